@@ -1,0 +1,80 @@
+//! Numbers with a meaning, shared by every room of the engine.
+
+use std::fmt;
+
+/// The order of messages: of two messages to one key the one with the higher MSN is newer.
+/// One batch takes a contiguous run of them; 0 is older than every message.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Msn(pub u64);
+
+/// The order of batches in the log; 0 precedes the first.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lsn(pub u64);
+
+/// Names an immutable piece (a node header or a part) for ever; never reused. 0 is no piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PieceId(pub u64);
+
+impl fmt::Display for PieceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "#{}", self.0)
+    }
+}
+
+/// A run of device blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Extent {
+    /// First block, in units of [`espalier_storage::BLOCK`].
+    pub start: u64,
+    /// Number of blocks.
+    pub blocks: u32,
+}
+
+impl Extent {
+    /// The block after the last.
+    pub fn end(self) -> u64 {
+        self.start + u64::from(self.blocks)
+    }
+
+    /// First byte on the device.
+    pub fn byte_offset(self) -> u64 {
+        self.start * espalier_storage::BLOCK as u64
+    }
+
+    /// Length in bytes.
+    pub fn byte_len(self) -> usize {
+        self.blocks as usize * espalier_storage::BLOCK
+    }
+}
+
+impl fmt::Display for Extent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "blocks {}..{}", self.start, self.end())
+    }
+}
+
+/// What a piece holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PieceKind {
+    /// A node header of this height; leaves have height 0.
+    Node(u8),
+    /// A key-value part: a basement of a leaf or a batch of messages.
+    KeyValue,
+    /// A value part: a run of large values.
+    Values,
+}
+
+/// One index of one volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct IndexId {
+    /// The volume's number in the volume table.
+    pub volume: u32,
+    /// The index's number in its volume.
+    pub index: u8,
+}
+
+impl fmt::Display for IndexId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.volume, self.index)
+    }
+}

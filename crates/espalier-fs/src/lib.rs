@@ -1,0 +1,1 @@
+//! POSIX semantics over the Espalier engine: paths, inodes, blocks and subtree operations.

@@ -1,0 +1,1 @@
+//! Models, workloads and crash simulation for Espalier's tests (unpublished).

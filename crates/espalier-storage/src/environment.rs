@@ -1,0 +1,92 @@
+//! Time, randomness and threads, so that nothing above touches them directly.
+
+use std::fmt::Debug;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Everything that is not a pure function of its input, other than I/O.
+pub trait Environment: Send + Sync + Debug {
+    /// Wall-clock time since the Unix epoch.
+    fn now(&self) -> Duration;
+
+    /// Time since some fixed moment; never goes backward.
+    fn monotonic(&self) -> Duration;
+
+    /// An unpredictable number (predictable under simulation).
+    fn random(&self) -> u64;
+
+    /// How many background threads the user of this environment may start; 0 under simulation,
+    /// where background work is stepped by the caller.
+    fn threads(&self) -> usize;
+
+    /// Starts a background thread.
+    fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> JoinHandle;
+
+    /// Lets the calling thread rest.
+    fn sleep(&self, duration: Duration);
+}
+
+/// Waits for a thread started with [`Environment::spawn`].
+pub struct JoinHandle(Option<std::thread::JoinHandle<()>>);
+
+impl JoinHandle {
+    /// Returns when the thread has ended; a panic in it is resumed here.
+    pub fn join(mut self) {
+        if let Some(handle) = self.0.take()
+            && let Err(panic) = handle.join()
+        {
+            std::panic::resume_unwind(panic)
+        }
+    }
+}
+
+impl Debug for JoinHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("JoinHandle")
+    }
+}
+
+/// The real world.
+#[derive(Debug)]
+pub struct SystemEnvironment {
+    started: std::time::Instant,
+    threads: usize,
+}
+
+impl SystemEnvironment {
+    /// An environment that allows `threads` background threads.
+    pub fn new(threads: usize) -> Self {
+        Self { started: std::time::Instant::now(), threads }
+    }
+}
+
+impl Environment for SystemEnvironment {
+    fn now(&self) -> Duration {
+        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn random(&self) -> u64 {
+        let mut bytes = [0u8; 8];
+        match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+            Ok(8) => u64::from_ne_bytes(bytes),
+            // Only before the kernel's pool is seeded: the clock is as good as anything then.
+            _ => self.now().as_nanos() as u64,
+        }
+    }
+
+    fn threads(&self) -> usize {
+        self.threads
+    }
+
+    fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> JoinHandle {
+        let thread = std::thread::Builder::new().name(name.into()).spawn(body);
+        JoinHandle(Some(thread.expect("the system can start a thread")))
+    }
+
+    fn sleep(&self, duration: Duration) {
+        std::thread::sleep(duration);
+    }
+}

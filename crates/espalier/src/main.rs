@@ -1,0 +1,3 @@
+//! The command line of Espalier: mkfs, mount, fsck, info, dump.
+
+fn main() {}
