@@ -1,5 +1,6 @@
 //! A write-optimized, copy-on-write B-epsilon-DAG.
 
+mod device;
 mod error;
 pub mod key;
 mod op;

@@ -64,6 +64,19 @@ pub enum PieceKind {
     Values,
 }
 
+/// Where a piece lies on the device, and what must be read there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Location {
+    /// The blocks it occupies, all of its own.
+    pub(crate) extent: Extent,
+    /// Bytes used of the extent, from its start; at least 1.
+    pub(crate) len: u32,
+    /// XXH3 of what the piece's kind says is covered, seeded with the piece's id.
+    pub(crate) checksum: u64,
+    /// What it holds.
+    pub(crate) kind: PieceKind,
+}
+
 /// One index of one volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IndexId {

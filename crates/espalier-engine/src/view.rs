@@ -68,7 +68,8 @@ impl View {
         if shown.is_empty() {
             return KeyRange { start: self.bounds.start.clone(), end: Some(self.bounds.start.clone()) };
         }
-        let swap = |key: &[u8]| key.strip_prefix(&*self.to).map(|rest| Key::from([&*self.from, rest].concat()));
+        let swap =
+            |key: &[u8]| key.strip_prefix(&*self.to).map(|rest| Key::from([&*self.from, rest].concat()));
         let start = swap(&shown.start).unwrap_or_else(|| self.from.clone());
         let end = match &shown.end {
             Some(end) => swap(end).or_else(|| crate::key::successor(&self.from)),
@@ -88,7 +89,8 @@ impl View {
         if seen.is_empty() {
             return KeyRange { start: self.to.clone(), end: Some(self.to.clone()) };
         }
-        let swap = |key: &[u8]| key.strip_prefix(&*self.from).map(|rest| Key::from([&*self.to, rest].concat()));
+        let swap =
+            |key: &[u8]| key.strip_prefix(&*self.from).map(|rest| Key::from([&*self.to, rest].concat()));
         KeyRange {
             start: swap(&seen.start).unwrap_or_else(|| self.to.clone()),
             end: match &seen.end {
