@@ -5,6 +5,7 @@ mod error;
 pub mod key;
 mod op;
 mod piece;
+mod pieces;
 mod types;
 mod value;
 pub mod view;

@@ -17,17 +17,29 @@ pub(crate) trait FreshOwner: Send + Sync {
 pub(crate) struct PieceHandle {
     id: PieceId,
     owner: Option<Arc<dyn FreshOwner>>,
+    /// Pieces that the piece refers to: they live at least as long as it does.
+    _holds: Box<[Arc<PieceHandle>]>,
 }
 
 impl PieceHandle {
     /// A handle on a piece that the node translation table counts.
     pub(crate) fn counted(id: PieceId) -> Arc<Self> {
-        Arc::new(Self { id, owner: None })
+        Arc::new(Self { id, owner: None, _holds: Box::default() })
     }
 
     /// The first handle on a piece just written.
     pub(crate) fn fresh(id: PieceId, owner: Arc<dyn FreshOwner>) -> Arc<Self> {
-        Arc::new(Self { id, owner: Some(owner) })
+        Self::fresh_holding(id, owner, Vec::new())
+    }
+
+    /// The first handle on a piece just written that refers to the pieces in `holds`. They are
+    /// dropped after the piece itself.
+    pub(crate) fn fresh_holding(
+        id: PieceId,
+        owner: Arc<dyn FreshOwner>,
+        holds: Vec<Arc<PieceHandle>>,
+    ) -> Arc<Self> {
+        Arc::new(Self { id, owner: Some(owner), _holds: holds.into() })
     }
 
     pub(crate) fn id(&self) -> PieceId {

@@ -1,0 +1,46 @@
+//! What `pieces` needs of the rooms that know where pieces lie.
+
+use crate::piece::PieceHandle;
+use crate::types::Location;
+use crate::{Extent, PieceId, Result};
+use std::sync::Arc;
+
+/// Names, places and owns pieces: the node translation table and the allocator, as seen from here.
+///
+/// Protocol of a write: [`new_id`](Self::new_id), encode, [`allocate`](Self::allocate), write to the
+/// device, [`register`](Self::register). A crash or error before `register` leaves nothing behind:
+/// a space is given back, an id is never used again.
+pub(crate) trait Locator: Send + Sync {
+    /// An id that was never used before and will never be returned again, crashes included.
+    fn new_id(&self) -> PieceId;
+
+    /// Where the piece lies.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if there is no such piece, and whatever
+    /// reading the node translation table gives.
+    fn locate(&self, id: PieceId) -> Result<Location>;
+
+    /// Exactly `blocks` free blocks in one run, preferably at or behind block `near`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) if no run is long enough.
+    fn allocate(&self, blocks: u32, near: Option<u64>) -> Result<Extent>;
+
+    /// Takes back an extent (or a part of one) that was allocated and not registered.
+    fn give_back(&self, extent: Extent);
+
+    /// Enters a piece just written, fresh. It goes when the handle goes, unless a checkpoint counts it.
+    /// `holds` are handles on the pieces it refers to: the new handle must keep them, so that a fresh
+    /// piece that is in nobody's memory still owns the fresh value parts its entries lie in.
+    fn register(
+        &self,
+        id: PieceId,
+        location: Location,
+        holds: Vec<Arc<PieceHandle>>,
+    ) -> Result<Arc<PieceHandle>>;
+
+    /// A handle on a piece read from a reference on the device: the fresh one if the piece is fresh
+    /// (whoever holds the referring piece holds it), a counted one otherwise.
+    fn handle(&self, id: PieceId) -> Arc<PieceHandle>;
+}
