@@ -58,9 +58,19 @@ pub struct Update {
 /// argument; the result is the new value, `None` to have none.
 pub type MergeFunction = dyn Fn(Option<&[u8]>, &[u8]) -> Option<Vec<u8>> + Send + Sync;
 
+/// Makes one argument of an older and a newer one, so that two updates become one; `None` if they
+/// cannot be one.
+pub type ComposeFunction = dyn Fn(&[u8], &[u8]) -> Option<Vec<u8>> + Send + Sync;
+
 /// The merge functions of a store, by stable id.
 #[derive(Clone, Default)]
-pub struct MergeFunctions(BTreeMap<u16, Arc<MergeFunction>>);
+pub struct MergeFunctions(BTreeMap<u16, Registered>);
+
+#[derive(Clone)]
+struct Registered {
+    merge: Arc<MergeFunction>,
+    compose: Option<Arc<ComposeFunction>>,
+}
 
 impl MergeFunctions {
     /// None yet.
@@ -78,8 +88,31 @@ impl MergeFunctions {
         id: u16,
         function: impl Fn(Option<&[u8]>, &[u8]) -> Option<Vec<u8>> + Send + Sync + 'static,
     ) -> Self {
-        assert!(self.0.insert(id, Arc::new(function)).is_none(), "merge function {id} is registered twice");
+        let registered = Registered { merge: Arc::new(function), compose: None };
+        assert!(self.0.insert(id, registered).is_none(), "merge function {id} is registered twice");
         self
+    }
+
+    /// Says how two successive updates by the function `id` become one, whatever they apply to.
+    ///
+    /// # Panics
+    /// If `id` is not registered.
+    #[must_use]
+    pub fn with_compose(
+        mut self,
+        id: u16,
+        compose: impl Fn(&[u8], &[u8]) -> Option<Vec<u8>> + Send + Sync + 'static,
+    ) -> Self {
+        let registered = self.0.get_mut(&id).expect("the merge function is registered");
+        registered.compose = Some(Arc::new(compose));
+        self
+    }
+
+    /// One update equal to `older` followed by `newer`, if there is one.
+    pub fn compose(&self, older: &Update, newer: &Update) -> Option<Update> {
+        let registered = self.0.get(&older.function).filter(|_| older.function == newer.function)?;
+        let argument = registered.compose.as_ref()?(&older.argument, &newer.argument)?;
+        Some(Update { function: older.function, argument: argument.into() })
     }
 
     /// Calls the function that `update` names.
@@ -94,7 +127,7 @@ impl MergeFunctions {
             );
             Error::new(ErrorKind::InvalidArgument, message)
         })?;
-        Ok(function(old, &update.argument))
+        Ok((function.merge)(old, &update.argument))
     }
 
     /// True if a function is registered under `id`.

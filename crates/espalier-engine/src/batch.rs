@@ -1,0 +1,102 @@
+//! Batches: operations that take effect together.
+
+use crate::key::{Key, KeyRange};
+use crate::op::{Op, RangeOp, Update};
+use crate::types::IndexId;
+use crate::value::Value;
+use bytes::Bytes;
+
+/// Operations on any number of indexes that become visible and durable together, in order.
+#[derive(Debug, Clone, Default)]
+pub struct Batch {
+    pub(crate) ops: Vec<BatchOp>,
+    pub(crate) bytes: usize,
+}
+
+/// One operation of a batch.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum BatchOp {
+    Point { index: IndexId, key: Key, op: Op },
+    Range { index: IndexId, range: KeyRange, op: RangeOp },
+}
+
+impl Batch {
+    /// An empty batch.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Gives `key` the value `value`.
+    pub fn insert(&mut self, index: IndexId, key: &[u8], value: impl Into<Value>) {
+        self.point(index, key, Op::Insert(value.into()));
+    }
+
+    /// Takes the value of `key` away.
+    pub fn delete(&mut self, index: IndexId, key: &[u8]) {
+        self.point(index, key, Op::Delete);
+    }
+
+    /// Replaces bytes of the value of `key` from byte `offset`, without reading it.
+    pub fn patch(&mut self, index: IndexId, key: &[u8], offset: u32, bytes: impl Into<Bytes>) {
+        self.point(index, key, Op::Patch { offset, bytes: bytes.into() });
+    }
+
+    /// Applies the merge function `function` to the value of `key`, without reading it.
+    pub fn update(&mut self, index: IndexId, key: &[u8], function: u16, argument: impl Into<Bytes>) {
+        self.point(index, key, Op::Update(Update { function, argument: argument.into() }));
+    }
+
+    /// Takes the values of all keys in `range` away.
+    pub fn delete_range(&mut self, index: IndexId, range: KeyRange) {
+        self.range(index, range, RangeOp::Delete);
+    }
+
+    /// Applies the merge function `function` to every value in `range`.
+    pub fn update_range(
+        &mut self,
+        index: IndexId,
+        range: KeyRange,
+        function: u16,
+        argument: impl Into<Bytes>,
+    ) {
+        self.range(index, range, RangeOp::Update(Update { function, argument: argument.into() }));
+    }
+
+    /// Number of operations.
+    pub fn len(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// True if there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+
+    /// Bytes of keys and values carried.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn point(&mut self, index: IndexId, key: &[u8], op: Op) {
+        self.bytes += key.len() + op_bytes(&op) + 16;
+        self.ops.push(BatchOp::Point { index, key: key.into(), op });
+    }
+
+    fn range(&mut self, index: IndexId, range: KeyRange, op: RangeOp) {
+        self.bytes += range.start.len()
+            + range.end.as_ref().map_or(0, |e| e.len())
+            + crate::ranges::range_op_bytes(&op)
+            + 16;
+        self.ops.push(BatchOp::Range { index, range, op });
+    }
+}
+
+/// Bytes that an operation carries.
+pub(crate) fn op_bytes(op: &Op) -> usize {
+    match op {
+        Op::Insert(value) => value.len(),
+        Op::Delete => 0,
+        Op::Patch { bytes, .. } => bytes.len(),
+        Op::Update(update) => update.argument.len(),
+    }
+}

@@ -1,0 +1,73 @@
+//! One index: its memtables and its tree, as one version that readers take whole.
+
+use crate::key::{Key, KeyRange};
+use crate::memtable::Memtable;
+use crate::types::{IndexId, Lsn};
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
+
+/// An index of an open store.
+pub(crate) struct Index {
+    pub(crate) id: IndexId,
+    version: RwLock<Arc<Version>>,
+    /// Held by whoever computes a new tree from the current one.
+    pub(crate) structure: Mutex<()>,
+}
+
+/// Everything a reader needs, immutable except for the active memtable, which only grows.
+#[derive(Clone)]
+pub(crate) struct Version {
+    pub(crate) active: Arc<Memtable>,
+    /// Oldest first.
+    pub(crate) sealed: Vec<Sealed>,
+}
+
+/// A memtable that no longer changes, and the last batch in it.
+#[derive(Clone)]
+pub(crate) struct Sealed {
+    pub(crate) table: Arc<Memtable>,
+    pub(crate) upto: Lsn,
+}
+
+impl Index {
+    pub(crate) fn new(id: IndexId) -> Self {
+        let version = Version { active: Arc::default(), sealed: Vec::new() };
+        Self { id, version: RwLock::new(Arc::new(version)), structure: Mutex::default() }
+    }
+
+    /// The current version.
+    pub(crate) fn version(&self) -> Arc<Version> {
+        self.version.read().clone()
+    }
+
+    /// Replaces the version by what `change` makes of it.
+    pub(crate) fn publish(&self, change: impl FnOnce(&mut Version)) {
+        let mut current = self.version.write();
+        let mut next = (**current).clone();
+        change(&mut next);
+        *current = Arc::new(next);
+    }
+
+    /// Seals the active memtable if it holds anything. Under the commit lock.
+    pub(crate) fn seal(&self, upto: Lsn) {
+        if self.version.read().active.is_empty() {
+            return;
+        }
+        self.publish(|v| {
+            let table = std::mem::take(&mut v.active);
+            v.sealed.push(Sealed { table, upto });
+        });
+    }
+}
+
+impl Version {
+    /// Memtables, newest first.
+    pub(crate) fn memtables(&self) -> impl Iterator<Item = &Arc<Memtable>> {
+        std::iter::once(&self.active).chain(self.sealed.iter().rev().map(|s| &s.table))
+    }
+}
+
+/// The interval of keys that one walk covers, and where it lies.
+pub(crate) fn everything() -> KeyRange {
+    KeyRange { start: Key::default(), end: None }
+}

@@ -1,0 +1,313 @@
+//! Memtables: the newest messages of one index, sorted, in memory.
+//!
+//! Protocol: batches are applied in MSN order by one committer at a time; any number of readers
+//! look at the same time. A sealed memtable never changes again.
+//!
+//! Invariants: the versions of a key are ordered by MSN; a message that can no longer be seen by
+//! anybody (a newer one ends every search, and no snapshot lies between) is gone. Patches to a value
+//! that is here are made in place, so that a file written piece by piece becomes one message.
+
+use crate::batch::op_bytes;
+use crate::key::{Key, KeyRange};
+use crate::op::{MergeFunctions, Op, RangeOp};
+use crate::ranges::{RangeMessages, RangeOps};
+use crate::resolve::{Found, patched};
+use crate::types::Msn;
+use crate::value::Value;
+use bytes::Bytes;
+use parking_lot::RwLock;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Roughly what a key costs beside its bytes.
+const KEY_OVERHEAD: usize = 96;
+
+/// Messages of one key, newest first.
+pub(crate) type Messages = Vec<(Msn, Op)>;
+
+#[derive(Default)]
+pub(crate) struct Memtable {
+    inner: RwLock<Inner>,
+    bytes: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Inner {
+    points: BTreeMap<Key, Versions>,
+    ranges: RangeMessages,
+    last: Msn,
+}
+
+/// Oldest first.
+type Versions = Vec<(Msn, Version)>;
+
+enum Version {
+    Op(Op),
+    /// An insert whose value is still growing; owned by the memtable alone.
+    Growing(Vec<u8>),
+    /// A patch that is still growing.
+    GrowingPatch(u32, Vec<u8>),
+}
+
+impl Version {
+    fn to_op(&self) -> Op {
+        match self {
+            Self::Op(op) => op.clone(),
+            Self::Growing(bytes) => Op::Insert(Value::from(&bytes[..])),
+            Self::GrowingPatch(offset, bytes) => {
+                Op::Patch { offset: *offset, bytes: Bytes::copy_from_slice(bytes) }
+            }
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Op(op) => op_bytes(op),
+            Self::Growing(bytes) | Self::GrowingPatch(_, bytes) => bytes.len(),
+        }
+    }
+
+    /// Applies `op` to this version in place, if that gives one message. Gives `op` back if not.
+    fn absorb(self, op: &Op, merge: &MergeFunctions) -> Result<Version, Version> {
+        match (self, op) {
+            (_, Op::Insert(_) | Op::Delete) => Ok(Self::Op(op.clone())),
+            (Self::Growing(old), Op::Patch { offset, bytes }) => {
+                Ok(Self::Growing(patched(old, *offset, bytes)))
+            }
+            (Self::GrowingPatch(at, old), Op::Patch { offset, bytes }) => grow_patch(at, old, *offset, bytes),
+            (Self::Op(Op::Insert(value)), Op::Patch { offset, bytes }) => match value.in_memory() {
+                Some(old) => {
+                    // Room to grow: the next write to this block likely follows this one.
+                    let mut grown = Vec::with_capacity(
+                        (old.len().max(*offset as usize + bytes.len())).next_power_of_two(),
+                    );
+                    grown.extend_from_slice(&old);
+                    Ok(Self::Growing(patched(grown, *offset, bytes)))
+                }
+                None => Err(Self::Op(Op::Insert(value))),
+            },
+            (Self::Op(Op::Delete), Op::Patch { offset, bytes }) => {
+                Ok(Self::Growing(patched(Vec::new(), *offset, bytes)))
+            }
+            (Self::Op(Op::Patch { offset: at, bytes: old }), Op::Patch { offset, bytes }) => {
+                grow_patch(at, old.to_vec(), *offset, bytes)
+            }
+            (Self::Op(Op::Update(a)), Op::Update(b)) => match merge.compose(&a, b) {
+                Some(both) => Ok(Self::Op(Op::Update(both))),
+                None => Err(Self::Op(Op::Update(a))),
+            },
+            (Self::Growing(old), Op::Update(update)) => match merge.apply(update, Some(&old)) {
+                Ok(Some(new)) => Ok(Self::Op(Op::Insert(Value::from(new)))),
+                Ok(None) => Ok(Self::Op(Op::Delete)),
+                Err(_) => Err(Self::Growing(old)),
+            },
+            (Self::Op(Op::Delete), Op::Update(update)) => match merge.apply(update, None) {
+                Ok(Some(new)) => Ok(Self::Op(Op::Insert(Value::from(new)))),
+                Ok(None) => Ok(Self::Op(Op::Delete)),
+                Err(_) => Err(Self::Op(Op::Delete)),
+            },
+            (Self::Op(Op::Insert(value)), Op::Update(update)) => {
+                let outcome = value.in_memory().map(|old| merge.apply(update, Some(&old)));
+                match outcome {
+                    Some(Ok(Some(new))) => Ok(Self::Op(Op::Insert(Value::from(new)))),
+                    Some(Ok(None)) => Ok(Self::Op(Op::Delete)),
+                    _ => Err(Self::Op(Op::Insert(value))),
+                }
+            }
+            (old, _) => Err(old),
+        }
+    }
+}
+
+/// Two patches as one, if together they cover one run of bytes.
+fn grow_patch(at: u32, mut old: Vec<u8>, offset: u32, bytes: &[u8]) -> Result<Version, Version> {
+    let (start, end) = (at as usize, at as usize + old.len());
+    let (new_start, new_end) = (offset as usize, offset as usize + bytes.len());
+    if new_start > end || new_end < start {
+        return Err(Version::GrowingPatch(at, old));
+    }
+    if new_start < start {
+        let keep = old.get(new_end.saturating_sub(start)..).unwrap_or(&[]);
+        return Ok(Version::GrowingPatch(offset, [bytes, keep].concat()));
+    }
+    let inside = new_start - start;
+    old.resize(old.len().max(inside + bytes.len()), 0);
+    old[inside..inside + bytes.len()].copy_from_slice(bytes);
+    Ok(Version::GrowingPatch(at, old))
+}
+
+impl Memtable {
+    /// Roughly the memory held, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Relaxed)
+    }
+
+    /// True if it holds no message.
+    pub(crate) fn is_empty(&self) -> bool {
+        let inner = self.inner.read();
+        inner.points.is_empty() && inner.ranges.is_empty()
+    }
+
+    /// The newest message.
+    pub(crate) fn last(&self) -> Msn {
+        self.inner.read().last
+    }
+
+    /// Adds a message to one key. `pinned` is the newest snapshot, which must go on to see what it sees.
+    pub(crate) fn apply(&self, key: &[u8], msn: Msn, op: &Op, pinned: Msn, merge: &MergeFunctions) {
+        let mut inner = self.inner.write();
+        inner.last = msn;
+        let mut grown = 0isize;
+        let last_range = inner.ranges.covering(key).last().map(|(msn, _)| *msn);
+        if let Some(versions) = inner.points.get_mut(key) {
+            let newest = versions.last().map_or(Msn(0), |(msn, _)| *msn);
+            // A snapshot at or after `newest` sees that version as it is.
+            if newest > pinned {
+                if op.is_terminal() {
+                    let gone = versions.extract_if(.., |(msn, _)| *msn > pinned);
+                    grown -= gone.map(|(_, v)| v.bytes() as isize).sum::<isize>();
+                } else if last_range.is_none_or(|range| range < newest)
+                    && let Some((_, version)) = versions.pop()
+                {
+                    grown -= version.bytes() as isize;
+                    match version.absorb(op, merge) {
+                        Ok(both) => {
+                            grown += both.bytes() as isize;
+                            versions.push((msn, both));
+                            self.grow(grown);
+                            return;
+                        }
+                        Err(as_it_was) => {
+                            grown += as_it_was.bytes() as isize;
+                            versions.push((newest, as_it_was));
+                        }
+                    }
+                }
+            }
+            versions.push((msn, Version::Op(op.clone())));
+        } else {
+            inner.points.insert(key.into(), vec![(msn, Version::Op(op.clone()))]);
+            grown += (key.len() + KEY_OVERHEAD) as isize;
+        }
+        self.grow(grown + op_bytes(op) as isize);
+    }
+
+    /// Adds a message to every key of `range`.
+    pub(crate) fn apply_range(&self, range: &KeyRange, msn: Msn, op: &RangeOp, pinned: Msn) {
+        let mut inner = self.inner.write();
+        inner.last = msn;
+        let before = inner.ranges.memory();
+        let mut grown = 0isize;
+        if *op == RangeOp::Delete && !range.is_empty() {
+            // Message eating [BetrFS 0.2, section 5]: what the delete covers is gone, unless a
+            // snapshot still sees it.
+            let eaten = inner.points.extract_if(owned_bounds(range), |_, versions| {
+                versions.first().is_none_or(|(msn, _)| *msn > pinned)
+            });
+            for (key, versions) in eaten {
+                let bytes: usize = versions.iter().map(|(_, v)| v.bytes()).sum();
+                grown -= (key.len() + KEY_OVERHEAD + bytes) as isize;
+            }
+        }
+        let keep_history = pinned > Msn(0) && inner.ranges.touches(range);
+        inner.ranges.insert(range, msn, op, keep_history);
+        // Counting fragments exactly would be quadratic; they are few, or deletes swallow them.
+        if inner.ranges.len() < 256 || inner.ranges.len().is_multiple_of(64) {
+            grown += inner.ranges.memory() as isize - before as isize;
+        }
+        self.grow(grown);
+    }
+
+    fn grow(&self, by: isize) {
+        // Wrapping addition of a negative number subtracts; never below zero as what goes came.
+        self.bytes.fetch_add(by as usize, Relaxed);
+    }
+
+    /// Adds what the memtable holds for `key`, as a snapshot at `upto` sees it.
+    pub(crate) fn find(&self, key: &[u8], upto: Msn, found: &mut Found) {
+        let inner = self.inner.read();
+        let ranges = seen(inner.ranges.covering(key), upto);
+        match inner.points.get(key) {
+            Some(versions) => found.add_level(messages(versions, upto), ranges),
+            None => found.add_level([], ranges),
+        }
+    }
+
+    /// The range messages that cover `key`, as a snapshot at `upto` sees them, oldest first.
+    pub(crate) fn ranges_covering(&self, key: &[u8], upto: Msn) -> RangeOps {
+        seen(self.inner.read().ranges.covering(key), upto).to_vec()
+    }
+
+    /// True if it holds range messages.
+    pub(crate) fn has_ranges(&self) -> bool {
+        !self.inner.read().ranges.is_empty()
+    }
+
+    /// All range messages. Only for sealed memtables.
+    pub(crate) fn ranges(&self) -> RangeMessages {
+        self.inner.read().ranges.clone()
+    }
+
+    /// Copies keys with their messages in ascending order, from `start` on: until there are `keys`
+    /// keys or `bytes` bytes, but at least one key if there is one.
+    pub(crate) fn copy_ascending(
+        &self,
+        start: Bound<&[u8]>,
+        upto: Msn,
+        keys: usize,
+        bytes: usize,
+    ) -> Vec<(Key, Messages)> {
+        let inner = self.inner.read();
+        copy(inner.points.range::<[u8], _>((start, Bound::Unbounded)), upto, keys, bytes)
+    }
+
+    /// The same in descending order, from the last key before `end` on.
+    pub(crate) fn copy_descending(
+        &self,
+        end: Bound<&[u8]>,
+        upto: Msn,
+        keys: usize,
+        bytes: usize,
+    ) -> Vec<(Key, Messages)> {
+        let inner = self.inner.read();
+        copy(inner.points.range::<[u8], _>((Bound::Unbounded, end)).rev(), upto, keys, bytes)
+    }
+}
+
+/// `range` as bounds over owned keys.
+fn owned_bounds(range: &KeyRange) -> (Bound<Key>, Bound<Key>) {
+    (Bound::Included(range.start.clone()), range.end.clone().map_or(Bound::Unbounded, Bound::Excluded))
+}
+
+/// Range operations a snapshot at `upto` sees.
+fn seen(ranges: &[(Msn, RangeOp)], upto: Msn) -> &[(Msn, RangeOp)] {
+    &ranges[..ranges.partition_point(|(msn, _)| *msn <= upto)]
+}
+
+/// Messages a snapshot at `upto` sees, newest first.
+fn messages(versions: &Versions, upto: Msn) -> impl Iterator<Item = (Msn, Op)> + '_ {
+    versions.iter().rev().filter(move |(msn, _)| *msn <= upto).map(|(msn, v)| (*msn, v.to_op()))
+}
+
+fn copy<'a>(
+    points: impl Iterator<Item = (&'a Key, &'a Versions)>,
+    upto: Msn,
+    keys: usize,
+    bytes: usize,
+) -> Vec<(Key, Messages)> {
+    let mut copied = Vec::new();
+    let mut size = 0;
+    for (key, versions) in points {
+        let messages: Messages = messages(versions, upto).collect();
+        if messages.is_empty() {
+            continue;
+        }
+        size += versions.iter().map(|(_, v)| v.bytes()).sum::<usize>();
+        copied.push((key.clone(), messages));
+        if copied.len() >= keys || size >= bytes {
+            break;
+        }
+    }
+    copied
+}

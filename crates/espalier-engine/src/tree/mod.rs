@@ -1,0 +1,2 @@
+//! The tree: nodes, queries, flushing.
+pub(crate) mod source;
