@@ -84,6 +84,7 @@ impl From<espalier_storage::Error> for Error {
         use espalier_storage::ErrorKind as Storage;
         let kind = match source.kind {
             Storage::NotFound => ErrorKind::NotFound,
+            Storage::AlreadyExists => ErrorKind::AlreadyExists,
             Storage::Busy => ErrorKind::Busy,
             Storage::ReadOnly => ErrorKind::ReadOnly,
             Storage::NoSpace => ErrorKind::NoSpace,

@@ -45,3 +45,30 @@ pub trait Device: Send + Sync + Debug {
     /// Whatever the device says, other than lack of support.
     fn discard(&self, offset: u64, length: u64) -> Result<()>;
 }
+
+/// A shared device is a device.
+impl<D: Device + ?Sized> Device for std::sync::Arc<D> {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+
+    fn len(&self) -> u64 {
+        (**self).len()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        (**self).read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, buffers: &[&[u8]]) -> Result<()> {
+        (**self).write_at(offset, buffers)
+    }
+
+    fn sync(&self) -> Result<()> {
+        (**self).sync()
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> Result<()> {
+        (**self).discard(offset, length)
+    }
+}

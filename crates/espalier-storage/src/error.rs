@@ -23,8 +23,10 @@ pub enum ErrorKind {
     ReadOnly,
     /// The medium below has no room left.
     NoSpace,
-    /// It is neither a regular file nor a block device.
+    /// It is neither a regular file nor a block device, or cannot do what was asked.
     Unsupported,
+    /// What was to be made is there already.
+    AlreadyExists,
 }
 
 /// The device call that failed.
@@ -75,4 +77,66 @@ pub struct Error {
 
 fn place(offset: u64, length: u64) -> String {
     if length == 0 { String::new() } else { format!(" at byte {offset}, {length} bytes") }
+}
+
+impl Error {
+    /// An error without a range; `message` says what happened and what to do.
+    pub fn new(
+        kind: ErrorKind,
+        operation: Operation,
+        device: impl Into<String>,
+        message: impl Into<String>,
+    ) -> Self {
+        Self {
+            kind,
+            operation,
+            device: device.into(),
+            offset: 0,
+            length: 0,
+            message: message.into(),
+            source: None,
+        }
+    }
+
+    /// An error of the operating system, its kind chosen by what the caller must do about it.
+    pub fn system(
+        operation: Operation,
+        device: impl Into<String>,
+        source: impl Into<std::io::Error>,
+    ) -> Self {
+        let source = source.into();
+        let (kind, hint) = classify(&source);
+        let message = match hint {
+            Some(hint) => format!("{source}; {hint}"),
+            None => source.to_string(),
+        };
+        Self { source: Some(source), ..Self::new(kind, operation, device, message) }
+    }
+
+    /// Says which bytes were concerned.
+    #[must_use]
+    pub fn at(mut self, offset: u64, length: u64) -> Self {
+        (self.offset, self.length) = (offset, length);
+        self
+    }
+}
+
+/// What the caller must do about an error of the operating system, and a word of advice.
+fn classify(error: &std::io::Error) -> (ErrorKind, Option<&'static str>) {
+    use std::io::ErrorKind as System;
+    match error.kind() {
+        System::NotFound => (ErrorKind::NotFound, None),
+        System::PermissionDenied => (ErrorKind::PermissionDenied, None),
+        System::AlreadyExists => (ErrorKind::AlreadyExists, None),
+        System::WouldBlock | System::ResourceBusy => (ErrorKind::Busy, None),
+        System::ReadOnlyFilesystem => (ErrorKind::ReadOnly, Some("open it read-only")),
+        System::StorageFull | System::QuotaExceeded => {
+            (ErrorKind::NoSpace, Some("free space on the file system that holds the image"))
+        }
+        System::FileTooLarge => {
+            (ErrorKind::NoSpace, Some("the file system that holds the image allows no larger file"))
+        }
+        System::IsADirectory | System::Unsupported | System::InvalidInput => (ErrorKind::Unsupported, None),
+        _ => (ErrorKind::Io, None),
+    }
 }

@@ -11,13 +11,24 @@
 //! - writes between two syncs may reach the medium in any order, or torn at 512-byte sectors.
 
 mod aligned;
+mod counting;
 mod device;
 mod environment;
 mod error;
+mod file;
 mod memory;
+mod random;
+mod request;
+mod simulated;
 
 pub use aligned::AlignedBuf;
+pub use counting::{CountingDevice, Counts, RequestCount, SIZE_CLASSES};
 pub use device::{BLOCK, Device};
 pub use environment::{Environment, JoinHandle, SystemEnvironment};
 pub use error::{Error, ErrorKind, Operation, Result};
+pub use file::{Existing, FileDevice, FileOptions, OpenMode};
 pub use memory::MemoryDevice;
+pub use random::Random;
+pub use simulated::{
+    CrashPoint, Fault, FaultCounts, Image, OperationCounts, SECTOR, SimulatedDevice, SimulatedEnvironment,
+};

@@ -1,6 +1,7 @@
 //! A device in memory, for tests and RAM volumes.
 
-use crate::{BLOCK, Device, Error, ErrorKind, Operation, Result};
+use crate::request::{check_discard, check_read, check_write};
+use crate::{BLOCK, Device, Result};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 
@@ -16,22 +17,6 @@ impl MemoryDevice {
     pub fn new(len: u64) -> Self {
         Self { len: len / BLOCK as u64 * BLOCK as u64, blocks: RwLock::default() }
     }
-
-    fn check(&self, operation: Operation, offset: u64, length: usize) -> Result<()> {
-        assert!(offset.is_multiple_of(BLOCK as u64) && length.is_multiple_of(BLOCK), "unaligned {operation}");
-        if offset.checked_add(length as u64).is_none_or(|end| end > self.len) {
-            return Err(Error {
-                kind: ErrorKind::OutOfRange,
-                operation,
-                device: self.name().into(),
-                offset,
-                length: length as u64,
-                message: format!("the device has {} bytes", self.len),
-                source: None,
-            });
-        }
-        Ok(())
-    }
 }
 
 impl Device for MemoryDevice {
@@ -44,7 +29,7 @@ impl Device for MemoryDevice {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        self.check(Operation::Read, offset, buffer.len())?;
+        check_read(self, offset, buffer)?;
         let blocks = self.blocks.read();
         for (i, chunk) in buffer.chunks_mut(BLOCK).enumerate() {
             match blocks.get(&(offset / BLOCK as u64 + i as u64)) {
@@ -56,11 +41,10 @@ impl Device for MemoryDevice {
     }
 
     fn write_at(&self, offset: u64, buffers: &[&[u8]]) -> Result<()> {
-        self.check(Operation::Write, offset, buffers.iter().map(|b| b.len()).sum())?;
+        check_write(self, offset, buffers)?;
         let mut blocks = self.blocks.write();
         let mut number = offset / BLOCK as u64;
         for buffer in buffers {
-            assert!(buffer.len().is_multiple_of(BLOCK), "unaligned write");
             for chunk in buffer.chunks(BLOCK) {
                 blocks.insert(number, chunk.into());
                 number += 1;
@@ -74,7 +58,7 @@ impl Device for MemoryDevice {
     }
 
     fn discard(&self, offset: u64, length: u64) -> Result<()> {
-        self.check(Operation::Discard, offset, length as usize)?;
+        check_discard(self, offset, length)?;
         let first = offset / BLOCK as u64;
         let mut blocks = self.blocks.write();
         let gone: Vec<u64> = blocks.range(first..first + length / BLOCK as u64).map(|(n, _)| *n).collect();

@@ -1,0 +1,60 @@
+//! Time and randomness that a seed decides; no threads.
+
+use crate::{Environment, JoinHandle, Random};
+use parking_lot::Mutex;
+use std::time::Duration;
+
+/// How far the clock moves each time somebody looks at it.
+const TICK: Duration = Duration::from_micros(10);
+
+/// Time at the start: 2024-01-01 UTC.
+const START: Duration = Duration::from_secs(1_704_067_200);
+
+/// An environment for simulations: one seed gives one sequence of times and numbers. It has no
+/// threads, so background work is stepped by whoever would wait for it.
+#[derive(Debug)]
+pub struct SimulatedEnvironment {
+    state: Mutex<(Duration, Random)>,
+}
+
+impl SimulatedEnvironment {
+    /// The environment that `seed` names.
+    pub fn new(seed: u64) -> Self {
+        Self { state: Mutex::new((Duration::ZERO, Random::new(seed))) }
+    }
+
+    /// Moves the clock forward.
+    pub fn advance(&self, duration: Duration) {
+        self.state.lock().0 += duration;
+    }
+}
+
+impl Environment for SimulatedEnvironment {
+    fn now(&self) -> Duration {
+        START + self.monotonic()
+    }
+
+    fn monotonic(&self) -> Duration {
+        let mut state = self.state.lock();
+        state.0 += TICK;
+        state.0
+    }
+
+    fn random(&self) -> u64 {
+        self.state.lock().1.next_u64()
+    }
+
+    fn threads(&self) -> usize {
+        0
+    }
+
+    /// # Panics
+    /// Always: whoever asks for a thread has not asked how many there are.
+    fn spawn(&self, name: &str, _body: Box<dyn FnOnce() + Send>) -> JoinHandle {
+        panic!("a simulation has no threads, so it cannot start {name}");
+    }
+
+    fn sleep(&self, duration: Duration) {
+        self.advance(duration);
+    }
+}
