@@ -1,0 +1,50 @@
+# The README's commands. Everything that is missing is installed by scripts/install-deps.
+
+CARGO ?= cargo
+PREFIX ?= /usr/local
+# mount(8), mkfs(8) and fsck(8) look for their helpers here.
+SBINDIR ?= /sbin
+DESTDIR ?=
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+
+.PHONY: all demo test lint bench install uninstall clean
+
+all:
+	$(CARGO) build --release -p espalier
+
+# Makes an image, mounts it, works in it, checks it, compares every byte; prints each step's time.
+demo:
+	./scripts/install-deps build demo
+	$(CARGO) build --release -p espalier
+	$(TARGET)/release/espalier demo $(DEMO)
+
+# Every test, the lints first. Needs root, or FUSE and fusermount3 at least.
+test:
+	./scripts/install-deps build test
+	./scripts/test
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+# Side by side with ext4, XFS and Btrfs; options in BENCH, for example BENCH=--quick. Needs root.
+bench:
+	./scripts/install-deps build bench
+	$(CARGO) build --release -p espalier -p espalier-bench
+	$(TARGET)/release/espalier-bench --espalier $(TARGET)/release/espalier $(BENCH)
+
+install: all
+	install -D -m 755 $(TARGET)/release/espalier $(DESTDIR)$(PREFIX)/bin/espalier
+	install -d $(DESTDIR)$(SBINDIR)
+	for name in mkfs.espalier fsck.espalier mount.espalier mount.fuse.espalier \
+		umount.espalier umount.fuse.espalier umount.fuseblk.espalier; do \
+		ln -sf $(PREFIX)/bin/espalier $(DESTDIR)$(SBINDIR)/$$name; done
+
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/espalier
+	for name in mkfs.espalier fsck.espalier mount.espalier mount.fuse.espalier \
+		umount.espalier umount.fuse.espalier umount.fuseblk.espalier; do \
+		rm -f $(DESTDIR)$(SBINDIR)/$$name; done
+
+clean:
+	$(CARGO) clean

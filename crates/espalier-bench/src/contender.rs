@@ -1,0 +1,221 @@
+//! A file system on a loop device of its own.
+
+use crate::options::Options;
+use crate::system::{self, Undo};
+use anyhow::{Context, Result, bail, ensure};
+use std::ffi::OsStr;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Who competes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Kind {
+    Ext4,
+    Xfs,
+    Btrfs,
+    Espalier { program: PathBuf, cache: u64 },
+}
+
+/// One contender: its name in the tables, its device, its mount point.
+pub(crate) struct Contender {
+    pub(crate) name: String,
+    pub(crate) dir: PathBuf,
+    kind: Kind,
+    mount_options: Vec<String>,
+    device: PathBuf,
+}
+
+impl Contender {
+    /// Makes the backing file and the loop device; `undo` takes them down again.
+    pub(crate) fn new(name: &str, options: &Options, undo: &Undo) -> Result<Self> {
+        let mut words = name.split('+').map(str::to_owned);
+        let kind = match words.next().as_deref() {
+            Some("ext4") => Kind::Ext4,
+            Some("xfs") => Kind::Xfs,
+            Some("btrfs") => Kind::Btrfs,
+            Some("espalier") => {
+                Kind::Espalier { program: std::path::absolute(&options.espalier)?, cache: options.cache }
+            }
+            _ => bail!("'{name}' is no contender; there are ext4, xfs, btrfs and espalier"),
+        };
+        if let Kind::Espalier { program, .. } = &kind {
+            ensure!(
+                program.exists(),
+                "{} is not there: build it with cargo build --release, or leave espalier out of --contenders",
+                program.display()
+            );
+        }
+        let base = std::path::absolute(&options.dir)?;
+        let image = base.join(format!("{name}.img"));
+        let dir = base.join("mnt").join(name);
+        std::fs::create_dir_all(&dir)?;
+        fill(&image, options.device_size)?;
+        undo.push({
+            let image = image.clone();
+            move || drop(std::fs::remove_file(image))
+        });
+        let device = attach(&image)?;
+        undo.push({
+            let device = device.clone();
+            move || drop(system::run("losetup", &[OsStr::new("-d"), device.as_os_str()]))
+        });
+        let contender = Self { name: name.into(), dir, kind, mount_options: words.collect(), device };
+        // Discards would punch holes into the backing file, for some and not for others.
+        let limit = contender.sysfs("queue/discard_max_bytes");
+        std::fs::write(&limit, "0").with_context(|| format!("{} cannot be written", limit.display()))?;
+        undo.push({
+            let (dir, device) = (contender.dir.clone(), contender.device.clone());
+            move || take_down(&dir, &device)
+        });
+        Ok(contender)
+    }
+
+    /// Makes a fresh file system.
+    pub(crate) fn make(&mut self) -> Result<()> {
+        let device = self.device.as_os_str();
+        let word = OsStr::new;
+        match &self.kind {
+            Kind::Ext4 => {
+                let lazy = "nodiscard,lazy_itable_init=0,lazy_journal_init=0";
+                system::run("mkfs.ext4", &[word("-q"), word("-F"), word("-E"), word(lazy), device])?
+            }
+            Kind::Xfs => system::run("mkfs.xfs", &[word("-q"), word("-f"), word("-K"), device])?,
+            Kind::Btrfs => system::run("mkfs.btrfs", &[word("-q"), word("-f"), word("-K"), device])?,
+            Kind::Espalier { program, .. } => system::run(program, &[word("mkfs"), word("--force"), device])?,
+        };
+        Ok(())
+    }
+
+    /// Mounts; returns the seconds it took.
+    pub(crate) fn mount(&mut self) -> Result<f64> {
+        let started = Instant::now();
+        let joined = self.mount_options.join(",");
+        let mut arguments = vec![self.device.as_os_str(), self.dir.as_os_str()];
+        if !joined.is_empty() {
+            arguments.extend([OsStr::new("-o"), OsStr::new(&joined)]);
+        }
+        match &self.kind {
+            Kind::Espalier { program, cache } => {
+                let cache = cache.to_string();
+                arguments.insert(0, OsStr::new("mount"));
+                arguments.extend([OsStr::new("--cache"), OsStr::new(&cache)]);
+                system::run(program, &arguments)?;
+            }
+            kind => {
+                let name = match kind {
+                    Kind::Ext4 => "ext4",
+                    Kind::Xfs => "xfs",
+                    _ => "btrfs",
+                };
+                arguments.extend([OsStr::new("-t"), OsStr::new(name)]);
+                system::run("mount", &arguments)?;
+            }
+        }
+        Ok(started.elapsed().as_secs_f64())
+    }
+
+    /// Unmounts and waits until everything is durable.
+    pub(crate) fn unmount(&mut self) -> Result<()> {
+        match &self.kind {
+            Kind::Espalier { program, .. } => {
+                system::run(program, &[OsStr::new("umount"), self.dir.as_os_str()])?
+            }
+            _ => system::run("umount", &[self.dir.as_os_str()])?,
+        };
+        Ok(())
+    }
+
+    /// The server process, for a contender that has one.
+    pub(crate) fn daemon(&self) -> Result<Option<i32>> {
+        let Kind::Espalier { program, .. } = &self.kind else { return Ok(None) };
+        let text = system::run(program, &[OsStr::new("info"), OsStr::new("--json"), self.dir.as_os_str()])?;
+        let info: serde_json::Value = serde_json::from_str(&text).context("espalier info --json")?;
+        let pid = info["mount"]["pid"].as_i64().context("espalier info names no process")?;
+        Ok(Some(i32::try_from(pid)?))
+    }
+
+    /// The most memory the server ever held, in bytes; 0 for the kernel's file systems.
+    pub(crate) fn peak_resident(&self) -> Result<u64> {
+        let Some(pid) = self.daemon()? else { return Ok(0) };
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).context("VmHWM")?;
+        let kib: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
+        Ok(kib << 10)
+    }
+
+    /// Kills the server as a crash would and takes the dead mount down. False if there is none.
+    pub(crate) fn kill(&mut self) -> Result<bool> {
+        let Some(pid) = self.daemon()? else { return Ok(false) };
+        let pid = rustix::process::Pid::from_raw(pid).context("no process")?;
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL)?;
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while rustix::process::test_kill_process(pid).is_ok() {
+            ensure!(Instant::now() < deadline, "the server does not die");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        system::run("umount", &[OsStr::new("-l"), self.dir.as_os_str()])?;
+        Ok(true)
+    }
+
+    /// Bytes written to the device since it was made.
+    pub(crate) fn written_bytes(&self) -> Result<u64> {
+        let path = self.sysfs("stat");
+        let text = std::fs::read_to_string(&path)?;
+        let sectors = text.split_whitespace().nth(6).context("the seventh field of stat")?;
+        Ok(sectors.parse::<u64>()? * 512)
+    }
+
+    fn sysfs(&self, leaf: &str) -> PathBuf {
+        let name = self.device.file_name().unwrap_or_default();
+        Path::new("/sys/block").join(name).join(leaf)
+    }
+}
+
+/// Unmounts whatever is left, as gently as it lets us.
+fn take_down(dir: &Path, device: &Path) {
+    for attempt in 0..50 {
+        if !system::is_mounted(dir) {
+            break;
+        }
+        let arguments: &[&OsStr] =
+            if attempt < 40 { &[dir.as_os_str()] } else { &[OsStr::new("-l"), dir.as_os_str()] };
+        let _ = system::run("umount", arguments);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    // A plain umount does not wait for a FUSE server: give it time to let go of the device.
+    for _ in 0..100 {
+        let open = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(device);
+        if open.is_ok() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Writes the backing file once, so that no step pays for allocating it.
+fn fill(image: &Path, size: u64) -> Result<()> {
+    println!("writing {} ({} MiB)", image.display(), size >> 20);
+    let mut file = OpenOptions::new().create(true).write(true).truncate(true).open(image)?;
+    let chunk = vec![0u8; 4 << 20];
+    let mut left = size;
+    while left > 0 {
+        let now = left.min(chunk.len() as u64);
+        file.write_all(&chunk[..now as usize])
+            .with_context(|| format!("{} cannot be filled; is the disk full?", image.display()))?;
+        left -= now;
+    }
+    file.sync_all()?;
+    Ok(())
+}
+
+fn attach(image: &Path) -> Result<PathBuf> {
+    let words = ["--direct-io=on", "--show", "--find"].map(OsStr::new);
+    let shown = system::run("losetup", &[words[0], words[1], words[2], image.as_os_str()])?;
+    let device = PathBuf::from(shown.trim());
+    let state = system::run("losetup", &[OsStr::new("-nO"), OsStr::new("DIO"), device.as_os_str()])?;
+    ensure!(state.trim() == "1", "{} does not do direct I/O on {}", device.display(), image.display());
+    Ok(device)
+}

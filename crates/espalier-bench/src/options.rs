@@ -1,0 +1,95 @@
+//! The command line of the benchmarks.
+
+use clap::Parser;
+use std::path::PathBuf;
+
+/// Compares Espalier with the kernel's file systems on loop devices of one disk (run as root).
+///
+/// Times are medians over the rounds; a ratio above 1 says how many times faster Espalier is than the
+/// fastest of the others.
+#[derive(Debug, Parser)]
+#[command(name = "espalier-bench", version, after_help = EXAMPLES)]
+pub(crate) struct Options {
+    /// Who takes part: ext4, xfs, btrfs, espalier; mount options follow a plus sign (espalier+writeback)
+    #[arg(long, value_delimiter = ',', default_value = "ext4,xfs,btrfs,espalier")]
+    pub(crate) contenders: Vec<String>,
+    /// Which steps, in the fixed order; `--steps help` lists them
+    #[arg(long, value_delimiter = ',', default_value = "all")]
+    pub(crate) steps: Vec<String>,
+    /// How often everything is repeated on fresh file systems
+    #[arg(long, default_value_t = 3)]
+    pub(crate) rounds: usize,
+    /// Where the images, mount points and results lie
+    #[arg(long, default_value = "bench-out")]
+    pub(crate) dir: PathBuf,
+    /// Size of each loop device
+    #[arg(long, default_value = "10G", value_parser = parse_size)]
+    pub(crate) device_size: u64,
+    /// Size of the file for sequential and random access
+    #[arg(long, default_value = "2G", value_parser = parse_size)]
+    pub(crate) file_size: u64,
+    /// How many random overwrites
+    #[arg(long, default_value_t = 262_144)]
+    pub(crate) overwrites: u64,
+    /// How many appends of 4 KiB, each with an fsync
+    #[arg(long, default_value_t = 4_000)]
+    pub(crate) appends: u64,
+    /// The source tree: a tar archive, plain or .xz
+    #[arg(long, default_value = "/usr/src/linux-source-6.1.tar.xz")]
+    pub(crate) tree: PathBuf,
+    /// Use only the first bytes of the tree (0: all)
+    #[arg(long, default_value = "0", value_parser = parse_size)]
+    pub(crate) tree_bytes: u64,
+    /// The espalier program
+    #[arg(long, default_value = "target/release/espalier")]
+    pub(crate) espalier: PathBuf,
+    /// Espalier's memory budget
+    #[arg(long, default_value = "2G", value_parser = parse_size)]
+    pub(crate) cache: u64,
+    /// Where to write the figures as JSON (default: results.json in --dir)
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// One round with small sizes: a check that everything runs, not a measurement
+    #[arg(long)]
+    quick: bool,
+}
+
+const EXAMPLES: &str = "Examples:
+  espalier-bench                                        everything, three rounds
+  espalier-bench --quick                                a minute, small sizes
+  espalier-bench --contenders ext4,espalier --steps grep_cold,rm_rf --rounds 5";
+
+impl Options {
+    /// Applies `--quick`.
+    pub(crate) fn settle(mut self) -> Self {
+        if self.quick {
+            self.rounds = 1;
+            self.device_size = 2 << 30;
+            self.file_size = 128 << 20;
+            self.overwrites = 5_000;
+            self.appends = 200;
+            self.tree_bytes = 100 << 20;
+        }
+        self
+    }
+
+    /// Where the figures go.
+    pub(crate) fn json(&self) -> PathBuf {
+        self.json.clone().unwrap_or_else(|| self.dir.join("results.json"))
+    }
+}
+
+/// Parses `4096`, `512M`, `20G`: powers of 1024.
+fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" => 0,
+        "K" | "KIB" => 10,
+        "M" | "MIB" => 20,
+        "G" | "GIB" => 30,
+        "T" | "TIB" => 40,
+        unit => return Err(format!("'{unit}' is no unit; use K, M, G or T")),
+    };
+    let number: u64 = digits.parse().map_err(|_| format!("'{text}' is no size"))?;
+    number.checked_mul(1 << shift).ok_or_else(|| format!("'{text}' is too large"))
+}

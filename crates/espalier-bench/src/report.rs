@@ -1,0 +1,241 @@
+//! Figures as a table for people and as JSON for everything else.
+
+use crate::options::Options;
+use crate::steps::{Setting, Step};
+use anyhow::{Context, Result};
+use serde::Serialize;
+use std::fmt::Write;
+use std::path::Path;
+
+/// What one step of one contender took in one round.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Measure {
+    pub(crate) round: usize,
+    pub(crate) contender: String,
+    pub(crate) step: String,
+    /// Until everything was durable.
+    pub(crate) seconds: f64,
+    /// Bytes written to the device during the step.
+    pub(crate) written: u64,
+    /// The mount before the step, not part of `seconds`.
+    pub(crate) mount_seconds: f64,
+    /// The unmount after the last step of the stage, not part of `seconds`.
+    pub(crate) unmount_seconds: f64,
+    /// Bytes written to the device by that unmount.
+    pub(crate) unmount_written: u64,
+    /// Most memory the server ever held, in bytes; 0 if there is no server.
+    pub(crate) peak_resident: u64,
+}
+
+impl Measure {
+    /// A measure that is nothing but a time.
+    pub(crate) fn plain(round: usize, contender: &str, step: &str, seconds: f64) -> Self {
+        Self {
+            round,
+            contender: contender.into(),
+            step: step.into(),
+            seconds,
+            written: 0,
+            mount_seconds: 0.0,
+            unmount_seconds: 0.0,
+            unmount_written: 0,
+            peak_resident: 0,
+        }
+    }
+}
+
+/// Everything measured so far, and under which circumstances.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    kernel: String,
+    processors: usize,
+    memory: String,
+    contenders: Vec<String>,
+    rounds: usize,
+    device_bytes: u64,
+    file_bytes: u64,
+    overwrites: u64,
+    appends: u64,
+    tree_bytes: u64,
+    cache_bytes: u64,
+    measures: Vec<Measure>,
+}
+
+impl Report {
+    pub(crate) fn new(options: &Options, setting: &Setting) -> Self {
+        let line = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let memory = line("/proc/meminfo");
+        Self {
+            kernel: line("/proc/sys/kernel/osrelease").trim().into(),
+            processors: std::thread::available_parallelism().map_or(0, Into::into),
+            memory: memory.lines().next().unwrap_or_default().replace("MemTotal:", "").trim().into(),
+            contenders: options.contenders.clone(),
+            rounds: options.rounds,
+            device_bytes: options.device_size,
+            file_bytes: setting.file_bytes,
+            overwrites: setting.overwrites,
+            appends: setting.appends,
+            tree_bytes: std::fs::metadata(&setting.tarball).map_or(0, |m| m.len()),
+            cache_bytes: options.cache,
+            measures: Vec::new(),
+        }
+    }
+
+    pub(crate) fn add(&mut self, measure: Measure) {
+        self.measures.push(measure);
+    }
+
+    pub(crate) fn write_json(&self, path: &Path) -> Result<()> {
+        let text = serde_json::to_string_pretty(self)?;
+        std::fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))
+    }
+
+    /// The tables.
+    pub(crate) fn text(&self) -> String {
+        let mut out = format!(
+            "\nLinux {}, {} processors, {}; devices of {} MiB, file of {} MiB, {} overwrites, {} appends, \
+             tree of {} MiB, cache of {} MiB; medians of {} rounds\n\n",
+            self.kernel,
+            self.processors,
+            self.memory,
+            self.device_bytes >> 20,
+            self.file_bytes >> 20,
+            self.overwrites,
+            self.appends,
+            self.tree_bytes >> 20,
+            self.cache_bytes >> 20,
+            self.rounds
+        );
+        self.times(&mut out);
+        self.figures(&mut out, "MiB written to the device, the unmount included", |m| {
+            (m.written + m.unmount_written) as f64 / 1048576.0
+        });
+        self.figures(&mut out, "seconds of the unmount after it, not in the table above", |m| {
+            m.unmount_seconds
+        });
+        self.server(&mut out);
+        out
+    }
+
+    /// Times, and the ratio of the best kernel file system to each Espalier.
+    fn times(&self, out: &mut String) {
+        self.heading(out, "seconds");
+        let ours: Vec<_> = self.contenders.iter().filter(|c| is_ours(c)).collect();
+        for name in &ours {
+            let _ = write!(out, " {:>22} |", format!("ratio of {name}"));
+        }
+        self.rule(out, ours.len());
+        for step in self.steps() {
+            let times: Vec<_> =
+                self.contenders.iter().map(|c| self.median(c, &step, |m| m.seconds)).collect();
+            let others = self.contenders.iter().zip(&times).filter(|(c, _)| !is_ours(c));
+            let best = others.filter_map(|(_, t)| *t).min_by(f64::total_cmp);
+            self.row(out, &step, &times);
+            for name in &ours {
+                let time = self.median(name, &step, |m| m.seconds);
+                let cell = match (best, time) {
+                    (Some(best), Some(time)) => verdict(&step, best / time),
+                    _ => String::new(),
+                };
+                let _ = write!(out, " {cell:>22} |");
+            }
+            out.push('\n');
+        }
+    }
+
+    fn figures(&self, out: &mut String, title: &str, figure: impl Fn(&Measure) -> f64) {
+        let _ = writeln!(out, "\n{title}:\n");
+        self.heading(out, "");
+        self.rule(out, 0);
+        for step in self.steps() {
+            if step == "recovery" {
+                continue;
+            }
+            let row: Vec<_> = self.contenders.iter().map(|c| self.median(c, &step, &figure)).collect();
+            self.row(out, &step, &row);
+            out.push('\n');
+        }
+    }
+
+    /// Memory and recovery, which only a server has.
+    fn server(&self, out: &mut String) {
+        for name in self.contenders.iter().filter(|c| is_ours(c)) {
+            let mine = || self.measures.iter().filter(|m| m.contender == **name);
+            let Some(peak) = mine().map(|m| m.peak_resident).max() else { continue };
+            let limit = self.cache_bytes + (64 << 20);
+            let _ = writeln!(
+                out,
+                "\n{name}: peak resident memory {} MiB, limit {} MiB ({})",
+                peak >> 20,
+                limit >> 20,
+                if peak <= limit { "kept" } else { "EXCEEDED" }
+            );
+            let recoveries = mine().filter(|m| m.step == "recovery").map(|m| m.seconds);
+            if let Some(worst) = recoveries.max_by(f64::total_cmp) {
+                let kept = if worst < 5.0 { "kept" } else { "EXCEEDED" };
+                let _ =
+                    writeln!(out, "{name}: longest recovery after a kill {worst:.3} s, limit 5 s ({kept})");
+            }
+        }
+    }
+
+    fn heading(&self, out: &mut String, corner: &str) {
+        let _ = write!(out, "| {corner:<14} |");
+        for name in &self.contenders {
+            let _ = write!(out, " {name:>10} |");
+        }
+    }
+
+    fn rule(&self, out: &mut String, ratios: usize) {
+        let _ = write!(out, "\n|{}|", "-".repeat(16));
+        for name in &self.contenders {
+            let _ = write!(out, "{}:|", "-".repeat(name.len().max(10) + 1));
+        }
+        out.push_str(&format!("{}:|", "-".repeat(23)).repeat(ratios));
+        out.push('\n');
+    }
+
+    fn row(&self, out: &mut String, step: &str, cells: &[Option<f64>]) {
+        let _ = write!(out, "| {step:<14} |");
+        for (cell, name) in cells.iter().zip(&self.contenders) {
+            let text = cell.map_or(String::new(), |c| format!("{c:.*}", if c < 100.0 { 2 } else { 0 }));
+            let _ = write!(out, " {text:>width$} |", width = name.len().max(10));
+        }
+    }
+
+    /// Steps in the order in which they ran.
+    fn steps(&self) -> Vec<String> {
+        let mut steps: Vec<String> = Vec::new();
+        for measure in &self.measures {
+            if !steps.contains(&measure.step) {
+                steps.push(measure.step.clone());
+            }
+        }
+        steps
+    }
+
+    fn median(&self, contender: &str, step: &str, figure: impl Fn(&Measure) -> f64) -> Option<f64> {
+        let matching = self.measures.iter().filter(|m| m.contender == contender && m.step == step);
+        let mut figures: Vec<f64> = matching.map(figure).collect();
+        figures.sort_by(f64::total_cmp);
+        let middle = figures.len() / 2;
+        match figures.len() {
+            0 => None,
+            n if n % 2 == 1 => Some(figures[middle]),
+            _ => Some((figures[middle - 1] + figures[middle]) / 2.0),
+        }
+    }
+}
+
+fn is_ours(contender: &str) -> bool {
+    contender.starts_with("espalier")
+}
+
+/// A ratio and what is asked of it.
+fn verdict(step: &str, ratio: f64) -> String {
+    match Step::floor(step) {
+        Some(floor) if ratio >= floor => format!("{ratio:.2} (floor {floor:.2})"),
+        Some(floor) => format!("{ratio:.2} BELOW {floor:.2}"),
+        None => format!("{ratio:.2}"),
+    }
+}

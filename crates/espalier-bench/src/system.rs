@@ -1,0 +1,92 @@
+//! Running programs, the kernel's caches, and the list of what must be undone.
+
+use anyhow::{Context, Result, bail, ensure};
+use parking_lot::Mutex;
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+/// Fails unless the process may make loop devices and mounts.
+pub(crate) fn require_root() -> Result<()> {
+    ensure!(rustix::process::geteuid().is_root(), "loop devices and mounts need root: run it as root");
+    Ok(())
+}
+
+/// Runs a program to its end; its output becomes part of the error if it fails.
+pub(crate) fn run<A: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: &[A]) -> Result<String> {
+    let mut command = Command::new(program.as_ref());
+    command.args(arguments).stdin(Stdio::null());
+    output(&mut command)
+}
+
+/// Runs a prepared command to its end and gives back what it printed.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let shown = format!("{command:?}");
+    let out = command.output().with_context(|| format!("{shown} cannot be run"))?;
+    if !out.status.success() {
+        bail!("{shown} failed ({}): {}", out.status, String::from_utf8_lossy(&out.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// Writes everything back and empties the page, entry and inode caches.
+pub(crate) fn drop_caches() -> Result<()> {
+    rustix::fs::sync();
+    std::fs::write("/proc/sys/vm/drop_caches", "3").context("/proc/sys/vm/drop_caches cannot be written")
+}
+
+/// True if something is mounted at `dir`.
+pub(crate) fn is_mounted(dir: &Path) -> bool {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let dir = dir.to_string_lossy();
+    mounts.lines().any(|line| line.split(' ').nth(1) == Some(&*dir))
+}
+
+type Action = Box<dyn FnOnce() + Send>;
+
+/// What must be undone before the program ends, in the order in which it was done.
+#[derive(Clone, Default)]
+pub(crate) struct Undo(Arc<Mutex<Vec<Action>>>);
+
+impl Undo {
+    /// An empty list that is played when SIGINT, SIGTERM or SIGHUP arrives. Must be called before any
+    /// other thread is started.
+    pub(crate) fn on_signals() -> Self {
+        let undo = Self::default();
+        // SAFETY: the set is initialized by sigemptyset before it is used; the calls touch nothing else.
+        let set = unsafe {
+            let mut set = std::mem::zeroed::<libc::sigset_t>();
+            libc::sigemptyset(&mut set);
+            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+                libc::sigaddset(&mut set, signal);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+            set
+        };
+        let listener = undo.clone();
+        std::thread::spawn(move || {
+            let mut signal = 0;
+            // SAFETY: both pointers are to live values of the right types.
+            unsafe { libc::sigwait(&set, &mut signal) };
+            eprintln!("espalier-bench: interrupted; cleaning up");
+            listener.play();
+            std::process::exit(130);
+        });
+        undo
+    }
+
+    /// Adds an action; it must not fail for having been overtaken (an unmounted directory, a loop
+    /// device that is gone).
+    pub(crate) fn push(&self, action: impl FnOnce() + Send + 'static) {
+        self.0.lock().push(Box::new(action));
+    }
+
+    /// Undoes everything, last first. A second call has nothing to do.
+    pub(crate) fn play(&self) {
+        let mut actions = self.0.lock();
+        while let Some(action) = actions.pop() {
+            action();
+        }
+    }
+}
