@@ -14,6 +14,7 @@ mod pieces;
 mod ranges;
 mod resolve;
 mod snapshot;
+mod space;
 mod store;
 mod tree;
 mod types;

@@ -1,0 +1,172 @@
+//! Verification: counts equal references, and every block is accounted for exactly once.
+
+use super::allocator::Allocator;
+use super::superblock::read_superblocks;
+use super::table::{Table, TableId};
+use super::{Space, map, ntt};
+use crate::{Extent, PieceId, PieceKind};
+use std::collections::HashMap;
+
+/// More problems of one sort than this are only counted.
+const LISTED: usize = 100;
+
+impl Space {
+    /// Compares tables with each other and with what the tree refers to: `referenced` holds, for each
+    /// piece, how many references a walk over all volumes found; `reclaim` the nodes whose references
+    /// are still to be subtracted (they, too, must be in `referenced` with what they refer to). To be called
+    /// when no checkpoint is under way. `progress` is told how many entries were looked at so far.
+    /// Returns the problems, in words.
+    pub(crate) fn check(
+        &self,
+        referenced: &HashMap<PieceId, u64>,
+        reclaim: &[PieceId],
+        progress: &mut dyn FnMut(u64),
+    ) -> Vec<String> {
+        let _writer = self.writer.lock();
+        let mut check = Check {
+            space: self,
+            accounted: Allocator::new(self.geometry.blocks, Vec::new()),
+            problems: Problems::default(),
+            entries: 0,
+        };
+        if let Err(error) = read_superblocks(&self.device) {
+            check.problems.add(error.to_string());
+        }
+        let mut unseen = referenced.clone();
+        check.entries(&mut unseen, reclaim, progress);
+        for (id, count) in unseen {
+            let message =
+                format!("piece {id} has {count} references and is not in the node translation table");
+            check.problems.add(message);
+        }
+        let tables = &self.tables;
+        check.pages(&tables.volumes, TableId::Volumes);
+        check.pages(&tables.reclaim, TableId::Reclaim);
+        check.pages(&tables.map, TableId::SpaceMap);
+        check.compare_map();
+        check.problems.finish()
+    }
+}
+
+struct Check<'a> {
+    space: &'a Space,
+    /// Blocks that tables and entries were found to occupy.
+    accounted: Allocator,
+    problems: Problems,
+    entries: u64,
+}
+
+impl Check<'_> {
+    fn account(&mut self, extent: Extent, whose: &dyn Fn() -> String) {
+        if !self.space.geometry.holds(extent) {
+            self.problems.add(format!("{} lies at {extent}, outside the data region", whose()));
+        } else if !self.accounted.take(extent) {
+            self.problems.add(format!("{} shares {extent} with something else", whose()));
+        }
+    }
+
+    /// Accounts for the pages of a table; damaged ones are problems.
+    fn pages(&mut self, table: &Table, id: TableId) {
+        table.walk(&mut |key, block, page| {
+            let whose = || format!("{} page {} of level {}", id.name(), key.number, key.level);
+            if block != 0 {
+                self.account(Extent { start: block, blocks: 1 }, &whose);
+            }
+            if let Err(error) = page {
+                self.problems.add(error.to_string());
+            }
+        });
+    }
+
+    fn entries(
+        &mut self,
+        unseen: &mut HashMap<PieceId, u64>,
+        reclaim: &[PieceId],
+        progress: &mut dyn FnMut(u64),
+    ) {
+        let geometry = self.space.geometry;
+        let table = &self.space.tables.ntt;
+        table.walk(&mut |key, block, page| {
+            let whose = || format!("node translation table page {} of level {}", key.number, key.level);
+            if block != 0 {
+                self.account(Extent { start: block, blocks: 1 }, &whose);
+            }
+            let page = match page {
+                Ok(page) => page,
+                Err(error) => return self.problems.add(error.to_string()),
+            };
+            if key.level > 0 {
+                return;
+            }
+            ntt::for_each(key.number, page.bytes(), &geometry, &mut |id, entry| {
+                self.entries += 1;
+                match entry {
+                    Ok(entry) => self.entry(id, &entry, unseen.remove(&id).unwrap_or(0), reclaim),
+                    Err(error) => self.problems.add(error.to_string()),
+                }
+            });
+            progress(self.entries);
+        });
+    }
+
+    fn entry(&mut self, id: PieceId, entry: &ntt::Entry, references: u64, reclaim: &[PieceId]) {
+        self.account(entry.location.extent, &|| format!("piece {id}"));
+        if u64::from(entry.count) != references {
+            self.problems.add(format!(
+                "piece {id} is counted {} times and referred to {references} times",
+                entry.count
+            ));
+        } else if references == 0
+            && !(matches!(entry.location.kind, PieceKind::Node(_)) && reclaim.contains(&id))
+        {
+            self.problems.add(format!("piece {id} has no references and is not on the reclaim list"));
+        }
+    }
+
+    fn compare_map(&mut self) {
+        let words = match map::load(&self.space.tables.map, &self.space.geometry) {
+            Ok(words) => words,
+            Err(error) => return self.problems.add(error.to_string()),
+        };
+        let used = self.space.used.lock();
+        for block in self.space.geometry.data_start()..self.space.geometry.blocks {
+            let one = Extent { start: block, blocks: 1 };
+            let committed = words[(block / 64) as usize] >> (block % 64) & 1 == 1;
+            if committed != self.accounted.all(one, true) {
+                let what = if committed {
+                    "accounted for but occupied by nothing"
+                } else {
+                    "occupied but not accounted for"
+                };
+                self.problems.add(format!("block {block} is {what}"));
+            }
+            if committed && !used.all(one, true) {
+                self.problems.add(format!("block {block} is accounted for and could be allocated"));
+            }
+        }
+    }
+}
+
+/// A bounded list.
+#[derive(Default)]
+struct Problems {
+    list: Vec<String>,
+    more: usize,
+}
+
+impl Problems {
+    fn add(&mut self, problem: String) {
+        if self.list.len() < LISTED {
+            self.list.push(problem);
+        } else {
+            self.more += 1;
+        }
+    }
+
+    fn finish(mut self) -> Vec<String> {
+        if self.more > 0 {
+            self.list.push(format!("and {} more problems of space", self.more));
+        }
+        self.list
+    }
+}

@@ -1,0 +1,242 @@
+//! What a checkpoint does to space: counting references, writing tables, switching superblocks.
+//!
+//! The order of device writes, and what a crash after each step leaves (generation `n` is on the device):
+//! 1. pieces and table pages to blocks that generation `n` does not account for: `n`, all of it;
+//! 2. sync: still `n`; the new pages are durable but nothing leads to them;
+//! 3. superblock `n + 1` to the other slot: `n` or `n + 1`, each complete (a sector is written or not);
+//! 4. sync: `n + 1`; only now may blocks that `n` alone needed be written again.
+
+use super::lives::Lives;
+use super::table::Table;
+use super::{Roots, Space, Superblock, VolumeTable, blob, map, ntt};
+use crate::error::Context;
+use crate::{Error, ErrorKind, Extent, PieceId, PieceKind, Result};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+
+/// Free runs shorter than this many blocks are not worth telling the device about.
+const LEAST_DISCARD: u32 = 16;
+
+impl Space {
+    /// Adds `deltas` to the reference counts. A fresh piece becomes a counted one, and its blocks enter
+    /// `committed`; so does a dead one that is referred to again. A part whose count becomes 0 dies at once.
+    /// Nodes whose count becomes 0 are returned, ascending: the caller reads their headers, subtracts their
+    /// references by further calls, and then calls [`Space::forget`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Damaged`] if a count would be negative or a piece is unknown, or what the device says.
+    /// The device is latched then, since the counts are half changed.
+    pub(crate) fn count(&self, deltas: &HashMap<PieceId, i64>) -> Result<Vec<PieceId>> {
+        let _writer = self.writer.lock();
+        self.device.writable()?;
+        let mut sorted: Vec<(PieceId, i64)> = deltas.iter().map(|(id, delta)| (*id, *delta)).collect();
+        sorted.retain(|(_, delta)| *delta != 0);
+        sorted.sort_unstable();
+        let mut without = Vec::new();
+        for (id, delta) in sorted {
+            let doing = || format!("adding {delta} to the count of piece {id}");
+            match self.count_one(id, delta).context(doing) {
+                Ok(true) => without.push(id),
+                Ok(false) => {}
+                Err(error) => return Err(self.device.latch(error)),
+            }
+        }
+        Ok(without)
+    }
+
+    /// True if the piece is a node whose count is 0 now.
+    fn count_one(&self, id: PieceId, delta: i64) -> Result<bool> {
+        let Some(mut entry) = ntt::get(&self.tables.ntt, &self.geometry, id)? else {
+            self.count_first(id, delta)?;
+            return Ok(false);
+        };
+        let sum = i64::from(entry.count) + delta;
+        entry.count = u32::try_from(sum)
+            .map_err(|_| Error::damaged(format!("it would be {sum}: counts and references differ")))?;
+        let is_node = matches!(entry.location.kind, PieceKind::Node(_));
+        if entry.count == 0 && !is_node {
+            self.bury(id, &entry)?;
+        } else {
+            ntt::set(&self.tables.ntt, id, Some(&entry))?;
+        }
+        Ok(entry.count == 0).map(|zero| zero && is_node)
+    }
+
+    fn count_first(&self, id: PieceId, delta: i64) -> Result<()> {
+        let count = u32::try_from(delta)
+            .map_err(|_| Error::damaged("it is not counted: counts and references differ"))?;
+        let location = self
+            .lives
+            .write()
+            .begin_counting(id)
+            .ok_or_else(|| Error::damaged("it is referred to but does not exist"))?;
+        map::mark(&self.tables.map, location.extent, true)?;
+        ntt::set(&self.tables.ntt, id, Some(&ntt::Entry { location, count }))?;
+        self.lives.write().remove_fresh(id);
+        Ok(())
+    }
+
+    /// Moves a counted piece to limbo: entered there before it leaves the table, so that it can be located
+    /// all the time.
+    fn bury(&self, id: PieceId, entry: &ntt::Entry) -> Result<()> {
+        self.lives.write().die(id, entry.location, true);
+        ntt::set(&self.tables.ntt, id, None)?;
+        map::mark(&self.tables.map, entry.location.extent, false)
+    }
+
+    /// A node without references, whose own references have been subtracted, dies.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Damaged`] if it is unknown or has references, or what the device says; the device is
+    /// latched then.
+    pub(crate) fn forget(&self, id: PieceId) -> Result<()> {
+        let _writer = self.writer.lock();
+        self.device.writable()?;
+        let forget = || match ntt::get(&self.tables.ntt, &self.geometry, id)? {
+            Some(entry) if entry.count == 0 => self.bury(id, &entry),
+            Some(entry) => Err(Error::damaged(format!("it has {} references", entry.count))),
+            None => Err(Error::damaged("it is not counted")),
+        };
+        forget().context(|| format!("forgetting piece {id}")).map_err(|error| self.device.latch(error))
+    }
+
+    /// The reference count of a piece; `None` if it is not counted.
+    ///
+    /// # Errors
+    /// As for reading the node translation table.
+    pub(crate) fn references(&self, id: PieceId) -> Result<Option<u32>> {
+        Ok(ntt::get(&self.tables.ntt, &self.geometry, id)?.map(|entry| entry.count))
+    }
+
+    /// Writes what changed in the tables to new places. Nothing refers to them before
+    /// [`Space::commit_superblock`] is called with the roots returned.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSpace`] leaves everything as it was, and the call may be repeated; any other error latches the
+    /// device.
+    pub(crate) fn write_tables(&self, volumes: &VolumeTable, reclaim: &[PieceId]) -> Result<Roots> {
+        let _writer = self.writer.lock();
+        self.device.writable()?;
+        self.write_tables_locked(volumes, reclaim).map_err(|error| match error.kind() {
+            ErrorKind::NoSpace | ErrorKind::InvalidArgument => error,
+            _ => self.device.latch(error),
+        })
+    }
+
+    fn write_tables_locked(&self, volumes: &VolumeTable, reclaim: &[PieceId]) -> Result<Roots> {
+        let tables = &self.tables;
+        blob::store(&tables.volumes, &volumes.encode())?;
+        blob::store(&tables.reclaim, &encode_reclaim(reclaim))?;
+        // What is freed first cannot make the rest dirty again; the map itself comes last.
+        for table in [&tables.ntt, &tables.volumes, &tables.reclaim] {
+            for block in table.prune() {
+                self.free_page(block)?;
+            }
+        }
+        let mut near = None;
+        for table in [&tables.ntt, &tables.volumes, &tables.reclaim] {
+            self.place_pages(table, &mut near)?;
+        }
+        // Placing the map's own pages dirties map pages; there are finitely many, and none is placed twice.
+        while self.place_pages(&tables.map, &mut near)? {}
+        Ok(Roots {
+            ntt: tables.ntt.write()?,
+            space_map: tables.map.write()?,
+            volumes: tables.volumes.write()?,
+            reclaim: tables.reclaim.write()?,
+        })
+    }
+
+    /// Gives each dirty page a new block and accounts for that; true if there was any.
+    fn place_pages(&self, table: &Table, near: &mut Option<u64>) -> Result<bool> {
+        let keys = table.unassigned();
+        let any = !keys.is_empty();
+        for key in keys {
+            let place = self.take_run(1, *near, 0).context(|| "placing table pages".into())?;
+            *near = Some(place.end());
+            let old = table.assign(key, place.start);
+            map::mark(&self.tables.map, place, true)?;
+            if let Some(block) = old {
+                self.free_page(block)?;
+            }
+        }
+        Ok(any)
+    }
+
+    /// The block of a table page is no longer accounted for; it is free after the next superblock.
+    fn free_page(&self, block: u64) -> Result<()> {
+        map::mark(&self.tables.map, Extent { start: block, blocks: 1 }, false)?;
+        self.lives.write().pending_pages.push(block);
+        Ok(())
+    }
+
+    /// Makes `next` the newest superblock: syncs what it names, writes it, syncs it, and releases what
+    /// only its predecessor needed. Generation, next piece id and the immutable fields are filled in here.
+    ///
+    /// # Errors
+    /// What the device says; it is latched then, and which superblock is the newest shows at the next open.
+    pub(crate) fn commit_superblock(&self, mut next: Superblock) -> Result<()> {
+        let _writer = self.writer.lock();
+        let current = self.superblock();
+        next.generation = current.generation + 1;
+        next.next_piece = PieceId(self.next_piece.load(Ordering::Acquire));
+        (next.uuid, next.label, next.geometry, next.created) =
+            (current.uuid, current.label, current.geometry, current.created);
+        self.device.sync().context(|| "syncing a checkpoint".into())?;
+        next.write(&self.device).context(|| "writing the superblock".into())?;
+        self.device.sync().context(|| "syncing the superblock".into())?;
+        *self.current.write() = next;
+        self.release_obsolete();
+        Ok(())
+    }
+
+    fn release_obsolete(&self) {
+        let release = |lives: &mut Lives| {
+            let pages = lives.superblock_written();
+            (pages, lives.take_released(&self.handles))
+        };
+        let (pages, pieces) = release(&mut self.lives.write());
+        let mut extents: Vec<Extent> = pieces.iter().map(|location| location.extent).collect();
+        extents.extend(pages.iter().map(|block| Extent { start: *block, blocks: 1 }));
+        extents.sort_unstable();
+        // Discarded before they leave `used`: afterwards somebody may be writing there.
+        if self.discard {
+            for run in coalesce(&extents) {
+                if run.blocks >= LEAST_DISCARD {
+                    self.device.discard(run);
+                }
+            }
+        }
+        self.put_back(&extents);
+    }
+}
+
+/// Joins neighbours of a sorted list.
+fn coalesce(extents: &[Extent]) -> Vec<Extent> {
+    let mut runs: Vec<Extent> = Vec::new();
+    for extent in extents {
+        match runs.last_mut() {
+            Some(last) if last.end() == extent.start => match last.blocks.checked_add(extent.blocks) {
+                Some(sum) => last.blocks = sum,
+                None => runs.push(*extent),
+            },
+            _ => runs.push(*extent),
+        }
+    }
+    runs
+}
+
+fn encode_reclaim(reclaim: &[PieceId]) -> Vec<u8> {
+    reclaim.iter().flat_map(|id| id.0.to_le_bytes()).collect()
+}
+
+/// The reclaim list that [`encode_reclaim`] made.
+///
+/// # Errors
+/// [`ErrorKind::Damaged`].
+pub(super) fn decode_reclaim(bytes: &[u8]) -> Result<Vec<PieceId>> {
+    if !bytes.len().is_multiple_of(8) {
+        return Err(Error::damaged("the reclaim list ends in the middle of an entry"));
+    }
+    Ok(bytes.chunks_exact(8).map(|id| PieceId(super::page::read_u64(id, 0))).collect())
+}

@@ -1,0 +1,217 @@
+//! Which pieces outside the node translation table occupy blocks, and until when.
+//!
+//! A piece is *fresh* (written, not counted), *counted* (in the node translation table; not here) or
+//! *dead* (its count fell to 0, or a fresh one's last handle went while an older pin was there). The dead
+//! are in *limbo*: still locatable, their blocks still in `used`. They leave when
+//! 1. a superblock that does not need them is durable (only for pieces that were counted),
+//! 2. no pin is left that is older than their death, and
+//! 3. no handle on them is left.
+//!
+//! Time is counted in deaths: a pin notes the number of deaths so far, a death its own number.
+
+use crate::PieceId;
+use crate::piece::PieceHandle;
+use crate::types::Location;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Weak;
+
+/// A piece that is written but not counted.
+pub(super) struct Fresh {
+    pub(super) location: Location,
+    /// The handle that owns what the piece refers to.
+    pub(super) handle: Weak<PieceHandle>,
+    /// A checkpoint is entering it into the table: no longer the handles' to free.
+    pub(super) counting: bool,
+}
+
+struct Dead {
+    location: Location,
+    /// The number of its death.
+    died: u64,
+    /// The superblock on the device may still need it.
+    needed: bool,
+}
+
+/// Fresh pieces, dead pieces and pins.
+#[derive(Default)]
+pub(super) struct Lives {
+    pub(super) fresh: HashMap<PieceId, Fresh>,
+    dead: HashMap<PieceId, Dead>,
+    /// The dead that wait for the next superblock.
+    pending: Vec<PieceId>,
+    /// Blocks of table pages that wait for the next superblock.
+    pub(super) pending_pages: Vec<u64>,
+    /// The dead that no superblock needs, by death, until no pin holds them.
+    pinned: BTreeSet<(u64, PieceId)>,
+    /// How many pins were taken at each time.
+    pins: BTreeMap<u64, usize>,
+    deaths: u64,
+    pub(super) fresh_blocks: u64,
+    dead_blocks: u64,
+}
+
+impl Lives {
+    /// Where a fresh or dead piece lies.
+    pub(super) fn locate(&self, id: PieceId) -> Option<Location> {
+        let fresh = self.fresh.get(&id).map(|fresh| fresh.location);
+        fresh.or_else(|| self.dead.get(&id).map(|dead| dead.location))
+    }
+
+    /// True if the piece is dead.
+    pub(super) fn is_dead(&self, id: PieceId) -> bool {
+        self.dead.contains_key(&id)
+    }
+
+    /// Enters a fresh piece.
+    pub(super) fn add_fresh(&mut self, id: PieceId, fresh: Fresh) {
+        self.fresh_blocks += u64::from(fresh.location.extent.blocks);
+        self.fresh.insert(id, fresh);
+    }
+
+    /// Removes a fresh piece: it is counted now, or about to die.
+    pub(super) fn remove_fresh(&mut self, id: PieceId) -> Option<Location> {
+        let fresh = self.fresh.remove(&id)?;
+        self.fresh_blocks -= u64::from(fresh.location.extent.blocks);
+        Some(fresh.location)
+    }
+
+    /// Takes a fresh piece away from its handles, or a dead one back to life, to be counted.
+    pub(super) fn begin_counting(&mut self, id: PieceId) -> Option<Location> {
+        if let Some(dead) = self.remove_dead(id) {
+            let fresh = Fresh { location: dead, handle: Weak::new(), counting: true };
+            self.add_fresh(id, fresh);
+            return Some(dead);
+        }
+        let fresh = self.fresh.get_mut(&id)?;
+        fresh.counting = true;
+        Some(fresh.location)
+    }
+
+    /// A piece dies; `needed` if the superblock on the device may need it.
+    pub(super) fn die(&mut self, id: PieceId, location: Location, needed: bool) {
+        self.deaths += 1;
+        let died = self.deaths;
+        if needed {
+            self.pending.push(id);
+        } else {
+            self.pinned.insert((died, id));
+        }
+        self.dead_blocks += u64::from(location.extent.blocks);
+        self.dead.insert(id, Dead { location, died, needed });
+    }
+
+    /// A new superblock is durable: what died before it was made waits for pins only. Returns the
+    /// blocks of table pages that it set free.
+    pub(super) fn superblock_written(&mut self) -> Vec<u64> {
+        for id in std::mem::take(&mut self.pending) {
+            if let Some(dead) = self.dead.get_mut(&id)
+                && dead.needed
+            {
+                dead.needed = false;
+                self.pinned.insert((dead.died, id));
+            }
+        }
+        std::mem::take(&mut self.pending_pages)
+    }
+
+    /// Removes and returns the dead that nothing needs any more, of those whose wait for pins is over.
+    pub(super) fn take_released(&mut self, handles: &Handles) -> Vec<Location> {
+        let oldest = self.oldest_pin();
+        let mut released = Vec::new();
+        while let Some((died, id)) = self.pinned.first().copied()
+            && died <= oldest
+        {
+            self.pinned.pop_first();
+            // With a handle left it stays dead; the handle's end asks again.
+            if !handles.any(id) {
+                released.extend(self.remove_dead(id));
+            }
+        }
+        released
+    }
+
+    /// As [`Self::take_released`], for one piece whose last handle went.
+    pub(super) fn take_if_released(&mut self, id: PieceId) -> Option<Location> {
+        let oldest = self.oldest_pin();
+        let dead = self.dead.get(&id)?;
+        if dead.needed || dead.died > oldest { None } else { self.remove_dead(id) }
+    }
+
+    fn remove_dead(&mut self, id: PieceId) -> Option<Location> {
+        let dead = self.dead.remove(&id)?;
+        self.pinned.remove(&(dead.died, id));
+        self.dead_blocks -= u64::from(dead.location.extent.blocks);
+        Some(dead.location)
+    }
+
+    /// Deaths up to this number are older than every pin.
+    fn oldest_pin(&self) -> u64 {
+        self.pins.first_key_value().map_or(u64::MAX, |(at, _)| *at)
+    }
+
+    /// Takes a pin; returns what [`Self::unpin`] wants.
+    pub(super) fn pin(&mut self) -> u64 {
+        *self.pins.entry(self.deaths).or_default() += 1;
+        self.deaths
+    }
+
+    /// Drops a pin; true if the dead may have become free by that.
+    pub(super) fn unpin(&mut self, at: u64) -> bool {
+        match self.pins.get_mut(&at) {
+            Some(count) if *count > 1 => {
+                *count -= 1;
+                false
+            }
+            _ => {
+                self.pins.remove(&at);
+                !self.pinned.is_empty()
+            }
+        }
+    }
+
+    /// True if there is any pin.
+    pub(super) fn any_pin(&self) -> bool {
+        !self.pins.is_empty()
+    }
+
+    /// Blocks of dead pieces and of table pages that wait for a superblock.
+    pub(super) fn limbo_blocks(&self) -> u64 {
+        self.dead_blocks + self.pending_pages.len() as u64
+    }
+}
+
+/// How many handles there are on which pieces.
+#[derive(Default)]
+pub(super) struct Handles {
+    shards: [Mutex<HashMap<PieceId, u32>>; 16],
+}
+
+impl Handles {
+    fn shard(&self, id: PieceId) -> &Mutex<HashMap<PieceId, u32>> {
+        &self.shards[(id.0 % 16) as usize]
+    }
+
+    pub(super) fn add(&self, id: PieceId) {
+        *self.shard(id).lock().entry(id).or_default() += 1;
+    }
+
+    /// One handle less; true if it was the last.
+    pub(super) fn remove(&self, id: PieceId) -> bool {
+        let mut shard = self.shard(id).lock();
+        match shard.get_mut(&id) {
+            Some(count) if *count > 1 => {
+                *count -= 1;
+                false
+            }
+            _ => {
+                shard.remove(&id);
+                true
+            }
+        }
+    }
+
+    pub(super) fn any(&self, id: PieceId) -> bool {
+        self.shard(id).lock().contains_key(&id)
+    }
+}

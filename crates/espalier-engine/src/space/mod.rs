@@ -1,0 +1,483 @@
+//! Space: which blocks hold what, and where each piece lies.
+//!
+//! Two maps. `used` (in memory only: [`allocator`]) says what may not be allocated. `committed` (the
+//! space map, a paged table) says what the next checkpoint accounts for. A *fresh* piece is in `used` only;
+//! it enters `committed` when a checkpoint counts it, leaves `committed` when its count falls to 0, and
+//! leaves `used` when in addition the superblock that needed it is obsolete and nobody is left who could
+//! reach it ([`lives`]).
+//!
+//! Protocol of writing a piece: [`Space::new_id`], `allocate`, write to the device, `register` (see
+//! [`Locator`]). Protocol of a checkpoint, by one thread at a time: write the pieces, [`Space::count`] the
+//! changes of references (again for what dead nodes referred to, then [`Space::forget`] them),
+//! [`Space::write_tables`], [`Space::commit_superblock`].
+//!
+//! Invariants:
+//! - `used` = superblocks + log + `committed` + fresh + limbo + what is allocated and not yet registered;
+//! - `committed` = extents of the node translation table + pages of all tables, disjoint;
+//! - no block that a superblock on the device may need is written to;
+//! - after an error that leaves the counts half changed the device is latched: no checkpoint will commit them.
+
+mod allocator;
+mod blob;
+mod check;
+mod commit;
+mod lives;
+mod map;
+mod ntt;
+mod page;
+mod reserve;
+mod superblock;
+mod table;
+mod volumes;
+
+pub use allocator::RunHistogram;
+pub(crate) use reserve::{Purpose, Reservation};
+pub use superblock::MAX_LABEL;
+pub(crate) use superblock::{Geometry, Roots, Superblock, read_superblocks};
+pub(crate) use volumes::{IndexRoot, VolumeEntry, VolumeTable};
+pub use volumes::{MAX_PARAMETERS, MAX_VOLUME_NAME};
+
+use crate::device::GuardedDevice;
+use crate::error::Context;
+use crate::piece::{FreshOwner, PieceHandle};
+use crate::pieces::Locator;
+use crate::types::Location;
+use crate::{Error, ErrorKind, Extent, PieceId, Result};
+use allocator::Allocator;
+use lives::{Fresh, Handles, Lives};
+use parking_lot::{Mutex, RwLock};
+use reserve::Promises;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use superblock::SLOTS;
+use table::{Table, TableId};
+
+/// Ids skipped when a store is opened: pieces that a crash made vanish had ids behind the recorded one,
+/// and fewer than this (they would fill a TiB).
+const SKIPPED_IDS: u64 = 1 << 28;
+
+/// How to open a space.
+#[derive(Debug, Clone)]
+pub(crate) struct SpaceOptions {
+    /// Bounds the clean table pages in memory, in bytes.
+    pub(crate) table_cache: usize,
+    /// Tell the device about freed space.
+    pub(crate) discard: bool,
+}
+
+/// What a store consists of, as the last superblock says.
+pub(crate) struct Opened {
+    /// The space.
+    pub(crate) space: Arc<Space>,
+    /// The volumes.
+    pub(crate) volumes: VolumeTable,
+    /// Nodes without references whose own references are still to be subtracted.
+    pub(crate) reclaim: Vec<PieceId>,
+    /// Why the other superblock cannot be read, if it should be.
+    pub(crate) other_damaged: Option<Error>,
+}
+
+/// Figures about space, in blocks unless they say otherwise.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct SpaceStats {
+    /// The whole device.
+    pub total: u64,
+    /// Superblocks and log.
+    pub fixed: u64,
+    /// Not used by anything.
+    pub free: u64,
+    /// Promised to accepted operations.
+    pub promised: u64,
+    /// Set aside for deleting and checkpoints.
+    pub pool: u64,
+    /// Pieces that no checkpoint counts yet.
+    pub fresh: u64,
+    /// Dead pieces and pages that a superblock, a reader or a handle holds.
+    pub limbo: u64,
+    /// The longest free run.
+    pub longest_run: u64,
+    /// Bytes of memory for the map of blocks.
+    pub map_bytes: u64,
+    /// Bytes of memory for table pages.
+    pub table_bytes: u64,
+}
+
+/// The space of one store.
+pub(crate) struct Space {
+    me: Weak<Self>,
+    device: Arc<GuardedDevice>,
+    geometry: Geometry,
+    discard: bool,
+    /// The map `used`.
+    used: Mutex<Allocator>,
+    /// Free blocks, readable without the lock.
+    free: AtomicU64,
+    promises: Promises,
+    lives: RwLock<Lives>,
+    handles: Handles,
+    next_piece: AtomicU64,
+    tables: Tables,
+    /// The newest superblock on the device; held by a checkpoint while it counts and writes tables.
+    current: RwLock<Superblock>,
+    /// Held by whoever changes tables.
+    writer: Mutex<()>,
+}
+
+struct Tables {
+    ntt: Table,
+    map: Table,
+    volumes: Table,
+    reclaim: Table,
+}
+
+impl Tables {
+    fn new(device: &Arc<GuardedDevice>, geometry: Geometry, roots: &Roots, budget: usize) -> Self {
+        let table = |id, root, budget| Table::new(id, root, device.clone(), geometry, budget);
+        Self {
+            ntt: table(TableId::Ntt, roots.ntt, budget / 8 * 6),
+            map: table(TableId::SpaceMap, roots.space_map, budget / 8),
+            volumes: table(TableId::Volumes, roots.volumes, budget / 16),
+            reclaim: table(TableId::Reclaim, roots.reclaim, budget / 16),
+        }
+    }
+
+    fn all(&self) -> [&Table; 4] {
+        [&self.ntt, &self.volumes, &self.reclaim, &self.map]
+    }
+}
+
+impl Space {
+    /// Makes an empty store: erases what superblocks there are and commits `first` with `volumes`. The log region is the caller's to prepare before.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub(crate) fn create(
+        device: Arc<GuardedDevice>,
+        first: Superblock,
+        volumes: &VolumeTable,
+        options: &SpaceOptions,
+    ) -> Result<Arc<Self>> {
+        superblock::erase_superblocks(&device)?;
+        let bare = Superblock { roots: Roots::default(), generation: 0, ..first };
+        let space = Self::assemble(device, bare.clone(), options, Vec::new(), bare.next_piece.0);
+        let roots = space.write_tables(volumes, &[])?;
+        // Twice, so that each slot has a copy of what never changes, and byte 0 the magic.
+        for _ in SLOTS {
+            space.commit_superblock(Superblock { roots, ..bare.clone() })?;
+        }
+        Ok(space)
+    }
+
+    /// Opens the store on `device` as its newest superblock says.
+    ///
+    /// # Errors
+    /// As for [`read_superblocks`]; [`ErrorKind::Damaged`] if a table cannot be trusted.
+    pub(crate) fn open(device: Arc<GuardedDevice>, options: &SpaceOptions) -> Result<Opened> {
+        let found = read_superblocks(&device)?;
+        let superblock = found.newest;
+        let geometry = superblock.geometry;
+        // The tables are made twice: the first ones load what must be known to make the space.
+        let tables = Tables::new(&device, geometry, &superblock.roots, options.table_cache);
+        let committed = map::load(&tables.map, &geometry).context(|| "loading the space map".into())?;
+        let next_piece = superblock.next_piece.0.saturating_add(SKIPPED_IDS);
+        let space = Self::assemble(device, superblock, options, committed, next_piece);
+        let volumes = blob::load(&space.tables.volumes)
+            .and_then(|bytes| VolumeTable::decode(&bytes))
+            .context(|| "loading the volume table".into())?;
+        let reclaim = blob::load(&space.tables.reclaim)
+            .and_then(|bytes| commit::decode_reclaim(&bytes))
+            .context(|| "loading the reclaim list".into())?;
+        Ok(Opened { space, volumes, reclaim, other_damaged: found.other_damaged })
+    }
+
+    fn assemble(
+        device: Arc<GuardedDevice>,
+        superblock: Superblock,
+        options: &SpaceOptions,
+        mut used: Vec<u64>,
+        next_piece: u64,
+    ) -> Arc<Self> {
+        let geometry = superblock.geometry;
+        used.resize(geometry.blocks.div_ceil(64) as usize, 0);
+        for block in 0..geometry.data_start() {
+            used[(block / 64) as usize] |= 1 << (block % 64);
+        }
+        let used = Allocator::new(geometry.blocks, used);
+        Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            tables: Tables::new(&device, geometry, &superblock.roots, options.table_cache),
+            device,
+            geometry,
+            discard: options.discard,
+            free: AtomicU64::new(used.free()),
+            used: Mutex::new(used),
+            promises: Promises::new(geometry.blocks - geometry.data_start()),
+            lives: RwLock::default(),
+            handles: Handles::default(),
+            next_piece: AtomicU64::new(next_piece),
+            current: RwLock::new(superblock),
+            writer: Mutex::new(()),
+        })
+    }
+
+    /// The newest superblock on the device.
+    pub(crate) fn superblock(&self) -> Superblock {
+        self.current.read().clone()
+    }
+
+    /// How the device is divided.
+    pub(crate) fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// The device.
+    pub(crate) fn device(&self) -> &Arc<GuardedDevice> {
+        &self.device
+    }
+
+    /// Blocks that nothing uses (promised ones included).
+    pub(crate) fn free_blocks(&self) -> u64 {
+        self.free.load(Ordering::Acquire)
+    }
+
+    /// Blocks of the data region.
+    pub(crate) fn total_blocks(&self) -> u64 {
+        self.geometry.blocks - self.geometry.data_start()
+    }
+
+    /// The longest run that could be allocated now, in blocks.
+    pub(crate) fn largest_free_run(&self) -> u64 {
+        self.used.lock().longest()
+    }
+
+    /// Promises `blocks` blocks.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSpace`] if so many are not free, promised blocks and (for growth) the pool aside.
+    /// Blocks in limbo become free with the next checkpoint: then it is worth trying again.
+    pub(crate) fn reserve(&self, blocks: u64, purpose: Purpose) -> Result<Reservation> {
+        Reservation::take(self.arc()?, blocks, purpose)
+    }
+
+    /// Figures. Cheap.
+    pub(crate) fn stats(&self) -> SpaceStats {
+        let lives = self.lives.read();
+        SpaceStats {
+            total: self.geometry.blocks,
+            fixed: self.geometry.data_start(),
+            free: self.free_blocks(),
+            promised: self.promises.promised(),
+            pool: self.promises.pool(),
+            fresh: lives.fresh_blocks,
+            limbo: lives.limbo_blocks(),
+            longest_run: self.largest_free_run(),
+            map_bytes: self.geometry.blocks / 8 + self.geometry.blocks / 64,
+            table_bytes: self.tables.all().iter().map(|table| table.cached_bytes() as u64).sum(),
+        }
+    }
+
+    /// How many free runs there are of which length. Reads the whole map in memory.
+    pub(crate) fn free_runs(&self) -> RunHistogram {
+        self.used.lock().histogram()
+    }
+
+    /// Bytes of table pages that stay in memory until the next [`Space::write_tables`]: a reason to
+    /// spread large deletions over several checkpoints.
+    pub(crate) fn dirty_table_bytes(&self) -> usize {
+        self.tables.all().iter().map(|table| table.dirty_bytes()).sum()
+    }
+
+    /// Recovery only: makes a value part that the log names a fresh piece, or finds that it is counted.
+    /// Calling it again for the same piece gives another handle.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Damaged`] if the place cannot be, or belongs to another piece.
+    pub(crate) fn adopt(&self, id: PieceId, location: Location) -> Result<Arc<PieceHandle>> {
+        let doing = || format!("taking over piece {id} from the log");
+        ntt::check_location(id, &location, &self.geometry).context(doing)?;
+        let clash = |other: &Location| {
+            let message = format!("it lies at {} here and at {} there", location.extent, other.extent);
+            Err(Error::damaged(message)).context(doing)
+        };
+        self.next_piece.fetch_max(id.0.saturating_add(1), Ordering::AcqRel);
+        if let Some(entry) = ntt::get(&self.tables.ntt, &self.geometry, id)? {
+            return if entry.location == location { Ok(self.handle(id)) } else { clash(&entry.location) };
+        }
+        if let Some(known) = self.lives.read().locate(id) {
+            return if known == location { Ok(self.handle(id)) } else { clash(&known) };
+        }
+        if !self.with_used(|used| used.take(location.extent)) {
+            let message = format!("{} belongs to something else", location.extent);
+            return Err(Error::damaged(message)).context(doing);
+        }
+        self.register(id, location, Vec::new())
+    }
+
+    /// Keeps the blocks of pieces that die from now on, until it is dropped. To be taken before the root
+    /// whose pieces are to be read.
+    pub(crate) fn pin(&self) -> Result<Pin> {
+        let space = self.arc()?;
+        let at = self.lives.write().pin();
+        Ok(Pin { space, at })
+    }
+
+    fn arc(&self) -> Result<Arc<Self>> {
+        self.me.upgrade().ok_or_else(|| Error::new(ErrorKind::ReadOnly, "the store is being closed"))
+    }
+
+    /// Runs `change` on the map and notes how much is free then.
+    fn with_used<T>(&self, change: impl FnOnce(&mut Allocator) -> T) -> T {
+        let mut used = self.used.lock();
+        let result = change(&mut used);
+        self.free.store(used.free(), Ordering::Release);
+        result
+    }
+
+    /// Takes a run of blocks, leaving `floor` blocks free.
+    fn take_run(&self, blocks: u32, near: Option<u64>, floor: u64) -> Result<Extent> {
+        let (extent, free, longest) = self.with_used(|used| {
+            let (free, longest) = (used.free(), used.longest());
+            let enough = free >= floor + u64::from(blocks);
+            (if enough { used.allocate(blocks, near) } else { None }, free, longest)
+        });
+        extent.ok_or_else(|| {
+            Error::new(
+                ErrorKind::NoSpace,
+                format!("no run of {blocks} blocks: {free} are free, at most {longest} in a row"),
+            )
+        })
+    }
+
+    /// Puts blocks back; that they were not used latches the device, because then nothing is certain.
+    fn put_back(&self, extents: &[Extent]) {
+        self.with_used(|used| {
+            for extent in extents {
+                if !used.release(*extent) {
+                    let message = format!("{extent}, being freed, were not in use");
+                    self.device.latch(Error::damaged(message));
+                }
+            }
+        });
+    }
+
+    /// Frees the dead that nothing needs any more.
+    fn sweep(&self) {
+        let released = self.lives.write().take_released(&self.handles);
+        let extents: Vec<Extent> = released.iter().map(|location| location.extent).collect();
+        self.put_back(&extents);
+    }
+}
+
+impl Locator for Space {
+    fn new_id(&self) -> PieceId {
+        PieceId(self.next_piece.fetch_add(1, Ordering::AcqRel))
+    }
+
+    fn locate(&self, id: PieceId) -> Result<Location> {
+        // A piece moves from fresh to the table to limbo, and is entered there before it leaves here:
+        // so the second look at limbo finds what died between the first two.
+        if let Some(location) = self.lives.read().locate(id) {
+            return Ok(location);
+        }
+        if let Some(entry) = ntt::get(&self.tables.ntt, &self.geometry, id)? {
+            return Ok(entry.location);
+        }
+        let dead = self.lives.read().locate(id);
+        dead.ok_or_else(|| Error::damaged(format!("piece {id} is referred to but does not exist")))
+    }
+
+    fn allocate(&self, blocks: u32, near: Option<u64>) -> Result<Extent> {
+        // The last quarter of the pool is for table pages, so that a checkpoint can free the rest.
+        self.take_run(blocks, near, self.promises.pool() / 4)
+    }
+
+    fn give_back(&self, extent: Extent) {
+        self.put_back(&[extent]);
+    }
+
+    fn register(
+        &self,
+        id: PieceId,
+        location: Location,
+        holds: Vec<Arc<PieceHandle>>,
+    ) -> Result<Arc<PieceHandle>> {
+        ntt::check_location(id, &location, &self.geometry)?;
+        let owner = self.arc()?;
+        let mut lives = self.lives.write();
+        if lives.locate(id).is_some() {
+            return Err(Error::damaged(format!("piece {id} was written twice")));
+        }
+        self.handles.add(id);
+        let handle = PieceHandle::fresh_holding(id, owner, holds);
+        lives.add_fresh(id, Fresh { location, handle: Arc::downgrade(&handle), counting: false });
+        Ok(handle)
+    }
+
+    fn handle(&self, id: PieceId) -> Arc<PieceHandle> {
+        if let Some(handle) = self.lives.read().fresh.get(&id).and_then(|fresh| fresh.handle.upgrade()) {
+            return handle;
+        }
+        let Ok(owner) = self.arc() else { return PieceHandle::counted(id) };
+        self.handles.add(id);
+        PieceHandle::fresh(id, owner)
+    }
+}
+
+impl FreshOwner for Space {
+    fn handle_dropped(&self, id: PieceId) {
+        if !self.handles.remove(id) {
+            return;
+        }
+        {
+            let lives = self.lives.read();
+            if !lives.fresh.contains_key(&id) && !lives.is_dead(id) {
+                return;
+            }
+        }
+        let mut lives = self.lives.write();
+        if self.handles.any(id) {
+            return;
+        }
+        let mut released = None;
+        if lives.fresh.get(&id).is_some_and(|fresh| !fresh.counting) {
+            let location = lives.remove_fresh(id);
+            if let Some(location) = location {
+                if lives.any_pin() {
+                    lives.die(id, location, false);
+                } else {
+                    released = Some(location);
+                }
+            }
+        } else {
+            released = lives.take_if_released(id);
+        }
+        drop(lives);
+        if let Some(location) = released {
+            self.put_back(&[location.extent]);
+        }
+    }
+}
+
+/// While it lives, the blocks of pieces that died after it was taken are not reused.
+pub(crate) struct Pin {
+    space: Arc<Space>,
+    at: u64,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let ask = self.space.lives.write().unpin(self.at);
+        if ask {
+            self.space.sweep();
+        }
+    }
+}
+
+impl std::fmt::Debug for Pin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Pin({})", self.at)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,122 @@
+//! Table pages: 4 KiB of bytes, the pointers between them, and their checksums.
+
+use espalier_storage::{AlignedBuf, BLOCK};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Bytes of a pointer: block and checksum.
+const POINTER: usize = 16;
+/// Pointers of an interior page.
+pub(super) const FANOUT: u64 = (BLOCK / POINTER) as u64;
+/// The binary logarithm of [`FANOUT`].
+const FANOUT_BITS: u32 = FANOUT.trailing_zeros();
+
+/// Names a page of a table: its level (0 = holds entries) and its number among that level's pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct PageKey {
+    pub(super) level: u8,
+    pub(super) number: u64,
+}
+
+impl PageKey {
+    pub(super) fn parent(self) -> Self {
+        Self { level: self.level + 1, number: self.number >> FANOUT_BITS }
+    }
+
+    /// The page of `level` above (or equal to) it.
+    pub(super) fn ancestor(self, level: u8) -> Self {
+        let shift = FANOUT_BITS * u32::from(level - self.level);
+        Self { level, number: self.number.checked_shr(shift).unwrap_or(0) }
+    }
+
+    /// The child number `slot` of an interior page.
+    pub(super) fn child(self, slot: u64) -> Self {
+        Self { level: self.level - 1, number: (self.number << FANOUT_BITS) | slot }
+    }
+
+    /// Its place among its parent's pointers.
+    pub(super) fn slot(self) -> u64 {
+        self.number % FANOUT
+    }
+
+    /// True if a table of `height` interior levels has room for it.
+    pub(super) fn fits(self, height: u8) -> bool {
+        self.level <= height && self.ancestor(height).number == 0
+    }
+
+    /// What the page's checksum is seeded with, so that a page found in another's place is detected.
+    pub(super) fn seed(self, table: u8) -> u64 {
+        self.number.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (u64::from(table) << 8 | u64::from(self.level))
+    }
+}
+
+/// Where a page lies and what it must hash to. Block 0 (a superblock) stands for no page.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Pointer {
+    pub(super) block: u64,
+    pub(super) checksum: u64,
+}
+
+impl Pointer {
+    pub(super) fn is_none(self) -> bool {
+        self.block == 0
+    }
+}
+
+/// The bytes of a page, aligned for direct I/O.
+pub(super) struct Page(AlignedBuf);
+
+impl Page {
+    pub(super) fn zeroed() -> Self {
+        Self(AlignedBuf::zeroed(BLOCK))
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+
+    pub(super) fn is_zero(&self) -> bool {
+        self.0.iter().all(|byte| *byte == 0)
+    }
+
+    pub(super) fn checksum(&self, key: PageKey, table: u8) -> u64 {
+        xxh3_64_with_seed(&self.0, key.seed(table))
+    }
+
+    /// The pointer in place `slot` of an interior page.
+    pub(super) fn pointer(&self, slot: u64) -> Pointer {
+        let at = slot as usize * POINTER;
+        Pointer { block: read_u64(&self.0, at), checksum: read_u64(&self.0, at + 8) }
+    }
+
+    pub(super) fn set_pointer(&mut self, slot: u64, pointer: Pointer) {
+        let at = slot as usize * POINTER;
+        self.0[at..at + 8].copy_from_slice(&pointer.block.to_le_bytes());
+        self.0[at + 8..at + 16].copy_from_slice(&pointer.checksum.to_le_bytes());
+    }
+}
+
+impl Clone for Page {
+    fn clone(&self) -> Self {
+        let mut copy = Self::zeroed();
+        copy.0.copy_from_slice(&self.0);
+        copy
+    }
+}
+
+/// The little-endian number at byte `at`.
+pub(super) fn read_u64(bytes: &[u8], at: usize) -> u64 {
+    let mut field = [0; 8];
+    field.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(field)
+}
+
+/// The little-endian number at byte `at`.
+pub(super) fn read_u32(bytes: &[u8], at: usize) -> u32 {
+    let mut field = [0; 4];
+    field.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(field)
+}

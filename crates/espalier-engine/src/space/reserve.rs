@@ -1,0 +1,108 @@
+//! Promised blocks: disk full is an answer to a commit, not an accident of a checkpoint.
+//!
+//! A commit reserves what its batch may cost until it is in the tree. Reservations only count: they name
+//! no blocks. The sum of them never exceeds what is free above the *pool*, a share of the store that
+//! `mkfs` sets aside for deleting, truncating and checkpoints.
+
+use super::Space;
+use crate::{Error, ErrorKind, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Who asks for blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Adds data: the pool is not for it.
+    Growth,
+    /// Frees space in the end (deletes), or must not fail: may draw on the pool.
+    Essential,
+}
+
+/// The counters behind reservations.
+pub(super) struct Promises {
+    promised: AtomicU64,
+    /// Blocks that only [`Purpose::Essential`] gets.
+    pool: u64,
+}
+
+impl Promises {
+    /// For a data region of `blocks`: 2% of it, between 64 blocks and 1 GiB.
+    pub(super) fn new(blocks: u64) -> Self {
+        let pool = (blocks / 50).clamp(64, 256 << 10).min(blocks / 4);
+        Self { promised: AtomicU64::new(0), pool }
+    }
+
+    pub(super) fn promised(&self) -> u64 {
+        self.promised.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn pool(&self) -> u64 {
+        self.pool
+    }
+
+    fn try_add(&self, blocks: u64, limit: u64) -> bool {
+        let add = |promised: u64| promised.checked_add(blocks).filter(|sum| *sum <= limit);
+        self.promised.fetch_update(Ordering::AcqRel, Ordering::Relaxed, add).is_ok()
+    }
+
+    fn subtract(&self, blocks: u64) {
+        self.promised.fetch_sub(blocks, Ordering::AcqRel);
+    }
+}
+
+/// Blocks promised to somebody; dropping it gives them back.
+pub(crate) struct Reservation {
+    space: Arc<Space>,
+    blocks: u64,
+}
+
+impl Reservation {
+    pub(super) fn take(space: Arc<Space>, blocks: u64, purpose: Purpose) -> Result<Self> {
+        let free = space.free_blocks();
+        let limit = match purpose {
+            Purpose::Growth => free.saturating_sub(space.promises.pool),
+            Purpose::Essential => free,
+        };
+        if !space.promises.try_add(blocks, limit) {
+            return Err(Error::new(
+                ErrorKind::NoSpace,
+                format!(
+                    "{blocks} blocks are needed, but of {} that are free {} are promised and {} set aside",
+                    free,
+                    space.promises.promised(),
+                    space.promises.pool
+                ),
+            ));
+        }
+        Ok(Self { space, blocks })
+    }
+
+    /// How many blocks are promised.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Takes over the blocks of another.
+    pub(crate) fn absorb(&mut self, mut other: Self) {
+        self.blocks += std::mem::take(&mut other.blocks);
+    }
+
+    /// Gives back up to `blocks` of them, because they are written (or never will be).
+    pub(crate) fn give_back(&mut self, blocks: u64) {
+        let blocks = blocks.min(self.blocks);
+        self.blocks -= blocks;
+        self.space.promises.subtract(blocks);
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.space.promises.subtract(self.blocks);
+    }
+}
+
+impl std::fmt::Debug for Reservation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Reservation({} blocks)", self.blocks)
+    }
+}

@@ -1,0 +1,401 @@
+//! Paged copy-on-write tables: radix trees of 4 KiB pages, reached from the superblock.
+//!
+//! Pages have numbers; those of level 0 hold entries, the others 256 pointers each. A number never
+//! written is an absent page, which reads as zeros; the height grows with the highest number.
+//!
+//! Protocol: any thread reads; one thread at a time (the checkpoint) updates and writes. Writing has
+//! steps, because the pages' new places are themselves entries of a table (the space map):
+//! [`Table::prune`] drops pages that became empty, [`Table::unassigned`] and [`Table::assign`] give each
+//! dirty page a new block, [`Table::write`] fills in pointers and checksums and writes. The device must be
+//! synced before the returned root goes into a superblock.
+//!
+//! Invariants:
+//! - a page on the device is never overwritten while a superblock in use reaches it;
+//! - a dirty page is in memory, and so are, dirty, all pages above it;
+//! - clean pages in memory are bounded by the budget; every page read is verified by the checksum in its
+//!   parent, seeded with table, level and number.
+
+use super::page::{FANOUT, Page, PageKey, Pointer};
+use super::superblock::{Geometry, MAX_HEIGHT, TableRoot};
+use crate::device::GuardedDevice;
+use crate::error::Context;
+use crate::{Error, Extent, Result};
+use espalier_storage::BLOCK;
+use parking_lot::RwLock;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The tables, by the number that seeds their checksums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TableId {
+    Ntt = 1,
+    SpaceMap = 2,
+    Volumes = 3,
+    Reclaim = 4,
+}
+
+impl TableId {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Ntt => "node translation table",
+            Self::SpaceMap => "space map",
+            Self::Volumes => "volume table",
+            Self::Reclaim => "reclaim list",
+        }
+    }
+}
+
+/// A paged table.
+pub(super) struct Table {
+    id: TableId,
+    device: Arc<GuardedDevice>,
+    geometry: Geometry,
+    /// The most clean pages kept.
+    budget: usize,
+    state: RwLock<State>,
+}
+
+struct State {
+    height: u8,
+    /// The root page as it was last written.
+    root: Pointer,
+    pages: HashMap<PageKey, Slot>,
+    /// Clean pages in the order in which eviction looks at them (second chance).
+    ring: VecDeque<PageKey>,
+    dirty: BTreeSet<PageKey>,
+    /// Counts writes: a page read while it changed may be of the old or the new tree.
+    version: u64,
+}
+
+struct Slot {
+    page: Arc<Page>,
+    dirty: bool,
+    /// The block a dirty page will be written to.
+    assigned: Option<u64>,
+    /// Used since eviction last looked.
+    touched: AtomicBool,
+}
+
+impl State {
+    /// What the tree in memory says about where `key` was last written.
+    fn pointer(&self, key: PageKey) -> Option<Pointer> {
+        if key.level == self.height {
+            return Some(self.root);
+        }
+        self.pages.get(&key.parent()).map(|slot| slot.page.pointer(key.slot()))
+    }
+
+    fn set_pointer(&mut self, key: PageKey, pointer: Pointer) {
+        if key.level == self.height {
+            self.root = pointer;
+        } else if let Some(parent) = self.pages.get_mut(&key.parent()) {
+            debug_assert!(parent.dirty, "the parent of a dirty page is dirty");
+            Arc::make_mut(&mut parent.page).set_pointer(key.slot(), pointer);
+        }
+    }
+
+    fn insert_clean(&mut self, key: PageKey, page: Arc<Page>, budget: usize) {
+        self.make_room(budget);
+        let slot = Slot { page, dirty: false, assigned: None, touched: AtomicBool::new(true) };
+        if self.pages.insert(key, slot).is_none() {
+            self.ring.push_back(key);
+        }
+    }
+
+    /// Evicts until there is room for one more clean page.
+    fn make_room(&mut self, budget: usize) {
+        while self.ring.len() >= budget {
+            let Some(key) = self.ring.pop_front() else { return };
+            match self.pages.get(&key) {
+                // Dirty pages come back to the ring when they have been written.
+                Some(slot) if slot.dirty => {}
+                Some(slot) if slot.touched.swap(false, Ordering::Relaxed) => self.ring.push_back(key),
+                Some(_) => {
+                    self.pages.remove(&key);
+                }
+                None => {}
+            }
+        }
+    }
+
+    fn mark_dirty(&mut self, key: PageKey) -> Option<&mut Arc<Page>> {
+        let slot = self.pages.get_mut(&key)?;
+        if !slot.dirty {
+            slot.dirty = true;
+            self.dirty.insert(key);
+        }
+        Some(&mut slot.page)
+    }
+}
+
+/// What a look at the pages in memory found.
+enum Look {
+    Hit(Arc<Page>),
+    Absent,
+    /// The nearest page towards the wanted one that has to be read.
+    Load(PageKey, Pointer, u64),
+}
+
+impl Table {
+    /// The table that `root` describes. `budget` bounds the clean pages in memory, in bytes.
+    pub(super) fn new(
+        id: TableId,
+        root: TableRoot,
+        device: Arc<GuardedDevice>,
+        geometry: Geometry,
+        budget: usize,
+    ) -> Self {
+        let root_page = Pointer { block: root.block, checksum: root.checksum };
+        let state = State {
+            height: root.height,
+            root: root_page,
+            pages: HashMap::new(),
+            ring: VecDeque::new(),
+            dirty: BTreeSet::new(),
+            version: 0,
+        };
+        let budget = (budget / BLOCK).max(2 * usize::from(MAX_HEIGHT));
+        Self { id, device, geometry, budget, state: RwLock::new(state) }
+    }
+
+    /// Page `number` of level 0; `None` if it is absent (all zeros).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if a page on the way fails its checksum, or what the device says.
+    pub(super) fn read(&self, number: u64) -> Result<Option<Arc<Page>>> {
+        self.find(PageKey { level: 0, number })
+    }
+
+    /// As [`Self::read`], for a page of any level.
+    fn find(&self, wanted: PageKey) -> Result<Option<Arc<Page>>> {
+        loop {
+            match self.look(wanted) {
+                Look::Hit(page) => return Ok(Some(page)),
+                Look::Absent => return Ok(None),
+                Look::Load(key, pointer, version) => self.load(key, pointer, version)?,
+            }
+        }
+    }
+
+    fn look(&self, wanted: PageKey) -> Look {
+        let state = self.state.read();
+        if !wanted.fits(state.height) {
+            return Look::Absent;
+        }
+        let mut missing = wanted;
+        for level in wanted.level..=state.height {
+            let key = wanted.ancestor(level);
+            if let Some(slot) = state.pages.get(&key) {
+                slot.touched.store(true, Ordering::Relaxed);
+                if level == wanted.level {
+                    return Look::Hit(slot.page.clone());
+                }
+                let pointer = slot.page.pointer(missing.slot());
+                return if pointer.is_none() {
+                    Look::Absent
+                } else {
+                    Look::Load(missing, pointer, state.version)
+                };
+            }
+            missing = key;
+        }
+        if state.root.is_none() { Look::Absent } else { Look::Load(missing, state.root, state.version) }
+    }
+
+    /// Reads a page that is not in memory, without holding up others, and keeps it.
+    fn load(&self, key: PageKey, pointer: Pointer, version: u64) -> Result<()> {
+        let page = self.fetch(key, pointer);
+        let mut state = self.state.write();
+        if state.version != version || state.pages.contains_key(&key) {
+            // Written elsewhere meanwhile, so what was read may be of either tree; or somebody was faster.
+            return Ok(());
+        }
+        state.insert_clean(key, Arc::new(page?), self.budget);
+        Ok(())
+    }
+
+    fn fetch(&self, key: PageKey, pointer: Pointer) -> Result<Page> {
+        let place = Extent { start: pointer.block, blocks: 1 };
+        let doing = || format!("reading {} page {} of level {}", self.id.name(), key.number, key.level);
+        if !self.geometry.holds(place) {
+            return Err(Error::damaged(format!("its place is {place}, outside the data region")))
+                .context(doing);
+        }
+        let mut page = Page::zeroed();
+        self.device.read_at(place.byte_offset(), page.bytes_mut()).context(doing)?;
+        if page.checksum(key, self.id as u8) != pointer.checksum {
+            return Err(Error::damaged(format!("the checksum of block {} is wrong", pointer.block)))
+                .context(doing);
+        }
+        Ok(page)
+    }
+
+    /// Changes page `number` of level 0, made of zeros if it is absent. For one thread at a time.
+    ///
+    /// # Errors
+    /// As for [`Self::read`]; nothing is changed then.
+    pub(super) fn update<T>(&self, number: u64, change: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
+        let target = PageKey { level: 0, number };
+        self.grow(target);
+        let height = self.state.read().height;
+        // From the top, so that each page is held (dirty) before the one below is looked for.
+        for level in (0..=height).rev() {
+            let key = target.ancestor(level);
+            loop {
+                let found = self.find(key)?;
+                let mut state = self.state.write();
+                if found.is_none() {
+                    state.insert_clean(key, Arc::new(Page::zeroed()), self.budget);
+                }
+                // A reader may have evicted it since; then look again.
+                if state.mark_dirty(key).is_some() {
+                    break;
+                }
+            }
+        }
+        let mut state = self.state.write();
+        match state.mark_dirty(target) {
+            Some(page) => Ok(change(Arc::make_mut(page).bytes_mut())),
+            None => Err(Error::damaged(format!("{} page {number} was lost in memory", self.id.name()))),
+        }
+    }
+
+    /// Adds levels until there is room for `target`.
+    fn grow(&self, target: PageKey) {
+        let mut state = self.state.write();
+        while !target.fits(state.height) {
+            let old_root = PageKey { level: state.height, number: 0 };
+            let lonely = state.root.is_none() && !state.pages.contains_key(&old_root);
+            state.height += 1;
+            if !lonely {
+                let mut page = Page::zeroed();
+                page.set_pointer(0, state.root);
+                state.root = Pointer::default();
+                let key = old_root.parent();
+                state.insert_clean(key, Arc::new(page), self.budget);
+                state.mark_dirty(key);
+            }
+        }
+    }
+
+    /// Drops dirty pages that hold nothing but zeros; returns the blocks they had.
+    pub(super) fn prune(&self) -> Vec<u64> {
+        let mut state = self.state.write();
+        let mut freed = Vec::new();
+        let mut needed: BTreeSet<PageKey> = BTreeSet::new();
+        // By level from below, so that a page is looked at when its children are decided.
+        for key in state.dirty.clone() {
+            let Some(slot) = state.pages.get(&key) else { continue };
+            if needed.contains(&key) || !slot.page.is_zero() {
+                needed.insert(key.parent());
+                continue;
+            }
+            freed.extend(slot.assigned);
+            if slot.assigned.is_none() {
+                freed.extend(state.pointer(key).filter(|p| !p.is_none()).map(|p| p.block));
+            }
+            state.set_pointer(key, Pointer::default());
+            state.pages.remove(&key);
+            state.dirty.remove(&key);
+        }
+        freed
+    }
+
+    /// The dirty pages that have no new block yet.
+    pub(super) fn unassigned(&self) -> Vec<PageKey> {
+        let state = self.state.read();
+        let lacks = |key: &&PageKey| state.pages.get(*key).is_some_and(|slot| slot.assigned.is_none());
+        state.dirty.iter().filter(lacks).copied().collect()
+    }
+
+    /// Says where a dirty page will be written; returns the block it had.
+    pub(super) fn assign(&self, key: PageKey, block: u64) -> Option<u64> {
+        let mut state = self.state.write();
+        let old = state.pointer(key).filter(|p| !p.is_none()).map(|p| p.block);
+        state.pages.get_mut(&key)?.assigned = Some(block);
+        old
+    }
+
+    /// Writes all dirty pages to their new blocks and returns the new root.
+    ///
+    /// # Errors
+    /// What the device says; the pages stay dirty.
+    pub(super) fn write(&self) -> Result<TableRoot> {
+        let (mut pages, keys) = self.seal();
+        pages.sort_by_key(|(block, _)| *block);
+        for run in pages.chunk_by(|a, b| a.0 + 1 == b.0) {
+            let buffers: Vec<&[u8]> = run.iter().map(|(_, page)| page.bytes()).collect();
+            // Bounded, so that one call does not exceed what the system takes at once.
+            for (part, buffers) in buffers.chunks(256).enumerate() {
+                let block = run[0].0 + part as u64 * 256;
+                self.device
+                    .write_at(block * BLOCK as u64, buffers)
+                    .context(|| format!("writing the {}", self.id.name()))?;
+            }
+        }
+        let mut state = self.state.write();
+        for key in keys {
+            state.dirty.remove(&key);
+            if let Some(slot) = state.pages.get_mut(&key) {
+                (slot.dirty, slot.assigned) = (false, None);
+                state.ring.push_back(key);
+            }
+        }
+        state.make_room(self.budget + 1);
+        state.version += 1;
+        let root = state.root;
+        Ok(TableRoot { block: root.block, checksum: root.checksum, height: state.height })
+    }
+
+    /// Enters places and checksums of dirty pages into their parents, from below.
+    fn seal(&self) -> (Vec<(u64, Arc<Page>)>, Vec<PageKey>) {
+        let mut state = self.state.write();
+        let keys: Vec<PageKey> = state.dirty.iter().copied().collect();
+        let mut pages = Vec::with_capacity(keys.len());
+        for key in &keys {
+            let Some(slot) = state.pages.get(key) else { continue };
+            let Some(block) = slot.assigned else { continue };
+            let page = slot.page.clone();
+            let checksum = page.checksum(*key, self.id as u8);
+            state.set_pointer(*key, Pointer { block, checksum });
+            pages.push((block, page));
+        }
+        (pages, keys)
+    }
+
+    /// Bytes of dirty pages, which stay in memory until they are written.
+    pub(super) fn dirty_bytes(&self) -> usize {
+        self.state.read().dirty.len() * BLOCK
+    }
+
+    /// Bytes of all pages in memory.
+    pub(super) fn cached_bytes(&self) -> usize {
+        self.state.read().pages.len() * BLOCK
+    }
+
+    /// Visits every page in order: its level, its block (0 if it was never written), and the page.
+    /// Unreadable pages are visited as errors and what is below them is skipped.
+    pub(super) fn walk(&self, visit: &mut dyn FnMut(PageKey, u64, Result<Arc<Page>>)) {
+        let height = self.state.read().height;
+        self.walk_below(PageKey { level: height, number: 0 }, visit);
+    }
+
+    fn walk_below(&self, key: PageKey, visit: &mut dyn FnMut(PageKey, u64, Result<Arc<Page>>)) {
+        let found = self.find(key);
+        let block = self.state.read().pointer(key).map_or(0, |pointer| pointer.block);
+        match found {
+            Ok(None) => {}
+            Err(error) => visit(key, block, Err(error)),
+            Ok(Some(page)) => {
+                visit(key, block, Ok(page));
+                if key.level > 0 {
+                    (0..FANOUT).for_each(|slot| self.walk_below(key.child(slot), visit));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
