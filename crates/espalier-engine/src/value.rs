@@ -60,6 +60,11 @@ impl Value {
         Self(Repr::Large(Arc::new(LargeValue::stored(at))))
     }
 
+    /// A value that shares its bytes and place with others.
+    pub(crate) fn shared(large: Arc<LargeValue>) -> Self {
+        Self(Repr::Large(large))
+    }
+
     /// The large value behind it, if it is one.
     pub(crate) fn large(&self) -> Option<&Arc<LargeValue>> {
         match &self.0 {

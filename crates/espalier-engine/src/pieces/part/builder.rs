@@ -1,0 +1,121 @@
+//! Makes parts from entries in order.
+
+use super::entry::{self, Head, RESTART_INTERVAL};
+use super::{Part, value_memory};
+use crate::Msn;
+use crate::key::common_prefix_len;
+use crate::op::Op;
+use crate::value::LargeValue;
+use std::sync::{Arc, OnceLock};
+
+/// Takes entries in order: keys ascending, the MSNs of one key descending.
+#[derive(Default)]
+pub(crate) struct PartBuilder {
+    /// The entries so far, as a part keeps them.
+    body: Vec<u8>,
+    restarts: Vec<u32>,
+    entries: u32,
+    base_msn: u64,
+    last_msn: u64,
+    last_key: Vec<u8>,
+    values: Vec<Arc<LargeValue>>,
+    value_bytes: u64,
+    /// About what the references to large values will take on the device.
+    table_bytes: usize,
+}
+
+impl PartBuilder {
+    /// Without entries.
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends an entry.
+    ///
+    /// # Panics
+    /// If it is out of order: such a part would lose entries, which is worse.
+    pub(crate) fn push(&mut self, key: &[u8], msn: Msn, op: &Op) {
+        let same = common_prefix_len(&self.last_key, key);
+        if self.entries == 0 {
+            self.base_msn = msn.0;
+        } else {
+            let ascends = match (self.last_key.get(same), key.get(same)) {
+                (Some(before), Some(now)) => before < now,
+                (None, Some(_)) => true,
+                (Some(_), None) => false,
+                (None, None) => msn.0 <= self.last_msn,
+            };
+            assert!(ascends, "entries of a part must be pushed in order");
+        }
+        let restart = self.entries.is_multiple_of(RESTART_INTERVAL);
+        if restart {
+            self.restarts.push(self.body.len() as u32);
+        }
+        let shared = if restart { 0 } else { same };
+        let (head, payload) = Head::of(op, self.values.len());
+        let msn_difference = msn.0.wrapping_sub(self.base_msn);
+        entry::put(&mut self.body, shared, &key[shared..], msn_difference, &head, payload);
+        if let Op::Insert(value) = op
+            && let Some(large) = value.large()
+        {
+            self.value_bytes += large.len() as u64;
+            self.table_bytes += 8 + large.len().div_ceil(crate::VALUE_PAGE) * 4;
+            self.values.push(large.clone());
+        }
+        self.last_key.truncate(same);
+        self.last_key.extend_from_slice(&key[same..]);
+        self.last_msn = msn.0;
+        self.entries += 1;
+    }
+
+    /// About the bytes of the piece on the device before compression.
+    pub(crate) fn bytes(&self) -> usize {
+        self.body.len() + self.restarts.len() * 4 + self.table_bytes + 72
+    }
+
+    /// Sum of the lengths of the large values so far.
+    pub(crate) fn value_bytes(&self) -> u64 {
+        self.value_bytes
+    }
+
+    /// Number of entries so far.
+    pub(crate) fn entries(&self) -> usize {
+        self.entries as usize
+    }
+
+    /// True before the first entry.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries == 0
+    }
+
+    /// Bytes it holds in memory, without those of large values.
+    pub(crate) fn memory(&self) -> usize {
+        let tables: usize = self.values.iter().map(|v| value_memory(v.len())).sum();
+        self.body.capacity() + self.restarts.capacity() * 4 + tables
+    }
+
+    /// The part.
+    ///
+    /// # Panics
+    /// If there is no entry: there are no empty parts.
+    pub(crate) fn finish(mut self) -> Part {
+        assert!(self.entries > 0, "a part has at least one entry");
+        let entries_len = self.body.len();
+        self.body.reserve_exact(self.restarts.len() * 4);
+        for restart in &self.restarts {
+            self.body.extend_from_slice(&restart.to_le_bytes());
+        }
+        // A part may live long as somebody's dirty memory: no spare capacity.
+        self.body.shrink_to_fit();
+        Part {
+            body: self.body.into(),
+            entries_len,
+            entries: self.entries,
+            base_msn: self.base_msn,
+            last_key: self.last_key.into(),
+            values: self.values.into(),
+            value_bytes: self.value_bytes,
+            filter: OnceLock::new(),
+        }
+    }
+}
