@@ -6,6 +6,8 @@ mod device;
 mod error;
 mod index;
 pub mod key;
+#[allow(dead_code, reason = "used by the store, which is being built")]
+mod log;
 mod memtable;
 mod op;
 mod options;

@@ -1,0 +1,500 @@
+//! Records: operations as bytes and back (docs/format.md, "Log").
+//!
+//! Numbers are LEB128 varints; keys are front-coded against the key before them in the group.
+//! Decoding allocates at most what its input and the caller's limit allow.
+
+use super::LoggedOp;
+use super::format::{GroupBuilder, bounded, malformed};
+use crate::key::common_prefix_len;
+use crate::piece::PieceHandle;
+use crate::types::Location;
+use crate::value::ValueRef;
+use crate::{
+    Error, ErrorKind, Extent, IndexId, Key, KeyRange, MAX_VALUE, Op, PieceId, PieceKind, RangeOp, Result,
+    Update, VALUE_PAGE, Value,
+};
+use bytes::Bytes;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+// Low four bits of a record's first byte; 10 and 11 are kept for clone and move.
+const SUPERSEDED: u8 = 0;
+const INSERT: u8 = 1;
+const INSERT_REF: u8 = 2;
+const DELETE: u8 = 3;
+const PATCH: u8 = 4;
+const UPDATE: u8 = 5;
+const RANGE_DELETE: u8 = 8;
+const RANGE_UPDATE: u8 = 9;
+/// The record names its index; without this flag it is that of the record before.
+const NAMES_INDEX: u8 = 0x80;
+
+// How the end of a range is given.
+const END_OPEN: u64 = 0;
+const END_SUCCESSOR: u64 = 1;
+const END_KEY: u64 = 2;
+
+/// Upper bound of the bytes that one record adds to its key and value: tag, index, lengths, MSN.
+pub(super) const RECORD_OVERHEAD: u64 = 48;
+/// Upper bound of what a reference adds to that: its entry in the part table, place and checksums,
+/// as far as they exceed the bytes that are not written in return.
+const REFERENCE_OVERHEAD: u64 = 64;
+
+/// Where the payload goes: a group, or a counter.
+pub(super) trait Sink {
+    fn put(&mut self, bytes: &[u8]);
+}
+
+impl Sink for GroupBuilder {
+    fn put(&mut self, bytes: &[u8]) {
+        GroupBuilder::put(self, bytes);
+    }
+}
+
+#[cfg(test)]
+impl Sink for Vec<u8> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+pub(super) fn put_varint(out: &mut impl Sink, mut n: u64) {
+    let mut bytes = [0; 10];
+    let mut len = 0;
+    loop {
+        bytes[len] = (n as u8 & 0x7f) | if n < 0x80 { 0 } else { 0x80 };
+        len += 1;
+        n >>= 7;
+        if n == 0 {
+            return out.put(&bytes[..len]);
+        }
+    }
+}
+
+fn put_bytes(out: &mut impl Sink, bytes: &[u8]) {
+    put_varint(out, bytes.len() as u64);
+    out.put(bytes);
+}
+
+/// How an insert's value goes into the log.
+pub(super) enum Placed {
+    /// Its bytes follow the record.
+    Inline(Bytes),
+    /// It lies in a value part of the group's table.
+    Stored(ValueRef),
+}
+
+/// The value parts that a group names, in the order of first use.
+#[derive(Default)]
+pub(super) struct PartTable {
+    pub(super) parts: Vec<(Arc<PieceHandle>, Location)>,
+    numbers: HashMap<PieceId, u64>,
+}
+
+impl PartTable {
+    pub(super) fn add(
+        &mut self,
+        part: &Arc<PieceHandle>,
+        locate: impl FnOnce() -> Result<Location>,
+    ) -> Result<()> {
+        if !self.numbers.contains_key(&part.id()) {
+            let location = locate()?;
+            self.numbers.insert(part.id(), self.parts.len() as u64);
+            self.parts.push((part.clone(), location));
+        }
+        Ok(())
+    }
+
+    pub(super) fn encode(&self, out: &mut impl Sink) {
+        for (part, location) in &self.parts {
+            put_varint(out, part.id().0);
+            put_varint(out, location.extent.start);
+            put_varint(out, u64::from(location.extent.blocks));
+            put_varint(out, u64::from(location.len));
+            out.put(&location.checksum.to_le_bytes());
+        }
+    }
+}
+
+/// Encodes the operations of a group, one after the other.
+#[derive(Default)]
+pub(super) struct Encoder<'a> {
+    index: Option<IndexId>,
+    key: &'a [u8],
+    superseded: u64,
+}
+
+impl<'a> Encoder<'a> {
+    /// An operation that need not be replayed; it only keeps its number.
+    pub(super) fn superseded(&mut self) {
+        self.superseded += 1;
+    }
+
+    /// Writes what is held back; due at the end of each batch.
+    pub(super) fn end_batch(&mut self, out: &mut impl Sink) {
+        if self.superseded > 0 {
+            out.put(&[SUPERSEDED]);
+            put_varint(out, self.superseded);
+            self.superseded = 0;
+        }
+    }
+
+    /// Encodes one operation; `placed` must be given for an insert.
+    pub(super) fn op(
+        &mut self,
+        op: &'a LoggedOp,
+        placed: Option<&Placed>,
+        parts: &PartTable,
+        out: &mut impl Sink,
+    ) -> Result<()> {
+        if !matches!(op, LoggedOp::Superseded) {
+            self.end_batch(out);
+        }
+        match op {
+            LoggedOp::Superseded => self.superseded(),
+            LoggedOp::Point { index, key, op } => {
+                let kind = match (op, placed) {
+                    (Op::Insert(_), Some(Placed::Stored(_))) => INSERT_REF,
+                    (Op::Insert(_), _) => INSERT,
+                    (Op::Delete, _) => DELETE,
+                    (Op::Patch { .. }, _) => PATCH,
+                    (Op::Update(_), _) => UPDATE,
+                };
+                self.start(kind, *index, key, out);
+                encode_op(op, placed, parts, out)?;
+            }
+            LoggedOp::Range { index, range, op } => {
+                let kind = match op {
+                    RangeOp::Delete => RANGE_DELETE,
+                    RangeOp::Update(_) => RANGE_UPDATE,
+                };
+                self.start(kind, *index, &range.start, out);
+                encode_end(range, out);
+                if let RangeOp::Update(update) = op {
+                    encode_update(update, out);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, kind: u8, index: IndexId, key: &'a [u8], out: &mut impl Sink) {
+        if self.index == Some(index) {
+            out.put(&[kind]);
+        } else {
+            out.put(&[kind | NAMES_INDEX]);
+            put_varint(out, u64::from(index.volume));
+            out.put(&[index.index]);
+            self.index = Some(index);
+        }
+        encode_key(self.key, key, out);
+        self.key = key;
+    }
+}
+
+fn encode_key(before: &[u8], key: &[u8], out: &mut impl Sink) {
+    let shared = common_prefix_len(before, key);
+    put_varint(out, shared as u64);
+    put_bytes(out, &key[shared..]);
+}
+
+fn encode_end(range: &KeyRange, out: &mut impl Sink) {
+    match &range.end {
+        None => put_varint(out, END_OPEN),
+        Some(end) if crate::key::successor(&range.start).as_deref() == Some(end) => {
+            put_varint(out, END_SUCCESSOR);
+        }
+        Some(end) => {
+            put_varint(out, END_KEY);
+            encode_key(&range.start, end, out);
+        }
+    }
+}
+
+fn encode_update(update: &Update, out: &mut impl Sink) {
+    put_varint(out, u64::from(update.function));
+    put_bytes(out, &update.argument);
+}
+
+fn encode_op(op: &Op, placed: Option<&Placed>, parts: &PartTable, out: &mut impl Sink) -> Result<()> {
+    match (op, placed) {
+        (Op::Insert(_), Some(Placed::Inline(bytes))) => put_bytes(out, bytes),
+        (Op::Insert(_), Some(Placed::Stored(place))) => {
+            let number = parts
+                .numbers
+                .get(&place.part.id())
+                .ok_or_else(|| unprepared("a value part without a place"))?;
+            put_varint(out, *number);
+            put_varint(out, u64::from(place.offset));
+            put_varint(out, u64::from(place.len));
+            for sum in place.sums.iter() {
+                out.put(&sum.to_le_bytes());
+            }
+        }
+        (Op::Insert(value), None) => {
+            let bytes = value.in_memory().ok_or_else(|| unprepared("a value without bytes"))?;
+            put_bytes(out, &bytes);
+        }
+        (Op::Delete, _) => {}
+        (Op::Patch { offset, bytes }, _) => {
+            put_varint(out, u64::from(*offset));
+            put_bytes(out, bytes);
+        }
+        (Op::Update(update), _) => encode_update(update, out),
+    }
+    Ok(())
+}
+
+fn unprepared(what: &str) -> Error {
+    Error::new(ErrorKind::InvalidArgument, format!("the log was given {what}; this is a bug"))
+}
+
+/// Upper bound of an operation's bytes in the log with its value inline, table entry included.
+pub(super) fn op_bound(op: &LoggedOp) -> u64 {
+    RECORD_OVERHEAD
+        + match op {
+            LoggedOp::Superseded => 0,
+            LoggedOp::Point { key, op, .. } => {
+                key.len() as u64
+                    + match op {
+                        Op::Insert(value) => {
+                            value.len() as u64 + if value.large().is_some() { REFERENCE_OVERHEAD } else { 0 }
+                        }
+                        Op::Delete => 0,
+                        Op::Patch { bytes, .. } => bytes.len() as u64,
+                        Op::Update(update) => update.argument.len() as u64,
+                    }
+            }
+            LoggedOp::Range { range, op, .. } => {
+                let end = range.end.as_ref().map_or(0, |end| end.len());
+                let argument = match op {
+                    RangeOp::Delete => 0,
+                    RangeOp::Update(update) => update.argument.len(),
+                };
+                (range.start.len() + end + argument) as u64
+            }
+        }
+}
+
+/// Reads bytes in order; every method fails cleanly at the end.
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+
+impl<'a> Reader<'a> {
+    pub(super) fn take(&mut self, n: usize, what: &str) -> Result<&'a [u8]> {
+        match self.0.split_at_checked(n) {
+            Some((taken, rest)) => {
+                self.0 = rest;
+                Ok(taken)
+            }
+            None => Err(malformed(&format!("{what} cut short"))),
+        }
+    }
+
+    fn byte(&mut self, what: &str) -> Result<u8> {
+        Ok(self.take(1, what)?[0])
+    }
+
+    pub(super) fn varint(&mut self, what: &str) -> Result<u64> {
+        let mut n = 0u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte(what)?;
+            let bits = u64::from(byte & 0x7f);
+            if shift == 63 && bits > 1 {
+                break;
+            }
+            n |= bits << shift;
+            if byte < 0x80 {
+                return Ok(n);
+            }
+        }
+        Err(malformed(&format!("{what} that is no number")))
+    }
+
+    fn narrow<T: TryFrom<u64>>(&mut self, what: &str) -> Result<T> {
+        let n = self.varint(what)?;
+        T::try_from(n).map_err(|_| malformed(&format!("{what} {n}, which is too large")))
+    }
+
+    fn bytes(&mut self, limit: usize, what: &str) -> Result<&'a [u8]> {
+        let len = self.varint(what)?;
+        let len = bounded(len, limit.min(self.0.len()), what)?;
+        self.take(len, what)
+    }
+}
+
+/// Reads a group's table of `count` value parts.
+pub(super) fn decode_parts(reader: &mut Reader<'_>, count: u32) -> Result<Vec<(PieceId, Location)>> {
+    // An entry has at least 12 bytes, so what is allocated is bounded by the input.
+    if count as usize > reader.0.len() / 12 {
+        return Err(malformed("a table of value parts longer than its group"));
+    }
+    let mut parts = Vec::with_capacity(count as usize);
+    for _ in 0..count {
+        let id = PieceId(reader.varint("a part number")?);
+        let start = reader.varint("a part's place")?;
+        let blocks = reader.narrow("a part's size")?;
+        let len = reader.narrow("a part's length")?;
+        let mut checksum = [0; 8];
+        checksum.copy_from_slice(reader.take(8, "a part's checksum")?);
+        let extent = Extent { start, blocks };
+        let room = u64::from(blocks) * espalier_storage::BLOCK as u64;
+        let sane = id.0 != 0 && start.checked_add(u64::from(blocks)).is_some() && u64::from(len) <= room;
+        if !sane {
+            return Err(malformed("a value part with an impossible place"));
+        }
+        parts.push((
+            id,
+            Location { extent, len, checksum: u64::from_le_bytes(checksum), kind: PieceKind::Values },
+        ));
+    }
+    Ok(parts)
+}
+
+/// Where a decoded value lies: entry of the group's part table, and the rest of a [`ValueRef`].
+pub(super) struct Reference {
+    pub(super) part: usize,
+    pub(super) offset: u32,
+    pub(super) len: u32,
+    pub(super) sums: Arc<[u32]>,
+}
+
+/// Turns the references of a group into values; the two passes of recovery differ in this.
+pub(super) trait Resolve {
+    fn resolve(&mut self, reference: Reference) -> Result<Value>;
+}
+
+/// Decodes the operations of a group, batch after batch.
+pub(super) struct Decoder<'a> {
+    reader: Reader<'a>,
+    parts: &'a [(PieceId, Location)],
+    index: Option<IndexId>,
+    key: Vec<u8>,
+    /// Bytes of keys that the batch may still expand to, beyond what its input has.
+    budget: u64,
+    limit: u64,
+}
+
+impl<'a> Decoder<'a> {
+    /// `limit` bounds the bytes that the operations of one batch take in memory.
+    pub(super) fn new(reader: Reader<'a>, parts: &'a [(PieceId, Location)], limit: u64) -> Self {
+        Self { reader, parts, index: None, key: Vec::new(), budget: 0, limit }
+    }
+
+    /// True if nothing is left.
+    pub(super) fn is_empty(&self) -> bool {
+        self.reader.0.is_empty()
+    }
+
+    /// The next batch: what its first MSN adds to the expected one, and its operations.
+    pub(super) fn batch(&mut self, resolve: &mut dyn Resolve) -> Result<(u64, Vec<LoggedOp>)> {
+        let skip = self.reader.varint("a batch's number")?;
+        let count = self.reader.varint("a batch's size")?;
+        self.budget = self.limit;
+        let mut ops = Vec::new();
+        while (ops.len() as u64) < count {
+            self.record(count, &mut ops, resolve)?;
+        }
+        Ok((skip, ops))
+    }
+
+    fn spend(&mut self, bytes: u64) -> Result<()> {
+        let left = self.budget.checked_sub(bytes);
+        self.budget = left.ok_or_else(|| malformed("a batch larger than the log accepts"))?;
+        Ok(())
+    }
+
+    fn record(&mut self, count: u64, ops: &mut Vec<LoggedOp>, resolve: &mut dyn Resolve) -> Result<()> {
+        let tag = self.reader.byte("a record")?;
+        if tag == SUPERSEDED {
+            let run = self.reader.varint("a run of superseded records")?;
+            if run == 0 || run > count - ops.len() as u64 {
+                return Err(malformed("a run of superseded records of the wrong length"));
+            }
+            self.spend(run.saturating_mul(RECORD_OVERHEAD))?;
+            ops.extend((0..run).map(|_| LoggedOp::Superseded));
+            return Ok(());
+        }
+        self.spend(RECORD_OVERHEAD)?;
+        if tag & NAMES_INDEX != 0 {
+            let volume = self.reader.narrow("a volume number")?;
+            self.index = Some(IndexId { volume, index: self.reader.byte("an index number")? });
+        }
+        let Some(index) = self.index else { return Err(malformed("a record without an index")) };
+        let key = self.key()?;
+        ops.push(match tag & !NAMES_INDEX {
+            RANGE_DELETE => LoggedOp::Range { index, range: self.range(key)?, op: RangeOp::Delete },
+            RANGE_UPDATE => {
+                let range = self.range(key)?;
+                LoggedOp::Range { index, range, op: RangeOp::Update(self.update()?) }
+            }
+            kind => LoggedOp::Point { index, key, op: self.point(kind, resolve)? },
+        });
+        Ok(())
+    }
+
+    fn point(&mut self, kind: u8, resolve: &mut dyn Resolve) -> Result<Op> {
+        Ok(match kind {
+            INSERT => Op::Insert(Bytes::copy_from_slice(self.reader.bytes(MAX_VALUE, "a value")?).into()),
+            INSERT_REF => Op::Insert(resolve.resolve(self.reference()?)?),
+            DELETE => Op::Delete,
+            PATCH => {
+                let offset = self.reader.narrow("a patch's offset")?;
+                let bytes = Bytes::copy_from_slice(self.reader.bytes(MAX_VALUE, "a patch")?);
+                Op::Patch { offset, bytes }
+            }
+            UPDATE => Op::Update(self.update()?),
+            other => return Err(malformed(&format!("a record of unknown kind {other}"))),
+        })
+    }
+
+    fn reference(&mut self) -> Result<Reference> {
+        let part: usize = self.reader.narrow("a part's place in its table")?;
+        let offset: u32 = self.reader.narrow("a value's offset")?;
+        let len: u32 = self.reader.narrow("a value's length")?;
+        let Some((_, location)) = self.parts.get(part) else {
+            return Err(malformed("a value in a part that its group does not name"));
+        };
+        if len as usize > MAX_VALUE || u64::from(offset) + u64::from(len) > u64::from(location.len) {
+            return Err(malformed("a value that is longer than its part"));
+        }
+        let sums = self.reader.take((len as usize).div_ceil(VALUE_PAGE) * 4, "a value's checksums")?;
+        let sums = sums.chunks_exact(4).map(|s| u32::from_le_bytes([s[0], s[1], s[2], s[3]])).collect();
+        Ok(Reference { part, offset, len, sums })
+    }
+
+    fn key(&mut self) -> Result<Key> {
+        let shared = self.reader.varint("a key")?;
+        let shared = bounded(shared, self.key.len(), "a shared prefix")?;
+        let suffix = self.reader.bytes(usize::MAX, "a key")?;
+        self.spend((shared + suffix.len()) as u64)?;
+        self.key.truncate(shared);
+        self.key.extend_from_slice(suffix);
+        Ok(self.key.as_slice().into())
+    }
+
+    fn range(&mut self, start: Key) -> Result<KeyRange> {
+        let end = match self.reader.varint("a range's end")? {
+            END_OPEN => None,
+            END_SUCCESSOR => {
+                self.spend(start.len() as u64)?;
+                let end = crate::key::successor(&start);
+                Some(end.ok_or_else(|| malformed("a range that ends behind every key"))?)
+            }
+            END_KEY => {
+                let shared = self.reader.varint("a key")?;
+                let shared = bounded(shared, start.len(), "a shared prefix")?;
+                let suffix = self.reader.bytes(usize::MAX, "a key")?;
+                self.spend((shared + suffix.len()) as u64)?;
+                Some([&start[..shared], suffix].concat().into())
+            }
+            other => return Err(malformed(&format!("a range with an end of unknown kind {other}"))),
+        };
+        Ok(KeyRange { start, end })
+    }
+
+    fn update(&mut self) -> Result<Update> {
+        let function = self.reader.narrow("a merge function's number")?;
+        let argument = Bytes::copy_from_slice(self.reader.bytes(usize::MAX, "an argument")?);
+        Ok(Update { function, argument })
+    }
+}

@@ -1,0 +1,139 @@
+//! The redo log: every batch, in order, as logical operations, in a circular region.
+//!
+//! Protocol: `append` takes batches in LSN order and keeps them in memory. `push` writes what is
+//! there; `sync` makes it durable. Whoever finds nobody at work becomes the leader, takes what was
+//! asked for by all, writes it as one *group* and syncs the device for everybody (group commit). A
+//! checkpoint asks for `position_after` its LSN, writes that into the superblock, and when the
+//! superblock is durable calls `trim`.
+//!
+//! Invariants:
+//! - a group counts as a whole or not at all; the groups that count are a row without a gap;
+//! - a block before the position last trimmed to is the only one ever overwritten;
+//! - the log holds a handle on every value part that a group names, from before the group is
+//!   written until it is trimmed: such a part is neither freed nor reused;
+//! - a value part is written before the group that names it, and one device sync covers both; of
+//!   groups that no sync is known to cover, recovery checks the values as well as the blocks;
+//! - after the first failed write or sync every call fails.
+//!
+//! Large values of a large group are bound early (design: [BetrFS 0.2, section 3] turned around):
+//! they go into value parts first and the group only refers to them, so that data is written once.
+
+mod codec;
+mod format;
+mod plan;
+mod reader;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+#[allow(unused_imports, reason = "used by the store, which is being built")]
+pub(crate) use format::{LogPosition, POSITION_LEN};
+#[allow(unused_imports, reason = "used by the store, which is being built")]
+pub(crate) use reader::Recovered;
+#[allow(unused_imports, reason = "used by the store, which is being built")]
+pub(crate) use writer::{Log, LogCounters};
+
+use crate::piece::PieceHandle;
+use crate::types::Location;
+use crate::value::LargeValue;
+use crate::{IndexId, Key, KeyRange, Lsn, Msn, Op, PieceId, RangeOp, Result};
+use std::sync::Arc;
+
+/// One operation of a batch, as it is logged.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum LoggedOp {
+    /// An operation on one key.
+    Point {
+        /// The index it concerns.
+        index: IndexId,
+        /// The key.
+        key: Key,
+        /// What happens to it.
+        op: Op,
+    },
+    /// An operation on every existing key of a range.
+    Range {
+        /// The index it concerns.
+        index: IndexId,
+        /// The range.
+        range: KeyRange,
+        /// What happens to each of its keys.
+        op: RangeOp,
+    },
+    /// Only seen by replay: an operation without effect, because a later one of the same group wipes
+    /// its effect out. It takes an MSN like every other.
+    Superseded,
+}
+
+/// Operations that take effect together. Operation `i` has MSN `first_msn + i`.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct LoggedBatch {
+    /// Its number; each batch has that of the one before plus 1.
+    pub(crate) lsn: Lsn,
+    /// MSN of its first operation.
+    pub(crate) first_msn: Msn,
+    /// Its operations.
+    pub(crate) ops: Vec<LoggedOp>,
+}
+
+/// What the log needs of the rooms that know value parts.
+pub(crate) trait Binder: Send + Sync {
+    /// Writes `values` into fresh value parts and sets their places. The writes have returned (not
+    /// necessarily synced) when this does.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) makes the log take the values inline; any
+    /// other makes it fail for good.
+    fn bind(&self, values: &[Arc<LargeValue>]) -> Result<()>;
+
+    /// Where a value part lies that a value's place names.
+    ///
+    /// # Errors
+    /// If there is no such part, which is a bug.
+    fn location(&self, part: PieceId) -> Result<Location>;
+
+    /// Recovery: the log names this value part. If no checkpoint counts it, its blocks and its id are
+    /// taken, until the last handle is dropped. Called once per part and group, before any replay.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if the blocks belong to something else.
+    fn adopt(&self, part: PieceId, location: Location) -> Result<Arc<PieceHandle>>;
+}
+
+/// How a request to write ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Progress {
+    /// What was asked for is done.
+    Done,
+    /// The region has no room until a checkpoint has trimmed it. The batches are still pending; a
+    /// checkpoint that covers them makes them durable without the log. Then ask again.
+    Full,
+}
+
+/// Sizes that tests make small. The defaults are also the largest that are honoured.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LogConfig {
+    /// Bytes of large values without a place from which on a group binds them early.
+    pub(crate) early_binding: u64,
+    /// Bytes of batches above which a group takes no further batch.
+    pub(crate) group_bytes: u64,
+    /// Blocks that may be written and not synced before the next group begins. Bounds how far
+    /// recovery looks behind the end for signs of damage.
+    pub(crate) unsynced_blocks: u64,
+    /// Bytes of value parts that may be named and not synced before the next group begins. Bounds
+    /// how much data recovery has to check.
+    pub(crate) unsynced_values: u64,
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self {
+            early_binding: 1 << 20,
+            group_bytes: 8 << 20,
+            unsynced_blocks: 4096,
+            unsynced_values: 64 << 20,
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! What of a group need not be written, and where its large values go.
+//!
+//! A group is atomic, so only its net effect matters: an operation whose effect is wiped out by a
+//! later one of the same group keeps its number and loses its record. Data deleted before it was
+//! written is never written.
+
+use super::codec::{PartTable, Placed};
+use super::{Binder, LoggedBatch, LoggedOp};
+use crate::value::{LargeValue, ValueRef};
+use crate::{Error, ErrorKind, IndexId, Op, RangeOp, Result};
+use bytes::Bytes;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Bound;
+use std::sync::Arc;
+
+/// How many patches of a key, from the newest backward, are compared with a new one.
+const PATCHES_COMPARED: usize = 8;
+
+/// For each operation of the batches, in order: true if a later one makes it pointless.
+///
+/// - An insert or delete supersedes every earlier point operation on its key.
+/// - A range delete supersedes every earlier point operation in its range.
+/// - A patch supersedes earlier patches that it covers, if only patches lie between, and no range
+///   update of the index: what else they did (extend the value) the later one does too.
+///
+/// Range operations themselves always stay.
+pub(super) fn superseded(batches: &[LoggedBatch]) -> Vec<bool> {
+    let ops: Vec<&LoggedOp> = batches.iter().flat_map(|batch| &batch.ops).collect();
+    let mut dead = vec![false; ops.len()];
+    if ops.len() < 2 {
+        return dead;
+    }
+    let mut live: BTreeMap<(IndexId, &[u8]), Vec<usize>> = BTreeMap::new();
+    // Per index, the place of the latest range update: no patch is dropped across one.
+    let mut barrier: HashMap<IndexId, usize> = HashMap::new();
+    for (at, op) in ops.iter().enumerate() {
+        match op {
+            LoggedOp::Superseded => {}
+            LoggedOp::Point { index, key, op } => {
+                let chain = live.entry((*index, key)).or_default();
+                if op.is_terminal() {
+                    chain.drain(..).for_each(|earlier| dead[earlier] = true);
+                } else if let Op::Patch { offset, bytes } = op {
+                    let range = (u64::from(*offset), u64::from(*offset) + bytes.len() as u64);
+                    let from = barrier.get(index).copied().unwrap_or(0);
+                    drop_covered(chain, range, from, &ops, &mut dead);
+                }
+                chain.push(at);
+            }
+            LoggedOp::Range { index, op: RangeOp::Update(_), .. } => {
+                barrier.insert(*index, at);
+            }
+            LoggedOp::Range { index, range, op: RangeOp::Delete } => {
+                if range.is_empty() {
+                    continue;
+                }
+                let start = Bound::Included((*index, &*range.start));
+                let end = match &range.end {
+                    Some(end) => Bound::Excluded((*index, &**end)),
+                    None => behind(*index),
+                };
+                let inside: Vec<_> = live.range((start, end)).map(|(key, _)| *key).collect();
+                for key in inside {
+                    live.remove(&key).into_iter().flatten().for_each(|earlier| dead[earlier] = true);
+                }
+            }
+        }
+    }
+    dead
+}
+
+/// The bound behind every key of `index`.
+fn behind(index: IndexId) -> Bound<(IndexId, &'static [u8])> {
+    let next = match index.index.checked_add(1) {
+        Some(n) => Some(IndexId { index: n, ..index }),
+        None => index.volume.checked_add(1).map(|volume| IndexId { volume, index: 0 }),
+    };
+    next.map_or(Bound::Unbounded, |next| Bound::Excluded((next, &[][..])))
+}
+
+/// Drops the newest patches of `chain` that lie inside `range`, unless they are older than `from`.
+fn drop_covered(
+    chain: &mut Vec<usize>,
+    range: (u64, u64),
+    from: usize,
+    ops: &[&LoggedOp],
+    dead: &mut [bool],
+) {
+    let mut at = chain.len();
+    for _ in 0..PATCHES_COMPARED {
+        let Some(newest) = at.checked_sub(1) else { break };
+        at = newest;
+        let LoggedOp::Point { op: Op::Patch { offset, bytes }, .. } = ops[chain[at]] else { break };
+        if chain[at] < from {
+            break;
+        }
+        let start = u64::from(*offset);
+        if range.0 <= start && start + bytes.len() as u64 <= range.1 {
+            dead[chain.remove(at)] = true;
+        }
+    }
+}
+
+/// The values of a group's live inserts, as they go into the log.
+pub(super) struct Placement {
+    /// For each live insert of a large value, in order.
+    pub(super) placed: Vec<Placed>,
+    /// The value parts named.
+    pub(super) parts: PartTable,
+    /// Bytes that the group makes durable in value parts.
+    pub(super) stored_bytes: u64,
+    /// How many of them were bound for this group.
+    pub(super) bound_bytes: u64,
+}
+
+/// Decides where the large values among `live` operations go, and writes them into value parts if
+/// those without a place have `early_binding` bytes or more.
+pub(super) fn place<'a>(
+    live: impl Iterator<Item = &'a LoggedOp> + Clone,
+    early_binding: u64,
+    binder: &dyn Binder,
+) -> Result<Placement> {
+    let bound_bytes = bind(unbound(live.clone()), early_binding, binder)?;
+    let mut placed = Vec::new();
+    let mut parts = PartTable::default();
+    let mut stored_bytes = 0;
+    for value in large_values(live) {
+        placed.push(match settle(value)? {
+            Settled::Stored(place) => {
+                parts.add(&place.part, || binder.location(place.part.id()))?;
+                stored_bytes += u64::from(place.len);
+                Placed::Stored(place)
+            }
+            Settled::InMemory(bytes) => Placed::Inline(bytes),
+        });
+    }
+    Ok(Placement { placed, parts, stored_bytes, bound_bytes })
+}
+
+fn large_values<'a>(live: impl Iterator<Item = &'a LoggedOp>) -> impl Iterator<Item = &'a Arc<LargeValue>> {
+    live.filter_map(|op| match op {
+        LoggedOp::Point { op: Op::Insert(value), .. } => value.large(),
+        _ => None,
+    })
+}
+
+/// The large values that have no place yet, each once.
+fn unbound<'a>(live: impl Iterator<Item = &'a LoggedOp>) -> Vec<Arc<LargeValue>> {
+    let mut seen = HashSet::new();
+    large_values(live)
+        .filter(|value| value.place().is_none() && seen.insert(Arc::as_ptr(value)))
+        .cloned()
+        .collect()
+}
+
+/// Writes `values` into value parts if they are worth it; returns how many bytes that were.
+fn bind(values: Vec<Arc<LargeValue>>, early_binding: u64, binder: &dyn Binder) -> Result<u64> {
+    let bytes: u64 = values.iter().map(|value| value.len() as u64).sum();
+    if values.is_empty() || bytes < early_binding {
+        return Ok(0);
+    }
+    match binder.bind(&values) {
+        Ok(()) => Ok(bytes),
+        // A sync must not fail for want of space. The log has room for the values: `append` saw to it.
+        Err(e) if e.kind() == ErrorKind::NoSpace => Ok(0),
+        Err(e) => Err(e.context("writing large values ahead of the log")),
+    }
+}
+
+enum Settled {
+    Stored(ValueRef),
+    InMemory(Bytes),
+}
+
+/// A value's place, or else its bytes. Somebody else may give it a place and drop its bytes at any
+/// time, but never the one without the other.
+fn settle(value: &LargeValue) -> Result<Settled> {
+    for _ in 0..2 {
+        if let Some(place) = value.place() {
+            return Ok(Settled::Stored(place));
+        }
+        if let Some(bytes) = value.bytes() {
+            return Ok(Settled::InMemory(bytes));
+        }
+    }
+    Err(Error::new(ErrorKind::InvalidArgument, "a large value has neither bytes nor a place; this is a bug"))
+}
