@@ -82,7 +82,11 @@ impl Batch {
         self.ops.push(BatchOp::Point { index, key: key.into(), op });
     }
 
+    /// An empty range, which may be an inverted one, concerns no key and is left out.
     fn range(&mut self, index: IndexId, range: KeyRange, op: RangeOp) {
+        if range.is_empty() {
+            return;
+        }
         self.bytes += range.start.len()
             + range.end.as_ref().map_or(0, |e| e.len())
             + crate::ranges::range_op_bytes(&op)

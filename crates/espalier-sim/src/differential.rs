@@ -1,0 +1,112 @@
+//! A store and its model, step by step.
+
+use crate::failure::ensure;
+use crate::model::show;
+use crate::{Bench, Failure, Model, Outcome, Reference, Setup, Step};
+use espalier_engine::{Cursor, Snapshot};
+
+/// False while the engine keeps its state in memory only.
+const DURABLE: bool = false;
+
+/// Most snapshots kept at a time.
+const KEPT: usize = 4;
+
+/// A snapshot, what it must show, and a cursor on it.
+struct Kept {
+    snapshot: Snapshot,
+    model: Model,
+    cursor: Cursor,
+    reference: Reference,
+}
+
+/// Carries out steps on a new store and compares every answer.
+///
+/// # Errors
+/// At the first difference or error.
+pub fn run(setup: &Setup, steps: &[Step]) -> Outcome {
+    let mut bench = Bench::new(setup.clone())?;
+    let mut kept = Vec::new();
+    for (i, step) in steps.iter().enumerate() {
+        take(&mut bench, &mut kept, step)
+            .map_err(|e| e.during(format_args!("step {i} of {}, {}", steps.len(), name(step))))?;
+    }
+    drop(kept);
+    bench.verify().map_err(|e| e.during("at the end"))?;
+    if !DURABLE {
+        return Ok(());
+    }
+    bench.store.close()?;
+    bench.open_again()?;
+    bench.verify().map_err(|e| e.during("reopened at the end"))
+}
+
+fn take(bench: &mut Bench, kept: &mut Vec<Kept>, step: &Step) -> Outcome {
+    match step {
+        Step::Commit(changes) => bench.commit(changes)?,
+        Step::Read(slot, key, offset, length) => bench.read(*slot, key, *offset, *length)?,
+        Step::Walk(slot, range, moves) => {
+            let slots = bench.slots();
+            let mut cursor = bench.store.cursor(slots[slot % slots.len()], range.clone())?;
+            Reference::new(&bench.model, *slot, range).walk(&mut cursor, moves)?;
+        }
+        Step::Snapshot(slot, range) => {
+            if kept.len() == KEPT {
+                kept.remove(0);
+            }
+            let slots = bench.slots();
+            let snapshot = bench.store.snapshot()?;
+            let cursor = snapshot.cursor(slots[slot % slots.len()], range.clone())?;
+            let reference = Reference::new(&bench.model, *slot, range);
+            kept.push(Kept { snapshot, model: bench.model.clone(), cursor, reference });
+        }
+        Step::LookBack(which, moves, key) if !kept.is_empty() => {
+            let which = which % kept.len();
+            let Kept { snapshot, model, cursor, reference } = &mut kept[which];
+            reference.walk(cursor, moves)?;
+            for (slot, index) in bench.slots().into_iter().enumerate().take(model.slots()) {
+                let found = snapshot.get(index, key)?;
+                ensure!(
+                    found.as_ref() == model.get(slot, key),
+                    "in a snapshot, index {slot}, key {}: expected {:?}, found {:?}",
+                    show(key),
+                    model.get(slot, key).map(|v| show(v)),
+                    found.map(|v| show(&v))
+                );
+            }
+        }
+        Step::Forget(which) if !kept.is_empty() => drop(kept.swap_remove(which % kept.len())),
+        Step::LookBack(..) | Step::Forget(_) => {}
+        Step::Sync => bench.store.sync_all()?,
+        Step::Checkpoint => bench.store.checkpoint()?,
+        Step::Reopen | Step::Kill if !DURABLE => {}
+        Step::Reopen => {
+            kept.clear();
+            bench.store.close()?;
+            bench.open_again()?;
+            bench.verify()?;
+        }
+        Step::Kill => {
+            kept.clear();
+            bench.store.sync_all()?;
+            bench.open_again()?;
+            bench.verify()?;
+        }
+        Step::CreateVolume(indexes) => bench.create_volume(*indexes)?,
+        Step::Verify => bench.verify()?,
+    }
+    Ok(())
+}
+
+/// The kind of a step.
+pub(crate) fn name(step: &Step) -> String {
+    let text = format!("{step:?}");
+    text.split(['(', ' ']).next().unwrap_or_default().to_owned()
+}
+
+/// [`run`], with a seed that names everything, and panics made failures.
+///
+/// # Errors
+/// As for [`run`].
+pub fn run_caught(setup: &Setup, steps: &[Step]) -> Result<(), Failure> {
+    crate::catch(|| run(setup, steps))
+}

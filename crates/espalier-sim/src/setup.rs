@@ -1,0 +1,236 @@
+//! A store on a simulated device, beside the model of it.
+
+use crate::failure::ensure;
+use crate::model::show;
+use crate::walk::walk_all;
+use crate::{Change, Failure, Model, Outcome, merge_functions};
+use bytes::Bytes;
+use espalier_engine::{Compression, FormatOptions, IndexId, KeyRange, OpenOptions, Store, Tuning};
+use espalier_storage::{Device, Random, SimulatedDevice, SimulatedEnvironment};
+use std::sync::Arc;
+
+/// What a store is made with; a seed decides.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// Size of the device in bytes.
+    pub device: u64,
+    /// Size of the log in bytes.
+    pub log: Option<u64>,
+    /// How parts are compressed.
+    pub compression: Compression,
+    /// Sizes of the structures.
+    pub tuning: Tuning,
+    /// The memory budget in bytes.
+    pub memory: u64,
+    /// Indexes of the first volume.
+    pub indexes: u8,
+    /// Seeds the device and the environments.
+    pub seed: u64,
+}
+
+impl Setup {
+    /// Tiny nodes, on a device of 64 MiB.
+    pub fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed ^ 0x5e7u64);
+        Self {
+            device: 64 << 20,
+            log: *random.choose(&[None, Some(1 << 20), Some(4 << 20)]),
+            compression: *random.choose(&[Compression::None, Compression::Lz4, Compression::Zstd]),
+            tuning: Tuning::tiny(),
+            memory: *random.choose(&[1 << 20, 4 << 20, 64 << 20]),
+            indexes: random.between(1..=3) as u8,
+            seed,
+        }
+    }
+
+    fn environment(&self) -> Arc<SimulatedEnvironment> {
+        Arc::new(SimulatedEnvironment::new(self.seed))
+    }
+
+    /// What stores are opened with.
+    pub fn open_options(&self) -> OpenOptions {
+        OpenOptions {
+            memory: self.memory,
+            merge: merge_functions(),
+            tuning: self.tuning,
+            ..OpenOptions::default()
+        }
+    }
+
+    /// A device that holds garbage.
+    pub fn blank_device(&self) -> Arc<SimulatedDevice> {
+        Arc::new(SimulatedDevice::with_garbage(self.device, self.seed))
+    }
+
+    /// Writes an empty store.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn format(&self, device: Arc<dyn Device>) -> espalier_engine::Result<()> {
+        let options =
+            FormatOptions { compression: self.compression, log_bytes: self.log, label: "simulation".into() };
+        Store::format(device, self.environment(), &options)
+    }
+
+    /// Opens the store on a device.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn open(&self, device: Arc<dyn Device>) -> espalier_engine::Result<Arc<Store>> {
+        Store::open(device, self.environment(), self.open_options())
+    }
+}
+
+/// An open store, the device below it and the model beside it.
+#[derive(Debug)]
+pub struct Bench {
+    /// What the store is made with.
+    pub setup: Setup,
+    /// The device.
+    pub device: Arc<SimulatedDevice>,
+    /// The store.
+    pub store: Arc<Store>,
+    /// What it denotes.
+    pub model: Model,
+}
+
+impl Bench {
+    /// A new store with one volume.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn new(setup: Setup) -> Outcome<Self> {
+        let device = setup.blank_device();
+        setup.format(device.clone())?;
+        let store = setup.open(device.clone())?;
+        let mut bench = Self { setup, device, store, model: Model::new() };
+        bench.create_volume(bench.setup.indexes)?;
+        Ok(bench)
+    }
+
+    /// The indexes, by slot.
+    pub fn slots(&self) -> Vec<IndexId> {
+        slots(&self.store)
+    }
+
+    /// Makes a volume.
+    ///
+    /// # Errors
+    /// Those of the store, or if the volume is not as it was wanted.
+    pub fn create_volume(&mut self, indexes: u8) -> Outcome {
+        let name = format!("volume {}", self.model.slots());
+        let id = self.store.create_volume(&name, indexes, 5, name.as_bytes())?;
+        let found = self.store.volumes().into_iter().find(|v| v.id == id);
+        let found = found.ok_or_else(|| Failure::new(format!("volume {id} was made and is not there")))?;
+        ensure!(
+            (&*found.name, found.indexes, found.flags, &found.parameters[..])
+                == (&*name, indexes, 5, name.as_bytes()),
+            "the volume made is {found:?}"
+        );
+        self.model.add_slots(indexes.into());
+        Ok(())
+    }
+
+    /// Commits to the store and to the model.
+    ///
+    /// # Errors
+    /// Those of the store; the model is as before then.
+    pub fn commit(&mut self, changes: &[Change]) -> espalier_engine::Result<()> {
+        self.store.commit(Change::batch(changes, &self.slots()))?;
+        self.model.apply(changes);
+        Ok(())
+    }
+
+    /// Opens the store again, on the same device.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn open_again(&mut self) -> Outcome {
+        self.store = self.setup.open(self.device.clone())?;
+        Ok(())
+    }
+
+    /// Compares everything and lets the store verify itself.
+    ///
+    /// # Errors
+    /// If anything differs, and errors of the store.
+    pub fn verify(&self) -> Outcome {
+        compare(&self.store, &self.model)?;
+        verify(&self.store)
+    }
+
+    /// Looks at one key in all ways.
+    ///
+    /// # Errors
+    /// If anything differs, and errors of the store.
+    pub fn read(&self, slot: usize, key: &[u8], offset: usize, length: usize) -> Outcome {
+        let slots = self.slots();
+        let index = slots[slot % slots.len()];
+        let expected = self.model.get(slot, key);
+        let found = self.store.get(index, key)?;
+        ensure!(expected == found.as_ref(), "{}", differs(slot, key, expected, found.as_ref()));
+        ensure!(self.store.contains(index, key)? == expected.is_some(), "contains({}) is wrong", show(key));
+        let mut out = vec![0xee; length];
+        let total = self.store.get_slice(index, key, offset, &mut out)?;
+        ensure!(total == expected.map(Bytes::len), "get_slice({}) has length {total:?}", show(key));
+        let expected = expected.map_or(&[][..], |v| v.get(offset..).unwrap_or_default());
+        let common = expected.len().min(length);
+        ensure!(out[..common] == expected[..common], "get_slice({}, {offset}, {length}) is wrong", show(key));
+        Ok(())
+    }
+}
+
+fn differs(slot: usize, key: &[u8], expected: Option<&Bytes>, found: Option<&Bytes>) -> String {
+    let text = |v: Option<&Bytes>| v.map_or_else(|| "nothing".to_owned(), |v| show(v));
+    format!("index {slot}, key {}: expected {}, found {}", show(key), text(expected), text(found))
+}
+
+/// The indexes of a store, by slot.
+pub(crate) fn slots(store: &Store) -> Vec<IndexId> {
+    let volumes = store.volumes().into_iter();
+    volumes.flat_map(|v| (0..v.indexes).map(move |index| IndexId { volume: v.id, index })).collect()
+}
+
+/// Compares all of a store with a model.
+///
+/// # Errors
+/// If anything differs, and errors of the store.
+pub(crate) fn compare(store: &Store, model: &Model) -> Outcome {
+    let slots = slots(store);
+    ensure!(slots.len() == model.slots(), "{} indexes instead of {}", slots.len(), model.slots());
+    for (slot, index) in slots.into_iter().enumerate() {
+        let range = KeyRange::all();
+        walk_all(model, slot, &range, store.cursor(index, range.clone())?)?;
+        for (key, value) in model.entries(slot, &range) {
+            let found = store.get(index, key)?;
+            ensure!(found.as_ref() == Some(value), "{}", differs(slot, key, Some(value), found.as_ref()));
+        }
+    }
+    Ok(())
+}
+
+/// Lets a store verify itself.
+///
+/// # Errors
+/// If it finds a problem, and errors of the store.
+pub(crate) fn verify(_store: &Store) -> Outcome {
+    Ok(())
+}
+
+/// Reads all of a store.
+///
+/// # Errors
+/// Those of the store.
+pub(crate) fn contents(store: &Store) -> espalier_engine::Result<Model> {
+    let mut model = Model::new();
+    let slots = slots(store);
+    model.add_slots(slots.len());
+    for (slot, index) in slots.into_iter().enumerate() {
+        let mut cursor = store.cursor(index, KeyRange::all())?;
+        while let Some(entry) = cursor.next()? {
+            let value = cursor.read(&entry.value)?;
+            model.set(slot, &Bytes::copy_from_slice(&entry.key), Some(value));
+        }
+    }
+    Ok(model)
+}
