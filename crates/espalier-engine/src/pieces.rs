@@ -1,12 +1,180 @@
 //! Pieces: key-value parts, value parts and node headers, encoded, written together, read and verified.
+//!
+//! Protocol: to write, encode pieces under ids from [`Pieces::new_id`] (large values first, with
+//! [`Pieces::write_values`]) and hand those that belong together to [`Pieces::write_group`]; they get
+//! neighbouring blocks. To read, ask by id: what is returned was verified against the checksum
+//! that the node translation table or the reference holds, now or when it was cached.
+//!
+//! Invariants:
+//! - a piece is registered after its bytes were written, and never written again;
+//! - nothing that fails its checksum is returned, decoded or cached;
+//! - the memory for decoded pieces and read-ahead stays within [`Pieces::set_capacity`].
 
+mod cache;
 mod filter;
 mod frame;
 mod locator;
 mod part;
+mod read;
+mod streams;
+mod values;
 pub(crate) mod wire;
+mod write;
 
-pub(crate) use filter::Filter;
-pub(crate) use frame::Encoded;
+pub(crate) use filter::{Filter, MAX_FILTER};
+pub(crate) use frame::{Encoded, MAX_BODY};
 pub(crate) use locator::Locator;
 pub(crate) use part::{Part, PartBuilder, PartCursor};
+
+use crate::device::GuardedDevice;
+use crate::{PieceId, Result};
+use bytes::Bytes;
+use cache::{Cache, Cached};
+use std::any::Any;
+use std::sync::Arc;
+use streams::Streams;
+
+/// The most memory for read-ahead, in bytes; with little memory it is an eighth of that.
+const MAX_READ_AHEAD: u64 = 32 << 20;
+
+/// The pieces of one store.
+pub(crate) struct Pieces {
+    device: Arc<GuardedDevice>,
+    locator: Arc<dyn Locator>,
+    cache: Cache,
+    streams: Streams,
+}
+
+/// Figures about the cache.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Bytes of decoded pieces.
+    pub bytes: u64,
+    /// Bytes read ahead and not used yet, or just used.
+    pub read_ahead: u64,
+    /// Look-ups that found what they wanted.
+    pub hits: u64,
+    /// Look-ups that had to read.
+    pub misses: u64,
+}
+
+impl Pieces {
+    /// The pieces on `device` that `locator` knows, with `capacity` bytes of memory.
+    pub(crate) fn new(device: Arc<GuardedDevice>, locator: Arc<dyn Locator>, capacity: u64) -> Self {
+        let (cache, ahead) = split(capacity);
+        Self { cache: Cache::new(cache), streams: Streams::new(device.clone(), ahead), device, locator }
+    }
+
+    /// Changes how much memory decoded pieces and read-ahead may take; what is too much goes at once.
+    pub(crate) fn set_capacity(&self, capacity: u64) {
+        let (cache, ahead) = split(capacity);
+        self.cache.set_capacity(cache);
+        self.streams.set_limit(ahead);
+    }
+
+    /// Figures. Cheap.
+    pub(crate) fn stats(&self) -> CacheStats {
+        let (bytes, hits, misses) = self.cache.figures();
+        CacheStats { bytes, read_ahead: self.streams.bytes(), hits, misses }
+    }
+
+    /// An id for a piece to be written.
+    pub(crate) fn new_id(&self) -> PieceId {
+        self.locator.new_id()
+    }
+
+    /// A key-value part.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if it is not what was written; what the device says.
+    pub(crate) fn part(&self, id: PieceId) -> Result<Arc<Part>> {
+        match self.cache.get_or_load(id, || Ok(Cached::Part(Arc::new(self.read_part(id)?))))? {
+            Cached::Part(part) => Ok(part),
+            Cached::Node(..) => Err(read::not_a(id, "key-value part")),
+        }
+    }
+
+    /// The part, if it is in memory.
+    pub(crate) fn cached_part(&self, id: PieceId) -> Option<Arc<Part>> {
+        match self.cache.get(id)? {
+            Cached::Part(part) => Some(part),
+            Cached::Node(..) => None,
+        }
+    }
+
+    /// Keeps a part that was just written, as long as there is room.
+    pub(crate) fn keep_part(&self, id: PieceId, part: Arc<Part>) {
+        self.cache.insert(id, Cached::Part(part));
+    }
+
+    /// A node. `decode` makes it of its height and the body of its piece, and says how many bytes it
+    /// takes in memory.
+    ///
+    /// # Errors
+    /// As for [`Self::part`], and those of `decode`.
+    pub(crate) fn node<T: Any + Send + Sync>(
+        &self,
+        id: PieceId,
+        decode: impl FnOnce(u8, Bytes) -> Result<(Arc<T>, usize)>,
+    ) -> Result<Arc<T>> {
+        let cached = self.cache.get_or_load(id, || {
+            let (height, body) = self.read_node(id)?;
+            let (node, bytes) = decode(height, body)?;
+            Ok(Cached::Node(node, bytes))
+        })?;
+        match cached {
+            Cached::Node(node, _) => node.downcast().map_err(|_| read::not_a(id, "node")),
+            Cached::Part(_) => Err(read::not_a(id, "node")),
+        }
+    }
+
+    /// The node, if it is in memory.
+    pub(crate) fn cached_node<T: Any + Send + Sync>(&self, id: PieceId) -> Option<Arc<T>> {
+        match self.cache.get(id)? {
+            Cached::Node(node, _) => node.downcast().ok(),
+            Cached::Part(_) => None,
+        }
+    }
+
+    /// Keeps a node that was just written, as long as there is room; it takes `bytes` in memory.
+    pub(crate) fn keep_node<T: Any + Send + Sync>(&self, id: PieceId, node: Arc<T>, bytes: usize) {
+        self.cache.insert(id, Cached::Node(node, bytes));
+    }
+
+    /// Gives up the memory of a piece that nobody will ask for. A cached part has handles on its value
+    /// parts and keeps their blocks from being reused: so this is due when a part dies.
+    pub(crate) fn forget(&self, id: PieceId) {
+        self.cache.remove(id);
+    }
+
+    /// Forgets all pieces but those to `keep`. Looks at every cached piece.
+    pub(crate) fn retain(&self, keep: impl Fn(PieceId) -> bool) {
+        self.cache.retain(keep);
+    }
+
+    /// Calls `wake` when there is work for [`Self::read_ahead_step`]. Without it, readers read ahead
+    /// themselves.
+    pub(crate) fn set_read_ahead_wake(&self, wake: impl Fn() + Send + Sync + 'static) {
+        self.streams.set_wake(Box::new(wake));
+    }
+
+    /// Reads one window ahead of some reader; false if nobody needs any.
+    pub(crate) fn read_ahead_step(&self) -> bool {
+        self.streams.step()
+    }
+}
+
+/// Divides memory between cache and read-ahead.
+fn split(capacity: u64) -> (u64, u64) {
+    let ahead = (capacity / 8).min(MAX_READ_AHEAD);
+    (capacity - ahead, ahead)
+}
+
+impl std::fmt::Debug for Pieces {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Pieces({:?}, {:?})", self.device, self.stats())
+    }
+}
+
+#[cfg(test)]
+mod tests;

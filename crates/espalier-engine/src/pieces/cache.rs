@@ -1,0 +1,97 @@
+//! What was decoded stays in memory, within a budget in bytes.
+//!
+//! Keyed by piece id, which names one content for ever: an entry can be useless, never wrong.
+
+use super::part::Part;
+use crate::{PieceId, Result};
+use quick_cache::sync::{Cache as QuickCache, DefaultLifecycle};
+use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
+use std::any::Any;
+use std::sync::Arc;
+
+/// A decoded piece.
+#[derive(Clone)]
+pub(super) enum Cached {
+    /// A key-value part.
+    Part(Arc<Part>),
+    /// A node, as the tree sees it, and the bytes it takes.
+    Node(Arc<dyn Any + Send + Sync>, usize),
+}
+
+#[derive(Clone)]
+struct ByBytes;
+
+impl Weighter<PieceId, Cached> for ByBytes {
+    fn weight(&self, _: &PieceId, entry: &Cached) -> u64 {
+        // 128 bytes for the cache's own tables.
+        128 + match entry {
+            Cached::Part(part) => part.memory() as u64,
+            Cached::Node(_, bytes) => *bytes as u64,
+        }
+    }
+}
+
+/// The least capacity of one shard in bytes: entries that are heavier than a shard are not kept.
+const SHARD: u64 = 8 << 20;
+
+/// Decoded pieces.
+pub(super) struct Cache {
+    entries: QuickCache<PieceId, Cached, ByBytes>,
+}
+
+impl Cache {
+    /// Of `capacity` bytes.
+    pub(super) fn new(capacity: u64) -> Self {
+        let shards = usize::try_from(capacity / SHARD).unwrap_or(usize::MAX).clamp(1, 16);
+        // About the size of a part, which is what most entries are.
+        let entries = usize::try_from(capacity / (16 << 10)).unwrap_or(usize::MAX).max(64);
+        let options = OptionsBuilder::new()
+            .shards(shards)
+            .estimated_items_capacity(entries)
+            .weight_capacity(capacity)
+            .build();
+        let entries = match options {
+            Ok(options) => QuickCache::with_options(
+                options,
+                ByBytes,
+                DefaultHashBuilder::default(),
+                DefaultLifecycle::default(),
+            ),
+            Err(_) => QuickCache::with_weighter(entries, capacity, ByBytes),
+        };
+        Self { entries }
+    }
+
+    pub(super) fn set_capacity(&self, capacity: u64) {
+        // Not cheap: it may evict. Small changes are not worth it.
+        if capacity.abs_diff(self.entries.capacity()) > capacity / 64 {
+            self.entries.set_capacity(capacity);
+        }
+    }
+
+    pub(super) fn get(&self, id: PieceId) -> Option<Cached> {
+        self.entries.get(&id)
+    }
+
+    /// What is kept under `id`, or what `load` gives; of many callers one loads, the others wait.
+    pub(super) fn get_or_load(&self, id: PieceId, load: impl FnOnce() -> Result<Cached>) -> Result<Cached> {
+        self.entries.get_or_insert_with(&id, load)
+    }
+
+    pub(super) fn insert(&self, id: PieceId, entry: Cached) {
+        self.entries.insert(id, entry);
+    }
+
+    pub(super) fn remove(&self, id: PieceId) {
+        self.entries.remove(&id);
+    }
+
+    pub(super) fn retain(&self, keep: impl Fn(PieceId) -> bool) {
+        self.entries.retain(|id, _| keep(*id));
+    }
+
+    /// Bytes kept, hits and misses.
+    pub(super) fn figures(&self) -> (u64, u64, u64) {
+        (self.entries.weight(), self.entries.hits(), self.entries.misses())
+    }
+}

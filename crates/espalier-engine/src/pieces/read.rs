@@ -1,0 +1,215 @@
+//! Reading and verifying.
+
+use super::values::{PageSpan, page_hash, part_checksum};
+use super::{Part, Pieces, frame};
+use crate::error::Context;
+use crate::types::Location;
+use crate::value::{Value, ValueRef};
+use crate::{Error, Extent, PieceId, PieceKind, Result};
+use bytes::Bytes;
+use espalier_storage::{AlignedBuf, BLOCK};
+use std::ops::Range;
+
+/// The error for a piece that is of another kind than what refers to it says.
+pub(super) fn not_a(id: PieceId, what: &str) -> Error {
+    Error::damaged(format!("piece {id} is referred to as a {what}, but is none"))
+}
+
+impl Pieces {
+    /// The decoded part, from the device.
+    pub(super) fn read_part(&self, id: PieceId) -> Result<Part> {
+        let location = self.locate(id, |kind| kind == PieceKind::KeyValue, "key-value part")?;
+        let stored = self.stored(id, &location)?;
+        Part::decode(id, &stored, &|id| self.locator.handle(id)).context(|| at(&location))
+    }
+
+    /// A node's height and the body of its piece, from the device.
+    pub(super) fn read_node(&self, id: PieceId) -> Result<(u8, Bytes)> {
+        let location = self.locate(id, |kind| matches!(kind, PieceKind::Node(_)), "node")?;
+        let stored = self.stored(id, &location)?;
+        let body = frame::open(id, location.kind, &stored).context(|| at(&location))?;
+        let PieceKind::Node(height) = location.kind else { return Err(not_a(id, "node")) };
+        Ok((height, body))
+    }
+
+    /// Reads all of a piece from the device and verifies it, past all caches.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if it is not what was written; what the device says.
+    pub(crate) fn check(&self, id: PieceId) -> Result<()> {
+        let location = self.locator.locate(id)?;
+        let device = self.device.read_extent(used(&location))?;
+        let stored = &device[..location.len as usize];
+        let sound = match location.kind {
+            PieceKind::Values => {
+                let hashes = device.chunks(BLOCK).map(|page| page_hash(id, page));
+                part_checksum(id, hashes) == location.checksum
+            }
+            _ => frame::checksum(id, stored) == location.checksum,
+        };
+        if !sound {
+            return Err(mismatch(id, &location));
+        }
+        match location.kind {
+            PieceKind::Values => Ok(()),
+            PieceKind::KeyValue => {
+                let stored = Bytes::copy_from_slice(stored);
+                Part::decode(id, &stored, &crate::piece::PieceHandle::counted).map(drop)
+            }
+            kind @ PieceKind::Node(_) => frame::open(id, kind, &Bytes::copy_from_slice(stored)).map(drop),
+        }
+        .context(|| at(&location))
+    }
+
+    /// Expects that these pieces will be read, in this order: where they lie together they are read
+    /// together. A hint; errors are met again by whoever reads.
+    pub(crate) fn expect(&self, ids: &[PieceId]) {
+        let mut run: Option<Extent> = None;
+        for location in ids.iter().filter_map(|id| self.locator.locate(*id).ok()) {
+            let next = location.extent;
+            match &mut run {
+                Some(run) if run.end() == next.start => run.blocks = run.blocks.saturating_add(next.blocks),
+                _ => self.expect_extent(run.replace(next)),
+            }
+        }
+        self.expect_extent(run);
+    }
+
+    fn expect_extent(&self, run: Option<Extent>) {
+        // One block is read by its reader just as fast.
+        if let Some(run) = run.filter(|run| run.blocks > 1) {
+            self.streams.expect(run.byte_offset(), run.byte_len() as u64);
+        }
+    }
+
+    /// Fills `out` with the bytes of a stored value from `offset` on. Reads and verifies the pages
+    /// needed and no others.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for bytes that the value does not have,
+    /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) for a page that is not what was written, naming
+    /// part and bytes; what the device says.
+    pub(crate) fn read_value(&self, place: &ValueRef, offset: usize, out: &mut [u8]) -> Result<()> {
+        let length = place.len as usize;
+        if offset.checked_add(out.len()).is_none_or(|end| end > length) {
+            let message = format!("bytes {offset}.. of {} are not in a value of {length}", out.len());
+            return Err(Error::new(crate::ErrorKind::InvalidArgument, message));
+        }
+        if out.is_empty() {
+            return Ok(());
+        }
+        let span = PageSpan::of(place, offset, out.len());
+        let range = self.device_range(place, &span)?;
+        let wanted = offset - span.bytes.start;
+        let skip = place.offset as usize + span.bytes.start - span.device.start;
+        let content = skip..skip + span.bytes.len();
+        // What a stream has read ahead is only a hint: if it does not verify, the device decides.
+        if let Some(chunks) = self.streams.read(&range) {
+            let ahead = join(&chunks);
+            if span.first_damaged(place, &ahead[content.clone()]).is_none() {
+                out.copy_from_slice(&ahead[content][wanted..wanted + out.len()]);
+                return Ok(());
+            }
+            self.streams.invalidate(&range);
+        }
+        let whole_pages = content.start == 0 && wanted == 0 && out.len() == span.device.len();
+        if whole_pages && (out.as_ptr() as usize).is_multiple_of(BLOCK) {
+            self.device.read_at(range.start, out)?;
+            return self.verify(place, &span, out);
+        }
+        let mut buffer = AlignedBuf::zeroed(span.device.len());
+        self.device.read_at(range.start, &mut buffer)?;
+        self.verify(place, &span, &buffer[content.clone()])?;
+        out.copy_from_slice(&buffer[content][wanted..wanted + out.len()]);
+        Ok(())
+    }
+
+    /// All bytes of a value, wherever they are.
+    ///
+    /// # Errors
+    /// As for [`Self::read_value`].
+    pub(crate) fn value_bytes(&self, value: &Value) -> Result<Bytes> {
+        if let Some(bytes) = value.in_memory() {
+            return Ok(bytes);
+        }
+        let place = value.large().and_then(|large| large.place());
+        let Some(place) = place else {
+            return Err(Error::damaged("a value is neither in memory nor on the device"));
+        };
+        let mut buffer = AlignedBuf::zeroed(place.len as usize);
+        self.read_value(&place, 0, &mut buffer)?;
+        Ok(Bytes::from_owner(buffer))
+    }
+
+    /// The bytes of the device where the pages of `span` lie.
+    fn device_range(&self, place: &ValueRef, span: &PageSpan) -> Result<Range<u64>> {
+        let location = self.locate(place.part.id(), |kind| kind == PieceKind::Values, "value part")?;
+        if span.device.end > used(&location).byte_len() {
+            let message =
+                format!("{place:?} are behind the end of the part, which has {} bytes", location.len);
+            return Err(Error::damaged(message));
+        }
+        let start = location.extent.byte_offset();
+        Ok(start + span.device.start as u64..start + span.device.end as u64)
+    }
+
+    fn verify(&self, place: &ValueRef, span: &PageSpan, content: &[u8]) -> Result<()> {
+        let Some(page) = span.first_damaged(place, content) else { return Ok(()) };
+        let start = place.offset as usize + page * crate::VALUE_PAGE;
+        let end = (start + crate::VALUE_PAGE).min((place.offset + place.len) as usize);
+        Err(Error::damaged(format!(
+            "bytes {start}..{end} of value part {} on {} are not what was written; restore them from a copy",
+            place.part.id(),
+            self.device.name(),
+        )))
+    }
+
+    fn locate(&self, id: PieceId, right: impl FnOnce(PieceKind) -> bool, what: &str) -> Result<Location> {
+        let location = self.locator.locate(id)?;
+        if right(location.kind) { Ok(location) } else { Err(not_a(id, what)) }
+    }
+
+    /// The stored bytes of a framed piece, verified.
+    fn stored(&self, id: PieceId, location: &Location) -> Result<Bytes> {
+        let extent = used(location);
+        let range = extent.byte_offset()..extent.byte_offset() + extent.byte_len() as u64;
+        let length = location.len as usize;
+        if let Some(chunks) = self.streams.read(&range) {
+            // A copy, lest a small part keep a window of a MiB alive.
+            let ahead = Bytes::copy_from_slice(&join(&chunks)[..length]);
+            if frame::checksum(id, &ahead) == location.checksum {
+                return Ok(ahead);
+            }
+            self.streams.invalidate(&range);
+        }
+        let buffer = self.device.read_extent(extent)?;
+        if frame::checksum(id, &buffer[..length]) != location.checksum {
+            return Err(mismatch(id, location));
+        }
+        Ok(Bytes::from_owner(buffer).slice(..length))
+    }
+}
+
+/// The bytes of adjacent chunks as one.
+fn join(chunks: &[Bytes]) -> Bytes {
+    match chunks {
+        [one] => one.clone(),
+        many => many.concat().into(),
+    }
+}
+
+/// The blocks of a piece that hold its bytes.
+fn used(location: &Location) -> Extent {
+    Extent { start: location.extent.start, blocks: (location.len as usize).div_ceil(BLOCK) as u32 }
+}
+
+fn at(location: &Location) -> String {
+    format!("reading {}", location.extent)
+}
+
+fn mismatch(id: PieceId, location: &Location) -> Error {
+    let Location { extent, kind, .. } = location;
+    Error::damaged(format!(
+        "{extent} do not hold what was written there as piece {id} ({kind:?}); restore it from a copy, or repair"
+    ))
+}

@@ -1,0 +1,406 @@
+//! Reading ahead where reads follow one another on the device.
+//!
+//! Everything that is read (parts, headers, values) passes here. Reads that continue one another, even
+//! of different pieces, become a *stream*: from then on whole windows are read, twice as long each time,
+//! and kept until they are used. All others read what they need and leave nothing behind: values that
+//! are read at random are cached by the kernel above, parts by the cache beside.
+//!
+//! Protocol: [`Streams::read`] answers from a window, or tells the caller to read for himself. A window
+//! is *queued* when the one before is half used; a background thread that calls
+//! [`Streams::step`] reads it, or else the reader who arrives first.
+//!
+//! Invariants:
+//! - a window is a hint: blocks can be rewritten behind its back, so the caller verifies what he gets, and
+//!   on a mismatch calls [`Streams::invalidate`] and reads from the device;
+//! - a window *in flight* has a thread that reads it and will wake those who wait;
+//! - streams hold at most the limit in bytes, windows in flight included.
+
+use crate::Result;
+use crate::device::GuardedDevice;
+use bytes::Bytes;
+use espalier_storage::{AlignedBuf, BLOCK};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+/// The first window of a stream, in bytes.
+const FIRST_WINDOW: u64 = 128 << 10;
+/// The longest window, in bytes.
+const MAX_WINDOW: u64 = 1 << 20;
+/// Bytes that may be skipped between two reads of a stream.
+const GAP: u64 = 64 << 10;
+/// The same before it is known to be one.
+const FIRST_GAP: u64 = 16 << 10;
+/// How many reads in a row, after the first, make a stream.
+const HITS: u8 = 2;
+/// Reads remembered.
+const RECENT: usize = 64;
+/// The most streams at a time.
+const MAX_STREAMS: usize = 16;
+
+/// The streams of one device.
+pub(super) struct Streams {
+    device: Arc<GuardedDevice>,
+    table: Mutex<Table>,
+    /// A window is no longer in flight.
+    arrived: Condvar,
+    /// Called when a window is queued.
+    wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+struct Table {
+    recent: VecDeque<Recent>,
+    streams: Vec<Stream>,
+    /// Counts reads; orders streams by their last use, and names them.
+    clock: u64,
+    max_streams: usize,
+    max_window: u64,
+}
+
+/// The end of a read that no stream knows.
+struct Recent {
+    next: u64,
+    hits: u8,
+}
+
+struct Stream {
+    name: u64,
+    used: u64,
+    /// Where the reader is: the end of the last byte he asked for.
+    next: u64,
+    /// Length of the next window.
+    window: u64,
+    /// Ascending, without overlap, not always adjacent.
+    windows: VecDeque<Window>,
+}
+
+struct Window {
+    range: Range<u64>,
+    state: State,
+}
+
+#[derive(Clone)]
+enum State {
+    Queued,
+    InFlight,
+    Ready(Bytes),
+}
+
+/// A window that the caller has promised to read.
+struct Claim {
+    stream: u64,
+    range: Range<u64>,
+}
+
+/// What to do next, decided under the lock.
+enum Next {
+    Serve(Vec<Bytes>),
+    Wait,
+    Fetch(Claim),
+    Unknown,
+}
+
+impl Streams {
+    /// For `device`, holding at most `limit` bytes.
+    pub(super) fn new(device: Arc<GuardedDevice>, limit: u64) -> Self {
+        let table = Table {
+            recent: VecDeque::with_capacity(RECENT),
+            streams: Vec::new(),
+            clock: 0,
+            max_streams: 0,
+            max_window: 0,
+        };
+        let streams =
+            Self { device, table: Mutex::new(table), arrived: Condvar::new(), wake: OnceLock::new() };
+        streams.set_limit(limit);
+        streams
+    }
+
+    /// Changes how many bytes the streams may hold. A stream holds at most three windows.
+    pub(super) fn set_limit(&self, limit: u64) {
+        let mut table = self.table.lock();
+        table.max_window = (limit / 12 / BLOCK as u64 * BLOCK as u64).min(MAX_WINDOW);
+        table.max_streams = match table.max_window {
+            0 => 0,
+            window => ((limit / (3 * window)) as usize).min(MAX_STREAMS),
+        };
+        let keep = table.max_streams;
+        while table.streams.len() > keep {
+            table.drop_oldest();
+        }
+    }
+
+    /// Calls `wake` whenever there is something for [`Self::step`] to do.
+    pub(super) fn set_wake(&self, wake: Box<dyn Fn() + Send + Sync>) {
+        let _ = self.wake.set(wake);
+    }
+
+    /// The bytes in `range` of the device (whole blocks), in pieces, if a stream has or gets them;
+    /// otherwise the caller reads them.
+    pub(super) fn read(&self, range: &Range<u64>) -> Option<Vec<Bytes>> {
+        let mut table = self.table.lock();
+        loop {
+            match table.next(range, self.device.len()) {
+                Next::Serve(bytes) => {
+                    let queued = table.advance(range, self.device.len());
+                    drop(table);
+                    if queued && let Some(wake) = self.wake.get() {
+                        wake();
+                    }
+                    return Some(bytes);
+                }
+                Next::Wait => self.arrived.wait(&mut table),
+                Next::Fetch(claim) => {
+                    // An error is for him who really needs the bytes: he reads them himself.
+                    if MutexGuard::unlocked(&mut table, || self.fetch(claim)).is_err() {
+                        return None;
+                    }
+                }
+                Next::Unknown => return None,
+            }
+        }
+    }
+
+    /// Reads one queued window; false if there is none.
+    pub(super) fn step(&self) -> bool {
+        let claim = self.table.lock().claim_queued();
+        match claim {
+            Some(claim) => {
+                // Whoever needs these bytes will meet the error himself.
+                let _ = self.fetch(claim);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Expects reads from byte `start` of the device on, `length` bytes at least.
+    pub(super) fn expect(&self, start: u64, length: u64) {
+        let mut table = self.table.lock();
+        if table.max_streams == 0 || table.streams.iter().any(|s| s.covers(start) || s.continues(start)) {
+            return;
+        }
+        let device = self.device.len();
+        table.open(start, start..start + length.max(BLOCK as u64), device);
+        drop(table);
+        if let Some(wake) = self.wake.get() {
+            wake();
+        }
+    }
+
+    /// Forgets what is known of `range`: it is being written, or what was known is wrong.
+    pub(super) fn invalidate(&self, range: &Range<u64>) {
+        let mut table = self.table.lock();
+        for stream in &mut table.streams {
+            stream.windows.retain(|w| w.range.end <= range.start || w.range.start >= range.end);
+        }
+        drop(table);
+        self.arrived.notify_all();
+    }
+
+    /// Bytes held.
+    pub(super) fn bytes(&self) -> u64 {
+        let table = self.table.lock();
+        table.streams.iter().flat_map(|s| &s.windows).map(|w| w.range.end - w.range.start).sum()
+    }
+
+    /// Reads the window of `claim` and hands it to its stream, if that still wants it.
+    fn fetch(&self, claim: Claim) -> Result<()> {
+        let landing = Landing { streams: self, claim: &claim };
+        let mut buffer = AlignedBuf::zeroed((claim.range.end - claim.range.start) as usize);
+        let result = self.device.read_at(claim.range.start, &mut buffer);
+        landing.land(result.is_ok().then(|| Bytes::from_owner(buffer)));
+        result
+    }
+}
+
+/// Ends the flight of a window even if the device panics.
+struct Landing<'a> {
+    streams: &'a Streams,
+    claim: &'a Claim,
+}
+
+impl Landing<'_> {
+    fn land(self, bytes: Option<Bytes>) {
+        self.end(bytes);
+        std::mem::forget(self);
+    }
+
+    fn end(&self, bytes: Option<Bytes>) {
+        let mut table = self.streams.table.lock();
+        let stream = table.streams.iter_mut().find(|s| s.name == self.claim.stream);
+        if let Some(stream) = stream
+            && let Some(at) = stream.windows.iter().position(|w| w.range == self.claim.range)
+        {
+            match bytes {
+                Some(bytes) => stream.windows[at].state = State::Ready(bytes),
+                None => drop(stream.windows.remove(at)),
+            }
+        }
+        drop(table);
+        self.streams.arrived.notify_all();
+    }
+}
+
+impl Drop for Landing<'_> {
+    fn drop(&mut self) {
+        self.end(None);
+    }
+}
+
+impl Table {
+    /// What a read of `range` has to do.
+    fn next(&mut self, range: &Range<u64>, device: u64) -> Next {
+        if let Some(at) = self.streams.iter().position(|s| s.covers(range.start)) {
+            return self.streams[at].next(range, device, self.max_window);
+        }
+        if let Some(at) = self.streams.iter().position(|s| s.continues(range.start)) {
+            return self.streams[at].extend(range.clone(), device, self.max_window);
+        }
+        let follows = |r: &Recent| (r.next..=r.next + FIRST_GAP).contains(&range.start);
+        let hits = match self.recent.iter().position(follows) {
+            Some(at) => self.recent.remove(at).map_or(0, |r| r.hits + 1),
+            None => 0,
+        };
+        if hits < HITS || self.max_streams == 0 {
+            if self.recent.len() == RECENT {
+                self.recent.pop_front();
+            }
+            self.recent.push_back(Recent { next: range.end, hits });
+            return Next::Unknown;
+        }
+        let first = range.start..range.end.max(range.start + FIRST_WINDOW.min(self.max_window));
+        self.open(range.start, first, device);
+        self.claim_queued_of(self.clock).map_or(Next::Unknown, Next::Fetch)
+    }
+
+    /// Makes a stream whose first window is `first`, queued.
+    fn open(&mut self, next: u64, first: Range<u64>, device: u64) {
+        while self.streams.len() >= self.max_streams.max(1) {
+            self.drop_oldest();
+        }
+        self.clock += 1;
+        let end = first.end.next_multiple_of(BLOCK as u64).min(first.start + MAX_WINDOW).min(device);
+        let mut windows = VecDeque::new();
+        if end > first.start {
+            windows.push_back(Window { range: first.start..end, state: State::Queued });
+        }
+        let window = ((end - first.start) * 2).clamp(BLOCK as u64, self.max_window);
+        self.streams.push(Stream { name: self.clock, used: self.clock, next, window, windows });
+    }
+
+    fn drop_oldest(&mut self) {
+        let oldest = self.streams.iter().enumerate().min_by_key(|(_, s)| s.used);
+        if let Some((at, _)) = oldest {
+            self.streams.swap_remove(at);
+        }
+    }
+
+    fn claim_queued(&mut self) -> Option<Claim> {
+        let name = self.streams.iter().find(|s| s.queued().is_some())?.name;
+        self.claim_queued_of(name)
+    }
+
+    fn claim_queued_of(&mut self, name: u64) -> Option<Claim> {
+        let stream = self.streams.iter_mut().find(|s| s.name == name)?;
+        let at = stream.queued()?;
+        Some(stream.claim(at))
+    }
+
+    /// Notes that the reader of `range` was served; queues another window if he is getting near the
+    /// end of what there is, and says so.
+    fn advance(&mut self, range: &Range<u64>, device: u64) -> bool {
+        self.clock += 1;
+        let (clock, max_window) = (self.clock, self.max_window);
+        let Some(stream) = self.streams.iter_mut().find(|s| s.covers(range.start)) else { return false };
+        stream.used = clock;
+        stream.next = stream.next.max(range.end);
+        stream.drop_used();
+        let end = stream.end();
+        if end.saturating_sub(stream.next) > stream.window / 2 || stream.queued().is_some() {
+            return false;
+        }
+        stream.queue(end..end + stream.window, device, max_window)
+    }
+}
+
+impl Stream {
+    /// The end of the last window.
+    fn end(&self) -> u64 {
+        self.windows.back().map_or(self.next, |w| w.range.end)
+    }
+
+    fn covers(&self, at: u64) -> bool {
+        self.windows.iter().any(|w| w.range.contains(&at))
+    }
+
+    /// True if a read at `at` follows what there is.
+    fn continues(&self, at: u64) -> bool {
+        (self.end()..=self.end() + GAP).contains(&at)
+    }
+
+    fn queued(&self) -> Option<usize> {
+        self.windows.iter().position(|w| matches!(w.state, State::Queued))
+    }
+
+    fn claim(&mut self, at: usize) -> Claim {
+        self.windows[at].state = State::InFlight;
+        Claim { stream: self.name, range: self.windows[at].range.clone() }
+    }
+
+    /// What a read has to do that begins in one of the windows.
+    fn next(&mut self, range: &Range<u64>, device: u64, max_window: u64) -> Next {
+        let mut found = Vec::new();
+        let mut at = range.start;
+        for i in 0..self.windows.len() {
+            let window = &self.windows[i];
+            if !window.range.contains(&at) {
+                continue;
+            }
+            match &window.state {
+                State::Queued => return Next::Fetch(self.claim(i)),
+                State::InFlight => return Next::Wait,
+                State::Ready(bytes) => {
+                    let end = window.range.end.min(range.end);
+                    let start = window.range.start;
+                    found.push(bytes.slice((at - start) as usize..(end - start) as usize));
+                    at = end;
+                }
+            }
+            if at == range.end {
+                return Next::Serve(found);
+            }
+        }
+        if at == self.end() { self.extend(at..range.end, device, max_window) } else { Next::Unknown }
+    }
+
+    /// Claims a window that begins with `range`.
+    fn extend(&mut self, range: Range<u64>, device: u64, max_window: u64) -> Next {
+        let end = range.end.max(range.start + self.window);
+        self.drop_used();
+        if self.queue(range.start..end, device, max_window) {
+            Next::Fetch(self.claim(self.windows.len() - 1))
+        } else {
+            Next::Unknown
+        }
+    }
+
+    /// Adds a window and doubles the length of the one after it; false if the device ends there.
+    fn queue(&mut self, range: Range<u64>, device: u64, max_window: u64) -> bool {
+        let end = range.end.next_multiple_of(BLOCK as u64).min(device);
+        if end <= range.start {
+            return false;
+        }
+        self.windows.push_back(Window { range: range.start..end, state: State::Queued });
+        self.window = (self.window * 2).min(max_window).max(BLOCK as u64);
+        true
+    }
+
+    /// Drops windows that are used up, all but one: readers in parallel come in any order.
+    fn drop_used(&mut self) {
+        while self.windows.len() > 1 && self.windows[1].range.start < self.next {
+            self.windows.pop_front();
+        }
+    }
+}
