@@ -31,9 +31,9 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// The block after the last.
+    /// The block after the last; saturates, since damaged extents are looked at, too.
     pub fn end(self) -> u64 {
-        self.start + u64::from(self.blocks)
+        self.start.saturating_add(u64::from(self.blocks))
     }
 
     /// First byte on the device.

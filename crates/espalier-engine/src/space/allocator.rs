@@ -3,9 +3,12 @@
 //! A bitmap with a tree of summaries above it, as in a buddy-less extent allocator: each node of the
 //! tree knows the longest free run below it and the runs at its two ends. Finding the leftmost run of a
 //! given length from a given block, taking and releasing it cost O(log n) plus the bitmap words of the
-//! leaves concerned, at any fill. Requests without a hint take the lowest run that is long enough, so small
-//! ones fill the holes at the low end and the long runs at the high end stay long; a hint is followed
-//! only if a run lies close behind it.
+//! leaves concerned, at any fill.
+//!
+//! Small requests take the lowest run that is long enough, large ones the highest: so the small fill
+//! each other's holes at the low end, and long runs stay long at the other. A hint is followed only if a
+//! run lies close behind it, measured by the request's own length, so that the small do not settle among
+//! the large.
 //!
 //! Memory: 1 bit per block and 64 bytes per 4096 blocks: 36 MiB per TiB, however fragmented.
 
@@ -14,8 +17,10 @@ use crate::Extent;
 /// Blocks per leaf of the summary tree.
 const LEAF: u64 = 4096;
 const WORDS: usize = (LEAF / 64) as usize;
-/// How far behind its hint a run may lie, in blocks (64 MiB).
-const NEAR: u64 = 16 << 10;
+/// Requests of at least this many blocks (256 KiB) are large.
+const LARGE: u64 = 64;
+/// How far behind its hint a run may lie, in lengths of the request.
+const NEAR: u64 = 16;
 
 /// What a node of the tree knows of its blocks. All lengths in blocks.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -91,7 +96,7 @@ impl Allocator {
         self.tree[1].longest
     }
 
-    /// Takes a run of `blocks` blocks: close behind `near` if there is one, else the lowest.
+    /// Takes a run of `blocks` blocks: close behind `near` if there is one, else the lowest or highest.
     pub(super) fn allocate(&mut self, blocks: u32, near: Option<u64>) -> Option<Extent> {
         let want = u64::from(blocks);
         if want == 0 || self.longest() < want {
@@ -99,8 +104,8 @@ impl Allocator {
         }
         let close = near
             .filter(|near| *near < self.blocks)
-            .and_then(|near| self.find(want, near).filter(|start| *start - near <= NEAR));
-        let start = close.or_else(|| self.find(want, 0))?;
+            .and_then(|near| self.find(want, near).filter(|start| *start - near <= NEAR * want));
+        let start = close.or_else(|| if want < LARGE { self.find(want, 0) } else { self.find_last(want) })?;
         let extent = Extent { start, blocks };
         self.set(extent, true);
         Some(extent)
@@ -133,6 +138,11 @@ impl Allocator {
                 let bits = if used { self.words[word] } else { !self.words[word] };
                 bits & mask == mask
             })
+    }
+
+    /// The bits of blocks `64 * number ..`, set if used.
+    pub(super) fn word(&self, number: usize) -> u64 {
+        self.words.get(number).copied().unwrap_or(u64::MAX)
     }
 
     /// Counts the free runs by length. Reads the whole map.
@@ -237,7 +247,40 @@ impl Allocator {
             .or_else(|| self.descend(search, 2 * node + 1, start + half, half))
     }
 
-    /// Searches one leaf block by block of runs.
+    /// The highest start of a run of `want` free blocks.
+    fn find_last(&self, want: u64) -> Option<u64> {
+        let (mut node, mut start, mut length) = (1, 0, self.leaves as u64 * LEAF);
+        if self.longest() < want {
+            return None;
+        }
+        // Downwards while the run lies within one child; `longest` of the node is always enough.
+        while node < self.leaves {
+            let (left, right) = (self.tree[2 * node], self.tree[2 * node + 1]);
+            let half = length / 2;
+            if right.longest >= want {
+                (node, start) = (2 * node + 1, start + half);
+            } else if left.suffix + right.prefix >= want {
+                return Some(start + half + right.prefix - want);
+            } else {
+                node *= 2;
+            }
+            length = half;
+        }
+        let leaf = node - self.leaves;
+        let (mut at, mut run, mut found) = (start, 0, None);
+        for word in &self.words[leaf * WORDS..(leaf + 1) * WORDS] {
+            for_each_run(*word, |used, length| {
+                at += length;
+                run = if used { 0 } else { run + length };
+                if run >= want {
+                    found = Some(at - want);
+                }
+            });
+        }
+        found
+    }
+
+    /// Searches one leaf run by run.
     fn scan(&self, search: &mut Search, leaf: usize) -> Option<u64> {
         let mut at = leaf as u64 * LEAF;
         let mut found = None;

@@ -5,7 +5,7 @@ use super::superblock::read_superblocks;
 use super::table::{Table, TableId};
 use super::{Space, map, ntt};
 use crate::{Extent, PieceId, PieceKind};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// More problems of one sort than this are only counted.
 const LISTED: usize = 100;
@@ -33,7 +33,8 @@ impl Space {
             check.problems.add(error.to_string());
         }
         let mut unseen = referenced.clone();
-        check.entries(&mut unseen, reclaim, progress);
+        let reclaim: HashSet<PieceId> = reclaim.iter().copied().collect();
+        check.entries(&mut unseen, &reclaim, progress);
         for (id, count) in unseen {
             let message =
                 format!("piece {id} has {count} references and is not in the node translation table");
@@ -81,7 +82,7 @@ impl Check<'_> {
     fn entries(
         &mut self,
         unseen: &mut HashMap<PieceId, u64>,
-        reclaim: &[PieceId],
+        reclaim: &HashSet<PieceId>,
         progress: &mut dyn FnMut(u64),
     ) {
         let geometry = self.space.geometry;
@@ -109,7 +110,7 @@ impl Check<'_> {
         });
     }
 
-    fn entry(&mut self, id: PieceId, entry: &ntt::Entry, references: u64, reclaim: &[PieceId]) {
+    fn entry(&mut self, id: PieceId, entry: &ntt::Entry, references: u64, reclaim: &HashSet<PieceId>) {
         self.account(entry.location.extent, &|| format!("piece {id}"));
         if u64::from(entry.count) != references {
             self.problems.add(format!(
@@ -129,21 +130,31 @@ impl Check<'_> {
             Err(error) => return self.problems.add(error.to_string()),
         };
         let used = self.space.used.lock();
-        for block in self.space.geometry.data_start()..self.space.geometry.blocks {
-            let one = Extent { start: block, blocks: 1 };
-            let committed = words[(block / 64) as usize] >> (block % 64) & 1 == 1;
-            if committed != self.accounted.all(one, true) {
-                let what = if committed {
-                    "accounted for but occupied by nothing"
-                } else {
-                    "occupied but not accounted for"
-                };
-                self.problems.add(format!("block {block} is {what}"));
-            }
-            if committed && !used.all(one, true) {
-                self.problems.add(format!("block {block} is accounted for and could be allocated"));
-            }
+        let start = self.space.geometry.data_start();
+        for (number, committed) in words.into_iter().enumerate() {
+            let first = number as u64 * 64;
+            let data = if first + 64 <= start { 0 } else { u64::MAX << start.saturating_sub(first) };
+            let inside = self.accounted.word(number) & data & bits_below(self.space.geometry.blocks, first);
+            self.bits(first, committed & !inside, "accounted for but occupied by nothing");
+            self.bits(first, inside & !committed, "occupied but not accounted for");
+            self.bits(first, committed & !used.word(number), "accounted for and could be allocated");
         }
+    }
+
+    fn bits(&mut self, first: u64, mut bits: u64, what: &str) {
+        while bits != 0 {
+            self.problems.add(format!("block {} is {what}", first + u64::from(bits.trailing_zeros())));
+            bits &= bits - 1;
+        }
+    }
+}
+
+/// The bits of the word that begins with block `first` which stand for blocks of the device.
+fn bits_below(blocks: u64, first: u64) -> u64 {
+    match blocks.saturating_sub(first) {
+        0 => 0,
+        count if count < 64 => (1 << count) - 1,
+        _ => u64::MAX,
     }
 }
 

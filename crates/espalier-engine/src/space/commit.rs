@@ -59,7 +59,7 @@ impl Space {
         } else {
             ntt::set(&self.tables.ntt, id, Some(&entry))?;
         }
-        Ok(entry.count == 0).map(|zero| zero && is_node)
+        Ok(entry.count == 0 && is_node)
     }
 
     fn count_first(&self, id: PieceId, delta: i64) -> Result<()> {
@@ -139,12 +139,14 @@ impl Space {
         }
         // Placing the map's own pages dirties map pages; there are finitely many, and none is placed twice.
         while self.place_pages(&tables.map, &mut near)? {}
-        Ok(Roots {
+        let roots = Roots {
             ntt: tables.ntt.write()?,
             space_map: tables.map.write()?,
             volumes: tables.volumes.write()?,
             reclaim: tables.reclaim.write()?,
-        })
+        };
+        self.lives.write().tables_written();
+        Ok(roots)
     }
 
     /// Gives each dirty page a new block and accounts for that; true if there was any.
@@ -166,7 +168,7 @@ impl Space {
     /// The block of a table page is no longer accounted for; it is free after the next superblock.
     fn free_page(&self, block: u64) -> Result<()> {
         map::mark(&self.tables.map, Extent { start: block, blocks: 1 }, false)?;
-        self.lives.write().pending_pages.push(block);
+        self.lives.write().add_page(block);
         Ok(())
     }
 

@@ -33,15 +33,24 @@ struct Dead {
     needed: bool,
 }
 
+/// Blocks that the superblock on the device needs and a later one will not.
+#[derive(Default)]
+struct Obsolete {
+    /// Pieces, each with the number of its death (it may have come back and died again since).
+    pieces: Vec<(PieceId, u64)>,
+    /// Blocks of table pages.
+    pages: Vec<u64>,
+}
+
 /// Fresh pieces, dead pieces and pins.
 #[derive(Default)]
 pub(super) struct Lives {
     pub(super) fresh: HashMap<PieceId, Fresh>,
     dead: HashMap<PieceId, Dead>,
-    /// The dead that wait for the next superblock.
-    pending: Vec<PieceId>,
-    /// Blocks of table pages that wait for the next superblock.
-    pub(super) pending_pages: Vec<u64>,
+    /// What the tables in memory no longer account for.
+    pending: Obsolete,
+    /// What the tables as last written no longer account for: free with the next superblock.
+    sealed: Obsolete,
     /// The dead that no superblock needs, by death, until no pin holds them.
     pinned: BTreeSet<(u64, PieceId)>,
     /// How many pins were taken at each time.
@@ -93,7 +102,7 @@ impl Lives {
         self.deaths += 1;
         let died = self.deaths;
         if needed {
-            self.pending.push(id);
+            self.pending.pieces.push((id, died));
         } else {
             self.pinned.insert((died, id));
         }
@@ -101,18 +110,31 @@ impl Lives {
         self.dead.insert(id, Dead { location, died, needed });
     }
 
-    /// A new superblock is durable: what died before it was made waits for pins only. Returns the
-    /// blocks of table pages that it set free.
+    /// The block of a table page is no longer accounted for.
+    pub(super) fn add_page(&mut self, block: u64) {
+        self.pending.pages.push(block);
+    }
+
+    /// The tables are written: what died so far is not needed by a superblock with their roots. What
+    /// dies from now on waits for the one after it.
+    pub(super) fn tables_written(&mut self) {
+        self.sealed.pieces.append(&mut self.pending.pieces);
+        self.sealed.pages.append(&mut self.pending.pages);
+    }
+
+    /// A superblock with the roots of the tables last written is durable: what waited for it waits for
+    /// pins only. Returns the blocks of table pages that it set free.
     pub(super) fn superblock_written(&mut self) -> Vec<u64> {
-        for id in std::mem::take(&mut self.pending) {
+        let Obsolete { pieces, pages } = std::mem::take(&mut self.sealed);
+        for (id, died) in pieces {
             if let Some(dead) = self.dead.get_mut(&id)
-                && dead.needed
+                && dead.died == died
             {
                 dead.needed = false;
-                self.pinned.insert((dead.died, id));
+                self.pinned.insert((died, id));
             }
         }
-        std::mem::take(&mut self.pending_pages)
+        pages
     }
 
     /// Removes and returns the dead that nothing needs any more, of those whose wait for pins is over.
@@ -177,7 +199,7 @@ impl Lives {
 
     /// Blocks of dead pieces and of table pages that wait for a superblock.
     pub(super) fn limbo_blocks(&self) -> u64 {
-        self.dead_blocks + self.pending_pages.len() as u64
+        self.dead_blocks + (self.pending.pages.len() + self.sealed.pages.len()) as u64
     }
 }
 

@@ -158,6 +158,9 @@ impl Space {
         options: &SpaceOptions,
     ) -> Result<Arc<Self>> {
         superblock::erase_superblocks(&device)?;
+        if options.discard {
+            discard_data(&device, first.geometry);
+        }
         let bare = Superblock { roots: Roots::default(), generation: 0, ..first };
         let space = Self::assemble(device, bare.clone(), options, Vec::new(), bare.next_piece.0);
         let roots = space.write_tables(volumes, &[])?;
@@ -299,6 +302,9 @@ impl Space {
             let message = format!("it lies at {} here and at {} there", location.extent, other.extent);
             Err(Error::damaged(message)).context(doing)
         };
+        if id.0 == 0 || id.0 >= superblock::MAX_COUNTER {
+            return Err(Error::damaged("no piece has such an id")).context(doing);
+        }
         self.next_piece.fetch_max(id.0.saturating_add(1), Ordering::AcqRel);
         if let Some(entry) = ntt::get(&self.tables.ntt, &self.geometry, id)? {
             return if entry.location == location { Ok(self.handle(id)) } else { clash(&entry.location) };
@@ -365,6 +371,16 @@ impl Space {
         let released = self.lives.write().take_released(&self.handles);
         let extents: Vec<Extent> = released.iter().map(|location| location.extent).collect();
         self.put_back(&extents);
+    }
+}
+
+/// Tells the device that a new store's data region holds nothing.
+fn discard_data(device: &GuardedDevice, geometry: Geometry) {
+    let mut start = geometry.data_start();
+    while start < geometry.blocks {
+        let blocks = (geometry.blocks - start).min(1 << 18) as u32;
+        device.discard(Extent { start, blocks });
+        start += u64::from(blocks);
     }
 }
 

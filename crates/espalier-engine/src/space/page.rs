@@ -63,6 +63,7 @@ impl Pointer {
 }
 
 /// The bytes of a page, aligned for direct I/O.
+#[derive(Debug)]
 pub(super) struct Page(AlignedBuf);
 
 impl Page {

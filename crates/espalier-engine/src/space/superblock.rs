@@ -31,6 +31,9 @@ pub const MAX_LABEL: usize = 64;
 /// The highest tree of table pages: eight levels of 256 pointers number 2^64 pages.
 pub(super) const MAX_HEIGHT: u8 = 8;
 
+/// No counter gets near this: whatever is added to one cannot overflow.
+pub(super) const MAX_COUNTER: u64 = 1 << 62;
+
 /// Incompatible features this program knows.
 const KNOWN_INCOMPATIBLE: u64 = 0;
 /// Bytes of a superblock: one sector.
@@ -230,7 +233,12 @@ impl Superblock {
         if log_start != LOG_START || log_blocks == 0 || geometry.data_start() >= blocks {
             return bad("the geometry makes no sense");
         }
-        if generation == 0 || generation % 2 != slot as u64 || next_piece.0 == 0 || flags[0] > 1 {
+        let counters = [generation, next_piece.0, next_msn.0];
+        if counters.iter().any(|n| *n == 0 || *n > MAX_COUNTER)
+            || checkpoint_lsn.0 > MAX_COUNTER
+            || generation % 2 != slot as u64
+            || flags[0] > 1
+        {
             return bad("a counter makes no sense");
         }
         for root in [roots.ntt, roots.space_map, roots.volumes, roots.reclaim] {
@@ -342,10 +350,8 @@ pub(crate) fn read_superblocks(device: &GuardedDevice) -> Result<Found> {
         (Slot::Newer(error), _) | (_, Slot::Newer(error)) => return Err(error),
         (Slot::Valid(a), Slot::Valid(b)) => newer_of(device, *a, *b)?,
         (Slot::Valid(newest), Slot::Empty) | (Slot::Empty, Slot::Valid(newest)) => {
-            // Only the first superblock has no predecessor.
-            let other_damaged = (newest.generation > 1)
-                .then(|| Error::damaged(format!("superblock {} is gone", slot_name(1 - newest.slot()))));
-            Found { newest: *newest, other_damaged }
+            let gone = Error::damaged(format!("superblock {} is gone", slot_name(1 - newest.slot())));
+            Found { newest: *newest, other_damaged: Some(gone) }
         }
         (Slot::Valid(newest), Slot::Damaged(error)) | (Slot::Damaged(error), Slot::Valid(newest)) => {
             Found { newest: *newest, other_damaged: Some(error) }

@@ -237,6 +237,12 @@ impl Table {
     /// As for [`Self::read`]; nothing is changed then.
     pub(super) fn update<T>(&self, number: u64, change: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
         let target = PageKey { level: 0, number };
+        {
+            let mut state = self.state.write();
+            if let Some(slot) = state.pages.get_mut(&target).filter(|slot| slot.dirty) {
+                return Ok(change(Arc::make_mut(&mut slot.page).bytes_mut()));
+            }
+        }
         self.grow(target);
         let height = self.state.read().height;
         // From the top, so that each page is held (dirty) before the one below is looked for.
@@ -377,20 +383,23 @@ impl Table {
     /// Visits every page in order: its level, its block (0 if it was never written), and the page.
     /// Unreadable pages are visited as errors and what is below them is skipped.
     pub(super) fn walk(&self, visit: &mut dyn FnMut(PageKey, u64, Result<Arc<Page>>)) {
-        let height = self.state.read().height;
-        self.walk_below(PageKey { level: height, number: 0 }, visit);
+        let (height, block) = {
+            let state = self.state.read();
+            (state.height, state.root.block)
+        };
+        self.walk_below(PageKey { level: height, number: 0 }, block, visit);
     }
 
-    fn walk_below(&self, key: PageKey, visit: &mut dyn FnMut(PageKey, u64, Result<Arc<Page>>)) {
-        let found = self.find(key);
-        let block = self.state.read().pointer(key).map_or(0, |pointer| pointer.block);
-        match found {
+    fn walk_below(&self, key: PageKey, block: u64, visit: &mut dyn FnMut(PageKey, u64, Result<Arc<Page>>)) {
+        match self.find(key) {
             Ok(None) => {}
             Err(error) => visit(key, block, Err(error)),
             Ok(Some(page)) => {
-                visit(key, block, Ok(page));
+                visit(key, block, Ok(page.clone()));
                 if key.level > 0 {
-                    (0..FANOUT).for_each(|slot| self.walk_below(key.child(slot), visit));
+                    for slot in 0..FANOUT {
+                        self.walk_below(key.child(slot), page.pointer(slot).block, visit);
+                    }
                 }
             }
         }

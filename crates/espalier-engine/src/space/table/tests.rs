@@ -1,1 +1,243 @@
+//! Tables against an ordered map, with reopening, damage, and readers beside the writer.
 
+use super::super::blob;
+use super::*;
+use espalier_storage::{MemoryDevice, Random};
+use std::collections::{BTreeMap, HashMap};
+
+const DEVICE: u64 = 32 << 20;
+
+/// A table with a naive allocator: blocks freed by a write are free after the next.
+struct Bench {
+    device: Arc<GuardedDevice>,
+    geometry: Geometry,
+    table: Table,
+    next: u64,
+    free: Vec<u64>,
+    freed: Vec<u64>,
+    live: usize,
+}
+
+impl Bench {
+    fn new(budget: usize) -> Self {
+        let device = GuardedDevice::new(Arc::new(MemoryDevice::new(DEVICE)), false);
+        let geometry = Geometry::new(DEVICE, None).unwrap();
+        let table = Table::new(TableId::Ntt, TableRoot::default(), device.clone(), geometry, budget);
+        let next = geometry.data_start();
+        Self { device, geometry, table, next, free: Vec::new(), freed: Vec::new(), live: 0 }
+    }
+
+    fn write(&mut self) -> TableRoot {
+        self.free.append(&mut self.freed);
+        self.freed = self.table.prune();
+        for key in self.table.unassigned() {
+            let block = self.free.pop().unwrap_or_else(|| {
+                self.next += 1;
+                self.next - 1
+            });
+            self.live += 1;
+            self.freed.extend(self.table.assign(key, block));
+        }
+        self.live -= self.freed.len();
+        self.table.write().unwrap()
+    }
+
+    fn reopen(&mut self, root: TableRoot, budget: usize) {
+        self.table = Table::new(TableId::Ntt, root, self.device.clone(), self.geometry, budget);
+    }
+
+    /// Blocks of all pages, by walking.
+    fn blocks(&self) -> Vec<(PageKey, u64)> {
+        let mut blocks = Vec::new();
+        self.table.walk(&mut |key, block, page| {
+            page.unwrap();
+            blocks.push((key, block));
+        });
+        blocks
+    }
+}
+
+fn number(random: &mut Random) -> u64 {
+    match random.below(6) {
+        0 | 1 => random.below(3),
+        2 => random.below(300),
+        3 => random.below(70_000),
+        4 => (1 << 40) + random.below(4),
+        _ => u64::MAX - random.below(2),
+    }
+}
+
+#[test]
+fn agrees_with_an_ordered_map() {
+    for seed in 0..30 {
+        let mut random = Random::new(seed);
+        let mut bench = Bench::new(0);
+        let mut model: BTreeMap<u64, [u64; 2]> = BTreeMap::new();
+        for _ in 0..400 {
+            match random.below(10) {
+                0 => {
+                    let root = bench.write();
+                    if random.one_in(2) {
+                        bench.reopen(root, 0);
+                    }
+                    assert_eq!(bench.blocks().len(), bench.live, "seed {seed}: pages leaked or lost");
+                }
+                1..4 => {
+                    let key = number(&mut random);
+                    bench.table.update(key, |page| page.fill(0)).unwrap();
+                    model.remove(&key);
+                }
+                4..7 => {
+                    let key = number(&mut random);
+                    let value = [random.next_u64() | 1, key];
+                    let write = |page: &mut [u8]| {
+                        page[..8].copy_from_slice(&value[0].to_le_bytes());
+                        page[4088..].copy_from_slice(&value[1].to_le_bytes());
+                    };
+                    bench.table.update(key, write).unwrap();
+                    model.insert(key, value);
+                }
+                _ => {
+                    let key = number(&mut random);
+                    let page = bench.table.read(key).unwrap();
+                    let words =
+                        |page: &Page| [0, 4088].map(|at| super::super::page::read_u64(page.bytes(), at));
+                    let found = page.map(|page| words(&page)).filter(|words| *words != [0, 0]);
+                    assert_eq!(found, model.get(&key).copied(), "seed {seed}: page {key}");
+                }
+            }
+        }
+        let root = bench.write();
+        bench.reopen(root, 0);
+        let leaves: Vec<u64> =
+            bench.blocks().into_iter().filter(|(key, _)| key.level == 0).map(|(key, _)| key.number).collect();
+        assert_eq!(leaves, model.keys().copied().collect::<Vec<_>>(), "seed {seed}");
+        assert!(bench.table.cached_bytes() <= 2 * usize::from(MAX_HEIGHT) * BLOCK, "the cache is bounded");
+    }
+}
+
+#[test]
+fn an_emptied_table_has_no_pages() {
+    let mut bench = Bench::new(1 << 20);
+    for number in [0, 5, 1000, 1 << 50] {
+        bench.table.update(number, |page| page[0] = 1).unwrap();
+    }
+    bench.write();
+    for number in [0, 5, 1000, 1 << 50] {
+        bench.table.update(number, |page| page[0] = 0).unwrap();
+    }
+    assert_eq!(bench.write().block, 0);
+    assert_eq!(bench.live, 0);
+}
+
+#[test]
+fn damage_is_an_error() {
+    let mut bench = Bench::new(1 << 20);
+    for number in 0..600 {
+        bench.table.update(number, |page| page[..8].copy_from_slice(&(number + 1).to_le_bytes())).unwrap();
+    }
+    let root = bench.write();
+    let blocks: HashMap<PageKey, u64> = bench.blocks().into_iter().collect();
+    let mut random = Random::new(1);
+    for (key, block) in &blocks {
+        let mut page = Page::zeroed();
+        bench.device.read_at(block * BLOCK as u64, page.bytes_mut()).unwrap();
+        let good = page.clone();
+        let what = random.below(3);
+        match what {
+            0 => page.bytes_mut()[random.index(BLOCK)] ^= 1 << random.below(8),
+            1 => random.fill(page.bytes_mut()),
+            _ => {
+                // A page of the same table in the wrong place.
+                let other = blocks.iter().find(|(k, _)| *k != key).map(|(_, b)| *b).unwrap();
+                bench.device.read_at(other * BLOCK as u64, page.bytes_mut()).unwrap();
+            }
+        }
+        bench.device.write_at(block * BLOCK as u64, &[page.bytes()]).unwrap();
+        bench.reopen(root, 1 << 20);
+        let leaf = key.number << (8 * u32::from(key.level));
+        let error =
+            bench.table.read(leaf).err().unwrap_or_else(|| panic!("damage {what} of {key:?} was not seen"));
+        assert_eq!(error.kind(), crate::ErrorKind::Damaged);
+        bench.device.write_at(block * BLOCK as u64, &[good.bytes()]).unwrap();
+    }
+}
+
+#[test]
+fn pointers_outside_the_device_are_errors() {
+    let bench = Bench::new(1 << 20);
+    for block in [1, u64::MAX, u64::MAX / 2, DEVICE / BLOCK as u64] {
+        for height in 0..=MAX_HEIGHT {
+            let root = TableRoot { block, checksum: 5, height };
+            let table = Table::new(TableId::Ntt, root, bench.device.clone(), bench.geometry, 0);
+            assert_eq!(table.read(0).unwrap_err().kind(), crate::ErrorKind::Damaged);
+            assert!(table.update(0, |_| ()).is_err());
+        }
+    }
+}
+
+#[test]
+fn a_table_of_bytes_keeps_any_length() {
+    let mut random = Random::new(3);
+    let mut bench = Bench::new(1 << 20);
+    for len in [0, 1, 4080, 4081, 100_000, 9000, 70_000, 0] {
+        let mut bytes = vec![0; len];
+        random.fill(&mut bytes[len / 2..]);
+        blob::store(&bench.table, &bytes).unwrap();
+        let root = bench.write();
+        assert_eq!(bench.blocks().len(), bench.live);
+        bench.reopen(root, 1 << 20);
+        assert_eq!(blob::load(&bench.table).unwrap(), bytes);
+        blob::store(&bench.table, &bytes).unwrap();
+        assert_eq!(bench.table.dirty_bytes(), 0, "the same again changes nothing");
+    }
+    assert!(blob::store(&bench.table, &vec![0; blob::MAX + 1]).is_err());
+}
+
+/// Readers with a tiny cache must see each page's old or new content while a writer moves pages about and
+/// their old blocks are written over at once.
+#[test]
+fn readers_beside_the_writer() {
+    let mut bench = Bench::new(0);
+    for number in 0..1000 {
+        bench.table.update(number, |page| page.fill(1)).unwrap();
+    }
+    bench.write();
+    let done = AtomicBool::new(false);
+    let table = &bench.table;
+    let device = &bench.device;
+    std::thread::scope(|scope| {
+        for reader in 0..2 {
+            let done = &done;
+            scope.spawn(move || {
+                let mut random = Random::new(reader);
+                while !done.load(Ordering::Relaxed) {
+                    let page = table.read(random.below(1000)).unwrap().expect("every page is there");
+                    assert!(page.bytes().iter().all(|byte| *byte == page.bytes()[0]));
+                }
+            });
+        }
+        let mut random = Random::new(9);
+        let mut next = bench.next;
+        let mut free: Vec<u64> = Vec::new();
+        for round in 0..60 {
+            for _ in 0..20 {
+                table.update(random.below(1000), |page| page.fill(round + 1)).unwrap();
+            }
+            let mut freed = table.prune();
+            for key in table.unassigned() {
+                let block = free.pop().unwrap_or_else(|| {
+                    next += 1;
+                    next - 1
+                });
+                freed.extend(table.assign(key, block));
+            }
+            table.write().unwrap();
+            for block in &freed {
+                device.write_at(block * BLOCK as u64, &[Page::zeroed().bytes()]).unwrap();
+            }
+            free.append(&mut freed);
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}
