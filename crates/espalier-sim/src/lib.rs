@@ -10,10 +10,11 @@
 //!
 //! Steps are data, so that a failing list can be [minimized](minimize::minimize) and shown.
 
-//pub mod crash;
+pub mod crash;
 pub mod differential;
 mod failure;
-//pub mod fault;
+pub mod fault;
+mod history;
 pub mod minimize;
 mod model;
 mod setup;

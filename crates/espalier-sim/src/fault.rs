@@ -1,0 +1,184 @@
+//! Devices that fail, lie, rot and fill up. The oracle: every answer is right or an error, nothing
+//! acknowledged is lost unless the device lied about it, and a store that could not write says so
+//! and stays readable.
+
+mod damage;
+mod full;
+
+pub use damage::{run_liar, run_rot};
+pub use full::run_full;
+
+use crate::failure::ensure;
+use crate::history::{Event, History};
+use crate::setup::{compare, contents, verify};
+use crate::{Bench, Failure, Outcome, Setup, Step, differential};
+use espalier_engine::{Error, ErrorKind};
+use espalier_storage::{Fault, Operation, Random};
+use std::sync::Arc;
+
+/// What was tried.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Tally {
+    /// Runs.
+    pub runs: u64,
+    /// Faults that struck.
+    pub faults: u64,
+    /// Answers that were errors.
+    pub errors: u64,
+}
+
+impl Tally {
+    /// Adds another tally.
+    pub fn add(&mut self, other: Self) {
+        self.runs += other.runs;
+        self.faults += other.faults;
+        self.errors += other.errors;
+    }
+}
+
+/// Requests that fail, one or many, of one kind.
+fn failing(random: &mut Random, device: u64) -> Fault {
+    let operation = *random.choose(&[Operation::Read, Operation::Write, Operation::Write, Operation::Sync]);
+    let nth = random.below(if operation == Operation::Sync { 4 } else { 30 });
+    match random.below(8) {
+        0..4 => Fault::Fail { operation, nth },
+        4 => Fault::FailFrom { operation, nth },
+        5 => Fault::FailRandomly { operation, one_in: random.between(2..=40) },
+        6 => {
+            let start = random.below(device / 4096) * 4096;
+            Fault::Unreadable(start..start + (4096 << random.below(10)))
+        }
+        _ => Fault::Full { after: random.below(400_000) },
+    }
+}
+
+/// Carries out steps on a device on which requests begin to fail at some point, and then recovers
+/// from a power cut.
+///
+/// # Errors
+/// If an answer is wrong or something acknowledged is lost.
+pub fn run_failing(setup: &Setup, steps: &[Step]) -> Outcome<Tally> {
+    let mut random = Random::new(setup.seed ^ 0xfa17);
+    let bench = Bench::new(setup.clone())?;
+    bench.store.sync_all()?;
+    let history = History::new(bench.model.clone(), bench.device.counts().changes());
+    let mut run = Run { bench, history, tally: Tally { runs: 1, ..Tally::default() }, refused: false };
+    let when = random.index(steps.len());
+    let fault = failing(&mut random, setup.device);
+    for (i, step) in steps.iter().enumerate() {
+        if i == when {
+            run.bench.device.inject(fault.clone());
+        }
+        run.take(step).map_err(|e| {
+            e.during(format_args!(
+                "{fault:?} from step {when}, now step {i} of {}, {}",
+                steps.len(),
+                differential::name(step)
+            ))
+        })?;
+    }
+    run.finish().map_err(|e| e.during(format_args!("{fault:?} from step {when}, after the end")))
+}
+
+struct Run {
+    bench: Bench,
+    history: History,
+    tally: Tally,
+    /// True once making something durable has failed: changes must be refused from then on.
+    refused: bool,
+}
+
+impl Run {
+    fn take(&mut self, step: &Step) -> Outcome {
+        let began = self.bench.device.counts().changes();
+        match step {
+            Step::Commit(changes) => match self.bench.commit(changes) {
+                Ok(()) => {
+                    ensure!(!self.refused, "a change is accepted after a failed sync or checkpoint");
+                    self.history.push(Event::Batch(changes.clone()), began, &self.bench.model);
+                }
+                Err(error) => self.excuse(&error)?,
+            },
+            Step::Sync => self.make_durable(|bench| bench.store.sync_all())?,
+            Step::Checkpoint | Step::Reopen => self.make_durable(|bench| bench.store.checkpoint())?,
+            Step::Read(slot, key, ..) => self.read(*slot, key)?,
+            Step::Walk(slot, range, _) => self.walk(*slot, range)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn make_durable(&mut self, act: impl FnOnce(&Bench) -> espalier_engine::Result<()>) -> Outcome {
+        match act(&self.bench) {
+            Ok(()) => {
+                ensure!(!self.refused, "a sync succeeds after one that failed");
+                self.history.acknowledge(self.bench.device.counts().changes());
+            }
+            Err(error) => {
+                self.excuse(&error)?;
+                // A failed read in the way leaves the store as it was.
+                self.refused |= self.bench.store.commit(espalier_engine::Batch::new()).is_err();
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, slot: usize, key: &[u8]) -> Outcome {
+        let slots = self.bench.slots();
+        match self.bench.store.get(slots[slot % slots.len()], key) {
+            Ok(found) => ensure!(found.as_ref() == self.bench.model.get(slot, key), "a wrong answer"),
+            Err(error) => self.excuse(&error)?,
+        }
+        Ok(())
+    }
+
+    fn walk(&mut self, slot: usize, range: &espalier_engine::KeyRange) -> Outcome {
+        let slots = self.bench.slots();
+        let mut cursor = match self.bench.store.cursor(slots[slot % slots.len()], range.clone()) {
+            Ok(cursor) => cursor,
+            Err(error) => return self.excuse(&error),
+        };
+        for expected in self.bench.model.entries(slot, range).map(Some).chain([None]) {
+            let found = cursor.next().and_then(|entry| match entry {
+                Some(entry) => Ok(Some((cursor.read(&entry.value)?, entry.key))),
+                None => Ok(None),
+            });
+            match found {
+                Ok(found) => {
+                    let same = found.as_ref().map(|(v, k)| (&k[..], v)) == expected.map(|(k, v)| (&k[..], v));
+                    ensure!(same, "a wrong entry: {expected:?} expected");
+                }
+                Err(error) => {
+                    self.tally.errors += 1;
+                    return excusable(&error, self.bench.device.fault_counts().total());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// An error is all right if a fault has struck.
+    fn excuse(&mut self, error: &Error) -> Outcome {
+        self.tally.errors += 1;
+        excusable(error, self.bench.device.fault_counts().total())
+    }
+
+    fn finish(mut self) -> Outcome<Tally> {
+        self.tally.faults += self.bench.device.fault_counts().total();
+        self.bench.device.clear_faults();
+        // Whatever failed, what was accepted can be read, now that the device can read again.
+        compare(&self.bench.store, &self.bench.model).map_err(|e| e.during("still open"))?;
+        let crashed = Arc::new(self.bench.device.crash());
+        let possible = self.history.possible(self.bench.device.counts().changes() + 1);
+        let store = self.bench.setup.open(crashed).map_err(|e| Failure::from(e).during("recovery"))?;
+        self.history.locate(&contents(&store)?, possible).map_err(|e| e.during("after a power cut"))?;
+        verify(&store)?;
+        Ok(self.tally)
+    }
+}
+
+fn excusable(error: &Error, faults: u64) -> Outcome {
+    let kind = matches!(error.kind(), ErrorKind::Io | ErrorKind::ReadOnly | ErrorKind::NoSpace);
+    ensure!(kind && faults > 0, "{:?} error after {faults} faults: {error}", error.kind());
+    Ok(())
+}
