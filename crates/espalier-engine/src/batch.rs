@@ -1,6 +1,7 @@
 //! Batches: operations that take effect together.
 
-use crate::key::{Key, KeyRange};
+use crate::key::KeyRange;
+use crate::log::LoggedOp;
 use crate::op::{Op, RangeOp, Update};
 use crate::types::IndexId;
 use crate::value::Value;
@@ -9,15 +10,8 @@ use bytes::Bytes;
 /// Operations on any number of indexes that become visible and durable together, in order.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
-    pub(crate) ops: Vec<BatchOp>,
+    pub(crate) ops: Vec<LoggedOp>,
     pub(crate) bytes: usize,
-}
-
-/// One operation of a batch.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum BatchOp {
-    Point { index: IndexId, key: Key, op: Op },
-    Range { index: IndexId, range: KeyRange, op: RangeOp },
 }
 
 impl Batch {
@@ -79,7 +73,7 @@ impl Batch {
 
     fn point(&mut self, index: IndexId, key: &[u8], op: Op) {
         self.bytes += key.len() + op_bytes(&op) + 16;
-        self.ops.push(BatchOp::Point { index, key: key.into(), op });
+        self.ops.push(LoggedOp::Point { index, key: key.into(), op });
     }
 
     /// An empty range, which may be an inverted one, concerns no key and is left out.
@@ -91,7 +85,7 @@ impl Batch {
             + range.end.as_ref().map_or(0, |e| e.len())
             + crate::ranges::range_op_bytes(&op)
             + 16;
-        self.ops.push(BatchOp::Range { index, range, op });
+        self.ops.push(LoggedOp::Range { index, range, op });
     }
 }
 

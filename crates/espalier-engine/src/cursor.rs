@@ -8,6 +8,7 @@ use crate::Result;
 use crate::key::{Key, KeyRange, end_le};
 use crate::resolve::{Found, load};
 use crate::snapshot::SnapshotIndex;
+use crate::tree::Toward;
 use crate::tree::source::{Merged, before_end_of};
 use crate::value::Value;
 use bytes::Bytes;
@@ -151,7 +152,7 @@ impl Cursor {
             Gap::After(key) => [&**key, &[0]].concat().into(),
             Gap::End => unreachable!("nothing lies behind the end"),
         };
-        let (interval, sources) = self.index.sources_at(&start)?;
+        let (interval, sources) = self.index.sources(Toward::Key(&start))?;
         let mut merged = Merged::new(sources);
         merged.seek(&start)?;
         Ok(Walk { interval, merged, ascending: true })
@@ -170,7 +171,7 @@ impl Cursor {
         if end.as_ref().is_some_and(|end| *end <= self.range.start) {
             return Ok(None);
         }
-        let (interval, sources) = self.index.sources_before(end.as_deref())?;
+        let (interval, sources) = self.index.sources(Toward::Before(end.as_deref()))?;
         let mut merged = Merged::new(sources);
         let stop = if end_le(interval.end.as_deref(), end.as_deref()) { interval.end.clone() } else { end };
         merged.seek_before(stop.as_deref())?;

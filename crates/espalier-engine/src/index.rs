@@ -1,7 +1,8 @@
 //! One index: its memtables and its tree, as one version that readers take whole.
 
-use crate::key::{Key, KeyRange};
 use crate::memtable::Memtable;
+use crate::space::Pin;
+use crate::tree::Root;
 use crate::types::{IndexId, Lsn};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
@@ -20,6 +21,9 @@ pub(crate) struct Version {
     pub(crate) active: Arc<Memtable>,
     /// Oldest first.
     pub(crate) sealed: Vec<Sealed>,
+    pub(crate) root: Root,
+    /// Keeps the blocks of what the root leads to, for as long as anybody holds the version.
+    pub(crate) pin: Arc<Pin>,
 }
 
 /// A memtable that no longer changes, and the last batch in it.
@@ -30,8 +34,8 @@ pub(crate) struct Sealed {
 }
 
 impl Index {
-    pub(crate) fn new(id: IndexId) -> Self {
-        let version = Version { active: Arc::default(), sealed: Vec::new() };
+    pub(crate) fn new(id: IndexId, root: Root, pin: Arc<Pin>) -> Self {
+        let version = Version { active: Arc::default(), sealed: Vec::new(), root, pin };
         Self { id, version: RwLock::new(Arc::new(version)), structure: Mutex::default() }
     }
 
@@ -40,12 +44,20 @@ impl Index {
         self.version.read().clone()
     }
 
+    /// The memtable that takes messages. Under the commit lock.
+    pub(crate) fn active(&self) -> Arc<Memtable> {
+        self.version.read().active.clone()
+    }
+
     /// Replaces the version by what `change` makes of it.
     pub(crate) fn publish(&self, change: impl FnOnce(&mut Version)) {
         let mut current = self.version.write();
         let mut next = (**current).clone();
         change(&mut next);
-        *current = Arc::new(next);
+        let old = std::mem::replace(&mut *current, Arc::new(next));
+        drop(current);
+        // The last reader of the old version may be this one; freeing takes a while.
+        drop(old);
     }
 
     /// Seals the active memtable if it holds anything. Under the commit lock.
@@ -65,9 +77,9 @@ impl Version {
     pub(crate) fn memtables(&self) -> impl Iterator<Item = &Arc<Memtable>> {
         std::iter::once(&self.active).chain(self.sealed.iter().rev().map(|s| &s.table))
     }
-}
 
-/// The interval of keys that one walk covers, and where it lies.
-pub(crate) fn everything() -> KeyRange {
-    KeyRange { start: Key::default(), end: None }
+    /// Bytes in memtables.
+    pub(crate) fn memtable_bytes(&self) -> usize {
+        self.memtables().map(|t| t.bytes()).sum()
+    }
 }

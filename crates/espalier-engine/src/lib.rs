@@ -1,12 +1,12 @@
 //! A write-optimized, copy-on-write B-epsilon-DAG.
 
 mod batch;
+mod checkpoint;
 mod cursor;
 mod device;
 mod error;
 mod index;
 pub mod key;
-#[allow(dead_code, reason = "used by the store, which is being built")]
 mod log;
 mod memtable;
 mod op;
@@ -14,6 +14,7 @@ mod options;
 mod piece;
 mod pieces;
 mod ranges;
+mod recovery;
 mod resolve;
 mod snapshot;
 mod space;
@@ -22,16 +23,19 @@ mod tree;
 mod types;
 mod value;
 pub mod view;
+mod worker;
 
 pub use batch::Batch;
 pub use cursor::{Cursor, Entry};
 pub use device::DeviceStats;
 pub use error::{Error, ErrorKind, Result};
 pub use key::{Key, KeyRange};
+pub use log::LogCounters;
 pub use op::{MergeFunction, MergeFunctions, Op, RangeOp, Update};
 pub use options::{Compression, FormatOptions, OpenOptions, Tuning};
 pub use snapshot::Snapshot;
 pub use space::{MAX_LABEL, MAX_PARAMETERS, MAX_VOLUME_NAME, RunHistogram, SpaceStats};
-pub use store::{Store, VolumeInfo};
+pub use store::{MAX_KEY, Statistics, Store, VolumeInfo};
+pub use tree::{Problem, Progress, VerifyReport};
 pub use types::{Extent, IndexId, Lsn, Msn, PieceId, PieceKind};
 pub use value::{LARGE_VALUE, MAX_VALUE, VALUE_PAGE, Value};

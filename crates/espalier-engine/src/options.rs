@@ -14,6 +14,22 @@ pub enum Compression {
     Zstd,
 }
 
+impl Compression {
+    /// Its number in the format.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::None => 0,
+            Self::Lz4 => 1,
+            Self::Zstd => 2,
+        }
+    }
+
+    /// What the number stands for.
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
+        [Self::None, Self::Lz4, Self::Zstd].into_iter().find(|c| c.code() == code)
+    }
+}
+
 /// Fixed when a store is made.
 #[derive(Debug, Clone, Default)]
 pub struct FormatOptions {
@@ -36,11 +52,19 @@ pub struct OpenOptions {
     pub merge: MergeFunctions,
     /// Sizes of the structures in memory and on the device.
     pub tuning: Tuning,
+    /// Tell the device about space that is no longer used.
+    pub discard: bool,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        Self { memory: 512 << 20, read_only: false, merge: MergeFunctions::new(), tuning: Tuning::default() }
+        Self {
+            memory: 512 << 20,
+            read_only: false,
+            merge: MergeFunctions::new(),
+            tuning: Tuning::default(),
+            discard: false,
+        }
     }
 }
 

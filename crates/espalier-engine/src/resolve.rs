@@ -16,6 +16,12 @@ pub(crate) trait ValueReader {
     fn read_value(&self, at: &ValueRef, offset: usize, out: &mut [u8]) -> Result<()>;
 }
 
+impl ValueReader for crate::pieces::Pieces {
+    fn read_value(&self, at: &ValueRef, offset: usize, out: &mut [u8]) -> Result<()> {
+        self.read_value(at, offset, out)
+    }
+}
+
 /// The messages found for one key so far, newest first.
 #[derive(Debug, Default)]
 pub(crate) struct Found {

@@ -7,6 +7,7 @@ use crate::op::MergeFunctions;
 use crate::resolve::{Found, ValueReader, load};
 use crate::store::Shared;
 use crate::tree::source::{MemtableSource, Source};
+use crate::tree::{Descent, Toward, find};
 use crate::types::{IndexId, Msn};
 use crate::{Error, ErrorKind, Result};
 use bytes::Bytes;
@@ -120,17 +121,19 @@ impl SnapshotIndex {
                 return Ok(found);
             }
         }
+        if let Some(root) = &self.version.root.slot {
+            find(&self.shared.trees, root, self.version.root.height, key, &mut found)?;
+        }
         Ok(found)
     }
 
-    /// Sources, newest first, for the interval around `key` that one leaf covers.
-    pub(crate) fn sources_at(&self, _key: &[u8]) -> Result<(KeyRange, Vec<Box<dyn Source>>)> {
-        Ok((KeyRange::all(), self.memtable_sources()))
-    }
-
-    /// The same for the interval that holds the keys just before `end`.
-    pub(crate) fn sources_before(&self, _end: Option<&[u8]>) -> Result<(KeyRange, Vec<Box<dyn Source>>)> {
-        Ok((KeyRange::all(), self.memtable_sources()))
+    /// Sources, newest first, for the interval in which `toward` lies and that one leaf covers.
+    pub(crate) fn sources(&self, toward: Toward<'_>) -> Result<(KeyRange, Vec<Box<dyn Source>>)> {
+        let mut sources = self.memtable_sources();
+        let Some(root) = &self.version.root.slot else { return Ok((KeyRange::all(), sources)) };
+        let descent = Descent::new(&self.shared.trees, root, self.version.root.height, toward)?;
+        sources.extend(descent.sources);
+        Ok((descent.interval, sources))
     }
 
     fn memtable_sources(&self) -> Vec<Box<dyn Source>> {

@@ -1,23 +1,34 @@
 //! The public face of the engine: open, commit, look, sync.
 //!
-//! Protocol of a commit: wait for room, then under the commit lock take numbers, hand the batch to
-//! the log, apply it to the memtables. So LSN order, MSN order and the order of the log are one.
+//! Protocol of a commit: wait for room, then under the commit lock take numbers, apply the batch to
+//! the memtables and hand it to the log. So LSN order, MSN order and the order of the log are one.
 
-use crate::batch::{Batch, BatchOp};
+use crate::batch::Batch;
+use crate::checkpoint::Checkpointer;
 use crate::cursor::Cursor;
+use crate::device::{DeviceStats, GuardedDevice};
 use crate::index::{Index, Version};
 use crate::key::KeyRange;
+use crate::log::{Log, LogCounters, LoggedBatch, LoggedOp, Progress as LogProgress};
+use crate::op::{Op, RangeOp};
 use crate::options::{FormatOptions, OpenOptions};
 use crate::resolve::ValueReader;
 use crate::snapshot::{Snapshot, SnapshotIndex, no_such_index};
-use crate::types::{IndexId, Lsn, Msn};
+use crate::space::{Purpose, Reservation, RunHistogram, Space, SpaceStats, VolumeEntry, VolumeTable};
+use crate::tree::{Problem, Progress, Trees, Verifier, VerifyReport};
+use crate::types::{IndexId, Lsn, Msn, PieceId};
 use crate::value::{MAX_VALUE, ValueRef};
-use crate::{Error, ErrorKind, Op, Result};
+use crate::worker::Workers;
+use crate::{Error, ErrorKind, Result};
 use bytes::Bytes;
-use espalier_storage::{Device, Environment};
+use espalier_storage::{BLOCK, Device, Environment};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The longest key, in bytes, with room to spare over the mebibyte that layers above promise.
+pub const MAX_KEY: usize = (1 << 20) + (64 << 10);
 
 /// A volume: a named set of indexes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,25 +45,83 @@ pub struct VolumeInfo {
     pub parameters: Bytes,
 }
 
+/// Figures about an open store. Counters begin when it is opened.
+#[derive(Debug, Clone, Default)]
+pub struct Statistics {
+    /// The store's identity.
+    pub uuid: [u8; 16],
+    /// The user's name for it.
+    pub label: String,
+    /// Space, in blocks of [`BLOCK`] bytes.
+    pub space: SpaceStats,
+    /// The device.
+    pub device: DeviceStats,
+    /// Bytes of the log region, and how many of them hold batches no checkpoint covers.
+    pub log_capacity: u64,
+    /// See [`Statistics::log_capacity`].
+    pub log_used: u64,
+    /// What the log has done.
+    pub log: LogCounters,
+    /// The memory budget in bytes.
+    pub memory_budget: u64,
+    /// Bytes of messages in memtables.
+    pub memtable_bytes: u64,
+    /// Bytes of nodes and parts that the device does not have.
+    pub dirty_bytes: u64,
+    /// Bytes of cached pieces.
+    pub cache_bytes: u64,
+    /// Look-ups in the cache that found something, and that did not.
+    pub cache_hits: u64,
+    /// See [`Statistics::cache_hits`].
+    pub cache_misses: u64,
+    /// Checkpoints since the store was opened.
+    pub checkpoints: u64,
+    /// Number of the newest superblock.
+    pub generation: u64,
+    /// The last batch that a checkpoint covers, that is durable, and that was accepted.
+    pub checkpoint_lsn: u64,
+    /// See [`Statistics::checkpoint_lsn`].
+    pub durable_lsn: u64,
+    /// See [`Statistics::checkpoint_lsn`].
+    pub last_lsn: u64,
+    /// Height of each index's tree.
+    pub heights: Vec<(IndexId, u8)>,
+}
+
 /// An open store.
 pub struct Store {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
+    workers: Workers,
 }
 
 /// What the rooms of an open store share.
 pub(crate) struct Shared {
+    pub(crate) env: Arc<dyn Environment>,
+    pub(crate) device: Arc<GuardedDevice>,
     pub(crate) options: OpenOptions,
-    order: Mutex<Order>,
-    indexes: RwLock<BTreeMap<IndexId, Arc<Index>>>,
-    volumes: RwLock<Vec<VolumeInfo>>,
+    pub(crate) space: Arc<Space>,
+    pub(crate) trees: Arc<Trees>,
+    pub(crate) log: Log,
+    pub(crate) order: Mutex<Order>,
+    pub(crate) indexes: RwLock<BTreeMap<IndexId, Arc<Index>>>,
+    pub(crate) volumes: Mutex<VolumeTable>,
+    pub(crate) checkpointer: Checkpointer,
+    /// Memtables sealed after this batch are not absorbed while a checkpoint takes the roots.
+    pub(crate) barrier: AtomicU64,
     /// Snapshots by what they see, with how many see it.
     pins: Mutex<BTreeMap<Msn, usize>>,
+    pub(crate) signal: crate::worker::Signal,
+    pub(crate) closed: AtomicBool,
 }
 
 /// What the commit lock guards.
-struct Order {
-    last_lsn: Lsn,
-    last_msn: Msn,
+pub(crate) struct Order {
+    pub(crate) last_lsn: Lsn,
+    pub(crate) last_msn: Msn,
+    /// What the batches that no checkpoint covers may cost on the device.
+    pub(crate) reserved: Option<Reservation>,
+    /// Bytes of those batches.
+    pub(crate) bytes: u64,
 }
 
 impl Store {
@@ -60,12 +129,8 @@ impl Store {
     ///
     /// # Errors
     /// Of the device; [`ErrorKind::InvalidArgument`] if it is too small.
-    pub fn format(
-        _device: Arc<dyn Device>,
-        _env: Arc<dyn Environment>,
-        _options: &FormatOptions,
-    ) -> Result<()> {
-        Ok(())
+    pub fn format(device: Arc<dyn Device>, env: Arc<dyn Environment>, options: &FormatOptions) -> Result<()> {
+        crate::recovery::format(device, &*env, options)
     }
 
     /// Opens the store on `device`, recovering what was durable.
@@ -73,23 +138,25 @@ impl Store {
     /// # Errors
     /// Of the device; [`ErrorKind::NotAStore`], [`ErrorKind::NewerFormat`], [`ErrorKind::Damaged`].
     pub fn open(
-        _device: Arc<dyn Device>,
-        _env: Arc<dyn Environment>,
+        device: Arc<dyn Device>,
+        env: Arc<dyn Environment>,
         options: OpenOptions,
     ) -> Result<Arc<Self>> {
-        let shared = Shared {
-            options,
-            order: Mutex::new(Order { last_lsn: Lsn(0), last_msn: Msn(0) }),
-            indexes: RwLock::default(),
-            volumes: RwLock::default(),
-            pins: Mutex::default(),
-        };
-        Ok(Arc::new(Self { shared: Arc::new(shared) }))
+        let shared = crate::recovery::open(device, env, options)?;
+        let workers = Workers::start(&shared);
+        Ok(Arc::new(Self { shared, workers }))
     }
 
     /// The volumes, by number.
     pub fn volumes(&self) -> Vec<VolumeInfo> {
-        self.shared.volumes.read().clone()
+        let info = |(id, v): (&u32, &VolumeEntry)| VolumeInfo {
+            id: *id,
+            name: v.name.clone(),
+            flags: v.flags,
+            indexes: v.indexes.len() as u8,
+            parameters: v.parameters.clone(),
+        };
+        self.shared.volumes.lock().volumes.iter().map(info).collect()
     }
 
     /// Makes a volume of `indexes` empty indexes and returns its number. Durable when it returns.
@@ -97,23 +164,22 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::AlreadyExists`] if the name is taken; of the device.
     pub fn create_volume(&self, name: &str, indexes: u8, flags: u32, parameters: &[u8]) -> Result<u32> {
-        let mut volumes = self.shared.volumes.write();
-        if volumes.iter().any(|v| v.name == name) {
-            return Err(Error::new(ErrorKind::AlreadyExists, format!("there is a volume {name:?} already")));
-        }
-        let id = volumes.iter().map(|v| v.id + 1).max().unwrap_or(0);
-        volumes.push(VolumeInfo {
-            id,
-            name: name.into(),
+        self.shared.writable()?;
+        let entry = VolumeEntry {
             flags,
-            indexes,
+            name: name.into(),
             parameters: Bytes::copy_from_slice(parameters),
-        });
+            indexes: vec![Default::default(); indexes.into()],
+        };
+        let pin = Arc::new(self.shared.space.pin()?);
+        let id = self.shared.volumes.lock().add(entry)?;
         let mut all = self.shared.indexes.write();
         for index in 0..indexes {
             let index = IndexId { volume: id, index };
-            all.insert(index, Arc::new(Index::new(index)));
+            all.insert(index, Arc::new(Index::new(index, Default::default(), pin.clone())));
         }
+        drop(all);
+        self.checkpoint()?;
         Ok(id)
     }
 
@@ -122,33 +188,60 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::NoSpace`], [`ErrorKind::ReadOnly`], [`ErrorKind::InvalidArgument`]; nothing was done then.
     pub fn commit(&self, batch: Batch) -> Result<Lsn> {
-        self.shared.check(&batch)?;
-        let mut order = self.shared.order.lock();
-        let indexes = self.shared.indexes.read();
-        let pinned = self.shared.newest_pin();
+        let shared = &self.shared;
+        shared.writable()?;
+        shared.check(&batch)?;
+        shared.log.check(&batch.ops)?;
+        shared.make_room(batch.bytes)?;
+        let mut order = shared.promise(&batch)?;
+        let indexes = shared.indexes.read();
+        let pinned = shared.newest_pin();
+        let first_msn = Msn(order.last_msn.0 + 1);
+        let mut full: Vec<Arc<Index>> = Vec::new();
         for op in &batch.ops {
             order.last_msn.0 += 1;
+            let id = match op {
+                LoggedOp::Point { index, .. } | LoggedOp::Range { index, .. } => index,
+                LoggedOp::Superseded => continue,
+            };
+            let Some(index) = indexes.get(id) else { continue };
+            let table = index.active();
             match op {
-                BatchOp::Point { index, key, op } => {
-                    let index = indexes.get(index).ok_or_else(|| no_such_index(*index))?;
-                    index.version().active.apply(key, order.last_msn, op, pinned, &self.shared.options.merge);
+                LoggedOp::Point { key, op, .. } => {
+                    table.apply(key, order.last_msn, op, pinned, &shared.options.merge);
                 }
-                BatchOp::Range { index, range, op } => {
-                    let index = indexes.get(index).ok_or_else(|| no_such_index(*index))?;
-                    index.version().active.apply_range(range, order.last_msn, op, pinned);
-                }
+                LoggedOp::Range { range, op, .. } => table.apply_range(range, order.last_msn, op, pinned),
+                LoggedOp::Superseded => {}
+            }
+            if table.bytes() >= shared.options.tuning.memtable && !full.iter().any(|i| i.id == *id) {
+                full.push(index.clone());
             }
         }
         order.last_lsn.0 += 1;
-        Ok(order.last_lsn)
+        let lsn = order.last_lsn;
+        shared.log.append(LoggedBatch { lsn, first_msn, ops: batch.ops })?;
+        for index in &full {
+            index.seal(lsn);
+        }
+        drop(order);
+        if !full.is_empty() {
+            shared.signal.work();
+        }
+        Ok(lsn)
     }
 
     /// Makes all batches up to `upto` durable.
     ///
     /// # Errors
     /// Of the device; the store is read-only afterwards.
-    pub fn sync(&self, _upto: Lsn) -> Result<()> {
-        Ok(())
+    pub fn sync(&self, upto: Lsn) -> Result<()> {
+        loop {
+            match self.shared.log.sync(upto)? {
+                LogProgress::Done => return Ok(()),
+                // What a checkpoint covers is durable without the log.
+                LogProgress::Full => self.shared.checkpoint()?,
+            }
+        }
     }
 
     /// Makes all batches durable whose commit has returned.
@@ -202,8 +295,9 @@ impl Store {
     /// The state of all indexes as it is now.
     ///
     /// # Errors
-    /// None today.
+    /// [`ErrorKind::ReadOnly`] after [`Store::close`].
     pub fn snapshot(&self) -> Result<Snapshot> {
+        self.shared.open()?;
         let order = self.shared.order.lock();
         let upto = order.last_msn;
         *self.shared.pins.lock().entry(upto).or_default() += 1;
@@ -217,21 +311,84 @@ impl Store {
     /// # Errors
     /// Of the device.
     pub fn checkpoint(&self) -> Result<()> {
+        self.shared.writable()?;
+        self.shared.checkpoint()
+    }
+
+    /// Does one piece of background work, if there is any; for environments without threads.
+    ///
+    /// # Errors
+    /// Of the device.
+    pub fn step(&self) -> Result<bool> {
+        self.shared.step()
+    }
+
+    /// Figures.
+    pub fn statistics(&self) -> Statistics {
+        self.shared.statistics()
+    }
+
+    /// How the free space is divided into runs. Looks at the whole map of blocks in memory.
+    pub fn free_runs(&self) -> RunHistogram {
+        self.shared.space.free_runs()
+    }
+
+    /// Checks every invariant of the store, reading all of it. The state checked is that of the last
+    /// checkpoint; one is made first unless the store is read-only.
+    ///
+    /// # Errors
+    /// Of that checkpoint; what is wrong with the store is in the report.
+    pub fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
+        if !self.shared.options.read_only {
+            self.shared.checkpoint()?;
+        }
+        Ok(self.shared.verify(progress))
+    }
+
+    /// Writes the trees as text: all of them, or the part below one node.
+    ///
+    /// # Errors
+    /// Of the device, or [`ErrorKind::Damaged`].
+    pub fn dump(&self, out: &mut dyn std::fmt::Write, node: Option<PieceId>) -> Result<()> {
+        if let Some(id) = node {
+            let node = self.shared.trees.node(id)?;
+            return self.shared.trees.dump_node(&node, 0, out);
+        }
+        let indexes: Vec<Arc<Index>> = self.shared.indexes.read().values().cloned().collect();
+        for index in indexes {
+            let version = index.version();
+            let _ = writeln!(out, "index {}: {} bytes in memtables", index.id, version.memtable_bytes());
+            self.shared.trees.dump(&version.root, out)?;
+        }
         Ok(())
     }
 
     /// Checkpoints and stops; every later call fails.
     ///
     /// # Errors
-    /// Of the device.
+    /// Of the device; the store is closed all the same, and opening it recovers.
     pub fn close(&self) -> Result<()> {
-        self.checkpoint()
+        if self.shared.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.workers.stop();
+        if self.shared.options.read_only {
+            return Ok(());
+        }
+        self.shared.checkpoint_to_close()
     }
 
     fn newest(&self, index: IndexId) -> Result<SnapshotIndex> {
+        self.shared.open()?;
         let version: Arc<Version> =
             self.shared.indexes.read().get(&index).ok_or_else(|| no_such_index(index))?.version();
         Ok(SnapshotIndex::newest(self.shared.clone(), version))
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.workers.stop();
     }
 }
 
@@ -242,25 +399,77 @@ impl std::fmt::Debug for Store {
 }
 
 impl Shared {
+    #[allow(clippy::too_many_arguments, reason = "the rooms of a store, put together in one place")]
+    pub(crate) fn new(
+        env: Arc<dyn Environment>,
+        device: Arc<GuardedDevice>,
+        options: OpenOptions,
+        space: Arc<Space>,
+        trees: Arc<Trees>,
+        log: Log,
+        order: Order,
+        indexes: BTreeMap<IndexId, Arc<Index>>,
+        volumes: VolumeTable,
+        checkpointer: Checkpointer,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            env,
+            device,
+            options,
+            space,
+            trees,
+            log,
+            order: Mutex::new(order),
+            indexes: RwLock::new(indexes),
+            volumes: Mutex::new(volumes),
+            checkpointer,
+            barrier: AtomicU64::new(u64::MAX),
+            pins: Mutex::default(),
+            signal: Default::default(),
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    /// Fails once the store is closed.
+    fn open(&self) -> Result<()> {
+        match self.closed.load(Ordering::Acquire) {
+            true => Err(Error::new(ErrorKind::ReadOnly, "the store is closed")),
+            false => Ok(()),
+        }
+    }
+
+    /// Fails if nothing can be changed any more.
+    pub(crate) fn writable(&self) -> Result<()> {
+        self.open()?;
+        self.device.writable()
+    }
+
     /// Refuses a batch that breaks a documented rule, before anything is done.
     fn check(&self, batch: &Batch) -> Result<()> {
         let invalid = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
         let indexes = self.indexes.read();
         for op in &batch.ops {
-            let (index, update) = match op {
-                BatchOp::Point { index, op: Op::Update(update), .. } => (index, Some(update)),
-                BatchOp::Range { index, op: crate::RangeOp::Update(update), .. } => (index, Some(update)),
-                BatchOp::Point { index, .. } | BatchOp::Range { index, .. } => (index, None),
+            let (index, key, update) = match op {
+                LoggedOp::Point { index, key, op } => {
+                    (index, key, if let Op::Update(update) = op { Some(update) } else { None })
+                }
+                LoggedOp::Range { index, range, op } => {
+                    (index, &range.start, if let RangeOp::Update(update) = op { Some(update) } else { None })
+                }
+                LoggedOp::Superseded => continue,
             };
             if !indexes.contains_key(index) {
                 return Err(no_such_index(*index));
+            }
+            if key.len() > MAX_KEY {
+                return invalid(format!("a key of {} bytes is longer than {MAX_KEY}", key.len()));
             }
             if let Some(update) = update.filter(|u| !self.options.merge.knows(u.function)) {
                 return invalid(format!("merge function {} is not registered", update.function));
             }
             let end = match op {
-                BatchOp::Point { op: Op::Insert(value), .. } => value.len(),
-                BatchOp::Point { op: Op::Patch { offset, bytes }, .. } => *offset as usize + bytes.len(),
+                LoggedOp::Point { op: Op::Insert(value), .. } => value.len(),
+                LoggedOp::Point { op: Op::Patch { offset, bytes }, .. } => *offset as usize + bytes.len(),
                 _ => 0,
             };
             if end > MAX_VALUE {
@@ -268,6 +477,44 @@ impl Shared {
             }
         }
         Ok(())
+    }
+
+    /// Takes the commit lock with space reserved for `batch` until the next checkpoint: its bytes twice
+    /// and a share of headers.
+    fn promise(&self, batch: &Batch) -> Result<parking_lot::MutexGuard<'_, Order>> {
+        let frees = |op: &LoggedOp| {
+            matches!(op, LoggedOp::Point { op: Op::Delete, .. } | LoggedOp::Range { op: RangeOp::Delete, .. })
+        };
+        let purpose = if batch.ops.iter().any(frees) { Purpose::Essential } else { Purpose::Growth };
+        let mut retried = false;
+        loop {
+            let mut order = self.order.lock();
+            let bytes = order.bytes + batch.bytes as u64;
+            let want = (2 * bytes).div_ceil(BLOCK as u64) + 8;
+            let have = order.reserved.as_ref().map_or(0, Reservation::blocks);
+            if want <= have {
+                order.bytes = bytes;
+                return Ok(order);
+            }
+            match self.space.reserve(want - have, purpose) {
+                Ok(more) => {
+                    match &mut order.reserved {
+                        Some(reserved) => reserved.absorb(more),
+                        none => *none = Some(more),
+                    }
+                    order.bytes = bytes;
+                    return Ok(order);
+                }
+                Err(error) if retried || error.kind() != ErrorKind::NoSpace => return Err(error),
+                Err(_) => {
+                    // What is promised or waits for a checkpoint to be free becomes free by one.
+                    drop(order);
+                    self.checkpoint()?;
+                    self.checkpoint()?;
+                    retried = true;
+                }
+            }
+        }
     }
 
     /// What the newest snapshot sees; 0 if there is none.
@@ -285,10 +532,61 @@ impl Shared {
             }
         }
     }
+
+    fn statistics(&self) -> Statistics {
+        let superblock = self.space.superblock();
+        let indexes: Vec<Arc<Index>> = self.indexes.read().values().cloned().collect();
+        let cache = self.trees.pieces.stats();
+        Statistics {
+            uuid: superblock.uuid,
+            label: superblock.label,
+            space: self.space.stats(),
+            device: self.device.stats(),
+            log_capacity: self.log.capacity(),
+            log_used: self.log.used_bytes(),
+            log: self.log.counters(),
+            memory_budget: self.options.memory,
+            memtable_bytes: indexes.iter().map(|i| i.version().memtable_bytes() as u64).sum(),
+            dirty_bytes: self.trees.dirty.load(Ordering::Relaxed) as u64,
+            cache_bytes: cache.bytes + cache.read_ahead,
+            cache_hits: cache.hits,
+            cache_misses: cache.misses,
+            checkpoints: self.checkpointer.count(),
+            generation: superblock.generation,
+            checkpoint_lsn: superblock.checkpoint_lsn.0,
+            durable_lsn: self.log.durable_lsn().0,
+            last_lsn: self.order.lock().last_lsn.0,
+            heights: indexes.iter().map(|i| (i.id, i.version().root.height)).collect(),
+        }
+    }
+
+    /// Checks what the last checkpoint left.
+    fn verify(&self, progress: &mut dyn FnMut(Progress)) -> VerifyReport {
+        self.checkpointer.hold(|state| {
+            let stats = self.space.stats();
+            let total = stats.total.saturating_sub(stats.free + stats.fixed) * BLOCK as u64;
+            let mut tell = |done: u64| progress(Progress { done: done.min(total), total });
+            let mut verifier = Verifier::new(&self.trees, &mut tell);
+            for (index, root) in &state.roots {
+                verifier.index(*index, &root.as_root(&*self.space));
+            }
+            for id in &state.reclaim {
+                verifier.dying(*id);
+            }
+            let (mut report, references) = (verifier.report, verifier.references);
+            let problems = self.space.check(&references, &state.reclaim, &mut |_| {});
+            report.problems.extend(problems.into_iter().map(|message| Problem {
+                index: None,
+                range: None,
+                message,
+            }));
+            report
+        })
+    }
 }
 
 impl ValueReader for Shared {
-    fn read_value(&self, at: &ValueRef, _: usize, _: &mut [u8]) -> Result<()> {
-        Err(Error::damaged(format!("{at:?} lies nowhere")))
+    fn read_value(&self, at: &ValueRef, offset: usize, out: &mut [u8]) -> Result<()> {
+        self.trees.pieces.read_value(at, offset, out)
     }
 }

@@ -27,12 +27,10 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-#[allow(unused_imports, reason = "used by the store, which is being built")]
 pub(crate) use format::{LogPosition, POSITION_LEN};
-#[allow(unused_imports, reason = "used by the store, which is being built")]
 pub(crate) use reader::Recovered;
-#[allow(unused_imports, reason = "used by the store, which is being built")]
-pub(crate) use writer::{Log, LogCounters};
+pub(crate) use writer::Log;
+pub use writer::LogCounters;
 
 use crate::piece::PieceHandle;
 use crate::types::Location;

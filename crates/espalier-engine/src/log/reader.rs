@@ -12,12 +12,13 @@ use super::format::{
 };
 use super::writer::Written;
 use super::{Binder, LogConfig, LoggedBatch};
+use crate::device::GuardedDevice;
 use crate::error::Context;
 use crate::piece::PieceHandle;
 use crate::types::Location;
 use crate::value::ValueRef;
 use crate::{Error, Extent, Lsn, Msn, PieceId, Result, VALUE_PAGE, Value};
-use espalier_storage::{AlignedBuf, BLOCK, Device};
+use espalier_storage::{AlignedBuf, BLOCK};
 use std::ops::Range;
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -42,7 +43,7 @@ pub(crate) struct Recovered {
 /// Where the log lies.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
-    pub(super) device: &'a dyn Device,
+    pub(super) device: &'a GuardedDevice,
     pub(super) region: Extent,
     pub(super) tag: StoreTag,
 }
@@ -399,13 +400,13 @@ impl<'a> Blocks<'a> {
 
 /// Reads the device by bytes, some way ahead.
 struct Window<'a> {
-    device: &'a dyn Device,
+    device: &'a GuardedDevice,
     buffer: AlignedBuf,
     held: Range<u64>,
 }
 
 impl<'a> Window<'a> {
-    fn new(device: &'a dyn Device) -> Self {
+    fn new(device: &'a GuardedDevice) -> Self {
         Self { device, buffer: AlignedBuf::zeroed(0), held: 0..0 }
     }
 

@@ -7,10 +7,11 @@ use super::format::{
 use super::plan::{self, Placement};
 use super::reader::{self, Recovered};
 use super::{Binder, LogConfig, LoggedBatch, LoggedOp, Progress};
+use crate::device::GuardedDevice;
 use crate::error::Context;
 use crate::piece::PieceHandle;
 use crate::{Error, ErrorKind, Extent, Lsn, Op, Result};
-use espalier_storage::{AlignedBuf, BLOCK, Device};
+use espalier_storage::{AlignedBuf, BLOCK};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -22,7 +23,7 @@ const BATCH_OVERHEAD: u64 = 32;
 
 /// The redo log. See the [module](super).
 pub(crate) struct Log {
-    device: Arc<dyn Device>,
+    device: Arc<GuardedDevice>,
     region: Extent,
     tag: StoreTag,
     session: u64,
@@ -35,19 +36,19 @@ pub(crate) struct Log {
 
 /// What the log has done since it was opened.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LogCounters {
+pub struct LogCounters {
     /// Groups written.
-    pub(crate) groups: u64,
+    pub groups: u64,
     /// Batches in them.
-    pub(crate) batches: u64,
+    pub batches: u64,
     /// Bytes written to the region.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Bytes of large values that were written into value parts for a group.
-    pub(crate) bound_bytes: u64,
+    pub bound_bytes: u64,
     /// Operations not written because a later one of their group wiped them out.
-    pub(crate) superseded: u64,
+    pub superseded: u64,
     /// Device syncs.
-    pub(crate) syncs: u64,
+    pub syncs: u64,
 }
 
 struct State {
@@ -125,7 +126,7 @@ impl Log {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the region is too small; whatever the device says.
-    pub(crate) fn format(device: &dyn Device, region: Extent, uuid: &[u8; 16]) -> Result<LogPosition> {
+    pub(crate) fn format(device: &GuardedDevice, region: Extent, uuid: &[u8; 16]) -> Result<LogPosition> {
         check_region(region)?;
         // Blocks of an earlier log have another tag. This guards against one with the same uuid.
         let blank = AlignedBuf::zeroed(BLOCK);
@@ -143,7 +144,7 @@ impl Log {
     /// binder or `replay` says.
     #[allow(clippy::too_many_arguments, reason = "each is a different thing; called once")]
     pub(crate) fn open(
-        device: Arc<dyn Device>,
+        device: Arc<GuardedDevice>,
         region: Extent,
         uuid: &[u8; 16],
         session: u64,
@@ -184,7 +185,7 @@ impl Log {
     /// # Errors
     /// As for [`Log::open`].
     pub(crate) fn inspect(
-        device: &dyn Device,
+        device: &GuardedDevice,
         region: Extent,
         uuid: &[u8; 16],
         from: LogPosition,

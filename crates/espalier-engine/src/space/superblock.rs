@@ -130,7 +130,7 @@ pub(crate) struct Superblock {
     /// No piece that the checkpoint counts has this id or a higher one.
     pub(crate) next_piece: PieceId,
     /// Where reading the log begins: meaningful to the log alone.
-    pub(crate) log_position: [u8; 16],
+    pub(crate) log_position: [u8; 32],
     /// When the checkpoint was made, since the Unix epoch.
     pub(crate) checkpointed: Duration,
     /// The store was closed in order: the log holds nothing after the checkpoint.
@@ -155,7 +155,7 @@ impl Superblock {
             checkpoint_lsn: Lsn(0),
             next_msn: Msn(1),
             next_piece: PieceId(1),
-            log_position: [0; 16],
+            log_position: [0; 32],
             checkpointed: created,
             clean: true,
             compression: 0,

@@ -1,2 +1,48 @@
-//! The tree: nodes, queries, flushing.
+//! The tree: a lifted B-epsilon-DAG of immutable nodes [BetrFS 0.4 section 3, BetrFS 0.5 section 3].
+//!
+//! Protocol: a change takes the current root, computes new nodes from the changed one up to the
+//! root, sharing all the rest, and hands back a new root. Nobody who holds an older root notices.
+//! Nodes and parts stay in memory until `write` puts them on the device.
+//!
+//! Invariants are those of the map (`ARCHITECTURE.md`, "What things denote"); `verify` checks them.
+//! Structural code works in the key space of the *parent*: `Node::through` brings a child there,
+//! whatever its view, and `Child::attach` takes it back under its lift. So a child that was
+//! shared, trimmed or translated becomes simple by being changed, at the cost of its header.
+
+mod codec;
+mod compact;
+mod dump;
+mod flush;
+mod leaf;
+mod node;
+mod query;
+mod run_source;
+mod slot;
 pub(crate) mod source;
+mod verify;
+mod write;
+
+pub(crate) use flush::Root;
+
+pub(crate) use query::{Descent, Toward, find};
+pub(crate) use slot::NodeSlot;
+pub(crate) use verify::Verifier;
+pub use verify::{Problem, Progress, VerifyReport};
+pub(crate) use write::Written;
+
+use crate::op::MergeFunctions;
+use crate::options::{Compression, Tuning};
+use crate::pieces::{Locator, Pieces};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+/// What all trees of a store share.
+pub(crate) struct Trees {
+    pub(crate) pieces: Arc<Pieces>,
+    pub(crate) locator: Arc<dyn Locator>,
+    pub(crate) merge: MergeFunctions,
+    pub(crate) tuning: Tuning,
+    pub(crate) compression: Compression,
+    /// Bytes in nodes and parts that the device does not have.
+    pub(crate) dirty: Arc<AtomicUsize>,
+}

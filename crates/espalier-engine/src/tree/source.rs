@@ -135,6 +135,16 @@ impl Merged {
         Self { sources }
     }
 
+    /// Adds a source older than all others, which stands where it is to.
+    pub(crate) fn push_oldest(&mut self, source: Box<dyn Source>) {
+        self.sources.push(source);
+    }
+
+    /// Takes the oldest source away.
+    pub(crate) fn pop_oldest(&mut self) {
+        self.sources.pop();
+    }
+
     pub(crate) fn seek(&mut self, key: &[u8]) -> Result<()> {
         self.sources.iter_mut().try_for_each(|s| s.seek(key))
     }

@@ -1,0 +1,249 @@
+//! Checkpoints: one durable image of all indexes at one batch.
+//!
+//! Protocol, by one thread at a time, beside readers, committers and other workers:
+//! 1. *cut*: under the commit lock, seal the memtables of all indexes after the same batch;
+//! 2. absorb what is sealed up to there and nothing newer, and take the roots;
+//! 3. write what is dirty below the roots, children first;
+//! 4. count: what new headers and roots refer to gains, what dead ones referred to loses;
+//! 5. write the tables, sync, switch the superblock, sync (`space::commit`);
+//! 6. let the log forget, and give every index a version with a younger pin.
+//!
+//! A crash before the switch leaves the older checkpoint and the log behind it; after it, the newer
+//! one and the rest of the log. Failure before counting changes nothing that lasts: what was written
+//! stays fresh, and the next checkpoint counts it if it is still reached.
+
+use crate::Result;
+use crate::index::Index;
+use crate::piece::PieceHandle;
+use crate::pieces::Locator;
+use crate::space::{IndexRoot, Reservation, Superblock, VolumeTable};
+use crate::store::Shared;
+use crate::tree::{NodeSlot, Root, Written};
+use crate::types::{IndexId, Lsn, Msn, PieceId, PieceKind};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Dead nodes taken apart in one checkpoint; the rest waits on the reclaim list.
+const RECLAIM_AT_ONCE: usize = 16 << 10;
+
+/// What checkpoints hand on to each other.
+pub(crate) struct Checkpointer {
+    state: Mutex<State>,
+    count: AtomicU64,
+    /// When the last one ended, in milliseconds of the monotonic clock.
+    last: AtomicU64,
+}
+
+/// The state as of the last checkpoint.
+pub(crate) struct State {
+    /// The counted root of each index.
+    pub(crate) roots: BTreeMap<IndexId, StoredRoot>,
+    /// Nodes without references whose own references are still counted.
+    pub(crate) reclaim: Vec<PieceId>,
+    /// Headers on the device whose references are not counted, with what they refer to.
+    uncounted: HashMap<PieceId, Vec<PieceId>>,
+}
+
+/// A root on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StoredRoot {
+    pub(crate) node: Option<PieceId>,
+    pub(crate) height: u8,
+}
+
+impl StoredRoot {
+    /// The same as a root in memory.
+    pub(crate) fn as_root(self, locator: &dyn Locator) -> Root {
+        Root { slot: self.node.map(|id| NodeSlot::stored(locator.handle(id))), height: self.height }
+    }
+}
+
+/// A consistent state to be made durable.
+struct Cut {
+    lsn: Lsn,
+    next_msn: Msn,
+    volumes: VolumeTable,
+    indexes: Vec<Arc<Index>>,
+    /// Released when what it was for is on the device.
+    _reserved: Option<Reservation>,
+}
+
+impl Checkpointer {
+    pub(crate) fn new(roots: BTreeMap<IndexId, StoredRoot>, reclaim: Vec<PieceId>) -> Self {
+        let state = State { roots, reclaim, uncounted: HashMap::new() };
+        Self { state: Mutex::new(state), count: AtomicU64::new(0), last: AtomicU64::new(0) }
+    }
+
+    /// Checkpoints made.
+    pub(crate) fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Time since the last one ended, or since the store was opened.
+    pub(crate) fn age(&self, now: Duration) -> Duration {
+        now.saturating_sub(Duration::from_millis(self.last.load(Ordering::Relaxed)))
+    }
+
+    /// Looks at the state while no checkpoint is under way.
+    pub(crate) fn hold<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+        look(&self.state.lock())
+    }
+
+    /// True if a checkpoint is under way.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.state.is_locked()
+    }
+
+    /// True if deleted nodes wait to be taken apart.
+    pub(crate) fn has_reclaim(&self) -> bool {
+        self.state.try_lock().is_some_and(|state| !state.reclaim.is_empty())
+    }
+}
+
+impl Shared {
+    /// Makes a checkpoint of everything committed before this call.
+    pub(crate) fn checkpoint(&self) -> Result<()> {
+        self.checkpoint_as(false)
+    }
+
+    /// The last checkpoint: says that the log holds nothing behind it.
+    pub(crate) fn checkpoint_to_close(&self) -> Result<()> {
+        self.checkpoint_as(true)
+    }
+
+    fn checkpoint_as(&self, clean: bool) -> Result<()> {
+        self.device.writable()?;
+        let mut state = self.checkpointer.state.lock();
+        let cut = self.cut();
+        let roots = self.take_roots(&cut);
+        self.barrier.store(u64::MAX, Ordering::Release);
+        let stored = self.write_roots(roots?, &mut state)?;
+        let reclaim = self.count_references(&stored, &mut state)?;
+        let mut volumes = cut.volumes.clone();
+        for (id, root) in &stored {
+            if let Some(index) =
+                volumes.volumes.get_mut(&id.volume).and_then(|v| v.indexes.get_mut(usize::from(id.index)))
+            {
+                *index = IndexRoot { node: root.node, height: root.height, view: Default::default() };
+            }
+        }
+        // From here on the counts are those of the new roots, whether or not the switch succeeds.
+        state.roots = stored.iter().map(|(id, root)| (*id, *root)).collect();
+        state.reclaim = reclaim;
+        state.uncounted.clear();
+        let tables = self.space.write_tables(&volumes, &state.reclaim)?;
+        let position = self.log.position_after(cut.lsn);
+        self.space.commit_superblock(Superblock {
+            checkpoint_lsn: cut.lsn,
+            next_msn: cut.next_msn,
+            log_position: position.encode(),
+            checkpointed: self.env.now(),
+            clean,
+            roots: tables,
+            ..self.space.superblock()
+        })?;
+        self.log.trim(position);
+        let pin = Arc::new(self.space.pin()?);
+        for index in &cut.indexes {
+            index.publish(|version| version.pin = pin.clone());
+        }
+        self.checkpointer.count.fetch_add(1, Ordering::Relaxed);
+        self.checkpointer.last.store(self.env.monotonic().as_millis() as u64, Ordering::Relaxed);
+        drop(state);
+        self.signal.progress();
+        Ok(())
+    }
+
+    /// Step 1.
+    fn cut(&self) -> Cut {
+        let mut order = self.order.lock();
+        let volumes = self.volumes.lock().clone();
+        let indexes: Vec<Arc<Index>> = self.indexes.read().values().cloned().collect();
+        let lsn = order.last_lsn;
+        self.barrier.store(lsn.0, Ordering::Release);
+        for index in &indexes {
+            index.seal(lsn);
+        }
+        order.bytes = 0;
+        Cut { lsn, next_msn: Msn(order.last_msn.0 + 1), volumes, indexes, _reserved: order.reserved.take() }
+    }
+
+    /// Step 2.
+    fn take_roots(&self, cut: &Cut) -> Result<Vec<(IndexId, Root)>> {
+        let mut roots = Vec::new();
+        for index in &cut.indexes {
+            let _structure = index.structure.lock();
+            while index.version().sealed.first().is_some_and(|s| s.upto <= cut.lsn) {
+                self.absorb_oldest(index)?;
+            }
+            roots.push((index.id, index.version().root.clone()));
+        }
+        Ok(roots)
+    }
+
+    /// Step 3.
+    fn write_roots(
+        &self,
+        roots: Vec<(IndexId, Root)>,
+        state: &mut State,
+    ) -> Result<Vec<(IndexId, StoredRoot)>> {
+        let mut stored = Vec::new();
+        for (id, root) in roots {
+            let mut written: Vec<Written> = Vec::new();
+            let handle: Result<Option<Arc<PieceHandle>>> =
+                root.slot.as_ref().map(|slot| self.trees.write(slot, &mut written)).transpose();
+            // Also after a failure: what was written may be reached by the next checkpoint.
+            state.uncounted.extend(written.into_iter().map(|w| (w.id, w.refers)));
+            stored.push((id, StoredRoot { node: handle?.map(|h| h.id()), height: root.height }));
+        }
+        Ok(stored)
+    }
+
+    /// Step 4: returns what is left to reclaim.
+    ///
+    /// Gains and losses are netted before anything is counted, so that what old and new headers share
+    /// does not dirty its page of the table.
+    fn count_references(&self, stored: &[(IndexId, StoredRoot)], state: &mut State) -> Result<Vec<PieceId>> {
+        let mut deltas: HashMap<PieceId, i64> = HashMap::new();
+        let mut gained: Vec<PieceId> = Vec::new();
+        let mut lost: Vec<PieceId> = Vec::new();
+        for (id, root) in stored {
+            let old = state.roots.get(id).and_then(|r| r.node);
+            if old != root.node {
+                gained.extend(root.node);
+                lost.extend(old);
+            }
+        }
+        while let Some(id) = gained.pop() {
+            *deltas.entry(id).or_default() += 1;
+            if let Some(refers) = state.uncounted.remove(&id) {
+                gained.extend(refers);
+            }
+        }
+        let mut dead: HashSet<PieceId> = HashSet::new();
+        for id in state.reclaim.iter().take(RECLAIM_AT_ONCE) {
+            dead.insert(*id);
+            lost.extend(self.trees.references_of(*id)?);
+        }
+        while let Some(id) = lost.pop() {
+            let delta = deltas.entry(id).or_default();
+            *delta -= 1;
+            // Later losses may bring it to 0, later gains cannot come: all are in.
+            let left = i64::from(self.space.references(id)?.unwrap_or(0)) + *delta;
+            let is_node = || Ok::<_, crate::Error>(matches!(self.space.locate(id)?.kind, PieceKind::Node(_)));
+            if left == 0 && dead.len() < RECLAIM_AT_ONCE && is_node()? && dead.insert(id) {
+                lost.extend(self.trees.references_of(id)?);
+            }
+        }
+        let without = self.space.count(&deltas)?;
+        let waiting: Vec<PieceId> =
+            state.reclaim.iter().copied().chain(without).filter(|id| !dead.contains(id)).collect();
+        for id in dead {
+            self.space.forget(id)?;
+        }
+        Ok(waiting)
+    }
+}

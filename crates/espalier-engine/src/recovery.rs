@@ -1,0 +1,223 @@
+//! Making a store, and finding again what was durable.
+//!
+//! Opening reads the newest superblock and the tables, then replays the log into memtables: first
+//! every value part that the log names is taken out of the free space, then the batches follow in
+//! order. Replaying writes nothing but what absorbing writes, all of it fresh; so a crash during
+//! recovery leaves the store as it was.
+
+use crate::checkpoint::{Checkpointer, StoredRoot};
+use crate::device::GuardedDevice;
+use crate::error::Context;
+use crate::index::Index;
+use crate::log::{Binder, Log, LogConfig, LogPosition, LoggedBatch, LoggedOp};
+use crate::options::Compression;
+use crate::options::{FormatOptions, OpenOptions};
+use crate::piece::PieceHandle;
+use crate::pieces::{Locator, Pieces};
+use crate::space::{Geometry, Opened, Space, SpaceOptions, Superblock, VolumeTable};
+use crate::store::{Order, Shared};
+use crate::tree::Trees;
+use crate::types::{IndexId, Location, Lsn, Msn, PieceId};
+use crate::value::LargeValue;
+use crate::{Error, ErrorKind, Result};
+use espalier_storage::{Device, Environment};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+/// Values at least this long give up their memory once the log has written them to their place:
+/// shorter ones are likely to grow, and are read again to be laid out with their neighbours.
+const FORGET: usize = 32 << 10;
+
+/// Writes an empty store.
+pub(crate) fn format(device: Arc<dyn Device>, env: &dyn Environment, options: &FormatOptions) -> Result<()> {
+    let device = GuardedDevice::new(device, false);
+    let geometry = Geometry::new(device.len(), options.log_bytes)?;
+    let mut uuid = [0; 16];
+    uuid[..8].copy_from_slice(&env.random().to_le_bytes());
+    uuid[8..].copy_from_slice(&env.random().to_le_bytes());
+    let position = Log::format(&device, geometry.log, &uuid)?;
+    let first = Superblock {
+        log_position: position.encode(),
+        compression: options.compression.code(),
+        ..Superblock::initial(geometry, uuid, &options.label, env.now())
+    };
+    Space::create(device, first, &VolumeTable::default(), &space_options(&OpenOptions::default()))?;
+    Ok(())
+}
+
+fn space_options(options: &OpenOptions) -> SpaceOptions {
+    SpaceOptions { table_cache: (options.memory / 16) as usize, discard: options.discard }
+}
+
+/// Opens the store on `device`.
+pub(crate) fn open(
+    device: Arc<dyn Device>,
+    env: Arc<dyn Environment>,
+    mut options: OpenOptions,
+) -> Result<Arc<Shared>> {
+    if options.tuning.memtable == 0 {
+        options.tuning.memtable = (options.memory as usize / 16).clamp(1 << 20, 64 << 20);
+    }
+    let name = device.name().to_owned();
+    let device = GuardedDevice::new(device, options.read_only);
+    let Opened { space, volumes, reclaim, other_damaged } =
+        Space::open(device.clone(), &space_options(&options))?;
+    if let Some(error) = other_damaged {
+        tracing::warn!(%error, "one superblock of {name} is damaged; the other is good");
+    }
+    let superblock = space.superblock();
+    let compression = Compression::from_code(superblock.compression)
+        .ok_or_else(|| Error::damaged(format!("compression code {} is unknown", superblock.compression)))?;
+    let pieces = Arc::new(Pieces::new(device.clone(), space.clone(), cache_bytes(&options)));
+    let trees = Arc::new(Trees {
+        pieces: pieces.clone(),
+        locator: space.clone(),
+        merge: options.merge.clone(),
+        tuning: options.tuning,
+        compression,
+        dirty: Arc::new(AtomicUsize::new(0)),
+    });
+    let (indexes, roots) = indexes_of(&space, &volumes)?;
+    let order = Order {
+        last_lsn: superblock.checkpoint_lsn,
+        last_msn: Msn(superblock.next_msn.0.saturating_sub(1)),
+        reserved: None,
+        bytes: 0,
+    };
+    let mut replay = Replay { trees: &trees, options: &options, indexes: &indexes, order };
+    let binder: Arc<dyn Binder> = Arc::new(PiecesBinder { pieces, space: space.clone() });
+    let config = LogConfig { early_binding: options.tuning.early_binding as u64, ..LogConfig::default() };
+    let position = LogPosition::decode(&superblock.log_position);
+    let log = Log::open(
+        device.clone(),
+        superblock.geometry.log,
+        &superblock.uuid,
+        env.random(),
+        position,
+        binder,
+        config,
+        &mut |batch| replay.batch(batch),
+    )
+    .context(|| format!("replaying the log of {name}"))?;
+    let order = replay.order;
+    Ok(Shared::new(
+        env,
+        device,
+        options,
+        space,
+        trees,
+        log,
+        order,
+        indexes,
+        volumes,
+        Checkpointer::new(roots, reclaim),
+    ))
+}
+
+/// Half of the budget is for what is clean; memtables and dirty nodes have the other half.
+fn cache_bytes(options: &OpenOptions) -> u64 {
+    options.memory / 16 * 7
+}
+
+type Indexes = BTreeMap<IndexId, Arc<Index>>;
+
+fn indexes_of(space: &Arc<Space>, volumes: &VolumeTable) -> Result<(Indexes, BTreeMap<IndexId, StoredRoot>)> {
+    let pin = Arc::new(space.pin()?);
+    let (mut indexes, mut roots) = (BTreeMap::new(), BTreeMap::new());
+    for (volume, entry) in &volumes.volumes {
+        for (index, root) in entry.indexes.iter().enumerate() {
+            let id = IndexId { volume: *volume, index: index as u8 };
+            let root = StoredRoot { node: root.node, height: root.height };
+            indexes.insert(id, Arc::new(Index::new(id, root.as_root(&**space), pin.clone())));
+            roots.insert(id, root);
+        }
+    }
+    Ok((indexes, roots))
+}
+
+/// Puts logged batches back into memtables.
+struct Replay<'a> {
+    trees: &'a Arc<Trees>,
+    options: &'a OpenOptions,
+    indexes: &'a Indexes,
+    order: Order,
+}
+
+impl Replay<'_> {
+    fn batch(&mut self, batch: LoggedBatch) -> Result<()> {
+        let mut msn = batch.first_msn;
+        for op in &batch.ops {
+            self.op(op, msn).context(|| format!("batch {}", batch.lsn.0))?;
+            msn.0 += 1;
+        }
+        self.order.last_lsn = batch.lsn;
+        self.order.last_msn = Msn(msn.0 - 1).max(self.order.last_msn);
+        if !self.options.read_only {
+            self.keep_small(batch.lsn)?;
+        }
+        Ok(())
+    }
+
+    fn op(&mut self, op: &LoggedOp, msn: Msn) -> Result<()> {
+        let (id, update) = match op {
+            LoggedOp::Point { index, op: crate::Op::Update(update), .. } => (index, Some(update)),
+            LoggedOp::Range { index, op: crate::RangeOp::Update(update), .. } => (index, Some(update)),
+            LoggedOp::Point { index, .. } | LoggedOp::Range { index, .. } => (index, None),
+            LoggedOp::Superseded => return Ok(()),
+        };
+        if let Some(update) = update.filter(|u| !self.options.merge.knows(u.function)) {
+            let message =
+                format!("the log names merge function {}, which this program does not have", update.function);
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        let index = self.indexes.get(id).ok_or_else(|| Error::damaged(format!("there is no index {id}")))?;
+        match op {
+            LoggedOp::Point { key, op, .. } => {
+                index.active().apply(key, msn, op, Msn(0), &self.options.merge)
+            }
+            LoggedOp::Range { range, op, .. } => index.active().apply_range(range, msn, op, Msn(0)),
+            LoggedOp::Superseded => {}
+        }
+        Ok(())
+    }
+
+    /// Absorbs memtables that have become full.
+    fn keep_small(&self, lsn: Lsn) -> Result<()> {
+        for index in self.indexes.values().filter(|i| i.active().bytes() >= self.options.tuning.memtable) {
+            index.seal(lsn);
+            let version = index.version();
+            let Some(sealed) = version.sealed.first() else { continue };
+            let root = self.trees.absorb(&version.root, &sealed.table)?;
+            index.publish(|v| {
+                v.root = root;
+                v.sealed.remove(0);
+            });
+        }
+        Ok(())
+    }
+}
+
+/// The log's way to value parts.
+struct PiecesBinder {
+    pieces: Arc<Pieces>,
+    space: Arc<Space>,
+}
+
+impl Binder for PiecesBinder {
+    fn bind(&self, values: &[Arc<LargeValue>]) -> Result<()> {
+        self.pieces.write_values(values, None)?;
+        for value in values.iter().filter(|v| v.len() >= FORGET) {
+            value.forget_bytes();
+        }
+        Ok(())
+    }
+
+    fn location(&self, part: PieceId) -> Result<Location> {
+        self.space.locate(part)
+    }
+
+    fn adopt(&self, part: PieceId, location: Location) -> Result<Arc<PieceHandle>> {
+        self.space.adopt(part, location)
+    }
+}

@@ -1,0 +1,153 @@
+//! Merging runs into one run, cut into parts.
+
+use super::Trees;
+use super::node::{Run, ViewedPart};
+use super::run_source::RunSource;
+use super::slot::PartSlot;
+use super::source::{Merged, Source};
+use crate::Result;
+use crate::key::KeyRange;
+use crate::memtable::Messages;
+use crate::op::{MergeFunctions, Op, RangeOp};
+use crate::pieces::PartBuilder;
+use crate::ranges::RangeMessages;
+use crate::resolve::patched;
+use crate::types::Msn;
+use crate::value::Value;
+use crate::view::View;
+use std::sync::Arc;
+
+/// Collects messages in key order into parts of the wanted size.
+pub(crate) struct PartsBuilder<'a> {
+    trees: &'a Trees,
+    builder: PartBuilder,
+    parts: Vec<ViewedPart>,
+}
+
+impl<'a> PartsBuilder<'a> {
+    pub(crate) fn new(trees: &'a Trees) -> Self {
+        Self { trees, builder: PartBuilder::new(), parts: Vec::new() }
+    }
+
+    /// Adds all messages of one key, newest first.
+    pub(crate) fn push(&mut self, key: &[u8], messages: &[(Msn, Op)]) {
+        // All messages of one key lie in one part, so a part is cut only between keys.
+        let tuning = &self.trees.tuning;
+        if self.builder.bytes() >= tuning.part || self.builder.value_bytes() >= tuning.leaf as u64 / 8 {
+            self.cut();
+        }
+        for (msn, op) in messages {
+            self.builder.push(key, *msn, op);
+        }
+    }
+
+    /// Adds a part as it is.
+    pub(crate) fn push_part(&mut self, part: ViewedPart) {
+        self.cut();
+        self.parts.push(part);
+    }
+
+    /// True if a part is being built that is still small.
+    pub(crate) fn is_hungry(&self) -> bool {
+        !self.builder.is_empty() && self.builder.bytes() < self.trees.tuning.part / 2
+    }
+
+    fn cut(&mut self) {
+        if !self.builder.is_empty() {
+            let part = std::mem::take(&mut self.builder).finish();
+            self.parts.push(ViewedPart::whole(PartSlot::new(self.trees, part)));
+        }
+    }
+
+    pub(crate) fn finish(mut self) -> Vec<ViewedPart> {
+        self.cut();
+        self.parts
+    }
+}
+
+/// Runs, newest first, as sources in their own key space.
+pub(crate) fn run_sources(trees: &Arc<Trees>, runs: &[Arc<Run>]) -> Vec<Box<dyn Source>> {
+    let source = |run: &Arc<Run>| Box::new(RunSource::new(trees.clone(), run.clone(), View::identity())) as _;
+    runs.iter().rev().map(source).collect()
+}
+
+/// The range messages of runs given oldest first, as one set.
+pub(crate) fn merged_ranges(runs: &[Arc<Run>]) -> RangeMessages {
+    let mut all = RangeMessages::default();
+    for run in runs.iter().filter(|r| !r.ranges.is_empty()) {
+        let mut newer = run.ranges.clone();
+        newer.merge_older(&all);
+        all = newer;
+    }
+    all
+}
+
+/// What `merged` holds within `range`, as one run with the range messages `ranges`.
+pub(crate) fn compact(
+    trees: &Trees,
+    merged: &mut Merged,
+    ranges: &RangeMessages,
+    range: &KeyRange,
+) -> Result<Run> {
+    let mut parts = PartsBuilder::new(trees);
+    while let Some(key) = merged.smallest().filter(|key| crate::key::before_end(key, range.end.as_deref())) {
+        let mut messages = Messages::new();
+        merged.levels(&key, |points, _| {
+            messages.extend_from_slice(points);
+            true
+        });
+        shorten(&mut messages, ranges.covering(&key), &trees.merge);
+        if !messages.is_empty() {
+            parts.push(&key, &messages);
+        }
+        merged.next_behind(&key)?;
+    }
+    Ok(Run { parts: parts.finish(), ranges: ranges.within(range) })
+}
+
+/// Drops the messages of one key (newest first) that newer ones make void, and makes one of those
+/// that can be one. `ranges` cover the key, oldest first.
+fn shorten(messages: &mut Messages, ranges: &[(Msn, RangeOp)], merge: &MergeFunctions) {
+    // Message eating [BetrFS 0.2, section 5].
+    if let Some((delete, _)) = ranges.iter().rev().find(|(_, op)| *op == RangeOp::Delete) {
+        messages.retain(|(msn, _)| msn > delete);
+    }
+    if let Some(end) = messages.iter().position(|(_, op)| op.is_terminal()) {
+        messages.truncate(end + 1);
+    }
+    while let [.., (newer, op), (older, base)] = &messages[..] {
+        // A range update in between must be applied in between.
+        if ranges.iter().any(|(msn, _)| older < msn && msn < newer) {
+            return;
+        }
+        let Some(both) = joined(base, op, merge) else { return };
+        let newer = *newer;
+        messages.pop();
+        messages.pop();
+        messages.push((newer, both));
+    }
+}
+
+/// `base` and then `op` as one message, if that takes no reading.
+fn joined(base: &Op, op: &Op, merge: &MergeFunctions) -> Option<Op> {
+    let base_bytes = match base {
+        Op::Insert(value) => Some(value.in_memory()?),
+        Op::Delete => None,
+        Op::Patch { .. } => return None,
+        Op::Update(older) => match op {
+            Op::Update(newer) => return merge.compose(older, newer).map(Op::Update),
+            _ => return None,
+        },
+    };
+    match op {
+        Op::Patch { offset, bytes } => {
+            let old = base_bytes.map_or_else(Vec::new, Vec::from);
+            Some(Op::Insert(Value::from(patched(old, *offset, bytes))))
+        }
+        Op::Update(update) => match merge.apply(update, base_bytes.as_deref()).ok()? {
+            Some(new) => Some(Op::Insert(Value::from(new))),
+            None => Some(Op::Delete),
+        },
+        Op::Insert(_) | Op::Delete => None,
+    }
+}

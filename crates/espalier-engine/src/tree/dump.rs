@@ -1,0 +1,100 @@
+//! The tree as text, for people and for tests.
+
+use super::Trees;
+use super::flush::Root;
+use super::node::{Body, Node, Run};
+use super::slot::NodeSlot;
+use crate::Result;
+use crate::key::Key;
+use std::fmt::Write;
+use std::sync::Arc;
+
+impl Trees {
+    /// Writes the tree below `root`, a line per node, run and part.
+    pub(crate) fn dump(&self, root: &Root, out: &mut dyn Write) -> Result<()> {
+        match &root.slot {
+            Some(slot) => self.dump_slot(slot, root.height, 0, out),
+            None => {
+                say(out, 0, "empty");
+                Ok(())
+            }
+        }
+    }
+
+    fn dump_slot(&self, slot: &Arc<NodeSlot>, height: u8, depth: usize, out: &mut dyn Write) -> Result<()> {
+        let place = slot.place().map_or("in memory".into(), |h| h.id().to_string());
+        let node = slot.load(self, height)?;
+        say(out, depth, &format!("node {place} height {height}, weight {}", node.weight()));
+        self.dump_node(&node, depth + 1, out)
+    }
+
+    /// Writes one node, and the nodes below it.
+    pub(crate) fn dump_node(&self, node: &Node, depth: usize, out: &mut dyn Write) -> Result<()> {
+        match &node.body {
+            Body::Leaf(run) => dump_run("entries", run, depth, out),
+            Body::Interior { pivots, edges } => {
+                for (i, edge) in edges.iter().enumerate() {
+                    let from = i.checked_sub(1).map_or(String::new(), |i| show(&pivots[i]));
+                    say(out, depth, &format!("edge from \"{from}\", {} bytes pending", edge.pending()));
+                    for run in &edge.runs {
+                        dump_run("messages", run, depth + 1, out);
+                    }
+                    match &edge.child {
+                        None => say(out, depth + 1, "nothing below"),
+                        Some(child) => {
+                            let view = &child.view;
+                            say(
+                                out,
+                                depth + 1,
+                                &format!(
+                                    "seen \"{}\" -> \"{}\" {:?}",
+                                    show(&view.from),
+                                    show(&view.to),
+                                    view.bounds
+                                ),
+                            );
+                            self.dump_slot(&child.slot, node.height - 1, depth + 1, out)?;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn dump_run(what: &str, run: &Run, depth: usize, out: &mut dyn Write) {
+    say(out, depth, &format!("{what}: {} parts, {} bytes", run.parts.len(), run.weight()));
+    for part in &run.parts {
+        let place = part.slot.place().map_or("in memory".into(), |p| p.handle.id().to_string());
+        let summary = &part.slot.summary;
+        let last = part.last.as_ref().map_or("?".into(), show);
+        let mut line = format!(
+            "part {place}: {} entries, {} bytes, {} in values, \"{}\" .. \"{last}\"",
+            summary.entries,
+            summary.bytes,
+            summary.value_bytes,
+            show(&part.first)
+        );
+        if !part.view.is_identity() {
+            let view = &part.view;
+            let _ =
+                write!(line, ", seen \"{}\" -> \"{}\" {:?}", show(&view.from), show(&view.to), view.bounds);
+        }
+        say(out, depth + 1, &line);
+    }
+    for (range, ops) in run.ranges.iter() {
+        say(out, depth + 1, &format!("{range:?} {ops:?}"));
+    }
+}
+
+fn show(key: &Key) -> String {
+    const MOST: usize = 80;
+    let cut = &key[..key.len().min(MOST)];
+    format!("{}{}", cut.escape_ascii(), if key.len() > MOST { "..." } else { "" })
+}
+
+/// A line at a depth; a writer into memory does not fail.
+fn say(out: &mut dyn Write, depth: usize, line: &str) {
+    let _ = writeln!(out, "{:depth$}{line}", "", depth = 2 * depth);
+}

@@ -1,0 +1,316 @@
+//! Moving messages down: from a memtable to the root, from an edge to its child, into leaves.
+//!
+//! Each call computes a new root from an old one. Batches go to the child with most pending bytes;
+//! cascades follow while a child holds too much itself [BetrFS 0.2]. Splits and joins happen on the
+//! path that is being copied anyway.
+
+use super::compact::{compact, merged_ranges, run_sources};
+use super::node::{Body, Child, Edge, Node, Run, join, join_runs};
+use super::slot::NodeSlot;
+use super::source::{MemtableSource, Merged};
+use super::{Trees, leaf};
+use crate::Result;
+use crate::key::{Key, KeyRange, common_prefix_len};
+use crate::memtable::Memtable;
+use crate::op::RangeOp;
+use crate::ranges::RangeMessages;
+use crate::types::Msn;
+use crate::view::View;
+use std::sync::Arc;
+
+/// Runs on one edge beyond which they are merged into one.
+const MAX_RUNS: usize = 6;
+
+/// The root of an index; `None` is the empty map.
+#[derive(Clone, Default)]
+pub(crate) struct Root {
+    pub(crate) slot: Option<Arc<NodeSlot>>,
+    pub(crate) height: u8,
+}
+
+/// What there is to do in a tree.
+pub(crate) type Work = Option<u64>;
+
+impl Trees {
+    /// Bytes on the heaviest edge of the root that is too heavy.
+    pub(crate) fn pending_work(&self, root: &Root) -> Result<Work> {
+        let Some(slot) = &root.slot else { return Ok(None) };
+        // A root on the device has been left in order, or will be put in order when it is changed.
+        let Some(node) = slot.unstored() else { return Ok(None) };
+        Ok(heaviest(self, &node).map(|(_, bytes)| bytes))
+    }
+
+    /// The root after a sealed memtable's messages have become runs on its edges.
+    pub(crate) fn absorb(self: &Arc<Self>, root: &Root, table: &Arc<Memtable>) -> Result<Root> {
+        let all = KeyRange::all();
+        let node = self.root_node(root)?;
+        let ranges = table.ranges();
+        let source = MemtableSource::new(table.clone(), Msn(u64::MAX));
+        let mut merged = Merged::new(vec![Box::new(source)]);
+        merged.seek(b"")?;
+        match &node.body {
+            Body::Leaf(base) => {
+                let run = Arc::new(compact(self, &mut merged, &ranges, &all)?);
+                let leaves = leaf::apply(self, base, &[run], &all)?;
+                Ok(self.grown(leaves))
+            }
+            Body::Interior { .. } => {
+                let mut node = (*node).clone();
+                for i in 0..edges_of(&mut node).1.len() {
+                    let interval = node.interval(i, &all);
+                    let run = compact(self, &mut merged, &ranges, &interval)?;
+                    self.receive(&mut edges_of(&mut node).1[i], &interval, run)?;
+                }
+                Ok(self.grown(vec![(Key::default(), node)]))
+            }
+        }
+    }
+
+    /// The root after its heaviest edge has been flushed; `None` if no edge is too heavy.
+    pub(crate) fn flush(self: &Arc<Self>, root: &Root) -> Result<Option<Root>> {
+        let node = self.root_node(root)?;
+        let Some((i, _)) = heaviest(self, &node) else { return Ok(None) };
+        let mut node = (*node).clone();
+        self.flush_edge(&mut node, i, &KeyRange::all())?;
+        Ok(Some(self.grown(split_interior(node, self.tuning.fanout, &KeyRange::all()))))
+    }
+
+    fn root_node(&self, root: &Root) -> Result<Arc<Node>> {
+        match &root.slot {
+            Some(slot) => slot.load(self, root.height),
+            None => Ok(Arc::new(Node::empty(0))),
+        }
+    }
+
+    /// A root above `nodes`, which cover all keys.
+    fn grown(self: &Arc<Self>, mut nodes: Vec<(Key, Node)>) -> Root {
+        while nodes.len() > 1 {
+            let node = parent_of(nodes, &KeyRange::all());
+            nodes = split_interior(node, self.tuning.fanout, &KeyRange::all());
+        }
+        let Some((_, mut node)) = nodes.pop() else { return Root::default() };
+        // A root with a single edge and nothing on it is not needed.
+        loop {
+            let Body::Interior { edges, .. } = &node.body else { break };
+            let [Edge { child, runs }] = &edges[..] else { break };
+            if !runs.is_empty() {
+                break;
+            }
+            let Some(child) = child else { return Root::default() };
+            match child.load(self, node.height - 1, &KeyRange::all()) {
+                Ok(below) => node = below,
+                // It can be read later or it cannot; a root too many does no harm.
+                Err(_) => break,
+            }
+        }
+        Root { height: node.height, slot: Some(NodeSlot::new(node)) }
+    }
+
+    /// Adds a run to an edge that covers `interval`.
+    fn receive(self: &Arc<Self>, edge: &mut Edge, interval: &KeyRange, mut run: Run) -> Result<()> {
+        if run.ranges.deletes_all_of(interval) {
+            // Leaf pruning [BetrFS 0.2, section 5]: a child that is deleted is dropped unread.
+            *edge = Edge::default();
+        }
+        if edge.is_empty() {
+            run.ranges = without_deletes(&run.ranges);
+        }
+        if run.is_empty() {
+            return Ok(());
+        }
+        edge.runs.push(Arc::new(run));
+        if edge.runs.len() > MAX_RUNS {
+            let ranges = merged_ranges(&edge.runs);
+            let mut merged = Merged::new(run_sources(self, &edge.runs));
+            merged.seek(&interval.start)?;
+            let run = compact(self, &mut merged, &ranges, interval)?;
+            edge.runs = vec![Arc::new(run)];
+        }
+        Ok(())
+    }
+
+    /// Flushes edge `i` of `node`, which covers `interval`, into its child and further down as needed.
+    fn flush_edge(self: &Arc<Self>, node: &mut Node, i: usize, interval: &KeyRange) -> Result<()> {
+        let covered = node.interval(i, interval);
+        let below = node.height - 1;
+        let edge = std::mem::take(&mut edges_of(node).1[i]);
+        let mut child = match &edge.child {
+            Some(child) => child.load(self, below, &covered)?,
+            None => Node::empty(below),
+        };
+        let parts = match &child.body {
+            Body::Leaf(base) => leaf::apply(self, base, &edge.runs, &covered)?,
+            Body::Interior { .. } => {
+                self.distribute(&mut child, &edge.runs, &covered)?;
+                while let Some((j, _)) = heaviest(self, &child) {
+                    self.flush_edge(&mut child, j, &covered)?;
+                }
+                split_interior(child, self.tuning.fanout, &covered)
+            }
+        };
+        self.replace(node, i, parts, interval)
+    }
+
+    /// Moves runs (oldest first) to the edges of `node`.
+    fn distribute(self: &Arc<Self>, node: &mut Node, runs: &[Arc<Run>], interval: &KeyRange) -> Result<()> {
+        for i in 0..edges_of(node).1.len() {
+            let covered = node.interval(i, interval);
+            let cut = View { bounds: covered.clone(), ..View::identity() };
+            let mut seen: Vec<Arc<Run>> =
+                runs.iter().map(|r| r.through(&cut)).filter(|r| !r.is_empty()).map(Arc::new).collect();
+            let run = match &mut seen[..] {
+                [] => continue,
+                // A run whose parts lie wholly here is passed on as it is.
+                [run]
+                    if run.parts.iter().all(|p| {
+                        p.view.is_identity() || p.view.from.is_empty() && p.view.bounds == KeyRange::all()
+                    }) =>
+                {
+                    (**run).clone()
+                }
+                _ => {
+                    let ranges = merged_ranges(&seen);
+                    let mut merged = Merged::new(run_sources(self, &seen));
+                    merged.seek(&covered.start)?;
+                    compact(self, &mut merged, &ranges, &covered)?
+                }
+            };
+            self.receive(&mut edges_of(node).1[i], &covered, run)?;
+        }
+        Ok(())
+    }
+
+    /// Puts `nodes` in the place of edge `i` and tidies up around them.
+    fn replace(
+        self: &Arc<Self>,
+        node: &mut Node,
+        i: usize,
+        nodes: Vec<(Key, Node)>,
+        interval: &KeyRange,
+    ) -> Result<()> {
+        let covered = node.interval(i, interval);
+        let count = nodes.len().max(1);
+        let inner = parent_of(nodes, &covered);
+        let Body::Interior { pivots: new_pivots, edges: new_edges } = inner.body else {
+            unreachable!("a parent is interior")
+        };
+        let (pivots, edges) = edges_of(node);
+        edges.splice(i..=i, new_edges);
+        pivots.splice(i..i, new_pivots);
+        // From the right, so that what is joined does not move what is still to be looked at.
+        let first = i.saturating_sub(1);
+        for left in (first..i + count).rev() {
+            self.join_with_next(node, left, interval)?;
+        }
+        Ok(())
+    }
+
+    /// Joins edge `left` with the next one if both are small.
+    fn join_with_next(self: &Arc<Self>, node: &mut Node, left: usize, interval: &KeyRange) -> Result<()> {
+        let below = node.height - 1;
+        let (a_covers, b_covers) = (node.interval(left, interval), node.interval(left + 1, interval));
+        let (pivots, edges) = edges_of(node);
+        let [a, b] = &edges[left..edges.len().min(left + 2)] else { return Ok(()) };
+        let union = KeyRange { start: a_covers.start.clone(), end: b_covers.end.clone() };
+        let weight = |edge: &Edge| edge.child.as_ref().map_or(0, |c| c.weight);
+        let most = if below == 0 { self.tuning.leaf as u64 / 2 } else { self.tuning.fanout as u64 / 2 };
+        let child = match (&a.child, &b.child) {
+            (None, None) => None,
+            _ if weight(a) + weight(b) > most => return Ok(()),
+            (Some(child), None) if b.runs.is_empty() => {
+                Some(Child::attach(&child.load(self, below, &a_covers)?, &union))
+            }
+            (None, Some(child)) if a.runs.is_empty() => {
+                Some(Child::attach(&child.load(self, below, &b_covers)?, &union))
+            }
+            (Some(x), Some(y)) => {
+                let (x, y) = (x.load(self, below, &a_covers)?, y.load(self, below, &b_covers)?);
+                match join(&x, &pivots[left], &y) {
+                    Some(joined) => Some(Child::attach(&joined, &union)),
+                    None => return Ok(()),
+                }
+            }
+            _ => return Ok(()),
+        };
+        let runs = join_runs(&a.runs, &b.runs);
+        edges.splice(left..left + 2, [Edge { child, runs }]);
+        pivots.remove(left);
+        Ok(())
+    }
+}
+
+/// Pivots and edges of an interior node.
+fn edges_of(node: &mut Node) -> (&mut Vec<Key>, &mut Vec<Edge>) {
+    match &mut node.body {
+        Body::Interior { pivots, edges } => (pivots, edges),
+        Body::Leaf(_) => unreachable!("only interior nodes have edges"),
+    }
+}
+
+/// The edge with most pending bytes, if that is too much.
+fn heaviest(trees: &Trees, node: &Node) -> Option<(usize, u64)> {
+    let Body::Interior { edges, .. } = &node.body else { return None };
+    let pending = edges.iter().map(Edge::pending).enumerate();
+    pending.filter(|(_, bytes)| *bytes > trees.tuning.edge as u64).max_by_key(|(_, bytes)| *bytes)
+}
+
+/// An interior node above `nodes`, which together cover `interval`; each comes with its lower bound.
+fn parent_of(nodes: Vec<(Key, Node)>, interval: &KeyRange) -> Node {
+    let height = nodes.first().map_or(0, |(_, n)| n.height) + 1;
+    let mut pivots: Vec<Key> = nodes.iter().skip(1).map(|(lower, _)| lower.clone()).collect();
+    let mut edges = Vec::with_capacity(nodes.len().max(1));
+    for (i, (_, node)) in nodes.iter().enumerate() {
+        let covered = KeyRange {
+            start: if i == 0 { interval.start.clone() } else { pivots[i - 1].clone() },
+            end: pivots.get(i).cloned().or_else(|| interval.end.clone()),
+        };
+        let empty = matches!(&node.body, Body::Interior { edges, .. } if edges.iter().all(Edge::is_empty));
+        let child = (!empty).then(|| Child::attach(node, &covered));
+        edges.push(Edge { child, runs: Vec::new() });
+    }
+    if edges.is_empty() {
+        edges.push(Edge::default());
+        pivots.clear();
+    }
+    Node { height, body: Body::Interior { pivots, edges } }
+}
+
+/// Cuts an interior node with too many edges, where the pivots share the least prefix.
+fn split_interior(node: Node, fanout: usize, interval: &KeyRange) -> Vec<(Key, Node)> {
+    let Body::Interior { pivots, edges } = &node.body else { return vec![(interval.start.clone(), node)] };
+    if edges.len() <= fanout {
+        return vec![(interval.start.clone(), node)];
+    }
+    let count = edges.len();
+    // Any pivot in the middle third will do.
+    let middle = (count / 3).max(1)..=(count - count / 3 - 1).max(1);
+    let shared = |i: usize| {
+        let before = if i >= 2 { &pivots[i - 2] } else { &interval.start };
+        common_prefix_len(before, &pivots[i - 1])
+    };
+    let Some(cut) = middle.min_by_key(|i| (shared(*i), i.abs_diff(count / 2))) else {
+        return vec![(interval.start.clone(), node)];
+    };
+    let pivot = pivots[cut - 1].clone();
+    let half = |range: std::ops::Range<usize>| Node {
+        height: node.height,
+        body: Body::Interior {
+            pivots: pivots[range.start..range.end - 1].to_vec(),
+            edges: edges[range].to_vec(),
+        },
+    };
+    let left = KeyRange { start: interval.start.clone(), end: Some(pivot.clone()) };
+    let right = KeyRange { start: pivot, end: interval.end.clone() };
+    let mut halves = split_interior(half(0..cut), fanout, &left);
+    halves.extend(split_interior(half(cut..count), fanout, &right));
+    halves
+}
+
+/// The range messages that still matter where nothing older lies below.
+fn without_deletes(ranges: &RangeMessages) -> RangeMessages {
+    let mut kept = RangeMessages::default();
+    for (range, ops) in ranges.iter() {
+        kept.push_fragment(range, ops.iter().filter(|(_, op)| *op != RangeOp::Delete).cloned().collect());
+    }
+    kept
+}

@@ -1,0 +1,192 @@
+//! Applying messages to a leaf.
+//!
+//! Parts that no message touches are kept as they are; touched ones are merged with the messages into
+//! new parts. A leaf that has come to lie in too many places is rewritten whole while it is written
+//! anyway: that keeps scans sequential however much is cloned and edited (copy-on-abundant-write).
+
+use super::Trees;
+use super::compact::{PartsBuilder, merged_ranges, run_sources};
+use super::node::{Node, Run, ViewedPart, separator};
+use super::run_source::RunSource;
+use super::slot::PartSlot;
+use super::source::{Merged, Source};
+use crate::Result;
+use crate::key::{Key, KeyRange, before_end, common_prefix_len};
+use crate::op::Op;
+use crate::ranges::RangeMessages;
+use crate::resolve::{Found, load};
+use crate::types::{Msn, PieceId};
+use crate::value::Value;
+use crate::view::View;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// A leaf whose values lie in more value parts than this is rewritten whole.
+const MAX_VALUE_PARTS: usize = 8;
+
+/// A leaf whose new parts have at least this many bytes is written at once, not at the checkpoint.
+const WRITE_AT_ONCE: u64 = 256 << 10;
+
+/// The leaves, each with its smallest key's lower bound, that `base` becomes when `runs` (oldest first)
+/// are applied to it. Everything is in the key space of the parent, whose edge covers `interval`. The
+/// first lower bound is the interval's start; there is no leaf if nothing is left.
+pub(crate) fn apply(
+    trees: &Arc<Trees>,
+    base: &Run,
+    runs: &[Arc<Run>],
+    interval: &KeyRange,
+) -> Result<Vec<(Key, Node)>> {
+    let parts = merge(trees, base, runs, interval)?;
+    let parts = if is_scattered(&parts) { rewrite(trees, parts, interval)? } else { parts };
+    let leaves = split(parts, trees.tuning.leaf as u64, &interval.start);
+    for (_, parts) in &leaves {
+        let new: Vec<Arc<PartSlot>> =
+            parts.iter().map(|p| p.slot.clone()).filter(|s| s.unstored().is_some()).collect();
+        if new.iter().map(|s| s.weight()).sum::<u64>() >= WRITE_AT_ONCE {
+            trees.store_parts(&new)?;
+        }
+    }
+    Ok(leaves.into_iter().map(|(lower, parts)| (lower, Node::leaf(parts))).collect())
+}
+
+fn merge(trees: &Arc<Trees>, base: &Run, runs: &[Arc<Run>], interval: &KeyRange) -> Result<Vec<ViewedPart>> {
+    let ranges = merged_ranges(runs);
+    let mut merged = Merged::new(run_sources(trees, runs));
+    merged.seek(&interval.start)?;
+    let mut out = PartsBuilder::new(trees);
+    let small = trees.tuning.part as u32 / 4;
+    for i in 0..base.parts.len().max(1) {
+        let segment = KeyRange {
+            start: if i == 0 { interval.start.clone() } else { base.parts[i].first.clone() },
+            end: base.parts.get(i + 1).map(|p| p.first.clone()).or_else(|| interval.end.clone()),
+        };
+        let part = base.parts.get(i);
+        let touched = merged.smallest().is_some_and(|key| before_end(&key, segment.end.as_deref()))
+            || ranges.touches(&segment);
+        match part {
+            Some(part)
+                if !touched
+                    && !(out.is_hungry() || part.slot.summary.bytes < small && base.parts.len() > 1) =>
+            {
+                out.push_part(part.clone());
+            }
+            // Leaf pruning [BetrFS 0.2, section 5]: what is deleted is not read.
+            Some(part) if !ranges.deletes_all_of(&segment) => {
+                let run = Run { parts: vec![part.clone()], ranges: RangeMessages::default() };
+                let mut source = RunSource::new(trees.clone(), Arc::new(run), View::identity());
+                source.seek(&segment.start)?;
+                merged.push_oldest(Box::new(source));
+                resolve_into(trees, &mut merged, &segment, &mut out)?;
+                merged.pop_oldest();
+            }
+            _ => resolve_into(trees, &mut merged, &segment, &mut out)?,
+        }
+    }
+    Ok(out.finish())
+}
+
+/// Adds the entries that `merged` gives within `segment`.
+fn resolve_into(
+    trees: &Trees,
+    merged: &mut Merged,
+    segment: &KeyRange,
+    out: &mut PartsBuilder<'_>,
+) -> Result<()> {
+    while let Some(key) = merged.smallest().filter(|key| before_end(key, segment.end.as_deref())) {
+        let mut found = Found::default();
+        merged.levels(&key, |points, ranges| {
+            found.add_level(points.iter().cloned(), ranges);
+            !found.is_done()
+        });
+        if let Some(value) = found.value(&trees.merge, &*trees.pieces)? {
+            out.push(&key, &[(Msn(0), Op::Insert(value))]);
+        }
+        merged.next_behind(&key)?;
+    }
+    Ok(())
+}
+
+/// True if the values of these parts lie in too many value parts.
+fn is_scattered(parts: &[ViewedPart]) -> bool {
+    let mut values: BTreeSet<PieceId> = BTreeSet::new();
+    for part in parts {
+        match part.slot.unstored() {
+            Some(part) => {
+                values.extend(part.values().iter().filter_map(|v| v.place()).map(|at| at.part.id()))
+            }
+            None => values.extend(part.slot.place().iter().flat_map(|p| p.values.iter().copied())),
+        }
+    }
+    values.len() > MAX_VALUE_PARTS
+}
+
+/// The same entries in new parts, with all values in memory, to be written together.
+fn rewrite(trees: &Arc<Trees>, parts: Vec<ViewedPart>, interval: &KeyRange) -> Result<Vec<ViewedPart>> {
+    let run = Run { parts, ranges: RangeMessages::default() };
+    let mut source = RunSource::new(trees.clone(), Arc::new(run), View::identity());
+    let mut out = PartsBuilder::new(trees);
+    source.seek(&interval.start)?;
+    while let Some(key) = source.key() {
+        if let Some((msn, Op::Insert(value))) = source.messages().first() {
+            let value = match value.large() {
+                Some(_) => Value::from(load(value, &*trees.pieces)?),
+                None => value.clone(),
+            };
+            out.push(key, &[(*msn, Op::Insert(value))]);
+        }
+        source.next()?;
+    }
+    Ok(out.finish())
+}
+
+/// Cuts parts into leaves of at most about `most` bytes, where neighbours share the least prefix
+/// [BetrFS 0.5, section 3.4: preferential splitting].
+fn split(parts: Vec<ViewedPart>, most: u64, start: &Key) -> Vec<(Key, Vec<ViewedPart>)> {
+    let total: u64 = parts.iter().map(|p| p.slot.weight()).sum();
+    let mut leaves = Vec::new();
+    if parts.is_empty() {
+        return leaves;
+    }
+    let count = if total <= most { 1 } else { (total * 3).div_ceil(most * 2).max(2) };
+    let mut rest = parts.into_iter().peekable();
+    let mut lower = start.clone();
+    let mut left = total;
+    for n in (1..=count).rev() {
+        let share = left / n;
+        let mut leaf: Vec<ViewedPart> = Vec::new();
+        let mut size = 0;
+        // The best place to cut so far: shared prefix, number of parts, pivot.
+        let mut best: Option<(usize, usize, Key, u64)> = None;
+        while let Some(part) = rest.next() {
+            size += part.slot.weight();
+            leaf.push(part);
+            let (Some(next), Some(last)) = (rest.peek(), leaf.last().and_then(|p| p.last.as_ref())) else {
+                continue;
+            };
+            if n > 1 && size * 5 >= share * 4 && *last < next.first {
+                let shared = common_prefix_len(last, &next.first);
+                if best.as_ref().is_none_or(|b| shared < b.0) {
+                    best = Some((shared, leaf.len(), separator(last, &next.first), size));
+                }
+            }
+            if n > 1 && size * 5 >= share * 6 && best.is_some() {
+                break;
+            }
+        }
+        match best {
+            Some((_, parts, pivot, size)) => {
+                let behind = leaf.split_off(parts);
+                leaves.push((std::mem::replace(&mut lower, pivot), leaf));
+                left -= size;
+                rest = behind.into_iter().chain(rest).collect::<Vec<_>>().into_iter().peekable();
+            }
+            None => {
+                if !leaf.is_empty() {
+                    leaves.push((lower.clone(), leaf));
+                }
+                break;
+            }
+        }
+    }
+    leaves
+}

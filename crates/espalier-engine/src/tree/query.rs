@@ -1,0 +1,138 @@
+//! Looking things up: a point, and the sources for a walk.
+
+use super::Trees;
+use super::node::{Body, Node, Run};
+use super::run_source::RunSource;
+use super::slot::NodeSlot;
+use super::source::Source;
+use crate::Result;
+use crate::key::{Key, KeyRange};
+use crate::op::Op;
+use crate::resolve::Found;
+use crate::types::Msn;
+use crate::view::View;
+use std::sync::Arc;
+
+/// Adds what the tree under `root` holds for `key`, from the newest message down.
+pub(crate) fn find(
+    trees: &Trees,
+    root: &Arc<NodeSlot>,
+    height: u8,
+    key: &[u8],
+    found: &mut Found,
+) -> Result<()> {
+    let mut slot = root.clone();
+    let mut key: Key = key.into();
+    let mut height = height;
+    loop {
+        let node = slot.load(trees, height)?;
+        let (pivots, edges) = match &node.body {
+            Body::Leaf(run) => return find_in_run(trees, run, &key, found),
+            Body::Interior { pivots, edges } => (pivots, edges),
+        };
+        let edge = &edges[Node::edge_for(pivots, &key)];
+        for run in edge.runs.iter().rev() {
+            find_in_run(trees, run, &key, found)?;
+            if found.is_done() {
+                return Ok(());
+            }
+        }
+        let Some(child) = &edge.child else { return Ok(()) };
+        let Some(inner) = child.view.inward(&key) else { return Ok(()) };
+        key = inner;
+        slot = child.slot.clone();
+        height -= 1;
+    }
+}
+
+fn find_in_run(trees: &Trees, run: &Run, key: &[u8], found: &mut Found) -> Result<()> {
+    let mut points: Vec<(Msn, Op)> = Vec::new();
+    if let Some(part) = run.part_for(key)
+        && let Some(inner) = part.view.inward(key)
+        && part.slot.summary.filter.may_contain(&inner)
+    {
+        let mut cursor = part.slot.load(trees)?.cursor();
+        cursor.seek(&inner);
+        while cursor.valid() && cursor.key() == &*inner {
+            points.push((cursor.msn(), cursor.op()));
+            cursor.next();
+        }
+    }
+    found.add_level(points, run.ranges.covering(key));
+    Ok(())
+}
+
+/// The runs on the way to one leaf, newest first, and the interval in which they are all there is.
+pub(crate) struct Descent {
+    pub(crate) interval: KeyRange,
+    pub(crate) sources: Vec<Box<dyn Source>>,
+}
+
+/// Which leaf a descent looks for.
+#[derive(Clone, Copy)]
+pub(crate) enum Toward<'a> {
+    /// The one whose interval holds this key.
+    Key(&'a [u8]),
+    /// The one whose interval holds the keys just before this end.
+    Before(Option<&'a [u8]>),
+}
+
+impl Descent {
+    /// Descends from `root` to one leaf.
+    pub(crate) fn new(
+        trees: &Arc<Trees>,
+        root: &Arc<NodeSlot>,
+        height: u8,
+        toward: Toward<'_>,
+    ) -> Result<Self> {
+        let mut descent = Self { interval: KeyRange::all(), sources: Vec::new() };
+        let mut slot = root.clone();
+        let mut view = View::identity();
+        let mut height = height;
+        loop {
+            let node = slot.load(trees, height)?;
+            let (pivots, edges) = match &node.body {
+                Body::Leaf(run) => {
+                    descent.add(trees, Arc::new(run.clone()), &view);
+                    return Ok(descent);
+                }
+                Body::Interior { pivots, edges } => (pivots, edges),
+            };
+            let i = match toward {
+                Toward::Key(key) => view.inward(key).map_or(0, |key| Node::edge_for(pivots, &key)),
+                Toward::Before(end) => {
+                    let outer = KeyRange { start: Key::default(), end: end.map(Into::into) };
+                    Node::edge_before(pivots, view.range_inward(&outer).end.as_deref())
+                }
+            };
+            descent.narrow(pivots, i, &view);
+            let edge = &edges[i];
+            for run in edge.runs.iter().rev() {
+                descent.add(trees, run.clone(), &view);
+            }
+            let Some(child) = &edge.child else { return Ok(descent) };
+            view = view.compose(&child.view).restrict(&descent.interval);
+            slot = child.slot.clone();
+            height -= 1;
+        }
+    }
+
+    fn add(&mut self, trees: &Arc<Trees>, run: Arc<Run>, view: &View) {
+        if !run.is_empty() {
+            self.sources.push(Box::new(RunSource::new(trees.clone(), run, view.clone())));
+        }
+    }
+
+    /// Cuts the interval to that of edge `i`. Only real pivots cut: the first and last edge reach as
+    /// far as their node does.
+    fn narrow(&mut self, pivots: &[Key], i: usize, view: &View) {
+        let outward = |pivot: &Key| view.range_to_outer(&KeyRange { start: pivot.clone(), end: None }).start;
+        if let Some(pivot) = i.checked_sub(1).map(|i| &pivots[i]) {
+            self.interval.start = self.interval.start.clone().max(outward(pivot));
+        }
+        if let Some(pivot) = pivots.get(i) {
+            let end = view.range_to_outer(&KeyRange { start: Key::default(), end: Some(pivot.clone()) }).end;
+            self.interval = self.interval.intersect(&KeyRange { start: Key::default(), end });
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! A run as a sorted stream of messages, in the key space of the reader.
+
+use super::Trees;
+use super::node::Run;
+use super::source::Source;
+use crate::Result;
+use crate::key::KeyRange;
+use crate::memtable::Messages;
+use crate::pieces::PartCursor;
+use crate::ranges::RangeOps;
+use crate::view::View;
+use std::sync::Arc;
+
+/// A run seen through `view`, which leads from the run's node to the reader.
+pub(crate) struct RunSource {
+    trees: Arc<Trees>,
+    run: Arc<Run>,
+    view: View,
+    /// The part it stands in, and the entry behind (ascending) or before (descending) the group.
+    part: usize,
+    cursor: Option<PartCursor>,
+    /// The part's keys in the key space of the reader.
+    seen: View,
+    key: Vec<u8>,
+    messages: Messages,
+    valid: bool,
+    ascending: bool,
+}
+
+impl RunSource {
+    pub(crate) fn new(trees: Arc<Trees>, run: Arc<Run>, view: View) -> Self {
+        Self {
+            trees,
+            run,
+            view,
+            part: 0,
+            cursor: None,
+            seen: View::identity(),
+            key: Vec::new(),
+            messages: Messages::new(),
+            valid: false,
+            ascending: true,
+        }
+    }
+
+    /// Opens part `part`; the cursor stands nowhere yet.
+    fn open(&mut self, part: usize) -> Result<()> {
+        self.part = part;
+        let viewed = &self.run.parts[part];
+        self.seen = self.view.compose(&viewed.view);
+        self.cursor = Some(viewed.slot.load(&self.trees)?.cursor());
+        Ok(())
+    }
+
+    /// Takes the group at the cursor, or the first one in the parts behind.
+    fn take_ascending(&mut self) -> Result<()> {
+        self.ascending = true;
+        self.valid = false;
+        loop {
+            let Some(cursor) = &mut self.cursor else { return Ok(()) };
+            if cursor.valid()
+                && crate::key::before_end(cursor.key(), self.seen.bounds.end.as_deref())
+                && cursor.key().starts_with(&self.seen.from)
+            {
+                fill_key(&mut self.key, &self.seen, cursor.key());
+                self.messages.clear();
+                while cursor.valid() && is_same(cursor.key(), &self.seen, &self.key) {
+                    self.messages.push((cursor.msn(), cursor.op()));
+                    cursor.next();
+                }
+                self.valid = true;
+                return Ok(());
+            }
+            if self.part + 1 >= self.run.parts.len() {
+                return Ok(());
+            }
+            self.open(self.part + 1)?;
+            let start = first_inner(&self.seen);
+            if let Some(cursor) = &mut self.cursor {
+                cursor.seek(&start);
+            }
+        }
+    }
+
+    /// Takes the group that ends at the cursor, or the last one in the parts before.
+    fn take_descending(&mut self) -> Result<()> {
+        self.ascending = false;
+        self.valid = false;
+        loop {
+            let Some(cursor) = &mut self.cursor else { return Ok(()) };
+            if cursor.valid()
+                && *self.seen.bounds.start <= *cursor.key()
+                && cursor.key().starts_with(&self.seen.from)
+            {
+                fill_key(&mut self.key, &self.seen, cursor.key());
+                self.messages.clear();
+                while cursor.valid() && is_same(cursor.key(), &self.seen, &self.key) {
+                    self.messages.push((cursor.msn(), cursor.op()));
+                    cursor.prev();
+                }
+                self.messages.reverse();
+                self.valid = true;
+                return Ok(());
+            }
+            if self.part == 0 {
+                return Ok(());
+            }
+            self.open(self.part - 1)?;
+            let end = end_inner(&self.seen);
+            if let Some(cursor) = &mut self.cursor {
+                match end {
+                    Some(end) => cursor.seek_before(&end),
+                    None => cursor.last(),
+                }
+            }
+        }
+    }
+}
+
+/// True if `inner`, a key of a part, appears as `outer`.
+fn is_same(inner: &[u8], seen: &View, outer: &[u8]) -> bool {
+    inner.strip_prefix(&*seen.from) == outer.strip_prefix(&*seen.to)
+}
+
+/// `key` of a part in the key space of the reader.
+fn fill_key(out: &mut Vec<u8>, seen: &View, key: &[u8]) {
+    out.clear();
+    out.extend_from_slice(&seen.to);
+    out.extend_from_slice(&key[seen.from.len()..]);
+}
+
+/// The smallest key of a part that can be visible.
+fn first_inner(seen: &View) -> crate::Key {
+    seen.bounds.start.clone().max(seen.from.clone())
+}
+
+/// The key behind the largest one that can be visible.
+fn end_inner(seen: &View) -> Option<crate::Key> {
+    seen.bounds.intersect(&KeyRange::prefix(&seen.from)).end
+}
+
+impl Source for RunSource {
+    fn seek(&mut self, key: &[u8]) -> Result<()> {
+        self.valid = false;
+        self.cursor = None;
+        self.ascending = true;
+        let inner = self.view.range_inward(&KeyRange { start: key.into(), end: None });
+        if inner.is_empty() || self.run.parts.is_empty() {
+            return Ok(());
+        }
+        let part = self.run.parts.partition_point(|p| *p.first <= *inner.start).saturating_sub(1);
+        self.open(part)?;
+        let start = self.seen.range_inward(&KeyRange { start: key.into(), end: None });
+        if let Some(cursor) = &mut self.cursor {
+            if start.is_empty() {
+                // All of this part lies before `key`.
+                cursor.last();
+                cursor.next();
+            } else {
+                cursor.seek(&start.start);
+            }
+        }
+        self.take_ascending()
+    }
+
+    fn seek_before(&mut self, key: Option<&[u8]>) -> Result<()> {
+        self.valid = false;
+        self.cursor = None;
+        self.ascending = false;
+        let outer = KeyRange { start: crate::Key::default(), end: key.map(Into::into) };
+        let inner = self.view.range_inward(&outer);
+        if inner.is_empty() || self.run.parts.is_empty() {
+            return Ok(());
+        }
+        let behind = inner
+            .end
+            .as_ref()
+            .map_or(self.run.parts.len(), |end| self.run.parts.partition_point(|p| p.first < *end));
+        let Some(part) = behind.checked_sub(1) else { return Ok(()) };
+        self.open(part)?;
+        let shown = self.seen.range_inward(&outer);
+        if let Some(cursor) = &mut self.cursor {
+            match &shown.end {
+                _ if shown.is_empty() => {
+                    cursor.first();
+                    cursor.prev();
+                }
+                Some(end) => cursor.seek_before(end),
+                None => cursor.last(),
+            }
+        }
+        self.take_descending()
+    }
+
+    fn key(&self) -> Option<&[u8]> {
+        self.valid.then_some(&*self.key)
+    }
+
+    fn messages(&self) -> &Messages {
+        &self.messages
+    }
+
+    fn next(&mut self) -> Result<()> {
+        if self.valid && !self.ascending {
+            let key = self.key.clone();
+            self.seek(&key)?;
+        }
+        if self.valid { self.take_ascending() } else { Ok(()) }
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        if self.valid && self.ascending {
+            let behind = [&*self.key, &[0]].concat();
+            self.seek_before(Some(&behind))?;
+        }
+        if self.valid { self.take_descending() } else { Ok(()) }
+    }
+
+    fn ranges(&self, key: &[u8]) -> RangeOps {
+        match self.view.inward(key) {
+            Some(inner) => self.run.ranges.covering(&inner).to_vec(),
+            None => RangeOps::new(),
+        }
+    }
+
+    fn has_ranges(&self) -> bool {
+        !self.run.ranges.is_empty()
+    }
+}

@@ -1,0 +1,189 @@
+//! Slots: the place of one version of a node or part, in memory or on the device.
+//!
+//! A slot is filled once in memory and becomes *stored* once; what it holds never changes. Versions
+//! of nodes share slots, so whoever writes one writes it for all.
+
+use super::Trees;
+use super::node::Node;
+use crate::key::Key;
+use crate::piece::PieceHandle;
+use crate::pieces::{Filter, Part};
+use crate::types::PieceId;
+use crate::{Error, Result};
+use parking_lot::RwLock;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Adds to a count of dirty bytes while it lives.
+pub(crate) struct Charge {
+    total: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Charge {
+    fn new(total: &Arc<AtomicUsize>, bytes: usize) -> Self {
+        total.fetch_add(bytes, Relaxed);
+        Self { total: total.clone(), bytes }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+/// What a header says of a part without reading it. Keys are in the part's own key space.
+#[derive(Clone)]
+pub(crate) struct Summary {
+    pub(crate) first: Key,
+    pub(crate) last: Key,
+    pub(crate) entries: u32,
+    /// Bytes of the part's body.
+    pub(crate) bytes: u32,
+    /// Bytes of the large values it refers to.
+    pub(crate) value_bytes: u64,
+    pub(crate) filter: Filter,
+}
+
+impl Summary {
+    pub(crate) fn of(part: &Part) -> Self {
+        Self {
+            first: part.first_key().into(),
+            last: part.last_key().into(),
+            entries: part.len() as u32,
+            bytes: part.memory() as u32,
+            value_bytes: part.value_bytes(),
+            filter: part.filter().clone(),
+        }
+    }
+}
+
+/// The place of a key-value part.
+pub(crate) struct PartSlot {
+    pub(crate) summary: Summary,
+    state: RwLock<PartState>,
+}
+
+enum PartState {
+    Memory(Arc<Part>, #[allow(dead_code, reason = "counts while it is here")] Charge),
+    Stored(StoredPart),
+}
+
+/// A part on the device, and the value parts that its entries lie in.
+#[derive(Clone)]
+pub(crate) struct StoredPart {
+    pub(crate) handle: Arc<PieceHandle>,
+    pub(crate) values: Arc<[PieceId]>,
+}
+
+impl PartSlot {
+    /// A part just made.
+    pub(crate) fn new(trees: &Trees, part: Part) -> Arc<Self> {
+        let summary = Summary::of(&part);
+        let unstored: usize = part.values().iter().filter(|v| v.place().is_none()).map(|v| v.len()).sum();
+        let charge = Charge::new(&trees.dirty, part.memory() + unstored);
+        Arc::new(Self { summary, state: RwLock::new(PartState::Memory(Arc::new(part), charge)) })
+    }
+
+    /// A part that a header names.
+    pub(crate) fn stored(summary: Summary, stored: StoredPart) -> Arc<Self> {
+        Arc::new(Self { summary, state: RwLock::new(PartState::Stored(stored)) })
+    }
+
+    /// Where the part lies, if it is on the device.
+    pub(crate) fn place(&self) -> Option<StoredPart> {
+        match &*self.state.read() {
+            PartState::Memory(..) => None,
+            PartState::Stored(stored) => Some(stored.clone()),
+        }
+    }
+
+    /// The part, if it is not on the device.
+    pub(crate) fn unstored(&self) -> Option<Arc<Part>> {
+        match &*self.state.read() {
+            PartState::Memory(part, _) => Some(part.clone()),
+            PartState::Stored(_) => None,
+        }
+    }
+
+    /// The part, read if need be.
+    pub(crate) fn load(&self, trees: &Trees) -> Result<Arc<Part>> {
+        let handle = match &*self.state.read() {
+            PartState::Memory(part, _) => return Ok(part.clone()),
+            PartState::Stored(stored) => stored.handle.clone(),
+        };
+        trees.pieces.part(handle.id())
+    }
+
+    /// The part now lies on the device. The first caller wins.
+    pub(crate) fn set_stored(&self, stored: StoredPart) {
+        let mut state = self.state.write();
+        if matches!(&*state, PartState::Memory(..)) {
+            *state = PartState::Stored(stored);
+        }
+    }
+
+    /// Bytes of the part and its large values: what it weighs in a leaf or an edge.
+    pub(crate) fn weight(&self) -> u64 {
+        u64::from(self.summary.bytes) + self.summary.value_bytes
+    }
+}
+
+/// The place of a node.
+pub(crate) struct NodeSlot {
+    state: RwLock<NodeState>,
+}
+
+enum NodeState {
+    Memory(Arc<Node>),
+    Stored(Arc<PieceHandle>),
+}
+
+impl NodeSlot {
+    /// A node just made.
+    pub(crate) fn new(node: Node) -> Arc<Self> {
+        Arc::new(Self { state: RwLock::new(NodeState::Memory(Arc::new(node))) })
+    }
+
+    /// A node that a header, a volume or a checkpoint names.
+    pub(crate) fn stored(handle: Arc<PieceHandle>) -> Arc<Self> {
+        Arc::new(Self { state: RwLock::new(NodeState::Stored(handle)) })
+    }
+
+    /// Where the node lies, if it is on the device.
+    pub(crate) fn place(&self) -> Option<Arc<PieceHandle>> {
+        match &*self.state.read() {
+            NodeState::Memory(_) => None,
+            NodeState::Stored(handle) => Some(handle.clone()),
+        }
+    }
+
+    /// The node, read if need be; `height` is what the reference promises.
+    pub(crate) fn load(&self, trees: &Trees, height: u8) -> Result<Arc<Node>> {
+        let handle = match &*self.state.read() {
+            NodeState::Memory(node) => return Ok(node.clone()),
+            NodeState::Stored(handle) => handle.clone(),
+        };
+        let node = trees.node(handle.id())?;
+        if node.height != height {
+            let message =
+                format!("node {} has height {} where its parent needs {height}", handle.id(), node.height);
+            return Err(Error::damaged(message));
+        }
+        Ok(node)
+    }
+
+    /// The node, if it is not on the device.
+    pub(crate) fn unstored(&self) -> Option<Arc<Node>> {
+        match &*self.state.read() {
+            NodeState::Memory(node) => Some(node.clone()),
+            NodeState::Stored(_) => None,
+        }
+    }
+
+    /// The node now lies on the device.
+    pub(crate) fn set_stored(&self, handle: Arc<PieceHandle>) {
+        *self.state.write() = NodeState::Stored(handle);
+    }
+}

@@ -1,0 +1,308 @@
+//! Checking a tree against what its parts denote.
+//!
+//! The walk follows logical edges with the same functions that queries use, so that what it accepts
+//! is what readers see. A header or part that several edges share is checked through each of them,
+//! but counted once.
+
+use super::Trees;
+use super::flush::Root;
+use super::node::{Body, Child, Edge, Node, Run, ViewedPart, is_simple};
+use super::slot::NodeSlot;
+use super::write::references;
+use crate::key::{Key, KeyRange, before_end};
+use crate::op::Op;
+use crate::resolve::load;
+use crate::types::{IndexId, PieceId};
+use crate::view::View;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// Problems beyond this many are only counted.
+const MAX_PROBLEMS: usize = 1000;
+
+/// Something that is not as it must be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The index concerned; `None` if it is not in one.
+    pub index: Option<IndexId>,
+    /// The keys concerned, as far as they are known.
+    pub range: Option<KeyRange>,
+    /// What is wrong.
+    pub message: String,
+}
+
+/// What a verification found.
+#[derive(Debug, Clone, Default)]
+pub struct VerifyReport {
+    /// What is wrong; empty if the store is sound.
+    pub problems: Vec<Problem>,
+    /// Problems found beyond those listed.
+    pub more_problems: u64,
+    /// Node headers, shared ones once.
+    pub nodes: u64,
+    /// Key-value parts, shared ones once.
+    pub parts: u64,
+    /// Entries and messages, each time they are visible.
+    pub entries: u64,
+    /// Bytes of large values that were read, each time they are visible.
+    pub value_bytes: u64,
+    /// Height of each index's tree.
+    pub heights: Vec<(IndexId, u8)>,
+}
+
+/// How far a verification has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes looked at.
+    pub done: u64,
+    /// Bytes there are, if that is known.
+    pub total: u64,
+}
+
+/// One verification.
+pub(crate) struct Verifier<'a> {
+    trees: &'a Arc<Trees>,
+    pub(crate) report: VerifyReport,
+    /// How many references the headers seen hold on each piece.
+    pub(crate) references: HashMap<PieceId, u64>,
+    seen_nodes: BTreeSet<PieceId>,
+    seen_parts: BTreeSet<PieceId>,
+    index: Option<IndexId>,
+    done: u64,
+    progress: &'a mut dyn FnMut(u64),
+}
+
+impl<'a> Verifier<'a> {
+    pub(crate) fn new(trees: &'a Arc<Trees>, progress: &'a mut dyn FnMut(u64)) -> Self {
+        Self {
+            trees,
+            report: VerifyReport::default(),
+            references: HashMap::new(),
+            seen_nodes: BTreeSet::new(),
+            seen_parts: BTreeSet::new(),
+            index: None,
+            done: 0,
+            progress,
+        }
+    }
+
+    /// Adds a problem.
+    pub(crate) fn problem(&mut self, range: Option<&KeyRange>, message: impl Into<String>) {
+        if self.report.problems.len() < MAX_PROBLEMS {
+            let problem = Problem { index: self.index, range: range.cloned(), message: message.into() };
+            self.report.problems.push(problem);
+        } else {
+            self.report.more_problems += 1;
+        }
+    }
+
+    /// Checks the tree of an index.
+    pub(crate) fn index(&mut self, index: IndexId, root: &Root) {
+        self.index = Some(index);
+        self.report.heights.push((index, root.height));
+        if let Some(slot) = &root.slot {
+            if let Some(handle) = slot.place() {
+                *self.references.entry(handle.id()).or_default() += 1;
+            }
+            self.slot(slot, root.height, &View::identity(), &KeyRange::all());
+        }
+        self.index = None;
+    }
+
+    /// Counts the references of a node without references that is still to be taken apart.
+    pub(crate) fn dying(&mut self, id: PieceId) {
+        match self.trees.references_of(id) {
+            Ok(refers) => {
+                self.references.entry(id).or_default();
+                for piece in refers {
+                    *self.references.entry(piece).or_default() += 1;
+                }
+            }
+            Err(error) => self.problem(None, format!("node {id}, being reclaimed: {error}")),
+        }
+    }
+
+    /// `view` leads from the node to the index, `interval` is what the node covers, in its own keys.
+    fn slot(&mut self, slot: &Arc<NodeSlot>, height: u8, view: &View, interval: &KeyRange) {
+        let outer = view.range_to_outer(interval);
+        let node = match slot.load(self.trees, height) {
+            Ok(node) => node,
+            Err(error) => return self.problem(Some(&outer), error.to_string()),
+        };
+        let id = slot.place().map(|h| h.id());
+        if id.is_none_or(|id| self.seen_nodes.insert(id)) {
+            self.report.nodes += 1;
+            if id.is_some() {
+                for piece in references(&node).collect::<BTreeSet<_>>() {
+                    *self.references.entry(piece).or_default() += 1;
+                }
+            }
+        }
+        match &node.body {
+            Body::Leaf(run) => {
+                self.run(run, view, interval, true);
+                if !run.ranges.is_empty() {
+                    self.problem(Some(&outer), "a leaf holds range messages");
+                }
+            }
+            Body::Interior { pivots, edges } => {
+                if edges.len() != pivots.len() + 1 {
+                    return self.problem(Some(&outer), "pivots and edges do not match");
+                }
+                for (i, edge) in edges.iter().enumerate() {
+                    self.edge(&node, i, edge, view, interval);
+                }
+            }
+        }
+    }
+
+    fn edge(&mut self, node: &Node, i: usize, edge: &Edge, view: &View, interval: &KeyRange) {
+        let covered = node.interval(i, interval);
+        let outer = view.range_to_outer(&covered);
+        if covered.is_empty() {
+            return self.problem(Some(&outer), format!("edge {i} covers no keys: pivots are out of order"));
+        }
+        for run in &edge.runs {
+            self.run(run, view, &covered, false);
+        }
+        let Some(child) = &edge.child else { return };
+        self.child(child, node.height, &covered, view);
+    }
+
+    fn child(&mut self, child: &Child, height: u8, covered: &KeyRange, view: &View) {
+        let outer = view.range_to_outer(covered);
+        let simple = is_simple(&child.view, covered);
+        if child.view.from.is_empty() && child.view.bounds == KeyRange::all() && !simple {
+            self.problem(Some(&outer), format!("a child is seen through {:?}, not its lift", child.view.to));
+        }
+        if height == 0 {
+            return self.problem(Some(&outer), "a leaf has a child");
+        }
+        let inner = child.view.range_inward(covered);
+        let down =
+            if simple { view.compose(&child.view) } else { view.compose(&child.view.restrict(covered)) };
+        self.slot(&child.slot, height - 1, &down, &inner);
+        if let Ok(node) = child.slot.load(self.trees, height - 1)
+            && simple
+            && node.weight() != child.weight
+        {
+            self.problem(
+                Some(&outer),
+                format!("a child weighs {}, its edge says {}", node.weight(), child.weight),
+            );
+        }
+    }
+
+    fn run(&mut self, run: &Run, view: &View, interval: &KeyRange, leaf: bool) {
+        let mut last: Option<Key> = None;
+        for part in &run.parts {
+            self.part(part, view, interval, leaf, &mut last);
+        }
+        for (range, _) in run.ranges.iter() {
+            if !interval.covers(&range) {
+                self.problem(Some(&view.range_to_outer(&range)), "a range message reaches beyond its edge");
+            }
+        }
+    }
+
+    fn part(
+        &mut self,
+        viewed: &ViewedPart,
+        view: &View,
+        interval: &KeyRange,
+        leaf: bool,
+        last: &mut Option<Key>,
+    ) {
+        let held = KeyRange { start: viewed.first.clone(), end: viewed.last.clone() };
+        let outer = view.range_to_outer(&held);
+        let place = viewed.slot.place().map_or("in memory".into(), |p| p.handle.id().to_string());
+        let part = match viewed.slot.load(self.trees) {
+            Ok(part) => part,
+            Err(error) => return self.problem(Some(&outer), error.to_string()),
+        };
+        if viewed.slot.place().is_none_or(|p| self.seen_parts.insert(p.handle.id())) {
+            self.report.parts += 1;
+        }
+        let summary = &viewed.slot.summary;
+        if summary.first[..] != *part.first_key()
+            || summary.last[..] != *part.last_key()
+            || summary.entries as usize != part.len()
+        {
+            self.problem(Some(&outer), format!("the header of part {place} says other things than the part"));
+        }
+        let mut cursor = part.cursor();
+        cursor.first();
+        let mut previous: Option<(Key, crate::Msn)> = None;
+        while cursor.valid() {
+            self.report.entries += 1;
+            if previous.as_ref().is_some_and(|(key, msn)| {
+                (&**key, std::cmp::Reverse(*msn)) >= (cursor.key(), std::cmp::Reverse(cursor.msn()))
+            }) {
+                self.problem(Some(&outer), format!("part {place} is not in order"));
+            }
+            if !summary.filter.may_contain(cursor.key()) {
+                self.problem(Some(&outer), format!("the filter of part {place} denies a key of it"));
+            }
+            if let Some(key) = viewed.view.outward(cursor.key()) {
+                self.entry(
+                    viewed,
+                    &key,
+                    view,
+                    interval,
+                    last,
+                    previous.as_ref().is_some_and(|(k, _)| **k == *cursor.key()),
+                    leaf,
+                );
+                *last = Some(key);
+                self.op(&cursor.op(), view, last.as_deref().unwrap_or_default(), leaf, &place);
+            }
+            previous = Some((cursor.key().into(), cursor.msn()));
+            cursor.next();
+        }
+        self.done += part.memory() as u64 + part.value_bytes();
+        (self.progress)(self.done);
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "each is another side of one entry")]
+    fn entry(
+        &mut self,
+        viewed: &ViewedPart,
+        key: &Key,
+        view: &View,
+        interval: &KeyRange,
+        last: &Option<Key>,
+        same: bool,
+        leaf: bool,
+    ) {
+        let at = || {
+            view.range_to_outer(&KeyRange { start: key.clone(), end: Some([&**key, &[0]].concat().into()) })
+        };
+        if !interval.contains(key) {
+            self.problem(Some(&at()), "a key lies outside of what its edge covers");
+        }
+        if last.as_ref().is_some_and(|last| last > key || (last == key && (!same || leaf))) {
+            self.problem(Some(&at()), "a key comes after a larger one, or twice");
+        }
+        if *key < viewed.first
+            || viewed.last.as_ref().is_some_and(|last| !before_end(key, Some(last)) && key != last)
+        {
+            self.problem(Some(&at()), "a key lies outside of what the header says of its part");
+        }
+    }
+
+    fn op(&mut self, op: &Op, view: &View, key: &[u8], leaf: bool, place: &str) {
+        let at =
+            || view.range_to_outer(&KeyRange { start: key.into(), end: Some([key, &[0]].concat().into()) });
+        let value = match op {
+            Op::Insert(value) => value,
+            _ if leaf => return self.problem(Some(&at()), format!("part {place} of a leaf holds a message")),
+            _ => return,
+        };
+        if value.large().is_some() {
+            self.report.value_bytes += value.len() as u64;
+            if let Err(error) = load(value, &*self.trees.pieces) {
+                self.problem(Some(&at()), error.to_string());
+            }
+        }
+    }
+}

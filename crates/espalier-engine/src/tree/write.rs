@@ -1,0 +1,115 @@
+//! Putting nodes and parts on the device.
+
+use super::Trees;
+use super::codec;
+use super::node::{Body, Node, Run};
+use super::slot::{NodeSlot, PartSlot, StoredPart};
+use crate::Result;
+use crate::piece::PieceHandle;
+use crate::pieces::Encoded;
+use crate::types::PieceId;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// A header put on the device, and what it refers to: one count each.
+#[derive(Debug)]
+pub(crate) struct Written {
+    pub(crate) id: PieceId,
+    pub(crate) refers: Vec<PieceId>,
+}
+
+impl Trees {
+    /// Writes what the device does not have of the tree below `slot`, children first, and adds the
+    /// headers that it wrote to `written`.
+    pub(crate) fn write(&self, slot: &Arc<NodeSlot>, written: &mut Vec<Written>) -> Result<Arc<PieceHandle>> {
+        let Some(node) = slot.unstored() else {
+            return slot.place().ok_or_else(|| crate::Error::damaged("a node is nowhere"));
+        };
+        if let Body::Interior { edges, .. } = &node.body {
+            for child in edges.iter().filter_map(|e| e.child.as_ref()) {
+                self.write(&child.slot, written)?;
+            }
+        }
+        let new: Vec<Arc<PartSlot>> = runs_of(&node)
+            .flat_map(|r| &r.parts)
+            .map(|p| p.slot.clone())
+            .filter(|s| s.unstored().is_some())
+            .collect();
+        self.store_parts(&new)?;
+        let id = self.locator.new_id();
+        let (body, holds) = codec::encode(&node)?;
+        let refers: BTreeSet<PieceId> = references(&node).collect();
+        let encoded = Encoded::new(id, crate::PieceKind::Node(node.height), &body, self.compression, holds)?;
+        let handles = self.pieces.write_group(vec![encoded], None)?;
+        let Some(handle) = handles.into_iter().next() else {
+            return Err(crate::Error::damaged("a write gave no piece"));
+        };
+        self.pieces.keep_node(id, node.clone(), body.len() + 512);
+        slot.set_stored(handle.clone());
+        written.push(Written { id, refers: refers.into_iter().collect() });
+        Ok(handle)
+    }
+
+    /// Writes parts, their unstored values first, together.
+    pub(crate) fn store_parts(&self, slots: &[Arc<PartSlot>]) -> Result<()> {
+        let parts: Vec<_> = slots.iter().filter_map(|s| s.unstored().map(|p| (s, p))).collect();
+        if parts.is_empty() {
+            return Ok(());
+        }
+        let values: Vec<_> =
+            parts.iter().flat_map(|(_, p)| p.values()).filter(|v| v.place().is_none()).cloned().collect();
+        if !values.is_empty() {
+            self.pieces.write_values(&values, None)?;
+        }
+        let mut encoded = Vec::with_capacity(parts.len());
+        for (_, part) in &parts {
+            encoded.push(part.encode(self.locator.new_id(), self.compression)?);
+        }
+        for ((slot, part), handle) in parts.iter().zip(self.pieces.write_group(encoded, None)?) {
+            self.pieces.keep_part(handle.id(), part.clone());
+            slot.set_stored(StoredPart { handle, values: part.value_parts().into() });
+            for value in part.values() {
+                value.forget_bytes();
+            }
+        }
+        Ok(())
+    }
+
+    /// The node that the header `id` holds.
+    pub(crate) fn node(&self, id: PieceId) -> Result<Arc<Node>> {
+        self.pieces.node(id, |height, body| {
+            let node = codec::decode(id, height, &body, &*self.locator)?;
+            Ok((Arc::new(node), 2 * body.len() + 512))
+        })
+    }
+
+    /// What the header `id` refers to.
+    pub(crate) fn references_of(&self, id: PieceId) -> Result<Vec<PieceId>> {
+        let node = self.node(id)?;
+        let refers: BTreeSet<PieceId> = references(&node).collect();
+        Ok(refers.into_iter().collect())
+    }
+}
+
+/// The runs of a node: of a leaf its entries, of an interior node what lies on its edges.
+pub(crate) fn runs_of(node: &Node) -> Box<dyn Iterator<Item = &Run> + '_> {
+    match &node.body {
+        Body::Leaf(run) => Box::new(std::iter::once(run)),
+        Body::Interior { edges, .. } => Box::new(edges.iter().flat_map(|e| e.runs.iter().map(|r| &**r))),
+    }
+}
+
+/// The pieces that a node refers to, all of which lie on the device; with repetitions.
+pub(crate) fn references(node: &Node) -> impl Iterator<Item = PieceId> + '_ {
+    let children: &[_] = match &node.body {
+        Body::Leaf(_) => &[],
+        Body::Interior { edges, .. } => edges,
+    };
+    let children =
+        children.iter().filter_map(|e| e.child.as_ref()).filter_map(|c| c.slot.place()).map(|h| h.id());
+    let parts = runs_of(node).flat_map(|r| &r.parts).filter_map(|p| p.slot.place());
+    children.chain(
+        parts
+            .flat_map(|p| std::iter::once(p.handle.id()).chain(p.values.iter().copied()).collect::<Vec<_>>()),
+    )
+}

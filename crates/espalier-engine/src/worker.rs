@@ -1,0 +1,279 @@
+//! Background work: absorbing, flushing, writing the log ahead, checkpointing.
+//!
+//! All of it is done in steps, by worker threads where the environment has some, and otherwise by
+//! whoever needs room or asks: so a simulation decides what happens when. Writers wait only when too
+//! much is in memory or in the log, and are slowed down smoothly before that.
+
+use crate::index::Index;
+use crate::log::Progress;
+use crate::store::Shared;
+use crate::{ErrorKind, Result};
+use espalier_storage::JoinHandle;
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Bytes of batches in memory from which on the log is written ahead.
+const PUSH: u64 = 4 << 20;
+
+/// A writer who finds this much not yet in the log writes it.
+const MUST_PUSH: u64 = 16 << 20;
+
+/// A store that changes is checkpointed at least this often.
+const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How often an idle worker looks for work.
+const IDLE: Duration = Duration::from_millis(500);
+
+/// The longest a writer is slowed down per commit before it has to wait.
+const MAX_DELAY: Duration = Duration::from_millis(2);
+
+/// Wakes workers when there is work, and writers when there is progress.
+#[derive(Default)]
+pub(crate) struct Signal {
+    epoch: Mutex<u64>,
+    work: Condvar,
+    progress: Condvar,
+}
+
+impl Signal {
+    /// There is work.
+    pub(crate) fn work(&self) {
+        self.work.notify_one();
+    }
+
+    /// Something that writers may wait for has happened.
+    pub(crate) fn progress(&self) {
+        *self.epoch.lock() += 1;
+        self.progress.notify_all();
+    }
+
+    fn epoch(&self) -> u64 {
+        *self.epoch.lock()
+    }
+
+    /// Waits until there is progress beyond `epoch`, or for a moment.
+    fn wait_beyond(&self, epoch: u64) {
+        let mut now = self.epoch.lock();
+        if *now == epoch {
+            self.progress.wait_for(&mut now, IDLE);
+        }
+    }
+
+    fn rest(&self) {
+        self.work.wait_for(&mut self.epoch.lock(), IDLE);
+    }
+}
+
+/// The worker threads of an open store.
+pub(crate) struct Workers {
+    stop: Arc<AtomicBool>,
+    signal: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle>>,
+}
+
+impl Workers {
+    /// Starts as many as the environment has.
+    pub(crate) fn start(shared: &Arc<Shared>) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let count = if shared.options.read_only { 0 } else { shared.env.threads() };
+        let thread = |n: usize| {
+            let (shared, stop) = (shared.clone(), stop.clone());
+            let body = move || work(&shared, &stop);
+            (n, body)
+        };
+        let threads = (0..count)
+            .map(thread)
+            .map(|(n, body)| shared.env.spawn(&format!("espalier-{n}"), Box::new(body)))
+            .collect();
+        Self { stop, signal: shared.clone(), threads: Mutex::new(threads) }
+    }
+
+    /// Waits until all of them have ended.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.signal.signal.work.notify_all();
+        for thread in self.threads.lock().drain(..) {
+            thread.join();
+        }
+    }
+}
+
+fn work(shared: &Shared, stop: &AtomicBool) {
+    while !stop.load(Ordering::Acquire) {
+        match shared.step() {
+            Ok(true) => {}
+            Ok(false) => shared.signal.rest(),
+            Err(error) => {
+                // Errors of the device have latched it; others must not make this a busy loop.
+                tracing::error!(%error, "background work failed");
+                shared.signal.progress();
+                shared.env.sleep(IDLE);
+            }
+        }
+    }
+}
+
+/// How urgent it is to have less in memory or in the log.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Pressure {
+    None,
+    /// Between 0 and 1.
+    Some(f64),
+    Full,
+}
+
+impl Shared {
+    /// Does one piece of background work; false if there is none.
+    pub(crate) fn step(&self) -> Result<bool> {
+        if self.options.read_only {
+            return Ok(false);
+        }
+        self.device.writable()?;
+        if self.log.pending_bytes() >= PUSH {
+            if self.log.push()? == Progress::Full {
+                self.checkpoint()?;
+            }
+            self.signal.progress();
+            return Ok(true);
+        }
+        if self.absorb_some()? || self.checkpoint_if_due()? || self.flush_some()? {
+            self.signal.progress();
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    fn all_indexes(&self) -> Vec<Arc<Index>> {
+        self.indexes.read().values().cloned().collect()
+    }
+
+    /// Absorbs the oldest sealed memtable of an index that nobody works on.
+    fn absorb_some(&self) -> Result<bool> {
+        for index in self.all_indexes() {
+            let due = || {
+                let barrier = self.barrier.load(Ordering::Acquire);
+                index.version().sealed.first().is_some_and(|s| s.upto.0 <= barrier)
+            };
+            if !due() {
+                continue;
+            }
+            let Some(_structure) = index.structure.try_lock() else { continue };
+            if due() {
+                self.absorb_oldest(&index)?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Makes the oldest sealed memtable part of the tree. Under the index's structure lock.
+    pub(crate) fn absorb_oldest(&self, index: &Index) -> Result<()> {
+        let version = index.version();
+        let Some(sealed) = version.sealed.first() else { return Ok(()) };
+        let root = self.trees.absorb(&version.root, &sealed.table)?;
+        index.publish(|v| {
+            v.root = root;
+            v.sealed.remove(0);
+        });
+        Ok(())
+    }
+
+    /// Flushes the heaviest edge of the root that needs it most.
+    fn flush_some(&self) -> Result<bool> {
+        let mut candidates = Vec::new();
+        for index in self.all_indexes() {
+            if let Some(bytes) = self.trees.pending_work(&index.version().root)? {
+                candidates.push((bytes, index));
+            }
+        }
+        candidates.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        for (_, index) in candidates {
+            let Some(_structure) = index.structure.try_lock() else { continue };
+            if let Some(root) = self.trees.flush(&index.version().root)? {
+                index.publish(|v| v.root = root);
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn checkpoint_if_due(&self) -> Result<bool> {
+        if self.checkpointer.is_busy() {
+            return Ok(false);
+        }
+        let dirty = self.trees.dirty.load(Ordering::Relaxed) as u64;
+        let changed = || self.order.lock().last_lsn > self.space.superblock().checkpoint_lsn;
+        let old =
+            || self.env.threads() > 0 && self.checkpointer.age(self.env.monotonic()) > CHECKPOINT_INTERVAL;
+        let due = self.log.used_bytes() > self.log.capacity() / 2
+            || dirty > self.dirty_limit()
+            || (old() && changed())
+            || self.checkpointer.has_reclaim();
+        if due {
+            self.checkpoint()?;
+        }
+        Ok(due)
+    }
+
+    /// Bytes of nodes and parts that may be dirty before a checkpoint is made.
+    fn dirty_limit(&self) -> u64 {
+        self.options.memory / 4
+    }
+
+    /// Waits until `bytes` more may be accepted.
+    pub(crate) fn make_room(&self, bytes: usize) -> Result<()> {
+        loop {
+            self.device.writable()?;
+            if self.log.pending_bytes() + bytes as u64 > MUST_PUSH && self.log.push()? == Progress::Full {
+                self.checkpoint()?;
+            }
+            let epoch = self.signal.epoch();
+            match self.pressure() {
+                Pressure::None => return Ok(()),
+                Pressure::Some(fraction) => {
+                    self.signal.work();
+                    if self.env.threads() == 0 {
+                        self.step_for_room()?;
+                    } else {
+                        self.env.sleep(MAX_DELAY.mul_f64(fraction * fraction));
+                    }
+                    return Ok(());
+                }
+                Pressure::Full => {
+                    self.signal.work();
+                    if self.env.threads() == 0 {
+                        if !self.step_for_room()? {
+                            return Ok(());
+                        }
+                    } else {
+                        self.signal.wait_beyond(epoch);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A step on behalf of a writer: that the store is full is then the writer's answer, in time.
+    fn step_for_room(&self) -> Result<bool> {
+        match self.step() {
+            Err(error) if error.kind() == ErrorKind::NoSpace => Ok(false),
+            other => other,
+        }
+    }
+
+    /// Memtables may take a quarter of the budget, dirty nodes another, and the log nearly all of itself.
+    fn pressure(&self) -> Pressure {
+        let tables: usize = self.indexes.read().values().map(|i| i.version().memtable_bytes()).sum();
+        let dirty = self.trees.dirty.load(Ordering::Relaxed) as u64;
+        let log = self.log.used_bytes() as f64 / self.log.capacity() as f64;
+        let quarter = (self.options.memory / 4).max(1) as f64;
+        let worst = (tables as f64 / quarter).max(dirty as f64 / (1.5 * quarter)).max(log / 0.9);
+        match worst {
+            w if w >= 1.0 => Pressure::Full,
+            w if w > 0.75 => Pressure::Some((w - 0.75) * 4.0),
+            _ => Pressure::None,
+        }
+    }
+}
