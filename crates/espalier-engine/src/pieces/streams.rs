@@ -30,12 +30,13 @@ const FIRST_WINDOW: u64 = 128 << 10;
 const MAX_WINDOW: u64 = 1 << 20;
 /// Bytes that may be skipped between two reads of a stream.
 const GAP: u64 = 64 << 10;
-/// The same before it is known to be one.
-const FIRST_GAP: u64 = 16 << 10;
+/// The same before it is known to be one, counted from a block before its end. Small, since what lies
+/// this close to any of the recent reads is taken for its successor.
+const FIRST_GAP: u64 = 12 << 10;
 /// How many reads in a row, after the first, make a stream.
 const HITS: u8 = 2;
 /// Reads remembered.
-const RECENT: usize = 64;
+const RECENT: usize = 32;
 /// The most streams at a time.
 const MAX_STREAMS: usize = 16;
 
@@ -258,7 +259,10 @@ impl Table {
         if let Some(at) = self.streams.iter().position(|s| s.continues(range.start)) {
             return self.streams[at].extend(range.clone(), device, self.max_window);
         }
-        let follows = |r: &Recent| (r.next..=r.next + FIRST_GAP).contains(&range.start);
+        // Values are packed: the next may begin in the block where the last one ended.
+        let follows = |r: &Recent| {
+            range.end > r.next && (r.next..=r.next + FIRST_GAP).contains(&(range.start + BLOCK as u64))
+        };
         let hits = match self.recent.iter().position(follows) {
             Some(at) => self.recent.remove(at).map_or(0, |r| r.hits + 1),
             None => 0,
