@@ -6,7 +6,7 @@ use crate::{Bench, Failure, Model, Outcome, Reference, Setup, Step};
 use espalier_engine::{Cursor, Snapshot};
 
 /// False while the engine keeps its state in memory only.
-const DURABLE: bool = false;
+pub(crate) const DURABLE: bool = false;
 
 /// Most snapshots kept at a time.
 const KEPT: usize = 4;

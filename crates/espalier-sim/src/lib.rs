@@ -6,10 +6,12 @@
 //! - [`differential`]: every answer of the store is the model's answer, snapshots included;
 //! - [`crash`]: what is found after a power cut is a prefix of the batches, at or after the last
 //!   acknowledged sync, for a power cut at every change of the device, and for one during recovery;
+//! - [`concurrent`]: what many threads see of each other is whole batches, in one order;
 //! - [`fault`]: with failing, lying, rotting and full devices every answer is right or an error.
 //!
 //! Steps are data, so that a failing list can be [minimized](minimize::minimize) and shown.
 
+pub mod concurrent;
 pub mod crash;
 pub mod differential;
 mod failure;
