@@ -113,7 +113,8 @@ pub(crate) enum Progress {
 /// Sizes that tests make small. The defaults are also the largest that are honoured.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LogConfig {
-    /// Bytes of large values without a place from which on a group binds them early.
+    /// Bytes of large values without a place from which on a group binds them early; `u64::MAX`
+    /// for never.
     pub(crate) early_binding: u64,
     /// Bytes of batches above which a group takes no further batch.
     pub(crate) group_bytes: u64,

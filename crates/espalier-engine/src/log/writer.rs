@@ -445,6 +445,12 @@ impl Log {
         self.state.lock().appended
     }
 
+    /// How many calls of `sync` wait.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.state.lock().waiting.values().sum()
+    }
+
     /// What has been done so far.
     pub(crate) fn counters(&self) -> LogCounters {
         self.state.lock().counters
@@ -568,9 +574,14 @@ fn max_batch(region: Extent) -> u64 {
 
 fn clamp(config: LogConfig, region: Extent) -> LogConfig {
     let most = LogConfig::default();
+    let group_bytes = config.group_bytes.min(most.group_bytes).min(max_batch(region));
     LogConfig {
-        early_binding: config.early_binding,
-        group_bytes: config.group_bytes.min(most.group_bytes).min(max_batch(region)),
+        early_binding: match config.early_binding {
+            u64::MAX => u64::MAX,
+            // A small region makes small groups; they must be able to reach it.
+            bytes => bytes.min(group_bytes / 2),
+        },
+        group_bytes,
         unsynced_blocks: config.unsynced_blocks.min(most.unsynced_blocks).max(1),
         unsynced_values: config.unsynced_values.min(most.unsynced_values).max(1),
     }
