@@ -274,7 +274,7 @@ impl Space {
             fresh: lives.fresh_blocks,
             limbo: lives.limbo_blocks(),
             longest_run: self.largest_free_run(),
-            map_bytes: self.geometry.blocks / 8 + self.geometry.blocks / 64,
+            map_bytes: self.used.lock().memory(),
             table_bytes: self.tables.all().iter().map(|table| table.cached_bytes() as u64).sum(),
         }
     }

@@ -26,9 +26,10 @@ pub(super) struct Promises {
 }
 
 impl Promises {
-    /// For a data region of `blocks`: 2% of it, between 64 blocks and 1 GiB.
+    /// For a data region of `blocks`: 3% of it, between 64 blocks and 32 GiB. The fuller a store, the
+    /// shorter its free runs; with so much left, parts of usual sizes still find one.
     pub(super) fn new(blocks: u64) -> Self {
-        let pool = (blocks / 50).clamp(64, 256 << 10).min(blocks / 4);
+        let pool = (blocks * 3 / 100).clamp(64, 8 << 20).min(blocks / 4);
         Self { promised: AtomicU64::new(0), pool }
     }
 
