@@ -50,9 +50,9 @@ impl History {
             unsynced_values: work.random.between(1..=200_000),
         };
         let device = Arc::new(SimulatedDevice::with_garbage(layout.bytes(), seed));
-        let start = Log::format(&*device, layout.log, UUID).unwrap();
-        device.sync().unwrap();
         let shared: Arc<dyn Device> = device.clone();
+        let start = Log::format(&guarded(&shared), layout.log, UUID).unwrap();
+        device.sync().unwrap();
         let rig = open(&shared, layout, start, config, seed).unwrap();
         let checkpoints = vec![Checkpoint { position: start, maps: Maps::new() }];
         let states = vec![Maps::new()];

@@ -137,7 +137,7 @@ fn a_log_of_another_store_is_not_read() {
     let other = b"another store id";
     let start = LogPosition { block: 0, lsn: Lsn(0), chain: StoreTag::new(other).first_chain(), synced: 0 };
     let binder = TestBinder::new(device.clone(), layout.parts, 1);
-    let recovered = Log::inspect(&*device, layout.log, other, start, &*binder, &mut |_| {
+    let recovered = Log::inspect(&guarded(&device), layout.log, other, start, &*binder, &mut |_| {
         panic!("nothing to replay");
     });
     assert_eq!(recovered.unwrap().end, 0);
@@ -221,7 +221,7 @@ fn the_first_failure_is_final() {
         let layout = Layout::new(64, 64);
         let simulated = Arc::new(SimulatedDevice::new(layout.bytes(), 1));
         let device: Arc<dyn Device> = simulated.clone();
-        let start = Log::format(&*device, layout.log, UUID).unwrap();
+        let start = Log::format(&guarded(&device), layout.log, UUID).unwrap();
         let rig = open(&device, layout, start, LogConfig::default(), 1).unwrap();
         rig.log.append(batch(1, vec![delete("k")])).unwrap();
         simulated.inject(Fault::Fail { operation, nth: 0 });

@@ -9,6 +9,7 @@ mod ring;
 mod threads;
 
 use super::*;
+use crate::device::GuardedDevice;
 use crate::piece::FreshOwner;
 use crate::types::Extent;
 use crate::value::ValueRef;
@@ -160,7 +161,7 @@ fn open(
     let binder = TestBinder::new(device.clone(), layout.parts, seed);
     let mut replayed = Vec::new();
     let log = Log::open(
-        device.clone(),
+        guarded(device),
         layout.log,
         UUID,
         seed ^ 0x5e55,
@@ -173,6 +174,10 @@ fn open(
         },
     )?;
     Ok(Rig { log, binder, replayed })
+}
+
+fn guarded(device: &Arc<dyn Device>) -> Arc<GuardedDevice> {
+    GuardedDevice::new(device.clone(), false)
 }
 
 /// Where log and parts lie on a test device.
@@ -197,7 +202,7 @@ impl Layout {
 fn fresh(log_blocks: u32, config: LogConfig) -> (Arc<dyn Device>, Layout, LogPosition, Rig) {
     let layout = Layout::new(log_blocks, 4096);
     let device: Arc<dyn Device> = Arc::new(espalier_storage::MemoryDevice::new(layout.bytes()));
-    let start = Log::format(&*device, layout.log, UUID).unwrap();
+    let start = Log::format(&guarded(&device), layout.log, UUID).unwrap();
     let rig = open(&device, layout, start, config, 1).unwrap();
     (device, layout, start, rig)
 }

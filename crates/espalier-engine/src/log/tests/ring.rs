@@ -96,7 +96,7 @@ fn data_deleted_before_it_is_written_is_not_written() {
 fn no_room_for_value_parts_is_no_error() {
     let layout = Layout::new(2048, 2);
     let device: Arc<dyn Device> = Arc::new(espalier_storage::MemoryDevice::new(layout.bytes()));
-    let start = Log::format(&*device, layout.log, UUID).unwrap();
+    let start = Log::format(&guarded(&device), layout.log, UUID).unwrap();
     let rig = open(&device, layout, start, LogConfig::default(), 1).unwrap();
     let ops = vec![insert("a", vec![1; 1 << 20]), insert("b", vec![2; 1 << 20])];
     rig.log.append(batch(1, ops.clone())).unwrap();
@@ -172,5 +172,5 @@ fn misuse_is_refused() {
     assert_eq!(rig.log.append(batch(2, vec![])).unwrap_err().kind(), ErrorKind::InvalidArgument);
     assert_eq!(rig.log.sync(Lsn(1)).unwrap_err().kind(), ErrorKind::InvalidArgument);
     let tiny = Extent { blocks: 7, ..layout.log };
-    assert_eq!(Log::format(&*device, tiny, UUID).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(Log::format(&guarded(&device), tiny, UUID).unwrap_err().kind(), ErrorKind::InvalidArgument);
 }

@@ -44,10 +44,10 @@ impl Device for Gated {
 fn who_comes_during_a_sync_shares_the_next() {
     let layout = Layout::new(64, 64);
     let inner = MemoryDevice::new(layout.bytes());
-    let start = Log::format(&inner, layout.log, UUID).unwrap();
     let gated =
         Arc::new(Gated { inner, open: Mutex::new(true), opened: Condvar::new(), syncs: AtomicU64::new(0) });
     let device: Arc<dyn Device> = gated.clone();
+    let start = Log::format(&guarded(&device), layout.log, UUID).unwrap();
     let rig = open(&device, layout, start, LogConfig::default(), 1).unwrap();
     let before = gated.syncs.load(Ordering::SeqCst);
     *gated.open.lock() = false;
@@ -79,7 +79,7 @@ fn many_threads_with_checkpoints() {
         let layout = Layout::new(64, 512);
         let simulated = Arc::new(SimulatedDevice::new(layout.bytes(), seed));
         let device: Arc<dyn Device> = simulated.clone();
-        let start = Log::format(&*device, layout.log, UUID).unwrap();
+        let start = Log::format(&guarded(&device), layout.log, UUID).unwrap();
         let config = LogConfig { early_binding: 20_000, group_bytes: 60_000, ..LogConfig::default() };
         let rig = open(&device, layout, start, config, seed).unwrap();
         let commit = Mutex::new(0u64);

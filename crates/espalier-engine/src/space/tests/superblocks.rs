@@ -43,7 +43,7 @@ fn every_field_survives() {
         checkpoint_lsn: crate::Lsn(3),
         next_msn: crate::Msn(4),
         next_piece: PieceId(5),
-        log_position: *b"0123456789abcdef",
+        log_position: *b"0123456789abcdef0123456789abcdef",
         checkpointed: Duration::from_nanos(99),
         clean: false,
         compression: 2,
