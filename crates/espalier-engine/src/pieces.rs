@@ -147,11 +147,6 @@ impl Pieces {
         self.cache.remove(id);
     }
 
-    /// Forgets all pieces but those to `keep`. Looks at every cached piece.
-    pub(crate) fn retain(&self, keep: impl Fn(PieceId) -> bool) {
-        self.cache.retain(keep);
-    }
-
     /// Calls `wake` when there is work for [`Self::read_ahead_step`]. Without it, readers read ahead
     /// themselves.
     pub(crate) fn set_read_ahead_wake(&self, wake: impl Fn() + Send + Sync + 'static) {

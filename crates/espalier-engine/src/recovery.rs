@@ -70,6 +70,12 @@ pub(crate) fn open(
     let compression = Compression::from_code(superblock.compression)
         .ok_or_else(|| Error::damaged(format!("compression code {} is unknown", superblock.compression)))?;
     let pieces = Arc::new(Pieces::new(device.clone(), space.clone(), cache_bytes(&options)));
+    let cache = Arc::downgrade(&pieces);
+    space.when_gone(move |id| {
+        if let Some(pieces) = cache.upgrade() {
+            pieces.forget(id);
+        }
+    });
     let trees = Arc::new(Trees {
         pieces: pieces.clone(),
         locator: space.clone(),

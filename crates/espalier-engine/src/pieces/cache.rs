@@ -86,10 +86,6 @@ impl Cache {
         self.entries.remove(&id);
     }
 
-    pub(super) fn retain(&self, keep: impl Fn(PieceId) -> bool) {
-        self.entries.retain(|id, _| keep(*id));
-    }
-
     /// Bytes kept, hits and misses.
     pub(super) fn figures(&self) -> (u64, u64, u64) {
         (self.entries.weight(), self.entries.hits(), self.entries.misses())

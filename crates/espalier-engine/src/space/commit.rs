@@ -81,7 +81,9 @@ impl Space {
     fn bury(&self, id: PieceId, entry: &ntt::Entry) -> Result<()> {
         self.lives.write().die(id, entry.location, true);
         ntt::set(&self.tables.ntt, id, None)?;
-        map::mark(&self.tables.map, entry.location.extent, false)
+        map::mark(&self.tables.map, entry.location.extent, false)?;
+        self.gone(id);
+        Ok(())
     }
 
     /// A node without references, whose own references have been subtracted, dies.
@@ -198,7 +200,7 @@ impl Space {
             (pages, lives.take_released(&self.handles))
         };
         let (pages, pieces) = release(&mut self.lives.write());
-        let mut extents: Vec<Extent> = pieces.iter().map(|location| location.extent).collect();
+        let mut extents: Vec<Extent> = pieces.iter().map(|(_, location)| location.extent).collect();
         extents.extend(pages.iter().map(|block| Extent { start: *block, blocks: 1 }));
         extents.sort_unstable();
         // Discarded before they leave `used`: afterwards somebody may be writing there.
@@ -210,6 +212,7 @@ impl Space {
             }
         }
         self.put_back(&extents);
+        pieces.iter().for_each(|(id, _)| self.gone(*id));
     }
 }
 

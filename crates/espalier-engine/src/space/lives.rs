@@ -138,7 +138,7 @@ impl Lives {
     }
 
     /// Removes and returns the dead that nothing needs any more, of those whose wait for pins is over.
-    pub(super) fn take_released(&mut self, handles: &Handles) -> Vec<Location> {
+    pub(super) fn take_released(&mut self, handles: &Handles) -> Vec<(PieceId, Location)> {
         let oldest = self.oldest_pin();
         let mut released = Vec::new();
         while let Some((died, id)) = self.pinned.first().copied()
@@ -147,7 +147,7 @@ impl Lives {
             self.pinned.pop_first();
             // With a handle left it stays dead; the handle's end asks again.
             if !handles.any(id) {
-                released.extend(self.remove_dead(id));
+                released.extend(self.remove_dead(id).map(|location| (id, location)));
             }
         }
         released

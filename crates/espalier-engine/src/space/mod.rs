@@ -48,7 +48,7 @@ use lives::{Fresh, Handles, Lives};
 use parking_lot::{Mutex, RwLock};
 use reserve::Promises;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use superblock::SLOTS;
 use table::{Table, TableId};
 
@@ -121,6 +121,7 @@ pub(crate) struct Space {
     current: RwLock<Superblock>,
     /// Held by whoever changes tables.
     writer: Mutex<()>,
+    when_gone: OnceLock<Box<dyn Fn(PieceId) + Send + Sync>>,
 }
 
 struct Tables {
@@ -220,6 +221,7 @@ impl Space {
             next_piece: AtomicU64::new(next_piece),
             current: RwLock::new(superblock),
             writer: Mutex::new(()),
+            when_gone: OnceLock::new(),
         })
     }
 
@@ -369,8 +371,22 @@ impl Space {
     /// Frees the dead that nothing needs any more.
     fn sweep(&self) {
         let released = self.lives.write().take_released(&self.handles);
-        let extents: Vec<Extent> = released.iter().map(|location| location.extent).collect();
+        let extents: Vec<Extent> = released.iter().map(|(_, location)| location.extent).collect();
         self.put_back(&extents);
+        released.iter().for_each(|(id, _)| self.gone(*id));
+    }
+
+    /// Calls `told` with every piece that dies, and again when its blocks are freed: what is cached of it is
+    /// useless, and has handles that keep the blocks of what it refers to. Only the first call counts.
+    pub(crate) fn when_gone(&self, told: impl Fn(PieceId) + Send + Sync + 'static) {
+        let _ = self.when_gone.set(Box::new(told));
+    }
+
+    /// To be called without locks on `lives` and `used`: handles may be dropped in consequence.
+    fn gone(&self, id: PieceId) {
+        if let Some(told) = self.when_gone.get() {
+            told(id);
+        }
     }
 }
 
@@ -471,6 +487,7 @@ impl FreshOwner for Space {
         if let Some(location) = released {
             self.put_back(&[location.extent]);
         }
+        self.gone(id);
     }
 }
 
