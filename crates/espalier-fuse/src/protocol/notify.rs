@@ -1,0 +1,75 @@
+//! Messages that the daemon sends unasked: the kernel's caches are to forget something.
+
+use super::reply::Writer;
+use super::REPLY_HEADER_BYTES;
+
+const INVALIDATE_INODE: i32 = 2;
+const INVALIDATE_ENTRY: i32 = 3;
+const INCREMENT_EPOCH: i32 = 8;
+
+/// INVAL_ENTRY: the kernel names what it waits for by this length at most.
+const LONGEST_NAME: usize = 1024;
+
+/// A notification.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notification {
+    /// The attributes of a node changed; with `data`, the given range of its pages too.
+    Inode {
+        /// The node.
+        node: u64,
+        /// Byte offset and length of the changed data (length 0: to the end), `None`: attributes only.
+        data: Option<(u64, u64)>,
+    },
+    /// A name in a directory means something else now (or nothing, or something for the first time).
+    Entry {
+        /// The directory.
+        parent: u64,
+        /// The name.
+        name: Vec<u8>,
+    },
+    /// Every cached name of the mount is to be looked up anew (protocol 7.44).
+    Epoch,
+}
+
+impl Notification {
+    /// The message as it is written to the device.
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Inode { node, data } => {
+                let (offset, length) = match *data {
+                    None => (-1i64 as u64, 0),
+                    Some(range) => range,
+                };
+                message(INVALIDATE_INODE, 24, |writer| {
+                    writer.u64(*node);
+                    writer.u64(offset);
+                    writer.u64(length);
+                })
+            }
+            Self::Entry { parent, name } => {
+                let name = &name[..name.len().min(LONGEST_NAME)];
+                message(INVALIDATE_ENTRY, 16 + name.len() + 1, |writer| {
+                    writer.u64(*parent);
+                    writer.u32(name.len() as u32);
+                    writer.u32(0);
+                    writer.bytes(name);
+                    writer.bytes(&[0]);
+                })
+            }
+            Self::Epoch => message(INCREMENT_EPOCH, 0, |_| ()),
+        }
+    }
+}
+
+/// A message of `length` bytes after the header, which carries the code where a reply has its error and no
+/// request number.
+fn message(code: i32, length: usize, fill: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+    let mut bytes = vec![0; REPLY_HEADER_BYTES + length];
+    let total = bytes.len() as u32;
+    let mut writer = Writer::new(&mut bytes);
+    writer.u32(total);
+    writer.u32(code as u32);
+    writer.u64(0);
+    fill(&mut writer);
+    bytes
+}

@@ -1,0 +1,332 @@
+//! FUSE over io_uring (Linux 6.14): a queue per CPU, served on that CPU.
+//!
+//! A request goes to the queue of the CPU on which it is made. Each queue is served by several threads that stay
+//! on its CPU, each with a ring and one entry of its own: a handler that waits for storage holds up nobody, and
+//! nobody wakes another CPU. When all threads of a queue are at work, one more is started.
+//!
+//! Buffers of an entry: 288 bytes of headers (128 for the header of request or reply, 128 for the fixed
+//! argument, 32 for the ring's own), and the payload. An entry is registered once; afterwards each command
+//! commits a reply and fetches the next request. Either is answered by a completion when a request is there, or
+//! when the connection has ended.
+//!
+//! FORGET and INTERRUPT still come over the device. A thread reads them now and then, for they are not urgent and
+//! waking it for each would cost more than the request that caused it.
+
+use super::buffer::Buffer;
+use super::{Config, Outcome, Request, Shared, cpu, device};
+use crate::protocol::{ARGUMENT_BYTES, HEADER_BYTES, Header, REPLY_HEADER_BYTES, reply};
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
+
+const REGISTER: u32 = 1;
+const COMMIT_AND_FETCH: u32 = 2;
+
+/// Where in the headers what lies.
+const ARGUMENT_AT: usize = 128;
+const ENTRY_AT: usize = 256;
+const COMMIT_ID_AT: usize = ENTRY_AT + 8;
+const PAYLOAD_LENGTH_AT: usize = ENTRY_AT + 16;
+const HEADERS_BYTES: usize = 288;
+
+/// Threads at most for each CPU, all waiting.
+const MOST_PER_CPU: usize = 16;
+/// CPUs above which fewer threads are started at first: their buffers add up.
+const MANY_CPUS: usize = 16;
+/// How long FORGETs may gather.
+const FORGET_PAUSE: Duration = Duration::from_millis(20);
+
+/// Threads with a ring each, waiting for the connection to be ready.
+pub(super) struct Rings {
+    queues: Vec<Arc<Queue>>,
+    waiting: Vec<Waiting>,
+}
+
+/// A thread that has its ring: `go` tells it to register, `registered` what came of that.
+struct Waiting {
+    go: SyncSender<Arc<Shared>>,
+    registered: Receiver<io::Result<()>>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+/// The threads of one CPU.
+struct Queue {
+    cpu: usize,
+    threads: AtomicUsize,
+    busy: AtomicUsize,
+}
+
+impl Rings {
+    /// Makes the threads and rings, which fails where FUSE or the system have no io_uring for us.
+    pub(super) fn prepare(config: &Config) -> io::Result<Self> {
+        let enabled = std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
+        if !enabled.is_ok_and(|value| value.trim() == "Y") {
+            return Err(io::Error::other("/sys/module/fuse/parameters/enable_uring does not say Y"));
+        }
+        let count = cpu::possible();
+        let each = config.threads_per_cpu.unwrap_or(if count > MANY_CPUS { 2 } else { 4 });
+        let queues: Vec<_> = (0..count)
+            .map(|cpu| Arc::new(Queue { cpu, threads: AtomicUsize::new(0), busy: AtomicUsize::new(0) }))
+            .collect();
+        let online = cpu::allowed();
+        let mut waiting = Vec::new();
+        for queue in &queues {
+            // A queue that nobody uses now needs somebody all the same: requests wait until all have one.
+            let threads = if online.contains(&queue.cpu) { each.clamp(1, MOST_PER_CPU) } else { 1 };
+            for _ in 0..threads {
+                waiting.push(Waiting::spawn(queue)?);
+            }
+        }
+        Ok(Self { queues, waiting })
+    }
+
+    /// Registers everything and starts to serve.
+    pub(super) fn start(self, shared: &Arc<Shared>) -> io::Result<()> {
+        for waiting in &self.waiting {
+            // A thread that is gone shows below.
+            let _ = waiting.go.send(Arc::clone(shared));
+        }
+        let mut result = Ok(());
+        for waiting in self.waiting {
+            let registered = waiting.registered.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
+            result = result.and(registered);
+            shared.threads.lock().push(waiting.thread);
+        }
+        // With every queue served at least once the connection lives, even if some thread failed.
+        if self.queues.iter().any(|queue| queue.threads.load(Ordering::Acquire) == 0) {
+            return result.and_then(|()| Err(io::ErrorKind::Other.into()));
+        }
+        shared.spawn("fuse-device".into(), |shared| {
+            if let Err(error) = serve_device(&shared)
+                && !device::is_end(&error)
+            {
+                tracing::error!(%error, "FORGETs can no longer be read");
+            }
+            shared.ended.store(true, Ordering::Release);
+        })
+    }
+}
+
+impl Waiting {
+    /// Starts a thread for `queue`, and returns when it has its ring.
+    fn spawn(queue: &Arc<Queue>) -> io::Result<Self> {
+        let (go, start) = sync_channel::<Arc<Shared>>(1);
+        let (ready, made) = sync_channel(1);
+        let (report, registered) = sync_channel(1);
+        let queue = Arc::clone(queue);
+        let thread = std::thread::Builder::new().name(format!("fuse-{}", queue.cpu)).spawn(move || {
+            cpu::pin(queue.cpu);
+            let ring = match make_ring() {
+                Ok(ring) => ring,
+                Err(error) => return drop(ready.send(Err(error))),
+            };
+            let _ = ready.send(Ok(()));
+            // Nobody says go if another ring could not be had.
+            let Ok(shared) = start.recv() else { return };
+            serve(&shared, &queue, ring, |result| drop(report.send(result)));
+        })?;
+        made.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
+        Ok(Self { go, registered, thread })
+    }
+}
+
+fn make_ring() -> io::Result<Ring> {
+    let mut builder = IoUring::builder();
+    builder.setup_single_issuer().setup_defer_taskrun();
+    builder.build(2)
+}
+
+/// One ring thread's life: registers its entry, reports how that went, and serves until the end.
+fn serve(shared: &Arc<Shared>, queue: &Arc<Queue>, ring: Ring, report: impl FnOnce(io::Result<()>)) {
+    let mut entry = match Entry::register(shared, queue.cpu, ring) {
+        Ok(entry) => {
+            queue.threads.fetch_add(1, Ordering::AcqRel);
+            report(Ok(()));
+            entry
+        }
+        Err(error) => return report(Err(error)),
+    };
+    loop {
+        match entry.wait() {
+            Ok(()) => {}
+            Err(error) => {
+                if !device::is_end(&error) {
+                    tracing::error!(cpu = queue.cpu, %error, "a thread can no longer serve the mount");
+                }
+                return;
+            }
+        }
+        if queue.busy.fetch_add(1, Ordering::Relaxed) + 1 >= queue.threads.load(Ordering::Relaxed) {
+            call_another(shared, queue);
+        }
+        let (header, outcome) = entry.serve(shared);
+        queue.busy.fetch_sub(1, Ordering::Relaxed);
+        if let Err(error) = entry.commit(&header, outcome) {
+            return tracing::error!(cpu = queue.cpu, %error, "a reply could not be sent");
+        }
+    }
+}
+
+/// Every thread of the queue is at work: starts one more.
+fn call_another(shared: &Arc<Shared>, queue: &Arc<Queue>) {
+    if queue.threads.load(Ordering::Relaxed) >= MOST_PER_CPU {
+        return;
+    }
+    let of = Arc::clone(queue);
+    let spawned = shared.spawn(format!("fuse-{}", queue.cpu), move |shared| {
+        cpu::pin(of.cpu);
+        match make_ring() {
+            Ok(ring) => serve(&shared, &of, ring, |registered| {
+                if let Err(error) = registered
+                    && !device::is_end(&error)
+                {
+                    tracing::warn!(cpu = of.cpu, %error, "no further entry can be registered");
+                }
+            }),
+            Err(error) => tracing::warn!(cpu = of.cpu, %error, "no further ring can be made"),
+        }
+    });
+    if let Err(error) = spawned {
+        tracing::warn!(%error, "no further thread can be started for the mount");
+    }
+}
+
+/// One entry of a queue, and the ring that only it uses.
+///
+/// Between a command and its completion the kernel owns both buffers; they are touched only after a completion
+/// and before the next command. The fields drop in order: the ring goes before the buffers that it may fill.
+struct Entry {
+    ring: Ring,
+    headers: Buffer,
+    payload: Buffer,
+    /// What REGISTER points at.
+    vectors: Box<[libc::iovec; 2]>,
+    queue: u16,
+    /// A completion that came early.
+    early: Option<i32>,
+}
+
+impl Entry {
+    /// Registers an entry for `cpu`'s queue.
+    fn register(shared: &Shared, cpu: usize, ring: Ring) -> io::Result<Self> {
+        ring.submitter().register_files(&[shared.device.raw()])?;
+        let headers = Buffer::new(HEADERS_BYTES)?;
+        let payload = Buffer::new(shared.payload)?;
+        let vectors = Box::new([
+            libc::iovec { iov_base: headers.address().cast(), iov_len: HEADERS_BYTES },
+            libc::iovec { iov_base: payload.address().cast(), iov_len: payload.len() },
+        ]);
+        let queue = u16::try_from(cpu).map_err(io::Error::other)?;
+        let mut entry = Self { ring, headers, payload, vectors, queue, early: None };
+        let mut command = entry.command(REGISTER, 0);
+        // The binding has no way to set these fields of the kernel's `io_uring_sqe`.
+        const ADDRESS_AT: usize = 16;
+        const LENGTH_AT: usize = 24;
+        let start = (&raw mut command).cast::<u8>();
+        // SAFETY: a 128-byte entry is a plain `io_uring_sqe` followed by 64 bytes, in which these two fields of
+        // 8 and 4 bytes lie at the given offsets; `command` is borrowed by nobody else.
+        unsafe {
+            start.add(ADDRESS_AT).cast::<u64>().write_unaligned(entry.vectors.as_ptr() as u64);
+            start.add(LENGTH_AT).cast::<u32>().write_unaligned(entry.vectors.len() as u32);
+        }
+        entry.push(&command)?;
+        entry.ring.submit()?;
+        // A refusal is there at once; so may be a request.
+        match entry.completion() {
+            Some(result) if result < 0 => Err(io::Error::from_raw_os_error(-result)),
+            early => {
+                entry.early = early;
+                Ok(entry)
+            }
+        }
+    }
+
+    fn command(&self, command: u32, commit: u64) -> squeue::Entry128 {
+        // `struct fuse_uring_cmd_req`: flags, commit id, queue, padding.
+        let mut argument = [0; 80];
+        argument[8..16].copy_from_slice(&commit.to_ne_bytes());
+        argument[16..18].copy_from_slice(&self.queue.to_ne_bytes());
+        opcode::UringCmd80::new(types::Fixed(0), command).cmd(argument).build()
+    }
+
+    fn push(&mut self, command: &squeue::Entry128) -> io::Result<()> {
+        // SAFETY: what the command points at (the vectors, and through them the buffers) lives in `self`, which
+        // outlives its ring.
+        unsafe { self.ring.submission().push(command) }.map_err(io::Error::other)
+    }
+
+    fn completion(&mut self) -> Option<i32> {
+        self.ring.completion().next().map(|completion| completion.result())
+    }
+
+    /// Submits what is pending and waits for a request.
+    fn wait(&mut self) -> io::Result<()> {
+        loop {
+            match self.early.take().or_else(|| self.completion()) {
+                Some(0) => return Ok(()),
+                Some(result) => return Err(io::Error::from_raw_os_error(-result)),
+                None => {}
+            }
+            match self.ring.submit_and_wait(1) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                _ => {}
+            }
+        }
+    }
+
+    /// Serves the request that is in the buffers.
+    fn serve(&mut self, shared: &Shared) -> (Header, Outcome) {
+        let headers = self.headers.bytes();
+        let number = |at: usize| headers[at..at + 4].try_into().map_or(0, u32::from_ne_bytes);
+        let received = number(PAYLOAD_LENGTH_AT) as usize;
+        let (head, rest) = headers.split_at(ARGUMENT_AT);
+        let header = match Header::decode(&head[..HEADER_BYTES]) {
+            Ok(header) => header,
+            Err(_) => unreachable!("the slice has a header's length"),
+        };
+        let request = Request { header, argument: &rest[..ARGUMENT_BYTES], dialect: &shared.dialect };
+        let payload = self.payload.bytes();
+        let received = received.min(payload.len());
+        (header, shared.handle(&request, payload, received))
+    }
+
+    /// Queues the reply; the next [`Entry::wait`] submits it.
+    fn commit(&mut self, header: &Header, outcome: Outcome) -> io::Result<()> {
+        let (body, errno) = match outcome {
+            Outcome::Reply(body) => (body.min(self.payload.len()), 0),
+            Outcome::Error(errno) => (0, errno),
+            // Nothing that comes over a ring goes without a reply.
+            Outcome::Silent => (0, 0),
+        };
+        let headers = self.headers.bytes();
+        let mut commit = [0; 8];
+        commit.copy_from_slice(&headers[COMMIT_ID_AT..COMMIT_ID_AT + 8]);
+        headers[..REPLY_HEADER_BYTES].copy_from_slice(&reply::header(body, errno, header.unique));
+        headers[ENTRY_AT..ENTRY_AT + 8].fill(0);
+        headers[PAYLOAD_LENGTH_AT..PAYLOAD_LENGTH_AT + 4].copy_from_slice(&(body as u32).to_ne_bytes());
+        let command = self.command(COMMIT_AND_FETCH, u64::from_ne_bytes(commit));
+        self.push(&command)
+    }
+}
+
+/// Serves what comes over the device itself, until the connection ends: FORGETs and INTERRUPTs, and whatever
+/// was asked before the rings were there.
+fn serve_device(shared: &Arc<Shared>) -> io::Result<()> {
+    let device = shared.device.another()?;
+    let mut buffer = Buffer::new(shared.payload + 4096)?;
+    loop {
+        // Sleeps without a timeout while nothing comes, and lets things gather when something does.
+        if !device.ready(None)? {
+            continue;
+        }
+        while device.ready(Some(0))? {
+            super::classic::serve_next(shared, &device, buffer.bytes())?;
+        }
+        std::thread::sleep(FORGET_PAUSE);
+    }
+}
