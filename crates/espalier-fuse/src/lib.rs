@@ -1,7 +1,16 @@
 //! The FUSE mount of Espalier, over io_uring or the classic device.
 //!
-//! [`protocol`] turns bytes into requests and replies into bytes, [`transport`] moves them between the kernel and
-//! a handler on the CPU on which they are asked for.
+//! [`protocol`] turns bytes into requests and replies into bytes, [`transport`] moves them between the kernel and a
+//! handler on the CPU on which they are asked for, [`dispatch`] makes file system calls of them, and [`Mount`]
+//! ties it together. [`daemon`] has what a mount in the background needs besides.
 
+pub mod daemon;
+pub mod dispatch;
+mod mount;
+mod notifier;
 pub mod protocol;
 pub mod transport;
+
+pub use mount::{Ended, ForgetHook, ListAttributes, Mount, MountError, MountOptions};
+pub use notifier::Notifier;
+pub use protocol::notify::Notification;

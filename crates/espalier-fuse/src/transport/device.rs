@@ -45,7 +45,7 @@ impl Device {
         Ok(device)
     }
 
-    pub(super) fn raw(&self) -> RawFd {
+    pub(crate) fn raw(&self) -> RawFd {
         self.0.as_raw_fd()
     }
 

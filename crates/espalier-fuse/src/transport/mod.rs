@@ -95,6 +95,8 @@ struct Shared {
     /// The kernel ended the connection.
     ended: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// With io_uring: reads what still comes over the device.
+    drain: Mutex<Option<uring::Drain>>,
 }
 
 impl Shared {
@@ -169,6 +171,7 @@ impl Prepared {
             poisoned: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             threads: Mutex::default(),
+            drain: Mutex::default(),
         });
         let granted = dialect.has(protocol::flags::init::OVER_IO_URING);
         let kind = match self.rings.take().filter(|_| granted).map(|rings| rings.start(&shared)) {
@@ -261,6 +264,21 @@ impl Serving {
     /// No descriptor is left.
     pub fn device(&self) -> io::Result<Device> {
         self.shared.device.another()
+    }
+
+    /// Something that has pending FORGETs served at once, on the calling thread. It may be called within a
+    /// request, but with no lock held that a FORGET needs. Where FORGETs do not gather it does nothing.
+    pub fn forget_drain(&self) -> impl Fn() + Send + Sync + 'static {
+        let shared = Arc::downgrade(&self.shared);
+        move || {
+            if let Some(shared) = shared.upgrade()
+                && let Some(mut drain) = shared.drain.try_lock()
+                && let Some(drain) = &mut *drain
+                && let Err(error) = drain.run(&shared)
+            {
+                tracing::debug!(%error, "FORGETs could not be read");
+            }
+        }
     }
 
     /// True when the kernel has ended the connection.

@@ -13,7 +13,7 @@
 //! waking it for each would cost more than the request that caused it.
 
 use super::buffer::Buffer;
-use super::{Config, Outcome, Request, Shared, cpu, device};
+use super::{Config, Device, Outcome, Request, Shared, cpu, device};
 use crate::protocol::{ARGUMENT_BYTES, HEADER_BYTES, Header, REPLY_HEADER_BYTES, reply};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::io;
@@ -318,15 +318,30 @@ impl Entry {
 /// was asked before the rings were there.
 fn serve_device(shared: &Arc<Shared>) -> io::Result<()> {
     let device = shared.device.another()?;
-    let mut buffer = Buffer::new(shared.payload + 4096)?;
+    *shared.drain.lock() = Some(Drain { device, buffer: Buffer::new(shared.payload + 4096)? });
     loop {
         // Sleeps without a timeout while nothing comes, and lets things gather when something does.
-        if !device.ready(None)? {
-            continue;
+        if shared.device.ready(None)? {
+            if let Some(drain) = &mut *shared.drain.lock() {
+                drain.run(shared)?;
+            }
+            std::thread::sleep(FORGET_PAUSE);
         }
-        while device.ready(Some(0))? {
-            super::classic::serve_next(shared, &device, buffer.bytes())?;
+    }
+}
+
+/// What it takes to read the device.
+pub(super) struct Drain {
+    device: Device,
+    buffer: Buffer,
+}
+
+impl Drain {
+    /// Serves what is there now.
+    pub(super) fn run(&mut self, shared: &Shared) -> io::Result<()> {
+        while self.device.ready(Some(0))? {
+            super::classic::serve_next(shared, &self.device, self.buffer.bytes())?;
         }
-        std::thread::sleep(FORGET_PAUSE);
+        Ok(())
     }
 }

@@ -1,0 +1,74 @@
+//! What a request costs: microseconds per system call on a mount, for a file system in memory behind each
+//! transport. Run as root: `cargo run --release -p espalier-fuse --example latency [DIR]`; with a directory, the
+//! calls are made there and nothing is mounted.
+
+#[path = "../tests/common/toy.rs"]
+#[allow(dead_code)]
+mod toy;
+
+use espalier_fuse::transport::Kind;
+use espalier_fuse::{Mount, MountOptions};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+const CALLS: u32 = 20_000;
+
+fn main() {
+    if let Some(directory) = std::env::args().nth(1) {
+        return measure(&directory, Path::new(&directory));
+    }
+    for kind in [Kind::Uring, Kind::Classic] {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let options = MountOptions { transport: Some(kind), ..MountOptions::default() };
+        match Mount::start_handler(Arc::new(toy::Toy::new()), directory.path(), &options) {
+            Ok(mount) => {
+                measure(&kind.to_string(), directory.path());
+                mount.unmount(false).expect("nobody uses the mount");
+                mount.wait();
+            }
+            Err(error) => println!("{kind}: {error}"),
+        }
+    }
+}
+
+/// Prints the median of five rounds of each call.
+fn measure(label: &str, directory: &Path) {
+    let path = directory.join("file");
+    fs::write(&path, vec![7; 1 << 20]).expect("a file");
+    let file = File::options().read(true).write(true).custom_flags(libc::O_DIRECT).open(&path).expect("direct I/O");
+    let mut page = Aligned([0; 4096]);
+    let report = |what: &str, mut call: Box<dyn FnMut(u32) + '_>| {
+        let mut rounds: Vec<f64> = (0..5)
+            .map(|round| {
+                let start = Instant::now();
+                (0..CALLS / 5).for_each(|n| call(round * CALLS / 5 + n));
+                start.elapsed().as_secs_f64() * 1e6 / f64::from(CALLS / 5)
+            })
+            .collect();
+        rounds.sort_by(f64::total_cmp);
+        println!("{label:10} {what:20} {:8.2} us", rounds[2]);
+    };
+    // A read makes the time of the last read stale, so the `stat` after it asks again: the difference is GETATTR.
+    report("read 4k direct", Box::new(|n| drop(file.read_at(&mut page.0, u64::from(n % 256) * 4096))));
+    let mut page = Aligned([0; 4096]);
+    report(
+        "read 4k + getattr",
+        Box::new(|n| {
+            file.read_at(&mut page.0, u64::from(n % 256) * 4096).expect("a read");
+            file.metadata().expect("attributes");
+        }),
+    );
+    let page = Aligned([1; 4096]);
+    report("write 4k direct", Box::new(|n| drop(file.write_at(&page.0, u64::from(n % 256) * 4096))));
+    let buffered = File::options().write(true).open(&path).expect("the file");
+    report("write 4k", Box::new(|n| drop(buffered.write_at(&page.0, u64::from(n % 256) * 4096))));
+    report("lookup (absent)", Box::new(|n| drop(fs::metadata(directory.join(format!("absent{n}"))))));
+    report("create", Box::new(|n| drop(File::create_new(directory.join(format!("new{n}"))).expect("a file"))));
+    report("unlink", Box::new(|n| fs::remove_file(directory.join(format!("new{n}"))).expect("it was there")));
+}
+
+#[repr(align(4096))]
+struct Aligned([u8; 4096]);

@@ -1,0 +1,132 @@
+//! What a mount in the background needs: a fork before any thread, a report to whoever started it, and signals
+//! that arrive as calls.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+
+/// Which side of the fork this is.
+pub enum Forked {
+    /// The process that was there before.
+    Parent(Child),
+    /// The daemon.
+    Daemon(Report),
+}
+
+/// The parent's end: what becomes of the daemon.
+pub struct Child(File);
+
+/// The daemon's end. Dropped without a word it says that the daemon failed.
+pub struct Report(File);
+
+/// Forks a daemon: a session of its own, in the root directory. Its standard streams stay until
+/// [`Report::ready`], so that it can say why it fails.
+///
+/// # Errors
+/// More than one thread runs already (a fork would leave locks held for ever), or the system refuses.
+pub fn fork() -> io::Result<Forked> {
+    if std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() > 1) {
+        return Err(io::Error::other("a daemon can be forked only before any thread is started"));
+    }
+    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    // SAFETY: the process has one thread, so the child's copy of its memory has no lock held by another.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            drop(read);
+            rustix::process::setsid()?;
+            Ok(Forked::Daemon(Report(File::from(write))))
+        }
+        _ => {
+            drop(write);
+            Ok(Forked::Parent(Child(File::from(read))))
+        }
+    }
+}
+
+impl Child {
+    /// Waits until the daemon is ready, or has failed: then the error is what it said.
+    ///
+    /// # Errors
+    /// The daemon's message; an empty one if it died without any.
+    pub fn wait(mut self) -> Result<(), String> {
+        let mut said = Vec::new();
+        match self.0.read_to_end(&mut said) {
+            Ok(_) if said.first() == Some(&0) => Ok(()),
+            Ok(_) => Err(String::from_utf8_lossy(said.get(1..).unwrap_or_default()).into_owned()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+impl Report {
+    /// The daemon does its work: leaves the working directory and the standard streams, and lets the parent go.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn ready(mut self) -> io::Result<()> {
+        std::env::set_current_dir("/")?;
+        let null = File::options().read(true).write(true).open("/dev/null")?;
+        rustix::stdio::dup2_stdin(null.as_fd())?;
+        rustix::stdio::dup2_stdout(null.as_fd())?;
+        rustix::stdio::dup2_stderr(null.as_fd())?;
+        self.0.write_all(&[0])
+    }
+
+    /// The daemon cannot do its work; the parent is told why.
+    pub fn failed(mut self, why: &str) {
+        // Nobody may be listening any more.
+        let _ = self.0.write_all(&[&[1], why.as_bytes()].concat());
+    }
+}
+
+/// A signal that asks the process to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Termination {
+    /// SIGTERM.
+    Term,
+    /// SIGINT.
+    Interrupt,
+    /// SIGHUP.
+    HangUp,
+}
+
+/// The termination signals, kept from ending the process.
+pub struct Signals(libc::sigset_t);
+
+impl Signals {
+    /// Blocks the termination signals in this thread and all that it starts from now on. Call it before starting
+    /// any.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn block() -> io::Result<Self> {
+        let mut set = MaybeUninit::uninit();
+        // SAFETY: `sigemptyset` initializes the set; the others read or change an initialized one.
+        let (set, result) = unsafe {
+            libc::sigemptyset(set.as_mut_ptr());
+            let mut set = set.assume_init();
+            for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+                libc::sigaddset(&raw mut set, signal);
+            }
+            (set, libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()))
+        };
+        if result == 0 { Ok(Self(set)) } else { Err(io::Error::from_raw_os_error(result)) }
+    }
+
+    /// Waits for the next one.
+    pub fn wait(&self) -> Termination {
+        loop {
+            let mut signal = 0;
+            // SAFETY: both point at initialized values that live for the length of the call.
+            let result = unsafe { libc::sigwait(&raw const self.0, &raw mut signal) };
+            match (result, signal) {
+                (0, libc::SIGTERM) => return Termination::Term,
+                (0, libc::SIGINT) => return Termination::Interrupt,
+                (0, libc::SIGHUP) => return Termination::HangUp,
+                _ => {}
+            }
+        }
+    }
+}

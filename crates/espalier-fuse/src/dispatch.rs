@@ -1,0 +1,396 @@
+//! Requests to file system calls.
+//!
+//! One call per request; the reply is left in the buffer in which the request came, so the data of a WRITE goes
+//! to the file system as a slice of that buffer and the data of a READ is put there by it. Errors become numbers
+//! here and nowhere else ([`errno`]).
+//!
+//! There are no open files: OPEN, OPENDIR, FLUSH and CREATE are answered with ENOSYS, after which the kernel no
+//! longer asks, keeps the pages of files and the listings of directories, and makes files by MKNOD. Existing
+//! files are truncated by SETATTR, and O_APPEND is the kernel's own business, as it is for every local file
+//! system.
+
+mod errno;
+#[cfg(test)]
+mod tests;
+
+use crate::protocol::flags::statx;
+use crate::protocol::request::{Moment, SetAttributes, SetTime as WireTime};
+use crate::protocol::{self, Operation, reply};
+use crate::transport::{Handler, Outcome, Request};
+use errno::{Errno, of};
+use espalier_fs::{
+    Attr, Caller, Fallocate, FileKind, FileSystem, NewNode, NodeId, RenameMode, Seek, SetAttr, SetTime, XattrMode,
+};
+use std::sync::Arc;
+
+type Answer = Result<usize, Errno>;
+
+/// Serves requests from a file system.
+pub struct Dispatcher {
+    fs: Arc<FileSystem>,
+    xattrs: bool,
+}
+
+impl Dispatcher {
+    /// Serves `fs`; without `xattrs` the mount has no extended attributes (and saves the requests for them).
+    pub fn new(fs: Arc<FileSystem>, xattrs: bool) -> Self {
+        Self { fs, xattrs }
+    }
+}
+
+impl Handler for Dispatcher {
+    fn handle(&self, request: &Request<'_>, buffer: &mut [u8], received: usize) -> Outcome {
+        match self.answer(request, buffer, received) {
+            Ok(None) => Outcome::Silent,
+            Ok(Some(length)) => Outcome::Reply(length),
+            Err(Errno(errno)) => Outcome::Error(errno),
+        }
+    }
+}
+
+impl Dispatcher {
+    fn answer(&self, request: &Request<'_>, out: &mut [u8], received: usize) -> Result<Option<usize>, Errno> {
+        let header = &request.header;
+        let node = NodeId(header.node);
+        let payload = out.get(..received).ok_or(Errno(libc::EIO))?;
+        let operation = protocol::decode_parts(header, request.argument, payload, request.dialect)
+            .inspect_err(|error| tracing::error!(opcode = header.opcode, %error, "a request cannot be decoded"))
+            .map_err(|_| Errno(libc::EIO))?;
+        match operation {
+            Operation::Forget { count } => {
+                self.fs.forget(node, count);
+                return Ok(None);
+            }
+            Operation::BatchForget(list) => {
+                list.iter().for_each(|(node, count)| self.fs.forget(NodeId(node), count));
+                return Ok(None);
+            }
+            // A request that is interrupted is served all the same; nobody waits longer than it takes.
+            Operation::Interrupt { .. } => return Ok(None),
+            _ => {}
+        }
+        let done = match operation {
+            Operation::Read { offset, size } => self.read(node, offset, size, out),
+            Operation::Write { offset, data, kill_suid_sgid, .. } => {
+                let written = self.fs.write(node, offset, data, kill_suid_sgid);
+                of(written, || self.name(node)).map(|count| reply::written(out, count as u32))
+            }
+            Operation::ReadDirectory { offset, size, plus } => self.list(node, offset, size, plus, out),
+            Operation::GetXattr { name, size } => {
+                let value = self.xattrs().and_then(|()| of(self.fs.getxattr(node, name), || self.name(node)));
+                value.and_then(|value| put_xattr(out, &value, size))
+            }
+            Operation::ListXattr { size } => {
+                let names = self.xattrs().and_then(|()| of(self.fs.listxattr(node), || self.name(node)));
+                names.and_then(|names| put_xattr(out, &names, size))
+            }
+            Operation::ReadLink => {
+                let target = of(self.fs.readlink(node), || self.name(node))?;
+                out.get_mut(..target.len()).ok_or(Errno(libc::ENAMETOOLONG))?.copy_from_slice(&target);
+                Ok(target.len())
+            }
+            _ => {
+                let reply = self.small(node, request, operation)?;
+                Ok(reply.put(out))
+            }
+        };
+        done.map(Some)
+    }
+
+    fn read(&self, node: NodeId, offset: u64, size: u32, out: &mut [u8]) -> Answer {
+        let size = (size as usize).min(out.len());
+        of(self.fs.read(node, offset, &mut out[..size]), || self.name(node))
+    }
+
+    fn list(&self, node: NodeId, cookie: u64, size: u32, plus: bool, out: &mut [u8]) -> Answer {
+        let size = (size as usize).min(out.len());
+        let mut body = reply::Directory::new(&mut out[..size], plus);
+        let mut each = |entry: espalier_fs::DirEntry<'_>| {
+            let kind = kind_bits(entry.kind) >> 12;
+            let known = entry.entry.map(|entry| (entry.node.0, attributes(&entry.attr)));
+            let known = known.as_ref().map(|(node, attributes)| (*node, attributes));
+            body.add(entry.name, entry.ino, kind, entry.cookie, known)
+        };
+        let listed = match plus {
+            true => self.fs.readdirplus(node, cookie, &mut each),
+            false => self.fs.readdir(node, cookie, &mut each),
+        };
+        match of(listed, || self.name(node)) {
+            // What is in the body already holds references; the error comes with the next request.
+            Err(_) if !body.is_empty() => Ok(body.len()),
+            result => result.map(|()| body.len()),
+        }
+    }
+
+    /// Everything whose reply is of a small fixed length.
+    fn small(&self, node: NodeId, request: &Request<'_>, operation: Operation<'_>) -> Result<Small, Errno> {
+        let fs = &self.fs;
+        let caller = |umask| Caller {
+            uid: request.header.uid,
+            gid: request.header.gid,
+            pid: request.header.pid,
+            umask,
+        };
+        let name = || self.name(node);
+        match operation {
+            Operation::Lookup { name: of_what } => match fs.lookup(node, of_what) {
+                Err(error) if error.kind() == espalier_fs::FsErrorKind::NotFound => Ok(Small::NoEntry),
+                found => of(found, name).map(Small::entry),
+            },
+            Operation::GetAttributes => of(fs.getattr(node), name).map(|attr| Small::Attributes(attributes(&attr))),
+            Operation::Statx { mask } => {
+                debug_assert!(mask & !(statx::BASIC_STATS | statx::BTIME) == 0);
+                of(fs.getattr(node), name).map(|attr| Small::Statx(attributes(&attr)))
+            }
+            Operation::SetAttributes(set) => {
+                of(fs.setattr(node, &set_attr(&set)), name).map(|attr| Small::Attributes(attributes(&attr)))
+            }
+            Operation::SymbolicLink { name: link, target } => {
+                of(fs.symlink(node, link, target, &caller(0)), name).map(Small::entry)
+            }
+            Operation::MakeNode { name: new, mode, device, umask } => {
+                let what = new_node(mode, device)?;
+                of(fs.mknod(node, new, what, mode & 0o7777, &caller(umask)), name).map(Small::entry)
+            }
+            Operation::MakeDirectory { name: new, mode, umask } => {
+                of(fs.mkdir(node, new, mode & 0o7777, &caller(umask)), name).map(Small::entry)
+            }
+            Operation::Unlink { name: old } => of(fs.unlink(node, old), name).map(|()| Small::Nothing),
+            Operation::RemoveDirectory { name: old } => of(fs.rmdir(node, old), name).map(|()| Small::Nothing),
+            Operation::Link { node: target, name: new } => {
+                of(fs.link(NodeId(target), node, new), name).map(Small::entry)
+            }
+            Operation::Rename { name: old, new_parent, new_name, flags } => {
+                let mode = rename_mode(flags)?;
+                of(fs.rename(node, old, NodeId(new_parent), new_name, mode), name).map(|()| Small::Nothing)
+            }
+            _ => self.content(node, request, operation),
+        }
+    }
+
+    /// Operations on content and on the whole file system.
+    fn content(&self, node: NodeId, request: &Request<'_>, operation: Operation<'_>) -> Result<Small, Errno> {
+        let fs = &self.fs;
+        let name = || self.name(node);
+        let done = |result| of(result, name).map(|()| Small::Nothing);
+        match operation {
+            Operation::SetXattr { name: xattr, value, flags, kill_sgid } => {
+                self.xattrs()?;
+                done(fs.setxattr(node, xattr, value, xattr_mode(flags)?, kill_sgid))
+            }
+            Operation::RemoveXattr { name: xattr } => {
+                self.xattrs()?;
+                done(fs.removexattr(node, xattr))
+            }
+            Operation::Allocate { offset, length, mode } => {
+                done(fs.fallocate(node, offset, length, allocation(mode)?, request.header.uid != 0))
+            }
+            Operation::Seek { offset, whence } => {
+                let what = match whence as i32 {
+                    libc::SEEK_DATA => Seek::Data,
+                    libc::SEEK_HOLE => Seek::Hole,
+                    _ => return Err(Errno(libc::EINVAL)),
+                };
+                of(fs.lseek(node, offset, what), name).map(Small::Number)
+            }
+            Operation::CopyRange { offset, target, target_offset, length, flags, wide } => {
+                if flags != 0 {
+                    return Err(Errno(libc::EINVAL));
+                }
+                let target = NodeId(target);
+                self.drop_privileges(target, request.header.uid)?;
+                // A narrow reply has room for less than 4 GiB.
+                let length = if wide { length } else { length.min(1 << 31) };
+                let copied = of(fs.copy_file_range(node, offset, target, target_offset, length), name)?;
+                Ok(if wide { Small::Number(copied) } else { Small::Written(copied as u32) })
+            }
+            Operation::Sync { data_only } | Operation::SyncDirectory { data_only } => done(fs.fsync(node, data_only)),
+            Operation::SyncFileSystem | Operation::Destroy => done(fs.syncfs()),
+            Operation::FileSystemStatistics => of(fs.statfs(), name).map(|s| {
+                Small::Statistics(reply::Statistics {
+                    blocks: s.blocks,
+                    free: s.free,
+                    available: s.available,
+                    files: s.files,
+                    files_free: 0,
+                    block_size: s.block_size,
+                    name_max: s.max_name,
+                })
+            }),
+            Operation::Release | Operation::ReleaseDirectory => Ok(Small::Nothing),
+            Operation::Ioctl { .. } => Err(Errno(libc::ENOTTY)),
+            // Not served, and the kernel need not ask again.
+            _ => Err(Errno(libc::ENOSYS)),
+        }
+    }
+
+    /// What the kernel leaves to us where it does not say who may keep set-id bits.
+    fn drop_privileges(&self, node: NodeId, uid: u32) -> Result<(), Errno> {
+        let name = || self.name(node);
+        if uid == 0 || of(self.fs.getattr(node), name)?.mode & 0o6000 == 0 {
+            return Ok(());
+        }
+        let set = SetAttr { kill_privileges: true, ..SetAttr::default() };
+        of(self.fs.setattr(node, &set), name).map(drop)
+    }
+
+    fn xattrs(&self) -> Result<(), Errno> {
+        if self.xattrs { Ok(()) } else { Err(Errno(libc::ENOSYS)) }
+    }
+
+    /// A path for messages.
+    fn name(&self, node: NodeId) -> String {
+        match self.fs.path(node) {
+            Ok(path) => String::from_utf8_lossy(&path).into_owned(),
+            Err(_) => format!("node {}", node.0),
+        }
+    }
+}
+
+/// A reply of a small fixed length, taken from the request's names so that they may be overwritten.
+enum Small {
+    Nothing,
+    Entry(u64, reply::Attributes),
+    NoEntry,
+    Attributes(reply::Attributes),
+    Statx(reply::Attributes),
+    Number(u64),
+    Written(u32),
+    Statistics(reply::Statistics),
+}
+
+impl Small {
+    fn entry(entry: espalier_fs::Entry) -> Self {
+        Self::Entry(entry.node.0, attributes(&entry.attr))
+    }
+
+    fn put(self, out: &mut [u8]) -> usize {
+        match self {
+            Self::Nothing => 0,
+            Self::Entry(node, attributes) => reply::entry(out, node, &attributes),
+            Self::NoEntry => reply::no_entry(out),
+            Self::Attributes(attributes) => reply::attribute_reply(out, &attributes),
+            Self::Statx(attributes) => reply::statx(out, &attributes),
+            Self::Number(number) => reply::number(out, number),
+            Self::Written(count) => reply::written(out, count),
+            Self::Statistics(statistics) => reply::statistics(out, &statistics),
+        }
+    }
+}
+
+fn put_xattr(out: &mut [u8], value: &[u8], size: u32) -> Answer {
+    if size == 0 {
+        return Ok(reply::xattr_size(out, value.len() as u32));
+    }
+    if value.len() > size as usize {
+        return Err(Errno(libc::ERANGE));
+    }
+    out.get_mut(..value.len()).ok_or(Errno(libc::ERANGE))?.copy_from_slice(value);
+    Ok(value.len())
+}
+
+const NANOSECONDS: i64 = 1_000_000_000;
+
+/// Nanoseconds since the epoch; what is farther than 292 years from it becomes the farthest time there is.
+fn nanoseconds(moment: Moment) -> i64 {
+    moment.seconds.saturating_mul(NANOSECONDS).saturating_add(i64::from(moment.nanoseconds))
+}
+
+fn moment(nanoseconds: i64) -> Moment {
+    Moment {
+        seconds: nanoseconds.div_euclid(NANOSECONDS),
+        nanoseconds: nanoseconds.rem_euclid(NANOSECONDS) as u32,
+    }
+}
+
+fn kind_bits(kind: FileKind) -> u32 {
+    match kind {
+        FileKind::Regular => libc::S_IFREG,
+        FileKind::Directory => libc::S_IFDIR,
+        FileKind::Symlink => libc::S_IFLNK,
+        FileKind::Fifo => libc::S_IFIFO,
+        FileKind::Socket => libc::S_IFSOCK,
+        FileKind::CharDevice => libc::S_IFCHR,
+        FileKind::BlockDevice => libc::S_IFBLK,
+    }
+}
+
+fn attributes(of: &Attr) -> reply::Attributes {
+    reply::Attributes {
+        ino: of.ino,
+        size: of.size,
+        blocks: of.blocks,
+        atime: moment(of.atime),
+        mtime: moment(of.mtime),
+        ctime: moment(of.ctime),
+        btime: moment(of.btime),
+        mode: kind_bits(of.kind) | of.mode & 0o7777,
+        nlink: of.nlink,
+        uid: of.uid,
+        gid: of.gid,
+        // `makedev` puts numbers that fit into 32 bits where the kernel's packing has them.
+        rdev: of.rdev as u32,
+        block_size: of.blksize,
+    }
+}
+
+fn set_attr(set: &SetAttributes) -> SetAttr {
+    let time = |time: WireTime| match time {
+        WireTime::Now => SetTime::Now,
+        WireTime::To(moment) => SetTime::At(nanoseconds(moment)),
+    };
+    SetAttr {
+        mode: set.mode.map(|mode| mode & 0o7777),
+        uid: set.uid,
+        gid: set.gid,
+        size: set.size,
+        atime: set.atime.map(time),
+        mtime: set.mtime.map(time),
+        ctime: set.ctime.map(|moment| SetTime::At(nanoseconds(moment))),
+        kill_privileges: set.kill_suid_sgid,
+    }
+}
+
+fn new_node(mode: u32, device: u32) -> Result<NewNode, Errno> {
+    match mode & libc::S_IFMT {
+        libc::S_IFREG | 0 => Ok(NewNode::Regular),
+        libc::S_IFIFO => Ok(NewNode::Fifo),
+        libc::S_IFSOCK => Ok(NewNode::Socket),
+        libc::S_IFCHR => Ok(NewNode::CharDevice(u64::from(device))),
+        libc::S_IFBLK => Ok(NewNode::BlockDevice(u64::from(device))),
+        _ => Err(Errno(libc::EINVAL)),
+    }
+}
+
+fn rename_mode(flags: u32) -> Result<RenameMode, Errno> {
+    match flags {
+        0 => Ok(RenameMode::Replace),
+        libc::RENAME_NOREPLACE => Ok(RenameMode::NoReplace),
+        libc::RENAME_EXCHANGE => Ok(RenameMode::Exchange),
+        _ => Err(Errno(libc::EINVAL)),
+    }
+}
+
+fn xattr_mode(flags: u32) -> Result<XattrMode, Errno> {
+    match flags as i32 {
+        0 => Ok(XattrMode::Set),
+        libc::XATTR_CREATE => Ok(XattrMode::Create),
+        libc::XATTR_REPLACE => Ok(XattrMode::Replace),
+        _ => Err(Errno(libc::EINVAL)),
+    }
+}
+
+fn allocation(mode: u32) -> Result<Fallocate, Errno> {
+    const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
+    const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | KEEP;
+    const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE;
+    const ZERO_KEEP: i32 = ZERO | KEEP;
+    match mode as i32 {
+        0 => Ok(Fallocate::Allocate { keep_size: false }),
+        KEEP => Ok(Fallocate::Allocate { keep_size: true }),
+        PUNCH => Ok(Fallocate::PunchHole),
+        ZERO => Ok(Fallocate::ZeroRange { keep_size: false }),
+        ZERO_KEEP => Ok(Fallocate::ZeroRange { keep_size: true }),
+        _ => Err(Errno(libc::EOPNOTSUPP)),
+    }
+}

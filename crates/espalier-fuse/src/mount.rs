@@ -1,0 +1,305 @@
+//! A mount, from the system call that makes it to the last request.
+//!
+//! [`Mount::start`] mounts, agrees with the kernel on how to talk, and serves in threads of its own;
+//! [`Mount::wait`] returns when the kernel has ended the connection: after an unmount, or an abort. Nothing here
+//! closes the file system: that is for whoever opened it, after `wait`.
+
+mod kernel;
+mod options;
+
+use crate::dispatch::Dispatcher;
+use crate::notifier::Notifier;
+use crate::protocol::flags::init as bit;
+use crate::protocol::init::Wishes;
+use crate::transport::{self, Config, Handler, Kind, Serving};
+use espalier_fs::FileSystem;
+pub use options::{ListAttributes, MountOptions};
+use parking_lot::{Condvar, Mutex, RwLock};
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The largest READ and WRITE, bytes; more gains nothing.
+const MAX_TRANSFER: u32 = 1 << 20;
+
+/// Why there is no mount. Texts say what to do.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the fields are what the texts name")]
+pub enum MountError {
+    /// The mount point is not there, or cannot be looked at.
+    #[error("cannot mount on {}: {source}; the mount point must be a directory that exists", point.display())]
+    Point { point: PathBuf, source: io::Error },
+    /// The mount point has content.
+    #[error("{} is not empty; choose another directory, or mount with -o nonempty to hide its content", point.display())]
+    NotEmpty { point: PathBuf },
+    /// The kernel has no FUSE, or this process may not use it.
+    #[error("cannot open /dev/fuse: {source}; is the kernel module `fuse` loaded?")]
+    NoFuse { source: io::Error },
+    /// The kernel refused.
+    #[error("cannot mount on {}: {source}", point.display())]
+    Refused { point: PathBuf, source: io::Error },
+    /// The helper for ordinary users cannot be run.
+    #[error("cannot run fusermount3: {source}; only root mounts without it (Debian: install the package fuse3)")]
+    NoHelper { source: io::Error },
+    /// The helper for ordinary users refused.
+    #[error("fusermount3 cannot mount on {}: {said}", point.display())]
+    Helper { point: PathBuf, said: String },
+    /// It is mounted, but cannot be served; it was unmounted again.
+    #[error("the mount on {} cannot be served: {source}", point.display())]
+    Serve { point: PathBuf, source: io::Error },
+}
+
+/// How a mount ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// By an unmount or an abort.
+    Unmounted,
+    /// A request made the file system panic earlier on, and everything since was refused. What the memory holds
+    /// cannot be trusted: leave the store as after a crash.
+    Poisoned,
+}
+
+/// Lets a file system, which exists before its mount, ask the mount for pending FORGETs.
+#[derive(Clone, Default)]
+pub struct ForgetHook(Arc<RwLock<Option<Box<dyn Fn() + Send + Sync>>>>);
+
+impl ForgetHook {
+    /// What the file system calls; nothing happens while there is no mount.
+    pub fn drain(&self) -> espalier_fs::ForgetDrain {
+        let hook = Arc::clone(&self.0);
+        Arc::new(move || {
+            if let Some(drain) = &*hook.read() {
+                drain();
+            }
+        })
+    }
+}
+
+impl std::fmt::Debug for ForgetHook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("ForgetHook").field(&self.0.read().is_some()).finish()
+    }
+}
+
+/// A mounted file system.
+pub struct Mount {
+    point: PathBuf,
+    serving: Serving,
+    notifier: Arc<Notifier>,
+    ticker: Option<Ticker>,
+    block: bool,
+    _keep: Option<UnixStream>,
+}
+
+impl Mount {
+    /// Mounts `fs` on the directory `point`. The mount answers when this returns.
+    ///
+    /// # Errors
+    /// [`MountError`]; then nothing is mounted.
+    pub fn start(fs: Arc<FileSystem>, point: &Path, options: &MountOptions) -> Result<Self, MountError> {
+        let handler = Arc::new(Dispatcher::new(Arc::clone(&fs), options.xattrs));
+        let mut mount = Self::start_handler(handler, point, options)?;
+        if !options.sync_interval.is_zero() && !options.read_only {
+            let ticker = Ticker::start(fs, options.sync_interval);
+            mount.ticker = Some(ticker.map_err(|source| MountError::Serve { point: point.to_owned(), source })?);
+        }
+        Ok(mount)
+    }
+
+    /// As [`Mount::start`], for anything that serves requests; without a ticker.
+    ///
+    /// # Errors
+    /// [`MountError`]; then nothing is mounted.
+    pub fn start_handler(
+        handler: Arc<dyn Handler>,
+        point: &Path,
+        options: &MountOptions,
+    ) -> Result<Self, MountError> {
+        let point = check_point(point, options)?;
+        let mounted = kernel::mount(&point, options)?;
+        let config = Config {
+            kind: options.transport,
+            threads_per_cpu: options.threads_per_cpu,
+            wishes: wishes(options, mounted.block),
+        };
+        let started = transport::prepare(mounted.device, config)
+            .and_then(|prepared| prepared.start(handler))
+            .and_then(|serving| Ok((Notifier::start(serving.device()?)?, serving)));
+        let (notifier, serving) = started.map_err(|source| {
+            if let Err(error) = kernel::unmount(&point, true) {
+                tracing::warn!(%error, "could not unmount again");
+            }
+            MountError::Serve { point: point.clone(), source }
+        })?;
+        if let Some(hook) = &options.forgets {
+            *hook.0.write() = Some(Box::new(serving.forget_drain()));
+        }
+        tracing::info!(point = %point.display(), transport = %serving.kind(), block = mounted.block, "mounted");
+        let mount = Self {
+            point,
+            serving,
+            notifier: Arc::new(notifier),
+            ticker: None,
+            block: mounted.block,
+            _keep: mounted.keep,
+        };
+        kernel::tune(&mount.point, options);
+        Ok(mount)
+    }
+
+    /// Where it is mounted.
+    pub fn point(&self) -> &Path {
+        &self.point
+    }
+
+    /// The transport in use.
+    pub fn transport(&self) -> Kind {
+        self.serving.kind()
+    }
+
+    /// True if the mount is a `fuseblk`, for which `syncfs` and `umount` wait.
+    pub fn is_block(&self) -> bool {
+        self.block
+    }
+
+    /// What tells the kernel of changes that it did not ask for.
+    pub fn notifier(&self) -> Arc<Notifier> {
+        Arc::clone(&self.notifier)
+    }
+
+    /// Unmounts; with `lazily`, the mount leaves the tree at once and ends when nobody uses it any more.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::ResourceBusy`] while somebody uses it (never if `lazily`), or what the system says.
+    pub fn unmount(&self, lazily: bool) -> io::Result<()> {
+        if self.serving.ended() {
+            return Ok(());
+        }
+        kernel::unmount(&self.point, lazily)
+    }
+
+    /// Ends the connection, whoever uses it: what is pending fails, and so does everything later. For root.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn abort(&self) -> io::Result<()> {
+        kernel::abort(&self.point)
+    }
+
+    /// Returns when the mount has ended and the last request is served.
+    pub fn wait(&self) -> Ended {
+        self.serving.wait();
+        if let Some(ticker) = &self.ticker {
+            ticker.stop();
+        }
+        self.notifier.stop();
+        if self.serving.poisoned() { Ended::Poisoned } else { Ended::Unmounted }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Some(ticker) = &self.ticker {
+            ticker.stop();
+        }
+        self.notifier.stop();
+        if !self.serving.ended()
+            && let Err(error) = self.unmount(true)
+        {
+            tracing::debug!(%error, point = %self.point.display(), "not unmounted; perhaps it was before");
+        }
+    }
+}
+
+/// The mount point as an absolute path, if it can be one.
+fn check_point(point: &Path, options: &MountOptions) -> Result<PathBuf, MountError> {
+    let wrong = |source| MountError::Point { point: point.to_owned(), source };
+    let path = point.canonicalize().map_err(wrong)?;
+    let mut entries = match path.read_dir() {
+        Ok(entries) => entries,
+        // Who may not list it may still mount on it.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(path),
+        Err(error) => return Err(wrong(error)),
+    };
+    if !options.nonempty && entries.next().is_some() {
+        return Err(MountError::NotEmpty { point: path });
+    }
+    Ok(path)
+}
+
+/// What is asked of the kernel at INIT.
+fn wishes(options: &MountOptions, block: bool) -> Wishes {
+    // All changes pass here: the kernel need not look after attributes, names, pages or listings on its own.
+    let mut flags = bit::ASYNC_READ
+        | bit::BIG_WRITES
+        | bit::HAS_IOCTL_DIR
+        | bit::DO_READDIRPLUS
+        | bit::ASYNC_DIO
+        | bit::NO_OPEN_SUPPORT
+        | bit::PARALLEL_DIROPS
+        | bit::ABORT_ERROR
+        | bit::MAX_PAGES
+        | bit::CACHE_SYMLINKS
+        | bit::NO_OPENDIR_SUPPORT
+        | bit::EXPLICIT_INVAL_DATA
+        | bit::HANDLE_KILLPRIV_V2
+        | bit::SETXATTR_EXT
+        | bit::INIT_EXT;
+    if options.list_attributes == ListAttributes::Auto {
+        flags |= bit::READDIRPLUS_AUTO;
+    }
+    if options.writeback {
+        flags |= bit::WRITEBACK_CACHE;
+    }
+    if options.xattrs {
+        // The file system gives new files what the directory's default ACL says, or else applies the umask.
+        flags |= bit::POSIX_ACL | bit::DONT_MASK;
+    }
+    tracing::debug!(flags = format_args!("{flags:#x}"), block, "asking the kernel");
+    Wishes {
+        flags,
+        max_readahead: options.read_ahead_kib.saturating_mul(1024),
+        max_write: MAX_TRANSFER,
+        max_background: 64,
+    }
+}
+
+/// Calls the file system every few seconds.
+struct Ticker {
+    stopped: Arc<(Mutex<bool>, Condvar)>,
+    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+}
+
+impl Ticker {
+    fn start(fs: Arc<FileSystem>, interval: Duration) -> io::Result<Self> {
+        let stopped = Arc::new((Mutex::new(false), Condvar::new()));
+        let shared = Arc::clone(&stopped);
+        let thread = std::thread::Builder::new().name("fuse-tick".into()).spawn(move || {
+            let (flag, wake) = &*shared;
+            loop {
+                let deadline = Instant::now() + interval;
+                let mut stop = flag.lock();
+                while !*stop && !wake.wait_until(&mut stop, deadline).timed_out() {}
+                if *stop {
+                    return;
+                }
+                drop(stop);
+                if let Err(error) = fs.background_tick() {
+                    tracing::error!(%error, "what was written lately could not be made durable");
+                }
+            }
+        })?;
+        Ok(Self { stopped, thread: Mutex::new(Some(thread)) })
+    }
+
+    fn stop(&self) {
+        *self.stopped.0.lock() = true;
+        self.stopped.1.notify_all();
+        if let Some(thread) = self.thread.lock().take() {
+            // A tick that panicked has been reported by the panic itself.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Mounting and unmounting by the kernel's own calls, and by `fusermount3` for who may not make them.
+
+use super::{MountError, MountOptions};
+use crate::transport::Device;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use std::ffi::CString;
+use std::io::{self, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const HELPER: &str = "fusermount3";
+const SUBTYPE: &str = "espalier";
+
+/// A mount that nobody serves yet.
+pub(super) struct Mounted {
+    pub(super) device: Device,
+    /// While this is open, the helper keeps the mount (`auto_unmount`).
+    pub(super) keep: Option<UnixStream>,
+    /// The mount is a `fuseblk`.
+    pub(super) block: bool,
+}
+
+/// Mounts, by whatever way is open to this process.
+pub(super) fn mount(point: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
+    if options.auto_unmount {
+        return by_helper(point, options);
+    }
+    match directly(point, options) {
+        Err(MountError::Refused { source, .. }) if not_allowed(&source) => by_helper(point, options),
+        Err(MountError::NoFuse { source }) if not_allowed(&source) => by_helper(point, options),
+        result => result,
+    }
+}
+
+fn not_allowed(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn directly(point: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
+    let refused = |source: io::Error| MountError::Refused { point: point.to_owned(), source };
+    let no_fuse = |source| MountError::NoFuse { source };
+    let mut device = Device::open().map_err(no_fuse)?;
+    if options.block_device && is_root() {
+        match call(&device, point, options, true) {
+            Ok(()) => return Ok(Mounted { device, keep: None, block: true }),
+            Err(error) => tracing::debug!(%error, "no fuseblk: mounting as plain FUSE"),
+        }
+        // The failed mount may have taken the device.
+        device = Device::open().map_err(no_fuse)?;
+    }
+    call(&device, point, options, false).map_err(refused)?;
+    Ok(Mounted { device, keep: None, block: false })
+}
+
+/// The system call.
+fn call(device: &Device, point: &Path, options: &MountOptions, block: bool) -> io::Result<()> {
+    let mut data = format!(
+        "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
+        device.raw(),
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw()
+    );
+    if options.allow_other.unwrap_or_else(is_root) {
+        data.push_str(",allow_other");
+    }
+    if block {
+        data.push_str(",blksize=4096");
+    }
+    let kind = if block { "fuseblk" } else { "fuse" };
+    let flags = [
+        (options.read_only, MountFlags::RDONLY),
+        (options.no_suid, MountFlags::NOSUID),
+        (options.no_dev, MountFlags::NODEV),
+        (options.no_exec, MountFlags::NOEXEC),
+        (options.synchronous, MountFlags::SYNCHRONOUS),
+        (options.directory_synchronous, MountFlags::DIRSYNC),
+    ];
+    let flags = flags.iter().filter(|(set, _)| *set).fold(MountFlags::empty(), |all, (_, flag)| all | *flag);
+    let data = CString::new(data)?;
+    rustix::mount::mount(&*options.source, point, format!("{kind}.{SUBTYPE}"), flags, &*data)?;
+    Ok(())
+}
+
+/// Mounts through `fusermount3`, which opens the device, mounts, and passes the descriptor over a socket whose
+/// number it finds in its environment. The socket is its standard input, so that nothing else is inherited.
+fn by_helper(point: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
+    let no_helper = |source| MountError::NoHelper { source };
+    let (ours, theirs) = UnixStream::pair().map_err(no_helper)?;
+    let mut helper = Command::new(HELPER)
+        .args(["-o", &helper_options(options), "--"])
+        .arg(point)
+        .env("_FUSE_COMMFD", "0")
+        .stdin(OwnedFd::from(theirs))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(no_helper)?;
+    let received = receive(&ours);
+    let failed = |helper: &mut std::process::Child| {
+        let mut said = String::new();
+        if let Some(stderr) = &mut helper.stderr {
+            // What cannot be read is left out of a message.
+            let _ = stderr.read_to_string(&mut said);
+        }
+        let _ = helper.wait();
+        MountError::Helper { point: point.to_owned(), said: said.trim().to_owned() }
+    };
+    let Some(descriptor) = received.map_err(no_helper)? else { return Err(failed(&mut helper)) };
+    let keep = if options.auto_unmount {
+        Some(ours)
+    } else {
+        if !helper.wait().map_err(no_helper)?.success() {
+            return Err(failed(&mut helper));
+        }
+        None
+    };
+    rustix::io::fcntl_setfd(&descriptor, rustix::io::FdFlags::CLOEXEC).map_err(|e| no_helper(e.into()))?;
+    Ok(Mounted { device: Device::from_descriptor(descriptor), keep, block: false })
+}
+
+fn helper_options(options: &MountOptions) -> String {
+    let mut list = vec![
+        format!("fsname={}", options.source.replace('\\', "\\\\").replace(',', "\\,")),
+        format!("subtype={SUBTYPE}"),
+        "default_permissions".to_owned(),
+        if options.read_only { "ro" } else { "rw" }.to_owned(),
+    ];
+    let flags = [
+        (options.no_suid, "nosuid"),
+        (options.no_dev, "nodev"),
+        (options.no_exec, "noexec"),
+        (options.synchronous, "sync"),
+        (options.directory_synchronous, "dirsync"),
+        (options.allow_other.unwrap_or_else(is_root), "allow_other"),
+        (options.auto_unmount, "auto_unmount"),
+    ];
+    list.extend(flags.iter().filter(|(set, _)| *set).map(|(_, name)| (*name).to_owned()));
+    list.join(",")
+}
+
+/// Takes a descriptor from a socket; `None` if the other side closes it without sending one.
+fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
+    let mut byte = [0; 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    loop {
+        match recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(rustix::io::Errno::INTR) => {}
+            result => {
+                result?;
+                break;
+            }
+        }
+    }
+    let descriptors = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    Ok(descriptors.flatten().next())
+}
+
+/// Unmounts; with `lazily`, from the tree at once and really when nobody uses it any more.
+pub(super) fn unmount(point: &Path, lazily: bool) -> io::Result<()> {
+    let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() } | UnmountFlags::NOFOLLOW;
+    match rustix::mount::unmount(point, flags) {
+        Err(rustix::io::Errno::PERM) => {}
+        result => return Ok(result?),
+    }
+    let mut helper = Command::new(HELPER);
+    helper.arg("-u").args(lazily.then_some("-z")).arg("--").arg(point);
+    let output = helper.stdin(Stdio::null()).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let busy = said.contains("busy");
+    let kind = if busy { io::ErrorKind::ResourceBusy } else { io::ErrorKind::Other };
+    Err(io::Error::new(kind, said.trim().to_owned()))
+}
+
+/// Writes what the kernel's defaults for FUSE are too small for. A hint: failures are of no consequence.
+pub(super) fn tune(point: &Path, options: &MountOptions) {
+    let Ok(status) = rustix::fs::stat(point) else { return };
+    let (major, minor) = (rustix::fs::major(status.st_dev), rustix::fs::minor(status.st_dev));
+    let directory = format!("/sys/class/bdi/{major}:{minor}");
+    let set = |name: &str, value: &str| {
+        if let Err(error) = std::fs::write(format!("{directory}/{name}"), value) {
+            tracing::debug!(name, value, %error, "the kernel's defaults stay");
+        }
+    };
+    set("read_ahead_kb", &options.read_ahead_kib.to_string());
+    if options.writeback {
+        // A single FUSE mount may otherwise hold one hundredth of what may be dirty, and is throttled below that.
+        set("strict_limit", "0");
+        set("max_ratio", "100");
+    }
+}
+
+/// Ends a connection from our side, whoever still uses the mount: everything pending fails.
+pub(super) fn abort(point: &Path) -> io::Result<()> {
+    Ok(rustix::mount::unmount(point, UnmountFlags::FORCE | UnmountFlags::DETACH)?)
+}
+
+impl std::fmt::Debug for Mounted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mounted").field("device", &self.device.raw().as_raw_fd()).field("block", &self.block).finish()
+    }
+}

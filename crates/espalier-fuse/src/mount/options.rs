@@ -1,0 +1,177 @@
+//! What a mount may be told, in code and as `-o` strings.
+
+use super::ForgetHook;
+use crate::transport::Kind;
+use std::time::Duration;
+
+/// How directories are listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ListAttributes {
+    /// With attributes, while it looks as if they were wanted.
+    #[default]
+    Auto,
+    /// With attributes always.
+    Always,
+}
+
+/// How a file system is mounted.
+#[derive(Debug, Clone)]
+pub struct MountOptions {
+    /// What is mounted, as `mount` shall show it: an image or a device.
+    pub source: String,
+    /// `source` is a block device: root's mounts are `fuseblk` where the kernel can, so that `syncfs` and
+    /// `umount` wait for the file system.
+    pub block_device: bool,
+    /// No changes.
+    pub read_only: bool,
+    /// Set-id bits have no effect. Always so for ordinary users.
+    pub no_suid: bool,
+    /// Device files cannot be used. Always so for ordinary users.
+    pub no_dev: bool,
+    /// Nothing can be executed.
+    pub no_exec: bool,
+    /// Every write is synchronous.
+    pub synchronous: bool,
+    /// Every change of a directory is synchronous.
+    pub directory_synchronous: bool,
+    /// Others than who mounts may use the mount. `None`: if root mounts.
+    pub allow_other: Option<bool>,
+    /// Unmount when this process ends, however it ends; needs `fusermount3`.
+    pub auto_unmount: bool,
+    /// The mount point may have content, which is hidden while the mount is there.
+    pub nonempty: bool,
+    /// The kernel gathers writes and passes them on later. Faster for small writes; what `write` returned is then
+    /// neither ordered nor reserved before it is flushed (at close, at fsync, or after some seconds).
+    pub writeback: bool,
+    /// There are extended attributes and ACLs.
+    pub xattrs: bool,
+    /// How directories are listed.
+    pub list_attributes: ListAttributes,
+    /// Use this transport or fail. `None`: io_uring where it works.
+    pub transport: Option<Kind>,
+    /// Threads per CPU to begin with; `None`: chosen.
+    pub threads_per_cpu: Option<usize>,
+    /// How often everything is made durable unasked; zero: never.
+    pub sync_interval: Duration,
+    /// Read-ahead, KiB (root only).
+    pub read_ahead_kib: u32,
+    /// How the file system asks for pending FORGETs.
+    pub forgets: Option<ForgetHook>,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            source: "espalier".into(),
+            block_device: false,
+            read_only: false,
+            no_suid: false,
+            no_dev: false,
+            no_exec: false,
+            synchronous: false,
+            directory_synchronous: false,
+            allow_other: None,
+            auto_unmount: false,
+            nonempty: false,
+            writeback: false,
+            xattrs: true,
+            list_attributes: ListAttributes::default(),
+            transport: None,
+            threads_per_cpu: None,
+            sync_interval: Duration::from_secs(5),
+            read_ahead_kib: 1024,
+            forgets: None,
+        }
+    }
+}
+
+impl MountOptions {
+    /// Applies one option as it stands in `-o` or in fstab. `Ok(false)`: it is not an option of the mount itself
+    /// (the caller may know it).
+    ///
+    /// # Errors
+    /// An option with a value that makes no sense; the text says which and what it may be.
+    pub fn apply(&mut self, option: &str) -> Result<bool, String> {
+        let (name, value) = match option.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (option, None),
+        };
+        match (name, value) {
+            ("ro", None) => self.read_only = true,
+            ("rw", None) => self.read_only = false,
+            ("suid", None) => self.no_suid = false,
+            ("nosuid", None) => self.no_suid = true,
+            ("dev", None) => self.no_dev = false,
+            ("nodev", None) => self.no_dev = true,
+            ("exec", None) => self.no_exec = false,
+            ("noexec", None) => self.no_exec = true,
+            ("sync", None) => self.synchronous = true,
+            ("async", None) => self.synchronous = false,
+            ("dirsync", None) => self.directory_synchronous = true,
+            ("allow_other", None) => self.allow_other = Some(true),
+            ("noallow_other", None) => self.allow_other = Some(false),
+            ("auto_unmount", None) => self.auto_unmount = true,
+            ("nonempty", None) => self.nonempty = true,
+            ("writeback", None) => self.writeback = true,
+            ("nowriteback", None) => self.writeback = false,
+            ("user_xattr" | "acl", None) => self.xattrs = true,
+            ("nouser_xattr" | "noxattr", None) => self.xattrs = false,
+            ("transport", Some("auto")) => self.transport = None,
+            ("transport", Some("io_uring" | "uring")) => self.transport = Some(Kind::Uring),
+            ("transport", Some("classic")) => self.transport = Some(Kind::Classic),
+            ("transport", _) => return Err(format!("{option}: use auto, io_uring or classic")),
+            ("threads", value) => self.threads_per_cpu = Some(number(option, value, 1, 16)? as usize),
+            ("commit", value) => {
+                self.sync_interval = Duration::from_secs(number(option, value, 0, 86_400)?.into());
+            }
+            ("readahead", value) => self.read_ahead_kib = number(option, value, 0, 1 << 20)?,
+            ("readdirplus", Some("auto")) => self.list_attributes = ListAttributes::Auto,
+            ("readdirplus", Some("always")) => self.list_attributes = ListAttributes::Always,
+            ("readdirplus", _) => return Err(format!("{option}: use auto or always")),
+            // Permissions are always checked by the kernel.
+            ("default_permissions", None) => {}
+            _ => return Ok(ignored(name)),
+        }
+        Ok(true)
+    }
+}
+
+/// What fstab and `mount` pass on, and what has no meaning here.
+fn ignored(name: &str) -> bool {
+    const FOR_MOUNT: [&str; 14] = [
+        "defaults", "auto", "noauto", "user", "nouser", "users", "owner", "group", "_netdev", "nofail", "comment",
+        "loud", "silent", "relatime",
+    ];
+    FOR_MOUNT.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
+}
+
+fn number(option: &str, value: Option<&str>, least: u32, most: u32) -> Result<u32, String> {
+    value
+        .and_then(|value| value.parse().ok())
+        .filter(|number| (least..=most).contains(number))
+        .ok_or_else(|| format!("{option}: a number from {least} to {most} is needed"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_taken_from_their_names() {
+        let mut options = MountOptions::default();
+        for option in ["ro", "nosuid", "commit=30", "transport=classic", "writeback", "x-systemd.automount"] {
+            assert_eq!(options.apply(option), Ok(true), "{option}");
+        }
+        assert!(options.read_only && options.no_suid && options.writeback);
+        assert_eq!(options.sync_interval, Duration::from_secs(30));
+        assert_eq!(options.transport, Some(Kind::Classic));
+        assert_eq!(options.apply("volume=main"), Ok(false));
+    }
+
+    #[test]
+    fn values_that_make_no_sense_are_refused() {
+        for option in ["commit", "commit=x", "commit=-1", "threads=0", "transport=pigeon", "readdirplus"] {
+            assert!(MountOptions::default().apply(option).is_err(), "{option}");
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! A file system of a few lines in memory, spoken to by protocol only: what a transport costs and whether it works
+//! shows without anything below it.
+
+use espalier_fuse::protocol::reply::{self, Attributes, Directory, Statistics};
+use espalier_fuse::protocol::request::Moment;
+use espalier_fuse::protocol::{Operation, decode_parts};
+use espalier_fuse::transport::{Handler, Outcome, Request};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Condvar, Mutex};
+
+struct Node {
+    mode: u32,
+    nlink: u32,
+    data: Vec<u8>,
+    entries: BTreeMap<Vec<u8>, u64>,
+}
+
+struct State {
+    nodes: HashMap<u64, Node>,
+    next: u64,
+}
+
+/// The file system. A look-up of a name that begins with `wait` waits until [`Toy::open_gate`]; one that begins with
+/// `panic` panics.
+pub(crate) struct Toy {
+    state: Mutex<State>,
+    gate: (Mutex<Gate>, Condvar),
+    forgotten: Mutex<u64>,
+}
+
+#[derive(Default)]
+struct Gate {
+    open: bool,
+    waiting: usize,
+}
+
+impl Toy {
+    pub(crate) fn new() -> Self {
+        let root = Node { mode: libc::S_IFDIR | 0o755, nlink: 2, data: Vec::new(), entries: BTreeMap::new() };
+        Self {
+            state: Mutex::new(State { nodes: HashMap::from([(1, root)]), next: 2 }),
+            gate: Default::default(),
+            forgotten: Mutex::new(0),
+        }
+    }
+
+    /// Lets everybody pass who waits, now and later.
+    pub(crate) fn open_gate(&self) {
+        self.gate.0.lock().unwrap().open = true;
+        self.gate.1.notify_all();
+    }
+
+    /// Returns when `count` requests wait at the gate.
+    pub(crate) fn await_waiting(&self, count: usize) {
+        let mut gate = self.gate.0.lock().unwrap();
+        while gate.waiting < count {
+            gate = self.gate.1.wait(gate).unwrap();
+        }
+    }
+
+    /// How many references were given back.
+    pub(crate) fn forgotten(&self) -> u64 {
+        *self.forgotten.lock().unwrap()
+    }
+
+    fn pass_gate(&self) {
+        let mut gate = self.gate.0.lock().unwrap();
+        gate.waiting += 1;
+        self.gate.1.notify_all();
+        while !gate.open {
+            gate = self.gate.1.wait(gate).unwrap();
+        }
+    }
+}
+
+fn attributes(ino: u64, node: &Node) -> Attributes {
+    let zero = Moment { seconds: 0, nanoseconds: 0 };
+    Attributes {
+        ino,
+        size: node.data.len() as u64,
+        blocks: node.data.len().div_ceil(512) as u64,
+        atime: zero,
+        mtime: zero,
+        ctime: zero,
+        btime: zero,
+        mode: node.mode,
+        nlink: node.nlink,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        block_size: 4096,
+    }
+}
+
+type Answer = Result<usize, i32>;
+
+impl State {
+    fn node(&mut self, id: u64) -> Result<&mut Node, i32> {
+        self.nodes.get_mut(&id).ok_or(libc::ESTALE)
+    }
+
+    fn make(&mut self, parent: u64, name: &[u8], mode: u32) -> Result<(u64, Attributes), i32> {
+        let id = self.next;
+        if self.node(parent)?.entries.contains_key(name) {
+            return Err(libc::EEXIST);
+        }
+        self.node(parent)?.entries.insert(name.to_vec(), id);
+        self.next += 1;
+        let node = Node { mode, nlink: 1, data: Vec::new(), entries: BTreeMap::new() };
+        let attributes = attributes(id, &node);
+        self.nodes.insert(id, node);
+        Ok((id, attributes))
+    }
+
+    fn find(&mut self, parent: u64, name: &[u8]) -> Result<u64, i32> {
+        self.node(parent)?.entries.get(name).copied().ok_or(libc::ENOENT)
+    }
+}
+
+impl Toy {
+    fn answer(&self, id: u64, operation: Operation<'_>) -> Result<Body, i32> {
+        let mut state = self.state.lock().unwrap();
+        Ok(match operation {
+            Operation::Lookup { name } => match state.find(id, name) {
+                Ok(found) => Body::Entry(found, attributes(found, state.node(found)?)),
+                Err(_) => Body::None,
+            },
+            Operation::GetAttributes => Body::Attributes(attributes(id, state.node(id)?)),
+            Operation::SetAttributes(set) => {
+                let node = state.node(id)?;
+                if let Some(size) = set.size {
+                    node.data.resize(size as usize, 0);
+                }
+                if let Some(mode) = set.mode {
+                    node.mode = mode;
+                }
+                Body::Attributes(attributes(id, node))
+            }
+            Operation::MakeNode { name, mode, .. } => {
+                let (id, attributes) = state.make(id, name, mode)?;
+                Body::Entry(id, attributes)
+            }
+            Operation::MakeDirectory { name, mode, .. } => {
+                let (id, attributes) = state.make(id, name, libc::S_IFDIR | mode)?;
+                Body::Entry(id, attributes)
+            }
+            Operation::Unlink { name } | Operation::RemoveDirectory { name } => {
+                state.find(id, name)?;
+                state.node(id)?.entries.remove(name);
+                Body::Empty
+            }
+            Operation::Write { offset, data, .. } => {
+                let (start, node) = (offset as usize, state.node(id)?);
+                if node.data.len() < start + data.len() {
+                    node.data.resize(start + data.len(), 0);
+                }
+                node.data[start..start + data.len()].copy_from_slice(data);
+                Body::Written(data.len() as u32)
+            }
+            Operation::FileSystemStatistics => Body::Statistics,
+            Operation::Sync { .. } | Operation::SyncDirectory { .. } | Operation::Release => Body::Empty,
+            Operation::Destroy | Operation::SyncFileSystem => Body::Empty,
+            Operation::Ioctl { .. } => return Err(libc::ENOTTY),
+            Operation::GetXattr { .. } => return Err(libc::ENODATA),
+            _ => return Err(libc::ENOSYS),
+        })
+    }
+
+    fn read(&self, id: u64, offset: u64, size: u32, out: &mut [u8]) -> Answer {
+        let mut state = self.state.lock().unwrap();
+        let rest = state.node(id)?.data.get(offset as usize..).unwrap_or_default();
+        let length = rest.len().min(size as usize);
+        out[..length].copy_from_slice(&rest[..length]);
+        Ok(length)
+    }
+
+    fn list(&self, id: u64, offset: u64, size: u32, plus: bool, out: &mut [u8]) -> Answer {
+        let mut state = self.state.lock().unwrap();
+        let entries: Vec<_> = state.node(id)?.entries.iter().map(|(name, id)| (name.clone(), *id)).collect();
+        let mut body = Directory::new(&mut out[..size as usize], plus);
+        for (index, (name, id)) in entries.iter().enumerate().skip(offset as usize) {
+            let attributes = attributes(*id, state.node(*id)?);
+            if !body.add(name, *id, attributes.mode >> 12, index as u64 + 1, Some((*id, &attributes))) {
+                break;
+            }
+        }
+        Ok(body.len())
+    }
+}
+
+enum Body {
+    Empty,
+    None,
+    Entry(u64, Attributes),
+    Attributes(Attributes),
+    Written(u32),
+    Statistics,
+}
+
+impl Handler for Toy {
+    fn handle(&self, request: &Request<'_>, out: &mut [u8], received: usize) -> Outcome {
+        let id = request.header.node;
+        let operation =
+            decode_parts(&request.header, request.argument, &out[..received], request.dialect).unwrap();
+        let result = match operation {
+            Operation::Forget { count } => {
+                *self.forgotten.lock().unwrap() += count;
+                return Outcome::Silent;
+            }
+            Operation::BatchForget(list) => {
+                *self.forgotten.lock().unwrap() += list.iter().map(|(_, count)| count).sum::<u64>();
+                return Outcome::Silent;
+            }
+            Operation::Interrupt { .. } => return Outcome::Silent,
+            Operation::Read { offset, size } => self.read(id, offset, size, out),
+            Operation::ReadDirectory { offset, size, plus } => self.list(id, offset, size, plus, out),
+            other => {
+                match other {
+                    Operation::Lookup { name } if name.starts_with(b"wait") => self.pass_gate(),
+                    Operation::Lookup { name } if name.starts_with(b"panic") => panic!("asked to"),
+                    _ => {}
+                }
+                self.answer(id, other).map(|body| match body {
+                    Body::Empty => 0,
+                    Body::None => reply::no_entry(out),
+                    Body::Entry(node, attributes) => reply::entry(out, node, &attributes),
+                    Body::Attributes(attributes) => reply::attribute_reply(out, &attributes),
+                    Body::Written(count) => reply::written(out, count),
+                    Body::Statistics => reply::statistics(
+                        out,
+                        &Statistics {
+                            blocks: 1 << 20,
+                            free: 1 << 20,
+                            available: 1 << 20,
+                            files: 0,
+                            files_free: 0,
+                            block_size: 4096,
+                            name_max: 255,
+                        },
+                    ),
+                })
+            }
+        };
+        match result {
+            Ok(length) => Outcome::Reply(length),
+            Err(errno) => Outcome::Error(errno),
+        }
+    }
+}

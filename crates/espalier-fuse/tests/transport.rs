@@ -1,0 +1,149 @@
+//! The transports against the running kernel. These tests need root and FUSE, and fail without.
+
+mod common;
+
+use common::toy::Toy;
+use common::{enable_uring, kinds};
+use espalier_fuse::transport::Kind;
+use espalier_fuse::{Ended, Mount, MountOptions};
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+fn mount(kind: Kind, toy: &Arc<Toy>, point: &Path) -> Mount {
+    let options = MountOptions { transport: Some(kind), ..MountOptions::default() };
+    let mount = Mount::start_handler(Arc::clone(toy) as _, point, &options);
+    let mount = mount.unwrap_or_else(|error| panic!("these tests need root and FUSE: {error}"));
+    assert_eq!(mount.transport(), kind);
+    mount
+}
+
+/// Runs `body` on a mount of each kind.
+fn on_each(body: impl Fn(&Toy, &Path)) {
+    for kind in kinds() {
+        let directory = tempfile::tempdir().unwrap();
+        let toy = Arc::new(Toy::new());
+        let mount = mount(kind, &toy, directory.path());
+        body(&toy, directory.path());
+        mount.unmount(false).unwrap();
+        assert_eq!(mount.wait(), Ended::Unmounted);
+    }
+}
+
+#[test]
+fn serves_names_data_and_listings() {
+    on_each(|_, root| {
+        fs::create_dir(root.join("d")).unwrap();
+        let content: Vec<u8> = (0..3 << 20).map(|n: u32| (n / 7) as u8).collect();
+        fs::write(root.join("d/file"), &content).unwrap();
+        assert_eq!(fs::read(root.join("d/file")).unwrap(), content);
+        let mut file = File::options().read(true).append(true).open(root.join("d/file")).unwrap();
+        file.write_all(b"end").unwrap();
+        file.seek(SeekFrom::Start(content.len() as u64)).unwrap();
+        let mut end = String::new();
+        file.read_to_string(&mut end).unwrap();
+        assert_eq!(end, "end");
+        for n in 0..2000 {
+            File::create_new(root.join(format!("d/{n:05}"))).unwrap();
+        }
+        assert_eq!(fs::read_dir(root.join("d")).unwrap().count(), 2001);
+        assert!(fs::metadata(root.join("absent")).is_err());
+        fs::remove_file(root.join("d/file")).unwrap();
+        assert!(fs::metadata(root.join("d/file")).is_err());
+    });
+}
+
+#[test]
+fn a_request_that_waits_holds_up_no_other() {
+    on_each(|toy, root| {
+        // More than there are threads at first, on any one CPU.
+        let waiting = 12;
+        std::thread::scope(|scope| {
+            for n in 0..waiting {
+                scope.spawn(move || fs::metadata(root.join(format!("wait{n}"))));
+            }
+            // All of them are with the handler; nobody gets through before the gate opens.
+            toy.await_waiting(waiting);
+            for n in 0..100 {
+                File::create_new(root.join(format!("f{n}"))).unwrap();
+            }
+            toy.open_gate();
+        });
+    });
+}
+
+#[test]
+fn references_are_given_back() {
+    on_each(|toy, root| {
+        for n in 0..50 {
+            File::create_new(root.join(format!("f{n}"))).unwrap();
+            fs::remove_file(root.join(format!("f{n}"))).unwrap();
+        }
+        // FORGETs come when the kernel finds time; an event to wait for there is none.
+        let patience = std::time::Instant::now();
+        while toy.forgotten() < 50 {
+            assert!(patience.elapsed().as_secs() < 20, "only {} of 50 were forgotten", toy.forgotten());
+            std::thread::yield_now();
+        }
+    });
+}
+
+#[test]
+fn a_panic_gives_errors_and_no_hang() {
+    for kind in kinds() {
+        let directory = tempfile::tempdir().unwrap();
+        let toy = Arc::new(Toy::new());
+        let mount = mount(kind, &toy, directory.path());
+        let error = fs::metadata(directory.path().join("panic")).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EIO));
+        let error = File::create_new(directory.path().join("new")).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EIO));
+        mount.unmount(false).unwrap();
+        assert_eq!(mount.wait(), Ended::Poisoned);
+    }
+}
+
+#[test]
+fn an_abort_gives_errors_and_ends_the_mount() {
+    for kind in kinds() {
+        let directory = tempfile::tempdir().unwrap();
+        let toy = Arc::new(Toy::new());
+        let mount = mount(kind, &toy, directory.path());
+        let file = File::create_new(directory.path().join("f")).unwrap();
+        mount.abort().unwrap();
+        let error = file.sync_all().unwrap_err();
+        assert!(matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED | libc::EIO)), "{error}");
+        assert_eq!(mount.wait(), Ended::Unmounted);
+    }
+}
+
+#[test]
+fn without_a_wish_some_transport_is_found() {
+    enable_uring();
+    let directory = tempfile::tempdir().unwrap();
+    let toy = Arc::new(Toy::new());
+    let mount = Mount::start_handler(toy, directory.path(), &MountOptions::default()).unwrap();
+    File::create_new(directory.path().join("f")).unwrap();
+    mount.unmount(false).unwrap();
+    mount.wait();
+}
+
+#[test]
+fn mount_points_that_cannot_be_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let start = |point: &Path, options: &MountOptions| Mount::start_handler(Arc::new(Toy::new()), point, options);
+    let options = MountOptions { transport: Some(Kind::Classic), ..MountOptions::default() };
+    let message = |result: Result<Mount, _>| match result {
+        Ok(_) => panic!("it was mounted"),
+        Err(error) => espalier_fuse::MountError::to_string(&error),
+    };
+    assert!(message(start(&directory.path().join("absent"), &options)).contains("must be a directory"));
+    fs::write(directory.path().join("file"), b"").unwrap();
+    assert!(message(start(&directory.path().join("file"), &options)).contains("must be a directory"));
+    assert!(message(start(directory.path(), &options)).contains("not empty"));
+    let over = MountOptions { nonempty: true, ..options };
+    let mount = start(directory.path(), &over).unwrap();
+    mount.unmount(false).unwrap();
+    mount.wait();
+}
