@@ -153,6 +153,11 @@ impl Pieces {
         self.streams.set_wake(Box::new(wake));
     }
 
+    /// True if some reader could be read ahead of.
+    pub(crate) fn has_read_ahead(&self) -> bool {
+        self.streams.has_queued()
+    }
+
     /// Reads one window ahead of some reader; false if nobody needs any.
     pub(crate) fn read_ahead_step(&self) -> bool {
         self.streams.step()

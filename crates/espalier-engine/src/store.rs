@@ -573,7 +573,7 @@ impl Shared {
             for id in &state.reclaim {
                 verifier.dying(*id);
             }
-            let (mut report, references) = (verifier.report, verifier.references);
+            let (mut report, references) = verifier.finish();
             let problems = self.space.check(&references, &state.reclaim, &mut |_| {});
             report.problems.extend(problems.into_iter().map(|message| Problem {
                 index: None,

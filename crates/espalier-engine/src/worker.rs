@@ -2,7 +2,8 @@
 //!
 //! All of it is done in steps, by worker threads where the environment has some, and otherwise by
 //! whoever needs room or asks: so a simulation decides what happens when. Writers wait only when too
-//! much is in memory or in the log, and are slowed down smoothly before that.
+//! much is in memory or in the log, and are slowed down smoothly before that. One more thread reads
+//! ahead of sequential readers, who must not wait for a checkpoint to end.
 
 use crate::index::Index;
 use crate::log::Progress;
@@ -35,6 +36,7 @@ pub(crate) struct Signal {
     epoch: Mutex<u64>,
     work: Condvar,
     progress: Condvar,
+    read_ahead: Condvar,
 }
 
 impl Signal {
@@ -47,6 +49,13 @@ impl Signal {
     pub(crate) fn progress(&self) {
         *self.epoch.lock() += 1;
         self.progress.notify_all();
+    }
+
+    /// A reader could be read ahead of.
+    fn read_ahead(&self) {
+        // Under the lock, so that the wake-up cannot fall between a look and the rest that follows.
+        let _epoch = self.epoch.lock();
+        self.read_ahead.notify_one();
     }
 
     fn epoch(&self) -> u64 {
@@ -83,10 +92,22 @@ impl Workers {
             let body = move || work(&shared, &stop);
             (n, body)
         };
-        let threads = (0..count)
+        let mut threads: Vec<JoinHandle> = (0..count)
             .map(thread)
             .map(|(n, body)| shared.env.spawn(&format!("espalier-{n}"), Box::new(body)))
             .collect();
+        if shared.env.threads() > 0 {
+            let signal = Arc::downgrade(shared);
+            shared.trees.pieces.set_read_ahead_wake(move || {
+                if let Some(shared) = signal.upgrade() {
+                    shared.signal.read_ahead();
+                }
+            });
+            let (shared, stop) = (shared.clone(), stop.clone());
+            threads.push(
+                shared.env.clone().spawn("espalier-ahead", Box::new(move || read_ahead(&shared, &stop))),
+            );
+        }
         Self { stop, signal: shared.clone(), threads: Mutex::new(threads) }
     }
 
@@ -94,6 +115,7 @@ impl Workers {
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.signal.signal.work.notify_all();
+        self.signal.signal.read_ahead.notify_all();
         for thread in self.threads.lock().drain(..) {
             thread.join();
         }
@@ -110,6 +132,18 @@ fn work(shared: &Shared, stop: &AtomicBool) {
                 tracing::error!(%error, "background work failed");
                 shared.signal.progress();
                 shared.env.sleep(IDLE);
+            }
+        }
+    }
+}
+
+fn read_ahead(shared: &Shared, stop: &AtomicBool) {
+    while !stop.load(Ordering::Acquire) {
+        if !shared.trees.pieces.read_ahead_step() {
+            let mut epoch = shared.signal.epoch.lock();
+            // A queued window may have come between the look and the lock: then the wake-up has too.
+            if !shared.trees.pieces.has_read_ahead() {
+                shared.signal.read_ahead.wait_for(&mut epoch, IDLE);
             }
         }
     }

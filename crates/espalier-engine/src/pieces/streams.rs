@@ -163,6 +163,11 @@ impl Streams {
         }
     }
 
+    /// True if a window is queued.
+    pub(super) fn has_queued(&self) -> bool {
+        self.table.lock().streams.iter().any(|s| s.queued().is_some())
+    }
+
     /// Reads one queued window; false if there is none.
     pub(super) fn step(&self) -> bool {
         let claim = self.table.lock().claim_queued();

@@ -14,7 +14,7 @@ use crate::op::Op;
 use crate::resolve::load;
 use crate::types::{IndexId, PieceId};
 use crate::view::View;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Problems beyond this many are only counted.
@@ -67,6 +67,8 @@ pub(crate) struct Verifier<'a> {
     pub(crate) references: HashMap<PieceId, u64>,
     seen_nodes: BTreeSet<PieceId>,
     seen_parts: BTreeSet<PieceId>,
+    /// Value parts that were read whole, with whether they are sound.
+    value_parts: BTreeMap<PieceId, bool>,
     index: Option<IndexId>,
     done: u64,
     progress: &'a mut dyn FnMut(u64),
@@ -80,10 +82,22 @@ impl<'a> Verifier<'a> {
             references: HashMap::new(),
             seen_nodes: BTreeSet::new(),
             seen_parts: BTreeSet::new(),
+            value_parts: BTreeMap::new(),
             index: None,
             done: 0,
             progress,
         }
+    }
+
+    /// The report, and how many references the headers hold on each piece.
+    pub(crate) fn finish(mut self) -> (VerifyReport, HashMap<PieceId, u64>) {
+        // What is damaged outside of every value harms no path, but it is damage.
+        let damaged: Vec<PieceId> =
+            self.value_parts.iter().filter(|(_, sound)| !**sound).map(|(id, _)| *id).collect();
+        for id in damaged {
+            self.problem(None, format!("value part {id} is not what was written"));
+        }
+        (self.report, self.references)
     }
 
     /// Adds a problem.
@@ -220,8 +234,16 @@ impl<'a> Verifier<'a> {
             Ok(part) => part,
             Err(error) => return self.problem(Some(&outer), error.to_string()),
         };
-        if viewed.slot.place().is_none_or(|p| self.seen_parts.insert(p.handle.id())) {
-            self.report.parts += 1;
+        match viewed.slot.place() {
+            Some(stored) if !self.seen_parts.insert(stored.handle.id()) => {}
+            Some(stored) => {
+                self.report.parts += 1;
+                // Past the caches, which hold what was good when it was read.
+                if let Err(error) = self.trees.pieces.check(stored.handle.id()) {
+                    self.problem(Some(&outer), error.to_string());
+                }
+            }
+            None => self.report.parts += 1,
         }
         let summary = &viewed.slot.summary;
         if summary.first[..] != *part.first_key()
@@ -298,11 +320,14 @@ impl<'a> Verifier<'a> {
             _ if leaf => return self.problem(Some(&at()), format!("part {place} of a leaf holds a message")),
             _ => return,
         };
-        if value.large().is_some() {
-            self.report.value_bytes += value.len() as u64;
-            if let Err(error) = load(value, &*self.trees.pieces) {
-                self.problem(Some(&at()), error.to_string());
-            }
+        let Some(stored) = value.large().and_then(|large| large.place()) else { return };
+        self.report.value_bytes += value.len() as u64;
+        // A value part is read whole, once; only if it is damaged each value in it is tried.
+        let trees = self.trees;
+        let part = stored.part.id();
+        let sound = *self.value_parts.entry(part).or_insert_with(|| trees.pieces.check(part).is_ok());
+        if !sound && let Err(error) = load(value, &*trees.pieces) {
+            self.problem(Some(&at()), error.to_string());
         }
     }
 }
