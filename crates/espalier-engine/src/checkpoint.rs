@@ -244,8 +244,6 @@ impl Shared {
         for id in dead {
             self.space.forget(id)?;
         }
-        // What is cached of the dead holds on to their blocks.
-        self.trees.pieces.retain(|id| !self.space.is_dead(id));
         Ok(waiting)
     }
 }

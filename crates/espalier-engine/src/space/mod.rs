@@ -321,11 +321,6 @@ impl Space {
         self.register(id, location, Vec::new())
     }
 
-    /// True if the piece is dead and somebody still holds its blocks.
-    pub(crate) fn is_dead(&self, id: PieceId) -> bool {
-        self.lives.read().is_dead(id)
-    }
-
     /// Keeps the blocks of pieces that die from now on, until it is dropped. To be taken before the root
     /// whose pieces are to be read.
     pub(crate) fn pin(&self) -> Result<Pin> {
