@@ -6,7 +6,6 @@
 //! 3. superblock `n + 1` to the other slot: `n` or `n + 1`, each complete (a sector is written or not);
 //! 4. sync: `n + 1`; only now may blocks that `n` alone needed be written again.
 
-use super::lives::Lives;
 use super::table::Table;
 use super::{Roots, Space, Superblock, VolumeTable, blob, map, ntt};
 use crate::error::Context;
@@ -195,11 +194,18 @@ impl Space {
     }
 
     fn release_obsolete(&self) {
-        let release = |lives: &mut Lives| {
-            let pages = lives.superblock_written();
-            (pages, lives.take_released(&self.handles))
-        };
-        let (pages, pieces) = release(&mut self.lives.write());
+        let pages = self.lives.write().superblock_written();
+        self.release(&pages);
+    }
+
+    /// Frees the dead that nothing needs any more.
+    pub(super) fn sweep(&self) {
+        self.release(&[]);
+    }
+
+    /// Frees the dead that nothing needs any more, and the blocks of some table pages.
+    fn release(&self, pages: &[u64]) {
+        let pieces = self.lives.write().take_released(&self.handles);
         let mut extents: Vec<Extent> = pieces.iter().map(|(_, location)| location.extent).collect();
         extents.extend(pages.iter().map(|block| Extent { start: *block, blocks: 1 }));
         extents.sort_unstable();

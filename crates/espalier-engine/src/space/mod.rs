@@ -368,14 +368,6 @@ impl Space {
         });
     }
 
-    /// Frees the dead that nothing needs any more.
-    fn sweep(&self) {
-        let released = self.lives.write().take_released(&self.handles);
-        let extents: Vec<Extent> = released.iter().map(|(_, location)| location.extent).collect();
-        self.put_back(&extents);
-        released.iter().for_each(|(id, _)| self.gone(*id));
-    }
-
     /// Calls `told` with every piece that dies, and again when its blocks are freed: what is cached of it is
     /// useless, and has handles that keep the blocks of what it refers to. Only the first call counts.
     pub(crate) fn when_gone(&self, told: impl Fn(PieceId) + Send + Sync + 'static) {
