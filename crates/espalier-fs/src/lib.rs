@@ -1,9 +1,33 @@
 //! POSIX semantics over the Espalier engine: paths, inodes, blocks and subtree operations.
+//!
+//! A [`FileSystem`] is a volume of a [`Store`](espalier_engine::Store) seen as a tree of files. Its calls are those that a
+//! mount needs, on [`NodeId`]s; each call that changes something is one atomic batch of the engine.
+//! What a call did is visible when it returns, and durable after [`FileSystem::fsync`],
+//! [`FileSystem::syncfs`] or [`FileSystem::background_tick`].
+//!
+//! Keys are described in `layout`, stored values in `record` (and both in `docs/format.md`), the
+//! locks in `node`, deviations from what people expect in `docs/semantics.md`.
 
+mod acl;
+mod attributes;
+mod create;
+mod data;
 mod error;
 mod fs;
+mod layout;
+mod listing;
+mod lookup;
+mod merge;
+mod node;
+mod orphan;
+mod record;
+mod remove;
+mod rename;
+mod sync;
 mod types;
+mod xattr;
 
 pub use error::{FsError, FsErrorKind, Result};
 pub use fs::FileSystem;
+pub use merge::merge_functions;
 pub use types::*;

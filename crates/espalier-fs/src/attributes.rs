@@ -1,0 +1,275 @@
+//! Attributes: reading, setting, and the time of the last read.
+//!
+//! In memory the inode of a node is what counts; every change goes to the store in the same step,
+//! as an insert of the whole entry, so that it neither reads nor piles up. The one exception is
+//! the time of the last read: it is written with the next change, by the background, or when the
+//! node leaves memory, and a crash may lose it.
+
+use crate::acl::{self, Acl};
+use crate::data::units;
+use crate::error::{FsErrorKind, Result, fail};
+use crate::fs::{FileSystem, Tree};
+use crate::layout;
+use crate::node::{Node, Orphan, State};
+use crate::record::{Inode, XattrValue};
+use crate::types::*;
+use bytes::Bytes;
+use espalier_engine::{Batch, Lsn};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const SET_UID: u32 = 0o4000;
+pub(crate) const SET_GID: u32 = 0o2000;
+const GROUP_EXECUTE: u32 = 0o010;
+const CAPABILITIES: &[u8] = b"security.capability";
+/// After this many nanoseconds the time of the last read is renewed in any case.
+const ATIME_AGE: i64 = 24 * 3600 * 1_000_000_000;
+/// Delayed times of the last read that are kept before they are written.
+const MAX_ATIMES: usize = 4096;
+
+impl FileSystem {
+    /// The attributes of `node`.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::Stale`]; for sparse files also of the store.
+    pub fn getattr(&self, node: NodeId) -> Result<Attr> {
+        self.attr(&self.node(node)?)
+    }
+
+    /// The attributes of a node. The blocks of a sparse file are counted when somebody asks.
+    pub(crate) fn attr(&self, node: &Arc<Node>) -> Result<Attr> {
+        let (mut attr, changes) = {
+            let state = node.state.lock();
+            let inode = &state.inode;
+            let known = match inode.kind {
+                FileKind::Regular if inode.sparse => state.blocks,
+                FileKind::Regular => Some(units(inode.size)),
+                _ => Some(0),
+            };
+            let mut attr = inode.attr(node.ino, known.unwrap_or(0), self.block_size);
+            if state.orphan != Orphan::No {
+                attr.nlink = 0;
+            }
+            if known.is_some() {
+                return Ok(attr);
+            }
+            (attr, state.changes)
+        };
+        attr.blocks = self.count_units(node)?;
+        let mut state = node.state.lock();
+        if state.changes == changes {
+            state.blocks = Some(attr.blocks);
+        }
+        Ok(attr)
+    }
+
+    /// Changes attributes; returns the new ones.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::Invalid`] or [`FsErrorKind::IsDirectory`] for the size of something that is no
+    /// regular file, [`FsErrorKind::FileTooLarge`]; of the store.
+    pub fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr> {
+        let node = self.node(node)?;
+        self.writable()?;
+        {
+            let tree = self.enter();
+            let mut state = node.state.lock();
+            let mut batch = Batch::new();
+            let mut inode = state.inode.clone();
+            let now = self.now();
+            let time = |t: SetTime| if let SetTime::At(at) = t { at } else { now };
+            if let Some(size) = set.size {
+                check_size(inode.kind, size)?;
+                self.resize(&tree, &node, &state, &mut inode, size, &mut batch);
+                inode.mtime = now;
+            }
+            if set.kill_privileges || set.uid.is_some() || set.gid.is_some() {
+                self.kill_privileges(&tree, &node, &state, &mut inode, &mut batch)?;
+            }
+            inode.uid = set.uid.unwrap_or(inode.uid);
+            inode.gid = set.gid.unwrap_or(inode.gid);
+            if let Some(mode) = set.mode {
+                self.chmod(&tree, &node, &state, &mut inode, mode, &mut batch)?;
+            }
+            inode.atime = set.atime.map_or(inode.atime, time);
+            inode.mtime = set.mtime.map_or(inode.mtime, time);
+            inode.ctime = set.ctime.map_or(now, time);
+            self.put(&tree, &node, &state, &inode, &mut batch);
+            let data_changed = set.size.is_some();
+            self.store_inode(&node, &mut state, inode, data_changed, batch)?;
+        }
+        self.attr(&node)
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::Invalid`] if it is none.
+    pub fn readlink(&self, node: NodeId) -> Result<Vec<u8>> {
+        let node = self.node(node)?;
+        let target = {
+            let state = node.state.lock();
+            match &state.inode.target {
+                Some(target) => target.to_vec(),
+                None => return fail(FsErrorKind::Invalid, "not a symbolic link"),
+            }
+        };
+        self.touch(&node);
+        Ok(target)
+    }
+
+    /// Adds the entry of `node` with `inode` to a batch. What has no name is not stored.
+    pub(crate) fn put(&self, tree: &Tree<'_>, node: &Node, state: &State, inode: &Inode, batch: &mut Batch) {
+        if state.orphan == Orphan::No {
+            batch.insert(self.metadata(), &node.entry_key(tree.epoch), inode.encode());
+        }
+    }
+
+    /// Commits a batch that gives `node` the inode `inode`, and takes it over in memory.
+    pub(crate) fn store_inode(
+        &self,
+        node: &Node,
+        state: &mut State,
+        inode: Inode,
+        data_changed: bool,
+        batch: Batch,
+    ) -> Result<()> {
+        let lsn = if batch.is_empty() { state.lsn } else { self.commit(batch)? };
+        self.take_over(node, state, inode, lsn);
+        if data_changed {
+            state.changes += 1;
+            state.blocks = None;
+        }
+        Ok(())
+    }
+
+    /// Takes over in memory what was committed.
+    pub(crate) fn take_over(&self, node: &Node, state: &mut State, inode: Inode, lsn: Lsn) {
+        node.changed.store(true, Ordering::Release);
+        state.inode = inode;
+        state.lsn = lsn;
+        state.atime_dirty = false;
+    }
+
+    /// Clears set-id bits and capabilities, as writing and changing the owner do.
+    pub(crate) fn kill_privileges(
+        &self,
+        tree: &Tree<'_>,
+        node: &Node,
+        state: &State,
+        inode: &mut Inode,
+        batch: &mut Batch,
+    ) -> Result<()> {
+        if inode.is_dir() {
+            return Ok(());
+        }
+        inode.mode &= !SET_UID;
+        if inode.mode & GROUP_EXECUTE != 0 {
+            inode.mode &= !SET_GID;
+        }
+        if inode.xattrs.as_ref().is_some_and(|x| x.contains_key(CAPABILITIES)) {
+            let base = self.data_base(tree, node, state);
+            self.put_xattr(&base, inode, CAPABILITIES, None, batch)?;
+        }
+        Ok(())
+    }
+
+    fn chmod(
+        &self,
+        tree: &Tree<'_>,
+        node: &Node,
+        state: &State,
+        inode: &mut Inode,
+        mode: u32,
+        batch: &mut Batch,
+    ) -> Result<()> {
+        inode.mode = mode & 0o7777;
+        if inode.xattrs.as_ref().is_some_and(|x| x.contains_key(acl::ACCESS)) {
+            let base = self.data_base(tree, node, state);
+            let list = self.load_xattr(&base, inode, acl::ACCESS)?;
+            if let Some(mut list) = Acl::parse(&list)? {
+                list.chmod(mode);
+                self.put_xattr(&base, inode, acl::ACCESS, Some(&list.encode()), batch)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The value of an extended attribute that the inode has.
+    pub(crate) fn load_xattr(&self, base: &[u8], inode: &Inode, name: &[u8]) -> Result<Bytes> {
+        match inode.xattrs.as_ref().and_then(|x| x.get(name)) {
+            Some(XattrValue::Inline(value)) => Ok(value.clone()),
+            Some(XattrValue::Large(len)) => {
+                match self.store.get(self.data(), &layout::xattr_key(base, name))? {
+                    Some(value) if value.len() == *len as usize => Ok(value),
+                    _ => fail(
+                        FsErrorKind::Io,
+                        format!("the value of extended attribute {} is missing", layout::show(name)),
+                    ),
+                }
+            }
+            None => {
+                fail(FsErrorKind::NoData, format!("there is no extended attribute {}", layout::show(name)))
+            }
+        }
+    }
+
+    /// Notes that `node` was read, by the rule of relatime.
+    pub(crate) fn touch(&self, node: &Arc<Node>) {
+        if self.options.atime == Atime::Never || self.options.read_only {
+            return;
+        }
+        let mut state = node.state.lock();
+        let now = self.now();
+        let inode = &mut state.inode;
+        let newer = inode.atime > inode.mtime && inode.atime > inode.ctime;
+        if newer && now.saturating_sub(inode.atime) < ATIME_AGE {
+            return;
+        }
+        if inode.atime == now {
+            return;
+        }
+        inode.atime = now;
+        if !std::mem::replace(&mut state.atime_dirty, true) {
+            node.pending.store(true, Ordering::Release);
+            let mut queue = self.atimes.lock();
+            // Nodes beyond that are written when they leave memory.
+            if queue.len() < MAX_ATIMES {
+                queue.push(node.id);
+            }
+        }
+    }
+
+    /// Writes a delayed time of the last read.
+    pub(crate) fn write_atime(&self, tree: &Tree<'_>, node: &Arc<Node>) -> Result<()> {
+        let mut state = node.state.lock();
+        if !state.atime_dirty {
+            return Ok(());
+        }
+        let inode = state.inode.clone();
+        let mut batch = Batch::new();
+        self.put(tree, node, &state, &inode, &mut batch);
+        self.store_inode(node, &mut state, inode, false, batch)
+    }
+
+    /// Writes all delayed times of the last read.
+    pub(crate) fn write_atimes(&self) -> Result<()> {
+        let queue = std::mem::take(&mut *self.atimes.lock());
+        for id in queue {
+            if let Some(node) = self.nodes.get(id) {
+                self.write_atime(&self.enter(), &node)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Refuses to give a size to what has none, or a size that is too large.
+fn check_size(kind: FileKind, size: u64) -> Result<()> {
+    match kind {
+        FileKind::Regular if size <= MAX_FILE_SIZE => Ok(()),
+        FileKind::Regular => fail(FsErrorKind::FileTooLarge, format!("a file cannot have {size} bytes")),
+        FileKind::Directory => fail(FsErrorKind::IsDirectory, "a directory's size cannot be set"),
+        _ => fail(FsErrorKind::Invalid, "only a regular file's size can be set"),
+    }
+}

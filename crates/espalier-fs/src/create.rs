@@ -1,0 +1,318 @@
+//! Making files, directories, symbolic links and further names.
+
+use crate::acl::{self, Acl};
+use crate::attributes::SET_GID;
+use crate::error::{FsErrorKind, Result, fail};
+use crate::fs::{Deferred, FileSystem, Held, Tree, check_name};
+use crate::layout::{self, MAX_KEY};
+use crate::node::{Known, Node, Orphan, Place, States};
+use crate::record::{Inode, Link};
+use crate::types::*;
+use espalier_engine::Batch;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Names that one file may have, and subdirectories that one directory may have.
+const MAX_LINKS: u32 = i32::MAX as u32;
+/// What a key may need behind the key of an entry: block number, attribute name, content.
+const KEY_SUFFIX: usize = 2 * MAX_NAME + 16;
+
+/// What is to be made.
+struct New<'a> {
+    kind: FileKind,
+    mode: u32,
+    rdev: u64,
+    target: Option<&'a [u8]>,
+}
+
+impl FileSystem {
+    /// Makes a symbolic link to `target`.
+    ///
+    /// # Errors
+    /// As for [`FileSystem::mknod`]; [`FsErrorKind::NameTooLong`] for a target beyond 4095 bytes,
+    /// [`FsErrorKind::NotFound`] for an empty one.
+    pub fn symlink(&self, parent: NodeId, name: &[u8], target: &[u8], caller: &Caller) -> Result<Entry> {
+        if target.is_empty() {
+            return fail(FsErrorKind::NotFound, "a symbolic link needs a target");
+        }
+        if target.len() > MAX_SYMLINK {
+            return fail(FsErrorKind::NameTooLong, format!("a target of {} bytes", target.len()));
+        }
+        let new = New { kind: FileKind::Symlink, mode: 0o777, rdev: 0, target: Some(target) };
+        self.create(parent, name, &new, caller)
+    }
+
+    /// Makes a file that is no directory and no symbolic link. `mode`: the low 12 bits.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::Exists`], [`FsErrorKind::NotDirectory`], [`FsErrorKind::NameTooLong`] also for a path
+    /// beyond 1 MiB, [`FsErrorKind::NotFound`] if the directory was removed; of the store.
+    pub fn mknod(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        what: NewNode,
+        mode: u32,
+        caller: &Caller,
+    ) -> Result<Entry> {
+        let (kind, rdev) = match what {
+            NewNode::Regular => (FileKind::Regular, 0),
+            NewNode::Fifo => (FileKind::Fifo, 0),
+            NewNode::Socket => (FileKind::Socket, 0),
+            NewNode::CharDevice(rdev) => (FileKind::CharDevice, rdev),
+            NewNode::BlockDevice(rdev) => (FileKind::BlockDevice, rdev),
+        };
+        self.create(parent, name, &New { kind, mode, rdev, target: None }, caller)
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// As for [`FileSystem::mknod`]; [`FsErrorKind::TooManyLinks`].
+    pub fn mkdir(&self, parent: NodeId, name: &[u8], mode: u32, caller: &Caller) -> Result<Entry> {
+        let new = New { kind: FileKind::Directory, mode: mode & 0o1777, rdev: 0, target: None };
+        self.create(parent, name, &new, caller)
+    }
+
+    fn create(&self, parent: NodeId, name: &[u8], new: &New<'_>, caller: &Caller) -> Result<Entry> {
+        let dir = self.dir(parent)?;
+        check_new_name(name)?;
+        self.writable()?;
+        let held = self.create_in(&dir, name, new, caller)?;
+        self.trim_names();
+        self.entry(held)
+    }
+
+    fn create_in(&self, dir: &Arc<Node>, name: &[u8], new: &New<'_>, caller: &Caller) -> Result<Held<'_>> {
+        let tree = self.enter();
+        let mut names = dir.dir().names.lock();
+        self.check_free(&tree, dir, &mut names, name)?;
+        let prefix = dir.content_prefix(tree.epoch);
+        let key = layout::entry_key(&prefix, name);
+        check_key(&key)?;
+        self.evacuate_file(&key)?;
+        let number = self.fresh_number()?.wrapping_sub(dir.dir().sum);
+        let mut state = dir.state.lock();
+        let now = self.now();
+        let mut batch = Batch::new();
+        let mut above = state.inode.clone();
+        let inode = self.new_inode(&tree, dir, &state, &key, new, caller, number, now, &mut batch)?;
+        count_entry(&mut above, &inode, now)?;
+        batch.insert(self.metadata(), &key, inode.encode());
+        self.put(&tree, dir, &state, &above, &mut batch);
+        let lsn = self.commit(batch)?;
+        self.take_over(dir, &mut state, above, lsn);
+        drop(state);
+        let held = self.add_node(dir, name, inode, lsn);
+        names.version += 1;
+        self.set_name(dir, &mut names, name, Known::Present(held.id));
+        self.counters.creates.fetch_add(1, Ordering::Relaxed);
+        Ok(held)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "one step of one operation, split off for its length")]
+    fn new_inode(
+        &self,
+        tree: &Tree<'_>,
+        dir: &Arc<Node>,
+        state: &crate::node::State,
+        key: &[u8],
+        new: &New<'_>,
+        caller: &Caller,
+        number: u64,
+        now: i64,
+        batch: &mut Batch,
+    ) -> Result<Inode> {
+        let above = &state.inode;
+        let mut inode = Inode::new(new.kind, new.mode, caller.uid, caller.gid, number, now);
+        inode.rdev = new.rdev;
+        if above.mode & SET_GID != 0 {
+            inode.gid = above.gid;
+            if inode.is_dir() {
+                inode.mode |= SET_GID;
+            }
+        }
+        if let Some(target) = new.target {
+            inode.target = Some(target.into());
+            inode.size = target.len() as u64;
+            return Ok(inode);
+        }
+        if !above.xattrs.as_ref().is_some_and(|x| x.contains_key(acl::DEFAULT)) {
+            inode.mode &= !(caller.umask & 0o777);
+            return Ok(inode);
+        }
+        let base = self.data_base(tree, dir, state);
+        let value = self.load_xattr(&base, above, acl::DEFAULT)?;
+        if let Some(default) = Acl::parse(&value)? {
+            let (access, mode) = default.inherit(inode.mode);
+            inode.mode = mode;
+            if !access.is_plain() {
+                self.put_xattr(key, &mut inode, acl::ACCESS, Some(&access.encode()), batch)?;
+            }
+            if inode.is_dir() {
+                self.put_xattr(key, &mut inode, acl::DEFAULT, Some(&value), batch)?;
+            }
+        }
+        Ok(inode)
+    }
+
+    /// Refuses to make what exists, or something in a directory that was removed.
+    pub(crate) fn check_free(
+        &self,
+        tree: &Tree<'_>,
+        dir: &Arc<Node>,
+        names: &mut crate::node::Names,
+        name: &[u8],
+    ) -> Result<()> {
+        if names.dead {
+            return fail(FsErrorKind::NotFound, "the directory was removed");
+        }
+        if self.is_free(tree, dir, names, name)? {
+            return Ok(());
+        }
+        fail(FsErrorKind::Exists, format!("there is an entry {} already", layout::show(name)))
+    }
+
+    /// Gives `node`, which is no directory, one name more. With its second name a file moves to the
+    /// link area, at the cost of its data's keys.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::Permission`] for a directory, [`FsErrorKind::NotFound`] for a file without name,
+    /// [`FsErrorKind::TooManyLinks`]; as for [`FileSystem::mknod`].
+    pub fn link(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry> {
+        let node = self.node(node)?;
+        let dir = self.dir(parent)?;
+        if node.is_dir() {
+            return fail(FsErrorKind::Permission, "a directory has one name only");
+        }
+        check_new_name(name)?;
+        self.writable()?;
+        let mut deferred = Deferred::new(self);
+        self.link_in(&node, &dir, name, &mut deferred)?;
+        drop(deferred);
+        let held = self.hold(&node)?;
+        self.entry(held)
+    }
+
+    fn link_in(
+        &self,
+        node: &Arc<Node>,
+        dir: &Arc<Node>,
+        name: &[u8],
+        deferred: &mut Deferred<'_>,
+    ) -> Result<()> {
+        let tree = self.enter();
+        let mut names = dir.dir().names.lock();
+        self.check_free(&tree, dir, &mut names, name)?;
+        let key = layout::entry_key(&dir.content_prefix(tree.epoch), name);
+        check_key(&key)?;
+        self.evacuate_file(&key)?;
+        let mut area = self.links.dir().names.lock();
+        let mut states = States::lock(&[node, dir]);
+        let now = self.now();
+        let state = states.of(node);
+        if state.orphan != Orphan::No {
+            return fail(FsErrorKind::NotFound, "the file was removed");
+        }
+        let mut inode = state.inode.clone();
+        if inode.links >= MAX_LINKS {
+            return fail(FsErrorKind::TooManyLinks, format!("the file has {} names", inode.links));
+        }
+        inode.links += 1;
+        inode.ctime = now;
+        let mut batch = Batch::new();
+        let place = node.place();
+        let is_linked = place.parent.as_ref().is_some_and(|p| p.id == self.links.id);
+        let id =
+            if is_linked { layout::area_id(&place.name).unwrap_or_default() } else { self.fresh_number()? };
+        let link = Link { kind: inode.kind, id, number: node.ino.wrapping_sub(self.links.dir().sum) };
+        let home = layout::entry_key(layout::LINK_AREA, &layout::area_name(id));
+        if !is_linked {
+            inode.number = link.number;
+            let old = node.entry_key(tree.epoch);
+            node.version.fetch_add(1, Ordering::AcqRel);
+            if inode.has_data() {
+                self.move_file(&old, &home, &mut batch)?;
+            }
+            batch.insert(self.metadata(), &old, link.encode());
+            batch.insert(self.link_index(), &old, id.to_le_bytes().to_vec());
+        }
+        batch.insert(self.metadata(), &home, inode.encode());
+        batch.insert(self.metadata(), &key, link.encode());
+        batch.insert(self.link_index(), &key, id.to_le_bytes().to_vec());
+        let mut above = states.of(dir).inode.clone();
+        count_entry(&mut above, &inode, now)?;
+        self.put(&tree, dir, states.of(dir), &above, &mut batch);
+        let lsn = self.commit(batch)?;
+        self.any_links.store(true, Ordering::Relaxed);
+        self.take_over(node, states.of(node), inode, lsn);
+        self.take_over(dir, states.of(dir), above, lsn);
+        if !is_linked {
+            self.move_to_links(node, place, id, &mut area, deferred);
+        }
+        names.version += 1;
+        self.set_name(dir, &mut names, name, Known::Present(node.id));
+        Ok(())
+    }
+
+    /// In memory, a node moves from `old` to the link area.
+    fn move_to_links(
+        &self,
+        node: &Arc<Node>,
+        old: Place,
+        id: u64,
+        area: &mut crate::node::Names,
+        deferred: &mut Deferred<'_>,
+    ) {
+        let name = layout::area_name(id);
+        self.nodes.acquire(self.links.id);
+        node.set_place(Place { parent: Some(self.links.clone()), name: name[..].into() });
+        self.set_name(&self.links, area, &name, Known::Present(node.id));
+        if let Some(parent) = old.parent {
+            // A lookup under way may have read the entry when it was the file itself.
+            parent.dir().evictions.fetch_add(1, Ordering::AcqRel);
+            deferred.release(parent.id);
+        }
+    }
+}
+
+/// One entry more in a directory: counts and times.
+pub(crate) fn count_entry(above: &mut Inode, entry: &Inode, now: i64) -> Result<()> {
+    if entry.is_dir() {
+        if above.links >= MAX_LINKS {
+            return fail(
+                FsErrorKind::TooManyLinks,
+                format!("the directory has {} subdirectories", above.links),
+            );
+        }
+        above.links += 1;
+    }
+    above.size += 1;
+    (above.mtime, above.ctime) = (now, now);
+    Ok(())
+}
+
+/// One entry less in a directory.
+pub(crate) fn uncount_entry(above: &mut Inode, kind: FileKind, now: i64) {
+    if kind == FileKind::Directory {
+        above.links = above.links.saturating_sub(1);
+    }
+    above.size = above.size.saturating_sub(1);
+    (above.mtime, above.ctime) = (now, now);
+}
+
+/// Refuses paths that are too long for keys.
+pub(crate) fn check_key(key: &[u8]) -> Result<()> {
+    if key.len() + KEY_SUFFIX > MAX_KEY {
+        return fail(FsErrorKind::NameTooLong, format!("the path takes {} bytes", key.len()));
+    }
+    Ok(())
+}
+
+/// As [`check_name`], where `.` and `..` count as names that are taken.
+pub(crate) fn check_new_name(name: &[u8]) -> Result<()> {
+    if name == b"." || name == b".." {
+        return fail(FsErrorKind::Exists, "every directory has . and ..");
+    }
+    check_name(name)
+}

@@ -1,0 +1,378 @@
+//! File data: blocks, holes, sizes.
+//!
+//! A file is cut into blocks of the volume's block size, one key each. An absent block and what
+//! lies behind the end of a short one read as zeros. No block reaches beyond the size of the file.
+//! A write never reads: what it covers of the existing data is inserted, the rest is patched.
+//!
+//! While a file is not marked sparse, every block below its size is present (blocks may be short
+//! only where the file ends, or ended).
+
+use crate::error::{FsErrorKind, Result, fail};
+use crate::fs::{FileSystem, Tree};
+use crate::layout;
+use crate::merge;
+use crate::node::{Node, State};
+use crate::record::Inode;
+use crate::types::*;
+use bytes::Bytes;
+use espalier_engine::Batch;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Reads without lock before one with it.
+const ATTEMPTS: u32 = 4;
+/// The most that one call copies, in bytes.
+const COPY_LIMIT: u64 = 16 << 20;
+/// The unit of a copy, in bytes.
+const COPY_CHUNK: usize = 1 << 20;
+
+/// Units of 512 bytes for so many bytes.
+pub(crate) fn units(bytes: u64) -> u64 {
+    bytes.div_ceil(512)
+}
+
+/// Where the data of a file lies, for a read without lock.
+pub(crate) struct Source {
+    base: Arc<[u8]>,
+    size: u64,
+    sparse: bool,
+}
+
+/// One block's share of a byte range.
+struct Piece {
+    block: u64,
+    /// Offset in the block, and length.
+    start: usize,
+    len: usize,
+}
+
+/// Cuts `[offset, offset + len)` at block boundaries.
+fn pieces(offset: u64, len: usize, block_size: u32) -> impl Iterator<Item = Piece> {
+    let size = u64::from(block_size);
+    let end = offset + len as u64;
+    let mut at = offset;
+    std::iter::from_fn(move || {
+        let start = at % size;
+        let len = (size - start).min(end - at);
+        let piece = Piece { block: at / size, start: start as usize, len: len as usize };
+        at += len;
+        (len > 0).then_some(piece)
+    })
+}
+
+impl FileSystem {
+    /// Fills `out` from `offset` as far as the file reaches; returns the number of bytes.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::IsDirectory`] or [`FsErrorKind::Invalid`] if it is no regular file; of the store.
+    pub fn read(&self, node: NodeId, offset: u64, out: &mut [u8]) -> Result<usize> {
+        let node = self.file(node)?;
+        let len = self.stable(&node, |source| self.read_from(source, offset, out))?;
+        self.touch(&node);
+        self.counters.bytes_read.fetch_add(len as u64, Ordering::Relaxed);
+        Ok(len)
+    }
+
+    fn read_from(&self, source: &Source, offset: u64, out: &mut [u8]) -> Result<usize> {
+        let len = source.size.saturating_sub(offset).min(out.len() as u64) as usize;
+        let mut done = 0;
+        for piece in pieces(offset, len, self.block_size) {
+            let part = &mut out[done..done + piece.len];
+            let key = layout::block_key(&source.base, piece.block);
+            let stored = self.store.get_slice(self.data(), &key, piece.start, part)?.unwrap_or(0);
+            part[stored.saturating_sub(piece.start).min(piece.len)..].fill(0);
+            done += piece.len;
+        }
+        Ok(len)
+    }
+
+    /// Writes all of `data` at `offset`. `kill_privileges`: clear set-id bits and capabilities, as
+    /// a write by an ordinary user does.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::FileTooLarge`], [`FsErrorKind::NoSpace`]; as for [`FileSystem::read`].
+    pub fn write(&self, node: NodeId, offset: u64, data: &[u8], kill_privileges: bool) -> Result<usize> {
+        let node = self.file(node)?;
+        self.writable()?;
+        let end = end_of(offset, data.len() as u64)?;
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let tree = self.enter();
+        let mut state = node.state.lock();
+        let base = self.data_base(&tree, &node, &state);
+        let mut batch = Batch::new();
+        let mut inode = state.inode.clone();
+        let mut done = 0;
+        for piece in pieces(offset, data.len(), self.block_size) {
+            let bytes = Bytes::copy_from_slice(&data[done..done + piece.len]);
+            done += piece.len;
+            let key = layout::block_key(&base, piece.block);
+            let first = piece.block * u64::from(self.block_size);
+            let existing = inode.size.saturating_sub(first).min(u64::from(self.block_size));
+            if piece.start == 0 && piece.len as u64 >= existing {
+                batch.insert(self.data(), &key, bytes);
+            } else {
+                batch.patch(self.data(), &key, piece.start as u32, bytes);
+            }
+        }
+        inode.sparse |= offset / u64::from(self.block_size) > self.block_count(inode.size);
+        inode.size = inode.size.max(end);
+        self.change_data(&tree, &node, &mut state, inode, kill_privileges, batch)?;
+        self.counters.bytes_written.fetch_add(data.len() as u64, Ordering::Relaxed);
+        Ok(data.len())
+    }
+
+    /// Completes a change of a file's data: times, privileges, entry, commit.
+    fn change_data(
+        &self,
+        tree: &Tree<'_>,
+        node: &Node,
+        state: &mut State,
+        mut inode: Inode,
+        kill_privileges: bool,
+        mut batch: Batch,
+    ) -> Result<()> {
+        let now = self.now();
+        (inode.mtime, inode.ctime) = (now, now);
+        if kill_privileges {
+            self.kill_privileges(tree, node, state, &mut inode, &mut batch)?;
+        }
+        let orphan = self.record_orphan(node, state, &mut batch);
+        self.put(tree, node, state, &inode, &mut batch);
+        self.store_inode(node, state, inode, true, batch)?;
+        if let Some(orphan) = orphan {
+            state.orphan = orphan;
+            self.counters.orphans.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Number of blocks of a file of `size` bytes.
+    fn block_count(&self, size: u64) -> u64 {
+        size.div_ceil(u64::from(self.block_size))
+    }
+
+    /// Adds to a batch that the file gets `size` bytes.
+    pub(crate) fn resize(
+        &self,
+        tree: &Tree<'_>,
+        node: &Node,
+        state: &State,
+        inode: &mut Inode,
+        size: u64,
+        batch: &mut Batch,
+    ) {
+        if size < inode.size {
+            let base = self.data_base(tree, node, state);
+            batch.delete_range(self.data(), layout::blocks_from(&base, self.block_count(size)));
+            let rest = (size % u64::from(self.block_size)) as u32;
+            if rest != 0 {
+                let key = layout::block_key(&base, size / u64::from(self.block_size));
+                batch.update(self.data(), &key, merge::TRUNCATE, rest.to_le_bytes().to_vec());
+            }
+        }
+        inode.sparse = size > 0 && (inode.sparse || self.block_count(size) > self.block_count(inode.size));
+        inode.size = size;
+    }
+
+    /// Allocates, zeroes or punches a range. `kill_privileges` as for [`FileSystem::write`].
+    ///
+    /// Allocation is a check that there is room now; a store that never overwrites cannot set
+    /// blocks aside.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::NoSpace`], [`FsErrorKind::FileTooLarge`], [`FsErrorKind::Invalid`] for an empty range.
+    pub fn fallocate(
+        &self,
+        node: NodeId,
+        offset: u64,
+        length: u64,
+        what: Fallocate,
+        kill_privileges: bool,
+    ) -> Result<()> {
+        let node = self.file(node)?;
+        self.writable()?;
+        let end = end_of(offset, length)?;
+        if length == 0 {
+            return fail(FsErrorKind::Invalid, "an empty range cannot be allocated");
+        }
+        let tree = self.enter();
+        let mut state = node.state.lock();
+        let mut inode = state.inode.clone();
+        let mut batch = Batch::new();
+        let keep_size = match what {
+            Fallocate::Allocate { keep_size } => {
+                let grown = end.saturating_sub(inode.size.max(offset));
+                if grown > self.free_bytes() {
+                    return fail(FsErrorKind::NoSpace, format!("there is no room for {grown} bytes"));
+                }
+                keep_size
+            }
+            Fallocate::PunchHole | Fallocate::ZeroRange { .. } => {
+                let base = self.data_base(&tree, &node, &state);
+                self.punch(&base, &mut inode, offset, end, &mut batch);
+                !matches!(what, Fallocate::ZeroRange { keep_size: false })
+            }
+        };
+        if !keep_size && end > inode.size {
+            self.resize(&tree, &node, &state, &mut inode, end, &mut batch);
+        }
+        self.change_data(&tree, &node, &mut state, inode, kill_privileges, batch)
+    }
+
+    /// Adds to a batch that `[offset, end)` reads as zeros, with holes where whole blocks are covered.
+    fn punch(&self, base: &[u8], inode: &mut Inode, offset: u64, end: u64, batch: &mut Batch) {
+        let end = end.min(inode.size);
+        if offset >= end {
+            return;
+        }
+        let size = u64::from(self.block_size);
+        let zero = |batch: &mut Batch, from: u64, to: u64| {
+            let argument = merge::zero_argument((from % size) as u32, (to - from) as u32);
+            batch.update(self.data(), &layout::block_key(base, from / size), merge::ZERO, argument);
+        };
+        let first = offset.div_ceil(size);
+        // The last block of the file is covered if the range reaches its end.
+        let last = if end == inode.size { self.block_count(end) } else { end / size };
+        if first < last {
+            let (from, to) = (layout::block_key(base, first), layout::block_key(base, last));
+            batch.delete_range(self.data(), espalier_engine::KeyRange::new(from, to));
+            inode.sparse = true;
+        }
+        if offset % size != 0 {
+            zero(batch, offset, end.min(first * size));
+        }
+        if end > last * size && last >= first {
+            zero(batch, last * size, end);
+        }
+    }
+
+    /// The next data or hole at or after `offset`.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::NoSuchOffset`] at or behind the end, and if no data follows.
+    pub fn lseek(&self, node: NodeId, offset: u64, what: Seek) -> Result<u64> {
+        let node = self.file(node)?;
+        self.stable(&node, |source| {
+            if offset >= source.size {
+                return fail(FsErrorKind::NoSuchOffset, "the offset is not inside the file");
+            }
+            if !source.sparse {
+                return Ok(if what == Seek::Data { offset } else { source.size });
+            }
+            self.seek_blocks(source, offset, what)
+        })
+    }
+
+    fn seek_blocks(&self, source: &Source, offset: u64, what: Seek) -> Result<u64> {
+        let size = u64::from(self.block_size);
+        let mut block = offset / size;
+        let mut cursor = self.store.cursor(self.data(), layout::blocks_from(&source.base, block))?;
+        while let Some(entry) = cursor.next()? {
+            let found = layout::block_number(&entry.key[source.base.len()..]).unwrap_or(u64::MAX);
+            match what {
+                Seek::Data if found.saturating_mul(size) >= source.size => break,
+                Seek::Data => return Ok(offset.max(found * size)),
+                Seek::Hole if found > block => break,
+                Seek::Hole => block += 1,
+            }
+        }
+        match what {
+            Seek::Data => fail(FsErrorKind::NoSuchOffset, "no data follows"),
+            Seek::Hole => Ok(offset.max(block.saturating_mul(size)).min(source.size)),
+        }
+    }
+
+    /// Copies up to `length` bytes; returns how many. Short copies are normal, 0 is the end of the source.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::Invalid`] if the ranges overlap in one file; as for read and write.
+    pub fn copy_file_range(
+        &self,
+        from: NodeId,
+        from_offset: u64,
+        to: NodeId,
+        to_offset: u64,
+        length: u64,
+    ) -> Result<u64> {
+        let (from_end, to_end) = (end_of(from_offset, length)?, end_of(to_offset, length)?);
+        if from == to && from_offset < to_end && to_offset < from_end {
+            return fail(FsErrorKind::Invalid, "the ranges overlap");
+        }
+        let length = length.min(COPY_LIMIT);
+        let mut buffer = vec![0; COPY_CHUNK.min(length as usize)];
+        let mut done = 0;
+        while done < length {
+            let want = buffer.len().min((length - done) as usize);
+            let got = self.read(from, from_offset + done, &mut buffer[..want])?;
+            if got == 0 {
+                break;
+            }
+            self.write(to, to_offset + done, &buffer[..got], false)?;
+            done += got as u64;
+        }
+        Ok(done)
+    }
+
+    /// Units of 512 bytes that the blocks of a sparse file take.
+    pub(crate) fn count_units(&self, node: &Arc<Node>) -> Result<u64> {
+        self.stable(node, |source| {
+            let mut cursor = self.store.cursor(self.data(), layout::blocks_from(&source.base, 0))?;
+            let mut sum = 0;
+            while let Some(entry) = cursor.next()? {
+                sum += units(entry.value.len() as u64);
+            }
+            Ok(sum)
+        })
+    }
+
+    /// Runs a read of a file's data without lock, again if its keys changed meanwhile.
+    pub(crate) fn stable<T>(
+        &self,
+        node: &Arc<Node>,
+        mut read: impl FnMut(&Source) -> Result<T>,
+    ) -> Result<T> {
+        let source = |tree: &Tree<'_>, state: &State| Source {
+            base: self.data_base(tree, node, state),
+            size: state.inode.size,
+            sparse: state.inode.sparse,
+        };
+        for _ in 0..ATTEMPTS {
+            let (found, version, epoch) = {
+                let tree = self.enter();
+                let state = node.state.lock();
+                (source(&tree, &state), node.version.load(Ordering::Acquire), tree.epoch)
+            };
+            let result = read(&found);
+            if node.version.load(Ordering::Acquire) == version && self.epoch.load(Ordering::Acquire) == epoch
+            {
+                return result;
+            }
+        }
+        let tree = self.enter();
+        let state = node.state.lock();
+        read(&source(&tree, &state))
+    }
+
+    /// The regular file behind an id.
+    fn file(&self, id: NodeId) -> Result<Arc<Node>> {
+        let node = self.node(id)?;
+        match node.kind {
+            FileKind::Regular => Ok(node),
+            FileKind::Directory => fail(FsErrorKind::IsDirectory, "a directory has no data"),
+            _ => fail(FsErrorKind::Invalid, "only regular files have data"),
+        }
+    }
+}
+
+/// The end of a range, if files can reach that far.
+fn end_of(offset: u64, length: u64) -> Result<u64> {
+    match offset.checked_add(length) {
+        Some(end) if end <= MAX_FILE_SIZE => Ok(end),
+        _ => fail(
+            FsErrorKind::FileTooLarge,
+            format!("{length} bytes at {offset} reach beyond the largest file"),
+        ),
+    }
+}

@@ -1,0 +1,285 @@
+//! Listings of directories, with cookies that stay good without any open state.
+//!
+//! Order: `.` and `..`, then what is no directory, then directories, each in the order of names, so
+//! that who recurses walks in key order. A cookie is the kind of the entry and a hash of its name.
+//! Where a cookie leads is looked up among the listings of late; if it is not there, the directory
+//! is searched for the name that has the hash. Only if that name was removed *and* the listing was
+//! forgotten does a listing begin its kind anew: it then repeats entries, but never skips one.
+
+use crate::error::Result;
+use crate::fs::{FileSystem, Held};
+use crate::layout;
+use crate::lookup::Stamp;
+use crate::node::{Known, Node};
+use crate::record::Record;
+use crate::types::*;
+use espalier_engine::{Cursor, Key};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+const COOKIE_DOT: u64 = 1;
+const COOKIE_DOTDOT: u64 = 2;
+/// The bit that tells directories from the rest.
+const COOKIE_DIRECTORY: u64 = 1 << 62;
+/// Answers that are remembered.
+const REMEMBERED: usize = 1024;
+/// Names that are remembered, in all answers.
+const REMEMBERED_NAMES: usize = 64 << 10;
+/// Names of directories with more entries are not taken up by listing them.
+const LEARN_LIMIT: u64 = 64 << 10;
+
+type Each<'a> = &'a mut dyn FnMut(DirEntry<'_>) -> bool;
+
+/// The cookie that leads behind an entry.
+fn cookie_of(name: &[u8], kind: FileKind) -> u64 {
+    let hash = xxhash_rust::xxh3::xxh3_64(name) & (COOKIE_DIRECTORY - 1);
+    let directory = if kind == FileKind::Directory { COOKIE_DIRECTORY } else { 0 };
+    directory | hash.max(COOKIE_DOTDOT + 1)
+}
+
+/// The answers of late: which cookie stands for which name.
+#[derive(Default)]
+pub(crate) struct Listings {
+    answers: VecDeque<Answer>,
+    names: usize,
+}
+
+struct Answer {
+    dir: NodeId,
+    entries: Vec<(u64, Box<[u8]>)>,
+}
+
+impl Listings {
+    fn remember(&mut self, answer: Answer) {
+        if answer.entries.is_empty() {
+            return;
+        }
+        self.names += answer.entries.len();
+        self.answers.push_front(answer);
+        while self.answers.len() > REMEMBERED || (self.names > REMEMBERED_NAMES && self.answers.len() > 1) {
+            self.names -= self.answers.pop_back().map_or(0, |a| a.entries.len());
+        }
+    }
+
+    fn name(&self, dir: NodeId, cookie: u64) -> Option<Box<[u8]>> {
+        let mut answers = self.answers.iter().filter(|a| a.dir == dir);
+        answers.find_map(|a| a.entries.iter().rev().find(|(c, _)| *c == cookie).map(|(_, name)| name.clone()))
+    }
+}
+
+/// One walk over a directory's entries.
+struct Walk<'a> {
+    fs: &'a FileSystem,
+    dir: &'a Arc<Node>,
+    prefix: Arc<[u8]>,
+    stamp: Stamp,
+    cursor: Cursor,
+    has_directories: bool,
+    answer: Answer,
+    /// Names seen, where the directory is small enough to know them all.
+    learned: Option<Vec<Box<[u8]>>>,
+}
+
+impl FileSystem {
+    /// Lists directory `node` from `cookie` (0: the beginning) until `each` returns false, which
+    /// means that it did not keep the entry. `.` and `..` come first, then non-directories, then
+    /// directories. A removed directory lists nothing.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::NotDirectory`](crate::FsErrorKind::NotDirectory); of the store.
+    pub fn readdir(
+        &self,
+        node: NodeId,
+        cookie: u64,
+        each: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.list(node, cookie, false, each)
+    }
+
+    /// As [`FileSystem::readdir`], and takes a reference on each entry kept, other than `.` and `..`.
+    ///
+    /// # Errors
+    /// As for [`FileSystem::readdir`].
+    pub fn readdirplus(
+        &self,
+        node: NodeId,
+        cookie: u64,
+        each: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.list(node, cookie, true, each)
+    }
+
+    fn list(&self, node: NodeId, cookie: u64, plus: bool, each: Each<'_>) -> Result<()> {
+        let dir = self.dir(node)?;
+        let Some(mut walk) = self.walk(&dir)? else { return Ok(()) };
+        if cookie == 0 {
+            self.touch(&dir);
+        }
+        let result = if self.list_dots(&dir, cookie, each) { walk.run(cookie, plus, each) } else { Ok(()) };
+        walk.finish();
+        result
+    }
+
+    /// A walk over what the directory holds now; `None` if it was removed.
+    fn walk<'a>(&'a self, dir: &'a Arc<Node>) -> Result<Option<Walk<'a>>> {
+        let tree = self.enter();
+        let names = dir.dir().names.lock();
+        if names.dead {
+            return Ok(None);
+        }
+        let stamp = self.stamp(&tree, dir, &names);
+        let prefix = dir.content_prefix(tree.epoch);
+        let cursor = self.store.cursor(self.metadata(), layout::entries_range(&prefix))?;
+        let (entries, directories) = {
+            let state = dir.state.lock();
+            (state.inode.size, state.inode.links)
+        };
+        let learn = entries <= LEARN_LIMIT
+            && names.present() < entries
+            && self.name_bytes.load(std::sync::atomic::Ordering::Relaxed) < self.options.name_memory;
+        Ok(Some(Walk {
+            fs: self,
+            dir,
+            prefix,
+            stamp,
+            cursor,
+            has_directories: directories > 0,
+            answer: Answer { dir: dir.id, entries: Vec::new() },
+            learned: learn.then(Vec::new),
+        }))
+    }
+
+    fn list_dots(&self, dir: &Arc<Node>, cookie: u64, each: Each<'_>) -> bool {
+        let kind = FileKind::Directory;
+        let above = dir.place().parent.map_or(dir.ino, |p| p.ino);
+        let dots = [(&b"."[..], dir.ino, COOKIE_DOT), (b"..", above, COOKIE_DOTDOT)];
+        let mut left = dots.into_iter().filter(|(_, _, at)| cookie < *at);
+        left.all(|(name, ino, cookie)| each(DirEntry { name, ino, kind, cookie, entry: None }))
+    }
+}
+
+impl Walk<'_> {
+    fn run(&mut self, cookie: u64, plus: bool, each: Each<'_>) -> Result<()> {
+        let mut directories = cookie & COOKIE_DIRECTORY != 0;
+        if cookie > COOKIE_DOTDOT
+            && let Some(name) = self.position(cookie)?
+        {
+            let behind = [&layout::entry_key(&self.prefix, &name)[..], &[0]].concat();
+            self.cursor.seek(&behind);
+        }
+        loop {
+            while let Some((name, record)) = self.next()? {
+                let is_directory = record.kind() == FileKind::Directory;
+                if let Some(learned) = &mut self.learned {
+                    learned.push(name.clone());
+                }
+                if is_directory == directories && !self.show(name, record, plus, each)? {
+                    return Ok(());
+                }
+            }
+            if directories || !self.has_directories {
+                return Ok(());
+            }
+            directories = true;
+            self.rewind();
+        }
+    }
+
+    fn rewind(&mut self) {
+        self.cursor.seek(&layout::entries_range(&self.prefix).start);
+    }
+
+    /// The name behind which a cookie leads.
+    fn position(&mut self, cookie: u64) -> Result<Option<Box<[u8]>>> {
+        if let Some(name) = self.fs.listings.lock().name(self.dir.id, cookie) {
+            return Ok(Some(name));
+        }
+        while let Some(key) = self.next_key()? {
+            let name = self.name_of(&key.0)?;
+            // The kind may have changed since; what counts is the place.
+            if cookie_of(&name, FileKind::Regular) == cookie & !COOKIE_DIRECTORY {
+                return Ok(Some(name));
+            }
+        }
+        self.rewind();
+        Ok(None)
+    }
+
+    fn next_key(&mut self) -> Result<Option<(Key, espalier_engine::Value)>> {
+        Ok(self.cursor.next()?.map(|entry| (entry.key, entry.value)))
+    }
+
+    fn name_of(&self, key: &[u8]) -> Result<Box<[u8]>> {
+        let name = key.get(self.prefix.len() + 1..).and_then(layout::unescape);
+        let damaged = || crate::FsError::new(crate::FsErrorKind::Io, "an entry whose name is damaged");
+        name.map(Vec::into_boxed_slice).ok_or_else(|| self.fs.at(self.dir, key, damaged()))
+    }
+
+    fn next(&mut self) -> Result<Option<(Box<[u8]>, Record)>> {
+        let Some((key, value)) = self.next_key()? else { return Ok(None) };
+        let name = self.name_of(&key)?;
+        let value = match value.in_memory() {
+            Some(bytes) => bytes,
+            None => self.cursor.read(&value)?,
+        };
+        let record = Record::decode(&value).map_err(|e| self.fs.at(self.dir, &name, e))?;
+        Ok(Some((name, record)))
+    }
+
+    /// Gives one entry to the caller; false if it was not kept.
+    fn show(&mut self, name: Box<[u8]>, record: Record, plus: bool, each: Each<'_>) -> Result<bool> {
+        let kind = record.kind();
+        let cookie = cookie_of(&name, kind);
+        let kept = if plus {
+            let Some(held) = self.node(&name, record)? else { return Ok(true) };
+            let entry = Entry { node: held.id, attr: self.fs.attr(&held)? };
+            let kept = each(DirEntry { name: &name, ino: entry.attr.ino, kind, cookie, entry: Some(&entry) });
+            if kept {
+                held.keep();
+            }
+            kept
+        } else {
+            let ino = match &record {
+                Record::Inode(inode) => {
+                    inode.number.wrapping_add(inode.delta).wrapping_add(self.dir.dir().sum)
+                }
+                Record::Link(link) => link.number.wrapping_add(self.fs.links.dir().sum),
+            };
+            each(DirEntry { name: &name, ino, kind, cookie, entry: None })
+        };
+        if kept {
+            self.answer.entries.push((cookie, name));
+        }
+        Ok(kept)
+    }
+
+    /// The node of an entry that the walk has come to; `None` if the entry is gone by now, or is of
+    /// another kind.
+    fn node(&self, name: &[u8], record: Record) -> Result<Option<Held<'_>>> {
+        let (fs, kind) = (self.fs, record.kind());
+        let held;
+        let tree = fs.enter();
+        let mut names = self.dir.dir().names.lock();
+        held = if fs.stamp(&tree, self.dir, &names) == self.stamp {
+            fs.learn(self.dir, &mut names, name, Some(record))?
+        } else {
+            fs.resolve(&tree, self.dir, &mut names, name)?
+        };
+        Ok(held.filter(|held| held.kind == kind))
+    }
+
+    /// Remembers where cookies lead and which names there are.
+    fn finish(self) {
+        self.fs.listings.lock().remember(self.answer);
+        let Some(learned) = self.learned.filter(|l| !l.is_empty()) else { return };
+        let mut names = self.dir.dir().names.lock();
+        if names.version != self.stamp.version || names.dead {
+            return;
+        }
+        for name in learned {
+            if names.get(&name).is_none() {
+                self.fs.set_name(self.dir, &mut names, &name, Known::Present(NodeId(0)));
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Files without a name that somebody still holds.
+//!
+//! The kernel holds a file while it is unlinked, and does not say whether anybody has it open. So
+//! unlinking moves nothing: the entry goes, the data stays where it is (*detached*), and a record
+//! in the orphan area names the place. With the last reference data and record go. Recovery does
+//! the same for every record that it finds.
+//!
+//! Whoever needs the place sooner (a new entry of that name, a move or removal of the directory)
+//! moves the data into the orphan area first ([`FileSystem::evacuate`]).
+
+use crate::error::Result;
+use crate::fs::{FileSystem, Tree};
+use crate::layout;
+use crate::node::{Node, Orphan, State};
+use crate::record;
+use crate::types::NodeId;
+use espalier_engine::{Batch, KeyRange};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Records that recovery removes with one batch.
+const RECOVERY_BATCH: usize = 1024;
+
+/// The key of the record of an unlinked file.
+fn record_key(id: NodeId) -> Vec<u8> {
+    layout::entry_key(layout::ORPHAN_AREA, &layout::area_name(id.0))
+}
+
+impl FileSystem {
+    /// True if there is work when the last reference on `node` goes.
+    pub(crate) fn is_orphan(&self, node: &Node) -> bool {
+        matches!(node.state.lock().orphan, Orphan::Data(_))
+    }
+
+    /// Where the data and large attributes of `node` lie.
+    pub(crate) fn data_base(&self, tree: &Tree<'_>, node: &Node, state: &State) -> Arc<[u8]> {
+        match &state.orphan {
+            Orphan::No => node.entry_key(tree.epoch).into(),
+            Orphan::Data(base) => base.clone(),
+            Orphan::Empty => record_key(node.id).into(),
+        }
+    }
+
+    /// Adds to a batch what is needed before data of a file without a name can be stored.
+    /// The caller gives the state the result after the commit.
+    #[must_use]
+    pub(crate) fn record_orphan(&self, node: &Node, state: &State, batch: &mut Batch) -> Option<Orphan> {
+        if state.orphan != Orphan::Empty || node.is_dir() {
+            return None;
+        }
+        let key = record_key(node.id);
+        batch.insert(self.metadata(), &key, record::encode_orphan(&key));
+        node.pending.store(true, Ordering::Release);
+        Some(Orphan::Data(key.into()))
+    }
+
+    /// Adds to a batch that the data at `base` now belongs to a file without a name.
+    pub(crate) fn detach(&self, node: &Node, base: Arc<[u8]>, batch: &mut Batch) -> Orphan {
+        batch.insert(self.metadata(), &record_key(node.id), record::encode_orphan(&base));
+        node.pending.store(true, Ordering::Release);
+        Orphan::Data(base)
+    }
+
+    /// Adds to a batch that the data at `base` moves to the orphan area.
+    pub(crate) fn detach_away(&self, node: &Node, base: &[u8], batch: &mut Batch) -> Result<Orphan> {
+        let key = record_key(node.id);
+        node.version.fetch_add(1, Ordering::AcqRel);
+        self.move_file(base, &key, batch)?;
+        batch.insert(self.metadata(), &key, record::encode_orphan(&key));
+        node.pending.store(true, Ordering::Release);
+        Ok(Orphan::Data(key.into()))
+    }
+
+    /// Adds to a batch that everything of a file in the data index moves. Values move by reference.
+    pub(crate) fn move_file(&self, from: &[u8], to: &[u8], batch: &mut Batch) -> Result<()> {
+        let range = layout::file_range(from);
+        let mut cursor = self.store.cursor(self.data(), range.clone())?;
+        while let Some(entry) = cursor.next()? {
+            batch.insert(self.data(), &layout::rebase(&entry.key, from, to), entry.value);
+        }
+        batch.delete_range(self.data(), range);
+        Ok(())
+    }
+
+    /// The last reference on a file without a name is gone, and with it its data.
+    pub(crate) fn remove_orphan(&self, _tree: &Tree<'_>, node: &Arc<Node>) -> Result<()> {
+        let mut state = node.state.lock();
+        let Orphan::Data(base) = state.orphan.clone() else { return Ok(()) };
+        let mut batch = Batch::new();
+        batch.delete_range(self.data(), layout::file_range(&base));
+        batch.delete(self.metadata(), &record_key(node.id));
+        let result = self.commit(batch);
+        // Even if that failed nobody needs the place to be kept: the record does not name a node.
+        state.orphan = Orphan::Empty;
+        self.detached.lock().remove(&base);
+        self.counters.orphans.fetch_sub(1, Ordering::Relaxed);
+        result.map(|_| ())
+    }
+
+    /// True if detached data lies in `range`.
+    pub(crate) fn is_detached_in(&self, range: &KeyRange) -> bool {
+        self.detached.lock().range::<[u8], _>(range.bounds()).next().is_some()
+    }
+
+    /// Moves detached data out of `range`. The caller holds what keeps more from coming: the names
+    /// of the directory concerned, or the exclusive tree lock; and no states.
+    pub(crate) fn evacuate(&self, range: &KeyRange) -> Result<()> {
+        loop {
+            let next =
+                self.detached.lock().range::<[u8], _>(range.bounds()).next().map(|(b, id)| (b.clone(), *id));
+            let Some((base, id)) = next else { return Ok(()) };
+            let Some(node) = self.nodes.get(id) else { continue };
+            let mut state = node.state.lock();
+            if state.orphan != Orphan::Data(base.clone()) {
+                continue;
+            }
+            let mut batch = Batch::new();
+            let orphan = self.detach_away(&node, &base, &mut batch)?;
+            state.lsn = self.commit(batch)?;
+            state.orphan = orphan;
+            self.detached.lock().remove(&base);
+        }
+    }
+
+    /// Moves detached data away from the place of one file.
+    pub(crate) fn evacuate_file(&self, base: &[u8]) -> Result<()> {
+        if self.detached.lock().contains_key(base) {
+            return self.evacuate(&KeyRange::new(base, [base, &[0]].concat()));
+        }
+        Ok(())
+    }
+
+    /// Has references given back that the kernel no longer needs, if some are in the way in `range`.
+    /// Called without locks.
+    pub(crate) fn drain_forgets(&self, range: &KeyRange) {
+        if let Some(drain) = &self.options.forget_drain
+            && self.is_detached_in(range)
+        {
+            drain();
+        }
+    }
+
+    /// Removes what unlinked files left behind when the store was last used.
+    pub(crate) fn empty_orphan_area(&self) -> Result<()> {
+        let mut cursor = self.store.cursor(self.metadata(), layout::entries_range(layout::ORPHAN_AREA))?;
+        let mut batch = Batch::new();
+        while let Some(entry) = cursor.next()? {
+            let record = cursor.read(&entry.value)?;
+            batch.delete_range(self.data(), layout::file_range(record::decode_orphan(&record)?));
+            batch.delete(self.metadata(), &entry.key);
+            if batch.len() >= RECOVERY_BATCH {
+                self.commit(std::mem::take(&mut batch))?;
+            }
+        }
+        if !batch.is_empty() {
+            self.commit(batch)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,646 @@
+//! Runs random operations on the file system and on the model, and compares every answer.
+
+use crate::tree::{Id, ROOT, Tree};
+use crate::world::{Random, World};
+use espalier_engine::{Store, Tuning};
+use espalier_fs::{
+    Attr, Caller, Fallocate, FileKind, FileSystem, FormatOptions, FsError, NewNode, NodeId, OpenOptions,
+    RenameMode, Seek, SetAttr, SetTime, XattrMode, merge_functions,
+};
+use espalier_storage::{Device, MemoryDevice};
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// Operations between comparisons of the whole tree.
+const CHECK_EVERY: usize = 100;
+/// Objects in use at a time.
+const MAX_OPEN: usize = 16;
+/// Objects beyond which little is created.
+const MAX_OBJECTS_ALIVE: usize = 60;
+
+/// A file system, its model, and what is in use of both.
+pub struct Run {
+    pub seed: u64,
+    pub random: Random,
+    pub world: Arc<World>,
+    pub device: Arc<dyn Device>,
+    pub store: Arc<Store>,
+    pub fs: Arc<FileSystem>,
+    pub tree: Tree,
+    /// What is in use: model object, node, references.
+    open: Vec<(Id, NodeId, u64)>,
+    /// The numbers that users have seen.
+    numbers: HashMap<Id, u64>,
+    pub step: usize,
+    last: String,
+}
+
+pub fn open_store(device: &Arc<dyn Device>, world: &Arc<World>) -> Arc<Store> {
+    let options = espalier_engine::OpenOptions {
+        memory: 4 << 20,
+        merge: merge_functions(),
+        tuning: Tuning::tiny(),
+        ..Default::default()
+    };
+    Store::open(device.clone(), world.clone(), options).expect("the store opens")
+}
+
+fn open_fs(store: &Arc<Store>, world: &Arc<World>, random: &mut Random) -> Arc<FileSystem> {
+    let name_memory = *random.pick(&[0, 1500, 1 << 20]);
+    let options = OpenOptions { name_memory, ..Default::default() };
+    FileSystem::open(store.clone(), world.clone(), options).expect("the file system opens")
+}
+
+impl Run {
+    pub fn new(seed: u64) -> Self {
+        Self::on(seed, Arc::new(MemoryDevice::new(256 << 20)))
+    }
+
+    pub fn on(seed: u64, device: Arc<dyn Device>) -> Self {
+        let mut random = Random(seed);
+        let world = World::new(seed);
+        let now = world.step(1);
+        Store::format(device.clone(), world.clone(), &Default::default())
+            .expect("the device can be formatted");
+        let store = open_store(&device, &world);
+        FileSystem::format(&store, &FormatOptions { block_size: 4096, now, ..Default::default() })
+            .expect("format");
+        let fs = open_fs(&store, &world, &mut random);
+        let tree = Tree::new(now);
+        let open = vec![(ROOT, NodeId::ROOT, 1)];
+        let numbers = HashMap::new();
+        let last = String::new();
+        Self { seed, random, world, device, store, fs, tree, open, numbers, step: 0, last }
+    }
+
+    /// Steps until `steps` are done, with comparisons of everything in between.
+    pub fn steps(&mut self, steps: usize) {
+        for _ in 0..steps {
+            self.step();
+            if self.step.is_multiple_of(CHECK_EVERY) {
+                self.compare_all();
+            }
+        }
+        self.compare_all();
+    }
+
+    pub fn step(&mut self) {
+        self.step += 1;
+        let pause = *self.random.pick(&[1, 1000, 1_000_000_000, 100_000_000_000_000]);
+        self.tree.now = self.world.step(pause);
+        match self.random.below(30) {
+            0..=2 => self.create(),
+            3 => self.mkdir(),
+            4..=5 => self.remove(),
+            6..=8 => self.rename(),
+            9..=10 => self.link(),
+            11..=14 => self.write(),
+            15..=16 => self.read(),
+            17 => self.setattr(),
+            18 => self.resize(),
+            19 => self.fallocate(),
+            20 => self.copy(),
+            21 => self.seek(),
+            22..=23 => self.xattr(),
+            24..=25 => self.list(),
+            26 => self.forget(),
+            27 => self.sync(),
+            28 if self.random.chance(8) => self.remount(),
+            _ => self.lookup(),
+        }
+    }
+
+    #[track_caller]
+    fn same<T: PartialEq + Debug>(
+        &self,
+        what: &str,
+        got: Result<T, FsError>,
+        expected: Result<T, espalier_fs::FsErrorKind>,
+    ) -> Option<T> {
+        let kinds = got.as_ref().map_err(FsError::kind);
+        assert!(
+            kinds == expected.as_ref().map_err(|k| *k),
+            "seed {}, step {}: {what} after {}:\n got {got:?}\n expected {expected:?}",
+            self.seed,
+            self.step,
+            self.last
+        );
+        got.ok()
+    }
+
+    fn name(&mut self) -> Vec<u8> {
+        const NAMES: [&[u8]; 9] =
+            [b"a", b"b", b"ab", b"a\x01", b"\x02", b"\x01\x02", b"\xff", b"a ", b"\x03x"];
+        if self.random.chance(200) { vec![b'n'; 256] } else { self.random.pick(&NAMES).to_vec() }
+    }
+
+    fn any(&mut self) -> (Id, NodeId) {
+        let (id, node, _) = *self.random.pick(&self.open);
+        (id, node)
+    }
+
+    /// Something in use, a directory if there is a choice.
+    fn a_dir(&mut self) -> (Id, NodeId) {
+        for _ in 0..8 {
+            let (id, node) = self.any();
+            if self.tree.objects[id].is_dir() {
+                return (id, node);
+            }
+        }
+        self.any()
+    }
+
+    fn a_file(&mut self) -> (Id, NodeId) {
+        for _ in 0..8 {
+            let (id, node) = self.any();
+            if self.tree.objects[id].kind == FileKind::Regular {
+                return (id, node);
+            }
+        }
+        self.any()
+    }
+
+    /// Takes note of a reference on `node`, which stands for `id`.
+    #[track_caller]
+    fn opened(&mut self, id: Id, node: NodeId) {
+        match self.open.iter_mut().find(|(i, ..)| *i == id) {
+            Some((_, known, references)) => {
+                assert_eq!(*known, node, "seed {}, step {}: two nodes for object {id}", self.seed, self.step);
+                *references += 1;
+            }
+            None => self.open.push((id, node, 1)),
+        }
+        while self.open.len() > MAX_OPEN {
+            self.forget();
+        }
+    }
+
+    fn forget(&mut self) {
+        if self.open.len() > 1 {
+            let at = 1 + self.random.below(self.open.len() - 1);
+            let (_, node, references) = self.open.swap_remove(at);
+            self.fs.forget(node, references);
+        }
+    }
+
+    fn caller(&mut self) -> Caller {
+        let uid = self.random.below(3) as u32;
+        let umask = *self.random.pick(&[0, 0o022, 0o077]);
+        Caller { uid, gid: uid + 10, pid: 1, umask }
+    }
+
+    #[track_caller]
+    fn check_attr(&mut self, id: Id, attr: &Attr) {
+        let object = &self.tree.objects[id];
+        let expected = Attr {
+            ino: *self.numbers.entry(id).or_insert(attr.ino),
+            kind: object.kind,
+            mode: object.mode,
+            nlink: object.nlink(&self.tree),
+            uid: object.uid,
+            gid: object.gid,
+            rdev: object.rdev,
+            size: object.size(),
+            blocks: attr.blocks,
+            blksize: 4096,
+            atime: object.atime,
+            mtime: object.mtime,
+            ctime: object.ctime,
+            btime: object.btime,
+        };
+        assert_eq!(
+            *attr, expected,
+            "seed {}, step {} after {}: object {id}",
+            self.seed, self.step, self.last
+        );
+        let full = object.data.len().div_ceil(4096) as u64 * 8;
+        assert!(attr.blocks <= full, "seed {}, step {}: {} blocks", self.seed, self.step, attr.blocks);
+        if object.data.iter().any(|b| *b != 0) {
+            assert!(attr.blocks > 0, "seed {}, step {}: data without blocks", self.seed, self.step);
+        }
+    }
+
+    fn lookup(&mut self) {
+        let (dir, node) = self.a_dir();
+        let name = self.name();
+        self.last = format!("lookup {name:?} in {dir}");
+        let expected = self.tree.lookup(dir, &name);
+        let got = self.fs.lookup(node, &name);
+        if let (Ok(entry), Ok(id)) = (&got, &expected) {
+            self.check_attr(*id, &entry.attr);
+            self.opened(*id, entry.node);
+        } else {
+            self.same("lookup", got.map(|_| ()), expected.map(|_| ()));
+        }
+    }
+
+    fn create(&mut self) {
+        let (dir, node) = self.a_dir();
+        let (name, caller) = (self.name(), self.caller());
+        let mode = *self.random.pick(&[0o644, 0o6755, 0o1777, 0]);
+        let (kind, new) = *self.random.pick(&[
+            (FileKind::Regular, NewNode::Regular),
+            (FileKind::Regular, NewNode::Regular),
+            (FileKind::Regular, NewNode::Regular),
+            (FileKind::Fifo, NewNode::Fifo),
+            (FileKind::Socket, NewNode::Socket),
+            (FileKind::CharDevice, NewNode::CharDevice(77)),
+            (FileKind::BlockDevice, NewNode::BlockDevice(u64::MAX)),
+            (FileKind::Symlink, NewNode::Regular),
+        ]);
+        let rdev = match new {
+            NewNode::CharDevice(rdev) | NewNode::BlockDevice(rdev) => rdev,
+            _ => 0,
+        };
+        let target: &[u8] = if kind == FileKind::Symlink { b"../x\x01" } else { b"" };
+        self.last = format!("create {name:?} in {dir}");
+        let expected = self.tree.create(dir, &name, kind, mode, rdev, target, &caller);
+        let got = match kind {
+            FileKind::Symlink => self.fs.symlink(node, &name, target, &caller),
+            _ => self.fs.mknod(node, &name, new, mode, &caller),
+        };
+        self.created(got, expected);
+    }
+
+    fn mkdir(&mut self) {
+        if self.tree.objects.iter().filter(|o| o.names > 0).count() > MAX_OBJECTS_ALIVE {
+            return self.remove();
+        }
+        let (dir, node) = self.a_dir();
+        let (name, caller) = (self.name(), self.caller());
+        let mode = *self.random.pick(&[0o755, 0o1777]);
+        self.last = format!("mkdir {name:?} in {dir}");
+        let expected = self.tree.create(dir, &name, FileKind::Directory, mode, 0, b"", &caller);
+        let got = self.fs.mkdir(node, &name, mode, &caller);
+        self.created(got, expected);
+    }
+
+    fn created(
+        &mut self,
+        got: Result<espalier_fs::Entry, FsError>,
+        expected: Result<Id, espalier_fs::FsErrorKind>,
+    ) {
+        let entry = self.same("create", got.as_ref().map(|_| ()).map_err(Clone::clone), expected.map(|_| ()));
+        if let (Some(()), Ok(entry), Ok(id)) = (entry, got, expected) {
+            self.check_attr(id, &entry.attr);
+            self.opened(id, entry.node);
+        }
+    }
+
+    fn remove(&mut self) {
+        let (dir, node) = self.a_dir();
+        let name = self.name();
+        if self.random.chance(2) {
+            self.last = format!("unlink {name:?} in {dir}");
+            let expected = self.tree.unlink(dir, &name);
+            self.same("unlink", self.fs.unlink(node, &name), expected);
+        } else {
+            self.last = format!("rmdir {name:?} in {dir}");
+            let expected = self.tree.rmdir(dir, &name);
+            self.same("rmdir", self.fs.rmdir(node, &name), expected);
+        }
+    }
+
+    fn rename(&mut self) {
+        let ((from, from_node), (to, to_node)) = (self.a_dir(), self.a_dir());
+        let (name, new) = (self.name(), self.name());
+        let mode = *self.random.pick(&[
+            RenameMode::Replace,
+            RenameMode::Replace,
+            RenameMode::NoReplace,
+            RenameMode::Exchange,
+        ]);
+        self.last = format!("rename {name:?} in {from} to {new:?} in {to}, {mode:?}");
+        let expected = self.tree.rename(from, &name, to, &new, mode);
+        self.same("rename", self.fs.rename(from_node, &name, to_node, &new, mode), expected);
+    }
+
+    fn link(&mut self) {
+        let ((id, file), (dir, node)) = (self.a_file(), self.a_dir());
+        let name = self.name();
+        self.last = format!("link {id} to {name:?} in {dir}");
+        let expected = self.tree.link(id, dir, &name);
+        let got = self.fs.link(file, node, &name);
+        self.created(got, expected.map(|()| id));
+    }
+
+    /// An offset where something may happen: near the boundaries of blocks.
+    fn offset(&mut self) -> usize {
+        let block = self.random.below(6) * 4096;
+        match self.random.below(3) {
+            0 => block,
+            1 => (block + self.random.below(30)).saturating_sub(15),
+            _ => block + self.random.below(4096),
+        }
+    }
+
+    fn len(&mut self) -> usize {
+        match self.random.below(4) {
+            0 => self.random.below(20),
+            1 => 4096,
+            2 => self.random.below(4096),
+            _ => self.random.below(4) * 4096 + self.random.below(3),
+        }
+    }
+
+    fn write(&mut self) {
+        let (id, node) = self.a_file();
+        let (offset, len, kill) = (self.offset(), self.len(), self.random.chance(2));
+        let offset = if self.random.chance(3) { self.tree.objects[id].data.len() } else { offset };
+        if offset > 60_000 {
+            return self.resize();
+        }
+        let byte = self.random.next() as u8;
+        let data: Vec<u8> = (0..len).map(|i| byte.wrapping_add(i as u8)).collect();
+        self.last = format!("write {len} bytes at {offset} of {id}");
+        let expected = self.tree.write(id, offset, &data, kill);
+        self.same("write", self.fs.write(node, offset as u64, &data, kill), expected);
+    }
+
+    fn read(&mut self) {
+        let (id, node) = self.a_file();
+        let (offset, len) = (self.offset(), self.len());
+        self.last = format!("read {len} bytes at {offset} of {id}");
+        let expected = self.tree.read(id, offset, len);
+        let mut out = vec![0xee; len];
+        let got = self.fs.read(node, offset as u64, &mut out).map(|len| out[..len].to_vec());
+        self.same("read", got, expected);
+    }
+
+    fn resize(&mut self) {
+        let (id, node) = self.a_file();
+        let size = if self.random.chance(4) { 0 } else { self.offset() as u64 };
+        self.set(id, node, &SetAttr { size: Some(size), ..Default::default() });
+    }
+
+    fn setattr(&mut self) {
+        let (id, node) = self.any();
+        let random = &mut self.random;
+        let time = |random: &mut Random| match random.below(4) {
+            0 => Some(SetTime::Now),
+            1 => Some(SetTime::At(random.next() as i64 / 2)),
+            _ => None,
+        };
+        let set = SetAttr {
+            mode: random.chance(2).then(|| random.below(0o10000) as u32),
+            uid: random.chance(4).then(|| random.below(5) as u32),
+            gid: random.chance(4).then(|| random.below(5) as u32),
+            size: None,
+            atime: time(random),
+            mtime: time(random),
+            ctime: time(random),
+            kill_privileges: random.chance(4),
+        };
+        self.set(id, node, &set);
+    }
+
+    fn set(&mut self, id: Id, node: NodeId, set: &SetAttr) {
+        self.last = format!("setattr {set:?} of {id}");
+        let expected = self.tree.setattr(id, set);
+        let got = self.fs.setattr(node, set);
+        self.same("setattr", got.as_ref().map(|_| ()).map_err(Clone::clone), expected);
+        if let Ok(attr) = got {
+            self.check_attr(id, &attr);
+        }
+    }
+
+    fn fallocate(&mut self) {
+        let (id, node) = self.a_file();
+        let (offset, len) = (self.offset(), self.len());
+        let what = *self.random.pick(&[
+            Fallocate::Allocate { keep_size: true },
+            Fallocate::Allocate { keep_size: false },
+            Fallocate::PunchHole,
+            Fallocate::PunchHole,
+            Fallocate::ZeroRange { keep_size: true },
+            Fallocate::ZeroRange { keep_size: false },
+        ]);
+        self.last = format!("{what:?} {len} bytes at {offset} of {id}");
+        let expected = self.tree.fallocate(id, offset, len, what);
+        self.same("fallocate", self.fs.fallocate(node, offset as u64, len as u64, what, false), expected);
+    }
+
+    fn copy(&mut self) {
+        let ((from, from_node), (to, to_node)) = (self.a_file(), self.a_file());
+        let (from_offset, to_offset, len) = (self.offset(), self.offset(), self.len());
+        let overlap = from == to && from_offset < to_offset + len && to_offset < from_offset + len;
+        self.last = format!("copy {len} bytes from {from_offset} of {from} to {to_offset} of {to}");
+        let expected = if overlap {
+            Err(espalier_fs::FsErrorKind::Invalid)
+        } else if len == 0 {
+            Ok(0)
+        } else {
+            let data = self.tree.read(from, from_offset, len);
+            data.and_then(
+                |data| if data.is_empty() { Ok(0) } else { self.tree.write(to, to_offset, &data, false) },
+            )
+        };
+        let args = (from_offset as u64, to_offset as u64, len as u64);
+        let got = self.fs.copy_file_range(from_node, args.0, to_node, args.1, args.2);
+        self.same("copy_file_range", got, expected.map(|n| n as u64));
+    }
+
+    fn seek(&mut self) {
+        let (id, node) = self.a_file();
+        let offset = self.offset();
+        self.last = format!("seek from {offset} in {id}");
+        let data = &self.tree.objects[id].data;
+        if self.tree.objects[id].kind != FileKind::Regular {
+            return;
+        }
+        let tail = data.get(offset..).unwrap_or_default();
+        match self.fs.lseek(node, offset as u64, Seek::Data) {
+            Ok(found) => {
+                let found = found as usize;
+                assert!(found >= offset && found < data.len(), "seed {}: data at {found}", self.seed);
+                assert!(data[offset..found].iter().all(|b| *b == 0), "seed {}: data skipped", self.seed);
+            }
+            Err(_) => {
+                assert!(tail.iter().all(|b| *b == 0), "seed {}, step {}: data denied", self.seed, self.step)
+            }
+        }
+        match self.fs.lseek(node, offset as u64, Seek::Hole) {
+            Ok(found) => {
+                let found = found as usize;
+                assert!(found >= offset && found <= data.len(), "seed {}: hole at {found}", self.seed);
+                let end = ((found / 4096 + 1) * 4096).min(data.len());
+                assert!(
+                    data[found..end].iter().all(|b| *b == 0),
+                    "seed {}, step {}: no hole",
+                    self.seed,
+                    self.step
+                );
+            }
+            Err(_) => assert!(tail.is_empty(), "seed {}: every file ends in a hole", self.seed),
+        }
+    }
+
+    fn xattr(&mut self) {
+        let (id, node) = self.any();
+        let names: [&[u8]; 5] =
+            [b"user.a", b"user.\x01\x02", b"trusted.b", b"security.capability", b"user.long"];
+        let name = *self.random.pick(&names);
+        let mode =
+            *self.random.pick(&[XattrMode::Set, XattrMode::Set, XattrMode::Create, XattrMode::Replace]);
+        if self.random.chance(4) {
+            self.last = format!("removexattr {name:?} of {id}");
+            let expected = self.tree.setxattr(id, name, None, XattrMode::Replace);
+            self.same("removexattr", self.fs.removexattr(node, name), expected);
+        } else {
+            let len = *self.random.pick(&[0, 5, 500, 700, 5000, 65536]);
+            let value = vec![self.random.next() as u8; len];
+            self.last = format!("setxattr {name:?} of {id} to {len} bytes, {mode:?}");
+            let expected = self.tree.setxattr(id, name, Some(&value), mode);
+            self.same("setxattr", self.fs.setxattr(node, name, &value, mode, false), expected);
+        }
+        self.compare_xattrs(id, node);
+    }
+
+    fn compare_xattrs(&self, id: Id, node: NodeId) {
+        let object = &self.tree.objects[id];
+        let names: Vec<u8> = object.xattrs.keys().flat_map(|n| n.iter().copied().chain([0])).collect();
+        self.same("listxattr", self.fs.listxattr(node), Ok(names));
+        for (name, value) in &object.xattrs {
+            self.same("getxattr", self.fs.getxattr(node, name), Ok(value.clone()));
+        }
+    }
+
+    fn list(&mut self) {
+        let (id, node) = self.a_dir();
+        self.last = format!("list {id}");
+        if !self.tree.objects[id].is_dir() {
+            return;
+        }
+        if self.tree.objects[id].names > 0 {
+            self.tree.touch(id);
+        }
+        self.compare_listing(id, node);
+    }
+
+    /// Lists a directory in small steps, with nodes or without.
+    fn compare_listing(&mut self, id: Id, node: NodeId) {
+        let plus = self.random.chance(2);
+        let mut seen = Vec::new();
+        let mut entries = Vec::new();
+        let mut cookie = 0;
+        loop {
+            let (before, start) = (seen.len(), cookie);
+            let mut room = 1 + self.random.below(4);
+            let mut each = |entry: espalier_fs::DirEntry<'_>| {
+                if room == 0 {
+                    return false;
+                }
+                room -= 1;
+                cookie = entry.cookie;
+                seen.push((entry.name.to_vec(), entry.ino, entry.kind));
+                entries.extend(entry.entry.cloned());
+                true
+            };
+            if plus {
+                self.fs.readdirplus(node, start, &mut each).expect("a directory can be listed");
+            } else {
+                self.fs.readdir(node, start, &mut each).expect("a directory can be listed");
+            }
+            if seen.len() == before {
+                break;
+            }
+        }
+        if self.tree.objects[id].names == 0 {
+            assert_eq!(seen, [], "a removed directory lists nothing");
+            return;
+        }
+        let names: Vec<_> = seen.iter().map(|(name, ..)| name.clone()).collect();
+        let listing = self.tree.listing(id);
+        let expected: Vec<Vec<u8>> = [b".".to_vec(), b"..".to_vec()]
+            .into_iter()
+            .chain(listing.iter().map(|(n, _)| n.clone()))
+            .collect();
+        assert_eq!(
+            names, expected,
+            "seed {}, step {} after {}: listing of {id}",
+            self.seed, self.step, self.last
+        );
+        for ((_, child), (_, ino, kind)) in listing.iter().zip(&seen[2..]) {
+            assert_eq!(self.tree.objects[*child].kind, *kind);
+            assert_eq!(self.numbers.entry(*child).or_insert(*ino), ino, "seed {}: numbers change", self.seed);
+        }
+        for ((_, child), entry) in listing.iter().zip(&entries) {
+            self.check_attr(*child, &entry.attr);
+            self.fs.forget(entry.node, 1);
+        }
+        assert_eq!(entries.len(), if plus { listing.len() } else { 0 });
+    }
+
+    fn sync(&mut self) {
+        let (id, node) = self.any();
+        self.last = format!("sync {id}");
+        match self.random.below(3) {
+            0 => self.fs.fsync(node, self.random.chance(2)).expect("fsync"),
+            1 => self.fs.syncfs().expect("syncfs"),
+            _ => self.fs.background_tick().expect("tick"),
+        }
+    }
+
+    /// Opens the file system anew, with or without having given back what was in use.
+    fn remount(&mut self) {
+        self.last = "remount".into();
+        let polite = self.random.chance(2);
+        if polite {
+            while self.open.len() > 1 {
+                self.forget();
+            }
+        }
+        // Without this the times of the last read may be lost, which is allowed.
+        self.fs.syncfs().expect("syncfs");
+        if polite {
+            self.fs.close().expect("close");
+        }
+        self.fs = open_fs(&self.store, &self.world, &mut self.random);
+        self.open.truncate(1);
+        self.compare_all();
+    }
+
+    /// Compares everything: each object by each of its names, and what is in use without a name.
+    pub fn compare_all(&mut self) {
+        self.compare_below(ROOT, NodeId::ROOT);
+        for (id, node, _) in self.open.clone() {
+            self.compare_object(id, node);
+        }
+    }
+
+    fn compare_below(&mut self, id: Id, node: NodeId) {
+        self.compare_object(id, node);
+        self.tree.touch(id);
+        self.compare_listing(id, node);
+        for (name, child) in self.tree.listing(id) {
+            let entry = self.fs.lookup(node, &name).expect("what is listed is there");
+            if self.tree.objects[child].is_dir() {
+                self.compare_below(child, entry.node);
+            } else {
+                self.compare_object(child, entry.node);
+            }
+            self.fs.forget(entry.node, 1);
+        }
+    }
+
+    fn compare_object(&mut self, id: Id, node: NodeId) {
+        let attr = self.fs.getattr(node).expect("what is in use has attributes");
+        self.check_attr(id, &attr);
+        self.compare_xattrs(id, node);
+        match self.tree.objects[id].kind {
+            FileKind::Symlink => {
+                self.tree.touch(id);
+                let target = self.tree.objects[id].target.clone();
+                self.same("readlink", self.fs.readlink(node), Ok(target));
+            }
+            FileKind::Regular => {
+                let mut out = vec![0xee; self.tree.objects[id].data.len() + 10];
+                let data = self.tree.read(id, 0, out.len());
+                let got = self.fs.read(node, 0, &mut out).map(|len| out[..len].to_vec());
+                self.same("read", got, data);
+            }
+            _ => {}
+        }
+    }
+}

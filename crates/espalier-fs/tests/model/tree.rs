@@ -1,0 +1,399 @@
+//! A POSIX tree in memory, as plain as can be: what the file system is compared with.
+
+use espalier_fs::FsErrorKind as Kind;
+use espalier_fs::{Caller, Fallocate, FileKind, RenameMode, SetAttr, SetTime, XattrMode};
+use std::collections::BTreeMap;
+
+pub type Id = usize;
+pub type Answer<T> = Result<T, Kind>;
+
+/// A file or directory. It stays in the table for ever, so that what was removed can be looked at.
+#[derive(Debug, Clone)]
+pub struct Object {
+    pub kind: FileKind,
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub rdev: u64,
+    pub names: u32,
+    pub data: Vec<u8>,
+    pub target: Vec<u8>,
+    pub entries: BTreeMap<Vec<u8>, Id>,
+    pub parent: Id,
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    pub atime: i64,
+    pub mtime: i64,
+    pub ctime: i64,
+    pub btime: i64,
+}
+
+impl Object {
+    pub fn is_dir(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+
+    pub fn nlink(&self, tree: &Tree) -> u32 {
+        match (self.is_dir(), self.names) {
+            (_, 0) => 0,
+            (false, names) => names,
+            (true, _) => 2 + self.entries.values().filter(|id| tree.objects[**id].is_dir()).count() as u32,
+        }
+    }
+
+    pub fn size(&self) -> u64 {
+        match self.kind {
+            FileKind::Directory => self.entries.len() as u64,
+            FileKind::Symlink => self.target.len() as u64,
+            _ => self.data.len() as u64,
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct Tree {
+    pub objects: Vec<Object>,
+    pub now: i64,
+}
+
+pub const ROOT: Id = 0;
+
+fn object(kind: FileKind, mode: u32, uid: u32, gid: u32, parent: Id, now: i64) -> Object {
+    Object {
+        kind,
+        mode,
+        uid,
+        gid,
+        rdev: 0,
+        names: 1,
+        data: Vec::new(),
+        target: Vec::new(),
+        entries: BTreeMap::new(),
+        parent,
+        xattrs: BTreeMap::new(),
+        atime: now,
+        mtime: now,
+        ctime: now,
+        btime: now,
+    }
+}
+
+impl Tree {
+    pub fn new(now: i64) -> Self {
+        Self { objects: vec![object(FileKind::Directory, 0o755, 0, 0, ROOT, now)], now }
+    }
+
+    fn dir(&self, id: Id) -> Answer<&Object> {
+        if self.objects[id].is_dir() { Ok(&self.objects[id]) } else { Err(Kind::NotDirectory) }
+    }
+
+    fn check_name(name: &[u8]) -> Answer<()> {
+        if name.len() > 255 { Err(Kind::NameTooLong) } else { Ok(()) }
+    }
+
+    pub fn lookup(&self, dir: Id, name: &[u8]) -> Answer<Id> {
+        let object = self.dir(dir)?;
+        Self::check_name(name)?;
+        object.entries.get(name).copied().ok_or(Kind::NotFound)
+    }
+
+    pub fn create(
+        &mut self,
+        dir: Id,
+        name: &[u8],
+        kind: FileKind,
+        mode: u32,
+        rdev: u64,
+        target: &[u8],
+        caller: &Caller,
+    ) -> Answer<Id> {
+        self.dir(dir)?;
+        Self::check_name(name)?;
+        if self.objects[dir].names == 0 {
+            return Err(Kind::NotFound);
+        }
+        if self.objects[dir].entries.contains_key(name) {
+            return Err(Kind::Exists);
+        }
+        let mut new = object(kind, mode & !caller.umask, caller.uid, caller.gid, dir, self.now);
+        if self.objects[dir].mode & 0o2000 != 0 {
+            new.gid = self.objects[dir].gid;
+            if kind == FileKind::Directory {
+                new.mode |= 0o2000;
+            }
+        }
+        if kind == FileKind::Symlink {
+            new.mode = 0o777;
+        }
+        new.rdev = rdev;
+        new.target = target.to_vec();
+        self.objects.push(new);
+        let id = self.objects.len() - 1;
+        self.enter(dir, name, id);
+        Ok(id)
+    }
+
+    fn enter(&mut self, dir: Id, name: &[u8], id: Id) {
+        let now = self.now;
+        let above = &mut self.objects[dir];
+        above.entries.insert(name.to_vec(), id);
+        (above.mtime, above.ctime) = (now, now);
+    }
+
+    fn leave(&mut self, dir: Id, name: &[u8]) {
+        let now = self.now;
+        let above = &mut self.objects[dir];
+        above.entries.remove(name);
+        (above.mtime, above.ctime) = (now, now);
+    }
+
+    fn drop_name(&mut self, id: Id) {
+        let now = self.now;
+        let object = &mut self.objects[id];
+        object.names -= 1;
+        object.ctime = now;
+        if object.is_dir() {
+            object.xattrs.clear();
+        }
+    }
+
+    pub fn unlink(&mut self, dir: Id, name: &[u8]) -> Answer<()> {
+        let id = self.lookup(dir, name)?;
+        if self.objects[id].is_dir() {
+            return Err(Kind::IsDirectory);
+        }
+        self.leave(dir, name);
+        self.drop_name(id);
+        Ok(())
+    }
+
+    pub fn rmdir(&mut self, dir: Id, name: &[u8]) -> Answer<()> {
+        let id = self.lookup(dir, name)?;
+        if !self.objects[id].is_dir() {
+            return Err(Kind::NotDirectory);
+        }
+        if !self.objects[id].entries.is_empty() {
+            return Err(Kind::NotEmpty);
+        }
+        self.leave(dir, name);
+        self.drop_name(id);
+        Ok(())
+    }
+
+    pub fn link(&mut self, id: Id, dir: Id, name: &[u8]) -> Answer<()> {
+        self.dir(dir)?;
+        if self.objects[id].is_dir() {
+            return Err(Kind::Permission);
+        }
+        Self::check_name(name)?;
+        if self.objects[dir].names == 0 {
+            return Err(Kind::NotFound);
+        }
+        if self.objects[dir].entries.contains_key(name) {
+            return Err(Kind::Exists);
+        }
+        if self.objects[id].names == 0 {
+            return Err(Kind::NotFound);
+        }
+        let now = self.now;
+        self.objects[id].names += 1;
+        self.objects[id].ctime = now;
+        self.enter(dir, name, id);
+        Ok(())
+    }
+
+    fn is_below(&self, mut id: Id, above: Id) -> bool {
+        loop {
+            if id == above {
+                return true;
+            }
+            if id == ROOT {
+                return false;
+            }
+            id = self.objects[id].parent;
+        }
+    }
+
+    pub fn rename(&mut self, from: Id, name: &[u8], to: Id, new: &[u8], mode: RenameMode) -> Answer<()> {
+        self.dir(from)?;
+        self.dir(to)?;
+        Self::check_name(name)?;
+        Self::check_name(new)?;
+        if self.objects[from].names == 0 || self.objects[to].names == 0 {
+            return Err(Kind::NotFound);
+        }
+        let source = self.lookup(from, name)?;
+        let target = self.lookup(to, new).ok();
+        match mode {
+            RenameMode::NoReplace if target.is_some() => return Err(Kind::Exists),
+            RenameMode::Exchange if target.is_none() => return Err(Kind::NotFound),
+            _ => {}
+        }
+        if target == Some(source) {
+            return Ok(());
+        }
+        if self.objects[source].is_dir() && self.is_below(to, source) {
+            return Err(Kind::Invalid);
+        }
+        if let Some(target) = target {
+            if mode == RenameMode::Exchange {
+                return self.exchange((from, name, source), (to, new, target));
+            }
+            match (self.objects[source].is_dir(), self.objects[target].is_dir()) {
+                (true, false) => return Err(Kind::NotDirectory),
+                (false, true) => return Err(Kind::IsDirectory),
+                (true, true) if !self.objects[target].entries.is_empty() => return Err(Kind::NotEmpty),
+                _ => {}
+            }
+            self.leave(to, new);
+            self.drop_name(target);
+        }
+        self.leave(from, name);
+        self.enter(to, new, source);
+        self.objects[source].ctime = self.now;
+        if self.objects[source].is_dir() {
+            self.objects[source].parent = to;
+        }
+        Ok(())
+    }
+
+    fn exchange(&mut self, a: (Id, &[u8], Id), b: (Id, &[u8], Id)) -> Answer<()> {
+        if self.objects[b.2].is_dir() && self.is_below(a.0, b.2) {
+            return Err(Kind::Invalid);
+        }
+        self.enter(a.0, a.1, b.2);
+        self.enter(b.0, b.1, a.2);
+        for (id, parent) in [(a.2, b.0), (b.2, a.0)] {
+            self.objects[id].ctime = self.now;
+            if self.objects[id].is_dir() {
+                self.objects[id].parent = parent;
+            }
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, id: Id) -> Answer<&mut Object> {
+        match self.objects[id].kind {
+            FileKind::Regular => Ok(&mut self.objects[id]),
+            FileKind::Directory => Err(Kind::IsDirectory),
+            _ => Err(Kind::Invalid),
+        }
+    }
+
+    /// The rule of relatime.
+    pub fn touch(&mut self, id: Id) {
+        let now = self.now;
+        let object = &mut self.objects[id];
+        if object.atime <= object.mtime
+            || object.atime <= object.ctime
+            || now - object.atime >= 86400_000_000_000
+        {
+            object.atime = now;
+        }
+    }
+
+    pub fn read(&mut self, id: Id, offset: usize, len: usize) -> Answer<Vec<u8>> {
+        let object = self.file(id)?;
+        let from = offset.min(object.data.len());
+        let data = object.data[from..(offset + len).min(object.data.len()).max(from)].to_vec();
+        self.touch(id);
+        Ok(data)
+    }
+
+    pub fn write(&mut self, id: Id, offset: usize, data: &[u8], kill: bool) -> Answer<usize> {
+        let now = self.now;
+        let object = self.file(id)?;
+        if data.is_empty() {
+            return Ok(0);
+        }
+        if object.data.len() < offset + data.len() {
+            object.data.resize(offset + data.len(), 0);
+        }
+        object.data[offset..offset + data.len()].copy_from_slice(data);
+        (object.mtime, object.ctime) = (now, now);
+        if kill {
+            Self::kill(object);
+        }
+        Ok(data.len())
+    }
+
+    fn kill(object: &mut Object) {
+        if object.is_dir() {
+            return;
+        }
+        object.mode &= !0o4000;
+        if object.mode & 0o010 != 0 {
+            object.mode &= !0o2000;
+        }
+        object.xattrs.remove(&b"security.capability"[..]);
+    }
+
+    pub fn fallocate(&mut self, id: Id, offset: usize, len: usize, what: Fallocate) -> Answer<()> {
+        let now = self.now;
+        let object = self.file(id)?;
+        let end = offset + len;
+        if len == 0 {
+            return Err(Kind::Invalid);
+        }
+        let (zero, grow) = match what {
+            Fallocate::Allocate { keep_size } => (false, !keep_size),
+            Fallocate::PunchHole => (true, false),
+            Fallocate::ZeroRange { keep_size } => (true, !keep_size),
+        };
+        if zero && offset < object.data.len() {
+            let end = end.min(object.data.len());
+            object.data[offset..end].fill(0);
+        }
+        if grow && end > object.data.len() {
+            object.data.resize(end, 0);
+        }
+        (object.mtime, object.ctime) = (now, now);
+        Ok(())
+    }
+
+    pub fn setattr(&mut self, id: Id, set: &SetAttr) -> Answer<()> {
+        let now = self.now;
+        let time = |t: SetTime| if let SetTime::At(at) = t { at } else { now };
+        let object = if let Some(size) = set.size {
+            let object = self.file(id)?;
+            object.data.resize(size as usize, 0);
+            object.mtime = now;
+            object
+        } else {
+            &mut self.objects[id]
+        };
+        if set.kill_privileges || set.uid.is_some() || set.gid.is_some() {
+            Self::kill(object);
+        }
+        object.uid = set.uid.unwrap_or(object.uid);
+        object.gid = set.gid.unwrap_or(object.gid);
+        object.mode = set.mode.unwrap_or(object.mode);
+        object.atime = set.atime.map_or(object.atime, time);
+        object.mtime = set.mtime.map_or(object.mtime, time);
+        object.ctime = set.ctime.map_or(now, time);
+        Ok(())
+    }
+
+    pub fn setxattr(&mut self, id: Id, name: &[u8], value: Option<&[u8]>, mode: XattrMode) -> Answer<()> {
+        let now = self.now;
+        let object = &mut self.objects[id];
+        let exists = object.xattrs.contains_key(name);
+        match mode {
+            XattrMode::Create if exists => return Err(Kind::Exists),
+            XattrMode::Replace if !exists => return Err(Kind::NoData),
+            _ => {}
+        }
+        match value {
+            Some(value) => object.xattrs.insert(name.to_vec(), value.to_vec()),
+            None => object.xattrs.remove(name),
+        };
+        object.ctime = now;
+        Ok(())
+    }
+
+    /// Names in the order of a listing.
+    pub fn listing(&self, id: Id) -> Vec<(Vec<u8>, Id)> {
+        let mut all: Vec<_> = self.objects[id].entries.iter().map(|(n, id)| (n.clone(), *id)).collect();
+        all.sort_by_key(|(name, id)| (self.objects[*id].is_dir(), name.clone()));
+        all
+    }
+}
