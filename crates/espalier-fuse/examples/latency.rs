@@ -38,7 +38,8 @@ fn main() {
 fn measure(label: &str, directory: &Path) {
     let path = directory.join("file");
     fs::write(&path, vec![7; 1 << 20]).expect("a file");
-    let file = File::options().read(true).write(true).custom_flags(libc::O_DIRECT).open(&path).expect("direct I/O");
+    let file =
+        File::options().read(true).write(true).custom_flags(libc::O_DIRECT).open(&path).expect("direct I/O");
     let mut page = Aligned([0; 4096]);
     let report = |what: &str, mut call: Box<dyn FnMut(u32) + '_>| {
         let mut rounds: Vec<f64> = (0..5)
@@ -66,7 +67,10 @@ fn measure(label: &str, directory: &Path) {
     let buffered = File::options().write(true).open(&path).expect("the file");
     report("write 4k", Box::new(|n| drop(buffered.write_at(&page.0, u64::from(n % 256) * 4096))));
     report("lookup (absent)", Box::new(|n| drop(fs::metadata(directory.join(format!("absent{n}"))))));
-    report("create", Box::new(|n| drop(File::create_new(directory.join(format!("new{n}"))).expect("a file"))));
+    report(
+        "create",
+        Box::new(|n| drop(File::create_new(directory.join(format!("new{n}"))).expect("a file"))),
+    );
     report("unlink", Box::new(|n| fs::remove_file(directory.join(format!("new{n}"))).expect("it was there")));
 }
 

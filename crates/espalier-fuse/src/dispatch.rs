@@ -19,7 +19,8 @@ use crate::protocol::{self, Operation, reply};
 use crate::transport::{Handler, Outcome, Request};
 use errno::{Errno, of};
 use espalier_fs::{
-    Attr, Caller, Fallocate, FileKind, FileSystem, NewNode, NodeId, RenameMode, Seek, SetAttr, SetTime, XattrMode,
+    Attr, Caller, Fallocate, FileKind, FileSystem, NewNode, NodeId, RenameMode, Seek, SetAttr, SetTime,
+    XattrMode,
 };
 use std::sync::Arc;
 
@@ -54,7 +55,9 @@ impl Dispatcher {
         let node = NodeId(header.node);
         let payload = out.get(..received).ok_or(Errno(libc::EIO))?;
         let operation = protocol::decode_parts(header, request.argument, payload, request.dialect)
-            .inspect_err(|error| tracing::error!(opcode = header.opcode, %error, "a request cannot be decoded"))
+            .inspect_err(
+                |error| tracing::error!(opcode = header.opcode, %error, "a request cannot be decoded"),
+            )
             .map_err(|_| Errno(libc::EIO))?;
         match operation {
             Operation::Forget { count } => {
@@ -137,7 +140,9 @@ impl Dispatcher {
                 Err(error) if error.kind() == espalier_fs::FsErrorKind::NotFound => Ok(Small::NoEntry),
                 found => of(found, name).map(Small::entry),
             },
-            Operation::GetAttributes => of(fs.getattr(node), name).map(|attr| Small::Attributes(attributes(&attr))),
+            Operation::GetAttributes => {
+                of(fs.getattr(node), name).map(|attr| Small::Attributes(attributes(&attr)))
+            }
             Operation::Statx { mask } => {
                 debug_assert!(mask & !(statx::BASIC_STATS | statx::BTIME) == 0);
                 of(fs.getattr(node), name).map(|attr| Small::Statx(attributes(&attr)))
@@ -156,7 +161,9 @@ impl Dispatcher {
                 of(fs.mkdir(node, new, mode & 0o7777, &caller(umask)), name).map(Small::entry)
             }
             Operation::Unlink { name: old } => of(fs.unlink(node, old), name).map(|()| Small::Nothing),
-            Operation::RemoveDirectory { name: old } => of(fs.rmdir(node, old), name).map(|()| Small::Nothing),
+            Operation::RemoveDirectory { name: old } => {
+                of(fs.rmdir(node, old), name).map(|()| Small::Nothing)
+            }
             Operation::Link { node: target, name: new } => {
                 of(fs.link(NodeId(target), node, new), name).map(Small::entry)
             }
@@ -204,7 +211,9 @@ impl Dispatcher {
                 let copied = of(fs.copy_file_range(node, offset, target, target_offset, length), name)?;
                 Ok(if wide { Small::Number(copied) } else { Small::Written(copied as u32) })
             }
-            Operation::Sync { data_only } | Operation::SyncDirectory { data_only } => done(fs.fsync(node, data_only)),
+            Operation::Sync { data_only } | Operation::SyncDirectory { data_only } => {
+                done(fs.fsync(node, data_only))
+            }
             Operation::SyncFileSystem | Operation::Destroy => done(fs.syncfs()),
             Operation::FileSystemStatistics => of(fs.statfs(), name).map(|s| {
                 Small::Statistics(reply::Statistics {

@@ -41,7 +41,9 @@ pub enum MountError {
     #[error("cannot mount on {}: {source}", point.display())]
     Refused { point: PathBuf, source: io::Error },
     /// The helper for ordinary users cannot be run.
-    #[error("cannot run fusermount3: {source}; only root mounts without it (Debian: install the package fuse3)")]
+    #[error(
+        "cannot run fusermount3: {source}; only root mounts without it (Debian: install the package fuse3)"
+    )]
     NoHelper { source: io::Error },
     /// The helper for ordinary users refused.
     #[error("fusermount3 cannot mount on {}: {said}", point.display())]
@@ -103,7 +105,8 @@ impl Mount {
         let mut mount = Self::start_handler(handler, point, options)?;
         if !options.sync_interval.is_zero() && !options.read_only {
             let ticker = Ticker::start(fs, options.sync_interval);
-            mount.ticker = Some(ticker.map_err(|source| MountError::Serve { point: point.to_owned(), source })?);
+            mount.ticker =
+                Some(ticker.map_err(|source| MountError::Serve { point: point.to_owned(), source })?);
         }
         Ok(mount)
     }
@@ -123,6 +126,7 @@ impl Mount {
             kind: options.transport,
             threads_per_cpu: options.threads_per_cpu,
             wishes: wishes(options, mounted.block),
+            point: Some(point.clone()),
         };
         let started = transport::prepare(mounted.device, config)
             .and_then(|prepared| prepared.start(handler))

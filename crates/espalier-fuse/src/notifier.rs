@@ -35,8 +35,9 @@ impl Notifier {
     pub(crate) fn start(device: Device) -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let of_thread = Arc::clone(&shared);
-        let thread =
-            std::thread::Builder::new().name("fuse-notify".into()).spawn(move || of_thread.send_all(&device))?;
+        let thread = std::thread::Builder::new()
+            .name("fuse-notify".into())
+            .spawn(move || of_thread.send_all(&device))?;
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 

@@ -3,7 +3,7 @@
 mod common;
 
 use common::toy::Toy;
-use common::{enable_uring, kinds};
+use common::{Watchdog, enable_uring, kinds};
 use espalier_fuse::transport::Kind;
 use espalier_fuse::{Ended, Mount, MountOptions};
 use std::fs::{self, File};
@@ -25,6 +25,7 @@ fn on_each(body: impl Fn(&Toy, &Path)) {
         let directory = tempfile::tempdir().unwrap();
         let toy = Arc::new(Toy::new());
         let mount = mount(kind, &toy, directory.path());
+        let _watchdog = Watchdog::watch(directory.path());
         body(&toy, directory.path());
         mount.unmount(false).unwrap();
         assert_eq!(mount.wait(), Ended::Unmounted);
@@ -63,10 +64,19 @@ fn a_request_that_waits_holds_up_no_other() {
             for n in 0..waiting {
                 scope.spawn(move || fs::metadata(root.join(format!("wait{n}"))));
             }
-            // All of them are with the handler; nobody gets through before the gate opens.
-            toy.await_waiting(waiting);
-            for n in 0..100 {
-                File::create_new(root.join(format!("f{n}"))).unwrap();
+            // Meanwhile, requests on every CPU are answered, and draw in those that found no thread at once.
+            let traffic: Vec<_> = (0..common::cpus())
+                .map(|cpu| {
+                    scope.spawn(move || {
+                        common::stay_on(cpu);
+                        for n in (0..).take_while(|n| *n < 100 || toy.waiting() < waiting) {
+                            fs::metadata(root.join(format!("absent-{cpu}-{n}"))).unwrap_err();
+                        }
+                    })
+                })
+                .collect();
+            for thread in traffic {
+                thread.join().unwrap();
             }
             toy.open_gate();
         });
@@ -113,7 +123,10 @@ fn an_abort_gives_errors_and_ends_the_mount() {
         let file = File::create_new(directory.path().join("f")).unwrap();
         mount.abort().unwrap();
         let error = file.sync_all().unwrap_err();
-        assert!(matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED | libc::EIO)), "{error}");
+        assert!(
+            matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED | libc::EIO)),
+            "{error}"
+        );
         assert_eq!(mount.wait(), Ended::Unmounted);
     }
 }
@@ -132,7 +145,8 @@ fn without_a_wish_some_transport_is_found() {
 #[test]
 fn mount_points_that_cannot_be_are_refused() {
     let directory = tempfile::tempdir().unwrap();
-    let start = |point: &Path, options: &MountOptions| Mount::start_handler(Arc::new(Toy::new()), point, options);
+    let start =
+        |point: &Path, options: &MountOptions| Mount::start_handler(Arc::new(Toy::new()), point, options);
     let options = MountOptions { transport: Some(Kind::Classic), ..MountOptions::default() };
     let message = |result: Result<Mount, _>| match result {
         Ok(_) => panic!("it was mounted"),

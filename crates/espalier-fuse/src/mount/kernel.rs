@@ -211,6 +211,9 @@ pub(super) fn abort(point: &Path) -> io::Result<()> {
 
 impl std::fmt::Debug for Mounted {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Mounted").field("device", &self.device.raw().as_raw_fd()).field("block", &self.block).finish()
+        f.debug_struct("Mounted")
+            .field("device", &self.device.raw().as_raw_fd())
+            .field("block", &self.block)
+            .finish()
     }
 }

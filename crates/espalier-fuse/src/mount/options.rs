@@ -139,8 +139,8 @@ impl MountOptions {
 /// What fstab and `mount` pass on, and what has no meaning here.
 fn ignored(name: &str) -> bool {
     const FOR_MOUNT: [&str; 14] = [
-        "defaults", "auto", "noauto", "user", "nouser", "users", "owner", "group", "_netdev", "nofail", "comment",
-        "loud", "silent", "relatime",
+        "defaults", "auto", "noauto", "user", "nouser", "users", "owner", "group", "_netdev", "nofail",
+        "comment", "loud", "silent", "relatime",
     ];
     FOR_MOUNT.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
 }

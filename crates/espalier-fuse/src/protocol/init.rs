@@ -103,8 +103,7 @@ pub fn negotiate(request: &InitRequest, wishes: &Wishes) -> Result<(Dialect, [u8
     if request.major < MAJOR || (request.major == MAJOR && request.minor < OLDEST_MINOR) {
         return Err((request.major, request.minor));
     }
-    let dialect =
-        Dialect { minor: request.minor.min(NEWEST_MINOR), flags: wishes.flags & request.flags };
+    let dialect = Dialect { minor: request.minor.min(NEWEST_MINOR), flags: wishes.flags & request.flags };
     let mut body = [0; REPLY_BYTES];
     let mut writer = Writer::new(&mut body);
     writer.u32(MAJOR);

@@ -1,7 +1,7 @@
 //! Messages that the daemon sends unasked: the kernel's caches are to forget something.
 
-use super::reply::Writer;
 use super::REPLY_HEADER_BYTES;
+use super::reply::Writer;
 
 const INVALIDATE_INODE: i32 = 2;
 const INVALIDATE_ENTRY: i32 = 3;

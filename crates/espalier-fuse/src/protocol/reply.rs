@@ -251,7 +251,14 @@ impl<'a> Directory<'a> {
     /// Adds an entry; false, and nothing is added, if it does not fit. `next` is the position that continues
     /// after it, `kind` the upper four bits of the mode, `node` what the kernel shall remember the entry as
     /// (`None`: as nothing, for `.` and `..` and without `plus`).
-    pub fn add(&mut self, name: &[u8], ino: u64, kind: u32, next: u64, node: Option<(u64, &Attributes)>) -> bool {
+    pub fn add(
+        &mut self,
+        name: &[u8],
+        ino: u64,
+        kind: u32,
+        next: u64,
+        node: Option<(u64, &Attributes)>,
+    ) -> bool {
         let before = if self.plus { ENTRY_BYTES } else { 0 };
         let total = (before + 24 + name.len()).next_multiple_of(8);
         let Some(place) = self.out.get_mut(self.length..self.length + total) else { return false };

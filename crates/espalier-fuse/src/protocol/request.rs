@@ -84,46 +84,131 @@ pub struct SetAttributes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "fields are named after the arguments of the system calls")]
 pub enum Operation<'a> {
-    Lookup { name: &'a [u8] },
-    Forget { count: u64 },
+    Lookup {
+        name: &'a [u8],
+    },
+    Forget {
+        count: u64,
+    },
     BatchForget(ForgetList<'a>),
     GetAttributes,
     SetAttributes(SetAttributes),
     ReadLink,
-    SymbolicLink { name: &'a [u8], target: &'a [u8] },
-    MakeNode { name: &'a [u8], mode: u32, device: u32, umask: u32 },
-    MakeDirectory { name: &'a [u8], mode: u32, umask: u32 },
-    Unlink { name: &'a [u8] },
-    RemoveDirectory { name: &'a [u8] },
-    Rename { name: &'a [u8], new_parent: u64, new_name: &'a [u8], flags: u32 },
-    Link { node: u64, name: &'a [u8] },
+    SymbolicLink {
+        name: &'a [u8],
+        target: &'a [u8],
+    },
+    MakeNode {
+        name: &'a [u8],
+        mode: u32,
+        device: u32,
+        umask: u32,
+    },
+    MakeDirectory {
+        name: &'a [u8],
+        mode: u32,
+        umask: u32,
+    },
+    Unlink {
+        name: &'a [u8],
+    },
+    RemoveDirectory {
+        name: &'a [u8],
+    },
+    Rename {
+        name: &'a [u8],
+        new_parent: u64,
+        new_name: &'a [u8],
+        flags: u32,
+    },
+    Link {
+        node: u64,
+        name: &'a [u8],
+    },
     Open,
-    Read { offset: u64, size: u32 },
-    Write { offset: u64, data: &'a [u8], from_cache: bool, kill_suid_sgid: bool },
+    Read {
+        offset: u64,
+        size: u32,
+    },
+    Write {
+        offset: u64,
+        data: &'a [u8],
+        from_cache: bool,
+        kill_suid_sgid: bool,
+    },
     FileSystemStatistics,
     Release,
-    Sync { data_only: bool },
-    SetXattr { name: &'a [u8], value: &'a [u8], flags: u32, kill_sgid: bool },
-    GetXattr { name: &'a [u8], size: u32 },
-    ListXattr { size: u32 },
-    RemoveXattr { name: &'a [u8] },
+    Sync {
+        data_only: bool,
+    },
+    SetXattr {
+        name: &'a [u8],
+        value: &'a [u8],
+        flags: u32,
+        kill_sgid: bool,
+    },
+    GetXattr {
+        name: &'a [u8],
+        size: u32,
+    },
+    ListXattr {
+        size: u32,
+    },
+    RemoveXattr {
+        name: &'a [u8],
+    },
     Flush,
     Init(InitRequest),
     OpenDirectory,
-    ReadDirectory { offset: u64, size: u32, plus: bool },
+    ReadDirectory {
+        offset: u64,
+        size: u32,
+        plus: bool,
+    },
     ReleaseDirectory,
-    SyncDirectory { data_only: bool },
-    Access { mask: u32 },
+    SyncDirectory {
+        data_only: bool,
+    },
+    Access {
+        mask: u32,
+    },
     Create,
-    Interrupt { unique: u64 },
+    Interrupt {
+        unique: u64,
+    },
     Destroy,
-    Ioctl { flags: u32, command: u32, argument: u64, input: &'a [u8], output_size: u32 },
-    Allocate { offset: u64, length: u64, mode: u32 },
-    Seek { offset: u64, whence: u32 },
-    CopyRange { offset: u64, target: u64, target_offset: u64, length: u64, flags: u64, wide: bool },
+    Ioctl {
+        flags: u32,
+        command: u32,
+        argument: u64,
+        input: &'a [u8],
+        output_size: u32,
+    },
+    Allocate {
+        offset: u64,
+        length: u64,
+        mode: u32,
+    },
+    Seek {
+        offset: u64,
+        whence: u32,
+    },
+    CopyRange {
+        offset: u64,
+        target: u64,
+        target_offset: u64,
+        length: u64,
+        flags: u64,
+        wide: bool,
+    },
     SyncFileSystem,
-    TemporaryFile { mode: u32, umask: u32 },
-    Statx { mask: u32 },
+    TemporaryFile {
+        mode: u32,
+        umask: u32,
+    },
+    Statx {
+        mask: u32,
+    },
     /// An operation that is not served.
     Other,
 }
@@ -187,7 +272,11 @@ pub fn decode_parts<'a>(
 }
 
 /// Look-ups, attributes, and everything that makes, moves or removes names.
-fn names<'a>(header: &Header, mut fixed: Reader<'a>, mut rest: Reader<'a>) -> Result<Operation<'a>, DecodeError> {
+fn names<'a>(
+    header: &Header,
+    mut fixed: Reader<'a>,
+    mut rest: Reader<'a>,
+) -> Result<Operation<'a>, DecodeError> {
     use flags::opcode::*;
     Ok(match header.opcode {
         LOOKUP => Operation::Lookup { name: rest.name()? },
@@ -256,7 +345,11 @@ fn set_attributes(mut fixed: Reader<'_>) -> Result<SetAttributes, DecodeError> {
 }
 
 /// Operations on the content of files and directories.
-fn data<'a>(header: &Header, mut fixed: Reader<'a>, mut rest: Reader<'a>) -> Result<Operation<'a>, DecodeError> {
+fn data<'a>(
+    header: &Header,
+    mut fixed: Reader<'a>,
+    mut rest: Reader<'a>,
+) -> Result<Operation<'a>, DecodeError> {
     use flags::opcode::*;
     // All of these begin with a file handle, and there are no open files here.
     fixed.skip(8)?;
@@ -280,9 +373,7 @@ fn data<'a>(header: &Header, mut fixed: Reader<'a>, mut rest: Reader<'a>) -> Res
         }
         FSYNC => Operation::Sync { data_only: fixed.u32()? & flags::FSYNC_DATA_ONLY != 0 },
         FSYNCDIR => Operation::SyncDirectory { data_only: fixed.u32()? & flags::FSYNC_DATA_ONLY != 0 },
-        FALLOCATE => {
-            Operation::Allocate { offset: fixed.u64()?, length: fixed.u64()?, mode: fixed.u32()? }
-        }
+        FALLOCATE => Operation::Allocate { offset: fixed.u64()?, length: fixed.u64()?, mode: fixed.u32()? },
         LSEEK => Operation::Seek { offset: fixed.u64()?, whence: fixed.u32()? },
         IOCTL => {
             let (flags, command) = (fixed.u32()?, fixed.u32()?);
@@ -323,7 +414,11 @@ fn xattr<'a>(
 }
 
 /// Everything else: little or no argument.
-fn bare<'a>(header: &Header, mut fixed: Reader<'a>, mut rest: Reader<'a>) -> Result<Operation<'a>, DecodeError> {
+fn bare<'a>(
+    header: &Header,
+    mut fixed: Reader<'a>,
+    mut rest: Reader<'a>,
+) -> Result<Operation<'a>, DecodeError> {
     use flags::opcode::*;
     Ok(match header.opcode {
         OPEN => Operation::Open,

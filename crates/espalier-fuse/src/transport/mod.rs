@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -81,6 +82,8 @@ pub struct Config {
     pub threads_per_cpu: Option<usize>,
     /// What to ask of the kernel.
     pub wishes: init::Wishes,
+    /// Where the mount is. With it, a request is never held up by others that wait, however many came at once.
+    pub point: Option<PathBuf>,
 }
 
 /// What all threads of a connection share.
@@ -88,6 +91,7 @@ struct Shared {
     device: Device,
     handler: Arc<dyn Handler>,
     dialect: Dialect,
+    point: Option<PathBuf>,
     /// Bytes of payload that a buffer must hold.
     payload: usize,
     /// A handler panicked: what it left behind cannot be trusted, so nothing more is served.
@@ -118,7 +122,11 @@ impl Shared {
     }
 
     /// Starts a thread that is waited for at the end.
-    fn spawn(self: &Arc<Self>, name: String, body: impl FnOnce(Arc<Self>) + Send + 'static) -> io::Result<()> {
+    fn spawn(
+        self: &Arc<Self>,
+        name: String,
+        body: impl FnOnce(Arc<Self>) + Send + 'static,
+    ) -> io::Result<()> {
         let shared = Arc::clone(self);
         let thread = std::thread::Builder::new().name(name).spawn(move || body(shared))?;
         self.threads.lock().push(thread);
@@ -167,6 +175,7 @@ impl Prepared {
             device: self.device,
             handler,
             dialect,
+            point: self.config.point,
             payload: payload_bytes(&wishes),
             poisoned: AtomicBool::new(false),
             ended: AtomicBool::new(false),
@@ -226,7 +235,11 @@ fn greet(device: &Device, wishes: &init::Wishes) -> io::Result<Dialect> {
 fn answer(device: &Device, unique: u64, request: &InitRequest, wishes: &init::Wishes) -> io::Result<Dialect> {
     match init::negotiate(request, wishes) {
         Ok((dialect, body)) => {
-            tracing::debug!(minor = dialect.minor, flags = format_args!("{:#x}", dialect.flags), "FUSE agreed on");
+            tracing::debug!(
+                minor = dialect.minor,
+                flags = format_args!("{:#x}", dialect.flags),
+                "FUSE agreed on"
+            );
             device.reply(unique, Ok(&body))?;
             Ok(dialect)
         }

@@ -2,7 +2,11 @@
 //!
 //! A request goes to the queue of the CPU on which it is made. Each queue is served by several threads that stay
 //! on its CPU, each with a ring and one entry of its own: a handler that waits for storage holds up nobody, and
-//! nobody wakes another CPU. When all threads of a queue are at work, one more is started.
+//! nobody wakes another CPU. When the threads of a queue are nearly all at work, one more is started.
+//!
+//! The kernel gives a request to an entry that is free, or else lets it wait; what waits is looked at when some entry
+//! commits, but not when one is registered. So a new thread is followed by a request of our own (a `statfs` of the
+//! mount on that CPU), which goes to the new entry, is committed, and draws in what waits.
 //!
 //! Buffers of an entry: 288 bytes of headers (128 for the header of request or reply, 128 for the fixed
 //! argument, 32 for the ring's own), and the payload. An entry is registered once; afterwards each command
@@ -36,6 +40,8 @@ const HEADERS_BYTES: usize = 288;
 
 /// Threads at most for each CPU, all waiting.
 const MOST_PER_CPU: usize = 16;
+/// Threads that should be without work.
+const IN_RESERVE: usize = 2;
 /// CPUs above which fewer threads are started at first: their buffers add up.
 const MANY_CPUS: usize = 16;
 /// How long FORGETs may gather.
@@ -57,6 +63,9 @@ struct Waiting {
 /// The threads of one CPU.
 struct Queue {
     cpu: usize,
+    /// Threads whose entry is registered.
+    registered: AtomicUsize,
+    /// Threads that are started, registered or not yet.
     threads: AtomicUsize,
     busy: AtomicUsize,
 }
@@ -71,13 +80,14 @@ impl Rings {
         let count = cpu::possible();
         let each = config.threads_per_cpu.unwrap_or(if count > MANY_CPUS { 2 } else { 4 });
         let queues: Vec<_> = (0..count)
-            .map(|cpu| Arc::new(Queue { cpu, threads: AtomicUsize::new(0), busy: AtomicUsize::new(0) }))
+            .map(|cpu| Arc::new(Queue { cpu, registered: 0.into(), threads: 0.into(), busy: 0.into() }))
             .collect();
         let online = cpu::allowed();
         let mut waiting = Vec::new();
         for queue in &queues {
             // A queue that nobody uses now needs somebody all the same: requests wait until all have one.
             let threads = if online.contains(&queue.cpu) { each.clamp(1, MOST_PER_CPU) } else { 1 };
+            queue.threads.store(threads, Ordering::Relaxed);
             for _ in 0..threads {
                 waiting.push(Waiting::spawn(queue)?);
             }
@@ -98,7 +108,7 @@ impl Rings {
             shared.threads.lock().push(waiting.thread);
         }
         // With every queue served at least once the connection lives, even if some thread failed.
-        if self.queues.iter().any(|queue| queue.threads.load(Ordering::Acquire) == 0) {
+        if self.queues.iter().any(|queue| queue.registered.load(Ordering::Acquire) == 0) {
             return result.and_then(|()| Err(io::ErrorKind::Other.into()));
         }
         shared.spawn("fuse-device".into(), |shared| {
@@ -145,7 +155,7 @@ fn make_ring() -> io::Result<Ring> {
 fn serve(shared: &Arc<Shared>, queue: &Arc<Queue>, ring: Ring, report: impl FnOnce(io::Result<()>)) {
     let mut entry = match Entry::register(shared, queue.cpu, ring) {
         Ok(entry) => {
-            queue.threads.fetch_add(1, Ordering::AcqRel);
+            queue.registered.fetch_add(1, Ordering::AcqRel);
             report(Ok(()));
             entry
         }
@@ -161,8 +171,10 @@ fn serve(shared: &Arc<Shared>, queue: &Arc<Queue>, ring: Ring, report: impl FnOn
                 return;
             }
         }
-        if queue.busy.fetch_add(1, Ordering::Relaxed) + 1 >= queue.threads.load(Ordering::Relaxed) {
-            call_another(shared, queue);
+        let busy = queue.busy.fetch_add(1, Ordering::Relaxed) + 1;
+        let threads = queue.threads.load(Ordering::Relaxed);
+        if busy + IN_RESERVE > threads && threads < MOST_PER_CPU {
+            call_another(shared, queue, threads);
         }
         let (header, outcome) = entry.serve(shared);
         queue.busy.fetch_sub(1, Ordering::Relaxed);
@@ -172,21 +184,20 @@ fn serve(shared: &Arc<Shared>, queue: &Arc<Queue>, ring: Ring, report: impl FnOn
     }
 }
 
-/// Every thread of the queue is at work: starts one more.
-fn call_another(shared: &Arc<Shared>, queue: &Arc<Queue>) {
-    if queue.threads.load(Ordering::Relaxed) >= MOST_PER_CPU {
+/// Nearly every thread of the queue is at work: starts one more than the `threads` there are.
+fn call_another(shared: &Arc<Shared>, queue: &Arc<Queue>, threads: usize) {
+    let mine = queue.threads.compare_exchange(threads, threads + 1, Ordering::Relaxed, Ordering::Relaxed);
+    if mine.is_err() {
         return;
     }
     let of = Arc::clone(queue);
     let spawned = shared.spawn(format!("fuse-{}", queue.cpu), move |shared| {
         cpu::pin(of.cpu);
         match make_ring() {
-            Ok(ring) => serve(&shared, &of, ring, |registered| {
-                if let Err(error) = registered
-                    && !device::is_end(&error)
-                {
-                    tracing::warn!(cpu = of.cpu, %error, "no further entry can be registered");
-                }
+            Ok(ring) => serve(&shared, &of, ring, |registered| match registered {
+                Ok(()) => draw_in(&shared, of.cpu),
+                Err(error) if device::is_end(&error) => {}
+                Err(error) => tracing::warn!(cpu = of.cpu, %error, "no further entry can be registered"),
             }),
             Err(error) => tracing::warn!(cpu = of.cpu, %error, "no further ring can be made"),
         }
@@ -194,6 +205,19 @@ fn call_another(shared: &Arc<Shared>, queue: &Arc<Queue>) {
     if let Err(error) = spawned {
         tracing::warn!(%error, "no further thread can be started for the mount");
     }
+}
+
+/// Makes a request on `cpu`, from a thread that nobody waits for: it may have to wait itself.
+fn draw_in(shared: &Shared, cpu: usize) {
+    let Some(point) = shared.point.clone() else { return };
+    let body = move || {
+        cpu::pin(cpu);
+        if let Err(error) = rustix::fs::statfs(&*point) {
+            tracing::debug!(%error, "no request of our own could be made");
+        }
+    };
+    // Without it, what waits goes on when some handler has finished.
+    let _ = std::thread::Builder::new().name("fuse-draw-in".into()).spawn(body);
 }
 
 /// One entry of a queue, and the ring that only it uses.

@@ -50,12 +50,9 @@ impl Toy {
         self.gate.1.notify_all();
     }
 
-    /// Returns when `count` requests wait at the gate.
-    pub(crate) fn await_waiting(&self, count: usize) {
-        let mut gate = self.gate.0.lock().unwrap();
-        while gate.waiting < count {
-            gate = self.gate.1.wait(gate).unwrap();
-        }
+    /// How many requests wait at the gate.
+    pub(crate) fn waiting(&self) -> usize {
+        self.gate.0.lock().unwrap().waiting
     }
 
     /// How many references were given back.
@@ -66,7 +63,6 @@ impl Toy {
     fn pass_gate(&self) {
         let mut gate = self.gate.0.lock().unwrap();
         gate.waiting += 1;
-        self.gate.1.notify_all();
         while !gate.open {
             gate = self.gate.1.wait(gate).unwrap();
         }
