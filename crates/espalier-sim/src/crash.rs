@@ -108,6 +108,7 @@ impl Run {
                 self.bench.store.checkpoint()?;
                 self.history.acknowledge(self.now());
             }
+            Step::Work(pieces) => self.bench.work(*pieces)?,
             Step::Reopen => {
                 self.bench.store.close()?;
                 self.history.acknowledge(self.now());

@@ -5,9 +5,6 @@ use crate::model::show;
 use crate::{Bench, Failure, Model, Outcome, Reference, Setup, Step};
 use espalier_engine::{Cursor, Snapshot};
 
-/// False while the engine keeps its state in memory only.
-pub(crate) const DURABLE: bool = false;
-
 /// Most snapshots kept at a time.
 const KEPT: usize = 4;
 
@@ -32,9 +29,6 @@ pub fn run(setup: &Setup, steps: &[Step]) -> Outcome {
     }
     drop(kept);
     bench.verify().map_err(|e| e.during("at the end"))?;
-    if !DURABLE {
-        return Ok(());
-    }
     bench.store.close()?;
     bench.open_again()?;
     bench.verify().map_err(|e| e.during("reopened at the end"))
@@ -78,7 +72,7 @@ fn take(bench: &mut Bench, kept: &mut Vec<Kept>, step: &Step) -> Outcome {
         Step::LookBack(..) | Step::Forget(_) => {}
         Step::Sync => bench.store.sync_all()?,
         Step::Checkpoint => bench.store.checkpoint()?,
-        Step::Reopen | Step::Kill if !DURABLE => {}
+        Step::Work(pieces) => bench.work(*pieces)?,
         Step::Reopen => {
             kept.clear();
             bench.store.close()?;

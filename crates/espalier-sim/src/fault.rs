@@ -101,6 +101,11 @@ impl Run {
             },
             Step::Sync => self.make_durable(|bench| bench.store.sync_all())?,
             Step::Checkpoint | Step::Reopen => self.make_durable(|bench| bench.store.checkpoint())?,
+            Step::Work(pieces) => {
+                if let Err(error) = self.bench.work(*pieces) {
+                    self.excuse(&error)?;
+                }
+            }
             Step::Read(slot, key, ..) => self.read(*slot, key)?,
             Step::Walk(slot, range, _) => self.walk(*slot, range)?,
             _ => {}

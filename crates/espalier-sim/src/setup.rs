@@ -24,6 +24,8 @@ pub struct Setup {
     pub memory: u64,
     /// Indexes of the first volume.
     pub indexes: u8,
+    /// Tell the device about space no longer used.
+    pub discard: bool,
     /// Seeds the device and the environments.
     pub seed: u64,
 }
@@ -39,6 +41,7 @@ impl Setup {
             tuning: Tuning::tiny(),
             memory: *random.choose(&[1 << 20, 4 << 20, 64 << 20]),
             indexes: random.between(1..=3) as u8,
+            discard: random.one_in(2),
             seed,
         }
     }
@@ -53,6 +56,7 @@ impl Setup {
             memory: self.memory,
             merge: merge_functions(),
             tuning: self.tuning,
+            discard: self.discard,
             ..OpenOptions::default()
         }
     }
@@ -141,6 +145,19 @@ impl Bench {
         Ok(())
     }
 
+    /// Does so many pieces of background work, if there is any.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn work(&self, pieces: usize) -> espalier_engine::Result<()> {
+        for _ in 0..pieces {
+            if !self.store.step()? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Opens the store again, on the same device.
     ///
     /// # Errors
@@ -213,7 +230,10 @@ pub(crate) fn compare(store: &Store, model: &Model) -> Outcome {
 ///
 /// # Errors
 /// If it finds a problem, and errors of the store.
-pub(crate) fn verify(_store: &Store) -> Outcome {
+pub(crate) fn verify(store: &Store) -> Outcome {
+    let report = store.verify(&mut |_| ())?;
+    ensure!(report.problems.is_empty(), "{} problems, first {:?}", report.problems.len(), report.problems[0]);
+    ensure!(report.more_problems == 0, "problems that are not listed");
     Ok(())
 }
 

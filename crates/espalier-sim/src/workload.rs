@@ -25,6 +25,8 @@ pub enum Step {
     Sync,
     /// Make a checkpoint.
     Checkpoint,
+    /// Do so many pieces of background work, if there is any.
+    Work(usize),
     /// Close and open again.
     Reopen,
     /// Drop the store as if the program had been killed, and open again.
@@ -159,7 +161,8 @@ impl Workload {
             78..86 => Step::Walk(slot, self.range(), self.moves()),
             86..90 => Step::Snapshot(slot, self.range()),
             90..97 => Step::LookBack(self.random.index(8), self.moves(), self.key()),
-            97..99 => Step::Forget(self.random.index(8)),
+            97 => Step::Forget(self.random.index(8)),
+            98 => Step::Work(self.random.between(1..=20) as usize),
             _ if self.slots < 12 && self.random.one_in(3) => {
                 let indexes = self.random.between(1..=3);
                 self.slots += indexes as usize;

@@ -21,54 +21,46 @@ fn check<T>(profile: Profile, count: u64, length: usize, run: impl Fn(&Setup, &[
 }
 
 #[test]
-#[ignore = "the engine keeps its state in memory only"]
 fn power_cuts_at_every_change_of_short_histories() {
     let plan = crash::Plan { one_in: 1, outcomes: 3 };
     check(Profile::dense(), 12, 60, |setup, steps| crash::run(setup, steps, plan));
 }
 
 #[test]
-#[ignore = "the engine keeps its state in memory only"]
 fn power_cuts_in_long_histories() {
     let plan = crash::Plan { one_in: 12, outcomes: 1 };
     check(Profile::broad(), 3, 250, |setup, steps| crash::run(setup, steps, plan));
 }
 
 #[test]
-#[ignore = "the engine keeps its state in memory only"]
 fn power_cuts_with_long_keys_and_large_values() {
     let plan = crash::Plan { one_in: 4, outcomes: 1 };
     check(Profile::long(), 4, 80, |setup, steps| crash::run(setup, steps, plan));
 }
 
 #[test]
-#[ignore = "the engine keeps its state in memory only"]
 fn power_cuts_while_a_store_is_made() {
     check(Profile::dense(), 3, 60, crash::run_format);
 }
 
 #[test]
-#[ignore = "the engine keeps its state in memory only"]
 fn requests_that_fail() {
     check(Profile::dense(), 60, 120, fault::run_failing);
     check(Profile::broad(), 20, 120, fault::run_failing);
 }
 
 #[test]
-#[ignore = "the engine keeps its state in memory only"]
 fn storage_that_rots() {
     check(Profile::dense(), 4, 120, |setup, steps| fault::run_rot(setup, steps, 60));
     check(Profile::long(), 2, 60, |setup, steps| fault::run_rot(setup, steps, 30));
 }
 
 #[test]
-#[ignore = "the engine keeps its state in memory only"]
 fn writes_that_are_lost_or_go_astray() {
     check(Profile::dense(), 60, 80, fault::run_liar);
 }
 
 #[test]
-#[ignore = "the engine keeps its state in memory only"]
 fn stores_that_fill_up() {
     for seed in seeds(REGRESSIONS, 3) {
         println!("ESPALIER_SEED={seed}");

@@ -19,7 +19,6 @@ fn writers_readers_checkpoints_and_background_threads() {
 }
 
 #[test]
-#[ignore = "the engine keeps its state in memory only"]
 fn power_cuts_among_threads() {
     check(Load { writers: 3, batches: 300, readers: 1, background: 2, crashes: 12 }, 4);
 }

@@ -208,9 +208,12 @@ impl Trees {
     /// Joins edge `left` with the next one if both are small.
     fn join_with_next(self: &Arc<Self>, node: &mut Node, left: usize, interval: &KeyRange) -> Result<()> {
         let below = node.height - 1;
+        if left + 1 >= edges_of(node).1.len() {
+            return Ok(());
+        }
         let (a_covers, b_covers) = (node.interval(left, interval), node.interval(left + 1, interval));
         let (pivots, edges) = edges_of(node);
-        let [a, b] = &edges[left..edges.len().min(left + 2)] else { return Ok(()) };
+        let (a, b) = (&edges[left], &edges[left + 1]);
         let union = KeyRange { start: a_covers.start.clone(), end: b_covers.end.clone() };
         let weight = |edge: &Edge| edge.child.as_ref().map_or(0, |c| c.weight);
         let most = if below == 0 { self.tuning.leaf as u64 / 2 } else { self.tuning.fanout as u64 / 2 };

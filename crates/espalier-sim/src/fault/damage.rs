@@ -80,6 +80,7 @@ fn build(
             }),
             Step::Sync => bench.store.sync_all(),
             Step::Checkpoint => bench.store.checkpoint(),
+            Step::Work(pieces) => bench.work(*pieces),
             _ => Ok(()),
         };
         if let Err(error) = done {
