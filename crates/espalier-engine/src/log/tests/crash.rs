@@ -230,6 +230,28 @@ fn a_kill_loses_nothing_that_was_written() {
     assert_eq!(open(&device, layout, start, LogConfig::default(), 2).unwrap().replayed.len(), 5);
 }
 
+/// What a process that was killed had written and not synced is replayed; once shown, it must survive
+/// a power cut too.
+#[test]
+fn what_recovery_has_shown_is_durable() {
+    for seed in 0..20 {
+        let layout = Layout::new(64, 64);
+        let simulated = Arc::new(SimulatedDevice::new(layout.bytes(), seed));
+        let device: Arc<dyn Device> = simulated.clone();
+        let start = Log::format(&guarded(&device), layout.log, UUID).unwrap();
+        let rig = open(&device, layout, start, LogConfig::default(), seed).unwrap();
+        for lsn in 1..=3 {
+            rig.log.append(batch(lsn, vec![insert("k", vec![1; 5000])])).unwrap();
+            assert_eq!(rig.log.push().unwrap(), Progress::Done);
+        }
+        drop(rig);
+        assert_eq!(open(&device, layout, start, LogConfig::default(), 2).unwrap().replayed.len(), 3);
+        let device: Arc<dyn Device> = Arc::new(simulated.crash());
+        let rig = open(&device, layout, start, LogConfig::default(), 3).unwrap();
+        assert_eq!(rig.replayed.len(), 3, "seed {seed}");
+    }
+}
+
 /// A crashed session wrote two groups and lost the first. What replaces the first must not be
 /// continued by the second, though numbers and LSNs fit.
 #[test]

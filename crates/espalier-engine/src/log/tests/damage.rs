@@ -1,5 +1,6 @@
 //! Damage is told from a torn tail, and nothing that lies on the device makes recovery panic.
 
+use super::super::codec::{Encoder, PartTable, put_varint};
 use super::super::format::{GroupBuilder, GroupHeader, GroupPlace, StoreTag};
 use super::model::Workload;
 use super::*;
@@ -198,6 +199,43 @@ fn hostile_groups_give_errors() {
             assert_eq!(error.kind(), ErrorKind::Damaged, "seed {seed}: {error}");
         }
     }
+}
+
+/// Blocks that are right each by itself and belong to different groups.
+#[test]
+fn a_group_of_mixed_blocks_does_not_count() {
+    let layout = Layout::new(64, 16);
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(layout.bytes()));
+    let tag = StoreTag::new(UUID);
+    let start = LogPosition { block: 0, lsn: Lsn(0), chain: tag.first_chain(), synced: 0 };
+    let header = GroupHeader {
+        first_lsn: Lsn(1),
+        last_lsn: Lsn(1),
+        previous: tag.first_chain(),
+        rest: 0,
+        batches: 1,
+        parts: 0,
+        length: 0,
+    };
+    let write = |fill: u8, from: usize| {
+        let mut builder = GroupBuilder::new(0);
+        let mut payload = Vec::new();
+        put_varint(&mut payload, 1);
+        put_varint(&mut payload, 1);
+        let bytes = bytes::Bytes::from(vec![fill; 5000]);
+        let op = LoggedOp::Point { index: INDEX, key: b"k"[..].into(), op: Op::Patch { offset: 0, bytes } };
+        Encoder::default().op(&op, None, &PartTable::default(), &mut payload).unwrap();
+        builder.put(&payload);
+        let group = builder.finish(&GroupPlace { tag, number: 0, synced: 0, session: 1 }, header);
+        assert_eq!(group.blocks, 2);
+        let offset = layout.log.byte_offset() + (from * BLOCK) as u64;
+        device.write_at(offset, &group.buffers(from, 2)).unwrap();
+    };
+    write(1, 0);
+    let count = || open(&device, layout, start, LogConfig::default(), 1).unwrap().replayed.len();
+    assert_eq!(count(), 1);
+    write(2, 1);
+    assert_eq!(count(), 0);
 }
 
 #[test]
