@@ -100,6 +100,9 @@ pub struct SpaceStats {
     pub map_bytes: u64,
     /// Bytes of memory for table pages.
     pub table_bytes: u64,
+    /// Bytes of those that changed and stay in memory until the next checkpoint writes them: a reason to
+    /// spread large deletions over several.
+    pub dirty_table_bytes: u64,
 }
 
 /// The space of one store.
@@ -230,24 +233,9 @@ impl Space {
         self.current.read().clone()
     }
 
-    /// How the device is divided.
-    pub(crate) fn geometry(&self) -> Geometry {
-        self.geometry
-    }
-
-    /// The device.
-    pub(crate) fn device(&self) -> &Arc<GuardedDevice> {
-        &self.device
-    }
-
     /// Blocks that nothing uses (promised ones included).
     pub(crate) fn free_blocks(&self) -> u64 {
         self.free.load(Ordering::Acquire)
-    }
-
-    /// Blocks of the data region.
-    pub(crate) fn total_blocks(&self) -> u64 {
-        self.geometry.blocks - self.geometry.data_start()
     }
 
     /// The longest run that could be allocated now, in blocks.
@@ -278,18 +266,13 @@ impl Space {
             longest_run: self.largest_free_run(),
             map_bytes: self.used.lock().memory(),
             table_bytes: self.tables.all().iter().map(|table| table.cached_bytes() as u64).sum(),
+            dirty_table_bytes: self.tables.all().iter().map(|table| table.dirty_bytes() as u64).sum(),
         }
     }
 
     /// How many free runs there are of which length. Reads the whole map in memory.
     pub(crate) fn free_runs(&self) -> RunHistogram {
         self.used.lock().histogram()
-    }
-
-    /// Bytes of table pages that stay in memory until the next [`Space::write_tables`]: a reason to
-    /// spread large deletions over several checkpoints.
-    pub(crate) fn dirty_table_bytes(&self) -> usize {
-        self.tables.all().iter().map(|table| table.dirty_bytes()).sum()
     }
 
     /// Recovery only: makes a value part that the log names a fresh piece, or finds that it is counted.

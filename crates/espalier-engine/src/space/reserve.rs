@@ -87,13 +87,6 @@ impl Reservation {
     pub(crate) fn absorb(&mut self, mut other: Self) {
         self.blocks += std::mem::take(&mut other.blocks);
     }
-
-    /// Gives back up to `blocks` of them, because they are written (or never will be).
-    pub(crate) fn give_back(&mut self, blocks: u64) {
-        let blocks = blocks.min(self.blocks);
-        self.blocks -= blocks;
-        self.space.promises.subtract(blocks);
-    }
 }
 
 impl Drop for Reservation {

@@ -117,7 +117,7 @@ fn the_first_failed_write_or_sync_stops_everything() {
         });
         let counts = generations.last_entry().expect("there is one").get().clone();
         generations.extend(history(&space, &mut random, 10, counts));
-        assert!(space.device().failure().is_some(), "seed {seed}: the fault was not met");
+        assert!(space.device.failure().is_some(), "seed {seed}: the fault was not met");
         assert_eq!(checkpoint(&space).unwrap_err().kind(), ErrorKind::ReadOnly);
         device.clear_faults();
         assert!(checkpoint(&space).is_err(), "it stays read-only when the device is well again");

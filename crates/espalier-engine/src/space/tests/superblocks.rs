@@ -9,7 +9,7 @@ fn guarded(device: impl Device + 'static) -> Arc<GuardedDevice> {
 }
 
 fn store() -> Arc<GuardedDevice> {
-    new_store(Arc::new(MemoryDevice::new(BYTES))).device().clone()
+    new_store(Arc::new(MemoryDevice::new(BYTES))).device.clone()
 }
 
 fn block(device: &GuardedDevice, slot: usize) -> AlignedBuf {
@@ -85,8 +85,8 @@ fn newer_formats_are_refused_whatever_the_other_slot_says() {
 fn a_truncated_device_is_told_so() {
     let device = store();
     let short = MemoryDevice::new(BYTES - BLOCK as u64);
-    for slot in 0..2 {
-        short.write_at(SLOTS[slot] * BLOCK as u64, &[&block(&device, slot)]).unwrap();
+    for (slot, place) in SLOTS.iter().enumerate() {
+        short.write_at(place * BLOCK as u64, &[&block(&device, slot)]).unwrap();
     }
     let error = read_superblocks(&guarded(short)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Damaged);
@@ -95,19 +95,19 @@ fn a_truncated_device_is_told_so() {
 
 #[test]
 fn one_damaged_superblock_is_survived_and_told() {
-    for slot in 0..2 {
+    for (slot, place) in SLOTS.iter().enumerate() {
         for at in [0, 9, 200, 511] {
             let device = store();
             let mut bytes = block(&device, slot);
             bytes[at] ^= 4;
-            device.write_at(SLOTS[slot] * BLOCK as u64, &[&bytes]).unwrap();
+            device.write_at(place * BLOCK as u64, &[&bytes]).unwrap();
             let opened = Space::open(device, &OPTIONS).unwrap();
             assert_eq!(opened.space.superblock().slot(), 1 - slot);
             assert!(opened.other_damaged.is_some());
             // The next checkpoint repairs it.
             checkpoint(&opened.space).unwrap();
             assert_eq!(opened.space.superblock().slot(), slot);
-            assert!(read_superblocks(opened.space.device()).unwrap().other_damaged.is_none());
+            assert!(read_superblocks(&opened.space.device).unwrap().other_damaged.is_none());
         }
     }
 }
@@ -115,10 +115,10 @@ fn one_damaged_superblock_is_survived_and_told() {
 #[test]
 fn two_damaged_superblocks_are_damage() {
     let device = store();
-    for slot in 0..2 {
+    for (slot, place) in SLOTS.iter().enumerate() {
         let mut bytes = block(&device, slot);
         bytes[100] ^= 1;
-        device.write_at(SLOTS[slot] * BLOCK as u64, &[&bytes]).unwrap();
+        device.write_at(place * BLOCK as u64, &[&bytes]).unwrap();
     }
     assert_eq!(kind_of(&device), ErrorKind::Damaged);
 }
