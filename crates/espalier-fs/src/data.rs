@@ -311,6 +311,10 @@ impl FileSystem {
             }
             self.write(to, to_offset + done, &buffer[..got], false)?;
             done += got as u64;
+            // The source ended here, even if it is what was written to and is longer by now.
+            if got < want {
+                break;
+            }
         }
         Ok(done)
     }

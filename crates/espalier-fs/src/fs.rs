@@ -6,7 +6,7 @@ use crate::listing::Listings;
 use crate::node::{Node, NodeTable, Place, Released};
 use crate::record::{self, Inode, Record};
 use crate::types::*;
-use espalier_engine::{Batch, IndexId, KeyRange, Lsn, MAX_VALUE, Store};
+use espalier_engine::{Batch, IndexId, KeyRange, Lsn, MAX_VALUE, Store, VolumeInfo};
 use espalier_storage::Environment;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use std::collections::BTreeMap;
@@ -40,7 +40,6 @@ pub struct FileSystem {
     /// Held by renames across directories.
     pub(crate) renames: Mutex<()>,
     pub(crate) nodes: NodeTable,
-    pub(crate) root: Arc<Node>,
     pub(crate) links: Arc<Node>,
     pub(crate) orphans: Arc<Node>,
     /// Unlinked files whose data still lies where it was, by place.
@@ -185,9 +184,7 @@ impl FileSystem {
     /// # Errors
     /// [`FsErrorKind::NotFound`] if there is no such volume; [`FsErrorKind::Io`] if it is damaged; of the store.
     pub fn open(store: Arc<Store>, env: Arc<dyn Environment>, options: OpenOptions) -> Result<Arc<Self>> {
-        let Some(volume) = store.volumes().into_iter().find(|v| v.name == options.volume) else {
-            return fail(FsErrorKind::NotFound, format!("the store has no volume {:?}", options.volume));
-        };
+        let volume = find_volume(&store, &options.volume)?;
         let block_size = decode_parameters(&volume.parameters)?;
         let metadata = IndexId { volume: volume.id, index: METADATA };
         let damaged =
@@ -219,7 +216,6 @@ impl FileSystem {
             epoch: AtomicU64::new(0),
             renames: Mutex::new(()),
             nodes,
-            root,
             links,
             orphans,
             detached: Mutex::default(),
@@ -394,8 +390,16 @@ impl FileSystem {
     }
 }
 
+/// The volume of that name.
+pub(crate) fn find_volume(store: &Store, name: &str) -> Result<VolumeInfo> {
+    match store.volumes().into_iter().find(|v| v.name == name) {
+        Some(volume) => Ok(volume),
+        None => fail(FsErrorKind::NotFound, format!("the store has no volume {name:?}")),
+    }
+}
+
 /// The block size that a volume was made with.
-fn decode_parameters(parameters: &[u8]) -> Result<u32> {
+pub(crate) fn decode_parameters(parameters: &[u8]) -> Result<u32> {
     if let Some((version, rest)) = parameters.split_first_chunk::<2>()
         && let Some(size) = rest.get(2..6).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes)
     {

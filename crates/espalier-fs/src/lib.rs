@@ -10,6 +10,7 @@
 
 mod acl;
 mod attributes;
+mod check;
 mod create;
 mod data;
 mod error;
@@ -27,6 +28,7 @@ mod sync;
 mod types;
 mod xattr;
 
+pub use check::{CheckProblem, CheckReport, MAX_PROBLEMS, check};
 pub use error::{FsError, FsErrorKind, Result};
 pub use fs::FileSystem;
 pub use merge::merge_functions;

@@ -45,7 +45,7 @@ impl FileSystem {
     /// The caller gives the state the result after the commit.
     #[must_use]
     pub(crate) fn record_orphan(&self, node: &Node, state: &State, batch: &mut Batch) -> Option<Orphan> {
-        if state.orphan != Orphan::Empty || node.is_dir() {
+        if state.orphan != Orphan::Empty {
             return None;
         }
         let key = record_key(node.id);

@@ -17,7 +17,9 @@ fn seeds(count: u64) -> Vec<u64> {
 
 #[test]
 fn random_operations_match_the_model() {
-    for seed in seeds(60) {
-        Run::new(seed).steps(1000);
+    for seed in seeds(std::env::var("ESPALIER_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(60)) {
+        let mut run = Run::new(seed);
+        run.steps(1000);
+        run.finish();
     }
 }

@@ -607,6 +607,24 @@ impl Run {
         for (id, node, _) in self.open.clone() {
             self.compare_object(id, node);
         }
+        self.check();
+    }
+
+    /// Every promise of the layout is kept.
+    fn check(&self) {
+        let report = espalier_fs::check(&self.store, "main", &mut |_| {}).expect("the volume can be checked");
+        assert_eq!(report.problems, [], "seed {}, step {} after {}", self.seed, self.step, self.last);
+    }
+
+    /// Gives everything back: nothing may be left of what has no name.
+    pub fn finish(&mut self) {
+        while self.open.len() > 1 {
+            self.forget();
+        }
+        let report = espalier_fs::check(&self.store, "main", &mut |_| {}).expect("the volume can be checked");
+        assert_eq!((report.problems, report.orphans), (vec![], 0), "seed {}", self.seed);
+        let statistics = self.fs.statistics();
+        assert_eq!((statistics.nodes, statistics.orphans), (3, 0), "seed {}: {statistics:?}", self.seed);
     }
 
     fn compare_below(&mut self, id: Id, node: NodeId) {
