@@ -8,7 +8,7 @@
 use crate::index::Index;
 use crate::log::Progress;
 use crate::store::Shared;
-use crate::{ErrorKind, Result};
+use crate::{Error, ErrorKind, Result};
 use espalier_storage::JoinHandle;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -122,7 +122,21 @@ impl Workers {
     }
 }
 
+/// Makes the store read-only if the thread that holds it panics: writers must get an error then, and
+/// not wait for progress that never comes.
+struct PanicLatch<'a>(&'a Shared);
+
+impl Drop for PanicLatch<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.device.latch(Error::damaged("background work panicked: this is a bug, please report it"));
+            self.0.signal.progress();
+        }
+    }
+}
+
 fn work(shared: &Shared, stop: &AtomicBool) {
+    let _latch = PanicLatch(shared);
     while !stop.load(Ordering::Acquire) {
         match shared.step() {
             Ok(true) => {}

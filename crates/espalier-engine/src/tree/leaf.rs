@@ -37,9 +37,11 @@ pub(crate) fn apply(
     interval: &KeyRange,
 ) -> Result<Vec<(Key, Node)>> {
     let parts = merge(trees, base, runs, interval)?;
-    let parts = if is_scattered(&parts) { rewrite(trees, parts, interval)? } else { parts };
-    let leaves = split(parts, trees.tuning.leaf as u64, &interval.start);
-    for (_, parts) in &leaves {
+    let mut leaves = split(parts, trees.tuning.leaf as u64, &interval.start);
+    for (_, parts) in &mut leaves {
+        if is_scattered(parts) {
+            *parts = rewrite(trees, std::mem::take(parts), interval)?;
+        }
         let new: Vec<Arc<PartSlot>> =
             parts.iter().map(|p| p.slot.clone()).filter(|s| s.unstored().is_some()).collect();
         if new.iter().map(|s| s.weight()).sum::<u64>() >= WRITE_AT_ONCE {
