@@ -32,7 +32,7 @@ pub(crate) struct LogPosition {
     pub(crate) lsn: Lsn,
     /// What the first group must name as its predecessor.
     pub(crate) chain: u64,
-    /// Blocks with smaller numbers were durable when this position was made.
+    /// Blocks with smaller numbers were durable when this position was kept.
     pub(crate) synced: u64,
 }
 

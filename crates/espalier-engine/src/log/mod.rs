@@ -27,8 +27,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use format::{LogPosition, POSITION_LEN};
-pub(crate) use reader::Recovered;
+pub(crate) use format::LogPosition;
 pub(crate) use writer::Log;
 pub use writer::LogCounters;
 

@@ -153,10 +153,14 @@ impl Log {
         config: LogConfig,
         replay: &mut dyn FnMut(LoggedBatch) -> Result<()>,
     ) -> Result<Self> {
-        let recovered = Self::inspect(&*device, region, uuid, from, &*binder, replay)?;
+        let recovered = Self::inspect(&device, region, uuid, from, &*binder, replay)?;
         // A kill loses nothing that was written, so more may have been replayed than was ever synced.
         // The next group will claim that everything before it is durable.
-        device.sync()?;
+        match device.sync() {
+            // Opened for reading only: there will be no next group.
+            Err(e) if e.kind() == ErrorKind::ReadOnly => {}
+            synced => synced.context(|| "syncing what the log had written".into())?,
+        }
         let tag = StoreTag::new(uuid);
         let state = State {
             pending: VecDeque::new(),
@@ -323,7 +327,7 @@ impl Log {
         state.busy = true;
         let result = MutexGuard::unlocked(state, || self.device.sync());
         state.busy = false;
-        result.map_err(Error::from).context(|| "syncing the log".into())?;
+        result.context(|| "syncing the log".into())?;
         state.durable = state.durable.max(written);
         state.synced = head;
         state.unsynced_values = 0;
@@ -441,6 +445,7 @@ impl Log {
     }
 
     /// The last batch that was appended.
+    #[cfg(test)]
     pub(crate) fn appended_lsn(&self) -> Lsn {
         self.state.lock().appended
     }
@@ -457,6 +462,9 @@ impl Log {
     }
 
     /// Where replay must start if batches up to `lsn` need none.
+    ///
+    /// Whoever keeps the position syncs the device first: it says that everything written so far is
+    /// durable, so that damage to it is never taken for a torn tail.
     pub(crate) fn position_after(&self, lsn: Lsn) -> LogPosition {
         let state = self.state.lock();
         let first = state.groups.partition_point(|group| group.last <= lsn);
@@ -464,7 +472,7 @@ impl Log {
             Some(group) => (group.start, group.previous),
             None => (state.head, state.chain),
         };
-        LogPosition { block, lsn, chain, synced: state.synced.max(block) }
+        LogPosition { block, lsn, chain, synced: state.head }
     }
 
     /// Gives up everything before `position`: a superblock that is durable starts replay there.

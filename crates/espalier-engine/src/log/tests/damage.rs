@@ -106,6 +106,23 @@ fn the_error_names_what_is_lost() {
     assert_eq!(told.open().unwrap_err().kind(), ErrorKind::Damaged);
 }
 
+/// A checkpoint syncs the device, so its position knows more than the log's own blocks.
+#[test]
+fn a_checkpoint_vouches_for_what_was_pushed() {
+    let (device, layout, start, rig) = fresh(64, LogConfig::default());
+    for lsn in 1..=3 {
+        rig.log.append(batch(lsn, vec![delete("k")])).unwrap();
+        assert_eq!(rig.log.push().unwrap(), Progress::Done);
+    }
+    let position = rig.log.position_after(Lsn(1));
+    let mut written = Written { device, layout, start, groups: vec![], synced: 0 };
+    written.flip(2, 77, 1);
+    assert_eq!(written.open().unwrap(), 2);
+    written.start = position;
+    let error = written.open().unwrap_err().to_string();
+    assert!(error.contains("the batches from 3 on"), "{error}");
+}
+
 #[test]
 fn evidence_is_found_behind_a_large_hole() {
     let (device, layout, start, rig) =

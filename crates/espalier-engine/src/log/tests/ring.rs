@@ -166,6 +166,21 @@ fn a_batch_too_large_is_refused_and_the_largest_taken() {
 }
 
 #[test]
+fn reading_alone_writes_nothing() {
+    let (device, layout, start, rig) = fresh(64, LogConfig::default());
+    rig.log.append(batch(1, vec![delete("k")])).unwrap();
+    assert_eq!(rig.log.push().unwrap(), Progress::Done);
+    drop(rig);
+    let binder = TestBinder::new(device.clone(), layout.parts, 1);
+    let (mut count, device) = (0, GuardedDevice::new(device, true));
+    let log = Log::open(device, layout.log, UUID, 1, start, binder, LogConfig::default(), &mut |_| {
+        count += 1;
+        Ok(())
+    });
+    assert_eq!((log.unwrap().durable_lsn(), count), (Lsn(1), 1));
+}
+
+#[test]
 fn misuse_is_refused() {
     let (device, layout, ..) = fresh(8, LogConfig::default());
     let (_, _, _, rig) = fresh(8, LogConfig::default());
