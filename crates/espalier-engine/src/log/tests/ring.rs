@@ -165,6 +165,40 @@ fn a_batch_too_large_is_refused_and_the_largest_taken() {
     assert_eq!(sync(&rig, 3), Progress::Done);
 }
 
+/// What is on devices out there must stay readable: a change here is a new format version.
+#[test]
+fn the_format_stays() {
+    let (device, layout, _, rig) = fresh(64, LogConfig { early_binding: 1, ..LogConfig::default() });
+    let update = || crate::Update { function: 7, argument: bytes::Bytes::from_static(b"argument") };
+    let point =
+        |key: &[u8], op| LoggedOp::Point { index: IndexId { volume: 300, index: 1 }, key: key.into(), op };
+    let range = |start: &[u8], end: Option<&[u8]>, op| {
+        let range = KeyRange { start: start.into(), end: end.map(Into::into) };
+        LoggedOp::Range { index: INDEX, range, op }
+    };
+    let ops = vec![
+        point(b"dir/a", Op::Insert(vec![1; 100].into())),
+        point(b"dir/ab", Op::Delete),
+        point(b"dir/b", Op::Patch { offset: 70_000, bytes: bytes::Bytes::from_static(b"patch") }),
+        point(b"dir/b", Op::Update(update())),
+        point(b"dir/c", Op::Insert(vec![2; 5000].into())),
+        range(b"x", Some(b"y"), RangeOp::Delete),
+        range(b"x", Some(b"xyz"), RangeOp::Update(update())),
+        range(b"", None, RangeOp::Update(update())),
+        insert("x", &b"old"[..]),
+        insert("x", &b"new"[..]),
+    ];
+    rig.log.append(batch(1, ops)).unwrap();
+    rig.log.append(batch(2, vec![insert("x", &b"newer"[..])])).unwrap();
+    assert_eq!(sync(&rig, 2), Progress::Done);
+    rig.log.append(batch(3, vec![point(b"dir", Op::Insert(vec![3; 4000].into())), delete("k")])).unwrap();
+    assert_eq!(sync(&rig, 3), Progress::Done);
+    let mut bytes = AlignedBuf::zeroed(rig.log.used_bytes() as usize);
+    assert_eq!(bytes.len(), 3 * BLOCK);
+    device.read_at(layout.log.byte_offset(), &mut bytes).unwrap();
+    assert_eq!(xxh3_64_with_seed(&bytes, 0), 8_385_286_677_132_451_597);
+}
+
 #[test]
 fn reading_alone_writes_nothing() {
     let (device, layout, start, rig) = fresh(64, LogConfig::default());
