@@ -36,6 +36,8 @@ pub(crate) fn format(device: Arc<dyn Device>, env: &dyn Environment, options: &F
     let mut uuid = [0; 16];
     uuid[..8].copy_from_slice(&env.random().to_le_bytes());
     uuid[8..].copy_from_slice(&env.random().to_le_bytes());
+    // Before anything else is touched: half of an older store must not open as an older state of it.
+    Space::erase(&device)?;
     let position = Log::format(&device, geometry.log, &uuid)?;
     let first = Superblock {
         log_position: position.encode(),

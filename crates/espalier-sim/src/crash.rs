@@ -119,7 +119,7 @@ impl Run {
             Step::Verify => self.bench.verify()?,
             Step::Read(slot, key, offset, length) => self.bench.read(*slot, key, *offset, *length)?,
             // For these, nothing is different here; see `differential`.
-            Step::Walk(..) | Step::Snapshot(..) | Step::LookBack(..) | Step::Forget(_) => {}
+            Step::Inject(_) | Step::Walk(..) | Step::Snapshot(..) | Step::LookBack(..) | Step::Forget(_) => {}
         }
         Ok(())
     }

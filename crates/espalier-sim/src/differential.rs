@@ -69,7 +69,7 @@ fn take(bench: &mut Bench, kept: &mut Vec<Kept>, step: &Step) -> Outcome {
             }
         }
         Step::Forget(which) if !kept.is_empty() => drop(kept.swap_remove(which % kept.len())),
-        Step::LookBack(..) | Step::Forget(_) => {}
+        Step::LookBack(..) | Step::Forget(_) | Step::Inject(_) => {}
         Step::Sync => bench.store.sync_all()?,
         Step::Checkpoint => bench.store.checkpoint()?,
         Step::Work(pieces) => bench.work(*pieces)?,

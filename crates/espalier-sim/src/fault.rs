@@ -36,48 +36,58 @@ impl Tally {
     }
 }
 
-/// Requests that fail, one or many, of one kind.
-fn failing(random: &mut Random, device: u64) -> Fault {
+/// Inserts requests that fail, one or many, of one kind, somewhere into steps.
+pub fn with_failure(seed: u64, steps: &[Step]) -> Vec<Step> {
+    let random = &mut Random::new(seed ^ 0xfa17);
     let operation = *random.choose(&[Operation::Read, Operation::Write, Operation::Write, Operation::Sync]);
     let nth = random.below(if operation == Operation::Sync { 4 } else { 30 });
-    match random.below(8) {
+    let fault = match random.below(8) {
         0..4 => Fault::Fail { operation, nth },
         4 => Fault::FailFrom { operation, nth },
         5 => Fault::FailRandomly { operation, one_in: random.between(2..=40) },
         6 => {
-            let start = random.below(device / 4096) * 4096;
+            let start = random.below(16384) * 4096;
             Fault::Unreadable(start..start + (4096 << random.below(10)))
         }
         _ => Fault::Full { after: random.below(400_000) },
-    }
+    };
+    insert(random, fault, steps)
 }
 
-/// Carries out steps on a device on which requests begin to fail at some point, and then recovers
-/// from a power cut.
+/// Inserts a write that is lost or goes astray somewhere into steps.
+pub fn with_lie(seed: u64, steps: &[Step]) -> Vec<Step> {
+    let random = &mut Random::new(seed ^ 0x11a2);
+    let nth = random.below(20);
+    let fault = if random.one_in(2) { Fault::Lose { nth } } else { Fault::Misdirect { nth, to: None } };
+    insert(random, fault, steps)
+}
+
+fn insert(random: &mut Random, fault: Fault, steps: &[Step]) -> Vec<Step> {
+    let (before, behind) = steps.split_at(random.index(steps.len() + 1));
+    [before, &[Step::Inject(fault)], behind].concat()
+}
+
+/// Carries out steps, of which one may make requests fail, and then recovers from a power cut.
 ///
 /// # Errors
 /// If an answer is wrong or something acknowledged is lost.
 pub fn run_failing(setup: &Setup, steps: &[Step]) -> Outcome<Tally> {
-    let mut random = Random::new(setup.seed ^ 0xfa17);
     let bench = Bench::new(setup.clone())?;
     bench.store.sync_all()?;
     let history = History::new(bench.model.clone(), bench.device.counts().changes());
-    let mut run = Run { bench, history, tally: Tally { runs: 1, ..Tally::default() }, refused: false };
-    let when = random.index(steps.len());
-    let fault = failing(&mut random, setup.device);
+    let mut run = Run {
+        bench,
+        history,
+        tally: Tally { runs: 1, ..Tally::default() },
+        refused: false,
+        reads_fail: false,
+    };
     for (i, step) in steps.iter().enumerate() {
-        if i == when {
-            run.bench.device.inject(fault.clone());
-        }
         run.take(step).map_err(|e| {
-            e.during(format_args!(
-                "{fault:?} from step {when}, now step {i} of {}, {}",
-                steps.len(),
-                differential::name(step)
-            ))
+            e.during(format_args!("step {i} of {}, {}", steps.len(), differential::name(step)))
         })?;
     }
-    run.finish().map_err(|e| e.during(format_args!("{fault:?} from step {when}, after the end")))
+    run.finish().map_err(|e| e.during("after the last step"))
 }
 
 struct Run {
@@ -86,6 +96,8 @@ struct Run {
     tally: Tally,
     /// True once making something durable has failed: changes must be refused from then on.
     refused: bool,
+    /// True if the fault may be about reads, after which a store goes on.
+    reads_fail: bool,
 }
 
 impl Run {
@@ -101,6 +113,14 @@ impl Run {
             },
             Step::Sync => self.make_durable(|bench| bench.store.sync_all())?,
             Step::Checkpoint | Step::Reopen => self.make_durable(|bench| bench.store.checkpoint())?,
+            Step::Inject(fault) => {
+                self.reads_fail |= !matches!(
+                    fault,
+                    Fault::Fail { operation: Operation::Write | Operation::Sync, .. }
+                        | Fault::FailFrom { operation: Operation::Write | Operation::Sync, .. }
+                );
+                self.bench.device.inject(fault.clone());
+            }
             Step::Work(pieces) => {
                 if let Err(error) = self.bench.work(*pieces) {
                     self.excuse(&error)?;
@@ -116,13 +136,15 @@ impl Run {
     fn make_durable(&mut self, act: impl FnOnce(&Bench) -> espalier_engine::Result<()>) -> Outcome {
         match act(&self.bench) {
             Ok(()) => {
-                ensure!(!self.refused, "a sync succeeds after one that failed");
+                // After a failure too: what it promises is checked after the power cut.
                 self.history.acknowledge(self.bench.device.counts().changes());
             }
             Err(error) => {
                 self.excuse(&error)?;
                 // A failed read in the way leaves the store as it was.
-                self.refused |= self.bench.store.commit(espalier_engine::Batch::new()).is_err();
+                let refused = self.bench.store.commit(espalier_engine::Batch::new()).is_err();
+                ensure!(refused || self.reads_fail, "changes are accepted after {error}");
+                self.refused |= refused;
             }
         }
         Ok(())

@@ -39,26 +39,48 @@ struct Tally {
     fault: fault::Tally,
 }
 
-type Simulation = fn(&Setup, &[Step], &mut Tally) -> Outcome;
+struct Simulation {
+    name: &'static str,
+    /// Makes the steps for it from those of the seed.
+    prepare: fn(u64, &[Step]) -> Vec<Step>,
+    run: fn(&Setup, &[Step], &mut Tally) -> Outcome,
+}
 
-const SIMULATIONS: &[(&str, Simulation)] = &[
-    ("differential", |setup, steps, _| differential::run(setup, steps)),
-    ("crash", |setup, steps, tally| {
+const fn simulation(name: &'static str, run: fn(&Setup, &[Step], &mut Tally) -> Outcome) -> Simulation {
+    Simulation { name, prepare: |_, steps| steps.to_vec(), run }
+}
+
+const SIMULATIONS: &[Simulation] = &[
+    simulation("differential", |setup, steps, _| differential::run(setup, steps)),
+    simulation("crash", |setup, steps, tally| {
         let plan = crash::Plan { one_in: 1 + steps.len() as u64 / 40, outcomes: 2 };
         crash::run(setup, steps, plan).map(|more| tally.crash.add(more))
     }),
-    ("format", |setup, steps, tally| crash::run_format(setup, steps).map(|more| tally.crash.add(more))),
-    ("failing", |setup, steps, tally| fault::run_failing(setup, steps).map(|more| tally.fault.add(more))),
-    ("liar", |setup, steps, tally| {
+    simulation("format", |setup, steps, tally| {
+        crash::run_format(setup, steps).map(|more| tally.crash.add(more))
+    }),
+    Simulation {
+        prepare: fault::with_failure,
+        ..simulation("failing", |setup, steps, tally| {
+            fault::run_failing(setup, steps).map(|more| tally.fault.add(more))
+        })
+    },
+    Simulation {
         // Every state there was is kept for comparison.
-        let steps = &steps[..steps.len().min(150)];
-        fault::run_liar(setup, steps).map(|more| tally.fault.add(more))
+        prepare: |seed, steps| fault::with_lie(seed, &steps[..steps.len().min(150)]),
+        ..simulation("liar", |setup, steps, tally| {
+            fault::run_liar(setup, steps).map(|more| tally.fault.add(more))
+        })
+    },
+    simulation("rot", |setup, steps, tally| {
+        fault::run_rot(setup, steps, 20).map(|more| tally.fault.add(more))
     }),
-    ("rot", |setup, steps, tally| fault::run_rot(setup, steps, 20).map(|more| tally.fault.add(more))),
-    ("full", |setup, _, tally| {
-        let setup = Setup { device: 12 << 20, log: Some(1 << 20), ..setup.clone() };
-        fault::run_full(&setup, 2).map(|more| tally.fault.add(more))
-    }),
+    Simulation {
+        prepare: |_, _| Vec::new(),
+        ..simulation("full", |setup, _, tally| {
+            fault::run_full(&setup.small(), 2).map(|more| tally.fault.add(more))
+        })
+    },
 ];
 
 fn main() -> ExitCode {
@@ -92,10 +114,11 @@ fn run_seed(seed: u64, arguments: &Arguments, tally: &mut Tally) -> bool {
     let profile = Profile::any(&mut random);
     let length = random.between(20..=500) as usize;
     let steps = Workload::new(seed, profile, setup.indexes.into()).steps(arguments.steps.unwrap_or(length));
-    for (name, run) in SIMULATIONS {
-        if arguments.only.as_ref().is_some_and(|only| only != name) {
+    for Simulation { name, prepare, run } in SIMULATIONS {
+        if arguments.only.as_ref().is_some_and(|only| only != *name) {
             continue;
         }
+        let steps = prepare(seed, &steps);
         tally.steps += steps.len() as u64;
         let Err(failure) = catch(|| run(&setup, &steps, tally)) else { continue };
         println!("FAILED: {name}, seed {seed}: {failure}");

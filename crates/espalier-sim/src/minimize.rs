@@ -76,7 +76,7 @@ pub fn show(steps: &[Step]) -> String {
     let mut text = String::new();
     for (i, step) in steps.iter().enumerate() {
         let line = format!("  {i:4}: {step:?}\n");
-        match line.char_indices().nth(2000) {
+        match line.char_indices().nth(500) {
             Some((cut, _)) => text.extend([&line[..cut], "...\n"]),
             None => text.push_str(&line),
         }

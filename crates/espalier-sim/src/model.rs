@@ -41,6 +41,19 @@ impl Change {
         }
     }
 
+    /// Bytes of its keys and values.
+    pub fn bytes(&self) -> usize {
+        let range = |range: &KeyRange| range.start.len() + range.end.as_ref().map_or(0, |end| end.len());
+        match self {
+            Self::Insert(_, key, bytes) | Self::Patch(_, key, _, bytes) | Self::Update(_, key, _, bytes) => {
+                key.len() + bytes.len()
+            }
+            Self::Delete(_, key) => key.len(),
+            Self::DeleteRange(_, keys) => range(keys),
+            Self::UpdateRange(_, keys, _, argument) => range(keys) + argument.len(),
+        }
+    }
+
     /// The batch of `changes`.
     pub fn batch(changes: &[Self], slots: &[IndexId]) -> Batch {
         let mut batch = Batch::new();

@@ -46,6 +46,20 @@ impl Setup {
         }
     }
 
+    /// A device that is soon full, and nodes that waste less of it than tiny ones.
+    #[must_use]
+    pub fn small(&self) -> Self {
+        let tuning = Tuning {
+            memtable: 64 << 10,
+            part: 4 << 10,
+            leaf: 64 << 10,
+            fanout: 8,
+            edge: 32 << 10,
+            early_binding: 64 << 10,
+        };
+        Self { device: 16 << 20, log: Some(2 << 20), tuning, ..self.clone() }
+    }
+
     fn environment(&self) -> Arc<SimulatedEnvironment> {
         Arc::new(SimulatedEnvironment::new(self.seed))
     }

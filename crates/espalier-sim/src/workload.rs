@@ -4,7 +4,7 @@ use crate::model::{APPEND, CHAIN, DECIMATE, LARGER, TOGGLE};
 use crate::{Change, Move};
 use bytes::Bytes;
 use espalier_engine::KeyRange;
-use espalier_storage::Random;
+use espalier_storage::{Fault, Random};
 
 /// One thing to do with a store.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,9 +33,14 @@ pub enum Step {
     Kill,
     /// Make a volume of so many indexes.
     CreateVolume(u8),
+    /// From here on the device has a fault.
+    Inject(Fault),
     /// Compare everything, and let the store verify itself.
     Verify,
 }
+
+/// Most bytes in a batch: a log of 1 MiB takes a little more.
+const MOST_BYTES: usize = 400_000;
 
 /// What a workload is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,7 +180,12 @@ impl Workload {
     /// The changes of one batch.
     pub fn changes(&mut self) -> Vec<Change> {
         let count = self.random.between(1..=self.profile.batch.max(1));
-        (0..count).map(|_| self.change()).collect()
+        let mut room = MOST_BYTES;
+        let fits = |change: &Change| {
+            room = room.saturating_sub(change.bytes());
+            room > 0
+        };
+        (0..count).map(|_| self.change()).take_while(fits).collect()
     }
 
     fn change(&mut self) -> Change {

@@ -8,10 +8,21 @@ use espalier_sim::{Outcome, Profile, Setup, Step, Workload, crash, fault, minimi
 const REGRESSIONS: &[u64] = &[];
 
 fn check<T>(profile: Profile, count: u64, length: usize, run: impl Fn(&Setup, &[Step]) -> Outcome<T>) {
+    check_with(profile, count, length, |_, steps| steps.to_vec(), run);
+}
+
+fn check_with<T>(
+    profile: Profile,
+    count: u64,
+    length: usize,
+    prepare: fn(u64, &[Step]) -> Vec<Step>,
+    run: impl Fn(&Setup, &[Step]) -> Outcome<T>,
+) {
     for seed in seeds(REGRESSIONS, count) {
         println!("ESPALIER_SEED={seed}");
         let setup = Setup::new(seed);
         let list = Workload::new(seed, profile, setup.indexes.into()).steps(steps(length));
+        let list = prepare(seed, &list);
         let run = |steps: &[Step]| espalier_sim::catch(|| run(&setup, steps).map(|_| ()));
         if let Err(failure) = run(&list) {
             let (short, failure) = minimize::minimize(list, failure, 300, run);
@@ -45,8 +56,8 @@ fn power_cuts_while_a_store_is_made() {
 
 #[test]
 fn requests_that_fail() {
-    check(Profile::dense(), 60, 120, fault::run_failing);
-    check(Profile::broad(), 20, 120, fault::run_failing);
+    check_with(Profile::dense(), 60, 120, fault::with_failure, fault::run_failing);
+    check_with(Profile::broad(), 20, 120, fault::with_failure, fault::run_failing);
 }
 
 #[test]
@@ -57,14 +68,14 @@ fn storage_that_rots() {
 
 #[test]
 fn writes_that_are_lost_or_go_astray() {
-    check(Profile::dense(), 60, 80, fault::run_liar);
+    check_with(Profile::dense(), 60, 80, fault::with_lie, fault::run_liar);
 }
 
 #[test]
 fn stores_that_fill_up() {
     for seed in seeds(REGRESSIONS, 3) {
         println!("ESPALIER_SEED={seed}");
-        let setup = Setup { device: 12 << 20, log: Some(1 << 20), ..Setup::new(seed) };
+        let setup = Setup::new(seed).small();
         espalier_sim::catch(|| fault::run_full(&setup, 4))
             .unwrap_or_else(|failure| panic!("ESPALIER_SEED={seed}: {failure}\n{setup:?}"));
     }

@@ -188,6 +188,13 @@ impl Space {
         self.device.sync().context(|| "syncing a checkpoint".into())?;
         next.write(&self.device).context(|| "writing the superblock".into())?;
         self.device.sync().context(|| "syncing the superblock".into())?;
+        // The other slot gets the same checkpoint, so that damage to either one takes nothing back.
+        // It need not be durable before the next superblock is written, and a sync precedes that.
+        next.generation += 1;
+        next.write(&self.device).context(|| "writing the second superblock".into())?;
+        if next.clean {
+            self.device.sync().context(|| "syncing the second superblock".into())?;
+        }
         *self.current.write() = next;
         self.release_obsolete();
         Ok(())

@@ -49,7 +49,6 @@ use parking_lot::{Mutex, RwLock};
 use reserve::Promises;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use superblock::SLOTS;
 use table::{Table, TableId};
 
 /// Ids skipped when a store is opened: pieces that a crash made vanish had ids behind the recorded one,
@@ -161,18 +160,23 @@ impl Space {
         volumes: &VolumeTable,
         options: &SpaceOptions,
     ) -> Result<Arc<Self>> {
-        superblock::erase_superblocks(&device)?;
+        Self::erase(&device)?;
         if options.discard {
             discard_data(&device, first.geometry);
         }
         let bare = Superblock { roots: Roots::default(), generation: 0, ..first };
         let space = Self::assemble(device, bare.clone(), options, Vec::new(), bare.next_piece.0);
         let roots = space.write_tables(volumes, &[])?;
-        // Twice, so that each slot has a copy of what never changes, and byte 0 the magic.
-        for _ in SLOTS {
-            space.commit_superblock(Superblock { roots, ..bare.clone() })?;
-        }
+        space.commit_superblock(Superblock { roots, ..bare })?;
         Ok(space)
+    }
+
+    /// Makes whatever store is on `device` unrecognisable, durably.
+    ///
+    /// # Errors
+    /// Whatever the device says.
+    pub(crate) fn erase(device: &GuardedDevice) -> Result<()> {
+        superblock::erase_superblocks(device)
     }
 
     /// Opens the store on `device` as its newest superblock says.

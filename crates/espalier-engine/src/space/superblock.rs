@@ -1,7 +1,8 @@
 //! Superblocks: where a store begins, and what its last checkpoint consists of.
 //!
 //! Protocol: there are two slots. The superblock of generation `g` goes to slot `g % 2`, so a write
-//! never touches the newest valid one. A superblock is complete in one 512-byte sector, which devices
+//! never touches the newest valid one. Each checkpoint is written twice: once its superblock is
+//! durable, the other slot gets a copy, so that damage to one slot takes no checkpoint back. A superblock is complete in one 512-byte sector, which devices
 //! write as a whole: a slot that is found damaged was damaged, not torn.
 //!
 //! Invariants: everything a superblock names was durable before it was written; the fields up to
@@ -388,7 +389,7 @@ fn newer_of(device: &GuardedDevice, a: Superblock, b: Superblock) -> Result<Foun
 ///
 /// # Errors
 /// Whatever the device says.
-pub(super) fn erase_superblocks(device: &GuardedDevice) -> Result<()> {
+pub(crate) fn erase_superblocks(device: &GuardedDevice) -> Result<()> {
     let zeros = AlignedBuf::zeroed(BLOCK);
     for block in SLOTS {
         device.write_at(block * BLOCK as u64, &[&zeros])?;

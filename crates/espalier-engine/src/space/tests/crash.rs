@@ -39,7 +39,9 @@ fn history(
             *count = count.saturating_add_signed(delta);
         }
         counts.retain(|_, count| *count > 0);
-        generations.insert(space.superblock().generation + 1, counts.clone());
+        // A checkpoint and its copy.
+        let generation = space.superblock().generation;
+        generations.extend([generation + 1, generation + 2].map(|g| (g, counts.clone())));
         if checkpoint(space).is_err() {
             return generations;
         }

@@ -1,7 +1,7 @@
 //! What is said of devices that hold no store, half a store, or a newer one.
 
 use super::*;
-use crate::space::superblock::{FORMAT_VERSION, MAGIC};
+use crate::space::superblock::{FORMAT_VERSION, MAGIC, SLOTS};
 use espalier_storage::MemoryDevice;
 
 fn guarded(device: impl Device + 'static) -> Arc<GuardedDevice> {
@@ -98,15 +98,16 @@ fn one_damaged_superblock_is_survived_and_told() {
     for (slot, place) in SLOTS.iter().enumerate() {
         for at in [0, 9, 200, 511] {
             let device = store();
+            let roots = read_superblocks(&device).unwrap().newest.roots;
             let mut bytes = block(&device, slot);
             bytes[at] ^= 4;
             device.write_at(place * BLOCK as u64, &[&bytes]).unwrap();
             let opened = Space::open(device, &OPTIONS).unwrap();
             assert_eq!(opened.space.superblock().slot(), 1 - slot);
+            assert_eq!(opened.space.superblock().roots, roots, "either slot has the newest checkpoint");
             assert!(opened.other_damaged.is_some());
             // The next checkpoint repairs it.
             checkpoint(&opened.space).unwrap();
-            assert_eq!(opened.space.superblock().slot(), slot);
             assert!(read_superblocks(&opened.space.device).unwrap().other_damaged.is_none());
         }
     }
