@@ -57,7 +57,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         for _ in 0..count / 4 {
             let mut batch = Batch::new();
             let at = next();
-            batch.patch(large, format!("file/{:08x}", at % blocks).as_bytes(), (at >> 32) as u32 % 65532, vec![1u8; 4]);
+            batch.patch(
+                large,
+                format!("file/{:08x}", at % blocks).as_bytes(),
+                (at >> 32) as u32 % 65532,
+                vec![1u8; 4],
+            );
             store.commit(batch)?;
         }
         Ok(store.sync_all()?)
@@ -81,7 +86,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut out = vec![0; 4096];
         for _ in 0..20_000 {
             let at = next();
-            store.get_slice(large, format!("file/{:08x}", at % blocks).as_bytes(), (at >> 40) as usize % 16 * 4096, &mut out)?;
+            store.get_slice(
+                large,
+                format!("file/{:08x}", at % blocks).as_bytes(),
+                (at >> 40) as usize % 16 * 4096,
+                &mut out,
+            )?;
         }
         Ok(())
     })?;
@@ -89,7 +99,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn step(store: &Store, what: &str, count: u64, body: impl FnOnce() -> Result<(), Box<dyn Error>>) -> Result<(), Box<dyn Error>> {
+fn step(
+    store: &Store,
+    what: &str,
+    count: u64,
+    body: impl FnOnce() -> Result<(), Box<dyn Error>>,
+) -> Result<(), Box<dyn Error>> {
     let before = store.statistics().device;
     let start = Instant::now();
     body()?;

@@ -120,8 +120,11 @@ impl Shared {
         let cut = self.cut();
         let roots = self.take_roots(&cut);
         self.barrier.store(u64::MAX, Ordering::Release);
-        let stored = self.write_roots(roots?, &mut state)?;
+        // The roots are held until they are counted: newer ones may have replaced them already.
+        let roots = roots?;
+        let stored = self.write_roots(&roots, &mut state)?;
         let reclaim = self.count_references(&stored, &mut state)?;
+        drop(roots);
         let mut volumes = cut.volumes.clone();
         for (id, root) in &stored {
             if let Some(index) =
@@ -187,7 +190,7 @@ impl Shared {
     /// Step 3.
     fn write_roots(
         &self,
-        roots: Vec<(IndexId, Root)>,
+        roots: &[(IndexId, Root)],
         state: &mut State,
     ) -> Result<Vec<(IndexId, StoredRoot)>> {
         let mut stored = Vec::new();
@@ -197,7 +200,7 @@ impl Shared {
                 root.slot.as_ref().map(|slot| self.trees.write(slot, &mut written)).transpose();
             // Also after a failure: what was written may be reached by the next checkpoint.
             state.uncounted.extend(written.into_iter().map(|w| (w.id, w.refers)));
-            stored.push((id, StoredRoot { node: handle?.map(|h| h.id()), height: root.height }));
+            stored.push((*id, StoredRoot { node: handle?.map(|h| h.id()), height: root.height }));
         }
         Ok(stored)
     }

@@ -1,7 +1,8 @@
 //! One index: its memtables and its tree, as one version that readers take whole.
 
+use crate::Result;
 use crate::memtable::Memtable;
-use crate::space::Pin;
+use crate::space::{Pin, Space};
 use crate::tree::Root;
 use crate::types::{IndexId, Lsn};
 use parking_lot::{Mutex, RwLock};
@@ -58,6 +59,22 @@ impl Index {
         drop(current);
         // The last reader of the old version may be this one; freeing takes a while.
         drop(old);
+    }
+
+    /// Makes `root` the tree of the index, with a pin as young as it is.
+    pub(crate) fn publish_root(
+        &self,
+        space: &Arc<Space>,
+        root: Root,
+        change: impl FnOnce(&mut Version),
+    ) -> Result<()> {
+        let pin = Arc::new(space.pin()?);
+        self.publish(|version| {
+            version.root = root;
+            version.pin = pin;
+            change(version);
+        });
+        Ok(())
     }
 
     /// Seals the active memtable if it holds anything. Under the commit lock.

@@ -36,7 +36,6 @@ pub(crate) struct Memtable {
 struct Inner {
     points: BTreeMap<Key, Versions>,
     ranges: RangeMessages,
-    last: Msn,
 }
 
 /// Oldest first.
@@ -149,15 +148,9 @@ impl Memtable {
         inner.points.is_empty() && inner.ranges.is_empty()
     }
 
-    /// The newest message.
-    pub(crate) fn last(&self) -> Msn {
-        self.inner.read().last
-    }
-
     /// Adds a message to one key. `pinned` is the newest snapshot, which must go on to see what it sees.
     pub(crate) fn apply(&self, key: &[u8], msn: Msn, op: &Op, pinned: Msn, merge: &MergeFunctions) {
         let mut inner = self.inner.write();
-        inner.last = msn;
         let mut grown = 0isize;
         let last_range = inner.ranges.covering(key).last().map(|(msn, _)| *msn);
         if let Some(versions) = inner.points.get_mut(key) {
@@ -196,7 +189,6 @@ impl Memtable {
     /// Adds a message to every key of `range`.
     pub(crate) fn apply_range(&self, range: &KeyRange, msn: Msn, op: &RangeOp, pinned: Msn) {
         let mut inner = self.inner.write();
-        inner.last = msn;
         let before = inner.ranges.memory();
         let mut grown = 0isize;
         if *op == RangeOp::Delete && !range.is_empty() {

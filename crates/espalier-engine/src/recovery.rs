@@ -93,7 +93,7 @@ pub(crate) fn open(
         reserved: None,
         bytes: 0,
     };
-    let mut replay = Replay { trees: &trees, options: &options, indexes: &indexes, order };
+    let mut replay = Replay { trees: &trees, space: &space, options: &options, indexes: &indexes, order };
     let binder: Arc<dyn Binder> = Arc::new(PiecesBinder { pieces, space: space.clone() });
     let config = LogConfig { early_binding: options.tuning.early_binding as u64, ..LogConfig::default() };
     let position = LogPosition::decode(&superblock.log_position);
@@ -147,6 +147,7 @@ fn indexes_of(space: &Arc<Space>, volumes: &VolumeTable) -> Result<(Indexes, BTr
 /// Puts logged batches back into memtables.
 struct Replay<'a> {
     trees: &'a Arc<Trees>,
+    space: &'a Arc<Space>,
     options: &'a OpenOptions,
     indexes: &'a Indexes,
     order: Order,
@@ -197,10 +198,9 @@ impl Replay<'_> {
             let version = index.version();
             let Some(sealed) = version.sealed.first() else { continue };
             let root = self.trees.absorb(&version.root, &sealed.table)?;
-            index.publish(|v| {
-                v.root = root;
-                v.sealed.remove(0);
-            });
+            index.publish_root(self.space, root, |version| {
+                version.sealed.remove(0);
+            })?;
         }
         Ok(())
     }

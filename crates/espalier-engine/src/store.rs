@@ -11,7 +11,7 @@ use crate::index::{Index, Version};
 use crate::key::KeyRange;
 use crate::log::{Log, LogCounters, LoggedBatch, LoggedOp, Progress as LogProgress};
 use crate::op::{Op, RangeOp};
-use crate::options::{FormatOptions, OpenOptions};
+use crate::options::{Compression, FormatOptions, OpenOptions};
 use crate::resolve::ValueReader;
 use crate::snapshot::{Snapshot, SnapshotIndex, no_such_index};
 use crate::space::{Purpose, Reservation, RunHistogram, Space, SpaceStats, VolumeEntry, VolumeTable};
@@ -52,6 +52,10 @@ pub struct Statistics {
     pub uuid: [u8; 16],
     /// The user's name for it.
     pub label: String,
+    /// When it was made, since the Unix epoch.
+    pub created: std::time::Duration,
+    /// How its parts are compressed.
+    pub compression: Compression,
     /// Space, in blocks of [`BLOCK`] bytes.
     pub space: SpaceStats,
     /// The device.
@@ -192,8 +196,9 @@ impl Store {
         shared.writable()?;
         shared.check(&batch)?;
         shared.log.check(&batch.ops)?;
-        shared.make_room(batch.bytes)?;
-        let mut order = shared.promise(&batch)?;
+        let purpose = purpose_of(&batch);
+        shared.make_room(batch.bytes, purpose)?;
+        let mut order = shared.promise(&batch, purpose)?;
         let indexes = shared.indexes.read();
         let pinned = shared.newest_pin();
         let first_msn = Msn(order.last_msn.0 + 1);
@@ -481,11 +486,7 @@ impl Shared {
 
     /// Takes the commit lock with space reserved for `batch` until the next checkpoint: its bytes twice
     /// and a share of headers.
-    fn promise(&self, batch: &Batch) -> Result<parking_lot::MutexGuard<'_, Order>> {
-        let frees = |op: &LoggedOp| {
-            matches!(op, LoggedOp::Point { op: Op::Delete, .. } | LoggedOp::Range { op: RangeOp::Delete, .. })
-        };
-        let purpose = if batch.ops.iter().any(frees) { Purpose::Essential } else { Purpose::Growth };
+    fn promise(&self, batch: &Batch, purpose: Purpose) -> Result<parking_lot::MutexGuard<'_, Order>> {
         let mut retried = false;
         loop {
             let mut order = self.order.lock();
@@ -540,6 +541,8 @@ impl Shared {
         Statistics {
             uuid: superblock.uuid,
             label: superblock.label,
+            created: superblock.created,
+            compression: self.trees.compression,
             space: self.space.stats(),
             device: self.device.stats(),
             log_capacity: self.log.capacity(),
@@ -583,6 +586,14 @@ impl Shared {
             report
         })
     }
+}
+
+/// A batch that deletes may draw on the pool, as that is how space comes back.
+fn purpose_of(batch: &Batch) -> Purpose {
+    let deletes = |op: &LoggedOp| {
+        matches!(op, LoggedOp::Point { op: Op::Delete, .. } | LoggedOp::Range { op: RangeOp::Delete, .. })
+    };
+    if batch.ops.iter().any(deletes) { Purpose::Essential } else { Purpose::Growth }
 }
 
 impl ValueReader for Shared {

@@ -7,6 +7,7 @@
 
 use crate::index::Index;
 use crate::log::Progress;
+use crate::space::Purpose;
 use crate::store::Shared;
 use crate::{Error, ErrorKind, Result};
 use espalier_storage::JoinHandle;
@@ -37,6 +38,8 @@ pub(crate) struct Signal {
     work: Condvar,
     progress: Condvar,
     read_ahead: Condvar,
+    /// Background work has found no room on the device: writers must not wait for it.
+    starved: AtomicBool,
 }
 
 impl Signal {
@@ -145,7 +148,7 @@ fn work(shared: &Shared, stop: &AtomicBool) {
                 // Errors of the device have latched it; others must not make this a busy loop.
                 tracing::error!(%error, "background work failed");
                 shared.signal.progress();
-                shared.env.sleep(IDLE);
+                shared.signal.rest();
             }
         }
     }
@@ -179,6 +182,18 @@ impl Shared {
             return Ok(false);
         }
         self.device.writable()?;
+        let result = self.step_somehow();
+        match &result {
+            Ok(_) => self.signal.starved.store(false, Ordering::Release),
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
+                self.signal.starved.store(true, Ordering::Release)
+            }
+            Err(_) => {}
+        }
+        result
+    }
+
+    fn step_somehow(&self) -> Result<bool> {
         if self.log.pending_bytes() >= PUSH {
             if self.log.push()? == Progress::Full {
                 self.checkpoint()?;
@@ -221,11 +236,9 @@ impl Shared {
         let version = index.version();
         let Some(sealed) = version.sealed.first() else { return Ok(()) };
         let root = self.trees.absorb(&version.root, &sealed.table)?;
-        index.publish(|v| {
-            v.root = root;
-            v.sealed.remove(0);
-        });
-        Ok(())
+        index.publish_root(&self.space, root, |version| {
+            version.sealed.remove(0);
+        })
     }
 
     /// Flushes the heaviest edge of the root that needs it most.
@@ -240,7 +253,7 @@ impl Shared {
         for (_, index) in candidates {
             let Some(_structure) = index.structure.try_lock() else { continue };
             if let Some(root) = self.trees.flush(&index.version().root)? {
-                index.publish(|v| v.root = root);
+                index.publish_root(&self.space, root, |_| {})?;
                 return Ok(true);
             }
         }
@@ -271,7 +284,7 @@ impl Shared {
     }
 
     /// Waits until `bytes` more may be accepted.
-    pub(crate) fn make_room(&self, bytes: usize) -> Result<()> {
+    pub(crate) fn make_room(&self, bytes: usize, purpose: Purpose) -> Result<()> {
         loop {
             self.device.writable()?;
             if self.log.pending_bytes() + bytes as u64 > MUST_PUSH && self.log.push()? == Progress::Full {
@@ -288,6 +301,14 @@ impl Shared {
                         self.env.sleep(MAX_DELAY.mul_f64(fraction * fraction));
                     }
                     return Ok(());
+                }
+                // What frees space in the end must get in, for nothing else helps.
+                Pressure::Full if self.signal.starved.load(Ordering::Acquire) => {
+                    if purpose == Purpose::Essential {
+                        return Ok(());
+                    }
+                    let message = "the device has no room to write what is in memory; delete something";
+                    return Err(Error::new(ErrorKind::NoSpace, message));
                 }
                 Pressure::Full => {
                     self.signal.work();

@@ -7,7 +7,7 @@ use crate::op::{RangeOp, Update};
 use crate::piece::PieceHandle;
 use crate::pieces::wire::{Reader, put_varint};
 use crate::pieces::{Filter, Locator};
-use crate::ranges::{RangeMessages, RangeOps};
+use crate::ranges::RangeOps;
 use crate::types::{Msn, PieceId};
 use crate::view::View;
 use crate::{Error, Result};

@@ -3,7 +3,7 @@
 use super::Trees;
 use super::slot::{NodeSlot, PartSlot};
 use crate::Result;
-use crate::key::{Key, KeyRange, end_le, lift, successor};
+use crate::key::{Key, KeyRange, end_le, lift};
 use crate::ranges::RangeMessages;
 use crate::view::View;
 use std::sync::Arc;
@@ -307,14 +307,4 @@ pub(crate) fn separator(left: &[u8], right: &[u8]) -> Key {
 pub(crate) fn is_simple(view: &View, interval: &KeyRange) -> bool {
     let prefix = lift(&interval.start, interval.end.as_deref());
     view.from.is_empty() && *view.to == *prefix && view.bounds == KeyRange::all()
-}
-
-/// The interval of a simple child in its own key space.
-pub(crate) fn lifted_interval(interval: &KeyRange) -> KeyRange {
-    let prefix = lift(&interval.start, interval.end.as_deref());
-    let end = interval.end.as_ref().filter(|end| Some(*end) != successor(prefix).as_ref());
-    KeyRange {
-        start: interval.start[prefix.len()..].into(),
-        end: end.and_then(|end| end.strip_prefix(prefix)).map(Into::into),
-    }
 }
