@@ -21,8 +21,8 @@ mod values;
 pub(crate) mod wire;
 mod write;
 
-pub(crate) use filter::{Filter, MAX_FILTER};
-pub(crate) use frame::{Encoded, MAX_BODY};
+pub(crate) use filter::Filter;
+pub(crate) use frame::Encoded;
 pub(crate) use locator::Locator;
 pub(crate) use part::{Part, PartBuilder, PartCursor};
 
@@ -32,6 +32,7 @@ use bytes::Bytes;
 use cache::{Cache, Cached};
 use std::any::Any;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use streams::Streams;
 
 /// The most memory for read-ahead, in bytes; with little memory it is an eighth of that.
@@ -43,30 +44,45 @@ pub(crate) struct Pieces {
     locator: Arc<dyn Locator>,
     cache: Cache,
     streams: Streams,
+    /// As it was last set.
+    capacity: AtomicU64,
 }
 
 /// Figures about the cache.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct CacheStats {
+pub(crate) struct CacheStats {
     /// Bytes of decoded pieces.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// Bytes read ahead and not used yet, or just used.
-    pub read_ahead: u64,
+    pub(crate) read_ahead: u64,
     /// Look-ups that found what they wanted.
-    pub hits: u64,
+    pub(crate) hits: u64,
     /// Look-ups that had to read.
-    pub misses: u64,
+    pub(crate) misses: u64,
 }
 
 impl Pieces {
     /// The pieces on `device` that `locator` knows, with `capacity` bytes of memory.
     pub(crate) fn new(device: Arc<GuardedDevice>, locator: Arc<dyn Locator>, capacity: u64) -> Self {
         let (cache, ahead) = split(capacity);
-        Self { cache: Cache::new(cache), streams: Streams::new(device.clone(), ahead), device, locator }
+        Self {
+            cache: Cache::new(cache),
+            streams: Streams::new(device.clone(), ahead),
+            device,
+            locator,
+            capacity: AtomicU64::new(capacity),
+        }
     }
 
     /// Changes how much memory decoded pieces and read-ahead may take; what is too much goes at once.
+    /// Changes of less than a 64th are left for later, so this may be called often.
     pub(crate) fn set_capacity(&self, capacity: u64) {
+        let before = self.capacity.load(Ordering::Relaxed);
+        if capacity.abs_diff(before) <= before / 64
+            || self.capacity.compare_exchange(before, capacity, Ordering::Relaxed, Ordering::Relaxed).is_err()
+        {
+            return;
+        }
         let (cache, ahead) = split(capacity);
         self.cache.set_capacity(cache);
         self.streams.set_limit(ahead);
@@ -94,14 +110,6 @@ impl Pieces {
         }
     }
 
-    /// The part, if it is in memory.
-    pub(crate) fn cached_part(&self, id: PieceId) -> Option<Arc<Part>> {
-        match self.cache.get(id)? {
-            Cached::Part(part) => Some(part),
-            Cached::Node(..) => None,
-        }
-    }
-
     /// Keeps a part that was just written, as long as there is room.
     pub(crate) fn keep_part(&self, id: PieceId, part: Arc<Part>) {
         self.cache.insert(id, Cached::Part(part));
@@ -125,14 +133,6 @@ impl Pieces {
         match cached {
             Cached::Node(node, _) => node.downcast().map_err(|_| read::not_a(id, "node")),
             Cached::Part(_) => Err(read::not_a(id, "node")),
-        }
-    }
-
-    /// The node, if it is in memory.
-    pub(crate) fn cached_node<T: Any + Send + Sync>(&self, id: PieceId) -> Option<Arc<T>> {
-        match self.cache.get(id)? {
-            Cached::Node(node, _) => node.downcast().ok(),
-            Cached::Part(_) => None,
         }
     }
 

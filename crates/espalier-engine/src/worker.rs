@@ -143,7 +143,11 @@ fn work(shared: &Shared, stop: &AtomicBool) {
     while !stop.load(Ordering::Acquire) {
         match shared.step() {
             Ok(true) => {}
-            Ok(false) => shared.signal.rest(),
+            Ok(false) => {
+                // Also when nobody writes any more: the cache gets what has become free.
+                shared.pressure();
+                shared.signal.rest();
+            }
             Err(error) => {
                 // Errors of the device have latched it; others must not make this a busy loop.
                 tracing::error!(%error, "background work failed");
@@ -332,12 +336,21 @@ impl Shared {
         }
     }
 
+    /// What memtables and dirty nodes do not take is for the cache. A sixteenth is for the tables of
+    /// space, the log's buffers and requests under way.
+    fn share_memory(&self, unclean: u64) {
+        let memory = self.options.memory;
+        let clean = (memory - memory / 16).saturating_sub(unclean).max(memory / 8);
+        self.trees.pieces.set_capacity(clean);
+    }
+
     /// Memtables may take a quarter of the budget, dirty nodes another, and the log nearly all of itself.
     fn pressure(&self) -> Pressure {
         let tables: usize = self.indexes.read().values().map(|i| i.version().memtable_bytes()).sum();
         let dirty = self.trees.dirty.load(Ordering::Relaxed) as u64;
         let log = self.log.used_bytes() as f64 / self.log.capacity() as f64;
         let quarter = (self.options.memory / 4).max(1) as f64;
+        self.share_memory(tables as u64 + dirty);
         let worst = (tables as f64 / quarter).max(dirty as f64 / (1.5 * quarter)).max(log / 0.9);
         match worst {
             w if w >= 1.0 => Pressure::Full,

@@ -63,14 +63,11 @@ impl Cache {
     }
 
     pub(super) fn set_capacity(&self, capacity: u64) {
-        // Not cheap: it may evict. Small changes are not worth it.
-        if capacity.abs_diff(self.entries.capacity()) > capacity / 64 {
-            self.entries.set_capacity(capacity);
-        }
+        self.entries.set_capacity(capacity);
     }
 
-    pub(super) fn get(&self, id: PieceId) -> Option<Cached> {
-        self.entries.get(&id)
+    pub(super) fn contains(&self, id: PieceId) -> bool {
+        self.entries.contains_key(&id)
     }
 
     /// What is kept under `id`, or what `load` gives; of many callers one loads, the others wait.

@@ -4,11 +4,14 @@ use super::values::{PageSpan, page_hash, part_checksum};
 use super::{Part, Pieces, frame};
 use crate::error::Context;
 use crate::types::Location;
-use crate::value::{Value, ValueRef};
+use crate::value::ValueRef;
 use crate::{Error, Extent, PieceId, PieceKind, Result};
 use bytes::Bytes;
 use espalier_storage::{AlignedBuf, BLOCK};
 use std::ops::Range;
+
+/// Runs of fewer blocks than this are not worth a window.
+const LEAST_EXPECTED: u32 = 8;
 
 /// The error for a piece that is of another kind than what refers to it says.
 pub(super) fn not_a(id: PieceId, what: &str) -> Error {
@@ -63,9 +66,10 @@ impl Pieces {
 
     /// Expects that these pieces will be read, in this order: where they lie together they are read
     /// together. A hint; errors are met again by whoever reads.
-    pub(crate) fn expect(&self, ids: &[PieceId]) {
+    pub(crate) fn expect(&self, ids: impl Iterator<Item = PieceId>) {
         let mut run: Option<Extent> = None;
-        for location in ids.iter().filter_map(|id| self.locator.locate(*id).ok()) {
+        let missing = ids.filter(|id| !self.cache.contains(*id));
+        for location in missing.filter_map(|id| self.locator.locate(id).ok()) {
             let next = location.extent;
             match &mut run {
                 Some(run) if run.end() == next.start => run.blocks = run.blocks.saturating_add(next.blocks),
@@ -76,9 +80,10 @@ impl Pieces {
     }
 
     fn expect_extent(&self, run: Option<Extent>) {
-        // One block is read by its reader just as fast.
-        if let Some(run) = run.filter(|run| run.blocks > 1) {
-            self.streams.expect(run.byte_offset(), run.byte_len() as u64);
+        // Little is read by its reader just as fast.
+        if let Some(run) = run.filter(|run| run.blocks >= LEAST_EXPECTED) {
+            let start = run.byte_offset();
+            self.streams.expect(start..start + run.byte_len() as u64);
         }
     }
 
@@ -122,23 +127,6 @@ impl Pieces {
         self.verify(place, &span, &buffer[content.clone()])?;
         out.copy_from_slice(&buffer[content][wanted..wanted + out.len()]);
         Ok(())
-    }
-
-    /// All bytes of a value, wherever they are.
-    ///
-    /// # Errors
-    /// As for [`Self::read_value`].
-    pub(crate) fn value_bytes(&self, value: &Value) -> Result<Bytes> {
-        if let Some(bytes) = value.in_memory() {
-            return Ok(bytes);
-        }
-        let place = value.large().and_then(|large| large.place());
-        let Some(place) = place else {
-            return Err(Error::damaged("a value is neither in memory nor on the device"));
-        };
-        let mut buffer = AlignedBuf::zeroed(place.len as usize);
-        self.read_value(&place, 0, &mut buffer)?;
-        Ok(Bytes::from_owner(buffer))
     }
 
     /// The bytes of the device where the pages of `span` lie.

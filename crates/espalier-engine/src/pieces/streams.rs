@@ -6,7 +6,7 @@
 //! are read at random are cached by the kernel above, parts by the cache beside.
 //!
 //! Protocol: [`Streams::read`] answers from a window, or tells the caller to read for himself. A window
-//! is *queued* when the one before is half used; a background thread that calls
+//! is *queued* when less than one is left; a background thread that calls
 //! [`Streams::step`] reads it, or else the reader who arrives first.
 //!
 //! Invariants:
@@ -72,6 +72,8 @@ struct Stream {
     next: u64,
     /// Length of the next window.
     window: u64,
+    /// Nothing is queued behind this until somebody reads there: what lies there is something else.
+    limit: u64,
     /// Ascending, without overlap, not always adjacent.
     windows: VecDeque<Window>,
 }
@@ -181,14 +183,21 @@ impl Streams {
         }
     }
 
-    /// Expects reads from byte `start` of the device on, `length` bytes at least.
-    pub(super) fn expect(&self, start: u64, length: u64) {
+    /// Expects reads in ascending order of all that is in `range` of the device.
+    pub(super) fn expect(&self, range: Range<u64>) {
         let mut table = self.table.lock();
-        if table.max_streams == 0 || table.streams.iter().any(|s| s.covers(start) || s.continues(start)) {
+        if let Some(stream) =
+            table.streams.iter_mut().find(|s| s.covers(range.start) || s.continues(range.start))
+        {
+            stream.limit = stream.limit.max(range.end);
             return;
         }
-        let device = self.device.len();
-        table.open(start, start..start + length.max(BLOCK as u64), device);
+        if table.max_streams == 0 {
+            return;
+        }
+        let (device, end) = (self.device.len(), range.end);
+        let first = range.start..end.min(range.start + (2 * FIRST_WINDOW).min(table.max_window));
+        table.open(range.start, first, device, end);
         drop(table);
         if let Some(wake) = self.wake.get() {
             wake();
@@ -280,23 +289,23 @@ impl Table {
             return Next::Unknown;
         }
         let first = range.start..range.end.max(range.start + FIRST_WINDOW.min(self.max_window));
-        self.open(range.start, first, device);
+        self.open(range.start, first, device, u64::MAX);
         self.claim_queued_of(self.clock).map_or(Next::Unknown, Next::Fetch)
     }
 
     /// Makes a stream whose first window is `first`, queued.
-    fn open(&mut self, next: u64, first: Range<u64>, device: u64) {
+    fn open(&mut self, next: u64, first: Range<u64>, device: u64, limit: u64) {
         while self.streams.len() >= self.max_streams.max(1) {
             self.drop_oldest();
         }
         self.clock += 1;
-        let end = first.end.next_multiple_of(BLOCK as u64).min(first.start + MAX_WINDOW).min(device);
+        let end = first.end.next_multiple_of(BLOCK as u64).min(device);
         let mut windows = VecDeque::new();
         if end > first.start {
             windows.push_back(Window { range: first.start..end, state: State::Queued });
         }
         let window = ((end - first.start) * 2).clamp(BLOCK as u64, self.max_window);
-        self.streams.push(Stream { name: self.clock, used: self.clock, next, window, windows });
+        self.streams.push(Stream { name: self.clock, used: self.clock, next, window, limit, windows });
     }
 
     fn drop_oldest(&mut self) {
@@ -327,10 +336,11 @@ impl Table {
         stream.next = stream.next.max(range.end);
         stream.drop_used();
         let end = stream.end();
-        if end.saturating_sub(stream.next) > stream.window / 2 || stream.queued().is_some() {
+        // One window in use, one on its way: the device is not to wait for the reader.
+        if end.saturating_sub(stream.next) >= stream.window || stream.queued().is_some() {
             return false;
         }
-        stream.queue(end..end + stream.window, device, max_window)
+        stream.queue(end..(end + stream.window).min(stream.limit), device, max_window)
     }
 }
 
@@ -386,7 +396,10 @@ impl Stream {
 
     /// Claims a window that begins with `range`.
     fn extend(&mut self, range: Range<u64>, device: u64, max_window: u64) -> Next {
-        let end = range.end.max(range.start + self.window);
+        if range.end > self.limit {
+            self.limit = u64::MAX;
+        }
+        let end = range.end.max((range.start + self.window).min(self.limit));
         self.drop_used();
         if self.queue(range.start..end, device, max_window) {
             Next::Fetch(self.claim(self.windows.len() - 1))

@@ -13,6 +13,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Weak;
 
 mod ahead;
+mod measure;
 mod values;
 
 /// Places pieces first fit; drops fresh ones with their handles.
@@ -148,6 +149,13 @@ impl World {
     }
 }
 
+/// All bytes of a value that is on the device.
+fn bytes_of(pieces: &Pieces, value: &LargeValue) -> Result<Vec<u8>> {
+    let mut out = vec![0; value.len()];
+    pieces.read_value(&value.place().unwrap(), 0, &mut out)?;
+    Ok(out)
+}
+
 fn part(keys: std::ops::Range<u32>, value: usize) -> Arc<Part> {
     let mut builder = PartBuilder::new();
     for i in keys {
@@ -186,7 +194,8 @@ fn a_group_lies_together_and_comes_back() {
     let decode = |height, body: Bytes| Ok((Arc::new((height, body.to_vec())), 100));
     let node = pieces.node(ids[5], decode).unwrap();
     assert_eq!(*node, (2, b"a node".to_vec()));
-    assert!(pieces.cached_node::<(u8, Vec<u8>)>(ids[5]).is_some_and(|cached| Arc::ptr_eq(&cached, &node)));
+    let (again, reads, _) = world.reads(|| pieces.node(ids[5], decode).unwrap());
+    assert!(reads == 0 && Arc::ptr_eq(&again, &node));
     // Each is refused where the other is expected, cached or not.
     assert_eq!(pieces.part(ids[5]).unwrap_err().kind(), ErrorKind::Damaged);
     assert!(world.reopened().part(ids[5]).is_err() && world.reopened().node(ids[0], decode).is_err());
@@ -194,7 +203,8 @@ fn a_group_lies_together_and_comes_back() {
         pieces.check(*id).unwrap();
     }
     pieces.forget(ids[2]);
-    assert!(pieces.cached_part(ids[2]).is_none());
+    let (_, reads, _) = world.reads(|| pieces.part(ids[2]).unwrap());
+    assert_eq!(reads, 1);
     let free = world.locator.free();
     drop(handles);
     assert_eq!(world.locator.free(), free + 21);
@@ -282,7 +292,7 @@ fn a_part_that_is_forgotten_keeps_its_values() {
     drop((part, value, values));
     assert_eq!(world.locator.free(), free, "the part on the device still refers to its value");
     let back = world.pieces.part(id).unwrap();
-    let bytes = world.pieces.value_bytes(&Value::shared(back.values()[0].clone())).unwrap();
+    let bytes = bytes_of(&world.pieces, &back.values()[0]).unwrap();
     assert_eq!(bytes, vec![5; 10_000]);
     drop(handles);
     assert_eq!(world.locator.free(), free + 1);

@@ -42,7 +42,6 @@ pub(super) fn part_checksum(part: PieceId, page_hashes: impl Iterator<Item = u64
 pub(super) struct ValuePart {
     id: PieceId,
     buffers: Vec<Buffer>,
-    blocks: u32,
     len: u32,
     checksum: u64,
     /// The values and where they will lie: offset and sums.
@@ -99,7 +98,7 @@ impl ValuePart {
     pub(super) fn pack(id: PieceId, values: &[Unstored]) -> Self {
         let (whole, odd): (Vec<_>, Vec<_>) =
             values.iter().partition(|(_, bytes)| bytes.len().is_multiple_of(VALUE_PAGE));
-        let mut part = Self { id, buffers: Vec::new(), blocks: 0, len: 0, checksum: 0, values: Vec::new() };
+        let mut part = Self { id, buffers: Vec::new(), len: 0, checksum: 0, values: Vec::new() };
         let mut page_hashes = Vec::new();
         part.add_whole(&whole, &mut page_hashes);
         part.add_odd(&odd, &mut page_hashes);
@@ -135,7 +134,6 @@ impl ValuePart {
             }
             rest = &rest[run..];
         }
-        self.blocks = self.len / BLOCK as u32;
     }
 
     /// Adds values of any length behind the others.
@@ -155,18 +153,12 @@ impl ValuePart {
         }
         page_hashes.extend(staged.chunks(BLOCK).map(|page| page_hash(self.id, page)));
         self.len = (start + end) as u32;
-        self.blocks += (staged.len() / BLOCK) as u32;
         self.buffers.push(Buffer::Staged(staged));
     }
 
     /// Its id.
     pub(super) fn id(&self) -> PieceId {
         self.id
-    }
-
-    /// Device blocks it takes.
-    pub(super) fn blocks(&self) -> u32 {
-        self.blocks
     }
 
     /// What the device gets, whole pages each.

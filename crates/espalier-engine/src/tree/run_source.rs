@@ -25,7 +25,12 @@ pub(crate) struct RunSource {
     messages: Messages,
     valid: bool,
     ascending: bool,
+    /// The parts before this one were announced to those who read ahead.
+    expected: usize,
 }
+
+/// How many parts a walk announces at a time.
+const EXPECTED_PARTS: usize = 64;
 
 impl RunSource {
     pub(crate) fn new(trees: Arc<Trees>, run: Arc<Run>, view: View) -> Self {
@@ -40,6 +45,7 @@ impl RunSource {
             messages: Messages::new(),
             valid: false,
             ascending: true,
+            expected: 0,
         }
     }
 
@@ -50,6 +56,16 @@ impl RunSource {
         self.seen = self.view.compose(&viewed.view);
         self.cursor = Some(viewed.slot.load(&self.trees)?.cursor());
         Ok(())
+    }
+
+    /// Says which parts a walk that leaves one will probably read. Once for so many parts.
+    fn expect_parts(&mut self) {
+        let next = self.part + 1;
+        if next >= self.expected {
+            self.expected = (next + EXPECTED_PARTS).min(self.run.parts.len());
+            let parts = self.run.parts[next..self.expected].iter();
+            self.trees.pieces.expect(parts.filter_map(|part| part.slot.place()).map(|part| part.handle.id()));
+        }
     }
 
     /// Takes the group at the cursor, or the first one in the parts behind.
@@ -74,6 +90,7 @@ impl RunSource {
             if self.part + 1 >= self.run.parts.len() {
                 return Ok(());
             }
+            self.expect_parts();
             self.open(self.part + 1)?;
             let start = first_inner(&self.seen);
             if let Some(cursor) = &mut self.cursor {

@@ -1,7 +1,7 @@
 //! Makes parts from entries in order.
 
+use super::Part;
 use super::entry::{self, Head, RESTART_INTERVAL};
-use super::{Part, value_memory};
 use crate::Msn;
 use crate::key::common_prefix_len;
 use crate::op::Op;
@@ -79,6 +79,7 @@ impl PartBuilder {
     }
 
     /// Number of entries so far.
+    #[cfg(test)]
     pub(crate) fn entries(&self) -> usize {
         self.entries as usize
     }
@@ -86,12 +87,6 @@ impl PartBuilder {
     /// True before the first entry.
     pub(crate) fn is_empty(&self) -> bool {
         self.entries == 0
-    }
-
-    /// Bytes it holds in memory, without those of large values.
-    pub(crate) fn memory(&self) -> usize {
-        let tables: usize = self.values.iter().map(|v| value_memory(v.len())).sum();
-        self.body.capacity() + self.restarts.capacity() * 4 + tables
     }
 
     /// The part.

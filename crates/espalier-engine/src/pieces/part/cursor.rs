@@ -39,11 +39,6 @@ impl PartCursor {
         Self { part, place: Place::Before, block: 0, at: 0, block_end: 0, entry: nothing, key: Vec::new() }
     }
 
-    /// The part it walks over.
-    pub(crate) fn part(&self) -> &Arc<Part> {
-        &self.part
-    }
-
     /// True if it stands on an entry.
     #[inline]
     pub(crate) fn valid(&self) -> bool {

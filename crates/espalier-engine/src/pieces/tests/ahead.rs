@@ -3,8 +3,10 @@
 use super::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+type Files = (Vec<Vec<u8>>, Vec<Arc<LargeValue>>, Vec<Arc<PieceHandle>>);
+
 /// Small files: many values, written in order.
-fn files(world: &World, count: usize) -> (Vec<Vec<u8>>, Vec<Arc<LargeValue>>, Vec<Arc<PieceHandle>>) {
+fn files(world: &World, count: usize) -> Files {
     let mut random = Random::new(9);
     let bytes: Vec<Vec<u8>> = (0..count)
         .map(|i| {
@@ -24,7 +26,7 @@ fn files(world: &World, count: usize) -> (Vec<Vec<u8>>, Vec<Arc<LargeValue>>, Ve
 
 fn scan(pieces: &Pieces, bytes: &[Vec<u8>], values: &[Arc<LargeValue>]) {
     for (value, bytes) in values.iter().zip(bytes) {
-        assert_eq!(pieces.value_bytes(&Value::shared(value.clone())).unwrap(), bytes);
+        assert_eq!(bytes_of(pieces, value).unwrap(), *bytes);
     }
 }
 
@@ -49,9 +51,9 @@ fn a_background_thread_reads_before_it_is_needed() {
     pieces.set_read_ahead_wake(move || wake.store(1, Ordering::Relaxed));
     let mut by_readers = 0;
     for (value, bytes) in values.iter().zip(&bytes) {
-        let read = || pieces.value_bytes(&Value::shared(value.clone())).unwrap();
+        let read = || bytes_of(&pieces, value).unwrap();
         let (got, reads, _) = world.reads(read);
-        assert_eq!(got, bytes);
+        assert_eq!(got, *bytes);
         by_readers += reads;
         if woken.swap(0, Ordering::Relaxed) > 0 {
             while pieces.read_ahead_step() {}
@@ -99,7 +101,7 @@ fn parts_in_a_row_are_read_together() {
     assert!(reads < 15, "{reads} reads");
     let pieces = world.reopened();
     let ((), reads, _) = world.reads(|| {
-        pieces.expect(&ids[100..140]);
+        pieces.expect(ids[100..140].iter().copied());
         ids[100..140].iter().for_each(|id| drop(pieces.part(*id).unwrap()));
     });
     assert!(reads <= 2, "{reads} reads");
@@ -121,14 +123,14 @@ fn what_was_read_ahead_and_then_overwritten_is_not_believed() {
     }
     for (value, bytes) in values[100..].iter().zip(&bytes[100..]) {
         // Either the window's copy, which verifies, or an error from the device; never other bytes.
-        if let Ok(got) = pieces.value_bytes(&Value::shared(value.clone())) {
-            assert_eq!(got, bytes);
+        if let Ok(got) = bytes_of(&pieces, value) {
+            assert_eq!(got, *bytes);
         }
     }
     // And the other way round: the window is stale, the device is right.
     let pieces = world.reopened();
     for value in &values[100..] {
-        let _ = pieces.value_bytes(&Value::shared(value.clone()));
+        let _ = bytes_of(&pieces, value);
     }
     for value in &values[100..] {
         let place = value.place().unwrap();

@@ -60,7 +60,7 @@ fn every_slice_of_every_value_can_be_read() {
         );
     }
     for (value, bytes) in values.iter().zip(&bytes) {
-        assert_eq!(world.pieces.value_bytes(&Value::shared(value.clone())).unwrap(), bytes);
+        assert_eq!(bytes_of(&world.pieces, value).unwrap(), *bytes);
         let beyond = world.pieces.read_value(&place(value), bytes.len(), &mut [0]);
         assert_eq!(beyond.unwrap_err().kind(), ErrorKind::InvalidArgument);
         assert!(world.pieces.read_value(&place(value), usize::MAX, &mut [0]).is_err());
@@ -98,7 +98,7 @@ fn many_values_make_parts_of_a_few_mib() {
     let pieces = world.reopened();
     for (value, bytes) in values.iter().zip(&bytes) {
         value.forget_bytes();
-        assert_eq!(pieces.value_bytes(&Value::shared(value.clone())).unwrap(), bytes);
+        assert_eq!(bytes_of(&pieces, value).unwrap(), *bytes);
     }
     drop(values);
     let free = world.locator.free();
@@ -114,7 +114,7 @@ fn values_fit_between_the_pieces_of_a_full_device() {
     let _handles = world.pieces.write_values(&values, None).unwrap();
     for (value, bytes) in values.iter().zip(&bytes) {
         value.forget_bytes();
-        assert_eq!(world.pieces.value_bytes(&Value::shared(value.clone())).unwrap(), bytes);
+        assert_eq!(bytes_of(&world.pieces, value).unwrap(), *bytes);
     }
 }
 
@@ -130,7 +130,7 @@ fn bytes_in_aligned_memory_are_written_as_they_are() {
     let _handles = world.pieces.write_values(&values, None).unwrap();
     for (value, range) in values.iter().zip([0..8192, 8200..16392, 16384..32768, 32768..40000]) {
         value.forget_bytes();
-        let back = world.pieces.value_bytes(&Value::shared(value.clone())).unwrap();
+        let back = bytes_of(&world.pieces, value).unwrap();
         assert_eq!(back, whole.slice(range));
     }
 }
@@ -152,12 +152,12 @@ fn a_damaged_page_spoils_its_bytes_only_and_is_named() {
     pieces.read_value(&place(&values[0]), 0, &mut out[..8192]).unwrap();
     assert_eq!(out[..8192], bytes[0][..8192]);
     pieces.read_value(&place(&values[0]), 12_288, &mut out[..8192]).unwrap();
-    assert_eq!(pieces.value_bytes(&Value::shared(values[1].clone())).unwrap(), bytes[1]);
+    assert_eq!(bytes_of(&pieces, &values[1]).unwrap(), bytes[1]);
     assert_eq!(pieces.check(handles[0].id()).unwrap_err().kind(), ErrorKind::Damaged);
     // A last page that is not full: the padding behind it is nobody's.
     world.corrupt(start + 8192 + 17);
     world.corrupt(start + 20_480 + 10_000);
-    let odd = || world.reopened().value_bytes(&Value::shared(values[1].clone()));
+    let odd = || bytes_of(&world.reopened(), &values[1]);
     values[1].forget_bytes();
     assert!(odd().is_err());
     world.corrupt(start + 20_480 + 10_000);
