@@ -26,16 +26,33 @@ use std::sync::Arc;
 
 type Answer = Result<usize, Errno>;
 
+/// The extended attribute of the root under which a mount describes itself.
+pub const DESCRIPTION_XATTR: &str = "espalier.info";
+
+/// By how much the description may grow between the question for its length and the one for itself.
+const DESCRIPTION_SLACK: usize = 4096;
+
+/// Says how the mounted file system is, in a form that is its giver's business.
+#[derive(Clone)]
+pub struct Description(pub Arc<dyn Fn() -> String + Send + Sync>);
+
+impl std::fmt::Debug for Description {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Description")
+    }
+}
+
 /// Serves requests from a file system.
 pub struct Dispatcher {
     fs: Arc<FileSystem>,
     xattrs: bool,
+    description: Option<Description>,
 }
 
 impl Dispatcher {
     /// Serves `fs`; without `xattrs` the mount has no extended attributes (and saves the requests for them).
-    pub fn new(fs: Arc<FileSystem>, xattrs: bool) -> Self {
-        Self { fs, xattrs }
+    pub fn new(fs: Arc<FileSystem>, xattrs: bool, description: Option<Description>) -> Self {
+        Self { fs, xattrs, description }
     }
 }
 
@@ -79,6 +96,7 @@ impl Dispatcher {
                 of(written, || self.name(node)).map(|count| reply::written(out, count as u32))
             }
             Operation::ReadDirectory { offset, size, plus } => self.list(node, offset, size, plus, out),
+            Operation::GetXattr { name, size } if self.describes(node, name) => self.describe(size, out),
             Operation::GetXattr { name, size } => {
                 let value = self.xattrs().and_then(|()| of(self.fs.getxattr(node, name), || self.name(node)));
                 value.and_then(|value| put_xattr(out, &value, size))
@@ -98,6 +116,18 @@ impl Dispatcher {
             }
         };
         done.map(Some)
+    }
+
+    fn describes(&self, node: NodeId, name: &[u8]) -> bool {
+        self.description.is_some() && node == NodeId::ROOT && name == DESCRIPTION_XATTR.as_bytes()
+    }
+
+    fn describe(&self, size: u32, out: &mut [u8]) -> Answer {
+        let text = self.description.as_ref().map(|description| description.0()).unwrap_or_default();
+        match size {
+            0 => Ok(reply::xattr_size(out, (text.len() + DESCRIPTION_SLACK) as u32)),
+            _ => put_xattr(out, text.as_bytes(), size),
+        }
     }
 
     fn read(&self, node: NodeId, offset: u64, size: u32, out: &mut [u8]) -> Answer {

@@ -1,6 +1,7 @@
 //! What a mount may be told, in code and as `-o` strings.
 
 use super::ForgetHook;
+use crate::dispatch::Description;
 use crate::transport::Kind;
 use std::time::Duration;
 
@@ -55,6 +56,9 @@ pub struct MountOptions {
     pub sync_interval: Duration,
     /// Read-ahead, KiB (root only).
     pub read_ahead_kib: u32,
+    /// What the mount tells about itself: the value of the extended attribute [`DESCRIPTION_XATTR`](crate::DESCRIPTION_XATTR) of its root,
+    /// which no listing shows.
+    pub description: Option<Description>,
     /// How the file system asks for pending FORGETs.
     pub forgets: Option<ForgetHook>,
 }
@@ -80,6 +84,7 @@ impl Default for MountOptions {
             threads_per_cpu: None,
             sync_interval: Duration::from_secs(5),
             read_ahead_kib: 1024,
+            description: None,
             forgets: None,
         }
     }

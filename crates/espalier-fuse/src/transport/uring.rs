@@ -40,8 +40,8 @@ const HEADERS_BYTES: usize = 288;
 
 /// Threads at most for each CPU, all waiting.
 const MOST_PER_CPU: usize = 16;
-/// Threads that should be without work.
-const IN_RESERVE: usize = 2;
+/// With no more threads than these without work, another is started.
+const IN_RESERVE: usize = 1;
 /// CPUs above which fewer threads are started at first: their buffers add up.
 const MANY_CPUS: usize = 16;
 /// How long FORGETs may gather.
@@ -171,10 +171,9 @@ fn serve(shared: &Arc<Shared>, queue: &Arc<Queue>, ring: Ring, report: impl FnOn
                 return;
             }
         }
-        let busy = queue.busy.fetch_add(1, Ordering::Relaxed) + 1;
-        let threads = queue.threads.load(Ordering::Relaxed);
-        if busy + IN_RESERVE > threads && threads < MOST_PER_CPU {
-            call_another(shared, queue, threads);
+        queue.busy.fetch_add(1, Ordering::Relaxed);
+        if queue.is_pressed(IN_RESERVE) {
+            call_another(shared, queue);
         }
         let (header, outcome) = entry.serve(shared);
         queue.busy.fetch_sub(1, Ordering::Relaxed);
@@ -184,10 +183,18 @@ fn serve(shared: &Arc<Shared>, queue: &Arc<Queue>, ring: Ring, report: impl FnOn
     }
 }
 
-/// Nearly every thread of the queue is at work: starts one more than the `threads` there are.
-fn call_another(shared: &Arc<Shared>, queue: &Arc<Queue>, threads: usize) {
-    let mine = queue.threads.compare_exchange(threads, threads + 1, Ordering::Relaxed, Ordering::Relaxed);
-    if mine.is_err() {
+impl Queue {
+    /// No more than `idle` threads are without work.
+    fn is_pressed(&self, idle: usize) -> bool {
+        self.busy.load(Ordering::Relaxed) + idle >= self.registered.load(Ordering::Relaxed)
+    }
+}
+
+/// Starts one more thread for a queue that is pressed, unless one is on its way.
+fn call_another(shared: &Arc<Shared>, queue: &Arc<Queue>) {
+    let threads = queue.registered.load(Ordering::Relaxed);
+    let more = |all: usize| (all == threads && all < MOST_PER_CPU).then_some(all + 1);
+    if queue.threads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
         return;
     }
     let of = Arc::clone(queue);
@@ -195,7 +202,9 @@ fn call_another(shared: &Arc<Shared>, queue: &Arc<Queue>, threads: usize) {
         cpu::pin(of.cpu);
         match make_ring() {
             Ok(ring) => serve(&shared, &of, ring, |registered| match registered {
-                Ok(()) => draw_in(&shared, of.cpu),
+                // This one is without work, too.
+                Ok(()) if of.is_pressed(IN_RESERVE + 1) => draw_in(&shared, of.cpu),
+                Ok(()) => {}
                 Err(error) if device::is_end(&error) => {}
                 Err(error) => tracing::warn!(cpu = of.cpu, %error, "no further entry can be registered"),
             }),
@@ -207,7 +216,8 @@ fn call_another(shared: &Arc<Shared>, queue: &Arc<Queue>, threads: usize) {
     }
 }
 
-/// Makes a request on `cpu`, from a thread that nobody waits for: it may have to wait itself.
+/// Makes a request on `cpu`, from a thread that nobody waits for: it may have to wait itself. While it does, the
+/// mount is busy; but so it is through what waits already.
 fn draw_in(shared: &Shared, cpu: usize) {
     let Some(point) = shared.point.clone() else { return };
     let body = move || {

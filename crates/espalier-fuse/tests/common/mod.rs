@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
+pub(crate) mod store;
 pub(crate) mod toy;
 
 use espalier_fuse::transport::Kind;
@@ -48,7 +49,7 @@ impl Watchdog {
         let (done, is_done) = channel();
         let of_thread = point.to_owned();
         std::thread::spawn(move || {
-            if is_done.recv_timeout(Duration::from_secs(300)) == Err(RecvTimeoutError::Timeout) {
+            if is_done.recv_timeout(Duration::from_secs(120)) == Err(RecvTimeoutError::Timeout) {
                 eprintln!("the mount on {} took too long: aborting it", of_thread.display());
                 abort(&of_thread);
             }

@@ -1,0 +1,232 @@
+//! A mounted file system in use. These tests need root and FUSE, and fail without.
+
+mod common;
+
+use common::kinds;
+use common::store::Image;
+use espalier_fuse::MountOptions;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+/// Runs `body` on a mount of each kind, plain and with write-back; `then` on it mounted again.
+fn on_each(body: impl Fn(&Path), then: impl Fn(&Path)) {
+    for kind in kinds() {
+        for writeback in [false, true] {
+            let options = MountOptions { writeback, ..MountOptions::default() };
+            let image = Image::new(256 << 20);
+            for step in [&body as &dyn Fn(&Path), &then] {
+                let mounted = image.mount(kind, options.clone());
+                step(mounted.path());
+                mounted.end();
+            }
+        }
+    }
+}
+
+fn content(length: usize, seed: usize) -> Vec<u8> {
+    (0..length).map(|n| ((n + seed) / 13 % 251) as u8).collect()
+}
+
+#[test]
+fn files_keep_what_is_written() {
+    let sizes = [0, 1, 4095, 4096, 65_537, 1 << 20, (9 << 20) + 77];
+    on_each(
+        |root| {
+            for size in sizes {
+                fs::write(root.join(size.to_string()), content(size, size)).unwrap();
+            }
+        },
+        |root| {
+            for size in sizes {
+                assert!(
+                    fs::read(root.join(size.to_string())).unwrap() == content(size, size),
+                    "{size} bytes"
+                );
+            }
+        },
+    );
+}
+
+#[test]
+fn large_directories_are_listed_whole_while_they_shrink() {
+    on_each(
+        |root| {
+            (0..5000).for_each(|n| drop(File::create_new(root.join(format!("file-{n}"))).unwrap()));
+            (0..300).for_each(|n| fs::create_dir(root.join(format!("dir-{n}"))).unwrap());
+        },
+        |root| {
+            let names: BTreeSet<_> = fs::read_dir(root).unwrap().map(|e| e.unwrap().file_name()).collect();
+            assert_eq!(names.len(), 5300);
+            // Every entry is removed as it is seen, and each is seen.
+            let mut seen = 0;
+            for entry in fs::read_dir(root).unwrap() {
+                let entry = entry.unwrap();
+                match entry.file_type().unwrap().is_dir() {
+                    true => fs::remove_dir(entry.path()).unwrap(),
+                    false => fs::remove_file(entry.path()).unwrap(),
+                }
+                seen += 1;
+            }
+            assert_eq!((seen, fs::read_dir(root).unwrap().count()), (5300, 0));
+        },
+    );
+}
+
+#[test]
+fn an_unlinked_file_lives_while_it_is_open() {
+    on_each(
+        |root| {
+            let path = root.join("f");
+            let mut file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+            file.write_all(b"before").unwrap();
+            fs::remove_file(&path).unwrap();
+            fs::write(&path, b"another").unwrap();
+            file.write_all(b" and after").unwrap();
+            let mut back = [0; 16];
+            file.read_exact_at(&mut back, 0).unwrap();
+            assert_eq!(&back, b"before and after");
+            assert_eq!(file.metadata().unwrap().nlink(), 0);
+        },
+        |root| assert_eq!(fs::read(root.join("f")).unwrap(), b"another"),
+    );
+}
+
+#[test]
+fn opening_truncates_appends_and_insists() {
+    on_each(
+        |root| {
+            let path = root.join("f");
+            fs::write(&path, b"long content").unwrap();
+            File::options().write(true).truncate(true).open(&path).unwrap().write_all(b"short").unwrap();
+            File::options().append(true).open(&path).unwrap().write_all(b" and more").unwrap();
+            let error = File::create_new(&path).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EEXIST));
+            let error = File::options().read(true).open(root.join("g")).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
+        },
+        |root| assert_eq!(fs::read(root.join("f")).unwrap(), b"short and more"),
+    );
+}
+
+#[test]
+fn hard_links_are_one_file() {
+    on_each(
+        |root| {
+            fs::create_dir(root.join("d")).unwrap();
+            fs::write(root.join("a"), b"one").unwrap();
+            let early = File::open(root.join("a")).unwrap();
+            fs::hard_link(root.join("a"), root.join("d/b")).unwrap();
+            fs::write(root.join("d/b"), b"three").unwrap();
+            let mut text = String::new();
+            (&early).read_to_string(&mut text).unwrap();
+            assert_eq!(text, "three");
+            assert_eq!(early.metadata().unwrap().nlink(), 2);
+        },
+        |root| {
+            let (a, b) = (fs::metadata(root.join("a")).unwrap(), fs::metadata(root.join("d/b")).unwrap());
+            assert_eq!((a.ino(), a.nlink()), (b.ino(), 2));
+            fs::remove_file(root.join("a")).unwrap();
+            assert_eq!(fs::read(root.join("d/b")).unwrap(), b"three");
+        },
+    );
+}
+
+#[test]
+fn renames_replace_and_move_whole_trees() {
+    on_each(
+        |root| {
+            fs::create_dir_all(root.join("a/b/c")).unwrap();
+            fs::write(root.join("a/b/c/file"), content(300_000, 3)).unwrap();
+            let open = File::open(root.join("a/b/c/file")).unwrap();
+            let number = open.metadata().unwrap().ino();
+            fs::create_dir(root.join("x")).unwrap();
+            fs::rename(root.join("a"), root.join("x/y")).unwrap();
+            assert_eq!(fs::metadata(root.join("x/y/b/c/file")).unwrap().ino(), number);
+            let mut back = Vec::new();
+            (&open).read_to_end(&mut back).unwrap();
+            assert!(back == content(300_000, 3));
+            assert!(fs::metadata(root.join("a")).is_err());
+            fs::write(root.join("new"), b"new").unwrap();
+            fs::rename(root.join("new"), root.join("x/y/b/c/file")).unwrap();
+        },
+        |root| assert_eq!(fs::read(root.join("x/y/b/c/file")).unwrap(), b"new"),
+    );
+}
+
+#[test]
+fn direct_and_buffered_access_agree() {
+    on_each(
+        |root| {
+            let path = root.join("f");
+            fs::write(&path, content(1 << 20, 1)).unwrap();
+            let direct =
+                File::options().read(true).write(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
+            let mut space = vec![9; 3 * 4096];
+            let start = space.as_ptr().align_offset(4096);
+            let page = &mut space[start..start + 4096];
+            direct.write_all_at(page, 8192).unwrap();
+            let mut expected = content(1 << 20, 1);
+            expected[8192..12288].fill(9);
+            assert!(fs::read(&path).unwrap() == expected);
+            File::options().write(true).open(&path).unwrap().write_all_at(b"buffered", 4096).unwrap();
+            direct.read_exact_at(page, 4096).unwrap();
+            assert_eq!(&page[..8], b"buffered");
+        },
+        |root| assert_eq!(fs::metadata(root.join("f")).unwrap().len(), 1 << 20),
+    );
+}
+
+#[test]
+fn writing_takes_set_id_bits_from_ordinary_users() {
+    on_each(
+        |root| {
+            let path = root.join("f");
+            fs::write(&path, b"program").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
+            File::options().write(true).open(&path).unwrap().write_all(b"P").unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o6777, "root keeps them");
+            let status = std::process::Command::new("setpriv")
+                .args(["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", "echo x >> \"$0\""])
+                .arg(&path)
+                .status()
+                .unwrap();
+            assert!(status.success());
+            assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777);
+        },
+        |_| (),
+    );
+}
+
+#[test]
+fn a_read_only_mount_refuses_changes() {
+    for kind in kinds() {
+        let image = Image::new(64 << 20);
+        let mounted = image.mount(kind, MountOptions::default());
+        fs::write(mounted.path().join("f"), b"kept").unwrap();
+        mounted.end();
+        let mounted = image.mount(kind, MountOptions { read_only: true, ..MountOptions::default() });
+        assert_eq!(fs::read(mounted.path().join("f")).unwrap(), b"kept");
+        let error = fs::write(mounted.path().join("g"), b"").unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EROFS));
+        mounted.end();
+    }
+}
+
+#[test]
+fn umask_and_default_acls_decide_modes() {
+    on_each(
+        |root| {
+            let make = |script: &str| {
+                let status = std::process::Command::new("sh").args(["-c", script]).current_dir(root).status();
+                assert!(status.unwrap().success(), "{script}");
+            };
+            make("umask 027; touch f; mkdir d; umask 0; touch g");
+            let mode = |name: &str| fs::symlink_metadata(root.join(name)).unwrap().mode() & 0o7777;
+            assert_eq!((mode("f"), mode("d"), mode("g")), (0o640, 0o750, 0o666));
+        },
+        |root| assert_eq!(fs::metadata(root.join("f")).unwrap().mode() & 0o7777, 0o640),
+    );
+}
