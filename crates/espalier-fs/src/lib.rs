@@ -13,6 +13,7 @@ mod attributes;
 mod check;
 mod create;
 mod data;
+mod describe;
 mod error;
 mod fs;
 mod layout;
@@ -29,6 +30,7 @@ mod types;
 mod xattr;
 
 pub use check::{CheckProblem, CheckReport, MAX_PROBLEMS, check};
+pub use describe::describe_range;
 pub use error::{FsError, FsErrorKind, Result};
 pub use fs::FileSystem;
 pub use merge::merge_functions;

@@ -1,3 +1,71 @@
-//! The command line of Espalier: mkfs, mount, fsck, info, dump.
+//! The command line of Espalier: one program, also called as mkfs.espalier, mount.fuse.espalier,
+//! umount.fuse.espalier and fsck.espalier by mkfs(8), mount(8), umount(8) and fsck(8).
 
-fn main() {}
+mod args;
+mod demo;
+mod dump;
+mod fsck;
+mod image;
+mod info;
+mod mkfs;
+mod mount;
+mod mounts;
+mod problem;
+mod signature;
+mod ui;
+mod umount;
+mod units;
+
+use args::{Cli, Command};
+use clap::Parser;
+use problem::{Exit, Shown};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = match args::translate(std::env::args_os().collect()) {
+        Ok(Some(words)) => match Cli::try_parse_from(&words) {
+            Ok(cli) => cli,
+            Err(error) => return usage(&error, words.get(1).is_some_and(|w| w == "fsck")),
+        },
+        Ok(None) => return ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("espalier: {message}");
+            return ExitCode::from(Exit::Usage.code());
+        }
+    };
+    // The server of a mount sets logging up after it has forked.
+    if !matches!(cli.command, Command::Mount(_)) {
+        ui::log_to_stderr(cli.verbose);
+    }
+    let (name, outcome) = run(&cli);
+    let exit = outcome.unwrap_or_else(|error| {
+        eprintln!("espalier {name}: {}", Shown(&error));
+        if name == "fsck" { Exit::NotChecked } else { Exit::Failure }
+    });
+    ExitCode::from(exit.code())
+}
+
+/// Prints help to stdout and complaints to stderr.
+fn usage(error: &clap::Error, is_fsck: bool) -> ExitCode {
+    // Nothing is left to say when the terminal is gone.
+    let _ = error.print();
+    let exit = match (error.use_stderr(), is_fsck) {
+        (false, _) => Exit::Success,
+        (true, true) => Exit::NotChecked,
+        (true, false) => Exit::Usage,
+    };
+    ExitCode::from(exit.code())
+}
+
+fn run(cli: &Cli) -> (&'static str, anyhow::Result<Exit>) {
+    let done = |()| Exit::Success;
+    match &cli.command {
+        Command::Mkfs(args) => ("mkfs", mkfs::run(args).map(done)),
+        Command::Mount(args) => ("mount", mount::run(args, cli.verbose)),
+        Command::Umount(args) => ("umount", umount::run(args).map(done)),
+        Command::Fsck(args) => ("fsck", fsck::run(args)),
+        Command::Info(args) => ("info", info::run(args).map(done)),
+        Command::Dump(args) => ("dump", dump::run(args).map(done)),
+        Command::Demo(args) => ("demo", demo::run(args).map(done)),
+    }
+}

@@ -1,0 +1,302 @@
+//! The command line: commands, their options, and the names under which mount(8) and its kin call us.
+
+use crate::units::Size;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+/// A file system for millions of small files, cheap clones and random writes, in an image file or on a
+/// block device.
+#[derive(Debug, Parser)]
+#[command(name = "espalier", version, propagate_version = true, max_term_width = 100, after_help = EXAMPLES)]
+pub(crate) struct Cli {
+    /// Say more on stderr; twice for details (RUST_LOG overrides it)
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXAMPLES: &str = "Examples:
+  espalier mkfs --size 20G disk.img      make a file system in a new image file
+  espalier mount disk.img /mnt           mount it; returns when it is usable
+  espalier umount /mnt                   unmount; returns when everything is durable
+  espalier fsck disk.img                 verify everything
+
+Exit status: 0 success, 1 failure, 2 wrong usage; fsck: 0 clean, 4 damaged, 8 could not run.";
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Make a file system in an image file or on a block device
+    Mkfs(Mkfs),
+    /// Mount a file system on an empty directory
+    Mount(Mount),
+    /// Unmount; returns when everything is durable and the image is free again
+    Umount(Umount),
+    /// Verify every invariant and name damaged paths; changes nothing
+    Fsck(Fsck),
+    /// Show geometry, space, node counts and heights, cache and log
+    Info(Info),
+    /// Print the tree as text
+    Dump(Dump),
+    /// Show everything at work: make an image, unpack a source tree, search, edit, build, check, compare
+    Demo(Demo),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  espalier mkfs --size 20G disk.img                  a new image file, sparse
+  espalier mkfs --compress zstd --label home /dev/vdb   a whole block device")]
+pub(crate) struct Mkfs {
+    /// Size of the file system (default: that of the existing file or device)
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) size: Option<Size>,
+    /// How to compress what is stored
+    #[arg(long, value_enum, default_value_t = Compress::None)]
+    pub(crate) compress: Compress,
+    /// Overwrite whatever is there
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// A name for people, at most 64 bytes
+    #[arg(long, default_value = "")]
+    pub(crate) label: String,
+    /// The image file or block device
+    #[arg(value_name = "IMAGE|DEVICE")]
+    pub(crate) target: PathBuf,
+}
+
+/// Names of the compressions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Compress {
+    None,
+    Lz4,
+    Zstd,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = MOUNT_HELP)]
+pub(crate) struct Mount {
+    /// The image file or block device
+    #[arg(value_name = "IMAGE|DEVICE")]
+    pub(crate) source: PathBuf,
+    /// Where to mount it: an empty directory
+    pub(crate) dir: PathBuf,
+    /// Mount options, separated by commas
+    #[arg(short, value_name = "OPTS")]
+    pub(crate) options: Vec<String>,
+    /// Stay in the foreground and log to stderr
+    #[arg(long)]
+    pub(crate) foreground: bool,
+    /// Memory budget for everything the server holds (default 2G)
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) cache: Option<Size>,
+}
+
+const MOUNT_HELP: &str = "Mount options (-o):
+  ro, rw              read-only, or for reading and writing (default)
+  cache=SIZE          the same as --cache
+  writeback           let the kernel gather writes: faster small writes, but what write() returned reaches
+                      the server later, and a full disk may be reported at close or fsync only
+  allow_other         let other users in (always so for root's mounts; noallow_other forbids it)
+  noatime, relatime   when reading changes the time of last access (default relatime)
+  commit=SECONDS      how often everything is made durable unasked (default 5; 0: never)
+  nonempty            mount over a directory that is not empty
+  noxattr             no extended attributes and ACLs
+  transport=WHICH     auto, io_uring or classic (/dev/fuse)
+  readahead=KIB       how far the kernel reads ahead (default 1024; root only)
+  threads=N           server threads per CPU
+  readdirplus=WHEN    list directories with attributes: auto, or always
+  auto_unmount        unmount when the server dies (needs fusermount3)
+  nosuid, nodev, noexec, sync, dirsync, and x-* as for mount(8)
+
+In /etc/fstab, after `make install`:
+  /srv/disk.img  /mnt  fuse.espalier  cache=4G,noatime  0  0
+
+The server ends by itself when it is unmounted. SIGTERM makes it unmount; if the mount is busy, it makes
+everything durable and stays.";
+
+#[derive(Debug, Args)]
+pub(crate) struct Umount {
+    /// Where it is mounted
+    pub(crate) dir: PathBuf,
+    /// Detach even if it is busy; what is still open keeps working, and this does not wait
+    #[arg(short, long)]
+    pub(crate) lazy: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Exit status: 0 clean, 4 damaged, 8 could not run")]
+pub(crate) struct Fsck {
+    /// The image file or block device; it must not be mounted for writing
+    #[arg(value_name = "IMAGE|DEVICE")]
+    pub(crate) source: PathBuf,
+    /// Memory for the check
+    #[arg(long, value_name = "SIZE", default_value = "512M")]
+    pub(crate) cache: Size,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Info {
+    /// An image, a device, or a directory where one is mounted
+    #[arg(value_name = "IMAGE|DIR")]
+    pub(crate) source: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Dump {
+    /// The image file or block device
+    #[arg(value_name = "IMAGE|DEVICE")]
+    pub(crate) source: PathBuf,
+    /// Only this node
+    #[arg(long, value_name = "N")]
+    pub(crate) node: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Demo {
+    /// Where to work; made if it is not there, and left empty
+    #[arg(long, default_value = "demo-out")]
+    pub(crate) dir: PathBuf,
+    /// The source tree to unpack: a directory or a tar archive (default: the best that is found)
+    #[arg(long)]
+    pub(crate) tree: Option<PathBuf>,
+    /// Size of the image
+    #[arg(long, default_value = "20G", value_name = "SIZE")]
+    pub(crate) size: Size,
+    /// Leave the image there at the end
+    #[arg(long)]
+    pub(crate) keep: bool,
+}
+
+/// Turns a call under another name (`mkfs.espalier ...`) into one of ours. `Ok(None)` means that there is
+/// nothing to do (mount -f).
+///
+/// # Errors
+/// A usage message.
+pub(crate) fn translate(arguments: Vec<OsString>) -> Result<Option<Vec<OsString>>, String> {
+    let name = arguments.first().and_then(|a| std::path::Path::new(a).file_name()).map(OsStr::to_owned);
+    let name = name.unwrap_or_default();
+    let Some((tool, _)) = name.to_str().and_then(|n| n.split_once('.')) else { return Ok(Some(arguments)) };
+    let rest = arguments.into_iter().skip(1);
+    match tool {
+        "mkfs" => Ok(Some(with_command("mkfs", mkfs_words(rest)))),
+        "fsck" => Ok(Some(with_command("fsck", rest.filter(|w| !is_fsck_flag(w))))),
+        "mount" => mount_words(rest).map(|words| words.map(|w| with_command("mount", w.into_iter()))),
+        "umount" => umount_words(rest).map(|words| Some(with_command("umount", words.into_iter()))),
+        _ => Err(format!("'{}' is no name of this program", name.to_string_lossy())),
+    }
+}
+
+fn with_command(command: &str, words: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    ["espalier", command].into_iter().map(OsString::from).chain(words).collect()
+}
+
+/// mkfs(8) passes `-V` and `-t TYPE` through; other mkfs programs take `-f`, `-F` and `-L`.
+fn mkfs_words(words: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
+    words.filter(|w| w != "-V").map(|w| match w.to_str() {
+        Some("-f" | "-F") => "--force".into(),
+        Some("-L") => "--label".into(),
+        _ => w,
+    })
+}
+
+/// Flags that fsck(8) passes to every checker; this one never changes anything, so none matters.
+fn is_fsck_flag(word: &OsStr) -> bool {
+    let Some(word) = word.to_str() else { return false };
+    matches!(word, "-a" | "-p" | "-n" | "-y" | "-f" | "-r" | "-V" | "-T" | "-M") || is_fsck_progress(word)
+}
+
+fn is_fsck_progress(word: &str) -> bool {
+    word.strip_prefix("-C").is_some_and(|fd| fd.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// mount(8) calls `mount.TYPE SPEC DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE.SUBTYPE]`.
+fn mount_words(words: impl Iterator<Item = OsString>) -> Result<Option<Vec<OsString>>, String> {
+    let mut out = Vec::new();
+    let mut words = words;
+    while let Some(word) = words.next() {
+        match word.to_str() {
+            Some("-o") => {
+                out.push(word);
+                out.push(words.next().ok_or("-o needs options")?);
+            }
+            Some("-t" | "-N") => drop(words.next()),
+            Some(flags) if is_cluster(flags, "sfnvrw") => {
+                if flags.contains('f') {
+                    return Ok(None);
+                }
+                if flags.contains('r') {
+                    out.extend(["-o".into(), "ro".into()]);
+                }
+            }
+            _ => out.push(word),
+        }
+    }
+    Ok(Some(out))
+}
+
+/// umount(8) calls `umount.TYPE DIR [-nlfvr] [-N NAMESPACE] [-t TYPE.SUBTYPE]`.
+fn umount_words(words: impl Iterator<Item = OsString>) -> Result<Vec<OsString>, String> {
+    let mut out = Vec::new();
+    let mut words = words;
+    while let Some(word) = words.next() {
+        match word.to_str() {
+            Some("-t" | "-N") => drop(words.next()),
+            Some(flags) if is_cluster(flags, "nlfvr") => {
+                if flags.contains('l') {
+                    out.push("--lazy".into());
+                }
+            }
+            _ => out.push(word),
+        }
+    }
+    Ok(out)
+}
+
+/// True for one dash and letters of `known` only.
+fn is_cluster(word: &str, known: &str) -> bool {
+    word.strip_prefix('-').is_some_and(|flags| !flags.is_empty() && flags.chars().all(|c| known.contains(c)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn translated(line: &str) -> String {
+        let words = line.split(' ').map(OsString::from).collect();
+        match translate(words) {
+            Ok(Some(words)) => words.join(OsStr::new(" ")).into_string().unwrap_or_default(),
+            Ok(None) => "nothing".into(),
+            Err(message) => format!("error: {message}"),
+        }
+    }
+
+    #[test]
+    fn helpers_of_mount_and_its_kin_become_our_commands() {
+        for (call, ours) in [
+            ("espalier info x", "espalier info x"),
+            ("/sbin/mkfs.espalier -V -F -L home /dev/vdb", "espalier mkfs --force --label home /dev/vdb"),
+            ("fsck.espalier -a -C0 /dev/vdb", "espalier fsck /dev/vdb"),
+            (
+                "mount.fuse.espalier a /b -sn -o ro,cache=1G -t fuse.espalier",
+                "espalier mount a /b -o ro,cache=1G",
+            ),
+            ("mount.espalier a /b -f", "nothing"),
+            ("mount.espalier a /b -o", "error: -o needs options"),
+            ("umount.fuse.espalier /b -nl", "espalier umount /b --lazy"),
+            ("frobnicate.espalier /b", "error: 'frobnicate.espalier' is no name of this program"),
+        ] {
+            assert_eq!(translated(call), ours, "{call}");
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+}

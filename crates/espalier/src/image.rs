@@ -1,0 +1,133 @@
+//! Opening images and stores, with messages that say what to do.
+
+use anyhow::{Context, Result, anyhow};
+use espalier_engine::{ErrorKind, OpenOptions, Store};
+use espalier_storage::{FileDevice, FileOptions, OpenMode, SystemEnvironment};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::mounts;
+
+/// How long a command waits for a server that is just ending.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Background threads of a store, at most and at least.
+const MOST_THREADS: usize = 8;
+const FEWEST_THREADS: usize = 2;
+
+/// The real world, for engine and file system.
+pub(crate) fn environment() -> Arc<SystemEnvironment> {
+    let processors = std::thread::available_parallelism().map_or(FEWEST_THREADS, Into::into);
+    Arc::new(SystemEnvironment::new(processors.clamp(FEWEST_THREADS, MOST_THREADS)))
+}
+
+/// Opens the device of an image and takes its lock. Waits for a server that is just ending, but not for a
+/// mount that is there to stay.
+///
+/// # Errors
+/// If it is not there, may not be opened, or is in use.
+pub(crate) fn open_device(path: &Path, mode: OpenMode) -> Result<FileDevice> {
+    let begun = Instant::now();
+    let mut told = false;
+    loop {
+        let options = FileOptions::new(mode).wait(Duration::from_millis(300));
+        match FileDevice::open_with(path, &options) {
+            Ok(device) => return Ok(device),
+            Err(e) if e.kind == espalier_storage::ErrorKind::Busy => {
+                if let Some(mount) = mounted(path) {
+                    return Err(anyhow!(
+                        "{} is mounted at {}; unmount it first (espalier umount {})",
+                        path.display(),
+                        mount.display(),
+                        mount.display()
+                    ));
+                }
+                if begun.elapsed() > PATIENCE {
+                    return Err(e.into());
+                }
+                if !told && begun.elapsed() > Duration::from_secs(1) {
+                    eprintln!("espalier: waiting for another program to let go of {}", path.display());
+                    told = true;
+                }
+            }
+            Err(e) => return Err(explain_device(e, path)),
+        }
+    }
+}
+
+/// Where the image is mounted, as far as this process can see.
+pub(crate) fn mounted(path: &Path) -> Option<std::path::PathBuf> {
+    let absolute = path.canonicalize().ok()?;
+    mounts::of(&absolute).ok()?.map(|m| m.dir)
+}
+
+/// The absolute path of an image, without links.
+///
+/// # Errors
+/// If there is none.
+pub(crate) fn resolve(path: &Path) -> Result<std::path::PathBuf> {
+    path.canonicalize().map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => {
+            anyhow!(
+                "{}: there is no such image; make one with espalier mkfs --size 20G IMAGE",
+                path.display()
+            )
+        }
+        _ => anyhow!(e).context(format!("{} cannot be opened", path.display())),
+    })
+}
+
+fn explain_device(error: espalier_storage::Error, path: &Path) -> anyhow::Error {
+    use espalier_storage::ErrorKind as Kind;
+    let advice = match error.kind {
+        Kind::NotFound => "there is no such image; make one with espalier mkfs --size 20G IMAGE",
+        Kind::PermissionDenied => "you may not open it; become root or ask its owner",
+        Kind::ReadOnly => "it cannot be written; mount with -o ro, or make it writable",
+        _ => return error.into(),
+    };
+    anyhow!("{}: {advice}", path.display()).context(error.to_string())
+}
+
+/// Opens the store of an image, for reading only or for everything.
+///
+/// # Errors
+/// As [`open_device`]; if there is no store, or one that this program cannot read.
+pub(crate) fn open_store(path: &Path, memory: u64, read_only: bool) -> Result<Arc<Store>> {
+    let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
+    store_on(Arc::new(open_device(path, mode)?), memory, read_only)
+}
+
+/// Opens the store on a device that is open already.
+///
+/// # Errors
+/// If there is no store, or one that this program cannot read.
+pub(crate) fn store_on(device: Arc<FileDevice>, memory: u64, read_only: bool) -> Result<Arc<Store>> {
+    let path = device.path().to_owned();
+    let options =
+        OpenOptions { memory, read_only, merge: espalier_fs::merge_functions(), ..Default::default() };
+    let store = Store::open(device, environment(), options);
+    store.map_err(|e| explain(e, &path)).with_context(|| format!("{} cannot be opened", path.display()))
+}
+
+/// Adds what to do about an engine error.
+pub(crate) fn explain(error: espalier_engine::Error, path: &Path) -> anyhow::Error {
+    let shown = path.display();
+    let advice = match error.kind() {
+        ErrorKind::NotAStore => {
+            format!("{shown} holds no Espalier file system; is the name right? (espalier mkfs makes one)")
+        }
+        ErrorKind::NewerFormat => {
+            format!("{shown} was written by a newer Espalier; use that version or a later one")
+        }
+        ErrorKind::Damaged => {
+            format!("espalier fsck {shown} names what is damaged; restore it from a backup")
+        }
+        ErrorKind::Io => {
+            format!("the device below {shown} fails; see the kernel log, and save what can be read")
+        }
+        ErrorKind::NoSpace => format!("{shown} is full; free some space or make it larger"),
+        _ => return error.into(),
+    };
+    anyhow!(advice).context(error)
+}

@@ -1,0 +1,217 @@
+//! `espalier info`: figures about a store, from its image or from the server that has it mounted.
+//!
+//! A server describes itself in JSON through the extended attribute [`ATTRIBUTE`] of the mount's root. The
+//! text for people is made of the same JSON, so that both always say the same.
+
+use crate::args::Info;
+use crate::image;
+use crate::mounts;
+use crate::units::Size;
+use anyhow::{Context, Result, bail};
+use espalier_engine::Store;
+use espalier_fs::FileSystem;
+use espalier_storage::BLOCK;
+use serde_json::{Map, Value, json};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+
+/// The attribute through which a server describes itself.
+const ATTRIBUTE: &str = "espalier.info";
+
+/// Most of what an attribute can hold.
+const LONGEST_DESCRIPTION: usize = 64 << 10;
+
+/// Memory for reading an image.
+const MEMORY: u64 = 128 << 20;
+
+/// Runs the command.
+pub(crate) fn run(args: &Info) -> Result<()> {
+    let description = describe(&args.source)?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&description)?);
+    } else {
+        print!("{}", text(&description));
+    }
+    Ok(())
+}
+
+fn describe(source: &Path) -> Result<Value> {
+    if source.is_dir() {
+        return ask_server(source);
+    }
+    if let Some(dir) = image::mounted(source) {
+        return ask_server(&dir);
+    }
+    let store = image::open_store(source, MEMORY, true)?;
+    Ok(of_store(source, &store))
+}
+
+/// Asks the server of the mount at (or around) `dir`.
+fn ask_server(dir: &Path) -> Result<Value> {
+    let dir = dir.canonicalize().with_context(|| format!("{} cannot be read", dir.display()))?;
+    let above = dir.ancestors().find_map(|d| mounts::at(d).ok().flatten());
+    let mount = above.filter(mounts::MountEntry::is_espalier);
+    let Some(mount) = mount else {
+        bail!("{}: no Espalier file system is mounted there; name an image or a mount point", dir.display());
+    };
+    let mut buffer = vec![0; LONGEST_DESCRIPTION];
+    let length = rustix::fs::getxattr(&mount.dir, ATTRIBUTE, &mut buffer)
+        .with_context(|| format!("the server of {} does not answer", mount.dir.display()))?;
+    buffer.truncate(length);
+    serde_json::from_slice(&buffer)
+        .with_context(|| format!("the server of {} answers nonsense", mount.dir.display()))
+}
+
+/// What the server of a mount tells about itself, made anew at every call. It holds nothing alive.
+pub(crate) fn server_side(
+    source: PathBuf,
+    dir: PathBuf,
+    options: &str,
+    store: &Arc<Store>,
+    fs: &Arc<FileSystem>,
+) -> impl Fn() -> String + Send + Sync + 'static {
+    let options = options.to_owned();
+    let (store, fs): (Weak<Store>, Weak<FileSystem>) = (Arc::downgrade(store), Arc::downgrade(fs));
+    move || {
+        let (Some(store), Some(fs)) = (store.upgrade(), fs.upgrade()) else { return "{}".into() };
+        let mut description = of_store(&source, &store);
+        let figures = fs.statistics();
+        description["names"] = json!({
+            "nodes": figures.nodes,
+            "held_bytes": figures.name_bytes,
+            "hits": figures.lookup_hits,
+            "misses": figures.lookup_misses,
+            "orphans": figures.orphans,
+        });
+        description["mount"] = json!({
+            "directory": dir.to_string_lossy(),
+            "options": options,
+            "pid": std::process::id(),
+        });
+        description.to_string()
+    }
+}
+
+fn of_store(source: &Path, store: &Store) -> Value {
+    let figures = store.statistics();
+    let bytes = |blocks: u64| blocks * BLOCK as u64;
+    let space = figures.space;
+    let used = space.total - space.free.min(space.total);
+    let uuid: String = figures.uuid.iter().map(|b| format!("{b:02x}")).collect();
+    let mut indexes = Vec::new();
+    for (index, height) in &figures.heights {
+        indexes.push(json!({ "index": index.to_string(), "height": height }));
+    }
+    json!({
+        "image": source.to_string_lossy(),
+        "label": figures.label,
+        "uuid": uuid,
+        "space": {
+            "total_bytes": bytes(space.total),
+            "used_bytes": bytes(used),
+            "free_bytes": bytes(space.free),
+            "promised_bytes": bytes(space.promised),
+            "longest_free_run_bytes": bytes(space.longest_run),
+        },
+        "log": {
+            "size_bytes": figures.log_capacity,
+            "used_bytes": figures.log_used,
+            "groups": figures.log.groups,
+            "batches": figures.log.batches,
+            "syncs": figures.log.syncs,
+        },
+        "checkpoint": {
+            "generation": figures.generation,
+            "batch": figures.checkpoint_lsn,
+            "durable_batch": figures.durable_lsn,
+            "last_batch": figures.last_lsn,
+        },
+        "volumes": store.volumes().iter().map(|v| json!({
+            "name": v.name, "id": v.id, "indexes": v.indexes,
+        })).collect::<Vec<_>>(),
+        "trees": indexes,
+        "memory": {
+            "budget_bytes": figures.memory_budget,
+            "cache_bytes": figures.cache_bytes,
+            "memtable_bytes": figures.memtable_bytes,
+            "dirty_bytes": figures.dirty_bytes,
+            "cache_hits": figures.cache_hits,
+            "cache_misses": figures.cache_misses,
+        },
+        "device": {
+            "read_bytes": figures.device.bytes_read,
+            "written_bytes": figures.device.bytes_written,
+            "reads": figures.device.reads,
+            "writes": figures.device.writes,
+            "syncs": figures.device.syncs,
+        },
+    })
+}
+
+/// The description for people: one line per figure, sizes in units.
+fn text(description: &Value) -> String {
+    let mut out = String::new();
+    if let Value::Object(fields) = description {
+        lines(&mut out, fields, 0);
+    }
+    out
+}
+
+fn lines(out: &mut String, fields: &Map<String, Value>, depth: usize) {
+    for (name, value) in fields {
+        let indent = "  ".repeat(depth);
+        let (label, is_size) = match name.strip_suffix("_bytes") {
+            Some(label) => (label.replace('_', " "), true),
+            None => (name.replace('_', " "), false),
+        };
+        match value {
+            Value::Object(inner) => {
+                let _ = writeln!(out, "{indent}{label}:");
+                lines(out, inner, depth + 1);
+            }
+            Value::Array(items) => {
+                let _ = writeln!(out, "{indent}{label}:");
+                for item in items {
+                    let _ = writeln!(out, "{indent}  {}", one_line(item));
+                }
+            }
+            value => {
+                let shown = match value.as_u64() {
+                    Some(bytes) if is_size => Size(bytes).to_string(),
+                    _ => one_line(value),
+                };
+                let _ = writeln!(out, "{:<28} {shown}", format!("{indent}{label}"));
+            }
+        }
+    }
+}
+
+fn one_line(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(name, value)| format!("{name} {}", one_line(value)))
+            .collect::<Vec<_>>()
+            .join(", "),
+        value => value.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_has_a_line_per_figure() {
+        let description = json!({
+            "label": "x",
+            "space": { "total_bytes": 1 << 20 },
+            "trees": [{ "index": "0/1", "height": 2 }],
+        });
+        let words: Vec<String> =
+            text(&description).lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        assert_eq!(words, ["label x", "space:", "total 1 MiB", "trees:", "height 2, index 0/1"]);
+    }
+}

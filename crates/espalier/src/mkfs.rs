@@ -1,0 +1,110 @@
+//! `espalier mkfs`: makes an empty file system.
+
+use crate::args::{Compress, Mkfs};
+use crate::image;
+use crate::signature;
+use crate::units::Size;
+use anyhow::{Context, Result, bail, ensure};
+use espalier_engine::{Compression, FormatOptions, OpenOptions, Store};
+use espalier_storage::{Device, Environment, Existing, FileDevice};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The longest label, in bytes.
+const MAX_LABEL: usize = 64;
+
+/// Runs the command.
+pub(crate) fn run(args: &Mkfs) -> Result<()> {
+    let target = &args.target;
+    ensure!(
+        args.label.len() <= MAX_LABEL,
+        "the label is {} bytes long; at most {MAX_LABEL} fit",
+        args.label.len()
+    );
+    let before = std::fs::metadata(target).ok();
+    let size = wanted_size(args, before.as_ref())?;
+    if before.as_ref().is_some_and(|m| m.len() > 0 || m.file_type().is_block_device()) && !args.force {
+        if let Some(dir) = image::mounted(target) {
+            bail!("{} is mounted at {}; it was left as it is", target.display(), dir.display());
+        }
+        if let Some(found) = signature::find(target)? {
+            bail!("{} contains {found}; it was left as it is (--force overwrites it)", target.display());
+        }
+    }
+    let device = FileDevice::create_with(target, size, Existing::Replace)
+        .with_context(|| format!("{} cannot be made", target.display()))?;
+    let device = Arc::new(device);
+    if let Err(error) = format(device.clone(), args) {
+        // Nothing is left behind that was not there before.
+        if before.is_none() {
+            let _ = std::fs::remove_file(target);
+        }
+        return Err(error);
+    }
+    println!(
+        "{}: made an Espalier file system of {}, compression {}; mount it with: espalier mount {} DIR",
+        target.display(),
+        Size(device.len()),
+        compression_name(args.compress),
+        target.display()
+    );
+    Ok(())
+}
+
+fn format(device: Arc<FileDevice>, args: &Mkfs) -> Result<()> {
+    let target = &args.target;
+    let environment = image::environment();
+    let options = FormatOptions {
+        compression: match args.compress {
+            Compress::None => Compression::None,
+            Compress::Lz4 => Compression::Lz4,
+            Compress::Zstd => Compression::Zstd,
+        },
+        label: args.label.clone(),
+        ..Default::default()
+    };
+    let explained = |e| image::explain(e, target);
+    Store::format(device.clone(), environment.clone(), &options).map_err(explained)?;
+    let open = OpenOptions { merge: espalier_fs::merge_functions(), ..Default::default() };
+    let store = Store::open(device, environment.clone(), open).map_err(explained)?;
+    let now = i64::try_from(environment.now().as_nanos()).unwrap_or(0);
+    let root = espalier_fs::FormatOptions {
+        uid: rustix::process::getuid().as_raw(),
+        gid: rustix::process::getgid().as_raw(),
+        now,
+        ..Default::default()
+    };
+    espalier_fs::FileSystem::format(&store, &root)
+        .with_context(|| format!("the root directory of {} cannot be made", target.display()))?;
+    store.close().map_err(explained)
+}
+
+fn compression_name(compress: Compress) -> &'static str {
+    match compress {
+        Compress::None => "none",
+        Compress::Lz4 => "lz4",
+        Compress::Zstd => "zstd",
+    }
+}
+
+/// The size asked for, or that of what is there; 0 for all of a block device.
+fn wanted_size(args: &Mkfs, before: Option<&std::fs::Metadata>) -> Result<u64> {
+    let shown = args.target.display();
+    let Some(before) = before else {
+        let parent = args.target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        ensure!(parent.is_dir(), "{shown}: there is no directory {}; make it first", parent.display());
+        return match args.size {
+            Some(Size(size)) => Ok(size),
+            None => bail!("{shown} is not there yet: say how large it shall be, for example --size 20G"),
+        };
+    };
+    if before.is_dir() {
+        bail!("{shown} is a directory; name an image file or a block device");
+    }
+    match args.size {
+        Some(Size(size)) => Ok(size),
+        None if before.file_type().is_block_device() || before.len() > 0 => Ok(before.len()),
+        None => bail!("{shown} is empty: say how large it shall be, for example --size 20G"),
+    }
+}

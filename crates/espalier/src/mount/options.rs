@@ -1,0 +1,112 @@
+//! Mount options, as `-o` and fstab give them: those of the mount itself, and ours for store and file system.
+
+use crate::units::Size;
+use anyhow::{Result, anyhow, bail};
+use espalier_fs::Atime;
+use espalier_fuse::MountOptions;
+
+/// The memory budget if none is asked for.
+const DEFAULT_CACHE: u64 = 2 << 30;
+
+/// The smallest budget that everything fits in.
+const LEAST_CACHE: u64 = 64 << 20;
+
+/// What the options ask for.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// The budget for everything the server holds, in bytes.
+    cache: u64,
+    pub(crate) atime: Atime,
+    pub(crate) mount: MountOptions,
+    /// The options as they were given.
+    pub(crate) words: String,
+}
+
+impl Settings {
+    /// Reads lists of options; later ones win over earlier ones, and `--cache` over all.
+    ///
+    /// # Errors
+    /// An option that is unknown or has a wrong value.
+    pub(crate) fn new(lists: &[String], cache: Option<Size>) -> Result<Self> {
+        let mut settings = Self {
+            cache: DEFAULT_CACHE,
+            atime: Atime::Relative,
+            mount: MountOptions::default(),
+            words: lists.join(","),
+        };
+        for option in lists.iter().flat_map(|list| list.split(',')).filter(|o| !o.is_empty()) {
+            settings.apply(option)?;
+        }
+        if let Some(Size(cache)) = cache {
+            settings.cache = cache;
+        }
+        if settings.cache < LEAST_CACHE {
+            bail!(
+                "a cache of {} is too small; at least {} are needed",
+                Size(settings.cache),
+                Size(LEAST_CACHE)
+            );
+        }
+        Ok(settings)
+    }
+
+    fn apply(&mut self, option: &str) -> Result<()> {
+        match option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value))) {
+            ("cache", Some(value)) => {
+                let size: Result<Size, String> = value.parse();
+                self.cache = size.map_err(|e| anyhow!("mount option cache: {e}"))?.0;
+            }
+            ("noatime", None) => self.atime = Atime::Never,
+            ("atime" | "relatime", None) => self.atime = Atime::Relative,
+            ("nodiratime", None) => {}
+            _ => match self.mount.apply(option) {
+                Ok(true) => {}
+                Ok(false) => {
+                    bail!("'{option}' is no mount option of Espalier; espalier mount --help lists them")
+                }
+                Err(message) => bail!("mount option {message}"),
+            },
+        }
+        Ok(())
+    }
+
+    /// The part of the budget that knows names.
+    pub(crate) fn name_memory(&self) -> u64 {
+        (self.cache / 16).clamp(4 << 20, 256 << 20)
+    }
+
+    /// The part of the budget for the store.
+    pub(crate) fn store_memory(&self) -> u64 {
+        self.cache - self.name_memory()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Settings> {
+        Settings::new(&[text.to_owned()], None)
+    }
+
+    #[test]
+    fn options_are_read_and_the_last_wins() -> Result<()> {
+        let settings = parse("defaults,ro,noatime,cache=1.5G,x-systemd.automount,rw,writeback,")?;
+        assert_eq!(settings.store_memory() + settings.name_memory(), 3 << 29);
+        assert!(!settings.mount.read_only && settings.mount.writeback);
+        assert_eq!(settings.atime, Atime::Never);
+        let over = Settings::new(&["cache=1G".into()], Some(Size(2 << 30)))?;
+        assert_eq!(over.cache, 2 << 30);
+        Ok(())
+    }
+
+    #[test]
+    fn wrong_options_are_named() {
+        for (text, named) in
+            [("colour=red", "colour=red"), ("ro=1", "ro=1"), ("cache=x", "'x'"), ("cache=1K", "1 KiB")]
+        {
+            let message = parse(text).map_or_else(|e| e.to_string(), |s| format!("accepted: {s:?}"));
+            assert!(message.contains(named), "{text}: {message}");
+        }
+    }
+}

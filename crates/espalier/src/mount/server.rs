@@ -1,0 +1,91 @@
+//! The server: opens the store, mounts it, and serves until it is unmounted.
+//!
+//! SIGTERM, SIGINT and SIGHUP unmount; if the mount is busy, everything is made durable and it stays. At
+//! the end the file system is closed, a checkpoint made, and the image's lock released, in this order.
+
+use super::Plan;
+use crate::image;
+use crate::info;
+use anyhow::{Context, Result, bail};
+use espalier_engine::Store;
+use espalier_fs::{FileSystem, OpenOptions};
+use espalier_fuse::daemon::{Signals, Termination};
+use espalier_fuse::{Ended, ForgetHook, Mount};
+use espalier_storage::OpenMode;
+use std::sync::Arc;
+
+/// Mounts, calls `ready` when the mount answers, and returns when it has ended and everything is durable.
+pub(crate) fn serve(plan: &Plan, ready: impl FnOnce() -> std::io::Result<()>) -> Result<()> {
+    // Before any thread, so that all inherit it.
+    let signals = Signals::block().context("signals")?;
+    let settings = &plan.settings;
+    let read_only = settings.mount.read_only;
+    let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
+    let device = Arc::new(image::open_device(&plan.source, mode)?);
+    let store = image::store_on(Arc::clone(&device), settings.store_memory(), read_only)?;
+    let forgets = ForgetHook::default();
+    let fs = open_file_system(plan, &store, &forgets)?;
+    let mut options = settings.mount.clone();
+    options.source = plan.source.to_string_lossy().into_owned();
+    options.block_device = device.is_block_device();
+    options.forgets = Some(forgets);
+    let described = info::server_side(plan.source.clone(), plan.dir.clone(), &settings.words, &store, &fs);
+    drop(described);
+    // A mount of a block device claims it for the kernel; our lock stays.
+    device.release_claim();
+    let mount = Arc::new(Mount::start(Arc::clone(&fs), &plan.dir, &options)?);
+    heed(signals, Arc::clone(&mount), Arc::clone(&fs))?;
+    ready().context("the server cannot leave its terminal")?;
+    tracing::info!(source = %plan.source.display(), dir = %plan.dir.display(), "mounted");
+    let ended = mount.wait();
+    if ended == Ended::Poisoned {
+        bail!(
+            "{} was unmounted after an internal error; what was fsynced is safe, the rest is decided at the next mount",
+            plan.source.display()
+        );
+    }
+    finish(plan, &store, &fs)
+}
+
+fn open_file_system(plan: &Plan, store: &Arc<Store>, forgets: &ForgetHook) -> Result<Arc<FileSystem>> {
+    let options = OpenOptions {
+        name_memory: plan.settings.name_memory(),
+        read_only: plan.settings.mount.read_only,
+        atime: plan.settings.atime,
+        forget_drain: Some(forgets.drain()),
+        ..Default::default()
+    };
+    FileSystem::open(Arc::clone(store), image::environment(), options)
+        .with_context(|| format!("{} cannot be opened", plan.source.display()))
+}
+
+/// Makes everything durable and lets go of the image.
+fn finish(plan: &Plan, store: &Arc<Store>, fs: &FileSystem) -> Result<()> {
+    let source = &plan.source;
+    fs.close().with_context(|| format!("the last changes of {} are not stored", source.display()))?;
+    store.close().map_err(|e| image::explain(e, source)).with_context(|| {
+        format!("the last checkpoint of {} failed; the next mount recovers", source.display())
+    })?;
+    tracing::info!(source = %source.display(), "unmounted");
+    Ok(())
+}
+
+/// Starts the thread that turns signals into unmounts.
+fn heed(signals: Signals, mount: Arc<Mount>, fs: Arc<FileSystem>) -> Result<()> {
+    let body = move || {
+        loop {
+            let signal: Termination = signals.wait();
+            match mount.unmount(false) {
+                Ok(()) => tracing::info!(?signal, "unmounting"),
+                Err(error) => {
+                    tracing::warn!(?signal, %error, "it cannot be unmounted now; it stays, and everything is made durable");
+                    if let Err(error) = fs.syncfs() {
+                        tracing::error!(%error, "not everything could be made durable");
+                    }
+                }
+            }
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(body).context("a thread cannot be started")?;
+    Ok(())
+}

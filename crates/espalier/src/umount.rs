@@ -1,0 +1,90 @@
+//! `espalier umount`: unmounts, and returns when the server has made everything durable and is gone.
+
+use crate::args::Umount;
+use crate::mounts::{self, MountEntry};
+use crate::ui;
+use anyhow::{Context, Result, anyhow, bail};
+use espalier_storage::{ErrorKind, FileDevice, FileOptions, OpenMode};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Runs the command.
+pub(crate) fn run(args: &Umount) -> Result<()> {
+    let dir = absolute(&args.dir)?;
+    let mount = mounts::at(&dir).context("the table of mounts cannot be read")?;
+    let Some(mount) = mount else {
+        bail!("{}: nothing is mounted there (findmnt lists mounts)", dir.display())
+    };
+    if !mount.is_espalier() {
+        bail!("{} is a mount of type {}; unmount it with umount(8)", dir.display(), mount.kind);
+    }
+    detach(&dir, args.lazy)?;
+    if args.lazy {
+        return Ok(());
+    }
+    wait_for_release(&mount)
+}
+
+/// The path without links, found without touching its last component, whose server may be dead.
+fn absolute(dir: &Path) -> Result<PathBuf> {
+    if let Ok(path) = dir.canonicalize() {
+        return Ok(path);
+    }
+    let missing = || anyhow!("{}: there is no such directory", dir.display());
+    let name = dir.file_name().ok_or_else(missing)?;
+    let parent = dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Ok(parent.canonicalize().map_err(|_| missing())?.join(name))
+}
+
+/// Takes the mount out of the tree.
+fn detach(dir: &Path, lazy: bool) -> Result<()> {
+    let busy = || {
+        anyhow!(
+            "{} is busy: a program has a file open or works there (fuser -vm {} lists them); end it, or use --lazy",
+            dir.display(),
+            dir.display()
+        )
+    };
+    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    match rustix::mount::unmount(dir, flags | UnmountFlags::NOFOLLOW) {
+        Ok(()) => Ok(()),
+        Err(Errno::BUSY) => Err(busy()),
+        // Not root: the set-uid helper knows which mounts are ours.
+        Err(Errno::PERM) => {
+            let mut command = Command::new("fusermount3");
+            command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(dir).stdin(Stdio::null());
+            let out = command.output().context("fusermount3 cannot be run; install the package fuse3")?;
+            if out.status.success() {
+                return Ok(());
+            }
+            let message = String::from_utf8_lossy(&out.stderr);
+            if message.contains("busy") { Err(busy()) } else { Err(anyhow!("{}", message.trim())) }
+        }
+        Err(e) => Err(anyhow!(e).context(format!("{} cannot be unmounted", dir.display()))),
+    }
+}
+
+/// Waits until nobody holds the lock of the image, which the server keeps to its last write.
+fn wait_for_release(mount: &MountEntry) -> Result<()> {
+    let spinner = ui::spinner("making everything durable");
+    let outcome = loop {
+        let options = FileOptions { direct: false, ..FileOptions::new(OpenMode::ReadOnly) };
+        match FileDevice::open_with(&mount.source, &options.wait(Duration::from_millis(200))) {
+            Ok(_) => break Ok(()),
+            Err(e) if e.kind == ErrorKind::Busy => {
+                // Mounted again by somebody, so released in between; or mounted twice.
+                if mounts::of(&mount.source)?.is_some() {
+                    break Ok(());
+                }
+            }
+            // The image is gone or not ours to open: there is nothing to wait for that we could see.
+            Err(e) if matches!(e.kind, ErrorKind::NotFound | ErrorKind::PermissionDenied) => break Ok(()),
+            Err(e) => break Err(e.into()),
+        }
+    };
+    spinner.finish_and_clear();
+    outcome
+}

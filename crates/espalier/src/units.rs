@@ -1,0 +1,106 @@
+//! Sizes and durations as people write and read them.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+const UNITS: [(&str, u32); 6] = [("E", 60), ("P", 50), ("T", 40), ("G", 30), ("M", 20), ("K", 10)];
+
+/// A number of bytes: `4096`, `512M`, `1.5G`, `20GiB`; units are powers of 1024.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Size(pub(crate) u64);
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("'{text}' is no size; write a number and K, M, G or T, like 20G");
+        let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+        let (number, unit) = text.split_at(split);
+        let unit = unit.to_ascii_uppercase();
+        let unit = unit.strip_suffix("IB").or_else(|| unit.strip_suffix('B')).unwrap_or(&unit);
+        let shift = match unit {
+            "" => 0,
+            unit => UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?.1,
+        };
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        let whole: u64 = whole.parse().map_err(|_| wrong())?;
+        let mut bytes = whole.checked_mul(1 << shift).ok_or_else(|| format!("'{text}' is too large"))?;
+        if !fraction.is_empty() {
+            if fraction.len() > 9 || shift == 0 || !fraction.bytes().all(|b| b.is_ascii_digit()) {
+                return Err(wrong());
+            }
+            let scaled: u128 = fraction.parse::<u128>().map_err(|_| wrong())? << shift;
+            let extra = (scaled / 10u128.pow(fraction.len() as u32)) as u64;
+            bytes = bytes.checked_add(extra).ok_or_else(|| format!("'{text}' is too large"))?;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, shift) in UNITS {
+            if self.0 >> shift == 0 {
+                continue;
+            }
+            let unit = format!("{name}iB");
+            return if self.0 & ((1 << shift) - 1) == 0 {
+                write!(f, "{} {unit}", self.0 >> shift)
+            } else {
+                write!(f, "{:.1} {unit}", self.0 as f64 / (1u64 << shift) as f64)
+            };
+        }
+        write!(f, "{} bytes", self.0)
+    }
+}
+
+/// Shows a time as `0.42 s` or `3 min 20 s`.
+pub(crate) fn duration(time: Duration) -> String {
+    let seconds = time.as_secs_f64();
+    if seconds < 100.0 {
+        format!("{seconds:.2} s")
+    } else {
+        format!("{} min {} s", time.as_secs() / 60, time.as_secs() % 60)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("64k", 65536),
+            ("20G", 20 << 30),
+            ("20GiB", 20 << 30),
+            ("20gb", 20 << 30),
+            ("1.5M", 3 << 19),
+            ("512B", 512),
+        ] {
+            assert_eq!(text.parse(), Ok(Size(bytes)), "{text}");
+        }
+        for text in
+            ["", "G", "-1", "1.5", "1x", "1.2.3G", "1 G", "99999999999E", "16E", "1.0000000000G", "15.9Q"]
+        {
+            assert!(text.parse::<Size>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_shown_in_the_largest_fitting_unit() {
+        for (bytes, text) in [
+            (0, "0 bytes"),
+            (1023, "1023 bytes"),
+            (1024, "1 KiB"),
+            (1536, "1.5 KiB"),
+            (20 << 30, "20 GiB"),
+            (u64::MAX, "16.0 EiB"),
+        ] {
+            assert_eq!(Size(bytes).to_string(), text);
+        }
+    }
+}

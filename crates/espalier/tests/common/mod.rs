@@ -1,0 +1,238 @@
+//! An image, a mount point and the program, for tests of the command line. A test that cannot mount fails.
+#![allow(dead_code, reason = "every test file uses a part of it")]
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use tempfile::TempDir;
+
+/// What a command left behind.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ran {
+    /// Fails the test unless the command succeeded; gives its output.
+    #[track_caller]
+    pub fn ok(self) -> String {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        self.stdout
+    }
+
+    /// Fails the test unless the command failed with `code`, one message, and every word of `words` in it.
+    #[track_caller]
+    pub fn refused(self, code: i32, words: &[&str]) {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        let said = format!("{}{}", self.stdout, self.stderr);
+        for word in words {
+            assert!(said.contains(word), "'{word}' is not in the message: {self:?}");
+        }
+        assert!(!said.contains("panicked"), "{self:?}");
+    }
+}
+
+impl From<Output> for Ran {
+    fn from(out: Output) -> Self {
+        Self {
+            code: out.status.code(),
+            stdout: String::from_utf8_lossy(&out.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&out.stderr).into_owned(),
+        }
+    }
+}
+
+/// Runs the espalier program.
+pub fn espalier<A: AsRef<OsStr>>(arguments: &[A]) -> Ran {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_espalier"));
+    command.args(arguments).stdin(Stdio::null()).output().expect("the program runs").into()
+}
+
+/// Runs another program, which must succeed.
+#[track_caller]
+pub fn run(command: &mut Command) -> String {
+    let shown = format!("{command:?}");
+    let out = command.stdin(Stdio::null()).output().unwrap_or_else(|e| panic!("{shown}: {e}"));
+    assert!(
+        out.status.success(),
+        "{shown}: {}\n{}{}",
+        out.status,
+        String::from_utf8_lossy(&out.stdout),
+        String::from_utf8_lossy(&out.stderr)
+    );
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+/// A directory of its own with room for an image and a mount point; unmounted at the end whatever happens.
+pub struct Place {
+    pub base: TempDir,
+    pub image: PathBuf,
+    pub dir: PathBuf,
+}
+
+impl Place {
+    /// An empty place. It lies beside the build, not in /tmp, which may not do direct I/O.
+    pub fn new() -> Self {
+        let base = tempfile::Builder::new().prefix("cli-").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let (image, dir) = (base.path().join("a.img"), base.path().join("mnt"));
+        fs::create_dir(&dir).unwrap();
+        Self { base, image, dir }
+    }
+
+    /// A place with a file system of `size`.
+    pub fn with_image(size: &str) -> Self {
+        let place = Self::new();
+        place.mkfs(&["--size", size]).ok();
+        place
+    }
+
+    /// A place with a file system of `size`, mounted.
+    pub fn mounted(size: &str) -> Self {
+        let place = Self::with_image(size);
+        place.mount(&[]).ok();
+        place
+    }
+
+    pub fn mkfs(&self, options: &[&str]) -> Ran {
+        let mut words: Vec<&OsStr> = vec!["mkfs".as_ref()];
+        words.extend(options.iter().map(OsStr::new));
+        words.push(self.image.as_ref());
+        espalier(&words)
+    }
+
+    pub fn mount(&self, options: &[&str]) -> Ran {
+        let mut words: Vec<&OsStr> = vec!["mount".as_ref(), self.image.as_ref(), self.dir.as_ref()];
+        words.extend(["--cache".as_ref(), "256M".as_ref()]);
+        words.extend(options.iter().map(OsStr::new));
+        espalier(&words)
+    }
+
+    pub fn umount(&self) -> Ran {
+        espalier(&["umount".as_ref(), self.dir.as_os_str()])
+    }
+
+    pub fn fsck(&self) -> Ran {
+        espalier(&["fsck".as_ref(), self.image.as_os_str()])
+    }
+
+    /// Unmounts, checks, and mounts again.
+    #[track_caller]
+    pub fn remount(&self) {
+        self.umount().ok();
+        self.fsck().ok();
+        self.mount(&[]).ok();
+    }
+
+    /// The server's process id.
+    #[track_caller]
+    pub fn server(&self) -> i32 {
+        let text = espalier(&["info".as_ref(), "--json".as_ref(), self.dir.as_os_str()]).ok();
+        let info: serde_json::Value = serde_json::from_str(&text).expect("info prints JSON");
+        info["mount"]["pid"].as_i64().expect("info names the process") as i32
+    }
+
+    /// Kills the server as a crash would, waits until it is gone, and takes the dead mount down.
+    #[track_caller]
+    pub fn kill_server(&self) {
+        let pid = self.server();
+        run(Command::new("kill").args(["-KILL", &pid.to_string()]));
+        while Path::new(&format!("/proc/{pid}")).exists() {
+            std::thread::yield_now();
+        }
+        assert!(fs::read_dir(&self.dir).is_err(), "a dead server answers");
+        // What still works in the mount ends with errors, sooner or later.
+        while self.umount().code != Some(0) {
+            std::thread::yield_now();
+        }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.base.path().join(name)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        if mounts.contains(&*self.dir.to_string_lossy()) {
+            let _ = self.umount();
+            let _ = espalier(&["umount".as_ref(), "--lazy".as_ref(), self.dir.as_os_str()]);
+        }
+    }
+}
+
+/// All bytes of a file, to see later that nothing changed them.
+pub fn content(path: &Path) -> Vec<u8> {
+    fs::read(path).unwrap()
+}
+
+/// Overwrites bytes of a file.
+pub fn poke(path: &Path, offset: u64, bytes: &[u8]) {
+    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all_at(bytes, offset).unwrap();
+}
+
+/// A small reproducible generator (xorshift64*).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    pub fn bytes(&mut self, length: usize) -> Vec<u8> {
+        let words = (0..length.div_ceil(8)).flat_map(|_| self.next().to_le_bytes());
+        words.take(length).collect()
+    }
+}
+
+/// Fills `root` with a tree of directories, files of all sizes, links and odd names.
+pub fn make_tree(root: &Path, seed: u64, files: usize) {
+    let mut random = Random(seed);
+    let mut dirs = vec![root.to_owned()];
+    fs::create_dir_all(root).unwrap();
+    for number in 0..files {
+        let parent = dirs[random.below(dirs.len() as u64) as usize].clone();
+        let odd = ["", " with blanks", "-ünïcödé", "\u{1}\u{2}", ".", "\\"][random.below(6) as usize];
+        let path = parent.join(format!("n{number}{odd}"));
+        match random.below(10) {
+            0 | 1 => {
+                fs::create_dir(&path).unwrap();
+                dirs.push(path);
+            }
+            2 => std::os::unix::fs::symlink(format!("../somewhere/{number}"), &path).unwrap(),
+            3 => {
+                // A hole, and something behind it.
+                let file = fs::File::create(&path).unwrap();
+                file.write_all_at(&random.bytes(100), random.below(1 << 20)).unwrap();
+            }
+            _ => {
+                let length = [0, 1, 200, 4096, 5000, 70_000, 300_000][random.below(7) as usize];
+                fs::write(&path, random.bytes(length)).unwrap();
+                if random.below(8) == 0 {
+                    fs::hard_link(&path, parent.join(format!("l{number}"))).unwrap();
+                }
+            }
+        }
+    }
+}
+
+/// Compares two trees by content and attributes with rsync, which lists what differs.
+#[track_caller]
+pub fn assert_same_tree(a: &Path, b: &Path) {
+    let options = ["-aHAXSnic", "--delete", "--no-inc-recursive"];
+    // A directory's time changes while the tree is made; its entries are what counts.
+    let differences = run(Command::new("rsync").args(options).arg("-O").arg(a.join(".")).arg(b.join(".")));
+    assert_eq!(differences, "", "{} and {} differ", a.display(), b.display());
+}
