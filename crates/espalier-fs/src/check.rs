@@ -196,7 +196,9 @@ impl Check<'_> {
     }
 
     fn read_orphans(&mut self) {
-        let Some(mut cursor) = self.cursor(METADATA, layout::entries_range(layout::ORPHAN_AREA)) else { return };
+        let Some(mut cursor) = self.cursor(METADATA, layout::entries_range(layout::ORPHAN_AREA)) else {
+            return;
+        };
         let mut last = Key::default();
         while let Some((key, value)) = self.next(&mut cursor, "orphans", &last) {
             self.report.orphans += 1;
@@ -288,13 +290,17 @@ impl Check<'_> {
     fn walked(&mut self, walked: Walked) {
         let Walked { prefix, entries, directories, path } = walked;
         let Some(content) = self.expected.remove(&prefix) else {
-            return self.problem(path, format!("{entries} entries lie in this directory, which does not exist or says it is empty"));
+            return self.problem(
+                path,
+                format!("{entries} entries lie in this directory, which does not exist or says it is empty"),
+            );
         };
         if content.entries != entries {
             self.problem(&path, format!("the directory has {entries} entries, and says {}", content.entries));
         }
         if content.directories != directories {
-            let message = format!("the directory has {directories} subdirectories, and says {}", content.directories);
+            let message =
+                format!("the directory has {directories} subdirectories, and says {}", content.directories);
             self.problem(&path, message);
         }
     }
@@ -320,7 +326,10 @@ impl Check<'_> {
                 self.problem("/", "the root is no directory");
             }
             if inode.links != 1 {
-                self.problem(parsed.path(), format!("a file outside the link area says that it has {} names", inode.links));
+                self.problem(
+                    parsed.path(),
+                    format!("a file outside the link area says that it has {} names", inode.links),
+                );
             }
         }
         self.file_data(parsed, inode);
@@ -432,7 +441,9 @@ impl Check<'_> {
         self.skip_data(Some(parsed.base));
         let (mut blocks, mut large) = (0, 0);
         while let Some(entry) = &self.data.next {
-            let Some(rest) = entry.key.strip_prefix(parsed.base).filter(|r| r.first().is_some_and(|b| *b <= 1)) else {
+            let Some(rest) =
+                entry.key.strip_prefix(parsed.base).filter(|r| r.first().is_some_and(|b| *b <= 1))
+            else {
                 break;
             };
             let len = entry.value.len() as u64;
@@ -454,12 +465,24 @@ impl Check<'_> {
             self.advance_data();
         }
         if inode.kind == FileKind::Regular && !inode.sparse && blocks < inode.size.div_ceil(self.block_size) {
-            let message = format!("{} of {} blocks are there, and the file is not sparse", blocks, inode.size.div_ceil(self.block_size));
+            let message = format!(
+                "{} of {} blocks are there, and the file is not sparse",
+                blocks,
+                inode.size.div_ceil(self.block_size)
+            );
             self.problem(parsed.path(), message);
         }
-        let listed = inode.xattrs.iter().flat_map(|x| x.values()).filter(|v| matches!(v, XattrValue::Large(_))).count();
+        let listed = inode
+            .xattrs
+            .iter()
+            .flat_map(|x| x.values())
+            .filter(|v| matches!(v, XattrValue::Large(_)))
+            .count();
         if large < listed {
-            self.problem(parsed.path(), format!("{} values of extended attributes are missing", listed - large));
+            self.problem(
+                parsed.path(),
+                format!("{} values of extended attributes are missing", listed - large),
+            );
         }
     }
 
@@ -476,7 +499,10 @@ fn xattr_fault(inode: &Inode, rest: &[u8], len: u64) -> Option<String> {
     let name = rest.get(1..).unwrap_or_default();
     match inode.xattrs.as_ref().and_then(|x| x.get(name)) {
         Some(XattrValue::Large(listed)) if u64::from(*listed) == len && rest[0] == 1 => None,
-        _ => Some(format!("the value of extended attribute {} does not belong to the entry", layout::show(name))),
+        _ => Some(format!(
+            "the value of extended attribute {} does not belong to the entry",
+            layout::show(name)
+        )),
     }
 }
 

@@ -89,7 +89,7 @@ impl FileSystem {
         self.check_free(&tree, dir, &mut names, name)?;
         let prefix = dir.content_prefix(tree.epoch);
         let key = layout::entry_key(&prefix, name);
-        check_key(&key)?;
+        self.check_key(&key)?;
         self.evacuate_file(&key)?;
         let number = self.fresh_number()?.wrapping_sub(dir.dir().sum);
         let mut state = dir.state.lock();
@@ -156,6 +156,19 @@ impl FileSystem {
         Ok(inode)
     }
 
+    /// Refuses paths that are too long for keys.
+    pub(crate) fn check_key(&self, key: &[u8]) -> Result<()> {
+        if key.len() + KEY_SUFFIX > self.max_key() {
+            return fail(FsErrorKind::NameTooLong, format!("the path takes {} bytes", key.len()));
+        }
+        Ok(())
+    }
+
+    /// The longest key that may be made.
+    pub(crate) fn max_key(&self) -> usize {
+        self.options.max_key.min(MAX_KEY)
+    }
+
     /// Refuses to make what exists, or something in a directory that was removed.
     pub(crate) fn check_free(
         &self,
@@ -205,7 +218,7 @@ impl FileSystem {
         let mut names = dir.dir().names.lock();
         self.check_free(&tree, dir, &mut names, name)?;
         let key = layout::entry_key(&dir.content_prefix(tree.epoch), name);
-        check_key(&key)?;
+        self.check_key(&key)?;
         self.evacuate_file(&key)?;
         let mut area = self.links.dir().names.lock();
         let mut states = States::lock(&[node, dir]);
@@ -299,14 +312,6 @@ pub(crate) fn uncount_entry(above: &mut Inode, kind: FileKind, now: i64) {
     }
     above.size = above.size.saturating_sub(1);
     (above.mtime, above.ctime) = (now, now);
-}
-
-/// Refuses paths that are too long for keys.
-pub(crate) fn check_key(key: &[u8]) -> Result<()> {
-    if key.len() + KEY_SUFFIX > MAX_KEY {
-        return fail(FsErrorKind::NameTooLong, format!("the path takes {} bytes", key.len()));
-    }
-    Ok(())
 }
 
 /// As [`check_name`], where `.` and `..` count as names that are taken.

@@ -240,7 +240,7 @@ impl FileSystem {
             batch.delete_range(self.data(), espalier_engine::KeyRange::new(from, to));
             inode.sparse = true;
         }
-        if offset % size != 0 {
+        if !offset.is_multiple_of(size) {
             zero(batch, offset, end.min(first * size));
         }
         if end > last * size && last >= first {

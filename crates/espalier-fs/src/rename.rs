@@ -5,10 +5,10 @@
 //! of directories exclude every other operation while they run; those of files only lock the two
 //! directories.
 
-use crate::create::{check_key, count_entry, uncount_entry};
+use crate::create::{count_entry, uncount_entry};
 use crate::error::{FsErrorKind, Result, fail};
 use crate::fs::{Deferred, FileSystem, Held, Tree, check_name};
-use crate::layout::{self, DATA, LINKS, MAX_KEY, METADATA};
+use crate::layout::{self, DATA, LINKS, METADATA};
 use crate::lookup::no_entry;
 use crate::node::{Known, Names, Node, Place, State, States};
 use crate::record::{Inode, Link};
@@ -155,7 +155,7 @@ impl FileSystem {
         check_nesting(request, &source, target)?;
         let source = Name { dir: from, name, node: &source };
         let target = target.map(|node| Name { dir: to, name: new_name, node });
-        check_key(&layout::entry_key(&to.content_prefix(tree.epoch), new_name))?;
+        self.check_key(&layout::entry_key(&to.content_prefix(tree.epoch), new_name))?;
         self.make_way(tree, request, &source, target.as_ref())?;
         self.move_entries(tree, request, &source, target.as_ref(), &mut names, deferred)?;
         Ok(Outcome::Done)
@@ -343,8 +343,8 @@ impl FileSystem {
         let before = puts.len();
         while let Some(entry) = cursor.next()? {
             let key = layout::rebase(&entry.key, old, new);
-            if key.len() > MAX_KEY {
-                return fail(FsErrorKind::NameTooLong, "a path below would become longer than 1 MiB");
+            if index.index == METADATA {
+                self.check_key(&key).map_err(|e| e.context("below the directory that moves"))?;
             }
             puts.push((index, key, entry.value));
         }

@@ -3,6 +3,7 @@
 use crate::error::Result;
 use crate::fs::FileSystem;
 use crate::types::*;
+use espalier_storage::BLOCK;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 impl FileSystem {
@@ -79,8 +80,13 @@ impl FileSystem {
         self.space().free
     }
 
+    /// What is set aside for deleting and checkpoints counts as used, as superblocks and log do not
+    /// count at all.
     fn space(&self) -> Space {
-        Space { total: 1 << 40, free: 1 << 40 }
+        let space = self.store.statistics().space;
+        let free = space.free.saturating_sub(space.promised).saturating_sub(space.pool);
+        let bytes = |blocks: u64| blocks.saturating_mul(BLOCK as u64);
+        Space { total: bytes(space.total.saturating_sub(space.fixed)), free: bytes(free) }
     }
 
     /// Counters and memory.

@@ -300,6 +300,9 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// When reading changes the time of the last read.
     pub atime: Atime,
+    /// The longest key that may be made, in bytes, and so about the longest path from the root; no
+    /// more than the default of 1 MiB.
+    pub max_key: usize,
     /// The mount holds references to unlinked files until it has seen that the kernel gave them
     /// up. This asks it to look now, before work is spent on keeping such a file; called without
     /// any lock held.
@@ -313,6 +316,7 @@ impl Default for OpenOptions {
             name_memory: 64 << 20,
             read_only: false,
             atime: Atime::Relative,
+            max_key: crate::layout::MAX_KEY,
             forget_drain: None,
         }
     }

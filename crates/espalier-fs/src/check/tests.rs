@@ -10,7 +10,8 @@ fn sample() -> (Arc<Store>, Arc<FileSystem>) {
     let env: Arc<dyn Environment> = Arc::new(SystemEnvironment::new(0));
     let device = Arc::new(MemoryDevice::new(64 << 20));
     Store::format(device.clone(), env.clone(), &Default::default()).unwrap();
-    let options = espalier_engine::OpenOptions { merge: merge_functions(), memory: 8 << 20, ..Default::default() };
+    let options =
+        espalier_engine::OpenOptions { merge: merge_functions(), memory: 8 << 20, ..Default::default() };
     let store = Store::open(device, env.clone(), options).unwrap();
     FileSystem::format(&store, &FormatOptions { block_size: 4096, ..Default::default() }).unwrap();
     let fs = FileSystem::open(store.clone(), env, Default::default()).unwrap();
@@ -69,18 +70,39 @@ fn damage_is_found_and_named() {
     damaged(|fs, b| b.insert(fs.metadata(), &file(), &b"\x01junk"[..]), "/dir/file", "too short");
     damaged(|fs, b| b.insert(fs.metadata(), b"\x77", &b""[..]), "key w", "cannot be understood");
     damaged(|fs, b| b.delete(fs.data(), &layout::block_key(&file(), 1)), "/dir/file", "2 of 3 blocks");
-    damaged(|fs, b| b.insert(fs.data(), &layout::block_key(&file(), 3), &b"x"[..]), "/dir/file", "block 3 has 1 bytes");
-    damaged(|fs, b| b.insert(fs.data(), &layout::block_key(&file(), 2), &[0; 2000][..]), "/dir/file", "block 2 has 2000");
+    damaged(
+        |fs, b| b.insert(fs.data(), &layout::block_key(&file(), 3), &b"x"[..]),
+        "/dir/file",
+        "block 3 has 1 bytes",
+    );
+    damaged(
+        |fs, b| b.insert(fs.data(), &layout::block_key(&file(), 2), &[0; 2000][..]),
+        "/dir/file",
+        "block 2 has 2000",
+    );
     damaged(|fs, b| b.insert(fs.data(), b"\x77", &b"x"[..]), "key w", "cannot be understood");
     damaged(|fs, b| b.delete(fs.data(), &layout::xattr_key(&file(), b"user.large")), "/dir/file", "1 values");
-    damaged(|fs, b| b.insert(fs.data(), &layout::xattr_key(&file(), b"user.b"), &b"x"[..]), "/dir/file", "user.b");
+    damaged(
+        |fs, b| b.insert(fs.data(), &layout::xattr_key(&file(), b"user.b"), &b"x"[..]),
+        "/dir/file",
+        "user.b",
+    );
     damaged(|fs, b| b.delete(fs.link_index(), &layout::entry_key(b"", b"two")), "/two", "links index");
-    damaged(|fs, b| b.delete(fs.metadata(), &layout::entry_key(b"", b"two")), "/dir/one", "has 1 names, and says 2");
-    damaged(|fs, b| b.delete_range(fs.metadata(), layout::entries_range(layout::LINK_AREA)), "/two", "is missing");
+    damaged(
+        |fs, b| b.delete(fs.metadata(), &layout::entry_key(b"", b"two")),
+        "/dir/one",
+        "has 1 names, and says 2",
+    );
+    damaged(
+        |fs, b| b.delete_range(fs.metadata(), layout::entries_range(layout::LINK_AREA)),
+        "/two",
+        "is missing",
+    );
 }
 
 #[test]
 fn emptied_directories_are_noticed() {
-    let everything = |fs: &FileSystem, b: &mut Batch| b.delete_range(fs.metadata(), layout::content_range(&dir()));
+    let everything =
+        |fs: &FileSystem, b: &mut Batch| b.delete_range(fs.metadata(), layout::content_range(&dir()));
     damaged(everything, "/dir", "should have 2 entries");
 }

@@ -1,25 +1,35 @@
-//! The file system against a POSIX tree in memory, by random operations. A failure prints the seed;
-//! `ESPALIER_SEED=n cargo test -p espalier-fs --test model` runs that seed alone.
+//! The file system against a POSIX tree in memory, by random operations, with crashes and without.
+//! A failure prints the seed; `ESPALIER_SEED=n cargo test -p espalier-fs --test model` runs that seed
+//! alone, `ESPALIER_SEEDS=n` the first n.
 
+mod crash;
 mod run;
 mod tree;
 mod world;
 
 use run::Run;
 
-/// The seeds to run: one, if the environment names it.
-fn seeds(count: u64) -> Vec<u64> {
-    match std::env::var("ESPALIER_SEED").ok().and_then(|s| s.parse().ok()) {
-        Some(seed) => vec![seed],
-        None => (0..count).collect(),
+/// The seeds to run: `count` of them, unless the environment says otherwise.
+fn seeds(count: u64) -> std::ops::Range<u64> {
+    let number = |name| std::env::var(name).ok().and_then(|s| s.parse::<u64>().ok());
+    match number("ESPALIER_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("ESPALIER_SEEDS").unwrap_or(count),
     }
 }
 
 #[test]
 fn random_operations_match_the_model() {
-    for seed in seeds(std::env::var("ESPALIER_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(60)) {
+    for seed in seeds(40) {
         let mut run = Run::new(seed);
         run.steps(1000);
         run.finish();
+    }
+}
+
+#[test]
+fn a_crash_leaves_a_prefix_of_the_operations() {
+    for seed in seeds(12) {
+        crash::run(seed);
     }
 }

@@ -20,23 +20,25 @@ const MAX_OPEN: usize = 16;
 const MAX_OBJECTS_ALIVE: usize = 60;
 
 /// A file system, its model, and what is in use of both.
-pub struct Run {
-    pub seed: u64,
-    pub random: Random,
-    pub world: Arc<World>,
-    pub device: Arc<dyn Device>,
-    pub store: Arc<Store>,
-    pub fs: Arc<FileSystem>,
-    pub tree: Tree,
+pub(crate) struct Run {
+    pub(crate) seed: u64,
+    pub(crate) random: Random,
+    pub(crate) world: Arc<World>,
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) fs: Arc<FileSystem>,
+    pub(crate) tree: Tree,
     /// What is in use: model object, node, references.
     open: Vec<(Id, NodeId, u64)>,
     /// The numbers that users have seen.
     numbers: HashMap<Id, u64>,
-    pub step: usize,
+    pub(crate) step: usize,
     last: String,
+    /// The last step made this object durable, or (`Some(None)`) everything.
+    pub(crate) synced: Option<Option<Id>>,
 }
 
-pub fn open_store(device: &Arc<dyn Device>, world: &Arc<World>) -> Arc<Store> {
+pub(crate) fn open_store(device: &Arc<dyn Device>, world: &Arc<World>) -> Arc<Store> {
     let options = espalier_engine::OpenOptions {
         memory: 4 << 20,
         merge: merge_functions(),
@@ -46,18 +48,18 @@ pub fn open_store(device: &Arc<dyn Device>, world: &Arc<World>) -> Arc<Store> {
     Store::open(device.clone(), world.clone(), options).expect("the store opens")
 }
 
-fn open_fs(store: &Arc<Store>, world: &Arc<World>, random: &mut Random) -> Arc<FileSystem> {
+pub(crate) fn open_fs(store: &Arc<Store>, world: &Arc<World>, random: &mut Random) -> Arc<FileSystem> {
     let name_memory = *random.pick(&[0, 1500, 1 << 20]);
     let options = OpenOptions { name_memory, ..Default::default() };
     FileSystem::open(store.clone(), world.clone(), options).expect("the file system opens")
 }
 
 impl Run {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self::on(seed, Arc::new(MemoryDevice::new(256 << 20)))
     }
 
-    pub fn on(seed: u64, device: Arc<dyn Device>) -> Self {
+    pub(crate) fn on(seed: u64, device: Arc<dyn Device>) -> Self {
         let mut random = Random(seed);
         let world = World::new(seed);
         let now = world.step(1);
@@ -71,11 +73,11 @@ impl Run {
         let open = vec![(ROOT, NodeId::ROOT, 1)];
         let numbers = HashMap::new();
         let last = String::new();
-        Self { seed, random, world, device, store, fs, tree, open, numbers, step: 0, last }
+        Self { seed, random, world, device, store, fs, tree, open, numbers, step: 0, last, synced: None }
     }
 
     /// Steps until `steps` are done, with comparisons of everything in between.
-    pub fn steps(&mut self, steps: usize) {
+    pub(crate) fn steps(&mut self, steps: usize) {
         for _ in 0..steps {
             self.step();
             if self.step.is_multiple_of(CHECK_EVERY) {
@@ -85,7 +87,7 @@ impl Run {
         self.compare_all();
     }
 
-    pub fn step(&mut self) {
+    pub(crate) fn step(&mut self) {
         self.step += 1;
         let pause = *self.random.pick(&[1, 1000, 1_000_000_000, 100_000_000_000_000]);
         self.tree.now = self.world.step(pause);
@@ -576,9 +578,19 @@ impl Run {
         let (id, node) = self.any();
         self.last = format!("sync {id}");
         match self.random.below(3) {
-            0 => self.fs.fsync(node, self.random.chance(2)).expect("fsync"),
+            0 => {
+                self.fs.fsync(node, self.random.chance(2)).expect("fsync");
+                self.synced = Some(Some(id).filter(|id| !self.tree.objects[*id].is_dir()));
+                return;
+            }
             1 => self.fs.syncfs().expect("syncfs"),
             _ => self.fs.background_tick().expect("tick"),
+        }
+        self.synced = Some(None);
+        match self.random.below(8) {
+            0 => self.store.checkpoint().expect("checkpoint"),
+            1..=2 => while self.store.step().expect("background work") {},
+            _ => {}
         }
     }
 
@@ -593,16 +605,25 @@ impl Run {
         }
         // Without this the times of the last read may be lost, which is allowed.
         self.fs.syncfs().expect("syncfs");
+        self.synced = Some(None);
         if polite {
             self.fs.close().expect("close");
         }
-        self.fs = open_fs(&self.store, &self.world, &mut self.random);
         self.open.truncate(1);
+        match self.random.below(3) {
+            0 => {}
+            1 => {
+                self.store.close().expect("close");
+                self.store = open_store(&self.device, &self.world);
+            }
+            _ => self.store = open_store(&self.device, &self.world),
+        }
+        self.fs = open_fs(&self.store, &self.world, &mut self.random);
         self.compare_all();
     }
 
     /// Compares everything: each object by each of its names, and what is in use without a name.
-    pub fn compare_all(&mut self) {
+    pub(crate) fn compare_all(&mut self) {
         self.compare_below(ROOT, NodeId::ROOT);
         for (id, node, _) in self.open.clone() {
             self.compare_object(id, node);
@@ -617,7 +638,7 @@ impl Run {
     }
 
     /// Gives everything back: nothing may be left of what has no name.
-    pub fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         while self.open.len() > 1 {
             self.forget();
         }

@@ -4,35 +4,35 @@ use espalier_fs::FsErrorKind as Kind;
 use espalier_fs::{Caller, Fallocate, FileKind, RenameMode, SetAttr, SetTime, XattrMode};
 use std::collections::BTreeMap;
 
-pub type Id = usize;
-pub type Answer<T> = Result<T, Kind>;
+pub(crate) type Id = usize;
+pub(crate) type Answer<T> = Result<T, Kind>;
 
 /// A file or directory. It stays in the table for ever, so that what was removed can be looked at.
 #[derive(Debug, Clone)]
-pub struct Object {
-    pub kind: FileKind,
-    pub mode: u32,
-    pub uid: u32,
-    pub gid: u32,
-    pub rdev: u64,
-    pub names: u32,
-    pub data: Vec<u8>,
-    pub target: Vec<u8>,
-    pub entries: BTreeMap<Vec<u8>, Id>,
-    pub parent: Id,
-    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    pub atime: i64,
-    pub mtime: i64,
-    pub ctime: i64,
-    pub btime: i64,
+pub(crate) struct Object {
+    pub(crate) kind: FileKind,
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) rdev: u64,
+    pub(crate) names: u32,
+    pub(crate) data: Vec<u8>,
+    pub(crate) target: Vec<u8>,
+    pub(crate) entries: BTreeMap<Vec<u8>, Id>,
+    pub(crate) parent: Id,
+    pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    pub(crate) atime: i64,
+    pub(crate) mtime: i64,
+    pub(crate) ctime: i64,
+    pub(crate) btime: i64,
 }
 
 impl Object {
-    pub fn is_dir(&self) -> bool {
+    pub(crate) fn is_dir(&self) -> bool {
         self.kind == FileKind::Directory
     }
 
-    pub fn nlink(&self, tree: &Tree) -> u32 {
+    pub(crate) fn nlink(&self, tree: &Tree) -> u32 {
         match (self.is_dir(), self.names) {
             (_, 0) => 0,
             (false, names) => names,
@@ -40,7 +40,7 @@ impl Object {
         }
     }
 
-    pub fn size(&self) -> u64 {
+    pub(crate) fn size(&self) -> u64 {
         match self.kind {
             FileKind::Directory => self.entries.len() as u64,
             FileKind::Symlink => self.target.len() as u64,
@@ -50,12 +50,12 @@ impl Object {
 }
 
 #[derive(Debug, Clone)]
-pub struct Tree {
-    pub objects: Vec<Object>,
-    pub now: i64,
+pub(crate) struct Tree {
+    pub(crate) objects: Vec<Object>,
+    pub(crate) now: i64,
 }
 
-pub const ROOT: Id = 0;
+pub(crate) const ROOT: Id = 0;
 
 fn object(kind: FileKind, mode: u32, uid: u32, gid: u32, parent: Id, now: i64) -> Object {
     Object {
@@ -78,7 +78,7 @@ fn object(kind: FileKind, mode: u32, uid: u32, gid: u32, parent: Id, now: i64) -
 }
 
 impl Tree {
-    pub fn new(now: i64) -> Self {
+    pub(crate) fn new(now: i64) -> Self {
         Self { objects: vec![object(FileKind::Directory, 0o755, 0, 0, ROOT, now)], now }
     }
 
@@ -90,13 +90,14 @@ impl Tree {
         if name.len() > 255 { Err(Kind::NameTooLong) } else { Ok(()) }
     }
 
-    pub fn lookup(&self, dir: Id, name: &[u8]) -> Answer<Id> {
+    pub(crate) fn lookup(&self, dir: Id, name: &[u8]) -> Answer<Id> {
         let object = self.dir(dir)?;
         Self::check_name(name)?;
         object.entries.get(name).copied().ok_or(Kind::NotFound)
     }
 
-    pub fn create(
+    #[allow(clippy::too_many_arguments, reason = "all that a new object is made of")]
+    pub(crate) fn create(
         &mut self,
         dir: Id,
         name: &[u8],
@@ -156,7 +157,7 @@ impl Tree {
         }
     }
 
-    pub fn unlink(&mut self, dir: Id, name: &[u8]) -> Answer<()> {
+    pub(crate) fn unlink(&mut self, dir: Id, name: &[u8]) -> Answer<()> {
         let id = self.lookup(dir, name)?;
         if self.objects[id].is_dir() {
             return Err(Kind::IsDirectory);
@@ -166,7 +167,7 @@ impl Tree {
         Ok(())
     }
 
-    pub fn rmdir(&mut self, dir: Id, name: &[u8]) -> Answer<()> {
+    pub(crate) fn rmdir(&mut self, dir: Id, name: &[u8]) -> Answer<()> {
         let id = self.lookup(dir, name)?;
         if !self.objects[id].is_dir() {
             return Err(Kind::NotDirectory);
@@ -179,7 +180,7 @@ impl Tree {
         Ok(())
     }
 
-    pub fn link(&mut self, id: Id, dir: Id, name: &[u8]) -> Answer<()> {
+    pub(crate) fn link(&mut self, id: Id, dir: Id, name: &[u8]) -> Answer<()> {
         self.dir(dir)?;
         if self.objects[id].is_dir() {
             return Err(Kind::Permission);
@@ -213,7 +214,14 @@ impl Tree {
         }
     }
 
-    pub fn rename(&mut self, from: Id, name: &[u8], to: Id, new: &[u8], mode: RenameMode) -> Answer<()> {
+    pub(crate) fn rename(
+        &mut self,
+        from: Id,
+        name: &[u8],
+        to: Id,
+        new: &[u8],
+        mode: RenameMode,
+    ) -> Answer<()> {
         self.dir(from)?;
         self.dir(to)?;
         Self::check_name(name)?;
@@ -280,7 +288,7 @@ impl Tree {
     }
 
     /// The rule of relatime.
-    pub fn touch(&mut self, id: Id) {
+    pub(crate) fn touch(&mut self, id: Id) {
         let now = self.now;
         let object = &mut self.objects[id];
         if object.atime <= object.mtime
@@ -291,7 +299,7 @@ impl Tree {
         }
     }
 
-    pub fn read(&mut self, id: Id, offset: usize, len: usize) -> Answer<Vec<u8>> {
+    pub(crate) fn read(&mut self, id: Id, offset: usize, len: usize) -> Answer<Vec<u8>> {
         let object = self.file(id)?;
         let from = offset.min(object.data.len());
         let data = object.data[from..(offset + len).min(object.data.len()).max(from)].to_vec();
@@ -299,7 +307,7 @@ impl Tree {
         Ok(data)
     }
 
-    pub fn write(&mut self, id: Id, offset: usize, data: &[u8], kill: bool) -> Answer<usize> {
+    pub(crate) fn write(&mut self, id: Id, offset: usize, data: &[u8], kill: bool) -> Answer<usize> {
         let now = self.now;
         let object = self.file(id)?;
         if data.is_empty() {
@@ -327,7 +335,7 @@ impl Tree {
         object.xattrs.remove(&b"security.capability"[..]);
     }
 
-    pub fn fallocate(&mut self, id: Id, offset: usize, len: usize, what: Fallocate) -> Answer<()> {
+    pub(crate) fn fallocate(&mut self, id: Id, offset: usize, len: usize, what: Fallocate) -> Answer<()> {
         let now = self.now;
         let object = self.file(id)?;
         let end = offset + len;
@@ -350,7 +358,7 @@ impl Tree {
         Ok(())
     }
 
-    pub fn setattr(&mut self, id: Id, set: &SetAttr) -> Answer<()> {
+    pub(crate) fn setattr(&mut self, id: Id, set: &SetAttr) -> Answer<()> {
         let now = self.now;
         let time = |t: SetTime| if let SetTime::At(at) = t { at } else { now };
         let object = if let Some(size) = set.size {
@@ -373,7 +381,13 @@ impl Tree {
         Ok(())
     }
 
-    pub fn setxattr(&mut self, id: Id, name: &[u8], value: Option<&[u8]>, mode: XattrMode) -> Answer<()> {
+    pub(crate) fn setxattr(
+        &mut self,
+        id: Id,
+        name: &[u8],
+        value: Option<&[u8]>,
+        mode: XattrMode,
+    ) -> Answer<()> {
         let now = self.now;
         let object = &mut self.objects[id];
         let exists = object.xattrs.contains_key(name);
@@ -391,7 +405,7 @@ impl Tree {
     }
 
     /// Names in the order of a listing.
-    pub fn listing(&self, id: Id) -> Vec<(Vec<u8>, Id)> {
+    pub(crate) fn listing(&self, id: Id) -> Vec<(Vec<u8>, Id)> {
         let mut all: Vec<_> = self.objects[id].entries.iter().map(|(n, id)| (n.clone(), *id)).collect();
         all.sort_by_key(|(name, id)| (self.objects[*id].is_dir(), name.clone()));
         all

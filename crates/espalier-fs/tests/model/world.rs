@@ -7,10 +7,10 @@ use std::time::Duration;
 
 /// Splitmix64: small, and good enough to choose operations.
 #[derive(Debug, Clone)]
-pub struct Random(pub u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -19,32 +19,32 @@ impl Random {
     }
 
     /// A number below `limit`.
-    pub fn below(&mut self, limit: usize) -> usize {
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit as u64) as usize
     }
 
-    pub fn chance(&mut self, one_in: usize) -> bool {
+    pub(crate) fn chance(&mut self, one_in: usize) -> bool {
         self.below(one_in) == 0
     }
 
-    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+    pub(crate) fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         &from[self.below(from.len())]
     }
 }
 
 /// Time stands still between steps.
 #[derive(Debug)]
-pub struct World {
+pub(crate) struct World {
     now: AtomicU64,
     random: AtomicU64,
 }
 
 impl World {
-    pub fn new(seed: u64) -> Arc<Self> {
+    pub(crate) fn new(seed: u64) -> Arc<Self> {
         Arc::new(Self { now: AtomicU64::new(1_000_000_000), random: AtomicU64::new(seed) })
     }
 
-    pub fn step(&self, nanoseconds: u64) -> i64 {
+    pub(crate) fn step(&self, nanoseconds: u64) -> i64 {
         (self.now.fetch_add(nanoseconds, Ordering::SeqCst) + nanoseconds) as i64
     }
 }

@@ -1,0 +1,158 @@
+//! Listings stay good while entries come and go.
+
+use crate::Bench;
+use espalier_fs::{FileKind, NodeId};
+use std::collections::HashMap;
+
+const PERMANENT: usize = 2000;
+
+/// A directory in which every fourth entry is a directory.
+fn filled(bench: &Bench) -> NodeId {
+    let dir = bench.dir(NodeId::ROOT, "dir");
+    for i in 0..PERMANENT {
+        let name = format!("permanent{i}");
+        let node = if i % 4 == 0 { bench.dir(dir, &name) } else { bench.file(dir, &name) };
+        bench.fs.forget(node, 1);
+    }
+    dir
+}
+
+/// Lists `dir` a few entries at a time, calling `between` with the last name after each answer.
+fn list(bench: &Bench, dir: NodeId, step: usize, mut between: impl FnMut(&[u8])) -> Vec<(Vec<u8>, FileKind)> {
+    let mut seen: Vec<(Vec<u8>, FileKind)> = Vec::new();
+    let mut cookie = 0;
+    loop {
+        let (start, before) = (cookie, seen.len());
+        let each = &mut |entry: espalier_fs::DirEntry<'_>| {
+            if seen.len() == before + step {
+                return false;
+            }
+            cookie = entry.cookie;
+            assert!(cookie < 1 << 63);
+            seen.push((entry.name.to_vec(), entry.kind));
+            true
+        };
+        bench.fs.readdir(dir, start, each).expect("a directory can be listed");
+        if seen.len() == before {
+            return seen;
+        }
+        let last = seen[seen.len() - 1].0.clone();
+        between(&last);
+    }
+}
+
+fn count(seen: &[(Vec<u8>, FileKind)]) -> HashMap<Vec<u8>, usize> {
+    let mut counts = HashMap::new();
+    for (name, _) in seen.iter().filter(|(name, _)| name.starts_with(b"permanent")) {
+        *counts.entry(name.clone()).or_default() += 1;
+    }
+    counts
+}
+
+#[test]
+fn what_stays_is_listed_once_while_others_come_and_go() {
+    let bench = Bench::new(0);
+    let dir = filled(&bench);
+    let mut round = 0;
+    let seen = list(&bench, dir, 7, |last| {
+        // Removes what was just listed if it may go, and puts others before and behind.
+        if last.starts_with(b"volatile") {
+            bench.fs.unlink(dir, last).expect("it was listed");
+        }
+        round += 1;
+        let name = format!("volatile{:x}", round * 7919 % 4096);
+        if bench.fs.lookup(dir, name.as_bytes()).is_err() {
+            bench.file(dir, &name);
+        }
+    });
+    let counts = count(&seen);
+    assert_eq!(counts.len(), PERMANENT);
+    assert!(counts.values().all(|n| *n == 1));
+    let kinds: Vec<bool> = seen[2..].iter().map(|(_, kind)| *kind == FileKind::Directory).collect();
+    assert!(kinds.is_sorted(), "directories come last");
+    bench.check(bench.fs.statistics().orphans);
+}
+
+#[test]
+fn removing_what_is_listed_empties_the_directory() {
+    let bench = Bench::new(0);
+    let dir = filled(&bench);
+    let mut last_two: Vec<Vec<u8>> = Vec::new();
+    let remove = |name: &[u8]| {
+        if bench.fs.unlink(dir, name).is_err() {
+            bench.fs.rmdir(dir, name).expect("it was listed");
+        }
+    };
+    let seen = list(&bench, dir, 1, |last| {
+        if last.starts_with(b"permanent") {
+            remove(last);
+            last_two.push(last.to_vec());
+        }
+    });
+    assert_eq!(count(&seen).len(), PERMANENT);
+    assert_eq!(bench.fs.getattr(dir).expect("attributes").size, 0);
+    bench.fs.rmdir(NodeId::ROOT, b"dir").expect("it is empty");
+    bench.check(0);
+}
+
+#[test]
+fn forgotten_positions_are_found_again() {
+    let bench = Bench::new(0);
+    let dir = filled(&bench);
+    let other = bench.dir(NodeId::ROOT, "other");
+    for i in 0..3 {
+        bench.file(other, &format!("{i}"));
+    }
+    let mut calls = 0;
+    let seen = list(&bench, dir, 300, |last| {
+        // Enough listings of another directory to push this one's out of memory.
+        for _ in 0..2000 {
+            bench.fs.readdir(other, 0, &mut |_| true).expect("a directory can be listed");
+        }
+        calls += 1;
+        // A position whose entry is gone begins its kind again: nothing is missed.
+        if calls == 3 {
+            bench.fs.unlink(dir, last).expect("it was listed");
+        }
+    });
+    let counts = count(&seen);
+    assert_eq!(counts.len(), PERMANENT);
+    assert!(counts.values().all(|n| *n <= 2));
+    assert_eq!(
+        counts.values().filter(|n| **n == 2).count(),
+        900 - 2 - 1,
+        "only files of the first calls repeat"
+    );
+}
+
+#[test]
+fn a_listing_makes_lookups_and_creates_free_of_queries() {
+    let bench = Bench::new(0);
+    let dir = filled(&bench);
+    // A fresh directory knows all its names.
+    assert_eq!(bench.fs.statistics().create_queries, 0);
+    bench.fs.forget(dir, 1);
+    let dir = bench.fs.lookup(NodeId::ROOT, b"dir").expect("it exists").node;
+    bench.file(dir, "unknown");
+    assert_eq!(bench.fs.statistics().create_queries, 1);
+    list(&bench, dir, 100, |_| {});
+    let misses = bench.fs.statistics().lookup_misses;
+    bench.file(dir, "known to be new");
+    assert!(bench.fs.lookup(dir, b"not there").is_err());
+    let after = bench.fs.statistics();
+    assert_eq!((after.create_queries, after.lookup_misses), (1, misses));
+}
+
+#[test]
+fn names_stay_within_their_memory() {
+    let bench = Bench::with(0, espalier_fs::OpenOptions { name_memory: 50_000, ..Default::default() });
+    for d in 0..40 {
+        let dir = bench.dir(NodeId::ROOT, &format!("{d}"));
+        for f in 0..100 {
+            let file = bench.file(dir, &format!("file{f}"));
+            bench.fs.forget(file, 1);
+        }
+    }
+    assert!(bench.fs.statistics().name_bytes < 100_000, "{:?}", bench.fs.statistics());
+    bench.check(0);
+}

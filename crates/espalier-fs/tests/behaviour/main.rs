@@ -1,0 +1,81 @@
+//! What the file system promises beyond the answers of single calls.
+
+mod concurrency;
+mod listing;
+mod orphans;
+mod semantics;
+
+use espalier_engine::{Store, Tuning};
+use espalier_fs::{Caller, FileSystem, FormatOptions, NewNode, NodeId, OpenOptions, merge_functions};
+use espalier_storage::{Device, Environment, MemoryDevice, SystemEnvironment};
+use std::sync::Arc;
+
+/// A file system and what lies under it.
+struct Bench {
+    device: Arc<dyn Device>,
+    env: Arc<dyn Environment>,
+    store: Arc<Store>,
+    fs: Arc<FileSystem>,
+}
+
+impl Bench {
+    /// With tiny nodes, and `threads` for background work.
+    fn new(threads: usize) -> Self {
+        Self::with(threads, OpenOptions::default())
+    }
+
+    fn with(threads: usize, options: OpenOptions) -> Self {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20));
+        let env: Arc<dyn Environment> = Arc::new(SystemEnvironment::new(threads));
+        Store::format(device.clone(), env.clone(), &Default::default()).expect("format");
+        let store = Self::open_store(&device, &env);
+        FileSystem::format(&store, &FormatOptions { block_size: 4096, ..Default::default() })
+            .expect("format");
+        let fs = FileSystem::open(store.clone(), env.clone(), options).expect("open");
+        Self { device, env, store, fs }
+    }
+
+    fn open_store(device: &Arc<dyn Device>, env: &Arc<dyn Environment>) -> Arc<Store> {
+        let options = espalier_engine::OpenOptions {
+            memory: 16 << 20,
+            merge: merge_functions(),
+            tuning: Tuning::tiny(),
+            ..Default::default()
+        };
+        Store::open(device.clone(), env.clone(), options).expect("open")
+    }
+
+    /// As after a crash: nothing is given back or closed, only what was synced is there.
+    fn crash(self) -> Self {
+        let Self { device, env, store, fs } = self;
+        drop((fs, store));
+        let store = Self::open_store(&device, &env);
+        let fs = FileSystem::open(store.clone(), env.clone(), Default::default()).expect("open");
+        Self { device, env, store, fs }
+    }
+
+    fn file(&self, parent: NodeId, name: &str) -> NodeId {
+        self.fs
+            .mknod(parent, name.as_bytes(), NewNode::Regular, 0o644, &Caller::default())
+            .expect("mknod")
+            .node
+    }
+
+    fn dir(&self, parent: NodeId, name: &str) -> NodeId {
+        self.fs.mkdir(parent, name.as_bytes(), 0o755, &Caller::default()).expect("mkdir").node
+    }
+
+    fn read(&self, node: NodeId) -> Vec<u8> {
+        let size = self.fs.getattr(node).expect("attributes").size as usize;
+        let mut data = vec![0; size];
+        let len = self.fs.read(node, 0, &mut data).expect("read");
+        data.truncate(len);
+        data
+    }
+
+    #[track_caller]
+    fn check(&self, orphans: u64) {
+        let report = espalier_fs::check(&self.store, "main", &mut |_| {}).expect("the volume can be checked");
+        assert_eq!((report.problems, report.orphans), (vec![], orphans));
+    }
+}

@@ -1,0 +1,181 @@
+//! Power cuts under the file system. What is found afterwards is the tree after some prefix of the
+//! operations, at or after the last that was made durable; it is sound, and work can go on.
+//!
+//! States are compared by a hash of everything that users can see, but the times of the last read,
+//! which may be lost, and what has no name, which must be.
+
+use crate::run::{Run, open_fs, open_store};
+use crate::tree::{Id, ROOT, Tree};
+use crate::world::Random;
+use espalier_fs::{Caller, FileKind, FileSystem, NewNode, NodeId};
+use espalier_storage::{CrashPoint, Device, SimulatedDevice};
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+use xxhash_rust::xxh3::Xxh3;
+
+const STEPS: usize = 250;
+
+/// What was, after each step.
+struct History {
+    /// Changes of the device when the step began, and the tree after it.
+    states: Vec<(u64, u64)>,
+    /// A crash after so many changes finds at least so many steps done.
+    promises: Vec<(u64, usize)>,
+    /// For each object its hash and the step that changed it last.
+    changed: HashMap<Id, (u64, usize)>,
+}
+
+impl History {
+    fn record(&mut self, began: u64, tree: &Tree) {
+        self.states.push((began, hash_model(tree)));
+        let step = self.states.len() - 1;
+        for id in 0..tree.objects.len() {
+            let hash = hash_object(tree, id);
+            let entry = self.changed.entry(id).or_insert((hash, step));
+            if entry.0 != hash {
+                *entry = (hash, step);
+            }
+        }
+    }
+
+    /// The steps after which a crash may find the store.
+    fn possible(&self, change: u64) -> std::ops::RangeInclusive<usize> {
+        let least =
+            self.promises.iter().filter(|(at, _)| *at <= change).map(|(_, step)| *step).max().unwrap_or(0);
+        let most = self.states.iter().rposition(|(began, _)| *began < change || *began == 0).unwrap_or(0);
+        least..=most.max(least)
+    }
+}
+
+pub(crate) fn run(seed: u64) {
+    let device = Arc::new(SimulatedDevice::new(64 << 20, seed));
+    let mut run = Run::on(seed, device.clone());
+    run.fs.syncfs().expect("syncfs");
+    let mut random = Random(seed ^ 0xc7a5);
+    device.record_crash_points(1 + random.next() % 12);
+    let start = device.counts().changes();
+    let mut history = History { states: vec![], promises: vec![(start, 0)], changed: HashMap::new() };
+    history.record(0, &run.tree);
+    for _ in 0..STEPS {
+        let began = device.counts().changes();
+        run.synced = None;
+        run.step();
+        history.record(began, &run.tree);
+        if let Some(what) = run.synced {
+            let step = what.map_or(history.states.len() - 1, |id| history.changed[&id].1);
+            history.promises.push((device.counts().changes(), step));
+        }
+    }
+    device.record_crash_points(0);
+    for point in device.take_crash_points() {
+        for _ in 0..2 {
+            crash(&run, &history, &point, random.next());
+        }
+    }
+}
+
+fn crash(run: &Run, history: &History, point: &CrashPoint, survivors: u64) {
+    let device: Arc<dyn Device> = Arc::new(point.crash(survivors));
+    let what = format!("seed {}, crash at change {}, survivors {survivors}", run.seed, point.change());
+    let store = open_store(&device, &run.world);
+    let fs = open_fs(&store, &run.world, &mut Random(survivors));
+    let sound = || {
+        let report = espalier_fs::check(&store, "main", &mut |_| {}).expect("the volume can be checked");
+        assert_eq!((report.problems, report.orphans), (vec![], 0), "{what}");
+    };
+    sound();
+    let found = hash_found(&fs);
+    let possible = history.possible(point.change());
+    assert!(
+        history.states[possible.clone()].iter().any(|(_, hash)| *hash == found),
+        "{what}: the tree is none of those after steps {possible:?}, but {:?}",
+        history.states.iter().rposition(|(_, hash)| *hash == found)
+    );
+    // Work goes on, and nothing given out before is given out again.
+    let new = fs.mknod(NodeId::ROOT, b"after the crash", NewNode::Regular, 0o644, &Caller::default());
+    let new = new.unwrap_or_else(|e| panic!("{what}: {e}")).node;
+    fs.write(new, 5000, b"new", false).unwrap_or_else(|e| panic!("{what}: {e}"));
+    sound();
+}
+
+fn add(hash: &mut Xxh3, what: impl Debug) {
+    hash.update(format!("{what:?};").as_bytes());
+}
+
+/// What an object shows, without its names and entries.
+fn hash_object(tree: &Tree, id: Id) -> u64 {
+    let object = &tree.objects[id];
+    let mut hash = Xxh3::new();
+    add(&mut hash, (object.kind, object.mode, object.uid, object.gid, object.rdev, object.nlink(tree)));
+    add(&mut hash, (object.size(), object.mtime, object.ctime, object.btime));
+    add(&mut hash, &object.target);
+    for (name, value) in &object.xattrs {
+        add(&mut hash, name);
+        hash.update(value);
+    }
+    hash.update(&object.data);
+    hash.digest()
+}
+
+fn hash_model(tree: &Tree) -> u64 {
+    let mut hash = Xxh3::new();
+    let mut seen = HashMap::new();
+    add_model(tree, ROOT, &mut hash, &mut seen);
+    hash.digest()
+}
+
+fn add_model(tree: &Tree, id: Id, hash: &mut Xxh3, seen: &mut HashMap<u64, usize>) {
+    let order = seen.len();
+    let first = *seen.entry(id as u64).or_insert(order);
+    add(hash, (first, hash_object(tree, id)));
+    for (name, child) in tree.listing(id) {
+        add(hash, name);
+        add_model(tree, child, hash, seen);
+    }
+    add(hash, "end");
+}
+
+fn hash_found(fs: &FileSystem) -> u64 {
+    let mut hash = Xxh3::new();
+    let mut seen = HashMap::new();
+    add_found(fs, NodeId::ROOT, &mut hash, &mut seen);
+    hash.digest()
+}
+
+fn add_found(fs: &FileSystem, node: NodeId, hash: &mut Xxh3, seen: &mut HashMap<u64, usize>) {
+    let attr = fs.getattr(node).expect("attributes");
+    let order = seen.len();
+    let first = *seen.entry(attr.ino).or_insert(order);
+    let mut own = Xxh3::new();
+    add(&mut own, (attr.kind, attr.mode, attr.uid, attr.gid, attr.rdev, attr.nlink));
+    add(&mut own, (attr.size, attr.mtime, attr.ctime, attr.btime));
+    let target = if attr.kind == FileKind::Symlink { fs.readlink(node).expect("target") } else { Vec::new() };
+    add(&mut own, &target);
+    let names = fs.listxattr(node).expect("names");
+    for name in names.split(|b| *b == 0).filter(|n| !n.is_empty()) {
+        add(&mut own, name.to_vec());
+        own.update(&fs.getxattr(node, name).expect("value"));
+    }
+    if attr.kind == FileKind::Regular {
+        let mut data = vec![0; attr.size as usize];
+        assert_eq!(fs.read(node, 0, &mut data).expect("data"), data.len());
+        own.update(&data);
+    }
+    add(hash, (first, own.digest()));
+    let mut names = Vec::new();
+    if attr.kind == FileKind::Directory {
+        fs.readdir(node, 2, &mut |entry| {
+            names.push(entry.name.to_vec());
+            true
+        })
+        .expect("a listing");
+    }
+    for name in names {
+        let child = fs.lookup(node, &name).expect("what is listed is there").node;
+        add(hash, name);
+        add_found(fs, child, hash, seen);
+        fs.forget(child, 1);
+    }
+    add(hash, "end");
+}
