@@ -19,6 +19,9 @@ use std::time::Duration;
 /// Bytes of batches in memory from which on the log is written ahead.
 const PUSH: u64 = 4 << 20;
 
+/// What may stay behind then: too little to bind early.
+const LEAVE: u64 = 1 << 20;
+
 /// A writer who finds this much not yet in the log writes it.
 const MUST_PUSH: u64 = 16 << 20;
 
@@ -199,7 +202,7 @@ impl Shared {
 
     fn step_somehow(&self) -> Result<bool> {
         if self.log.pending_bytes() >= PUSH {
-            if self.log.push()? == Progress::Full {
+            if self.log.push(LEAVE)? == Progress::Full {
                 self.checkpoint()?;
             }
             self.signal.progress();
@@ -291,7 +294,8 @@ impl Shared {
     pub(crate) fn make_room(&self, bytes: usize, purpose: Purpose) -> Result<()> {
         loop {
             self.device.writable()?;
-            if self.log.pending_bytes() + bytes as u64 > MUST_PUSH && self.log.push()? == Progress::Full {
+            if self.log.pending_bytes() + bytes as u64 > MUST_PUSH && self.log.push(LEAVE)? == Progress::Full
+            {
                 self.checkpoint()?;
             }
             let epoch = self.signal.epoch();

@@ -53,7 +53,7 @@ pub struct LogCounters {
 
 struct State {
     pending: VecDeque<Pending>,
-    /// Bounds of the pending batches and of those that are being written.
+    /// Sum of the bounds of the pending batches.
     pending_bytes: u64,
     /// Last batch appended, written and synced. What a trim covers counts as all three.
     appended: Lsn,
@@ -237,16 +237,17 @@ impl Log {
         Ok(bound)
     }
 
-    /// Writes every batch appended before this call, without making them durable.
+    /// Writes batches appended before this call until at most `leave` bytes of them are pending,
+    /// without making them durable. A rest left behind grows until it is worth a group of its own.
     ///
     /// # Errors
     /// The first failure of the log, which is final.
-    pub(crate) fn push(&self) -> Result<Progress> {
+    pub(crate) fn push(&self, leave: u64) -> Result<Progress> {
         let mut state = self.state.lock();
         let target = state.appended;
         loop {
             state.alive()?;
-            if state.written >= target {
+            if state.written >= target || (leave > 0 && state.pending_bytes <= leave) {
                 return Ok(Progress::Done);
             }
             if state.busy {
@@ -350,7 +351,6 @@ impl Log {
         state.busy = true;
         let result = MutexGuard::unlocked(state, || self.write_group(&taken));
         state.busy = false;
-        state.pending_bytes -= taken.bound;
         let outcome = result.context(|| "writing to the log".into())?;
         let last = taken.batches.last().map_or(Lsn(0), |batch| batch.lsn);
         let bytes = (outcome.group.blocks * BLOCK) as u64;
@@ -380,15 +380,19 @@ impl Log {
     fn take(&self, state: &mut State, target: Lsn, free: u64) -> Option<Taken> {
         let mut batches = Vec::new();
         let mut bound = 0;
+        // Groups of one size, so that the last is not too small to bind its values early.
+        let groups = state.pending_bytes.div_ceil(self.config.group_bytes).max(1);
+        let limit = state.pending_bytes.div_ceil(groups);
         while let Some(next) = state.pending.front() {
             let sum = bound + next.bound;
-            let enough = !batches.is_empty() && (next.batch.lsn > target || sum > self.config.group_bytes);
+            let enough = !batches.is_empty() && (next.batch.lsn > target || sum > limit);
             if enough || blocks_for(sum) > free {
                 break;
             }
             bound = sum;
             batches.extend(state.pending.pop_front().map(|pending| pending.batch));
         }
+        state.pending_bytes -= bound;
         let place =
             GroupPlace { tag: self.tag, number: state.head, synced: state.synced, session: self.session };
         (!batches.is_empty()).then_some(Taken { batches, bound, place, previous: state.chain })
@@ -423,7 +427,7 @@ impl Log {
         Ok(())
     }
 
-    /// Bytes of batches in memory that are not written yet (an upper bound).
+    /// Bytes of batches (an upper bound) that no group has taken yet.
     pub(crate) fn pending_bytes(&self) -> u64 {
         self.state.lock().pending_bytes
     }

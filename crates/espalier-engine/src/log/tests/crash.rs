@@ -88,7 +88,8 @@ impl History {
                 }
             }
             13..=16 => {
-                if self.rig.log.push().unwrap() == Progress::Full {
+                let leave = *self.work.random.choose(&[0, 0, 20_000]);
+                if self.rig.log.push(leave).unwrap() == Progress::Full {
                     self.forced_checkpoint();
                 }
             }
@@ -117,7 +118,7 @@ impl History {
     fn forced_checkpoint(&mut self) {
         self.begun = Some(self.rig.log.position_after(Lsn(self.last())));
         self.finish_checkpoint();
-        assert_eq!(self.rig.log.push().unwrap(), Progress::Done);
+        assert_eq!(self.rig.log.push(0).unwrap(), Progress::Done);
     }
 
     fn finish_checkpoint(&mut self) {
@@ -223,7 +224,7 @@ fn a_kill_loses_nothing_that_was_written() {
     let (device, layout, start, rig) = fresh(64, LogConfig::default());
     for lsn in 1..=5 {
         rig.log.append(batch(lsn, vec![insert("k", vec![1; 5000])])).unwrap();
-        assert_eq!(rig.log.push().unwrap(), Progress::Done);
+        assert_eq!(rig.log.push(0).unwrap(), Progress::Done);
     }
     assert_eq!(rig.log.durable_lsn(), Lsn(0));
     drop(rig);
@@ -242,7 +243,7 @@ fn what_recovery_has_shown_is_durable() {
         let rig = open(&device, layout, start, LogConfig::default(), seed).unwrap();
         for lsn in 1..=3 {
             rig.log.append(batch(lsn, vec![insert("k", vec![1; 5000])])).unwrap();
-            assert_eq!(rig.log.push().unwrap(), Progress::Done);
+            assert_eq!(rig.log.push(0).unwrap(), Progress::Done);
         }
         drop(rig);
         assert_eq!(open(&device, layout, start, LogConfig::default(), 2).unwrap().replayed.len(), 3);
@@ -259,7 +260,7 @@ fn a_torn_tail_never_comes_back() {
     let (device, layout, start, rig) = fresh(64, LogConfig::default());
     for lsn in 1..=2 {
         rig.log.append(batch(lsn, vec![insert("old", &b"old"[..])])).unwrap();
-        assert_eq!(rig.log.push().unwrap(), Progress::Done);
+        assert_eq!(rig.log.push(0).unwrap(), Progress::Done);
     }
     drop(rig);
     let first = layout.log.byte_offset();

@@ -30,7 +30,7 @@ fn written(seed: u64) -> Written {
         // The group that is written now knows of the syncs before it.
         synced = durable;
         let sync = work.random.one_in(3);
-        let progress = if sync { rig.log.sync(Lsn(lsn)) } else { rig.log.push() };
+        let progress = if sync { rig.log.sync(Lsn(lsn)) } else { rig.log.push(0) };
         assert_eq!(progress.unwrap(), Progress::Done);
         groups.push(rig.log.used_bytes() / BLOCK as u64);
         durable = if sync { *groups.last().unwrap() } else { durable };
@@ -112,7 +112,7 @@ fn a_checkpoint_vouches_for_what_was_pushed() {
     let (device, layout, start, rig) = fresh(64, LogConfig::default());
     for lsn in 1..=3 {
         rig.log.append(batch(lsn, vec![delete("k")])).unwrap();
-        assert_eq!(rig.log.push().unwrap(), Progress::Done);
+        assert_eq!(rig.log.push(0).unwrap(), Progress::Done);
     }
     let position = rig.log.position_after(Lsn(1));
     let mut written = Written { device, layout, start, groups: vec![], synced: 0 };
@@ -284,7 +284,7 @@ fn the_first_failure_is_final() {
         simulated.clear_faults();
         assert_eq!(rig.log.sync(Lsn(1)).unwrap_err().kind(), ErrorKind::Io);
         assert_eq!(rig.log.append(batch(2, vec![])).unwrap_err().kind(), ErrorKind::Io);
-        assert_eq!(rig.log.push().unwrap_err().kind(), ErrorKind::Io);
+        assert_eq!(rig.log.push(0).unwrap_err().kind(), ErrorKind::Io);
         assert_eq!(rig.log.durable_lsn(), Lsn(0));
     }
 }

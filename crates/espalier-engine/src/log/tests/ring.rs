@@ -11,7 +11,7 @@ fn sync(rig: &Rig, lsn: u64) -> Progress {
 fn nothing_in_nothing_out() {
     let (device, layout, start, rig) = fresh(8, LogConfig::default());
     assert_eq!(sync(&rig, 0), Progress::Done);
-    assert_eq!(rig.log.push().unwrap(), Progress::Done);
+    assert_eq!(rig.log.push(0).unwrap(), Progress::Done);
     assert_eq!(rig.log.used_bytes(), 0);
     drop(rig);
     assert!(open(&device, layout, start, LogConfig::default(), 2).unwrap().replayed.is_empty());
@@ -121,7 +121,7 @@ fn a_full_ring_waits_for_a_checkpoint() {
     assert_eq!(rig.log.used_bytes(), rig.log.capacity());
     let full = next(&rig.log);
     assert_eq!(sync(&rig, full), Progress::Full);
-    assert_eq!(rig.log.push().unwrap(), Progress::Full);
+    assert_eq!(rig.log.push(0).unwrap(), Progress::Full);
     assert_eq!(rig.log.durable_lsn(), Lsn(8));
     // A checkpoint at 3 frees three blocks.
     rig.log.trim(rig.log.position_after(Lsn(3)));
@@ -203,7 +203,7 @@ fn the_format_stays() {
 fn reading_alone_writes_nothing() {
     let (device, layout, start, rig) = fresh(64, LogConfig::default());
     rig.log.append(batch(1, vec![delete("k")])).unwrap();
-    assert_eq!(rig.log.push().unwrap(), Progress::Done);
+    assert_eq!(rig.log.push(0).unwrap(), Progress::Done);
     drop(rig);
     let binder = TestBinder::new(device.clone(), layout.parts, 1);
     let (mut count, device) = (0, GuardedDevice::new(device, true));

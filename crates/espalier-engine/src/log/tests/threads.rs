@@ -110,7 +110,7 @@ fn run(log: &Log, commit: &Mutex<u64>, position: &Mutex<LogPosition>, mut random
             *last
         };
         loop {
-            let progress = if random.one_in(4) { log.push() } else { log.sync(Lsn(lsn)) };
+            let progress = if random.one_in(4) { log.push(0) } else { log.sync(Lsn(lsn)) };
             match progress.unwrap() {
                 Progress::Full => checkpoint(log, position),
                 Progress::Done if log.durable_lsn() >= Lsn(lsn) => break,
