@@ -147,7 +147,7 @@ fn paths_may_be_long_but_not_endless() {
     let (top, bottom) = (dirs[1], dirs[dirs.len() - 1]);
     let moved = bench.fs.rename(NodeId::ROOT, b"deep", bottom, b"deep", RenameMode::Replace);
     assert_eq!(moved.map_err(|e| e.kind()), Err(FsErrorKind::NameTooLong));
-    let moved = bench.fs.rename(NodeId::ROOT, name.as_bytes(), below, b"top", RenameMode::Replace);
+    let moved = bench.fs.rename(NodeId::ROOT, name.as_bytes(), below, name.as_bytes(), RenameMode::Replace);
     assert_eq!(moved.map_err(|e| e.kind()), Err(FsErrorKind::NameTooLong));
     assert_eq!(bench.fs.path(top).expect("path").len(), 256);
     for (i, dir) in dirs.iter().enumerate().rev().skip(1).take(dirs.len() - 1) {
