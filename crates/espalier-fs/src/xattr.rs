@@ -205,7 +205,10 @@ fn check_xattr_name(name: &[u8]) -> Result<()> {
     if name.len() > MAX_NAME {
         return fail(FsErrorKind::Range, format!("a name of {} bytes; {MAX_NAME} are allowed", name.len()));
     }
-    let known = NAMESPACES.iter().any(|n| name.len() > n.len() && name.starts_with(n));
+    let known = NAMESPACES.iter().any(|n| name.starts_with(n));
+    if NAMESPACES.contains(&name) {
+        return fail(FsErrorKind::Invalid, format!("{} is no name but a namespace", layout::show(name)));
+    }
     if name.contains(&0) || !(known || name == acl::ACCESS || name == acl::DEFAULT) {
         return fail(
             FsErrorKind::Unsupported,

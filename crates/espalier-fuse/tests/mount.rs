@@ -4,21 +4,24 @@ mod common;
 
 use common::kinds;
 use common::store::Image;
-use espalier_fuse::MountOptions;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
+#[test]
+fn serves_when_asked() {
+    common::store::serve_if_asked();
+}
+
 /// Runs `body` on a mount of each kind, plain and with write-back; `then` on it mounted again.
 fn on_each(body: impl Fn(&Path), then: impl Fn(&Path)) {
     for kind in kinds() {
-        for writeback in [false, true] {
-            let options = MountOptions { writeback, ..MountOptions::default() };
+        for options in ["", "writeback"] {
             let image = Image::new(256 << 20);
             for step in [&body as &dyn Fn(&Path), &then] {
-                let mounted = image.mount(kind, options.clone());
+                let mounted = image.mount(kind, options);
                 step(mounted.path());
                 mounted.end();
             }
@@ -204,10 +207,10 @@ fn writing_takes_set_id_bits_from_ordinary_users() {
 fn a_read_only_mount_refuses_changes() {
     for kind in kinds() {
         let image = Image::new(64 << 20);
-        let mounted = image.mount(kind, MountOptions::default());
+        let mounted = image.mount(kind, "");
         fs::write(mounted.path().join("f"), b"kept").unwrap();
         mounted.end();
-        let mounted = image.mount(kind, MountOptions { read_only: true, ..MountOptions::default() });
+        let mounted = image.mount(kind, "ro");
         assert_eq!(fs::read(mounted.path().join("f")).unwrap(), b"kept");
         let error = fs::write(mounted.path().join("g"), b"").unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EROFS));
@@ -229,4 +232,31 @@ fn umask_and_default_acls_decide_modes() {
         },
         |root| assert_eq!(fs::metadata(root.join("f")).unwrap().mode() & 0o7777, 0o640),
     );
+}
+
+#[test]
+fn a_killed_server_leaves_errors_and_what_was_synced() {
+    for kind in kinds() {
+        let image = Image::new(256 << 20);
+        let mounted = image.mount(kind, "");
+        let synced = File::create_new(mounted.path().join("synced")).unwrap();
+        synced.write_all_at(&content(3 << 20, 5), 0).unwrap();
+        synced.sync_all().unwrap();
+        File::open(mounted.path()).unwrap().sync_all().unwrap();
+        fs::write(mounted.path().join("later"), b"may be lost").unwrap();
+        mounted.kill(|root| {
+            let gone = |result: std::io::Result<()>| {
+                let errno = result.unwrap_err().raw_os_error().unwrap();
+                let expected = [libc::ENOTCONN, libc::ECONNABORTED, libc::ECANCELED, libc::EIO];
+                assert!(expected.contains(&errno), "{errno:?}");
+            };
+            gone(synced.sync_all());
+            gone(fs::metadata(root).map(drop));
+            gone(fs::write(root.join("new"), b""));
+            drop(synced);
+        });
+        let mounted = image.mount(kind, "");
+        assert!(fs::read(mounted.path().join("synced")).unwrap() == content(3 << 20, 5));
+        mounted.end();
+    }
 }

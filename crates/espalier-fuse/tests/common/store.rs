@@ -1,63 +1,95 @@
-//! A file system on a device in memory, mounted.
+//! A file system on an image file, mounted by another process: a test that were its own server could wait for itself
+//! in a page fault, and could not be killed.
+//!
+//! The other process is the same test binary, told by its environment to serve. So each test file that mounts has
+//!
+//! ```ignore
+//! #[test]
+//! fn serves_when_asked() {
+//!     common::store::serve_if_asked();
+//! }
+//! ```
 
 use super::Watchdog;
 use espalier_engine::Store;
 use espalier_fs::FileSystem;
 use espalier_fuse::transport::Kind;
 use espalier_fuse::{Ended, ForgetHook, Mount, MountOptions};
-use espalier_storage::{Device, Environment, MemoryDevice, SystemEnvironment};
-use std::path::Path;
+use espalier_storage::{Device, Environment, FileDevice, OpenMode, SystemEnvironment};
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
-/// A device with a file system on it.
+const IMAGE: &str = "ESPALIER_TEST_IMAGE";
+const POINT: &str = "ESPALIER_TEST_POINT";
+const OPTIONS: &str = "ESPALIER_TEST_OPTIONS";
+const READY: &str = "espalier-test: mounted";
+
+/// A file with a file system in it.
 pub(crate) struct Image {
-    device: Arc<dyn Device>,
-    env: Arc<dyn Environment>,
+    file: tempfile::NamedTempFile,
 }
 
-/// A mounted file system, and the directory that it is mounted on.
+/// A mounted file system, the process that serves it, and the directory that it is mounted on.
 pub(crate) struct Mounted {
-    mount: Mount,
-    fs: Arc<FileSystem>,
-    store: Arc<Store>,
+    server: Child,
+    output: BufReader<ChildStdout>,
     directory: tempfile::TempDir,
-    _watchdog: Watchdog,
+    watchdog: Watchdog,
+}
+
+fn environment() -> Arc<dyn Environment> {
+    Arc::new(SystemEnvironment::new(2))
+}
+
+fn open(image: &Path) -> Arc<Store> {
+    let device: Arc<dyn Device> = Arc::new(FileDevice::open(image, OpenMode::ReadWrite).unwrap());
+    let options = espalier_engine::OpenOptions {
+        memory: 256 << 20,
+        merge: espalier_fs::merge_functions(),
+        ..Default::default()
+    };
+    Store::open(device, environment(), options).unwrap()
 }
 
 impl Image {
-    /// Formats `bytes` of memory.
+    /// Formats a file of `bytes`.
     pub(crate) fn new(bytes: u64) -> Self {
-        let image =
-            Self { device: Arc::new(MemoryDevice::new(bytes)), env: Arc::new(SystemEnvironment::new(2)) };
-        let (device, env) = (Arc::clone(&image.device), Arc::clone(&image.env));
-        Store::format(device, env, &espalier_engine::FormatOptions::default()).unwrap();
-        let store = image.open();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(bytes).unwrap();
+        let device: Arc<dyn Device> = Arc::new(FileDevice::open(file.path(), OpenMode::ReadWrite).unwrap());
+        Store::format(device, environment(), &espalier_engine::FormatOptions::default()).unwrap();
+        let store = open(file.path());
         FileSystem::format(&store, &espalier_fs::FormatOptions::default()).unwrap();
         store.close().unwrap();
-        image
+        Self { file }
     }
 
-    fn open(&self) -> Arc<Store> {
-        let options = espalier_engine::OpenOptions {
-            memory: 256 << 20,
-            merge: espalier_fs::merge_functions(),
-            ..Default::default()
-        };
-        Store::open(Arc::clone(&self.device), Arc::clone(&self.env), options).unwrap()
-    }
-
-    /// Mounts it on a directory of its own.
-    pub(crate) fn mount(&self, kind: Kind, options: MountOptions) -> Mounted {
-        let store = self.open();
-        let forgets = ForgetHook::default();
-        let open = espalier_fs::OpenOptions { forget_drain: Some(forgets.drain()), ..Default::default() };
-        let fs = FileSystem::open(Arc::clone(&store), Arc::clone(&self.env), open).unwrap();
+    /// Mounts it on a directory of its own, with `-o` options.
+    pub(crate) fn mount(&self, kind: Kind, options: &str) -> Mounted {
         let directory = tempfile::tempdir().unwrap();
-        let options = MountOptions { transport: Some(kind), forgets: Some(forgets), ..options };
-        let mount = Mount::start(Arc::clone(&fs), directory.path(), &options);
-        let mount = mount.unwrap_or_else(|error| panic!("these tests need root and FUSE: {error}"));
+        let transport = match kind {
+            Kind::Uring => "transport=io_uring",
+            Kind::Classic => "transport=classic",
+        };
+        let mut server = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "serves_when_asked", "--nocapture", "--test-threads=1"])
+            .env(IMAGE, self.file.path())
+            .env(POINT, directory.path())
+            .env(OPTIONS, format!("{transport},{options}"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut output = BufReader::new(server.stdout.take().unwrap());
+        let mut line = String::new();
+        while !line.contains(READY) {
+            line.clear();
+            let length = output.read_line(&mut line).unwrap();
+            assert_ne!(length, 0, "the server ended before it had mounted; these tests need root and FUSE");
+        }
         let watchdog = Watchdog::watch(directory.path());
-        Mounted { mount, fs, store, directory, _watchdog: watchdog }
+        Mounted { server, output, directory, watchdog }
     }
 }
 
@@ -66,13 +98,46 @@ impl Mounted {
         self.directory.path()
     }
 
-    /// Unmounts, verifies what is stored, and closes it.
-    pub(crate) fn end(self) {
-        self.mount.unmount(false).unwrap();
-        assert_eq!(self.mount.wait(), Ended::Unmounted);
-        self.fs.close().unwrap();
-        let report = self.store.verify(&mut |_| ()).unwrap();
-        assert!(report.problems.is_empty(), "{:#?}", report.problems);
-        self.store.close().unwrap();
+    /// Unmounts; the server verifies what is stored, and closes it.
+    pub(crate) fn end(mut self) {
+        rustix::mount::unmount(self.path(), rustix::mount::UnmountFlags::empty()).unwrap();
+        let mut said = String::new();
+        self.output.read_to_string(&mut said).unwrap();
+        assert!(self.server.wait().unwrap().success(), "the server failed: {said}");
     }
+
+    /// Kills the server, and takes away the dead mount after `look` at it.
+    pub(crate) fn kill(mut self, look: impl FnOnce(&Path)) {
+        self.server.kill().unwrap();
+        self.server.wait().unwrap();
+        look(self.path());
+        rustix::mount::unmount(self.path(), rustix::mount::UnmountFlags::empty()).unwrap();
+        drop(self.watchdog);
+    }
+}
+
+/// Serves, if this process was started for that; returns when the mount has ended.
+pub(crate) fn serve_if_asked() {
+    let Some(image) = std::env::var_os(IMAGE).map(PathBuf::from) else { return };
+    let mut options = MountOptions { source: image.display().to_string(), ..MountOptions::default() };
+    for option in std::env::var(OPTIONS).unwrap().split(',').filter(|option| !option.is_empty()) {
+        assert_eq!(options.apply(option), Ok(true), "{option}");
+    }
+    let store = open(&image);
+    let forgets = ForgetHook::default();
+    let open = espalier_fs::OpenOptions {
+        forget_drain: Some(forgets.drain()),
+        read_only: options.read_only,
+        ..Default::default()
+    };
+    let fs = FileSystem::open(Arc::clone(&store), environment(), open).unwrap();
+    options.forgets = Some(forgets);
+    let point = PathBuf::from(std::env::var_os(POINT).unwrap());
+    let mount = Mount::start(Arc::clone(&fs), &point, &options).unwrap();
+    println!("\n{READY}");
+    assert_eq!(mount.wait(), Ended::Unmounted);
+    fs.close().unwrap();
+    let report = store.verify(&mut |_| ()).unwrap();
+    assert!(report.problems.is_empty(), "{:#?}", report.problems);
+    store.close().unwrap();
 }

@@ -167,7 +167,7 @@ impl Call {
             57 => Self::ChangeOwner { path: path(r), uid: r.below(3) as u32, gid: r.below(3) as u32 },
             58 => Self::SetTimes {
                 path: path(r),
-                atime: r.below(1 << 40) as i64 - (1 << 39),
+                atime: r.below(1 << 33) as i64 - (1 << 30),
                 mtime: r.below(1 << 33) as i64,
             },
             59 => Self::List { path: path(r) },
@@ -335,8 +335,7 @@ impl Side {
             }
             Call::SetTimes { path, atime, mtime } => {
                 let time = |seconds| Timespec { tv_sec: seconds, tv_nsec: 123_456_789 };
-                let times =
-                    Timestamps { last_access: time(*atime % (1 << 32)), last_modification: time(*mtime) };
+                let times = Timestamps { last_access: time(*atime), last_modification: time(*mtime) };
                 fs::utimensat(CWD, self.at(path), &times, AtFlags::SYMLINK_NOFOLLOW)?;
                 let now = fs::lstat(self.at(path))?;
                 Ok(Value::Times { atime: now.st_atime as i64, mtime: now.st_mtime as i64 })
