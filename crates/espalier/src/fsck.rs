@@ -84,8 +84,7 @@ fn place(problem: &Problem) -> String {
     }
 }
 
+/// True if opening failed because of what is stored, and not because of how.
 fn is_damage(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        cause.downcast_ref::<espalier_engine::Error>().is_some_and(|e| e.kind() == ErrorKind::Damaged)
-    })
+    error.downcast_ref::<espalier_engine::Error>().is_some_and(|e| e.kind() == ErrorKind::Damaged)
 }

@@ -56,10 +56,10 @@ pub(crate) fn open_device(path: &Path, mode: OpenMode) -> Result<FileDevice> {
     }
 }
 
-/// Where the image is mounted, as far as this process can see.
+/// Where the image is mounted, as far as this process can see, by a server that lives.
 pub(crate) fn mounted(path: &Path) -> Option<std::path::PathBuf> {
     let absolute = path.canonicalize().ok()?;
-    mounts::of(&absolute).ok()?.map(|m| m.dir)
+    mounts::of(&absolute).ok()?.filter(|m| !m.is_dead()).map(|m| m.dir)
 }
 
 /// The absolute path of an image, without links.
@@ -121,7 +121,7 @@ pub(crate) fn explain(error: espalier_engine::Error, path: &Path) -> anyhow::Err
             format!("{shown} was written by a newer Espalier; use that version or a later one")
         }
         ErrorKind::Damaged => {
-            format!("espalier fsck {shown} names what is damaged; restore it from a backup")
+            format!("restore it from a backup, as far as espalier fsck {shown} finds it damaged")
         }
         ErrorKind::Io => {
             format!("the device below {shown} fails; see the kernel log, and save what can be read")

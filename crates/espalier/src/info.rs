@@ -1,6 +1,6 @@
 //! `espalier info`: figures about a store, from its image or from the server that has it mounted.
 //!
-//! A server describes itself in JSON through the extended attribute [`ATTRIBUTE`] of the mount's root. The
+//! A server describes itself in JSON through the extended attribute [`DESCRIPTION_XATTR`] of the mount's root. The
 //! text for people is made of the same JSON, so that both always say the same.
 
 use crate::args::Info;
@@ -10,14 +10,12 @@ use crate::units::Size;
 use anyhow::{Context, Result, bail};
 use espalier_engine::Store;
 use espalier_fs::FileSystem;
+use espalier_fuse::DESCRIPTION_XATTR;
 use espalier_storage::BLOCK;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
-
-/// The attribute through which a server describes itself.
-const ATTRIBUTE: &str = "espalier.info";
 
 /// Most of what an attribute can hold.
 const LONGEST_DESCRIPTION: usize = 64 << 10;
@@ -56,7 +54,7 @@ fn ask_server(dir: &Path) -> Result<Value> {
         bail!("{}: no Espalier file system is mounted there; name an image or a mount point", dir.display());
     };
     let mut buffer = vec![0; LONGEST_DESCRIPTION];
-    let length = rustix::fs::getxattr(&mount.dir, ATTRIBUTE, &mut buffer)
+    let length = rustix::fs::getxattr(&mount.dir, DESCRIPTION_XATTR, &mut buffer)
         .with_context(|| format!("the server of {} does not answer", mount.dir.display()))?;
     buffer.truncate(length);
     serde_json::from_slice(&buffer)

@@ -24,13 +24,15 @@ pub(crate) fn run(args: &Mkfs) -> Result<()> {
     );
     let before = std::fs::metadata(target).ok();
     let size = wanted_size(args, before.as_ref())?;
-    if before.as_ref().is_some_and(|m| m.len() > 0 || m.file_type().is_block_device()) && !args.force {
-        if let Some(dir) = image::mounted(target) {
-            bail!("{} is mounted at {}; it was left as it is", target.display(), dir.display());
-        }
-        if let Some(found) = signature::find(target)? {
-            bail!("{} contains {found}; it was left as it is (--force overwrites it)", target.display());
-        }
+    if let Some(dir) = image::mounted(target) {
+        bail!("{} is mounted at {}; it was left as it is", target.display(), dir.display());
+    }
+    let has_content = before.as_ref().is_some_and(|m| m.len() > 0 || m.file_type().is_block_device());
+    if has_content
+        && !args.force
+        && let Some(found) = signature::find(target)?
+    {
+        bail!("{} contains {found}; it was left as it is (--force overwrites it)", target.display());
     }
     let device = FileDevice::create_with(target, size, Existing::Replace)
         .with_context(|| format!("{} cannot be made", target.display()))?;

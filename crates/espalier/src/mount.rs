@@ -8,6 +8,7 @@ mod server;
 
 use crate::args;
 use crate::image;
+use crate::mounts;
 use crate::problem::{Exit, Shown};
 use crate::ui;
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -79,13 +80,13 @@ fn check(source: &Path, dir: &Path, settings: Settings) -> Result<Plan> {
 
 fn resolve_mount_point(dir: &Path) -> Result<PathBuf> {
     let shown = dir.display();
-    let resolved = dir.canonicalize().and_then(|path| path.metadata().map(|_| path));
-    resolved.map_err(|e| match e.kind() {
+    ensure!(
+        !mounts::is_dead(dir),
+        "{shown} is a mount whose server has died; unmount it first (espalier umount {shown})"
+    );
+    dir.canonicalize().map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => {
             anyhow!("{shown}: there is no such directory; make it first (mkdir {shown})")
-        }
-        std::io::ErrorKind::NotConnected => {
-            anyhow!("{shown} is a mount whose server has died; unmount it first (espalier umount {shown})")
         }
         _ => anyhow!(e).context(format!("{shown} cannot be used")),
     })

@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// A line of proc(5) `/proc/self/mountinfo`.
@@ -20,6 +21,18 @@ impl MountEntry {
     pub(crate) fn is_espalier(&self) -> bool {
         self.kind == "fuse.espalier" || self.kind == "fuseblk.espalier"
     }
+
+    /// True if nobody serves it any more.
+    pub(crate) fn is_dead(&self) -> bool {
+        is_dead(&self.dir)
+    }
+}
+
+/// True if `path` leads into a mount whose server has died. What the kernel has cached still answers, so
+/// this asks what it never caches.
+pub(crate) fn is_dead(path: &Path) -> bool {
+    rustix::fs::statfs(path)
+        .is_err_and(|e| matches!(e, rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED))
 }
 
 /// Everything mounted, oldest first.
@@ -33,9 +46,21 @@ pub(crate) fn at(dir: &Path) -> std::io::Result<Option<MountEntry>> {
     Ok(all()?.into_iter().rev().find(|m| m.dir == dir))
 }
 
-/// Where the image at `source` (an absolute path) is mounted.
+/// Where the image at `source` is mounted, under whatever name.
 pub(crate) fn of(source: &Path) -> std::io::Result<Option<MountEntry>> {
-    Ok(all()?.into_iter().rev().find(|m| m.is_espalier() && m.source == source))
+    let wanted = identity(source);
+    let same = |m: &MountEntry| m.source == source || (wanted.is_some() && identity(&m.source) == wanted);
+    Ok(all()?.into_iter().rev().find(|m| m.is_espalier() && same(m)))
+}
+
+/// What makes a file or block device the same under two names.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let metadata = path.metadata().ok()?;
+    Some(if metadata.file_type().is_block_device() {
+        (0, metadata.rdev())
+    } else {
+        (metadata.dev(), metadata.ino())
+    })
 }
 
 fn parse(line: &[u8]) -> Option<MountEntry> {

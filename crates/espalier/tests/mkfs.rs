@@ -119,7 +119,7 @@ fn a_truncated_image_is_refused() {
     let whole = content(&place.image);
     for length in [32 << 20, 1 << 20, 128 << 10] {
         fs::write(&place.image, &whole[..length]).unwrap();
-        all_refuse(&place, 4, &["short"]);
+        all_refuse(&place, 4, &["truncated"]);
     }
     // Nothing was lost: with the missing end, it is what it was.
     fs::write(&place.image, &whole).unwrap();

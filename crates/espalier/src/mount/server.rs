@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use espalier_engine::Store;
 use espalier_fs::{FileSystem, OpenOptions};
 use espalier_fuse::daemon::{Signals, Termination};
-use espalier_fuse::{Ended, ForgetHook, Mount};
+use espalier_fuse::{Description, Ended, ForgetHook, Mount};
 use espalier_storage::OpenMode;
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub(crate) fn serve(plan: &Plan, ready: impl FnOnce() -> std::io::Result<()>) ->
     options.block_device = device.is_block_device();
     options.forgets = Some(forgets);
     let described = info::server_side(plan.source.clone(), plan.dir.clone(), &settings.words, &store, &fs);
-    drop(described);
+    options.description = Some(Description(Arc::new(described)));
     // A mount of a block device claims it for the kernel; our lock stays.
     device.release_claim();
     let mount = Arc::new(Mount::start(Arc::clone(&fs), &plan.dir, &options)?);
