@@ -4,6 +4,8 @@
 //! `cargo run --release -p espalier-engine --example sync -- IMAGE [SECONDS]` makes and removes IMAGE;
 //! with 0 seconds only the long write is measured.
 
+#![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+
 use espalier_engine::{Batch, FormatOptions, IndexId, OpenOptions, Statistics, Store};
 use espalier_storage::{Device, Environment, Existing, FileDevice, SystemEnvironment};
 use std::sync::Arc;

@@ -2,6 +2,8 @@
 //!
 //! `cargo run --release -p espalier-engine --example throughput -- FILE [COUNT]`
 
+#![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+
 use espalier_engine::{Batch, FormatOptions, IndexId, KeyRange, OpenOptions, Store};
 use espalier_storage::{FileDevice, OpenMode, SystemEnvironment};
 use std::error::Error;

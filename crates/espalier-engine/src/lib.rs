@@ -1,4 +1,50 @@
-//! A write-optimized, copy-on-write B-epsilon-DAG.
+//! A write-optimized, copy-on-write B-epsilon-DAG: an ordered key-value store on a file or block device.
+//!
+//! Keys are byte strings in memcmp order, values byte strings of up to 1 MiB. A [`Store`] holds
+//! volumes of several indexes each; a [`Batch`] changes any of them at once. Changes are buffered as
+//! messages and move towards the leaves in large batches, so that small random writes cost sequential
+//! ones; values can be patched and updated without being read, and whole ranges deleted or updated by
+//! one message. Snapshots are consistent across all indexes and cost nothing to take.
+//!
+//! ```
+//! use espalier_engine::{Batch, FormatOptions, IndexId, KeyRange, MergeFunctions, OpenOptions, Store};
+//! use espalier_storage::{MemoryDevice, SystemEnvironment};
+//! use std::sync::Arc;
+//!
+//! # fn main() -> espalier_engine::Result<()> {
+//! let device = Arc::new(MemoryDevice::new(64 << 20));
+//! let env = Arc::new(SystemEnvironment::new(2));
+//! Store::format(device.clone(), env.clone(), &FormatOptions::default())?;
+//!
+//! // A merge function that adds a little-endian number to the value.
+//! let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+//! let add = move |old: Option<&[u8]>, by: &[u8]| Some((number(old.unwrap_or(&[])) + number(by)).to_le_bytes().to_vec());
+//! let options = OpenOptions { merge: MergeFunctions::new().with(1, add), ..OpenOptions::default() };
+//! let store = Store::open(device, env, options)?;
+//! let volume = store.create_volume("example", 1, 0, &[])?;
+//! let index = IndexId { volume, index: 0 };
+//!
+//! let mut batch = Batch::new();
+//! batch.insert(index, b"fruit/apple", b"red".to_vec());
+//! batch.insert(index, b"fruit/pear", b"green".to_vec());
+//! batch.patch(index, b"fruit/pear", 0, b"G".to_vec());
+//! batch.update(index, b"visits", 1, 3u64.to_le_bytes().to_vec());
+//! let lsn = store.commit(batch)?;
+//! store.sync(lsn)?;
+//!
+//! assert_eq!(store.get(index, b"fruit/pear")?.as_deref(), Some(&b"Green"[..]));
+//! let mut cursor = store.cursor(index, KeyRange::prefix(b"fruit/"))?;
+//! let mut batch = Batch::new();
+//! batch.delete_range(index, KeyRange::prefix(b"fruit/"));
+//! store.commit(batch)?;
+//! // The cursor still sees what was there when it was made.
+//! assert_eq!(&*cursor.next()?.expect("two fruits").key, b"fruit/apple");
+//! assert!(!store.contains(index, b"fruit/apple")?);
+//! store.close()
+//! # }
+//! ```
+//!
+//! How it works is in `ARCHITECTURE.md`, what lies on the device in `docs/format.md`.
 
 mod batch;
 mod checkpoint;
@@ -31,7 +77,7 @@ pub use device::DeviceStats;
 pub use error::{Error, ErrorKind, Result};
 pub use key::{Key, KeyRange};
 pub use log::LogCounters;
-pub use op::{MergeFunction, MergeFunctions, Op, RangeOp, Update};
+pub use op::{ComposeFunction, MergeFunction, MergeFunctions, Op, RangeOp, Update};
 pub use options::{Compression, FormatOptions, OpenOptions, Tuning};
 pub use snapshot::Snapshot;
 pub use space::{MAX_LABEL, MAX_PARAMETERS, MAX_VOLUME_NAME, RunHistogram, SpaceStats};

@@ -188,10 +188,13 @@ impl Memtable {
 
     /// Adds a message to every key of `range`.
     pub(crate) fn apply_range(&self, range: &KeyRange, msn: Msn, op: &RangeOp, pinned: Msn) {
+        if range.is_empty() {
+            return;
+        }
         let mut inner = self.inner.write();
         let before = inner.ranges.memory();
         let mut grown = 0isize;
-        if *op == RangeOp::Delete && !range.is_empty() {
+        if *op == RangeOp::Delete {
             // Message eating [BetrFS 0.2, section 5]: what the delete covers is gone, unless a
             // snapshot still sees it.
             let eaten = inner.points.extract_if(owned_bounds(range), |_, versions| {
@@ -271,6 +274,9 @@ impl Memtable {
 fn owned_bounds(range: &KeyRange) -> (Bound<Key>, Bound<Key>) {
     (Bound::Included(range.start.clone()), range.end.clone().map_or(Bound::Unbounded, Bound::Excluded))
 }
+
+#[cfg(test)]
+mod tests;
 
 /// Range operations a snapshot at `upto` sees.
 fn seen(ranges: &[(Msn, RangeOp)], upto: Msn) -> &[(Msn, RangeOp)] {

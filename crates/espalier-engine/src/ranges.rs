@@ -144,8 +144,9 @@ impl RangeMessages {
 
     /// True if some fragment overlaps `range`.
     pub(crate) fn touches(&self, range: &KeyRange) -> bool {
-        !self.covering(&range.start).is_empty()
-            || self.fragments.range::<[u8], _>(range.bounds()).next().is_some()
+        !range.is_empty()
+            && (!self.covering(&range.start).is_empty()
+                || self.fragments.range::<[u8], _>(range.bounds()).next().is_some())
     }
 
     /// True if deletes cover every key of `range`.

@@ -13,7 +13,6 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Weak;
 
 mod ahead;
-mod measure;
 mod values;
 
 /// Places pieces first fit; drops fresh ones with their handles.

@@ -90,8 +90,7 @@ impl Trees {
         }
         let Some((_, mut node)) = nodes.pop() else { return Root::default() };
         // A root with a single edge and nothing on it is not needed.
-        loop {
-            let Body::Interior { edges, .. } = &node.body else { break };
+        while let Body::Interior { edges, .. } = &node.body {
             let [Edge { child, runs }] = &edges[..] else { break };
             if !runs.is_empty() {
                 break;

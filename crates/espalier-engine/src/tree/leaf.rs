@@ -68,7 +68,8 @@ fn merge(trees: &Arc<Trees>, base: &Run, runs: &[Arc<Run>], interval: &KeyRange)
         match part {
             Some(part)
                 if !touched
-                    && !(out.is_hungry() || part.slot.summary.bytes < small && base.parts.len() > 1) =>
+                    && !out.is_hungry()
+                    && (part.slot.summary.bytes >= small || base.parts.len() == 1) =>
             {
                 out.push_part(part.clone());
             }
