@@ -195,7 +195,7 @@ impl Store {
         let shared = &self.shared;
         shared.writable()?;
         shared.check(&batch)?;
-        shared.log.check(&batch.ops)?;
+        shared.fit_log(&batch)?;
         let purpose = purpose_of(&batch);
         shared.make_room(batch.bytes, purpose)?;
         let mut order = shared.promise(&batch, purpose)?;
@@ -482,6 +482,22 @@ impl Shared {
             }
         }
         Ok(())
+    }
+
+    /// Refuses a batch that the log cannot take. Large values of a batch that is too long only because
+    /// of them are written to their place first, so that the log need only refer to them: the
+    /// rename of a directory names all of its data.
+    fn fit_log(&self, batch: &Batch) -> Result<()> {
+        if self.log.check(&batch.ops).is_ok() {
+            return Ok(());
+        }
+        let value = |op: &LoggedOp| match op {
+            LoggedOp::Point { op: Op::Insert(value), .. } => value.large().cloned(),
+            _ => None,
+        };
+        let values: Vec<_> = batch.ops.iter().filter_map(value).collect();
+        self.trees.pieces.write_values(&values, None)?;
+        self.log.check(&batch.ops).map(drop)
     }
 
     /// Takes the commit lock with space reserved for `batch` until the next checkpoint: its bytes twice

@@ -249,7 +249,18 @@ fn unprepared(what: &str) -> Error {
     Error::new(ErrorKind::InvalidArgument, format!("the log was given {what}; this is a bug"))
 }
 
-/// Upper bound of an operation's bytes in the log with its value inline, table entry included.
+/// Upper bound of a value's bytes: inline, or as the reference that a stored one always is.
+fn value_bound(value: &Value) -> u64 {
+    match value.large() {
+        None => value.len() as u64,
+        Some(large) if large.place().is_some() => {
+            REFERENCE_OVERHEAD + 8 * value.len().div_ceil(VALUE_PAGE) as u64
+        }
+        Some(_) => REFERENCE_OVERHEAD + value.len() as u64,
+    }
+}
+
+/// Upper bound of an operation's bytes in the log, table entry included.
 pub(super) fn op_bound(op: &LoggedOp) -> u64 {
     RECORD_OVERHEAD
         + match op {
@@ -257,9 +268,7 @@ pub(super) fn op_bound(op: &LoggedOp) -> u64 {
             LoggedOp::Point { key, op, .. } => {
                 key.len() as u64
                     + match op {
-                        Op::Insert(value) => {
-                            value.len() as u64 + if value.large().is_some() { REFERENCE_OVERHEAD } else { 0 }
-                        }
+                        Op::Insert(value) => value_bound(value),
                         Op::Delete => 0,
                         Op::Patch { bytes, .. } => bytes.len() as u64,
                         Op::Update(update) => update.argument.len() as u64,
