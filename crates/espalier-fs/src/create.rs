@@ -245,7 +245,7 @@ impl FileSystem {
             let old = node.entry_key(tree.epoch);
             node.version.fetch_add(1, Ordering::AcqRel);
             if inode.has_data() {
-                self.move_file(&old, &home, &mut batch)?;
+                self.move_file(&inode, &old, &home, &mut batch)?;
             }
             batch.insert(self.metadata(), &old, link.encode());
             batch.insert(self.link_index(), &old, id.to_le_bytes().to_vec());

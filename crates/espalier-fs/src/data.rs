@@ -23,6 +23,9 @@ use std::sync::atomic::Ordering;
 const ATTEMPTS: u32 = 4;
 /// The most that one call copies, in bytes.
 const COPY_LIMIT: u64 = 16 << 20;
+/// So many blocks are deleted one by one: a range costs the tree more than a few keys, and those of
+/// small files vanish in the range of their directory when that is removed.
+const FEW_BLOCKS: u64 = 8;
 /// The unit of a copy, in bytes.
 const COPY_CHUNK: usize = 1 << 20;
 
@@ -153,6 +156,25 @@ impl FileSystem {
         size.div_ceil(u64::from(self.block_size))
     }
 
+    /// Adds to a batch that the blocks from `first` on of a file of `size` bytes go.
+    fn delete_blocks(&self, base: &[u8], first: u64, size: u64, batch: &mut Batch) {
+        let end = self.block_count(size);
+        if end.saturating_sub(first) > FEW_BLOCKS {
+            batch.delete_range(self.data(), layout::blocks_from(base, first));
+        } else {
+            (first..end).for_each(|block| batch.delete(self.data(), &layout::block_key(base, block)));
+        }
+    }
+
+    /// Adds to a batch that everything goes that a file has in the data index at `base`.
+    pub(crate) fn delete_data(&self, base: &[u8], inode: &Inode, batch: &mut Batch) {
+        if inode.kind == FileKind::Regular && !inode.has_large_xattrs() {
+            self.delete_blocks(base, 0, inode.size, batch);
+        } else {
+            batch.delete_range(self.data(), layout::file_range(base));
+        }
+    }
+
     /// Adds to a batch that the file gets `size` bytes.
     pub(crate) fn resize(
         &self,
@@ -165,7 +187,7 @@ impl FileSystem {
     ) {
         if size < inode.size {
             let base = self.data_base(tree, node, state);
-            batch.delete_range(self.data(), layout::blocks_from(&base, self.block_count(size)));
+            self.delete_blocks(&base, self.block_count(size), inode.size, batch);
             let rest = (size % u64::from(self.block_size)) as u32;
             if rest != 0 {
                 let key = layout::block_key(&base, size / u64::from(self.block_size));

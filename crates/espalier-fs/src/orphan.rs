@@ -12,9 +12,9 @@ use crate::error::Result;
 use crate::fs::{FileSystem, Tree};
 use crate::layout;
 use crate::node::{Node, Orphan, State};
-use crate::record;
-use crate::types::NodeId;
-use espalier_engine::{Batch, KeyRange};
+use crate::record::{self, Inode};
+use crate::types::{FileKind, NodeId};
+use espalier_engine::{Batch, KeyRange, LARGE_VALUE, Value};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -62,23 +62,50 @@ impl FileSystem {
     }
 
     /// Adds to a batch that the data at `base` moves to the orphan area.
-    pub(crate) fn detach_away(&self, node: &Node, base: &[u8], batch: &mut Batch) -> Result<Orphan> {
+    pub(crate) fn detach_away(
+        &self,
+        node: &Node,
+        inode: &Inode,
+        base: &[u8],
+        batch: &mut Batch,
+    ) -> Result<Orphan> {
         let key = record_key(node.id);
         node.version.fetch_add(1, Ordering::AcqRel);
-        self.move_file(base, &key, batch)?;
+        self.move_file(inode, base, &key, batch)?;
         batch.insert(self.metadata(), &key, record::encode_orphan(&key));
         node.pending.store(true, Ordering::Release);
         Ok(Orphan::Data(key.into()))
     }
 
     /// Adds to a batch that everything of a file in the data index moves. Values move by reference.
-    pub(crate) fn move_file(&self, from: &[u8], to: &[u8], batch: &mut Batch) -> Result<()> {
-        let range = layout::file_range(from);
-        let mut cursor = self.store.cursor(self.data(), range.clone())?;
-        while let Some(entry) = cursor.next()? {
-            batch.insert(self.data(), &layout::rebase(&entry.key, from, to), entry.value);
+    pub(crate) fn move_file(&self, inode: &Inode, from: &[u8], to: &[u8], batch: &mut Batch) -> Result<()> {
+        self.read_file(inode, from, |key, value| {
+            batch.insert(self.data(), &layout::rebase(key, from, to), value)
+        })?;
+        self.delete_data(from, inode, batch);
+        Ok(())
+    }
+
+    /// Gives keys and values of everything that a file has in the data index at `base`.
+    pub(crate) fn read_file(
+        &self,
+        inode: &Inode,
+        base: &[u8],
+        mut each: impl FnMut(&[u8], Value),
+    ) -> Result<()> {
+        let is_tiny = inode.kind == FileKind::Regular && inode.size < LARGE_VALUE as u64;
+        if is_tiny && !inode.has_large_xattrs() {
+            // One key at most, whose value lies beside it: no need for a walk.
+            let key = layout::block_key(base, 0);
+            if let Some(value) = self.store.get(self.data(), &key)? {
+                each(&key, value.into());
+            }
+            return Ok(());
         }
-        batch.delete_range(self.data(), range);
+        let mut cursor = self.store.cursor(self.data(), layout::file_range(base))?;
+        while let Some(entry) = cursor.next()? {
+            each(&entry.key, entry.value);
+        }
         Ok(())
     }
 
@@ -87,7 +114,7 @@ impl FileSystem {
         let mut state = node.state.lock();
         let Orphan::Data(base) = state.orphan.clone() else { return Ok(()) };
         let mut batch = Batch::new();
-        batch.delete_range(self.data(), layout::file_range(&base));
+        self.delete_data(&base, &state.inode, &mut batch);
         batch.delete(self.metadata(), &record_key(node.id));
         let result = self.commit(batch);
         // Even if that failed nobody needs the place to be kept: the record does not name a node.
@@ -115,7 +142,7 @@ impl FileSystem {
                 continue;
             }
             let mut batch = Batch::new();
-            let orphan = self.detach_away(&node, &base, &mut batch)?;
+            let orphan = self.detach_away(&node, &state.inode, &base, &mut batch)?;
             state.lsn = self.commit(batch)?;
             state.orphan = orphan;
             self.detached.lock().remove(&base);

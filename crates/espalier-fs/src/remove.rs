@@ -97,12 +97,12 @@ impl FileSystem {
             // One reference is the caller's. No new one can come: the name is locked.
             if self.nodes.references(node.id) > 1 {
                 orphan = if vacate && base == key {
-                    self.detach_away(node, &base, batch)?
+                    self.detach_away(node, &inode, &base, batch)?
                 } else {
                     self.detach(node, base.into(), batch)
                 };
             } else {
-                batch.delete_range(self.data(), layout::file_range(&base));
+                self.delete_data(&base, &inode, batch);
             }
         }
         Ok(Removal { inode, orphan })

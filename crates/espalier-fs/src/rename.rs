@@ -317,7 +317,11 @@ impl FileSystem {
         put(self.metadata(), &new, inode.encode());
         node.version.fetch_add(1, Ordering::AcqRel);
         if inode.has_data() {
-            self.move_range(DATA, layout::file_range(&old), (&old, &new), batch, puts)?;
+            let data = self.data();
+            self.read_file(&inode, &old, |key, value| {
+                puts.push((data, layout::rebase(key, &old, &new), value))
+            })?;
+            self.delete_data(&old, &inode, batch);
         }
         if node.is_dir() {
             let old = node.content_prefix(tree.epoch);
