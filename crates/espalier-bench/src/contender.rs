@@ -52,11 +52,11 @@ impl Contender {
         let image = base.join(format!("{name}.img"));
         let dir = base.join("mnt").join(name);
         std::fs::create_dir_all(&dir)?;
-        fill(&image, options.device_size)?;
         undo.push({
             let image = image.clone();
             move || drop(std::fs::remove_file(image))
         });
+        fill(&image, options.device_size)?;
         let device = attach(&image)?;
         undo.push({
             let device = device.clone();

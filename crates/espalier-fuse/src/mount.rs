@@ -63,9 +63,11 @@ pub enum Ended {
     Poisoned,
 }
 
+type Drain = Box<dyn Fn() + Send + Sync>;
+
 /// Lets a file system, which exists before its mount, ask the mount for pending FORGETs.
 #[derive(Clone, Default)]
-pub struct ForgetHook(Arc<RwLock<Option<Box<dyn Fn() + Send + Sync>>>>);
+pub struct ForgetHook(Arc<RwLock<Option<Drain>>>);
 
 impl ForgetHook {
     /// What the file system calls; nothing happens while there is no mount.

@@ -293,7 +293,7 @@ impl Tree {
         let object = &mut self.objects[id];
         if object.atime <= object.mtime
             || object.atime <= object.ctime
-            || now - object.atime >= 86400_000_000_000
+            || now - object.atime >= 86_400_000_000_000
         {
             object.atime = now;
         }
