@@ -36,6 +36,8 @@ pub(crate) struct Memtable {
 struct Inner {
     points: BTreeMap<Key, Versions>,
     ranges: RangeMessages,
+    /// What of the ranges' memory is in the count of bytes.
+    ranges_counted: usize,
 }
 
 /// Oldest first.
@@ -192,7 +194,6 @@ impl Memtable {
             return;
         }
         let mut inner = self.inner.write();
-        let before = inner.ranges.memory();
         let mut grown = 0isize;
         if *op == RangeOp::Delete {
             // Message eating [BetrFS 0.2, section 5]: what the delete covers is gone, unless a
@@ -209,7 +210,9 @@ impl Memtable {
         inner.ranges.insert(range, msn, op, keep_history);
         // Counting fragments exactly would be quadratic; they are few, or deletes swallow them.
         if inner.ranges.len() < 256 || inner.ranges.len().is_multiple_of(64) {
-            grown += inner.ranges.memory() as isize - before as isize;
+            let counted = inner.ranges.memory();
+            grown += counted as isize - inner.ranges_counted as isize;
+            inner.ranges_counted = counted;
         }
         self.grow(grown);
     }

@@ -49,7 +49,7 @@ impl Watchdog {
         let (done, is_done) = channel();
         let of_thread = point.to_owned();
         std::thread::spawn(move || {
-            if is_done.recv_timeout(Duration::from_secs(120)) == Err(RecvTimeoutError::Timeout) {
+            if is_done.recv_timeout(Duration::from_secs(900)) == Err(RecvTimeoutError::Timeout) {
                 eprintln!("the mount on {} took too long: aborting it", of_thread.display());
                 abort(&of_thread);
             }
