@@ -72,7 +72,7 @@ impl Batch {
     }
 
     fn point(&mut self, index: IndexId, key: &[u8], op: Op) {
-        self.bytes += key.len() + op_bytes(&op) + 16;
+        self.bytes += key.len() + carried_bytes(&op) + 16;
         self.ops.push(LoggedOp::Point { index, key: key.into(), op });
     }
 
@@ -86,6 +86,14 @@ impl Batch {
             + crate::ranges::range_op_bytes(&op)
             + 16;
         self.ops.push(LoggedOp::Range { index, range, op });
+    }
+}
+
+/// Bytes that an operation brings into the store: a value that is stored already comes as a reference.
+fn carried_bytes(op: &Op) -> usize {
+    match op {
+        Op::Insert(value) => value.reference_bytes().unwrap_or(value.len()),
+        _ => op_bytes(op),
     }
 }
 

@@ -55,6 +55,13 @@ impl Value {
         &self.0
     }
 
+    /// What it takes to refer to the value, if it is stored: an upper bound in bytes that counts its
+    /// checksums and a part of its own. `None` if its bytes have to be written. Never grows.
+    pub(crate) fn reference_bytes(&self) -> Option<usize> {
+        let large = self.large()?;
+        large.place().map(|_| 128 + large.len().div_ceil(VALUE_PAGE) * size_of::<u32>())
+    }
+
     /// A value that lies on the device.
     pub(crate) fn stored(at: ValueRef) -> Self {
         Self(Repr::Large(Arc::new(LargeValue::stored(at))))

@@ -6,7 +6,7 @@
 //! directories.
 
 use crate::create::{count_entry, uncount_entry};
-use crate::error::{FsErrorKind, Result, fail};
+use crate::error::{FsError, FsErrorKind, Result, fail};
 use crate::fs::{Deferred, FileSystem, Held, Tree, check_name};
 use crate::layout::{self, DATA, LINKS, METADATA};
 use crate::lookup::no_entry;
@@ -19,7 +19,11 @@ use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What a rename has to know before it can lock.
+/// Batches with no more operations than this fit into any log.
+const SMALL_BATCH: usize = 256;
+
+/// How far a rename came.
+#[derive(PartialEq)]
 enum Outcome {
     Done,
     /// A directory is concerned: the exclusive lock is needed.
@@ -70,7 +74,8 @@ impl FileSystem {
     /// # Errors
     /// [`FsErrorKind::NotFound`], [`FsErrorKind::Exists`] with [`RenameMode::NoReplace`], [`FsErrorKind::NotEmpty`],
     /// [`FsErrorKind::IsDirectory`], [`FsErrorKind::NotDirectory`], [`FsErrorKind::Invalid`] to move a directory
-    /// into itself, [`FsErrorKind::NameTooLong`] if a path below would become too long; of the store.
+    /// into itself, [`FsErrorKind::NameTooLong`] if a path below would become too long,
+    /// [`FsErrorKind::CrossArea`] if there is more to move than fits into the log; of the store.
     pub fn rename(
         &self,
         parent: NodeId,
@@ -86,7 +91,7 @@ impl FileSystem {
         let request = Request { from: &from, name, to: &to, new_name, mode };
         let is_dir = |held: Option<Held<'_>>| held.is_some_and(|h| h.is_dir());
         let exclusive = is_dir(self.find(&from, name)?) || is_dir(self.find(&to, new_name)?);
-        if !exclusive && matches!(self.rename_shared(&request)?, Outcome::Done) {
+        if !exclusive && self.rename_shared(&request)? == Outcome::Done {
             return Ok(());
         }
         self.drain_below(&from, name);
@@ -112,7 +117,7 @@ impl FileSystem {
         let tree = Tree::exclusive(epoch);
         let result = self.rename_locked(&tree, request, true, &mut held, &mut deferred);
         self.epoch.fetch_add(1, Ordering::AcqRel);
-        result.map(|_| ())
+        result.map(drop)
     }
 
     fn rename_locked<'a>(
@@ -157,8 +162,7 @@ impl FileSystem {
         let target = target.map(|node| Name { dir: to, name: new_name, node });
         self.check_key(&layout::entry_key(&to.content_prefix(tree.epoch), new_name))?;
         self.make_way(tree, request, &source, target.as_ref())?;
-        self.move_entries(tree, request, &source, target.as_ref(), &mut names, deferred)?;
-        Ok(Outcome::Done)
+        self.move_entries(tree, request, &source, target.as_ref(), &mut names, deferred)
     }
 
     /// Moves data of unlinked files away from what moves or is replaced.
@@ -186,7 +190,7 @@ impl FileSystem {
         target: Option<&Name<'_>>,
         names: &mut Pair<'_>,
         deferred: &mut Deferred<'_>,
-    ) -> Result<()> {
+    ) -> Result<Outcome> {
         let Request { from, to, mode, .. } = *request;
         let exchange = mode == RenameMode::Exchange;
         let now = self.now();
@@ -238,7 +242,13 @@ impl FileSystem {
         }
         self.put(tree, to, states.of(to), &above_new, &mut batch);
         puts.into_iter().for_each(|(index, key, value)| batch.insert(index, &key, value));
-        let lsn = self.commit(batch)?;
+        let is_small = batch.len() <= SMALL_BATCH;
+        let lsn = self.commit(batch).map_err(|error| match error.kind() {
+            FsErrorKind::Invalid if !is_small => {
+                FsError::new(FsErrorKind::CrossArea, format!("more than can move at once; copy it: {error}"))
+            }
+            _ => error,
+        })?;
 
         if from.id != to.id {
             self.take_over(from, states.of(from), above, lsn);
@@ -269,7 +279,7 @@ impl FileSystem {
         names.from.version += 1;
         self.set_name(to, names.to(), request.new_name, Known::Present(source.node.id));
         names.to().version += 1;
-        Ok(())
+        Ok(Outcome::Done)
     }
 
     /// In memory, a node moves to another place.

@@ -25,9 +25,13 @@ impl Bench {
     }
 
     fn with(threads: usize, options: OpenOptions) -> Self {
+        Self::made(threads, options, &Default::default())
+    }
+
+    fn made(threads: usize, options: OpenOptions, format: &espalier_engine::FormatOptions) -> Self {
         let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20));
         let env: Arc<dyn Environment> = Arc::new(SystemEnvironment::new(threads));
-        Store::format(device.clone(), env.clone(), &Default::default()).expect("format");
+        Store::format(device.clone(), env.clone(), format).expect("format");
         let store = Self::open_store(&device, &env);
         FileSystem::format(&store, &FormatOptions { block_size: 4096, ..Default::default() })
             .expect("format");

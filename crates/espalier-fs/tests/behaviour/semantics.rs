@@ -86,6 +86,30 @@ fn numbers_survive_rename_and_remount() {
 }
 
 #[test]
+fn files_larger_than_the_log_can_move() {
+    let log = espalier_engine::FormatOptions { log_bytes: Some(1 << 20), ..Default::default() };
+    let bench = Bench::made(0, espalier_fs::OpenOptions::default(), &log);
+    let file = bench.file(NodeId::ROOT, "file");
+    for i in 0..64u64 {
+        bench.fs.write(file, i << 17, &[i as u8; 1 << 17], false).expect("write");
+    }
+    bench.fs.rename(NodeId::ROOT, b"file", NodeId::ROOT, b"moved", RenameMode::Replace).expect("rename");
+    // There is a limit: then a program that moves has to copy.
+    let dir = bench.dir(NodeId::ROOT, "dir");
+    for i in 0..3000 {
+        let below = bench.file(dir, &format!("{i}{}", "n".repeat(200)));
+        bench.fs.forget(below, 1);
+    }
+    let refused = bench.fs.rename(NodeId::ROOT, b"dir", NodeId::ROOT, b"too much", RenameMode::Replace);
+    assert_eq!(refused.map_err(|e| e.kind()), Err(FsErrorKind::CrossArea));
+    bench.fs.syncfs().expect("sync");
+    let bench = bench.crash();
+    let found = bench.fs.lookup(NodeId::ROOT, b"moved").expect("lookup").node;
+    assert!(bench.read(found).chunks(1 << 17).zip(0u8..).all(|(chunk, i)| chunk.iter().all(|b| *b == i)));
+    bench.check(0);
+}
+
+#[test]
 fn set_group_id_directories_pass_their_group_on() {
     let bench = Bench::new(0);
     let dir = bench.dir(NodeId::ROOT, "dir");
