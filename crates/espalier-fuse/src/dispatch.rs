@@ -10,8 +10,6 @@
 //! system.
 
 mod errno;
-#[cfg(test)]
-mod tests;
 
 use crate::protocol::flags::statx;
 use crate::protocol::request::{Moment, SetAttributes, SetTime as WireTime};

@@ -33,7 +33,7 @@ impl Header {
     /// [`DecodeError::Short`].
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes, "header");
-        Ok(Self {
+        let header = Self {
             length: reader.u32()?,
             opcode: reader.u32()?,
             unique: reader.u64()?,
@@ -42,7 +42,10 @@ impl Header {
             gid: reader.u32()?,
             pid: reader.u32()?,
             extensions: reader.u16()?,
-        })
+        };
+        // Padding, without which it is no header either.
+        reader.skip(2)?;
+        Ok(header)
     }
 }
 

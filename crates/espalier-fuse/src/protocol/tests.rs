@@ -1,1 +1,140 @@
+use super::flags::{init as bit, opcode};
+use super::init::{Wishes, negotiate};
+use super::notify::Notification;
 use super::*;
+use proptest::prelude::*;
+
+const DIALECT: Dialect = Dialect { minor: 45, flags: bit::SETXATTR_EXT };
+
+fn message(opcode: u32, extensions: u16, body: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    bytes.extend((HEADER_BYTES as u32 + body.len() as u32).to_ne_bytes());
+    bytes.extend(opcode.to_ne_bytes());
+    bytes.extend(77u64.to_ne_bytes());
+    bytes.extend(5u64.to_ne_bytes());
+    bytes.extend([1000u32, 100, 4242].iter().flat_map(|n| n.to_ne_bytes()));
+    bytes.extend(extensions.to_ne_bytes());
+    bytes.extend([0; 2]);
+    bytes.extend(body);
+    bytes
+}
+
+fn words(numbers: &[u32]) -> Vec<u8> {
+    numbers.iter().flat_map(|n| n.to_ne_bytes()).collect()
+}
+
+#[test]
+fn a_look_up_has_a_name() {
+    let bytes = message(opcode::LOOKUP, 0, b"name\0");
+    let (header, operation) = decode(&bytes, &DIALECT).unwrap();
+    assert_eq!((header.unique, header.node, header.uid, header.gid, header.pid), (77, 5, 1000, 100, 4242));
+    assert_eq!(operation, Operation::Lookup { name: b"name" });
+    for body in [&b"name"[..], b"", b"\0"] {
+        assert_eq!(decode(&message(opcode::LOOKUP, 0, body), &DIALECT).unwrap_err(), DecodeError::Name);
+    }
+}
+
+#[test]
+fn a_rename_has_two_names() {
+    let body = [&9u64.to_ne_bytes()[..], &words(&[1, 0]), b"old\0new\0"].concat();
+    let bytes = message(opcode::RENAME2, 0, &body);
+    let expected = Operation::Rename { name: b"old", new_parent: 9, new_name: b"new", flags: 1 };
+    assert_eq!(decode(&bytes, &DIALECT).unwrap().1, expected);
+    assert!(decode(&bytes[..bytes.len() - 1], &DIALECT).is_err());
+}
+
+#[test]
+fn a_write_has_the_data_that_it_says() {
+    let head = |size: u32| [&[0; 8][..], &4096u64.to_ne_bytes(), &words(&[size, 5]), &[0; 16]].concat();
+    let bytes = message(opcode::WRITE, 0, &[&head(3)[..], b"abc"].concat());
+    let expected = Operation::Write { offset: 4096, data: b"abc", from_cache: true, kill_suid_sgid: true };
+    assert_eq!(decode(&bytes, &DIALECT).unwrap().1, expected);
+    let bytes = message(opcode::WRITE, 0, &[&head(u32::MAX)[..], b"abc"].concat());
+    assert!(matches!(decode(&bytes, &DIALECT), Err(DecodeError::Short { .. })));
+}
+
+#[test]
+fn lengths_that_cannot_be_are_refused() {
+    let bytes = message(opcode::BATCH_FORGET, 0, &[&words(&[u32::MAX, 0])[..], &[0; 64]].concat());
+    assert!(decode(&bytes, &DIALECT).is_err());
+    let bytes = message(opcode::MKDIR, u16::MAX, &[&words(&[0o755, 0])[..], b"d\0"].concat());
+    assert!(matches!(decode(&bytes, &DIALECT), Err(DecodeError::Contradiction(_))));
+    let bytes = message(opcode::SETXATTR, 0, &[&words(&[100, 0, 0, 0])[..], b"user.a\0value"].concat());
+    assert!(decode(&bytes, &DIALECT).is_err());
+}
+
+#[test]
+fn a_forget_list_is_as_long_as_it_says() {
+    let entries: Vec<u8> = [3u64, 1, 4, 2].iter().flat_map(|n| n.to_ne_bytes()).collect();
+    let bytes = message(opcode::BATCH_FORGET, 0, &[&words(&[2, 0])[..], &entries].concat());
+    let Operation::BatchForget(list) = decode(&bytes, &DIALECT).unwrap().1 else { panic!("no list") };
+    assert_eq!(list.iter().collect::<Vec<_>>(), [(3, 1), (4, 2)]);
+}
+
+#[test]
+fn what_is_not_offered_is_not_taken() {
+    let wishes = Wishes {
+        flags: bit::POSIX_ACL | bit::OVER_IO_URING | bit::INIT_EXT,
+        max_readahead: 1 << 20,
+        max_write: 1 << 20,
+        max_background: 64,
+    };
+    let mut request =
+        InitRequest { major: 7, minor: 99, max_readahead: 0, flags: bit::POSIX_ACL | bit::INIT_EXT };
+    let (dialect, body) = negotiate(&request, &wishes).unwrap();
+    assert_eq!((dialect.minor, dialect.flags), (init::NEWEST_MINOR, bit::POSIX_ACL | bit::INIT_EXT));
+    assert_eq!(body.len(), init::REPLY_BYTES);
+    request.minor = init::OLDEST_MINOR - 1;
+    assert_eq!(negotiate(&request, &wishes).unwrap_err(), (7, init::OLDEST_MINOR - 1));
+}
+
+#[test]
+fn notifications_say_how_long_they_are() {
+    let notifications = [
+        Notification::Inode { node: 3, data: None },
+        Notification::Inode { node: 3, data: Some((0, 0)) },
+        Notification::Entry { parent: 1, name: b"name".to_vec() },
+        Notification::Epoch,
+    ];
+    for notification in notifications {
+        let bytes = notification.encode();
+        assert_eq!(bytes[..4], (bytes.len() as u32).to_ne_bytes());
+        assert_eq!(bytes[8..16], [0; 8], "notifications answer no request");
+    }
+}
+
+#[test]
+fn a_listing_holds_what_fits() {
+    let mut out = [1; 100];
+    let mut body = reply::Directory::new(&mut out, false);
+    assert!(body.add(b"a", 2, 8, 1, None));
+    assert!(body.add(b"name", 3, 4, 2, None));
+    assert_eq!(body.len(), 64);
+    assert!(!body.add(&[b'x'; 30], 3, 4, 3, None));
+    assert!(body.add(b"last", 3, 4, 3, None));
+    assert_eq!((body.len(), body.is_empty()), (96, false));
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_decode_or_are_refused(
+        opcode in prop_oneof![0u32..60, any::<u32>()],
+        extensions in prop_oneof![Just(0u16), any::<u16>()],
+        body in prop::collection::vec(prop_oneof![Just(0u8), Just(b'/'), any::<u8>()], 0..300),
+        flags in any::<u64>(),
+        cut in 0usize..400,
+    ) {
+        let bytes = message(opcode, extensions, &body);
+        let dialect = Dialect { minor: 45, flags };
+        if let Ok((_, Operation::BatchForget(list))) = decode(&bytes, &dialect) {
+            prop_assert!(list.iter().count() * 16 <= body.len());
+        }
+        let _ = decode(&bytes[..cut.min(bytes.len())], &dialect);
+        // As io_uring delivers it: an argument that is longer than it need be, and the rest apart.
+        if let Ok(header) = Header::decode(&bytes) {
+            let mut argument = body.clone();
+            argument.resize(ARGUMENT_BYTES, 0);
+            let _ = decode_parts(&header, &argument, &body, &dialect);
+        }
+    }
+}
