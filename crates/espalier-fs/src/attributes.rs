@@ -10,7 +10,7 @@ use crate::data::units;
 use crate::error::{FsErrorKind, Result, fail};
 use crate::fs::{FileSystem, Tree};
 use crate::layout;
-use crate::node::{Node, Orphan, State};
+use crate::node::{Node, Orphan, State, States};
 use crate::record::{Inode, XattrValue};
 use crate::types::*;
 use bytes::Bytes;
@@ -25,7 +25,9 @@ const CAPABILITIES: &[u8] = b"security.capability";
 /// After this many nanoseconds the time of the last read is renewed in any case.
 const ATIME_AGE: i64 = 24 * 3600 * 1_000_000_000;
 /// Delayed times of the last read that are kept before they are written.
-const MAX_ATIMES: usize = 4096;
+const MAX_ATIMES: usize = 64 << 10;
+/// Delayed times that one batch writes.
+const ATIMES_BATCH: usize = 64;
 
 impl FileSystem {
     /// The attributes of `node`.
@@ -249,15 +251,42 @@ impl FileSystem {
         let inode = state.inode.clone();
         let mut batch = Batch::new();
         self.put(tree, node, &state, &inode, &mut batch);
-        self.store_inode(node, &mut state, inode, false, batch)
+        match self.store_inode(node, &mut state, inode, false, batch) {
+            // Nobody who waits for durability is to hear that there is no room for this.
+            Err(error) if error.kind() == FsErrorKind::NoSpace => Ok(()),
+            result => result,
+        }
     }
 
-    /// Writes all delayed times of the last read.
+    /// Writes all delayed times of the last read, many with one batch.
     pub(crate) fn write_atimes(&self) -> Result<()> {
-        let queue = std::mem::take(&mut *self.atimes.lock());
-        for id in queue {
-            if let Some(node) = self.nodes.get(id) {
-                self.write_atime(&self.enter(), &node)?;
+        let mut queue = std::mem::take(&mut *self.atimes.lock());
+        // In the order in which states are locked.
+        queue.sort_unstable();
+        for ids in queue.chunks(ATIMES_BATCH) {
+            let nodes: Vec<Arc<Node>> = ids.iter().filter_map(|id| self.nodes.get(*id)).collect();
+            let tree = self.enter();
+            let mut states = States::lock(&nodes.iter().collect::<Vec<_>>());
+            let mut batch = Batch::new();
+            for node in &nodes {
+                let state = states.of(node);
+                if state.atime_dirty {
+                    self.put(&tree, node, state, &state.inode, &mut batch);
+                }
+            }
+            if batch.is_empty() {
+                continue;
+            }
+            let lsn = match self.commit(batch) {
+                Ok(lsn) => lsn,
+                // Nobody who waits for durability is to hear that there is no room for this.
+                Err(error) if error.kind() == FsErrorKind::NoSpace => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            for node in &nodes {
+                let state = states.of(node);
+                (state.lsn, state.atime_dirty) = (lsn, false);
+                node.changed.store(true, Ordering::Release);
             }
         }
         Ok(())
