@@ -21,6 +21,11 @@ use clap::Parser;
 use problem::{Exit, Shown};
 use std::process::ExitCode;
 
+/// Millions of short-lived keys and messages of every size, made by one thread and freed by another:
+/// the C library's allocator took a sixth of the server's time for that.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = match args::translate(std::env::args_os().collect()) {
         Ok(Some(words)) => match Cli::try_parse_from(&words) {
