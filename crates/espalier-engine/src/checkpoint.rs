@@ -117,6 +117,7 @@ impl Shared {
     fn checkpoint_as(&self, clean: bool) -> Result<()> {
         self.device.writable()?;
         let mut state = self.checkpointer.state.lock();
+        self.look_at_space();
         let cut = self.cut();
         let roots = self.take_roots(&cut);
         self.barrier.store(u64::MAX, Ordering::Release);
@@ -149,6 +150,7 @@ impl Shared {
             ..self.space.superblock()
         })?;
         self.log.trim(position);
+        self.look_at_space();
         let pin = Arc::new(self.space.pin()?);
         for index in &cut.indexes {
             index.publish(|version| version.pin = pin.clone());

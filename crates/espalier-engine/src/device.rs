@@ -164,6 +164,13 @@ impl GuardedDevice {
         error
     }
 
+    /// Lets nothing more be written or discarded: the store is gone, the device may be another's by now.
+    pub(crate) fn retire(&self) {
+        let gone = Error::new(crate::ErrorKind::ReadOnly, "the store was dropped");
+        // A failure that came before says the same.
+        let _ = self.cause.set(Cause::Failure(gone));
+    }
+
     /// What went through so far.
     pub(crate) fn stats(&self) -> DeviceStats {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

@@ -62,6 +62,7 @@ mod pieces;
 mod ranges;
 mod recovery;
 mod resolve;
+mod shortage;
 mod snapshot;
 mod space;
 mod store;

@@ -20,10 +20,10 @@ use crate::tree::Trees;
 use crate::types::{IndexId, Location, Lsn, Msn, PieceId};
 use crate::value::LargeValue;
 use crate::{Error, ErrorKind, Result};
-use espalier_storage::{Device, Environment};
+use espalier_storage::{BLOCK, Device, Environment};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 /// Values at least this long give up their memory once the log has written them to their place:
 /// shorter ones are likely to grow, and are read again to be laid out with their neighbours.
@@ -68,6 +68,10 @@ pub(crate) fn open(
     if let Some(error) = other_damaged {
         tracing::warn!(%error, "one superblock of {name} is damaged; the other is good");
     }
+    // In a full store the pool is all there is to rewrite a leaf in.
+    let pool = (space.stats().pool * BLOCK as u64) as usize;
+    options.tuning.leaf = options.tuning.leaf.min(pool / 4);
+    options.tuning.edge = options.tuning.edge.min(pool / 8);
     let superblock = space.superblock();
     let compression = Compression::from_code(superblock.compression)
         .ok_or_else(|| Error::damaged(format!("compression code {} is unknown", superblock.compression)))?;
@@ -85,6 +89,7 @@ pub(crate) fn open(
         tuning: options.tuning,
         compression,
         dirty: Arc::new(AtomicUsize::new(0)),
+        lean: AtomicBool::new(false),
     });
     let (indexes, roots) = indexes_of(&space, &volumes)?;
     let order = Order {

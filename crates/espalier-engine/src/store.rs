@@ -115,6 +115,7 @@ pub(crate) struct Shared {
     /// Snapshots by what they see, with how many see it.
     pins: Mutex<BTreeMap<Msn, usize>>,
     pub(crate) signal: crate::worker::Signal,
+    pub(crate) shortage: crate::shortage::Shortage,
     pub(crate) closed: AtomicBool,
 }
 
@@ -198,6 +199,7 @@ impl Store {
         shared.fit_log(&batch)?;
         let purpose = purpose_of(&batch);
         shared.make_room(batch.bytes, purpose)?;
+        shared.bind_if_short(&batch, purpose)?;
         let mut order = shared.promise(&batch, purpose)?;
         let indexes = shared.indexes.read();
         let pinned = shared.newest_pin();
@@ -394,6 +396,8 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         self.workers.stop();
+        // What dies now in memory lives on the device: the log may name it.
+        self.shared.device.retire();
     }
 }
 
@@ -431,6 +435,7 @@ impl Shared {
             barrier: AtomicU64::new(u64::MAX),
             pins: Mutex::default(),
             signal: Default::default(),
+            shortage: Default::default(),
             closed: AtomicBool::new(false),
         })
     }
@@ -507,13 +512,13 @@ impl Shared {
         loop {
             let mut order = self.order.lock();
             let bytes = order.bytes + batch.bytes as u64;
-            let want = (2 * bytes).div_ceil(BLOCK as u64) + 8;
+            let want = self.blocks_for(bytes).max((2 * bytes).div_ceil(BLOCK as u64)) + 8;
             let have = order.reserved.as_ref().map_or(0, Reservation::blocks);
             if want <= have {
                 order.bytes = bytes;
                 return Ok(order);
             }
-            match self.space.reserve(want - have, purpose) {
+            match self.space.reserve(want - have, purpose, self.owed_blocks()) {
                 Ok(more) => {
                     match &mut order.reserved {
                         Some(reserved) => reserved.absorb(more),
@@ -524,10 +529,8 @@ impl Shared {
                 }
                 Err(error) if retried || error.kind() != ErrorKind::NoSpace => return Err(error),
                 Err(_) => {
-                    // What is promised or waits for a checkpoint to be free becomes free by one.
                     drop(order);
-                    self.checkpoint()?;
-                    self.checkpoint()?;
+                    self.make_space(want)?;
                     retried = true;
                 }
             }

@@ -215,13 +215,14 @@ impl Shared {
         Ok(false)
     }
 
-    fn all_indexes(&self) -> Vec<Arc<Index>> {
+    /// The indexes, by number.
+    pub(crate) fn indexes_in_order(&self) -> Vec<Arc<Index>> {
         self.indexes.read().values().cloned().collect()
     }
 
     /// Absorbs the oldest sealed memtable of an index that nobody works on.
     fn absorb_some(&self) -> Result<bool> {
-        for index in self.all_indexes() {
+        for index in self.indexes_in_order() {
             let due = || {
                 let barrier = self.barrier.load(Ordering::Acquire);
                 index.version().sealed.first().is_some_and(|s| s.upto.0 <= barrier)
@@ -243,24 +244,36 @@ impl Shared {
         let version = index.version();
         let Some(sealed) = version.sealed.first() else { return Ok(()) };
         let root = self.trees.absorb(&version.root, &sealed.table)?;
+        let pending = self.trees.pending_work(&root)?.unwrap_or(0);
         index.publish_root(&self.space, root, |version| {
             version.sealed.remove(0);
-        })
+        })?;
+        self.note_debt(pending);
+        Ok(())
     }
 
     /// Flushes the heaviest edge of the root that needs it most.
     fn flush_some(&self) -> Result<bool> {
+        if self.is_cramped() {
+            // Without anything to write, a checkpoint gives no room.
+            let helps = self.trees.dirty.load(Ordering::Relaxed) > 0;
+            if helps {
+                self.checkpoint()?;
+            }
+            return Ok(helps);
+        }
+        self.look_at_space();
         let mut candidates = Vec::new();
-        for index in self.all_indexes() {
+        for index in self.indexes_in_order() {
             if let Some(bytes) = self.trees.pending_work(&index.version().root)? {
                 candidates.push((bytes, index));
             }
         }
         candidates.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        self.note_debt(candidates.first().map_or(0, |(bytes, _)| *bytes));
         for (_, index) in candidates {
             let Some(_structure) = index.structure.try_lock() else { continue };
-            if let Some(root) = self.trees.flush(&index.version().root)? {
-                index.publish_root(&self.space, root, |_| {})?;
+            if self.publish_flushed(&index, self.trees.flush(&index.version().root))? {
                 return Ok(true);
             }
         }
@@ -348,14 +361,16 @@ impl Shared {
         self.trees.pieces.set_capacity(clean);
     }
 
-    /// Memtables may take a quarter of the budget, dirty nodes another, and the log nearly all of itself.
+    /// Memtables may take a quarter of the budget, dirty nodes another, and the log nearly all of itself;
+    /// and flushing must keep up.
     fn pressure(&self) -> Pressure {
         let tables: usize = self.indexes.read().values().map(|i| i.version().memtable_bytes()).sum();
         let dirty = self.trees.dirty.load(Ordering::Relaxed) as u64;
         let log = self.log.used_bytes() as f64 / self.log.capacity() as f64;
         let quarter = (self.options.memory / 4).max(1) as f64;
         self.share_memory(tables as u64 + dirty);
-        let worst = (tables as f64 / quarter).max(dirty as f64 / (1.5 * quarter)).max(log / 0.9);
+        let worst =
+            (tables as f64 / quarter).max(dirty as f64 / (1.5 * quarter)).max(log / 0.9).max(self.debt());
         match worst {
             w if w >= 1.0 => Pressure::Full,
             w if w > 0.75 => Pressure::Some((w - 0.75) * 4.0),

@@ -247,13 +247,13 @@ impl Space {
         self.used.lock().longest()
     }
 
-    /// Promises `blocks` blocks.
+    /// Promises `blocks` blocks, beside `owed` ones that the caller will need for something else.
     ///
     /// # Errors
     /// [`ErrorKind::NoSpace`] if so many are not free, promised blocks and (for growth) the pool aside.
     /// Blocks in limbo become free with the next checkpoint: then it is worth trying again.
-    pub(crate) fn reserve(&self, blocks: u64, purpose: Purpose) -> Result<Reservation> {
-        Reservation::take(self.arc()?, blocks, purpose)
+    pub(crate) fn reserve(&self, blocks: u64, purpose: Purpose, owed: u64) -> Result<Reservation> {
+        Reservation::take(self.arc()?, blocks, purpose, owed)
     }
 
     /// Figures. Cheap.

@@ -9,6 +9,10 @@ use crate::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Bounds of the free run, in blocks, that growth must leave: large values move only as a whole, and the
+/// longest has 256 blocks.
+const LEAST_RUN: (u64, u64) = (32, 512);
+
 /// Who asks for blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
@@ -58,18 +62,23 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    pub(super) fn take(space: Arc<Space>, blocks: u64, purpose: Purpose) -> Result<Self> {
-        let free = space.free_blocks();
+    pub(super) fn take(space: Arc<Space>, blocks: u64, purpose: Purpose, owed: u64) -> Result<Self> {
+        let free = space.free_blocks().saturating_sub(owed);
         let limit = match purpose {
             Purpose::Growth => free.saturating_sub(space.promises.pool),
-            Purpose::Essential => free,
+            // The rest is for tables and headers, without which nothing becomes free.
+            Purpose::Essential => free.saturating_sub(space.promises.pool / 2),
         };
-        if !space.promises.try_add(blocks, limit) {
+        // Growth must leave a run in which what is promised can be written, whatever its pieces' sizes.
+        let fragmented = purpose == Purpose::Growth && !space.has_run_for(blocks, owed);
+        if fragmented || !space.promises.try_add(blocks, limit) {
             return Err(Error::new(
                 ErrorKind::NoSpace,
                 format!(
-                    "{blocks} blocks are needed, but of {} that are free {} are promised and {} set aside",
+                    "{blocks} blocks are needed, but of {} that are free (at most {} in a row) and not owed {} are \
+                     promised and {} set aside",
                     free,
+                    space.largest_free_run(),
                     space.promises.promised(),
                     space.promises.pool
                 ),
@@ -86,6 +95,20 @@ impl Reservation {
     /// Takes over the blocks of another.
     pub(crate) fn absorb(&mut self, mut other: Self) {
         self.blocks += std::mem::take(&mut other.blocks);
+    }
+}
+
+impl Space {
+    /// True if some free run is long enough for growth by `blocks` beside what is promised and owed.
+    fn has_run_for(&self, blocks: u64, owed: u64) -> bool {
+        let all = self.promises.promised().saturating_add(owed).saturating_add(blocks);
+        self.largest_free_run() >= all.min((self.promises.pool / 2).clamp(LEAST_RUN.0, LEAST_RUN.1))
+    }
+
+    /// True if [`Space::reserve`] would grant this to [`Purpose::Growth`].
+    pub(crate) fn can_grow(&self, blocks: u64, owed: u64) -> bool {
+        let all = self.promises.promised().saturating_add(owed).saturating_add(blocks);
+        self.free_blocks() >= all.saturating_add(self.promises.pool()) && self.has_run_for(blocks, owed)
     }
 }
 

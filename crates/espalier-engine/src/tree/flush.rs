@@ -17,6 +17,7 @@ use crate::ranges::RangeMessages;
 use crate::types::Msn;
 use crate::view::View;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Runs on one edge beyond which they are merged into one.
 const MAX_RUNS: usize = 6;
@@ -28,6 +29,32 @@ pub(crate) struct Root {
     pub(crate) height: u8,
 }
 
+/// How far a flush goes.
+#[derive(Clone, Copy)]
+struct Reach {
+    /// Edges with more bytes than this are flushed.
+    least: u64,
+    /// All of them, or on each level only the heaviest.
+    all: bool,
+}
+
+/// What [`Trees::sweep`] came to.
+pub(crate) enum Sweep {
+    /// The last leaf.
+    End,
+    /// Enough leaves looked at; the next begins here.
+    Tired(Key),
+    /// A leaf was rewritten: the new root, and where the next leaf begins, if there is one.
+    Rewritten(Root, Option<Key>),
+}
+
+/// The same below one node.
+enum Swept {
+    End,
+    Tired(Key),
+    Rewritten(Option<Key>),
+}
+
 /// What there is to do in a tree.
 pub(crate) type Work = Option<u64>;
 
@@ -37,7 +64,7 @@ impl Trees {
         let Some(slot) = &root.slot else { return Ok(None) };
         // A root on the device has been left in order, or will be put in order when it is changed.
         let Some(node) = slot.unstored() else { return Ok(None) };
-        Ok(heaviest(self, &node).map(|(_, bytes)| bytes))
+        Ok(heaviest(&node, self.tuning.edge as u64).map(|(_, bytes)| bytes))
     }
 
     /// The root after a sealed memtable's messages have become runs on its edges.
@@ -69,10 +96,42 @@ impl Trees {
     /// The root after its heaviest edge has been flushed; `None` if no edge is too heavy.
     pub(crate) fn flush(self: &Arc<Self>, root: &Root) -> Result<Option<Root>> {
         let node = self.root_node(root)?;
-        let Some((i, _)) = heaviest(self, &node) else { return Ok(None) };
+        let reach = Reach { least: self.tuning.edge as u64, all: !self.lean.load(Relaxed) };
+        let Some((i, _)) = heaviest(&node, reach.least) else { return Ok(None) };
         let mut node = (*node).clone();
-        self.flush_edge(&mut node, i, &KeyRange::all())?;
+        self.flush_edge(&mut node, i, &KeyRange::all(), reach)?;
         Ok(Some(self.grown(split_interior(node, self.tuning.fanout, &KeyRange::all()))))
+    }
+
+    /// The root after messages have been moved to one leaf, however few they are; `None` if there are
+    /// none above the leaves. What is deleted or replaced takes space until its message gets there.
+    pub(crate) fn squeeze(self: &Arc<Self>, root: &Root) -> Result<Option<Root>> {
+        let mut node = (*self.root_node(root)?).clone();
+        if !self.squeeze_node(&mut node, &KeyRange::all())? {
+            return Ok(None);
+        }
+        Ok(Some(self.grown(split_interior(node, self.tuning.fanout, &KeyRange::all()))))
+    }
+
+    fn squeeze_node(self: &Arc<Self>, node: &mut Node, interval: &KeyRange) -> Result<bool> {
+        if let Some((i, _)) = heaviest(node, 0) {
+            self.flush_edge(node, i, interval, Reach { least: 0, all: false })?;
+            return Ok(true);
+        }
+        if node.height < 2 {
+            return Ok(false);
+        }
+        for i in 0..edges_of(node).1.len() {
+            let covered = node.interval(i, interval);
+            let below = node.height - 1;
+            let Some(child) = edges_of(node).1[i].child.clone() else { continue };
+            let mut child = child.load(self, below, &covered)?;
+            if self.squeeze_node(&mut child, &covered)? {
+                self.replace(node, i, split_interior(child, self.tuning.fanout, &covered), interval)?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn root_node(&self, root: &Root) -> Result<Arc<Node>> {
@@ -105,6 +164,72 @@ impl Trees {
         Root { height: node.height, slot: Some(NodeSlot::new(node)) }
     }
 
+    /// Looks at up to `visits` leaves from `from` on, for the first whose value parts hold much that is
+    /// dead, and rewrites that one. Leaves below pending messages are passed over: squeeze those first.
+    pub(crate) fn sweep(self: &Arc<Self>, root: &Root, from: &[u8], visits: &mut usize) -> Result<Sweep> {
+        let mut node = (*self.root_node(root)?).clone();
+        let all = KeyRange::all();
+        if let Body::Leaf(base) = &node.body {
+            return Ok(match self.rewritten(base, &all)? {
+                Some(leaves) => Sweep::Rewritten(self.grown(leaves), None),
+                None => Sweep::End,
+            });
+        }
+        Ok(match self.sweep_node(&mut node, &all, from, visits)? {
+            Swept::End => Sweep::End,
+            Swept::Tired(next) => Sweep::Tired(next),
+            Swept::Rewritten(next) => {
+                Sweep::Rewritten(self.grown(split_interior(node, self.tuning.fanout, &all)), next)
+            }
+        })
+    }
+
+    fn rewritten(self: &Arc<Self>, base: &Run, interval: &KeyRange) -> Result<Option<Vec<(Key, Node)>>> {
+        if leaf::is_scattered(self, &base.parts)? {
+            return leaf::apply(self, base, &[], interval).map(Some);
+        }
+        Ok(None)
+    }
+
+    fn sweep_node(
+        self: &Arc<Self>,
+        node: &mut Node,
+        interval: &KeyRange,
+        from: &[u8],
+        visits: &mut usize,
+    ) -> Result<Swept> {
+        let below = node.height - 1;
+        let first = Node::edge_for(edges_of(node).0, from);
+        for i in first..edges_of(node).1.len() {
+            let covered = node.interval(i, interval);
+            let Edge { child: Some(child), runs } = edges_of(node).1[i].clone() else { continue };
+            if !runs.is_empty() {
+                continue;
+            }
+            if *visits == 0 {
+                return Ok(Swept::Tired(covered.start));
+            }
+            let mut child = child.load(self, below, &covered)?;
+            if let Body::Leaf(base) = &child.body {
+                *visits -= 1;
+                if let Some(leaves) = self.rewritten(base, &covered)? {
+                    self.replace(node, i, leaves, interval)?;
+                    return Ok(Swept::Rewritten(covered.end));
+                }
+                continue;
+            }
+            match self.sweep_node(&mut child, &covered, from, visits)? {
+                Swept::End => {}
+                Swept::Rewritten(next) => {
+                    self.replace(node, i, split_interior(child, self.tuning.fanout, &covered), interval)?;
+                    return Ok(Swept::Rewritten(next));
+                }
+                tired => return Ok(tired),
+            }
+        }
+        Ok(Swept::End)
+    }
+
     /// Adds a run to an edge that covers `interval`.
     fn receive(self: &Arc<Self>, edge: &mut Edge, interval: &KeyRange, mut run: Run) -> Result<()> {
         if run.ranges.deletes_all_of(interval) {
@@ -118,7 +243,8 @@ impl Trees {
             return Ok(());
         }
         edge.runs.push(Arc::new(run));
-        if edge.runs.len() > MAX_RUNS {
+        // Merging makes reads faster and takes space until the next checkpoint.
+        if edge.runs.len() > MAX_RUNS && !self.lean.load(Relaxed) {
             let ranges = merged_ranges(&edge.runs);
             let mut merged = Merged::new(run_sources(self, &edge.runs));
             merged.seek(&interval.start)?;
@@ -129,7 +255,13 @@ impl Trees {
     }
 
     /// Flushes edge `i` of `node`, which covers `interval`, into its child and further down as needed.
-    fn flush_edge(self: &Arc<Self>, node: &mut Node, i: usize, interval: &KeyRange) -> Result<()> {
+    fn flush_edge(
+        self: &Arc<Self>,
+        node: &mut Node,
+        i: usize,
+        interval: &KeyRange,
+        reach: Reach,
+    ) -> Result<()> {
         let covered = node.interval(i, interval);
         let below = node.height - 1;
         let edge = std::mem::take(&mut edges_of(node).1[i]);
@@ -141,8 +273,11 @@ impl Trees {
             Body::Leaf(base) => leaf::apply(self, base, &edge.runs, &covered)?,
             Body::Interior { .. } => {
                 self.distribute(&mut child, &edge.runs, &covered)?;
-                while let Some((j, _)) = heaviest(self, &child) {
-                    self.flush_edge(&mut child, j, &covered)?;
+                while let Some((j, _)) = heaviest(&child, reach.least) {
+                    self.flush_edge(&mut child, j, &covered, reach)?;
+                    if !reach.all {
+                        break;
+                    }
                 }
                 split_interior(child, self.tuning.fanout, &covered)
             }
@@ -249,11 +384,11 @@ fn edges_of(node: &mut Node) -> (&mut Vec<Key>, &mut Vec<Edge>) {
     }
 }
 
-/// The edge with most pending bytes, if that is too much.
-fn heaviest(trees: &Trees, node: &Node) -> Option<(usize, u64)> {
+/// The edge with most pending bytes, if that is more than `least`.
+fn heaviest(node: &Node, least: u64) -> Option<(usize, u64)> {
     let Body::Interior { edges, .. } = &node.body else { return None };
     let pending = edges.iter().map(Edge::pending).enumerate();
-    pending.filter(|(_, bytes)| *bytes > trees.tuning.edge as u64).max_by_key(|(_, bytes)| *bytes)
+    pending.filter(|(_, bytes)| *bytes > least).max_by_key(|(_, bytes)| *bytes)
 }
 
 /// An interior node above `nodes`, which together cover `interval`; each comes with its lower bound.

@@ -16,10 +16,11 @@ use crate::op::Op;
 use crate::ranges::RangeMessages;
 use crate::resolve::{Found, load};
 use crate::types::{Msn, PieceId};
-use crate::value::Value;
+use crate::value::{VALUE_PAGE, Value};
 use crate::view::View;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// A leaf whose values lie in more value parts than this is rewritten whole.
 const MAX_VALUE_PARTS: usize = 8;
@@ -39,12 +40,13 @@ pub(crate) fn apply(
     let parts = merge(trees, base, runs, interval)?;
     let mut leaves = split(parts, trees.tuning.leaf as u64, &interval.start);
     for (_, parts) in &mut leaves {
-        if is_scattered(parts) {
+        if is_scattered(trees, parts)? {
             *parts = rewrite(trees, std::mem::take(parts), interval)?;
         }
         let new: Vec<Arc<PartSlot>> =
             parts.iter().map(|p| p.slot.clone()).filter(|s| s.unstored().is_some()).collect();
-        if new.iter().map(|s| s.weight()).sum::<u64>() >= WRITE_AT_ONCE {
+        // When space is short it must show now if there is room: a flush can be given up, a checkpoint not.
+        if trees.lean.load(Relaxed) || new.iter().map(|s| s.weight()).sum::<u64>() >= WRITE_AT_ONCE {
             trees.store_parts(&new)?;
         }
     }
@@ -109,18 +111,33 @@ fn resolve_into(
     Ok(())
 }
 
-/// True if the values of these parts lie in too many value parts.
-fn is_scattered(parts: &[ViewedPart]) -> bool {
-    let mut values: BTreeSet<PieceId> = BTreeSet::new();
+/// True if the values of these parts lie in too many value parts, or, when space is short, in parts that
+/// hold much else: a value part takes its space as long as anybody refers to one of its values.
+pub(super) fn is_scattered(trees: &Trees, parts: &[ViewedPart]) -> Result<bool> {
+    let mut holders: BTreeSet<PieceId> = BTreeSet::new();
+    let mut live = 0;
     for part in parts {
         match part.slot.unstored() {
             Some(part) => {
-                values.extend(part.values().iter().filter_map(|v| v.place()).map(|at| at.part.id()))
+                for place in part.values().iter().filter_map(|v| v.place()) {
+                    live += u64::from(place.len);
+                    holders.insert(place.part.id());
+                }
             }
-            None => values.extend(part.slot.place().iter().flat_map(|p| p.values.iter().copied())),
+            None => {
+                live += part.slot.summary.value_bytes;
+                holders.extend(part.slot.place().iter().flat_map(|p| p.values.iter().copied()));
+            }
         }
     }
-    values.len() > MAX_VALUE_PARTS
+    if holders.len() > MAX_VALUE_PARTS || !trees.lean.load(Relaxed) {
+        return Ok(holders.len() > MAX_VALUE_PARTS);
+    }
+    let mut held = 0;
+    for holder in holders {
+        held += trees.locator.locate(holder)?.extent.byte_len() as u64;
+    }
+    Ok(held > live + live / 4 + VALUE_PAGE as u64)
 }
 
 /// The same entries in new parts, with all values in memory, to be written together.

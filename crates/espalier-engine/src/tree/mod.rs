@@ -22,7 +22,7 @@ pub(crate) mod source;
 mod verify;
 mod write;
 
-pub(crate) use flush::Root;
+pub(crate) use flush::{Root, Sweep};
 
 pub(crate) use query::{Descent, Toward, find};
 pub(crate) use slot::NodeSlot;
@@ -34,7 +34,7 @@ use crate::op::MergeFunctions;
 use crate::options::{Compression, Tuning};
 use crate::pieces::{Locator, Pieces};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 /// What all trees of a store share.
 pub(crate) struct Trees {
@@ -45,4 +45,6 @@ pub(crate) struct Trees {
     pub(crate) compression: Compression,
     /// Bytes in nodes and parts that the device does not have.
     pub(crate) dirty: Arc<AtomicUsize>,
+    /// Space is short: do no more at a time than must be done.
+    pub(crate) lean: AtomicBool,
 }

@@ -50,6 +50,30 @@ impl Trees {
         Ok(handle)
     }
 
+    /// Blocks that what the device does not have of the tree below `slot` will take, at most.
+    pub(crate) fn unwritten_blocks(&self, slot: &NodeSlot) -> u64 {
+        let Some(node) = slot.unstored() else { return 0 };
+        let blocks = |bytes: usize| (bytes as u64 + 128).div_ceil(espalier_storage::BLOCK as u64);
+        let (mut header, mut total) = (0, 0);
+        for run in runs_of(&node) {
+            header += run.ranges.memory() + 64;
+            for part in &run.parts {
+                let summary = &part.slot.summary;
+                // Keys, two bytes of filter per entry, and numbers.
+                header += summary.first.len() + summary.last.len() + 2 * summary.entries as usize + 128;
+                if let Some(part) = part.slot.unstored() {
+                    let values = part.values().iter().filter(|v| v.place().is_none());
+                    total += blocks(part.memory()) + values.map(|v| blocks(v.len())).sum::<u64>();
+                }
+            }
+        }
+        if let Body::Interior { edges, .. } = &node.body {
+            let children = edges.iter().filter_map(|e| e.child.as_ref());
+            total += children.map(|child| self.unwritten_blocks(&child.slot)).sum::<u64>();
+        }
+        total + blocks(header)
+    }
+
     /// Writes parts, their unstored values first, together.
     pub(crate) fn store_parts(&self, slots: &[Arc<PartSlot>]) -> Result<()> {
         let parts: Vec<_> = slots.iter().filter_map(|s| s.unstored().map(|p| (s, p))).collect();

@@ -232,7 +232,7 @@ fn a_full_store_says_so_and_goes_on() {
         }
     };
     assert_eq!(error.kind(), ErrorKind::NoSpace);
-    let refused = space.reserve(1, Purpose::Growth).unwrap_err();
+    let refused = space.reserve(1, Purpose::Growth, 0).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::NoSpace);
     // The rest of the pool is enough to count them all, and to free them all.
     let all = |change: i64| pieces.iter().map(|piece| (piece.id(), change)).collect::<HashMap<_, _>>();
@@ -274,17 +274,18 @@ fn without_room_for_tables_nothing_is_lost() {
 fn reservations_add_up() {
     let space = new_store(simulated(1));
     let room = space.free_blocks() - space.promises.pool();
-    let mut a = space.reserve(room - 10, Purpose::Growth).unwrap();
-    let b = space.reserve(10, Purpose::Growth).unwrap();
-    assert!(space.reserve(1, Purpose::Growth).is_err());
-    assert!(space.reserve(u64::MAX, Purpose::Essential).is_err());
-    let essential = space.reserve(space.promises.pool(), Purpose::Essential).unwrap();
-    assert!(space.reserve(1, Purpose::Essential).is_err());
+    let mut a = space.reserve(room - 10, Purpose::Growth, 0).unwrap();
+    let b = space.reserve(10, Purpose::Growth, 0).unwrap();
+    assert!(space.reserve(1, Purpose::Growth, 0).is_err());
+    assert!(space.reserve(u64::MAX, Purpose::Essential, 0).is_err());
+    let essential =
+        space.reserve(space.promises.pool() - space.promises.pool() / 2, Purpose::Essential, 0).unwrap();
+    assert!(space.reserve(1, Purpose::Essential, 0).is_err());
     drop(essential);
     a.absorb(b);
     assert_eq!(a.blocks(), room);
     drop(a);
-    space.reserve(5, Purpose::Growth).unwrap();
+    space.reserve(5, Purpose::Growth, 0).unwrap();
     assert_eq!(space.stats().promised, 0);
 }
 

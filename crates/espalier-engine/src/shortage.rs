@@ -1,0 +1,265 @@
+//! Working in a store that is nearly full.
+//!
+//! What is in memory only will need blocks at the next checkpoint, and what a flush replaces gives its
+//! blocks back only after it. So: a commit is accepted only if there is room for it beside all that is
+//! *owed* already; what a flush computed is used only if there is room to write it (nothing is lost by
+//! forgetting it: flushing is a pure function of the root); and before a commit is refused, messages
+//! that hold space back are squeezed down to the leaves, one leaf at a time.
+
+use crate::batch::Batch;
+use crate::index::Index;
+use crate::key::Key;
+use crate::log::LoggedOp;
+use crate::op::Op;
+use crate::space::Purpose;
+use crate::store::Shared;
+use crate::tree::{Root, Sweep};
+use crate::types::IndexId;
+use crate::{Error, ErrorKind, Result};
+use espalier_storage::BLOCK;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// When space is short, writers wait while an edge of a root has more than this many times what makes
+/// it heavy: the more lies there, the more room its flush takes.
+const DEBT: usize = 8;
+
+/// Leaves looked at on behalf of one commit.
+const SWEEP_AT_ONCE: usize = 512;
+
+/// Space is short also when no free run has so many blocks.
+const LEAN_RUN: u64 = 2048;
+
+/// Leaves squeezed on behalf of one commit.
+const SQUEEZE_AT_ONCE: usize = 64;
+
+/// What is known about the lack of space.
+#[derive(Debug)]
+pub(crate) struct Shortage {
+    /// Checkpoints there had been when a flush did not fit; until the next one, none will.
+    refused_at: AtomicU64,
+    /// The last batch when there was nothing left to squeeze.
+    squeezed_at: AtomicU64,
+    /// Blocks that nodes and parts will take which are in memory only.
+    owed: AtomicU64,
+    /// Bytes on the heaviest edge of a root, when it was last looked at.
+    debt: AtomicU64,
+    /// Where the search for leaves worth rewriting goes on.
+    swept: Mutex<BTreeMap<IndexId, Key>>,
+}
+
+impl Default for Shortage {
+    fn default() -> Self {
+        Self {
+            refused_at: AtomicU64::new(u64::MAX),
+            squeezed_at: AtomicU64::new(u64::MAX),
+            owed: AtomicU64::new(0),
+            debt: AtomicU64::new(0),
+            swept: Mutex::default(),
+        }
+    }
+}
+
+impl Shared {
+    /// Blocks that `bytes` of messages may take in parts: parts are at least half full, and each may
+    /// waste most of a block.
+    pub(crate) fn blocks_for(&self, bytes: u64) -> u64 {
+        let half_part = (self.options.tuning.part as u64 / 2).max(64);
+        bytes.div_ceil(BLOCK as u64) + bytes / half_part
+    }
+
+    /// Blocks that nodes and parts will take which are in memory only, when they were last counted.
+    pub(crate) fn owed_blocks(&self) -> u64 {
+        self.shortage.owed.load(Ordering::Relaxed)
+    }
+
+    fn count_owed(&self) {
+        let blocks = self.indexes_in_order().iter().map(|i| self.unwritten_blocks(&i.version().root)).sum();
+        self.shortage.owed.store(blocks, Ordering::Relaxed);
+    }
+
+    fn unwritten_blocks(&self, root: &Root) -> u64 {
+        root.slot.as_ref().map_or(0, |slot| self.trees.unwritten_blocks(slot))
+    }
+
+    /// True if a flush did not fit and no checkpoint has been made since.
+    pub(crate) fn is_cramped(&self) -> bool {
+        self.shortage.refused_at.load(Ordering::Acquire) == self.checkpointer.count()
+    }
+
+    /// A tree has changed: takes note of what waits on the heaviest edge of a root.
+    pub(crate) fn note_debt(&self, bytes: u64) {
+        self.count_owed();
+        if self.shortage.debt.swap(bytes, Ordering::Relaxed) > bytes {
+            self.signal.progress();
+        }
+    }
+
+    /// When space is short, how much waits on a root's edge: 1 is as much as writers may leave behind. None
+    /// if flushing has no room, for then waiting does not help.
+    pub(crate) fn debt(&self) -> f64 {
+        if self.is_cramped() || !self.trees.lean.load(Ordering::Relaxed) {
+            return 0.0;
+        }
+        let most = DEBT * self.options.tuning.edge.max(1);
+        self.shortage.debt.load(Ordering::Relaxed) as f64 / most as f64
+    }
+
+    /// Takes note of how much space is left.
+    pub(crate) fn look_at_space(&self) {
+        self.count_owed();
+        let space = self.space.stats();
+        let tuning = &self.options.tuning;
+        let pending = 2 * self.blocks_for((tuning.fanout * tuning.edge) as u64);
+        let least = self.owed_blocks() + space.promised + 2 * space.pool + pending;
+        let lean = space.free < least || space.longest_run < LEAN_RUN.min(least);
+        self.trees.lean.store(lean, Ordering::Relaxed);
+    }
+
+    /// When space is short, writes the large values of a batch before it is accepted: each needs a run of
+    /// blocks of its own length, and a checkpoint could not refuse it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSpace`], and what the device says.
+    pub(crate) fn bind_if_short(&self, batch: &Batch, purpose: Purpose) -> Result<()> {
+        if !self.trees.lean.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let large = |op: &LoggedOp| match op {
+            LoggedOp::Point { op: Op::Insert(value), .. } => value.large().cloned(),
+            _ => None,
+        };
+        let values: Vec<_> = batch.ops.iter().filter_map(large).filter(|v| v.place().is_none()).collect();
+        if values.is_empty() {
+            return Ok(());
+        }
+        let want = values.iter().map(|v| v.len().div_ceil(BLOCK) as u64 + 1).sum::<u64>() + 8;
+        let mut retried = false;
+        loop {
+            let outcome = match purpose {
+                Purpose::Growth if !self.space.can_grow(want, self.owed_blocks()) => {
+                    let message = format!("{want} blocks are needed for large values");
+                    Err(Error::new(ErrorKind::NoSpace, message))
+                }
+                _ => self.trees.pieces.write_values(&values, None).map(drop),
+            };
+            match outcome {
+                Err(error) if error.kind() == ErrorKind::NoSpace && !retried => self.make_space(want)?,
+                outcome => return outcome,
+            }
+            retried = true;
+        }
+    }
+
+    /// Publishes what a flush of `index` computed, if there is room to write it; true if so. Under the
+    /// index's structure lock.
+    pub(crate) fn publish_flushed(&self, index: &Index, flushed: Result<Option<Root>>) -> Result<bool> {
+        let root = match flushed {
+            Ok(Some(root)) => root,
+            Ok(None) => return Ok(false),
+            // Flushing writes large leaves at once.
+            Err(error) if error.kind() == ErrorKind::NoSpace => return self.refuse(),
+            Err(error) => return Err(error),
+        };
+        let space = self.space.stats();
+        let before = self.unwritten_blocks(&index.version().root);
+        let more = self.unwritten_blocks(&root).saturating_sub(before);
+        // The rest of the pool is for tables and for what is estimated too low.
+        if self.owed_blocks() + more + space.promised + space.pool / 2 > space.free {
+            drop(root);
+            return self.refuse();
+        }
+        index.publish_root(&self.space, root, |_| {})?;
+        self.count_owed();
+        Ok(true)
+    }
+
+    /// Forgets what a flush wrote.
+    fn refuse(&self) -> Result<bool> {
+        self.shortage.refused_at.store(self.checkpointer.count(), Ordering::Release);
+        // Nobody can have seen it, but older pins keep all that dies: these are as good.
+        let pin = Arc::new(self.space.pin()?);
+        for index in self.indexes_in_order() {
+            index.publish(|version| version.pin = pin.clone());
+        }
+        Ok(false)
+    }
+
+    /// Makes room for `want` blocks of growth, if that can be done: checkpoints, moves messages down to
+    /// the leaves, and rewrites leaves whose value parts hold much that is dead.
+    pub(crate) fn make_space(&self, want: u64) -> Result<()> {
+        // What is free only when nothing needs the older checkpoint any more takes two.
+        self.checkpoint()?;
+        self.checkpoint()?;
+        let last = self.order.lock().last_lsn.0;
+        if self.shortage.squeezed_at.load(Ordering::Acquire) == last {
+            return Ok(());
+        }
+        self.trees.lean.store(true, Ordering::Relaxed);
+        let mut left = SQUEEZE_AT_ONCE;
+        while !self.space.can_grow(want, self.owed_blocks()) && left > 0 {
+            let before = left;
+            let mut done = true;
+            for index in self.indexes_in_order() {
+                let _structure = index.structure.lock();
+                self.squeeze_index(&index, &mut left)?;
+                done &= self.sweep_index(&index, &mut left)?;
+            }
+            if left == before && done {
+                self.shortage.squeezed_at.store(last, Ordering::Release);
+            }
+            if left == before {
+                break;
+            }
+            self.checkpoint()?;
+            self.checkpoint()?;
+        }
+        Ok(())
+    }
+
+    /// Moves messages down as long as there is room.
+    fn squeeze_index(&self, index: &Index, left: &mut usize) -> Result<()> {
+        while *left > 0 && !self.is_cramped() {
+            if !self.publish_flushed(index, self.trees.squeeze(&index.version().root))? {
+                break;
+            }
+            *left -= 1;
+        }
+        Ok(())
+    }
+
+    /// Rewrites leaves as long as there is room, going on where it ended the last time; true if it came
+    /// to the last leaf.
+    fn sweep_index(&self, index: &Index, left: &mut usize) -> Result<bool> {
+        let mut visits = SWEEP_AT_ONCE;
+        let mut from = self.shortage.swept.lock().remove(&index.id).unwrap_or_default();
+        while *left > 0 && !self.is_cramped() {
+            let swept = match self.trees.sweep(&index.version().root, &from, &mut visits) {
+                Err(error) if error.kind() == ErrorKind::NoSpace => {
+                    self.publish_flushed(index, Err(error))?;
+                    break;
+                }
+                swept => swept?,
+            };
+            match swept {
+                Sweep::End => return Ok(true),
+                Sweep::Tired(next) => {
+                    from = next;
+                    break;
+                }
+                Sweep::Rewritten(root, next) => {
+                    if !self.publish_flushed(index, Ok(Some(root)))? {
+                        break;
+                    }
+                    *left -= 1;
+                    let Some(next) = next else { return Ok(true) };
+                    from = next;
+                }
+            }
+        }
+        self.shortage.swept.lock().insert(index.id, from);
+        Ok(false)
+    }
+}
