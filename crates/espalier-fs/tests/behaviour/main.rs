@@ -29,7 +29,16 @@ impl Bench {
     }
 
     fn made(threads: usize, options: OpenOptions, format: &espalier_engine::FormatOptions) -> Self {
-        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20));
+        Self::sized(256 << 20, threads, options, format)
+    }
+
+    fn sized(
+        bytes: u64,
+        threads: usize,
+        options: OpenOptions,
+        format: &espalier_engine::FormatOptions,
+    ) -> Self {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(bytes));
         let env: Arc<dyn Environment> = Arc::new(SystemEnvironment::new(threads));
         Store::format(device.clone(), env.clone(), format).expect("format");
         let store = Self::open_store(&device, &env);

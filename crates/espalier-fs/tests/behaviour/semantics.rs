@@ -54,6 +54,41 @@ fn fallocate_refuses_what_there_is_no_room_for() {
 }
 
 #[test]
+fn a_full_store_says_so_and_lets_one_delete() {
+    let bench = Bench::sized(24 << 20, 0, espalier_fs::OpenOptions::default(), &Default::default());
+    for round in 0..4 {
+        let mut names = Vec::new();
+        let error = loop {
+            let name = format!("round{round}-{}", names.len());
+            let made =
+                bench.fs.mknod(NodeId::ROOT, name.as_bytes(), NewNode::Regular, 0o644, &Caller::default());
+            match made {
+                Ok(entry) => {
+                    names.push(name);
+                    let written = bench.fs.write(entry.node, 0, &[round; 200_000], false);
+                    bench.fs.forget(entry.node, 1);
+                    if let Err(error) = written {
+                        break error;
+                    }
+                }
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), FsErrorKind::NoSpace, "{error}");
+        assert!(names.len() > 20, "round {round}: {} files", names.len());
+        bench.fs.syncfs().expect("what was accepted can be made durable");
+        bench.check(0);
+        for name in names {
+            bench.fs.unlink(NodeId::ROOT, name.as_bytes()).expect("what exists can be removed");
+        }
+    }
+    bench.fs.syncfs().expect("sync");
+    let bench = bench.crash();
+    assert_eq!(bench.fs.getattr(NodeId::ROOT).expect("attributes").size, 0);
+    bench.check(0);
+}
+
+#[test]
 fn linked_files_have_one_node_and_one_number() {
     let bench = Bench::new(0);
     let file = bench.file(NodeId::ROOT, "a");
