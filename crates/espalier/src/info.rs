@@ -210,6 +210,6 @@ mod tests {
         });
         let words: Vec<String> =
             text(&description).lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
-        assert_eq!(words, ["label x", "space:", "total 1 MiB", "trees:", "height 2, index 0/1"]);
+        assert_eq!(words, ["label x", "space:", "total 1 MiB", "trees:", "index 0/1, height 2"]);
     }
 }
