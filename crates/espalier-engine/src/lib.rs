@@ -81,7 +81,7 @@ pub use log::LogCounters;
 pub use op::{ComposeFunction, MergeFunction, MergeFunctions, Op, RangeOp, Update};
 pub use options::{Compression, FormatOptions, OpenOptions, Tuning};
 pub use snapshot::Snapshot;
-pub use space::{MAX_LABEL, MAX_PARAMETERS, MAX_VOLUME_NAME, RunHistogram, SpaceStats};
+pub use space::{Census, MAX_LABEL, MAX_PARAMETERS, MAX_VOLUME_NAME, RunHistogram, SpaceStats};
 pub use store::{MAX_KEY, Statistics, Store, VolumeInfo};
 pub use tree::{Problem, Progress, VerifyReport};
 pub use types::{Extent, IndexId, Lsn, Msn, PieceId, PieceKind};

@@ -36,8 +36,6 @@ pub(crate) struct Memtable {
 struct Inner {
     points: BTreeMap<Key, Versions>,
     ranges: RangeMessages,
-    /// What of the ranges' memory is in the count of bytes.
-    ranges_counted: usize,
 }
 
 /// Oldest first.
@@ -207,13 +205,9 @@ impl Memtable {
             }
         }
         let keep_history = pinned > Msn(0) && inner.ranges.touches(range);
+        let before = inner.ranges.memory();
         inner.ranges.insert(range, msn, op, keep_history);
-        // Counting fragments exactly would be quadratic; they are few, or deletes swallow them.
-        if inner.ranges.len() < 256 || inner.ranges.len().is_multiple_of(64) {
-            let counted = inner.ranges.memory();
-            grown += counted as isize - inner.ranges_counted as isize;
-            inner.ranges_counted = counted;
-        }
+        grown += inner.ranges.memory() as isize - before as isize;
         self.grow(grown);
     }
 

@@ -18,6 +18,8 @@ pub(crate) type RangeOps = Vec<(Msn, RangeOp)>;
 pub(crate) struct RangeMessages {
     /// Start of a fragment -> its end and operations. Fragments are disjoint and not empty.
     fragments: BTreeMap<Key, (Option<Key>, RangeOps)>,
+    /// The sum of [`fragment_bytes`].
+    bytes: usize,
 }
 
 impl RangeMessages {
@@ -32,12 +34,18 @@ impl RangeMessages {
 
     /// Roughly the memory held, in bytes.
     pub(crate) fn memory(&self) -> usize {
-        let each = |(start, (end, ops)): (&Key, &(Option<Key>, RangeOps))| {
-            96 + start.len()
-                + end.as_ref().map_or(0, |e| e.len())
-                + ops.iter().map(|(_, op)| 48 + range_op_bytes(op)).sum::<usize>()
-        };
-        self.fragments.iter().map(each).sum()
+        self.bytes
+    }
+
+    fn put(&mut self, start: Key, end: Option<Key>, ops: RangeOps) {
+        self.bytes += fragment_bytes(&start, end.as_deref(), &ops);
+        self.fragments.insert(start, (end, ops));
+    }
+
+    fn take(&mut self, start: &[u8]) -> Option<(Option<Key>, RangeOps)> {
+        let (end, ops) = self.fragments.remove(start)?;
+        self.bytes -= fragment_bytes(start, end.as_deref(), &ops);
+        Some((end, ops))
     }
 
     /// Adds `op` over `range`. It must be newer than what is there. A delete swallows the
@@ -54,30 +62,33 @@ impl RangeMessages {
             self.fragments.range::<[u8], _>(range.bounds()).map(|(k, _)| k.clone()).collect();
         if *op == RangeOp::Delete && !keep_history {
             for start in inside {
-                self.fragments.remove(&start);
+                self.take(&start);
             }
-            self.fragments.insert(range.start.clone(), (range.end.clone(), vec![(msn, op.clone())]));
+            self.put(range.start.clone(), range.end.clone(), vec![(msn, op.clone())]);
             return;
         }
         // Cover the gaps between the fragments inside, and extend those.
         let mut at = Some(range.start.clone());
         for start in inside {
             if let Some(gap) = at.filter(|at| *at < start) {
-                self.fragments.insert(gap, (Some(start.clone()), vec![(msn, op.clone())]));
+                self.put(gap, Some(start.clone()), vec![(msn, op.clone())]);
             }
             let Some((end, ops)) = self.fragments.get_mut(&start) else { unreachable!("listed above") };
             ops.push((msn, op.clone()));
+            self.bytes += op_memory(op);
             at = end.clone();
         }
         if let Some(gap) = at.filter(|at| !end_le(range.end.as_deref(), Some(at))) {
-            self.fragments.insert(gap, (range.end.clone(), vec![(msn, op.clone())]));
+            self.put(gap, range.end.clone(), vec![(msn, op.clone())]);
         }
     }
 
     /// Adds a fragment that touches none of those present.
     pub(crate) fn push_fragment(&mut self, range: KeyRange, ops: RangeOps) {
         if !range.is_empty() && !ops.is_empty() {
-            self.fragments.insert(range.start, (range.end, ops));
+            // A damaged header may name one start twice; the memory must add up all the same.
+            self.take(&range.start);
+            self.put(range.start, range.end, ops);
         }
     }
 
@@ -93,7 +104,7 @@ impl RangeMessages {
 
     /// Makes `key` a boundary of fragments.
     fn split_at(&mut self, key: &[u8]) {
-        let Some((start, (end, ops))) = self
+        let Some((start, (end, _))) = self
             .fragments
             .range::<[u8], _>((std::ops::Bound::Unbounded, std::ops::Bound::Excluded(key)))
             .next_back()
@@ -103,11 +114,11 @@ impl RangeMessages {
         if end_le(end.as_deref(), Some(key)) {
             return;
         }
-        let (start, upper) = (start.clone(), (end.clone(), ops.clone()));
-        if let Some((end, _)) = self.fragments.get_mut(&start) {
-            *end = Some(key.into());
+        let start = start.clone();
+        if let Some((end, ops)) = self.take(&start) {
+            self.put(start, Some(key.into()), ops.clone());
+            self.put(key.into(), end, ops);
         }
-        self.fragments.insert(key.into(), upper);
     }
 
     /// The operations that cover `key`, oldest first.
@@ -180,6 +191,15 @@ impl RangeMessages {
     }
 }
 
+/// Roughly the memory of a fragment.
+fn fragment_bytes(start: &[u8], end: Option<&[u8]>, ops: &RangeOps) -> usize {
+    96 + start.len() + end.map_or(0, <[u8]>::len) + ops.iter().map(|(_, op)| op_memory(op)).sum::<usize>()
+}
+
+fn op_memory(op: &RangeOp) -> usize {
+    48 + range_op_bytes(op)
+}
+
 /// Bytes that an operation carries.
 pub(crate) fn range_op_bytes(op: &RangeOp) -> usize {
     match op {
@@ -232,6 +252,8 @@ mod tests {
             let within = messages.within(&cut);
             for key in &keys {
                 prop_assert_eq!(messages.covering(key), &expected(&list, key)[..]);
+                let bytes = |m: &RangeMessages| m.iter().map(|(r, ops)| fragment_bytes(&r.start, r.end.as_deref(), ops)).sum::<usize>();
+                prop_assert_eq!((messages.memory(), within.memory()), (bytes(&messages), bytes(&within)));
                 let inside: &[_] = if cut.contains(key) { messages.covering(key) } else { &[] };
                 prop_assert_eq!(within.covering(key), inside);
                 if !cut.is_empty() && messages.deletes_all_of(&cut) && cut.contains(key) {

@@ -14,7 +14,7 @@ use crate::op::{Op, RangeOp};
 use crate::options::{Compression, FormatOptions, OpenOptions};
 use crate::resolve::ValueReader;
 use crate::snapshot::{Snapshot, SnapshotIndex, no_such_index};
-use crate::space::{Purpose, Reservation, RunHistogram, Space, SpaceStats, VolumeEntry, VolumeTable};
+use crate::space::{Census, Purpose, Reservation, RunHistogram, Space, SpaceStats, VolumeEntry, VolumeTable};
 use crate::tree::{Problem, Progress, Trees, Verifier, VerifyReport};
 use crate::types::{IndexId, Lsn, Msn, PieceId};
 use crate::value::{MAX_VALUE, ValueRef};
@@ -333,6 +333,14 @@ impl Store {
     /// Figures.
     pub fn statistics(&self) -> Statistics {
         self.shared.statistics()
+    }
+
+    /// Counts the pieces of the last checkpoint by kind. Reads the whole node translation table.
+    ///
+    /// # Errors
+    /// Of the device, or [`ErrorKind::Damaged`].
+    pub fn census(&self) -> Result<Census> {
+        self.shared.space.census()
     }
 
     /// How the free space is divided into runs. Looks at the whole map of blocks in memory.

@@ -101,10 +101,24 @@ fn of_store(source: &Path, store: &Store) -> Value {
     for (index, height) in &figures.heights {
         indexes.push(json!({ "index": index.to_string(), "height": height }));
     }
+    // What cannot be counted is for fsck to tell.
+    let pieces = store.census().map(|census| {
+        json!({
+            "nodes": census.nodes,
+            "parts": census.parts,
+            "value_parts": census.value_parts,
+            "node_bytes": census.node_bytes,
+            "part_bytes": census.part_bytes,
+            "value_part_bytes": census.value_part_bytes,
+        })
+    });
     json!({
         "image": source.to_string_lossy(),
         "label": figures.label,
         "uuid": uuid,
+        "compression": format!("{:?}", figures.compression).to_lowercase(),
+        "created_unix_seconds": figures.created.as_secs(),
+        "pieces": pieces.unwrap_or_else(|error| json!({ "error": error.to_string() })),
         "space": {
             "total_bytes": bytes(space.total),
             "used_bytes": bytes(used),

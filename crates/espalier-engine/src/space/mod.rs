@@ -42,7 +42,7 @@ use crate::error::Context;
 use crate::piece::{FreshOwner, PieceHandle};
 use crate::pieces::Locator;
 use crate::types::Location;
-use crate::{Error, ErrorKind, Extent, PieceId, Result};
+use crate::{Error, ErrorKind, Extent, PieceId, PieceKind, Result};
 use allocator::Allocator;
 use lives::{Fresh, Handles, Lives};
 use parking_lot::{Mutex, RwLock};
@@ -102,6 +102,23 @@ pub struct SpaceStats {
     /// Bytes of those that changed and stay in memory until the next checkpoint writes them: a reason to
     /// spread large deletions over several.
     pub dirty_table_bytes: u64,
+}
+
+/// How many pieces the last checkpoint counts, by kind, and the device bytes they take.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Census {
+    /// Node headers.
+    pub nodes: u64,
+    /// Key-value parts.
+    pub parts: u64,
+    /// Value parts.
+    pub value_parts: u64,
+    /// Bytes of node headers.
+    pub node_bytes: u64,
+    /// Bytes of key-value parts.
+    pub part_bytes: u64,
+    /// Bytes of value parts.
+    pub value_part_bytes: u64,
 }
 
 /// The space of one store.
@@ -274,6 +291,28 @@ impl Space {
         }
     }
 
+    /// Counts the pieces. Reads the whole node translation table.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Damaged`] if a page or an entry of it is.
+    pub(crate) fn census(&self) -> Result<Census> {
+        // No table changes meanwhile.
+        let _writer = self.writer.lock();
+        let mut census = Census::default();
+        let mut failure = None;
+        self.tables.ntt.walk(&mut |key, _, page| match page {
+            Ok(page) if key.level == 0 => {
+                ntt::for_each(key.number, page.bytes(), &self.geometry, &mut |_, entry| match entry {
+                    Ok(entry) => census.add(&entry.location),
+                    Err(error) => failure = Some(error),
+                });
+            }
+            Ok(_) => {}
+            Err(error) => failure = Some(error),
+        });
+        failure.map_or(Ok(census), Err)
+    }
+
     /// How many free runs there are of which length. Reads the whole map in memory.
     pub(crate) fn free_runs(&self) -> RunHistogram {
         self.used.lock().histogram()
@@ -376,6 +415,18 @@ fn discard_data(device: &GuardedDevice, geometry: Geometry) {
         let blocks = (geometry.blocks - start).min(1 << 18) as u32;
         device.discard(Extent { start, blocks });
         start += u64::from(blocks);
+    }
+}
+
+impl Census {
+    fn add(&mut self, location: &Location) {
+        let (count, bytes) = match location.kind {
+            PieceKind::Node(_) => (&mut self.nodes, &mut self.node_bytes),
+            PieceKind::KeyValue => (&mut self.parts, &mut self.part_bytes),
+            PieceKind::Values => (&mut self.value_parts, &mut self.value_part_bytes),
+        };
+        *count += 1;
+        *bytes += location.extent.byte_len() as u64;
     }
 }
 
