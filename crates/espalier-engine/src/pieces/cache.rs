@@ -4,8 +4,8 @@
 
 use super::part::Part;
 use crate::{PieceId, Result};
-use quick_cache::sync::{Cache as QuickCache, DefaultLifecycle};
-use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
+use quick_cache::sync::Cache as QuickCache;
+use quick_cache::{DefaultHashBuilder, Lifecycle, OptionsBuilder, Weighter};
 use std::any::Any;
 use std::sync::Arc;
 
@@ -31,12 +31,25 @@ impl Weighter<PieceId, Cached> for ByBytes {
     }
 }
 
+/// Keeps all that a request evicts until the request has given up its lock: dropping a node may drop
+/// the last handle on a piece, and a piece that dies is removed from this very cache.
+#[derive(Clone)]
+struct DropUnlocked;
+
+impl Lifecycle<PieceId, Cached> for DropUnlocked {
+    type RequestState = Vec<Cached>;
+
+    fn on_evict(&self, evicted: &mut Self::RequestState, _: PieceId, entry: Cached) {
+        evicted.push(entry);
+    }
+}
+
 /// The least capacity of one shard in bytes: entries that are heavier than a shard are not kept.
 const SHARD: u64 = 8 << 20;
 
 /// Decoded pieces.
 pub(super) struct Cache {
-    entries: QuickCache<PieceId, Cached, ByBytes>,
+    entries: QuickCache<PieceId, Cached, ByBytes, DefaultHashBuilder, DropUnlocked>,
 }
 
 impl Cache {
@@ -51,13 +64,12 @@ impl Cache {
             .weight_capacity(capacity)
             .build();
         let entries = match options {
-            Ok(options) => QuickCache::with_options(
-                options,
-                ByBytes,
-                DefaultHashBuilder::default(),
-                DefaultLifecycle::default(),
-            ),
-            Err(_) => QuickCache::with_weighter(entries, capacity, ByBytes),
+            Ok(options) => {
+                QuickCache::with_options(options, ByBytes, DefaultHashBuilder::default(), DropUnlocked)
+            }
+            Err(_) => {
+                QuickCache::with(entries, capacity, ByBytes, DefaultHashBuilder::default(), DropUnlocked)
+            }
         };
         Self { entries }
     }
