@@ -167,6 +167,19 @@ impl FileSystem {
         }
     }
 
+    /// Has the mount give back its references to unlinked files, if there are such files; true if there
+    /// were. When a call finds no space it is worth another try then: what was unlinked a moment ago
+    /// holds its blocks until the kernel has let go of it. Called without locks.
+    pub fn release_unlinked(&self) -> bool {
+        match &self.options.forget_drain {
+            Some(drain) if !self.detached.lock().is_empty() => {
+                drain();
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Removes what unlinked files left behind when the store was last used.
     pub(crate) fn empty_orphan_area(&self) -> Result<()> {
         let mut cursor = self.store.cursor(self.metadata(), layout::entries_range(layout::ORPHAN_AREA))?;

@@ -56,7 +56,12 @@ impl Dispatcher {
 
 impl Handler for Dispatcher {
     fn handle(&self, request: &Request<'_>, buffer: &mut [u8], received: usize) -> Outcome {
-        match self.answer(request, buffer, received) {
+        let mut answer = self.answer(request, buffer, received);
+        // A refusal leaves the buffer, and with it the request's data, as it was.
+        if matches!(answer, Err(Errno(libc::ENOSPC))) && self.fs.release_unlinked() {
+            answer = self.answer(request, buffer, received);
+        }
+        match answer {
             Ok(None) => Outcome::Silent,
             Ok(Some(length)) => Outcome::Reply(length),
             Err(Errno(errno)) => Outcome::Error(errno),
