@@ -18,11 +18,11 @@ const MAX_LINKS: u32 = i32::MAX as u32;
 const KEY_SUFFIX: usize = 2 * MAX_NAME + 16;
 
 /// What is to be made.
-struct New<'a> {
-    kind: FileKind,
-    mode: u32,
-    rdev: u64,
-    target: Option<&'a [u8]>,
+pub(crate) struct New<'a> {
+    pub(crate) kind: FileKind,
+    pub(crate) mode: u32,
+    pub(crate) rdev: u64,
+    pub(crate) target: Option<&'a [u8]>,
 }
 
 impl FileSystem {
@@ -111,7 +111,7 @@ impl FileSystem {
     }
 
     #[allow(clippy::too_many_arguments, reason = "one step of one operation, split off for its length")]
-    fn new_inode(
+    pub(crate) fn new_inode(
         &self,
         tree: &Tree<'_>,
         dir: &Arc<Node>,
@@ -187,7 +187,7 @@ impl FileSystem {
     }
 
     /// Gives `node`, which is no directory, one name more. With its second name a file moves to the
-    /// link area, at the cost of its data's keys.
+    /// link area, at the cost of its data's keys; so does one that gets its first name moves to its place.
     ///
     /// # Errors
     /// [`FsErrorKind::Permission`] for a directory, [`FsErrorKind::NotFound`] for a file without name,
@@ -224,6 +224,9 @@ impl FileSystem {
         let mut states = States::lock(&[node, dir]);
         let now = self.now();
         let state = states.of(node);
+        if state.orphan != Orphan::No && state.linkable {
+            return self.link_first(&tree, node, dir, name, &mut names, &mut states, deferred);
+        }
         if state.orphan != Orphan::No {
             return fail(FsErrorKind::NotFound, "the file was removed");
         }

@@ -26,6 +26,7 @@ mod record;
 mod remove;
 mod rename;
 mod sync;
+mod tmpfile;
 mod types;
 mod xattr;
 

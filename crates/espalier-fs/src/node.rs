@@ -60,6 +60,8 @@ pub(crate) struct State {
     /// The time of the last read is newer than in the store.
     pub(crate) atime_dirty: bool,
     pub(crate) orphan: Orphan,
+    /// It never had a name, and may be given one.
+    pub(crate) linkable: bool,
     /// Units of 512 bytes that a sparse file takes, where known.
     pub(crate) blocks: Option<u64>,
     /// Counts changes of the data.
@@ -185,6 +187,7 @@ impl Node {
                 lsn,
                 atime_dirty: false,
                 orphan: Orphan::No,
+                linkable: false,
                 blocks: None,
                 changes: 0,
             }),

@@ -5,7 +5,7 @@
 //! of directories exclude every other operation while they run; those of files only lock the two
 //! directories.
 
-use crate::create::{count_entry, uncount_entry};
+use crate::create::{New, count_entry, uncount_entry};
 use crate::error::{FsError, FsErrorKind, Result, fail};
 use crate::fs::{Deferred, FileSystem, Held, Tree, check_name};
 use crate::layout::{self, DATA, LINKS, METADATA};
@@ -141,7 +141,7 @@ impl FileSystem {
             node
         });
         match (&target, mode) {
-            (Some(_), RenameMode::NoReplace) => {
+            (Some(_), RenameMode::NoReplace | RenameMode::Whiteout { replace: false, .. }) => {
                 return fail(
                     FsErrorKind::Exists,
                     format!("there is an entry {} already", layout::show(new_name)),
@@ -232,6 +232,11 @@ impl FileSystem {
         if let Some(swapped) = &swapped {
             count_entry(&mut above, swapped, now)?;
         }
+        let whiteout = self.leave_whiteout(tree, request, &mut states, now, &mut batch)?;
+        if let Some(whiteout) = &whiteout {
+            count_entry(&mut above, whiteout, now)?;
+            batch.insert(self.metadata(), &source.key(tree), whiteout.encode());
+        }
         let mut above_new = if from.id == to.id { above.clone() } else { states.of(to).inode.clone() };
         if let Some(target) = target {
             uncount_entry(&mut above_new, target.node.kind, now);
@@ -274,12 +279,36 @@ impl FileSystem {
                 self.replace(target.node, from, source.name, deferred);
             }
         }
-        let left = target.filter(|_| exchange).map_or(Known::Absent, |t| Known::Present(t.node.id));
+        let left = match target.filter(|_| exchange) {
+            Some(target) => Known::Present(target.node.id),
+            // It has no node yet.
+            None if whiteout.is_some() => Known::Present(NodeId(0)),
+            None => Known::Absent,
+        };
         self.set_name(from, &mut names.from, source.name, left);
         names.from.version += 1;
         self.set_name(to, names.to(), request.new_name, Known::Present(source.node.id));
         names.to().version += 1;
         Ok(Outcome::Done)
+    }
+
+    /// The inode of what a rename leaves in the place of the entry, if it leaves anything.
+    fn leave_whiteout(
+        &self,
+        tree: &Tree<'_>,
+        request: &Request<'_>,
+        states: &mut States<'_>,
+        now: i64,
+        batch: &mut Batch,
+    ) -> Result<Option<Inode>> {
+        let RenameMode::Whiteout { uid, gid, .. } = request.mode else { return Ok(None) };
+        let dir = request.from;
+        let number = self.fresh_number()?.wrapping_sub(dir.dir().sum);
+        let key = layout::entry_key(&dir.content_prefix(tree.epoch), request.name);
+        let new = New { kind: FileKind::CharDevice, mode: 0, rdev: 0, target: None };
+        let caller = Caller { uid, gid, ..Caller::default() };
+        let state = states.of(dir);
+        self.new_inode(tree, dir, state, &key, &new, &caller, number, now, batch).map(Some)
     }
 
     /// In memory, a node moves to another place.

@@ -157,6 +157,16 @@ pub enum RenameMode {
     NoReplace,
     /// The two change places.
     Exchange,
+    /// A character device 0:0 with this owner is left where the entry was, in the same step
+    /// (`RENAME_WHITEOUT`); union file systems take it for the absence of an entry.
+    Whiteout {
+        /// An existing target is replaced.
+        replace: bool,
+        /// Owner of what is left.
+        uid: u32,
+        /// Group of what is left.
+        gid: u32,
+    },
 }
 
 /// What [`FileSystem::fallocate`](crate::FileSystem::fallocate) does to a range.

@@ -193,6 +193,9 @@ impl Dispatcher {
             Operation::MakeDirectory { name: new, mode, umask } => {
                 of(fs.mkdir(node, new, mode & 0o7777, &caller(umask)), name).map(Small::entry)
             }
+            Operation::TemporaryFile { mode, umask } => {
+                of(fs.tmpfile(node, mode & 0o7777, &caller(umask)), name).map(Small::opened)
+            }
             Operation::Unlink { name: old } => of(fs.unlink(node, old), name).map(|()| Small::Nothing),
             Operation::RemoveDirectory { name: old } => {
                 of(fs.rmdir(node, old), name).map(|()| Small::Nothing)
@@ -201,7 +204,7 @@ impl Dispatcher {
                 of(fs.link(NodeId(target), node, new), name).map(Small::entry)
             }
             Operation::Rename { name: old, new_parent, new_name, flags } => {
-                let mode = rename_mode(flags)?;
+                let mode = rename_mode(flags, &request.header)?;
                 of(fs.rename(node, old, NodeId(new_parent), new_name, mode), name).map(|()| Small::Nothing)
             }
             _ => self.content(node, request, operation),
@@ -293,6 +296,8 @@ impl Dispatcher {
 enum Small {
     Nothing,
     Entry(u64, reply::Attributes),
+    /// A node that is open already.
+    Opened(u64, reply::Attributes),
     NoEntry,
     Attributes(reply::Attributes),
     Statx(reply::Attributes),
@@ -306,10 +311,18 @@ impl Small {
         Self::Entry(entry.node.0, attributes(&entry.attr))
     }
 
+    fn opened(entry: espalier_fs::Entry) -> Self {
+        Self::Opened(entry.node.0, attributes(&entry.attr))
+    }
+
     fn put(self, out: &mut [u8]) -> usize {
         match self {
             Self::Nothing => 0,
             Self::Entry(node, attributes) => reply::entry(out, node, &attributes),
+            Self::Opened(node, attributes) => {
+                let length = reply::entry(out, node, &attributes);
+                length + reply::opened(&mut out[length..])
+            }
             Self::NoEntry => reply::no_entry(out),
             Self::Attributes(attributes) => reply::attribute_reply(out, &attributes),
             Self::Statx(attributes) => reply::statx(out, &attributes),
@@ -404,11 +417,15 @@ fn new_node(mode: u32, device: u32) -> Result<NewNode, Errno> {
     }
 }
 
-fn rename_mode(flags: u32) -> Result<RenameMode, Errno> {
+fn rename_mode(flags: u32, header: &protocol::Header) -> Result<RenameMode, Errno> {
+    const WHITEOUT_NOREPLACE: u32 = libc::RENAME_WHITEOUT | libc::RENAME_NOREPLACE;
+    let whiteout = |replace| RenameMode::Whiteout { replace, uid: header.uid, gid: header.gid };
     match flags {
         0 => Ok(RenameMode::Replace),
         libc::RENAME_NOREPLACE => Ok(RenameMode::NoReplace),
         libc::RENAME_EXCHANGE => Ok(RenameMode::Exchange),
+        libc::RENAME_WHITEOUT => Ok(whiteout(true)),
+        WHITEOUT_NOREPLACE => Ok(whiteout(false)),
         _ => Err(Errno(libc::EINVAL)),
     }
 }

@@ -79,6 +79,54 @@ fn large_directories_are_listed_whole_while_they_shrink() {
 }
 
 #[test]
+fn a_file_without_a_name_gets_one() {
+    use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open};
+    on_each(
+        |root| {
+            let make = || {
+                let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+                File::from(open(root, flags, Mode::from_raw_mode(0o640)).unwrap())
+            };
+            let (mut file, mut lost) = (make(), make());
+            lost.write_all(b"never seen").unwrap();
+            file.write_all(&content(300_000, 1)).unwrap();
+            assert_eq!(file.metadata().unwrap().nlink(), 0);
+            assert_eq!(fs::read_dir(root).unwrap().count(), 0);
+            let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+            linkat(CWD, path, CWD, root.join("f"), AtFlags::SYMLINK_FOLLOW).unwrap();
+            assert_eq!(file.metadata().unwrap().nlink(), 1);
+            file.write_all(b"behind").unwrap();
+            file.sync_all().unwrap();
+            let only = open(root, OFlags::TMPFILE | OFlags::RDWR | OFlags::EXCL, Mode::empty()).unwrap();
+            let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&only));
+            assert!(linkat(CWD, path, CWD, root.join("g"), AtFlags::SYMLINK_FOLLOW).is_err());
+        },
+        |root| {
+            let names: Vec<_> = fs::read_dir(root).unwrap().map(|e| e.unwrap().file_name()).collect();
+            assert_eq!(names, ["f"]);
+            assert!(fs::read(root.join("f")).unwrap() == [&content(300_000, 1)[..], b"behind"].concat());
+            assert_eq!(fs::metadata(root.join("f")).unwrap().permissions().mode() & 0o7777, 0o640);
+        },
+    );
+}
+
+#[test]
+fn a_rename_leaves_a_whiteout() {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    on_each(
+        |root| {
+            fs::write(root.join("f"), b"text").unwrap();
+            renameat_with(CWD, root.join("f"), CWD, root.join("g"), RenameFlags::WHITEOUT).unwrap();
+        },
+        |root| {
+            assert_eq!(fs::read(root.join("g")).unwrap(), b"text");
+            let left = fs::symlink_metadata(root.join("f")).unwrap();
+            assert_eq!((left.mode(), left.rdev(), left.nlink()), (libc::S_IFCHR, 0, 1));
+        },
+    );
+}
+
+#[test]
 fn an_unlinked_file_lives_while_it_is_open() {
     on_each(
         |root| {
@@ -191,12 +239,11 @@ fn writing_takes_set_id_bits_from_ordinary_users() {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
             File::options().write(true).open(&path).unwrap().write_all(b"P").unwrap();
             assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o6777, "root keeps them");
-            let status = std::process::Command::new("setpriv")
+            let mut command = std::process::Command::new("setpriv");
+            command
                 .args(["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", "echo x >> \"$0\""])
-                .arg(&path)
-                .status()
-                .unwrap();
-            assert!(status.success());
+                .arg(&path);
+            assert!(common::store::start(&mut command).wait().unwrap().success());
             assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777);
         },
         |_| (),
@@ -223,8 +270,9 @@ fn umask_and_default_acls_decide_modes() {
     on_each(
         |root| {
             let make = |script: &str| {
-                let status = std::process::Command::new("sh").args(["-c", script]).current_dir(root).status();
-                assert!(status.unwrap().success(), "{script}");
+                let mut command = std::process::Command::new("sh");
+                let mut shell = common::store::start(command.args(["-c", script]).current_dir(root));
+                assert!(shell.wait().unwrap().success(), "{script}");
             };
             make("umask 027; touch f; mkdir d; umask 0; touch g");
             let mode = |name: &str| fs::symlink_metadata(root.join(name)).unwrap().mode() & 0o7777;

@@ -1,7 +1,7 @@
 //! Files without a name live as long as somebody holds them, and no longer.
 
 use crate::Bench;
-use espalier_fs::{FsErrorKind, NodeId, RenameMode};
+use espalier_fs::{Caller, FileKind, FsErrorKind, NodeId, RenameMode, XattrMode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -128,4 +128,73 @@ fn pending_forgets_are_asked_for_before_data_moves() {
     bench.fs.rmdir(NodeId::ROOT, b"dir").expect("rmdir");
     assert_eq!(calls.load(Ordering::SeqCst), 1);
     assert_eq!(bench.read(file), b"data");
+}
+
+#[test]
+fn a_file_made_without_a_name_can_be_given_one() {
+    let bench = Bench::new(0);
+    let dir = bench.dir(NodeId::ROOT, "dir");
+    let caller = Caller { uid: 5, gid: 6, umask: 0o022, ..Caller::default() };
+    let made = bench.fs.tmpfile(dir, 0o666, &caller).expect("tmpfile");
+    assert_eq!((made.attr.nlink, made.attr.mode, made.attr.uid), (0, 0o644, 5));
+    let file = made.node;
+    bench.fs.write(file, 0, &text(1), false).expect("write");
+    bench.fs.setxattr(file, b"user.long", &[7; 5000], XattrMode::Set, false).expect("setxattr");
+    bench.check(1);
+    let named = bench.fs.link(file, dir, b"name").expect("link");
+    assert_eq!((named.node, named.attr.ino, named.attr.nlink), (file, made.attr.ino, 1));
+    bench.check(0);
+    assert_eq!(bench.read(file), text(1));
+    // The second name is one more link; when all are gone, no name comes back.
+    bench.fs.link(file, NodeId::ROOT, b"second").expect("link");
+    bench.fs.unlink(dir, b"name").expect("unlink");
+    bench.fs.rmdir(NodeId::ROOT, b"dir").expect("rmdir");
+    bench.fs.syncfs().expect("sync");
+    let bench = bench.crash();
+    bench.check(0);
+    let found = bench.fs.lookup(NodeId::ROOT, b"second").expect("it was synced");
+    assert_eq!((found.attr.ino, bench.read(found.node)), (made.attr.ino, text(1)));
+    assert_eq!(bench.fs.getxattr(found.node, b"user.long").expect("xattr"), [7; 5000]);
+    bench.fs.unlink(NodeId::ROOT, b"second").expect("unlink");
+    let again = bench.fs.link(found.node, NodeId::ROOT, b"third");
+    assert_eq!(again.map_err(|e| e.kind()), Err(FsErrorKind::NotFound));
+}
+
+#[test]
+fn a_file_made_without_a_name_goes_with_its_last_reference_or_a_crash() {
+    let bench = Bench::new(0);
+    let kept = bench.fs.tmpfile(NodeId::ROOT, 0o600, &Caller::default()).expect("tmpfile").node;
+    let empty = bench.fs.tmpfile(NodeId::ROOT, 0o600, &Caller::default()).expect("tmpfile").node;
+    bench.fs.write(kept, 0, &text(1), false).expect("write");
+    bench.fs.forget(empty, 1);
+    bench.check(1);
+    bench.fs.fsync(kept, false).expect("fsync");
+    let bench = bench.crash();
+    bench.check(0);
+    let file = bench.fs.tmpfile(NodeId::ROOT, 0o600, &Caller::default()).expect("tmpfile").node;
+    bench.fs.write(file, 0, &text(1), false).expect("write");
+    bench.fs.forget(file, 1);
+    bench.check(0);
+}
+
+#[test]
+fn a_whiteout_is_left_where_the_entry_was() {
+    let bench = Bench::new(0);
+    let dir = bench.dir(NodeId::ROOT, "dir");
+    let file = bench.file(dir, "file");
+    bench.fs.write(file, 0, &text(1), false).expect("write");
+    let mode = RenameMode::Whiteout { replace: false, uid: 3, gid: 4 };
+    bench.fs.rename(dir, b"file", NodeId::ROOT, b"moved", mode).expect("rename");
+    let left = bench.fs.lookup(dir, b"file").expect("something is left").attr;
+    assert_eq!((left.kind, left.mode, left.rdev), (FileKind::CharDevice, 0, 0));
+    assert_eq!((left.uid, left.gid), (3, 4));
+    let other = bench.file(dir, "other");
+    let refused = bench.fs.rename(dir, b"other", NodeId::ROOT, b"moved", mode);
+    assert_eq!(refused.map_err(|e| e.kind()), Err(FsErrorKind::Exists));
+    let mode = RenameMode::Whiteout { replace: true, uid: 0, gid: 0 };
+    bench.fs.rename(dir, b"other", dir, b"file", mode).expect("rename over a whiteout");
+    assert_eq!(bench.fs.lookup(dir, b"file").expect("moved").node, other);
+    assert_eq!(bench.fs.getattr(dir).expect("attributes").size, 2);
+    assert_eq!(bench.read(file), text(1));
+    bench.check(0);
 }

@@ -91,8 +91,9 @@ impl Run {
         self.step += 1;
         let pause = *self.random.pick(&[1, 1000, 1_000_000_000, 100_000_000_000_000]);
         self.tree.now = self.world.step(pause);
-        match self.random.below(30) {
+        match self.random.below(31) {
             0..=2 => self.create(),
+            30 => self.tmpfile(),
             3 => self.mkdir(),
             4..=5 => self.remove(),
             6..=8 => self.rename(),
@@ -265,6 +266,16 @@ impl Run {
         self.created(got, expected);
     }
 
+    fn tmpfile(&mut self) {
+        let (dir, node) = self.a_dir();
+        let caller = self.caller();
+        let mode = *self.random.pick(&[0o644, 0o6755, 0]);
+        self.last = format!("tmpfile in {dir}");
+        let expected = self.tree.tmpfile(dir, mode, &caller);
+        let got = self.fs.tmpfile(node, mode, &caller);
+        self.created(got, expected);
+    }
+
     fn mkdir(&mut self) {
         if self.tree.objects.iter().filter(|o| o.names > 0).count() > MAX_OBJECTS_ALIVE {
             return self.remove();
@@ -307,11 +318,14 @@ impl Run {
     fn rename(&mut self) {
         let ((from, from_node), (to, to_node)) = (self.a_dir(), self.a_dir());
         let (name, new) = (self.name(), self.name());
+        let whiteout = RenameMode::Whiteout { replace: self.random.chance(2), uid: 7, gid: 8 };
         let mode = *self.random.pick(&[
+            RenameMode::Replace,
             RenameMode::Replace,
             RenameMode::Replace,
             RenameMode::NoReplace,
             RenameMode::Exchange,
+            whiteout,
         ]);
         self.last = format!("rename {name:?} in {from} to {new:?} in {to}, {mode:?}");
         let expected = self.tree.rename(from, &name, to, &new, mode);

@@ -20,6 +20,8 @@ pub(crate) struct Object {
     pub(crate) target: Vec<u8>,
     pub(crate) entries: BTreeMap<Vec<u8>, Id>,
     pub(crate) parent: Id,
+    /// It never had a name.
+    pub(crate) linkable: bool,
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(crate) atime: i64,
     pub(crate) mtime: i64,
@@ -69,6 +71,7 @@ fn object(kind: FileKind, mode: u32, uid: u32, gid: u32, parent: Id, now: i64) -
         target: Vec::new(),
         entries: BTreeMap::new(),
         parent,
+        linkable: false,
         xattrs: BTreeMap::new(),
         atime: now,
         mtime: now,
@@ -133,6 +136,21 @@ impl Tree {
         Ok(id)
     }
 
+    /// A file without a name.
+    pub(crate) fn tmpfile(&mut self, dir: Id, mode: u32, caller: &Caller) -> Answer<Id> {
+        self.dir(dir)?;
+        if self.objects[dir].names == 0 {
+            return Err(Kind::NotFound);
+        }
+        let mut new = object(FileKind::Regular, mode & !caller.umask, caller.uid, caller.gid, dir, self.now);
+        if self.objects[dir].mode & 0o2000 != 0 {
+            new.gid = self.objects[dir].gid;
+        }
+        (new.names, new.linkable) = (0, true);
+        self.objects.push(new);
+        Ok(self.objects.len() - 1)
+    }
+
     fn enter(&mut self, dir: Id, name: &[u8], id: Id) {
         let now = self.now;
         let above = &mut self.objects[dir];
@@ -192,10 +210,11 @@ impl Tree {
         if self.objects[dir].entries.contains_key(name) {
             return Err(Kind::Exists);
         }
-        if self.objects[id].names == 0 {
+        if self.objects[id].names == 0 && !self.objects[id].linkable {
             return Err(Kind::NotFound);
         }
         let now = self.now;
+        self.objects[id].linkable = false;
         self.objects[id].names += 1;
         self.objects[id].ctime = now;
         self.enter(dir, name, id);
@@ -232,7 +251,9 @@ impl Tree {
         let source = self.lookup(from, name)?;
         let target = self.lookup(to, new).ok();
         match mode {
-            RenameMode::NoReplace if target.is_some() => return Err(Kind::Exists),
+            RenameMode::NoReplace | RenameMode::Whiteout { replace: false, .. } if target.is_some() => {
+                return Err(Kind::Exists);
+            }
             RenameMode::Exchange if target.is_none() => return Err(Kind::NotFound),
             _ => {}
         }
@@ -260,6 +281,10 @@ impl Tree {
         self.objects[source].ctime = self.now;
         if self.objects[source].is_dir() {
             self.objects[source].parent = to;
+        }
+        if let RenameMode::Whiteout { uid, gid, .. } = mode {
+            let caller = Caller { uid, gid, ..Caller::default() };
+            self.create(from, name, FileKind::CharDevice, 0, 0, b"", &caller)?;
         }
         Ok(())
     }

@@ -16,6 +16,7 @@ use espalier_fs::FileSystem;
 use espalier_fuse::transport::Kind;
 use espalier_fuse::{Ended, ForgetHook, Mount, MountOptions};
 use espalier_storage::{Device, Environment, FileDevice, OpenMode, SystemEnvironment};
+use parking_lot::Mutex;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -25,6 +26,16 @@ const IMAGE: &str = "ESPALIER_TEST_IMAGE";
 const POINT: &str = "ESPALIER_TEST_POINT";
 const OPTIONS: &str = "ESPALIER_TEST_OPTIONS";
 const READY: &str = "espalier-test: mounted";
+
+/// Held while a process is started, and by who needs that none is: between fork and exec the new one has
+/// everything open that the tests have, images and files on mounts too, which are busy then.
+static STARTING: Mutex<()> = Mutex::new(());
+
+/// Starts a process.
+pub(crate) fn start(command: &mut Command) -> Child {
+    let _starting = STARTING.lock();
+    command.spawn().unwrap()
+}
 
 /// A file with a file system in it.
 pub(crate) struct Image {
@@ -56,6 +67,7 @@ fn open(image: &Path) -> Arc<Store> {
 impl Image {
     /// Formats a file of `bytes`.
     pub(crate) fn new(bytes: u64) -> Self {
+        let _none_starts = STARTING.lock();
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(bytes).unwrap();
         let device: Arc<dyn Device> = Arc::new(FileDevice::open(file.path(), OpenMode::ReadWrite).unwrap());
@@ -73,14 +85,14 @@ impl Image {
             Kind::Uring => "transport=io_uring",
             Kind::Classic => "transport=classic",
         };
-        let mut server = Command::new(std::env::current_exe().unwrap())
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
             .args(["--exact", "serves_when_asked", "--nocapture", "--test-threads=1"])
             .env(IMAGE, self.file.path())
             .env(POINT, directory.path())
             .env(OPTIONS, format!("{transport},{options}"))
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+            .stdout(Stdio::piped());
+        let mut server = start(&mut command);
         let mut output = BufReader::new(server.stdout.take().unwrap());
         let mut line = String::new();
         while !line.contains(READY) {
@@ -100,7 +112,7 @@ impl Mounted {
 
     /// Unmounts; the server verifies what is stored, and closes it.
     pub(crate) fn end(mut self) {
-        rustix::mount::unmount(self.path(), rustix::mount::UnmountFlags::empty()).unwrap();
+        unmount(self.path());
         let mut said = String::new();
         self.output.read_to_string(&mut said).unwrap();
         assert!(self.server.wait().unwrap().success(), "the server failed: {said}");
@@ -111,9 +123,14 @@ impl Mounted {
         self.server.kill().unwrap();
         self.server.wait().unwrap();
         look(self.path());
-        rustix::mount::unmount(self.path(), rustix::mount::UnmountFlags::empty()).unwrap();
+        unmount(self.path());
         drop(self.watchdog);
     }
+}
+
+fn unmount(point: &Path) {
+    let _none_starts = STARTING.lock();
+    rustix::mount::unmount(point, rustix::mount::UnmountFlags::empty()).unwrap();
 }
 
 /// Serves, if this process was started for that; returns when the mount has ended.
