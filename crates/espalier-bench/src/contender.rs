@@ -160,6 +160,35 @@ impl Contender {
         Ok(true)
     }
 
+    /// Runs `espalier` with these arguments; `None` for the kernel's file systems.
+    pub(crate) fn espalier<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Result<Option<String>> {
+        let Kind::Espalier { program, .. } = &self.kind else { return Ok(None) };
+        system::run(program, arguments).map(Some)
+    }
+
+    /// True for Espalier.
+    pub(crate) fn is_ours(&self) -> bool {
+        matches!(self.kind, Kind::Espalier { .. })
+    }
+
+    /// True if `cp --reflink=always` works.
+    pub(crate) fn has_reflinks(&self) -> bool {
+        matches!(self.kind, Kind::Xfs | Kind::Btrfs)
+    }
+
+    /// Unmounts, drops every cache and mounts again.
+    pub(crate) fn remount_cold(&mut self) -> Result<f64> {
+        self.unmount()?;
+        system::drop_caches()?;
+        self.mount()
+    }
+
+    /// Bytes in use as `df` tells them.
+    pub(crate) fn used_bytes(&self) -> Result<u64> {
+        let told = rustix::fs::statvfs(&self.dir)?;
+        Ok((told.f_blocks - told.f_bfree) * told.f_frsize)
+    }
+
     /// Bytes written to the device since it was made.
     pub(crate) fn written_bytes(&self) -> Result<u64> {
         let path = self.sysfs("stat");

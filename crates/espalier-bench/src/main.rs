@@ -13,13 +13,14 @@ mod contender;
 mod options;
 mod report;
 mod steps;
+mod subtrees;
 mod system;
 mod tree;
 
 use anyhow::{Context, Result};
 use clap::Parser;
 use contender::Contender;
-use options::Options;
+use options::{Options, Suite};
 use report::{Measure, Report};
 use std::time::Instant;
 use steps::{Setting, Stage, Step};
@@ -28,7 +29,10 @@ use system::Undo;
 fn main() {
     let options = Options::parse().settle();
     let undo = Undo::on_signals();
-    let outcome = run(&options, &undo);
+    let outcome = match options.suite {
+        Suite::Files => run(&options, &undo),
+        Suite::Subtrees => subtrees::run(&options, &undo),
+    };
     undo.play();
     if let Err(error) = outcome {
         eprintln!("espalier-bench: {error:#}");

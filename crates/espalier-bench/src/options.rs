@@ -1,7 +1,16 @@
 //! The command line of the benchmarks.
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use std::path::PathBuf;
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Suite {
+    /// Ordinary work on files and trees
+    Files,
+    /// Clones, renames, removals and comparisons of whole subtrees
+    Subtrees,
+}
 
 /// Compares Espalier with the kernel's file systems on loop devices of one disk (run as root).
 ///
@@ -10,10 +19,13 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(name = "espalier-bench", version, after_help = EXAMPLES)]
 pub(crate) struct Options {
+    /// Which suite
+    #[arg(value_enum, default_value = "files")]
+    pub(crate) suite: Suite,
     /// Who takes part: ext4, xfs, btrfs, espalier; mount options follow a plus sign (espalier+writeback)
     #[arg(long, value_delimiter = ',', default_value = "ext4,xfs,btrfs,espalier")]
     pub(crate) contenders: Vec<String>,
-    /// Which steps, in the fixed order; `--steps help` lists them
+    /// Which steps of the suite, in the fixed order; `--steps help` lists them
     #[arg(long, value_delimiter = ',', default_value = "all")]
     pub(crate) steps: Vec<String>,
     /// How often everything is repeated on fresh file systems
@@ -46,6 +58,9 @@ pub(crate) struct Options {
     /// Espalier's memory budget
     #[arg(long, default_value = "2G", value_parser = parse_size)]
     pub(crate) cache: u64,
+    /// Divides the numbers of links, clones, snapshots, files and rounds of the subtree suite
+    #[arg(long, default_value_t = 1)]
+    pub(crate) scale: usize,
     /// Where to write the figures as JSON (default: results.json in --dir)
     #[arg(long)]
     json: Option<PathBuf>,
@@ -57,6 +72,8 @@ pub(crate) struct Options {
 const EXAMPLES: &str = "Examples:
   espalier-bench                                        everything, three rounds
   espalier-bench --quick                                a minute, small sizes
+  espalier-bench subtrees --contenders xfs,btrfs,espalier --device-size 12G
+                                                        clones, renames and removals of trees
   espalier-bench --contenders ext4,espalier --steps grep_cold,rm_rf --rounds 5";
 
 impl Options {
@@ -69,6 +86,7 @@ impl Options {
             self.overwrites = 5_000;
             self.appends = 200;
             self.tree_bytes = 100 << 20;
+            self.scale = 20;
         }
         self
     }

@@ -20,7 +20,7 @@ pub(crate) struct Setting {
 
 impl Setting {
     /// Reads the archive, so that unpacking never waits for it.
-    fn warm_up(&self) -> Result<()> {
+    pub(crate) fn warm_up(&self) -> Result<()> {
         std::io::copy(&mut File::open(&self.tarball)?, &mut std::io::sink())?;
         Ok(())
     }
@@ -169,14 +169,14 @@ impl Step {
 }
 
 /// syncfs, and an fsync of the root directory, because a FUSE server never hears of syncfs.
-fn make_durable(root: &Path) -> Result<()> {
+pub(crate) fn make_durable(root: &Path) -> Result<()> {
     let dir = File::open(root)?;
     rustix::fs::syncfs(&dir).context("syncfs")?;
     dir.sync_all().context("fsync of the root directory")
 }
 
 /// Runs a program in `dir` and reads what it prints (grep would stop early at /dev/null).
-fn drain(program: &str, arguments: &[&str], dir: &Path) -> Result<()> {
+pub(crate) fn drain(program: &str, arguments: &[&str], dir: &Path) -> Result<()> {
     let mut child = Command::new(program)
         .args(arguments)
         .current_dir(dir)
@@ -192,17 +192,17 @@ fn drain(program: &str, arguments: &[&str], dir: &Path) -> Result<()> {
 }
 
 /// A small reproducible generator (xorshift64*).
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    fn fill(&mut self, bytes: &mut [u8]) {
+    pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]);
         }
