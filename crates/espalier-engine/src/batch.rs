@@ -12,7 +12,12 @@ use bytes::Bytes;
 pub struct Batch {
     pub(crate) ops: Vec<LoggedOp>,
     pub(crate) bytes: usize,
+    /// It moves a range into itself or over itself.
+    pub(crate) nested: bool,
 }
+
+/// What a clone is reckoned at: the headers along the borders of source and destination.
+const CLONE_BYTES: usize = 32 << 10;
 
 impl Batch {
     /// An empty batch.
@@ -54,6 +59,25 @@ impl Batch {
         argument: impl Into<Bytes>,
     ) {
         self.range(index, range, RangeOp::Update(Update { function, argument: argument.into() }));
+    }
+
+    /// Makes what begins with the prefix `source` appear below the prefix `destination`, instead of
+    /// what was there, at the cost of one message: each key `source ++ x`, as it is after the operations
+    /// before this one, gives the key `destination ++ x` its value. From then on the two are independent.
+    /// Either prefix may begin with the other.
+    ///
+    /// The keys that arise should be no longer than [`MAX_KEY`](crate::MAX_KEY), which nobody checks.
+    pub fn clone_range(&mut self, index: IndexId, source: &[u8], destination: &[u8]) {
+        self.bytes += source.len() + destination.len() + CLONE_BYTES;
+        self.ops.push(LoggedOp::Clone { index, source: source.into(), destination: destination.into() });
+    }
+
+    /// [`Batch::clone_range`], after which nothing begins with `source` any more. If one of the
+    /// prefixes begins with the other the commit fails.
+    pub fn move_range(&mut self, index: IndexId, source: &[u8], destination: &[u8]) {
+        self.nested |= source.starts_with(destination) || destination.starts_with(source);
+        self.clone_range(index, source, destination);
+        self.delete_range(index, KeyRange::prefix(source));
     }
 
     /// Number of operations.

@@ -16,10 +16,11 @@ use crate::Result;
 use crate::index::Index;
 use crate::piece::PieceHandle;
 use crate::pieces::Locator;
-use crate::space::{IndexRoot, Reservation, Superblock, VolumeTable};
+use crate::space::{Reservation, Superblock, VolumeTable};
 use crate::store::Shared;
 use crate::tree::{NodeSlot, Root, Written};
 use crate::types::{IndexId, Lsn, Msn, PieceId, PieceKind};
+use crate::volumes::enter_roots;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -61,12 +62,42 @@ impl StoredRoot {
     }
 }
 
+/// What happens to the volumes at the cut, at no cost but that of a checkpoint: roots are counted, not
+/// copied.
+pub(crate) enum VolumeChange<'a> {
+    None,
+    /// A new volume that holds what volume `of` holds.
+    Snapshot {
+        of: u32,
+        name: &'a str,
+        flags: u32,
+    },
+    /// A volume is no more.
+    Delete(u32),
+    /// A volume holds what another one holds.
+    Restore {
+        volume: u32,
+        from: u32,
+    },
+}
+
+/// An index that gets the root of another one.
+pub(crate) struct Alias {
+    pub(crate) id: IndexId,
+    pub(crate) from: IndexId,
+    /// Present if it is there already, and is to forget what it holds.
+    pub(crate) replaced: Option<Arc<Index>>,
+}
+
 /// A consistent state to be made durable.
 struct Cut {
     lsn: Lsn,
     next_msn: Msn,
     volumes: VolumeTable,
     indexes: Vec<Arc<Index>>,
+    aliases: Vec<Alias>,
+    /// The volume that was made.
+    made: Option<u32>,
     /// Released when what it was for is on the device.
     _reserved: Option<Reservation>,
 }
@@ -106,38 +137,41 @@ impl Checkpointer {
 impl Shared {
     /// Makes a checkpoint of everything committed before this call.
     pub(crate) fn checkpoint(&self) -> Result<()> {
-        self.checkpoint_as(false)
+        self.checkpoint_as(false, &VolumeChange::None).map(drop)
+    }
+
+    /// Makes a checkpoint in which the volumes have changed; returns the number of one that was made.
+    pub(crate) fn change_volumes(&self, change: &VolumeChange<'_>) -> Result<Option<u32>> {
+        self.checkpoint_as(false, change)
     }
 
     /// The last checkpoint: says that the log holds nothing behind it.
     pub(crate) fn checkpoint_to_close(&self) -> Result<()> {
-        self.checkpoint_as(true)
+        self.checkpoint_as(true, &VolumeChange::None).map(drop)
     }
 
-    fn checkpoint_as(&self, clean: bool) -> Result<()> {
+    fn checkpoint_as(&self, clean: bool, change: &VolumeChange<'_>) -> Result<Option<u32>> {
         self.device.writable()?;
         let mut state = self.checkpointer.state.lock();
         self.look_at_space();
-        let cut = self.cut();
-        let roots = self.take_roots(&cut);
+        let cut = self.cut(change)?;
+        let taken = self.take_roots(&cut, &state);
         self.barrier.store(u64::MAX, Ordering::Release);
         // The roots are held until they are counted: newer ones may have replaced them already.
-        let roots = roots?;
-        let stored = self.write_roots(&roots, &mut state)?;
-        let reclaim = self.count_references(&stored, &mut state)?;
-        drop(roots);
-        let mut volumes = cut.volumes.clone();
-        for (id, root) in &stored {
-            if let Some(index) =
-                volumes.volumes.get_mut(&id.volume).and_then(|v| v.indexes.get_mut(usize::from(id.index)))
-            {
-                *index = IndexRoot { node: root.node, height: root.height, view: Default::default() };
-            }
-        }
+        let counted = taken.and_then(|roots| {
+            let stored = self.write_roots(&roots, &mut state)?;
+            let reclaim = self.count_references(&stored, &cut.volumes, &mut state)?;
+            Ok((stored, reclaim))
+        });
+        let (stored, reclaim) = counted.inspect_err(|_| self.forget_volume(cut.made))?;
         // From here on the counts are those of the new roots, whether or not the switch succeeds.
-        state.roots = stored.iter().map(|(id, root)| (*id, *root)).collect();
+        state.roots.retain(|id, _| cut.volumes.volumes.contains_key(&id.volume));
+        state.roots.extend(stored.iter().copied());
         state.reclaim = reclaim;
         state.uncounted.clear();
+        let mut volumes = cut.volumes.clone();
+        enter_roots(&mut volumes, &state.roots);
+        self.show_volume(cut.made, &volumes)?;
         let tables = self.space.write_tables(&volumes, &state.reclaim)?;
         let position = self.log.position_after(cut.lsn);
         self.space.commit_superblock(Superblock {
@@ -159,32 +193,49 @@ impl Shared {
         self.checkpointer.last.store(self.env.monotonic().as_millis() as u64, Ordering::Relaxed);
         drop(state);
         self.signal.progress();
-        Ok(())
+        Ok(cut.made)
     }
 
     /// Step 1.
-    fn cut(&self) -> Cut {
+    fn cut(&self, change: &VolumeChange<'_>) -> Result<Cut> {
         let mut order = self.order.lock();
+        let (made, aliases) = self.begin_change(change)?;
         let volumes = self.volumes.lock().clone();
-        let indexes: Vec<Arc<Index>> = self.indexes.read().values().cloned().collect();
+        let mut indexes: Vec<Arc<Index>> = self.indexes.read().values().cloned().collect();
+        indexes.retain(|index| !aliases.iter().any(|alias| alias.id == index.id));
         let lsn = order.last_lsn;
         self.barrier.store(lsn.0, Ordering::Release);
-        for index in &indexes {
+        let replaced = aliases.iter().filter_map(|alias| alias.replaced.as_ref());
+        for index in indexes.iter().chain(replaced) {
             index.seal(lsn);
         }
         order.bytes = 0;
-        Cut { lsn, next_msn: Msn(order.last_msn.0 + 1), volumes, indexes, _reserved: order.reserved.take() }
+        let next_msn = Msn(order.last_msn.0 + 1);
+        Ok(Cut { lsn, next_msn, volumes, indexes, aliases, made, _reserved: order.reserved.take() })
     }
 
     /// Step 2.
-    fn take_roots(&self, cut: &Cut) -> Result<Vec<(IndexId, Root)>> {
-        let mut roots = Vec::new();
+    fn take_roots(&self, cut: &Cut, state: &State) -> Result<Vec<(IndexId, Root)>> {
+        let mut roots: Vec<(IndexId, Root)> = Vec::new();
         for index in &cut.indexes {
             let _structure = index.structure.lock();
             while index.version().sealed.first().is_some_and(|s| s.upto <= cut.lsn) {
                 self.absorb_oldest(index)?;
             }
             roots.push((index.id, index.version().root.clone()));
+        }
+        for Alias { id, from, replaced } in &cut.aliases {
+            let root = match roots.iter().find(|(id, _)| id == from) {
+                Some((_, root)) => root.clone(),
+                None => state.roots.get(from).map_or_else(Root::default, |root| root.as_root(&*self.space)),
+            };
+            if let Some(index) = replaced {
+                let _structure = index.structure.lock();
+                index.publish_root(&self.space, root.clone(), |version| {
+                    version.sealed.retain(|sealed| sealed.upto > cut.lsn);
+                })?;
+            }
+            roots.push((*id, root));
         }
         Ok(roots)
     }
@@ -211,7 +262,12 @@ impl Shared {
     ///
     /// Gains and losses are netted before anything is counted, so that what old and new headers share
     /// does not dirty its page of the table.
-    fn count_references(&self, stored: &[(IndexId, StoredRoot)], state: &mut State) -> Result<Vec<PieceId>> {
+    fn count_references(
+        &self,
+        stored: &[(IndexId, StoredRoot)],
+        volumes: &VolumeTable,
+        state: &mut State,
+    ) -> Result<Vec<PieceId>> {
         let mut deltas: HashMap<PieceId, i64> = HashMap::new();
         let mut gained: Vec<PieceId> = Vec::new();
         let mut lost: Vec<PieceId> = Vec::new();
@@ -222,6 +278,8 @@ impl Shared {
                 lost.extend(old);
             }
         }
+        let deleted = state.roots.iter().filter(|(id, _)| !volumes.volumes.contains_key(&id.volume));
+        lost.extend(deleted.filter_map(|(_, root)| root.node));
         while let Some(id) = gained.pop() {
             *deltas.entry(id).or_default() += 1;
             if let Some(refers) = state.uncounted.remove(&id) {

@@ -1,10 +1,11 @@
 //! One index: its memtables and its tree, as one version that readers take whole.
 
 use crate::Result;
+use crate::key::Key;
 use crate::memtable::Memtable;
 use crate::space::{Pin, Space};
 use crate::tree::Root;
-use crate::types::{IndexId, Lsn};
+use crate::types::{IndexId, Lsn, Msn};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 
@@ -27,11 +28,37 @@ pub(crate) struct Version {
     pub(crate) pin: Arc<Pin>,
 }
 
-/// A memtable that no longer changes, and the last batch in it.
+/// A layer that no longer changes, and the last batch in it.
 #[derive(Clone)]
 pub(crate) struct Sealed {
-    pub(crate) table: Arc<Memtable>,
+    pub(crate) layer: Layer,
     pub(crate) upto: Lsn,
+}
+
+/// What lies between newer and older messages.
+#[derive(Clone)]
+pub(crate) enum Layer {
+    /// Messages.
+    Table(Arc<Memtable>),
+    /// A clone: of what is older, one prefix is seen through another.
+    Goto(Arc<Goto>),
+}
+
+/// Denotes the function that takes a map to the map in which `destination ++ x` has the value of
+/// `source ++ x`, and which is as before where keys do not begin with `destination`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Goto {
+    pub(crate) msn: Msn,
+    pub(crate) source: Key,
+    pub(crate) destination: Key,
+}
+
+impl Goto {
+    /// The older key that `key` stands for; `None` if it is that key itself.
+    pub(crate) fn redirect(&self, key: &[u8]) -> Option<Key> {
+        let rest = key.strip_prefix(&*self.destination)?;
+        Some([&*self.source, rest].concat().into())
+    }
 }
 
 impl Index {
@@ -84,7 +111,18 @@ impl Index {
         }
         self.publish(|v| {
             let table = std::mem::take(&mut v.active);
-            v.sealed.push(Sealed { table, upto });
+            v.sealed.push(Sealed { layer: Layer::Table(table), upto });
+        });
+    }
+
+    /// Lays a clone over everything that is there. Under the commit lock.
+    pub(crate) fn push_goto(&self, goto: Goto, upto: Lsn) {
+        self.publish(|v| {
+            if !v.active.is_empty() {
+                let table = std::mem::take(&mut v.active);
+                v.sealed.push(Sealed { layer: Layer::Table(table), upto });
+            }
+            v.sealed.push(Sealed { layer: Layer::Goto(Arc::new(goto)), upto });
         });
     }
 }
@@ -92,7 +130,13 @@ impl Index {
 impl Version {
     /// Memtables, newest first.
     pub(crate) fn memtables(&self) -> impl Iterator<Item = &Arc<Memtable>> {
-        std::iter::once(&self.active).chain(self.sealed.iter().rev().map(|s| &s.table))
+        fn table(sealed: &Sealed) -> Option<&Arc<Memtable>> {
+            match &sealed.layer {
+                Layer::Table(table) => Some(table),
+                Layer::Goto(_) => None,
+            }
+        }
+        std::iter::once(&self.active).chain(self.sealed.iter().rev().filter_map(table))
     }
 
     /// Bytes in memtables.

@@ -8,7 +8,7 @@
 use crate::checkpoint::{Checkpointer, StoredRoot};
 use crate::device::GuardedDevice;
 use crate::error::Context;
-use crate::index::Index;
+use crate::index::{Goto, Index};
 use crate::log::{Binder, Log, LogConfig, LogPosition, LoggedBatch, LoggedOp};
 use crate::options::Compression;
 use crate::options::{FormatOptions, OpenOptions};
@@ -19,6 +19,7 @@ use crate::store::{Order, Shared};
 use crate::tree::Trees;
 use crate::types::{IndexId, Location, Lsn, Msn, PieceId};
 use crate::value::LargeValue;
+use crate::volumes::READ_ONLY_VOLUME;
 use crate::{Error, ErrorKind, Result};
 use espalier_storage::{BLOCK, Device, Environment};
 use std::collections::BTreeMap;
@@ -28,6 +29,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 /// Values at least this long give up their memory once the log has written them to their place:
 /// shorter ones are likely to grow, and are read again to be laid out with their neighbours.
 const FORGET: usize = 32 << 10;
+
+/// Layers of an index that may be there during replay before they are absorbed.
+const LAYERS: usize = 16;
 
 /// Writes an empty store.
 pub(crate) fn format(device: Arc<dyn Device>, env: &dyn Environment, options: &FormatOptions) -> Result<()> {
@@ -142,7 +146,9 @@ fn indexes_of(space: &Arc<Space>, volumes: &VolumeTable) -> Result<(Indexes, BTr
         for (index, root) in entry.indexes.iter().enumerate() {
             let id = IndexId { volume: *volume, index: index as u8 };
             let root = StoredRoot { node: root.node, height: root.height };
-            indexes.insert(id, Arc::new(Index::new(id, root.as_root(&**space), pin.clone())));
+            if entry.flags & READ_ONLY_VOLUME == 0 {
+                indexes.insert(id, Arc::new(Index::new(id, root.as_root(&**space), pin.clone())));
+            }
             roots.insert(id, root);
         }
     }
@@ -162,7 +168,7 @@ impl Replay<'_> {
     fn batch(&mut self, batch: LoggedBatch) -> Result<()> {
         let mut msn = batch.first_msn;
         for op in &batch.ops {
-            self.op(op, msn).context(|| format!("batch {}", batch.lsn.0))?;
+            self.op(op, msn, batch.lsn).context(|| format!("batch {}", batch.lsn.0))?;
             msn.0 += 1;
         }
         self.order.last_lsn = batch.lsn;
@@ -173,11 +179,13 @@ impl Replay<'_> {
         Ok(())
     }
 
-    fn op(&mut self, op: &LoggedOp, msn: Msn) -> Result<()> {
+    fn op(&mut self, op: &LoggedOp, msn: Msn, lsn: Lsn) -> Result<()> {
         let (id, update) = match op {
             LoggedOp::Point { index, op: crate::Op::Update(update), .. } => (index, Some(update)),
             LoggedOp::Range { index, op: crate::RangeOp::Update(update), .. } => (index, Some(update)),
-            LoggedOp::Point { index, .. } | LoggedOp::Range { index, .. } => (index, None),
+            LoggedOp::Point { index, .. } | LoggedOp::Range { index, .. } | LoggedOp::Clone { index, .. } => {
+                (index, None)
+            }
             LoggedOp::Superseded => return Ok(()),
         };
         if let Some(update) = update.filter(|u| !self.options.merge.knows(u.function)) {
@@ -191,21 +199,28 @@ impl Replay<'_> {
                 index.active().apply(key, msn, op, Msn(0), &self.options.merge)
             }
             LoggedOp::Range { range, op, .. } => index.active().apply_range(range, msn, op, Msn(0)),
-            LoggedOp::Superseded => {}
+            LoggedOp::Clone { source, destination, .. } if source != destination => {
+                let (source, destination) = (source.clone(), destination.clone());
+                index.push_goto(Goto { msn, source, destination }, lsn);
+            }
+            LoggedOp::Clone { .. } | LoggedOp::Superseded => {}
         }
         Ok(())
     }
 
     /// Absorbs memtables that have become full.
     fn keep_small(&self, lsn: Lsn) -> Result<()> {
-        for index in self.indexes.values().filter(|i| i.active().bytes() >= self.options.tuning.memtable) {
+        let due = |index: &&Arc<Index>| {
+            index.active().bytes() >= self.options.tuning.memtable || index.version().sealed.len() >= LAYERS
+        };
+        for index in self.indexes.values().filter(due) {
             index.seal(lsn);
-            let version = index.version();
-            let Some(sealed) = version.sealed.first() else { continue };
-            let root = self.trees.absorb(&version.root, &sealed.table)?;
-            index.publish_root(self.space, root, |version| {
-                version.sealed.remove(0);
-            })?;
+            while let Some(sealed) = index.version().sealed.first() {
+                let root = self.trees.absorb(&index.version().root, &sealed.layer)?;
+                index.publish_root(self.space, root, |version| {
+                    version.sealed.remove(0);
+                })?;
+            }
         }
         Ok(())
     }

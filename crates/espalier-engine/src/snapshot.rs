@@ -1,14 +1,16 @@
 //! Snapshots in memory: a consistent state of all indexes that stays as it was.
 
 use crate::cursor::Cursor;
-use crate::index::Version;
-use crate::key::KeyRange;
+use crate::index::{Goto, Layer, Version};
+use crate::key::{Key, KeyRange, end_le};
+use crate::memtable::Memtable;
 use crate::op::MergeFunctions;
 use crate::resolve::{Found, ValueReader, load};
 use crate::store::Shared;
-use crate::tree::source::{MemtableSource, Source};
+use crate::tree::source::{MemtableSource, Source, ViewedSource};
 use crate::tree::{Descent, Toward, find};
 use crate::types::{IndexId, Msn};
+use crate::view::View;
 use crate::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -68,8 +70,13 @@ impl Snapshot {
     }
 
     fn index(&self, id: IndexId) -> Result<SnapshotIndex> {
-        let version = self.inner.versions.get(&id).ok_or_else(|| no_such_index(id))?.clone();
         let shared = self.inner.shared.clone();
+        let version = match self.inner.versions.get(&id) {
+            Some(version) => version.clone(),
+            // Of a volume made later it does not know; of one that never changes it need not.
+            None if shared.indexes.read().contains_key(&id) => return Err(no_such_index(id)),
+            None => shared.version(id)?,
+        };
         Ok(SnapshotIndex { shared, version, upto: self.inner.upto, _keep: Some(self.clone()) })
     }
 }
@@ -115,30 +122,90 @@ impl SnapshotIndex {
     /// Collects what is known about `key`, from the newest message down.
     fn find(&self, key: &[u8]) -> Result<Found> {
         let mut found = Found::default();
-        for table in self.version.memtables() {
-            table.find(key, self.upto, &mut found);
+        self.version.active.find(key, self.upto, &mut found);
+        // Below a clone the search goes on for another key.
+        let mut redirected: Option<Key> = None;
+        for sealed in self.version.sealed.iter().rev() {
             if found.is_done() {
                 return Ok(found);
             }
+            let key = redirected.as_deref().unwrap_or(key);
+            match &sealed.layer {
+                Layer::Table(table) => table.find(key, self.upto, &mut found),
+                Layer::Goto(goto) => redirected = goto.redirect(key).or(redirected),
+            }
         }
-        if let Some(root) = &self.version.root.slot {
-            find(&self.shared.trees, root, self.version.root.height, key, &mut found)?;
+        let key = redirected.as_deref().unwrap_or(key);
+        match &self.version.root.slot {
+            Some(root) if !found.is_done() => {
+                find(&self.shared.trees, root, self.version.root.height, key, &mut found)?;
+            }
+            _ => {}
         }
         Ok(found)
     }
 
     /// Sources, newest first, for the interval in which `toward` lies and that one leaf covers.
     pub(crate) fn sources(&self, toward: Toward<'_>) -> Result<(KeyRange, Vec<Box<dyn Source>>)> {
-        let mut sources = self.memtable_sources();
-        let Some(root) = &self.version.root.slot else { return Ok((KeyRange::all(), sources)) };
-        let descent = Descent::new(&self.shared.trees, root, self.version.root.height, toward)?;
+        let mut segment = Segment { interval: KeyRange::all(), view: View::identity(), sources: Vec::new() };
+        segment.add(&self.version.active, self.upto);
+        for sealed in self.version.sealed.iter().rev() {
+            match &sealed.layer {
+                Layer::Table(table) => segment.add(table, self.upto),
+                Layer::Goto(goto) => segment.pass(goto, toward),
+            }
+        }
+        let Segment { interval, view, mut sources } = segment;
+        let Some(root) = &self.version.root.slot else { return Ok((interval, sources)) };
+        let (trees, height) = (&self.shared.trees, self.version.root.height);
+        let descent = Descent::new(trees, root, height, view, interval, toward)?;
         sources.extend(descent.sources);
         Ok((descent.interval, sources))
     }
+}
 
-    fn memtable_sources(&self) -> Vec<Box<dyn Source>> {
-        let source =
-            |table: &Arc<_>| Box::new(MemtableSource::new(Arc::clone(table), self.upto)) as Box<dyn Source>;
-        self.version.memtables().map(source).collect()
+/// On the way down through the layers of a version: an interval all of whose keys every clone passed
+/// so far sends the same way, and the view in which it shows what is older.
+struct Segment {
+    interval: KeyRange,
+    view: View,
+    sources: Vec<Box<dyn Source>>,
+}
+
+impl Segment {
+    fn add(&mut self, table: &Arc<Memtable>, upto: Msn) {
+        let source = MemtableSource::new(table.clone(), upto);
+        self.sources.push(match self.view.is_identity() {
+            true => Box::new(source),
+            false => Box::new(ViewedSource::new(Box::new(source), self.view.clone())),
+        });
+    }
+
+    /// Cuts the interval at the destination of `goto`, and looks through it if `toward` lies there.
+    fn pass(&mut self, goto: &Goto, toward: Toward<'_>) {
+        let covered = KeyRange::prefix(&goto.destination);
+        let gap = |below: bool| match below {
+            true => KeyRange { start: Key::default(), end: Some(covered.start.clone()) },
+            false => KeyRange { start: covered.end.clone().unwrap_or_default(), end: None },
+        };
+        let (inside, part) = match toward {
+            Toward::Key(key) => {
+                let key = self.view.inward(key).unwrap_or_else(|| self.view.bounds.start.clone());
+                let inside = covered.contains(&key);
+                (inside, if inside { covered } else { gap(key < covered.start) })
+            }
+            Toward::Before(end) => {
+                let before = KeyRange { start: Key::default(), end: end.map(Into::into) };
+                let end = self.view.range_inward(&self.interval.intersect(&before)).end;
+                let below = end_le(end.as_deref(), Some(&covered.start));
+                let inside = !below && end_le(end.as_deref(), covered.end.as_deref());
+                (inside, if inside { covered } else { gap(below) })
+            }
+        };
+        self.interval = self.interval.intersect(&self.view.range_to_outer(&part));
+        self.view = self.view.restrict(&self.interval);
+        if inside {
+            self.view = self.view.compose(&View::translated(&goto.source, &goto.destination));
+        }
     }
 }

@@ -7,14 +7,14 @@ use crate::batch::Batch;
 use crate::checkpoint::Checkpointer;
 use crate::cursor::Cursor;
 use crate::device::{DeviceStats, GuardedDevice};
-use crate::index::{Index, Version};
+use crate::index::{Goto, Index};
 use crate::key::KeyRange;
 use crate::log::{Log, LogCounters, LoggedBatch, LoggedOp, Progress as LogProgress};
 use crate::op::{Op, RangeOp};
 use crate::options::{Compression, FormatOptions, OpenOptions};
 use crate::resolve::ValueReader;
 use crate::snapshot::{Snapshot, SnapshotIndex, no_such_index};
-use crate::space::{Census, Purpose, Reservation, RunHistogram, Space, SpaceStats, VolumeEntry, VolumeTable};
+use crate::space::{Census, Purpose, Reservation, RunHistogram, Space, SpaceStats, VolumeTable};
 use crate::tree::{Problem, Progress, Trees, Verifier, VerifyReport};
 use crate::types::{IndexId, Lsn, Msn, PieceId};
 use crate::value::{MAX_VALUE, ValueRef};
@@ -25,25 +25,10 @@ use espalier_storage::{BLOCK, Device, Environment};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// The longest key, in bytes, with room to spare over the mebibyte that layers above promise.
 pub const MAX_KEY: usize = (1 << 20) + (64 << 10);
-
-/// A volume: a named set of indexes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VolumeInfo {
-    /// Its number, by which an [`IndexId`] names it.
-    pub id: u32,
-    /// Its name.
-    pub name: String,
-    /// Free for the layer above.
-    pub flags: u32,
-    /// Number of indexes.
-    pub indexes: u8,
-    /// Free for the layer above.
-    pub parameters: Bytes,
-}
 
 /// Figures about an open store. Counters begin when it is opened.
 #[derive(Debug, Clone, Default)]
@@ -109,6 +94,8 @@ pub(crate) struct Shared {
     pub(crate) order: Mutex<Order>,
     pub(crate) indexes: RwLock<BTreeMap<IndexId, Arc<Index>>>,
     pub(crate) volumes: Mutex<VolumeTable>,
+    /// A volume of the table whose roots are not known yet; 0 for none. Under the lock of the table.
+    pub(crate) hidden: AtomicU32,
     pub(crate) checkpointer: Checkpointer,
     /// Memtables sealed after this batch are not absorbed while a checkpoint takes the roots.
     pub(crate) barrier: AtomicU64,
@@ -152,42 +139,6 @@ impl Store {
         Ok(Arc::new(Self { shared, workers }))
     }
 
-    /// The volumes, by number.
-    pub fn volumes(&self) -> Vec<VolumeInfo> {
-        let info = |(id, v): (&u32, &VolumeEntry)| VolumeInfo {
-            id: *id,
-            name: v.name.clone(),
-            flags: v.flags,
-            indexes: v.indexes.len() as u8,
-            parameters: v.parameters.clone(),
-        };
-        self.shared.volumes.lock().volumes.iter().map(info).collect()
-    }
-
-    /// Makes a volume of `indexes` empty indexes and returns its number. Durable when it returns.
-    ///
-    /// # Errors
-    /// [`ErrorKind::AlreadyExists`] if the name is taken; of the device.
-    pub fn create_volume(&self, name: &str, indexes: u8, flags: u32, parameters: &[u8]) -> Result<u32> {
-        self.shared.writable()?;
-        let entry = VolumeEntry {
-            flags,
-            name: name.into(),
-            parameters: Bytes::copy_from_slice(parameters),
-            indexes: vec![Default::default(); indexes.into()],
-        };
-        let pin = Arc::new(self.shared.space.pin()?);
-        let id = self.shared.volumes.lock().add(entry)?;
-        let mut all = self.shared.indexes.write();
-        for index in 0..indexes {
-            let index = IndexId { volume: id, index };
-            all.insert(index, Arc::new(Index::new(index, Default::default(), pin.clone())));
-        }
-        drop(all);
-        self.checkpoint()?;
-        Ok(id)
-    }
-
     /// Carries out `batch`: visible when this returns, durable after a [`Store::sync`].
     ///
     /// # Errors
@@ -202,25 +153,34 @@ impl Store {
         shared.bind_if_short(&batch, purpose)?;
         let mut order = shared.promise(&batch, purpose)?;
         let indexes = shared.indexes.read();
+        // A volume deleted since the check must not be named in the log.
+        if let Some(id) = batch.ops.iter().filter_map(LoggedOp::index).find(|id| !indexes.contains_key(id)) {
+            return Err(no_such_index(id));
+        }
         let pinned = shared.newest_pin();
         let first_msn = Msn(order.last_msn.0 + 1);
         let mut full: Vec<Arc<Index>> = Vec::new();
+        let (mut work, upto) = (false, Lsn(order.last_lsn.0 + 1));
         for op in &batch.ops {
             order.last_msn.0 += 1;
-            let id = match op {
-                LoggedOp::Point { index, .. } | LoggedOp::Range { index, .. } => index,
-                LoggedOp::Superseded => continue,
-            };
-            let Some(index) = indexes.get(id) else { continue };
+            let Some(index) = op.index().and_then(|id| indexes.get(&id)) else { continue };
+            if let LoggedOp::Clone { source, destination, .. } = op {
+                if source != destination {
+                    let (source, destination) = (source.clone(), destination.clone());
+                    index.push_goto(Goto { msn: order.last_msn, source, destination }, upto);
+                    work = true;
+                }
+                continue;
+            }
             let table = index.active();
             match op {
                 LoggedOp::Point { key, op, .. } => {
                     table.apply(key, order.last_msn, op, pinned, &shared.options.merge);
                 }
                 LoggedOp::Range { range, op, .. } => table.apply_range(range, order.last_msn, op, pinned),
-                LoggedOp::Superseded => {}
+                LoggedOp::Clone { .. } | LoggedOp::Superseded => {}
             }
-            if table.bytes() >= shared.options.tuning.memtable && !full.iter().any(|i| i.id == *id) {
+            if table.bytes() >= shared.options.tuning.memtable && !full.iter().any(|i| i.id == index.id) {
                 full.push(index.clone());
             }
         }
@@ -231,7 +191,7 @@ impl Store {
             index.seal(lsn);
         }
         drop(order);
-        if !full.is_empty() {
+        if work || !full.is_empty() {
             shared.signal.work();
         }
         Ok(lsn)
@@ -395,9 +355,7 @@ impl Store {
 
     fn newest(&self, index: IndexId) -> Result<SnapshotIndex> {
         self.shared.open()?;
-        let version: Arc<Version> =
-            self.shared.indexes.read().get(&index).ok_or_else(|| no_such_index(index))?.version();
-        Ok(SnapshotIndex::newest(self.shared.clone(), version))
+        Ok(SnapshotIndex::newest(self.shared.clone(), self.shared.version(index)?))
     }
 }
 
@@ -439,6 +397,7 @@ impl Shared {
             order: Mutex::new(order),
             indexes: RwLock::new(indexes),
             volumes: Mutex::new(volumes),
+            hidden: AtomicU32::new(0),
             checkpointer,
             barrier: AtomicU64::new(u64::MAX),
             pins: Mutex::default(),
@@ -465,6 +424,9 @@ impl Shared {
     /// Refuses a batch that breaks a documented rule, before anything is done.
     fn check(&self, batch: &Batch) -> Result<()> {
         let invalid = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
+        if batch.nested {
+            return invalid("a range cannot be moved into itself, nor over what it lies in".into());
+        }
         let indexes = self.indexes.read();
         for op in &batch.ops {
             let (index, key, update) = match op {
@@ -474,10 +436,13 @@ impl Shared {
                 LoggedOp::Range { index, range, op } => {
                     (index, &range.start, if let RangeOp::Update(update) = op { Some(update) } else { None })
                 }
+                LoggedOp::Clone { index, source, destination } => {
+                    (index, if source.len() > destination.len() { source } else { destination }, None)
+                }
                 LoggedOp::Superseded => continue,
             };
             if !indexes.contains_key(index) {
-                return Err(no_such_index(*index));
+                return Err(self.unchangeable(*index));
             }
             if key.len() > MAX_KEY {
                 return invalid(format!("a key of {} bytes is longer than {MAX_KEY}", key.len()));

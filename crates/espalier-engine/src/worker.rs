@@ -243,7 +243,7 @@ impl Shared {
     pub(crate) fn absorb_oldest(&self, index: &Index) -> Result<()> {
         let version = index.version();
         let Some(sealed) = version.sealed.first() else { return Ok(()) };
-        let root = self.trees.absorb(&version.root, &sealed.table)?;
+        let root = self.trees.absorb(&version.root, &sealed.layer)?;
         let pending = self.trees.pending_work(&root)?.unwrap_or(0);
         index.publish_root(&self.space, root, |version| {
             version.sealed.remove(0);

@@ -21,6 +21,10 @@ pub enum Change {
     DeleteRange(usize, KeyRange),
     /// [`Batch::update_range`] by a merge function.
     UpdateRange(usize, KeyRange, u16, Bytes),
+    /// [`Batch::clone_range`] of a source prefix to a destination prefix.
+    CloneRange(usize, Bytes, Bytes),
+    /// [`Batch::move_range`].
+    MoveRange(usize, Bytes, Bytes),
 }
 
 impl Change {
@@ -38,6 +42,8 @@ impl Change {
             Self::UpdateRange(slot, range, function, argument) => {
                 batch.update_range(at(slot), range.clone(), *function, argument.clone());
             }
+            Self::CloneRange(slot, source, destination) => batch.clone_range(at(slot), source, destination),
+            Self::MoveRange(slot, source, destination) => batch.move_range(at(slot), source, destination),
         }
     }
 
@@ -51,6 +57,7 @@ impl Change {
             Self::Delete(_, key) => key.len(),
             Self::DeleteRange(_, keys) => range(keys),
             Self::UpdateRange(_, keys, _, argument) => range(keys) + argument.len(),
+            Self::CloneRange(_, from, to) | Self::MoveRange(_, from, to) => 2 * from.len() + to.len(),
         }
     }
 
@@ -80,6 +87,8 @@ impl fmt::Debug for Change {
             Self::UpdateRange(slot, range, function, argument) => {
                 write!(f, "update {slot} {} by {function} of {}", show_range(range), show(argument))
             }
+            Self::CloneRange(slot, from, to) => write!(f, "clone {slot} {} to {}", show(from), show(to)),
+            Self::MoveRange(slot, from, to) => write!(f, "move {slot} {} to {}", show(from), show(to)),
         }
     }
 }
@@ -232,6 +241,23 @@ impl Model {
                     self.set(*slot, &key, new.map(Bytes::from));
                 }
             }
+            Change::CloneRange(slot, from, to) => self.clone_range(*slot, from, to),
+            Change::MoveRange(slot, from, to) => {
+                self.clone_range(*slot, from, to);
+                let moved = self.keys_in(*slot, &KeyRange::prefix(from));
+                moved.iter().for_each(|key| self.set(*slot, key, None));
+            }
+        }
+    }
+
+    fn clone_range(&mut self, slot: usize, from: &[u8], to: &[u8]) {
+        let copy = |(key, value): (&Bytes, &Bytes)| ([to, &key[from.len()..]].concat().into(), value.clone());
+        let copies: Vec<(Bytes, Bytes)> = self.entries(slot, &KeyRange::prefix(from)).map(copy).collect();
+        for key in self.keys_in(slot, &KeyRange::prefix(to)) {
+            self.set(slot, &key, None);
+        }
+        for (key, value) in copies {
+            self.set(slot, &key, Some(value));
         }
     }
 

@@ -1,7 +1,7 @@
 //! Steps that a seed names.
 
 use crate::model::{APPEND, CHAIN, DECIMATE, LARGER, TOGGLE};
-use crate::{Change, Move};
+use crate::{Change, Model, Move};
 use bytes::Bytes;
 use espalier_engine::KeyRange;
 use espalier_storage::{Fault, Random};
@@ -57,6 +57,8 @@ pub struct Profile {
     pub huge_keys: u64,
     /// One in so many changes is about a range; 0 for none.
     pub ranges: u64,
+    /// One in so many changes is a clone or a move of a prefix; 0 for none.
+    pub clones: u64,
     /// One in so many steps closes or kills the store; 0 for none.
     pub reopen: u64,
     /// One in so many steps verifies everything; 0 for none.
@@ -75,6 +77,7 @@ impl Profile {
             largest: 9000,
             huge_keys: 0,
             ranges: 12,
+            clones: 0,
             reopen: 60,
             verify: 8,
             checkpoints: 25,
@@ -84,6 +87,16 @@ impl Profile {
     /// Many keys: a tree of some height that grows and shrinks.
     pub fn broad() -> Self {
         Self { keys: 1500, batch: 40, large_values: 60, ranges: 60, verify: 25, ..Self::dense() }
+    }
+
+    /// Clones and moves among few keys.
+    pub fn clones() -> Self {
+        Self { keys: 80, clones: 10, ..Self::dense() }
+    }
+
+    /// Clones and moves in a tree of some height.
+    pub fn broad_clones() -> Self {
+        Self { clones: 60, ..Self::broad() }
     }
 
     /// Long keys and values.
@@ -101,10 +114,12 @@ impl Profile {
 
     /// One of them, or something between.
     pub fn any(random: &mut Random) -> Self {
-        match random.below(5) {
+        match random.below(7) {
             0 => Self::dense(),
             1 => Self::broad(),
             2 => Self::long(),
+            3 => Self::clones(),
+            4 => Self::broad_clones(),
             _ => Self {
                 keys: random.between(5..=800) as usize,
                 batch: random.between(1..=60),
@@ -112,6 +127,7 @@ impl Profile {
                 largest: random.between(4096..=100_000),
                 huge_keys: *random.choose(&[0, 0, 0, 40]),
                 ranges: *random.choose(&[0, 4, 20, 200]),
+                clones: *random.choose(&[0, 5, 30, 200]),
                 reopen: random.between(20..=200),
                 verify: random.between(10..=60),
                 checkpoints: random.between(5..=80),
@@ -127,14 +143,22 @@ pub struct Workload {
     profile: Profile,
     keys: Vec<Bytes>,
     slots: usize,
+    /// What there is after the steps so far: clones must not multiply without bound.
+    model: Model,
 }
+
+/// Most keys that a clone may copy, and most bytes of them.
+const MOST_CLONED: usize = 1500;
+const MOST_CLONED_BYTES: usize = 300_000;
 
 impl Workload {
     /// The workload that `seed` names.
     pub fn new(seed: u64, profile: Profile, slots: usize) -> Self {
         let mut random = Random::new(seed);
         let keys = key_pool(&mut random, &profile);
-        Self { random, profile, keys, slots }
+        let mut model = Model::new();
+        model.add_slots(slots);
+        Self { random, profile, keys, slots, model }
     }
 
     /// The first `count` steps.
@@ -171,6 +195,7 @@ impl Workload {
             _ if self.slots < 12 && self.random.one_in(3) => {
                 let indexes = self.random.between(1..=3);
                 self.slots += indexes as usize;
+                self.model.add_slots(indexes as usize);
                 Step::CreateVolume(indexes as u8)
             }
             _ => Step::Sync,
@@ -181,11 +206,38 @@ impl Workload {
     pub fn changes(&mut self) -> Vec<Change> {
         let count = self.random.between(1..=self.profile.batch.max(1));
         let mut room = MOST_BYTES;
-        let fits = |change: &Change| {
+        let mut fits = |change: &Change| {
             room = room.saturating_sub(change.bytes());
             room > 0
         };
-        (0..count).map(|_| self.change()).take_while(fits).collect()
+        let mut changes = Vec::new();
+        for _ in 0..count {
+            let Some(change) = Some(self.change()).filter(&mut fits) else { break };
+            if !self.multiplies(&change) {
+                self.model.apply(std::slice::from_ref(&change));
+                changes.push(change);
+            }
+        }
+        changes
+    }
+
+    /// True if a clone would copy too much.
+    fn multiplies(&self, change: &Change) -> bool {
+        let (Change::CloneRange(slot, from, to) | Change::MoveRange(slot, from, to)) = change else {
+            return false;
+        };
+        let range = KeyRange::prefix(from);
+        let copied = self.model.entries(*slot, &range);
+        let (mut keys, mut bytes) = (0, 0);
+        for (key, value) in copied.take(MOST_CLONED) {
+            keys += 1;
+            bytes += key.len() + to.len() + value.len();
+        }
+        let longer = to.len().saturating_sub(from.len()) > 5000;
+        keys == MOST_CLONED
+            || bytes > MOST_CLONED_BYTES
+            || longer
+            || self.model.keys() + keys > 8 * MOST_CLONED
     }
 
     fn change(&mut self) -> Change {
@@ -198,6 +250,9 @@ impl Workload {
                 Change::UpdateRange(slot, self.range(), function, self.short_value())
             };
         }
+        if self.random.one_in(self.profile.clones) {
+            return self.clone_change(slot);
+        }
         let key = self.key();
         match self.random.below(10) {
             0..5 => Change::Insert(slot, key, self.value()),
@@ -208,6 +263,32 @@ impl Workload {
                 Change::Update(slot, key, function, self.short_value())
             }
         }
+    }
+
+    fn clone_change(&mut self, slot: usize) -> Change {
+        let (mut from, mut to) = (self.prefix(), self.prefix());
+        match self.random.below(8) {
+            // Into itself, and over what it lies in.
+            0 => to = [&from[..], &self.short_name()].concat().into(),
+            1 => from = [&to[..], &self.short_name()].concat().into(),
+            // To its neighbour, which may be there or not.
+            2..5 => to = [&from[..from.len().saturating_sub(1)], &self.short_name()].concat().into(),
+            _ => {}
+        }
+        if self.random.one_in(2) && !from.starts_with(&to) && !to.starts_with(&from) {
+            Change::MoveRange(slot, from, to)
+        } else {
+            Change::CloneRange(slot, from, to)
+        }
+    }
+
+    fn prefix(&mut self) -> Bytes {
+        let key = self.key();
+        key.slice(..self.random.index(key.len().min(12) + 1))
+    }
+
+    fn short_name(&mut self) -> Vec<u8> {
+        vec![*self.random.choose(b"abcd\0\x01\xff"); self.random.between(1..=2) as usize]
     }
 
     fn key(&mut self) -> Bytes {

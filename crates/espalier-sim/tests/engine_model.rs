@@ -32,6 +32,16 @@ fn many_keys_in_a_tall_tree() {
 }
 
 #[test]
+fn clones_and_moves() {
+    check(Profile::clones(), 30, 400);
+}
+
+#[test]
+fn clones_and_moves_in_a_tall_tree() {
+    check(Profile::broad_clones(), 12, 400);
+}
+
+#[test]
 fn long_keys_and_large_values() {
     check(Profile::long(), 8, 250);
 }

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-// Low four bits of a record's first byte; 10 and 11 are kept for clone and move.
+// Low four bits of a record's first byte; 11 is kept for move, which is logged as a clone and a delete.
 const SUPERSEDED: u8 = 0;
 const INSERT: u8 = 1;
 const INSERT_REF: u8 = 2;
@@ -26,6 +26,7 @@ const PATCH: u8 = 4;
 const UPDATE: u8 = 5;
 const RANGE_DELETE: u8 = 8;
 const RANGE_UPDATE: u8 = 9;
+const CLONE: u8 = 10;
 /// The record names its index; without this flag it is that of the record before.
 const NAMES_INDEX: u8 = 0x80;
 
@@ -174,6 +175,10 @@ impl<'a> Encoder<'a> {
                     encode_update(update, out);
                 }
             }
+            LoggedOp::Clone { index, source, destination } => {
+                self.start(CLONE, *index, source, out);
+                encode_key(source, destination, out);
+            }
         }
         Ok(())
     }
@@ -282,6 +287,7 @@ pub(super) fn op_bound(op: &LoggedOp) -> u64 {
                 };
                 (range.start.len() + end + argument) as u64
             }
+            LoggedOp::Clone { source, destination, .. } => (source.len() + destination.len()) as u64,
         }
 }
 
@@ -436,6 +442,10 @@ impl<'a> Decoder<'a> {
                 let range = self.range(key)?;
                 LoggedOp::Range { index, range, op: RangeOp::Update(self.update()?) }
             }
+            CLONE => {
+                let destination = self.key_behind(&key)?;
+                LoggedOp::Clone { index, source: key, destination }
+            }
             kind => LoggedOp::Point { index, key, op: self.point(kind, resolve)? },
         });
         Ok(())
@@ -481,21 +491,25 @@ impl<'a> Decoder<'a> {
         Ok(self.key.as_slice().into())
     }
 
+    /// A key that is coded against `before`.
+    fn key_behind(&mut self, before: &[u8]) -> Result<Key> {
+        let shared = self.reader.varint("a key")?;
+        let shared = bounded(shared, before.len(), "a shared prefix")?;
+        let suffix = self.reader.bytes(usize::MAX, "a key")?;
+        self.spend((shared + suffix.len()) as u64)?;
+        Ok([&before[..shared], suffix].concat().into())
+    }
+
     fn range(&mut self, start: Key) -> Result<KeyRange> {
         let end = match self.reader.varint("a range's end")? {
             END_OPEN => None,
             END_SUCCESSOR => {
-                self.spend(start.len() as u64)?;
                 let end = crate::key::successor(&start);
-                Some(end.ok_or_else(|| malformed("a range that ends behind every key"))?)
+                let end = end.ok_or_else(|| malformed("a range that ends behind every key"))?;
+                self.spend(end.len() as u64)?;
+                Some(end)
             }
-            END_KEY => {
-                let shared = self.reader.varint("a key")?;
-                let shared = bounded(shared, start.len(), "a shared prefix")?;
-                let suffix = self.reader.bytes(usize::MAX, "a key")?;
-                self.spend((shared + suffix.len()) as u64)?;
-                Some([&start[..shared], suffix].concat().into())
-            }
+            END_KEY => Some(self.key_behind(&start)?),
             other => return Err(malformed(&format!("a range with an end of unknown kind {other}"))),
         };
         Ok(KeyRange { start, end })

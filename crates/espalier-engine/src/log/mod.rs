@@ -58,9 +58,28 @@ pub(crate) enum LoggedOp {
         /// What happens to each of its keys.
         op: RangeOp,
     },
+    /// What begins with `source` appears below `destination`, instead of what was there.
+    Clone {
+        /// The index it concerns.
+        index: IndexId,
+        /// A prefix.
+        source: Key,
+        /// A prefix.
+        destination: Key,
+    },
     /// Only seen by replay: an operation without effect, because a later one of the same group wipes
     /// its effect out. It takes an MSN like every other.
     Superseded,
+}
+
+impl LoggedOp {
+    /// The index it concerns, if it has an effect.
+    pub(crate) fn index(&self) -> Option<IndexId> {
+        match self {
+            Self::Point { index, .. } | Self::Range { index, .. } | Self::Clone { index, .. } => Some(*index),
+            Self::Superseded => None,
+        }
+    }
 }
 
 /// Operations that take effect together. Operation `i` has MSN `first_msn + i`.

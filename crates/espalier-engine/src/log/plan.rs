@@ -23,7 +23,8 @@ const PATCHES_COMPARED: usize = 8;
 /// - A patch supersedes earlier patches that it covers, if only patches lie between, and no range
 ///   update of the index: what else they did (extend the value) the later one does too.
 ///
-/// Range operations themselves always stay.
+/// A clone reads what is there, so nothing of its index from before it is pointless. Range operations
+/// and clones themselves always stay.
 pub(super) fn superseded(batches: &[LoggedBatch]) -> Vec<bool> {
     let ops: Vec<&LoggedOp> = batches.iter().flat_map(|batch| &batch.ops).collect();
     let mut dead = vec![false; ops.len()];
@@ -46,6 +47,15 @@ pub(super) fn superseded(batches: &[LoggedBatch]) -> Vec<bool> {
                     drop_covered(chain, range, from, &ops, &mut dead);
                 }
                 chain.push(at);
+            }
+            LoggedOp::Clone { index, .. } => {
+                let inside: Vec<_> = live
+                    .range((Bound::Included((*index, &[][..])), behind(*index)))
+                    .map(|(key, _)| *key)
+                    .collect();
+                for key in inside {
+                    live.remove(&key);
+                }
             }
             LoggedOp::Range { index, op: RangeOp::Update(_), .. } => {
                 barrier.insert(*index, at);

@@ -110,7 +110,8 @@ pub(crate) fn compact(
 fn shorten(messages: &mut Messages, ranges: &[(Msn, RangeOp)], merge: &MergeFunctions) {
     // Message eating [BetrFS 0.2, section 5].
     if let Some((delete, _)) = ranges.iter().rev().find(|(_, op)| *op == RangeOp::Delete) {
-        messages.retain(|(msn, _)| msn > delete);
+        // What a clone copies has the number of the clone, as the delete that makes room for it.
+        messages.retain(|(msn, _)| msn >= delete);
     }
     if let Some(end) = messages.iter().position(|(_, op)| op.is_terminal()) {
         messages.truncate(end + 1);

@@ -10,6 +10,7 @@ use super::slot::NodeSlot;
 use super::source::{MemtableSource, Merged};
 use super::{Trees, leaf};
 use crate::Result;
+use crate::index::Layer;
 use crate::key::{Key, KeyRange, common_prefix_len};
 use crate::memtable::Memtable;
 use crate::op::RangeOp;
@@ -67,8 +68,16 @@ impl Trees {
         Ok(heaviest(&node, self.tuning.edge as u64).map(|(_, bytes)| bytes))
     }
 
+    /// The root after a sealed layer has become part of the tree.
+    pub(crate) fn absorb(self: &Arc<Self>, root: &Root, layer: &Layer) -> Result<Root> {
+        match layer {
+            Layer::Table(table) => self.absorb_table(root, table),
+            Layer::Goto(goto) => self.bind(root, goto),
+        }
+    }
+
     /// The root after a sealed memtable's messages have become runs on its edges.
-    pub(crate) fn absorb(self: &Arc<Self>, root: &Root, table: &Arc<Memtable>) -> Result<Root> {
+    pub(super) fn absorb_table(self: &Arc<Self>, root: &Root, table: &Arc<Memtable>) -> Result<Root> {
         let all = KeyRange::all();
         let node = self.root_node(root)?;
         let ranges = table.ranges();

@@ -9,6 +9,7 @@
 //! whatever its view, and `Child::attach` takes it back under its lift. So a child that was
 //! shared, trimmed or translated becomes simple by being changed, at the cost of its header.
 
+mod clone;
 mod codec;
 mod compact;
 mod dump;

@@ -78,17 +78,17 @@ pub(crate) enum Toward<'a> {
 }
 
 impl Descent {
-    /// Descends from `root` to one leaf.
+    /// Descends to one leaf of the tree that appears through `view` within `interval`.
     pub(crate) fn new(
         trees: &Arc<Trees>,
         root: &Arc<NodeSlot>,
-        height: u8,
+        mut height: u8,
+        mut view: View,
+        interval: KeyRange,
         toward: Toward<'_>,
     ) -> Result<Self> {
-        let mut descent = Self { interval: KeyRange::all(), sources: Vec::new() };
+        let mut descent = Self { interval, sources: Vec::new() };
         let mut slot = root.clone();
-        let mut view = View::identity();
-        let mut height = height;
         loop {
             let node = slot.load(trees, height)?;
             let (pivots, edges) = match &node.body {

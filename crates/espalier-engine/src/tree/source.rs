@@ -9,6 +9,7 @@ use crate::memtable::{Memtable, Messages};
 use crate::op::RangeOp;
 use crate::ranges::RangeOps;
 use crate::types::Msn;
+use crate::view::View;
 use std::collections::VecDeque;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -119,6 +120,78 @@ impl Source for MemtableSource {
 
     fn has_ranges(&self) -> bool {
         self.has_ranges
+    }
+}
+
+/// A source as it appears through a view.
+pub(crate) struct ViewedSource {
+    inner: Box<dyn Source>,
+    view: View,
+    key: Option<Key>,
+}
+
+impl ViewedSource {
+    pub(crate) fn new(inner: Box<dyn Source>, view: View) -> Self {
+        Self { inner, view, key: None }
+    }
+
+    fn take(&mut self) -> Result<()> {
+        self.key = self.inner.key().and_then(|key| self.view.outward(key));
+        Ok(())
+    }
+}
+
+impl Source for ViewedSource {
+    fn seek(&mut self, key: &[u8]) -> Result<()> {
+        let inner = self.view.range_inward(&KeyRange { start: key.into(), end: None });
+        self.key = None;
+        if inner.is_empty() {
+            return Ok(());
+        }
+        self.inner.seek(&inner.start)?;
+        self.take()
+    }
+
+    fn seek_before(&mut self, key: Option<&[u8]>) -> Result<()> {
+        let inner = self.view.range_inward(&KeyRange { start: Key::default(), end: key.map(Into::into) });
+        self.key = None;
+        if inner.is_empty() {
+            return Ok(());
+        }
+        self.inner.seek_before(inner.end.as_deref())?;
+        self.take()
+    }
+
+    fn key(&self) -> Option<&[u8]> {
+        self.key.as_deref()
+    }
+
+    fn messages(&self) -> &Messages {
+        self.inner.messages()
+    }
+
+    fn next(&mut self) -> Result<()> {
+        if self.key.is_some() {
+            self.inner.next()?;
+            self.take()?;
+        }
+        Ok(())
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        if self.key.is_some() {
+            self.inner.prev()?;
+            self.take()?;
+        }
+        Ok(())
+    }
+
+    fn ranges(&self, key: &[u8]) -> RangeOps {
+        self.view.inward(key).map_or_else(RangeOps::new, |inner| self.inner.ranges(&inner))
+    }
+
+    fn has_ranges(&self) -> bool {
+        self.inner.has_ranges()
     }
 }
 

@@ -11,6 +11,15 @@ pub(super) type Maps = BTreeMap<(IndexId, Vec<u8>), Vec<u8>>;
 pub(super) fn apply(maps: &mut Maps, op: &LoggedOp, read: &dyn Fn(&Value) -> Vec<u8>) {
     match op {
         LoggedOp::Superseded => {}
+        LoggedOp::Clone { index, source, destination } => {
+            let copy = |((i, key), value): (&(IndexId, Vec<u8>), &Vec<u8>)| {
+                let rest = key.strip_prefix(&**source).filter(|_| i == index)?;
+                Some(((*i, [&**destination, rest].concat()), value.clone()))
+            };
+            let copies: Vec<_> = maps.iter().filter_map(copy).collect();
+            maps.retain(|(i, key), _| i != index || !key.starts_with(destination));
+            maps.extend(copies);
+        }
         LoggedOp::Point { index, key, op } => {
             let at = (*index, key.to_vec());
             match op {
@@ -75,7 +84,7 @@ impl Workload {
     pub(super) fn op(&mut self) -> LoggedOp {
         let random = &mut self.random;
         let index = IndexId { volume: random.below(2) as u32, index: random.below(2) as u8 };
-        let op = match random.below(12) {
+        let op = match random.below(13) {
             0..=4 => Op::Insert(self.value()),
             5 => Op::Delete,
             6..=8 => {
@@ -84,6 +93,11 @@ impl Workload {
             }
             9 => Op::Update(self.update()),
             10 => return LoggedOp::Range { index, range: self.range(), op: RangeOp::Delete },
+            11 => {
+                // Not the empty prefix, or maps would double again and again.
+                let source = [&[*random.choose(b"ab\xff")], &*self.key()].concat().into();
+                return LoggedOp::Clone { index, source, destination: self.key() };
+            }
             _ => {
                 let (range, update) = (self.range(), self.update());
                 return LoggedOp::Range { index, range, op: RangeOp::Update(update) };

@@ -1,0 +1,228 @@
+//! Volumes: making, copying, replacing and deleting them.
+//!
+//! A volume is an entry in the volume table with the roots of its indexes. All changes to the table are
+//! made at the cut of a checkpoint: so they are atomic against batches, durable when the call returns,
+//! and a copy is nothing but one more count on the same roots. It adds no height to anything.
+//!
+//! A volume with [`READ_ONLY_VOLUME`] takes no messages: it has no memtables and no [`Index`] that anybody
+//! would have to look at, so that a thousand of them cost what their entries in the table take.
+
+use crate::checkpoint::{Alias, StoredRoot, VolumeChange};
+use crate::index::{Index, Version};
+use crate::snapshot::no_such_index;
+use crate::space::{IndexRoot, VolumeEntry, VolumeTable};
+use crate::store::{Shared, Store};
+use crate::types::IndexId;
+use crate::{Error, ErrorKind, Result};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The flag of a volume that refuses every change. The other flags are free for the layer above.
+pub const READ_ONLY_VOLUME: u32 = 1 << 31;
+
+/// A volume: a named set of indexes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeInfo {
+    /// Its number, by which an [`IndexId`] names it.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+    /// [`READ_ONLY_VOLUME`]; the others are free for the layer above.
+    pub flags: u32,
+    /// Number of indexes.
+    pub indexes: u8,
+    /// Free for the layer above.
+    pub parameters: Bytes,
+}
+
+impl Store {
+    /// The volumes, by number.
+    pub fn volumes(&self) -> Vec<VolumeInfo> {
+        let info = |(id, v): (&u32, &VolumeEntry)| VolumeInfo {
+            id: *id,
+            name: v.name.clone(),
+            flags: v.flags,
+            indexes: v.indexes.len() as u8,
+            parameters: v.parameters.clone(),
+        };
+        let volumes = self.shared.volumes.lock();
+        let hidden = self.shared.hidden.load(Ordering::Relaxed);
+        volumes.volumes.iter().filter(|(id, _)| **id != hidden).map(info).collect()
+    }
+
+    /// Makes a volume of `indexes` empty indexes and returns its number. Durable when it returns.
+    ///
+    /// # Errors
+    /// [`ErrorKind::AlreadyExists`] if the name is taken; of the device.
+    pub fn create_volume(&self, name: &str, indexes: u8, flags: u32, parameters: &[u8]) -> Result<u32> {
+        self.shared.writable()?;
+        let entry = VolumeEntry {
+            flags,
+            name: name.into(),
+            parameters: Bytes::copy_from_slice(parameters),
+            indexes: vec![Default::default(); indexes.into()],
+        };
+        let pin = Arc::new(self.shared.space.pin()?);
+        let id = self.shared.volumes.lock().add(entry)?;
+        if flags & READ_ONLY_VOLUME == 0 {
+            let mut all = self.shared.indexes.write();
+            for index in 0..indexes {
+                let index = IndexId { volume: id, index };
+                all.insert(index, Arc::new(Index::new(index, Default::default(), pin.clone())));
+            }
+        }
+        self.checkpoint()?;
+        Ok(id)
+    }
+
+    /// Makes a volume that holds what `volume` holds now, with the same parameters, and returns its
+    /// number: a snapshot if `flags` have [`READ_ONLY_VOLUME`], else a second volume to go on with. Both share
+    /// everything until one of them changes. Takes a checkpoint, and is durable when it returns.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] without the volume, [`ErrorKind::AlreadyExists`] if the name is taken; of
+    /// the device.
+    pub fn snapshot_volume(&self, volume: u32, name: &str, flags: u32) -> Result<u32> {
+        self.shared.writable()?;
+        let made = self.shared.change_volumes(&VolumeChange::Snapshot { of: volume, name, flags })?;
+        made.ok_or_else(|| no_such_volume(volume))
+    }
+
+    /// Deletes a volume. What only it held is free soon afterwards. Takes a checkpoint, and is durable
+    /// when it returns. Cursors and snapshots in memory go on seeing what they saw.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] without the volume; of the device.
+    pub fn delete_volume(&self, volume: u32) -> Result<()> {
+        self.shared.writable()?;
+        self.shared.change_volumes(&VolumeChange::Delete(volume)).map(drop)
+    }
+
+    /// Makes `volume` hold what `from` holds now, instead of what it held. It keeps its name, number, flags
+    /// and parameters. Takes a checkpoint, and is durable when it returns.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] without one of the volumes, [`ErrorKind::InvalidArgument`] if they differ in
+    /// indexes or parameters; of the device.
+    pub fn restore_volume(&self, volume: u32, from: u32) -> Result<()> {
+        self.shared.writable()?;
+        self.shared.change_volumes(&VolumeChange::Restore { volume, from }).map(drop)
+    }
+}
+
+fn no_such_volume(volume: u32) -> Error {
+    Error::new(ErrorKind::NotFound, format!("the store has no volume {volume}"))
+}
+
+/// Gives the volumes of a table the roots that their indexes have.
+pub(crate) fn enter_roots(volumes: &mut VolumeTable, roots: &BTreeMap<IndexId, StoredRoot>) {
+    for (id, root) in roots {
+        if let Some(index) =
+            volumes.volumes.get_mut(&id.volume).and_then(|v| v.indexes.get_mut(usize::from(id.index)))
+        {
+            *index = IndexRoot { node: root.node, height: root.height, view: Default::default() };
+        }
+    }
+}
+
+impl Shared {
+    /// Changes the table and the indexes in memory; returns a volume that was made, and which indexes get
+    /// the roots of which. Under the commit lock, during a checkpoint.
+    pub(crate) fn begin_change(&self, change: &VolumeChange<'_>) -> Result<(Option<u32>, Vec<Alias>)> {
+        let mut volumes = self.volumes.lock();
+        let find = |volumes: &VolumeTable, id: u32| {
+            volumes.volumes.get(&id).cloned().ok_or_else(|| no_such_volume(id))
+        };
+        let aliases = |to: u32, from: u32, entry: &VolumeEntry| {
+            let alias = |index| {
+                let (id, from) = (IndexId { volume: to, index }, IndexId { volume: from, index });
+                Alias { id, from, replaced: self.indexes.read().get(&id).cloned() }
+            };
+            (0..entry.indexes.len() as u8).map(alias).collect()
+        };
+        match *change {
+            VolumeChange::None => Ok((None, Vec::new())),
+            VolumeChange::Snapshot { of, name, flags } => {
+                let entry = find(&volumes, of)?;
+                let aliased = aliases(volumes.next_id, of, &entry);
+                // Hidden from readers until the roots are known.
+                let id = volumes.add(VolumeEntry { flags, name: name.into(), ..entry })?;
+                self.hidden.store(id, Ordering::Relaxed);
+                Ok((Some(id), aliased))
+            }
+            VolumeChange::Delete(id) => {
+                volumes.volumes.remove(&id).ok_or_else(|| no_such_volume(id))?;
+                self.indexes.write().retain(|index, _| index.volume != id);
+                Ok((None, Vec::new()))
+            }
+            VolumeChange::Restore { volume, from } => {
+                let (old, new) = (find(&volumes, volume)?, find(&volumes, from)?);
+                if old.indexes.len() != new.indexes.len() || old.parameters != new.parameters {
+                    let message = format!("volumes {volume} and {from} are of different kinds");
+                    return Err(Error::new(ErrorKind::InvalidArgument, message));
+                }
+                let same = volume == from;
+                Ok((None, if same { Vec::new() } else { aliases(volume, from, &new) }))
+            }
+        }
+    }
+
+    /// A volume that was to be made has not been made.
+    pub(crate) fn forget_volume(&self, made: Option<u32>) {
+        if let Some(id) = made {
+            let mut volumes = self.volumes.lock();
+            volumes.volumes.remove(&id);
+            self.hidden.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Shows a new volume to readers, and the roots of all that are read-only. During a checkpoint.
+    pub(crate) fn show_volume(&self, made: Option<u32>, stored: &VolumeTable) -> Result<()> {
+        let pin = Arc::new(self.space.pin()?);
+        let mut volumes = self.volumes.lock();
+        for (id, volume) in volumes.volumes.iter_mut() {
+            let Some(entry) = stored.volumes.get(id) else { continue };
+            if volume.flags & READ_ONLY_VOLUME != 0 {
+                volume.indexes.clone_from(&entry.indexes);
+            } else if Some(*id) == made {
+                let mut all = self.indexes.write();
+                for (index, root) in (0..).zip(&entry.indexes) {
+                    let id = IndexId { volume: *id, index };
+                    let root = StoredRoot { node: root.node, height: root.height };
+                    all.insert(id, Arc::new(Index::new(id, root.as_root(&*self.space), pin.clone())));
+                }
+            }
+        }
+        self.hidden.store(0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The state of an index as it is now.
+    pub(crate) fn version(&self, id: IndexId) -> Result<Arc<Version>> {
+        if let Some(index) = self.indexes.read().get(&id) {
+            return Ok(index.version());
+        }
+        // Pinned before the look, so that what is found stays.
+        let pin = Arc::new(self.space.pin()?);
+        let volumes = self.volumes.lock();
+        let hidden = self.hidden.load(Ordering::Relaxed) == id.volume;
+        let volume = volumes.volumes.get(&id.volume).filter(|v| v.flags & READ_ONLY_VOLUME != 0 && !hidden);
+        let root =
+            volume.and_then(|v| v.indexes.get(usize::from(id.index))).ok_or_else(|| no_such_index(id))?;
+        let root = StoredRoot { node: root.node, height: root.height }.as_root(&*self.space);
+        Ok(Arc::new(Version { active: Arc::default(), sealed: Vec::new(), root, pin }))
+    }
+
+    /// The error for a change of an index that takes none.
+    pub(crate) fn unchangeable(&self, id: IndexId) -> Error {
+        let volumes = self.volumes.lock();
+        match volumes.volumes.get(&id.volume).filter(|v| usize::from(id.index) < v.indexes.len()) {
+            Some(volume) => {
+                Error::new(ErrorKind::ReadOnly, format!("the volume {} is read-only", volume.name))
+            }
+            None => no_such_index(id),
+        }
+    }
+}
