@@ -45,6 +45,11 @@ impl Found {
         self.base.is_some()
     }
 
+    /// True if the value is what one message inserted.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.steps.is_empty()
+    }
+
     /// Adds an older point message.
     pub(crate) fn add_point(&mut self, op: Op) {
         match op {

@@ -1,63 +1,372 @@
-//! Binding clones: from a redirection of keys to shared nodes.
+//! Binding clones: from a redirection of keys to shared nodes; `docs/clones.md` has the model.
+//!
+//! Protocol: when the layers older than a goto have been absorbed, the root is the state that it refers
+//! to. What begins with the source is then *cut out*: along its two borders headers are made that show no
+//! more than it, everything inside is shared through views, and messages on their way there become
+//! runs, seen through views, on the edges of the node that comes out. That node is *hung* in the place
+//! of what begins with the destination, one level above its own height, so that all paths
+//! stay of equal length [BetrFS 0.5, section 3]. No part is read or written but those of small sources,
+//! which are copied.
+//!
+//! Cost: the headers along the borders of source and destination.
 
 use super::Trees;
-use super::flush::Root;
+use super::compact::{compact, merged_ranges, run_sources};
+use super::flush::{Root, edges_of, split_interior};
+use super::node::{Body, Child, Edge, Node, Run};
 use super::query::{Descent, Toward};
 use super::source::{Merged, before_end_of};
 use crate::Result;
 use crate::index::Goto;
 use crate::key::{Key, KeyRange};
 use crate::memtable::Memtable;
-use crate::op::{Op, RangeOp};
+use crate::op::Op;
 use crate::resolve::Found;
 use crate::types::Msn;
 use crate::value::Value;
 use crate::view::View;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// So many runs of similar weight on one edge are merged into one.
+const SIMILAR_RUNS: usize = 6;
+
+/// Runs are similar if none has this many times the weight of another. With [`SIMILAR_RUNS`] it bounds
+/// the runs on an edge by the logarithm of its weight, and the times that a message is merged, too.
+const SIMILAR: u64 = 6;
+
+/// What a large value counts for when it is decided whether to copy.
+const REFERENCE: usize = 64;
 
 impl Trees {
     /// The root after `goto`, where `root` is the state it refers to.
     pub(super) fn bind(self: &Arc<Self>, root: &Root, goto: &Goto) -> Result<Root> {
-        let entries = self.entries(root, &KeyRange::prefix(&goto.source))?;
-        let gone = Memtable::default();
-        gone.apply_range(&KeyRange::prefix(&goto.destination), goto.msn, &RangeOp::Delete, Msn(0));
-        let root = self.absorb_table(root, &Arc::new(gone))?;
-        let copies = Memtable::default();
-        for (key, value) in entries {
-            let key = [&*goto.destination, &key[goto.source.len()..]].concat();
-            copies.apply(&key, goto.msn, &Op::Insert(value), Msn(0), &self.merge);
+        let (source, destination) = (KeyRange::prefix(&goto.source), KeyRange::prefix(&goto.destination));
+        let node = self.root_node(root)?;
+        if let Some(entries) = self.few_entries(root, &source)? {
+            let root = self.hung((*node).clone(), &destination, None)?;
+            let copies = Memtable::default();
+            for (key, value) in entries {
+                let key = [&*goto.destination, &key[goto.source.len()..]].concat();
+                copies.apply(&key, goto.msn, &Op::Insert(value), Msn(0), &self.merge);
+            }
+            return if copies.is_empty() { Ok(root) } else { self.absorb_table(&root, &Arc::new(copies)) };
         }
-        self.absorb_table(&root, &Arc::new(copies))
+        let cut = self.lowered(self.cut(&node, &KeyRange::all(), &source)?, &source)?;
+        let target = cut.through(&View::translated(&goto.source, &goto.destination), &source);
+        self.hung((*node).clone(), &destination, Some(&target))
     }
 
-    /// The entries of a range.
-    fn entries(self: &Arc<Self>, root: &Root, range: &KeyRange) -> Result<Vec<(Key, Value)>> {
+    /// The root after `target`, which covers `range`, has taken the place of what is there.
+    fn hung(self: &Arc<Self>, mut node: Node, range: &KeyRange, target: Option<&Node>) -> Result<Root> {
+        let all = KeyRange::all();
+        while target.is_some_and(|target| node.height <= target.height) {
+            let child = (!node.is_hollow()).then(|| Child::attach(&node, &all));
+            let edges = vec![Edge { child, runs: Vec::new() }];
+            node = Node { height: node.height + 1, body: Body::Interior { pivots: Vec::new(), edges } };
+        }
+        self.hang(&mut node, &all, range, target)?;
+        if node.is_hollow() {
+            return Ok(Root::default());
+        }
+        Ok(self.grown(split_interior(node, self.tuning.fanout, &all)))
+    }
+
+    /// The entries of a range, if they are few enough to be copied.
+    fn few_entries(self: &Arc<Self>, root: &Root, range: &KeyRange) -> Result<Option<Vec<(Key, Value)>>> {
         let mut entries = Vec::new();
-        let Some(slot) = &root.slot else { return Ok(entries) };
+        let Some(slot) = &root.slot else { return Ok(Some(entries)) };
         let mut start = range.start.clone();
+        let mut bytes = 0;
         loop {
             let all = KeyRange::all();
-            let descent = Descent::new(self, slot, root.height, View::identity(), all, Toward::Key(&start))?;
-            let mut merged = Merged::new(descent.sources);
+            let toward = Toward::Key(&start);
+            let Descent { interval, sources } =
+                Descent::new(self, slot, root.height, View::identity(), all, toward)?;
+            let mut merged = Merged::new(sources);
             merged.seek(&start)?;
-            while let Some(key) = merged
-                .smallest()
-                .filter(|key| before_end_of(key, &descent.interval) && before_end_of(key, range))
+            while let Some(key) =
+                merged.smallest().filter(|key| before_end_of(key, &interval) && before_end_of(key, range))
             {
                 let mut found = Found::default();
                 merged.levels(&key, |points, ranges| {
                     found.add_level(points.iter().cloned(), ranges);
                     !found.is_done()
                 });
+                let stored = found.is_plain();
                 if let Some(value) = found.value(&self.merge, &*self.pieces)? {
+                    let reference = stored && value.large().is_some();
+                    bytes += key.len() + if reference { REFERENCE } else { value.len() };
                     entries.push((key.clone(), value));
+                }
+                if bytes > self.tuning.part {
+                    return Ok(None);
                 }
                 merged.next_behind(&key)?;
             }
-            match descent.interval.end {
+            match interval.end {
                 Some(end) if before_end_of(&end, range) => start = end,
-                _ => return Ok(entries),
+                _ => return Ok(Some(entries)),
             }
         }
     }
+
+    /// What `node`, covering `interval`, shows of `range`, as a node that refers to nothing else: headers
+    /// are made along the borders, the rest is shared.
+    fn cut(self: &Arc<Self>, node: &Node, interval: &KeyRange, range: &KeyRange) -> Result<Node> {
+        let view = View::identity().restrict(range);
+        let (pivots, edges) = match &node.body {
+            Body::Leaf(run) => return Ok(Node { height: 0, body: Body::Leaf(run.through(&view)) }),
+            Body::Interior { pivots, edges } => (pivots, edges),
+        };
+        let mut shown = (Vec::new(), Vec::new());
+        for (i, edge) in edges.iter().enumerate() {
+            let covered = node.interval(i, interval);
+            let inside = covered.intersect(range);
+            if inside.is_empty() {
+                continue;
+            }
+            if !shown.1.is_empty() {
+                shown.0.push(pivots[i - 1].clone());
+            }
+            shown.1.push(match inside == covered {
+                true => edge.clone(),
+                false => self.cut_edge(edge, node.height - 1, &covered, &inside)?,
+            });
+        }
+        if shown.1.is_empty() {
+            shown.1.push(Edge::default());
+        }
+        let mut node = Node { height: node.height, body: Body::Interior { pivots: shown.0, edges: shown.1 } };
+        self.drop_hollow(&mut node);
+        Ok(node)
+    }
+
+    /// The part of an edge over `covered` that concerns `inside`, as an edge over that.
+    fn cut_edge(
+        self: &Arc<Self>,
+        edge: &Edge,
+        below: u8,
+        covered: &KeyRange,
+        inside: &KeyRange,
+    ) -> Result<Edge> {
+        let runs = runs_within(&edge.runs, inside);
+        let Some(child) = &edge.child else { return Ok(Edge { child: None, runs }) };
+        let node = self.cut(&child.load(self, below, covered)?, covered, inside)?;
+        let child = (!node.is_hollow()).then(|| Child::attach(&node, inside));
+        Ok(Edge { child, runs })
+    }
+
+    /// Goes down as long as there is a single edge: what is pending on it passes on to the edges below.
+    fn lowered(self: &Arc<Self>, mut node: Node, interval: &KeyRange) -> Result<Node> {
+        loop {
+            let Body::Interior { edges, .. } = &node.body else { return Ok(node) };
+            let [Edge { child, runs }] = &edges[..] else { return Ok(node) };
+            match child {
+                None if runs.is_empty() => return Ok(Node::empty(0)),
+                None if node.height == 1 => return Ok(node),
+                None => node.height = 1,
+                Some(_) if node.height == 1 && !runs.is_empty() => return Ok(node),
+                Some(child) => {
+                    let mut below = child.load(self, node.height - 1, interval)?;
+                    if !runs.is_empty() {
+                        for i in 0..edges_of(&mut below).1.len() {
+                            let covered = below.interval(i, interval);
+                            let edge = &mut edges_of(&mut below).1[i];
+                            edge.runs.extend(runs_within(runs, &covered));
+                            self.merge_similar(edge, &covered)?;
+                        }
+                    }
+                    node = below;
+                }
+            }
+        }
+    }
+
+    /// Puts `target`, which covers `range` and is lower than `node`, in the place of what `node`,
+    /// covering `interval`, has there. `node` may have too many edges afterwards.
+    fn hang(
+        self: &Arc<Self>,
+        node: &mut Node,
+        interval: &KeyRange,
+        range: &KeyRange,
+        target: Option<&Node>,
+    ) -> Result<()> {
+        if let Body::Leaf(run) = &mut node.body {
+            *run = without(run, range);
+            return Ok(());
+        }
+        let below = node.height - 1;
+        let first = Node::edge_for(edges_of(node).0, &range.start);
+        let last = Node::edge_before(edges_of(node).0, range.end.as_deref()).max(first);
+        let (a, b) = (node.interval(first, interval), node.interval(last, interval));
+        let before = KeyRange { start: a.start.clone(), end: Some(range.start.clone()) };
+        let behind = range.end.as_ref().map(|end| KeyRange { start: end.clone(), end: b.end.clone() });
+        let behind = behind.filter(|behind| !behind.is_empty());
+        let mut new: Vec<(Key, Edge)> = Vec::new();
+        if target.is_none_or(|target| target.height < below) && first == last {
+            // It lies within what one child covers.
+            let edge = edges_of(node).1[first].clone();
+            new = self.hang_into(&edge, below, &a, &a, range, target)?;
+        } else {
+            let edges = edges_of(node).1;
+            let left = match before.is_empty() {
+                true => None,
+                false => Some(self.cut_edge(&edges[first], below, &a, &before)?),
+            };
+            let right = match &behind {
+                None => None,
+                Some(behind) => Some(self.cut_edge(&edges[last], below, &b, behind)?),
+            };
+            let own = target.filter(|target| target.height == below);
+            let guest = if own.is_none() { target } else { None };
+            let beside = left.as_ref().is_some_and(|edge| !edge.is_empty());
+            match left {
+                Some(left) if beside && guest.is_some() => {
+                    // The neighbour on the left makes room.
+                    let host = KeyRange { start: a.start.clone(), end: range.end.clone() };
+                    new.extend(self.hang_into(&left, below, &before, &host, range, guest)?);
+                }
+                left => {
+                    new.extend(left.map(|left| (a.start.clone(), left)));
+                    if let Some(target) = own {
+                        let child = (!target.is_hollow()).then(|| Child::attach(target, range));
+                        new.push((range.start.clone(), Edge { child, runs: Vec::new() }));
+                    } else if guest.is_some() {
+                        let nothing = KeyRange { start: range.start.clone(), end: Some(range.start.clone()) };
+                        let edge = Edge::default();
+                        new.extend(self.hang_into(&edge, below, &nothing, range, range, guest)?);
+                    } else {
+                        new.push((range.start.clone(), Edge::default()));
+                    }
+                }
+            }
+            new.extend(behind.zip(right).map(|(behind, right)| (behind.start, right)));
+        }
+        self.put_edges(node, first..last + 1, new, interval)
+    }
+
+    /// [`Trees::hang`] below an edge that covers `covered` and is to cover `host`; the edges that come
+    /// out, each with its start.
+    fn hang_into(
+        self: &Arc<Self>,
+        edge: &Edge,
+        below: u8,
+        covered: &KeyRange,
+        host: &KeyRange,
+        range: &KeyRange,
+        target: Option<&Node>,
+    ) -> Result<Vec<(Key, Edge)>> {
+        let mut child = match &edge.child {
+            Some(child) => child.load(self, below, covered)?,
+            None => Node::empty(below),
+        };
+        self.hang(&mut child, host, range, target)?;
+        let runs: Vec<Arc<Run>> = edge
+            .runs
+            .iter()
+            .map(|run| without(run, range))
+            .filter(|run| !run.is_empty())
+            .map(Arc::new)
+            .collect();
+        let nodes = split_interior(child, self.tuning.fanout, host);
+        let ends: Vec<Option<Key>> =
+            nodes.iter().skip(1).map(|(start, _)| Some(start.clone())).chain([host.end.clone()]).collect();
+        let edge = |((start, node), end): ((Key, Node), Option<Key>)| {
+            let covered = KeyRange { start: start.clone(), end };
+            let child = (!node.is_hollow()).then(|| Child::attach(&node, &covered));
+            (start, Edge { child, runs: runs_within(&runs, &covered) })
+        };
+        Ok(nodes.into_iter().zip(ends).map(edge).collect())
+    }
+
+    /// Puts edges, each with its start, in the place of some, and tidies up around them.
+    fn put_edges(
+        self: &Arc<Self>,
+        node: &mut Node,
+        place: std::ops::Range<usize>,
+        new: Vec<(Key, Edge)>,
+        interval: &KeyRange,
+    ) -> Result<()> {
+        let (pivots, edges) = edges_of(node);
+        let count = new.len();
+        let inner: Vec<Key> = new.iter().skip(1).map(|(start, _)| start.clone()).collect();
+        edges.splice(place.clone(), new.into_iter().map(|(_, edge)| edge));
+        pivots.splice(place.start..place.end - 1, inner);
+        for left in (place.start.saturating_sub(1)..place.start + count).rev() {
+            self.join_with_next(node, left, interval)?;
+        }
+        self.drop_hollow(node);
+        Ok(())
+    }
+
+    /// Gives what edges without anything cover to their neighbours, whose children show nothing there.
+    fn drop_hollow(&self, node: &mut Node) {
+        let mut i = 0;
+        while edges_of(node).1.len() > 1 && i < edges_of(node).1.len() {
+            if !edges_of(node).1[i].is_empty() {
+                i += 1;
+                continue;
+            }
+            let (pivots, edges) = edges_of(node);
+            edges.remove(i);
+            pivots.remove(i.saturating_sub(1));
+        }
+    }
+
+    /// Merges the newest runs of an edge over `interval` as long as enough of them are similar.
+    pub(super) fn merge_similar(self: &Arc<Self>, edge: &mut Edge, interval: &KeyRange) -> Result<()> {
+        // Merging makes reads faster and takes space until the next checkpoint.
+        while !self.lean.load(Relaxed) {
+            let (mut least, mut most, mut from) = (u64::MAX, 0, edge.runs.len());
+            while let Some(run) = from.checked_sub(1).map(|i| &edge.runs[i]) {
+                least = least.min(run.weight().max(1));
+                most = most.max(run.weight());
+                if most >= SIMILAR * least {
+                    break;
+                }
+                from -= 1;
+            }
+            if edge.runs.len() - from < SIMILAR_RUNS {
+                break;
+            }
+            let newest = edge.runs.split_off(from);
+            let ranges = merged_ranges(&newest);
+            let mut merged = Merged::new(run_sources(self, &newest));
+            merged.seek(&interval.start)?;
+            let run = compact(self, &mut merged, &ranges, interval)?;
+            if !run.is_empty() {
+                edge.runs.push(Arc::new(run));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Node {
+    /// True if it denotes the empty map, and it shows.
+    pub(super) fn is_hollow(&self) -> bool {
+        match &self.body {
+            Body::Leaf(run) => run.is_empty(),
+            Body::Interior { edges, .. } => edges.iter().all(Edge::is_empty),
+        }
+    }
+}
+
+/// What of runs concerns `range`.
+fn runs_within(runs: &[Arc<Run>], range: &KeyRange) -> Vec<Arc<Run>> {
+    let view = View::identity().restrict(range);
+    runs.iter().map(|run| run.through(&view)).filter(|run| !run.is_empty()).map(Arc::new).collect()
+}
+
+/// A run without what concerns `range`.
+fn without(run: &Run, range: &KeyRange) -> Run {
+    let before = KeyRange { start: Key::default(), end: Some(range.start.clone()) };
+    let mut rest =
+        if before.is_empty() { Run::default() } else { run.through(&View::identity().restrict(&before)) };
+    if let Some(end) = &range.end {
+        let behind = KeyRange { start: end.clone(), end: None };
+        rest.append(&run.through(&View::identity().restrict(&behind)));
+    }
+    rest
 }

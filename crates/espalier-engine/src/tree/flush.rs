@@ -20,9 +20,6 @@ use crate::view::View;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Runs on one edge beyond which they are merged into one.
-const MAX_RUNS: usize = 6;
-
 /// The root of an index; `None` is the empty map.
 #[derive(Clone, Default)]
 pub(crate) struct Root {
@@ -143,7 +140,7 @@ impl Trees {
         Ok(false)
     }
 
-    fn root_node(&self, root: &Root) -> Result<Arc<Node>> {
+    pub(super) fn root_node(&self, root: &Root) -> Result<Arc<Node>> {
         match &root.slot {
             Some(slot) => slot.load(self, root.height),
             None => Ok(Arc::new(Node::empty(0))),
@@ -151,7 +148,7 @@ impl Trees {
     }
 
     /// A root above `nodes`, which cover all keys.
-    fn grown(self: &Arc<Self>, mut nodes: Vec<(Key, Node)>) -> Root {
+    pub(super) fn grown(self: &Arc<Self>, mut nodes: Vec<(Key, Node)>) -> Root {
         while nodes.len() > 1 {
             let node = parent_of(nodes, &KeyRange::all());
             nodes = split_interior(node, self.tuning.fanout, &KeyRange::all());
@@ -252,15 +249,7 @@ impl Trees {
             return Ok(());
         }
         edge.runs.push(Arc::new(run));
-        // Merging makes reads faster and takes space until the next checkpoint.
-        if edge.runs.len() > MAX_RUNS && !self.lean.load(Relaxed) {
-            let ranges = merged_ranges(&edge.runs);
-            let mut merged = Merged::new(run_sources(self, &edge.runs));
-            merged.seek(&interval.start)?;
-            let run = compact(self, &mut merged, &ranges, interval)?;
-            edge.runs = vec![Arc::new(run)];
-        }
-        Ok(())
+        self.merge_similar(edge, interval)
     }
 
     /// Flushes edge `i` of `node`, which covers `interval`, into its child and further down as needed.
@@ -349,7 +338,12 @@ impl Trees {
     }
 
     /// Joins edge `left` with the next one if both are small.
-    fn join_with_next(self: &Arc<Self>, node: &mut Node, left: usize, interval: &KeyRange) -> Result<()> {
+    pub(super) fn join_with_next(
+        self: &Arc<Self>,
+        node: &mut Node,
+        left: usize,
+        interval: &KeyRange,
+    ) -> Result<()> {
         let below = node.height - 1;
         if left + 1 >= edges_of(node).1.len() {
             return Ok(());
@@ -386,7 +380,7 @@ impl Trees {
 }
 
 /// Pivots and edges of an interior node.
-fn edges_of(node: &mut Node) -> (&mut Vec<Key>, &mut Vec<Edge>) {
+pub(super) fn edges_of(node: &mut Node) -> (&mut Vec<Key>, &mut Vec<Edge>) {
     match &mut node.body {
         Body::Interior { pivots, edges } => (pivots, edges),
         Body::Leaf(_) => unreachable!("only interior nodes have edges"),
@@ -422,7 +416,7 @@ fn parent_of(nodes: Vec<(Key, Node)>, interval: &KeyRange) -> Node {
 }
 
 /// Cuts an interior node with too many edges, where the pivots share the least prefix.
-fn split_interior(node: Node, fanout: usize, interval: &KeyRange) -> Vec<(Key, Node)> {
+pub(super) fn split_interior(node: Node, fanout: usize, interval: &KeyRange) -> Vec<(Key, Node)> {
     let Body::Interior { pivots, edges } = &node.body else { return vec![(interval.start.clone(), node)] };
     if edges.len() <= fanout {
         return vec![(interval.start.clone(), node)];

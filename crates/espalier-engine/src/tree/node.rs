@@ -126,7 +126,7 @@ impl Run {
     }
 
     /// Appends a run whose keys are all larger.
-    fn append(&mut self, other: &Run) {
+    pub(super) fn append(&mut self, other: &Run) {
         self.parts.extend(other.parts.iter().cloned());
         for (range, ops) in other.ranges.iter() {
             self.ranges.push_fragment(range, ops.clone());
@@ -303,8 +303,9 @@ pub(crate) fn separator(left: &[u8], right: &[u8]) -> Key {
     right[..(crate::key::common_prefix_len(left, right) + 1).min(right.len())].into()
 }
 
-/// True if `view` is what a simple child of an edge over `interval` is seen through.
+/// True if a child of an edge over `interval` may be seen through `view`: whole, behind a prefix that is
+/// at least what the interval lifts. It is more where the edge reaches beyond what the child shows.
 pub(crate) fn is_simple(view: &View, interval: &KeyRange) -> bool {
     let prefix = lift(&interval.start, interval.end.as_deref());
-    view.from.is_empty() && *view.to == *prefix && view.bounds == KeyRange::all()
+    view.from.is_empty() && view.to.starts_with(prefix) && view.bounds == KeyRange::all()
 }

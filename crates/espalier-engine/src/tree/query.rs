@@ -6,7 +6,7 @@ use super::run_source::RunSource;
 use super::slot::NodeSlot;
 use super::source::Source;
 use crate::Result;
-use crate::key::{Key, KeyRange};
+use crate::key::{Key, KeyRange, before_end, end_le};
 use crate::op::Op;
 use crate::resolve::Found;
 use crate::types::Msn;
@@ -112,6 +112,9 @@ impl Descent {
             }
             let Some(child) = &edge.child else { return Ok(descent) };
             view = view.compose(&child.view).restrict(&descent.interval);
+            if !descent.aim(&view.range_outward(), toward) {
+                return Ok(descent);
+            }
             slot = child.slot.clone();
             height -= 1;
         }
@@ -121,6 +124,25 @@ impl Descent {
         if !run.is_empty() {
             self.sources.push(Box::new(RunSource::new(trees.clone(), run, view.clone())));
         }
+    }
+
+    /// True if what is looked for lies where a child shows something; else the interval becomes the gap.
+    fn aim(&mut self, shown: &KeyRange, toward: Toward<'_>) -> bool {
+        let (below, above) = match toward {
+            Toward::Key(key) => (*key < *shown.start, !before_end(key, shown.end.as_deref())),
+            Toward::Before(end) => {
+                let before = KeyRange { start: Key::default(), end: end.map(Into::into) };
+                let end = self.interval.intersect(&before).end;
+                (end_le(end.as_deref(), Some(&shown.start)), !end_le(end.as_deref(), shown.end.as_deref()))
+            }
+        };
+        let gap = match (below, above) {
+            (false, false) => return true,
+            (true, _) => KeyRange { start: Key::default(), end: Some(shown.start.clone()) },
+            (_, true) => KeyRange { start: shown.end.clone().unwrap_or_default(), end: None },
+        };
+        self.interval = self.interval.intersect(&gap);
+        false
     }
 
     /// Cuts the interval to that of edge `i`. Only real pivots cut: the first and last edge reach as

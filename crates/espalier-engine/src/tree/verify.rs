@@ -1,8 +1,8 @@
 //! Checking a tree against what its parts denote.
 //!
 //! The walk follows logical edges with the same functions that queries use, so that what it accepts
-//! is what readers see. A header or part that several edges share is checked through each of them,
-//! but counted once.
+//! is what readers see. A header that several edges share is checked once for each interval that it
+//! covers in its own key space, and counted once.
 
 use super::Trees;
 use super::flush::Root;
@@ -14,7 +14,7 @@ use crate::op::Op;
 use crate::resolve::load;
 use crate::types::{IndexId, PieceId};
 use crate::view::View;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 /// Problems beyond this many are only counted.
@@ -66,6 +66,8 @@ pub(crate) struct Verifier<'a> {
     /// How many references the headers seen hold on each piece.
     pub(crate) references: HashMap<PieceId, u64>,
     seen_nodes: BTreeSet<PieceId>,
+    /// Nodes with what they cover: what is shared whole is checked once.
+    covered: HashSet<(PieceId, KeyRange)>,
     seen_parts: BTreeSet<PieceId>,
     /// Value parts that were read whole, with whether they are sound.
     value_parts: BTreeMap<PieceId, bool>,
@@ -81,6 +83,7 @@ impl<'a> Verifier<'a> {
             report: VerifyReport::default(),
             references: HashMap::new(),
             seen_nodes: BTreeSet::new(),
+            covered: HashSet::new(),
             seen_parts: BTreeSet::new(),
             value_parts: BTreeMap::new(),
             index: None,
@@ -138,6 +141,11 @@ impl<'a> Verifier<'a> {
 
     /// `view` leads from the node to the index, `interval` is what the node covers, in its own keys.
     fn slot(&mut self, slot: &Arc<NodeSlot>, height: u8, view: &View, interval: &KeyRange) {
+        if let Some(handle) = slot.place()
+            && !self.covered.insert((handle.id(), interval.clone()))
+        {
+            return;
+        }
         let outer = view.range_to_outer(interval);
         let node = match slot.load(self.trees, height) {
             Ok(node) => node,

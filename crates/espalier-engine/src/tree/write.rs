@@ -8,7 +8,7 @@ use crate::Result;
 use crate::piece::PieceHandle;
 use crate::pieces::Encoded;
 use crate::types::PieceId;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 /// A header put on the device, and what it refers to: one count each.
@@ -52,6 +52,14 @@ impl Trees {
 
     /// Blocks that what the device does not have of the tree below `slot` will take, at most.
     pub(crate) fn unwritten_blocks(&self, slot: &NodeSlot) -> u64 {
+        self.unwritten(slot, &mut HashSet::new())
+    }
+
+    /// The same but for the nodes in `seen`.
+    fn unwritten(&self, slot: &NodeSlot, seen: &mut HashSet<*const NodeSlot>) -> u64 {
+        if !seen.insert(slot) {
+            return 0;
+        }
         let Some(node) = slot.unstored() else { return 0 };
         let blocks = |bytes: usize| (bytes as u64 + 128).div_ceil(espalier_storage::BLOCK as u64);
         let (mut header, mut total) = (0, 0);
@@ -69,7 +77,7 @@ impl Trees {
         }
         if let Body::Interior { edges, .. } = &node.body {
             let children = edges.iter().filter_map(|e| e.child.as_ref());
-            total += children.map(|child| self.unwritten_blocks(&child.slot)).sum::<u64>();
+            total += children.map(|child| self.unwritten(&child.slot, seen)).sum::<u64>();
         }
         total + blocks(header)
     }
