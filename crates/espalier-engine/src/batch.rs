@@ -4,8 +4,9 @@ use crate::key::KeyRange;
 use crate::log::LoggedOp;
 use crate::op::{Op, RangeOp, Update};
 use crate::types::IndexId;
-use crate::value::Value;
+use crate::value::{LargeValue, Value};
 use bytes::Bytes;
+use std::sync::Arc;
 
 /// Operations on any number of indexes that become visible and durable together, in order.
 #[derive(Debug, Clone, Default)]
@@ -37,7 +38,7 @@ impl Batch {
 
     /// Replaces bytes of the value of `key` from byte `offset`, without reading it.
     pub fn patch(&mut self, index: IndexId, key: &[u8], offset: u32, bytes: impl Into<Bytes>) {
-        self.point(index, key, Op::Patch { offset, bytes: bytes.into() });
+        self.point(index, key, Op::Patch { offset, bytes: Value::from(bytes.into()) });
     }
 
     /// Applies the merge function `function` to the value of `key`, without reading it.
@@ -95,6 +96,11 @@ impl Batch {
         self.bytes
     }
 
+    /// The large values that it brings, in order.
+    pub(crate) fn large_values(&self) -> Vec<Arc<LargeValue>> {
+        self.ops.iter().flat_map(LoggedOp::large_values).cloned().collect()
+    }
+
     fn point(&mut self, index: IndexId, key: &[u8], op: Op) {
         self.bytes += key.len() + carried_bytes(&op) + 16;
         self.ops.push(LoggedOp::Point { index, key: key.into(), op });
@@ -116,7 +122,7 @@ impl Batch {
 /// Bytes that an operation brings into the store: a value that is stored already comes as a reference.
 fn carried_bytes(op: &Op) -> usize {
     match op {
-        Op::Insert(value) => value.reference_bytes().unwrap_or(value.len()),
+        Op::Insert(value) | Op::Patch { bytes: value, .. } => value.reference_bytes().unwrap_or(value.len()),
         _ => op_bytes(op),
     }
 }
@@ -124,9 +130,8 @@ fn carried_bytes(op: &Op) -> usize {
 /// Bytes that an operation carries.
 pub(crate) fn op_bytes(op: &Op) -> usize {
     match op {
-        Op::Insert(value) => value.len(),
+        Op::Insert(value) | Op::Patch { bytes: value, .. } => value.len(),
         Op::Delete => 0,
-        Op::Patch { bytes, .. } => bytes.len(),
         Op::Update(update) => update.argument.len(),
     }
 }

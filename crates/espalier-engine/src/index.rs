@@ -3,11 +3,13 @@
 use crate::Result;
 use crate::key::Key;
 use crate::memtable::Memtable;
+use crate::op::Op;
 use crate::space::{Pin, Space};
 use crate::tree::Root;
 use crate::types::{IndexId, Lsn, Msn};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 /// An index of an open store.
 pub(crate) struct Index {
@@ -42,6 +44,15 @@ pub(crate) enum Layer {
     Table(Arc<Memtable>),
     /// A clone: of what is older, one prefix is seen through another.
     Goto(Arc<Goto>),
+}
+
+impl Layer {
+    /// See [`Memtable::settle`].
+    pub(crate) fn settle(&self, resident: &Arc<AtomicUsize>) {
+        if let Self::Table(table) = self {
+            table.settle(resident);
+        }
+    }
 }
 
 /// Denotes the function that takes a map to the map in which `destination ++ x` has the value of
@@ -102,6 +113,11 @@ impl Index {
             change(version);
         });
         Ok(())
+    }
+
+    /// See [`Memtable::outcome`].
+    pub(crate) fn outcome(&self, key: &[u8], msn: Msn, resident: &Arc<AtomicUsize>) -> Option<Op> {
+        self.version().memtables().find_map(|table| table.outcome(key, msn, resident))
     }
 
     /// Seals the active memtable if it holds anything. Under the commit lock.

@@ -48,6 +48,7 @@
 
 mod batch;
 mod checkpoint;
+mod compose;
 mod cursor;
 mod device;
 mod diff;

@@ -6,22 +6,33 @@
 //! Invariants: the versions of a key are ordered by MSN; a message that can no longer be seen by
 //! anybody (a newer one ends every search, and no snapshot lies between) is gone. Patches to a value
 //! that is here are made in place, so that a file written piece by piece becomes one message.
+//!
+//! Large values are shared with the log, which gives them their places; so what it has written is not
+//! written again. What grew here is shared from the moment on when the log asks for it
+//! ([`Memtable::outcome`]) or the memtable is absorbed ([`Memtable::settle`]). The bytes of shared
+//! values are counted where they are, not here.
 
 use crate::batch::op_bytes;
+use crate::compose::patched_buffer;
 use crate::key::{Key, KeyRange};
 use crate::op::{MergeFunctions, Op, RangeOp};
 use crate::ranges::{RangeMessages, RangeOps};
-use crate::resolve::{Found, patched};
+use crate::resolve::Found;
 use crate::types::Msn;
-use crate::value::Value;
-use bytes::Bytes;
+use crate::value::{LARGE_VALUE, VALUE_PAGE, Value};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Roughly what a key costs beside its bytes.
 const KEY_OVERHEAD: usize = 96;
+
+/// Roughly what a large value costs beside its bytes.
+const LARGE_OVERHEAD: usize = 128;
+/// How many older patches of a key are compared with a new one.
+const PATCHES_COMPARED: usize = 16;
 
 /// Messages of one key, newest first.
 pub(crate) type Messages = Vec<(Msn, Op)>;
@@ -49,49 +60,56 @@ enum Version {
     GrowingPatch(u32, Vec<u8>),
 }
 
+/// Memory that `op` takes, without the bytes of large values that others may hold as well.
+fn op_memory(op: &Op) -> usize {
+    match op.large_values() {
+        [] => op_bytes(op),
+        large => large.iter().map(|v| LARGE_OVERHEAD + v.len() / VALUE_PAGE * 4).sum(),
+    }
+}
+
 impl Version {
     fn to_op(&self) -> Op {
         match self {
             Self::Op(op) => op.clone(),
             Self::Growing(bytes) => Op::Insert(Value::from(&bytes[..])),
             Self::GrowingPatch(offset, bytes) => {
-                Op::Patch { offset: *offset, bytes: Bytes::copy_from_slice(bytes) }
+                Op::Patch { offset: *offset, bytes: Value::from(&bytes[..]) }
             }
         }
     }
 
+    /// Memory held, without the bytes of large values that others may hold as well.
     fn bytes(&self) -> usize {
         match self {
-            Self::Op(op) => op_bytes(op),
+            Self::Op(op) => op_memory(op),
             Self::Growing(bytes) | Self::GrowingPatch(_, bytes) => bytes.len(),
         }
+    }
+
+    /// Ends the growth of what has become a large value, so that it can be shared.
+    fn settle(&mut self, resident: &Arc<AtomicUsize>) {
+        let op = match self {
+            Self::Growing(bytes) if bytes.len() >= LARGE_VALUE => {
+                Op::Insert(Value::from(std::mem::take(bytes)))
+            }
+            Self::GrowingPatch(offset, bytes) if bytes.len() >= LARGE_VALUE => {
+                Op::Patch { offset: *offset, bytes: Value::from(std::mem::take(bytes)) }
+            }
+            _ => return,
+        };
+        op.large_values().iter().for_each(|value| value.charge(resident));
+        *self = Self::Op(op);
     }
 
     /// Applies `op` to this version in place, if that gives one message. Gives `op` back if not.
     fn absorb(self, op: &Op, merge: &MergeFunctions) -> Result<Version, Version> {
         match (self, op) {
             (_, Op::Insert(_) | Op::Delete) => Ok(Self::Op(op.clone())),
-            (Self::Growing(old), Op::Patch { offset, bytes }) => {
-                Ok(Self::Growing(patched(old, *offset, bytes)))
-            }
-            (Self::GrowingPatch(at, old), Op::Patch { offset, bytes }) => grow_patch(at, old, *offset, bytes),
-            (Self::Op(Op::Insert(value)), Op::Patch { offset, bytes }) => match value.in_memory() {
-                Some(old) => {
-                    // Room to grow: the next write to this block likely follows this one.
-                    let mut grown = Vec::with_capacity(
-                        (old.len().max(*offset as usize + bytes.len())).next_power_of_two(),
-                    );
-                    grown.extend_from_slice(&old);
-                    Ok(Self::Growing(patched(grown, *offset, bytes)))
-                }
-                None => Err(Self::Op(Op::Insert(value))),
+            (old, Op::Patch { offset, bytes }) => match bytes.in_memory() {
+                Some(bytes) => old.absorb_patch(*offset, &bytes),
+                None => Err(old),
             },
-            (Self::Op(Op::Delete), Op::Patch { offset, bytes }) => {
-                Ok(Self::Growing(patched(Vec::new(), *offset, bytes)))
-            }
-            (Self::Op(Op::Patch { offset: at, bytes: old }), Op::Patch { offset, bytes }) => {
-                grow_patch(at, old.to_vec(), *offset, bytes)
-            }
             (Self::Op(Op::Update(a)), Op::Update(b)) => match merge.compose(&a, b) {
                 Some(both) => Ok(Self::Op(Op::Update(both))),
                 None => Err(Self::Op(Op::Update(a))),
@@ -117,23 +135,86 @@ impl Version {
             (old, _) => Err(old),
         }
     }
+
+    /// A patch on top of this version, in place. What is stored already stays as it is.
+    fn absorb_patch(self, offset: u32, bytes: &[u8]) -> Result<Version, Version> {
+        let movable = |value: &Value| match value.reference_bytes() {
+            None => value.in_memory(),
+            Some(_) => None,
+        };
+        match self {
+            Self::Growing(old) => Ok(Self::Growing(patched_buffer(old, offset, bytes))),
+            Self::GrowingPatch(at, old) if touches((at, old.len()), (offset, bytes.len())) => {
+                Ok(grow_patch(at, old, offset, bytes))
+            }
+            Self::Op(Op::Insert(value)) => match movable(&value) {
+                Some(old) => {
+                    // Room to grow: the next write to this block likely follows this one.
+                    let len = old.len().max(offset as usize + bytes.len());
+                    let mut grown = Vec::with_capacity(len.next_power_of_two());
+                    grown.extend_from_slice(&old);
+                    Ok(Self::Growing(patched_buffer(grown, offset, bytes)))
+                }
+                None => Err(Self::Op(Op::Insert(value))),
+            },
+            Self::Op(Op::Delete) => Ok(Self::Growing(patched_buffer(Vec::new(), offset, bytes))),
+            Self::Op(Op::Patch { offset: at, bytes: old })
+                if touches((at, old.len()), (offset, bytes.len())) =>
+            {
+                match movable(&old) {
+                    Some(old) => Ok(grow_patch(at, old.to_vec(), offset, bytes)),
+                    None => Err(Self::Op(Op::Patch { offset: at, bytes: old })),
+                }
+            }
+            old => Err(old),
+        }
+    }
+
+    /// The bytes that a patch covers.
+    fn extent(&self) -> Option<(usize, usize)> {
+        match self {
+            Self::Op(Op::Patch { offset, bytes }) => Some((*offset as usize, *offset as usize + bytes.len())),
+            Self::GrowingPatch(offset, bytes) => Some((*offset as usize, *offset as usize + bytes.len())),
+            _ => None,
+        }
+    }
 }
 
-/// Two patches as one, if together they cover one run of bytes.
-fn grow_patch(at: u32, mut old: Vec<u8>, offset: u32, bytes: &[u8]) -> Result<Version, Version> {
-    let (start, end) = (at as usize, at as usize + old.len());
-    let (new_start, new_end) = (offset as usize, offset as usize + bytes.len());
-    if new_start > end || new_end < start {
-        return Err(Version::GrowingPatch(at, old));
+/// True if two patches, each as offset and length, together cover one run of bytes.
+fn touches((at, len): (u32, usize), (offset, added): (u32, usize)) -> bool {
+    let (at, offset) = (at as usize, offset as usize);
+    offset <= at + len && at <= offset + added
+}
+
+/// Two patches that touch as one.
+fn grow_patch(at: u32, mut old: Vec<u8>, offset: u32, bytes: &[u8]) -> Version {
+    if offset < at {
+        let inside = (offset as usize + bytes.len()).saturating_sub(at as usize);
+        let keep = old.get(inside..).unwrap_or(&[]);
+        return Version::GrowingPatch(offset, [bytes, keep].concat());
     }
-    if new_start < start {
-        let keep = old.get(new_end.saturating_sub(start)..).unwrap_or(&[]);
-        return Ok(Version::GrowingPatch(offset, [bytes, keep].concat()));
-    }
-    let inside = new_start - start;
+    let inside = (offset - at) as usize;
     old.resize(old.len().max(inside + bytes.len()), 0);
     old[inside..inside + bytes.len()].copy_from_slice(bytes);
-    Ok(Version::GrowingPatch(at, old))
+    Version::GrowingPatch(at, old)
+}
+
+/// Drops the newest patches among `versions` that `op`, if it is a patch, covers. They may be dropped
+/// if they are newer than `after`. Returns the memory that this gives back.
+fn drop_covered(versions: &mut Versions, op: &Op, after: Msn) -> usize {
+    let Op::Patch { offset, bytes } = op else { return 0 };
+    let (start, end) = (*offset as usize, *offset as usize + bytes.len());
+    let mut freed = 0;
+    let least = versions.len().saturating_sub(PATCHES_COMPARED);
+    for at in (least..versions.len()).rev() {
+        let (msn, version) = &versions[at];
+        let Some((from, to)) = version.extent().filter(|_| *msn > after) else { break };
+        if start <= from && to <= end {
+            freed += version.bytes();
+            versions.remove(at);
+        }
+    }
+    freed
 }
 
 impl Memtable {
@@ -178,12 +259,40 @@ impl Memtable {
                     }
                 }
             }
+            let divide = last_range.unwrap_or(Msn(0)).max(pinned);
+            grown -= drop_covered(versions, op, divide) as isize;
             versions.push((msn, Version::Op(op.clone())));
         } else {
             inner.points.insert(key.into(), vec![(msn, Version::Op(op.clone()))]);
             grown += (key.len() + KEY_OVERHEAD) as isize;
         }
-        self.grow(grown + op_bytes(op) as isize);
+        self.grow(grown + op_memory(op) as isize);
+    }
+
+    /// What message `msn` and those before it have come to for `key`, if it is the newest message for it
+    /// and grew together with others: an insert, or a patch that stands for patches before it as well.
+    pub(crate) fn outcome(&self, key: &[u8], msn: Msn, resident: &Arc<AtomicUsize>) -> Option<Op> {
+        let mut inner = self.inner.write();
+        let (newest, version) = inner.points.get_mut(key)?.last_mut()?;
+        if *newest != msn {
+            return None;
+        }
+        let before = version.bytes();
+        version.settle(resident);
+        self.grow(version.bytes() as isize - before as isize);
+        Some(version.to_op())
+    }
+
+    /// Ends all growth: from now on everybody gets the same large values. Only for sealed memtables.
+    pub(crate) fn settle(&self, resident: &Arc<AtomicUsize>) {
+        let mut inner = self.inner.write();
+        let mut grown = 0;
+        for (_, version) in inner.points.values_mut().flatten() {
+            grown -= version.bytes() as isize;
+            version.settle(resident);
+            grown += version.bytes() as isize;
+        }
+        self.grow(grown);
     }
 
     /// Adds a message to every key of `range`.

@@ -1,6 +1,6 @@
 //! What a message does to a key or a range of keys, and the functions that merge.
 
-use crate::value::Value;
+use crate::value::{LargeValue, Value};
 use crate::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -19,8 +19,8 @@ pub enum Op {
     Patch {
         /// First byte replaced.
         offset: u32,
-        /// What stands there afterwards.
-        bytes: Bytes,
+        /// What stands there afterwards. Large ones are best at whole pages: those are never copied.
+        bytes: Value,
     },
     /// The value becomes what a registered [`MergeFunction`] makes of it.
     Update(Update),
@@ -30,6 +30,19 @@ impl Op {
     /// True if the outcome does not depend on older messages.
     pub fn is_terminal(&self) -> bool {
         matches!(self, Self::Insert(_) | Self::Delete)
+    }
+
+    /// The value that it brings, if it brings one: all of the key's, or a part of it.
+    pub(crate) fn value(&self) -> Option<&Value> {
+        match self {
+            Self::Insert(value) | Self::Patch { bytes: value, .. } => Some(value),
+            Self::Delete | Self::Update(_) => None,
+        }
+    }
+
+    /// The large values that it brings.
+    pub(crate) fn large_values(&self) -> &[Arc<LargeValue>] {
+        self.value().map_or(&[], Value::segments)
     }
 }
 

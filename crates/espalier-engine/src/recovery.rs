@@ -20,15 +20,12 @@ use crate::tree::Trees;
 use crate::types::{IndexId, Location, Lsn, Msn, PieceId};
 use crate::value::LargeValue;
 use crate::volumes::READ_ONLY_VOLUME;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Op, Result};
 use espalier_storage::{BLOCK, Device, Environment};
+use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
-
-/// Values at least this long give up their memory once the log has written them to their place:
-/// shorter ones are likely to grow, and are read again to be laid out with their neighbours.
-const FORGET: usize = 32 << 10;
 
 /// Layers of an index that may be there during replay before they are absorbed.
 const LAYERS: usize = 16;
@@ -93,6 +90,7 @@ pub(crate) fn open(
         tuning: options.tuning,
         compression,
         dirty: Arc::new(AtomicUsize::new(0)),
+        resident: Arc::new(AtomicUsize::new(0)),
         lean: AtomicBool::new(false),
     });
     let (indexes, roots) = indexes_of(&space, &volumes)?;
@@ -102,8 +100,14 @@ pub(crate) fn open(
         reserved: None,
         bytes: 0,
     };
+    let shared_indexes = Arc::new(RwLock::new(indexes.clone()));
     let mut replay = Replay { trees: &trees, space: &space, options: &options, indexes: &indexes, order };
-    let binder: Arc<dyn Binder> = Arc::new(PiecesBinder { pieces, space: space.clone() });
+    let binder: Arc<dyn Binder> = Arc::new(PiecesBinder {
+        pieces,
+        space: space.clone(),
+        indexes: shared_indexes.clone(),
+        resident: trees.resident.clone(),
+    });
     let config = LogConfig { early_binding: options.tuning.early_binding as u64, ..LogConfig::default() };
     let position = LogPosition::decode(&superblock.log_position);
     let log = Log::open(
@@ -126,7 +130,7 @@ pub(crate) fn open(
         trees,
         log,
         order,
-        indexes,
+        shared_indexes,
         volumes,
         Checkpointer::new(roots, reclaim),
     ))
@@ -137,7 +141,8 @@ fn cache_bytes(options: &OpenOptions) -> u64 {
     options.memory / 16 * 7
 }
 
-type Indexes = BTreeMap<IndexId, Arc<Index>>;
+/// The indexes of a store, by number.
+pub(crate) type Indexes = BTreeMap<IndexId, Arc<Index>>;
 
 fn indexes_of(space: &Arc<Space>, volumes: &VolumeTable) -> Result<(Indexes, BTreeMap<IndexId, StoredRoot>)> {
     let pin = Arc::new(space.pin()?);
@@ -216,6 +221,7 @@ impl Replay<'_> {
         for index in self.indexes.values().filter(due) {
             index.seal(lsn);
             while let Some(sealed) = index.version().sealed.first() {
+                sealed.layer.settle(&self.trees.resident);
                 let root = self.trees.absorb(&index.version().root, &sealed.layer)?;
                 index.publish_root(self.space, root, |version| {
                     version.sealed.remove(0);
@@ -230,15 +236,20 @@ impl Replay<'_> {
 struct PiecesBinder {
     pieces: Arc<Pieces>,
     space: Arc<Space>,
+    indexes: Arc<RwLock<Indexes>>,
+    resident: Arc<AtomicUsize>,
 }
 
 impl Binder for PiecesBinder {
     fn bind(&self, values: &[Arc<LargeValue>]) -> Result<()> {
         self.pieces.write_values(values, None)?;
-        for value in values.iter().filter(|v| v.len() >= FORGET) {
-            value.forget_bytes();
-        }
+        values.iter().for_each(|value| value.forget_bytes());
         Ok(())
+    }
+
+    fn outcome(&self, index: IndexId, key: &[u8], msn: Msn) -> Option<Op> {
+        let index = self.indexes.read().get(&index)?.clone();
+        index.outcome(key, msn, &self.resident)
     }
 
     fn location(&self, part: PieceId) -> Result<Location> {

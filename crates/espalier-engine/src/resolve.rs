@@ -1,14 +1,16 @@
 //! From the messages for one key to its value.
 //!
 //! Messages are added newest first, until one is *terminal*: its outcome does not depend on what is
-//! older. Then they are applied oldest first. Patches alone never need the whole value, so that a
-//! slice of a large value costs only its own pages.
+//! older. Then they are applied oldest first. Patches alone never need the whole value: a slice of a
+//! large value costs only its own pages, each of them read once, from what covers it last.
 
+use crate::compose::{Patch, patched};
 use crate::op::{MergeFunctions, Op, RangeOp, Update};
 use crate::types::Msn;
-use crate::value::{MAX_VALUE, Value, ValueRef};
+use crate::value::{LargeValue, MAX_VALUE, Value, ValueRef};
 use crate::{Error, Result};
 use bytes::Bytes;
+use std::ops::Range;
 
 /// Reads values that lie on the device.
 pub(crate) trait ValueReader {
@@ -33,7 +35,7 @@ pub(crate) struct Found {
 
 #[derive(Debug)]
 enum Step {
-    Patch(u32, Bytes),
+    Patch(u32, Value),
     Update(Update),
     /// Applies only if there is a value.
     RangeUpdate(Update),
@@ -94,23 +96,24 @@ impl Found {
     /// The value, `None` if the key has none.
     pub(crate) fn value(mut self, merge: &MergeFunctions, reader: &dyn ValueReader) -> Result<Option<Value>> {
         let mut value = self.base.take().flatten();
-        let mut steps = self.steps.into_iter().rev().peekable();
-        if steps.peek().is_none() {
-            return Ok(value);
-        }
-        // Applied to one buffer, so that a run of patches copies the value once.
-        let mut bytes = value.take().map(|v| load_vec(&v, reader)).transpose()?;
-        for step in steps {
-            bytes = match step {
-                Step::Patch(offset, patch) => Some(patched(bytes.unwrap_or_default(), offset, &patch)),
-                Step::Update(update) => merge.apply(&update, bytes.as_deref())?,
-                Step::RangeUpdate(update) => match bytes {
-                    Some(old) => merge.apply(&update, Some(&old))?,
-                    None => None,
-                },
+        // Applied together, so that a run of patches copies the value once, if at all.
+        let mut patches: Vec<Patch> = Vec::new();
+        for step in self.steps.into_iter().rev() {
+            let (update, absent) = match step {
+                Step::Patch(offset, bytes) => {
+                    patches.push((offset, bytes));
+                    continue;
+                }
+                Step::Update(update) => (update, true),
+                Step::RangeUpdate(update) => (update, false),
             };
+            value = with_patches(value, &mut patches, reader)?;
+            if value.is_some() || absent {
+                let old = value.map(|value| load(&value, reader)).transpose()?;
+                value = merge.apply(&update, old.as_deref())?.map(Value::from);
+            }
         }
-        Ok(bytes.map(Value::from))
+        with_patches(value, &mut patches, reader)
     }
 
     /// Fills `out` from byte `offset` of the value, as far as it reaches; returns its length.
@@ -132,46 +135,59 @@ impl Found {
             return Ok(None);
         }
         let mut len = base.as_ref().map_or(0, Value::len);
-        match &base {
-            Some(value) => {
-                let inside = len.saturating_sub(offset).min(out.len());
-                if !self.hidden(offset, offset + inside) {
-                    read_slice(value, reader, offset, &mut out[..inside])?;
-                }
-                out[inside..].fill(0);
-            }
-            None => out.fill(0),
-        }
-        for step in self.steps.iter().rev() {
+        let mut missing = vec![offset..offset + out.len()];
+        for step in &self.steps {
             let Step::Patch(at, bytes) = step else { unreachable!("only patches") };
-            let (at, end) = (*at as usize, *at as usize + bytes.len());
-            len = len.max(end);
-            let (from, to) = (at.max(offset), end.min(offset + out.len()));
-            if from < to {
-                out[from - offset..to - offset].copy_from_slice(&bytes[from - at..to - at]);
-            }
+            let at = *at as usize;
+            len = len.max(at + bytes.len());
+            take(&mut missing, at, bytes, reader, offset, out)?;
         }
+        if let Some(base) = &base {
+            take(&mut missing, 0, base, reader, offset, out)?;
+        }
+        missing.into_iter().for_each(|hole| out[hole.start - offset..hole.end - offset].fill(0));
         Ok(Some(len))
-    }
-
-    /// True if one patch covers `[from, to)`, so that the base need not be read.
-    fn hidden(&self, from: usize, to: usize) -> bool {
-        from == to
-            || self.steps.iter().any(|step| match step {
-                Step::Patch(at, bytes) => *at as usize <= from && to <= *at as usize + bytes.len(),
-                _ => false,
-            })
     }
 }
 
-/// `old` with `patch` at `offset`, extended with zeros where needed.
-pub(crate) fn patched(mut old: Vec<u8>, offset: u32, patch: &[u8]) -> Vec<u8> {
-    let end = offset as usize + patch.len();
-    if old.len() < end {
-        old.resize(end, 0);
+/// `value` with `patches` (oldest first), which are taken.
+fn with_patches(
+    value: Option<Value>,
+    patches: &mut Vec<Patch>,
+    reader: &dyn ValueReader,
+) -> Result<Option<Value>> {
+    if patches.is_empty() {
+        return Ok(value);
     }
-    old[offset as usize..end].copy_from_slice(patch);
-    old
+    patched(value.as_ref(), &std::mem::take(patches), reader).map(Some)
+}
+
+/// Copies to `out`, which begins at `offset`, what `value`, which begins at `at`, has of the `missing`
+/// ranges, and strikes it from them.
+fn take(
+    missing: &mut Vec<Range<usize>>,
+    at: usize,
+    value: &Value,
+    reader: &dyn ValueReader,
+    offset: usize,
+    out: &mut [u8],
+) -> Result<()> {
+    let end = at + value.len();
+    if missing.iter().all(|hole| end <= hole.start || hole.end <= at) {
+        return Ok(());
+    }
+    let mut left = Vec::with_capacity(missing.len() + 1);
+    for hole in missing.drain(..) {
+        let (from, to) = (hole.start.max(at), hole.end.min(end));
+        if from >= to {
+            left.push(hole);
+            continue;
+        }
+        read_slice(value, reader, from - at, &mut out[from - offset..to - offset])?;
+        left.extend([hole.start..from, to..hole.end].into_iter().filter(|rest| !rest.is_empty()));
+    }
+    *missing = left;
+    Ok(())
 }
 
 /// Fills `out` from byte `offset` of `value` as far as it reaches.
@@ -189,8 +205,25 @@ pub(crate) fn read_slice(
         out[..inside].copy_from_slice(&bytes[offset..offset + inside]);
         return Ok(());
     }
-    match value.large().and_then(|l| l.place()) {
-        Some(place) => reader.read_value(&place, offset, &mut out[..inside]),
+    let mut start = 0;
+    for segment in value.segments() {
+        let end = start + segment.len();
+        let (from, to) = (offset.max(start), (offset + inside).min(end));
+        if from < to {
+            read_segment(segment, reader, from - start, &mut out[from - offset..to - offset])?;
+        }
+        start = end;
+    }
+    Ok(())
+}
+
+fn read_segment(segment: &LargeValue, reader: &dyn ValueReader, offset: usize, out: &mut [u8]) -> Result<()> {
+    if let Some(bytes) = segment.bytes() {
+        out.copy_from_slice(&bytes[offset..offset + out.len()]);
+        return Ok(());
+    }
+    match segment.place() {
+        Some(place) => reader.read_value(&place, offset, out),
         // The bytes are given up only after the place is set, so one more look finds it.
         None => Err(Error::damaged("a value is neither in memory nor on the device")),
     }
@@ -198,19 +231,15 @@ pub(crate) fn read_slice(
 
 /// All bytes of `value`.
 pub(crate) fn load(value: &Value, reader: &dyn ValueReader) -> Result<Bytes> {
-    match value.in_memory() {
-        Some(bytes) => Ok(bytes),
-        None => load_vec(value, reader).map(Bytes::from),
+    if let Some(bytes) = value.in_memory() {
+        return Ok(bytes);
     }
-}
-
-fn load_vec(value: &Value, reader: &dyn ValueReader) -> Result<Vec<u8>> {
     if value.len() > MAX_VALUE {
         return Err(Error::damaged(format!("a value of {} bytes is longer than any can be", value.len())));
     }
     let mut bytes = vec![0; value.len()];
     read_slice(value, reader, 0, &mut bytes)?;
-    Ok(bytes)
+    Ok(bytes.into())
 }
 
 /// Refuses to read: for values that are in memory by construction.

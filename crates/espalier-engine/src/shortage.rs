@@ -9,8 +9,6 @@
 use crate::batch::Batch;
 use crate::index::Index;
 use crate::key::Key;
-use crate::log::LoggedOp;
-use crate::op::Op;
 use crate::space::Purpose;
 use crate::store::Shared;
 use crate::tree::{Root, Sweep};
@@ -127,11 +125,8 @@ impl Shared {
         if !self.trees.lean.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let large = |op: &LoggedOp| match op {
-            LoggedOp::Point { op: Op::Insert(value), .. } => value.large().cloned(),
-            _ => None,
-        };
-        let values: Vec<_> = batch.ops.iter().filter_map(large).filter(|v| v.place().is_none()).collect();
+        let mut values = batch.large_values();
+        values.retain(|value| !value.is_stored());
         if values.is_empty() {
             return Ok(());
         }

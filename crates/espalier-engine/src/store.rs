@@ -12,6 +12,7 @@ use crate::key::KeyRange;
 use crate::log::{Log, LogCounters, LoggedBatch, LoggedOp, Progress as LogProgress};
 use crate::op::{Op, RangeOp};
 use crate::options::{Compression, FormatOptions, OpenOptions};
+use crate::recovery::Indexes;
 use crate::resolve::ValueReader;
 use crate::snapshot::{Snapshot, SnapshotIndex, no_such_index};
 use crate::space::{Census, Purpose, Reservation, RunHistogram, Space, SpaceStats, VolumeTable};
@@ -92,7 +93,7 @@ pub(crate) struct Shared {
     pub(crate) trees: Arc<Trees>,
     pub(crate) log: Log,
     pub(crate) order: Mutex<Order>,
-    pub(crate) indexes: RwLock<BTreeMap<IndexId, Arc<Index>>>,
+    pub(crate) indexes: Arc<RwLock<Indexes>>,
     pub(crate) volumes: Mutex<VolumeTable>,
     /// A volume of the table whose roots are not known yet; 0 for none. Under the lock of the table.
     pub(crate) hidden: AtomicU32,
@@ -151,6 +152,7 @@ impl Store {
         let purpose = purpose_of(&batch);
         shared.make_room(batch.bytes, purpose)?;
         shared.bind_if_short(&batch, purpose)?;
+        shared.settle_values(&batch)?;
         let mut order = shared.promise(&batch, purpose)?;
         let indexes = shared.indexes.read();
         // A volume deleted since the check must not be named in the log.
@@ -186,12 +188,12 @@ impl Store {
         }
         order.last_lsn.0 += 1;
         let lsn = order.last_lsn;
-        shared.log.append(LoggedBatch { lsn, first_msn, ops: batch.ops })?;
+        let pending = shared.log.append(LoggedBatch { lsn, first_msn, ops: batch.ops })?;
         for index in &full {
             index.seal(lsn);
         }
         drop(order);
-        if work || !full.is_empty() {
+        if work || !full.is_empty() || pending >= crate::worker::PUSH {
             shared.signal.work();
         }
         Ok(lsn)
@@ -383,7 +385,7 @@ impl Shared {
         trees: Arc<Trees>,
         log: Log,
         order: Order,
-        indexes: BTreeMap<IndexId, Arc<Index>>,
+        indexes: Arc<RwLock<Indexes>>,
         volumes: VolumeTable,
         checkpointer: Checkpointer,
     ) -> Arc<Self> {
@@ -395,7 +397,7 @@ impl Shared {
             trees,
             log,
             order: Mutex::new(order),
-            indexes: RwLock::new(indexes),
+            indexes,
             volumes: Mutex::new(volumes),
             hidden: AtomicU32::new(0),
             checkpointer,
@@ -469,13 +471,20 @@ impl Shared {
         if self.log.check(&batch.ops).is_ok() {
             return Ok(());
         }
-        let value = |op: &LoggedOp| match op {
-            LoggedOp::Point { op: Op::Insert(value), .. } => value.large().cloned(),
-            _ => None,
-        };
-        let values: Vec<_> = batch.ops.iter().filter_map(value).collect();
-        self.trees.pieces.write_values(&values, None)?;
+        self.trees.pieces.write_values(&batch.large_values(), None)?;
         self.log.check(&batch.ops).map(drop)
+    }
+
+    /// Counts the memory of a batch's large values. The log takes composed ones by reference only.
+    fn settle_values(&self, batch: &Batch) -> Result<()> {
+        for op in &batch.ops {
+            let values = op.large_values();
+            if values.len() > 1 && !values.iter().all(|value| value.is_stored()) {
+                self.trees.pieces.write_values(values, None)?;
+            }
+            values.iter().for_each(|value| value.charge(&self.trees.resident));
+        }
+        Ok(())
     }
 
     /// Takes the commit lock with space reserved for `batch` until the next checkpoint: its bytes twice
@@ -542,7 +551,7 @@ impl Shared {
             log: self.log.counters(),
             memory_budget: self.options.memory,
             memtable_bytes: indexes.iter().map(|i| i.version().memtable_bytes() as u64).sum(),
-            dirty_bytes: self.trees.dirty.load(Ordering::Relaxed) as u64,
+            dirty_bytes: self.unclean(),
             cache_bytes: cache.bytes + cache.read_ahead,
             cache_hits: cache.hits,
             cache_misses: cache.misses,

@@ -9,6 +9,7 @@ use crate::index::Index;
 use crate::log::Progress;
 use crate::space::Purpose;
 use crate::store::Shared;
+use crate::types::Lsn;
 use crate::{Error, ErrorKind, Result};
 use espalier_storage::JoinHandle;
 use parking_lot::{Condvar, Mutex};
@@ -17,12 +18,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Bytes of batches in memory from which on the log is written ahead.
-const PUSH: u64 = 4 << 20;
+pub(crate) const PUSH: u64 = 4 << 20;
 
 /// What may stay behind then: too little to bind early.
 const LEAVE: u64 = 1 << 20;
 
-/// A writer who finds this much not yet in the log writes it.
+/// A writer who finds this much not yet in the log waits for a part of it to be written, or writes it.
 const MUST_PUSH: u64 = 16 << 20;
 
 /// A store that changes is checkpointed at least this often.
@@ -201,7 +202,8 @@ impl Shared {
     }
 
     fn step_somehow(&self) -> Result<bool> {
-        if self.log.pending_bytes() >= PUSH {
+        // Somebody who is at it goes on to the end.
+        if self.log.pending_bytes() >= PUSH && !self.log.is_busy() {
             if self.log.push(LEAVE)? == Progress::Full {
                 self.checkpoint()?;
             }
@@ -230,6 +232,11 @@ impl Shared {
             if !due() {
                 continue;
             }
+            // First into the log: what it has bound to its place the tree need not write.
+            let upto = index.version().sealed.first().map_or(Lsn(0), |sealed| sealed.upto);
+            if self.log.written_lsn() < upto && self.log.push(LEAVE)? == Progress::Full {
+                self.checkpoint()?;
+            }
             let Some(_structure) = index.structure.try_lock() else { continue };
             if due() {
                 self.absorb_oldest(&index)?;
@@ -243,6 +250,7 @@ impl Shared {
     pub(crate) fn absorb_oldest(&self, index: &Index) -> Result<()> {
         let version = index.version();
         let Some(sealed) = version.sealed.first() else { return Ok(()) };
+        sealed.layer.settle(&self.trees.resident);
         let root = self.trees.absorb(&version.root, &sealed.layer)?;
         let pending = self.trees.pending_work(&root)?.unwrap_or(0);
         index.publish_root(&self.space, root, |version| {
@@ -284,7 +292,7 @@ impl Shared {
         if self.checkpointer.is_busy() {
             return Ok(false);
         }
-        let dirty = self.trees.dirty.load(Ordering::Relaxed) as u64;
+        let dirty = self.unclean();
         let changed = || self.order.lock().last_lsn > self.space.superblock().checkpoint_lsn;
         let old =
             || self.env.threads() > 0 && self.checkpointer.age(self.env.monotonic()) > CHECKPOINT_INTERVAL;
@@ -298,6 +306,11 @@ impl Shared {
         Ok(due)
     }
 
+    /// Bytes of nodes, parts and large values in memory that the device does not have, or not for good.
+    pub(crate) fn unclean(&self) -> u64 {
+        (self.trees.dirty.load(Ordering::Relaxed) + self.trees.resident.load(Ordering::Relaxed)) as u64
+    }
+
     /// Bytes of nodes and parts that may be dirty before a checkpoint is made.
     fn dirty_limit(&self) -> u64 {
         self.options.memory / 4
@@ -307,7 +320,8 @@ impl Shared {
     pub(crate) fn make_room(&self, bytes: usize, purpose: Purpose) -> Result<()> {
         loop {
             self.device.writable()?;
-            if self.log.pending_bytes() + bytes as u64 > MUST_PUSH && self.log.push(LEAVE)? == Progress::Full
+            if self.log.pending_bytes() + bytes as u64 > MUST_PUSH
+                && self.log.push(MUST_PUSH - PUSH)? == Progress::Full
             {
                 self.checkpoint()?;
             }
@@ -365,7 +379,7 @@ impl Shared {
     /// and flushing must keep up.
     fn pressure(&self) -> Pressure {
         let tables: usize = self.indexes.read().values().map(|i| i.version().memtable_bytes()).sum();
-        let dirty = self.trees.dirty.load(Ordering::Relaxed) as u64;
+        let dirty = self.unclean();
         let log = self.log.used_bytes() as f64 / self.log.capacity() as f64;
         let quarter = (self.options.memory / 4).max(1) as f64;
         self.share_memory(tables as u64 + dirty);

@@ -24,6 +24,8 @@ const INSERT_REF: u8 = 2;
 const DELETE: u8 = 3;
 const PATCH: u8 = 4;
 const UPDATE: u8 = 5;
+const PATCH_REF: u8 = 6;
+const INSERT_REFS: u8 = 7;
 const RANGE_DELETE: u8 = 8;
 const RANGE_UPDATE: u8 = 9;
 const CLONE: u8 = 10;
@@ -77,7 +79,7 @@ fn put_bytes(out: &mut impl Sink, bytes: &[u8]) {
     out.put(bytes);
 }
 
-/// How an insert's value goes into the log.
+/// How a large value goes into the log.
 pub(super) enum Placed {
     /// Its bytes follow the record.
     Inline(Bytes),
@@ -140,11 +142,11 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    /// Encodes one operation; `placed` must be given for an insert.
+    /// Encodes one operation; `placed` says of each of its large values how it goes into the log.
     pub(super) fn op(
         &mut self,
         op: &'a LoggedOp,
-        placed: Option<&Placed>,
+        placed: &[Placed],
         parts: &PartTable,
         out: &mut impl Sink,
     ) -> Result<()> {
@@ -155,9 +157,11 @@ impl<'a> Encoder<'a> {
             LoggedOp::Superseded => self.superseded(),
             LoggedOp::Point { index, key, op } => {
                 let kind = match (op, placed) {
-                    (Op::Insert(_), Some(Placed::Stored(_))) => INSERT_REF,
+                    (Op::Insert(_), [Placed::Stored(_)]) => INSERT_REF,
+                    (Op::Insert(_), [_, _, ..]) => INSERT_REFS,
                     (Op::Insert(_), _) => INSERT,
                     (Op::Delete, _) => DELETE,
+                    (Op::Patch { .. }, [Placed::Stored(_)]) => PATCH_REF,
                     (Op::Patch { .. }, _) => PATCH,
                     (Op::Update(_), _) => UPDATE,
                 };
@@ -221,31 +225,49 @@ fn encode_update(update: &Update, out: &mut impl Sink) {
     put_bytes(out, &update.argument);
 }
 
-fn encode_op(op: &Op, placed: Option<&Placed>, parts: &PartTable, out: &mut impl Sink) -> Result<()> {
-    match (op, placed) {
-        (Op::Insert(_), Some(Placed::Inline(bytes))) => put_bytes(out, bytes),
-        (Op::Insert(_), Some(Placed::Stored(place))) => {
-            let number = parts
-                .numbers
-                .get(&place.part.id())
-                .ok_or_else(|| unprepared("a value part without a place"))?;
-            put_varint(out, *number);
-            put_varint(out, u64::from(place.offset));
-            put_varint(out, u64::from(place.len));
-            for sum in place.sums.iter() {
-                out.put(&sum.to_le_bytes());
+fn encode_op(op: &Op, placed: &[Placed], parts: &PartTable, out: &mut impl Sink) -> Result<()> {
+    match op {
+        Op::Insert(value) => {
+            if placed.len() > 1 {
+                put_varint(out, placed.len() as u64);
+            }
+            encode_value(value, placed, parts, out)
+        }
+        Op::Delete => Ok(()),
+        Op::Patch { offset, bytes } => {
+            put_varint(out, u64::from(*offset));
+            encode_value(bytes, placed, parts, out)
+        }
+        Op::Update(update) => {
+            encode_update(update, out);
+            Ok(())
+        }
+    }
+}
+
+fn encode_value(value: &Value, placed: &[Placed], parts: &PartTable, out: &mut impl Sink) -> Result<()> {
+    match placed {
+        [] => put_bytes(out, &value.in_memory().ok_or_else(|| unprepared("a value without bytes"))?),
+        [Placed::Inline(bytes)] => put_bytes(out, bytes),
+        segments => {
+            for segment in segments {
+                let Placed::Stored(place) = segment else {
+                    return Err(unprepared("a composed value that is not stored"));
+                };
+                encode_reference(place, parts, out)?;
             }
         }
-        (Op::Insert(value), None) => {
-            let bytes = value.in_memory().ok_or_else(|| unprepared("a value without bytes"))?;
-            put_bytes(out, &bytes);
-        }
-        (Op::Delete, _) => {}
-        (Op::Patch { offset, bytes }, _) => {
-            put_varint(out, u64::from(*offset));
-            put_bytes(out, bytes);
-        }
-        (Op::Update(update), _) => encode_update(update, out),
+    }
+    Ok(())
+}
+
+fn encode_reference(place: &ValueRef, parts: &PartTable, out: &mut impl Sink) -> Result<()> {
+    let number = parts.numbers.get(&place.part.id());
+    put_varint(out, *number.ok_or_else(|| unprepared("a value part without a place"))?);
+    put_varint(out, u64::from(place.offset));
+    put_varint(out, u64::from(place.len));
+    for sum in place.sums.iter() {
+        out.put(&sum.to_le_bytes());
     }
     Ok(())
 }
@@ -254,14 +276,15 @@ fn unprepared(what: &str) -> Error {
     Error::new(ErrorKind::InvalidArgument, format!("the log was given {what}; this is a bug"))
 }
 
-/// Upper bound of a value's bytes: inline, or as the reference that a stored one always is.
+/// Upper bound of a value's bytes: inline, or as the references that stored ones always are.
 fn value_bound(value: &Value) -> u64 {
-    match value.large() {
-        None => value.len() as u64,
-        Some(large) if large.place().is_some() => {
-            REFERENCE_OVERHEAD + 8 * value.len().div_ceil(VALUE_PAGE) as u64
-        }
-        Some(_) => REFERENCE_OVERHEAD + value.len() as u64,
+    match value.segments() {
+        [] => value.len() as u64,
+        [one] if !one.is_stored() => REFERENCE_OVERHEAD + one.len() as u64,
+        segments => segments
+            .iter()
+            .map(|segment| REFERENCE_OVERHEAD + 8 * segment.len().div_ceil(VALUE_PAGE) as u64)
+            .sum(),
     }
 }
 
@@ -273,9 +296,8 @@ pub(super) fn op_bound(op: &LoggedOp) -> u64 {
             LoggedOp::Point { key, op, .. } => {
                 key.len() as u64
                     + match op {
-                        Op::Insert(value) => value_bound(value),
+                        Op::Insert(value) | Op::Patch { bytes: value, .. } => value_bound(value),
                         Op::Delete => 0,
-                        Op::Patch { bytes, .. } => bytes.len() as u64,
                         Op::Update(update) => update.argument.len() as u64,
                     }
             }
@@ -456,14 +478,40 @@ impl<'a> Decoder<'a> {
             INSERT => Op::Insert(Bytes::copy_from_slice(self.reader.bytes(MAX_VALUE, "a value")?).into()),
             INSERT_REF => Op::Insert(resolve.resolve(self.reference()?)?),
             DELETE => Op::Delete,
-            PATCH => {
-                let offset = self.reader.narrow("a patch's offset")?;
-                let bytes = Bytes::copy_from_slice(self.reader.bytes(MAX_VALUE, "a patch")?);
+            INSERT_REFS => Op::Insert(self.composed(resolve)?),
+            PATCH | PATCH_REF => {
+                let offset: u32 = self.reader.narrow("a patch's offset")?;
+                let bytes = match kind {
+                    PATCH => Bytes::copy_from_slice(self.reader.bytes(MAX_VALUE, "a patch")?).into(),
+                    _ => resolve.resolve(self.reference()?)?,
+                };
+                if offset as usize + bytes.len() > MAX_VALUE {
+                    return Err(malformed("a patch behind the end of every value"));
+                }
                 Op::Patch { offset, bytes }
             }
             UPDATE => Op::Update(self.update()?),
             other => return Err(malformed(&format!("a record of unknown kind {other}"))),
         })
+    }
+
+    /// A value of several segments.
+    fn composed(&mut self, resolve: &mut dyn Resolve) -> Result<Value> {
+        let count = self.reader.varint("a number of segments")?;
+        let count = bounded(count, MAX_VALUE / VALUE_PAGE, "segments")?;
+        let (mut segments, mut len) = (Vec::new(), 0);
+        for _ in 0..count {
+            let reference = self.reference()?;
+            if !(len as usize).is_multiple_of(VALUE_PAGE) || reference.len == 0 {
+                return Err(malformed("a value whose segments are no whole pages"));
+            }
+            len += reference.len;
+            segments.extend(resolve.resolve(reference)?.segments().first().cloned());
+        }
+        if count < 2 || len as usize > MAX_VALUE {
+            return Err(malformed("a value of impossible segments"));
+        }
+        Ok(Value::composed(segments))
     }
 
     fn reference(&mut self) -> Result<Reference> {

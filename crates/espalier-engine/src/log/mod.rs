@@ -80,6 +80,14 @@ impl LoggedOp {
             Self::Superseded => None,
         }
     }
+
+    /// The large values that it brings.
+    pub(crate) fn large_values(&self) -> &[Arc<LargeValue>] {
+        match self {
+            Self::Point { op, .. } => op.large_values(),
+            Self::Range { .. } | Self::Clone { .. } | Self::Superseded => &[],
+        }
+    }
 }
 
 /// Operations that take effect together. Operation `i` has MSN `first_msn + i`.
@@ -102,6 +110,10 @@ pub(crate) trait Binder: Send + Sync {
     /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) makes the log take the values inline; any
     /// other makes it fail for good.
     fn bind(&self, values: &[Arc<LargeValue>]) -> Result<()>;
+
+    /// What message `msn` and those before it have come to for `key`, as one operation that the tree
+    /// will get as well; `None` if there are newer messages by now, or if nobody knows.
+    fn outcome(&self, index: IndexId, key: &[u8], msn: Msn) -> Option<Op>;
 
     /// Where a value part lies that a value's place names.
     ///

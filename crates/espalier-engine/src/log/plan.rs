@@ -2,12 +2,12 @@
 //!
 //! A group is atomic, so only its net effect matters: an operation whose effect is wiped out by a
 //! later one of the same group keeps its number and loses its record. Data deleted before it was
-//! written is never written.
+//! written is never written. A value that was written piece by piece is written as what it came to.
 
 use super::codec::{PartTable, Placed};
 use super::{Binder, LoggedBatch, LoggedOp};
-use crate::value::{LargeValue, ValueRef};
-use crate::{Error, ErrorKind, IndexId, Op, RangeOp, Result};
+use crate::value::{LARGE_VALUE, LargeValue, Value, ValueRef};
+use crate::{Error, ErrorKind, IndexId, Msn, Op, RangeOp, Result};
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Bound;
@@ -16,7 +16,88 @@ use std::sync::Arc;
 /// How many patches of a key, from the newest backward, are compared with a new one.
 const PATCHES_COMPARED: usize = 8;
 
-/// For each operation of the batches, in order: true if a later one makes it pointless.
+/// What of a group is written.
+pub(super) struct Plan {
+    /// For each operation of the batches, in order: true if it is superseded.
+    pub(super) dead: Vec<bool>,
+    /// Operations that stand for themselves and for some that are superseded, by their place.
+    pub(super) grown: HashMap<usize, LoggedOp>,
+}
+
+impl Plan {
+    /// The operations that are written, in order; `None` for those that are not.
+    pub(super) fn ops<'a>(
+        &'a self,
+        batches: &'a [LoggedBatch],
+    ) -> impl Iterator<Item = Option<&'a LoggedOp>> + Clone {
+        let all = batches.iter().flat_map(|batch| &batch.ops).enumerate();
+        all.map(|(at, op)| (!self.dead[at]).then(|| self.grown.get(&at).unwrap_or(op)))
+    }
+}
+
+/// Plans a group: what is superseded, and what a value that was written piece by piece has come to.
+pub(super) fn plan(batches: &[LoggedBatch], binder: &dyn Binder) -> Plan {
+    let (dead, live, barrier) = superseded(batches);
+    let mut plan = Plan { dead, grown: HashMap::new() };
+    let ops: Vec<(Msn, &LoggedOp)> =
+        batches.iter().flat_map(|batch| (batch.first_msn.0..).map(Msn).zip(&batch.ops)).collect();
+    for ((index, key), chain) in live {
+        let from = barrier.get(&index).copied().unwrap_or(0);
+        plan.grow(index, key, &chain, from, &ops, binder);
+    }
+    plan
+}
+
+impl Plan {
+    /// Writes the outcome of a chain of operations on one key instead of the operations, if the chain
+    /// ends with a patch and that is no longer. So what was written piece by piece goes into one value, and
+    /// the tree, which has the same value, need not write it again.
+    fn grow(
+        &mut self,
+        index: IndexId,
+        key: &[u8],
+        chain: &[usize],
+        from: usize,
+        ops: &[(Msn, &LoggedOp)],
+        binder: &dyn Binder,
+    ) {
+        let bytes = |at: &usize| match ops[*at].1 {
+            LoggedOp::Point { op, .. } => op.value().map_or(0, Value::len),
+            _ => 0,
+        };
+        let Some((last, before)) = chain.split_last() else { return };
+        let is_patch = matches!(ops[*last].1, LoggedOp::Point { op: Op::Patch { .. }, .. });
+        if before.is_empty() || !is_patch || chain.iter().map(bytes).sum::<usize>() < LARGE_VALUE {
+            return;
+        }
+        let Some(op) = binder.outcome(index, key, ops[*last].0) else { return };
+        let replaced: Vec<usize> = match &op {
+            Op::Insert(_) => before.to_vec(),
+            Op::Patch { offset, bytes } => {
+                let inside = |at: &&usize| match ops[**at].1 {
+                    LoggedOp::Point { op: Op::Patch { offset: at, bytes: old }, .. } => {
+                        offset <= at && *at as usize + old.len() <= *offset as usize + bytes.len()
+                    }
+                    _ => false,
+                };
+                before.iter().rev().take_while(|at| **at >= from).take_while(inside).copied().collect()
+            }
+            Op::Delete | Op::Update(_) => return,
+        };
+        let old: usize = replaced.iter().chain([last]).map(bytes).sum();
+        if replaced.is_empty() || op.value().is_none_or(|new| new.len() > old) {
+            return;
+        }
+        replaced.into_iter().for_each(|at| self.dead[at] = true);
+        self.grown.insert(*last, LoggedOp::Point { index, key: key.into(), op });
+    }
+}
+
+/// The live point operations of each key, in order.
+type Chains<'a> = BTreeMap<(IndexId, &'a [u8]), Vec<usize>>;
+
+/// For each operation of the batches, in order: true if a later one makes it pointless. Then the chains
+/// of the others, and for each index the place of its last range update: no patch is dropped across one.
 ///
 /// - An insert or delete supersedes every earlier point operation on its key.
 /// - A range delete supersedes every earlier point operation in its range.
@@ -25,15 +106,14 @@ const PATCHES_COMPARED: usize = 8;
 ///
 /// A clone reads what is there, so nothing of its index from before it is pointless. Range operations
 /// and clones themselves always stay.
-pub(super) fn superseded(batches: &[LoggedBatch]) -> Vec<bool> {
+fn superseded(batches: &[LoggedBatch]) -> (Vec<bool>, Chains<'_>, HashMap<IndexId, usize>) {
     let ops: Vec<&LoggedOp> = batches.iter().flat_map(|batch| &batch.ops).collect();
     let mut dead = vec![false; ops.len()];
-    if ops.len() < 2 {
-        return dead;
-    }
-    let mut live: BTreeMap<(IndexId, &[u8]), Vec<usize>> = BTreeMap::new();
-    // Per index, the place of the latest range update: no patch is dropped across one.
+    let mut live = Chains::new();
     let mut barrier: HashMap<IndexId, usize> = HashMap::new();
+    if ops.len() < 2 {
+        return (dead, live, barrier);
+    }
     for (at, op) in ops.iter().enumerate() {
         match op {
             LoggedOp::Superseded => {}
@@ -76,7 +156,7 @@ pub(super) fn superseded(batches: &[LoggedBatch]) -> Vec<bool> {
             }
         }
     }
-    dead
+    (dead, live, barrier)
 }
 
 /// The bound behind every key of `index`.
@@ -111,9 +191,9 @@ fn drop_covered(
     }
 }
 
-/// The values of a group's live inserts, as they go into the log.
+/// The large values of a group's live operations, as they go into the log.
 pub(super) struct Placement {
-    /// For each live insert of a large value, in order.
+    /// Each of them, in order.
     pub(super) placed: Vec<Placed>,
     /// The value parts named.
     pub(super) parts: PartTable,
@@ -148,19 +228,22 @@ pub(super) fn place<'a>(
 }
 
 fn large_values<'a>(live: impl Iterator<Item = &'a LoggedOp>) -> impl Iterator<Item = &'a Arc<LargeValue>> {
-    live.filter_map(|op| match op {
-        LoggedOp::Point { op: Op::Insert(value), .. } => value.large(),
-        _ => None,
-    })
+    live.flat_map(LoggedOp::large_values)
 }
 
-/// The large values that have no place yet, each once.
+/// The large values that have no place yet, each once, in the order in which they will be read.
 fn unbound<'a>(live: impl Iterator<Item = &'a LoggedOp>) -> Vec<Arc<LargeValue>> {
     let mut seen = HashSet::new();
-    large_values(live)
-        .filter(|value| value.place().is_none() && seen.insert(Arc::as_ptr(value)))
-        .cloned()
-        .collect()
+    let mut values = Vec::new();
+    for op in live {
+        let LoggedOp::Point { index, key, op } = op else { continue };
+        let offset = if let Op::Patch { offset, .. } = op { *offset } else { 0 };
+        let new =
+            op.large_values().iter().filter(|value| !value.is_stored() && seen.insert(Arc::as_ptr(value)));
+        values.extend(new.map(|value| ((*index, key, offset), value.clone())));
+    }
+    values.sort_by(|a, b| a.0.cmp(&b.0));
+    values.into_iter().map(|(_, value)| value).collect()
 }
 
 /// Writes `values` into value parts if they are worth it; returns how many bytes that were.

@@ -1,16 +1,16 @@
 //! The running log: pending batches, group commit, the ring.
 
-use super::codec::{Encoder, Placed, op_bound, put_varint};
+use super::codec::{Encoder, op_bound, put_varint};
 use super::format::{
     BuiltGroup, GroupBuilder, GroupHeader, GroupPlace, LogPosition, PAYLOAD, StoreTag, blocks_for,
 };
-use super::plan::{self, Placement};
+use super::plan::{self, Placement, Plan};
 use super::reader::{self, Recovered};
 use super::{Binder, LogConfig, LoggedBatch, LoggedOp, Progress};
 use crate::device::GuardedDevice;
 use crate::error::Context;
 use crate::piece::PieceHandle;
-use crate::{Error, ErrorKind, Extent, Lsn, Op, Result};
+use crate::{Error, ErrorKind, Extent, Lsn, Result};
 use espalier_storage::{AlignedBuf, BLOCK};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
@@ -202,12 +202,12 @@ impl Log {
             .context(|| format!("recovering the log in {region}"))
     }
 
-    /// Accepts the next batch into memory. Cheap; called in LSN order.
+    /// Accepts the next batch into memory. Cheap; called in LSN order. Returns [`Self::pending_bytes`].
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the batch is larger than the log takes (nothing is accepted
     /// then) or out of order; the first failure of the log, if there was one.
-    pub(crate) fn append(&self, batch: LoggedBatch) -> Result<()> {
+    pub(crate) fn append(&self, batch: LoggedBatch) -> Result<u64> {
         let bound = self.check(&batch.ops)?;
         let mut state = self.state.lock();
         state.alive()?;
@@ -219,7 +219,7 @@ impl Log {
         state.appended = batch.lsn;
         state.pending_bytes += bound;
         state.pending.push_back(Pending { batch, bound });
-        Ok(())
+        Ok(state.pending_bytes)
     }
 
     /// Upper bound of the bytes that a batch of `ops` takes in the log.
@@ -399,18 +399,17 @@ impl Log {
     }
 
     fn write_group(&self, taken: &Taken) -> Result<Outcome> {
-        let dead = plan::superseded(&taken.batches);
-        let all = || taken.batches.iter().flat_map(|batch| &batch.ops);
-        let live = all().zip(&dead).filter(|(_, dead)| !**dead).map(|(op, _)| op);
+        let plan = plan::plan(&taken.batches, &*self.binder);
+        let live = plan.ops(&taken.batches).flatten();
         let placement = plan::place(live, self.config.early_binding, &*self.binder)?;
-        let group = encode(taken, &dead, &placement)?;
+        let group = encode(taken, &plan, &placement)?;
         self.write_blocks(taken.place.number, &group)?;
         Ok(Outcome {
             group,
             parts: placement.parts.parts.into_iter().map(|(handle, _)| handle).collect(),
             stored_bytes: placement.stored_bytes,
             bound_bytes: placement.bound_bytes,
-            superseded: dead.iter().filter(|dead| **dead).count() as u64,
+            superseded: plan.dead.iter().filter(|dead| **dead).count() as u64,
         })
     }
 
@@ -430,6 +429,16 @@ impl Log {
     /// Bytes of batches (an upper bound) that no group has taken yet.
     pub(crate) fn pending_bytes(&self) -> u64 {
         self.state.lock().pending_bytes
+    }
+
+    /// True if somebody writes or syncs the log.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.state.lock().busy
+    }
+
+    /// The last batch that was written, durably or not.
+    pub(crate) fn written_lsn(&self) -> Lsn {
+        self.state.lock().written
     }
 
     /// Bytes of the region that hold groups which are not trimmed.
@@ -525,25 +534,26 @@ impl std::fmt::Debug for Log {
 }
 
 /// Encodes the batches of a group.
-fn encode(taken: &Taken, dead: &[bool], placement: &Placement) -> Result<BuiltGroup> {
+fn encode(taken: &Taken, plan: &Plan, placement: &Placement) -> Result<BuiltGroup> {
     let expected = if placement.placed.is_empty() { taken.bound } else { taken.bound / 8 };
     let mut out = GroupBuilder::new(expected);
     placement.parts.encode(&mut out);
     let mut encoder = Encoder::default();
-    let mut dead = dead.iter();
-    let mut placed = placement.placed.iter();
+    let mut ops = plan.ops(&taken.batches);
+    let mut placed = &placement.placed[..];
     let mut next_msn = 0u64;
     for batch in &taken.batches {
         put_varint(&mut out, batch.first_msn.0.wrapping_sub(next_msn));
         put_varint(&mut out, batch.ops.len() as u64);
         next_msn = batch.first_msn.0.wrapping_add(batch.ops.len() as u64);
-        for op in &batch.ops {
-            if dead.next().is_some_and(|dead| *dead) {
+        for op in ops.by_ref().take(batch.ops.len()) {
+            let Some(op) = op else {
                 encoder.superseded();
                 continue;
-            }
-            let place: Option<&Placed> = if is_large_insert(op) { placed.next() } else { None };
-            encoder.op(op, place, &placement.parts, &mut out)?;
+            };
+            let (own, rest) = placed.split_at(op.large_values().len().min(placed.len()));
+            placed = rest;
+            encoder.op(op, own, &placement.parts, &mut out)?;
         }
         encoder.end_batch(&mut out);
     }
@@ -564,10 +574,6 @@ fn encode(taken: &Taken, dead: &[bool], placement: &Placement) -> Result<BuiltGr
         return Err(Error::new(ErrorKind::InvalidArgument, message));
     }
     Ok(out.finish(&taken.place, header))
-}
-
-fn is_large_insert(op: &LoggedOp) -> bool {
-    matches!(op, LoggedOp::Point { op: Op::Insert(value), .. } if value.large().is_some())
 }
 
 fn check_region(region: Extent) -> Result<()> {

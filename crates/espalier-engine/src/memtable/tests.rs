@@ -71,7 +71,7 @@ fn apply(
         Change::Patch(k, at, v) => {
             point(*k, Op::Patch { offset: *at, bytes: v.clone().into() });
             let old = plain.remove(&key(*k)).unwrap_or_default();
-            plain.insert(key(*k), patched(old, *at, v));
+            plain.insert(key(*k), patched_buffer(old, *at, v));
         }
         Change::Append(k, v) => {
             point(*k, Op::Update(update(*v)));

@@ -6,12 +6,12 @@ use super::run_source::RunSource;
 use super::slot::PartSlot;
 use super::source::{Merged, Source};
 use crate::Result;
+use crate::compose::{Patch, patched_unread};
 use crate::key::KeyRange;
 use crate::memtable::Messages;
 use crate::op::{MergeFunctions, Op, RangeOp};
 use crate::pieces::PartBuilder;
 use crate::ranges::RangeMessages;
-use crate::resolve::patched;
 use crate::types::Msn;
 use crate::value::Value;
 use crate::view::View;
@@ -105,6 +105,9 @@ pub(crate) fn compact(
     Ok(Run { parts: parts.finish(), ranges: ranges.within(range) })
 }
 
+/// How many newer patches of a key are compared with an older one.
+const PATCHES_COMPARED: usize = 16;
+
 /// Drops the messages of one key (newest first) that newer ones make void, and makes one of those
 /// that can be one. `ranges` cover the key, oldest first.
 fn shorten(messages: &mut Messages, ranges: &[(Msn, RangeOp)], merge: &MergeFunctions) {
@@ -116,16 +119,66 @@ fn shorten(messages: &mut Messages, ranges: &[(Msn, RangeOp)], merge: &MergeFunc
     if let Some(end) = messages.iter().position(|(_, op)| op.is_terminal()) {
         messages.truncate(end + 1);
     }
+    // A range update in between must be applied in between.
+    let divided = |older: Msn, newer: Msn| ranges.iter().any(|(msn, _)| older < *msn && *msn < newer);
+    drop_covered(messages, divided);
+    let mut patches: Vec<Patch> = Vec::new();
     while let [.., (newer, op), (older, base)] = &messages[..] {
-        // A range update in between must be applied in between.
-        if ranges.iter().any(|(msn, _)| older < msn && msn < newer) {
+        if divided(*older, *newer) {
             return;
         }
-        let Some(both) = joined(base, op, merge) else { return };
-        let newer = *newer;
-        messages.pop();
-        messages.pop();
-        messages.push((newer, both));
+        // Patches upon a value are applied together.
+        let end = messages.len() - 1;
+        let first = messages[..end].iter().rposition(|(_, op)| !matches!(op, Op::Patch { .. }));
+        let first = first.map_or(0, |i| i + 1);
+        let (keep, both) = if first < end && !divided(*older, messages[first].0) {
+            patches.clear();
+            patches.extend(messages[first..end].iter().rev().filter_map(|(_, op)| match op {
+                Op::Patch { offset, bytes } => Some((*offset, bytes.clone())),
+                _ => None,
+            }));
+            (first, patched_base(base, &patches))
+        } else {
+            (end - 1, joined(base, op, merge))
+        };
+        let Some(both) = both else { return };
+        let newest = messages[keep].0;
+        messages.truncate(keep);
+        messages.push((newest, both));
+    }
+}
+
+/// Drops patches that newer ones cover, if nothing but patches lies between.
+fn drop_covered(messages: &mut Messages, divided: impl Fn(Msn, Msn) -> bool) {
+    let extent = |op: &Op| match op {
+        Op::Patch { offset, bytes } => Some((*offset as usize, *offset as usize + bytes.len())),
+        _ => None,
+    };
+    let mut at = 1;
+    while at < messages.len() {
+        let Some((start, end)) = extent(&messages[at].1) else {
+            at += 1;
+            continue;
+        };
+        let newer = messages[..at].iter().rev().take(PATCHES_COMPARED);
+        let covered = newer
+            .map_while(|(msn, op)| extent(op).map(|extent| (*msn, extent)))
+            .take_while(|(msn, _)| !divided(messages[at].0, *msn))
+            .any(|(_, (from, to))| from <= start && end <= to);
+        if covered {
+            messages.remove(at);
+        } else {
+            at += 1;
+        }
+    }
+}
+
+/// What `patches` make of what `base` leaves, if that takes no reading.
+fn patched_base(base: &Op, patches: &[Patch]) -> Option<Op> {
+    match base {
+        Op::Insert(value) => patched_unread(Some(value), patches).map(Op::Insert),
+        Op::Delete => patched_unread(None, patches).map(Op::Insert),
+        Op::Patch { .. } | Op::Update(_) => None,
     }
 }
 
@@ -141,10 +194,7 @@ fn joined(base: &Op, op: &Op, merge: &MergeFunctions) -> Option<Op> {
         },
     };
     match op {
-        Op::Patch { offset, bytes } => {
-            let old = base_bytes.map_or_else(Vec::new, Vec::from);
-            Some(Op::Insert(Value::from(patched(old, *offset, bytes))))
-        }
+        Op::Patch { offset, bytes } => patched_base(base, &[(*offset, bytes.clone())]),
         Op::Update(update) => match merge.apply(update, base_bytes.as_deref()).ok()? {
             Some(new) => Some(Op::Insert(Value::from(new))),
             None => Some(Op::Delete),

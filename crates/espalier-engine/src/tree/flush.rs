@@ -62,7 +62,7 @@ impl Trees {
         let Some(slot) = &root.slot else { return Ok(None) };
         // A root on the device has been left in order, or will be put in order when it is changed.
         let Some(node) = slot.unstored() else { return Ok(None) };
-        Ok(heaviest(&node, self.tuning.edge as u64).map(|(_, bytes)| bytes))
+        Ok(self.heaviest(&node, self.tuning.edge as u64).map(|(_, bytes)| bytes))
     }
 
     /// The root after a sealed layer has become part of the tree.
@@ -103,7 +103,7 @@ impl Trees {
     pub(crate) fn flush(self: &Arc<Self>, root: &Root) -> Result<Option<Root>> {
         let node = self.root_node(root)?;
         let reach = Reach { least: self.tuning.edge as u64, all: !self.lean.load(Relaxed) };
-        let Some((i, _)) = heaviest(&node, reach.least) else { return Ok(None) };
+        let Some((i, _)) = self.heaviest(&node, reach.least) else { return Ok(None) };
         let mut node = (*node).clone();
         self.flush_edge(&mut node, i, &KeyRange::all(), reach)?;
         Ok(Some(self.grown(split_interior(node, self.tuning.fanout, &KeyRange::all()))))
@@ -120,7 +120,7 @@ impl Trees {
     }
 
     fn squeeze_node(self: &Arc<Self>, node: &mut Node, interval: &KeyRange) -> Result<bool> {
-        if let Some((i, _)) = heaviest(node, 0) {
+        if let Some((i, _)) = self.heaviest(node, 0) {
             self.flush_edge(node, i, interval, Reach { least: 0, all: false })?;
             return Ok(true);
         }
@@ -138,6 +138,22 @@ impl Trees {
             }
         }
         Ok(false)
+    }
+
+    /// The edge with most pending bytes, if that is more than `least`.
+    ///
+    /// Messages weigh as much as it costs to hand them on: large values are referred to, and not copied
+    /// on the way. A leaf may have to be rewritten for them; so above it they count as well, in such a
+    /// way that an edge is heavy when they are about as much as what lies in a leaf.
+    fn heaviest(&self, node: &Node, least: u64) -> Option<(usize, u64)> {
+        let Body::Interior { edges, .. } = &node.body else { return None };
+        let share = (self.tuning.leaf / self.tuning.edge.max(1)).max(1) as u64;
+        let weight = |edge: &Edge| match node.height {
+            1 => edge.pending().max(edge.pending_values() / share),
+            _ => edge.pending(),
+        };
+        let pending = edges.iter().map(weight).enumerate();
+        pending.filter(|(_, bytes)| *bytes > least).max_by_key(|(_, bytes)| *bytes)
     }
 
     pub(super) fn root_node(&self, root: &Root) -> Result<Arc<Node>> {
@@ -271,7 +287,7 @@ impl Trees {
             Body::Leaf(base) => leaf::apply(self, base, &edge.runs, &covered)?,
             Body::Interior { .. } => {
                 self.distribute(&mut child, &edge.runs, &covered)?;
-                while let Some((j, _)) = heaviest(&child, reach.least) {
+                while let Some((j, _)) = self.heaviest(&child, reach.least) {
                     self.flush_edge(&mut child, j, &covered, reach)?;
                     if !reach.all {
                         break;
@@ -385,13 +401,6 @@ pub(super) fn edges_of(node: &mut Node) -> (&mut Vec<Key>, &mut Vec<Edge>) {
         Body::Interior { pivots, edges } => (pivots, edges),
         Body::Leaf(_) => unreachable!("only interior nodes have edges"),
     }
-}
-
-/// The edge with most pending bytes, if that is more than `least`.
-fn heaviest(node: &Node, least: u64) -> Option<(usize, u64)> {
-    let Body::Interior { edges, .. } = &node.body else { return None };
-    let pending = edges.iter().map(Edge::pending).enumerate();
-    pending.filter(|(_, bytes)| *bytes > least).max_by_key(|(_, bytes)| *bytes)
 }
 
 /// An interior node above `nodes`, which together cover `interval`; each comes with its lower bound.

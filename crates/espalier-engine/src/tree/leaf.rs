@@ -16,14 +16,22 @@ use crate::op::Op;
 use crate::ranges::RangeMessages;
 use crate::resolve::{Found, load};
 use crate::types::{Msn, PieceId};
-use crate::value::{VALUE_PAGE, Value};
+use crate::value::{VALUE_PAGE, Value, ValueRef};
 use crate::view::View;
-use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A leaf whose values lie in more value parts than this is rewritten whole.
-const MAX_VALUE_PARTS: usize = 8;
+/// A leaf whose values lie in no more places than this is not rewritten.
+const FEW_PLACES: u64 = 8;
+
+/// A leaf is rewritten if its values lie in places of fewer bytes than this on average: about what a
+/// device reads in the time that it takes to begin somewhere else.
+const PLACE: u64 = 128 << 10;
+
+/// Bytes that may lie between two values which are in one place.
+const GAP: u64 = 64 << 10;
 
 /// A leaf whose new parts have at least this many bytes is written at once, not at the checkpoint.
 const WRITE_AT_ONCE: u64 = 256 << 10;
@@ -111,33 +119,61 @@ fn resolve_into(
     Ok(())
 }
 
-/// True if the values of these parts lie in too many value parts, or, when space is short, in parts that
+/// Where the values of a leaf lie.
+#[derive(Default)]
+struct Layout {
+    /// For each value part, and in it apart for values of whole pages and others (it has the ones first and
+    /// the others behind them), where the last value ended.
+    ends: BTreeMap<(PieceId, bool), u64>,
+    /// How often a walk over the values has to begin somewhere else.
+    places: u64,
+    /// Bytes of the values.
+    live: u64,
+}
+
+impl Layout {
+    fn add(&mut self, place: &ValueRef) {
+        let (start, len) = (u64::from(place.offset), u64::from(place.len));
+        self.live += len;
+        let pages = (start | len).is_multiple_of(VALUE_PAGE as u64);
+        let before = self.ends.insert((place.part.id(), pages), start + len);
+        if !before.is_some_and(|end| (end..=end + GAP).contains(&start)) {
+            self.places += 1;
+        }
+    }
+
+    /// Values in `part` of which nothing else is known.
+    fn add_part(&mut self, part: PieceId) {
+        if let Entry::Vacant(entry) = self.ends.entry((part, true)) {
+            entry.insert(0);
+            self.places += 1;
+        }
+    }
+}
+
+/// True if the values of these parts lie in too many places, or, when space is short, in value parts that
 /// hold much else: a value part takes its space as long as anybody refers to one of its values.
 pub(super) fn is_scattered(trees: &Trees, parts: &[ViewedPart]) -> Result<bool> {
-    let mut holders: BTreeSet<PieceId> = BTreeSet::new();
-    let mut live = 0;
+    let mut layout = Layout::default();
     for part in parts {
         match part.slot.unstored() {
-            Some(part) => {
-                for place in part.values().iter().filter_map(|v| v.place()) {
-                    live += u64::from(place.len);
-                    holders.insert(place.part.id());
-                }
-            }
+            Some(part) => part.values().iter().filter_map(|v| v.place()).for_each(|place| layout.add(&place)),
             None => {
-                live += part.slot.summary.value_bytes;
-                holders.extend(part.slot.place().iter().flat_map(|p| p.values.iter().copied()));
+                layout.live += part.slot.summary.value_bytes;
+                part.slot.place().iter().flat_map(|p| p.values.iter()).for_each(|id| layout.add_part(*id));
             }
         }
     }
-    if holders.len() > MAX_VALUE_PARTS || !trees.lean.load(Relaxed) {
-        return Ok(holders.len() > MAX_VALUE_PARTS);
+    let scattered = layout.places > FEW_PLACES && layout.places * PLACE > layout.live;
+    if scattered || !trees.lean.load(Relaxed) {
+        return Ok(scattered);
     }
+    let holders: BTreeSet<PieceId> = layout.ends.into_keys().map(|(part, _)| part).collect();
     let mut held = 0;
     for holder in holders {
         held += trees.locator.locate(holder)?.extent.byte_len() as u64;
     }
-    Ok(held > live + live / 4 + VALUE_PAGE as u64)
+    Ok(held > layout.live + layout.live / 4 + VALUE_PAGE as u64)
 }
 
 /// The same entries in new parts, with all values in memory, to be written together.
@@ -148,9 +184,9 @@ fn rewrite(trees: &Arc<Trees>, parts: Vec<ViewedPart>, interval: &KeyRange) -> R
     source.seek(&interval.start)?;
     while let Some(key) = source.key() {
         if let Some((msn, Op::Insert(value))) = source.messages().first() {
-            let value = match value.large() {
-                Some(_) => Value::from(load(value, &*trees.pieces)?),
-                None => value.clone(),
+            let value = match value.segments() {
+                [] => value.clone(),
+                _ => Value::from(load(value, &*trees.pieces)?),
             };
             out.push(key, &[(*msn, Op::Insert(value))]);
         }

@@ -46,6 +46,9 @@ pub(crate) struct Trees {
     pub(crate) compression: Compression,
     /// Bytes in nodes and parts that the device does not have.
     pub(crate) dirty: Arc<AtomicUsize>,
+    /// Bytes of large values in memory: on their way to the log, in memtables, or in parts that the device
+    /// does not have.
+    pub(crate) resident: Arc<AtomicUsize>,
     /// Space is short: do no more at a time than must be done.
     pub(crate) lean: AtomicBool,
 }

@@ -108,6 +108,12 @@ impl Run {
         self.parts.iter().map(|p| p.slot.weight()).sum::<u64>() + self.ranges.memory() as u64
     }
 
+    /// The same without values.
+    fn message_bytes(&self) -> u64 {
+        let parts: u64 = self.parts.iter().map(|p| u64::from(p.slot.summary.bytes)).sum();
+        parts + self.ranges.memory() as u64
+    }
+
     /// This run as seen through `view`.
     pub(crate) fn through(&self, view: &View) -> Run {
         let parts = self.parts.iter().filter_map(|p| p.through(view)).collect();
@@ -135,9 +141,14 @@ impl Run {
 }
 
 impl Edge {
-    /// Bytes on their way to the child.
+    /// Bytes on their way to the child, without large values.
     pub(crate) fn pending(&self) -> u64 {
-        self.runs.iter().map(|r| r.weight()).sum()
+        self.runs.iter().map(|r| r.message_bytes()).sum()
+    }
+
+    /// Bytes of large values on their way to the child.
+    pub(crate) fn pending_values(&self) -> u64 {
+        self.runs.iter().flat_map(|r| &r.parts).map(|p| p.slot.summary.value_bytes).sum()
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -81,8 +81,8 @@ impl PartSlot {
     /// A part just made.
     pub(crate) fn new(trees: &Trees, part: Part) -> Arc<Self> {
         let summary = Summary::of(&part);
-        let unstored: usize = part.values().iter().filter(|v| v.place().is_none()).map(|v| v.len()).sum();
-        let charge = Charge::new(&trees.dirty, part.memory() + unstored);
+        part.values().iter().filter(|v| !v.is_stored()).for_each(|v| v.charge(&trees.resident));
+        let charge = Charge::new(&trees.dirty, part.memory());
         Arc::new(Self { summary, state: RwLock::new(PartState::Memory(Arc::new(part), charge)) })
     }
 

@@ -323,17 +323,18 @@ impl<'a> Verifier<'a> {
     fn op(&mut self, op: &Op, view: &View, key: &[u8], leaf: bool, place: &str) {
         let at =
             || view.range_to_outer(&KeyRange { start: key.into(), end: Some([key, &[0]].concat().into()) });
-        let value = match op {
-            Op::Insert(value) => value,
-            _ if leaf => return self.problem(Some(&at()), format!("part {place} of a leaf holds a message")),
-            _ => return,
-        };
-        let Some(stored) = value.large().and_then(|large| large.place()) else { return };
-        self.report.value_bytes += value.len() as u64;
-        // A value part is read whole, once; only if it is damaged each value in it is tried.
+        if leaf && !matches!(op, Op::Insert(_)) {
+            return self.problem(Some(&at()), format!("part {place} of a leaf holds a message"));
+        }
+        let Some(value) = op.value() else { return };
         let trees = self.trees;
-        let part = stored.part.id();
-        let sound = *self.value_parts.entry(part).or_insert_with(|| trees.pieces.check(part).is_ok());
+        let mut sound = true;
+        for stored in value.segments().iter().filter_map(|segment| segment.place()) {
+            self.report.value_bytes += u64::from(stored.len);
+            // A value part is read whole, once; only if it is damaged each value in it is tried.
+            let part = stored.part.id();
+            sound &= *self.value_parts.entry(part).or_insert_with(|| trees.pieces.check(part).is_ok());
+        }
         if !sound && let Err(error) = load(value, &*trees.pieces) {
             self.problem(Some(&at()), error.to_string());
         }

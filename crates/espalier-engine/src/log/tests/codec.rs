@@ -26,7 +26,9 @@ fn encode(work: &mut Workload) -> Encoded {
     let mut table = PartTable::default();
     let mut placed = Vec::new();
     for op in &mut ops {
-        let LoggedOp::Point { op: Op::Insert(value), .. } = op else { continue };
+        let LoggedOp::Point { op: Op::Insert(value) | Op::Patch { bytes: value, .. }, .. } = op else {
+            continue;
+        };
         let Some(large) = value.large().cloned() else { continue };
         if work.random.one_in(2) {
             placed.push(Placed::Inline(large.bytes().unwrap()));
@@ -52,10 +54,11 @@ fn encode(work: &mut Workload) -> Encoded {
     put_varint(&mut bytes, 77);
     put_varint(&mut bytes, ops.len() as u64);
     let mut encoder = Encoder::default();
-    let mut placed = placed.iter();
+    let mut rest = &placed[..];
     for op in &ops {
-        let large = matches!(op, LoggedOp::Point { op: Op::Insert(v), .. } if v.large().is_some());
-        encoder.op(op, if large { placed.next() } else { None }, &table, &mut bytes).unwrap();
+        let (own, others) = rest.split_at(op.large_values().len());
+        rest = others;
+        encoder.op(op, own, &table, &mut bytes).unwrap();
     }
     encoder.end_batch(&mut bytes);
     Encoded { ops, table, bytes }
@@ -91,7 +94,7 @@ fn superseded_runs_keep_their_number() {
     put_varint(&mut bytes, 0);
     put_varint(&mut bytes, ops.len() as u64);
     for op in &ops {
-        encoder.op(op, None, &PartTable::default(), &mut bytes).unwrap();
+        encoder.op(op, &[], &PartTable::default(), &mut bytes).unwrap();
     }
     encoder.end_batch(&mut bytes);
     assert_eq!(decode(&bytes, 0, 1000).unwrap().1, ops);
@@ -129,7 +132,7 @@ fn small_input_does_not_grow_without_bound() {
     let mut encoder = Encoder::default();
     let op = LoggedOp::Point { index: INDEX, key: vec![b'k'; 1000].into(), op: Op::Delete };
     for _ in 0..100_000 {
-        encoder.op(&op, None, &PartTable::default(), &mut bytes).unwrap();
+        encoder.op(&op, &[], &PartTable::default(), &mut bytes).unwrap();
     }
     let error = decode(&bytes, 0, 1 << 20).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Damaged);

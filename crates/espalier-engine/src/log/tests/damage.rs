@@ -238,10 +238,14 @@ fn a_group_of_mixed_blocks_does_not_count() {
         let mut builder = GroupBuilder::new(0);
         let mut payload = Vec::new();
         put_varint(&mut payload, 1);
-        put_varint(&mut payload, 1);
-        let bytes = bytes::Bytes::from(vec![fill; 5000]);
-        let op = LoggedOp::Point { index: INDEX, key: b"k"[..].into(), op: Op::Patch { offset: 0, bytes } };
-        Encoder::default().op(&op, None, &PartTable::default(), &mut payload).unwrap();
+        put_varint(&mut payload, 2);
+        let bytes = Value::from(vec![fill; 4000]);
+        let more = Value::from(vec![fill; 1000]);
+        for bytes in [bytes, more] {
+            let op =
+                LoggedOp::Point { index: INDEX, key: b"k"[..].into(), op: Op::Patch { offset: 0, bytes } };
+            Encoder::default().op(&op, &[], &PartTable::default(), &mut payload).unwrap();
+        }
         builder.put(&payload);
         let group = builder.finish(&GroupPlace { tag, number: 0, synced: 0, session: 1 }, header);
         assert_eq!(group.blocks, 2);

@@ -117,6 +117,10 @@ fn overlap(a: Extent, b: Extent) -> bool {
 }
 
 impl Binder for TestBinder {
+    fn outcome(&self, _: IndexId, _: &[u8], _: Msn) -> Option<Op> {
+        None
+    }
+
     fn bind(&self, values: &[Arc<LargeValue>]) -> Result<()> {
         let size = self.random.lock().between(1..=8) as usize;
         values.chunks(size).try_for_each(|chunk| self.write_part(chunk))

@@ -33,7 +33,7 @@ pub(super) fn apply(maps: &mut Maps, op: &LoggedOp, read: &dyn Fn(&Value) -> Vec
                     let value = maps.entry(at).or_default();
                     let end = *offset as usize + bytes.len();
                     value.resize(value.len().max(end), 0);
-                    value[*offset as usize..end].copy_from_slice(bytes);
+                    value[*offset as usize..end].copy_from_slice(&read(bytes));
                 }
                 Op::Update(update) => {
                     let new = merge(update, maps.get(&at).map(Vec::as_slice));
@@ -89,7 +89,7 @@ impl Workload {
             5 => Op::Delete,
             6..=8 => {
                 let len = if random.one_in(4) { random.below(5000) } else { random.below(12) };
-                Op::Patch { offset: random.below(20) as u32, bytes: Bytes::from(self.bytes(len)) }
+                Op::Patch { offset: random.below(20) as u32, bytes: Value::from(self.bytes(len)) }
             }
             9 => Op::Update(self.update()),
             10 => return LoggedOp::Range { index, range: self.range(), op: RangeOp::Delete },

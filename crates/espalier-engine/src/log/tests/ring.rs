@@ -25,7 +25,9 @@ fn a_batch_comes_back_as_it_was() {
         batch(2, vec![]),
         batch(3, vec![insert("large", vec![7; 10_000])]),
     ];
-    written.iter().for_each(|batch| rig.log.append(batch.clone()).unwrap());
+    for batch in &written {
+        rig.log.append(batch.clone()).unwrap();
+    }
     assert_eq!(sync(&rig, 3), Progress::Done);
     assert_eq!(rig.log.durable_lsn(), Lsn(3));
     let rig = open(&device, layout, start, LogConfig::default(), 2).unwrap();
@@ -179,7 +181,7 @@ fn the_format_stays() {
     let ops = vec![
         point(b"dir/a", Op::Insert(vec![1; 100].into())),
         point(b"dir/ab", Op::Delete),
-        point(b"dir/b", Op::Patch { offset: 70_000, bytes: bytes::Bytes::from_static(b"patch") }),
+        point(b"dir/b", Op::Patch { offset: 70_000, bytes: Value::from(&b"patch"[..]) }),
         point(b"dir/b", Op::Update(update())),
         point(b"dir/c", Op::Insert(vec![2; 5000].into())),
         range(b"x", Some(b"y"), RangeOp::Delete),

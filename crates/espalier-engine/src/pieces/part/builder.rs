@@ -55,9 +55,7 @@ impl PartBuilder {
         let (head, payload) = Head::of(op, self.values.len());
         let msn_difference = msn.0.wrapping_sub(self.base_msn);
         entry::put(&mut self.body, shared, &key[shared..], msn_difference, &head, payload);
-        if let Op::Insert(value) = op
-            && let Some(large) = value.large()
-        {
+        for large in op.large_values() {
             self.value_bytes += large.len() as u64;
             self.table_bytes += 8 + large.len().div_ceil(crate::VALUE_PAGE) * 4;
             self.values.push(large.clone());

@@ -6,10 +6,11 @@ use crate::options::Compression;
 use crate::piece::PieceHandle;
 use crate::pieces::frame::{self, Encoded};
 use crate::pieces::wire::{Reader, put_varint};
-use crate::value::{LARGE_VALUE, LargeValue, VALUE_PAGE, ValueRef};
+use crate::value::{LARGE_VALUE, LargeValue, MAX_VALUE, VALUE_PAGE, ValueRef};
 use crate::{Error, ErrorKind, PieceId, PieceKind, Result};
 use bytes::Bytes;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 /// Bytes before the entries.
@@ -85,8 +86,11 @@ impl Part {
         let body = frame::open(id, PieceKind::KeyValue, stored)?;
         let damaged = |what: &str| Error::damaged(format!("key-value part {id}: {what}"));
         let sections = Sections::of(&body).ok_or_else(|| damaged("its lengths contradict each other"))?;
-        let last_key = check_entries(&sections).map_err(damaged)?;
+        let Checked { last_key, composed } = check_entries(&sections).map_err(damaged)?;
         let values = read_values(&sections, handle).ok_or_else(|| damaged("its value table is broken"))?;
+        if !composed.into_iter().all(|segments| is_value(&values[segments])) {
+            return Err(damaged("one of its values is composed wrongly"));
+        }
         Ok(Self {
             entries_len: sections.entries.len(),
             entries: sections.count,
@@ -122,8 +126,10 @@ impl<'a> Sections<'a> {
         let entries = reader.bytes(entries)?;
         let restarts = reader.bytes(restarts.checked_mul(4)?)?.as_chunks().0;
         let table = reader.bytes(table)?;
-        // Each entry takes at least four bytes, so the counts are bounded by what is there.
-        let plausible = count > 0 && count as usize <= entries.len() / 4 && values <= count;
+        // Each entry takes at least four bytes, each row of the table seven: so the counts are bounded
+        // by what is there.
+        let plausible =
+            count > 0 && count as usize <= entries.len() / 4 && values as usize <= table.len() / 7;
         (reader.remaining() == 0 && plausible).then_some(Self {
             count,
             base_msn,
@@ -135,14 +141,30 @@ impl<'a> Sections<'a> {
     }
 }
 
-/// Walks over all entries once; returns the last key, or what is wrong.
-fn check_entries(sections: &Sections<'_>) -> std::result::Result<Vec<u8>, &'static str> {
+/// What the entries of a part are found to be.
+struct Checked {
+    last_key: Vec<u8>,
+    /// The rows of the value table that are one value together.
+    composed: Vec<Range<usize>>,
+}
+
+/// True if `segments` can be the segments of one value.
+fn is_value(segments: &[Arc<LargeValue>]) -> bool {
+    let Some((_, whole)) = segments.split_last() else { return false };
+    !whole.is_empty()
+        && whole.iter().all(|s| s.len().is_multiple_of(VALUE_PAGE))
+        && segments.iter().map(|s| s.len()).sum::<usize>() <= MAX_VALUE
+}
+
+/// Walks over all entries once; returns what it found, or what is wrong.
+fn check_entries(sections: &Sections<'_>) -> std::result::Result<Checked, &'static str> {
     let entries = sections.entries;
     let mut restarts = sections.restarts.iter().map(|r| u32::from_le_bytes(*r) as usize).peekable();
     if restarts.peek() != Some(&0) {
         return Err("its first entry is no restart");
     }
     let (mut at, mut key, mut msn) = (0, Vec::new(), 0);
+    let mut composed = Vec::new();
     for number in 0..sections.count {
         let entry = Entry::parse(entries, at).ok_or("one of its entries is broken")?;
         let restart = restarts.next_if_eq(&at).is_some();
@@ -159,10 +181,13 @@ fn check_entries(sections: &Sections<'_>) -> std::result::Result<Vec<u8>, &'stat
         if number > 0 && !ordered {
             return Err("its entries are out of order");
         }
-        if entry.large().is_some_and(|index| index >= sections.values as usize)
+        if entry.large().end > sections.values as usize
             || entry.inline_value().is_some_and(|len| len >= LARGE_VALUE)
         {
             return Err("one of its values cannot be there");
+        }
+        if entry.is_composed() {
+            composed.push(entry.large());
         }
         key.truncate(entry.shared);
         key.extend_from_slice(suffix);
@@ -174,7 +199,7 @@ fn check_entries(sections: &Sections<'_>) -> std::result::Result<Vec<u8>, &'stat
     if restarts.next().is_some() {
         return Err("one of its restarts is at no entry");
     }
-    Ok(key)
+    Ok(Checked { last_key: key, composed })
 }
 
 /// Reads the table of large values.

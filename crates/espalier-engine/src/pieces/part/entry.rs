@@ -10,6 +10,9 @@
 //!                   2 delete    n is 0
 //!                   3 patch     n bytes; a varint follows: the offset
 //!                   4 update    n bytes of argument; a varint follows: the function
+//!                   5 patch     n is the index of a large value; a varint follows: the offset
+//!                   6 insert    n is the index of the first of several large values; a varint follows:
+//!                               how many there are
 //! key bytes, then the n bytes of value, patch or argument
 //! ```
 //!
@@ -18,8 +21,9 @@
 
 use crate::op::{Op, Update};
 use crate::pieces::wire::{Reader, put_varint, unzigzag, varint_len, zigzag};
-use crate::value::{LargeValue, Value};
+use crate::value::{LargeValue, Repr, Value};
 use bytes::Bytes;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Entries from one restart to the next.
@@ -30,6 +34,8 @@ const KIND_INSERT_LARGE: u64 = 1;
 const KIND_DELETE: u64 = 2;
 const KIND_PATCH: u64 = 3;
 const KIND_UPDATE: u64 = 4;
+const KIND_PATCH_LARGE: u64 = 5;
+const KIND_INSERT_COMPOSED: u64 = 6;
 
 /// Where the fields of one entry lie, as offsets into the entries.
 #[derive(Clone, Copy, Default)]
@@ -45,7 +51,9 @@ pub(super) struct Entry {
     /// Difference to the base MSN.
     pub(super) msn: u64,
     kind: u8,
-    /// Index of a large value, offset of a patch, or function of an update.
+    /// Index of the first of its large values.
+    first: u32,
+    /// Number of large values, offset of a patch, or function of an update.
     number: u32,
 }
 
@@ -59,15 +67,23 @@ pub(super) struct Head {
 impl Head {
     /// For an op with its payload; `index` is the place a large value would get in the side table.
     pub(super) fn of(op: &Op, index: usize) -> (Self, &[u8]) {
+        let large = |kind, number| (Self { kind, n: index as u64, number }, &[][..]);
         let (kind, number, bytes): (_, _, &[u8]) = match op {
             Op::Insert(value) => match value.repr() {
-                crate::value::Repr::Small(bytes) => (KIND_INSERT, None, bytes),
-                crate::value::Repr::Large(_) => {
-                    return (Self { kind: KIND_INSERT_LARGE, n: index as u64, number: None }, &[]);
+                Repr::Small(bytes) => (KIND_INSERT, None, bytes),
+                Repr::Large(_) => return large(KIND_INSERT_LARGE, None),
+                Repr::Composed(_) => {
+                    return large(KIND_INSERT_COMPOSED, Some(value.segments().len() as u64));
                 }
             },
             Op::Delete => (KIND_DELETE, None, &[]),
-            Op::Patch { offset, bytes } => (KIND_PATCH, Some(u64::from(*offset)), bytes),
+            Op::Patch { offset, bytes } => match bytes.repr() {
+                Repr::Small(bytes) => (KIND_PATCH, Some(u64::from(*offset)), bytes),
+                // A patch is never composed: nobody can ask for that.
+                Repr::Large(_) | Repr::Composed(_) => {
+                    return large(KIND_PATCH_LARGE, Some(u64::from(*offset)));
+                }
+            },
             Op::Update(update) => (KIND_UPDATE, Some(u64::from(update.function)), &update.argument),
         };
         (Self { kind, n: bytes.len() as u64, number }, bytes)
@@ -100,12 +116,13 @@ impl Entry {
         let msn = unzigzag(reader.varint()?) as u64;
         let tag = reader.varint()?;
         let (kind, n) = (tag & 7, u32::try_from(tag >> 3).ok()?);
-        let (length, number) = match kind {
-            KIND_INSERT => (n as usize, 0),
-            KIND_INSERT_LARGE => (0, n),
-            KIND_DELETE if n == 0 => (0, 0),
-            KIND_PATCH => (n as usize, reader.varint32()?),
-            KIND_UPDATE => (n as usize, u32::from(u16::try_from(reader.varint()?).ok()?)),
+        let (length, first, number) = match kind {
+            KIND_INSERT => (n as usize, 0, 0),
+            KIND_INSERT_LARGE => (0, n, 1),
+            KIND_DELETE if n == 0 => (0, 0, 0),
+            KIND_PATCH => (n as usize, 0, reader.varint32()?),
+            KIND_UPDATE => (n as usize, 0, u32::from(u16::try_from(reader.varint()?).ok()?)),
+            KIND_PATCH_LARGE | KIND_INSERT_COMPOSED => (0, n, reader.varint32()?),
             _ => return None,
         };
         let suffix = entries.len() - reader.remaining();
@@ -118,6 +135,7 @@ impl Entry {
             next,
             msn,
             kind: kind as u8,
+            first,
             number,
         })
     }
@@ -128,14 +146,24 @@ impl Entry {
         &entries[self.suffix..self.payload]
     }
 
-    /// The index of its large value, if it has one.
-    pub(super) fn large(&self) -> Option<usize> {
-        (u64::from(self.kind) == KIND_INSERT_LARGE).then_some(self.number as usize)
+    /// The indexes of its large values.
+    pub(super) fn large(&self) -> Range<usize> {
+        let first = self.first as usize;
+        match u64::from(self.kind) {
+            KIND_INSERT_LARGE | KIND_PATCH_LARGE => first..first + 1,
+            KIND_INSERT_COMPOSED => first..first + self.number as usize,
+            _ => 0..0,
+        }
     }
 
-    /// Length of an inline value.
+    /// True if its large values together are one value.
+    pub(super) fn is_composed(&self) -> bool {
+        u64::from(self.kind) == KIND_INSERT_COMPOSED
+    }
+
+    /// Length of an inline value or patch.
     pub(super) fn inline_value(&self) -> Option<usize> {
-        (u64::from(self.kind) == KIND_INSERT).then_some(self.next - self.payload)
+        matches!(u64::from(self.kind), KIND_INSERT | KIND_PATCH).then_some(self.next - self.payload)
     }
 
     /// Its op; bytes are slices of `body`, which begins with the entries.
@@ -143,8 +171,13 @@ impl Entry {
         let payload = || body.slice(self.payload..self.next);
         match u64::from(self.kind) {
             KIND_INSERT => Op::Insert(Value::from(payload())),
-            KIND_INSERT_LARGE => Op::Insert(Value::shared(values[self.number as usize].clone())),
-            KIND_PATCH => Op::Patch { offset: self.number, bytes: payload() },
+            KIND_INSERT_LARGE => Op::Insert(Value::shared(values[self.first as usize].clone())),
+            KIND_INSERT_COMPOSED => Op::Insert(Value::composed(values[self.large()].to_vec())),
+            KIND_PATCH => Op::Patch { offset: self.number, bytes: Value::from(payload()) },
+            KIND_PATCH_LARGE => {
+                let bytes = Value::shared(values[self.first as usize].clone());
+                Op::Patch { offset: self.number, bytes }
+            }
             KIND_UPDATE => Op::Update(Update { function: self.number as u16, argument: payload() }),
             _ => Op::Delete,
         }

@@ -25,7 +25,15 @@ fn op() -> impl Strategy<Value = Op> {
         (1u64..4, any::<u16>(), 4096u32..20_000)
             .prop_map(|(part, offset, len)| { Op::Insert(stored_value(part, u32::from(offset), len)) }),
         Just(Op::Delete),
-        (any::<u32>(), bytes()).prop_map(|(offset, bytes)| Op::Patch { offset, bytes }),
+        (any::<u32>(), bytes()).prop_map(|(offset, bytes)| Op::Patch { offset, bytes: bytes.into() }),
+        (0u32..1 << 20, 1u64..4, any::<u16>(), 4096u32..20_000).prop_map(|(offset, part, at, len)| {
+            Op::Patch { offset, bytes: stored_value(part, u32::from(at), len) }
+        }),
+        prop::collection::vec((1u64..4, any::<u16>(), 1u32..4), 2..5).prop_map(|segments| {
+            let segment = |(part, at, pages)| stored_value(part, u32::from(at), pages * 4096);
+            let segments = segments.into_iter().map(segment).filter_map(|v| v.large().cloned());
+            Op::Insert(Value::composed(segments.collect()))
+        }),
         (any::<u16>(), bytes()).prop_map(|(function, argument)| Op::Update(Update { function, argument })),
     ]
 }
@@ -88,8 +96,7 @@ fn check_equal(part: &Arc<Part>, rows: &[Row]) {
     }
     cursor.prev();
     assert!(!cursor.valid());
-    let large = |row: &Row| matches!(&row.2, Op::Insert(v) if v.large().is_some());
-    assert_eq!(part.values().len(), rows.iter().filter(|r| large(r)).count());
+    assert_eq!(part.values().len(), rows.iter().map(|r| r.2.large_values().len()).sum::<usize>());
     assert!(rows.iter().all(|r| part.filter().may_contain(&r.0)));
 }
 
@@ -194,7 +201,7 @@ fn sample() -> Vec<Row> {
             let op = match i % 5 {
                 0 => Op::Insert(stored_value(u64::from(i % 2 + 1), i * 8, 5000)),
                 1 => Op::Delete,
-                2 => Op::Patch { offset: i, bytes: Bytes::from(vec![7; 9]) },
+                2 => Op::Patch { offset: i, bytes: Value::from(vec![7; 9]) },
                 3 => Op::Update(Update { function: 3, argument: Bytes::from_static(b"now") }),
                 _ => Op::Insert(Value::from(vec![1; 11])),
             };
@@ -280,7 +287,7 @@ fn what_is_not_compressed_is_not_copied() {
     for _ in 0..part.len() {
         cursor.next();
         match cursor.op() {
-            Op::Patch { bytes, .. } => assert!(inside(&bytes)),
+            Op::Patch { bytes, .. } => assert!(bytes.in_memory().is_none_or(|b| inside(&b))),
             Op::Update(update) => assert!(inside(&update.argument)),
             Op::Insert(value) => assert!(value.in_memory().is_none_or(|b| inside(&b))),
             Op::Delete => {}
