@@ -20,8 +20,10 @@ use std::sync::atomic::Ordering;
 
 const SET_UID: u32 = 0o4000;
 pub(crate) const SET_GID: u32 = 0o2000;
+/// The bits that let a program run as somebody else.
+pub(crate) const SET_ID: u32 = SET_UID | SET_GID;
 const GROUP_EXECUTE: u32 = 0o010;
-const CAPABILITIES: &[u8] = b"security.capability";
+pub(crate) const CAPABILITIES: &[u8] = b"security.capability";
 /// After this many nanoseconds the time of the last read is renewed in any case.
 const ATIME_AGE: i64 = 24 * 3600 * 1_000_000_000;
 /// Delayed times of the last read that are kept before they are written.
@@ -75,6 +77,7 @@ impl FileSystem {
         self.writable()?;
         {
             let tree = self.enter();
+            self.may_lose_uniformity(&node, set)?;
             let mut state = node.state.lock();
             let mut batch = Batch::new();
             let mut inode = state.inode.clone();
@@ -87,6 +90,10 @@ impl FileSystem {
             }
             if set.kill_privileges || set.uid.is_some() || set.gid.is_some() {
                 self.kill_privileges(&tree, &node, &state, &mut inode, &mut batch)?;
+            }
+            if set.uid.is_some_and(|uid| uid != inode.uid) {
+                // What is below stays whose it was.
+                inode.uniform = false;
             }
             inode.uid = set.uid.unwrap_or(inode.uid);
             inode.gid = set.gid.unwrap_or(inode.gid);
@@ -147,6 +154,9 @@ impl FileSystem {
 
     /// Takes over in memory what was committed.
     pub(crate) fn take_over(&self, node: &Node, state: &mut State, inode: Inode, lsn: Lsn) {
+        if let Some(directory) = &node.directory {
+            directory.uniform.store(inode.uniform, Ordering::Release);
+        }
         node.changed.store(true, Ordering::Release);
         state.inode = inode;
         state.lsn = lsn;
@@ -165,10 +175,7 @@ impl FileSystem {
         if inode.is_dir() {
             return Ok(());
         }
-        inode.mode &= !SET_UID;
-        if inode.mode & GROUP_EXECUTE != 0 {
-            inode.mode &= !SET_GID;
-        }
+        clear_set_id(inode);
         if inode.xattrs.as_ref().is_some_and(|x| x.contains_key(CAPABILITIES)) {
             let base = self.data_base(tree, node, state);
             self.put_xattr(&base, inode, CAPABILITIES, None, batch)?;
@@ -290,6 +297,14 @@ impl FileSystem {
             }
         }
         Ok(())
+    }
+}
+
+/// Takes the set-id bits of a file away; the set-group-id bit only where it means that.
+pub(crate) fn clear_set_id(inode: &mut Inode) {
+    inode.mode &= !SET_UID;
+    if inode.mode & GROUP_EXECUTE != 0 {
+        inode.mode &= !SET_GID;
     }
 }
 

@@ -8,14 +8,17 @@
 //! directories count their entries and subdirectories rightly; a file's blocks lie below its size,
 //! are no longer than allowed and, unless it is sparse, all there; large extended attributes and
 //! the entries that list them belong together; links, the files they lead to, their counts and the
-//! links index agree; no two files have one number; what lies in the data index belongs to a file
-//! or an orphan.
+//! links index agree, in every link area; areas and their marks belong together; no two files have one number;
+//! directories that are marked uniform are; no key is longer than the volume says; what lies in the data index
+//! belongs to a file or an orphan.
 
+use crate::area::{SETTLED, UNSETTLED};
 use crate::error::Result;
 use crate::fs::decode_parameters;
 use crate::layout::{self, DATA, LINKS, METADATA, Parsed};
-use crate::record::{self, Inode, Link, Record, XattrValue};
+use crate::record::{Inode, Link, OrphanRecord, Record, VolumeState, XattrValue};
 use crate::types::FileKind;
+use crate::uniform::conforms;
 use espalier_engine::{Cursor, Entry, IndexId, Key, KeyRange, Snapshot, Store};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -74,8 +77,12 @@ pub fn check(store: &Store, name: &str, progress: &mut dyn FnMut(u64)) -> Result
         expected: HashMap::new(),
         linked: BTreeMap::new(),
         names: BTreeMap::new(),
+        marks: BTreeMap::new(),
+        areas: HashMap::new(),
+        listed: 0,
         numbers: Vec::new(),
-        next_number: u64::MAX,
+        longest_key: u64::MAX,
+        has_trees: false,
         keys: 0,
         progress,
     };
@@ -100,6 +107,18 @@ struct Content {
     path: String,
     entries: u64,
     directories: u64,
+    setting: Setting,
+}
+
+/// What the directories above mean for an entry.
+#[derive(Debug, Clone, Default)]
+struct Setting {
+    /// The sum of their deltas.
+    sum: u64,
+    /// The content prefix of the one whose link area serves it.
+    area: Key,
+    /// The owner that everything below has, where that was promised.
+    uniform: Option<u32>,
 }
 
 /// The entries of the directory that is being walked.
@@ -108,6 +127,7 @@ struct Walked {
     entries: u64,
     directories: u64,
     path: String,
+    setting: Setting,
 }
 
 /// Names of one file in the link area.
@@ -126,12 +146,20 @@ struct Check<'a> {
     orphans: BTreeSet<Vec<u8>>,
     /// Directories that have entries and were not walked yet, by content prefix.
     expected: HashMap<Key, Content>,
-    /// Files in the link area.
-    linked: BTreeMap<u64, Inode>,
+    /// Files in link areas, by the directory that has the area and the number in it.
+    linked: BTreeMap<(Key, u64), Inode>,
     /// Entries that lead to them.
-    names: BTreeMap<u64, LinkNames>,
+    names: BTreeMap<(Key, u64), LinkNames>,
+    /// Directories that have an area as the links index says, and whether its counts are right.
+    marks: BTreeMap<Key, bool>,
+    /// Directories that say that they have an area, and the sum of deltas there.
+    areas: HashMap<Key, u64>,
+    /// Names that the links index lists.
+    listed: u64,
     numbers: Vec<u64>,
-    next_number: u64,
+    longest_key: u64,
+    /// The orphan area holds removed trees.
+    has_trees: bool,
     keys: u64,
     progress: &'a mut dyn FnMut(u64),
 }
@@ -139,6 +167,7 @@ struct Check<'a> {
 impl Check<'_> {
     fn run(&mut self) {
         self.read_orphans();
+        self.read_links();
         self.advance_data();
         self.walk_metadata();
         self.skip_data(None);
@@ -202,13 +231,31 @@ impl Check<'_> {
         let mut last = Key::default();
         while let Some((key, value)) = self.next(&mut cursor, "orphans", &last) {
             self.report.orphans += 1;
-            match record::decode_orphan(&value) {
-                Ok(base) => {
+            match OrphanRecord::decode(&value) {
+                Ok(OrphanRecord::Tree) => self.has_trees = true,
+                Ok(OrphanRecord::File(base)) => {
                     if !self.orphans.insert(base.to_vec()) {
                         self.problem(path_of(base), "two unlinked files have their data in one place");
                     }
                 }
                 Err(error) => self.problem(path_of(&key), error.to_string()),
+            }
+            last = key;
+        }
+    }
+
+    /// What the links index says: names, which are looked up later, and marks.
+    fn read_links(&mut self) {
+        self.marks.insert(Key::default(), true);
+        let Some(mut cursor) = self.cursor(LINKS, KeyRange::all()) else { return };
+        let mut last = Key::default();
+        while let Some((key, value)) = self.next(&mut cursor, "links", &last) {
+            if !layout::is_area_mark(&key) {
+                self.listed += 1;
+            } else if value[..] == *SETTLED || value[..] == *UNSETTLED {
+                self.marks.insert(key.clone(), value[..] == *SETTLED);
+            } else {
+                self.problem(path_of(&key), "the mark of a link area cannot be understood");
             }
             last = key;
         }
@@ -223,6 +270,13 @@ impl Check<'_> {
             match layout::parse(&key) {
                 Some(parsed) if parsed.rest.is_empty() => {
                     has_root |= *key == *layout::ROOT_KEY;
+                    if key.len() as u64 > self.longest_key && !parsed.directory.iter().any(Vec::is_empty) {
+                        let message = format!(
+                            "its key has {} bytes, and the volume says that none is so long",
+                            key.len()
+                        );
+                        self.problem(parsed.path(), message);
+                    }
                     self.metadata(&parsed, &value, &mut walked);
                 }
                 _ => self.problem(path_of(&key), "the key of an entry cannot be understood"),
@@ -245,19 +299,19 @@ impl Check<'_> {
     /// One key of the metadata index.
     fn metadata(&mut self, parsed: &Parsed<'_>, value: &[u8], walked: &mut Option<Walked>) {
         if parsed.base == layout::STATE_KEY {
-            return match record::decode_state(value) {
-                Ok(next) => self.next_number = next,
+            return match VolumeState::decode(value) {
+                Ok(state) => self.longest_key = state.longest_key.unwrap_or(u64::MAX),
                 Err(error) => self.problem("/", error.to_string()),
             };
         }
-        if parsed.prefix == layout::ORPHAN_AREA {
+        if parsed.prefix.starts_with(layout::ORPHAN_AREA) {
             return;
         }
         let record = match Record::decode(value) {
             Ok(record) => record,
             Err(error) => return self.problem(parsed.path(), error.to_string()),
         };
-        if parsed.prefix == layout::LINK_AREA {
+        if parsed.directory.last().is_some_and(Vec::is_empty) {
             return self.linked_file(parsed, record);
         }
         if parsed.name.is_empty() && !parsed.prefix.is_empty() {
@@ -266,16 +320,27 @@ impl Check<'_> {
         if !parsed.name.is_empty() {
             self.count_entry(parsed, record.kind(), walked);
         }
+        let setting = walked.as_ref().filter(|_| !parsed.name.is_empty()).map(|w| w.setting.clone());
+        let setting = setting.unwrap_or_default();
+        let keeps = match (&record, setting.uniform) {
+            (Record::Inode(inode), Some(uid)) => conforms(inode, uid),
+            (Record::Link(_), promised) => promised.is_none(),
+            _ => true,
+        };
+        if !keeps {
+            self.problem(parsed.path(), "a directory above promises that no such entry is below");
+        }
         match record {
-            Record::Inode(inode) => self.inode(parsed, &inode),
-            Record::Link(link) => self.link(parsed, link),
+            Record::Inode(inode) => self.inode(parsed, &inode, &setting),
+            Record::Link(link) => self.link(parsed, link, &setting),
         }
     }
 
     fn count_entry(&mut self, parsed: &Parsed<'_>, kind: FileKind, walked: &mut Option<Walked>) {
         if walked.as_ref().is_none_or(|w| *w.prefix != *parsed.prefix) {
             let path = directory_path(parsed);
-            let next = Walked { prefix: parsed.prefix.into(), entries: 0, directories: 0, path };
+            let setting = self.expected.get(parsed.prefix).map(|c| c.setting.clone()).unwrap_or_default();
+            let next = Walked { prefix: parsed.prefix.into(), entries: 0, directories: 0, path, setting };
             if let Some(done) = walked.replace(next) {
                 self.walked(done);
             }
@@ -288,7 +353,7 @@ impl Check<'_> {
 
     /// All entries of a directory were seen.
     fn walked(&mut self, walked: Walked) {
-        let Walked { prefix, entries, directories, path } = walked;
+        let Walked { prefix, entries, directories, path, setting: _ } = walked;
         let Some(content) = self.expected.remove(&prefix) else {
             return self.problem(
                 path,
@@ -305,18 +370,31 @@ impl Check<'_> {
         }
     }
 
-    fn inode(&mut self, parsed: &Parsed<'_>, inode: &Inode) {
-        self.count_number(parsed, inode);
+    fn inode(&mut self, parsed: &Parsed<'_>, inode: &Inode, setting: &Setting) {
+        let sum = setting.sum.wrapping_add(inode.delta);
+        self.numbers.push(inode.number.wrapping_add(sum));
         if inode.is_dir() {
             self.report.directories += 1;
+            let prefix: Key = if parsed.base == layout::ROOT_KEY {
+                Key::default()
+            } else {
+                layout::content_prefix(parsed.prefix, &parsed.name).into()
+            };
+            if inode.area || prefix.is_empty() {
+                if !self.marks.contains_key(&prefix) {
+                    self.problem(
+                        parsed.path(),
+                        "the directory has a link area, and the links index does not say so",
+                    );
+                }
+                self.areas.insert(prefix.clone(), sum);
+            }
             if inode.size > 0 {
-                let prefix = if parsed.base == layout::ROOT_KEY {
-                    Vec::new()
-                } else {
-                    layout::content_prefix(parsed.prefix, &parsed.name)
-                };
                 let (entries, directories) = (inode.size, u64::from(inode.links));
-                self.expected.insert(prefix.into(), Content { path: parsed.path(), entries, directories });
+                let area = if inode.area { prefix.clone() } else { setting.area.clone() };
+                let setting = Setting { sum, area, uniform: inode.uniform.then_some(inode.uid) };
+                let content = Content { path: parsed.path(), entries, directories, setting };
+                self.expected.insert(prefix, content);
             } else if inode.links > 0 {
                 self.problem(parsed.path(), "an empty directory with subdirectories");
             }
@@ -335,33 +413,30 @@ impl Check<'_> {
         self.file_data(parsed, inode);
     }
 
-    fn count_number(&mut self, parsed: &Parsed<'_>, inode: &Inode) {
-        self.numbers.push(inode.number);
-        if inode.delta == 0 && inode.number >= self.next_number {
-            self.problem(parsed.path(), format!("number {} was never given out", inode.number));
-        }
-    }
-
     fn linked_file(&mut self, parsed: &Parsed<'_>, record: Record) {
+        let holder: Key = parsed.prefix[..parsed.prefix.len() - 1].into();
         match (layout::area_id(&parsed.name), record) {
             (Some(id), Record::Inode(inode)) if !inode.is_dir() => {
-                self.report.files += 1;
-                self.count_number(parsed, &inode);
+                match self.areas.get(&holder) {
+                    Some(sum) => self.numbers.push(inode.number.wrapping_add(*sum)),
+                    None => self.problem(parsed.path(), "the directory does not say that it has a link area"),
+                }
                 self.file_data(parsed, &inode);
-                self.linked.insert(id, inode);
+                self.linked.insert((holder, id), inode);
             }
             _ => self.problem(parsed.path(), "something in the link area that does not belong there"),
         }
     }
 
-    fn link(&mut self, parsed: &Parsed<'_>, link: Link) {
+    fn link(&mut self, parsed: &Parsed<'_>, link: Link, setting: &Setting) {
         self.report.links += 1;
         let listed = self.snapshot.get(self.index(LINKS), parsed.base).ok().flatten();
         if listed.as_deref() != Some(&link.id.to_le_bytes()[..]) {
             self.problem(parsed.path(), "the entry is a link, and the links index does not say so");
         }
         let path = parsed.path();
-        let names = self.names.entry(link.id).or_insert(LinkNames { path, link: link.clone(), count: 0 });
+        let new = LinkNames { path, link: link.clone(), count: 0 };
+        let names = self.names.entry((setting.area.clone(), link.id)).or_insert(new);
         names.count += 1;
         if names.link != link {
             let message = format!("the entry contradicts {}, another name of the same file", names.path);
@@ -369,14 +444,16 @@ impl Check<'_> {
         }
     }
 
-    /// Links, files in the link area, and the links index.
+    /// Links, files in the link areas, and the links index.
     fn compare_links(&mut self) {
         let names = std::mem::take(&mut self.names);
-        for (id, names) in &names {
-            match self.linked.remove(id) {
+        for (place, names) in &names {
+            let is_settled = self.marks.get(&place.0).copied().unwrap_or(true);
+            match self.linked.remove(place) {
                 None => self.problem(&names.path, "the file that this is a name of is missing"),
                 Some(inode) => {
-                    if u64::from(inode.links) != names.count {
+                    self.report.files += 1;
+                    if is_settled && u64::from(inode.links) != names.count {
                         let message = format!("the file has {} names, and says {}", names.count, inode.links);
                         self.problem(&names.path, message);
                     }
@@ -386,19 +463,20 @@ impl Check<'_> {
                 }
             }
         }
-        let nameless: Vec<u64> = self.linked.keys().copied().collect();
-        for id in nameless {
-            self.problem(format!("/(area)/{id:016x}"), "a file in the link area has no name");
+        let nameless: Vec<(Key, u64)> = self.linked.keys().cloned().collect();
+        for (holder, id) in nameless {
+            if self.marks.get(&holder).copied().unwrap_or(true) {
+                let path = path_of(&layout::entry_key(&layout::area_prefix(&holder), &layout::area_name(id)));
+                self.problem(path, "a file in the link area has no name");
+            }
         }
-        let Some(mut cursor) = self.cursor(LINKS, KeyRange::all()) else { return };
-        let mut listed = 0;
-        let mut last = Key::default();
-        while let Some((key, _)) = self.next(&mut cursor, "links", &last) {
-            listed += 1;
-            last = key;
+        let unknown: Vec<Key> = self.marks.keys().filter(|k| !self.areas.contains_key(*k)).cloned().collect();
+        for mark in unknown {
+            self.problem(path_of(&mark), "the links index names a link area that does not exist");
         }
-        if listed != self.report.links {
-            let message = format!("the links index lists {listed} links, there are {}", self.report.links);
+        if self.listed != self.report.links {
+            let message =
+                format!("the links index lists {} links, there are {}", self.listed, self.report.links);
             self.problem("/", message);
         }
     }
@@ -424,11 +502,14 @@ impl Check<'_> {
     /// Passes over what lies before the data of `base` (to the end if `None`): it must be an orphan's.
     fn skip_data(&mut self, base: Option<&[u8]>) {
         while let Some(entry) = &self.data.next {
-            let owner = layout::parse(&entry.key).filter(|p| !p.rest.is_empty()).map(|p| p.base.to_vec());
+            let parsed = layout::parse(&entry.key).filter(|p| !p.rest.is_empty());
+            let in_tree = parsed.as_ref().is_some_and(|p| p.prefix.starts_with(layout::ORPHAN_AREA));
+            let owner = parsed.map(|p| p.base.to_vec());
             let path = path_of(&entry.key);
             match owner {
                 Some(owner) if base.is_some_and(|base| *owner >= *base) => return,
                 Some(owner) if self.orphans.contains(&owner) => {}
+                Some(_) if in_tree && self.has_trees => {}
                 Some(_) => self.problem(path, "data of a file that does not exist"),
                 None => self.problem(path, "the key of data cannot be understood"),
             }

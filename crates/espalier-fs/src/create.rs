@@ -1,11 +1,12 @@
 //! Making files, directories, symbolic links and further names.
 
 use crate::acl::{self, Acl};
-use crate::attributes::SET_GID;
+use crate::attributes::{SET_GID, SET_ID};
 use crate::error::{FsErrorKind, Result, fail};
 use crate::fs::{Deferred, FileSystem, Held, Tree, check_name};
 use crate::layout::{self, MAX_KEY};
-use crate::node::{Known, Node, Orphan, Place, States};
+use crate::lengths::KEY_SUFFIX;
+use crate::node::{Known, Node, Orphan, Place, Role, States};
 use crate::record::{Inode, Link};
 use crate::types::*;
 use espalier_engine::Batch;
@@ -14,8 +15,6 @@ use std::sync::atomic::Ordering;
 
 /// Names that one file may have, and subdirectories that one directory may have.
 const MAX_LINKS: u32 = i32::MAX as u32;
-/// What a key may need behind the key of an entry: block number, attribute name, content.
-const KEY_SUFFIX: usize = 2 * MAX_NAME + 16;
 
 /// What is to be made.
 pub(crate) struct New<'a> {
@@ -92,6 +91,11 @@ impl FileSystem {
         self.check_key(&key)?;
         self.evacuate_file(&key)?;
         let number = self.fresh_number()?.wrapping_sub(dir.dir().sum);
+        if caller.uid != dir.state.lock().inode.uid
+            || (new.kind != FileKind::Directory && new.mode & SET_ID != 0)
+        {
+            self.lose_uniformity(dir)?;
+        }
         let mut state = dir.state.lock();
         let now = self.now();
         let mut batch = Batch::new();
@@ -156,12 +160,12 @@ impl FileSystem {
         Ok(inode)
     }
 
-    /// Refuses paths that are too long for keys.
+    /// Refuses paths that are too long for keys, and notes that the key is about to be made.
     pub(crate) fn check_key(&self, key: &[u8]) -> Result<()> {
         if key.len() + KEY_SUFFIX > self.max_key() {
             return fail(FsErrorKind::NameTooLong, format!("the path takes {} bytes", key.len()));
         }
-        Ok(())
+        self.note_length(key.len())
     }
 
     /// The longest key that may be made.
@@ -177,7 +181,7 @@ impl FileSystem {
         names: &mut crate::node::Names,
         name: &[u8],
     ) -> Result<()> {
-        if names.dead {
+        if names.dead || self.is_lost(dir) {
             return fail(FsErrorKind::NotFound, "the directory was removed");
         }
         if self.is_free(tree, dir, names, name)? {
@@ -220,7 +224,20 @@ impl FileSystem {
         let key = layout::entry_key(&dir.content_prefix(tree.epoch), name);
         self.check_key(&key)?;
         self.evacuate_file(&key)?;
-        let mut area = self.links.dir().names.lock();
+        let holder = self.area_of(dir)?;
+        let Some(home_dir) = node.place().parent else {
+            return fail(FsErrorKind::Permission, "a directory has one name only");
+        };
+        if node.state.lock().linkable {
+            let inode = node.state.lock().inode.clone();
+            self.keep_promise(dir, &inode)?;
+        } else if home_dir.is_removed() {
+            return fail(FsErrorKind::NotFound, "the file was removed");
+        } else {
+            self.lose_uniformity(dir)?;
+            self.lose_uniformity(&home_dir)?;
+        }
+        let mut area = holder.dir().names.lock();
         let mut states = States::lock(&[node, dir]);
         let now = self.now();
         let state = states.of(node);
@@ -238,11 +255,18 @@ impl FileSystem {
         inode.ctime = now;
         let mut batch = Batch::new();
         let place = node.place();
-        let is_linked = place.parent.as_ref().is_some_and(|p| p.id == self.links.id);
+        let is_linked = place.parent.as_ref().is_some_and(|p| p.dir().role == Role::LinkArea);
+        let same_area = match &place.parent {
+            Some(parent) => parent.area_directory().map(|d| d.id) == dir.area_directory().map(|d| d.id),
+            None => false,
+        };
+        if !same_area {
+            return fail(FsErrorKind::CrossArea, "the names of a file lie in one link area");
+        }
         let id =
             if is_linked { layout::area_id(&place.name).unwrap_or_default() } else { self.fresh_number()? };
-        let link = Link { kind: inode.kind, id, number: node.ino.wrapping_sub(self.links.dir().sum) };
-        let home = layout::entry_key(layout::LINK_AREA, &layout::area_name(id));
+        let link = Link { kind: inode.kind, id, number: node.ino.wrapping_sub(holder.dir().sum) };
+        let home = layout::entry_key(&holder.content_prefix(tree.epoch), &layout::area_name(id));
         if !is_linked {
             inode.number = link.number;
             let old = node.entry_key(tree.epoch);
@@ -261,10 +285,11 @@ impl FileSystem {
         self.put(&tree, dir, states.of(dir), &above, &mut batch);
         let lsn = self.commit(batch)?;
         self.any_links.store(true, Ordering::Relaxed);
+        holder.count_names(id, inode.links);
         self.take_over(node, states.of(node), inode, lsn);
         self.take_over(dir, states.of(dir), above, lsn);
         if !is_linked {
-            self.move_to_links(node, place, id, &mut area, deferred);
+            self.move_to_links(node, &holder, place, id, &mut area, deferred);
         }
         names.version += 1;
         self.set_name(dir, &mut names, name, Known::Present(node.id));
@@ -275,15 +300,16 @@ impl FileSystem {
     fn move_to_links(
         &self,
         node: &Arc<Node>,
+        holder: &Arc<Node>,
         old: Place,
         id: u64,
         area: &mut crate::node::Names,
         deferred: &mut Deferred<'_>,
     ) {
         let name = layout::area_name(id);
-        self.nodes.acquire(self.links.id);
-        node.set_place(Place { parent: Some(self.links.clone()), name: name[..].into() });
-        self.set_name(&self.links, area, &name, Known::Present(node.id));
+        self.nodes.acquire(holder.id);
+        node.set_place(Place { parent: Some(holder.clone()), name: name[..].into() });
+        self.set_name(holder, area, &name, Known::Present(node.id));
         if let Some(parent) = old.parent {
             // A lookup under way may have read the entry when it was the file itself.
             parent.dir().evictions.fetch_add(1, Ordering::AcqRel);

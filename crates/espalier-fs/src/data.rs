@@ -26,6 +26,8 @@ const COPY_LIMIT: u64 = 16 << 20;
 /// So many blocks are deleted one by one: a range costs the tree more than a few keys, and those of
 /// small files vanish in the range of their directory when that is removed.
 const FEW_BLOCKS: u64 = 8;
+/// Files with more blocks move and are cloned as ranges, not block by block.
+const MANY_BLOCKS: u64 = 512;
 /// The unit of a copy, in bytes.
 const COPY_CHUNK: usize = 1 << 20;
 
@@ -154,6 +156,11 @@ impl FileSystem {
     /// Number of blocks of a file of `size` bytes.
     fn block_count(&self, size: u64) -> u64 {
         size.div_ceil(u64::from(self.block_size))
+    }
+
+    /// True if a file has so many blocks that it moves and is cloned as a range.
+    pub(crate) fn is_large(&self, inode: &Inode) -> bool {
+        inode.kind == FileKind::Regular && self.block_count(inode.size) > MANY_BLOCKS
     }
 
     /// Adds to a batch that the blocks from `first` on of a file of `size` bytes go.

@@ -2,9 +2,10 @@
 
 use crate::error::{FsError, FsErrorKind, Result, fail};
 use crate::layout::{self, DATA, INDEXES, LINKS, METADATA};
+use crate::lengths::Lengths;
 use crate::listing::Listings;
-use crate::node::{Node, NodeTable, Place, Released};
-use crate::record::{self, Inode, Record};
+use crate::node::{Counts, Node, NodeTable, Place, Released, Role};
+use crate::record::{Inode, Record, VolumeState};
 use crate::types::*;
 use espalier_engine::{Batch, IndexId, KeyRange, Lsn, MAX_VALUE, Store, VolumeInfo};
 use espalier_storage::Environment;
@@ -40,7 +41,6 @@ pub struct FileSystem {
     /// Held by renames across directories.
     pub(crate) renames: Mutex<()>,
     pub(crate) nodes: NodeTable,
-    pub(crate) links: Arc<Node>,
     pub(crate) orphans: Arc<Node>,
     /// Unlinked files whose data still lies where it was, by place.
     pub(crate) detached: Mutex<BTreeMap<Arc<[u8]>, NodeId>>,
@@ -54,6 +54,11 @@ pub struct FileSystem {
     pub(crate) sweep: AtomicUsize,
     pub(crate) counters: Counters,
     numbers: Mutex<Numbers>,
+    /// Areas, with a reference on each, in which counts of names are to be corrected.
+    pub(crate) unsettled: Mutex<Vec<NodeId>>,
+    pub(crate) lengths: Lengths,
+    /// Trees that were removed and are in use.
+    pub(crate) lost_trees: AtomicU64,
     last_lsn: AtomicU64,
 }
 
@@ -169,11 +174,14 @@ impl FileSystem {
         parameters.extend_from_slice(&[0, 0]);
         parameters.extend_from_slice(&size.to_le_bytes());
         let volume = store.create_volume(&options.volume, INDEXES, 0, &parameters)?;
-        let root = Inode::new(FileKind::Directory, options.mode, options.uid, options.gid, 1, options.now);
+        let mut root =
+            Inode::new(FileKind::Directory, options.mode, options.uid, options.gid, 1, options.now);
+        root.area = true;
         let metadata = IndexId { volume, index: METADATA };
         let mut batch = Batch::new();
         batch.insert(metadata, layout::ROOT_KEY, root.encode());
-        batch.insert(metadata, layout::STATE_KEY, record::encode_state(FIRST_NUMBER));
+        let state = VolumeState { next_number: FIRST_NUMBER, longest_key: Some(0) };
+        batch.insert(metadata, layout::STATE_KEY, state.encode());
         let lsn = store.commit(batch)?;
         Ok(store.sync(lsn)?)
     }
@@ -189,21 +197,29 @@ impl FileSystem {
         let metadata = IndexId { volume: volume.id, index: METADATA };
         let damaged =
             |what: &str| FsError::new(FsErrorKind::Io, format!("volume {:?} {what}", options.volume));
-        let inode = match store.get(metadata, layout::ROOT_KEY)?.map(|v| Record::decode(&v)).transpose()? {
-            Some(Record::Inode(inode)) if inode.is_dir() => inode,
-            _ => return Err(damaged("has no root directory")),
-        };
+        let mut inode =
+            match store.get(metadata, layout::ROOT_KEY)?.map(|v| Record::decode(&v)).transpose()? {
+                Some(Record::Inode(inode)) if inode.is_dir() => inode,
+                _ => return Err(damaged("has no root directory")),
+            };
         let state = store.get(metadata, layout::STATE_KEY)?.ok_or_else(|| damaged("has no state record"))?;
-        let next = record::decode_state(&state)?;
+        let state = VolumeState::decode(&state)?;
+        let next = state.next_number;
         let any_links =
             store.cursor(IndexId { volume: volume.id, index: LINKS }, KeyRange::all())?.next()?.is_some();
-        let root = Node::new(NodeId::ROOT, Place { parent: None, name: [].into() }, inode, 0, Lsn(0));
-        let area = |id, parent: &Arc<Node>| {
-            let place = Place { parent: Some(parent.clone()), name: [].into() };
-            Node::new(id, place, Inode::new(FileKind::Directory, 0, 0, 0, 0, 0), 0, Lsn(0))
-        };
-        let links = area(LINKS_NODE, &root);
-        let orphans = area(ORPHANS_NODE, &links);
+        // The root always has a link area.
+        inode.area = true;
+        let root = Node::new(
+            NodeId::ROOT,
+            Place { parent: None, name: [].into() },
+            inode,
+            options.number_delta,
+            Lsn(0),
+        );
+        let links = Node::area(LINKS_NODE, &root, Role::LinkArea);
+        let orphans = Node::area(ORPHANS_NODE, &links, Role::Orphans);
+        *root.dir().area.lock() = Some(LINKS_NODE);
+        *links.dir().counts.lock() = Counts::Settled;
         let nodes = NodeTable::new(FIRST_NODE);
         [&root, &links, &orphans].into_iter().for_each(|node| nodes.add(node));
         let fs = Self {
@@ -216,7 +232,6 @@ impl FileSystem {
             epoch: AtomicU64::new(0),
             renames: Mutex::new(()),
             nodes,
-            links,
             orphans,
             detached: Mutex::default(),
             listings: Mutex::default(),
@@ -226,6 +241,9 @@ impl FileSystem {
             sweep: AtomicUsize::new(0),
             counters: Counters::default(),
             numbers: Mutex::new(Numbers { next, limit: next }),
+            unsettled: Mutex::default(),
+            lost_trees: AtomicU64::new(0),
+            lengths: Lengths::new(state.longest_key),
             last_lsn: AtomicU64::new(0),
         };
         if !fs.options.read_only {
@@ -298,13 +316,24 @@ impl FileSystem {
         if node.is_dir() { Ok(node) } else { fail(FsErrorKind::NotDirectory, "not a directory") }
     }
 
+    /// Stores the volume's state with what no key is longer than.
+    pub(crate) fn store_longest_key(&self, longest_key: Option<u64>) -> Result<()> {
+        let numbers = self.numbers.lock();
+        let mut batch = Batch::new();
+        let state = VolumeState { next_number: numbers.limit, longest_key };
+        batch.insert(self.metadata(), layout::STATE_KEY, state.encode());
+        self.commit(batch).map(drop)
+    }
+
     /// A number that no inode of the volume has or had.
     pub(crate) fn fresh_number(&self) -> Result<u64> {
         let mut numbers = self.numbers.lock();
         if numbers.next == numbers.limit {
             let limit = numbers.limit + NUMBERS_RESERVED;
             let mut batch = Batch::new();
-            batch.insert(self.metadata(), layout::STATE_KEY, record::encode_state(limit));
+            let longest_key = self.lengths.stored();
+            let state = VolumeState { next_number: limit, longest_key };
+            batch.insert(self.metadata(), layout::STATE_KEY, state.encode());
             self.commit(batch)?;
             numbers.limit = limit;
         }
@@ -371,23 +400,29 @@ impl FileSystem {
     /// # Errors
     /// [`FsErrorKind::Stale`] if the node is not known.
     pub fn path(&self, node: NodeId) -> Result<Vec<u8>> {
-        let mut at = self.node(node)?;
+        let node = self.node(node)?;
         let _tree = self.enter();
-        let mut names = Vec::new();
-        while let Place { parent: Some(parent), name } = at.place() {
-            names.push(name);
-            at = parent;
-        }
-        let mut path: Vec<u8> = Vec::new();
-        for name in names.iter().rev() {
-            path.push(b'/');
-            path.extend_from_slice(name);
-        }
-        if path.is_empty() {
-            path.push(b'/');
-        }
-        Ok(path)
+        Ok(path_of(&node))
     }
+}
+
+/// The path of a node in the volume. The caller holds the tree lock.
+pub(crate) fn path_of(node: &Arc<Node>) -> Vec<u8> {
+    let mut at = node.clone();
+    let mut names = Vec::new();
+    while let Place { parent: Some(parent), name } = at.place() {
+        names.push(name);
+        at = parent;
+    }
+    let mut path: Vec<u8> = Vec::new();
+    for name in names.iter().rev() {
+        path.push(b'/');
+        path.extend_from_slice(name);
+    }
+    if path.is_empty() {
+        path.push(b'/');
+    }
+    path
 }
 
 /// The volume of that name.

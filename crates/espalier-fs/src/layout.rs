@@ -7,6 +7,7 @@
 //! block i of file D/n      P(D) 00 n 00 <i, 8 bytes big-endian>    data
 //! large xattr a of D/n     P(D) 00 n 01 a                          data
 //! entry D/n is a link      P(D) 00 n                               links
+//! D has an area            P(D)                                    links (the root has none of these)
 //! link area of D           P(D) 01 = L, laid out as a directory's content
 //! orphan area              P(root) 01 01, laid out as a directory's content
 //! ```
@@ -30,8 +31,6 @@ pub(crate) const INDEXES: u8 = 3;
 /// The longest key that may be made, in bytes; room for the suffix of blocks and attributes included.
 pub(crate) const MAX_KEY: usize = 1 << 20;
 
-/// The content prefix of the root's link area.
-pub(crate) const LINK_AREA: &[u8] = &[1];
 /// The content prefix of the orphan area.
 pub(crate) const ORPHAN_AREA: &[u8] = &[1, 1];
 /// The key of the volume's state record: the attributes of the orphan area.
@@ -133,6 +132,26 @@ pub(crate) fn xattr_key(base: &[u8], name: &[u8]) -> Vec<u8> {
 /// Everything that belongs to one file in the data index: blocks and large extended attributes.
 pub(crate) fn file_range(base: &[u8]) -> KeyRange {
     KeyRange::new([base, &[BLOCK]].concat(), [base, &[ESCAPE]].concat())
+}
+
+/// The prefix of all files in the link area of the directory with this content prefix.
+pub(crate) fn area_files(prefix: &[u8]) -> Vec<u8> {
+    [prefix, &[CONTENT, ENTRY]].concat()
+}
+
+/// The content prefix of the link area of the directory with this content prefix.
+pub(crate) fn area_prefix(prefix: &[u8]) -> Vec<u8> {
+    [prefix, &[CONTENT]].concat()
+}
+
+/// True if a key of the links index says that a directory has a link area of its own.
+pub(crate) fn is_area_mark(key: &[u8]) -> bool {
+    key.last() == Some(&CONTENT)
+}
+
+/// The prefixes of what belongs to one file in the data index: blocks, and large extended attributes.
+pub(crate) fn file_prefixes(base: &[u8]) -> [Vec<u8>; 2] {
+    [[base, &[BLOCK]].concat(), [base, &[XATTR]].concat()]
 }
 
 /// The name of entry number `id` in the link area or the orphan area.

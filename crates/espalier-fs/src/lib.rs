@@ -9,14 +9,19 @@
 //! locks in `node`, deviations from what people expect in `docs/semantics.md`.
 
 mod acl;
+mod area;
 mod attributes;
+mod change_tree;
 mod check;
+mod clone;
 mod create;
 mod data;
 mod describe;
 mod error;
 mod fs;
 mod layout;
+mod lengths;
+mod list_tree;
 mod listing;
 mod lookup;
 mod merge;
@@ -24,15 +29,19 @@ mod node;
 mod orphan;
 mod record;
 mod remove;
+mod remove_tree;
 mod rename;
 mod sync;
 mod tmpfile;
 mod types;
+mod uniform;
 mod xattr;
 
+pub use change_tree::{ModeChange, OwnerChange};
 pub use check::{CheckProblem, CheckReport, MAX_PROBLEMS, check};
 pub use describe::describe_range;
 pub use error::{FsError, FsErrorKind, Result};
 pub use fs::FileSystem;
+pub use list_tree::TreeEntry;
 pub use merge::merge_functions;
 pub use types::*;

@@ -75,6 +75,8 @@ struct Walk<'a> {
     stamp: Stamp,
     cursor: Cursor,
     has_directories: bool,
+    /// What is added to the numbers of links.
+    area_sum: u64,
     answer: Answer,
     /// Names seen, where the directory is small enough to know them all.
     learned: Option<Vec<Box<[u8]>>>,
@@ -124,7 +126,7 @@ impl FileSystem {
     fn walk<'a>(&'a self, dir: &'a Arc<Node>) -> Result<Option<Walk<'a>>> {
         let tree = self.enter();
         let names = dir.dir().names.lock();
-        if names.dead {
+        if names.dead || self.is_lost(dir) {
             return Ok(None);
         }
         let stamp = self.stamp(&tree, dir, &names);
@@ -144,6 +146,7 @@ impl FileSystem {
             stamp,
             cursor,
             has_directories: directories > 0,
+            area_sum: dir.area_directory().map_or(0, |d| d.dir().sum),
             answer: Answer { dir: dir.id, entries: Vec::new() },
             learned: learn.then(Vec::new),
         }))
@@ -243,7 +246,7 @@ impl Walk<'_> {
                 Record::Inode(inode) => {
                     inode.number.wrapping_add(inode.delta).wrapping_add(self.dir.dir().sum)
                 }
-                Record::Link(link) => link.number.wrapping_add(self.fs.links.dir().sum),
+                Record::Link(link) => link.number.wrapping_add(self.area_sum),
             };
             each(DirEntry { name: &name, ino, kind, cookie, entry: None })
         };

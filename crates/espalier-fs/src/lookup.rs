@@ -7,7 +7,7 @@
 use crate::error::{FsError, FsErrorKind, Result, fail};
 use crate::fs::{FileSystem, Held, Tree, check_name};
 use crate::layout;
-use crate::node::{Directory, Known, Names, Node, Place};
+use crate::node::{Directory, Known, Names, Node, Place, Role};
 use crate::record::{Inode, Link, Record};
 use crate::types::*;
 use espalier_engine::Lsn;
@@ -156,8 +156,8 @@ impl FileSystem {
     }
 
     /// What memory says about a name.
-    fn known(&self, dir: &Node, names: &Names, name: &[u8]) -> Look<'_> {
-        if names.dead {
+    fn known(&self, dir: &Arc<Node>, names: &Names, name: &[u8]) -> Look<'_> {
+        if names.dead || self.is_lost(dir) {
             return Look::Absent;
         }
         match names.get(name) {
@@ -171,9 +171,16 @@ impl FileSystem {
         }
     }
 
+    /// True if a directory lies in a tree that was removed: nothing is found in it, and nothing made. The caller
+    /// holds the tree lock.
+    pub(crate) fn is_lost(&self, dir: &Arc<Node>) -> bool {
+        self.lost_trees.load(Ordering::Acquire) > 0
+            && dir.content_prefix(self.epoch.load(Ordering::Acquire)).starts_with(layout::ORPHAN_AREA)
+    }
+
     /// True if every entry of the directory is known: as many are known as there are.
     fn is_complete(&self, dir: &Node, names: &Names) -> bool {
-        dir.id != self.links.id && names.present() == dir.state.lock().inode.size
+        dir.dir().role == Role::Tree && names.present() == dir.state.lock().inode.size
     }
 
     /// Takes up what the store said about a name.
@@ -207,7 +214,7 @@ impl FileSystem {
     ) -> Result<Held<'_>> {
         let held = match record {
             Record::Inode(inode) => self.add_node(dir, name, inode, self.last_lsn()),
-            Record::Link(link) => self.linked(&link).map_err(|e| self.at(dir, name, e))?,
+            Record::Link(link) => self.linked(dir, &link).map_err(|e| self.at(dir, name, e))?,
         };
         self.set_name(dir, names, name, Known::Present(held.id));
         Ok(held)
@@ -222,19 +229,24 @@ impl FileSystem {
         Held::adopt(self, node)
     }
 
-    /// The node of a file in the link area.
-    fn linked(&self, link: &Link) -> Result<Held<'_>> {
+    /// The node of a file in the link area that serves `dir`.
+    fn linked(&self, dir: &Arc<Node>, link: &Link) -> Result<Held<'_>> {
+        let area = self.area_of(dir)?;
         let name = layout::area_name(link.id);
-        let mut names = self.links.dir().names.lock();
-        if let Look::Held(held) = self.known(&self.links, &names, &name) {
+        // Locked before names it may need to know about: those of the area come last.
+        self.known_counts(&area)?;
+        let mut names = area.dir().names.lock();
+        if let Look::Held(held) = self.known(&area, &names, &name) {
             return Ok(held);
         }
-        let key = layout::entry_key(layout::LINK_AREA, &name);
+        let epoch = self.epoch.load(Ordering::Acquire);
+        let key = layout::entry_key(&area.content_prefix(epoch), &name);
         let value = self.store.get(self.metadata(), &key)?;
         match value.map(|v| Record::decode(&v)).transpose()? {
-            Some(Record::Inode(inode)) if inode.kind == link.kind => {
-                let held = self.add_node(&self.links, &name, inode, self.last_lsn());
-                self.set_name(&self.links, &mut names, &name, Known::Present(held.id));
+            Some(Record::Inode(mut inode)) if inode.kind == link.kind => {
+                inode.links = area.counted_names(link.id).unwrap_or(inode.links);
+                let held = self.add_node(&area, &name, inode, self.last_lsn());
+                self.set_name(&area, &mut names, &name, Known::Present(held.id));
                 Ok(held)
             }
             _ => fail(

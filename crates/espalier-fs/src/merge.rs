@@ -1,15 +1,133 @@
 //! The merge functions of the file system. Their ids and meanings are part of the format.
 
+use crate::acl::{self, Acl};
+use crate::attributes::{CAPABILITIES, SET_ID, clear_set_id};
+use crate::change_tree::ModeChange;
+use crate::record::{Inode, Record, XattrValue};
+use crate::types::FileKind;
 use espalier_engine::MergeFunctions;
+use std::sync::Arc;
 
 /// Shortens a value to at most the length in the argument (u32); a missing value stays missing.
 pub(crate) const TRUNCATE: u16 = 1;
 /// Zeroes bytes of a value: argument offset (u32) and length (u32). The value keeps its length.
 pub(crate) const ZERO: u16 = 2;
 
+/// Changes owner and group of an inode; links stay as they are. Argument: time of the change (i64), which to set (u32: 1
+/// the owner, 2 the group), owner (u32), group (u32).
+pub(crate) const CHANGE_OWNER: u16 = 3;
+/// Changes the mode of an inode; links and symbolic links stay as they are. Argument: time of the change (i64), then
+/// u32 each: bits that directories keep and get, that others keep and get, and get if somebody may execute them.
+pub(crate) const CHANGE_MODE: u16 = 4;
+
+const SET_OWNER: u32 = 1;
+const SET_GROUP: u32 = 2;
+
 /// What a store that holds file systems is opened with.
 pub fn merge_functions() -> MergeFunctions {
-    MergeFunctions::new().with(TRUNCATE, truncate).with(ZERO, zero)
+    MergeFunctions::new()
+        .with(TRUNCATE, truncate)
+        .with(ZERO, zero)
+        .with(CHANGE_OWNER, |old, argument| with_inode(old?, argument, change_owner))
+        .with(CHANGE_MODE, |old, argument| with_inode(old?, argument, change_mode))
+}
+
+/// Changes a stored inode. What is none, or cannot be understood, stays as it is.
+fn with_inode(old: &[u8], argument: &[u8], change: impl Fn(&mut Inode, &[u8])) -> Option<Vec<u8>> {
+    let Ok(Record::Inode(mut inode)) = Record::decode(old) else { return Some(old.to_vec()) };
+    change(&mut inode, argument);
+    Some(inode.encode())
+}
+
+/// The argument of [`CHANGE_OWNER`].
+pub(crate) fn owner_argument(uid: Option<u32>, gid: Option<u32>, now: i64) -> Vec<u8> {
+    let what = uid.map_or(0, |_| SET_OWNER) | gid.map_or(0, |_| SET_GROUP);
+    let mut out = now.to_le_bytes().to_vec();
+    for field in [what, uid.unwrap_or(0), gid.unwrap_or(0)] {
+        out.extend_from_slice(&field.to_le_bytes());
+    }
+    out
+}
+
+/// The argument of [`CHANGE_MODE`].
+pub(crate) fn mode_argument(change: &ModeChange, now: i64) -> Vec<u8> {
+    let mut out = now.to_le_bytes().to_vec();
+    for field in [
+        change.keep_directories,
+        change.add_directories,
+        change.keep_files,
+        change.add_files,
+        change.add_executables,
+    ] {
+        out.extend_from_slice(&field.to_le_bytes());
+    }
+    out
+}
+
+/// The time and the numbers of an argument; `None` if it is too short.
+fn fields<const N: usize>(argument: &[u8]) -> Option<(i64, [u32; N])> {
+    let (time, rest) = argument.split_first_chunk::<8>()?;
+    let mut out = [0; N];
+    for (n, field) in out.iter_mut().enumerate() {
+        *field = u32_at(rest, 4 * n)? as u32;
+    }
+    Some((i64::from_le_bytes(*time), out))
+}
+
+/// What [`CHANGE_OWNER`] does.
+pub(crate) fn change_owner(inode: &mut Inode, argument: &[u8]) {
+    let Some((now, [what, uid, gid])) = fields(argument) else { return };
+    if what & SET_OWNER != 0 {
+        inode.uid = uid;
+    }
+    if what & SET_GROUP != 0 {
+        inode.gid = gid;
+    }
+    inode.ctime = now;
+    if inode.is_dir() {
+        return;
+    }
+    clear_set_id(inode);
+    if let Some(xattrs) = &inode.xattrs
+        && xattrs.contains_key(CAPABILITIES)
+    {
+        let mut left = (**xattrs).clone();
+        left.remove(CAPABILITIES);
+        inode.xattrs = (!left.is_empty()).then(|| Arc::new(left));
+    }
+}
+
+/// What [`CHANGE_MODE`] does.
+pub(crate) fn change_mode(inode: &mut Inode, argument: &[u8]) {
+    let Some((now, [keep_directories, add_directories, keep_files, add_files, add_executables])) =
+        fields(argument)
+    else {
+        return;
+    };
+    if inode.kind == FileKind::Symlink {
+        return;
+    }
+    let executable = inode.mode & 0o111 != 0;
+    inode.mode = 0o7777
+        & if inode.is_dir() {
+            inode.mode & keep_directories | add_directories
+        } else {
+            inode.mode & keep_files | add_files | if executable { add_executables } else { 0 }
+        };
+    inode.ctime = now;
+    if (add_files | add_executables) & SET_ID != 0 {
+        inode.uniform = false;
+    }
+    let list = match inode.xattrs.as_ref().and_then(|x| x.get(acl::ACCESS)) {
+        Some(XattrValue::Inline(list)) => Acl::parse(list).ok().flatten(),
+        _ => None,
+    };
+    if let (Some(mut list), Some(xattrs)) = (list, &inode.xattrs) {
+        list.chmod(inode.mode);
+        let mut xattrs = (**xattrs).clone();
+        xattrs.insert(acl::ACCESS.into(), XattrValue::Inline(list.encode().into()));
+        inode.xattrs = Some(Arc::new(xattrs));
+    }
 }
 
 /// The argument of [`ZERO`].

@@ -77,10 +77,32 @@ pub(crate) enum Orphan {
     Empty,
     /// Its data lies at this base; the orphan area says so.
     Data(Arc<[u8]>),
+    /// A directory that was removed with all that is below, which somebody holds; it lies in the orphan area.
+    Tree,
+}
+
+/// What kind of directory a node is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// An ordinary one.
+    Tree,
+    /// The link area of its parent.
+    LinkArea,
+    /// The orphan area.
+    Orphans,
 }
 
 /// What only directories have.
 pub(crate) struct Directory {
+    pub(crate) role: Role,
+    /// It has a link area of its own.
+    pub(crate) has_area: bool,
+    /// That link area, while it is in memory.
+    pub(crate) area: Mutex<Option<NodeId>>,
+    /// Of a link area: what is known about the numbers of names.
+    pub(crate) counts: Mutex<Counts>,
+    /// As the flag of the inode.
+    pub(crate) uniform: AtomicBool,
     /// The sum of the deltas from the root to this directory, itself included; never changes.
     pub(crate) sum: u64,
     pub(crate) names: Mutex<Names>,
@@ -92,6 +114,18 @@ pub(crate) struct Directory {
     /// It was used since names were last given up to save memory.
     pub(crate) used: AtomicBool,
     prefix: Mutex<Option<(u64, Arc<[u8]>)>>,
+}
+
+/// What is known about the numbers of names of the files in a link area.
+#[derive(Debug, Default)]
+pub(crate) enum Counts {
+    /// Nobody has looked.
+    #[default]
+    Unknown,
+    /// The inodes have them right.
+    Settled,
+    /// The area is a copy: these are right, by number in the area, and what is not listed has no name.
+    Counted(HashMap<u64, u32>),
 }
 
 /// What is known about the names in a directory.
@@ -118,6 +152,14 @@ pub(crate) enum Known {
 impl Names {
     pub(crate) fn get(&self, name: &[u8]) -> Option<Known> {
         self.map.get(name).copied()
+    }
+
+    /// The nodes that were in memory when last seen, with their names.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = (&[u8], NodeId)> {
+        self.map.iter().filter_map(|(name, known)| match known {
+            Known::Present(id) if id.0 != 0 => Some((&**name, *id)),
+            _ => None,
+        })
     }
 
     /// Number of names known to be present.
@@ -166,9 +208,25 @@ fn name_cost(name: &[u8]) -> u64 {
 impl Node {
     /// A node of something found in the store. `sum`: of the deltas above it.
     pub(crate) fn new(id: NodeId, place: Place, inode: Inode, sum: u64, lsn: Lsn) -> Arc<Self> {
+        Self::with_role(id, place, inode, sum, lsn, Role::Tree)
+    }
+
+    /// The node of an area, which is a directory without a name.
+    pub(crate) fn area(id: NodeId, parent: &Arc<Self>, role: Role) -> Arc<Self> {
+        let place = Place { parent: Some(parent.clone()), name: [].into() };
+        let sum = parent.directory.as_ref().map_or(0, |d| d.sum);
+        Self::with_role(id, place, Inode::new(FileKind::Directory, 0, 0, 0, 0, 0), sum, Lsn(0), role)
+    }
+
+    fn with_role(id: NodeId, place: Place, inode: Inode, sum: u64, lsn: Lsn, role: Role) -> Arc<Self> {
         let sum = sum.wrapping_add(inode.delta);
         let directory = inode.is_dir().then(|| {
             Box::new(Directory {
+                role,
+                has_area: inode.area,
+                area: Mutex::default(),
+                counts: Mutex::default(),
+                uniform: AtomicBool::new(inode.uniform),
                 sum,
                 names: Mutex::default(),
                 evictions: AtomicU64::new(0),
@@ -262,6 +320,32 @@ impl Node {
         match place.parent {
             Some(parent) => layout::entry_key(&parent.content_prefix(epoch), &place.name),
             None => layout::ROOT_KEY.to_vec(),
+        }
+    }
+
+    /// The directory whose link area serves this one: the nearest that has one. `None` in a tree that was removed.
+    pub(crate) fn area_directory(self: &Arc<Self>) -> Option<Arc<Self>> {
+        let mut at = self.clone();
+        loop {
+            match at.directory.as_ref().map(|d| (d.role, d.has_area)) {
+                Some((Role::Orphans, _)) => return None,
+                Some((Role::Tree, true)) => return Some(at),
+                _ => {}
+            }
+            let parent = at.place.read().parent.clone()?;
+            at = parent;
+        }
+    }
+
+    /// True if it lies in a tree that was removed, or is a file without a name.
+    pub(crate) fn is_removed(self: &Arc<Self>) -> bool {
+        let mut at = self.clone();
+        loop {
+            if at.directory.as_ref().is_some_and(|d| d.role == Role::Orphans) {
+                return true;
+            }
+            let Some(parent) = at.place.read().parent.clone() else { return false };
+            at = parent;
         }
     }
 

@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::fs::{FileSystem, Tree};
 use crate::layout;
 use crate::node::{Node, Orphan, State};
-use crate::record::{self, Inode};
+use crate::record::{self, Inode, OrphanRecord};
 use crate::types::{FileKind, NodeId};
 use espalier_engine::{Batch, KeyRange, LARGE_VALUE, Value};
 use std::sync::Arc;
@@ -22,14 +22,14 @@ use std::sync::atomic::Ordering;
 const RECOVERY_BATCH: usize = 1024;
 
 /// The key of the record of an unlinked file.
-fn record_key(id: NodeId) -> Vec<u8> {
+pub(crate) fn record_key(id: NodeId) -> Vec<u8> {
     layout::entry_key(layout::ORPHAN_AREA, &layout::area_name(id.0))
 }
 
 impl FileSystem {
     /// True if there is work when the last reference on `node` goes.
     pub(crate) fn is_orphan(&self, node: &Node) -> bool {
-        matches!(node.state.lock().orphan, Orphan::Data(_))
+        matches!(node.state.lock().orphan, Orphan::Data(_) | Orphan::Tree)
     }
 
     /// Where the data and large attributes of `node` lie.
@@ -37,7 +37,7 @@ impl FileSystem {
         match &state.orphan {
             Orphan::No => node.entry_key(tree.epoch).into(),
             Orphan::Data(base) => base.clone(),
-            Orphan::Empty => record_key(node.id).into(),
+            Orphan::Empty | Orphan::Tree => record_key(node.id).into(),
         }
     }
 
@@ -79,6 +79,12 @@ impl FileSystem {
 
     /// Adds to a batch that everything of a file in the data index moves. Values move by reference.
     pub(crate) fn move_file(&self, inode: &Inode, from: &[u8], to: &[u8], batch: &mut Batch) -> Result<()> {
+        if self.is_large(inode) {
+            for (from, to) in layout::file_prefixes(from).into_iter().zip(layout::file_prefixes(to)) {
+                batch.move_range(self.data(), &from, &to);
+            }
+            return Ok(());
+        }
         self.read_file(inode, from, |key, value| {
             batch.insert(self.data(), &layout::rebase(key, from, to), value)
         })?;
@@ -110,7 +116,10 @@ impl FileSystem {
     }
 
     /// The last reference on a file without a name is gone, and with it its data.
-    pub(crate) fn remove_orphan(&self, _tree: &Tree<'_>, node: &Arc<Node>) -> Result<()> {
+    pub(crate) fn remove_orphan(&self, tree: &Tree<'_>, node: &Arc<Node>) -> Result<()> {
+        if node.state.lock().orphan == Orphan::Tree {
+            return self.remove_orphan_tree(tree, node);
+        }
         let mut state = node.state.lock();
         let Orphan::Data(base) = state.orphan.clone() else { return Ok(()) };
         let mut batch = Batch::new();
@@ -122,6 +131,31 @@ impl FileSystem {
         self.detached.lock().remove(&base);
         self.counters.orphans.fetch_sub(1, Ordering::Relaxed);
         result.map(|_| ())
+    }
+
+    /// Nobody holds anything in a tree that was removed: it goes.
+    fn remove_orphan_tree(&self, tree: &Tree<'_>, node: &Arc<Node>) -> Result<()> {
+        let content = layout::content_range(&node.content_prefix(tree.epoch));
+        self.evacuate(&content)?;
+        let mut batch = Batch::new();
+        self.delete_tree_record(&record_key(node.id), &mut batch);
+        let result = self.commit(batch);
+        // As for a file: the record does not name a node.
+        node.state.lock().orphan = Orphan::Empty;
+        self.counters.orphans.fetch_sub(1, Ordering::Relaxed);
+        self.lost_trees.fetch_sub(1, Ordering::AcqRel);
+        result.map(|_| ())
+    }
+
+    /// Adds to a batch that a tree in the orphan area goes, whose record lies at `key`.
+    fn delete_tree_record(&self, key: &[u8], batch: &mut Batch) {
+        batch.delete(self.metadata(), key);
+        batch.delete_range(self.data(), layout::file_range(key));
+        if let Some(parsed) = layout::parse(key) {
+            let content = layout::content_range(&layout::content_prefix(parsed.prefix, &parsed.name));
+            batch.delete_range(self.metadata(), content.clone());
+            batch.delete_range(self.data(), content);
+        }
     }
 
     /// True if detached data lies in `range`.
@@ -186,8 +220,13 @@ impl FileSystem {
         let mut batch = Batch::new();
         while let Some(entry) = cursor.next()? {
             let record = cursor.read(&entry.value)?;
-            batch.delete_range(self.data(), layout::file_range(record::decode_orphan(&record)?));
-            batch.delete(self.metadata(), &entry.key);
+            match OrphanRecord::decode(&record)? {
+                OrphanRecord::Tree => self.delete_tree_record(&entry.key, &mut batch),
+                OrphanRecord::File(base) => {
+                    batch.delete_range(self.data(), layout::file_range(base));
+                    batch.delete(self.metadata(), &entry.key);
+                }
+            }
             if batch.len() >= RECOVERY_BATCH {
                 self.commit(std::mem::take(&mut batch))?;
             }

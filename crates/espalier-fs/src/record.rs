@@ -14,6 +14,9 @@ const KIND_ORPHAN: u8 = 9;
 const KIND_STATE: u8 = 10;
 
 const FLAG_SPARSE: u8 = 1;
+const FLAG_UNIFORM: u8 = 2;
+const FLAG_AREA: u8 = 4;
+const KNOWN_FLAGS: u8 = FLAG_SPARSE | FLAG_UNIFORM | FLAG_AREA;
 
 const TAG_DELTA: u8 = 1;
 const TAG_RDEV: u8 = 2;
@@ -35,6 +38,11 @@ pub(crate) struct Inode {
     pub(crate) kind: FileKind,
     /// Some of the blocks below `size` may be absent.
     pub(crate) sparse: bool,
+    /// Of a directory: whatever lies below belongs to its owner and has neither set-id bits nor
+    /// capabilities nor several names. Absence of the flag says nothing.
+    pub(crate) uniform: bool,
+    /// Of a directory: it has a link area of its own.
+    pub(crate) area: bool,
     /// The low 12 bits of the mode.
     pub(crate) mode: u32,
     /// Names of a file; subdirectories of a directory.
@@ -102,6 +110,8 @@ impl Inode {
         Self {
             kind,
             sparse: false,
+            uniform: kind == FileKind::Directory,
+            area: false,
             mode: mode & 0o7777,
             links: if kind == FileKind::Directory { 0 } else { 1 },
             uid,
@@ -156,7 +166,9 @@ impl Inode {
         let extra = self.target.as_ref().map_or(0, |t| t.len() + 8);
         let mut out = Vec::with_capacity(FIXED + extra + if self.xattrs.is_some() { 128 } else { 0 });
         out.push(kind_code(self.kind));
-        out.push(if self.sparse { FLAG_SPARSE } else { 0 });
+        let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+        let dir = flag(self.uniform, FLAG_UNIFORM) | flag(self.area, FLAG_AREA);
+        out.push(flag(self.sparse, FLAG_SPARSE) | dir);
         out.extend_from_slice(&(self.mode as u16).to_le_bytes());
         for field in [self.links, self.uid, self.gid] {
             out.extend_from_slice(&field.to_le_bytes());
@@ -194,12 +206,14 @@ impl Inode {
         };
         let u32_at = |at: usize| u32::from_le_bytes(fixed[at..at + 4].try_into().unwrap_or_default());
         let u64_at = |at: usize| u64::from_le_bytes(fixed[at..at + 8].try_into().unwrap_or_default());
-        if fixed[1] & !FLAG_SPARSE != 0 {
+        if fixed[1] & !KNOWN_FLAGS != 0 {
             return damaged(format!("unknown inode flags {:#x}", fixed[1]));
         }
         let mut inode = Self {
             kind,
             sparse: fixed[1] & FLAG_SPARSE != 0,
+            uniform: fixed[1] & FLAG_UNIFORM != 0,
+            area: fixed[1] & FLAG_AREA != 0,
             mode: u32::from(u16::from_le_bytes([fixed[2], fixed[3]])),
             links: u32_at(4),
             uid: u32_at(8),
@@ -256,6 +270,9 @@ impl Inode {
         }
         if self.size > crate::types::MAX_FILE_SIZE {
             return damaged(format!("a size of {} bytes", self.size));
+        }
+        if (self.uniform || self.area) && !self.is_dir() {
+            return damaged("what only a directory has, on something else");
         }
         if (self.kind == FileKind::Symlink) != self.target.is_some() {
             return damaged("a target belongs to a symbolic link, and to nothing else");
@@ -318,16 +335,53 @@ pub(crate) fn decode_orphan(bytes: &[u8]) -> Result<&[u8]> {
     }
 }
 
-/// The volume's state: the first number that was never given out.
-pub(crate) fn encode_state(next_number: u64) -> Vec<u8> {
-    [&[KIND_STATE], &next_number.to_le_bytes()[..]].concat()
+/// The volume's state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct VolumeState {
+    /// The first number that was never given out.
+    pub(crate) next_number: u64,
+    /// No key of the metadata index is longer, in bytes; `None`: nobody knows.
+    pub(crate) longest_key: Option<u64>,
 }
 
-/// The inverse of [`encode_state`].
-pub(crate) fn decode_state(bytes: &[u8]) -> Result<u64> {
-    match bytes.split_first() {
-        Some((&KIND_STATE, number)) => Ok(u64::from_le_bytes(exact(number)?)),
-        _ => damaged("a volume state record of unknown kind"),
+impl VolumeState {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = vec![KIND_STATE];
+        out.extend_from_slice(&self.next_number.to_le_bytes());
+        self.longest_key.iter().for_each(|length| out.extend_from_slice(&length.to_le_bytes()));
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        match bytes.split_first() {
+            Some((&KIND_STATE, numbers)) if numbers.len() == 16 => {
+                let (next, longest) = numbers.split_at(8);
+                let longest_key = Some(u64::from_le_bytes(exact(longest)?));
+                Ok(Self { next_number: u64::from_le_bytes(exact(next)?), longest_key })
+            }
+            Some((&KIND_STATE, number)) => {
+                Ok(Self { next_number: u64::from_le_bytes(exact(number)?), longest_key: None })
+            }
+            _ => damaged("a volume state record of unknown kind"),
+        }
+    }
+}
+
+/// What the orphan area says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum OrphanRecord<'a> {
+    /// The data of an unlinked file lies at this base.
+    File(&'a [u8]),
+    /// A removed tree lies below this entry.
+    Tree,
+}
+
+impl<'a> OrphanRecord<'a> {
+    pub(crate) fn decode(bytes: &'a [u8]) -> Result<Self> {
+        if bytes.first() == Some(&kind_code(FileKind::Directory)) {
+            return Record::decode(bytes).map(|_| Self::Tree);
+        }
+        decode_orphan(bytes).map(Self::File)
     }
 }
 

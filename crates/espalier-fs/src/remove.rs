@@ -118,6 +118,10 @@ impl FileSystem {
         deferred: &mut Deferred<'_>,
     ) {
         let Removal { inode, orphan } = removal;
+        let place = node.place();
+        if let (Some(area), Some(id)) = (&place.parent, layout::area_id(&place.name)) {
+            area.count_names(id, inode.links);
+        }
         let is_gone = inode.links == 0;
         self.take_over(node, state, inode, lsn);
         if is_gone {

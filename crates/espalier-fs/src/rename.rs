@@ -1,16 +1,19 @@
 //! Rename.
 //!
 //! An entry that moves takes along what belongs to it: a file its blocks, a directory everything
-//! below. All keys move in one batch, values by reference, so the cost is that of the keys. Renames
-//! of directories exclude every other operation while they run; those of files only lock the two
-//! directories.
+//! below. The blocks of files that are not large move key by key, values by reference; everything else moves as
+//! one range in each index, whatever it holds. Renames of directories exclude every other operation for
+//! the moment that takes; those of files only lock the two directories.
+//!
+//! Numbers stay: the moved entry's own number, or a directory's delta, is corrected by what the directories
+//! above add there and here.
 
 use crate::create::{New, count_entry, uncount_entry};
-use crate::error::{FsError, FsErrorKind, Result, fail};
+use crate::error::{FsErrorKind, Result, fail};
 use crate::fs::{Deferred, FileSystem, Held, Tree, check_name};
-use crate::layout::{self, DATA, LINKS, METADATA};
+use crate::layout;
 use crate::lookup::no_entry;
-use crate::node::{Known, Names, Node, Place, State, States};
+use crate::node::{Known, Names, Node, Place, Role, State, States};
 use crate::record::{Inode, Link};
 use crate::remove::{Name, check_empty};
 use crate::types::*;
@@ -18,9 +21,6 @@ use espalier_engine::{Batch, IndexId, Key, Value};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Batches with no more operations than this fit into any log.
-const SMALL_BATCH: usize = 256;
 
 /// How far a rename came.
 #[derive(PartialEq)]
@@ -55,8 +55,44 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// Keys and values to insert, after everything that goes was deleted.
-type Puts = Vec<(IndexId, Key, Value)>;
+/// What comes, after everything that goes was deleted.
+#[derive(Default)]
+struct Puts {
+    /// Prefixes that move: from, to.
+    moves: Vec<(IndexId, Vec<u8>, Vec<u8>)>,
+    /// Keys and values to insert, after the moves.
+    keys: Vec<(IndexId, Key, Value)>,
+    /// The node moves with its entry in memory.
+    is_moved: bool,
+}
+
+impl Puts {
+    fn put(&mut self, index: IndexId, key: &[u8], value: Vec<u8>) {
+        self.keys.push((index, key.into(), value.into()));
+    }
+
+    /// Adds to a batch what `first` and `second` (of an exchange: the other direction) bring.
+    fn add(first: Option<Self>, second: Self, batch: &mut Batch) {
+        let first = first.unwrap_or_default();
+        let aside = |n: usize| {
+            let name = layout::area_name(n as u64);
+            layout::content_prefix(layout::ORPHAN_AREA, &name)
+        };
+        // Two that change places need a third.
+        for (n, (index, from, _)) in first.moves.iter().enumerate() {
+            batch.move_range(*index, from, &aside(n));
+        }
+        for (index, from, to) in &second.moves {
+            batch.move_range(*index, from, to);
+        }
+        for (n, (index, _, to)) in first.moves.iter().enumerate() {
+            batch.move_range(*index, &aside(n), to);
+        }
+        for (index, key, value) in first.keys.into_iter().chain(second.keys) {
+            batch.insert(index, &key, value);
+        }
+    }
+}
 
 /// The two entries of a rename, as asked for.
 struct Request<'a> {
@@ -68,14 +104,15 @@ struct Request<'a> {
 }
 
 impl FileSystem {
-    /// Moves an entry. The cost grows with the number of blocks of a file, and for a directory with
-    /// the number of entries and blocks below it.
+    /// Moves an entry; what is in use in it and below stays in use. The cost does not depend on what is below a
+    /// directory, nor on the size of a large file.
     ///
     /// # Errors
     /// [`FsErrorKind::NotFound`], [`FsErrorKind::Exists`] with [`RenameMode::NoReplace`], [`FsErrorKind::NotEmpty`],
     /// [`FsErrorKind::IsDirectory`], [`FsErrorKind::NotDirectory`], [`FsErrorKind::Invalid`] to move a directory
     /// into itself, [`FsErrorKind::NameTooLong`] if a path below would become too long,
-    /// [`FsErrorKind::CrossArea`] if there is more to move than fits into the log; of the store.
+    /// [`FsErrorKind::CrossArea`] if a file with several names, or a directory with names of such files
+    /// below, would leave the link area that serves it; of the store.
     pub fn rename(
         &self,
         parent: NodeId,
@@ -130,7 +167,7 @@ impl FileSystem {
     ) -> Result<Outcome> {
         let Request { from, name, to, new_name, mode } = *request;
         let mut names = Pair::lock(from, to);
-        if names.from.dead || names.to().dead {
+        if names.from.dead || names.to().dead || self.is_lost(from) || self.is_lost(to) {
             return fail(FsErrorKind::NotFound, "the directory was removed");
         }
         held.push(self.resolve(tree, from, &mut names.from, name)?.ok_or_else(|| no_entry(name))?);
@@ -158,11 +195,29 @@ impl FileSystem {
             return Ok(Outcome::NeedExclusive);
         }
         check_nesting(request, &source, target)?;
+        self.promise(from, name, &source, to)?;
+        if let Some(target) = target.filter(|_| mode == RenameMode::Exchange) {
+            self.promise(to, new_name, target, from)?;
+        }
+        if let RenameMode::Whiteout { uid, .. } = mode
+            && from.state.lock().inode.uid != uid
+        {
+            self.lose_uniformity(from)?;
+        }
         let source = Name { dir: from, name, node: &source };
         let target = target.map(|node| Name { dir: to, name: new_name, node });
         self.check_key(&layout::entry_key(&to.content_prefix(tree.epoch), new_name))?;
         self.make_way(tree, request, &source, target.as_ref())?;
         self.move_entries(tree, request, &source, target.as_ref(), &mut names, deferred)
+    }
+
+    /// Sees to it that no directory promises what an entry that comes to `to` contradicts.
+    fn promise(&self, from: &Arc<Node>, name: &[u8], node: &Arc<Node>, to: &Arc<Node>) -> Result<()> {
+        if !node.is_at(from, name) {
+            return self.lose_uniformity(to);
+        }
+        let inode = node.state.lock().inode.clone();
+        self.keep_promise(to, &inode)
     }
 
     /// Moves data of unlinked files away from what moves or is replaced.
@@ -198,21 +253,13 @@ impl FileSystem {
         nodes.extend(target.map(|t| t.node));
         let mut states = States::lock(&nodes);
         let mut batch = Batch::new();
-        let mut puts = Puts::new();
 
         let mut removal = None;
         let mut swapped = None;
         match target {
             Some(target) if exchange => {
-                swapped = Some(self.move_entry(
-                    tree,
-                    target,
-                    source,
-                    states.of(target.node),
-                    now,
-                    &mut batch,
-                    &mut puts,
-                )?);
+                swapped =
+                    Some(self.move_entry(tree, target, source, states.of(target.node), now, &mut batch)?);
             }
             Some(target) if target.node.is_dir() => {
                 self.remove_dir(tree, target.node, states.of(target.node), &mut batch);
@@ -224,8 +271,8 @@ impl FileSystem {
             None => {}
         }
         let goal = Name { dir: to, name: request.new_name, node: source.node };
-        let moved =
-            self.move_entry(tree, source, &goal, states.of(source.node), now, &mut batch, &mut puts)?;
+        let (moved, puts) = self.move_entry(tree, source, &goal, states.of(source.node), now, &mut batch)?;
+        let (swapped, back) = swapped.unzip();
 
         let mut above = states.of(from).inode.clone();
         uncount_entry(&mut above, source.node.kind, now);
@@ -246,14 +293,10 @@ impl FileSystem {
             self.put(tree, from, states.of(from), &above, &mut batch);
         }
         self.put(tree, to, states.of(to), &above_new, &mut batch);
-        puts.into_iter().for_each(|(index, key, value)| batch.insert(index, &key, value));
-        let is_small = batch.len() <= SMALL_BATCH;
-        let lsn = self.commit(batch).map_err(|error| match error.kind() {
-            FsErrorKind::Invalid if !is_small => {
-                FsError::new(FsErrorKind::CrossArea, format!("more than can move at once; copy it: {error}"))
-            }
-            _ => error,
-        })?;
+        let was_at_source = puts.is_moved;
+        let was_at_target = back.as_ref().is_some_and(|puts| puts.is_moved);
+        Puts::add(back, puts, &mut batch);
+        let lsn = self.commit(batch)?;
 
         if from.id != to.id {
             self.take_over(from, states.of(from), above, lsn);
@@ -266,9 +309,7 @@ impl FileSystem {
             target.node.dir().names.lock().dead = true;
             self.removed_dir(target.node, states.of(target.node), now, lsn);
         }
-        // A node is where its entry is, unless it is a name of a file in the link area.
-        let was_at_source = source.node.is_at(from, source.name);
-        let was_at_target = target.is_some_and(|t| exchange && t.node.is_at(to, t.name));
+        // A node is where its entry is, unless it is a name of a file in a link area.
         self.take_over(source.node, states.of(source.node), moved, lsn);
         if was_at_source {
             self.replace(source.node, to, request.new_name, deferred);
@@ -320,9 +361,8 @@ impl FileSystem {
         }
     }
 
-    /// Adds to a batch what goes when the entry `from` moves to the place of `to`, and to `puts` what
-    /// comes. Returns the node's new inode.
-    #[allow(clippy::too_many_arguments, reason = "one step of one operation, used in both directions")]
+    /// Adds to a batch what goes when the entry `from` moves to the place of `to`. Returns the node's new inode and
+    /// what comes.
     fn move_entry(
         &self,
         tree: &Tree<'_>,
@@ -331,68 +371,125 @@ impl FileSystem {
         state: &State,
         now: i64,
         batch: &mut Batch,
-        puts: &mut Puts,
-    ) -> Result<Inode> {
+    ) -> Result<(Inode, Puts)> {
         let node = from.node;
         let (old, new) = (from.key(tree), to.key(tree));
         let mut inode = state.inode.clone();
         inode.ctime = now;
         batch.delete(self.metadata(), &old);
-        let mut put = |index, key: &[u8], value: Vec<u8>| puts.push((index, key.into(), value.into()));
+        let mut puts = Puts { is_moved: true, ..Puts::default() };
         if !node.is_at(from.dir, from.name) {
-            let id = layout::area_id(&node.place().name).unwrap_or_default();
-            let link = Link { kind: inode.kind, id, number: node.ino.wrapping_sub(self.links.dir().sum) };
-            batch.delete(self.link_index(), &old);
-            put(self.metadata(), &new, link.encode());
-            put(self.link_index(), &new, id.to_le_bytes().to_vec());
-            put(self.metadata(), &node.entry_key(tree.epoch), inode.encode());
-            return Ok(inode);
+            self.move_link(tree, from, to, &mut inode, batch, &mut puts)?;
+            return Ok((inode, puts));
         }
         // The number that users see stays, whatever the directories above add to it.
         match &node.directory {
             Some(directory) => inode.delta = directory.sum.wrapping_sub(to.dir.dir().sum),
             None => inode.number = node.ino.wrapping_sub(to.dir.dir().sum),
         }
-        put(self.metadata(), &new, inode.encode());
+        puts.put(self.metadata(), &new, inode.encode());
         node.version.fetch_add(1, Ordering::AcqRel);
-        if inode.has_data() {
-            let data = self.data();
-            self.read_file(&inode, &old, |key, value| {
-                puts.push((data, layout::rebase(key, &old, &new), value))
-            })?;
-            self.delete_data(&old, &inode, batch);
-        }
+        self.move_data(&inode, &old, &new, batch, &mut puts)?;
         if node.is_dir() {
             let old = node.content_prefix(tree.epoch);
             let new = layout::content_prefix(&to.dir.content_prefix(tree.epoch), to.name);
-            for index in [METADATA, DATA, LINKS] {
-                self.move_range(index, layout::content_range(&old), (&old, &new), batch, puts)?;
+            self.check_links_stay(node, &old, from.dir, to.dir)?;
+            self.check_lengths(&old, &new)?;
+            puts.moves.push((self.metadata(), old.to_vec(), new.clone()));
+            puts.moves.push((self.data(), old.to_vec(), new.clone()));
+            if self.any_links.load(Ordering::Relaxed) {
+                puts.moves.push((self.link_index(), old.to_vec(), new));
             }
         }
-        Ok(inode)
+        Ok((inode, puts))
     }
 
-    /// Adds to a batch that a range goes, and to `puts` that it comes with another prefix.
-    fn move_range(
+    /// What a file or directory has in the data index goes from `old`, and comes at `new`.
+    fn move_data(
         &self,
-        index: u8,
-        range: espalier_engine::KeyRange,
-        (old, new): (&[u8], &[u8]),
+        inode: &Inode,
+        old: &[u8],
+        new: &[u8],
         batch: &mut Batch,
         puts: &mut Puts,
     ) -> Result<()> {
-        let index = IndexId { volume: self.volume, index };
-        let mut cursor = self.store.cursor(index, range.clone())?;
-        let before = puts.len();
-        while let Some(entry) = cursor.next()? {
-            let key = layout::rebase(&entry.key, old, new);
-            if index.index == METADATA {
-                self.check_key(&key).map_err(|e| e.context("below the directory that moves"))?;
-            }
-            puts.push((index, key, entry.value));
+        if !inode.has_data() {
+            return Ok(());
         }
-        if puts.len() > before {
-            batch.delete_range(index, range);
+        if self.is_large(inode) {
+            let pairs = layout::file_prefixes(old).into_iter().zip(layout::file_prefixes(new));
+            puts.moves.extend(pairs.map(|(from, to)| (self.data(), from, to)));
+            return Ok(());
+        }
+        self.read_file(inode, old, |key, value| {
+            puts.keys.push((self.data(), layout::rebase(key, old, new), value))
+        })?;
+        self.delete_data(old, inode, batch);
+        Ok(())
+    }
+
+    /// One name of a file in a link area moves. Where another area serves the new place the file moves along,
+    /// if that was its last name.
+    fn move_link(
+        &self,
+        tree: &Tree<'_>,
+        from: &Name<'_>,
+        to: &Name<'_>,
+        inode: &mut Inode,
+        batch: &mut Batch,
+        puts: &mut Puts,
+    ) -> Result<()> {
+        let node = from.node;
+        let (old, new) = (from.key(tree), to.key(tree));
+        let area = node.place().parent.filter(|p| p.dir().role == Role::LinkArea);
+        let sum = area.map_or(0, |area| area.dir().sum);
+        let id = layout::area_id(&node.place().name).unwrap_or_default();
+        let home = node.entry_key(tree.epoch);
+        batch.delete(self.link_index(), &old);
+        let serves = |dir: &Arc<Node>| dir.area_directory().map(|top| top.id);
+        if serves(from.dir) == serves(to.dir) {
+            let link = Link { kind: inode.kind, id, number: node.ino.wrapping_sub(sum) };
+            puts.is_moved = false;
+            puts.put(self.metadata(), &new, link.encode());
+            puts.put(self.link_index(), &new, id.to_le_bytes().to_vec());
+            puts.put(self.metadata(), &home, inode.encode());
+            return Ok(());
+        }
+        if inode.links > 1 {
+            return fail(
+                FsErrorKind::CrossArea,
+                "a file with several names cannot leave what was cloned with them, or go there; copy it",
+            );
+        }
+        inode.number = node.ino.wrapping_sub(to.dir.dir().sum);
+        batch.delete(self.metadata(), &home);
+        puts.put(self.metadata(), &new, inode.encode());
+        node.version.fetch_add(1, Ordering::AcqRel);
+        self.move_data(inode, &home, &new, batch, puts)
+    }
+
+    /// Refuses to move a directory to where another link area serves, if names below lead to the one here.
+    fn check_links_stay(
+        &self,
+        node: &Arc<Node>,
+        prefix: &[u8],
+        from: &Arc<Node>,
+        to: &Arc<Node>,
+    ) -> Result<()> {
+        let serves = |dir: &Arc<Node>| dir.area_directory().map(|top| top.id);
+        if node.dir().has_area || serves(from) == serves(to) {
+            return Ok(());
+        }
+        let mut any = false;
+        self.names_below(prefix, |_, _| {
+            any = true;
+            false
+        })?;
+        if any {
+            return fail(
+                FsErrorKind::CrossArea,
+                "files with several names below cannot leave what was cloned with them, or go there; copy it",
+            );
         }
         Ok(())
     }

@@ -42,6 +42,10 @@ impl FileSystem {
     /// As for [`FileSystem::fsync`].
     pub fn background_tick(&self) -> Result<()> {
         self.trim_names();
+        if !self.options.read_only {
+            self.settle_all()?;
+            self.measure_lengths()?;
+        }
         self.syncfs()
     }
 
@@ -53,6 +57,7 @@ impl FileSystem {
     pub fn close(&self) -> Result<()> {
         if !self.options.read_only {
             self.write_atimes()?;
+            self.settle_all()?;
             self.empty_orphan_area()?;
         }
         Ok(self.store.sync_all()?)

@@ -31,7 +31,7 @@ impl FileSystem {
     fn tmpfile_in(&self, dir: &Arc<Node>, mode: u32, caller: &Caller) -> Result<Held<'_>> {
         let tree = self.enter();
         let names = dir.dir().names.lock();
-        if names.dead {
+        if names.dead || self.is_lost(dir) {
             return fail(FsErrorKind::NotFound, "the directory was removed");
         }
         let number = self.fresh_number()?.wrapping_sub(self.orphans.dir().sum);

@@ -317,6 +317,8 @@ pub struct OpenOptions {
     /// up. This asks it to look now, before work is spent on keeping such a file; called without
     /// any lock held.
     pub forget_drain: Option<ForgetDrain>,
+    /// Added to every number ([`Attr::ino`]), for several volumes that are seen as one.
+    pub number_delta: u64,
 }
 
 impl Default for OpenOptions {
@@ -328,6 +330,7 @@ impl Default for OpenOptions {
             atime: Atime::Relative,
             max_key: crate::layout::MAX_KEY,
             forget_drain: None,
+            number_delta: 0,
         }
     }
 }

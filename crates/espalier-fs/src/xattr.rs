@@ -1,7 +1,7 @@
 //! Extended attributes. Small values lie in the entry, others in the data index beside the blocks.
 
 use crate::acl::{self, Acl};
-use crate::attributes::SET_GID;
+use crate::attributes::{CAPABILITIES, SET_GID};
 use crate::error::{FsErrorKind, Result, fail};
 use crate::fs::FileSystem;
 use crate::layout;
@@ -39,7 +39,8 @@ impl FileSystem {
     ///
     /// # Errors
     /// [`FsErrorKind::Exists`] or [`FsErrorKind::NoData`] as `mode` says, [`FsErrorKind::TooBig`] for
-    /// values beyond 64 KiB, [`FsErrorKind::NoSpace`] for names beyond 64 KiB in all,
+    /// values beyond 64 KiB, [`FsErrorKind::NoSpace`] for names beyond 64 KiB in all, and for capabilities and access control
+    /// lists beyond 2 KiB,
     /// [`FsErrorKind::Invalid`] for an access control list that is none; of the store.
     pub fn setxattr(
         &self,
@@ -92,7 +93,17 @@ impl FileSystem {
         let node = self.node(node)?;
         check_xattr_name(name)?;
         self.writable()?;
+        let stays_in_entry = name == CAPABILITIES || name == acl::ACCESS;
+        if stays_in_entry && value.is_some_and(|v| v.len() > INLINE_TOTAL) {
+            return fail(FsErrorKind::NoSpace, format!("{} with so many entries", layout::show(name)));
+        }
         let tree = self.enter();
+        if name == CAPABILITIES
+            && value.is_some()
+            && let Some(parent) = node.place().parent
+        {
+            self.lose_uniformity(&parent)?;
+        }
         let mut state = node.state.lock();
         let exists = state.inode.xattrs.as_ref().is_some_and(|x| x.contains_key(name));
         match mode {
@@ -183,7 +194,10 @@ impl FileSystem {
             }
             let inline = |v: &XattrValue| if let XattrValue::Inline(v) = v { v.len() } else { 0 };
             let taken: usize = names + xattrs.values().map(inline).sum::<usize>();
-            is_large = value.len() > INLINE_XATTR || taken + name.len() + value.len() > INLINE_TOTAL;
+            // Changes of a whole tree cannot reach what is not in the entry.
+            let stays = (name == CAPABILITIES || name == acl::ACCESS) && value.len() <= INLINE_TOTAL;
+            is_large =
+                !stays && (value.len() > INLINE_XATTR || taken + name.len() + value.len() > INLINE_TOTAL);
             let stored = if is_large {
                 batch.insert(self.data(), &key, value);
                 XattrValue::Large(value.len() as u32)

@@ -94,7 +94,7 @@ fn damage_is_found_and_named() {
         "has 1 names, and says 2",
     );
     damaged(
-        |fs, b| b.delete_range(fs.metadata(), layout::entries_range(layout::LINK_AREA)),
+        |fs, b| b.delete_range(fs.metadata(), layout::entries_range(&layout::area_prefix(b""))),
         "/two",
         "is missing",
     );

@@ -90,9 +90,9 @@ proptest! {
 fn areas_lie_outside_every_directory() {
     assert_eq!(entry_key(&[], &[]), ROOT_KEY);
     assert_eq!(entry_key(ORPHAN_AREA, &[]), STATE_KEY);
-    assert_eq!(content_prefix(&[], &[]), LINK_AREA);
-    assert_eq!(content_prefix(LINK_AREA, &[]), ORPHAN_AREA);
+    assert_eq!(content_prefix(&[], &[]), area_prefix(&[]));
+    assert_eq!(content_prefix(&area_prefix(&[]), &[]), ORPHAN_AREA);
     assert!(!entries_range(&[]).contains(ROOT_KEY));
     assert!(!entries_range(ORPHAN_AREA).contains(STATE_KEY));
-    assert!(!entries_range(LINK_AREA).contains(STATE_KEY));
+    assert!(!entries_range(&area_prefix(&[])).contains(STATE_KEY));
 }

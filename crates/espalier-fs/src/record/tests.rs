@@ -15,12 +15,12 @@ fn xattrs() -> impl Strategy<Value = Xattrs> {
 
 prop_compose! {
     fn inode()(
-        kind in kind(), sparse: bool, mode in 0u32..0o10000, links: u32, uid: u32, gid: u32, number: u64,
+        kind in kind(), (sparse, uniform, area) in any::<(bool, bool, bool)>(), mode in 0u32..0o10000, links: u32, uid: u32, gid: u32, number: u64,
         (delta, rdev) in any::<(u64, u64)>(), size in 0..=crate::types::MAX_FILE_SIZE, times: [i64; 4],
         target in prop::collection::vec(1u8.., 1..100), xattrs in xattrs(),
     ) -> Inode {
         Inode {
-            kind, sparse, mode, links, uid, gid, number, delta, size, rdev,
+            kind, sparse, mode, links, uniform: uniform && kind == FileKind::Directory, area: area && kind == FileKind::Directory, uid, gid, number, delta, size, rdev,
             atime: times[0], mtime: times[1], ctime: times[2], btime: times[3],
             target: (kind == FileKind::Symlink).then(|| target.into()),
             xattrs: (!xattrs.is_empty()).then(|| Arc::new(xattrs)),
@@ -53,13 +53,16 @@ proptest! {
 
     #[test]
     fn noise_gives_errors(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let _ = (Record::decode(&bytes), decode_orphan(&bytes), decode_state(&bytes));
+        let _ = (Record::decode(&bytes), OrphanRecord::decode(&bytes), VolumeState::decode(&bytes));
     }
 }
 
 #[test]
 fn small_records_come_back() {
-    assert_eq!(decode_state(&encode_state(77)).ok(), Some(77));
+    for longest_key in [None, Some(88)] {
+        let state = VolumeState { next_number: 77, longest_key };
+        assert_eq!(VolumeState::decode(&state.encode()).ok(), Some(state));
+    }
     let base = crate::layout::entry_key(b"dir\x01", b"name");
     assert_eq!(decode_orphan(&encode_orphan(&base)).ok(), Some(&*base));
     assert!(decode_orphan(&encode_orphan(b"dir")).is_err());

@@ -4,6 +4,7 @@ mod concurrency;
 mod listing;
 mod orphans;
 mod semantics;
+mod trees;
 
 use espalier_engine::{Store, Tuning};
 use espalier_fs::{Caller, FileSystem, FormatOptions, NewNode, NodeId, OpenOptions, merge_functions};

@@ -4,8 +4,8 @@ use crate::tree::{Id, ROOT, Tree};
 use crate::world::{Random, World};
 use espalier_engine::{Store, Tuning};
 use espalier_fs::{
-    Attr, Caller, Fallocate, FileKind, FileSystem, FormatOptions, FsError, NewNode, NodeId, OpenOptions,
-    RenameMode, Seek, SetAttr, SetTime, XattrMode, merge_functions,
+    Attr, Caller, Fallocate, FileKind, FileSystem, FormatOptions, FsError, ModeChange, NewNode, NodeId,
+    OpenOptions, OwnerChange, RenameMode, Seek, SetAttr, SetTime, XattrMode, merge_functions,
 };
 use espalier_storage::{Device, MemoryDevice};
 use std::collections::HashMap;
@@ -91,7 +91,7 @@ impl Run {
         self.step += 1;
         let pause = *self.random.pick(&[1, 1000, 1_000_000_000, 100_000_000_000_000]);
         self.tree.now = self.world.step(pause);
-        match self.random.below(31) {
+        match self.random.below(35) {
             0..=2 => self.create(),
             30 => self.tmpfile(),
             3 => self.mkdir(),
@@ -110,6 +110,9 @@ impl Run {
             26 => self.forget(),
             27 => self.sync(),
             28 if self.random.chance(8) => self.remount(),
+            31..=32 => self.clone_tree(),
+            33 => self.remove_tree(),
+            34 => self.change_tree(),
             _ => self.lookup(),
         }
     }
@@ -196,15 +199,17 @@ impl Run {
     #[track_caller]
     fn check_attr(&mut self, id: Id, attr: &Attr) {
         let object = &self.tree.objects[id];
+        // What a removed directory says of its entries is nobody's business any more.
+        let is_lost = object.is_dir() && object.lost;
         let expected = Attr {
             ino: *self.numbers.entry(id).or_insert(attr.ino),
             kind: object.kind,
             mode: object.mode,
-            nlink: object.nlink(&self.tree),
+            nlink: if is_lost { attr.nlink } else { object.nlink(&self.tree) },
             uid: object.uid,
             gid: object.gid,
             rdev: object.rdev,
-            size: object.size(),
+            size: if is_lost { attr.size } else { object.size() },
             blocks: attr.blocks,
             blksize: 4096,
             atime: object.atime,
@@ -277,7 +282,7 @@ impl Run {
     }
 
     fn mkdir(&mut self) {
-        if self.tree.objects.iter().filter(|o| o.names > 0).count() > MAX_OBJECTS_ALIVE {
+        if self.tree.objects.iter().filter(|o| o.names > 0 && !o.lost).count() > MAX_OBJECTS_ALIVE {
             return self.remove();
         }
         let (dir, node) = self.a_dir();
@@ -330,6 +335,72 @@ impl Run {
         self.last = format!("rename {name:?} in {from} to {new:?} in {to}, {mode:?}");
         let expected = self.tree.rename(from, &name, to, &new, mode);
         self.same("rename", self.fs.rename(from_node, &name, to_node, &new, mode), expected);
+    }
+
+    /// Mostly root, who may do anything.
+    fn tree_caller(&mut self) -> Caller {
+        let uid = *self.random.pick(&[0, 0, 0, 1, 2]);
+        Caller { uid, gid: uid + 10, pid: 1, umask: 0 }
+    }
+
+    fn clone_tree(&mut self) {
+        if self.tree.objects.iter().filter(|o| o.names > 0 && !o.lost).count() > MAX_OBJECTS_ALIVE {
+            return self.remove_tree();
+        }
+        let ((source, node), (dir, parent)) = (self.any(), self.a_dir());
+        let (name, caller) = (self.name(), self.tree_caller());
+        self.last = format!("clone {source} to {name:?} in {dir} by {}", caller.uid);
+        let expected = self.tree.clone_tree(source, dir, &name, &caller);
+        let got = self.fs.clone_tree(node, parent, &name, &caller);
+        self.created(got, expected);
+    }
+
+    fn remove_tree(&mut self) {
+        let (dir, node) = self.a_dir();
+        let (name, caller) = (self.name(), self.tree_caller());
+        self.last = format!("remove tree {name:?} in {dir} by {}", caller.uid);
+        let expected = self.tree.remove_tree(dir, &name, &caller);
+        self.same("remove_tree", self.fs.remove_tree(node, &name, &caller), expected);
+    }
+
+    fn change_tree(&mut self) {
+        let (id, node) = self.any();
+        let caller = self.tree_caller();
+        if self.random.chance(2) {
+            let uid = *self.random.pick(&[None, Some(0), Some(1), Some(2)]);
+            let gid = *self.random.pick(&[None, Some(12)]);
+            let caller = Caller::default();
+            self.last = format!("chown {uid:?} {gid:?} of tree {id}");
+            let expected = self.tree.change_tree(id, &caller, |object, now| {
+                (object.uid, object.gid) = (uid.unwrap_or(object.uid), gid.unwrap_or(object.gid));
+                object.ctime = now;
+                Tree::kill(object);
+            });
+            self.same("chown_tree", self.fs.chown_tree(node, OwnerChange { uid, gid }, &caller), expected);
+            return;
+        }
+        let bits = |random: &mut Random| (random.next() as u32) & 0o7777;
+        let change = ModeChange {
+            keep_directories: bits(&mut self.random) | 0o700,
+            add_directories: bits(&mut self.random) & 0o3777,
+            keep_files: bits(&mut self.random),
+            add_files: bits(&mut self.random) & *self.random.pick(&[0o777, 0o7777]),
+            add_executables: bits(&mut self.random) & 0o111,
+        };
+        self.last = format!("chmod {change:?} of tree {id} by {}", caller.uid);
+        let expected = self.tree.change_tree(id, &caller, |object, now| {
+            if object.kind == FileKind::Symlink {
+                return;
+            }
+            object.mode = if object.is_dir() {
+                object.mode & change.keep_directories | change.add_directories
+            } else {
+                let more = if object.mode & 0o111 != 0 { change.add_executables } else { 0 };
+                object.mode & change.keep_files | change.add_files | more
+            };
+            object.ctime = now;
+        });
+        self.same("chmod_tree", self.fs.chmod_tree(node, change, &caller), expected);
     }
 
     fn link(&mut self) {
@@ -504,7 +575,8 @@ impl Run {
             let expected = self.tree.setxattr(id, name, None, XattrMode::Replace);
             self.same("removexattr", self.fs.removexattr(node, name), expected);
         } else {
-            let len = *self.random.pick(&[0, 5, 500, 700, 5000, 65536]);
+            let lengths = if name == b"security.capability" { 4 } else { 6 };
+            let len = *self.random.pick(&[0, 5, 500, 700, 5000, 65536][..lengths]);
             let value = vec![self.random.next() as u8; len];
             self.last = format!("setxattr {name:?} of {id} to {len} bytes, {mode:?}");
             let expected = self.tree.setxattr(id, name, Some(&value), mode);
@@ -594,7 +666,11 @@ impl Run {
         match self.random.below(3) {
             0 => {
                 self.fs.fsync(node, self.random.chance(2)).expect("fsync");
-                self.synced = Some(Some(id).filter(|id| !self.tree.objects[*id].is_dir()));
+                let object = &self.tree.objects[id];
+                // What has no name is lost in a crash, so nothing can be promised of it.
+                if object.is_dir() || object.names > 0 {
+                    self.synced = Some(Some(id).filter(|_| !object.is_dir()));
+                }
                 return;
             }
             1 => self.fs.syncfs().expect("syncfs"),
@@ -656,6 +732,7 @@ impl Run {
         while self.open.len() > 1 {
             self.forget();
         }
+        self.fs.background_tick().expect("tick");
         let report = espalier_fs::check(&self.store, "main", &mut |_| {}).expect("the volume can be checked");
         assert_eq!((report.problems, report.orphans), (vec![], 0), "seed {}", self.seed);
         let statistics = self.fs.statistics();

@@ -16,6 +16,12 @@ pub(crate) struct Object {
     pub(crate) gid: u32,
     pub(crate) rdev: u64,
     pub(crate) names: u32,
+    /// It was removed with a tree that it was in.
+    pub(crate) lost: bool,
+    /// Of a directory: it has a link area.
+    area: bool,
+    /// Of a file that had a second name: the directory whose link area it lives in.
+    home: Option<Id>,
     pub(crate) data: Vec<u8>,
     pub(crate) target: Vec<u8>,
     pub(crate) entries: BTreeMap<Vec<u8>, Id>,
@@ -67,6 +73,9 @@ fn object(kind: FileKind, mode: u32, uid: u32, gid: u32, parent: Id, now: i64) -
         gid,
         rdev: 0,
         names: 1,
+        lost: false,
+        area: false,
+        home: None,
         data: Vec::new(),
         target: Vec::new(),
         entries: BTreeMap::new(),
@@ -82,7 +91,9 @@ fn object(kind: FileKind, mode: u32, uid: u32, gid: u32, parent: Id, now: i64) -
 
 impl Tree {
     pub(crate) fn new(now: i64) -> Self {
-        Self { objects: vec![object(FileKind::Directory, 0o755, 0, 0, ROOT, now)], now }
+        let mut root = object(FileKind::Directory, 0o755, 0, 0, ROOT, now);
+        root.area = true;
+        Self { objects: vec![root], now }
     }
 
     fn dir(&self, id: Id) -> Answer<&Object> {
@@ -210,14 +221,178 @@ impl Tree {
         if self.objects[dir].entries.contains_key(name) {
             return Err(Kind::Exists);
         }
-        if self.objects[id].names == 0 && !self.objects[id].linkable {
+        let first = self.objects[id].linkable;
+        if (self.objects[id].names == 0 && !first) || self.objects[id].lost {
             return Err(Kind::NotFound);
+        }
+        if first {
+            self.objects[id].parent = dir;
+        } else {
+            let home = self.objects[id].home.unwrap_or_else(|| self.serves(self.objects[id].parent));
+            if home != self.serves(dir) {
+                return Err(Kind::CrossArea);
+            }
+            self.objects[id].home = Some(home);
         }
         let now = self.now;
         self.objects[id].linkable = false;
         self.objects[id].names += 1;
         self.objects[id].ctime = now;
         self.enter(dir, name, id);
+        Ok(())
+    }
+
+    /// The directory whose link area serves `dir`.
+    fn serves(&self, mut dir: Id) -> Id {
+        while !self.objects[dir].area {
+            dir = self.objects[dir].parent;
+        }
+        dir
+    }
+
+    /// True if an area outside of `dir` serves a name below.
+    fn needs_area(&self, dir: Id) -> bool {
+        self.objects[dir].entries.values().any(|id| {
+            let object = &self.objects[*id];
+            object.home.is_some() || (object.is_dir() && !object.area && self.needs_area(*id))
+        })
+    }
+
+    /// True if an entry cannot move between directories because of links.
+    fn crosses(&self, id: Id, from: Id, to: Id) -> bool {
+        let object = &self.objects[id];
+        self.serves(from) != self.serves(to)
+            && match object.is_dir() {
+                true => !object.area && self.needs_area(id),
+                false => object.home.is_some() && object.names > 1,
+            }
+    }
+
+    /// In memory of the model, an entry has moved.
+    fn moved(&mut self, id: Id, from_area: Id, to: Id) {
+        if from_area != self.serves(to) {
+            self.objects[id].home = None;
+        }
+        self.objects[id].parent = to;
+        self.objects[id].ctime = self.now;
+    }
+
+    /// Everything below a directory, once.
+    fn below(&self, dir: Id) -> std::collections::BTreeSet<Id> {
+        let mut found = std::collections::BTreeSet::new();
+        let mut waiting = vec![dir];
+        while let Some(dir) = waiting.pop() {
+            for id in self.objects[dir].entries.values() {
+                if found.insert(*id) && self.objects[*id].is_dir() {
+                    waiting.push(*id);
+                }
+            }
+        }
+        found
+    }
+
+    /// Refuses what only root may do with what is not all the caller's own.
+    fn check_own(&self, id: Id, caller: &Caller) -> Answer<()> {
+        let mut all = self.below(id);
+        all.insert(id);
+        let own = |id: &Id| {
+            let object = &self.objects[*id];
+            let special = !object.is_dir() && object.mode & 0o6000 != 0;
+            object.uid == caller.uid && !special && !object.xattrs.contains_key(&b"security.capability"[..])
+        };
+        if caller.uid == 0 || all.iter().all(own) { Ok(()) } else { Err(Kind::Permission) }
+    }
+
+    pub(crate) fn clone_tree(&mut self, source: Id, dir: Id, name: &[u8], caller: &Caller) -> Answer<Id> {
+        self.dir(dir)?;
+        Self::check_name(name)?;
+        if self.objects[dir].names == 0 {
+            return Err(Kind::NotFound);
+        }
+        if self.objects[dir].entries.contains_key(name) {
+            return Err(Kind::Exists);
+        }
+        if self.objects[source].names == 0 || self.objects[source].lost {
+            return Err(Kind::NotFound);
+        }
+        self.check_own(source, caller)?;
+        let needs_area = self.objects[source].is_dir() && self.needs_area(source);
+        let keeps_area = self.objects[source].area && source != ROOT;
+        let mut copies = BTreeMap::new();
+        let copy = self.copy(source, dir, &mut copies);
+        if self.objects[copy].is_dir() {
+            self.objects[copy].area = keeps_area || needs_area;
+        } else {
+            self.objects[copy].names = 1;
+            self.objects[copy].home = None;
+        }
+        for id in copies.values() {
+            let home = self.objects[*id].home;
+            self.objects[*id].home = home.map(|home| copies.get(&home).copied().unwrap_or(copy));
+        }
+        self.enter(dir, name, copy);
+        Ok(copy)
+    }
+
+    /// A copy of something and all below; files with several names are copied once.
+    fn copy(&mut self, id: Id, parent: Id, copies: &mut BTreeMap<Id, Id>) -> Id {
+        if let Some(copy) = copies.get(&id) {
+            self.objects[*copy].names += 1;
+            return *copy;
+        }
+        let mut object = self.objects[id].clone();
+        (object.parent, object.names) = (parent, 1);
+        let entries = std::mem::take(&mut object.entries);
+        self.objects.push(object);
+        let copy = self.objects.len() - 1;
+        copies.insert(id, copy);
+        for (name, child) in entries {
+            let child = self.copy(child, copy, copies);
+            self.objects[copy].entries.insert(name, child);
+        }
+        copy
+    }
+
+    pub(crate) fn remove_tree(&mut self, dir: Id, name: &[u8], caller: &Caller) -> Answer<()> {
+        let top = self.lookup(dir, name)?;
+        if !self.objects[top].is_dir() {
+            return Err(Kind::NotDirectory);
+        }
+        self.check_own(top, caller)?;
+        self.leave(dir, name);
+        let mut waiting = vec![top];
+        while let Some(dir) = waiting.pop() {
+            for id in std::mem::take(&mut self.objects[dir].entries).into_values() {
+                let outside = self.objects[id].home.is_some_and(|home| !self.is_below(home, top));
+                if self.objects[id].is_dir() {
+                    waiting.push(id);
+                } else if outside {
+                    self.drop_name(id);
+                } else {
+                    self.objects[id].lost = true;
+                }
+            }
+            self.objects[dir].names = 0;
+            self.objects[dir].lost = dir != top;
+        }
+        self.objects[top].xattrs.clear();
+        self.objects[top].ctime = self.now;
+        Ok(())
+    }
+
+    pub(crate) fn change_tree(
+        &mut self,
+        id: Id,
+        caller: &Caller,
+        change: impl Fn(&mut Object, i64),
+    ) -> Answer<()> {
+        if self.objects[id].names == 0 || self.objects[id].lost {
+            return Err(Kind::NotFound);
+        }
+        self.check_own(id, caller)?;
+        let mut all = self.below(id);
+        all.insert(id);
+        all.into_iter().for_each(|id| change(&mut self.objects[id], self.now));
         Ok(())
     }
 
@@ -273,15 +448,18 @@ impl Tree {
                 (true, true) if !self.objects[target].entries.is_empty() => return Err(Kind::NotEmpty),
                 _ => {}
             }
+            if self.crosses(source, from, to) {
+                return Err(Kind::CrossArea);
+            }
             self.leave(to, new);
             self.drop_name(target);
         }
+        if self.crosses(source, from, to) {
+            return Err(Kind::CrossArea);
+        }
         self.leave(from, name);
         self.enter(to, new, source);
-        self.objects[source].ctime = self.now;
-        if self.objects[source].is_dir() {
-            self.objects[source].parent = to;
-        }
+        self.moved(source, self.serves(from), to);
         if let RenameMode::Whiteout { uid, gid, .. } = mode {
             let caller = Caller { uid, gid, ..Caller::default() };
             self.create(from, name, FileKind::CharDevice, 0, 0, b"", &caller)?;
@@ -293,14 +471,14 @@ impl Tree {
         if self.objects[b.2].is_dir() && self.is_below(a.0, b.2) {
             return Err(Kind::Invalid);
         }
+        if self.crosses(a.2, a.0, b.0) || self.crosses(b.2, b.0, a.0) {
+            return Err(Kind::CrossArea);
+        }
+        let areas = (self.serves(a.0), self.serves(b.0));
         self.enter(a.0, a.1, b.2);
         self.enter(b.0, b.1, a.2);
-        for (id, parent) in [(a.2, b.0), (b.2, a.0)] {
-            self.objects[id].ctime = self.now;
-            if self.objects[id].is_dir() {
-                self.objects[id].parent = parent;
-            }
-        }
+        self.moved(a.2, areas.0, b.0);
+        self.moved(b.2, areas.1, a.0);
         Ok(())
     }
 
@@ -349,7 +527,7 @@ impl Tree {
         Ok(data.len())
     }
 
-    fn kill(object: &mut Object) {
+    pub(crate) fn kill(object: &mut Object) {
         if object.is_dir() {
             return;
         }
