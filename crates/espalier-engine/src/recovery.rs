@@ -8,7 +8,8 @@
 use crate::checkpoint::{Checkpointer, StoredRoot};
 use crate::device::GuardedDevice;
 use crate::error::Context;
-use crate::index::{Goto, Index};
+use crate::index::{Goto, Index, Layer};
+use crate::key::KeyRange;
 use crate::log::{Binder, Log, LogConfig, LogPosition, LoggedBatch, LoggedOp};
 use crate::options::Compression;
 use crate::options::{FormatOptions, OpenOptions};
@@ -16,13 +17,13 @@ use crate::piece::PieceHandle;
 use crate::pieces::{Locator, Pieces};
 use crate::space::{Geometry, Opened, Space, SpaceOptions, Superblock, VolumeTable};
 use crate::store::{Order, Shared};
-use crate::tree::Trees;
+use crate::tree::{Loss, Trees, baseless};
 use crate::types::{IndexId, Location, Lsn, Msn, PieceId};
 use crate::value::LargeValue;
 use crate::volumes::READ_ONLY_VOLUME;
 use crate::{Error, ErrorKind, Op, Result};
 use espalier_storage::{BLOCK, Device, Environment};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -49,8 +50,48 @@ pub(crate) fn format(device: Arc<dyn Device>, env: &dyn Environment, options: &F
     Ok(())
 }
 
-fn space_options(options: &OpenOptions) -> SpaceOptions {
+pub(crate) fn space_options(options: &OpenOptions) -> SpaceOptions {
     SpaceOptions { table_cache: (options.memory / 16) as usize, discard: options.discard }
+}
+
+/// Chooses what depends on the memory budget.
+pub(crate) fn choose_memtable(options: &mut OpenOptions) {
+    if options.tuning.memtable == 0 {
+        options.tuning.memtable = (options.memory as usize / 16).clamp(1 << 20, 64 << 20);
+    }
+}
+
+/// In a full store the pool is all there is to rewrite a leaf in.
+pub(crate) fn fit_leaves(options: &mut OpenOptions, space: &Space) {
+    let pool = (space.stats().pool * BLOCK as u64) as usize;
+    options.tuning.leaf = options.tuning.leaf.min(pool / 4);
+    options.tuning.edge = options.tuning.edge.min(pool / 8);
+}
+
+/// What all trees share.
+pub(crate) fn make_trees(
+    device: &Arc<GuardedDevice>,
+    space: &Arc<Space>,
+    options: &OpenOptions,
+    compression: Compression,
+) -> Arc<Trees> {
+    let pieces = Arc::new(Pieces::new(device.clone(), space.clone(), cache_bytes(options)));
+    let cache = Arc::downgrade(&pieces);
+    space.when_gone(move |id| {
+        if let Some(pieces) = cache.upgrade() {
+            pieces.forget(id);
+        }
+    });
+    Arc::new(Trees {
+        pieces,
+        locator: space.clone(),
+        merge: options.merge.clone(),
+        tuning: options.tuning,
+        compression,
+        dirty: Arc::new(AtomicUsize::new(0)),
+        resident: Arc::new(AtomicUsize::new(0)),
+        lean: AtomicBool::new(false),
+    })
 }
 
 /// Opens the store on `device`.
@@ -59,9 +100,7 @@ pub(crate) fn open(
     env: Arc<dyn Environment>,
     mut options: OpenOptions,
 ) -> Result<Arc<Shared>> {
-    if options.tuning.memtable == 0 {
-        options.tuning.memtable = (options.memory as usize / 16).clamp(1 << 20, 64 << 20);
-    }
+    choose_memtable(&mut options);
     let name = device.name().to_owned();
     let device = GuardedDevice::new(device, options.read_only);
     let Opened { space, volumes, reclaim, other_damaged } =
@@ -69,30 +108,11 @@ pub(crate) fn open(
     if let Some(error) = other_damaged {
         tracing::warn!(%error, "one superblock of {name} is damaged; the other is good");
     }
-    // In a full store the pool is all there is to rewrite a leaf in.
-    let pool = (space.stats().pool * BLOCK as u64) as usize;
-    options.tuning.leaf = options.tuning.leaf.min(pool / 4);
-    options.tuning.edge = options.tuning.edge.min(pool / 8);
+    fit_leaves(&mut options, &space);
     let superblock = space.superblock();
     let compression = Compression::from_code(superblock.compression)
         .ok_or_else(|| Error::damaged(format!("compression code {} is unknown", superblock.compression)))?;
-    let pieces = Arc::new(Pieces::new(device.clone(), space.clone(), cache_bytes(&options)));
-    let cache = Arc::downgrade(&pieces);
-    space.when_gone(move |id| {
-        if let Some(pieces) = cache.upgrade() {
-            pieces.forget(id);
-        }
-    });
-    let trees = Arc::new(Trees {
-        pieces: pieces.clone(),
-        locator: space.clone(),
-        merge: options.merge.clone(),
-        tuning: options.tuning,
-        compression,
-        dirty: Arc::new(AtomicUsize::new(0)),
-        resident: Arc::new(AtomicUsize::new(0)),
-        lean: AtomicBool::new(false),
-    });
+    let trees = make_trees(&device, &space, &options, compression);
     let (indexes, roots) = indexes_of(&space, &volumes)?;
     let order = Order {
         last_lsn: superblock.checkpoint_lsn,
@@ -101,13 +121,8 @@ pub(crate) fn open(
         bytes: 0,
     };
     let shared_indexes = Arc::new(RwLock::new(indexes.clone()));
-    let mut replay = Replay { trees: &trees, space: &space, options: &options, indexes: &indexes, order };
-    let binder: Arc<dyn Binder> = Arc::new(PiecesBinder {
-        pieces,
-        space: space.clone(),
-        indexes: shared_indexes.clone(),
-        resident: trees.resident.clone(),
-    });
+    let mut replay = Replay::new(&trees, &space, &options, &indexes, order, Vec::new());
+    let binder: Arc<dyn Binder> = Arc::new(PiecesBinder::new(&trees, &space, &shared_indexes));
     let config = LogConfig { early_binding: options.tuning.early_binding as u64, ..LogConfig::default() };
     let position = LogPosition::decode(&superblock.log_position);
     let log = Log::open(
@@ -161,16 +176,29 @@ fn indexes_of(space: &Arc<Space>, volumes: &VolumeTable) -> Result<(Indexes, BTr
 }
 
 /// Puts logged batches back into memtables.
-struct Replay<'a> {
-    trees: &'a Arc<Trees>,
-    space: &'a Arc<Space>,
-    options: &'a OpenOptions,
-    indexes: &'a Indexes,
-    order: Order,
+pub(crate) struct Replay<'a> {
+    pub(crate) trees: &'a Arc<Trees>,
+    pub(crate) space: &'a Arc<Space>,
+    pub(crate) options: &'a OpenOptions,
+    pub(crate) indexes: &'a Indexes,
+    pub(crate) order: Order,
+    /// What a damaged store has lost: where messages have nothing to change, they must make nothing.
+    pub(crate) losses: Mutex<Vec<Loss>>,
 }
 
-impl Replay<'_> {
-    fn batch(&mut self, batch: LoggedBatch) -> Result<()> {
+impl<'a> Replay<'a> {
+    pub(crate) fn new(
+        trees: &'a Arc<Trees>,
+        space: &'a Arc<Space>,
+        options: &'a OpenOptions,
+        indexes: &'a Indexes,
+        order: Order,
+        losses: Vec<Loss>,
+    ) -> Self {
+        Self { trees, space, options, indexes, order, losses: Mutex::new(losses) }
+    }
+
+    pub(crate) fn batch(&mut self, batch: LoggedBatch) -> Result<()> {
         let mut msn = batch.first_msn;
         for op in &batch.ops {
             self.op(op, msn, batch.lsn).context(|| format!("batch {}", batch.lsn.0))?;
@@ -219,13 +247,37 @@ impl Replay<'_> {
             index.active().bytes() >= self.options.tuning.memtable || index.version().sealed.len() >= LAYERS
         };
         for index in self.indexes.values().filter(due) {
-            index.seal(lsn);
-            while let Some(sealed) = index.version().sealed.first() {
-                sealed.layer.settle(&self.trees.resident);
-                let root = self.trees.absorb(&index.version().root, &sealed.layer)?;
-                index.publish_root(self.space, root, |version| {
-                    version.sealed.remove(0);
-                })?;
+            self.absorb(index, lsn)?;
+        }
+        Ok(())
+    }
+
+    /// Makes all layers of an index part of its tree.
+    pub(crate) fn absorb(&self, index: &Index, lsn: Lsn) -> Result<()> {
+        index.seal(lsn);
+        while let Some(sealed) = index.version().sealed.first() {
+            self.delete_baseless(index, &sealed.layer)?;
+            sealed.layer.settle(&self.trees.resident);
+            let root = self.trees.absorb(&index.version().root, &sealed.layer)?;
+            index.publish_root(self.space, root, |version| {
+                version.sealed.remove(0);
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Replay<'_> {
+    /// Deletes what the messages of a layer make of nothing where something is lost. Nobody reads yet.
+    fn delete_baseless(&self, index: &Index, layer: &Layer) -> Result<()> {
+        let Layer::Table(table) = layer else { return Ok(()) };
+        let mut losses = self.losses.lock();
+        let lost: Vec<KeyRange> =
+            losses.iter().filter(|l| l.index == Some(index.id)).filter_map(|l| l.range.clone()).collect();
+        for range in lost {
+            for key in baseless(self.trees, Some(table), &index.version().root, &range)? {
+                table.apply(&key, self.order.last_msn, &crate::Op::Delete, Msn(0), &self.options.merge);
+                losses.push(Loss::key(index.id, &key, "what was changed there is lost"));
             }
         }
         Ok(())
@@ -233,11 +285,18 @@ impl Replay<'_> {
 }
 
 /// The log's way to value parts.
-struct PiecesBinder {
+pub(crate) struct PiecesBinder {
     pieces: Arc<Pieces>,
     space: Arc<Space>,
     indexes: Arc<RwLock<Indexes>>,
     resident: Arc<AtomicUsize>,
+}
+
+impl PiecesBinder {
+    pub(crate) fn new(trees: &Trees, space: &Arc<Space>, indexes: &Arc<RwLock<Indexes>>) -> Self {
+        let (pieces, resident) = (trees.pieces.clone(), trees.resident.clone());
+        Self { pieces, space: space.clone(), indexes: indexes.clone(), resident }
+    }
 }
 
 impl Binder for PiecesBinder {

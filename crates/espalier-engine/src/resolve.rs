@@ -52,6 +52,11 @@ impl Found {
         self.steps.is_empty()
     }
 
+    /// True if there is no value that steps change: what they give they make of nothing.
+    pub(crate) fn rests_on_nothing(&self) -> bool {
+        !matches!(self.base, Some(Some(_)))
+    }
+
     /// Adds an older point message.
     pub(crate) fn add_point(&mut self, op: Op) {
         match op {

@@ -135,9 +135,13 @@ impl Store {
         env: Arc<dyn Environment>,
         options: OpenOptions,
     ) -> Result<Arc<Self>> {
-        let shared = crate::recovery::open(device, env, options)?;
+        Ok(Self::start(crate::recovery::open(device, env, options)?))
+    }
+
+    /// A store, with its workers, of rooms that are put together.
+    pub(crate) fn start(shared: Arc<Shared>) -> Arc<Self> {
         let workers = Workers::start(&shared);
-        Ok(Arc::new(Self { shared, workers }))
+        Arc::new(Self { shared, workers })
     }
 
     /// Carries out `batch`: visible when this returns, durable after a [`Store::sync`].

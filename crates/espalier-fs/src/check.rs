@@ -576,7 +576,7 @@ impl Check<'_> {
     }
 }
 
-fn xattr_fault(inode: &Inode, rest: &[u8], len: u64) -> Option<String> {
+pub(crate) fn xattr_fault(inode: &Inode, rest: &[u8], len: u64) -> Option<String> {
     let name = rest.get(1..).unwrap_or_default();
     match inode.xattrs.as_ref().and_then(|x| x.get(name)) {
         Some(XattrValue::Large(listed)) if u64::from(*listed) == len && rest[0] == 1 => None,
@@ -588,11 +588,11 @@ fn xattr_fault(inode: &Inode, rest: &[u8], len: u64) -> Option<String> {
 }
 
 /// The path of the file that a key belongs to.
-fn path_of(key: &[u8]) -> String {
+pub(crate) fn path_of(key: &[u8]) -> String {
     layout::parse(key).map_or_else(|| format!("key {}", key.escape_ascii()), |parsed| parsed.path())
 }
 
-fn directory_path(parsed: &Parsed<'_>) -> String {
+pub(crate) fn directory_path(parsed: &Parsed<'_>) -> String {
     let names: Vec<String> = parsed.directory.iter().map(|n| layout::show(n)).collect();
     format!("/{}", names.join("/"))
 }

@@ -16,7 +16,6 @@ use espalier_fs::FileSystem;
 pub use options::{ListAttributes, MountOptions};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::io;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -94,7 +93,7 @@ pub struct Mount {
     notifier: Arc<Notifier>,
     ticker: Option<Ticker>,
     block: bool,
-    _keep: Option<UnixStream>,
+    _watcher: Option<kernel::Watcher>,
 }
 
 impl Mount {
@@ -149,7 +148,7 @@ impl Mount {
             notifier: Arc::new(notifier),
             ticker: None,
             block: mounted.block,
-            _keep: mounted.keep,
+            _watcher: mounted.watcher,
         };
         kernel::tune(&mount.point, options);
         Ok(mount)

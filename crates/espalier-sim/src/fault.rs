@@ -4,9 +4,11 @@
 
 mod damage;
 mod full;
+mod repair;
 
 pub use damage::{run_liar, run_rot};
 pub use full::run_full;
+pub use repair::run_repair;
 
 use crate::failure::ensure;
 use crate::history::{Event, History};

@@ -75,6 +75,9 @@ const SIMULATIONS: &[Simulation] = &[
     simulation("rot", |setup, steps, tally| {
         fault::run_rot(setup, steps, 20).map(|more| tally.fault.add(more))
     }),
+    simulation("repair", |setup, steps, tally| {
+        fault::run_repair(setup, steps, 10).map(|more| tally.fault.add(more))
+    }),
     Simulation {
         prepare: |_, _| Vec::new(),
         ..simulation("full", |setup, _, tally| {

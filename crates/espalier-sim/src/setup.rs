@@ -5,7 +5,7 @@ use crate::model::show;
 use crate::walk::walk_all;
 use crate::{Change, Failure, Model, Outcome, merge_functions};
 use bytes::Bytes;
-use espalier_engine::{Compression, FormatOptions, IndexId, KeyRange, OpenOptions, Store, Tuning};
+use espalier_engine::{Compression, FormatOptions, IndexId, KeyRange, OpenOptions, Rescue, Store, Tuning};
 use espalier_storage::{Device, Random, SimulatedDevice, SimulatedEnvironment};
 use std::sync::Arc;
 
@@ -96,6 +96,14 @@ impl Setup {
     /// Those of the store.
     pub fn open(&self, device: Arc<dyn Device>) -> espalier_engine::Result<Arc<Store>> {
         Store::open(device, self.environment(), self.open_options())
+    }
+
+    /// Opens the damaged store on a device for repair.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn open_damaged(&self, device: Arc<dyn Device>) -> espalier_engine::Result<Rescue> {
+        Store::open_damaged(device, self.environment(), self.open_options())
     }
 }
 

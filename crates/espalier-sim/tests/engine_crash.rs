@@ -67,6 +67,13 @@ fn storage_that_rots() {
 }
 
 #[test]
+fn repair_of_storage_that_rots() {
+    check(Profile::dense(), 6, 120, |setup, steps| fault::run_repair(setup, steps, 40));
+    check(Profile::long(), 3, 60, |setup, steps| fault::run_repair(setup, steps, 20));
+    check(Profile::broad(), 3, 200, |setup, steps| fault::run_repair(setup, steps, 20));
+}
+
+#[test]
 fn writes_that_are_lost_or_go_astray() {
     check_with(Profile::dense(), 60, 80, fault::with_lie, fault::run_liar);
 }

@@ -46,8 +46,8 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  espalier mkfs --size 20G disk.img                  a new image file, sparse
-  espalier mkfs --compress zstd --label home /dev/vdb   a whole block device")]
+  espalier mkfs --size 20G disk.img                      a new image file, sparse
+  espalier mkfs --compress zstd --label home /dev/vdb    a whole block device")]
 pub(crate) struct Mkfs {
     /// Size of the file system (default: that of the existing file or device)
     #[arg(long, value_name = "SIZE")]
@@ -96,8 +96,8 @@ pub(crate) struct Mount {
 const MOUNT_HELP: &str = "Mount options (-o):
   ro, rw              read-only, or for reading and writing (default)
   cache=SIZE          the same as --cache
-  writeback           let the kernel gather writes: faster small writes, but what write() returned reaches
-                      the server later, and a full disk may be reported at close or fsync only
+  writeback           let the kernel gather writes: faster small writes, but what write() returned
+                      reaches the server later, and a full disk may be reported at close or fsync
   allow_other         let other users in (always so for root's mounts; noallow_other forbids it)
   noatime, relatime   when reading changes the time of last access (default relatime)
   commit=SECONDS      how often everything is made durable unasked (default 5; 0: never)
@@ -107,16 +107,23 @@ const MOUNT_HELP: &str = "Mount options (-o):
   readahead=KIB       how far the kernel reads ahead (default 1024; root only)
   threads=N           server threads per CPU
   readdirplus=WHEN    list directories with attributes: auto, or always
-  auto_unmount        unmount when the server dies (needs fusermount3)
+  auto_unmount        unmount when the server dies
   nosuid, nodev, noexec, sync, dirsync, and x-* as for mount(8)
 
 In /etc/fstab, after `make install`:
   /srv/disk.img  /mnt  fuse.espalier  cache=4G,noatime  0  0
 
-The server ends by itself when it is unmounted. SIGTERM makes it unmount; if the mount is busy, it makes
-everything durable and stays.";
+Examples:
+  espalier mount disk.img /mnt                           for everybody, if root mounts it
+  espalier mount -o noatime,commit=1 --cache 4G disk.img ~/files
+
+The server ends by itself when it is unmounted. SIGTERM makes it unmount; if the mount is busy,
+it makes everything durable and stays.";
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  espalier umount /mnt
+  umount /mnt                the same, without waiting for the server to have ended")]
 pub(crate) struct Umount {
     /// Where it is mounted
     pub(crate) dir: PathBuf,
@@ -137,6 +144,10 @@ pub(crate) struct Fsck {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  espalier info disk.img                                 reads the image
+  espalier info /mnt                                     asks the server
+  espalier info --json /mnt | jq .space.free_bytes")]
 pub(crate) struct Info {
     /// An image, a device, or a directory where one is mounted
     #[arg(value_name = "IMAGE|DIR")]
@@ -147,6 +158,9 @@ pub(crate) struct Info {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  espalier dump disk.img | less
+  espalier dump --node 17 disk.img")]
 pub(crate) struct Dump {
     /// The image file or block device
     #[arg(value_name = "IMAGE|DEVICE")]
@@ -157,12 +171,15 @@ pub(crate) struct Dump {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  espalier demo
+  espalier demo --dir /srv/demo --tree linux-6.1.tar.xz --keep")]
 pub(crate) struct Demo {
     /// Where to work; made if it is not there, and left empty
     #[arg(long, default_value = "demo-out")]
     pub(crate) dir: PathBuf,
     /// The source tree to unpack: a directory or a tar archive (default: the best that is found)
-    #[arg(long)]
+    #[arg(long, value_name = "DIR|ARCHIVE")]
     pub(crate) tree: Option<PathBuf>,
     /// Size of the image
     #[arg(long, default_value = "20G", value_name = "SIZE")]

@@ -6,7 +6,7 @@
 use crate::args::Info;
 use crate::image;
 use crate::mounts;
-use crate::units::Size;
+use crate::units::{self, Size};
 use anyhow::{Context, Result, bail};
 use espalier_engine::Store;
 use espalier_fs::FileSystem;
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &Info) -> Result<()> {
 }
 
 fn describe(source: &Path) -> Result<Value> {
-    if source.is_dir() {
+    if source.is_dir() || mounts::is_dead(source) {
         return ask_server(source);
     }
     if let Some(dir) = image::mounted(source) {
@@ -47,6 +47,9 @@ fn describe(source: &Path) -> Result<Value> {
 
 /// Asks the server of the mount at (or around) `dir`.
 fn ask_server(dir: &Path) -> Result<Value> {
+    if mounts::is_dead(dir) {
+        bail!("{0}: the server of this mount has died; unmount it (espalier umount {0})", dir.display());
+    }
     let dir = dir.canonicalize().with_context(|| format!("{} cannot be read", dir.display()))?;
     let above = dir.ancestors().find_map(|d| mounts::at(d).ok().flatten());
     let mount = above.filter(mounts::MountEntry::is_espalier);
@@ -97,6 +100,7 @@ fn of_store(source: &Path, store: &Store) -> Value {
     let space = figures.space;
     let used = space.total - space.free.min(space.total);
     let uuid: String = figures.uuid.iter().map(|b| format!("{b:02x}")).collect();
+    let uuid = [&uuid[..8], &uuid[8..12], &uuid[12..16], &uuid[16..20], &uuid[20..]].join("-");
     let mut indexes = Vec::new();
     for (index, height) in &figures.heights {
         indexes.push(json!({ "index": index.to_string(), "height": height }));
@@ -170,13 +174,27 @@ fn text(description: &Value) -> String {
     out
 }
 
+/// How a figure is shown.
+#[derive(Clone, Copy)]
+enum Form {
+    Plain,
+    Size,
+    Time,
+}
+
 fn lines(out: &mut String, fields: &Map<String, Value>, depth: usize) {
     for (name, value) in fields {
         let indent = "  ".repeat(depth);
-        let (label, is_size) = match name.strip_suffix("_bytes") {
-            Some(label) => (label.replace('_', " "), true),
-            None => (name.replace('_', " "), false),
+        let (label, form) = match (name.strip_suffix("_bytes"), name.strip_suffix("_unix_seconds")) {
+            // Beside a count of the same things, as of nodes.
+            (Some(label), _) if fields.contains_key(&format!("{label}s")) => {
+                (format!("{label}s take"), Form::Size)
+            }
+            (Some(label), _) => (label.to_owned(), Form::Size),
+            (_, Some(label)) => (label.to_owned(), Form::Time),
+            _ => (name.clone(), Form::Plain),
         };
+        let label = label.replace('_', " ");
         match value {
             Value::Object(inner) => {
                 let _ = writeln!(out, "{indent}{label}:");
@@ -189,8 +207,9 @@ fn lines(out: &mut String, fields: &Map<String, Value>, depth: usize) {
                 }
             }
             value => {
-                let shown = match value.as_u64() {
-                    Some(bytes) if is_size => Size(bytes).to_string(),
+                let shown = match (value.as_u64(), form) {
+                    (Some(bytes), Form::Size) => Size(bytes).to_string(),
+                    (Some(seconds), Form::Time) => units::date(seconds),
                     _ => one_line(value),
                 };
                 let _ = writeln!(out, "{:<28} {shown}", format!("{indent}{label}"));

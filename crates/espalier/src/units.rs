@@ -65,6 +65,21 @@ pub(crate) fn duration(time: Duration) -> String {
     }
 }
 
+/// Shows seconds since the Unix epoch as `2026-11-22 00:07:30 UTC`.
+pub(crate) fn date(seconds: u64) -> String {
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    // Years from March on, so that leap days come last.
+    let day = days + 719_468;
+    let (era, of_era) = (day / 146_097, day % 146_097);
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let (month, carry) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC", era * 400 + year + carry)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,6 +102,20 @@ mod tests {
             ["", "G", "-1", "1.5", "1x", "1.2.3G", "1 G", "99999999999E", "16E", "1.0000000000G", "15.9Q"]
         {
             assert!(text.parse::<Size>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (seconds, text) in [
+            (0, "1970-01-01 00:00:00 UTC"),
+            (951_782_399, "2000-02-28 23:59:59 UTC"),
+            (951_782_400, "2000-02-29 00:00:00 UTC"),
+            (951_868_800, "2000-03-01 00:00:00 UTC"),
+            (1_795_306_050, "2026-11-22 00:07:30 UTC"),
+            (4_107_542_400, "2100-03-01 00:00:00 UTC"),
+        ] {
+            assert_eq!(date(seconds), text);
         }
     }
 

@@ -38,6 +38,8 @@ pub(crate) struct Recovered {
     pub(super) chain: u64,
     /// The groups, with handles on the parts they name.
     pub(super) groups: Vec<Written>,
+    /// What went wrong, where that was to be tolerated; the log goes no further.
+    pub(super) broken: Option<Error>,
 }
 
 /// Where the log lies.
@@ -70,43 +72,66 @@ struct Scanned {
     parts: Vec<(PieceId, Location)>,
 }
 
-/// Recovers the log behind `from`. `max_batch` bounds what a decoded batch may take in memory.
+/// Recovers the log behind `from`. `max_batch` bounds what a decoded batch may take in memory. With
+/// `tolerant` the log ends where it is damaged, instead of the recovery.
 pub(super) fn recover(
     place: Place<'_>,
     from: LogPosition,
     max_batch: u64,
     binder: &dyn Binder,
+    tolerant: bool,
     replay: &mut dyn FnMut(LoggedBatch) -> Result<()>,
 ) -> Result<Recovered> {
     let mut scan = Scan { place, from, max_batch, blocks: Blocks::new(place), synced: from.synced };
-    let mut found = scan.find_groups()?;
-    scan.check_values(&mut found)?;
+    let mut broken: Option<Error> = None;
+    let mut tolerate = |done: Result<()>| match done {
+        Err(error) if tolerant => {
+            broken.get_or_insert(error);
+            Ok(false)
+        }
+        done => done.map(|()| true),
+    };
+    let mut found = Vec::new();
+    tolerate(scan.find_groups(&mut found))?;
+    tolerate(scan.check_values(&mut found))?;
     let mut recovered = Recovered {
-        last: found.last().map_or(from.lsn, |group| group.last.max(from.lsn)),
+        last: from.lsn,
         end: found.last().map_or(from.block, |group| group.blocks.end),
         replayed: 0,
         chain: found.last().map_or(from.chain, |group| group.chain),
         groups: Vec::with_capacity(found.len()),
+        broken: None,
     };
     // First reserve everything, so that what replay writes cannot land on it.
     for group in &found {
+        let mut parts = Vec::new();
         let adopt = |(id, location): &(PieceId, Location)| {
             binder
                 .adopt(*id, *location)
                 .context(|| format!("reserving {id}, which batch {} names", group.last.0))
         };
-        recovered.groups.push(Written {
-            start: group.blocks.start,
-            last: group.last,
-            previous: group.previous,
-            parts: group.parts.iter().map(adopt).collect::<Result<_>>()?,
-        });
+        let adopted = group.parts.iter().map(adopt).collect::<Result<Vec<_>>>().map(|all| parts = all);
+        if !tolerate(adopted)? {
+            break;
+        }
+        let (start, last, previous) = (group.blocks.start, group.last, group.previous);
+        recovered.groups.push(Written { start, last, previous, parts });
     }
     for (group, written) in found.iter().zip(&recovered.groups) {
         if group.last > from.lsn {
-            recovered.replayed += scan.replay(group, &written.parts, replay)?;
+            let mut last = from.lsn;
+            let replayed = scan.replay(group, &written.parts, &mut |batch| {
+                let lsn = batch.lsn;
+                replay(batch).map(|()| last = lsn)
+            });
+            if !tolerate(replayed.map(|count| recovered.replayed += count))? {
+                recovered.last = last;
+                break;
+            }
         }
+        recovered.last = group.last.max(from.lsn);
     }
+    recovered.broken = broken;
     Ok(recovered)
 }
 
@@ -121,8 +146,7 @@ struct Scan<'a> {
 
 impl Scan<'_> {
     /// All groups up to the end of the log. A torn tail is the end; damage before it is an error.
-    fn find_groups(&mut self) -> Result<Vec<Scanned>> {
-        let mut found: Vec<Scanned> = Vec::new();
+    fn find_groups(&mut self, found: &mut Vec<Scanned>) -> Result<()> {
         let (mut number, mut chain, mut last) = (self.from.block, self.from.chain, None);
         while let Some(group) = self.group(number, chain)? {
             self.synced = self.synced.max(group.synced);
@@ -147,7 +171,7 @@ impl Scan<'_> {
             );
             return Err(Error::damaged(message));
         }
-        Ok(found)
+        Ok(())
     }
 
     /// Checks that a group's content fits what came before, and what it says of value parts.

@@ -153,13 +153,55 @@ impl Log {
         config: LogConfig,
         replay: &mut dyn FnMut(LoggedBatch) -> Result<()>,
     ) -> Result<Self> {
-        let recovered = Self::inspect(&device, region, uuid, from, &*binder, replay)?;
+        Self::open_as(device, region, uuid, session, from, binder, config, false, replay).map(|(log, _)| log)
+    }
+
+    /// As [`Log::open`] for a log that may be damaged: it ends where it can no longer be read, and the error says why.
+    ///
+    /// # Errors
+    /// As for [`Log::open`], but for what is wrong with the log.
+    #[allow(clippy::too_many_arguments, reason = "each is a different thing; called once")]
+    pub(crate) fn open_damaged(
+        device: Arc<GuardedDevice>,
+        region: Extent,
+        uuid: &[u8; 16],
+        session: u64,
+        from: LogPosition,
+        binder: Arc<dyn Binder>,
+        config: LogConfig,
+        replay: &mut dyn FnMut(LoggedBatch) -> Result<()>,
+    ) -> Result<(Self, Option<Error>)> {
+        Self::open_as(device, region, uuid, session, from, binder, config, true, replay)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "each is a different thing; called twice")]
+    fn open_as(
+        device: Arc<GuardedDevice>,
+        region: Extent,
+        uuid: &[u8; 16],
+        session: u64,
+        from: LogPosition,
+        binder: Arc<dyn Binder>,
+        config: LogConfig,
+        tolerant: bool,
+        replay: &mut dyn FnMut(LoggedBatch) -> Result<()>,
+    ) -> Result<(Self, Option<Error>)> {
+        let mut recovered = Self::recover(&device, region, uuid, from, &*binder, tolerant, replay)?;
+        let broken = recovered.broken.take();
         // A kill loses nothing that was written, so more may have been replayed than was ever synced.
         // The next group will claim that everything before it is durable.
         match device.sync() {
             // Opened for reading only: there will be no next group.
             Err(e) if e.kind() == ErrorKind::ReadOnly => {}
             synced => synced.context(|| "syncing what the log had written".into())?,
+        }
+        let mut tail = from.block;
+        if broken.is_some() {
+            // Blocks behind the damage must never be taken for what comes next: two laps on no number that
+            // is in the ring now is due.
+            recovered.end = from.block.saturating_add(2 * u64::from(region.blocks));
+            tail = recovered.end;
+            recovered.groups.clear();
         }
         let tag = StoreTag::new(uuid);
         let state = State {
@@ -169,7 +211,7 @@ impl Log {
             written: recovered.last,
             durable: recovered.last,
             head: recovered.end,
-            tail: from.block,
+            tail,
             synced: recovered.end,
             chain: recovered.chain,
             unsynced_values: 0,
@@ -181,13 +223,11 @@ impl Log {
         };
         let config = clamp(config, region);
         let (state, changed) = (Mutex::new(state), Condvar::new());
-        Ok(Self { device, region, tag, session, binder, config, state, changed })
+        Ok((Self { device, region, tag, session, binder, config, state, changed }, broken))
     }
 
     /// The reading half of [`Log::open`]: writes nothing.
-    ///
-    /// # Errors
-    /// As for [`Log::open`].
+    #[cfg(test)]
     pub(crate) fn inspect(
         device: &GuardedDevice,
         region: Extent,
@@ -196,9 +236,21 @@ impl Log {
         binder: &dyn Binder,
         replay: &mut dyn FnMut(LoggedBatch) -> Result<()>,
     ) -> Result<Recovered> {
+        Self::recover(device, region, uuid, from, binder, false, replay)
+    }
+
+    fn recover(
+        device: &GuardedDevice,
+        region: Extent,
+        uuid: &[u8; 16],
+        from: LogPosition,
+        binder: &dyn Binder,
+        tolerant: bool,
+        replay: &mut dyn FnMut(LoggedBatch) -> Result<()>,
+    ) -> Result<Recovered> {
         check_region(region)?;
         let place = reader::Place { device, region, tag: StoreTag::new(uuid) };
-        reader::recover(place, from, max_batch(region), binder, replay)
+        reader::recover(place, from, max_batch(region), binder, tolerant, replay)
             .context(|| format!("recovering the log in {region}"))
     }
 

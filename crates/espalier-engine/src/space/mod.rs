@@ -25,12 +25,14 @@ mod lives;
 mod map;
 mod ntt;
 mod page;
+mod rebuild;
 mod reserve;
 mod superblock;
 mod table;
 mod volumes;
 
 pub use allocator::RunHistogram;
+pub(crate) use rebuild::Rebuilt;
 pub(crate) use reserve::{Purpose, Reservation};
 pub use superblock::MAX_LABEL;
 pub(crate) use superblock::{Geometry, Roots, Superblock, read_superblocks};

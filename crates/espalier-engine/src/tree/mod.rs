@@ -12,6 +12,7 @@
 mod clone;
 mod codec;
 mod compact;
+mod cut;
 mod dump;
 mod flush;
 mod leaf;
@@ -23,6 +24,8 @@ pub(crate) mod source;
 mod verify;
 mod write;
 
+pub use cut::Loss;
+pub(crate) use cut::{Cutter, References, baseless, deletions};
 pub(crate) use flush::{Root, Sweep};
 
 pub(crate) use query::{Descent, Toward, find};

@@ -5,12 +5,13 @@ use crate::transport::Device;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::ffi::CString;
-use std::io::{self, IoSliceMut, Read};
+use std::io::{self, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 
 const HELPER: &str = "fusermount3";
 const SUBTYPE: &str = "espalier";
@@ -18,21 +19,64 @@ const SUBTYPE: &str = "espalier";
 /// A mount that nobody serves yet.
 pub(super) struct Mounted {
     pub(super) device: Device,
-    /// While this is open, the helper keeps the mount (`auto_unmount`).
-    pub(super) keep: Option<UnixStream>,
+    /// Unmounts if this process dies (`auto_unmount`).
+    pub(super) watcher: Option<Watcher>,
     /// The mount is a `fuseblk`.
     pub(super) block: bool,
 }
 
 /// Mounts, by whatever way is open to this process.
 pub(super) fn mount(point: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
-    if options.auto_unmount {
-        return by_helper(point, options);
-    }
-    match directly(point, options) {
+    let mut mounted = match directly(point, options) {
         Err(MountError::Refused { source, .. }) if not_allowed(&source) => by_helper(point, options),
         Err(MountError::NoFuse { source }) if not_allowed(&source) => by_helper(point, options),
         result => result,
+    }?;
+    if options.auto_unmount {
+        match Watcher::start(point) {
+            Ok(watcher) => mounted.watcher = Some(watcher),
+            Err(source) => {
+                // The error says it all; the mount must not stay.
+                let _ = unmount(point, true);
+                return Err(MountError::NoHelper { source });
+            }
+        }
+    }
+    Ok(mounted)
+}
+
+/// A process that unmounts when this one dies, however it dies.
+///
+/// The helper has an option for that, but it tries first whether the mount can be opened, and here that needs
+/// no server.
+pub(super) struct Watcher {
+    /// Open while this process lives.
+    pipe: ChildStdin,
+    process: Child,
+}
+
+impl Watcher {
+    fn start(point: &Path) -> io::Result<Self> {
+        // Ends when it reads a line; at the end of file it looks whether the mount is dead, and takes it down.
+        const SCRIPT: &str = "read -r _ && exit 0
+            stat -f -- \"$1\" >/dev/null 2>&1 && exit 0
+            umount -l -- \"$1\" 2>/dev/null || exec fusermount3 -u -z -- \"$1\"";
+        let mut command = Command::new("sh");
+        command.args(["-c", SCRIPT, "espalier-watcher"]).arg(point);
+        // Signals of the terminal are not for it.
+        command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut process = command.current_dir("/").spawn()?;
+        let pipe = process.stdin.take().ok_or_else(|| io::Error::other("a watcher without a pipe"))?;
+        Ok(Self { pipe, process })
+    }
+}
+
+impl Drop for Watcher {
+    /// The mount has ended in order: there is nothing to watch.
+    fn drop(&mut self) {
+        // A watcher that is gone already is as good.
+        let _ = self.pipe.write_all(b"done\n");
+        let _ = self.process.wait();
     }
 }
 
@@ -50,14 +94,14 @@ fn directly(point: &Path, options: &MountOptions) -> Result<Mounted, MountError>
     let mut device = Device::open().map_err(no_fuse)?;
     if options.block_device && is_root() {
         match call(&device, point, options, true) {
-            Ok(()) => return Ok(Mounted { device, keep: None, block: true }),
+            Ok(()) => return Ok(Mounted { device, watcher: None, block: true }),
             Err(error) => tracing::debug!(%error, "no fuseblk: mounting as plain FUSE"),
         }
         // The failed mount may have taken the device.
         device = Device::open().map_err(no_fuse)?;
     }
     call(&device, point, options, false).map_err(refused)?;
-    Ok(Mounted { device, keep: None, block: false })
+    Ok(Mounted { device, watcher: None, block: false })
 }
 
 /// The system call.
@@ -114,16 +158,11 @@ fn by_helper(point: &Path, options: &MountOptions) -> Result<Mounted, MountError
         MountError::Helper { point: point.to_owned(), said: said.trim().to_owned() }
     };
     let Some(descriptor) = received.map_err(no_helper)? else { return Err(failed(&mut helper)) };
-    let keep = if options.auto_unmount {
-        Some(ours)
-    } else {
-        if !helper.wait().map_err(no_helper)?.success() {
-            return Err(failed(&mut helper));
-        }
-        None
-    };
+    if !helper.wait().map_err(no_helper)?.success() {
+        return Err(failed(&mut helper));
+    }
     rustix::io::fcntl_setfd(&descriptor, rustix::io::FdFlags::CLOEXEC).map_err(|e| no_helper(e.into()))?;
-    Ok(Mounted { device: Device::from_descriptor(descriptor), keep, block: false })
+    Ok(Mounted { device: Device::from_descriptor(descriptor), watcher: None, block: false })
 }
 
 fn helper_options(options: &MountOptions) -> String {
@@ -140,7 +179,6 @@ fn helper_options(options: &MountOptions) -> String {
         (options.synchronous, "sync"),
         (options.directory_synchronous, "dirsync"),
         (options.allow_other.unwrap_or_else(is_root), "allow_other"),
-        (options.auto_unmount, "auto_unmount"),
     ];
     list.extend(flags.iter().filter(|(set, _)| *set).map(|(_, name)| (*name).to_owned()));
     list.join(",")

@@ -37,7 +37,7 @@ pub struct MountOptions {
     pub directory_synchronous: bool,
     /// Others than who mounts may use the mount. `None`: if root mounts.
     pub allow_other: Option<bool>,
-    /// Unmount when this process ends, however it ends; needs `fusermount3`.
+    /// Unmount when this process ends, however it ends; for ordinary users it needs `fusermount3`.
     pub auto_unmount: bool,
     /// The mount point may have content, which is hidden while the mount is there.
     pub nonempty: bool,

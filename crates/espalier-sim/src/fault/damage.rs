@@ -29,7 +29,7 @@ pub fn run_rot(setup: &Setup, steps: &[Step], rounds: u64) -> Outcome<Tally> {
     for round in 0..rounds {
         let mut random = Random::new(setup.seed ^ (0x207 + round));
         let device = Arc::new(SimulatedDevice::from_image(image.clone(), random.next_u64()));
-        let what = damage(&device, &mut random);
+        let (_, what) = damage(&device, &mut random);
         tally.runs += 1;
         tally.faults += 1;
         tally.errors += look(setup, device, &history, exact.clone(), &keys)
@@ -53,7 +53,7 @@ pub fn run_liar(setup: &Setup, steps: &[Step]) -> Outcome<Tally> {
 }
 
 /// Carries out what changes something; an error ends it, for the device may lie.
-fn build(setup: &Setup, steps: &[Step]) -> Outcome<(Bench, History)> {
+pub(super) fn build(setup: &Setup, steps: &[Step]) -> Outcome<(Bench, History)> {
     let mut bench = Bench::new(setup.clone())?;
     bench.store.sync_all()?;
     let mut history = History::new(bench.model.clone(), 0);
@@ -80,7 +80,7 @@ fn build(setup: &Setup, steps: &[Step]) -> Outcome<(Bench, History)> {
     Ok((bench, history))
 }
 
-fn all_keys(history: &History) -> BTreeSet<(usize, Bytes)> {
+pub(super) fn all_keys(history: &History) -> BTreeSet<(usize, Bytes)> {
     let mut keys = BTreeSet::new();
     for events in 0..=history.len() {
         history.touched(events, |slot, key| {
@@ -90,8 +90,8 @@ fn all_keys(history: &History) -> BTreeSet<(usize, Bytes)> {
     keys
 }
 
-/// Damages a block that was written, or a few bits; says how.
-fn damage(device: &SimulatedDevice, random: &mut Random) -> String {
+/// Damages a block that was written, or a few bits of it; says where and how.
+pub(super) fn damage(device: &SimulatedDevice, random: &mut Random) -> (u64, String) {
     let image = device.image();
     let blocks: Vec<u64> = image.blocks().map(|(offset, _)| offset).collect();
     // The few blocks on which everything depends lie at the start.
@@ -111,11 +111,12 @@ fn damage(device: &SimulatedDevice, random: &mut Random) -> String {
         }
         _ => {
             let count = random.between(1..=3) as usize;
-            return format!("bits flipped at {:?}", device.rot(offset..offset + BLOCK as u64, count));
+            let places = device.rot(offset..offset + BLOCK as u64, count);
+            return (offset, format!("bits flipped at {places:?}"));
         }
     };
     device.write_at(offset, &[&block]).expect("no faults are injected");
-    format!("the block at byte {offset} {what}")
+    (offset, format!("the block at byte {offset} {what}"))
 }
 
 /// Reads all that can be read; returns the number of errors. All answers must belong to the state
@@ -203,7 +204,7 @@ fn look_at_ranges(store: &Store, states: &[Model]) -> Outcome<u64> {
 }
 
 /// The error says what is wrong and where.
-fn check_error(error: &Error) -> Outcome {
+pub(super) fn check_error(error: &Error) -> Outcome {
     let text = error.to_string();
     ensure!(error.kind() != ErrorKind::InvalidArgument, "damage gives InvalidArgument: {text}");
     let place = text.contains(|c: char| c.is_ascii_digit()) || text.contains("superblock");

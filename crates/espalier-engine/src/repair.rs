@@ -1,0 +1,209 @@
+//! Opening a damaged store: everything that can be read, and nothing that is wrong.
+//!
+//! 1. The tables are read as far as they can be, and new ones made of them in memory (`space::rebuild`).
+//! 2. The trees are walked, and cut where they cannot be read (`tree::cut`).
+//! 3. References are counted anew.
+//! 4. What may be older than something lost is deleted; so is what messages make of nothing, where what they
+//!    were to change is lost.
+//! 5. The log is replayed up to where it is damaged, and the same holds for what it says; logged values that
+//!    cannot be read are deleted too.
+//!
+//! The store is usable then. Nothing on the device that the old superblock needs is changed until a checkpoint
+//! commits the new state as a whole: a crash before leaves the damaged store as it was, to be repaired again.
+
+use crate::checkpoint::{Checkpointer, StoredRoot};
+use crate::device::GuardedDevice;
+use crate::index::Index;
+use crate::log::{Log, LogConfig, LogPosition, LoggedBatch, LoggedOp};
+use crate::options::{Compression, OpenOptions};
+use crate::piece::PieceHandle;
+use crate::recovery::{self, Indexes, PiecesBinder, Replay};
+use crate::resolve::load;
+use crate::space::{Rebuilt, Space, VolumeTable};
+use crate::store::{Order, Shared, Store};
+use crate::tree::{Cutter, References, Root, Trees, deletions};
+use crate::types::{IndexId, Msn};
+use crate::{Error, ErrorKind, Key, KeyRange, Loss, Op, Result};
+use espalier_storage::{Device, Environment};
+use parking_lot::RwLock;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A damaged store, opened without what is damaged.
+#[derive(Debug)]
+pub struct Rescue {
+    /// The store. [`Store::close`] makes the repair durable.
+    pub store: Arc<Store>,
+    /// What is lost.
+    pub losses: Vec<Loss>,
+    /// Pieces that no checkpoint counts yet and that only the device refers to.
+    _keep: Vec<Arc<PieceHandle>>,
+}
+
+impl Store {
+    /// Opens a damaged store for repair. Everything is read; what cannot be is left out and told. The device is
+    /// changed by nothing before the first checkpoint.
+    ///
+    /// # Errors
+    /// Of the device; [`ErrorKind::NotAStore`], [`ErrorKind::NewerFormat`]; [`ErrorKind::Damaged`] if neither
+    /// superblock or not the volume table can be read: without them nothing can be told from anything else.
+    pub fn open_damaged(
+        device: Arc<dyn Device>,
+        env: Arc<dyn Environment>,
+        options: OpenOptions,
+    ) -> Result<Rescue> {
+        if options.read_only {
+            let message = "a damaged store is opened for writing, be it on a device that keeps nothing";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        let (shared, losses, keep) = open(device, env, options)?;
+        Ok(Rescue { store: Store::start(shared), losses, _keep: keep })
+    }
+}
+
+type Opened = (Arc<Shared>, Vec<Loss>, Vec<Arc<PieceHandle>>);
+
+fn open(device: Arc<dyn Device>, env: Arc<dyn Environment>, mut options: OpenOptions) -> Result<Opened> {
+    recovery::choose_memtable(&mut options);
+    let device = GuardedDevice::new(device, false);
+    let Rebuilt { space, volumes, problems } =
+        Space::rebuild(device.clone(), &recovery::space_options(&options))?;
+    recovery::fit_leaves(&mut options, &space);
+    let nowhere = |message: String| Loss { index: None, range: None, message };
+    let mut losses: Vec<Loss> = problems.into_iter().map(nowhere).collect();
+    let superblock = space.superblock();
+    let compression = Compression::from_code(superblock.compression).unwrap_or_default();
+    let trees = recovery::make_trees(&device, &space, &options, compression);
+
+    // Volumes that are read-only too: what is left of their trees has to be written.
+    let roots = roots_of(&space, &volumes);
+    let (left, keep) = cut(&trees, &space, roots, superblock.next_msn, &mut losses)?;
+    let pin = Arc::new(space.pin()?);
+    let (mut indexes, mut stored) = (Indexes::new(), BTreeMap::new());
+    for (id, root) in left {
+        let node = root.slot.as_ref().and_then(|slot| slot.place()).map(|handle| handle.id());
+        stored.insert(id, StoredRoot { node, height: root.height });
+        indexes.insert(id, Arc::new(Index::new(id, root, pin.clone())));
+    }
+
+    let order = Order {
+        last_lsn: superblock.checkpoint_lsn,
+        last_msn: Msn(superblock.next_msn.0.saturating_sub(1)),
+        reserved: None,
+        bytes: 0,
+    };
+    let mut replay = Replay::new(&trees, &space, &options, &indexes, order, losses);
+    let shared_indexes = Arc::new(RwLock::new(indexes.clone()));
+    let binder = Arc::new(PiecesBinder::new(&trees, &space, &shared_indexes));
+    let (log, broken) = Log::open_damaged(
+        device.clone(),
+        superblock.geometry.log,
+        &superblock.uuid,
+        env.random(),
+        LogPosition::decode(&superblock.log_position),
+        binder,
+        LogConfig { early_binding: options.tuning.early_binding as u64, ..LogConfig::default() },
+        &mut |mut batch| {
+            {
+                let losses = &mut *replay.losses.lock();
+                without_lost_values(&trees, &mut batch, losses);
+                clone_losses(&batch, losses);
+            }
+            replay.batch(batch)
+        },
+    )?;
+    for index in indexes.values() {
+        replay.absorb(index, replay.order.last_lsn)?;
+    }
+    let mut losses = replay.losses.into_inner();
+    let order = replay.order;
+    losses.extend(broken.map(|error| nowhere(format!("the end of the log is lost: {error}"))));
+    let checkpointer = Checkpointer::new(stored, Vec::new());
+    let shared =
+        Shared::new(env, device, options, space, trees, log, order, shared_indexes, volumes, checkpointer);
+    Ok((shared, losses, keep))
+}
+
+fn roots_of(space: &Arc<Space>, volumes: &VolumeTable) -> Vec<(IndexId, Root)> {
+    let mut roots = Vec::new();
+    for (volume, entry) in &volumes.volumes {
+        for (index, root) in entry.indexes.iter().enumerate() {
+            let id = IndexId { volume: *volume, index: index as u8 };
+            let root = StoredRoot { node: root.node, height: root.height };
+            roots.push((id, root.as_root(&**space)));
+        }
+    }
+    roots
+}
+
+type Left = (Vec<(IndexId, Root)>, Vec<Arc<PieceHandle>>);
+
+/// Steps 2 to 4: the trees without what cannot be read and what must not be, with references counted.
+fn cut(
+    trees: &Arc<Trees>,
+    space: &Arc<Space>,
+    roots: Vec<(IndexId, Root)>,
+    next_msn: Msn,
+    losses: &mut Vec<Loss>,
+) -> Result<Left> {
+    let mut cutter = Cutter::new(trees);
+    let mut references = References::default();
+    let mut left = Vec::new();
+    for (id, root) in roots {
+        let root = cutter.root(id, &root);
+        references.add_root(trees, &root)?;
+        left.push((id, root));
+    }
+    let keep = space.settle(&references.counts, &references.fresh)?;
+    for (id, root) in &mut left {
+        let stale = cutter.stale(*id, root)?;
+        if !stale.is_empty() {
+            // Newer than everything in the tree, older than everything in the log.
+            let msn = Msn(next_msn.0.saturating_sub(1));
+            *root = trees.absorb(root, &deletions(&stale, msn, trees))?;
+        }
+    }
+    losses.append(&mut cutter.losses);
+    Ok((left, keep))
+}
+
+/// What a clone copies of something lost is lost there too.
+fn clone_losses(batch: &LoggedBatch, losses: &mut Vec<Loss>) {
+    for op in &batch.ops {
+        let LoggedOp::Clone { index, source, destination } = op else { continue };
+        let below = KeyRange::prefix(source);
+        let moved = |key: &Key| key.strip_prefix(&**source).map(|rest| [destination, rest].concat().into());
+        let mut copied = Vec::new();
+        for loss in losses.iter().filter(|loss| loss.index == Some(*index)) {
+            let Some(range) = loss.range.as_ref().map(|range| range.intersect(&below)) else { continue };
+            if range.is_empty() {
+                continue;
+            }
+            let whole = KeyRange::prefix(destination);
+            let start = moved(&range.start).unwrap_or(whole.start);
+            let end = range.end.as_ref().and_then(moved).or(whole.end);
+            copied.push(Loss { range: Some(KeyRange { start, end }), ..loss.clone() });
+        }
+        losses.append(&mut copied);
+    }
+}
+
+/// Replaces insertions of values that the log names and the device no longer has by deletions.
+fn without_lost_values(trees: &Trees, batch: &mut LoggedBatch, losses: &mut Vec<Loss>) {
+    for op in &mut batch.ops {
+        let LoggedOp::Point { index, key, op } = op else { continue };
+        let Op::Insert(value) = op else { continue };
+        if value.large().is_none() {
+            continue;
+        }
+        if let Err(error) = load(value, &*trees.pieces) {
+            let end = Some([&**key, &[0]].concat().into());
+            losses.push(Loss {
+                index: Some(*index),
+                range: Some(KeyRange { start: key.clone(), end }),
+                message: format!("a value is lost: {error}"),
+            });
+            *op = Op::Delete;
+        }
+    }
+}

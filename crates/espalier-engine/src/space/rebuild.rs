@@ -1,0 +1,158 @@
+//! Repair: a space made anew from what can still be read of the tables on the device.
+//!
+//! Protocol: [`Space::rebuild`] enters every piece that the old node translation table still names, so that
+//! all of them can be read and nothing is written over them. Whoever repairs then walks the trees, and
+//! says by [`Space::settle`] which pieces are referred to and how often. The tables that the next checkpoint
+//! writes are new ones, all of them, and count exactly that.
+//!
+//! The device is not changed before that checkpoint: until its superblock is written the old one stands,
+//! and every block that it accounts for, as far as it can be read, stays as it is.
+
+use super::table::TableId;
+use super::{Roots, SKIPPED_IDS, Space, SpaceOptions, Superblock, Tables, VolumeTable, blob, map, ntt};
+use crate::device::GuardedDevice;
+use crate::error::Context;
+use crate::piece::PieceHandle;
+use crate::pieces::Locator;
+use crate::types::Location;
+use crate::{Extent, PieceId, Result};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Weak};
+
+use super::lives::Fresh;
+use super::superblock::read_superblocks;
+
+/// A space of which nothing is counted yet.
+pub(crate) struct Rebuilt {
+    pub(crate) space: Arc<Space>,
+    pub(crate) volumes: VolumeTable,
+    /// What could not be read of the tables, in words.
+    pub(crate) problems: Vec<String>,
+}
+
+/// What the old tables still say.
+#[derive(Default)]
+struct Remains {
+    entries: Vec<(PieceId, Location)>,
+    /// Blocks of their pages.
+    pages: Vec<u64>,
+    problems: Vec<String>,
+}
+
+impl Remains {
+    fn gather(tables: &Tables, superblock: &Superblock) -> Self {
+        let mut remains = Self::default();
+        for (table, id) in [
+            (&tables.ntt, TableId::Ntt),
+            (&tables.volumes, TableId::Volumes),
+            (&tables.reclaim, TableId::Reclaim),
+            (&tables.map, TableId::SpaceMap),
+        ] {
+            table.walk(&mut |key, block, page| {
+                if block != 0 {
+                    remains.pages.push(block);
+                }
+                match page {
+                    Err(error) => remains.problems.push(error.to_string()),
+                    Ok(page) if id == TableId::Ntt && key.level == 0 => {
+                        ntt::for_each(key.number, page.bytes(), &superblock.geometry, &mut |id, entry| {
+                            match entry {
+                                Ok(entry) => remains.entries.push((id, entry.location)),
+                                Err(error) => remains.problems.push(error.to_string()),
+                            }
+                        });
+                    }
+                    Ok(_) => {}
+                }
+            });
+        }
+        remains
+    }
+}
+
+impl Space {
+    /// Opens the space of a damaged store, as far as its tables can be read.
+    ///
+    /// # Errors
+    /// As for [`read_superblocks`]; [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if the volume table,
+    /// to which everything belongs, cannot be read.
+    pub(crate) fn rebuild(device: Arc<GuardedDevice>, options: &SpaceOptions) -> Result<Rebuilt> {
+        let found = read_superblocks(&device)?;
+        let old = found.newest;
+        let tables = Tables::new(&device, old.geometry, &old.roots, options.table_cache);
+        let volumes = blob::load(&tables.volumes)
+            .and_then(|bytes| VolumeTable::decode(&bytes))
+            .context(|| "loading the volume table".into())?;
+        let Remains { entries, pages, mut problems } = Remains::gather(&tables, &old);
+        problems.extend(found.other_damaged.map(|error| error.to_string()));
+        let next_piece = old.next_piece.0.saturating_add(SKIPPED_IDS);
+        let bare = Superblock { roots: Roots::default(), ..old.clone() };
+        let space = Self::assemble(device, bare, options, Vec::new(), next_piece);
+        for (id, location) in entries {
+            if space.with_used(|used| used.take(location.extent)) {
+                ntt::set(&space.tables.ntt, id, Some(&ntt::Entry { location, count: 1 }))?;
+            } else {
+                problems.push(format!("piece {id} lies at {}, where something else does", location.extent));
+            }
+        }
+        // What only the old superblock needs is free once it is obsolete.
+        for block in pages {
+            space.keep_until_obsolete(block);
+        }
+        match map::load(&tables.map, &old.geometry) {
+            Ok(words) => words.iter().zip(0u64..).for_each(|(word, number)| {
+                let blocks = (0..64).filter(|bit| word >> bit & 1 == 1).map(|bit| number * 64 + bit);
+                blocks.for_each(|block| space.keep_until_obsolete(block));
+            }),
+            Err(error) => problems.push(error.to_string()),
+        }
+        Ok(Rebuilt { space, volumes, problems })
+    }
+
+    /// Keeps a block that is not used by anything known until the next superblock is durable.
+    fn keep_until_obsolete(&self, block: u64) {
+        let place = Extent { start: block, blocks: 1 };
+        if self.geometry.holds(place) && self.with_used(|used| used.take(place)) {
+            self.lives.write().add_page(block);
+        }
+    }
+
+    /// Says what refers to what after [`Space::rebuild`]: `counts` how often headers and roots on the
+    /// device refer to a piece, `fresh` to which pieces only headers refer that are still in memory. All
+    /// others are dead. The handles returned keep the pieces in `fresh` until a checkpoint counts them.
+    ///
+    /// # Errors
+    /// None but of a bug: all that it changes is in memory.
+    pub(crate) fn settle(
+        &self,
+        counts: &HashMap<PieceId, u32>,
+        fresh: &HashSet<PieceId>,
+    ) -> Result<Vec<Arc<PieceHandle>>> {
+        let _writer = self.writer.lock();
+        let mut known = Vec::new();
+        self.tables.ntt.walk(&mut |key, _, page| {
+            if let (0, Ok(page)) = (key.level, page) {
+                ntt::for_each(key.number, page.bytes(), &self.geometry, &mut |id, entry| {
+                    known.extend(entry.ok().map(|entry| (id, entry.location)));
+                });
+            }
+        });
+        let mut handles = Vec::new();
+        for (id, location) in known {
+            if let Some(&count) = counts.get(&id) {
+                ntt::set(&self.tables.ntt, id, Some(&ntt::Entry { location, count }))?;
+                map::mark(&self.tables.map, location.extent, true)?;
+                continue;
+            }
+            if fresh.contains(&id) {
+                let entry = Fresh { location, handle: Weak::new(), counting: false };
+                self.lives.write().add_fresh(id, entry);
+                handles.push(self.handle(id));
+            } else {
+                self.lives.write().die(id, location, true);
+            }
+            ntt::set(&self.tables.ntt, id, None)?;
+        }
+        Ok(handles)
+    }
+}

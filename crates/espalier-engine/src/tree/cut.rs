@@ -1,0 +1,433 @@
+//! Repair: trees without what cannot be read.
+//!
+//! A walk over everything that a root reaches gives a root that reaches only what can be read: unreadable
+//! nodes become empty children, unreadable parts leave their runs, and parts with unreadable values are made
+//! anew without them. Headers above a cut are made anew in memory, all others are shared as they are.
+//!
+//! What is cut is told as [`Loss`]es. Losing a part of messages is worse than losing entries: what lies below
+//! may be older than what was lost, and must not come to light. The filter of the part tells which keys it may
+//! have held; [`Cutter::stale`] finds those that are still visible. And where a value is lost, newer messages
+//! that were to change it make something of nothing; [`baseless`] finds those.
+
+use super::flush::Root;
+use super::node::{Body, Child, Edge, Node, Run, ViewedPart};
+use super::slot::{NodeSlot, PartSlot};
+use super::source::{MemtableSource, Merged, Source};
+use super::write::references;
+use super::{Descent, Toward, Trees};
+use crate::Result;
+use crate::index::Layer;
+use crate::key::{Key, KeyRange, before_end};
+use crate::memtable::Memtable;
+use crate::op::Op;
+use crate::pieces::{Part, PartBuilder};
+use crate::resolve::{Found, load};
+use crate::types::{IndexId, Msn, PieceId};
+use crate::value::Value;
+use crate::view::View;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// Something that a damaged store has lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loss {
+    /// The index concerned; `None` if it is not in one.
+    pub index: Option<IndexId>,
+    /// The keys concerned, as far as they are known: some of them, or all, are gone.
+    pub range: Option<KeyRange>,
+    /// What is gone, and why.
+    pub message: String,
+}
+
+impl Loss {
+    /// The loss of one key.
+    pub(crate) fn key(index: IndexId, key: &Key, message: impl Into<String>) -> Self {
+        let range = KeyRange { start: key.clone(), end: Some(behind(key)) };
+        Self { index: Some(index), range: Some(range), message: message.into() }
+    }
+}
+
+/// A part of messages that is gone, with what it may hide.
+struct Hidden {
+    index: IndexId,
+    /// Leads from the part to the index.
+    view: View,
+    range: KeyRange,
+    part: ViewedPart,
+    message: String,
+}
+
+/// What has become of a piece.
+enum Cut<T> {
+    /// It is whole.
+    Whole,
+    /// What is left of it.
+    Left(T),
+    /// Nothing is left.
+    Gone,
+}
+
+/// One repair of the trees of a store.
+pub(crate) struct Cutter<'a> {
+    trees: &'a Arc<Trees>,
+    pub(crate) losses: Vec<Loss>,
+    hidden: Vec<Hidden>,
+    /// Nodes below which everything can be read.
+    whole: HashSet<PieceId>,
+    /// What is left of nodes.
+    left: HashMap<PieceId, Arc<NodeSlot>>,
+    /// What is left of parts.
+    parts: HashMap<PieceId, Option<Arc<PartSlot>>>,
+    /// Value parts that were read whole, with whether they are sound.
+    values: HashMap<PieceId, bool>,
+    index: IndexId,
+}
+
+impl<'a> Cutter<'a> {
+    pub(crate) fn new(trees: &'a Arc<Trees>) -> Self {
+        Self {
+            trees,
+            losses: Vec::new(),
+            hidden: Vec::new(),
+            whole: HashSet::new(),
+            left: HashMap::new(),
+            parts: HashMap::new(),
+            values: HashMap::new(),
+            index: IndexId { volume: 0, index: 0 },
+        }
+    }
+
+    /// What is left of the tree of an index.
+    pub(crate) fn root(&mut self, index: IndexId, root: &Root) -> Root {
+        self.index = index;
+        let Some(slot) = &root.slot else { return root.clone() };
+        match self.node(slot, root.height, &View::identity(), &KeyRange::all()) {
+            Cut::Whole => root.clone(),
+            Cut::Left(slot) => Root { slot: Some(slot), height: root.height },
+            Cut::Gone => Root { slot: None, height: 0 },
+        }
+    }
+
+    fn lose(&mut self, range: KeyRange, message: String) {
+        self.losses.push(Loss { index: Some(self.index), range: Some(range), message });
+    }
+
+    /// `view` leads from the node to the index, `interval` is what the node covers, in its own keys.
+    fn node(
+        &mut self,
+        slot: &Arc<NodeSlot>,
+        height: u8,
+        view: &View,
+        interval: &KeyRange,
+    ) -> Cut<Arc<NodeSlot>> {
+        let id = slot.place().map(|handle| handle.id());
+        if id.is_some_and(|id| self.whole.contains(&id)) {
+            return Cut::Whole;
+        }
+        let node = match slot.load(self.trees, height) {
+            Ok(node) => node,
+            Err(error) => {
+                self.lose(view.range_to_outer(interval), format!("everything there is lost: {error}"));
+                return Cut::Gone;
+            }
+        };
+        let body = match &node.body {
+            Body::Leaf(run) => self.run(run, view, true).map(Body::Leaf),
+            Body::Interior { pivots, edges } => self
+                .edges(&node, edges, view, interval)
+                .map(|edges| Body::Interior { pivots: pivots.clone(), edges }),
+        };
+        let Some(body) = body else {
+            self.whole.extend(id);
+            return Cut::Whole;
+        };
+        // Who shares the node shares what is left of it; the walk went on only to tell what that lost.
+        if let Some(left) = id.and_then(|id| self.left.get(&id)) {
+            return Cut::Left(left.clone());
+        }
+        let left = NodeSlot::new(Node { height: node.height, body });
+        self.left.extend(id.map(|id| (id, left.clone())));
+        Cut::Left(left)
+    }
+
+    /// The edges of a node without what is gone; `None` if nothing is.
+    fn edges(&mut self, node: &Node, edges: &[Edge], view: &View, interval: &KeyRange) -> Option<Vec<Edge>> {
+        let mut changed = false;
+        let mut left = Vec::with_capacity(edges.len());
+        for (i, edge) in edges.iter().enumerate() {
+            let covered = node.interval(i, interval);
+            let mut kept = Edge { child: edge.child.clone(), runs: Vec::with_capacity(edge.runs.len()) };
+            for run in &edge.runs {
+                match self.run(run, view, false) {
+                    None => kept.runs.push(run.clone()),
+                    Some(run) => {
+                        changed = true;
+                        kept.runs.extend(Some(run).filter(|run| !run.is_empty()).map(Arc::new));
+                    }
+                }
+            }
+            if let Some(child) = &edge.child {
+                match self.child(child, node.height, &covered, view) {
+                    Cut::Whole => {}
+                    Cut::Left(child) => (changed, kept.child) = (true, Some(child)),
+                    Cut::Gone => (changed, kept.child) = (true, None),
+                }
+            }
+            left.push(kept);
+        }
+        changed.then_some(left)
+    }
+
+    fn child(&mut self, child: &Child, height: u8, covered: &KeyRange, view: &View) -> Cut<Child> {
+        let Some(height) = height.checked_sub(1) else {
+            self.lose(view.range_to_outer(covered), "a leaf has a child".into());
+            return Cut::Gone;
+        };
+        let inner = child.view.range_inward(covered);
+        let down = view.compose(&child.view.restrict(covered));
+        match self.node(&child.slot, height, &down, &inner) {
+            Cut::Whole => Cut::Whole,
+            Cut::Gone => Cut::Gone,
+            Cut::Left(slot) => {
+                let weight = slot.unstored().map_or(child.weight, |node| node.weight());
+                Cut::Left(Child { slot, view: child.view.clone(), weight })
+            }
+        }
+    }
+
+    /// A run without what is gone; `None` if nothing is.
+    fn run(&mut self, run: &Run, view: &View, leaf: bool) -> Option<Run> {
+        let mut changed = false;
+        let mut parts = Vec::with_capacity(run.parts.len());
+        for part in &run.parts {
+            match self.part(part, view, leaf) {
+                Cut::Whole => parts.push(part.clone()),
+                Cut::Left(left) => (changed, _) = (true, parts.extend(left)),
+                Cut::Gone => changed = true,
+            }
+        }
+        changed.then(|| Run { parts, ranges: run.ranges.clone() })
+    }
+
+    /// What is left of a part may show nothing through its view any more.
+    fn part(&mut self, viewed: &ViewedPart, view: &View, leaf: bool) -> Cut<Option<ViewedPart>> {
+        let id = viewed.slot.place().map(|stored| stored.handle.id());
+        let part = match viewed.slot.load(self.trees) {
+            Ok(part) => part,
+            Err(error) => {
+                let held = KeyRange { start: viewed.first.clone(), end: viewed.last.as_ref().map(behind) };
+                let range = view.range_to_outer(&held);
+                let message = format!("entries there are lost: {error}");
+                if leaf {
+                    self.lose(range, message);
+                } else {
+                    let (index, part) = (self.index, viewed.clone());
+                    self.hidden.push(Hidden { index, view: view.clone(), range, part, message });
+                }
+                return Cut::Gone;
+            }
+        };
+        if part.values().iter().all(|v| v.place().is_none_or(|place| self.is_sound(place.part.id()))) {
+            return Cut::Whole;
+        }
+        let known = id.and_then(|id| self.parts.get(&id).cloned());
+        let rebuilt = self.without_lost_values(&part, viewed, view, leaf);
+        let slot = known.unwrap_or_else(|| rebuilt.map(|part| PartSlot::new(self.trees, part)));
+        self.parts.extend(id.map(|id| (id, slot.clone())));
+        Cut::Left(slot.and_then(|slot| ViewedPart::viewed(slot, viewed.view.clone())))
+    }
+
+    /// A value part is read whole, once.
+    fn is_sound(&mut self, id: PieceId) -> bool {
+        let pieces = &self.trees.pieces;
+        *self.values.entry(id).or_insert_with(|| pieces.check(id).is_ok())
+    }
+
+    /// The entries of a part whose values can be read. In place of messages with a value that cannot be read
+    /// there are deletions: what lies below is older. Values that share a part with damage are written again.
+    fn without_lost_values(
+        &mut self,
+        part: &Arc<Part>,
+        viewed: &ViewedPart,
+        view: &View,
+        leaf: bool,
+    ) -> Option<Part> {
+        let mut builder = PartBuilder::new();
+        let mut cursor = part.cursor();
+        cursor.first();
+        while cursor.valid() {
+            let op = cursor.op();
+            let place = match &op {
+                Op::Insert(value) => value.large().and_then(|large| large.place()).map(|at| (value, at)),
+                _ => None,
+            };
+            match place {
+                Some((value, at)) if !self.is_sound(at.part.id()) => match load(value, &*self.trees.pieces) {
+                    Ok(bytes) => builder.push(cursor.key(), cursor.msn(), &Op::Insert(Value::from(bytes))),
+                    Err(error) => {
+                        if let Some(key) = viewed.view.outward(cursor.key()) {
+                            let range = KeyRange { end: Some(behind(&key)), start: key };
+                            self.lose(view.range_to_outer(&range), format!("a value is lost: {error}"));
+                        }
+                        if !leaf {
+                            builder.push(cursor.key(), cursor.msn(), &Op::Delete);
+                        }
+                    }
+                },
+                _ => builder.push(cursor.key(), cursor.msn(), &op),
+            }
+            cursor.next();
+        }
+        (!builder.is_empty()).then(|| builder.finish())
+    }
+
+    /// The keys of an index that are still visible and may have had newer messages in what is lost, or rest on
+    /// something that is; `root` is what is left of its tree. Each is a loss.
+    ///
+    /// # Errors
+    /// If what is left cannot be read after all.
+    pub(crate) fn stale(&mut self, index: IndexId, root: &Root) -> Result<HashSet<Key>> {
+        let mut stale = HashSet::new();
+        let all = std::mem::take(&mut self.hidden);
+        let (concerned, others) = all.into_iter().partition(|hidden| hidden.index == index);
+        self.hidden = others;
+        let concerned: Vec<Hidden> = concerned;
+        self.index = index;
+        for hidden in concerned {
+            visible(self.trees, None, root, &hidden.range, &mut |key, _| {
+                let inner = hidden.view.inward(key).and_then(|key| hidden.part.view.inward(&key));
+                if inner.is_some_and(|key| hidden.part.slot.summary.filter.may_contain(&key)) {
+                    stale.insert(key.clone());
+                }
+            })?;
+            self.lose(hidden.range, hidden.message);
+        }
+        let lost = self.losses.iter().filter(|loss| loss.index == Some(index));
+        for range in lost.filter_map(|loss| loss.range.as_ref()) {
+            stale.extend(baseless(self.trees, None, root, range)?);
+        }
+        let stale_key = |key| Loss::key(index, key, "what is there may be older than what was lost");
+        self.losses.extend(stale.iter().map(stale_key));
+        Ok(stale)
+    }
+}
+
+/// The keys in `range` whose value is made, of nothing, by messages of the tree or of `newer`.
+///
+/// # Errors
+/// If what is left cannot be read after all.
+pub(crate) fn baseless(
+    trees: &Arc<Trees>,
+    newer: Option<&Arc<Memtable>>,
+    root: &Root,
+    range: &KeyRange,
+) -> Result<Vec<Key>> {
+    let mut keys = Vec::new();
+    visible(trees, newer, root, range, &mut |key, baseless| {
+        if baseless {
+            keys.push(key.clone());
+        }
+    })?;
+    Ok(keys)
+}
+
+/// Calls `each` with the keys in `range` that have a value, and whether it rests on nothing.
+fn visible(
+    trees: &Arc<Trees>,
+    newer: Option<&Arc<Memtable>>,
+    root: &Root,
+    range: &KeyRange,
+    each: &mut dyn FnMut(&Key, bool),
+) -> Result<()> {
+    let mut start = range.start.clone();
+    loop {
+        let mut interval = range.clone();
+        let table = newer.map(|table| MemtableSource::new(table.clone(), Msn(u64::MAX)));
+        let mut sources: Vec<Box<dyn Source>> = table.map(|table| Box::new(table) as _).into_iter().collect();
+        if let Some(slot) = &root.slot {
+            let (view, all) = (View::identity(), KeyRange::all());
+            let descent = Descent::new(trees, slot, root.height, view, all, Toward::Key(&start))?;
+            interval = descent.interval.intersect(range);
+            sources.extend(descent.sources);
+        }
+        let mut merged = Merged::new(sources);
+        merged.seek(&start)?;
+        while let Some(key) = merged.smallest().filter(|key| before_end(key, interval.end.as_deref())) {
+            let mut found = Found::default();
+            merged.levels(&key, |points, ranges| {
+                found.add_level(points.iter().cloned(), ranges);
+                !found.is_done()
+            });
+            let baseless = found.rests_on_nothing();
+            // What rests on a value has one, whatever changes it.
+            if !baseless || found.value(&trees.merge, &*trees.pieces)?.is_some() {
+                each(&key, baseless);
+            }
+            merged.next_behind(&key)?;
+        }
+        match interval.end {
+            Some(end) if before_end(&end, range.end.as_deref()) && end > start => start = end,
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// The smallest key behind `key`.
+fn behind(key: &Key) -> Key {
+    [&**key, &[0]].concat().into()
+}
+
+/// How often pieces are referred to by roots and headers on the device, and which pieces headers in memory
+/// refer to.
+#[derive(Default)]
+pub(crate) struct References {
+    pub(crate) counts: HashMap<PieceId, u32>,
+    pub(crate) fresh: HashSet<PieceId>,
+}
+
+impl References {
+    /// Adds what a root reaches.
+    ///
+    /// # Errors
+    /// If a header cannot be read.
+    pub(crate) fn add_root(&mut self, trees: &Arc<Trees>, root: &Root) -> Result<()> {
+        let Some(slot) = &root.slot else { return Ok(()) };
+        if let Some(handle) = slot.place() {
+            *self.counts.entry(handle.id()).or_default() += 1;
+        }
+        self.add_node(trees, slot, root.height, &mut HashSet::new(), &mut HashSet::new())
+    }
+
+    fn add_node(
+        &mut self,
+        trees: &Arc<Trees>,
+        slot: &Arc<NodeSlot>,
+        height: u8,
+        seen: &mut HashSet<PieceId>,
+        met: &mut HashSet<usize>,
+    ) -> Result<()> {
+        let node = slot.load(trees, height)?;
+        let refers: HashSet<PieceId> = references(&node).collect();
+        match slot.place() {
+            Some(handle) if !seen.insert(handle.id()) => return Ok(()),
+            Some(_) => refers.iter().for_each(|id| *self.counts.entry(*id).or_default() += 1),
+            None if !met.insert(Arc::as_ptr(slot) as usize) => return Ok(()),
+            None => self.fresh.extend(refers),
+        }
+        if let Body::Interior { edges, .. } = &node.body {
+            for child in edges.iter().filter_map(|edge| edge.child.as_ref()) {
+                self.add_node(trees, &child.slot, height.saturating_sub(1), seen, met)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Deletions of keys that are lost, in a memtable.
+pub(crate) fn deletions(keys: &HashSet<Key>, msn: Msn, trees: &Trees) -> Layer {
+    let table = Memtable::default();
+    for key in keys {
+        table.apply(key, msn, &Op::Delete, Msn(0), &trees.merge);
+    }
+    Layer::Table(Arc::new(table))
+}

@@ -1,0 +1,134 @@
+//! Repair of damaged stores: what is left is right and whole, and what is gone is told.
+
+use super::Tally;
+use super::damage::{all_keys, build, check_error, damage};
+use crate::failure::ensure;
+use crate::model::show;
+use crate::setup::{contents, slots, verify};
+use crate::{Model, Outcome, Setup, Step};
+use bytes::Bytes;
+use espalier_engine::{ErrorKind, IndexId, Loss, Store};
+use espalier_storage::{Random, SimulatedDevice};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Carries out steps, with or without closing the store at the end, damages the device in `rounds` ways and
+/// repairs it each time: every key has its value or nothing, and then a loss covers it. The store verifies
+/// afterwards, and a power cut in the middle of the repair changes nothing about that.
+///
+/// # Errors
+/// If anything else is found.
+pub fn run_repair(setup: &Setup, steps: &[Step], rounds: u64) -> Outcome<Tally> {
+    let (bench, history) = build(setup, steps)?;
+    let mut random = Random::new(setup.seed ^ 0x5a1f);
+    let closed = random.one_in(2);
+    if closed {
+        bench.store.close()?;
+    } else {
+        bench.store.sync_all()?;
+    }
+    // As after a kill: all that was written is there, the second copy of the superblock too.
+    let image = bench.device.image();
+    let model = history.model(history.len());
+    let keys = all_keys(&history);
+    let mut tally = Tally::default();
+    for round in 0..rounds {
+        let device = Arc::new(SimulatedDevice::from_image(image.clone(), random.next_u64()));
+        let places = random.between(1..=4);
+        let damages: Vec<(u64, String)> = (0..places).map(|_| damage(&device, &mut random)).collect();
+        let what: Vec<&str> = damages.iter().map(|(_, what)| what.as_str()).collect();
+        // The last group of the log, damaged, cannot be told from one that was never synced.
+        let log =
+            !closed && damages.iter().any(|(at, _)| (LOG..LOG + setup.log.unwrap_or(4 << 20)).contains(at));
+        tally.runs += 1;
+        tally.faults += places;
+        tally.errors += repair(&Case { setup, model: &model, keys: &keys, log }, device, &mut random)
+            .map_err(|e| e.during(format_args!("round {round}, {}", what.join(", "))))?;
+    }
+    Ok(tally)
+}
+
+/// Where the log begins.
+const LOG: u64 = 32 * 4096;
+
+/// What the damaged store held.
+struct Case<'a> {
+    setup: &'a Setup,
+    model: &'a Model,
+    keys: &'a BTreeSet<(usize, Bytes)>,
+    /// The end of the log may be lost without anybody's knowing.
+    log: bool,
+}
+
+/// Returns the number of keys lost.
+fn repair(case: &Case<'_>, device: Arc<SimulatedDevice>, random: &mut Random) -> Outcome<u64> {
+    if random.one_in(4) {
+        // Repair that does not come to its end: it has happened, or it has not.
+        let cut = Arc::new(SimulatedDevice::from_image(device.durable_image(), random.next_u64()));
+        cut.record_crash_points(1);
+        if let Ok(rescue) = case.setup.open_damaged(cut.clone()) {
+            rescue.store.close()?;
+            let points = cut.take_crash_points();
+            if let Some(point) = points.get(random.index(points.len().max(1))) {
+                let device = Arc::new(point.crash(random.next_u64()));
+                return finish(case, device, rescue.losses);
+            }
+        }
+    }
+    finish(case, device, Vec::new())
+}
+
+fn finish(case: &Case<'_>, device: Arc<SimulatedDevice>, mut losses: Vec<Loss>) -> Outcome<u64> {
+    let mut rescue = match case.setup.open_damaged(device.clone()) {
+        Ok(rescue) => rescue,
+        // Without superblocks or volume table nothing can be told from anything else.
+        Err(error) if error.kind() == ErrorKind::NotAStore => return Ok(1),
+        Err(error) => return check_error(&error).map(|()| 1),
+    };
+    // What an earlier repair has told may have come true.
+    losses.append(&mut rescue.losses);
+    let lost = compare(&rescue.store, case, &losses)?;
+    let left = contents(&rescue.store)?;
+    verify(&rescue.store)?;
+    rescue.store.close()?;
+    drop(rescue);
+    let store = case.setup.open(device)?;
+    verify(&store)?;
+    ensure!(
+        contents(&store)?.digest() == left.digest(),
+        "the repaired store holds something else when opened"
+    );
+    Ok(lost)
+}
+
+/// Every key has its value, or none and a loss covers it.
+fn compare(store: &Store, case: &Case<'_>, losses: &[Loss]) -> Outcome<u64> {
+    let Case { model, keys, log, .. } = *case;
+    // Without the end of the log older values are right as well.
+    let shortened = log || losses.iter().any(|loss| loss.index.is_none() && loss.message.contains("log"));
+    let indexes = slots(store);
+    let mut lost = 0;
+    for (slot, key) in keys.iter().filter(|(slot, _)| *slot < indexes.len()) {
+        let found = store.get(indexes[*slot], key)?;
+        if found.as_ref() == model.get(*slot, key) {
+            continue;
+        }
+        let told = covered(losses, indexes[*slot], key);
+        ensure!(
+            shortened || (told && found.is_none()),
+            "index {slot}, key {}: {:?} instead of {:?}, {}; losses {losses:?}",
+            show(key),
+            found.map(|v| show(&v)),
+            model.get(*slot, key).map(|v| show(v)),
+            if told { "told" } else { "not told" }
+        );
+        lost += 1;
+    }
+    Ok(lost)
+}
+
+fn covered(losses: &[Loss], index: IndexId, key: &[u8]) -> bool {
+    let mut ranges =
+        losses.iter().filter(|loss| loss.index == Some(index)).filter_map(|loss| loss.range.as_ref());
+    ranges.any(|range| range.contains(key))
+}
