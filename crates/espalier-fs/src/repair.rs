@@ -508,7 +508,7 @@ impl Repair<'_> {
     /// The content prefix of `/lost+found`.
     fn lost_found(&mut self) -> Result<Vec<u8>> {
         let prefix = layout::content_prefix(b"", LOST_FOUND);
-        if !self.directories.get(&prefix[..]).is_some_and(|d| d.says.is_some()) {
+        if self.directories.get(&prefix[..]).is_none_or(|d| d.says.is_none()) {
             self.make_directory(&prefix)?;
         }
         Ok(prefix)
