@@ -10,11 +10,12 @@
 //! - So does a directory that has entries. What has lost its last name goes to `/lost+found`.
 //! - Names of files that are gone, and what cannot be understood, go.
 
+use crate::area::{SETTLED, UNSETTLED};
 use crate::check::{directory_path, path_of, xattr_fault};
 use crate::error::Result;
 use crate::fs::decode_parameters;
 use crate::layout::{self, DATA, LINKS, METADATA, Parsed};
-use crate::record::{self, Inode, Link, Record};
+use crate::record::{Inode, Link, OrphanRecord, Record, VolumeState, XattrValue};
 use crate::types::FileKind;
 use espalier_engine::{Batch, Cursor, Entry, IndexId, Key, KeyRange, Snapshot, Store};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -63,7 +64,11 @@ pub fn repair(store: &Store, name: &str, now: i64, progress: &mut dyn FnMut(u64)
         directories: BTreeMap::new(),
         linked: BTreeMap::new(),
         names: BTreeMap::new(),
+        marks: BTreeMap::new(),
+        broken: BTreeSet::new(),
+        has_trees: false,
         nameless: BTreeMap::new(),
+        state: None,
         next_number: 0,
         highest: 0,
         now,
@@ -87,7 +92,12 @@ struct Directory {
     says: Option<(u64, u64)>,
     entries: u64,
     directories: u64,
+    /// The sum of the deltas from the root to it.
+    sum: u64,
 }
+
+/// A file in a link area: the directory that has the area, and the number in it.
+type Place = (Key, u64);
 
 /// Data without an entry.
 #[derive(Default)]
@@ -105,12 +115,19 @@ struct Repair<'a> {
     done: Vec<Repaired>,
     orphans: BTreeSet<Vec<u8>>,
     directories: BTreeMap<Key, Directory>,
-    /// Files in the link area.
-    linked: BTreeMap<u64, Inode>,
+    /// Files in link areas.
+    linked: BTreeMap<Place, Inode>,
     /// The entries that lead to them.
-    names: BTreeMap<u64, Vec<(Key, Link)>>,
+    names: BTreeMap<Place, Vec<(Key, Link)>>,
+    /// Directories that have a link area, and what the links index says of it.
+    marks: BTreeMap<Key, Option<u8>>,
+    /// Directories below which something is that may not keep their promises.
+    broken: BTreeSet<Key>,
+    /// The orphan area holds removed trees.
+    has_trees: bool,
     /// Data without an entry, by the key that the entry would have.
     nameless: BTreeMap<Key, Nameless>,
+    state: Option<VolumeState>,
     next_number: u64,
     highest: u64,
     now: i64,
@@ -121,14 +138,16 @@ struct Repair<'a> {
 impl Repair<'_> {
     fn run(&mut self) -> Result<()> {
         self.read_orphans()?;
+        self.read_marks()?;
         self.advance_data()?;
         self.walk_metadata()?;
         self.skip_data(None)?;
         self.settle_numbers();
         self.name_data()?;
         self.mend_links()?;
-        self.mend_links_index()?;
         self.mend_directories()?;
+        self.mend_links_index()?;
+        self.mend_counts()?;
         self.flush()?;
         (self.progress)(self.keys);
         Ok(())
@@ -187,12 +206,37 @@ impl Repair<'_> {
     fn read_orphans(&mut self) -> Result<()> {
         let mut cursor = self.cursor(METADATA, layout::entries_range(layout::ORPHAN_AREA))?;
         while let Some((key, value)) = self.next(&mut cursor)? {
-            match record::decode_orphan(&value) {
-                Ok(base) => drop(self.orphans.insert(base.to_vec())),
+            match OrphanRecord::decode(&value) {
+                Ok(OrphanRecord::File(base)) => drop(self.orphans.insert(base.to_vec())),
+                Ok(OrphanRecord::Tree) => self.has_trees = true,
                 Err(_) => self.delete(METADATA, &key)?,
             }
         }
         Ok(())
+    }
+
+    /// Which directories have a link area.
+    fn read_marks(&mut self) -> Result<()> {
+        self.marks.insert(Key::default(), None);
+        let mut cursor = self.cursor(LINKS, KeyRange::all())?;
+        while let Some((key, value)) = self.next(&mut cursor)? {
+            if layout::is_area_mark(&key) {
+                self.marks.insert(key, value.first().copied());
+            }
+        }
+        Ok(())
+    }
+
+    /// The directory whose link area serves the directory with this content prefix.
+    fn area_of(&self, prefix: &[u8]) -> Key {
+        let ends = prefix.iter().enumerate().rev().filter(|(_, b)| **b == layout::CONTENT);
+        let mut above = ends.map(|(at, _)| &prefix[..=at]);
+        above.find(|prefix| self.marks.contains_key(*prefix)).map(Key::from).unwrap_or_default()
+    }
+
+    /// The sum of the deltas above the entries of the directory with this content prefix.
+    fn sum_of(&self, prefix: &[u8]) -> u64 {
+        self.directories.get(prefix).map_or(0, |directory| directory.sum)
     }
 
     fn walk_metadata(&mut self) -> Result<()> {
@@ -207,8 +251,8 @@ impl Repair<'_> {
                 }
             };
             if parsed.base == layout::STATE_KEY {
-                self.next_number = record::decode_state(&value).unwrap_or(0);
-            } else if parsed.prefix != layout::ORPHAN_AREA {
+                self.state = VolumeState::decode(&value).ok();
+            } else if !parsed.prefix.starts_with(layout::ORPHAN_AREA) {
                 self.metadata(&parsed, &value)?;
             }
         }
@@ -225,12 +269,14 @@ impl Repair<'_> {
                 return self.delete(METADATA, parsed.base);
             }
         };
-        if parsed.prefix == layout::LINK_AREA {
+        if parsed.directory.last().is_some_and(Vec::is_empty) {
+            let holder: Key = parsed.prefix[..parsed.prefix.len() - 1].into();
             return match (layout::area_id(&parsed.name), record) {
                 (Some(id), Record::Inode(inode)) if !inode.is_dir() => {
-                    self.highest = self.highest.max(inode.number);
+                    self.see_number(inode.number.wrapping_add(self.sum_of(&holder)));
                     let inode = self.file_data(parsed, inode)?;
-                    self.linked.insert(id, inode);
+                    self.marks.entry(holder.clone()).or_insert(None);
+                    self.linked.insert((holder, id), inode);
                     Ok(())
                 }
                 _ => self.delete(METADATA, parsed.base),
@@ -244,21 +290,24 @@ impl Repair<'_> {
         match record {
             Record::Inode(inode) => self.inode(parsed, inode),
             Record::Link(link) => {
-                self.names.entry(link.id).or_default().push((parsed.base.into(), link));
+                let place = (self.area_of(parsed.prefix), link.id);
+                self.names.entry(place).or_default().push((parsed.base.into(), link));
                 Ok(())
             }
         }
     }
 
     fn inode(&mut self, parsed: &Parsed<'_>, inode: Inode) -> Result<()> {
-        if inode.delta == 0 {
-            self.highest = self.highest.max(inode.number);
-        }
+        let sum = self.sum_of(parsed.prefix).wrapping_add(inode.delta);
+        self.see_number(inode.number.wrapping_add(sum));
         let mut inode = self.file_data(parsed, inode)?;
         if inode.is_dir() {
-            let prefix = content_of(parsed);
-            let says = (inode.size, u64::from(inode.links));
-            self.directories.entry(prefix.into()).or_default().says = Some(says);
+            let prefix: Key = content_of(parsed).into();
+            if inode.area {
+                self.marks.entry(prefix.clone()).or_insert(None);
+            }
+            let directory = self.directories.entry(prefix).or_default();
+            (directory.says, directory.sum) = (Some((inode.size, u64::from(inode.links))), sum);
         } else if inode.links != 1 {
             inode.links = 1;
             self.put(METADATA, parsed.base, inode.encode())?;
@@ -279,6 +328,7 @@ impl Repair<'_> {
             match parsed {
                 Some(parsed) if base.is_some_and(|base| parsed.base >= base) => return Ok(()),
                 Some(parsed) if self.orphans.contains(parsed.base) => {}
+                Some(parsed) if self.has_trees && parsed.prefix.starts_with(layout::ORPHAN_AREA) => {}
                 Some(parsed) => {
                     let found = self.nameless.entry(parsed.base.into()).or_default();
                     match layout::block_number(parsed.rest) {
@@ -353,9 +403,8 @@ impl Repair<'_> {
 
     fn drop_lost_xattrs(&mut self, parsed: &Parsed<'_>, inode: &mut Inode, there: &BTreeSet<Vec<u8>>) {
         let Some(xattrs) = &inode.xattrs else { return };
-        let is_lost = |name: &[u8], value: &record::XattrValue| {
-            matches!(value, record::XattrValue::Large(_)) && !there.contains(name)
-        };
+        let is_lost =
+            |name: &[u8], value: &XattrValue| matches!(value, XattrValue::Large(_)) && !there.contains(name);
         let lost: Vec<Box<[u8]>> = xattrs
             .iter()
             .filter(|(name, value)| is_lost(name, value))
@@ -373,22 +422,36 @@ impl Repair<'_> {
         inode.xattrs = (!kept.is_empty()).then(|| Arc::new(kept));
     }
 
-    /// No number that was given out may be given out again.
-    fn settle_numbers(&mut self) {
-        if self.next_number <= self.highest {
-            self.next_number = self.highest + NUMBERS_SKIPPED;
-            self.tell("/", "which numbers were given out was lost; new files get higher ones", false);
+    /// Notes a number that users have seen. Those of clones are random, and no measure.
+    fn see_number(&mut self, number: u64) {
+        if number < 1 << 48 {
+            self.highest = self.highest.max(number);
         }
     }
 
-    fn fresh_number(&mut self) -> u64 {
-        self.next_number += 1;
-        self.next_number - 1
+    /// No number that was given out may be given out again.
+    fn settle_numbers(&mut self) {
+        match self.state {
+            Some(state) => self.next_number = state.next_number,
+            None => {
+                self.next_number = self.highest + NUMBERS_SKIPPED;
+                self.tell("/", "which numbers were given out was lost; new files get higher ones", false);
+            }
+        }
     }
 
-    fn new_inode(&mut self, kind: FileKind, mode: u32) -> Inode {
-        let number = self.fresh_number();
+    /// A new inode for an entry of the directory with this content prefix.
+    fn new_inode(&mut self, prefix: &[u8], kind: FileKind, mode: u32) -> Inode {
+        let number = self.next_number.wrapping_sub(self.sum_of(prefix));
+        self.next_number += 1;
         Inode::new(kind, mode, 0, 0, number, self.now)
+    }
+
+    /// The directory with this content prefix, and those above, promise nothing about what is below any more.
+    fn break_promises(&mut self, prefix: &[u8]) {
+        let ends = prefix.iter().enumerate().filter(|(_, b)| **b == layout::CONTENT);
+        self.broken.extend(ends.map(|(at, _)| Key::from(&prefix[..=at])));
+        self.broken.insert(Key::default());
     }
 
     /// Gives data without an entry one.
@@ -398,13 +461,14 @@ impl Repair<'_> {
             if found.size == 0 {
                 continue;
             }
-            let mut inode = self.new_inode(FileKind::Regular, 0o600);
+            let in_area = parsed.directory.last().is_some_and(Vec::is_empty);
+            let holder = if in_area { &parsed.prefix[..parsed.prefix.len() - 1] } else { parsed.prefix };
+            let mut inode = self.new_inode(holder, FileKind::Regular, 0o600);
             (inode.size, inode.sparse) = (found.size, true);
-            if parsed.prefix == layout::LINK_AREA {
-                if let Some(id) = layout::area_id(&parsed.name) {
-                    self.linked.insert(id, inode);
-                    self.tell(parsed.path(), "the attributes of a file with several names are lost", true);
-                }
+            if let (true, Some(id)) = (in_area, layout::area_id(&parsed.name)) {
+                self.tell(parsed.path(), "the attributes of a file with several names are lost", true);
+                self.marks.entry(holder.into()).or_insert(None);
+                self.linked.insert((holder.into(), id), inode);
                 continue;
             }
             let taken = self.store.get(self.index(METADATA), &base)?.is_some();
@@ -418,6 +482,7 @@ impl Repair<'_> {
             let message = "its attributes are lost; what is left of its data is there again, for root alone";
             self.tell(parsed.path(), message, true);
             self.directories.entry(parsed.prefix.into()).or_default().entries += 1;
+            self.break_promises(parsed.prefix);
             self.put(METADATA, &base, inode.encode())?;
         }
         Ok(())
@@ -427,9 +492,9 @@ impl Repair<'_> {
     fn mend_links(&mut self) -> Result<()> {
         let names = std::mem::take(&mut self.names);
         let mut linked = std::mem::take(&mut self.linked);
-        let mut left: BTreeMap<u64, Vec<(Key, Link)>> = BTreeMap::new();
-        for (id, entries) in names {
-            let Some(inode) = linked.remove(&id) else {
+        let mut left: BTreeMap<Place, Vec<(Key, Link)>> = BTreeMap::new();
+        for (place, entries) in names {
+            let Some(inode) = linked.remove(&place) else {
                 for (key, _) in entries {
                     self.tell(path_of(&key), "the file that this was a name of is lost", true);
                     self.delete(METADATA, &key)?;
@@ -437,17 +502,29 @@ impl Repair<'_> {
                 }
                 continue;
             };
-            left.insert(id, self.mend_file(id, inode, entries)?);
+            let entries = self.mend_file(&place, inode, entries)?;
+            left.insert(place, entries);
         }
-        for (id, inode) in linked {
-            let name = [b"file-", &layout::area_name(id)[..]].concat();
-            let above = self.lost_found()?;
+        for (place, inode) in linked {
+            let (holder, id) = &place;
+            if self.marks.get(holder) == Some(&UNSETTLED.first().copied()) {
+                // It came with a clone that has no name of it.
+                let home = layout::entry_key(&layout::area_prefix(holder), &layout::area_name(*id));
+                let data = self.index(DATA);
+                self.delete(METADATA, &home)?;
+                self.batch.delete_range(data, layout::file_range(&home));
+                continue;
+            }
+            let above = if holder.is_empty() { self.lost_found()? } else { holder.to_vec() };
+            let name = [b"lost-", &layout::area_name(*id)[..]].concat();
             let key = layout::entry_key(&above, &name);
             self.tell(path_of(&key), "a file whose names are lost", true);
+            self.break_promises(&above);
             self.directories.entry(above.into()).or_default().entries += 1;
-            let link = Link { kind: inode.kind, id, number: inode.number };
+            let link = Link { kind: inode.kind, id: *id, number: inode.number };
             self.put(METADATA, &key, link.encode())?;
-            left.insert(id, self.mend_file(id, inode, vec![(key.into(), link)])?);
+            let entries = self.mend_file(&place, inode, vec![(key.into(), link)])?;
+            left.insert(place, entries);
         }
         self.names = left;
         Ok(())
@@ -455,19 +532,19 @@ impl Repair<'_> {
 
     fn mend_file(
         &mut self,
-        id: u64,
+        (holder, id): &Place,
         mut inode: Inode,
         mut entries: Vec<(Key, Link)>,
     ) -> Result<Vec<(Key, Link)>> {
-        let count = entries.len() as u32;
-        let home = layout::entry_key(layout::LINK_AREA, &layout::area_name(id));
+        let home = layout::entry_key(&layout::area_prefix(holder), &layout::area_name(*id));
+        self.flush()?;
         let stored = self.store.get(self.index(METADATA), &home)?;
-        inode.links = count;
+        inode.links = entries.len() as u32;
         if stored.as_deref() != Some(&inode.encode()[..]) {
             self.put(METADATA, &home, inode.encode())?;
         }
         for (key, link) in &mut entries {
-            let right = Link { kind: inode.kind, id, number: inode.number };
+            let right = Link { kind: inode.kind, id: *id, number: inode.number };
             if *link != right {
                 *link = right;
                 self.put(METADATA, key, link.encode())?;
@@ -485,22 +562,26 @@ impl Repair<'_> {
         }
     }
 
-    /// The links index lists every link, and nothing else.
+    /// The links index lists every link and every area, and nothing else.
     fn mend_links_index(&mut self) -> Result<()> {
-        let mut due: HashMap<Key, u64> = HashMap::new();
-        for (id, entries) in std::mem::take(&mut self.names) {
-            due.extend(entries.into_iter().map(|(key, _)| (key, id)));
+        let mut due: HashMap<Key, Vec<u8>> = HashMap::new();
+        for ((_, id), entries) in std::mem::take(&mut self.names) {
+            due.extend(entries.into_iter().map(|(key, _)| (key, id.to_le_bytes().to_vec())));
         }
+        // All counts are right now.
+        let exists = |holder: &Key| self.directories.get(holder).is_some_and(|d| d.says.is_some());
+        let holders = self.marks.keys().filter(|holder| !holder.is_empty() && exists(holder));
+        due.extend(holders.map(|holder| (holder.clone(), SETTLED.to_vec())));
         let mut cursor = self.cursor(LINKS, KeyRange::all())?;
         while let Some((key, value)) = self.next(&mut cursor)? {
             match due.remove(&key) {
-                Some(id) if *value == id.to_le_bytes() => {}
-                Some(id) => self.put(LINKS, &key, id.to_le_bytes().to_vec())?,
+                Some(right) if value == right => {}
+                Some(right) => self.put(LINKS, &key, right)?,
                 None => self.delete(LINKS, &key)?,
             }
         }
-        for (key, id) in due {
-            self.put(LINKS, &key, id.to_le_bytes().to_vec())?;
+        for (key, right) in due {
+            self.put(LINKS, &key, right)?;
         }
         Ok(())
     }
@@ -516,10 +597,15 @@ impl Repair<'_> {
 
     /// Makes the inode of a directory that has none.
     fn make_directory(&mut self, prefix: &[u8]) -> Result<()> {
-        let inode = self.new_inode(FileKind::Directory, 0o700);
-        self.directories.entry(prefix.into()).or_default().says = Some((0, 0));
         let key = entry_of(prefix);
+        let above = layout::parse(&key).map_or(Key::default(), |parsed| parsed.prefix.into());
+        let mut inode = self.new_inode(&above, FileKind::Directory, 0o700);
+        (inode.area, inode.uniform) = (self.marks.contains_key(prefix), false);
+        let sum = self.sum_of(&above);
+        let directory = self.directories.entry(prefix.into()).or_default();
+        (directory.says, directory.sum) = (Some((0, 0)), sum);
         if let Some(parsed) = layout::parse(&key) {
+            self.break_promises(parsed.prefix);
             let above = self.directories.entry(parsed.prefix.into()).or_default();
             above.entries += 1;
             above.directories += 1;
@@ -558,25 +644,39 @@ impl Repair<'_> {
             let mut root = Inode::new(FileKind::Directory, 0o755, 0, 0, 1, self.now);
             let counted = self.directories.entry(Key::default()).or_default();
             (root.size, root.links) = (counted.entries, counted.directories as u32);
+            root.uniform = false;
             counted.says = Some((counted.entries, counted.directories));
             self.put(METADATA, layout::ROOT_KEY, root.encode())?;
         }
-        self.put(METADATA, layout::STATE_KEY, record::encode_state(self.next_number))?;
-        self.flush()?;
-        self.mend_counts()
+        let known = self.state.filter(|_| self.broken.is_empty());
+        let longest_key = known.and_then(|state| state.longest_key);
+        let state = VolumeState { next_number: self.next_number, longest_key };
+        if self.state != Some(state) {
+            self.put(METADATA, layout::STATE_KEY, state.encode())?;
+        }
+        self.flush()
     }
 
     fn mend_counts(&mut self) -> Result<()> {
         for (prefix, directory) in std::mem::take(&mut self.directories) {
-            let Directory { says: Some(says), entries, directories } = directory else { continue };
-            if says == (entries, directories) {
+            let Directory { says: Some(says), entries, directories, .. } = directory else { continue };
+            let is_broken = self.broken.contains(&prefix);
+            let has_area = !prefix.is_empty() && self.marks.contains_key(&prefix);
+            if says == (entries, directories) && !is_broken && !has_area {
                 continue;
             }
             let key = entry_of(&prefix);
             let value = self.store.get(self.index(METADATA), &key)?;
-            if let Some(Ok(Record::Inode(mut inode))) = value.map(|value| Record::decode(&value)) {
-                (inode.size, inode.links) = (entries, directories as u32);
-                self.put(METADATA, &key, inode.encode())?;
+            let Some(Ok(Record::Inode(old))) = value.map(|value| Record::decode(&value)) else { continue };
+            let mut inode = old.clone();
+            (inode.size, inode.links) = (entries, directories as u32);
+            inode.uniform &= !is_broken;
+            inode.area |= has_area;
+            if inode == old {
+                continue;
+            }
+            self.put(METADATA, &key, inode.encode())?;
+            if (old.size, old.links) != (inode.size, inode.links) {
                 let message = format!("it has {entries} entries, {directories} of them directories");
                 let path = layout::parse(&key).map_or_else(|| "/".into(), |parsed| parsed.path());
                 self.tell(path, message, false);

@@ -135,14 +135,20 @@ fn entries_come_back_from_what_lies_below() {
 #[test]
 fn linked_files_and_their_names_find_each_other() {
     let lose_area = |batch: &mut Batch, volume| {
-        batch.delete_range(IndexId { volume, index: METADATA }, layout::entries_range(layout::LINK_AREA));
+        batch.delete_range(
+            IndexId { volume, index: METADATA },
+            layout::entries_range(&layout::area_prefix(b"")),
+        );
     };
     let fs = repaired(lose_area, &[("/(area)/", "several names")]);
     assert_eq!((read(&fs, "two"), find(&fs, "two").unwrap().attr.nlink), (vec![8; 100], 2));
     let fs = repaired(
         |batch, volume| {
             lose_area(batch, volume);
-            batch.delete_range(IndexId { volume, index: DATA }, layout::content_range(layout::LINK_AREA));
+            batch.delete_range(
+                IndexId { volume, index: DATA },
+                layout::entries_range(&layout::area_prefix(b"")),
+            );
         },
         &[("/two", "is lost"), ("/dir/one", "is lost")],
     );
