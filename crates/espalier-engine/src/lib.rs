@@ -93,3 +93,4 @@ pub use tree::{Loss, Problem, Progress, VerifyReport};
 pub use types::{Extent, IndexId, Lsn, Msn, PieceId, PieceKind};
 pub use value::{LARGE_VALUE, MAX_VALUE, VALUE_PAGE, Value};
 pub use volumes::{READ_ONLY_VOLUME, VolumeInfo};
+pub use worker::StallTimes;

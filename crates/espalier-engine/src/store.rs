@@ -19,7 +19,7 @@ use crate::space::{Census, Purpose, Reservation, RunHistogram, Space, SpaceStats
 use crate::tree::{Problem, Progress, Trees, Verifier, VerifyReport};
 use crate::types::{IndexId, Lsn, Msn, PieceId};
 use crate::value::{MAX_VALUE, ValueRef};
-use crate::worker::Workers;
+use crate::worker::{StallTimes, Workers};
 use crate::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use espalier_storage::{BLOCK, Device, Environment};
@@ -52,6 +52,8 @@ pub struct Statistics {
     pub log_used: u64,
     /// What the log has done.
     pub log: LogCounters,
+    /// What writers have waited for.
+    pub stalls: StallTimes,
     /// The memory budget in bytes.
     pub memory_budget: u64,
     /// Bytes of messages in memtables.
@@ -553,6 +555,7 @@ impl Shared {
             log_capacity: self.log.capacity(),
             log_used: self.log.used_bytes(),
             log: self.log.counters(),
+            stalls: self.signal.stall_times(),
             memory_budget: self.options.memory,
             memtable_bytes: indexes.iter().map(|i| i.version().memtable_bytes() as u64).sum(),
             dirty_bytes: self.unclean(),

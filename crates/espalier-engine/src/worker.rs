@@ -14,7 +14,7 @@ use crate::{Error, ErrorKind, Result};
 use espalier_storage::JoinHandle;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Bytes of batches in memory from which on the log is written ahead.
@@ -44,6 +44,26 @@ pub(crate) struct Signal {
     read_ahead: Condvar,
     /// Background work has found no room on the device: writers must not wait for it.
     starved: AtomicBool,
+    stalls: Stalls,
+}
+
+/// What writers paid for background work that did not keep up.
+#[derive(Default)]
+struct Stalls {
+    pushed: AtomicU64,
+    slowed: AtomicU64,
+    waited: AtomicU64,
+}
+
+/// Time that calls of [`Store::commit`](crate::Store::commit) spent because too much was in memory.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct StallTimes {
+    /// Writing the log on behalf of everybody.
+    pub pushing: Duration,
+    /// Slowed down, as a warning.
+    pub slowed: Duration,
+    /// Waiting for room.
+    pub waiting: Duration,
 }
 
 impl Signal {
@@ -63,6 +83,16 @@ impl Signal {
         // Under the lock, so that the wake-up cannot fall between a look and the rest that follows.
         let _epoch = self.epoch.lock();
         self.read_ahead.notify_one();
+    }
+
+    /// What writers have spent so far.
+    pub(crate) fn stall_times(&self) -> StallTimes {
+        let time = |nanoseconds: &AtomicU64| Duration::from_nanos(nanoseconds.load(Ordering::Relaxed));
+        StallTimes {
+            pushing: time(&self.stalls.pushed),
+            slowed: time(&self.stalls.slowed),
+            waiting: time(&self.stalls.waited),
+        }
     }
 
     fn epoch(&self) -> u64 {
@@ -320,10 +350,11 @@ impl Shared {
     pub(crate) fn make_room(&self, bytes: usize, purpose: Purpose) -> Result<()> {
         loop {
             self.device.writable()?;
-            if self.log.pending_bytes() + bytes as u64 > MUST_PUSH
-                && self.log.push(MUST_PUSH - PUSH)? == Progress::Full
-            {
-                self.checkpoint()?;
+            if self.log.pending_bytes() + bytes as u64 > MUST_PUSH {
+                self.timed(&self.signal.stalls.pushed, || match self.log.push(MUST_PUSH - PUSH)? {
+                    Progress::Full => self.checkpoint(),
+                    Progress::Done => Ok(()),
+                })?;
             }
             let epoch = self.signal.epoch();
             match self.pressure() {
@@ -333,7 +364,8 @@ impl Shared {
                     if self.env.threads() == 0 {
                         self.step_for_room()?;
                     } else {
-                        self.env.sleep(MAX_DELAY.mul_f64(fraction * fraction));
+                        let delay = MAX_DELAY.mul_f64(fraction * fraction);
+                        self.timed(&self.signal.stalls.slowed, || self.env.sleep(delay));
                     }
                     return Ok(());
                 }
@@ -352,11 +384,20 @@ impl Shared {
                             return Ok(());
                         }
                     } else {
-                        self.signal.wait_beyond(epoch);
+                        self.timed(&self.signal.stalls.waited, || self.signal.wait_beyond(epoch));
                     }
                 }
             }
         }
+    }
+
+    /// Adds the time that `work` takes to `sum`, in nanoseconds.
+    fn timed<T>(&self, sum: &AtomicU64, work: impl FnOnce() -> T) -> T {
+        let start = self.env.monotonic();
+        let done = work();
+        let took = self.env.monotonic().saturating_sub(start);
+        sum.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        done
     }
 
     /// A step on behalf of a writer: that the store is full is then the writer's answer, in time.

@@ -3,7 +3,7 @@
 //! calls are made there and nothing is mounted.
 
 #[path = "../tests/common/toy.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, reason = "the tests of transport and mount use more of it")]
 mod toy;
 
 use espalier_fuse::transport::Kind;

@@ -9,12 +9,14 @@
 //! files are truncated by SETATTR, and O_APPEND is the kernel's own business, as it is for every local file
 //! system.
 
+mod counts;
 mod errno;
 
 use crate::protocol::flags::statx;
 use crate::protocol::request::{Moment, SetAttributes, SetTime as WireTime};
 use crate::protocol::{self, Operation, reply};
 use crate::transport::{Handler, Outcome, Request};
+pub use counts::RequestCounts;
 use errno::{Errno, of};
 use espalier_fs::{
     Attr, Caller, Fallocate, FileKind, FileSystem, NewNode, NodeId, RenameMode, Seek, SetAttr, SetTime,
@@ -30,9 +32,9 @@ pub const DESCRIPTION_XATTR: &str = "espalier.info";
 /// By how much the description may grow between the question for its length and the one for itself.
 const DESCRIPTION_SLACK: usize = 4096;
 
-/// Says how the mounted file system is, in a form that is its giver's business.
+/// Says how the mounted file system is, in a form that is its giver's business; it is told what was asked so far.
 #[derive(Clone)]
-pub struct Description(pub Arc<dyn Fn() -> String + Send + Sync>);
+pub struct Description(pub Arc<dyn Fn(&RequestCounts) -> String + Send + Sync>);
 
 impl std::fmt::Debug for Description {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -45,17 +47,19 @@ pub struct Dispatcher {
     fs: Arc<FileSystem>,
     xattrs: bool,
     description: Option<Description>,
+    counts: RequestCounts,
 }
 
 impl Dispatcher {
     /// Serves `fs`; without `xattrs` the mount has no extended attributes (and saves the requests for them).
     pub fn new(fs: Arc<FileSystem>, xattrs: bool, description: Option<Description>) -> Self {
-        Self { fs, xattrs, description }
+        Self { fs, xattrs, description, counts: RequestCounts::default() }
     }
 }
 
 impl Handler for Dispatcher {
     fn handle(&self, request: &Request<'_>, buffer: &mut [u8], received: usize) -> Outcome {
+        self.counts.add(request.header.opcode);
         let mut answer = self.answer(request, buffer, received);
         // A refusal leaves the buffer, and with it the request's data, as it was.
         if matches!(answer, Err(Errno(libc::ENOSPC))) && self.fs.release_unlinked() {
@@ -126,7 +130,8 @@ impl Dispatcher {
     }
 
     fn describe(&self, size: u32, out: &mut [u8]) -> Answer {
-        let text = self.description.as_ref().map(|description| description.0()).unwrap_or_default();
+        let text =
+            self.description.as_ref().map(|description| description.0(&self.counts)).unwrap_or_default();
         match size {
             0 => Ok(reply::xattr_size(out, (text.len() + DESCRIPTION_SLACK) as u32)),
             _ => put_xattr(out, text.as_bytes(), size),

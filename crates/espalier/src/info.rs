@@ -10,7 +10,7 @@ use crate::units::{self, Size};
 use anyhow::{Context, Result, bail};
 use espalier_engine::Store;
 use espalier_fs::FileSystem;
-use espalier_fuse::DESCRIPTION_XATTR;
+use espalier_fuse::{DESCRIPTION_XATTR, RequestCounts};
 use espalier_storage::BLOCK;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
@@ -71,10 +71,10 @@ pub(crate) fn server_side(
     options: &str,
     store: &Arc<Store>,
     fs: &Arc<FileSystem>,
-) -> impl Fn() -> String + Send + Sync + 'static {
+) -> impl Fn(&RequestCounts) -> String + Send + Sync + 'static {
     let options = options.to_owned();
     let (store, fs): (Weak<Store>, Weak<FileSystem>) = (Arc::downgrade(store), Arc::downgrade(fs));
-    move || {
+    move |requests: &RequestCounts| {
         let (Some(store), Some(fs)) = (store.upgrade(), fs.upgrade()) else { return "{}".into() };
         let mut description = of_store(&source, &store);
         let figures = fs.statistics();
@@ -89,6 +89,7 @@ pub(crate) fn server_side(
             "directory": dir.to_string_lossy(),
             "options": options,
             "pid": std::process::id(),
+            "requests": requests.each().map(|(kind, count)| (kind.to_owned(), count.into())).collect::<Map<_, Value>>(),
         });
         description.to_string()
     }
@@ -99,6 +100,7 @@ fn of_store(source: &Path, store: &Store) -> Value {
     let bytes = |blocks: u64| blocks * BLOCK as u64;
     let space = figures.space;
     let used = space.total - space.free.min(space.total);
+    let seconds = |time: std::time::Duration| time.as_millis() as f64 / 1000.0;
     let uuid: String = figures.uuid.iter().map(|b| format!("{b:02x}")).collect();
     let uuid = [&uuid[..8], &uuid[8..12], &uuid[12..16], &uuid[16..20], &uuid[20..]].join("-");
     let mut indexes = Vec::new();
@@ -136,6 +138,11 @@ fn of_store(source: &Path, store: &Store) -> Value {
             "groups": figures.log.groups,
             "batches": figures.log.batches,
             "syncs": figures.log.syncs,
+        },
+        "writers": {
+            "wrote_log_seconds": seconds(figures.stalls.pushing),
+            "slowed_seconds": seconds(figures.stalls.slowed),
+            "waited_seconds": seconds(figures.stalls.waiting),
         },
         "checkpoint": {
             "generation": figures.generation,

@@ -1,0 +1,76 @@
+//! How often the kernel asked for what: what a mount costs is mostly the number of its requests.
+
+use crate::protocol::flags::opcode;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Operation codes counted; higher ones count as the last.
+const CODES: usize = 64;
+
+/// The requests served since the mount was made, by kind.
+#[derive(Debug)]
+pub struct RequestCounts([AtomicU64; CODES]);
+
+impl Default for RequestCounts {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+impl RequestCounts {
+    pub(super) fn add(&self, code: u32) {
+        self.0[(code as usize).min(CODES - 1)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The kinds that came up, in the protocol's order: the kernel's name in lower case, and the number.
+    pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        let counted = |(code, count): (usize, &AtomicU64)| (name(code as u32), count.load(Ordering::Relaxed));
+        self.0.iter().enumerate().map(counted).filter(|(_, count)| *count > 0)
+    }
+}
+
+fn name(code: u32) -> &'static str {
+    match code {
+        opcode::LOOKUP => "lookup",
+        opcode::FORGET => "forget",
+        opcode::GETATTR => "getattr",
+        opcode::SETATTR => "setattr",
+        opcode::READLINK => "readlink",
+        opcode::SYMLINK => "symlink",
+        opcode::MKNOD => "mknod",
+        opcode::MKDIR => "mkdir",
+        opcode::UNLINK => "unlink",
+        opcode::RMDIR => "rmdir",
+        opcode::RENAME => "rename",
+        opcode::RENAME2 => "rename2",
+        opcode::LINK => "link",
+        opcode::OPEN => "open",
+        opcode::READ => "read",
+        opcode::WRITE => "write",
+        opcode::STATFS => "statfs",
+        opcode::RELEASE => "release",
+        opcode::FSYNC => "fsync",
+        opcode::SETXATTR => "setxattr",
+        opcode::GETXATTR => "getxattr",
+        opcode::LISTXATTR => "listxattr",
+        opcode::REMOVEXATTR => "removexattr",
+        opcode::FLUSH => "flush",
+        opcode::OPENDIR => "opendir",
+        opcode::READDIR => "readdir",
+        opcode::RELEASEDIR => "releasedir",
+        opcode::FSYNCDIR => "fsyncdir",
+        opcode::ACCESS => "access",
+        opcode::CREATE => "create",
+        opcode::INTERRUPT => "interrupt",
+        opcode::IOCTL => "ioctl",
+        opcode::BATCH_FORGET => "batch_forget",
+        opcode::FALLOCATE => "fallocate",
+        opcode::READDIRPLUS => "readdirplus",
+        opcode::LSEEK => "lseek",
+        opcode::COPY_FILE_RANGE => "copy_file_range",
+        opcode::COPY_FILE_RANGE_64 => "copy_file_range_64",
+        opcode::SYNCFS => "syncfs",
+        opcode::TMPFILE => "tmpfile",
+        opcode::STATX => "statx",
+        _ => "other",
+    }
+}
