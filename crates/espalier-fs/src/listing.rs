@@ -25,8 +25,12 @@ const COOKIE_DIRECTORY: u64 = 1 << 62;
 const REMEMBERED: usize = 1024;
 /// Names that are remembered, in all answers.
 const REMEMBERED_NAMES: usize = 64 << 10;
+/// The newest answers, among which a listing that is asked for again is looked for.
+const RECENT: usize = 8;
 /// Names of directories with more entries are not taken up by listing them.
 const LEARN_LIMIT: u64 = 64 << 10;
+/// Directories that a walk sets aside while it shows the rest, so that it need not walk twice.
+const SET_ASIDE: usize = 1024;
 
 type Each<'a> = &'a mut dyn FnMut(DirEntry<'_>) -> bool;
 
@@ -47,6 +51,12 @@ pub(crate) struct Listings {
 struct Answer {
     dir: NodeId,
     entries: Vec<(u64, Box<[u8]>)>,
+    /// The state of the directory that was listed.
+    stamp: Stamp,
+    /// It began with the first entry.
+    from_start: bool,
+    /// Nothing follows.
+    to_end: bool,
 }
 
 impl Listings {
@@ -64,6 +74,18 @@ impl Listings {
     fn name(&self, dir: NodeId, cookie: u64) -> Option<Box<[u8]>> {
         let mut answers = self.answers.iter().filter(|a| a.dir == dir);
         answers.find_map(|a| a.entries.iter().rev().find(|(c, _)| *c == cookie).map(|(_, name)| name.clone()))
+    }
+
+    /// True if nothing follows `cookie` in the directory whose state is `stamp`.
+    fn is_last(&self, dir: NodeId, stamp: Stamp, cookie: u64) -> bool {
+        let last = |a: &Answer| a.to_end && a.entries.last().is_some_and(|(last, _)| *last == cookie);
+        self.answers.iter().take(RECENT).any(|a| a.dir == dir && a.stamp == stamp && last(a))
+    }
+
+    /// All entries of the directory whose state is `stamp`, if one answer gave them.
+    fn whole(&self, dir: NodeId, stamp: Stamp) -> Option<Vec<(u64, Box<[u8]>)>> {
+        let whole = |a: &&Answer| a.dir == dir && a.stamp == stamp && a.from_start && a.to_end;
+        self.answers.iter().take(RECENT).find(whole).map(|a| a.entries.clone())
     }
 }
 
@@ -113,13 +135,59 @@ impl FileSystem {
 
     fn list(&self, node: NodeId, cookie: u64, plus: bool, each: Each<'_>) -> Result<()> {
         let dir = self.dir(node)?;
+        if self.list_known(&dir, cookie, plus, each)? {
+            return Ok(());
+        }
         let Some(mut walk) = self.walk(&dir)? else { return Ok(()) };
         if cookie == 0 {
             self.touch(&dir);
         }
+        walk.answer.from_start = cookie <= COOKIE_DOTDOT;
         let result = if self.list_dots(&dir, cookie, each) { walk.run(cookie, plus, each) } else { Ok(()) };
         walk.finish();
         result
+    }
+
+    /// Answers from memory what was answered a moment ago: that nothing follows, and the listing of a
+    /// directory that has not changed and whose nodes are all in memory (programs look first whether a
+    /// directory is empty, and then list it). False if it cannot; then nothing was given to `each`.
+    fn list_known(&self, dir: &Arc<Node>, cookie: u64, plus: bool, each: Each<'_>) -> Result<bool> {
+        if cookie != 0 && cookie <= COOKIE_DOTDOT {
+            return Ok(false);
+        }
+        let mut held = Vec::new();
+        {
+            let tree = self.enter();
+            let names = dir.dir().names.lock();
+            let stamp = self.stamp(&tree, dir, &names);
+            if names.dead {
+                return Ok(true);
+            }
+            if cookie != 0 {
+                return Ok(self.listings.lock().is_last(dir.id, stamp, cookie));
+            }
+            let Some(entries) = self.listings.lock().whole(dir.id, stamp) else { return Ok(false) };
+            for (cookie, name) in entries {
+                let Some(Known::Present(id)) = names.get(&name) else { return Ok(false) };
+                let Some(node) = self.nodes.acquire(id) else { return Ok(false) };
+                held.push((cookie, name, Held::adopt(self, node)));
+            }
+        }
+        self.touch(dir);
+        if !self.list_dots(dir, cookie, each) {
+            return Ok(true);
+        }
+        for (cookie, name, held) in held {
+            let entry = Entry { node: held.id, attr: self.attr(&held)? };
+            let shown = plus.then_some(&entry);
+            if !each(DirEntry { name: &name, ino: entry.attr.ino, kind: held.kind, cookie, entry: shown }) {
+                break;
+            }
+            if plus {
+                held.keep();
+            }
+        }
+        Ok(true)
     }
 
     /// A walk over what the directory holds now; `None` if it was removed.
@@ -147,7 +215,7 @@ impl FileSystem {
             cursor,
             has_directories: directories > 0,
             area_sum: dir.area_directory().map_or(0, |d| d.dir().sum),
-            answer: Answer { dir: dir.id, entries: Vec::new() },
+            answer: Answer { dir: dir.id, entries: Vec::new(), stamp, from_start: false, to_end: false },
             learned: learn.then(Vec::new),
         }))
     }
@@ -164,6 +232,8 @@ impl FileSystem {
 impl Walk<'_> {
     fn run(&mut self, cookie: u64, plus: bool, each: Each<'_>) -> Result<()> {
         let mut directories = cookie & COOKIE_DIRECTORY != 0;
+        // All directories so far, if the walk began with the first entry and they are not too many.
+        let mut aside = (cookie <= COOKIE_DOTDOT).then(Vec::new);
         if cookie > COOKIE_DOTDOT
             && let Some(name) = self.position(cookie)?
         {
@@ -176,15 +246,32 @@ impl Walk<'_> {
                 if let Some(learned) = &mut self.learned {
                     learned.push(name.clone());
                 }
-                if is_directory == directories && !self.show(name, record, plus, each)? {
-                    return Ok(());
+                if is_directory == directories {
+                    if !self.show(name, record, plus, each)? {
+                        return Ok(());
+                    }
+                } else if is_directory {
+                    aside = aside.filter(|aside| aside.len() < SET_ASIDE);
+                    aside.iter_mut().for_each(|aside| aside.push((name.clone(), record.clone())));
                 }
             }
             if directories || !self.has_directories {
+                self.answer.to_end = true;
                 return Ok(());
             }
             directories = true;
-            self.rewind();
+            match aside.take() {
+                Some(aside) => {
+                    for (name, record) in aside {
+                        if !self.show(name, record, plus, each)? {
+                            return Ok(());
+                        }
+                    }
+                    self.answer.to_end = true;
+                    return Ok(());
+                }
+                None => self.rewind(),
+            }
         }
     }
 

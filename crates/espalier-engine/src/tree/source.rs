@@ -14,7 +14,9 @@ use std::collections::VecDeque;
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// How much a memtable source copies at a time.
+/// How much a memtable source copies at a time. It begins with little, for most walks are short, and
+/// doubles as long as the walk goes on.
+const FIRST_CHUNK_KEYS: usize = 4;
 const CHUNK_KEYS: usize = 64;
 const CHUNK_BYTES: usize = 128 << 10;
 
@@ -51,6 +53,8 @@ pub(crate) struct MemtableSource {
     upto: Msn,
     /// Groups ahead, in the direction of travel; the front is where it stands.
     ahead: VecDeque<(Key, Messages)>,
+    /// Keys to copy next time.
+    chunk: usize,
     direction: Direction,
     has_ranges: bool,
 }
@@ -64,14 +68,17 @@ enum Direction {
 impl MemtableSource {
     pub(crate) fn new(table: Arc<Memtable>, upto: Msn) -> Self {
         let has_ranges = table.has_ranges();
-        Self { table, upto, ahead: VecDeque::new(), direction: Direction::Ascending, has_ranges }
+        let direction = Direction::Ascending;
+        Self { table, upto, ahead: VecDeque::new(), chunk: FIRST_CHUNK_KEYS, direction, has_ranges }
     }
 
     fn fill(&mut self, direction: Direction, from: Bound<&[u8]>) {
         self.direction = direction;
+        let keys = self.chunk;
+        self.chunk = (2 * keys).min(CHUNK_KEYS);
         self.ahead = match direction {
-            Direction::Ascending => self.table.copy_ascending(from, self.upto, CHUNK_KEYS, CHUNK_BYTES),
-            Direction::Descending => self.table.copy_descending(from, self.upto, CHUNK_KEYS, CHUNK_BYTES),
+            Direction::Ascending => self.table.copy_ascending(from, self.upto, keys, CHUNK_BYTES),
+            Direction::Descending => self.table.copy_descending(from, self.upto, keys, CHUNK_BYTES),
         }
         .into();
     }
@@ -86,11 +93,13 @@ impl MemtableSource {
 
 impl Source for MemtableSource {
     fn seek(&mut self, key: &[u8]) -> Result<()> {
+        self.chunk = FIRST_CHUNK_KEYS;
         self.fill(Direction::Ascending, Bound::Included(key));
         Ok(())
     }
 
     fn seek_before(&mut self, key: Option<&[u8]>) -> Result<()> {
+        self.chunk = FIRST_CHUNK_KEYS;
         self.fill(Direction::Descending, key.map_or(Bound::Unbounded, Bound::Excluded));
         Ok(())
     }
