@@ -21,6 +21,7 @@ use crate::types::{FileKind, NodeId};
 use espalier_engine::Lsn;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -396,9 +397,31 @@ impl<'a> States<'a> {
 
 const SHARDS: usize = 64;
 
+/// Hashes node ids, which we give out ourselves: nobody can choose them so that they collide.
+#[derive(Default)]
+struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        // Fibonacci hashing; the table takes its bits from both ends.
+        let product = (self.0 ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = product ^ (product >> 32);
+    }
+}
+
+type Shard = HashMap<NodeId, Slot, BuildHasherDefault<IdHasher>>;
+
 /// All nodes in memory, with the number of references to each.
 pub(crate) struct NodeTable {
-    shards: Vec<Mutex<HashMap<NodeId, Slot>>>,
+    shards: Vec<Mutex<Shard>>,
     next: AtomicU64,
     count: AtomicU64,
 }
@@ -425,7 +448,7 @@ impl NodeTable {
         Self { shards, next: AtomicU64::new(first), count: AtomicU64::new(0) }
     }
 
-    fn shard(&self, id: NodeId) -> &Mutex<HashMap<NodeId, Slot>> {
+    fn shard(&self, id: NodeId) -> &Mutex<Shard> {
         &self.shards[id.0 as usize % SHARDS]
     }
 
