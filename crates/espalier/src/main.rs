@@ -7,6 +7,7 @@ mod dump;
 mod fsck;
 mod image;
 mod info;
+mod memory;
 mod mkfs;
 mod mount;
 mod mounts;

@@ -6,6 +6,7 @@
 use super::Plan;
 use crate::image;
 use crate::info;
+use crate::memory;
 use anyhow::{Context, Result, bail};
 use espalier_engine::Store;
 use espalier_fs::{FileSystem, OpenOptions};
@@ -35,6 +36,7 @@ pub(crate) fn serve(plan: &Plan, ready: impl FnOnce() -> std::io::Result<()>) ->
     device.release_claim();
     let mount = Arc::new(Mount::start(Arc::clone(&fs), &plan.dir, &options)?);
     heed(signals, Arc::clone(&mount), Arc::clone(&fs))?;
+    memory::watch(settings.store_memory() + settings.name_memory())?;
     ready().context("the server cannot leave its terminal")?;
     tracing::info!(source = %plan.source.display(), dir = %plan.dir.display(), "mounted");
     let ended = mount.wait();
