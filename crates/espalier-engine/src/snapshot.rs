@@ -8,8 +8,9 @@ use crate::op::MergeFunctions;
 use crate::resolve::{Found, ValueReader, load};
 use crate::store::Shared;
 use crate::tree::source::{MemtableSource, Source, ViewedSource};
-use crate::tree::{Descent, Toward, find};
+use crate::tree::{Descent, Suspects, Toward, find};
 use crate::types::{IndexId, Msn};
+use crate::value::Value;
 use crate::view::View;
 use crate::{Error, ErrorKind, Result};
 use bytes::Bytes;
@@ -69,7 +70,7 @@ impl Snapshot {
         Ok(Cursor::new(self.index(index)?, range))
     }
 
-    fn index(&self, id: IndexId) -> Result<SnapshotIndex> {
+    pub(crate) fn index(&self, id: IndexId) -> Result<SnapshotIndex> {
         let shared = self.inner.shared.clone();
         let version = match self.inner.versions.get(&id) {
             Some(version) => version.clone(),
@@ -117,6 +118,41 @@ impl SnapshotIndex {
 
     pub(crate) fn get_slice(&self, key: &[u8], offset: usize, out: &mut [u8]) -> Result<Option<usize>> {
         self.find(key)?.slice(self.merge_functions(), self.reader(), offset, out)
+    }
+
+    /// The value of a key, not loaded.
+    pub(crate) fn value(&self, key: &[u8]) -> Result<Option<Value>> {
+        self.find(key)?.value(self.merge_functions(), self.reader())
+    }
+
+    /// Where what begins with `prefix` here may differ from what begins with `other_prefix` in `other`.
+    pub(crate) fn suspects(&self, prefix: &[u8], other: &Self, other_prefix: &[u8]) -> Result<Suspects> {
+        let (a, b) = (&self.version, &other.version);
+        if a.has_goto() || b.has_goto() {
+            return Ok(Suspects { ranges: vec![KeyRange::all()], ..Suspects::default() });
+        }
+        let mut suspects = self.shared.trees.suspects([(&a.root, prefix), (&b.root, other_prefix)])?;
+        self.add_pending(prefix, &mut suspects);
+        other.add_pending(other_prefix, &mut suspects);
+        suspects.tidy();
+        Ok(suspects)
+    }
+
+    /// Adds what the memtables have to say of what begins with `prefix`.
+    fn add_pending(&self, prefix: &[u8], suspects: &mut Suspects) {
+        let view = View::translated(prefix, b"");
+        for table in self.version.memtables() {
+            let mut source = MemtableSource::new(table.clone(), self.upto);
+            // A source in memory does not fail.
+            let _ = source.seek(prefix);
+            while let Some(key) = source.key().and_then(|key| view.outward(key)) {
+                suspects.add_key(key);
+                let _ = source.next();
+            }
+            for (range, _) in table.ranges().within(&view.bounds).iter() {
+                suspects.ranges.push(view.range_to_outer(&range));
+            }
+        }
     }
 
     /// Collects what is known about `key`, from the newest message down.
@@ -207,5 +243,11 @@ impl Segment {
         if inside {
             self.view = self.view.compose(&View::translated(&goto.source, &goto.destination));
         }
+    }
+}
+
+impl std::fmt::Debug for SnapshotIndex {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SnapshotIndex").field("upto", &self.upto).finish_non_exhaustive()
     }
 }

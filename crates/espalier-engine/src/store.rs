@@ -31,6 +31,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 /// The longest key, in bytes, with room to spare over the mebibyte that layers above promise.
 pub const MAX_KEY: usize = (1 << 20) + (64 << 10);
 
+/// The height beyond which clones are refused. What is there in earnest has a height below ten; this
+/// much takes clones into themselves, each of which may double what there seems to be.
+const MAX_HEIGHT: usize = 64;
+
 /// Figures about an open store. Counters begin when it is opened.
 #[derive(Debug, Clone, Default)]
 pub struct Statistics {
@@ -154,6 +158,7 @@ impl Store {
         let shared = &self.shared;
         shared.writable()?;
         shared.check(&batch)?;
+        shared.limit_height(&batch)?;
         shared.fit_log(&batch)?;
         let purpose = purpose_of(&batch);
         shared.make_room(batch.bytes, purpose)?;
@@ -465,6 +470,24 @@ impl Shared {
             };
             if end > MAX_VALUE {
                 return invalid(format!("a value of {end} bytes is longer than {MAX_VALUE}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses clones that could make a tree too high.
+    fn limit_height(&self, batch: &Batch) -> Result<()> {
+        for op in &batch.ops {
+            let LoggedOp::Clone { index: id, .. } = op else { continue };
+            let height = || Ok::<_, Error>(self.version(*id)?.greatest_height());
+            if height()? < MAX_HEIGHT {
+                continue;
+            }
+            // That was a guess; how high it is shows when nothing is pending.
+            self.absorb_at_once(&[*id])?;
+            if height()? >= MAX_HEIGHT {
+                let message = "a range has been cloned into itself too many times";
+                return Err(Error::new(ErrorKind::InvalidArgument, message));
             }
         }
         Ok(())

@@ -159,6 +159,10 @@ impl Shared {
             }
             VolumeChange::Restore { volume, from } => {
                 let (old, new) = (find(&volumes, volume)?, find(&volumes, from)?);
+                if old.flags & READ_ONLY_VOLUME != 0 {
+                    let message = format!("the volume {} is read-only", old.name);
+                    return Err(Error::new(ErrorKind::ReadOnly, message));
+                }
                 if old.indexes.len() != new.indexes.len() || old.parameters != new.parameters {
                     let message = format!("volumes {volume} and {from} are of different kinds");
                     return Err(Error::new(ErrorKind::InvalidArgument, message));

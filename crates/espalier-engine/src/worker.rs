@@ -9,7 +9,11 @@ use crate::index::Index;
 use crate::log::Progress;
 use crate::space::Purpose;
 use crate::store::Shared;
+<<<<<<< HEAD
 use crate::types::Lsn;
+=======
+use crate::types::{IndexId, Lsn};
+>>>>>>> 9942d1b (wip)
 use crate::{Error, ErrorKind, Result};
 use espalier_storage::JoinHandle;
 use parking_lot::{Condvar, Mutex};
@@ -31,6 +35,9 @@ const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How often an idle worker looks for work.
 const IDLE: Duration = Duration::from_millis(500);
+
+/// Memtables and clones that may wait for being absorbed, of one index: a look-up passes them all.
+const MOST_LAYERS: f64 = 256.0;
 
 /// The longest a writer is slowed down per commit before it has to wait.
 const MAX_DELAY: Duration = Duration::from_millis(2);
@@ -276,6 +283,25 @@ impl Shared {
         Ok(false)
     }
 
+    /// Absorbs what there is in memory of some indexes, unless a checkpoint wants something older first.
+    pub(crate) fn absorb_at_once(&self, ids: &[IndexId]) -> Result<()> {
+        if self.writable().is_err() || self.options.read_only {
+            return Ok(());
+        }
+        for id in ids {
+            let Some(index) = self.indexes.read().get(id).cloned() else { continue };
+            let order = self.order.lock();
+            index.seal(order.last_lsn);
+            drop(order);
+            let _structure = index.structure.lock();
+            let due = |upto: Lsn| upto.0 <= self.barrier.load(Ordering::Acquire);
+            while index.version().sealed.first().is_some_and(|sealed| due(sealed.upto)) {
+                self.absorb_oldest(&index)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Makes the oldest sealed memtable part of the tree. Under the index's structure lock.
     pub(crate) fn absorb_oldest(&self, index: &Index) -> Result<()> {
         let version = index.version();
@@ -419,13 +445,26 @@ impl Shared {
     /// Memtables may take a quarter of the budget, dirty nodes another, and the log nearly all of itself;
     /// and flushing must keep up.
     fn pressure(&self) -> Pressure {
+<<<<<<< HEAD
         let tables: usize = self.indexes.read().values().map(|i| i.version().memtable_bytes()).sum();
         let dirty = self.unclean();
+=======
+        let (mut tables, mut layers) = (0, 0);
+        for index in self.indexes.read().values() {
+            let version = index.version();
+            tables += version.memtable_bytes();
+            layers = layers.max(version.sealed.len());
+        }
+        let dirty = self.trees.dirty.load(Ordering::Relaxed) as u64;
+>>>>>>> 9942d1b (wip)
         let log = self.log.used_bytes() as f64 / self.log.capacity() as f64;
         let quarter = (self.options.memory / 4).max(1) as f64;
         self.share_memory(tables as u64 + dirty);
-        let worst =
-            (tables as f64 / quarter).max(dirty as f64 / (1.5 * quarter)).max(log / 0.9).max(self.debt());
+        let worst = (tables as f64 / quarter)
+            .max(layers as f64 / MOST_LAYERS)
+            .max(dirty as f64 / (1.5 * quarter))
+            .max(log / 0.9)
+            .max(self.debt());
         match worst {
             w if w >= 1.0 => Pressure::Full,
             w if w > 0.75 => Pressure::Some((w - 0.75) * 4.0),

@@ -100,6 +100,12 @@ impl Run {
                 self.history.push(Event::Volume(*indexes), began, &self.bench.model);
                 self.history.acknowledge(self.now());
             }
+            Step::Volumes(step) => {
+                if self.bench.change_volumes(step)? {
+                    self.history.push(Event::Volumes(*step), began, &self.bench.model);
+                    self.history.acknowledge(self.now());
+                }
+            }
             Step::Sync => {
                 self.bench.store.sync_all()?;
                 self.history.acknowledge(self.now());
@@ -119,7 +125,12 @@ impl Run {
             Step::Verify => self.bench.verify()?,
             Step::Read(slot, key, offset, length) => self.bench.read(*slot, key, *offset, *length)?,
             // For these, nothing is different here; see `differential`.
-            Step::Inject(_) | Step::Walk(..) | Step::Snapshot(..) | Step::LookBack(..) | Step::Forget(_) => {}
+            Step::Diff(..)
+            | Step::Inject(_)
+            | Step::Walk(..)
+            | Step::Snapshot(..)
+            | Step::LookBack(..)
+            | Step::Forget(_) => {}
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use crate::failure::ensure;
 use crate::model::show;
 use crate::{Bench, Failure, Model, Outcome, Reference, Setup, Step};
-use espalier_engine::{Cursor, Snapshot};
+use espalier_engine::{Cursor, IndexId, Snapshot};
 
 /// Most snapshots kept at a time.
 const KEPT: usize = 4;
@@ -11,6 +11,7 @@ const KEPT: usize = 4;
 /// A snapshot, what it must show, and a cursor on it.
 struct Kept {
     snapshot: Snapshot,
+    slots: Vec<IndexId>,
     model: Model,
     cursor: Cursor,
     reference: Reference,
@@ -51,13 +52,18 @@ fn take(bench: &mut Bench, kept: &mut Vec<Kept>, step: &Step) -> Outcome {
             let snapshot = bench.store.snapshot()?;
             let cursor = snapshot.cursor(slots[slot % slots.len()], range.clone())?;
             let reference = Reference::new(&bench.model, *slot, range);
-            kept.push(Kept { snapshot, model: bench.model.clone(), cursor, reference });
+            kept.push(Kept { snapshot, slots, model: bench.model.clone(), cursor, reference });
         }
         Step::LookBack(which, moves, key) if !kept.is_empty() => {
             let which = which % kept.len();
-            let Kept { snapshot, model, cursor, reference } = &mut kept[which];
+            let Kept { snapshot, slots, model, cursor, reference } = &mut kept[which];
             reference.walk(cursor, moves)?;
-            for (slot, index) in bench.slots().into_iter().enumerate().take(model.slots()) {
+            let there = bench.slots();
+            for (slot, index) in slots.iter().copied().enumerate() {
+                // A snapshot in memory knows a volume that takes no changes only as long as it is there.
+                if model.is_read_only(slot) && !there.contains(&index) {
+                    continue;
+                }
                 let found = snapshot.get(index, key)?;
                 ensure!(
                     found.as_ref() == model.get(slot, key),
@@ -85,6 +91,8 @@ fn take(bench: &mut Bench, kept: &mut Vec<Kept>, step: &Step) -> Outcome {
             bench.open_again()?;
             bench.verify()?;
         }
+        Step::Diff(old, new) => bench.diff(old, new)?,
+        Step::Volumes(step) => drop(bench.change_volumes(step)?),
         Step::CreateVolume(indexes) => bench.create_volume(*indexes)?,
         Step::Verify => bench.verify()?,
     }

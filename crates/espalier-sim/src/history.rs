@@ -1,7 +1,7 @@
 //! What was done to a store, and which states of it a power cut may leave.
 
 use crate::failure::ensure;
-use crate::{Change, Model, Outcome};
+use crate::{Change, Model, Outcome, VolumeStep};
 use std::ops::RangeInclusive;
 
 /// One thing that changes what a store denotes, atomically.
@@ -9,12 +9,14 @@ use std::ops::RangeInclusive;
 pub(crate) enum Event {
     Batch(Vec<Change>),
     Volume(u8),
+    Volumes(VolumeStep),
 }
 
 impl Event {
     fn apply(&self, model: &mut Model) {
         match self {
             Self::Batch(changes) => model.apply(changes),
+            Self::Volumes(step) => drop(model.apply_volume(step)),
             Self::Volume(indexes) => model.add_slots(usize::from(*indexes)),
         }
     }

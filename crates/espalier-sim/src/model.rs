@@ -47,6 +47,20 @@ impl Change {
         }
     }
 
+    /// The index concerned.
+    pub fn slot(&self) -> usize {
+        match self {
+            Self::Insert(slot, ..)
+            | Self::Delete(slot, ..)
+            | Self::Patch(slot, ..)
+            | Self::Update(slot, ..)
+            | Self::DeleteRange(slot, ..)
+            | Self::UpdateRange(slot, ..)
+            | Self::CloneRange(slot, ..)
+            | Self::MoveRange(slot, ..) => *slot,
+        }
+    }
+
     /// Bytes of its keys and values.
     pub fn bytes(&self) -> usize {
         let range = |range: &KeyRange| range.start.len() + range.end.as_ref().map_or(0, |end| end.len());
@@ -67,6 +81,17 @@ impl Change {
         changes.iter().for_each(|change| change.add_to(&mut batch, slots));
         batch
     }
+}
+
+/// Something that happens to whole volumes, counted as they are listed, and round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VolumeStep {
+    /// A new volume with what one holds; whether it refuses changes.
+    Snapshot(usize, bool),
+    /// A volume is deleted, unless it is the last.
+    Delete(usize),
+    /// The first holds what the second holds, if they have as many indexes and it takes changes.
+    Restore(usize, usize),
 }
 
 /// Short forms for people; bytes that repeat are not written out.
@@ -158,6 +183,8 @@ type Map = BTreeMap<Bytes, Bytes>;
 #[derive(Debug, Clone, Default)]
 pub struct Model {
     slots: Vec<Map>,
+    /// For each volume the number of its indexes, and whether it refuses changes.
+    volumes: Vec<(usize, bool)>,
     digest: u128,
 }
 
@@ -167,12 +194,66 @@ impl Model {
         Self::default()
     }
 
-    /// Adds empty indexes.
+    /// Adds a volume of empty indexes.
     pub fn add_slots(&mut self, count: usize) {
+        self.volumes.push((count, false));
         for _ in 0..count {
             self.digest ^= xxh3_128(&[b"slot", &self.slots.len().to_le_bytes()[..]].concat());
             self.slots.push(Map::new());
         }
+    }
+
+    /// Number of volumes.
+    pub fn volumes(&self) -> usize {
+        self.volumes.len()
+    }
+
+    /// The indexes of a volume, counted round, and whether it refuses changes.
+    fn volume(&self, volume: usize) -> (std::ops::Range<usize>, bool) {
+        let volume = volume % self.volumes.len();
+        let first = self.volumes[..volume].iter().map(|(count, _)| count).sum();
+        let (count, read_only) = self.volumes[volume];
+        (first..first + count, read_only)
+    }
+
+    /// True if the volume of an index refuses changes.
+    pub fn is_read_only(&self, slot: usize) -> bool {
+        let slot = slot % self.slots.len();
+        (0..self.volumes.len())
+            .map(|volume| self.volume(volume))
+            .any(|(slots, ro)| ro && slots.contains(&slot))
+    }
+
+    /// Carries out a step that concerns volumes as a whole; false if it cannot be.
+    pub fn apply_volume(&mut self, step: &VolumeStep) -> bool {
+        match *step {
+            VolumeStep::Snapshot(of, read_only) => {
+                let maps = self.slots[self.volume(of).0].to_vec();
+                self.volumes.push((maps.len(), read_only));
+                self.slots.extend(maps);
+            }
+            VolumeStep::Delete(_) if self.volumes.len() == 1 => return false,
+            VolumeStep::Delete(volume) => {
+                self.slots.drain(self.volume(volume).0);
+                self.volumes.remove(volume % self.volumes.len());
+            }
+            VolumeStep::Restore(volume, from) => {
+                let ((to, read_only), (from, _)) = (self.volume(volume), self.volume(from));
+                if read_only || to.len() != from.len() {
+                    return false;
+                }
+                let maps = self.slots[from].to_vec();
+                self.slots.splice(to, maps);
+            }
+        }
+        let digests = (0..self.slots.len()).map(|slot| {
+            let empty = xxh3_128(&[b"slot", &slot.to_le_bytes()[..]].concat());
+            self.slots[slot]
+                .iter()
+                .fold(empty, |digest, (key, value)| digest ^ entry_digest(slot, key, value))
+        });
+        self.digest = digests.fold(0, |all, digest| all ^ digest);
+        true
     }
 
     /// Number of indexes.
@@ -218,6 +299,9 @@ impl Model {
     }
 
     fn apply_one(&mut self, change: &Change) {
+        if self.is_read_only(change.slot()) {
+            return;
+        }
         match change {
             Change::Insert(slot, key, value) => self.set(*slot, key, Some(value.clone())),
             Change::Delete(slot, key) => self.set(*slot, key, None),

@@ -3,10 +3,17 @@
 use crate::failure::ensure;
 use crate::model::show;
 use crate::walk::walk_all;
-use crate::{Change, Failure, Model, Outcome, merge_functions};
+use crate::{Change, Failure, Model, Outcome, VolumeStep, merge_functions};
 use bytes::Bytes;
+<<<<<<< HEAD
 use espalier_engine::{Compression, FormatOptions, IndexId, KeyRange, OpenOptions, Rescue, Store, Tuning};
+=======
+use espalier_engine::{
+    Compression, ErrorKind, FormatOptions, IndexId, KeyRange, OpenOptions, READ_ONLY_VOLUME, Store, Tuning,
+};
+>>>>>>> 5b39643 (wip)
 use espalier_storage::{Device, Random, SimulatedDevice, SimulatedEnvironment};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// What a store is made with; a seed decides.
@@ -144,25 +151,69 @@ impl Bench {
     /// # Errors
     /// Those of the store, or if the volume is not as it was wanted.
     pub fn create_volume(&mut self, indexes: u8) -> Outcome {
-        let name = format!("volume {}", self.model.slots());
-        let id = self.store.create_volume(&name, indexes, 5, name.as_bytes())?;
+        let name = self.free_name();
+        let parameters = indexes.to_string();
+        let id = self.store.create_volume(&name, indexes, 5, parameters.as_bytes())?;
         let found = self.store.volumes().into_iter().find(|v| v.id == id);
         let found = found.ok_or_else(|| Failure::new(format!("volume {id} was made and is not there")))?;
         ensure!(
             (&*found.name, found.indexes, found.flags, &found.parameters[..])
-                == (&*name, indexes, 5, name.as_bytes()),
+                == (&*name, indexes, 5, parameters.as_bytes()),
             "the volume made is {found:?}"
         );
         self.model.add_slots(indexes.into());
         Ok(())
     }
 
-    /// Commits to the store and to the model.
+    fn free_name(&self) -> String {
+        let last = self.store.volumes().last().map_or(0, |volume| volume.id);
+        format!("volume {}", last + 1)
+    }
+
+    /// Carries out a step that concerns volumes as a whole; false if it cannot be.
+    ///
+    /// # Errors
+    /// Those of the store, or if it does not refuse what it must.
+    pub fn change_volumes(&mut self, step: &VolumeStep) -> Outcome<bool> {
+        let mut after = self.model.clone();
+        let possible = after.apply_volume(step);
+        let volumes = self.store.volumes();
+        let id = |volume: usize| volumes[volume % volumes.len()].id;
+        let outcome = match *step {
+            VolumeStep::Snapshot(of, read_only) => {
+                let flags = if read_only { READ_ONLY_VOLUME } else { 0 };
+                self.store.snapshot_volume(id(of), &self.free_name(), flags).map(drop)
+            }
+            VolumeStep::Delete(_) if !possible => return Ok(false),
+            VolumeStep::Delete(volume) => self.store.delete_volume(id(volume)),
+            VolumeStep::Restore(volume, from) => self.store.restore_volume(id(volume), id(from)),
+        };
+        if !possible {
+            ensure!(outcome.is_err(), "{step:?} was carried out");
+            return Ok(false);
+        }
+        outcome?;
+        self.model = after;
+        Ok(true)
+    }
+
+    /// Commits to the store and to the model. What concerns a volume that takes no changes is tried
+    /// alone.
     ///
     /// # Errors
     /// Those of the store; the model is as before then.
     pub fn commit(&mut self, changes: &[Change]) -> espalier_engine::Result<()> {
-        self.store.commit(Change::batch(changes, &self.slots()))?;
+        let slots = self.slots();
+        let (refused, taken): (Vec<Change>, Vec<Change>) =
+            changes.iter().cloned().partition(|change| self.model.is_read_only(change.slot()));
+        if !refused.is_empty() && !Change::batch(&refused, &slots).is_empty() {
+            let refusal = self.store.commit(Change::batch(&refused, &slots));
+            assert!(
+                refusal.as_ref().is_err_and(|error| error.kind() == ErrorKind::ReadOnly),
+                "a read-only volume was changed: {refusal:?}"
+            );
+        }
+        self.store.commit(Change::batch(&taken, &slots))?;
         self.model.apply(changes);
         Ok(())
     }
@@ -196,6 +247,42 @@ impl Bench {
     pub fn verify(&self) -> Outcome {
         compare(&self.store, &self.model)?;
         verify(&self.store)
+    }
+
+    /// Compares two ranges in the store, and that with the model.
+    ///
+    /// # Errors
+    /// If anything differs, and errors of the store.
+    pub fn diff(&self, old: &(usize, Bytes), new: &(usize, Bytes)) -> Outcome {
+        let slots = self.slots();
+        let entries = |(slot, prefix): &(usize, Bytes)| -> BTreeMap<Bytes, Bytes> {
+            let range = KeyRange::prefix(prefix);
+            let entries = self.model.entries(*slot, &range);
+            entries.map(|(key, value)| (key.slice(prefix.len()..), value.clone())).collect()
+        };
+        let (a, b) = (entries(old), entries(new));
+        let keys: BTreeSet<&Bytes> =
+            a.keys().chain(b.keys()).filter(|key| a.get(*key) != b.get(*key)).collect();
+        let side = |(slot, prefix): &(usize, Bytes)| (slots[slot % slots.len()], prefix.clone());
+        let (old, new) = (side(old), side(new));
+        let mut diff = self.store.diff((old.0, &old.1), (new.0, &new.1))?;
+        for key in keys {
+            let Some(found) = diff.next()? else {
+                return Err(Failure::new(format!("the difference at {} is missing", show(key))));
+            };
+            ensure!(*found.key == **key, "a difference at {} instead of {}", show(&found.key), show(key));
+            for (value, expected) in [(&found.old, a.get(key)), (&found.new, b.get(key))] {
+                let value = value.as_ref().map(|value| diff.read(value)).transpose()?;
+                ensure!(value.as_ref() == expected, "the difference at {} has other values", show(key));
+            }
+        }
+        let more = diff.next()?;
+        ensure!(
+            more.is_none(),
+            "a difference too many, at {}",
+            show(&more.map_or_else(Default::default, |d| d.key))
+        );
+        Ok(())
     }
 
     /// Looks at one key in all ways.

@@ -1,7 +1,7 @@
 //! Steps that a seed names.
 
 use crate::model::{APPEND, CHAIN, DECIMATE, LARGER, TOGGLE};
-use crate::{Change, Model, Move};
+use crate::{Change, Model, Move, VolumeStep};
 use bytes::Bytes;
 use espalier_engine::KeyRange;
 use espalier_storage::{Fault, Random};
@@ -33,6 +33,10 @@ pub enum Step {
     Kill,
     /// Make a volume of so many indexes.
     CreateVolume(u8),
+    /// Snapshot, delete or restore a volume.
+    Volumes(VolumeStep),
+    /// Compare what begins with a prefix in one index with what begins with another in another.
+    Diff((usize, Bytes), (usize, Bytes)),
     /// From here on the device has a fault.
     Inject(Fault),
     /// Compare everything, and let the store verify itself.
@@ -183,6 +187,7 @@ impl Workload {
         let slot = self.random.index(self.slots);
         match self.random.below(100) {
             0..60 => Step::Commit(self.changes()),
+            60..66 if self.profile.clones != 0 => self.diff_step(),
             60..78 => {
                 let (offset, length) = (self.offset(), self.random.below(5000) as usize);
                 Step::Read(slot, self.key(), offset, length)
@@ -192,6 +197,7 @@ impl Workload {
             90..97 => Step::LookBack(self.random.index(8), self.moves(), self.key()),
             97 => Step::Forget(self.random.index(8)),
             98 => Step::Work(self.random.between(1..=20) as usize),
+            _ if self.profile.clones != 0 && self.random.one_in(2) => self.volume_step(),
             _ if self.slots < 12 && self.random.one_in(3) => {
                 let indexes = self.random.between(1..=3);
                 self.slots += indexes as usize;
@@ -200,6 +206,31 @@ impl Workload {
             }
             _ => Step::Sync,
         }
+    }
+
+    /// Mostly of what may be a clone and its source: two that have much in common.
+    fn diff_step(&mut self) -> Step {
+        let slot = self.random.index(self.slots);
+        let other = if self.random.one_in(2) { self.random.index(self.slots) } else { slot };
+        let from = self.prefix();
+        let to = match self.random.below(3) {
+            0 => self.prefix(),
+            1 => [&from[..from.len().saturating_sub(1)], &self.short_name()].concat().into(),
+            _ => from.clone(),
+        };
+        Step::Diff((slot, from), (other, to))
+    }
+
+    fn volume_step(&mut self) -> Step {
+        let (a, b) = (self.random.index(self.model.volumes()), self.random.index(self.model.volumes()));
+        let step = match self.random.below(6) {
+            0..3 if self.slots < 15 => VolumeStep::Snapshot(a, self.random.one_in(2)),
+            0..5 => VolumeStep::Delete(a),
+            _ => VolumeStep::Restore(a, b),
+        };
+        self.model.apply_volume(&step);
+        self.slots = self.model.slots();
+        Step::Volumes(step)
     }
 
     /// The changes of one batch.

@@ -12,6 +12,7 @@
 mod clone;
 mod codec;
 mod compact;
+mod compare;
 mod cut;
 mod dump;
 mod flush;
@@ -24,8 +25,12 @@ pub(crate) mod source;
 mod verify;
 mod write;
 
+<<<<<<< HEAD
 pub use cut::Loss;
 pub(crate) use cut::{Cutter, References, baseless, deletions};
+=======
+pub(crate) use compare::Suspects;
+>>>>>>> 5b39643 (wip)
 pub(crate) use flush::{Root, Sweep};
 
 pub(crate) use query::{Descent, Toward, find};

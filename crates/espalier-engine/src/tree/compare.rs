@@ -1,0 +1,229 @@
+//! Where two ranges may differ, without looking at what they share.
+//!
+//! Both trees are walked from the top, each range in the key space behind its prefix. A node that both
+//! reach through the same translation denotes the same on both sides and is not looked into. So is a
+//! part: two paths that see the same parts in the same order give a key the same messages, except
+//! for keys in parts (and range messages) that only one side sees. Those keys are the *suspects*.
+
+use super::Trees;
+use super::flush::Root;
+use super::node::{Body, Node, Run, ViewedPart};
+use super::slot::{NodeSlot, PartSlot};
+use crate::Result;
+use crate::key::{Key, KeyRange, end_le};
+use crate::types::{Msn, PieceId};
+use crate::view::View;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// So many suspects are listed one by one; beyond, whole ranges are.
+const MOST_KEYS: usize = 64 << 10;
+
+/// Keys, behind the prefixes, at which two ranges may differ.
+#[derive(Debug, Default)]
+pub(crate) struct Suspects {
+    pub(crate) keys: BTreeSet<Key>,
+    /// Ascending and disjoint.
+    pub(crate) ranges: Vec<KeyRange>,
+    /// Nodes looked at.
+    pub(crate) nodes: u64,
+}
+
+impl Suspects {
+    /// Adds a key.
+    pub(crate) fn add_key(&mut self, key: Key) {
+        if self.keys.len() < MOST_KEYS {
+            self.keys.insert(key);
+        } else {
+            self.ranges.push(KeyRange { end: Some([&*key, &[0]].concat().into()), start: key });
+        }
+    }
+
+    /// Puts the ranges in order.
+    pub(crate) fn tidy(&mut self) {
+        self.ranges = joined(std::mem::take(&mut self.ranges));
+    }
+}
+
+/// What names a piece here, on the device or in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Name {
+    Stored(PieceId),
+    Memory(usize),
+}
+
+/// The translation of a view with nothing in it that could be left out.
+type Translation = (Key, Key);
+
+/// What both sides see of one piece, or of one range message: ranges behind the prefixes.
+type Coverage = [Vec<KeyRange>; 2];
+
+/// Nodes of one side still to be looked at; the highest come first.
+type Frontier = BTreeMap<(std::cmp::Reverse<u8>, Name, Key, Key), (Arc<NodeSlot>, View)>;
+
+#[derive(Default)]
+struct Comparison {
+    frontiers: [Frontier; 2],
+    parts: HashMap<(Name, Translation), (Arc<PartSlot>, Coverage)>,
+    ranges: HashMap<Msn, Coverage>,
+    nodes: u64,
+}
+
+impl Trees {
+    /// Where the keys behind two prefixes may differ.
+    pub(crate) fn suspects(&self, sides: [(&Root, &[u8]); 2]) -> Result<Suspects> {
+        let mut comparison = Comparison::default();
+        for (side, (root, prefix)) in sides.into_iter().enumerate() {
+            if let Some(slot) = &root.slot {
+                comparison.meet(side, slot, root.height, View::translated(prefix, b""));
+            }
+        }
+        while let Some((side, slot, height, view)) = comparison.next() {
+            comparison.nodes += 1;
+            let node = slot.load(self, height)?;
+            comparison.look(side, &node, &view);
+        }
+        comparison.finish(self)
+    }
+}
+
+impl Comparison {
+    fn meet(&mut self, side: usize, slot: &Arc<NodeSlot>, height: u8, view: View) {
+        if view.is_empty() {
+            return;
+        }
+        let name = match slot.place() {
+            Some(handle) => Name::Stored(handle.id()),
+            None => Name::Memory(Arc::as_ptr(slot) as usize),
+        };
+        let key = (std::cmp::Reverse(height), name, view.from.clone(), view.to.clone());
+        // What is seen whole is the same for whoever sees it so.
+        if view.from.is_empty()
+            && view.bounds == KeyRange::all()
+            && self.frontiers[1 - side].get(&key).is_some_and(|(_, other)| *other == view)
+        {
+            self.frontiers[1 - side].remove(&key);
+            return;
+        }
+        self.frontiers[side].insert(key, (slot.clone(), view));
+    }
+
+    /// The highest node that is left: all above it have been looked at, so the other side would have it
+    /// by now if it had it at all.
+    fn next(&mut self) -> Option<(usize, Arc<NodeSlot>, u8, View)> {
+        let top = |side: usize| self.frontiers[side].keys().next().map(|key| key.0.0);
+        let side = usize::from(top(1) > top(0));
+        let ((std::cmp::Reverse(height), ..), (slot, view)) = self.frontiers[side].pop_first()?;
+        Some((side, slot, height, view))
+    }
+
+    fn look(&mut self, side: usize, node: &Node, view: &View) {
+        match &node.body {
+            Body::Leaf(run) => self.run(side, run, view),
+            Body::Interior { edges, .. } => {
+                for edge in edges {
+                    edge.runs.iter().for_each(|run| self.run(side, run, view));
+                    if let Some(child) = &edge.child {
+                        self.meet(side, &child.slot, node.height - 1, view.compose(&child.view));
+                    }
+                }
+            }
+        }
+    }
+
+    fn run(&mut self, side: usize, run: &Run, view: &View) {
+        for part in &run.parts {
+            let name = match part.slot.place() {
+                Some(place) => Name::Stored(place.handle.id()),
+                None => Name::Memory(Arc::as_ptr(&part.slot) as usize),
+            };
+            let composed = view.compose(&part.view);
+            let translation = shortest(&composed);
+            let Some(seen) = ViewedPart::viewed(part.slot.clone(), composed) else { continue };
+            let range =
+                KeyRange { start: seen.first, end: seen.last.map(|last| [&*last, &[0]].concat().into()) };
+            let entry = self.parts.entry((name, translation));
+            entry.or_insert_with(|| (seen.slot, Coverage::default())).1[side].push(range);
+        }
+        for (range, ops) in run.ranges.within(&view.bounds).iter() {
+            let range = view.range_to_outer(&range);
+            for (msn, _) in ops.iter().filter(|_| !range.is_empty()) {
+                self.ranges.entry(*msn).or_default()[side].push(range.clone());
+            }
+        }
+    }
+
+    fn finish(self, trees: &Trees) -> Result<Suspects> {
+        let mut suspects = Suspects { nodes: self.nodes, ..Suspects::default() };
+        for ((_, (from, to)), (slot, coverage)) in self.parts {
+            for range in differing(coverage) {
+                if suspects.keys.len() >= MOST_KEYS {
+                    suspects.ranges.push(range);
+                    continue;
+                }
+                let view = View::translated(&from, &to).restrict(&range);
+                let mut cursor = slot.load(trees)?.cursor();
+                cursor.seek(&view.bounds.start);
+                while cursor.valid() && crate::key::before_end(cursor.key(), view.bounds.end.as_deref()) {
+                    if let Some(key) = view.outward(cursor.key()) {
+                        suspects.add_key(key);
+                    }
+                    cursor.next();
+                }
+            }
+        }
+        for coverage in self.ranges.into_values() {
+            suspects.ranges.extend(differing(coverage));
+        }
+        suspects.tidy();
+        Ok(suspects)
+    }
+}
+
+/// The translation of `view` without the bytes that both prefixes end in.
+fn shortest(view: &View) -> Translation {
+    let same = view.from.iter().rev().zip(view.to.iter().rev()).take_while(|(a, b)| a == b).count();
+    (view.from[..view.from.len() - same].into(), view.to[..view.to.len() - same].into())
+}
+
+/// Ranges in order, those that touch made one.
+fn joined(mut ranges: Vec<KeyRange>) -> Vec<KeyRange> {
+    ranges.retain(|range| !range.is_empty());
+    ranges.sort();
+    let mut all: Vec<KeyRange> = Vec::new();
+    for range in ranges {
+        match all.last_mut() {
+            Some(last) if end_le(Some(&range.start), last.end.as_deref()) => {
+                if end_le(last.end.as_deref(), range.end.as_deref()) {
+                    last.end = range.end;
+                }
+            }
+            _ => all.push(range),
+        }
+    }
+    all
+}
+
+/// What only one side covers.
+fn differing(coverage: Coverage) -> Vec<KeyRange> {
+    let [old, new] = coverage.map(joined);
+    let mut only = without(&old, &new);
+    only.extend(without(&new, &old));
+    only
+}
+
+/// What is in `ranges` and not in `others`; both are in order.
+fn without(ranges: &[KeyRange], others: &[KeyRange]) -> Vec<KeyRange> {
+    let mut rest = Vec::new();
+    for range in ranges {
+        let mut at = Some(range.start.clone());
+        for other in others.iter().filter(|other| other.overlaps(range)) {
+            let Some(start) = at.take() else { break };
+            rest.push(KeyRange { start, end: Some(other.start.clone()) });
+            at = other.end.clone();
+        }
+        rest.extend(at.map(|start| KeyRange { start, end: range.end.clone() }));
+    }
+    rest.retain(|range| !range.is_empty());
+    rest
+}

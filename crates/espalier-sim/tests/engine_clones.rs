@@ -1,0 +1,221 @@
+//! What clones, moves and snapshots cost, in space, height and headers.
+
+use espalier_engine::{
+    Batch, FormatOptions, IndexId, KeyRange, MergeFunctions, OpenOptions, READ_ONLY_VOLUME, Store, Tuning,
+};
+use espalier_storage::{BLOCK, Random, SimulatedDevice, SimulatedEnvironment};
+use std::sync::Arc;
+
+const DEVICE: u64 = 256 << 20;
+
+fn open(tuning: Tuning) -> (Arc<Store>, IndexId) {
+    let device = Arc::new(SimulatedDevice::new(DEVICE, 1));
+    let env = Arc::new(SimulatedEnvironment::new(1));
+    Store::format(device.clone(), env.clone(), &FormatOptions::default()).unwrap();
+    let options =
+        OpenOptions { memory: 64 << 20, merge: MergeFunctions::new(), tuning, ..OpenOptions::default() };
+    let store = Store::open(device, env, options).unwrap();
+    let volume = store.create_volume("v", 1, 0, &[]).unwrap();
+    (store, IndexId { volume, index: 0 })
+}
+
+/// Bytes in use once everything is at rest.
+fn used(store: &Store) -> u64 {
+    for _ in 0..3 {
+        while store.step().unwrap() {}
+        store.checkpoint().unwrap();
+    }
+    let space = store.statistics().space;
+    (space.total - space.free) * BLOCK as u64
+}
+
+fn height(store: &Store, index: IndexId) -> u8 {
+    store.statistics().heights.iter().find(|(id, _)| *id == index).unwrap().1
+}
+
+/// A tree of directories with files whose blocks are large values, and small ones.
+fn unpack(store: &Store, index: IndexId, top: &str, dirs: usize, files: usize, block: usize) {
+    let mut random = Random::new(7);
+    for dir in 0..dirs {
+        for file in 0..files {
+            let mut batch = Batch::new();
+            let mut value = vec![0; block];
+            random.fill(&mut value);
+            batch.insert(index, format!("{top}/dir{dir:03}/file{file:04}").as_bytes(), value);
+            store.commit(batch).unwrap();
+        }
+    }
+}
+
+fn sound(store: &Store) {
+    let report = store.verify(&mut |_| ()).unwrap();
+    assert!(report.problems.is_empty(), "{:?}", report.problems.first());
+}
+
+fn count(store: &Store, index: IndexId, prefix: &str) -> usize {
+    let mut cursor = store.cursor(index, KeyRange::prefix(prefix.as_bytes())).unwrap();
+    let mut keys = 0;
+    while cursor.next().unwrap().is_some() {
+        keys += 1;
+    }
+    keys
+}
+
+#[test]
+fn a_clone_after_unpacking_adds_little() {
+    for block in [300, 6000] {
+        let (store, index) = open(Tuning::default());
+        unpack(&store, index, "a", 40, 100, block);
+        let mut batch = Batch::new();
+        batch.clone_range(index, b"a", b"b");
+        store.commit(batch).unwrap();
+        assert_eq!(count(&store, index, "b/"), 4000);
+        let with = used(&store);
+        sound(&store);
+        let mut batch = Batch::new();
+        batch.delete_range(index, KeyRange::prefix(b"b"));
+        store.commit(batch).unwrap();
+        let without = used(&store);
+        println!("blocks of {block}: clone adds {} KiB", with.saturating_sub(without) >> 10);
+        assert!(with <= without + (256 << 10), "{with} {without}");
+        assert_eq!(count(&store, index, "a/"), 4000);
+        sound(&store);
+    }
+}
+
+#[test]
+fn rounds_of_clones_and_edits_add_little() {
+    // Which of the clones is cloned next, and which one is edited.
+    for (name, chain, tail) in
+        [("head/edit tail", false, true), ("head/head", false, false), ("tail/tail", true, true)]
+    {
+        let (store, index) = open(Tuning::default());
+        unpack(&store, index, "r000", 8, 8, 1 << 20);
+        let before = used(&store);
+        for round in 1..=128 {
+            let source = if chain { round - 1 } else { 0 };
+            let mut batch = Batch::new();
+            batch.clone_range(index, format!("r{source:03}").as_bytes(), format!("r{round:03}").as_bytes());
+            store.commit(batch).unwrap();
+            let edited = if tail { round } else { 0 };
+            for dir in 0..8 {
+                for file in 0..8 {
+                    let mut batch = Batch::new();
+                    let key = format!("r{edited:03}/dir{dir:03}/file{file:04}");
+                    batch.patch(
+                        index,
+                        key.as_bytes(),
+                        (round * 4099 % 1_000_000) as u32,
+                        vec![round as u8; 16],
+                    );
+                    store.commit(batch).unwrap();
+                }
+            }
+            while store.step().unwrap() {}
+            if round % 8 == 0 {
+                store.checkpoint().unwrap();
+            }
+        }
+        let added = used(&store) - before;
+        println!("{name}: 128 rounds add {} KiB, height {}", added >> 10, height(&store, index));
+        assert!(added < 4 << 20, "{name}: {added}");
+        sound(&store);
+    }
+}
+
+#[test]
+fn renames_back_and_forth_leave_nothing() {
+    let (store, index) = open(Tuning::default());
+    unpack(&store, index, "a", 20, 100, 300);
+    unpack(&store, index, "x", 2, 100, 300);
+    let before = used(&store);
+    let high = height(&store, index);
+    for round in 0..10_000 {
+        let names = [&b"a/"[..], &b"b/"[..]];
+        let mut batch = Batch::new();
+        batch.move_range(index, names[round % 2], names[(round + 1) % 2]);
+        store.commit(batch).unwrap();
+        while store.step().unwrap() {}
+    }
+    assert_eq!(count(&store, index, "a/"), 2000);
+    let after = used(&store);
+    println!(
+        "10,000 renames: {} KiB more, height {high} and {}",
+        (after as i64 - before as i64) >> 10,
+        height(&store, index)
+    );
+    assert!(after < before + (512 << 10), "{before} {after}");
+    assert!(height(&store, index) <= high + 1);
+    sound(&store);
+}
+
+#[test]
+fn a_thousand_clones_and_a_thousand_snapshots() {
+    let (store, index) = open(Tuning::default());
+    unpack(&store, index, "a", 20, 100, 300);
+    let before = used(&store);
+    let high = height(&store, index);
+    for n in 0..1000 {
+        let mut batch = Batch::new();
+        batch.clone_range(index, b"a", format!("c{n:04}").as_bytes());
+        store.commit(batch).unwrap();
+        while store.step().unwrap() {}
+    }
+    assert_eq!(count(&store, index, "c"), 2_000_000);
+    let with = used(&store);
+    println!(
+        "1000 clones: {} KiB each, height {high} and {}",
+        (with - before) / 1000 >> 10,
+        height(&store, index)
+    );
+    sound(&store);
+    let mut batch = Batch::new();
+    batch.delete_range(index, KeyRange::prefix(b"c"));
+    store.commit(batch).unwrap();
+    assert!(used(&store) <= before + (256 << 10));
+
+    let before = used(&store);
+    let high = height(&store, index);
+    let ids: Vec<u32> = (0..1000)
+        .map(|n| store.snapshot_volume(index.volume, &format!("s{n}"), READ_ONLY_VOLUME).unwrap())
+        .collect();
+    let with = used(&store);
+    println!("1000 snapshots: {} bytes each", (with - before) / 1000);
+    assert!(with <= before + (512 << 10));
+    assert_eq!(height(&store, index), high);
+    assert_eq!(count(&store, IndexId { volume: ids[500], index: 0 }, "a/"), 2000);
+    let mut batch = Batch::new();
+    batch.delete_range(index, KeyRange::prefix(b"a"));
+    store.commit(batch).unwrap();
+    assert_eq!(count(&store, IndexId { volume: ids[999], index: 0 }, "a/"), 2000);
+    for id in ids {
+        store.delete_volume(id).unwrap();
+    }
+    let after = used(&store);
+    println!("{} KiB used in the end", after >> 10);
+    assert!(after < 40 << 20 && after < before);
+    sound(&store);
+}
+
+#[test]
+fn a_diff_looks_only_at_what_differs() {
+    let (store, index) = open(Tuning::default());
+    unpack(&store, index, "a", 40, 100, 3000);
+    let mut batch = Batch::new();
+    batch.clone_range(index, b"a", b"b");
+    store.commit(batch).unwrap();
+    for n in 0..10 {
+        let mut batch = Batch::new();
+        batch.insert(index, format!("b/dir{:03}/file{:04}", n * 4, n * 7).as_bytes(), vec![n as u8; 100]);
+        store.commit(batch).unwrap();
+    }
+    used(&store);
+    let mut diff = store.diff((index, b"a"), (index, b"b")).unwrap();
+    let mut keys = 0;
+    while diff.next().unwrap().is_some() {
+        keys += 1;
+    }
+    println!("a diff of 10 keys in 4000: {} nodes", diff.nodes());
+    assert_eq!(keys, 10);
+    assert!(diff.nodes() < 30);
+}
