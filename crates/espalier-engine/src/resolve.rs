@@ -47,9 +47,10 @@ impl Found {
         self.base.is_some()
     }
 
-    /// True if the value is what one message inserted.
-    pub(crate) fn is_plain(&self) -> bool {
-        self.steps.is_empty()
+    /// True if the value is a large one that messages change: it would have to be read and written anew.
+    pub(crate) fn is_costly(&self) -> bool {
+        let large = |value: &Value| value.large().is_some();
+        !self.steps.is_empty() && self.base.iter().flatten().any(large)
     }
 
     /// True if there is no value that steps change: what they give they make of nothing.

@@ -9,11 +9,7 @@ use crate::index::Index;
 use crate::log::Progress;
 use crate::space::Purpose;
 use crate::store::Shared;
-<<<<<<< HEAD
-use crate::types::Lsn;
-=======
 use crate::types::{IndexId, Lsn};
->>>>>>> 9942d1b (wip)
 use crate::{Error, ErrorKind, Result};
 use espalier_storage::JoinHandle;
 use parking_lot::{Condvar, Mutex};
@@ -445,18 +441,13 @@ impl Shared {
     /// Memtables may take a quarter of the budget, dirty nodes another, and the log nearly all of itself;
     /// and flushing must keep up.
     fn pressure(&self) -> Pressure {
-<<<<<<< HEAD
-        let tables: usize = self.indexes.read().values().map(|i| i.version().memtable_bytes()).sum();
-        let dirty = self.unclean();
-=======
         let (mut tables, mut layers) = (0, 0);
         for index in self.indexes.read().values() {
             let version = index.version();
             tables += version.memtable_bytes();
             layers = layers.max(version.sealed.len());
         }
-        let dirty = self.trees.dirty.load(Ordering::Relaxed) as u64;
->>>>>>> 9942d1b (wip)
+        let dirty = self.unclean();
         let log = self.log.used_bytes() as f64 / self.log.capacity() as f64;
         let quarter = (self.options.memory / 4).max(1) as f64;
         self.share_memory(tables as u64 + dirty);

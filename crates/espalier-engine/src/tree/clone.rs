@@ -15,6 +15,7 @@ use super::compact::{compact, merged_ranges, run_sources};
 use super::flush::{Root, edges_of, split_interior};
 use super::node::{Body, Child, Edge, Node, Run};
 use super::query::{Descent, Toward};
+use super::slot::NodeSlot;
 use super::source::{Merged, before_end_of};
 use crate::Result;
 use crate::index::Goto;
@@ -38,6 +39,23 @@ const SIMILAR: u64 = 6;
 /// What a large value counts for when it is decided whether to copy.
 const REFERENCE: usize = 64;
 
+/// What a clone shares with its source: a node in a key space behind the prefix that is cloned.
+struct Target {
+    slot: Arc<NodeSlot>,
+    /// What all of its keys begin with in that key space; they lack it in the node's own.
+    behind: Key,
+    weight: u64,
+    height: u8,
+}
+
+impl Target {
+    /// It as the child of an edge.
+    fn seen_behind(&self, prefix: &[u8]) -> Child {
+        let view = View::lifted(&[prefix, &*self.behind].concat());
+        Child { slot: self.slot.clone(), view, weight: self.weight }
+    }
+}
+
 impl Trees {
     /// The root after `goto`, where `root` is the state it refers to.
     pub(super) fn bind(self: &Arc<Self>, root: &Root, goto: &Goto) -> Result<Root> {
@@ -52,13 +70,50 @@ impl Trees {
             }
             return if copies.is_empty() { Ok(root) } else { self.absorb_table(&root, &Arc::new(copies)) };
         }
+        if let Some(target) = self.exact(&node, &source)? {
+            return self.hung((*node).clone(), &destination, Some(&target));
+        }
         let cut = self.lowered(self.cut(&node, &KeyRange::all(), &source)?, &source)?;
-        let target = cut.through(&View::translated(&goto.source, &goto.destination), &source);
-        self.hung((*node).clone(), &destination, Some(&target))
+        let (weight, height) = (cut.weight(), cut.height);
+        let slot = Child::attach(&cut, &source).slot;
+        let target = Target { slot, behind: Key::default(), weight, height };
+        // In the source's own place, too: from now on they share this header, and the next clone finds it.
+        let root = self.hung((*node).clone(), &source, Some(&target))?;
+        self.hung((*self.root_node(&root)?).clone(), &destination, Some(&target))
     }
 
-    /// The root after `target`, which covers `range`, has taken the place of what is there.
-    fn hung(self: &Arc<Self>, mut node: Node, range: &KeyRange, target: Option<&Node>) -> Result<Root> {
+    /// The node below which lies all that begins with a prefix, and nothing else, if there is one and
+    /// nothing is pending above.
+    fn exact(self: &Arc<Self>, root: &Node, source: &KeyRange) -> Result<Option<Target>> {
+        let (mut node, mut covered) = (root.clone(), KeyRange::all());
+        loop {
+            let Body::Interior { pivots, edges } = &node.body else { return Ok(None) };
+            let i = Node::edge_for(pivots, &source.start);
+            let edge = &edges[i];
+            let Some(child) = &edge.child else { return Ok(None) };
+            if i != Node::edge_before(pivots, source.end.as_deref())
+                || !runs_within(&edge.runs, source).is_empty()
+            {
+                return Ok(None);
+            }
+            let height = node.height - 1;
+            let whole = child.view.from.is_empty() && child.view.bounds == KeyRange::all();
+            if let Some(behind) = child.view.to.strip_prefix(&*source.start).filter(|_| whole) {
+                let (slot, behind) = (child.slot.clone(), behind.into());
+                return Ok(Some(Target { slot, behind, weight: child.weight, height }));
+            }
+            covered = node.interval(i, &covered);
+            node = child.load(self, height, &covered)?;
+        }
+    }
+
+    /// The root without what lies in `range`.
+    pub(super) fn without_range(self: &Arc<Self>, root: &Root, range: &KeyRange) -> Result<Root> {
+        self.hung((*self.root_node(root)?).clone(), range, None)
+    }
+
+    /// The root after `target` has taken the place of what is in `range`.
+    fn hung(self: &Arc<Self>, mut node: Node, range: &KeyRange, target: Option<&Target>) -> Result<Root> {
         let all = KeyRange::all();
         while target.is_some_and(|target| node.height <= target.height) {
             let child = (!node.is_hollow()).then(|| Child::attach(&node, &all));
@@ -77,7 +132,7 @@ impl Trees {
         let mut entries = Vec::new();
         let Some(slot) = &root.slot else { return Ok(Some(entries)) };
         let mut start = range.start.clone();
-        let mut bytes = 0;
+        let (mut bytes, mut values) = (0, 0);
         loop {
             let all = KeyRange::all();
             let toward = Toward::Key(&start);
@@ -93,13 +148,17 @@ impl Trees {
                     found.add_level(points.iter().cloned(), ranges);
                     !found.is_done()
                 });
-                let stored = found.is_plain();
+                if found.is_costly() {
+                    return Ok(None);
+                }
                 if let Some(value) = found.value(&self.merge, &*self.pieces)? {
-                    let reference = stored && value.large().is_some();
-                    bytes += key.len() + if reference { REFERENCE } else { value.len() };
+                    let large = value.large().is_some();
+                    bytes += key.len() + if large { REFERENCE } else { value.len() };
+                    values += if large { value.len() } else { 0 };
                     entries.push((key.clone(), value));
                 }
-                if bytes > self.tuning.part {
+                // Values by reference weigh on the edge that they are copied to.
+                if bytes > self.tuning.part || values > self.tuning.edge / 2 {
                     return Ok(None);
                 }
                 merged.next_behind(&key)?;
@@ -183,14 +242,14 @@ impl Trees {
         }
     }
 
-    /// Puts `target`, which covers `range` and is lower than `node`, in the place of what `node`,
-    /// covering `interval`, has there. `node` may have too many edges afterwards.
+    /// Puts `target`, which is lower than `node`, in the place of what `node`, covering `interval`, has in
+    /// `range`. `node` may have too many edges afterwards.
     fn hang(
         self: &Arc<Self>,
         node: &mut Node,
         interval: &KeyRange,
         range: &KeyRange,
-        target: Option<&Node>,
+        target: Option<&Target>,
     ) -> Result<()> {
         if let Body::Leaf(run) = &mut node.body {
             *run = without(run, range);
@@ -230,7 +289,7 @@ impl Trees {
                 left => {
                     new.extend(left.map(|left| (a.start.clone(), left)));
                     if let Some(target) = own {
-                        let child = (!target.is_hollow()).then(|| Child::attach(target, range));
+                        let child = Some(target.seen_behind(&range.start));
                         new.push((range.start.clone(), Edge { child, runs: Vec::new() }));
                     } else if guest.is_some() {
                         let nothing = KeyRange { start: range.start.clone(), end: Some(range.start.clone()) };
@@ -255,7 +314,7 @@ impl Trees {
         covered: &KeyRange,
         host: &KeyRange,
         range: &KeyRange,
-        target: Option<&Node>,
+        target: Option<&Target>,
     ) -> Result<Vec<(Key, Edge)>> {
         let mut child = match &edge.child {
             Some(child) => child.load(self, below, covered)?,
@@ -293,10 +352,10 @@ impl Trees {
         let inner: Vec<Key> = new.iter().skip(1).map(|(start, _)| start.clone()).collect();
         edges.splice(place.clone(), new.into_iter().map(|(_, edge)| edge));
         pivots.splice(place.start..place.end - 1, inner);
+        self.drop_hollow(node);
         for left in (place.start.saturating_sub(1)..place.start + count).rev() {
             self.join_with_next(node, left, interval)?;
         }
-        self.drop_hollow(node);
         Ok(())
     }
 

@@ -187,7 +187,7 @@ fn shortest(view: &View) -> Translation {
 }
 
 /// Ranges in order, those that touch made one.
-fn joined(mut ranges: Vec<KeyRange>) -> Vec<KeyRange> {
+pub(super) fn joined(mut ranges: Vec<KeyRange>) -> Vec<KeyRange> {
     ranges.retain(|range| !range.is_empty());
     ranges.sort();
     let mut all: Vec<KeyRange> = Vec::new();

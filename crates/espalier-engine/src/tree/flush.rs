@@ -5,6 +5,7 @@
 //! path that is being copied anyway.
 
 use super::compact::{compact, merged_ranges, run_sources};
+use super::compare::joined;
 use super::node::{Body, Child, Edge, Node, Run, join, join_runs};
 use super::slot::NodeSlot;
 use super::source::{MemtableSource, Merged};
@@ -14,11 +15,14 @@ use crate::index::Layer;
 use crate::key::{Key, KeyRange, common_prefix_len};
 use crate::memtable::Memtable;
 use crate::op::RangeOp;
-use crate::ranges::RangeMessages;
+use crate::ranges::{RangeMessages, RangeOps};
 use crate::types::Msn;
 use crate::view::View;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+
+/// So many range deletes at a time are carried out at once.
+const FEW_DELETES: usize = 16;
 
 /// The root of an index; `None` is the empty map.
 #[derive(Clone, Default)]
@@ -76,8 +80,9 @@ impl Trees {
     /// The root after a sealed memtable's messages have become runs on its edges.
     pub(super) fn absorb_table(self: &Arc<Self>, root: &Root, table: &Arc<Memtable>) -> Result<Root> {
         let all = KeyRange::all();
-        let node = self.root_node(root)?;
         let ranges = table.ranges();
+        let root = &self.cleared(root, &ranges)?;
+        let node = self.root_node(root)?;
         let source = MemtableSource::new(table.clone(), Msn(u64::MAX));
         let mut merged = Merged::new(vec![Box::new(source)]);
         merged.seek(b"")?;
@@ -97,6 +102,21 @@ impl Trees {
                 Ok(self.grown(vec![(Key::default(), node)]))
             }
         }
+    }
+
+    /// The root without what `ranges` delete, if that is a few ranges only: so what they held is free at
+    /// once, and not when the messages have arrived at the leaves.
+    fn cleared(self: &Arc<Self>, root: &Root, ranges: &RangeMessages) -> Result<Root> {
+        let mut root = root.clone();
+        let deletes = |ops: &RangeOps| ops.iter().any(|(_, op)| *op == RangeOp::Delete);
+        let deleted: Vec<KeyRange> =
+            ranges.iter().filter(|(_, ops)| deletes(ops)).map(|(range, _)| range).collect();
+        if deleted.len() <= FEW_DELETES && root.height > 0 {
+            for range in joined(deleted) {
+                root = self.without_range(&root, &range)?;
+            }
+        }
+        Ok(root)
     }
 
     /// The root after its heaviest edge has been flushed; `None` if no edge is too heavy.
@@ -372,13 +392,10 @@ impl Trees {
         let most = if below == 0 { self.tuning.leaf as u64 / 2 } else { self.tuning.fanout as u64 / 2 };
         let child = match (&a.child, &b.child) {
             (None, None) => None,
-            _ if weight(a) + weight(b) > most => return Ok(()),
-            (Some(child), None) if b.runs.is_empty() => {
-                Some(Child::attach(&child.load(self, below, &a_covers)?, &union))
-            }
-            (None, Some(child)) if a.runs.is_empty() => {
-                Some(Child::attach(&child.load(self, below, &b_covers)?, &union))
-            }
+            // A child shows nothing beyond its own keys, so its edge may cover more.
+            (Some(child), None) if b.runs.is_empty() => Some(child.clone()),
+            (None, Some(child)) if a.runs.is_empty() => Some(child.clone()),
+            (Some(_), Some(_)) if weight(a) + weight(b) > most => return Ok(()),
             (Some(x), Some(y)) => {
                 let (x, y) = (x.load(self, below, &a_covers)?, y.load(self, below, &b_covers)?);
                 match join(&x, &pivots[left], &y) {
