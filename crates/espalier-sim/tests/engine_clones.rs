@@ -168,7 +168,7 @@ fn a_thousand_clones_and_a_thousand_snapshots() {
     let with = used(&store);
     println!(
         "1000 clones: {} KiB each, height {high} and {}",
-        (with - before) / 1000 >> 10,
+        ((with - before) / 1000) >> 10,
         height(&store, index)
     );
     sound(&store);

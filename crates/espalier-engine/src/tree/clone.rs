@@ -211,6 +211,9 @@ impl Trees {
     ) -> Result<Edge> {
         let runs = runs_within(&edge.runs, inside);
         let Some(child) = &edge.child else { return Ok(Edge { child: None, runs }) };
+        if inside.covers(&child.view.range_outward()) {
+            return Ok(Edge { child: Some(child.clone()), runs });
+        }
         let node = self.cut(&child.load(self, below, covered)?, covered, inside)?;
         let child = (!node.is_hollow()).then(|| Child::attach(&node, inside));
         Ok(Edge { child, runs })
