@@ -5,13 +5,10 @@ use crate::model::show;
 use crate::walk::walk_all;
 use crate::{Change, Failure, Model, Outcome, VolumeStep, merge_functions};
 use bytes::Bytes;
-<<<<<<< HEAD
-use espalier_engine::{Compression, FormatOptions, IndexId, KeyRange, OpenOptions, Rescue, Store, Tuning};
-=======
 use espalier_engine::{
-    Compression, ErrorKind, FormatOptions, IndexId, KeyRange, OpenOptions, READ_ONLY_VOLUME, Store, Tuning,
+    Compression, ErrorKind, FormatOptions, IndexId, KeyRange, OpenOptions, READ_ONLY_VOLUME, Rescue, Store,
+    Tuning,
 };
->>>>>>> 5b39643 (wip)
 use espalier_storage::{Device, Random, SimulatedDevice, SimulatedEnvironment};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

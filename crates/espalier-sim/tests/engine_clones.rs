@@ -119,9 +119,13 @@ fn rounds_of_clones_and_edits_add_little() {
         }
         let added = used(&store) - before;
         println!("{:?}\n{:?}", census, store.census().unwrap());
-        if std::env::var("DUMP").is_ok() { let mut text = String::new(); store.dump(&mut text, None).unwrap(); std::fs::write(format!("/tmp/core-dump-{}", name.replace('/', "-")), text).unwrap(); }
+        if std::env::var("DUMP").is_ok() {
+            let mut text = String::new();
+            store.dump(&mut text, None).unwrap();
+            std::fs::write(format!("/tmp/core-dump-{}", name.replace('/', "-")), text).unwrap();
+        }
         println!("{name}: 128 rounds add {} KiB, height {}", added >> 10, height(&store, index));
-        
+
         sound(&store);
     }
 }

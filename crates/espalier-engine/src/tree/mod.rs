@@ -25,12 +25,9 @@ pub(crate) mod source;
 mod verify;
 mod write;
 
-<<<<<<< HEAD
+pub(crate) use compare::Suspects;
 pub use cut::Loss;
 pub(crate) use cut::{Cutter, References, baseless, deletions};
-=======
-pub(crate) use compare::Suspects;
->>>>>>> 5b39643 (wip)
 pub(crate) use flush::{Root, Sweep};
 
 pub(crate) use query::{Descent, Toward, find};
