@@ -26,7 +26,7 @@ use espalier_storage::{BLOCK, Device, Environment};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Layers of an index that may be there during replay before they are absorbed.
 const LAYERS: usize = 16;
@@ -90,6 +90,7 @@ pub(crate) fn make_trees(
         compression,
         dirty: Arc::new(AtomicUsize::new(0)),
         resident: Arc::new(AtomicUsize::new(0)),
+        bound: Arc::new(AtomicU64::new(0)),
         lean: AtomicBool::new(false),
     })
 }
@@ -119,6 +120,7 @@ pub(crate) fn open(
         last_msn: Msn(superblock.next_msn.0.saturating_sub(1)),
         reserved: None,
         bytes: 0,
+        covered: 0,
     };
     let shared_indexes = Arc::new(RwLock::new(indexes.clone()));
     let mut replay = Replay::new(&trees, &space, &options, &indexes, order, Vec::new());
@@ -290,18 +292,20 @@ pub(crate) struct PiecesBinder {
     space: Arc<Space>,
     indexes: Arc<RwLock<Indexes>>,
     resident: Arc<AtomicUsize>,
+    bound: Arc<AtomicU64>,
 }
 
 impl PiecesBinder {
     pub(crate) fn new(trees: &Trees, space: &Arc<Space>, indexes: &Arc<RwLock<Indexes>>) -> Self {
         let (pieces, resident) = (trees.pieces.clone(), trees.resident.clone());
-        Self { pieces, space: space.clone(), indexes: indexes.clone(), resident }
+        Self { pieces, space: space.clone(), indexes: indexes.clone(), resident, bound: trees.bound.clone() }
     }
 }
 
 impl Binder for PiecesBinder {
     fn bind(&self, values: &[Arc<LargeValue>]) -> Result<()> {
         self.pieces.write_values(values, None)?;
+        self.bound.fetch_add(values.iter().map(|value| value.len() as u64).sum(), Ordering::AcqRel);
         values.iter().for_each(|value| value.forget_bytes());
         Ok(())
     }

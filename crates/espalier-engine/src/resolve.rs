@@ -141,7 +141,8 @@ impl Found {
             return Ok(None);
         }
         let mut len = base.as_ref().map_or(0, Value::len);
-        let mut missing = vec![offset..offset + out.len()];
+        let mut missing: Vec<Range<usize>> = Vec::with_capacity(4);
+        missing.push(offset..offset + out.len());
         for step in &self.steps {
             let Step::Patch(at, bytes) = step else { unreachable!("only patches") };
             let at = *at as usize;

@@ -28,6 +28,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+/// Blocks beyond what is needed that may remain promised: promises are not changed for every batch.
+const SPARE: u64 = 8192;
+
 /// The longest key, in bytes, with room to spare over the mebibyte that layers above promise.
 pub const MAX_KEY: usize = (1 << 20) + (64 << 10);
 
@@ -119,8 +122,19 @@ pub(crate) struct Order {
     pub(crate) last_msn: Msn,
     /// What the batches that no checkpoint covers may cost on the device.
     pub(crate) reserved: Option<Reservation>,
-    /// Bytes of those batches.
+    /// Bytes of those batches, without what has found its place on the device.
     pub(crate) bytes: u64,
+    /// Bytes at most that the log still has to write for batches which the checkpoint under way covers.
+    pub(crate) covered: u64,
+}
+
+impl Order {
+    /// Large values of `bytes` bytes now lie in their place: nothing need be promised for them any more.
+    fn settle(&mut self, bytes: u64) {
+        let covered = self.covered.min(bytes);
+        self.covered -= covered;
+        self.bytes = self.bytes.saturating_sub(bytes - covered);
+    }
 }
 
 impl Store {
@@ -522,10 +536,14 @@ impl Shared {
         let mut retried = false;
         loop {
             let mut order = self.order.lock();
+            order.settle(self.trees.bound.swap(0, Ordering::AcqRel));
             let bytes = order.bytes + batch.bytes as u64;
             let want = self.blocks_for(bytes).max((2 * bytes).div_ceil(BLOCK as u64)) + 8;
             let have = order.reserved.as_ref().map_or(0, Reservation::blocks);
             if want <= have {
+                if let Some(reserved) = order.reserved.as_mut().filter(|_| have - want > SPARE) {
+                    reserved.shrink(want + SPARE / 2);
+                }
                 order.bytes = bytes;
                 return Ok(order);
             }

@@ -483,6 +483,12 @@ impl Log {
         self.state.lock().pending_bytes
     }
 
+    /// The same with those of a group that is being written.
+    pub(crate) fn unwritten_bytes(&self) -> u64 {
+        let state = self.state.lock();
+        state.pending_bytes + if state.busy { self.config.group_bytes } else { 0 }
+    }
+
     /// True if somebody writes or syncs the log.
     pub(crate) fn is_busy(&self) -> bool {
         self.state.lock().busy

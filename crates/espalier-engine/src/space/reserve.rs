@@ -92,6 +92,13 @@ impl Reservation {
         self.blocks
     }
 
+    /// Gives back what exceeds `blocks`.
+    pub(crate) fn shrink(&mut self, blocks: u64) {
+        let excess = self.blocks.saturating_sub(blocks);
+        self.blocks -= excess;
+        self.space.promises.subtract(excess);
+    }
+
     /// Takes over the blocks of another.
     pub(crate) fn absorb(&mut self, mut other: Self) {
         self.blocks += std::mem::take(&mut other.blocks);

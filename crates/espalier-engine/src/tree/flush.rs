@@ -89,7 +89,7 @@ impl Trees {
         match &node.body {
             Body::Leaf(base) => {
                 let run = Arc::new(compact(self, &mut merged, &ranges, &all)?);
-                let leaves = leaf::apply(self, base, &[run], &all)?;
+                let leaves = leaf::apply(self, base, &[run], &all, false)?;
                 Ok(self.grown(leaves))
             }
             Body::Interior { .. } => {
@@ -227,8 +227,8 @@ impl Trees {
     }
 
     fn rewritten(self: &Arc<Self>, base: &Run, interval: &KeyRange) -> Result<Option<Vec<(Key, Node)>>> {
-        if leaf::is_scattered(self, &base.parts)? {
-            return leaf::apply(self, base, &[], interval).map(Some);
+        if leaf::is_scattered(self, &base.parts, true)? {
+            return leaf::apply(self, base, &[], interval, true).map(Some);
         }
         Ok(None)
     }
@@ -304,7 +304,7 @@ impl Trees {
             None => Node::empty(below),
         };
         let parts = match &child.body {
-            Body::Leaf(base) => leaf::apply(self, base, &edge.runs, &covered)?,
+            Body::Leaf(base) => leaf::apply(self, base, &edge.runs, &covered, false)?,
             Body::Interior { .. } => {
                 self.distribute(&mut child, &edge.runs, &covered)?;
                 while let Some((j, _)) = self.heaviest(&child, reach.least) {

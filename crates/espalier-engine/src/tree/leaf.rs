@@ -38,17 +38,19 @@ const WRITE_AT_ONCE: u64 = 256 << 10;
 
 /// The leaves, each with its smallest key's lower bound, that `base` becomes when `runs` (oldest first)
 /// are applied to it. Everything is in the key space of the parent, whose edge covers `interval`. The
-/// first lower bound is the interval's start; there is no leaf if nothing is left.
+/// first lower bound is the interval's start; there is no leaf if nothing is left. `sparse`: leaves whose
+/// value parts hold much else are rewritten.
 pub(crate) fn apply(
     trees: &Arc<Trees>,
     base: &Run,
     runs: &[Arc<Run>],
     interval: &KeyRange,
+    sparse: bool,
 ) -> Result<Vec<(Key, Node)>> {
     let parts = merge(trees, base, runs, interval)?;
     let mut leaves = split(parts, trees.tuning.leaf as u64, &interval.start);
     for (_, parts) in &mut leaves {
-        if is_scattered(trees, parts)? {
+        if is_scattered(trees, parts, sparse)? {
             *parts = rewrite(trees, std::mem::take(parts), interval)?;
         }
         let new: Vec<Arc<PartSlot>> =
@@ -151,9 +153,9 @@ impl Layout {
     }
 }
 
-/// True if the values of these parts lie in too many places, or, when space is short, in value parts that
-/// hold much else: a value part takes its space as long as anybody refers to one of its values.
-pub(super) fn is_scattered(trees: &Trees, parts: &[ViewedPart]) -> Result<bool> {
+/// True if the values of these parts lie in too many places, or, if `sparse` parts count, in value parts
+/// that hold much else: a value part takes its space as long as anybody refers to one of its values.
+pub(super) fn is_scattered(trees: &Trees, parts: &[ViewedPart], sparse: bool) -> Result<bool> {
     let mut layout = Layout::default();
     for part in parts {
         match part.slot.unstored() {
@@ -165,7 +167,7 @@ pub(super) fn is_scattered(trees: &Trees, parts: &[ViewedPart]) -> Result<bool> 
         }
     }
     let scattered = layout.places > FEW_PLACES && layout.places * PLACE > layout.live;
-    if scattered || !trees.lean.load(Relaxed) {
+    if scattered || !sparse {
         return Ok(scattered);
     }
     let holders: BTreeSet<PieceId> = layout.ends.into_keys().map(|(part, _)| part).collect();

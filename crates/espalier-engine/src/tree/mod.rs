@@ -40,7 +40,7 @@ use crate::op::MergeFunctions;
 use crate::options::{Compression, Tuning};
 use crate::pieces::{Locator, Pieces};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 /// What all trees of a store share.
 pub(crate) struct Trees {
@@ -54,6 +54,8 @@ pub(crate) struct Trees {
     /// Bytes of large values in memory: on their way to the log, in memtables, or in parts that the device
     /// does not have.
     pub(crate) resident: Arc<AtomicUsize>,
+    /// Bytes of large values that the log has written to their place since a commit last looked.
+    pub(crate) bound: Arc<AtomicU64>,
     /// Space is short: do no more at a time than must be done.
     pub(crate) lean: AtomicBool,
 }
