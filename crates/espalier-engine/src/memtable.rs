@@ -41,6 +41,8 @@ pub(crate) type Messages = Vec<(Msn, Op)>;
 pub(crate) struct Memtable {
     inner: RwLock<Inner>,
     bytes: AtomicUsize,
+    /// Bytes of large values that came in.
+    values: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -223,6 +225,11 @@ impl Memtable {
         self.bytes.load(Relaxed)
     }
 
+    /// Bytes of large values that came in, whether or not they are still there.
+    pub(crate) fn value_bytes(&self) -> usize {
+        self.values.load(Relaxed)
+    }
+
     /// True if it holds no message.
     pub(crate) fn is_empty(&self) -> bool {
         let inner = self.inner.read();
@@ -231,6 +238,7 @@ impl Memtable {
 
     /// Adds a message to one key. `pinned` is the newest snapshot, which must go on to see what it sees.
     pub(crate) fn apply(&self, key: &[u8], msn: Msn, op: &Op, pinned: Msn, merge: &MergeFunctions) {
+        self.values.fetch_add(op.large_values().iter().map(|value| value.len()).sum(), Relaxed);
         let mut inner = self.inner.write();
         let mut grown = 0isize;
         let last_range = inner.ranges.covering(key).last().map(|(msn, _)| *msn);

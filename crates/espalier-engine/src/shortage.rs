@@ -9,6 +9,7 @@
 use crate::batch::Batch;
 use crate::index::Index;
 use crate::key::Key;
+use crate::recovery::MOST_PATIENCE;
 use crate::space::Purpose;
 use crate::store::Shared;
 use crate::tree::{Root, Sweep};
@@ -114,6 +115,17 @@ impl Shared {
         let least = self.owed_blocks() + space.promised + 2 * space.pool + pending;
         let lean = space.free < least || space.longest_run < LEAN_RUN.min(least);
         self.trees.lean.store(lean, Ordering::Relaxed);
+        // Large values on the edges of a root may be half as much as what is free.
+        let edges = (tuning.fanout * tuning.edge).max(1) as u64;
+        let patience = (space.free * BLOCK as u64 / 2 / edges).clamp(2, MOST_PATIENCE);
+        self.trees.patience.store(patience, Ordering::Relaxed);
+    }
+
+    /// A memtable with more bytes of large values than this is sealed: those that they replace take space
+    /// until they are in the tree, and come down in it.
+    pub(crate) fn most_values(&self) -> usize {
+        let tuning = &self.options.tuning;
+        self.trees.patience.load(Ordering::Relaxed) as usize * tuning.fanout * tuning.edge / 4
     }
 
     /// When space is short, writes the large values of a batch before it is accepted: each needs a run of

@@ -187,6 +187,7 @@ impl Store {
         let pinned = shared.newest_pin();
         let first_msn = Msn(order.last_msn.0 + 1);
         let mut full: Vec<Arc<Index>> = Vec::new();
+        let most_values = shared.most_values();
         let (mut work, upto) = (false, Lsn(order.last_lsn.0 + 1));
         for op in &batch.ops {
             order.last_msn.0 += 1;
@@ -207,7 +208,8 @@ impl Store {
                 LoggedOp::Range { range, op, .. } => table.apply_range(range, order.last_msn, op, pinned),
                 LoggedOp::Clone { .. } | LoggedOp::Superseded => {}
             }
-            if table.bytes() >= shared.options.tuning.memtable && !full.iter().any(|i| i.id == index.id) {
+            let large = table.bytes() >= shared.options.tuning.memtable || table.value_bytes() >= most_values;
+            if large && !full.iter().any(|i| i.id == index.id) {
                 full.push(index.clone());
             }
         }

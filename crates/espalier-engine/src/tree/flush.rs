@@ -163,15 +163,16 @@ impl Trees {
     /// The edge with most pending bytes, if that is more than `least`.
     ///
     /// Messages weigh as much as it costs to hand them on: large values are referred to, and not copied
-    /// on the way. A leaf may have to be rewritten for them; so above it they count as well, in such a
-    /// way that an edge is heavy when they are about as much as what lies in a leaf.
+    /// on the way. A leaf may have to be rewritten for them; so above it they count such that an edge is
+    /// heavy when they are about as much as what lies in a leaf. Further up they count for the space
+    /// that what they replace takes meanwhile.
     fn heaviest(&self, node: &Node, least: u64) -> Option<(usize, u64)> {
         let Body::Interior { edges, .. } = &node.body else { return None };
-        let share = (self.tuning.leaf / self.tuning.edge.max(1)).max(1) as u64;
-        let weight = |edge: &Edge| match node.height {
-            1 => edge.pending().max(edge.pending_values() / share),
-            _ => edge.pending(),
+        let share = match node.height {
+            1 => (self.tuning.leaf / self.tuning.edge.max(1)) as u64,
+            _ => self.patience.load(Relaxed),
         };
+        let weight = |edge: &Edge| edge.pending().max(edge.pending_values() / share.max(1));
         let pending = edges.iter().map(weight).enumerate();
         pending.filter(|(_, bytes)| *bytes > least).max_by_key(|(_, bytes)| *bytes)
     }

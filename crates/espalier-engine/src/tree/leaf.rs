@@ -16,10 +16,11 @@ use crate::op::Op;
 use crate::ranges::RangeMessages;
 use crate::resolve::{Found, load};
 use crate::types::{Msn, PieceId};
-use crate::value::{VALUE_PAGE, Value, ValueRef};
+use crate::value::{LargeValue, VALUE_PAGE, Value, ValueRef};
 use crate::view::View;
+use bytes::Bytes;
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -182,19 +183,60 @@ pub(super) fn is_scattered(trees: &Trees, parts: &[ViewedPart], sparse: bool) ->
 fn rewrite(trees: &Arc<Trees>, parts: Vec<ViewedPart>, interval: &KeyRange) -> Result<Vec<ViewedPart>> {
     let run = Run { parts, ranges: RangeMessages::default() };
     let mut source = RunSource::new(trees.clone(), Arc::new(run), View::identity());
-    let mut out = PartsBuilder::new(trees);
+    let mut entries: Vec<(Key, Msn, Value)> = Vec::new();
     source.seek(&interval.start)?;
     while let Some(key) = source.key() {
         if let Some((msn, Op::Insert(value))) = source.messages().first() {
-            let value = match value.segments() {
-                [] => value.clone(),
-                _ => Value::from(load(value, &*trees.pieces)?),
-            };
-            out.push(key, &[(*msn, Op::Insert(value))]);
+            entries.push((key.into(), *msn, value.clone()));
         }
         source.next()?;
     }
+    let mut read = read_in_place(trees, entries.iter().flat_map(|(_, _, value)| value.segments()))?;
+    let mut out = PartsBuilder::new(trees);
+    for (key, msn, value) in entries {
+        let value = match value.segments() {
+            [] => value,
+            [one] => {
+                Value::from(read.remove(&Arc::as_ptr(one)).map_or_else(|| load(&value, &*trees.pieces), Ok)?)
+            }
+            segments => {
+                let mut bytes = Vec::with_capacity(value.len());
+                for segment in segments {
+                    match read.remove(&Arc::as_ptr(segment)).or_else(|| segment.bytes()) {
+                        Some(read) => bytes.extend_from_slice(&read),
+                        None => {
+                            bytes.extend_from_slice(&load(&Value::shared(segment.clone()), &*trees.pieces)?)
+                        }
+                    }
+                }
+                Value::from(bytes)
+            }
+        };
+        out.push(&key, &[(msn, Op::Insert(value))]);
+    }
     Ok(out.finish())
+}
+
+/// Reads those of `segments` that are not in memory in the order in which they lie on the device, so that
+/// neighbours are read together.
+fn read_in_place<'a>(
+    trees: &Trees,
+    segments: impl Iterator<Item = &'a Arc<LargeValue>>,
+) -> Result<HashMap<*const LargeValue, Bytes>> {
+    let mut places = Vec::new();
+    for segment in segments.filter(|segment| segment.bytes().is_none()) {
+        let Some(place) = segment.place() else { continue };
+        let start = trees.locator.locate(place.part.id())?.extent.byte_offset() + u64::from(place.offset);
+        places.push((start, segment, place));
+    }
+    places.sort_by_key(|(start, ..)| *start);
+    let mut read = HashMap::with_capacity(places.len());
+    for (_, segment, place) in places {
+        let mut bytes = vec![0; segment.len()];
+        trees.pieces.read_value(&place, 0, &mut bytes)?;
+        read.insert(Arc::as_ptr(segment), Bytes::from(bytes));
+    }
+    Ok(read)
 }
 
 /// Cuts parts into leaves of at most about `most` bytes, where neighbours share the least prefix

@@ -56,6 +56,9 @@ pub(crate) struct Trees {
     pub(crate) resident: Arc<AtomicUsize>,
     /// Bytes of large values that the log has written to their place since a commit last looked.
     pub(crate) bound: Arc<AtomicU64>,
+    /// How many bytes of large values on an edge weigh as much as one byte of messages: what they replace
+    /// takes space until they have come down, so this depends on how much is left.
+    pub(crate) patience: AtomicU64,
     /// Space is short: do no more at a time than must be done.
     pub(crate) lean: AtomicBool,
 }
