@@ -70,6 +70,11 @@ impl Snapshot {
         Ok(Cursor::new(self.index(index)?, range))
     }
 
+    /// The state of each index that takes messages.
+    pub(crate) fn versions(&self) -> impl Iterator<Item = (IndexId, &Arc<Version>)> {
+        self.inner.versions.iter().map(|(id, version)| (*id, version))
+    }
+
     pub(crate) fn index(&self, id: IndexId) -> Result<SnapshotIndex> {
         let shared = self.inner.shared.clone();
         let version = match self.inner.versions.get(&id) {

@@ -526,8 +526,27 @@ impl Repair<'_> {
             let entries = self.mend_file(&place, inode, vec![(key.into(), link)])?;
             left.insert(place, entries);
         }
+        self.tell_names(&left);
         self.names = left;
         Ok(())
+    }
+
+    /// What was told of files in link areas is told of their names.
+    fn tell_names(&mut self, names: &BTreeMap<Place, Vec<(Key, Link)>>) {
+        let mut paths: HashMap<String, Vec<String>> = HashMap::new();
+        for ((holder, id), entries) in names {
+            let home = layout::entry_key(&layout::area_prefix(holder), &layout::area_name(*id));
+            paths.insert(path_of(&home), entries.iter().map(|(key, _)| path_of(key)).collect());
+        }
+        for done in std::mem::take(&mut self.done) {
+            match paths.get(&done.path) {
+                Some(names) => {
+                    self.done
+                        .extend(names.iter().map(|path| Repaired { path: path.clone(), ..done.clone() }));
+                }
+                None => self.done.push(done),
+            }
+        }
     }
 
     fn mend_file(

@@ -19,8 +19,8 @@ use crate::transport::{Handler, Outcome, Request};
 pub use counts::RequestCounts;
 use errno::{Errno, of};
 use espalier_fs::{
-    Attr, Caller, Fallocate, FileKind, FileSystem, NewNode, NodeId, RenameMode, Seek, SetAttr, SetTime,
-    XattrMode,
+    Attr, Caller, Fallocate, FileKind, FileSystem, MAX_XATTR, NewNode, NodeId, RenameMode, Seek, SetAttr,
+    SetTime, XattrMode,
 };
 use std::sync::Arc;
 
@@ -42,18 +42,41 @@ impl std::fmt::Debug for Description {
     }
 }
 
+/// Extended attributes of the root that begin so are commands for the server; see [`Commands`].
+pub const COMMAND_XATTR: &str = "espalier.do.";
+
+/// Carries out what is asked for by reading an extended attribute whose name is [`COMMAND_XATTR`] and a command.
+/// Root and the user of the server may ask. `None`: there is no such command.
+#[derive(Clone)]
+pub struct Commands(pub Arc<Command>);
+
+/// See [`Commands`].
+type Command = dyn Fn(&str) -> Option<String> + Send + Sync;
+
+impl std::fmt::Debug for Commands {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Commands")
+    }
+}
+
 /// Serves requests from a file system.
 pub struct Dispatcher {
     fs: Arc<FileSystem>,
     xattrs: bool,
     description: Option<Description>,
     counts: RequestCounts,
+    commands: Option<Commands>,
 }
 
 impl Dispatcher {
     /// Serves `fs`; without `xattrs` the mount has no extended attributes (and saves the requests for them).
-    pub fn new(fs: Arc<FileSystem>, xattrs: bool, description: Option<Description>) -> Self {
-        Self { fs, xattrs, description, counts: RequestCounts::default() }
+    pub fn new(
+        fs: Arc<FileSystem>,
+        xattrs: bool,
+        description: Option<Description>,
+        commands: Option<Commands>,
+    ) -> Self {
+        Self { fs, xattrs, description, commands, counts: RequestCounts::default() }
     }
 }
 
@@ -104,6 +127,12 @@ impl Dispatcher {
             }
             Operation::ReadDirectory { offset, size, plus } => self.list(node, offset, size, plus, out),
             Operation::GetXattr { name, size } if self.describes(node, name) => self.describe(size, out),
+            Operation::GetXattr { name, size }
+                if node == NodeId::ROOT && name.starts_with(COMMAND_XATTR.as_bytes()) =>
+            {
+                let name = name[COMMAND_XATTR.len()..].to_vec();
+                self.command(&name, header.uid, size, out)
+            }
             Operation::GetXattr { name, size } => {
                 let value = self.xattrs().and_then(|()| of(self.fs.getxattr(node, name), || self.name(node)));
                 value.and_then(|value| put_xattr(out, &value, size))
@@ -136,6 +165,19 @@ impl Dispatcher {
             0 => Ok(reply::xattr_size(out, (text.len() + DESCRIPTION_SLACK) as u32)),
             _ => put_xattr(out, text.as_bytes(), size),
         }
+    }
+
+    fn command(&self, name: &[u8], uid: u32, size: u32, out: &mut [u8]) -> Answer {
+        let Some(commands) = &self.commands else { return Err(Errno(libc::ENODATA)) };
+        if uid != 0 && uid != rustix::process::geteuid().as_raw() {
+            return Err(Errno(libc::EPERM));
+        }
+        if size == 0 {
+            // Not to be carried out twice: as long as a value can be.
+            return Ok(reply::xattr_size(out, MAX_XATTR as u32));
+        }
+        let answer = std::str::from_utf8(name).ok().and_then(|name| commands.0(name));
+        put_xattr(out, answer.ok_or(Errno(libc::ENODATA))?.as_bytes(), size)
     }
 
     fn read(&self, node: NodeId, offset: u64, size: u32, out: &mut [u8]) -> Answer {

@@ -102,7 +102,8 @@ impl Mount {
     /// # Errors
     /// [`MountError`]; then nothing is mounted.
     pub fn start(fs: Arc<FileSystem>, point: &Path, options: &MountOptions) -> Result<Self, MountError> {
-        let handler = Arc::new(Dispatcher::new(Arc::clone(&fs), options.xattrs, options.description.clone()));
+        let (description, commands) = (options.description.clone(), options.commands.clone());
+        let handler = Arc::new(Dispatcher::new(Arc::clone(&fs), options.xattrs, description, commands));
         let mut mount = Self::start_handler(handler, point, options)?;
         if !options.sync_interval.is_zero() && !options.read_only {
             let ticker = Ticker::start(fs, options.sync_interval);

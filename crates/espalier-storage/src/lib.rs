@@ -17,6 +17,7 @@ mod environment;
 mod error;
 mod file;
 mod memory;
+mod overlay;
 mod random;
 mod request;
 mod simulated;
@@ -28,6 +29,7 @@ pub use environment::{Environment, JoinHandle, SystemEnvironment};
 pub use error::{Error, ErrorKind, Operation, Result};
 pub use file::{Existing, FileDevice, FileOptions, OpenMode};
 pub use memory::MemoryDevice;
+pub use overlay::OverlayDevice;
 pub use random::Random;
 pub use simulated::{
     CrashPoint, Fault, FaultCounts, Image, OperationCounts, SECTOR, SimulatedDevice, SimulatedEnvironment,

@@ -23,7 +23,7 @@ const EXAMPLES: &str = "Examples:
   espalier umount /mnt                   unmount; returns when everything is durable
   espalier fsck disk.img                 verify everything
 
-Exit status: 0 success, 1 failure, 2 wrong usage; fsck: 0 clean, 4 damaged, 8 could not run.";
+Exit status: 0 success, 1 failure, 2 wrong usage; fsck: 0 clean, 1 repaired, 4 damaged, 8 could not run.";
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -34,8 +34,12 @@ pub(crate) enum Command {
     Mount(Mount),
     /// Unmount; returns when everything is durable and the image is free again
     Umount(Umount),
-    /// Verify every invariant and name damaged paths; changes nothing
+    /// Verify every invariant and name damaged paths; changes nothing, unless it is to repair
     Fsck(Fsck),
+    /// Copy out whatever can be read, also of an image that cannot be mounted; changes nothing
+    Salvage(Salvage),
+    /// Read everything of a mounted file system from its device, and name damaged paths
+    Scrub(Scrub),
     /// Show geometry, space, node counts and heights, cache and log
     Info(Info),
     /// Print the tree as text
@@ -133,14 +137,52 @@ pub(crate) struct Umount {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Exit status: 0 clean, 4 damaged, 8 could not run")]
+#[command(after_help = "Examples:
+  espalier fsck disk.img
+  espalier fsck --repair disk.img      keeps what can be read; lists the rest in disk.img.lost
+
+If a device fails, salvage first: espalier salvage disk.img DIR changes nothing.
+
+Exit status: 0 clean, 1 repaired, 4 damaged, 8 could not run")]
 pub(crate) struct Fsck {
+    /// Cut out what cannot be read, mend what leads to the rest, and list what is lost
+    #[arg(long)]
+    pub(crate) repair: bool,
+    /// Where to list what is lost (default: IMAGE.lost)
+    #[arg(long, value_name = "FILE", requires = "repair")]
+    pub(crate) lost: Option<PathBuf>,
     /// The image file or block device; it must not be mounted for writing
     #[arg(value_name = "IMAGE|DEVICE")]
     pub(crate) source: PathBuf,
     /// Memory for the check
     #[arg(long, value_name = "SIZE", default_value = "512M")]
     pub(crate) cache: Size,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  espalier salvage disk.img rescued    copies all files to rescued/, and lists losses in rescued.lost")]
+pub(crate) struct Salvage {
+    /// The image file or block device; it must not be mounted
+    #[arg(value_name = "IMAGE|DEVICE")]
+    pub(crate) source: PathBuf,
+    /// Where to copy to: a directory that is empty or does not exist
+    #[arg(value_name = "OUTDIR")]
+    pub(crate) out: PathBuf,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  espalier scrub /mnt
+  espalier scrub --rate 20M /mnt       for a device that is busy otherwise
+
+Exit status: 0 all of it can be read, 4 damaged, 1 could not run")]
+pub(crate) struct Scrub {
+    /// A directory where a file system is mounted
+    pub(crate) dir: PathBuf,
+    /// Bytes to read per second, at most
+    #[arg(long, value_name = "SIZE", default_value = "200M")]
+    pub(crate) rate: Size,
 }
 
 #[derive(Debug, Args)]
@@ -221,7 +263,8 @@ fn mkfs_words(words: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsS
     })
 }
 
-/// Flags that fsck(8) passes to every checker; this one never changes anything, so none matters.
+/// Flags that fsck(8) passes to every checker. None matters: what is asked for at every boot only looks; a
+/// repair is for people to decide.
 fn is_fsck_flag(word: &OsStr) -> bool {
     let Some(word) = word.to_str() else { return false };
     matches!(word, "-a" | "-p" | "-n" | "-y" | "-f" | "-r" | "-V" | "-T" | "-M") || is_fsck_progress(word)

@@ -10,8 +10,9 @@ use espalier_engine::{ErrorKind, Problem};
 use espalier_fs::CheckReport;
 use std::time::Instant;
 
-/// The volume with the files.
-const VOLUME: &str = "main";
+/// What to do about problems.
+const ADVICE: &str =
+    "; restore what is named from a backup, or see espalier salvage --help and fsck --repair";
 
 /// Runs the command; an error means that the check could not run.
 pub(crate) fn run(args: &Fsck) -> Result<Exit> {
@@ -33,8 +34,9 @@ pub(crate) fn run(args: &Fsck) -> Result<Exit> {
     bar.finish_and_clear();
     let engine = engine.map_err(|e| image::explain(e, &args.source))?;
     let spinner = ui::spinner("checking files and directories");
-    let files =
-        espalier_fs::check(&store, VOLUME, &mut |keys| spinner.set_message(format!("{keys} keys checked")));
+    let files = espalier_fs::check(&store, image::VOLUME, &mut |keys| {
+        spinner.set_message(format!("{keys} keys checked"))
+    });
     spinner.finish_and_clear();
 
     let mut problems = 0;
@@ -66,8 +68,8 @@ pub(crate) fn run(args: &Fsck) -> Result<Exit> {
         units::duration(started.elapsed()),
         match problems {
             0 => "clean".to_owned(),
-            1 => "1 problem; restore what is named from a backup".to_owned(),
-            n => format!("{n} problems; restore what is named from a backup"),
+            1 => "1 problem".to_owned() + ADVICE,
+            n => format!("{n} problems{ADVICE}"),
         }
     );
     Ok(if problems == 0 { Exit::Success } else { Exit::Damaged })

@@ -12,6 +12,9 @@ use crate::mounts;
 /// How long a command waits for a server that is just ending.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The volume with the files.
+pub(crate) const VOLUME: &str = "main";
+
 /// Background threads of a store, at most and at least.
 const MOST_THREADS: usize = 8;
 const FEWEST_THREADS: usize = 2;
@@ -121,7 +124,10 @@ pub(crate) fn explain(error: espalier_engine::Error, path: &Path) -> anyhow::Err
             format!("{shown} was written by a newer Espalier; use that version or a later one")
         }
         ErrorKind::Damaged => {
-            format!("restore it from a backup, as far as espalier fsck {shown} finds it damaged")
+            format!(
+                "restore it from a backup, or copy out what can be read (espalier salvage {shown} DIR) and repair it \
+                 (espalier fsck --repair {shown})"
+            )
         }
         ErrorKind::Io => {
             format!("the device below {shown} fails; see the kernel log, and save what can be read")

@@ -12,6 +12,8 @@ mod mkfs;
 mod mount;
 mod mounts;
 mod problem;
+mod repair;
+mod scrub;
 mod signature;
 mod ui;
 mod umount;
@@ -69,7 +71,10 @@ fn run(cli: &Cli) -> (&'static str, anyhow::Result<Exit>) {
         Command::Mkfs(args) => ("mkfs", mkfs::run(args).map(done)),
         Command::Mount(args) => ("mount", mount::run(args, cli.verbose)),
         Command::Umount(args) => ("umount", umount::run(args).map(done)),
+        Command::Fsck(args) if args.repair => ("fsck", repair::run(args)),
         Command::Fsck(args) => ("fsck", fsck::run(args)),
+        Command::Salvage(args) => ("salvage", repair::salvage(args).map(done)),
+        Command::Scrub(args) => ("scrub", scrub::run(args)),
         Command::Info(args) => ("info", info::run(args).map(done)),
         Command::Dump(args) => ("dump", dump::run(args).map(done)),
         Command::Demo(args) => ("demo", demo::run(args).map(done)),

@@ -11,6 +11,8 @@ pub(crate) enum Exit {
     Failure,
     /// The command line was wrong.
     Usage,
+    /// fsck: the store was damaged, and is not any more.
+    Repaired,
     /// fsck: the store is damaged.
     Damaged,
     /// fsck: the check could not run.
@@ -22,7 +24,7 @@ impl Exit {
     pub(crate) fn code(self) -> u8 {
         match self {
             Self::Success => 0,
-            Self::Failure => 1,
+            Self::Failure | Self::Repaired => 1,
             Self::Usage => 2,
             Self::Damaged => 4,
             Self::NotChecked => 8,

@@ -66,6 +66,9 @@ pub(crate) struct SpaceOptions {
     pub(crate) discard: bool,
 }
 
+/// See [`Space::counted_from`].
+pub(crate) type CountedPage = std::result::Result<Option<(u64, Vec<(PieceId, u64)>)>, (u64, Error)>;
+
 /// What a store consists of, as the last superblock says.
 pub(crate) struct Opened {
     /// The space.
@@ -313,6 +316,20 @@ impl Space {
             Err(error) => failure = Some(error),
         });
         failure.map_or(Ok(census), Err)
+    }
+
+    /// The pieces that a page of the node translation table counts, with their lengths in bytes: of the first
+    /// page at or behind `from` that is there, with its number. An error comes with the number of the last
+    /// page that it concerns.
+    pub(crate) fn counted_from(&self, from: u64) -> CountedPage {
+        let Some((number, page)) = self.tables.ntt.first_from(from)? else { return Ok(None) };
+        let mut pieces = Vec::new();
+        let mut failure = None;
+        ntt::for_each(number, page.bytes(), &self.geometry, &mut |id, entry| match entry {
+            Ok(entry) => pieces.push((id, u64::from(entry.location.len))),
+            Err(error) => failure = Some(error),
+        });
+        failure.map_or(Ok(Some((number, pieces))), |error| Err((number, error)))
     }
 
     /// How many free runs there are of which length. Reads the whole map in memory.

@@ -129,6 +129,9 @@ impl State {
     }
 }
 
+/// A page with its number, or an error with the number of the last page that it concerns.
+pub(super) type FirstPage = std::result::Result<Option<(u64, Arc<Page>)>, (u64, crate::Error)>;
+
 /// What a look at the pages in memory found.
 enum Look {
     Hit(Arc<Page>),
@@ -388,6 +391,35 @@ impl Table {
             (state.height, state.root.block)
         };
         self.walk_below(PageKey { level: height, number: 0 }, block, visit);
+    }
+
+    /// The first page of level 0 at or behind `from` that is there; with an error the last page that cannot
+    /// be reached for it.
+    pub(super) fn first_from(&self, from: u64) -> FirstPage {
+        let height = self.state.read().height;
+        self.first_below(PageKey { level: height, number: 0 }, from)
+    }
+
+    fn first_below(&self, key: PageKey, from: u64) -> FirstPage {
+        // The last page of level 0 below `key`.
+        let span = FANOUT.saturating_pow(u32::from(key.level));
+        let last = key.number.saturating_mul(span).saturating_add(span - 1);
+        if last < from {
+            return Ok(None);
+        }
+        match self.find(key) {
+            Err(error) => Err((last, error)),
+            Ok(None) => Ok(None),
+            Ok(Some(page)) if key.level == 0 => Ok(Some((key.number, page))),
+            Ok(Some(_)) => {
+                for slot in 0..FANOUT {
+                    if let Some(found) = self.first_below(key.child(slot), from)? {
+                        return Ok(Some(found));
+                    }
+                }
+                Ok(None)
+            }
+        }
     }
 
     fn walk_below(&self, key: PageKey, block: u64, visit: &mut dyn FnMut(PageKey, u64, Result<Arc<Page>>)) {

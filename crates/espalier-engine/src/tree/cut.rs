@@ -431,3 +431,53 @@ pub(crate) fn deletions(keys: &HashSet<Key>, msn: Msn, trees: &Trees) -> Layer {
     }
     Layer::Table(Arc::new(table))
 }
+
+/// The ranges of keys that lie in some of the pieces `wanted`, below a root. What cannot be read holds nothing.
+pub(crate) fn holders(trees: &Arc<Trees>, root: &Root, wanted: &HashSet<PieceId>) -> Vec<KeyRange> {
+    let mut found = Vec::new();
+    if let Some(slot) = &root.slot {
+        let mut search = Search { trees, wanted, found: &mut found };
+        search.node(slot, root.height, &View::identity(), &KeyRange::all());
+    }
+    found
+}
+
+/// A walk over headers.
+struct Search<'a> {
+    trees: &'a Arc<Trees>,
+    wanted: &'a HashSet<PieceId>,
+    found: &'a mut Vec<KeyRange>,
+}
+
+impl Search<'_> {
+    fn node(&mut self, slot: &Arc<NodeSlot>, height: u8, view: &View, interval: &KeyRange) {
+        if slot.place().is_some_and(|handle| self.wanted.contains(&handle.id())) {
+            self.found.push(view.range_to_outer(interval));
+        }
+        let Ok(node) = slot.load(self.trees, height) else { return };
+        match &node.body {
+            Body::Leaf(run) => self.run(run, view),
+            Body::Interior { edges, .. } => {
+                for (i, edge) in edges.iter().enumerate() {
+                    edge.runs.iter().for_each(|run| self.run(run, view));
+                    let (Some(child), Some(height)) = (&edge.child, height.checked_sub(1)) else { continue };
+                    let covered = node.interval(i, interval);
+                    let down = view.compose(&child.view.restrict(&covered));
+                    self.node(&child.slot, height, &down, &child.view.range_inward(&covered));
+                }
+            }
+        }
+    }
+
+    fn run(&mut self, run: &Run, view: &View) {
+        for part in &run.parts {
+            let Some(stored) = part.slot.place() else { continue };
+            let is_wanted = self.wanted.contains(&stored.handle.id())
+                || stored.values.iter().any(|id| self.wanted.contains(id));
+            if is_wanted {
+                let held = KeyRange { start: part.first.clone(), end: part.last.as_ref().map(behind) };
+                self.found.push(view.range_to_outer(&held));
+            }
+        }
+    }
+}

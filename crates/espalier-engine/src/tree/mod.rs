@@ -27,7 +27,7 @@ mod write;
 
 pub(crate) use compare::Suspects;
 pub use cut::Loss;
-pub(crate) use cut::{Cutter, References, baseless, deletions};
+pub(crate) use cut::{Cutter, References, baseless, deletions, holders};
 pub(crate) use flush::{Root, Sweep};
 
 pub(crate) use query::{Descent, Toward, find};

@@ -140,7 +140,7 @@ fn linked_files_and_their_names_find_each_other() {
             layout::entries_range(&layout::area_prefix(b"")),
         );
     };
-    let fs = repaired(lose_area, &[("/(area)/", "several names")]);
+    let fs = repaired(lose_area, &[("/two", "several names"), ("/dir/one", "several names")]);
     assert_eq!((read(&fs, "two"), find(&fs, "two").unwrap().attr.nlink), (vec![8; 100], 2));
     let fs = repaired(
         |batch, volume| {

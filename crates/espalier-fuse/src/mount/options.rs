@@ -1,7 +1,7 @@
 //! What a mount may be told, in code and as `-o` strings.
 
 use super::ForgetHook;
-use crate::dispatch::Description;
+use crate::dispatch::{Commands, Description};
 use crate::transport::Kind;
 use std::time::Duration;
 
@@ -59,6 +59,8 @@ pub struct MountOptions {
     /// What the mount tells about itself: the value of the extended attribute [`DESCRIPTION_XATTR`](crate::DESCRIPTION_XATTR) of its root,
     /// which no listing shows.
     pub description: Option<Description>,
+    /// What may be asked of the server; see [`Commands`](crate::Commands).
+    pub commands: Option<Commands>,
     /// How the file system asks for pending FORGETs.
     pub forgets: Option<ForgetHook>,
 }
@@ -85,6 +87,7 @@ impl Default for MountOptions {
             sync_interval: Duration::from_secs(5),
             read_ahead_kib: 1024,
             description: None,
+            commands: None,
             forgets: None,
         }
     }

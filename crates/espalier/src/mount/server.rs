@@ -7,11 +7,12 @@ use super::Plan;
 use crate::image;
 use crate::info;
 use crate::memory;
+use crate::scrub;
 use anyhow::{Context, Result, bail};
 use espalier_engine::Store;
 use espalier_fs::{FileSystem, OpenOptions};
 use espalier_fuse::daemon::{Signals, Termination};
-use espalier_fuse::{Description, Ended, ForgetHook, Mount};
+use espalier_fuse::{Commands, Description, Ended, ForgetHook, Mount};
 use espalier_storage::OpenMode;
 use std::sync::Arc;
 
@@ -32,6 +33,7 @@ pub(crate) fn serve(plan: &Plan, ready: impl FnOnce() -> std::io::Result<()>) ->
     options.forgets = Some(forgets);
     let described = info::server_side(plan.source.clone(), plan.dir.clone(), &settings.words, &store, &fs);
     options.description = Some(Description(Arc::new(described)));
+    options.commands = Some(Commands(Arc::new(scrub::server_side(&store))));
     // A mount of a block device claims it for the kernel; our lock stays.
     device.release_claim();
     let mount = Arc::new(Mount::start(Arc::clone(&fs), &plan.dir, &options)?);

@@ -127,6 +127,13 @@ impl Place {
         self.mount(&[]).ok();
     }
 
+    /// Checks, and mounts again what is not mounted.
+    #[track_caller]
+    pub fn remount_after_nothing(&self) {
+        self.fsck().ok();
+        self.mount(&[]).ok();
+    }
+
     /// The server's process id.
     #[track_caller]
     pub fn server(&self) -> i32 {

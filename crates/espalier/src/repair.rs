@@ -1,0 +1,194 @@
+//! `espalier fsck --repair` and `espalier salvage`: what is left of a damaged store.
+//!
+//! Both open the store as far as it can be read and mend what leads to what is left. A repair makes that durable
+//! on the device itself; a salvage does it above an overlay in memory, and copies all files out.
+
+mod copy;
+
+use crate::args::{Fsck, Salvage};
+use crate::image;
+use crate::problem::Exit;
+use crate::ui;
+use crate::units;
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use espalier_engine::{Loss, OpenOptions, Rescue, Store};
+use espalier_fs::FileSystem;
+use espalier_storage::{Device, Environment, OpenMode, OverlayDevice};
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Lines that are printed; the file has all.
+const PRINTED: usize = 20;
+
+/// Memory for a salvage.
+const MEMORY: u64 = 1 << 30;
+
+/// Repairs a store where it lies.
+pub(crate) fn run(args: &Fsck) -> Result<Exit> {
+    let started = Instant::now();
+    let shown = args.source.display();
+    let device = Arc::new(image::open_device(&args.source, OpenMode::ReadWrite)?);
+    let Mended { rescue, list } = mend(device, &args.source, args.cache.0)?;
+    let spinner = ui::spinner("making the repair durable");
+    let closed = rescue.store.close();
+    spinner.finish_and_clear();
+    closed.map_err(|e| image::explain(e, &args.source)).context(
+        "the repair could not be made durable; the image is as it was (espalier salvage copies files out)",
+    )?;
+    drop(rescue);
+    if list.is_empty() {
+        println!("{shown}: nothing to repair; read in {}", units::duration(started.elapsed()));
+        return Ok(Exit::Success);
+    }
+    let path = match &args.lost {
+        Some(path) => path.clone(),
+        None => fresh_path(&args.source)?,
+    };
+    list.write(&path)?;
+    println!("{shown}: repaired in {}; {}", units::duration(started.elapsed()), list.summary(&path));
+    Ok(Exit::Repaired)
+}
+
+/// Copies everything out of a store that need not be mountable.
+pub(crate) fn salvage(args: &Salvage) -> Result<()> {
+    let started = Instant::now();
+    let out = prepare_output(&args.out)?;
+    let device = image::open_device(&args.source, OpenMode::ReadOnly)?;
+    let Mended { rescue, mut list } = mend(Arc::new(OverlayDevice::new(device)), &args.source, MEMORY)?;
+    let mut copied = copy::Copied::default();
+    for volume in file_volumes(&rescue.store) {
+        // Snapshots lie beside what they are snapshots of, each in a directory of its own.
+        let target =
+            if volume == image::VOLUME { out.clone() } else { out.join(format!("{volume}.snapshot")) };
+        let options =
+            espalier_fs::OpenOptions { volume: volume.clone(), read_only: true, ..Default::default() };
+        let fs = FileSystem::open(Arc::clone(&rescue.store), image::environment(), options)?;
+        copy::tree(&fs, &target, &mut copied, &mut |path, why| list.add(path, why, true))?;
+    }
+    println!(
+        "{}: {} directories and {} files, {}, copied to {} in {}",
+        args.source.display(),
+        copied.directories,
+        copied.files,
+        units::Size(copied.bytes),
+        out.display(),
+        units::duration(started.elapsed())
+    );
+    if !list.is_empty() {
+        let mut path = out.into_os_string();
+        path.push(".lost");
+        let path = PathBuf::from(path);
+        list.write(&path)?;
+        println!("{}: {}", args.source.display(), list.summary(&path));
+    }
+    Ok(())
+}
+
+fn prepare_output(out: &Path) -> Result<PathBuf> {
+    match std::fs::create_dir(out) {
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
+            let empty = std::fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_none());
+            ensure!(empty, "{} is no empty directory; name one that does not exist yet", out.display());
+        }
+        made => made.with_context(|| format!("{} cannot be made", out.display()))?,
+    }
+    Ok(out.canonicalize()?)
+}
+
+/// A store that is sound again, and what that cost.
+struct Mended {
+    rescue: Rescue,
+    list: List,
+}
+
+fn mend(device: Arc<dyn Device>, source: &Path, memory: u64) -> Result<Mended> {
+    let options = OpenOptions { memory, merge: espalier_fs::merge_functions(), ..Default::default() };
+    let spinner = ui::spinner("reading everything");
+    let rescue = Store::open_damaged(device, image::environment(), options);
+    spinner.finish_and_clear();
+    let rescue = rescue
+        .map_err(|e| image::explain(e, source))
+        .with_context(|| format!("{}: nothing of it can be told from anything else", source.display()))?;
+    let mut list = List::default();
+    rescue.losses.iter().for_each(|loss| list.add_loss(loss));
+    let now = i64::try_from(image::environment().now().as_nanos()).unwrap_or(i64::MAX);
+    for volume in file_volumes(&rescue.store) {
+        let spinner = ui::spinner("mending files and directories");
+        let mended = espalier_fs::repair(&rescue.store, &volume, now, &mut |keys| {
+            spinner.set_message(format!("mending files and directories: {keys} keys"));
+        });
+        spinner.finish_and_clear();
+        let mended = mended.map_err(|e| anyhow!(e).context(format!("volume {volume} cannot be mended")))?;
+        mended.iter().for_each(|done| list.add(&done.path, &done.message, done.lost));
+    }
+    Ok(Mended { rescue, list })
+}
+
+/// The volumes that hold files, the main one first.
+fn file_volumes(store: &Store) -> Vec<String> {
+    let mut names: Vec<String> =
+        store.volumes().into_iter().filter(|v| v.indexes == 3).map(|v| v.name).collect();
+    names.sort_by_key(|name| name != image::VOLUME);
+    names
+}
+
+/// What was lost, and what was put right.
+#[derive(Default)]
+struct List {
+    lines: Vec<String>,
+    lost: usize,
+}
+
+impl List {
+    fn add(&mut self, path: &str, message: &str, lost: bool) {
+        self.lost += usize::from(lost);
+        self.lines.push(format!("{}\t{path}\t{message}", if lost { "LOST" } else { "mended" }));
+    }
+
+    fn add_loss(&mut self, loss: &Loss) {
+        let place = match (loss.index, &loss.range) {
+            (Some(index), Some(range)) => espalier_fs::describe_range(index, range),
+            _ => "(store)".into(),
+        };
+        self.add(&place, &loss.message, true);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    fn write(&self, path: &Path) -> Result<()> {
+        self.lines.iter().take(PRINTED).for_each(|line| println!("{line}"));
+        if self.lines.len() > PRINTED {
+            println!("... and {} more", self.lines.len() - PRINTED);
+        }
+        let written = File::create(path).and_then(|mut file| {
+            file.write_all((self.lines.join("\n") + "\n").as_bytes())?;
+            file.sync_all()
+        });
+        written.with_context(|| format!("the list cannot be written to {}", path.display()))
+    }
+
+    fn summary(&self, path: &Path) -> String {
+        let (lost, all) = (self.lost, self.lines.len());
+        format!("{lost} losses and {} other repairs, listed in {}", all - lost, path.display())
+    }
+}
+
+/// A name for the list, beside the image or, for a device, in the current directory; of no file that is there.
+fn fresh_path(source: &Path) -> Result<PathBuf> {
+    let is_file = source.metadata().is_ok_and(|m| m.is_file());
+    let base = if is_file { source.to_owned() } else { source.file_name().unwrap_or_default().into() };
+    for number in 0..1000 {
+        let mut name = base.clone().into_os_string();
+        name.push(if number == 0 { ".lost".to_owned() } else { format!(".lost.{number}") });
+        let path = PathBuf::from(name);
+        if !path.exists() {
+            return Ok(path);
+        }
+    }
+    bail!("{}: there are a thousand lists of losses already; name another with --lost", source.display())
+}
