@@ -91,7 +91,7 @@ pub use scrub::{ScrubProblem, Scrubbed};
 pub use snapshot::Snapshot;
 pub use space::{Census, MAX_LABEL, MAX_PARAMETERS, MAX_VOLUME_NAME, RunHistogram, SpaceStats};
 pub use store::{MAX_KEY, Statistics, Store};
-pub use tree::{Loss, Problem, Progress, VerifyReport};
+pub use tree::{Loss, Problem, Progress, SpaceUse, VerifyReport};
 pub use types::{Extent, IndexId, Lsn, Msn, PieceId, PieceKind};
 pub use value::{LARGE_VALUE, MAX_VALUE, VALUE_PAGE, Value};
 pub use volumes::{READ_ONLY_VOLUME, VolumeInfo};

@@ -12,11 +12,12 @@ use crate::key::KeyRange;
 use crate::log::{Log, LogCounters, LoggedBatch, LoggedOp, Progress as LogProgress};
 use crate::op::{Op, RangeOp};
 use crate::options::{Compression, FormatOptions, OpenOptions};
+use crate::pieces::Locator;
 use crate::recovery::Indexes;
 use crate::resolve::ValueReader;
 use crate::snapshot::{Snapshot, SnapshotIndex, no_such_index};
 use crate::space::{Census, Purpose, Reservation, RunHistogram, Space, SpaceStats, VolumeTable};
-use crate::tree::{Problem, Progress, Trees, Verifier, VerifyReport};
+use crate::tree::{Problem, Progress, SpaceUse, Trees, Usage, Verifier, VerifyReport};
 use crate::types::{IndexId, Lsn, Msn, PieceId};
 use crate::value::{MAX_VALUE, ValueRef};
 use crate::worker::{StallTimes, Workers};
@@ -335,6 +336,35 @@ impl Store {
     /// How the free space is divided into runs. Looks at the whole map of blocks in memory.
     pub fn free_runs(&self) -> RunHistogram {
         self.shared.space.free_runs()
+    }
+
+    /// How much space some ranges take together, and how much of it is theirs alone. Counts whole pieces as
+    /// of a checkpoint that is made first, unless the store is read-only; reads headers, no parts. The ranges
+    /// must not overlap.
+    ///
+    /// # Errors
+    /// Of that checkpoint; [`ErrorKind::NotFound`] if there is no such index.
+    pub fn space_of(&self, ranges: &[(IndexId, KeyRange)]) -> Result<SpaceUse> {
+        let shared = &self.shared;
+        if !shared.options.read_only {
+            shared.checkpoint()?;
+        }
+        shared.checkpointer.hold(|state| {
+            let look = |id| {
+                let count = u64::from(shared.space.references(id)?.unwrap_or(0));
+                Ok((count, Locator::locate(&*shared.space, id)?.extent.byte_len() as u64))
+            };
+            let mut usage = Usage::new(&shared.trees, &look);
+            let mut of: BTreeMap<IndexId, Vec<KeyRange>> = BTreeMap::new();
+            for (index, range) in ranges.iter().filter(|(_, range)| !range.is_empty()) {
+                of.entry(*index).or_default().push(range.clone());
+            }
+            for (index, ranges) in of {
+                let root = state.roots.get(&index).ok_or_else(|| no_such_index(index))?;
+                usage.add(&root.as_root(&*shared.space), ranges.into());
+            }
+            usage.finish()
+        })
     }
 
     /// Checks every invariant of the store, reading all of it. The state checked is that of the last

@@ -54,6 +54,9 @@ struct Cut {
     most: Vec<u64>,
 }
 
+/// A writer clones its ring with one in so many batches.
+const CLONES: u64 = 8;
+
 struct Scene {
     store: Arc<Store>,
     device: Arc<SimulatedDevice>,
@@ -217,6 +220,10 @@ fn counter_key(writer: usize) -> Vec<u8> {
     format!("counter/{writer:03}").into_bytes()
 }
 
+fn prefix(top: &str, writer: usize) -> Vec<u8> {
+    format!("{top}/{writer:03}/").into_bytes()
+}
+
 fn ring_key(writer: usize, place: u64) -> Vec<u8> {
     format!("ring/{writer:03}/{place:05}").into_bytes()
 }
@@ -234,6 +241,9 @@ fn batch(writer: usize, i: u64, [first, second]: [IndexId; 2]) -> Batch {
     batch.insert(first, &counter_key(writer), &i.to_le_bytes()[..]);
     batch.insert(first, &ring_key(writer, i % RING), ring_value(writer, i));
     batch.insert(second, &counter_key(writer), &i.to_le_bytes()[..]);
+    if i % CLONES == CLONES - 1 {
+        batch.clone_range(first, &prefix("ring", writer), &prefix("copy", writer));
+    }
     batch
 }
 
@@ -258,14 +268,15 @@ fn check(
         };
         let possible = least[writer]..=most[writer];
         ensure!(possible.contains(&count), "{count} batches of writer {writer}, not {possible:?}");
-        check_ring(snapshot, first, writer, count)?;
+        check_ring(snapshot, first, "ring", writer, count)?;
+        check_ring(snapshot, first, "copy", writer, count / CLONES * CLONES)?;
         found.push(count);
     }
     Ok(found)
 }
 
-fn check_ring(snapshot: &Snapshot, index: IndexId, writer: usize, count: u64) -> Outcome {
-    let range = KeyRange::prefix(format!("ring/{writer:03}/").as_bytes());
+fn check_ring(snapshot: &Snapshot, index: IndexId, top: &str, writer: usize, count: u64) -> Outcome {
+    let range = KeyRange::prefix(&prefix(top, writer));
     let mut cursor = snapshot.cursor(index, range)?;
     for place in 0..count.min(RING) {
         // The last batch that wrote to this place.
@@ -275,7 +286,7 @@ fn check_ring(snapshot: &Snapshot, index: IndexId, writer: usize, count: u64) ->
         };
         let value = cursor.read(&entry.value)?;
         ensure!(
-            entry.key[..] == ring_key(writer, place) && value == ring_value(writer, i),
+            entry.key[5..] == ring_key(writer, place)[5..] && value == ring_value(writer, i),
             "after {count} batches, place {place} of writer {writer} is not of batch {i}: {} of {} bytes from {:?}",
             entry.key.escape_ascii(),
             value.len(),

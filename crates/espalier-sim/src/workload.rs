@@ -194,6 +194,7 @@ impl Workload {
             }
             78..86 => Step::Walk(slot, self.range(), self.moves()),
             86..90 => Step::Snapshot(slot, self.range()),
+            90 if self.profile.clones != 0 => self.volume_step(),
             90..97 => Step::LookBack(self.random.index(8), self.moves(), self.key()),
             97 => Step::Forget(self.random.index(8)),
             98 => Step::Work(self.random.between(1..=20) as usize),

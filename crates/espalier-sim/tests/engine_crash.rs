@@ -50,6 +50,14 @@ fn power_cuts_with_long_keys_and_large_values() {
 }
 
 #[test]
+fn power_cuts_with_clones_and_snapshots() {
+    let plan = crash::Plan { one_in: 2, outcomes: 2 };
+    check(Profile::clones(), 8, 60, |setup, steps| crash::run(setup, steps, plan));
+    let plan = crash::Plan { one_in: 12, outcomes: 1 };
+    check(Profile::broad_clones(), 3, 200, |setup, steps| crash::run(setup, steps, plan));
+}
+
+#[test]
 fn power_cuts_while_a_store_is_made() {
     check(Profile::dense(), 3, 60, crash::run_format);
 }
@@ -58,6 +66,7 @@ fn power_cuts_while_a_store_is_made() {
 fn requests_that_fail() {
     check_with(Profile::dense(), 60, 120, fault::with_failure, fault::run_failing);
     check_with(Profile::broad(), 20, 120, fault::with_failure, fault::run_failing);
+    check_with(Profile::clones(), 20, 120, fault::with_failure, fault::run_failing);
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod query;
 mod run_source;
 mod slot;
 pub(crate) mod source;
+mod usage;
 mod verify;
 mod write;
 
@@ -32,6 +33,8 @@ pub(crate) use flush::{Root, Sweep};
 
 pub(crate) use query::{Descent, Toward, find};
 pub(crate) use slot::NodeSlot;
+pub use usage::SpaceUse;
+pub(crate) use usage::Usage;
 pub(crate) use verify::Verifier;
 pub use verify::{Problem, Progress, VerifyReport};
 pub(crate) use write::Written;

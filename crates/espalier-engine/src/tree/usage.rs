@@ -1,0 +1,151 @@
+//! How much space ranges take, and how much of it nothing else needs: from counts, without parts.
+//!
+//! The headers that show something of the ranges are walked from the top. A piece is *theirs alone* if every
+//! header that refers to it is theirs alone too, or refers to it only for keys inside the ranges: that
+//! is the case if as many such headers have been met as the piece has counts.
+
+use super::Trees;
+use super::flush::Root;
+use super::node::{Body, Node, Run};
+use crate::Result;
+use crate::key::KeyRange;
+use crate::types::PieceId;
+use crate::view::View;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+/// Space on the device, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SpaceUse {
+    /// Of all pieces that hold something of the ranges. A piece on a border counts as a whole.
+    pub bytes: u64,
+    /// Of those that hold nothing else: about what deleting the ranges would give back.
+    pub exclusive: u64,
+}
+
+/// Where a node appears, and which keys of that place are asked for.
+type Place = (View, Arc<[KeyRange]>);
+
+/// A walk over what some ranges take.
+pub(crate) struct Usage<'a> {
+    trees: &'a Trees,
+    /// How many counts a piece has, and its bytes.
+    look: &'a dyn Fn(PieceId) -> Result<(u64, u64)>,
+    /// Nodes to be looked at, the highest first.
+    nodes: BTreeMap<(Reverse<u8>, PieceId), Vec<Place>>,
+    met: HashMap<PieceId, u64>,
+}
+
+impl<'a> Usage<'a> {
+    pub(crate) fn new(trees: &'a Trees, look: &'a dyn Fn(PieceId) -> Result<(u64, u64)>) -> Self {
+        Self { trees, look, nodes: BTreeMap::new(), met: HashMap::new() }
+    }
+
+    /// Adds all ranges of an index with this root; none of them may overlap.
+    pub(crate) fn add(&mut self, root: &Root, ranges: Arc<[KeyRange]>) {
+        let Some(handle) = root.slot.as_ref().and_then(|slot| slot.place()) else { return };
+        // The volume table refers to the root for all keys.
+        let met = self.met.entry(handle.id()).or_default();
+        *met += u64::from(*ranges == [KeyRange::all()]);
+        let place = (View::identity(), ranges);
+        self.nodes.entry((Reverse(root.height), handle.id())).or_default().push(place);
+    }
+
+    /// The space of all ranges added.
+    pub(crate) fn finish(mut self) -> Result<SpaceUse> {
+        let mut space = SpaceUse::default();
+        let mut parts: HashSet<PieceId> = HashSet::new();
+        while let Some(((_, id), places)) = self.nodes.pop_first() {
+            let node = self.trees.node(id)?;
+            let whole = places.iter().all(|(view, ranges)| covers(ranges, &view.range_outward()));
+            let own = self.tally(id, &mut space)? && whole;
+            let (mut inside, mut outside) = (HashSet::new(), HashSet::new());
+            for place in &places {
+                self.look_at(&node, place, &mut inside, &mut outside);
+            }
+            for piece in inside {
+                let met = self.met.entry(piece.id).or_default();
+                *met += u64::from((own || !whole) && !outside.contains(&piece.id));
+                if !piece.is_node {
+                    parts.insert(piece.id);
+                }
+            }
+        }
+        for part in parts {
+            self.tally(part, &mut space)?;
+        }
+        Ok(space)
+    }
+
+    /// Adds a piece; true if it is theirs alone.
+    fn tally(&self, id: PieceId, space: &mut SpaceUse) -> Result<bool> {
+        let (count, bytes) = (self.look)(id)?;
+        let own = self.met.get(&id).is_some_and(|met| *met >= count);
+        space.bytes += bytes;
+        space.exclusive += if own { bytes } else { 0 };
+        Ok(own)
+    }
+
+    /// Sorts what a node refers to by whether that is for keys inside the range.
+    fn look_at(
+        &mut self,
+        node: &Node,
+        (view, ranges): &Place,
+        inside: &mut HashSet<Piece>,
+        outside: &mut HashSet<PieceId>,
+    ) {
+        match &node.body {
+            Body::Leaf(run) => look_at_run(run, view, ranges, inside, outside),
+            Body::Interior { edges, .. } => {
+                for edge in edges {
+                    edge.runs.iter().for_each(|run| look_at_run(run, view, ranges, inside, outside));
+                    let Some(child) = &edge.child else { continue };
+                    let Some(handle) = child.slot.place() else { continue };
+                    let view = view.compose(&child.view);
+                    let shown = view.range_outward();
+                    if ranges.iter().any(|range| range.overlaps(&shown)) {
+                        inside.insert(Piece { id: handle.id(), is_node: true });
+                        let key = (Reverse(node.height - 1), handle.id());
+                        self.nodes.entry(key).or_default().push((view, ranges.clone()));
+                    } else {
+                        outside.insert(handle.id());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Something that a header refers to.
+#[derive(PartialEq, Eq, Hash)]
+struct Piece {
+    id: PieceId,
+    is_node: bool,
+}
+
+/// True if one of the ranges covers what is shown.
+fn covers(ranges: &[KeyRange], shown: &KeyRange) -> bool {
+    ranges.iter().any(|range| range.covers(shown))
+}
+
+fn look_at_run(
+    run: &Run,
+    view: &View,
+    ranges: &[KeyRange],
+    inside: &mut HashSet<Piece>,
+    outside: &mut HashSet<PieceId>,
+) {
+    for part in &run.parts {
+        let Some(place) = part.slot.place() else { continue };
+        let last = part.last.as_ref().map(|last| [&**last, &[0]].concat().into());
+        let shown = view.range_to_outer(&KeyRange { start: part.first.clone(), end: last });
+        let pieces = std::iter::once(place.handle.id()).chain(place.values.iter().copied());
+        if ranges.iter().any(|range| range.overlaps(&shown)) {
+            inside.extend(pieces.clone().map(|id| Piece { id, is_node: false }));
+        }
+        if !covers(ranges, &shown) {
+            outside.extend(pieces);
+        }
+    }
+}
