@@ -155,11 +155,6 @@ impl Version {
         std::iter::once(&self.active).chain(self.sealed.iter().rev().filter_map(table))
     }
 
-    /// How high the tree can be once all layers are absorbed.
-    pub(crate) fn greatest_height(&self) -> usize {
-        usize::from(self.root.height) + self.sealed.len()
-    }
-
     /// True if a clone waits to be bound.
     pub(crate) fn has_goto(&self) -> bool {
         self.sealed.iter().any(|sealed| matches!(sealed.layer, Layer::Goto(_)))

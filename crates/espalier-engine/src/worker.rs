@@ -33,7 +33,7 @@ const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
 const IDLE: Duration = Duration::from_millis(500);
 
 /// Memtables and clones that may wait for being absorbed, of one index: a look-up passes them all.
-const MOST_LAYERS: f64 = 256.0;
+const MOST_LAYERS: f64 = 128.0;
 
 /// The longest a writer is slowed down per commit before it has to wait.
 const MAX_DELAY: Duration = Duration::from_millis(2);
