@@ -26,6 +26,9 @@ const LEAVE: u64 = 1 << 20;
 /// A writer who finds this much not yet in the log waits for a part of it to be written, or writes it.
 const MUST_PUSH: u64 = 16 << 20;
 
+/// Bytes of batches after which a writer who was not slowed down looks again whether there is room.
+const LOOK: u64 = 64 << 10;
+
 /// A store that changes is checkpointed at least this often.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -47,6 +50,8 @@ pub(crate) struct Signal {
     read_ahead: Condvar,
     /// Background work has found no room on the device: writers must not wait for it.
     starved: AtomicBool,
+    /// Bytes of batches since a writer last found that there is plenty of room.
+    unseen: AtomicU64,
     stalls: Stalls,
 }
 
@@ -96,6 +101,11 @@ impl Signal {
             slowed: time(&self.stalls.slowed),
             waiting: time(&self.stalls.waited),
         }
+    }
+
+    /// Counts `bytes`; true if not yet `enough` came since there was plenty of room.
+    fn is_early(&self, bytes: u64, enough: u64) -> bool {
+        self.unseen.fetch_add(bytes, Ordering::Relaxed) + bytes < enough
     }
 
     fn epoch(&self) -> u64 {
@@ -378,9 +388,18 @@ impl Shared {
                     Progress::Done => Ok(()),
                 })?;
             }
+            // Looking takes locks, and what a few small batches add does not count. Without threads every
+            // batch does its share of the work.
+            let look = LOOK.min(self.options.memory / 1024);
+            if self.env.threads() > 0 && self.signal.is_early(bytes as u64, look) {
+                return Ok(());
+            }
             let epoch = self.signal.epoch();
             match self.pressure() {
-                Pressure::None => return Ok(()),
+                Pressure::None => {
+                    self.signal.unseen.store(0, Ordering::Relaxed);
+                    return Ok(());
+                }
                 Pressure::Some(fraction) => {
                     self.signal.work();
                     if self.env.threads() == 0 {

@@ -11,7 +11,7 @@ use crate::error::{FsErrorKind, Result, fail};
 use crate::fs::{FileSystem, Tree};
 use crate::layout;
 use crate::merge;
-use crate::node::{Node, State};
+use crate::node::{Node, Orphan, State};
 use crate::record::Inode;
 use crate::types::*;
 use bytes::Bytes;
@@ -123,12 +123,14 @@ impl FileSystem {
         }
         inode.sparse |= offset / u64::from(self.block_size) > self.block_count(inode.size);
         inode.size = inode.size.max(end);
-        self.change_data(&tree, &node, &mut state, inode, kill_privileges, batch)?;
+        self.change_data(&tree, &node, &mut state, inode, kill_privileges, Some(&base), batch)?;
         self.counters.bytes_written.fetch_add(data.len() as u64, Ordering::Relaxed);
         Ok(data.len())
     }
 
-    /// Completes a change of a file's data: times, privileges, entry, commit.
+    /// Completes a change of a file's data: times, privileges, entry, commit. `base`: where its data lies,
+    /// if the caller knows, which for a file with a name is the key of its entry.
+    #[allow(clippy::too_many_arguments, reason = "the last step of three operations")]
     fn change_data(
         &self,
         tree: &Tree<'_>,
@@ -136,6 +138,7 @@ impl FileSystem {
         state: &mut State,
         mut inode: Inode,
         kill_privileges: bool,
+        base: Option<&[u8]>,
         mut batch: Batch,
     ) -> Result<()> {
         let now = self.now();
@@ -144,7 +147,10 @@ impl FileSystem {
             self.kill_privileges(tree, node, state, &mut inode, &mut batch)?;
         }
         let orphan = self.record_orphan(node, state, &mut batch);
-        self.put(tree, node, state, &inode, &mut batch);
+        match base {
+            Some(base) if state.orphan == Orphan::No => batch.insert(self.metadata(), base, inode.encode()),
+            _ => self.put(tree, node, state, &inode, &mut batch),
+        }
         self.store_inode(node, state, inode, true, batch)?;
         if let Some(orphan) = orphan {
             state.orphan = orphan;
@@ -247,7 +253,7 @@ impl FileSystem {
         if !keep_size && end > inode.size {
             self.resize(&tree, &node, &state, &mut inode, end, &mut batch);
         }
-        self.change_data(&tree, &node, &mut state, inode, kill_privileges, batch)
+        self.change_data(&tree, &node, &mut state, inode, kill_privileges, None, batch)
     }
 
     /// Adds to a batch that `[offset, end)` reads as zeros, with holes where whole blocks are covered.

@@ -279,6 +279,9 @@ impl Node {
     /// The content prefix of this directory. `epoch` counts the moves of directories; the caller
     /// holds the tree lock, so it stands still.
     pub(crate) fn content_prefix(self: &Arc<Self>, epoch: u64) -> Arc<[u8]> {
+        if let Some(known) = self.remembered_prefix(epoch) {
+            return known;
+        }
         let mut below: Vec<Arc<Node>> = Vec::new();
         let mut at = self.clone();
         let mut prefix: Vec<u8> = loop {
@@ -317,8 +320,8 @@ impl Node {
 
     /// The key of its entry. The caller holds the tree lock, and the state unless it is a directory.
     pub(crate) fn entry_key(&self, epoch: u64) -> Vec<u8> {
-        let place = self.place();
-        match place.parent {
+        let place = self.place.read();
+        match &place.parent {
             Some(parent) => layout::entry_key(&parent.content_prefix(epoch), &place.name),
             None => layout::ROOT_KEY.to_vec(),
         }
