@@ -41,11 +41,11 @@ pub struct ModeChange {
 
 impl FileSystem {
     /// Changes owner and group of `node` and everything below, as `chown -R -h` does: set-id bits and capabilities of
-    /// files go. The cost does not depend on what is below, but for what is in memory and names of files with several names.
+    /// files go. Returns the nodes in memory that changed. The cost does not depend on what is below, but for what is in memory and names of files with several names.
     ///
     /// # Errors
     /// [`FsErrorKind::Permission`] if the caller is not root; of the store.
-    pub fn chown_tree(&self, node: NodeId, change: OwnerChange, caller: &Caller) -> Result<()> {
+    pub fn chown_tree(&self, node: NodeId, change: OwnerChange, caller: &Caller) -> Result<Vec<NodeId>> {
         if caller.uid != 0 {
             return fail(FsErrorKind::Permission, "only root gives files away");
         }
@@ -53,12 +53,13 @@ impl FileSystem {
         self.change_tree(node, merge::CHANGE_OWNER, argument, caller, change.uid.is_some())
     }
 
-    /// Changes the modes of `node` and everything below but symbolic links, as `chmod -R` does.
+    /// Changes the modes of `node` and everything below but symbolic links, as `chmod -R` does. Returns the nodes in memory
+    /// that changed.
     ///
     /// # Errors
     /// [`FsErrorKind::Permission`] if the caller is not root, and something there is not the caller's own or has set-id bits
     /// or capabilities; of the store.
-    pub fn chmod_tree(&self, node: NodeId, change: ModeChange, caller: &Caller) -> Result<()> {
+    pub fn chmod_tree(&self, node: NodeId, change: ModeChange, caller: &Caller) -> Result<Vec<NodeId>> {
         let special = (change.add_files | change.add_executables) & crate::attributes::SET_ID != 0;
         let argument = merge::mode_argument(&change, self.now());
         self.change_tree(node, merge::CHANGE_MODE, argument, caller, special)
@@ -71,7 +72,7 @@ impl FileSystem {
         argument: Vec<u8>,
         caller: &Caller,
         breaks_promises: bool,
-    ) -> Result<()> {
+    ) -> Result<Vec<NodeId>> {
         let node = self.node(node)?;
         self.writable()?;
         let _guard = self.tree.write();
@@ -99,6 +100,7 @@ impl FileSystem {
         let own = changed_inode(&node.state.lock().inode, function, &argument)?;
         batch.insert(self.metadata(), &node.entry_key(tree.epoch), own.encode());
         let lsn = self.commit(batch)?;
+        let ids = changed.iter().map(|node| node.id).collect();
         for node in changed {
             let mut state = node.state.lock();
             if state.orphan == Orphan::No {
@@ -108,7 +110,7 @@ impl FileSystem {
                 (state.atime_dirty, state.inode.atime) = (dirty, atime);
             }
         }
-        Ok(())
+        Ok(ids)
     }
 
     /// What a change of a tree reaches below a content prefix: all but the volume's own records.

@@ -387,7 +387,7 @@ impl Check<'_> {
                         "the directory has a link area, and the links index does not say so",
                     );
                 }
-                self.areas.insert(prefix.clone(), sum);
+                self.areas.insert(prefix.clone(), sum.wrapping_add(inode.area_delta));
             }
             if inode.size > 0 {
                 let (entries, directories) = (inode.size, u64::from(inode.links));

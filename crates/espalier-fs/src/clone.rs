@@ -152,6 +152,8 @@ impl FileSystem {
             return Ok(());
         }
         let Some(top) = source.area_directory() else { return Ok(()) };
+        // Numbers there keep their distance to those of entries.
+        inode.area_delta = top.dir().area_sum.wrapping_sub(source.dir().sum);
         let area = layout::area_files(&top.content_prefix(self.epoch.load(Ordering::Acquire)));
         // What was unlinked there, and is in use, is not to be copied.
         self.evacuate(&KeyRange::prefix(&area))?;

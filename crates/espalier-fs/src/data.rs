@@ -11,7 +11,7 @@ use crate::error::{FsErrorKind, Result, fail};
 use crate::fs::{FileSystem, Tree};
 use crate::layout;
 use crate::merge;
-use crate::node::{Node, Orphan, State};
+use crate::node::{Node, Orphan, State, States};
 use crate::record::Inode;
 use crate::types::*;
 use bytes::Bytes;
@@ -28,6 +28,8 @@ const COPY_LIMIT: u64 = 16 << 20;
 const FEW_BLOCKS: u64 = 8;
 /// Files with more blocks move and are cloned as ranges, not block by block.
 const MANY_BLOCKS: u64 = 512;
+/// Blocks that one call shares between files at most.
+const SHARED_BLOCKS: u64 = 4096;
 /// The unit of a copy, in bytes.
 const COPY_CHUNK: usize = 1 << 20;
 
@@ -319,7 +321,8 @@ impl FileSystem {
         }
     }
 
-    /// Copies up to `length` bytes; returns how many. Short copies are normal, 0 is the end of the source.
+    /// Copies up to `length` bytes; returns how many. Short copies are normal, 0 is the end of the source. Where whole blocks
+    /// go from one file to whole blocks of another, both share the data.
     ///
     /// # Errors
     /// [`FsErrorKind::Invalid`] if the ranges overlap in one file; as for read and write.
@@ -335,9 +338,9 @@ impl FileSystem {
         if from == to && from_offset < to_end && to_offset < from_end {
             return fail(FsErrorKind::Invalid, "the ranges overlap");
         }
+        let mut done = self.share_range(from, from_offset, to, to_offset, length)?;
         let length = length.min(COPY_LIMIT);
-        let mut buffer = vec![0; COPY_CHUNK.min(length as usize)];
-        let mut done = 0;
+        let mut buffer = vec![0; COPY_CHUNK.min(length.saturating_sub(done) as usize)];
         while done < length {
             let want = buffer.len().min((length - done) as usize);
             let got = self.read(from, from_offset + done, &mut buffer[..want])?;
@@ -352,6 +355,60 @@ impl FileSystem {
             }
         }
         Ok(done)
+    }
+
+    /// As [`FileSystem::copy_file_range`], without touching the data: the target's blocks get the values that the source's
+    /// have. Returns how much was shared: whole blocks, and what is left of the source behind them.
+    fn share_range(
+        &self,
+        from: NodeId,
+        from_offset: u64,
+        to: NodeId,
+        to_offset: u64,
+        length: u64,
+    ) -> Result<u64> {
+        let (from, to) = (self.file(from)?, self.file(to)?);
+        let size = u64::from(self.block_size);
+        if from.id == to.id || !from_offset.is_multiple_of(size) || !to_offset.is_multiple_of(size) {
+            return Ok(0);
+        }
+        self.writable()?;
+        let tree = self.enter();
+        let mut states = States::lock(&[&from, &to]);
+        let source = states.of(&from).inode.clone();
+        let end = source.size.min(from_offset + length.min(SHARED_BLOCKS * size));
+        let from_base = self.data_base(&tree, &from, states.of(&from));
+        let state = states.of(&to);
+        let mut inode = state.inode.clone();
+        let mut length = end.saturating_sub(from_offset);
+        // A short block may only be the target's last.
+        if end < source.size || to_offset + length < inode.size {
+            length -= length % size;
+        }
+        if length == 0 {
+            return Ok(0);
+        }
+        let to_base = self.data_base(&tree, &to, state);
+        let (first, blocks, target) = (from_offset / size, length.div_ceil(size), to_offset / size);
+        let mut batch = Batch::new();
+        if source.sparse && inode.size > to_offset {
+            let range = (layout::block_key(&to_base, target), layout::block_key(&to_base, target + blocks));
+            batch.delete_range(self.data(), espalier_engine::KeyRange::new(range.0, range.1));
+        }
+        let range = (layout::block_key(&from_base, first), layout::block_key(&from_base, first + blocks));
+        let range = espalier_engine::KeyRange::new(range.0, range.1);
+        let mut cursor = self.store.cursor(self.data(), range)?;
+        while let Some(entry) = cursor.next()? {
+            let Some(block) = layout::block_number(&entry.key[from_base.len()..]) else { continue };
+            batch.insert(self.data(), &layout::block_key(&to_base, block - first + target), entry.value);
+        }
+        inode.sparse |= source.sparse || target > self.block_count(inode.size);
+        inode.size = inode.size.max(to_offset + length);
+        self.change_data(&tree, &to, states.of(&to), inode, false, None, batch)?;
+        drop(states);
+        self.touch(&from);
+        self.counters.bytes_written.fetch_add(length, Ordering::Relaxed);
+        Ok(length)
     }
 
     /// Units of 512 bytes that the blocks of a sparse file take.

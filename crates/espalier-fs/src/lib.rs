@@ -32,6 +32,7 @@ mod remove;
 mod remove_tree;
 mod rename;
 mod repair;
+mod snapshots;
 mod sync;
 mod tmpfile;
 mod types;
@@ -46,4 +47,7 @@ pub use fs::FileSystem;
 pub use list_tree::TreeEntry;
 pub use merge::merge_functions;
 pub use repair::{Repaired, repair};
+pub use snapshots::{
+    SnapshotInfo, create_snapshot, delete_snapshot, find_snapshot, restore_snapshot, snapshots,
+};
 pub use types::*;

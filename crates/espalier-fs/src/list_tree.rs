@@ -38,7 +38,7 @@ impl FileSystem {
             let tree = self.enter();
             let prefix = top.content_prefix(tree.epoch).to_vec();
             let area = match top.area_directory() {
-                Some(at) => (at.content_prefix(tree.epoch).to_vec(), at.dir().sum),
+                Some(at) => (at.content_prefix(tree.epoch).to_vec(), at.dir().area_sum),
                 None => return Ok(()),
             };
             let sum = top.dir().sum;
@@ -83,7 +83,11 @@ impl FileSystem {
             if inode.is_dir() && inode.size > 0 {
                 let prefix = layout::content_prefix(parsed.prefix, &parsed.name);
                 let sum = at.sum.wrapping_add(inode.delta);
-                let area = if inode.area { (prefix.clone(), sum) } else { at.area.clone() };
+                let area = if inode.area {
+                    (prefix.clone(), sum.wrapping_add(inode.area_delta))
+                } else {
+                    at.area.clone()
+                };
                 coming.insert(prefix.clone(), Level { prefix, path: path.clone(), sum, area });
             }
             let blocks = if inode.kind == FileKind::Regular { crate::data::units(inode.size) } else { 0 };

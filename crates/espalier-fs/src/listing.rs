@@ -214,7 +214,7 @@ impl FileSystem {
             stamp,
             cursor,
             has_directories: directories > 0,
-            area_sum: dir.area_directory().map_or(0, |d| d.dir().sum),
+            area_sum: dir.area_directory().map_or(0, |d| d.dir().area_sum),
             answer: Answer { dir: dir.id, entries: Vec::new(), stamp, from_start: false, to_end: false },
             learned: learn.then(Vec::new),
         }))

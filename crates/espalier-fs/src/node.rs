@@ -106,6 +106,8 @@ pub(crate) struct Directory {
     pub(crate) uniform: AtomicBool,
     /// The sum of the deltas from the root to this directory, itself included; never changes.
     pub(crate) sum: u64,
+    /// What is added to numbers in its link area, if it has one; never changes.
+    pub(crate) area_sum: u64,
     pub(crate) names: Mutex<Names>,
     /// Counts nodes that were changed and left memory, so that what was read from the store before
     /// is known to be stale.
@@ -215,7 +217,7 @@ impl Node {
     /// The node of an area, which is a directory without a name.
     pub(crate) fn area(id: NodeId, parent: &Arc<Self>, role: Role) -> Arc<Self> {
         let place = Place { parent: Some(parent.clone()), name: [].into() };
-        let sum = parent.directory.as_ref().map_or(0, |d| d.sum);
+        let sum = parent.directory.as_ref().map_or(0, |d| d.area_sum);
         Self::with_role(id, place, Inode::new(FileKind::Directory, 0, 0, 0, 0, 0), sum, Lsn(0), role)
     }
 
@@ -228,6 +230,7 @@ impl Node {
                 area: Mutex::default(),
                 counts: Mutex::default(),
                 uniform: AtomicBool::new(inode.uniform),
+                area_sum: sum.wrapping_add(inode.area_delta),
                 sum,
                 names: Mutex::default(),
                 evictions: AtomicU64::new(0),

@@ -23,6 +23,7 @@ const TAG_RDEV: u8 = 2;
 const TAG_TARGET: u8 = 3;
 const TAG_XATTR: u8 = 4;
 const TAG_LARGE_XATTR: u8 = 5;
+const TAG_AREA_DELTA: u8 = 6;
 
 /// Length of an inode's fixed fields.
 const FIXED: usize = 64;
@@ -53,6 +54,8 @@ pub(crate) struct Inode {
     pub(crate) number: u64,
     /// Added to the numbers of everything in and below this directory, itself included.
     pub(crate) delta: u64,
+    /// Of a directory with a link area: added to the numbers there, besides what is added to those of its entries.
+    pub(crate) area_delta: u64,
     /// Bytes of a file; entries of a directory.
     pub(crate) size: u64,
     pub(crate) atime: i64,
@@ -118,6 +121,7 @@ impl Inode {
             gid,
             number,
             delta: 0,
+            area_delta: 0,
             size: 0,
             atime: now,
             mtime: now,
@@ -182,6 +186,9 @@ impl Inode {
         if self.delta != 0 {
             push_field(&mut out, TAG_DELTA, &[&self.delta.to_le_bytes()]);
         }
+        if self.area_delta != 0 {
+            push_field(&mut out, TAG_AREA_DELTA, &[&self.area_delta.to_le_bytes()]);
+        }
         if self.rdev != 0 {
             push_field(&mut out, TAG_RDEV, &[&self.rdev.to_le_bytes()]);
         }
@@ -225,6 +232,7 @@ impl Inode {
             atime: u64_at(48) as i64,
             btime: u64_at(56) as i64,
             delta: 0,
+            area_delta: 0,
             rdev: 0,
             target: None,
             xattrs: None,
@@ -245,6 +253,7 @@ impl Inode {
     fn decode_field(&mut self, tag: u8, field: &[u8], xattrs: &mut Xattrs) -> Result<()> {
         match tag {
             TAG_DELTA => self.delta = u64::from_le_bytes(exact(field)?),
+            TAG_AREA_DELTA => self.area_delta = u64::from_le_bytes(exact(field)?),
             TAG_RDEV => self.rdev = u64::from_le_bytes(exact(field)?),
             TAG_TARGET if field.len() <= MAX_SYMLINK => self.target = Some(field.into()),
             TAG_XATTR | TAG_LARGE_XATTR => {

@@ -9,9 +9,12 @@
 //! files are truncated by SETATTR, and O_APPEND is the kernel's own business, as it is for every local file
 //! system.
 
+mod control;
 mod counts;
 mod errno;
+mod snapshots;
 
+use crate::notifier::Notifier;
 use crate::protocol::flags::statx;
 use crate::protocol::request::{Moment, SetAttributes, SetTime as WireTime};
 use crate::protocol::{self, Operation, reply};
@@ -22,7 +25,7 @@ use espalier_fs::{
     Attr, Caller, Fallocate, FileKind, FileSystem, MAX_XATTR, NewNode, NodeId, RenameMode, Seek, SetAttr,
     SetTime, XattrMode,
 };
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 type Answer = Result<usize, Errno>;
 
@@ -66,6 +69,12 @@ pub struct Dispatcher {
     description: Option<Description>,
     counts: RequestCounts,
     commands: Option<Commands>,
+    tokens: control::Tokens,
+    /// Takes from the kernel what it has cached; set once the mount is there.
+    notifier: OnceLock<Arc<Notifier>>,
+    snapshots: snapshots::Snapshots,
+    /// What the ids of its nodes have in their upper bits, as the kernel knows them.
+    tag: u64,
 }
 
 impl Dispatcher {
@@ -76,7 +85,23 @@ impl Dispatcher {
         description: Option<Description>,
         commands: Option<Commands>,
     ) -> Self {
-        Self { fs, xattrs, description, commands, counts: RequestCounts::default() }
+        Self {
+            fs,
+            xattrs,
+            description,
+            commands,
+            counts: RequestCounts::default(),
+            tokens: Default::default(),
+            notifier: OnceLock::new(),
+            snapshots: Default::default(),
+            tag: 0,
+        }
+    }
+
+    /// Gives it what tells the kernel of changes that it did not ask for.
+    pub(crate) fn attach(&self, notifier: Arc<Notifier>) {
+        // There is one mount, so it is set once.
+        let _ = self.notifier.set(notifier);
     }
 }
 
@@ -108,15 +133,26 @@ impl Dispatcher {
             .map_err(|_| Errno(libc::EIO))?;
         match operation {
             Operation::Forget { count } => {
-                self.fs.forget(node, count);
+                self.forget(node, count);
                 return Ok(None);
             }
             Operation::BatchForget(list) => {
-                list.iter().for_each(|(node, count)| self.fs.forget(NodeId(node), count));
+                list.iter().for_each(|(node, count)| self.forget(NodeId(node), count));
                 return Ok(None);
             }
             // A request that is interrupted is served all the same; nobody waits longer than it takes.
             Operation::Interrupt { .. } => return Ok(None),
+            _ if self.is_elsewhere(node, &operation) => {
+                if node == NodeId::ROOT || node == snapshots::DIRECTORY {
+                    // The answer goes where the question is.
+                    let payload = payload.to_vec();
+                    let operation =
+                        protocol::decode_parts(header, request.argument, &payload, request.dialect)
+                            .map_err(|_| Errno(libc::EIO))?;
+                    return self.snapshot_directory(node, operation, out).map(Some);
+                }
+                return self.pass_on(request, out, received);
+            }
             _ => {}
         }
         let done = match operation {
@@ -141,6 +177,11 @@ impl Dispatcher {
                 let names = self.xattrs().and_then(|()| of(self.fs.listxattr(node), || self.name(node)));
                 names.and_then(|names| put_xattr(out, &names, size))
             }
+            Operation::Ioctl { command, input, output_size, .. } => {
+                // The answer goes where the question is.
+                let input = input.to_vec();
+                self.control(node, header, command, &input, output_size, out)
+            }
             Operation::ReadLink => {
                 let target = of(self.fs.readlink(node), || self.name(node))?;
                 out.get_mut(..target.len()).ok_or(Errno(libc::ENAMETOOLONG))?.copy_from_slice(&target);
@@ -148,7 +189,7 @@ impl Dispatcher {
             }
             _ => {
                 let reply = self.small(node, request, operation)?;
-                Ok(reply.put(out))
+                Ok(self.tagged(reply).put(out))
             }
         };
         done.map(Some)
@@ -190,7 +231,7 @@ impl Dispatcher {
         let mut body = reply::Directory::new(&mut out[..size], plus);
         let mut each = |entry: espalier_fs::DirEntry<'_>| {
             let kind = kind_bits(entry.kind) >> 12;
-            let known = entry.entry.map(|entry| (entry.node.0, attributes(&entry.attr)));
+            let known = entry.entry.map(|entry| (entry.node.0 | self.tag, attributes(&entry.attr)));
             let known = known.as_ref().map(|(node, attributes)| (*node, attributes));
             body.add(entry.name, entry.ino, kind, entry.cookie, known)
         };
@@ -288,6 +329,10 @@ impl Dispatcher {
                     return Err(Errno(libc::EINVAL));
                 }
                 let target = NodeId(target);
+                // From a snapshot into the live tree or the other way round: the kernel copies by itself.
+                if snapshots::tag(target) != self.tag {
+                    return Err(Errno(libc::EXDEV));
+                }
                 self.drop_privileges(target, request.header.uid)?;
                 // A narrow reply has room for less than 4 GiB.
                 let length = if wide { length } else { length.min(1 << 31) };
@@ -298,19 +343,8 @@ impl Dispatcher {
                 done(fs.fsync(node, data_only))
             }
             Operation::SyncFileSystem | Operation::Destroy => done(fs.syncfs()),
-            Operation::FileSystemStatistics => of(fs.statfs(), name).map(|s| {
-                Small::Statistics(reply::Statistics {
-                    blocks: s.blocks,
-                    free: s.free,
-                    available: s.available,
-                    files: s.files,
-                    files_free: 0,
-                    block_size: s.block_size,
-                    name_max: s.max_name,
-                })
-            }),
+            Operation::FileSystemStatistics => of(fs.statfs(), name).map(|s| Small::statistics(&s)),
             Operation::Release | Operation::ReleaseDirectory => Ok(Small::Nothing),
-            Operation::Ioctl { .. } => Err(Errno(libc::ENOTTY)),
             // Not served, and the kernel need not ask again.
             _ => Err(Errno(libc::ENOSYS)),
         }
@@ -360,6 +394,18 @@ impl Small {
 
     fn opened(entry: espalier_fs::Entry) -> Self {
         Self::Opened(entry.node.0, attributes(&entry.attr))
+    }
+
+    fn statistics(of: &espalier_fs::StatFs) -> Self {
+        Self::Statistics(reply::Statistics {
+            blocks: of.blocks,
+            free: of.free,
+            available: of.available,
+            files: of.files,
+            files_free: 0,
+            block_size: of.block_size,
+            name_max: of.max_name,
+        })
     }
 
     fn put(self, out: &mut [u8]) -> usize {

@@ -14,4 +14,5 @@ pub mod transport;
 pub use dispatch::{COMMAND_XATTR, Commands, DESCRIPTION_XATTR, Description, RequestCounts};
 pub use mount::{Ended, ForgetHook, ListAttributes, Mount, MountError, MountOptions};
 pub use notifier::Notifier;
+pub use protocol::control;
 pub use protocol::notify::Notification;

@@ -104,7 +104,8 @@ impl Mount {
     pub fn start(fs: Arc<FileSystem>, point: &Path, options: &MountOptions) -> Result<Self, MountError> {
         let (description, commands) = (options.description.clone(), options.commands.clone());
         let handler = Arc::new(Dispatcher::new(Arc::clone(&fs), options.xattrs, description, commands));
-        let mut mount = Self::start_handler(handler, point, options)?;
+        let mut mount = Self::start_handler(Arc::clone(&handler) as Arc<dyn Handler>, point, options)?;
+        handler.attach(mount.notifier());
         if !options.sync_interval.is_zero() && !options.read_only {
             let ticker = Ticker::start(fs, options.sync_interval);
             mount.ticker =

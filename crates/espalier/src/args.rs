@@ -1,9 +1,14 @@
 //! The command line: commands, their options, and the names under which mount(8) and its kin call us.
 
+mod trees;
+
 use crate::units::Size;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
+pub(crate) use trees::{
+    Chmod, Chown, CloneArgs, Remove, Snapshot, SnapshotCommand, SnapshotCreate, SnapshotList, SnapshotOne,
+};
 
 /// A file system for millions of small files, cheap clones and random writes, in an image file or on a
 /// block device.
@@ -21,6 +26,7 @@ const EXAMPLES: &str = "Examples:
   espalier mkfs --size 20G disk.img      make a file system in a new image file
   espalier mount disk.img /mnt           mount it; returns when it is usable
   espalier umount /mnt                   unmount; returns when everything is durable
+  espalier clone /mnt/a /mnt/b           a writable copy of a whole tree, at once
   espalier fsck disk.img                 verify everything
 
 Exit status: 0 success, 1 failure, 2 wrong usage; fsck: 0 clean, 1 repaired, 4 damaged, 8 could not run.";
@@ -44,6 +50,16 @@ pub(crate) enum Command {
     Info(Info),
     /// Print the tree as text
     Dump(Dump),
+    /// Copy a file or tree in one step, whatever its size
+    Clone(CloneArgs),
+    /// Remove trees in one step each, whatever their size
+    Rm(Remove),
+    /// Change owner and group of whole trees in one step
+    Chown(Chown),
+    /// Change the modes of whole trees in one step
+    Chmod(Chmod),
+    /// Make, list, delete and restore snapshots of the whole volume
+    Snapshot(Snapshot),
     /// Show everything at work: make an image, unpack a source tree, search, edit, build, check, compare
     Demo(Demo),
 }
@@ -106,6 +122,8 @@ const MOUNT_HELP: &str = "Mount options (-o):
   noatime, relatime   when reading changes the time of last access (default relatime)
   commit=SECONDS      how often everything is made durable unasked (default 5; 0: never)
   nonempty            mount over a directory that is not empty
+  snapshot=NAME       this snapshot instead of the volume, with the original file numbers; read-only unless
+                      it was made writable
   noxattr             no extended attributes and ACLs
   transport=WHICH     auto, io_uring or classic (/dev/fuse)
   readahead=KIB       how far the kernel reads ahead (default 1024; root only)

@@ -46,7 +46,7 @@ fn describe(source: &Path) -> Result<Value> {
 }
 
 /// Asks the server of the mount at (or around) `dir`.
-fn ask_server(dir: &Path) -> Result<Value> {
+pub(crate) fn ask_server(dir: &Path) -> Result<Value> {
     if mounts::is_dead(dir) {
         bail!("{0}: the server of this mount has died; unmount it (espalier umount {0})", dir.display());
     }
@@ -85,6 +85,7 @@ pub(crate) fn server_side(
             "misses": figures.lookup_misses,
             "orphans": figures.orphans,
         });
+        description["snapshots"] = json!(crate::snapshot::described(&store));
         description["mount"] = json!({
             "directory": dir.to_string_lossy(),
             "options": options,

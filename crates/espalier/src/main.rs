@@ -2,6 +2,9 @@
 //! umount.fuse.espalier and fsck.espalier by mkfs(8), mount(8), umount(8) and fsck(8).
 
 mod args;
+mod change;
+mod clone;
+mod control;
 mod demo;
 mod dump;
 mod fsck;
@@ -12,9 +15,11 @@ mod mkfs;
 mod mount;
 mod mounts;
 mod problem;
+mod remove;
 mod repair;
 mod scrub;
 mod signature;
+mod snapshot;
 mod ui;
 mod umount;
 mod units;
@@ -77,6 +82,11 @@ fn run(cli: &Cli) -> (&'static str, anyhow::Result<Exit>) {
         Command::Scrub(args) => ("scrub", scrub::run(args)),
         Command::Info(args) => ("info", info::run(args).map(done)),
         Command::Dump(args) => ("dump", dump::run(args).map(done)),
+        Command::Clone(args) => ("clone", clone::run(args).map(done)),
+        Command::Rm(args) => ("rm", remove::run(args)),
+        Command::Chown(args) => ("chown", change::chown(args).map(done)),
+        Command::Chmod(args) => ("chmod", change::chmod(args).map(done)),
+        Command::Snapshot(args) => ("snapshot", snapshot::run(args).map(done)),
         Command::Demo(args) => ("demo", demo::run(args).map(done)),
     }
 }

@@ -6,6 +6,7 @@
 //! before it is used, and nothing is allocated because of it. Numbers are in the machine's own byte order, as
 //! the kernel interface (`linux/fuse.h`) has them.
 
+pub mod control;
 pub mod flags;
 pub mod init;
 pub mod notify;

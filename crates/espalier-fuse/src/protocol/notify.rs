@@ -26,6 +26,9 @@ pub enum Notification {
         parent: u64,
         /// The name.
         name: Vec<u8>,
+        /// The kernel is to ask again, and until then keeps what it knows below (protocol 7.38); without it,
+        /// it drops all of that.
+        expire: bool,
     },
     /// Every cached name of the mount is to be looked up anew (protocol 7.44).
     Epoch,
@@ -46,12 +49,12 @@ impl Notification {
                     writer.u64(length);
                 })
             }
-            Self::Entry { parent, name } => {
+            Self::Entry { parent, name, expire } => {
                 let name = &name[..name.len().min(LONGEST_NAME)];
                 message(INVALIDATE_ENTRY, 16 + name.len() + 1, |writer| {
                     writer.u64(*parent);
                     writer.u32(name.len() as u32);
-                    writer.u32(0);
+                    writer.u32(u32::from(*expire));
                     writer.bytes(name);
                     writer.bytes(&[0]);
                 })

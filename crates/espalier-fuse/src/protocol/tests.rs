@@ -93,7 +93,7 @@ fn notifications_say_how_long_they_are() {
     let notifications = [
         Notification::Inode { node: 3, data: None },
         Notification::Inode { node: 3, data: Some((0, 0)) },
-        Notification::Entry { parent: 1, name: b"name".to_vec() },
+        Notification::Entry { parent: 1, name: b"name".to_vec(), expire: true },
         Notification::Epoch,
     ];
     for notification in notifications {

@@ -18,6 +18,8 @@ pub(crate) struct Settings {
     cache: u64,
     pub(crate) atime: Atime,
     pub(crate) mount: MountOptions,
+    /// The snapshot to mount instead of the volume.
+    pub(crate) snapshot: Option<String>,
     /// The options as they were given.
     pub(crate) words: String,
 }
@@ -31,6 +33,7 @@ impl Settings {
         let mut settings = Self {
             cache: DEFAULT_CACHE,
             atime: Atime::Relative,
+            snapshot: None,
             mount: MountOptions::default(),
             words: lists.join(","),
         };
@@ -56,6 +59,7 @@ impl Settings {
                 let size: Result<Size, String> = value.parse();
                 self.cache = size.map_err(|e| anyhow!("mount option cache: {e}"))?.0;
             }
+            ("snapshot", Some(name)) => self.snapshot = Some(name.to_owned()),
             ("noatime", None) => self.atime = Atime::Never,
             ("atime" | "relatime", None) => self.atime = Atime::Relative,
             ("nodiratime", None) => {}

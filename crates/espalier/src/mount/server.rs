@@ -26,8 +26,10 @@ pub(crate) fn serve(plan: &Plan, ready: impl FnOnce() -> std::io::Result<()>) ->
     let device = Arc::new(image::open_device(&plan.source, mode)?);
     let store = image::store_on(Arc::clone(&device), settings.store_memory(), read_only)?;
     let forgets = ForgetHook::default();
-    let fs = open_file_system(plan, &store, &forgets)?;
+    let (volume, can_change) = choose_volume(plan, &store)?;
     let mut options = settings.mount.clone();
+    options.read_only |= !can_change;
+    let fs = open_file_system(plan, volume, options.read_only, &store, &forgets)?;
     options.source = plan.source.to_string_lossy().into_owned();
     options.block_device = device.is_block_device();
     options.forgets = Some(forgets);
@@ -51,10 +53,25 @@ pub(crate) fn serve(plan: &Plan, ready: impl FnOnce() -> std::io::Result<()>) ->
     finish(plan, &store, &fs)
 }
 
-fn open_file_system(plan: &Plan, store: &Arc<Store>, forgets: &ForgetHook) -> Result<Arc<FileSystem>> {
+/// The volume to mount, and whether it can be changed.
+fn choose_volume(plan: &Plan, store: &Store) -> Result<(String, bool)> {
+    let Some(name) = &plan.settings.snapshot else { return Ok((OpenOptions::default().volume, true)) };
+    let snapshot = espalier_fs::find_snapshot(store, name)
+        .with_context(|| format!("{} (espalier snapshot list shows all)", plan.source.display()))?;
+    Ok((snapshot.volume, snapshot.writable))
+}
+
+fn open_file_system(
+    plan: &Plan,
+    volume: String,
+    read_only: bool,
+    store: &Arc<Store>,
+    forgets: &ForgetHook,
+) -> Result<Arc<FileSystem>> {
     let options = OpenOptions {
+        volume,
         name_memory: plan.settings.name_memory(),
-        read_only: plan.settings.mount.read_only,
+        read_only,
         atime: plan.settings.atime,
         forget_drain: Some(forgets.drain()),
         ..Default::default()

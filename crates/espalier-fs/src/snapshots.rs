@@ -1,0 +1,150 @@
+//! Snapshots: volumes of the store beside the one that is mounted, which hold what that held at one instant.
+//!
+//! Their names carry what is to be known of them: `snapshot:SECONDS:NAME`, with the time of their making since the Unix epoch.
+
+use crate::error::{FsErrorKind, Result, fail};
+use crate::fs::{FileSystem, find_volume};
+use crate::types::{MAX_NAME, OpenOptions};
+use espalier_engine::{READ_ONLY_VOLUME, Store};
+use espalier_storage::Environment;
+use std::sync::Arc;
+
+const PREFIX: &str = "snapshot:";
+/// The longest name of a snapshot, in bytes: the volume's name has room for no more.
+const LONGEST: usize = MAX_NAME - 40;
+
+/// A snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotInfo {
+    /// Its name.
+    pub name: String,
+    /// When it was made, in seconds since the Unix epoch.
+    pub created: u64,
+    /// It can be changed when it is mounted on its own.
+    pub writable: bool,
+    /// The volume's number in the store.
+    pub id: u32,
+    /// The volume's name in the store.
+    pub volume: String,
+}
+
+/// All snapshots of a store, oldest first.
+pub fn snapshots(store: &Store) -> Vec<SnapshotInfo> {
+    let mut all: Vec<SnapshotInfo> = store
+        .volumes()
+        .into_iter()
+        .filter_map(|volume| {
+            let (created, name) = volume.name.strip_prefix(PREFIX)?.split_once(':')?;
+            Some(SnapshotInfo {
+                name: name.to_owned(),
+                created: created.parse().ok()?,
+                writable: volume.flags & READ_ONLY_VOLUME == 0,
+                id: volume.id,
+                volume: volume.name.clone(),
+            })
+        })
+        .collect();
+    all.sort_by_key(|snapshot| (snapshot.created, snapshot.id));
+    all
+}
+
+/// The snapshot of that name.
+///
+/// # Errors
+/// [`FsErrorKind::NotFound`].
+pub fn find_snapshot(store: &Store, name: &str) -> Result<SnapshotInfo> {
+    match snapshots(store).into_iter().find(|s| s.name == name) {
+        Some(snapshot) => Ok(snapshot),
+        None => fail(FsErrorKind::NotFound, format!("there is no snapshot {name:?}")),
+    }
+}
+
+/// Makes a snapshot of volume `of`; `now` in seconds since the Unix epoch. Durable when it returns.
+///
+/// # Errors
+/// [`FsErrorKind::Exists`], [`FsErrorKind::Invalid`] or [`FsErrorKind::NameTooLong`] for a name that cannot be one; of the store.
+pub fn create_snapshot(store: &Store, of: &str, name: &str, writable: bool, now: u64) -> Result<()> {
+    check_snapshot_name(name)?;
+    if find_snapshot(store, name).is_ok() {
+        return fail(FsErrorKind::Exists, format!("there is a snapshot {name:?} already"));
+    }
+    let volume = find_volume(store, of)?;
+    let flags = if writable { 0 } else { READ_ONLY_VOLUME };
+    store.snapshot_volume(volume.id, &format!("{PREFIX}{now}:{name}"), flags)?;
+    Ok(())
+}
+
+/// Deletes a snapshot. Durable when it returns; the space comes back soon afterwards.
+///
+/// # Errors
+/// [`FsErrorKind::NotFound`]; of the store.
+pub fn delete_snapshot(store: &Store, name: &str) -> Result<()> {
+    let snapshot = find_snapshot(store, name)?;
+    Ok(store.delete_volume(snapshot.id)?)
+}
+
+/// Makes volume `to`, which nobody has open, hold what a snapshot holds. Durable when it returns.
+///
+/// # Errors
+/// [`FsErrorKind::NotFound`]; of the store.
+pub fn restore_snapshot(store: &Store, to: &str, name: &str) -> Result<()> {
+    let snapshot = find_snapshot(store, name)?;
+    let volume = find_volume(store, to)?;
+    Ok(store.restore_volume(volume.id, snapshot.id)?)
+}
+
+fn check_snapshot_name(name: &str) -> Result<()> {
+    if name.len() > LONGEST {
+        return fail(
+            FsErrorKind::NameTooLong,
+            format!("a name of {} bytes; {LONGEST} are allowed", name.len()),
+        );
+    }
+    if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
+        return fail(FsErrorKind::Invalid, format!("{name:?} is no name for a snapshot"));
+    }
+    Ok(())
+}
+
+impl FileSystem {
+    /// Makes a snapshot of this volume. What every call that returned has done is in it. Durable when it returns.
+    ///
+    /// # Errors
+    /// As for [`create_snapshot`].
+    pub fn snapshot(&self, name: &str, writable: bool) -> Result<()> {
+        self.writable()?;
+        self.write_atimes()?;
+        create_snapshot(&self.store, &self.options.volume, name, writable, self.env.now().as_secs())
+    }
+
+    /// Deletes a snapshot.
+    ///
+    /// # Errors
+    /// As for [`delete_snapshot`].
+    pub fn snapshot_delete(&self, name: &str) -> Result<()> {
+        self.writable()?;
+        delete_snapshot(&self.store, name)
+    }
+
+    /// The snapshots of the store that this volume lies in.
+    pub fn snapshots(&self) -> Vec<SnapshotInfo> {
+        snapshots(&self.store)
+    }
+
+    /// A snapshot as a file system of its own that cannot be changed. Its numbers differ from those of all other volumes
+    /// (with the probability of clones), and are the same whenever it is opened.
+    ///
+    /// # Errors
+    /// As for [`FileSystem::open`].
+    pub fn open_snapshot(&self, snapshot: &SnapshotInfo, name_memory: u64) -> Result<Arc<Self>> {
+        let options = OpenOptions {
+            volume: snapshot.volume.clone(),
+            name_memory,
+            read_only: true,
+            number_delta: xxhash_rust::xxh3::xxh3_64(snapshot.volume.as_bytes()) | 1 << 63,
+            ..OpenOptions::default()
+        };
+        let env: Arc<dyn Environment> = self.env.clone();
+        Self::open(self.store.clone(), env, options)
+    }
+}

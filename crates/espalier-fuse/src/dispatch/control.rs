@@ -1,0 +1,161 @@
+//! What ioctls do: whole trees, snapshots.
+//!
+//! The kernel has checked that the caller may read what the ioctl is on. That he may make or remove entries in a directory is
+//! checked here; what is below is the file system's business. What the kernel has cached is taken from it when
+//! the change is done and all locks are released, and before the caller has his answer: what is cheap at once
+//! (a name is asked for again, the epoch of all names counts up), what takes time for each file afterwards.
+
+use super::errno::{Errno, of};
+use super::{Dispatcher, attributes, snapshots};
+use crate::protocol::control::{Command, TOKEN_BYTES, Token};
+use crate::protocol::notify::Notification;
+use crate::protocol::request::Header;
+use crate::protocol::{control, reply};
+use espalier_fs::{Caller, ModeChange, NodeId, OwnerChange};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+
+/// Tokens that are kept; the oldest go.
+const MAX_TOKENS: usize = 4096;
+
+/// Tokens that were given out and not used.
+#[derive(Default)]
+pub(super) struct Tokens(Mutex<VecDeque<(Token, u32, NodeId)>>);
+
+impl Tokens {
+    fn give(&self, uid: u32, node: NodeId) -> Result<Token, Errno> {
+        let mut token = [0; TOKEN_BYTES];
+        let length = rustix::rand::getrandom(&mut token[..], rustix::rand::GetRandomFlags::empty());
+        if length != Ok(TOKEN_BYTES) {
+            return Err(Errno(libc::EIO));
+        }
+        let mut tokens = self.0.lock();
+        if tokens.len() >= MAX_TOKENS {
+            tokens.pop_front();
+        }
+        tokens.push_back((token, uid, node));
+        Ok(token)
+    }
+
+    /// What a token stands for; it is used up.
+    fn take(&self, token: &Token, uid: u32) -> Result<NodeId, Errno> {
+        let mut tokens = self.0.lock();
+        let found = tokens.iter().position(|(known, of, _)| known == token && *of == uid);
+        found.and_then(|at| tokens.remove(at)).map(|(_, _, node)| node).ok_or(Errno(libc::ESTALE))
+    }
+}
+
+impl Dispatcher {
+    /// Answers an ioctl.
+    pub(super) fn control(
+        &self,
+        node: NodeId,
+        header: &Header,
+        command: u32,
+        input: &[u8],
+        room: u32,
+        out: &mut [u8],
+    ) -> Result<usize, Errno> {
+        let Some(asked) = Command::decode(command, input) else {
+            let known = command >> 8 & 0xff == 0xE5 && input.len() == control::size(command);
+            return Err(Errno(if known { libc::EINVAL } else { libc::ENOTTY }));
+        };
+        let caller = Caller { uid: header.uid, gid: header.gid, pid: header.pid, umask: 0 };
+        let name = || self.name(node);
+        let mut answer = Vec::new();
+        match asked {
+            Command::Token => answer.extend_from_slice(&self.tokens.give(caller.uid, node)?),
+            Command::Clone { token, name: new } => {
+                let source = self.tokens.take(&token, caller.uid)?;
+                self.may_change(node, &caller)?;
+                let made = of(self.fs.clone_tree(source, node, new, &caller), name)?;
+                // The kernel asks for the name and takes its own reference.
+                self.fs.forget(made.node, 1);
+                self.tell_entry(node, new);
+            }
+            Command::RemoveTree { name: old } => {
+                self.may_change(node, &caller)?;
+                of(self.fs.remove_tree(node, old, &caller), name)?;
+                self.tell_entry(node, old);
+            }
+            Command::ChownTree { uid, gid } => {
+                let changed = of(self.fs.chown_tree(node, OwnerChange { uid, gid }, &caller), name)?;
+                self.tell_attributes(node, changed);
+            }
+            Command::ChmodTree(
+                [keep_directories, add_directories, keep_files, add_files, add_executables],
+            ) => {
+                let change =
+                    ModeChange { keep_directories, add_directories, keep_files, add_files, add_executables };
+                let changed = of(self.fs.chmod_tree(node, change, &caller), name)?;
+                self.tell_attributes(node, changed);
+            }
+            Command::Snapshot { name: new, writable } => {
+                self.may_administrate(&caller)?;
+                let new = std::str::from_utf8(new).map_err(|_| Errno(libc::EINVAL))?;
+                of(self.fs.snapshot(new, writable), name)?;
+                self.tell_entry(snapshots::DIRECTORY, new.as_bytes());
+            }
+            Command::SnapshotDelete { name: old } => {
+                self.may_administrate(&caller)?;
+                let old = std::str::from_utf8(old).map_err(|_| Errno(libc::EINVAL))?;
+                let known = self.fs.snapshots().into_iter().find(|s| s.name == old);
+                of(self.fs.snapshot_delete(old), name)?;
+                known.iter().for_each(|snapshot| self.snapshots.close(snapshot.id));
+                self.tell_entry(snapshots::DIRECTORY, old.as_bytes());
+            }
+            _ => return Err(Errno(libc::ENOTTY)),
+        }
+        if answer.len() > room as usize {
+            return Err(Errno(libc::EINVAL));
+        }
+        Ok(reply::ioctl(out, 0, &answer))
+    }
+
+    /// Refuses who may not make and remove entries in a directory.
+    fn may_change(&self, dir: NodeId, caller: &Caller) -> Result<(), Errno> {
+        if caller.uid == 0 {
+            return Ok(());
+        }
+        let attr = attributes(&of(self.fs.getattr(dir), || self.name(dir))?);
+        // A list may forbid what the mode allows; who is not the owner is not told what it says.
+        let listed = || self.fs.getxattr(dir, b"system.posix_acl_access").is_ok();
+        let class = match () {
+            () if attr.uid == caller.uid => 6,
+            () if listed() => return Err(Errno(libc::EACCES)),
+            () if attr.gid == caller.gid || groups(caller.pid).contains(&attr.gid) => 3,
+            () => 0,
+        };
+        if attr.mode >> class & 3 == 3 { Ok(()) } else { Err(Errno(libc::EACCES)) }
+    }
+
+    /// Refuses who may not make and delete snapshots: all but root and the owner of the mount's root.
+    fn may_administrate(&self, caller: &Caller) -> Result<(), Errno> {
+        let root = of(self.fs.getattr(NodeId::ROOT), || self.name(NodeId::ROOT))?;
+        if caller.uid == 0 || caller.uid == root.uid { Ok(()) } else { Err(Errno(libc::EPERM)) }
+    }
+
+    /// A name means something else now.
+    fn tell_entry(&self, dir: NodeId, name: &[u8]) {
+        let Some(notifier) = self.notifier.get() else { return };
+        let entry = |expire| Notification::Entry { parent: dir.0, name: name.to_vec(), expire };
+        notifier.notify_and_wait([entry(true), Notification::Inode { node: dir.0, data: None }]);
+        // Takes the time of what the kernel knows below the name.
+        notifier.notify([entry(false)]);
+    }
+
+    /// The attributes of everything below a node changed.
+    fn tell_attributes(&self, node: NodeId, changed: Vec<NodeId>) {
+        let Some(notifier) = self.notifier.get() else { return };
+        let inode = |node: NodeId| Notification::Inode { node: node.0, data: None };
+        notifier.notify_and_wait([Notification::Epoch, inode(node)]);
+        notifier.notify(changed.into_iter().map(inode));
+    }
+}
+
+/// The supplementary groups of a thread that waits for its answer.
+fn groups(pid: u32) -> Vec<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
+    line.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+}

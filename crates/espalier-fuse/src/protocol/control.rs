@@ -1,0 +1,217 @@
+//! The ioctls of a mount, as `include/espalier.h` has them: numbers and bytes, for the server and for programs.
+//!
+//! An argument is a row of fields without gaps in the machine's byte order, as C lays them out.
+
+use super::reader::Reader;
+
+const MAGIC: u32 = 0xE5;
+const WRITE: u32 = 1;
+const READ: u32 = 2;
+
+/// Length of a token in bytes.
+pub const TOKEN_BYTES: usize = 16;
+/// Room for a name.
+const NAME_BYTES: usize = 256;
+/// Bytes of differences in one answer.
+pub const DIFFERENCES_BYTES: usize = 8168;
+
+const fn number(direction: u32, command: u32, size: usize) -> u32 {
+    direction << 30 | (size as u32) << 16 | MAGIC << 8 | command
+}
+
+/// `ESPALIER_IOC_TOKEN`.
+pub const TOKEN: u32 = number(READ, 1, TOKEN_BYTES);
+/// `ESPALIER_IOC_CLONE`.
+pub const CLONE: u32 = number(WRITE, 2, TOKEN_BYTES + 8 + NAME_BYTES);
+/// `ESPALIER_IOC_REMOVE_TREE`.
+pub const REMOVE_TREE: u32 = number(WRITE, 3, 8 + NAME_BYTES);
+/// `ESPALIER_IOC_CHOWN_TREE`.
+pub const CHOWN_TREE: u32 = number(WRITE, 4, 8);
+/// `ESPALIER_IOC_CHMOD_TREE`.
+pub const CHMOD_TREE: u32 = number(WRITE, 5, 20);
+/// `ESPALIER_IOC_SNAPSHOT`.
+pub const SNAPSHOT: u32 = number(WRITE, 6, 8 + NAME_BYTES);
+/// `ESPALIER_IOC_SNAPSHOT_DELETE`.
+pub const SNAPSHOT_DELETE: u32 = number(WRITE, 7, 8 + NAME_BYTES);
+/// `ESPALIER_IOC_DIFF`.
+pub const DIFF: u32 = number(READ | WRITE, 8, TOKEN_BYTES + 8);
+/// `ESPALIER_IOC_DIFF_NEXT`.
+pub const DIFF_NEXT: u32 = number(READ | WRITE, 9, 24 + DIFFERENCES_BYTES);
+
+/// Flag of a snapshot that can be changed when it is mounted on its own.
+pub const SNAPSHOT_WRITABLE: u32 = 1;
+
+/// Stands for an open file or directory.
+pub type Token = [u8; TOKEN_BYTES];
+
+/// The bytes that an ioctl's argument has.
+pub const fn size(command: u32) -> usize {
+    (command >> 16 & 0x3fff) as usize
+}
+
+/// What is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command<'a> {
+    /// A token.
+    Token,
+    /// A clone of what the token stands for.
+    Clone {
+        /// Of the source.
+        token: Token,
+        /// Of the clone.
+        name: &'a [u8],
+    },
+    /// A directory goes with all below.
+    RemoveTree {
+        /// Its name.
+        name: &'a [u8],
+    },
+    /// A tree changes hands; `None`: stays as it is.
+    ChownTree {
+        /// The new owner.
+        uid: Option<u32>,
+        /// The new group.
+        gid: Option<u32>,
+    },
+    /// A tree gets modes, in the order of the header's fields.
+    ChmodTree([u32; 5]),
+    /// A snapshot is made.
+    Snapshot {
+        /// Its name.
+        name: &'a [u8],
+        /// It can be changed.
+        writable: bool,
+    },
+    /// A snapshot is deleted.
+    SnapshotDelete {
+        /// Its name.
+        name: &'a [u8],
+    },
+    /// A comparison begins.
+    Diff {
+        /// Of the older tree.
+        token: Token,
+    },
+    /// A comparison goes on.
+    DiffNext {
+        /// Which.
+        session: u64,
+    },
+}
+
+impl<'a> Command<'a> {
+    /// Decodes an argument; `None` if there is no such ioctl, or the argument is not one of its.
+    pub fn decode(command: u32, input: &'a [u8]) -> Option<Self> {
+        let mut reader = Reader::new(input, "ioctl");
+        Some(match command {
+            TOKEN => Self::Token,
+            CLONE => {
+                let token = reader.bytes(TOKEN_BYTES).ok()?.try_into().ok()?;
+                let (flags, name) = take_name(&mut reader)?;
+                (flags == 0).then_some(Self::Clone { token, name })?
+            }
+            REMOVE_TREE | SNAPSHOT_DELETE => {
+                let (flags, name) = take_name(&mut reader)?;
+                match (flags, command) {
+                    (0, REMOVE_TREE) => Self::RemoveTree { name },
+                    (0, _) => Self::SnapshotDelete { name },
+                    _ => return None,
+                }
+            }
+            CHOWN_TREE => {
+                let mut id = || reader.u32().ok().map(|id| (id != u32::MAX).then_some(id));
+                Self::ChownTree { uid: id()?, gid: id()? }
+            }
+            CHMOD_TREE => {
+                let mut bits = [0; 5];
+                for field in &mut bits {
+                    *field = reader.u32().ok()?;
+                }
+                Self::ChmodTree(bits)
+            }
+            SNAPSHOT => {
+                let (flags, name) = take_name(&mut reader)?;
+                let known = flags & !SNAPSHOT_WRITABLE == 0;
+                known.then_some(Self::Snapshot { name, writable: flags != 0 })?
+            }
+            DIFF => Self::Diff { token: reader.bytes(TOKEN_BYTES).ok()?.try_into().ok()? },
+            DIFF_NEXT => Self::DiffNext { session: reader.u64().ok()? },
+            _ => return None,
+        })
+    }
+}
+
+fn take_name<'a>(reader: &mut Reader<'a>) -> Option<(u32, &'a [u8])> {
+    let (flags, length) = (reader.u32().ok()?, reader.u32().ok()? as usize);
+    let name = reader.bytes(NAME_BYTES).ok()?;
+    name.get(..length).filter(|name| !name.is_empty()).map(|name| (flags, name))
+}
+
+/// The argument of an ioctl that takes flags and a name; `None` if the name is too long.
+pub fn name_argument(flags: u32, name: &[u8]) -> Option<Vec<u8>> {
+    let mut out = [flags.to_ne_bytes(), (name.len() as u32).to_ne_bytes()].concat();
+    out.extend_from_slice(name);
+    let total = 8 + NAME_BYTES;
+    (out.len() < total).then(|| {
+        out.resize(total, 0);
+        out
+    })
+}
+
+/// The argument of [`CLONE`]; `None` if the name is too long.
+pub fn clone_argument(token: &Token, name: &[u8]) -> Option<Vec<u8>> {
+    name_argument(0, name).map(|rest| [&token[..], &rest].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_those_of_the_header() {
+        // As the C compiler computes them from include/espalier.h.
+        let numbers =
+            [TOKEN, CLONE, REMOVE_TREE, CHOWN_TREE, CHMOD_TREE, SNAPSHOT, SNAPSHOT_DELETE, DIFF, DIFF_NEXT];
+        let expected = [
+            0x8010_e501,
+            0x4118_e502,
+            0x4108_e503,
+            0x4008_e504,
+            0x4014_e505,
+            0x4108_e506,
+            0x4108_e507,
+            0xc018_e508,
+            0xe000_e509,
+        ];
+        assert_eq!(numbers, expected);
+    }
+
+    #[test]
+    fn arguments_come_back() {
+        let token = [7; TOKEN_BYTES];
+        let argument = clone_argument(&token, b"name").unwrap();
+        assert_eq!(argument.len(), size(CLONE));
+        assert_eq!(Command::decode(CLONE, &argument), Some(Command::Clone { token, name: b"name" }));
+        let argument = name_argument(1, b"n").unwrap();
+        assert_eq!(
+            Command::decode(SNAPSHOT, &argument),
+            Some(Command::Snapshot { name: b"n", writable: true })
+        );
+        assert_eq!(Command::decode(REMOVE_TREE, &argument), None);
+        assert_eq!(name_argument(0, &[b'n'; 256]), None);
+        assert_eq!(Command::decode(REMOVE_TREE, &name_argument(0, b"").unwrap()), None);
+        let owner = [5u32.to_ne_bytes(), u32::MAX.to_ne_bytes()].concat();
+        assert_eq!(Command::decode(CHOWN_TREE, &owner), Some(Command::ChownTree { uid: Some(5), gid: None }));
+    }
+
+    #[test]
+    fn noise_gives_nothing_or_something() {
+        let mut bytes = vec![0xffu8; 300];
+        for command in [CLONE, REMOVE_TREE, CHOWN_TREE, CHMOD_TREE, SNAPSHOT, DIFF, DIFF_NEXT, 0, u32::MAX] {
+            for length in [0, 3, 8, 20, 264, 280, 300] {
+                let _ = Command::decode(command, &bytes[..length]);
+                bytes[length.min(299)] ^= 0x5a;
+            }
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! The options of the commands for whole trees.
+
+use clap::Args;
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  espalier clone /mnt/project /mnt/work/1      a writable copy of everything below, at once
+  espalier clone /mnt/project /mnt/work        the same as /mnt/work/project, if /mnt/work is a directory
+
+Source and clone share what they have in common and change independently. Times, owners, modes, extended
+attributes and hard links are kept; every file has a number (st_ino) of its own. Root may clone anything,
+others what is all their own.")]
+pub(crate) struct CloneArgs {
+    /// The file or directory to clone
+    #[arg(value_name = "SRC")]
+    pub(crate) source: PathBuf,
+    /// What the clone is called, or a directory to put it in
+    #[arg(value_name = "DST")]
+    pub(crate) destination: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  espalier rm /mnt/work/1 /mnt/work/2          two trees go, however large, in one step each
+
+What belongs to others is left, with the directories above it, and reported: exit status 1. The space is
+free again within seconds, or when the last program has closed what it has open there.")]
+pub(crate) struct Remove {
+    /// The directories (or files) to remove
+    #[arg(value_name = "DIR", required = true)]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Do not complain about what is not there
+    #[arg(short, long)]
+    pub(crate) force: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  espalier chown -R build:build /mnt/work/1    owner and group of everything below, in one step
+  espalier chown -R :users /mnt/share          the group only
+
+Symbolic links change too; set-id bits and capabilities of files go, as with chown(1). For root.")]
+pub(crate) struct Chown {
+    /// Whole trees; there is no other way
+    #[arg(short = 'R', long)]
+    pub(crate) recursive: bool,
+    /// OWNER, OWNER:GROUP or :GROUP, names or numbers
+    pub(crate) owner: String,
+    /// The trees
+    #[arg(value_name = "DIR", required = true)]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  espalier chmod -R u+rwX,go-w /mnt/work/1     clauses as for chmod(1), but no copies like g=u
+  espalier chmod -R 755 /mnt/www               everything gets this mode; directories keep set-id bits")]
+pub(crate) struct Chmod {
+    /// Whole trees; there is no other way
+    #[arg(short = 'R', long)]
+    pub(crate) recursive: bool,
+    /// An octal mode, or clauses like u+rwX,go-w
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) mode: String,
+    /// The trees
+    #[arg(value_name = "DIR", required = true)]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  espalier snapshot create /mnt before-upgrade      the whole volume as it is now, at no cost
+  ls /mnt/.snapshots/before-upgrade                 look into it; listings do not show .snapshots
+  espalier snapshot list /mnt
+  espalier snapshot delete /mnt before-upgrade
+  espalier snapshot restore disk.img before-upgrade the image must not be mounted
+  espalier mount disk.img /old -o ro,snapshot=before-upgrade")]
+pub(crate) struct Snapshot {
+    #[command(subcommand)]
+    pub(crate) what: SnapshotCommand,
+}
+
+/// What to do with snapshots.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum SnapshotCommand {
+    /// Keep the volume as it is now under a name
+    Create(SnapshotCreate),
+    /// List all snapshots, oldest first
+    List(SnapshotList),
+    /// Delete a snapshot
+    Delete(SnapshotOne),
+    /// Make the volume what it was; what it has become since is lost, unless there is a snapshot of it
+    Restore(SnapshotOne),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SnapshotCreate {
+    /// A directory of the mounted file system, or an image that is not mounted
+    #[arg(value_name = "DIR|IMAGE")]
+    pub(crate) source: PathBuf,
+    /// Its name
+    pub(crate) name: String,
+    /// It can be changed when it is mounted on its own (-o snapshot=NAME)
+    #[arg(long)]
+    pub(crate) writable: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SnapshotList {
+    /// A directory of the mounted file system, or an image
+    #[arg(value_name = "DIR|IMAGE")]
+    pub(crate) source: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SnapshotOne {
+    /// A directory of the mounted file system (not to restore), or an image that is not mounted
+    #[arg(value_name = "DIR|IMAGE")]
+    pub(crate) source: PathBuf,
+    /// Its name
+    pub(crate) name: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}

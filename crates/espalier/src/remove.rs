@@ -1,0 +1,79 @@
+//! `espalier rm`: removes trees in one step each. Where that is not allowed, because something below belongs to
+//! somebody else, it goes down, removes what may be removed, and reports the rest.
+
+use crate::args::Remove;
+use crate::control;
+use crate::problem::Exit;
+use anyhow::{Result, anyhow};
+use espalier_fuse::control::REMOVE_TREE;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+
+/// What was left, and why.
+type Left = Vec<(PathBuf, String)>;
+
+/// Runs the command.
+pub(crate) fn run(args: &Remove) -> Result<Exit> {
+    let mut left = Left::new();
+    let mut steps = 0;
+    for path in &args.paths {
+        remove(path, args.force, &mut left, &mut steps);
+    }
+    if args.json {
+        let left: Vec<_> =
+            left.iter().map(|(path, why)| json!({"path": path.to_string_lossy(), "why": why})).collect();
+        println!("{}", json!({"steps": steps, "left": left}));
+    } else {
+        left.iter().for_each(|(_, why)| eprintln!("espalier rm: {why}"));
+    }
+    Ok(if left.is_empty() { Exit::Success } else { Exit::Failure })
+}
+
+/// Removes one tree or file as far as possible.
+fn remove(path: &Path, force: bool, left: &mut Left, steps: &mut u64) {
+    let kind = match path.symlink_metadata() {
+        Ok(metadata) => metadata.file_type(),
+        Err(error) if force && error.kind() == std::io::ErrorKind::NotFound => return,
+        Err(error) => return left.push((path.into(), format!("{}: {error}", path.display()))),
+    };
+    *steps += 1;
+    if !kind.is_dir() {
+        if let Err(error) = std::fs::remove_file(path) {
+            left.push((path.into(), format!("{}: {error}", path.display())));
+        }
+        return;
+    }
+    match remove_tree(path) {
+        Ok(()) => {}
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => remove_below(path, left, steps),
+        Err(error) => left.push((path.into(), format!("{:#}", control::explain(error, path)))),
+    }
+}
+
+fn remove_tree(path: &Path) -> std::io::Result<()> {
+    let invalid = |error: anyhow::Error| std::io::Error::other(error.to_string());
+    let (parent, name) = control::split(path).map_err(invalid)?;
+    let mut argument = control::name_argument(0, &name).map_err(invalid)?;
+    control::ask(&std::fs::File::open(parent)?, REMOVE_TREE, &mut argument)
+}
+
+/// Removes what may be removed below a directory, and the directory if that was everything.
+fn remove_below(path: &Path, left: &mut Left, steps: &mut u64) {
+    let before = left.len();
+    let entries = match path.read_dir() {
+        Ok(entries) => entries,
+        Err(error) => return left.push((path.into(), format!("{}: {error}", path.display()))),
+    };
+    for entry in entries {
+        match entry {
+            Ok(entry) => remove(&entry.path(), false, left, steps),
+            Err(error) => left.push((path.into(), format!("{}: {error}", path.display()))),
+        }
+    }
+    if left.len() == before
+        && let Err(error) = std::fs::remove_dir(path)
+    {
+        let error = anyhow!(error).context(format!("{}", path.display()));
+        left.push((path.into(), format!("{error:#}")));
+    }
+}

@@ -1,0 +1,184 @@
+//! Whole trees on a mount: clone, remove, change owner and mode.
+
+mod common;
+
+use common::{Place, assert_same_tree, espalier, make_tree, run};
+use std::collections::HashSet;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+
+/// Runs a command of the program on paths.
+fn tree(words: &[&str], paths: &[&Path]) -> common::Ran {
+    let mut all: Vec<std::ffi::OsString> = words.iter().map(Into::into).collect();
+    all.extend(paths.iter().map(|p| p.as_os_str().to_owned()));
+    espalier(&all)
+}
+
+/// The numbers of everything below, hard links once.
+fn numbers(root: &Path) -> HashSet<u64> {
+    let text = run(Command::new("find").arg(root).args(["-printf", "%i\n"]));
+    text.lines().map(|line| line.parse().expect("a number")).collect()
+}
+
+#[test]
+fn clones_look_like_copies_and_are_removed_at_once() {
+    let place = Place::mounted("2G");
+    let (src, copy) = (place.dir.join("src"), place.dir.join("copy"));
+    // The kernel knows that there is none.
+    assert!(!copy.exists());
+    make_tree(&src, 7, 300);
+    tree(&["clone"], &[&src, &copy]).ok();
+    assert_same_tree(&src, &copy);
+    assert!(numbers(&src).is_disjoint(&numbers(&copy)));
+    // Both sides are written, through a name and through a mapping of what was open before.
+    fs::write(copy.join("new"), b"only here").unwrap();
+    fs::write(src.join("other"), b"only there").unwrap();
+    assert!(!src.join("new").exists() && !copy.join("other").exists());
+    tree(&["clone"], &[&src, &copy]).ok();
+    assert!(copy.join("src/other").exists(), "into a directory, as cp does");
+    tree(&["clone"], &[&src, &copy]).refused(1, &["exists already"]);
+    tree(&["clone"], &[&src, Path::new("/tmp/espalier-no-such")]).refused(1, &["different file systems"]);
+    let json = tree(&["clone", "--json"], &[&src.join("other"), &place.dir.join("file")]).ok();
+    assert!(json.contains("\"microseconds\""), "{json}");
+    assert_eq!(fs::read(place.dir.join("file")).unwrap(), b"only there");
+    place.remount();
+    let open = fs::File::open(copy.join("new")).unwrap();
+    let kept = numbers(&copy);
+    place_is_listed(&place.dir, &["copy", "file", "src"]);
+    tree(&["rm"], &[&copy]).ok();
+    assert!(!copy.exists());
+    place_is_listed(&place.dir, &["file", "src"]);
+    assert_eq!(std::io::read_to_string(&open).unwrap(), "only here", "what is open can be read");
+    tree(&["clone"], &[&src, &copy]).ok();
+    assert!(numbers(&copy).is_disjoint(&kept), "numbers are not used again");
+    drop(open);
+    tree(&["rm"], &[&copy, &src, &place.dir.join("file")]).ok();
+    place_is_listed(&place.dir, &[]);
+    tree(&["rm"], &[&src]).refused(1, &["No such file"]);
+    tree(&["rm", "--force"], &[&src]).ok();
+    place.remount();
+}
+
+fn place_is_listed(dir: &Path, names: &[&str]) {
+    let mut found: Vec<_> =
+        fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    found.sort();
+    assert_eq!(found, names);
+}
+
+#[test]
+fn owners_and_modes_change_at_once_also_for_what_the_kernel_knows() {
+    let place = Place::mounted("1G");
+    let src = place.dir.join("src");
+    make_tree(&src, 3, 100);
+    let open = fs::File::open(&src).unwrap();
+    let before = numbers(&src);
+    tree(&["chown", "-R", "1234:5678"], &[&src]).ok();
+    let owners = run(Command::new("find").arg(&src).args(["-printf", "%U:%G\n"]));
+    assert!(owners.lines().all(|line| line == "1234:5678"), "{owners}");
+    assert_eq!(open.metadata().unwrap().uid(), 1234);
+    assert_eq!(place.dir.metadata().unwrap().uid(), 0);
+    tree(&["chmod", "-R", "u=rwX,go="], &[&src]).ok();
+    let modes = run(Command::new("find").arg(&src).args(["!", "-type", "l", "-printf", "%y %m\n"]));
+    assert!(modes.lines().all(|line| line == "d 700" || line == "f 600"), "{modes}");
+    tree(&["chmod", "700"], &[&src]).refused(1, &["-R"]);
+    assert_eq!(numbers(&src), before);
+    drop(open);
+    place.remount();
+    let owners = run(Command::new("find").arg(&src).args(["-printf", "%U:%G\n"]));
+    assert!(owners.lines().all(|line| line == "1234:5678"), "{owners}");
+    assert_eq!(src.metadata().unwrap().permissions().mode() & 0o7777, 0o700);
+}
+
+#[test]
+fn users_clone_and_remove_what_is_theirs() {
+    let place = Place::mounted("1G");
+    fs::set_permissions(place.base.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(&place.dir, fs::Permissions::from_mode(0o777)).unwrap();
+    let as_user = |words: &[&str], paths: &[&Path]| -> common::Ran {
+        let mut command = Command::new("setpriv");
+        command.args([
+            "--reuid",
+            "4321",
+            "--regid",
+            "4321",
+            "--clear-groups",
+            env!("CARGO_BIN_EXE_espalier"),
+        ]);
+        command.args(words).args(paths).output().expect("setpriv runs").into()
+    };
+    let (mine, copy) = (place.dir.join("mine"), place.dir.join("copy"));
+    make_tree(&mine, 5, 60);
+    tree(&["chown", "-R", "4321:4321"], &[&mine]).ok();
+    as_user(&["clone"], &[&mine, &copy]).ok();
+    assert_same_tree(&mine, &copy);
+    // Nothing is made where he may not write, and nothing of others is copied or removed.
+    fs::create_dir(place.dir.join("locked")).unwrap();
+    as_user(&["clone"], &[&mine, &place.dir.join("locked/copy")]).refused(1, &["may not make"]);
+    fs::create_dir(mine.join("of root")).unwrap();
+    fs::write(mine.join("of root/file"), b"x").unwrap();
+    as_user(&["clone"], &[&mine, &place.dir.join("more")]).refused(1, &["somebody else"]);
+    as_user(&["rm"], &[&mine]).refused(1, &["of root"]);
+    assert_eq!(numbers(&mine).len(), 3, "the rest is gone");
+    as_user(&["rm"], &[&copy]).ok();
+    as_user(&["chown", "-R", "0"], &[&mine]).refused(1, &["only root"]);
+    place.remount();
+}
+
+#[test]
+fn snapshots_are_seen_kept_mounted_and_restored() {
+    let place = Place::mounted("1G");
+    let src = place.dir.join("src");
+    make_tree(&src, 11, 80);
+    let reference = place.path("reference");
+    run(Command::new("cp").arg("-a").arg(&src).arg(&reference));
+    let before = numbers(&src);
+    let name = |words: &[&str], of: &Path, name: &str| {
+        let mut all: Vec<std::ffi::OsString> = vec!["snapshot".into()];
+        all.extend(words.iter().map(Into::into));
+        all.extend([of.as_os_str().to_owned(), name.into()]);
+        espalier(&all)
+    };
+    name(&["create"], &place.dir, "one").ok();
+    name(&["create"], &src, "one").refused(1, &["already"]);
+    fs::write(src.join("later"), b"x").unwrap();
+    name(&["create", "--writable"], &place.dir, "two").ok();
+    let inside = place.dir.join(".snapshots/one/src");
+    assert_same_tree(&reference, &inside);
+    assert!(numbers(&inside).is_disjoint(&numbers(&src)), "both are seen in one mount");
+    assert!(fs::write(inside.join("new"), b"").is_err_and(|e| e.raw_os_error() == Some(libc::EROFS)));
+    place_is_listed(&place.dir, &["src"]);
+    place_is_listed(&place.dir.join(".snapshots"), &["one", "two"]);
+    // What one takes out of a snapshot is an ordinary copy.
+    run(Command::new("cp").arg("-a").arg(&inside).arg(place.dir.join("back")));
+    assert_same_tree(&reference, &place.dir.join("back"));
+    let list = espalier(&["snapshot".as_ref(), "list".as_ref(), place.dir.as_os_str()]).ok();
+    assert!(list.contains("read-only  one") && list.contains("writable   two"), "{list}");
+    tree(&["rm"], &[&src]).ok();
+    name(&["restore"], &place.dir, "one").refused(1, &["unmount"]);
+    place.umount().ok();
+    place.fsck().ok();
+    place.mount(&["-o", "snapshot=one"]).ok();
+    assert_same_tree(&reference, &src);
+    assert_eq!(numbers(&src), before, "alone it has the numbers of the original");
+    assert!(fs::write(src.join("new"), b"").is_err());
+    place.umount().ok();
+    place.mount(&["-o", "snapshot=two"]).ok();
+    fs::write(src.join("new"), b"changed").unwrap();
+    place.umount().ok();
+    place.mount(&["-o", "snapshot=none"]).refused(1, &["snapshot list"]);
+    name(&["restore"], &place.image, "one").ok();
+    place.mount(&[]).ok();
+    assert_same_tree(&reference, &src);
+    assert_eq!(fs::read(place.dir.join(".snapshots/two/src/new")).unwrap(), b"changed");
+    name(&["delete"], &place.dir, "one").ok();
+    name(&["delete"], &place.dir, "one").refused(1, &["no snapshot"]);
+    assert!(!place.dir.join(".snapshots/one").exists());
+    place.umount().ok();
+    name(&["delete"], &place.image, "two").ok();
+    place.fsck().ok();
+    place.mount(&[]).ok();
+    assert_same_tree(&reference, &src);
+}

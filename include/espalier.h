@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0
+ *
+ * What a mounted Espalier file system does beyond the calls that every file system has: ioctls on its
+ * files and directories. Semantics: docs/semantics.md, "Whole trees".
+ *
+ * An ioctl needs the file or directory open for reading. Names have 1 to 255 bytes, no '/' and no NUL, and are
+ * given with their length. Reserved fields are 0. Besides what is named below: EINVAL for nonsense, EROFS on a
+ * read-only mount, ENOSPC, EIO, ENOTTY where nobody knows the ioctl (another file system, or an older Espalier).
+ *
+ * Cloning takes two steps, because an ioctl on one directory cannot name another:
+ *
+ *     int src = open("/mnt/tree", O_RDONLY), dst = open("/mnt/copies", O_RDONLY);
+ *     struct espalier_token token;
+ *     struct espalier_clone clone = { .name_length = 4, .name = "copy" };
+ *     ioctl(src, ESPALIER_IOC_TOKEN, &token);
+ *     memcpy(clone.token, token.token, sizeof clone.token);
+ *     ioctl(dst, ESPALIER_IOC_CLONE, &clone);
+ */
+#ifndef ESPALIER_H
+#define ESPALIER_H
+
+#include <linux/ioctl.h>
+#include <linux/types.h>
+
+#define ESPALIER_IOC_MAGIC 0xE5
+#define ESPALIER_NAME_MAX 255
+
+/* Stands for an open file or directory, for its user and as long as it is open; used once. */
+struct espalier_token {
+	__u8 token[16];
+};
+
+struct espalier_clone {
+	__u8 token[16];		/* of the source */
+	__u32 flags;		/* 0 */
+	__u32 name_length;
+	char name[256];
+};
+
+struct espalier_name {
+	__u32 flags;
+	__u32 name_length;
+	char name[256];
+};
+
+/* ~0: leave as it is. */
+struct espalier_owner {
+	__u32 uid;
+	__u32 gid;
+};
+
+/* The new mode is (mode & keep) | add. */
+struct espalier_mode {
+	__u32 keep_directories;
+	__u32 add_directories;
+	__u32 keep_files;
+	__u32 add_files;
+	__u32 add_executables;	/* added to files that somebody may execute, as chmod +X */
+};
+
+struct espalier_diff {
+	__u8 token[16];		/* of what the directory is compared with */
+	__u64 session;		/* out: for ESPALIER_IOC_DIFF_NEXT */
+};
+
+/* Differences, one after the other: kind ('+' added, '-' removed, '~' changed), length of the path (2 bytes, in the
+ * machine's order), path. Paths are relative. length == 0: there are no more, and the session is over. */
+struct espalier_differences {
+	__u64 session;		/* in */
+	__u64 nodes_read;	/* node headers that the comparison has looked at so far */
+	__u32 length;		/* bytes of data */
+	__u32 reserved;
+	__u8 data[8168];
+};
+
+/* On a file or directory: a token for it. */
+#define ESPALIER_IOC_TOKEN       _IOR(ESPALIER_IOC_MAGIC, 1, struct espalier_token)
+
+/* On a directory: a clone of what the token stands for appears in it under the name. EEXIST; ESTALE for a token that is
+ * used up, not the caller's, or whose file is closed; EPERM if not all of the source is the caller's own; EACCES. */
+#define ESPALIER_IOC_CLONE       _IOW(ESPALIER_IOC_MAGIC, 2, struct espalier_clone)
+
+/* On a directory: the directory of that name in it goes, with all below. ENOENT, ENOTDIR, EPERM, EACCES. */
+#define ESPALIER_IOC_REMOVE_TREE _IOW(ESPALIER_IOC_MAGIC, 3, struct espalier_name)
+
+/* On a file or directory: it and all below change hands. For root. EPERM. */
+#define ESPALIER_IOC_CHOWN_TREE  _IOW(ESPALIER_IOC_MAGIC, 4, struct espalier_owner)
+
+/* On a file or directory: it and all below get modes. EPERM. */
+#define ESPALIER_IOC_CHMOD_TREE  _IOW(ESPALIER_IOC_MAGIC, 5, struct espalier_mode)
+
+/* On any directory, for root and the owner of the mount's root: a snapshot of the whole volume is made, or deleted. It is
+ * found as .snapshots/NAME in the root. EEXIST, ENOENT, EPERM. */
+#define ESPALIER_SNAPSHOT_WRITABLE 1	/* flag: mounted on its own, it can be changed */
+#define ESPALIER_IOC_SNAPSHOT        _IOW(ESPALIER_IOC_MAGIC, 6, struct espalier_name)
+#define ESPALIER_IOC_SNAPSHOT_DELETE _IOW(ESPALIER_IOC_MAGIC, 7, struct espalier_name)
+
+/* On a directory, in the live tree or in a snapshot: begin to compare the tree that the token stands for (the older one)
+ * with this one. The caller must be root, or all of both must be his own. EPERM, EXDEV. */
+#define ESPALIER_IOC_DIFF        _IOWR(ESPALIER_IOC_MAGIC, 8, struct espalier_diff)
+#define ESPALIER_IOC_DIFF_NEXT   _IOWR(ESPALIER_IOC_MAGIC, 9, struct espalier_differences)
+
+#endif
