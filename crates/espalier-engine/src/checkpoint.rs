@@ -16,10 +16,10 @@ use crate::Result;
 use crate::index::Index;
 use crate::piece::PieceHandle;
 use crate::pieces::Locator;
-use crate::space::{Reservation, Superblock, VolumeTable};
+use crate::space::{Reservation, Space, Superblock, VolumeTable};
 use crate::store::Shared;
 use crate::tree::{NodeSlot, Root, Written};
-use crate::types::{IndexId, Lsn, Msn, PieceId, PieceKind};
+use crate::types::{Delta, IndexId, Lsn, Msn, PieceId, PieceKind, Reference};
 use crate::volumes::enter_roots;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -45,7 +45,7 @@ pub(crate) struct State {
     /// Nodes without references whose own references are still counted.
     pub(crate) reclaim: Vec<PieceId>,
     /// Headers on the device whose references are not counted, with what they refer to.
-    uncounted: HashMap<PieceId, Vec<PieceId>>,
+    uncounted: HashMap<PieceId, Vec<Reference>>,
 }
 
 /// A root on the device.
@@ -154,6 +154,7 @@ impl Shared {
         self.device.writable()?;
         let mut state = self.checkpointer.state.lock();
         self.look_at_space();
+        let untidy = self.is_untidy();
         let cut = self.cut(change)?;
         let taken = self.take_roots(&cut, &state);
         self.barrier.store(u64::MAX, Ordering::Release);
@@ -180,6 +181,7 @@ impl Shared {
             log_position: position.encode(),
             checkpointed: self.env.now(),
             clean,
+            untidy,
             roots: tables,
             ..self.space.superblock()
         })?;
@@ -269,37 +271,50 @@ impl Shared {
         volumes: &VolumeTable,
         state: &mut State,
     ) -> Result<Vec<PieceId>> {
-        let mut deltas: HashMap<PieceId, i64> = HashMap::new();
-        let mut gained: Vec<PieceId> = Vec::new();
-        let mut lost: Vec<PieceId> = Vec::new();
+        let mut deltas: HashMap<PieceId, Delta> = HashMap::new();
+        let mut gained: Vec<Reference> = Vec::new();
+        let mut lost: Vec<Reference> = Vec::new();
         for (id, root) in stored {
             let old = state.roots.get(id).and_then(|r| r.node);
             if old != root.node {
-                gained.extend(root.node);
-                lost.extend(old);
+                gained.extend(root.node.map(|id| (id, 0)));
+                lost.extend(old.map(|id| (id, 0)));
             }
         }
         let deleted = state.roots.iter().filter(|(id, _)| !volumes.volumes.contains_key(&id.volume));
-        lost.extend(deleted.filter_map(|(_, root)| root.node));
-        while let Some(id) = gained.pop() {
-            *deltas.entry(id).or_default() += 1;
+        lost.extend(deleted.filter_map(|(_, root)| root.node).map(|id| (id, 0)));
+        while let Some((id, bytes)) = gained.pop() {
+            let delta = deltas.entry(id).or_default();
+            delta.count += 1;
+            delta.bytes = delta.bytes.saturating_add_unsigned(bytes);
             if let Some(refers) = state.uncounted.remove(&id) {
                 gained.extend(refers);
             }
         }
         let mut dead: HashSet<PieceId> = HashSet::new();
+        let mut touched = Touched::new(&self.space, deltas.keys());
         for id in state.reclaim.iter().take(RECLAIM_AT_ONCE) {
+            let refers = self.trees.references_of(*id)?;
+            // At least one, so that there is progress.
+            if !touched.add(&refers, !dead.is_empty()) {
+                break;
+            }
             dead.insert(*id);
-            lost.extend(self.trees.references_of(*id)?);
+            lost.extend(refers);
         }
-        while let Some(id) = lost.pop() {
+        while let Some((id, bytes)) = lost.pop() {
             let delta = deltas.entry(id).or_default();
-            *delta -= 1;
+            delta.count -= 1;
+            delta.bytes = delta.bytes.saturating_sub_unsigned(bytes);
             // Later losses may bring it to 0, later gains cannot come: all are in.
-            let left = i64::from(self.space.references(id)?.unwrap_or(0)) + *delta;
+            let left = i64::from(self.space.references(id)?.unwrap_or(0)) + delta.count;
             let is_node = || Ok::<_, crate::Error>(matches!(self.space.locate(id)?.kind, PieceKind::Node(_)));
-            if left == 0 && dead.len() < RECLAIM_AT_ONCE && is_node()? && dead.insert(id) {
-                lost.extend(self.trees.references_of(id)?);
+            if left == 0 && dead.len() < RECLAIM_AT_ONCE && is_node()? && !dead.contains(&id) {
+                let refers = self.trees.references_of(id)?;
+                if touched.add(&refers, !dead.is_empty()) {
+                    dead.insert(id);
+                    lost.extend(refers);
+                }
             }
         }
         let without = self.space.count(&deltas)?;
@@ -309,5 +324,30 @@ impl Shared {
             self.space.forget(id)?;
         }
         Ok(waiting)
+    }
+}
+
+/// Pages of the node translation table that a checkpoint changes: each needs a new block before its old
+/// one is free, so with little room few nodes are taken apart at a time.
+struct Touched {
+    pages: HashSet<u64>,
+    most: usize,
+}
+
+impl Touched {
+    fn new<'a>(space: &Space, ids: impl Iterator<Item = &'a PieceId>) -> Self {
+        // Half of what is free, a half of that for the pages above.
+        let most = (space.free_blocks() / 4) as usize;
+        Self { pages: ids.map(|id| Space::table_page_of(*id)).collect(), most }
+    }
+
+    /// Notes changes of these pieces; false (and nothing noted) if they are too many and `bounded`.
+    fn add(&mut self, refers: &[Reference], bounded: bool) -> bool {
+        let pages: HashSet<u64> = refers.iter().map(|(id, _)| Space::table_page_of(*id)).collect();
+        if bounded && self.pages.len() + pages.difference(&self.pages).count() > self.most {
+            return false;
+        }
+        self.pages.extend(pages);
+        true
     }
 }

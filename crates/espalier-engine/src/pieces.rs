@@ -32,7 +32,7 @@ use bytes::Bytes;
 use cache::{Cache, Cached};
 use std::any::Any;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use streams::Streams;
 
 /// The most memory for read-ahead, in bytes; with little memory it is an eighth of that.
@@ -46,6 +46,8 @@ pub(crate) struct Pieces {
     streams: Streams,
     /// As it was last set.
     capacity: AtomicU64,
+    /// Value parts are cut before they get longer than this, in bytes.
+    value_part: AtomicUsize,
 }
 
 /// Figures about the cache.
@@ -71,6 +73,7 @@ impl Pieces {
             device,
             locator,
             capacity: AtomicU64::new(capacity),
+            value_part: AtomicUsize::new(values::MAX_VALUE_PART),
         }
     }
 
@@ -86,6 +89,12 @@ impl Pieces {
         let (cache, ahead) = split(capacity);
         self.cache.set_capacity(cache);
         self.streams.set_limit(ahead);
+    }
+
+    /// Bounds the length of new value parts, in bytes: what is live in one must fit into what a small store
+    /// keeps free.
+    pub(crate) fn bound_value_parts(&self, bytes: usize) {
+        self.value_part.store(bytes.clamp(64 << 10, values::MAX_VALUE_PART), Ordering::Relaxed);
     }
 
     /// Figures. Cheap.

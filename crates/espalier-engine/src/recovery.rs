@@ -80,6 +80,7 @@ pub(crate) fn make_trees(
 ) -> Arc<Trees> {
     let pieces = Arc::new(Pieces::new(device.clone(), space.clone(), cache_bytes(options)));
     let cache = Arc::downgrade(&pieces);
+    pieces.bound_value_parts((space.stats().pool * BLOCK as u64) as usize / 8);
     space.when_gone(move |id| {
         if let Some(pieces) = cache.upgrade() {
             pieces.forget(id);
@@ -95,6 +96,7 @@ pub(crate) fn make_trees(
         resident: Arc::new(AtomicUsize::new(0)),
         bound: Arc::new(AtomicU64::new(0)),
         patience: AtomicU64::new(MOST_PATIENCE),
+        freed: Mutex::default(),
         lean: AtomicBool::new(false),
     })
 }
@@ -119,6 +121,9 @@ pub(crate) fn open(
         .ok_or_else(|| Error::damaged(format!("compression code {} is unknown", superblock.compression)))?;
     let trees = make_trees(&device, &space, &options, compression);
     let (indexes, roots) = indexes_of(&space, &volumes)?;
+    if superblock.untidy {
+        indexes.keys().for_each(|id| trees.freed.lock().note_all(*id));
+    }
     let order = Order {
         last_lsn: superblock.checkpoint_lsn,
         last_msn: Msn(superblock.next_msn.0.saturating_sub(1)),
@@ -233,6 +238,7 @@ impl<'a> Replay<'a> {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         let index = self.indexes.get(id).ok_or_else(|| Error::damaged(format!("there is no index {id}")))?;
+        self.trees.freed.lock().note(op);
         match op {
             LoggedOp::Point { key, op, .. } => {
                 index.active().apply(key, msn, op, Msn(0), &self.options.merge)

@@ -6,15 +6,13 @@
 //! forgetting it: flushing is a pure function of the root); and before a commit is refused, messages
 //! that hold space back are squeezed down to the leaves, one leaf at a time.
 
-use crate::batch::Batch;
 use crate::index::Index;
 use crate::key::Key;
 use crate::recovery::MOST_PATIENCE;
-use crate::space::Purpose;
 use crate::store::Shared;
 use crate::tree::{Root, Sweep};
 use crate::types::IndexId;
-use crate::{Error, ErrorKind, Result};
+use crate::{ErrorKind, Result};
 use espalier_storage::BLOCK;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -22,14 +20,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// When space is short, writers wait while an edge of a root has more than this many times what makes
-/// it heavy: the more lies there, the more room its flush takes.
-const DEBT: usize = 8;
+/// it heavy: the more lies there, the more room its flush takes. An edge is heavy with at most an eighth
+/// of the pool, so what waits can be flushed.
+const DEBT: usize = 3;
 
 /// Leaves looked at on behalf of one commit.
 const SWEEP_AT_ONCE: usize = 512;
-
-/// Space is short also when no free run has so many blocks.
-const LEAN_RUN: u64 = 2048;
 
 /// Leaves squeezed on behalf of one commit.
 const SQUEEZE_AT_ONCE: usize = 64;
@@ -113,7 +109,7 @@ impl Shared {
         let tuning = &self.options.tuning;
         let pending = 2 * self.blocks_for((tuning.fanout * tuning.edge) as u64);
         let least = self.owed_blocks() + space.promised + 2 * space.pool + pending;
-        let lean = space.free < least || space.longest_run < LEAN_RUN.min(least);
+        let lean = space.free < least;
         self.trees.lean.store(lean, Ordering::Relaxed);
         // Large values on the edges of a root may be half as much as what is free.
         let edges = (tuning.fanout * tuning.edge).max(1) as u64;
@@ -128,41 +124,14 @@ impl Shared {
         self.trees.patience.load(Ordering::Relaxed) as usize * tuning.fanout * tuning.edge / 4
     }
 
-    /// When space is short, writes the large values of a batch before it is accepted: each needs a run of
-    /// blocks of its own length, and a checkpoint could not refuse it.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NoSpace`], and what the device says.
-    pub(crate) fn bind_if_short(&self, batch: &Batch, purpose: Purpose) -> Result<()> {
-        if !self.trees.lean.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let mut values = batch.large_values();
-        values.retain(|value| !value.is_stored());
-        if values.is_empty() {
-            return Ok(());
-        }
-        let want = values.iter().map(|v| v.len().div_ceil(BLOCK) as u64 + 1).sum::<u64>() + 8;
-        let mut retried = false;
-        loop {
-            let outcome = match purpose {
-                Purpose::Growth if !self.space.can_grow(want, self.owed_blocks()) => {
-                    let message = format!("{want} blocks are needed for large values");
-                    Err(Error::new(ErrorKind::NoSpace, message))
-                }
-                _ => self.trees.pieces.write_values(&values, None).map(drop),
-            };
-            match outcome {
-                Err(error) if error.kind() == ErrorKind::NoSpace && !retried => self.make_space(want)?,
-                outcome => return outcome,
-            }
-            retried = true;
-        }
-    }
-
-    /// Publishes what a flush of `index` computed, if there is room to write it; true if so. Under the
-    /// index's structure lock.
-    pub(crate) fn publish_flushed(&self, index: &Index, flushed: Result<Option<Root>>) -> Result<bool> {
+    /// Publishes what a flush of `index` computed, if there is room to write it; true if so. An `urgent` one
+    /// makes room for somebody who waits, and may use more of the pool. Under the index's structure lock.
+    pub(crate) fn publish_flushed(
+        &self,
+        index: &Index,
+        flushed: Result<Option<Root>>,
+        urgent: bool,
+    ) -> Result<bool> {
         let root = match flushed {
             Ok(Some(root)) => root,
             Ok(None) => return Ok(false),
@@ -174,7 +143,8 @@ impl Shared {
         let before = self.unwritten_blocks(&index.version().root);
         let more = self.unwritten_blocks(&root).saturating_sub(before);
         // The rest of the pool is for tables and for what is estimated too low.
-        if self.owed_blocks() + more + space.promised + space.pool / 2 > space.free {
+        let aside = if urgent { space.pool / 8 * 3 } else { space.pool / 2 };
+        if self.owed_blocks() + more + space.promised + aside > space.free {
             drop(root);
             return self.refuse();
         }
@@ -195,14 +165,15 @@ impl Shared {
     }
 
     /// Makes room for `want` blocks of growth, if that can be done: checkpoints, moves messages down to
-    /// the leaves, and rewrites leaves whose value parts hold much that is dead.
-    pub(crate) fn make_space(&self, want: u64) -> Result<()> {
+    /// the leaves, and rewrites leaves whose value parts hold much that is dead. False if there was nothing
+    /// left to move or rewrite.
+    pub(crate) fn make_space(&self, want: u64) -> Result<bool> {
         // What is free only when nothing needs the older checkpoint any more takes two.
         self.checkpoint()?;
         self.checkpoint()?;
         let last = self.order.lock().last_lsn.0;
         if self.shortage.squeezed_at.load(Ordering::Acquire) == last {
-            return Ok(());
+            return Ok(false);
         }
         self.trees.lean.store(true, Ordering::Relaxed);
         let mut left = SQUEEZE_AT_ONCE;
@@ -212,6 +183,13 @@ impl Shared {
             for index in self.indexes_in_order() {
                 let _structure = index.structure.lock();
                 self.squeeze_index(&index, &mut left)?;
+            }
+            if self.is_cramped() {
+                // One edge may hold too much, and yet there is room for one leaf.
+                self.checkpoint()?;
+            }
+            for index in self.indexes_in_order() {
+                let _structure = index.structure.lock();
                 done &= self.sweep_index(&index, &mut left)?;
             }
             if left == before && done {
@@ -223,13 +201,13 @@ impl Shared {
             self.checkpoint()?;
             self.checkpoint()?;
         }
-        Ok(())
+        Ok(left < SQUEEZE_AT_ONCE)
     }
 
     /// Moves messages down as long as there is room.
     fn squeeze_index(&self, index: &Index, left: &mut usize) -> Result<()> {
         while *left > 0 && !self.is_cramped() {
-            if !self.publish_flushed(index, self.trees.squeeze(&index.version().root))? {
+            if !self.publish_flushed(index, self.trees.squeeze(&index.version().root), true)? {
                 break;
             }
             *left -= 1;
@@ -245,7 +223,7 @@ impl Shared {
         while *left > 0 && !self.is_cramped() {
             let swept = match self.trees.sweep(&index.version().root, &from, &mut visits) {
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
-                    self.publish_flushed(index, Err(error))?;
+                    self.publish_flushed(index, Err(error), true)?;
                     break;
                 }
                 swept => swept?,
@@ -257,7 +235,7 @@ impl Shared {
                     break;
                 }
                 Sweep::Rewritten(root, next) => {
-                    if !self.publish_flushed(index, Ok(Some(root)))? {
+                    if !self.publish_flushed(index, Ok(Some(root)), true)? {
                         break;
                     }
                     *left -= 1;

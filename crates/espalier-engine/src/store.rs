@@ -32,6 +32,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 /// Blocks beyond what is needed that may remain promised: promises are not changed for every batch.
 const SPARE: u64 = 8192;
 
+/// How often room is made for one batch that adds data before it is refused.
+const MOST_TRIES: usize = 8;
+
 /// The longest key, in bytes, with room to spare over the mebibyte that layers above promise.
 pub const MAX_KEY: usize = (1 << 20) + (64 << 10);
 
@@ -114,6 +117,7 @@ pub(crate) struct Shared {
     pins: Mutex<BTreeMap<Msn, usize>>,
     pub(crate) signal: crate::worker::Signal,
     pub(crate) shortage: crate::shortage::Shortage,
+    pub(crate) tidy: crate::tidy::Tidy,
     pub(crate) closed: AtomicBool,
 }
 
@@ -177,7 +181,6 @@ impl Store {
         shared.fit_log(&batch)?;
         let purpose = purpose_of(&batch);
         shared.make_room(batch.bytes, purpose)?;
-        shared.bind_if_short(&batch, purpose)?;
         shared.settle_values(&batch)?;
         let mut order = shared.promise(&batch, purpose)?;
         let indexes = shared.indexes.read();
@@ -187,6 +190,10 @@ impl Store {
         }
         let pinned = shared.newest_pin();
         let first_msn = Msn(order.last_msn.0 + 1);
+        if purpose == Purpose::Essential {
+            let mut freed = shared.trees.freed.lock();
+            batch.ops.iter().for_each(|op| freed.note(op));
+        }
         let mut full: Vec<Arc<Index>> = Vec::new();
         let most_values = shared.most_values();
         let (mut work, upto) = (false, Lsn(order.last_lsn.0 + 1));
@@ -247,6 +254,8 @@ impl Store {
     /// As for [`Store::sync`].
     pub fn sync_all(&self) -> Result<()> {
         let upto = self.shared.order.lock().last_lsn;
+        self.shared.tidy.hurry();
+        self.shared.signal.work();
         self.sync(upto)
     }
 
@@ -462,6 +471,7 @@ impl Shared {
             pins: Mutex::default(),
             signal: Default::default(),
             shortage: Default::default(),
+            tidy: Default::default(),
             closed: AtomicBool::new(false),
         })
     }
@@ -561,7 +571,7 @@ impl Shared {
     /// Takes the commit lock with space reserved for `batch` until the next checkpoint: its bytes twice
     /// and a share of headers.
     fn promise(&self, batch: &Batch, purpose: Purpose) -> Result<parking_lot::MutexGuard<'_, Order>> {
-        let mut retried = false;
+        let (mut exhausted, mut tries) = (false, 0);
         loop {
             let mut order = self.order.lock();
             order.settle(self.trees.bound.swap(0, Ordering::AcqRel));
@@ -575,7 +585,8 @@ impl Shared {
                 order.bytes = bytes;
                 return Ok(order);
             }
-            match self.space.reserve(want - have, purpose, self.owed_blocks()) {
+            let asks = if exhausted && purpose == Purpose::Essential { Purpose::Last } else { purpose };
+            match self.space.reserve(want - have, asks, self.owed_blocks()) {
                 Ok(more) => {
                     match &mut order.reserved {
                         Some(reserved) => reserved.absorb(more),
@@ -584,11 +595,13 @@ impl Shared {
                     order.bytes = bytes;
                     return Ok(order);
                 }
-                Err(error) if retried || error.kind() != ErrorKind::NoSpace => return Err(error),
+                Err(error) if exhausted || error.kind() != ErrorKind::NoSpace => return Err(error),
                 Err(_) => {
                     drop(order);
-                    self.make_space(want)?;
-                    retried = true;
+                    // What frees space goes on as long as that helps, what takes some must have an answer.
+                    tries += 1;
+                    exhausted =
+                        !self.make_space(want)? || (purpose == Purpose::Growth && tries == MOST_TRIES);
                 }
             }
         }

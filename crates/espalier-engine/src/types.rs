@@ -67,14 +67,45 @@ pub enum PieceKind {
 /// Where a piece lies on the device, and what must be read there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Location {
-    /// The blocks it occupies, all of its own.
+    /// The blocks it occupies, all of its own; of a scattered piece its first list block.
     pub(crate) extent: Extent,
-    /// Bytes used of the extent, from its start; at least 1.
+    /// Bytes used of the extent, from its start (or of the runs that the list names); at least 1.
     pub(crate) len: u32,
     /// XXH3 of what the piece's kind says is covered, seeded with the piece's id.
     pub(crate) checksum: u64,
     /// What it holds.
     pub(crate) kind: PieceKind,
+    /// It lies in several runs, which a list names: see [`Layout`](crate::layout::Layout).
+    pub(crate) scattered: bool,
+}
+
+/// A change of what refers to a piece.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Delta {
+    /// References more, or fewer.
+    pub(crate) count: i64,
+    /// Of a value part: bytes more, or fewer, in values that those who refer to it name.
+    pub(crate) bytes: i64,
+}
+
+impl From<i64> for Delta {
+    fn from(count: i64) -> Self {
+        Self { count, bytes: 0 }
+    }
+}
+
+/// A reference from a header: the piece, and of a value part the bytes of the values named in it.
+pub(crate) type Reference = (PieceId, u64);
+
+impl Location {
+    /// Blocks that the piece occupies; of a scattered one without all list blocks but one.
+    pub(crate) fn blocks(&self) -> u64 {
+        if self.scattered {
+            u64::from(self.len).div_ceil(espalier_storage::BLOCK as u64) + 1
+        } else {
+            u64::from(self.extent.blocks)
+        }
+    }
 }
 
 /// One index of one volume.

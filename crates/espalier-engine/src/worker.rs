@@ -253,7 +253,7 @@ impl Shared {
             self.signal.progress();
             return Ok(true);
         }
-        if self.absorb_some()? || self.checkpoint_if_due()? || self.flush_some()? {
+        if self.absorb_some()? || self.checkpoint_if_due()? || self.flush_some()? || self.tidy_some()? {
             self.signal.progress();
             return Ok(true);
         }
@@ -343,7 +343,7 @@ impl Shared {
         self.note_debt(candidates.first().map_or(0, |(bytes, _)| *bytes));
         for (_, index) in candidates {
             let Some(_structure) = index.structure.try_lock() else { continue };
-            if self.publish_flushed(&index, self.trees.flush(&index.version().root))? {
+            if self.publish_flushed(&index, self.trees.flush(&index.version().root), false)? {
                 return Ok(true);
             }
         }

@@ -84,6 +84,12 @@ const SIMULATIONS: &[Simulation] = &[
             fault::run_full(&setup.small(), 2).map(|more| tally.fault.add(more))
         })
     },
+    Simulation {
+        prepare: |_, _| Vec::new(),
+        ..simulation("cycles", |setup, _, tally| {
+            fault::run_cycles(&setup.small(), 3).map(|more| tally.fault.add(more))
+        })
+    },
 ];
 
 fn main() -> ExitCode {

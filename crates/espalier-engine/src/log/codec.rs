@@ -112,7 +112,8 @@ impl PartTable {
         for (part, location) in &self.parts {
             put_varint(out, part.id().0);
             put_varint(out, location.extent.start);
-            put_varint(out, u64::from(location.extent.blocks));
+            // No blocks: the place is that of a list.
+            put_varint(out, if location.scattered { 0 } else { u64::from(location.extent.blocks) });
             put_varint(out, u64::from(location.len));
             out.put(&location.checksum.to_le_bytes());
         }
@@ -369,19 +370,27 @@ pub(super) fn decode_parts(reader: &mut Reader<'_>, count: u32) -> Result<Vec<(P
     for _ in 0..count {
         let id = PieceId(reader.varint("a part number")?);
         let start = reader.varint("a part's place")?;
-        let blocks = reader.narrow("a part's size")?;
+        let blocks: u32 = reader.narrow("a part's size")?;
         let len = reader.narrow("a part's length")?;
         let mut checksum = [0; 8];
         checksum.copy_from_slice(reader.take(8, "a part's checksum")?);
-        let extent = Extent { start, blocks };
+        let scattered = blocks == 0;
+        let extent = Extent { start, blocks: blocks.max(1) };
         let room = u64::from(blocks) * espalier_storage::BLOCK as u64;
-        let sane = id.0 != 0 && start.checked_add(u64::from(blocks)).is_some() && u64::from(len) <= room;
+        let fits = scattered || u64::from(len) <= room;
+        let sane = id.0 != 0 && start.checked_add(u64::from(extent.blocks)).is_some() && fits;
         if !sane {
             return Err(malformed("a value part with an impossible place"));
         }
         parts.push((
             id,
-            Location { extent, len, checksum: u64::from_le_bytes(checksum), kind: PieceKind::Values },
+            Location {
+                extent,
+                len,
+                checksum: u64::from_le_bytes(checksum),
+                kind: PieceKind::Values,
+                scattered,
+            },
         ));
     }
     Ok(parts)

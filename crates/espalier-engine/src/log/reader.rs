@@ -14,11 +14,14 @@ use super::writer::Written;
 use super::{Binder, LogConfig, LoggedBatch};
 use crate::device::GuardedDevice;
 use crate::error::Context;
+use crate::layout::Layout;
 use crate::piece::PieceHandle;
 use crate::types::Location;
 use crate::value::ValueRef;
 use crate::{Error, Extent, Lsn, Msn, PieceId, Result, VALUE_PAGE, Value};
 use espalier_storage::{AlignedBuf, BLOCK};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ops::Range;
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -296,7 +299,8 @@ impl Scan<'_> {
             }
             let group = self.again(scanned)?;
             let window = Window::new(self.place.device);
-            let mut check = CheckValues { parts: &scanned.parts, window, intact: true };
+            let mut check =
+                CheckValues { parts: &scanned.parts, window, layouts: HashMap::new(), intact: true };
             decode(&group, &scanned.parts, self.max_batch, &mut check, &mut |_| Ok(()))?;
             if !check.intact {
                 found.truncate(at);
@@ -378,19 +382,59 @@ impl Resolve for Handles<'_> {
 struct CheckValues<'a> {
     parts: &'a [(PieceId, Location)],
     window: Window<'a>,
+    /// Of scattered parts, by place in the table; `None` if the list never reached the device.
+    layouts: HashMap<usize, Option<Layout>>,
     intact: bool,
 }
 
 impl Resolve for CheckValues<'_> {
     fn resolve(&mut self, reference: Reference) -> Result<Value> {
         let (id, location) = &self.parts[reference.part];
-        if self.intact {
+        if !self.intact {
+            return Ok(Value::from(&[][..]));
+        }
+        if location.scattered {
+            let Some(bytes) = self.scattered(&reference)? else {
+                self.intact = false;
+                return Ok(Value::from(&[][..]));
+            };
+            self.intact = has_sums(&bytes, *id, &reference.sums);
+        } else {
             let offset = location.extent.byte_offset() + u64::from(reference.offset);
             let bytes = self.window.get(offset, reference.len as usize)?;
-            let sums = bytes.chunks(VALUE_PAGE).map(|page| xxh3_64_with_seed(page, id.0) as u32);
-            self.intact = sums.eq(reference.sums.iter().copied());
+            self.intact = has_sums(bytes, *id, &reference.sums);
         }
         Ok(Value::from(&[][..]))
+    }
+}
+
+fn has_sums(bytes: &[u8], part: PieceId, sums: &[u32]) -> bool {
+    let found = bytes.chunks(VALUE_PAGE).map(|page| xxh3_64_with_seed(page, part.0) as u32);
+    found.eq(sums.iter().copied())
+}
+
+impl CheckValues<'_> {
+    /// The bytes of a value in a scattered part; `None` if the list is not there.
+    fn scattered(&mut self, reference: &Reference) -> Result<Option<Vec<u8>>> {
+        let (id, location) = &self.parts[reference.part];
+        let device = self.window.device;
+        let layout = match self.layouts.entry(reference.part) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => unknown.insert(match Layout::load(device, *id, location) {
+                Ok(layout) => Some(layout),
+                Err(error) if error.kind() == crate::ErrorKind::Damaged => None,
+                Err(error) => return Err(error),
+            }),
+        };
+        let Some(layout) = layout else { return Ok(None) };
+        // Whole blocks, as the device wants them.
+        let block = BLOCK as u64;
+        let (start, end) =
+            (u64::from(reference.offset), u64::from(reference.offset) + u64::from(reference.len));
+        let first = start / block * block;
+        let mut buffer = AlignedBuf::zeroed((end.next_multiple_of(block) - first) as usize);
+        layout.read(device, first, &mut buffer)?;
+        Ok(Some(buffer[(start - first) as usize..(end - first) as usize].to_vec()))
     }
 }
 

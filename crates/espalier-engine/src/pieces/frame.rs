@@ -94,7 +94,7 @@ impl Encoded {
 
     /// What the node translation table gets once the bytes lie in `extent`.
     pub(crate) fn location(&self, extent: Extent) -> Location {
-        Location { extent, len: self.len, checksum: self.checksum, kind: self.kind }
+        Location { extent, len: self.len, checksum: self.checksum, kind: self.kind, scattered: false }
     }
 
     /// Gives up the handles on what it refers to.

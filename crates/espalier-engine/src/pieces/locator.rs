@@ -1,5 +1,6 @@
 //! What `pieces` needs of the rooms that know where pieces lie.
 
+use crate::layout::Layout;
 use crate::piece::PieceHandle;
 use crate::types::Location;
 use crate::{Extent, PieceId, Result};
@@ -21,14 +22,42 @@ pub(crate) trait Locator: Send + Sync {
     /// reading the node translation table gives.
     fn locate(&self, id: PieceId) -> Result<Location>;
 
+    /// Bytes of values that counted pieces name in a value part; None if it is not counted.
+    ///
+    /// # Errors
+    /// Whatever reading the node translation table gives.
+    fn live_bytes(&self, id: PieceId) -> Result<Option<u64>>;
+
+    /// True if more than one counted piece (or root) refers to a piece.
+    ///
+    /// # Errors
+    /// Whatever reading the node translation table gives.
+    fn is_shared(&self, id: PieceId) -> Result<bool>;
+
     /// Exactly `blocks` free blocks in one run, preferably at or behind block `near`.
     ///
     /// # Errors
     /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) if no run is long enough.
     fn allocate(&self, blocks: u32, near: Option<u64>) -> Result<Extent>;
 
+    /// Blocks for the piece `id` in several runs, and for the list of them: for when
+    /// [`allocate`](Self::allocate) finds no run. The list blocks are the caller's to write, too.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) if not so many are free.
+    fn allocate_scattered(&self, id: PieceId, blocks: u32) -> Result<Arc<Layout>>;
+
+    /// Where the runs of a piece lie whose location is `scattered`.
+    ///
+    /// # Errors
+    /// As for [`Layout::load`].
+    fn layout(&self, id: PieceId, location: &Location) -> Result<Arc<Layout>>;
+
     /// Takes back an extent (or a part of one) that was allocated and not registered.
     fn give_back(&self, extent: Extent);
+
+    /// Takes back the blocks of a piece that was to be scattered and is not registered.
+    fn give_back_scattered(&self, id: PieceId);
 
     /// Enters a piece just written, fresh. It goes when the handle goes, unless a checkpoint counts it.
     /// `holds` are handles on the pieces it refers to: the new handle must keep them, so that a fresh

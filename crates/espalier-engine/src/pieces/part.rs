@@ -22,8 +22,10 @@ pub(crate) use cursor::PartCursor;
 use super::filter::Filter;
 use crate::PieceId;
 use crate::op::Op;
+use crate::types::Reference;
 use crate::value::LargeValue;
 use bytes::Bytes;
+use std::collections::BTreeMap;
 use std::mem::size_of;
 use std::sync::{Arc, OnceLock};
 
@@ -91,13 +93,14 @@ impl Part {
         })
     }
 
-    /// The distinct value parts it refers to, ascending. Values not stored yet refer to none.
-    pub(crate) fn value_parts(&self) -> Vec<PieceId> {
-        let mut parts: Vec<PieceId> =
-            self.values.iter().filter_map(|v| v.place()).map(|place| place.part.id()).collect();
-        parts.sort_unstable();
-        parts.dedup();
-        parts
+    /// The distinct value parts it refers to, ascending, with the bytes of its values there. Values not
+    /// stored yet refer to none.
+    pub(crate) fn value_parts(&self) -> Vec<Reference> {
+        let mut parts: BTreeMap<PieceId, u64> = BTreeMap::new();
+        for place in self.values.iter().filter_map(|v| v.place()) {
+            *parts.entry(place.part.id()).or_default() += u64::from(place.len);
+        }
+        parts.into_iter().collect()
     }
 
     /// A cursor that stands before the first entry.

@@ -8,7 +8,6 @@ use crate::value::ValueRef;
 use crate::{Error, Extent, PieceId, PieceKind, Result};
 use bytes::Bytes;
 use espalier_storage::{AlignedBuf, BLOCK};
-use std::ops::Range;
 
 /// Runs of fewer blocks than this are not worth a window.
 const LEAST_EXPECTED: u32 = 8;
@@ -41,7 +40,7 @@ impl Pieces {
     /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if it is not what was written; what the device says.
     pub(crate) fn check(&self, id: PieceId) -> Result<()> {
         let location = self.locator.locate(id)?;
-        let device = self.device.read_extent(used(&location))?;
+        let device = self.content(id, &location)?;
         let stored = &device[..location.len as usize];
         let sound = match location.kind {
             PieceKind::Values => {
@@ -69,7 +68,8 @@ impl Pieces {
     pub(crate) fn expect(&self, ids: impl Iterator<Item = PieceId>) {
         let mut run: Option<Extent> = None;
         let missing = ids.filter(|id| !self.cache.contains(*id));
-        for location in missing.filter_map(|id| self.locator.locate(id).ok()) {
+        let places = missing.filter_map(|id| self.locator.locate(id).ok());
+        for location in places.filter(|location| !location.scattered) {
             let next = location.extent;
             match &mut run {
                 Some(run) if run.end() == next.start => run.blocks = run.blocks.saturating_add(next.blocks),
@@ -104,10 +104,20 @@ impl Pieces {
             return Ok(());
         }
         let span = PageSpan::of(place, offset, out.len());
-        let range = self.device_range(place, &span)?;
+        let location = self.value_part(place, &span)?;
         let wanted = offset - span.bytes.start;
         let skip = place.offset as usize + span.bytes.start - span.device.start;
         let content = skip..skip + span.bytes.len();
+        if location.scattered {
+            let layout = self.locator.layout(place.part.id(), &location)?;
+            let mut buffer = AlignedBuf::zeroed(span.device.len());
+            layout.read(&self.device, span.device.start as u64, &mut buffer)?;
+            self.verify(place, &span, &buffer[content.clone()])?;
+            out.copy_from_slice(&buffer[content][wanted..wanted + out.len()]);
+            return Ok(());
+        }
+        let start = location.extent.byte_offset();
+        let range = start + span.device.start as u64..start + span.device.end as u64;
         // What a stream has read ahead is only a hint: if it does not verify, the device decides.
         if let Some(chunks) = self.streams.read(&range) {
             let ahead = join(&chunks);
@@ -129,16 +139,25 @@ impl Pieces {
         Ok(())
     }
 
-    /// The bytes of the device where the pages of `span` lie.
-    fn device_range(&self, place: &ValueRef, span: &PageSpan) -> Result<Range<u64>> {
+    /// Where the value part lies that holds the pages of `span`.
+    fn value_part(&self, place: &ValueRef, span: &PageSpan) -> Result<Location> {
         let location = self.locate(place.part.id(), |kind| kind == PieceKind::Values, "value part")?;
-        if span.device.end > used(&location).byte_len() {
+        if span.device.end > (location.len as usize).next_multiple_of(BLOCK) {
             let message =
                 format!("{place:?} are behind the end of the part, which has {} bytes", location.len);
             return Err(Error::damaged(message));
         }
-        let start = location.extent.byte_offset();
-        Ok(start + span.device.start as u64..start + span.device.end as u64)
+        Ok(location)
+    }
+
+    /// All blocks of a piece, from the device.
+    fn content(&self, id: PieceId, location: &Location) -> Result<AlignedBuf> {
+        if !location.scattered {
+            return self.device.read_extent(used(location));
+        }
+        let mut buffer = AlignedBuf::zeroed((location.len as usize).next_multiple_of(BLOCK));
+        self.locator.layout(id, location)?.read(&self.device, 0, &mut buffer)?;
+        Ok(buffer)
     }
 
     fn verify(&self, place: &ValueRef, span: &PageSpan, content: &[u8]) -> Result<()> {
@@ -162,7 +181,8 @@ impl Pieces {
         let extent = used(location);
         let range = extent.byte_offset()..extent.byte_offset() + extent.byte_len() as u64;
         let length = location.len as usize;
-        if let Some(chunks) = self.streams.read(&range) {
+        let ahead = if location.scattered { None } else { self.streams.read(&range) };
+        if let Some(chunks) = ahead {
             // A copy, lest a small part keep a window of a MiB alive.
             let ahead = Bytes::copy_from_slice(&join(&chunks)[..length]);
             if frame::checksum(id, &ahead) == location.checksum {
@@ -170,7 +190,7 @@ impl Pieces {
             }
             self.streams.invalidate(&range);
         }
-        let buffer = self.device.read_extent(extent)?;
+        let buffer = self.content(id, location)?;
         if frame::checksum(id, &buffer[..length]) != location.checksum {
             return Err(mismatch(id, location));
         }

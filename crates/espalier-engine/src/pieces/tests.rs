@@ -1,6 +1,7 @@
 //! The pieces of a store in memory, with a locator that can be made scarce or fragmented.
 
 use super::*;
+use crate::layout::Layout;
 use crate::op::Op;
 use crate::options::Compression;
 use crate::piece::{FreshOwner, PieceHandle};
@@ -28,6 +29,7 @@ struct State {
     /// No run longer than this is given.
     longest: u32,
     places: HashMap<PieceId, (Location, Weak<PieceHandle>)>,
+    layouts: HashMap<PieceId, Arc<Layout>>,
 }
 
 impl TestLocator {
@@ -48,7 +50,10 @@ impl TestLocator {
 impl FreshOwner for TestLocator {
     fn handle_dropped(&self, id: PieceId) {
         let (location, _) = self.state.lock().places.remove(&id).unwrap();
-        self.give_back(location.extent);
+        match location.scattered {
+            true => self.give_back_scattered(id),
+            false => self.give_back(location.extent),
+        }
     }
 }
 
@@ -75,6 +80,36 @@ impl Locator for TestLocator {
             }
             _ => Err(Error::new(ErrorKind::NoSpace, "no such run")),
         }
+    }
+
+    fn live_bytes(&self, _: PieceId) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
+    fn is_shared(&self, _: PieceId) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn allocate_scattered(&self, id: PieceId, blocks: u32) -> Result<Arc<Layout>> {
+        let mut state = self.state.lock();
+        if (state.free.len() as u64) < u64::from(blocks) + 1 {
+            return Err(Error::new(ErrorKind::NoSpace, "not so many blocks"));
+        }
+        // The highest first, so that no two are neighbours in order.
+        let mut take = || state.free.pop_last().unwrap();
+        let runs = (0..blocks).map(|_| Extent { start: take(), blocks: 1 }).collect();
+        let layout = Arc::new(Layout::new(runs, vec![take()]));
+        state.layouts.insert(id, layout.clone());
+        Ok(layout)
+    }
+
+    fn layout(&self, id: PieceId, _: &Location) -> Result<Arc<Layout>> {
+        Ok(self.state.lock().layouts[&id].clone())
+    }
+
+    fn give_back_scattered(&self, id: PieceId) {
+        let layout = self.state.lock().layouts.remove(&id).unwrap();
+        layout.extents().for_each(|extent| self.give_back(extent));
     }
 
     fn give_back(&self, extent: Extent) {

@@ -168,7 +168,7 @@ impl ValuePart {
 
     /// What the node translation table gets once the part lies in `extent`.
     pub(super) fn location(&self, extent: Extent) -> Location {
-        Location { extent, len: self.len, checksum: self.checksum, kind: PieceKind::Values }
+        Location { extent, len: self.len, checksum: self.checksum, kind: PieceKind::Values, scattered: false }
     }
 
     /// Tells the values where they lie now.

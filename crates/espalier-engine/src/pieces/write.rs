@@ -1,38 +1,79 @@
 //! Writing: what belongs together gets neighbouring blocks and one call to the device.
 
 use super::frame::Encoded;
-use super::values::{self, MAX_VALUE_PART, Unstored, ValuePart};
+use super::values::{self, Unstored, ValuePart};
 use super::{Locator, Pieces};
+use crate::layout::Layout;
 use crate::piece::PieceHandle;
 use crate::types::Location;
 use crate::value::LargeValue;
-use crate::{ErrorKind, Extent, PieceId, Result};
+use crate::{Error, ErrorKind, Extent, PieceId, Result};
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// By what the longest value part is divided, and whether it may be scattered: what is tried, in order.
+/// Scattering costs a block for the list, so parts are not made smallest before.
+const VALUE_PARTS: [(usize, bool); 4] = [(1, false), (4, false), (16, false), (4, true)];
+
+/// Where one piece is going to lie.
+enum Place {
+    Run(Extent),
+    Scattered(PieceId, Arc<Layout>),
+}
+
+impl Place {
+    fn run(&self) -> Option<Extent> {
+        match self {
+            Self::Run(extent) => Some(*extent),
+            Self::Scattered(..) => None,
+        }
+    }
+
+    /// What the node translation table gets; `at` makes it of an extent.
+    fn location(&self, at: impl FnOnce(Extent) -> Location) -> Location {
+        match self {
+            Self::Run(extent) => at(*extent),
+            Self::Scattered(_, layout) => Location { scattered: true, ..at(layout.first()) },
+        }
+    }
+
+    fn give_back(&self, locator: &dyn Locator) {
+        match self {
+            Self::Run(extent) => locator.give_back(*extent),
+            Self::Scattered(id, _) => locator.give_back_scattered(*id),
+        }
+    }
+}
+
+/// A piece that wants a place, and its size in blocks.
+type Wish = (PieceId, u32);
 
 /// Blocks that were allocated and are given back unless they are used.
 struct Row<'a> {
     locator: &'a dyn Locator,
-    extents: Vec<Extent>,
+    places: Vec<Place>,
 }
 
 impl Drop for Row<'_> {
     fn drop(&mut self) {
-        for extent in self.extents.drain(..) {
-            self.locator.give_back(extent);
+        for place in self.places.drain(..) {
+            place.give_back(self.locator);
         }
     }
 }
 
 impl<'a> Row<'a> {
-    /// One extent for each of `sizes` (in blocks): in one run, or in as few as can be.
-    fn allocate(locator: &'a dyn Locator, sizes: &[u32], near: Option<u64>) -> Result<Self> {
-        let mut row = Self { locator, extents: Vec::with_capacity(sizes.len()) };
-        row.add(sizes, near)?;
+    /// One place for each of `wishes`: in one run, or in as few as can be. With `scatter` a piece for
+    /// which there is no run gets several.
+    fn allocate(locator: &'a dyn Locator, wishes: &[Wish], near: Option<u64>, scatter: bool) -> Result<Self> {
+        let mut row = Self { locator, places: Vec::with_capacity(wishes.len()) };
+        row.add(wishes, near, scatter)?;
         Ok(row)
     }
 
-    fn add(&mut self, sizes: &[u32], near: Option<u64>) -> Result<()> {
-        let total: u64 = sizes.iter().map(|s| u64::from(*s)).sum();
+    fn add(&mut self, wishes: &[Wish], near: Option<u64>, scatter: bool) -> Result<()> {
+        let total: u64 = wishes.iter().map(|(_, blocks)| u64::from(*blocks)).sum();
         let whole = match u32::try_from(total) {
             Ok(0) => return Ok(()),
             Ok(total) => Some(self.locator.allocate(total, near)),
@@ -41,28 +82,38 @@ impl<'a> Row<'a> {
         match whole {
             Some(Ok(run)) => {
                 let mut start = run.start;
-                for &blocks in sizes {
-                    self.extents.push(Extent { start, blocks });
+                for &(_, blocks) in wishes {
+                    self.places.push(Place::Run(Extent { start, blocks }));
                     start += u64::from(blocks);
                 }
                 Ok(())
             }
-            Some(Err(error)) if error.kind() != ErrorKind::NoSpace || sizes.len() == 1 => Err(error),
+            Some(Err(error)) if error.kind() != ErrorKind::NoSpace => Err(error),
+            Some(Err(error)) if wishes.len() == 1 => {
+                let (id, blocks) = wishes[0];
+                if !scatter || blocks == 1 {
+                    return Err(error);
+                }
+                self.places.push(Place::Scattered(id, self.locator.allocate_scattered(id, blocks)?));
+                Ok(())
+            }
             _ => {
-                let (left, right) = sizes.split_at(sizes.len() / 2);
-                self.add(left, near)?;
-                let near = self.extents.last().map(|e| e.end()).or(near);
-                self.add(right, near)
+                let (left, right) = wishes.split_at(wishes.len() / 2);
+                self.add(left, near, scatter)?;
+                let near = self.places.last().and_then(Place::run).map(Extent::end).or(near);
+                self.add(right, near, scatter)
             }
         }
     }
 
-    /// Neighbours among the extents, as runs of indexes.
+    /// Neighbours on the device, as runs of indexes; what is scattered stands alone.
     fn runs(&self) -> Vec<std::ops::Range<usize>> {
         let mut runs: Vec<std::ops::Range<usize>> = Vec::new();
-        for (i, extent) in self.extents.iter().enumerate() {
+        for (i, place) in self.places.iter().enumerate() {
+            let before = runs.last().and_then(|run| self.places[run.end - 1].run());
+            let adjacent = before.zip(place.run()).is_some_and(|(before, run)| before.end() == run.start);
             match runs.last_mut() {
-                Some(run) if self.extents[run.end - 1].end() == extent.start => run.end = i + 1,
+                Some(run) if adjacent => run.end = i + 1,
                 _ => runs.push(i..i + 1),
             }
         }
@@ -81,16 +132,16 @@ impl Pieces {
         group: Vec<Encoded>,
         near: Option<u64>,
     ) -> Result<Vec<Arc<PieceHandle>>> {
-        let sizes: Vec<u32> = group.iter().map(Encoded::blocks).collect();
-        let mut row = Row::allocate(&*self.locator, &sizes, near)?;
+        let wishes: Vec<Wish> = group.iter().map(|piece| (piece.id(), piece.blocks())).collect();
+        let mut row = Row::allocate(&*self.locator, &wishes, near, true)?;
         for run in row.runs() {
             let buffers: Vec<&[u8]> = group[run.clone()].iter().map(Encoded::bytes).collect();
-            self.write_run(row.extents[run.start], row.extents[run.end - 1], &buffers)?;
+            self.write_places(&row.places[run], &buffers)?;
         }
-        let placed = group.into_iter().zip(row.extents.drain(..));
-        let pieces = placed.map(|(piece, extent)| {
-            let (id, location) = (piece.id(), piece.location(extent));
-            (id, location, piece.into_holds())
+        let placed = group.into_iter().zip(row.places.drain(..));
+        let pieces = placed.map(|(piece, place)| {
+            let (id, location) = (piece.id(), place.location(|extent| piece.location(extent)));
+            (id, location, place, piece.into_holds())
         });
         self.register(pieces.collect())
     }
@@ -116,13 +167,15 @@ impl Pieces {
         }
         let (mut row, runs) = self.place_values(&unstored, near)?;
         let parts: Vec<ValuePart> =
-            runs.into_iter().map(|run| ValuePart::pack(self.new_id(), &unstored[run])).collect();
+            runs.into_iter().map(|(id, run)| ValuePart::pack(id, &unstored[run])).collect();
         for run in row.runs() {
             let buffers: Vec<&[u8]> = parts[run.clone()].iter().flat_map(ValuePart::buffers).collect();
-            self.write_run(row.extents[run.start], row.extents[run.end - 1], &buffers)?;
+            self.write_places(&row.places[run], &buffers)?;
         }
-        let placed = parts.iter().zip(row.extents.drain(..));
-        let pieces = placed.map(|(part, extent)| (part.id(), part.location(extent), Vec::new()));
+        let placed = parts.iter().zip(row.places.drain(..));
+        let pieces = placed.map(|(part, place)| {
+            (part.id(), place.location(|extent| part.location(extent)), place, Vec::new())
+        });
         let handles = self.register(pieces.collect())?;
         for (part, handle) in parts.into_iter().zip(&handles) {
             part.publish(handle);
@@ -130,21 +183,62 @@ impl Pieces {
         Ok(handles)
     }
 
-    /// Cuts values into parts for which there is room: the fuller the device, the smaller the parts.
+    /// Cuts values into parts for which there is room: the fuller the device, the smaller the parts, until
+    /// they are scattered.
     fn place_values(
         &self,
         values: &[Unstored],
         near: Option<u64>,
-    ) -> Result<(Row<'_>, Vec<std::ops::Range<usize>>)> {
-        let mut max = MAX_VALUE_PART;
-        loop {
-            let runs = values::cut(values, max);
-            let sizes: Vec<u32> = runs.iter().map(|run| values::blocks_of(&values[run.clone()])).collect();
-            match Row::allocate(&*self.locator, &sizes, near) {
-                Err(error) if error.kind() == ErrorKind::NoSpace && runs.len() < values.len() => max /= 4,
+    ) -> Result<(Row<'_>, Vec<(PieceId, Range<usize>)>)> {
+        let longest = self.value_part.load(Ordering::Relaxed);
+        for (share, scatter) in VALUE_PARTS {
+            let mut wishes: Vec<Wish> = Vec::new();
+            let mut runs = Vec::new();
+            for run in values::cut(values, longest / share) {
+                let id = self.new_id();
+                wishes.push((id, values::blocks_of(&values[run.clone()])));
+                runs.push((id, run));
+            }
+            match Row::allocate(&*self.locator, &wishes, near, scatter) {
+                Err(error) if error.kind() == ErrorKind::NoSpace && !scatter => {}
                 placed => return Ok((placed?, runs)),
             }
         }
+        Err(Error::new(ErrorKind::NoSpace, "there is no room for large values"))
+    }
+
+    /// Writes `buffers` to neighbouring places, or to one that is scattered.
+    fn write_places(&self, places: &[Place], buffers: &[&[u8]]) -> Result<()> {
+        match places {
+            [Place::Scattered(id, layout)] => self.write_scattered(*id, layout, buffers),
+            [first, ..] => match (first.run(), places.last().and_then(Place::run)) {
+                (Some(first), Some(last)) => self.write_run(first, last, buffers),
+                _ => Err(Error::damaged("a scattered piece among neighbours")),
+            },
+            [] => Ok(()),
+        }
+    }
+
+    fn write_scattered(&self, id: PieceId, layout: &Layout, buffers: &[&[u8]]) -> Result<()> {
+        let mut rest = buffers.iter().copied();
+        let mut current: &[u8] = &[];
+        for run in layout.runs() {
+            let mut left = run.byte_len();
+            let mut slices = Vec::new();
+            while left > 0 {
+                if current.is_empty() {
+                    current = rest.next().ok_or_else(|| Error::damaged("a piece shorter than its place"))?;
+                }
+                let (slice, behind) = current.split_at(left.min(current.len()));
+                slices.push(slice);
+                (current, left) = (behind, left - slice.len());
+            }
+            self.write_run(*run, *run, &slices)?;
+        }
+        for (place, list) in layout.encode(id) {
+            self.write_run(place, place, &[&list])?;
+        }
+        Ok(())
     }
 
     /// Writes the blocks from the start of `first` to the end of `last`.
@@ -159,11 +253,11 @@ impl Pieces {
     /// Registers pieces that are written; of those that fail and follow, the blocks are given back.
     fn register(
         &self,
-        pieces: Vec<(PieceId, Location, Vec<Arc<PieceHandle>>)>,
+        pieces: Vec<(PieceId, Location, Place, Vec<Arc<PieceHandle>>)>,
     ) -> Result<Vec<Arc<PieceHandle>>> {
         let mut handles = Vec::with_capacity(pieces.len());
         let mut failure = None;
-        for (id, location, holds) in pieces {
+        for (id, location, place, holds) in pieces {
             if failure.is_none() {
                 match self.locator.register(id, location, holds) {
                     Ok(handle) => {
@@ -173,7 +267,7 @@ impl Pieces {
                     Err(error) => failure = Some(error),
                 }
             }
-            self.locator.give_back(location.extent);
+            place.give_back(&*self.locator);
         }
         failure.map_or(Ok(handles), Err)
     }

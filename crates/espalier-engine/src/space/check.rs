@@ -4,6 +4,7 @@ use super::allocator::Allocator;
 use super::superblock::read_superblocks;
 use super::table::{Table, TableId};
 use super::{Space, map, ntt};
+use crate::types::Delta;
 use crate::{Extent, PieceId, PieceKind};
 use std::collections::{HashMap, HashSet};
 
@@ -18,7 +19,7 @@ impl Space {
     /// Returns the problems, in words.
     pub(crate) fn check(
         &self,
-        referenced: &HashMap<PieceId, u64>,
+        referenced: &HashMap<PieceId, Delta>,
         reclaim: &[PieceId],
         progress: &mut dyn FnMut(u64),
     ) -> Vec<String> {
@@ -28,6 +29,7 @@ impl Space {
             accounted: Allocator::new(self.geometry.blocks, Vec::new()),
             problems: Problems::default(),
             entries: 0,
+            dead: 0,
         };
         if let Err(error) = read_superblocks(&self.device) {
             check.problems.add(error.to_string());
@@ -36,6 +38,7 @@ impl Space {
         let reclaim: HashSet<PieceId> = reclaim.iter().copied().collect();
         check.entries(&mut unseen, &reclaim, progress);
         for (id, count) in unseen {
+            let count = count.count;
             let message =
                 format!("piece {id} has {count} references and is not in the node translation table");
             check.problems.add(message);
@@ -45,6 +48,13 @@ impl Space {
         check.pages(&tables.reclaim, TableId::Reclaim);
         check.pages(&tables.map, TableId::SpaceMap);
         check.compare_map();
+        let said = self.superblock().dead_values;
+        if said != check.dead {
+            let found = check.dead;
+            check.problems.add(format!(
+                "the superblock says that {said} bytes are dead in value parts, and {found} are"
+            ));
+        }
         check.problems.finish()
     }
 }
@@ -55,6 +65,8 @@ struct Check<'a> {
     accounted: Allocator,
     problems: Problems,
     entries: u64,
+    /// Bytes of value parts that nobody refers to.
+    dead: u64,
 }
 
 impl Check<'_> {
@@ -81,7 +93,7 @@ impl Check<'_> {
 
     fn entries(
         &mut self,
-        unseen: &mut HashMap<PieceId, u64>,
+        unseen: &mut HashMap<PieceId, Delta>,
         reclaim: &HashSet<PieceId>,
         progress: &mut dyn FnMut(u64),
     ) {
@@ -102,7 +114,7 @@ impl Check<'_> {
             ntt::for_each(key.number, page.bytes(), &geometry, &mut |id, entry| {
                 self.entries += 1;
                 match entry {
-                    Ok(entry) => self.entry(id, &entry, unseen.remove(&id).unwrap_or(0), reclaim),
+                    Ok(entry) => self.entry(id, &entry, unseen.remove(&id).unwrap_or_default(), reclaim),
                     Err(error) => self.problems.add(error.to_string()),
                 }
             });
@@ -110,9 +122,22 @@ impl Check<'_> {
         });
     }
 
-    fn entry(&mut self, id: PieceId, entry: &ntt::Entry, references: u64, reclaim: &HashSet<PieceId>) {
-        self.account(entry.location.extent, &|| format!("piece {id}"));
-        if u64::from(entry.count) != references {
+    fn entry(&mut self, id: PieceId, entry: &ntt::Entry, found: Delta, reclaim: &HashSet<PieceId>) {
+        self.dead += entry.dead();
+        let references = found.count;
+        if i64::try_from(entry.live) != Ok(found.bytes) {
+            self.problems
+                .add(format!("piece {id} is said to have {} live bytes and has {}", entry.live, found.bytes));
+        }
+        match self.space.footprint(id, &entry.location) {
+            Ok(extents) => {
+                for extent in extents {
+                    self.account(extent, &|| format!("piece {id}"));
+                }
+            }
+            Err(error) => self.problems.add(error.to_string()),
+        }
+        if i64::from(entry.count) != references {
             self.problems.add(format!(
                 "piece {id} is counted {} times and referred to {references} times",
                 entry.count

@@ -9,6 +9,7 @@
 use super::table::Table;
 use super::{Roots, Space, Superblock, VolumeTable, blob, map, ntt};
 use crate::error::Context;
+use crate::types::Delta;
 use crate::{Error, ErrorKind, Extent, PieceId, PieceKind, Result};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -25,15 +26,16 @@ impl Space {
     /// # Errors
     /// [`ErrorKind::Damaged`] if a count would be negative or a piece is unknown, or what the device says.
     /// The device is latched then, since the counts are half changed.
-    pub(crate) fn count(&self, deltas: &HashMap<PieceId, i64>) -> Result<Vec<PieceId>> {
+    pub(crate) fn count<D: Into<Delta> + Copy>(&self, deltas: &HashMap<PieceId, D>) -> Result<Vec<PieceId>> {
         let _writer = self.writer.lock();
         self.device.writable()?;
-        let mut sorted: Vec<(PieceId, i64)> = deltas.iter().map(|(id, delta)| (*id, *delta)).collect();
-        sorted.retain(|(_, delta)| *delta != 0);
-        sorted.sort_unstable();
+        let mut sorted: Vec<(PieceId, Delta)> =
+            deltas.iter().map(|(id, delta)| (*id, (*delta).into())).collect();
+        sorted.retain(|(_, delta)| *delta != Delta::default());
+        sorted.sort_unstable_by_key(|(id, _)| *id);
         let mut without = Vec::new();
         for (id, delta) in sorted {
-            let doing = || format!("adding {delta} to the count of piece {id}");
+            let doing = || format!("adding {} to the count of piece {id}", delta.count);
             match self.count_one(id, delta).context(doing) {
                 Ok(true) => without.push(id),
                 Ok(false) => {}
@@ -44,45 +46,65 @@ impl Space {
     }
 
     /// True if the piece is a node whose count is 0 now.
-    fn count_one(&self, id: PieceId, delta: i64) -> Result<bool> {
-        let Some(mut entry) = ntt::get(&self.tables.ntt, &self.geometry, id)? else {
+    fn count_one(&self, id: PieceId, delta: Delta) -> Result<bool> {
+        let Some(before) = ntt::get(&self.tables.ntt, &self.geometry, id)? else {
             self.count_first(id, delta)?;
             return Ok(false);
         };
-        let sum = i64::from(entry.count) + delta;
-        entry.count = u32::try_from(sum)
-            .map_err(|_| Error::damaged(format!("it would be {sum}: counts and references differ")))?;
+        let entry = before.changed(delta)?;
         let is_node = matches!(entry.location.kind, PieceKind::Node(_));
         if entry.count == 0 && !is_node {
-            self.bury(id, &entry)?;
+            self.bury(id, &before)?;
         } else {
             ntt::set(&self.tables.ntt, id, Some(&entry))?;
+            self.note_dead(&before, Some(&entry));
         }
         Ok(entry.count == 0 && is_node)
     }
 
-    fn count_first(&self, id: PieceId, delta: i64) -> Result<()> {
-        let count = u32::try_from(delta)
-            .map_err(|_| Error::damaged("it is not counted: counts and references differ"))?;
+    fn count_first(&self, id: PieceId, delta: Delta) -> Result<()> {
+        let missing = || Error::damaged("it is not counted: counts and references differ");
+        if delta.count <= 0 {
+            return Err(missing());
+        }
         let location = self
             .lives
             .write()
             .begin_counting(id)
             .ok_or_else(|| Error::damaged("it is referred to but does not exist"))?;
-        map::mark(&self.tables.map, location.extent, true)?;
-        ntt::set(&self.tables.ntt, id, Some(&ntt::Entry { location, count }))?;
+        for extent in self.footprint(id, &location)? {
+            map::mark(&self.tables.map, extent, true)?;
+        }
+        let entry = ntt::Entry { location, count: 0, live: 0 }.changed(delta)?;
+        ntt::set(&self.tables.ntt, id, Some(&entry))?;
+        self.dead_values.fetch_add(entry.dead(), Ordering::Relaxed);
         self.lives.write().remove_fresh(id);
+        self.layouts.counted(id);
         Ok(())
     }
 
     /// Moves a counted piece to limbo: entered there before it leaves the table, so that it can be located
     /// all the time.
     fn bury(&self, id: PieceId, entry: &ntt::Entry) -> Result<()> {
+        let extents = self.footprint(id, &entry.location)?;
+        if entry.location.scattered {
+            self.layouts.keep(id, self.layout_of(id, &entry.location)?);
+        }
         self.lives.write().die(id, entry.location, true);
         ntt::set(&self.tables.ntt, id, None)?;
-        map::mark(&self.tables.map, entry.location.extent, false)?;
+        for extent in extents {
+            map::mark(&self.tables.map, extent, false)?;
+        }
+        self.note_dead(entry, None);
         self.gone(id);
         Ok(())
+    }
+
+    /// Keeps the sum of what is dead in value parts.
+    fn note_dead(&self, before: &ntt::Entry, after: Option<&ntt::Entry>) {
+        let after = after.map_or(0, ntt::Entry::dead);
+        let change = |sum: u64| Some(sum.saturating_sub(before.dead()).saturating_add(after));
+        let _ = self.dead_values.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
     }
 
     /// A node without references, whose own references have been subtracted, dies.
@@ -99,6 +121,11 @@ impl Space {
             None => Err(Error::damaged("it is not counted")),
         };
         forget().context(|| format!("forgetting piece {id}")).map_err(|error| self.device.latch(error))
+    }
+
+    /// The page of the node translation table that a change of this piece's count changes.
+    pub(crate) fn table_page_of(id: PieceId) -> u64 {
+        id.0 / ntt::PER_PAGE
     }
 
     /// The reference count of a piece; `None` if it is not counted.
@@ -183,6 +210,7 @@ impl Space {
         let current = self.superblock();
         next.generation = current.generation + 1;
         next.next_piece = PieceId(self.next_piece.load(Ordering::Acquire));
+        next.dead_values = self.dead_values.load(Ordering::Relaxed);
         (next.uuid, next.label, next.geometry, next.created) =
             (current.uuid, current.label, current.geometry, current.created);
         self.device.sync().context(|| "syncing a checkpoint".into())?;
@@ -213,7 +241,8 @@ impl Space {
     /// Frees the dead that nothing needs any more, and the blocks of some table pages.
     fn release(&self, pages: &[u64]) {
         let pieces = self.lives.write().take_released(&self.handles);
-        let mut extents: Vec<Extent> = pieces.iter().map(|(_, location)| location.extent).collect();
+        let mut extents: Vec<Extent> =
+            pieces.iter().flat_map(|(id, location)| self.vacated(*id, location)).collect();
         extents.extend(pages.iter().map(|block| Extent { start: *block, blocks: 1 }));
         extents.sort_unstable();
         // Discarded before they leave `used`: afterwards somebody may be writing there.

@@ -74,14 +74,14 @@ impl Lives {
 
     /// Enters a fresh piece.
     pub(super) fn add_fresh(&mut self, id: PieceId, fresh: Fresh) {
-        self.fresh_blocks += u64::from(fresh.location.extent.blocks);
+        self.fresh_blocks += fresh.location.blocks();
         self.fresh.insert(id, fresh);
     }
 
     /// Removes a fresh piece: it is counted now, or about to die.
     pub(super) fn remove_fresh(&mut self, id: PieceId) -> Option<Location> {
         let fresh = self.fresh.remove(&id)?;
-        self.fresh_blocks -= u64::from(fresh.location.extent.blocks);
+        self.fresh_blocks -= fresh.location.blocks();
         Some(fresh.location)
     }
 
@@ -106,7 +106,7 @@ impl Lives {
         } else {
             self.pinned.insert((died, id));
         }
-        self.dead_blocks += u64::from(location.extent.blocks);
+        self.dead_blocks += location.blocks();
         self.dead.insert(id, Dead { location, died, needed });
     }
 
@@ -163,7 +163,7 @@ impl Lives {
     fn remove_dead(&mut self, id: PieceId) -> Option<Location> {
         let dead = self.dead.remove(&id)?;
         self.pinned.remove(&(dead.died, id));
-        self.dead_blocks -= u64::from(dead.location.extent.blocks);
+        self.dead_blocks -= dead.location.blocks();
         Some(dead.location)
     }
 

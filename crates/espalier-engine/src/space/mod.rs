@@ -27,6 +27,7 @@ mod ntt;
 mod page;
 mod rebuild;
 mod reserve;
+mod scatter;
 mod superblock;
 mod table;
 mod volumes;
@@ -41,6 +42,7 @@ pub use volumes::{MAX_PARAMETERS, MAX_VOLUME_NAME};
 
 use crate::device::GuardedDevice;
 use crate::error::Context;
+use crate::layout::Layout;
 use crate::piece::{FreshOwner, PieceHandle};
 use crate::pieces::Locator;
 use crate::types::Location;
@@ -49,6 +51,7 @@ use allocator::Allocator;
 use lives::{Fresh, Handles, Lives};
 use parking_lot::{Mutex, RwLock};
 use reserve::Promises;
+use scatter::Layouts;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use table::{Table, TableId};
@@ -98,6 +101,8 @@ pub struct SpaceStats {
     pub fresh: u64,
     /// Dead pieces and pages that a superblock, a reader or a handle holds.
     pub limbo: u64,
+    /// Bytes of value parts that nobody refers to: rewriting what lies beside them sets them free.
+    pub dead_values: u64,
     /// The longest free run.
     pub longest_run: u64,
     /// Bytes of memory for the map of blocks.
@@ -139,6 +144,9 @@ pub(crate) struct Space {
     promises: Promises,
     lives: RwLock<Lives>,
     handles: Handles,
+    layouts: Layouts,
+    /// Bytes of counted value parts that nobody refers to.
+    dead_values: AtomicU64,
     next_piece: AtomicU64,
     tables: Tables,
     /// The newest superblock on the device; held by a checkpoint while it counts and writes tables.
@@ -247,6 +255,8 @@ impl Space {
             promises: Promises::new(geometry.blocks - geometry.data_start()),
             lives: RwLock::default(),
             handles: Handles::default(),
+            layouts: Layouts::default(),
+            dead_values: AtomicU64::new(superblock.dead_values),
             next_piece: AtomicU64::new(next_piece),
             current: RwLock::new(superblock),
             writer: Mutex::new(()),
@@ -289,6 +299,7 @@ impl Space {
             pool: self.promises.pool(),
             fresh: lives.fresh_blocks,
             limbo: lives.limbo_blocks(),
+            dead_values: self.dead_values.load(Ordering::Relaxed),
             longest_run: self.largest_free_run(),
             map_bytes: self.used.lock().memory(),
             table_bytes: self.tables.all().iter().map(|table| table.cached_bytes() as u64).sum(),
@@ -359,9 +370,12 @@ impl Space {
         if let Some(known) = self.lives.read().locate(id) {
             return if known == location { Ok(self.handle(id)) } else { clash(&known) };
         }
-        if !self.with_used(|used| used.take(location.extent)) {
-            let message = format!("{} belongs to something else", location.extent);
-            return Err(Error::damaged(message)).context(doing);
+        let extents = self.footprint(id, &location).context(doing)?;
+        if let Some(wrong) = self.take_all(&extents) {
+            return Err(Error::damaged(format!("{wrong} belong to something else"))).context(doing);
+        }
+        if location.scattered {
+            self.layouts.keep(id, self.layout_of(id, &location)?);
         }
         self.register(id, location, Vec::new())
     }
@@ -384,6 +398,16 @@ impl Space {
         let result = change(&mut used);
         self.free.store(used.free(), Ordering::Release);
         result
+    }
+
+    /// Takes these blocks; none of them if one is used, and returns that one.
+    fn take_all(&self, extents: &[Extent]) -> Option<Extent> {
+        self.with_used(|used| {
+            let wrong = extents.iter().position(|extent| !used.take(*extent))?;
+            // Those before were free a moment ago.
+            let _ = extents[..wrong].iter().all(|extent| used.release(*extent));
+            Some(extents[wrong])
+        })
     }
 
     /// Takes a run of blocks, leaving `floor` blocks free.
@@ -445,7 +469,7 @@ impl Census {
             PieceKind::Values => (&mut self.value_parts, &mut self.value_part_bytes),
         };
         *count += 1;
-        *bytes += location.extent.byte_len() as u64;
+        *bytes += location.blocks() * espalier_storage::BLOCK as u64;
     }
 }
 
@@ -468,12 +492,34 @@ impl Locator for Space {
     }
 
     fn allocate(&self, blocks: u32, near: Option<u64>) -> Result<Extent> {
-        // The last quarter of the pool is for table pages, so that a checkpoint can free the rest.
-        self.take_run(blocks, near, self.promises.pool() / 4)
+        // The last eighth of the pool is for table pages, so that a checkpoint can free the rest.
+        self.take_run(blocks, near, self.promises.pool() / 8)
+    }
+
+    fn live_bytes(&self, id: PieceId) -> Result<Option<u64>> {
+        Ok(ntt::get(&self.tables.ntt, &self.geometry, id)?.map(|entry| entry.live))
+    }
+
+    fn is_shared(&self, id: PieceId) -> Result<bool> {
+        Ok(self.references(id)?.is_some_and(|count| count > 1))
+    }
+
+    fn allocate_scattered(&self, id: PieceId, blocks: u32) -> Result<Arc<Layout>> {
+        self.take_scattered(id, blocks)
+    }
+
+    fn layout(&self, id: PieceId, location: &Location) -> Result<Arc<Layout>> {
+        self.layout_of(id, location)
     }
 
     fn give_back(&self, extent: Extent) {
         self.put_back(&[extent]);
+    }
+
+    fn give_back_scattered(&self, id: PieceId) {
+        if let Some(layout) = self.layouts.take(id) {
+            self.put_back(&layout.extents().collect::<Vec<_>>());
+        }
     }
 
     fn register(
@@ -534,7 +580,7 @@ impl FreshOwner for Space {
         }
         drop(lives);
         if let Some(location) = released {
-            self.put_back(&[location.extent]);
+            self.put_back(&self.vacated(id, &location));
         }
         self.gone(id);
     }

@@ -3,7 +3,7 @@
 use super::page::{read_u32, read_u64};
 use super::superblock::Geometry;
 use super::table::Table;
-use crate::types::Location;
+use crate::types::{Delta, Location};
 use crate::{Error, Extent, PieceId, PieceKind, Result};
 use espalier_storage::BLOCK;
 
@@ -15,6 +15,12 @@ const KIND_NODE: u8 = 1;
 const KIND_KEY_VALUE: u8 = 2;
 const KIND_VALUES: u8 = 3;
 
+/// Flag beside the kind: the place is that of a list block.
+const SCATTERED: u8 = 0x80;
+
+/// The live bytes of a value part are fewer.
+const MAX_LIVE: u64 = 1 << 48;
+
 /// What the table says of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
@@ -22,41 +28,73 @@ pub(super) struct Entry {
     /// References from nodes, and from the volume table for roots. 0 only for nodes whose own
     /// references are still to be subtracted.
     pub(super) count: u32,
+    /// Of a value part: bytes of the values that those who refer to it name, each counted as often as a
+    /// header names it.
+    pub(super) live: u64,
 }
 
 impl Entry {
+    /// Bytes of a value part that nobody refers to.
+    pub(super) fn dead(&self) -> u64 {
+        match self.location.kind {
+            PieceKind::Values => u64::from(self.location.len).saturating_sub(self.live),
+            _ => 0,
+        }
+    }
+
+    /// The entry after a change.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if a figure would be negative or too large.
+    pub(super) fn changed(&self, delta: Delta) -> Result<Self> {
+        let sum = i64::from(self.count).saturating_add(delta.count);
+        let count = u32::try_from(sum)
+            .map_err(|_| Error::damaged(format!("it would be {sum}: counts and references differ")))?;
+        let live = self.live.checked_add_signed(delta.bytes).filter(|live| *live < MAX_LIVE);
+        let live = live.ok_or_else(|| {
+            Error::damaged("its live bytes would make no sense: counts and references differ")
+        })?;
+        Ok(Self { count, live, ..*self })
+    }
+
     fn encode(&self, bytes: &mut [u8]) {
-        let Location { extent, len, checksum, kind } = self.location;
+        let Location { extent, len, checksum, kind, scattered } = self.location;
+        debug_assert!(scattered || extent.byte_len() == (len as usize).next_multiple_of(BLOCK));
         let (kind, height) = match kind {
             PieceKind::Node(height) => (KIND_NODE, height),
             PieceKind::KeyValue => (KIND_KEY_VALUE, 0),
             PieceKind::Values => (KIND_VALUES, 0),
         };
         bytes[..8].copy_from_slice(&extent.start.to_le_bytes());
-        bytes[8..12].copy_from_slice(&extent.blocks.to_le_bytes());
-        bytes[12..16].copy_from_slice(&len.to_le_bytes());
+        bytes[8..12].copy_from_slice(&len.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.count.to_le_bytes());
         bytes[16..24].copy_from_slice(&checksum.to_le_bytes());
-        bytes[24..28].copy_from_slice(&self.count.to_le_bytes());
-        bytes[28..32].copy_from_slice(&[kind, height, 0, 0]);
+        bytes[24] = kind | if scattered { SCATTERED } else { 0 };
+        bytes[25] = height;
+        bytes[26..32].copy_from_slice(&self.live.to_le_bytes()[..6]);
     }
 
     /// Decodes the entry of `id`; `None` if there is none.
     fn decode(id: PieceId, bytes: &[u8], geometry: &Geometry) -> Result<Option<Self>> {
-        let kind = match (bytes[28], bytes[29]) {
+        let kind = match (bytes[24] & !SCATTERED, bytes[25]) {
             (0, _) if bytes.iter().all(|byte| *byte == 0) => return Ok(None),
             (KIND_NODE, height) => PieceKind::Node(height),
             (KIND_KEY_VALUE, _) => PieceKind::KeyValue,
             (KIND_VALUES, _) => PieceKind::Values,
             (kind, _) => return Err(Error::damaged(format!("piece {id} has the unknown kind {kind}"))),
         };
-        let extent = Extent { start: read_u64(bytes, 0), blocks: read_u32(bytes, 8) };
-        let location = Location { extent, len: read_u32(bytes, 12), checksum: read_u64(bytes, 16), kind };
+        let scattered = bytes[24] & SCATTERED != 0;
+        let (len, checksum) = (read_u32(bytes, 8), read_u64(bytes, 16));
+        let blocks = if scattered { 1 } else { len.div_ceil(BLOCK as u32) };
+        let extent = Extent { start: read_u64(bytes, 0), blocks };
+        let location = Location { extent, len, checksum, kind, scattered };
         check_location(id, &location, geometry)?;
-        let count = read_u32(bytes, 24);
+        let count = read_u32(bytes, 12);
+        let live = read_u64(bytes, 24) >> 16;
         if count == 0 && !matches!(kind, PieceKind::Node(_)) {
             return Err(Error::damaged(format!("piece {id} is a part and has no references")));
         }
-        Ok(Some(Self { location, count }))
+        Ok(Some(Self { location, count, live }))
     }
 }
 
@@ -65,8 +103,9 @@ impl Entry {
 /// # Errors
 /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged).
 pub(super) fn check_location(id: PieceId, location: &Location, geometry: &Geometry) -> Result<()> {
-    let Location { extent, len, .. } = *location;
-    if !geometry.holds(extent) || len == 0 || len as usize > extent.byte_len() {
+    let Location { extent, len, scattered, .. } = *location;
+    let long = if scattered { extent.blocks != 1 } else { len as usize > extent.byte_len() };
+    if !geometry.holds(extent) || len == 0 || long {
         let Extent { start, blocks } = extent;
         return Err(Error::damaged(format!(
             "piece {id} of {len} bytes cannot lie in {blocks} blocks from {start}"

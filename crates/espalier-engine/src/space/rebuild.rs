@@ -14,9 +14,10 @@ use crate::device::GuardedDevice;
 use crate::error::Context;
 use crate::piece::PieceHandle;
 use crate::pieces::Locator;
-use crate::types::Location;
+use crate::types::{Delta, Location};
 use crate::{Extent, PieceId, Result};
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use super::lives::Fresh;
@@ -89,10 +90,18 @@ impl Space {
         let bare = Superblock { roots: Roots::default(), ..old.clone() };
         let space = Self::assemble(device, bare, options, Vec::new(), next_piece);
         for (id, location) in entries {
-            if space.with_used(|used| used.take(location.extent)) {
-                ntt::set(&space.tables.ntt, id, Some(&ntt::Entry { location, count: 1 }))?;
-            } else {
-                problems.push(format!("piece {id} lies at {}, where something else does", location.extent));
+            let extents = match space.footprint(id, &location) {
+                Ok(extents) => extents,
+                Err(error) => {
+                    problems.push(error.to_string());
+                    continue;
+                }
+            };
+            match space.take_all(&extents) {
+                None => ntt::set(&space.tables.ntt, id, Some(&ntt::Entry { location, count: 1, live: 0 }))?,
+                Some(wrong) => {
+                    problems.push(format!("piece {id} lies at {wrong}, where something else does"));
+                }
             }
         }
         // What only the old superblock needs is free once it is obsolete.
@@ -118,14 +127,14 @@ impl Space {
     }
 
     /// Says what refers to what after [`Space::rebuild`]: `counts` how often headers and roots on the
-    /// device refer to a piece, `fresh` to which pieces only headers refer that are still in memory. All
+    /// device refer to a piece, and to how many bytes of a value part, `fresh` to which pieces only headers refer that are still in memory. All
     /// others are dead. The handles returned keep the pieces in `fresh` until a checkpoint counts them.
     ///
     /// # Errors
     /// None but of a bug: all that it changes is in memory.
     pub(crate) fn settle(
         &self,
-        counts: &HashMap<PieceId, u32>,
+        counts: &HashMap<PieceId, Delta>,
         fresh: &HashSet<PieceId>,
     ) -> Result<Vec<Arc<PieceHandle>>> {
         let _writer = self.writer.lock();
@@ -137,12 +146,19 @@ impl Space {
                 });
             }
         });
-        let mut handles = Vec::new();
+        let (mut handles, mut dead) = (Vec::new(), 0);
         for (id, location) in known {
-            if let Some(&count) = counts.get(&id) {
-                ntt::set(&self.tables.ntt, id, Some(&ntt::Entry { location, count }))?;
-                map::mark(&self.tables.map, location.extent, true)?;
+            if let Some(delta) = counts.get(&id) {
+                let entry = ntt::Entry { location, count: 0, live: 0 }.changed(*delta)?;
+                ntt::set(&self.tables.ntt, id, Some(&entry))?;
+                for extent in self.footprint(id, &location)? {
+                    map::mark(&self.tables.map, extent, true)?;
+                }
+                dead += entry.dead();
                 continue;
+            }
+            if location.scattered {
+                self.layouts.keep(id, self.layout_of(id, &location)?);
             }
             if fresh.contains(&id) {
                 let entry = Fresh { location, handle: Weak::new(), counting: false };
@@ -153,6 +169,7 @@ impl Space {
             }
             ntt::set(&self.tables.ntt, id, None)?;
         }
+        self.dead_values.store(dead, Ordering::Relaxed);
         Ok(handles)
     }
 }

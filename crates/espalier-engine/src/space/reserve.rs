@@ -9,10 +9,6 @@ use crate::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bounds of the free run, in blocks, that growth must leave: large values move only as a whole, and the
-/// longest has 256 blocks.
-const LEAST_RUN: (u64, u64) = (32, 512);
-
 /// Who asks for blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
@@ -20,6 +16,8 @@ pub(crate) enum Purpose {
     Growth,
     /// Frees space in the end (deletes), or must not fail: may draw on the pool.
     Essential,
+    /// The same when there is nothing left that could be moved to make room: draws on what was kept for that.
+    Last,
 }
 
 /// The counters behind reservations.
@@ -30,10 +28,12 @@ pub(super) struct Promises {
 }
 
 impl Promises {
-    /// For a data region of `blocks`: 3% of it, between 64 blocks and 32 GiB. The fuller a store, the
-    /// shorter its free runs; with so much left, parts of usual sizes still find one.
+    /// For a data region of `blocks`: 3% of it, between 1.5 MiB and 32 GiB, at most an eighth. Its shares: a
+    /// quarter for messages that delete, three eighths for moving them down to what they delete, a quarter
+    /// for the headers and leaves that a checkpoint rewrites in any case, and the last for table pages. With
+    /// so much free, parts of usual sizes also find runs that are long enough.
     pub(super) fn new(blocks: u64) -> Self {
-        let pool = (blocks * 3 / 100).clamp(64, 8 << 20).min(blocks / 4);
+        let pool = (blocks * 3 / 100).clamp(384, 8 << 20).min(blocks / 8);
         Self { promised: AtomicU64::new(0), pool }
     }
 
@@ -66,19 +66,16 @@ impl Reservation {
         let free = space.free_blocks().saturating_sub(owed);
         let limit = match purpose {
             Purpose::Growth => free.saturating_sub(space.promises.pool),
-            // The rest is for tables and headers, without which nothing becomes free.
-            Purpose::Essential => free.saturating_sub(space.promises.pool / 2),
+            // The rest is for what makes the deleted free.
+            Purpose::Essential => free.saturating_sub(space.promises.pool / 4 * 3),
+            Purpose::Last => free.saturating_sub(space.promises.pool / 2),
         };
-        // Growth must leave a run in which what is promised can be written, whatever its pieces' sizes.
-        let fragmented = purpose == Purpose::Growth && !space.has_run_for(blocks, owed);
-        if fragmented || !space.promises.try_add(blocks, limit) {
+        if !space.promises.try_add(blocks, limit) {
             return Err(Error::new(
                 ErrorKind::NoSpace,
                 format!(
-                    "{blocks} blocks are needed, but of {} that are free (at most {} in a row) and not owed {} are \
-                     promised and {} set aside",
+                    "{blocks} blocks are needed, but of {} that are free and not owed {} are promised and {} set aside",
                     free,
-                    space.largest_free_run(),
                     space.promises.promised(),
                     space.promises.pool
                 ),
@@ -106,16 +103,10 @@ impl Reservation {
 }
 
 impl Space {
-    /// True if some free run is long enough for growth by `blocks` beside what is promised and owed.
-    fn has_run_for(&self, blocks: u64, owed: u64) -> bool {
-        let all = self.promises.promised().saturating_add(owed).saturating_add(blocks);
-        self.largest_free_run() >= all.min((self.promises.pool / 2).clamp(LEAST_RUN.0, LEAST_RUN.1))
-    }
-
     /// True if [`Space::reserve`] would grant this to [`Purpose::Growth`].
     pub(crate) fn can_grow(&self, blocks: u64, owed: u64) -> bool {
         let all = self.promises.promised().saturating_add(owed).saturating_add(blocks);
-        self.free_blocks() >= all.saturating_add(self.promises.pool()) && self.has_run_for(blocks, owed)
+        self.free_blocks() >= all.saturating_add(self.promises.pool())
     }
 }
 

@@ -140,6 +140,10 @@ pub(crate) struct Superblock {
     pub(crate) compression: u8,
     /// The tables.
     pub(crate) roots: Roots,
+    /// Deleted data takes space until it is looked for.
+    pub(crate) untidy: bool,
+    /// Bytes of value parts that no counted piece refers to.
+    pub(crate) dead_values: u64,
 }
 
 impl Superblock {
@@ -161,6 +165,8 @@ impl Superblock {
             clean: true,
             compression: 0,
             roots: Roots::default(),
+            untidy: false,
+            dead_values: 0,
         }
     }
 
@@ -192,12 +198,13 @@ impl Superblock {
         at.u64(self.next_piece.0);
         at.put(&self.log_position);
         at.u64(self.checkpointed.as_nanos() as u64);
-        at.put(&[u8::from(self.clean), self.compression, 0, 0, 0, 0, 0, 0]);
+        at.put(&[u8::from(self.clean), self.compression, u8::from(self.untidy), 0, 0, 0, 0, 0]);
         for root in [self.roots.ntt, self.roots.space_map, self.roots.volumes, self.roots.reclaim] {
             at.u64(root.block);
             at.u64(root.checksum);
             at.put(&[root.height, 0, 0, 0, 0, 0, 0, 0]);
         }
+        at.u64(self.dead_values);
         let sum = checksum(&block, self.slot());
         block[SUM_AT..SIZE].copy_from_slice(&sum.to_le_bytes());
         block
@@ -224,6 +231,7 @@ impl Superblock {
             TableRoot { block, checksum, height: rest[0] }
         };
         let roots = Roots { ntt: root(), space_map: root(), volumes: root(), reclaim: root() };
+        let dead_values = at.u64();
         let bad = |what: &str| Err(Error::damaged(format!("superblock {}: {what}", slot_name(slot))));
         let (Ok(label), Ok(log_blocks)) =
             (std::str::from_utf8(&label[..label_len]), u32::try_from(log_blocks))
@@ -264,6 +272,8 @@ impl Superblock {
             clean: flags[0] == 1,
             compression: flags[1],
             roots,
+            untidy: flags[2] != 0,
+            dead_values,
         })
     }
 

@@ -45,7 +45,11 @@ fn write_piece(
         return Err(error);
     }
     let checksum = xxh3_64_with_seed(&content, id.0);
-    space.register(id, Location { extent, len: content.len() as u32, checksum, kind }, holds)
+    space.register(
+        id,
+        Location { extent, len: content.len() as u32, checksum, kind, scattered: false },
+        holds,
+    )
 }
 
 /// Reads a piece and checks that it is what was written.
@@ -66,7 +70,12 @@ fn checkpoint(space: &Space) -> Result<()> {
 }
 
 fn problems(space: &Space, references: &HashMap<PieceId, u64>) -> Vec<String> {
-    space.check(references, &[], &mut |_| ())
+    problems_with(space, references, &[])
+}
+
+fn problems_with(space: &Space, references: &HashMap<PieceId, u64>, reclaim: &[PieceId]) -> Vec<String> {
+    let references = references.iter().map(|(id, count)| (*id, (*count as i64).into())).collect();
+    space.check(&references, reclaim, &mut |_| ())
 }
 
 /// Every block is free, fixed, committed, fresh or in limbo, and nothing else.

@@ -25,6 +25,9 @@ const VIEW_END: u8 = 8;
 const RANGE_DELETE: u8 = 0;
 const RANGE_UPDATE: u8 = 1;
 
+/// More bytes of values than a header can name of one value part.
+const MAX_NAMED: u64 = 1 << 40;
+
 /// The header's body, and handles on what it refers to. Everything below must be stored.
 pub(crate) fn encode(node: &Node) -> Result<(Vec<u8>, Vec<Arc<PieceHandle>>)> {
     let mut out = Encoder { bytes: Vec::new(), holds: Vec::new(), previous: Key::default() };
@@ -121,8 +124,9 @@ impl Encoder {
             let filter = summary.filter.to_bytes();
             self.text(&filter);
             self.number(stored.values.len() as u64);
-            for value in stored.values.iter() {
+            for (value, bytes) in stored.values.iter() {
                 self.number(value.0);
+                self.number(*bytes);
             }
             self.view(&part.view);
             self.holds.push(stored.handle);
@@ -292,7 +296,13 @@ impl Decoder<'_> {
         let filter = Filter::from_bytes(&self.text()?).ok()?;
         let mut values = Vec::new();
         for _ in 0..self.count()? {
-            values.push(PieceId(self.reader.varint()?));
+            let part = PieceId(self.reader.varint()?);
+            let bytes = self.reader.varint()?;
+            // No more than one header can name of one part.
+            if bytes > MAX_NAMED {
+                return None;
+            }
+            values.push((part, bytes));
         }
         let view = self.view()?;
         let summary = Summary { first, last, entries, bytes, value_bytes, filter };

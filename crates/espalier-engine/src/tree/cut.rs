@@ -22,7 +22,7 @@ use crate::memtable::Memtable;
 use crate::op::Op;
 use crate::pieces::{Part, PartBuilder};
 use crate::resolve::{Found, load};
-use crate::types::{IndexId, Msn, PieceId};
+use crate::types::{Delta, IndexId, Msn, PieceId};
 use crate::value::Value;
 use crate::view::View;
 use std::collections::{HashMap, HashSet};
@@ -381,8 +381,11 @@ fn behind(key: &Key) -> Key {
 /// refer to.
 #[derive(Default)]
 pub(crate) struct References {
-    pub(crate) counts: HashMap<PieceId, u32>,
+    pub(crate) counts: HashMap<PieceId, Delta>,
     pub(crate) fresh: HashSet<PieceId>,
+    /// Headers looked at: what several roots share counts once.
+    seen: HashSet<PieceId>,
+    met: HashSet<usize>,
 }
 
 impl References {
@@ -393,30 +396,29 @@ impl References {
     pub(crate) fn add_root(&mut self, trees: &Arc<Trees>, root: &Root) -> Result<()> {
         let Some(slot) = &root.slot else { return Ok(()) };
         if let Some(handle) = slot.place() {
-            *self.counts.entry(handle.id()).or_default() += 1;
+            self.counts.entry(handle.id()).or_default().count += 1;
         }
-        self.add_node(trees, slot, root.height, &mut HashSet::new(), &mut HashSet::new())
+        self.add_node(trees, slot, root.height)
     }
 
-    fn add_node(
-        &mut self,
-        trees: &Arc<Trees>,
-        slot: &Arc<NodeSlot>,
-        height: u8,
-        seen: &mut HashSet<PieceId>,
-        met: &mut HashSet<usize>,
-    ) -> Result<()> {
+    fn add_node(&mut self, trees: &Arc<Trees>, slot: &Arc<NodeSlot>, height: u8) -> Result<()> {
         let node = slot.load(trees, height)?;
-        let refers: HashSet<PieceId> = references(&node).collect();
+        let refers = references(&node);
         match slot.place() {
-            Some(handle) if !seen.insert(handle.id()) => return Ok(()),
-            Some(_) => refers.iter().for_each(|id| *self.counts.entry(*id).or_default() += 1),
-            None if !met.insert(Arc::as_ptr(slot) as usize) => return Ok(()),
-            None => self.fresh.extend(refers),
+            Some(handle) if !self.seen.insert(handle.id()) => return Ok(()),
+            Some(_) => {
+                for (id, bytes) in refers {
+                    let delta = self.counts.entry(id).or_default();
+                    delta.count += 1;
+                    delta.bytes = delta.bytes.saturating_add_unsigned(bytes);
+                }
+            }
+            None if !self.met.insert(Arc::as_ptr(slot) as usize) => return Ok(()),
+            None => self.fresh.extend(refers.into_iter().map(|(id, _)| id)),
         }
         if let Body::Interior { edges, .. } = &node.body {
             for child in edges.iter().filter_map(|edge| edge.child.as_ref()) {
-                self.add_node(trees, &child.slot, height.saturating_sub(1), seen, met)?;
+                self.add_node(trees, &child.slot, height.saturating_sub(1))?;
             }
         }
         Ok(())
@@ -473,7 +475,7 @@ impl Search<'_> {
         for part in &run.parts {
             let Some(stored) = part.slot.place() else { continue };
             let is_wanted = self.wanted.contains(&stored.handle.id())
-                || stored.values.iter().any(|id| self.wanted.contains(id));
+                || stored.values.iter().any(|(id, _)| self.wanted.contains(id));
             if is_wanted {
                 let held = KeyRange { start: part.first.clone(), end: part.last.as_ref().map(behind) };
                 self.found.push(view.range_to_outer(&held));

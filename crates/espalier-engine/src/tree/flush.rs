@@ -6,13 +6,14 @@
 
 use super::compact::{compact, merged_ranges, run_sources};
 use super::compare::joined;
+use super::leaf::Gathering;
 use super::node::{Body, Child, Edge, Node, Run, join, join_runs};
 use super::slot::NodeSlot;
 use super::source::{MemtableSource, Merged};
 use super::{Trees, leaf};
 use crate::Result;
 use crate::index::Layer;
-use crate::key::{Key, KeyRange, common_prefix_len};
+use crate::key::{Key, KeyRange, before_end, common_prefix_len};
 use crate::memtable::Memtable;
 use crate::op::RangeOp;
 use crate::ranges::{RangeMessages, RangeOps};
@@ -89,7 +90,7 @@ impl Trees {
         match &node.body {
             Body::Leaf(base) => {
                 let run = Arc::new(compact(self, &mut merged, &ranges, &all)?);
-                let leaves = leaf::apply(self, base, &[run], &all, false)?;
+                let leaves = leaf::apply(self, base, &[run], &all, self.gathering())?;
                 Ok(self.grown(leaves))
             }
             Body::Interior { .. } => {
@@ -177,6 +178,67 @@ impl Trees {
         pending.filter(|(_, bytes)| *bytes > least).max_by_key(|(_, bytes)| *bytes)
     }
 
+    /// Moves one step down what is pending in `range`, but not into what is shared, for that would take
+    /// space; returns the new root and where to go on. `None` if nothing is pending there.
+    pub(crate) fn push_down(self: &Arc<Self>, root: &Root, range: &KeyRange) -> Result<Option<(Root, Key)>> {
+        let mut node = (*self.root_node(root)?).clone();
+        if matches!(node.body, Body::Leaf(_)) || self.is_shared_root(root)? {
+            return Ok(None);
+        }
+        let all = KeyRange::all();
+        let Some(at) = self.push_down_node(&mut node, &all, range)? else { return Ok(None) };
+        let next = if at > range.start { at } else { range.start.clone() };
+        Ok(Some((self.grown(split_interior(node, self.tuning.fanout, &all)), next)))
+    }
+
+    /// The same below a node; returns the start of what was changed.
+    fn push_down_node(
+        self: &Arc<Self>,
+        node: &mut Node,
+        interval: &KeyRange,
+        range: &KeyRange,
+    ) -> Result<Option<Key>> {
+        let below = node.height - 1;
+        for i in Node::edge_for(edges_of(node).0, &range.start)..edges_of(node).1.len() {
+            let covered = node.interval(i, interval);
+            if !before_end(&covered.start, range.end.as_deref()) {
+                break;
+            }
+            let edge = edges_of(node).1[i].clone();
+            if edge.child.as_ref().is_some_and(|child| self.is_shared(child).unwrap_or(true)) {
+                continue;
+            }
+            // Also if it is for other keys: the child is not changed below messages that wait for it.
+            if !edge.runs.is_empty() {
+                let reach = Reach { least: self.tuning.edge as u64, all: !self.lean.load(Relaxed) };
+                self.flush_edge(node, i, interval, reach)?;
+                return Ok(Some(covered.start));
+            }
+            let Some(child) = edge.child.filter(|_| below > 0) else { continue };
+            let mut child = child.load(self, below, &covered)?;
+            if let Some(at) = self.push_down_node(&mut child, &covered, range)? {
+                self.replace(node, i, split_interior(child, self.tuning.fanout, &covered), interval)?;
+                return Ok(Some(at));
+            }
+        }
+        Ok(None)
+    }
+
+    /// True if somebody else refers to the child, too.
+    fn is_shared(&self, child: &Child) -> Result<bool> {
+        match child.slot.place() {
+            Some(handle) => self.locator.is_shared(handle.id()),
+            None => Ok(false),
+        }
+    }
+
+    fn is_shared_root(&self, root: &Root) -> Result<bool> {
+        match root.slot.as_ref().and_then(|slot| slot.place()) {
+            Some(handle) => self.locator.is_shared(handle.id()),
+            None => Ok(false),
+        }
+    }
+
     pub(super) fn root_node(&self, root: &Root) -> Result<Arc<Node>> {
         match &root.slot {
             Some(slot) => slot.load(self, root.height),
@@ -210,6 +272,9 @@ impl Trees {
     /// Looks at up to `visits` leaves from `from` on, for the first whose value parts hold much that is
     /// dead, and rewrites that one. Leaves below pending messages are passed over: squeeze those first.
     pub(crate) fn sweep(self: &Arc<Self>, root: &Root, from: &[u8], visits: &mut usize) -> Result<Sweep> {
+        if self.is_shared_root(root)? {
+            return Ok(Sweep::End);
+        }
         let mut node = (*self.root_node(root)?).clone();
         let all = KeyRange::all();
         if let Body::Leaf(base) = &node.body {
@@ -228,10 +293,16 @@ impl Trees {
     }
 
     fn rewritten(self: &Arc<Self>, base: &Run, interval: &KeyRange) -> Result<Option<Vec<(Key, Node)>>> {
-        if leaf::is_scattered(self, &base.parts, true)? {
-            return leaf::apply(self, base, &[], interval, true).map(Some);
+        if leaf::Gather::of(self, &base.parts, true)?.is_some() {
+            return leaf::apply(self, base, &[], interval, Gathering::Sparse).map(Some);
         }
         Ok(None)
+    }
+
+    /// What to gather when a leaf is written anyway: nothing when space is short, for then it may be that
+    /// a checkpoint depends on it.
+    fn gathering(&self) -> Gathering {
+        if self.lean.load(Relaxed) { Gathering::Nothing } else { Gathering::Scattered }
     }
 
     fn sweep_node(
@@ -246,7 +317,7 @@ impl Trees {
         for i in first..edges_of(node).1.len() {
             let covered = node.interval(i, interval);
             let Edge { child: Some(child), runs } = edges_of(node).1[i].clone() else { continue };
-            if !runs.is_empty() {
+            if !runs.is_empty() || self.is_shared(&child)? {
                 continue;
             }
             if *visits == 0 {
@@ -305,7 +376,7 @@ impl Trees {
             None => Node::empty(below),
         };
         let parts = match &child.body {
-            Body::Leaf(base) => leaf::apply(self, base, &edge.runs, &covered, false)?,
+            Body::Leaf(base) => leaf::apply(self, base, &edge.runs, &covered, self.gathering())?,
             Body::Interior { .. } => {
                 self.distribute(&mut child, &edge.runs, &covered)?;
                 while let Some((j, _)) = self.heaviest(&child, reach.least) {

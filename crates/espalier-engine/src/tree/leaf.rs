@@ -20,7 +20,7 @@ use crate::value::{LargeValue, VALUE_PAGE, Value, ValueRef};
 use crate::view::View;
 use bytes::Bytes;
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -37,27 +37,43 @@ const GAP: u64 = 64 << 10;
 /// A leaf whose new parts have at least this many bytes is written at once, not at the checkpoint.
 const WRITE_AT_ONCE: u64 = 256 << 10;
 
+/// Which values are read and written again while a leaf is written. That takes room for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gathering {
+    /// None.
+    Nothing,
+    /// All of a leaf whose values lie in too many value parts.
+    Scattered,
+    /// Those in value parts of which little is live.
+    Sparse,
+}
+
 /// The leaves, each with its smallest key's lower bound, that `base` becomes when `runs` (oldest first)
 /// are applied to it. Everything is in the key space of the parent, whose edge covers `interval`. The
-/// first lower bound is the interval's start; there is no leaf if nothing is left. `sparse`: leaves whose
-/// value parts hold much else are rewritten.
+/// first lower bound is the interval's start; there is no leaf if nothing is left. Values are
+/// gathered as `gather` says.
 pub(crate) fn apply(
     trees: &Arc<Trees>,
     base: &Run,
     runs: &[Arc<Run>],
     interval: &KeyRange,
-    sparse: bool,
+    gather: Gathering,
 ) -> Result<Vec<(Key, Node)>> {
     let parts = merge(trees, base, runs, interval)?;
     let mut leaves = split(parts, trees.tuning.leaf as u64, &interval.start);
     for (_, parts) in &mut leaves {
-        if is_scattered(trees, parts, sparse)? {
-            *parts = rewrite(trees, std::mem::take(parts), interval)?;
+        let found = match gather {
+            Gathering::Nothing => None,
+            Gathering::Scattered => Gather::of(trees, parts, false)?,
+            Gathering::Sparse => Gather::of(trees, parts, true)?,
+        };
+        if let Some(gather) = found {
+            *parts = rewrite(trees, std::mem::take(parts), interval, &gather)?;
         }
         let new: Vec<Arc<PartSlot>> =
             parts.iter().map(|p| p.slot.clone()).filter(|s| s.unstored().is_some()).collect();
-        // When space is short it must show now if there is room: a flush can be given up, a checkpoint not.
-        if trees.lean.load(Relaxed) || new.iter().map(|s| s.weight()).sum::<u64>() >= WRITE_AT_ONCE {
+        // When space is short it stays in memory: then a flush that does not fit can be given up.
+        if !trees.lean.load(Relaxed) && new.iter().map(|s| s.weight()).sum::<u64>() >= WRITE_AT_ONCE {
             trees.store_parts(&new)?;
         }
     }
@@ -154,67 +170,149 @@ impl Layout {
     }
 }
 
-/// True if the values of these parts lie in too many places, or, if `sparse` parts count, in value parts
-/// that hold much else: a value part takes its space as long as anybody refers to one of its values.
-pub(super) fn is_scattered(trees: &Trees, parts: &[ViewedPart], sparse: bool) -> Result<bool> {
+/// True if the values of these parts lie in too many places.
+fn is_scattered(parts: &[ViewedPart]) -> bool {
     let mut layout = Layout::default();
     for part in parts {
         match part.slot.unstored() {
             Some(part) => part.values().iter().filter_map(|v| v.place()).for_each(|place| layout.add(&place)),
             None => {
                 layout.live += part.slot.summary.value_bytes;
-                part.slot.place().iter().flat_map(|p| p.values.iter()).for_each(|id| layout.add_part(*id));
+                let values = part.slot.place().map(|p| p.values);
+                values.iter().flat_map(|v| v.iter()).for_each(|(id, _)| layout.add_part(*id));
             }
         }
     }
-    let scattered = layout.places > FEW_PLACES && layout.places * PLACE > layout.live;
-    if scattered || !sparse {
-        return Ok(scattered);
-    }
-    let holders: BTreeSet<PieceId> = layout.ends.into_keys().map(|(part, _)| part).collect();
-    let mut held = 0;
-    for holder in holders {
-        held += trees.locator.locate(holder)?.extent.byte_len() as u64;
-    }
-    Ok(held > layout.live + layout.live / 4 + VALUE_PAGE as u64)
+    layout.places > FEW_PLACES && layout.places * PLACE > layout.live
 }
 
-/// The same entries in new parts, with all values in memory, to be written together.
-fn rewrite(trees: &Arc<Trees>, parts: Vec<ViewedPart>, interval: &KeyRange) -> Result<Vec<ViewedPart>> {
-    let run = Run { parts, ranges: RangeMessages::default() };
-    let mut source = RunSource::new(trees.clone(), Arc::new(run), View::identity());
-    let mut entries: Vec<(Key, Msn, Value)> = Vec::new();
-    source.seek(&interval.start)?;
-    while let Some(key) = source.key() {
-        if let Some((msn, Op::Insert(value))) = source.messages().first() {
-            entries.push((key.into(), *msn, value.clone()));
+/// Which of the value parts that a leaf's values lie in are to be left: all if they are too many, else
+/// those of which little is live.
+pub(super) struct Gather {
+    all: bool,
+    sparse: HashSet<PieceId>,
+}
+
+impl Gather {
+    /// What there is to gather in a leaf of `parts`; `None` for nothing. `sparse` asks for parts that are
+    /// hardly live, too.
+    pub(super) fn of(trees: &Trees, parts: &[ViewedPart], sparse: bool) -> Result<Option<Self>> {
+        if !sparse {
+            let all = is_scattered(parts);
+            return Ok(all.then_some(Self { all, sparse: HashSet::new() }));
         }
-        source.next()?;
-    }
-    let mut read = read_in_place(trees, entries.iter().flat_map(|(_, _, value)| value.segments()))?;
-    let mut out = PartsBuilder::new(trees);
-    for (key, msn, value) in entries {
-        let value = match value.segments() {
-            [] => value,
-            [one] => {
-                Value::from(read.remove(&Arc::as_ptr(one)).map_or_else(|| load(&value, &*trees.pieces), Ok)?)
-            }
-            segments => {
-                let mut bytes = Vec::with_capacity(value.len());
-                for segment in segments {
-                    match read.remove(&Arc::as_ptr(segment)).or_else(|| segment.bytes()) {
-                        Some(read) => bytes.extend_from_slice(&read),
-                        None => {
-                            bytes.extend_from_slice(&load(&Value::shared(segment.clone()), &*trees.pieces)?)
-                        }
-                    }
+        let mut holders: BTreeSet<PieceId> = BTreeSet::new();
+        for part in parts {
+            match part.slot.unstored() {
+                Some(part) => {
+                    holders.extend(part.values().iter().filter_map(|v| v.place()).map(|p| p.part.id()));
                 }
-                Value::from(bytes)
+                None => {
+                    holders.extend(part.slot.place().iter().flat_map(|p| p.values.iter().map(|(id, _)| *id)))
+                }
             }
-        };
-        out.push(&key, &[(msn, Op::Insert(value))]);
+        }
+        let mut found = Self { all: false, sparse: HashSet::new() };
+        for holder in holders {
+            if is_sparse(trees, holder)? {
+                found.sparse.insert(holder);
+            }
+        }
+        Ok((!found.sparse.is_empty()).then_some(found))
+    }
+
+    fn concerns(&self, part: PieceId) -> bool {
+        self.all || self.sparse.contains(&part)
+    }
+
+    fn concerns_value(&self, value: &Value) -> bool {
+        let concerned = |p: ValueRef| self.concerns(p.part.id());
+        value.segments().iter().any(|s| s.place().is_some_and(concerned))
+    }
+
+    fn concerns_part(&self, slot: &PartSlot) -> bool {
+        match slot.unstored() {
+            Some(part) => part.values().iter().filter_map(|v| v.place()).any(|p| self.concerns(p.part.id())),
+            None => slot.place().is_none_or(|p| p.values.iter().any(|(id, _)| self.concerns(*id))),
+        }
+    }
+}
+
+/// True if rewriting what is live in a value part gains enough: when space is short a quarter is enough.
+fn is_sparse(trees: &Trees, part: PieceId) -> Result<bool> {
+    let Some(live) = trees.locator.live_bytes(part)? else { return Ok(false) };
+    let len = u64::from(trees.locator.locate(part)?.len);
+    Ok(if trees.lean.load(Relaxed) { live < len / 4 * 3 } else { live < len / 2 })
+}
+
+/// Part of a leaf that is being rewritten.
+enum Piece {
+    /// A part that stays as it is.
+    Kept(ViewedPart),
+    Entry(Key, Msn, Value),
+}
+
+/// The same entries with the values in question in memory, to be written together.
+fn rewrite(
+    trees: &Arc<Trees>,
+    parts: Vec<ViewedPart>,
+    interval: &KeyRange,
+    gather: &Gather,
+) -> Result<Vec<ViewedPart>> {
+    let mut pieces: Vec<Piece> = Vec::new();
+    for part in parts {
+        if !gather.concerns_part(&part.slot) {
+            pieces.push(Piece::Kept(part));
+            continue;
+        }
+        let run = Run { parts: vec![part], ranges: RangeMessages::default() };
+        let mut source = RunSource::new(trees.clone(), Arc::new(run), View::identity());
+        source.seek(&interval.start)?;
+        while let Some(key) = source.key() {
+            if let Some((msn, Op::Insert(value))) = source.messages().first() {
+                pieces.push(Piece::Entry(key.into(), *msn, value.clone()));
+            }
+            source.next()?;
+        }
+    }
+    let moved = |piece: &Piece| match piece {
+        Piece::Entry(_, _, value) if gather.concerns_value(value) => value.segments().to_vec(),
+        _ => Vec::new(),
+    };
+    let segments: Vec<Arc<LargeValue>> = pieces.iter().flat_map(moved).collect();
+    let mut read = read_in_place(trees, segments.iter())?;
+    let mut out = PartsBuilder::new(trees);
+    for piece in pieces {
+        match piece {
+            Piece::Kept(part) => out.push_part(part),
+            Piece::Entry(key, msn, value) => {
+                let value =
+                    if gather.concerns_value(&value) { joined(trees, value, &mut read)? } else { value };
+                out.push(&key, &[(msn, Op::Insert(value))]);
+            }
+        }
     }
     Ok(out.finish())
+}
+
+/// A value in memory; `read` holds segments of it that were read.
+fn joined(trees: &Trees, value: Value, read: &mut HashMap<*const LargeValue, Bytes>) -> Result<Value> {
+    Ok(match value.segments() {
+        [] => value,
+        [one] => {
+            Value::from(read.remove(&Arc::as_ptr(one)).map_or_else(|| load(&value, &*trees.pieces), Ok)?)
+        }
+        segments => {
+            let mut bytes = Vec::with_capacity(value.len());
+            for segment in segments {
+                match read.remove(&Arc::as_ptr(segment)).or_else(|| segment.bytes()) {
+                    Some(read) => bytes.extend_from_slice(&read),
+                    None => bytes.extend_from_slice(&load(&Value::shared(segment.clone()), &*trees.pieces)?),
+                }
+            }
+            Value::from(bytes)
+        }
+    })
 }
 
 /// Reads those of `segments` that are not in memory in the order in which they lie on the device, so that

@@ -42,6 +42,8 @@ pub(crate) use write::Written;
 use crate::op::MergeFunctions;
 use crate::options::{Compression, Tuning};
 use crate::pieces::{Locator, Pieces};
+use crate::tidy::Freed;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
@@ -62,6 +64,8 @@ pub(crate) struct Trees {
     /// How many bytes of large values on an edge weigh as much as one byte of messages: what they replace
     /// takes space until they have come down, so this depends on how much is left.
     pub(crate) patience: AtomicU64,
+    /// Where something was deleted.
+    pub(crate) freed: Mutex<Freed>,
     /// Space is short: do no more at a time than must be done.
     pub(crate) lean: AtomicBool,
 }

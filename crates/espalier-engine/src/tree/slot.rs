@@ -8,7 +8,7 @@ use super::node::Node;
 use crate::key::Key;
 use crate::piece::PieceHandle;
 use crate::pieces::{Filter, Part};
-use crate::types::PieceId;
+use crate::types::Reference;
 use crate::{Error, Result};
 use parking_lot::RwLock;
 use std::sync::Arc;
@@ -70,11 +70,11 @@ enum PartState {
     Stored(StoredPart),
 }
 
-/// A part on the device, and the value parts that its entries lie in.
+/// A part on the device, and the value parts that its entries lie in, with the bytes they have there.
 #[derive(Clone)]
 pub(crate) struct StoredPart {
     pub(crate) handle: Arc<PieceHandle>,
-    pub(crate) values: Arc<[PieceId]>,
+    pub(crate) values: Arc<[Reference]>,
 }
 
 impl PartSlot {

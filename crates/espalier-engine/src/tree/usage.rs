@@ -140,7 +140,7 @@ fn look_at_run(
         let Some(place) = part.slot.place() else { continue };
         let last = part.last.as_ref().map(|last| [&**last, &[0]].concat().into());
         let shown = view.range_to_outer(&KeyRange { start: part.first.clone(), end: last });
-        let pieces = std::iter::once(place.handle.id()).chain(place.values.iter().copied());
+        let pieces = std::iter::once(place.handle.id()).chain(place.values.iter().map(|(id, _)| *id));
         if ranges.iter().any(|range| range.overlaps(&shown)) {
             inside.extend(pieces.clone().map(|id| Piece { id, is_node: false }));
         }

@@ -12,7 +12,7 @@ use super::write::references;
 use crate::key::{Key, KeyRange, before_end};
 use crate::op::Op;
 use crate::resolve::load;
-use crate::types::{IndexId, PieceId};
+use crate::types::{Delta, IndexId, PieceId, PieceKind};
 use crate::view::View;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -64,7 +64,7 @@ pub(crate) struct Verifier<'a> {
     trees: &'a Arc<Trees>,
     pub(crate) report: VerifyReport,
     /// How many references the headers seen hold on each piece.
-    pub(crate) references: HashMap<PieceId, u64>,
+    pub(crate) references: HashMap<PieceId, Delta>,
     seen_nodes: BTreeSet<PieceId>,
     /// Nodes with what they cover: what is shared whole is checked once.
     covered: HashSet<(PieceId, KeyRange)>,
@@ -93,7 +93,7 @@ impl<'a> Verifier<'a> {
     }
 
     /// The report, and how many references the headers hold on each piece.
-    pub(crate) fn finish(mut self) -> (VerifyReport, HashMap<PieceId, u64>) {
+    pub(crate) fn finish(mut self) -> (VerifyReport, HashMap<PieceId, Delta>) {
         // What is damaged outside of every value harms no path, but it is damage.
         let damaged: Vec<PieceId> =
             self.value_parts.iter().filter(|(_, sound)| !**sound).map(|(id, _)| *id).collect();
@@ -119,7 +119,7 @@ impl<'a> Verifier<'a> {
         self.report.heights.push((index, root.height));
         if let Some(slot) = &root.slot {
             if let Some(handle) = slot.place() {
-                *self.references.entry(handle.id()).or_default() += 1;
+                self.references.entry(handle.id()).or_default().count += 1;
             }
             self.slot(slot, root.height, &View::identity(), &KeyRange::all());
         }
@@ -128,15 +128,37 @@ impl<'a> Verifier<'a> {
 
     /// Counts the references of a node without references that is still to be taken apart.
     pub(crate) fn dying(&mut self, id: PieceId) {
-        match self.trees.references_of(id) {
-            Ok(refers) => {
-                self.references.entry(id).or_default();
-                for piece in refers {
-                    *self.references.entry(piece).or_default() += 1;
-                }
+        self.references.entry(id).or_default();
+        let mut rest = vec![id];
+        while let Some(id) = rest.pop() {
+            if !self.seen_nodes.insert(id) {
+                continue;
             }
-            Err(error) => self.problem(None, format!("node {id}, being reclaimed: {error}")),
+            match self.trees.references_of(id) {
+                Ok(refers) => {
+                    for (piece, bytes) in refers {
+                        self.refer(piece, bytes);
+                        // Below a node that nothing refers to there are others that only it refers to.
+                        if self
+                            .trees
+                            .locator
+                            .locate(piece)
+                            .is_ok_and(|l| matches!(l.kind, PieceKind::Node(_)))
+                        {
+                            rest.push(piece);
+                        }
+                    }
+                }
+                Err(error) => self.problem(None, format!("node {id}, being reclaimed: {error}")),
+            }
         }
+    }
+
+    /// A header refers to `piece`.
+    fn refer(&mut self, piece: PieceId, bytes: u64) {
+        let found = self.references.entry(piece).or_default();
+        found.count += 1;
+        found.bytes = found.bytes.saturating_add_unsigned(bytes);
     }
 
     /// `view` leads from the node to the index, `interval` is what the node covers, in its own keys.
@@ -155,8 +177,8 @@ impl<'a> Verifier<'a> {
         if id.is_none_or(|id| self.seen_nodes.insert(id)) {
             self.report.nodes += 1;
             if id.is_some() {
-                for piece in references(&node).collect::<BTreeSet<_>>() {
-                    *self.references.entry(piece).or_default() += 1;
+                for (piece, bytes) in references(&node) {
+                    self.refer(piece, bytes);
                 }
             }
         }

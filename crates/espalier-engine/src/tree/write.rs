@@ -7,15 +7,15 @@ use super::slot::{NodeSlot, PartSlot, StoredPart};
 use crate::Result;
 use crate::piece::PieceHandle;
 use crate::pieces::Encoded;
-use crate::types::PieceId;
-use std::collections::{BTreeSet, HashSet};
+use crate::types::{PieceId, Reference};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 /// A header put on the device, and what it refers to: one count each.
 #[derive(Debug)]
 pub(crate) struct Written {
     pub(crate) id: PieceId,
-    pub(crate) refers: Vec<PieceId>,
+    pub(crate) refers: Vec<Reference>,
 }
 
 impl Trees {
@@ -38,7 +38,7 @@ impl Trees {
         self.store_parts(&new)?;
         let id = self.locator.new_id();
         let (body, holds) = codec::encode(&node)?;
-        let refers: BTreeSet<PieceId> = references(&node).collect();
+        let refers = references(&node);
         let encoded = Encoded::new(id, crate::PieceKind::Node(node.height), &body, self.compression, holds)?;
         let handles = self.pieces.write_group(vec![encoded], None)?;
         let Some(handle) = handles.into_iter().next() else {
@@ -46,7 +46,7 @@ impl Trees {
         };
         self.pieces.keep_node(id, node.clone(), body.len() + 512);
         slot.set_stored(handle.clone());
-        written.push(Written { id, refers: refers.into_iter().collect() });
+        written.push(Written { id, refers });
         Ok(handle)
     }
 
@@ -116,10 +116,9 @@ impl Trees {
     }
 
     /// What the header `id` refers to.
-    pub(crate) fn references_of(&self, id: PieceId) -> Result<Vec<PieceId>> {
+    pub(crate) fn references_of(&self, id: PieceId) -> Result<Vec<Reference>> {
         let node = self.node(id)?;
-        let refers: BTreeSet<PieceId> = references(&node).collect();
-        Ok(refers.into_iter().collect())
+        Ok(references(&node))
     }
 }
 
@@ -131,17 +130,21 @@ pub(crate) fn runs_of(node: &Node) -> Box<dyn Iterator<Item = &Run> + '_> {
     }
 }
 
-/// The pieces that a node refers to, all of which lie on the device; with repetitions.
-pub(crate) fn references(node: &Node) -> impl Iterator<Item = PieceId> + '_ {
+/// The pieces that a node refers to, all of which lie on the device: each once, ascending.
+pub(crate) fn references(node: &Node) -> Vec<Reference> {
     let children: &[_] = match &node.body {
         Body::Leaf(_) => &[],
         Body::Interior { edges, .. } => edges,
     };
-    let children =
-        children.iter().filter_map(|e| e.child.as_ref()).filter_map(|c| c.slot.place()).map(|h| h.id());
-    let parts = runs_of(node).flat_map(|r| &r.parts).filter_map(|p| p.slot.place());
-    children.chain(
-        parts
-            .flat_map(|p| std::iter::once(p.handle.id()).chain(p.values.iter().copied()).collect::<Vec<_>>()),
-    )
+    let children = children.iter().filter_map(|e| e.child.as_ref()).filter_map(|c| c.slot.place());
+    let mut found: BTreeMap<PieceId, u64> = children.map(|handle| (handle.id(), 0)).collect();
+    for part in runs_of(node).flat_map(|r| &r.parts).filter_map(|p| p.slot.place()) {
+        // A part that is seen through several views counts once.
+        if found.insert(part.handle.id(), 0).is_none() {
+            for (value, bytes) in part.values.iter() {
+                *found.entry(*value).or_default() += bytes;
+            }
+        }
+    }
+    found.into_iter().collect()
 }

@@ -1,5 +1,5 @@
 //! A store that fills up: the answer comes with the batch and not with the sync, everything stays
-//! readable, and room can be made.
+//! readable, whatever frees space works, and the space comes back.
 
 use super::Tally;
 use crate::failure::ensure;
@@ -8,100 +8,146 @@ use crate::setup::{compare, verify};
 use crate::{Bench, Change, Outcome, Setup};
 use bytes::Bytes;
 use espalier_engine::{ErrorKind, KeyRange};
-use espalier_storage::Random;
+use espalier_storage::{BLOCK, Random};
 use std::sync::Arc;
 
 /// Fills a store to the last batch, makes room by deleting, and fills it again.
 ///
 /// # Errors
-/// If an answer is wrong, or a sync or a delete fails for lack of room.
+/// If an answer is wrong, anything but a batch that adds data fails for lack of room, or what was deleted
+/// does not make room.
 pub fn run_full(setup: &Setup, rounds: usize) -> Outcome<Tally> {
     let mut random = Random::new(setup.seed ^ 0xf011);
     let mut bench = Bench::new(setup.clone())?;
     let mut tally = Tally { runs: 1, ..Tally::default() };
+    let mut first = None;
     for round in 0..rounds {
         let during = |what: &str| format!("round {round}, {what}");
-        fill(&mut bench, &mut random).map_err(|e| e.during(during("filling")))?;
+        let taken = fill(&mut bench, &mut random).map_err(|e| e.during(during("filling")))?;
+        let least = *first.get_or_insert(taken) / 64;
+        ensure!(taken >= least, "round {round}: {taken} bytes fit where {least} were expected");
         tally.errors += 1;
         bench.store.sync_all().map_err(|e| crate::Failure::from(e).during(during("sync when full")))?;
-        check(&bench, &mut tally).map_err(|e| e.during(during("when full")))?;
+        check(&bench).map_err(|e| e.during(during("when full")))?;
         let crashed = bench.setup.open(Arc::new(bench.device.crash()))?;
         compare(&crashed, &bench.model).map_err(|e| e.during(during("after a crash when full")))?;
+        check_store(&crashed).map_err(|e| e.during(during("checkpoint after a crash when full")))?;
         drop(crashed);
         if random.one_in(2) {
-            reopen(&mut bench, &mut tally).map_err(|e| e.during(during("reopening")))?;
+            reopen(&mut bench).map_err(|e| e.during(during("reopening")))?;
         }
         make_room(&mut bench, &mut random).map_err(|e| e.during(during("making room")))?;
-        check(&bench, &mut tally).map_err(|e| e.during(during("after making room")))?;
+        check(&bench).map_err(|e| e.during(during("after making room")))?;
     }
-    reopen(&mut bench, &mut tally)?;
-    check(&bench, &mut tally)?;
+    reopen(&mut bench)?;
+    check(&bench)?;
     Ok(tally)
 }
 
-/// Closing may find no room for its checkpoint; the log has everything that was synced.
-fn reopen(bench: &mut Bench, tally: &mut Tally) -> Outcome {
-    bench.store.sync_all()?;
-    if let Err(error) = bench.store.close() {
-        ensure!(error.kind() == ErrorKind::NoSpace, "closing: {error}");
+/// Fills a store to the last byte and empties it, again and again: all space comes back each time.
+///
+/// # Errors
+/// As for [`run_full`].
+pub fn run_cycles(setup: &Setup, cycles: usize) -> Outcome<Tally> {
+    let mut random = Random::new(setup.seed ^ 0xc1c1e);
+    let mut bench = Bench::new(setup.clone())?;
+    let mut tally = Tally { runs: 1, ..Tally::default() };
+    let mut first = None;
+    let before = free_when_idle(&bench)?;
+    for cycle in 0..cycles {
+        let during = |what: &str| format!("cycle {cycle}, {what}");
+        let mut taken = fill(&mut bench, &mut random).map_err(|e| e.during(during("filling")))?;
+        taken += top_up(&mut bench, &mut random).map_err(|e| e.during(during("topping up")))?;
+        let first = *first.get_or_insert(taken);
+        ensure!(taken >= first / 10 * 8, "cycle {cycle}: {taken} bytes fit, in the first it were {first}");
         tally.errors += 1;
+        check(&bench).map_err(|e| e.during(during("when full")))?;
+        if random.one_in(4) {
+            reopen(&mut bench).map_err(|e| e.during(during("reopening")))?;
+        }
+        empty(&mut bench, &mut random).map_err(|e| e.during(during("emptying")))?;
+        check(&bench).map_err(|e| e.during(during("when empty")))?;
+        let after = free_when_idle(&bench)?;
+        // Tables grow a little with the numbers of the pieces.
+        ensure!(after + 32 >= before, "cycle {cycle}: {after} blocks are free, {before} were at first");
     }
+    reopen(&mut bench)?;
+    check(&bench)?;
+    Ok(tally)
+}
+
+/// Blocks that are free once all background work is done.
+fn free_when_idle(bench: &Bench) -> Outcome<u64> {
+    for _ in 0..3 {
+        bench.work(usize::MAX)?;
+        bench.store.checkpoint()?;
+    }
+    Ok(bench.store.statistics().space.free)
+}
+
+/// Closing and opening always works.
+fn reopen(bench: &mut Bench) -> Outcome {
+    bench.store.close()?;
     bench.open_again()
 }
 
-/// Everything is there and sound. The tightest of stores may find no room for a checkpoint, which
-/// verification begins with: then what can be read is compared, and nothing else.
-fn check(bench: &Bench, tally: &mut Tally) -> Outcome {
+/// Everything is there and sound.
+fn check(bench: &Bench) -> Outcome {
     compare(&bench.store, &bench.model)?;
-    match bench.store.checkpoint() {
-        Err(error) if error.kind() == ErrorKind::NoSpace => {
-            tally.errors += 1;
-            Ok(())
-        }
-        outcome => {
-            outcome?;
-            verify(&bench.store)
-        }
-    }
+    check_store(&bench.store)
 }
 
-/// Refusals of large values, which need free blocks in a row, that do not yet make a store full.
-const LARGE_REFUSALS: usize = 10;
+fn check_store(store: &espalier_engine::Store) -> Outcome {
+    store.checkpoint()?;
+    verify(store)
+}
 
-/// Commits until there is no room.
-fn fill(bench: &mut Bench, random: &mut Random) -> Outcome {
-    let (mut accepted, mut refused) = (0u64, 0);
-    let limit = bench.setup.device / 1000;
+/// Commits until there is no room; returns the bytes that were accepted.
+fn fill(bench: &mut Bench, random: &mut Random) -> Outcome<u64> {
+    let (mut accepted, mut bytes) = (0u64, 0);
+    let limit = bench.setup.device / 100;
     loop {
         let length = if random.one_in(4) { random.between(4096..=20_000) } else { random.below(900) };
-        let mut value = vec![0; length as usize];
-        random.fill(&mut value);
         let key = Bytes::from(format!("{:05}", random.below(20_000)));
-        match bench.commit(&[Change::Insert(0, key.clone(), value.into())]) {
-            Ok(()) => {
-                accepted += 1;
-                bench.work(random.index(3))?;
-            }
-            Err(error) => {
-                ensure!(error.kind() == ErrorKind::NoSpace, "{:?} error: {error}", error.kind());
-                let slots = bench.slots();
-                let found = bench.store.get(slots[0], &key)?;
-                ensure!(
-                    found.as_ref() == bench.model.get(0, &key),
-                    "a refused insert of {} shows",
-                    show(&key)
-                );
-                refused += 1;
-                if length < 4096 || refused == LARGE_REFUSALS {
-                    return Ok(());
-                }
-            }
+        if !insert(bench, random, key, length)? {
+            return Ok(bytes);
         }
+        bytes += length;
+        accepted += 1;
+        bench.work(random.index(3))?;
         ensure!(accepted < limit, "{accepted} batches fit on {} bytes", bench.setup.device);
         if random.one_in(200) {
             bench.store.sync_all()?;
         }
     }
+}
+
+/// Commits ever smaller batches, until not even the smallest is accepted.
+fn top_up(bench: &mut Bench, random: &mut Random) -> Outcome<u64> {
+    let (mut length, mut bytes, mut refused, mut count) = (BLOCK as u64, 0, 0, 0u64);
+    while refused < 3 {
+        let key = Bytes::from(format!("{:05}", random.below(20_000)));
+        match insert(bench, random, key, length)? {
+            true => bytes += length,
+            false if length > 0 => length /= 2,
+            false => refused += 1,
+        }
+        count += 1;
+        ensure!(count < bench.setup.device / 100, "the last bytes have no end");
+    }
+    Ok(bytes)
+}
+
+/// False if there was no room, and then nothing was done.
+fn insert(bench: &mut Bench, random: &mut Random, key: Bytes, length: u64) -> Outcome<bool> {
+    let mut value = vec![0; length as usize];
+    random.fill(&mut value);
+    let Err(error) = bench.commit(&[Change::Insert(0, key.clone(), value.into())]) else { return Ok(true) };
+    ensure!(error.kind() == ErrorKind::NoSpace, "{:?} error: {error}", error.kind());
+    let slots = bench.slots();
+    let found = bench.store.get(slots[0], &key)?;
+    ensure!(found.as_ref() == bench.model.get(0, &key), "a refused insert of {} shows", show(&key));
+    Ok(false)
 }
 
 /// Deletes a half, by range or key by key.
@@ -111,8 +157,36 @@ fn make_room(bench: &mut Bench, random: &mut Random) -> Outcome {
         return Ok(());
     }
     let keys: Vec<Bytes> = bench.model.slot(0).keys().step_by(2).cloned().collect();
+    delete(bench, random, keys)
+}
+
+fn delete(bench: &mut Bench, random: &mut Random, keys: Vec<Bytes>) -> Outcome {
     for key in keys {
         bench.commit(&[Change::Delete(0, key)])?;
+        if random.one_in(100) {
+            bench.work(1)?;
+        }
+    }
+    Ok(())
+}
+
+/// Deletes everything: at once, in slices, or key by key in any order.
+fn empty(bench: &mut Bench, random: &mut Random) -> Outcome {
+    match random.below(3) {
+        0 => bench.commit(&[Change::DeleteRange(0, KeyRange::all())])?,
+        1 => {
+            for start in 0..40 {
+                let bound = |n: u64| format!("{:05}", n * 500).into_bytes();
+                bench.commit(&[Change::DeleteRange(0, KeyRange::new(bound(start), bound(start + 1)))])?;
+            }
+        }
+        _ => {
+            let mut keys: Vec<Bytes> = bench.model.slot(0).keys().cloned().collect();
+            for i in (1..keys.len()).rev() {
+                keys.swap(i, random.index(i + 1));
+            }
+            delete(bench, random, keys)?;
+        }
     }
     Ok(())
 }

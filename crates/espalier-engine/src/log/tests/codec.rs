@@ -41,6 +41,7 @@ fn encode(work: &mut Workload) -> Encoded {
             len: 64 << 12,
             checksum: start,
             kind: PieceKind::Values,
+            scattered: false,
         };
         table.add(&part, || Ok(location)).unwrap();
         let sums = (0..large.len().div_ceil(VALUE_PAGE)).map(|n| n as u32).collect();

@@ -85,6 +85,7 @@ impl TestBinder {
             len: bytes.len() as u32,
             checksum: xxh3_64_with_seed(&bytes, id.0),
             kind: PieceKind::Values,
+            scattered: false,
         };
         let part = self.register(id, location);
         for (value, offset) in values.iter().zip(offsets) {
