@@ -63,7 +63,7 @@ struct espalier_diff {
 	__u64 session;		/* out: for ESPALIER_IOC_DIFF_NEXT */
 };
 
-/* Differences, one after the other: kind ('+' added, '-' removed, '~' changed), length of the path (2 bytes, in the
+/* Paths of more than 4096 bytes end a comparison with ENAMETOOLONG. Differences, one after the other: kind ('+' added, '-' removed, '~' changed), length of the path (2 bytes, in the
  * machine's order), path. Paths are relative. length == 0: there are no more, and the session is over. */
 struct espalier_differences {
 	__u64 session;		/* in */
@@ -99,5 +99,13 @@ struct espalier_differences {
  * with this one. The caller must be root, or all of both must be his own. EPERM, EXDEV. */
 #define ESPALIER_IOC_DIFF        _IOWR(ESPALIER_IOC_MAGIC, 8, struct espalier_diff)
 #define ESPALIER_IOC_DIFF_NEXT   _IOWR(ESPALIER_IOC_MAGIC, 9, struct espalier_differences)
+
+/* On a file or directory, for root: bytes of the store that it takes with all below, and how many of them nothing else
+ * shares. Whole pieces are counted, after compression. EPERM. */
+struct espalier_space {
+	__u64 bytes;
+	__u64 exclusive;
+};
+#define ESPALIER_IOC_SPACE       _IOR(ESPALIER_IOC_MAGIC, 10, struct espalier_space)
 
 #endif

@@ -70,6 +70,7 @@ pub struct Dispatcher {
     counts: RequestCounts,
     commands: Option<Commands>,
     tokens: control::Tokens,
+    sessions: control::Sessions,
     /// Takes from the kernel what it has cached; set once the mount is there.
     notifier: OnceLock<Arc<Notifier>>,
     snapshots: snapshots::Snapshots,
@@ -92,6 +93,7 @@ impl Dispatcher {
             commands,
             counts: RequestCounts::default(),
             tokens: Default::default(),
+            sessions: Default::default(),
             notifier: OnceLock::new(),
             snapshots: Default::default(),
             tag: 0,
@@ -142,6 +144,8 @@ impl Dispatcher {
             }
             // A request that is interrupted is served all the same; nobody waits longer than it takes.
             Operation::Interrupt { .. } => return Ok(None),
+            // Tokens and comparisons are of the whole mount.
+            Operation::Ioctl { .. } => {}
             _ if self.is_elsewhere(node, &operation) => {
                 if node == NodeId::ROOT || node == snapshots::DIRECTORY {
                     // The answer goes where the question is.

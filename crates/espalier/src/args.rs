@@ -7,7 +7,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 pub(crate) use trees::{
-    Chmod, Chown, CloneArgs, Remove, Snapshot, SnapshotCommand, SnapshotCreate, SnapshotList, SnapshotOne,
+    Chmod, Chown, CloneArgs, Diff, Du, Remove, Snapshot, SnapshotCommand, SnapshotCreate, SnapshotList,
+    SnapshotOne,
 };
 
 /// A file system for millions of small files, cheap clones and random writes, in an image file or on a
@@ -60,6 +61,10 @@ pub(crate) enum Command {
     Chmod(Chmod),
     /// Make, list, delete and restore snapshots of the whole volume
     Snapshot(Snapshot),
+    /// List what differs between two trees, in time that grows with what differs
+    Diff(Diff),
+    /// Show the space that trees take, and what nothing else shares
+    Du(Du),
     /// Show everything at work: make an image, unpack a source tree, search, edit, build, check, compare
     Demo(Demo),
 }

@@ -6,6 +6,7 @@ mod change;
 mod clone;
 mod control;
 mod demo;
+mod diff;
 mod dump;
 mod fsck;
 mod image;
@@ -87,6 +88,8 @@ fn run(cli: &Cli) -> (&'static str, anyhow::Result<Exit>) {
         Command::Chown(args) => ("chown", change::chown(args).map(done)),
         Command::Chmod(args) => ("chmod", change::chmod(args).map(done)),
         Command::Snapshot(args) => ("snapshot", snapshot::run(args).map(done)),
+        Command::Diff(args) => ("diff", diff::run(args).map(done)),
+        Command::Du(args) => ("du", diff::du(args).map(done)),
         Command::Demo(args) => ("demo", demo::run(args).map(done)),
     }
 }

@@ -182,3 +182,46 @@ fn snapshots_are_seen_kept_mounted_and_restored() {
     place.mount(&[]).ok();
     assert_same_tree(&reference, &src);
 }
+
+#[test]
+fn differences_are_those_that_were_made() {
+    let place = Place::mounted("2G");
+    let (src, copy) = (place.dir.join("src"), place.dir.join("copy"));
+    make_tree(&src, 17, 400);
+    fs::create_dir(src.join("dir")).unwrap();
+    for name in ["a", "b", "c", "linked"] {
+        fs::write(src.join("dir").join(name), name).unwrap();
+    }
+    fs::hard_link(src.join("dir/linked"), src.join("dir/other")).unwrap();
+    tree(&["clone"], &[&src, &copy]).ok();
+    espalier(&["snapshot".as_ref(), "create".as_ref(), place.dir.as_os_str(), "then".as_ref()]).ok();
+    let diff = |a: &Path, b: &Path| {
+        let mut lines: Vec<_> = tree(&["diff"], &[a, b]).ok().lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    assert!(diff(&src, &copy).is_empty());
+    fs::write(copy.join("dir/a"), b"changed").unwrap();
+    fs::remove_file(copy.join("dir/b")).unwrap();
+    fs::rename(copy.join("dir/c"), copy.join("dir/d")).unwrap();
+    fs::write(copy.join("dir/linked"), b"both names").unwrap();
+    fs::create_dir(copy.join("new")).unwrap();
+    fs::write(copy.join("new/file"), b"").unwrap();
+    let expected =
+        ["+ dir/d", "+ new", "+ new/file", "- dir/b", "- dir/c", "~ dir/a", "~ dir/linked", "~ dir/other"];
+    assert_eq!(diff(&src, &copy), expected);
+    assert_eq!(diff(&place.dir.join(".snapshots/then/copy"), &copy), expected);
+    assert_eq!(diff(&place.dir.join(".snapshots/then/src"), &src), [""; 0]);
+    let json: serde_json::Value =
+        serde_json::from_str(&tree(&["diff", "--json"], &[&src, &copy]).ok()).expect("JSON");
+    assert_eq!(json["changed"].as_array().map(Vec::len), Some(3));
+    assert!(json["nodes_read"].is_u64());
+    // What was cloned takes the space of the source and has little for itself.
+    let space = |path: &Path| -> serde_json::Value {
+        serde_json::from_str(&tree(&["du", "--json"], &[path]).ok()).expect("JSON")
+    };
+    let (used, own) = (space(&copy)["bytes"].as_u64().unwrap(), space(&copy)["exclusive"].as_u64().unwrap());
+    assert!(own < used, "{own} of {used} bytes");
+    place.remount();
+    assert_eq!(diff(&src, &copy), expected);
+}

@@ -7,16 +7,40 @@
 
 use super::errno::{Errno, of};
 use super::{Dispatcher, attributes, snapshots};
-use crate::protocol::control::{Command, TOKEN_BYTES, Token};
+use crate::protocol::control::{Command, DIFFERENCES_BYTES, TOKEN_BYTES, Token};
 use crate::protocol::notify::Notification;
 use crate::protocol::request::Header;
 use crate::protocol::{control, reply};
-use espalier_fs::{Caller, ModeChange, NodeId, OwnerChange};
+use espalier_fs::{Caller, Change, ModeChange, NodeId, OwnerChange, TreeDiff};
 use parking_lot::Mutex;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 /// Tokens that are kept; the oldest go.
 const MAX_TOKENS: usize = 4096;
+
+/// The longest path that a comparison tells: what system calls take.
+const LONGEST_PATH: usize = 4096;
+
+/// Comparisons under way at a time; the oldest goes.
+const MAX_SESSIONS: usize = 64;
+
+/// Comparisons under way, by number, with the user that began them.
+#[derive(Default)]
+pub(super) struct Sessions(Mutex<(u64, HashMap<u64, (u32, TreeDiff)>)>);
+
+impl Sessions {
+    fn begin(&self, uid: u32, diff: TreeDiff) -> u64 {
+        let (last, all) = &mut *self.0.lock();
+        if all.len() >= MAX_SESSIONS
+            && let Some(oldest) = all.keys().min().copied()
+        {
+            all.remove(&oldest);
+        }
+        *last += 1;
+        all.insert(*last, (uid, diff));
+        *last
+    }
+}
 
 /// Tokens that were given out and not used.
 #[derive(Default)]
@@ -61,12 +85,19 @@ impl Dispatcher {
             return Err(Errno(if known { libc::EINVAL } else { libc::ENOTTY }));
         };
         let caller = Caller { uid: header.uid, gid: header.gid, pid: header.pid, umask: 0 };
+        let reads = matches!(asked, Command::Token | Command::Diff { .. } | Command::DiffNext { .. });
+        if !reads && snapshots::tag(node) != 0 {
+            return Err(Errno(libc::EROFS));
+        }
         let name = || self.name(node);
         let mut answer = Vec::new();
         match asked {
             Command::Token => answer.extend_from_slice(&self.tokens.give(caller.uid, node)?),
             Command::Clone { token, name: new } => {
                 let source = self.tokens.take(&token, caller.uid)?;
+                if snapshots::tag(source) != 0 {
+                    return Err(Errno(libc::EXDEV));
+                }
                 self.may_change(node, &caller)?;
                 let made = of(self.fs.clone_tree(source, node, new, &caller), name)?;
                 // The kernel asks for the name and takes its own reference.
@@ -104,7 +135,20 @@ impl Dispatcher {
                 known.iter().for_each(|snapshot| self.snapshots.close(snapshot.id));
                 self.tell_entry(snapshots::DIRECTORY, old.as_bytes());
             }
-            _ => return Err(Errno(libc::ENOTTY)),
+            Command::Space => {
+                if caller.uid != 0 {
+                    return Err(Errno(libc::EPERM));
+                }
+                let (bytes, exclusive) = of(self.fs.space_of_tree(node), name)?;
+                answer.extend([bytes, exclusive].iter().flat_map(|n| n.to_ne_bytes()));
+            }
+            Command::Diff { token } => {
+                let old = self.tokens.take(&token, caller.uid)?;
+                let diff = self.compare(old, node, &caller)?;
+                answer.extend_from_slice(&token);
+                answer.extend_from_slice(&self.sessions.begin(caller.uid, diff).to_ne_bytes());
+            }
+            Command::DiffNext { session } => self.differences(session, caller.uid, &mut answer)?,
         }
         if answer.len() > room as usize {
             return Err(Errno(libc::EINVAL));
@@ -127,6 +171,53 @@ impl Dispatcher {
             () => 0,
         };
         if attr.mode >> class & 3 == 3 { Ok(()) } else { Err(Errno(libc::EACCES)) }
+    }
+
+    /// Begins to compare two directories, each in the live tree or in a snapshot.
+    fn compare(&self, old: NodeId, new: NodeId, caller: &Caller) -> Result<TreeDiff, Errno> {
+        if old == snapshots::DIRECTORY || new == snapshots::DIRECTORY {
+            return Err(Errno(libc::EXDEV));
+        }
+        let find = |node: NodeId| match snapshots::tag(node) {
+            0 => Ok((None, node)),
+            tag => Ok((Some(self.snapshots.of(tag)?), NodeId(node.0 & !tag))),
+        };
+        let ((before, old), (after, new)) = (find(old)?, find(new)?);
+        let before = before.as_ref().map_or(&self.fs, |inner| &inner.fs);
+        let after = after.as_ref().map_or(&self.fs, |inner| &inner.fs);
+        of(after.diff_trees(before, old, new, caller), || self.name(new))
+    }
+
+    /// As many differences as there is room for in one answer.
+    fn differences(&self, session: u64, uid: u32, answer: &mut Vec<u8>) -> Result<(), Errno> {
+        let mut sessions = self.sessions.0.lock();
+        let (_, diff) =
+            sessions.1.get_mut(&session).filter(|(by, _)| *by == uid).ok_or(Errno(libc::ESTALE))?;
+        let mut data = Vec::new();
+        // A path has less than 64 KiB for the kernel's users, and no room here if it has more than 8 KiB.
+        while data.len() + LONGEST_PATH + 3 <= DIFFERENCES_BYTES {
+            let Some((change, path)) = of(diff.next(), String::new)? else { break };
+            if path.len() > LONGEST_PATH {
+                return Err(Errno(libc::ENAMETOOLONG));
+            }
+            data.push(match change {
+                Change::Added => b'+',
+                Change::Removed => b'-',
+                _ => b'~',
+            });
+            data.extend_from_slice(&(path.len() as u16).to_ne_bytes());
+            data.extend_from_slice(&path);
+        }
+        answer.extend_from_slice(&session.to_ne_bytes());
+        answer.extend_from_slice(&diff.nodes().to_ne_bytes());
+        answer.extend_from_slice(&(data.len() as u32).to_ne_bytes());
+        answer.extend_from_slice(&[0; 4]);
+        if data.is_empty() {
+            sessions.1.remove(&session);
+        }
+        data.resize(DIFFERENCES_BYTES, 0);
+        answer.extend_from_slice(&data);
+        Ok(())
     }
 
     /// Refuses who may not make and delete snapshots: all but root and the owner of the mount's root.

@@ -38,6 +38,9 @@ pub const DIFF: u32 = number(READ | WRITE, 8, TOKEN_BYTES + 8);
 /// `ESPALIER_IOC_DIFF_NEXT`.
 pub const DIFF_NEXT: u32 = number(READ | WRITE, 9, 24 + DIFFERENCES_BYTES);
 
+/// `ESPALIER_IOC_SPACE`.
+pub const SPACE: u32 = number(READ, 10, 16);
+
 /// Flag of a snapshot that can be changed when it is mounted on its own.
 pub const SNAPSHOT_WRITABLE: u32 = 1;
 
@@ -92,6 +95,8 @@ pub enum Command<'a> {
         /// Of the older tree.
         token: Token,
     },
+    /// How much space a tree takes.
+    Space,
     /// A comparison goes on.
     DiffNext {
         /// Which.
@@ -105,6 +110,7 @@ impl<'a> Command<'a> {
         let mut reader = Reader::new(input, "ioctl");
         Some(match command {
             TOKEN => Self::Token,
+            SPACE => Self::Space,
             CLONE => {
                 let token = reader.bytes(TOKEN_BYTES).ok()?.try_into().ok()?;
                 let (flags, name) = take_name(&mut reader)?;

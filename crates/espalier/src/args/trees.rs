@@ -142,3 +142,42 @@ pub(crate) struct SnapshotOne {
     #[arg(long)]
     pub(crate) json: bool,
 }
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  espalier diff /mnt/project /mnt/work/1                    what a clone has become
+  espalier diff /mnt/.snapshots/before/etc /mnt/etc         since a snapshot
+  espalier diff --json A B | jq -r '.changed[]'
+
+Prints + added, - removed, ~ changed paths, relative to the directories. The time grows with what differs, not
+with what there is. For root, and for whom all of both belongs to. Exit status: 0, also if there are differences.")]
+pub(crate) struct Diff {
+    /// The older directory
+    #[arg(value_name = "A")]
+    pub(crate) old: PathBuf,
+    /// The newer directory
+    #[arg(value_name = "B")]
+    pub(crate) new: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  espalier du /mnt/work/1                space that everything below takes
+  espalier du --exclusive /mnt/work/*    space that removing it would give back
+
+Space in the store, after compression, of whole pieces of up to some hundred KiB; what clones share counts for
+each of them, unless --exclusive. For root.")]
+pub(crate) struct Du {
+    /// Files or directories
+    #[arg(value_name = "PATH", required = true)]
+    pub(crate) paths: Vec<PathBuf>,
+    /// What nothing else shares
+    #[arg(long)]
+    pub(crate) exclusive: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
