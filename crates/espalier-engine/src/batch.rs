@@ -13,12 +13,11 @@ use std::sync::Arc;
 pub struct Batch {
     pub(crate) ops: Vec<LoggedOp>,
     pub(crate) bytes: usize,
+    /// Clones in it.
+    pub(crate) clones: u64,
     /// It moves a range into itself or over itself.
     pub(crate) nested: bool,
 }
-
-/// What a clone is reckoned at: the headers along the borders of source and destination.
-const CLONE_BYTES: usize = 32 << 10;
 
 impl Batch {
     /// An empty batch.
@@ -69,7 +68,8 @@ impl Batch {
     ///
     /// The keys that arise should be no longer than [`MAX_KEY`](crate::MAX_KEY), which nobody checks.
     pub fn clone_range(&mut self, index: IndexId, source: &[u8], destination: &[u8]) {
-        self.bytes += source.len() + destination.len() + CLONE_BYTES;
+        self.bytes += source.len() + destination.len() + 16;
+        self.clones += 1;
         self.ops.push(LoggedOp::Clone { index, source: source.into(), destination: destination.into() });
     }
 

@@ -212,6 +212,7 @@ impl Shared {
             index.seal(lsn);
         }
         order.bytes = 0;
+        order.clones = 0;
         order.covered = self.log.unwritten_bytes();
         let next_msn = Msn(order.last_msn.0 + 1);
         Ok(Cut { lsn, next_msn, volumes, indexes, aliases, made, _reserved: order.reserved.take() })

@@ -129,6 +129,7 @@ pub(crate) fn open(
         last_msn: Msn(superblock.next_msn.0.saturating_sub(1)),
         reserved: None,
         bytes: 0,
+        clones: 0,
         covered: 0,
     };
     let shared_indexes = Arc::new(RwLock::new(indexes.clone()));

@@ -91,6 +91,7 @@ fn open(device: Arc<dyn Device>, env: Arc<dyn Environment>, mut options: OpenOpt
         last_msn: Msn(superblock.next_msn.0.saturating_sub(1)),
         reserved: None,
         bytes: 0,
+        clones: 0,
         covered: 0,
     };
     let mut replay = Replay::new(&trees, &space, &options, &indexes, order, losses);

@@ -38,6 +38,9 @@ const MOST_TRIES: usize = 8;
 /// The longest key, in bytes, with room to spare over the mebibyte that layers above promise.
 pub const MAX_KEY: usize = (1 << 20) + (64 << 10);
 
+/// Blocks that a clone is reckoned at: the headers along the borders of source and destination.
+const CLONE_BLOCKS: u64 = 8;
+
 /// The height beyond which clones are refused. What is there in earnest has a height below ten; this
 /// much takes clones into themselves, each of which may double what there seems to be.
 const MAX_HEIGHT: u8 = 64;
@@ -129,6 +132,8 @@ pub(crate) struct Order {
     pub(crate) reserved: Option<Reservation>,
     /// Bytes of those batches, without what has found its place on the device.
     pub(crate) bytes: u64,
+    /// Clones in those batches.
+    pub(crate) clones: u64,
     /// Bytes at most that the log still has to write for batches which the checkpoint under way covers.
     pub(crate) covered: u64,
 }
@@ -576,13 +581,16 @@ impl Shared {
             let mut order = self.order.lock();
             order.settle(self.trees.bound.swap(0, Ordering::AcqRel));
             let bytes = order.bytes + batch.bytes as u64;
-            let want = self.blocks_for(bytes).max((2 * bytes).div_ceil(BLOCK as u64)) + 8;
+            let clones = order.clones + batch.clones;
+            let want =
+                self.blocks_for(bytes).max((2 * bytes).div_ceil(BLOCK as u64)) + CLONE_BLOCKS * clones + 8;
             let have = order.reserved.as_ref().map_or(0, Reservation::blocks);
             if want <= have {
                 if let Some(reserved) = order.reserved.as_mut().filter(|_| have - want > SPARE) {
                     reserved.shrink(want + SPARE / 2);
                 }
                 order.bytes = bytes;
+                order.clones = clones;
                 return Ok(order);
             }
             let asks = if exhausted && purpose == Purpose::Essential { Purpose::Last } else { purpose };
@@ -593,6 +601,7 @@ impl Shared {
                         none => *none = Some(more),
                     }
                     order.bytes = bytes;
+                    order.clones = clones;
                     return Ok(order);
                 }
                 Err(error) if exhausted || error.kind() != ErrorKind::NoSpace => return Err(error),

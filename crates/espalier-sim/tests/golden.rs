@@ -2,11 +2,13 @@
 //!
 //! `golden/v1.zst` is a device of 4 MiB as a store of format 1 left it without being closed: trees of
 //! several levels, messages on their way, parts with LZ4, large values, and batches in the log that
-//! no checkpoint covers. To add the image of a new format, run this with `ESPALIER_WRITE_GOLDEN=1`
+//! no checkpoint covers. `golden/v1-clones.zst` has in addition clones, in the tree and in the log, and a
+//! snapshot of the volume. To add the image of a new format, run this with `ESPALIER_WRITE_GOLDEN=1`
 //! after adding its name below; never write an old one again.
 
 use espalier_engine::{
-    Batch, Compression, FormatOptions, IndexId, KeyRange, MergeFunctions, OpenOptions, Store, Tuning,
+    Batch, Compression, FormatOptions, IndexId, KeyRange, MergeFunctions, OpenOptions, READ_ONLY_VOLUME,
+    Store, Tuning,
 };
 use espalier_storage::{AlignedBuf, Device, MemoryDevice, SimulatedEnvironment};
 use std::collections::BTreeMap;
@@ -14,8 +16,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 const SIZE: u64 = 4 << 20;
-const NEWEST: &str = "v1";
-const ALL: [&str; 1] = ["v1"];
+const NEWEST: &str = "v1-clones";
+const ALL: [&str; 2] = ["v1", "v1-clones"];
 
 type Contents = BTreeMap<(u8, Vec<u8>), Vec<u8>>;
 
@@ -43,9 +45,10 @@ fn key(n: u32) -> Vec<u8> {
     format!("dir-{:02}/\u{1}name-{n:05}", n * 7 % 13).into_bytes()
 }
 
-/// Writes the store's history to `store` (if there is one) and returns what it then holds.
-fn history(store: Option<(&Store, u32)>) -> Contents {
-    let mut contents = Contents::new();
+/// Writes the store's history to `store` (if there is one), with clones or without, and returns what it
+/// then holds, and what its snapshot holds.
+fn history(store: Option<(&Store, u32)>, clones: bool) -> (Contents, Contents) {
+    let (mut contents, mut snapshot) = (Contents::new(), Contents::new());
     let commit = |batch: Batch| {
         if let Some((store, _)) = store {
             store.commit(batch).unwrap();
@@ -83,7 +86,27 @@ fn history(store: Option<(&Store, u32)>) -> Contents {
                 }
             }
         }
+        let cloned = [(100, 4, 90), (170, 90, 6), (200, 6, 91), (270, 2, 92), (290, 92, 1)];
+        for (_, from, to) in cloned.iter().filter(|(at, ..)| clones && *at == n) {
+            let (from, to) = (format!("dir-{from:02}/"), format!("dir-{to:02}/"));
+            for i in 0..2 {
+                batch.clone_range(index(i), from.as_bytes(), to.as_bytes());
+            }
+            contents.retain(|(_, key), _| !key.starts_with(to.as_bytes()));
+            let copy = |((i, key), value): (&(u8, Vec<u8>), &Vec<u8>)| {
+                let rest = key.strip_prefix(from.as_bytes())?;
+                Some(((*i, [to.as_bytes(), rest].concat()), value.clone()))
+            };
+            let copies: Contents = contents.iter().filter_map(copy).collect();
+            contents.extend(copies);
+        }
         commit(batch);
+        if n == 220 && clones {
+            if let Some((store, volume)) = store {
+                store.snapshot_volume(volume, "snapshot", READ_ONLY_VOLUME).unwrap();
+            }
+            snapshot.clone_from(&contents);
+        }
         if n == 120 || n == 250 {
             checkpoint();
         }
@@ -91,7 +114,19 @@ fn history(store: Option<(&Store, u32)>) -> Contents {
     if let Some((store, _)) = store {
         store.sync_all().unwrap();
     }
-    contents
+    (contents, snapshot)
+}
+
+fn contents_of(store: &Store, volume: u32) -> Contents {
+    let mut found = Contents::new();
+    for index in 0..2 {
+        let mut cursor = store.cursor(IndexId { volume, index }, KeyRange::all()).unwrap();
+        while let Some(entry) = cursor.next().unwrap() {
+            let value = cursor.read(&entry.value).unwrap().to_vec();
+            found.insert((index, entry.key.into_vec()), value);
+        }
+    }
+    found
 }
 
 fn bytes_of(device: &dyn Device) -> Vec<u8> {
@@ -108,7 +143,7 @@ fn write_golden(name: &str) {
     Store::format(device.clone(), env.clone(), &format).unwrap();
     let store = Store::open(device.clone(), env, options()).unwrap();
     let volume = store.create_volume("main", 2, 5, b"parameters").unwrap();
-    history(Some((&store, volume)));
+    history(Some((&store, volume)), name != "v1");
     let packed = zstd::encode_all(&*bytes_of(&*device), 19).unwrap();
     std::fs::write(path(name), packed).unwrap();
 }
@@ -125,21 +160,19 @@ fn every_format_stays_readable() {
         device.write_at(0, &[&AlignedBuf::padded(&image)]).unwrap();
         let store = Store::open(device, Arc::new(SimulatedEnvironment::new(2)), options()).unwrap();
         let volumes = store.volumes();
-        let [volume] = &volumes[..] else { panic!("{name}: {volumes:?}") };
+        let volume = &volumes[0];
         assert_eq!(
             (volume.name.as_str(), volume.flags, &volume.parameters[..]),
             ("main", 5, &b"parameters"[..])
         );
         assert_eq!(store.statistics().label, "golden");
-        let mut found = Contents::new();
-        for index in 0..2 {
-            let mut cursor = store.cursor(IndexId { volume: volume.id, index }, KeyRange::all()).unwrap();
-            while let Some(entry) = cursor.next().unwrap() {
-                let value = cursor.read(&entry.value).unwrap().to_vec();
-                found.insert((index, entry.key.into_vec()), value);
-            }
+        let (contents, snapshot) = history(None, name != "v1");
+        assert!(contents_of(&store, volume.id) == contents, "{name}: other contents than were written");
+        assert_eq!(volumes.len(), if name == "v1" { 1 } else { 2 });
+        if let Some(volume) = volumes.get(1) {
+            assert_eq!((volume.name.as_str(), volume.flags), ("snapshot", READ_ONLY_VOLUME));
+            assert!(contents_of(&store, volume.id) == snapshot, "{name}: another snapshot than was taken");
         }
-        assert!(found == history(None), "{name}: other contents than were written");
         let report = store.verify(&mut |_| {}).unwrap();
         assert!(report.problems.is_empty(), "{name}: {:?}", report.problems);
         // It must take more writing, too.
