@@ -80,9 +80,8 @@ fn open(device: Arc<dyn Device>, env: Arc<dyn Environment>, mut options: OpenOpt
     let (left, keep) = cut(&trees, &space, roots, superblock.next_msn, &mut losses)?;
     let pin = Arc::new(space.pin()?);
     let (mut indexes, mut stored) = (Indexes::new(), BTreeMap::new());
-    for (id, root) in left {
-        let node = root.slot.as_ref().and_then(|slot| slot.place()).map(|handle| handle.id());
-        stored.insert(id, StoredRoot { node, height: root.height });
+    for (id, counted, root) in left {
+        stored.insert(id, counted);
         indexes.insert(id, Arc::new(Index::new(id, root, pin.clone())));
     }
 
@@ -138,7 +137,8 @@ fn roots_of(space: &Arc<Space>, volumes: &VolumeTable) -> Vec<(IndexId, Root)> {
     roots
 }
 
-type Left = (Vec<(IndexId, Root)>, Vec<Arc<PieceHandle>>);
+/// For each index the root that is counted, and the one from which messages took what must not be seen.
+type Left = (Vec<(IndexId, StoredRoot, Root)>, Vec<Arc<PieceHandle>>);
 
 /// Steps 2 to 4: the trees without what cannot be read and what must not be, with references counted.
 fn cut(
@@ -154,10 +154,11 @@ fn cut(
     for (id, root) in roots {
         let root = cutter.root(id, &root);
         references.add_root(trees, &root)?;
-        left.push((id, root));
+        left.push((id, StoredRoot { node: None, height: root.height }, root));
     }
     let keep = space.settle(&references.counts, &references.fresh)?;
-    for (id, root) in &mut left {
+    for (id, counted, root) in &mut left {
+        counted.node = root.slot.as_ref().and_then(|slot| slot.place()).map(|handle| handle.id());
         let stale = cutter.stale(*id, root)?;
         if !stale.is_empty() {
             // Newer than everything in the tree, older than everything in the log.
