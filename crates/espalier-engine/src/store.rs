@@ -334,6 +334,29 @@ impl Store {
         self.shared.step()
     }
 
+    /// Tells the device about free space, in runs of at least `least` bytes; returns the bytes. What is free
+    /// only after the next checkpoint is not among it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ReadOnly`].
+    pub fn trim(&self, least: u64) -> Result<u64> {
+        self.shared.writable()?;
+        let least = u32::try_from(least.div_ceil(BLOCK as u64)).unwrap_or(u32::MAX).max(1);
+        Ok(self.shared.space.trim(least)? * BLOCK as u64)
+    }
+
+    /// Makes the store on `device`, which nobody has open, as large as `bytes`; returns its new size in bytes.
+    /// A crash leaves it as large as before or as large as wanted.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if it is larger already or the device smaller; [`ErrorKind::NotAStore`],
+    /// [`ErrorKind::NewerFormat`], [`ErrorKind::Damaged`]; of the device.
+    pub fn grow(device: Arc<dyn Device>, bytes: u64) -> Result<u64> {
+        let blocks = bytes / BLOCK as u64;
+        crate::space::grow(&GuardedDevice::new(device, false), blocks)?;
+        Ok(blocks * BLOCK as u64)
+    }
+
     /// Figures.
     pub fn statistics(&self) -> Statistics {
         self.shared.statistics()
@@ -641,7 +664,7 @@ impl Shared {
             label: superblock.label,
             created: superblock.created,
             compression: self.trees.compression,
-            space: self.space.stats(),
+            space: SpaceStats { owed: self.owed_blocks(), ..self.space.stats() },
             device: self.device.stats(),
             log_capacity: self.log.capacity(),
             log_used: self.log.used_bytes(),

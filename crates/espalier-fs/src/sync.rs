@@ -89,7 +89,8 @@ impl FileSystem {
     /// count at all.
     fn space(&self) -> Space {
         let space = self.store.statistics().space;
-        let free = space.free.saturating_sub(space.promised).saturating_sub(space.pool);
+        let taken = space.promised + space.owed + space.pool;
+        let free = space.free.saturating_sub(taken);
         let bytes = |blocks: u64| blocks.saturating_mul(BLOCK as u64);
         Space { total: bytes(space.total.saturating_sub(space.fixed)), free: bytes(free) }
     }

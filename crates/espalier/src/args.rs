@@ -47,6 +47,10 @@ pub(crate) enum Command {
     Salvage(Salvage),
     /// Read everything of a mounted file system from its device, and name damaged paths
     Scrub(Scrub),
+    /// Tell the device what is free, mounted or not
+    Trim(Trim),
+    /// Make a file system larger
+    Resize(Resize),
     /// Show geometry, space, node counts and heights, cache and log
     Info(Info),
     /// Print the tree as text
@@ -124,6 +128,7 @@ const MOUNT_HELP: &str = "Mount options (-o):
   writeback           let the kernel gather writes: faster small writes, but what write() returned
                       reaches the server later, and a full disk may be reported at close or fsync
   allow_other         let other users in (always so for root's mounts; noallow_other forbids it)
+  discard              tell the device about space as soon as it is free
   noatime, relatime   when reading changes the time of last access (default relatime)
   commit=SECONDS      how often everything is made durable unasked (default 5; 0: never)
   nonempty            mount over a directory that is not empty
@@ -206,6 +211,34 @@ pub(crate) struct Scrub {
     /// Bytes to read per second, at most
     #[arg(long, value_name = "SIZE", default_value = "200M")]
     pub(crate) rate: Size,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  espalier trim /mnt           a mounted file system, while it is in use
+  espalier trim disk.img       the image file gets holes where nothing is
+
+Mounted with -o discard, the device is told at once when space becomes free.")]
+pub(crate) struct Trim {
+    /// An image, a device, or a directory where one is mounted
+    #[arg(value_name = "IMAGE|DIR")]
+    pub(crate) source: PathBuf,
+    /// Leave shorter free runs as they are
+    #[arg(long, value_name = "SIZE", default_value = "64K")]
+    pub(crate) minimum: Size,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  espalier resize disk.img 40G      the image file grows, too
+  espalier resize /dev/sdb1         all of the device, after it was enlarged")]
+pub(crate) struct Resize {
+    /// An image or device that is not mounted
+    #[arg(value_name = "IMAGE")]
+    pub(crate) source: PathBuf,
+    /// The new size, or max for all that the file or device has
+    #[arg(value_name = "SIZE|max")]
+    pub(crate) size: Option<String>,
 }
 
 #[derive(Debug, Args)]

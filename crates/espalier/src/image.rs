@@ -98,17 +98,22 @@ fn explain_device(error: espalier_storage::Error, path: &Path) -> anyhow::Error 
 /// As [`open_device`]; if there is no store, or one that this program cannot read.
 pub(crate) fn open_store(path: &Path, memory: u64, read_only: bool) -> Result<Arc<Store>> {
     let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
-    store_on(Arc::new(open_device(path, mode)?), memory, read_only)
+    store_on(Arc::new(open_device(path, mode)?), memory, read_only, false)
 }
 
-/// Opens the store on a device that is open already.
+/// Opens the store on a device that is open already; with `discard` the device is told what becomes free.
 ///
 /// # Errors
 /// If there is no store, or one that this program cannot read.
-pub(crate) fn store_on(device: Arc<FileDevice>, memory: u64, read_only: bool) -> Result<Arc<Store>> {
+pub(crate) fn store_on(
+    device: Arc<FileDevice>,
+    memory: u64,
+    read_only: bool,
+    discard: bool,
+) -> Result<Arc<Store>> {
     let path = device.path().to_owned();
-    let options =
-        OpenOptions { memory, read_only, merge: espalier_fs::merge_functions(), ..Default::default() };
+    let merge = espalier_fs::merge_functions();
+    let options = OpenOptions { memory, read_only, merge, discard, ..Default::default() };
     let store = Store::open(device, environment(), options);
     store.map_err(|e| explain(e, &path)).with_context(|| format!("{} cannot be opened", path.display()))
 }

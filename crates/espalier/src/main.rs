@@ -21,6 +21,7 @@ mod repair;
 mod scrub;
 mod signature;
 mod snapshot;
+mod space;
 mod ui;
 mod umount;
 mod units;
@@ -80,6 +81,8 @@ fn run(cli: &Cli) -> (&'static str, anyhow::Result<Exit>) {
         Command::Fsck(args) if args.repair => ("fsck", repair::run(args)),
         Command::Fsck(args) => ("fsck", fsck::run(args)),
         Command::Salvage(args) => ("salvage", repair::salvage(args).map(done)),
+        Command::Trim(args) => ("trim", space::trim(args).map(done)),
+        Command::Resize(args) => ("resize", space::resize(args).map(done)),
         Command::Scrub(args) => ("scrub", scrub::run(args)),
         Command::Info(args) => ("info", info::run(args).map(done)),
         Command::Dump(args) => ("dump", dump::run(args).map(done)),

@@ -49,6 +49,9 @@ impl Place {
 /// A piece that wants a place, and its size in blocks.
 type Wish = (PieceId, u32);
 
+/// A value part to be, and the values in it.
+type Cut = (PieceId, Range<usize>);
+
 /// Blocks that were allocated and are given back unless they are used.
 struct Row<'a> {
     locator: &'a dyn Locator,
@@ -189,7 +192,7 @@ impl Pieces {
         &self,
         values: &[Unstored],
         near: Option<u64>,
-    ) -> Result<(Row<'_>, Vec<(PieceId, Range<usize>)>)> {
+    ) -> Result<(Row<'_>, Vec<Cut>)> {
         let longest = self.value_part.load(Ordering::Relaxed);
         for (share, scatter) in VALUE_PARTS {
             let mut wishes: Vec<Wish> = Vec::new();

@@ -172,6 +172,23 @@ impl Allocator {
         Some(extent)
     }
 
+    /// The first free run that begins at `from` or later, cut to `most` blocks.
+    pub(super) fn free_run(&self, from: u64, most: u32) -> Option<Extent> {
+        let start = self.find(1, from)?;
+        let run = Extent { start, blocks: most };
+        let mut blocks = 0;
+        for (word, mask) in spans(run) {
+            let used = self.words.get(word).copied().unwrap_or(u64::MAX) & mask;
+            if used != 0 {
+                let first = (start % 64) * u64::from(blocks == 0);
+                blocks += u64::from(used.trailing_zeros()) - first;
+                break;
+            }
+            blocks += u64::from(mask.count_ones());
+        }
+        Some(Extent { start, blocks: u32::try_from(blocks).ok()? })
+    }
+
     /// Takes a given run; false (and nothing done) if a block of it is used or not there.
     #[must_use]
     pub(super) fn take(&mut self, extent: Extent) -> bool {

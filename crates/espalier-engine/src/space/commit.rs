@@ -17,6 +17,9 @@ use std::sync::atomic::Ordering;
 /// Free runs shorter than this many blocks are not worth telling the device about.
 const LEAST_DISCARD: u32 = 16;
 
+/// Blocks that are told to the device with one call, at most: 64 MiB.
+const MOST_TRIMMED: u64 = 16 << 10;
+
 impl Space {
     /// Adds `deltas` to the reference counts. A fresh piece becomes a counted one, and its blocks enter
     /// `committed`; so does a dead one that is referred to again. A part whose count becomes 0 dies at once.
@@ -226,6 +229,28 @@ impl Space {
         *self.current.write() = next;
         self.release_obsolete();
         Ok(())
+    }
+
+    /// Tells the device about all free runs of at least `least` blocks; returns their blocks. Nothing that a
+    /// superblock on the device, a reader or a handle needs is free. What is being told about cannot be
+    /// allocated meanwhile, and that is never much at a time.
+    pub(crate) fn trim(&self, least: u32) -> Result<u64> {
+        let (mut from, mut told) = (self.geometry.data_start(), 0);
+        loop {
+            self.device.writable()?;
+            let most = (self.free_blocks() / 8).clamp(1, MOST_TRIMMED) as u32;
+            let run = self.with_used(|used| {
+                let run = used.free_run(from, most)?;
+                (run.blocks < least.min(most) || used.take(run)).then_some(run)
+            });
+            let Some(run) = run else { return Ok(told) };
+            from = run.end();
+            if run.blocks >= least.min(most) {
+                self.device.discard(run);
+                self.put_back(&[run]);
+                told += u64::from(run.blocks);
+            }
+        }
     }
 
     fn release_obsolete(&self) {

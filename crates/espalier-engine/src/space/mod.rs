@@ -36,7 +36,7 @@ pub use allocator::RunHistogram;
 pub(crate) use rebuild::Rebuilt;
 pub(crate) use reserve::{Purpose, Reservation};
 pub use superblock::MAX_LABEL;
-pub(crate) use superblock::{Geometry, Roots, Superblock, read_superblocks};
+pub(crate) use superblock::{Geometry, Roots, Superblock, grow, read_superblocks};
 pub(crate) use volumes::{IndexRoot, VolumeEntry, VolumeTable};
 pub use volumes::{MAX_PARAMETERS, MAX_VOLUME_NAME};
 
@@ -95,6 +95,8 @@ pub struct SpaceStats {
     pub free: u64,
     /// Promised to accepted operations.
     pub promised: u64,
+    /// What is in memory only will take, when it was last counted.
+    pub owed: u64,
     /// Set aside for deleting and checkpoints.
     pub pool: u64,
     /// Pieces that no checkpoint counts yet.
@@ -296,6 +298,7 @@ impl Space {
             fixed: self.geometry.data_start(),
             free: self.free_blocks(),
             promised: self.promises.promised(),
+            owed: 0,
             pool: self.promises.pool(),
             fresh: lives.fresh_blocks,
             limbo: lives.limbo_blocks(),

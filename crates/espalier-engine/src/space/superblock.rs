@@ -387,12 +387,42 @@ pub(crate) fn read_superblocks(device: &GuardedDevice) -> Result<Found> {
 }
 
 fn newer_of(device: &GuardedDevice, a: Superblock, b: Superblock) -> Result<Found> {
-    if (a.uuid, a.geometry) != (b.uuid, b.geometry) {
+    // The number of blocks may differ: a crash while the store grew.
+    if (a.uuid, a.geometry.log) != (b.uuid, b.geometry.log) {
         let message = format!("the two superblocks of {} belong to different stores", device.name());
         return Err(Error::damaged(message));
     }
     let newest = if a.generation > b.generation { a } else { b };
     Ok(Found { newest, other_damaged: None })
+}
+
+/// Makes the store on `device` have `blocks` blocks. Nothing else changes: blocks that no space map
+/// mentions are free. The slots are written one after the other, so a crash leaves the old size or the new.
+///
+/// # Errors
+/// As for [`read_superblocks`]; [`ErrorKind::InvalidArgument`] if the store has more blocks or the device
+/// fewer.
+pub(crate) fn grow(device: &GuardedDevice, blocks: u64) -> Result<()> {
+    let mut superblock = read_superblocks(device)?.newest;
+    let before = superblock.geometry.blocks;
+    if blocks < before {
+        let message = format!("the store has {before} blocks and cannot shrink to {blocks}");
+        return Err(Error::new(ErrorKind::InvalidArgument, message));
+    }
+    if device.len() / (BLOCK as u64) < blocks {
+        let message = format!("{} has {} bytes, too few for {blocks} blocks", device.name(), device.len());
+        return Err(Error::new(ErrorKind::InvalidArgument, message));
+    }
+    if blocks == before {
+        return Ok(());
+    }
+    superblock.geometry.blocks = blocks;
+    for _ in 0..2 {
+        superblock.generation += 1;
+        superblock.write(device)?;
+        device.sync()?;
+    }
+    Ok(())
 }
 
 /// Makes both slots unrecognisable, durably: the first step of `mkfs`.

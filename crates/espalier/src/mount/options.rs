@@ -17,6 +17,8 @@ pub(crate) struct Settings {
     /// The budget for everything the server holds, in bytes.
     cache: u64,
     pub(crate) atime: Atime,
+    /// Tell the device about space as soon as it is free.
+    pub(crate) discard: bool,
     pub(crate) mount: MountOptions,
     /// The snapshot to mount instead of the volume.
     pub(crate) snapshot: Option<String>,
@@ -33,6 +35,7 @@ impl Settings {
         let mut settings = Self {
             cache: DEFAULT_CACHE,
             atime: Atime::Relative,
+            discard: false,
             snapshot: None,
             mount: MountOptions::default(),
             words: lists.join(","),
@@ -60,6 +63,7 @@ impl Settings {
                 self.cache = size.map_err(|e| anyhow!("mount option cache: {e}"))?.0;
             }
             ("snapshot", Some(name)) => self.snapshot = Some(name.to_owned()),
+            ("discard" | "nodiscard", None) => self.discard = option == "discard",
             ("noatime", None) => self.atime = Atime::Never,
             ("atime" | "relatime", None) => self.atime = Atime::Relative,
             ("nodiratime", None) => {}

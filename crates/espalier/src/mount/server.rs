@@ -8,6 +8,7 @@ use crate::image;
 use crate::info;
 use crate::memory;
 use crate::scrub;
+use crate::space;
 use anyhow::{Context, Result, bail};
 use espalier_engine::Store;
 use espalier_fs::{FileSystem, OpenOptions};
@@ -24,7 +25,7 @@ pub(crate) fn serve(plan: &Plan, ready: impl FnOnce() -> std::io::Result<()>) ->
     let read_only = settings.mount.read_only;
     let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
     let device = Arc::new(image::open_device(&plan.source, mode)?);
-    let store = image::store_on(Arc::clone(&device), settings.store_memory(), read_only)?;
+    let store = image::store_on(Arc::clone(&device), settings.store_memory(), read_only, settings.discard)?;
     let forgets = ForgetHook::default();
     let (volume, can_change) = choose_volume(plan, &store)?;
     let mut options = settings.mount.clone();
@@ -35,7 +36,8 @@ pub(crate) fn serve(plan: &Plan, ready: impl FnOnce() -> std::io::Result<()>) ->
     options.forgets = Some(forgets);
     let described = info::server_side(plan.source.clone(), plan.dir.clone(), &settings.words, &store, &fs);
     options.description = Some(Description(Arc::new(described)));
-    options.commands = Some(Commands(Arc::new(scrub::server_side(&store))));
+    let (scrub, trim) = (scrub::server_side(&store), space::server_side(&store));
+    options.commands = Some(Commands(Arc::new(move |command| scrub(command).or_else(|| trim(command)))));
     // A mount of a block device claims it for the kernel; our lock stays.
     device.release_claim();
     let mount = Arc::new(Mount::start(Arc::clone(&fs), &plan.dir, &options)?);

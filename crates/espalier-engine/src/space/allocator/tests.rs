@@ -1,6 +1,22 @@
 //! The allocator against a plain list of booleans, and how free space ages when it is nearly gone.
 
 use super::*;
+
+#[test]
+fn free_runs_are_found_in_order() {
+    let mut map = Allocator::new(10_000, Vec::new());
+    for used in [(0, 7), (70, 1), (71, 120), (4090, 20), (9_999, 1)] {
+        assert!(map.take(Extent { start: used.0, blocks: used.1 }));
+    }
+    let (mut from, mut found) = (0, Vec::new());
+    while let Some(run) = map.free_run(from, 2000) {
+        found.push((run.start, run.blocks));
+        from = run.end();
+    }
+    let expected = [(7, 63), (191, 2000), (2191, 1899), (4110, 2000), (6110, 2000), (8110, 1889)];
+    assert_eq!(found, expected);
+}
+
 use espalier_storage::Random;
 
 /// One boolean per block: true is used.

@@ -1,0 +1,153 @@
+//! Space as those see it who own a store: it grows, tells the device what is free, and gives back what was
+//! deleted by itself.
+
+use espalier_engine::{Batch, ErrorKind, FormatOptions, IndexId, KeyRange, OpenOptions, Store};
+use espalier_storage::{AlignedBuf, BLOCK, Device, MemoryDevice, SimulatedDevice, SimulatedEnvironment};
+use std::sync::Arc;
+
+const MIB: u64 = 1 << 20;
+
+fn environment() -> Arc<SimulatedEnvironment> {
+    Arc::new(SimulatedEnvironment::new(7))
+}
+
+fn open(device: Arc<dyn Device>) -> Arc<Store> {
+    Store::open(device, environment(), OpenOptions { memory: 8 << 20, ..OpenOptions::default() }).unwrap()
+}
+
+fn new_store(device: &Arc<SimulatedDevice>) -> (Arc<Store>, IndexId) {
+    Store::format(device.clone(), environment(), &FormatOptions::default()).unwrap();
+    let store = open(device.clone());
+    let volume = store.create_volume("v", 1, 0, &[]).unwrap();
+    (store, IndexId { volume, index: 0 })
+}
+
+fn key(n: u64) -> Vec<u8> {
+    format!("{n:06}").into_bytes()
+}
+
+fn value(n: u64) -> Vec<u8> {
+    let mut bytes = vec![0; 3000 + (n % 7) as usize * 3000];
+    espalier_storage::Random::new(n).fill(&mut bytes);
+    bytes
+}
+
+/// All background work. A store is idle when it is as it was when it was last looked at.
+fn idle(store: &Store) {
+    while store.step().unwrap() || store.step().unwrap() {}
+}
+
+/// Inserts until there is no room; returns how many were accepted.
+fn fill(store: &Store, index: IndexId, from: u64) -> u64 {
+    for n in from.. {
+        let mut batch = Batch::new();
+        batch.insert(index, &key(n), value(n));
+        if let Err(error) = store.commit(batch) {
+            assert_eq!(error.kind(), ErrorKind::NoSpace);
+            return n - from;
+        }
+    }
+    unreachable!("a store without end")
+}
+
+fn assert_sound(store: &Store, index: IndexId, keys: std::ops::Range<u64>) {
+    for n in keys {
+        assert_eq!(store.get(index, &key(n)).unwrap().as_deref(), Some(&value(n)[..]), "key {n}");
+    }
+    let report = store.verify(&mut |_| ()).unwrap();
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+}
+
+fn blocks(device: &dyn Device, range: std::ops::Range<u64>) -> AlignedBuf {
+    let mut bytes = AlignedBuf::zeroed((range.end - range.start) as usize);
+    device.read_at(range.start, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn a_store_grows_and_keeps_what_it_holds() {
+    let small = Arc::new(SimulatedDevice::with_garbage(12 * MIB, 3));
+    let (store, index) = new_store(&small);
+    let held = fill(&store, index, 0);
+    store.close().unwrap();
+    drop(store);
+    let large: Arc<MemoryDevice> = Arc::new(MemoryDevice::new(40 * MIB));
+    large.write_at(0, &[&blocks(&*small, 0..12 * MIB)]).unwrap();
+    let old_slots = [0u64, 16].map(|block| blocks(&*large, block * BLOCK as u64..(block + 1) * BLOCK as u64));
+
+    assert_eq!(Store::grow(large.clone(), 8 * MIB).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(Store::grow(large.clone(), 41 * MIB).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(Store::grow(large.clone(), 40 * MIB).unwrap(), 40 * MIB);
+    // A crash between the two superblocks: either slot as it was before.
+    for (slot, block) in old_slots.iter().zip([0u64, 16]) {
+        let copy: Arc<MemoryDevice> = Arc::new(MemoryDevice::new(40 * MIB));
+        copy.write_at(0, &[&blocks(&*large, 0..40 * MIB)]).unwrap();
+        copy.write_at(block * BLOCK as u64, &[slot]).unwrap();
+        let store = open(copy);
+        assert_sound(&store, index, 0..held);
+        assert_eq!(store.statistics().space.total, 40 * MIB / BLOCK as u64);
+    }
+    let store = open(large.clone());
+    let more = fill(&store, index, held);
+    assert!(more > held, "{more} fit into 28 MiB, {held} into 12");
+    assert_sound(&store, index, 0..held + more);
+    store.close().unwrap();
+    drop(store);
+    assert_sound(&open(large), index, 0..held + more);
+}
+
+#[test]
+fn trimming_takes_only_what_is_free() {
+    let device = Arc::new(SimulatedDevice::with_garbage(16 * MIB, 5));
+    let (store, index) = new_store(&device);
+    let held = fill(&store, index, 0);
+    for n in (0..held).filter(|n| n % 5 > 1) {
+        let mut batch = Batch::new();
+        batch.delete(index, &key(n));
+        store.commit(batch).unwrap();
+    }
+    idle(&store);
+    let free = store.statistics().space.free;
+    // What the simulated device is told about reads as garbage from then on.
+    let told = store.trim(0).unwrap();
+    assert_eq!(told, free * BLOCK as u64);
+    assert_eq!(store.statistics().space.free, free);
+    let check = |store: &Store| {
+        for n in (0..held).filter(|n| n % 5 <= 1) {
+            assert_eq!(store.get(index, &key(n)).unwrap().as_deref(), Some(&value(n)[..]), "key {n}");
+        }
+        let report = store.verify(&mut |_| ()).unwrap();
+        assert!(report.problems.is_empty(), "{:?}", report.problems);
+    };
+    // Also after a power cut that undoes whatever was not synced.
+    check(&open(Arc::new(device.crash())));
+    assert!(store.trim(MIB).unwrap() <= told);
+    check(&store);
+}
+
+#[test]
+fn an_idle_store_gives_back_what_was_deleted() {
+    for by_range in [false, true] {
+        let device = Arc::new(SimulatedDevice::with_garbage(32 * MIB, 9));
+        let (store, index) = new_store(&device);
+        idle(&store);
+        let before = store.statistics().space.free;
+        let held = fill(&store, index, 0);
+        let mut batch = Batch::new();
+        if by_range {
+            batch.delete_range(index, KeyRange::new(key(0), key(held / 2)));
+        } else {
+            (0..held / 2).for_each(|n| batch.delete(index, &key(n)));
+        }
+        store.commit(batch).unwrap();
+        idle(&store);
+        let half = store.statistics().space.free;
+        assert!(half * 5 > before * 2, "{half} blocks of {before} are free with half of it deleted");
+        assert_sound(&store, index, held / 2..held);
+        // There is nothing to do any more.
+        let checkpoints = store.statistics().checkpoints;
+        assert!(!store.step().unwrap());
+        assert!(!store.step().unwrap());
+        assert_eq!(store.statistics().checkpoints, checkpoints);
+    }
+}

@@ -1,0 +1,24 @@
+//! A store filled to the last byte and emptied, again and again, with a verification after each step.
+//! `ESPALIER_CYCLES` says how often: a hundred times is `ESPALIER_CYCLES=100`.
+
+use espalier_sim::{Setup, catch, fault, seeds};
+
+#[test]
+fn a_store_is_filled_and_emptied_again_and_again() {
+    let cycles = match std::env::var("ESPALIER_CYCLES") {
+        Ok(number) => number.parse().expect("ESPALIER_CYCLES holds a number"),
+        Err(_) => 3,
+    };
+    for seed in seeds(&[], 2) {
+        let setup = Setup::new(seed).small();
+        catch(|| fault::run_cycles(&setup, cycles)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+}
+
+#[test]
+fn a_full_store_says_so_and_takes_what_frees_space() {
+    for seed in seeds(&[1025, 3003], 2) {
+        let setup = Setup::new(seed).small();
+        catch(|| fault::run_full(&setup, 2)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+}
