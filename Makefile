@@ -7,7 +7,7 @@ SBINDIR ?= /sbin
 DESTDIR ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: all demo test lint bench install uninstall clean
+.PHONY: all demo test lint fuzz soak bench install uninstall clean
 
 all:
 	$(CARGO) build --release -p espalier
@@ -26,6 +26,17 @@ test:
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+# Fuzzes image parsing, log replay and request decoding, so many seconds each.
+fuzz:
+	./scripts/install-deps build fuzz
+	./scripts/fuzz $(or $(SECONDS),60)
+
+# Random workloads, power cuts and faults for so long; then every short history with a power cut at every change.
+soak:
+	./scripts/install-deps build
+	$(CARGO) run --release -p espalier-sim -- --minutes $(or $(MINUTES),60) $(SOAK)
+	ESPALIER_HISTORIES=1 $(CARGO) test --release -p espalier-fs --test model power_cuts
 
 # Side by side with ext4, XFS and Btrfs; options in BENCH, for example BENCH=--quick. Needs root.
 bench:

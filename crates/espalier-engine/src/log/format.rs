@@ -6,6 +6,7 @@
 //! others of its group and names its predecessor by checksum, so that what a crashed session wrote
 //! ahead of a torn group can never be taken for the continuation of what replaced it.
 
+use crate::types::sums_agree;
 use crate::{Error, Lsn, Result};
 use espalier_storage::{AlignedBuf, BLOCK};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
@@ -122,7 +123,7 @@ impl BlockHeader {
             count: u32_at(block, 52),
             checksum: u64_at(block, 0),
         };
-        let intact = xxh3_64_with_seed(&block[8..], tag.0 ^ header.number) == header.checksum;
+        let intact = sums_agree(xxh3_64_with_seed(&block[8..], tag.0 ^ header.number), header.checksum);
         let sane = usize::from(header.used) <= PAYLOAD
             && header.index < header.count
             && u64::from(header.index) <= header.number

@@ -3,7 +3,7 @@
 use super::values::{PageSpan, page_hash, part_checksum};
 use super::{Part, Pieces, frame};
 use crate::error::Context;
-use crate::types::Location;
+use crate::types::{Location, sums_agree};
 use crate::value::ValueRef;
 use crate::{Error, Extent, PieceId, PieceKind, Result};
 use bytes::Bytes;
@@ -45,9 +45,9 @@ impl Pieces {
         let sound = match location.kind {
             PieceKind::Values => {
                 let hashes = device.chunks(BLOCK).map(|page| page_hash(id, page));
-                part_checksum(id, hashes) == location.checksum
+                sums_agree(part_checksum(id, hashes), location.checksum)
             }
-            _ => frame::checksum(id, stored) == location.checksum,
+            _ => sums_agree(frame::checksum(id, stored), location.checksum),
         };
         if !sound {
             return Err(mismatch(id, &location));
@@ -185,13 +185,13 @@ impl Pieces {
         if let Some(chunks) = ahead {
             // A copy, lest a small part keep a window of a MiB alive.
             let ahead = Bytes::copy_from_slice(&join(&chunks)[..length]);
-            if frame::checksum(id, &ahead) == location.checksum {
+            if sums_agree(frame::checksum(id, &ahead), location.checksum) {
                 return Ok(ahead);
             }
             self.streams.invalidate(&range);
         }
         let buffer = self.content(id, location)?;
-        if frame::checksum(id, &buffer[..length]) != location.checksum {
+        if !sums_agree(frame::checksum(id, &buffer[..length]), location.checksum) {
             return Err(mismatch(id, location));
         }
         Ok(Bytes::from_owner(buffer).slice(..length))

@@ -188,11 +188,7 @@ impl Pieces {
 
     /// Cuts values into parts for which there is room: the fuller the device, the smaller the parts, until
     /// they are scattered.
-    fn place_values(
-        &self,
-        values: &[Unstored],
-        near: Option<u64>,
-    ) -> Result<(Row<'_>, Vec<Cut>)> {
+    fn place_values(&self, values: &[Unstored], near: Option<u64>) -> Result<(Row<'_>, Vec<Cut>)> {
         let longest = self.value_part.load(Ordering::Relaxed);
         for (share, scatter) in VALUE_PARTS {
             let mut wishes: Vec<Wish> = Vec::new();

@@ -227,7 +227,7 @@ impl Table {
         }
         let mut page = Page::zeroed();
         self.device.read_at(place.byte_offset(), page.bytes_mut()).context(doing)?;
-        if page.checksum(key, self.id as u8) != pointer.checksum {
+        if !crate::types::sums_agree(page.checksum(key, self.id as u8), pointer.checksum) {
             return Err(Error::damaged(format!("the checksum of block {} is wrong", pointer.block)))
                 .context(doing);
         }

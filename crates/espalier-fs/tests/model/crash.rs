@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::Xxh3;
 const STEPS: usize = 250;
 
 /// What was, after each step.
-struct History {
+pub(crate) struct History {
     /// Changes of the device when the step began, and the tree after it.
     states: Vec<(u64, u64)>,
     /// A crash after so many changes finds at least so many steps done.
@@ -27,7 +27,18 @@ struct History {
 }
 
 impl History {
-    fn record(&mut self, began: u64, tree: &Tree) {
+    /// Begins with a durable state.
+    pub(crate) fn new(now: u64) -> Self {
+        Self { states: vec![], promises: vec![(now, 0)], changed: HashMap::new() }
+    }
+
+    /// A sync has returned: what was done to an object, or everything, is durable at `now`.
+    pub(crate) fn promise(&mut self, now: u64, what: Option<Id>) {
+        let step = what.map_or(self.states.len() - 1, |id| self.changed[&id].1);
+        self.promises.push((now, step));
+    }
+
+    pub(crate) fn record(&mut self, began: u64, tree: &Tree) {
         self.states.push((began, hash_model(tree)));
         let step = self.states.len() - 1;
         for id in 0..tree.objects.len() {
@@ -55,7 +66,7 @@ pub(crate) fn run(seed: u64) {
     let mut random = Random(seed ^ 0xc7a5);
     device.record_crash_points(1 + random.next() % 12);
     let start = device.counts().changes();
-    let mut history = History { states: vec![], promises: vec![(start, 0)], changed: HashMap::new() };
+    let mut history = History::new(start);
     history.record(0, &run.tree);
     for _ in 0..STEPS {
         let began = device.counts().changes();
@@ -63,8 +74,7 @@ pub(crate) fn run(seed: u64) {
         run.step();
         history.record(began, &run.tree);
         if let Some(what) = run.synced {
-            let step = what.map_or(history.states.len() - 1, |id| history.changed[&id].1);
-            history.promises.push((device.counts().changes(), step));
+            history.promise(device.counts().changes(), what);
         }
     }
     device.record_crash_points(0);
@@ -75,7 +85,7 @@ pub(crate) fn run(seed: u64) {
     }
 }
 
-fn crash(run: &Run, history: &History, point: &CrashPoint, survivors: u64) {
+pub(crate) fn crash(run: &Run, history: &History, point: &CrashPoint, survivors: u64) {
     let device: Arc<dyn Device> = Arc::new(point.crash(survivors));
     let what = format!("seed {}, crash at change {}, survivors {survivors}", run.seed, point.change());
     let store = open_store(&device, &run.world);

@@ -76,6 +76,18 @@ impl Run {
         Self { seed, random, world, device, store, fs, tree, open, numbers, step: 0, last, synced: None }
     }
 
+    /// On a device that holds what `tree` says.
+    pub(crate) fn on_existing(seed: u64, device: Arc<dyn Device>, tree: Tree) -> Self {
+        let mut random = Random(seed);
+        let world = World::new(seed);
+        // Later than everything in the tree.
+        world.step(1_000_000_000);
+        let store = open_store(&device, &world);
+        let fs = open_fs(&store, &world, &mut random);
+        let (open, numbers, last) = (vec![(ROOT, NodeId::ROOT, 1)], HashMap::new(), String::new());
+        Self { seed, random, world, device, store, fs, tree, open, numbers, step: 0, last, synced: None }
+    }
+
     /// Steps until `steps` are done, with comparisons of everything in between.
     pub(crate) fn steps(&mut self, steps: usize) {
         for _ in 0..steps {
