@@ -395,6 +395,10 @@ impl FileSystem {
             let new = layout::content_prefix(&to.dir.content_prefix(tree.epoch), to.name);
             self.check_links_stay(node, &old, from.dir, to.dir)?;
             self.check_lengths(&old, &new)?;
+            if inode.size == 0 && !inode.area {
+                // There is nothing below.
+                return Ok((inode, puts));
+            }
             puts.moves.push((self.metadata(), old.to_vec(), new.clone()));
             puts.moves.push((self.data(), old.to_vec(), new.clone()));
             if self.any_links.load(Ordering::Relaxed) {

@@ -26,11 +26,17 @@ const MAX_SESSIONS: usize = 64;
 
 /// Comparisons under way, by number, with the user that began them.
 #[derive(Default)]
-pub(super) struct Sessions(Mutex<(u64, HashMap<u64, (u32, TreeDiff)>)>);
+pub(super) struct Sessions(Mutex<Comparing>);
+
+#[derive(Default)]
+struct Comparing {
+    last: u64,
+    all: HashMap<u64, (u32, TreeDiff)>,
+}
 
 impl Sessions {
     fn begin(&self, uid: u32, diff: TreeDiff) -> u64 {
-        let (last, all) = &mut *self.0.lock();
+        let Comparing { last, all } = &mut *self.0.lock();
         if all.len() >= MAX_SESSIONS
             && let Some(oldest) = all.keys().min().copied()
         {
@@ -192,7 +198,7 @@ impl Dispatcher {
     fn differences(&self, session: u64, uid: u32, answer: &mut Vec<u8>) -> Result<(), Errno> {
         let mut sessions = self.sessions.0.lock();
         let (_, diff) =
-            sessions.1.get_mut(&session).filter(|(by, _)| *by == uid).ok_or(Errno(libc::ESTALE))?;
+            sessions.all.get_mut(&session).filter(|(by, _)| *by == uid).ok_or(Errno(libc::ESTALE))?;
         let mut data = Vec::new();
         // A path has less than 64 KiB for the kernel's users, and no room here if it has more than 8 KiB.
         while data.len() + LONGEST_PATH + 3 <= DIFFERENCES_BYTES {
@@ -213,7 +219,7 @@ impl Dispatcher {
         answer.extend_from_slice(&(data.len() as u32).to_ne_bytes());
         answer.extend_from_slice(&[0; 4]);
         if data.is_empty() {
-            sessions.1.remove(&session);
+            sessions.all.remove(&session);
         }
         data.resize(DIFFERENCES_BYTES, 0);
         answer.extend_from_slice(&data);
