@@ -263,3 +263,57 @@ fn a_tree_is_listed_in_one_sweep() {
         assert_eq!(seen, expected);
     }
 }
+
+#[test]
+fn clones_and_removals_are_of_one_instant_while_others_work() {
+    let bench = Bench::new(2);
+    let src = bench.dir(NodeId::ROOT, "src");
+    let (left, right) = (bench.dir(src, "left"), bench.dir(src, "right"));
+    // One file wanders between two directories and is always in exactly one; two files are written in turn.
+    let wanderer = bench.file(left, "wanderer");
+    bench.fs.write(wanderer, 0, b"here", false).expect("write");
+    let pair = [bench.file(src, "first"), bench.file(src, "second")];
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let stopped = || stop.load(std::sync::atomic::Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for (from, to) in [(left, right), (right, left)].into_iter().cycle() {
+                if stopped() {
+                    break;
+                }
+                bench.fs.rename(from, b"wanderer", to, b"wanderer", RenameMode::Replace).expect("rename");
+            }
+        });
+        scope.spawn(|| {
+            for n in 0u64.. {
+                if stopped() {
+                    break;
+                }
+                for file in pair {
+                    bench.fs.write(file, 0, &n.to_le_bytes(), false).expect("write");
+                }
+            }
+        });
+        for n in 0..60 {
+            let name = format!("copy{n}");
+            let copy = bench.clone_to(src, &name);
+            let found = ["left", "right"].iter().filter(|dir| {
+                let dir = bench.look(copy, dir);
+                bench.fs.lookup(dir, b"wanderer").is_ok()
+            });
+            assert_eq!(found.count(), 1, "{name}");
+            let number = |file: &str| {
+                let bytes = bench.read(bench.look(copy, file));
+                bytes.try_into().map(u64::from_le_bytes).unwrap_or(0)
+            };
+            let (first, second) = (number("first"), number("second"));
+            assert!(first == second || first == second + 1, "{name}: {first} and {second}");
+            if n % 2 == 0 {
+                bench.fs.remove_tree(NodeId::ROOT, name.as_bytes(), &ROOT).expect("remove");
+            }
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert_eq!(bench.fs.getattr(NodeId::ROOT).expect("attr").nlink, 2 + 1 + 30);
+    bench.check(30);
+}
