@@ -108,6 +108,12 @@ impl Checkpointer {
         Self { state: Mutex::new(state), count: AtomicU64::new(0), last: AtomicU64::new(0) }
     }
 
+    /// The same with headers on the device that are not counted yet.
+    pub(crate) fn counting(mut self, uncounted: HashMap<PieceId, Vec<Reference>>) -> Self {
+        self.state.get_mut().uncounted = uncounted;
+        self
+    }
+
     /// Checkpoints made.
     pub(crate) fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)

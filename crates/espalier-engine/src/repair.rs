@@ -22,11 +22,11 @@ use crate::resolve::load;
 use crate::space::{Rebuilt, Space, VolumeTable};
 use crate::store::{Order, Shared, Store};
 use crate::tree::{Cutter, References, Root, Trees, deletions};
-use crate::types::{IndexId, Msn};
+use crate::types::{IndexId, Msn, PieceId, Reference};
 use crate::{Error, ErrorKind, Key, KeyRange, Loss, Op, Result};
 use espalier_storage::{Device, Environment};
 use parking_lot::RwLock;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// A damaged store, opened without what is damaged.
@@ -77,7 +77,7 @@ fn open(device: Arc<dyn Device>, env: Arc<dyn Environment>, mut options: OpenOpt
 
     // Volumes that are read-only too: what is left of their trees has to be written.
     let roots = roots_of(&space, &volumes);
-    let (left, keep) = cut(&trees, &space, roots, superblock.next_msn, &mut losses)?;
+    let (left, keep, uncounted) = cut(&trees, &space, roots, superblock.next_msn, &mut losses)?;
     let pin = Arc::new(space.pin()?);
     let (mut indexes, mut stored) = (Indexes::new(), BTreeMap::new());
     for (id, counted, root) in left {
@@ -119,7 +119,7 @@ fn open(device: Arc<dyn Device>, env: Arc<dyn Environment>, mut options: OpenOpt
     let mut losses = replay.losses.into_inner();
     let order = replay.order;
     losses.extend(broken.map(|error| nowhere(format!("the end of the log is lost: {error}"))));
-    let checkpointer = Checkpointer::new(stored, Vec::new());
+    let checkpointer = Checkpointer::new(stored, Vec::new()).counting(uncounted);
     let shared =
         Shared::new(env, device, options, space, trees, log, order, shared_indexes, volumes, checkpointer);
     Ok((shared, losses, keep))
@@ -138,7 +138,8 @@ fn roots_of(space: &Arc<Space>, volumes: &VolumeTable) -> Vec<(IndexId, Root)> {
 }
 
 /// For each index the root that is counted, and the one from which messages took what must not be seen.
-type Left = (Vec<(IndexId, StoredRoot, Root)>, Vec<Arc<PieceHandle>>);
+/// And headers that are not counted yet, with what they refer to.
+type Left = (Vec<(IndexId, StoredRoot, Root)>, Vec<Arc<PieceHandle>>, HashMap<PieceId, Vec<Reference>>);
 
 /// Steps 2 to 4: the trees without what cannot be read and what must not be, with references counted.
 fn cut(
@@ -156,6 +157,9 @@ fn cut(
         references.add_root(trees, &root)?;
         left.push((id, StoredRoot { node: None, height: root.height }, root));
     }
+    for (.., root) in &left {
+        references.add_fresh(trees, root)?;
+    }
     let keep = space.settle(&references.counts, &references.fresh)?;
     for (id, counted, root) in &mut left {
         counted.node = root.slot.as_ref().and_then(|slot| slot.place()).map(|handle| handle.id());
@@ -167,7 +171,7 @@ fn cut(
         }
     }
     losses.append(&mut cutter.losses);
-    Ok((left, keep))
+    Ok((left, keep, references.uncounted))
 }
 
 /// What a clone copies of something lost is lost there too.

@@ -22,7 +22,7 @@ use crate::memtable::Memtable;
 use crate::op::Op;
 use crate::pieces::{Part, PartBuilder};
 use crate::resolve::{Found, load};
-use crate::types::{Delta, IndexId, Msn, PieceId};
+use crate::types::{Delta, IndexId, Msn, PieceId, Reference};
 use crate::value::Value;
 use crate::view::View;
 use std::collections::{HashMap, HashSet};
@@ -383,46 +383,79 @@ fn behind(key: &Key) -> Key {
 pub(crate) struct References {
     pub(crate) counts: HashMap<PieceId, Delta>,
     pub(crate) fresh: HashSet<PieceId>,
+    /// Headers on the device that only headers in memory lead to, with what they refer to.
+    pub(crate) uncounted: HashMap<PieceId, Vec<Reference>>,
     /// Headers looked at: what several roots share counts once.
     seen: HashSet<PieceId>,
     met: HashSet<usize>,
 }
 
 impl References {
-    /// Adds what a root reaches.
+    /// Adds what a root on the device reaches. To be called for all of these before
+    /// [`References::add_fresh`] is for the others.
     ///
     /// # Errors
     /// If a header cannot be read.
     pub(crate) fn add_root(&mut self, trees: &Arc<Trees>, root: &Root) -> Result<()> {
         let Some(slot) = &root.slot else { return Ok(()) };
-        if let Some(handle) = slot.place() {
-            self.counts.entry(handle.id()).or_default().count += 1;
-        }
+        let Some(handle) = slot.place() else { return Ok(()) };
+        self.counts.entry(handle.id()).or_default().count += 1;
         self.add_node(trees, slot, root.height)
     }
 
     fn add_node(&mut self, trees: &Arc<Trees>, slot: &Arc<NodeSlot>, height: u8) -> Result<()> {
+        let Some(handle) = slot.place() else { return Ok(()) };
+        if !self.seen.insert(handle.id()) {
+            return Ok(());
+        }
+        let node = slot.load(trees, height)?;
+        for (id, bytes) in references(&node) {
+            let delta = self.counts.entry(id).or_default();
+            delta.count += 1;
+            delta.bytes = delta.bytes.saturating_add_unsigned(bytes);
+        }
+        children(&node).try_for_each(|child| self.add_node(trees, &child.slot, height.saturating_sub(1)))
+    }
+
+    /// Adds what a root in memory reaches. Headers on the device that nothing else refers to are counted by the
+    /// checkpoint that counts the new ones above them, if these are still there.
+    ///
+    /// # Errors
+    /// If a header cannot be read.
+    pub(crate) fn add_fresh(&mut self, trees: &Arc<Trees>, root: &Root) -> Result<()> {
+        match &root.slot {
+            Some(slot) if slot.place().is_none() => self.add_fresh_node(trees, slot, root.height),
+            _ => Ok(()),
+        }
+    }
+
+    fn add_fresh_node(&mut self, trees: &Arc<Trees>, slot: &Arc<NodeSlot>, height: u8) -> Result<()> {
+        let id = slot.place().map(|handle| handle.id());
+        let known = match id {
+            Some(id) => self.seen.contains(&id) || self.uncounted.contains_key(&id),
+            None => !self.met.insert(Arc::as_ptr(slot) as usize),
+        };
+        if known {
+            return Ok(());
+        }
         let node = slot.load(trees, height)?;
         let refers = references(&node);
-        match slot.place() {
-            Some(handle) if !self.seen.insert(handle.id()) => return Ok(()),
-            Some(_) => {
-                for (id, bytes) in refers {
-                    let delta = self.counts.entry(id).or_default();
-                    delta.count += 1;
-                    delta.bytes = delta.bytes.saturating_add_unsigned(bytes);
-                }
-            }
-            None if !self.met.insert(Arc::as_ptr(slot) as usize) => return Ok(()),
-            None => self.fresh.extend(refers.into_iter().map(|(id, _)| id)),
+        self.fresh.extend(refers.iter().map(|(id, _)| *id));
+        if let Some(id) = id {
+            self.uncounted.insert(id, refers);
         }
-        if let Body::Interior { edges, .. } = &node.body {
-            for child in edges.iter().filter_map(|edge| edge.child.as_ref()) {
-                self.add_node(trees, &child.slot, height.saturating_sub(1))?;
-            }
-        }
-        Ok(())
+        children(&node)
+            .try_for_each(|child| self.add_fresh_node(trees, &child.slot, height.saturating_sub(1)))
     }
+}
+
+/// The children of a node.
+fn children(node: &Node) -> impl Iterator<Item = &Child> {
+    let edges: &[Edge] = match &node.body {
+        Body::Leaf(_) => &[],
+        Body::Interior { edges, .. } => edges,
+    };
+    edges.iter().filter_map(|edge| edge.child.as_ref())
 }
 
 /// Deletions of keys that are lost, in a memtable.
