@@ -28,9 +28,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// The most that [`Trees::patience`] can be: 2 GiB of large values may lie on the edges of a root then.
-pub(crate) const MOST_PATIENCE: u64 = 64;
-
 /// Layers of an index that may be there during replay before they are absorbed.
 const LAYERS: usize = 16;
 
@@ -95,7 +92,7 @@ pub(crate) fn make_trees(
         dirty: Arc::new(AtomicUsize::new(0)),
         resident: Arc::new(AtomicUsize::new(0)),
         bound: Arc::new(AtomicU64::new(0)),
-        patience: AtomicU64::new(MOST_PATIENCE),
+        patience: AtomicU64::new(256),
         freed: Mutex::default(),
         lean: AtomicBool::new(false),
     })

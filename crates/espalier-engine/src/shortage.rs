@@ -8,7 +8,6 @@
 
 use crate::index::Index;
 use crate::key::Key;
-use crate::recovery::MOST_PATIENCE;
 use crate::store::Shared;
 use crate::tree::{Root, Sweep};
 use crate::types::IndexId;
@@ -23,6 +22,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// it heavy: the more lies there, the more room its flush takes. An edge is heavy with at most an eighth
 /// of the pool, so what waits can be flushed.
 const DEBT: usize = 3;
+
+/// Writers wait while an edge of a root holds so many times the large values that it should.
+const VALUE_DEBT: f64 = 3.0;
+
+/// The least share of a leaf, in 256ths, that may be on its way to it in large values.
+const LEAST_PATIENCE: u64 = 32;
+
+/// The most bytes of large values in a memtable.
+const MOST_VALUES: u64 = 1 << 30;
 
 /// Leaves looked at on behalf of one commit.
 const SWEEP_AT_ONCE: usize = 512;
@@ -41,6 +49,10 @@ pub(crate) struct Shortage {
     owed: AtomicU64,
     /// Bytes on the heaviest edge of a root, when it was last looked at.
     debt: AtomicU64,
+    /// Large values on the heaviest edge of a root, in hundredths of what may be there.
+    value_debt: AtomicU64,
+    /// See [`Shared::most_values`].
+    most_values: AtomicU64,
     /// Where the search for leaves worth rewriting goes on.
     swept: Mutex<BTreeMap<IndexId, Key>>,
 }
@@ -52,6 +64,8 @@ impl Default for Shortage {
             squeezed_at: AtomicU64::new(u64::MAX),
             owed: AtomicU64::new(0),
             debt: AtomicU64::new(0),
+            value_debt: AtomicU64::new(0),
+            most_values: AtomicU64::new(MOST_VALUES),
             swept: Mutex::default(),
         }
     }
@@ -92,14 +106,23 @@ impl Shared {
         }
     }
 
-    /// When space is short, how much waits on a root's edge: 1 is as much as writers may leave behind. None
-    /// if flushing has no room, for then waiting does not help.
+    /// Takes note of the large values that wait on the root of a tree.
+    pub(crate) fn note_value_debt(&self, debt: f64) {
+        self.shortage.value_debt.store((debt * 100.0) as u64, Ordering::Relaxed);
+    }
+
+    /// How much waits on a root's edge: 1 is as much as writers may leave behind. Messages count when space
+    /// is short. None if flushing has no room, for then waiting does not help.
     pub(crate) fn debt(&self) -> f64 {
-        if self.is_cramped() || !self.trees.lean.load(Ordering::Relaxed) {
+        if self.is_cramped() {
             return 0.0;
         }
+        let values = self.shortage.value_debt.load(Ordering::Relaxed) as f64 / 100.0 / VALUE_DEBT;
+        if !self.trees.lean.load(Ordering::Relaxed) {
+            return values;
+        }
         let most = DEBT * self.options.tuning.edge.max(1);
-        self.shortage.debt.load(Ordering::Relaxed) as f64 / most as f64
+        values.max(self.shortage.debt.load(Ordering::Relaxed) as f64 / most as f64)
     }
 
     /// Takes note of how much space is left.
@@ -111,17 +134,19 @@ impl Shared {
         let least = self.owed_blocks() + space.promised + 2 * space.pool + pending;
         let lean = space.free < least;
         self.trees.lean.store(lean, Ordering::Relaxed);
-        // Large values on the edges of a root may be half as much as what is free.
-        let edges = (tuning.fanout * tuning.edge).max(1) as u64;
-        let patience = (space.free * BLOCK as u64 / 2 / edges).clamp(2, MOST_PATIENCE);
+        // A value part takes its space until the last of its values has come down, so reckon with the
+        // double of what is on its way, which is nearly twice this share of what there is.
+        let used = space.total.saturating_sub(space.free).max(1);
+        let patience = (space.free * 256 / (8 * used)).clamp(LEAST_PATIENCE, 256);
         self.trees.patience.store(patience, Ordering::Relaxed);
+        let values = (space.free * BLOCK as u64 / 16).min(MOST_VALUES);
+        self.shortage.most_values.store(values, Ordering::Relaxed);
     }
 
-    /// A memtable with more bytes of large values than this is sealed: those that they replace take space
-    /// until they are in the tree, and come down in it.
-    pub(crate) fn most_values(&self) -> usize {
-        let tuning = &self.options.tuning;
-        self.trees.patience.load(Ordering::Relaxed) as usize * tuning.fanout * tuning.edge / 4
+    /// A memtable with more bytes of large values than this is sealed: what they replace takes space until
+    /// they have come down in the tree.
+    pub(crate) fn most_values(&self) -> u64 {
+        self.shortage.most_values.load(Ordering::Relaxed)
     }
 
     /// Publishes what a flush of `index` computed, if there is room to write it; true if so. An `urgent` one

@@ -221,7 +221,8 @@ impl Store {
                 LoggedOp::Range { range, op, .. } => table.apply_range(range, order.last_msn, op, pinned),
                 LoggedOp::Clone { .. } | LoggedOp::Superseded => {}
             }
-            let large = table.bytes() >= shared.options.tuning.memtable || table.value_bytes() >= most_values;
+            let large =
+                table.bytes() >= shared.options.tuning.memtable || table.value_bytes() as u64 >= most_values;
             if large && !full.iter().any(|i| i.id == index.id) {
                 full.push(index.clone());
             }

@@ -315,6 +315,7 @@ impl Shared {
         sealed.layer.settle(&self.trees.resident);
         let root = self.trees.absorb(&version.root, &sealed.layer)?;
         let pending = self.trees.pending_work(&root)?.unwrap_or(0);
+        self.note_value_debt(self.trees.value_debt(&root));
         index.publish_root(&self.space, root, |version| {
             version.sealed.remove(0);
         })?;
@@ -334,11 +335,15 @@ impl Shared {
         }
         self.look_at_space();
         let mut candidates = Vec::new();
+        let mut values = 0.0f64;
         for index in self.indexes_in_order() {
-            if let Some(bytes) = self.trees.pending_work(&index.version().root)? {
+            let root = &index.version().root;
+            if let Some(bytes) = self.trees.pending_work(root)? {
+                values = values.max(self.trees.value_debt(root));
                 candidates.push((bytes, index));
             }
         }
+        self.note_value_debt(values);
         candidates.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
         self.note_debt(candidates.first().map_or(0, |(bytes, _)| *bytes));
         for (_, index) in candidates {

@@ -164,16 +164,16 @@ impl Trees {
     /// The edge with most pending bytes, if that is more than `least`.
     ///
     /// Messages weigh as much as it costs to hand them on: large values are referred to, and not copied
-    /// on the way. A leaf may have to be rewritten for them; so above it they count such that an edge is
-    /// heavy when they are about as much as what lies in a leaf. Further up they count for the space
-    /// that what they replace takes meanwhile.
+    /// on the way. But what they replace takes space meanwhile, and a leaf may have to be rewritten for
+    /// them; so an edge is heavy as well with more of them than [`Self::most_values`].
     fn heaviest(&self, node: &Node, least: u64) -> Option<(usize, u64)> {
         let Body::Interior { edges, .. } = &node.body else { return None };
-        let share = match node.height {
-            1 => (self.tuning.leaf / self.tuning.edge.max(1)) as u64,
-            _ => self.patience.load(Relaxed),
+        let most = self.most_values(node.height);
+        let heavy = self.tuning.edge as u64;
+        let weight = |edge: &Edge| {
+            let values = u128::from(edge.pending_values()) * u128::from(heavy) / u128::from(most);
+            edge.pending().max(u64::try_from(values).unwrap_or(u64::MAX))
         };
-        let weight = |edge: &Edge| edge.pending().max(edge.pending_values() / share.max(1));
         let pending = edges.iter().map(weight).enumerate();
         pending.filter(|(_, bytes)| *bytes > least).max_by_key(|(_, bytes)| *bytes)
     }
@@ -237,6 +237,23 @@ impl Trees {
             Some(handle) => self.locator.is_shared(handle.id()),
             None => Ok(false),
         }
+    }
+
+    /// How many bytes of large values an edge of a node of height `height` may hold: a share of what lies in
+    /// the leaves below it, half that share one level further up, and so on.
+    fn most_values(&self, height: u8) -> u64 {
+        let leaf = (self.tuning.leaf as u64).saturating_mul(self.patience.load(Relaxed)) / 256;
+        let below =
+            (self.tuning.fanout as u64 / 2).max(1).saturating_pow(u32::from(height).saturating_sub(1));
+        leaf.max(1).saturating_mul(below)
+    }
+
+    /// How much more than it should the worst edge of the root holds in large values: 1 is as much.
+    pub(crate) fn value_debt(&self, root: &Root) -> f64 {
+        let Some(node) = root.slot.as_ref().and_then(|slot| slot.unstored()) else { return 0.0 };
+        let Body::Interior { edges, .. } = &node.body else { return 0.0 };
+        let worst = edges.iter().map(Edge::pending_values).max().unwrap_or(0);
+        worst as f64 / self.most_values(node.height) as f64
     }
 
     pub(super) fn root_node(&self, root: &Root) -> Result<Arc<Node>> {

@@ -61,8 +61,8 @@ pub(crate) struct Trees {
     pub(crate) resident: Arc<AtomicUsize>,
     /// Bytes of large values that the log has written to their place since a commit last looked.
     pub(crate) bound: Arc<AtomicU64>,
-    /// How many bytes of large values on an edge weigh as much as one byte of messages: what they replace
-    /// takes space until they have come down, so this depends on how much is left.
+    /// How much of a leaf, in 256ths, may be on its way to it in large values: what they replace takes
+    /// space until they have come down, so this depends on how much is left.
     pub(crate) patience: AtomicU64,
     /// Where something was deleted.
     pub(crate) freed: Mutex<Freed>,
