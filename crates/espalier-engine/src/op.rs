@@ -40,6 +40,25 @@ impl Op {
         }
     }
 
+    /// The same with other bytes.
+    pub(crate) fn with_value(&self, value: Value) -> Self {
+        match self {
+            Self::Patch { offset, .. } => Self::Patch { offset: *offset, bytes: value },
+            _ => Self::Insert(value),
+        }
+    }
+
+    /// What is left of it when its value is lost: nothing, or zeros where a patch was. What lay there
+    /// before must not come back.
+    pub(crate) fn without_value(&self) -> Self {
+        match self {
+            Self::Patch { offset, bytes } => {
+                Self::Patch { offset: *offset, bytes: Value::from(vec![0; bytes.len()]) }
+            }
+            _ => Self::Delete,
+        }
+    }
+
     /// The large values that it brings.
     pub(crate) fn large_values(&self) -> &[Arc<LargeValue>] {
         self.value().map_or(&[], Value::segments)

@@ -23,7 +23,7 @@ use crate::space::{Rebuilt, Space, VolumeTable};
 use crate::store::{Order, Shared, Store};
 use crate::tree::{Cutter, References, Root, Trees, deletions};
 use crate::types::{IndexId, Msn, PieceId, Reference};
-use crate::{Error, ErrorKind, Key, KeyRange, Loss, Op, Result};
+use crate::{Error, ErrorKind, Key, KeyRange, Loss, Result};
 use espalier_storage::{Device, Environment};
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, HashMap};
@@ -195,14 +195,12 @@ fn clone_losses(batch: &LoggedBatch, losses: &mut Vec<Loss>) {
     }
 }
 
-/// Replaces insertions of values that the log names and the device no longer has by deletions.
+/// Replaces insertions of values that the log names and the device no longer has by deletions, and
+/// patches by zeros.
 fn without_lost_values(trees: &Trees, batch: &mut LoggedBatch, losses: &mut Vec<Loss>) {
     for op in &mut batch.ops {
         let LoggedOp::Point { index, key, op } = op else { continue };
-        let Op::Insert(value) = op else { continue };
-        if value.large().is_none() {
-            continue;
-        }
+        let Some(value) = op.value().filter(|value| !value.segments().is_empty()) else { continue };
         if let Err(error) = load(value, &*trees.pieces) {
             let end = Some([&**key, &[0]].concat().into());
             losses.push(Loss {
@@ -210,7 +208,7 @@ fn without_lost_values(trees: &Trees, batch: &mut LoggedBatch, losses: &mut Vec<
                 range: Some(KeyRange { start: key.clone(), end }),
                 message: format!("a value is lost: {error}"),
             });
-            *op = Op::Delete;
+            *op = op.without_value();
         }
     }
 }

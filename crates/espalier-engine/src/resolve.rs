@@ -49,7 +49,7 @@ impl Found {
 
     /// True if the value is a large one that messages change: it would have to be read and written anew.
     pub(crate) fn is_costly(&self) -> bool {
-        let large = |value: &Value| value.large().is_some();
+        let large = |value: &Value| !value.segments().is_empty();
         !self.steps.is_empty() && self.base.iter().flatten().any(large)
     }
 

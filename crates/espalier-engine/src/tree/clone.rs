@@ -152,7 +152,7 @@ impl Trees {
                     return Ok(None);
                 }
                 if let Some(value) = found.value(&self.merge, &*self.pieces)? {
-                    let large = value.large().is_some();
+                    let large = !value.segments().is_empty();
                     bytes += key.len() + if large { REFERENCE } else { value.len() };
                     values += if large { value.len() } else { 0 };
                     entries.push((key.clone(), value));

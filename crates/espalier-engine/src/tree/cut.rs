@@ -244,7 +244,7 @@ impl<'a> Cutter<'a> {
     }
 
     /// The entries of a part whose values can be read. In place of messages with a value that cannot be read
-    /// there are deletions: what lies below is older. Values that share a part with damage are written again.
+    /// there are deletions, or patches of zeros: what lies below is older. Values that share a part with damage are written again.
     fn without_lost_values(
         &mut self,
         part: &Arc<Part>,
@@ -257,20 +257,19 @@ impl<'a> Cutter<'a> {
         cursor.first();
         while cursor.valid() {
             let op = cursor.op();
-            let place = match &op {
-                Op::Insert(value) => value.large().and_then(|large| large.place()).map(|at| (value, at)),
-                _ => None,
-            };
-            match place {
-                Some((value, at)) if !self.is_sound(at.part.id()) => match load(value, &*self.trees.pieces) {
-                    Ok(bytes) => builder.push(cursor.key(), cursor.msn(), &Op::Insert(Value::from(bytes))),
+            let holders: Vec<PieceId> =
+                op.large_values().iter().filter_map(|large| large.place()).map(|at| at.part.id()).collect();
+            let sound = holders.into_iter().fold(true, |sound, part| sound & self.is_sound(part));
+            match op.value() {
+                Some(value) if !sound => match load(value, &*self.trees.pieces) {
+                    Ok(bytes) => builder.push(cursor.key(), cursor.msn(), &op.with_value(Value::from(bytes))),
                     Err(error) => {
                         if let Some(key) = viewed.view.outward(cursor.key()) {
                             let range = KeyRange { end: Some(behind(&key)), start: key };
                             self.lose(view.range_to_outer(&range), format!("a value is lost: {error}"));
                         }
                         if !leaf {
-                            builder.push(cursor.key(), cursor.msn(), &Op::Delete);
+                            builder.push(cursor.key(), cursor.msn(), &op.without_value());
                         }
                     }
                 },
