@@ -25,6 +25,7 @@ fn check_with<T>(
         let list = prepare(seed, &list);
         let run = |steps: &[Step]| espalier_sim::catch(|| run(&setup, steps).map(|_| ()));
         if let Err(failure) = run(&list) {
+            println!("ESPALIER_SEED={seed}: {failure}\nMaking it short ...");
             let (short, failure) = minimize::minimize(list, failure, 300, run);
             panic!("ESPALIER_SEED={seed}: {failure}\n{setup:?}\n{}", minimize::show(&short));
         }
