@@ -20,7 +20,7 @@ demo:
 
 # Every test, the lints first. Needs root, or FUSE and fusermount3 at least.
 test:
-	./scripts/install-deps build test
+	./scripts/install-deps build test fuzz
 	./scripts/test
 
 lint:

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Size of the device, in bytes.
-const DEVICE: u64 = 8 << 20;
+const DEVICE: u64 = 4 << 20;
 
 /// A store on a small device, by its blocks that are not zero.
 pub struct Image {
@@ -43,7 +43,7 @@ impl Image {
         let fs = FileSystem::open(store.clone(), environment(), Default::default()).expect("it opens");
         let caller = Caller::default();
         let dir = fs.mkdir(NodeId::ROOT, b"dir", 0o755, &caller).expect("mkdir").node;
-        for n in 0..120u32 {
+        for n in 0..36u32 {
             let parent = if n % 3 == 0 { NodeId::ROOT } else { dir };
             let name = format!("file-{n}");
             let file = fs.mknod(parent, name.as_bytes(), NewNode::Regular, 0o644, &caller).expect("mknod").node;
