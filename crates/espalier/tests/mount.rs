@@ -260,3 +260,35 @@ fn an_ordinary_user_can_mount() {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
 }
+
+#[test]
+fn a_server_that_dies_takes_its_mount_along_if_asked() {
+    let place = Place::with_image("64M");
+    place.mount(&["-o", "auto_unmount"]).ok();
+    fs::write(place.dir.join("f"), "x").unwrap();
+    fs::File::open(&place.dir).unwrap().sync_all().unwrap();
+    run(Command::new("kill").args(["-KILL", &place.server().to_string()]));
+    let here = place.dir.to_string_lossy().into_owned();
+    while fs::read_to_string("/proc/self/mounts").unwrap().contains(&here) {
+        std::thread::yield_now();
+    }
+    place.mount(&["-o", "auto_unmount"]).ok();
+    assert_eq!(fs::read(place.dir.join("f")).unwrap(), b"x");
+    // A mount that ends in order leaves nothing behind that would unmount the next one.
+    place.umount().ok();
+    place.mount(&[]).ok();
+    assert_eq!(fs::read(place.dir.join("f")).unwrap(), b"x");
+}
+
+#[test]
+fn commands_on_a_dead_mount_say_so() {
+    let place = Place::mounted("64M");
+    run(Command::new("kill").args(["-KILL", &place.server().to_string()]));
+    while rustix::fs::statfs(&place.dir).is_ok() {
+        std::thread::yield_now();
+    }
+    espalier(&["info".as_ref(), place.dir.as_os_str()]).refused(1, &["has died", "espalier umount"]);
+    place.mount(&[]).refused(1, &["has died", "espalier umount"]);
+    place.umount().ok();
+    place.mount(&[]).ok();
+}
