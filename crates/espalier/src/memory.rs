@@ -9,7 +9,7 @@ use std::ffi::c_long;
 use std::time::Duration;
 
 /// Milliseconds until free memory goes back to the system. With the allocator's usual second, a server that
-/// unpacked an archive took 8,000 page faults a second, a tenth of its time.
+/// unpacked an archive took 8,000 page faults a second.
 const PURGE_DELAY: c_long = 10_000;
 
 /// `mi_option_purge_delay`, for which the binding has no name: it precedes this one in versions 2 and 3.
