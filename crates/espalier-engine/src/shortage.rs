@@ -117,12 +117,11 @@ impl Shared {
         if self.is_cramped() {
             return 0.0;
         }
-        let values = self.shortage.value_debt.load(Ordering::Relaxed) as f64 / 100.0 / VALUE_DEBT;
         if !self.trees.lean.load(Ordering::Relaxed) {
-            return values;
+            return self.shortage.value_debt.load(Ordering::Relaxed) as f64 / 100.0 / VALUE_DEBT;
         }
         let most = DEBT * self.options.tuning.edge.max(1);
-        values.max(self.shortage.debt.load(Ordering::Relaxed) as f64 / most as f64)
+        self.shortage.debt.load(Ordering::Relaxed) as f64 / most as f64
     }
 
     /// Takes note of how much space is left.
@@ -137,9 +136,14 @@ impl Shared {
         // A value part takes its space until the last of its values has come down, so reckon with the
         // double of what is on its way, which is nearly twice this share of what there is.
         let used = space.total.saturating_sub(space.free).max(1);
-        let patience = (space.free * 256 / (8 * used)).clamp(LEAST_PATIENCE, 256);
+        // Without room even the leaves that they come down to cannot be written: then they wait.
+        let patience = match lean {
+            true => 256,
+            false => (space.free * 256 / (4 * used)).clamp(LEAST_PATIENCE, 256),
+        };
         self.trees.patience.store(patience, Ordering::Relaxed);
-        let values = (space.free * BLOCK as u64 / 16).min(MOST_VALUES);
+        let least = (tuning.fanout * tuning.edge / 2) as u64;
+        let values = (space.free * BLOCK as u64 / 16).max(least).min(MOST_VALUES);
         self.shortage.most_values.store(values, Ordering::Relaxed);
     }
 
