@@ -1,6 +1,7 @@
 //! What a request costs: microseconds per system call on a mount, for a file system in memory behind each
-//! transport. Run as root: `cargo run --release -p espalier-fuse --example latency [DIR]`; with a directory, the
-//! calls are made there and nothing is mounted.
+//! transport. Run as root: `cargo run --release -p espalier-fuse --example latency [DIR|ARCHIVE]`; with a directory,
+//! the calls are made there and nothing is mounted; with an archive, `tar` unpacks it on the mount instead: no file
+//! system behind these transports can be faster than that.
 
 #[path = "../tests/common/toy.rs"]
 #[allow(dead_code, reason = "the tests of transport and mount use more of it")]
@@ -11,27 +12,43 @@ use espalier_fuse::{Mount, MountOptions};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
 const CALLS: u32 = 20_000;
 
 fn main() {
-    if let Some(directory) = std::env::args().nth(1) {
-        return measure(&directory, Path::new(&directory));
-    }
+    let path = std::env::args().nth(1);
+    let archive = match &path {
+        Some(path) if Path::new(path).is_dir() => return measure(path, Path::new(path)),
+        path => path.as_deref(),
+    };
     for kind in [Kind::Uring, Kind::Classic] {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let options = MountOptions { transport: Some(kind), ..MountOptions::default() };
-        match Mount::start_handler(Arc::new(toy::Toy::new()), directory.path(), &options) {
+        let toy = if archive.is_some() { toy::Toy::sink() } else { toy::Toy::plain() };
+        match Mount::start_handler(Arc::new(toy), directory.path(), &options) {
             Ok(mount) => {
-                measure(&kind.to_string(), directory.path());
+                match archive {
+                    Some(archive) => unpack(&kind.to_string(), archive, directory.path()),
+                    None => measure(&kind.to_string(), directory.path()),
+                }
                 mount.unmount(false).expect("nobody uses the mount");
                 mount.wait();
             }
             Err(error) => println!("{kind}: {error}"),
         }
     }
+}
+
+/// Unpacks an archive in `directory`. (The file system in memory has no links: `tar` says so.)
+fn unpack(label: &str, archive: &str, directory: &Path) {
+    let start = Instant::now();
+    let mut tar = Command::new("tar");
+    tar.arg("-xf").arg(archive).arg("-C").arg(directory).stderr(Stdio::null());
+    tar.status().expect("tar runs");
+    println!("{label:10} tar -xf {archive} {:8.2} s", start.elapsed().as_secs_f64());
 }
 
 /// Prints the median of five rounds of each call.

@@ -9,6 +9,7 @@
 //! transports is known before INIT is answered, for a connection that was promised rings and gets none hangs.
 
 mod buffer;
+mod class;
 mod classic;
 mod cpu;
 mod device;

@@ -13,10 +13,13 @@
 //! commits a reply and fetches the next request. Either is answered by a completion when a request is there, or
 //! when the connection has ended.
 //!
+//! While a queue is hot its threads are of the class that leaves clients where they are (see [`class`]).
+//!
 //! FORGET and INTERRUPT still come over the device. A thread reads them now and then, for they are not urgent and
 //! waking it for each would cost more than the request that caused it.
 
 use super::buffer::Buffer;
+use super::class::{self, Pulse, Watch};
 use super::{Config, Device, Outcome, Request, Shared, cpu, device};
 use crate::protocol::{ARGUMENT_BYTES, HEADER_BYTES, Header, REPLY_HEADER_BYTES, reply};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
@@ -50,6 +53,7 @@ const FORGET_PAUSE: Duration = Duration::from_millis(20);
 /// Threads with a ring each, waiting for the connection to be ready.
 pub(super) struct Rings {
     queues: Vec<Arc<Queue>>,
+    watch: Arc<Watch>,
     waiting: Vec<Waiting>,
 }
 
@@ -68,6 +72,14 @@ struct Queue {
     /// Threads that are started, registered or not yet.
     threads: AtomicUsize,
     busy: AtomicUsize,
+    pulse: Pulse,
+    watch: Arc<Watch>,
+}
+
+impl AsRef<Pulse> for Queue {
+    fn as_ref(&self) -> &Pulse {
+        &self.pulse
+    }
 }
 
 impl Rings {
@@ -79,9 +91,8 @@ impl Rings {
         }
         let count = cpu::possible();
         let each = config.threads_per_cpu.unwrap_or(if count > MANY_CPUS { 2 } else { 4 });
-        let queues: Vec<_> = (0..count)
-            .map(|cpu| Arc::new(Queue { cpu, registered: 0.into(), threads: 0.into(), busy: 0.into() }))
-            .collect();
+        let watch = Arc::new(Watch::default());
+        let queues: Vec<_> = (0..count).map(|cpu| Arc::new(Queue::new(cpu, &watch))).collect();
         let online = cpu::allowed();
         let mut waiting = Vec::new();
         for queue in &queues {
@@ -92,7 +103,7 @@ impl Rings {
                 waiting.push(Waiting::spawn(queue)?);
             }
         }
-        Ok(Self { queues, waiting })
+        Ok(Self { queues, watch, waiting })
     }
 
     /// Registers everything and starts to serve.
@@ -111,13 +122,16 @@ impl Rings {
         if self.queues.iter().any(|queue| queue.registered.load(Ordering::Acquire) == 0) {
             return result.and_then(|()| Err(io::ErrorKind::Other.into()));
         }
-        shared.spawn("fuse-device".into(), |shared| {
+        class::spawn(shared, &self.watch, self.queues)?;
+        let watch = self.watch;
+        shared.spawn("fuse-device".into(), move |shared| {
             if let Err(error) = serve_device(&shared)
                 && !device::is_end(&error)
             {
                 tracing::error!(%error, "FORGETs can no longer be read");
             }
             shared.ended.store(true, Ordering::Release);
+            watch.end();
         })
     }
 }
@@ -161,6 +175,7 @@ fn serve(shared: &Arc<Shared>, queue: &Arc<Queue>, ring: Ring, report: impl FnOn
         }
         Err(error) => return report(Err(error)),
     };
+    let _member = queue.pulse.join();
     loop {
         match entry.wait() {
             Ok(()) => {}
@@ -172,6 +187,9 @@ fn serve(shared: &Arc<Shared>, queue: &Arc<Queue>, ring: Ring, report: impl FnOn
             }
         }
         queue.busy.fetch_add(1, Ordering::Relaxed);
+        if queue.pulse.beat() {
+            queue.watch.wake();
+        }
         if queue.is_pressed(IN_RESERVE) {
             call_another(shared, queue);
         }
@@ -184,6 +202,17 @@ fn serve(shared: &Arc<Shared>, queue: &Arc<Queue>, ring: Ring, report: impl FnOn
 }
 
 impl Queue {
+    fn new(cpu: usize, watch: &Arc<Watch>) -> Self {
+        Self {
+            cpu,
+            registered: 0.into(),
+            threads: 0.into(),
+            busy: 0.into(),
+            pulse: Pulse::default(),
+            watch: Arc::clone(watch),
+        }
+    }
+
     /// No more than `idle` threads are without work.
     fn is_pressed(&self, idle: usize) -> bool {
         self.busy.load(Ordering::Relaxed) + idle >= self.registered.load(Ordering::Relaxed)
@@ -199,6 +228,7 @@ fn call_another(shared: &Arc<Shared>, queue: &Arc<Queue>) {
     }
     let of = Arc::clone(queue);
     let spawned = shared.spawn(format!("fuse-{}", queue.cpu), move |shared| {
+        class::make_ordinary();
         cpu::pin(of.cpu);
         match make_ring() {
             Ok(ring) => serve(&shared, &of, ring, |registered| match registered {
@@ -221,6 +251,7 @@ fn call_another(shared: &Arc<Shared>, queue: &Arc<Queue>) {
 fn draw_in(shared: &Shared, cpu: usize) {
     let Some(point) = shared.point.clone() else { return };
     let body = move || {
+        class::make_ordinary();
         cpu::pin(cpu);
         if let Err(error) = rustix::fs::statfs(&*point) {
             tracing::debug!(%error, "no request of our own could be made");

@@ -21,8 +21,10 @@ struct State {
 }
 
 /// The file system. A look-up of a name that begins with `wait` waits until [`Toy::open_gate`]; one that begins with
-/// `panic` panics.
+/// `panic` panics; neither does in a [`Toy::plain`] one.
 pub(crate) struct Toy {
+    plain: bool,
+    sink: bool,
     state: Mutex<State>,
     gate: (Mutex<Gate>, Condvar),
     forgotten: Mutex<u64>,
@@ -38,10 +40,22 @@ impl Toy {
     pub(crate) fn new() -> Self {
         let root = Node { mode: libc::S_IFDIR | 0o755, nlink: 2, data: Vec::new(), entries: BTreeMap::new() };
         Self {
+            plain: false,
+            sink: false,
             state: Mutex::new(State { nodes: HashMap::from([(1, root)]), next: 2 }),
             gate: Default::default(),
             forgotten: Mutex::new(0),
         }
+    }
+
+    /// One in which every name is a name.
+    pub(crate) fn plain() -> Self {
+        Self { plain: true, ..Self::new() }
+    }
+
+    /// A plain one that forgets what is written: a bound for whatever stores data.
+    pub(crate) fn sink() -> Self {
+        Self { sink: true, ..Self::plain() }
     }
 
     /// Lets everybody pass who waits, now and later.
@@ -145,6 +159,7 @@ impl Toy {
                 state.node(id)?.entries.remove(name);
                 Body::Empty
             }
+            Operation::Write { data, .. } if self.sink => Body::Written(data.len() as u32),
             Operation::Write { offset, data, .. } => {
                 let (start, node) = (offset as usize, state.node(id)?);
                 if node.data.len() < start + data.len() {
@@ -212,6 +227,7 @@ impl Handler for Toy {
             Operation::ReadDirectory { offset, size, plus } => self.list(id, offset, size, plus, out),
             other => {
                 match other {
+                    _ if self.plain => {}
                     Operation::Lookup { name } if name.starts_with(b"wait") => self.pass_gate(),
                     Operation::Lookup { name } if name.starts_with(b"panic") => panic!("asked to"),
                     _ => {}

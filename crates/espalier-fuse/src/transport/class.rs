@@ -1,0 +1,365 @@
+//! Keeping clients on their CPU: the scheduling class of the threads that serve.
+//!
+//! A request is served on the CPU on which it is made. But while the reply wakes the client, the thread that sends
+//! it still runs there, so Linux looks for an idle CPU, finds one on most machines, and moves the client with
+//! every single request: caches grow cold, and a CPU has to be woken by an interrupt, which costs several times what the
+//! request does. A CPU that runs nothing but `SCHED_IDLE` threads counts as idle, so a client whose server is one
+//! stays where it is.
+//!
+//! `SCHED_IDLE` threads, though, get next to no time from a CPU that others want. Therefore [`Watch`] looks at every
+//! queue each [`TICK`], and a queue's threads are in that class only while it is hot (many requests come) and
+//! not starved (no thread of it wants its CPU in vain); starving, they are ordinary threads again, for
+//! a time that doubles whenever it happens again. A queue at rest is ordinary, so that nothing has to be watched then.
+//!
+//! Leaving `SCHED_IDLE` takes CAP_SYS_NICE or an RLIMIT_NICE of 20: without, all this is off.
+
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How often queues are looked at while one of them is hot.
+const TICK: Duration = Duration::from_millis(4);
+/// Requests within a tick that make a queue hot. At fewer, moving costs little.
+const HOT: u64 = 8;
+/// Fewer requests within a tick, while a thread wants the CPU, may mean that it does not get it.
+const SLOW: u64 = 4;
+/// So many such ticks in sequence are starvation.
+const STARVED_TICKS: u32 = 2;
+/// So many ticks that are not hot end the class.
+const COOL_TICKS: u32 = 8;
+/// Ticks as an ordinary thread after starvation: at first, and at most (one second, and 16 of them).
+const FIRST_PENALTY: u32 = 256;
+const MOST_PENALTY: u32 = 4096;
+/// So many ticks in the class without starvation, and the next penalty is the first again.
+const FORGIVEN_TICKS: u32 = 512;
+/// A queue asks for the watch after so many requests.
+const ASK_EVERY: u64 = 64;
+
+/// The class of a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Class {
+    /// `SCHED_OTHER`.
+    #[default]
+    Ordinary,
+    /// `SCHED_IDLE`.
+    Idle,
+}
+
+impl Class {
+    /// Puts a thread (0: the calling one) into this class; false if that is not permitted, or the thread is gone.
+    fn apply(self, thread: libc::pid_t) -> bool {
+        let policy = match self {
+            Self::Ordinary => libc::SCHED_OTHER,
+            Self::Idle => libc::SCHED_IDLE,
+        };
+        let parameters = libc::sched_param { sched_priority: 0 };
+        // SAFETY: `parameters` is initialized and lives for the length of the call, which changes no memory.
+        unsafe { libc::sched_setscheduler(thread, policy, &raw const parameters) == 0 }
+    }
+}
+
+/// Makes the calling thread an ordinary one: a thread begins in the class of the one that starts it.
+pub(super) fn make_ordinary() {
+    // Where this is refused, no thread has ever been put into another class.
+    Class::Ordinary.apply(0);
+}
+
+/// What is known of a queue: its threads, and how much they have served.
+#[derive(Debug, Default)]
+pub(super) struct Pulse {
+    served: AtomicU64,
+    members: Mutex<Members>,
+}
+
+#[derive(Debug, Default)]
+struct Members {
+    threads: Vec<libc::pid_t>,
+    class: Class,
+}
+
+impl Pulse {
+    /// Counts a request; true every now and then, when the watch should be asked.
+    pub(super) fn beat(&self) -> bool {
+        self.served.fetch_add(1, Ordering::Relaxed) % ASK_EVERY == ASK_EVERY - 1
+    }
+
+    /// The calling thread serves this queue until the result is dropped.
+    pub(super) fn join(&self) -> Membership<'_> {
+        let thread = rustix::thread::gettid().as_raw_nonzero().get();
+        let mut members = self.members.lock();
+        members.threads.push(thread);
+        members.class.apply(0);
+        Membership { pulse: self, thread }
+    }
+
+    fn set(&self, class: Class) {
+        let mut members = self.members.lock();
+        members.class = class;
+        for &thread in &members.threads {
+            // Under the lock no thread ends, so no number means another thread.
+            class.apply(thread);
+        }
+    }
+
+    /// Some thread runs, or waits for the CPU.
+    fn wants_cpu(&self) -> bool {
+        self.members.lock().threads.iter().any(|thread| {
+            let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
+            // The name before the state may contain anything, parentheses too.
+            stat.is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R')))
+        })
+    }
+}
+
+/// A thread's place in a [`Pulse`].
+pub(super) struct Membership<'a> {
+    pulse: &'a Pulse,
+    thread: libc::pid_t,
+}
+
+impl Drop for Membership<'_> {
+    fn drop(&mut self) {
+        self.pulse.members.lock().threads.retain(|&thread| thread != self.thread);
+    }
+}
+
+/// Chooses the class of each queue's threads.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Nothing is hot.
+    #[default]
+    Asleep,
+    Awake,
+    Ended,
+}
+
+impl Watch {
+    /// A queue may be hot.
+    pub(super) fn wake(&self) {
+        // The lock is free but for moments; if it is not, there will be a next time.
+        if let Some(mut state) = self.state.try_lock()
+            && *state == State::Asleep
+        {
+            *state = State::Awake;
+            self.changed.notify_one();
+        }
+    }
+
+    /// Ends [`Watch::run`].
+    pub(super) fn end(&self) {
+        *self.state.lock() = State::Ended;
+        self.changed.notify_one();
+    }
+
+    /// Watches until the end. Returns at once where threads cannot come back from `SCHED_IDLE`.
+    pub(super) fn run<'a>(&self, pulses: impl Iterator<Item = &'a Pulse>) {
+        if !may_come_back() {
+            tracing::debug!("no right to leave SCHED_IDLE: clients may move between CPUs with every request");
+            return;
+        }
+        let mut queues: Vec<_> = pulses.map(|pulse| (pulse, Pace::default())).collect();
+        loop {
+            let mut state = self.state.lock();
+            while *state == State::Asleep {
+                self.changed.wait(&mut state);
+            }
+            if *state == State::Awake {
+                self.changed.wait_for(&mut state, TICK);
+            }
+            if *state == State::Ended {
+                break;
+            }
+            let mut at_rest = true;
+            drop(state);
+            for (pulse, pace) in &mut queues {
+                let before = pace.class;
+                pace.tick(pulse.served.load(Ordering::Relaxed), || pulse.wants_cpu());
+                if pace.class != before {
+                    pulse.set(pace.class);
+                }
+                at_rest &= pace.at_rest();
+            }
+            if at_rest {
+                let mut state = self.state.lock();
+                if *state == State::Awake {
+                    *state = State::Asleep;
+                }
+            }
+        }
+        for (pulse, _) in queues {
+            pulse.set(Class::Ordinary);
+        }
+    }
+}
+
+/// Whether this process may put threads into `SCHED_IDLE` and back; tried on a thread that ends then.
+fn may_come_back() -> bool {
+    let there_and_back = || Class::Idle.apply(0) && Class::Ordinary.apply(0);
+    let probe = std::thread::Builder::new().name("fuse-probe".into()).spawn(there_and_back);
+    probe.is_ok_and(|probe| probe.join().unwrap_or(false))
+}
+
+/// How a queue fared, tick by tick.
+#[derive(Debug)]
+struct Pace {
+    class: Class,
+    served: u64,
+    /// Ticks in the class since the last starvation.
+    well: u32,
+    /// Ticks in sequence that were not hot.
+    cool: u32,
+    /// Ticks in sequence that looked like starvation.
+    starved: u32,
+    /// Ticks to go until the class is possible again.
+    barred: u32,
+    penalty: u32,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        let class = Class::Ordinary;
+        Self { class, served: 0, well: 0, cool: 0, starved: 0, barred: 0, penalty: FIRST_PENALTY }
+    }
+}
+
+impl Pace {
+    /// A tick has passed, and `served` requests in all; `wants_cpu` tells whether a thread runs or waits to.
+    fn tick(&mut self, served: u64, wants_cpu: impl FnOnce() -> bool) {
+        let new = served.wrapping_sub(self.served);
+        self.served = served;
+        self.cool = if new >= HOT { 0 } else { self.cool.saturating_add(1) };
+        self.barred = self.barred.saturating_sub(1);
+        match self.class {
+            Class::Ordinary if self.cool == 0 && self.barred == 0 => self.class = Class::Idle,
+            Class::Ordinary => {}
+            Class::Idle => {
+                let slow = new < SLOW && wants_cpu();
+                self.starved = if slow { self.starved + 1 } else { 0 };
+                self.well = self.well.saturating_add(1);
+                if self.well >= FORGIVEN_TICKS {
+                    self.penalty = FIRST_PENALTY;
+                }
+                if self.starved >= STARVED_TICKS {
+                    self.class = Class::Ordinary;
+                    self.barred = self.penalty;
+                    self.penalty = (self.penalty * 2).min(MOST_PENALTY);
+                    (self.well, self.starved) = (0, 0);
+                } else if self.cool >= COOL_TICKS {
+                    self.class = Class::Ordinary;
+                    self.starved = 0;
+                }
+            }
+        }
+    }
+
+    /// Nothing needs to be watched here until requests come.
+    fn at_rest(&self) -> bool {
+        self.class == Class::Ordinary && self.cool >= COOL_TICKS && self.barred == 0
+    }
+}
+
+/// Starts a watch over `pulses`, ended by [`Watch::end`].
+pub(super) fn spawn<Q: AsRef<Pulse> + Send + Sync + 'static>(
+    shared: &Arc<super::Shared>,
+    watch: &Arc<Watch>,
+    queues: Vec<Arc<Q>>,
+) -> std::io::Result<()> {
+    let watch = Arc::clone(watch);
+    shared.spawn("fuse-watch".into(), move |_| watch.run(queues.iter().map(|queue| (**queue).as_ref())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lets `ticks` pass with `each` requests in every one.
+    fn pass(pace: &mut Pace, ticks: u32, each: u64, wants_cpu: bool) {
+        for _ in 0..ticks {
+            pace.tick(pace.served + each, || wants_cpu);
+        }
+    }
+
+    #[test]
+    fn hot_queues_are_idle_class_until_they_cool() {
+        let mut pace = Pace::default();
+        pass(&mut pace, 10, HOT - 1, true);
+        assert_eq!(pace.class, Class::Ordinary);
+        assert!(pace.at_rest());
+        pass(&mut pace, 1, HOT, true);
+        assert_eq!(pace.class, Class::Idle);
+        // Busy with few long requests is no starvation as long as nobody wants the CPU.
+        pass(&mut pace, COOL_TICKS - 1, 0, false);
+        assert_eq!(pace.class, Class::Idle);
+        pass(&mut pace, 1, 0, false);
+        assert_eq!((pace.class, pace.at_rest(), pace.barred), (Class::Ordinary, true, 0));
+    }
+
+    #[test]
+    fn starvation_ends_the_class_for_longer_each_time() {
+        let mut pace = Pace::default();
+        let mut penalty = FIRST_PENALTY;
+        for _ in 0..8 {
+            pass(&mut pace, 1, HOT, true);
+            assert_eq!(pace.class, Class::Idle);
+            pass(&mut pace, STARVED_TICKS - 1, SLOW - 1, true);
+            assert_eq!(pace.class, Class::Idle);
+            pass(&mut pace, 1, 0, true);
+            assert_eq!((pace.class, pace.barred), (Class::Ordinary, penalty));
+            pass(&mut pace, penalty - 1, 1000, true);
+            assert_eq!((pace.class, pace.at_rest()), (Class::Ordinary, false));
+            penalty = (penalty * 2).min(MOST_PENALTY);
+        }
+        assert_eq!(penalty, MOST_PENALTY);
+        // A good while in the class, and it is forgiven.
+        pass(&mut pace, 1 + FORGIVEN_TICKS, HOT, true);
+        pass(&mut pace, STARVED_TICKS, 0, true);
+        assert_eq!((pace.class, pace.barred), (Class::Ordinary, FIRST_PENALTY));
+    }
+
+    #[test]
+    fn a_watch_changes_the_class_of_those_who_serve_and_leaves_none_behind() {
+        let policy = |thread| {
+            // SAFETY: the call only reads, and takes no pointer.
+            unsafe { libc::sched_getscheduler(thread) }
+        };
+        let pulse = Pulse::default();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                if !may_come_back() {
+                    return;
+                }
+                let member = pulse.join();
+                pulse.set(Class::Idle);
+                assert_eq!(policy(member.thread), libc::SCHED_IDLE);
+                // What it starts begins in its class, and a new member takes that of the queue.
+                scope
+                    .spawn(|| {
+                        assert_eq!(policy(0), libc::SCHED_IDLE);
+                        make_ordinary();
+                        assert_eq!(policy(0), libc::SCHED_OTHER);
+                        drop(pulse.join());
+                        assert_eq!(policy(0), libc::SCHED_IDLE);
+                    })
+                    .join()
+                    .unwrap_or_else(|_| unreachable!("it asserts only"));
+                pulse.set(Class::Ordinary);
+                assert_eq!(policy(member.thread), libc::SCHED_OTHER);
+                assert!(pulse.wants_cpu(), "it runs just now");
+            });
+        });
+        assert!(pulse.members.lock().threads.is_empty());
+        let watch = Watch::default();
+        std::thread::scope(|scope| {
+            scope.spawn(|| watch.run(std::iter::once(&pulse)));
+            watch.wake();
+            watch.end();
+        });
+    }
+}
