@@ -23,8 +23,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// of the pool, so what waits can be flushed.
 const DEBT: usize = 3;
 
-/// Writers wait while an edge of a root holds so many times the large values that it should.
-const VALUE_DEBT: f64 = 3.0;
+/// Writers wait while large values that wait on roots take more than this part of the free space: what they
+/// replace is free only when they have come down. (A bound for each edge made them wait for seconds as
+/// soon as a memtable with many values was absorbed, with half of the store free.)
+const VALUE_DEBT: u64 = 4;
 
 /// The least share of a leaf, in 256ths, that may be on its way to it in large values.
 const LEAST_PATIENCE: u64 = 32;
@@ -49,7 +51,7 @@ pub(crate) struct Shortage {
     owed: AtomicU64,
     /// Bytes on the heaviest edge of a root, when it was last looked at.
     debt: AtomicU64,
-    /// Large values on the heaviest edge of a root, in hundredths of what may be there.
+    /// Large values on the edges of roots, in hundredths of what may be there.
     value_debt: AtomicU64,
     /// See [`Shared::most_values`].
     most_values: AtomicU64,
@@ -106,9 +108,10 @@ impl Shared {
         }
     }
 
-    /// Takes note of the large values that wait on the root of a tree.
-    pub(crate) fn note_value_debt(&self, debt: f64) {
-        self.shortage.value_debt.store((debt * 100.0) as u64, Ordering::Relaxed);
+    /// Takes note of the bytes of large values that wait on roots.
+    pub(crate) fn note_value_debt(&self, bytes: u64) {
+        let most = (self.space.stats().free * BLOCK as u64 / VALUE_DEBT).max(1);
+        self.shortage.value_debt.store(bytes.saturating_mul(100) / most, Ordering::Relaxed);
     }
 
     /// How much waits on a root's edge: 1 is as much as writers may leave behind. Messages count when space
@@ -118,7 +121,7 @@ impl Shared {
             return 0.0;
         }
         if !self.trees.lean.load(Ordering::Relaxed) {
-            return self.shortage.value_debt.load(Ordering::Relaxed) as f64 / 100.0 / VALUE_DEBT;
+            return self.shortage.value_debt.load(Ordering::Relaxed) as f64 / 100.0;
         }
         let most = DEBT * self.options.tuning.edge.max(1);
         self.shortage.debt.load(Ordering::Relaxed) as f64 / most as f64

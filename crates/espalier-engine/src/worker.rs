@@ -315,7 +315,7 @@ impl Shared {
         sealed.layer.settle(&self.trees.resident);
         let root = self.trees.absorb(&version.root, &sealed.layer)?;
         let pending = self.trees.pending_work(&root)?.unwrap_or(0);
-        self.note_value_debt(self.trees.value_debt(&root));
+        self.note_value_debt(self.trees.values_waiting(&root));
         index.publish_root(&self.space, root, |version| {
             version.sealed.remove(0);
         })?;
@@ -335,11 +335,11 @@ impl Shared {
         }
         self.look_at_space();
         let mut candidates = Vec::new();
-        let mut values = 0.0f64;
+        let mut values = 0;
         for index in self.indexes_in_order() {
             let root = &index.version().root;
             if let Some(bytes) = self.trees.pending_work(root)? {
-                values = values.max(self.trees.value_debt(root));
+                values += self.trees.values_waiting(root);
                 candidates.push((bytes, index));
             }
         }

@@ -27,6 +27,7 @@ use crate::value::LargeValue;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::mem::size_of;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// A sorted run of entries in memory.
@@ -45,6 +46,8 @@ pub(crate) struct Part {
     value_bytes: u64,
     /// Made when first asked for: most parts are only read.
     filter: OnceLock<Filter>,
+    /// All its large values have a place on the device, and so they always will.
+    placed: AtomicBool,
 }
 
 impl Part {
@@ -77,6 +80,17 @@ impl Part {
     /// The large values it refers to, in the order of their entries.
     pub(crate) fn values(&self) -> &[Arc<LargeValue>] {
         &self.values
+    }
+
+    /// The large values that have no place on the device yet.
+    pub(crate) fn unplaced_values(&self) -> impl Iterator<Item = &Arc<LargeValue>> {
+        // Asked for at every change of a tree: parts that have none are not to be looked through again.
+        let values: &[_] = if self.placed.load(Ordering::Relaxed) { &[] } else { &self.values };
+        let mut unplaced = values.iter().filter(|value| !value.is_stored()).peekable();
+        if unplaced.peek().is_none() {
+            self.placed.store(true, Ordering::Relaxed);
+        }
+        unplaced
     }
 
     /// The filter of its keys.

@@ -248,12 +248,13 @@ impl Trees {
         leaf.max(1).saturating_mul(below)
     }
 
-    /// How much more than it should the worst edge of the root holds in large values: 1 is as much.
-    pub(crate) fn value_debt(&self, root: &Root) -> f64 {
-        let Some(node) = root.slot.as_ref().and_then(|slot| slot.unstored()) else { return 0.0 };
-        let Body::Interior { edges, .. } = &node.body else { return 0.0 };
+    /// The bytes of large values that wait on the edges of the root; none if no edge has more than it may, for
+    /// then nothing will be done about them.
+    pub(crate) fn values_waiting(&self, root: &Root) -> u64 {
+        let Some(node) = root.slot.as_ref().and_then(|slot| slot.unstored()) else { return 0 };
+        let Body::Interior { edges, .. } = &node.body else { return 0 };
         let worst = edges.iter().map(Edge::pending_values).max().unwrap_or(0);
-        worst as f64 / self.most_values(node.height) as f64
+        if worst > self.most_values(node.height) { edges.iter().map(Edge::pending_values).sum() } else { 0 }
     }
 
     pub(super) fn root_node(&self, root: &Root) -> Result<Arc<Node>> {

@@ -70,8 +70,8 @@ impl Trees {
                 // Keys, two bytes of filter per entry, and numbers.
                 header += summary.first.len() + summary.last.len() + 2 * summary.entries as usize + 128;
                 if let Some(part) = part.slot.unstored() {
-                    let values = part.values().iter().filter(|v| v.place().is_none());
-                    total += blocks(part.memory()) + values.map(|v| blocks(v.len())).sum::<u64>();
+                    let values = part.unplaced_values().map(|value| blocks(value.len()));
+                    total += blocks(part.memory()) + values.sum::<u64>();
                 }
             }
         }
@@ -88,8 +88,7 @@ impl Trees {
         if parts.is_empty() {
             return Ok(());
         }
-        let values: Vec<_> =
-            parts.iter().flat_map(|(_, p)| p.values()).filter(|v| v.place().is_none()).cloned().collect();
+        let values: Vec<_> = parts.iter().flat_map(|(_, p)| p.unplaced_values()).cloned().collect();
         if !values.is_empty() {
             self.pieces.write_values(&values, None)?;
         }

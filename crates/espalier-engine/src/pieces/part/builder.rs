@@ -109,6 +109,7 @@ impl PartBuilder {
             values: self.values.into(),
             value_bytes: self.value_bytes,
             filter: OnceLock::new(),
+            placed: Default::default(),
         }
     }
 }

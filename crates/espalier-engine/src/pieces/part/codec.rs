@@ -100,6 +100,7 @@ impl Part {
             values,
             body: body.slice(HEAD..HEAD + sections.entries.len() + sections.restarts.len() * 4),
             filter: OnceLock::new(),
+            placed: Default::default(),
         })
     }
 }
