@@ -43,7 +43,7 @@ impl FileSystem {
     /// The attributes of a node. The blocks of a sparse file are counted when somebody asks.
     pub(crate) fn attr(&self, node: &Arc<Node>) -> Result<Attr> {
         let (mut attr, changes) = {
-            let state = node.state.lock();
+            let state = node.state();
             let inode = &state.inode;
             let known = match inode.kind {
                 FileKind::Regular if inode.sparse => state.blocks,
@@ -60,7 +60,7 @@ impl FileSystem {
             (attr, state.changes)
         };
         attr.blocks = self.count_units(node)?;
-        let mut state = node.state.lock();
+        let mut state = node.state();
         if state.changes == changes {
             state.blocks = Some(attr.blocks);
         }
@@ -78,7 +78,7 @@ impl FileSystem {
         {
             let tree = self.enter();
             self.may_lose_uniformity(&node, set)?;
-            let mut state = node.state.lock();
+            let mut state = node.state();
             let mut batch = Batch::new();
             let mut inode = state.inode.clone();
             let now = self.now();
@@ -117,7 +117,7 @@ impl FileSystem {
     pub fn readlink(&self, node: NodeId) -> Result<Vec<u8>> {
         let node = self.node(node)?;
         let target = {
-            let state = node.state.lock();
+            let state = node.state();
             match &state.inode.target {
                 Some(target) => target.to_vec(),
                 None => return fail(FsErrorKind::Invalid, "not a symbolic link"),
@@ -228,7 +228,7 @@ impl FileSystem {
         if self.options.atime == Atime::Never || self.options.read_only {
             return;
         }
-        let mut state = node.state.lock();
+        let mut state = node.state();
         let now = self.now();
         let inode = &mut state.inode;
         let newer = inode.atime > inode.mtime && inode.atime > inode.ctime;
@@ -251,7 +251,7 @@ impl FileSystem {
 
     /// Writes a delayed time of the last read.
     pub(crate) fn write_atime(&self, tree: &Tree<'_>, node: &Arc<Node>) -> Result<()> {
-        let mut state = node.state.lock();
+        let mut state = node.state();
         if !state.atime_dirty {
             return Ok(());
         }

@@ -1,15 +1,15 @@
 //! Owners and modes of whole trees: one range message for everything below, whatever that is.
 //!
 //! The message names a merge function (see [`crate::merge`]) that rewrites each entry when it is next read or
-//! comes to rest. What is in memory is changed by the same function. Files with several names, whose entries lie in a link
-//! area, are changed one by one.
+//! comes to rest. What is in memory is changed by the same function when it is next looked at ([`crate::changes`]). Files
+//! with several names, whose entries lie in a link area outside, are changed one by one.
 
+use crate::changes::changed_inode;
 use crate::error::{FsErrorKind, Result, fail};
 use crate::fs::{FileSystem, Tree};
 use crate::layout;
 use crate::merge;
 use crate::node::{Node, Orphan};
-use crate::record::Inode;
 use crate::types::*;
 use espalier_engine::Batch;
 use std::sync::Arc;
@@ -41,11 +41,12 @@ pub struct ModeChange {
 
 impl FileSystem {
     /// Changes owner and group of `node` and everything below, as `chown -R -h` does: set-id bits and capabilities of
-    /// files go. Returns the nodes in memory that changed. The cost does not depend on what is below, but for what is in memory and names of files with several names.
+    /// files go. The cost does not depend on what is below, but for names of files with several names.
+    /// [`FileSystem::changed_nodes`] tells which nodes that concerned.
     ///
     /// # Errors
     /// [`FsErrorKind::Permission`] if the caller is not root; of the store.
-    pub fn chown_tree(&self, node: NodeId, change: OwnerChange, caller: &Caller) -> Result<Vec<NodeId>> {
+    pub fn chown_tree(&self, node: NodeId, change: OwnerChange, caller: &Caller) -> Result<()> {
         if caller.uid != 0 {
             return fail(FsErrorKind::Permission, "only root gives files away");
         }
@@ -53,13 +54,13 @@ impl FileSystem {
         self.change_tree(node, merge::CHANGE_OWNER, argument, caller, change.uid.is_some())
     }
 
-    /// Changes the modes of `node` and everything below but symbolic links, as `chmod -R` does. Returns the nodes in memory
-    /// that changed.
+    /// Changes the modes of `node` and everything below but symbolic links, as `chmod -R` does.
+    /// [`FileSystem::changed_nodes`] tells which nodes that concerned.
     ///
     /// # Errors
     /// [`FsErrorKind::Permission`] if the caller is not root, and something there is not the caller's own or has set-id bits
     /// or capabilities; of the store.
-    pub fn chmod_tree(&self, node: NodeId, change: ModeChange, caller: &Caller) -> Result<Vec<NodeId>> {
+    pub fn chmod_tree(&self, node: NodeId, change: ModeChange, caller: &Caller) -> Result<()> {
         let special = (change.add_files | change.add_executables) & crate::attributes::SET_ID != 0;
         let argument = merge::mode_argument(&change, self.now());
         self.change_tree(node, merge::CHANGE_MODE, argument, caller, special)
@@ -72,12 +73,12 @@ impl FileSystem {
         argument: Vec<u8>,
         caller: &Caller,
         breaks_promises: bool,
-    ) -> Result<Vec<NodeId>> {
+    ) -> Result<()> {
         let node = self.node(node)?;
         self.writable()?;
         let _guard = self.tree.write();
         let tree = Tree::exclusive(self.epoch.load(Ordering::Acquire));
-        let removed = node.is_removed() || node.state.lock().orphan != Orphan::No;
+        let removed = node.is_removed() || node.state().orphan != Orphan::No;
         if removed {
             return fail(FsErrorKind::NotFound, "the file or directory was removed");
         }
@@ -86,31 +87,34 @@ impl FileSystem {
             self.lose_uniformity(&parent)?;
         }
         let mut batch = Batch::new();
-        let mut changed: Vec<Arc<Node>> = vec![node.clone()];
+        // Nodes of the area that serves the directory, which lies above.
+        let mut apart: Vec<Arc<Node>> = vec![node.clone()];
         if node.is_dir() {
             let content = node.content_prefix(tree.epoch);
             for range in self.entries_below(&content) {
                 batch.update_range(self.metadata(), range, function, argument.clone());
             }
             if !node.dir().has_area {
-                self.change_links(&tree, &node, &content, function, &argument, &mut batch, &mut changed)?;
+                self.change_links(&tree, &node, &content, function, &argument, &mut batch, &mut apart)?;
             }
-            self.nodes_below(&node, &mut changed);
         }
-        let own = changed_inode(&node.state.lock().inode, function, &argument)?;
+        let own = changed_inode(&node.state().inode, function, &argument);
         batch.insert(self.metadata(), &node.entry_key(tree.epoch), own.encode());
         let lsn = self.commit(batch)?;
-        let ids = changed.iter().map(|node| node.id).collect();
-        for node in changed {
-            let mut state = node.state.lock();
+        if node.is_dir() {
+            self.note_change(&node, function, &argument, lsn);
+        }
+        for node in apart {
+            let mut state = node.state();
             if state.orphan == Orphan::No {
-                let inode = changed_inode(&state.inode, function, &argument)?;
-                let (dirty, atime) = (state.atime_dirty, inode.atime);
+                let inode = changed_inode(&state.inode, function, &argument);
+                let dirty = state.atime_dirty;
                 self.take_over(&node, &mut state, inode, lsn);
-                (state.atime_dirty, state.inode.atime) = (dirty, atime);
+                state.atime_dirty = dirty;
+                node.tell_changed();
             }
         }
-        Ok(ids)
+        Ok(())
     }
 
     /// What a change of a tree reaches below a content prefix: all but the volume's own records.
@@ -135,7 +139,7 @@ impl FileSystem {
         function: u16,
         argument: &[u8],
         batch: &mut Batch,
-        changed: &mut Vec<Arc<Node>>,
+        apart: &mut Vec<Arc<Node>>,
     ) -> Result<()> {
         let counts = self.count_below(content)?;
         if counts.is_empty() {
@@ -148,40 +152,9 @@ impl FileSystem {
             let name = layout::area_name(*id);
             batch.update(self.metadata(), &layout::entry_key(&prefix, &name), function, argument.to_vec());
             if let Some(crate::node::Known::Present(id)) = names.get(&name) {
-                changed.extend(self.nodes.get(id));
+                apart.extend(self.nodes.get(id));
             }
         }
         Ok(())
     }
-
-    /// Adds the nodes in memory below a directory. The caller holds the exclusive tree lock.
-    fn nodes_below(&self, top: &Arc<Node>, found: &mut Vec<Arc<Node>>) {
-        let mut waiting = vec![top.clone()];
-        while let Some(dir) = waiting.pop() {
-            let names = dir.dir().names.lock();
-            for (name, id) in names.nodes() {
-                // A name of a file in a link area leads to a node that is not below.
-                let Some(node) = self.nodes.get(id).filter(|node| node.is_at(&dir, name)) else { continue };
-                if node.is_dir() {
-                    waiting.push(node.clone());
-                }
-                found.push(node);
-            }
-            drop(names);
-            let area = *dir.dir().area.lock();
-            if let Some(area) = area.and_then(|id| self.nodes.get(id)) {
-                waiting.push(area);
-            }
-        }
-    }
-}
-
-/// What a merge function makes of an inode.
-fn changed_inode(inode: &Inode, function: u16, argument: &[u8]) -> Result<Inode> {
-    let mut inode = inode.clone();
-    match function {
-        merge::CHANGE_OWNER => merge::change_owner(&mut inode, argument),
-        _ => merge::change_mode(&mut inode, argument),
-    }
-    Ok(inode)
 }

@@ -17,6 +17,9 @@ use espalier_engine::{Batch, KeyRange};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// As many delayed times of the last read are written before a clone is made.
+const FEW_ATIMES: usize = 512;
+
 impl FileSystem {
     /// Makes entry `name` in `parent` a clone of `source`, with everything below it: the same content, times, owners,
     /// modes and extended attributes, numbers of its own. Files with several names in the source have
@@ -30,11 +33,14 @@ impl FileSystem {
         check_new_name(name)?;
         self.writable()?;
         let held = if source.is_dir() {
-            // What was unlinked, and what was read, is not to be copied half.
+            // What was unlinked is not to be copied half.
             if let Some(parent) = &source.place().parent {
                 self.drain_below(parent, &source.place().name);
             }
-            self.write_atimes()?;
+            // Delayed times of the last read come along while that costs little.
+            if self.atimes.lock().len() <= FEW_ATIMES {
+                self.write_atimes()?;
+            }
             self.clone_directory(&source, &dir, name, caller)?
         } else {
             self.clone_file(&source, &dir, name, caller)?
@@ -56,7 +62,7 @@ impl FileSystem {
         let mut names = dir.dir().names.lock();
         self.check_free(&tree, dir, &mut names, name)?;
         let from = source.content_prefix(tree.epoch);
-        if from.starts_with(layout::ORPHAN_AREA) || source.state.lock().orphan != Orphan::No {
+        if from.starts_with(layout::ORPHAN_AREA) || source.state().orphan != Orphan::No {
             return fail(FsErrorKind::NotFound, "the directory was removed");
         }
         let prefix = dir.content_prefix(tree.epoch);
@@ -67,7 +73,7 @@ impl FileSystem {
         self.evacuate_file(&key)?;
         self.evacuate(&layout::content_range(&from))?;
 
-        let mut inode = source.state.lock().inode.clone();
+        let mut inode = source.state().inode.clone();
         let mut batch = Batch::new();
         self.clone_content(source, &from, &to, &mut inode, &mut batch)?;
         if inode.has_large_xattrs() {
@@ -79,7 +85,7 @@ impl FileSystem {
         inode.delta = self.env.random();
         self.keep_promise(dir, &inode)?;
         batch.insert(self.metadata(), &key, inode.encode());
-        let mut state = dir.state.lock();
+        let mut state = dir.state();
         let mut above = state.inode.clone();
         count_entry(&mut above, &inode, self.now())?;
         self.put(&tree, dir, &state, &above, &mut batch);
@@ -182,7 +188,7 @@ impl FileSystem {
         self.check_all_own(source, tree.epoch, caller)?;
         self.evacuate_file(&key)?;
         let number = self.fresh_number()?.wrapping_sub(dir.dir().sum);
-        let promised = source.state.lock().inode.clone();
+        let promised = source.state().inode.clone();
         self.keep_promise(dir, &promised)?;
         let mut states = States::lock(&[source, dir]);
         let state = states.of(source);

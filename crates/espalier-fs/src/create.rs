@@ -91,12 +91,11 @@ impl FileSystem {
         self.check_key(&key)?;
         self.evacuate_file(&key)?;
         let number = self.fresh_number()?.wrapping_sub(dir.dir().sum);
-        if caller.uid != dir.state.lock().inode.uid
-            || (new.kind != FileKind::Directory && new.mode & SET_ID != 0)
+        if caller.uid != dir.state().inode.uid || (new.kind != FileKind::Directory && new.mode & SET_ID != 0)
         {
             self.lose_uniformity(dir)?;
         }
-        let mut state = dir.state.lock();
+        let mut state = dir.state();
         let now = self.now();
         let mut batch = Batch::new();
         let mut above = state.inode.clone();
@@ -228,8 +227,8 @@ impl FileSystem {
         let Some(home_dir) = node.place().parent else {
             return fail(FsErrorKind::Permission, "a directory has one name only");
         };
-        if node.state.lock().linkable {
-            let inode = node.state.lock().inode.clone();
+        if node.state().linkable {
+            let inode = node.state().inode.clone();
             self.keep_promise(dir, &inode)?;
         } else if home_dir.is_removed() {
             return fail(FsErrorKind::NotFound, "the file was removed");

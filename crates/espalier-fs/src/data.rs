@@ -106,7 +106,7 @@ impl FileSystem {
             return Ok(0);
         }
         let tree = self.enter();
-        let mut state = node.state.lock();
+        let mut state = node.state();
         let base = self.data_base(&tree, &node, &state);
         let mut batch = Batch::new();
         let mut inode = state.inode.clone();
@@ -235,7 +235,7 @@ impl FileSystem {
             return fail(FsErrorKind::Invalid, "an empty range cannot be allocated");
         }
         let tree = self.enter();
-        let mut state = node.state.lock();
+        let mut state = node.state();
         let mut inode = state.inode.clone();
         let mut batch = Batch::new();
         let keep_size = match what {
@@ -438,7 +438,7 @@ impl FileSystem {
         for _ in 0..ATTEMPTS {
             let (found, version, epoch) = {
                 let tree = self.enter();
-                let state = node.state.lock();
+                let state = node.state();
                 (source(&tree, &state), node.version.load(Ordering::Acquire), tree.epoch)
             };
             let result = read(&found);
@@ -448,7 +448,7 @@ impl FileSystem {
             }
         }
         let tree = self.enter();
-        let state = node.state.lock();
+        let state = node.state();
         read(&source(&tree, &state))
     }
 

@@ -85,7 +85,7 @@ impl FileSystem {
         let node = self.node(node)?;
         let ranges = {
             let tree = self.enter();
-            let key = self.data_base(&tree, &node, &node.state.lock());
+            let key = self.data_base(&tree, &node, &node.state());
             let mut ranges = vec![(self.data(), layout::file_range(&key))];
             if node.is_dir() {
                 let content = layout::content_range(&node.content_prefix(tree.epoch));

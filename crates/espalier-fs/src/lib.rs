@@ -12,6 +12,7 @@ mod acl;
 mod area;
 mod attributes;
 mod change_tree;
+mod changes;
 mod check;
 mod clone;
 mod create;

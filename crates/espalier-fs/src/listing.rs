@@ -201,7 +201,7 @@ impl FileSystem {
         let prefix = dir.content_prefix(tree.epoch);
         let cursor = self.store.cursor(self.metadata(), layout::entries_range(&prefix))?;
         let (entries, directories) = {
-            let state = dir.state.lock();
+            let state = dir.state();
             (state.inode.size, state.inode.links)
         };
         let learn = entries <= LEARN_LIMIT

@@ -33,6 +33,7 @@ pub(crate) struct Stamp {
     pub(crate) version: u64,
     evictions: u64,
     epoch: u64,
+    changes: u64,
 }
 
 impl FileSystem {
@@ -113,7 +114,8 @@ impl FileSystem {
     /// What a read without lock of something in `dir` depends on.
     pub(crate) fn stamp(&self, tree: &Tree<'_>, dir: &Node, names: &Names) -> Stamp {
         let evictions = dir.dir().evictions.load(Ordering::Acquire);
-        Stamp { version: names.version, evictions, epoch: tree.epoch }
+        let changes = dir.changes.newest();
+        Stamp { version: names.version, evictions, epoch: tree.epoch, changes }
     }
 
     /// The node of an entry of a directory whose names are locked; `None` if there is none.
@@ -180,7 +182,7 @@ impl FileSystem {
 
     /// True if every entry of the directory is known: as many are known as there are.
     fn is_complete(&self, dir: &Node, names: &Names) -> bool {
-        dir.dir().role == Role::Tree && names.present() == dir.state.lock().inode.size
+        dir.dir().role == Role::Tree && names.present() == dir.state().inode.size
     }
 
     /// Takes up what the store said about a name.

@@ -15,6 +15,7 @@
 //! Commits are made with the locks 1 to 4 of all they concern held, so the order in which changes
 //! become visible is the order of the log.
 
+use crate::changes::{Changes, Notes};
 use crate::layout;
 use crate::record::Inode;
 use crate::types::{FileKind, NodeId};
@@ -36,7 +37,9 @@ pub(crate) struct Node {
     /// `st_ino`; never changes.
     pub(crate) ino: u64,
     place: RwLock<Place>,
-    pub(crate) state: Mutex<State>,
+    state: Mutex<State>,
+    /// Of all nodes.
+    pub(crate) changes: Arc<Changes>,
     /// Changes before the keys of the node's data do.
     pub(crate) version: AtomicU64,
     /// The node was changed since it was loaded.
@@ -67,6 +70,8 @@ pub(crate) struct State {
     pub(crate) blocks: Option<u64>,
     /// Counts changes of the data.
     pub(crate) changes: u64,
+    /// The newest change of a whole tree that is accounted for.
+    pub(crate) caught_up: u64,
 }
 
 /// What has become of a file without a name.
@@ -102,8 +107,10 @@ pub(crate) struct Directory {
     pub(crate) area: Mutex<Option<NodeId>>,
     /// Of a link area: what is known about the numbers of names.
     pub(crate) counts: Mutex<Counts>,
-    /// As the flag of the inode.
+    /// As the flag of the inode; true at most too long.
     pub(crate) uniform: AtomicBool,
+    /// Changes of everything below.
+    pub(crate) notes: Mutex<Notes>,
     /// The sum of the deltas from the root to this directory, itself included; never changes.
     pub(crate) sum: u64,
     /// What is added to numbers in its link area, if it has one; never changes.
@@ -155,14 +162,6 @@ pub(crate) enum Known {
 impl Names {
     pub(crate) fn get(&self, name: &[u8]) -> Option<Known> {
         self.map.get(name).copied()
-    }
-
-    /// The nodes that were in memory when last seen, with their names.
-    pub(crate) fn nodes(&self) -> impl Iterator<Item = (&[u8], NodeId)> {
-        self.map.iter().filter_map(|(name, known)| match known {
-            Known::Present(id) if id.0 != 0 => Some((&**name, *id)),
-            _ => None,
-        })
     }
 
     /// Number of names known to be present.
@@ -230,6 +229,7 @@ impl Node {
                 area: Mutex::default(),
                 counts: Mutex::default(),
                 uniform: AtomicBool::new(inode.uniform),
+                notes: Mutex::default(),
                 area_sum: sum.wrapping_add(inode.area_delta),
                 sum,
                 names: Mutex::default(),
@@ -239,6 +239,7 @@ impl Node {
                 prefix: Mutex::default(),
             })
         });
+        let changes = place.parent.as_ref().map_or_else(Arc::default, |parent| parent.changes.clone());
         Arc::new(Self {
             id,
             kind: inode.kind,
@@ -252,7 +253,9 @@ impl Node {
                 linkable: false,
                 blocks: None,
                 changes: 0,
+                caught_up: changes.newest(),
             }),
+            changes,
             version: AtomicU64::new(0),
             changed: AtomicBool::new(false),
             pending: AtomicBool::new(false),
@@ -270,9 +273,20 @@ impl Node {
         place.parent.as_ref().is_some_and(|p| p.id == parent.id) && *place.name == *name
     }
 
-    /// Moves it in memory; returns where it was. The caller moves the reference on the parent too.
-    pub(crate) fn set_place(&self, place: Place) -> Place {
-        std::mem::replace(&mut self.place.write(), place)
+    /// Moves it in memory; returns where it was. The caller moves the reference on the parent too, and holds the state,
+    /// or has looked at it since it took the exclusive tree lock.
+    pub(crate) fn set_place(self: &Arc<Self>, place: Place) -> Place {
+        self.take_notes_along(|| std::mem::replace(&mut *self.place.write(), place))
+    }
+
+    /// What changes about the node, up to date.
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock();
+        let newest = self.changes.newest();
+        if state.caught_up < newest {
+            self.catch_up(&mut state, newest);
+        }
+        state
     }
 
     pub(crate) fn is_dir(&self) -> bool {
@@ -388,7 +402,7 @@ impl<'a> States<'a> {
         let mut sorted: Vec<&'a Arc<Node>> = nodes.to_vec();
         sorted.sort_unstable_by_key(|n| n.id);
         sorted.dedup_by_key(|n| n.id);
-        Self(sorted.into_iter().map(|n| (n.id, n.state.lock())).collect())
+        Self(sorted.into_iter().map(|n| (n.id, n.state())).collect())
     }
 
     /// The state of one of the nodes.
@@ -519,6 +533,11 @@ impl NodeTable {
     pub(crate) fn directories(&self, shard: usize) -> Vec<Arc<Node>> {
         let shard = self.shards[shard % SHARDS].lock();
         shard.values().filter(|slot| slot.node.is_dir()).map(|slot| slot.node.clone()).collect()
+    }
+
+    /// The nodes in one of the shards.
+    pub(crate) fn in_shard(&self, shard: usize) -> Vec<Arc<Node>> {
+        self.shards[shard % SHARDS].lock().values().map(|slot| slot.node.clone()).collect()
     }
 
     /// Number of shards.

@@ -29,7 +29,7 @@ pub(crate) fn record_key(id: NodeId) -> Vec<u8> {
 impl FileSystem {
     /// True if there is work when the last reference on `node` goes.
     pub(crate) fn is_orphan(&self, node: &Node) -> bool {
-        matches!(node.state.lock().orphan, Orphan::Data(_) | Orphan::Tree)
+        matches!(node.state().orphan, Orphan::Data(_) | Orphan::Tree)
     }
 
     /// Where the data and large attributes of `node` lie.
@@ -117,10 +117,10 @@ impl FileSystem {
 
     /// The last reference on a file without a name is gone, and with it its data.
     pub(crate) fn remove_orphan(&self, tree: &Tree<'_>, node: &Arc<Node>) -> Result<()> {
-        if node.state.lock().orphan == Orphan::Tree {
+        if node.state().orphan == Orphan::Tree {
             return self.remove_orphan_tree(tree, node);
         }
-        let mut state = node.state.lock();
+        let mut state = node.state();
         let Orphan::Data(base) = state.orphan.clone() else { return Ok(()) };
         let mut batch = Batch::new();
         self.delete_data(&base, &state.inode, &mut batch);
@@ -141,7 +141,7 @@ impl FileSystem {
         self.delete_tree_record(&record_key(node.id), &mut batch);
         let result = self.commit(batch);
         // As for a file: the record does not name a node.
-        node.state.lock().orphan = Orphan::Empty;
+        node.state().orphan = Orphan::Empty;
         self.counters.orphans.fetch_sub(1, Ordering::Relaxed);
         self.lost_trees.fetch_sub(1, Ordering::AcqRel);
         result.map(|_| ())
@@ -171,7 +171,7 @@ impl FileSystem {
                 self.detached.lock().range::<[u8], _>(range.bounds()).next().map(|(b, id)| (b.clone(), *id));
             let Some((base, id)) = next else { return Ok(()) };
             let Some(node) = self.nodes.get(id) else { continue };
-            let mut state = node.state.lock();
+            let mut state = node.state();
             if state.orphan != Orphan::Data(base.clone()) {
                 continue;
             }

@@ -231,7 +231,7 @@ impl FileSystem {
 
 /// Refuses to remove a directory that has entries. The caller holds its names, so none can come.
 pub(crate) fn check_empty(dir: &Arc<Node>) -> Result<()> {
-    match dir.state.lock().inode.size {
+    match dir.state().inode.size {
         0 => Ok(()),
         entries => fail(FsErrorKind::NotEmpty, format!("the directory has {entries} entries")),
     }

@@ -76,7 +76,7 @@ impl FileSystem {
         let (key, now) = (node.entry_key(tree.epoch), self.now());
         let mut batch = Batch::new();
         let losses = self.take_names(tree, node, &content, now, &mut batch)?;
-        let mut inode = node.state.lock().inode.clone();
+        let mut inode = node.state().inode.clone();
         inode.ctime = now;
         batch.delete(self.metadata(), &key);
         if inode.has_large_xattrs() {
@@ -98,14 +98,14 @@ impl FileSystem {
             batch.delete_range(self.metadata(), range.clone());
             batch.delete_range(self.data(), range);
         }
-        let mut above = dir.state.lock().inode.clone();
+        let mut above = dir.state().inode.clone();
         uncount_entry(&mut above, FileKind::Directory, now);
-        self.put(tree, dir, &dir.state.lock(), &above, &mut batch);
+        self.put(tree, dir, &dir.state(), &above, &mut batch);
         let lsn = self.commit(batch)?;
-        self.take_over(dir, &mut dir.state.lock(), above, lsn);
+        self.take_over(dir, &mut dir.state(), above, lsn);
         self.lose_names(losses, lsn, deferred);
         node.dir().names.lock().dead = true;
-        let mut state = node.state.lock();
+        let mut state = node.state();
         self.take_over(node, &mut state, inode, lsn);
         state.orphan = if is_held { Orphan::Tree } else { Orphan::Empty };
         drop(state);
@@ -142,7 +142,7 @@ impl FileSystem {
         self.known_counts(&area)?;
         for (id, count) in counts {
             let held = self.file_in_area(tree, &area, id)?;
-            let mut inode = held.state.lock().inode.clone();
+            let mut inode = held.state().inode.clone();
             inode.links = inode.links.saturating_sub(count);
             inode.ctime = now;
             let home = held.entry_key(tree.epoch);
@@ -170,7 +170,7 @@ impl FileSystem {
             if let (Some(area), Some(id)) = (&place.parent, layout::area_id(&place.name)) {
                 area.count_names(id, inode.links);
             }
-            let mut state = held.state.lock();
+            let mut state = held.state();
             self.take_over(&held, &mut state, inode, lsn);
             if orphan != Orphan::No {
                 self.become_orphan(&held, &mut state, orphan, deferred);

@@ -200,7 +200,7 @@ impl FileSystem {
             self.promise(to, new_name, target, from)?;
         }
         if let RenameMode::Whiteout { uid, .. } = mode
-            && from.state.lock().inode.uid != uid
+            && from.state().inode.uid != uid
         {
             self.lose_uniformity(from)?;
         }
@@ -216,7 +216,7 @@ impl FileSystem {
         if !node.is_at(from, name) {
             return self.lose_uniformity(to);
         }
-        let inode = node.state.lock().inode.clone();
+        let inode = node.state().inode.clone();
         self.keep_promise(to, &inode)
     }
 

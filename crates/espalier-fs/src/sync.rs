@@ -20,7 +20,7 @@ impl FileSystem {
         if !datasync && !self.options.read_only {
             self.write_atime(&self.enter(), &node)?;
         }
-        let lsn = node.state.lock().lsn;
+        let lsn = node.state().lsn;
         Ok(self.store.sync(lsn)?)
     }
 
@@ -42,6 +42,7 @@ impl FileSystem {
     /// As for [`FileSystem::fsync`].
     pub fn background_tick(&self) -> Result<()> {
         self.trim_names();
+        self.catch_up_all();
         if !self.options.read_only {
             self.settle_all()?;
             self.measure_lengths()?;

@@ -41,7 +41,7 @@ impl FileSystem {
         let new = New { kind: FileKind::Regular, mode, rdev: 0, target: None };
         let now = self.now();
         let mut batch = Batch::new();
-        let state = dir.state.lock();
+        let state = dir.state();
         let mut inode = self.new_inode(&tree, dir, &state, &base, &new, caller, number, now, &mut batch)?;
         drop(state);
         inode.links = 0;
@@ -49,7 +49,7 @@ impl FileSystem {
         let has_data = inode.has_data();
         let node = Node::new(id, place, inode, self.orphans.dir().sum, self.last_lsn());
         {
-            let mut state = node.state.lock();
+            let mut state = node.state();
             state.linkable = true;
             state.orphan = Orphan::Empty;
             if has_data {

@@ -39,7 +39,7 @@ impl FileSystem {
         // From the top, so that the promise above is never broken by what is stored below.
         let epoch = self.epoch.load(Ordering::Acquire);
         for node in chain.into_iter().rev() {
-            let mut state = node.state.lock();
+            let mut state = node.state();
             let mut inode = state.inode.clone();
             if !std::mem::replace(&mut inode.uniform, false) {
                 continue;
@@ -57,7 +57,7 @@ impl FileSystem {
     pub(crate) fn may_lose_uniformity(&self, node: &Arc<Node>, set: &SetAttr) -> Result<()> {
         let Some(parent) = node.place().parent else { return Ok(()) };
         let special = !node.is_dir() && set.mode.is_some_and(|mode| mode & SET_ID != 0);
-        if special || set.uid.is_some_and(|uid| uid != node.state.lock().inode.uid) {
+        if special || set.uid.is_some_and(|uid| uid != node.state().inode.uid) {
             self.lose_uniformity(&parent)?;
         }
         Ok(())
@@ -65,7 +65,7 @@ impl FileSystem {
 
     /// Takes marks away that an entry with `inode` in `dir` contradicts.
     pub(crate) fn keep_promise(&self, dir: &Arc<Node>, inode: &Inode) -> Result<()> {
-        let uid = dir.state.lock().inode.uid;
+        let uid = dir.state().inode.uid;
         if conforms(inode, uid) { Ok(()) } else { self.lose_uniformity(dir) }
     }
 
@@ -79,7 +79,7 @@ impl FileSystem {
             return Ok(());
         }
         {
-            let state = node.state.lock();
+            let state = node.state();
             let mut own = state.inode.clone();
             let is_uniform = std::mem::replace(&mut own.uniform, true);
             if !conforms(&own, caller.uid) {

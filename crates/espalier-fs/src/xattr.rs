@@ -23,7 +23,7 @@ impl FileSystem {
         let node = self.node(node)?;
         check_xattr_name(name)?;
         let tree = self.enter();
-        let state = node.state.lock();
+        let state = node.state();
         if state.inode.xattrs.is_none() {
             return fail(
                 FsErrorKind::NoData,
@@ -73,7 +73,7 @@ impl FileSystem {
     /// [`FsErrorKind::Stale`].
     pub fn listxattr(&self, node: NodeId) -> Result<Vec<u8>> {
         let node = self.node(node)?;
-        let state = node.state.lock();
+        let state = node.state();
         let mut names = Vec::new();
         for name in state.inode.xattrs.iter().flat_map(|x| x.keys()) {
             names.extend_from_slice(name);
@@ -104,7 +104,7 @@ impl FileSystem {
         {
             self.lose_uniformity(&parent)?;
         }
-        let mut state = node.state.lock();
+        let mut state = node.state();
         let exists = state.inode.xattrs.as_ref().is_some_and(|x| x.contains_key(name));
         match mode {
             XattrMode::Create if exists => {

@@ -1,7 +1,8 @@
 //! Tells the kernel of changes that it did not ask for: a clone that appears, a subtree that is gone.
 //!
-//! A thread of its own writes the notifications, because the kernel takes locks while it handles one, which a
-//! request in work may hold. So: finish the change, release every lock, notify, and only then answer.
+//! Threads of their own write the notifications, because the kernel takes locks while it handles one, which a
+//! request in work may hold. So: finish the change, release every lock, notify, and only then answer. One thread writes what
+//! somebody waits for, another one what may take the kernel long, so that nobody waits for that.
 
 use crate::protocol::notify::Notification;
 use crate::transport::Device;
@@ -11,8 +12,14 @@ use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Sends notifications in order.
+/// Sends notifications.
 pub struct Notifier {
+    prompt: Sender,
+    patient: Sender,
+}
+
+/// Sends notifications in order.
+struct Sender {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -23,9 +30,16 @@ struct Shared {
     changed: Condvar,
 }
 
+/// What waits to be sent.
+enum Waiting {
+    One(Notification),
+    /// What it takes time to find out.
+    Later(Box<dyn FnOnce() -> Vec<Notification> + Send>),
+}
+
 #[derive(Default)]
 struct State {
-    queue: VecDeque<Notification>,
+    queue: VecDeque<Waiting>,
     queued: u64,
     sent: u64,
     stopped: bool,
@@ -33,30 +47,44 @@ struct State {
 
 impl Notifier {
     pub(crate) fn start(device: Device) -> io::Result<Self> {
-        let shared = Arc::new(Shared::default());
-        let of_thread = Arc::clone(&shared);
-        let thread = std::thread::Builder::new()
-            .name("fuse-notify".into())
-            .spawn(move || of_thread.send_all(&device))?;
-        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+        let device = Arc::new(device);
+        let prompt = Sender::start("fuse-notify", device.clone())?;
+        Ok(Self { prompt, patient: Sender::start("fuse-notify-late", device)? })
     }
 
-    /// Queues notifications and returns at once.
+    /// Queues notifications that may take the kernel long, and returns at once.
     pub fn notify(&self, notifications: impl IntoIterator<Item = Notification>) {
-        self.queue(notifications);
+        self.patient.queue(notifications.into_iter().map(Waiting::One));
+    }
+
+    /// As [`Notifier::notify`], for what takes time to find out: that happens when its turn comes.
+    pub fn notify_later(&self, find: impl FnOnce() -> Vec<Notification> + Send + 'static) {
+        self.patient.queue([Waiting::Later(Box::new(find))]);
     }
 
     /// Queues notifications and returns when the kernel has taken the last of them (or the mount has ended).
     /// Not to be called with a lock held that a request may need.
     pub fn notify_and_wait(&self, notifications: impl IntoIterator<Item = Notification>) {
-        let upto = self.queue(notifications);
-        let mut state = self.shared.state.lock();
-        while state.sent < upto && !state.stopped {
-            self.shared.changed.wait(&mut state);
-        }
+        let upto = self.prompt.queue(notifications.into_iter().map(Waiting::One));
+        self.prompt.wait(upto);
     }
 
-    fn queue(&self, notifications: impl IntoIterator<Item = Notification>) -> u64 {
+    pub(crate) fn stop(&self) {
+        self.prompt.stop();
+        self.patient.stop();
+    }
+}
+
+impl Sender {
+    fn start(name: &str, device: Arc<Device>) -> io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let of_thread = Arc::clone(&shared);
+        let builder = std::thread::Builder::new().name(name.into());
+        let thread = builder.spawn(move || of_thread.send_all(&device))?;
+        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    fn queue(&self, notifications: impl IntoIterator<Item = Waiting>) -> u64 {
         let mut state = self.shared.state.lock();
         let before = state.queue.len();
         state.queue.extend(notifications);
@@ -65,7 +93,14 @@ impl Notifier {
         state.queued
     }
 
-    pub(crate) fn stop(&self) {
+    fn wait(&self, upto: u64) {
+        let mut state = self.shared.state.lock();
+        while state.sent < upto && !state.stopped {
+            self.shared.changed.wait(&mut state);
+        }
+    }
+
+    fn stop(&self) {
         self.shared.state.lock().stopped = true;
         self.shared.changed.notify_all();
         if let Some(thread) = self.thread.lock().take() {
@@ -79,17 +114,31 @@ impl Shared {
     fn send_all(&self, device: &Device) {
         let mut state = self.state.lock();
         while !state.stopped {
-            let Some(notification) = state.queue.pop_front() else {
+            let Some(waiting) = state.queue.pop_front() else {
                 self.changed.wait(&mut state);
                 continue;
             };
             drop(state);
-            if let Err(error) = device.notify(&notification.encode()) {
-                tracing::debug!(%error, ?notification, "the kernel did not take a notification");
+            match waiting {
+                Waiting::One(notification) => send(device, &notification),
+                Waiting::Later(find) => {
+                    for notification in find() {
+                        if self.state.lock().stopped {
+                            return;
+                        }
+                        send(device, &notification);
+                    }
+                }
             }
             state = self.state.lock();
             state.sent += 1;
             self.changed.notify_all();
         }
+    }
+}
+
+fn send(device: &Device, notification: &Notification) {
+    if let Err(error) = device.notify(&notification.encode()) {
+        tracing::debug!(%error, ?notification, "the kernel did not take a notification");
     }
 }

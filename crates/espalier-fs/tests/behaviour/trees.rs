@@ -242,6 +242,91 @@ fn owners_and_modes_of_a_tree_change_at_once() {
     bench.check(0);
 }
 
+fn owner(uid: u32) -> OwnerChange {
+    OwnerChange { uid: Some(uid), gid: None }
+}
+
+#[test]
+fn nodes_in_memory_learn_of_a_change_wherever_they_have_gone() {
+    let bench = Bench::new(0);
+    let (src, other) = (bench.source(), bench.dir(NodeId::ROOT, "other"));
+    let (sub, b) = (bench.look(src, "sub"), bench.look(src, "sub/b"));
+    let uid = |node| bench.fs.getattr(node).expect("attr").uid;
+    // Nobody looks at them between the steps.
+    bench.fs.chown_tree(other, owner(5), &ROOT).expect("chown");
+    bench.fs.chown_tree(src, owner(6), &ROOT).expect("chown");
+    bench.fs.rename(src, b"sub", other, b"sub", RenameMode::Replace).expect("rename");
+    bench.fs.chown_tree(src, owner(7), &ROOT).expect("chown");
+    assert_eq!((uid(sub), uid(b)), (6, 6));
+    bench.fs.chown_tree(other, owner(8), &ROOT).expect("chown");
+    bench.fs.rename(other, b"sub", NodeId::ROOT, b"sub", RenameMode::Replace).expect("rename");
+    bench.fs.chown_tree(other, owner(9), &ROOT).expect("chown");
+    let gone = bench.look(sub, "empty");
+    bench.fs.chown_tree(NodeId::ROOT, OwnerChange { uid: None, gid: Some(4) }, &ROOT).expect("chown");
+    bench.fs.rmdir(sub, b"empty").expect("rmdir");
+    bench.fs.unlink(sub, b"b").expect("unlink");
+    bench.fs.chown_tree(sub, owner(10), &ROOT).expect("chown");
+    let attr = bench.fs.getattr(b).expect("attr");
+    assert_eq!((attr.uid, attr.gid, uid(gone), uid(sub)), (8, 4, 8, 10));
+    let changed: BTreeSet<_> = bench.fs.changed_nodes().into_iter().collect();
+    assert!([sub, b, src, other, bench.look(src, "a")].iter().all(|node| changed.contains(node)));
+    assert!(bench.fs.changed_nodes().is_empty());
+    // What is noted goes, and what is then noted still counts.
+    bench.fs.chown_tree(src, owner(11), &ROOT).expect("chown");
+    assert_eq!(uid(bench.look(src, "a")), 11);
+}
+
+#[test]
+fn a_tree_removed_in_use_stays_what_it_was() {
+    let bench = Bench::new(0);
+    let src = bench.source();
+    let b = bench.look(src, "sub/b");
+    bench.fs.chown_tree(src, owner(6), &ROOT).expect("chown");
+    bench.fs.remove_tree(NodeId::ROOT, b"src", &ROOT).expect("remove");
+    bench.fs.chown_tree(NodeId::ROOT, owner(7), &ROOT).expect("chown");
+    assert_eq!(bench.fs.getattr(b).expect("attr").uid, 6);
+}
+
+#[test]
+fn more_changes_than_are_noted_are_all_seen() {
+    let bench = Bench::new(0);
+    let src = bench.source();
+    let (a, b) = (bench.look(src, "a"), bench.look(src, "sub/b"));
+    for n in 1..=200 {
+        bench.fs.chown_tree(src, OwnerChange { uid: Some(n), gid: None }, &ROOT).expect("chown");
+        if n % 3 == 0 {
+            let gid = Some(1000 + n);
+            let sub = bench.look(src, "sub");
+            bench.fs.chown_tree(sub, OwnerChange { uid: None, gid }, &ROOT).expect("chown");
+        }
+    }
+    let attr = |node| bench.fs.getattr(node).map(|a| (a.uid, a.gid)).expect("attr");
+    assert_eq!((attr(a).0, attr(b)), (200, (200, 1198)));
+}
+
+#[test]
+fn a_listing_under_way_does_not_bring_back_old_owners() {
+    let bench = Bench::new(0);
+    let src = bench.source();
+    bench.fs.syncfs().expect("sync");
+    // Nothing below is in memory, and entries are read ahead of the first one shown.
+    let bench = bench.crash();
+    let src = bench.fs.lookup(NodeId::ROOT, b"src").map_or(src, |entry| entry.node);
+    let mut changed = false;
+    bench
+        .fs
+        .readdirplus(src, 0, &mut |_| {
+            if !std::mem::replace(&mut changed, true) {
+                bench.fs.chown_tree(src, owner(6), &ROOT).expect("chown");
+            }
+            true
+        })
+        .expect("list");
+    for name in ["a", "sub"] {
+        assert_eq!(bench.fs.getattr(bench.look(src, name)).expect("attr").uid, 6, "{name}");
+    }
+}
+
 #[test]
 fn a_tree_is_listed_in_one_sweep() {
     let bench = Bench::new(0);

@@ -116,16 +116,16 @@ impl Dispatcher {
                 self.tell_entry(node, old);
             }
             Command::ChownTree { uid, gid } => {
-                let changed = of(self.fs.chown_tree(node, OwnerChange { uid, gid }, &caller), name)?;
-                self.tell_attributes(node, changed);
+                of(self.fs.chown_tree(node, OwnerChange { uid, gid }, &caller), name)?;
+                self.tell_attributes(node);
             }
             Command::ChmodTree(
                 [keep_directories, add_directories, keep_files, add_files, add_executables],
             ) => {
                 let change =
                     ModeChange { keep_directories, add_directories, keep_files, add_files, add_executables };
-                let changed = of(self.fs.chmod_tree(node, change, &caller), name)?;
-                self.tell_attributes(node, changed);
+                of(self.fs.chmod_tree(node, change, &caller), name)?;
+                self.tell_attributes(node);
             }
             Command::Snapshot { name: new, writable } => {
                 self.may_administrate(&caller)?;
@@ -242,11 +242,12 @@ impl Dispatcher {
     }
 
     /// The attributes of everything below a node changed.
-    fn tell_attributes(&self, node: NodeId, changed: Vec<NodeId>) {
+    fn tell_attributes(&self, node: NodeId) {
         let Some(notifier) = self.notifier.get() else { return };
         let inode = |node: NodeId| Notification::Inode { node: node.0, data: None };
         notifier.notify_and_wait([Notification::Epoch, inode(node)]);
-        notifier.notify(changed.into_iter().map(inode));
+        let fs = self.fs.clone();
+        notifier.notify_later(move || fs.changed_nodes().into_iter().map(inode).collect());
     }
 }
 
