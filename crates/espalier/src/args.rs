@@ -134,7 +134,7 @@ const MOUNT_HELP: &str = "Mount options (-o):
   nonempty            mount over a directory that is not empty
   snapshot=NAME       this snapshot instead of the volume, with the original file numbers; read-only unless
                       it was made writable
-  noxattr             no extended attributes and ACLs
+  noxattr             no extended attributes and ACLs, and no answer to espalier info
   transport=WHICH     auto, io_uring or classic (/dev/fuse)
   readahead=KIB       how far the kernel reads ahead (default 1024; root only)
   threads=N           server threads per CPU

@@ -57,7 +57,16 @@ pub(crate) fn ask_server(dir: &Path) -> Result<Value> {
         bail!("{}: no Espalier file system is mounted there; name an image or a mount point", dir.display());
     };
     let mut buffer = vec![0; LONGEST_DESCRIPTION];
-    let length = rustix::fs::getxattr(&mount.dir, DESCRIPTION_XATTR, &mut buffer)
+    let length = rustix::fs::getxattr(&mount.dir, DESCRIPTION_XATTR, &mut buffer);
+    if length == Err(rustix::io::Errno::OPNOTSUPP) {
+        // The kernel was told that there are no extended attributes, and does not pass on questions for them.
+        bail!(
+            "{0} is mounted with noxattr, so its server cannot be asked; mount it without, or name the image \
+             when it is unmounted",
+            mount.dir.display()
+        );
+    }
+    let length = length
         .with_context(|| format!("the server of {} does not answer", mount.dir.display()))?;
     buffer.truncate(length);
     serde_json::from_slice(&buffer)

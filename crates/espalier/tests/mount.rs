@@ -214,6 +214,19 @@ fn a_server_in_the_foreground_ends_with_its_mount() {
 }
 
 #[test]
+fn info_on_a_mount_without_xattrs_says_why_it_cannot_ask() {
+    let place = Place::with_image("64M");
+    place.mount(&["-o", "noxattr"]).ok();
+    fs::write(place.dir.join("f"), "hello").unwrap();
+    let info = || espalier(&["info".as_ref(), place.dir.as_os_str()]);
+    for _ in 0..2 {
+        info().refused(1, &["mnt", "noxattr", "unmounted"]);
+    }
+    place.umount().ok();
+    espalier(&["info".as_ref(), place.image.as_os_str()]).ok();
+}
+
+#[test]
 fn info_on_a_mount_asks_the_server() {
     let place = Place::mounted("64M");
     let text = espalier(&["info".as_ref(), place.dir.as_os_str()]).ok();
