@@ -93,6 +93,8 @@ pub struct Mount {
     notifier: Arc<Notifier>,
     ticker: Option<Ticker>,
     block: bool,
+    /// See [`kernel::connection`].
+    connection: Option<u32>,
     _watcher: Option<kernel::Watcher>,
 }
 
@@ -145,6 +147,7 @@ impl Mount {
         }
         tracing::info!(point = %point.display(), transport = %serving.kind(), block = mounted.block, "mounted");
         let mount = Self {
+            connection: kernel::connection(&point),
             point,
             serving,
             notifier: Arc::new(notifier),
@@ -187,12 +190,13 @@ impl Mount {
         kernel::unmount(&self.point, lazily)
     }
 
-    /// Ends the connection, whoever uses it: what is pending fails, and so does everything later. For root.
+    /// Ends the connection, whoever uses it and even if it is no longer in the tree: what is pending fails, and so
+    /// does everything later. For root, or where the control file system of FUSE is mounted.
     ///
     /// # Errors
     /// What the system says.
     pub fn abort(&self) -> io::Result<()> {
-        kernel::abort(&self.point)
+        kernel::abort(&self.point, self.connection)
     }
 
     /// Returns when the mount has ended and the last request is served.

@@ -2,12 +2,17 @@
 
 use super::{MountError, MountOptions};
 use crate::transport::Device;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, UnmountFlags, fsconfig_create, fsmount, fsopen,
+};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::ffi::CString;
+use std::fs::File;
 use std::io::{self, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -242,9 +247,41 @@ pub(super) fn tune(point: &Path, options: &MountOptions) {
     }
 }
 
-/// Ends a connection from our side, whoever still uses the mount: everything pending fails.
-pub(super) fn abort(point: &Path) -> io::Result<()> {
-    Ok(rustix::mount::unmount(point, UnmountFlags::FORCE | UnmountFlags::DETACH)?)
+/// The number of the connection of the mount at `point`: it names it in the control file system.
+pub(super) fn connection(point: &Path) -> Option<u32> {
+    let table = std::fs::read("/proc/self/mountinfo").ok()?;
+    // Blanks and the like are escaped in the table, and in nothing else.
+    let mut wanted = Vec::new();
+    for &byte in point.as_os_str().as_bytes() {
+        match byte {
+            b' ' | b'\t' | b'\n' | b'\\' => wanted.extend(format!("\\{byte:03o}").into_bytes()),
+            _ => wanted.push(byte),
+        }
+    }
+    // The last one is the topmost.
+    table.split(|byte| *byte == b'\n').rev().find_map(|line| {
+        let mut fields = line.split(|byte| *byte == b' ').skip(2);
+        let device = std::str::from_utf8(fields.next()?).ok()?;
+        (fields.nth(1)? == wanted.as_slice()).then(|| device.split_once(':')?.1.parse().ok())?
+    })
+}
+
+/// Ends a connection from our side, whoever still uses the mount: everything pending fails. By the control file
+/// system, which also works for what is no longer in the tree; as root that needs to be mounted nowhere.
+pub(super) fn abort(point: &Path, connection: Option<u32>) -> io::Result<()> {
+    let Some(number) = connection else {
+        return Ok(rustix::mount::unmount(point, UnmountFlags::FORCE | UnmountFlags::DETACH)?);
+    };
+    let leaf = format!("{number}/abort");
+    if let Ok(mut file) = File::options().write(true).open(Path::new("/sys/fs/fuse/connections").join(&leaf))
+    {
+        return file.write_all(b"1");
+    }
+    let made = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(made.as_fd())?;
+    let root = fsmount(made.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+    let file = rustix::fs::openat(&root, &leaf, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    File::from(file).write_all(b"1")
 }
 
 impl std::fmt::Debug for Mounted {

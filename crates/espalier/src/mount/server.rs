@@ -1,6 +1,8 @@
 //! The server: opens the store, mounts it, and serves until it is unmounted.
 //!
-//! SIGTERM, SIGINT and SIGHUP unmount; if the mount is busy, everything is made durable and it stays. At
+//! SIGTERM, SIGINT and SIGHUP unmount; if the mount is busy, everything is made durable and it stays. Another one
+//! that comes when the first has led to nothing for some seconds, because the device does not answer, ends the
+//! server as a crash does: everybody who waits gets an error. At
 //! the end the file system is closed, a checkpoint made, and the image's lock released, in this order.
 
 use super::Plan;
@@ -15,7 +17,9 @@ use espalier_fs::{FileSystem, OpenOptions};
 use espalier_fuse::daemon::{Signals, Termination};
 use espalier_fuse::{Commands, Description, Ended, ForgetHook, Mount};
 use espalier_storage::OpenMode;
+use parking_lot::Mutex;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Mounts, calls `ready` when the mount answers, and returns when it has ended and everything is durable.
 pub(crate) fn serve(plan: &Plan, ready: impl FnOnce() -> std::io::Result<()>) -> Result<()> {
@@ -93,17 +97,36 @@ fn finish(plan: &Plan, store: &Arc<Store>, fs: &FileSystem) -> Result<()> {
     Ok(())
 }
 
+/// How long a device may take before a second signal ends the server without it.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// Starts the thread that turns signals into unmounts.
 fn heed(signals: Signals, mount: Arc<Mount>, fs: Arc<FileSystem>) -> Result<()> {
+    // When what an earlier signal asked for was begun, if it has not ended.
+    let begun: Arc<Mutex<Option<Instant>>> = Arc::default();
     let body = move || {
         loop {
             let signal: Termination = signals.wait();
+            let since = *begun.lock();
+            match since {
+                Some(since) if since.elapsed() >= PATIENCE => give_up(&mount),
+                Some(_) => continue,
+                None => *begun.lock() = Some(Instant::now()),
+            }
             match mount.unmount(false) {
+                // What remains to be done before the server ends can take as long as the device likes, too.
                 Ok(()) => tracing::info!(?signal, "unmounting"),
                 Err(error) => {
                     tracing::warn!(?signal, %error, "it cannot be unmounted now; it stays, and everything is made durable");
-                    if let Err(error) = fs.syncfs() {
-                        tracing::error!(%error, "not everything could be made durable");
+                    let (fs, begun) = (Arc::clone(&fs), Arc::clone(&begun));
+                    let sync = move || {
+                        if let Err(error) = fs.syncfs() {
+                            tracing::error!(%error, "not everything could be made durable");
+                        }
+                        *begun.lock() = None;
+                    };
+                    if let Err(error) = std::thread::Builder::new().name("sync".into()).spawn(sync) {
+                        tracing::error!(%error, "no thread can be started to make everything durable");
                     }
                 }
             }
@@ -111,4 +134,13 @@ fn heed(signals: Signals, mount: Arc<Mount>, fs: Arc<FileSystem>) -> Result<()> 
     };
     std::thread::Builder::new().name("signals".into()).spawn(body).context("a thread cannot be started")?;
     Ok(())
+}
+
+/// Ends the server without the device, as a crash does; whoever waits for an answer gets an error.
+fn give_up(mount: &Mount) -> ! {
+    tracing::error!("the device does not answer; the server ends, and what was not synced is lost");
+    if let Err(error) = mount.abort() {
+        tracing::error!(%error, "the connection cannot be ended; callers wait until umount -f or the device helps");
+    }
+    std::process::exit(1);
 }

@@ -1,0 +1,124 @@
+//! A device that does not answer: the image lies on another mount, whose server is stopped.
+
+mod common;
+
+use common::{Place, espalier};
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// A mount whose device is a file on the mount `below`.
+struct Stack {
+    // Taken down in this order.
+    place: Place,
+    below: Below,
+}
+
+/// Goes on when the test is over, however it ends: nothing may stay behind.
+struct Below {
+    place: Place,
+    server: i32,
+}
+
+impl Below {
+    fn signal(&self, name: &str) {
+        signal(self.server, name);
+    }
+}
+
+impl Drop for Below {
+    fn drop(&mut self) {
+        self.signal("CONT");
+    }
+}
+
+fn signal(process: i32, name: &str) {
+    let _ =
+        Command::new("kill").args([&format!("-{name}"), &process.to_string()]).stderr(Stdio::null()).status();
+}
+
+fn stack() -> Stack {
+    let below = Place::mounted("256M");
+    let mut place = Place::new();
+    place.image = below.dir.join("b.img");
+    place.mkfs(&["--size", "64M"]).ok();
+    place.mount(&["-o", "commit=0"]).ok();
+    fs::write(place.dir.join("synced"), "synced").unwrap();
+    fs::File::open(&place.dir).unwrap().sync_all().unwrap();
+    let server = below.server();
+    Stack { place, below: Below { place: below, server } }
+}
+
+/// A process that waits for the device, once it does.
+fn caller(dir: &Path) -> Child {
+    let script = "echo waiting > file; echo; exec sync file";
+    let mut child = Command::new("sh")
+        .args(["-c", script])
+        .current_dir(dir)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut said = [0];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut said).unwrap();
+    while !fs::read_to_string(format!("/proc/{}/cmdline", child.id()))
+        .is_ok_and(|line| line.starts_with("sync"))
+    {
+        std::thread::yield_now();
+    }
+    child
+}
+
+/// True if a process has ended, or what is left of it only waits for its parent.
+fn is_gone(process: i32) -> bool {
+    match fs::read_to_string(format!("/proc/{process}/stat")) {
+        Ok(stat) => stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X'])),
+        Err(_) => true,
+    }
+}
+
+#[test]
+fn what_needs_no_device_goes_on_and_the_rest_when_it_answers() {
+    let stack = stack();
+    stack.below.signal("STOP");
+    let mut waits = caller(&stack.place.dir);
+    // Memory and the kernel's cache answer.
+    fs::write(stack.place.dir.join("other"), "other").unwrap();
+    assert_eq!(fs::read(stack.place.dir.join("other")).unwrap(), b"other");
+    assert_eq!(fs::read_dir(&stack.place.dir).unwrap().count(), 3);
+    assert!(waits.try_wait().unwrap().is_none(), "the sync did not wait for the device");
+    stack.below.signal("CONT");
+    assert!(waits.wait().unwrap().success());
+    stack.place.remount();
+    assert_eq!(fs::read(stack.place.dir.join("file")).unwrap(), b"waiting\n");
+    stack.place.umount().ok();
+    stack.below.place.umount().ok();
+}
+
+#[test]
+fn callers_and_server_can_be_ended_while_the_device_is_silent() {
+    let stack = stack();
+    let server = stack.place.server();
+    stack.below.signal("STOP");
+    let mut waits = caller(&stack.place.dir);
+    // It leaves the tree at once.
+    espalier(&["umount".as_ref(), "--lazy".as_ref(), stack.place.dir.as_os_str()]).ok();
+    assert_eq!(fs::read_dir(&stack.place.dir).unwrap().count(), 0);
+    // The first signal asks for what the device does not give; one of the next ends the server.
+    signal(waits.id() as i32, "KILL");
+    while !is_gone(server) {
+        signal(server, "TERM");
+        std::thread::yield_now();
+    }
+    // And with it the caller, while the device is still silent.
+    waits.wait().unwrap();
+    stack.below.signal("CONT");
+    // Once the device answers the image is as after a crash.
+    while stack.place.fsck().code != Some(0) {
+        std::thread::yield_now();
+    }
+    stack.place.mount(&[]).ok();
+    assert_eq!(fs::read(stack.place.dir.join("synced")).unwrap(), b"synced");
+    stack.place.umount().ok();
+    stack.below.place.umount().ok();
+}
