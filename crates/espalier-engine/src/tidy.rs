@@ -5,7 +5,8 @@
 //! value in it. So, when there is nothing else to do: 1. what is pending where something was deleted is
 //! pushed down to the leaves; 2. if much is dead in value parts, the leaves are looked through for those
 //! that refer to sparse ones, and what is live there is written again; 3. two checkpoints set the
-//! blocks free. Then the store rests: nothing is looked at again until more is deleted.
+//! blocks free. Then the store rests: nothing is looked at again until more is deleted, and where that is all the
+//! time, for a while: a round is several checkpoints.
 //!
 //! Nothing is unshared for that: what a clone or a snapshot shares would take more space, not less.
 //! Each step takes one leaf and is given up at the first commit that comes.
@@ -28,6 +29,9 @@ const MOST_RANGES: usize = 256;
 
 /// A store is idle when nothing was committed for so long.
 const IDLE_FOR: Duration = Duration::from_secs(1);
+
+/// A store that is never idle is tidied, when somebody has synced, at most so often.
+const ROUNDS_APART: Duration = Duration::from_secs(2);
 
 /// Leaves looked at in one step.
 const LEAVES_AT_ONCE: usize = 64;
@@ -99,7 +103,7 @@ const MOST_REFUSALS: u32 = 3;
 #[derive(Debug, Default)]
 pub(crate) struct Tidy {
     state: Mutex<State>,
-    /// Somebody has synced and wants to see what is free.
+    /// Somebody has synced, since the last round began, and wants to see what is free.
     hurry: AtomicBool,
     /// Deletes are being pushed down: also what a superblock says.
     busy: AtomicBool,
@@ -115,6 +119,10 @@ struct State {
     refused: u32,
     /// What was pushed down or rewritten is not all free yet.
     unfinished: bool,
+    /// This round goes on although the store is not idle, because somebody has synced.
+    hurried: bool,
+    /// When the last such round came to an end.
+    rested: Option<Duration>,
     /// Where the search for sparse value parts is.
     sweep: Option<(IndexId, Key)>,
     /// Bytes that the last search left dead.
@@ -140,8 +148,9 @@ impl Shared {
         if !self.is_quiet(&mut state) {
             return Ok(false);
         }
-        if state.ranges.is_empty() && !self.trees.freed.lock().is_empty() {
-            // All that was deleted goes into the trees first.
+        if state.ranges.is_empty() && !state.unfinished && !self.trees.freed.lock().is_empty() {
+            // All that was deleted goes into the trees first. What is deleted from now on waits for the next round:
+            // where more comes all the time, none would end otherwise.
             self.tidy.busy.store(true, Ordering::Release);
             state.ranges = std::mem::take(&mut *self.trees.freed.lock());
             state.unfinished = true;
@@ -164,21 +173,28 @@ impl Shared {
             self.checkpoint()?;
             self.checkpoint()?;
             state.unfinished = false;
-            self.tidy.hurry.store(false, Ordering::Release);
+            if std::mem::replace(&mut state.hurried, false) {
+                state.rested = Some(self.env.monotonic());
+            }
             return Ok(true);
         }
+        state.hurried = false;
         Ok(false)
     }
 
     /// True if nothing was committed for a while, or nobody wants to wait for that.
     fn is_quiet(&self, state: &mut State) -> bool {
         let (last, now) = (self.order.lock().last_lsn.0, self.env.monotonic());
+        let threads = self.env.threads() > 0;
+        let longer = |since: Duration, wait| now.saturating_sub(since) >= wait || !threads;
         if state.seen.0 != last {
             state.seen = (last, now);
-            return self.tidy.hurry.load(Ordering::Acquire);
+        } else if longer(state.seen.1, IDLE_FOR) {
+            return true;
         }
-        let wait = if self.env.threads() == 0 { Duration::ZERO } else { IDLE_FOR };
-        now.saturating_sub(state.seen.1) >= wait || self.tidy.hurry.load(Ordering::Acquire)
+        let may = state.hurried || state.rested.is_none_or(|since| longer(since, ROUNDS_APART));
+        state.hurried = state.hurried || may && self.tidy.hurry.swap(false, Ordering::AcqRel);
+        state.hurried
     }
 
     /// Pushes down some of what is pending in `range`; returns what is left of it.

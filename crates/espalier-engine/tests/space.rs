@@ -151,3 +151,32 @@ fn an_idle_store_gives_back_what_was_deleted() {
         assert_eq!(store.statistics().checkpoints, checkpoints);
     }
 }
+
+#[test]
+fn a_store_that_goes_on_deleting_is_not_tidied_without_end() {
+    let device = Arc::new(SimulatedDevice::with_garbage(24 * MIB, 3));
+    let (store, index) = new_store(&device);
+    let put = |n| {
+        let mut batch = Batch::new();
+        batch.insert(index, &key(n), value(n));
+        store.commit(batch).unwrap();
+    };
+    let delete = |n| {
+        let mut batch = Batch::new();
+        batch.delete(index, &key(n));
+        store.commit(batch).unwrap();
+    };
+    (0..400).for_each(put);
+    idle(&store);
+    delete(0);
+    store.sync_all().unwrap();
+    let before = store.statistics().generation;
+    for n in 1..300 {
+        store.step().unwrap();
+        delete(n);
+    }
+    let checkpoints = store.statistics().generation - before;
+    assert!((1..10).contains(&checkpoints), "{checkpoints} checkpoints in 300 steps");
+    idle(&store);
+    assert_sound(&store, index, 300..400);
+}
