@@ -66,8 +66,7 @@ pub(crate) fn ask_server(dir: &Path) -> Result<Value> {
             mount.dir.display()
         );
     }
-    let length = length
-        .with_context(|| format!("the server of {} does not answer", mount.dir.display()))?;
+    let length = length.with_context(|| format!("the server of {} does not answer", mount.dir.display()))?;
     buffer.truncate(length);
     serde_json::from_slice(&buffer)
         .with_context(|| format!("the server of {} answers nonsense", mount.dir.display()))
