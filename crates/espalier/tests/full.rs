@@ -1,0 +1,92 @@
+//! A mount filled to the last byte and emptied, again and again. `ESPALIER_CYCLES=100` says how often.
+
+mod common;
+
+use common::{Place, Random};
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+
+/// Writes `bytes` to a new file, as much as fits; true if all did.
+fn write(path: &Path, bytes: &[u8]) -> bool {
+    let full = |error: std::io::Error| assert_eq!(error.kind(), ErrorKind::StorageFull, "{error}");
+    let mut file = match File::create(path) {
+        Ok(file) => file,
+        Err(error) => {
+            full(error);
+            return false;
+        }
+    };
+    match file.write_all(bytes) {
+        // What was accepted can be made durable: a full store says so at the write.
+        Ok(()) => {
+            file.sync_all().unwrap();
+            true
+        }
+        Err(error) => {
+            full(error);
+            file.sync_all().unwrap();
+            false
+        }
+    }
+}
+
+/// Files of ever smaller sizes, until not a byte more fits.
+fn fill(place: &Place, random: &mut Random) -> u64 {
+    let (mut number, mut written) = (0, 0);
+    for most in [1 << 20, 64 << 10, 4096, 100, 1] {
+        let mut refused = 0;
+        while refused < 3 {
+            let directory = place.dir.join(format!("d{}", number % 7));
+            let length = 1 + random.below(most) as usize;
+            if !directory.exists() && fs::create_dir(&directory).is_err() {
+                refused += 1;
+            } else if write(&directory.join(format!("f{number}")), &random.bytes(length)) {
+                written += length as u64;
+            } else {
+                refused += 1;
+            }
+            number += 1;
+        }
+    }
+    written
+}
+
+fn free(place: &Place) -> u64 {
+    let told = rustix::fs::statvfs(&place.dir).unwrap();
+    told.f_bfree * told.f_frsize
+}
+
+#[test]
+fn a_mount_is_filled_to_the_last_byte_and_emptied() {
+    let cycles = std::env::var("ESPALIER_CYCLES").ok().and_then(|n| n.parse().ok()).unwrap_or(2);
+    let seed = std::env::var("ESPALIER_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+    let place = Place::mounted("64M");
+    let before = free(&place);
+    let mut first = None;
+    for cycle in 0..cycles {
+        let mut random = Random(0x9e37_79b9 + (seed + cycle) * 0x1234_5677);
+        let what = format!("ESPALIER_SEED={seed}, cycle {cycle}");
+        let written = fill(&place, &mut random);
+        println!("{what}: {written} bytes in {before}, {} said to be free", free(&place));
+        let least = *first.get_or_insert(written) / 10 * 9;
+        assert!(written >= least, "{what}: {written} bytes fit, {least} were expected");
+        // Everything is there, is sound, and can be read and removed.
+        place.remount();
+        for entry in fs::read_dir(&place.dir).unwrap() {
+            let directory = entry.unwrap().path();
+            for file in fs::read_dir(&directory).unwrap() {
+                fs::read(file.unwrap().path()).unwrap();
+            }
+            fs::remove_dir_all(directory).unwrap();
+        }
+        place.remount();
+        // What was deleted is looked for when the store is idle or synced.
+        let mut tries = 0;
+        while free(&place) + (before / 50) < before {
+            File::open(&place.dir).unwrap().sync_all().unwrap();
+            tries += 1;
+            assert!(tries < 100_000, "{what}: {} bytes are free, {before} were", free(&place));
+        }
+    }
+}
