@@ -230,6 +230,12 @@ impl Memtable {
         self.values.load(Relaxed)
     }
 
+    /// The messages that it holds.
+    pub(crate) fn messages(&self) -> u64 {
+        let inner = self.inner.read();
+        inner.points.values().map(Vec::len).sum::<usize>() as u64 + inner.ranges.iter().count() as u64
+    }
+
     /// True if it holds no message.
     pub(crate) fn is_empty(&self) -> bool {
         let inner = self.inner.read();

@@ -84,11 +84,21 @@ pub struct Tuning {
     pub edge: usize,
     /// Groups of the log with at least this much in large values write them into value parts first.
     pub early_binding: usize,
+    /// For measuring what the log costs: batches go into none, and a sync is a checkpoint.
+    pub unlogged: bool,
 }
 
 impl Default for Tuning {
     fn default() -> Self {
-        Self { memtable: 0, part: 16 << 10, leaf: 4 << 20, fanout: 16, edge: 2 << 20, early_binding: 1 << 20 }
+        Self {
+            memtable: 0,
+            part: 16 << 10,
+            leaf: 4 << 20,
+            fanout: 16,
+            edge: 2 << 20,
+            early_binding: 1 << 20,
+            unlogged: false,
+        }
     }
 }
 
@@ -102,6 +112,7 @@ impl Tuning {
             fanout: 4,
             edge: 1 << 10,
             early_binding: 16 << 10,
+            unlogged: false,
         }
     }
 }

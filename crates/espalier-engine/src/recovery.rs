@@ -93,6 +93,7 @@ pub(crate) fn make_trees(
         resident: Arc::new(AtomicUsize::new(0)),
         bound: Arc::new(AtomicU64::new(0)),
         patience: AtomicU64::new(256),
+        absorbed: AtomicU64::new(0),
         freed: Mutex::default(),
         lean: AtomicBool::new(false),
     })
@@ -132,7 +133,11 @@ pub(crate) fn open(
     let shared_indexes = Arc::new(RwLock::new(indexes.clone()));
     let mut replay = Replay::new(&trees, &space, &options, &indexes, order, Vec::new());
     let binder: Arc<dyn Binder> = Arc::new(PiecesBinder::new(&trees, &space, &shared_indexes));
-    let config = LogConfig { early_binding: options.tuning.early_binding as u64, ..LogConfig::default() };
+    let config = LogConfig {
+        early_binding: options.tuning.early_binding as u64,
+        unlogged: options.tuning.unlogged,
+        ..LogConfig::default()
+    };
     let position = LogPosition::decode(&superblock.log_position);
     let log = Log::open(
         device.clone(),

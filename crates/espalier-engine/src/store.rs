@@ -70,6 +70,8 @@ pub struct Statistics {
     pub stalls: StallTimes,
     /// The memory budget in bytes.
     pub memory_budget: u64,
+    /// Messages that have left the memtables for the trees.
+    pub absorbed: u64,
     /// Bytes of messages in memtables.
     pub memtable_bytes: u64,
     /// Bytes of nodes and parts that the device does not have.
@@ -672,6 +674,7 @@ impl Shared {
             log: self.log.counters(),
             stalls: self.signal.stall_times(),
             memory_budget: self.options.memory,
+            absorbed: self.trees.absorbed.load(Ordering::Relaxed),
             memtable_bytes: indexes.iter().map(|i| i.version().memtable_bytes() as u64).sum(),
             dirty_bytes: self.unclean(),
             cache_bytes: cache.bytes + cache.read_ahead,

@@ -60,6 +60,7 @@ impl Setup {
             fanout: 8,
             edge: 32 << 10,
             early_binding: 64 << 10,
+            unlogged: false,
         };
         Self { device: 16 << 20, log: Some(2 << 20), tuning, ..self.clone() }
     }

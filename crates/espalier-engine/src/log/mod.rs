@@ -154,6 +154,8 @@ pub(crate) struct LogConfig {
     /// Bytes of value parts that may be named and not synced before the next group begins. Bounds
     /// how much data recovery has to check.
     pub(crate) unsynced_values: u64,
+    /// Nothing is written: only checkpoints make batches durable.
+    pub(crate) unlogged: bool,
 }
 
 impl Default for LogConfig {
@@ -163,6 +165,7 @@ impl Default for LogConfig {
             group_bytes: 8 << 20,
             unsynced_blocks: 4096,
             unsynced_values: 64 << 20,
+            unlogged: false,
         }
     }
 }

@@ -269,6 +269,9 @@ impl Log {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         state.appended = batch.lsn;
+        if self.config.unlogged {
+            return Ok(0);
+        }
         state.pending_bytes += bound;
         state.pending.push_back(Pending { batch, bound });
         Ok(state.pending_bytes)
@@ -299,7 +302,8 @@ impl Log {
         let target = state.appended;
         loop {
             state.alive()?;
-            if state.written >= target || (leave > 0 && state.pending_bytes <= leave) {
+            let enough = state.written >= target || (leave > 0 && state.pending_bytes <= leave);
+            if enough || self.config.unlogged {
                 return Ok(Progress::Done);
             }
             if state.busy {
@@ -346,6 +350,9 @@ impl Log {
                 return Ok(Progress::Done);
             }
             state.alive()?;
+            if self.config.unlogged {
+                return Ok(Progress::Full);
+            }
             if state.busy {
                 self.changed.wait(state);
                 continue;
@@ -660,5 +667,6 @@ fn clamp(config: LogConfig, region: Extent) -> LogConfig {
         group_bytes,
         unsynced_blocks: config.unsynced_blocks.min(most.unsynced_blocks).max(1),
         unsynced_values: config.unsynced_values.min(most.unsynced_values).max(1),
+        unlogged: config.unlogged,
     }
 }

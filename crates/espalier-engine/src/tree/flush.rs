@@ -82,6 +82,7 @@ impl Trees {
     pub(super) fn absorb_table(self: &Arc<Self>, root: &Root, table: &Arc<Memtable>) -> Result<Root> {
         let all = KeyRange::all();
         let ranges = table.ranges();
+        self.absorbed.fetch_add(table.messages(), Relaxed);
         let root = &self.cleared(root, &ranges)?;
         let node = self.root_node(root)?;
         let source = MemtableSource::new(table.clone(), Msn(u64::MAX));

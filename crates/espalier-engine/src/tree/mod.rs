@@ -64,6 +64,8 @@ pub(crate) struct Trees {
     /// How much of a leaf, in 256ths, may be on its way to it in large values: what they replace takes
     /// space until they have come down, so this depends on how much is left.
     pub(crate) patience: AtomicU64,
+    /// Messages that memtables have handed on.
+    pub(crate) absorbed: AtomicU64,
     /// Where something was deleted.
     pub(crate) freed: Mutex<Freed>,
     /// Space is short: do no more at a time than must be done.

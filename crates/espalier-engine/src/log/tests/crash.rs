@@ -48,6 +48,7 @@ impl History {
             group_bytes: work.random.between(1_000..=60_000),
             unsynced_blocks: work.random.between(1..=20),
             unsynced_values: work.random.between(1..=200_000),
+            unlogged: false,
         };
         let device = Arc::new(SimulatedDevice::with_garbage(layout.bytes(), seed));
         let shared: Arc<dyn Device> = device.clone();
