@@ -95,7 +95,7 @@ impl Node {
     fn missed(&self, after: u64) -> Vec<Change> {
         loop {
             let moves = self.changes.moves.load(Ordering::Acquire);
-            if moves % 2 == 0 {
+            if moves.is_multiple_of(2) {
                 let found = self.noted_above(after);
                 if self.changes.moves.load(Ordering::Acquire) == moves {
                     return found;
