@@ -90,10 +90,18 @@ struct espalier_differences {
 #define ESPALIER_IOC_CHMOD_TREE  _IOW(ESPALIER_IOC_MAGIC, 5, struct espalier_mode)
 
 /* On any directory, for root and the owner of the mount's root: a snapshot of the whole volume is made, or deleted. It is
- * found as .snapshots/NAME in the root. EEXIST, ENOENT, EPERM. */
-#define ESPALIER_SNAPSHOT_WRITABLE 1	/* flag: mounted on its own, it can be changed */
+ * found as .snapshots/NAME in the root. With the flag DIRECTORY: a snapshot of this directory alone, found as
+ * .snapshots/NAME in it; for root, and for whom all of it belongs to; one of a directory that is gone is deleted
+ * through any other as NUMBER/NAME, with the st_ino that it had. EEXIST, ENOENT, EPERM. */
+#define ESPALIER_SNAPSHOT_WRITABLE  1	/* flag: mounted on its own, it can be changed */
+#define ESPALIER_SNAPSHOT_DIRECTORY 2	/* flag: of this directory alone; the root's are of the whole volume */
 #define ESPALIER_IOC_SNAPSHOT        _IOW(ESPALIER_IOC_MAGIC, 6, struct espalier_name)
 #define ESPALIER_IOC_SNAPSHOT_DELETE _IOW(ESPALIER_IOC_MAGIC, 7, struct espalier_name)
+
+/* On a directory other than the root: it becomes what a snapshot of it (or NUMBER/NAME, of another one) holds, in one step. What
+ * it was until then is as if removed with ESPALIER_IOC_REMOVE_TREE, the open directory too. ENOENT, EPERM, EACCES; EINVAL for
+ * the root, and for snapshots of the whole volume. */
+#define ESPALIER_IOC_RESTORE         _IOW(ESPALIER_IOC_MAGIC, 11, struct espalier_name)
 
 /* On a directory, in the live tree or in a snapshot: begin to compare the tree that the token stands for (the older one)
  * with this one. The caller must be root, or all of both must be his own. EPERM, EXDEV. */

@@ -81,6 +81,15 @@ impl Batch {
         self.delete_range(index, KeyRange::prefix(source));
     }
 
+    /// Adds the operations of another batch, to be carried out after those before.
+    pub fn append(&mut self, other: Batch) {
+        let Batch { ops, bytes, clones, nested } = other;
+        self.ops.extend(ops);
+        self.bytes += bytes;
+        self.clones += clones;
+        self.nested |= nested;
+    }
+
     /// Number of operations.
     pub fn len(&self) -> usize {
         self.ops.len()

@@ -14,6 +14,7 @@
 
 use crate::Result;
 use crate::index::Index;
+use crate::key::Key;
 use crate::piece::PieceHandle;
 use crate::pieces::Locator;
 use crate::space::{Reservation, Space, Superblock, VolumeTable};
@@ -66,9 +67,10 @@ impl StoredRoot {
 /// copied.
 pub(crate) enum VolumeChange<'a> {
     None,
-    /// A new volume that holds what volume `of` holds.
+    /// A new volume that holds what volume `of` holds behind a prefix, without the prefix.
     Snapshot {
         of: u32,
+        prefix: &'a [u8],
         name: &'a str,
         flags: u32,
     },
@@ -79,14 +81,38 @@ pub(crate) enum VolumeChange<'a> {
         volume: u32,
         from: u32,
     },
+    /// Behind a prefix a volume holds what another one holds.
+    Graft {
+        volume: u32,
+        from: u32,
+        prefix: &'a [u8],
+    },
 }
 
 /// An index that gets the root of another one.
 pub(crate) struct Alias {
     pub(crate) id: IndexId,
     pub(crate) from: IndexId,
+    /// Only what begins with this, which is taken off.
+    pub(crate) prefix: Key,
     /// Present if it is there already, and is to forget what it holds.
     pub(crate) replaced: Option<Arc<Index>>,
+}
+
+/// An index that gets, behind a prefix, what another one holds.
+pub(crate) struct Graft {
+    pub(crate) id: IndexId,
+    pub(crate) from: IndexId,
+    pub(crate) prefix: Key,
+}
+
+/// What a change of the volumes means for the roots.
+#[derive(Default)]
+pub(crate) struct Changed {
+    /// The volume that was made.
+    pub(crate) made: Option<u32>,
+    pub(crate) aliases: Vec<Alias>,
+    pub(crate) grafts: Vec<Graft>,
 }
 
 /// A consistent state to be made durable.
@@ -95,9 +121,7 @@ struct Cut {
     next_msn: Msn,
     volumes: VolumeTable,
     indexes: Vec<Arc<Index>>,
-    aliases: Vec<Alias>,
-    /// The volume that was made.
-    made: Option<u32>,
+    changed: Changed,
     /// Released when what it was for is on the device.
     _reserved: Option<Reservation>,
 }
@@ -170,7 +194,7 @@ impl Shared {
             let reclaim = self.count_references(&stored, &cut.volumes, &mut state)?;
             Ok((stored, reclaim))
         });
-        let (stored, reclaim) = counted.inspect_err(|_| self.forget_volume(cut.made))?;
+        let (stored, reclaim) = counted.inspect_err(|_| self.forget_volume(cut.changed.made))?;
         // From here on the counts are those of the new roots, whether or not the switch succeeds.
         state.roots.retain(|id, _| cut.volumes.volumes.contains_key(&id.volume));
         state.roots.extend(stored.iter().copied());
@@ -178,7 +202,7 @@ impl Shared {
         state.uncounted.clear();
         let mut volumes = cut.volumes.clone();
         enter_roots(&mut volumes, &state.roots);
-        self.show_volume(cut.made, &volumes)?;
+        self.show_volume(cut.changed.made, &volumes)?;
         let tables = self.space.write_tables(&volumes, &state.reclaim)?;
         let position = self.log.position_after(cut.lsn);
         self.space.commit_superblock(Superblock {
@@ -201,19 +225,19 @@ impl Shared {
         self.checkpointer.last.store(self.env.monotonic().as_millis() as u64, Ordering::Relaxed);
         drop(state);
         self.signal.progress();
-        Ok(cut.made)
+        Ok(cut.changed.made)
     }
 
     /// Step 1.
     fn cut(&self, change: &VolumeChange<'_>) -> Result<Cut> {
         let mut order = self.order.lock();
-        let (made, aliases) = self.begin_change(change)?;
+        let changed = self.begin_change(change)?;
         let volumes = self.volumes.lock().clone();
         let mut indexes: Vec<Arc<Index>> = self.indexes.read().values().cloned().collect();
-        indexes.retain(|index| !aliases.iter().any(|alias| alias.id == index.id));
+        indexes.retain(|index| !changed.aliases.iter().any(|alias| alias.id == index.id));
         let lsn = order.last_lsn;
         self.barrier.store(lsn.0, Ordering::Release);
-        let replaced = aliases.iter().filter_map(|alias| alias.replaced.as_ref());
+        let replaced = changed.aliases.iter().filter_map(|alias| alias.replaced.as_ref());
         for index in indexes.iter().chain(replaced) {
             index.seal(lsn);
         }
@@ -221,7 +245,7 @@ impl Shared {
         order.clones = 0;
         order.covered = self.log.unwritten_bytes();
         let next_msn = Msn(order.last_msn.0 + 1);
-        Ok(Cut { lsn, next_msn, volumes, indexes, aliases, made, _reserved: order.reserved.take() })
+        Ok(Cut { lsn, next_msn, volumes, indexes, changed, _reserved: order.reserved.take() })
     }
 
     /// Step 2.
@@ -234,17 +258,33 @@ impl Shared {
             }
             roots.push((index.id, index.version().root.clone()));
         }
-        for Alias { id, from, replaced } in &cut.aliases {
-            let root = match roots.iter().find(|(id, _)| id == from) {
-                Some((_, root)) => root.clone(),
-                None => state.roots.get(from).map_or_else(Root::default, |root| root.as_root(&*self.space)),
-            };
+        // Of volumes that never change the root is the one of the last checkpoint.
+        let root_of = |roots: &[(IndexId, Root)], id: &IndexId| match roots.iter().find(|(of, _)| of == id) {
+            Some((_, root)) => root.clone(),
+            None => state.roots.get(id).map_or_else(Root::default, |root| root.as_root(&*self.space)),
+        };
+        let msn = Msn(cut.next_msn.0 - 1);
+        for Alias { id, from, prefix, replaced } in &cut.changed.aliases {
+            let mut root = root_of(&roots, from);
+            if !prefix.is_empty() {
+                root = self.trees.taken_out(&root, prefix, msn)?;
+            }
             if let Some(index) = replaced {
                 let _structure = index.structure.lock();
                 index.publish_root(&self.space, root.clone(), |version| {
                     version.sealed.retain(|sealed| sealed.upto > cut.lsn);
                 })?;
             }
+            roots.push((*id, root));
+        }
+        for Graft { id, from, prefix } in &cut.changed.grafts {
+            let source = root_of(&roots, from);
+            let Some(index) = cut.indexes.iter().find(|index| index.id == *id) else { continue };
+            let _structure = index.structure.lock();
+            // Others may have flushed it since, and absorbed nothing that is newer than the cut.
+            let root = self.trees.put_in(&index.version().root, prefix, &source, msn)?;
+            index.publish_root(&self.space, root.clone(), |_| ())?;
+            roots.retain(|(of, _)| of != id);
             roots.push((*id, root));
         }
         Ok(roots)

@@ -39,11 +39,11 @@ const MOST_TRIES: usize = 8;
 pub const MAX_KEY: usize = (1 << 20) + (64 << 10);
 
 /// Blocks that a clone is reckoned at: the headers along the borders of source and destination.
-const CLONE_BLOCKS: u64 = 8;
+pub(crate) const CLONE_BLOCKS: u64 = 8;
 
 /// The height beyond which clones are refused. What is there in earnest has a height below ten; this
 /// much takes clones into themselves, each of which may double what there seems to be.
-const MAX_HEIGHT: u8 = 64;
+pub(crate) const MAX_HEIGHT: u8 = 64;
 
 /// Figures about an open store. Counters begin when it is opened.
 #[derive(Debug, Clone, Default)]

@@ -7,11 +7,11 @@
 //! A volume with [`READ_ONLY_VOLUME`] takes no messages: it has no memtables and no [`Index`] that anybody
 //! would have to look at, so that a thousand of them cost what their entries in the table take.
 
-use crate::checkpoint::{Alias, StoredRoot, VolumeChange};
+use crate::checkpoint::{Alias, Changed, Graft, StoredRoot, VolumeChange};
 use crate::index::{Index, Version};
 use crate::snapshot::no_such_index;
-use crate::space::{IndexRoot, VolumeEntry, VolumeTable};
-use crate::store::{Shared, Store};
+use crate::space::{IndexRoot, Purpose, Reservation, VolumeEntry, VolumeTable};
+use crate::store::{CLONE_BLOCKS, MAX_HEIGHT, MAX_KEY, Shared, Store};
 use crate::types::IndexId;
 use crate::{Error, ErrorKind, Result};
 use bytes::Bytes;
@@ -85,9 +85,38 @@ impl Store {
     /// [`ErrorKind::NotFound`] without the volume, [`ErrorKind::AlreadyExists`] if the name is taken; of
     /// the device.
     pub fn snapshot_volume(&self, volume: u32, name: &str, flags: u32) -> Result<u32> {
-        self.shared.writable()?;
-        let made = self.shared.change_volumes(&VolumeChange::Snapshot { of: volume, name, flags })?;
+        self.snapshot_prefix(volume, b"", name, flags)
+    }
+
+    /// As [`Store::snapshot_volume`], of what begins with `prefix` in each index, without the prefix. It
+    /// holds nothing else of the volume, at the cost of a clone.
+    ///
+    /// # Errors
+    /// As for [`Store::snapshot_volume`], and [`ErrorKind::NoSpace`].
+    pub fn snapshot_prefix(&self, volume: u32, prefix: &[u8], name: &str, flags: u32) -> Result<u32> {
+        let shared = &self.shared;
+        shared.writable()?;
+        let _reserved = shared.room_for_borders(prefix)?;
+        let made = shared.change_volumes(&VolumeChange::Snapshot { of: volume, prefix, name, flags })?;
         made.ok_or_else(|| no_such_volume(volume))
+    }
+
+    /// Makes `volume` hold behind `prefix`, in each index, what `from` holds now, instead of what it held
+    /// there. Batches that are committed while this runs count as newer; they should leave the prefix alone. Nothing
+    /// connects the two volumes afterwards. Takes a checkpoint, and is durable when it returns.
+    ///
+    /// # Errors
+    /// As for [`Store::restore_volume`]; [`ErrorKind::NoSpace`]; [`ErrorKind::InvalidArgument`] for a prefix that is
+    /// empty or too long, and a volume that is to hold itself.
+    pub fn graft_volume(&self, volume: u32, prefix: &[u8], from: u32) -> Result<()> {
+        let shared = &self.shared;
+        shared.writable()?;
+        if prefix.is_empty() || prefix.len() > MAX_KEY || volume == from {
+            let message = "a volume can be put behind a prefix of another volume only";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        let _reserved = shared.room_for_borders(prefix)?;
+        shared.change_volumes(&VolumeChange::Graft { volume, from, prefix }).map(drop)
     }
 
     /// Deletes a volume. What only it held is free soon afterwards. Takes a checkpoint, and is durable
@@ -112,6 +141,21 @@ impl Store {
     }
 }
 
+/// The entry of `from`, if volume `volume`, which can be changed, is of the same kind.
+fn alike(volumes: &VolumeTable, volume: u32, from: u32) -> Result<VolumeEntry> {
+    let find = |id: u32| volumes.volumes.get(&id).ok_or_else(|| no_such_volume(id));
+    let (old, new) = (find(volume)?, find(from)?);
+    if old.flags & READ_ONLY_VOLUME != 0 {
+        let message = format!("the volume {} is read-only", old.name);
+        return Err(Error::new(ErrorKind::ReadOnly, message));
+    }
+    if old.indexes.len() != new.indexes.len() || old.parameters != new.parameters {
+        let message = format!("volumes {volume} and {from} are of different kinds");
+        return Err(Error::new(ErrorKind::InvalidArgument, message));
+    }
+    Ok(new.clone())
+}
+
 fn no_such_volume(volume: u32) -> Error {
     Error::new(ErrorKind::NotFound, format!("the store has no volume {volume}"))
 }
@@ -128,47 +172,67 @@ pub(crate) fn enter_roots(volumes: &mut VolumeTable, roots: &BTreeMap<IndexId, S
 }
 
 impl Shared {
+    /// Sets aside what the headers take that a change behind a prefix makes in each index.
+    fn room_for_borders(&self, prefix: &[u8]) -> Result<Option<Reservation>> {
+        let indexes = self.indexes.read();
+        let most = indexes.keys().map(|id| u64::from(id.index) + 1).max().unwrap_or(0);
+        if prefix.is_empty() {
+            return Ok(None);
+        }
+        if indexes.values().any(|index| index.version().root.height >= MAX_HEIGHT) {
+            let message = "a range has been cloned into itself too many times";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        drop(indexes);
+        self.space.reserve(2 * CLONE_BLOCKS * most, Purpose::Growth, self.owed_blocks()).map(Some)
+    }
+
     /// Changes the table and the indexes in memory; returns a volume that was made, and which indexes get
     /// the roots of which. Under the commit lock, during a checkpoint.
-    pub(crate) fn begin_change(&self, change: &VolumeChange<'_>) -> Result<(Option<u32>, Vec<Alias>)> {
+    pub(crate) fn begin_change(&self, change: &VolumeChange<'_>) -> Result<Changed> {
         let mut volumes = self.volumes.lock();
         let find = |volumes: &VolumeTable, id: u32| {
             volumes.volumes.get(&id).cloned().ok_or_else(|| no_such_volume(id))
         };
-        let aliases = |to: u32, from: u32, entry: &VolumeEntry| {
+        let aliases = |to: u32, from: u32, prefix: &[u8], entry: &VolumeEntry| {
             let alias = |index| {
                 let (id, from) = (IndexId { volume: to, index }, IndexId { volume: from, index });
-                Alias { id, from, replaced: self.indexes.read().get(&id).cloned() }
+                Alias { id, from, prefix: prefix.into(), replaced: self.indexes.read().get(&id).cloned() }
             };
             (0..entry.indexes.len() as u8).map(alias).collect()
         };
         match *change {
-            VolumeChange::None => Ok((None, Vec::new())),
-            VolumeChange::Snapshot { of, name, flags } => {
+            VolumeChange::None => Ok(Changed::default()),
+            VolumeChange::Snapshot { of, prefix, name, flags } => {
                 let entry = find(&volumes, of)?;
-                let aliased = aliases(volumes.next_id, of, &entry);
+                let aliases = aliases(volumes.next_id, of, prefix, &entry);
                 // Hidden from readers until the roots are known.
                 let id = volumes.add(VolumeEntry { flags, name: name.into(), ..entry })?;
                 self.hidden.store(id, Ordering::Relaxed);
-                Ok((Some(id), aliased))
+                Ok(Changed { made: Some(id), aliases, grafts: Vec::new() })
             }
             VolumeChange::Delete(id) => {
                 volumes.volumes.remove(&id).ok_or_else(|| no_such_volume(id))?;
                 self.indexes.write().retain(|index, _| index.volume != id);
-                Ok((None, Vec::new()))
+                Ok(Changed::default())
             }
             VolumeChange::Restore { volume, from } => {
-                let (old, new) = (find(&volumes, volume)?, find(&volumes, from)?);
-                if old.flags & READ_ONLY_VOLUME != 0 {
-                    let message = format!("the volume {} is read-only", old.name);
-                    return Err(Error::new(ErrorKind::ReadOnly, message));
-                }
-                if old.indexes.len() != new.indexes.len() || old.parameters != new.parameters {
-                    let message = format!("volumes {volume} and {from} are of different kinds");
-                    return Err(Error::new(ErrorKind::InvalidArgument, message));
-                }
+                let new = alike(&volumes, volume, from)?;
                 let same = volume == from;
-                Ok((None, if same { Vec::new() } else { aliases(volume, from, &new) }))
+                let aliases = if same { Vec::new() } else { aliases(volume, from, b"", &new) };
+                Ok(Changed { aliases, ..Changed::default() })
+            }
+            VolumeChange::Graft { volume, from, prefix } => {
+                let entry = alike(&volumes, volume, from)?;
+                let graft = |index| Graft {
+                    id: IndexId { volume, index },
+                    from: IndexId { volume: from, index },
+                    prefix: prefix.into(),
+                };
+                Ok(Changed {
+                    grafts: (0..entry.indexes.len() as u8).map(graft).collect(),
+                    ..Changed::default()
+                })
             }
         }
     }

@@ -250,7 +250,7 @@ impl Check<'_> {
         let Some(mut cursor) = self.cursor(LINKS, KeyRange::all()) else { return };
         let mut last = Key::default();
         while let Some((key, value)) = self.next(&mut cursor, "links", &last) {
-            if !layout::is_area_mark(&key) {
+            if !key.is_empty() && !layout::is_area_mark(&key) {
                 self.listed += 1;
             } else if value[..] == *SETTLED || value[..] == *UNSETTLED {
                 self.marks.insert(key.clone(), value[..] == *SETTLED);

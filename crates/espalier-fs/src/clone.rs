@@ -104,7 +104,7 @@ impl FileSystem {
     }
 
     /// Adds to a batch that everything below content prefix `from` appears below `to`.
-    fn clone_content(
+    pub(crate) fn clone_content(
         &self,
         source: &Arc<Node>,
         from: &[u8],
@@ -154,7 +154,9 @@ impl FileSystem {
             return Ok(());
         }
         if from.is_empty() {
-            batch.insert(self.link_index(), to, SETTLED);
+            let mark = self.store.get(self.link_index(), b"")?;
+            let unsettled = mark.is_some_and(|mark| *mark == *UNSETTLED);
+            batch.insert(self.link_index(), to, if unsettled { UNSETTLED } else { SETTLED });
             return Ok(());
         }
         let Some(top) = source.area_directory() else { return Ok(()) };

@@ -1,5 +1,6 @@
 //! A mounted volume: what all calls share.
 
+use crate::area::UNSETTLED;
 use crate::error::{FsError, FsErrorKind, Result, fail};
 use crate::layout::{self, DATA, INDEXES, LINKS, METADATA};
 use crate::lengths::Lengths;
@@ -59,6 +60,8 @@ pub struct FileSystem {
     pub(crate) lengths: Lengths,
     /// Trees that were removed and are in use.
     pub(crate) lost_trees: AtomicU64,
+    /// Held while a snapshot is made: so that there are no two of one name.
+    pub(crate) snapshotting: Mutex<()>,
     last_lsn: AtomicU64,
 }
 
@@ -219,7 +222,11 @@ impl FileSystem {
         let links = Node::area(LINKS_NODE, &root, Role::LinkArea);
         let orphans = Node::area(ORPHANS_NODE, &links, Role::Orphans);
         *root.dir().area.lock() = Some(LINKS_NODE);
-        *links.dir().counts.lock() = Counts::Settled;
+        // The root of what was a directory may have a copy of an area.
+        let mark = store.get(IndexId { volume: volume.id, index: LINKS }, b"")?;
+        if mark.as_deref() != Some(UNSETTLED) {
+            *links.dir().counts.lock() = Counts::Settled;
+        }
         let nodes = NodeTable::new(FIRST_NODE);
         [&root, &links, &orphans].into_iter().for_each(|node| nodes.add(node));
         let fs = Self {
@@ -243,6 +250,7 @@ impl FileSystem {
             numbers: Mutex::new(Numbers { next, limit: next }),
             unsettled: Mutex::default(),
             lost_trees: AtomicU64::new(0),
+            snapshotting: Mutex::default(),
             lengths: Lengths::new(state.longest_key),
             last_lsn: AtomicU64::new(0),
         };
@@ -339,6 +347,11 @@ impl FileSystem {
         }
         numbers.next += 1;
         Ok(numbers.next - 1)
+    }
+
+    /// No number from here on was given out.
+    pub(crate) fn next_numbers(&self) -> u64 {
+        self.numbers.lock().limit
     }
 
     /// Gives back references; what that leaves unused goes, with work that was put off.

@@ -7,7 +7,7 @@
 //! block i of file D/n      P(D) 00 n 00 <i, 8 bytes big-endian>    data
 //! large xattr a of D/n     P(D) 00 n 01 a                          data
 //! entry D/n is a link      P(D) 00 n                               links
-//! D has an area            P(D)                                    links (the root has none of these)
+//! D has an area            P(D)                                    links (the root's says only if it is settled)
 //! link area of D           P(D) 01 = L, laid out as a directory's content
 //! orphan area              P(root) 01 01, laid out as a directory's content
 //! ```

@@ -37,6 +37,7 @@ mod repair;
 mod snapshots;
 mod sync;
 mod tmpfile;
+mod tree_snapshots;
 mod types;
 mod uniform;
 mod xattr;
@@ -51,6 +52,7 @@ pub use list_tree::TreeEntry;
 pub use merge::merge_functions;
 pub use repair::{Repaired, repair};
 pub use snapshots::{
-    SnapshotInfo, create_snapshot, delete_snapshot, find_snapshot, restore_snapshot, snapshots,
+    SnapshotInfo, create_snapshot, delete_snapshot, find_snapshot, find_snapshot_of, restore_snapshot,
+    snapshots,
 };
 pub use types::*;

@@ -148,13 +148,16 @@ impl FileSystem {
     }
 
     /// Adds to a batch that a tree in the orphan area goes, whose record lies at `key`.
-    fn delete_tree_record(&self, key: &[u8], batch: &mut Batch) {
+    pub(crate) fn delete_tree_record(&self, key: &[u8], batch: &mut Batch) {
         batch.delete(self.metadata(), key);
         batch.delete_range(self.data(), layout::file_range(key));
         if let Some(parsed) = layout::parse(key) {
             let content = layout::content_range(&layout::content_prefix(parsed.prefix, &parsed.name));
             batch.delete_range(self.metadata(), content.clone());
-            batch.delete_range(self.data(), content);
+            batch.delete_range(self.data(), content.clone());
+            if self.any_links.load(Ordering::Relaxed) {
+                batch.delete_range(self.link_index(), content);
+            }
         }
     }
 

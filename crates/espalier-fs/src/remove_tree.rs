@@ -5,7 +5,7 @@
 //! or recovery does. Names of files in a link area outside are taken off one by one: that is the part whose cost
 //! grows, with the number of such names.
 
-use crate::create::uncount_entry;
+use crate::create::{count_entry, uncount_entry};
 use crate::error::{FsErrorKind, Result, fail};
 use crate::fs::{Deferred, FileSystem, Held, Tree, check_name};
 use crate::layout;
@@ -50,7 +50,7 @@ impl FileSystem {
                 return fail(FsErrorKind::NotDirectory, format!("{} is no directory", layout::show(name)));
             }
             self.check_all_own(&held, tree.epoch, caller)?;
-            self.take_tree(&tree, &dir, &held, &mut deferred)?;
+            self.take_tree(&tree, &dir, &held, None, &mut deferred)?;
             names.version += 1;
             self.set_name(&dir, &mut names, name, Known::Absent);
             Ok(held)
@@ -63,13 +63,16 @@ impl FileSystem {
         Ok(())
     }
 
-    fn take_tree(
+    /// Takes a tree away, and puts another one in its place if there is one: its inode, and a batch that gives it its
+    /// content. The caller holds the exclusive tree lock and the names of `dir`.
+    pub(crate) fn take_tree(
         &self,
         tree: &Tree<'_>,
         dir: &Arc<Node>,
         node: &Arc<Node>,
+        replacement: Option<(&Inode, Batch)>,
         deferred: &mut Deferred<'_>,
-    ) -> Result<()> {
+    ) -> Result<Lsn> {
         let content = node.content_prefix(tree.epoch);
         let range = layout::content_range(&content);
         self.evacuate(&range)?;
@@ -100,6 +103,11 @@ impl FileSystem {
         }
         let mut above = dir.state().inode.clone();
         uncount_entry(&mut above, FileKind::Directory, now);
+        if let Some((new, content)) = replacement {
+            batch.append(content);
+            batch.insert(self.metadata(), &key, new.encode());
+            count_entry(&mut above, new, now)?;
+        }
         self.put(tree, dir, &dir.state(), &above, &mut batch);
         let lsn = self.commit(batch)?;
         self.take_over(dir, &mut dir.state(), above, lsn);
@@ -118,7 +126,7 @@ impl FileSystem {
             let old = node.set_place(Place { parent: Some(self.orphans.clone()), name: name[..].into() });
             old.parent.iter().for_each(|parent| deferred.release(parent.id));
         }
-        Ok(())
+        Ok(lsn)
     }
 
     /// Adds to a batch that the files of the area that serves `node` lose their names below.

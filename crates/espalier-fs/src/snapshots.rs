@@ -1,6 +1,8 @@
-//! Snapshots: volumes of the store beside the one that is mounted, which hold what that held at one instant.
+//! Snapshots: volumes of the store beside the one that is mounted, which hold what that, or a directory of it, held at one instant.
 //!
-//! Their names carry what is to be known of them: `snapshot:SECONDS:NAME`, with the time of their making since the Unix epoch.
+//! Their names carry what is to be known of them: `snapshot:SECONDS:NAME`, with the time of their making since the Unix epoch,
+//! and for a directory `snapshot:SECONDS@NUMBER:NAME`, with the directory's `st_ino`, which stays when it is moved.
+//! Those of directories are made and restored in `tree_snapshots`.
 
 use crate::error::{FsErrorKind, Result, fail};
 use crate::fs::{FileSystem, find_volume};
@@ -11,13 +13,15 @@ use std::sync::Arc;
 
 const PREFIX: &str = "snapshot:";
 /// The longest name of a snapshot, in bytes: the volume's name has room for no more.
-const LONGEST: usize = MAX_NAME - 40;
+const LONGEST: usize = MAX_NAME - 48;
 
 /// A snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotInfo {
-    /// Its name.
+    /// Its name: among those of the whole volume, or of the same directory, no other has it.
     pub name: String,
+    /// Of which directory, by `st_ino`; `None`: of the whole volume.
+    pub directory: Option<u64>,
     /// When it was made, in seconds since the Unix epoch.
     pub created: u64,
     /// It can be changed when it is mounted on its own.
@@ -35,8 +39,13 @@ pub fn snapshots(store: &Store) -> Vec<SnapshotInfo> {
         .into_iter()
         .filter_map(|volume| {
             let (created, name) = volume.name.strip_prefix(PREFIX)?.split_once(':')?;
+            let (created, directory) = match created.split_once('@') {
+                Some((created, number)) => (created, Some(u64::from_str_radix(number, 16).ok()?)),
+                None => (created, None),
+            };
             Some(SnapshotInfo {
                 name: name.to_owned(),
+                directory,
                 created: created.parse().ok()?,
                 writable: volume.flags & READ_ONLY_VOLUME == 0,
                 id: volume.id,
@@ -48,15 +57,39 @@ pub fn snapshots(store: &Store) -> Vec<SnapshotInfo> {
     all
 }
 
-/// The snapshot of that name.
+/// The snapshot of that name; that of a directory is named with the directory's `st_ino`: `NUMBER/NAME`.
 ///
 /// # Errors
 /// [`FsErrorKind::NotFound`].
 pub fn find_snapshot(store: &Store, name: &str) -> Result<SnapshotInfo> {
-    match snapshots(store).into_iter().find(|s| s.name == name) {
-        Some(snapshot) => Ok(snapshot),
-        None => fail(FsErrorKind::NotFound, format!("there is no snapshot {name:?}")),
+    match name.split_once('/').map(|(number, name)| (number.parse().ok(), name)) {
+        Some((None, _)) => no_snapshot(name),
+        Some((directory, name)) => find_snapshot_of(store, directory, name),
+        None => find_snapshot_of(store, None, name),
     }
+}
+
+/// The snapshot of that name of a directory (by `st_ino`), or of the whole volume.
+///
+/// # Errors
+/// [`FsErrorKind::NotFound`].
+pub fn find_snapshot_of(store: &Store, directory: Option<u64>, name: &str) -> Result<SnapshotInfo> {
+    let found = snapshots(store).into_iter().find(|s| s.directory == directory && s.name == name);
+    found.map_or_else(|| no_snapshot(name), Ok)
+}
+
+fn no_snapshot<T>(name: &str) -> Result<T> {
+    fail(FsErrorKind::NotFound, format!("there is no snapshot {name:?}"))
+}
+
+/// The name of the volume for a snapshot that is not there yet.
+pub(crate) fn new_volume_name(store: &Store, directory: Option<u64>, name: &str, now: u64) -> Result<String> {
+    check_snapshot_name(name)?;
+    if find_snapshot_of(store, directory, name).is_ok() {
+        return fail(FsErrorKind::Exists, format!("there is a snapshot {name:?} already"));
+    }
+    let of = directory.map(|number| format!("@{number:x}")).unwrap_or_default();
+    Ok(format!("{PREFIX}{now}{of}:{name}"))
 }
 
 /// Makes a snapshot of volume `of`; `now` in seconds since the Unix epoch. Durable when it returns.
@@ -64,13 +97,10 @@ pub fn find_snapshot(store: &Store, name: &str) -> Result<SnapshotInfo> {
 /// # Errors
 /// [`FsErrorKind::Exists`], [`FsErrorKind::Invalid`] or [`FsErrorKind::NameTooLong`] for a name that cannot be one; of the store.
 pub fn create_snapshot(store: &Store, of: &str, name: &str, writable: bool, now: u64) -> Result<()> {
-    check_snapshot_name(name)?;
-    if find_snapshot(store, name).is_ok() {
-        return fail(FsErrorKind::Exists, format!("there is a snapshot {name:?} already"));
-    }
+    let volume_name = new_volume_name(store, None, name, now)?;
     let volume = find_volume(store, of)?;
     let flags = if writable { 0 } else { READ_ONLY_VOLUME };
-    store.snapshot_volume(volume.id, &format!("{PREFIX}{now}:{name}"), flags)?;
+    store.snapshot_volume(volume.id, &volume_name, flags)?;
     Ok(())
 }
 
@@ -88,7 +118,7 @@ pub fn delete_snapshot(store: &Store, name: &str) -> Result<()> {
 /// # Errors
 /// [`FsErrorKind::NotFound`]; of the store.
 pub fn restore_snapshot(store: &Store, to: &str, name: &str) -> Result<()> {
-    let snapshot = find_snapshot(store, name)?;
+    let snapshot = find_snapshot_of(store, None, name)?;
     let volume = find_volume(store, to)?;
     Ok(store.restore_volume(volume.id, snapshot.id)?)
 }
@@ -113,6 +143,7 @@ impl FileSystem {
     /// As for [`create_snapshot`].
     pub fn snapshot(&self, name: &str, writable: bool) -> Result<()> {
         self.writable()?;
+        let _one = self.snapshotting.lock();
         self.write_atimes()?;
         create_snapshot(&self.store, &self.options.volume, name, writable, self.env.now().as_secs())
     }

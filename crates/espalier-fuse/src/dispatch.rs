@@ -147,7 +147,7 @@ impl Dispatcher {
             // Tokens and comparisons are of the whole mount.
             Operation::Ioctl { .. } => {}
             _ if self.is_elsewhere(node, &operation) => {
-                if node == NodeId::ROOT || node == snapshots::DIRECTORY {
+                if node == NodeId::ROOT || snapshots::is_directory(node) {
                     // The answer goes where the question is.
                     let payload = payload.to_vec();
                     let operation =
@@ -262,7 +262,11 @@ impl Dispatcher {
         let name = || self.name(node);
         match operation {
             Operation::Lookup { name: of_what } => match fs.lookup(node, of_what) {
-                Err(error) if error.kind() == espalier_fs::FsErrorKind::NotFound => Ok(Small::NoEntry),
+                Err(error) if error.kind() == espalier_fs::FsErrorKind::NotFound => {
+                    let hidden = of_what == snapshots::NAME;
+                    let found = if hidden { self.find_snapshots(node)? } else { None };
+                    Ok(found.unwrap_or(Small::NoEntry))
+                }
                 found => of(found, name).map(Small::entry),
             },
             Operation::GetAttributes => {

@@ -9,6 +9,8 @@ mod common;
 mod random;
 #[path = "differential/tree.rs"]
 mod tree;
+#[path = "differential/trees.rs"]
+mod trees;
 
 use calls::{Call, Side};
 use common::kinds;
@@ -34,7 +36,7 @@ fn compare(seed: u64, options: &str) {
         let mounted = image.mount(kind, options);
         let plain = tempfile::tempdir().unwrap();
         let mut random = Random::new(seed);
-        let mut sides = [Side::new(mounted.path()), Side::new(plain.path())];
+        let mut sides = [Side::new(mounted.path(), true), Side::new(plain.path(), false)];
         let mut history = Vec::new();
         for step in 0..steps {
             let call = Call::choose(&mut random);

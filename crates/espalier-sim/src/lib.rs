@@ -24,7 +24,7 @@ mod walk;
 mod workload;
 
 pub use failure::{Failure, Outcome, catch};
-pub use model::{Change, Model, VolumeStep, merge_functions};
+pub use model::{Change, Model, ShortPrefix, VolumeStep, merge_functions};
 pub use setup::{Bench, Setup};
 pub use walk::{Move, Reference};
 pub use workload::{Profile, Step, Workload};

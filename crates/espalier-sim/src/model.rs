@@ -92,6 +92,32 @@ pub enum VolumeStep {
     Delete(usize),
     /// The first holds what the second holds, if they have as many indexes and it takes changes.
     Restore(usize, usize),
+    /// A new volume with what one holds behind the first bytes of a prefix, without them; whether it refuses changes.
+    SnapshotPrefix(usize, ShortPrefix, bool),
+    /// Behind a prefix the first holds what the second holds, if they have as many indexes and it takes changes.
+    Graft(usize, ShortPrefix, usize),
+}
+
+/// Up to four bytes of a key, at least one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShortPrefix {
+    bytes: [u8; 4],
+    length: u8,
+}
+
+impl ShortPrefix {
+    /// The first bytes of `key`.
+    pub fn of(key: &[u8], length: usize) -> Self {
+        let length = length.clamp(1, 4).min(key.len().max(1));
+        let mut bytes = [b'a'; 4];
+        bytes.iter_mut().zip(key).for_each(|(to, from)| *to = *from);
+        Self { bytes, length: length as u8 }
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
 }
 
 /// Short forms for people; bytes that repeat are not written out.
@@ -216,6 +242,11 @@ impl Model {
         (first..first + count, read_only)
     }
 
+    /// The maps of a volume, counted round.
+    pub fn volume_maps(&self, volume: usize) -> &[BTreeMap<Bytes, Bytes>] {
+        &self.slots[self.volume(volume).0]
+    }
+
     /// True if the volume of an index refuses changes.
     pub fn is_read_only(&self, slot: usize) -> bool {
         let slot = slot % self.slots.len();
@@ -244,6 +275,33 @@ impl Model {
                 }
                 let maps = self.slots[from].to_vec();
                 self.slots.splice(to, maps);
+            }
+            VolumeStep::SnapshotPrefix(of, prefix, read_only) => {
+                let prefix = prefix.bytes();
+                let behind = |(key, value): (&Bytes, &Bytes)| {
+                    let rest = key.starts_with(prefix).then(|| key.slice(prefix.len()..))?;
+                    Some((rest, value.clone()))
+                };
+                let slots = &self.slots[self.volume(of).0];
+                let maps: Vec<Map> =
+                    slots.iter().map(|map| map.iter().filter_map(behind).collect()).collect();
+                self.volumes.push((maps.len(), read_only));
+                self.slots.extend(maps);
+            }
+            VolumeStep::Graft(volume, prefix, from) => {
+                let ((to, read_only), (from, _)) = (self.volume(volume), self.volume(from));
+                if read_only || to.len() != from.len() || to == from {
+                    return false;
+                }
+                let prefix = prefix.bytes();
+                for (to, from) in to.zip(from) {
+                    let source = self.slots[from].clone();
+                    let map = &mut self.slots[to];
+                    map.retain(|key, _| !key.starts_with(prefix));
+                    map.extend(
+                        source.into_iter().map(|(key, value)| ([prefix, &key].concat().into(), value)),
+                    );
+                }
             }
         }
         let digests = (0..self.slots.len()).map(|slot| {

@@ -185,6 +185,14 @@ impl Bench {
             VolumeStep::Delete(_) if !possible => return Ok(false),
             VolumeStep::Delete(volume) => self.store.delete_volume(id(volume)),
             VolumeStep::Restore(volume, from) => self.store.restore_volume(id(volume), id(from)),
+            VolumeStep::SnapshotPrefix(of, prefix, read_only) => {
+                let flags = if read_only { READ_ONLY_VOLUME } else { 0 };
+                let prefix = prefix.bytes();
+                self.store.snapshot_prefix(id(of), prefix, &self.free_name(), flags).map(drop)
+            }
+            VolumeStep::Graft(volume, prefix, from) => {
+                self.store.graft_volume(id(volume), prefix.bytes(), id(from))
+            }
         };
         if !possible {
             ensure!(outcome.is_err(), "{step:?} was carried out");

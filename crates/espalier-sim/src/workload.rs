@@ -1,7 +1,7 @@
 //! Steps that a seed names.
 
 use crate::model::{APPEND, CHAIN, DECIMATE, LARGER, TOGGLE};
-use crate::{Change, Model, Move, VolumeStep};
+use crate::{Change, Model, Move, ShortPrefix, VolumeStep};
 use bytes::Bytes;
 use espalier_engine::KeyRange;
 use espalier_storage::{Fault, Random};
@@ -224,14 +224,27 @@ impl Workload {
 
     fn volume_step(&mut self) -> Step {
         let (a, b) = (self.random.index(self.model.volumes()), self.random.index(self.model.volumes()));
-        let step = match self.random.below(6) {
+        let prefix = ShortPrefix::of(&self.prefix(), self.random.between(1..=4) as usize);
+        let step = match self.random.below(10) {
             0..3 if self.slots < 15 => VolumeStep::Snapshot(a, self.random.one_in(2)),
-            0..5 => VolumeStep::Delete(a),
+            3..5 if self.slots < 15 => VolumeStep::SnapshotPrefix(a, prefix, self.random.one_in(2)),
+            5..7 if !self.overflows(b) => VolumeStep::Graft(a, prefix, b),
+            0..8 => VolumeStep::Delete(a),
             _ => VolumeStep::Restore(a, b),
         };
         self.model.apply_volume(&step);
         self.slots = self.model.slots();
         Step::Volumes(step)
+    }
+
+    /// True if a graft of a volume would copy too much.
+    fn overflows(&self, volume: usize) -> bool {
+        let maps = self.model.volume_maps(volume);
+        let (keys, bytes) = maps
+            .iter()
+            .flatten()
+            .fold((0, 0), |(keys, bytes), (key, value)| (keys + 1, bytes + key.len() + value.len()));
+        keys > MOST_CLONED || bytes > MOST_CLONED_BYTES
     }
 
     /// The changes of one batch.

@@ -63,7 +63,7 @@ pub(crate) enum Command {
     Chown(Chown),
     /// Change the modes of whole trees in one step
     Chmod(Chmod),
-    /// Make, list, delete and restore snapshots of the whole volume
+    /// Make, list, delete and restore snapshots of the whole volume or of a directory
     Snapshot(Snapshot),
     /// List what differs between two trees, in time that grows with what differs
     Diff(Diff),

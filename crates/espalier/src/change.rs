@@ -2,7 +2,9 @@
 
 use crate::args::{Chmod, Chown};
 use crate::control;
+use crate::place::{self, CALLER, Inside};
 use anyhow::{Context, Result, anyhow, bail};
+use espalier_fs::{FileSystem, ModeChange, NodeId, OwnerChange};
 use espalier_fuse::control::{CHMOD_TREE, CHOWN_TREE};
 use serde_json::json;
 use std::path::Path;
@@ -13,8 +15,13 @@ pub(crate) fn chown(args: &Chown) -> Result<()> {
     let (uid, gid) = parse_owner(&args.owner)?;
     let argument = [uid.unwrap_or(u32::MAX).to_ne_bytes(), gid.unwrap_or(u32::MAX).to_ne_bytes()].concat();
     for path in &args.paths {
-        control::ask(&control::open(path)?, CHOWN_TREE, &mut argument.clone())
-            .map_err(|error| control::explain(error, path))?;
+        match place::inside(path) {
+            Some(inside) => {
+                change_inside(&inside, |fs, node| fs.chown_tree(node, OwnerChange { uid, gid }, &CALLER))?
+            }
+            None => control::ask(&control::open(path)?, CHOWN_TREE, &mut argument.clone())
+                .map_err(|error| control::explain(error, path))?,
+        }
         if args.json {
             println!("{}", json!({"path": path.to_string_lossy(), "uid": uid, "gid": gid}));
         }
@@ -27,14 +34,30 @@ pub(crate) fn chmod(args: &Chmod) -> Result<()> {
     need_recursive(args.recursive, "chmod")?;
     let change = parse_mode(&args.mode)?;
     let argument: Vec<u8> = change.iter().flat_map(|bits| bits.to_ne_bytes()).collect();
+    let [keep_directories, add_directories, keep_files, add_files, add_executables] = change;
+    let bits = ModeChange { keep_directories, add_directories, keep_files, add_files, add_executables };
     for path in &args.paths {
-        control::ask(&control::open(path)?, CHMOD_TREE, &mut argument.clone())
-            .map_err(|error| control::explain(error, path))?;
+        match place::inside(path) {
+            Some(inside) => change_inside(&inside, |fs, node| fs.chmod_tree(node, bits, &CALLER))?,
+            None => control::ask(&control::open(path)?, CHMOD_TREE, &mut argument.clone())
+                .map_err(|error| control::explain(error, path))?,
+        }
         if args.json {
             println!("{}", json!({"path": path.to_string_lossy(), "mode": args.mode}));
         }
     }
     Ok(())
+}
+
+/// Changes a tree of an image that is not mounted.
+fn change_inside(
+    inside: &Inside,
+    change: impl FnOnce(&FileSystem, NodeId) -> espalier_fs::Result<()>,
+) -> Result<()> {
+    place::open(&inside.image, false, |image| {
+        let found = image.find_live(inside)?;
+        change(&image.fs, found.node).map_err(|error| place::explain(error, inside))
+    })
 }
 
 /// Without -R the ordinary commands do the same.

@@ -2,6 +2,7 @@
 
 use crate::args::CloneArgs;
 use crate::control;
+use crate::place::{self, CALLER, Inside};
 use anyhow::{Context, Result, bail};
 use espalier_fuse::control::{CLONE, clone_argument};
 use serde_json::json;
@@ -9,6 +10,16 @@ use std::time::Instant;
 
 /// Runs the command.
 pub(crate) fn run(args: &CloneArgs) -> Result<()> {
+    match (place::inside(&args.source), place::inside(&args.destination)) {
+        (None, None) => {}
+        (Some(source), Some(destination)) => return in_image(&source, &destination, args.json),
+        (Some(_), None) => {
+            bail!("the clone must lie in the image too: name it {}:PATH", image_of(&args.source))
+        }
+        (None, Some(_)) => {
+            bail!("the source must lie in the image too; copy from elsewhere with cp -a on a mount")
+        }
+    }
     // Into a directory that exists, under the same name, as cp does.
     let destination = match args.source.file_name() {
         Some(name) if args.destination.is_dir() => args.destination.join(name),
@@ -39,6 +50,45 @@ pub(crate) fn run(args: &CloneArgs) -> Result<()> {
         let done = json!({
             "source": args.source.to_string_lossy(),
             "clone": destination.to_string_lossy(),
+            "microseconds": begun.elapsed().as_micros() as u64,
+        });
+        println!("{done}");
+    }
+    Ok(())
+}
+
+/// What of `IMAGE:PATH` names the image.
+fn image_of(path: &std::path::Path) -> String {
+    place::inside(path).map_or_else(String::new, |inside| inside.image.display().to_string())
+}
+
+/// The same within an image that is not mounted.
+fn in_image(source: &Inside, destination: &Inside, json: bool) -> Result<()> {
+    let same = source.image.canonicalize().ok() == destination.image.canonicalize().ok();
+    if !same {
+        bail!("{source} and {destination} lie in different images; mount them and copy with cp -a");
+    }
+    let begun = Instant::now();
+    let made = place::open(&source.image, false, |image| {
+        let from = image.find_live(source)?;
+        let mut to = destination.clone();
+        if let (Ok(there), Some(name)) = (image.find_live(destination), source.names.last())
+            && there.is_dir()
+        {
+            to = destination.join(name);
+        }
+        let (above, name) = to.split()?;
+        let dir = image.find_live(&above)?;
+        image
+            .fs
+            .clone_tree(from.node, dir.node, name, &CALLER)
+            .map_err(|error| place::explain(error, &to))?;
+        Ok(to)
+    })?;
+    if json {
+        let done = json!({
+            "source": source.to_string(),
+            "clone": made.to_string(),
             "microseconds": begun.elapsed().as_micros() as u64,
         });
         println!("{done}");

@@ -2,10 +2,13 @@
 
 use crate::args::{Diff, Du};
 use crate::control;
+use crate::place::{self, CALLER, Inside};
 use crate::units::Size;
 use anyhow::{Context, Result, bail};
+use espalier_fs::Change;
 use espalier_fuse::control::{DIFF, DIFF_NEXT, DIFFERENCES_BYTES, SPACE, size};
 use serde_json::json;
+use std::path::Path;
 
 /// Where the fields of an answer with differences are.
 const LENGTH_AT: usize = 16;
@@ -13,17 +16,85 @@ const DATA_AT: usize = 24;
 
 /// Runs `espalier diff`.
 pub(crate) fn run(args: &Diff) -> Result<()> {
+    let mut told = Told::new(args.json);
+    match (place::inside(&args.old), place::inside(&args.new)) {
+        (None, None) => on_mount(args, &mut told)?,
+        (Some(old), Some(new)) => in_image(&old, &new, &mut told)?,
+        _ => bail!("both must lie in the same image, or in the same mount"),
+    }
+    told.finish()
+}
+
+/// Differences, printed as they come or in the end.
+struct Told {
+    json: bool,
+    added: Vec<String>,
+    removed: Vec<String>,
+    changed: Vec<String>,
+    nodes: u64,
+}
+
+impl Told {
+    fn new(json: bool) -> Self {
+        Self { json, added: Vec::new(), removed: Vec::new(), changed: Vec::new(), nodes: 0 }
+    }
+
+    fn tell(&mut self, kind: u8, path: &[u8]) {
+        let path = String::from_utf8_lossy(path).into_owned();
+        if !self.json {
+            println!("{} {path}", char::from(kind));
+            return;
+        }
+        match kind {
+            b'+' => self.added.push(path),
+            b'-' => self.removed.push(path),
+            _ => self.changed.push(path),
+        }
+    }
+
+    fn finish(self) -> Result<()> {
+        if self.json {
+            let Self { added, removed, changed, nodes, .. } = self;
+            let all = json!({"added": added, "removed": removed, "changed": changed, "nodes_read": nodes});
+            println!("{}", serde_json::to_string_pretty(&all)?);
+        }
+        Ok(())
+    }
+}
+
+/// Compares two directories of an image that is not mounted.
+fn in_image(old: &Inside, new: &Inside, told: &mut Told) -> Result<()> {
+    if old.image.canonicalize().ok() != new.image.canonicalize().ok() {
+        bail!("{old} and {new} lie in different images");
+    }
+    place::open(&old.image, true, |image| {
+        let (before, after) = (image.find(old)?, image.find(new)?);
+        let begun = after.fs.diff_trees(&before.fs, before.node, after.node, &CALLER);
+        let mut diff = begun.map_err(|error| place::explain(error, new))?;
+        while let Some((change, path)) = diff.next()? {
+            let kind = match change {
+                Change::Added => b'+',
+                Change::Removed => b'-',
+                Change::Changed => b'~',
+            };
+            told.tell(kind, &path);
+        }
+        told.nodes = diff.nodes();
+        Ok(())
+    })
+}
+
+fn on_mount(args: &Diff, told: &mut Told) -> Result<()> {
     let (old, new) = (control::open(&args.old)?, control::open(&args.new)?);
     let mut begin = control::token(&old, &args.old)?.to_vec();
     begin.resize(size(DIFF), 0);
     control::ask(&new, DIFF, &mut begin).map_err(|error| control::explain(error, &args.new))?;
     let session = begin[16..24].to_vec();
-    let (mut added, mut removed, mut changed, mut nodes) = (Vec::new(), Vec::new(), Vec::new(), 0);
     loop {
         let mut answer = vec![0; size(DIFF_NEXT)];
         answer[..8].copy_from_slice(&session);
         control::ask(&new, DIFF_NEXT, &mut answer).map_err(|error| control::explain(error, &args.new))?;
-        nodes = u64::from_ne_bytes(answer[8..16].try_into()?).max(nodes);
+        told.nodes = u64::from_ne_bytes(answer[8..16].try_into()?).max(told.nodes);
         let length = u32::from_ne_bytes(answer[LENGTH_AT..LENGTH_AT + 4].try_into()?) as usize;
         if length == 0 {
             break;
@@ -34,21 +105,9 @@ pub(crate) fn run(args: &Diff) -> Result<()> {
             let Some((path, behind)) = behind.split_at_checked(length) else {
                 bail!("the server's answer is cut off");
             };
-            let path = String::from_utf8_lossy(path).into_owned();
-            if !args.json {
-                println!("{} {path}", char::from(kind));
-            }
-            match kind {
-                b'+' => added.push(path),
-                b'-' => removed.push(path),
-                _ => changed.push(path),
-            }
+            told.tell(kind, path);
             rest = behind;
         }
-    }
-    if args.json {
-        let all = json!({"added": added, "removed": removed, "changed": changed, "nodes_read": nodes});
-        println!("{}", serde_json::to_string_pretty(&all)?);
     }
     Ok(())
 }
@@ -56,13 +115,14 @@ pub(crate) fn run(args: &Diff) -> Result<()> {
 /// Runs `espalier du`.
 pub(crate) fn du(args: &Du) -> Result<()> {
     for path in &args.paths {
-        let mut answer = [0; size(SPACE)];
-        control::ask(&control::open(path)?, SPACE, &mut answer)
-            .map_err(|error| control::explain(error, path))
-            .with_context(|| "space cannot be told")?;
-        let (bytes, exclusive) = answer.split_at(8);
-        let (bytes, exclusive) =
-            (u64::from_ne_bytes(bytes.try_into()?), u64::from_ne_bytes(exclusive.try_into()?));
+        let (bytes, exclusive) = match place::inside(path) {
+            Some(inside) => place::open(&inside.image, true, |image| {
+                let found = image.find(&inside)?;
+                found.fs.space_of_tree(found.node).map_err(|error| place::explain(error, &inside))
+            }),
+            None => space_on_mount(path),
+        }
+        .with_context(|| "space cannot be told")?;
         if args.json {
             println!("{}", json!({"path": path.to_string_lossy(), "bytes": bytes, "exclusive": exclusive}));
         } else {
@@ -70,4 +130,11 @@ pub(crate) fn du(args: &Du) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn space_on_mount(path: &Path) -> Result<(u64, u64)> {
+    let mut answer = [0; size(SPACE)];
+    control::ask(&control::open(path)?, SPACE, &mut answer).map_err(|error| control::explain(error, path))?;
+    let (bytes, exclusive) = answer.split_at(8);
+    Ok((u64::from_ne_bytes(bytes.try_into()?), u64::from_ne_bytes(exclusive.try_into()?)))
 }

@@ -15,6 +15,7 @@ mod memory;
 mod mkfs;
 mod mount;
 mod mounts;
+mod place;
 mod problem;
 mod remove;
 mod repair;

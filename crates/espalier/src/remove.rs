@@ -3,8 +3,10 @@
 
 use crate::args::Remove;
 use crate::control;
+use crate::place::{self, CALLER, Inside};
 use crate::problem::Exit;
 use anyhow::{Result, anyhow};
+use espalier_fs::FileKind;
 use espalier_fuse::control::REMOVE_TREE;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -17,7 +19,15 @@ pub(crate) fn run(args: &Remove) -> Result<Exit> {
     let mut left = Left::new();
     let mut steps = 0;
     for path in &args.paths {
-        remove(path, args.force, &mut left, &mut steps);
+        match place::inside(path) {
+            None => remove(path, args.force, &mut left, &mut steps),
+            Some(inside) => {
+                steps += 1;
+                if let Err(error) = remove_inside(&inside, args.force) {
+                    left.push((path.clone(), format!("{error:#}")));
+                }
+            }
+        }
     }
     if args.json {
         let left: Vec<_> =
@@ -27,6 +37,24 @@ pub(crate) fn run(args: &Remove) -> Result<Exit> {
         left.iter().for_each(|(_, why)| eprintln!("espalier rm: {why}"));
     }
     Ok(if left.is_empty() { Exit::Success } else { Exit::Failure })
+}
+
+/// Removes a tree or file of an image that is not mounted.
+fn remove_inside(inside: &Inside, force: bool) -> Result<()> {
+    place::open(&inside.image, false, |image| {
+        let (above, name) = inside.split()?;
+        let kind = match image.find_live(inside) {
+            Ok(found) => found.give_back(),
+            Err(_) if force => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let dir = image.find_live(&above)?.node;
+        let removed = match kind {
+            FileKind::Directory => image.fs.remove_tree(dir, name, &CALLER),
+            _ => image.fs.unlink(dir, name),
+        };
+        removed.map_err(|error| place::explain(error, inside))
+    })
 }
 
 /// Removes one tree or file as far as possible.

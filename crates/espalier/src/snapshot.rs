@@ -1,22 +1,22 @@
-//! `espalier snapshot`: on a mounted file system through its server, on an image directly.
+//! `espalier snapshot`: on a mounted file system through its server, on an image directly; of the whole volume (the root of a
+//! mount, an image), or of a directory (any other directory, `IMAGE:PATH`).
 
 use crate::args::{Snapshot, SnapshotCommand, SnapshotCreate, SnapshotList, SnapshotOne};
 use crate::control;
 use crate::image;
 use crate::info;
+use crate::mounts;
+use crate::place::{self, CALLER, MEMORY};
 use anyhow::{Result, bail};
 use espalier_engine::Store;
 use espalier_fs::SnapshotInfo;
-use espalier_fuse::control::{SNAPSHOT, SNAPSHOT_DELETE, SNAPSHOT_WRITABLE};
+use espalier_fuse::control::{RESTORE, SNAPSHOT, SNAPSHOT_DELETE, SNAPSHOT_DIRECTORY, SNAPSHOT_WRITABLE};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The volume that images hold.
 const VOLUME: &str = "main";
-
-/// Memory for work on an image.
-const MEMORY: u64 = 256 << 20;
 
 /// Runs the command.
 pub(crate) fn run(args: &Snapshot) -> Result<()> {
@@ -50,58 +50,110 @@ fn ask(dir: &Path, command: u32, flags: u32, name: &str) -> Result<()> {
         Some(libc::ENOENT) => {
             anyhow::anyhow!("there is no snapshot '{name}' (espalier snapshot list shows all)")
         }
-        Some(libc::EPERM) => {
-            anyhow::anyhow!("only root and the owner of the file system's root make snapshots")
-        }
-        Some(libc::EINVAL) => anyhow::anyhow!("'{name}' cannot be the name of a snapshot"),
+        Some(libc::EPERM) => anyhow::anyhow!(
+            "{}: snapshots of the whole are for root and the owner of the file system's root, those of a directory for whom \
+             all of it belongs to",
+            dir.display()
+        ),
+        Some(libc::EINVAL) => anyhow::anyhow!("'{name}' cannot be the name of a snapshot here"),
         _ => control::explain(error, dir),
     })
 }
 
+/// True for the root of a mount.
+fn is_mount(dir: &Path) -> bool {
+    dir.canonicalize().is_ok_and(|dir| mounts::at(&dir).ok().flatten().is_some())
+}
+
 fn create(args: &SnapshotCreate) -> Result<()> {
-    match mounted(&args.source) {
-        Some(dir) => ask(&dir, SNAPSHOT, if args.writable { SNAPSHOT_WRITABLE } else { 0 }, &args.name)?,
-        None => on_image(&args.source, false, |store| {
+    let name = &args.name;
+    if let Some(inside) = place::inside(&args.source) {
+        place::open(&inside.image, false, |image| {
+            let dir = image.find_live(&inside)?.node;
+            Ok(image.fs.snapshot_tree(dir, name, args.writable, &CALLER)?)
+        })?;
+    } else if let Some(dir) = mounted(&args.source) {
+        let flags = SNAPSHOT_DIRECTORY | if args.writable { SNAPSHOT_WRITABLE } else { 0 };
+        ask(&dir, SNAPSHOT, flags, name)?;
+    } else {
+        on_image(&args.source, false, |store| {
             use espalier_storage::Environment;
             let now = image::environment().now().as_secs();
-            Ok(espalier_fs::create_snapshot(store, VOLUME, &args.name, args.writable, now)?)
-        })?,
+            Ok(espalier_fs::create_snapshot(store, VOLUME, name, args.writable, now)?)
+        })?;
     }
     tell(args.json, json!({"created": args.name, "writable": args.writable}));
     Ok(())
 }
 
 fn delete(args: &SnapshotOne) -> Result<()> {
-    match mounted(&args.source) {
-        Some(dir) => ask(&dir, SNAPSHOT_DELETE, 0, &args.name)?,
-        None => on_image(&args.source, false, |store| Ok(espalier_fs::delete_snapshot(store, &args.name)?))?,
+    if let Some(inside) = place::inside(&args.source) {
+        place::open(&inside.image, false, |image| {
+            let dir = image.find_live(&inside)?.node;
+            Ok(image.fs.snapshot_tree_delete(dir, &args.name, &CALLER)?)
+        })?;
+    } else if let Some(dir) = mounted(&args.source) {
+        ask(&dir, SNAPSHOT_DELETE, SNAPSHOT_DIRECTORY, &args.name)?;
+    } else {
+        on_image(&args.source, false, |store| Ok(espalier_fs::delete_snapshot(store, &args.name)?))?;
     }
     tell(args.json, json!({"deleted": args.name}));
     Ok(())
 }
 
 fn restore(args: &SnapshotOne) -> Result<()> {
-    if let Some(dir) = mounted(&args.source) {
-        bail!(
-            "{} is in use; unmount it first (espalier umount {}) and name the image, or copy what you need from .snapshots/{}",
-            dir.display(),
-            dir.display(),
-            args.name
-        );
+    if let Some(inside) = place::inside(&args.source).filter(|inside| !inside.names.is_empty()) {
+        place::open(&inside.image, false, |image| {
+            let (above, name) = inside.split()?;
+            let dir = image.find_live(&above)?.node;
+            let restored = image.fs.restore_tree(dir, name, &args.name, &CALLER);
+            restored.map(drop).map_err(|error| anyhow::anyhow!(error).context(inside.to_string()))
+        })?;
+    } else if let Some(dir) = mounted(&args.source) {
+        if is_mount(&dir) {
+            bail!(
+                "{} is in use; unmount it first (espalier umount {}) and name the image, or copy what you need from .snapshots/{}",
+                dir.display(),
+                dir.display(),
+                args.name
+            );
+        }
+        ask(&dir, RESTORE, 0, &args.name)?;
+    } else {
+        let image = place::inside(&args.source).map_or_else(|| args.source.clone(), |inside| inside.image);
+        on_image(&image, false, |store| Ok(espalier_fs::restore_snapshot(store, VOLUME, &args.name)?))?;
     }
-    on_image(&args.source, false, |store| Ok(espalier_fs::restore_snapshot(store, VOLUME, &args.name)?))?;
     tell(args.json, json!({"restored": args.name}));
     Ok(())
 }
 
-fn list(args: &SnapshotList) -> Result<()> {
-    let all: Vec<Value> = match mounted(&args.source) {
-        Some(dir) => match info::ask_server(&dir)?.get("snapshots").and_then(Value::as_array) {
-            Some(all) => all.clone(),
-            None => bail!("the server of {} is too old for snapshots", dir.display()),
-        },
-        None => on_image(&args.source, true, |store| Ok(described(store)))?,
+/// What is to be listed: all, or the snapshots of one directory.
+fn found(source: &Path) -> Result<(Vec<Value>, Option<u64>)> {
+    if let Some(inside) = place::inside(source) {
+        return place::open(&inside.image, true, |image| {
+            let dir = image.find_live(&inside)?;
+            let number = (!inside.names.is_empty()).then_some(dir.entry.attr.ino);
+            Ok((image.fs.snapshots().into_iter().map(describe).collect(), number))
+        });
+    }
+    let Some(dir) = mounted(source) else {
+        return Ok((on_image(source, true, |store| Ok(described(store)))?, None));
     };
+    let number = match is_mount(&dir) {
+        true => None,
+        false => Some(std::os::unix::fs::MetadataExt::ino(&dir.metadata()?)),
+    };
+    match info::ask_server(&dir)?.get("snapshots").and_then(Value::as_array) {
+        Some(all) => Ok((all.clone(), number)),
+        None => bail!("the server of {} is too old for snapshots", dir.display()),
+    }
+}
+
+fn list(args: &SnapshotList) -> Result<()> {
+    let (mut all, of) = found(&args.source)?;
+    if let Some(number) = of {
+        all.retain(|snapshot| snapshot["directory"] == json!(number));
+    }
     if args.json {
         println!("{}", Value::Array(all));
         return Ok(());
@@ -109,16 +161,21 @@ fn list(args: &SnapshotList) -> Result<()> {
     for snapshot in all {
         let created = snapshot["created_unix_seconds"].as_u64().unwrap_or(0);
         let kind = if snapshot["writable"] == json!(true) { "writable" } else { "read-only" };
-        println!("{}  {kind:9}  {}", date(created), snapshot["name"].as_str().unwrap_or_default());
+        // The directory is given where others may be meant.
+        let directory = snapshot["directory"].as_u64().filter(|_| of.is_none());
+        let directory = directory.map(|number| format!("{number}/")).unwrap_or_default();
+        println!("{}  {kind:9}  {directory}{}", date(created), snapshot["name"].as_str().unwrap_or_default());
     }
     Ok(())
 }
 
 /// The snapshots of a store, for JSON.
 pub(crate) fn described(store: &Store) -> Vec<Value> {
-    let describe =
-        |s: SnapshotInfo| json!({"name": s.name, "created_unix_seconds": s.created, "writable": s.writable});
     espalier_fs::snapshots(store).into_iter().map(describe).collect()
+}
+
+fn describe(s: SnapshotInfo) -> Value {
+    json!({"name": s.name, "directory": s.directory, "created_unix_seconds": s.created, "writable": s.writable})
 }
 
 fn tell(wanted: bool, what: Value) {

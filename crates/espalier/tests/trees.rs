@@ -142,7 +142,7 @@ fn snapshots_are_seen_kept_mounted_and_restored() {
         espalier(&all)
     };
     name(&["create"], &place.dir, "one").ok();
-    name(&["create"], &src, "one").refused(1, &["already"]);
+    name(&["create"], &place.dir, "one").refused(1, &["already"]);
     fs::write(src.join("later"), b"x").unwrap();
     name(&["create", "--writable"], &place.dir, "two").ok();
     let inside = place.dir.join(".snapshots/one/src");
@@ -181,6 +181,135 @@ fn snapshots_are_seen_kept_mounted_and_restored() {
     place.fsck().ok();
     place.mount(&[]).ok();
     assert_same_tree(&reference, &src);
+}
+
+#[test]
+fn snapshots_of_directories_are_seen_kept_mounted_and_restored() {
+    let place = Place::mounted("1G");
+    let src = place.dir.join("top/src");
+    fs::create_dir(place.dir.join("top")).unwrap();
+    make_tree(&src, 13, 80);
+    let reference = place.path("reference");
+    run(Command::new("cp").arg("-a").arg(&src).arg(&reference));
+    let (before, ino) = (numbers(&src), src.metadata().unwrap().ino());
+    let name = |words: &[&str], of: &Path, name: &str| {
+        let mut all: Vec<std::ffi::OsString> = vec!["snapshot".into()];
+        all.extend(words.iter().map(Into::into));
+        all.extend([of.as_os_str().to_owned(), name.into()]);
+        espalier(&all)
+    };
+    let list = |of: &Path| -> Vec<serde_json::Value> {
+        let words = ["snapshot".as_ref(), "list".as_ref(), "--json".as_ref(), of.as_os_str()];
+        serde_json::from_str(&espalier(&words).ok()).expect("JSON")
+    };
+    // The kernel knows that there is none.
+    assert!(!src.join(".snapshots").exists());
+    name(&["create"], &src, "one").ok();
+    name(&["create"], &src, "one").refused(1, &["already"]);
+    // One of another directory, and one of the whole volume, may have the same name.
+    name(&["create"], &place.dir.join("top"), "one").ok();
+    name(&["create"], &place.dir, "one").ok();
+    fs::write(src.join("later"), b"x").unwrap();
+    let inside = src.join(".snapshots/one");
+    assert_same_tree(&reference, &inside);
+    assert!(numbers(&inside).is_disjoint(&numbers(&src)), "both are seen in one mount");
+    assert!(fs::write(inside.join("new"), b"").is_err_and(|e| e.raw_os_error() == Some(libc::EROFS)));
+    assert!(!src.join(".snapshots/two").exists());
+    name(&["create", "--writable"], &src, "two").ok();
+    place_is_listed(&src.join(".snapshots"), &["one", "two"]);
+    place_is_listed(&place.dir.join(".snapshots"), &["one"]);
+    assert!(!fs::read_dir(&src).unwrap().any(|entry| entry.unwrap().file_name() == ".snapshots"));
+    assert_eq!((list(&src).len(), list(&place.dir).len()), (2, 4));
+    assert!(list(&src).iter().all(|one| one["directory"] == ino));
+    assert_eq!(tree(&["diff"], &[&inside, &src]).ok().trim(), "+ later");
+    // It moves along. What was open is as if removed.
+    let moved = place.dir.join("moved");
+    fs::rename(&src, &moved).unwrap();
+    let open = fs::File::open(moved.join("later")).unwrap();
+    name(&["restore"], &moved, "one").ok();
+    assert_same_tree(&reference, &moved);
+    assert_eq!(moved.metadata().unwrap().ino(), ino);
+    assert_eq!(std::io::read_to_string(&open).unwrap(), "x");
+    assert!(!moved.join("later").exists());
+    drop(open);
+    name(&["restore"], &moved, "none").refused(1, &["no snapshot"]);
+    place_is_listed(&moved.join(".snapshots"), &["one", "two"]);
+    place.umount().ok();
+    place.fsck().ok();
+    let number = |name: &str| format!("snapshot={ino}/{name}");
+    place.mount(&["-o", &number("one")]).ok();
+    assert_same_tree(&reference, &place.dir);
+    assert_eq!(numbers(&place.dir), before, "alone it has the numbers of the original");
+    place.umount().ok();
+    place.mount(&["-o", &number("two")]).ok();
+    fs::write(place.dir.join("new"), b"changed").unwrap();
+    place.umount().ok();
+    place.mount(&[]).ok();
+    assert_eq!(fs::read(moved.join(".snapshots/two/new")).unwrap(), b"changed");
+    // They outlive the directory.
+    tree(&["rm"], &[&moved]).ok();
+    name(&["delete"], &place.dir, &format!("{ino}/one")).ok();
+    fs::create_dir(place.dir.join("back")).unwrap();
+    name(&["restore"], &place.dir.join("back"), &format!("{ino}/two")).ok();
+    assert_eq!(fs::read(place.dir.join("back/new")).unwrap(), b"changed");
+    name(&["delete"], &place.dir.join("top"), "one").ok();
+    assert!(!place.dir.join("top/.snapshots").exists());
+    name(&["delete"], &place.dir.join("top"), "one").refused(1, &["no snapshot"]);
+    assert_eq!(list(&place.dir).len(), 2);
+    place.umount().ok();
+    place.fsck().ok();
+}
+
+#[test]
+fn trees_of_an_image_that_is_not_mounted_are_changed_the_same_way() {
+    let place = Place::mounted("1G");
+    let src = place.dir.join("src");
+    make_tree(&src, 19, 60);
+    let reference = place.path("reference");
+    run(Command::new("cp").arg("-a").arg(&src).arg(&reference));
+    let at = |path: &str| std::path::PathBuf::from(format!("{}:{path}", place.image.display()));
+    let snapshot = |command: &str, path: &str, name: &str| {
+        espalier(&["snapshot".as_ref(), command.as_ref(), at(path).as_os_str(), name.as_ref()])
+    };
+    tree(&["clone"], &[&at("src"), &at("copy")]).refused(1, &["is mounted at"]);
+    place.umount().ok();
+    tree(&["clone"], &[&at("src"), &at("copy")]).ok();
+    let json = tree(&["clone", "--json"], &[&at("/src"), &at("copy")]).ok();
+    assert!(json.contains(":/copy/src"), "{json}");
+    tree(&["clone"], &[&at("none"), &at("more")]).refused(1, &["nothing of that name"]);
+    tree(&["clone"], &[&at("src"), Path::new("/tmp/elsewhere")]).refused(1, &["in the image too"]);
+    tree(&["diff"], &[&at("src"), &at("copy")]).ok();
+    tree(&["rm"], &[&at("copy/src")]).ok();
+    assert_eq!(tree(&["diff"], &[&at("src"), &at("copy")]).ok(), "");
+    snapshot("create", "copy", "then").ok();
+    snapshot("create", "copy", "then").refused(1, &["already"]);
+    tree(&["chown", "-R", "12:34"], &[&at("copy")]).ok();
+    tree(&["chmod", "-R", "go="], &[&at("copy")]).ok();
+    assert_eq!(tree(&["diff"], &[&at("copy/.snapshots/then"), &at("src")]).ok(), "");
+    assert!(tree(&["diff"], &[&at("copy/.snapshots/then"), &at("copy")]).ok().starts_with('~'));
+    tree(&["rm"], &[&at("copy/.snapshots/then/x")]).refused(1, &["nothing of that name"]);
+    let space: serde_json::Value =
+        serde_json::from_str(&tree(&["du", "--json"], &[&at("copy")]).ok()).expect("JSON");
+    assert!(space["bytes"].as_u64().unwrap() > 0);
+    place.mount(&[]).ok();
+    let copy = place.dir.join("copy");
+    let owners = run(Command::new("find").arg(&copy).args(["-printf", "%U:%G\n"]));
+    assert!(owners.lines().all(|line| line == "12:34"), "{owners}");
+    assert_same_tree(&reference, &copy.join(".snapshots/then"));
+    place.umount().ok();
+    snapshot("restore", "copy", "then").ok();
+    snapshot("restore", "copy", "none").refused(1, &["no snapshot"]);
+    tree(&["rm"], &[&at("src"), &at("missing")]).refused(1, &["missing: there is nothing"]);
+    tree(&["rm", "--force"], &[&at("missing")]).ok();
+    place.fsck().ok();
+    place.mount(&[]).ok();
+    assert_same_tree(&reference, &copy);
+    place_is_listed(&place.dir, &["copy"]);
+    place.umount().ok();
+    snapshot("delete", "copy", "then").ok();
+    let list = espalier(&["snapshot".as_ref(), "list".as_ref(), place.image.as_os_str()]).ok();
+    assert_eq!(list, "");
+    place.fsck().ok();
 }
 
 #[test]

@@ -63,23 +63,73 @@ impl Trees {
         let node = self.root_node(root)?;
         if let Some(entries) = self.few_entries(root, &source)? {
             let root = self.hung((*node).clone(), &destination, None)?;
-            let copies = Memtable::default();
-            for (key, value) in entries {
-                let key = [&*goto.destination, &key[goto.source.len()..]].concat();
-                copies.apply(&key, goto.msn, &Op::Insert(value), Msn(0), &self.merge);
-            }
-            return if copies.is_empty() { Ok(root) } else { self.absorb_table(&root, &Arc::new(copies)) };
+            let moved = |key: Key| [&*goto.destination, &key[goto.source.len()..]].concat().into();
+            let entries = entries.into_iter().map(|(key, value)| (moved(key), value));
+            return self.with_copies(&root, entries, goto.msn);
         }
         if let Some(target) = self.exact(&node, &source)? {
             return self.hung((*node).clone(), &destination, Some(&target));
         }
-        let cut = self.lowered(self.cut(&node, &KeyRange::all(), &source)?, &source)?;
-        let (weight, height) = (cut.weight(), cut.height);
-        let slot = Child::attach(&cut, &source).slot;
-        let target = Target { slot, behind: Key::default(), weight, height };
+        let target = self.cut_out(&node, &source)?;
         // In the source's own place, too: from now on they share this header, and the next clone finds it.
         let root = self.hung((*node).clone(), &source, Some(&target))?;
         self.hung((*self.root_node(&root)?).clone(), &destination, Some(&target))
+    }
+
+    /// A root that denotes what `root` does behind `prefix`, without the prefix; `msn` is as new as anything there.
+    pub(crate) fn taken_out(self: &Arc<Self>, root: &Root, prefix: &[u8], msn: Msn) -> Result<Root> {
+        let source = KeyRange::prefix(prefix);
+        if let Some(entries) = self.few_entries(root, &source)? {
+            let entries = entries.into_iter().map(|(key, value)| (key[prefix.len()..].into(), value));
+            return self.with_copies(&Root::default(), entries, msn);
+        }
+        let node = self.root_node(root)?;
+        let target = match self.exact(&node, &source)? {
+            Some(target) => target,
+            None => self.cut_out(&node, &source)?,
+        };
+        // Behind nothing the node's keys lack no more than what it lacks behind the prefix.
+        self.hung(Node::empty(0), &KeyRange::all(), Some(&target))
+    }
+
+    /// The root after what begins with `prefix` has made room for what `other` denotes, behind the prefix.
+    pub(crate) fn put_in(
+        self: &Arc<Self>,
+        root: &Root,
+        prefix: &[u8],
+        other: &Root,
+        msn: Msn,
+    ) -> Result<Root> {
+        let (range, node) = (KeyRange::prefix(prefix), (*self.root_node(root)?).clone());
+        if let Some(entries) = self.few_entries(other, &KeyRange::all())? {
+            let entries = entries.into_iter().map(|(key, value)| ([prefix, &key].concat().into(), value));
+            return self.with_copies(&self.hung(node, &range, None)?, entries, msn);
+        }
+        let Some(slot) = other.slot.clone() else { return self.hung(node, &range, None) };
+        let weight = self.root_node(other)?.weight();
+        let target = Target { slot, behind: Key::default(), weight, height: other.height };
+        self.hung(node, &range, Some(&target))
+    }
+
+    /// The root with entries that are newer than all that is there.
+    fn with_copies(
+        self: &Arc<Self>,
+        root: &Root,
+        entries: impl Iterator<Item = (Key, Value)>,
+        msn: Msn,
+    ) -> Result<Root> {
+        let copies = Memtable::default();
+        for (key, value) in entries {
+            copies.apply(&key, msn, &Op::Insert(value), Msn(0), &self.merge);
+        }
+        if copies.is_empty() { Ok(root.clone()) } else { self.absorb_table(root, &Arc::new(copies)) }
+    }
+
+    /// What begins with a prefix as a node that shows nothing else.
+    fn cut_out(self: &Arc<Self>, node: &Node, source: &KeyRange) -> Result<Target> {
+        let cut = self.lowered(self.cut(node, &KeyRange::all(), source)?, source)?;
+        let (weight, height) = (cut.weight(), cut.height);
+        Ok(Target { slot: Child::attach(&cut, source).slot, behind: Key::default(), weight, height })
     }
 
     /// The node below which lies all that begins with a prefix, and nothing else, if there is one and

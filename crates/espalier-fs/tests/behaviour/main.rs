@@ -4,6 +4,7 @@ mod concurrency;
 mod listing;
 mod orphans;
 mod semantics;
+mod snapshots;
 mod trees;
 
 use espalier_engine::{Store, Tuning};

@@ -127,20 +127,13 @@ impl Dispatcher {
                 of(self.fs.chmod_tree(node, change, &caller), name)?;
                 self.tell_attributes(node);
             }
-            Command::Snapshot { name: new, writable } => {
-                self.may_administrate(&caller)?;
-                let new = std::str::from_utf8(new).map_err(|_| Errno(libc::EINVAL))?;
-                of(self.fs.snapshot(new, writable), name)?;
-                self.tell_entry(snapshots::DIRECTORY, new.as_bytes());
+            Command::Snapshot { name: new, writable, directory } => {
+                self.make_snapshot(node, new, writable, directory, &caller)?;
             }
-            Command::SnapshotDelete { name: old } => {
-                self.may_administrate(&caller)?;
-                let old = std::str::from_utf8(old).map_err(|_| Errno(libc::EINVAL))?;
-                let known = self.fs.snapshots().into_iter().find(|s| s.name == old);
-                of(self.fs.snapshot_delete(old), name)?;
-                known.iter().for_each(|snapshot| self.snapshots.close(snapshot.id));
-                self.tell_entry(snapshots::DIRECTORY, old.as_bytes());
+            Command::SnapshotDelete { name: old, directory } => {
+                self.delete_snapshot(node, old, directory, &caller)?;
             }
+            Command::Restore { snapshot } => self.restore(node, snapshot, &caller)?,
             Command::Space => {
                 if caller.uid != 0 {
                     return Err(Errno(libc::EPERM));
@@ -162,6 +155,78 @@ impl Dispatcher {
         Ok(reply::ioctl(out, 0, &answer))
     }
 
+    /// Makes a snapshot of the whole volume, or of a directory alone.
+    fn make_snapshot(
+        &self,
+        node: NodeId,
+        new: &[u8],
+        writable: bool,
+        directory: bool,
+        caller: &Caller,
+    ) -> Result<(), Errno> {
+        let (name, new) = (|| self.name(node), text(new)?);
+        if !directory || node == NodeId::ROOT {
+            self.may_administrate(caller)?;
+            of(self.fs.snapshot(new, writable), name)?;
+            self.tell_entry(snapshots::DIRECTORY, new.as_bytes());
+            return Ok(());
+        }
+        of(self.fs.snapshot_tree(node, new, writable, caller), name)?;
+        self.tell_snapshot(node, of(self.fs.getattr(node), name)?.ino, new);
+        Ok(())
+    }
+
+    /// Deletes a snapshot of the whole volume, or of a directory alone (any, if it is named with a number).
+    fn delete_snapshot(
+        &self,
+        node: NodeId,
+        old: &[u8],
+        directory: bool,
+        caller: &Caller,
+    ) -> Result<(), Errno> {
+        let (name, old) = (|| self.name(node), text(old)?);
+        if !directory || (node == NodeId::ROOT && !old.contains('/')) {
+            self.may_administrate(caller)?;
+            let known = of(self.fs.snapshot_of(NodeId::ROOT, old), name)?;
+            of(self.fs.snapshot_delete(old), name)?;
+            self.snapshots.close(known.id);
+            self.tell_entry(snapshots::DIRECTORY, old.as_bytes());
+            return Ok(());
+        }
+        let gone = of(self.fs.snapshot_tree_delete(node, old, caller), name)?;
+        self.snapshots.close(gone.id);
+        match gone.directory {
+            Some(number) => self.tell_snapshot(node, number, &gone.name),
+            None => self.tell_entry(snapshots::DIRECTORY, gone.name.as_bytes()),
+        }
+        Ok(())
+    }
+
+    /// Makes a directory what a snapshot holds.
+    fn restore(&self, node: NodeId, snapshot: &[u8], caller: &Caller) -> Result<(), Errno> {
+        let name = || self.name(node);
+        let (parent, own) = of(self.fs.place_of(node), name)?;
+        self.may_change(parent, caller)?;
+        let made = of(self.fs.restore_tree(parent, &own, text(snapshot)?, caller), name)?;
+        // The kernel asks for the name and takes its own reference.
+        self.fs.forget(made.node, 1);
+        self.tell_entry(parent, &own);
+        Ok(())
+    }
+
+    /// A snapshot of the directory with this number is there, or is not any more.
+    fn tell_snapshot(&self, node: NodeId, number: u64, name: &str) {
+        if let Some(directory) = self.snapshots.known_directory(number) {
+            self.tell_entry(directory, name.as_bytes());
+        }
+        let own = self.fs.getattr(node).is_ok_and(|attr| attr.ino == number);
+        let left = self.fs.snapshots_of(node).map_or(0, |all| all.len());
+        // The first or the last: its directory of snapshots comes or goes.
+        if own && left < 2 {
+            self.tell_entry(node, snapshots::NAME);
+        }
+    }
+
     /// Refuses who may not make and remove entries in a directory.
     fn may_change(&self, dir: NodeId, caller: &Caller) -> Result<(), Errno> {
         if caller.uid == 0 {
@@ -181,7 +246,7 @@ impl Dispatcher {
 
     /// Begins to compare two directories, each in the live tree or in a snapshot.
     fn compare(&self, old: NodeId, new: NodeId, caller: &Caller) -> Result<TreeDiff, Errno> {
-        if old == snapshots::DIRECTORY || new == snapshots::DIRECTORY {
+        if snapshots::is_directory(old) || snapshots::is_directory(new) {
             return Err(Errno(libc::EXDEV));
         }
         let find = |node: NodeId| match snapshots::tag(node) {
@@ -249,6 +314,11 @@ impl Dispatcher {
         let fs = self.fs.clone();
         notifier.notify_later(move || fs.changed_nodes().into_iter().map(inode).collect());
     }
+}
+
+/// The name of a snapshot.
+fn text(name: &[u8]) -> Result<&str, Errno> {
+    std::str::from_utf8(name).map_err(|_| Errno(libc::EINVAL))
 }
 
 /// The supplementary groups of a thread that waits for its answer.

@@ -41,8 +41,13 @@ pub const DIFF_NEXT: u32 = number(READ | WRITE, 9, 24 + DIFFERENCES_BYTES);
 /// `ESPALIER_IOC_SPACE`.
 pub const SPACE: u32 = number(READ, 10, 16);
 
+/// `ESPALIER_IOC_RESTORE`.
+pub const RESTORE: u32 = number(WRITE, 11, 8 + NAME_BYTES);
+
 /// Flag of a snapshot that can be changed when it is mounted on its own.
 pub const SNAPSHOT_WRITABLE: u32 = 1;
+/// Flag: not of the whole volume, but of the directory alone.
+pub const SNAPSHOT_DIRECTORY: u32 = 2;
 
 /// Stands for an open file or directory.
 pub type Token = [u8; TOKEN_BYTES];
@@ -84,11 +89,20 @@ pub enum Command<'a> {
         name: &'a [u8],
         /// It can be changed.
         writable: bool,
+        /// Of the directory alone.
+        directory: bool,
     },
     /// A snapshot is deleted.
     SnapshotDelete {
         /// Its name.
         name: &'a [u8],
+        /// Of the directory alone.
+        directory: bool,
+    },
+    /// The directory becomes what a snapshot holds.
+    Restore {
+        /// Its name.
+        snapshot: &'a [u8],
     },
     /// A comparison begins.
     Diff {
@@ -116,11 +130,14 @@ impl<'a> Command<'a> {
                 let (flags, name) = take_name(&mut reader)?;
                 (flags == 0).then_some(Self::Clone { token, name })?
             }
-            REMOVE_TREE | SNAPSHOT_DELETE => {
+            REMOVE_TREE | SNAPSHOT_DELETE | RESTORE => {
                 let (flags, name) = take_name(&mut reader)?;
                 match (flags, command) {
                     (0, REMOVE_TREE) => Self::RemoveTree { name },
-                    (0, _) => Self::SnapshotDelete { name },
+                    (0, RESTORE) => Self::Restore { snapshot: name },
+                    (0 | SNAPSHOT_DIRECTORY, SNAPSHOT_DELETE) => {
+                        Self::SnapshotDelete { name, directory: flags != 0 }
+                    }
                     _ => return None,
                 }
             }
@@ -137,8 +154,9 @@ impl<'a> Command<'a> {
             }
             SNAPSHOT => {
                 let (flags, name) = take_name(&mut reader)?;
-                let known = flags & !SNAPSHOT_WRITABLE == 0;
-                known.then_some(Self::Snapshot { name, writable: flags != 0 })?
+                let known = flags & !(SNAPSHOT_WRITABLE | SNAPSHOT_DIRECTORY) == 0;
+                let (writable, directory) = (flags & SNAPSHOT_WRITABLE != 0, flags & SNAPSHOT_DIRECTORY != 0);
+                known.then_some(Self::Snapshot { name, writable, directory })?
             }
             DIFF => Self::Diff { token: reader.bytes(TOKEN_BYTES).ok()?.try_into().ok()? },
             DIFF_NEXT => Self::DiffNext { session: reader.u64().ok()? },
@@ -176,8 +194,18 @@ mod tests {
     #[test]
     fn numbers_are_those_of_the_header() {
         // As the C compiler computes them from include/espalier.h.
-        let numbers =
-            [TOKEN, CLONE, REMOVE_TREE, CHOWN_TREE, CHMOD_TREE, SNAPSHOT, SNAPSHOT_DELETE, DIFF, DIFF_NEXT];
+        let numbers = [
+            TOKEN,
+            CLONE,
+            REMOVE_TREE,
+            CHOWN_TREE,
+            CHMOD_TREE,
+            SNAPSHOT,
+            SNAPSHOT_DELETE,
+            DIFF,
+            DIFF_NEXT,
+            RESTORE,
+        ];
         let expected = [
             0x8010_e501,
             0x4118_e502,
@@ -188,6 +216,7 @@ mod tests {
             0x4108_e507,
             0xc018_e508,
             0xe000_e509,
+            0x4108_e50b,
         ];
         assert_eq!(numbers, expected);
     }
@@ -201,7 +230,7 @@ mod tests {
         let argument = name_argument(1, b"n").unwrap();
         assert_eq!(
             Command::decode(SNAPSHOT, &argument),
-            Some(Command::Snapshot { name: b"n", writable: true })
+            Some(Command::Snapshot { name: b"n", writable: true, directory: false })
         );
         assert_eq!(Command::decode(REMOVE_TREE, &argument), None);
         assert_eq!(name_argument(0, &[b'n'; 256]), None);

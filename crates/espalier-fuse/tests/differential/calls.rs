@@ -1,12 +1,14 @@
 //! System calls as values: chosen at random, made on either side, with results that can be compared.
 
 use crate::random::Random;
+use crate::trees::TreeCall;
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid,
     XattrFlags,
 };
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
+use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -49,6 +51,7 @@ pub(crate) enum Call {
     SetXattr { path: Name, name: &'static str, length: usize, byte: u8, flags: XattrFlags },
     GetXattr { path: Name, name: &'static str },
     RemoveXattr { path: Name, name: &'static str },
+    Tree(TreeCall),
 }
 
 fn path(random: &mut Random) -> Name {
@@ -93,6 +96,9 @@ impl Call {
         let byte = 1 + r.below(255) as u8;
         let mode = r.of(&[0o644, 0o600, 0o755, 0o4755, 0o2755, 0o1777, 0o000]);
         let xattr = r.of(&["user.a", "user.b", "user.longer-name", "user."]);
+        if r.one_in(25) {
+            return Self::Tree(TreeCall::choose(r, path));
+        }
         match r.below(64) {
             0..8 => {
                 let extra = [
@@ -198,18 +204,37 @@ type Outcome = Result<Value, Errno>;
 pub(crate) struct Side {
     root: PathBuf,
     handles: Vec<Option<OwnedFd>>,
+    /// It is the mount.
+    mounted: bool,
+    /// Handles of what was removed with a tree while it was open.
+    removed: HashSet<usize>,
 }
 
 impl Side {
-    pub(crate) fn new(root: &Path) -> Self {
+    pub(crate) fn new(root: &Path, mounted: bool) -> Self {
         // Modes are to be what is asked for.
         rustix::process::umask(Mode::empty());
         rustix::fs::chmod(root, Mode::from_raw_mode(0o755)).unwrap();
-        Self { root: root.to_owned(), handles: (0..HANDLES).map(|_| None).collect() }
+        Self {
+            root: root.to_owned(),
+            handles: (0..HANDLES).map(|_| None).collect(),
+            mounted,
+            removed: HashSet::new(),
+        }
     }
 
-    fn at(&self, path: &str) -> PathBuf {
+    pub(crate) fn at(&self, path: &str) -> PathBuf {
         self.root.join(path)
+    }
+
+    /// Takes note which open files go with a tree that is about to be removed.
+    pub(crate) fn note_removed(&mut self, below: &HashSet<u64>) {
+        for (handle, file) in self.handles.iter().enumerate() {
+            let number = file.as_ref().and_then(|file| rustix::fs::fstat(file).ok()).map(|stat| stat.st_ino);
+            if number.is_some_and(|number| below.contains(&number)) {
+                self.removed.insert(handle);
+            }
+        }
     }
 
     fn handle(&self, handle: usize) -> Result<&OwnedFd, Errno> {
@@ -226,15 +251,27 @@ impl Side {
                 }
                 let mode = Mode::from_raw_mode(*mode);
                 self.handles[*handle] = None;
+                self.removed.remove(handle);
                 self.handles[*handle] =
                     Some(rustix::fs::open(self.at(path), *flags | OFlags::CLOEXEC, mode)?);
                 Ok(Value::Nothing)
             }
             Call::Close { handle } => {
+                self.removed.remove(handle);
                 self.handles[*handle] = None;
                 Ok(Value::Nothing)
             }
-            Call::StatHandle { handle } => Ok(attributes(&rustix::fs::fstat(self.handle(*handle)?)?)),
+            Call::StatHandle { handle } => {
+                let mut stat = rustix::fs::fstat(self.handle(*handle)?)?;
+                if self.removed.contains(handle) {
+                    stat.st_nlink = 0;
+                }
+                Ok(attributes(&stat))
+            }
+            Call::Tree(call) => {
+                let mounted = self.mounted;
+                call.apply(self, mounted)
+            }
             Call::Sync { handle } => done(rustix::fs::fsync(self.handle(*handle)?)),
             Call::SetSize { handle, size } => done(rustix::fs::ftruncate(self.handle(*handle)?, *size)),
             Call::Allocate { handle, offset, length, how } => {

@@ -7,10 +7,11 @@ use std::path::PathBuf;
 #[command(after_help = "Examples:
   espalier clone /mnt/project /mnt/work/1      a writable copy of everything below, at once
   espalier clone /mnt/project /mnt/work        the same as /mnt/work/project, if /mnt/work is a directory
+  espalier clone disk.img:project disk.img:copy   in an image that is not mounted
 
 Source and clone share what they have in common and change independently. Times, owners, modes, extended
 attributes and hard links are kept; every file has a number (st_ino) of its own. Root may clone anything,
-others what is all their own.")]
+others what is all their own; in an image that is not mounted may do anything who may write it.")]
 pub(crate) struct CloneArgs {
     /// The file or directory to clone
     #[arg(value_name = "SRC")]
@@ -26,6 +27,7 @@ pub(crate) struct CloneArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   espalier rm /mnt/work/1 /mnt/work/2          two trees go, however large, in one step each
+  espalier rm disk.img:work/1                  in an image that is not mounted
 
 What belongs to others is left, with the directories above it, and reported: exit status 1. The space is
 free again within seconds, or when the last program has closed what it has open there.")]
@@ -45,6 +47,7 @@ pub(crate) struct Remove {
 #[command(after_help = "Examples:
   espalier chown -R build:build /mnt/work/1    owner and group of everything below, in one step
   espalier chown -R :users /mnt/share          the group only
+  espalier chown -R 1000:1000 disk.img:home    in an image that is not mounted
 
 Symbolic links change too; set-id bits and capabilities of files go, as with chown(1). For root.")]
 pub(crate) struct Chown {
@@ -64,7 +67,8 @@ pub(crate) struct Chown {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   espalier chmod -R u+rwX,go-w /mnt/work/1     clauses as for chmod(1), but no copies like g=u
-  espalier chmod -R 755 /mnt/www               everything gets this mode; directories keep set-id bits")]
+  espalier chmod -R 755 /mnt/www               everything gets this mode; directories keep set-id bits
+  espalier chmod -R go-w disk.img:www          in an image that is not mounted")]
 pub(crate) struct Chmod {
     /// Whole trees; there is no other way
     #[arg(short = 'R', long)]
@@ -87,7 +91,18 @@ pub(crate) struct Chmod {
   espalier snapshot list /mnt
   espalier snapshot delete /mnt before-upgrade
   espalier snapshot restore disk.img before-upgrade the image must not be mounted
-  espalier mount disk.img /old -o ro,snapshot=before-upgrade")]
+  espalier mount disk.img /old -o ro,snapshot=before-upgrade
+
+  espalier snapshot create /mnt/project monday      of a directory alone, with what is below
+  ls /mnt/project/.snapshots/monday
+  espalier snapshot restore /mnt/project monday     in one step, mounted; what it was until then is removed
+  espalier snapshot list /mnt                       of directories as NUMBER/NAME, with the directory's st_ino
+  espalier snapshot delete /mnt 4711/monday         if the directory is gone
+  espalier snapshot create disk.img:project tuesday in an image that is not mounted
+  espalier mount disk.img /old -o ro,snapshot=4711/monday
+
+The root of a mount, or an image, stands for the whole volume; any other directory for itself. Snapshots are kept
+when the directory is removed; they go along when it is renamed.")]
 pub(crate) struct Snapshot {
     #[command(subcommand)]
     pub(crate) what: SnapshotCommand,
@@ -96,20 +111,20 @@ pub(crate) struct Snapshot {
 /// What to do with snapshots.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum SnapshotCommand {
-    /// Keep the volume as it is now under a name
+    /// Keep the volume, or a directory, as it is now under a name
     Create(SnapshotCreate),
     /// List all snapshots, oldest first
     List(SnapshotList),
     /// Delete a snapshot
     Delete(SnapshotOne),
-    /// Make the volume what it was; what it has become since is lost, unless there is a snapshot of it
+    /// Make the volume, or a directory, what it was; what it has become since is lost, unless there is a snapshot of it
     Restore(SnapshotOne),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct SnapshotCreate {
-    /// A directory of the mounted file system, or an image that is not mounted
-    #[arg(value_name = "DIR|IMAGE")]
+    /// A directory of a mounted file system, or an image or IMAGE:PATH that is not mounted
+    #[arg(value_name = "DIR|IMAGE[:PATH]")]
     pub(crate) source: PathBuf,
     /// Its name
     pub(crate) name: String,
@@ -123,8 +138,8 @@ pub(crate) struct SnapshotCreate {
 
 #[derive(Debug, Args)]
 pub(crate) struct SnapshotList {
-    /// A directory of the mounted file system, or an image
-    #[arg(value_name = "DIR|IMAGE")]
+    /// A directory of a mounted file system, or an image or IMAGE:PATH that is not mounted
+    #[arg(value_name = "DIR|IMAGE[:PATH]")]
     pub(crate) source: PathBuf,
     /// Print JSON
     #[arg(long)]
@@ -133,10 +148,10 @@ pub(crate) struct SnapshotList {
 
 #[derive(Debug, Args)]
 pub(crate) struct SnapshotOne {
-    /// A directory of the mounted file system (not to restore), or an image that is not mounted
-    #[arg(value_name = "DIR|IMAGE")]
+    /// A directory of a mounted file system (to restore, not its root), or an image or IMAGE:PATH that is not mounted
+    #[arg(value_name = "DIR|IMAGE[:PATH]")]
     pub(crate) source: PathBuf,
-    /// Its name
+    /// Its name; NUMBER/NAME for that of another directory
     pub(crate) name: String,
     /// Print JSON
     #[arg(long)]
@@ -147,6 +162,7 @@ pub(crate) struct SnapshotOne {
 #[command(after_help = "Examples:
   espalier diff /mnt/project /mnt/work/1                    what a clone has become
   espalier diff /mnt/.snapshots/before/etc /mnt/etc         since a snapshot
+  espalier diff disk.img:.snapshots/before disk.img:        in an image that is not mounted
   espalier diff --json A B | jq -r '.changed[]'
 
 Prints + added, - removed, ~ changed paths, relative to the directories. The time grows with what differs, not
@@ -167,6 +183,7 @@ pub(crate) struct Diff {
 #[command(after_help = "Examples:
   espalier du /mnt/work/1                space that everything below takes
   espalier du --exclusive /mnt/work/*    space that removing it would give back
+  espalier du disk.img:work              in an image that is not mounted
 
 Space in the store, after compression, of whole pieces of up to some hundred KiB; what clones share counts for
 each of them, unless --exclusive. For root.")]
