@@ -60,7 +60,7 @@ impl TreeCall {
         }
     }
 
-    /// Makes the call on one side, `mounted` or plain; `None` in words if it makes no sense there.
+    /// Makes the call on one side, `mounted` or plain; nothing happens where it makes no sense.
     pub(crate) fn apply(&self, side: &mut Side, mounted: bool) -> Result<Value, Errno> {
         let done = |result: std::io::Result<()>| match result {
             Ok(()) => Ok(Value::Nothing),
@@ -87,7 +87,9 @@ impl TreeCall {
                     return Ok(Value::Nothing);
                 }
                 let mut below = HashSet::new();
-                walk(&path, &mut |_, meta| drop(below.insert(meta.ino())));
+                walk(&path, &mut |_, meta| {
+                    below.insert(meta.ino());
+                });
                 side.note_removed(&below);
                 done(if mounted { ask_by_name(&path, REMOVE_TREE) } else { fs::remove_dir_all(&path) })
             }
@@ -110,7 +112,10 @@ impl TreeCall {
                 let mut argument: Vec<u8> = bits.iter().flat_map(|bits| bits.to_ne_bytes()).collect();
                 done(match mounted {
                     true => File::open(&path).and_then(|file| ask(&file, CHMOD_TREE, &mut argument)),
-                    false => Ok(change_modes(&path, bits)),
+                    false => {
+                        change_modes(&path, bits);
+                        Ok(())
+                    }
                 })
             }
             Self::Snapshot { path } => {
