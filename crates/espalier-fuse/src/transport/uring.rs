@@ -233,7 +233,7 @@ fn call_another(shared: &Arc<Shared>, queue: &Arc<Queue>) {
         match make_ring() {
             Ok(ring) => serve(&shared, &of, ring, |registered| match registered {
                 // This one is without work, too.
-                Ok(()) if of.is_pressed(IN_RESERVE + 1) => draw_in(&shared, of.cpu),
+                Ok(()) if of.is_pressed(IN_RESERVE + 1) => draw_in(&shared, &of),
                 Ok(()) => {}
                 Err(error) if device::is_end(&error) => {}
                 Err(error) => tracing::warn!(cpu = of.cpu, %error, "no further entry can be registered"),
@@ -246,13 +246,18 @@ fn call_another(shared: &Arc<Shared>, queue: &Arc<Queue>) {
     }
 }
 
-/// Makes a request on `cpu`, from a thread that nobody waits for: it may have to wait itself. While it does, the
-/// mount is busy; but so it is through what waits already.
-fn draw_in(shared: &Shared, cpu: usize) {
+/// Makes a request on the CPU of `queue`, from a thread that nobody waits for: it may have to wait itself. While it
+/// does, the mount is busy; but so it is through what waits already, and if nothing does any more when the thread gets
+/// to run, it leaves the mount alone: somebody may be about to unmount it.
+fn draw_in(shared: &Shared, queue: &Arc<Queue>) {
     let Some(point) = shared.point.clone() else { return };
+    let queue = Arc::clone(queue);
     let body = move || {
         class::make_ordinary();
-        cpu::pin(cpu);
+        cpu::pin(queue.cpu);
+        if !queue.is_pressed(IN_RESERVE + 1) {
+            return;
+        }
         if let Err(error) = rustix::fs::statfs(&*point) {
             tracing::debug!(%error, "no request of our own could be made");
         }
