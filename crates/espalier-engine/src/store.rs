@@ -608,13 +608,18 @@ impl Shared {
             order.settle(self.trees.bound.swap(0, Ordering::AcqRel));
             let bytes = order.bytes + batch.bytes as u64;
             let clones = order.clones + batch.clones;
-            let want =
-                self.blocks_for(bytes).max((2 * bytes).div_ceil(BLOCK as u64)) + CLONE_BLOCKS * clones + 8;
+            let need = |bytes: u64, clones: u64| {
+                self.blocks_for(bytes).max((2 * bytes).div_ceil(BLOCK as u64)) + CLONE_BLOCKS * clones + 8
+            };
+            let (before, want) = (need(order.bytes, order.clones), need(bytes, clones));
+            // What is no longer needed was for values that have taken their blocks since: with little room a
+            // new batch must not count on it.
+            let spare = if self.space.free_blocks() > 8 * SPARE { SPARE } else { 0 };
+            if let Some(reserved) = order.reserved.as_mut().filter(|r| r.blocks() > before + spare) {
+                reserved.shrink(before + spare / 2);
+            }
             let have = order.reserved.as_ref().map_or(0, Reservation::blocks);
             if want <= have {
-                if let Some(reserved) = order.reserved.as_mut().filter(|_| have - want > SPARE) {
-                    reserved.shrink(want + SPARE / 2);
-                }
                 order.bytes = bytes;
                 order.clones = clones;
                 return Ok(order);
