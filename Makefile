@@ -7,7 +7,7 @@ SBINDIR ?= /sbin
 DESTDIR ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: all demo test lint fuzz soak bench install uninstall clean
+.PHONY: all demo test lint fuzz soak power-cut bench install uninstall clean
 
 all:
 	$(CARGO) build --release -p espalier
@@ -37,6 +37,11 @@ soak:
 	./scripts/install-deps build
 	$(CARGO) run --release -p espalier-sim -- --minutes $(or $(MINUTES),60) $(SOAK)
 	ESPALIER_HISTORIES=1 $(CARGO) test --release -p espalier-fs --test model power_cuts
+
+# Kills a user-mode Linux guest that works on a mount, so often, and looks whether what was synced is there.
+power-cut:
+	./scripts/install-deps build test
+	./scripts/power-cut $(or $(CUTS),20) $(or $(SEED),1)
 
 # Side by side with ext4, XFS and Btrfs; options in BENCH, for example BENCH=--quick. Needs root.
 bench:
