@@ -94,7 +94,7 @@ impl FileSystem {
             for range in self.entries_below(&content) {
                 batch.update_range(self.metadata(), range, function, argument.clone());
             }
-            if !node.dir().has_area {
+            if !node.dir().has_area() {
                 self.change_links(&tree, &node, &content, function, &argument, &mut batch, &mut apart)?;
             }
         }

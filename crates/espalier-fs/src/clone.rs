@@ -141,7 +141,7 @@ impl FileSystem {
         batch: &mut Batch,
     ) -> Result<()> {
         batch.clone_range(self.link_index(), from, to);
-        if source.dir().has_area && !from.is_empty() {
+        if source.dir().has_area() && !from.is_empty() {
             return Ok(());
         }
         let mut any = false;

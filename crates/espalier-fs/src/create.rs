@@ -24,6 +24,14 @@ pub(crate) struct New<'a> {
     pub(crate) target: Option<&'a [u8]>,
 }
 
+/// How far a new name for a file came.
+#[derive(PartialEq)]
+enum Linked {
+    Done,
+    /// Different link areas serve its names: they have to become one first.
+    NeedsJoin,
+}
+
 impl FileSystem {
     /// Makes a symbolic link to `target`.
     ///
@@ -190,7 +198,8 @@ impl FileSystem {
     }
 
     /// Gives `node`, which is no directory, one name more. With its second name a file moves to the
-    /// link area, at the cost of its data's keys; so does one that gets its first name moves to its place.
+    /// link area, at the cost of its data's keys; so does one that gets its first name moves to its place. Where another
+    /// link area serves the new name, the two become one first, at a cost that grows with the files in the lower one.
     ///
     /// # Errors
     /// [`FsErrorKind::Permission`] for a directory, [`FsErrorKind::NotFound`] for a file without name,
@@ -204,22 +213,54 @@ impl FileSystem {
         check_new_name(name)?;
         self.writable()?;
         let mut deferred = Deferred::new(self);
-        self.link_in(&node, &dir, name, &mut deferred)?;
+        let linked = {
+            let tree = self.enter();
+            self.link_in(&tree, &node, &dir, name, &mut deferred)?
+        };
+        if linked == Linked::NeedsJoin {
+            self.link_joined(&node, &dir, name, &mut deferred)?;
+        }
         drop(deferred);
         let held = self.hold(&node)?;
         self.entry(held)
     }
 
-    fn link_in(
+    /// Gives a file a name where another link area serves.
+    fn link_joined(
         &self,
         node: &Arc<Node>,
         dir: &Arc<Node>,
         name: &[u8],
         deferred: &mut Deferred<'_>,
     ) -> Result<()> {
-        let tree = self.enter();
+        let _guard = self.tree.write();
+        // As for a rename of a directory.
+        let epoch = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
+        let tree = Tree::exclusive(epoch);
+        let result = (|| {
+            // Much may have happened since it was found to be necessary.
+            if self.link_in(&tree, node, dir, name, deferred)? == Linked::NeedsJoin
+                && let Some(home) = node.place().parent
+            {
+                self.join_areas(&tree, &home, dir, deferred)?;
+                self.link_in(&tree, node, dir, name, deferred)?;
+            }
+            Ok(())
+        })();
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+        result
+    }
+
+    fn link_in(
+        &self,
+        tree: &Tree<'_>,
+        node: &Arc<Node>,
+        dir: &Arc<Node>,
+        name: &[u8],
+        deferred: &mut Deferred<'_>,
+    ) -> Result<Linked> {
         let mut names = dir.dir().names.lock();
-        self.check_free(&tree, dir, &mut names, name)?;
+        self.check_free(tree, dir, &mut names, name)?;
         let key = layout::entry_key(&dir.content_prefix(tree.epoch), name);
         self.check_key(&key)?;
         self.evacuate_file(&key)?;
@@ -241,7 +282,8 @@ impl FileSystem {
         let now = self.now();
         let state = states.of(node);
         if state.orphan != Orphan::No && state.linkable {
-            return self.link_first(&tree, node, dir, name, &mut names, &mut states, deferred);
+            self.link_first(tree, node, dir, name, &mut names, &mut states, deferred)?;
+            return Ok(Linked::Done);
         }
         if state.orphan != Orphan::No {
             return fail(FsErrorKind::NotFound, "the file was removed");
@@ -255,12 +297,8 @@ impl FileSystem {
         let mut batch = Batch::new();
         let place = node.place();
         let is_linked = place.parent.as_ref().is_some_and(|p| p.dir().role == Role::LinkArea);
-        let same_area = match &place.parent {
-            Some(parent) => parent.area_directory().map(|d| d.id) == dir.area_directory().map(|d| d.id),
-            None => false,
-        };
-        if !same_area {
-            return fail(FsErrorKind::CrossArea, "the names of a file lie in one link area");
+        if place.parent.as_ref().is_some_and(|parent| self.are_apart(parent, dir)) {
+            return Ok(Linked::NeedsJoin);
         }
         let id =
             if is_linked { layout::area_id(&place.name).unwrap_or_default() } else { self.fresh_number()? };
@@ -281,7 +319,7 @@ impl FileSystem {
         batch.insert(self.link_index(), &key, id.to_le_bytes().to_vec());
         let mut above = states.of(dir).inode.clone();
         count_entry(&mut above, &inode, now)?;
-        self.put(&tree, dir, states.of(dir), &above, &mut batch);
+        self.put(tree, dir, states.of(dir), &above, &mut batch);
         let lsn = self.commit(batch)?;
         self.any_links.store(true, Ordering::Relaxed);
         holder.count_names(id, inode.links);
@@ -292,7 +330,7 @@ impl FileSystem {
         }
         names.version += 1;
         self.set_name(dir, &mut names, name, Known::Present(node.id));
-        Ok(())
+        Ok(Linked::Done)
     }
 
     /// In memory, a node moves from `old` to the link area.

@@ -47,8 +47,6 @@ pub enum FsErrorKind {
     TooBig,
     /// No data, or no hole, at or after the offset (ENXIO).
     NoSuchOffset,
-    /// Link areas differ (EXDEV).
-    CrossArea,
     /// Too many symbolic links were followed (ELOOP).
     Loop,
     /// The operation is not supported (EOPNOTSUPP).

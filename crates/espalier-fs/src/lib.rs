@@ -21,6 +21,7 @@ mod describe;
 mod diff;
 mod error;
 mod fs;
+mod join_areas;
 mod layout;
 mod lengths;
 mod list_tree;

@@ -101,8 +101,8 @@ pub(crate) enum Role {
 /// What only directories have.
 pub(crate) struct Directory {
     pub(crate) role: Role,
-    /// It has a link area of its own.
-    pub(crate) has_area: bool,
+    /// It has a link area of its own; it may lose it, but never gets one.
+    pub(crate) has_area: AtomicBool,
     /// That link area, while it is in memory.
     pub(crate) area: Mutex<Option<NodeId>>,
     /// Of a link area: what is known about the numbers of names.
@@ -124,6 +124,13 @@ pub(crate) struct Directory {
     /// It was used since names were last given up to save memory.
     pub(crate) used: AtomicBool,
     prefix: Mutex<Option<(u64, Arc<[u8]>)>>,
+}
+
+impl Directory {
+    /// True if it has a link area of its own. The caller holds the tree lock.
+    pub(crate) fn has_area(&self) -> bool {
+        self.has_area.load(Ordering::Acquire)
+    }
 }
 
 /// What is known about the numbers of names of the files in a link area.
@@ -225,7 +232,7 @@ impl Node {
         let directory = inode.is_dir().then(|| {
             Box::new(Directory {
                 role,
-                has_area: inode.area,
+                has_area: AtomicBool::new(inode.area),
                 area: Mutex::default(),
                 counts: Mutex::default(),
                 uniform: AtomicBool::new(inode.uniform),
@@ -348,7 +355,7 @@ impl Node {
     pub(crate) fn area_directory(self: &Arc<Self>) -> Option<Arc<Self>> {
         let mut at = self.clone();
         loop {
-            match at.directory.as_ref().map(|d| (d.role, d.has_area)) {
+            match at.directory.as_ref().map(|d| (d.role, d.has_area())) {
                 Some((Role::Orphans, _)) => return None,
                 Some((Role::Tree, true)) => return Some(at),
                 _ => {}

@@ -138,7 +138,7 @@ impl FileSystem {
         now: i64,
         batch: &mut Batch,
     ) -> Result<Vec<Loss<'a>>> {
-        if node.dir().has_area {
+        if node.dir().has_area() {
             return Ok(Vec::new());
         }
         let counts = self.count_below(content)?;

@@ -28,6 +28,8 @@ enum Outcome {
     Done,
     /// A directory is concerned: the exclusive lock is needed.
     NeedExclusive,
+    /// Names of files with several would come to be served by another link area: the areas have to become one first.
+    NeedJoin,
 }
 
 /// The locked names of one or two directories.
@@ -110,9 +112,7 @@ impl FileSystem {
     /// # Errors
     /// [`FsErrorKind::NotFound`], [`FsErrorKind::Exists`] with [`RenameMode::NoReplace`], [`FsErrorKind::NotEmpty`],
     /// [`FsErrorKind::IsDirectory`], [`FsErrorKind::NotDirectory`], [`FsErrorKind::Invalid`] to move a directory
-    /// into itself, [`FsErrorKind::NameTooLong`] if a path below would become too long,
-    /// [`FsErrorKind::CrossArea`] if a file with several names, or a directory with names of such files
-    /// below, would leave the link area that serves it; of the store.
+    /// into itself, [`FsErrorKind::NameTooLong`] if a path below would become too long; of the store.
     pub fn rename(
         &self,
         parent: NodeId,
@@ -146,15 +146,21 @@ impl FileSystem {
 
     fn rename_exclusive(&self, request: &Request<'_>) -> Result<()> {
         let mut deferred = Deferred::new(self);
-        let mut held = Vec::new();
+        let (mut held, mut held_again) = (Vec::new(), Vec::new());
         let _guard = self.tree.write();
         // Readers without lock see that something moves. What is computed during the move must not
         // be taken for what holds afterwards, hence the second step.
         let epoch = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
         let tree = Tree::exclusive(epoch);
-        let result = self.rename_locked(&tree, request, true, &mut held, &mut deferred);
+        let result = (|| {
+            if self.rename_locked(&tree, request, true, &mut held, &mut deferred)? == Outcome::NeedJoin {
+                self.join_areas(&tree, request.from, request.to, &mut deferred)?;
+                self.rename_locked(&tree, request, true, &mut held_again, &mut deferred)?;
+            }
+            Ok(())
+        })();
         self.epoch.fetch_add(1, Ordering::AcqRel);
-        result.map(drop)
+        result
     }
 
     fn rename_locked<'a>(
@@ -252,6 +258,13 @@ impl FileSystem {
         let mut nodes = vec![from, to, source.node];
         nodes.extend(target.map(|t| t.node));
         let mut states = States::lock(&nodes);
+        if self.must_join(tree, source, states.of(source.node), to)?
+            || (exchange
+                && target
+                    .map_or(Ok(false), |target| self.must_join(tree, target, states.of(target.node), from))?)
+        {
+            return Ok(Outcome::NeedJoin);
+        }
         let mut batch = Batch::new();
 
         let mut removal = None;
@@ -393,7 +406,6 @@ impl FileSystem {
         if node.is_dir() {
             let old = node.content_prefix(tree.epoch);
             let new = layout::content_prefix(&to.dir.content_prefix(tree.epoch), to.name);
-            self.check_links_stay(node, &old, from.dir, to.dir)?;
             self.check_lengths(&old, &new)?;
             if inode.size == 0 && !inode.area {
                 // There is nothing below.
@@ -450,20 +462,13 @@ impl FileSystem {
         let id = layout::area_id(&node.place().name).unwrap_or_default();
         let home = node.entry_key(tree.epoch);
         batch.delete(self.link_index(), &old);
-        let serves = |dir: &Arc<Node>| dir.area_directory().map(|top| top.id);
-        if serves(from.dir) == serves(to.dir) {
+        if !self.are_apart(from.dir, to.dir) {
             let link = Link { kind: inode.kind, id, number: node.ino.wrapping_sub(sum) };
             puts.is_moved = false;
             puts.put(self.metadata(), &new, link.encode());
             puts.put(self.link_index(), &new, id.to_le_bytes().to_vec());
             puts.put(self.metadata(), &home, inode.encode());
             return Ok(());
-        }
-        if inode.links > 1 {
-            return fail(
-                FsErrorKind::CrossArea,
-                "a file with several names cannot leave what was cloned with them, or go there; copy it",
-            );
         }
         inode.number = node.ino.wrapping_sub(to.dir.dir().sum);
         batch.delete(self.metadata(), &home);
@@ -472,30 +477,24 @@ impl FileSystem {
         self.move_data(inode, &home, &new, batch, puts)
     }
 
-    /// Refuses to move a directory to where another link area serves, if names below lead to the one here.
-    fn check_links_stay(
-        &self,
-        node: &Arc<Node>,
-        prefix: &[u8],
-        from: &Arc<Node>,
-        to: &Arc<Node>,
-    ) -> Result<()> {
-        let serves = |dir: &Arc<Node>| dir.area_directory().map(|top| top.id);
-        if node.dir().has_area || serves(from) == serves(to) {
-            return Ok(());
+    /// True if names of files with several would come to where another link area serves than does now: of the entry itself, or
+    /// below it.
+    fn must_join(&self, tree: &Tree<'_>, name: &Name<'_>, state: &State, to: &Arc<Node>) -> Result<bool> {
+        let Name { node, dir, .. } = *name;
+        if !self.are_apart(dir, to) {
+            return Ok(false);
+        }
+        if !node.is_dir() {
+            return Ok(state.inode.links > 1);
         }
         let mut any = false;
-        self.names_below(prefix, |_, _| {
-            any = true;
-            false
-        })?;
-        if any {
-            return fail(
-                FsErrorKind::CrossArea,
-                "files with several names below cannot leave what was cloned with them, or go there; copy it",
-            );
+        if !node.dir().has_area() {
+            self.names_below(&node.content_prefix(tree.epoch), |_, _| {
+                any = true;
+                false
+            })?;
         }
-        Ok(())
+        Ok(any)
     }
 }
 

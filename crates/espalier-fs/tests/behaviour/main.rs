@@ -1,5 +1,6 @@
 //! What the file system promises beyond the answers of single calls.
 
+mod areas;
 mod concurrency;
 mod listing;
 mod orphans;

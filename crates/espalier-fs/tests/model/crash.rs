@@ -59,9 +59,10 @@ impl History {
     }
 }
 
-pub(crate) fn run(seed: u64) {
+pub(crate) fn run(seed: u64, of_links: bool) {
     let device = Arc::new(SimulatedDevice::new(64 << 20, seed));
     let mut run = Run::on(seed, device.clone());
+    run.of_links = of_links;
     run.fs.syncfs().expect("syncfs");
     let mut random = Random(seed ^ 0xc7a5);
     device.record_crash_points(1 + random.next() % 12);

@@ -29,8 +29,26 @@ fn random_operations_match_the_model() {
 }
 
 #[test]
+fn links_between_clones_match_the_model() {
+    let seeds = seeds(20);
+    let (count, mut joined) = (seeds.clone().count(), 0);
+    for seed in seeds {
+        let mut run = Run::new(seed);
+        run.of_links = true;
+        run.steps(1000);
+        run.finish();
+        joined += run.tree.joined;
+    }
+    // Rare things are not to become so rare that nobody tests them.
+    assert!(count < 20 || joined > 2 * count, "{joined} link areas were joined in {count} runs");
+}
+
+#[test]
 fn a_crash_leaves_a_prefix_of_the_operations() {
     for seed in seeds(12) {
-        crash::run(seed);
+        crash::run(seed, false);
+    }
+    for seed in seeds(6) {
+        crash::run(seed, true);
     }
 }

@@ -34,6 +34,8 @@ pub(crate) struct Run {
     numbers: HashMap<Id, u64>,
     pub(crate) step: usize,
     last: String,
+    /// Mostly links, renames and clones.
+    pub(crate) of_links: bool,
     /// The last step made this object durable, or (`Some(None)`) everything.
     pub(crate) synced: Option<Option<Id>>,
 }
@@ -73,7 +75,21 @@ impl Run {
         let open = vec![(ROOT, NodeId::ROOT, 1)];
         let numbers = HashMap::new();
         let last = String::new();
-        Self { seed, random, world, device, store, fs, tree, open, numbers, step: 0, last, synced: None }
+        Self {
+            seed,
+            random,
+            world,
+            device,
+            store,
+            fs,
+            tree,
+            open,
+            numbers,
+            step: 0,
+            last,
+            of_links: false,
+            synced: None,
+        }
     }
 
     /// On a device that holds what `tree` says.
@@ -85,7 +101,21 @@ impl Run {
         let store = open_store(&device, &world);
         let fs = open_fs(&store, &world, &mut random);
         let (open, numbers, last) = (vec![(ROOT, NodeId::ROOT, 1)], HashMap::new(), String::new());
-        Self { seed, random, world, device, store, fs, tree, open, numbers, step: 0, last, synced: None }
+        Self {
+            seed,
+            random,
+            world,
+            device,
+            store,
+            fs,
+            tree,
+            open,
+            numbers,
+            step: 0,
+            last,
+            of_links: false,
+            synced: None,
+        }
     }
 
     /// Steps until `steps` are done, with comparisons of everything in between.
@@ -103,7 +133,11 @@ impl Run {
         self.step += 1;
         let pause = *self.random.pick(&[1, 1000, 1_000_000_000, 100_000_000_000_000]);
         self.tree.now = self.world.step(pause);
-        match self.random.below(35) {
+        let kind = match self.of_links && !self.random.chance(4) {
+            true => *self.random.pick(&[0, 3, 6, 7, 8, 9, 10, 9, 10, 24, 31, 32, 33]),
+            false => self.random.below(35),
+        };
+        match kind {
             0..=2 => self.create(),
             30 => self.tmpfile(),
             3 => self.mkdir(),

@@ -61,6 +61,8 @@ impl Object {
 pub(crate) struct Tree {
     pub(crate) objects: Vec<Object>,
     pub(crate) now: i64,
+    /// Link areas that became one with another.
+    pub(crate) joined: usize,
 }
 
 pub(crate) const ROOT: Id = 0;
@@ -93,7 +95,7 @@ impl Tree {
     pub(crate) fn new(now: i64) -> Self {
         let mut root = object(FileKind::Directory, 0o755, 0, 0, ROOT, now);
         root.area = true;
-        Self { objects: vec![root], now }
+        Self { objects: vec![root], now, joined: 0 }
     }
 
     fn dir(&self, id: Id) -> Answer<&Object> {
@@ -228,11 +230,9 @@ impl Tree {
         if first {
             self.objects[id].parent = dir;
         } else {
-            let home = self.objects[id].home.unwrap_or_else(|| self.serves(self.objects[id].parent));
-            if home != self.serves(dir) {
-                return Err(Kind::CrossArea);
-            }
-            self.objects[id].home = Some(home);
+            let home = self.objects[id].home.unwrap_or(self.objects[id].parent);
+            self.join(home, dir);
+            self.objects[id].home = Some(self.serves(dir));
         }
         let now = self.now;
         self.objects[id].linkable = false;
@@ -258,7 +258,26 @@ impl Tree {
         })
     }
 
-    /// True if an entry cannot move between directories because of links.
+    /// Has one link area serve two directories. Nobody can see that, but for what of a removed tree keeps its count of names.
+    fn join(&mut self, one: Id, other: Id) {
+        let mut common = one;
+        while !self.is_below(other, common) {
+            common = self.objects[common].parent;
+        }
+        let goal = self.serves(common);
+        for dir in [one, other] {
+            while self.serves(dir) != goal {
+                let top = self.serves(dir);
+                self.objects[top].area = false;
+                self.joined += 1;
+                let home = Some(self.serves(top));
+                let files = self.objects.iter_mut().filter(|object| object.home == Some(top));
+                files.for_each(|object| object.home = home);
+            }
+        }
+    }
+
+    /// True if an entry cannot move between directories before one link area serves both.
     fn crosses(&self, id: Id, from: Id, to: Id) -> bool {
         let object = &self.objects[id];
         self.serves(from) != self.serves(to)
@@ -448,14 +467,11 @@ impl Tree {
                 (true, true) if !self.objects[target].entries.is_empty() => return Err(Kind::NotEmpty),
                 _ => {}
             }
-            if self.crosses(source, from, to) {
-                return Err(Kind::CrossArea);
-            }
             self.leave(to, new);
             self.drop_name(target);
         }
         if self.crosses(source, from, to) {
-            return Err(Kind::CrossArea);
+            self.join(from, to);
         }
         self.leave(from, name);
         self.enter(to, new, source);
@@ -472,7 +488,7 @@ impl Tree {
             return Err(Kind::Invalid);
         }
         if self.crosses(a.2, a.0, b.0) || self.crosses(b.2, b.0, a.0) {
-            return Err(Kind::CrossArea);
+            self.join(a.0, b.0);
         }
         let areas = (self.serves(a.0), self.serves(b.0));
         self.enter(a.0, a.1, b.2);

@@ -40,7 +40,6 @@ fn number(kind: FsErrorKind) -> i32 {
         Kind::Range => libc::ERANGE,
         Kind::TooBig => libc::E2BIG,
         Kind::NoSuchOffset => libc::ENXIO,
-        Kind::CrossArea => libc::EXDEV,
         Kind::Loop => libc::ELOOP,
         Kind::Unsupported => libc::EOPNOTSUPP,
         Kind::Busy => libc::EBUSY,

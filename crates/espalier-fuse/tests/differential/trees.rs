@@ -4,6 +4,7 @@
 //! below a tree that is removed keep their link count on the mount, so that is not compared.
 
 use crate::calls::{Side, Value};
+use crate::common::store::start;
 use crate::random::Random;
 use crate::tree;
 use espalier_fuse::control::{
@@ -16,7 +17,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 #[derive(Debug, Clone)]
 pub(crate) enum TreeCall {
@@ -172,7 +173,9 @@ fn clone(from: &Path, to: &Path) -> std::io::Result<()> {
 }
 
 fn run(program: &str, words: &[&str], paths: &[&Path]) -> std::io::Result<()> {
-    let ran = Command::new(program).args(words).args(paths).output()?;
+    let mut command = Command::new(program);
+    let ran = start(command.args(words).args(paths).stdout(Stdio::piped()).stderr(Stdio::piped()));
+    let ran = ran.wait_with_output()?;
     assert!(ran.status.success(), "{program}: {}", String::from_utf8_lossy(&ran.stderr));
     Ok(())
 }
