@@ -64,7 +64,7 @@ pub(crate) fn choose_memtable(options: &mut OpenOptions) {
 /// In a full store the pool is all there is to rewrite a leaf in.
 pub(crate) fn fit_leaves(options: &mut OpenOptions, space: &Space) {
     let pool = (space.stats().pool * BLOCK as u64) as usize;
-    options.tuning.leaf = options.tuning.leaf.min(pool / 4);
+    options.tuning.leaf = options.tuning.leaf.min(pool / 5);
     options.tuning.edge = options.tuning.edge.min(pool / 8);
 }
 
@@ -95,6 +95,7 @@ pub(crate) fn make_trees(
         patience: AtomicU64::new(256),
         absorbed: AtomicU64::new(0),
         freed: Mutex::default(),
+        sparse: Mutex::default(),
         lean: AtomicBool::new(false),
     })
 }

@@ -4,17 +4,19 @@
 //! blocks back only after it. So: a commit is accepted only if there is room for it beside all that is
 //! *owed* already; what a flush computed is used only if there is room to write it (nothing is lost by
 //! forgetting it: flushing is a pure function of the root); and before a commit is refused, messages
-//! that hold space back are squeezed down to the leaves, one leaf at a time.
+//! that hold space back are squeezed down to the leaves, one leaf at a time. Each of these leaves the pool at a
+//! level of its own ([`Share`]).
 
 use crate::index::Index;
 use crate::key::Key;
+use crate::space::Purpose;
 use crate::store::Shared;
 use crate::tree::{Root, Sweep};
-use crate::types::IndexId;
+use crate::types::{IndexId, PieceId};
 use crate::{ErrorKind, Result};
 use espalier_storage::BLOCK;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -34,11 +36,46 @@ const LEAST_PATIENCE: u64 = 32;
 /// The most bytes of large values in a memtable.
 const MOST_VALUES: u64 = 1 << 30;
 
+/// What a flush is for, and so what it may take of the pool. It takes it at once and gives it back at the next
+/// checkpoint, if what it replaces is nobody else's; what it does not give back is missing below.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Share {
+    /// For what adds data: a half, and only of a pool that is nearly whole.
+    Growth,
+    /// For what was deleted or replaced: a half.
+    Freed,
+    /// For writing again what little is live in value parts, which are free then: five eighths.
+    Sweep,
+    /// For what was deleted, when whoever deletes more waits: all but what checkpoints need.
+    Urgent,
+}
+
+impl Share {
+    /// How much of the pool it leaves.
+    fn aside(self, pool: u64) -> u64 {
+        match self {
+            Self::Growth | Self::Freed => pool / 2,
+            Self::Sweep => pool / 8 * 3,
+            Self::Urgent => pool / 6,
+        }
+    }
+}
+
 /// Leaves looked at on behalf of one commit.
 const SWEEP_AT_ONCE: usize = 512;
 
 /// Leaves squeezed on behalf of one commit.
 const SQUEEZE_AT_ONCE: usize = 64;
+
+/// Value parts that are being emptied: what is live in them is written elsewhere, leaf by leaf, and when all
+/// of it is, they are free. So they are only as many as there is room for.
+#[derive(Debug, Default)]
+struct Emptied {
+    /// The last batch when the search began.
+    since: u64,
+    /// Those that are still there after all leaves were looked through: somebody shares them.
+    in_vain: HashSet<PieceId>,
+}
 
 /// What is known about the lack of space.
 #[derive(Debug)]
@@ -57,6 +94,7 @@ pub(crate) struct Shortage {
     most_values: AtomicU64,
     /// Where the search for leaves worth rewriting goes on.
     swept: Mutex<BTreeMap<IndexId, Key>>,
+    emptied: Mutex<Emptied>,
 }
 
 impl Default for Shortage {
@@ -69,6 +107,7 @@ impl Default for Shortage {
             value_debt: AtomicU64::new(0),
             most_values: AtomicU64::new(MOST_VALUES),
             swept: Mutex::default(),
+            emptied: Mutex::default(),
         }
     }
 }
@@ -156,13 +195,13 @@ impl Shared {
         self.shortage.most_values.load(Ordering::Relaxed)
     }
 
-    /// Publishes what a flush of `index` computed, if there is room to write it; true if so. An `urgent` one
-    /// makes room for somebody who waits, and may use more of the pool. Under the index's structure lock.
+    /// Publishes what a flush of `index` computed, if there is room to write it in its share; true if so.
+    /// Under the index's structure lock.
     pub(crate) fn publish_flushed(
         &self,
         index: &Index,
         flushed: Result<Option<Root>>,
-        urgent: bool,
+        share: Share,
     ) -> Result<bool> {
         let root = match flushed {
             Ok(Some(root)) => root,
@@ -171,18 +210,23 @@ impl Shared {
             Err(error) if error.kind() == ErrorKind::NoSpace => return self.refuse(),
             Err(error) => return Err(error),
         };
-        let space = self.space.stats();
         let before = self.unwritten_blocks(&index.version().root);
         let more = self.unwritten_blocks(&root).saturating_sub(before);
-        // The rest of the pool is for tables and for what is estimated too low.
-        let aside = if urgent { space.pool / 8 * 3 } else { space.pool / 2 };
-        if self.owed_blocks() + more + space.promised + aside > space.free {
+        if !self.has_room(more, share) {
             drop(root);
             return self.refuse();
         }
         index.publish_root(&self.space, root, |_| {})?;
         self.count_owed();
         Ok(true)
+    }
+
+    /// True if `more` blocks can be owed.
+    fn has_room(&self, more: u64, share: Share) -> bool {
+        let space = self.space.stats();
+        let owed = self.owed_blocks() + space.promised;
+        let whole = owed + space.pool / 8 * 7 <= space.free + space.limbo;
+        (whole || share != Share::Growth) && owed + more + share.aside(space.pool) <= space.free
     }
 
     /// Forgets what a flush wrote.
@@ -199,7 +243,8 @@ impl Shared {
     /// Makes room for `want` blocks of growth, if that can be done: checkpoints, moves messages down to
     /// the leaves, and rewrites leaves whose value parts hold much that is dead. False if there was nothing
     /// left to move or rewrite.
-    pub(crate) fn make_space(&self, want: u64) -> Result<bool> {
+    pub(crate) fn make_space(&self, want: u64, purpose: Purpose) -> Result<bool> {
+        let share = if purpose == Purpose::Growth { Share::Freed } else { Share::Urgent };
         // What is free only when nothing needs the older checkpoint any more takes two.
         self.checkpoint()?;
         self.checkpoint()?;
@@ -209,12 +254,15 @@ impl Shared {
         }
         self.trees.lean.store(true, Ordering::Relaxed);
         let mut left = SQUEEZE_AT_ONCE;
+        if self.trees.sparse.lock().is_empty() {
+            self.choose_sparse()?;
+        }
         while !self.space.can_grow(want, self.owed_blocks()) && left > 0 {
             let before = left;
             let mut done = true;
             for index in self.indexes_in_order() {
                 let _structure = index.structure.lock();
-                self.squeeze_index(&index, &mut left)?;
+                self.squeeze_index(&index, share, &mut left)?;
             }
             if self.is_cramped() {
                 // One edge may hold too much, and yet there is room for one leaf.
@@ -224,10 +272,15 @@ impl Shared {
                 let _structure = index.structure.lock();
                 done &= self.sweep_index(&index, &mut left)?;
             }
-            if left == before && done {
+            let again = done && {
+                self.checkpoint()?;
+                self.checkpoint()?;
+                self.choose_sparse()?
+            };
+            if left == before && done && !again {
                 self.shortage.squeezed_at.store(last, Ordering::Release);
             }
-            if left == before {
+            if left == before && !again {
                 break;
             }
             self.checkpoint()?;
@@ -237,14 +290,43 @@ impl Shared {
     }
 
     /// Moves messages down as long as there is room.
-    fn squeeze_index(&self, index: &Index, left: &mut usize) -> Result<()> {
+    fn squeeze_index(&self, index: &Index, share: Share, left: &mut usize) -> Result<()> {
         while *left > 0 && !self.is_cramped() {
-            if !self.publish_flushed(index, self.trees.squeeze(&index.version().root), true)? {
+            if !self.publish_flushed(index, self.trees.squeeze(&index.version().root), share)? {
                 break;
             }
             *left -= 1;
         }
         Ok(())
+    }
+
+    /// Chooses the value parts that are emptied next, those of which least is live; false if there are none.
+    /// All leaves have been looked through for the ones before.
+    pub(crate) fn choose_sparse(&self) -> Result<bool> {
+        let lean = self.trees.lean.load(Ordering::Relaxed);
+        let space = self.space.stats();
+        let taken = self.owed_blocks() + space.promised + Share::Sweep.aside(space.pool);
+        // Half of it, for the leaves are written anew as well.
+        let mut room = space.free.saturating_sub(taken) / 2;
+        let mut found = self.space.sparse_values(if lean { (3, 4) } else { (1, 2) })?;
+        let mut emptied = self.shortage.emptied.lock();
+        let last = self.order.lock().last_lsn.0;
+        if std::mem::replace(&mut emptied.since, last) != last {
+            emptied.in_vain.clear();
+        }
+        let mut chosen = self.trees.sparse.lock();
+        emptied.in_vain.extend(chosen.drain());
+        found.retain(|(_, id)| !emptied.in_vain.contains(id));
+        found.sort_unstable();
+        for (live, id) in found {
+            let blocks = live.div_ceil(BLOCK as u64) + 1;
+            if blocks > room {
+                break;
+            }
+            room -= blocks;
+            chosen.insert(id);
+        }
+        Ok(!chosen.is_empty())
     }
 
     /// Rewrites leaves as long as there is room, going on where it ended the last time; true if it came
@@ -255,7 +337,7 @@ impl Shared {
         while *left > 0 && !self.is_cramped() {
             let swept = match self.trees.sweep(&index.version().root, &from, &mut visits) {
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
-                    self.publish_flushed(index, Err(error), true)?;
+                    self.publish_flushed(index, Err(error), Share::Sweep)?;
                     break;
                 }
                 swept => swept?,
@@ -267,7 +349,7 @@ impl Shared {
                     break;
                 }
                 Sweep::Rewritten(root, next) => {
-                    if !self.publish_flushed(index, Ok(Some(root)), true)? {
+                    if !self.publish_flushed(index, Ok(Some(root)), Share::Sweep)? {
                         break;
                     }
                     *left -= 1;

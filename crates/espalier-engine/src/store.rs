@@ -640,8 +640,8 @@ impl Shared {
                     drop(order);
                     // What frees space goes on as long as that helps, what takes some must have an answer.
                     tries += 1;
-                    exhausted =
-                        !self.make_space(want)? || (purpose == Purpose::Growth && tries == MOST_TRIES);
+                    exhausted = !self.make_space(want, purpose)?
+                        || (purpose == Purpose::Growth && tries == MOST_TRIES);
                 }
             }
         }

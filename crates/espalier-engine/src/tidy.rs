@@ -14,6 +14,7 @@
 use crate::key::{Key, KeyRange};
 use crate::log::LoggedOp;
 use crate::op::{Op, RangeOp};
+use crate::shortage::Share;
 use crate::store::Shared;
 use crate::tree::Sweep;
 use crate::types::IndexId;
@@ -125,6 +126,8 @@ struct State {
     rested: Option<Duration>,
     /// Where the search for sparse value parts is.
     sweep: Option<(IndexId, Key)>,
+    /// Bytes that were dead when the search began.
+    dead_before: u64,
     /// Bytes that the last search left dead.
     left_dead: u64,
 }
@@ -205,7 +208,8 @@ impl Shared {
         match self.trees.push_down(&index.version().root, range) {
             Ok(None) => Ok(None),
             Ok(Some((root, next))) => {
-                if self.publish_flushed(&index, Ok(Some(root)), *refused > 0)? {
+                let share = if *refused > 0 { Share::Urgent } else { Share::Freed };
+                if self.publish_flushed(&index, Ok(Some(root)), share)? {
                     *refused = 0;
                     return Ok(Some(KeyRange { start: next, end: range.end.clone() }));
                 }
@@ -226,24 +230,36 @@ impl Shared {
         let worthwhile = state.left_dead + stats.pool / 2 * BLOCK as u64;
         let (id, from) = match state.sweep.take() {
             Some(place) => place,
-            None if stats.dead_values > worthwhile => {
-                let Some(first) = self.indexes.read().keys().next().copied() else { return Ok(false) };
+            None if stats.dead_values > worthwhile && self.choose_sparse()? => {
+                let Some(first) = self.first_index() else { return Ok(false) };
+                state.dead_before = stats.dead_values;
                 (first, Key::default())
             }
             None => return Ok(false),
         };
         state.unfinished = true;
         let next_index = self.indexes.read().range(id..).find(|(other, _)| **other > id).map(|(id, _)| *id);
-        let next = match self.sweep_at(id, &from)? {
+        let mut next = match self.sweep_at(id, &from)? {
             Some(next) => Some((id, next)),
             None => next_index.map(|id| (id, Key::default())),
         };
         if next.is_none() {
             self.checkpoint()?;
-            state.left_dead = self.space.stats().dead_values;
+            self.checkpoint()?;
+            let dead = self.space.stats().dead_values;
+            // There may have been room for some of it only.
+            let again = dead < std::mem::replace(&mut state.dead_before, dead) && self.choose_sparse()?;
+            next = self.first_index().filter(|_| again).map(|first| (first, Key::default()));
+            if next.is_none() {
+                state.left_dead = dead;
+            }
         }
         state.sweep = next;
         Ok(true)
+    }
+
+    fn first_index(&self) -> Option<IndexId> {
+        self.indexes.read().keys().next().copied()
     }
 
     /// Rewrites one leaf of an index behind `from`, or looks at some; returns where to go on.
@@ -256,7 +272,7 @@ impl Shared {
             Ok(Sweep::End) => Ok(None),
             Ok(Sweep::Tired(next)) => Ok(Some(next)),
             Ok(Sweep::Rewritten(root, next)) => {
-                self.publish_flushed(&index, Ok(Some(root)), false)?;
+                self.publish_flushed(&index, Ok(Some(root)), Share::Sweep)?;
                 Ok(next)
             }
             Err(error) if error.kind() == ErrorKind::NoSpace => Ok(None),

@@ -7,6 +7,7 @@
 
 use crate::index::Index;
 use crate::log::Progress;
+use crate::shortage::Share;
 use crate::space::Purpose;
 use crate::store::Shared;
 use crate::types::{IndexId, Lsn};
@@ -348,7 +349,7 @@ impl Shared {
         self.note_debt(candidates.first().map_or(0, |(bytes, _)| *bytes));
         for (_, index) in candidates {
             let Some(_structure) = index.structure.try_lock() else { continue };
-            if self.publish_flushed(&index, self.trees.flush(&index.version().root), false)? {
+            if self.publish_flushed(&index, self.trees.flush(&index.version().root), Share::Growth)? {
                 return Ok(true);
             }
         }

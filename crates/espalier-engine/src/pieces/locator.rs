@@ -22,12 +22,6 @@ pub(crate) trait Locator: Send + Sync {
     /// reading the node translation table gives.
     fn locate(&self, id: PieceId) -> Result<Location>;
 
-    /// Bytes of values that counted pieces name in a value part; None if it is not counted.
-    ///
-    /// # Errors
-    /// Whatever reading the node translation table gives.
-    fn live_bytes(&self, id: PieceId) -> Result<Option<u64>>;
-
     /// True if more than one counted piece (or root) refers to a piece.
     ///
     /// # Errors

@@ -82,10 +82,6 @@ impl Locator for TestLocator {
         }
     }
 
-    fn live_bytes(&self, _: PieceId) -> Result<Option<u64>> {
-        Ok(None)
-    }
-
     fn is_shared(&self, _: PieceId) -> Result<bool> {
         Ok(false)
     }

@@ -346,6 +346,32 @@ impl Space {
         failure.map_or(Ok(Some((number, pieces))), |error| Err((number, error)))
     }
 
+    /// The counted value parts of which less than a fraction is live, each with its live bytes. Reads the whole
+    /// node translation table.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Damaged`] if a page or an entry of it is.
+    pub(crate) fn sparse_values(&self, (most, of): (u64, u64)) -> Result<Vec<(u64, PieceId)>> {
+        let _writer = self.writer.lock();
+        let (mut found, mut failure) = (Vec::new(), None);
+        self.tables.ntt.walk(&mut |key, _, page| match page {
+            Ok(page) if key.level == 0 => {
+                ntt::for_each(key.number, page.bytes(), &self.geometry, &mut |id, entry| match entry {
+                    Ok(entry) if entry.location.kind == PieceKind::Values => {
+                        if entry.live < u64::from(entry.location.len) / of * most {
+                            found.push((entry.live, id));
+                        }
+                    }
+                    Ok(_) => {}
+                    Err(error) => failure = Some(error),
+                });
+            }
+            Ok(_) => {}
+            Err(error) => failure = Some(error),
+        });
+        failure.map_or(Ok(found), Err)
+    }
+
     /// How many free runs there are of which length. Reads the whole map in memory.
     pub(crate) fn free_runs(&self) -> RunHistogram {
         self.used.lock().histogram()
@@ -497,10 +523,6 @@ impl Locator for Space {
     fn allocate(&self, blocks: u32, near: Option<u64>) -> Result<Extent> {
         // The last eighth of the pool is for table pages, so that a checkpoint can free the rest.
         self.take_run(blocks, near, self.promises.pool() / 8)
-    }
-
-    fn live_bytes(&self, id: PieceId) -> Result<Option<u64>> {
-        Ok(ntt::get(&self.tables.ntt, &self.geometry, id)?.map(|entry| entry.live))
     }
 
     fn is_shared(&self, id: PieceId) -> Result<bool> {

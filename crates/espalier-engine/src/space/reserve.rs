@@ -28,10 +28,9 @@ pub(super) struct Promises {
 }
 
 impl Promises {
-    /// For a data region of `blocks`: 3% of it, between 1.5 MiB and 32 GiB, at most an eighth. Its shares: a
-    /// quarter for messages that delete, three eighths for moving them down to what they delete, a quarter
-    /// for the headers and leaves that a checkpoint rewrites in any case, and the last for table pages. With
-    /// so much free, parts of usual sizes also find runs that are long enough.
+    /// For a data region of `blocks`: 3% of it, between 1.5 MiB and 32 GiB, at most an eighth. Who draws on it leaves
+    /// it at a level of his own (ARCHITECTURE.md, "A full store"). With so much free, parts of usual sizes also find
+    /// runs that are long enough.
     pub(super) fn new(blocks: u64) -> Self {
         let pool = (blocks * 3 / 100).clamp(384, 8 << 20).min(blocks / 8);
         Self { promised: AtomicU64::new(0), pool }
@@ -66,9 +65,9 @@ impl Reservation {
         let free = space.free_blocks().saturating_sub(owed);
         let limit = match purpose {
             Purpose::Growth => free.saturating_sub(space.promises.pool),
-            // The rest is for what makes the deleted free.
-            Purpose::Essential => free.saturating_sub(space.promises.pool / 4 * 3),
-            Purpose::Last => free.saturating_sub(space.promises.pool / 2),
+            // The rest is for what makes the deleted free, and for checkpoints.
+            Purpose::Essential => free.saturating_sub(space.promises.pool / 8 * 3),
+            Purpose::Last => free.saturating_sub(space.promises.pool / 16 * 5),
         };
         if !space.promises.try_add(blocks, limit) {
             return Err(Error::new(

@@ -312,7 +312,7 @@ impl Trees {
     }
 
     fn rewritten(self: &Arc<Self>, base: &Run, interval: &KeyRange) -> Result<Option<Vec<(Key, Node)>>> {
-        if leaf::Gather::of(self, &base.parts, true)?.is_some() {
+        if leaf::Gather::of(self, &base.parts, true).is_some() {
             return leaf::apply(self, base, &[], interval, Gathering::Sparse).map(Some);
         }
         Ok(None)

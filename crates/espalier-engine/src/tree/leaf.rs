@@ -44,7 +44,7 @@ pub(crate) enum Gathering {
     Nothing,
     /// All of a leaf whose values lie in too many value parts.
     Scattered,
-    /// Those in value parts of which little is live.
+    /// Those in value parts that are to be emptied, for little of them is live.
     Sparse,
 }
 
@@ -64,8 +64,8 @@ pub(crate) fn apply(
     for (_, parts) in &mut leaves {
         let found = match gather {
             Gathering::Nothing => None,
-            Gathering::Scattered => Gather::of(trees, parts, false)?,
-            Gathering::Sparse => Gather::of(trees, parts, true)?,
+            Gathering::Scattered => Gather::of(trees, parts, false),
+            Gathering::Sparse => Gather::of(trees, parts, true),
         };
         if let Some(gather) = found {
             *parts = rewrite(trees, std::mem::take(parts), interval, &gather)?;
@@ -194,12 +194,12 @@ pub(super) struct Gather {
 }
 
 impl Gather {
-    /// What there is to gather in a leaf of `parts`; `None` for nothing. `sparse` asks for parts that are
-    /// hardly live, too.
-    pub(super) fn of(trees: &Trees, parts: &[ViewedPart], sparse: bool) -> Result<Option<Self>> {
+    /// What there is to gather in a leaf of `parts`; `None` for nothing. `sparse` asks for those in
+    /// value parts that are to be emptied.
+    pub(super) fn of(trees: &Trees, parts: &[ViewedPart], sparse: bool) -> Option<Self> {
         if !sparse {
             let all = is_scattered(parts);
-            return Ok(all.then_some(Self { all, sparse: HashSet::new() }));
+            return all.then_some(Self { all, sparse: HashSet::new() });
         }
         let mut holders: BTreeSet<PieceId> = BTreeSet::new();
         for part in parts {
@@ -212,13 +212,9 @@ impl Gather {
                 }
             }
         }
-        let mut found = Self { all: false, sparse: HashSet::new() };
-        for holder in holders {
-            if is_sparse(trees, holder)? {
-                found.sparse.insert(holder);
-            }
-        }
-        Ok((!found.sparse.is_empty()).then_some(found))
+        let sparse = trees.sparse.lock();
+        let found: HashSet<PieceId> = holders.into_iter().filter(|holder| sparse.contains(holder)).collect();
+        (!found.is_empty()).then_some(Self { all: false, sparse: found })
     }
 
     fn concerns(&self, part: PieceId) -> bool {
@@ -236,13 +232,6 @@ impl Gather {
             None => slot.place().is_none_or(|p| p.values.iter().any(|(id, _)| self.concerns(*id))),
         }
     }
-}
-
-/// True if rewriting what is live in a value part gains enough: when space is short a quarter is enough.
-fn is_sparse(trees: &Trees, part: PieceId) -> Result<bool> {
-    let Some(live) = trees.locator.live_bytes(part)? else { return Ok(false) };
-    let len = u64::from(trees.locator.locate(part)?.len);
-    Ok(if trees.lean.load(Relaxed) { live < len / 4 * 3 } else { live < len / 2 })
 }
 
 /// Part of a leaf that is being rewritten.

@@ -43,7 +43,9 @@ use crate::op::MergeFunctions;
 use crate::options::{Compression, Tuning};
 use crate::pieces::{Locator, Pieces};
 use crate::tidy::Freed;
+use crate::types::PieceId;
 use parking_lot::Mutex;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
@@ -68,6 +70,8 @@ pub(crate) struct Trees {
     pub(crate) absorbed: AtomicU64,
     /// Where something was deleted.
     pub(crate) freed: Mutex<Freed>,
+    /// Value parts that a sweep empties.
+    pub(crate) sparse: Mutex<HashSet<PieceId>>,
     /// Space is short: do no more at a time than must be done.
     pub(crate) lean: AtomicBool,
 }

@@ -278,10 +278,12 @@ fn reservations_add_up() {
     let b = space.reserve(10, Purpose::Growth, 0).unwrap();
     assert!(space.reserve(1, Purpose::Growth, 0).is_err());
     assert!(space.reserve(u64::MAX, Purpose::Essential, 0).is_err());
-    let essential =
-        space.reserve(space.promises.pool() - space.promises.pool() / 4 * 3, Purpose::Essential, 0).unwrap();
+    let pool = space.promises.pool();
+    let essential = space.reserve(pool - pool / 8 * 3, Purpose::Essential, 0).unwrap();
     assert!(space.reserve(1, Purpose::Essential, 0).is_err());
-    drop(essential);
+    let last = space.reserve(pool / 8 * 3 - pool / 16 * 5, Purpose::Last, 0).unwrap();
+    assert!(space.reserve(1, Purpose::Last, 0).is_err());
+    drop((essential, last));
     a.absorb(b);
     assert_eq!(a.blocks(), room);
     drop(a);
