@@ -32,7 +32,7 @@ fuzz:
 	./scripts/install-deps build fuzz
 	./scripts/fuzz $(or $(SECONDS),60)
 
-# Random workloads, power cuts and faults for so long; then every short history with a power cut at every change.
+# Random workloads, power cuts and faults for so long (more options in SOAK, such as SOAK="--seed 1000 --json"); then every short history with a power cut at every change.
 soak:
 	./scripts/install-deps build
 	$(CARGO) run --release -p espalier-sim -- --minutes $(or $(MINUTES),60) $(SOAK)

@@ -191,7 +191,7 @@ impl Shared {
         // The roots are held until they are counted: newer ones may have replaced them already.
         let counted = taken.and_then(|roots| {
             let stored = self.write_roots(&roots, &mut state)?;
-            let reclaim = self.count_references(&stored, &cut.volumes, &mut state)?;
+            let reclaim = self.count_references(&stored, &cut.volumes, &state)?;
             Ok((stored, reclaim))
         });
         let (stored, reclaim) = counted.inspect_err(|_| self.forget_volume(cut.changed.made))?;
@@ -316,7 +316,7 @@ impl Shared {
         &self,
         stored: &[(IndexId, StoredRoot)],
         volumes: &VolumeTable,
-        state: &mut State,
+        state: &State,
     ) -> Result<Vec<PieceId>> {
         let mut deltas: HashMap<PieceId, Delta> = HashMap::new();
         let mut gained: Vec<Reference> = Vec::new();
@@ -330,11 +330,13 @@ impl Shared {
         }
         let deleted = state.roots.iter().filter(|(id, _)| !volumes.volumes.contains_key(&id.volume));
         lost.extend(deleted.filter_map(|(_, root)| root.node).map(|id| (id, 0)));
+        let mut entered: HashSet<PieceId> = HashSet::new();
         while let Some((id, bytes)) = gained.pop() {
             let delta = deltas.entry(id).or_default();
             delta.count += 1;
             delta.bytes = delta.bytes.saturating_add_unsigned(bytes);
-            if let Some(refers) = state.uncounted.remove(&id) {
+            // They stay uncounted until all is counted: a header that cannot be read below leaves that to the next checkpoint.
+            if let Some(refers) = state.uncounted.get(&id).filter(|_| entered.insert(id)) {
                 gained.extend(refers);
             }
         }

@@ -21,6 +21,8 @@ pub struct Plan {
     pub one_in: u64,
     /// Outcomes tried of each.
     pub outcomes: u64,
+    /// Only during so many steps at the end.
+    pub last: Option<usize>,
 }
 
 /// What was tried.
@@ -49,7 +51,11 @@ impl Tally {
 /// If a state is found that the oracle forbids, or that is no sound store.
 pub fn run(setup: &Setup, steps: &[Step], plan: Plan) -> Outcome<Tally> {
     let mut run = Run::new(setup, plan)?;
+    let first = steps.len() - plan.last.unwrap_or(steps.len()).min(steps.len());
     for (i, step) in steps.iter().enumerate() {
+        if i == first {
+            run.bench.device.record_crash_points(plan.one_in);
+        }
         run.take(step).map_err(|e| {
             e.during(format_args!("step {i} of {}, {}", steps.len(), differential::name(step)))
         })?;
@@ -78,7 +84,6 @@ impl Run {
     fn new(setup: &Setup, plan: Plan) -> Outcome<Self> {
         let bench = Bench::new(setup.clone())?;
         bench.store.sync_all()?;
-        bench.device.record_crash_points(plan.one_in);
         let history = History::new(bench.model.clone(), bench.device.counts().changes());
         let random = Random::new(setup.seed ^ 0xc7a5);
         Ok(Self { bench, history, random, plan, tally: Tally::default() })
@@ -257,6 +262,7 @@ pub fn run_format(setup: &Setup, steps: &[Step]) -> Outcome<Tally> {
             for seed in 0..4 {
                 let done = point.change() == last && point.pending() == 0;
                 tally.crashes += 1;
+                tally.recoveries += 1;
                 check_format(setup, point, (setup.seed ^ i as u64) << 8 | seed, old, done)?;
             }
         }

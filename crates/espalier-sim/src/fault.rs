@@ -143,8 +143,9 @@ impl Run {
             }
             Err(error) => {
                 self.excuse(&error)?;
-                // A failed read in the way leaves the store as it was.
-                let refused = self.bench.store.commit(espalier_engine::Batch::new()).is_err();
+                // A failed read in the way leaves the store as it was; it may also be in the way of this batch.
+                let attempt = self.bench.store.commit(espalier_engine::Batch::new());
+                let refused = attempt.is_err_and(|error| error.kind() == ErrorKind::ReadOnly);
                 ensure!(refused || self.reads_fail, "changes are accepted after {error}");
                 self.refused |= refused;
             }

@@ -7,7 +7,8 @@
 //! - [`crash`]: what is found after a power cut is a prefix of the batches, at or after the last
 //!   acknowledged sync, for a power cut at every change of the device, and for one during recovery;
 //! - [`concurrent`]: what many threads see of each other is whole batches, in one order;
-//! - [`fault`]: with failing, lying, rotting and full devices every answer is right or an error.
+//! - [`fault`]: with failing, lying, rotting and full devices every answer is right or an error;
+//! - [`soak`]: all of them, by name and seed.
 //!
 //! Steps are data, so that a failing list can be [minimized](minimize::minimize) and shown.
 
@@ -20,6 +21,7 @@ mod history;
 pub mod minimize;
 mod model;
 mod setup;
+pub mod soak;
 mod walk;
 mod workload;
 

@@ -65,6 +65,12 @@ impl Setup {
         Self { device: 16 << 20, log: Some(2 << 20), tuning, ..self.clone() }
     }
 
+    /// A device that is read in no time, with a short log: for histories of a few steps.
+    #[must_use]
+    pub fn tiny(&self) -> Self {
+        Self { device: 8 << 20, log: Some(512 << 10), memory: self.memory.min(4 << 20), ..self.clone() }
+    }
+
     fn environment(&self) -> Arc<SimulatedEnvironment> {
         Arc::new(SimulatedEnvironment::new(self.seed))
     }

@@ -43,6 +43,23 @@ pub enum Step {
     Verify,
 }
 
+impl Step {
+    /// True if it may change what the store holds or what is on the device.
+    pub fn changes(&self) -> bool {
+        matches!(
+            self,
+            Self::Commit(_)
+                | Self::Sync
+                | Self::Checkpoint
+                | Self::Work(_)
+                | Self::Reopen
+                | Self::Kill
+                | Self::CreateVolume(_)
+                | Self::Volumes(_)
+        )
+    }
+}
+
 /// Most bytes in a batch: a log of 1 MiB takes a little more.
 const MOST_BYTES: usize = 400_000;
 

@@ -2,8 +2,7 @@
 //!
 //! `ESPALIER_SEED=7,8 ESPALIER_STEPS=2000 cargo test -p espalier-sim --test engine_model` replays.
 
-use espalier_sim::{Profile, Setup, Workload, differential, minimize, seeds, steps};
-use espalier_storage::Random;
+use espalier_sim::{Profile, Setup, Workload, differential, minimize, seeds, soak, steps};
 
 /// Seeds that failed once.
 const REGRESSIONS: &[u64] = &[];
@@ -50,11 +49,6 @@ fn long_keys_and_large_values() {
 #[test]
 fn evicted_nodes_let_go_of_dying_pieces() {
     for seed in [1002, 1003] {
-        let mut random = Random::new(seed);
-        let setup = Setup::new(seed);
-        let profile = Profile::any(&mut random);
-        let length = random.between(20..=500) as usize;
-        let steps = Workload::new(seed, profile, setup.indexes.into()).steps(length);
-        differential::run_caught(&setup, &steps).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        soak::replay("differential", seed).unwrap_or_else(|e| panic!("{e}"));
     }
 }
