@@ -14,7 +14,9 @@
 //!   moves are counted, and who has met one on its way looks again.
 //! - A note goes when all nodes in memory have caught up ([`FileSystem::changed_nodes`], the background).
 
+use crate::error::Result;
 use crate::fs::FileSystem;
+use crate::layout;
 use crate::merge;
 use crate::node::{Node, Orphan, Role, State};
 use crate::record::Inode;
@@ -24,6 +26,8 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+/// As many names for each node that is looked for are looked at.
+const NAMES_PER_NODE: usize = 16;
 /// With more notes at one directory all nodes catch up at once, so that looking for them stays cheap.
 const MAX_NOTES: usize = 64;
 
@@ -169,6 +173,52 @@ impl FileSystem {
         changed.sort_unstable();
         changed.dedup();
         changed
+    }
+
+    /// The nodes in memory of a directory (or file) and everything below it, each file by whatever name it is known; `None` if
+    /// there are more than `limit`, or it takes a look at many more names to find them.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::Stale`](crate::FsErrorKind::Stale); of the store.
+    pub fn nodes_below(&self, node: NodeId, limit: usize) -> Result<Option<Vec<NodeId>>> {
+        let top = self.node(node)?;
+        let tree = self.enter();
+        let (mut found, mut looked_at) = (vec![top.id], 0);
+        let mut waiting = vec![top.clone()];
+        while let Some(node) = waiting.pop() {
+            let Some(directory) = &node.directory else { continue };
+            let names = directory.names.lock();
+            looked_at += names.len();
+            if looked_at > NAMES_PER_NODE * limit {
+                return Ok(None);
+            }
+            for node in names.nodes().filter_map(|id| self.nodes.get(id)) {
+                found.push(node.id);
+                waiting.push(node);
+            }
+            if found.len() > limit {
+                return Ok(None);
+            }
+        }
+        if top.is_dir() && !top.is_removed() {
+            // What is known by a name elsewhere.
+            let area = self.area_of(&top)?;
+            let (mut known, mut room) = (Vec::new(), limit);
+            self.names_below(&top.content_prefix(tree.epoch), |_, id| {
+                known.push(layout::area_name(id));
+                room = room.saturating_sub(1);
+                room > 0
+            })?;
+            if room == 0 {
+                return Ok(None);
+            }
+            let names = area.dir().names.lock();
+            let nodes = known.iter().filter_map(|name| names.get(name)).filter_map(|known| known.node());
+            found.extend(nodes.filter(|id| self.nodes.is_live(*id)));
+        }
+        found.sort_unstable();
+        found.dedup();
+        Ok(Some(found))
     }
 
     /// Has all nodes in memory catch up, and drops what is noted so far.

@@ -166,9 +166,29 @@ pub(crate) enum Known {
     Present(NodeId),
 }
 
+impl Known {
+    /// The node, which may have left memory, if there is an entry.
+    pub(crate) fn node(self) -> Option<NodeId> {
+        match self {
+            Self::Present(id) => Some(id),
+            Self::Absent => None,
+        }
+    }
+}
+
 impl Names {
     pub(crate) fn get(&self, name: &[u8]) -> Option<Known> {
         self.map.get(name).copied()
+    }
+
+    /// Number of names of which something is known.
+    pub(crate) fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// The nodes of known names, also of those that have left memory.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.map.values().filter_map(|known| known.node())
     }
 
     /// Number of names known to be present.

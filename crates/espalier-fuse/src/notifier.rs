@@ -10,6 +10,7 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 /// Sends notifications.
@@ -33,6 +34,8 @@ struct Shared {
 /// What waits to be sent.
 enum Waiting {
     One(Notification),
+    /// Takes note if the kernel does not know what one of them is about.
+    Known(Vec<Notification>, Arc<AtomicBool>),
     /// What it takes time to find out.
     Later(Box<dyn FnOnce() -> Vec<Notification> + Send>),
 }
@@ -67,6 +70,15 @@ impl Notifier {
     pub fn notify_and_wait(&self, notifications: impl IntoIterator<Item = Notification>) {
         let upto = self.prompt.queue(notifications.into_iter().map(Waiting::One));
         self.prompt.wait(upto);
+    }
+
+    /// As [`Notifier::notify_and_wait`]; false if the kernel did not know what one of them is about: then an answer that makes it
+    /// known may be on its way, with what was true before.
+    pub fn notify_known(&self, notifications: Vec<Notification>) -> bool {
+        let unknown = Arc::new(AtomicBool::new(false));
+        let upto = self.prompt.queue([Waiting::Known(notifications, Arc::clone(&unknown))]);
+        self.prompt.wait(upto);
+        !unknown.load(Ordering::Acquire)
     }
 
     pub(crate) fn stop(&self) {
@@ -120,7 +132,16 @@ impl Shared {
             };
             drop(state);
             match waiting {
-                Waiting::One(notification) => send(device, &notification),
+                Waiting::One(notification) => {
+                    send(device, &notification);
+                }
+                Waiting::Known(notifications, unknown) => {
+                    for notification in &notifications {
+                        if !send(device, notification) {
+                            unknown.store(true, Ordering::Release);
+                        }
+                    }
+                }
                 Waiting::Later(find) => {
                     for notification in find() {
                         if self.state.lock().stopped {
@@ -137,8 +158,10 @@ impl Shared {
     }
 }
 
-fn send(device: &Device, notification: &Notification) {
-    if let Err(error) = device.notify(&notification.encode()) {
+/// False if the kernel did not take it, or does not know what it is about.
+fn send(device: &Device, notification: &Notification) -> bool {
+    device.notify(&notification.encode()).unwrap_or_else(|error| {
         tracing::debug!(%error, ?notification, "the kernel did not take a notification");
-    }
+        false
+    })
 }

@@ -93,6 +93,37 @@ fn owners_and_modes_change_at_once_also_for_what_the_kernel_knows() {
 }
 
 #[test]
+fn a_change_of_a_small_tree_leaves_the_kernel_what_it_knows_of_the_rest() {
+    let place = Place::mounted("1G");
+    let (large, small) = (place.dir.join("large"), place.dir.join("small"));
+    make_tree(&large, 3, 100);
+    make_tree(&small, 1, 20);
+    // A name elsewhere of a file in it, by which the kernel knows it too.
+    fs::write(small.join("linked"), "text").unwrap();
+    fs::hard_link(small.join("linked"), large.join("linked")).unwrap();
+    let walk = |dir: &Path| run(Command::new("find").arg(dir).args(["-printf", "%U:%G %m %s\n"]));
+    let asked = |kind: &str| {
+        let said = tree(&["info", "--json"], &[&place.dir]).ok();
+        let value: serde_json::Value = serde_json::from_str(&said).unwrap();
+        value["mount"]["requests"][kind].as_u64().unwrap_or(0)
+    };
+    let owners = |dir: &Path| walk(dir).lines().filter(|line| line.starts_with("12:34 ")).count();
+    walk(&large);
+    walk(&small);
+    let before = ["lookup", "readdirplus"].map(asked);
+    tree(&["chown", "-R", "12:34"], &[&small]).ok();
+    let (in_large, in_small) = (owners(&large), owners(&small));
+    assert_eq!(in_large, 1, "the file with a name in both");
+    assert_eq!(in_small, walk(&small).lines().count());
+    assert_eq!(
+        ["lookup", "readdirplus"].map(asked),
+        before,
+        "the kernel asks for names that have not changed"
+    );
+    assert!(asked("getattr") > 20, "and for what has");
+}
+
+#[test]
 fn users_clone_and_remove_what_is_theirs() {
     let place = Place::mounted("1G");
     fs::set_permissions(place.base.path(), fs::Permissions::from_mode(0o755)).unwrap();

@@ -3,7 +3,8 @@
 //! The kernel has checked that the caller may read what the ioctl is on. That he may make or remove entries in a directory is
 //! checked here; what is below is the file system's business. What the kernel has cached is taken from it when
 //! the change is done and all locks are released, and before the caller has his answer: what is cheap at once
-//! (a name is asked for again, the epoch of all names counts up), what takes time for each file afterwards.
+//! (a name is asked for again; a few nodes are forgotten one by one, or the epoch of all names counts up), what takes time for
+//! each file afterwards.
 
 use super::errno::{Errno, of};
 use super::{Dispatcher, attributes, snapshots};
@@ -20,6 +21,9 @@ const MAX_TOKENS: usize = 4096;
 
 /// The longest path that a comparison tells: what system calls take.
 const LONGEST_PATH: usize = 4096;
+
+/// Of as many nodes the kernel is told one by one that their attributes changed.
+const TOLD_SINGLY: usize = 2048;
 
 /// Comparisons under way at a time; the oldest goes.
 const MAX_SESSIONS: usize = 64;
@@ -310,7 +314,12 @@ impl Dispatcher {
     fn tell_attributes(&self, node: NodeId) {
         let Some(notifier) = self.notifier.get() else { return };
         let inode = |node: NodeId| Notification::Inode { node: node.0, data: None };
-        notifier.notify_and_wait([Notification::Epoch, inode(node)]);
+        // One by one if there are few. Otherwise the kernel asks for every name of the mount again, as it does if an answer with what was
+        // true before may still be on its way to it: then it does not know yet of what it is told.
+        let few = self.fs.nodes_below(node, TOLD_SINGLY).ok().flatten();
+        if !few.is_some_and(|nodes| notifier.notify_known(nodes.into_iter().map(inode).collect())) {
+            notifier.notify_and_wait([Notification::Epoch, inode(node)]);
+        }
         let fs = self.fs.clone();
         notifier.notify_later(move || fs.changed_nodes().into_iter().map(inode).collect());
     }

@@ -128,9 +128,10 @@ impl Mounted {
     }
 }
 
+/// Detaches it: a process that has just been started lets go of what this one had open a little after it was started, and then
+/// the mount ends. Who needs to know that it has waits for the server.
 fn unmount(point: &Path) {
-    let _none_starts = STARTING.lock();
-    rustix::mount::unmount(point, rustix::mount::UnmountFlags::empty()).unwrap();
+    rustix::mount::unmount(point, rustix::mount::UnmountFlags::DETACH).unwrap();
 }
 
 /// Serves, if this process was started for that; returns when the mount has ended.
