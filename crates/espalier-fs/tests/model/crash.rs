@@ -50,6 +50,22 @@ impl History {
         }
     }
 
+    /// As [`History::record`], by what was seen itself.
+    pub(crate) fn record_view(&mut self, began: u64, hash: u64) {
+        self.states.push((began, hash));
+    }
+
+    /// After a crash at `change` this is seen.
+    #[track_caller]
+    pub(crate) fn assert_possible(&self, change: u64, found: u64, what: &str) {
+        let possible = self.possible(change);
+        assert!(
+            self.states[possible.clone()].iter().any(|(_, hash)| *hash == found),
+            "{what}: the tree is none of those after steps {possible:?}, but {:?}",
+            self.states.iter().rposition(|(_, hash)| *hash == found)
+        );
+    }
+
     /// The steps after which a crash may find the store.
     fn possible(&self, change: u64) -> std::ops::RangeInclusive<usize> {
         let least =
@@ -96,13 +112,7 @@ pub(crate) fn crash(run: &Run, history: &History, point: &CrashPoint, survivors:
         assert_eq!((report.problems, report.orphans), (vec![], 0), "{what}");
     };
     sound();
-    let found = hash_found(&fs);
-    let possible = history.possible(point.change());
-    assert!(
-        history.states[possible.clone()].iter().any(|(_, hash)| *hash == found),
-        "{what}: the tree is none of those after steps {possible:?}, but {:?}",
-        history.states.iter().rposition(|(_, hash)| *hash == found)
-    );
+    history.assert_possible(point.change(), hash_found(&fs), &what);
     // Work goes on, and nothing given out before is given out again.
     let new = fs.mknod(NodeId::ROOT, b"after the crash", NewNode::Regular, 0o644, &Caller::default());
     let new = new.unwrap_or_else(|e| panic!("{what}: {e}")).node;
@@ -147,7 +157,7 @@ fn add_model(tree: &Tree, id: Id, hash: &mut Xxh3, seen: &mut HashMap<u64, usize
     add(hash, "end");
 }
 
-fn hash_found(fs: &FileSystem) -> u64 {
+pub(crate) fn hash_found(fs: &FileSystem) -> u64 {
     let mut hash = Xxh3::new();
     let mut seen = HashMap::new();
     add_found(fs, NodeId::ROOT, &mut hash, &mut seen);

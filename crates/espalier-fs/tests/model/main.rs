@@ -3,6 +3,7 @@
 //! alone, `ESPALIER_SEEDS=n` the first n.
 
 mod crash;
+mod cuts;
 mod exhaustive;
 mod run;
 mod tree;
