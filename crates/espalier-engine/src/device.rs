@@ -105,7 +105,7 @@ impl GuardedDevice {
         let bytes: usize = buffers.iter().map(|b| b.len()).sum();
         self.counters.writes.fetch_add(1, Ordering::Relaxed);
         self.counters.bytes_written.fetch_add(bytes as u64, Ordering::Relaxed);
-        self.inner.write_at(offset, buffers).map_err(|e| self.latch(e.into()))
+        self.inner.write_at(offset, buffers).map_err(|e| self.latch(Error::failed(e)))
     }
 
     /// Makes every write that returned before durable.
@@ -116,7 +116,7 @@ impl GuardedDevice {
         let _one_at_a_time = self.syncing.lock();
         self.writable()?;
         self.counters.syncs.fetch_add(1, Ordering::Relaxed);
-        self.inner.sync().map_err(|e| self.latch(e.into()))?;
+        self.inner.sync().map_err(|e| self.latch(Error::failed(e)))?;
         self.writable()
     }
 
@@ -152,7 +152,8 @@ impl GuardedDevice {
                 format!(
                     "the store is read-only since an earlier failure ({error}); unmount, check the device, and mount again"
                 ),
-            )),
+            )
+            .after_failure()),
         }
     }
 
@@ -255,7 +256,7 @@ mod tests {
             flaky.fail_sync.store(false, Ordering::Relaxed);
             for later in [device.sync(), device.write_at(0, &[&block])] {
                 let error = later.unwrap_err();
-                assert_eq!(error.kind(), ErrorKind::ReadOnly);
+                assert_eq!((error.kind(), error.is_after_failure()), (ErrorKind::ReadOnly, true));
                 assert!(error.to_string().contains("it broke"), "{error}");
             }
             assert!(device.failure().is_some());
@@ -266,7 +267,8 @@ mod tests {
     #[test]
     fn opened_for_reading_writes_nothing() {
         let device = GuardedDevice::new(Arc::new(Flaky::default()), true);
-        assert_eq!(device.sync().unwrap_err().kind(), ErrorKind::ReadOnly);
+        let error = device.sync().unwrap_err();
+        assert_eq!((error.kind(), error.is_after_failure()), (ErrorKind::ReadOnly, false));
         assert!(device.failure().is_none());
     }
 }

@@ -19,7 +19,8 @@ pub enum ErrorKind {
     NewerFormat,
     /// The store has no room for the operation; free some and try again.
     NoSpace,
-    /// An earlier failure made the store read-only.
+    /// The store or volume takes no changes: by choice, or since an earlier failure
+    /// ([`Error::is_after_failure`]).
     ReadOnly,
     /// Another process has the store open.
     Busy,
@@ -38,12 +39,13 @@ pub struct Error {
     message: String,
     context: Vec<String>,
     source: Option<std::sync::Arc<espalier_storage::Error>>,
+    after_failure: bool,
 }
 
 impl Error {
     /// An error of `kind`; `message` says what happened and where.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), context: Vec::new(), source: None }
+        Self { kind, message: message.into(), context: Vec::new(), source: None, after_failure: false }
     }
 
     /// Stored bytes that fail a check.
@@ -54,6 +56,24 @@ impl Error {
     /// What the caller must do about it.
     pub fn kind(&self) -> ErrorKind {
         self.kind
+    }
+
+    /// True if an earlier failed write or sync is the reason: nothing can be changed any more, though nobody wanted
+    /// that.
+    pub fn is_after_failure(&self) -> bool {
+        self.after_failure
+    }
+
+    /// The same as an answer to all that comes after a failure.
+    pub(crate) fn after_failure(mut self) -> Self {
+        self.after_failure = true;
+        self
+    }
+
+    /// A write or sync that failed: a device that has no room is one that fails, and has nothing to do with
+    /// the room in the store.
+    pub(crate) fn failed(source: espalier_storage::Error) -> Self {
+        Self { kind: ErrorKind::Io, ..source.into() }
     }
 
     /// Adds what was being done, from the inside out.
@@ -91,7 +111,8 @@ impl From<espalier_storage::Error> for Error {
             Storage::PermissionDenied | Storage::Unsupported => ErrorKind::InvalidArgument,
             _ => ErrorKind::Io,
         };
-        Self { kind, message: source.to_string(), context: Vec::new(), source: Some(source.into()) }
+        let message = source.to_string();
+        Self { source: Some(source.into()), ..Self::new(kind, message) }
     }
 }
 

@@ -27,7 +27,7 @@ pub enum FsErrorKind {
     NameTooLong,
     /// The store has no room for the operation (ENOSPC).
     NoSpace,
-    /// The store is read-only, by choice or after a failed write (EROFS).
+    /// The store is read-only by choice (EROFS).
     ReadOnly,
     /// The caller may not do this (EACCES).
     AccessDenied,
@@ -53,7 +53,7 @@ pub enum FsErrorKind {
     Unsupported,
     /// Another user holds the store, or it is in use (EBUSY).
     Busy,
-    /// The device failed, or stored bytes are damaged (EIO).
+    /// The device fails or has failed, or stored bytes are damaged (EIO).
     Io,
 }
 
@@ -101,6 +101,7 @@ impl From<espalier_engine::Error> for FsError {
         use espalier_engine::ErrorKind as Engine;
         let kind = match source.kind() {
             Engine::NoSpace => FsErrorKind::NoSpace,
+            Engine::ReadOnly if source.is_after_failure() => FsErrorKind::Io,
             Engine::ReadOnly => FsErrorKind::ReadOnly,
             Engine::Busy => FsErrorKind::Busy,
             Engine::InvalidArgument => FsErrorKind::Invalid,

@@ -11,7 +11,7 @@ impl FileSystem {
     /// `datasync`: a delayed time of the last read need not be.
     ///
     /// # Errors
-    /// [`FsErrorKind::Io`](crate::FsErrorKind::Io) and then [`FsErrorKind::ReadOnly`](crate::FsErrorKind::ReadOnly) for ever, if the device fails.
+    /// [`FsErrorKind::Io`](crate::FsErrorKind::Io), and the same to every change for ever, if the device fails.
     pub fn fsync(&self, node: NodeId, datasync: bool) -> Result<()> {
         let node = self.node(node)?;
         if node.is_dir() {
