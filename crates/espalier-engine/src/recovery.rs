@@ -15,7 +15,7 @@ use crate::options::Compression;
 use crate::options::{FormatOptions, OpenOptions};
 use crate::piece::PieceHandle;
 use crate::pieces::{Locator, Pieces};
-use crate::space::{Geometry, Opened, Space, SpaceOptions, Superblock, VolumeTable};
+use crate::space::{Geometry, Opened, Space, SpaceOptions, Superblock, VolumeTable, heal};
 use crate::store::{Order, Shared};
 use crate::tree::{Loss, Trees, baseless};
 use crate::types::{IndexId, Location, Lsn, Msn, PieceId};
@@ -109,13 +109,14 @@ pub(crate) fn open(
     choose_memtable(&mut options);
     let name = device.name().to_owned();
     let device = GuardedDevice::new(device, options.read_only);
-    let Opened { space, volumes, reclaim, other_damaged } =
-        Space::open(device.clone(), &space_options(&options))?;
-    if let Some(error) = other_damaged {
-        tracing::warn!(%error, "one superblock of {name} is damaged; the other is good");
+    let healed = if options.read_only { Vec::new() } else { heal(&device)? };
+    let Opened { space, volumes, reclaim, damaged } = Space::open(device.clone(), &space_options(&options))?;
+    for error in healed.into_iter().chain(damaged) {
+        tracing::warn!(%error, "a superblock of {name} is damaged; another is good");
     }
     fit_leaves(&mut options, &space);
     let superblock = space.superblock();
+    check_log_position(&superblock)?;
     let compression = Compression::from_code(superblock.compression)
         .ok_or_else(|| Error::damaged(format!("compression code {} is unknown", superblock.compression)))?;
     let trees = make_trees(&device, &space, &options, compression);
@@ -164,6 +165,22 @@ pub(crate) fn open(
         volumes,
         Checkpointer::new(roots, reclaim),
     ))
+}
+
+/// A superblock whose tree and log part at different batches would repeat some or leave some out.
+///
+/// # Errors
+/// [`ErrorKind::Damaged`].
+pub(crate) fn check_log_position(superblock: &Superblock) -> Result<()> {
+    let (tree, log) = (superblock.checkpoint_lsn, LogPosition::decode(&superblock.log_position).lsn);
+    if tree == log {
+        return Ok(());
+    }
+    let message = format!(
+        "the superblock makes no sense: the tree holds every batch up to {}, and the log goes on after {}",
+        tree.0, log.0
+    );
+    Err(Error::damaged(message))
 }
 
 /// Half of the budget is for what is clean; memtables and dirty nodes have the other half.

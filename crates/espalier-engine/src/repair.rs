@@ -36,6 +36,8 @@ pub struct Rescue {
     pub store: Arc<Store>,
     /// What is lost.
     pub losses: Vec<Loss>,
+    /// What was damaged and is there once more, in words: nothing of it is lost.
+    pub mended: Vec<String>,
     /// Pieces that no checkpoint counts yet and that only the device refers to.
     _keep: Vec<Arc<PieceHandle>>,
 }
@@ -56,22 +58,23 @@ impl Store {
             let message = "a damaged store is opened for writing, be it on a device that keeps nothing";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        let (shared, losses, keep) = open(device, env, options)?;
-        Ok(Rescue { store: Store::start(shared), losses, _keep: keep })
+        let (shared, losses, mended, keep) = open(device, env, options)?;
+        Ok(Rescue { store: Store::start(shared), losses, mended, _keep: keep })
     }
 }
 
-type Opened = (Arc<Shared>, Vec<Loss>, Vec<Arc<PieceHandle>>);
+type Opened = (Arc<Shared>, Vec<Loss>, Vec<String>, Vec<Arc<PieceHandle>>);
 
 fn open(device: Arc<dyn Device>, env: Arc<dyn Environment>, mut options: OpenOptions) -> Result<Opened> {
     recovery::choose_memtable(&mut options);
     let device = GuardedDevice::new(device, false);
-    let Rebuilt { space, volumes, problems } =
+    let Rebuilt { space, volumes, problems, mended } =
         Space::rebuild(device.clone(), &recovery::space_options(&options))?;
     recovery::fit_leaves(&mut options, &space);
     let nowhere = |message: String| Loss { index: None, range: None, message };
     let mut losses: Vec<Loss> = problems.into_iter().map(nowhere).collect();
     let superblock = space.superblock();
+    recovery::check_log_position(&superblock)?;
     let compression = Compression::from_code(superblock.compression).unwrap_or_default();
     let trees = recovery::make_trees(&device, &space, &options, compression);
 
@@ -122,7 +125,7 @@ fn open(device: Arc<dyn Device>, env: Arc<dyn Environment>, mut options: OpenOpt
     let checkpointer = Checkpointer::new(stored, Vec::new()).counting(uncounted);
     let shared =
         Shared::new(env, device, options, space, trees, log, order, shared_indexes, volumes, checkpointer);
-    Ok((shared, losses, keep))
+    Ok((shared, losses, mended, keep))
 }
 
 fn roots_of(space: &Arc<Space>, volumes: &VolumeTable) -> Vec<(IndexId, Root)> {

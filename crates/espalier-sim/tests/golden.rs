@@ -3,7 +3,8 @@
 //! `golden/v1.zst` is a device of 4 MiB as a store of format 1 left it without being closed: trees of
 //! several levels, messages on their way, parts with LZ4, large values, and batches in the log that
 //! no checkpoint covers. `golden/v1-clones.zst` has in addition clones, in the tree and in the log, and a
-//! snapshot of the volume. To add the image of a new format, run this with `ESPALIER_WRITE_GOLDEN=1`
+//! snapshot of the volume; `golden/v1-copies.zst` the same with the feature of copies: every table page twice, and a
+//! spare superblock. To add the image of a new format, run this with `ESPALIER_WRITE_GOLDEN=1`
 //! after adding its name below; never write an old one again.
 
 use espalier_engine::{
@@ -16,8 +17,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 const SIZE: u64 = 4 << 20;
-const NEWEST: &str = "v1-clones";
-const ALL: [&str; 2] = ["v1", "v1-clones"];
+const NEWEST: &str = "v1-copies";
+const ALL: [&str; 3] = ["v1", "v1-clones", "v1-copies"];
 
 type Contents = BTreeMap<(u8, Vec<u8>), Vec<u8>>;
 

@@ -8,6 +8,7 @@ mod copy;
 use crate::args::{Fsck, Salvage};
 use crate::image;
 use crate::problem::Exit;
+use crate::signature;
 use crate::ui;
 use crate::units;
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -31,6 +32,7 @@ pub(crate) fn run(args: &Fsck) -> Result<Exit> {
     let started = Instant::now();
     let shown = args.source.display();
     let device = Arc::new(image::open_device(&args.source, OpenMode::ReadWrite)?);
+    refuse_others(&args.source)?;
     let Mended { rescue, list } = mend(device, &args.source, args.cache.0)?;
     let spinner = ui::spinner("making the repair durable");
     let closed = rescue.store.close();
@@ -50,6 +52,19 @@ pub(crate) fn run(args: &Fsck) -> Result<Exit> {
     list.write(&path)?;
     println!("{shown}: repaired in {}; {}", units::duration(started.elapsed()), list.summary(&path));
     Ok(Exit::Repaired)
+}
+
+/// A spare superblock may outlive the store: what another program has made since must not be written over.
+fn refuse_others(source: &Path) -> Result<()> {
+    if let Some(what) = signature::of_another(source)? {
+        bail!(
+            "{} holds {what}; if that is of no use any more, copy out what is left of the Espalier file system that was \
+             there before (espalier salvage {} DIR)",
+            source.display(),
+            source.display()
+        );
+    }
+    Ok(())
 }
 
 /// Copies everything out of a store that need not be mountable.
@@ -114,6 +129,7 @@ fn mend(device: Arc<dyn Device>, source: &Path, memory: u64) -> Result<Mended> {
         .with_context(|| format!("{}: nothing of it can be told from anything else", source.display()))?;
     let mut list = List::default();
     rescue.losses.iter().for_each(|loss| list.add_loss(loss));
+    rescue.mended.iter().for_each(|what| list.add("(store)", what, false));
     let now = i64::try_from(image::environment().now().as_nanos()).unwrap_or(i64::MAX);
     for volume in file_volumes(&rescue.store) {
         let spinner = ui::spinner("mending files and directories");

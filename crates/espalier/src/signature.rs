@@ -35,6 +35,9 @@ const MARKS: &[(&str, u64, &[u8])] = &[
     ("a partition table or boot sector", 0x1fe, &[0x55, 0xaa]),
 ];
 
+/// Where the marks of our own superblocks are.
+const OURS: [u64; 2] = [0, 65536];
+
 /// How much of the beginning of a file must be zeros for it to count as empty.
 const LOOKED_AT: usize = 1 << 20;
 
@@ -60,6 +63,24 @@ pub(crate) fn find(path: &Path) -> Result<Option<String>> {
         return Ok(Some("data of an unknown kind".into()));
     }
     Ok(None)
+}
+
+/// Says what is at `path` if neither of the first two superblocks is ours, and the mark of something else is there.
+///
+/// # Errors
+/// If it cannot be read.
+pub(crate) fn of_another(path: &Path) -> Result<Option<String>> {
+    let file = File::open(path).with_context(|| format!("{} cannot be opened", path.display()))?;
+    for offset in OURS {
+        let mut mark = [0; 8];
+        // What cannot be read is nobody's mark.
+        if file.read_exact_at(&mut mark, offset).is_ok() && mark == *b"ESPALIER" {
+            return Ok(None);
+        }
+    }
+    let mut head = vec![0; LOOKED_AT];
+    let length = read_up_to(&file, &mut head).unwrap_or(0);
+    Ok(known(&head[..length]).map(str::to_owned).or_else(|| ask_blkid(path)))
 }
 
 /// What the first bytes of a device are the mark of.

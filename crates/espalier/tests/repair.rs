@@ -191,11 +191,41 @@ fn scrub_reads_everything_and_names_what_is_damaged() {
     espalier(&["scrub".as_ref(), place.base.path().as_os_str()]).refused(1, &["no Espalier file system"]);
 }
 
+/// What another program wrote over the beginning of a device is not mounted any more, and not repaired in place
+/// if it is a file system; what is behind it is found again.
+#[test]
+fn the_spare_superblock_brings_everything_back() {
+    let place = Place::mounted("64M");
+    make_tree(&place.dir.join("tree"), 3, 60);
+    let reference = place.path("reference");
+    make_tree(&reference, 3, 60);
+    place.umount().ok();
+    poke(&place.image, 0, &[0; 32 * 4096]);
+    let damaged = content(&place.image);
+    place.mount(&[]).refused(1, &["Espalier"]);
+    let out = place.path("out");
+    let said = espalier(&["salvage".as_ref(), place.image.as_os_str(), out.as_os_str()]).ok();
+    assert!(said.contains("0 losses"), "{said}");
+    common::assert_same_tree(&reference, &out.join("tree"));
+    assert!(content(&place.image) == damaged, "salvage changed the image");
+
+    poke(&place.image, 0x438, &[0x53, 0xef]);
+    espalier(&["fsck".as_ref(), "--repair".as_ref(), place.image.as_os_str()])
+        .refused(8, &["ext2, ext3 or ext4", "salvage"]);
+    poke(&place.image, 0x438, &[0; 2]);
+    let ran = espalier(&["fsck".as_ref(), "--repair".as_ref(), place.image.as_os_str()]);
+    assert!(ran.code == Some(1) && ran.stdout.contains("0 losses"), "{ran:?}");
+    place.fsck().ok();
+    place.mount(&[]).ok();
+    common::assert_same_tree(&reference, &place.dir.join("tree"));
+}
+
 #[test]
 fn without_superblocks_nothing_is_guessed() {
     let place = Place::with_image("64M");
     poke(&place.image, 100, b"damage");
     poke(&place.image, 16 * 4096 + 100, b"damage");
+    poke(&place.image, (64 << 20) - 4096 + 100, b"damage");
     let before = content(&place.image);
     espalier(&["fsck".as_ref(), "--repair".as_ref(), place.image.as_os_str()]).refused(8, &["superblock"]);
     let out = place.path("out");

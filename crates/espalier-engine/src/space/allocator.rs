@@ -172,6 +172,14 @@ impl Allocator {
         Some(extent)
     }
 
+    /// Takes the first free block at or behind `near`, or else the first there is.
+    pub(super) fn allocate_behind(&mut self, near: u64) -> Option<Extent> {
+        let start = self.find(1, near).or_else(|| self.find(1, 0))?;
+        let extent = Extent { start, blocks: 1 };
+        self.set(extent, true);
+        Some(extent)
+    }
+
     /// The first free run that begins at `from` or later, cut to `most` blocks.
     pub(super) fn free_run(&self, from: u64, most: u32) -> Option<Extent> {
         let start = self.find(1, from)?;

@@ -1,6 +1,7 @@
 //! Verification: counts equal references, and every block is accounted for exactly once.
 
 use super::allocator::Allocator;
+use super::page::{PageKey, Pointer};
 use super::superblock::read_superblocks;
 use super::table::{Table, TableId};
 use super::{Space, map, ntt};
@@ -31,8 +32,9 @@ impl Space {
             entries: 0,
             dead: 0,
         };
-        if let Err(error) = read_superblocks(&self.device) {
-            check.problems.add(error.to_string());
+        match read_superblocks(&self.device) {
+            Err(error) => check.problems.add(error.to_string()),
+            Ok(found) => found.damaged.iter().for_each(|error| check.problems.add(only_a_copy(error))),
         }
         let mut unseen = referenced.clone();
         let reclaim: HashSet<PieceId> = reclaim.iter().copied().collect();
@@ -78,13 +80,21 @@ impl Check<'_> {
         }
     }
 
+    /// Accounts for the places of a page; if one of two is damaged, that is a problem.
+    fn page(&mut self, table: &Table, id: TableId, key: PageKey, place: Pointer) {
+        for block in place.blocks() {
+            let whose = || format!("{} page {} of level {}", id.name(), key.number, key.level);
+            self.account(Extent { start: block, blocks: 1 }, &whose);
+        }
+        if let Some(problem) = table.damaged_copy(key, place) {
+            self.problems.add(only_a_copy(problem));
+        }
+    }
+
     /// Accounts for the pages of a table; damaged ones are problems.
     fn pages(&mut self, table: &Table, id: TableId) {
-        table.walk(&mut |key, block, page| {
-            let whose = || format!("{} page {} of level {}", id.name(), key.number, key.level);
-            if block != 0 {
-                self.account(Extent { start: block, blocks: 1 }, &whose);
-            }
+        table.walk(&mut |key, place, page| {
+            self.page(table, id, key, place);
             if let Err(error) = page {
                 self.problems.add(error.to_string());
             }
@@ -99,11 +109,8 @@ impl Check<'_> {
     ) {
         let geometry = self.space.geometry;
         let table = &self.space.tables.ntt;
-        table.walk(&mut |key, block, page| {
-            let whose = || format!("node translation table page {} of level {}", key.number, key.level);
-            if block != 0 {
-                self.account(Extent { start: block, blocks: 1 }, &whose);
-            }
+        table.walk(&mut |key, place, page| {
+            self.page(table, TableId::Ntt, key, place);
             let page = match page {
                 Ok(page) => page,
                 Err(error) => return self.problems.add(error.to_string()),
@@ -159,7 +166,8 @@ impl Check<'_> {
         for (number, committed) in words.into_iter().enumerate() {
             let first = number as u64 * 64;
             let data = if first + 64 <= start { 0 } else { u64::MAX << start.saturating_sub(first) };
-            let inside = self.accounted.word(number) & data & bits_below(self.space.geometry.blocks, first);
+            let inside =
+                self.accounted.word(number) & data & bits_below(self.space.geometry.data_end(), first);
             self.bits(first, committed & !inside, "accounted for but occupied by nothing");
             self.bits(first, inside & !committed, "occupied but not accounted for");
             self.bits(first, committed & !used.word(number), "accounted for and could be allocated");
@@ -172,6 +180,11 @@ impl Check<'_> {
             bits &= bits - 1;
         }
     }
+}
+
+/// Says that nothing is lost.
+fn only_a_copy(problem: impl std::fmt::Display) -> String {
+    format!("{problem}; nothing is lost, for there is another: fsck --repair writes it anew")
 }
 
 /// The bits of the word that begins with block `first` which stand for blocks of the device.

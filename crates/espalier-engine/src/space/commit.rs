@@ -3,7 +3,8 @@
 //! The order of device writes, and what a crash after each step leaves (generation `n` is on the device):
 //! 1. pieces and table pages to blocks that generation `n` does not account for: `n`, all of it;
 //! 2. sync: still `n`; the new pages are durable but nothing leads to them;
-//! 3. superblock `n + 1` to the other slot: `n` or `n + 1`, each complete (a sector is written or not);
+//! 3. superblock `n + 1` to the other slot and to the spare place: `n` or `n + 1`, each complete (a sector is
+//!    written or not), and whichever is found to be the newest counts;
 //! 4. sync: `n + 1`; only now may blocks that `n` alone needed be written again.
 
 use super::table::Table;
@@ -180,20 +181,36 @@ impl Space {
         Ok(roots)
     }
 
-    /// Gives each dirty page a new block and accounts for that; true if there was any.
+    /// Gives each dirty page a new block, and one for a copy if there is room for that, and accounts for them; true
+    /// if there was any.
     fn place_pages(&self, table: &Table, near: &mut Option<u64>) -> Result<bool> {
         let keys = table.unassigned();
         let any = !keys.is_empty();
         for key in keys {
             let place = self.take_run(1, *near, 0).context(|| "placing table pages".into())?;
             *near = Some(place.end());
-            let old = table.assign(key, place.start);
-            map::mark(&self.tables.map, place, true)?;
-            if let Some(block) = old {
+            let copy = self.take_copy(place.start);
+            let old = table.assign(key, place.start, copy.map_or(0, |copy| copy.start));
+            for place in [Some(place), copy].into_iter().flatten() {
+                map::mark(&self.tables.map, place, true)?;
+            }
+            for block in old {
                 self.free_page(block)?;
             }
         }
         Ok(any)
+    }
+
+    /// Takes a block for the copy of a page, half a device away: what damages one place should not reach the
+    /// other. Pages themselves must never lack room for copies of others.
+    fn take_copy(&self, page: u64) -> Option<Extent> {
+        if !self.geometry.copies {
+            return None;
+        }
+        let (start, end) = (self.geometry.data_start(), self.geometry.data_end());
+        let near = start + (page - start + (end - start) / 2) % (end - start);
+        let floor = self.promises.pool() / 16;
+        self.with_used(|used| if used.free() > floor { used.allocate_behind(near) } else { None })
     }
 
     /// The block of a table page is no longer accounted for; it is free after the next superblock.
@@ -218,6 +235,7 @@ impl Space {
             (current.uuid, current.label, current.geometry, current.created);
         self.device.sync().context(|| "syncing a checkpoint".into())?;
         next.write(&self.device).context(|| "writing the superblock".into())?;
+        next.write_spare(&self.device).context(|| "writing the spare superblock".into())?;
         self.device.sync().context(|| "syncing the superblock".into())?;
         // The other slot gets the same checkpoint, so that damage to either one takes nothing back.
         // It need not be durable before the next superblock is written, and a sync precedes that.

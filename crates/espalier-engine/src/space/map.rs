@@ -67,7 +67,7 @@ pub(super) fn load(table: &Table, geometry: &Geometry) -> Result<Vec<u64>> {
         }
     }
     let set = |block: u64| words.get((block / 64) as usize).is_some_and(|w| w >> (block % 64) & 1 == 1);
-    let beyond = geometry.blocks..geometry.blocks.next_multiple_of(64);
+    let beyond = geometry.data_end()..geometry.blocks.next_multiple_of(64);
     if (0..geometry.data_start()).chain(beyond).any(set) {
         return Err(outside());
     }

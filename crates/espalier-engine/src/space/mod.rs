@@ -36,7 +36,7 @@ pub use allocator::RunHistogram;
 pub(crate) use rebuild::Rebuilt;
 pub(crate) use reserve::{Purpose, Reservation};
 pub use superblock::MAX_LABEL;
-pub(crate) use superblock::{Geometry, Roots, Superblock, grow, read_superblocks};
+pub(crate) use superblock::{Geometry, Roots, Superblock, grow, heal, read_superblocks};
 pub(crate) use volumes::{IndexRoot, VolumeEntry, VolumeTable};
 pub use volumes::{MAX_PARAMETERS, MAX_VOLUME_NAME};
 
@@ -80,8 +80,8 @@ pub(crate) struct Opened {
     pub(crate) volumes: VolumeTable,
     /// Nodes without references whose own references are still to be subtracted.
     pub(crate) reclaim: Vec<PieceId>,
-    /// Why the other superblock cannot be read, if it should be.
-    pub(crate) other_damaged: Option<Error>,
+    /// Why superblocks cannot be read that should be.
+    pub(crate) damaged: Vec<Error>,
 }
 
 /// Figures about space, in blocks unless they say otherwise.
@@ -230,7 +230,7 @@ impl Space {
         let reclaim = blob::load(&space.tables.reclaim)
             .and_then(|bytes| commit::decode_reclaim(&bytes))
             .context(|| "loading the reclaim list".into())?;
-        Ok(Opened { space, volumes, reclaim, other_damaged: found.other_damaged })
+        Ok(Opened { space, volumes, reclaim, damaged: found.damaged })
     }
 
     fn assemble(
@@ -245,6 +245,9 @@ impl Space {
         for block in 0..geometry.data_start() {
             used[(block / 64) as usize] |= 1 << (block % 64);
         }
+        for block in geometry.data_end()..geometry.blocks {
+            used[(block / 64) as usize] |= 1 << (block % 64);
+        }
         let used = Allocator::new(geometry.blocks, used);
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
@@ -254,7 +257,7 @@ impl Space {
             discard: options.discard,
             free: AtomicU64::new(used.free()),
             used: Mutex::new(used),
-            promises: Promises::new(geometry.blocks - geometry.data_start()),
+            promises: Promises::new(geometry.data_end() - geometry.data_start()),
             lives: RwLock::default(),
             handles: Handles::default(),
             layouts: Layouts::default(),
@@ -295,7 +298,7 @@ impl Space {
         let lives = self.lives.read();
         SpaceStats {
             total: self.geometry.blocks,
-            fixed: self.geometry.data_start(),
+            fixed: self.geometry.data_start() + self.geometry.blocks - self.geometry.data_end(),
             free: self.free_blocks(),
             promised: self.promises.promised(),
             owed: 0,
@@ -483,8 +486,8 @@ impl Space {
 /// Tells the device that a new store's data region holds nothing.
 fn discard_data(device: &GuardedDevice, geometry: Geometry) {
     let mut start = geometry.data_start();
-    while start < geometry.blocks {
-        let blocks = (geometry.blocks - start).min(1 << 18) as u32;
+    while start < geometry.data_end() {
+        let blocks = (geometry.data_end() - start).min(1 << 18) as u32;
         device.discard(Extent { start, blocks });
         start += u64::from(blocks);
     }

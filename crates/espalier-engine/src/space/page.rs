@@ -3,12 +3,29 @@
 use espalier_storage::{AlignedBuf, BLOCK};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Bytes of a pointer: block and checksum.
-const POINTER: usize = 16;
-/// Pointers of an interior page.
-pub(super) const FANOUT: u64 = (BLOCK / POINTER) as u64;
-/// The binary logarithm of [`FANOUT`].
-const FANOUT_BITS: u32 = FANOUT.trailing_zeros();
+/// How pages point to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// Every page lies on the device twice, as far as there was room.
+    pub(super) copies: bool,
+}
+
+impl Shape {
+    /// Bytes of a pointer: block, with copies a second block, checksum, room for more.
+    fn pointer(self) -> usize {
+        if self.copies { 32 } else { 16 }
+    }
+
+    /// Pointers of an interior page.
+    pub(super) fn fanout(self) -> u64 {
+        (BLOCK / self.pointer()) as u64
+    }
+
+    /// The binary logarithm of that.
+    fn bits(self) -> u32 {
+        self.fanout().trailing_zeros()
+    }
+}
 
 /// Names a page of a table: its level (0 = holds entries) and its number among that level's pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,29 +35,29 @@ pub(super) struct PageKey {
 }
 
 impl PageKey {
-    pub(super) fn parent(self) -> Self {
-        Self { level: self.level + 1, number: self.number >> FANOUT_BITS }
+    pub(super) fn parent(self, shape: Shape) -> Self {
+        Self { level: self.level + 1, number: self.number >> shape.bits() }
     }
 
     /// The page of `level` above (or equal to) it.
-    pub(super) fn ancestor(self, level: u8) -> Self {
-        let shift = FANOUT_BITS * u32::from(level - self.level);
+    pub(super) fn ancestor(self, level: u8, shape: Shape) -> Self {
+        let shift = shape.bits() * u32::from(level - self.level);
         Self { level, number: self.number.checked_shr(shift).unwrap_or(0) }
     }
 
     /// The child number `slot` of an interior page.
-    pub(super) fn child(self, slot: u64) -> Self {
-        Self { level: self.level - 1, number: (self.number << FANOUT_BITS) | slot }
+    pub(super) fn child(self, slot: u64, shape: Shape) -> Self {
+        Self { level: self.level - 1, number: (self.number << shape.bits()) | slot }
     }
 
     /// Its place among its parent's pointers.
-    pub(super) fn slot(self) -> u64 {
-        self.number % FANOUT
+    pub(super) fn slot(self, shape: Shape) -> u64 {
+        self.number % shape.fanout()
     }
 
     /// True if a table of `height` interior levels has room for it.
-    pub(super) fn fits(self, height: u8) -> bool {
-        self.level <= height && self.ancestor(height).number == 0
+    pub(super) fn fits(self, height: u8, shape: Shape) -> bool {
+        self.level <= height && self.ancestor(height, shape).number == 0
     }
 
     /// What the page's checksum is seeded with, so that a page found in another's place is detected.
@@ -53,10 +70,17 @@ impl PageKey {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Pointer {
     pub(super) block: u64,
+    /// Where the same page lies once more; 0 if it does not.
+    pub(super) copy: u64,
     pub(super) checksum: u64,
 }
 
 impl Pointer {
+    /// The blocks that the page takes.
+    pub(super) fn blocks(self) -> impl Iterator<Item = u64> {
+        [self.block, self.copy].into_iter().filter(|block| *block != 0)
+    }
+
     pub(super) fn is_none(self) -> bool {
         self.block == 0
     }
@@ -88,15 +112,23 @@ impl Page {
     }
 
     /// The pointer in place `slot` of an interior page.
-    pub(super) fn pointer(&self, slot: u64) -> Pointer {
-        let at = slot as usize * POINTER;
-        Pointer { block: read_u64(&self.0, at), checksum: read_u64(&self.0, at + 8) }
+    pub(super) fn pointer(&self, slot: u64, shape: Shape) -> Pointer {
+        let field = |n: usize| read_u64(&self.0, slot as usize * shape.pointer() + 8 * n);
+        match shape.copies {
+            true => Pointer { block: field(0), copy: field(1), checksum: field(2) },
+            false => Pointer { block: field(0), copy: 0, checksum: field(1) },
+        }
     }
 
-    pub(super) fn set_pointer(&mut self, slot: u64, pointer: Pointer) {
-        let at = slot as usize * POINTER;
-        self.0[at..at + 8].copy_from_slice(&pointer.block.to_le_bytes());
-        self.0[at + 8..at + 16].copy_from_slice(&pointer.checksum.to_le_bytes());
+    pub(super) fn set_pointer(&mut self, slot: u64, pointer: Pointer, shape: Shape) {
+        let at = slot as usize * shape.pointer();
+        let fields = match shape.copies {
+            true => [pointer.block, pointer.copy, pointer.checksum, 0],
+            false => [pointer.block, pointer.checksum, 0, 0],
+        };
+        for (bytes, field) in self.0[at..at + shape.pointer()].chunks_exact_mut(8).zip(fields) {
+            bytes.copy_from_slice(&field.to_le_bytes());
+        }
     }
 }
 

@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use super::lives::Fresh;
-use super::superblock::read_superblocks;
+use super::superblock::search_superblocks;
 
 /// A space of which nothing is counted yet.
 pub(crate) struct Rebuilt {
@@ -29,6 +29,8 @@ pub(crate) struct Rebuilt {
     pub(crate) volumes: VolumeTable,
     /// What could not be read of the tables, in words.
     pub(crate) problems: Vec<String>,
+    /// What could not be read and is there once more.
+    pub(crate) mended: Vec<String>,
 }
 
 /// What the old tables still say.
@@ -38,6 +40,7 @@ struct Remains {
     /// Blocks of their pages.
     pages: Vec<u64>,
     problems: Vec<String>,
+    mended: Vec<String>,
 }
 
 impl Remains {
@@ -49,10 +52,9 @@ impl Remains {
             (&tables.reclaim, TableId::Reclaim),
             (&tables.map, TableId::SpaceMap),
         ] {
-            table.walk(&mut |key, block, page| {
-                if block != 0 {
-                    remains.pages.push(block);
-                }
+            table.walk(&mut |key, place, page| {
+                remains.pages.extend(place.blocks());
+                remains.mended.extend(table.damaged_copy(key, place));
                 match page {
                     Err(error) => remains.problems.push(error.to_string()),
                     Ok(page) if id == TableId::Ntt && key.level == 0 => {
@@ -75,17 +77,17 @@ impl Space {
     /// Opens the space of a damaged store, as far as its tables can be read.
     ///
     /// # Errors
-    /// As for [`read_superblocks`]; [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if the volume table,
+    /// As for [`search_superblocks`]; [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if the volume table,
     /// to which everything belongs, cannot be read.
     pub(crate) fn rebuild(device: Arc<GuardedDevice>, options: &SpaceOptions) -> Result<Rebuilt> {
-        let found = read_superblocks(&device)?;
+        let found = search_superblocks(&device)?;
         let old = found.newest;
         let tables = Tables::new(&device, old.geometry, &old.roots, options.table_cache);
         let volumes = blob::load(&tables.volumes)
             .and_then(|bytes| VolumeTable::decode(&bytes))
             .context(|| "loading the volume table".into())?;
-        let Remains { entries, pages, mut problems } = Remains::gather(&tables, &old);
-        problems.extend(found.other_damaged.map(|error| error.to_string()));
+        let Remains { entries, pages, mut problems, mut mended } = Remains::gather(&tables, &old);
+        mended.extend(found.damaged.iter().map(ToString::to_string));
         let next_piece = old.next_piece.0.saturating_add(SKIPPED_IDS);
         let bare = Superblock { roots: Roots::default(), ..old.clone() };
         let space = Self::assemble(device, bare, options, Vec::new(), next_piece);
@@ -115,7 +117,7 @@ impl Space {
             }),
             Err(error) => problems.push(error.to_string()),
         }
-        Ok(Rebuilt { space, volumes, problems })
+        Ok(Rebuilt { space, volumes, problems, mended })
     }
 
     /// Keeps a block that is not used by anything known until the next superblock is durable.

@@ -1,9 +1,15 @@
 //! Superblocks: where a store begins, and what its last checkpoint consists of.
 //!
-//! Protocol: there are two slots. The superblock of generation `g` goes to slot `g % 2`, so a write
-//! never touches the newest valid one. Each checkpoint is written twice: once its superblock is
-//! durable, the other slot gets a copy, so that damage to one slot takes no checkpoint back. A superblock is complete in one 512-byte sector, which devices
-//! write as a whole: a slot that is found damaged was damaged, not torn.
+//! Protocol: there are two slots at the start of the device and a spare place at its end. The superblock of
+//! generation `g` goes to slot `g % 2` and to the spare place, where it is durable with the same sync; then
+//! the other slot gets a copy, as generation `g + 1`. The newest of the three counts. So damage to two of them
+//! takes no checkpoint back, and the spare one names at any time a state that is whole: nothing that the one before
+//! needs is given up before that sync, and who finds the three different makes them agree before he writes
+//! anything else ([`heal`]). A superblock is complete in one 512-byte sector, which devices
+//! write as a whole: a place that is found damaged was damaged, not torn.
+//!
+//! A device with neither slot is no store to those who mount it, whatever lies at its end: it may be another's by now.
+//! A repair looks there ([`search_superblocks`]).
 //!
 //! Invariants: everything a superblock names was durable before it was written; the fields up to
 //! `created` never change after `mkfs`, so each slot is a backup of the other's.
@@ -29,14 +35,18 @@ pub(crate) const LOG_START: u64 = 32;
 pub(crate) const MIN_BLOCKS: u64 = 256;
 /// The longest label, in bytes.
 pub const MAX_LABEL: usize = 64;
-/// The highest tree of table pages: eight levels of 256 pointers number 2^64 pages.
-pub(super) const MAX_HEIGHT: u8 = 8;
+/// The highest tree of table pages: ten levels of 128 pointers number more than 2^64 pages.
+pub(super) const MAX_HEIGHT: u8 = 10;
 
 /// No counter gets near this: whatever is added to one cannot overflow.
 pub(super) const MAX_COUNTER: u64 = 1 << 62;
 
+/// Table pages lie on the device twice, and the last block is for a spare superblock.
+const COPIES: u64 = 1;
 /// Incompatible features this program knows.
-const KNOWN_INCOMPATIBLE: u64 = 0;
+const KNOWN_INCOMPATIBLE: u64 = COPIES;
+/// Bytes that are read at once in the search for a spare superblock.
+const SEARCHED_AT_ONCE: u64 = 1 << 20;
 /// Bytes of a superblock: one sector.
 const SIZE: usize = 512;
 const SUM_AT: usize = SIZE - 8;
@@ -48,6 +58,9 @@ pub(crate) struct Geometry {
     pub(crate) blocks: u64,
     /// The log region.
     pub(crate) log: Extent,
+    /// Table pages lie on the device twice, and the last block holds a spare superblock. Stores made before there
+    /// was that have neither.
+    pub(crate) copies: bool,
 }
 
 impl Geometry {
@@ -67,7 +80,7 @@ impl Geometry {
         }
         let wish = log_bytes.unwrap_or((device_bytes / 16).clamp(MIB, 1024 * MIB));
         let log_blocks = (wish / BLOCK as u64).clamp(16, blocks / 4).min(u64::from(u32::MAX)) as u32;
-        Ok(Self { blocks, log: Extent { start: LOG_START, blocks: log_blocks } })
+        Ok(Self { blocks, log: Extent { start: LOG_START, blocks: log_blocks }, copies: true })
     }
 
     /// The first block of the data region, which holds pieces and table pages.
@@ -75,11 +88,21 @@ impl Geometry {
         self.log.end()
     }
 
+    /// The block behind the data region.
+    pub(crate) fn data_end(&self) -> u64 {
+        self.blocks - u64::from(self.copies)
+    }
+
+    /// The block of the spare superblock.
+    fn spare(&self) -> Option<u64> {
+        self.copies.then_some(self.blocks - 1)
+    }
+
     /// True if `extent` is not empty and lies in the data region.
     pub(crate) fn holds(&self, extent: Extent) -> bool {
         extent.blocks > 0
             && extent.start >= self.data_start()
-            && extent.start.checked_add(u64::from(extent.blocks)).is_some_and(|end| end <= self.blocks)
+            && extent.start.checked_add(u64::from(extent.blocks)).is_some_and(|end| end <= self.data_end())
     }
 }
 
@@ -88,6 +111,8 @@ impl Geometry {
 pub(crate) struct TableRoot {
     /// The block of the root page.
     pub(crate) block: u64,
+    /// The block of its copy; 0 if there is none.
+    pub(crate) copy: u64,
     /// The root page's checksum.
     pub(crate) checksum: u64,
     /// Levels of interior pages.
@@ -151,7 +176,7 @@ impl Superblock {
     pub(crate) fn initial(geometry: Geometry, uuid: [u8; 16], label: &str, created: Duration) -> Self {
         Self {
             compatible: 0,
-            incompatible: 0,
+            incompatible: if geometry.copies { COPIES } else { 0 },
             uuid,
             label: label.into(),
             geometry,
@@ -175,7 +200,8 @@ impl Superblock {
         (self.generation % 2) as usize
     }
 
-    fn encode(&self) -> AlignedBuf {
+    /// The block of the superblock as it must be in block `place`.
+    fn encode(&self, place: u64) -> AlignedBuf {
         let mut block = AlignedBuf::zeroed(BLOCK);
         let mut at = Put { bytes: &mut block, at: 0 };
         at.put(&MAGIC);
@@ -205,13 +231,16 @@ impl Superblock {
             at.put(&[root.height, 0, 0, 0, 0, 0, 0, 0]);
         }
         at.u64(self.dead_values);
-        let sum = checksum(&block, self.slot());
+        for root in [self.roots.ntt, self.roots.space_map, self.roots.volumes, self.roots.reclaim] {
+            at.u64(root.copy);
+        }
+        let sum = checksum(&block, place);
         block[SUM_AT..SIZE].copy_from_slice(&sum.to_le_bytes());
         block
     }
 
     /// Decodes a block whose magic, checksum and version are right.
-    fn decode(block: &[u8], slot: usize) -> Result<Self> {
+    fn decode(block: &[u8], place: Place) -> Result<Self> {
         let mut at = Get { bytes: block, at: 16 };
         let (compatible, incompatible) = (at.u64(), at.u64());
         let uuid = at.array();
@@ -228,31 +257,43 @@ impl Superblock {
         let mut root = || {
             let (block, checksum) = (at.u64(), at.u64());
             let rest: [u8; 8] = at.array();
-            TableRoot { block, checksum, height: rest[0] }
+            TableRoot { block, copy: 0, checksum, height: rest[0] }
         };
-        let roots = Roots { ntt: root(), space_map: root(), volumes: root(), reclaim: root() };
+        let mut roots = Roots { ntt: root(), space_map: root(), volumes: root(), reclaim: root() };
         let dead_values = at.u64();
-        let bad = |what: &str| Err(Error::damaged(format!("superblock {}: {what}", slot_name(slot))));
+        let copies = incompatible & COPIES != 0;
+        if copies {
+            for root in [&mut roots.ntt, &mut roots.space_map, &mut roots.volumes, &mut roots.reclaim] {
+                root.copy = at.u64();
+            }
+        }
+        let bad = |what: &str| Err(Error::damaged(format!("{place}: {what}")));
         let (Ok(label), Ok(log_blocks)) =
             (std::str::from_utf8(&label[..label_len]), u32::try_from(log_blocks))
         else {
             return bad("the label or the log's size makes no sense");
         };
-        let geometry = Geometry { blocks, log: Extent { start: log_start, blocks: log_blocks } };
-        if log_start != LOG_START || log_blocks == 0 || geometry.data_start() >= blocks {
+        let geometry = Geometry { blocks, log: Extent { start: log_start, blocks: log_blocks }, copies };
+        if log_start != LOG_START || log_blocks == 0 || geometry.data_start() >= blocks.saturating_sub(1) {
             return bad("the geometry makes no sense");
         }
         let counters = [generation, next_piece.0, next_msn.0];
         if counters.iter().any(|n| *n == 0 || *n > MAX_COUNTER)
             || checkpoint_lsn.0 > MAX_COUNTER
-            || generation % 2 != slot as u64
             || flags[0] > 1
         {
             return bad("a counter makes no sense");
         }
+        let belongs = match place {
+            Place::Slot(slot) => generation % 2 == slot as u64,
+            Place::Spare(block) => geometry.spare() == Some(block),
+        };
+        if !belongs {
+            return bad("it belongs to another place");
+        }
         for root in [roots.ntt, roots.space_map, roots.volumes, roots.reclaim] {
-            let place = Extent { start: root.block, blocks: 1 };
-            if root.height > MAX_HEIGHT || (root.block != 0 && !geometry.holds(place)) {
+            let outside = |block| block != 0 && !geometry.holds(Extent { start: block, blocks: 1 });
+            if root.height > MAX_HEIGHT || outside(root.block) || outside(root.copy) {
                 return bad("a table root points outside the data region");
             }
         }
@@ -277,22 +318,60 @@ impl Superblock {
         })
     }
 
+    /// True if it is one of the same store. The number of blocks may differ: after a crash while the store grew.
+    fn is_of(&self, other: &Self) -> bool {
+        let identity = |s: &Self| (s.uuid, s.geometry.log, s.geometry.copies);
+        identity(self) == identity(other)
+    }
+
     /// Writes it to its slot. Not durable before the next sync.
     ///
     /// # Errors
     /// Whatever the device says.
     pub(super) fn write(&self, device: &GuardedDevice) -> Result<()> {
-        device.write_at(SLOTS[self.slot()] * BLOCK as u64, &[&self.encode()])
+        let place = SLOTS[self.slot()];
+        device.write_at(place * BLOCK as u64, &[&self.encode(place)])
+    }
+
+    /// Writes it to the spare place, if the store has one. Not durable before the next sync.
+    ///
+    /// # Errors
+    /// Whatever the device says.
+    pub(super) fn write_spare(&self, device: &GuardedDevice) -> Result<()> {
+        let Some(place) = self.geometry.spare() else { return Ok(()) };
+        device.write_at(place * BLOCK as u64, &[&self.encode(place)])
     }
 }
 
-/// The checksum of the superblock in `block`, as it must be in `slot`.
-fn checksum(block: &[u8], slot: usize) -> u64 {
-    xxh3_64_with_seed(&block[..SUM_AT], SLOTS[slot])
+/// The checksum of the superblock in `block`, as it must be in block `place`.
+fn checksum(block: &[u8], place: u64) -> u64 {
+    xxh3_64_with_seed(&block[..SUM_AT], place)
 }
 
-fn slot_name(slot: usize) -> char {
-    if slot == 0 { 'A' } else { 'B' }
+/// Where a superblock lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Slot(usize),
+    /// The spare place, with its block.
+    Spare(u64),
+}
+
+impl Place {
+    fn block(self) -> u64 {
+        match self {
+            Self::Slot(slot) => SLOTS[slot],
+            Self::Spare(block) => block,
+        }
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Slot(slot) => write!(f, "superblock {}", if *slot == 0 { 'A' } else { 'B' }),
+            Self::Spare(block) => write!(f, "the spare superblock in block {block}"),
+        }
+    }
 }
 
 /// What a slot was found to hold.
@@ -308,74 +387,139 @@ pub(crate) enum Slot {
     Valid(Box<Superblock>),
 }
 
-/// What the two slots were found to hold.
+/// What the places were found to hold.
 #[derive(Debug, Clone)]
 pub(crate) struct Found {
     /// The newest valid superblock.
     pub(crate) newest: Superblock,
-    /// Why the other slot cannot be read, if it should be readable: worth a warning, because it might
-    /// have held a newer one. Table checksums tell if what the older one names is still there.
-    pub(crate) other_damaged: Option<Error>,
+    /// Why others cannot be read that should be readable: worth a warning.
+    pub(crate) damaged: Vec<Error>,
+    /// Slots and spare that do not hold what the newest one says.
+    differ: bool,
 }
 
-fn read_slot(device: &GuardedDevice, slot: usize) -> Result<Slot> {
-    let place = Extent { start: SLOTS[slot], blocks: 1 };
-    if device.len() < place.end() * BLOCK as u64 {
-        return Ok(Slot::Empty);
+fn read_place(device: &GuardedDevice, place: Place) -> Slot {
+    let extent = Extent { start: place.block(), blocks: 1 };
+    if extent.start.checked_add(1).is_none_or(|end| device.len() / (BLOCK as u64) < end) {
+        return Slot::Empty;
     }
-    let block = device.read_extent(place).context(|| format!("reading superblock {}", slot_name(slot)))?;
+    // A place that cannot be read is like one that is damaged: there are others.
+    match device.read_extent(extent).context(|| format!("reading {place}")) {
+        Ok(block) => judge(device, &block, place),
+        Err(error) => Slot::Damaged(error),
+    }
+}
+
+/// What the block in a place is.
+fn judge(device: &GuardedDevice, block: &[u8], place: Place) -> Slot {
     if block[..8] != MAGIC {
-        return Ok(Slot::Empty);
+        return Slot::Empty;
     }
-    let stored = u64::from_le_bytes(Get { bytes: &block, at: SUM_AT }.array());
-    if !crate::types::sums_agree(checksum(&block, slot), stored) {
-        let message = format!("superblock {}: the checksum is wrong", slot_name(slot));
-        return Ok(Slot::Damaged(Error::damaged(message)));
+    let stored = u64::from_le_bytes(Get { bytes: block, at: SUM_AT }.array());
+    if !crate::types::sums_agree(checksum(block, place.block()), stored) {
+        return Slot::Damaged(Error::damaged(format!("{place}: the checksum is wrong")));
     }
-    let version = u32::from_le_bytes(Get { bytes: &block, at: 8 }.array());
-    let incompatible = u64::from_le_bytes(Get { bytes: &block, at: 24 }.array());
+    let version = u32::from_le_bytes(Get { bytes: block, at: 8 }.array());
+    let incompatible = u64::from_le_bytes(Get { bytes: block, at: 24 }.array());
     if version > FORMAT_VERSION || incompatible & !KNOWN_INCOMPATIBLE != 0 {
         let message = format!(
             "{} has format {version} with features {incompatible:#x}; this program knows format {FORMAT_VERSION} \
              with features {KNOWN_INCOMPATIBLE:#x}: use a newer one",
             device.name()
         );
-        return Ok(Slot::Newer(Error::new(ErrorKind::NewerFormat, message)));
+        return Slot::Newer(Error::new(ErrorKind::NewerFormat, message));
     }
     if version == 0 {
-        return Ok(Slot::Damaged(Error::damaged("a superblock says format 0, which never existed")));
+        return Slot::Damaged(Error::damaged(format!("{place} says format 0, which never existed")));
     }
-    Ok(match Superblock::decode(&block, slot) {
+    match Superblock::decode(block, place) {
         Ok(superblock) => Slot::Valid(Box::new(superblock)),
         Err(error) => Slot::Damaged(error),
-    })
+    }
 }
 
 /// Finds the newest superblock of the store on `device`.
 ///
 /// # Errors
-/// [`ErrorKind::NotAStore`] without a trace of one, [`ErrorKind::NewerFormat`], [`ErrorKind::Damaged`] if
+/// [`ErrorKind::NotAStore`] if neither slot has a trace of one, [`ErrorKind::NewerFormat`], [`ErrorKind::Damaged`] if
 /// neither slot can be trusted or the device is shorter than the store, or what the device says.
 pub(crate) fn read_superblocks(device: &GuardedDevice) -> Result<Found> {
-    let found = match (read_slot(device, 0)?, read_slot(device, 1)?) {
+    let gone = |slot| Error::damaged(format!("{} is gone", Place::Slot(slot)));
+    let mut found = match (read_place(device, Place::Slot(0)), read_place(device, Place::Slot(1))) {
         (Slot::Newer(error), _) | (_, Slot::Newer(error)) => return Err(error),
         (Slot::Valid(a), Slot::Valid(b)) => newer_of(device, *a, *b)?,
-        (Slot::Valid(newest), Slot::Empty) | (Slot::Empty, Slot::Valid(newest)) => {
-            let gone = Error::damaged(format!("superblock {} is gone", slot_name(1 - newest.slot())));
-            Found { newest: *newest, other_damaged: Some(gone) }
-        }
+        (Slot::Valid(newest), Slot::Empty) => lonely(newest, gone(1)),
+        (Slot::Empty, Slot::Valid(newest)) => lonely(newest, gone(0)),
         (Slot::Valid(newest), Slot::Damaged(error)) | (Slot::Damaged(error), Slot::Valid(newest)) => {
-            Found { newest: *newest, other_damaged: Some(error) }
+            lonely(newest, error)
         }
         (Slot::Damaged(error), _) | (_, Slot::Damaged(error)) => {
-            return Err(error.context(format!("{} has no readable superblock", device.name())));
+            let message =
+                "has no readable superblock at its start; fsck --repair looks for the one at its end";
+            return Err(error.context(format!("{} {message}", device.name())));
         }
         (Slot::Empty, Slot::Empty) => {
             let message = format!("{} does not hold an Espalier store", device.name());
             return Err(Error::new(ErrorKind::NotAStore, message));
         }
     };
-    let needed = found.newest.geometry.blocks.saturating_mul(BLOCK as u64);
+    add_spare(device, &mut found);
+    check_length(device, &found.newest)?;
+    Ok(found)
+}
+
+/// As [`read_superblocks`]; if neither slot can be used, the newest spare superblock on the device.
+///
+/// # Errors
+/// The same, if there is none either.
+pub(super) fn search_superblocks(device: &GuardedDevice) -> Result<Found> {
+    let failure = match read_superblocks(device) {
+        Err(error) if matches!(error.kind(), ErrorKind::NewerFormat) => return Err(error),
+        Err(error) => error,
+        found => return found,
+    };
+    let blocks = device.len() / BLOCK as u64;
+    let last = blocks.checked_sub(1).map(|block| read_place(device, Place::Spare(block)));
+    let found = match last {
+        Some(Slot::Valid(spare)) => Some(*spare),
+        _ => search_spare(device, blocks),
+    };
+    match found {
+        Some(newest) => {
+            check_length(device, &newest)?;
+            Ok(Found { newest, damaged: vec![failure], differ: true })
+        }
+        None => Err(failure),
+    }
+}
+
+/// Looks through the whole device. Its place is part of what its checksum covers, so none is found in the data
+/// of files.
+fn search_spare(device: &GuardedDevice, blocks: u64) -> Option<Superblock> {
+    let mut found: Option<Superblock> = None;
+    let step = SEARCHED_AT_ONCE / BLOCK as u64;
+    for start in (LOG_START..blocks).step_by(step as usize) {
+        let count = (blocks - start).min(step) as u32;
+        let whole = device.read_extent(Extent { start, blocks: count });
+        for block in start..start + u64::from(count) {
+            let at = (block - start) as usize * BLOCK;
+            let slot = match &whole {
+                Ok(bytes) if bytes[at..at + 8] != MAGIC => continue,
+                Ok(bytes) => judge(device, &bytes[at..at + BLOCK], Place::Spare(block)),
+                Err(_) => read_place(device, Place::Spare(block)),
+            };
+            if let Slot::Valid(spare) = slot
+                && found.as_ref().is_none_or(|found| found.generation < spare.generation)
+            {
+                found = Some(*spare);
+            }
+        }
+    }
+    found
+}
+
+fn check_length(device: &GuardedDevice, superblock: &Superblock) -> Result<()> {
+    let needed = superblock.geometry.blocks.saturating_mul(BLOCK as u64);
     if device.len() < needed {
         return Err(Error::damaged(format!(
             "{} has {} bytes, but the store on it {needed}: the file was truncated, or the device shrunk",
@@ -383,17 +527,69 @@ pub(crate) fn read_superblocks(device: &GuardedDevice) -> Result<Found> {
             device.len(),
         )));
     }
-    Ok(found)
+    Ok(())
+}
+
+fn lonely(newest: Box<Superblock>, other: Error) -> Found {
+    Found { newest: *newest, damaged: vec![other], differ: true }
 }
 
 fn newer_of(device: &GuardedDevice, a: Superblock, b: Superblock) -> Result<Found> {
-    // The number of blocks may differ: a crash while the store grew.
-    if (a.uuid, a.geometry.log) != (b.uuid, b.geometry.log) {
+    if !a.is_of(&b) {
         let message = format!("the two superblocks of {} belong to different stores", device.name());
         return Err(Error::damaged(message));
     }
     let newest = if a.generation > b.generation { a } else { b };
-    Ok(Found { newest, other_damaged: None })
+    Ok(Found { newest, damaged: Vec::new(), differ: false })
+}
+
+/// Looks at the spare superblock, which may be the newest one after a crash.
+fn add_spare(device: &GuardedDevice, found: &mut Found) {
+    let Some(block) = found.newest.geometry.spare() else { return };
+    let place = Place::Spare(block);
+    let differs = match read_place(device, place) {
+        Slot::Valid(spare) if spare.is_of(&found.newest) => {
+            // The same checkpoint is in one slot with this generation, and in the other with the next one.
+            let same = (found.newest.generation - 1..=found.newest.generation).contains(&spare.generation)
+                && spare.roots == found.newest.roots;
+            if spare.generation > found.newest.generation {
+                found.newest = *spare;
+            }
+            !same
+        }
+        Slot::Valid(_) => {
+            found.damaged.push(Error::damaged(format!("{place} belongs to another store")));
+            true
+        }
+        Slot::Empty => {
+            found.damaged.push(Error::damaged(format!("{place} is gone")));
+            true
+        }
+        Slot::Damaged(error) | Slot::Newer(error) => {
+            found.damaged.push(error);
+            true
+        }
+    };
+    found.differ |= differs;
+}
+
+/// Makes the places agree again after a crash or damage, durably, before anything else is written: from then on
+/// blocks are written over that only an older superblock needs. Returns why some could not be read.
+///
+/// # Errors
+/// What the device says.
+pub(crate) fn heal(device: &GuardedDevice) -> Result<Vec<Error>> {
+    let Found { mut newest, damaged, differ } = read_superblocks(device)?;
+    if !differ || !newest.geometry.copies {
+        return Ok(damaged);
+    }
+    let doing = || "making the superblocks agree".into();
+    for _ in 0..2 {
+        newest.write(device).and_then(|()| newest.write_spare(device)).context(doing)?;
+        device.sync().context(doing)?;
+        newest.generation += 1;
+    }
+    Ok(damaged)
 }
 
 /// Makes the store on `device` have `blocks` blocks. Nothing else changes: blocks that no space map
@@ -416,22 +612,37 @@ pub(crate) fn grow(device: &GuardedDevice, blocks: u64) -> Result<()> {
     if blocks == before {
         return Ok(());
     }
+    let old_spare = superblock.geometry.spare();
     superblock.geometry.blocks = blocks;
     for _ in 0..2 {
         superblock.generation += 1;
         superblock.write(device)?;
+        superblock.write_spare(device)?;
         device.sync()?;
     }
-    Ok(())
+    // What lies in the middle of the store must not be taken for its superblock.
+    match old_spare {
+        Some(block) => erase(device, &[block]),
+        None => Ok(()),
+    }
 }
 
-/// Makes both slots unrecognisable, durably: the first step of `mkfs`.
+/// Makes all superblocks unrecognisable, durably: the first step of `mkfs`.
 ///
 /// # Errors
 /// Whatever the device says.
 pub(crate) fn erase_superblocks(device: &GuardedDevice) -> Result<()> {
+    let last = (device.len() / BLOCK as u64).checked_sub(1).filter(|last| *last >= LOG_START);
+    let known = read_superblocks(device).ok().and_then(|found| found.newest.geometry.spare());
+    let spares: Vec<u64> = last.into_iter().chain(known).collect();
+    // The spare ones first: without the others they are all that leads to what is there.
+    erase(device, &spares)?;
+    erase(device, &SLOTS)
+}
+
+fn erase(device: &GuardedDevice, blocks: &[u64]) -> Result<()> {
     let zeros = AlignedBuf::zeroed(BLOCK);
-    for block in SLOTS {
+    for block in blocks {
         device.write_at(block * BLOCK as u64, &[&zeros])?;
     }
     device.sync()

@@ -1,7 +1,8 @@
 //! Paged copy-on-write tables: radix trees of 4 KiB pages, reached from the superblock.
 //!
-//! Pages have numbers; those of level 0 hold entries, the others 256 pointers each. A number never
-//! written is an absent page, which reads as zeros; the height grows with the highest number.
+//! Pages have numbers; those of level 0 hold entries, the others pointers. A number never
+//! written is an absent page, which reads as zeros; the height grows with the highest number. A page
+//! lies on the device twice ([`Shape`]): what cannot be read from one place is read from the other.
 //!
 //! Protocol: any thread reads; one thread at a time (the checkpoint) updates and writes. Writing has
 //! steps, because the pages' new places are themselves entries of a table (the space map):
@@ -15,7 +16,7 @@
 //! - clean pages in memory are bounded by the budget; every page read is verified by the checksum in its
 //!   parent, seeded with table, level and number.
 
-use super::page::{FANOUT, Page, PageKey, Pointer};
+use super::page::{Page, PageKey, Pointer, Shape};
 use super::superblock::{Geometry, MAX_HEIGHT, TableRoot};
 use crate::device::GuardedDevice;
 use crate::error::Context;
@@ -57,6 +58,7 @@ pub(super) struct Table {
 }
 
 struct State {
+    shape: Shape,
     height: u8,
     /// The root page as it was last written.
     root: Pointer,
@@ -71,8 +73,8 @@ struct State {
 struct Slot {
     page: Arc<Page>,
     dirty: bool,
-    /// The block a dirty page will be written to.
-    assigned: Option<u64>,
+    /// The block a dirty page will be written to, and that for its copy (0 for none).
+    assigned: Option<(u64, u64)>,
     /// Used since eviction last looked.
     touched: AtomicBool,
 }
@@ -83,15 +85,16 @@ impl State {
         if key.level == self.height {
             return Some(self.root);
         }
-        self.pages.get(&key.parent()).map(|slot| slot.page.pointer(key.slot()))
+        let slot = self.pages.get(&key.parent(self.shape))?;
+        Some(slot.page.pointer(key.slot(self.shape), self.shape))
     }
 
     fn set_pointer(&mut self, key: PageKey, pointer: Pointer) {
         if key.level == self.height {
             self.root = pointer;
-        } else if let Some(parent) = self.pages.get_mut(&key.parent()) {
+        } else if let Some(parent) = self.pages.get_mut(&key.parent(self.shape)) {
             debug_assert!(parent.dirty, "the parent of a dirty page is dirty");
-            Arc::make_mut(&mut parent.page).set_pointer(key.slot(), pointer);
+            Arc::make_mut(&mut parent.page).set_pointer(key.slot(self.shape), pointer, self.shape);
         }
     }
 
@@ -149,8 +152,9 @@ impl Table {
         geometry: Geometry,
         budget: usize,
     ) -> Self {
-        let root_page = Pointer { block: root.block, checksum: root.checksum };
+        let root_page = Pointer { block: root.block, copy: root.copy, checksum: root.checksum };
         let state = State {
+            shape: Shape { copies: geometry.copies },
             height: root.height,
             root: root_page,
             pages: HashMap::new(),
@@ -183,18 +187,19 @@ impl Table {
 
     fn look(&self, wanted: PageKey) -> Look {
         let state = self.state.read();
-        if !wanted.fits(state.height) {
+        let shape = state.shape;
+        if !wanted.fits(state.height, shape) {
             return Look::Absent;
         }
         let mut missing = wanted;
         for level in wanted.level..=state.height {
-            let key = wanted.ancestor(level);
+            let key = wanted.ancestor(level, shape);
             if let Some(slot) = state.pages.get(&key) {
                 slot.touched.store(true, Ordering::Relaxed);
                 if level == wanted.level {
                     return Look::Hit(slot.page.clone());
                 }
-                let pointer = slot.page.pointer(missing.slot());
+                let pointer = slot.page.pointer(missing.slot(shape), shape);
                 return if pointer.is_none() {
                     Look::Absent
                 } else {
@@ -219,19 +224,48 @@ impl Table {
     }
 
     fn fetch(&self, key: PageKey, pointer: Pointer) -> Result<Page> {
-        let place = Extent { start: pointer.block, blocks: 1 };
         let doing = || format!("reading {} page {} of level {}", self.id.name(), key.number, key.level);
+        let failure = match self.fetch_from(pointer.block, key, pointer) {
+            Ok(page) => return Ok(page),
+            Err(error) => error.context(doing()),
+        };
+        if pointer.copy == 0 {
+            return Err(failure);
+        }
+        match self.fetch_from(pointer.copy, key, pointer) {
+            Ok(page) => {
+                tracing::warn!(error = %failure, copy = pointer.copy, "a table page is read from its copy");
+                Ok(page)
+            }
+            Err(error) => Err(failure.context(format!("nor can the copy be used ({error})"))),
+        }
+    }
+
+    fn fetch_from(&self, block: u64, key: PageKey, pointer: Pointer) -> Result<Page> {
+        let place = Extent { start: block, blocks: 1 };
         if !self.geometry.holds(place) {
-            return Err(Error::damaged(format!("its place is {place}, outside the data region")))
-                .context(doing);
+            return Err(Error::damaged(format!("its place is {place}, outside the data region")));
         }
         let mut page = Page::zeroed();
-        self.device.read_at(place.byte_offset(), page.bytes_mut()).context(doing)?;
+        self.device.read_at(place.byte_offset(), page.bytes_mut())?;
         if !crate::types::sums_agree(page.checksum(key, self.id as u8), pointer.checksum) {
-            return Err(Error::damaged(format!("the checksum of block {} is wrong", pointer.block)))
-                .context(doing);
+            return Err(Error::damaged(format!("the checksum of block {block} is wrong")));
         }
         Ok(page)
+    }
+
+    /// Why one of the two places of a page cannot be read, if that is so and the other can.
+    pub(super) fn damaged_copy(&self, key: PageKey, pointer: Pointer) -> Option<String> {
+        if pointer.block == 0 || pointer.copy == 0 {
+            return None;
+        }
+        let failure = |block| self.fetch_from(block, key, pointer).err();
+        let error = match (failure(pointer.block), failure(pointer.copy)) {
+            (Some(error), None) | (None, Some(error)) => error,
+            _ => return None,
+        };
+        let (name, number, level) = (self.id.name(), key.number, key.level);
+        Some(format!("one of the two copies of {name} page {number} of level {level}: {error}"))
     }
 
     /// Changes page `number` of level 0, made of zeros if it is absent. For one thread at a time.
@@ -247,10 +281,13 @@ impl Table {
             }
         }
         self.grow(target);
-        let height = self.state.read().height;
+        let (height, shape) = {
+            let state = self.state.read();
+            (state.height, state.shape)
+        };
         // From the top, so that each page is held (dirty) before the one below is looked for.
         for level in (0..=height).rev() {
-            let key = target.ancestor(level);
+            let key = target.ancestor(level, shape);
             loop {
                 let found = self.find(key)?;
                 let mut state = self.state.write();
@@ -273,15 +310,16 @@ impl Table {
     /// Adds levels until there is room for `target`.
     fn grow(&self, target: PageKey) {
         let mut state = self.state.write();
-        while !target.fits(state.height) {
+        let shape = state.shape;
+        while !target.fits(state.height, shape) {
             let old_root = PageKey { level: state.height, number: 0 };
             let lonely = state.root.is_none() && !state.pages.contains_key(&old_root);
             state.height += 1;
             if !lonely {
                 let mut page = Page::zeroed();
-                page.set_pointer(0, state.root);
+                page.set_pointer(0, state.root, shape);
                 state.root = Pointer::default();
-                let key = old_root.parent();
+                let key = old_root.parent(shape);
                 state.insert_clean(key, Arc::new(page), self.budget);
                 state.mark_dirty(key);
             }
@@ -291,18 +329,19 @@ impl Table {
     /// Drops dirty pages that hold nothing but zeros; returns the blocks they had.
     pub(super) fn prune(&self) -> Vec<u64> {
         let mut state = self.state.write();
+        let shape = state.shape;
         let mut freed = Vec::new();
         let mut needed: BTreeSet<PageKey> = BTreeSet::new();
         // By level from below, so that a page is looked at when its children are decided.
         for key in state.dirty.clone() {
             let Some(slot) = state.pages.get(&key) else { continue };
             if needed.contains(&key) || !slot.page.is_zero() {
-                needed.insert(key.parent());
+                needed.insert(key.parent(shape));
                 continue;
             }
-            freed.extend(slot.assigned);
-            if slot.assigned.is_none() {
-                freed.extend(state.pointer(key).filter(|p| !p.is_none()).map(|p| p.block));
+            match slot.assigned {
+                Some((block, copy)) => freed.extend([block, copy].into_iter().filter(|block| *block != 0)),
+                None => freed.extend(state.pointer(key).into_iter().flat_map(Pointer::blocks)),
             }
             state.set_pointer(key, Pointer::default());
             state.pages.remove(&key);
@@ -311,18 +350,20 @@ impl Table {
         freed
     }
 
-    /// The dirty pages that have no new block yet.
+    /// The dirty pages that have no new place yet.
     pub(super) fn unassigned(&self) -> Vec<PageKey> {
         let state = self.state.read();
         let lacks = |key: &&PageKey| state.pages.get(*key).is_some_and(|slot| slot.assigned.is_none());
         state.dirty.iter().filter(lacks).copied().collect()
     }
 
-    /// Says where a dirty page will be written; returns the block it had.
-    pub(super) fn assign(&self, key: PageKey, block: u64) -> Option<u64> {
+    /// Says where a dirty page and its copy (0 for none) will be written; returns the blocks it had.
+    pub(super) fn assign(&self, key: PageKey, block: u64, copy: u64) -> Vec<u64> {
         let mut state = self.state.write();
-        let old = state.pointer(key).filter(|p| !p.is_none()).map(|p| p.block);
-        state.pages.get_mut(&key)?.assigned = Some(block);
+        let old = state.pointer(key).into_iter().flat_map(Pointer::blocks).collect();
+        if let Some(slot) = state.pages.get_mut(&key) {
+            slot.assigned = Some((block, copy));
+        }
         old
     }
 
@@ -354,7 +395,7 @@ impl Table {
         state.make_room(self.budget + 1);
         state.version += 1;
         let root = state.root;
-        Ok(TableRoot { block: root.block, checksum: root.checksum, height: state.height })
+        Ok(TableRoot { block: root.block, copy: root.copy, checksum: root.checksum, height: state.height })
     }
 
     /// Enters places and checksums of dirty pages into their parents, from below.
@@ -364,11 +405,12 @@ impl Table {
         let mut pages = Vec::with_capacity(keys.len());
         for key in &keys {
             let Some(slot) = state.pages.get(key) else { continue };
-            let Some(block) = slot.assigned else { continue };
+            let Some((block, copy)) = slot.assigned else { continue };
             let page = slot.page.clone();
             let checksum = page.checksum(*key, self.id as u8);
-            state.set_pointer(*key, Pointer { block, checksum });
-            pages.push((block, page));
+            let pointer = Pointer { block, copy, checksum };
+            state.set_pointer(*key, pointer);
+            pages.extend(pointer.blocks().map(|block| (block, page.clone())));
         }
         (pages, keys)
     }
@@ -383,14 +425,14 @@ impl Table {
         self.state.read().pages.len() * BLOCK
     }
 
-    /// Visits every page in order: its level, its block (0 if it was never written), and the page.
+    /// Visits every page in order: its level, where it lies (nowhere if it was never written), and the page.
     /// Unreadable pages are visited as errors and what is below them is skipped.
-    pub(super) fn walk(&self, visit: &mut dyn FnMut(PageKey, u64, Result<Arc<Page>>)) {
-        let (height, block) = {
+    pub(super) fn walk(&self, visit: &mut dyn FnMut(PageKey, Pointer, Result<Arc<Page>>)) {
+        let (height, root) = {
             let state = self.state.read();
-            (state.height, state.root.block)
+            (state.height, state.root)
         };
-        self.walk_below(PageKey { level: height, number: 0 }, block, visit);
+        self.walk_below(PageKey { level: height, number: 0 }, root, visit);
     }
 
     /// The first page of level 0 at or behind `from` that is there; with an error the last page that cannot
@@ -402,7 +444,8 @@ impl Table {
 
     fn first_below(&self, key: PageKey, from: u64) -> FirstPage {
         // The last page of level 0 below `key`.
-        let span = FANOUT.saturating_pow(u32::from(key.level));
+        let shape = self.state.read().shape;
+        let span = shape.fanout().saturating_pow(u32::from(key.level));
         let last = key.number.saturating_mul(span).saturating_add(span - 1);
         if last < from {
             return Ok(None);
@@ -412,8 +455,8 @@ impl Table {
             Ok(None) => Ok(None),
             Ok(Some(page)) if key.level == 0 => Ok(Some((key.number, page))),
             Ok(Some(_)) => {
-                for slot in 0..FANOUT {
-                    if let Some(found) = self.first_below(key.child(slot), from)? {
+                for slot in 0..shape.fanout() {
+                    if let Some(found) = self.first_below(key.child(slot, shape), from)? {
                         return Ok(Some(found));
                     }
                 }
@@ -422,15 +465,21 @@ impl Table {
         }
     }
 
-    fn walk_below(&self, key: PageKey, block: u64, visit: &mut dyn FnMut(PageKey, u64, Result<Arc<Page>>)) {
+    fn walk_below(
+        &self,
+        key: PageKey,
+        place: Pointer,
+        visit: &mut dyn FnMut(PageKey, Pointer, Result<Arc<Page>>),
+    ) {
+        let shape = self.state.read().shape;
         match self.find(key) {
             Ok(None) => {}
-            Err(error) => visit(key, block, Err(error)),
+            Err(error) => visit(key, place, Err(error)),
             Ok(Some(page)) => {
-                visit(key, block, Ok(page.clone()));
+                visit(key, place, Ok(page.clone()));
                 if key.level > 0 {
-                    for slot in 0..FANOUT {
-                        self.walk_below(key.child(slot), page.pointer(slot).block, visit);
+                    for slot in 0..shape.fanout() {
+                        self.walk_below(key.child(slot, shape), page.pointer(slot, shape), visit);
                     }
                 }
             }

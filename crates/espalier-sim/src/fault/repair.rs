@@ -8,7 +8,7 @@ use crate::setup::{contents, slots, verify};
 use crate::{Model, Outcome, Setup, Step};
 use bytes::Bytes;
 use espalier_engine::{ErrorKind, IndexId, Loss, Store};
-use espalier_storage::{Random, SimulatedDevice};
+use espalier_storage::{BLOCK, Fault, Random, SimulatedDevice};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -36,16 +36,31 @@ pub fn run_repair(setup: &Setup, steps: &[Step], rounds: u64) -> Outcome<Tally> 
         let device = Arc::new(SimulatedDevice::from_image(image.clone(), random.next_u64()));
         let places = random.between(1..=4);
         let damages: Vec<(u64, String)> = (0..places).map(|_| damage(&device, &mut random)).collect();
+        let mut damages = damages;
+        let mut unreadable = Random::new(setup.seed ^ (0xbad << 32) ^ round);
+        if unreadable.one_in(3) {
+            damages.push(make_unreadable(&device, &mut unreadable));
+        }
         let what: Vec<&str> = damages.iter().map(|(_, what)| what.as_str()).collect();
         // The last group of the log, damaged, cannot be told from one that was never synced.
         let log =
             !closed && damages.iter().any(|(at, _)| (LOG..LOG + setup.log.unwrap_or(4 << 20)).contains(at));
         tally.runs += 1;
-        tally.faults += places;
+        tally.faults += damages.len() as u64;
         tally.errors += repair(&Case { setup, model: &model, keys: &keys, log }, device, &mut random)
             .map_err(|e| e.during(format_args!("round {round}, {}", what.join(", "))))?;
     }
     Ok(tally)
+}
+
+/// Lets reads of a few blocks fail.
+fn make_unreadable(device: &SimulatedDevice, random: &mut Random) -> (u64, String) {
+    let image = device.image();
+    let blocks: Vec<u64> = image.blocks().map(|(offset, _)| offset).collect();
+    let start = blocks[random.index(blocks.len())];
+    let bytes = start..start + BLOCK as u64 * random.between(1..=3);
+    device.inject(Fault::Unreadable(bytes.clone()));
+    (start, format!("bytes {bytes:?} cannot be read"))
 }
 
 /// Where the log begins.
@@ -81,7 +96,7 @@ fn repair(case: &Case<'_>, device: Arc<SimulatedDevice>, random: &mut Random) ->
 fn finish(case: &Case<'_>, device: Arc<SimulatedDevice>, mut losses: Vec<Loss>) -> Outcome<u64> {
     let mut rescue = match case.setup.open_damaged(device.clone()) {
         Ok(rescue) => rescue,
-        // Without superblocks or volume table nothing can be told from anything else.
+        // Without any superblock or volume table nothing can be told from anything else.
         Err(error) if error.kind() == ErrorKind::NotAStore => return Ok(1),
         Err(error) => return check_error(&error).map(|()| 1),
     };
@@ -89,6 +104,8 @@ fn finish(case: &Case<'_>, device: Arc<SimulatedDevice>, mut losses: Vec<Loss>) 
     losses.append(&mut rescue.losses);
     let lost = compare(&rescue.store, case, &losses)?;
     let left = contents(&rescue.store)?;
+    // What is written from now on can be read again: a disk puts it elsewhere.
+    device.clear_faults();
     verify(&rescue.store)?;
     rescue.store.close()?;
     drop(rescue);

@@ -20,8 +20,12 @@ struct Bench {
 
 impl Bench {
     fn new(budget: usize) -> Self {
+        Self::shaped(budget, true)
+    }
+
+    fn shaped(budget: usize, copies: bool) -> Self {
         let device = GuardedDevice::new(Arc::new(MemoryDevice::new(DEVICE)), false);
-        let geometry = Geometry::new(DEVICE, None).unwrap();
+        let geometry = Geometry { copies, ..Geometry::new(DEVICE, None).unwrap() };
         let table = Table::new(TableId::Ntt, TableRoot::default(), device.clone(), geometry, budget);
         let next = geometry.data_start();
         Self { device, geometry, table, next, free: Vec::new(), freed: Vec::new(), live: 0 }
@@ -31,29 +35,40 @@ impl Bench {
         self.free.append(&mut self.freed);
         self.freed = self.table.prune();
         for key in self.table.unassigned() {
-            let block = self.free.pop().unwrap_or_else(|| {
-                self.next += 1;
-                self.next - 1
-            });
-            self.live += 1;
-            self.freed.extend(self.table.assign(key, block));
+            let block = self.take();
+            // Now and then there is no room for a copy.
+            let copy = if self.geometry.copies && key.number % 7 != 5 { self.take() } else { 0 };
+            self.freed.extend(self.table.assign(key, block, copy));
         }
         self.live -= self.freed.len();
         self.table.write().unwrap()
+    }
+
+    fn take(&mut self) -> u64 {
+        self.live += 1;
+        self.free.pop().unwrap_or_else(|| {
+            self.next += 1;
+            self.next - 1
+        })
     }
 
     fn reopen(&mut self, root: TableRoot, budget: usize) {
         self.table = Table::new(TableId::Ntt, root, self.device.clone(), self.geometry, budget);
     }
 
-    /// Blocks of all pages, by walking.
-    fn blocks(&self) -> Vec<(PageKey, u64)> {
-        let mut blocks = Vec::new();
-        self.table.walk(&mut |key, block, page| {
+    /// Places of all pages, by walking.
+    fn places(&self) -> Vec<(PageKey, Pointer)> {
+        let mut places = Vec::new();
+        self.table.walk(&mut |key, place, page| {
             page.unwrap();
-            blocks.push((key, block));
+            places.push((key, place));
         });
-        blocks
+        places
+    }
+
+    /// How many blocks the pages take.
+    fn taken(&self) -> usize {
+        self.places().into_iter().map(|(_, place)| place.blocks().count()).sum()
     }
 }
 
@@ -71,7 +86,7 @@ fn number(random: &mut Random) -> u64 {
 fn agrees_with_an_ordered_map() {
     for seed in 0..30 {
         let mut random = Random::new(seed);
-        let mut bench = Bench::new(0);
+        let mut bench = Bench::shaped(0, seed % 2 == 0);
         let mut model: BTreeMap<u64, [u64; 2]> = BTreeMap::new();
         for _ in 0..400 {
             match random.below(10) {
@@ -80,7 +95,7 @@ fn agrees_with_an_ordered_map() {
                     if random.one_in(2) {
                         bench.reopen(root, 0);
                     }
-                    assert_eq!(bench.blocks().len(), bench.live, "seed {seed}: pages leaked or lost");
+                    assert_eq!(bench.taken(), bench.live, "seed {seed}: pages leaked or lost");
                 }
                 1..4 => {
                     let key = number(&mut random);
@@ -110,7 +125,7 @@ fn agrees_with_an_ordered_map() {
         let root = bench.write();
         bench.reopen(root, 0);
         let leaves: Vec<u64> =
-            bench.blocks().into_iter().filter(|(key, _)| key.level == 0).map(|(key, _)| key.number).collect();
+            bench.places().into_iter().filter(|(key, _)| key.level == 0).map(|(key, _)| key.number).collect();
         assert_eq!(leaves, model.keys().copied().collect::<Vec<_>>(), "seed {seed}");
         assert!(bench.table.cached_bytes() <= 2 * usize::from(MAX_HEIGHT) * BLOCK, "the cache is bounded");
     }
@@ -130,36 +145,59 @@ fn an_emptied_table_has_no_pages() {
     assert_eq!(bench.live, 0);
 }
 
-#[test]
-fn damage_is_an_error() {
-    let mut bench = Bench::new(1 << 20);
-    for number in 0..600 {
-        bench.table.update(number, |page| page[..8].copy_from_slice(&(number + 1).to_le_bytes())).unwrap();
-    }
-    let root = bench.write();
-    let blocks: HashMap<PageKey, u64> = bench.blocks().into_iter().collect();
-    let mut random = Random::new(1);
-    for (key, block) in &blocks {
-        let mut page = Page::zeroed();
-        bench.device.read_at(block * BLOCK as u64, page.bytes_mut()).unwrap();
-        let good = page.clone();
-        let what = random.below(3);
-        match what {
-            0 => page.bytes_mut()[random.index(BLOCK)] ^= 1 << random.below(8),
-            1 => random.fill(page.bytes_mut()),
-            _ => {
-                // A page of the same table in the wrong place.
-                let other = blocks.iter().find(|(k, _)| *k != key).map(|(_, b)| *b).unwrap();
-                bench.device.read_at(other * BLOCK as u64, page.bytes_mut()).unwrap();
-            }
+/// Damages block `block`, which holds the page `key`.
+fn damage(bench: &Bench, places: &HashMap<PageKey, Pointer>, key: PageKey, block: u64, random: &mut Random) {
+    let mut page = Page::zeroed();
+    bench.device.read_at(block * BLOCK as u64, page.bytes_mut()).unwrap();
+    match random.below(3) {
+        0 => page.bytes_mut()[random.index(BLOCK)] ^= 1 << random.below(8),
+        1 => random.fill(page.bytes_mut()),
+        _ => {
+            // A page of the same table in the wrong place.
+            let other = places.iter().find(|(k, _)| **k != key).map(|(_, place)| place.block).unwrap();
+            bench.device.read_at(other * BLOCK as u64, page.bytes_mut()).unwrap();
         }
-        bench.device.write_at(block * BLOCK as u64, &[page.bytes()]).unwrap();
-        bench.reopen(root, 1 << 20);
-        let leaf = key.number << (8 * u32::from(key.level));
-        let error =
-            bench.table.read(leaf).err().unwrap_or_else(|| panic!("damage {what} of {key:?} was not seen"));
-        assert_eq!(error.kind(), crate::ErrorKind::Damaged);
-        bench.device.write_at(block * BLOCK as u64, &[good.bytes()]).unwrap();
+    }
+    bench.device.write_at(block * BLOCK as u64, &[page.bytes()]).unwrap();
+}
+
+#[test]
+fn damage_of_a_page_is_an_error_and_of_one_copy_is_told() {
+    for copies in [false, true] {
+        let mut bench = Bench::shaped(1 << 20, copies);
+        for number in 0..600u64 {
+            let change = |page: &mut [u8]| page[..8].copy_from_slice(&(number + 1).to_le_bytes());
+            bench.table.update(number, change).unwrap();
+        }
+        let root = bench.write();
+        let places: HashMap<PageKey, Pointer> = bench.places().into_iter().collect();
+        let mut random = Random::new(1);
+        for (key, place) in &places {
+            let mut good = Page::zeroed();
+            bench.device.read_at(place.block * BLOCK as u64, good.bytes_mut()).unwrap();
+            let leaf = key.number << (if copies { 7 } else { 8 } * u32::from(key.level));
+            let mut blocks: Vec<u64> = place.blocks().collect();
+            if random.one_in(2) {
+                blocks.reverse();
+            }
+            for (damaged, block) in blocks.iter().enumerate() {
+                damage(&bench, &places, *key, *block, &mut random);
+                bench.reopen(root, 1 << 20);
+                let found = bench.table.read(leaf);
+                if damaged + 1 < blocks.len() {
+                    assert!(found.is_ok_and(|page| page.is_some()), "there is another copy of {key:?}");
+                    assert!(bench.table.damaged_copy(*key, *place).is_some());
+                } else {
+                    let error = found.err().unwrap_or_else(|| panic!("damage of {key:?} was not seen"));
+                    assert_eq!(error.kind(), crate::ErrorKind::Damaged);
+                    assert!(bench.table.damaged_copy(*key, *place).is_none(), "that is more than a copy");
+                }
+            }
+            for block in blocks {
+                bench.device.write_at(block * BLOCK as u64, &[good.bytes()]).unwrap();
+            }
+            assert!(bench.table.damaged_copy(*key, *place).is_none());
+        }
     }
 }
 
@@ -168,7 +206,7 @@ fn pointers_outside_the_device_are_errors() {
     let bench = Bench::new(1 << 20);
     for block in [1, u64::MAX, u64::MAX / 2, DEVICE / BLOCK as u64] {
         for height in 0..=MAX_HEIGHT {
-            let root = TableRoot { block, checksum: 5, height };
+            let root = TableRoot { block, copy: block, checksum: 5, height };
             let table = Table::new(TableId::Ntt, root, bench.device.clone(), bench.geometry, 0);
             assert_eq!(table.read(0).unwrap_err().kind(), crate::ErrorKind::Damaged);
             assert!(table.update(0, |_| ()).is_err());
@@ -185,7 +223,7 @@ fn a_table_of_bytes_keeps_any_length() {
         random.fill(&mut bytes[len / 2..]);
         blob::store(&bench.table, &bytes).unwrap();
         let root = bench.write();
-        assert_eq!(bench.blocks().len(), bench.live);
+        assert_eq!(bench.taken(), bench.live);
         bench.reopen(root, 1 << 20);
         assert_eq!(blob::load(&bench.table).unwrap(), bytes);
         blob::store(&bench.table, &bytes).unwrap();
@@ -230,7 +268,7 @@ fn readers_beside_the_writer() {
                     next += 1;
                     next - 1
                 });
-                freed.extend(table.assign(key, block));
+                freed.extend(table.assign(key, block, 0));
             }
             table.write().unwrap();
             for block in &freed {

@@ -13,7 +13,7 @@ fn a_new_store_opens_empty() {
     let opened = Space::open(GuardedDevice::new(device, false), &OPTIONS).unwrap();
     assert_eq!(opened.space.free_blocks(), free);
     assert_eq!(opened.volumes, VolumeTable::default());
-    assert!(opened.other_damaged.is_none());
+    assert!(opened.damaged.is_empty());
     assert_eq!(problems(&opened.space, &HashMap::new()), Vec::<String>::new());
 }
 
