@@ -40,7 +40,7 @@ pub(crate) const ROOT_KEY: &[u8] = &[0];
 
 const ENTRY: u8 = 0;
 pub(crate) const CONTENT: u8 = 1;
-const BLOCK: u8 = 0;
+pub(crate) const BLOCK: u8 = 0;
 const XATTR: u8 = 1;
 const ESCAPE: u8 = 2;
 

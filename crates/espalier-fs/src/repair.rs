@@ -5,7 +5,8 @@
 //! noted, data without a file, links, directories and counts. Since keys are full paths, a directory or file
 //! whose entry is lost is found again under its name by what lies below it.
 //!
-//! - A file keeps the blocks it has; those it lacks read as zeros, and are told.
+//! - A file keeps the blocks it has; those it lacks read as zeros, and are told. Where a file has holes, only those
+//!   that lie in what the store below has lost are told: whether there was data cannot be known.
 //! - Data without an entry gets one: an ordinary file of root's that nobody else can read.
 //! - So does a directory that has entries. What has lost its last name goes to `/lost+found`.
 //! - Names of files that are gone, and what cannot be understood, go.
@@ -17,8 +18,9 @@ use crate::fs::decode_parameters;
 use crate::layout::{self, DATA, LINKS, METADATA, Parsed};
 use crate::record::{Inode, Link, OrphanRecord, Record, VolumeState, XattrValue};
 use crate::types::FileKind;
-use espalier_engine::{Batch, Cursor, Entry, IndexId, Key, KeyRange, Snapshot, Store};
+use espalier_engine::{Batch, Cursor, Entry, IndexId, Key, KeyRange, Loss, Snapshot, Store};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Changes that one batch makes.
@@ -41,13 +43,19 @@ pub struct Repaired {
     pub lost: bool,
 }
 
-/// Repairs volume `name` of a store. What was wrong before and is right afterwards is told in the order in
+/// Repairs volume `name` of a store that has lost `losses`. What was wrong before and is right afterwards is told in the order in
 /// which it was found. `progress` is called now and then with the number of keys seen. `now` is the time for
 /// what is made, in nanoseconds since the Unix epoch. Durable when the store was closed.
 ///
 /// # Errors
 /// As for [`check`](crate::check); of the store.
-pub fn repair(store: &Store, name: &str, now: i64, progress: &mut dyn FnMut(u64)) -> Result<Vec<Repaired>> {
+pub fn repair(
+    store: &Store,
+    name: &str,
+    losses: &[Loss],
+    now: i64,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Vec<Repaired>> {
     let volume = crate::fs::find_volume(store, name)?;
     let block_size = u64::from(decode_parameters(&volume.parameters)?);
     let snapshot = store.snapshot()?;
@@ -57,6 +65,7 @@ pub fn repair(store: &Store, name: &str, now: i64, progress: &mut dyn FnMut(u64)
         volume: volume.id,
         block_size,
         snapshot,
+        lost: lost_data(volume.id, losses),
         data: Beside { cursor: data, next: None },
         batch: Batch::new(),
         done: Vec::new(),
@@ -110,6 +119,8 @@ struct Repair<'a> {
     volume: u32,
     block_size: u64,
     snapshot: Snapshot,
+    /// Ranges of the data index of which the store has lost something, ascending.
+    lost: Vec<KeyRange>,
     data: Beside,
     batch: Batch,
     done: Vec<Repaired>,
@@ -357,7 +368,7 @@ impl Repair<'_> {
     fn file_data(&mut self, parsed: &Parsed<'_>, inode: Inode) -> Result<Inode> {
         self.skip_data(Some(parsed.base))?;
         let mut mended = inode.clone();
-        let mut missing = Missing::default();
+        let (mut missing, mut doubtful) = (Missing::default(), Missing::default());
         let mut large = BTreeSet::new();
         let mut due = 0;
         while let Some(entry) = &self.data.next {
@@ -371,8 +382,11 @@ impl Repair<'_> {
                 Some(number) => {
                     let start = number.saturating_mul(self.block_size);
                     let room = inode.size.saturating_sub(start).min(self.block_size);
-                    if inode.kind == FileKind::Regular && !inode.sparse && start > due {
-                        missing.add(due..start.min(inode.size));
+                    if inode.kind == FileKind::Regular && start > due {
+                        match inode.sparse {
+                            true => self.lost_of(parsed.base, due..start.min(inode.size), &mut doubtful),
+                            false => missing.add(due..start.min(inode.size)),
+                        }
                     }
                     due = start.saturating_add(self.block_size);
                     inode.kind == FileKind::Regular && len <= room && room > 0
@@ -386,19 +400,59 @@ impl Repair<'_> {
             }
             self.advance_data()?;
         }
-        if inode.kind == FileKind::Regular && !inode.sparse && due < inode.size {
-            missing.add(due..inode.size);
+        if inode.kind == FileKind::Regular && due < inode.size {
+            match inode.sparse {
+                true => self.lost_of(parsed.base, due..inode.size, &mut doubtful),
+                false => missing.add(due..inode.size),
+            }
         }
         for range in &missing.0 {
             let message = format!("bytes {} to {} are lost and read as zeros", range.start, range.end);
             self.tell(parsed.path(), message, true);
             mended.sparse = true;
         }
+        for range in &doubtful.0 {
+            let message = format!(
+                "bytes {} to {} read as zeros: something there may be lost (the file has holes)",
+                range.start, range.end
+            );
+            self.tell(parsed.path(), message, true);
+        }
         self.drop_lost_xattrs(parsed, &mut mended, &large);
         if mended != inode {
             self.put(METADATA, parsed.base, mended.encode())?;
         }
         Ok(mended)
+    }
+
+    /// Notes which of the bytes `hole` of a file lie in what the store has lost.
+    fn lost_of(&self, base: &[u8], hole: Range<u64>, doubtful: &mut Missing) {
+        let first = self.lost.partition_point(|lost| {
+            lost.end.as_ref().is_some_and(|end| self.offset_of(base, end) <= hole.start)
+        });
+        for lost in &self.lost[first..] {
+            let start = self.offset_of(base, &lost.start).max(hole.start);
+            let end = lost.end.as_ref().map_or(u64::MAX, |end| self.offset_of(base, end)).min(hole.end);
+            if start >= hole.end {
+                return;
+            }
+            if start < end {
+                doubtful.add(start..end);
+            }
+        }
+    }
+
+    /// The first byte of a file whose block does not lie before `key`.
+    fn offset_of(&self, base: &[u8], key: &[u8]) -> u64 {
+        if *key <= *layout::block_key(base, 0) {
+            return 0;
+        }
+        let Some([layout::BLOCK, rest @ ..]) = key.strip_prefix(base) else { return u64::MAX };
+        let mut number = [0; 8];
+        let length = rest.len().min(8);
+        number[..length].copy_from_slice(&rest[..length]);
+        let behind = u64::from(rest.len() > 8);
+        u64::from_be_bytes(number).saturating_add(behind).saturating_mul(self.block_size)
     }
 
     fn drop_lost_xattrs(&mut self, parsed: &Parsed<'_>, inode: &mut Inode, there: &BTreeSet<Vec<u8>>) {
@@ -720,16 +774,40 @@ impl Repair<'_> {
 
 /// Ranges of bytes that are missing, neighbours joined.
 #[derive(Default)]
-struct Missing(Vec<std::ops::Range<u64>>);
+struct Missing(Vec<Range<u64>>);
 
 impl Missing {
-    fn add(&mut self, range: std::ops::Range<u64>) {
+    fn add(&mut self, range: Range<u64>) {
         match self.0.last_mut() {
             Some(last) if last.end == range.start => last.end = range.end,
             _ if range.is_empty() => {}
             _ => self.0.push(range),
         }
     }
+}
+
+/// The ranges of a volume's data index in which something is lost, ascending and disjoint.
+fn lost_data(volume: u32, losses: &[Loss]) -> Vec<KeyRange> {
+    let index = IndexId { volume, index: DATA };
+    let mut ranges: Vec<KeyRange> = losses
+        .iter()
+        .filter(|loss| loss.index == Some(index))
+        .filter_map(|loss| loss.range.clone())
+        .collect();
+    ranges.sort_by(|a, b| a.start.cmp(&b.start));
+    let mut joined: Vec<KeyRange> = Vec::new();
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if last.end.as_ref().is_none_or(|end| range.start <= *end) => {
+                last.end = match (last.end.take(), range.end) {
+                    (Some(a), Some(b)) => Some(a.max(b)),
+                    _ => None,
+                };
+            }
+            _ => joined.push(range),
+        }
+    }
+    joined
 }
 
 /// The content prefix of the directory with this entry.

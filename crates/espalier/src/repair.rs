@@ -133,7 +133,7 @@ fn mend(device: Arc<dyn Device>, source: &Path, memory: u64) -> Result<Mended> {
     let now = i64::try_from(image::environment().now().as_nanos()).unwrap_or(i64::MAX);
     for volume in file_volumes(&rescue.store) {
         let spinner = ui::spinner("mending files and directories");
-        let mended = espalier_fs::repair(&rescue.store, &volume, now, &mut |keys| {
+        let mended = espalier_fs::repair(&rescue.store, &volume, &rescue.losses, now, &mut |keys| {
             spinner.set_message(format!("mending files and directories: {keys} keys"));
         });
         spinner.finish_and_clear();

@@ -46,7 +46,7 @@ fn repaired(lose: impl FnOnce(&mut Batch, u32), told: &[(&str, &str)]) -> Arc<Fi
     let mut batch = Batch::new();
     lose(&mut batch, volume(&store));
     store.commit(batch).unwrap();
-    let done = repair(&store, "main", 5, &mut |_| ()).unwrap();
+    let done = repair(&store, "main", &[], 5, &mut |_| ()).unwrap();
     for (path, words) in told {
         assert!(
             done.iter().any(|d| d.path.starts_with(path) && d.message.contains(words)),
@@ -55,7 +55,11 @@ fn repaired(lose: impl FnOnce(&mut Batch, u32), told: &[(&str, &str)]) -> Arc<Fi
     }
     let report = check(&store, "main", &mut |_| ()).unwrap();
     assert_eq!(report.problems, [], "{done:#?}");
-    assert_eq!(repair(&store, "main", 5, &mut |_| ()).unwrap(), [], "a second repair found something to do");
+    assert_eq!(
+        repair(&store, "main", &[], 5, &mut |_| ()).unwrap(),
+        [],
+        "a second repair found something to do"
+    );
     FileSystem::open(store, env, Default::default()).unwrap()
 }
 
@@ -193,4 +197,35 @@ fn what_cannot_be_understood_goes() {
         &[("/odd", "gone")],
     );
     assert_eq!(read(&fs, "dir/file"), [7; 9000]);
+}
+
+/// A hole is told from lost data by nothing; but of what the store has lost it is known where that was.
+#[test]
+fn a_file_with_holes_is_named_where_something_may_be_lost() {
+    let (store, _) = sample();
+    let data = IndexId { volume: volume(&store), index: DATA };
+    let sparse = layout::entry_key(b"", b"sparse");
+    let block = |number| layout::block_key(&sparse, number);
+    let loss = |start: Vec<u8>, end: Vec<u8>| Loss {
+        index: Some(data),
+        range: Some(KeyRange::new(start, end)),
+        message: "lost".into(),
+    };
+    let told = |losses: &[Loss]| {
+        let done = repair(&store, "main", losses, 5, &mut |_| ()).unwrap();
+        assert!(done.iter().all(|d| d.path == "/sparse" && d.lost), "{done:?}");
+        let bytes = |message: &str| {
+            let mut numbers = message.split_whitespace().filter_map(|word| word.parse::<u64>().ok());
+            (numbers.next().unwrap(), numbers.next().unwrap())
+        };
+        done.iter().map(|d| bytes(&d.message)).collect::<Vec<_>>()
+    };
+    let behind = |key: Vec<u8>| [&key[..], &[0]].concat();
+    assert_eq!(told(&[]), []);
+    // One block; some, in two losses that overlap; all, but for the one that is there; those of others.
+    assert_eq!(told(&[loss(block(3), behind(block(3)))]), [(12288, 16384)]);
+    assert_eq!(told(&[loss(block(7), block(9)), loss(block(5), block(8))]), [(20480, 36864)]);
+    assert_eq!(told(&[loss(vec![], vec![0xff])]), [(0, 98304)]);
+    assert_eq!(told(&[loss(block(24), block(25)), loss(behind(block(30)), vec![0xff])]), []);
+    assert_eq!(told(&[loss(vec![], sparse.clone()), loss(layout::entry_key(b"", b"t"), vec![0xff])]), []);
 }
