@@ -131,7 +131,6 @@ impl Mount {
             kind: options.transport,
             threads_per_cpu: options.threads_per_cpu,
             wishes: wishes(options, mounted.block),
-            point: Some(point.clone()),
         };
         let started = transport::prepare(mounted.device, config)
             .and_then(|prepared| prepared.start(handler))

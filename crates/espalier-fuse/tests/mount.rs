@@ -243,7 +243,7 @@ fn writing_takes_set_id_bits_from_ordinary_users() {
             command
                 .args(["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", "echo x >> \"$0\""])
                 .arg(&path);
-            assert!(common::store::start(&mut command).wait().unwrap().success());
+            assert!(common::store::run(&mut command));
             assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777);
         },
         |_| (),
@@ -271,8 +271,7 @@ fn umask_and_default_acls_decide_modes() {
         |root| {
             let make = |script: &str| {
                 let mut command = std::process::Command::new("sh");
-                let mut shell = common::store::start(command.args(["-c", script]).current_dir(root));
-                assert!(shell.wait().unwrap().success(), "{script}");
+                assert!(common::store::run(command.args(["-c", script]).current_dir(root)), "{script}");
             };
             make("umask 027; touch f; mkdir d; umask 0; touch g");
             let mode = |name: &str| fs::symlink_metadata(root.join(name)).unwrap().mode() & 0o7777;

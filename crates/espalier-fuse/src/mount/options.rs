@@ -50,7 +50,7 @@ pub struct MountOptions {
     pub list_attributes: ListAttributes,
     /// Use this transport or fail. `None`: io_uring where it works.
     pub transport: Option<Kind>,
-    /// Threads per CPU to begin with; `None`: chosen.
+    /// Threads per CPU with io_uring; `None`: chosen.
     pub threads_per_cpu: Option<usize>,
     /// How often everything is made durable unasked; zero: never.
     pub sync_interval: Duration,

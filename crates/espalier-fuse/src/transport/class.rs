@@ -15,7 +15,7 @@
 
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How often queues are looked at while one of them is hot.
@@ -27,7 +27,7 @@ const SLOW: u64 = 4;
 /// So many such ticks in sequence are starvation.
 const STARVED_TICKS: u32 = 2;
 /// So many ticks that are not hot end the class.
-const COOL_TICKS: u32 = 8;
+const COOL_TICKS: u32 = 2;
 /// Ticks as an ordinary thread after starvation: at first, and at most (one second, and 16 of them).
 const FIRST_PENALTY: u32 = 256;
 const MOST_PENALTY: u32 = 4096;
@@ -59,16 +59,13 @@ impl Class {
     }
 }
 
-/// Makes the calling thread an ordinary one: a thread begins in the class of the one that starts it.
-pub(super) fn make_ordinary() {
-    // Where this is refused, no thread has ever been put into another class.
-    Class::Ordinary.apply(0);
-}
-
 /// What is known of a queue: its threads, and how much they have served.
 #[derive(Debug, Default)]
 pub(super) struct Pulse {
     served: AtomicU64,
+    /// The thread that served last. Of those who want the CPU it is the one to look at: requests go to whoever
+    /// became free last, so others work only while it waits for something else.
+    last: AtomicI32,
     members: Mutex<Members>,
 }
 
@@ -79,11 +76,6 @@ struct Members {
 }
 
 impl Pulse {
-    /// Counts a request; true every now and then, when the watch should be asked.
-    pub(super) fn beat(&self) -> bool {
-        self.served.fetch_add(1, Ordering::Relaxed) % ASK_EVERY == ASK_EVERY - 1
-    }
-
     /// The calling thread serves this queue until the result is dropped.
     pub(super) fn join(&self) -> Membership<'_> {
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
@@ -102,16 +94,15 @@ impl Pulse {
         }
     }
 
-    /// Some thread runs, or waits for the CPU.
+    /// The thread that served last runs, or waits for the CPU.
     fn wants_cpu(&self) -> bool {
-        self.members.lock().threads.iter().any(|thread| {
-            let Ok(stat) = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")) else {
-                // Without /proc nobody can tell: better an ordinary thread than one that starves unseen.
-                return true;
-            };
-            // The name before the state may contain anything, parentheses too.
-            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R'))
-        })
+        let thread = self.last.load(Ordering::Relaxed);
+        let Ok(stat) = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")) else {
+            // Without /proc nobody can tell: better an ordinary thread than one that starves unseen.
+            return true;
+        };
+        // The name before the state may contain anything, parentheses too.
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R'))
     }
 }
 
@@ -119,6 +110,14 @@ impl Pulse {
 pub(super) struct Membership<'a> {
     pulse: &'a Pulse,
     thread: libc::pid_t,
+}
+
+impl Membership<'_> {
+    /// Counts a request that this thread is about to serve; true every now and then, when the watch should be asked.
+    pub(super) fn beat(&self) -> bool {
+        self.pulse.last.store(self.thread, Ordering::Relaxed);
+        self.pulse.served.fetch_add(1, Ordering::Relaxed) % ASK_EVERY == ASK_EVERY - 1
+    }
 }
 
 impl Drop for Membership<'_> {
@@ -341,11 +340,10 @@ mod tests {
                 let member = pulse.join();
                 pulse.set(Class::Idle);
                 assert_eq!(policy(member.thread), libc::SCHED_IDLE);
-                // What it starts begins in its class, and a new member takes that of the queue.
+                // A new member takes the class of the queue.
                 scope
                     .spawn(|| {
-                        assert_eq!(policy(0), libc::SCHED_IDLE);
-                        make_ordinary();
+                        Class::Ordinary.apply(0);
                         assert_eq!(policy(0), libc::SCHED_OTHER);
                         drop(pulse.join());
                         assert_eq!(policy(0), libc::SCHED_IDLE);
@@ -354,6 +352,7 @@ mod tests {
                     .unwrap_or_else(|_| unreachable!("it asserts only"));
                 pulse.set(Class::Ordinary);
                 assert_eq!(policy(member.thread), libc::SCHED_OTHER);
+                member.beat();
                 assert!(pulse.wants_cpu(), "it runs just now");
             });
         });

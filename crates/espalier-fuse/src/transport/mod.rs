@@ -22,7 +22,6 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -79,12 +78,10 @@ impl fmt::Display for Kind {
 pub struct Config {
     /// Use this transport or fail; `None`: io_uring where it works, otherwise classic.
     pub kind: Option<Kind>,
-    /// Ring threads per CPU to begin with; `None`: 4, on machines of many CPUs 2.
+    /// Ring threads per CPU; `None`: 16, on machines of many CPUs 8. So many requests on a CPU may wait for storage.
     pub threads_per_cpu: Option<usize>,
     /// What to ask of the kernel.
     pub wishes: init::Wishes,
-    /// Where the mount is. With it, a request is never held up by others that wait, however many came at once.
-    pub point: Option<PathBuf>,
 }
 
 /// What all threads of a connection share.
@@ -92,7 +89,6 @@ struct Shared {
     device: Device,
     handler: Arc<dyn Handler>,
     dialect: Dialect,
-    point: Option<PathBuf>,
     /// Bytes of payload that a buffer must hold.
     payload: usize,
     /// A handler panicked: what it left behind cannot be trusted, so nothing more is served.
@@ -176,7 +172,6 @@ impl Prepared {
             device: self.device,
             handler,
             dialect,
-            point: self.config.point,
             payload: payload_bytes(&wishes),
             poisoned: AtomicBool::new(false),
             ended: AtomicBool::new(false),

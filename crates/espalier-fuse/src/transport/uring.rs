@@ -2,11 +2,12 @@
 //!
 //! A request goes to the queue of the CPU on which it is made. Each queue is served by several threads that stay
 //! on its CPU, each with a ring and one entry of its own: a handler that waits for storage holds up nobody, and
-//! nobody wakes another CPU. When the threads of a queue are nearly all at work, one more is started.
+//! nobody wakes another CPU. The kernel gives a request to the entry that became free last, so the threads in use are
+//! few, and warm; the others cost a stack and a buffer that nobody has touched.
 //!
-//! The kernel gives a request to an entry that is free, or else lets it wait; what waits is looked at when some entry
-//! commits, but not when one is registered. So a new thread is followed by a request of our own (a `statfs` of the
-//! mount on that CPU), which goes to the new entry, is committed, and draws in what waits.
+//! All threads are there from the start. The kernel looks at what waits when some entry commits, but not when one is
+//! registered, so a thread that came later would need a request of our own to be seen; and such a request makes the
+//! mount busy when somebody is about to unmount it.
 //!
 //! Buffers of an entry: 288 bytes of headers (128 for the header of request or reply, 128 for the fixed
 //! argument, 32 for the ring's own), and the payload. An entry is registered once; afterwards each command
@@ -41,12 +42,12 @@ const COMMIT_ID_AT: usize = ENTRY_AT + 8;
 const PAYLOAD_LENGTH_AT: usize = ENTRY_AT + 16;
 const HEADERS_BYTES: usize = 288;
 
-/// Threads at most for each CPU, all waiting.
-const MOST_PER_CPU: usize = 16;
-/// With no more threads than these without work, another is started.
-const IN_RESERVE: usize = 1;
-/// CPUs above which fewer threads are started at first: their buffers add up.
-const MANY_CPUS: usize = 16;
+/// Threads for each CPU: so many requests on it may wait for storage before another does.
+const PER_CPU: usize = 16;
+/// The same on machines of many CPUs.
+const PER_CPU_OF_MANY: usize = 8;
+/// From so many CPUs on they are many.
+const MANY_CPUS: usize = 32;
 /// How long FORGETs may gather.
 const FORGET_PAUSE: Duration = Duration::from_millis(20);
 
@@ -69,9 +70,6 @@ struct Queue {
     cpu: usize,
     /// Threads whose entry is registered.
     registered: AtomicUsize,
-    /// Threads that are started, registered or not yet.
-    threads: AtomicUsize,
-    busy: AtomicUsize,
     pulse: Pulse,
     watch: Arc<Watch>,
 }
@@ -90,15 +88,15 @@ impl Rings {
             return Err(io::Error::other("/sys/module/fuse/parameters/enable_uring does not say Y"));
         }
         let count = cpu::possible();
-        let each = config.threads_per_cpu.unwrap_or(if count > MANY_CPUS { 2 } else { 4 });
+        let each =
+            config.threads_per_cpu.unwrap_or(if count < MANY_CPUS { PER_CPU } else { PER_CPU_OF_MANY });
         let watch = Arc::new(Watch::default());
         let queues: Vec<_> = (0..count).map(|cpu| Arc::new(Queue::new(cpu, &watch))).collect();
         let online = cpu::allowed();
         let mut waiting = Vec::new();
         for queue in &queues {
             // A queue that nobody uses now needs somebody all the same: requests wait until all have one.
-            let threads = if online.contains(&queue.cpu) { each.clamp(1, MOST_PER_CPU) } else { 1 };
-            queue.threads.store(threads, Ordering::Relaxed);
+            let threads = if online.contains(&queue.cpu) { each.max(1) } else { 1 };
             for _ in 0..threads {
                 waiting.push(Waiting::spawn(queue)?);
             }
@@ -152,7 +150,14 @@ impl Waiting {
             let _ = ready.send(Ok(()));
             // Nobody says go if another ring could not be had.
             let Ok(shared) = start.recv() else { return };
-            serve(&shared, &queue, ring, |result| drop(report.send(result)));
+            match Entry::register(&shared, queue.cpu, ring) {
+                Ok(entry) => {
+                    queue.registered.fetch_add(1, Ordering::AcqRel);
+                    let _ = report.send(Ok(()));
+                    serve(&shared, &queue, entry);
+                }
+                Err(error) => drop(report.send(Err(error))),
+            }
         })?;
         made.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
         Ok(Self { go, registered, thread })
@@ -165,17 +170,9 @@ fn make_ring() -> io::Result<Ring> {
     builder.build(2)
 }
 
-/// One ring thread's life: registers its entry, reports how that went, and serves until the end.
-fn serve(shared: &Arc<Shared>, queue: &Arc<Queue>, ring: Ring, report: impl FnOnce(io::Result<()>)) {
-    let mut entry = match Entry::register(shared, queue.cpu, ring) {
-        Ok(entry) => {
-            queue.registered.fetch_add(1, Ordering::AcqRel);
-            report(Ok(()));
-            entry
-        }
-        Err(error) => return report(Err(error)),
-    };
-    let _member = queue.pulse.join();
+/// Serves what `entry` is given until the end.
+fn serve(shared: &Shared, queue: &Queue, mut entry: Entry) {
+    let member = queue.pulse.join();
     loop {
         match entry.wait() {
             Ok(()) => {}
@@ -186,15 +183,10 @@ fn serve(shared: &Arc<Shared>, queue: &Arc<Queue>, ring: Ring, report: impl FnOn
                 return;
             }
         }
-        queue.busy.fetch_add(1, Ordering::Relaxed);
-        if queue.pulse.beat() {
+        if member.beat() {
             queue.watch.wake();
         }
-        if queue.is_pressed(IN_RESERVE) {
-            call_another(shared, queue);
-        }
         let (header, outcome) = entry.serve(shared);
-        queue.busy.fetch_sub(1, Ordering::Relaxed);
         if let Err(error) = entry.commit(&header, outcome) {
             return tracing::error!(cpu = queue.cpu, %error, "a reply could not be sent");
         }
@@ -203,67 +195,8 @@ fn serve(shared: &Arc<Shared>, queue: &Arc<Queue>, ring: Ring, report: impl FnOn
 
 impl Queue {
     fn new(cpu: usize, watch: &Arc<Watch>) -> Self {
-        Self {
-            cpu,
-            registered: 0.into(),
-            threads: 0.into(),
-            busy: 0.into(),
-            pulse: Pulse::default(),
-            watch: Arc::clone(watch),
-        }
+        Self { cpu, registered: 0.into(), pulse: Pulse::default(), watch: Arc::clone(watch) }
     }
-
-    /// No more than `idle` threads are without work.
-    fn is_pressed(&self, idle: usize) -> bool {
-        self.busy.load(Ordering::Relaxed) + idle >= self.registered.load(Ordering::Relaxed)
-    }
-}
-
-/// Starts one more thread for a queue that is pressed, unless one is on its way.
-fn call_another(shared: &Arc<Shared>, queue: &Arc<Queue>) {
-    let threads = queue.registered.load(Ordering::Relaxed);
-    let more = |all: usize| (all == threads && all < MOST_PER_CPU).then_some(all + 1);
-    if queue.threads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
-        return;
-    }
-    let of = Arc::clone(queue);
-    let spawned = shared.spawn(format!("fuse-{}", queue.cpu), move |shared| {
-        class::make_ordinary();
-        cpu::pin(of.cpu);
-        match make_ring() {
-            Ok(ring) => serve(&shared, &of, ring, |registered| match registered {
-                // This one is without work, too.
-                Ok(()) if of.is_pressed(IN_RESERVE + 1) => draw_in(&shared, &of),
-                Ok(()) => {}
-                Err(error) if device::is_end(&error) => {}
-                Err(error) => tracing::warn!(cpu = of.cpu, %error, "no further entry can be registered"),
-            }),
-            Err(error) => tracing::warn!(cpu = of.cpu, %error, "no further ring can be made"),
-        }
-    });
-    if let Err(error) = spawned {
-        tracing::warn!(%error, "no further thread can be started for the mount");
-    }
-}
-
-/// Makes a request on the CPU of `queue`, from a thread that nobody waits for: it may have to wait itself. While it
-/// does, the mount is busy; but so it is through what waits already, and if nothing does any more when the thread gets
-/// to run, it leaves the mount alone: somebody may be about to unmount it.
-fn draw_in(shared: &Shared, queue: &Arc<Queue>) {
-    let Some(point) = shared.point.clone() else { return };
-    let queue = Arc::clone(queue);
-    let body = move || {
-        class::make_ordinary();
-        cpu::pin(queue.cpu);
-        if !queue.is_pressed(IN_RESERVE + 1) {
-            return;
-        }
-        if let Err(error) = rustix::fs::statfs(&*point) {
-            tracing::debug!(%error, "no request of our own could be made");
-        }
-    };
-    // Without it, what waits goes on when some handler has finished.
-    let _ = std::thread::Builder::new().name("fuse-draw-in".into()).spawn(body);
 }
 
 /// One entry of a queue, and the ring that only it uses.

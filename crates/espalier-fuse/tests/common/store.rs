@@ -27,14 +27,24 @@ const POINT: &str = "ESPALIER_TEST_POINT";
 const OPTIONS: &str = "ESPALIER_TEST_OPTIONS";
 const READY: &str = "espalier-test: mounted";
 
-/// Held while a process is started, and by who needs that none is: between fork and exec the new one has
+/// Held while a process is started, and by who needs that none is: until it is in its program the new one has
 /// everything open that the tests have, images and files on mounts too, which are busy then.
 static STARTING: Mutex<()> = Mutex::new(());
 
-/// Starts a process.
-pub(crate) fn start(command: &mut Command) -> Child {
+/// Starts a process and lets `until` wait for a sign that it is in its program. That `spawn` returned is none: the
+/// kernel lets the parent go on before it closes what the child has open.
+pub(crate) fn start(command: &mut Command, until: impl FnOnce(&mut Child)) -> Child {
     let _starting = STARTING.lock();
-    command.spawn().unwrap()
+    let mut child = command.spawn().unwrap();
+    until(&mut child);
+    child
+}
+
+/// Runs a process to its end; true if it succeeded.
+pub(crate) fn run(command: &mut Command) -> bool {
+    let mut success = false;
+    start(command, |child| success = child.wait().unwrap().success());
+    success
 }
 
 /// A file with a file system in it.
@@ -92,16 +102,21 @@ impl Image {
             .env(POINT, directory.path())
             .env(OPTIONS, format!("{transport},{options}"))
             .stdout(Stdio::piped());
-        let mut server = start(&mut command);
-        let mut output = BufReader::new(server.stdout.take().unwrap());
-        let mut line = String::new();
-        while !line.contains(READY) {
-            line.clear();
-            let length = output.read_line(&mut line).unwrap();
-            assert_ne!(length, 0, "the server ended before it had mounted; these tests need root and FUSE");
-        }
+        let mut output = None;
+        let server = start(&mut command, |server| {
+            let said = output.insert(BufReader::new(server.stdout.take().unwrap()));
+            let mut line = String::new();
+            while !line.contains(READY) {
+                line.clear();
+                let length = said.read_line(&mut line).unwrap();
+                assert_ne!(
+                    length, 0,
+                    "the server ended before it had mounted; these tests need root and FUSE"
+                );
+            }
+        });
         let watchdog = Watchdog::watch(directory.path());
-        Mounted { server, output, directory, watchdog }
+        Mounted { server, output: output.unwrap(), directory, watchdog }
     }
 }
 
