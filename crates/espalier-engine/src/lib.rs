@@ -90,7 +90,7 @@ pub use op::{ComposeFunction, MergeFunction, MergeFunctions, Op, RangeOp, Update
 pub use options::{Compression, FormatOptions, OpenOptions, Tuning};
 pub use repair::Rescue;
 pub use scrub::{ScrubProblem, Scrubbed};
-pub use snapshot::Snapshot;
+pub use snapshot::{Slice, Snapshot};
 pub use space::{Census, MAX_LABEL, MAX_PARAMETERS, MAX_VOLUME_NAME, RunHistogram, SpaceStats};
 pub use store::{MAX_KEY, Statistics, Store};
 pub use tree::{Loss, Problem, Progress, SpaceUse, VerifyReport};

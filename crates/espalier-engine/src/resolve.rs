@@ -7,7 +7,7 @@
 use crate::compose::{Patch, patched};
 use crate::op::{MergeFunctions, Op, RangeOp, Update};
 use crate::types::Msn;
-use crate::value::{LargeValue, MAX_VALUE, Value, ValueRef};
+use crate::value::{MAX_VALUE, Value, ValueRef};
 use crate::{Error, Result};
 use bytes::Bytes;
 use std::ops::Range;
@@ -16,11 +16,31 @@ use std::ops::Range;
 pub(crate) trait ValueReader {
     /// Fills `out` from byte `offset` of the value.
     fn read_value(&self, at: &ValueRef, offset: usize, out: &mut [u8]) -> Result<()>;
+
+    /// Fills the ranges of `out` that `wanted` names.
+    fn read_values(&self, wanted: &[Wanted], out: &mut [u8]) -> Result<()> {
+        wanted.iter().try_for_each(|w| self.read_value(&w.place, w.offset, &mut out[w.out.clone()]))
+    }
+}
+
+/// Bytes of a stored value that have still to be read, and where in a buffer they go.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    /// Where the value lies.
+    pub(crate) place: ValueRef,
+    /// The first byte of it that is wanted.
+    pub(crate) offset: usize,
+    /// Which bytes of the buffer they become.
+    pub(crate) out: Range<usize>,
 }
 
 impl ValueReader for crate::pieces::Pieces {
     fn read_value(&self, at: &ValueRef, offset: usize, out: &mut [u8]) -> Result<()> {
         self.read_value(at, offset, out)
+    }
+
+    fn read_values(&self, wanted: &[Wanted], out: &mut [u8]) -> Result<()> {
+        self.read_values(wanted, out)
     }
 }
 
@@ -122,37 +142,41 @@ impl Found {
         with_patches(value, &mut patches, reader)
     }
 
-    /// Fills `out` from byte `offset` of the value, as far as it reaches; returns its length.
+    /// Fills the bytes `at` of `out` from byte `offset` of the value, as far as it reaches; returns its length. What
+    /// lies on the device is only added to `wanted`.
     pub(crate) fn slice(
         mut self,
         merge: &MergeFunctions,
         reader: &dyn ValueReader,
         offset: usize,
+        at: Range<usize>,
         out: &mut [u8],
+        wanted: &mut Vec<Wanted>,
     ) -> Result<Option<usize>> {
         let only_patches = self.steps.iter().all(|s| matches!(s, Step::Patch(..)));
         if !only_patches {
             let Some(value) = self.value(merge, reader)? else { return Ok(None) };
-            read_slice(&value, reader, offset, out)?;
+            let end = at.end.min(at.start + value.len().saturating_sub(offset));
+            gather(&value, offset, at.start..end, out, wanted)?;
             return Ok(Some(value.len()));
         }
         let base = self.base.take().flatten();
         if base.is_none() && self.steps.is_empty() {
             return Ok(None);
         }
+        let mut target = Target { missing: Vec::with_capacity(4), offset, start: at.start, out, wanted };
+        target.missing.push(offset..offset + at.len());
         let mut len = base.as_ref().map_or(0, Value::len);
-        let mut missing: Vec<Range<usize>> = Vec::with_capacity(4);
-        missing.push(offset..offset + out.len());
         for step in &self.steps {
             let Step::Patch(at, bytes) = step else { unreachable!("only patches") };
             let at = *at as usize;
             len = len.max(at + bytes.len());
-            take(&mut missing, at, bytes, reader, offset, out)?;
+            target.take(at, bytes)?;
         }
         if let Some(base) = &base {
-            take(&mut missing, 0, base, reader, offset, out)?;
+            target.take(0, base)?;
         }
-        missing.into_iter().for_each(|hole| out[hole.start - offset..hole.end - offset].fill(0));
+        target.fill_holes();
         Ok(Some(len))
     }
 }
@@ -169,32 +193,90 @@ fn with_patches(
     patched(value.as_ref(), &std::mem::take(patches), reader).map(Some)
 }
 
-/// Copies to `out`, which begins at `offset`, what `value`, which begins at `at`, has of the `missing`
-/// ranges, and strikes it from them.
-fn take(
-    missing: &mut Vec<Range<usize>>,
-    at: usize,
-    value: &Value,
-    reader: &dyn ValueReader,
+/// A stretch of a value that is put together in a buffer.
+struct Target<'a> {
+    /// What is still missing, as bytes of the value.
+    missing: Vec<Range<usize>>,
+    /// The first byte of the value that is wanted, and where in `out` it goes.
     offset: usize,
+    start: usize,
+    out: &'a mut [u8],
+    wanted: &'a mut Vec<Wanted>,
+}
+
+impl Target<'_> {
+    /// Takes what `value`, which begins at byte `at`, has of what is missing.
+    fn take(&mut self, at: usize, value: &Value) -> Result<()> {
+        let end = at + value.len();
+        if self.missing.iter().all(|hole| end <= hole.start || hole.end <= at) {
+            return Ok(());
+        }
+        let mut left = Vec::with_capacity(self.missing.len() + 1);
+        for hole in std::mem::take(&mut self.missing) {
+            let (from, to) = (hole.start.max(at), hole.end.min(end));
+            if from >= to {
+                left.push(hole);
+                continue;
+            }
+            let range = self.range(&(from..to));
+            gather(value, from - at, range, self.out, self.wanted)?;
+            left.extend([hole.start..from, to..hole.end].into_iter().filter(|rest| !rest.is_empty()));
+        }
+        self.missing = left;
+        Ok(())
+    }
+
+    /// What nobody has is zeros.
+    fn fill_holes(mut self) {
+        for hole in std::mem::take(&mut self.missing) {
+            let range = self.range(&hole);
+            self.out[range].fill(0);
+        }
+    }
+
+    /// Where bytes of the value go.
+    fn range(&self, bytes: &Range<usize>) -> Range<usize> {
+        self.start + bytes.start - self.offset..self.start + bytes.end - self.offset
+    }
+}
+
+/// Fills the bytes `at` of `out` from byte `offset` of `value`, which has them all; what lies on the device is only added
+/// to `wanted`.
+fn gather(
+    value: &Value,
+    offset: usize,
+    at: Range<usize>,
     out: &mut [u8],
+    wanted: &mut Vec<Wanted>,
 ) -> Result<()> {
-    let end = at + value.len();
-    if missing.iter().all(|hole| end <= hole.start || hole.end <= at) {
+    let end = offset + at.len();
+    // Then the offset may lie behind the end.
+    if at.is_empty() {
         return Ok(());
     }
-    let mut left = Vec::with_capacity(missing.len() + 1);
-    for hole in missing.drain(..) {
-        let (from, to) = (hole.start.max(at), hole.end.min(end));
-        if from >= to {
-            left.push(hole);
-            continue;
-        }
-        read_slice(value, reader, from - at, &mut out[from - offset..to - offset])?;
-        left.extend([hole.start..from, to..hole.end].into_iter().filter(|rest| !rest.is_empty()));
+    if let Some(bytes) = value.in_memory() {
+        out[at].copy_from_slice(&bytes[offset..end]);
+        return Ok(());
     }
-    *missing = left;
+    let mut start = 0;
+    for segment in value.segments() {
+        let (from, to) = (offset.max(start), end.min(start + segment.len()));
+        if from < to {
+            let range = at.start + from - offset..at.start + to - offset;
+            match (segment.bytes(), segment.place()) {
+                (Some(bytes), _) => out[range].copy_from_slice(&bytes[from - start..to - start]),
+                (None, Some(place)) => wanted.push(Wanted { place, offset: from - start, out: range }),
+                // The bytes are given up only after the place is set, so the later look finds it.
+                (None, None) => return Err(nowhere()),
+            }
+        }
+        start += segment.len();
+    }
     Ok(())
+}
+
+fn nowhere() -> Error {
+    Error::damaged("a value is neither in memory nor on the device")
 }
 
 /// Fills `out` from byte `offset` of `value` as far as it reaches.
@@ -205,35 +287,9 @@ pub(crate) fn read_slice(
     out: &mut [u8],
 ) -> Result<()> {
     let inside = value.len().saturating_sub(offset).min(out.len());
-    if inside == 0 {
-        return Ok(());
-    }
-    if let Some(bytes) = value.in_memory() {
-        out[..inside].copy_from_slice(&bytes[offset..offset + inside]);
-        return Ok(());
-    }
-    let mut start = 0;
-    for segment in value.segments() {
-        let end = start + segment.len();
-        let (from, to) = (offset.max(start), (offset + inside).min(end));
-        if from < to {
-            read_segment(segment, reader, from - start, &mut out[from - offset..to - offset])?;
-        }
-        start = end;
-    }
-    Ok(())
-}
-
-fn read_segment(segment: &LargeValue, reader: &dyn ValueReader, offset: usize, out: &mut [u8]) -> Result<()> {
-    if let Some(bytes) = segment.bytes() {
-        out.copy_from_slice(&bytes[offset..offset + out.len()]);
-        return Ok(());
-    }
-    match segment.place() {
-        Some(place) => reader.read_value(&place, offset, out),
-        // The bytes are given up only after the place is set, so one more look finds it.
-        None => Err(Error::damaged("a value is neither in memory nor on the device")),
-    }
+    let mut wanted = Vec::new();
+    gather(value, offset, 0..inside, out, &mut wanted)?;
+    reader.read_values(&wanted, out)
 }
 
 /// All bytes of `value`.

@@ -62,6 +62,19 @@ impl Snapshot {
         self.index(index)?.get_slice(key, offset, out)
     }
 
+    /// Fills `out` from one value after the other; returns their lengths.
+    ///
+    /// # Errors
+    /// As for [`Store::get_slices`](crate::Store::get_slices).
+    pub fn get_slices(
+        &self,
+        index: IndexId,
+        slices: &[Slice<'_>],
+        out: &mut [u8],
+    ) -> Result<Vec<Option<usize>>> {
+        self.index(index)?.get_slices(slices, out)
+    }
+
     /// A walk over `range`.
     ///
     /// # Errors
@@ -90,6 +103,17 @@ impl Snapshot {
 /// The error for an index that is not there.
 pub(crate) fn no_such_index(id: IndexId) -> Error {
     Error::new(ErrorKind::NotFound, format!("the store has no index {id}"))
+}
+
+/// Bytes of a value that somebody asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct Slice<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// The first byte of the value.
+    pub offset: usize,
+    /// How many bytes; the value may have fewer.
+    pub len: usize,
 }
 
 /// One index of a snapshot.
@@ -122,7 +146,27 @@ impl SnapshotIndex {
     }
 
     pub(crate) fn get_slice(&self, key: &[u8], offset: usize, out: &mut [u8]) -> Result<Option<usize>> {
-        self.find(key)?.slice(self.merge_functions(), self.reader(), offset, out)
+        let len = out.len();
+        Ok(self.get_slices(&[Slice { key, offset, len }], out)?.pop().flatten())
+    }
+
+    pub(crate) fn get_slices(&self, slices: &[Slice<'_>], out: &mut [u8]) -> Result<Vec<Option<usize>>> {
+        let total = slices.iter().try_fold(0, |sum: usize, slice| sum.checked_add(slice.len));
+        if total != Some(out.len()) {
+            let message = format!("the slices have {total:?} bytes and the buffer {}", out.len());
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        let mut wanted = Vec::new();
+        let mut at = 0;
+        let lengths = slices.iter().map(|slice| {
+            let range = at..at + slice.len;
+            at = range.end;
+            let found = self.find(slice.key)?;
+            found.slice(self.merge_functions(), self.reader(), slice.offset, range, out, &mut wanted)
+        });
+        let lengths = lengths.collect::<Result<_>>()?;
+        self.reader().read_values(&wanted, out)?;
+        Ok(lengths)
     }
 
     /// The value of a key, not loaded.

@@ -14,8 +14,8 @@ use crate::op::{Op, RangeOp};
 use crate::options::{Compression, FormatOptions, OpenOptions};
 use crate::pieces::Locator;
 use crate::recovery::Indexes;
-use crate::resolve::ValueReader;
-use crate::snapshot::{Snapshot, SnapshotIndex, no_such_index};
+use crate::resolve::{ValueReader, Wanted};
+use crate::snapshot::{Slice, Snapshot, SnapshotIndex, no_such_index};
 use crate::space::{Census, Purpose, Reservation, RunHistogram, Space, SpaceStats, VolumeTable};
 use crate::tree::{Problem, Progress, SpaceUse, Trees, Usage, Verifier, VerifyReport};
 use crate::types::{IndexId, Lsn, Msn, PieceId};
@@ -288,6 +288,20 @@ impl Store {
         out: &mut [u8],
     ) -> Result<Option<usize>> {
         self.newest(index)?.get_slice(key, offset, out)
+    }
+
+    /// Fills `out` from one value after the other, each as far as it reaches; returns their lengths, `None` for a key
+    /// without value. What lies together on the device is read together: so this is how to read a row of values.
+    ///
+    /// # Errors
+    /// As for [`Store::get`]; [`ErrorKind::InvalidArgument`] if `out` is not as long as all slices.
+    pub fn get_slices(
+        &self,
+        index: IndexId,
+        slices: &[Slice<'_>],
+        out: &mut [u8],
+    ) -> Result<Vec<Option<usize>>> {
+        self.newest(index)?.get_slices(slices, out)
     }
 
     /// True if `key` has a value.
@@ -730,5 +744,9 @@ fn purpose_of(batch: &Batch) -> Purpose {
 impl ValueReader for Shared {
     fn read_value(&self, at: &ValueRef, offset: usize, out: &mut [u8]) -> Result<()> {
         self.trees.pieces.read_value(at, offset, out)
+    }
+
+    fn read_values(&self, wanted: &[Wanted], out: &mut [u8]) -> Result<()> {
+        self.trees.pieces.read_values(wanted, out)
     }
 }

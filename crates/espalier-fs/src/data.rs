@@ -15,7 +15,7 @@ use crate::node::{Node, Orphan, State, States};
 use crate::record::Inode;
 use crate::types::*;
 use bytes::Bytes;
-use espalier_engine::Batch;
+use espalier_engine::{Batch, Slice};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -82,12 +82,15 @@ impl FileSystem {
 
     fn read_from(&self, source: &Source, offset: u64, out: &mut [u8]) -> Result<usize> {
         let len = source.size.saturating_sub(offset).min(out.len() as u64) as usize;
+        let pieces: Vec<_> = pieces(offset, len, self.block_size).collect();
+        let keys: Vec<_> = pieces.iter().map(|piece| layout::block_key(&source.base, piece.block)).collect();
+        let slice = |(piece, key): (&Piece, _)| Slice { key, offset: piece.start, len: piece.len };
+        let slices: Vec<_> = pieces.iter().zip(keys.iter().map(|key| &**key)).map(slice).collect();
+        let stored = self.store.get_slices(self.data(), &slices, &mut out[..len])?;
         let mut done = 0;
-        for piece in pieces(offset, len, self.block_size) {
+        for (piece, stored) in pieces.iter().zip(stored) {
             let part = &mut out[done..done + piece.len];
-            let key = layout::block_key(&source.base, piece.block);
-            let stored = self.store.get_slice(self.data(), &key, piece.start, part)?.unwrap_or(0);
-            part[stored.saturating_sub(piece.start).min(piece.len)..].fill(0);
+            part[stored.unwrap_or(0).saturating_sub(piece.start).min(piece.len)..].fill(0);
             done += piece.len;
         }
         Ok(len)

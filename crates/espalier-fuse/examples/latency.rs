@@ -1,13 +1,15 @@
 //! What a request costs: microseconds per system call on a mount, for a file system in memory behind each
 //! transport. Run as root: `cargo run --release -p espalier-fuse --example latency [DIR|ARCHIVE]`; with a directory,
-//! the calls are made there and nothing is mounted; with an archive, `tar` unpacks it on the mount instead: no file
-//! system behind these transports can be faster than that.
+//! the calls are made there and nothing is mounted; with an archive, whole programs do what `make bench` times: `tar` unpacks
+//! it onto a server that throws the data away; then, from one that has everything in memory, the kernel knowing nothing yet,
+//! `grep -r` searches it, `dd` reads a file of 2 GiB, and `rm -rf` removes the tree. No file system behind these transports
+//! can be faster than that.
 
 #[path = "../tests/common/toy.rs"]
 #[allow(dead_code, reason = "the tests of transport and mount use more of it")]
 mod toy;
 
-use espalier_fuse::transport::Kind;
+use espalier_fuse::transport::{Handler, Kind};
 use espalier_fuse::{Mount, MountOptions};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -15,6 +17,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
+use toy::Toy;
 
 const CALLS: u32 = 20_000;
 
@@ -25,30 +28,63 @@ fn main() {
         path => path.as_deref(),
     };
     for kind in [Kind::Uring, Kind::Classic] {
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let options = MountOptions { transport: Some(kind), ..MountOptions::default() };
-        let toy = if archive.is_some() { toy::Toy::sink() } else { toy::Toy::plain() };
-        match Mount::start_handler(Arc::new(toy), directory.path(), &options) {
-            Ok(mount) => {
-                match archive {
-                    Some(archive) => unpack(&kind.to_string(), archive, directory.path()),
-                    None => measure(&kind.to_string(), directory.path()),
-                }
-                mount.unmount(false).expect("nobody uses the mount");
-                mount.wait();
-            }
-            Err(error) => println!("{kind}: {error}"),
+        let label = kind.to_string();
+        match archive {
+            None => on_mount(kind, &Arc::new(Toy::plain()), |directory| measure(&label, directory)),
+            Some(archive) => programs(kind, archive),
         }
     }
 }
 
-/// Unpacks an archive in `directory`. (The file system in memory has no links: `tar` says so.)
-fn unpack(label: &str, archive: &str, directory: &Path) {
-    let start = Instant::now();
-    let mut tar = Command::new("tar");
-    tar.arg("-xf").arg(archive).arg("-C").arg(directory).stderr(Stdio::null());
-    tar.status().expect("tar runs");
-    println!("{label:10} tar -xf {archive} {:8.2} s", start.elapsed().as_secs_f64());
+/// Mounts `toy`, as if the kernel had never seen it, and calls `body` with the directory.
+fn on_mount(kind: Kind, toy: &Arc<Toy>, body: impl FnOnce(&Path)) {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let options = MountOptions { transport: Some(kind), ..MountOptions::default() };
+    match Mount::start_handler(Arc::clone(toy) as Arc<dyn Handler>, directory.path(), &options) {
+        Ok(mount) => {
+            body(directory.path());
+            mount.unmount(false).expect("nobody uses the mount");
+            mount.wait();
+        }
+        Err(error) => println!("{kind}: {error}"),
+    }
+}
+
+/// Times programs. (The file system in memory has no links: `tar` says so.)
+fn programs(kind: Kind, archive: &str) {
+    let run = |what: &str, program: &str, arguments: &[&str]| {
+        let start = Instant::now();
+        let mut command = Command::new(program);
+        command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
+        command.status().unwrap_or_else(|error| panic!("{program} cannot be started: {error}"));
+        println!("{kind:10} {what:12} {:8.2} s", start.elapsed().as_secs_f64());
+    };
+    let text = |path: &Path| path.to_str().expect("a path of ASCII").to_owned();
+    on_mount(kind, &Arc::new(Toy::sink()), |directory| {
+        run("unpack", "tar", &["-xf", archive, "-C", &text(directory)]);
+    });
+    let toy = Arc::new(Toy::plain());
+    on_mount(kind, &toy, |directory| {
+        let mut tar = Command::new("tar");
+        tar.arg("-xf").arg(archive).arg("-C").arg(directory).stderr(Stdio::null());
+        tar.status().expect("tar runs");
+        let file = File::create_new(directory.join("large")).expect("a file");
+        let megabyte = vec![7; 1 << 20];
+        (0..2048).for_each(|n| file.write_all_at(&megabyte, n << 20).expect("written"));
+    });
+    let large = |directory: &Path| directory.join("large");
+    on_mount(kind, &toy, |directory| {
+        run("read_seq", "dd", &[&format!("if={}", text(&large(directory))), "of=/dev/null", "bs=1M"]);
+        fs::remove_file(large(directory)).expect("it was there");
+    });
+    on_mount(kind, &toy, |directory| run("grep", "grep", &["-r", "cpu_to_be64", &text(directory)]));
+    on_mount(kind, &toy, |directory| {
+        let trees =
+            fs::read_dir(directory).expect("a listing").map(|entry| text(&entry.expect("an entry").path()));
+        let trees: Vec<_> = trees.collect();
+        let arguments: Vec<_> = ["-rf"].into_iter().chain(trees.iter().map(String::as_str)).collect();
+        run("rm_rf", "rm", &arguments);
+    });
 }
 
 /// Prints the median of five rounds of each call.

@@ -6,8 +6,8 @@ use crate::walk::walk_all;
 use crate::{Change, Failure, Model, Outcome, VolumeStep, merge_functions};
 use bytes::Bytes;
 use espalier_engine::{
-    Compression, ErrorKind, FormatOptions, IndexId, KeyRange, OpenOptions, READ_ONLY_VOLUME, Rescue, Store,
-    Tuning,
+    Compression, ErrorKind, FormatOptions, IndexId, KeyRange, OpenOptions, READ_ONLY_VOLUME, Rescue, Slice,
+    Store, Tuning,
 };
 use espalier_storage::{Device, Random, SimulatedDevice, SimulatedEnvironment};
 use std::collections::{BTreeMap, BTreeSet};
@@ -314,6 +314,16 @@ impl Bench {
         let expected = expected.map_or(&[][..], |v| v.get(offset..).unwrap_or_default());
         let common = expected.len().min(length);
         ensure!(out[..common] == expected[..common], "get_slice({}, {offset}, {length}) is wrong", show(key));
+        // The same as the second half of a row.
+        let slices = [(0, 7), (offset, length)].map(|(offset, len)| Slice { key, offset, len });
+        let mut row = vec![0xee; 7 + length];
+        let lengths = self.store.get_slices(index, &slices, &mut row)?;
+        ensure!(lengths == [total, total], "get_slices({}) has lengths {lengths:?}", show(key));
+        ensure!(
+            row[7..7 + common] == expected[..common],
+            "get_slices({}, {offset}, {length}) is wrong",
+            show(key)
+        );
         Ok(())
     }
 }

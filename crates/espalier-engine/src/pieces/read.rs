@@ -3,12 +3,15 @@
 use super::values::{PageSpan, page_hash, part_checksum};
 use super::{Part, Pieces, frame};
 use crate::error::Context;
+use crate::resolve::Wanted;
 use crate::types::{Location, sums_agree};
 use crate::value::ValueRef;
 use crate::{Error, Extent, PieceId, PieceKind, Result};
 use bytes::Bytes;
 use espalier_storage::{AlignedBuf, BLOCK};
 
+/// So many bytes in one piece are read without a detour.
+const LEAST_DIRECT: usize = 256 << 10;
 /// Runs of fewer blocks than this are not worth a window.
 const LEAST_EXPECTED: u32 = 8;
 
@@ -136,6 +139,66 @@ impl Pieces {
         self.device.read_at(range.start, &mut buffer)?;
         self.verify(place, &span, &buffer[content.clone()])?;
         out.copy_from_slice(&buffer[content][wanted..wanted + out.len()]);
+        Ok(())
+    }
+
+    /// Fills the ranges of `out` that `wanted` names. What lies together on the device, and goes together in `out`, is
+    /// read in one piece and straight to its place, past the streams, if it is long: then the device is busy enough.
+    ///
+    /// # Errors
+    /// As for [`Self::read_value`].
+    pub(crate) fn read_values(&self, wanted: &[Wanted], out: &mut [u8]) -> Result<()> {
+        let mut rest = wanted;
+        while !rest.is_empty() {
+            let (run, behind) = rest.split_at(self.together(rest, out)?.max(1));
+            let bytes = run[0].out.start..run[run.len() - 1].out.end;
+            if run.len() > 1 && bytes.len() >= LEAST_DIRECT {
+                self.read_together(run, &mut out[bytes])?;
+            } else {
+                for one in run {
+                    self.read_value(&one.place, one.offset, &mut out[one.out.clone()])?;
+                }
+            }
+            rest = behind;
+        }
+        Ok(())
+    }
+
+    /// How many of `wanted` are whole pages that follow one another on the device as they do in `out`.
+    fn together(&self, wanted: &[Wanted], out: &[u8]) -> Result<usize> {
+        let mut next: Option<(usize, u64)> = None;
+        for (n, one) in wanted.iter().enumerate() {
+            let Some((place, bytes)) = self.whole_pages(one)? else { return Ok(n) };
+            let aligned = (out[one.out.start..].as_ptr() as usize).is_multiple_of(BLOCK);
+            if next.is_some_and(|next| next != (one.out.start, place)) || !aligned {
+                return Ok(n);
+            }
+            next = Some((one.out.end, place + bytes));
+        }
+        Ok(wanted.len())
+    }
+
+    /// Where on the device the bytes lie that are wanted, and how many there are, if they are whole pages of it.
+    fn whole_pages(&self, wanted: &Wanted) -> Result<Option<(u64, u64)>> {
+        let Wanted { place, offset, out } = wanted;
+        let span = PageSpan::of(place, *offset, out.len());
+        let location = self.value_part(place, &span)?;
+        let whole = place.offset as usize + offset == span.device.start && out.len() == span.device.len();
+        let start = location.extent.byte_offset() + span.device.start as u64;
+        Ok((whole && !location.scattered).then_some((start, out.len() as u64)))
+    }
+
+    /// Reads what [`Self::together`] found, all that `out` takes.
+    fn read_together(&self, wanted: &[Wanted], out: &mut [u8]) -> Result<()> {
+        let Some(first) = wanted.first() else { return Ok(()) };
+        if let Some((start, _)) = self.whole_pages(first)? {
+            self.device.read_at(start, out)?;
+        }
+        for one in wanted {
+            let span = PageSpan::of(&one.place, one.offset, one.out.len());
+            let bytes = one.out.start - first.out.start..one.out.end - first.out.start;
+            self.verify(&one.place, &span, &out[bytes])?;
+        }
         Ok(())
     }
 

@@ -5,6 +5,7 @@ use crate::layout::Layout;
 use crate::op::Op;
 use crate::options::Compression;
 use crate::piece::{FreshOwner, PieceHandle};
+use crate::resolve::Wanted;
 use crate::types::Location;
 use crate::value::{LargeValue, Value, ValueRef};
 use crate::{Error, ErrorKind, Extent, Msn, PieceKind};

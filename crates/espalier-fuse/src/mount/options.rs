@@ -85,7 +85,7 @@ impl Default for MountOptions {
             transport: None,
             threads_per_cpu: None,
             sync_interval: Duration::from_secs(5),
-            read_ahead_kib: 1024,
+            read_ahead_kib: 2048,
             description: None,
             commands: None,
             forgets: None,

@@ -37,13 +37,83 @@ pub(super) fn pin(cpu: usize) {
     }
     let mut set = CpuSet::new();
     set.set(cpu);
-    if let Err(error) = sched_setaffinity(None, &set) {
-        tracing::debug!(cpu, %error, "a thread could not be kept on its CPU");
+    stay_in(&set);
+}
+
+fn stay_in(set: &CpuSet) {
+    if let Err(error) = sched_setaffinity(None, set) {
+        tracing::debug!(%error, "a thread could not be kept on its CPU, or let go from there");
+    }
+}
+
+/// A reply of so many bytes takes longer than it takes to wake another CPU for it.
+const BULK: usize = 256 << 10;
+/// So many other replies in sequence, and a thread is back on its CPU.
+const OTHERS: u32 = 16;
+
+/// Where the calling thread may run: on one CPU, or, while it replies in bulk, on any. The kernel reads ahead of who reads
+/// a file from its beginning to its end; on one CPU the copies for him and the copies by him would take turns.
+#[derive(Debug)]
+pub(super) struct Place {
+    cpu: usize,
+    anywhere: Option<CpuSet>,
+    roams: bool,
+    others: u32,
+}
+
+impl Place {
+    /// On `cpu`.
+    pub(super) fn on(cpu: usize) -> Self {
+        let anywhere = sched_getaffinity(None).ok();
+        pin(cpu);
+        Self { cpu, anywhere, roams: false, others: 0 }
+    }
+
+    /// A reply of `bytes` is made.
+    pub(super) fn replied(&mut self, bytes: usize) {
+        if bytes >= BULK {
+            self.others = 0;
+            if !self.roams
+                && let Some(set) = &self.anywhere
+            {
+                stay_in(set);
+                self.roams = true;
+            }
+        } else if self.roams {
+            self.others += 1;
+            if self.others == OTHERS {
+                pin(self.cpu);
+                self.roams = false;
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    #[test]
+    fn who_replies_in_bulk_may_run_anywhere_until_it_is_over() {
+        // A thread of its own, since it changes where it may run.
+        let body = || {
+            let (all, here) = (allowed(), allowed()[0]);
+            let mut place = Place::on(here);
+            assert_eq!(allowed(), [here]);
+            place.replied(BULK - 1);
+            assert_eq!(allowed(), [here]);
+            place.replied(BULK);
+            assert_eq!(allowed(), all);
+            (1..OTHERS).for_each(|_| place.replied(0));
+            place.replied(BULK);
+            (1..OTHERS).for_each(|_| place.replied(0));
+            assert_eq!(allowed(), all);
+            place.replied(0);
+            assert_eq!(allowed(), [here]);
+        };
+        std::thread::spawn(body).join().unwrap_or_else(|_| unreachable!("it asserts only"));
+    }
+
     #[test]
     fn counts_lists_of_cpus() {
         assert_eq!(super::count("0"), Some(1));

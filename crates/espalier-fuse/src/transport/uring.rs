@@ -14,13 +14,14 @@
 //! commits a reply and fetches the next request. Either is answered by a completion when a request is there, or
 //! when the connection has ended.
 //!
-//! While a queue is hot its threads are of the class that leaves clients where they are (see [`class`]).
+//! Who replies in bulk may leave the CPU for that time ([`Place`]). While a queue is hot its threads are of the class that leaves clients where they are (see [`class`]).
 //!
 //! FORGET and INTERRUPT still come over the device. A thread reads them now and then, for they are not urgent and
 //! waking it for each would cost more than the request that caused it.
 
 use super::buffer::Buffer;
 use super::class::{self, Pulse, Watch};
+use super::cpu::Place;
 use super::{Config, Device, Outcome, Request, Shared, cpu, device};
 use crate::protocol::{ARGUMENT_BYTES, HEADER_BYTES, Header, REPLY_HEADER_BYTES, reply};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
@@ -142,7 +143,7 @@ impl Waiting {
         let (report, registered) = sync_channel(1);
         let queue = Arc::clone(queue);
         let thread = std::thread::Builder::new().name(format!("fuse-{}", queue.cpu)).spawn(move || {
-            cpu::pin(queue.cpu);
+            let place = Place::on(queue.cpu);
             let ring = match make_ring() {
                 Ok(ring) => ring,
                 Err(error) => return drop(ready.send(Err(error))),
@@ -154,7 +155,7 @@ impl Waiting {
                 Ok(entry) => {
                     queue.registered.fetch_add(1, Ordering::AcqRel);
                     let _ = report.send(Ok(()));
-                    serve(&shared, &queue, entry);
+                    serve(&shared, &queue, entry, place);
                 }
                 Err(error) => drop(report.send(Err(error))),
             }
@@ -171,7 +172,7 @@ fn make_ring() -> io::Result<Ring> {
 }
 
 /// Serves what `entry` is given until the end.
-fn serve(shared: &Shared, queue: &Queue, mut entry: Entry) {
+fn serve(shared: &Shared, queue: &Queue, mut entry: Entry, mut place: Place) {
     let member = queue.pulse.join();
     loop {
         match entry.wait() {
@@ -187,6 +188,9 @@ fn serve(shared: &Shared, queue: &Queue, mut entry: Entry) {
             queue.watch.wake();
         }
         let (header, outcome) = entry.serve(shared);
+        if let Outcome::Reply(bytes) = outcome {
+            place.replied(bytes);
+        }
         if let Err(error) = entry.commit(&header, outcome) {
             return tracing::error!(cpu = queue.cpu, %error, "a reply could not be sent");
         }

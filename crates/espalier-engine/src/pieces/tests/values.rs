@@ -90,6 +90,45 @@ fn a_page_of_an_aligned_value_is_one_read_of_one_page() {
     assert_eq!((reads, read_bytes), (1, 8192));
 }
 
+/// `values` from their beginnings to their ends, one behind the other from byte `at` of a buffer.
+fn row(values: &[Arc<LargeValue>], mut at: usize) -> Vec<Wanted> {
+    let wanted = values.iter().map(|value| {
+        let out = at..at + value.len();
+        at = out.end;
+        Wanted { place: place(value), offset: 0, out }
+    });
+    wanted.collect()
+}
+
+#[test]
+fn what_lies_together_is_read_in_one_piece() {
+    let world = World::new(4096);
+    let (bytes, values) = values(&[65536; 16]);
+    let _handles = world.pieces.write_values(&values, None).unwrap();
+    let pieces = world.reopened();
+    let mut out = AlignedBuf::zeroed(1 << 20);
+    let (result, reads, read_bytes) = world.reads(|| pieces.read_values(&row(&values, 0), &mut out));
+    result.unwrap();
+    assert_eq!((reads, read_bytes), (1, 1 << 20));
+    assert_eq!(out[..], bytes.concat());
+    // Elsewhere in the buffer, in other order, with one missing: the same bytes, in more reads.
+    let mut wanted = row(&values, 4096 + 512);
+    wanted.remove(3);
+    wanted.swap(0, 9);
+    let mut out = AlignedBuf::zeroed((1 << 20) + 8192);
+    pieces.read_values(&wanted, &mut out).unwrap();
+    for Wanted { place: at, out: range, .. } in wanted {
+        let which = values.iter().position(|value| place(value) == at).unwrap();
+        assert_eq!(out[range], bytes[which]);
+    }
+    // Damage is met here too, and named.
+    let location = world.locator.locate(place(&values[5]).part.id()).unwrap();
+    world.corrupt(location.extent.byte_offset() + u64::from(place(&values[5]).offset) + 5000);
+    let mut out = AlignedBuf::zeroed(1 << 20);
+    let error = pieces.read_values(&row(&values, 0), &mut out).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Damaged);
+}
+
 #[test]
 fn many_values_make_parts_of_a_few_mib() {
     let world = World::new(8192);
