@@ -10,7 +10,7 @@ use crate::resolve::{Found, load};
 use crate::snapshot::SnapshotIndex;
 use crate::tree::Toward;
 use crate::tree::source::{Merged, before_end_of};
-use crate::value::Value;
+use crate::value::{Value, ValueRef};
 use bytes::Bytes;
 
 /// A key with its value.
@@ -69,6 +69,22 @@ impl Cursor {
     /// Of the device, or [`ErrorKind::Damaged`](crate::ErrorKind::Damaged); the cursor stays where it was.
     #[allow(clippy::should_implement_trait, reason = "fallible, and it has a prev")]
     pub fn next(&mut self) -> Result<Option<Entry>> {
+        let resolve =
+            |found: Found, index: &SnapshotIndex| found.value(index.merge_functions(), index.reader());
+        Ok(self.advance(resolve)?.map(|(key, value)| Entry { key, value }))
+    }
+
+    /// The next key that has messages, with the places on the device from which its value may have to be read. Reads
+    /// no values, and may give keys that have none.
+    pub(crate) fn next_places(&mut self) -> Result<Option<(Key, Vec<ValueRef>)>> {
+        self.advance(|found, _| Ok(Some(found.places().collect())))
+    }
+
+    /// Goes on to the next key of whose messages `resolve` makes something.
+    fn advance<T>(
+        &mut self,
+        resolve: impl Fn(Found, &SnapshotIndex) -> Result<Option<T>>,
+    ) -> Result<Option<(Key, T)>> {
         loop {
             if self.range.is_empty() || self.gap == Gap::End {
                 return Ok(None);
@@ -91,12 +107,12 @@ impl Cursor {
                 }
                 continue;
             };
-            let value = self.resolve(&walk.merged, &key)?;
+            let value = resolve(found_in(&walk.merged, &key), &self.index)?;
             walk.merged.next_behind(&key)?;
             self.walk = Some(walk);
             self.gap = Gap::After(key.clone());
             if let Some(value) = value {
-                return Ok(Some(Entry { key, value }));
+                return Ok(Some((key, value)));
             }
         }
     }
@@ -179,13 +195,18 @@ impl Cursor {
     }
 
     fn resolve(&self, merged: &Merged, key: &[u8]) -> Result<Option<Value>> {
-        let mut found = Found::default();
-        merged.levels(key, |points, ranges| {
-            found.add_level(points.iter().cloned(), ranges);
-            !found.is_done()
-        });
-        found.value(self.index.merge_functions(), self.index.reader())
+        found_in(merged, key).value(self.index.merge_functions(), self.index.reader())
     }
+}
+
+/// What `merged`, which stands on `key`, has for it.
+fn found_in(merged: &Merged, key: &[u8]) -> Found {
+    let mut found = Found::default();
+    merged.levels(key, |points, ranges| {
+        found.add_level(points.iter().cloned(), ranges);
+        !found.is_done()
+    });
+    found
 }
 
 impl std::fmt::Debug for Cursor {

@@ -10,6 +10,8 @@
 //! - nothing that fails its checksum is returned, decoded or cached;
 //! - the memory for decoded pieces and read-ahead stays within [`Pieces::set_capacity`].
 
+mod announced;
+mod buffers;
 mod cache;
 mod filter;
 mod frame;
@@ -21,13 +23,16 @@ mod values;
 pub(crate) mod wire;
 mod write;
 
+pub(crate) use announced::{Place, cost};
 pub(crate) use filter::Filter;
 pub(crate) use frame::Encoded;
 pub(crate) use locator::Locator;
 pub(crate) use part::{Part, PartBuilder, PartCursor};
+pub(crate) use read::LEAST_DIRECT;
 
 use crate::device::GuardedDevice;
 use crate::{PieceId, Result};
+use announced::Announced;
 use bytes::Bytes;
 use cache::{Cache, Cached};
 use std::any::Any;
@@ -44,6 +49,7 @@ pub(crate) struct Pieces {
     locator: Arc<dyn Locator>,
     cache: Cache,
     streams: Streams,
+    announced: Announced,
     /// As it was last set.
     capacity: AtomicU64,
     /// Value parts are cut before they get longer than this, in bytes.
@@ -66,10 +72,11 @@ pub(crate) struct CacheStats {
 impl Pieces {
     /// The pieces on `device` that `locator` knows, with `capacity` bytes of memory.
     pub(crate) fn new(device: Arc<GuardedDevice>, locator: Arc<dyn Locator>, capacity: u64) -> Self {
-        let (cache, ahead) = split(capacity);
+        let (cache, streams, announced) = split(capacity);
         Self {
             cache: Cache::new(cache),
-            streams: Streams::new(device.clone(), ahead),
+            streams: Streams::new(device.clone(), streams),
+            announced: Announced::new(device.clone(), announced),
             device,
             locator,
             capacity: AtomicU64::new(capacity),
@@ -86,9 +93,10 @@ impl Pieces {
         {
             return;
         }
-        let (cache, ahead) = split(capacity);
+        let (cache, streams, announced) = split(capacity);
         self.cache.set_capacity(cache);
-        self.streams.set_limit(ahead);
+        self.streams.set_limit(streams);
+        self.announced.set_limit(announced);
     }
 
     /// Bounds the length of new value parts, in bytes: what is live in one must fit into what a small store
@@ -100,7 +108,7 @@ impl Pieces {
     /// Figures. Cheap.
     pub(crate) fn stats(&self) -> CacheStats {
         let (bytes, hits, misses) = self.cache.figures();
-        CacheStats { bytes, read_ahead: self.streams.bytes(), hits, misses }
+        CacheStats { bytes, read_ahead: self.streams.bytes() + self.announced.bytes(), hits, misses }
     }
 
     /// An id for a piece to be written.
@@ -164,19 +172,35 @@ impl Pieces {
 
     /// True if some reader could be read ahead of.
     pub(crate) fn has_read_ahead(&self) -> bool {
-        self.streams.has_queued()
+        self.announced.has_queued() || self.streams.has_queued()
     }
 
     /// Reads one window ahead of some reader; false if nobody needs any.
     pub(crate) fn read_ahead_step(&self) -> bool {
-        self.streams.step()
+        self.announced.step() || self.streams.step()
+    }
+
+    /// The memory in bytes that [`Self::announce`] still has, and that it has if nothing is announced.
+    pub(crate) fn room_to_announce(&self) -> (u64, u64) {
+        self.announced.room()
+    }
+
+    /// Says what `reading` will want. A hint.
+    pub(crate) fn announce(&self, reading: u64, places: Vec<Place>) {
+        self.announced.announce(reading, places);
+    }
+
+    /// Says that `reading` wants nothing any more whose turn was before `turn`.
+    pub(crate) fn passed(&self, reading: u64, turn: u64) {
+        self.announced.passed(reading, turn);
     }
 }
 
-/// Divides memory between cache and read-ahead.
-fn split(capacity: u64) -> (u64, u64) {
-    let ahead = (capacity / 8).min(MAX_READ_AHEAD);
-    (capacity - ahead, ahead)
+/// Divides memory between cache, streams, and what is announced.
+fn split(capacity: u64) -> (u64, u64, u64) {
+    let streams = (capacity / 8).min(MAX_READ_AHEAD);
+    let announced = streams / 2;
+    (capacity - streams - announced, streams, announced)
 }
 
 impl std::fmt::Debug for Pieces {

@@ -51,7 +51,40 @@ pub(crate) struct Found {
     steps: Vec<Step>,
     /// The value before all steps, once known.
     base: Option<Option<Value>>,
+    /// Where in the tree the oldest message was found.
+    spot: Option<Spot>,
 }
+
+/// A place in a run of the tree: who reads keys in order comes through its parts one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Spot {
+    /// Tells the run from others.
+    pub(crate) run: usize,
+    /// Which of its parts it is, and how many there are.
+    pub(crate) part: usize,
+    pub(crate) parts: usize,
+    /// Where in that, in bytes, and the bytes of all its entries.
+    pub(crate) at: usize,
+    pub(crate) of: usize,
+}
+
+impl Spot {
+    /// What it says for a row of reads, of which `hits` were in order and ended at `before`, that this is the next one; `None`
+    /// if it is not. Where a run ends nobody knows which one comes next: such a step does not count.
+    pub(crate) fn continues(&self, before: &Self, hits: u8) -> Option<u8> {
+        let from_end_to_start = before.of - before.at <= NEAR && self.at <= NEAR;
+        match self.run == before.run {
+            true if self.part == before.part => {
+                (before.at + 1..=before.at + NEAR).contains(&self.at).then_some(hits + 1)
+            }
+            true => (self.part == before.part + 1 && from_end_to_start).then_some(hits + 1),
+            false => (before.part + 1 == before.parts && self.part == 0 && from_end_to_start).then_some(hits),
+        }
+    }
+}
+
+/// Bytes of entries between two that are near each other.
+const NEAR: usize = 1024;
 
 #[derive(Debug)]
 enum Step {
@@ -65,6 +98,26 @@ impl Found {
     /// True once older messages cannot matter.
     pub(crate) fn is_done(&self) -> bool {
         self.base.is_some()
+    }
+
+    /// Records where the messages of a level stand that are added next.
+    pub(crate) fn set_spot(&mut self, spot: Spot) {
+        self.spot = Some(spot);
+    }
+
+    /// Where in the tree the oldest message was found.
+    pub(crate) fn spot(&self) -> Option<Spot> {
+        self.spot
+    }
+
+    /// All places on the device from which bytes of the value may have to be read.
+    pub(crate) fn places(&self) -> impl Iterator<Item = ValueRef> {
+        let patches = self.steps.iter().filter_map(|step| match step {
+            Step::Patch(_, bytes) => Some(bytes),
+            Step::Update(_) | Step::RangeUpdate(_) => None,
+        });
+        let values = self.base.iter().flatten().chain(patches);
+        values.flat_map(Value::segments).filter(|segment| segment.bytes().is_none()).filter_map(|s| s.place())
     }
 
     /// True if the value is a large one that messages change: it would have to be read and written anew.

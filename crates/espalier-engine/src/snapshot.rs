@@ -5,7 +5,7 @@ use crate::index::{Goto, Layer, Version};
 use crate::key::{Key, KeyRange, end_le};
 use crate::memtable::Memtable;
 use crate::op::MergeFunctions;
-use crate::resolve::{Found, ValueReader, load};
+use crate::resolve::{Found, Spot, ValueReader, Wanted, load};
 use crate::store::Shared;
 use crate::tree::source::{MemtableSource, Source, ViewedSource};
 use crate::tree::{Descent, Suspects, Toward, find};
@@ -116,6 +116,16 @@ pub struct Slice<'a> {
     pub len: usize,
 }
 
+/// What a look-up of several slices found.
+pub(crate) struct FoundSlices {
+    /// The lengths of the values.
+    pub(crate) lengths: Vec<Option<usize>>,
+    /// What lies on the device.
+    pub(crate) wanted: Vec<Wanted>,
+    /// Where in the tree the last of them was found.
+    pub(crate) spot: Option<Spot>,
+}
+
 /// One index of a snapshot.
 #[derive(Clone)]
 pub(crate) struct SnapshotIndex {
@@ -151,22 +161,30 @@ impl SnapshotIndex {
     }
 
     pub(crate) fn get_slices(&self, slices: &[Slice<'_>], out: &mut [u8]) -> Result<Vec<Option<usize>>> {
+        let found = self.find_slices(slices, out)?;
+        self.reader().read_values(&found.wanted, out)?;
+        Ok(found.lengths)
+    }
+
+    /// Fills `out` with what is in memory, and says what has still to be read.
+    pub(crate) fn find_slices(&self, slices: &[Slice<'_>], out: &mut [u8]) -> Result<FoundSlices> {
         let total = slices.iter().try_fold(0, |sum: usize, slice| sum.checked_add(slice.len));
         if total != Some(out.len()) {
             let message = format!("the slices have {total:?} bytes and the buffer {}", out.len());
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        let mut wanted = Vec::new();
+        let mut all =
+            FoundSlices { lengths: Vec::with_capacity(slices.len()), wanted: Vec::new(), spot: None };
         let mut at = 0;
-        let lengths = slices.iter().map(|slice| {
+        for slice in slices {
             let range = at..at + slice.len;
             at = range.end;
             let found = self.find(slice.key)?;
-            found.slice(self.merge_functions(), self.reader(), slice.offset, range, out, &mut wanted)
-        });
-        let lengths = lengths.collect::<Result<_>>()?;
-        self.reader().read_values(&wanted, out)?;
-        Ok(lengths)
+            all.spot = found.spot();
+            let (functions, reader) = (self.merge_functions(), self.reader());
+            all.lengths.push(found.slice(functions, reader, slice.offset, range, out, &mut all.wanted)?);
+        }
+        Ok(all)
     }
 
     /// The value of a key, not loaded.

@@ -121,6 +121,7 @@ pub(crate) struct Shared {
     /// Snapshots by what they see, with how many see it.
     pins: Mutex<BTreeMap<Msn, usize>>,
     pub(crate) signal: crate::worker::Signal,
+    pub(crate) readings: crate::ahead::Readings,
     pub(crate) shortage: crate::shortage::Shortage,
     pub(crate) tidy: crate::tidy::Tidy,
     pub(crate) closed: AtomicBool,
@@ -287,7 +288,8 @@ impl Store {
         offset: usize,
         out: &mut [u8],
     ) -> Result<Option<usize>> {
-        self.newest(index)?.get_slice(key, offset, out)
+        let len = out.len();
+        Ok(self.get_slices(index, &[Slice { key, offset, len }], out)?.pop().flatten())
     }
 
     /// Fills `out` from one value after the other, each as far as it reaches; returns their lengths, `None` for a key
@@ -301,7 +303,14 @@ impl Store {
         slices: &[Slice<'_>],
         out: &mut [u8],
     ) -> Result<Vec<Option<usize>>> {
-        self.newest(index)?.get_slices(slices, out)
+        let newest = self.newest(index)?;
+        let found = newest.find_slices(slices, out)?;
+        let bytes: usize = found.wanted.iter().map(|wanted| wanted.out.len()).sum();
+        if let Some(last) = slices.last().filter(|_| crate::ahead::is_small(bytes)) {
+            self.shared.notice_reading(index, last.key, found.spot);
+        }
+        newest.reader().read_values(&found.wanted, out)?;
+        Ok(found.lengths)
     }
 
     /// True if `key` has a value.
@@ -349,6 +358,12 @@ impl Store {
     /// Of the device.
     pub fn step(&self) -> Result<bool> {
         self.shared.step()
+    }
+
+    /// Reads one piece ahead of somebody who reads in the order of keys; false if there is none. For environments without
+    /// threads; what cannot be read is left to who needs it.
+    pub fn read_ahead(&self) -> bool {
+        self.shared.ahead_step()
     }
 
     /// Tells the device about free space, in runs of at least `least` bytes; returns the bytes. What is free
@@ -515,6 +530,7 @@ impl Shared {
             barrier: AtomicU64::new(u64::MAX),
             pins: Mutex::default(),
             signal: Default::default(),
+            readings: Default::default(),
             shortage: Default::default(),
             tidy: Default::default(),
             closed: AtomicBool::new(false),

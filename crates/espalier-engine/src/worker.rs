@@ -2,8 +2,8 @@
 //!
 //! All of it is done in steps, by worker threads where the environment has some, and otherwise by
 //! whoever needs room or asks: so a simulation decides what happens when. Writers wait only when too
-//! much is in memory or in the log, and are slowed down smoothly before that. One more thread reads
-//! ahead of sequential readers, who must not wait for a checkpoint to end.
+//! much is in memory or in the log, and are slowed down smoothly before that. Some more threads read
+//! ahead of readers, who must not wait for a checkpoint to end.
 
 use crate::index::Index;
 use crate::log::Progress;
@@ -35,6 +35,9 @@ const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How often an idle worker looks for work.
 const IDLE: Duration = Duration::from_millis(500);
+
+/// Threads that read ahead: so many reads at a time.
+const AHEAD: usize = 3;
 
 /// Memtables and clones that may wait for being absorbed, of one index: a look-up passes them all.
 const MOST_LAYERS: f64 = 128.0;
@@ -88,10 +91,10 @@ impl Signal {
     }
 
     /// A reader could be read ahead of.
-    fn read_ahead(&self) {
+    pub(crate) fn read_ahead(&self) {
         // Under the lock, so that the wake-up cannot fall between a look and the rest that follows.
         let _epoch = self.epoch.lock();
-        self.read_ahead.notify_one();
+        self.read_ahead.notify_all();
     }
 
     /// What writers have spent so far.
@@ -154,10 +157,11 @@ impl Workers {
                     shared.signal.read_ahead();
                 }
             });
-            let (shared, stop) = (shared.clone(), stop.clone());
-            threads.push(
-                shared.env.clone().spawn("espalier-ahead", Box::new(move || read_ahead(&shared, &stop))),
-            );
+            for n in 0..AHEAD {
+                let (shared, stop) = (shared.clone(), stop.clone());
+                let name = format!("espalier-ahead-{n}");
+                threads.push(shared.env.clone().spawn(&name, Box::new(move || read_ahead(&shared, &stop))));
+            }
         }
         Self { stop, signal: shared.clone(), threads: Mutex::new(threads) }
     }
@@ -206,12 +210,12 @@ fn work(shared: &Shared, stop: &AtomicBool) {
     }
 }
 
-fn read_ahead(shared: &Shared, stop: &AtomicBool) {
+fn read_ahead(shared: &Arc<Shared>, stop: &AtomicBool) {
     while !stop.load(Ordering::Acquire) {
-        if !shared.trees.pieces.read_ahead_step() {
+        if !shared.ahead_step() {
             let mut epoch = shared.signal.epoch.lock();
             // A queued window may have come between the look and the lock: then the wake-up has too.
-            if !shared.trees.pieces.has_read_ahead() {
+            if !shared.has_ahead() {
                 shared.signal.read_ahead.wait_for(&mut epoch, IDLE);
             }
         }

@@ -236,7 +236,8 @@ impl Bench {
     /// Those of the store.
     pub fn work(&self, pieces: usize) -> espalier_engine::Result<()> {
         for _ in 0..pieces {
-            if !self.store.step()? {
+            let read_ahead = self.store.read_ahead();
+            if !self.store.step()? && !read_ahead {
                 break;
             }
         }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use espalier_storage::{AlignedBuf, BLOCK};
 
 /// So many bytes in one piece are read without a detour.
-const LEAST_DIRECT: usize = 256 << 10;
+pub(crate) const LEAST_DIRECT: usize = 256 << 10;
 /// Runs of fewer blocks than this are not worth a window.
 const LEAST_EXPECTED: u32 = 8;
 
@@ -121,13 +121,16 @@ impl Pieces {
         }
         let start = location.extent.byte_offset();
         let range = start + span.device.start as u64..start + span.device.end as u64;
-        // What a stream has read ahead is only a hint: if it does not verify, the device decides.
-        if let Some(chunks) = self.streams.read(&range) {
+        // What was read ahead is only a hint: if it does not verify, the device decides.
+        let ahead =
+            self.announced.read(&range).map(|bytes| vec![bytes]).or_else(|| self.streams.read(&range));
+        if let Some(chunks) = ahead {
             let ahead = join(&chunks);
             if span.first_damaged(place, &ahead[content.clone()]).is_none() {
                 out.copy_from_slice(&ahead[content][wanted..wanted + out.len()]);
                 return Ok(());
             }
+            self.announced.invalidate(&range);
             self.streams.invalidate(&range);
         }
         let whole_pages = content.start == 0 && wanted == 0 && out.len() == span.device.len();
@@ -152,7 +155,7 @@ impl Pieces {
         while !rest.is_empty() {
             let (run, behind) = rest.split_at(self.together(rest, out)?.max(1));
             let bytes = run[0].out.start..run[run.len() - 1].out.end;
-            if run.len() > 1 && bytes.len() >= LEAST_DIRECT {
+            if run.len() > 1 && bytes.len() >= LEAST_DIRECT && !self.is_announced(&run[0])? {
                 self.read_together(run, &mut out[bytes])?;
             } else {
                 for one in run {
@@ -162,6 +165,12 @@ impl Pieces {
             rest = behind;
         }
         Ok(())
+    }
+
+    /// True if what is wanted is being read ahead.
+    fn is_announced(&self, wanted: &Wanted) -> Result<bool> {
+        let place = self.whole_pages(wanted)?;
+        Ok(place.is_some_and(|(start, bytes)| self.announced.covers(&(start..start + bytes))))
     }
 
     /// How many of `wanted` are whole pages that follow one another on the device as they do in `out`.
@@ -200,6 +209,14 @@ impl Pieces {
             self.verify(&one.place, &span, &out[bytes])?;
         }
         Ok(())
+    }
+
+    /// Where on the device all of a value lies, in whole blocks; `None` if it is scattered, or nowhere to be found.
+    pub(crate) fn range_of(&self, place: &ValueRef) -> Option<std::ops::Range<u64>> {
+        let span = PageSpan::of(place, 0, place.len as usize);
+        let location = self.value_part(place, &span).ok().filter(|location| !location.scattered)?;
+        let start = location.extent.byte_offset();
+        Some(start + span.device.start as u64..start + span.device.end as u64)
     }
 
     /// Where the value part lies that holds the pages of `span`.

@@ -15,6 +15,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Weak;
 
 mod ahead;
+mod announced;
 mod values;
 
 /// Places pieces first fit; drops fresh ones with their handles.

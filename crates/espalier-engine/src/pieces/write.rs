@@ -245,6 +245,7 @@ impl Pieces {
         let range = first.byte_offset()..last.byte_offset() + last.byte_len() as u64;
         debug_assert_eq!(buffers.iter().map(|b| b.len() as u64).sum::<u64>(), range.end - range.start);
         let result = self.device.write_at(range.start, buffers);
+        self.announced.invalidate(&range);
         self.streams.invalidate(&range);
         result
     }

@@ -125,10 +125,11 @@ impl Run {
         Run { parts, ranges }
     }
 
-    /// The part that holds `key` if any does.
-    pub(crate) fn part_for(&self, key: &[u8]) -> Option<&ViewedPart> {
-        let behind = self.parts.partition_point(|p| *p.first <= *key);
-        self.parts[..behind].last().filter(|p| p.last.as_ref().is_none_or(|last| *key <= **last))
+    /// The part that holds `key` if any does, and its number.
+    pub(crate) fn part_for(&self, key: &[u8]) -> Option<(usize, &ViewedPart)> {
+        let number = self.parts.partition_point(|p| *p.first <= *key).checked_sub(1)?;
+        let part = &self.parts[number];
+        part.last.as_ref().is_none_or(|last| *key <= **last).then_some((number, part))
     }
 
     /// Appends a run whose keys are all larger.

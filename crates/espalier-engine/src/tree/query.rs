@@ -8,7 +8,7 @@ use super::source::Source;
 use crate::Result;
 use crate::key::{Key, KeyRange, before_end, end_le};
 use crate::op::Op;
-use crate::resolve::Found;
+use crate::resolve::{Found, Spot};
 use crate::types::Msn;
 use crate::view::View;
 use std::sync::Arc;
@@ -47,12 +47,17 @@ pub(crate) fn find(
 
 fn find_in_run(trees: &Trees, run: &Run, key: &[u8], found: &mut Found) -> Result<()> {
     let mut points: Vec<(Msn, Op)> = Vec::new();
-    if let Some(part) = run.part_for(key)
+    if let Some((number, part)) = run.part_for(key)
         && let Some(inner) = part.view.inward(key)
         && part.slot.summary.filter.may_contain(&inner)
     {
         let mut cursor = part.slot.load(trees)?.cursor();
         cursor.seek(&inner);
+        if cursor.valid() && cursor.key() == &*inner {
+            let (at, of) = cursor.position();
+            let address = std::ptr::from_ref(run) as usize;
+            found.set_spot(Spot { run: address, part: number, parts: run.parts.len(), at, of });
+        }
         while cursor.valid() && cursor.key() == &*inner {
             points.push((cursor.msn(), cursor.op()));
             cursor.next();

@@ -728,6 +728,7 @@ impl Run {
         match self.random.below(8) {
             0 => self.store.checkpoint().expect("checkpoint"),
             1..=2 => while self.store.step().expect("background work") {},
+            3 => while self.store.read_ahead() {},
             _ => {}
         }
     }

@@ -42,9 +42,8 @@ pub(crate) fn start(command: &mut Command, until: impl FnOnce(&mut Child)) -> Ch
 
 /// Runs a process to its end; true if it succeeded.
 pub(crate) fn run(command: &mut Command) -> bool {
-    let mut success = false;
-    start(command, |child| success = child.wait().unwrap().success());
-    success
+    let ended = |child: &mut Child| drop(child.wait().unwrap());
+    start(command, ended).wait().unwrap().success()
 }
 
 /// A file with a file system in it.

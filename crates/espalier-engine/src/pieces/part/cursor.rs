@@ -62,6 +62,11 @@ impl PartCursor {
         self.part.op(&self.entry)
     }
 
+    /// Where the entry it stands on lies among the bytes of all entries of the part, and how many those are.
+    pub(crate) fn position(&self) -> (usize, usize) {
+        (self.at, self.part.entries_len)
+    }
+
     /// To the first entry.
     pub(crate) fn first(&mut self) {
         self.enter(0);

@@ -1,0 +1,103 @@
+//! What is announced is read once, in the order of the device, and is never believed.
+
+use super::*;
+use crate::pieces::Place;
+
+/// A world with values of these lengths, and where each lies.
+fn world(lengths: &[usize]) -> (World, Vec<Arc<LargeValue>>, Vec<Place>) {
+    let world = World::new(8192);
+    let values: Vec<_> = lengths
+        .iter()
+        .enumerate()
+        .map(|(i, len)| {
+            let mut bytes = vec![0; *len];
+            Random::new(i as u64).fill(&mut bytes);
+            Arc::new(LargeValue::in_memory(bytes.into()))
+        })
+        .collect();
+    let handles = world.pieces.write_values(&values, None).unwrap();
+    let place = |(turn, value): (usize, &Arc<LargeValue>)| Place {
+        range: world.pieces.range_of(&value.place().unwrap()).unwrap(),
+        turn: turn as u64,
+    };
+    let places = values.iter().enumerate().map(place).collect();
+    // The parts live as long as somebody holds them.
+    std::mem::forget(handles);
+    (world, values, places)
+}
+
+#[test]
+fn neighbours_are_read_together_and_found() {
+    let (world, values, mut places) = world(&[8192; 64]);
+    let pieces = world.reopened();
+    // Announced in any order.
+    places.reverse();
+    pieces.announce(1, places);
+    let ((), reads, bytes) = world.reads(|| while pieces.read_ahead_step() {});
+    assert_eq!((reads, bytes), (1, 64 * 8192));
+    for value in &values {
+        let (read, reads, _) = world.reads(|| bytes_of(&pieces, value).unwrap());
+        assert_eq!((&read[..], reads), (&value.bytes().unwrap()[..], 0));
+    }
+    assert_eq!(pieces.stats().read_ahead, 512 << 10);
+    pieces.passed(2, u64::MAX);
+    pieces.passed(1, 63);
+    assert_eq!(pieces.stats().read_ahead, 512 << 10);
+    pieces.passed(1, 64);
+    assert_eq!(pieces.stats().read_ahead, 0);
+}
+
+#[test]
+fn a_reader_who_is_first_reads_for_all() {
+    let (world, values, places) = world(&[8192; 16]);
+    let pieces = world.reopened();
+    pieces.announce(1, places);
+    let (read, reads, bytes) = world.reads(|| bytes_of(&pieces, &values[7]).unwrap());
+    assert_eq!((&read[..], reads, bytes), (&values[7].bytes().unwrap()[..], 1, 16 * 8192));
+    assert!(pieces.has_read_ahead(), "a turn in the queue is left");
+    assert!(!pieces.read_ahead_step(), "and there is nothing to do");
+    let (_, reads, _) = world.reads(|| bytes_of(&pieces, &values[12]).unwrap());
+    assert_eq!(reads, 0);
+}
+
+#[test]
+fn what_was_read_too_early_is_read_again() {
+    let (world, values, places) = world(&[8192; 16]);
+    let pieces = world.reopened();
+    let at = places[5].range.start;
+    let mut page = AlignedBuf::zeroed(4096);
+    world.device.read_at(at, &mut page).unwrap();
+    world.corrupt(at + 100);
+    pieces.announce(1, places);
+    while pieces.read_ahead_step() {}
+    assert_eq!(bytes_of(&pieces, &values[4]).unwrap(), values[4].bytes().unwrap());
+    // Rewritten behind its back, as blocks are that became free and are used again.
+    world.device.write_at(at, &[&page]).unwrap();
+    assert_eq!(bytes_of(&pieces, &values[5]).unwrap(), values[5].bytes().unwrap());
+    // Damage itself is an error.
+    world.corrupt(at + 100);
+    assert_eq!(bytes_of(&pieces, &values[5]).unwrap_err().kind(), ErrorKind::Damaged);
+}
+
+#[test]
+fn no_more_is_announced_than_there_is_room_for() {
+    let (world, values, places) = world(&[40_000; 400]);
+    let pieces = world.reopened();
+    pieces.set_capacity(32 << 20);
+    let (room, limit) = pieces.room_to_announce();
+    assert_eq!((room, limit), (2 << 20, 2 << 20));
+    pieces.announce(1, places.clone());
+    assert!(pieces.room_to_announce().0 < 1 << 20);
+    assert!(pieces.stats().read_ahead <= limit);
+    while pieces.read_ahead_step() {}
+    for value in &values {
+        assert_eq!(bytes_of(&pieces, value).unwrap(), value.bytes().unwrap());
+    }
+    pieces.set_capacity(0);
+    assert_eq!(pieces.stats().read_ahead, 0);
+    // What lies behind the device's end, or is too long for one stretch, is nobody's.
+    let beyond = world.device.len() - 4096..world.device.len() + 4096;
+    pieces.set_capacity(64 << 20);
+    pieces.announce(1, vec![Place { range: beyond, turn: 0 }, Place { range: 0..1 << 20, turn: 1 }]);
+    assert!(!pieces.read_ahead_step());
+}
