@@ -42,7 +42,9 @@ pub(crate) fn start(command: &mut Command, until: impl FnOnce(&mut Child)) -> Ch
 
 /// Runs a process to its end; true if it succeeded.
 pub(crate) fn run(command: &mut Command) -> bool {
-    let ended = |child: &mut Child| drop(child.wait().unwrap());
+    let ended = |child: &mut Child| {
+        child.wait().unwrap();
+    };
     start(command, ended).wait().unwrap().success()
 }
 
