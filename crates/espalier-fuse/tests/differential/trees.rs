@@ -13,6 +13,7 @@ use espalier_fuse::control::{
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::fs::{self, File};
+use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -174,9 +175,12 @@ fn clone(from: &Path, to: &Path) -> std::io::Result<()> {
 
 fn run(program: &str, words: &[&str], paths: &[&Path]) -> std::io::Result<()> {
     let mut command = Command::new(program);
-    let ran = start(command.args(words).args(paths).stdout(Stdio::piped()).stderr(Stdio::piped()));
-    let ran = ran.wait_with_output()?;
-    assert!(ran.status.success(), "{program}: {}", String::from_utf8_lossy(&ran.stderr));
+    let mut said = String::new();
+    let ran = start(command.args(words).args(paths).stdout(Stdio::null()).stderr(Stdio::piped()), |ran| {
+        // It says nothing more when it has ended, and then it has been in its program.
+        ran.stderr.take().expect("a pipe").read_to_string(&mut said).expect("what it says");
+    });
+    assert!({ ran }.wait()?.success(), "{program}: {said}");
     Ok(())
 }
 
