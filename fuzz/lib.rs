@@ -111,7 +111,7 @@ pub fn use_all(device: &Arc<dyn Device>) {
         }
         let _ = store.close();
     }
-    if let Ok(rescue) = Store::open_damaged(device.clone(), environment(), options()) {
+    if let Ok(rescue) = Store::open_damaged(device.clone(), environment(), options(), &mut |_| ()) {
         let _ = espalier_fs::repair(&rescue.store, "main", &rescue.losses, 0, &mut |_| ());
         look(&rescue.store);
         let _ = rescue.store.close();

@@ -21,10 +21,10 @@ use crate::recovery::{self, Indexes, PiecesBinder, Replay};
 use crate::resolve::load;
 use crate::space::{Rebuilt, Space, VolumeTable};
 use crate::store::{Order, Shared, Store};
-use crate::tree::{Cutter, References, Root, Trees, deletions};
+use crate::tree::{Cutter, Progress, References, Root, Trees, deletions};
 use crate::types::{IndexId, Msn, PieceId, Reference};
 use crate::{Error, ErrorKind, Key, KeyRange, Loss, Result};
-use espalier_storage::{Device, Environment};
+use espalier_storage::{BLOCK, Device, Environment};
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub struct Rescue {
 
 impl Store {
     /// Opens a damaged store for repair. Everything is read; what cannot be is left out and told. The device is
-    /// changed by nothing before the first checkpoint.
+    /// changed by nothing before the first checkpoint. `progress` is told now and then how much was read.
     ///
     /// # Errors
     /// Of the device; [`ErrorKind::NotAStore`], [`ErrorKind::NewerFormat`]; [`ErrorKind::Damaged`] if neither
@@ -53,19 +53,25 @@ impl Store {
         device: Arc<dyn Device>,
         env: Arc<dyn Environment>,
         options: OpenOptions,
+        progress: &mut dyn FnMut(Progress),
     ) -> Result<Rescue> {
         if options.read_only {
             let message = "a damaged store is opened for writing, be it on a device that keeps nothing";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        let (shared, losses, mended, keep) = open(device, env, options)?;
+        let (shared, losses, mended, keep) = open(device, env, options, progress)?;
         Ok(Rescue { store: Store::start(shared), losses, mended, _keep: keep })
     }
 }
 
 type Opened = (Arc<Shared>, Vec<Loss>, Vec<String>, Vec<Arc<PieceHandle>>);
 
-fn open(device: Arc<dyn Device>, env: Arc<dyn Environment>, mut options: OpenOptions) -> Result<Opened> {
+fn open(
+    device: Arc<dyn Device>,
+    env: Arc<dyn Environment>,
+    mut options: OpenOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Opened> {
     recovery::choose_memtable(&mut options);
     let device = GuardedDevice::new(device, false);
     let Rebuilt { space, volumes, problems, mended } =
@@ -80,7 +86,12 @@ fn open(device: Arc<dyn Device>, env: Arc<dyn Environment>, mut options: OpenOpt
 
     // Volumes that are read-only too: what is left of their trees has to be written.
     let roots = roots_of(&space, &volumes);
-    let (left, keep, uncounted) = cut(&trees, &space, roots, superblock.next_msn, &mut losses)?;
+    let begun = device.stats().bytes_read;
+    let stats = space.stats();
+    let total = stats.total.saturating_sub(stats.free + stats.fixed) * BLOCK as u64;
+    // What is read again at the end is little, and is not counted.
+    let mut tick = || progress(Progress { done: (device.stats().bytes_read - begun).min(total), total });
+    let (left, keep, uncounted) = cut(&trees, &space, roots, superblock.next_msn, &mut losses, &mut tick)?;
     let pin = Arc::new(space.pin()?);
     let (mut indexes, mut stored) = (Indexes::new(), BTreeMap::new());
     for (id, counted, root) in left {
@@ -151,8 +162,9 @@ fn cut(
     roots: Vec<(IndexId, Root)>,
     next_msn: Msn,
     losses: &mut Vec<Loss>,
+    tick: &mut dyn FnMut(),
 ) -> Result<Left> {
-    let mut cutter = Cutter::new(trees);
+    let mut cutter = Cutter::new(trees, tick);
     let mut references = References::default();
     let mut left = Vec::new();
     for (id, root) in roots {

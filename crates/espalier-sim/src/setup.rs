@@ -114,7 +114,9 @@ impl Setup {
     /// # Errors
     /// Those of the store.
     pub fn open_damaged(&self, device: Arc<dyn Device>) -> espalier_engine::Result<Rescue> {
-        Store::open_damaged(device, self.environment(), self.open_options())
+        Store::open_damaged(device, self.environment(), self.open_options(), &mut |progress| {
+            assert!(progress.done <= progress.total, "{progress:?}");
+        })
     }
 }
 

@@ -121,9 +121,12 @@ struct Mended {
 
 fn mend(device: Arc<dyn Device>, source: &Path, memory: u64) -> Result<Mended> {
     let options = OpenOptions { memory, merge: espalier_fs::merge_functions(), ..Default::default() };
-    let spinner = ui::spinner("reading everything");
-    let rescue = Store::open_damaged(device, image::environment(), options);
-    spinner.finish_and_clear();
+    let bar = ui::byte_bar("reading everything", 0);
+    let rescue = Store::open_damaged(device, image::environment(), options, &mut |progress| {
+        bar.set_length(progress.total);
+        bar.set_position(progress.done);
+    });
+    bar.finish_and_clear();
     let rescue = rescue
         .map_err(|e| image::explain(e, source))
         .with_context(|| format!("{}: nothing of it can be told from anything else", source.display()))?;

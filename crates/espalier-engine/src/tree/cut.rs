@@ -81,12 +81,15 @@ pub(crate) struct Cutter<'a> {
     /// Value parts that were read whole, with whether they are sound.
     values: HashMap<PieceId, bool>,
     index: IndexId,
+    /// Called with every header and value part that is read.
+    tick: &'a mut dyn FnMut(),
 }
 
 impl<'a> Cutter<'a> {
-    pub(crate) fn new(trees: &'a Arc<Trees>) -> Self {
+    pub(crate) fn new(trees: &'a Arc<Trees>, tick: &'a mut dyn FnMut()) -> Self {
         Self {
             trees,
+            tick,
             losses: Vec::new(),
             hidden: Vec::new(),
             whole: HashSet::new(),
@@ -124,6 +127,7 @@ impl<'a> Cutter<'a> {
         if id.is_some_and(|id| self.whole.contains(&id)) {
             return Cut::Whole;
         }
+        (self.tick)();
         let node = match slot.load(self.trees, height) {
             Ok(node) => node,
             Err(error) => {
@@ -239,8 +243,11 @@ impl<'a> Cutter<'a> {
 
     /// A value part is read whole, once.
     fn is_sound(&mut self, id: PieceId) -> bool {
-        let pieces = &self.trees.pieces;
-        *self.values.entry(id).or_insert_with(|| pieces.check(id).is_ok())
+        let (pieces, tick) = (&self.trees.pieces, &mut self.tick);
+        *self.values.entry(id).or_insert_with(|| {
+            tick();
+            pieces.check(id).is_ok()
+        })
     }
 
     /// The entries of a part whose values can be read. In place of messages with a value that cannot be read
