@@ -1,7 +1,8 @@
 //! Reading everything from the device while the store is in use, a little at a time.
 //!
 //! A step goes through the node translation table in the order of ids, and reads pieces past all caches. It
-//! holds nothing but a pin: what dies meanwhile keeps its blocks until the step ends.
+//! holds nothing but a pin: what dies meanwhile keeps its blocks until the step ends. The last step looks at the
+//! superblocks and at both places of every table page, too.
 
 use crate::store::Store;
 use crate::tree::holders;
@@ -27,6 +28,8 @@ pub struct ScrubProblem {
     pub message: String,
     /// The keys whose values, or newest messages, may lie there.
     pub keys: Vec<(IndexId, KeyRange)>,
+    /// The same lies somewhere else, whole: nothing is lost.
+    pub is_copy: bool,
 }
 
 impl Store {
@@ -48,7 +51,7 @@ impl Store {
                 Ok(None) => break,
                 Err((number, error)) => {
                     let message = error.to_string();
-                    step.damaged.push(ScrubProblem { message, keys: Vec::new() });
+                    step.damaged.push(ScrubProblem { message, keys: Vec::new(), is_copy: false });
                     (number, Vec::new())
                 }
             };
@@ -71,7 +74,12 @@ impl Store {
                 let found = holders(&shared.trees, &version.root, &wanted);
                 keys.extend(found.into_iter().map(|range| (index, range)));
             }
-            step.damaged.push(ScrubProblem { message, keys });
+            step.damaged.push(ScrubProblem { message, keys, is_copy: false });
+        }
+        if step.next.is_none() {
+            let copies = shared.space.damaged_copies().into_iter();
+            let problem = |message| ScrubProblem { message, keys: Vec::new(), is_copy: true };
+            step.damaged.extend(copies.map(problem));
         }
         Ok(step)
     }

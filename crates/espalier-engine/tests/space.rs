@@ -204,3 +204,31 @@ fn what_values_have_taken_is_promised_to_nobody_else() {
     let report = store.verify(&mut |_| ()).unwrap();
     assert!(report.problems.is_empty(), "{:?}", report.problems);
 }
+
+/// Scrubbing reads what is there twice in both places.
+#[test]
+fn scrubbing_finds_a_damaged_copy() {
+    let device = Arc::new(SimulatedDevice::with_garbage(16 * MIB, 5));
+    let (store, index) = new_store(&device);
+    (0..100).for_each(|n| {
+        let mut batch = Batch::new();
+        batch.insert(index, &key(n), value(n));
+        store.commit(batch).unwrap();
+    });
+    store.checkpoint().unwrap();
+    let scrub = || {
+        let (mut from, mut found) = (Some(0), Vec::new());
+        while let Some(at) = from {
+            let step = store.scrub(at, MIB).unwrap();
+            (from, found) = (step.next, [found, step.damaged].concat());
+        }
+        found
+    };
+    assert!(scrub().is_empty());
+    device.write_at(16 * MIB - BLOCK as u64, &[&AlignedBuf::zeroed(BLOCK)]).unwrap();
+    let found = scrub();
+    assert!(found.len() == 1 && found[0].is_copy && found[0].message.contains("spare"), "{found:?}");
+    // The next checkpoint writes it again.
+    store.checkpoint().unwrap();
+    assert!(scrub().is_empty());
+}

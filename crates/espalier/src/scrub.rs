@@ -99,7 +99,9 @@ fn step(store: &Store, from: u64, bytes: u64) -> Value {
         if told.iter().map(String::len).sum::<usize>() > TOLD {
             break;
         }
-        if problem.keys.is_empty() {
+        if problem.is_copy {
+            told.push(problem.message.clone());
+        } else if problem.keys.is_empty() {
             told.push(format!("nothing that is in use now: {}", problem.message));
         }
         for (index, range) in problem.keys.iter().take(PATHS) {

@@ -61,6 +61,21 @@ impl Space {
     }
 }
 
+impl Space {
+    /// What cannot be read of superblocks and tables, and can be read in another place. Reads all tables.
+    pub(crate) fn damaged_copies(&self) -> Vec<String> {
+        let _writer = self.writer.lock();
+        let superblocks = read_superblocks(&self.device).map(|found| found.damaged).unwrap_or_default();
+        let mut problems: Vec<String> = superblocks.iter().map(only_a_copy).collect();
+        for table in self.tables.all() {
+            table.walk(&mut |key, place, _| {
+                problems.extend(table.damaged_copy(key, place).map(only_a_copy));
+            });
+        }
+        problems
+    }
+}
+
 struct Check<'a> {
     space: &'a Space,
     /// Blocks that tables and entries were found to occupy.
