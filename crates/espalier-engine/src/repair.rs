@@ -23,6 +23,7 @@ use crate::space::{Rebuilt, Space, VolumeTable};
 use crate::store::{Order, Shared, Store};
 use crate::tree::{Cutter, Progress, References, Root, Trees, deletions};
 use crate::types::{IndexId, Msn, PieceId, Reference};
+use crate::value::Value;
 use crate::{Error, ErrorKind, Key, KeyRange, Loss, Result};
 use espalier_storage::{BLOCK, Device, Environment};
 use parking_lot::RwLock;
@@ -110,6 +111,7 @@ fn open(
     let mut replay = Replay::new(&trees, &space, &options, &indexes, order, losses);
     let shared_indexes = Arc::new(RwLock::new(indexes.clone()));
     let binder = Arc::new(PiecesBinder::new(&trees, &space, &shared_indexes));
+    let mut sound = HashMap::new();
     let (log, broken) = Log::open_damaged(
         device.clone(),
         superblock.geometry.log,
@@ -121,7 +123,7 @@ fn open(
         &mut |mut batch| {
             {
                 let losses = &mut *replay.losses.lock();
-                without_lost_values(&trees, &mut batch, losses);
+                without_lost_values(&trees, &mut batch, &mut sound, losses);
                 clone_losses(&batch, losses);
             }
             replay.batch(batch)
@@ -211,19 +213,33 @@ fn clone_losses(batch: &LoggedBatch, losses: &mut Vec<Loss>) {
 }
 
 /// Replaces insertions of values that the log names and the device no longer has by deletions, and
-/// patches by zeros.
-fn without_lost_values(trees: &Trees, batch: &mut LoggedBatch, losses: &mut Vec<Loss>) {
+/// patches by zeros. Values that share a part with damage are written again; `sound` says of parts whether they do.
+fn without_lost_values(
+    trees: &Trees,
+    batch: &mut LoggedBatch,
+    sound: &mut HashMap<PieceId, bool>,
+    losses: &mut Vec<Loss>,
+) {
     for op in &mut batch.ops {
         let LoggedOp::Point { index, key, op } = op else { continue };
         let Some(value) = op.value().filter(|value| !value.segments().is_empty()) else { continue };
-        if let Err(error) = load(value, &*trees.pieces) {
-            let end = Some([&**key, &[0]].concat().into());
-            losses.push(Loss {
-                index: Some(*index),
-                range: Some(KeyRange { start: key.clone(), end }),
-                message: format!("a value is lost: {error}"),
-            });
-            *op = op.without_value();
+        let parts = value.segments().iter().filter_map(|large| large.place()).map(|at| at.part.id());
+        if parts.fold(true, |all, part| {
+            all & *sound.entry(part).or_insert_with(|| trees.pieces.check(part).is_ok())
+        }) {
+            continue;
+        }
+        match load(value, &*trees.pieces) {
+            Ok(bytes) => *op = op.with_value(Value::from(bytes)),
+            Err(error) => {
+                let end = Some([&**key, &[0]].concat().into());
+                losses.push(Loss {
+                    index: Some(*index),
+                    range: Some(KeyRange { start: key.clone(), end }),
+                    message: format!("a value is lost: {error}"),
+                });
+                *op = op.without_value();
+            }
         }
     }
 }
