@@ -97,6 +97,7 @@ pub(crate) fn make_trees(
         freed: Mutex::default(),
         sparse: Mutex::default(),
         lean: AtomicBool::new(false),
+        unmerged: AtomicUsize::new(0),
     })
 }
 
@@ -138,9 +139,12 @@ pub(crate) fn open(
     let config = LogConfig {
         early_binding: options.tuning.early_binding as u64,
         unlogged: options.tuning.unlogged,
+        // The cache is empty as yet.
+        recovery_memory: options.memory / 4,
         ..LogConfig::default()
     };
     let position = LogPosition::decode(&superblock.log_position);
+    trees.unmerged.store((options.memory / 2) as usize, Ordering::Relaxed);
     let log = Log::open(
         device.clone(),
         superblock.geometry.log,
@@ -152,6 +156,7 @@ pub(crate) fn open(
         &mut |batch| replay.batch(batch),
     )
     .context(|| format!("replaying the log of {name}"))?;
+    trees.unmerged.store(0, Ordering::Relaxed);
     let order = replay.order;
     Ok(Shared::new(
         env,

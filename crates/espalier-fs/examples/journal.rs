@@ -17,6 +17,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+/// The server's.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 type Outcome<T = ()> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 const MIB: u64 = 1 << 20;
@@ -328,40 +332,51 @@ fn phase(place: &Place, name: &str, directories: &[NodeId], work: impl FnOnce() 
     })
 }
 
-/// What a program does that unpacks an archive.
+/// What a program does that unpacks an archive: with data and without.
 fn creates(image: &Path) -> Outcome {
     let place = Place::new(image, 2 * GIB, None, GIB, false)?;
-    let (files, fs) = (20_000u64, &place.fs);
-    place.store.checkpoint()?;
-    let before = place.store.statistics();
-    let directory = fs.mkdir(NodeId::ROOT, b"directory", 0o755, &Caller::default())?.node;
+    let files = 20_000;
+    for (name, writes) in [("empty", 0), ("with data", 4)] {
+        place.store.checkpoint()?;
+        let before = place.store.statistics();
+        create(&place, name, files, writes)?;
+        place.fs.syncfs()?;
+        place.store.checkpoint()?;
+        let after = place.store.statistics();
+        let each = |of: fn(&Statistics) -> u64| (of(&after) - of(&before)) as f64 / files as f64;
+        println!(
+            "{files} files: made, {writes} writes of 500 bytes, size, times, owner, mode; for each file"
+        );
+        println!("  batches                  {:>8.2}", each(|s| s.last_lsn));
+        println!(
+            "  messages for the trees   {:>8.2}  (one for the entry, one for data)",
+            each(|s| s.absorbed)
+        );
+        println!(
+            "  operations not logged    {:>8.2}  (a later one of the same group wipes them out)",
+            each(|s| s.log.superseded)
+        );
+        println!("  bytes of the log         {:>8.0}", each(|s| s.log.bytes));
+        println!("  bytes for the device     {:>8.0}", each(|s| s.device.bytes_written));
+    }
+    place.store.close()?;
+    Ok(())
+}
+
+fn create(place: &Place, name: &str, files: u64, writes: u64) -> Outcome {
+    let fs = &place.fs;
+    let directory = fs.mkdir(NodeId::ROOT, name.as_bytes(), 0o755, &Caller::default())?.node;
     for n in 0..files {
         let node = place.file(directory, &format!("file-{n:06}"))?;
-        for at in 0..4 {
+        for at in 0..writes {
             fs.write(node, at * 500, &[n as u8; 500], false)?;
         }
+        fs.setattr(node, &SetAttr { size: Some(writes * 500), ..SetAttr::default() })?;
         let time = Some(SetTime::At(1_700_000_000_000_000_000 + n as i64));
         fs.setattr(node, &SetAttr { atime: time, mtime: time, ..SetAttr::default() })?;
         fs.setattr(node, &SetAttr { uid: Some(1000), gid: Some(1000), ..SetAttr::default() })?;
         fs.setattr(node, &SetAttr { mode: Some(0o600), ..SetAttr::default() })?;
         fs.forget(node, 1);
     }
-    fs.syncfs()?;
-    place.store.checkpoint()?;
-    let after = place.store.statistics();
-    let each = |of: fn(&Statistics) -> u64| (of(&after) - of(&before)) as f64 / files as f64;
-    println!("{files} files: made, 4 writes of 500 bytes, times, owner, mode; for each file");
-    println!("  batches                  {:>8.2}", each(|s| s.last_lsn));
-    println!(
-        "  messages for the trees   {:>8.2}  (one for the entry, one for the data)",
-        each(|s| s.absorbed)
-    );
-    println!(
-        "  operations not logged    {:>8.2}  (a later one of the same group wipes them out)",
-        each(|s| s.log.superseded)
-    );
-    println!("  bytes of the log         {:>8.0}", each(|s| s.log.bytes));
-    println!("  bytes for the device     {:>8.0}", each(|s| s.device.bytes_written));
-    place.store.close()?;
     Ok(())
 }

@@ -140,7 +140,7 @@ pub(crate) enum Progress {
     Full,
 }
 
-/// Sizes that tests make small. The defaults are also the largest that are honoured.
+/// Sizes that tests make small. The defaults are also the largest that are honoured, but for memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LogConfig {
     /// Bytes of large values without a place from which on a group binds them early; `u64::MAX`
@@ -156,6 +156,9 @@ pub(crate) struct LogConfig {
     pub(crate) unsynced_values: u64,
     /// Nothing is written: only checkpoints make batches durable.
     pub(crate) unlogged: bool,
+    /// Bytes of groups that recovery may hold in memory from the first pass for the second, which reads the others
+    /// again.
+    pub(crate) recovery_memory: u64,
 }
 
 impl Default for LogConfig {
@@ -166,6 +169,7 @@ impl Default for LogConfig {
             unsynced_blocks: 4096,
             unsynced_values: 64 << 20,
             unlogged: false,
+            recovery_memory: 1 << 20,
         }
     }
 }

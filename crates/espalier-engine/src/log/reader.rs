@@ -73,19 +73,28 @@ struct Scanned {
     previous: u64,
     chain: u64,
     parts: Vec<(PieceId, Location)>,
+    /// The group itself, as long as there is room for it.
+    kept: Option<Group>,
 }
 
-/// Recovers the log behind `from`. `max_batch` bounds what a decoded batch may take in memory. With
-/// `tolerant` the log ends where it is damaged, instead of the recovery.
+/// What recovery may take.
+pub(super) struct Bounds {
+    /// Bytes that a decoded batch takes in memory.
+    pub(super) batch: u64,
+    /// Bytes of groups that are kept for the second pass.
+    pub(super) memory: u64,
+}
+
+/// Recovers the log behind `from`. With `tolerant` the log ends where it is damaged, instead of the recovery.
 pub(super) fn recover(
     place: Place<'_>,
     from: LogPosition,
-    max_batch: u64,
+    bounds: Bounds,
     binder: &dyn Binder,
     tolerant: bool,
     replay: &mut dyn FnMut(LoggedBatch) -> Result<()>,
 ) -> Result<Recovered> {
-    let mut scan = Scan { place, from, max_batch, blocks: Blocks::new(place), synced: from.synced };
+    let mut scan = Scan { place, from, bounds, blocks: Blocks::new(place), synced: from.synced };
     let mut broken: Option<Error> = None;
     let mut tolerate = |done: Result<()>| match done {
         Err(error) if tolerant => {
@@ -120,7 +129,7 @@ pub(super) fn recover(
         let (start, last, previous) = (group.blocks.start, group.last, group.previous);
         recovered.groups.push(Written { start, last, previous, parts });
     }
-    for (group, written) in found.iter().zip(&recovered.groups) {
+    for (group, written) in found.iter_mut().zip(&recovered.groups) {
         if group.last > from.lsn {
             let mut last = from.lsn;
             let replayed = scan.replay(group, &written.parts, &mut |batch| {
@@ -141,7 +150,7 @@ pub(super) fn recover(
 struct Scan<'a> {
     place: Place<'a>,
     from: LogPosition,
-    max_batch: u64,
+    bounds: Bounds,
     blocks: Blocks<'a>,
     /// Blocks with smaller numbers are known to have been durable.
     synced: u64,
@@ -153,8 +162,14 @@ impl Scan<'_> {
         let (mut number, mut chain, mut last) = (self.from.block, self.from.chain, None);
         while let Some(group) = self.group(number, chain)? {
             self.synced = self.synced.max(group.synced);
-            let scanned = self.admit(&group, last)?;
+            let mut scanned = self.admit(&group, last)?;
             (number, chain, last) = (scanned.blocks.end, scanned.chain, Some(scanned.last));
+            if let Some(left) = self.bounds.memory.checked_sub(group.payload.len() as u64)
+                && scanned.last > self.from.lsn
+            {
+                self.bounds.memory = left;
+                scanned.kept = Some(group);
+            }
             found.push(scanned);
         }
         if number >= self.synced {
@@ -200,7 +215,15 @@ impl Scan<'_> {
         if let Some((id, location)) = parts.iter().find(|(_, location)| location.extent.end() > blocks) {
             return Err(malformed(&format!("value part {id} at {}, outside the device", location.extent)));
         }
-        Ok(Scanned { first, last, blocks: group.blocks.clone(), previous, chain: group.chain, parts })
+        Ok(Scanned {
+            first,
+            last,
+            blocks: group.blocks.clone(),
+            previous,
+            chain: group.chain,
+            parts,
+            kept: None,
+        })
     }
 
     /// The group that begins at block `number` and names `chain` as its predecessor, if it is whole.
@@ -221,12 +244,16 @@ impl Scan<'_> {
         if !sane || usize::from(first.used) < GROUP_HEADER {
             return Ok(None);
         }
+        // The group is no longer than the ring, so that is what a hostile length can ask for at most.
+        let mut payload = Vec::with_capacity(header.length as usize);
+        payload
+            .extend_from_slice(&block[BLOCK_HEADER + GROUP_HEADER..BLOCK_HEADER + usize::from(first.used)]);
         let mut group = Group {
             header,
             blocks: number..first.group_end(),
             synced: first.synced,
             chain: first.checksum,
-            payload: block[BLOCK_HEADER + GROUP_HEADER..BLOCK_HEADER + usize::from(first.used)].to_vec(),
+            payload,
         };
         let mut rest = RestHash::new(tag);
         for index in 1..first.count {
@@ -297,11 +324,12 @@ impl Scan<'_> {
             if scanned.parts.is_empty() {
                 continue;
             }
-            let group = self.again(scanned)?;
+            let again = if scanned.kept.is_none() { Some(self.again(scanned)?) } else { None };
+            let Some(group) = scanned.kept.as_ref().or(again.as_ref()) else { continue };
             let window = Window::new(self.place.device);
             let mut check =
                 CheckValues { parts: &scanned.parts, window, layouts: HashMap::new(), intact: true };
-            decode(&group, &scanned.parts, self.max_batch, &mut check, &mut |_| Ok(()))?;
+            decode(group, &scanned.parts, self.bounds.batch, &mut check, &mut |_| Ok(()))?;
             if !check.intact {
                 found.truncate(at);
                 break;
@@ -326,14 +354,17 @@ impl Scan<'_> {
     /// Hands the batches of a group that the checkpoint does not cover to `replay`.
     fn replay(
         &mut self,
-        scanned: &Scanned,
+        scanned: &mut Scanned,
         handles: &[Arc<PieceHandle>],
         replay: &mut dyn FnMut(LoggedBatch) -> Result<()>,
     ) -> Result<u64> {
-        let group = self.again(scanned)?;
+        let group = match scanned.kept.take() {
+            Some(group) => group,
+            None => self.again(scanned)?,
+        };
         let covered = self.from.lsn;
         let mut count = 0;
-        decode(&group, &scanned.parts, self.max_batch, &mut Handles(handles), &mut |batch| {
+        decode(&group, &scanned.parts, self.bounds.batch, &mut Handles(handles), &mut |batch| {
             if batch.lsn <= covered {
                 return Ok(());
             }

@@ -186,7 +186,8 @@ impl Log {
         tolerant: bool,
         replay: &mut dyn FnMut(LoggedBatch) -> Result<()>,
     ) -> Result<(Self, Option<Error>)> {
-        let mut recovered = Self::recover(&device, region, uuid, from, &*binder, tolerant, replay)?;
+        let memory = config.recovery_memory;
+        let mut recovered = Self::recover(&device, region, uuid, from, &*binder, memory, tolerant, replay)?;
         let broken = recovered.broken.take();
         // A kill loses nothing that was written, so more may have been replayed than was ever synced.
         // The next group will claim that everything before it is durable.
@@ -236,21 +237,25 @@ impl Log {
         binder: &dyn Binder,
         replay: &mut dyn FnMut(LoggedBatch) -> Result<()>,
     ) -> Result<Recovered> {
-        Self::recover(device, region, uuid, from, binder, false, replay)
+        let memory = LogConfig::default().recovery_memory;
+        Self::recover(device, region, uuid, from, binder, memory, false, replay)
     }
 
+    #[allow(clippy::too_many_arguments, reason = "each is a different thing; handed on")]
     fn recover(
         device: &GuardedDevice,
         region: Extent,
         uuid: &[u8; 16],
         from: LogPosition,
         binder: &dyn Binder,
+        memory: u64,
         tolerant: bool,
         replay: &mut dyn FnMut(LoggedBatch) -> Result<()>,
     ) -> Result<Recovered> {
         check_region(region)?;
         let place = reader::Place { device, region, tag: StoreTag::new(uuid) };
-        reader::recover(place, from, max_batch(region), binder, tolerant, replay)
+        let bounds = reader::Bounds { batch: max_batch(region), memory };
+        reader::recover(place, from, bounds, binder, tolerant, replay)
             .context(|| format!("recovering the log in {region}"))
     }
 
@@ -668,5 +673,6 @@ fn clamp(config: LogConfig, region: Extent) -> LogConfig {
         unsynced_blocks: config.unsynced_blocks.min(most.unsynced_blocks).max(1),
         unsynced_values: config.unsynced_values.min(most.unsynced_values).max(1),
         unlogged: config.unlogged,
+        recovery_memory: config.recovery_memory,
     }
 }

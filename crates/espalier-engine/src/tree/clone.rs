@@ -32,6 +32,9 @@ use std::sync::atomic::Ordering::Relaxed;
 /// So many runs of similar weight on one edge are merged into one.
 const SIMILAR_RUNS: usize = 6;
 
+/// And so many when the log is replayed.
+const REPLAYED_RUNS: usize = 32;
+
 /// Runs are similar if none has this many times the weight of another. With [`SIMILAR_RUNS`] it bounds
 /// the runs on an edge by the logarithm of its weight, and the times that a message is merged, too.
 const SIMILAR: u64 = 6;
@@ -439,7 +442,11 @@ impl Trees {
                 }
                 from -= 1;
             }
-            if edge.runs.len() - from < SIMILAR_RUNS {
+            let few = match self.dirty.load(Relaxed) < self.unmerged.load(Relaxed) {
+                true => REPLAYED_RUNS,
+                false => SIMILAR_RUNS,
+            };
+            if edge.runs.len() - from < few {
                 break;
             }
             let newest = edge.runs.split_off(from);

@@ -74,4 +74,6 @@ pub(crate) struct Trees {
     pub(crate) sparse: Mutex<HashSet<PieceId>>,
     /// Space is short: do no more at a time than must be done.
     pub(crate) lean: AtomicBool,
+    /// While less than this is dirty, runs may pile up on an edge: recovery leaves them to the flushes that follow.
+    pub(crate) unmerged: AtomicUsize,
 }

@@ -49,6 +49,7 @@ impl History {
             unsynced_blocks: work.random.between(1..=20),
             unsynced_values: work.random.between(1..=200_000),
             unlogged: false,
+            recovery_memory: *work.random.choose(&[0, 5_000, 100_000, u64::MAX]),
         };
         let device = Arc::new(SimulatedDevice::with_garbage(layout.bytes(), seed));
         let shared: Arc<dyn Device> = device.clone();
