@@ -228,7 +228,7 @@ impl Trees {
     fn cut(self: &Arc<Self>, node: &Node, interval: &KeyRange, range: &KeyRange) -> Result<Node> {
         let view = View::identity().restrict(range);
         let (pivots, edges) = match &node.body {
-            Body::Leaf(run) => return Ok(Node { height: 0, body: Body::Leaf(run.through(&view)) }),
+            Body::Leaf(run) => return Ok(Node { height: 0, body: Body::Leaf(Arc::new(run.through(&view))) }),
             Body::Interior { pivots, edges } => (pivots, edges),
         };
         let mut shown = (Vec::new(), Vec::new());
@@ -308,7 +308,7 @@ impl Trees {
         target: Option<&Target>,
     ) -> Result<()> {
         if let Body::Leaf(run) = &mut node.body {
-            *run = without(run, range);
+            *run = Arc::new(without(run, range));
             return Ok(());
         }
         let below = node.height - 1;

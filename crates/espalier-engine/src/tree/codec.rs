@@ -187,7 +187,7 @@ impl Decoder<'_> {
         let body = match (self.reader.u8()?, height) {
             (LEAF, 0) => {
                 let run = self.run()?;
-                run.ranges.is_empty().then_some(Body::Leaf(run))?
+                run.ranges.is_empty().then(|| Body::Leaf(Arc::new(run)))?
             }
             (INTERIOR, 1..) => self.interior()?,
             _ => return None,

@@ -136,7 +136,7 @@ impl<'a> Cutter<'a> {
             }
         };
         let body = match &node.body {
-            Body::Leaf(run) => self.run(run, view, true).map(Body::Leaf),
+            Body::Leaf(run) => self.run(run, view, true).map(|run| Body::Leaf(Arc::new(run))),
             Body::Interior { pivots, edges } => self
                 .edges(&node, edges, view, interval)
                 .map(|edges| Body::Interior { pivots: pivots.clone(), edges }),

@@ -18,8 +18,8 @@ pub(crate) struct Node {
 
 #[derive(Clone)]
 pub(crate) enum Body {
-    /// The entries: a run of inserts, one per key, without range messages.
-    Leaf(Run),
+    /// The entries: a run of inserts, one per key, without range messages. Walks hold it, and copy nothing.
+    Leaf(Arc<Run>),
     /// Edge `i` covers the keys from pivot `i - 1` up to pivot `i`.
     Interior { pivots: Vec<Key>, edges: Vec<Edge> },
 }
@@ -183,14 +183,14 @@ impl Node {
     /// A leaf without entries, or an interior node above nothing.
     pub(crate) fn empty(height: u8) -> Node {
         let body = match height {
-            0 => Body::Leaf(Run::default()),
+            0 => Body::Leaf(Arc::default()),
             _ => Body::Interior { pivots: Vec::new(), edges: vec![Edge::default()] },
         };
         Node { height, body }
     }
 
     pub(crate) fn leaf(parts: Vec<ViewedPart>) -> Node {
-        Node { height: 0, body: Body::Leaf(Run { parts, ranges: RangeMessages::default() }) }
+        Node { height: 0, body: Body::Leaf(Arc::new(Run { parts, ranges: RangeMessages::default() })) }
     }
 
     /// See [`Child::weight`].
@@ -228,7 +228,7 @@ impl Node {
     /// it makes a header and shares every part and every child.
     pub(crate) fn through(&self, view: &View, interval: &KeyRange) -> Node {
         let body = match &self.body {
-            Body::Leaf(run) => Body::Leaf(run.through(view)),
+            Body::Leaf(run) => Body::Leaf(Arc::new(run.through(view))),
             Body::Interior { pivots, edges } => {
                 let mut seen = (Vec::new(), Vec::new());
                 for (i, edge) in edges.iter().enumerate() {
@@ -280,9 +280,9 @@ impl Edge {
 pub(crate) fn join(left: &Node, pivot: &Key, right: &Node) -> Option<Node> {
     let body = match (&left.body, &right.body) {
         (Body::Leaf(a), Body::Leaf(b)) => {
-            let mut run = a.clone();
+            let mut run = Run::clone(a);
             run.append(b);
-            Body::Leaf(run)
+            Body::Leaf(Arc::new(run))
         }
         (Body::Interior { pivots: p, edges: e }, Body::Interior { pivots: q, edges: f }) => {
             let pivots = p.iter().chain([pivot]).chain(q).cloned().collect();

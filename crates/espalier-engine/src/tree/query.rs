@@ -98,7 +98,7 @@ impl Descent {
             let node = slot.load(trees, height)?;
             let (pivots, edges) = match &node.body {
                 Body::Leaf(run) => {
-                    descent.add(trees, Arc::new(run.clone()), &view);
+                    descent.add(trees, run.clone(), &view);
                     return Ok(descent);
                 }
                 Body::Interior { pivots, edges } => (pivots, edges),

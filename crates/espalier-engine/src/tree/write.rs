@@ -124,7 +124,7 @@ impl Trees {
 /// The runs of a node: of a leaf its entries, of an interior node what lies on its edges.
 pub(crate) fn runs_of(node: &Node) -> Box<dyn Iterator<Item = &Run> + '_> {
     match &node.body {
-        Body::Leaf(run) => Box::new(std::iter::once(run)),
+        Body::Leaf(run) => Box::new(std::iter::once(&**run)),
         Body::Interior { edges, .. } => Box::new(edges.iter().flat_map(|e| e.runs.iter().map(|r| &**r))),
     }
 }
