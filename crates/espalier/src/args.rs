@@ -167,6 +167,7 @@ pub(crate) struct Umount {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   espalier fsck disk.img
+  espalier fsck --snapshots disk.img   looks into every snapshot too
   espalier fsck --repair disk.img      keeps what can be read; lists the rest in disk.img.lost
 
 If a device fails, salvage first: espalier salvage disk.img DIR changes nothing.
@@ -179,6 +180,9 @@ pub(crate) struct Fsck {
     /// Where to list what is lost (default: IMAGE.lost)
     #[arg(long, value_name = "FILE", requires = "repair")]
     pub(crate) lost: Option<PathBuf>,
+    /// Check the files and directories of every snapshot, too; takes as long for each as for the volume
+    #[arg(long, conflicts_with = "repair")]
+    pub(crate) snapshots: bool,
     /// The image file or block device; it must not be mounted for writing
     #[arg(value_name = "IMAGE|DEVICE")]
     pub(crate) source: PathBuf,

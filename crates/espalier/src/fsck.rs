@@ -7,7 +7,7 @@ use crate::ui;
 use crate::units::{self, Size};
 use anyhow::Result;
 use espalier_engine::{ErrorKind, Problem};
-use espalier_fs::CheckReport;
+use espalier_fs::{CheckProblem, CheckReport};
 use std::time::Instant;
 
 /// What to do about problems.
@@ -33,33 +33,42 @@ pub(crate) fn run(args: &Fsck) -> Result<Exit> {
     });
     bar.finish_and_clear();
     let engine = engine.map_err(|e| image::explain(e, &args.source))?;
-    let spinner = ui::spinner("checking files and directories");
-    let files = espalier_fs::check(&store, image::VOLUME, &mut |keys| {
-        spinner.set_message(format!("{keys} keys checked"))
-    });
-    spinner.finish_and_clear();
-
-    let mut problems = 0;
-    let mut damaged = |what: String| {
-        problems += 1;
-        println!("{shown}: DAMAGED: {what}");
-    };
+    let mut problems = engine.more_problems;
     for problem in &engine.problems {
-        damaged(place(problem));
+        problems += 1;
+        println!("{shown}: DAMAGED: {}", place(problem));
     }
-    let files = match files {
-        Ok(files) => files,
-        Err(error) => {
-            damaged(format!("the file system cannot be read: {error}"));
-            CheckReport::default()
+    let spinner = ui::spinner("checking files and directories");
+    // The name of a volume for people, and what was found in it.
+    let mut check = |volume: &str, of: &str| {
+        let checked = espalier_fs::check(&store, volume, &mut |keys| {
+            spinner.set_message(format!("{of}{keys} keys checked"))
+        });
+        let report = checked.unwrap_or_else(|error| {
+            let message = format!("the file system cannot be read: {error}");
+            let problems = vec![CheckProblem { path: "/".into(), message }];
+            CheckReport { problems, ..CheckReport::default() }
+        });
+        problems += report.problems.len() as u64 + report.more_problems;
+        for problem in &report.problems {
+            spinner.suspend(|| println!("{shown}: DAMAGED: {of}{}: {}", problem.path, problem.message));
         }
+        report
     };
-    for problem in &files.problems {
-        damaged(format!("{}: {}", problem.path, problem.message));
+    let files = check(image::VOLUME, "");
+    let snapshots = if args.snapshots { espalier_fs::snapshots(&store) } else { Vec::new() };
+    for snapshot in &snapshots {
+        let directory = snapshot.directory.map(|number| format!("{number}/")).unwrap_or_default();
+        check(&snapshot.volume, &format!("snapshot {directory}{}: ", snapshot.name));
     }
-    let problems = problems + engine.more_problems + files.more_problems;
+    spinner.finish_and_clear();
+    let also = match snapshots.len() {
+        0 => String::new(),
+        1 => ", and 1 snapshot".to_owned(),
+        n => format!(", and {n} snapshots"),
+    };
     println!(
-        "{shown}: {} directories, {} files, {} of data in {} nodes and {} parts; checked in {}: {}",
+        "{shown}: {} directories, {} files, {} of data in {} nodes and {} parts{also}; checked in {}: {}",
         files.directories,
         files.files,
         Size(files.bytes),

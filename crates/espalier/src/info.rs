@@ -13,6 +13,7 @@ use espalier_fs::FileSystem;
 use espalier_fuse::{DESCRIPTION_XATTR, RequestCounts};
 use espalier_storage::BLOCK;
 use serde_json::{Map, Value, json};
+use std::collections::HashSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -45,31 +46,51 @@ fn describe(source: &Path) -> Result<Value> {
     Ok(of_store(source, &store))
 }
 
-/// Asks the server of the mount at (or around) `dir`.
-pub(crate) fn ask_server(dir: &Path) -> Result<Value> {
+/// The mount at, or around, `dir`.
+pub(crate) fn mount_around(dir: &Path) -> Result<mounts::MountEntry> {
     if mounts::is_dead(dir) {
-        bail!("{0}: the server of this mount has died; unmount it (espalier umount {0})", dir.display());
+        bail!(has_died(dir));
     }
     let dir = dir.canonicalize().with_context(|| format!("{} cannot be read", dir.display()))?;
     let above = dir.ancestors().find_map(|d| mounts::at(d).ok().flatten());
-    let mount = above.filter(mounts::MountEntry::is_espalier);
-    let Some(mount) = mount else {
-        bail!("{}: no Espalier file system is mounted there; name an image or a mount point", dir.display());
-    };
-    let mut buffer = vec![0; LONGEST_DESCRIPTION];
-    let length = rustix::fs::getxattr(&mount.dir, DESCRIPTION_XATTR, &mut buffer);
-    if length == Err(rustix::io::Errno::OPNOTSUPP) {
+    match above.filter(mounts::MountEntry::is_espalier) {
+        Some(mount) => Ok(mount),
+        None => {
+            bail!(
+                "{}: no Espalier file system is mounted there; name an image or a mount point",
+                dir.display()
+            )
+        }
+    }
+}
+
+fn has_died(dir: &Path) -> String {
+    format!("{0}: the server of this mount has died; unmount it (espalier umount {0})", dir.display())
+}
+
+/// Asks the server of a mount: for an extended attribute of its root that has no more than so many bytes.
+pub(crate) fn ask_for(mount: &Path, name: &str, longest: usize) -> Result<Value> {
+    use rustix::io::Errno;
+    let mut buffer = vec![0; longest];
+    let length = match rustix::fs::getxattr(mount, name, &mut buffer) {
         // The kernel was told that there are no extended attributes, and does not pass on questions for them.
-        bail!(
+        Err(Errno::OPNOTSUPP) => bail!(
             "{0} is mounted with noxattr, so its server cannot be asked; mount it without, or name the image \
              when it is unmounted",
-            mount.dir.display()
-        );
-    }
-    let length = length.with_context(|| format!("the server of {} does not answer", mount.dir.display()))?;
-    buffer.truncate(length);
-    serde_json::from_slice(&buffer)
-        .with_context(|| format!("the server of {} answers nonsense", mount.dir.display()))
+            mount.display()
+        ),
+        // It died while it was asked.
+        Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED) => bail!(has_died(mount)),
+        length => length.with_context(|| format!("the server of {} does not answer", mount.display()))?,
+    };
+    serde_json::from_slice(&buffer[..length])
+        .with_context(|| format!("the server of {} answers nonsense", mount.display()))
+}
+
+/// Asks the server of the mount at (or around) `dir`.
+pub(crate) fn ask_server(dir: &Path) -> Result<Value> {
+    let mount = mount_around(dir)?;
+    ask_for(&mount.dir, DESCRIPTION_XATTR, LONGEST_DESCRIPTION)
 }
 
 /// What the server of a mount tells about itself, made anew at every call. It holds nothing alive.
@@ -93,7 +114,6 @@ pub(crate) fn server_side(
             "misses": figures.lookup_misses,
             "orphans": figures.orphans,
         });
-        description["snapshots"] = json!(crate::snapshot::described(&store));
         description["mount"] = json!({
             "directory": dir.to_string_lossy(),
             "options": options,
@@ -113,7 +133,9 @@ fn of_store(source: &Path, store: &Store) -> Value {
     let uuid: String = figures.uuid.iter().map(|b| format!("{b:02x}")).collect();
     let uuid = [&uuid[..8], &uuid[8..12], &uuid[12..16], &uuid[16..20], &uuid[20..]].join("-");
     let mut indexes = Vec::new();
-    for (index, height) in &figures.heights {
+    // There may be thousands, and this has to fit into one answer: espalier snapshot list shows them.
+    let snapshots: HashSet<u32> = espalier_fs::snapshots(store).iter().map(|snapshot| snapshot.id).collect();
+    for (index, height) in figures.heights.iter().filter(|(index, _)| !snapshots.contains(&index.volume)) {
         indexes.push(json!({ "index": index.to_string(), "height": height }));
     }
     // What cannot be counted is for fsck to tell.
@@ -159,7 +181,8 @@ fn of_store(source: &Path, store: &Store) -> Value {
             "durable_batch": figures.durable_lsn,
             "last_batch": figures.last_lsn,
         },
-        "volumes": store.volumes().iter().map(|v| json!({
+        "snapshots": snapshots.len(),
+        "volumes": store.volumes().iter().filter(|v| !snapshots.contains(&v.id)).map(|v| json!({
             "name": v.name, "id": v.id, "indexes": v.indexes,
         })).collect::<Vec<_>>(),
         "trees": indexes,

@@ -10,11 +10,16 @@ use crate::place::{self, CALLER, MEMORY};
 use anyhow::{Result, bail};
 use espalier_engine::Store;
 use espalier_fs::SnapshotInfo;
+use espalier_fuse::COMMAND_XATTR;
 use espalier_fuse::control::{RESTORE, SNAPSHOT, SNAPSHOT_DELETE, SNAPSHOT_DIRECTORY, SNAPSHOT_WRITABLE};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
+/// The command for the server of a mount that lists snapshots: behind it the time and number after which to begin. Everybody may ask.
+const LIST: &str = "list.snapshots.";
+/// The longest answer, in bytes.
+const ANSWER: usize = 64 << 10;
 /// The volume that images hold.
 const VOLUME: &str = "main";
 
@@ -143,9 +148,45 @@ fn found(source: &Path) -> Result<(Vec<Value>, Option<u64>)> {
         true => None,
         false => Some(std::os::unix::fs::MetadataExt::ino(&dir.metadata()?)),
     };
-    match info::ask_server(&dir)?.get("snapshots").and_then(Value::as_array) {
-        Some(all) => Ok((all.clone(), number)),
-        None => bail!("the server of {} is too old for snapshots", dir.display()),
+    Ok((listed(&dir)?, number))
+}
+
+/// All snapshots, page by page, from the server of the mount around `dir`.
+fn listed(dir: &Path) -> Result<Vec<Value>> {
+    let mount = info::mount_around(dir)?.dir;
+    let (mut all, mut after) = (Vec::new(), Some((0, 0)));
+    while let Some((created, id)) = after {
+        let page = info::ask_for(&mount, &format!("{COMMAND_XATTR}{LIST}{created}.{id}"), ANSWER)?;
+        all.extend(page["snapshots"].as_array().into_iter().flatten().cloned());
+        after = page["next"][0].as_u64().zip(page["next"][1].as_u64());
+    }
+    Ok(all)
+}
+
+/// What the server of a mount lists when it is asked: as many snapshots as fit into one answer, oldest first, behind the one that was made
+/// at a time and has a number, and where the next page begins. It holds nothing alive.
+pub(crate) fn server_side(store: &Arc<Store>) -> impl Fn(&str) -> Option<String> + Send + Sync + 'static {
+    let store: Weak<Store> = Arc::downgrade(store);
+    move |command| {
+        let (created, id) = command.strip_prefix(LIST)?.split_once('.')?;
+        let after: (u64, u32) = (created.parse().ok()?, id.parse().ok()?);
+        let all = espalier_fs::snapshots(&*store.upgrade()?);
+        let (mut page, mut bytes, mut next) = (Vec::new(), 0, None);
+        for snapshot in all.into_iter().filter(|snapshot| (snapshot.created, snapshot.id) > after) {
+            if bytes > ANSWER / 2 {
+                next = page.last().map(|(at, _)| *at);
+                break;
+            }
+            let at = (snapshot.created, snapshot.id);
+            let described = describe(snapshot);
+            bytes += described.to_string().len() + 1;
+            page.push((at, described));
+        }
+        let page: Vec<Value> = page.into_iter().map(|(_, described)| described).collect();
+        Some(
+            json!({ "snapshots": page, "next": next.map(|(created, id)| [created, u64::from(id)]) })
+                .to_string(),
+        )
     }
 }
 
@@ -170,7 +211,7 @@ fn list(args: &SnapshotList) -> Result<()> {
 }
 
 /// The snapshots of a store, for JSON.
-pub(crate) fn described(store: &Store) -> Vec<Value> {
+fn described(store: &Store) -> Vec<Value> {
     espalier_fs::snapshots(store).into_iter().map(describe).collect()
 }
 

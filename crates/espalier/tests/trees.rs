@@ -155,7 +155,43 @@ fn users_clone_and_remove_what_is_theirs() {
     assert_eq!(numbers(&mine).len(), 3, "the rest is gone");
     as_user(&["rm"], &[&copy]).ok();
     as_user(&["chown", "-R", "0"], &[&mine]).refused(1, &["only root"]);
+    // Which snapshots there are everybody sees.
+    tree(&["snapshot", "create"], &[&place.dir, Path::new("of all")]).ok();
+    assert!(as_user(&["snapshot", "list"], &[&place.dir]).ok().ends_with("of all\n"));
+    as_user(&["scrub"], &[&place.dir]).refused(1, &["only root"]);
     place.remount();
+}
+
+#[test]
+fn many_snapshots_with_long_names_are_listed_and_checked() {
+    let place = Place::mounted("1G");
+    let src = place.dir.join("src");
+    make_tree(&src, 11, 10);
+    // More than one answer of the server, or one description of it, can hold.
+    let names: Vec<String> = (0..330).map(|n| format!("{n:04}{}", "x".repeat(196))).collect();
+    for name in &names {
+        tree(&["snapshot", "create"], &[&place.dir, Path::new(name)]).ok();
+    }
+    tree(&["snapshot", "create"], &[&src, Path::new("of src")]).ok();
+    let listed = |source: &Path| -> Vec<String> {
+        let said = tree(&["snapshot", "list", "--json"], &[source]).ok();
+        let all: Vec<serde_json::Value> = serde_json::from_str(&said).unwrap();
+        all.iter().map(|snapshot| snapshot["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let mut all = names.clone();
+    all.push("of src".into());
+    let mut found = listed(&place.dir);
+    found.sort();
+    assert_eq!(found, all);
+    assert_eq!(listed(&src), ["of src"]);
+    let info: serde_json::Value =
+        serde_json::from_str(&tree(&["info", "--json"], &[&place.dir]).ok()).unwrap();
+    assert_eq!(info["snapshots"], 331);
+    place_is_listed(&place.dir.join(".snapshots"), &names.iter().map(String::as_str).collect::<Vec<_>>());
+    espalier(&["umount".as_ref(), place.dir.as_os_str()]).ok();
+    let said = tree(&["fsck", "--snapshots"], &[&place.image]).ok();
+    assert!(said.contains(", and 331 snapshots") && said.contains("clean"), "{said}");
+    tree(&["fsck", "--snapshots", "--repair"], &[&place.image]).refused(8, &["cannot be used with"]);
 }
 
 #[test]

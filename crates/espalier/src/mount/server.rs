@@ -10,6 +10,7 @@ use crate::image;
 use crate::info;
 use crate::memory;
 use crate::scrub;
+use crate::snapshot;
 use crate::space;
 use anyhow::{Context, Result, bail};
 use espalier_engine::Store;
@@ -41,7 +42,9 @@ pub(crate) fn serve(plan: &Plan, ready: impl FnOnce() -> std::io::Result<()>) ->
     let described = info::server_side(plan.source.clone(), plan.dir.clone(), &settings.words, &store, &fs);
     options.description = Some(Description(Arc::new(described)));
     let (scrub, trim) = (scrub::server_side(&store), space::server_side(&store));
-    options.commands = Some(Commands(Arc::new(move |command| scrub(command).or_else(|| trim(command)))));
+    let list = snapshot::server_side(&store);
+    let answer = move |command: &str| scrub(command).or_else(|| trim(command)).or_else(|| list(command));
+    options.commands = Some(Commands(Arc::new(answer)));
     // A mount of a block device claims it for the kernel; our lock stays.
     device.release_claim();
     let mount = Arc::new(Mount::start(Arc::clone(&fs), &plan.dir, &options)?);
