@@ -128,6 +128,9 @@ fn an_abort_gives_errors_and_ends_the_mount() {
             "{error}"
         );
         assert_eq!(mount.wait(), Ended::Unmounted);
+        // What is dead stays in the tree until somebody takes it away.
+        drop(file);
+        rustix::mount::unmount(directory.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
     }
 }
 
