@@ -202,14 +202,14 @@ impl Space {
     }
 
     /// Takes a block for the copy of a page, half a device away: what damages one place should not reach the
-    /// other. Pages themselves must never lack room for copies of others.
+    /// other. It is a luxury: a store that is nearly full needs the room for freeing some.
     fn take_copy(&self, page: u64) -> Option<Extent> {
         if !self.geometry.copies {
             return None;
         }
         let (start, end) = (self.geometry.data_start(), self.geometry.data_end());
         let near = start + (page - start + (end - start) / 2) % (end - start);
-        let floor = self.promises.pool() / 16;
+        let floor = self.promises.pool() / 4 * 3;
         self.with_used(|used| if used.free() > floor { used.allocate_behind(near) } else { None })
     }
 
