@@ -233,7 +233,9 @@ pub(super) fn unmount(point: &Path, lazily: bool) -> io::Result<()> {
 pub(super) fn tune(point: &Path, options: &MountOptions) {
     let Ok(status) = rustix::fs::stat(point) else { return };
     let (major, minor) = (rustix::fs::major(status.st_dev), rustix::fs::minor(status.st_dev));
-    let directory = format!("/sys/class/bdi/{major}:{minor}");
+    // On a block device the name without more is that of the device itself.
+    let own = format!("/sys/class/bdi/{major}:{minor}-fuseblk");
+    let directory = if Path::new(&own).exists() { own } else { format!("/sys/class/bdi/{major}:{minor}") };
     let set = |name: &str, value: &str| {
         if let Err(error) = std::fs::write(format!("{directory}/{name}"), value) {
             tracing::debug!(name, value, %error, "the kernel's defaults stay");
