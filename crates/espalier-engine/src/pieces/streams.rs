@@ -1,8 +1,8 @@
 //! Reading ahead where reads follow one another on the device.
 //!
-//! Everything that is read (parts, headers, values) passes here. Reads that continue one another, even
-//! of different pieces, become a *stream*: from then on whole windows are read, twice as long each time,
-//! and kept until they are used. All others read what they need and leave nothing behind: values that
+//! What is read (parts, headers, values) passes here, unless it is announced or long enough to need no help (`read`).
+//! Reads that continue one another, even of different pieces, become a *stream*: from then on whole windows are read, twice
+//! as long each time, and kept until they are used. All others read what they need and leave nothing behind: values that
 //! are read at random are cached by the kernel above, parts by the cache beside.
 //!
 //! Protocol: [`Streams::read`] answers from a window, or tells the caller to read for himself. A window
