@@ -2,12 +2,13 @@
 //!
 //! Messages are added newest first, until one is *terminal*: its outcome does not depend on what is
 //! older. Then they are applied oldest first. Patches alone never need the whole value: a slice of a
-//! large value costs only its own pages, each of them read once, from what covers it last.
+//! large value costs only its own pages, each of them read once, from what covers it last. What is patched in
+//! part is read whole, and the patch is laid over it: so the pages around it are read in one piece.
 
 use crate::compose::{Patch, patched};
 use crate::op::{MergeFunctions, Op, RangeOp, Update};
 use crate::types::Msn;
-use crate::value::{MAX_VALUE, Value, ValueRef};
+use crate::value::{MAX_VALUE, VALUE_PAGE, Value, ValueRef};
 use crate::{Error, Result};
 use bytes::Bytes;
 use std::ops::Range;
@@ -32,6 +33,26 @@ pub(crate) struct Wanted {
     pub(crate) offset: usize,
     /// Which bytes of the buffer they become.
     pub(crate) out: Range<usize>,
+}
+
+/// What is still to be done until a buffer is filled.
+#[derive(Debug, Default)]
+pub(crate) struct Unfinished {
+    /// To be read.
+    pub(crate) wanted: Vec<Wanted>,
+    /// To be laid over it then, newest first where they overlap.
+    overlays: Vec<(Range<usize>, Bytes)>,
+}
+
+impl Unfinished {
+    /// Does it.
+    pub(crate) fn finish(&self, reader: &dyn ValueReader, out: &mut [u8]) -> Result<()> {
+        reader.read_values(&self.wanted, out)?;
+        for (range, bytes) in self.overlays.iter().rev() {
+            out[range.clone()].copy_from_slice(bytes);
+        }
+        Ok(())
+    }
 }
 
 impl ValueReader for crate::pieces::Pieces {
@@ -196,7 +217,7 @@ impl Found {
     }
 
     /// Fills the bytes `at` of `out` from byte `offset` of the value, as far as it reaches; returns its length. What
-    /// lies on the device is only added to `wanted`.
+    /// lies on the device is only noted in `left`.
     pub(crate) fn slice(
         mut self,
         merge: &MergeFunctions,
@@ -204,29 +225,35 @@ impl Found {
         offset: usize,
         at: Range<usize>,
         out: &mut [u8],
-        wanted: &mut Vec<Wanted>,
+        left: &mut Unfinished,
     ) -> Result<Option<usize>> {
         let only_patches = self.steps.iter().all(|s| matches!(s, Step::Patch(..)));
         if !only_patches {
             let Some(value) = self.value(merge, reader)? else { return Ok(None) };
             let end = at.end.min(at.start + value.len().saturating_sub(offset));
-            gather(&value, offset, at.start..end, out, wanted)?;
+            gather(&value, offset, at.start..end, out, &mut left.wanted)?;
             return Ok(Some(value.len()));
         }
         let base = self.base.take().flatten();
         if base.is_none() && self.steps.is_empty() {
             return Ok(None);
         }
-        let mut target = Target { missing: Vec::with_capacity(4), offset, start: at.start, out, wanted };
-        target.missing.push(offset..offset + at.len());
+        let window = offset..offset + at.len();
+        let mut target =
+            Target { missing: Vec::with_capacity(4), laid: Vec::new(), window, start: at.start, out, left };
+        target.missing.push(target.window.clone());
         let mut len = base.as_ref().map_or(0, Value::len);
         for step in &self.steps {
             let Step::Patch(at, bytes) = step else { unreachable!("only patches") };
             let at = *at as usize;
             len = len.max(at + bytes.len());
-            target.take(at, bytes)?;
+            match bytes.in_memory().filter(|_| bytes.segments().is_empty()) {
+                Some(bytes) => target.lay_over(at, &bytes),
+                None => target.take(at, bytes)?,
+            }
         }
         if let Some(base) = &base {
+            target.leave_out_covered(base.len());
             target.take(0, base)?;
         }
         target.fill_holes();
@@ -250,33 +277,73 @@ fn with_patches(
 struct Target<'a> {
     /// What is still missing, as bytes of the value.
     missing: Vec<Range<usize>>,
-    /// The first byte of the value that is wanted, and where in `out` it goes.
-    offset: usize,
+    /// The part of it over which something newer will be laid.
+    laid: Vec<Range<usize>>,
+    /// The bytes of the value that are wanted, and where in `out` they go.
+    window: Range<usize>,
     start: usize,
     out: &'a mut [u8],
-    wanted: &'a mut Vec<Wanted>,
+    left: &'a mut Unfinished,
 }
 
 impl Target<'_> {
     /// Takes what `value`, which begins at byte `at`, has of what is missing.
     fn take(&mut self, at: usize, value: &Value) -> Result<()> {
-        let end = at + value.len();
-        if self.missing.iter().all(|hole| end <= hole.start || hole.end <= at) {
-            return Ok(());
+        for part in self.remove(&(at..at + value.len())) {
+            let range = self.range(&part);
+            gather(value, part.start - at, range, self.out, &mut self.left.wanted)?;
         }
-        let mut left = Vec::with_capacity(self.missing.len() + 1);
+        Ok(())
+    }
+
+    /// Lays `bytes`, less than a page, over what is missing, which stays missing.
+    fn lay_over(&mut self, at: usize, bytes: &Bytes) {
+        for hole in &self.missing {
+            let (from, to) = (hole.start.max(at), hole.end.min(at + bytes.len()));
+            if from < to {
+                self.left.overlays.push((self.range(&(from..to)), bytes.slice(from - at..to - at)));
+                self.laid.push(from..to);
+            }
+        }
+    }
+
+    /// Pages of a value of `len` bytes that will be covered as far as they are wanted need not be read.
+    fn leave_out_covered(&mut self, len: usize) {
+        let end = self.window.end.min(len);
+        let mut laid = std::mem::take(&mut self.laid);
+        laid.sort_by_key(|range| range.start);
+        let mut laid = laid.into_iter().peekable();
+        while let Some(mut covered) = laid.next() {
+            while let Some(next) = laid.next_if(|next| next.start <= covered.end) {
+                covered.end = covered.end.max(next.end);
+            }
+            if covered.start > self.window.start {
+                covered.start = covered.start.next_multiple_of(VALUE_PAGE);
+            }
+            if covered.end < end {
+                covered.end -= covered.end % VALUE_PAGE;
+            }
+            self.remove(&covered);
+        }
+    }
+
+    /// Takes what is in `range` off what is missing, and returns it.
+    fn remove(&mut self, range: &Range<usize>) -> Vec<Range<usize>> {
+        if self.missing.iter().all(|hole| range.end <= hole.start || hole.end <= range.start) {
+            return Vec::new();
+        }
+        let (mut left, mut found) = (Vec::with_capacity(self.missing.len() + 1), Vec::new());
         for hole in std::mem::take(&mut self.missing) {
-            let (from, to) = (hole.start.max(at), hole.end.min(end));
+            let (from, to) = (hole.start.max(range.start), hole.end.min(range.end));
             if from >= to {
                 left.push(hole);
                 continue;
             }
-            let range = self.range(&(from..to));
-            gather(value, from - at, range, self.out, self.wanted)?;
+            found.push(from..to);
             left.extend([hole.start..from, to..hole.end].into_iter().filter(|rest| !rest.is_empty()));
         }
         self.missing = left;
-        Ok(())
+        found
     }
 
     /// What nobody has is zeros.
@@ -289,7 +356,7 @@ impl Target<'_> {
 
     /// Where bytes of the value go.
     fn range(&self, bytes: &Range<usize>) -> Range<usize> {
-        self.start + bytes.start - self.offset..self.start + bytes.end - self.offset
+        self.start + bytes.start - self.window.start..self.start + bytes.end - self.window.start
     }
 }
 

@@ -5,7 +5,7 @@ use crate::index::{Goto, Layer, Version};
 use crate::key::{Key, KeyRange, end_le};
 use crate::memtable::Memtable;
 use crate::op::MergeFunctions;
-use crate::resolve::{Found, Spot, ValueReader, Wanted, load};
+use crate::resolve::{Found, Spot, Unfinished, ValueReader, load};
 use crate::store::Shared;
 use crate::tree::source::{MemtableSource, Source, ViewedSource};
 use crate::tree::{Descent, Suspects, Toward, find};
@@ -120,8 +120,8 @@ pub struct Slice<'a> {
 pub(crate) struct FoundSlices {
     /// The lengths of the values.
     pub(crate) lengths: Vec<Option<usize>>,
-    /// What lies on the device.
-    pub(crate) wanted: Vec<Wanted>,
+    /// What is to be done about the buffer.
+    pub(crate) left: Unfinished,
     /// Where in the tree the last of them was found.
     pub(crate) spot: Option<Spot>,
 }
@@ -162,19 +162,19 @@ impl SnapshotIndex {
 
     pub(crate) fn get_slices(&self, slices: &[Slice<'_>], out: &mut [u8]) -> Result<Vec<Option<usize>>> {
         let found = self.find_slices(slices, out)?;
-        self.reader().read_values(&found.wanted, out)?;
+        found.left.finish(self.reader(), out)?;
         Ok(found.lengths)
     }
 
-    /// Fills `out` with what is in memory, and says what has still to be read.
+    /// Fills `out` with what is in memory, and says what has still to be done.
     pub(crate) fn find_slices(&self, slices: &[Slice<'_>], out: &mut [u8]) -> Result<FoundSlices> {
         let total = slices.iter().try_fold(0, |sum: usize, slice| sum.checked_add(slice.len));
         if total != Some(out.len()) {
             let message = format!("the slices have {total:?} bytes and the buffer {}", out.len());
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        let mut all =
-            FoundSlices { lengths: Vec::with_capacity(slices.len()), wanted: Vec::new(), spot: None };
+        let (lengths, left) = (Vec::with_capacity(slices.len()), Unfinished::default());
+        let mut all = FoundSlices { lengths, left, spot: None };
         let mut at = 0;
         for slice in slices {
             let range = at..at + slice.len;
@@ -182,7 +182,7 @@ impl SnapshotIndex {
             let found = self.find(slice.key)?;
             all.spot = found.spot();
             let (functions, reader) = (self.merge_functions(), self.reader());
-            all.lengths.push(found.slice(functions, reader, slice.offset, range, out, &mut all.wanted)?);
+            all.lengths.push(found.slice(functions, reader, slice.offset, range, out, &mut all.left)?);
         }
         Ok(all)
     }

@@ -305,11 +305,11 @@ impl Store {
     ) -> Result<Vec<Option<usize>>> {
         let newest = self.newest(index)?;
         let found = newest.find_slices(slices, out)?;
-        let bytes: usize = found.wanted.iter().map(|wanted| wanted.out.len()).sum();
+        let bytes: usize = found.left.wanted.iter().map(|wanted| wanted.out.len()).sum();
         if let Some(last) = slices.last().filter(|_| crate::ahead::is_small(bytes)) {
             self.shared.notice_reading(index, last.key, found.spot);
         }
-        newest.reader().read_values(&found.wanted, out)?;
+        found.left.finish(newest.reader(), out)?;
         Ok(found.lengths)
     }
 

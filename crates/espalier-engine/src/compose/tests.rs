@@ -3,7 +3,7 @@
 use super::*;
 use crate::PieceId;
 use crate::piece::PieceHandle;
-use crate::resolve::{Found, load};
+use crate::resolve::{Found, Unfinished, load};
 use crate::{Msn, Op};
 use parking_lot::Mutex;
 use proptest::prelude::*;
@@ -138,11 +138,10 @@ proptest! {
 /// A slice of a value, as it comes behind another in a buffer.
 fn slice(found: Found, parts: &Parts, offset: usize, out: &mut [u8]) -> Option<usize> {
     let mut buffer = [vec![0xaa; 5], out.to_vec(), vec![0xbb]].concat();
-    let mut wanted = Vec::new();
+    let mut left = Unfinished::default();
     let at = 5..5 + out.len();
-    let length =
-        found.slice(&Default::default(), parts, offset, at.clone(), &mut buffer, &mut wanted).unwrap();
-    parts.read_values(&wanted, &mut buffer).unwrap();
+    let length = found.slice(&Default::default(), parts, offset, at.clone(), &mut buffer, &mut left).unwrap();
+    left.finish(parts, &mut buffer).unwrap();
     assert_eq!((&buffer[..5], buffer[at.end]), (&[0xaa; 5][..], 0xbb));
     out.copy_from_slice(&buffer[at]);
     length
@@ -171,6 +170,42 @@ fn whole_pages_are_referred_to_and_not_read() {
         slice(found(), &parts, page * VALUE_PAGE, &mut [0; VALUE_PAGE]);
         assert!(*parts.read.lock() <= VALUE_PAGE);
     }
+}
+
+#[test]
+fn a_value_with_small_patches_is_read_in_one_piece_but_for_pages_that_they_cover() {
+    let mut parts = Parts::default();
+    let base = parts.value(&[1; 64 << 10], Some((1, 0)));
+    let found = |patches: &[(u32, Vec<u8>)]| {
+        let mut found = Found::default();
+        patches.iter().rev().for_each(|(offset, bytes)| {
+            found.add_point(Op::Patch { offset: *offset, bytes: Value::from(&bytes[..]) });
+        });
+        found.add_point(Op::Insert(base.clone()));
+        found
+    };
+    let read = |patches: &[(u32, Vec<u8>)], from: usize, out: &mut [u8]| {
+        let mut left = Unfinished::default();
+        let whole = 0..out.len();
+        found(patches).slice(&Default::default(), &parts, from, whole, out, &mut left).unwrap();
+        left.finish(&parts, out).unwrap();
+        left.wanted.iter().map(|wanted| (wanted.offset, wanted.out.len())).collect::<Vec<_>>()
+    };
+    let mut out = vec![0; 64 << 10];
+    let scattered = [(100, vec![2; 16]), (9000, vec![3; 4000]), (110, vec![4; 3]), (60_000, vec![5; 16])];
+    assert_eq!(read(&scattered, 0, &mut out), [(0, 64 << 10)]);
+    let mut expected = vec![1; 64 << 10];
+    for (offset, bytes) in &scattered {
+        expected[*offset as usize..*offset as usize + bytes.len()].copy_from_slice(bytes);
+    }
+    assert!(out == expected);
+    let halves = [(8192, vec![7; 2048]), (4000, vec![8; 100]), (10_240, vec![9; 2100])];
+    assert_eq!(read(&halves, 0, &mut out), [(0, 8192), (12_288, 53_248)]);
+    assert_eq!((out[4095], out[8192], out[12_339], out[12_340]), (8, 7, 9, 1));
+    // Where the wish begins and ends a page need not be whole to be covered.
+    let mut out = [0; 3000];
+    assert_eq!(read(&halves, 9000, &mut out), []);
+    assert_eq!((out[0], out[1239], out[1240], out[2999]), (7, 7, 9, 9));
 }
 
 #[test]
