@@ -8,6 +8,9 @@
 //! stay of equal length [BetrFS 0.5, section 3]. No part is read or written but those of small sources,
 //! which are copied.
 //!
+//! If there is such a node already, because the source was cloned before, and little is pending above it, then
+//! no header is made: what is pending becomes runs on the edge above it, in both places.
+//!
 //! Cost: the headers along the borders of source and destination.
 
 use super::Trees;
@@ -49,13 +52,18 @@ struct Target {
     behind: Key,
     weight: u64,
     height: u8,
+    /// What is on its way to it in that key space, oldest first: little.
+    runs: Vec<Arc<Run>>,
 }
 
 impl Target {
-    /// It as the child of an edge.
-    fn seen_behind(&self, prefix: &[u8]) -> Child {
+    /// It as an edge.
+    fn seen_behind(&self, prefix: &[u8]) -> Edge {
         let view = View::lifted(&[prefix, &*self.behind].concat());
-        Child { slot: self.slot.clone(), view, weight: self.weight }
+        let child = Child { slot: self.slot.clone(), view, weight: self.weight };
+        let view = View::lifted(prefix);
+        let runs = self.runs.iter().map(|run| Arc::new(run.through(&view))).collect();
+        Edge { child: Some(child), runs }
     }
 }
 
@@ -70,11 +78,14 @@ impl Trees {
             let entries = entries.into_iter().map(|(key, value)| (moved(key), value));
             return self.with_copies(&root, entries, goto.msn);
         }
-        if let Some(target) = self.exact(&node, &source)? {
-            return self.hung((*node).clone(), &destination, Some(&target));
-        }
-        let target = self.cut_out(&node, &source)?;
-        // In the source's own place, too: from now on they share this header, and the next clone finds it.
+        let target = match self.exact(&node, &source)? {
+            Some(target) if target.runs.is_empty() => {
+                return self.hung((*node).clone(), &destination, Some(&target));
+            }
+            Some(target) => target,
+            None => self.cut_out(&node, &source)?,
+        };
+        // In the source's own place, too: from now on they share header and runs, and the next clone finds them.
         let root = self.hung((*node).clone(), &source, Some(&target))?;
         self.hung((*self.root_node(&root)?).clone(), &destination, Some(&target))
     }
@@ -110,7 +121,7 @@ impl Trees {
         }
         let Some(slot) = other.slot.clone() else { return self.hung(node, &range, None) };
         let weight = self.root_node(other)?.weight();
-        let target = Target { slot, behind: Key::default(), weight, height: other.height };
+        let target = Target { slot, behind: Key::default(), weight, height: other.height, runs: Vec::new() };
         self.hung(node, &range, Some(&target))
     }
 
@@ -132,32 +143,51 @@ impl Trees {
     fn cut_out(self: &Arc<Self>, node: &Node, source: &KeyRange) -> Result<Target> {
         let cut = self.lowered(self.cut(node, &KeyRange::all(), source)?, source)?;
         let (weight, height) = (cut.weight(), cut.height);
-        Ok(Target { slot: Child::attach(&cut, source).slot, behind: Key::default(), weight, height })
+        let slot = Child::attach(&cut, source).slot;
+        Ok(Target { slot, behind: Key::default(), weight, height, runs: Vec::new() })
     }
 
     /// The node below which lies all that begins with a prefix, and nothing else, if there is one and
-    /// nothing is pending above.
+    /// little is pending above.
     fn exact(self: &Arc<Self>, root: &Node, source: &KeyRange) -> Result<Option<Target>> {
         let (mut node, mut covered) = (root.clone(), KeyRange::all());
+        let mut pending: Vec<Arc<Run>> = Vec::new();
         loop {
             let Body::Interior { pivots, edges } = &node.body else { return Ok(None) };
             let i = Node::edge_for(pivots, &source.start);
             let edge = &edges[i];
             let Some(child) = &edge.child else { return Ok(None) };
-            if i != Node::edge_before(pivots, source.end.as_deref())
-                || !runs_within(&edge.runs, source).is_empty()
-            {
+            if i != Node::edge_before(pivots, source.end.as_deref()) {
+                return Ok(None);
+            }
+            // What lies lower is older.
+            pending.splice(0..0, runs_within(&edge.runs, source));
+            if self.weighs_more(&pending, self.little()) {
                 return Ok(None);
             }
             let height = node.height - 1;
             let whole = child.view.from.is_empty() && child.view.bounds == KeyRange::all();
             if let Some(behind) = child.view.to.strip_prefix(&*source.start).filter(|_| whole) {
                 let (slot, behind) = (child.slot.clone(), behind.into());
-                return Ok(Some(Target { slot, behind, weight: child.weight, height }));
+                let inward = View::translated(&source.start, b"");
+                let runs = pending.iter().map(|run| Arc::new(run.through(&inward))).collect();
+                let mut edge = Edge { child: None, runs };
+                self.merge_similar(&mut edge, &KeyRange::all())?;
+                return Ok(Some(Target { slot, behind, weight: child.weight, height, runs: edge.runs }));
             }
             covered = node.interval(i, &covered);
             node = child.load(self, height, &covered)?;
         }
+    }
+
+    /// So many bytes may be pending at a clone that it takes along. Each clone names their parts in the header above it, and each
+    /// flushes them for itself.
+    fn little(&self) -> u64 {
+        (4 * self.tuning.part as u64).min(self.tuning.edge as u64 / 2)
+    }
+
+    fn weighs_more(&self, runs: &[Arc<Run>], bytes: u64) -> bool {
+        runs.iter().map(|run| run.weight()).sum::<u64>() > bytes
     }
 
     /// The root without what lies in `range`.
@@ -284,6 +314,7 @@ impl Trees {
                 Some(_) if node.height == 1 && !runs.is_empty() => return Ok(node),
                 Some(child) => {
                     let mut below = child.load(self, node.height - 1, interval)?;
+                    let runs = &self.as_one(runs, interval)?;
                     if !runs.is_empty() {
                         for i in 0..edges_of(&mut below).1.len() {
                             let covered = below.interval(i, interval);
@@ -296,6 +327,23 @@ impl Trees {
                 }
             }
         }
+    }
+
+    /// Runs as one run if they are not many bytes: on each of the edges to which they go a part of it is seen, and not a
+    /// part of each of them.
+    fn as_one(self: &Arc<Self>, runs: &[Arc<Run>], interval: &KeyRange) -> Result<Vec<Arc<Run>>> {
+        if runs.len() < 2 || self.lean.load(Relaxed) || self.weighs_more(runs, 2 * self.little()) {
+            return Ok(runs.to_vec());
+        }
+        let run = self.compacted(runs, interval)?;
+        Ok(if run.is_empty() { Vec::new() } else { vec![Arc::new(run)] })
+    }
+
+    fn compacted(self: &Arc<Self>, runs: &[Arc<Run>], interval: &KeyRange) -> Result<Run> {
+        let ranges = merged_ranges(runs);
+        let mut merged = Merged::new(run_sources(self, runs));
+        merged.seek(&interval.start)?;
+        compact(self, &mut merged, &ranges, interval)
     }
 
     /// Puts `target`, which is lower than `node`, in the place of what `node`, covering `interval`, has in
@@ -345,8 +393,7 @@ impl Trees {
                 left => {
                     new.extend(left.map(|left| (a.start.clone(), left)));
                     if let Some(target) = own {
-                        let child = Some(target.seen_behind(&range.start));
-                        new.push((range.start.clone(), Edge { child, runs: Vec::new() }));
+                        new.push((range.start.clone(), target.seen_behind(&range.start)));
                     } else if guest.is_some() {
                         let nothing = KeyRange { start: range.start.clone(), end: Some(range.start.clone()) };
                         let edge = Edge::default();
@@ -450,10 +497,7 @@ impl Trees {
                 break;
             }
             let newest = edge.runs.split_off(from);
-            let ranges = merged_ranges(&newest);
-            let mut merged = Merged::new(run_sources(self, &newest));
-            merged.seek(&interval.start)?;
-            let run = compact(self, &mut merged, &ranges, interval)?;
+            let run = self.compacted(&newest, interval)?;
             if !run.is_empty() {
                 edge.runs.push(Arc::new(run));
             }

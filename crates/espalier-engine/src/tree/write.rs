@@ -55,9 +55,9 @@ impl Trees {
         self.unwritten(slot, &mut HashSet::new())
     }
 
-    /// The same but for the nodes in `seen`.
-    fn unwritten(&self, slot: &NodeSlot, seen: &mut HashSet<*const NodeSlot>) -> u64 {
-        if !seen.insert(slot) {
+    /// The same but for the nodes and parts in `seen`, by their address.
+    fn unwritten(&self, slot: &NodeSlot, seen: &mut HashSet<usize>) -> u64 {
+        if !seen.insert(std::ptr::from_ref(slot).addr()) {
             return 0;
         }
         let Some(node) = slot.unstored() else { return 0 };
@@ -69,7 +69,9 @@ impl Trees {
                 let summary = &part.slot.summary;
                 // Keys, two bytes of filter per entry, and numbers.
                 header += summary.first.len() + summary.last.len() + 2 * summary.entries as usize + 128;
-                if let Some(part) = part.slot.unstored() {
+                // Several edges, and clones, may see one part.
+                let new = part.slot.unstored().filter(|_| seen.insert(Arc::as_ptr(&part.slot).addr()));
+                if let Some(part) = new {
                     let values = part.unplaced_values().map(|value| blocks(value.len()));
                     total += blocks(part.memory()) + values.sum::<u64>();
                 }
@@ -82,9 +84,11 @@ impl Trees {
         total + blocks(header)
     }
 
-    /// Writes parts, their unstored values first, together.
+    /// Writes parts, their unstored values first, together; each once, however often it is named.
     pub(crate) fn store_parts(&self, slots: &[Arc<PartSlot>]) -> Result<()> {
-        let parts: Vec<_> = slots.iter().filter_map(|s| s.unstored().map(|p| (s, p))).collect();
+        let mut seen = HashSet::new();
+        let slots = slots.iter().filter(|slot| seen.insert(Arc::as_ptr(slot)));
+        let parts: Vec<_> = slots.filter_map(|s| s.unstored().map(|p| (s, p))).collect();
         if parts.is_empty() {
             return Ok(());
         }
