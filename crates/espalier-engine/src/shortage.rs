@@ -203,22 +203,34 @@ impl Shared {
         flushed: Result<Option<Root>>,
         share: Share,
     ) -> Result<bool> {
+        match self.publish_if_room(index, flushed, share)? {
+            Some(published) => Ok(published),
+            None => self.refuse(),
+        }
+    }
+
+    /// The same; `None` if there is no room.
+    fn publish_if_room(
+        &self,
+        index: &Index,
+        flushed: Result<Option<Root>>,
+        share: Share,
+    ) -> Result<Option<bool>> {
         let root = match flushed {
             Ok(Some(root)) => root,
-            Ok(None) => return Ok(false),
+            Ok(None) => return Ok(Some(false)),
             // Flushing writes large leaves at once.
-            Err(error) if error.kind() == ErrorKind::NoSpace => return self.refuse(),
+            Err(error) if error.kind() == ErrorKind::NoSpace => return Ok(None),
             Err(error) => return Err(error),
         };
         let before = self.unwritten_blocks(&index.version().root);
         let more = self.unwritten_blocks(&root).saturating_sub(before);
         if !self.has_room(more, share) {
-            drop(root);
-            return self.refuse();
+            return Ok(None);
         }
         index.publish_root(&self.space, root, |_| {})?;
         self.count_owed();
-        Ok(true)
+        Ok(Some(true))
     }
 
     /// True if `more` blocks can be owed.
@@ -289,10 +301,21 @@ impl Shared {
         Ok(left < SQUEEZE_AT_ONCE)
     }
 
-    /// Moves messages down as long as there is room.
+    /// Moves messages down as long as there is room: edge by edge, and slice by slice once an edge is too much.
     fn squeeze_index(&self, index: &Index, share: Share, left: &mut usize) -> Result<()> {
+        let mut slices = false;
         while *left > 0 && !self.is_cramped() {
-            if !self.publish_flushed(index, self.trees.squeeze(&index.version().root), share)? {
+            let root = index.version().root.clone();
+            if !slices {
+                match self.publish_if_room(index, self.trees.squeeze(&root), share)? {
+                    Some(true) => *left -= 1,
+                    Some(false) => break,
+                    // Nothing was written, for space is short: there is nothing to forget.
+                    None => slices = true,
+                }
+                continue;
+            }
+            if !self.publish_flushed(index, self.trees.squeeze_slice(&root), share)? {
                 break;
             }
             *left -= 1;

@@ -205,12 +205,21 @@ impl Shared {
         let Some(index) = self.indexes.read().get(&id).cloned() else { return Ok(None) };
         self.look_at_space();
         let structure = index.structure.lock();
-        match self.trees.push_down(&index.version().root, range) {
-            Ok(None) => Ok(None),
+        let root = index.version().root.clone();
+        let (pushed, share) = match *refused {
+            0 => (self.trees.push_down(&root, range), Share::Freed),
+            // What was too much may fit slice by slice.
+            _ => (self.trees.push_slice(&root, range), Share::Urgent),
+        };
+        match pushed {
+            Ok(None) => {
+                *refused = 0;
+                Ok(None)
+            }
             Ok(Some((root, next))) => {
-                let share = if *refused > 0 { Share::Urgent } else { Share::Freed };
                 if self.publish_flushed(&index, Ok(Some(root)), share)? {
-                    *refused = 0;
+                    // The rest of the range in the same way.
+                    *refused = (*refused).min(1);
                     return Ok(Some(KeyRange { start: next, end: range.end.clone() }));
                 }
                 // A checkpoint may give room; if not, it has to wait until somebody makes some.

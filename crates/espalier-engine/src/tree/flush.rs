@@ -8,6 +8,7 @@ use super::compact::{compact, merged_ranges, run_sources};
 use super::compare::joined;
 use super::leaf::Gathering;
 use super::node::{Body, Child, Edge, Node, Run, join, join_runs};
+use super::slice::within;
 use super::slot::NodeSlot;
 use super::source::{MemtableSource, Merged};
 use super::{Trees, leaf};
@@ -18,7 +19,6 @@ use crate::memtable::Memtable;
 use crate::op::RangeOp;
 use crate::ranges::{RangeMessages, RangeOps};
 use crate::types::Msn;
-use crate::view::View;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -155,7 +155,7 @@ impl Trees {
             let Some(child) = edges_of(node).1[i].child.clone() else { continue };
             let mut child = child.load(self, below, &covered)?;
             if self.squeeze_node(&mut child, &covered)? {
-                self.replace(node, i, split_interior(child, self.tuning.fanout, &covered), interval)?;
+                self.replace(node, i, split_interior(child, self.tuning.fanout, &covered), &[], interval)?;
                 return Ok(true);
             }
         }
@@ -167,7 +167,7 @@ impl Trees {
     /// Messages weigh as much as it costs to hand them on: large values are referred to, and not copied
     /// on the way. But what they replace takes space meanwhile, and a leaf may have to be rewritten for
     /// them; so an edge is heavy as well with more of them than [`Self::most_values`].
-    fn heaviest(&self, node: &Node, least: u64) -> Option<(usize, u64)> {
+    pub(super) fn heaviest(&self, node: &Node, least: u64) -> Option<(usize, u64)> {
         let Body::Interior { edges, .. } = &node.body else { return None };
         let most = self.most_values(node.height);
         let heavy = self.tuning.edge as u64;
@@ -218,7 +218,7 @@ impl Trees {
             let Some(child) = edge.child.filter(|_| below > 0) else { continue };
             let mut child = child.load(self, below, &covered)?;
             if let Some(at) = self.push_down_node(&mut child, &covered, range)? {
-                self.replace(node, i, split_interior(child, self.tuning.fanout, &covered), interval)?;
+                self.replace(node, i, split_interior(child, self.tuning.fanout, &covered), &[], interval)?;
                 return Ok(Some(at));
             }
         }
@@ -226,14 +226,14 @@ impl Trees {
     }
 
     /// True if somebody else refers to the child, too.
-    fn is_shared(&self, child: &Child) -> Result<bool> {
+    pub(super) fn is_shared(&self, child: &Child) -> Result<bool> {
         match child.slot.place() {
             Some(handle) => self.locator.is_shared(handle.id()),
             None => Ok(false),
         }
     }
 
-    fn is_shared_root(&self, root: &Root) -> Result<bool> {
+    pub(super) fn is_shared_root(&self, root: &Root) -> Result<bool> {
         match root.slot.as_ref().and_then(|slot| slot.place()) {
             Some(handle) => self.locator.is_shared(handle.id()),
             None => Ok(false),
@@ -346,7 +346,7 @@ impl Trees {
             if let Body::Leaf(base) = &child.body {
                 *visits -= 1;
                 if let Some(leaves) = self.rewritten(base, &covered)? {
-                    self.replace(node, i, leaves, interval)?;
+                    self.replace(node, i, leaves, &[], interval)?;
                     return Ok(Swept::Rewritten(covered.end));
                 }
                 continue;
@@ -354,7 +354,13 @@ impl Trees {
             match self.sweep_node(&mut child, &covered, from, visits)? {
                 Swept::End => {}
                 Swept::Rewritten(next) => {
-                    self.replace(node, i, split_interior(child, self.tuning.fanout, &covered), interval)?;
+                    self.replace(
+                        node,
+                        i,
+                        split_interior(child, self.tuning.fanout, &covered),
+                        &[],
+                        interval,
+                    )?;
                     return Ok(Swept::Rewritten(next));
                 }
                 tired => return Ok(tired),
@@ -407,16 +413,14 @@ impl Trees {
                 split_interior(child, self.tuning.fanout, &covered)
             }
         };
-        self.replace(node, i, parts, interval)
+        self.replace(node, i, parts, &[], interval)
     }
 
     /// Moves runs (oldest first) to the edges of `node`.
     fn distribute(self: &Arc<Self>, node: &mut Node, runs: &[Arc<Run>], interval: &KeyRange) -> Result<()> {
         for i in 0..edges_of(node).1.len() {
             let covered = node.interval(i, interval);
-            let cut = View { bounds: covered.clone(), ..View::identity() };
-            let mut seen: Vec<Arc<Run>> =
-                runs.iter().map(|r| r.through(&cut)).filter(|r| !r.is_empty()).map(Arc::new).collect();
+            let mut seen = within(runs, &covered);
             let run = match &mut seen[..] {
                 [] => continue,
                 // A run whose parts lie wholly here is passed on as it is.
@@ -439,17 +443,22 @@ impl Trees {
         Ok(())
     }
 
-    /// Puts `nodes` in the place of edge `i` and tidies up around them.
-    fn replace(
+    /// Puts `nodes` in the place of edge `i`, with `rest` on the way to them, and tidies up around them.
+    pub(super) fn replace(
         self: &Arc<Self>,
         node: &mut Node,
         i: usize,
         nodes: Vec<(Key, Node)>,
+        rest: &[Arc<Run>],
         interval: &KeyRange,
     ) -> Result<()> {
         let covered = node.interval(i, interval);
         let count = nodes.len().max(1);
-        let inner = parent_of(nodes, &covered);
+        let mut inner = parent_of(nodes, &covered);
+        for new in 0..if rest.is_empty() { 0 } else { count } {
+            let interval = inner.interval(new, &covered);
+            edges_of(&mut inner).1[new].runs = within(rest, &interval);
+        }
         let Body::Interior { pivots: new_pivots, edges: new_edges } = inner.body else {
             unreachable!("a parent is interior")
         };

@@ -20,6 +20,7 @@ mod leaf;
 mod node;
 mod query;
 mod run_source;
+mod slice;
 mod slot;
 pub(crate) mod source;
 mod usage;

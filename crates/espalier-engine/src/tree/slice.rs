@@ -1,0 +1,145 @@
+//! Moving a slice of what is pending down to the leaf it is for, where a flush of a whole edge has no room.
+//!
+//! A flush writes again all that waits on an edge, and in a store that was full for long that may be more than there
+//! is room for. A *slice* is an interval of keys within one leaf: what waits for it on all edges above is applied to the leaf,
+//! and the rest is left where it is, in the same parts, seen through narrower views. So a step costs some
+//! parts of the leaf, no more messages than one part of each run holds, and the headers on the way, however much waits.
+//!
+//! Invariant: in the slice nothing is left on any edge above the leaf; so nothing older lies above.
+
+use super::Trees;
+use super::flush::{Root, edges_of, split_interior};
+use super::leaf::{self, Gathering};
+use super::node::{Body, Edge, Node, Run};
+use crate::Result;
+use crate::key::{Key, KeyRange, before_end};
+use crate::view::View;
+use std::sync::Arc;
+
+/// So many parts of a leaf are written again for one slice, at most.
+const PARTS: usize = 4;
+
+/// Which leaves are in question.
+#[derive(Clone, Copy)]
+struct Search<'a> {
+    /// Where something has to be pending.
+    range: &'a KeyRange,
+    /// Also those that somebody else refers to.
+    shared: bool,
+}
+
+/// What a node has become, and the slice of it that has come down.
+type Sliced = (Vec<(Key, Node)>, KeyRange);
+
+impl Trees {
+    /// The root after a slice of the messages on its heaviest edge has been moved to a leaf, or one from further down if
+    /// nothing waits there; `None` if there are no messages above the leaves.
+    pub(crate) fn squeeze_slice(self: &Arc<Self>, root: &Root) -> Result<Option<Root>> {
+        let node = self.root_node(root)?;
+        let all = KeyRange::all();
+        let range = self.heaviest(&node, 0).map_or(all.clone(), |(i, _)| node.interval(i, &all));
+        let search = Search { range: &range, shared: true };
+        Ok(self.slice_root(&node, search)?.map(|(root, _)| root))
+    }
+
+    /// The root after the first slice of what is pending in `range` has been moved to its leaf, and where to go on; but
+    /// nothing into what is shared, for that would take space. `None` if nothing is pending there.
+    pub(crate) fn push_slice(self: &Arc<Self>, root: &Root, range: &KeyRange) -> Result<Option<(Root, Key)>> {
+        if self.is_shared_root(root)? {
+            return Ok(None);
+        }
+        let sliced = self.slice_root(&*self.root_node(root)?, Search { range, shared: false })?;
+        let next = |slice: KeyRange| slice.end.unwrap_or_default().max(range.start.clone());
+        Ok(sliced.map(|(root, slice)| (root, next(slice))))
+    }
+
+    fn slice_root(self: &Arc<Self>, node: &Node, search: Search<'_>) -> Result<Option<(Root, KeyRange)>> {
+        let all = KeyRange::all();
+        let Some((nodes, slice)) = self.slice_node(node, &all, Vec::new(), search)? else { return Ok(None) };
+        Ok(Some((self.grown(nodes), slice)))
+    }
+
+    /// Moves a slice of `pending` (oldest first), and of what waits in the node, to a leaf below it.
+    fn slice_node(
+        self: &Arc<Self>,
+        node: &Node,
+        interval: &KeyRange,
+        pending: Vec<Arc<Run>>,
+        search: Search<'_>,
+    ) -> Result<Option<Sliced>> {
+        let (pivots, edges) = match &node.body {
+            Body::Interior { pivots, edges } => (pivots, edges),
+            Body::Leaf(_) if pending.is_empty() => return Ok(None),
+            Body::Leaf(base) => return self.slice_leaf(base, interval, &pending).map(Some),
+        };
+        let below = node.height - 1;
+        for (i, edge) in edges.iter().enumerate().skip(Node::edge_for(pivots, &search.range.start)) {
+            let covered = node.interval(i, interval);
+            if !before_end(&covered.start, search.range.end.as_deref()) {
+                break;
+            }
+            let Edge { child, runs } = edge;
+            if !search.shared && child.as_ref().map_or(Ok(false), |child| self.is_shared(child))? {
+                continue;
+            }
+            let pending = [runs.clone(), within(&pending, &covered)].concat();
+            let child = match child {
+                Some(child) if below > 0 || !pending.is_empty() => child.load(self, below, &covered)?,
+                None if !pending.is_empty() => Node::empty(below),
+                _ => continue,
+            };
+            if let Some((nodes, slice)) = self.slice_node(&child, &covered, pending, search)? {
+                let mut node = node.clone();
+                let rest = without(&edges_of(&mut node).1[i].runs, &slice);
+                self.replace(&mut node, i, nodes, &rest, interval)?;
+                return Ok(Some((split_interior(node, self.tuning.fanout, interval), slice)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn slice_leaf(self: &Arc<Self>, base: &Run, interval: &KeyRange, pending: &[Arc<Run>]) -> Result<Sliced> {
+        let slice = KeyRange { start: interval.start.clone(), end: end_of_slice(base, interval, pending) };
+        let leaves = leaf::apply(self, base, &within(pending, &slice), interval, Gathering::Nothing)?;
+        Ok((leaves, slice))
+    }
+}
+
+/// Where the slice ends that begins with the first pending key: it touches one part of each run, and some of the leaf.
+fn end_of_slice(base: &Run, interval: &KeyRange, pending: &[Arc<Run>]) -> Option<Key> {
+    let starts = |run: &Arc<Run>| {
+        let range = run.ranges.iter().next().map(|(range, _)| range.start);
+        run.parts.first().map(|part| part.first.clone()).into_iter().chain(range).min()
+    };
+    let start = pending.iter().filter_map(starts).min().unwrap_or_default().max(interval.start.clone());
+    let second =
+        |run: &Arc<Run>| run.parts.iter().skip(1).map(|part| part.first.clone()).find(|key| *key > start);
+    let touched = base.parts.partition_point(|part| part.first <= start).saturating_sub(1);
+    let behind = base.parts.get(touched + PARTS).map(|part| part.first.clone());
+    let first = pending.iter().filter_map(second).chain(behind).min();
+    first.filter(|key| before_end(key, interval.end.as_deref())).or_else(|| interval.end.clone())
+}
+
+/// What of `runs` lies in `interval`.
+pub(super) fn within(runs: &[Arc<Run>], interval: &KeyRange) -> Vec<Arc<Run>> {
+    let cut = View { bounds: interval.clone(), ..View::identity() };
+    runs.iter().map(|run| run.through(&cut)).filter(|run| !run.is_empty()).map(Arc::new).collect()
+}
+
+/// What of `runs` lies on both sides of `slice`.
+fn without(runs: &[Arc<Run>], slice: &KeyRange) -> Vec<Arc<Run>> {
+    let side = |bounds: KeyRange| View { bounds, ..View::identity() };
+    let left = side(KeyRange { start: Key::default(), end: Some(slice.start.clone()) });
+    let right = slice.end.clone().map(|end| side(KeyRange { start: end, end: None }));
+    let rest = runs.iter().map(|run| {
+        let mut rest = run.through(&left);
+        if let Some(right) = &right {
+            rest.append(&run.through(right));
+        }
+        Arc::new(rest)
+    });
+    rest.filter(|run| !run.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests;
