@@ -3,6 +3,7 @@
 use crate::args::{Chmod, Chown};
 use crate::control;
 use crate::place::{self, CALLER, Inside};
+use crate::ui::say;
 use anyhow::{Context, Result, anyhow, bail};
 use espalier_fs::{FileSystem, ModeChange, NodeId, OwnerChange};
 use espalier_fuse::control::{CHMOD_TREE, CHOWN_TREE};
@@ -23,7 +24,7 @@ pub(crate) fn chown(args: &Chown) -> Result<()> {
                 .map_err(|error| control::explain(error, path))?,
         }
         if args.json {
-            println!("{}", json!({"path": path.to_string_lossy(), "uid": uid, "gid": gid}));
+            say!("{}", json!({"path": path.to_string_lossy(), "uid": uid, "gid": gid}));
         }
     }
     Ok(())
@@ -43,7 +44,7 @@ pub(crate) fn chmod(args: &Chmod) -> Result<()> {
                 .map_err(|error| control::explain(error, path))?,
         }
         if args.json {
-            println!("{}", json!({"path": path.to_string_lossy(), "mode": args.mode}));
+            say!("{}", json!({"path": path.to_string_lossy(), "mode": args.mode}));
         }
     }
     Ok(())

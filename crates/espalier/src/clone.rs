@@ -3,6 +3,7 @@
 use crate::args::CloneArgs;
 use crate::control;
 use crate::place::{self, CALLER, Inside};
+use crate::ui::say;
 use anyhow::{Context, Result, bail};
 use espalier_fuse::control::{CLONE, clone_argument};
 use serde_json::json;
@@ -52,7 +53,7 @@ pub(crate) fn run(args: &CloneArgs) -> Result<()> {
             "clone": destination.to_string_lossy(),
             "microseconds": begun.elapsed().as_micros() as u64,
         });
-        println!("{done}");
+        say!("{done}");
     }
     Ok(())
 }
@@ -91,7 +92,7 @@ fn in_image(source: &Inside, destination: &Inside, json: bool) -> Result<()> {
             "clone": made.to_string(),
             "microseconds": begun.elapsed().as_micros() as u64,
         });
-        println!("{done}");
+        say!("{done}");
     }
     Ok(())
 }

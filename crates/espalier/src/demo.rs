@@ -9,6 +9,7 @@ mod tree;
 
 use crate::args::Demo;
 use crate::problem::Shown;
+use crate::ui::{complain, say};
 use crate::units;
 use anyhow::{Context, Result, bail, ensure};
 use manifest::Manifest;
@@ -32,9 +33,9 @@ pub(crate) fn run(args: &Demo) -> Result<()> {
     let outcome = demo.play(args);
     demo.tidy(args.keep);
     outcome?;
-    println!("{:<60} {:>10}", "everything", units::duration(started.elapsed()));
+    say!("{:<60} {:>10}", "everything", units::duration(started.elapsed()));
     if args.keep {
-        println!("the image stays: {}", demo.image.display());
+        say!("the image stays: {}", demo.image.display());
     }
     Ok(())
 }
@@ -115,7 +116,7 @@ impl Stage {
         if crate::mounts::at(&self.mount).is_ok_and(|m| m.is_some())
             && let Err(error) = self.espalier(&["umount".as_ref(), self.mount.as_ref()])
         {
-            eprintln!("espalier demo: {}", Shown(&error));
+            complain!("espalier demo: {}", Shown(&error));
             let _ = self.espalier(&["umount".as_ref(), "--lazy".as_ref(), self.mount.as_ref()]);
         }
         let _ = std::fs::remove_dir(&self.mount);
@@ -132,7 +133,7 @@ impl Stage {
 fn step<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let started = Instant::now();
     let outcome = work().with_context(|| what.to_owned())?;
-    println!("{what:<60} {:>10}", units::duration(started.elapsed()));
+    say!("{what:<60} {:>10}", units::duration(started.elapsed()));
     Ok(outcome)
 }
 

@@ -3,6 +3,7 @@
 use crate::args::{Diff, Du};
 use crate::control;
 use crate::place::{self, CALLER, Inside};
+use crate::ui::{self, say};
 use crate::units::Size;
 use anyhow::{Context, Result, bail};
 use espalier_fs::Change;
@@ -42,7 +43,7 @@ impl Told {
     fn tell(&mut self, kind: u8, path: &[u8]) {
         let path = String::from_utf8_lossy(path).into_owned();
         if !self.json {
-            println!("{} {path}", char::from(kind));
+            say!("{} {path}", char::from(kind));
             return;
         }
         match kind {
@@ -56,7 +57,7 @@ impl Told {
         if self.json {
             let Self { added, removed, changed, nodes, .. } = self;
             let all = json!({"added": added, "removed": removed, "changed": changed, "nodes_read": nodes});
-            println!("{}", serde_json::to_string_pretty(&all)?);
+            say!("{}", serde_json::to_string_pretty(&all)?);
         }
         Ok(())
     }
@@ -71,7 +72,7 @@ fn in_image(old: &Inside, new: &Inside, told: &mut Told) -> Result<()> {
         let (before, after) = (image.find(old)?, image.find(new)?);
         let begun = after.fs.diff_trees(&before.fs, before.node, after.node, &CALLER);
         let mut diff = begun.map_err(|error| place::explain(error, new))?;
-        while let Some((change, path)) = diff.next()? {
+        while let Some((change, path)) = diff.next()?.filter(|_| ui::is_heard()) {
             let kind = match change {
                 Change::Added => b'+',
                 Change::Removed => b'-',
@@ -96,7 +97,7 @@ fn on_mount(args: &Diff, told: &mut Told) -> Result<()> {
         control::ask(&new, DIFF_NEXT, &mut answer).map_err(|error| control::explain(error, &args.new))?;
         told.nodes = u64::from_ne_bytes(answer[8..16].try_into()?).max(told.nodes);
         let length = u32::from_ne_bytes(answer[LENGTH_AT..LENGTH_AT + 4].try_into()?) as usize;
-        if length == 0 {
+        if length == 0 || !ui::is_heard() {
             break;
         }
         let mut rest = answer[DATA_AT..].get(..length.min(DIFFERENCES_BYTES)).unwrap_or_default();
@@ -124,9 +125,9 @@ pub(crate) fn du(args: &Du) -> Result<()> {
         }
         .with_context(|| "space cannot be told")?;
         if args.json {
-            println!("{}", json!({"path": path.to_string_lossy(), "bytes": bytes, "exclusive": exclusive}));
+            say!("{}", json!({"path": path.to_string_lossy(), "bytes": bytes, "exclusive": exclusive}));
         } else {
-            println!("{:>12}  {}", Size(if args.exclusive { exclusive } else { bytes }), path.display());
+            say!("{:>12}  {}", Size(if args.exclusive { exclusive } else { bytes }), path.display());
         }
     }
     Ok(())

@@ -3,7 +3,7 @@
 use crate::args::Fsck;
 use crate::image;
 use crate::problem::Exit;
-use crate::ui;
+use crate::ui::{self, say};
 use crate::units::{self, Size};
 use anyhow::Result;
 use espalier_engine::{ErrorKind, Problem};
@@ -21,7 +21,7 @@ pub(crate) fn run(args: &Fsck) -> Result<Exit> {
     let store = match image::open_store(&args.source, args.cache.0, true) {
         Ok(store) => store,
         Err(error) if is_damage(&error) => {
-            println!("{shown}: DAMAGED: {}", crate::problem::Shown(&error));
+            say!("{shown}: DAMAGED: {}", crate::problem::Shown(&error));
             return Ok(Exit::Damaged);
         }
         Err(error) => return Err(error),
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Fsck) -> Result<Exit> {
     let mut problems = engine.more_problems;
     for problem in &engine.problems {
         problems += 1;
-        println!("{shown}: DAMAGED: {}", place(problem));
+        say!("{shown}: DAMAGED: {}", place(problem));
     }
     let spinner = ui::spinner("checking files and directories");
     // The name of a volume for people, and what was found in it.
@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Fsck) -> Result<Exit> {
         });
         problems += report.problems.len() as u64 + report.more_problems;
         for problem in &report.problems {
-            spinner.suspend(|| println!("{shown}: DAMAGED: {of}{}: {}", problem.path, problem.message));
+            spinner.suspend(|| say!("{shown}: DAMAGED: {of}{}: {}", problem.path, problem.message));
         }
         report
     };
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Fsck) -> Result<Exit> {
         1 => ", and 1 snapshot".to_owned(),
         n => format!(", and {n} snapshots"),
     };
-    println!(
+    say!(
         "{shown}: {} directories, {} files, {} of data in {} nodes and {} parts{also}; checked in {}: {}",
         files.directories,
         files.files,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::mounts;
+use crate::ui::complain;
 
 /// How long a command waits for a server that is just ending.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -50,7 +51,7 @@ pub(crate) fn open_device(path: &Path, mode: OpenMode) -> Result<FileDevice> {
                     return Err(e.into());
                 }
                 if !told && begun.elapsed() > Duration::from_secs(1) {
-                    eprintln!("espalier: waiting for another program to let go of {}", path.display());
+                    complain!("espalier: waiting for another program to let go of {}", path.display());
                     told = true;
                 }
             }

@@ -6,6 +6,7 @@
 use crate::args::Info;
 use crate::image;
 use crate::mounts;
+use crate::ui::say;
 use crate::units::{self, Size};
 use anyhow::{Context, Result, bail};
 use espalier_engine::Store;
@@ -28,9 +29,9 @@ const MEMORY: u64 = 128 << 20;
 pub(crate) fn run(args: &Info) -> Result<()> {
     let description = describe(&args.source)?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&description)?);
+        say!("{}", serde_json::to_string_pretty(&description)?);
     } else {
-        print!("{}", text(&description));
+        say!("{}", text(&description).trim_end());
     }
     Ok(())
 }

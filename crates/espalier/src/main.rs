@@ -1,6 +1,8 @@
 //! The command line of Espalier: one program, also called as mkfs.espalier, mount.fuse.espalier,
 //! umount.fuse.espalier and fsck.espalier by mkfs(8), mount(8), umount(8) and fsck(8).
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod args;
 mod change;
 mod clone;
@@ -31,6 +33,7 @@ use args::{Cli, Command};
 use clap::Parser;
 use problem::{Exit, Shown};
 use std::process::ExitCode;
+use ui::complain;
 
 /// Millions of short-lived keys and messages of every size, made by one thread and freed by another:
 /// the C library's allocator took a sixth of the server's time for that.
@@ -45,7 +48,7 @@ fn main() -> ExitCode {
         },
         Ok(None) => return ExitCode::SUCCESS,
         Err(message) => {
-            eprintln!("espalier: {message}");
+            complain!("espalier: {message}");
             return ExitCode::from(Exit::Usage.code());
         }
     };
@@ -54,8 +57,12 @@ fn main() -> ExitCode {
         ui::log_to_stderr(cli.verbose);
     }
     let (name, outcome) = run(&cli);
+    let outcome = outcome.and_then(|exit| match ui::not_printed() {
+        Some(error) => Err(anyhow::Error::new(error).context("standard output cannot be written")),
+        None => Ok(exit),
+    });
     let exit = outcome.unwrap_or_else(|error| {
-        eprintln!("espalier {name}: {}", Shown(&error));
+        complain!("espalier {name}: {}", Shown(&error));
         if name == "fsck" { Exit::NotChecked } else { Exit::Failure }
     });
     ExitCode::from(exit.code())

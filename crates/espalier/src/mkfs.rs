@@ -3,6 +3,7 @@
 use crate::args::{Compress, Mkfs};
 use crate::image;
 use crate::signature;
+use crate::ui::say;
 use crate::units::Size;
 use anyhow::{Context, Result, bail, ensure};
 use espalier_engine::{Compression, FormatOptions, OpenOptions, Store};
@@ -44,7 +45,7 @@ pub(crate) fn run(args: &Mkfs) -> Result<()> {
         }
         return Err(error);
     }
-    println!(
+    say!(
         "{}: made an Espalier file system of {}, compression {}; mount it with: espalier mount {} DIR",
         target.display(),
         Size(device.len()),

@@ -10,7 +10,7 @@ use crate::args;
 use crate::image;
 use crate::mounts;
 use crate::problem::{Exit, Shown};
-use crate::ui;
+use crate::ui::{self, say};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use espalier_fuse::daemon::{self, Forked};
 use options::Settings;
@@ -31,7 +31,7 @@ pub(crate) fn run(args: &args::Mount, verbose: u8) -> Result<Exit> {
     if args.foreground {
         ui::log_to_stderr(verbose);
         server::serve(&plan, || {
-            println!("{} is mounted at {}", plan.source.display(), plan.dir.display());
+            say!("{} is mounted at {}", plan.source.display(), plan.dir.display());
             Ok(())
         })?;
         return Ok(Exit::Success);

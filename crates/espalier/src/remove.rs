@@ -5,6 +5,7 @@ use crate::args::Remove;
 use crate::control;
 use crate::place::{self, CALLER, Inside};
 use crate::problem::Exit;
+use crate::ui::{complain, say};
 use anyhow::{Result, anyhow};
 use espalier_fs::FileKind;
 use espalier_fuse::control::REMOVE_TREE;
@@ -32,9 +33,9 @@ pub(crate) fn run(args: &Remove) -> Result<Exit> {
     if args.json {
         let left: Vec<_> =
             left.iter().map(|(path, why)| json!({"path": path.to_string_lossy(), "why": why})).collect();
-        println!("{}", json!({"steps": steps, "left": left}));
+        say!("{}", json!({"steps": steps, "left": left}));
     } else {
-        left.iter().for_each(|(_, why)| eprintln!("espalier rm: {why}"));
+        left.iter().for_each(|(_, why)| complain!("espalier rm: {why}"));
     }
     Ok(if left.is_empty() { Exit::Success } else { Exit::Failure })
 }

@@ -9,7 +9,7 @@ use crate::args::{Fsck, Salvage};
 use crate::image;
 use crate::problem::Exit;
 use crate::signature;
-use crate::ui;
+use crate::ui::{self, say};
 use crate::units;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use espalier_engine::{Loss, OpenOptions, Rescue, Store};
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Fsck) -> Result<Exit> {
     )?;
     drop(rescue);
     if list.is_empty() {
-        println!("{shown}: nothing to repair; read in {}", units::duration(started.elapsed()));
+        say!("{shown}: nothing to repair; read in {}", units::duration(started.elapsed()));
         return Ok(Exit::Success);
     }
     let path = match &args.lost {
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &Fsck) -> Result<Exit> {
         None => fresh_path(&args.source)?,
     };
     list.write(&path)?;
-    println!("{shown}: repaired in {}; {}", units::duration(started.elapsed()), list.summary(&path));
+    say!("{shown}: repaired in {}; {}", units::duration(started.elapsed()), list.summary(&path));
     Ok(Exit::Repaired)
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn salvage(args: &Salvage) -> Result<()> {
         let fs = FileSystem::open(Arc::clone(&rescue.store), image::environment(), options)?;
         copy::tree(&fs, &target, &mut copied, &mut |path, why| list.add(path, why, true))?;
     }
-    println!(
+    say!(
         "{}: {} directories and {} files, {}, copied to {} in {}",
         args.source.display(),
         copied.directories,
@@ -97,7 +97,7 @@ pub(crate) fn salvage(args: &Salvage) -> Result<()> {
         path.push(".lost");
         let path = PathBuf::from(path);
         list.write(&path)?;
-        println!("{}: {}", args.source.display(), list.summary(&path));
+        say!("{}: {}", args.source.display(), list.summary(&path));
     }
     Ok(())
 }
@@ -180,9 +180,9 @@ impl List {
     }
 
     fn write(&self, path: &Path) -> Result<()> {
-        self.lines.iter().take(PRINTED).for_each(|line| println!("{line}"));
+        self.lines.iter().take(PRINTED).for_each(|line| say!("{line}"));
         if self.lines.len() > PRINTED {
-            println!("... and {} more", self.lines.len() - PRINTED);
+            say!("... and {} more", self.lines.len() - PRINTED);
         }
         let written = File::create(path).and_then(|mut file| {
             file.write_all((self.lines.join("\n") + "\n").as_bytes())?;

@@ -7,7 +7,7 @@
 use crate::args::Scrub;
 use crate::mounts;
 use crate::problem::Exit;
-use crate::ui;
+use crate::ui::{self, say};
 use crate::units::{self, Size};
 use anyhow::{Context, Result, bail, ensure};
 use espalier_engine::Store;
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Scrub) -> Result<Exit> {
         bytes += answer["bytes"].as_u64().unwrap_or(0);
         problems += answer["problems"].as_u64().unwrap_or(0);
         for line in answer["told"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-            spinner.suspend(|| println!("{}: DAMAGED: {line}", mount.dir.display()));
+            spinner.suspend(|| say!("{}: DAMAGED: {line}", mount.dir.display()));
         }
         spinner.set_message(format!("scrubbing: {} read, {problems} problems", Size(bytes)));
         // Ahead of the rate: wait.
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Scrub) -> Result<Exit> {
         }
     }
     spinner.finish_and_clear();
-    println!(
+    say!(
         "{}: {} read from {} in {}: {}",
         mount.dir.display(),
         Size(bytes),

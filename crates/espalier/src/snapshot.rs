@@ -7,6 +7,7 @@ use crate::image;
 use crate::info;
 use crate::mounts;
 use crate::place::{self, CALLER, MEMORY};
+use crate::ui::say;
 use anyhow::{Result, bail};
 use espalier_engine::Store;
 use espalier_fs::SnapshotInfo;
@@ -196,7 +197,7 @@ fn list(args: &SnapshotList) -> Result<()> {
         all.retain(|snapshot| snapshot["directory"] == json!(number));
     }
     if args.json {
-        println!("{}", Value::Array(all));
+        say!("{}", Value::Array(all));
         return Ok(());
     }
     for snapshot in all {
@@ -205,7 +206,7 @@ fn list(args: &SnapshotList) -> Result<()> {
         // The directory is given where others may be meant.
         let directory = snapshot["directory"].as_u64().filter(|_| of.is_none());
         let directory = directory.map(|number| format!("{number}/")).unwrap_or_default();
-        println!("{}  {kind:9}  {directory}{}", date(created), snapshot["name"].as_str().unwrap_or_default());
+        say!("{}  {kind:9}  {directory}{}", date(created), snapshot["name"].as_str().unwrap_or_default());
     }
     Ok(())
 }
@@ -221,7 +222,7 @@ fn describe(s: SnapshotInfo) -> Value {
 
 fn tell(wanted: bool, what: Value) {
     if wanted {
-        println!("{what}");
+        say!("{what}");
     }
 }
 

@@ -5,6 +5,7 @@
 use crate::args::{Resize, Trim};
 use crate::image;
 use crate::mounts;
+use crate::ui::say;
 use crate::units::Size;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use espalier_engine::Store;
@@ -41,7 +42,7 @@ pub(crate) fn trim(args: &Trim) -> Result<()> {
         store.close().map_err(|e| image::explain(e, &args.source))?;
         told
     };
-    println!("{shown}: {} trimmed", Size(told));
+    say!("{shown}: {} trimmed", Size(told));
     Ok(())
 }
 
@@ -83,7 +84,7 @@ pub(crate) fn resize(args: &Resize) -> Result<()> {
     }
     let device = Arc::new(image::open_device(&path, OpenMode::ReadWrite)?);
     let now = Store::grow(device, wanted).map_err(|e| image::explain(e, &path))?;
-    println!("{shown}: {} now", Size(now));
+    say!("{shown}: {} now", Size(now));
     Ok(())
 }
 

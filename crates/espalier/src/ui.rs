@@ -1,9 +1,53 @@
-//! Progress on a terminal, and logging.
+//! What is said to the user, progress on a terminal, and logging.
+//!
+//! Who listens may go away (`espalier info IMAGE | head -1`): that neither ends what a command does nor makes it a
+//! failure. So nothing here panics, as `println!` would; what cannot be printed for another reason fails the command in the end.
 
 use indicatif::{ProgressBar, ProgressStyle};
-use std::io::IsTerminal;
+use parking_lot::Mutex;
+use std::fmt::Arguments;
+use std::io::{Error, ErrorKind, IsTerminal, Write};
 use std::time::Duration;
 use tracing_subscriber::EnvFilter;
+
+/// Prints a line to standard output.
+macro_rules! say {
+    ($($what:tt)*) => { $crate::ui::print_line(format_args!($($what)*)) };
+}
+
+/// Prints a line to standard error.
+macro_rules! complain {
+    ($($what:tt)*) => { $crate::ui::print_complaint(format_args!($($what)*)) };
+}
+
+pub(crate) use {complain, say};
+
+/// Why nothing can be printed any more.
+static SILENCED: Mutex<Option<Error>> = Mutex::new(None);
+
+/// Prints a line, if anybody listens.
+pub(crate) fn print_line(text: Arguments<'_>) {
+    let mut silenced = SILENCED.lock();
+    if silenced.is_none() {
+        *silenced = writeln!(std::io::stdout(), "{text}").err();
+    }
+}
+
+/// Prints a line to standard error; there is nobody to tell if that fails.
+pub(crate) fn print_complaint(text: Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// True as long as printing makes sense.
+pub(crate) fn is_heard() -> bool {
+    SILENCED.lock().is_none()
+}
+
+/// Why something was not printed that somebody waits for, if there was such a thing.
+pub(crate) fn not_printed() -> Option<Error> {
+    let failed = SILENCED.lock().take().or_else(|| std::io::stdout().flush().err());
+    failed.filter(|error| error.kind() != ErrorKind::BrokenPipe)
+}
 
 /// A bar on stderr that counts bytes; invisible if stderr is no terminal.
 pub(crate) fn byte_bar(what: &str, total: u64) -> ProgressBar {
@@ -35,6 +79,7 @@ fn filter(verbose: u8) -> EnvFilter {
 /// Logs to stderr.
 pub(crate) fn log_to_stderr(verbose: u8) {
     let format = tracing_subscriber::fmt().with_env_filter(filter(verbose)).with_writer(std::io::stderr);
+    let format = format.log_internal_errors(false);
     // Fails only if logging was set up before, and then there is nothing to do.
     let _ = format.with_ansi(std::io::stderr().is_terminal()).try_init();
 }

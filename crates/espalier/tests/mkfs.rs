@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// Every command that reads an image; mount comes last.
 const READERS: [(&str, i32); 4] = [("fsck", 8), ("info", 1), ("dump", 1), ("mount", 1)];
@@ -204,4 +204,60 @@ fn help_explains_everything() {
     espalier::<&str>(&[]).refused(2, &["Usage"]);
     let odd = std::ffi::OsStr::from_bytes(b"\xff\xfe.img");
     espalier(&["fsck".as_ref(), odd]).refused(8, &["no such"]);
+}
+
+/// A command with its output and its complaints in the same place.
+fn told_to(out: impl Fn() -> Stdio, words: &[&std::ffi::OsStr]) -> Option<i32> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_espalier"));
+    command.args(words).stdin(Stdio::null()).stdout(out()).stderr(out()).status().unwrap().code()
+}
+
+#[test]
+fn who_does_not_listen_does_not_make_a_command_fail() {
+    let place = Place::new();
+    let gone = || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        Stdio::from(writer)
+    };
+    let image = place.image.as_os_str();
+    let mkfs: &[&std::ffi::OsStr] = &["mkfs".as_ref(), "--size".as_ref(), "16M".as_ref(), image];
+    assert_eq!(told_to(gone, mkfs), Some(0));
+    let mut root = image.to_owned();
+    root.push(":/");
+    let commands: [&[&std::ffi::OsStr]; 8] = [
+        &["info".as_ref(), image],
+        &["info".as_ref(), "--json".as_ref(), image],
+        &["fsck".as_ref(), image],
+        &["fsck".as_ref(), "--repair".as_ref(), image],
+        &["dump".as_ref(), image],
+        &["snapshot".as_ref(), "create".as_ref(), image, "one".as_ref()],
+        &["snapshot".as_ref(), "list".as_ref(), image],
+        &["diff".as_ref(), &root, &root],
+    ];
+    for words in commands {
+        assert_eq!(told_to(gone, words), Some(0), "{words:?}");
+    }
+    assert_eq!(
+        told_to(gone, &["info".as_ref(), "/nowhere".as_ref()]),
+        Some(1),
+        "a failure is one all the same"
+    );
+    // The work was done: the snapshot is there, and nothing is damaged.
+    place.fsck().ok();
+    let listed = espalier(&["snapshot".as_ref(), "list".as_ref(), image]).ok();
+    assert!(listed.contains("one"), "{listed}");
+}
+
+#[test]
+fn what_cannot_be_printed_makes_a_command_fail() {
+    let place = Place::with_image("16M");
+    let full = || Stdio::from(fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+    for command in ["info", "fsck", "dump"] {
+        assert_ne!(told_to(full, &[command.as_ref(), place.image.as_os_str()]), Some(0), "{command}");
+    }
+    let mut info = Command::new(env!("CARGO_BIN_EXE_espalier"));
+    let out = info.arg("info").arg(&place.image).stdout(full()).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains("standard output cannot be written") && !said.contains("panicked"), "{said}");
 }
