@@ -57,10 +57,8 @@ pub(crate) fn run(args: &Scrub) -> Result<Exit> {
             spinner.suspend(|| say!("{}: DAMAGED: {line}", mount.dir.display()));
         }
         spinner.set_message(format!("scrubbing: {} read, {problems} problems", Size(bytes)));
-        // Ahead of the rate: wait.
-        let due = Duration::from_secs_f64(bytes as f64 / args.rate.0 as f64);
-        if let Some(early) = due.checked_sub(started.elapsed()).filter(|_| next.is_some()) {
-            std::thread::sleep(early);
+        if next.is_some() {
+            std::thread::sleep(ahead(bytes, args.rate, started.elapsed()));
         }
     }
     spinner.finish_and_clear();
@@ -77,6 +75,11 @@ pub(crate) fn run(args: &Scrub) -> Result<Exit> {
         }
     );
     Ok(if problems == 0 { Exit::Success } else { Exit::Damaged })
+}
+
+/// How long to wait for having read no more than `rate` a second since the beginning.
+fn ahead(bytes: u64, rate: Size, elapsed: Duration) -> Duration {
+    Duration::from_secs_f64(bytes as f64 / rate.0 as f64).saturating_sub(elapsed)
 }
 
 /// What the server of a mount does when it is asked. It holds nothing alive.
@@ -116,4 +119,24 @@ fn step(store: &Store, from: u64, bytes: u64) -> Value {
         "problems": scrubbed.damaged.len(),
         "told": told,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_is_read_than_the_rate_allows() {
+        const MIB: u64 = 1 << 20;
+        let rate = Size(16 * MIB);
+        let mut elapsed = Duration::ZERO;
+        // Steps that take no time are spread over the time that the rate gives them.
+        for step in 1..=10 {
+            elapsed += ahead(step * STEP, rate, elapsed);
+            assert_eq!(elapsed, Duration::from_millis(500 * step));
+        }
+        // A device that is slower than the rate waits for nothing.
+        assert_eq!(ahead(STEP, rate, Duration::from_secs(9)), Duration::ZERO);
+        assert_eq!(ahead(1, Size(u64::MAX), Duration::ZERO), Duration::ZERO);
+    }
 }
