@@ -166,6 +166,15 @@ impl Shared {
         self.shortage.debt.load(Ordering::Relaxed) as f64 / most as f64
     }
 
+    /// There is more room than there was: what did not fit may fit now.
+    pub(crate) fn forget_shortage(&self) {
+        self.shortage.refused_at.store(u64::MAX, Ordering::Release);
+        self.shortage.squeezed_at.store(u64::MAX, Ordering::Release);
+        self.look_at_space();
+        self.signal.progress();
+        self.signal.work();
+    }
+
     /// Takes note of how much space is left.
     pub(crate) fn look_at_space(&self) {
         self.count_owed();

@@ -389,6 +389,20 @@ impl Store {
         Ok(blocks * BLOCK as u64)
     }
 
+    /// Makes this store as large as `bytes`, durably; returns its new size in bytes. The device must be as long already.
+    /// A crash leaves it as large as before or as large as wanted.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if it is larger already or the device smaller; [`ErrorKind::ReadOnly`]; of the device.
+    pub fn enlarge(&self, bytes: u64) -> Result<u64> {
+        let shared = &self.shared;
+        shared.writable()?;
+        let blocks = bytes / BLOCK as u64;
+        shared.checkpointer.hold(|_| shared.space.enlarge(blocks))?;
+        shared.forget_shortage();
+        Ok(blocks * BLOCK as u64)
+    }
+
     /// Figures.
     pub fn statistics(&self) -> Statistics {
         self.shared.statistics()

@@ -96,6 +96,76 @@ fn a_store_grows_and_keeps_what_it_holds() {
     assert_sound(&open(large), index, 0..held + more);
 }
 
+/// The bytes of a small store at the start of a device that is larger.
+fn on_a_larger_device(small: &SimulatedDevice, large: &dyn Device) {
+    large.write_at(0, &[&blocks(small, 0..small.len())]).unwrap();
+    large.sync().unwrap();
+}
+
+#[test]
+fn an_open_store_grows_whenever_it_is_full() {
+    let small = Arc::new(SimulatedDevice::with_garbage(12 * MIB, 3));
+    let (store, index) = new_store(&small);
+    store.close().unwrap();
+    let device = Arc::new(SimulatedDevice::with_garbage(40 * MIB, 4));
+    on_a_larger_device(&small, &*device);
+    let store = open(device.clone());
+    assert_eq!(store.enlarge(41 * MIB).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(store.enlarge(11 * MIB).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let mut held = 0;
+    for mib in [12, 13, 25, 26, 40] {
+        let before = store.statistics().space;
+        assert_eq!(store.enlarge(mib * MIB).unwrap(), mib * MIB);
+        let after = store.statistics().space;
+        assert_eq!(after.total, mib * MIB / BLOCK as u64);
+        assert_eq!(after.free - before.free, after.total - before.total);
+        let more = fill(&store, index, held);
+        assert!(more > 0, "nothing fits into {mib} MiB");
+        held += more;
+        store.sync_all().unwrap();
+        idle(&store);
+        assert_sound(&store, index, 0..held);
+        let crashed = open(Arc::new(device.crash()));
+        assert_sound(&crashed, index, 0..held);
+        assert_eq!(crashed.statistics().space.total, after.total);
+    }
+    store.close().unwrap();
+    drop(store);
+    assert_sound(&open(device), index, 0..held);
+}
+
+#[test]
+fn a_power_cut_while_an_open_store_grows_leaves_it_small_or_large() {
+    let small = Arc::new(SimulatedDevice::with_garbage(8 * MIB, 3));
+    let (store, index) = new_store(&small);
+    store.close().unwrap();
+    let device = Arc::new(SimulatedDevice::with_garbage(16 * MIB, 4));
+    on_a_larger_device(&small, &*device);
+    let store = open(device.clone());
+    let held = fill(&store, index, 0);
+    store.sync_all().unwrap();
+    device.record_crash_points(1);
+    assert_eq!(store.enlarge(16 * MIB).unwrap(), 16 * MIB);
+    let growing = device.take_crash_points();
+    // What is written into the new part, and over the old end, is part of it.
+    let more = fill(&store, index, held);
+    store.checkpoint().unwrap();
+    let filling = device.take_crash_points();
+    assert!(growing.len() > 5 && more > 0, "{} points, {more} more", growing.len());
+    let mut sizes = Vec::new();
+    let grown = (filling.iter().step_by(1 + filling.len() / 20)).map(|point| (point, true));
+    for (point, grown) in growing.iter().map(|point| (point, false)).chain(grown) {
+        for seed in 0..4 {
+            let crashed = open(Arc::new(point.crash(seed)));
+            assert_sound(&crashed, index, 0..held);
+            let total = crashed.statistics().space.total * BLOCK as u64;
+            assert!(total == 16 * MIB || total == 8 * MIB && !grown, "{total} bytes");
+            sizes.push(total);
+        }
+    }
+    assert!(sizes.contains(&(8 * MIB)) && sizes.contains(&(16 * MIB)), "{sizes:?}");
+}
+
 #[test]
 fn trimming_takes_only_what_is_free() {
     let device = Arc::new(SimulatedDevice::with_garbage(16 * MIB, 5));

@@ -75,6 +75,19 @@ impl FileDevice {
         *self.claim.lock() = None;
     }
 
+    /// How long the file or block device is by now; [`Device::len`] says how much of it is used.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn size(&self) -> Result<u64> {
+        let size = if self.block_device {
+            open::block_device_len(self.file.as_fd())
+        } else {
+            rustix::fs::fstat(&self.file).map(|stat| stat.st_size as u64)
+        };
+        size.map_err(|e| Error::system(Operation::Resize, &self.name, e))
+    }
+
     /// Makes an image file longer, up to `len` bytes rounded down to whole blocks; the new part
     /// reads as zeros. Durable when it returns.
     ///

@@ -235,10 +235,11 @@ pub(crate) struct Trim {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   espalier resize disk.img 40G      the image file grows, too
+  espalier resize /mnt 40G          the same while it is mounted
   espalier resize /dev/sdb1         all of the device, after it was enlarged")]
 pub(crate) struct Resize {
-    /// An image or device that is not mounted
-    #[arg(value_name = "IMAGE")]
+    /// An image or device, or a directory of a mount
+    #[arg(value_name = "IMAGE|DIR")]
     pub(crate) source: PathBuf,
     /// The new size, or max for all that the file or device has
     #[arg(value_name = "SIZE|max")]

@@ -10,7 +10,7 @@ use crate::units::Size;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use espalier_engine::Store;
 use espalier_fuse::COMMAND_XATTR;
-use espalier_storage::{BLOCK, Device, OpenMode};
+use espalier_storage::{BLOCK, Device, FileDevice, OpenMode};
 use serde_json::{Value, json};
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -23,19 +23,7 @@ const MEMORY: u64 = 128 << 20;
 pub(crate) fn trim(args: &Trim) -> Result<()> {
     let shown = args.source.display();
     let told = if args.source.is_dir() {
-        let mount = mount_of(&args.source)?;
-        let mut buffer = vec![0; 4096];
-        let name = format!("{COMMAND_XATTR}trim.{}", args.minimum.0);
-        let length = rustix::fs::getxattr(&mount, name, &mut buffer).map_err(|error| match error {
-            rustix::io::Errno::PERM => anyhow!("only root and who has mounted it may trim"),
-            error => anyhow!(error).context(format!("the server of {} fails", mount.display())),
-        })?;
-        let answer: Value =
-            serde_json::from_slice(&buffer[..length]).context("the server answers nonsense")?;
-        if let Some(error) = answer["error"].as_str() {
-            bail!("{shown}: {error}");
-        }
-        answer["bytes"].as_u64().unwrap_or(0)
+        ask(&args.source, &format!("trim.{}", args.minimum.0), "trim")?
     } else {
         let store = image::open_store(&args.source, MEMORY, false)?;
         let told = store.trim(args.minimum.0).map_err(|e| image::explain(e, &args.source))?;
@@ -46,31 +34,74 @@ pub(crate) fn trim(args: &Trim) -> Result<()> {
     Ok(())
 }
 
-/// What the server of a mount does when it is asked to trim. It holds nothing alive.
-pub(crate) fn server_side(store: &Arc<Store>) -> impl Fn(&str) -> Option<String> + Send + Sync + 'static {
-    let store: Weak<Store> = Arc::downgrade(store);
+/// Asks the server of the mount that `dir` lies in to carry out a command that gives a number of bytes.
+fn ask(dir: &Path, command: &str, what: &str) -> Result<u64> {
+    let mount = mount_of(dir)?;
+    let mut buffer = vec![0; 4096];
+    let name = format!("{COMMAND_XATTR}{command}");
+    let length = rustix::fs::getxattr(&mount, name, &mut buffer).map_err(|error| match error {
+        rustix::io::Errno::PERM => anyhow!("only root and who has mounted it may {what}"),
+        error => anyhow!(error).context(format!("the server of {} fails", mount.display())),
+    })?;
+    let answer: Value = serde_json::from_slice(&buffer[..length]).context("the server answers nonsense")?;
+    match answer["error"].as_str() {
+        Some(error) => bail!("{}: {error}", dir.display()),
+        None => Ok(answer["bytes"].as_u64().unwrap_or(0)),
+    }
+}
+
+/// What the server of a mount does when it is asked to trim or to grow. It holds nothing alive.
+pub(crate) fn server_side(
+    store: &Arc<Store>,
+    device: &Arc<FileDevice>,
+) -> impl Fn(&str) -> Option<String> + Send + Sync + 'static {
+    let (store, device): (Weak<Store>, Weak<FileDevice>) = (Arc::downgrade(store), Arc::downgrade(device));
     move |command| {
-        let least = command.strip_prefix("trim.")?.parse().ok()?;
-        let answer = match store.upgrade()?.trim(least) {
+        let (what, number) = command.split_once('.')?;
+        let number = number.parse().ok()?;
+        let (store, device) = (store.upgrade()?, device.upgrade()?);
+        let done = match what {
+            "trim" => store.trim(number).map_err(|error| error.to_string()),
+            "resize" => grow_open(&store, &device, number),
+            _ => return None,
+        };
+        let answer = match done {
             Ok(bytes) => json!({ "bytes": bytes }),
-            Err(error) => json!({ "error": error.to_string() }),
+            Err(error) => json!({ "error": error }),
         };
         Some(answer.to_string())
     }
 }
 
+/// Makes an open store `bytes` long, 0 for all that its device has, and the image file with it. The device first:
+/// what is behind the store's end does no harm.
+fn grow_open(store: &Store, device: &FileDevice, bytes: u64) -> Result<u64, String> {
+    let size = device.size().map_err(|error| error.to_string())?;
+    let wanted = if bytes == 0 { size } else { bytes };
+    let present = store.statistics().space.total * BLOCK as u64;
+    if wanted / (BLOCK as u64) < present / BLOCK as u64 {
+        return Err(format!("it has {} and cannot shrink to {}", Size(present), Size(wanted)));
+    }
+    if wanted > device.len() {
+        device.grow(wanted).map_err(|error| error.to_string())?;
+    }
+    store.enlarge(wanted).map_err(|error| error.to_string())
+}
+
 /// Runs `espalier resize`.
 pub(crate) fn resize(args: &Resize) -> Result<()> {
     let shown = args.source.display();
-    if args.source.is_dir() {
-        let mount = mount_of(&args.source)?;
-        bail!("{shown} is mounted; unmount it first (espalier umount {})", mount.display());
-    }
-    let path = image::resolve(&args.source)?;
     let wanted = match args.size.as_deref() {
         None | Some("max") => None,
         Some(size) => Some(size.parse::<Size>().map_err(|e| anyhow!(e))?.0),
     };
+    if args.source.is_dir() {
+        ensure!(wanted != Some(0), "{shown}: a store of 0 bytes makes no sense");
+        let now = ask(&args.source, &format!("resize.{}", wanted.unwrap_or(0)), "resize")?;
+        say!("{shown}: {} now", Size(now));
+        return Ok(());
+    }
+    let path = image::resolve(&args.source)?;
     let before = image::open_device(&path, OpenMode::ReadWrite)?;
     let is_file = !before.is_block_device();
     let length = before.len();

@@ -100,6 +100,20 @@ impl Allocator {
         this
     }
 
+    /// Makes it a map of `blocks` blocks: those from `from` up to `end` are free, those behind `end` are used.
+    pub(super) fn grow(&mut self, blocks: u64, from: u64, end: u64) {
+        let mut words = std::mem::take(&mut self.words);
+        words.resize(blocks.div_ceil(64) as usize, 0);
+        for (number, word) in words.iter_mut().enumerate().skip((from / 64) as usize) {
+            let below = |limit: u64| match limit.saturating_sub(number as u64 * 64) {
+                bits @ 0..64 => (1 << bits) - 1,
+                _ => u64::MAX,
+            };
+            *word = *word & below(from) | !below(end);
+        }
+        *self = Self::new(blocks, words);
+    }
+
     /// The class that suits the holes a leaf has.
     fn guess_class(&self, leaf: usize) -> u8 {
         let (mut free, mut holes, mut open) = (0, 0, false);

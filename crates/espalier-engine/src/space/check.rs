@@ -27,7 +27,7 @@ impl Space {
         let _writer = self.writer.lock();
         let mut check = Check {
             space: self,
-            accounted: Allocator::new(self.geometry.blocks, Vec::new()),
+            accounted: Allocator::new(self.geometry().blocks, Vec::new()),
             problems: Problems::default(),
             entries: 0,
             dead: 0,
@@ -88,7 +88,7 @@ struct Check<'a> {
 
 impl Check<'_> {
     fn account(&mut self, extent: Extent, whose: &dyn Fn() -> String) {
-        if !self.space.geometry.holds(extent) {
+        if !self.space.geometry().holds(extent) {
             self.problems.add(format!("{} lies at {extent}, outside the data region", whose()));
         } else if !self.accounted.take(extent) {
             self.problems.add(format!("{} shares {extent} with something else", whose()));
@@ -122,7 +122,7 @@ impl Check<'_> {
         reclaim: &HashSet<PieceId>,
         progress: &mut dyn FnMut(u64),
     ) {
-        let geometry = self.space.geometry;
+        let geometry = self.space.geometry();
         let table = &self.space.tables.ntt;
         table.walk(&mut |key, place, page| {
             self.page(table, TableId::Ntt, key, place);
@@ -172,17 +172,17 @@ impl Check<'_> {
     }
 
     fn compare_map(&mut self) {
-        let words = match map::load(&self.space.tables.map, &self.space.geometry) {
+        let words = match map::load(&self.space.tables.map, &self.space.geometry()) {
             Ok(words) => words,
             Err(error) => return self.problems.add(error.to_string()),
         };
         let used = self.space.used.lock();
-        let start = self.space.geometry.data_start();
+        let start = self.space.geometry().data_start();
         for (number, committed) in words.into_iter().enumerate() {
             let first = number as u64 * 64;
             let data = if first + 64 <= start { 0 } else { u64::MAX << start.saturating_sub(first) };
             let inside =
-                self.accounted.word(number) & data & bits_below(self.space.geometry.data_end(), first);
+                self.accounted.word(number) & data & bits_below(self.space.geometry().data_end(), first);
             self.bits(first, committed & !inside, "accounted for but occupied by nothing");
             self.bits(first, inside & !committed, "occupied but not accounted for");
             self.bits(first, committed & !used.word(number), "accounted for and could be allocated");

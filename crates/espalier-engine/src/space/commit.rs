@@ -51,7 +51,7 @@ impl Space {
 
     /// True if the piece is a node whose count is 0 now.
     fn count_one(&self, id: PieceId, delta: Delta) -> Result<bool> {
-        let Some(before) = ntt::get(&self.tables.ntt, &self.geometry, id)? else {
+        let Some(before) = ntt::get(&self.tables.ntt, &self.geometry(), id)? else {
             self.count_first(id, delta)?;
             return Ok(false);
         };
@@ -119,7 +119,7 @@ impl Space {
     pub(crate) fn forget(&self, id: PieceId) -> Result<()> {
         let _writer = self.writer.lock();
         self.device.writable()?;
-        let forget = || match ntt::get(&self.tables.ntt, &self.geometry, id)? {
+        let forget = || match ntt::get(&self.tables.ntt, &self.geometry(), id)? {
             Some(entry) if entry.count == 0 => self.bury(id, &entry),
             Some(entry) => Err(Error::damaged(format!("it has {} references", entry.count))),
             None => Err(Error::damaged("it is not counted")),
@@ -137,7 +137,7 @@ impl Space {
     /// # Errors
     /// As for reading the node translation table.
     pub(crate) fn references(&self, id: PieceId) -> Result<Option<u32>> {
-        Ok(ntt::get(&self.tables.ntt, &self.geometry, id)?.map(|entry| entry.count))
+        Ok(ntt::get(&self.tables.ntt, &self.geometry(), id)?.map(|entry| entry.count))
     }
 
     /// Writes what changed in the tables to new places. Nothing refers to them before
@@ -204,10 +204,11 @@ impl Space {
     /// Takes a block for the copy of a page, half a device away: what damages one place should not reach the
     /// other. It is a luxury: a store that is nearly full needs the room for freeing some.
     fn take_copy(&self, page: u64) -> Option<Extent> {
-        if !self.geometry.copies {
+        let geometry = self.geometry();
+        if !geometry.copies {
             return None;
         }
-        let (start, end) = (self.geometry.data_start(), self.geometry.data_end());
+        let (start, end) = (geometry.data_start(), geometry.data_end());
         let near = start + (page - start + (end - start) / 2) % (end - start);
         let floor = self.promises.pool() / 4 * 3;
         self.with_used(|used| if used.free() > floor { used.allocate_behind(near) } else { None })
@@ -253,7 +254,7 @@ impl Space {
     /// superblock on the device, a reader or a handle needs is free. What is being told about cannot be
     /// allocated meanwhile, and that is never much at a time.
     pub(crate) fn trim(&self, least: u32) -> Result<u64> {
-        let (mut from, mut told) = (self.geometry.data_start(), 0);
+        let (mut from, mut told) = (self.geometry().data_start(), 0);
         loop {
             self.device.writable()?;
             let most = (self.free_blocks() / 8).clamp(1, MOST_TRIMMED) as u32;

@@ -35,6 +35,7 @@ mod volumes;
 pub use allocator::RunHistogram;
 pub(crate) use rebuild::Rebuilt;
 pub(crate) use reserve::{Purpose, Reservation};
+use superblock::Bounds;
 pub use superblock::MAX_LABEL;
 pub(crate) use superblock::{Geometry, Roots, Superblock, grow, heal, read_superblocks};
 pub(crate) use volumes::{IndexRoot, VolumeEntry, VolumeTable};
@@ -137,7 +138,7 @@ pub struct Census {
 pub(crate) struct Space {
     me: Weak<Self>,
     device: Arc<GuardedDevice>,
-    geometry: Geometry,
+    bounds: Bounds,
     discard: bool,
     /// The map `used`.
     used: Mutex<Allocator>,
@@ -166,8 +167,8 @@ struct Tables {
 }
 
 impl Tables {
-    fn new(device: &Arc<GuardedDevice>, geometry: Geometry, roots: &Roots, budget: usize) -> Self {
-        let table = |id, root, budget| Table::new(id, root, device.clone(), geometry, budget);
+    fn new(device: &Arc<GuardedDevice>, bounds: &Bounds, roots: &Roots, budget: usize) -> Self {
+        let table = |id, root, budget| Table::new(id, root, device.clone(), bounds.clone(), budget);
         Self {
             ntt: table(TableId::Ntt, roots.ntt, budget / 8 * 6),
             map: table(TableId::SpaceMap, roots.space_map, budget / 8),
@@ -220,7 +221,7 @@ impl Space {
         let superblock = found.newest;
         let geometry = superblock.geometry;
         // The tables are made twice: the first ones load what must be known to make the space.
-        let tables = Tables::new(&device, geometry, &superblock.roots, options.table_cache);
+        let tables = Tables::new(&device, &geometry.into(), &superblock.roots, options.table_cache);
         let committed = map::load(&tables.map, &geometry).context(|| "loading the space map".into())?;
         let next_piece = superblock.next_piece.0.saturating_add(SKIPPED_IDS);
         let space = Self::assemble(device, superblock, options, committed, next_piece);
@@ -249,11 +250,12 @@ impl Space {
             used[(block / 64) as usize] |= 1 << (block % 64);
         }
         let used = Allocator::new(geometry.blocks, used);
+        let bounds = Bounds::from(geometry);
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
-            tables: Tables::new(&device, geometry, &superblock.roots, options.table_cache),
+            tables: Tables::new(&device, &bounds, &superblock.roots, options.table_cache),
             device,
-            geometry,
+            bounds,
             discard: options.discard,
             free: AtomicU64::new(used.free()),
             used: Mutex::new(used),
@@ -267,6 +269,30 @@ impl Space {
             writer: Mutex::new(()),
             when_gone: OnceLock::new(),
         })
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.bounds.get()
+    }
+
+    /// Makes the store as large as `blocks`, durably: what is added is free from then on. Not while a checkpoint is made.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if it has more or the device fewer; of the device, which is latched then.
+    pub(crate) fn enlarge(&self, blocks: u64) -> Result<()> {
+        let _writer = self.writer.lock();
+        let before = self.geometry();
+        let mut superblock = self.superblock();
+        // The second copy of the last checkpoint need not have been durable yet.
+        self.device.sync().context(|| "syncing before the store grows".into())?;
+        superblock::enlarge(&self.device, &mut superblock, blocks)?;
+        *self.current.write() = superblock;
+        // Whoever is handed a new block must find it within bounds.
+        self.bounds.grow(blocks);
+        let after = self.geometry();
+        self.with_used(|used| used.grow(after.blocks, before.data_end(), after.data_end()));
+        self.promises.grow(after.data_end() - after.data_start());
+        Ok(())
     }
 
     /// The newest superblock on the device.
@@ -296,9 +322,10 @@ impl Space {
     /// Figures. Cheap.
     pub(crate) fn stats(&self) -> SpaceStats {
         let lives = self.lives.read();
+        let geometry = self.geometry();
         SpaceStats {
-            total: self.geometry.blocks,
-            fixed: self.geometry.data_start() + self.geometry.blocks - self.geometry.data_end(),
+            total: geometry.blocks,
+            fixed: geometry.data_start() + geometry.blocks - geometry.data_end(),
             free: self.free_blocks(),
             promised: self.promises.promised(),
             owed: 0,
@@ -324,7 +351,7 @@ impl Space {
         let mut failure = None;
         self.tables.ntt.walk(&mut |key, _, page| match page {
             Ok(page) if key.level == 0 => {
-                ntt::for_each(key.number, page.bytes(), &self.geometry, &mut |_, entry| match entry {
+                ntt::for_each(key.number, page.bytes(), &self.geometry(), &mut |_, entry| match entry {
                     Ok(entry) => census.add(&entry.location),
                     Err(error) => failure = Some(error),
                 });
@@ -342,7 +369,7 @@ impl Space {
         let Some((number, page)) = self.tables.ntt.first_from(from)? else { return Ok(None) };
         let mut pieces = Vec::new();
         let mut failure = None;
-        ntt::for_each(number, page.bytes(), &self.geometry, &mut |id, entry| match entry {
+        ntt::for_each(number, page.bytes(), &self.geometry(), &mut |id, entry| match entry {
             Ok(entry) => pieces.push((id, u64::from(entry.location.len))),
             Err(error) => failure = Some(error),
         });
@@ -359,7 +386,7 @@ impl Space {
         let (mut found, mut failure) = (Vec::new(), None);
         self.tables.ntt.walk(&mut |key, _, page| match page {
             Ok(page) if key.level == 0 => {
-                ntt::for_each(key.number, page.bytes(), &self.geometry, &mut |id, entry| match entry {
+                ntt::for_each(key.number, page.bytes(), &self.geometry(), &mut |id, entry| match entry {
                     Ok(entry) if entry.location.kind == PieceKind::Values => {
                         if entry.live < u64::from(entry.location.len) / of * most {
                             found.push((entry.live, id));
@@ -387,7 +414,7 @@ impl Space {
     /// [`ErrorKind::Damaged`] if the place cannot be, or belongs to another piece.
     pub(crate) fn adopt(&self, id: PieceId, location: Location) -> Result<Arc<PieceHandle>> {
         let doing = || format!("taking over piece {id} from the log");
-        ntt::check_location(id, &location, &self.geometry).context(doing)?;
+        ntt::check_location(id, &location, &self.geometry()).context(doing)?;
         let clash = |other: &Location| {
             let message = format!("it lies at {} here and at {} there", location.extent, other.extent);
             Err(Error::damaged(message)).context(doing)
@@ -396,7 +423,7 @@ impl Space {
             return Err(Error::damaged("no piece has such an id")).context(doing);
         }
         self.next_piece.fetch_max(id.0.saturating_add(1), Ordering::AcqRel);
-        if let Some(entry) = ntt::get(&self.tables.ntt, &self.geometry, id)? {
+        if let Some(entry) = ntt::get(&self.tables.ntt, &self.geometry(), id)? {
             return if entry.location == location { Ok(self.handle(id)) } else { clash(&entry.location) };
         }
         if let Some(known) = self.lives.read().locate(id) {
@@ -516,7 +543,7 @@ impl Locator for Space {
         if let Some(location) = self.lives.read().locate(id) {
             return Ok(location);
         }
-        if let Some(entry) = ntt::get(&self.tables.ntt, &self.geometry, id)? {
+        if let Some(entry) = ntt::get(&self.tables.ntt, &self.geometry(), id)? {
             return Ok(entry.location);
         }
         let dead = self.lives.read().locate(id);
@@ -556,7 +583,7 @@ impl Locator for Space {
         location: Location,
         holds: Vec<Arc<PieceHandle>>,
     ) -> Result<Arc<PieceHandle>> {
-        ntt::check_location(id, &location, &self.geometry)?;
+        ntt::check_location(id, &location, &self.geometry())?;
         let owner = self.arc()?;
         let mut lives = self.lives.write();
         if lives.locate(id).is_some() {

@@ -82,7 +82,7 @@ impl Space {
     pub(crate) fn rebuild(device: Arc<GuardedDevice>, options: &SpaceOptions) -> Result<Rebuilt> {
         let found = search_superblocks(&device)?;
         let old = found.newest;
-        let tables = Tables::new(&device, old.geometry, &old.roots, options.table_cache);
+        let tables = Tables::new(&device, &old.geometry.into(), &old.roots, options.table_cache);
         let volumes = blob::load(&tables.volumes)
             .and_then(|bytes| VolumeTable::decode(&bytes))
             .context(|| "loading the volume table".into())?;
@@ -123,7 +123,7 @@ impl Space {
     /// Keeps a block that is not used by anything known until the next superblock is durable.
     fn keep_until_obsolete(&self, block: u64) {
         let place = Extent { start: block, blocks: 1 };
-        if self.geometry.holds(place) && self.with_used(|used| used.take(place)) {
+        if self.geometry().holds(place) && self.with_used(|used| used.take(place)) {
             self.lives.write().add_page(block);
         }
     }
@@ -143,7 +143,7 @@ impl Space {
         let mut known = Vec::new();
         self.tables.ntt.walk(&mut |key, _, page| {
             if let (0, Ok(page)) = (key.level, page) {
-                ntt::for_each(key.number, page.bytes(), &self.geometry, &mut |id, entry| {
+                ntt::for_each(key.number, page.bytes(), &self.geometry(), &mut |id, entry| {
                     known.extend(entry.ok().map(|entry| (id, entry.location)));
                 });
             }

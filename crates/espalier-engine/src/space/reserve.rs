@@ -24,7 +24,7 @@ pub(crate) enum Purpose {
 pub(super) struct Promises {
     promised: AtomicU64,
     /// Blocks that only [`Purpose::Essential`] gets.
-    pool: u64,
+    pool: AtomicU64,
 }
 
 impl Promises {
@@ -32,8 +32,12 @@ impl Promises {
     /// it at a level of his own (ARCHITECTURE.md, "A full store"). With so much free, parts of usual sizes also find
     /// runs that are long enough.
     pub(super) fn new(blocks: u64) -> Self {
-        let pool = (blocks * 3 / 100).clamp(384, 8 << 20).min(blocks / 8);
-        Self { promised: AtomicU64::new(0), pool }
+        Self { promised: AtomicU64::new(0), pool: AtomicU64::new(pool_of(blocks)) }
+    }
+
+    /// The data region has `blocks` blocks now.
+    pub(super) fn grow(&self, blocks: u64) {
+        self.pool.store(pool_of(blocks), Ordering::Release);
     }
 
     pub(super) fn promised(&self) -> u64 {
@@ -41,7 +45,7 @@ impl Promises {
     }
 
     pub(super) fn pool(&self) -> u64 {
-        self.pool
+        self.pool.load(Ordering::Acquire)
     }
 
     fn try_add(&self, blocks: u64, limit: u64) -> bool {
@@ -54,6 +58,10 @@ impl Promises {
     }
 }
 
+fn pool_of(blocks: u64) -> u64 {
+    (blocks * 3 / 100).clamp(384, 8 << 20).min(blocks / 8)
+}
+
 /// Blocks promised to somebody; dropping it gives them back.
 pub(crate) struct Reservation {
     space: Arc<Space>,
@@ -64,10 +72,10 @@ impl Reservation {
     pub(super) fn take(space: Arc<Space>, blocks: u64, purpose: Purpose, owed: u64) -> Result<Self> {
         let free = space.free_blocks().saturating_sub(owed);
         let limit = match purpose {
-            Purpose::Growth => free.saturating_sub(space.promises.pool),
+            Purpose::Growth => free.saturating_sub(space.promises.pool()),
             // The rest is for what makes the deleted free, and for checkpoints.
-            Purpose::Essential => free.saturating_sub(space.promises.pool / 8 * 3),
-            Purpose::Last => free.saturating_sub(space.promises.pool / 16 * 5),
+            Purpose::Essential => free.saturating_sub(space.promises.pool() / 8 * 3),
+            Purpose::Last => free.saturating_sub(space.promises.pool() / 16 * 5),
         };
         if !space.promises.try_add(blocks, limit) {
             return Err(Error::new(
@@ -76,7 +84,7 @@ impl Reservation {
                     "{blocks} blocks are needed, but of {} that are free and not owed {} are promised and {} set aside",
                     free,
                     space.promises.promised(),
-                    space.promises.pool
+                    space.promises.pool()
                 ),
             ));
         }

@@ -115,7 +115,7 @@ impl Space {
             return Ok(layout);
         }
         let layout = Arc::new(Layout::load(&self.device, id, location)?);
-        if let Some(wrong) = layout.extents().find(|extent| !self.geometry.holds(*extent)) {
+        if let Some(wrong) = layout.extents().find(|extent| !self.geometry().holds(*extent)) {
             return Err(Error::damaged(format!("piece {id} lies at {wrong}, outside the data region")));
         }
         self.layouts.remember(id, layout.clone());

@@ -20,6 +20,8 @@ use crate::device::GuardedDevice;
 use crate::error::Context;
 use crate::{Error, ErrorKind, Extent, Lsn, Msn, PieceId, Result};
 use espalier_storage::{AlignedBuf, BLOCK};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -103,6 +105,31 @@ impl Geometry {
         extent.blocks > 0
             && extent.start >= self.data_start()
             && extent.start.checked_add(u64::from(extent.blocks)).is_some_and(|end| end <= self.data_end())
+    }
+}
+
+/// How the device is divided, for those who keep it while the store may grow.
+#[derive(Debug, Clone)]
+pub(super) struct Bounds {
+    geometry: Geometry,
+    blocks: Arc<AtomicU64>,
+}
+
+impl Bounds {
+    /// As it is now.
+    pub(super) fn get(&self) -> Geometry {
+        Geometry { blocks: self.blocks.load(Ordering::Acquire), ..self.geometry }
+    }
+
+    /// From now on for everybody.
+    pub(super) fn grow(&self, blocks: u64) {
+        self.blocks.fetch_max(blocks, Ordering::AcqRel);
+    }
+}
+
+impl From<Geometry> for Bounds {
+    fn from(geometry: Geometry) -> Self {
+        Self { geometry, blocks: Arc::new(AtomicU64::new(geometry.blocks)) }
     }
 }
 
@@ -592,14 +619,22 @@ pub(crate) fn heal(device: &GuardedDevice) -> Result<Vec<Error>> {
     Ok(damaged)
 }
 
-/// Makes the store on `device` have `blocks` blocks. Nothing else changes: blocks that no space map
-/// mentions are free. The slots are written one after the other, so a crash leaves the old size or the new.
+/// Makes the store on `device`, which nobody has open, have `blocks` blocks.
 ///
 /// # Errors
-/// As for [`read_superblocks`]; [`ErrorKind::InvalidArgument`] if the store has more blocks or the device
-/// fewer.
+/// As for [`read_superblocks`] and [`enlarge`].
 pub(crate) fn grow(device: &GuardedDevice, blocks: u64) -> Result<()> {
-    let mut superblock = read_superblocks(device)?.newest;
+    let mut newest = read_superblocks(device)?.newest;
+    enlarge(device, &mut newest, blocks)
+}
+
+/// Makes the store whose newest superblock is `superblock` have `blocks` blocks, durably. Nothing else changes: blocks
+/// that no space map mentions are free. The slots are written one after the other, so a crash leaves the old size or the
+/// new; a superblock of the old one at its end is gone when this returns.
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`] if the store has more blocks or the device fewer; what the device says.
+pub(super) fn enlarge(device: &GuardedDevice, superblock: &mut Superblock, blocks: u64) -> Result<()> {
     let before = superblock.geometry.blocks;
     if blocks < before {
         let message = format!("the store has {before} blocks and cannot shrink to {blocks}");

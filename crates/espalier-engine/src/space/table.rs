@@ -17,7 +17,7 @@
 //!   parent, seeded with table, level and number.
 
 use super::page::{Page, PageKey, Pointer, Shape};
-use super::superblock::{Geometry, MAX_HEIGHT, TableRoot};
+use super::superblock::{Bounds, MAX_HEIGHT, TableRoot};
 use crate::device::GuardedDevice;
 use crate::error::Context;
 use crate::{Error, Extent, Result};
@@ -51,7 +51,7 @@ impl TableId {
 pub(super) struct Table {
     id: TableId,
     device: Arc<GuardedDevice>,
-    geometry: Geometry,
+    bounds: Bounds,
     /// The most clean pages kept.
     budget: usize,
     state: RwLock<State>,
@@ -149,12 +149,13 @@ impl Table {
         id: TableId,
         root: TableRoot,
         device: Arc<GuardedDevice>,
-        geometry: Geometry,
+        bounds: impl Into<Bounds>,
         budget: usize,
     ) -> Self {
+        let bounds = bounds.into();
         let root_page = Pointer { block: root.block, copy: root.copy, checksum: root.checksum };
         let state = State {
-            shape: Shape { copies: geometry.copies },
+            shape: Shape { copies: bounds.get().copies },
             height: root.height,
             root: root_page,
             pages: HashMap::new(),
@@ -163,7 +164,7 @@ impl Table {
             version: 0,
         };
         let budget = (budget / BLOCK).max(2 * usize::from(MAX_HEIGHT));
-        Self { id, device, geometry, budget, state: RwLock::new(state) }
+        Self { id, device, bounds, budget, state: RwLock::new(state) }
     }
 
     /// Page `number` of level 0; `None` if it is absent (all zeros).
@@ -243,7 +244,7 @@ impl Table {
 
     fn fetch_from(&self, block: u64, key: PageKey, pointer: Pointer) -> Result<Page> {
         let place = Extent { start: block, blocks: 1 };
-        if !self.geometry.holds(place) {
+        if !self.bounds.get().holds(place) {
             return Err(Error::damaged(format!("its place is {place}, outside the data region")));
         }
         let mut page = Page::zeroed();

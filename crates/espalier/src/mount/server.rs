@@ -41,7 +41,7 @@ pub(crate) fn serve(plan: &Plan, ready: impl FnOnce() -> std::io::Result<()>) ->
     options.forgets = Some(forgets);
     let described = info::server_side(plan.source.clone(), plan.dir.clone(), &settings.words, &store, &fs);
     options.description = Some(Description(Arc::new(described)));
-    let (scrub, trim) = (scrub::server_side(&store), space::server_side(&store));
+    let (scrub, trim) = (scrub::server_side(&store), space::server_side(&store, &device));
     let list = snapshot::server_side(&store);
     let answer = move |command: &str| scrub(command).or_else(|| trim(command)).or_else(|| list(command));
     options.commands = Some(Commands(Arc::new(answer)));

@@ -1,6 +1,7 @@
 //! Tables against an ordered map, with reopening, damage, and readers beside the writer.
 
 use super::super::blob;
+use super::super::superblock::Geometry;
 use super::*;
 use espalier_storage::{MemoryDevice, Random};
 use std::collections::{BTreeMap, HashMap};

@@ -1,0 +1,147 @@
+//! `espalier resize` and `espalier trim`, mounted and not, and `-o discard`.
+
+mod common;
+
+use common::{Place, Random, espalier};
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+const MIB: u64 = 1 << 20;
+
+/// The bytes of the file system as df shows them: all, and those that may be used.
+fn sizes(dir: &Path) -> (u64, u64) {
+    let found = rustix::fs::statvfs(dir).unwrap();
+    (found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
+}
+
+fn bytes_of(number: u64) -> Vec<u8> {
+    Random(number + 1).bytes(MIB as usize)
+}
+
+/// Files of a mebibyte, from number `from` on, until there is no room; returns the number of the next one.
+fn fill(dir: &Path, from: u64) -> u64 {
+    for number in from.. {
+        let path = dir.join(number.to_string());
+        if let Err(error) = fs::write(&path, bytes_of(number)) {
+            assert_eq!(error.kind(), ErrorKind::StorageFull, "{error}");
+            fs::remove_file(path).unwrap();
+            return number;
+        }
+    }
+    unreachable!("a store without end")
+}
+
+#[track_caller]
+fn assert_held(dir: &Path, numbers: std::ops::Range<u64>) {
+    for number in numbers {
+        assert!(fs::read(dir.join(number.to_string())).unwrap() == bytes_of(number), "file {number}");
+    }
+}
+
+fn resize(target: &Path, size: &str) -> common::Ran {
+    espalier(&["resize".as_ref(), target.as_os_str(), size.as_ref()])
+}
+
+#[test]
+fn a_mount_grows_while_it_is_used() {
+    let place = Place::mounted("48M");
+    let small = sizes(&place.dir);
+    let held = fill(&place.dir, 0);
+    // Somebody writes meanwhile, and finds no room or some.
+    let (writer, beside) = (place.dir.clone(), place.dir.join("beside"));
+    fs::create_dir(&beside).unwrap();
+    let writing = std::thread::spawn(move || {
+        let mut written = 0;
+        while !writer.join("enough").exists() {
+            written += u64::from(fs::write(writer.join("beside/x"), bytes_of(written)).is_ok());
+        }
+        written
+    });
+    assert!(resize(&place.dir, "96M").ok().contains("now"));
+    let large = sizes(&place.dir);
+    assert_eq!(large.0 - small.0, 48 * MIB);
+    assert!(large.1 > 40 * MIB, "{large:?}");
+    fs::write(place.dir.join("enough"), "").unwrap();
+    assert!(writing.join().unwrap() > 0, "whoever wrote found no room");
+    fs::remove_dir_all(beside).unwrap();
+    let all = fill(&place.dir, held);
+    assert!(all - held > 35, "{} files fit into 48 MiB more", all - held);
+    assert_held(&place.dir, 0..all);
+    resize(&place.dir, "64M").refused(1, &["cannot shrink"]);
+    assert_eq!(fs::metadata(&place.image).unwrap().len(), 96 * MIB);
+    place.remount();
+    assert_held(&place.dir, 0..all);
+    assert_eq!(sizes(&place.dir).0, large.0);
+    // What is killed straight after it has grown is as large.
+    resize(&place.dir, "112M").ok();
+    place.kill_server();
+    place.remount_after_nothing();
+    assert_eq!(sizes(&place.dir).0 - large.0, 16 * MIB);
+    assert_held(&place.dir, 0..all);
+    place.umount().ok();
+}
+
+#[test]
+fn an_image_grows_that_is_not_mounted() {
+    let place = Place::mounted("48M");
+    let held = fill(&place.dir, 0);
+    let before = sizes(&place.dir);
+    place.umount().ok();
+    resize(&place.image, "40M").refused(1, &["cannot shrink"]);
+    resize(&place.image, "80M").ok();
+    place.remount_after_nothing();
+    assert_eq!(sizes(&place.dir).0 - before.0, 32 * MIB);
+    assert!(fill(&place.dir, held) > held + 20);
+    assert_held(&place.dir, 0..held);
+    place.umount().ok();
+    // All that the file has by now.
+    fs::OpenOptions::new().write(true).open(&place.image).unwrap().set_len(100 * MIB).unwrap();
+    resize(&place.image, "max").ok();
+    place.fsck().ok();
+}
+
+/// Bytes that the image takes on the disk below.
+fn taken(place: &Place) -> u64 {
+    fs::metadata(&place.image).unwrap().blocks() * 512
+}
+
+/// Writes 40 MiB, deletes them, and waits until the space is free; returns what the image took before and takes then.
+fn write_and_delete(place: &Place) -> (u64, u64) {
+    let free = sizes(&place.dir).1;
+    for number in 0..40 {
+        fs::write(place.dir.join(number.to_string()), bytes_of(number)).unwrap();
+    }
+    let sync = || fs::File::open(&place.dir).unwrap().sync_all().unwrap();
+    sync();
+    let full = taken(place);
+    assert!(full > 40 * MIB, "{full}");
+    (0..40).for_each(|number| fs::remove_file(place.dir.join(number.to_string())).unwrap());
+    while sizes(&place.dir).1 + MIB < free {
+        sync();
+    }
+    (full, taken(place))
+}
+
+#[test]
+fn trimming_gives_space_back_to_the_disk_below() {
+    let place = Place::mounted("96M");
+    let (full, after) = write_and_delete(&place);
+    assert!(after + 8 * MIB > full, "{full} bytes before and {after} after, with nothing discarded");
+    espalier(&["trim".as_ref(), place.dir.as_os_str()]).ok();
+    assert!(taken(&place) + 35 * MIB < full, "{full} bytes before and {} after", taken(&place));
+    place.remount();
+    place.umount().ok();
+}
+
+#[test]
+fn a_mount_with_discard_gives_space_back_by_itself() {
+    let place = Place::with_image("96M");
+    place.mount(&["-o", "discard"]).ok();
+    let (full, _) = write_and_delete(&place);
+    // Discarding goes with the checkpoints that set the blocks free.
+    place.umount().ok();
+    assert!(taken(&place) + 35 * MIB < full, "{full} bytes before and {} after", taken(&place));
+    place.fsck().ok();
+}
