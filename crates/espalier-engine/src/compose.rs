@@ -228,11 +228,13 @@ fn adjacent(left: &LargeValue, right: &LargeValue) -> Option<Arc<LargeValue>> {
 
 /// `old` with `patch` at `offset`, extended with zeros where needed.
 pub(crate) fn patched_buffer(mut old: Vec<u8>, offset: u32, patch: &[u8]) -> Vec<u8> {
-    let end = offset as usize + patch.len();
-    if old.len() < end {
-        old.resize(end, 0);
+    let offset = offset as usize;
+    if old.len() < offset {
+        old.resize(offset, 0);
     }
-    old[offset as usize..end].copy_from_slice(patch);
+    let (over, behind) = patch.split_at(patch.len().min(old.len() - offset));
+    old[offset..offset + over.len()].copy_from_slice(over);
+    old.extend_from_slice(behind);
     old
 }
 

@@ -44,6 +44,8 @@ pub(crate) struct Part {
     values: Box<[Arc<LargeValue>]>,
     /// Sum of the lengths of the large values.
     value_bytes: u64,
+    /// Pages that the large values take, each on its own.
+    value_pages: usize,
     /// Made when first asked for: most parts are only read.
     filter: OnceLock<Filter>,
     /// All its large values have a place on the device, and so they always will.
@@ -68,7 +70,8 @@ impl Part {
 
     /// Bytes it holds in memory, without those of large values.
     pub(crate) fn memory(&self) -> usize {
-        let tables: usize = self.values.iter().map(|v| value_memory(v.len())).sum();
+        // Asked for at every change of a tree: without a look at each value.
+        let tables = self.values.len() * (size_of::<LargeValue>() + 48) + self.value_pages * 4;
         size_of::<Self>() + self.body.len() + self.last_key.len() + tables
     }
 
@@ -134,11 +137,6 @@ impl Part {
     fn op(&self, at: &entry::Entry) -> Op {
         at.op(&self.body, &self.values)
     }
-}
-
-/// Memory behind the reference to a large value of `len` bytes, without the bytes.
-fn value_memory(len: usize) -> usize {
-    size_of::<LargeValue>() + 48 + len.div_ceil(crate::VALUE_PAGE) * 4
 }
 
 impl std::fmt::Debug for Part {

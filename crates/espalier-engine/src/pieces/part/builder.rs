@@ -20,8 +20,7 @@ pub(crate) struct PartBuilder {
     last_key: Vec<u8>,
     values: Vec<Arc<LargeValue>>,
     value_bytes: u64,
-    /// About what the references to large values will take on the device.
-    table_bytes: usize,
+    value_pages: usize,
 }
 
 impl PartBuilder {
@@ -57,7 +56,7 @@ impl PartBuilder {
         entry::put(&mut self.body, shared, &key[shared..], msn_difference, &head, payload);
         for large in op.large_values() {
             self.value_bytes += large.len() as u64;
-            self.table_bytes += 8 + large.len().div_ceil(crate::VALUE_PAGE) * 4;
+            self.value_pages += large.len().div_ceil(crate::VALUE_PAGE);
             self.values.push(large.clone());
         }
         self.last_key.truncate(same);
@@ -68,7 +67,8 @@ impl PartBuilder {
 
     /// About the bytes of the piece on the device before compression.
     pub(crate) fn bytes(&self) -> usize {
-        self.body.len() + self.restarts.len() * 4 + self.table_bytes + 72
+        let references = 8 * self.values.len() + 4 * self.value_pages;
+        self.body.len() + self.restarts.len() * 4 + references + 72
     }
 
     /// Sum of the lengths of the large values so far.
@@ -108,6 +108,7 @@ impl PartBuilder {
             last_key: self.last_key.into(),
             values: self.values.into(),
             value_bytes: self.value_bytes,
+            value_pages: self.value_pages,
             filter: OnceLock::new(),
             placed: Default::default(),
         }

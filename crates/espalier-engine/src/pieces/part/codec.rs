@@ -97,6 +97,7 @@ impl Part {
             base_msn: sections.base_msn,
             last_key: last_key.into(),
             value_bytes: values.iter().map(|v| v.len() as u64).sum(),
+            value_pages: values.iter().map(|v| v.len().div_ceil(crate::VALUE_PAGE)).sum(),
             values,
             body: body.slice(HEAD..HEAD + sections.entries.len() + sections.restarts.len() * 4),
             filter: OnceLock::new(),
