@@ -33,6 +33,7 @@ pub(crate) use read::LEAST_DIRECT;
 use crate::device::GuardedDevice;
 use crate::{PieceId, Result};
 use announced::Announced;
+use buffers::Buffers;
 use bytes::Bytes;
 use cache::{Cache, Cached};
 use std::any::Any;
@@ -42,6 +43,10 @@ use streams::Streams;
 
 /// The most memory for read-ahead, in bytes; with little memory it is an eighth of that.
 const MAX_READ_AHEAD: u64 = 32 << 20;
+/// The most bytes of idle buffers of each length that are kept, with little memory less.
+const MAX_IDLE: u64 = 2 << 20;
+/// The longest buffer: a value that does not begin on a block.
+const LONGEST: usize = 2 * crate::MAX_VALUE;
 
 /// The pieces of one store.
 pub(crate) struct Pieces {
@@ -50,6 +55,8 @@ pub(crate) struct Pieces {
     cache: Cache,
     streams: Streams,
     announced: Announced,
+    /// What is read into.
+    buffers: Arc<Buffers>,
     /// As it was last set.
     capacity: AtomicU64,
     /// Value parts are cut before they get longer than this, in bytes.
@@ -73,10 +80,12 @@ impl Pieces {
     /// The pieces on `device` that `locator` knows, with `capacity` bytes of memory.
     pub(crate) fn new(device: Arc<GuardedDevice>, locator: Arc<dyn Locator>, capacity: u64) -> Self {
         let (cache, streams, announced) = split(capacity);
+        let buffers = Buffers::new(LONGEST, idle(capacity));
         Self {
             cache: Cache::new(cache),
-            streams: Streams::new(device.clone(), streams),
-            announced: Announced::new(device.clone(), announced),
+            streams: Streams::new(device.clone(), buffers.clone(), streams),
+            announced: Announced::new(device.clone(), buffers.clone(), announced),
+            buffers,
             device,
             locator,
             capacity: AtomicU64::new(capacity),
@@ -97,6 +106,7 @@ impl Pieces {
         self.cache.set_capacity(cache);
         self.streams.set_limit(streams);
         self.announced.set_limit(announced);
+        self.buffers.keep(idle(capacity));
     }
 
     /// Bounds the length of new value parts, in bytes: what is live in one must fit into what a small store
@@ -201,6 +211,11 @@ fn split(capacity: u64) -> (u64, u64, u64) {
     let streams = (capacity / 8).min(MAX_READ_AHEAD);
     let announced = streams / 2;
     (capacity - streams - announced, streams, announced)
+}
+
+/// Bytes of idle buffers of each length that are kept: all lengths together a 64th.
+fn idle(capacity: u64) -> usize {
+    (capacity / 512).min(MAX_IDLE) as usize
 }
 
 impl std::fmt::Debug for Pieces {

@@ -26,9 +26,6 @@ const GAP: u64 = 16 << 10;
 /// The longest stretch, in bytes.
 const MAX_STRETCH: u64 = 512 << 10;
 
-/// Bytes of idle buffers of each length that are kept for the next stretches.
-const KEPT: usize = 1 << 20;
-
 /// Where something lies that will be wanted: bytes of the device, and a number that grows in the order in which it will be.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
@@ -80,16 +77,14 @@ enum Next {
 }
 
 impl Announced {
-    /// For `device`, holding at most `limit` bytes.
-    pub(super) fn new(device: Arc<GuardedDevice>, limit: u64) -> Self {
+    /// For `device`, holding at most `limit` bytes in `buffers`.
+    pub(super) fn new(device: Arc<GuardedDevice>, buffers: Arc<Buffers>, limit: u64) -> Self {
         let table = Table { limit, ..Table::default() };
-        let buffers = Buffers::new(MAX_STRETCH as usize, KEPT);
         Self { device, table: Mutex::new(table), arrived: Condvar::new(), buffers }
     }
 
     /// Changes how many bytes may be held.
     pub(super) fn set_limit(&self, limit: u64) {
-        self.buffers.release();
         let mut table = self.table.lock();
         table.limit = limit;
         if table.bytes > limit {

@@ -3,6 +3,7 @@
 
 use espalier_storage::AlignedBuf;
 use parking_lot::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// The shortest buffer, in bytes; the others are twice as long each time.
@@ -10,9 +11,8 @@ const SHORTEST: usize = 16 << 10;
 
 /// Buffers that nobody uses, by length.
 pub(super) struct Buffers {
-    longest: usize,
     /// Bytes of each length that are kept.
-    kept: usize,
+    kept: AtomicUsize,
     idle: Mutex<Vec<Vec<AlignedBuf>>>,
 }
 
@@ -25,10 +25,11 @@ pub(super) struct Lent {
 }
 
 impl Buffers {
-    /// Buffers of up to `longest` bytes, of which `kept` bytes of each length are kept.
+    /// Buffers of which `kept` bytes of each length up to `longest` bytes are kept.
     pub(super) fn new(longest: usize, kept: usize) -> Arc<Self> {
         let lengths = class(longest) + 1;
-        Arc::new(Self { longest, kept, idle: Mutex::new((0..lengths).map(|_| Vec::new()).collect()) })
+        let idle = Mutex::new((0..lengths).map(|_| Vec::new()).collect());
+        Arc::new(Self { kept: kept.into(), idle })
     }
 
     /// The bytes that a buffer for `used` bytes takes.
@@ -36,16 +37,16 @@ impl Buffers {
         (SHORTEST << class(used)) as u64
     }
 
-    /// A buffer for `used` bytes, at most the longest; what is in it is arbitrary.
+    /// A buffer for `used` bytes; what is in it is arbitrary.
     pub(super) fn lend(self: &Arc<Self>, used: usize) -> Lent {
-        debug_assert!(used <= self.longest);
-        let idle = self.idle.lock()[class(used)].pop();
+        let idle = self.idle.lock().get_mut(class(used)).and_then(Vec::pop);
         let buffer = idle.unwrap_or_else(|| AlignedBuf::zeroed(SHORTEST << class(used)));
         Lent { buffer: Some(buffer), used, home: Arc::downgrade(self) }
     }
 
-    /// Gives up what nobody uses.
-    pub(super) fn release(&self) {
+    /// Gives up what nobody uses, and from now on keeps `kept` bytes of each length.
+    pub(super) fn keep(&self, kept: usize) {
+        self.kept.store(kept, Ordering::Relaxed);
         self.idle.lock().iter_mut().for_each(Vec::clear);
     }
 }
@@ -70,8 +71,10 @@ impl AsMut<[u8]> for Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         if let (Some(buffer), Some(home)) = (self.buffer.take(), self.home.upgrade()) {
-            let idle = &mut home.idle.lock()[class(self.used)];
-            if (idle.len() + 1) * buffer.len() <= home.kept {
+            let mut idle = home.idle.lock();
+            let idle = idle.get_mut(class(self.used));
+            let kept = home.kept.load(Ordering::Relaxed);
+            if let Some(idle) = idle.filter(|idle| (idle.len() + 1) * buffer.len() <= kept) {
                 idle.push(buffer);
             }
         }
@@ -96,7 +99,15 @@ mod tests {
         let mut again = buffers.lend(4096);
         again.as_mut().fill(7);
         assert_eq!(idle(), [1, 1, 1, 0, 0, 0]);
-        buffers.release();
+        buffers.keep(0);
+        assert_eq!(idle(), [0; 6]);
+        drop(buffers.lend(4096));
+        assert_eq!(idle(), [0; 6]);
+        // One that is longer than any that are kept.
+        buffers.keep(4 << 20);
+        let long = buffers.lend(3 << 20);
+        assert_eq!(long.as_ref().len(), 3 << 20);
+        drop(long);
         assert_eq!(idle(), [0; 6]);
         // One that outlives its home goes nowhere.
         drop(buffers);

@@ -138,8 +138,9 @@ impl Pieces {
             self.device.read_at(range.start, out)?;
             return self.verify(place, &span, out);
         }
-        let mut buffer = AlignedBuf::zeroed(span.device.len());
-        self.device.read_at(range.start, &mut buffer)?;
+        let mut lent = self.buffers.lend(span.device.len());
+        let buffer = lent.as_mut();
+        self.device.read_at(range.start, buffer)?;
         self.verify(place, &span, &buffer[content.clone()])?;
         out.copy_from_slice(&buffer[content][wanted..wanted + out.len()]);
         Ok(())

@@ -15,10 +15,11 @@
 //! - a window *in flight* has a thread that reads it and will wake those who wait;
 //! - streams hold at most the limit in bytes, windows in flight included.
 
+use super::buffers::Buffers;
 use crate::Result;
 use crate::device::GuardedDevice;
 use bytes::Bytes;
-use espalier_storage::{AlignedBuf, BLOCK};
+use espalier_storage::BLOCK;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -46,6 +47,7 @@ pub(super) struct Streams {
     table: Mutex<Table>,
     /// A window is no longer in flight.
     arrived: Condvar,
+    buffers: Arc<Buffers>,
     /// Called when a window is queued.
     wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -105,8 +107,8 @@ enum Next {
 }
 
 impl Streams {
-    /// For `device`, holding at most `limit` bytes.
-    pub(super) fn new(device: Arc<GuardedDevice>, limit: u64) -> Self {
+    /// For `device`, holding at most `limit` bytes in `buffers`.
+    pub(super) fn new(device: Arc<GuardedDevice>, buffers: Arc<Buffers>, limit: u64) -> Self {
         let table = Table {
             recent: VecDeque::with_capacity(RECENT),
             streams: Vec::new(),
@@ -114,8 +116,8 @@ impl Streams {
             max_streams: 0,
             max_window: 0,
         };
-        let streams =
-            Self { device, table: Mutex::new(table), arrived: Condvar::new(), wake: OnceLock::new() };
+        let (table, arrived, wake) = (Mutex::new(table), Condvar::new(), OnceLock::new());
+        let streams = Self { device, table, arrived, buffers, wake };
         streams.set_limit(limit);
         streams
     }
@@ -123,7 +125,12 @@ impl Streams {
     /// Changes how many bytes the streams may hold. A stream holds at most three windows.
     pub(super) fn set_limit(&self, limit: u64) {
         let mut table = self.table.lock();
-        table.max_window = (limit / 12 / BLOCK as u64 * BLOCK as u64).min(MAX_WINDOW);
+        // A power of two, which is what a buffer takes.
+        let least = Buffers::cost(1);
+        table.max_window = match limit / 12 {
+            window if window < least => 0,
+            window => (1 << window.ilog2()).min(MAX_WINDOW),
+        };
         table.max_streams = match table.max_window {
             0 => 0,
             window => ((limit / (3 * window)) as usize).min(MAX_STREAMS),
@@ -217,14 +224,15 @@ impl Streams {
     /// Bytes held.
     pub(super) fn bytes(&self) -> u64 {
         let table = self.table.lock();
-        table.streams.iter().flat_map(|s| &s.windows).map(|w| w.range.end - w.range.start).sum()
+        let windows = table.streams.iter().flat_map(|s| &s.windows);
+        windows.map(|w| Buffers::cost((w.range.end - w.range.start) as usize)).sum()
     }
 
     /// Reads the window of `claim` and hands it to its stream, if that still wants it.
     fn fetch(&self, claim: Claim) -> Result<()> {
         let landing = Landing { streams: self, claim: &claim };
-        let mut buffer = AlignedBuf::zeroed((claim.range.end - claim.range.start) as usize);
-        let result = self.device.read_at(claim.range.start, &mut buffer);
+        let mut buffer = self.buffers.lend((claim.range.end - claim.range.start) as usize);
+        let result = self.device.read_at(claim.range.start, buffer.as_mut());
         landing.land(result.is_ok().then(|| Bytes::from_owner(buffer)));
         result
     }
