@@ -2,8 +2,8 @@
 //! transport. Run as root: `cargo run --release -p espalier-fuse --example latency [DIR|ARCHIVE]`; with a directory,
 //! the calls are made there and nothing is mounted; with an archive, whole programs do what `make bench` times: `tar` unpacks
 //! it onto a server that throws the data away; then, from one that has everything in memory, the kernel knowing nothing yet,
-//! `grep -r` searches it, `dd` reads a file of 2 GiB, and `rm -rf` removes the tree. No file system behind these transports
-//! can be faster than that.
+//! a file of 2 GiB is overwritten, page by page at random places, and read by `dd`, `grep -r` searches the tree, and `rm -rf`
+//! removes it. No file system behind these transports can be faster than that.
 
 #[path = "../tests/common/toy.rs"]
 #[allow(dead_code, reason = "the tests of transport and mount use more of it")]
@@ -20,6 +20,8 @@ use std::time::Instant;
 use toy::Toy;
 
 const CALLS: u32 = 20_000;
+/// Pages that are overwritten, as many as in `make bench`.
+const OVERWRITES: u64 = 262_144;
 
 fn main() {
     let path = std::env::args().nth(1);
@@ -73,6 +75,17 @@ fn programs(kind: Kind, archive: &str) {
         (0..2048).for_each(|n| file.write_all_at(&megabyte, n << 20).expect("written"));
     });
     let large = |directory: &Path| directory.join("large");
+    on_mount(kind, &toy, |directory| {
+        let file = File::options().write(true).open(large(directory)).expect("the file");
+        let start = Instant::now();
+        // Any odd factor visits pages in an order that no read-ahead and no cache line foresees.
+        (0..OVERWRITES).for_each(|n| {
+            let page = n.wrapping_mul(0x9E37_79B9_7F4A_7C15) % (2 << 18);
+            file.write_all_at(&[7; 4096], page << 12).expect("written");
+        });
+        file.sync_all().expect("synced");
+        println!("{kind:10} {:12} {:8.2} s", "overwrite_4K", start.elapsed().as_secs_f64());
+    });
     on_mount(kind, &toy, |directory| {
         run("read_seq", "dd", &[&format!("if={}", text(&large(directory))), "of=/dev/null", "bs=1M"]);
         fs::remove_file(large(directory)).expect("it was there");
