@@ -15,8 +15,11 @@ use crate::history::{Event, History};
 use crate::setup::{compare, contents, verify};
 use crate::{Bench, Failure, Outcome, Setup, Step, differential};
 use espalier_engine::{Error, ErrorKind};
-use espalier_storage::{Fault, Operation, Random};
+use espalier_storage::{BLOCK, Fault, Operation, Random};
 use std::sync::Arc;
+
+/// The most blocks that a device without room has room for.
+const MOST_ROOM: u64 = 500;
 
 /// What was tried.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -90,6 +93,26 @@ pub fn run_failing(setup: &Setup, steps: &[Step]) -> Outcome<Tally> {
         })?;
     }
     run.finish().map_err(|e| e.during("after the last step"))
+}
+
+/// Carries out steps again and again, the last few of them on a device that has no room for what they write: for
+/// nothing, for one block, for two, until it has enough.
+///
+/// # Errors
+/// As for [`run_failing`], after each.
+pub fn run_without_room(setup: &Setup, steps: &[Step], last: usize) -> Outcome<Tally> {
+    let (before, last) = steps.split_at(steps.len().saturating_sub(last));
+    let mut tally = Tally::default();
+    for blocks in 0..MOST_ROOM {
+        let fault = Fault::Full { after: blocks * BLOCK as u64 };
+        let once = run_failing(setup, &[before, &[Step::Inject(fault)], last].concat())
+            .map_err(|e| e.during(format_args!("room for {blocks} blocks")))?;
+        tally.add(once);
+        if once.faults == 0 {
+            break;
+        }
+    }
+    Ok(tally)
 }
 
 struct Run {

@@ -87,6 +87,22 @@ pub const SIMULATIONS: &[Simulation] = &[
         })
     },
     Simulation {
+        rounds: 2,
+        case: |case, round| short(case.setup.seed, round | 1 << 20),
+        ..simulation("no room", |case, tally| {
+            let recorded = recorded(&case.setup);
+            fault::run_without_room(&case.setup, &case.steps, recorded).map(|more| tally.fault.add(more))
+        })
+    },
+    Simulation {
+        case: |case, _| starved(case),
+        ..simulation("starved", |case, tally| {
+            differential::run(&case.setup, &case.steps)?;
+            let plan = crash::Plan { one_in: 1 + case.steps.len() as u64 / 6, outcomes: 1, last: None };
+            crash::run(&case.setup, &case.steps, plan).map(|more| tally.crash.add(more))
+        })
+    },
+    Simulation {
         rounds: 3,
         // Every state there was is kept for comparison.
         case: |case, round| {
@@ -145,6 +161,15 @@ fn short(seed: u64, round: u64) -> Case {
         .take(before + recorded(&setup))
         .collect();
     Case { setup, steps }
+}
+
+/// The same with less memory than anything needs: a small part of what the least cache of a mount gives.
+fn starved(case: &Case) -> Case {
+    let memory = *Random::new(case.setup.seed ^ 0x57a).choose(&[0, 4 << 10, 64 << 10]);
+    Case {
+        setup: Setup { memory, ..case.setup.clone() },
+        steps: case.steps[..case.steps.len().min(60)].to_vec(),
+    }
 }
 
 /// With how many steps the history ends that are crashed.

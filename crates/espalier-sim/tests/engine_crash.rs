@@ -87,6 +87,21 @@ fn power_cuts_in_short_histories_of_small_stores() {
     }
 }
 
+/// The device refuses the first write, the second, and so on.
+#[test]
+fn devices_without_room_at_any_write() {
+    for seed in seeds(&[], 3) {
+        soak::replay("no room", seed).unwrap_or_else(|e| panic!("{e}"));
+    }
+}
+
+#[test]
+fn stores_with_next_to_no_memory() {
+    for seed in seeds(&[], 3) {
+        soak::replay("starved", seed).unwrap_or_else(|e| panic!("{e}"));
+    }
+}
+
 #[test]
 fn storage_that_rots() {
     check(Profile::dense(), 4, 120, |setup, steps| fault::run_rot(setup, steps, 60));
