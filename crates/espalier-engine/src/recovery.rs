@@ -15,16 +15,17 @@ use crate::options::Compression;
 use crate::options::{FormatOptions, OpenOptions};
 use crate::piece::PieceHandle;
 use crate::pieces::{Locator, Pieces};
+use crate::resolve::load;
 use crate::space::{Geometry, Opened, Space, SpaceOptions, Superblock, VolumeTable, heal};
 use crate::store::{Order, Shared};
 use crate::tree::{Loss, Trees, baseless};
 use crate::types::{IndexId, Location, Lsn, Msn, PieceId};
-use crate::value::LargeValue;
+use crate::value::{LargeValue, Value};
 use crate::volumes::READ_ONLY_VOLUME;
 use crate::{Error, ErrorKind, Op, Result};
 use espalier_storage::{BLOCK, Device, Environment};
 use parking_lot::{Mutex, RwLock};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -135,7 +136,7 @@ pub(crate) fn open(
     };
     let shared_indexes = Arc::new(RwLock::new(indexes.clone()));
     let mut replay = Replay::new(&trees, &space, &options, &indexes, order, Vec::new());
-    let binder: Arc<dyn Binder> = Arc::new(PiecesBinder::new(&trees, &space, &shared_indexes));
+    let binder = Arc::new(PiecesBinder::new(&trees, &space, &shared_indexes));
     let config = LogConfig {
         early_binding: options.tuning.early_binding as u64,
         unlogged: options.tuning.unlogged,
@@ -151,14 +152,15 @@ pub(crate) fn open(
         &superblock.uuid,
         env.random(),
         position,
-        binder,
+        binder.clone(),
         config,
         &mut |batch| replay.batch(batch),
     )
     .context(|| format!("replaying the log of {name}"))?;
     trees.unmerged.store(0, Ordering::Relaxed);
     let order = replay.order;
-    Ok(Shared::new(
+    let read_only = options.read_only;
+    let shared = Shared::new(
         env,
         device,
         options,
@@ -169,7 +171,12 @@ pub(crate) fn open(
         shared_indexes,
         volumes,
         Checkpointer::new(roots, reclaim),
-    ))
+    );
+    if binder.found_torn() && !read_only {
+        // Before a later group says that those were synced which name the torn parts.
+        shared.checkpoint()?;
+    }
+    Ok(shared)
 }
 
 /// A superblock whose tree and log part at different batches would repeat some or leave some out.
@@ -329,12 +336,41 @@ pub(crate) struct PiecesBinder {
     indexes: Arc<RwLock<Indexes>>,
     resident: Arc<AtomicUsize>,
     bound: Arc<AtomicU64>,
+    /// Parts that batches name which no sync is known to cover: whether all of each is what was written.
+    whole: Mutex<HashMap<PieceId, bool>>,
 }
 
 impl PiecesBinder {
     pub(crate) fn new(trees: &Trees, space: &Arc<Space>, indexes: &Arc<RwLock<Indexes>>) -> Self {
         let (pieces, resident) = (trees.pieces.clone(), trees.resident.clone());
-        Self { pieces, space: space.clone(), indexes: indexes.clone(), resident, bound: trees.bound.clone() }
+        let (space, indexes, bound) = (space.clone(), indexes.clone(), trees.bound.clone());
+        Self { pieces, space, indexes, resident, bound, whole: Mutex::default() }
+    }
+
+    /// True if values were taken out of parts of which not all reached the device.
+    fn found_torn(&self) -> bool {
+        self.whole.lock().values().any(|whole| !whole)
+    }
+
+    fn is_whole(&self, part: PieceId) -> Result<bool> {
+        if let Some(whole) = self.whole.lock().get(&part) {
+            return Ok(*whole);
+        }
+        let whole = match self.pieces.check(part) {
+            Ok(()) => true,
+            Err(error) if error.kind() == ErrorKind::Damaged => {
+                // What is written again takes room. Without it the values stay where they are, each of them right.
+                let blocks = self.space.locate(part)?.blocks();
+                let room = self.space.free_blocks() > self.space.stats().pool + 2 * blocks;
+                if !room {
+                    tracing::warn!(%error, "a value part was cut off by a crash; its values are right");
+                }
+                !room
+            }
+            Err(error) => return Err(error),
+        };
+        self.whole.lock().insert(part, whole);
+        Ok(whole)
     }
 }
 
@@ -357,5 +393,20 @@ impl Binder for PiecesBinder {
 
     fn adopt(&self, part: PieceId, location: Location) -> Result<Arc<PieceHandle>> {
         self.space.adopt(part, location)
+    }
+
+    fn settle(&self, batch: &mut LoggedBatch) -> Result<()> {
+        for op in &mut batch.ops {
+            let LoggedOp::Point { op, .. } = op else { continue };
+            let Some(value) = op.value() else { continue };
+            let mut whole = true;
+            for at in value.segments().iter().filter_map(|large| large.place()) {
+                whole &= self.is_whole(at.part.id())?;
+            }
+            if !whole {
+                *op = op.with_value(Value::from(load(value, &*self.pieces)?));
+            }
+        }
+        Ok(())
     }
 }

@@ -82,7 +82,8 @@ fn requests_that_failed_once() {
 
 #[test]
 fn power_cuts_in_short_histories_of_small_stores() {
-    for seed in seeds(&[], 4) {
+    // 50192: of a value part of the last group everything had reached the device but zeros behind its values.
+    for seed in seeds(&[50192], 4) {
         soak::replay("short", seed).unwrap_or_else(|e| panic!("{e}"));
     }
 }

@@ -127,6 +127,15 @@ pub(crate) trait Binder: Send + Sync {
     /// # Errors
     /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if the blocks belong to something else.
     fn adopt(&self, part: PieceId, location: Location) -> Result<Arc<PieceHandle>>;
+
+    /// Recovery: this batch is about to be replayed, and no sync is known to cover it. Its values are right, but of what
+    /// else lies in their parts, be it zeros behind the last one, some may never have reached the device.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn settle(&self, _batch: &mut LoggedBatch) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// How a request to write ended.

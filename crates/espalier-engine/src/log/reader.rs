@@ -106,6 +106,7 @@ pub(super) fn recover(
     let mut found = Vec::new();
     tolerate(scan.find_groups(&mut found))?;
     tolerate(scan.check_values(&mut found))?;
+    let unsynced = found.partition_point(|group| group.blocks.end <= scan.synced);
     let mut recovered = Recovered {
         last: from.lsn,
         end: found.last().map_or(from.block, |group| group.blocks.end),
@@ -129,11 +130,14 @@ pub(super) fn recover(
         let (start, last, previous) = (group.blocks.start, group.last, group.previous);
         recovered.groups.push(Written { start, last, previous, parts });
     }
-    for (group, written) in found.iter_mut().zip(&recovered.groups) {
+    for (at, (group, written)) in found.iter_mut().zip(&recovered.groups).enumerate() {
         if group.last > from.lsn {
             let mut last = from.lsn;
-            let replayed = scan.replay(group, &written.parts, &mut |batch| {
+            let replayed = scan.replay(group, &written.parts, &mut |mut batch| {
                 let lsn = batch.lsn;
+                if at >= unsynced {
+                    binder.settle(&mut batch)?;
+                }
                 replay(batch).map(|()| last = lsn)
             });
             if !tolerate(replayed.map(|count| recovered.replayed += count))? {
