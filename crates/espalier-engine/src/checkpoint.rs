@@ -188,6 +188,8 @@ impl Shared {
         let cut = self.cut(change)?;
         let taken = self.take_roots(&cut, &state);
         self.barrier.store(u64::MAX, Ordering::Release);
+        // What came since the cut has waited for this.
+        self.signal.work();
         // The roots are held until they are counted: newer ones may have replaced them already.
         let counted = taken.and_then(|roots| {
             let stored = self.write_roots(&roots, &mut state)?;

@@ -50,6 +50,8 @@ const MAX_DELAY: Duration = Duration::from_millis(2);
 pub(crate) struct Signal {
     epoch: Mutex<u64>,
     work: Condvar,
+    /// There is work that no worker has looked for yet: one that is about to rest would not hear of it.
+    wanted: AtomicBool,
     progress: Condvar,
     read_ahead: Condvar,
     /// Background work has found no room on the device: writers must not wait for it.
@@ -81,7 +83,10 @@ pub struct StallTimes {
 impl Signal {
     /// There is work.
     pub(crate) fn work(&self) {
-        self.work.notify_one();
+        if !self.wanted.swap(true, Ordering::AcqRel) {
+            let _epoch = self.epoch.lock();
+            self.work.notify_one();
+        }
     }
 
     /// Something that writers may wait for has happened.
@@ -124,8 +129,15 @@ impl Signal {
         }
     }
 
-    fn rest(&self) {
-        self.work.wait_for(&mut self.epoch.lock(), IDLE);
+    /// Rests until there is work, or for a while; false if it was called for since a worker last began to rest.
+    fn rest(&self) -> bool {
+        let mut epoch = self.epoch.lock();
+        let rests = !self.wanted.swap(false, Ordering::AcqRel);
+        if rests {
+            self.work.wait_for(&mut epoch, IDLE);
+            self.wanted.store(false, Ordering::Release);
+        }
+        rests
     }
 }
 
@@ -490,5 +502,21 @@ impl Shared {
             w if w > 0.75 => Pressure::Some((w - 0.75) * 4.0),
             _ => Pressure::None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_for_work_is_heard_by_who_is_about_to_rest() {
+        let signal = Signal::default();
+        signal.work();
+        signal.work();
+        assert!(!signal.rest());
+        assert!(!signal.wanted.load(Ordering::Relaxed));
+        signal.work();
+        assert!(!signal.rest());
     }
 }
