@@ -202,8 +202,10 @@ impl FileSystem {
         (inode.links, inode.number) = (1, number);
         let mut batch = Batch::new();
         if self.is_large(&inode) {
-            for (from, to) in layout::file_prefixes(&base).iter().zip(layout::file_prefixes(&key)) {
-                batch.clone_range(self.data(), from, &to);
+            let xattrs = inode.has_large_xattrs();
+            let (from, to) = (layout::file_prefixes(&base, xattrs), layout::file_prefixes(&key, xattrs));
+            for (from, to) in from.zip(to) {
+                batch.clone_range(self.data(), &from, &to);
             }
         } else if inode.has_data() {
             self.read_file(&inode, &base, |old, value| {

@@ -26,8 +26,9 @@ const COPY_LIMIT: u64 = 16 << 20;
 /// So many blocks are deleted one by one: a range costs the tree more than a few keys, and those of
 /// small files vanish in the range of their directory when that is removed.
 const FEW_BLOCKS: u64 = 8;
-/// Files with more blocks move and are cloned as ranges, not block by block.
-const MANY_BLOCKS: u64 = 512;
+/// Files with more blocks move and are cloned as ranges, not block by block: what names a block of a large value weighs about
+/// 230 bytes, in the log, in memory and on the way down, and cutting a range out of the tree some headers.
+const MANY_BLOCKS: u64 = 64;
 /// Blocks that one call shares between files at most.
 const SHARED_BLOCKS: u64 = 4096;
 /// The unit of a copy, in bytes.

@@ -149,9 +149,10 @@ pub(crate) fn is_area_mark(key: &[u8]) -> bool {
     key.last() == Some(&CONTENT)
 }
 
-/// The prefixes of what belongs to one file in the data index: blocks, and large extended attributes.
-pub(crate) fn file_prefixes(base: &[u8]) -> [Vec<u8>; 2] {
-    [[base, &[BLOCK]].concat(), [base, &[XATTR]].concat()]
+/// The prefixes of what belongs to one file in the data index: blocks, and large extended attributes if it has such.
+pub(crate) fn file_prefixes(base: &[u8], with_xattrs: bool) -> impl Iterator<Item = Vec<u8>> {
+    let kinds = if with_xattrs { &[BLOCK, XATTR][..] } else { &[BLOCK] };
+    kinds.iter().map(move |kind| [base, &[*kind]].concat())
 }
 
 /// The name of entry number `id` in the link area or the orphan area.

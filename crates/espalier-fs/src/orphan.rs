@@ -80,7 +80,8 @@ impl FileSystem {
     /// Adds to a batch that everything of a file in the data index moves. Values move by reference.
     pub(crate) fn move_file(&self, inode: &Inode, from: &[u8], to: &[u8], batch: &mut Batch) -> Result<()> {
         if self.is_large(inode) {
-            for (from, to) in layout::file_prefixes(from).into_iter().zip(layout::file_prefixes(to)) {
+            let xattrs = inode.has_large_xattrs();
+            for (from, to) in layout::file_prefixes(from, xattrs).zip(layout::file_prefixes(to, xattrs)) {
                 batch.move_range(self.data(), &from, &to);
             }
             return Ok(());

@@ -433,7 +433,8 @@ impl FileSystem {
             return Ok(());
         }
         if self.is_large(inode) {
-            let pairs = layout::file_prefixes(old).into_iter().zip(layout::file_prefixes(new));
+            let xattrs = inode.has_large_xattrs();
+            let pairs = layout::file_prefixes(old, xattrs).zip(layout::file_prefixes(new, xattrs));
             puts.moves.extend(pairs.map(|(from, to)| (self.data(), from, to)));
             return Ok(());
         }

@@ -261,3 +261,46 @@ fn room_is_told_in_units_of_4096_bytes() {
     assert!(bytes > 128 << 20 && bytes <= bench.device.len());
     assert!(room.available <= room.free && room.free <= room.blocks && room.available > 0);
 }
+
+#[test]
+fn files_of_many_blocks_move_whole_with_attributes_and_without() {
+    const LARGE: &[u8] = &[7; 5000];
+    let bench = Bench::new(0);
+    let (one, two) = (bench.dir(NodeId::ROOT, "one"), bench.dir(NodeId::ROOT, "two"));
+    // Up to 64 blocks move key by key, more as a range.
+    for blocks in [64usize, 65, 200] {
+        for with in [false, true] {
+            let name = format!("{blocks} {with}");
+            let file = bench.file(one, &name);
+            let content: Vec<u8> = (0..blocks * 4096).map(|n| (n / 100 + blocks) as u8).collect();
+            bench.fs.write(file, 0, &content, false).expect("write");
+            if with {
+                bench.fs.setxattr(file, b"user.large", LARGE, XattrMode::Set, false).expect("setxattr");
+            }
+            for (from, to) in [(one, two), (two, one), (one, two)] {
+                let name = name.as_bytes();
+                bench.fs.rename(from, name, to, name, RenameMode::Replace).expect("rename");
+                bench.fs.write(file, 5000, &content[5000..5003], false).expect("write");
+            }
+            assert!(bench.read(file) == content, "{name}");
+        }
+    }
+    bench.fs.syncfs().expect("sync");
+    let bench = bench.crash();
+    let two = bench.fs.lookup(NodeId::ROOT, b"two").expect("lookup").node;
+    for blocks in [64usize, 65, 200] {
+        for with in [false, true] {
+            let name = format!("{blocks} {with}");
+            let file = bench.fs.lookup(two, name.as_bytes()).expect("lookup").node;
+            let content: Vec<u8> = (0..blocks * 4096).map(|n| (n / 100 + blocks) as u8).collect();
+            assert!(bench.read(file) == content, "{name}");
+            let large = bench.fs.getxattr(file, b"user.large").ok();
+            assert_eq!(large.as_deref(), with.then_some(LARGE), "{name}");
+            // Without a name it moves to another place.
+            bench.fs.unlink(two, name.as_bytes()).expect("unlink");
+            assert!(bench.read(file) == content, "{name} without a name");
+            bench.fs.forget(file, 1);
+        }
+    }
+    bench.check(0);
+}
