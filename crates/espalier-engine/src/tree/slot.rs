@@ -11,8 +11,8 @@ use crate::pieces::{Filter, Part};
 use crate::types::Reference;
 use crate::{Error, Result};
 use parking_lot::RwLock;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 /// Adds to a count of dirty bytes while it lives.
 pub(crate) struct Charge {
@@ -133,6 +133,8 @@ impl PartSlot {
 /// The place of a node.
 pub(crate) struct NodeSlot {
     state: RwLock<NodeState>,
+    /// Blocks that the tree below will take, once they were counted ([`Trees::unwritten_blocks`]).
+    unwritten: OnceLock<u64>,
 }
 
 enum NodeState {
@@ -143,12 +145,12 @@ enum NodeState {
 impl NodeSlot {
     /// A node just made.
     pub(crate) fn new(node: Node) -> Arc<Self> {
-        Arc::new(Self { state: RwLock::new(NodeState::Memory(Arc::new(node))) })
+        Arc::new(Self { state: RwLock::new(NodeState::Memory(Arc::new(node))), unwritten: OnceLock::new() })
     }
 
     /// A node that a header, a volume or a checkpoint names.
     pub(crate) fn stored(handle: Arc<PieceHandle>) -> Arc<Self> {
-        Arc::new(Self { state: RwLock::new(NodeState::Stored(handle)) })
+        Arc::new(Self { state: RwLock::new(NodeState::Stored(handle)), unwritten: OnceLock::new() })
     }
 
     /// Where the node lies, if it is on the device.
@@ -180,6 +182,15 @@ impl NodeSlot {
             NodeState::Memory(node) => Some(node.clone()),
             NodeState::Stored(_) => None,
         }
+    }
+
+    /// What `count` gave for the node that is not on the device when it was first asked; 0 once it is there.
+    pub(super) fn unwritten(&self, count: impl FnOnce() -> u64) -> u64 {
+        match &*self.state.read() {
+            NodeState::Stored(_) => return 0,
+            NodeState::Memory(_) => {}
+        }
+        *self.unwritten.get_or_init(count)
     }
 
     /// The node now lies on the device.

@@ -50,9 +50,10 @@ impl Trees {
         Ok(handle)
     }
 
-    /// Blocks that what the device does not have of the tree below `slot` will take, at most.
+    /// Blocks that what the device does not have of the tree below `slot` will take, at most. A tree never grows,
+    /// so it is counted once: writers ask again and again, and what has been written since only makes it less.
     pub(crate) fn unwritten_blocks(&self, slot: &NodeSlot) -> u64 {
-        self.unwritten(slot, &mut HashSet::new())
+        slot.unwritten(|| self.unwritten(slot, &mut HashSet::new()))
     }
 
     /// The same but for the nodes and parts in `seen`, by their address.
