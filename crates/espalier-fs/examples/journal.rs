@@ -205,7 +205,7 @@ impl Times {
 
 /// Three threads work while a checkpoint writes 1 GiB.
 fn pauses(image: &Path) -> Outcome {
-    let place = Place::new(image, 12 * GIB, Some(4 * GIB), 8 * GIB, false)?;
+    let place = Place::new(image, 16 * GIB, Some(6 * GIB), 8 * GIB, false)?;
     let mut random = Random::new(1);
     let mut directories = Vec::new();
     for n in 0..1000 {
