@@ -498,6 +498,10 @@ impl Trees {
             (Some(_), Some(_)) if weight(a) + weight(b) > most => return Ok(()),
             (Some(x), Some(y)) => {
                 let (x, y) = (x.load(self, below, &a_covers)?, y.load(self, below, &b_covers)?);
+                // What waits in one that clones share would be named again in a header for each of them.
+                if x.names() + y.names() > self.tuning.fanout {
+                    return Ok(());
+                }
                 match join(&x, &pivots[left], &y) {
                     Some(joined) => Some(Child::attach(&joined, &union)),
                     None => return Ok(()),

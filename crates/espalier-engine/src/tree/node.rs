@@ -201,6 +201,16 @@ impl Node {
         }
     }
 
+    /// How often the header of an interior node names a part.
+    pub(super) fn names(&self) -> usize {
+        match &self.body {
+            Body::Leaf(_) => 0,
+            Body::Interior { edges, .. } => {
+                edges.iter().flat_map(|e| &e.runs).map(|run| run.parts.len()).sum()
+            }
+        }
+    }
+
     /// The interval that edge `i` covers in a node that covers `interval`.
     pub(crate) fn interval(&self, i: usize, interval: &KeyRange) -> KeyRange {
         match &self.body {
