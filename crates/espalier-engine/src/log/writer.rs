@@ -14,6 +14,7 @@ use crate::{Error, ErrorKind, Extent, Lsn, Result};
 use espalier_storage::{AlignedBuf, BLOCK};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 use std::sync::Arc;
 
 /// The smallest region, in blocks: two groups of a few operations.
@@ -315,9 +316,7 @@ impl Log {
                 self.changed.wait(&mut state);
                 continue;
             }
-            // Those who only wait for a sync must not wait for the rest of what is pushed.
-            let syncable = state.waiting.keys().next().is_some_and(|lsn| *lsn <= state.written);
-            let step = if syncable { Step::Sync } else { Step::Write };
+            let step = if state.is_sync_awaited() { Step::Sync } else { Step::Write };
             if self.lead(&mut state, step, target)? == Progress::Full {
                 return Ok(Progress::Full);
             }
@@ -362,7 +361,7 @@ impl Log {
                 self.changed.wait(state);
                 continue;
             }
-            let step = if upto <= state.written { Step::Sync } else { Step::Write };
+            let step = if state.is_sync_awaited() { Step::Sync } else { Step::Write };
             let target = state.waiting.keys().next_back().copied().unwrap_or(upto);
             if self.lead(state, step, target)? == Progress::Full {
                 return Ok(Progress::Full);
@@ -584,6 +583,13 @@ impl Log {
 impl State {
     fn alive(&self) -> Result<()> {
         self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// True if somebody waits for a sync and for nothing else. He must not wait for what others have to write: the
+    /// leader syncs before the next group.
+    fn is_sync_awaited(&self) -> bool {
+        let mut unsynced = self.waiting.range((Bound::Excluded(self.durable), Bound::Unbounded));
+        unsynced.next().is_some_and(|(lsn, _)| *lsn <= self.written)
     }
 
     fn next_bound(&self) -> u64 {

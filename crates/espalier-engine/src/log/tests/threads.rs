@@ -73,6 +73,78 @@ fn who_comes_during_a_sync_shares_the_next() {
     assert_eq!(rig.log.counters().groups, 2);
 }
 
+/// A device that notes what it is told, and whose first write waits at a gate.
+#[derive(Debug)]
+struct Noting {
+    inner: MemoryDevice,
+    open: Mutex<bool>,
+    opened: Condvar,
+    told: Mutex<Vec<&'static str>>,
+}
+
+impl Device for Noting {
+    fn name(&self) -> &str {
+        "noting"
+    }
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> espalier_storage::Result<()> {
+        self.inner.read_at(offset, buffer)
+    }
+    fn write_at(&self, offset: u64, buffers: &[&[u8]]) -> espalier_storage::Result<()> {
+        self.told.lock().push("write");
+        let mut open = self.open.lock();
+        while !*open {
+            self.opened.wait(&mut open);
+        }
+        self.inner.write_at(offset, buffers)
+    }
+    fn sync(&self) -> espalier_storage::Result<()> {
+        self.told.lock().push("sync");
+        Ok(())
+    }
+    fn discard(&self, offset: u64, length: u64) -> espalier_storage::Result<()> {
+        self.inner.discard(offset, length)
+    }
+}
+
+/// Somebody syncs much, in many groups. Who waits for what is in the first of them waits for that one.
+#[test]
+fn a_small_sync_does_not_wait_for_a_large_one() {
+    let layout = Layout::new(1024, 64);
+    let inner = MemoryDevice::new(layout.bytes());
+    let noting =
+        Arc::new(Noting { inner, open: true.into(), opened: Condvar::new(), told: Mutex::default() });
+    let device: Arc<dyn Device> = noting.clone();
+    let start = Log::format(&guarded(&device), layout.log, UUID).unwrap();
+    let config = LogConfig { early_binding: u64::MAX, group_bytes: 60_000, ..LogConfig::default() };
+    let rig = open(&device, layout, start, config, 1).unwrap();
+    noting.told.lock().clear();
+    *noting.open.lock() = false;
+    for lsn in 1..=60 {
+        rig.log.append(batch(lsn, vec![insert(&format!("{lsn}"), vec![7; 20_000])])).unwrap();
+    }
+    std::thread::scope(|scope| {
+        let log = &rig.log;
+        scope.spawn(move || assert_eq!(log.sync(Lsn(60)).unwrap(), Progress::Done));
+        while noting.told.lock().is_empty() {
+            std::thread::yield_now();
+        }
+        scope.spawn(move || assert_eq!(log.sync(Lsn(1)).unwrap(), Progress::Done));
+        while log.waiting() < 2 {
+            std::thread::yield_now();
+        }
+        *noting.open.lock() = true;
+        noting.opened.notify_all();
+    });
+    let told = noting.told.lock();
+    assert_eq!(told[..3], ["write", "sync", "write"], "{told:?}");
+    // Once is enough: the large one syncs once more, at its end.
+    assert_eq!(told.iter().filter(|what| **what == "sync").count(), 2, "{told:?}");
+    assert_eq!(*told.last().unwrap(), "sync");
+}
+
 #[test]
 fn many_threads_with_checkpoints() {
     for seed in 0..6 {
