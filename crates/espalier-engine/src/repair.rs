@@ -6,7 +6,7 @@
 //! 4. What may be older than something lost is deleted; so is what messages make of nothing, where what they
 //!    were to change is lost.
 //! 5. The log is replayed up to where it is damaged, and the same holds for what it says; logged values that
-//!    cannot be read are deleted too.
+//!    cannot be read are deleted too, and what would change them is left out.
 //!
 //! The store is usable then. Nothing on the device that the old superblock needs is changed until a checkpoint
 //! commits the new state as a whole: a crash before leaves the damaged store as it was, to be repaired again.
@@ -24,10 +24,10 @@ use crate::store::{Order, Shared, Store};
 use crate::tree::{Cutter, Progress, References, Root, Trees, deletions};
 use crate::types::{IndexId, Msn, PieceId, Reference};
 use crate::value::Value;
-use crate::{Error, ErrorKind, Key, KeyRange, Loss, Result};
+use crate::{Error, ErrorKind, Key, KeyRange, Loss, Op, RangeOp, Result};
 use espalier_storage::{BLOCK, Device, Environment};
 use parking_lot::RwLock;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// A damaged store, opened without what is damaged.
@@ -111,7 +111,7 @@ fn open(
     let mut replay = Replay::new(&trees, &space, &options, &indexes, order, losses);
     let shared_indexes = Arc::new(RwLock::new(indexes.clone()));
     let binder = Arc::new(PiecesBinder::new(&trees, &space, &shared_indexes));
-    let mut sound = HashMap::new();
+    let mut lost = LostValues::default();
     let (log, broken) = Log::open_damaged(
         device.clone(),
         superblock.geometry.log,
@@ -123,7 +123,7 @@ fn open(
         &mut |mut batch| {
             {
                 let losses = &mut *replay.losses.lock();
-                without_lost_values(&trees, &mut batch, &mut sound, losses);
+                lost.take_out(&trees, &mut batch, losses);
                 clone_losses(&batch, losses);
             }
             replay.batch(batch)
@@ -212,34 +212,75 @@ fn clone_losses(batch: &LoggedBatch, losses: &mut Vec<Loss>) {
     }
 }
 
-/// Replaces insertions of values that the log names and the device no longer has by deletions, and
-/// patches by zeros. Values that share a part with damage are written again; `sound` says of parts whether they do.
-fn without_lost_values(
-    trees: &Trees,
-    batch: &mut LoggedBatch,
-    sound: &mut HashMap<PieceId, bool>,
-    losses: &mut Vec<Loss>,
-) {
-    for op in &mut batch.ops {
-        let LoggedOp::Point { index, key, op } = op else { continue };
-        let Some(value) = op.value().filter(|value| !value.segments().is_empty()) else { continue };
+/// Values that the log names and the device no longer has.
+#[derive(Default)]
+struct LostValues {
+    /// Value parts that the log names: whether all of each is what was written.
+    sound: HashMap<PieceId, bool>,
+    /// Keys without a value because that is lost, and nothing whole has come since. What changes such a value must
+    /// not make one of nothing.
+    keys: BTreeMap<IndexId, BTreeSet<Key>>,
+}
+
+impl LostValues {
+    /// Replaces insertions of lost values by deletions, and patches by zeros; leaves out what changes what is lost.
+    /// Values that share a part with damage are written again.
+    fn take_out(&mut self, trees: &Trees, batch: &mut LoggedBatch, losses: &mut Vec<Loss>) {
+        for logged in &mut batch.ops {
+            match logged {
+                LoggedOp::Point { index, key, op } => {
+                    let keys = self.keys.entry(*index).or_default();
+                    if op.is_terminal() {
+                        keys.remove(key);
+                    } else if keys.contains(key) {
+                        *logged = LoggedOp::Superseded;
+                        continue;
+                    }
+                    self.point(trees, *index, key, op, losses);
+                }
+                LoggedOp::Range { index, range, op: RangeOp::Delete } => {
+                    self.keys.entry(*index).or_default().retain(|key| !range.contains(key));
+                }
+                LoggedOp::Clone { index, source, destination } if source != destination => {
+                    self.clone_keys(*index, source, destination);
+                }
+                LoggedOp::Range { .. } | LoggedOp::Clone { .. } | LoggedOp::Superseded => {}
+            }
+        }
+    }
+
+    fn point(&mut self, trees: &Trees, index: IndexId, key: &Key, op: &mut Op, losses: &mut Vec<Loss>) {
+        let Some(value) = op.value().filter(|value| !value.segments().is_empty()) else { return };
         let parts = value.segments().iter().filter_map(|large| large.place()).map(|at| at.part.id());
+        let sound = &mut self.sound;
         if parts.fold(true, |all, part| {
             all & *sound.entry(part).or_insert_with(|| trees.pieces.check(part).is_ok())
         }) {
-            continue;
+            return;
         }
         match load(value, &*trees.pieces) {
             Ok(bytes) => *op = op.with_value(Value::from(bytes)),
             Err(error) => {
                 let end = Some([&**key, &[0]].concat().into());
                 losses.push(Loss {
-                    index: Some(*index),
+                    index: Some(index),
                     range: Some(KeyRange { start: key.clone(), end }),
                     message: format!("a value is lost: {error}"),
                 });
                 *op = op.without_value();
+                if *op == Op::Delete {
+                    self.keys.entry(index).or_default().insert(key.clone());
+                }
             }
         }
+    }
+
+    /// What begins with `source` appears below `destination` too.
+    fn clone_keys(&mut self, index: IndexId, source: &Key, destination: &Key) {
+        let keys = self.keys.entry(index).or_default();
+        let moved = |key: &Key| Some([destination, key.strip_prefix(&**source)?].concat().into());
+        let copies: Vec<Key> = keys.iter().filter_map(moved).collect();
+        keys.retain(|key| !key.starts_with(destination));
+        keys.extend(copies);
     }
 }

@@ -246,8 +246,11 @@ impl Store {
     /// Makes all batches up to `upto` durable.
     ///
     /// # Errors
-    /// Of the device; the store is read-only afterwards.
+    /// Of the device; the store is read-only afterwards, and every later call fails, also about what was durable before.
     pub fn sync(&self, upto: Lsn) -> Result<()> {
+        if self.shared.device.failure().is_some() {
+            return self.shared.device.writable();
+        }
         loop {
             match self.shared.log.sync(upto)? {
                 LogProgress::Done => return Ok(()),
@@ -451,7 +454,7 @@ impl Store {
     }
 
     /// Checks every invariant of the store, reading all of it. The state checked is that of the last
-    /// checkpoint; one is made first unless the store is read-only.
+    /// checkpoint, and the large values that newer messages name; one is made first unless the store is read-only.
     ///
     /// # Errors
     /// Of that checkpoint; what is wrong with the store is in the report.
@@ -747,6 +750,9 @@ impl Shared {
             let mut verifier = Verifier::new(&self.trees, &mut tell);
             for (index, root) in &state.roots {
                 verifier.index(*index, &root.as_root(&*self.space));
+            }
+            for index in self.indexes_in_order() {
+                verifier.pending(index.id, &index.version());
             }
             for id in &state.reclaim {
                 verifier.dying(*id);

@@ -24,10 +24,9 @@ fn value(n: u64) -> Vec<u8> {
     bytes
 }
 
-/// Large values that the log has put together into one part: when one of them is damaged, the others are kept, and
-/// what is left is sound, though the part as a whole is not.
-#[test]
-fn values_beside_a_damaged_one_in_the_log_are_written_again() {
+/// A store whose values are in the log only, as a power cut leaves it; of value `damaged` one bit is another. `then` is
+/// done behind the values.
+fn cut_off_with_damage(damaged: u64, then: impl FnOnce(IndexId, &mut Batch)) -> (Arc<dyn Device>, IndexId) {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(32 * MIB));
     Store::format(device.clone(), environment(), &FormatOptions::default()).unwrap();
     let store = Store::open(device.clone(), environment(), options()).unwrap();
@@ -39,18 +38,79 @@ fn values_beside_a_damaged_one_in_the_log_are_written_again() {
     store.sync_all().unwrap();
     // What is synced behind it says that it was durable.
     let mut batch = Batch::new();
+    then(index, &mut batch);
     batch.insert(index, b"last", b"of all".to_vec());
     store.commit(batch).unwrap();
     store.sync_all().unwrap();
 
-    // As a power cut leaves it, but for one bit.
     let mut image = AlignedBuf::zeroed(32 * MIB as usize);
     device.read_at(0, &mut image).unwrap();
-    let wanted = &value(3)[10_000..10_064];
+    let wanted = &value(damaged)[10_000..10_064];
     let at = image.windows(64).position(|window| window == wanted).unwrap();
     image[at] ^= 4;
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(32 * MIB));
     device.write_at(0, &[&image]).unwrap();
+    (device, index)
+}
+
+/// A check that writes nothing leaves in the log what is there: that is checked as well.
+#[test]
+fn damage_to_values_that_only_the_log_names_is_found() {
+    let (device, index) = cut_off_with_damage(3, |_, _| ());
+    let options = OpenOptions { read_only: true, ..options() };
+    let store = Store::open(device, environment(), options).unwrap();
+    let report = store.verify(&mut |_| ()).unwrap();
+    let named: Vec<_> = report.problems.iter().filter(|problem| problem.range.is_some()).collect();
+    assert_eq!(named.len(), 1, "{:?}", report.problems);
+    assert_eq!(named[0].index, Some(index));
+    for n in 0..60 {
+        assert_eq!(named[0].range.as_ref().unwrap().contains(&key(n)), n == 3, "key {n}");
+        assert_eq!(store.get(index, &key(n)).is_err(), n == 3, "key {n}");
+    }
+}
+
+/// What changes a value that is lost is no value, nor is a copy of it.
+#[test]
+fn patches_make_nothing_of_values_that_are_lost() {
+    let (device, index) = cut_off_with_damage(3, |index, batch| {
+        batch.patch(index, &key(3), 8, b"patch".to_vec());
+        batch.patch(index, &key(4), 8, b"patch".to_vec());
+        batch.clone_range(index, b"00000", b"c");
+        batch.patch(index, b"c3", 9, b"copy".to_vec());
+        batch.patch(index, b"c5", 9, b"copy".to_vec());
+        // Whole values are values again.
+        batch.clone_range(index, b"c", b"d");
+        batch.insert(index, b"d3", b"new".to_vec());
+        batch.patch(index, b"d3", 1, b"N".to_vec());
+    });
+    let rescue = Store::open_damaged(device.clone(), environment(), options(), &mut |_| ()).unwrap();
+    let told = |key: &[u8]| {
+        rescue.losses.iter().any(|loss| loss.range.as_ref().is_some_and(|range| range.contains(key)))
+    };
+    assert!(told(&key(3)) && told(b"c3") && !told(&key(4)) && !told(b"c5"), "{:?}", rescue.losses);
+    let patched = |n: u64, at: usize, with: &[u8]| {
+        let mut bytes = value(n);
+        bytes[at..at + with.len()].copy_from_slice(with);
+        Some(bytes)
+    };
+    let check = |store: &Store| {
+        let get = |key: &[u8]| store.get(index, key).unwrap().map(Vec::from);
+        assert_eq!(get(&key(3)), None);
+        assert_eq!(get(b"c3"), None);
+        assert!(get(&key(4)) == patched(4, 8, b"patch") && get(b"c5") == patched(5, 9, b"copy"));
+        assert_eq!(get(b"d3").unwrap(), b"nNw");
+    };
+    check(&rescue.store);
+    rescue.store.close().unwrap();
+    drop(rescue);
+    check(&Store::open(device, environment(), options()).unwrap());
+}
+
+/// Large values that the log has put together into one part: when one of them is damaged, the others are kept, and
+/// what is left is sound, though the part as a whole is not.
+#[test]
+fn values_beside_a_damaged_one_in_the_log_are_written_again() {
+    let (device, index) = cut_off_with_damage(3, |_, _| ());
     let rescue = Store::open_damaged(device.clone(), environment(), options(), &mut |_| ()).unwrap();
     assert_eq!(rescue.losses.len(), 1, "{:?}", rescue.losses);
     assert!(rescue.losses[0].range.as_ref().is_some_and(|range| range.contains(&key(3))));

@@ -1,5 +1,6 @@
 //! The life of pieces, checkpoints, and what a crash between any two device writes leaves.
 
+mod check;
 mod crash;
 mod life;
 mod superblocks;

@@ -9,16 +9,21 @@ use super::flush::Root;
 use super::node::{Body, Child, Edge, Node, Run, ViewedPart, is_simple};
 use super::slot::NodeSlot;
 use super::write::references;
+use crate::index::Version;
 use crate::key::{Key, KeyRange, before_end};
 use crate::op::Op;
 use crate::resolve::load;
-use crate::types::{Delta, IndexId, PieceId, PieceKind};
+use crate::types::{Delta, IndexId, Msn, PieceId, PieceKind};
 use crate::view::View;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::Bound;
 use std::sync::Arc;
 
 /// Problems beyond this many are only counted.
 const MAX_PROBLEMS: usize = 1000;
+
+/// Keys of a memtable that are looked at under its lock.
+const PENDING_AT_ONCE: usize = 256;
 
 /// Something that is not as it must be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,6 +127,24 @@ impl<'a> Verifier<'a> {
                 self.references.entry(handle.id()).or_default().count += 1;
             }
             self.slot(slot, root.height, &View::identity(), &KeyRange::all());
+        }
+        self.index = None;
+    }
+
+    /// Checks the large values that messages of an index name which are not in its tree yet: what only the log has.
+    pub(crate) fn pending(&mut self, index: IndexId, version: &Version) {
+        self.index = Some(index);
+        for table in version.memtables() {
+            let mut from: Option<Key> = None;
+            loop {
+                let start = from.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+                let some = table.copy_ascending(start, Msn(u64::MAX), PENDING_AT_ONCE, usize::MAX);
+                let Some((last, _)) = some.last() else { break };
+                from = Some(last.clone());
+                for (key, messages) in &some {
+                    messages.iter().for_each(|(_, op)| self.op(op, &View::identity(), key, false, ""));
+                }
+            }
         }
         self.index = None;
     }
@@ -362,3 +385,6 @@ impl<'a> Verifier<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
