@@ -126,6 +126,12 @@ pub const SIMULATIONS: &[Simulation] = &[
         })
     },
     Simulation {
+        case: |case, _| brim(case),
+        ..simulation("brim", |case, tally| {
+            fault::run_brim(&case.setup, &case.steps, 12).map(|more| tally.fault.add(more))
+        })
+    },
+    Simulation {
         case: |case, _| case.with(Vec::new()),
         ..simulation("cycles", |case, tally| {
             fault::run_cycles(&case.setup.small(), 3).map(|more| tally.fault.add(more))
@@ -170,6 +176,13 @@ fn starved(case: &Case) -> Case {
         setup: Setup { memory, ..case.setup.clone() },
         steps: case.steps[..case.steps.len().min(60)].to_vec(),
     }
+}
+
+/// A small store, and a few steps that it has or has not room for.
+fn brim(case: &Case) -> Case {
+    let setup = Setup { device: 8 << 20, log: Some(512 << 10), ..case.setup.small() };
+    let short = short(case.setup.seed, 1 << 21);
+    Case { setup, steps: short.steps.into_iter().take(25).collect() }
 }
 
 /// With how many steps the history ends that are crashed.

@@ -1,6 +1,7 @@
 //! A store filled to the last byte and emptied, again and again, with a verification after each step.
 //! `ESPALIER_CYCLES` says how often: a hundred times is `ESPALIER_CYCLES=100`.
 
+use espalier_sim::soak::{Case, SIMULATIONS, Tally};
 use espalier_sim::{Setup, catch, fault, seeds};
 
 #[test]
@@ -21,4 +22,16 @@ fn a_full_store_says_so_and_takes_what_frees_space() {
         let setup = Setup::new(seed).small();
         catch(|| fault::run_full(&setup, 2)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     }
+}
+
+/// The end of the space is met by whatever comes last: a batch, a flush, a checkpoint, a table page.
+#[test]
+fn a_store_with_room_for_a_little_answers_with_the_batch() {
+    let brim = SIMULATIONS.iter().find(|simulation| simulation.name == "brim").expect("a simulation");
+    let mut tally = Tally::default();
+    for seed in seeds(&[], 4) {
+        brim.run(&Case::new(seed, None), &mut tally)
+            .unwrap_or_else(|broken| panic!("seed {seed}: {}", broken.failure));
+    }
+    assert!(tally.fault.errors > 20, "only {} batches were refused", tally.fault.errors);
 }

@@ -5,10 +5,10 @@ use super::Tally;
 use crate::failure::ensure;
 use crate::model::show;
 use crate::setup::{compare, verify};
-use crate::{Bench, Change, Outcome, Setup};
+use crate::{Bench, Change, Outcome, Setup, Step, differential};
 use bytes::Bytes;
 use espalier_engine::{ErrorKind, KeyRange};
-use espalier_storage::{BLOCK, Random};
+use espalier_storage::{BLOCK, Random, SimulatedDevice};
 use std::sync::Arc;
 
 /// Fills a store to the last batch, makes room by deleting, and fills it again.
@@ -74,6 +74,89 @@ pub fn run_cycles(setup: &Setup, cycles: usize) -> Outcome<Tally> {
     reopen(&mut bench)?;
     check(&bench)?;
     Ok(tally)
+}
+
+/// Steps on a store that is full but for a little: for nothing, for some more bytes, and so on. Whatever allocation it is
+/// that meets the end, the answer comes with a batch that adds data. What deletes, syncs, checkpoints, closes and opens
+/// works, nothing accepted is lost, also by a power cut, and what is deleted makes room.
+///
+/// # Errors
+/// If anything else happens.
+pub fn run_brim(setup: &Setup, steps: &[Step], levels: u64) -> Outcome<Tally> {
+    let mut random = Random::new(setup.seed ^ 0xb414);
+    let mut bench = Bench::new(setup.clone())?;
+    fill(&mut bench, &mut random)?;
+    top_up(&mut bench, &mut random)?;
+    bench.store.close()?;
+    let (image, full) = (bench.device.image(), bench.model.clone());
+    let mut tally = Tally::default();
+    for level in 0..levels {
+        let device = Arc::new(SimulatedDevice::from_image(image.clone(), random.next_u64()));
+        let store = setup.open(device.clone())?;
+        let mut bench = Bench { setup: setup.clone(), device, store, model: full.clone() };
+        tally.runs += 1;
+        tally.errors +=
+            brim(&mut bench, steps, level).map_err(|e| e.during(format_args!("level {level}")))?;
+    }
+    Ok(tally)
+}
+
+/// Returns how many batches were refused.
+fn brim(bench: &mut Bench, steps: &[Step], level: u64) -> Outcome<u64> {
+    // Room for so much, or a little more.
+    let mut freed = 0;
+    while freed < level * 1500 {
+        let Some((key, value)) = bench.model.slot(0).iter().next().map(|(k, v)| (k.clone(), v.len())) else {
+            break;
+        };
+        freed += value as u64 + 1;
+        bench.commit(&[Change::Delete(0, key)])?;
+    }
+    bench.store.checkpoint()?;
+    let mut refused = 0;
+    for (i, step) in steps.iter().enumerate() {
+        brim_step(bench, step, &mut refused).map_err(|e| {
+            e.during(format_args!("step {i} of {}, {}", steps.len(), differential::name(step)))
+        })?;
+    }
+    bench.store.sync_all()?;
+    let crashed = bench.setup.open(Arc::new(bench.device.crash()))?;
+    compare(&crashed, &bench.model).map_err(|e| e.during("after a power cut"))?;
+    check_store(&crashed).map_err(|e| e.during("checkpoint after a power cut"))?;
+    drop(crashed);
+    check(bench)?;
+    reopen(bench)?;
+    check(bench).map_err(|e| e.during("opened again"))?;
+    for slot in 0..bench.model.slots() {
+        bench.commit(&[Change::DeleteRange(slot, KeyRange::all())])?;
+    }
+    free_when_idle(bench)?;
+    let value = Bytes::from(vec![1; (bench.setup.device / 16) as usize]);
+    bench.commit(&[Change::Insert(0, Bytes::from_static(b"again"), value)])?;
+    bench.store.sync_all()?;
+    check(bench).map_err(|e| e.during("emptied"))?;
+    Ok(refused)
+}
+
+fn brim_step(bench: &mut Bench, step: &Step, refused: &mut u64) -> Outcome {
+    match step {
+        Step::Commit(changes) => match bench.commit(changes) {
+            Ok(()) => {}
+            Err(error) => {
+                let frees = |change: &Change| matches!(change, Change::Delete(..) | Change::DeleteRange(..));
+                ensure!(error.kind() == ErrorKind::NoSpace, "{:?} error: {error}", error.kind());
+                ensure!(!changes.iter().all(frees), "what only deletes is refused: {error}");
+                *refused += 1;
+            }
+        },
+        Step::Sync => bench.store.sync_all()?,
+        Step::Checkpoint => bench.store.checkpoint()?,
+        Step::Work(pieces) => bench.work(*pieces)?,
+        Step::Reopen => reopen(bench)?,
+        Step::Read(slot, key, offset, length) => bench.read(*slot, key, *offset, *length)?,
+        _ => {}
+    }
+    Ok(())
 }
 
 /// Blocks that are free once all background work is done.

@@ -3,6 +3,7 @@
 use super::Tally;
 use super::damage::{all_keys, build, check_error, damage};
 use crate::failure::ensure;
+use crate::history::History;
 use crate::model::show;
 use crate::setup::{contents, slots, verify};
 use crate::{Change, Model, Outcome, Setup, Step};
@@ -34,7 +35,6 @@ pub fn run_repair(setup: &Setup, steps: &[Step], rounds: u64) -> Outcome<Tally> 
     }
     // As after a kill: all that was written is there, the second copy of the superblock too.
     let image = bench.device.image();
-    let model = history.model(history.len());
     let keys = all_keys(&history);
     let mut tally = Tally::default();
     for round in 0..rounds {
@@ -51,7 +51,7 @@ pub fn run_repair(setup: &Setup, steps: &[Step], rounds: u64) -> Outcome<Tally> 
             !closed && damages.iter().any(|(at, _)| (LOG..LOG + setup.log.unwrap_or(4 << 20)).contains(at));
         tally.runs += 1;
         tally.faults += damages.len() as u64;
-        tally.errors += repair(&Case { setup, model: &model, keys: &keys, log }, device, &mut random)
+        tally.errors += repair(&Case { setup, history: &history, keys: &keys, log }, device, &mut random)
             .map_err(|e| e.during(format_args!("round {round}, {}", what.join(", "))))?;
     }
     Ok(tally)
@@ -73,7 +73,7 @@ const LOG: u64 = 32 * 4096;
 /// What the damaged store held.
 struct Case<'a> {
     setup: &'a Setup,
-    model: &'a Model,
+    history: &'a History,
     keys: &'a BTreeSet<(usize, Bytes)>,
     /// The end of the log may be lost without anybody's knowing.
     log: bool,
@@ -122,28 +122,36 @@ fn finish(case: &Case<'_>, device: Arc<SimulatedDevice>, mut losses: Vec<Loss>) 
     Ok(lost)
 }
 
-/// Every key has its value, or none and a loss covers it.
+/// Every key has its value, or none and a loss covers it. Without the end of the log that holds of the values after
+/// some prefix of the batches.
 fn compare(store: &Store, case: &Case<'_>, losses: &[Loss]) -> Outcome<u64> {
-    let Case { model, keys, log, .. } = *case;
-    // Without the end of the log older values are right as well.
+    let Case { history, keys, log, .. } = *case;
     let shortened = log || losses.iter().any(|loss| loss.index.is_none() && loss.message.contains("log"));
     let indexes = slots(store);
+    let whole = history.model(history.len());
+    let mut states: Vec<Model> = if shortened {
+        (0..=history.len()).map(|events| history.model(events)).collect()
+    } else {
+        vec![whole.clone()]
+    };
     let mut lost = 0;
     for (slot, key) in keys.iter().filter(|(slot, _)| *slot < indexes.len()) {
         let found = store.get(indexes[*slot], key)?;
-        if found.as_ref() == model.get(*slot, key) {
+        lost += u64::from(found.as_ref() != whole.get(*slot, key));
+        let told = covered(losses, indexes[*slot], key);
+        if told && found.is_none() {
             continue;
         }
-        let told = covered(losses, indexes[*slot], key);
+        let before = states.len();
+        states.retain(|state| state.get(*slot, key) == found.as_ref());
         ensure!(
-            shortened || (told && found.is_none()),
-            "index {slot}, key {}: {:?} instead of {:?}, {}; losses {losses:?}",
+            !states.is_empty(),
+            "index {slot}, key {}: {:?} instead of {:?}, which fits none of {before} states, {}; losses {losses:?}",
             show(key),
             found.map(|v| show(&v)),
-            model.get(*slot, key).map(|v| show(v)),
+            whole.get(*slot, key).map(|v| show(v)),
             if told { "told" } else { "not told" }
         );
-        lost += 1;
     }
     Ok(lost)
 }
