@@ -166,6 +166,7 @@ struct Check<'a> {
 
 impl Check<'_> {
     fn run(&mut self) {
+        self.read_state();
         self.read_orphans();
         self.read_links();
         self.advance_data();
@@ -224,6 +225,18 @@ impl Check<'_> {
         }
     }
 
+    /// What the volume says of itself; it lies behind some of the entries that it is about.
+    fn read_state(&mut self) {
+        let value = self.snapshot.get(self.index(METADATA), layout::STATE_KEY);
+        match value
+            .map_err(Into::into)
+            .and_then(|value| value.as_deref().map(VolumeState::decode).transpose())
+        {
+            Ok(state) => self.longest_key = state.and_then(|state| state.longest_key).unwrap_or(u64::MAX),
+            Err(error) => self.problem("/", error.to_string()),
+        }
+    }
+
     fn read_orphans(&mut self) {
         let Some(mut cursor) = self.cursor(METADATA, layout::entries_range(layout::ORPHAN_AREA)) else {
             return;
@@ -255,7 +268,7 @@ impl Check<'_> {
             } else if value[..] == *SETTLED || value[..] == *UNSETTLED {
                 self.marks.insert(key.clone(), value[..] == *SETTLED);
             } else {
-                self.problem(path_of(&key), "the mark of a link area cannot be understood");
+                self.problem(area_path(&key), "the mark of a link area cannot be understood");
             }
             last = key;
         }
@@ -270,7 +283,9 @@ impl Check<'_> {
             match layout::parse(&key) {
                 Some(parsed) if parsed.rest.is_empty() => {
                     has_root |= *key == *layout::ROOT_KEY;
-                    if key.len() as u64 > self.longest_key && !parsed.directory.iter().any(Vec::is_empty) {
+                    // The root's own key cannot get longer, and is not counted.
+                    let counts = *key != *layout::ROOT_KEY && !parsed.directory.iter().any(Vec::is_empty);
+                    if key.len() as u64 > self.longest_key && counts {
                         let message = format!(
                             "its key has {} bytes, and the volume says that none is so long",
                             key.len()
@@ -299,10 +314,7 @@ impl Check<'_> {
     /// One key of the metadata index.
     fn metadata(&mut self, parsed: &Parsed<'_>, value: &[u8], walked: &mut Option<Walked>) {
         if parsed.base == layout::STATE_KEY {
-            return match VolumeState::decode(value) {
-                Ok(state) => self.longest_key = state.longest_key.unwrap_or(u64::MAX),
-                Err(error) => self.problem("/", error.to_string()),
-            };
+            return;
         }
         if parsed.prefix.starts_with(layout::ORPHAN_AREA) {
             return;
@@ -472,7 +484,7 @@ impl Check<'_> {
         }
         let unknown: Vec<Key> = self.marks.keys().filter(|k| !self.areas.contains_key(*k)).cloned().collect();
         for mark in unknown {
-            self.problem(path_of(&mark), "the links index names a link area that does not exist");
+            self.problem(area_path(&mark), "the links index names a link area that does not exist");
         }
         if self.listed != self.report.links {
             let message =
@@ -590,6 +602,12 @@ pub(crate) fn xattr_fault(inode: &Inode, rest: &[u8], len: u64) -> Option<String
 /// The path of the file that a key belongs to.
 pub(crate) fn path_of(key: &[u8]) -> String {
     layout::parse(key).map_or_else(|| format!("key {}", key.escape_ascii()), |parsed| parsed.path())
+}
+
+/// The path of the directory whose link area a mark is about.
+fn area_path(mark: &[u8]) -> String {
+    let inside = [mark, layout::ROOT_KEY].concat();
+    layout::parse(&inside).map_or_else(|| path_of(mark), |parsed| directory_path(&parsed))
 }
 
 pub(crate) fn directory_path(parsed: &Parsed<'_>) -> String {

@@ -2,6 +2,7 @@
 
 mod areas;
 mod concurrency;
+mod durability;
 mod listing;
 mod orphans;
 mod semantics;

@@ -1,0 +1,125 @@
+//! What a sync waits for, what a new file costs, and what is free: counted.
+
+use crate::Bench;
+use espalier_engine::{OpenOptions, Store};
+use espalier_fs::{Caller, FileSystem, FormatOptions, NodeId, SetAttr, SetTime, merge_functions};
+use espalier_storage::{Device, Environment, MemoryDevice, SystemEnvironment};
+use std::sync::Arc;
+
+const MIB: u64 = 1 << 20;
+
+/// With nodes of the usual size: tiny ones take more room than what they hold.
+fn usual() -> Bench {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(128 << 20));
+    let env: Arc<dyn Environment> = Arc::new(SystemEnvironment::new(0));
+    Store::format(device.clone(), env.clone(), &Default::default()).expect("format");
+    let options = OpenOptions { memory: 64 << 20, merge: merge_functions(), ..Default::default() };
+    let store = Store::open(device.clone(), env.clone(), options).expect("open");
+    FileSystem::format(&store, &FormatOptions::default()).expect("format");
+    let fs = FileSystem::open(store.clone(), env.clone(), Default::default()).expect("open");
+    Bench { device, env, store, fs }
+}
+
+fn bytes_written(bench: &Bench) -> u64 {
+    bench.store.statistics().device.bytes_written
+}
+
+/// Writes so many MiB to a new file.
+fn write_much(bench: &Bench, name: &str, mib: u64) -> NodeId {
+    let file = bench.file(NodeId::ROOT, name);
+    for n in 0..mib {
+        bench.fs.write(file, n * MIB, &vec![n as u8 + 1; MIB as usize], false).expect("write");
+    }
+    file
+}
+
+#[test]
+fn a_small_fsync_does_not_wait_for_what_somebody_else_writes() {
+    let bench = Bench::new(0);
+    let small = bench.file(NodeId::ROOT, "small");
+    bench.fs.write(small, 0, b"a few bytes", false).expect("write");
+    // More would be written by those who write it.
+    write_much(&bench, "large", 8);
+    let before = bytes_written(&bench);
+    bench.fs.fsync(small, false).expect("fsync");
+    let written = bytes_written(&bench) - before;
+    assert!(written <= 16 << 10, "{written} bytes");
+    let bench = bench.crash();
+    let small = bench.fs.lookup(NodeId::ROOT, b"small").expect("it is durable").node;
+    assert_eq!(bench.read(small), b"a few bytes");
+}
+
+/// What `tar` does for each file: make it, then size, times, owner and mode, one call each.
+#[test]
+fn a_new_file_and_its_attributes_are_one_message() {
+    let bench = usual();
+    let dir = bench.dir(NodeId::ROOT, "dir");
+    bench.store.checkpoint().expect("checkpoint");
+    let before = bench.store.statistics().absorbed;
+    const FILES: u64 = 20;
+    for n in 0..FILES {
+        let file = bench.file(dir, &format!("file {n}"));
+        let time = Some(SetTime::At(1_000_000_000_000));
+        for set in [
+            SetAttr { size: Some(5000), ..SetAttr::default() },
+            SetAttr { atime: time, mtime: time, ..SetAttr::default() },
+            SetAttr { uid: Some(7), gid: Some(8), ..SetAttr::default() },
+            SetAttr { mode: Some(0o600), ..SetAttr::default() },
+        ] {
+            bench.fs.setattr(file, &set).expect("setattr");
+        }
+    }
+    bench.store.checkpoint().expect("checkpoint");
+    // One for each entry, one for the directory, one for the state of the volume.
+    let messages = bench.store.statistics().absorbed - before;
+    assert!((FILES..=FILES + 2).contains(&messages), "{messages} messages for {FILES} files");
+}
+
+/// Bytes that can still be stored, once nothing is left to be done.
+fn free(bench: &Bench) -> u64 {
+    for _ in 0..3 {
+        // Who syncs wants to know what is free.
+        bench.fs.syncfs().expect("sync");
+        while bench.store.step().expect("work") {}
+        bench.store.checkpoint().expect("checkpoint");
+    }
+    bench.fs.statfs().expect("statfs").available * 4096
+}
+
+/// A clone takes next to nothing, what is changed in it is taken once, and what only one of the two has is
+/// free when that one is gone.
+#[test]
+fn free_space_is_told_truly_before_during_and_after_with_clones() {
+    let bench = usual();
+    let dir = bench.dir(NodeId::ROOT, "dir");
+    let empty = free(&bench);
+    let file = bench.file(dir, "file");
+    for n in 0..8 {
+        bench.fs.write(file, n * MIB, &vec![n as u8 + 1; MIB as usize], false).expect("write");
+    }
+    // Before anything of it lies where it will: what was accepted is not free.
+    let told = bench.fs.statfs().expect("statfs").available * 4096;
+    assert!(told + 8 * MIB <= empty, "{} bytes are gone for 8 MiB that were accepted", empty - told);
+    let whole = free(&bench);
+    let near = |found: u64, expected: u64, what: &str| {
+        assert!(found.abs_diff(expected) <= MIB / 2, "{what}: {found} bytes, {expected} expected");
+    };
+    near(empty - whole, 8 * MIB, "the file takes");
+    let copy = bench.fs.clone_tree(dir, NodeId::ROOT, b"copy", &Caller::default()).expect("clone").node;
+    near(free(&bench), whole, "free beside a clone");
+    let copied = bench.fs.lookup(copy, b"file").expect("lookup").node;
+    bench.fs.write(copied, 0, &vec![99; 3 * MIB as usize], false).expect("write");
+    near(free(&bench), whole - 3 * MIB, "free when 3 MiB of the clone are its own");
+    // What is removed while somebody has it in use goes with him.
+    [file, dir, copied, copy].iter().for_each(|node| bench.fs.forget(*node, 1));
+    // The first three MiB were the source's alone. They may lie in one part with what the clone still has; then they
+    // are not free yet, and must not be called so.
+    bench.fs.remove_tree(NodeId::ROOT, b"dir", &Caller::default()).expect("remove");
+    let found = free(&bench);
+    assert!(
+        (whole - 7 * MIB / 2..whole + MIB / 2).contains(&found),
+        "free without the source: {found}, {whole}"
+    );
+    bench.fs.remove_tree(NodeId::ROOT, b"copy", &Caller::default()).expect("remove");
+    near(free(&bench), empty, "free without both");
+}
