@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Place, Random};
+use common::{Place, Random, espalier};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::Path;
@@ -89,4 +89,71 @@ fn a_mount_is_filled_to_the_last_byte_and_emptied() {
             assert!(tries < 100_000, "{what}: {} bytes are free, {before} were", free(&place));
         }
     }
+}
+
+/// Whatever gives space back works on a full store, one after the other, and does give it back.
+#[test]
+fn a_full_mount_takes_whatever_frees_space() {
+    const MIB: usize = 1 << 20;
+    let place = Place::mounted("96M");
+    let command = |words: &[&str], last: &[&Path]| {
+        let mut all: Vec<std::ffi::OsString> = words.iter().map(Into::into).collect();
+        all.extend(last.iter().map(|path| path.as_os_str().to_owned()));
+        espalier(&all)
+    };
+    let path = |name: &str| place.dir.join(name);
+    let mut random = Random(5);
+    let mut make = |name: &str| {
+        fs::create_dir_all(path(name).parent().unwrap()).unwrap();
+        let bytes = random.bytes(6 * MIB);
+        fs::write(path(name), &bytes).unwrap();
+        bytes
+    };
+    let kept = make("kept");
+    make("snapped/file");
+    command(&["snapshot", "create"], &[&place.dir, Path::new("then")]).ok();
+    fs::remove_dir_all(path("snapped")).unwrap();
+    make("truncated");
+    make("removed");
+    make("tree/in/it");
+    command(&["clone"], &[&path("tree"), &path("copy")]).ok();
+    command(&["rm"], &[&path("tree")]).ok();
+
+    let truncated = || File::options().write(true).open(path("truncated"))?.set_len(10);
+    let frees: [(&str, &dyn Fn()); 4] = [
+        ("truncating", &|| truncated().unwrap()),
+        ("deleting", &|| fs::remove_file(path("removed")).unwrap()),
+        ("espalier rm", &|| drop(command(&["rm"], &[&path("copy")]).ok())),
+        ("dropping a snapshot", &|| {
+            drop(command(&["snapshot", "delete"], &[&place.dir, Path::new("then")]).ok())
+        }),
+    ];
+    for (what, act) in frees {
+        let mut filling = Random(11);
+        let mut written = 0;
+        for most in [MIB as u64, 4096, 1] {
+            while write(&path(&format!("fill-{what}-{written}")), &filling.bytes(most as usize)) {
+                written += most;
+            }
+        }
+        assert!(fs::read(path("kept")).unwrap() == kept, "{what}: a full store cannot be read");
+        let full = free(&place);
+        act();
+        let mut tries = 0;
+        while free(&place) < full + 5 * MIB as u64 {
+            File::open(&place.dir).unwrap().sync_all().unwrap();
+            tries += 1;
+            assert!(tries < 100_000, "{what}: {} bytes are free, {full} were", free(&place));
+        }
+        // What is free can be used, and a full store can be unmounted.
+        assert!(write(&path(&format!("new-{what}")), &random_bytes(4 * MIB)), "{what}: no room for 4 MiB");
+        place.remount();
+    }
+    assert!(fs::read(path("kept")).unwrap() == kept);
+    place.umount().ok();
+    place.fsck().ok();
+}
+
+fn random_bytes(length: usize) -> Vec<u8> {
+    Random(77).bytes(length)
 }

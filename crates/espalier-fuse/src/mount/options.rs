@@ -167,6 +167,8 @@ mod tests {
     #[test]
     fn options_are_taken_from_their_names() {
         let mut options = MountOptions::default();
+        // What docs/durability.md says of who gives no option.
+        assert_eq!(options.sync_interval, Duration::from_secs(5));
         for option in ["ro", "nosuid", "commit=30", "transport=classic", "writeback", "x-systemd.automount"] {
             assert_eq!(options.apply(option), Ok(true), "{option}");
         }
