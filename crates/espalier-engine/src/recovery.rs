@@ -9,8 +9,9 @@ use crate::checkpoint::{Checkpointer, StoredRoot};
 use crate::device::GuardedDevice;
 use crate::error::Context;
 use crate::index::{Goto, Index, Layer};
-use crate::key::KeyRange;
+use crate::key::{Key, KeyRange};
 use crate::log::{Binder, Log, LogConfig, LogPosition, LoggedBatch, LoggedOp};
+use crate::memtable::Memtable;
 use crate::options::Compression;
 use crate::options::{FormatOptions, OpenOptions};
 use crate::piece::PieceHandle;
@@ -219,6 +220,14 @@ fn indexes_of(space: &Arc<Space>, volumes: &VolumeTable) -> Result<(Indexes, BTr
     Ok((indexes, roots))
 }
 
+/// Something that a damaged store has lost.
+pub(crate) struct Lost {
+    pub(crate) loss: Loss,
+    /// The message that brought it, if that was in the log; otherwise it was in the tree, and what changes it has nothing
+    /// to change.
+    pub(crate) since: Option<Msn>,
+}
+
 /// Puts logged batches back into memtables.
 pub(crate) struct Replay<'a> {
     pub(crate) trees: &'a Arc<Trees>,
@@ -227,7 +236,7 @@ pub(crate) struct Replay<'a> {
     pub(crate) indexes: &'a Indexes,
     pub(crate) order: Order,
     /// What a damaged store has lost: where messages have nothing to change, they must make nothing.
-    pub(crate) losses: Mutex<Vec<Loss>>,
+    pub(crate) losses: Mutex<Vec<Lost>>,
 }
 
 impl<'a> Replay<'a> {
@@ -239,6 +248,7 @@ impl<'a> Replay<'a> {
         order: Order,
         losses: Vec<Loss>,
     ) -> Self {
+        let losses = losses.into_iter().map(|loss| Lost { loss, since: None }).collect();
         Self { trees, space, options, indexes, order, losses: Mutex::new(losses) }
     }
 
@@ -301,7 +311,10 @@ impl<'a> Replay<'a> {
     pub(crate) fn absorb(&self, index: &Index, lsn: Lsn) -> Result<()> {
         index.seal(lsn);
         while let Some(sealed) = index.version().sealed.first() {
-            self.delete_baseless(index, &sealed.layer)?;
+            match &sealed.layer {
+                Layer::Table(table) => self.delete_baseless(index, table)?,
+                Layer::Goto(goto) => self.copy_losses(index.id, goto),
+            }
             sealed.layer.settle(&self.trees.resident);
             let root = self.trees.absorb(&index.version().root, &sealed.layer)?;
             index.publish_root(self.space, root, |version| {
@@ -313,19 +326,42 @@ impl<'a> Replay<'a> {
 }
 
 impl Replay<'_> {
-    /// Deletes what the messages of a layer make of nothing where something is lost. Nobody reads yet.
-    fn delete_baseless(&self, index: &Index, layer: &Layer) -> Result<()> {
-        let Layer::Table(table) = layer else { return Ok(()) };
+    /// Deletes what messages make of nothing where something is lost. Nobody reads yet.
+    fn delete_baseless(&self, index: &Index, table: &Arc<Memtable>) -> Result<()> {
         let mut losses = self.losses.lock();
-        let lost: Vec<KeyRange> =
-            losses.iter().filter(|l| l.index == Some(index.id)).filter_map(|l| l.range.clone()).collect();
-        for range in lost {
+        let in_tree = losses.iter().filter(|l| l.since.is_none() && l.loss.index == Some(index.id));
+        let ranges: Vec<KeyRange> = in_tree.filter_map(|l| l.loss.range.clone()).collect();
+        for range in ranges {
             for key in baseless(self.trees, Some(table), &index.version().root, &range)? {
                 table.apply(&key, self.order.last_msn, &crate::Op::Delete, Msn(0), &self.options.merge);
-                losses.push(Loss::key(index.id, &key, "what was changed there is lost"));
+                let loss = Loss::key(index.id, &key, "what was changed there is lost");
+                losses.push(Lost { loss, since: None });
             }
         }
         Ok(())
+    }
+
+    /// What a clone copies of something lost is lost there too: from here on, and not before, when something else was
+    /// there.
+    fn copy_losses(&self, index: IndexId, goto: &Goto) {
+        let Goto { msn, source, destination } = goto;
+        let below = KeyRange::prefix(source);
+        let moved = |key: &Key| key.strip_prefix(&**source).map(|rest| [destination, rest].concat().into());
+        let mut losses = self.losses.lock();
+        let mut copied = Vec::new();
+        let known = losses.iter().filter(|l| l.since.is_none_or(|since| since < *msn));
+        for Lost { loss, since } in known.filter(|l| l.loss.index == Some(index)) {
+            let Some(range) = loss.range.as_ref().map(|range| range.intersect(&below)) else { continue };
+            if range.is_empty() {
+                continue;
+            }
+            let whole = KeyRange::prefix(destination);
+            let start = moved(&range.start).unwrap_or(whole.start);
+            let end = range.end.as_ref().and_then(moved).or(whole.end);
+            let loss = Loss { range: Some(KeyRange { start, end }), ..loss.clone() };
+            copied.push(Lost { loss, since: since.map(|_| *msn) });
+        }
+        losses.append(&mut copied);
     }
 }
 

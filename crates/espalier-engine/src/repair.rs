@@ -17,14 +17,14 @@ use crate::index::Index;
 use crate::log::{Log, LogConfig, LogPosition, LoggedBatch, LoggedOp};
 use crate::options::{Compression, OpenOptions};
 use crate::piece::PieceHandle;
-use crate::recovery::{self, Indexes, PiecesBinder, Replay};
+use crate::recovery::{self, Indexes, Lost, PiecesBinder, Replay};
 use crate::resolve::load;
 use crate::space::{Rebuilt, Space, VolumeTable};
 use crate::store::{Order, Shared, Store};
 use crate::tree::{Cutter, Progress, References, Root, Trees, deletions};
 use crate::types::{IndexId, Msn, PieceId, Reference};
 use crate::value::Value;
-use crate::{Error, ErrorKind, Key, KeyRange, Loss, Op, RangeOp, Result};
+use crate::{Error, ErrorKind, Key, Loss, Op, RangeOp, Result};
 use espalier_storage::{BLOCK, Device, Environment};
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -121,18 +121,14 @@ fn open(
         binder,
         LogConfig { early_binding: options.tuning.early_binding as u64, ..LogConfig::default() },
         &mut |mut batch| {
-            {
-                let losses = &mut *replay.losses.lock();
-                lost.take_out(&trees, &mut batch, losses);
-                clone_losses(&batch, losses);
-            }
+            lost.take_out(&trees, &mut batch, &mut replay.losses.lock());
             replay.batch(batch)
         },
     )?;
     for index in indexes.values() {
         replay.absorb(index, replay.order.last_lsn)?;
     }
-    let mut losses = replay.losses.into_inner();
+    let mut losses: Vec<Loss> = replay.losses.into_inner().into_iter().map(|lost| lost.loss).collect();
     let order = replay.order;
     losses.extend(broken.map(|error| nowhere(format!("the end of the log is lost: {error}"))));
     let checkpointer = Checkpointer::new(stored, Vec::new()).counting(uncounted);
@@ -191,27 +187,6 @@ fn cut(
     Ok((left, keep, references.uncounted))
 }
 
-/// What a clone copies of something lost is lost there too.
-fn clone_losses(batch: &LoggedBatch, losses: &mut Vec<Loss>) {
-    for op in &batch.ops {
-        let LoggedOp::Clone { index, source, destination } = op else { continue };
-        let below = KeyRange::prefix(source);
-        let moved = |key: &Key| key.strip_prefix(&**source).map(|rest| [destination, rest].concat().into());
-        let mut copied = Vec::new();
-        for loss in losses.iter().filter(|loss| loss.index == Some(*index)) {
-            let Some(range) = loss.range.as_ref().map(|range| range.intersect(&below)) else { continue };
-            if range.is_empty() {
-                continue;
-            }
-            let whole = KeyRange::prefix(destination);
-            let start = moved(&range.start).unwrap_or(whole.start);
-            let end = range.end.as_ref().and_then(moved).or(whole.end);
-            copied.push(Loss { range: Some(KeyRange { start, end }), ..loss.clone() });
-        }
-        losses.append(&mut copied);
-    }
-}
-
 /// Values that the log names and the device no longer has.
 #[derive(Default)]
 struct LostValues {
@@ -225,8 +200,8 @@ struct LostValues {
 impl LostValues {
     /// Replaces insertions of lost values by deletions, and patches by zeros; leaves out what changes what is lost.
     /// Values that share a part with damage are written again.
-    fn take_out(&mut self, trees: &Trees, batch: &mut LoggedBatch, losses: &mut Vec<Loss>) {
-        for logged in &mut batch.ops {
+    fn take_out(&mut self, trees: &Trees, batch: &mut LoggedBatch, losses: &mut Vec<Lost>) {
+        for (logged, msn) in batch.ops.iter_mut().zip((batch.first_msn.0..).map(Msn)) {
             match logged {
                 LoggedOp::Point { index, key, op } => {
                     let keys = self.keys.entry(*index).or_default();
@@ -236,7 +211,9 @@ impl LostValues {
                         *logged = LoggedOp::Superseded;
                         continue;
                     }
-                    self.point(trees, *index, key, op, losses);
+                    if let Some(loss) = self.point(trees, *index, key, op) {
+                        losses.push(Lost { loss, since: Some(msn) });
+                    }
                 }
                 LoggedOp::Range { index, range, op: RangeOp::Delete } => {
                     self.keys.entry(*index).or_default().retain(|key| !range.contains(key));
@@ -249,28 +226,27 @@ impl LostValues {
         }
     }
 
-    fn point(&mut self, trees: &Trees, index: IndexId, key: &Key, op: &mut Op, losses: &mut Vec<Loss>) {
-        let Some(value) = op.value().filter(|value| !value.segments().is_empty()) else { return };
+    /// Returns what is lost, if it is.
+    fn point(&mut self, trees: &Trees, index: IndexId, key: &Key, op: &mut Op) -> Option<Loss> {
+        let value = op.value().filter(|value| !value.segments().is_empty())?;
         let parts = value.segments().iter().filter_map(|large| large.place()).map(|at| at.part.id());
         let sound = &mut self.sound;
         if parts.fold(true, |all, part| {
             all & *sound.entry(part).or_insert_with(|| trees.pieces.check(part).is_ok())
         }) {
-            return;
+            return None;
         }
         match load(value, &*trees.pieces) {
-            Ok(bytes) => *op = op.with_value(Value::from(bytes)),
+            Ok(bytes) => {
+                *op = op.with_value(Value::from(bytes));
+                None
+            }
             Err(error) => {
-                let end = Some([&**key, &[0]].concat().into());
-                losses.push(Loss {
-                    index: Some(index),
-                    range: Some(KeyRange { start: key.clone(), end }),
-                    message: format!("a value is lost: {error}"),
-                });
                 *op = op.without_value();
                 if *op == Op::Delete {
                     self.keys.entry(index).or_default().insert(key.clone());
                 }
+                Some(Loss::key(index, key, format!("a value is lost: {error}")))
             }
         }
     }

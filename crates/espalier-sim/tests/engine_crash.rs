@@ -122,8 +122,11 @@ fn repair_of_storage_that_rots() {
             panic!("ESPALIER_SEED={seed}: {failure}\n{setup:?}");
         }
     }
-    // Patches of a value of the log that was lost made a value of nothing.
-    soak::replay("repair", 110091).unwrap_or_else(|e| panic!("{e}"));
+    // 110091: patches of a value of the log that was lost made a value of nothing.
+    // 110124: what a clone copies was taken for lost at its place before it was there.
+    for seed in [110091, 110124] {
+        soak::replay("repair", seed).unwrap_or_else(|e| panic!("{e}"));
+    }
     check(Profile::dense(), 6, 120, |setup, steps| fault::run_repair(setup, steps, 40));
     check(Profile::long(), 3, 60, |setup, steps| fault::run_repair(setup, steps, 20));
     check(Profile::broad(), 3, 200, |setup, steps| fault::run_repair(setup, steps, 20));
