@@ -33,6 +33,8 @@ const KEY_OVERHEAD: usize = 96;
 const LARGE_OVERHEAD: usize = 128;
 /// How many older patches of a key are compared with a new one.
 const PATCHES_COMPARED: usize = 16;
+/// Keys that are settled before readers get a turn.
+const SETTLED_AT_ONCE: usize = 256;
 
 /// Messages of one key, newest first.
 pub(crate) type Messages = Vec<(Msn, Op)>;
@@ -87,6 +89,11 @@ impl Version {
             Self::Op(op) => op_memory(op),
             Self::Growing(bytes) | Self::GrowingPatch(_, bytes) => bytes.len(),
         }
+    }
+
+    /// True if it is a large value that still grows.
+    fn is_unsettled(&self) -> bool {
+        matches!(self, Self::Growing(bytes) | Self::GrowingPatch(_, bytes) if bytes.len() >= LARGE_VALUE)
     }
 
     /// Ends the growth of what has become a large value, so that it can be shared.
@@ -297,11 +304,31 @@ impl Memtable {
         Some(version.to_op())
     }
 
-    /// Ends all growth: from now on everybody gets the same large values. Only for sealed memtables.
+    /// Ends all growth: when this returns, everybody gets the same large values. Only for sealed memtables, of which no
+    /// key goes; so who reads may do so in between.
     pub(crate) fn settle(&self, resident: &Arc<AtomicUsize>) {
+        let mut from = Bound::Unbounded;
+        loop {
+            let inner = self.inner.read();
+            let (mut last, mut unsettled) = (None, false);
+            for (key, versions) in inner.points.range((from.clone(), Bound::Unbounded)).take(SETTLED_AT_ONCE)
+            {
+                unsettled |= versions.iter().any(|(_, version)| version.is_unsettled());
+                last = Some(key);
+            }
+            let Some(last) = last.cloned() else { return };
+            drop(inner);
+            if unsettled {
+                self.settle_between((from, Bound::Included(last.clone())), resident);
+            }
+            from = Bound::Excluded(last);
+        }
+    }
+
+    fn settle_between(&self, keys: (Bound<Key>, Bound<Key>), resident: &Arc<AtomicUsize>) {
         let mut inner = self.inner.write();
         let mut grown = 0;
-        for (_, version) in inner.points.values_mut().flatten() {
+        for (_, version) in inner.points.range_mut(keys).flat_map(|(_, versions)| versions) {
             grown -= version.bytes() as isize;
             version.settle(resident);
             grown += version.bytes() as isize;

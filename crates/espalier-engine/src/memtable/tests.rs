@@ -127,3 +127,37 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn when_a_table_is_settled_everybody_gets_the_same_values() {
+    let table = Memtable::default();
+    let merge = MergeFunctions::new();
+    let keys: Vec<Key> = (0..2 * SETTLED_AT_ONCE as u32 + 3).map(|n| Key::from(n.to_be_bytes())).collect();
+    for (n, key) in keys.iter().enumerate() {
+        let msn = |step: u64| Msn(10 * n as u64 + step);
+        // One of two is inserted, one patched; one of five stays small.
+        let half = LARGE_VALUE as u32 / if n % 5 == 4 { 8 } else { 2 };
+        let first = vec![n as u8; half as usize];
+        let first = match n % 2 {
+            0 => Op::Insert(first.into()),
+            _ => Op::Patch { offset: 3, bytes: first.into() },
+        };
+        table.apply(key, msn(1), &first, Msn(0), &merge);
+        let more = Op::Patch { offset: half + 3 * (n as u32 % 2), bytes: vec![7; half as usize].into() };
+        table.apply(key, msn(2), &more, Msn(0), &merge);
+    }
+    let large = |key: &Key| {
+        let versions = table.inner.read().points[key].iter().map(|(_, v)| v.to_op()).collect::<Vec<_>>();
+        versions.iter().flat_map(|op| op.large_values().to_vec()).collect::<Vec<_>>()
+    };
+    let resident = Arc::new(AtomicUsize::new(0));
+    table.settle(&resident);
+    let mut bytes = 0;
+    for (n, key) in keys.iter().enumerate() {
+        let (one, other) = (large(key), large(key));
+        assert_eq!(one.len(), usize::from(n % 5 != 4), "{n}");
+        assert!(one.iter().zip(&other).all(|(one, other)| Arc::ptr_eq(one, other)), "{n}");
+        bytes += one.iter().map(|value| value.len()).sum::<usize>();
+    }
+    assert_eq!(resident.load(Relaxed), bytes);
+}
