@@ -18,7 +18,8 @@ pub trait Environment: Send + Sync + Debug {
     /// where background work is stepped by the caller.
     fn threads(&self) -> usize;
 
-    /// Starts a background thread.
+    /// Starts a background thread. Where it shares a CPU with somebody who has waited for something and goes on, it
+    /// steps back.
     fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> JoinHandle;
 
     /// Lets the calling thread rest.
@@ -82,11 +83,36 @@ impl Environment for SystemEnvironment {
     }
 
     fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> JoinHandle {
+        let body = move || {
+            step_back();
+            body();
+        };
         let thread = std::thread::Builder::new().name(name.into()).spawn(body);
         JoinHandle(Some(thread.expect("the system can start a thread")))
     }
 
     fn sleep(&self, duration: Duration) {
         std::thread::sleep(duration);
+    }
+}
+
+/// The time slice of background threads, in nanoseconds; that of others is about 3 ms.
+const BACKGROUND_SLICE: u64 = 20_000_000;
+
+/// Gives the calling thread a long time slice. It gets as much of a CPU as before, but in longer pieces and later: who wakes up
+/// on its CPU, and has a shorter slice, runs at once. Linux before 6.12 has one slice for all and takes no notice; a
+/// refusal costs nothing else.
+fn step_back() {
+    const SIZE: u32 = size_of::<libc::sched_attr>() as u32;
+    // SAFETY: integers, for which zeros are valid.
+    let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes at most `SIZE` bytes to where `attributes` lives for the length of the call.
+    let known = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, SIZE, 0) } == 0;
+    let fair = attributes.sched_policy == libc::SCHED_OTHER as u32;
+    if known && fair {
+        attributes.size = SIZE;
+        attributes.sched_runtime = BACKGROUND_SLICE;
+        // SAFETY: the kernel only reads `attributes`, which lives for the length of the call.
+        unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
     }
 }
