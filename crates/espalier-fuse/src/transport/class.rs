@@ -9,7 +9,8 @@
 //! `SCHED_IDLE` threads, though, get next to no time from a CPU that others want. Therefore [`Watch`] looks at every
 //! queue each [`TICK`], and a queue's threads are in that class only while it is hot (many requests come) and
 //! not starved (no thread of it wants its CPU in vain); starving, they are ordinary threads again, for
-//! a time that doubles whenever it happens again. A queue at rest is ordinary, so that nothing has to be watched then.
+//! a time that doubles whenever it happens again. A queue at rest is ordinary, so that nothing has to be watched then, and so is one
+//! that becomes hot while every CPU has something to do: then there is none to which a client would be moved.
 //!
 //! Leaving `SCHED_IDLE` takes CAP_SYS_NICE or an RLIMIT_NICE of 20: without, all this is off.
 
@@ -182,7 +183,7 @@ impl Watch {
             drop(state);
             for (pulse, pace) in &mut queues {
                 let before = pace.class;
-                pace.tick(pulse.served.load(Ordering::Relaxed), || pulse.wants_cpu());
+                pace.tick(pulse.served.load(Ordering::Relaxed), all_cpus_work, || pulse.wants_cpu());
                 if pace.class != before {
                     pulse.set(pace.class);
                 }
@@ -206,6 +207,18 @@ fn may_come_back() -> bool {
     let there_and_back = || Class::Idle.apply(0) && Class::Ordinary.apply(0);
     let probe = std::thread::Builder::new().name("fuse-probe".into()).spawn(there_and_back);
     probe.is_ok_and(|probe| probe.join().unwrap_or(false))
+}
+
+/// True if more threads run, or wait to run, than there are CPUs, the calling one left out.
+fn all_cpus_work() -> bool {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let Ok(load) = std::fs::read_to_string("/proc/loadavg") else { return false };
+    runnable(&load).is_some_and(|threads| threads.saturating_sub(1) > cpus)
+}
+
+/// How many threads of the system run or wait to run, by what /proc/loadavg says.
+fn runnable(load: &str) -> Option<usize> {
+    load.split_ascii_whitespace().nth(3)?.split_once('/')?.0.parse().ok()
 }
 
 /// How a queue fared, tick by tick.
@@ -232,14 +245,15 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// A tick has passed, and `served` requests in all; `wants_cpu` tells whether a thread runs or waits to.
-    fn tick(&mut self, served: u64, wants_cpu: impl FnOnce() -> bool) {
+    /// A tick has passed, and `served` requests in all; `busy` tells whether every CPU has something to do, `wants_cpu` whether
+    /// a thread runs or waits to.
+    fn tick(&mut self, served: u64, busy: impl FnOnce() -> bool, wants_cpu: impl FnOnce() -> bool) {
         let new = served.wrapping_sub(self.served);
         self.served = served;
         self.cool = if new >= HOT { 0 } else { self.cool.saturating_add(1) };
         self.barred = self.barred.saturating_sub(1);
         match self.class {
-            Class::Ordinary if self.cool == 0 && self.barred == 0 => self.class = Class::Idle,
+            Class::Ordinary if self.cool == 0 && self.barred == 0 && !busy() => self.class = Class::Idle,
             Class::Ordinary => {}
             Class::Idle => {
                 let slow = new < SLOW && wants_cpu();
@@ -284,7 +298,7 @@ mod tests {
     /// Lets `ticks` pass with `each` requests in every one.
     fn pass(pace: &mut Pace, ticks: u32, each: u64, wants_cpu: bool) {
         for _ in 0..ticks {
-            pace.tick(pace.served + each, || wants_cpu);
+            pace.tick(pace.served + each, || false, || wants_cpu);
         }
     }
 
@@ -301,6 +315,19 @@ mod tests {
         assert_eq!(pace.class, Class::Idle);
         pass(&mut pace, 1, 0, false);
         assert_eq!((pace.class, pace.at_rest(), pace.barred), (Class::Ordinary, true, 0));
+    }
+
+    #[test]
+    fn nobody_enters_the_class_while_all_cpus_work() {
+        let mut pace = Pace::default();
+        for _ in 0..10 {
+            pace.tick(pace.served + HOT, || true, || true);
+        }
+        assert_eq!((pace.class, pace.at_rest()), (Class::Ordinary, false));
+        pass(&mut pace, 1, HOT, true);
+        assert_eq!(pace.class, Class::Idle);
+        assert_eq!(runnable("0.20 0.18 0.12 3/80 11206\n"), Some(3));
+        assert_eq!(runnable("0.20"), None);
     }
 
     #[test]
