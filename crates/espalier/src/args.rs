@@ -73,6 +73,14 @@ pub(crate) enum Command {
     Demo(Demo),
 }
 
+impl Command {
+    /// True if all it does is to ask the server of a mount, as a rule.
+    pub(crate) fn is_brief(&self) -> bool {
+        use Command::{Chmod, Chown, Clone, Info, Rm, Snapshot, Umount};
+        matches!(self, Umount(_) | Info(_) | Clone(_) | Rm(_) | Chown(_) | Chmod(_) | Snapshot(_))
+    }
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   espalier mkfs --size 20G disk.img                      a new image file, sparse

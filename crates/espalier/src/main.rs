@@ -52,6 +52,9 @@ fn main() -> ExitCode {
             return ExitCode::from(Exit::Usage.code());
         }
     };
+    if !cli.command.is_brief() {
+        memory::allow_huge_pages();
+    }
     // The server of a mount sets logging up after it has forked.
     if !matches!(cli.command, Command::Mount(_)) {
         ui::log_to_stderr(cli.verbose);

@@ -1,4 +1,4 @@
-//! When memory that nobody uses goes back to the system.
+//! When memory that nobody uses goes back to the system, and who gets huge pages.
 //!
 //! A server at work frees what it will ask for again at once; giving it back in between is a page fault for each
 //! page. So free memory is kept for a while, unless the budget comes near: then it goes back every second, and
@@ -6,6 +6,7 @@
 
 use anyhow::{Context, Result};
 use std::ffi::c_long;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Milliseconds until free memory goes back to the system. With the allocator's usual second, a server that
@@ -17,6 +18,33 @@ const PURGE_DELAY_OPTION: libmimalloc_sys::mi_option_t = libmimalloc_sys::mi_opt
 
 /// How often one looks how much memory there is.
 const INTERVAL: Duration = Duration::from_secs(1);
+
+/// True if [`refuse_huge_pages`] changed something.
+static REFUSED: AtomicBool = AtomicBool::new(false);
+
+/// Called before everything else, since the allocator asks for huge pages with its first memory. Three of them are cleared then: half a
+/// millisecond, or twenty where the machine has to get the memory from its host, for a command that does next to nothing.
+#[used]
+#[unsafe(link_section = ".init_array.00101")]
+static FIRST: extern "C" fn() = refuse_huge_pages;
+
+extern "C" fn refuse_huge_pages() {
+    // SAFETY: these calls take numbers only, and allocate nothing.
+    let refused = unsafe {
+        libc::prctl(libc::PR_GET_THP_DISABLE, 0, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0
+    };
+    REFUSED.store(refused, Ordering::Relaxed);
+}
+
+/// Lets this process, and those it starts, have huge pages again, if they had them when it began: for who works long or with
+/// much memory.
+pub(crate) fn allow_huge_pages() {
+    if REFUSED.swap(false, Ordering::Relaxed) {
+        // SAFETY: takes numbers only.
+        unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 0, 0, 0, 0) };
+    }
+}
 
 /// Keeps what the process holds to little more than it uses as soon as that comes near `budget` bytes.
 ///
@@ -51,6 +79,21 @@ fn resident() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn huge_pages_are_refused_first_and_allowed_when_asked_for() {
+        // SAFETY: takes numbers only.
+        let refused = || unsafe { libc::prctl(libc::PR_GET_THP_DISABLE, 0, 0, 0, 0) };
+        if REFUSED.load(Ordering::Relaxed) {
+            assert_eq!(refused(), 1);
+            allow_huge_pages();
+            assert_eq!(refused(), 0);
+        } else {
+            // Whoever started this test refuses them: nobody is to change that.
+            allow_huge_pages();
+            assert_eq!(refused(), 1);
+        }
+    }
 
     #[test]
     fn a_process_holds_some_memory() {
