@@ -201,7 +201,9 @@ impl LostValues {
     /// Replaces insertions of lost values by deletions, and patches by zeros; leaves out what changes what is lost.
     /// Values that share a part with damage are written again.
     fn take_out(&mut self, trees: &Trees, batch: &mut LoggedBatch, losses: &mut Vec<Lost>) {
-        for (logged, msn) in batch.ops.iter_mut().zip((batch.first_msn.0..).map(Msn)) {
+        let first = batch.first_msn.0;
+        for (n, logged) in batch.ops.iter_mut().enumerate() {
+            let msn = Msn(first.wrapping_add(n as u64));
             match logged {
                 LoggedOp::Point { index, key, op } => {
                     let keys = self.keys.entry(*index).or_default();

@@ -79,6 +79,38 @@ fn large_values_of_a_large_group_are_written_once() {
     assert_eq!(binder.held(), 0);
 }
 
+/// What the first batch makes recovery write must not land on what the last one names.
+#[test]
+fn all_that_the_log_names_is_reserved_before_anything_is_replayed() {
+    let (device, layout, start, rig) = fresh(4096, LogConfig::default());
+    let mut parts = 0;
+    for lsn in 1..=3 {
+        let ops = (0..20).map(|n| insert(&format!("{lsn}/{n}"), vec![n; 64 << 10])).collect();
+        rig.log.append(batch(lsn, ops)).unwrap();
+        assert_eq!(sync(&rig, lsn), Progress::Done);
+        assert!(rig.binder.held() > parts, "each group names parts of its own");
+        parts = rig.binder.held();
+    }
+    drop(rig);
+    let binder = TestBinder::new(device.clone(), layout.parts, 2);
+    let mut held = Vec::new();
+    let log = Log::open(
+        guarded(&device),
+        layout.log,
+        UUID,
+        2,
+        start,
+        binder.clone(),
+        LogConfig::default(),
+        &mut |_| {
+            held.push(binder.held());
+            Ok(())
+        },
+    );
+    assert_eq!(held, [parts; 3]);
+    drop(log);
+}
+
 #[test]
 fn data_deleted_before_it_is_written_is_not_written() {
     let (device, layout, start, rig) = fresh(4096, LogConfig::default());
