@@ -14,6 +14,7 @@ use crate::key::{Key, KeyRange, before_end};
 use crate::op::Op;
 use crate::resolve::load;
 use crate::types::{Delta, IndexId, Msn, PieceId, PieceKind};
+use crate::value::Value;
 use crate::view::View;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Bound;
@@ -132,8 +133,10 @@ impl<'a> Verifier<'a> {
     }
 
     /// Checks the large values that messages of an index name which are not in its tree yet: what only the log has.
+    /// Of the parts they lie in nothing else is promised: a crash may have cut off zeros behind the last value.
     pub(crate) fn pending(&mut self, index: IndexId, version: &Version) {
         self.index = Some(index);
+        let mut sound = HashMap::new();
         for table in version.memtables() {
             let mut from: Option<Key> = None;
             loop {
@@ -142,11 +145,23 @@ impl<'a> Verifier<'a> {
                 let Some((last, _)) = some.last() else { break };
                 from = Some(last.clone());
                 for (key, messages) in &some {
-                    messages.iter().for_each(|(_, op)| self.op(op, &View::identity(), key, false, ""));
+                    messages.iter().filter_map(|(_, op)| op.value()).for_each(|value| {
+                        self.pending_value(key, value, &mut sound);
+                    });
                 }
             }
         }
         self.index = None;
+    }
+
+    fn pending_value(&mut self, key: &Key, value: &Value, sound: &mut HashMap<PieceId, bool>) {
+        let pieces = &self.trees.pieces;
+        let mut parts = value.segments().iter().filter_map(|segment| segment.place()).map(|at| at.part.id());
+        let whole = parts.all(|part| *sound.entry(part).or_insert_with(|| pieces.check(part).is_ok()));
+        if !whole && let Err(error) = load(value, &**pieces) {
+            let range = KeyRange { start: key.clone(), end: Some([&**key, &[0]].concat().into()) };
+            self.problem(Some(&range), error.to_string());
+        }
     }
 
     /// Counts the references of a node without references that is still to be taken apart.
