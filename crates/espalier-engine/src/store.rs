@@ -188,7 +188,7 @@ impl Store {
         shared.limit_height(&batch)?;
         shared.fit_log(&batch)?;
         let purpose = purpose_of(&batch);
-        shared.make_room(batch.bytes, purpose)?;
+        shared.make_room(&batch, purpose)?;
         shared.settle_values(&batch)?;
         let mut order = shared.promise(&batch, purpose)?;
         let indexes = shared.indexes.read();

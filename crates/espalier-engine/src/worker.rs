@@ -5,8 +5,9 @@
 //! much is in memory or in the log, and are slowed down smoothly before that. Some more threads read
 //! ahead of readers, who must not wait for a checkpoint to end.
 
+use crate::batch::Batch;
 use crate::index::Index;
-use crate::log::Progress;
+use crate::log::{LoggedOp, Progress};
 use crate::shortage::Share;
 use crate::space::Purpose;
 use crate::store::Shared;
@@ -27,7 +28,8 @@ const LEAVE: u64 = 1 << 20;
 /// A writer who finds this much not yet in the log waits for a part of it to be written, or writes it.
 const MUST_PUSH: u64 = 16 << 20;
 
-/// Bytes of batches after which a writer who was not slowed down looks again whether there is room.
+/// Bytes of batches after which a writer who was not slowed down looks again whether there is room. Who clones looks each
+/// time: each clone is a layer that has to be absorbed for itself, whatever its batch weighs.
 const LOOK: u64 = 64 << 10;
 
 /// A store that changes is checkpointed at least this often.
@@ -337,6 +339,8 @@ impl Shared {
             version.sealed.remove(0);
         })?;
         self.note_debt(pending);
+        // Also in the middle of a checkpoint, which absorbs many: writers may wait for the first of them.
+        self.signal.progress();
         Ok(())
     }
 
@@ -400,8 +404,10 @@ impl Shared {
         self.options.memory / 4
     }
 
-    /// Waits until `bytes` more may be accepted.
-    pub(crate) fn make_room(&self, bytes: usize, purpose: Purpose) -> Result<()> {
+    /// Waits until `batch` may be accepted.
+    pub(crate) fn make_room(&self, batch: &Batch, purpose: Purpose) -> Result<()> {
+        let bytes = batch.bytes;
+        let clones = batch.ops.iter().any(|op| matches!(op, LoggedOp::Clone { .. }));
         loop {
             self.device.writable()?;
             if self.log.pending_bytes() + bytes as u64 > MUST_PUSH {
@@ -413,7 +419,7 @@ impl Shared {
             // Looking takes locks, and what a few small batches add does not count. Without threads every
             // batch does its share of the work.
             let look = LOOK.min(self.options.memory / 1024);
-            if self.env.threads() > 0 && self.signal.is_early(bytes as u64, look) {
+            if self.env.threads() > 0 && !clones && self.signal.is_early(bytes as u64, look) {
                 return Ok(());
             }
             let epoch = self.signal.epoch();
@@ -508,6 +514,34 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{FormatOptions, OpenOptions, Store};
+    use espalier_storage::{MemoryDevice, SystemEnvironment};
+
+    #[test]
+    fn who_clones_waits_until_older_clones_are_absorbed() {
+        let (device, env) = (Arc::new(MemoryDevice::new(64 << 20)), Arc::new(SystemEnvironment::new(1)));
+        Store::format(device.clone(), env.clone(), &FormatOptions::default()).unwrap();
+        let store = Store::open(device, env, OpenOptions::default()).unwrap();
+        let id = IndexId { volume: store.create_volume("v", 1, 0, &[]).unwrap(), index: 0 };
+        let mut batch = Batch::new();
+        (0..4000u32).for_each(|n| batch.insert(id, format!("a/{n:05}").as_bytes(), vec![n as u8; 100]));
+        store.commit(batch).unwrap();
+        let index = store.shared.indexes.read()[&id].clone();
+        let names = [&b"a/"[..], &b"b/"[..]];
+        for round in 0..1500 {
+            let mut batch = Batch::new();
+            batch.move_range(id, names[round % 2], names[(round + 1) % 2]);
+            store.commit(batch).unwrap();
+            // The clone and what was above the one before; and a checkpoint may seal once more.
+            assert!(index.version().sealed.len() <= MOST_LAYERS as usize + 2, "round {round}");
+        }
+        let mut cursor = store.cursor(id, crate::KeyRange::prefix(names[0])).unwrap();
+        let mut keys = 0;
+        while cursor.next().unwrap().is_some() {
+            keys += 1;
+        }
+        assert_eq!(keys, 4000);
+    }
 
     #[test]
     fn a_call_for_work_is_heard_by_who_is_about_to_rest() {

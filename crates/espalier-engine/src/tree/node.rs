@@ -3,7 +3,7 @@
 use super::Trees;
 use super::slot::{NodeSlot, PartSlot};
 use crate::Result;
-use crate::key::{Key, KeyRange, end_le, lift};
+use crate::key::{Key, KeyRange, before_end, end_le, lift};
 use crate::ranges::RangeMessages;
 use crate::view::View;
 use std::sync::Arc;
@@ -89,7 +89,26 @@ impl ViewedPart {
 
     /// This part as seen through `view`.
     fn through(&self, view: &View) -> Option<Self> {
-        Self::viewed(self.slot.clone(), view.compose(&self.view))
+        self.wholly_through(view).or_else(|| Self::viewed(self.slot.clone(), view.compose(&self.view)))
+    }
+
+    /// The same if all that is visible of it stays visible: then its bounds say what they said. `None` if that is not
+    /// known.
+    fn wholly_through(&self, view: &View) -> Option<Self> {
+        let last = self.last.as_ref()?;
+        if !view.bounds.contains(&self.first) || !view.bounds.contains(last) {
+            return None;
+        }
+        if view.from.is_empty() && view.to.is_empty() {
+            return Some(self.clone());
+        }
+        let moved = |key: &Key| {
+            let rest = key.strip_prefix(&*view.from)?;
+            Some(Key::from([&*view.to, rest].concat()))
+        };
+        let (first, last) = (moved(&self.first)?, moved(last)?);
+        let seen = View { to: moved(&self.view.to)?, ..self.view.clone() };
+        Some(Self { slot: self.slot.clone(), view: seen, first, last: Some(last) })
     }
 }
 
@@ -116,13 +135,21 @@ impl Run {
 
     /// This run as seen through `view`.
     pub(crate) fn through(&self, view: &View) -> Run {
-        let parts = self.parts.iter().filter_map(|p| p.through(view)).collect();
+        let parts = self.parts_near(&view.bounds).iter().filter_map(|p| p.through(view)).collect();
         let ranges = if self.ranges.is_empty() {
             RangeMessages::default()
         } else {
             self.ranges.within(&view.bounds).map_ranges(|range| view.range_to_outer(range))
         };
         Run { parts, ranges }
+    }
+
+    /// The parts that may show keys in `range`, and perhaps one more.
+    fn parts_near(&self, range: &KeyRange) -> &[ViewedPart] {
+        // Each ends where the next one begins, or before.
+        let from = self.parts.partition_point(|p| p.first < range.start).saturating_sub(1);
+        let to = self.parts.partition_point(|p| before_end(&p.first, range.end.as_deref()));
+        &self.parts[from.min(to)..to]
     }
 
     /// The part that holds `key` if any does, and its number.
@@ -330,4 +357,85 @@ pub(crate) fn separator(left: &[u8], right: &[u8]) -> Key {
 pub(crate) fn is_simple(view: &View, interval: &KeyRange) -> bool {
     let prefix = lift(&interval.start, interval.end.as_deref());
     view.from.is_empty() && view.to.starts_with(prefix) && view.bounds == KeyRange::all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::Op;
+    use crate::pieces::PartBuilder;
+    use crate::types::Msn;
+    use crate::value::Value;
+    use crate::{FormatOptions, OpenOptions, Store};
+    use espalier_storage::{MemoryDevice, Random, SimulatedEnvironment};
+    use std::collections::BTreeSet;
+
+    fn key(random: &mut Random) -> Key {
+        (0..random.below(4)).map(|_| *random.choose(&[0u8, 1, 0xff])).collect()
+    }
+
+    fn view(random: &mut Random) -> View {
+        let range = KeyRange { start: key(random), end: (!random.one_in(3)).then(|| key(random)) };
+        match random.below(3) {
+            0 => View::lifted(&key(random)).restrict(&range),
+            1 => View::identity().restrict(&range),
+            _ => View::translated(&key(random), &key(random)).restrict(&range),
+        }
+    }
+
+    /// The keys that a part shows.
+    fn shown(part: &ViewedPart, trees: &Trees) -> Vec<Key> {
+        let loaded = part.slot.load(trees).unwrap();
+        let mut cursor = loaded.cursor();
+        cursor.first();
+        let mut keys = Vec::new();
+        while cursor.valid() {
+            keys.extend(part.view.outward(cursor.key()));
+            cursor.next();
+        }
+        keys
+    }
+
+    #[test]
+    fn a_run_through_a_view_shows_what_each_of_its_parts_does() {
+        let (device, env) = (Arc::new(MemoryDevice::new(64 << 20)), Arc::new(SimulatedEnvironment::new(1)));
+        Store::format(device.clone(), env.clone(), &FormatOptions::default()).unwrap();
+        let store = Store::open(device, env, OpenOptions::default()).unwrap();
+        let trees = &store.shared.trees;
+        let mut random = Random::new(5);
+        let mut wholly = 0;
+        for _ in 0..5000 {
+            let keys: BTreeSet<Key> = (0..random.below(30)).map(|_| key(&mut random)).collect();
+            let keys: Vec<Key> = keys.into_iter().collect();
+            let mut run = Run::default();
+            for keys in keys.chunks(random.between(1..=4) as usize) {
+                let mut builder = PartBuilder::new();
+                keys.iter().for_each(|key| builder.push(key, Msn(1), &Op::Insert(Value::from(vec![1]))));
+                run.parts.push(ViewedPart::whole(PartSlot::new(trees, builder.finish())));
+            }
+            for _ in 0..3 {
+                let view = view(&mut random);
+                let before: Vec<Key> = run.parts.iter().flat_map(|part| shown(part, trees)).collect();
+                let expected: Vec<Key> = before.iter().filter_map(|key| view.outward(key)).collect();
+                for part in &run.parts {
+                    let composed = ViewedPart::viewed(part.slot.clone(), view.compose(&part.view));
+                    if let Some(short) = part.wholly_through(&view) {
+                        let long = composed.unwrap();
+                        assert_eq!((&short.view, &short.first), (&long.view, &long.first), "{view:?}");
+                        assert_eq!(short.last, long.last, "{view:?}");
+                        wholly += 1;
+                    }
+                }
+                run = run.through(&view);
+                let after: Vec<Key> = run.parts.iter().flat_map(|part| shown(part, trees)).collect();
+                assert_eq!(after, expected, "{view:?}");
+                for part in &run.parts {
+                    for key in shown(part, trees) {
+                        assert!(part.first <= key && part.last.as_ref().is_none_or(|last| key <= *last));
+                    }
+                }
+            }
+        }
+        assert!(wholly > 1000, "{wholly}");
+    }
 }

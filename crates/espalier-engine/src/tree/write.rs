@@ -58,10 +58,10 @@ impl Trees {
 
     /// The same but for the nodes and parts in `seen`, by their address.
     fn unwritten(&self, slot: &NodeSlot, seen: &mut HashSet<usize>) -> u64 {
+        let Some(node) = slot.unstored() else { return 0 };
         if !seen.insert(std::ptr::from_ref(slot).addr()) {
             return 0;
         }
-        let Some(node) = slot.unstored() else { return 0 };
         let blocks = |bytes: usize| (bytes as u64 + 128).div_ceil(espalier_storage::BLOCK as u64);
         let (mut header, mut total) = (0, 0);
         for run in runs_of(&node) {
