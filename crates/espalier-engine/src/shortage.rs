@@ -26,9 +26,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const DEBT: usize = 3;
 
 /// Writers wait while large values that wait on roots take more than this part of the free space: what they
-/// replace is free only when they have come down. (A bound for each edge made them wait for seconds as
-/// soon as a memtable with many values was absorbed, with half of the store free.)
-const VALUE_DEBT: u64 = 4;
+/// replace is free only when they have come down. (A bound for each edge made them wait for seconds as soon as a
+/// memtable with many values was absorbed, with half of the store free. A quarter made them wait for whole flushes when a
+/// memtable full of references was, as after a hundred renames of files of 4 MiB.)
+const VALUE_DEBT: u64 = 2;
 
 /// The least share of a leaf, in 256ths, that may be on its way to it in large values.
 const LEAST_PATIENCE: u64 = 32;
