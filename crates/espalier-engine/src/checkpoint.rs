@@ -226,6 +226,7 @@ impl Shared {
         self.checkpointer.count.fetch_add(1, Ordering::Relaxed);
         self.checkpointer.last.store(self.env.monotonic().as_millis() as u64, Ordering::Relaxed);
         drop(state);
+        self.note_held();
         self.signal.progress();
         Ok(cut.changed.made)
     }

@@ -27,7 +27,7 @@ use espalier_storage::{BLOCK, Device, Environment};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Blocks beyond what is needed that may remain promised: promises are not changed for every batch.
 const SPARE: u64 = 8192;
@@ -118,6 +118,8 @@ pub(crate) struct Shared {
     pub(crate) checkpointer: Checkpointer,
     /// Memtables sealed after this batch are not absorbed while a checkpoint takes the roots.
     pub(crate) barrier: AtomicU64,
+    /// Bytes of large values that only snapshots hold, as far as is known; see [`Shared::note_held`].
+    pub(crate) held: AtomicUsize,
     /// Snapshots by what they see, with how many see it.
     pins: Mutex<BTreeMap<Msn, usize>>,
     pub(crate) signal: crate::worker::Signal,
@@ -545,6 +547,7 @@ impl Shared {
             hidden: AtomicU32::new(0),
             checkpointer,
             barrier: AtomicU64::new(u64::MAX),
+            held: AtomicUsize::new(0),
             pins: Mutex::default(),
             signal: Default::default(),
             readings: Default::default(),

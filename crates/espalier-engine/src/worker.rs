@@ -394,9 +394,25 @@ impl Shared {
         Ok(due)
     }
 
-    /// Bytes of nodes, parts and large values in memory that the device does not have, or not for good.
+    /// Bytes of nodes, parts and large values in memory that the device does not have, or not for good, and that work can
+    /// bring there.
     pub(crate) fn unclean(&self) -> u64 {
-        (self.trees.dirty.load(Ordering::Relaxed) + self.trees.resident.load(Ordering::Relaxed)) as u64
+        let resident = self.trees.resident.load(Ordering::Relaxed);
+        let held = self.held.fetch_min(resident, Ordering::Relaxed).min(resident);
+        (self.trees.dirty.load(Ordering::Relaxed) + resident - held) as u64
+    }
+
+    /// At the end of a checkpoint: when trees have nothing that is not on the device, large values in memory are those of
+    /// batches that came since, and those that newer ones have replaced and some snapshot still holds. No work brings the latter to
+    /// the device, so nobody may wait for that.
+    pub(crate) fn note_held(&self) {
+        if self.trees.dirty.load(Ordering::Relaxed) == 0 {
+            let tables =
+                |index: &Arc<Index>| index.version().memtables().map(|t| t.value_bytes()).sum::<usize>();
+            let newer: usize = self.indexes.read().values().map(tables).sum();
+            let resident = self.trees.resident.load(Ordering::Relaxed);
+            self.held.store(resident.saturating_sub(newer), Ordering::Relaxed);
+        }
     }
 
     /// Bytes of nodes and parts that may be dirty before a checkpoint is made.
@@ -497,7 +513,7 @@ impl Shared {
         let dirty = self.unclean();
         let log = self.log.used_bytes() as f64 / self.log.capacity() as f64;
         let quarter = (self.options.memory / 4).max(1) as f64;
-        self.share_memory(tables as u64 + dirty);
+        self.share_memory(tables as u64 + dirty + self.held.load(Ordering::Relaxed) as u64);
         let worst = (tables as f64 / quarter)
             .max(layers as f64 / MOST_LAYERS)
             .max(dirty as f64 / (1.5 * quarter))
@@ -515,7 +531,31 @@ impl Shared {
 mod tests {
     use super::*;
     use crate::{FormatOptions, OpenOptions, Store};
-    use espalier_storage::{MemoryDevice, SystemEnvironment};
+    use espalier_storage::{MemoryDevice, SimulatedEnvironment, SystemEnvironment};
+
+    #[test]
+    fn nobody_waits_for_what_only_snapshots_hold() {
+        let (device, env) = (Arc::new(MemoryDevice::new(64 << 20)), Arc::new(SimulatedEnvironment::new(1)));
+        Store::format(device.clone(), env.clone(), &FormatOptions::default()).unwrap();
+        let options = OpenOptions { memory: 64 << 10, ..OpenOptions::default() };
+        let store = Store::open(device, env, options).unwrap();
+        let id = IndexId { volume: store.create_volume("v", 1, 0, &[]).unwrap(), index: 0 };
+        let mut snapshots = Vec::new();
+        for n in 0..100u8 {
+            let mut batch = Batch::new();
+            batch.insert(id, b"key", vec![n; 8 << 10]);
+            store.commit(batch).unwrap();
+            snapshots.push(store.snapshot().unwrap());
+        }
+        for (n, snapshot) in snapshots.iter().enumerate() {
+            assert_eq!(snapshot.get(id, b"key").unwrap().unwrap(), vec![n as u8; 8 << 10]);
+        }
+        let shared = &store.shared;
+        assert!(shared.unclean() <= shared.options.memory);
+        drop(snapshots);
+        assert!(shared.unclean() <= shared.options.memory);
+        assert!(shared.held.load(Ordering::Relaxed) <= 8 << 10);
+    }
 
     #[test]
     fn who_clones_waits_until_older_clones_are_absorbed() {
