@@ -61,7 +61,7 @@ impl Store {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         let (shared, losses, mended, keep) = open(device, env, options, progress)?;
-        Ok(Rescue { store: Store::start(shared), losses, mended, _keep: keep })
+        Ok(Rescue { store: Store::start(shared)?, losses, mended, _keep: keep })
     }
 }
 

@@ -170,13 +170,16 @@ impl Store {
         env: Arc<dyn Environment>,
         options: OpenOptions,
     ) -> Result<Arc<Self>> {
-        Ok(Self::start(crate::recovery::open(device, env, options)?))
+        Self::start(crate::recovery::open(device, env, options)?)
     }
 
     /// A store, with its workers, of rooms that are put together.
-    pub(crate) fn start(shared: Arc<Shared>) -> Arc<Self> {
-        let workers = Workers::start(&shared);
-        Arc::new(Self { shared, workers })
+    ///
+    /// # Errors
+    /// If the system has no threads for them.
+    pub(crate) fn start(shared: Arc<Shared>) -> Result<Arc<Self>> {
+        let workers = Workers::start(&shared)?;
+        Ok(Arc::new(Self { shared, workers }))
     }
 
     /// Carries out `batch`: visible when this returns, durable after a [`Store::sync`].

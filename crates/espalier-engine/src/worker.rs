@@ -152,18 +152,22 @@ pub(crate) struct Workers {
 
 impl Workers {
     /// Starts as many as the environment has.
-    pub(crate) fn start(shared: &Arc<Shared>) -> Self {
+    ///
+    /// # Errors
+    /// If the system has not so many left; none is running then.
+    pub(crate) fn start(shared: &Arc<Shared>) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
+        let workers = Self { stop, signal: shared.clone(), threads: Mutex::default() };
+        workers.start_all().inspect_err(|_| workers.stop())?;
+        Ok(workers)
+    }
+
+    fn start_all(&self) -> Result<()> {
+        let shared = &self.signal;
         let count = if shared.options.read_only { 0 } else { shared.env.threads() };
-        let thread = |n: usize| {
-            let (shared, stop) = (shared.clone(), stop.clone());
-            let body = move || work(&shared, &stop);
-            (n, body)
-        };
-        let mut threads: Vec<JoinHandle> = (0..count)
-            .map(thread)
-            .map(|(n, body)| shared.env.spawn(&format!("espalier-{n}"), Box::new(body)))
-            .collect();
+        for n in 0..count {
+            self.spawn(&format!("espalier-{n}"), work)?;
+        }
         if shared.env.threads() > 0 {
             let signal = Arc::downgrade(shared);
             shared.trees.pieces.set_read_ahead_wake(move || {
@@ -172,12 +176,22 @@ impl Workers {
                 }
             });
             for n in 0..AHEAD {
-                let (shared, stop) = (shared.clone(), stop.clone());
-                let name = format!("espalier-ahead-{n}");
-                threads.push(shared.env.clone().spawn(&name, Box::new(move || read_ahead(&shared, &stop))));
+                self.spawn(&format!("espalier-ahead-{n}"), read_ahead)?;
             }
         }
-        Self { stop, signal: shared.clone(), threads: Mutex::new(threads) }
+        Ok(())
+    }
+
+    fn spawn(&self, name: &str, body: fn(&Arc<Shared>, &AtomicBool)) -> Result<()> {
+        let (shared, stop) = (self.signal.clone(), self.stop.clone());
+        let thread = self.signal.env.spawn(name, Box::new(move || body(&shared, &stop)));
+        let thread = thread.map_err(|error| {
+            let message =
+                format!("the system starts no thread for background work: {error}; allow more of them");
+            Error::new(ErrorKind::Io, message)
+        })?;
+        self.threads.lock().push(thread);
+        Ok(())
     }
 
     /// Waits until all of them have ended.
@@ -204,7 +218,7 @@ impl Drop for PanicLatch<'_> {
     }
 }
 
-fn work(shared: &Shared, stop: &AtomicBool) {
+fn work(shared: &Arc<Shared>, stop: &AtomicBool) {
     let _latch = PanicLatch(shared);
     while !stop.load(Ordering::Acquire) {
         match shared.step() {
@@ -406,11 +420,11 @@ impl Shared {
     /// batches that came since, and those that newer ones have replaced and some snapshot still holds. No work brings the latter to
     /// the device, so nobody may wait for that.
     pub(crate) fn note_held(&self) {
-        if self.trees.dirty.load(Ordering::Relaxed) == 0 {
-            let tables =
-                |index: &Arc<Index>| index.version().memtables().map(|t| t.value_bytes()).sum::<usize>();
-            let newer: usize = self.indexes.read().values().map(tables).sum();
-            let resident = self.trees.resident.load(Ordering::Relaxed);
+        // In this order: what is accepted meanwhile is counted as newer only, and what is absorbed makes trees dirty.
+        let resident = self.trees.resident.load(Ordering::Acquire);
+        let tables = |index: &Arc<Index>| index.version().memtables().map(|t| t.value_bytes()).sum::<usize>();
+        let newer: usize = self.indexes.read().values().map(tables).sum();
+        if self.trees.dirty.load(Ordering::Acquire) == 0 {
             self.held.store(resident.saturating_sub(newer), Ordering::Relaxed);
         }
     }

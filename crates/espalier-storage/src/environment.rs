@@ -20,7 +20,10 @@ pub trait Environment: Send + Sync + Debug {
 
     /// Starts a background thread. Where it shares a CPU with somebody who has waited for something and goes on, it
     /// steps back.
-    fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> JoinHandle;
+    ///
+    /// # Errors
+    /// If the system has no thread left to give.
+    fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> std::io::Result<JoinHandle>;
 
     /// Lets the calling thread rest.
     fn sleep(&self, duration: Duration);
@@ -82,13 +85,13 @@ impl Environment for SystemEnvironment {
         self.threads
     }
 
-    fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> JoinHandle {
+    fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> std::io::Result<JoinHandle> {
         let body = move || {
             step_back();
             body();
         };
-        let thread = std::thread::Builder::new().name(name.into()).spawn(body);
-        JoinHandle(Some(thread.expect("the system can start a thread")))
+        let thread = std::thread::Builder::new().name(name.into()).spawn(body)?;
+        Ok(JoinHandle(Some(thread)))
     }
 
     fn sleep(&self, duration: Duration) {

@@ -66,7 +66,7 @@ impl Environment for World {
         0
     }
 
-    fn spawn(&self, name: &str, _: Box<dyn FnOnce() + Send>) -> JoinHandle {
+    fn spawn(&self, name: &str, _: Box<dyn FnOnce() + Send>) -> std::io::Result<JoinHandle> {
         panic!("no thread {name} may be started: threads() is 0")
     }
 

@@ -50,7 +50,7 @@ impl Environment for SimulatedEnvironment {
 
     /// # Panics
     /// Always: whoever asks for a thread has not asked how many there are.
-    fn spawn(&self, name: &str, _body: Box<dyn FnOnce() + Send>) -> JoinHandle {
+    fn spawn(&self, name: &str, _body: Box<dyn FnOnce() + Send>) -> std::io::Result<JoinHandle> {
         panic!("a simulation has no threads, so it cannot start {name}");
     }
 
