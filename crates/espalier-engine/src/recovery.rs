@@ -16,17 +16,16 @@ use crate::options::Compression;
 use crate::options::{FormatOptions, OpenOptions};
 use crate::piece::PieceHandle;
 use crate::pieces::{Locator, Pieces};
-use crate::resolve::load;
 use crate::space::{Geometry, Opened, Space, SpaceOptions, Superblock, VolumeTable, heal};
 use crate::store::{Order, Shared};
 use crate::tree::{Loss, Trees, baseless};
 use crate::types::{IndexId, Location, Lsn, Msn, PieceId};
-use crate::value::{LargeValue, Value};
+use crate::value::LargeValue;
 use crate::volumes::READ_ONLY_VOLUME;
 use crate::{Error, ErrorKind, Op, Result};
 use espalier_storage::{BLOCK, Device, Environment};
 use parking_lot::{Mutex, RwLock};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -174,7 +173,7 @@ pub(crate) fn open(
         Checkpointer::new(roots, reclaim),
     );
     if binder.found_torn() && !read_only {
-        // Before a later group says that those were synced which name the torn parts.
+        // Before a later group says that those were synced which name the torn parts by another checksum.
         shared.checkpoint()?;
     }
     Ok(shared)
@@ -372,41 +371,20 @@ pub(crate) struct PiecesBinder {
     indexes: Arc<RwLock<Indexes>>,
     resident: Arc<AtomicUsize>,
     bound: Arc<AtomicU64>,
-    /// Parts that batches name which no sync is known to cover: whether all of each is what was written.
-    whole: Mutex<HashMap<PieceId, bool>>,
+    /// Of a part that only groups name which no sync is known to cover not all was what was written.
+    torn: AtomicBool,
 }
 
 impl PiecesBinder {
     pub(crate) fn new(trees: &Trees, space: &Arc<Space>, indexes: &Arc<RwLock<Indexes>>) -> Self {
         let (pieces, resident) = (trees.pieces.clone(), trees.resident.clone());
         let (space, indexes, bound) = (space.clone(), indexes.clone(), trees.bound.clone());
-        Self { pieces, space, indexes, resident, bound, whole: Mutex::default() }
+        Self { pieces, space, indexes, resident, bound, torn: AtomicBool::new(false) }
     }
 
-    /// True if values were taken out of parts of which not all reached the device.
+    /// True if of some part not all reached the device.
     fn found_torn(&self) -> bool {
-        self.whole.lock().values().any(|whole| !whole)
-    }
-
-    fn is_whole(&self, part: PieceId) -> Result<bool> {
-        if let Some(whole) = self.whole.lock().get(&part) {
-            return Ok(*whole);
-        }
-        let whole = match self.pieces.check(part) {
-            Ok(()) => true,
-            Err(error) if error.kind() == ErrorKind::Damaged => {
-                // What is written again takes room. Without it the values stay where they are, each of them right.
-                let blocks = self.space.locate(part)?.blocks();
-                let room = self.space.free_blocks() > self.space.stats().pool + 2 * blocks;
-                if !room {
-                    tracing::warn!(%error, "a value part was cut off by a crash; its values are right");
-                }
-                !room
-            }
-            Err(error) => return Err(error),
-        };
-        self.whole.lock().insert(part, whole);
-        Ok(whole)
+        self.torn.load(Ordering::Relaxed)
     }
 }
 
@@ -431,17 +409,12 @@ impl Binder for PiecesBinder {
         self.space.adopt(part, location)
     }
 
-    fn settle(&self, batch: &mut LoggedBatch) -> Result<()> {
-        for op in &mut batch.ops {
-            let LoggedOp::Point { op, .. } = op else { continue };
-            let Some(value) = op.value() else { continue };
-            let mut whole = true;
-            for at in value.segments().iter().filter_map(|large| large.place()) {
-                whole &= self.is_whole(at.part.id())?;
-            }
-            if !whole {
-                *op = op.with_value(Value::from(load(value, &*self.pieces)?));
-            }
+    fn settle(&self, part: PieceId) -> Result<()> {
+        let Some(found) = self.pieces.torn(part)? else { return Ok(()) };
+        // Of what lies there now nothing gets lost any more, and nobody refers to what was cut off.
+        if self.space.amend(part, found) {
+            tracing::info!("a power cut left value part {part} incomplete; every value in it is right");
+            self.torn.store(true, Ordering::Relaxed);
         }
         Ok(())
     }

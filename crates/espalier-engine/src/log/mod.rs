@@ -128,12 +128,13 @@ pub(crate) trait Binder: Send + Sync {
     /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if the blocks belong to something else.
     fn adopt(&self, part: PieceId, location: Location) -> Result<Arc<PieceHandle>>;
 
-    /// Recovery: this batch is about to be replayed, and no sync is known to cover it. Its values are right, but of what
-    /// else lies in their parts, be it zeros behind the last one, some may never have reached the device.
+    /// Recovery: this part is adopted, and no sync is known to cover any group that names it. The values that groups name
+    /// in it are right, but of what else lies there, be it zeros behind the last one, some may never have reached the
+    /// device. Called before any replay.
     ///
     /// # Errors
     /// What the device says.
-    fn settle(&self, _batch: &mut LoggedBatch) -> Result<()> {
+    fn settle(&self, _part: PieceId) -> Result<()> {
         Ok(())
     }
 }

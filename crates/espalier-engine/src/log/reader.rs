@@ -20,8 +20,8 @@ use crate::types::Location;
 use crate::value::ValueRef;
 use crate::{Error, Extent, Lsn, Msn, PieceId, Result, VALUE_PAGE, Value};
 use espalier_storage::{AlignedBuf, BLOCK};
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -105,7 +105,7 @@ pub(super) fn recover(
     };
     let mut found = Vec::new();
     tolerate(scan.find_groups(&mut found))?;
-    tolerate(scan.check_values(&mut found))?;
+    let checked = tolerate(scan.check_values(&mut found))?;
     let unsynced = found.partition_point(|group| group.blocks.end <= scan.synced);
     let mut recovered = Recovered {
         last: from.lsn,
@@ -130,14 +130,18 @@ pub(super) fn recover(
         let (start, last, previous) = (group.blocks.start, group.last, group.previous);
         recovered.groups.push(Written { start, last, previous, parts });
     }
-    for (at, (group, written)) in found.iter_mut().zip(&recovered.groups).enumerate() {
+    if checked {
+        let adopted = &found[..recovered.groups.len()];
+        let (synced, unsynced) = adopted.split_at(unsynced.min(adopted.len()));
+        let mut settled: HashSet<PieceId> = part_ids(synced).collect();
+        let mut settle = part_ids(unsynced).filter(|part| settled.insert(*part));
+        tolerate(settle.try_for_each(|part| binder.settle(part)))?;
+    }
+    for (group, written) in found.iter_mut().zip(&recovered.groups) {
         if group.last > from.lsn {
             let mut last = from.lsn;
-            let replayed = scan.replay(group, &written.parts, &mut |mut batch| {
+            let replayed = scan.replay(group, &written.parts, &mut |batch| {
                 let lsn = batch.lsn;
-                if at >= unsynced {
-                    binder.settle(&mut batch)?;
-                }
                 replay(batch).map(|()| last = lsn)
             });
             if !tolerate(replayed.map(|count| recovered.replayed += count))? {
@@ -149,6 +153,11 @@ pub(super) fn recover(
     }
     recovered.broken = broken;
     Ok(recovered)
+}
+
+/// The value parts that groups name.
+fn part_ids(groups: &[Scanned]) -> impl Iterator<Item = PieceId> {
+    groups.iter().flat_map(|group| &group.parts).map(|(id, _)| *id)
 }
 
 struct Scan<'a> {

@@ -20,6 +20,11 @@ pub(super) fn not_a(id: PieceId, what: &str) -> Error {
     Error::damaged(format!("piece {id} is referred to as a {what}, but is none"))
 }
 
+/// The checksum of the value part `id` whose blocks hold `content`.
+fn checksum_of_values(id: PieceId, content: &[u8]) -> u64 {
+    part_checksum(id, content.chunks(BLOCK).map(|page| page_hash(id, page)))
+}
+
 impl Pieces {
     /// The decoded part, from the device.
     pub(super) fn read_part(&self, id: PieceId) -> Result<Part> {
@@ -37,6 +42,16 @@ impl Pieces {
         Ok((height, body))
     }
 
+    /// The checksum of all that the device has of a value part, if that is not what was written.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub(crate) fn torn(&self, id: PieceId) -> Result<Option<u64>> {
+        let location = self.locate(id, |kind| kind == PieceKind::Values, "value part")?;
+        let found = checksum_of_values(id, &self.content(id, &location)?);
+        Ok((!sums_agree(found, location.checksum)).then_some(found))
+    }
+
     /// Reads all of a piece from the device and verifies it, past all caches.
     ///
     /// # Errors
@@ -46,10 +61,7 @@ impl Pieces {
         let device = self.content(id, &location)?;
         let stored = &device[..location.len as usize];
         let sound = match location.kind {
-            PieceKind::Values => {
-                let hashes = device.chunks(BLOCK).map(|page| page_hash(id, page));
-                sums_agree(part_checksum(id, hashes), location.checksum)
-            }
+            PieceKind::Values => sums_agree(checksum_of_values(id, &device), location.checksum),
             _ => sums_agree(frame::checksum(id, stored), location.checksum),
         };
         if !sound {

@@ -78,6 +78,12 @@ impl Lives {
         self.fresh.insert(id, fresh);
     }
 
+    /// Changes the checksum of a fresh piece; false if there is none.
+    pub(super) fn amend(&mut self, id: PieceId, checksum: u64) -> bool {
+        let fresh = self.fresh.get_mut(&id);
+        fresh.map(|fresh| fresh.location.checksum = checksum).is_some()
+    }
+
     /// Removes a fresh piece: it is counted now, or about to die.
     pub(super) fn remove_fresh(&mut self, id: PieceId) -> Option<Location> {
         let fresh = self.fresh.remove(&id)?;

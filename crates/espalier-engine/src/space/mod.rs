@@ -439,6 +439,11 @@ impl Space {
         self.register(id, location, Vec::new())
     }
 
+    /// Recovery only: from now on this is the checksum of a fresh piece. False if it is not fresh.
+    pub(crate) fn amend(&self, id: PieceId, checksum: u64) -> bool {
+        self.lives.write().amend(id, checksum)
+    }
+
     /// Keeps the blocks of pieces that die from now on, until it is dropped. To be taken before the root
     /// whose pieces are to be read.
     pub(crate) fn pin(&self) -> Result<Pin> {

@@ -133,7 +133,7 @@ impl<'a> Verifier<'a> {
     }
 
     /// Checks the large values that messages of an index name which are not in its tree yet: what only the log has.
-    /// Of the parts they lie in nothing else is promised: a crash may have cut off zeros behind the last value.
+    /// Of the parts they lie in nothing else is promised.
     pub(crate) fn pending(&mut self, index: IndexId, version: &Version) {
         self.index = Some(index);
         let mut sound = HashMap::new();
