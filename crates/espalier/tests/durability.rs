@@ -2,12 +2,11 @@
 
 mod common;
 
-use common::{Place, espalier, run};
+use common::{Loop, Place, espalier};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 /// A mount that makes nothing durable unasked.
 fn mounted() -> Place {
@@ -84,30 +83,12 @@ fn fsync_of_a_directory_makes_everything_durable() {
     assert!(!place.dir.join("a/b").exists());
 }
 
-/// A loop device on an image; detached at the end whatever happens.
-struct Loop(PathBuf);
-
-impl Loop {
-    fn on(image: &Path) -> Self {
-        Self(run(Command::new("losetup").args(["--find", "--show"]).arg(image)).trim().into())
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
-    }
-}
-
 /// What the kernel passes on where a block device is mounted; `sync` does the same for every mount.
 #[test]
 fn syncfs_on_a_block_device_makes_everything_durable() {
     let place = Place::with_image("128M");
     let device = Loop::on(&place.image);
-    let mount = || {
-        let words = ["mount".as_ref(), device.0.as_os_str(), place.dir.as_os_str()];
-        espalier(&[&words[..], &["-o".as_ref(), "commit=0".as_ref()]].concat()).ok();
-    };
+    let mount = || device.mount(&place.dir, &["-o", "commit=0"]).ok();
     mount();
     fs::create_dir(place.dir.join("dir")).unwrap();
     fs::write(place.dir.join("dir/file"), vec![5; 100_000]).unwrap();

@@ -91,6 +91,36 @@ fn a_mount_is_filled_to_the_last_byte_and_emptied() {
     }
 }
 
+/// Where the kernel collects writes, it is `fsync` that says that there is no room, if no write did. Nobody is told that
+/// something is durable which is not, and what was told so before stays.
+#[test]
+fn who_has_writes_collected_hears_of_a_full_store_by_fsync() {
+    let place = Place::with_image("64M");
+    place.mount(&["-o", "writeback"]).ok();
+    let mut random = Random(3);
+    let mut kept = Vec::new();
+    let refused = loop {
+        let bytes = random.bytes(3 << 20);
+        let path = place.dir.join(kept.len().to_string());
+        let written = File::create(&path).and_then(|mut file| {
+            file.write_all(&bytes)?;
+            file.sync_all()
+        });
+        match written {
+            Ok(()) => kept.push(bytes),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused.kind(), ErrorKind::StorageFull, "{refused}");
+    assert!(kept.len() > 10, "{} files fit", kept.len());
+    place.kill_server();
+    place.remount_after_nothing();
+    for (number, bytes) in kept.iter().enumerate() {
+        assert!(&fs::read(place.dir.join(number.to_string())).unwrap() == bytes, "file {number}");
+    }
+    place.umount().ok();
+}
+
 /// Whatever gives space back works on a full store, one after the other, and does give it back.
 #[test]
 fn a_full_mount_takes_whatever_frees_space() {

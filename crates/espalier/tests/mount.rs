@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Place, content, espalier, run};
+use common::{Loop, Place, content, espalier, run};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -309,22 +309,14 @@ fn commands_on_a_dead_mount_say_so() {
 #[test]
 fn a_mount_of_a_block_device_reads_ahead_and_leaves_the_device_alone() {
     let place = Place::with_image("64M");
-    let attached = run(Command::new("losetup").args(["--find", "--show"]).arg(&place.image));
-    let device = Path::new(attached.trim());
-    let number = fs::metadata(device).unwrap().rdev();
+    let device = Loop::on(&place.image);
+    let number = fs::metadata(&device.0).unwrap().rdev();
     let name = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
     let window = |of: &str| {
         fs::read_to_string(format!("/sys/class/bdi/{name}{of}/read_ahead_kb")).unwrap().trim().to_owned()
     };
     let before = window("");
-    let options = ["-o".as_ref(), "readahead=768".as_ref()];
-    let words = [&["mount".as_ref(), device.as_os_str(), place.dir.as_os_str()], &options[..]].concat();
-    let mounted = espalier(&words);
-    let windows = (mounted.code == Some(0)).then(|| (window("-fuseblk"), window("")));
-    if windows.is_some() {
-        place.umount().ok();
-    }
-    run(Command::new("losetup").arg("--detach").arg(device));
-    mounted.ok();
-    assert_eq!(windows, Some(("768".into(), before)));
+    device.mount(&place.dir, &["-o", "readahead=768"]).ok();
+    assert_eq!((window("-fuseblk"), window("")), ("768".into(), before));
+    place.umount().ok();
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Place, Random, espalier};
+use common::{Loop, Place, Random, espalier};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -100,6 +100,36 @@ fn an_image_grows_that_is_not_mounted() {
     fs::OpenOptions::new().write(true).open(&place.image).unwrap().set_len(100 * MIB).unwrap();
     resize(&place.image, "max").ok();
     place.fsck().ok();
+}
+
+#[test]
+fn a_block_device_grows_mounted_and_not() {
+    let place = Place::with_image("48M");
+    let device = Loop::on(&place.image);
+    let grow = |mebibytes: u64| {
+        let image = fs::OpenOptions::new().write(true).open(&place.image).unwrap();
+        image.set_len(mebibytes * MIB).unwrap();
+        device.follow();
+    };
+    device.mount(&place.dir, &[]).ok();
+    let first = sizes(&place.dir);
+    let held = fill(&place.dir, 0);
+    resize(&place.dir, "64M").refused(1, &["48"]);
+    grow(64);
+    resize(&place.dir, "64M").ok();
+    assert_eq!(sizes(&place.dir).0 - first.0, 16 * MIB);
+    let more = fill(&place.dir, held);
+    assert!(more - held > 8, "{} files fit into 16 MiB more", more - held);
+    place.umount().ok();
+    grow(96);
+    resize(&device.0, "max").ok();
+    espalier(&["fsck".as_ref(), device.0.as_os_str()]).ok();
+    device.mount(&place.dir, &[]).ok();
+    assert_eq!(sizes(&place.dir).0 - first.0, 48 * MIB);
+    let all = fill(&place.dir, more);
+    assert!(all - more > 24, "{} files fit into 32 MiB more", all - more);
+    assert_held(&place.dir, 0..all);
+    place.umount().ok();
 }
 
 /// Bytes that the image takes on the disk below.

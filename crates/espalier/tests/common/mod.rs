@@ -173,6 +173,33 @@ impl Drop for Place {
     }
 }
 
+/// A loop device on an image; detached at the end whatever happens.
+pub struct Loop(pub PathBuf);
+
+impl Loop {
+    pub fn on(image: &Path) -> Self {
+        Self(run(Command::new("losetup").args(["--find", "--show"]).arg(image)).trim().into())
+    }
+
+    /// Mounts it.
+    pub fn mount(&self, dir: &Path, options: &[&str]) -> Ran {
+        let words = ["mount".as_ref(), self.0.as_os_str(), dir.as_os_str()];
+        let options: Vec<&OsStr> = options.iter().map(OsStr::new).collect();
+        espalier(&[&words[..], &options[..]].concat())
+    }
+
+    /// Says that the image has grown.
+    pub fn follow(&self) {
+        run(Command::new("losetup").arg("--set-capacity").arg(&self.0));
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
+    }
+}
+
 /// All bytes of a file, to see later that nothing changed them.
 pub fn content(path: &Path) -> Vec<u8> {
     fs::read(path).unwrap()
