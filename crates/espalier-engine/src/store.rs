@@ -775,12 +775,13 @@ impl Shared {
     }
 }
 
-/// A batch that deletes may draw on the pool, as that is how space comes back.
+/// A batch that deletes may draw on the pool, as that is how space comes back. One without operations adds nothing: a
+/// deletion of no keys has none.
 fn purpose_of(batch: &Batch) -> Purpose {
     let deletes = |op: &LoggedOp| {
         matches!(op, LoggedOp::Point { op: Op::Delete, .. } | LoggedOp::Range { op: RangeOp::Delete, .. })
     };
-    if batch.ops.iter().any(deletes) { Purpose::Essential } else { Purpose::Growth }
+    if batch.is_empty() || batch.ops.iter().any(deletes) { Purpose::Essential } else { Purpose::Growth }
 }
 
 impl ValueReader for Shared {

@@ -29,7 +29,8 @@ fn a_full_store_says_so_and_takes_what_frees_space() {
 fn a_store_with_room_for_a_little_answers_with_the_batch() {
     let brim = SIMULATIONS.iter().find(|simulation| simulation.name == "brim").expect("a simulation");
     let mut tally = Tally::default();
-    for seed in seeds(&[], 4) {
+    // 500118: a batch without operations, for a deletion of no keys has none.
+    for seed in seeds(&[500118], 4) {
         brim.run(&Case::new(seed, None), &mut tally)
             .unwrap_or_else(|broken| panic!("seed {seed}: {}", broken.failure));
     }
