@@ -12,6 +12,10 @@
 //! a time that doubles whenever it happens again. A queue at rest is ordinary, so that nothing has to be watched then, and so is one
 //! that becomes hot while every CPU has something to do: then there is none to which a client would be moved.
 //!
+//! Where a thread has no I/O priority of its own, Linux derives one from its scheduling class, and what a `SCHED_IDLE` thread asks of
+//! a disk waits there until nobody else wants anything: an fsync for as long as a flush in the background goes on writing. So
+//! who serves gets the priority of ordinary threads explicitly, in whichever class it is.
+//!
 //! Leaving `SCHED_IDLE` takes CAP_SYS_NICE or an RLIMIT_NICE of 20: without, all this is off.
 
 use parking_lot::{Condvar, Mutex};
@@ -60,6 +64,18 @@ impl Class {
     }
 }
 
+/// Gives the calling thread the I/O priority that ordinary threads have, whatever its scheduling class will be.
+fn keep_io_priority() {
+    const OF_THREAD: libc::c_int = 1;
+    // See `linux/ioprio.h`: the class "best effort", and what a nice value of 0 stands for in it.
+    const ORDINARY: libc::c_int = 2 << 13 | 4;
+    // SAFETY: the call takes numbers only and changes no memory.
+    if unsafe { libc::syscall(libc::SYS_ioprio_set, OF_THREAD, 0, ORDINARY) } != 0 {
+        // Where a sandbox forbids it, fsync is slower beside background work.
+        tracing::debug!("no I/O priority of its own: {}", std::io::Error::last_os_error());
+    }
+}
+
 /// What is known of a queue: its threads, and how much they have served.
 #[derive(Debug, Default)]
 pub(super) struct Pulse {
@@ -83,6 +99,7 @@ impl Pulse {
         let mut members = self.members.lock();
         members.threads.push(thread);
         members.class.apply(0);
+        keep_io_priority();
         Membership { pulse: self, thread }
     }
 
@@ -358,6 +375,10 @@ mod tests {
             // SAFETY: the call only reads, and takes no pointer.
             unsafe { libc::sched_getscheduler(thread) }
         };
+        let io_class = |thread: libc::pid_t| {
+            // SAFETY: the call only reads, and takes no pointer.
+            unsafe { libc::syscall(libc::SYS_ioprio_get, 1, thread) >> 13 }
+        };
         let pulse = Pulse::default();
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -367,6 +388,7 @@ mod tests {
                 let member = pulse.join();
                 pulse.set(Class::Idle);
                 assert_eq!(policy(member.thread), libc::SCHED_IDLE);
+                assert_eq!(io_class(member.thread), 2, "what it asks of a disk is no less urgent");
                 // A new member takes the class of the queue.
                 scope
                     .spawn(|| {
