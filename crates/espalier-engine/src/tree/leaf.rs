@@ -13,6 +13,7 @@ use super::source::{Merged, Source};
 use crate::Result;
 use crate::key::{Key, KeyRange, before_end, common_prefix_len};
 use crate::op::Op;
+use crate::pieces::Part;
 use crate::ranges::RangeMessages;
 use crate::resolve::{Found, load};
 use crate::types::{Msn, PieceId};
@@ -34,7 +35,9 @@ const PLACE: u64 = 128 << 10;
 /// Bytes that may lie between two values which are in one place.
 const GAP: u64 = 64 << 10;
 
-/// A leaf whose new parts have at least this many bytes is written at once, not at the checkpoint.
+/// A leaf whose new parts, and values that have no place yet, are at least this many bytes is written at once, not at the
+/// checkpoint. Values that have one do not count: of a leaf that only refers to them there is little to write, and most of it
+/// will be replaced before the checkpoint where more of the same comes.
 const WRITE_AT_ONCE: u64 = 256 << 10;
 
 /// Which values are read and written again while a leaf is written. That takes room for them.
@@ -73,11 +76,18 @@ pub(crate) fn apply(
         let new: Vec<Arc<PartSlot>> =
             parts.iter().map(|p| p.slot.clone()).filter(|s| s.unstored().is_some()).collect();
         // When space is short it stays in memory: then a flush that does not fit can be given up.
-        if !trees.lean.load(Relaxed) && new.iter().map(|s| s.weight()).sum::<u64>() >= WRITE_AT_ONCE {
+        if !trees.lean.load(Relaxed) && new.iter().map(|slot| to_write(slot)).sum::<u64>() >= WRITE_AT_ONCE {
             trees.store_parts(&new)?;
         }
     }
     Ok(leaves.into_iter().map(|(lower, parts)| (lower, Node::leaf(parts))).collect())
+}
+
+/// Bytes that the device does not have of a part and its values.
+fn to_write(slot: &PartSlot) -> u64 {
+    let bytes =
+        |part: Arc<Part>| part.memory() + part.unplaced_values().map(|value| value.len()).sum::<usize>();
+    slot.unstored().map_or(0, bytes) as u64
 }
 
 fn merge(trees: &Arc<Trees>, base: &Run, runs: &[Arc<Run>], interval: &KeyRange) -> Result<Vec<ViewedPart>> {
@@ -376,4 +386,39 @@ fn split(parts: Vec<ViewedPart>, most: u64, start: &Key) -> Vec<(Key, Vec<Viewed
         }
     }
     leaves
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::types::IndexId;
+    use crate::{Batch, FormatOptions, OpenOptions, Store};
+    use espalier_storage::{MemoryDevice, SimulatedEnvironment};
+    use std::sync::Arc;
+
+    #[test]
+    fn a_leaf_that_refers_to_what_the_log_has_placed_waits_for_the_checkpoint() {
+        let (device, env) = (Arc::new(MemoryDevice::new(512 << 20)), Arc::new(SimulatedEnvironment::new(1)));
+        Store::format(device.clone(), env.clone(), &FormatOptions::default()).unwrap();
+        let store = Store::open(device, env, OpenOptions::default()).unwrap();
+        let id = IndexId { volume: store.create_volume("v", 1, 0, &[]).unwrap(), index: 0 };
+        let written = || store.statistics().device.bytes_written;
+        let absorbed = |first: u8, synced: bool| {
+            let mut batch = Batch::new();
+            (0..64u8).for_each(|n| batch.insert(id, &[first, n], vec![first ^ n; 32 << 10]));
+            store.commit(batch).unwrap();
+            if synced {
+                store.sync_all().unwrap();
+            }
+            let before = written();
+            store.shared.absorb_at_once(&[id]).unwrap();
+            written() - before
+        };
+        assert!(absorbed(1, false) >= 2 << 20, "values without a place are written with their leaf");
+        assert_eq!(absorbed(2, true), 0);
+        store.checkpoint().unwrap();
+        for key in [[1, 7], [2, 7]] {
+            assert_eq!(store.get(id, &key).unwrap().unwrap(), vec![key[0] ^ 7; 32 << 10]);
+        }
+        assert!(store.verify(&mut |_| {}).unwrap().problems.is_empty());
+    }
 }
