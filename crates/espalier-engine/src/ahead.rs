@@ -4,34 +4,45 @@
 //! it was written: neighbours on the device are not neighbours in the tree. But the tree knows what comes next. So a row of
 //! reads that goes through the parts of an index from entry to entry becomes a *reading*: a background thread walks the
 //! index ahead of it and announces where the next values lie ([`Pieces::announce`]), which brings the parts that describe
-//! them into the cache as well.
+//! them into the cache as well. What it finds it remembers, so that the reader need not look it up again.
 //!
-//! Protocol: [`Readings::notice`] hears of every look-up that had to go to the device; threads (or who has none, in
-//! between) call [`Shared::ahead_step`], which walks for a reading that needs it, or reads what is announced.
+//! Protocol: [`Readings::expected`] hears of every look-up, and [`Readings::notice`] of those besides that have to go to the
+//! device; threads (or who has none, in between) call [`Shared::ahead_step`], which walks for a reading that needs it, or
+//! reads what is announced.
 //!
-//! A row of large values is left out: who reads such a file asks for it in large pieces.
+//! Invariant: what a reading remembers of a key is what the version of the index says in which it was found, as long as
+//! nothing is in that version's active memtable, which only grows. Nothing that is remembered keeps blocks or versions from
+//! being reused.
+//!
+//! The rest of a long row of large values is left out: who reads such a file asks for it in large pieces.
 //!
 //! [`Pieces::announce`]: crate::pieces::Pieces::announce
 
 use crate::Result;
 use crate::cursor::Cursor;
+use crate::index::Version;
 use crate::key::{Key, KeyRange};
-use crate::pieces::{LEAST_DIRECT, Pieces, Place, cost};
-use crate::resolve::Spot;
-use crate::snapshot::SnapshotIndex;
+use crate::pieces::{LEAST_DIRECT, Pieces, Place, Sums, cost};
+use crate::resolve::{Found, Spot};
+use crate::snapshot::{Slice, SnapshotIndex};
 use crate::store::Shared;
 use crate::types::IndexId;
-use crate::value::ValueRef;
+use crate::value::{LargeValue, Value, ValueRef};
+use bytes::Bytes;
 use parking_lot::Mutex;
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// So many reads in a row, after the first, make a reading.
 const HITS: u8 = 2;
 /// Reads remembered, and readings at a time.
 const RECENT: usize = 16;
 const MAX_READINGS: usize = 8;
+/// A reading that was not used in so many events, when another begins, has lost its reader: what was announced for it would
+/// take the room of what is announced for the other.
+const ABANDONED: u64 = 256;
 /// The first window of a reading, and the longest, in bytes of memory.
 const FIRST_WINDOW: u64 = 256 << 10;
 const MAX_WINDOW: u64 = 4 << 20;
@@ -39,10 +50,12 @@ const MAX_WINDOW: u64 = 4 << 20;
 const MAX_KEYS: usize = 2048;
 /// Who passes more than so many values for each that he reads goes through the index in some other way.
 const MOST_SKIPPED: usize = 4;
-/// Keys whose turn is over, but not for long: several reads at a time come in any order.
+/// Keys at least whose turn is over, but not for long: several reads at a time come in any order.
 const BEHIND: usize = 16;
+/// Keys behind the reader's place among which a key is looked for before it is searched.
+const NEXT: usize = 4;
 /// From so many values of this many bytes in a row on the rest of the row is left out.
-const LARGE_ROW: usize = 4;
+const LARGE_ROW: usize = 256;
 const LARGE: u64 = 64 << 10;
 
 /// True if it helps who reads so many bytes at a time from the device that somebody goes ahead: neither nothing, nor so many
@@ -69,8 +82,10 @@ struct Reading {
     name: u64,
     index: IndexId,
     used: u64,
-    /// Keys that were walked over, from [`BEHIND`] behind the reader on, with what its value takes in memory.
-    walked: VecDeque<(Key, u64)>,
+    /// Keys that were walked over, from at least [`BEHIND`] behind the reader on.
+    walked: VecDeque<Walked>,
+    /// The version of the index in which their values were found.
+    version: Weak<Version>,
     /// The turn of the first of them.
     turn: u64,
     /// How many of them the reader has passed, and the bytes of the others.
@@ -81,9 +96,59 @@ struct Reading {
     /// Bytes of the next window.
     window: u64,
     walk: Walk,
-    /// Since the last walk: keys with values that were passed, and reads.
+    /// Since the last walk: keys with values on the device that were passed, and reads of keys.
     passed: usize,
     reads: usize,
+}
+
+/// A key that was walked over.
+struct Walked {
+    key: Key,
+    /// What will be read for it, in bytes of memory; 0 for what is left out.
+    bytes: u64,
+    value: Option<Remembered>,
+}
+
+/// The value of a key as a walk found it.
+enum Remembered {
+    Small(Bytes),
+    /// Belongs to a part, which the cache may give up.
+    Large(Weak<LargeValue>),
+}
+
+impl Remembered {
+    /// What is known about a key, if it is nothing but a value.
+    fn of(found: &Found) -> Option<Self> {
+        let value = found.settled()?;
+        match value.large() {
+            Some(large) => Some(Self::Large(Arc::downgrade(large))),
+            None if value.segments().is_empty() => value.in_memory().map(Self::Small),
+            None => None,
+        }
+    }
+
+    /// Bytes that it keeps in memory.
+    fn memory(&self) -> u64 {
+        match self {
+            Self::Small(bytes) => bytes.len() as u64,
+            Self::Large(_) => 0,
+        }
+    }
+
+    fn value(&self) -> Option<Value> {
+        match self {
+            Self::Small(bytes) => Some(bytes.clone().into()),
+            Self::Large(large) => large.upgrade().map(Value::shared),
+        }
+    }
+}
+
+/// What a reading remembers of keys that are looked up.
+pub(crate) struct Expected {
+    /// For each key the value, if it is known.
+    pub(crate) values: Vec<Option<Value>>,
+    /// There is something to walk for.
+    pub(crate) walk: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -116,9 +181,9 @@ struct Task {
 }
 
 /// What it found.
-struct Walked {
-    /// Keys, with what their values take in memory.
-    keys: Vec<(Key, u64)>,
+struct FoundAhead {
+    keys: Vec<Walked>,
+    version: Weak<Version>,
     places: Vec<Place>,
     /// The walk came to the end of the index.
     ended: bool,
@@ -127,27 +192,40 @@ struct Walked {
 }
 
 impl Readings {
-    /// A look-up of `key`, found at `spot`, needed the device. True if there is something to walk for.
-    pub(crate) fn notice(&self, pieces: &Pieces, index: IndexId, key: &[u8], spot: Option<Spot>) -> bool {
+    /// These keys of `version` of an index are about to be looked up. `None` if no reading comes there.
+    pub(crate) fn expected(
+        &self,
+        pieces: &Pieces,
+        index: IndexId,
+        version: &Arc<Version>,
+        slices: &[Slice<'_>],
+    ) -> Option<Expected> {
+        let last = slices.last()?;
+        let mut table = self.table.lock();
+        let at = table.readings.iter().position(|r| r.index == index && r.covers(last.key))?;
+        table.clock += 1;
+        let now = table.clock;
+        let reading = &mut table.readings[at];
+        reading.used = now;
+        let values = reading.remembered(version, slices);
+        let (name, before) = (reading.name, reading.turn);
+        let step = reading.advance(last.key, slices.len());
+        let turn = if step == Step::Ends { u64::MAX } else { reading.turn };
+        if step == Step::Ends {
+            table.readings.swap_remove(at);
+        }
+        drop(table);
+        if turn != before {
+            pieces.passed(name, turn);
+        }
+        Some(Expected { values, walk: step == Step::Walk })
+    }
+
+    /// A look-up of `key`, found at `spot`, where no reading comes, needs the device. True if there is something to walk for.
+    pub(crate) fn notice(&self, pieces: &Pieces, index: IndexId, key: &[u8], spot: Spot) -> bool {
         let mut table = self.table.lock();
         table.clock += 1;
         let now = table.clock;
-        if let Some(at) = table.readings.iter().position(|r| r.index == index && r.covers(key)) {
-            let reading = &mut table.readings[at];
-            reading.used = now;
-            let (name, before) = (reading.name, reading.turn);
-            let step = reading.advance(key);
-            let turn = if step == Step::Ends { u64::MAX } else { reading.turn };
-            if step == Step::Ends {
-                table.readings.swap_remove(at);
-            }
-            drop(table);
-            if turn != before {
-                pieces.passed(name, turn);
-            }
-            return step == Step::Walk;
-        }
-        let Some(spot) = spot else { return false };
         let mut rows = table.recent.iter().enumerate().filter(|(_, (of, ..))| *of == index);
         let row = rows.find_map(|(at, (_, before, hits))| Some((at, spot.continues(before, *hits)?)));
         if let Some((at, _)) = row {
@@ -167,6 +245,7 @@ impl Readings {
             index,
             used: now,
             walked: VecDeque::new(),
+            version: Weak::new(),
             turn: 0,
             behind: 0,
             ahead: 0,
@@ -177,9 +256,7 @@ impl Readings {
             reads: 0,
         });
         drop(table);
-        if let Some(name) = gone {
-            pieces.passed(name, u64::MAX);
-        }
+        gone.into_iter().for_each(|name| pieces.passed(name, u64::MAX));
         true
     }
 
@@ -202,72 +279,119 @@ impl Readings {
     }
 
     /// Ends a walk; what went wrong ends the reading, and whoever reads meets it himself.
-    fn give_back(&self, task: &Task, walked: Option<&Walked>) {
+    fn give_back(&self, task: &Task, found: Option<FoundAhead>) {
         let mut table = self.table.lock();
         let Some(at) = table.readings.iter().position(|reading| reading.name == task.name) else { return };
-        match walked {
-            Some(walked) => table.readings[at].extend(walked),
+        match found {
+            Some(found) => table.readings[at].extend(found),
             None => drop(table.readings.swap_remove(at)),
         }
     }
 }
 
 impl Table {
-    /// Makes room for one more reading; says which one had to go.
-    fn make_room(&mut self) -> Option<u64> {
-        if self.readings.len() < MAX_READINGS {
-            return None;
-        }
-        let oldest = self.readings.iter().enumerate().min_by_key(|(_, reading)| reading.used);
-        oldest.map(|(at, _)| at).map(|at| self.readings.swap_remove(at).name)
+    /// Makes room for one more reading; says which ones had to go.
+    fn make_room(&mut self) -> Vec<u64> {
+        self.readings.sort_unstable_by_key(|reading| reading.used);
+        let abandoned = self.readings.partition_point(|reading| reading.used + ABANDONED < self.clock);
+        let over = (self.readings.len() + 1).saturating_sub(MAX_READINGS);
+        self.readings.drain(..abandoned.max(over)).map(|reading| reading.name).collect()
     }
 }
 
 impl Reading {
     /// True if `key` lies where the walk was or will go on.
     fn covers(&self, key: &[u8]) -> bool {
-        let first = self.walked.front().map_or(&self.from, |(key, _)| key);
+        let first = self.walked.front().map_or(&self.from, |walked| &walked.key);
         **first <= *key && *key <= *self.from
     }
 
-    /// The reader is at `key`.
-    fn advance(&mut self, key: &[u8]) -> Step {
-        self.reads += 1;
-        while let Some((_, bytes)) = self.walked.get(self.behind).filter(|(walked, _)| **walked < *key) {
-            self.ahead -= bytes;
-            self.passed += usize::from(*bytes > 0);
+    /// For each of the keys the value in `version`, if it is known.
+    fn remembered(&self, version: &Arc<Version>, slices: &[Slice<'_>]) -> Vec<Option<Value>> {
+        if self.version.as_ptr() != Arc::as_ptr(version) || !version.active.is_empty() {
+            return slices.iter().map(|_| None).collect();
+        }
+        let mut near = self.behind;
+        let look = |slice: &Slice<'_>| {
+            let at = self.position(slice.key, near)?;
+            near = at + 1;
+            self.walked[at].value.as_ref()?.value()
+        };
+        slices.iter().map(look).collect()
+    }
+
+    /// The place of `key` among those that were walked over, most likely at `near` or a little behind.
+    fn position(&self, key: &[u8], near: usize) -> Option<usize> {
+        for (at, walked) in self.walked.iter().enumerate().skip(near).take(NEXT) {
+            match (*walked.key).cmp(key) {
+                Ordering::Less => {}
+                Ordering::Equal => return Some(at),
+                Ordering::Greater => break,
+            }
+        }
+        self.walked.binary_search_by(|walked| (*walked.key).cmp(key)).ok()
+    }
+
+    /// The reader is at `key`, the last of so many that he asks for.
+    fn advance(&mut self, key: &[u8], keys: usize) -> Step {
+        self.reads += keys;
+        while let Some(walked) = self.walked.get(self.behind).filter(|walked| *walked.key < *key) {
+            self.ahead -= walked.bytes;
+            self.passed += usize::from(walked.bytes > 0);
             self.behind += 1;
         }
         if self.passed > self.reads * MOST_SKIPPED {
             return Step::Ends;
         }
-        while self.behind > BEHIND {
-            self.walked.pop_front();
-            self.behind -= 1;
-            self.turn += 1;
+        // Many at a time: whatever is announced is gone through then.
+        if self.behind > 2 * BEHIND {
+            let over = self.behind - BEHIND;
+            self.walked.drain(..over);
+            self.behind = BEHIND;
+            self.turn += over as u64;
         }
-        if self.walk == Walk::Rests && self.ahead < self.window / 2 {
+        let keys = self.walked.len() - self.behind;
+        if self.walk == Walk::Rests && self.ahead < self.window / 2 && keys < MAX_KEYS / 2 {
             self.walk = Walk::Wanted;
         }
         if self.walk == Walk::Wanted { Step::Walk } else { Step::Nothing }
     }
 
     /// Takes over what a walk found.
-    fn extend(&mut self, walked: &Walked) {
-        if let Some((last, _)) = walked.keys.last() {
-            self.from = last.clone();
+    fn extend(&mut self, found: FoundAhead) {
+        if let Some(last) = found.keys.last() {
+            self.from = last.key.clone();
         }
-        self.ahead += walked.keys.iter().map(|(_, bytes)| bytes).sum::<u64>();
-        self.walked.extend(walked.keys.iter().cloned());
-        self.window = (self.window * 2).min(walked.longest);
+        if !Weak::ptr_eq(&self.version, &found.version) {
+            self.walked.iter_mut().for_each(|walked| walked.value = None);
+            self.version = found.version;
+        }
+        self.ahead += found.keys.iter().map(|walked| walked.bytes).sum::<u64>();
+        self.walked.extend(found.keys);
+        self.window = (self.window * 2).min(found.longest);
         (self.passed, self.reads) = (0, 0);
-        self.walk = if walked.ended { Walk::Ended } else { Walk::Rests };
+        self.walk = if found.ended { Walk::Ended } else { Walk::Rests };
     }
 }
 
 impl Shared {
-    /// A look-up of `key`, found at `spot`, is about to read from the device.
-    pub(crate) fn notice_reading(&self, index: IndexId, key: &[u8], spot: Option<Spot>) {
+    /// What is remembered of keys that are about to be looked up in the newest state of an index, for each the value if it is
+    /// known; `None` if nobody expected that they would be.
+    pub(crate) fn expected(
+        &self,
+        index: IndexId,
+        version: &Arc<Version>,
+        slices: &[Slice<'_>],
+    ) -> Option<Vec<Option<Value>>> {
+        let Expected { values, walk } = self.readings.expected(&self.trees.pieces, index, version, slices)?;
+        if walk {
+            self.signal.read_ahead();
+        }
+        Some(values)
+    }
+
+    /// A look-up of `key`, which was not expected and found at `spot`, is about to read from the device.
+    pub(crate) fn notice_reading(&self, index: IndexId, key: &[u8], spot: Spot) {
         if self.readings.notice(&self.trees.pieces, index, key, spot) {
             self.signal.read_ahead();
         }
@@ -276,10 +400,11 @@ impl Shared {
     /// Does one piece of reading ahead; false if there is none.
     pub(crate) fn ahead_step(self: &Arc<Self>) -> bool {
         let Some(task) = self.readings.take() else { return self.trees.pieces.read_ahead_step() };
-        let walked = self.walk(&task).ok();
-        self.readings.give_back(&task, walked.as_ref());
-        if let Some(walked) = walked {
-            self.trees.pieces.announce(task.name, walked.places);
+        let mut found = self.walk(&task).ok();
+        let places = found.as_mut().map(|found| std::mem::take(&mut found.places));
+        self.readings.give_back(&task, found);
+        if let Some(places) = places {
+            self.trees.pieces.announce(task.name, places);
             self.signal.read_ahead();
         }
         true
@@ -291,34 +416,45 @@ impl Shared {
     }
 
     /// Collects what comes behind the place where a reading's last walk ended.
-    fn walk(self: &Arc<Self>, task: &Task) -> Result<Walked> {
+    fn walk(self: &Arc<Self>, task: &Task) -> Result<FoundAhead> {
         let pieces = &self.trees.pieces;
         let (room, limit) = pieces.room_to_announce();
         let window = task.window.min(room);
         // A version by itself holds up nothing but what it shares with no newer one.
-        let index = SnapshotIndex::newest(self.clone(), self.version(task.index)?);
+        let version = self.version(task.index)?;
+        let (of, index) = (Arc::downgrade(&version), SnapshotIndex::newest(self.clone(), version));
         let behind = [&*task.from, &[0]].concat();
         let mut cursor = Cursor::new(index, KeyRange { start: behind.into(), end: None });
         let longest = MAX_WINDOW.min(limit / 2);
-        let mut walked = Walked { keys: Vec::new(), places: Vec::new(), ended: false, longest };
+        let mut found =
+            FoundAhead { keys: Vec::new(), version: of, places: Vec::new(), ended: false, longest };
         let mut row = LargeRow::default();
         let mut total = 0;
-        while walked.keys.len() < MAX_KEYS {
-            let Some((key, places)) = cursor.next_places()? else {
-                walked.ended = true;
+        while found.keys.len() < MAX_KEYS {
+            let next = cursor.next_with(|messages| {
+                let places: Vec<_> = messages.places().collect();
+                (places, Remembered::of(&messages))
+            })?;
+            let Some((key, (places, value))) = next else {
+                found.ended = true;
                 break;
             };
-            let turn = task.turn + walked.keys.len() as u64;
-            let ranges: Vec<_> = places.iter().filter_map(|place| row.judge(pieces, place)).collect();
-            let bytes: u64 = ranges.iter().map(cost).sum();
-            if total + bytes > window {
+            let turn = task.turn + found.keys.len() as u64;
+            let places = places.iter().filter_map(|place| {
+                let range = row.judge(pieces, place)?;
+                Some(Place { range, turn, sums: Sums::of(place) })
+            });
+            let before = found.places.len();
+            found.places.extend(places);
+            let bytes: u64 = found.places[before..].iter().map(|place| cost(&place.range)).sum();
+            total += bytes + value.as_ref().map_or(0, Remembered::memory);
+            if total > window {
+                found.places.truncate(before);
                 break;
             }
-            total += bytes;
-            walked.places.extend(ranges.into_iter().map(|range| Place { range, turn }));
-            walked.keys.push((key, bytes));
+            found.keys.push(Walked { key, bytes, value });
         }
-        Ok(walked)
+        Ok(found)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::resolve::{Found, load};
 use crate::snapshot::SnapshotIndex;
 use crate::tree::Toward;
 use crate::tree::source::{Merged, before_end_of};
-use crate::value::{Value, ValueRef};
+use crate::value::Value;
 use bytes::Bytes;
 
 /// A key with its value.
@@ -74,10 +74,9 @@ impl Cursor {
         Ok(self.advance(resolve)?.map(|(key, value)| Entry { key, value }))
     }
 
-    /// The next key that has messages, with the places on the device from which its value may have to be read. Reads
-    /// no values, and may give keys that have none.
-    pub(crate) fn next_places(&mut self) -> Result<Option<(Key, Vec<ValueRef>)>> {
-        self.advance(|found, _| Ok(Some(found.places().collect())))
+    /// The next key that has messages, with what `look` makes of them. Reads no values, and may give keys that have none.
+    pub(crate) fn next_with<T>(&mut self, look: impl Fn(Found) -> T) -> Result<Option<(Key, T)>> {
+        self.advance(|found, _| Ok(Some(look(found))))
     }
 
     /// Goes on to the next key of whose messages `resolve` makes something.

@@ -29,6 +29,7 @@ pub(crate) use frame::Encoded;
 pub(crate) use locator::Locator;
 pub(crate) use part::{Part, PartBuilder, PartCursor};
 pub(crate) use read::LEAST_DIRECT;
+pub(crate) use values::Sums;
 
 use crate::device::GuardedDevice;
 use crate::{PieceId, Result};

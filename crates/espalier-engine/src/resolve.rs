@@ -121,6 +121,16 @@ impl Found {
         self.base.is_some()
     }
 
+    /// For a key of which it is known that `value` is all there is.
+    pub(crate) fn known(value: Value) -> Self {
+        Self { base: Some(Some(value)), ..Self::default() }
+    }
+
+    /// The value, if no messages change it.
+    pub(crate) fn settled(&self) -> Option<&Value> {
+        self.base.as_ref()?.as_ref().filter(|_| self.steps.is_empty())
+    }
+
     /// Records where the messages of a level stand that are added next.
     pub(crate) fn set_spot(&mut self, spot: Spot) {
         self.spot = Some(spot);
@@ -227,6 +237,12 @@ impl Found {
         out: &mut [u8],
         left: &mut Unfinished,
     ) -> Result<Option<usize>> {
+        if let Some(value) = self.settled() {
+            let end = at.start + value.len().saturating_sub(offset).min(at.len());
+            gather(value, offset, at.start..end, out, &mut left.wanted)?;
+            out[end..at.end].fill(0);
+            return Ok(Some(value.len()));
+        }
         let only_patches = self.steps.iter().all(|s| matches!(s, Step::Patch(..)));
         if !only_patches {
             let Some(value) = self.value(merge, reader)? else { return Ok(None) };

@@ -142,6 +142,10 @@ impl SnapshotIndex {
         Self { shared, version, upto: Msn(u64::MAX), _keep: None }
     }
 
+    pub(crate) fn version(&self) -> &Arc<Version> {
+        &self.version
+    }
+
     pub(crate) fn merge_functions(&self) -> &MergeFunctions {
         &self.shared.options.merge
     }
@@ -161,13 +165,19 @@ impl SnapshotIndex {
     }
 
     pub(crate) fn get_slices(&self, slices: &[Slice<'_>], out: &mut [u8]) -> Result<Vec<Option<usize>>> {
-        let found = self.find_slices(slices, out)?;
+        let found = self.find_slices(slices, None, out)?;
         found.left.finish(self.reader(), out)?;
         Ok(found.lengths)
     }
 
-    /// Fills `out` with what is in memory, and says what has still to be done.
-    pub(crate) fn find_slices(&self, slices: &[Slice<'_>], out: &mut [u8]) -> Result<FoundSlices> {
+    /// Fills `out` with what is in memory, and says what has still to be done. `known`: for each slice the value of its key,
+    /// where that need not be looked up.
+    pub(crate) fn find_slices(
+        &self,
+        slices: &[Slice<'_>],
+        known: Option<Vec<Option<Value>>>,
+        out: &mut [u8],
+    ) -> Result<FoundSlices> {
         let total = slices.iter().try_fold(0, |sum: usize, slice| sum.checked_add(slice.len));
         if total != Some(out.len()) {
             let message = format!("the slices have {total:?} bytes and the buffer {}", out.len());
@@ -176,10 +186,14 @@ impl SnapshotIndex {
         let (lengths, left) = (Vec::with_capacity(slices.len()), Unfinished::default());
         let mut all = FoundSlices { lengths, left, spot: None };
         let mut at = 0;
+        let mut known = known.unwrap_or_default().into_iter();
         for slice in slices {
             let range = at..at + slice.len;
             at = range.end;
-            let found = self.find(slice.key)?;
+            let found = match known.next().flatten() {
+                Some(value) => Found::known(value),
+                None => self.find(slice.key)?,
+            };
             all.spot = found.spot();
             let (functions, reader) = (self.merge_functions(), self.reader());
             all.lengths.push(found.slice(functions, reader, slice.offset, range, out, &mut all.left)?);

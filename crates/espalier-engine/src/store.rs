@@ -312,10 +312,15 @@ impl Store {
         out: &mut [u8],
     ) -> Result<Vec<Option<usize>>> {
         let newest = self.newest(index)?;
-        let found = newest.find_slices(slices, out)?;
+        let expected = self.shared.expected(index, newest.version(), slices);
+        let was_expected = expected.is_some();
+        let found = newest.find_slices(slices, expected, out)?;
         let bytes: usize = found.left.wanted.iter().map(|wanted| wanted.out.len()).sum();
-        if let Some(last) = slices.last().filter(|_| crate::ahead::is_small(bytes)) {
-            self.shared.notice_reading(index, last.key, found.spot);
+        if let (Some(last), Some(spot)) = (slices.last(), found.spot)
+            && !was_expected
+            && crate::ahead::is_small(bytes)
+        {
+            self.shared.notice_reading(index, last.key, spot);
         }
         found.left.finish(newest.reader(), out)?;
         Ok(found.lengths)

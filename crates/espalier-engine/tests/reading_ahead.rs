@@ -1,6 +1,6 @@
 //! Who reads in the order of keys finds what he wants in memory, wherever it lies on the device.
 
-use espalier_engine::{Batch, FormatOptions, IndexId, OpenOptions, Slice, Store};
+use espalier_engine::{Batch, FormatOptions, IndexId, KeyRange, OpenOptions, Slice, Store};
 use espalier_storage::{CountingDevice, MemoryDevice, Random, SimulatedEnvironment};
 use std::sync::Arc;
 
@@ -125,6 +125,90 @@ fn who_changes_his_mind_costs_a_window() {
     }
     for n in 1040..1100 {
         read(&store, &device, index, n);
+    }
+    store.close().unwrap();
+}
+
+#[test]
+fn who_went_away_leaves_room_for_others() {
+    let (device, index) = shuffled();
+    let store = open(&device);
+    for (nth, start) in (0..FILES - 400).step_by(430).enumerate() {
+        let mut by_reader = 0;
+        for n in start..start + 270 {
+            by_reader += read(&store, &device, index, n);
+            while store.read_ahead() {}
+        }
+        // The first ones leave what was announced for them where it is; those who come later have room all the same.
+        let most = if nth < 4 { 60 } else { 12 };
+        assert!(by_reader < most, "{by_reader} reads by reader {nth} himself, for 270 values");
+    }
+    store.close().unwrap();
+}
+
+#[test]
+fn who_is_expected_looks_nothing_up() {
+    let (device, index) = shuffled();
+    let store = open(&device);
+    for n in 0..100 {
+        read(&store, &device, index, n);
+        while store.read_ahead() {}
+    }
+    let looked = |store: &Store| store.statistics().cache_hits + store.statistics().cache_misses;
+    let mut by_reader = 0;
+    for n in 100..2000 {
+        let before = looked(&store);
+        read(&store, &device, index, n);
+        by_reader += looked(&store) - before;
+        while store.read_ahead() {}
+    }
+    assert!(by_reader < 100, "{by_reader} pieces of the tree looked at for 1900 values");
+    store.close().unwrap();
+}
+
+/// Whatever happens to keys between the walk and the read: the newest state is what counts.
+#[test]
+fn what_changes_while_it_is_expected_is_found_as_it_is() {
+    let (device, index) = shuffled();
+    let store = open(&device);
+    let mut model: Vec<Option<Vec<u8>>> = (0..FILES).map(|n| Some(value(n))).collect();
+    let mut random = Random::new(17);
+    for n in 0..FILES - 40 {
+        let key_here = key(n);
+        let mut out = vec![0; 32 << 10];
+        let slice = Slice { key: &key_here, offset: 0, len: out.len() };
+        let length = store.get_slices(index, &[slice], &mut out).unwrap()[0];
+        assert_eq!(length, model[n].as_ref().map(Vec::len), "value {n}");
+        let (got, rest) = out.split_at(length.unwrap_or(0));
+        assert!(got == model[n].as_deref().unwrap_or_default() && rest.iter().all(|b| *b == 0), "value {n}");
+        while store.read_ahead() {}
+        let near = n + random.index(40);
+        let mut batch = Batch::new();
+        match random.index(120) {
+            0 => {
+                batch.delete(index, &key(near));
+                model[near] = None;
+            }
+            1 => {
+                // Small, then it is part of what describes it.
+                batch.insert(index, &key(near), vec![9; 700]);
+                model[near] = Some(vec![9; 700]);
+            }
+            2 => {
+                batch.patch(index, &key(near), 4096, vec![5; 4096]);
+                let value = model[near].get_or_insert_default();
+                value.resize(value.len().max(8192), 0);
+                value[4096..8192].fill(5);
+            }
+            3 => {
+                batch.delete_range(index, KeyRange::new(key(near), key(near + 3)));
+                model[near..near + 3].fill(None);
+            }
+            4 => store.checkpoint().unwrap(),
+            5..=9 => while store.step().unwrap() {},
+            _ => {}
+        }
+        store.commit(batch).unwrap();
     }
     store.close().unwrap();
 }

@@ -2,16 +2,19 @@
 //!
 //! Whoever knows which values will be wanted next (a *reading*, see [`crate::ahead`]) announces where they lie. The places
 //! are put in the order of the device, neighbours become one *stretch*, and background threads that call
-//! [`Announced::step`] read stretches in the order in which they were announced. A reader finds his bytes here, waits for
-//! a stretch that is being read, or reads one himself that nobody has begun.
+//! [`Announced::step`] read stretches in the order in which they were announced, and then verify what was announced of
+//! them. A reader finds his bytes here, waits for a stretch that is being read, or reads one himself that nobody has begun.
 //!
 //! Invariants:
 //! - a stretch is a hint: blocks can be rewritten behind its back, so the caller verifies what he gets, and on a
 //!   mismatch calls [`Announced::invalidate`] and reads from the device;
+//! - a value is *sound* in a stretch only if all its bytes there, which never change, have the sums that it was announced
+//!   with: whoever asks for that value need not verify them again;
 //! - a stretch *in flight* has a thread that reads it and will wake those who wait;
 //! - stretches hold at most the limit in bytes, those that are not read yet included.
 
 use super::buffers::Buffers;
+use super::values::{Sums, Verified};
 use crate::Result;
 use crate::device::GuardedDevice;
 use bytes::Bytes;
@@ -26,13 +29,15 @@ const GAP: u64 = 16 << 10;
 /// The longest stretch, in bytes.
 const MAX_STRETCH: u64 = 512 << 10;
 
-/// Where something lies that will be wanted: bytes of the device, and a number that grows in the order in which it will be.
+/// Where a value lies that will be wanted: bytes of the device, and a number that grows in the order in which it will be.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     /// Whole blocks.
     pub(crate) range: Range<u64>,
     /// Its turn.
     pub(crate) turn: u64,
+    /// What is written there.
+    pub(crate) sums: Sums,
 }
 
 /// All that is announced of one device.
@@ -55,11 +60,18 @@ struct Table {
     limit: u64,
 }
 
+/// Values, each with the byte of the device at which the first of its blocks begins.
+type Values = Vec<(u64, Sums)>;
+
 struct Stretch {
     end: u64,
     reading: u64,
     /// The last turn at which something in it is wanted.
     last: u64,
+    /// What lies in it, until somebody has set out to verify that.
+    values: Values,
+    /// Those that were found sound, ascending.
+    sound: Vec<Verified>,
     state: State,
 }
 
@@ -69,8 +81,15 @@ enum State {
     Ready(Bytes),
 }
 
+/// Bytes of a stretch.
+pub(super) struct Served {
+    pub(super) bytes: Bytes,
+    /// They are those of the value that was asked for.
+    pub(super) sound: bool,
+}
+
 enum Next {
-    Serve(Bytes),
+    Serve(Served),
     Wait,
     Fetch(Range<u64>),
     Unknown,
@@ -101,22 +120,24 @@ impl Announced {
     /// Announces what `reading` will want; what does not fit is left out.
     pub(super) fn announce(&self, reading: u64, mut places: Vec<Place>) {
         places.sort_by_key(|place| place.range.start);
-        let mut stretches: Vec<(Range<u64>, Range<u64>)> = Vec::new();
-        for Place { range, turn } in places {
+        let mut stretches: Vec<(Range<u64>, Range<u64>, Values)> = Vec::new();
+        for Place { range, turn, sums } in places {
+            let value = (range.start, sums);
             match stretches.last_mut() {
-                Some((last, turns))
+                Some((last, turns, values))
                     if range.start <= last.end + GAP
                         && range.end.max(last.end) - last.start <= MAX_STRETCH =>
                 {
                     last.end = last.end.max(range.end);
                     *turns = turns.start.min(turn)..turns.end.max(turn);
+                    values.push(value);
                 }
-                _ => stretches.push((range, turn..turn)),
+                _ => stretches.push((range, turn..turn, vec![value])),
             }
         }
-        stretches.sort_by_key(|(_, turns)| turns.start);
+        stretches.sort_by_key(|(_, turns, _)| turns.start);
         let mut table = self.table.lock();
-        for (range, turns) in stretches {
+        for (range, turns, values) in stretches {
             let bytes = cost(&range);
             let known = table.stretches.get(&range.start).is_some_and(|known| known.end >= range.end);
             if known
@@ -127,7 +148,8 @@ impl Announced {
                 continue;
             }
             table.remove(range.start);
-            let stretch = Stretch { end: range.end, reading, last: turns.end, state: State::Queued };
+            let (end, last, state) = (range.end, turns.end, State::Queued);
+            let stretch = Stretch { end, reading, last, values, sound: Vec::new(), state };
             table.stretches.insert(range.start, stretch);
             table.queue.push_back(range.start);
             table.bytes += bytes;
@@ -139,16 +161,16 @@ impl Announced {
         self.table.lock().retain(|_, stretch| stretch.reading != reading || stretch.last >= turn);
     }
 
-    /// The bytes in `range` of the device (whole blocks) if they are announced.
-    pub(super) fn read(&self, range: &Range<u64>) -> Option<Bytes> {
+    /// The bytes in `range` of the device (whole blocks), where some of `value` lie, if they are announced.
+    pub(super) fn read(&self, range: &Range<u64>, value: &Verified) -> Option<Served> {
         let mut table = self.table.lock();
         loop {
-            match table.next(range) {
-                Next::Serve(bytes) => return Some(bytes),
+            match table.next(range, value) {
+                Next::Serve(served) => return Some(served),
                 Next::Wait => self.arrived.wait(&mut table),
                 // An error is for him who really needs the bytes: he reads them himself.
                 Next::Fetch(stretch) => {
-                    if MutexGuard::unlocked(&mut table, || self.fetch(stretch)).is_err() {
+                    if MutexGuard::unlocked(&mut table, || self.fetch(&stretch)).is_err() {
                         return None;
                     }
                 }
@@ -167,12 +189,29 @@ impl Announced {
         !self.table.lock().queue.is_empty()
     }
 
-    /// Reads the stretch that was announced first; false if there is none.
+    /// Reads the stretch that was announced first, and verifies what was announced of it; false if there is none.
     pub(super) fn step(&self) -> bool {
-        let Some(stretch) = self.table.lock().claim_first() else { return false };
-        // Whoever needs these bytes will meet the error himself.
-        let _ = self.fetch(stretch);
+        let Some((stretch, values)) = self.table.lock().claim_first() else { return false };
+        // Whoever needs these bytes will meet the error himself; and who waits for them need not wait for this, too.
+        if let Ok(bytes) = self.fetch(&stretch) {
+            self.verify(stretch.start, &bytes, &values);
+        }
         true
+    }
+
+    /// Notes which of `values` are sound in `bytes`, with which the stretch at `start` landed.
+    fn verify(&self, start: u64, bytes: &Bytes, values: &[(u64, Sums)]) {
+        let agrees = |(at, sums): &&(u64, Sums)| {
+            bytes.get((at - start) as usize..).is_some_and(|blocks| sums.agree(blocks))
+        };
+        let mut sound: Vec<_> = values.iter().filter(agrees).map(|(at, sums)| sums.verified(*at)).collect();
+        sound.sort_unstable();
+        if let Some(stretch) = self.table.lock().stretches.get_mut(&start)
+            // These very bytes: others may have been read there since.
+            && matches!(&stretch.state, State::Ready(ready) if ready.as_ptr() == bytes.as_ptr())
+        {
+            stretch.sound = sound;
+        }
     }
 
     /// Forgets what is known of `range`: it is being written, or what was known is wrong.
@@ -192,11 +231,11 @@ impl Announced {
     }
 
     /// Reads a stretch that is claimed.
-    fn fetch(&self, stretch: Range<u64>) -> Result<()> {
-        let landing = Landing { announced: self, stretch: &stretch };
+    fn fetch(&self, stretch: &Range<u64>) -> Result<Bytes> {
+        let landing = Landing { announced: self, stretch };
         let mut buffer = self.buffers.lend((stretch.end - stretch.start) as usize);
-        let result = self.device.read_at(stretch.start, buffer.as_mut());
-        landing.land(result.is_ok().then(|| Bytes::from_owner(buffer)));
+        let result = self.device.read_at(stretch.start, buffer.as_mut()).map(|()| Bytes::from_owner(buffer));
+        landing.land(result.as_ref().ok().cloned());
         result
     }
 }
@@ -260,11 +299,13 @@ impl Table {
     }
 
     /// What a read of `range` has to do.
-    fn next(&mut self, range: &Range<u64>) -> Next {
+    fn next(&mut self, range: &Range<u64>, value: &Verified) -> Next {
         let Some((start, stretch)) = self.find(range) else { return Next::Unknown };
         match &stretch.state {
             State::Ready(bytes) => {
-                Next::Serve(bytes.slice((range.start - start) as usize..(range.end - start) as usize))
+                let bytes = bytes.slice((range.start - start) as usize..(range.end - start) as usize);
+                let sound = stretch.sound.binary_search(value).is_ok();
+                Next::Serve(Served { bytes, sound })
             }
             State::InFlight => Next::Wait,
             State::Queued => {
@@ -274,15 +315,15 @@ impl Table {
         }
     }
 
-    /// The stretch that was announced first and that nobody has begun.
-    fn claim_first(&mut self) -> Option<Range<u64>> {
+    /// The stretch that was announced first and that nobody has begun, and what lies in it.
+    fn claim_first(&mut self) -> Option<(Range<u64>, Values)> {
         loop {
             let start = self.queue.pop_front()?;
             if let Some(stretch) = self.stretches.get_mut(&start)
                 && matches!(stretch.state, State::Queued)
             {
                 stretch.state = State::InFlight;
-                return Some(start..stretch.end);
+                return Some((start..stretch.end, std::mem::take(&mut stretch.values)));
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Reading and verifying.
 
-use super::values::{PageSpan, page_hash, part_checksum};
+use super::announced::Served;
+use super::values::{PageSpan, Verified, page_hash, part_checksum};
 use super::{Part, Pieces, frame};
 use crate::error::Context;
 use crate::resolve::Wanted;
@@ -134,12 +135,13 @@ impl Pieces {
         let start = location.extent.byte_offset();
         let range = start + span.device.start as u64..start + span.device.end as u64;
         // What was read ahead is only a hint: if it does not verify, the device decides.
-        let ahead =
-            self.announced.read(&range).map(|bytes| vec![bytes]).or_else(|| self.streams.read(&range));
-        if let Some(chunks) = ahead {
-            let ahead = join(&chunks);
-            if span.first_damaged(place, &ahead[content.clone()]).is_none() {
-                out.copy_from_slice(&ahead[content][wanted..wanted + out.len()]);
+        let ahead = self.announced.read(&range, &Verified::of(place, location.extent)).or_else(|| {
+            let bytes = join(&self.streams.read(&range)?);
+            Some(Served { bytes, sound: false })
+        });
+        if let Some(Served { bytes, sound }) = ahead {
+            if sound || span.first_damaged(place, &bytes[content.clone()]).is_none() {
+                out.copy_from_slice(&bytes[content][wanted..wanted + out.len()]);
                 return Ok(());
             }
             self.announced.invalidate(&range);
@@ -164,6 +166,9 @@ impl Pieces {
     /// # Errors
     /// As for [`Self::read_value`].
     pub(crate) fn read_values(&self, wanted: &[Wanted], out: &mut [u8]) -> Result<()> {
+        if let [one] = wanted {
+            return self.read_value(&one.place, one.offset, &mut out[one.out.clone()]);
+        }
         let mut rest = wanted;
         while !rest.is_empty() {
             let (run, behind) = rest.split_at(self.together(rest, out)?.max(1));

@@ -184,6 +184,55 @@ fn is_aligned(bytes: &Bytes) -> bool {
     (bytes.as_ptr() as usize).is_multiple_of(BLOCK)
 }
 
+/// What it takes to verify all of a value, without a hold on the part in which it lies.
+#[derive(Debug, Clone)]
+pub(crate) struct Sums {
+    part: PieceId,
+    /// Where it begins in the part.
+    offset: u32,
+    len: u32,
+    pages: Arc<[u32]>,
+}
+
+impl Sums {
+    pub(crate) fn of(place: &ValueRef) -> Self {
+        let ValueRef { part, offset, len, sums } = place;
+        Self { part: part.id(), offset: *offset, len: *len, pages: sums.clone() }
+    }
+
+    /// Says which value it is, if its first block lies at byte `at` of the device.
+    pub(super) fn verified(&self, at: u64) -> Verified {
+        Verified { at, part: self.part, offset: self.offset, len: self.len }
+    }
+
+    /// True if `blocks`, the blocks of the device in which it lies, hold what was written.
+    pub(super) fn agree(&self, blocks: &[u8]) -> bool {
+        let start = self.offset as usize % BLOCK;
+        let Some(content) = blocks.get(start..start + self.len as usize) else { return false };
+        let pages = content.chunks(VALUE_PAGE);
+        pages.len() == self.pages.len()
+            && pages.zip(&*self.pages).all(|(page, sum)| page_hash(self.part, page) as u32 == *sum)
+    }
+}
+
+/// A value of which all bytes were verified, and where they were read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Verified {
+    /// The byte of the device at which its first block begins.
+    at: u64,
+    part: PieceId,
+    offset: u32,
+    len: u32,
+}
+
+impl Verified {
+    /// The value at `place`, in a part that lies in `part`.
+    pub(super) fn of(place: &ValueRef, part: Extent) -> Self {
+        let at = part.byte_offset() + (place.offset as usize / BLOCK * BLOCK) as u64;
+        Self { at, part: place.part.id(), offset: place.offset, len: place.len }
+    }
+}
+
 /// The pages of a value that hold some of its bytes, and where they lie in the part.
 pub(super) struct PageSpan {
     /// Numbers of the pages in the value.

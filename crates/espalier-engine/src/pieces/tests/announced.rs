@@ -1,7 +1,8 @@
 //! What is announced is read once, in the order of the device, and is never believed.
 
 use super::*;
-use crate::pieces::Place;
+use crate::pieces::values::Verified;
+use crate::pieces::{Place, Sums};
 
 /// A world with values of these lengths, and where each lies.
 fn world(lengths: &[usize]) -> (World, Vec<Arc<LargeValue>>, Vec<Place>) {
@@ -16,9 +17,9 @@ fn world(lengths: &[usize]) -> (World, Vec<Arc<LargeValue>>, Vec<Place>) {
         })
         .collect();
     let handles = world.pieces.write_values(&values, None).unwrap();
-    let place = |(turn, value): (usize, &Arc<LargeValue>)| Place {
-        range: world.pieces.range_of(&value.place().unwrap()).unwrap(),
-        turn: turn as u64,
+    let place = |(turn, value): (usize, &Arc<LargeValue>)| {
+        let place = value.place().unwrap();
+        Place { range: world.pieces.range_of(&place).unwrap(), turn: turn as u64, sums: Sums::of(&place) }
     };
     let places = values.iter().enumerate().map(place).collect();
     // The parts live as long as somebody holds them.
@@ -79,6 +80,52 @@ fn what_was_read_too_early_is_read_again() {
     assert_eq!(bytes_of(&pieces, &values[5]).unwrap_err().kind(), ErrorKind::Damaged);
 }
 
+/// Whether what is announced of `value` was verified; `None` if it is not announced.
+fn is_sound(world: &World, pieces: &Pieces, value: &LargeValue) -> Option<bool> {
+    let place = value.place().unwrap();
+    let range = pieces.range_of(&place).unwrap();
+    let of = Verified::of(&place, world.extent(place.part.id()));
+    pieces.announced.read(&range, &of).map(|served| served.sound)
+}
+
+#[test]
+fn what_is_sound_is_verified_once_and_nothing_else_is_believed() {
+    // Values of whole pages and others; each announced, but for one.
+    let (world, values, mut places) = world(&[8192, 5000, 8192, 70_000, 8192]);
+    let damaged = world.extent(values[2].place().unwrap().part.id()).byte_offset()
+        + u64::from(values[2].place().unwrap().offset);
+    world.corrupt(damaged + 5000);
+    let pieces = world.reopened();
+    let left_out = places.remove(1);
+    pieces.announce(1, places);
+    while pieces.read_ahead_step() {}
+    let is_sound = |value: &Arc<LargeValue>| is_sound(&world, &pieces, value);
+    let sound: Vec<_> = values.iter().map(is_sound).collect();
+    assert_eq!(sound, [Some(true), Some(false), Some(false), Some(true), Some(true)]);
+    for (n, value) in values.iter().enumerate() {
+        match bytes_of(&pieces, value) {
+            Ok(bytes) => assert_eq!((bytes, n == 2), (value.bytes().unwrap().to_vec(), false)),
+            Err(error) => assert_eq!((error.kind(), n), (ErrorKind::Damaged, 2)),
+        }
+    }
+    // Who reads before the background does verifies for himself.
+    let pieces = world.reopened();
+    pieces.announce(1, vec![left_out]);
+    assert_eq!(self::is_sound(&world, &pieces, &values[1]), Some(false));
+}
+
+#[test]
+fn what_is_sound_says_nothing_of_what_is_longer() {
+    let (world, values, places) = world(&[65_536, 8192]);
+    let pieces = world.reopened();
+    let cut = Arc::new(values[0].cut(0..8192));
+    let whole = Place { sums: Sums::of(&cut.place().unwrap()), ..places[0].clone() };
+    pieces.announce(1, vec![whole, places[1].clone()]);
+    while pieces.read_ahead_step() {}
+    let sound: Vec<_> = [&cut, &values[0], &values[1]].map(|v| is_sound(&world, &pieces, v)).into();
+    assert_eq!(sound, [Some(true), Some(false), Some(true)]);
+}
+
 #[test]
 fn no_more_is_announced_than_there_is_room_for() {
     let (world, values, places) = world(&[40_000; 400]);
@@ -98,6 +145,7 @@ fn no_more_is_announced_than_there_is_room_for() {
     // What lies behind the device's end, or is too long for one stretch, is nobody's.
     let beyond = world.device.len() - 4096..world.device.len() + 4096;
     pieces.set_capacity(64 << 20);
-    pieces.announce(1, vec![Place { range: beyond, turn: 0 }, Place { range: 0..1 << 20, turn: 1 }]);
+    let place = |(turn, range)| Place { range, turn, sums: places[0].sums.clone() };
+    pieces.announce(1, [(0, beyond), (1, 0..1 << 20)].map(place).into());
     assert!(!pieces.read_ahead_step());
 }
