@@ -26,7 +26,7 @@ pub struct Entry {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Gap {
     Before(Key),
-    After(Key),
+    After(Vec<u8>),
     End,
 }
 
@@ -109,7 +109,14 @@ impl Cursor {
             let value = resolve(found_in(&walk.merged, &key), &self.index)?;
             walk.merged.next_behind(&key)?;
             self.walk = Some(walk);
-            self.gap = Gap::After(key.clone());
+            match &mut self.gap {
+                // A long walk goes this way: without a new piece of memory for each key.
+                Gap::After(at) => {
+                    at.clear();
+                    at.extend_from_slice(&key);
+                }
+                gap => *gap = Gap::After(key.to_vec()),
+            }
             if let Some(value) = value {
                 return Ok(Some((key, value)));
             }

@@ -54,7 +54,7 @@ impl KeyRange {
     /// The keys that lie in both.
     #[must_use]
     pub fn intersect(&self, other: &Self) -> Self {
-        let start = self.start.clone().max(other.start.clone());
+        let start = (&self.start).max(&other.start).clone();
         let end = match (&self.end, &other.end) {
             (None, end) | (end, None) => end.clone(),
             (Some(a), Some(b)) => Some(a.min(b).clone()),

@@ -29,6 +29,8 @@ const REMEMBERED_NAMES: usize = 64 << 10;
 const RECENT: usize = 8;
 /// Names of directories with more entries are not taken up by listing them.
 const LEARN_LIMIT: u64 = 64 << 10;
+/// Entries for which a listing sets memory aside at most before it has seen them.
+const MOST_EXPECTED: u64 = 256;
 /// Directories that a walk sets aside while it shows the rest, so that it need not walk twice.
 const SET_ASIDE: usize = 1024;
 
@@ -193,7 +195,7 @@ impl FileSystem {
     /// A walk over what the directory holds now; `None` if it was removed.
     fn walk<'a>(&'a self, dir: &'a Arc<Node>) -> Result<Option<Walk<'a>>> {
         let tree = self.enter();
-        let names = dir.dir().names.lock();
+        let mut names = dir.dir().names.lock();
         if names.dead || self.is_lost(dir) {
             return Ok(None);
         }
@@ -204,9 +206,14 @@ impl FileSystem {
             let state = dir.state();
             (state.inode.size, state.inode.links)
         };
+        // As many as one answer is likely to take; a listing of few should not grow piece by piece.
+        let expected = entries.min(MOST_EXPECTED) as usize;
         let learn = entries <= LEARN_LIMIT
             && names.present() < entries
             && self.name_bytes.load(std::sync::atomic::Ordering::Relaxed) < self.options.name_memory;
+        if learn {
+            names.expect(expected);
+        }
         Ok(Some(Walk {
             fs: self,
             dir,
@@ -215,8 +222,14 @@ impl FileSystem {
             cursor,
             has_directories: directories > 0,
             area_sum: dir.area_directory().map_or(0, |d| d.dir().area_sum),
-            answer: Answer { dir: dir.id, entries: Vec::new(), stamp, from_start: false, to_end: false },
-            learned: learn.then(Vec::new),
+            answer: Answer {
+                dir: dir.id,
+                entries: Vec::with_capacity(expected),
+                stamp,
+                from_start: false,
+                to_end: false,
+            },
+            learned: learn.then(|| Vec::with_capacity(expected)),
         }))
     }
 

@@ -196,6 +196,11 @@ impl Names {
         self.present
     }
 
+    /// So many names in all are about to be known.
+    pub(crate) fn expect(&mut self, names: usize) {
+        self.map.reserve(names.saturating_sub(self.map.len()));
+    }
+
     /// Remembers `known` about `name`; returns by how many bytes the memory grew.
     pub(crate) fn set(&mut self, name: &[u8], known: Known) -> u64 {
         let present = u64::from(matches!(known, Known::Present(_)));
