@@ -125,6 +125,10 @@ impl Handler for Dispatcher {
             Err(Errno(errno)) => Outcome::Error(errno),
         }
     }
+
+    fn unanswered(&self, header: &protocol::Header, body: &[u8]) {
+        reply::references(header.opcode, body).for_each(|node| self.forget(NodeId(node), 1));
+    }
 }
 
 impl Dispatcher {
@@ -146,8 +150,6 @@ impl Dispatcher {
                 list.iter().for_each(|(node, count)| self.forget(NodeId(node), count));
                 return Ok(None);
             }
-            // A request that is interrupted is served all the same; nobody waits longer than it takes.
-            Operation::Interrupt { .. } => return Ok(None),
             // Tokens and comparisons are of the whole mount.
             Operation::Ioctl { .. } => {}
             _ if self.is_elsewhere(node, &operation) => {

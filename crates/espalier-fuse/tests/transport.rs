@@ -8,7 +8,9 @@ use espalier_fuse::transport::Kind;
 use espalier_fuse::{Ended, Mount, MountOptions};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 fn mount(kind: Kind, toy: &Arc<Toy>, point: &Path) -> Mount {
@@ -79,6 +81,130 @@ fn a_request_that_waits_holds_up_no_other() {
                 thread.join().unwrap();
             }
             toy.open_gate();
+        });
+    });
+}
+
+/// A program that looks up `name`, or reads the file without the kernel's cache.
+fn program(root: &Path, program: &str, name: &str) -> Child {
+    let mut command = Command::new(program);
+    match program {
+        "dd" => command.arg(format!("if={name}")).args(["iflag=direct", "bs=64K", "of=/dev/null"]),
+        _ => command.arg(name),
+    };
+    command.current_dir(root).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+fn signal(child: &Child, signal: rustix::process::Signal) {
+    let child = rustix::process::Pid::from_child(child);
+    rustix::process::kill_process(child, signal).unwrap();
+}
+
+fn wait_until(mut done: impl FnMut() -> bool) {
+    while !done() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn who_is_killed_is_gone_before_there_is_an_answer() {
+    on_each(|toy, root| {
+        toy.plant("wait", Vec::new());
+        let mut child = program(root, "stat", "wait");
+        wait_until(|| toy.waiting() == 1);
+        child.kill().unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+        File::create_new(root.join("other")).unwrap();
+        toy.open_gate();
+        // The reference that the reply would have handed out.
+        wait_until(|| toy.forgotten() == 1);
+        fs::metadata(root.join("wait")).unwrap();
+    });
+}
+
+#[test]
+fn who_only_catches_a_signal_gets_his_answer_and_can_be_killed_later() {
+    on_each(|toy, root| {
+        toy.plant("wait1", Vec::new());
+        let patient = |name: &str| {
+            let script = format!("trap : USR1; [ -e {name} ]");
+            let mut command = Command::new("sh");
+            command.args(["-c", &script]).current_dir(root).spawn().unwrap()
+        };
+        let (mut stays, mut goes) = (patient("wait1"), patient("wait2"));
+        wait_until(|| toy.waiting() == 2);
+        signal(&stays, rustix::process::Signal::USR1);
+        signal(&goes, rustix::process::Signal::USR1);
+        // Who looks at this one has looked at the others.
+        let mut last = program(root, "stat", "wait3");
+        wait_until(|| toy.waiting() == 3);
+        last.kill().unwrap();
+        last.wait().unwrap();
+        goes.kill().unwrap();
+        assert_eq!(goes.wait().unwrap().signal(), Some(libc::SIGKILL));
+        assert!(stays.try_wait().unwrap().is_none());
+        toy.open_gate();
+        assert!(stays.wait().unwrap().success(), "a signal that was caught ended a call");
+    });
+}
+
+#[test]
+fn all_can_be_killed_when_nobody_is_left_to_serve() {
+    const EACH: usize = 16;
+    for kind in kinds() {
+        let (directory, toy) = (tempfile::tempdir().unwrap(), Arc::new(Toy::new()));
+        let root = directory.path();
+        let options =
+            MountOptions { transport: Some(kind), threads_per_cpu: Some(EACH), ..MountOptions::default() };
+        let mount = Mount::start_handler(Arc::clone(&toy) as _, root, &options).unwrap();
+        let _watchdog = Watchdog::watch(root);
+        std::thread::scope(|scope| {
+            let each = (0..common::cpus()).map(|cpu| {
+                scope.spawn(move || {
+                    // Programs start where who starts them is.
+                    common::stay_on(cpu);
+                    let start = |n| program(root, "stat", &format!("wait-{cpu}-{n}"));
+                    (0..EACH + 2).map(start).collect::<Vec<_>>()
+                })
+            });
+            let each: Vec<_> = each.collect();
+            let mut all: Vec<_> = each.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+            wait_until(|| toy.waiting() == EACH * common::cpus());
+            for child in &mut all {
+                child.kill().unwrap();
+            }
+            for child in &mut all {
+                assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+            }
+        });
+        toy.open_gate();
+        fs::metadata(root.join("absent")).unwrap_err();
+        mount.unmount(false).unwrap();
+        assert_eq!(mount.wait(), Ended::Unmounted);
+        assert!(toy.waiting() >= EACH * common::cpus());
+        assert_eq!(toy.unanswered(), toy.waiting());
+    }
+}
+
+#[test]
+fn what_is_still_served_for_the_dead_does_not_reach_the_living() {
+    on_each(|toy, root| {
+        let content = |begin: &str, rest: u8| [begin.as_bytes(), &[rest; 60_000]].concat();
+        toy.plant("dead", content("wait", 1));
+        toy.plant("alive", content("hold", 2));
+        // The next request on a CPU is given to who became free last, which is whoever answered the dead.
+        common::stay_on(0);
+        let mut dead = program(root, "dd", "dead");
+        wait_until(|| toy.waiting() == 1);
+        dead.kill().unwrap();
+        dead.wait().unwrap();
+        std::thread::scope(|scope| {
+            let alive = scope.spawn(|| fs::read(root.join("alive")).unwrap());
+            wait_until(|| toy.held() == 1);
+            toy.open_gate();
+            wait_until(|| toy.unanswered() == 1);
+            toy.let_go();
+            assert!(alive.join().unwrap() == content("hold", 2), "another request's data");
         });
     });
 }

@@ -96,6 +96,47 @@ fn what_needs_no_device_goes_on_and_the_rest_when_it_answers() {
 }
 
 #[test]
+fn who_is_killed_is_gone_while_the_device_is_silent() {
+    for transport in ["transport=auto", "transport=classic"] {
+        let stack = stack();
+        let content: Vec<u8> = (0..8 << 20).map(|n: u32| (n >> 12) as u8).collect();
+        fs::write(stack.place.dir.join("large"), &content).unwrap();
+        fs::create_dir(stack.place.dir.join("d")).unwrap();
+        // Nothing of it is in memory then.
+        stack.place.umount().ok();
+        stack.place.mount(&["-o", "commit=0", "-o", transport]).ok();
+        stack.below.signal("STOP");
+        // A program that waits for a read, once it does.
+        let reader = |skip: &str| {
+            let mut command = Command::new("dd");
+            command.args(["if=large", "bs=1M", "count=1", "iflag=direct", "of=/dev/null", skip]);
+            let child = command.current_dir(&stack.place.dir).stderr(Stdio::null()).spawn().unwrap();
+            let proc = |what: &str| format!("/proc/{}/{what}", child.id());
+            while !fs::read_link(proc("fd/0")).is_ok_and(|file| file.ends_with("large"))
+                || !fs::read_to_string(proc("stat")).is_ok_and(|stat| stat.contains(") D "))
+            {
+                std::thread::yield_now();
+            }
+            child
+        };
+        let mut waiting = vec![caller(&stack.place.dir), reader("skip=1"), reader("skip=5")];
+        for child in &mut waiting {
+            assert!(child.try_wait().unwrap().is_none());
+            child.kill().unwrap();
+            assert_eq!(child.wait().unwrap().code(), None);
+        }
+        // What needs no device is served.
+        fs::write(stack.place.dir.join("other"), "other").unwrap();
+        stack.below.signal("CONT");
+        assert_eq!(fs::read(stack.place.dir.join("large")).unwrap(), content);
+        assert_eq!(fs::read(stack.place.dir.join("synced")).unwrap(), b"synced");
+        stack.place.umount().ok();
+        assert_eq!(stack.place.fsck().code, Some(0));
+        stack.below.place.umount().ok();
+    }
+}
+
+#[test]
 fn callers_and_server_can_be_ended_while_the_device_is_silent() {
     let stack = stack();
     let server = stack.place.server();

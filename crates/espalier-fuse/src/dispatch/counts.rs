@@ -60,7 +60,6 @@ fn name(code: u32) -> &'static str {
         opcode::FSYNCDIR => "fsyncdir",
         opcode::ACCESS => "access",
         opcode::CREATE => "create",
-        opcode::INTERRUPT => "interrupt",
         opcode::IOCTL => "ioctl",
         opcode::BATCH_FORGET => "batch_forget",
         opcode::FALLOCATE => "fallocate",

@@ -235,6 +235,35 @@ pub fn ioctl(out: &mut [u8], result: i32, output: &[u8]) -> usize {
     16 + output.len()
 }
 
+/// The nodes to which the kernel would have a reference each, once it had this body as the reply to a request of kind
+/// `opcode`.
+pub fn references(opcode: u32, body: &[u8]) -> impl Iterator<Item = u64> {
+    use flags::opcode::*;
+    let (one, mut list) = match opcode {
+        LOOKUP | SYMLINK | MKNOD | MKDIR | LINK | TMPFILE => (referred(body), &[][..]),
+        READDIRPLUS => (None, body),
+        _ => (None, &[][..]),
+    };
+    let each = std::iter::from_fn(move || {
+        let length =
+            list.get(ENTRY_BYTES + NAME_LENGTH_AT..)?.first_chunk().map(|four| u32::from_ne_bytes(*four))?;
+        let total = (ENTRY_BYTES + NAME_AT).checked_add(length as usize)?.checked_next_multiple_of(8)?;
+        let (entry, rest) = list.split_at_checked(total)?;
+        list = rest;
+        Some(referred(entry))
+    });
+    one.into_iter().chain(each.flatten())
+}
+
+/// The node that an entry refers to, if any.
+fn referred(entry: &[u8]) -> Option<u64> {
+    entry.first_chunk().map(|node| u64::from_ne_bytes(*node)).filter(|&node| node != 0)
+}
+
+/// In an entry of a directory: where the length of its name lies, and the name.
+const NAME_LENGTH_AT: usize = 16;
+const NAME_AT: usize = 24;
+
 /// The body for READDIR and READDIRPLUS, built entry by entry.
 pub struct Directory<'a> {
     out: &'a mut [u8],
@@ -260,7 +289,7 @@ impl<'a> Directory<'a> {
         node: Option<(u64, &Attributes)>,
     ) -> bool {
         let before = if self.plus { ENTRY_BYTES } else { 0 };
-        let total = (before + 24 + name.len()).next_multiple_of(8);
+        let total = (before + NAME_AT + name.len()).next_multiple_of(8);
         let Some(place) = self.out.get_mut(self.length..self.length + total) else { return false };
         match node {
             Some((node, attributes)) if self.plus && node >= ROOT => {
@@ -274,7 +303,7 @@ impl<'a> Directory<'a> {
         writer.u32(name.len() as u32);
         writer.u32(kind);
         writer.bytes(name);
-        place[before + 24 + name.len()..].fill(0);
+        place[before + NAME_AT + name.len()..].fill(0);
         self.length += total;
         true
     }

@@ -176,9 +176,6 @@ pub enum Operation<'a> {
         mask: u32,
     },
     Create,
-    Interrupt {
-        unique: u64,
-    },
     Destroy,
     Ioctl {
         flags: u32,
@@ -433,7 +430,6 @@ fn bare<'a>(
         SYNCFS => Operation::SyncFileSystem,
         DESTROY => Operation::Destroy,
         ACCESS => Operation::Access { mask: fixed.u32()? },
-        INTERRUPT => Operation::Interrupt { unique: fixed.u64()? },
         BATCH_FORGET => {
             let count = fixed.u32()? as usize;
             let length = count.checked_mul(16).ok_or(DecodeError::Contradiction("its count of nodes"))?;

@@ -138,3 +138,41 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_reply_refers_to_what_it_names() {
+    use super::flags::opcode::*;
+    let zero = super::request::Moment { seconds: 0, nanoseconds: 0 };
+    let attributes = reply::Attributes {
+        ino: 1,
+        size: 0,
+        blocks: 0,
+        atime: zero,
+        mtime: zero,
+        ctime: zero,
+        btime: zero,
+        mode: 0,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        block_size: 4096,
+    };
+    let of = |opcode, body: &[u8]| reply::references(opcode, body).collect::<Vec<_>>();
+    let mut out = [0; 1024];
+    let length = reply::entry(&mut out, 9, &attributes);
+    assert_eq!(of(LOOKUP, &out[..length]), [9]);
+    assert_eq!(of(LINK, &out[..length]), [9]);
+    assert_eq!(of(GETATTR, &out[..length]), []);
+    let length = reply::no_entry(&mut out);
+    assert_eq!(of(LOOKUP, &out[..length]), []);
+    assert_eq!(of(LOOKUP, &[]), []);
+    let mut body = reply::Directory::new(&mut out, true);
+    assert!(body.add(b".", 1, 4, 1, None));
+    assert!(body.add(b"a name of some length", 2, 4, 2, Some((7, &attributes))));
+    assert!(body.add(b"b", 3, 4, 3, Some((8, &attributes))));
+    let length = body.len();
+    assert_eq!(of(READDIRPLUS, &out[..length]), [7, 8]);
+    assert_eq!(of(READDIRPLUS, &out[..length - 1]), [7], "the last one is cut");
+    assert_eq!(of(READDIR, &out[..length]), []);
+}

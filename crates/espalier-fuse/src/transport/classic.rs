@@ -2,10 +2,14 @@
 //!
 //! One thread per CPU, kept there, with a descriptor of its own. Only when all of them are at work (waiting for
 //! storage, most likely) does another thread read as well; it goes to rest when they are back.
+//!
+//! A reply goes to the descriptor from which its request was read, and any thread may write it; so whoever finds that
+//! a caller was killed answers for the thread that serves him ([`callers`]).
 
 use super::buffer::Buffer;
+use super::callers::{self, Asked, Pending};
 use super::{Device, Outcome, Request, Shared, cpu, device};
-use crate::protocol::{HEADER_BYTES, Header, REPLY_HEADER_BYTES, reply};
+use crate::protocol::{HEADER_BYTES, Header, REPLY_HEADER_BYTES, flags, reply};
 use parking_lot::{Condvar, Mutex};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -59,9 +63,9 @@ pub(super) fn start(shared: &Arc<Shared>) -> io::Result<()> {
 fn serve(shared: &Arc<Shared>, pool: &Arc<Pool>, permanent: bool) {
     let result = shared.device.another().and_then(|device| {
         let mut buffer = Buffer::new(BEFORE_PAYLOAD + shared.payload)?;
-        serve_all(shared, pool, permanent, &device, &mut buffer)
+        serve_all(shared, pool, permanent, &Seat::new(shared, device), &mut buffer)
     });
-    shared.ended.store(true, Ordering::Release);
+    shared.end();
     // Everybody who rests is to see the end. The lock orders this after whoever is about to rest.
     drop(pool.spare.lock());
     pool.wake.notify_all();
@@ -76,16 +80,16 @@ fn serve_all(
     shared: &Arc<Shared>,
     pool: &Arc<Pool>,
     permanent: bool,
-    device: &Device,
+    seat: &Seat,
     buffer: &mut Buffer,
 ) -> io::Result<()> {
     loop {
         let message = &mut buffer.bytes()[BEFORE_PAYLOAD - DATA_HEAD..];
-        let length = device.read(message)?;
+        let length = seat.device.read(message)?;
         if pool.idle.fetch_sub(1, Ordering::Relaxed) == 1 {
             pool.call_another(shared);
         }
-        let result = serve_one(shared, device, message, length);
+        let result = seat.serve(shared, message, length);
         if !permanent && pool.idle.load(Ordering::Relaxed) >= pool.permanent && !pool.rest(shared) {
             return Ok(());
         }
@@ -94,41 +98,90 @@ fn serve_all(
     }
 }
 
-/// Reads one message into `buffer`, which is large enough for any, and serves it.
-pub(super) fn serve_next(shared: &Shared, device: &Device, buffer: &mut [u8]) -> io::Result<()> {
-    let length = device.read(buffer)?;
-    serve_one(shared, device, buffer, length)
+/// A descriptor from which requests are read, by one thread at a time, and to which replies are written.
+pub(super) struct Seat {
+    device: Device,
+    pending: Pending<()>,
 }
 
-/// Serves the message at the start of `message`. Fails only if the connection has ended.
-fn serve_one(shared: &Shared, device: &Device, message: &mut [u8], length: usize) -> io::Result<()> {
-    let Ok(header) = Header::decode(&message[..length]) else {
-        return Err(io::Error::other("a message on the FUSE device has no header"));
-    };
-    let fixed = shared.dialect.argument_bytes(header.opcode).min(length - HEADER_BYTES);
-    let start = HEADER_BYTES + fixed;
-    let (head, payload) = message.split_at_mut(start);
-    let request = Request { header, argument: &head[HEADER_BYTES..], dialect: &shared.dialect };
-    let outcome = shared.handle(&request, payload, length - start);
-    let sent = match outcome {
-        Outcome::Silent => return Ok(()),
-        Outcome::Error(errno) => device.reply(header.unique, Err(errno)),
-        Outcome::Reply(body) => {
-            // The header goes right before the body, so that the reply is one piece.
-            let begin = start - REPLY_HEADER_BYTES;
-            let reply_header = reply::header(body, 0, header.unique);
-            message[begin..start].copy_from_slice(&reply_header);
-            device.put(&[IoSlice::new(&message[begin..start + body])])
+impl callers::Seat for Seat {
+    fn asked(&self) -> Option<Asked> {
+        self.pending.asked()
+    }
+
+    fn interrupt(self: Arc<Self>, shared: &Arc<Shared>, unique: u64) -> io::Result<()> {
+        if !shared.callers.abandon() {
+            return Err(callers::too_many());
         }
-    };
-    match sent {
-        Err(error) if device::is_end(&error) => Err(error),
-        Err(error) => {
-            tracing::error!(opcode = header.opcode, %error, "the kernel did not take a reply");
-            // Whoever asked must not wait for ever.
-            device.reply(header.unique, Err(libc::EIO))
+        match self.pending.take(unique, |()| Ok(()))? {
+            Some(_) => self.device.reply(unique, Err(libc::EINTR)),
+            None => {
+                shared.callers.settle();
+                Ok(())
+            }
         }
-        Ok(()) => Ok(()),
+    }
+}
+
+impl Seat {
+    /// Makes `device` a place where requests are served.
+    pub(super) fn new(shared: &Shared, device: Device) -> Arc<Self> {
+        let seat = Arc::new(Self { device, pending: Pending::none() });
+        shared.callers.enter(&seat);
+        seat
+    }
+
+    /// True if a message is there to be read.
+    pub(super) fn ready(&self) -> io::Result<bool> {
+        self.device.ready(Some(0))
+    }
+
+    /// Reads one message into `buffer`, which is large enough for any, and serves it.
+    pub(super) fn serve_next(&self, shared: &Shared, buffer: &mut [u8]) -> io::Result<()> {
+        let length = self.device.read(buffer)?;
+        self.serve(shared, buffer, length)
+    }
+
+    /// Serves the message at the start of `message`. Fails only if the connection has ended.
+    fn serve(&self, shared: &Shared, message: &mut [u8], length: usize) -> io::Result<()> {
+        let Ok(header) = Header::decode(&message[..length]) else {
+            return Err(io::Error::other("a message on the FUSE device has no header"));
+        };
+        let fixed = shared.dialect.argument_bytes(header.opcode).min(length - HEADER_BYTES);
+        let start = HEADER_BYTES + fixed;
+        let (head, payload) = message.split_at_mut(start);
+        let request = Request { header, argument: &head[HEADER_BYTES..], dialect: &shared.dialect };
+        if header.opcode == flags::opcode::INTERRUPT {
+            // Whether somebody was killed is seen without it.
+            return Ok(());
+        }
+        self.pending.begin(request.asked(), ());
+        shared.callers.begun();
+        let outcome = shared.handle(&request, payload, length - start);
+        if self.pending.finish().is_none() {
+            shared.unanswered(&header, outcome, payload);
+            return Ok(());
+        }
+        let sent = match outcome {
+            Outcome::Silent => return Ok(()),
+            Outcome::Error(errno) => self.device.reply(header.unique, Err(errno)),
+            Outcome::Reply(body) => {
+                // The header goes right before the body, so that the reply is one piece.
+                let begin = start - REPLY_HEADER_BYTES;
+                let reply_header = reply::header(body, 0, header.unique);
+                message[begin..start].copy_from_slice(&reply_header);
+                self.device.put(&[IoSlice::new(&message[begin..start + body])])
+            }
+        };
+        match sent {
+            Err(error) if device::is_end(&error) => Err(error),
+            Err(error) => {
+                tracing::error!(opcode = header.opcode, %error, "the kernel did not take a reply");
+                // Whoever asked must not wait for ever.
+                self.device.reply(header.unique, Err(libc::EIO))
+            }
+            Ok(()) => Ok(()),
+        }
     }
 }
 

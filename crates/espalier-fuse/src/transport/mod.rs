@@ -9,6 +9,7 @@
 //! transports is known before INIT is answered, for a connection that was promised rings and gets none hangs.
 
 mod buffer;
+mod callers;
 mod class;
 mod classic;
 mod cpu;
@@ -17,6 +18,7 @@ mod uring;
 
 use crate::protocol::{self, Dialect, Header, InitRequest, init};
 use buffer::Buffer;
+use callers::{Asked, Callers};
 pub use device::Device;
 use parking_lot::Mutex;
 use std::fmt;
@@ -53,6 +55,10 @@ pub trait Handler: Send + Sync {
     /// Serves one request. `buffer` holds its payload, `received` bytes of it, and takes the body of the reply.
     /// Called from many threads at a time; may block.
     fn handle(&self, request: &Request<'_>, buffer: &mut [u8], received: usize) -> Outcome;
+
+    /// The reply `body` to the request with this header was not sent, for its caller was killed and is gone. References
+    /// to nodes that the reply would have handed out are to be taken back.
+    fn unanswered(&self, header: &Header, body: &[u8]);
 }
 
 /// Which transport serves a mount.
@@ -62,6 +68,13 @@ pub enum Kind {
     Uring,
     /// Reads and writes of the FUSE device.
     Classic,
+}
+
+impl Request<'_> {
+    /// Which one it is.
+    fn asked(&self) -> Asked {
+        Asked { unique: self.header.unique, thread: self.header.pid }
+    }
 }
 
 impl fmt::Display for Kind {
@@ -96,6 +109,8 @@ struct Shared {
     /// The kernel ended the connection.
     ended: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Who waits for replies.
+    callers: Callers,
     /// With io_uring: reads what still comes over the device.
     drain: Mutex<Option<uring::Drain>>,
 }
@@ -106,16 +121,39 @@ impl Shared {
         if self.poisoned.load(Ordering::Relaxed) {
             return Outcome::Error(libc::EIO);
         }
-        let call = || self.handler.handle(request, buffer, received);
-        catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
+        self.guard(&request.header, || self.handler.handle(request, buffer, received))
+            .unwrap_or(Outcome::Error(libc::EIO))
+    }
+
+    /// Calls the handler; `None` if it panics.
+    fn guard<T>(&self, header: &Header, call: impl FnOnce() -> T) -> Option<T> {
+        let result = catch_unwind(AssertUnwindSafe(call));
+        if result.is_err() {
             self.poisoned.store(true, Ordering::Relaxed);
             tracing::error!(
-                opcode = request.header.opcode,
-                node = request.header.node,
+                opcode = header.opcode,
+                node = header.node,
                 "a request made the file system panic; from now on the mount answers with errors only"
             );
-            Outcome::Error(libc::EIO)
-        })
+        }
+        result.ok()
+    }
+
+    /// What `outcome` says in `buffer` is not sent: somebody else has answered.
+    fn unanswered(&self, header: &Header, outcome: Outcome, buffer: &[u8]) {
+        self.callers.settle();
+        if let Outcome::Reply(body) = outcome
+            && !self.poisoned.load(Ordering::Relaxed)
+        {
+            let body = &buffer[..body.min(buffer.len())];
+            self.guard(header, || self.handler.unanswered(header, body));
+        }
+    }
+
+    /// The connection has ended.
+    fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+        self.callers.end();
     }
 
     /// Starts a thread that is waited for at the end.
@@ -176,6 +214,7 @@ impl Prepared {
             poisoned: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             threads: Mutex::default(),
+            callers: Callers::default(),
             drain: Mutex::default(),
         });
         let granted = dialect.has(protocol::flags::init::OVER_IO_URING);
@@ -194,6 +233,7 @@ impl Prepared {
                 Kind::Classic
             }
         };
+        shared.spawn("fuse-callers".into(), |shared| shared.callers.run(&shared))?;
         Ok(Serving { shared, kind })
     }
 }

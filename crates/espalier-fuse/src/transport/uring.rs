@@ -9,6 +9,10 @@
 //! registered, so a thread that came later would need a request of our own to be seen; and such a request makes the
 //! mount busy when somebody is about to unmount it.
 //!
+//! Somebody else may answer for a thread whose caller was killed ([`callers`]). The kernel takes a reply from any ring
+//! of the process, and puts the next request where the entry was registered to have it; so a new thread takes the entry
+//! over, with fresh memory behind its [`Window`], and the old one ends when it is done.
+//!
 //! Buffers of an entry: 288 bytes of headers (128 for the header of request or reply, 128 for the fixed
 //! argument, 32 for the ring's own), and the payload. An entry is registered once; afterwards each command
 //! commits a reply and fetches the next request. Either is answered by a completion when a request is there, or
@@ -19,10 +23,11 @@
 //! FORGET and INTERRUPT still come over the device. A thread reads them now and then, for they are not urgent and
 //! waking it for each would cost more than the request that caused it.
 
-use super::buffer::Buffer;
+use super::buffer::{Buffer, View, Window};
+use super::callers::{self, Asked, Pending};
 use super::class::{self, Pulse, Watch};
 use super::cpu::Place;
-use super::{Config, Device, Outcome, Request, Shared, cpu, device};
+use super::{Config, Outcome, Request, Shared, classic, cpu, device};
 use crate::protocol::{ARGUMENT_BYTES, HEADER_BYTES, Header, REPLY_HEADER_BYTES, reply};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::io;
@@ -129,7 +134,7 @@ impl Rings {
             {
                 tracing::error!(%error, "FORGETs can no longer be read");
             }
-            shared.ended.store(true, Ordering::Release);
+            shared.end();
             watch.end();
         })
     }
@@ -151,11 +156,11 @@ impl Waiting {
             let _ = ready.send(Ok(()));
             // Nobody says go if another ring could not be had.
             let Ok(shared) = start.recv() else { return };
-            match Entry::register(&shared, queue.cpu, ring) {
-                Ok(entry) => {
+            match Entry::register(&shared, &queue, ring) {
+                Ok((side, entry)) => {
                     queue.registered.fetch_add(1, Ordering::AcqRel);
                     let _ = report.send(Ok(()));
-                    serve(&shared, &queue, entry, place);
+                    serve(&shared, side, entry, place);
                 }
                 Err(error) => drop(report.send(Err(error))),
             }
@@ -171,8 +176,12 @@ fn make_ring() -> io::Result<Ring> {
     builder.build(2)
 }
 
-/// Serves what `entry` is given until the end.
-fn serve(shared: &Shared, queue: &Queue, mut entry: Entry, mut place: Place) {
+/// Serves what `entry` is given until the end, or until somebody else has the entry. The parameters drop in the reverse
+/// of their order: the ring goes before the buffers that it may fill.
+fn serve(shared: &Arc<Shared>, mut side: Side, mut entry: Entry, mut place: Place) {
+    let seat = Arc::new(Seat { queue: Arc::clone(&entry.queue), pending: Pending::none() });
+    shared.callers.enter(&seat);
+    let queue = &seat.queue;
     let member = queue.pulse.join();
     loop {
         match entry.wait() {
@@ -187,13 +196,62 @@ fn serve(shared: &Shared, queue: &Queue, mut entry: Entry, mut place: Place) {
         if member.beat() {
             queue.watch.wake();
         }
-        let (header, outcome) = entry.serve(shared);
+        let Some((back, header, outcome)) = entry.serve(shared, &seat, side) else { return };
+        side = back;
         if let Outcome::Reply(bytes) = outcome {
             place.replied(bytes);
         }
-        if let Err(error) = entry.commit(&header, outcome) {
+        if let Err(error) = entry.commit(&mut side, header.unique, outcome) {
             return tracing::error!(cpu = queue.cpu, %error, "a reply could not be sent");
         }
+    }
+}
+
+/// What a thread of a queue serves.
+struct Seat {
+    queue: Arc<Queue>,
+    pending: Pending<Side>,
+}
+
+impl callers::Seat for Seat {
+    fn asked(&self) -> Option<Asked> {
+        self.pending.asked()
+    }
+
+    fn interrupt(self: Arc<Self>, shared: &Arc<Shared>, unique: u64) -> io::Result<()> {
+        // A ring belongs to the thread that made it: there must be one before anything is taken.
+        shared.spawn(format!("fuse-{}", self.queue.cpu), move |shared| {
+            let place = Place::on(self.queue.cpu);
+            match self.take_over(&shared, unique) {
+                Ok(Some((side, entry))) => {
+                    drop(self);
+                    serve(&shared, side, entry, place);
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "a program that was killed has to wait until its call is served");
+                }
+            }
+        })
+    }
+}
+
+impl Seat {
+    /// Takes the entry away from who serves request `unique`, and answers that with `EINTR`. `None`: it is served.
+    fn take_over(&self, shared: &Shared, unique: u64) -> io::Result<Option<(Side, Entry)>> {
+        let ring = make_ring()?;
+        ring.submitter().register_files(&[shared.device.raw()])?;
+        if !shared.callers.abandon() {
+            return Err(callers::too_many());
+        }
+        let taken = self.pending.take(unique, |side| side.payload.renew());
+        let Ok(Some((mut side, view))) = taken else {
+            shared.callers.settle();
+            return taken.map(|_| None);
+        };
+        let mut entry = Entry { ring, view, queue: Arc::clone(&self.queue), early: None };
+        entry.commit(&mut side, unique, Outcome::Error(libc::EINTR))?;
+        Ok(Some((side, entry)))
     }
 }
 
@@ -203,34 +261,39 @@ impl Queue {
     }
 }
 
-/// One entry of a queue, and the ring that only it uses.
+/// The kernel's side of an entry: where it puts requests and takes replies from.
 ///
-/// Between a command and its completion the kernel owns both buffers; they are touched only after a completion
-/// and before the next command. The fields drop in order: the ring goes before the buffers that it may fill.
+/// Between a command and its completion the kernel owns both; they are touched only after a completion and before the
+/// next command, by whoever has this.
+struct Side {
+    headers: Buffer,
+    payload: Window,
+}
+
+/// Our side of an entry: a ring that only its thread uses, and the memory behind the payload's window.
 struct Entry {
     ring: Ring,
-    headers: Buffer,
-    payload: Buffer,
-    /// What REGISTER points at.
-    vectors: Box<[libc::iovec; 2]>,
-    queue: u16,
+    view: View,
+    queue: Arc<Queue>,
     /// A completion that came early.
     early: Option<i32>,
 }
 
 impl Entry {
-    /// Registers an entry for `cpu`'s queue.
-    fn register(shared: &Shared, cpu: usize, ring: Ring) -> io::Result<Self> {
+    /// Registers an entry of `queue`.
+    fn register(shared: &Shared, queue: &Arc<Queue>, ring: Ring) -> io::Result<(Side, Self)> {
         ring.submitter().register_files(&[shared.device.raw()])?;
         let headers = Buffer::new(HEADERS_BYTES)?;
-        let payload = Buffer::new(shared.payload)?;
-        let vectors = Box::new([
+        let (payload, view) = Window::new(shared.payload)?;
+        // The kernel reads these before the command is submitted; afterwards it knows them.
+        let vectors = [
             libc::iovec { iov_base: headers.address().cast(), iov_len: HEADERS_BYTES },
             libc::iovec { iov_base: payload.address().cast(), iov_len: payload.len() },
-        ]);
-        let queue = u16::try_from(cpu).map_err(io::Error::other)?;
-        let mut entry = Self { ring, headers, payload, vectors, queue, early: None };
-        let mut command = entry.command(REGISTER, 0);
+        ];
+        // Dropped after the entry, if that fails.
+        let side = Side { headers, payload };
+        let mut entry = Self { ring, view, queue: Arc::clone(queue), early: None };
+        let mut command = entry.command(REGISTER, 0)?;
         // The binding has no way to set these fields of the kernel's `io_uring_sqe`.
         const ADDRESS_AT: usize = 16;
         const LENGTH_AT: usize = 24;
@@ -238,8 +301,8 @@ impl Entry {
         // SAFETY: a 128-byte entry is a plain `io_uring_sqe` followed by 64 bytes, in which these two fields of
         // 8 and 4 bytes lie at the given offsets; `command` is borrowed by nobody else.
         unsafe {
-            start.add(ADDRESS_AT).cast::<u64>().write_unaligned(entry.vectors.as_ptr() as u64);
-            start.add(LENGTH_AT).cast::<u32>().write_unaligned(entry.vectors.len() as u32);
+            start.add(ADDRESS_AT).cast::<u64>().write_unaligned(vectors.as_ptr() as u64);
+            start.add(LENGTH_AT).cast::<u32>().write_unaligned(vectors.len() as u32);
         }
         entry.push(&command)?;
         entry.ring.submit()?;
@@ -248,17 +311,18 @@ impl Entry {
             Some(result) if result < 0 => Err(io::Error::from_raw_os_error(-result)),
             early => {
                 entry.early = early;
-                Ok(entry)
+                Ok((side, entry))
             }
         }
     }
 
-    fn command(&self, command: u32, commit: u64) -> squeue::Entry128 {
+    fn command(&self, command: u32, commit: u64) -> io::Result<squeue::Entry128> {
         // `struct fuse_uring_cmd_req`: flags, commit id, queue, padding.
         let mut argument = [0; 80];
+        let queue = u16::try_from(self.queue.cpu).map_err(io::Error::other)?;
         argument[8..16].copy_from_slice(&commit.to_ne_bytes());
-        argument[16..18].copy_from_slice(&self.queue.to_ne_bytes());
-        opcode::UringCmd80::new(types::Fixed(0), command).cmd(argument).build()
+        argument[16..18].copy_from_slice(&queue.to_ne_bytes());
+        Ok(opcode::UringCmd80::new(types::Fixed(0), command).cmd(argument).build())
     }
 
     fn push(&mut self, command: &squeue::Entry128) -> io::Result<()> {
@@ -286,9 +350,10 @@ impl Entry {
         }
     }
 
-    /// Serves the request that is in the buffers.
-    fn serve(&mut self, shared: &Shared) -> (Header, Outcome) {
-        let headers = self.headers.bytes();
+    /// Serves the request that is at the kernel's side. `None`: somebody else has answered it, and has that side now.
+    fn serve(&mut self, shared: &Shared, seat: &Seat, mut side: Side) -> Option<(Side, Header, Outcome)> {
+        let mut headers = [0; HEADERS_BYTES];
+        headers.copy_from_slice(&side.headers.bytes()[..HEADERS_BYTES]);
         let number = |at: usize| headers[at..at + 4].try_into().map_or(0, u32::from_ne_bytes);
         let received = number(PAYLOAD_LENGTH_AT) as usize;
         let (head, rest) = headers.split_at(ARGUMENT_AT);
@@ -297,26 +362,35 @@ impl Entry {
             Err(_) => unreachable!("the slice has a header's length"),
         };
         let request = Request { header, argument: &rest[..ARGUMENT_BYTES], dialect: &shared.dialect };
-        let payload = self.payload.bytes();
+        let payload = self.view.bytes();
         let received = received.min(payload.len());
-        (header, shared.handle(&request, payload, received))
+        seat.pending.begin(request.asked(), side);
+        shared.callers.begun();
+        let outcome = shared.handle(&request, payload, received);
+        match seat.pending.finish() {
+            Some(side) => Some((side, header, outcome)),
+            None => {
+                shared.unanswered(&header, outcome, payload);
+                None
+            }
+        }
     }
 
-    /// Queues the reply; the next [`Entry::wait`] submits it.
-    fn commit(&mut self, header: &Header, outcome: Outcome) -> io::Result<()> {
+    /// Queues the reply to request `unique`; the next [`Entry::wait`] submits it.
+    fn commit(&mut self, side: &mut Side, unique: u64, outcome: Outcome) -> io::Result<()> {
         let (body, errno) = match outcome {
-            Outcome::Reply(body) => (body.min(self.payload.len()), 0),
+            Outcome::Reply(body) => (body.min(side.payload.len()), 0),
             Outcome::Error(errno) => (0, errno),
             // Nothing that comes over a ring goes without a reply.
             Outcome::Silent => (0, 0),
         };
-        let headers = self.headers.bytes();
+        let headers = side.headers.bytes();
         let mut commit = [0; 8];
         commit.copy_from_slice(&headers[COMMIT_ID_AT..COMMIT_ID_AT + 8]);
-        headers[..REPLY_HEADER_BYTES].copy_from_slice(&reply::header(body, errno, header.unique));
+        headers[..REPLY_HEADER_BYTES].copy_from_slice(&reply::header(body, errno, unique));
         headers[ENTRY_AT..ENTRY_AT + 8].fill(0);
         headers[PAYLOAD_LENGTH_AT..PAYLOAD_LENGTH_AT + 4].copy_from_slice(&(body as u32).to_ne_bytes());
-        let command = self.command(COMMIT_AND_FETCH, u64::from_ne_bytes(commit));
+        let command = self.command(COMMIT_AND_FETCH, u64::from_ne_bytes(commit))?;
         self.push(&command)
     }
 }
@@ -324,8 +398,8 @@ impl Entry {
 /// Serves what comes over the device itself, until the connection ends: FORGETs and INTERRUPTs, and whatever
 /// was asked before the rings were there.
 fn serve_device(shared: &Arc<Shared>) -> io::Result<()> {
-    let device = shared.device.another()?;
-    *shared.drain.lock() = Some(Drain { device, buffer: Buffer::new(shared.payload + 4096)? });
+    let seat = classic::Seat::new(shared, shared.device.another()?);
+    *shared.drain.lock() = Some(Drain { seat, buffer: Buffer::new(shared.payload + 4096)? });
     loop {
         // Sleeps without a timeout while nothing comes, and lets things gather when something does.
         if shared.device.ready(None)? {
@@ -339,15 +413,15 @@ fn serve_device(shared: &Arc<Shared>) -> io::Result<()> {
 
 /// What it takes to read the device.
 pub(super) struct Drain {
-    device: Device,
+    seat: Arc<classic::Seat>,
     buffer: Buffer,
 }
 
 impl Drain {
     /// Serves what is there now.
     pub(super) fn run(&mut self, shared: &Shared) -> io::Result<()> {
-        while self.device.ready(Some(0))? {
-            super::classic::serve_next(shared, &self.device, self.buffer.bytes())?;
+        while self.seat.ready()? {
+            self.seat.serve_next(shared, self.buffer.bytes())?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 
 use espalier_fuse::protocol::reply::{self, Attributes, Directory, Statistics};
 use espalier_fuse::protocol::request::Moment;
-use espalier_fuse::protocol::{Operation, decode_parts};
+use espalier_fuse::protocol::{Header, Operation, decode_parts};
 use espalier_fuse::transport::{Handler, Outcome, Request};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Condvar, Mutex};
@@ -20,20 +20,49 @@ struct State {
     next: u64,
 }
 
-/// The file system. A look-up of a name that begins with `wait` waits until [`Toy::open_gate`]; one that begins with
-/// `panic` panics; neither does in a [`Toy::plain`] one.
+/// The file system. A look-up of a name that begins with `wait` waits until [`Toy::open_gate`], and so does reading a
+/// file whose content begins so; reading one whose content begins with `hold` waits until [`Toy::let_go`], with all in
+/// its buffer. A look-up of a name that begins with `panic` panics. Nothing of that happens in a [`Toy::plain`] one.
 pub(crate) struct Toy {
     plain: bool,
     sink: bool,
     state: Mutex<State>,
-    gate: (Mutex<Gate>, Condvar),
+    gate: Gate,
+    hold: Gate,
     forgotten: Mutex<u64>,
+    unanswered: Mutex<usize>,
+}
+
+/// Where requests wait.
+#[derive(Default)]
+struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
 }
 
 #[derive(Default)]
-struct Gate {
+struct GateState {
     open: bool,
-    waiting: usize,
+    came: usize,
+}
+
+impl Gate {
+    fn open(&self) {
+        self.state.lock().unwrap().open = true;
+        self.changed.notify_all();
+    }
+
+    fn came(&self) -> usize {
+        self.state.lock().unwrap().came
+    }
+
+    fn pass(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.came += 1;
+        while !state.open {
+            state = self.changed.wait(state).unwrap();
+        }
+    }
 }
 
 impl Toy {
@@ -43,8 +72,10 @@ impl Toy {
             plain: false,
             sink: false,
             state: Mutex::new(State { nodes: HashMap::from([(1, root)]), next: 2 }),
-            gate: Default::default(),
+            gate: Gate::default(),
+            hold: Gate::default(),
             forgotten: Mutex::new(0),
+            unanswered: Mutex::new(0),
         }
     }
 
@@ -60,26 +91,39 @@ impl Toy {
 
     /// Lets everybody pass who waits, now and later.
     pub(crate) fn open_gate(&self) {
-        self.gate.0.lock().unwrap().open = true;
-        self.gate.1.notify_all();
+        self.gate.open();
     }
 
-    /// How many requests wait at the gate.
+    /// How many requests have come to the gate.
     pub(crate) fn waiting(&self) -> usize {
-        self.gate.0.lock().unwrap().waiting
+        self.gate.came()
+    }
+
+    /// Lets everybody go on who is held, now and later.
+    pub(crate) fn let_go(&self) {
+        self.hold.open();
+    }
+
+    /// How many requests have been held.
+    pub(crate) fn held(&self) -> usize {
+        self.hold.came()
+    }
+
+    /// How many replies were not wanted any more.
+    pub(crate) fn unanswered(&self) -> usize {
+        *self.unanswered.lock().unwrap()
+    }
+
+    /// Makes a file in the root that the kernel has not heard of.
+    pub(crate) fn plant(&self, name: &str, data: Vec<u8>) {
+        let mut state = self.state.lock().unwrap();
+        let (id, _) = state.make(1, name.as_bytes(), libc::S_IFREG | 0o644).unwrap();
+        state.node(id).unwrap().data = data;
     }
 
     /// How many references were given back.
     pub(crate) fn forgotten(&self) -> u64 {
         *self.forgotten.lock().unwrap()
-    }
-
-    fn pass_gate(&self) {
-        let mut gate = self.gate.0.lock().unwrap();
-        gate.waiting += 1;
-        while !gate.open {
-            gate = self.gate.1.wait(gate).unwrap();
-        }
     }
 }
 
@@ -178,10 +222,20 @@ impl Toy {
     }
 
     fn read(&self, id: u64, offset: u64, size: u32, out: &mut [u8]) -> Answer {
+        let begins = |with: &[u8]| {
+            Ok::<_, i32>(!self.plain && self.state.lock().unwrap().node(id)?.data.starts_with(with))
+        };
+        if begins(b"wait")? {
+            self.gate.pass();
+        }
         let mut state = self.state.lock().unwrap();
         let rest = state.node(id)?.data.get(offset as usize..).unwrap_or_default();
         let length = rest.len().min(size as usize);
         out[..length].copy_from_slice(&rest[..length]);
+        drop(state);
+        if begins(b"hold")? {
+            self.hold.pass();
+        }
         Ok(length)
     }
 
@@ -222,13 +276,12 @@ impl Handler for Toy {
                 *self.forgotten.lock().unwrap() += list.iter().map(|(_, count)| count).sum::<u64>();
                 return Outcome::Silent;
             }
-            Operation::Interrupt { .. } => return Outcome::Silent,
             Operation::Read { offset, size } => self.read(id, offset, size, out),
             Operation::ReadDirectory { offset, size, plus } => self.list(id, offset, size, plus, out),
             other => {
                 match other {
                     _ if self.plain => {}
-                    Operation::Lookup { name } if name.starts_with(b"wait") => self.pass_gate(),
+                    Operation::Lookup { name } if name.starts_with(b"wait") => self.gate.pass(),
                     Operation::Lookup { name } if name.starts_with(b"panic") => panic!("asked to"),
                     _ => {}
                 }
@@ -257,5 +310,10 @@ impl Handler for Toy {
             Ok(length) => Outcome::Reply(length),
             Err(errno) => Outcome::Error(errno),
         }
+    }
+
+    fn unanswered(&self, header: &Header, body: &[u8]) {
+        *self.forgotten.lock().unwrap() += reply::references(header.opcode, body).count() as u64;
+        *self.unanswered.lock().unwrap() += 1;
     }
 }
