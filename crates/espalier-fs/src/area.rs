@@ -181,29 +181,114 @@ impl FileSystem {
         let counts = self.count_below(&prefix)?;
         let names = layout::area_prefix(&prefix);
         let mut batch = Batch::new();
-        let mut behind = layout::area_files(&prefix);
-        for (id, count) in counts {
-            let key = layout::entry_key(&names, &layout::area_name(id));
+        for rest in self.nameless(&prefix, &counts)? {
             for index in [self.metadata(), self.data()] {
-                batch.delete_range(index, KeyRange::new(&behind[..], &key[..]));
+                batch.delete_range(index, rest.clone());
             }
+            self.commit_if_full(&mut batch)?;
+        }
+        for (id, count) in counts {
             let mut inode = self.inode_in_area(&names, id)?;
             if inode.links != count {
                 inode.links = count;
+                let key = layout::entry_key(&names, &layout::area_name(id));
                 batch.insert(self.metadata(), &key, inode.encode());
+                self.commit_if_full(&mut batch)?;
             }
-            behind = [&key[..], &[2]].concat();
-            if batch.len() >= SETTLE_BATCH {
-                self.commit(std::mem::take(&mut batch))?;
-            }
-        }
-        let end = KeyRange::prefix(&layout::area_files(&prefix)).end;
-        for index in [self.metadata(), self.data()] {
-            batch.delete_range(index, KeyRange { start: behind[..].into(), end: end.clone() });
         }
         batch.insert(self.link_index(), &prefix, SETTLED);
         self.commit(batch)?;
         *area.dir().counts.lock() = Counts::Settled;
         Ok(())
+    }
+
+    fn commit_if_full(&self, batch: &mut Batch) -> Result<()> {
+        if batch.len() >= SETTLE_BATCH {
+            self.commit(std::mem::take(batch))?;
+        }
+        Ok(())
+    }
+
+    /// What lies in the area at a content prefix besides the files that are `named`: ranges without holes between
+    /// two of those. A range that holds nothing is not among them: a copy most often needs none, and each would
+    /// wait in the tree as a message.
+    fn nameless(&self, prefix: &[u8], named: &BTreeMap<u64, u32>) -> Result<Vec<KeyRange>> {
+        let all = KeyRange::prefix(&layout::area_files(prefix));
+        let names = layout::area_prefix(prefix);
+        let mut named = named.keys().map(|id| Key::from(layout::entry_key(&names, &layout::area_name(*id))));
+        let mut found = Vec::new();
+        let mut behind = all.start.clone();
+        let mut next = named.next();
+        // Where a file has no inode it has no data.
+        let mut cursor = self.store.cursor(self.metadata(), all.clone())?;
+        while let Some(entry) = cursor.next()? {
+            while let Some(end) = next.as_deref().map(|file| Key::from([file, &[2]].concat()))
+                && end <= entry.key
+            {
+                behind = end;
+                next = named.next();
+            }
+            match &next {
+                Some(file) if *file <= entry.key => {}
+                Some(file) => {
+                    found.push(KeyRange { start: behind.clone(), end: Some(file.clone()) });
+                    cursor.seek(file);
+                }
+                None => {
+                    found.push(KeyRange { start: behind, end: all.end });
+                    break;
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::*;
+    use crate::{FormatOptions, merge_functions};
+    use espalier_engine::Store;
+    use espalier_storage::{Environment, MemoryDevice, SystemEnvironment};
+
+    #[test]
+    fn only_what_is_there_is_dropped_from_a_copied_area() {
+        let env: Arc<dyn Environment> = Arc::new(SystemEnvironment::new(0));
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        Store::format(device.clone(), env.clone(), &Default::default()).unwrap();
+        let options =
+            espalier_engine::OpenOptions { merge: merge_functions(), memory: 8 << 20, ..Default::default() };
+        let store = Store::open(device, env.clone(), options).unwrap();
+        FileSystem::format(&store, &FormatOptions { block_size: 4096, ..Default::default() }).unwrap();
+        let fs = FileSystem::open(store, env, Default::default()).unwrap();
+        let caller = Caller::default();
+        // Files with two names each, of which those of the first, the last and some between lie in one tree.
+        let dirs =
+            [&b"in"[..], b"out"].map(|name| fs.mkdir(NodeId::ROOT, name, 0o755, &caller).unwrap().node);
+        for n in 0..40u32 {
+            let dir = dirs[usize::from(n % 13 / 3 == 1)];
+            let file =
+                fs.mknod(dir, format!("a{n}").as_bytes(), NewNode::Regular, 0o644, &caller).unwrap().node;
+            fs.write(file, 0, &[7; 5000], false).unwrap();
+            fs.setxattr(file, b"user.large", &[1; 5000], XattrMode::Set, false).unwrap();
+            fs.link(file, dir, format!("b{n}").as_bytes()).unwrap();
+        }
+        let rests = |name: &[u8]| {
+            let prefix = layout::content_prefix(b"", name);
+            fs.nameless(&prefix, &fs.count_below(&prefix).unwrap()).unwrap()
+        };
+        let clone = |dir: NodeId, name: &[u8]| {
+            fs.clone_tree(dir, NodeId::ROOT, name, &caller).unwrap();
+            fs.lookup(fs.lookup(NodeId::ROOT, name).unwrap().node, b"a0").unwrap();
+        };
+        clone(dirs[0], b"first");
+        assert_eq!(rests(b"first").len(), 3, "one for each run of files of the other tree");
+        fs.background_tick().unwrap();
+        assert_eq!(rests(b"first"), []);
+        // A copy of an area that holds nothing else.
+        let first = fs.lookup(NodeId::ROOT, b"first").unwrap().node;
+        clone(first, b"second");
+        assert_eq!(rests(b"second"), []);
     }
 }
