@@ -16,7 +16,7 @@ use crate::layout;
 use crate::node::{Counts, Node, Role};
 use crate::record::{Inode, Record};
 use crate::types::NodeId;
-use espalier_engine::{Batch, Key, KeyRange};
+use espalier_engine::{Batch, IndexId, Key, KeyRange};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -181,11 +181,11 @@ impl FileSystem {
         let counts = self.count_below(&prefix)?;
         let names = layout::area_prefix(&prefix);
         let mut batch = Batch::new();
-        for rest in self.nameless(&prefix, &counts)? {
-            for index in [self.metadata(), self.data()] {
-                batch.delete_range(index, rest.clone());
+        for index in [self.metadata(), self.data()] {
+            for rest in self.nameless(index, &prefix, &counts)? {
+                batch.delete_range(index, rest);
+                self.commit_if_full(&mut batch)?;
             }
-            self.commit_if_full(&mut batch)?;
         }
         for (id, count) in counts {
             let mut inode = self.inode_in_area(&names, id)?;
@@ -209,18 +209,17 @@ impl FileSystem {
         Ok(())
     }
 
-    /// What lies in the area at a content prefix besides the files that are `named`: ranges without holes between
-    /// two of those. A range that holds nothing is not among them: a copy most often needs none, and each would
+    /// What lies in an index for the area at a content prefix besides the files that are `named`: ranges from one of
+    /// those to the next. A range that holds nothing is not among them: a copy most often needs none, and each would
     /// wait in the tree as a message.
-    fn nameless(&self, prefix: &[u8], named: &BTreeMap<u64, u32>) -> Result<Vec<KeyRange>> {
+    fn nameless(&self, index: IndexId, prefix: &[u8], named: &BTreeMap<u64, u32>) -> Result<Vec<KeyRange>> {
         let all = KeyRange::prefix(&layout::area_files(prefix));
         let names = layout::area_prefix(prefix);
         let mut named = named.keys().map(|id| Key::from(layout::entry_key(&names, &layout::area_name(*id))));
         let mut found = Vec::new();
         let mut behind = all.start.clone();
         let mut next = named.next();
-        // Where a file has no inode it has no data.
-        let mut cursor = self.store.cursor(self.metadata(), all.clone())?;
+        let mut cursor = self.store.cursor(index, all.clone())?;
         while let Some(entry) = cursor.next()? {
             while let Some(end) = next.as_deref().map(|file| Key::from([file, &[2]].concat()))
                 && end <= entry.key
@@ -229,7 +228,8 @@ impl FileSystem {
                 next = named.next();
             }
             match &next {
-                Some(file) if *file <= entry.key => {}
+                // One key of a file tells that it is there; it may have many blocks.
+                Some(file) if *file <= entry.key => cursor.seek(&[file, &[2][..]].concat()),
                 Some(file) => {
                     found.push(KeyRange { start: behind.clone(), end: Some(file.clone()) });
                     cursor.seek(file);
@@ -276,19 +276,32 @@ mod tests {
         }
         let rests = |name: &[u8]| {
             let prefix = layout::content_prefix(b"", name);
-            fs.nameless(&prefix, &fs.count_below(&prefix).unwrap()).unwrap()
+            let named = fs.count_below(&prefix).unwrap();
+            [fs.metadata(), fs.data()].map(|index| fs.nameless(index, &prefix, &named).unwrap())
+        };
+        let read = |name: &[u8]| {
+            let dir = fs.lookup(NodeId::ROOT, name).unwrap().node;
+            let file = fs.lookup(dir, b"b12").unwrap().node;
+            let mut data = [0; 5000];
+            assert_eq!(fs.read(file, 0, &mut data).unwrap(), 5000);
+            assert_eq!(fs.getxattr(file, b"user.large").unwrap(), [1; 5000]);
+            data
         };
         let clone = |dir: NodeId, name: &[u8]| {
             fs.clone_tree(dir, NodeId::ROOT, name, &caller).unwrap();
             fs.lookup(fs.lookup(NodeId::ROOT, name).unwrap().node, b"a0").unwrap();
         };
         clone(dirs[0], b"first");
-        assert_eq!(rests(b"first").len(), 3, "one for each run of files of the other tree");
+        let [metadata, data] = rests(b"first");
+        assert_eq!((metadata.len(), &metadata), (3, &data), "one for each run of files of the other tree");
         fs.background_tick().unwrap();
-        assert_eq!(rests(b"first"), []);
+        assert_eq!(rests(b"first"), [[], []]);
+        assert_eq!(read(b"first"), [7; 5000]);
         // A copy of an area that holds nothing else.
         let first = fs.lookup(NodeId::ROOT, b"first").unwrap().node;
         clone(first, b"second");
-        assert_eq!(rests(b"second"), []);
+        assert_eq!(rests(b"second"), [[], []]);
+        fs.background_tick().unwrap();
+        assert_eq!(read(b"second"), [7; 5000]);
     }
 }

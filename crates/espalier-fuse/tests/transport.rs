@@ -148,8 +148,8 @@ fn who_only_catches_a_signal_gets_his_answer_and_can_be_killed_later() {
         wait_until(|| toy.waiting() == 3);
         last.kill().unwrap();
         last.wait().unwrap();
-        goes.kill().unwrap();
-        assert_eq!(goes.wait().unwrap().signal(), Some(libc::SIGKILL));
+        signal(&goes, rustix::process::Signal::TERM);
+        assert_eq!(goes.wait().unwrap().signal(), Some(libc::SIGTERM));
         assert!(stays.try_wait().unwrap().is_none());
         toy.open_gate();
         assert!(stays.wait().unwrap().success(), "a signal that was caught ended a call");
@@ -159,6 +159,7 @@ fn who_only_catches_a_signal_gets_his_answer_and_can_be_killed_later() {
 #[test]
 fn all_can_be_killed_when_nobody_is_left_to_serve() {
     const EACH: usize = 16;
+    let cpus = common::cpus();
     for kind in kinds() {
         let (directory, toy) = (tempfile::tempdir().unwrap(), Arc::new(Toy::new()));
         let root = directory.path();
@@ -167,7 +168,7 @@ fn all_can_be_killed_when_nobody_is_left_to_serve() {
         let mount = Mount::start_handler(Arc::clone(&toy) as _, root, &options).unwrap();
         let _watchdog = Watchdog::watch(root);
         std::thread::scope(|scope| {
-            let each = (0..common::cpus()).map(|cpu| {
+            let each = (0..cpus).map(|cpu| {
                 scope.spawn(move || {
                     // Programs start where who starts them is.
                     common::stay_on(cpu);
@@ -177,7 +178,7 @@ fn all_can_be_killed_when_nobody_is_left_to_serve() {
             });
             let each: Vec<_> = each.collect();
             let mut all: Vec<_> = each.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
-            wait_until(|| toy.waiting() == EACH * common::cpus());
+            wait_until(|| toy.waiting() == EACH * cpus);
             for child in &mut all {
                 child.kill().unwrap();
             }
@@ -188,7 +189,7 @@ fn all_can_be_killed_when_nobody_is_left_to_serve() {
         toy.open_gate();
         fs::metadata(root.join("absent")).unwrap_err();
         assert_eq!(end(mount), Ended::Unmounted);
-        assert!(toy.waiting() >= EACH * common::cpus());
+        assert!(toy.waiting() >= EACH * cpus);
         assert_eq!(toy.unanswered(), toy.waiting());
     }
 }

@@ -61,12 +61,19 @@ fn caller(dir: &Path) -> Child {
         .unwrap();
     let mut said = [0];
     std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut said).unwrap();
-    while !fs::read_to_string(format!("/proc/{}/cmdline", child.id()))
-        .is_ok_and(|line| line.starts_with("sync"))
+    until_it_waits(&child, "sync", "fd/3", dir);
+    child
+}
+
+/// Returns when a process is this program, has a file in `dir` open as `descriptor`, and waits for something.
+fn until_it_waits(child: &Child, program: &str, descriptor: &str, dir: &Path) {
+    let proc = |what: &str| format!("/proc/{}/{what}", child.id());
+    while !fs::read_to_string(proc("cmdline")).is_ok_and(|line| line.starts_with(program))
+        || !fs::read_link(proc(descriptor)).is_ok_and(|file| file.starts_with(dir))
+        || !fs::read_to_string(proc("stat")).is_ok_and(|stat| stat.contains(") D ") || stat.contains(") S "))
     {
         std::thread::yield_now();
     }
-    child
 }
 
 /// True if a process has ended, or what is left of it only waits for its parent.
@@ -111,12 +118,7 @@ fn who_is_killed_is_gone_while_the_device_is_silent() {
             let mut command = Command::new("dd");
             command.args(["if=large", "bs=1M", "count=1", "iflag=direct", "of=/dev/null", skip]);
             let child = command.current_dir(&stack.place.dir).stderr(Stdio::null()).spawn().unwrap();
-            let proc = |what: &str| format!("/proc/{}/{what}", child.id());
-            while !fs::read_link(proc("fd/0")).is_ok_and(|file| file.ends_with("large"))
-                || !fs::read_to_string(proc("stat")).is_ok_and(|stat| stat.contains(") D "))
-            {
-                std::thread::yield_now();
-            }
+            until_it_waits(&child, "dd", "fd/0", &stack.place.dir);
             child
         };
         let mut waiting = vec![caller(&stack.place.dir), reader("skip=1"), reader("skip=5")];

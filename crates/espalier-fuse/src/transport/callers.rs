@@ -26,7 +26,7 @@ use std::time::Duration;
 /// How often somebody looks. Who is still served after one to two of these is asked about.
 const TICK: Duration = Duration::from_millis(100);
 /// So many threads may serve what was answered in their place; each has a stack and a buffer.
-const MOST_ABANDONED: usize = 256;
+const MOST_ABANDONED: usize = 1024;
 
 /// A request and who made it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +34,8 @@ pub(super) struct Asked {
     pub(super) unique: u64,
     /// The thread that waits for the answer; 0 if that is the kernel, or cannot be seen from here.
     pub(super) thread: u32,
+    /// What it is about, 0 for nothing.
+    pub(super) nodes: [u64; 2],
 }
 
 /// The request that a thread serves, if any, and what it takes to answer it.
@@ -82,8 +84,9 @@ pub(super) trait Seat: Send + Sync {
     /// What is served there now.
     fn asked(&self) -> Option<Asked>;
 
-    /// Answers request `unique` with `EINTR` if it is still served.
-    fn interrupt(self: Arc<Self>, shared: &Arc<Shared>, unique: u64) -> io::Result<()>;
+    /// Answers `asked` with `EINTR` if it is still served, once [`Shared::abandon`] has been told; if it is not,
+    /// [`Callers::settle`] is. It need not have happened when this returns.
+    fn interrupt(self: Arc<Self>, shared: &Arc<Shared>, asked: Asked) -> io::Result<()>;
 }
 
 /// Who waits, as far as somebody must know.
@@ -97,6 +100,9 @@ pub(super) struct Callers {
     /// Requests that are served still, and were answered.
     abandoned: AtomicUsize,
 }
+
+/// A request that was served when somebody looked, and whether it has been asked that it be answered.
+type Seen = (u64, bool);
 
 impl Callers {
     /// Requests are served at `seat` from now on, until it is dropped.
@@ -119,13 +125,13 @@ impl Callers {
         }
     }
 
-    /// Counts a request that was answered before it was served; false if there are too many.
-    pub(super) fn abandon(&self) -> bool {
+    /// Counts a request that is to be answered before it is served; false if there are too many.
+    fn count(&self) -> bool {
         let more = |count| (count < MOST_ABANDONED).then_some(count + 1);
         self.abandoned.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
-    /// Such a request is served at last, or could not be answered after all.
+    /// Such a request is served at last, or was served before it could be answered.
     pub(super) fn settle(&self) {
         self.abandoned.fetch_sub(1, Ordering::Relaxed);
     }
@@ -138,6 +144,12 @@ impl Callers {
 
     /// Looks after callers until the end.
     pub(super) fn run(&self, shared: &Arc<Shared>) {
+        if !sees_callers() {
+            tracing::info!(
+                "/proc shows other processes than the mount: who is killed waits until his call is served"
+            );
+            return;
+        }
         let mut before = Vec::new();
         let mut ended = self.ended.lock();
         while !*ended {
@@ -145,9 +157,8 @@ impl Callers {
                 drop(ended);
                 before = self.look(shared, &before);
                 ended = self.ended.lock();
-                if !*ended {
-                    self.changed.wait_for(&mut ended, TICK);
-                }
+                // A request that begins now is seen at the next tick.
+                self.changed.wait_while_for(&mut ended, |ended| !*ended, TICK);
             } else {
                 self.changed.wait(&mut ended);
             }
@@ -155,54 +166,78 @@ impl Callers {
     }
 
     /// Answers those who were killed among who is served now and was so `before`, and returns who is served now.
-    fn look(&self, shared: &Arc<Shared>, before: &[u64]) -> Vec<u64> {
+    fn look(&self, shared: &Arc<Shared>, before: &[Seen]) -> Vec<Seen> {
         self.awake.store(false, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let seats: Vec<_> = self.seats.lock().iter().filter_map(Weak::upgrade).collect();
-        let served: Vec<_> = seats.iter().filter_map(|seat| Some((seat, seat.asked()?))).collect();
-        if !served.is_empty() {
+        let served = seats.iter().filter_map(|seat| Some((seat, seat.asked()?)));
+        let now: Vec<_> =
+            served.map(|(seat, asked)| (asked.unique, self.attend(shared, seat, asked, before))).collect();
+        if !now.is_empty() {
             self.awake.store(true, Ordering::Relaxed);
         }
-        for (seat, asked) in &served {
-            if !before.contains(&asked.unique) || !is_killed(asked.thread) {
-                continue;
-            }
-            tracing::debug!(unique = asked.unique, thread = asked.thread, "was killed while it waited");
-            if let Err(error) = Arc::clone(seat).interrupt(shared, asked.unique) {
-                tracing::warn!(%error, "a program that was killed has to wait until its call is served");
-            }
+        now
+    }
+
+    /// Has a request answered if it was served `before` and its caller was killed since; true if it once has.
+    fn attend(&self, shared: &Arc<Shared>, seat: &Arc<dyn Seat>, asked: Asked, before: &[Seen]) -> bool {
+        let Some((_, done)) = before.iter().find(|(unique, _)| *unique == asked.unique) else { return false };
+        if *done || !is_dying(asked.thread) {
+            return *done;
         }
-        served.into_iter().map(|(_, asked)| asked.unique).collect()
+        if !self.count() {
+            tracing::debug!("too many calls of programs that were killed are being served");
+            return false;
+        }
+        tracing::debug!(unique = asked.unique, thread = asked.thread, "was killed while it waited");
+        if let Err(error) = Arc::clone(seat).interrupt(shared, asked) {
+            tracing::warn!(%error, "a program that was killed has to wait until its call is served");
+        }
+        true
     }
 }
 
-/// What [`Seat::interrupt`] says when [`Callers::abandon`] says no.
-pub(super) fn too_many() -> io::Error {
-    io::Error::other(format!("{MOST_ABANDONED} calls whose programs were killed are being served already"))
+/// True if the numbers of threads in requests are those that /proc has.
+fn sees_callers() -> bool {
+    std::fs::read_link("/proc/self").is_ok_and(|own| *own == *std::process::id().to_string())
 }
 
-/// True if a thread is about to die of a signal, as the kernel sees it: every deadly signal becomes a SIGKILL to each
-/// thread of the process.
-fn is_killed(thread: u32) -> bool {
-    if thread == 0 {
-        return false;
-    }
+/// True if a thread does not come back from the call in which it is.
+fn is_dying(thread: u32) -> bool {
     // Who cannot be looked at waits.
-    std::fs::read_to_string(format!("/proc/{thread}/status")).is_ok_and(|status| pends_kill(&status))
+    thread != 0
+        && std::fs::read_to_string(format!("/proc/{thread}/status")).is_ok_and(|status| will_die(&status))
 }
 
-/// Whether a SIGKILL is pending for the thread whose `status` this is.
-fn pends_kill(status: &str) -> bool {
-    const KILL: u64 = 1 << (libc::SIGKILL - 1);
-    let pending = status.lines().find_map(|line| line.strip_prefix("SigPnd:"));
-    pending.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(|set| set & KILL != 0)
+/// Whether the thread whose `status` this is has a signal of which it will die: a SIGKILL of its own, which the kernel
+/// makes of most others, or one that it neither blocks nor ignores nor catches.
+fn will_die(status: &str) -> bool {
+    use libc::{SIGCHLD, SIGCONT, SIGKILL, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH};
+    const HARMLESS: [i32; 8] = [SIGCHLD, SIGCONT, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH];
+    let bit = |signal: i32| 1u64 << (signal - 1);
+    let field = |name: &str| {
+        status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    };
+    let set = |name: &str| field(name).and_then(|set| u64::from_str_radix(set, 16).ok());
+    let (Some(own), Some(shared)) = (set("SigPnd"), set("ShdPnd")) else { return false };
+    if own & bit(SIGKILL) != 0 {
+        return true;
+    }
+    // A debugger may take a signal away.
+    let (Some("0"), Some(blocked), Some(ignored), Some(caught)) =
+        (field("TracerPid"), set("SigBlk"), set("SigIgn"), set("SigCgt"))
+    else {
+        return false;
+    };
+    let harmless = HARMLESS.into_iter().fold(0, |all, signal| all | bit(signal));
+    (own | shared) & !(blocked | ignored | caught | harmless) != 0
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const ASKED: Asked = Asked { unique: 7, thread: 1 };
+    const ASKED: Asked = Asked { unique: 7, thread: 1, nodes: [1, 0] };
 
     #[test]
     fn one_of_two_answers() {
@@ -220,26 +255,40 @@ mod tests {
     }
 
     #[test]
-    fn a_deadly_signal_is_told_from_others() {
-        let status =
-            |set: &str| format!("Name:\tSigPnd:\nSigQ:\t0/1\nSigPnd:\t{set}\nShdPnd:\tffffffffffffffff\n");
-        assert!(pends_kill(&status("0000000000000100")));
-        assert!(pends_kill(&status("0000000000002104")));
-        assert!(!pends_kill(&status("0000000000002000")));
-        assert!(!pends_kill(&status("0000000000000000")));
-        assert!(!pends_kill("State:\tR (running)\n"));
-        assert!(!is_killed(0));
-        assert!(!is_killed(std::process::id()));
+    fn who_will_die_is_told_from_who_will_not() {
+        let status = |tracer: u32, sets: [u64; 5]| {
+            let [own, shared, blocked, ignored, caught] = sets;
+            format!(
+                "Name:\tSigPnd:\nTracerPid:\t{tracer}\nSigQ:\t0/1\nSigPnd:\t{own:016x}\nShdPnd:\t{shared:016x}\n\
+                 SigBlk:\t{blocked:016x}\nSigIgn:\t{ignored:016x}\nSigCgt:\t{caught:016x}\n"
+            )
+        };
+        let (kill, term, quit, winch) = (1 << 8, 1 << 14, 1 << 2, 1 << 27);
+        assert!(!will_die(&status(0, [0, 0, 0, 0, 0])));
+        assert!(will_die(&status(0, [kill, 0, 0, 0, 0])));
+        assert!(will_die(&status(9, [kill, term, 0, 0, 0])), "nobody takes a SIGKILL away");
+        assert!(will_die(&status(0, [0, term, 0, 0, 0])));
+        assert!(will_die(&status(0, [quit, 0, 0, 0, term])));
+        assert!(!will_die(&status(9, [0, term, 0, 0, 0])), "a debugger may take it away");
+        for set in 2..5 {
+            let mut sets = [0, term, 0, 0, 0];
+            sets[set] = term;
+            assert!(!will_die(&status(0, sets)));
+        }
+        assert!(!will_die(&status(0, [0, winch, 0, 0, 0])));
+        assert!(!will_die("State:\tR (running)\n"));
+        assert!(!is_dying(0));
+        assert!(sees_callers() && !is_dying(std::process::id()));
     }
 
     #[test]
     fn not_more_is_abandoned_than_threads_can_be_spared() {
         let callers = Callers::default();
         for _ in 0..MOST_ABANDONED {
-            assert!(callers.abandon());
+            assert!(callers.count());
         }
-        assert!(!callers.abandon());
+        assert!(!callers.count());
         callers.settle();
-        assert!(callers.abandon());
+        assert!(callers.count());
     }
 }

@@ -8,7 +8,7 @@
 
 use super::buffer::Buffer;
 use super::callers::{self, Asked, Pending};
-use super::{Device, Outcome, Request, Shared, cpu, device};
+use super::{Device, Names, Outcome, Request, Shared, cpu, device};
 use crate::protocol::{HEADER_BYTES, Header, REPLY_HEADER_BYTES, flags, reply};
 use parking_lot::{Condvar, Mutex};
 use std::io::{self, IoSlice};
@@ -109,12 +109,13 @@ impl callers::Seat for Seat {
         self.pending.asked()
     }
 
-    fn interrupt(self: Arc<Self>, shared: &Arc<Shared>, unique: u64) -> io::Result<()> {
-        if !shared.callers.abandon() {
-            return Err(callers::too_many());
-        }
-        match self.pending.take(unique, |()| Ok(()))? {
-            Some(_) => self.device.reply(unique, Err(libc::EINTR)),
+    fn interrupt(self: Arc<Self>, shared: &Arc<Shared>, asked: Asked) -> io::Result<()> {
+        let taken = self.pending.take(asked.unique, |()| {
+            shared.abandon(asked);
+            Ok(())
+        });
+        match taken? {
+            Some(_) => self.device.reply(asked.unique, Err(libc::EINTR)),
             None => {
                 shared.callers.settle();
                 Ok(())
@@ -155,11 +156,13 @@ impl Seat {
             // Whether somebody was killed is seen without it.
             return Ok(());
         }
-        self.pending.begin(request.asked(), ());
+        let asked = request.asked();
+        let names = Names::of(&header, &payload[..length - start]);
+        self.pending.begin(asked, ());
         shared.callers.begun();
         let outcome = shared.handle(&request, payload, length - start);
         if self.pending.finish().is_none() {
-            shared.unanswered(&header, outcome, payload);
+            shared.unanswered(header, asked, &names, outcome, payload);
             return Ok(());
         }
         let sent = match outcome {

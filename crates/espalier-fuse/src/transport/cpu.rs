@@ -47,7 +47,7 @@ fn stay_in(set: &CpuSet) {
 }
 
 /// A reply of so many bytes takes longer than it takes to wake another CPU for it.
-const BULK: usize = 256 << 10;
+pub(super) const BULK: usize = 256 << 10;
 /// So many other replies in sequence, and a thread is back on its CPU.
 const OTHERS: u32 = 16;
 

@@ -16,7 +16,7 @@ mod cpu;
 mod device;
 mod uring;
 
-use crate::protocol::{self, Dialect, Header, InitRequest, init};
+use crate::protocol::{self, Dialect, Header, InitRequest, effects, init};
 use buffer::Buffer;
 use callers::{Asked, Callers};
 pub use device::Device;
@@ -50,15 +50,32 @@ pub enum Outcome {
     Silent,
 }
 
+/// A request that was served after it had been answered.
+#[derive(Debug, Clone, Copy)]
+pub struct Abandoned<'a> {
+    /// Its header.
+    pub header: Header,
+    /// What [`Handler::abandon`] was told of.
+    pub nodes: [u64; 2],
+    /// The beginning of its payload, with names in it; nothing if that was data.
+    pub payload: &'a [u8],
+    /// What the reply would have been, if that is no error.
+    pub reply: &'a [u8],
+}
+
 /// What serves requests.
 pub trait Handler: Send + Sync {
     /// Serves one request. `buffer` holds its payload, `received` bytes of it, and takes the body of the reply.
     /// Called from many threads at a time; may block.
     fn handle(&self, request: &Request<'_>, buffer: &mut [u8], received: usize) -> Outcome;
 
-    /// The reply `body` to the request with this header was not sent, for its caller was killed and is gone. References
-    /// to nodes that the reply would have handed out are to be taken back.
-    fn unanswered(&self, header: &Header, body: &[u8]);
+    /// A request about these nodes (0 for none) is about to be answered although it is still being served. The kernel may
+    /// forget them now; they are to stay until [`Handler::unanswered`].
+    fn abandon(&self, nodes: [u64; 2]);
+
+    /// Such a request has been served. Nobody hears of that: references that its reply would have handed out are to be
+    /// taken back, and the kernel is to be told of what changed.
+    fn unanswered(&self, abandoned: &Abandoned<'_>);
 }
 
 /// Which transport serves a mount.
@@ -73,7 +90,8 @@ pub enum Kind {
 impl Request<'_> {
     /// Which one it is.
     fn asked(&self) -> Asked {
-        Asked { unique: self.header.unique, thread: self.header.pid }
+        let nodes = effects::nodes(&self.header, self.argument);
+        Asked { unique: self.header.unique, thread: self.header.pid, nodes }
     }
 }
 
@@ -139,15 +157,23 @@ impl Shared {
         result.ok()
     }
 
+    /// A request is about to be answered before it is served.
+    fn abandon(&self, asked: Asked) {
+        self.handler.abandon(asked.nodes);
+    }
+
     /// What `outcome` says in `buffer` is not sent: somebody else has answered.
-    fn unanswered(&self, header: &Header, outcome: Outcome, buffer: &[u8]) {
+    fn unanswered(&self, header: Header, asked: Asked, names: &Names, outcome: Outcome, buffer: &[u8]) {
         self.callers.settle();
-        if let Outcome::Reply(body) = outcome
-            && !self.poisoned.load(Ordering::Relaxed)
-        {
-            let body = &buffer[..body.min(buffer.len())];
-            self.guard(header, || self.handler.unanswered(header, body));
+        if self.poisoned.load(Ordering::Relaxed) {
+            return;
         }
+        let reply = match outcome {
+            Outcome::Reply(body) => &buffer[..body.min(buffer.len())],
+            _ => &[],
+        };
+        let abandoned = Abandoned { header, nodes: asked.nodes, payload: names.bytes(), reply };
+        self.guard(&header, || self.handler.unanswered(&abandoned));
     }
 
     /// The connection has ended.
@@ -164,8 +190,35 @@ impl Shared {
     ) -> io::Result<()> {
         let shared = Arc::clone(self);
         let thread = std::thread::Builder::new().name(name).spawn(move || body(shared))?;
-        self.threads.lock().push(thread);
+        let mut threads = self.threads.lock();
+        // Whoever has ended keeps his stack until then.
+        for ended in threads.extract_if(.., |thread| thread.is_finished()) {
+            let _ = ended.join();
+        }
+        threads.push(thread);
         Ok(())
+    }
+}
+
+/// The names in a request's payload, which its reply may overwrite.
+struct Names {
+    bytes: [u8; effects::NAMES_BYTES],
+    length: usize,
+}
+
+impl Names {
+    /// Those of a request that has this payload.
+    fn of(header: &Header, payload: &[u8]) -> Self {
+        let mut names = Self { bytes: [0; effects::NAMES_BYTES], length: 0 };
+        if header.opcode != protocol::flags::opcode::WRITE {
+            names.length = payload.len().min(effects::NAMES_BYTES);
+            names.bytes[..names.length].copy_from_slice(&payload[..names.length]);
+        }
+        names
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
     }
 }
 

@@ -5,7 +5,7 @@
 //! nobody wakes another CPU. The kernel gives a request to the entry that became free last, so the threads in use are
 //! few, and warm; the others cost a stack and a buffer that nobody has touched.
 //!
-//! All threads are there from the start. The kernel looks at what waits when some entry commits, but not when one is
+//! All threads are there from the start, and one is added for each that ends. The kernel looks at what waits when some entry commits, but not when one is
 //! registered, so a thread that came later would need a request of our own to be seen; and such a request makes the
 //! mount busy when somebody is about to unmount it.
 //!
@@ -26,8 +26,8 @@
 use super::buffer::{Buffer, View, Window};
 use super::callers::{self, Asked, Pending};
 use super::class::{self, Pulse, Watch};
-use super::cpu::Place;
-use super::{Config, Outcome, Request, Shared, classic, cpu, device};
+use super::cpu::{BULK, Place};
+use super::{Config, Names, Outcome, Request, Shared, classic, cpu, device};
 use crate::protocol::{ARGUMENT_BYTES, HEADER_BYTES, Header, REPLY_HEADER_BYTES, reply};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::io;
@@ -157,10 +157,10 @@ impl Waiting {
             // Nobody says go if another ring could not be had.
             let Ok(shared) = start.recv() else { return };
             match Entry::register(&shared, &queue, ring) {
-                Ok((side, entry)) => {
+                Ok(entry) => {
                     queue.registered.fetch_add(1, Ordering::AcqRel);
                     let _ = report.send(Ok(()));
-                    serve(&shared, side, entry, place);
+                    serve(&shared, entry, place);
                 }
                 Err(error) => drop(report.send(Err(error))),
             }
@@ -176,9 +176,8 @@ fn make_ring() -> io::Result<Ring> {
     builder.build(2)
 }
 
-/// Serves what `entry` is given until the end, or until somebody else has the entry. The parameters drop in the reverse
-/// of their order: the ring goes before the buffers that it may fill.
-fn serve(shared: &Arc<Shared>, mut side: Side, mut entry: Entry, mut place: Place) {
+/// Serves what `entry` is given until the end, or until somebody else has the entry.
+fn serve(shared: &Arc<Shared>, mut entry: Entry, mut place: Place) {
     let seat = Arc::new(Seat { queue: Arc::clone(&entry.queue), pending: Pending::none() });
     shared.callers.enter(&seat);
     let queue = &seat.queue;
@@ -196,12 +195,11 @@ fn serve(shared: &Arc<Shared>, mut side: Side, mut entry: Entry, mut place: Plac
         if member.beat() {
             queue.watch.wake();
         }
-        let Some((back, header, outcome)) = entry.serve(shared, &seat, side) else { return };
-        side = back;
+        let Some((unique, outcome)) = entry.serve(shared, &seat) else { return };
         if let Outcome::Reply(bytes) = outcome {
             place.replied(bytes);
         }
-        if let Err(error) = entry.commit(&mut side, header.unique, outcome) {
+        if let Err(error) = entry.commit(unique, outcome) {
             return tracing::error!(cpu = queue.cpu, %error, "a reply could not be sent");
         }
     }
@@ -218,40 +216,39 @@ impl callers::Seat for Seat {
         self.pending.asked()
     }
 
-    fn interrupt(self: Arc<Self>, shared: &Arc<Shared>, unique: u64) -> io::Result<()> {
+    fn interrupt(self: Arc<Self>, shared: &Arc<Shared>, asked: Asked) -> io::Result<()> {
         // A ring belongs to the thread that made it: there must be one before anything is taken.
-        shared.spawn(format!("fuse-{}", self.queue.cpu), move |shared| {
+        let spawned = shared.spawn(format!("fuse-{}", self.queue.cpu), move |shared| {
             let place = Place::on(self.queue.cpu);
-            match self.take_over(&shared, unique) {
-                Ok(Some((side, entry))) => {
-                    drop(self);
-                    serve(&shared, side, entry, place);
-                }
+            let entry = self.take_over(&shared, asked);
+            drop(self);
+            match entry {
+                Ok(Some(entry)) => return serve(&shared, entry, place),
                 Ok(None) => {}
                 Err(error) => {
                     tracing::warn!(%error, "a program that was killed has to wait until its call is served");
                 }
             }
-        })
+            shared.callers.settle();
+        });
+        spawned.inspect_err(|_| shared.callers.settle())
     }
 }
 
 impl Seat {
-    /// Takes the entry away from who serves request `unique`, and answers that with `EINTR`. `None`: it is served.
-    fn take_over(&self, shared: &Shared, unique: u64) -> io::Result<Option<(Side, Entry)>> {
+    /// Takes the entry away from who serves a request, and answers that with `EINTR`. `None`: it is served.
+    fn take_over(&self, shared: &Shared, asked: Asked) -> io::Result<Option<Entry>> {
         let ring = make_ring()?;
         ring.submitter().register_files(&[shared.device.raw()])?;
-        if !shared.callers.abandon() {
-            return Err(callers::too_many());
-        }
-        let taken = self.pending.take(unique, |side| side.payload.renew());
-        let Ok(Some((mut side, view))) = taken else {
-            shared.callers.settle();
-            return taken.map(|_| None);
-        };
-        let mut entry = Entry { ring, view, queue: Arc::clone(&self.queue), early: None };
-        entry.commit(&mut side, unique, Outcome::Error(libc::EINTR))?;
-        Ok(Some((side, entry)))
+        let taken = self.pending.take(asked.unique, |side| {
+            let view = side.payload.renew()?;
+            shared.abandon(asked);
+            Ok(view)
+        });
+        let Some((side, view)) = taken? else { return Ok(None) };
+        let mut entry = Entry::new(ring, side, view, &self.queue);
+        entry.commit(asked.unique, Outcome::Error(libc::EINTR))?;
+        Ok(Some(entry))
     }
 }
 
@@ -270,29 +267,37 @@ struct Side {
     payload: Window,
 }
 
-/// Our side of an entry: a ring that only its thread uses, and the memory behind the payload's window.
+/// An entry of a queue, and the ring that only its thread uses. The fields drop in order: the ring goes before the
+/// buffers that it may fill.
 struct Entry {
     ring: Ring,
+    /// Elsewhere while a request is served, see [`Pending`].
+    side: Option<Side>,
+    /// The memory behind the payload's window.
     view: View,
+    /// That memory is one piece, as far as it can be.
+    gathered: bool,
     queue: Arc<Queue>,
     /// A completion that came early.
     early: Option<i32>,
 }
 
 impl Entry {
+    fn new(ring: Ring, side: Side, view: View, queue: &Arc<Queue>) -> Self {
+        Self { ring, side: Some(side), view, gathered: false, queue: Arc::clone(queue), early: None }
+    }
+
     /// Registers an entry of `queue`.
-    fn register(shared: &Shared, queue: &Arc<Queue>, ring: Ring) -> io::Result<(Side, Self)> {
+    fn register(shared: &Shared, queue: &Arc<Queue>, ring: Ring) -> io::Result<Self> {
         ring.submitter().register_files(&[shared.device.raw()])?;
         let headers = Buffer::new(HEADERS_BYTES)?;
         let (payload, view) = Window::new(shared.payload)?;
-        // The kernel reads these before the command is submitted; afterwards it knows them.
+        // The kernel reads these while the command is submitted; afterwards it knows them.
         let vectors = [
             libc::iovec { iov_base: headers.address().cast(), iov_len: HEADERS_BYTES },
             libc::iovec { iov_base: payload.address().cast(), iov_len: payload.len() },
         ];
-        // Dropped after the entry, if that fails.
-        let side = Side { headers, payload };
-        let mut entry = Self { ring, view, queue: Arc::clone(queue), early: None };
+        let mut entry = Self::new(ring, Side { headers, payload }, view, queue);
         let mut command = entry.command(REGISTER, 0)?;
         // The binding has no way to set these fields of the kernel's `io_uring_sqe`.
         const ADDRESS_AT: usize = 16;
@@ -311,9 +316,15 @@ impl Entry {
             Some(result) if result < 0 => Err(io::Error::from_raw_os_error(-result)),
             early => {
                 entry.early = early;
-                Ok((side, entry))
+                Ok(entry)
             }
         }
+    }
+
+    /// The kernel's side.
+    fn side(&mut self) -> &mut Side {
+        let Some(side) = &mut self.side else { unreachable!("it is here except while a request is served") };
+        side
     }
 
     fn command(&self, command: u32, commit: u64) -> io::Result<squeue::Entry128> {
@@ -326,8 +337,8 @@ impl Entry {
     }
 
     fn push(&mut self, command: &squeue::Entry128) -> io::Result<()> {
-        // SAFETY: what the command points at (the vectors, and through them the buffers) lives in `self`, which
-        // outlives its ring.
+        // SAFETY: what the kernel fills because of the command is the buffers in `self.side`, which are not touched before
+        // its completion and dropped after the ring; what REGISTER points at lives until it is submitted.
         unsafe { self.ring.submission().push(command) }.map_err(io::Error::other)
     }
 
@@ -350,8 +361,10 @@ impl Entry {
         }
     }
 
-    /// Serves the request that is at the kernel's side. `None`: somebody else has answered it, and has that side now.
-    fn serve(&mut self, shared: &Shared, seat: &Seat, mut side: Side) -> Option<(Side, Header, Outcome)> {
+    /// Serves the request that is at the kernel's side: its number, and what came of it. `None`: somebody else has
+    /// answered it, and has that side now.
+    fn serve(&mut self, shared: &Shared, seat: &Seat) -> Option<(u64, Outcome)> {
+        let mut side = self.side.take()?;
         let mut headers = [0; HEADERS_BYTES];
         headers.copy_from_slice(&side.headers.bytes()[..HEADERS_BYTES]);
         let number = |at: usize| headers[at..at + 4].try_into().map_or(0, u32::from_ne_bytes);
@@ -364,20 +377,26 @@ impl Entry {
         let request = Request { header, argument: &rest[..ARGUMENT_BYTES], dialect: &shared.dialect };
         let payload = self.view.bytes();
         let received = received.min(payload.len());
-        seat.pending.begin(request.asked(), side);
+        let asked = request.asked();
+        let names = Names::of(&header, &payload[..received]);
+        seat.pending.begin(asked, side);
         shared.callers.begun();
         let outcome = shared.handle(&request, payload, received);
-        match seat.pending.finish() {
-            Some(side) => Some((side, header, outcome)),
-            None => {
-                shared.unanswered(&header, outcome, payload);
-                None
-            }
+        self.side = seat.pending.finish();
+        if self.side.is_none() {
+            shared.unanswered(header, asked, &names, outcome, payload);
+            return None;
         }
+        if !self.gathered && (received >= BULK || matches!(outcome, Outcome::Reply(bytes) if bytes >= BULK)) {
+            self.view.gather();
+            self.gathered = true;
+        }
+        Some((header.unique, outcome))
     }
 
     /// Queues the reply to request `unique`; the next [`Entry::wait`] submits it.
-    fn commit(&mut self, side: &mut Side, unique: u64, outcome: Outcome) -> io::Result<()> {
+    fn commit(&mut self, unique: u64, outcome: Outcome) -> io::Result<()> {
+        let side = self.side();
         let (body, errno) = match outcome {
             Outcome::Reply(body) => (body.min(side.payload.len()), 0),
             Outcome::Error(errno) => (0, errno),
