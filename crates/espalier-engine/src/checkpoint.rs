@@ -194,9 +194,9 @@ impl Shared {
         let counted = taken.and_then(|roots| {
             let stored = self.write_roots(&roots, &mut state)?;
             let reclaim = self.count_references(&stored, &cut.volumes, &state)?;
-            Ok((stored, reclaim))
+            Ok((roots, stored, reclaim))
         });
-        let (stored, reclaim) = counted.inspect_err(|_| self.forget_volume(cut.changed.made))?;
+        let (roots, stored, reclaim) = counted.inspect_err(|_| self.forget_volume(cut.changed.made))?;
         // From here on the counts are those of the new roots, whether or not the switch succeeds.
         state.roots.retain(|id, _| cut.volumes.volumes.contains_key(&id.volume));
         state.roots.extend(stored.iter().copied());
@@ -226,7 +226,7 @@ impl Shared {
         self.checkpointer.count.fetch_add(1, Ordering::Relaxed);
         self.checkpointer.last.store(self.env.monotonic().as_millis() as u64, Ordering::Relaxed);
         drop(state);
-        self.note_held();
+        self.note_held(&roots);
         self.signal.progress();
         Ok(cut.changed.made)
     }

@@ -20,14 +20,14 @@ use crate::space::{Census, Purpose, Reservation, RunHistogram, Space, SpaceStats
 use crate::tree::{Problem, Progress, SpaceUse, Trees, Usage, Verifier, VerifyReport};
 use crate::types::{IndexId, Lsn, Msn, PieceId};
 use crate::value::{MAX_VALUE, ValueRef};
-use crate::worker::{StallTimes, Workers};
+use crate::worker::{Held, StallTimes, Workers};
 use crate::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use espalier_storage::{BLOCK, Device, Environment};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Blocks beyond what is needed that may remain promised: promises are not changed for every batch.
 const SPARE: u64 = 8192;
@@ -118,8 +118,7 @@ pub(crate) struct Shared {
     pub(crate) checkpointer: Checkpointer,
     /// Memtables sealed after this batch are not absorbed while a checkpoint takes the roots.
     pub(crate) barrier: AtomicU64,
-    /// Bytes of large values that only snapshots hold, as far as is known; see [`Shared::note_held`].
-    pub(crate) held: AtomicUsize,
+    pub(crate) held: Held,
     /// Snapshots by what they see, with how many see it.
     pins: Mutex<BTreeMap<Msn, usize>>,
     pub(crate) signal: crate::worker::Signal,
@@ -555,7 +554,7 @@ impl Shared {
             hidden: AtomicU32::new(0),
             checkpointer,
             barrier: AtomicU64::new(u64::MAX),
-            held: AtomicUsize::new(0),
+            held: Held::default(),
             pins: Mutex::default(),
             signal: Default::default(),
             readings: Default::default(),

@@ -6,17 +6,18 @@
 //! ahead of readers, who must not wait for a checkpoint to end.
 
 use crate::batch::Batch;
-use crate::index::Index;
+use crate::index::{Index, Version};
 use crate::log::{LoggedOp, Progress};
 use crate::shortage::Share;
 use crate::space::Purpose;
 use crate::store::Shared;
+use crate::tree::Root;
 use crate::types::{IndexId, Lsn};
 use crate::{Error, ErrorKind, Result};
 use espalier_storage::JoinHandle;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Bytes of batches in memory from which on the log is written ahead.
@@ -250,6 +251,25 @@ fn read_ahead(shared: &Arc<Shared>, stop: &AtomicBool) {
     }
 }
 
+/// Bytes in memory that the device does not have and that only snapshots hold, as far as is known; see
+/// [`Shared::note_held`].
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    nodes: AtomicUsize,
+    values: AtomicUsize,
+}
+
+impl Held {
+    fn bytes(&self) -> u64 {
+        (self.nodes.load(Ordering::Relaxed) + self.values.load(Ordering::Relaxed)) as u64
+    }
+
+    /// How many of `all` bytes one of these is; never more again, for what snapshots let go of is not held.
+    fn of(held: &AtomicUsize, all: usize) -> usize {
+        held.fetch_min(all, Ordering::Relaxed).min(all)
+    }
+}
+
 /// How urgent it is to have less in memory or in the log.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Pressure {
@@ -362,7 +382,7 @@ impl Shared {
     fn flush_some(&self) -> Result<bool> {
         if self.is_cramped() {
             // Without anything to write, a checkpoint gives no room.
-            let helps = self.trees.dirty.load(Ordering::Relaxed) > 0;
+            let helps = self.dirty() > 0;
             if helps {
                 self.checkpoint()?;
             }
@@ -412,20 +432,37 @@ impl Shared {
     /// bring there.
     pub(crate) fn unclean(&self) -> u64 {
         let resident = self.trees.resident.load(Ordering::Relaxed);
-        let held = self.held.fetch_min(resident, Ordering::Relaxed).min(resident);
-        (self.trees.dirty.load(Ordering::Relaxed) + resident - held) as u64
+        (self.dirty() + resident - Held::of(&self.held.values, resident)) as u64
     }
 
-    /// At the end of a checkpoint: when trees have nothing that is not on the device, large values in memory are those of
-    /// batches that came since, and those that newer ones have replaced and some snapshot still holds. No work brings the latter to
-    /// the device, so nobody may wait for that.
-    pub(crate) fn note_held(&self) {
-        // In this order: what is accepted meanwhile is counted as newer only, and what is absorbed makes trees dirty.
+    /// Bytes of nodes and parts that the device does not have, and that a checkpoint would write.
+    fn dirty(&self) -> usize {
+        let dirty = self.trees.dirty.load(Ordering::Relaxed);
+        dirty - Held::of(&self.held.nodes, dirty)
+    }
+
+    /// At the end of a checkpoint that wrote `roots`: while nothing newer has been published, what is in memory and not on
+    /// the device is large values of batches that came since, and what newer nodes and values have replaced and some
+    /// snapshot still holds. No work brings the latter to the device, so nobody may wait for that.
+    pub(crate) fn note_held(&self, roots: &[(IndexId, Root)]) {
+        let indexes = self.indexes_in_order();
+        // Nobody is at work on a tree while all these are held; where somebody is, the next checkpoint will tell.
+        let structures: Vec<_> = indexes.iter().map_while(|index| index.structure.try_lock()).collect();
+        if structures.len() < indexes.len() {
+            return;
+        }
+        // In this order: what is accepted meanwhile is counted as newer only.
         let resident = self.trees.resident.load(Ordering::Acquire);
-        let tables = |index: &Arc<Index>| index.version().memtables().map(|t| t.value_bytes()).sum::<usize>();
-        let newer: usize = self.indexes.read().values().map(tables).sum();
-        if self.trees.dirty.load(Ordering::Acquire) == 0 {
-            self.held.store(resident.saturating_sub(newer), Ordering::Relaxed);
+        let versions: Vec<_> = indexes.iter().map(|index| (index.id, index.version())).collect();
+        let is_written = |(id, version): &(IndexId, Arc<Version>)| {
+            let slot = |root: &Root| root.slot.as_ref().map(Arc::as_ptr);
+            roots.iter().any(|(of, root)| of == id && slot(root) == slot(&version.root))
+        };
+        if versions.iter().all(is_written) {
+            let tables = versions.iter().flat_map(|(_, version)| version.memtables());
+            let newer: usize = tables.map(|table| table.value_bytes()).sum();
+            self.held.values.store(resident.saturating_sub(newer), Ordering::Relaxed);
+            self.held.nodes.store(self.trees.dirty.load(Ordering::Acquire), Ordering::Relaxed);
         }
     }
 
@@ -527,7 +564,7 @@ impl Shared {
         let dirty = self.unclean();
         let log = self.log.used_bytes() as f64 / self.log.capacity() as f64;
         let quarter = (self.options.memory / 4).max(1) as f64;
-        self.share_memory(tables as u64 + dirty + self.held.load(Ordering::Relaxed) as u64);
+        self.share_memory(tables as u64 + dirty + self.held.bytes());
         let worst = (tables as f64 / quarter)
             .max(layers as f64 / MOST_LAYERS)
             .max(dirty as f64 / (1.5 * quarter))
@@ -568,7 +605,34 @@ mod tests {
         assert!(shared.unclean() <= shared.options.memory);
         drop(snapshots);
         assert!(shared.unclean() <= shared.options.memory);
-        assert!(shared.held.load(Ordering::Relaxed) <= 8 << 10);
+        assert!(shared.held.bytes() <= 8 << 10);
+    }
+
+    #[test]
+    fn nobody_waits_for_nodes_that_only_snapshots_hold() {
+        let (device, env) = (Arc::new(MemoryDevice::new(64 << 20)), Arc::new(SimulatedEnvironment::new(1)));
+        Store::format(device.clone(), env.clone(), &FormatOptions::default()).unwrap();
+        let options = OpenOptions { memory: 1 << 20, ..OpenOptions::default() };
+        let store = Store::open(device, env, options).unwrap();
+        let id = IndexId { volume: store.create_volume("v", 1, 0, &[]).unwrap(), index: 0 };
+        let shared = &store.shared;
+        let mut snapshots = Vec::new();
+        for n in 0..200u8 {
+            let mut batch = Batch::new();
+            (0..100u8).for_each(|key| batch.insert(id, &[key], vec![n; 100]));
+            store.commit(batch).unwrap();
+            // What is in the tree now has not been written, and will be replaced before it is.
+            shared.absorb_at_once(&[id]).unwrap();
+            snapshots.push(store.snapshot().unwrap());
+        }
+        assert!(shared.trees.dirty.load(Ordering::Relaxed) as u64 > shared.dirty_limit());
+        store.checkpoint().unwrap();
+        assert_eq!(shared.unclean(), 0);
+        for (n, snapshot) in snapshots.iter().enumerate() {
+            assert_eq!(snapshot.get(id, &[7]).unwrap().unwrap(), vec![n as u8; 100]);
+        }
+        drop(snapshots);
+        assert_eq!((shared.unclean(), shared.held.bytes()), (0, 0));
     }
 
     #[test]

@@ -52,3 +52,11 @@ fn evicted_nodes_let_go_of_dying_pieces() {
         soak::replay("differential", seed).unwrap_or_else(|e| panic!("{e}"));
     }
 }
+
+#[test]
+fn what_a_soak_found() {
+    // 700083: a writer waited without end for nodes that only snapshots held.
+    for seed in seeds(&[700083], 0) {
+        soak::replay("differential", seed).unwrap_or_else(|e| panic!("{e}"));
+    }
+}
