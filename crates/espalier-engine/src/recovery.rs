@@ -227,6 +227,9 @@ pub(crate) struct Lost {
     pub(crate) since: Option<Msn>,
 }
 
+/// No store counts so far: a log that says so is damaged.
+const LAST_MSN: u64 = u64::MAX / 2;
+
 /// Puts logged batches back into memtables.
 pub(crate) struct Replay<'a> {
     pub(crate) trees: &'a Arc<Trees>,
@@ -252,13 +255,17 @@ impl<'a> Replay<'a> {
     }
 
     pub(crate) fn batch(&mut self, batch: LoggedBatch) -> Result<()> {
-        let mut msn = batch.first_msn;
-        for op in &batch.ops {
-            self.op(op, msn, batch.lsn).context(|| format!("batch {}", batch.lsn.0))?;
-            msn.0 += 1;
+        let first = batch.first_msn.0;
+        // Messages are numbered from 1, and there will be more of them.
+        let end = first.checked_add(batch.ops.len() as u64).filter(|end| first > 0 && *end <= LAST_MSN);
+        let last = end.ok_or_else(|| {
+            Error::damaged(format!("batch {} of the log numbers its messages from {first}", batch.lsn.0))
+        })? - 1;
+        for (msn, op) in (first..).zip(&batch.ops) {
+            self.op(op, Msn(msn), batch.lsn).context(|| format!("batch {}", batch.lsn.0))?;
         }
         self.order.last_lsn = batch.lsn;
-        self.order.last_msn = Msn(msn.0 - 1).max(self.order.last_msn);
+        self.order.last_msn = Msn(last).max(self.order.last_msn);
         if !self.options.read_only {
             self.keep_small(batch.lsn)?;
         }

@@ -54,13 +54,6 @@ impl FileSystem {
         self.entry(held)
     }
 
-    /// Takes one reference more on a node that is known; nothing happens if it is not. [`FileSystem::forget`] gives it back.
-    pub fn remember(&self, node: NodeId) {
-        if node != NodeId::ROOT {
-            self.nodes.acquire(node);
-        }
-    }
-
     /// Gives back `count` references. An unlinked file goes away with the last one.
     pub fn forget(&self, node: NodeId, count: u64) {
         if node != NodeId::ROOT {

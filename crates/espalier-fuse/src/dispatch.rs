@@ -17,8 +17,8 @@ mod snapshots;
 use crate::notifier::Notifier;
 use crate::protocol::flags::statx;
 use crate::protocol::request::{Moment, SetAttributes, SetTime as WireTime};
-use crate::protocol::{self, Operation, effects, reply};
-use crate::transport::{Abandoned, Handler, Outcome, Request};
+use crate::protocol::{self, Operation, reply};
+use crate::transport::{Handler, Outcome, Request};
 pub use counts::RequestCounts;
 use errno::{Errno, of};
 use espalier_fs::{
@@ -126,18 +126,8 @@ impl Handler for Dispatcher {
         }
     }
 
-    fn abandon(&self, nodes: [u64; 2]) {
-        nodes.into_iter().filter(|&node| node != 0).for_each(|node| self.remember(NodeId(node)));
-    }
-
-    fn unanswered(&self, abandoned: &Abandoned<'_>) {
-        let opcode = abandoned.header.opcode;
-        reply::references(opcode, abandoned.reply).for_each(|node| self.forget(NodeId(node), 1));
-        let nodes = abandoned.nodes.into_iter().filter(|&node| node != 0);
-        if effects::changes(opcode) {
-            self.tell_late(opcode, abandoned.nodes, abandoned.payload);
-        }
-        nodes.for_each(|node| self.forget(NodeId(node), 1));
+    fn unanswered(&self, header: &protocol::Header, reply: &[u8]) {
+        reply::references(header.opcode, reply).for_each(|node| self.forget(NodeId(node), 1));
     }
 }
 

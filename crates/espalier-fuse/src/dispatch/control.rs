@@ -9,8 +9,6 @@
 use super::errno::{Errno, of};
 use super::{Dispatcher, attributes, snapshots};
 use crate::protocol::control::{Command, DIFFERENCES_BYTES, TOKEN_BYTES, Token};
-use crate::protocol::effects;
-use crate::protocol::flags::opcode::{RENAME, RENAME2, UNLINK};
 use crate::protocol::notify::Notification;
 use crate::protocol::request::Header;
 use crate::protocol::{control, reply};
@@ -26,8 +24,6 @@ const LONGEST_PATH: usize = 4096;
 
 /// Of as many nodes the kernel is told one by one that their attributes changed.
 const TOLD_SINGLY: usize = 2048;
-/// The same where nobody waits for it.
-const TOLD_LATE: usize = 1 << 20;
 
 /// Comparisons under way at a time; the oldest goes.
 const MAX_SESSIONS: usize = 64;
@@ -312,25 +308,6 @@ impl Dispatcher {
         notifier.notify_and_wait([entry(true), Notification::Inode { node: dir.0, data: None }]);
         // Takes the time of what the kernel knows below the name.
         notifier.notify([entry(false)]);
-    }
-
-    /// A request took effect after the kernel had been told that it did not: whatever it was about is to be asked for again.
-    pub(super) fn tell_late(&self, opcode: u32, nodes: [u64; 2], payload: &[u8]) {
-        let Some(notifier) = self.notifier.get() else { return };
-        let entry =
-            |(parent, name): (u64, &[u8])| Notification::Entry { parent, name: name.to_vec(), expire: false };
-        let inode = |node| Notification::Inode { node, data: Some((0, 0)) };
-        notifier.notify(effects::names(opcode, nodes, payload).map(entry));
-        notifier.notify(nodes.into_iter().filter(|&node| node != 0).map(inode));
-        // A file that lost a name may have others.
-        if matches!(opcode, UNLINK | RENAME | RENAME2) {
-            let fs = self.fs.clone();
-            let inode = |node: NodeId| Notification::Inode { node: node.0, data: None };
-            notifier.notify_later(move || {
-                let known = fs.nodes_below(NodeId::ROOT, TOLD_LATE).ok().flatten();
-                known.unwrap_or_default().into_iter().map(inode).collect()
-            });
-        }
     }
 
     /// The attributes of everything below a node changed.

@@ -241,19 +241,6 @@ impl Dispatcher {
         inner.answer(&request, out, received)
     }
 
-    /// Takes a reference on a node, wherever it is.
-    pub(super) fn remember(&self, node: NodeId) {
-        match tag(node) {
-            0 => self.fs.remember(node),
-            _ if is_directory(node) => {}
-            of => {
-                if let Ok(inner) = self.snapshots.of(of) {
-                    inner.fs.remember(NodeId(node.0 & !of));
-                }
-            }
-        }
-    }
-
     /// Gives back references on a node, wherever it is.
     pub(super) fn forget(&self, node: NodeId, count: u64) {
         match tag(node) {

@@ -7,7 +7,6 @@
 //! the kernel interface (`linux/fuse.h`) has them.
 
 pub mod control;
-pub mod effects;
 pub mod flags;
 pub mod init;
 pub mod notify;

@@ -49,6 +49,29 @@ impl Header {
     }
 }
 
+/// Whether requests of this kind change nothing but what is durable: it does not matter to anybody else when, or whether,
+/// one of them is served.
+pub fn only_asks(opcode: u32) -> bool {
+    use flags::opcode::*;
+    matches!(
+        opcode,
+        LOOKUP
+            | GETATTR
+            | STATX
+            | READLINK
+            | READ
+            | READDIR
+            | READDIRPLUS
+            | LSEEK
+            | STATFS
+            | GETXATTR
+            | LISTXATTR
+            | FSYNC
+            | FSYNCDIR
+            | SYNCFS
+    )
+}
+
 /// A moment: seconds since the Unix epoch (negative before it) and nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {

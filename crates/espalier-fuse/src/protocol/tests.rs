@@ -176,21 +176,3 @@ fn a_reply_refers_to_what_it_names() {
     assert_eq!(of(READDIRPLUS, &out[..length - 1]), [7], "the last one is cut");
     assert_eq!(of(READDIR, &out[..length]), []);
 }
-
-#[test]
-fn names_and_nodes_of_a_request_are_found_without_decoding_it() {
-    use super::flags::opcode::*;
-    let request = |opcode| Header::decode(&message(opcode, 0, &[])[..HEADER_BYTES]).unwrap();
-    let numbers = [7u64, 8, 9].map(u64::to_ne_bytes).concat();
-    let node = request(GETATTR).node;
-    for (opcode, second) in [(MKNOD, 0), (LINK, 7), (RENAME, 7), (RENAME2, 7), (COPY_FILE_RANGE, 9)] {
-        assert_eq!(effects::nodes(&request(opcode), &numbers), [node, second]);
-    }
-    assert_eq!(effects::nodes(&request(LINK), &numbers[..7]), [node, 0]);
-    let of = |opcode, payload: &'static [u8]| effects::names(opcode, [3, 4], payload).collect::<Vec<_>>();
-    assert_eq!(of(RENAME2, b"old\0new\0"), [(3, &b"old"[..]), (4, b"new")]);
-    assert_eq!(of(RENAME, b"old\0ne"), [(3, &b"old"[..])], "the second one is cut");
-    assert_eq!(of(SYMLINK, b"name\0target\0"), [(3, &b"name"[..])]);
-    assert_eq!(of(SETXATTR, b"user.a\0value"), []);
-    assert!(effects::changes(WRITE) && !effects::changes(READ) && !effects::changes(IOCTL));
-}

@@ -8,13 +8,16 @@
 //! The invariant: a request is answered once. What it takes to answer one lies in the [`Pending`] of who serves it,
 //! and whoever takes it from there answers. The server of a request that somebody else has answered finds the place
 //! empty when it is done, gives back what its answer would have handed out ([`Handler::unanswered`]) and keeps silent.
-//! What the request was to do may be done all the same, as with every call that a signal ends.
+//!
+//! Only what changes nothing is answered so ([`only_asks`]). A change would land later, perhaps after newer ones that
+//! were acknowledged: while a request is served the kernel keeps others from the same file, and no longer once there is an answer.
 //!
 //! The kernel sends an INTERRUPT when a caller gets a signal. That is not enough: only the first signal is told, which
 //! need not be a deadly one; nothing is told of who waits for direct I/O; and all who might hear may be busy. So while
 //! anything is served, somebody looks every now and then whether its callers live, and INTERRUPTs are passed over.
 //!
 //! [`Handler::unanswered`]: super::Handler::unanswered
+//! [`only_asks`]: crate::protocol::request::only_asks
 
 use super::Shared;
 use parking_lot::{Condvar, Mutex};
@@ -32,10 +35,8 @@ const MOST_ABANDONED: usize = 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Asked {
     pub(super) unique: u64,
-    /// The thread that waits for the answer; 0 if that is the kernel, or cannot be seen from here.
+    /// The thread that waits for the answer; 0 if that is the kernel, cannot be seen from here, or has to wait.
     pub(super) thread: u32,
-    /// What it is about, 0 for nothing.
-    pub(super) nodes: [u64; 2],
 }
 
 /// The request that a thread serves, if any, and what it takes to answer it.
@@ -84,8 +85,8 @@ pub(super) trait Seat: Send + Sync {
     /// What is served there now.
     fn asked(&self) -> Option<Asked>;
 
-    /// Answers `asked` with `EINTR` if it is still served, once [`Shared::abandon`] has been told; if it is not,
-    /// [`Callers::settle`] is. It need not have happened when this returns.
+    /// Answers `asked` with `EINTR` if it is still served, and otherwise calls [`Callers::settle`]. It need not have
+    /// happened when this returns.
     fn interrupt(self: Arc<Self>, shared: &Arc<Shared>, asked: Asked) -> io::Result<()>;
 }
 
@@ -190,10 +191,10 @@ impl Callers {
             return false;
         }
         tracing::debug!(unique = asked.unique, thread = asked.thread, "was killed while it waited");
-        if let Err(error) = Arc::clone(seat).interrupt(shared, asked) {
-            tracing::warn!(%error, "a program that was killed has to wait until its call is served");
-        }
-        true
+        let asked = Arc::clone(seat).interrupt(shared, asked);
+        asked
+            .inspect_err(|error| tracing::debug!(%error, "a program that was killed has to wait for a while"))
+            .is_ok()
     }
 }
 
@@ -237,7 +238,7 @@ fn will_die(status: &str) -> bool {
 mod tests {
     use super::*;
 
-    const ASKED: Asked = Asked { unique: 7, thread: 1, nodes: [1, 0] };
+    const ASKED: Asked = Asked { unique: 7, thread: 1 };
 
     #[test]
     fn one_of_two_answers() {

@@ -8,7 +8,7 @@
 
 use super::buffer::Buffer;
 use super::callers::{self, Asked, Pending};
-use super::{Device, Names, Outcome, Request, Shared, cpu, device};
+use super::{Device, Outcome, Request, Shared, cpu, device};
 use crate::protocol::{HEADER_BYTES, Header, REPLY_HEADER_BYTES, flags, reply};
 use parking_lot::{Condvar, Mutex};
 use std::io::{self, IoSlice};
@@ -110,11 +110,7 @@ impl callers::Seat for Seat {
     }
 
     fn interrupt(self: Arc<Self>, shared: &Arc<Shared>, asked: Asked) -> io::Result<()> {
-        let taken = self.pending.take(asked.unique, |()| {
-            shared.abandon(asked);
-            Ok(())
-        });
-        match taken? {
+        match self.pending.take(asked.unique, |()| Ok(()))? {
             Some(_) => self.device.reply(asked.unique, Err(libc::EINTR)),
             None => {
                 shared.callers.settle();
@@ -156,13 +152,11 @@ impl Seat {
             // Whether somebody was killed is seen without it.
             return Ok(());
         }
-        let asked = request.asked();
-        let names = Names::of(&header, &payload[..length - start]);
-        self.pending.begin(asked, ());
+        self.pending.begin(request.asked(), ());
         shared.callers.begun();
         let outcome = shared.handle(&request, payload, length - start);
         if self.pending.finish().is_none() {
-            shared.unanswered(header, asked, &names, outcome, payload);
+            shared.unanswered(&header, outcome, payload);
             return Ok(());
         }
         let sent = match outcome {

@@ -16,7 +16,7 @@ mod cpu;
 mod device;
 mod uring;
 
-use crate::protocol::{self, Dialect, Header, InitRequest, effects, init};
+use crate::protocol::{self, Dialect, Header, InitRequest, init};
 use buffer::Buffer;
 use callers::{Asked, Callers};
 pub use device::Device;
@@ -50,32 +50,15 @@ pub enum Outcome {
     Silent,
 }
 
-/// A request that was served after it had been answered.
-#[derive(Debug, Clone, Copy)]
-pub struct Abandoned<'a> {
-    /// Its header.
-    pub header: Header,
-    /// What [`Handler::abandon`] was told of.
-    pub nodes: [u64; 2],
-    /// The beginning of its payload, with names in it; nothing if that was data.
-    pub payload: &'a [u8],
-    /// What the reply would have been, if that is no error.
-    pub reply: &'a [u8],
-}
-
 /// What serves requests.
 pub trait Handler: Send + Sync {
     /// Serves one request. `buffer` holds its payload, `received` bytes of it, and takes the body of the reply.
     /// Called from many threads at a time; may block.
     fn handle(&self, request: &Request<'_>, buffer: &mut [u8], received: usize) -> Outcome;
 
-    /// A request about these nodes (0 for none) is about to be answered although it is still being served. The kernel may
-    /// forget them now; they are to stay until [`Handler::unanswered`].
-    fn abandon(&self, nodes: [u64; 2]);
-
-    /// Such a request has been served. Nobody hears of that: references that its reply would have handed out are to be
-    /// taken back, and the kernel is to be told of what changed.
-    fn unanswered(&self, abandoned: &Abandoned<'_>);
+    /// The reply `reply` to the request with this header is not sent: its caller was killed, and has been answered. References
+    /// to nodes that the reply would have handed out are to be taken back.
+    fn unanswered(&self, header: &Header, reply: &[u8]);
 }
 
 /// Which transport serves a mount.
@@ -90,8 +73,8 @@ pub enum Kind {
 impl Request<'_> {
     /// Which one it is.
     fn asked(&self) -> Asked {
-        let nodes = effects::nodes(&self.header, self.argument);
-        Asked { unique: self.header.unique, thread: self.header.pid, nodes }
+        let Header { unique, opcode, pid, .. } = self.header;
+        Asked { unique, thread: if protocol::request::only_asks(opcode) { pid } else { 0 } }
     }
 }
 
@@ -157,23 +140,15 @@ impl Shared {
         result.ok()
     }
 
-    /// A request is about to be answered before it is served.
-    fn abandon(&self, asked: Asked) {
-        self.handler.abandon(asked.nodes);
-    }
-
     /// What `outcome` says in `buffer` is not sent: somebody else has answered.
-    fn unanswered(&self, header: Header, asked: Asked, names: &Names, outcome: Outcome, buffer: &[u8]) {
+    fn unanswered(&self, header: &Header, outcome: Outcome, buffer: &[u8]) {
         self.callers.settle();
-        if self.poisoned.load(Ordering::Relaxed) {
-            return;
+        if let Outcome::Reply(body) = outcome
+            && !self.poisoned.load(Ordering::Relaxed)
+        {
+            let reply = &buffer[..body.min(buffer.len())];
+            self.guard(header, || self.handler.unanswered(header, reply));
         }
-        let reply = match outcome {
-            Outcome::Reply(body) => &buffer[..body.min(buffer.len())],
-            _ => &[],
-        };
-        let abandoned = Abandoned { header, nodes: asked.nodes, payload: names.bytes(), reply };
-        self.guard(&header, || self.handler.unanswered(&abandoned));
     }
 
     /// The connection has ended.
@@ -197,28 +172,6 @@ impl Shared {
         }
         threads.push(thread);
         Ok(())
-    }
-}
-
-/// The names in a request's payload, which its reply may overwrite.
-struct Names {
-    bytes: [u8; effects::NAMES_BYTES],
-    length: usize,
-}
-
-impl Names {
-    /// Those of a request that has this payload.
-    fn of(header: &Header, payload: &[u8]) -> Self {
-        let mut names = Self { bytes: [0; effects::NAMES_BYTES], length: 0 };
-        if header.opcode != protocol::flags::opcode::WRITE {
-            names.length = payload.len().min(effects::NAMES_BYTES);
-            names.bytes[..names.length].copy_from_slice(&payload[..names.length]);
-        }
-        names
-    }
-
-    fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.length]
     }
 }
 

@@ -27,7 +27,7 @@ use super::buffer::{Buffer, View, Window};
 use super::callers::{self, Asked, Pending};
 use super::class::{self, Pulse, Watch};
 use super::cpu::{BULK, Place};
-use super::{Config, Names, Outcome, Request, Shared, classic, cpu, device};
+use super::{Config, Outcome, Request, Shared, classic, cpu, device};
 use crate::protocol::{ARGUMENT_BYTES, HEADER_BYTES, Header, REPLY_HEADER_BYTES, reply};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::io;
@@ -240,12 +240,8 @@ impl Seat {
     fn take_over(&self, shared: &Shared, asked: Asked) -> io::Result<Option<Entry>> {
         let ring = make_ring()?;
         ring.submitter().register_files(&[shared.device.raw()])?;
-        let taken = self.pending.take(asked.unique, |side| {
-            let view = side.payload.renew()?;
-            shared.abandon(asked);
-            Ok(view)
-        });
-        let Some((side, view)) = taken? else { return Ok(None) };
+        let taken = self.pending.take(asked.unique, |side| side.payload.renew())?;
+        let Some((side, view)) = taken else { return Ok(None) };
         let mut entry = Entry::new(ring, side, view, &self.queue);
         entry.commit(asked.unique, Outcome::Error(libc::EINTR))?;
         Ok(Some(entry))
@@ -377,14 +373,12 @@ impl Entry {
         let request = Request { header, argument: &rest[..ARGUMENT_BYTES], dialect: &shared.dialect };
         let payload = self.view.bytes();
         let received = received.min(payload.len());
-        let asked = request.asked();
-        let names = Names::of(&header, &payload[..received]);
-        seat.pending.begin(asked, side);
+        seat.pending.begin(request.asked(), side);
         shared.callers.begun();
         let outcome = shared.handle(&request, payload, received);
         self.side = seat.pending.finish();
         if self.side.is_none() {
-            shared.unanswered(header, asked, &names, outcome, payload);
+            shared.unanswered(&header, outcome, payload);
             return None;
         }
         if !self.gathered && (received >= BULK || matches!(outcome, Outcome::Reply(bytes) if bytes >= BULK)) {

@@ -3,8 +3,8 @@
 
 use espalier_fuse::protocol::reply::{self, Attributes, Directory, Statistics};
 use espalier_fuse::protocol::request::Moment;
-use espalier_fuse::protocol::{Operation, decode_parts};
-use espalier_fuse::transport::{Abandoned, Handler, Outcome, Request};
+use espalier_fuse::protocol::{Header, Operation, decode_parts};
+use espalier_fuse::transport::{Handler, Outcome, Request};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Condvar, Mutex};
 
@@ -31,7 +31,6 @@ pub(crate) struct Toy {
     hold: Gate,
     forgotten: Mutex<u64>,
     unanswered: Mutex<usize>,
-    abandoned: Mutex<Vec<[u64; 2]>>,
 }
 
 /// Where requests wait.
@@ -77,7 +76,6 @@ impl Toy {
             hold: Gate::default(),
             forgotten: Mutex::new(0),
             unanswered: Mutex::new(0),
-            abandoned: Mutex::default(),
         }
     }
 
@@ -314,16 +312,8 @@ impl Handler for Toy {
         }
     }
 
-    fn abandon(&self, nodes: [u64; 2]) {
-        self.abandoned.lock().unwrap().push(nodes);
-    }
-
-    fn unanswered(&self, abandoned: &Abandoned<'_>) {
-        let references = reply::references(abandoned.header.opcode, abandoned.reply).count() as u64;
-        *self.forgotten.lock().unwrap() += references;
-        let mut held = self.abandoned.lock().unwrap();
-        let found = held.iter().position(|nodes| *nodes == abandoned.nodes);
-        held.remove(found.expect("told of before"));
+    fn unanswered(&self, header: &Header, reply: &[u8]) {
+        *self.forgotten.lock().unwrap() += reply::references(header.opcode, reply).count() as u64;
         *self.unanswered.lock().unwrap() += 1;
     }
 }
