@@ -248,20 +248,10 @@ impl FileSystem {
 mod tests {
     use super::*;
     use crate::types::*;
-    use crate::{FormatOptions, merge_functions};
-    use espalier_engine::Store;
-    use espalier_storage::{Environment, MemoryDevice, SystemEnvironment};
 
     #[test]
     fn only_what_is_there_is_dropped_from_a_copied_area() {
-        let env: Arc<dyn Environment> = Arc::new(SystemEnvironment::new(0));
-        let device = Arc::new(MemoryDevice::new(64 << 20));
-        Store::format(device.clone(), env.clone(), &Default::default()).unwrap();
-        let options =
-            espalier_engine::OpenOptions { merge: merge_functions(), memory: 8 << 20, ..Default::default() };
-        let store = Store::open(device, env.clone(), options).unwrap();
-        FileSystem::format(&store, &FormatOptions { block_size: 4096, ..Default::default() }).unwrap();
-        let fs = FileSystem::open(store, env, Default::default()).unwrap();
+        let (_, _, fs) = crate::fixture::empty();
         let caller = Caller::default();
         // Files with two names each, of which those of the first, the last and some between lie in one tree.
         let dirs =

@@ -20,6 +20,8 @@ mod data;
 mod describe;
 mod diff;
 mod error;
+#[cfg(test)]
+mod fixture;
 mod fs;
 mod join_areas;
 mod layout;

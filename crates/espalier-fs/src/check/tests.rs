@@ -1,20 +1,12 @@
 use super::*;
+use crate::FileSystem;
 use crate::types::*;
-use crate::{FileSystem, merge_functions};
 use espalier_engine::Batch;
-use espalier_storage::{Environment, MemoryDevice, SystemEnvironment};
 use std::sync::Arc;
 
 /// A store with a few files: /dir/file (3 blocks), /dir/one = /two (linked), /sparse.
 fn sample() -> (Arc<Store>, Arc<FileSystem>) {
-    let env: Arc<dyn Environment> = Arc::new(SystemEnvironment::new(0));
-    let device = Arc::new(MemoryDevice::new(64 << 20));
-    Store::format(device.clone(), env.clone(), &Default::default()).unwrap();
-    let options =
-        espalier_engine::OpenOptions { merge: merge_functions(), memory: 8 << 20, ..Default::default() };
-    let store = Store::open(device, env.clone(), options).unwrap();
-    FileSystem::format(&store, &FormatOptions { block_size: 4096, ..Default::default() }).unwrap();
-    let fs = FileSystem::open(store.clone(), env, Default::default()).unwrap();
+    let (store, _, fs) = crate::fixture::empty();
     let caller = Caller::default();
     let dir = fs.mkdir(NodeId::ROOT, b"dir", 0o755, &caller).unwrap().node;
     let file = fs.mknod(dir, b"file", NewNode::Regular, 0o644, &caller).unwrap().node;

@@ -1,18 +1,11 @@
 use super::*;
 use crate::types::*;
-use crate::{FileSystem, check, merge_functions};
-use espalier_storage::{Environment, MemoryDevice, SystemEnvironment};
+use crate::{FileSystem, check};
+use espalier_storage::Environment;
 
 /// A store with /dir/file (3 blocks, a large attribute), /dir/one = /two, /dir/deep/er/leaf, /sparse.
 fn sample() -> (Arc<Store>, Arc<dyn Environment>) {
-    let env: Arc<dyn Environment> = Arc::new(SystemEnvironment::new(0));
-    let device = Arc::new(MemoryDevice::new(64 << 20));
-    Store::format(device.clone(), env.clone(), &Default::default()).unwrap();
-    let options =
-        espalier_engine::OpenOptions { merge: merge_functions(), memory: 8 << 20, ..Default::default() };
-    let store = Store::open(device, env.clone(), options).unwrap();
-    FileSystem::format(&store, &FormatOptions { block_size: 4096, ..Default::default() }).unwrap();
-    let fs = FileSystem::open(store.clone(), env.clone(), Default::default()).unwrap();
+    let (store, env, fs) = crate::fixture::empty();
     let caller = Caller::default();
     let file = |parent, name: &[u8], offset, data: &[u8]| {
         let node = fs.mknod(parent, name, NewNode::Regular, 0o644, &caller).unwrap().node;
