@@ -30,6 +30,8 @@ pub enum ErrorKind {
     NotFound,
     /// What was to be made exists already.
     AlreadyExists,
+    /// Whoever asked for it no longer wants it; nothing was done.
+    Interrupted,
 }
 
 /// A failed engine call.

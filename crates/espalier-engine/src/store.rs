@@ -186,6 +186,16 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::NoSpace`], [`ErrorKind::ReadOnly`], [`ErrorKind::InvalidArgument`]; nothing was done then.
     pub fn commit(&self, batch: Batch) -> Result<Lsn> {
+        self.commit_if(batch, || true)
+    }
+
+    /// As [`Store::commit`], if whoever asks for it still wants it: `wanted` is asked once, when nothing is waited for
+    /// any more and before the batch takes its place among the others. So what is given up until then never happens, and
+    /// what comes afterwards is never overtaken by it. `wanted` must not wait and not call the store.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Interrupted`] if it is not wanted; as for [`Store::commit`].
+    pub fn commit_if(&self, batch: Batch, wanted: impl FnOnce() -> bool) -> Result<Lsn> {
         let shared = &self.shared;
         shared.writable()?;
         shared.check(&batch)?;
@@ -200,6 +210,11 @@ impl Store {
         if let Some(id) = batch.ops.iter().filter_map(LoggedOp::index).find(|id| !indexes.contains_key(id)) {
             return Err(no_such_index(id));
         }
+        if !wanted() {
+            return Err(Error::new(ErrorKind::Interrupted, "whoever asked for the change has given it up"));
+        }
+        order.bytes += batch.bytes as u64;
+        order.clones += batch.clones;
         let pinned = shared.newest_pin();
         let first_msn = Msn(order.last_msn.0 + 1);
         if purpose == Purpose::Essential {
@@ -656,7 +671,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes the commit lock with space reserved for `batch` until the next checkpoint: its bytes twice
+    /// Takes the commit lock with space reserved until the next checkpoint for `batch` and what is there: its bytes twice
     /// and a share of headers.
     fn promise(&self, batch: &Batch, purpose: Purpose) -> Result<parking_lot::MutexGuard<'_, Order>> {
         let (mut exhausted, mut tries) = (false, 0);
@@ -677,8 +692,6 @@ impl Shared {
             }
             let have = order.reserved.as_ref().map_or(0, Reservation::blocks);
             if want <= have {
-                order.bytes = bytes;
-                order.clones = clones;
                 return Ok(order);
             }
             let asks = if exhausted && purpose == Purpose::Essential { Purpose::Last } else { purpose };
@@ -688,8 +701,6 @@ impl Shared {
                         Some(reserved) => reserved.absorb(more),
                         none => *none = Some(more),
                     }
-                    order.bytes = bytes;
-                    order.clones = clones;
                     return Ok(order);
                 }
                 Err(error) if exhausted || error.kind() != ErrorKind::NoSpace => return Err(error),

@@ -197,14 +197,14 @@ impl FileSystem {
             }
         }
         batch.insert(self.link_index(), &prefix, SETTLED);
-        self.commit(batch)?;
+        self.commit_unseen(batch)?;
         *area.dir().counts.lock() = Counts::Settled;
         Ok(())
     }
 
     fn commit_if_full(&self, batch: &mut Batch) -> Result<()> {
         if batch.len() >= SETTLE_BATCH {
-            self.commit(std::mem::take(batch))?;
+            self.commit_unseen(std::mem::take(batch))?;
         }
         Ok(())
     }

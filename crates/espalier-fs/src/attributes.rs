@@ -105,7 +105,14 @@ impl FileSystem {
             inode.ctime = set.ctime.map_or(now, time);
             self.put(&tree, &node, &state, &inode, &mut batch);
             let data_changed = set.size.is_some();
+            // Before the change: nothing may be waited for afterwards.
+            let blocks = if inode.sparse && (data_changed || state.blocks.is_none()) {
+                Some(self.count_units_below(&self.data_base(&tree, &node, &state), inode.size)?)
+            } else {
+                state.blocks.filter(|_| !data_changed)
+            };
             self.store_inode(&node, &mut state, inode, data_changed, batch)?;
+            state.blocks = blocks;
         }
         self.attr(&node)
     }
@@ -143,12 +150,30 @@ impl FileSystem {
         data_changed: bool,
         batch: Batch,
     ) -> Result<()> {
-        let lsn = if batch.is_empty() { state.lsn } else { self.commit(batch)? };
+        let lsn = if batch.is_empty() {
+            self.check_wanted()?;
+            state.lsn
+        } else {
+            self.commit(batch)?
+        };
         self.take_over(node, state, inode, lsn);
         if data_changed {
             state.changes += 1;
             state.blocks = None;
         }
+        Ok(())
+    }
+
+    /// The same for what users see nothing of.
+    pub(crate) fn store_unseen(
+        &self,
+        node: &Node,
+        state: &mut State,
+        inode: Inode,
+        batch: Batch,
+    ) -> Result<()> {
+        let lsn = if batch.is_empty() { state.lsn } else { self.commit_unseen(batch)? };
+        self.take_over(node, state, inode, lsn);
         Ok(())
     }
 
@@ -258,7 +283,7 @@ impl FileSystem {
         let inode = state.inode.clone();
         let mut batch = Batch::new();
         self.put(tree, node, &state, &inode, &mut batch);
-        match self.store_inode(node, &mut state, inode, false, batch) {
+        match self.store_unseen(node, &mut state, inode, batch) {
             // Nobody who waits for durability is to hear that there is no room for this.
             Err(error) if error.kind() == FsErrorKind::NoSpace => Ok(()),
             result => result,
@@ -284,7 +309,7 @@ impl FileSystem {
             if batch.is_empty() {
                 continue;
             }
-            let lsn = match self.commit(batch) {
+            let lsn = match self.commit_unseen(batch) {
                 Ok(lsn) => lsn,
                 // Nobody who waits for durability is to hear that there is no room for this.
                 Err(error) if error.kind() == FsErrorKind::NoSpace => return Ok(()),

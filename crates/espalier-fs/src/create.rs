@@ -85,8 +85,9 @@ impl FileSystem {
         let dir = self.dir(parent)?;
         check_new_name(name)?;
         self.writable()?;
-        let held = self.create_in(&dir, name, new, caller)?;
+        // Which may have something to wait for, as nothing may afterwards.
         self.trim_names();
+        let held = self.create_in(&dir, name, new, caller)?;
         self.entry(held)
     }
 
@@ -212,6 +213,8 @@ impl FileSystem {
         }
         check_new_name(name)?;
         self.writable()?;
+        // The answer needs them, and nothing may be waited for after the change.
+        self.attr(&node)?;
         let mut deferred = Deferred::new(self);
         let linked = {
             let tree = self.enter();

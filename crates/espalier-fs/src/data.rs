@@ -21,8 +21,8 @@ use std::sync::atomic::Ordering;
 
 /// Reads without lock before one with it.
 const ATTEMPTS: u32 = 4;
-/// The most that one call copies, in bytes.
-const COPY_LIMIT: u64 = 16 << 20;
+/// The most that one call copies, in bytes: with one batch.
+const COPY_LIMIT: u64 = 1 << 20;
 /// So many blocks are deleted one by one: a range costs the tree more than a few keys, and those of
 /// small files vanish in the range of their directory when that is removed.
 const FEW_BLOCKS: u64 = 8;
@@ -31,8 +31,6 @@ const FEW_BLOCKS: u64 = 8;
 const MANY_BLOCKS: u64 = 64;
 /// Blocks that one call shares between files at most.
 const SHARED_BLOCKS: u64 = 4096;
-/// The unit of a copy, in bytes.
-const COPY_CHUNK: usize = 1 << 20;
 
 /// Units of 512 bytes for so many bytes.
 pub(crate) fn units(bytes: u64) -> u64 {
@@ -114,11 +112,20 @@ impl FileSystem {
         let base = self.data_base(&tree, &node, &state);
         let mut batch = Batch::new();
         let mut inode = state.inode.clone();
+        self.put_data(&base, &mut inode, offset, data, &mut batch);
+        debug_assert!(inode.size >= end);
+        self.change_data(&tree, &node, &mut state, inode, kill_privileges, Some(&base), batch)?;
+        self.counters.bytes_written.fetch_add(data.len() as u64, Ordering::Relaxed);
+        Ok(data.len())
+    }
+
+    /// Adds to a batch that the file at `base` has `data` at `offset`.
+    fn put_data(&self, base: &[u8], inode: &mut Inode, offset: u64, data: &[u8], batch: &mut Batch) {
         let mut done = 0;
         for piece in pieces(offset, data.len(), self.block_size) {
             let bytes = Bytes::copy_from_slice(&data[done..done + piece.len]);
             done += piece.len;
-            let key = layout::block_key(&base, piece.block);
+            let key = layout::block_key(base, piece.block);
             let first = piece.block * u64::from(self.block_size);
             let existing = inode.size.saturating_sub(first).min(u64::from(self.block_size));
             if piece.start == 0 && piece.len as u64 >= existing {
@@ -128,10 +135,7 @@ impl FileSystem {
             }
         }
         inode.sparse |= offset / u64::from(self.block_size) > self.block_count(inode.size);
-        inode.size = inode.size.max(end);
-        self.change_data(&tree, &node, &mut state, inode, kill_privileges, Some(&base), batch)?;
-        self.counters.bytes_written.fetch_add(data.len() as u64, Ordering::Relaxed);
-        Ok(data.len())
+        inode.size = inode.size.max(offset + data.len() as u64);
     }
 
     /// Completes a change of a file's data: times, privileges, entry, commit. `base`: where its data lies,
@@ -326,7 +330,7 @@ impl FileSystem {
     }
 
     /// Copies up to `length` bytes; returns how many. Short copies are normal, 0 is the end of the source. Where whole blocks
-    /// go from one file to whole blocks of another, both share the data.
+    /// go from one file to whole blocks of another, both share the data. `kill_privileges` as for [`FileSystem::write`], for `to`.
     ///
     /// # Errors
     /// [`FsErrorKind::Invalid`] if the ranges overlap in one file; as for read and write.
@@ -337,32 +341,25 @@ impl FileSystem {
         to: NodeId,
         to_offset: u64,
         length: u64,
+        kill_privileges: bool,
     ) -> Result<u64> {
         let (from_end, to_end) = (end_of(from_offset, length)?, end_of(to_offset, length)?);
         if from == to && from_offset < to_end && to_offset < from_end {
             return fail(FsErrorKind::Invalid, "the ranges overlap");
         }
-        let mut done = self.share_range(from, from_offset, to, to_offset, length)?;
-        let length = length.min(COPY_LIMIT);
-        let mut buffer = vec![0; COPY_CHUNK.min(length.saturating_sub(done) as usize)];
-        while done < length {
-            let want = buffer.len().min((length - done) as usize);
-            let got = self.read(from, from_offset + done, &mut buffer[..want])?;
-            if got == 0 {
-                break;
-            }
-            self.write(to, to_offset + done, &buffer[..got], false)?;
-            done += got as u64;
-            // The source ended here, even if it is what was written to and is longer by now.
-            if got < want {
-                break;
-            }
+        let shared = self.share_range(from, from_offset, to, to_offset, length, kill_privileges)?;
+        if shared > 0 || length == 0 {
+            return Ok(shared);
         }
-        Ok(done)
+        let mut buffer = vec![0; length.min(COPY_LIMIT) as usize];
+        match self.read(from, from_offset, &mut buffer)? {
+            0 => Ok(0),
+            got => Ok(self.write(to, to_offset, &buffer[..got], kill_privileges)? as u64),
+        }
     }
 
     /// As [`FileSystem::copy_file_range`], without touching the data: the target's blocks get the values that the source's
-    /// have. Returns how much was shared: whole blocks, and what is left of the source behind them.
+    /// have. Returns how much there was: whole blocks, and what was left of one behind them.
     fn share_range(
         &self,
         from: NodeId,
@@ -370,6 +367,7 @@ impl FileSystem {
         to: NodeId,
         to_offset: u64,
         length: u64,
+        kill_privileges: bool,
     ) -> Result<u64> {
         // What is wrong with one of them the ordinary way finds, and in what order.
         let (Ok(from), Ok(to)) = (self.file(from), self.file(to)) else { return Ok(0) };
@@ -409,7 +407,13 @@ impl FileSystem {
         }
         inode.sparse |= source.sparse || target > self.block_count(inode.size);
         inode.size = inode.size.max(to_offset + length);
-        self.change_data(&tree, &to, states.of(&to), inode, false, None, batch)?;
+        // What is left of a block is copied with the same batch.
+        let mut rest = vec![0; (end - from_offset - length) as usize];
+        let from_source = Source { base: from_base, size: source.size, sparse: source.sparse };
+        self.read_from(&from_source, from_offset + length, &mut rest)?;
+        self.put_data(&to_base, &mut inode, to_offset + length, &rest, &mut batch);
+        length += rest.len() as u64;
+        self.change_data(&tree, &to, states.of(&to), inode, kill_privileges, None, batch)?;
         drop(states);
         self.touch(&from);
         self.counters.bytes_written.fetch_add(length, Ordering::Relaxed);
@@ -418,14 +422,19 @@ impl FileSystem {
 
     /// Units of 512 bytes that the blocks of a sparse file take.
     pub(crate) fn count_units(&self, node: &Arc<Node>) -> Result<u64> {
-        self.stable(node, |source| {
-            let mut cursor = self.store.cursor(self.data(), layout::blocks_from(&source.base, 0))?;
-            let mut sum = 0;
-            while let Some(entry) = cursor.next()? {
-                sum += units(entry.value.len() as u64);
-            }
-            Ok(sum)
-        })
+        self.stable(node, |source| self.count_units_below(&source.base, source.size))
+    }
+
+    /// The same of what the file at `base` has within its first `size` bytes.
+    pub(crate) fn count_units_below(&self, base: &[u8], size: u64) -> Result<u64> {
+        let mut cursor = self.store.cursor(self.data(), layout::blocks_from(base, 0))?;
+        let mut sum = 0;
+        while let Some(entry) = cursor.next()? {
+            let block = layout::block_number(&entry.key[base.len()..]).unwrap_or(u64::MAX);
+            let rest = size.saturating_sub(block.saturating_mul(u64::from(self.block_size)));
+            sum += units(rest.min(entry.value.len() as u64));
+        }
+        Ok(sum)
     }
 
     /// Runs a read of a file's data without lock, again if its keys changed meanwhile.

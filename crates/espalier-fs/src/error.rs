@@ -53,6 +53,8 @@ pub enum FsErrorKind {
     Unsupported,
     /// Another user holds the store, or it is in use (EBUSY).
     Busy,
+    /// Whoever called no longer waits; nothing was changed (EINTR).
+    Interrupted,
     /// The device fails or has failed, or stored bytes are damaged (EIO).
     Io,
 }
@@ -107,6 +109,7 @@ impl From<espalier_engine::Error> for FsError {
             Engine::InvalidArgument => FsErrorKind::Invalid,
             Engine::NotFound => FsErrorKind::NotFound,
             Engine::AlreadyExists => FsErrorKind::Exists,
+            Engine::Interrupted => FsErrorKind::Interrupted,
             _ => FsErrorKind::Io,
         };
         Self { kind, message: source.to_string(), source: Some(Box::new(source)) }

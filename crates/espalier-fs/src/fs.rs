@@ -298,11 +298,28 @@ impl FileSystem {
         }
     }
 
-    /// Carries out a batch. The caller holds the locks of what it concerns.
+    /// Carries out a batch that does what was asked for, unless nobody waits for that any more: then nothing was changed. A call has
+    /// one such batch, so that it is never half done, and waits for nothing afterwards. The caller holds the locks of what it concerns.
     pub(crate) fn commit(&self, batch: Batch) -> Result<Lsn> {
+        let lsn = self.store.commit_if(batch, || self.is_wanted())?;
+        self.last_lsn.fetch_max(lsn.0, Ordering::AcqRel);
+        Ok(lsn)
+    }
+
+    /// Carries out a batch of which users see nothing, whether anybody waits or not.
+    pub(crate) fn commit_unseen(&self, batch: Batch) -> Result<Lsn> {
         let lsn = self.store.commit(batch)?;
         self.last_lsn.fetch_max(lsn.0, Ordering::AcqRel);
         Ok(lsn)
+    }
+
+    /// The same question for a change of what is only in memory.
+    pub(crate) fn check_wanted(&self) -> Result<()> {
+        if self.is_wanted() { Ok(()) } else { fail(FsErrorKind::Interrupted, "whoever called has given up") }
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.options.still_wanted.as_ref().is_none_or(|wanted| wanted())
     }
 
     /// The newest batch so far.
@@ -324,13 +341,16 @@ impl FileSystem {
         if node.is_dir() { Ok(node) } else { fail(FsErrorKind::NotDirectory, "not a directory") }
     }
 
-    /// Stores the volume's state with what no key is longer than.
-    pub(crate) fn store_longest_key(&self, longest_key: Option<u64>) -> Result<()> {
+    /// Stores the volume's state with what no key is longer than: what `choose` makes of what is stored. Returns it.
+    pub(crate) fn store_longest_key(&self, choose: impl FnOnce(Option<u64>) -> u64) -> Result<u64> {
         let numbers = self.numbers.lock();
+        let longest = choose(self.lengths.stored());
         let mut batch = Batch::new();
-        let state = VolumeState { next_number: numbers.limit, longest_key };
+        let state = VolumeState { next_number: numbers.limit, longest_key: Some(longest) };
         batch.insert(self.metadata(), layout::STATE_KEY, state.encode());
-        self.commit(batch).map(drop)
+        self.commit_unseen(batch)?;
+        self.lengths.set_stored(longest);
+        Ok(longest)
     }
 
     /// A number that no inode of the volume has or had.
@@ -342,7 +362,7 @@ impl FileSystem {
             let longest_key = self.lengths.stored();
             let state = VolumeState { next_number: limit, longest_key };
             batch.insert(self.metadata(), layout::STATE_KEY, state.encode());
-            self.commit(batch)?;
+            self.commit_unseen(batch)?;
             numbers.limit = limit;
         }
         numbers.next += 1;

@@ -87,7 +87,7 @@ impl FileSystem {
         let mut inode = top.state().inode.clone();
         (inode.area, inode.area_delta) = (false, 0);
         self.put(tree, top, &top.state(), &inode, &mut batch);
-        let lsn = self.commit(batch)?;
+        let lsn = self.commit_unseen(batch)?;
 
         {
             let mut state = top.state();

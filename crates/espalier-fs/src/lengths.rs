@@ -39,26 +39,30 @@ impl Lengths {
     pub(crate) fn stored(&self) -> Option<u64> {
         Some(self.0.lock().stored).filter(|s| *s != u64::MAX)
     }
+
+    /// The volume's state says so from now on.
+    pub(crate) fn set_stored(&self, stored: u64) {
+        self.0.lock().stored = stored;
+    }
 }
 
 impl FileSystem {
     /// Takes note that a key of `length` bytes is about to be made.
     pub(crate) fn note_length(&self, length: usize) -> Result<()> {
         let length = length as u64;
-        let stored = {
+        {
             let mut state = self.lengths.0.lock();
             state.recent = state.recent.max(length);
-            if length <= state.bound {
-                return Ok(());
-            }
-            state.bound = length;
             if length <= state.stored {
+                state.bound = state.bound.max(length);
                 return Ok(());
             }
-            state.stored = length.next_power_of_two().max(LEAST_STORED);
-            state.stored
-        };
-        self.store_longest_key(Some(stored))
+        }
+        let enough = length.next_power_of_two().max(LEAST_STORED);
+        self.store_longest_key(|stored| stored.map_or(u64::MAX, |stored| stored.max(enough)))?;
+        let mut state = self.lengths.0.lock();
+        state.bound = state.bound.max(length);
+        Ok(())
     }
 
     /// Refuses to give everything below content prefix `old` the content prefix `new` if a key would become too
@@ -107,14 +111,15 @@ impl FileSystem {
         while let Some(entry) = cursor.next()? {
             longest = longest.max(entry.key.len() as u64);
         }
-        let stored = {
+        self.store_longest_key(|_| {
             let mut state = self.lengths.0.lock();
             state.measured = longest;
             state.bound = longest.max(state.recent);
+            // A smaller one holds before it is stored, a larger one afterwards.
             state.stored = state.bound.next_power_of_two().max(LEAST_STORED);
             state.stored
-        };
-        self.store_longest_key(Some(stored))
+        })
+        .map(drop)
     }
 }
 

@@ -126,7 +126,7 @@ impl FileSystem {
         let mut batch = Batch::new();
         self.delete_data(&base, &state.inode, &mut batch);
         batch.delete(self.metadata(), &record_key(node.id));
-        let result = self.commit(batch);
+        let result = self.commit_unseen(batch);
         // Even if that failed nobody needs the place to be kept: the record does not name a node.
         state.orphan = Orphan::Empty;
         self.detached.lock().remove(&base);
@@ -140,7 +140,7 @@ impl FileSystem {
         self.evacuate(&content)?;
         let mut batch = Batch::new();
         self.delete_tree_record(&record_key(node.id), &mut batch);
-        let result = self.commit(batch);
+        let result = self.commit_unseen(batch);
         // As for a file: the record does not name a node.
         node.state().orphan = Orphan::Empty;
         self.counters.orphans.fetch_sub(1, Ordering::Relaxed);
@@ -181,7 +181,7 @@ impl FileSystem {
             }
             let mut batch = Batch::new();
             let orphan = self.detach_away(&node, &state.inode, &base, &mut batch)?;
-            state.lsn = self.commit(batch)?;
+            state.lsn = self.commit_unseen(batch)?;
             state.orphan = orphan;
             self.detached.lock().remove(&base);
         }
@@ -232,11 +232,11 @@ impl FileSystem {
                 }
             }
             if batch.len() >= RECOVERY_BATCH {
-                self.commit(std::mem::take(&mut batch))?;
+                self.commit_unseen(std::mem::take(&mut batch))?;
             }
         }
         if !batch.is_empty() {
-            self.commit(batch)?;
+            self.commit_unseen(batch)?;
         }
         Ok(())
     }

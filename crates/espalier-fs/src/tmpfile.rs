@@ -54,7 +54,7 @@ impl FileSystem {
             state.orphan = Orphan::Empty;
             if has_data {
                 let orphan = self.detach(&node, base, &mut batch);
-                state.lsn = self.commit(batch)?;
+                state.lsn = self.commit_unseen(batch)?;
                 state.orphan = orphan;
                 self.counters.orphans.fetch_add(1, Ordering::Relaxed);
             }

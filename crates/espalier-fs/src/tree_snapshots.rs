@@ -166,7 +166,7 @@ impl FileSystem {
         let mut batch = Batch::new();
         let image = self.free_image();
         self.record_image(&image, &mut batch);
-        self.commit(batch)?;
+        self.commit_unseen(batch)?;
         Ok(image)
     }
 
@@ -184,7 +184,7 @@ impl FileSystem {
     fn drop_image(&self, image: &Image) -> Result<()> {
         let mut batch = Batch::new();
         self.delete_tree_record(&image.record, &mut batch);
-        self.commit(batch).map(drop)
+        self.commit_unseen(batch).map(drop)
     }
 
     /// Puts together the image of a volume whose root is `source` as it is now.
@@ -213,7 +213,7 @@ impl FileSystem {
         batch.insert(self.metadata(), &image.root_key(), root.encode());
         let state = VolumeState { next_number: self.next_numbers(), longest_key: self.lengths.stored() };
         batch.insert(self.metadata(), &[&image.prefix, layout::STATE_KEY].concat(), state.encode());
-        self.commit(batch)?;
+        self.commit_unseen(batch)?;
         Ok(image)
     }
 

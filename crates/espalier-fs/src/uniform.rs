@@ -48,7 +48,7 @@ impl FileSystem {
             if state.orphan == crate::node::Orphan::No && node.dir().role == crate::node::Role::Tree {
                 batch.insert(self.metadata(), &node.entry_key(epoch), inode.encode());
             }
-            self.store_inode(&node, &mut state, inode, false, batch)?;
+            self.store_unseen(&node, &mut state, inode, batch)?;
         }
         Ok(())
     }

@@ -348,10 +348,11 @@ impl Dispatcher {
                 if snapshots::tag(target) != self.tag {
                     return Err(Errno(libc::EXDEV));
                 }
-                self.drop_privileges(target, request.header.uid)?;
                 // A narrow reply has room for less than 4 GiB.
                 let length = if wide { length } else { length.min(1 << 31) };
-                let copied = of(fs.copy_file_range(node, offset, target, target_offset, length), name)?;
+                // The kernel does not say who may keep set-id bits.
+                let kill = request.header.uid != 0;
+                let copied = of(fs.copy_file_range(node, offset, target, target_offset, length, kill), name)?;
                 Ok(if wide { Small::Number(copied) } else { Small::Written(copied as u32) })
             }
             Operation::Sync { data_only } | Operation::SyncDirectory { data_only } => {
@@ -363,16 +364,6 @@ impl Dispatcher {
             // Not served, and the kernel need not ask again.
             _ => Err(Errno(libc::ENOSYS)),
         }
-    }
-
-    /// What the kernel leaves to us where it does not say who may keep set-id bits.
-    fn drop_privileges(&self, node: NodeId, uid: u32) -> Result<(), Errno> {
-        let name = || self.name(node);
-        if uid == 0 || of(self.fs.getattr(node), name)?.mode & 0o6000 == 0 {
-            return Ok(());
-        }
-        let set = SetAttr { kill_privileges: true, ..SetAttr::default() };
-        of(self.fs.setattr(node, &set), name).map(drop)
     }
 
     fn xattrs(&self) -> Result<(), Errno> {

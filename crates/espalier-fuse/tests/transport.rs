@@ -218,6 +218,39 @@ fn what_is_still_served_for_the_dead_does_not_reach_the_living() {
 }
 
 #[test]
+fn nothing_is_changed_for_the_dead_and_who_was_served_hears_of_it() {
+    on_each(|toy, root| {
+        // The kernel lets only one at a time change a directory.
+        for dir in ["a", "b", "c"] {
+            fs::create_dir(root.join(dir)).unwrap();
+        }
+        let mut late = program(root, "mkdir", "a/late");
+        wait_until(|| toy.held() == 1);
+        let mut early = program(root, "mkdir", "b/early");
+        wait_until(|| toy.waiting() == 1);
+        late.kill().unwrap();
+        early.kill().unwrap();
+        assert_eq!(early.wait().unwrap().signal(), Some(libc::SIGKILL));
+        // Who has looked at this one has looked at the other, twice.
+        let mut last = program(root, "mkdir", "c/early");
+        wait_until(|| toy.waiting() == 2);
+        last.kill().unwrap();
+        last.wait().unwrap();
+        assert!(late.try_wait().unwrap().is_none(), "the kernel was told that nothing was done, and it was");
+        toy.open_gate();
+        wait_until(|| toy.unanswered() == 2);
+        toy.let_go();
+        assert_eq!(late.wait().unwrap().signal(), Some(libc::SIGKILL));
+        // The kernel does not ask for a name that it knows not to be there.
+        assert!(fs::metadata(root.join("a/late")).unwrap().is_dir());
+        for dir in ["b", "c"] {
+            assert_eq!(fs::read_dir(root.join(dir)).unwrap().count(), 0, "it was made after all");
+            fs::create_dir(root.join(dir).join("early")).unwrap();
+        }
+    });
+}
+
+#[test]
 fn references_are_given_back() {
     on_each(|toy, root| {
         for n in 0..50 {

@@ -76,6 +76,21 @@ fn until_it_waits(child: &Child, program: &str, descriptor: &str, dir: &Path) {
     }
 }
 
+/// Returns when a process that writes waits, and has written nothing for a while.
+fn until_it_gets_no_further(child: &Child) {
+    let read = |what: &str| fs::read_to_string(format!("/proc/{}/{what}", child.id())).unwrap_or_default();
+    let written =
+        || read("io").lines().find_map(|line| line.strip_prefix("wchar: ")?.parse::<u64>().ok()).unwrap_or(0);
+    let (mut before, mut same) = (0, 0);
+    while same < 2000 {
+        let now = written();
+        let waits = read("stat").contains(") S ") || read("stat").contains(") D ");
+        same = if now == before && now > 0 && waits { same + 1 } else { 0 };
+        before = now;
+        std::thread::yield_now();
+    }
+}
+
 /// True if a process has ended, or what is left of it only waits for its parent.
 fn is_gone(process: i32) -> bool {
     match fs::read_to_string(format!("/proc/{process}/stat")) {
@@ -129,8 +144,29 @@ fn who_is_killed_is_gone_while_the_device_is_silent() {
         }
         // What needs no device is served.
         fs::write(stack.place.dir.join("other"), "other").unwrap();
+        // Until there is no memory left for what is written.
+        let writer = Command::new("dd")
+            .args(["if=/dev/zero", "of=much", "bs=64K", "count=16K"])
+            .current_dir(&stack.place.dir)
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        until_it_gets_no_further(&writer);
+        // Who comes now and changes something waits for the same.
+        let mut others: Vec<_> = (0..4)
+            .map(|n| {
+                let mut command = Command::new("truncate");
+                command.args(["-s", "1M", &format!("more{n}")]);
+                command.current_dir(&stack.place.dir).stderr(Stdio::null()).spawn().unwrap()
+            })
+            .collect();
+        // The kernel lets only one at a time change a directory, and the others wait for him.
+        others.push(writer);
+        others.iter_mut().for_each(|child| child.kill().unwrap());
+        others.iter_mut().for_each(|child| assert!(child.wait().is_ok()));
         stack.below.signal("CONT");
         assert_eq!(fs::read(stack.place.dir.join("large")).unwrap(), content);
+        assert!(fs::metadata(stack.place.dir.join("much")).unwrap().len() < 1 << 30);
         assert_eq!(fs::read(stack.place.dir.join("synced")).unwrap(), b"synced");
         stack.place.umount().ok();
         assert_eq!(stack.place.fsck().code, Some(0));

@@ -42,6 +42,25 @@ fn blocks_count_data_and_not_holes() {
 }
 
 #[test]
+fn what_a_change_of_size_answers_counts_what_is_left() {
+    let bench = Bench::new(0);
+    let file = bench.file(NodeId::ROOT, "file");
+    for block in [1, 3, 5] {
+        bench.fs.write(file, block * 4096, &[1; 4096], false).expect("write");
+    }
+    for size in [1 << 20, 6 * 4096, 5 * 4096 + 700, 5 * 4096, 3 * 4096 + 1, 4096, 1 << 16, 0] {
+        let told =
+            bench.fs.setattr(file, &SetAttr { size: Some(size), ..Default::default() }).expect("truncate");
+        let node = bench.fs.lookup(NodeId::ROOT, b"file").expect("look-up").node;
+        assert_eq!(node, file);
+        // Changes nothing but what was remembered.
+        bench.fs.fallocate(file, 0, 1, Fallocate::Allocate { keep_size: true }, false).expect("allocate");
+        let counted = bench.fs.getattr(file).expect("attributes");
+        assert_eq!((told.size, told.blocks), (counted.size, counted.blocks), "{size} bytes");
+    }
+}
+
+#[test]
 fn fallocate_refuses_what_there_is_no_room_for() {
     let bench = Bench::new(0);
     let file = bench.file(NodeId::ROOT, "file");

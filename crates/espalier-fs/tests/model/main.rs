@@ -45,6 +45,18 @@ fn links_between_clones_match_the_model() {
 }
 
 #[test]
+fn calls_that_are_given_up_change_nothing() {
+    for seed in seeds(16) {
+        let mut run = Run::new(seed);
+        run.gives_up = true;
+        run.of_links = seed.is_multiple_of(2);
+        run.steps(1000);
+        run.finish();
+        assert!(run.given_up > 50, "seed {seed}: only {} calls were given up", run.given_up);
+    }
+}
+
+#[test]
 fn a_crash_leaves_a_prefix_of_the_operations() {
     for seed in seeds(12) {
         crash::run(seed, false);

@@ -4,13 +4,15 @@ use crate::tree::{Id, ROOT, Tree};
 use crate::world::{Random, World};
 use espalier_engine::{Store, Tuning};
 use espalier_fs::{
-    Attr, Caller, Fallocate, FileKind, FileSystem, FormatOptions, FsError, ModeChange, NewNode, NodeId,
-    OpenOptions, OwnerChange, RenameMode, Seek, SetAttr, SetTime, XattrMode, merge_functions,
+    Attr, Caller, Fallocate, FileKind, FileSystem, FormatOptions, FsError, FsErrorKind, ModeChange, NewNode,
+    NodeId, OpenOptions, OwnerChange, RenameMode, Seek, SetAttr, SetTime, StillWanted, XattrMode,
+    merge_functions,
 };
 use espalier_storage::{Device, MemoryDevice};
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Operations between comparisons of the whole tree.
 const CHECK_EVERY: usize = 100;
@@ -38,6 +40,11 @@ pub(crate) struct Run {
     pub(crate) of_links: bool,
     /// The last step made this object durable, or (`Some(None)`) everything.
     pub(crate) synced: Option<Option<Id>>,
+    caring: Arc<Caring>,
+    /// Some calls are given up before they are made.
+    pub(crate) gives_up: bool,
+    /// How many were.
+    pub(crate) given_up: usize,
 }
 
 pub(crate) fn open_store(device: &Arc<dyn Device>, world: &Arc<World>) -> Arc<Store> {
@@ -50,9 +57,32 @@ pub(crate) fn open_store(device: &Arc<dyn Device>, world: &Arc<World>) -> Arc<St
     Store::open(device.clone(), world.clone(), options).expect("the store opens")
 }
 
-pub(crate) fn open_fs(store: &Arc<Store>, world: &Arc<World>, random: &mut Random) -> Arc<FileSystem> {
+/// Whether calls are still waited for.
+#[derive(Debug, Default)]
+pub(crate) struct Caring {
+    given_up: AtomicBool,
+    /// How often somebody asked.
+    asked: AtomicUsize,
+}
+
+impl Caring {
+    fn option(self: &Arc<Self>) -> Option<StillWanted> {
+        let caring = self.clone();
+        Some(Arc::new(move || {
+            caring.asked.fetch_add(1, Ordering::Relaxed);
+            !caring.given_up.load(Ordering::Relaxed)
+        }))
+    }
+}
+
+pub(crate) fn open_fs(
+    store: &Arc<Store>,
+    world: &Arc<World>,
+    random: &mut Random,
+    caring: &Arc<Caring>,
+) -> Arc<FileSystem> {
     let name_memory = *random.pick(&[0, 1500, 1 << 20]);
-    let options = OpenOptions { name_memory, ..Default::default() };
+    let options = OpenOptions { name_memory, still_wanted: caring.option(), ..Default::default() };
     FileSystem::open(store.clone(), world.clone(), options).expect("the file system opens")
 }
 
@@ -70,7 +100,8 @@ impl Run {
         let store = open_store(&device, &world);
         FileSystem::format(&store, &FormatOptions { block_size: 4096, now, ..Default::default() })
             .expect("format");
-        let fs = open_fs(&store, &world, &mut random);
+        let caring = Arc::default();
+        let fs = open_fs(&store, &world, &mut random, &caring);
         let tree = Tree::new(now);
         let open = vec![(ROOT, NodeId::ROOT, 1)];
         let numbers = HashMap::new();
@@ -89,6 +120,9 @@ impl Run {
             last,
             of_links: false,
             synced: None,
+            caring,
+            gives_up: false,
+            given_up: 0,
         }
     }
 
@@ -99,7 +133,8 @@ impl Run {
         // Later than everything in the tree.
         world.step(1_000_000_000);
         let store = open_store(&device, &world);
-        let fs = open_fs(&store, &world, &mut random);
+        let caring = Arc::default();
+        let fs = open_fs(&store, &world, &mut random, &caring);
         let (open, numbers, last) = (vec![(ROOT, NodeId::ROOT, 1)], HashMap::new(), String::new());
         Self {
             seed,
@@ -115,6 +150,9 @@ impl Run {
             last,
             of_links: false,
             synced: None,
+            caring,
+            gives_up: false,
+            given_up: 0,
         }
     }
 
@@ -161,6 +199,25 @@ impl Run {
             34 => self.change_tree(),
             _ => self.lookup(),
         }
+    }
+
+    /// Has the file system do something. If calls are given up, this one may be given up before: then nothing has
+    /// changed, or nothing would have.
+    fn ask<T>(&mut self, call: impl Fn(&FileSystem) -> Result<T, FsError>) -> Result<T, FsError> {
+        if self.gives_up && self.random.chance(2) {
+            self.caring.given_up.store(true, Ordering::Relaxed);
+            let got = call(&self.fs);
+            self.caring.given_up.store(false, Ordering::Relaxed);
+            match got {
+                Err(error) if error.kind() == FsErrorKind::Interrupted => self.given_up += 1,
+                got => return got,
+            }
+        }
+        self.caring.asked.store(0, Ordering::Relaxed);
+        let got = call(&self.fs);
+        let asked = self.caring.asked.load(Ordering::Relaxed);
+        assert!(asked <= 1, "seed {}, step {}: {} was done by halves", self.seed, self.step, self.last);
+        got
     }
 
     #[track_caller]
@@ -311,8 +368,8 @@ impl Run {
         self.last = format!("create {name:?} in {dir}");
         let expected = self.tree.create(dir, &name, kind, mode, rdev, target, &caller);
         let got = match kind {
-            FileKind::Symlink => self.fs.symlink(node, &name, target, &caller),
-            _ => self.fs.mknod(node, &name, new, mode, &caller),
+            FileKind::Symlink => self.ask(|fs| fs.symlink(node, &name, target, &caller)),
+            _ => self.ask(|fs| fs.mknod(node, &name, new, mode, &caller)),
         };
         self.created(got, expected);
     }
@@ -323,7 +380,7 @@ impl Run {
         let mode = *self.random.pick(&[0o644, 0o6755, 0]);
         self.last = format!("tmpfile in {dir}");
         let expected = self.tree.tmpfile(dir, mode, &caller);
-        let got = self.fs.tmpfile(node, mode, &caller);
+        let got = self.ask(|fs| fs.tmpfile(node, mode, &caller));
         self.created(got, expected);
     }
 
@@ -336,7 +393,7 @@ impl Run {
         let mode = *self.random.pick(&[0o755, 0o1777]);
         self.last = format!("mkdir {name:?} in {dir}");
         let expected = self.tree.create(dir, &name, FileKind::Directory, mode, 0, b"", &caller);
-        let got = self.fs.mkdir(node, &name, mode, &caller);
+        let got = self.ask(|fs| fs.mkdir(node, &name, mode, &caller));
         self.created(got, expected);
     }
 
@@ -358,11 +415,13 @@ impl Run {
         if self.random.chance(2) {
             self.last = format!("unlink {name:?} in {dir}");
             let expected = self.tree.unlink(dir, &name);
-            self.same("unlink", self.fs.unlink(node, &name), expected);
+            let got = self.ask(|fs| fs.unlink(node, &name));
+            self.same("unlink", got, expected);
         } else {
             self.last = format!("rmdir {name:?} in {dir}");
             let expected = self.tree.rmdir(dir, &name);
-            self.same("rmdir", self.fs.rmdir(node, &name), expected);
+            let got = self.ask(|fs| fs.rmdir(node, &name));
+            self.same("rmdir", got, expected);
         }
     }
 
@@ -380,7 +439,8 @@ impl Run {
         ]);
         self.last = format!("rename {name:?} in {from} to {new:?} in {to}, {mode:?}");
         let expected = self.tree.rename(from, &name, to, &new, mode);
-        self.same("rename", self.fs.rename(from_node, &name, to_node, &new, mode), expected);
+        let got = self.ask(|fs| fs.rename(from_node, &name, to_node, &new, mode));
+        self.same("rename", got, expected);
     }
 
     /// Mostly root, who may do anything.
@@ -397,7 +457,7 @@ impl Run {
         let (name, caller) = (self.name(), self.tree_caller());
         self.last = format!("clone {source} to {name:?} in {dir} by {}", caller.uid);
         let expected = self.tree.clone_tree(source, dir, &name, &caller);
-        let got = self.fs.clone_tree(node, parent, &name, &caller);
+        let got = self.ask(|fs| fs.clone_tree(node, parent, &name, &caller));
         self.created(got, expected);
     }
 
@@ -406,7 +466,8 @@ impl Run {
         let (name, caller) = (self.name(), self.tree_caller());
         self.last = format!("remove tree {name:?} in {dir} by {}", caller.uid);
         let expected = self.tree.remove_tree(dir, &name, &caller);
-        self.same("remove_tree", self.fs.remove_tree(node, &name, &caller), expected);
+        let got = self.ask(|fs| fs.remove_tree(node, &name, &caller));
+        self.same("remove_tree", got, expected);
     }
 
     fn change_tree(&mut self) {
@@ -422,7 +483,7 @@ impl Run {
                 object.ctime = now;
                 Tree::kill(object);
             });
-            let got = self.fs.chown_tree(node, OwnerChange { uid, gid }, &caller);
+            let got = self.ask(|fs| fs.chown_tree(node, OwnerChange { uid, gid }, &caller));
             self.same("chown_tree", got.map(drop), expected);
             return;
         }
@@ -447,7 +508,7 @@ impl Run {
             };
             object.ctime = now;
         });
-        let got = self.fs.chmod_tree(node, change, &caller);
+        let got = self.ask(|fs| fs.chmod_tree(node, change, &caller));
         self.same("chmod_tree", got.map(drop), expected);
     }
 
@@ -456,7 +517,7 @@ impl Run {
         let name = self.name();
         self.last = format!("link {id} to {name:?} in {dir}");
         let expected = self.tree.link(id, dir, &name);
-        let got = self.fs.link(file, node, &name);
+        let got = self.ask(|fs| fs.link(file, node, &name));
         self.created(got, expected.map(|()| id));
     }
 
@@ -490,7 +551,8 @@ impl Run {
         let data: Vec<u8> = (0..len).map(|i| byte.wrapping_add(i as u8)).collect();
         self.last = format!("write {len} bytes at {offset} of {id}");
         let expected = self.tree.write(id, offset, &data, kill);
-        self.same("write", self.fs.write(node, offset as u64, &data, kill), expected);
+        let got = self.ask(|fs| fs.write(node, offset as u64, &data, kill));
+        self.same("write", got, expected);
     }
 
     fn read(&mut self) {
@@ -533,7 +595,7 @@ impl Run {
     fn set(&mut self, id: Id, node: NodeId, set: &SetAttr) {
         self.last = format!("setattr {set:?} of {id}");
         let expected = self.tree.setattr(id, set);
-        let got = self.fs.setattr(node, set);
+        let got = self.ask(|fs| fs.setattr(node, set));
         self.same("setattr", got.as_ref().map(|_| ()).map_err(Clone::clone), expected);
         if let Ok(attr) = got {
             self.check_attr(id, &attr);
@@ -553,7 +615,8 @@ impl Run {
         ]);
         self.last = format!("{what:?} {len} bytes at {offset} of {id}");
         let expected = self.tree.fallocate(id, offset, len, what);
-        self.same("fallocate", self.fs.fallocate(node, offset as u64, len as u64, what, false), expected);
+        let got = self.ask(|fs| fs.fallocate(node, offset as u64, len as u64, what, false));
+        self.same("fallocate", got, expected);
     }
 
     fn copy(&mut self) {
@@ -572,7 +635,7 @@ impl Run {
             )
         };
         let args = (from_offset as u64, to_offset as u64, len as u64);
-        let got = self.fs.copy_file_range(from_node, args.0, to_node, args.1, args.2);
+        let got = self.ask(|fs| fs.copy_file_range(from_node, args.0, to_node, args.1, args.2, false));
         self.same("copy_file_range", got, expected.map(|n| n as u64));
     }
 
@@ -621,14 +684,16 @@ impl Run {
         if self.random.chance(4) {
             self.last = format!("removexattr {name:?} of {id}");
             let expected = self.tree.setxattr(id, name, None, XattrMode::Replace);
-            self.same("removexattr", self.fs.removexattr(node, name), expected);
+            let got = self.ask(|fs| fs.removexattr(node, name));
+            self.same("removexattr", got, expected);
         } else {
             let lengths = if name == b"security.capability" { 4 } else { 6 };
             let len = *self.random.pick(&[0, 5, 500, 700, 5000, 65536][..lengths]);
             let value = vec![self.random.next() as u8; len];
             self.last = format!("setxattr {name:?} of {id} to {len} bytes, {mode:?}");
             let expected = self.tree.setxattr(id, name, Some(&value), mode);
-            self.same("setxattr", self.fs.setxattr(node, name, &value, mode, false), expected);
+            let got = self.ask(|fs| fs.setxattr(node, name, &value, mode, false));
+            self.same("setxattr", got, expected);
         }
         self.compare_xattrs(id, node);
     }
@@ -757,7 +822,7 @@ impl Run {
             }
             _ => self.store = open_store(&self.device, &self.world),
         }
-        self.fs = open_fs(&self.store, &self.world, &mut self.random);
+        self.fs = open_fs(&self.store, &self.world, &mut self.random, &self.caring);
         self.compare_all();
     }
 

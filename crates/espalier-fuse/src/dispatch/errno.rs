@@ -43,6 +43,7 @@ fn number(kind: FsErrorKind) -> i32 {
         Kind::Loop => libc::ELOOP,
         Kind::Unsupported => libc::EOPNOTSUPP,
         Kind::Busy => libc::EBUSY,
+        Kind::Interrupted => libc::EINTR,
         Kind::Io => libc::EIO,
         // A kind that is new to the layer below and unknown here.
         _ => libc::EIO,

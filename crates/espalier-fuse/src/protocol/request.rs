@@ -49,27 +49,16 @@ impl Header {
     }
 }
 
-/// Whether requests of this kind change nothing but what is durable: it does not matter to anybody else when, or whether,
-/// one of them is served.
-pub fn only_asks(opcode: u32) -> bool {
+/// Whether somebody waits for the answer to requests of this kind, and may give up.
+pub fn has_caller(opcode: u32) -> bool {
     use flags::opcode::*;
-    matches!(
-        opcode,
-        LOOKUP
-            | GETATTR
-            | STATX
-            | READLINK
-            | READ
-            | READDIR
-            | READDIRPLUS
-            | LSEEK
-            | STATFS
-            | GETXATTR
-            | LISTXATTR
-            | FSYNC
-            | FSYNCDIR
-            | SYNCFS
-    )
+    !matches!(opcode, FORGET | BATCH_FORGET | INTERRUPT | INIT | DESTROY | RELEASE | RELEASEDIR)
+}
+
+/// Whether the kernel keeps what the answer to a request of this kind says about a change: then it must be told of every
+/// change that was made. Of what an ioctl changed it is told by notifications.
+pub fn tells_of_changes(opcode: u32) -> bool {
+    opcode != flags::opcode::IOCTL
 }
 
 /// A moment: seconds since the Unix epoch (negative before it) and nanoseconds.

@@ -9,18 +9,22 @@
 //! and whoever takes it from there answers. The server of a request that somebody else has answered finds the place
 //! empty when it is done, gives back what its answer would have handed out ([`Handler::unanswered`]) and keeps silent.
 //!
-//! Only what changes nothing is answered so ([`only_asks`]). A change would land later, perhaps after newer ones that
-//! were acknowledged: while a request is served the kernel keeps others from the same file, and no longer once there is an answer.
+//! Nothing is changed for a caller who has been answered so: it would land later, perhaps after newer changes that were
+//! acknowledged, for while a request is served the kernel keeps others from the same file, and no longer once there is an
+//! answer. So the file system asks right before a change takes its place among the others, when nothing is waited for any more
+//! ([`is_wanted`]). And once it was told to go on, the request gets its true answer and no other, because the kernel
+//! remembers that ([`tells_of_changes`]); nothing is waited for after the change.
 //!
 //! The kernel sends an INTERRUPT when a caller gets a signal. That is not enough: only the first signal is told, which
 //! need not be a deadly one; nothing is told of who waits for direct I/O; and all who might hear may be busy. So while
 //! anything is served, somebody looks every now and then whether its callers live, and INTERRUPTs are passed over.
 //!
 //! [`Handler::unanswered`]: super::Handler::unanswered
-//! [`only_asks`]: crate::protocol::request::only_asks
+//! [`tells_of_changes`]: crate::protocol::request::tells_of_changes
 
 use super::Shared;
 use parking_lot::{Condvar, Mutex};
+use std::cell::RefCell;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Weak};
@@ -35,59 +39,123 @@ const MOST_ABANDONED: usize = 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Asked {
     pub(super) unique: u64,
-    /// The thread that waits for the answer; 0 if that is the kernel, cannot be seen from here, or has to wait.
+    /// The thread that waits for the answer; 0 if that is the kernel, or nobody does.
     pub(super) thread: u32,
+    /// Once something was changed the kernel must have the true answer.
+    pub(super) tells: bool,
 }
 
 /// The request that a thread serves, if any, and what it takes to answer it.
 #[derive(Debug)]
-pub(super) struct Pending<A>(Mutex<Option<(Asked, A)>>);
+pub(super) struct Pending<A>(Mutex<Place<A>>);
+
+#[derive(Debug)]
+enum Place<A> {
+    /// Nothing is served.
+    Idle,
+    /// A request is, and can be answered by others.
+    Open(Asked, A),
+    /// A request is, and is to have the answer of who serves it.
+    Decided(A),
+    /// A request is that somebody else has answered.
+    Taken,
+}
 
 impl<A> Pending<A> {
     /// Nothing is served.
     pub(super) fn none() -> Self {
-        Self(Mutex::new(None))
+        Self(Mutex::new(Place::Idle))
     }
 
     /// From now on `asked` is served, and can be answered by others with `answer`.
     pub(super) fn begin(&self, asked: Asked, answer: A) {
-        *self.0.lock() = Some((asked, answer));
+        *self.0.lock() = Place::Open(asked, answer);
     }
 
     /// It is served. `None`: somebody else has answered.
     pub(super) fn finish(&self) -> Option<A> {
-        self.0.lock().take().map(|(_, answer)| answer)
+        match std::mem::replace(&mut *self.0.lock(), Place::Idle) {
+            Place::Open(_, answer) | Place::Decided(answer) => Some(answer),
+            Place::Idle | Place::Taken => None,
+        }
     }
 
-    /// What is served.
+    /// What is served, if others may answer it.
     pub(super) fn asked(&self) -> Option<Asked> {
-        self.0.lock().as_ref().map(|(asked, _)| *asked)
+        match &*self.0.lock() {
+            Place::Open(asked, _) => Some(*asked),
+            _ => None,
+        }
     }
 
-    /// Takes what it takes to answer request `unique` away from who serves it, unless that is done. `prepare` comes
-    /// first; if it fails nothing is taken.
+    /// Something is about to be changed for the request that is served: false if that was given up.
+    pub(super) fn decide(&self) -> bool {
+        let mut place = self.0.lock();
+        *place = match std::mem::replace(&mut *place, Place::Idle) {
+            Place::Open(asked, answer) if asked.tells => Place::Decided(answer),
+            same => same,
+        };
+        !matches!(*place, Place::Taken)
+    }
+
+    /// Takes what it takes to answer request `unique` away from who serves it, unless that is done or nobody else
+    /// may answer any more. `prepare` comes first; if it fails nothing is taken.
     pub(super) fn take<T>(
         &self,
         unique: u64,
         prepare: impl FnOnce(&mut A) -> io::Result<T>,
     ) -> io::Result<Option<(A, T)>> {
         let mut place = self.0.lock();
-        let Some((_, answer)) = place.as_mut().filter(|(asked, _)| asked.unique == unique) else {
-            return Ok(None);
+        let prepared = match &mut *place {
+            Place::Open(asked, answer) if asked.unique == unique => prepare(answer)?,
+            _ => return Ok(None),
         };
-        let prepared = prepare(answer)?;
-        Ok(place.take().map(|(_, answer)| (answer, prepared)))
+        match std::mem::replace(&mut *place, Place::Taken) {
+            Place::Open(_, answer) => Ok(Some((answer, prepared))),
+            _ => unreachable!("it was open a moment ago, under the same lock"),
+        }
     }
 }
 
 /// A place where requests are served.
 pub(super) trait Seat: Send + Sync {
-    /// What is served there now.
+    /// What is served there now, if others may answer it.
     fn asked(&self) -> Option<Asked>;
+
+    /// As [`Pending::decide`].
+    fn decide(&self) -> bool;
 
     /// Answers `asked` with `EINTR` if it is still served, and otherwise calls [`Callers::settle`]. It need not have
     /// happened when this returns.
     fn interrupt(self: Arc<Self>, shared: &Arc<Shared>, asked: Asked) -> io::Result<()>;
+}
+
+thread_local! {
+    /// Where the calling thread serves.
+    static SEAT: RefCell<Option<Arc<dyn Seat>>> = const { RefCell::new(None) };
+}
+
+/// While it lives the calling thread serves at a seat; afterwards where it did before.
+pub(super) struct Sitting(Option<Arc<dyn Seat>>);
+
+impl Sitting {
+    /// The calling thread serves at `seat`.
+    pub(super) fn at<S: Seat + 'static>(seat: &Arc<S>) -> Self {
+        let seat: Arc<S> = Arc::clone(seat);
+        Self(SEAT.replace(Some(seat)))
+    }
+}
+
+impl Drop for Sitting {
+    fn drop(&mut self) {
+        SEAT.set(self.0.take());
+    }
+}
+
+/// Whether the request that the calling thread serves, if it serves one, is still waited for. To be asked right before something is changed
+/// for it: what comes after a yes must not wait for anything before it is answered.
+pub fn is_wanted() -> bool {
+    SEAT.with_borrow(|seat| seat.as_ref().is_none_or(|seat| seat.decide()))
 }
 
 /// Who waits, as far as somebody must know.
@@ -100,6 +168,8 @@ pub(super) struct Callers {
     changed: Condvar,
     /// Requests that are served still, and were answered.
     abandoned: AtomicUsize,
+    /// Requests that could not be answered when that was tried.
+    failed: Mutex<Vec<u64>>,
 }
 
 /// A request that was served when somebody looked, and whether it has been asked that it be answered.
@@ -137,6 +207,12 @@ impl Callers {
         self.abandoned.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// Answering request `unique` failed: it is to be tried again.
+    pub(super) fn failed(&self, unique: u64) {
+        self.failed.lock().push(unique);
+        self.settle();
+    }
+
     /// The connection has ended.
     pub(super) fn end(&self) {
         *self.ended.lock() = true;
@@ -171,9 +247,12 @@ impl Callers {
         self.awake.store(false, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let seats: Vec<_> = self.seats.lock().iter().filter_map(Weak::upgrade).collect();
+        let failed = std::mem::take(&mut *self.failed.lock());
+        let before: Vec<_> =
+            before.iter().map(|(unique, done)| (*unique, *done && !failed.contains(unique))).collect();
         let served = seats.iter().filter_map(|seat| Some((seat, seat.asked()?)));
         let now: Vec<_> =
-            served.map(|(seat, asked)| (asked.unique, self.attend(shared, seat, asked, before))).collect();
+            served.map(|(seat, asked)| (asked.unique, self.attend(shared, seat, asked, &before))).collect();
         if !now.is_empty() {
             self.awake.store(true, Ordering::Relaxed);
         }
@@ -238,7 +317,7 @@ fn will_die(status: &str) -> bool {
 mod tests {
     use super::*;
 
-    const ASKED: Asked = Asked { unique: 7, thread: 1 };
+    const ASKED: Asked = Asked { unique: 7, thread: 1, tells: true };
 
     #[test]
     fn one_of_two_answers() {
@@ -253,6 +332,29 @@ mod tests {
         pending.begin(ASKED, "answer");
         assert_eq!(pending.finish(), Some("answer"));
         assert_eq!(pending.take(7, |_| Ok(())).unwrap(), None, "it is answered");
+    }
+
+    #[test]
+    fn what_was_given_up_changes_nothing_and_what_was_changed_is_not_given_up() {
+        let pending = Pending::none();
+        assert!(pending.decide(), "nobody has asked for it, so nobody has given up");
+        pending.begin(ASKED, "answer");
+        assert!(pending.decide());
+        assert_eq!(pending.asked(), None);
+        assert_eq!(pending.take(7, |_| Ok(())).unwrap(), None, "it is being done");
+        assert!(pending.decide(), "all of it");
+        assert_eq!(pending.finish(), Some("answer"));
+
+        pending.begin(ASKED, "answer");
+        assert!(pending.take(7, |_| Ok(())).unwrap().is_some());
+        assert!(!pending.decide());
+        assert_eq!(pending.finish(), None);
+        assert!(pending.decide(), "the next one was not given up");
+
+        pending.begin(Asked { tells: false, ..ASKED }, "answer");
+        assert!(pending.decide());
+        assert!(pending.take(7, |_| Ok(())).unwrap().is_some(), "the kernel learns of it in another way");
+        assert!(!pending.decide(), "and nothing more is changed");
     }
 
     #[test]

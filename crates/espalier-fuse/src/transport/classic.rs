@@ -7,7 +7,7 @@
 //! a caller was killed answers for the thread that serves him ([`callers`]).
 
 use super::buffer::Buffer;
-use super::callers::{self, Asked, Pending};
+use super::callers::{self, Asked, Pending, Sitting};
 use super::{Device, Outcome, Request, Shared, cpu, device};
 use crate::protocol::{HEADER_BYTES, Header, REPLY_HEADER_BYTES, flags, reply};
 use parking_lot::{Condvar, Mutex};
@@ -63,7 +63,9 @@ pub(super) fn start(shared: &Arc<Shared>) -> io::Result<()> {
 fn serve(shared: &Arc<Shared>, pool: &Arc<Pool>, permanent: bool) {
     let result = shared.device.another().and_then(|device| {
         let mut buffer = Buffer::new(BEFORE_PAYLOAD + shared.payload)?;
-        serve_all(shared, pool, permanent, &Seat::new(shared, device), &mut buffer)
+        let seat = Seat::new(shared, device);
+        let _sitting = Sitting::at(&seat);
+        serve_all(shared, pool, permanent, &seat, &mut buffer)
     });
     shared.end();
     // Everybody who rests is to see the end. The lock orders this after whoever is about to rest.
@@ -109,6 +111,10 @@ impl callers::Seat for Seat {
         self.pending.asked()
     }
 
+    fn decide(&self) -> bool {
+        self.pending.decide()
+    }
+
     fn interrupt(self: Arc<Self>, shared: &Arc<Shared>, asked: Asked) -> io::Result<()> {
         match self.pending.take(asked.unique, |()| Ok(()))? {
             Some(_) => self.device.reply(asked.unique, Err(libc::EINTR)),
@@ -133,9 +139,11 @@ impl Seat {
         self.device.ready(Some(0))
     }
 
-    /// Reads one message into `buffer`, which is large enough for any, and serves it.
-    pub(super) fn serve_next(&self, shared: &Shared, buffer: &mut [u8]) -> io::Result<()> {
+    /// Reads one message into `buffer`, which is large enough for any, and serves it, perhaps while the calling thread serves
+    /// something else.
+    pub(super) fn serve_next(self: &Arc<Self>, shared: &Shared, buffer: &mut [u8]) -> io::Result<()> {
         let length = self.device.read(buffer)?;
+        let _sitting = Sitting::at(self);
         self.serve(shared, buffer, length)
     }
 

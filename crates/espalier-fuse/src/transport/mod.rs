@@ -18,6 +18,7 @@ mod uring;
 
 use crate::protocol::{self, Dialect, Header, InitRequest, init};
 use buffer::Buffer;
+pub use callers::is_wanted;
 use callers::{Asked, Callers};
 pub use device::Device;
 use parking_lot::Mutex;
@@ -53,7 +54,8 @@ pub enum Outcome {
 /// What serves requests.
 pub trait Handler: Send + Sync {
     /// Serves one request. `buffer` holds its payload, `received` bytes of it, and takes the body of the reply.
-    /// Called from many threads at a time; may block.
+    /// Called from many threads at a time; may block. Its caller may be killed and answered meanwhile, so before it changes anything
+    /// it must ask whether that [is wanted](is_wanted).
     fn handle(&self, request: &Request<'_>, buffer: &mut [u8], received: usize) -> Outcome;
 
     /// The reply `reply` to the request with this header is not sent: its caller was killed, and has been answered. References
@@ -73,8 +75,9 @@ pub enum Kind {
 impl Request<'_> {
     /// Which one it is.
     fn asked(&self) -> Asked {
+        use protocol::request::{has_caller, tells_of_changes};
         let Header { unique, opcode, pid, .. } = self.header;
-        Asked { unique, thread: if protocol::request::only_asks(opcode) { pid } else { 0 } }
+        Asked { unique, thread: if has_caller(opcode) { pid } else { 0 }, tells: tells_of_changes(opcode) }
     }
 }
 

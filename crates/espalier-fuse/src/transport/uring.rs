@@ -24,7 +24,7 @@
 //! waking it for each would cost more than the request that caused it.
 
 use super::buffer::{Buffer, View, Window};
-use super::callers::{self, Asked, Pending};
+use super::callers::{self, Asked, Pending, Sitting};
 use super::class::{self, Pulse, Watch};
 use super::cpu::{BULK, Place};
 use super::{Config, Outcome, Request, Shared, classic, cpu, device};
@@ -180,6 +180,7 @@ fn make_ring() -> io::Result<Ring> {
 fn serve(shared: &Arc<Shared>, mut entry: Entry, mut place: Place) {
     let seat = Arc::new(Seat { queue: Arc::clone(&entry.queue), pending: Pending::none() });
     shared.callers.enter(&seat);
+    let _sitting = Sitting::at(&seat);
     let queue = &seat.queue;
     let member = queue.pulse.join();
     loop {
@@ -216,6 +217,10 @@ impl callers::Seat for Seat {
         self.pending.asked()
     }
 
+    fn decide(&self) -> bool {
+        self.pending.decide()
+    }
+
     fn interrupt(self: Arc<Self>, shared: &Arc<Shared>, asked: Asked) -> io::Result<()> {
         // A ring belongs to the thread that made it: there must be one before anything is taken.
         let spawned = shared.spawn(format!("fuse-{}", self.queue.cpu), move |shared| {
@@ -223,13 +228,13 @@ impl callers::Seat for Seat {
             let entry = self.take_over(&shared, asked);
             drop(self);
             match entry {
-                Ok(Some(entry)) => return serve(&shared, entry, place),
-                Ok(None) => {}
+                Ok(Some(entry)) => serve(&shared, entry, place),
+                Ok(None) => shared.callers.settle(),
                 Err(error) => {
-                    tracing::warn!(%error, "a program that was killed has to wait until its call is served");
+                    tracing::warn!(%error, "a program that was killed has to wait for a while");
+                    shared.callers.failed(asked.unique);
                 }
             }
-            shared.callers.settle();
         });
         spawned.inspect_err(|_| shared.callers.settle())
     }

@@ -4,7 +4,7 @@
 use espalier_fuse::protocol::reply::{self, Attributes, Directory, Statistics};
 use espalier_fuse::protocol::request::Moment;
 use espalier_fuse::protocol::{Header, Operation, decode_parts};
-use espalier_fuse::transport::{Handler, Outcome, Request};
+use espalier_fuse::transport::{Handler, Outcome, Request, is_wanted};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Condvar, Mutex};
 
@@ -22,7 +22,8 @@ struct State {
 
 /// The file system. A look-up of a name that begins with `wait` waits until [`Toy::open_gate`], and so does reading a
 /// file whose content begins so; reading one whose content begins with `hold` waits until [`Toy::let_go`], with all in
-/// its buffer. A look-up of a name that begins with `panic` panics. Nothing of that happens in a [`Toy::plain`] one.
+/// its buffer. Making a directory whose name begins with `early` waits at the gate before, of one whose name begins with
+/// `late` is held afterwards. A look-up of a name that begins with `panic` panics. Nothing of that happens in a [`Toy::plain`] one.
 pub(crate) struct Toy {
     plain: bool,
     sink: bool,
@@ -109,7 +110,7 @@ impl Toy {
         self.hold.came()
     }
 
-    /// How many replies were not wanted any more.
+    /// How many replies or changes were not wanted any more.
     pub(crate) fn unanswered(&self) -> usize {
         *self.unanswered.lock().unwrap()
     }
@@ -279,13 +280,28 @@ impl Handler for Toy {
             Operation::Read { offset, size } => self.read(id, offset, size, out),
             Operation::ReadDirectory { offset, size, plus } => self.list(id, offset, size, plus, out),
             other => {
+                let is_late =
+                    matches!(other, Operation::MakeDirectory { name, .. } if name.starts_with(b"late"));
                 match other {
                     _ if self.plain => {}
                     Operation::Lookup { name } if name.starts_with(b"wait") => self.gate.pass(),
                     Operation::Lookup { name } if name.starts_with(b"panic") => panic!("asked to"),
+                    Operation::MakeDirectory { name, .. } => {
+                        if name.starts_with(b"early") {
+                            self.gate.pass();
+                        }
+                        if !is_wanted() {
+                            *self.unanswered.lock().unwrap() += 1;
+                            return Outcome::Error(libc::EINTR);
+                        }
+                    }
                     _ => {}
                 }
-                self.answer(id, other).map(|body| match body {
+                let body = self.answer(id, other);
+                if is_late && !self.plain {
+                    self.hold.pass();
+                }
+                body.map(|body| match body {
                     Body::Empty => 0,
                     Body::None => reply::no_entry(out),
                     Body::Entry(node, attributes) => reply::entry(out, node, &attributes),
