@@ -98,6 +98,7 @@ pub(crate) fn make_trees(
         freed: Mutex::default(),
         sparse: Mutex::default(),
         lean: AtomicBool::new(false),
+        closing: AtomicBool::new(false),
         unmerged: AtomicUsize::new(0),
     })
 }

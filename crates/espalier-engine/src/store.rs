@@ -515,6 +515,7 @@ impl Store {
         if self.shared.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
+        self.shared.trees.closing.store(true, Ordering::Relaxed);
         self.workers.stop();
         if self.shared.options.read_only {
             return Ok(());

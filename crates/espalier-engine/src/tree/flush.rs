@@ -319,9 +319,11 @@ impl Trees {
     }
 
     /// What to gather when a leaf is written anyway: nothing when space is short, for then it may be that
-    /// a checkpoint depends on it.
+    /// a checkpoint depends on it, and nothing when somebody waits for the end: one step may concern many leaves, and
+    /// gathering takes a read for each value.
     fn gathering(&self) -> Gathering {
-        if self.lean.load(Relaxed) { Gathering::Nothing } else { Gathering::Scattered }
+        let hurried = self.lean.load(Relaxed) || self.closing.load(Relaxed);
+        if hurried { Gathering::Nothing } else { Gathering::Scattered }
     }
 
     fn sweep_node(
