@@ -167,25 +167,35 @@ impl Checkpointer {
 impl Shared {
     /// Makes a checkpoint of everything committed before this call.
     pub(crate) fn checkpoint(&self) -> Result<()> {
-        self.checkpoint_as(false, &VolumeChange::None).map(drop)
+        self.checkpoint_as(false, &VolumeChange::None, &|| true).map(drop)
     }
 
-    /// Makes a checkpoint in which the volumes have changed; returns the number of one that was made.
-    pub(crate) fn change_volumes(&self, change: &VolumeChange<'_>) -> Result<Option<u32>> {
-        self.checkpoint_as(false, change)
+    /// Makes a checkpoint in which the volumes have changed, if that is `wanted` when they are about to be; returns the
+    /// number of one that was made.
+    pub(crate) fn change_volumes(
+        &self,
+        change: &VolumeChange<'_>,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<Option<u32>> {
+        self.checkpoint_as(false, change, wanted)
     }
 
     /// The last checkpoint: says that the log holds nothing behind it.
     pub(crate) fn checkpoint_to_close(&self) -> Result<()> {
-        self.checkpoint_as(true, &VolumeChange::None).map(drop)
+        self.checkpoint_as(true, &VolumeChange::None, &|| true).map(drop)
     }
 
-    fn checkpoint_as(&self, clean: bool, change: &VolumeChange<'_>) -> Result<Option<u32>> {
+    fn checkpoint_as(
+        &self,
+        clean: bool,
+        change: &VolumeChange<'_>,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<Option<u32>> {
         self.device.writable()?;
         let mut state = self.checkpointer.state.lock();
         self.look_at_space();
         let untidy = self.is_untidy();
-        let cut = self.cut(change)?;
+        let cut = self.cut(change, wanted)?;
         let taken = self.take_roots(&cut, &state);
         self.barrier.store(u64::MAX, Ordering::Release);
         // What came since the cut has waited for this.
@@ -232,8 +242,11 @@ impl Shared {
     }
 
     /// Step 1.
-    fn cut(&self, change: &VolumeChange<'_>) -> Result<Cut> {
+    fn cut(&self, change: &VolumeChange<'_>, wanted: &dyn Fn() -> bool) -> Result<Cut> {
         let mut order = self.order.lock();
+        if !wanted() {
+            return Err(crate::Error::given_up());
+        }
         let changed = self.begin_change(change)?;
         let volumes = self.volumes.lock().clone();
         let mut indexes: Vec<Arc<Index>> = self.indexes.read().values().cloned().collect();

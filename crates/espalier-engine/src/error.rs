@@ -55,6 +55,11 @@ impl Error {
         Self::new(ErrorKind::Damaged, message)
     }
 
+    /// Nobody wants any more what is about to be changed.
+    pub(crate) fn given_up() -> Self {
+        Self::new(ErrorKind::Interrupted, "whoever asked for the change has given it up")
+    }
+
     /// What the caller must do about it.
     pub fn kind(&self) -> ErrorKind {
         self.kind

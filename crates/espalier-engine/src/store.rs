@@ -211,7 +211,7 @@ impl Store {
             return Err(no_such_index(id));
         }
         if !wanted() {
-            return Err(Error::new(ErrorKind::Interrupted, "whoever asked for the change has given it up"));
+            return Err(Error::given_up());
         }
         order.bytes += batch.bytes as u64;
         order.clones += batch.clones;

@@ -94,10 +94,26 @@ impl Store {
     /// # Errors
     /// As for [`Store::snapshot_volume`], and [`ErrorKind::NoSpace`].
     pub fn snapshot_prefix(&self, volume: u32, prefix: &[u8], name: &str, flags: u32) -> Result<u32> {
+        self.snapshot_prefix_if(volume, prefix, name, flags, &|| true)
+    }
+
+    /// As [`Store::snapshot_prefix`], if it is still `wanted` when the volume is about to be there, as for [`Store::commit_if`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Interrupted`] if it is not; as for [`Store::snapshot_prefix`].
+    pub fn snapshot_prefix_if(
+        &self,
+        volume: u32,
+        prefix: &[u8],
+        name: &str,
+        flags: u32,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<u32> {
         let shared = &self.shared;
         shared.writable()?;
         let _reserved = shared.room_for_borders(prefix)?;
-        let made = shared.change_volumes(&VolumeChange::Snapshot { of: volume, prefix, name, flags })?;
+        let made =
+            shared.change_volumes(&VolumeChange::Snapshot { of: volume, prefix, name, flags }, wanted)?;
         made.ok_or_else(|| no_such_volume(volume))
     }
 
@@ -116,7 +132,7 @@ impl Store {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         let _reserved = shared.room_for_borders(prefix)?;
-        shared.change_volumes(&VolumeChange::Graft { volume, from, prefix }).map(drop)
+        shared.change_volumes(&VolumeChange::Graft { volume, from, prefix }, &|| true).map(drop)
     }
 
     /// Deletes a volume. What only it held is free soon afterwards. Takes a checkpoint, and is durable
@@ -125,8 +141,16 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::NotFound`] without the volume; of the device.
     pub fn delete_volume(&self, volume: u32) -> Result<()> {
+        self.delete_volume_if(volume, &|| true)
+    }
+
+    /// As [`Store::delete_volume`], if it is still `wanted` when the volume is about to go, as for [`Store::commit_if`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Interrupted`] if it is not; as for [`Store::delete_volume`].
+    pub fn delete_volume_if(&self, volume: u32, wanted: &dyn Fn() -> bool) -> Result<()> {
         self.shared.writable()?;
-        self.shared.change_volumes(&VolumeChange::Delete(volume)).map(drop)
+        self.shared.change_volumes(&VolumeChange::Delete(volume), wanted).map(drop)
     }
 
     /// Makes `volume` hold what `from` holds now, instead of what it held. It keeps its name, number, flags
@@ -137,7 +161,7 @@ impl Store {
     /// indexes or parameters; of the device.
     pub fn restore_volume(&self, volume: u32, from: u32) -> Result<()> {
         self.shared.writable()?;
-        self.shared.change_volumes(&VolumeChange::Restore { volume, from }).map(drop)
+        self.shared.change_volumes(&VolumeChange::Restore { volume, from }, &|| true).map(drop)
     }
 }
 

@@ -40,21 +40,27 @@ impl FileSystem {
         self.attr(&self.node(node)?)
     }
 
+    /// The attributes of a node whose state is `state`, with the blocks as far as they are known; whether they are.
+    pub(crate) fn known_attr(&self, node: &Node, state: &State) -> (Attr, bool) {
+        let inode = &state.inode;
+        let known = match inode.kind {
+            FileKind::Regular if inode.sparse => state.blocks,
+            FileKind::Regular => Some(units(inode.size)),
+            _ => Some(0),
+        };
+        let mut attr = inode.attr(node.ino, known.unwrap_or(0), self.block_size);
+        if state.orphan != Orphan::No {
+            attr.nlink = 0;
+        }
+        (attr, known.is_some())
+    }
+
     /// The attributes of a node. The blocks of a sparse file are counted when somebody asks.
     pub(crate) fn attr(&self, node: &Arc<Node>) -> Result<Attr> {
         let (mut attr, changes) = {
             let state = node.state();
-            let inode = &state.inode;
-            let known = match inode.kind {
-                FileKind::Regular if inode.sparse => state.blocks,
-                FileKind::Regular => Some(units(inode.size)),
-                _ => Some(0),
-            };
-            let mut attr = inode.attr(node.ino, known.unwrap_or(0), self.block_size);
-            if state.orphan != Orphan::No {
-                attr.nlink = 0;
-            }
-            if known.is_some() {
+            let (attr, is_all) = self.known_attr(node, &state);
+            if is_all {
                 return Ok(attr);
             }
             (attr, state.changes)
@@ -75,46 +81,50 @@ impl FileSystem {
     pub fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr> {
         let node = self.node(node)?;
         self.writable()?;
-        {
-            let tree = self.enter();
-            self.may_lose_uniformity(&node, set)?;
-            let mut state = node.state();
-            let mut batch = Batch::new();
-            let mut inode = state.inode.clone();
-            let now = self.now();
-            let time = |t: SetTime| if let SetTime::At(at) = t { at } else { now };
-            if let Some(size) = set.size {
-                check_size(inode.kind, size)?;
-                self.resize(&tree, &node, &state, &mut inode, size, &mut batch);
-                inode.mtime = now;
-            }
-            if set.kill_privileges || set.uid.is_some() || set.gid.is_some() {
-                self.kill_privileges(&tree, &node, &state, &mut inode, &mut batch)?;
-            }
-            if set.uid.is_some_and(|uid| uid != inode.uid) {
-                // What is below stays whose it was.
-                inode.uniform = false;
-            }
-            inode.uid = set.uid.unwrap_or(inode.uid);
-            inode.gid = set.gid.unwrap_or(inode.gid);
-            if let Some(mode) = set.mode {
-                self.chmod(&tree, &node, &state, &mut inode, mode, &mut batch)?;
-            }
-            inode.atime = set.atime.map_or(inode.atime, time);
-            inode.mtime = set.mtime.map_or(inode.mtime, time);
-            inode.ctime = set.ctime.map_or(now, time);
-            self.put(&tree, &node, &state, &inode, &mut batch);
-            let data_changed = set.size.is_some();
-            // Before the change: nothing may be waited for afterwards.
-            let blocks = if inode.sparse && (data_changed || state.blocks.is_none()) {
-                Some(self.count_units_below(&self.data_base(&tree, &node, &state), inode.size)?)
-            } else {
-                state.blocks.filter(|_| !data_changed)
-            };
-            self.store_inode(&node, &mut state, inode, data_changed, batch)?;
-            state.blocks = blocks;
+        // The answer has the blocks, nothing may be waited for after the change, and counting takes time: so
+        // before, without locks.
+        let changes = node.state().changes;
+        let counted = self.count_for(&node, set)?;
+        let tree = self.enter();
+        self.may_lose_uniformity(&node, set)?;
+        let mut state = node.state();
+        let counted = counted.filter(|_| state.changes == changes);
+        let mut batch = Batch::new();
+        let mut inode = state.inode.clone();
+        let now = self.now();
+        let time = |t: SetTime| if let SetTime::At(at) = t { at } else { now };
+        if let Some(size) = set.size {
+            check_size(inode.kind, size)?;
+            self.resize(&tree, &node, &state, &mut inode, size, &mut batch);
+            inode.mtime = now;
         }
-        self.attr(&node)
+        if set.kill_privileges || set.uid.is_some() || set.gid.is_some() {
+            self.kill_privileges(&tree, &node, &state, &mut inode, &mut batch)?;
+        }
+        if set.uid.is_some_and(|uid| uid != inode.uid) {
+            // What is below stays whose it was.
+            inode.uniform = false;
+        }
+        inode.uid = set.uid.unwrap_or(inode.uid);
+        inode.gid = set.gid.unwrap_or(inode.gid);
+        if let Some(mode) = set.mode {
+            self.chmod(&tree, &node, &state, &mut inode, mode, &mut batch)?;
+        }
+        inode.atime = set.atime.map_or(inode.atime, time);
+        inode.mtime = set.mtime.map_or(inode.mtime, time);
+        inode.ctime = set.ctime.map_or(now, time);
+        self.put(&tree, &node, &state, &inode, &mut batch);
+        let data_changed = set.size.is_some();
+        let known = state.blocks.filter(|_| !data_changed).or(counted);
+        let blocks = match known {
+            None if inode.sparse => {
+                Some(self.count_units_below(&self.data_base(&tree, &node, &state), inode.size)?)
+            }
+            known => known,
+        };
+        self.store_inode(&node, &mut state, inode, data_changed, batch)?;
+        state.blocks = blocks;
+        Ok(self.known_attr(&node, &state).0)
     }
 
     /// The target of a symbolic link.
@@ -253,14 +263,21 @@ impl FileSystem {
         if self.options.atime == Atime::Never || self.options.read_only {
             return;
         }
-        let mut state = node.state();
+        self.touch_locked(node, &mut node.state());
+    }
+
+    /// The same with the state at hand.
+    pub(crate) fn touch_locked(&self, node: &Arc<Node>, state: &mut State) {
+        if self.options.atime == Atime::Never || self.options.read_only {
+            return;
+        }
         let now = self.now();
         let inode = &mut state.inode;
         let newer = inode.atime > inode.mtime && inode.atime > inode.ctime;
         if newer && now.saturating_sub(inode.atime) < ATIME_AGE {
             return;
         }
-        if inode.atime == now {
+        if inode.atime == now || !self.options.waiter.as_ref().is_none_or(|waiter| waiter.waits()) {
             return;
         }
         inode.atime = now;

@@ -25,9 +25,9 @@ pub(crate) struct New<'a> {
 }
 
 /// How far a new name for a file came.
-#[derive(PartialEq)]
 enum Linked {
-    Done,
+    /// With what the file's attributes are now.
+    Done(Attr),
     /// Different link areas serve its names: they have to become one first.
     NeedsJoin,
 }
@@ -213,19 +213,19 @@ impl FileSystem {
         }
         check_new_name(name)?;
         self.writable()?;
-        // The answer needs them, and nothing may be waited for after the change.
+        // Has the blocks counted that the answer needs, for nothing may be waited for after the change.
         self.attr(&node)?;
         let mut deferred = Deferred::new(self);
         let linked = {
             let tree = self.enter();
             self.link_in(&tree, &node, &dir, name, &mut deferred)?
         };
-        if linked == Linked::NeedsJoin {
-            self.link_joined(&node, &dir, name, &mut deferred)?;
-        }
+        let attr = match linked {
+            Linked::Done(attr) => attr,
+            Linked::NeedsJoin => self.link_joined(&node, &dir, name, &mut deferred)?,
+        };
         drop(deferred);
-        let held = self.hold(&node)?;
-        self.entry(held)
+        Ok(Entry { node: self.hold(&node)?.keep().id, attr })
     }
 
     /// Gives a file a name where another link area serves.
@@ -235,20 +235,23 @@ impl FileSystem {
         dir: &Arc<Node>,
         name: &[u8],
         deferred: &mut Deferred<'_>,
-    ) -> Result<()> {
+    ) -> Result<Attr> {
         let _guard = self.tree.write();
         // As for a rename of a directory.
         let epoch = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
         let tree = Tree::exclusive(epoch);
         let result = (|| {
             // Much may have happened since it was found to be necessary.
-            if self.link_in(&tree, node, dir, name, deferred)? == Linked::NeedsJoin
-                && let Some(home) = node.place().parent
-            {
-                self.join_areas(&tree, &home, dir, deferred)?;
-                self.link_in(&tree, node, dir, name, deferred)?;
+            if let Linked::Done(attr) = self.link_in(&tree, node, dir, name, deferred)? {
+                return Ok(attr);
             }
-            Ok(())
+            if let Some(home) = node.place().parent {
+                self.join_areas(&tree, &home, dir, deferred)?;
+            }
+            match self.link_in(&tree, node, dir, name, deferred)? {
+                Linked::Done(attr) => Ok(attr),
+                Linked::NeedsJoin => fail(FsErrorKind::NotFound, "the file was removed"),
+            }
         })();
         self.epoch.fetch_add(1, Ordering::AcqRel);
         result
@@ -286,7 +289,7 @@ impl FileSystem {
         let state = states.of(node);
         if state.orphan != Orphan::No && state.linkable {
             self.link_first(tree, node, dir, name, &mut names, &mut states, deferred)?;
-            return Ok(Linked::Done);
+            return Ok(Linked::Done(self.known_attr(node, states.of(node)).0));
         }
         if state.orphan != Orphan::No {
             return fail(FsErrorKind::NotFound, "the file was removed");
@@ -333,7 +336,7 @@ impl FileSystem {
         }
         names.version += 1;
         self.set_name(dir, &mut names, name, Known::Present(node.id));
-        Ok(Linked::Done)
+        Ok(Linked::Done(self.known_attr(node, states.of(node)).0))
     }
 
     /// In memory, a node moves from `old` to the link area.

@@ -217,8 +217,12 @@ impl FileSystem {
                 batch.update(self.data(), &key, merge::TRUNCATE, rest.to_le_bytes().to_vec());
             }
         }
-        inode.sparse = size > 0 && (inode.sparse || self.block_count(size) > self.block_count(inode.size));
+        inode.sparse = self.is_sparse_with(size, inode.size, inode.sparse);
         inode.size = size;
+    }
+
+    fn is_sparse_with(&self, size: u64, old: u64, was_sparse: bool) -> bool {
+        size > 0 && (was_sparse || self.block_count(size) > self.block_count(old))
     }
 
     /// Allocates, zeroes or punches a range. `kill_privileges` as for [`FileSystem::write`].
@@ -414,8 +418,7 @@ impl FileSystem {
         self.put_data(&to_base, &mut inode, to_offset + length, &rest, &mut batch);
         length += rest.len() as u64;
         self.change_data(&tree, &to, states.of(&to), inode, kill_privileges, None, batch)?;
-        drop(states);
-        self.touch(&from);
+        self.touch_locked(&from, states.of(&from));
         self.counters.bytes_written.fetch_add(length, Ordering::Relaxed);
         Ok(length)
     }
@@ -425,6 +428,22 @@ impl FileSystem {
         self.stable(node, |source| self.count_units_below(&source.base, source.size))
     }
 
+    /// The units that the blocks of a sparse file take after its attributes were changed, if they have to be counted.
+    pub(crate) fn count_for(&self, node: &Arc<Node>, set: &SetAttr) -> Result<Option<u64>> {
+        let is_known = self.known_attr(node, &node.state()).1;
+        match set.size {
+            None if is_known => Ok(None),
+            None => self.count_units(node).map(Some),
+            Some(_) if node.kind != FileKind::Regular => Ok(None),
+            Some(size) => {
+                self.stable(node, |source| match self.is_sparse_with(size, source.size, source.sparse) {
+                    true => self.count_units_below(&source.base, size).map(Some),
+                    false => Ok(None),
+                })
+            }
+        }
+    }
+
     /// The same of what the file at `base` has within its first `size` bytes.
     pub(crate) fn count_units_below(&self, base: &[u8], size: u64) -> Result<u64> {
         let mut cursor = self.store.cursor(self.data(), layout::blocks_from(base, 0))?;
@@ -432,6 +451,9 @@ impl FileSystem {
         while let Some(entry) = cursor.next()? {
             let block = layout::block_number(&entry.key[base.len()..]).unwrap_or(u64::MAX);
             let rest = size.saturating_sub(block.saturating_mul(u64::from(self.block_size)));
+            if rest == 0 {
+                break;
+            }
             sum += units(rest.min(entry.value.len() as u64));
         }
         Ok(sum)

@@ -318,8 +318,9 @@ impl FileSystem {
         if self.is_wanted() { Ok(()) } else { fail(FsErrorKind::Interrupted, "whoever called has given up") }
     }
 
-    fn is_wanted(&self) -> bool {
-        self.options.still_wanted.as_ref().is_none_or(|wanted| wanted())
+    /// See [`Waiter::stays`].
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.options.waiter.as_ref().is_none_or(|waiter| waiter.stays())
     }
 
     /// The newest batch so far.

@@ -115,9 +115,10 @@ impl FileSystem {
             let mut state = self.lengths.0.lock();
             state.measured = longest;
             state.bound = longest.max(state.recent);
+            let new = state.bound.next_power_of_two().max(LEAST_STORED);
             // A smaller one holds before it is stored, a larger one afterwards.
-            state.stored = state.bound.next_power_of_two().max(LEAST_STORED);
-            state.stored
+            state.stored = state.stored.min(new);
+            new
         })
         .map(drop)
     }
@@ -125,3 +126,21 @@ impl FileSystem {
 
 /// What a key may need behind the key of an entry: block number, attribute name, content.
 pub(crate) const KEY_SUFFIX: usize = 2 * crate::types::MAX_NAME + 16;
+
+#[cfg(test)]
+mod tests {
+    use crate::fixture;
+
+    #[test]
+    fn what_could_not_be_stored_is_not_taken_for_stored() {
+        let (store, _, fs) = fixture::empty();
+        fs.note_length(5000).unwrap();
+        assert_eq!(fs.lengths.stored(), Some(8192));
+        store.close().unwrap();
+        assert!(fs.note_length(10_000).is_err());
+        assert_eq!(fs.lengths.stored(), Some(8192));
+        // Of the same length or less: it must not pass because of the one before.
+        assert!(fs.note_length(10_000).is_err());
+        fs.note_length(8000).unwrap();
+    }
+}

@@ -97,10 +97,21 @@ pub(crate) fn new_volume_name(store: &Store, directory: Option<u64>, name: &str,
 /// # Errors
 /// [`FsErrorKind::Exists`], [`FsErrorKind::Invalid`] or [`FsErrorKind::NameTooLong`] for a name that cannot be one; of the store.
 pub fn create_snapshot(store: &Store, of: &str, name: &str, writable: bool, now: u64) -> Result<()> {
+    create_if(store, of, name, writable, now, &|| true)
+}
+
+fn create_if(
+    store: &Store,
+    of: &str,
+    name: &str,
+    writable: bool,
+    now: u64,
+    wanted: &dyn Fn() -> bool,
+) -> Result<()> {
     let volume_name = new_volume_name(store, None, name, now)?;
     let volume = find_volume(store, of)?;
     let flags = if writable { 0 } else { READ_ONLY_VOLUME };
-    store.snapshot_volume(volume.id, &volume_name, flags)?;
+    store.snapshot_prefix_if(volume.id, b"", &volume_name, flags, wanted)?;
     Ok(())
 }
 
@@ -145,7 +156,8 @@ impl FileSystem {
         self.writable()?;
         let _one = self.snapshotting.lock();
         self.write_atimes()?;
-        create_snapshot(&self.store, &self.options.volume, name, writable, self.env.now().as_secs())
+        let (of, now) = (&self.options.volume, self.env.now().as_secs());
+        create_if(&self.store, of, name, writable, now, &|| self.is_wanted())
     }
 
     /// Deletes a snapshot.
@@ -154,7 +166,8 @@ impl FileSystem {
     /// As for [`delete_snapshot`].
     pub fn snapshot_delete(&self, name: &str) -> Result<()> {
         self.writable()?;
-        delete_snapshot(&self.store, name)
+        let snapshot = find_snapshot(&self.store, name)?;
+        Ok(self.store.delete_volume_if(snapshot.id, &|| self.is_wanted())?)
     }
 
     /// The snapshots of the store that this volume lies in.

@@ -57,7 +57,8 @@ impl FileSystem {
         self.write_atimes()?;
         let image = self.make_image(&node, caller)?;
         let flags = if writable { 0 } else { READ_ONLY_VOLUME };
-        let made = self.store.snapshot_prefix(self.volume, &image.prefix, &volume, flags);
+        let wanted = || self.is_wanted();
+        let made = self.store.snapshot_prefix_if(self.volume, &image.prefix, &volume, flags, &wanted);
         self.drop_image(&image)?;
         made?;
         Ok(())
@@ -109,7 +110,7 @@ impl FileSystem {
         if caller.uid != 0 && !own {
             return fail(FsErrorKind::Permission, "the directory belongs to somebody else");
         }
-        self.store.delete_volume(snapshot.id)?;
+        self.store.delete_volume_if(snapshot.id, &|| self.is_wanted())?;
         Ok(snapshot)
     }
 

@@ -299,9 +299,15 @@ impl Default for FormatOptions {
 /// Called to have pending [`forget`](crate::FileSystem::forget)s delivered.
 pub type ForgetDrain = Arc<dyn Fn() + Send + Sync>;
 
-/// Tells whether somebody still waits for the call that the calling thread serves. Once it has said yes to a call that somebody
-/// must get the result of, it has to see to it that he does.
-pub type StillWanted = Arc<dyn Fn() -> bool + Send + Sync>;
+/// Who waits for the call that the calling thread serves, and may give up. Locks are held when he is asked.
+pub trait Waiter: Send + Sync {
+    /// True unless he has given up.
+    fn waits(&self) -> bool;
+
+    /// The same right before a change that somebody could see takes its place among the others: if he has to hear what
+    /// became of the change, he cannot give up any more once this was true.
+    fn stays(&self) -> bool;
+}
 
 /// How a volume is opened.
 #[derive(Clone)]
@@ -321,10 +327,9 @@ pub struct OpenOptions {
     /// up. This asks it to look now, before work is spent on keeping such a file; called without
     /// any lock held.
     pub forget_drain: Option<ForgetDrain>,
-    /// Calls may be given up while they are served. This is asked right before a change that somebody could see takes its
-    /// place among the others: if it says no, nothing was changed and the call fails with
-    /// [`FsErrorKind::Interrupted`](crate::FsErrorKind::Interrupted). Locks are held meanwhile.
-    pub still_wanted: Option<StillWanted>,
+    /// Calls may be given up while they are served: from then on they change nothing, and fail with
+    /// [`FsErrorKind::Interrupted`](crate::FsErrorKind::Interrupted) if that is what they were about to do.
+    pub waiter: Option<Arc<dyn Waiter>>,
     /// Added to every number ([`Attr::ino`]), for several volumes that are seen as one.
     pub number_delta: u64,
 }
@@ -338,7 +343,7 @@ impl Default for OpenOptions {
             atime: Atime::Relative,
             max_key: crate::layout::MAX_KEY,
             forget_drain: None,
-            still_wanted: None,
+            waiter: None,
             number_delta: 0,
         }
     }

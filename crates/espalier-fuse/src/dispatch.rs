@@ -18,12 +18,12 @@ use crate::notifier::Notifier;
 use crate::protocol::flags::statx;
 use crate::protocol::request::{Moment, SetAttributes, SetTime as WireTime};
 use crate::protocol::{self, Operation, reply};
-use crate::transport::{Handler, Outcome, Request};
+use crate::transport::{self, Handler, Outcome, Request};
 pub use counts::RequestCounts;
 use errno::{Errno, of};
 use espalier_fs::{
     Attr, Caller, Fallocate, FileKind, FileSystem, MAX_XATTR, NewNode, NodeId, RenameMode, Seek, SetAttr,
-    SetTime, XattrMode,
+    SetTime, Waiter, XattrMode,
 };
 use std::sync::{Arc, OnceLock};
 
@@ -63,6 +63,20 @@ type Command = dyn Fn(&str) -> Option<String> + Send + Sync;
 impl std::fmt::Debug for Commands {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Commands")
+    }
+}
+
+/// Who waits for the answer to the request that the calling thread serves.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Requester;
+
+impl Waiter for Requester {
+    fn waits(&self) -> bool {
+        transport::is_waited_for()
+    }
+
+    fn stays(&self) -> bool {
+        transport::is_wanted()
     }
 }
 

@@ -11,7 +11,9 @@ mod notifier;
 pub mod protocol;
 pub mod transport;
 
-pub use dispatch::{COMMAND_XATTR, Commands, DESCRIPTION_XATTR, Description, LIST_COMMAND, RequestCounts};
+pub use dispatch::{
+    COMMAND_XATTR, Commands, DESCRIPTION_XATTR, Description, LIST_COMMAND, RequestCounts, Requester,
+};
 pub use mount::{Ended, ForgetHook, ListAttributes, Mount, MountError, MountOptions};
 pub use notifier::Notifier;
 pub use protocol::control;

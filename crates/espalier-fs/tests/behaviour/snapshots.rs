@@ -3,10 +3,11 @@
 use crate::Bench;
 use espalier_fs::{
     Caller, FileKind, FileSystem, FsErrorKind, NodeId, OpenOptions, RenameMode, SetAttr, SnapshotInfo,
-    XattrMode,
+    Waiter, XattrMode,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const ROOT: Caller = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
 
@@ -313,4 +314,42 @@ fn others_make_and_restore_what_is_all_their_own() {
     assert_eq!(refused.kind(), FsErrorKind::Permission);
     bench.fs.snapshot_tree_delete(dir, "mine", &user).expect("delete");
     bench.check_all();
+}
+
+/// Somebody who has given up, if that is so.
+struct Somebody(AtomicBool);
+
+impl Waiter for Somebody {
+    fn waits(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn stays(&self) -> bool {
+        self.waits()
+    }
+}
+
+#[test]
+fn snapshots_that_nobody_wants_any_more_are_neither_made_nor_deleted() {
+    let somebody = Arc::new(Somebody(AtomicBool::new(true)));
+    let bench = Bench::with(0, OpenOptions { waiter: Some(somebody.clone()), ..Default::default() });
+    let dir = bench.dir(NodeId::ROOT, "dir");
+    bench.file(dir, "file");
+    bench.fs.snapshot("whole", false).expect("snapshot");
+    bench.fs.snapshot_tree(dir, "part", false, &ROOT).expect("snapshot");
+    let names = || bench.fs.snapshots().into_iter().map(|snapshot| snapshot.name).collect::<Vec<_>>();
+    let before = (names(), all(&bench.fs, NodeId::ROOT));
+    somebody.0.store(false, Ordering::Relaxed);
+    let given_up = |result: espalier_fs::Result<()>| {
+        assert_eq!(result.map_err(|error| error.kind()), Err(FsErrorKind::Interrupted));
+    };
+    given_up(bench.fs.snapshot("late", false));
+    given_up(bench.fs.snapshot_tree(dir, "late", false, &ROOT));
+    given_up(bench.fs.snapshot_delete("whole"));
+    given_up(bench.fs.snapshot_tree_delete(dir, "part", &ROOT).map(drop));
+    given_up(bench.fs.restore_tree(NodeId::ROOT, b"dir", "part", &ROOT).map(drop));
+    somebody.0.store(true, Ordering::Relaxed);
+    assert_eq!((names(), all(&bench.fs, NodeId::ROOT)), before);
+    bench.fs.snapshot_delete("whole").expect("delete");
+    bench.check(0);
 }

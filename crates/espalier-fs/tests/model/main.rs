@@ -47,8 +47,7 @@ fn links_between_clones_match_the_model() {
 #[test]
 fn calls_that_are_given_up_change_nothing() {
     for seed in seeds(16) {
-        let mut run = Run::new(seed);
-        run.gives_up = true;
+        let mut run = Run::giving_up(seed);
         run.of_links = seed.is_multiple_of(2);
         run.steps(1000);
         run.finish();

@@ -5,8 +5,7 @@ use crate::world::{Random, World};
 use espalier_engine::{Store, Tuning};
 use espalier_fs::{
     Attr, Caller, Fallocate, FileKind, FileSystem, FormatOptions, FsError, FsErrorKind, ModeChange, NewNode,
-    NodeId, OpenOptions, OwnerChange, RenameMode, Seek, SetAttr, SetTime, StillWanted, XattrMode,
-    merge_functions,
+    NodeId, OpenOptions, OwnerChange, RenameMode, Seek, SetAttr, SetTime, Waiter, XattrMode, merge_functions,
 };
 use espalier_storage::{Device, MemoryDevice};
 use std::collections::HashMap;
@@ -42,7 +41,7 @@ pub(crate) struct Run {
     pub(crate) synced: Option<Option<Id>>,
     caring: Arc<Caring>,
     /// Some calls are given up before they are made.
-    pub(crate) gives_up: bool,
+    gives_up: bool,
     /// How many were.
     pub(crate) given_up: usize,
 }
@@ -61,17 +60,60 @@ pub(crate) fn open_store(device: &Arc<dyn Device>, world: &Arc<World>) -> Arc<St
 #[derive(Debug, Default)]
 pub(crate) struct Caring {
     given_up: AtomicBool,
-    /// How often somebody asked.
+    /// How often somebody asked whether they stay so.
     asked: AtomicUsize,
+    /// They do.
+    decided: AtomicBool,
+    /// How often the device was needed since.
+    late: AtomicUsize,
 }
 
-impl Caring {
-    fn option(self: &Arc<Self>) -> Option<StillWanted> {
-        let caring = self.clone();
-        Some(Arc::new(move || {
-            caring.asked.fetch_add(1, Ordering::Relaxed);
-            !caring.given_up.load(Ordering::Relaxed)
-        }))
+impl Waiter for Caring {
+    fn waits(&self) -> bool {
+        !self.given_up.load(Ordering::Relaxed)
+    }
+
+    fn stays(&self) -> bool {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.decided.store(self.waits(), Ordering::Relaxed);
+        self.waits()
+    }
+}
+
+/// A device that takes note of what a call needs after its change.
+#[derive(Debug)]
+struct Watched(MemoryDevice, Arc<Caring>);
+
+impl Watched {
+    fn device(&self) -> &MemoryDevice {
+        self.1.late.fetch_add(usize::from(self.1.decided.load(Ordering::Relaxed)), Ordering::Relaxed);
+        &self.0
+    }
+}
+
+impl Device for Watched {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> espalier_storage::Result<()> {
+        self.device().read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, buffers: &[&[u8]]) -> espalier_storage::Result<()> {
+        self.device().write_at(offset, buffers)
+    }
+
+    fn sync(&self) -> espalier_storage::Result<()> {
+        self.device().sync()
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> espalier_storage::Result<()> {
+        self.device().discard(offset, length)
     }
 }
 
@@ -82,7 +124,7 @@ pub(crate) fn open_fs(
     caring: &Arc<Caring>,
 ) -> Arc<FileSystem> {
     let name_memory = *random.pick(&[0, 1500, 1 << 20]);
-    let options = OpenOptions { name_memory, still_wanted: caring.option(), ..Default::default() };
+    let options = OpenOptions { name_memory, waiter: Some(caring.clone()), ..Default::default() };
     FileSystem::open(store.clone(), world.clone(), options).expect("the file system opens")
 }
 
@@ -91,7 +133,18 @@ impl Run {
         Self::on(seed, Arc::new(MemoryDevice::new(256 << 20)))
     }
 
+    /// Some calls are given up before they are made, and others may wait for nothing once they have changed something.
+    pub(crate) fn giving_up(seed: u64) -> Self {
+        let caring = Arc::<Caring>::default();
+        let device = Arc::new(Watched(MemoryDevice::new(256 << 20), caring.clone()));
+        Self { gives_up: true, ..Self::with(seed, device, caring) }
+    }
+
     pub(crate) fn on(seed: u64, device: Arc<dyn Device>) -> Self {
+        Self::with(seed, device, Arc::default())
+    }
+
+    fn with(seed: u64, device: Arc<dyn Device>, caring: Arc<Caring>) -> Self {
         let mut random = Random(seed);
         let world = World::new(seed);
         let now = world.step(1);
@@ -100,7 +153,6 @@ impl Run {
         let store = open_store(&device, &world);
         FileSystem::format(&store, &FormatOptions { block_size: 4096, now, ..Default::default() })
             .expect("format");
-        let caring = Arc::default();
         let fs = open_fs(&store, &world, &mut random, &caring);
         let tree = Tree::new(now);
         let open = vec![(ROOT, NodeId::ROOT, 1)];
@@ -201,21 +253,22 @@ impl Run {
         }
     }
 
-    /// Has the file system do something. If calls are given up, this one may be given up before: then nothing has
-    /// changed, or nothing would have.
+    /// Has the file system do something that changes what somebody sees, if anything. If calls are given up, this one may
+    /// be given up first, which changes nothing.
     fn ask<T>(&mut self, call: impl Fn(&FileSystem) -> Result<T, FsError>) -> Result<T, FsError> {
         if self.gives_up && self.random.chance(2) {
             self.caring.given_up.store(true, Ordering::Relaxed);
             let got = call(&self.fs);
             self.caring.given_up.store(false, Ordering::Relaxed);
-            match got {
-                Err(error) if error.kind() == FsErrorKind::Interrupted => self.given_up += 1,
-                got => return got,
-            }
+            self.given_up += usize::from(got.is_err_and(|error| error.kind() == FsErrorKind::Interrupted));
         }
         self.caring.asked.store(0, Ordering::Relaxed);
+        self.caring.late.store(0, Ordering::Relaxed);
         let got = call(&self.fs);
-        let asked = self.caring.asked.load(Ordering::Relaxed);
+        self.caring.decided.store(false, Ordering::Relaxed);
+        let (asked, late) =
+            (self.caring.asked.load(Ordering::Relaxed), self.caring.late.load(Ordering::Relaxed));
+        assert!(late == 0, "seed {}, step {}: {} waited after its change", self.seed, self.step, self.last);
         assert!(asked <= 1, "seed {}, step {}: {} was done by halves", self.seed, self.step, self.last);
         got
     }
@@ -380,7 +433,7 @@ impl Run {
         let mode = *self.random.pick(&[0o644, 0o6755, 0]);
         self.last = format!("tmpfile in {dir}");
         let expected = self.tree.tmpfile(dir, mode, &caller);
-        let got = self.ask(|fs| fs.tmpfile(node, mode, &caller));
+        let got = self.fs.tmpfile(node, mode, &caller);
         self.created(got, expected);
     }
 

@@ -55,6 +55,16 @@ pub fn has_caller(opcode: u32) -> bool {
     !matches!(opcode, FORGET | BATCH_FORGET | INTERRUPT | INIT | DESTROY | RELEASE | RELEASEDIR)
 }
 
+/// The errno with which a request of this kind is answered in the place of who serves it. Of removing and renaming the kernel takes
+/// `EINTR` to mean that it may have happened, and drops what is mounted below.
+pub fn given_up(opcode: u32) -> i32 {
+    use flags::opcode::*;
+    match opcode {
+        UNLINK | RMDIR | RENAME | RENAME2 => libc::ECANCELED,
+        _ => libc::EINTR,
+    }
+}
+
 /// Whether the kernel keeps what the answer to a request of this kind says about a change: then it must be told of every
 /// change that was made. Of what an ioctl changed it is told by notifications.
 pub fn tells_of_changes(opcode: u32) -> bool {

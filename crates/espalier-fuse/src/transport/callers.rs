@@ -43,6 +43,8 @@ pub(super) struct Asked {
     pub(super) thread: u32,
     /// Once something was changed the kernel must have the true answer.
     pub(super) tells: bool,
+    /// What who was killed is told; nobody sees it but the kernel.
+    pub(super) errno: i32,
 }
 
 /// The request that a thread serves, if any, and what it takes to answer it.
@@ -98,6 +100,11 @@ impl<A> Pending<A> {
         !matches!(*place, Place::Taken)
     }
 
+    /// False if what is served was given up.
+    pub(super) fn is_open(&self) -> bool {
+        !matches!(*self.0.lock(), Place::Taken)
+    }
+
     /// Takes what it takes to answer request `unique` away from who serves it, unless that is done or nobody else
     /// may answer any more. `prepare` comes first; if it fails nothing is taken.
     pub(super) fn take<T>(
@@ -125,7 +132,10 @@ pub(super) trait Seat: Send + Sync {
     /// As [`Pending::decide`].
     fn decide(&self) -> bool;
 
-    /// Answers `asked` with `EINTR` if it is still served, and otherwise calls [`Callers::settle`]. It need not have
+    /// As [`Pending::is_open`].
+    fn is_open(&self) -> bool;
+
+    /// Answers `asked` with an error if it is still served, and otherwise calls [`Callers::settle`]. It need not have
     /// happened when this returns.
     fn interrupt(self: Arc<Self>, shared: &Arc<Shared>, asked: Asked) -> io::Result<()>;
 }
@@ -156,6 +166,11 @@ impl Drop for Sitting {
 /// for it: what comes after a yes must not wait for anything before it is answered.
 pub fn is_wanted() -> bool {
     SEAT.with_borrow(|seat| seat.as_ref().is_none_or(|seat| seat.decide()))
+}
+
+/// The same without a change of which anybody must hear: whoever waits may give up afterwards.
+pub fn is_waited_for() -> bool {
+    SEAT.with_borrow(|seat| seat.as_ref().is_none_or(|seat| seat.is_open()))
 }
 
 /// Who waits, as far as somebody must know.
@@ -317,7 +332,7 @@ fn will_die(status: &str) -> bool {
 mod tests {
     use super::*;
 
-    const ASKED: Asked = Asked { unique: 7, thread: 1, tells: true };
+    const ASKED: Asked = Asked { unique: 7, thread: 1, tells: true, errno: 4 };
 
     #[test]
     fn one_of_two_answers() {
@@ -347,7 +362,7 @@ mod tests {
 
         pending.begin(ASKED, "answer");
         assert!(pending.take(7, |_| Ok(())).unwrap().is_some());
-        assert!(!pending.decide());
+        assert!(!pending.decide() && !pending.is_open());
         assert_eq!(pending.finish(), None);
         assert!(pending.decide(), "the next one was not given up");
 

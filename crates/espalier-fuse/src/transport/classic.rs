@@ -115,9 +115,13 @@ impl callers::Seat for Seat {
         self.pending.decide()
     }
 
+    fn is_open(&self) -> bool {
+        self.pending.is_open()
+    }
+
     fn interrupt(self: Arc<Self>, shared: &Arc<Shared>, asked: Asked) -> io::Result<()> {
         match self.pending.take(asked.unique, |()| Ok(()))? {
-            Some(_) => self.device.reply(asked.unique, Err(libc::EINTR)),
+            Some(_) => self.device.reply(asked.unique, Err(asked.errno)),
             None => {
                 shared.callers.settle();
                 Ok(())

@@ -18,8 +18,8 @@ mod uring;
 
 use crate::protocol::{self, Dialect, Header, InitRequest, init};
 use buffer::Buffer;
-pub use callers::is_wanted;
 use callers::{Asked, Callers};
+pub use callers::{is_waited_for, is_wanted};
 pub use device::Device;
 use parking_lot::Mutex;
 use std::fmt;
@@ -75,9 +75,10 @@ pub enum Kind {
 impl Request<'_> {
     /// Which one it is.
     fn asked(&self) -> Asked {
-        use protocol::request::{has_caller, tells_of_changes};
+        use protocol::request::{given_up, has_caller, tells_of_changes};
         let Header { unique, opcode, pid, .. } = self.header;
-        Asked { unique, thread: if has_caller(opcode) { pid } else { 0 }, tells: tells_of_changes(opcode) }
+        let thread = if has_caller(opcode) { pid } else { 0 };
+        Asked { unique, thread, tells: tells_of_changes(opcode), errno: given_up(opcode) }
     }
 }
 

@@ -221,6 +221,10 @@ impl callers::Seat for Seat {
         self.pending.decide()
     }
 
+    fn is_open(&self) -> bool {
+        self.pending.is_open()
+    }
+
     fn interrupt(self: Arc<Self>, shared: &Arc<Shared>, asked: Asked) -> io::Result<()> {
         // A ring belongs to the thread that made it: there must be one before anything is taken.
         let spawned = shared.spawn(format!("fuse-{}", self.queue.cpu), move |shared| {
@@ -229,7 +233,7 @@ impl callers::Seat for Seat {
             drop(self);
             match entry {
                 Ok(Some(entry)) => serve(&shared, entry, place),
-                Ok(None) => shared.callers.settle(),
+                Ok(None) => {}
                 Err(error) => {
                     tracing::warn!(%error, "a program that was killed has to wait for a while");
                     shared.callers.failed(asked.unique);
@@ -241,14 +245,21 @@ impl callers::Seat for Seat {
 }
 
 impl Seat {
-    /// Takes the entry away from who serves a request, and answers that with `EINTR`. `None`: it is served.
+    /// Takes the entry away from who serves a request, and answers that with an error. `None`: it is served, or its
+    /// thread is the last to know of it. Fails if nothing has happened.
     fn take_over(&self, shared: &Shared, asked: Asked) -> io::Result<Option<Entry>> {
         let ring = make_ring()?;
         ring.submitter().register_files(&[shared.device.raw()])?;
         let taken = self.pending.take(asked.unique, |side| side.payload.renew())?;
-        let Some((side, view)) = taken else { return Ok(None) };
+        let Some((side, view)) = taken else {
+            shared.callers.settle();
+            return Ok(None);
+        };
         let mut entry = Entry::new(ring, side, view, &self.queue);
-        entry.commit(asked.unique, Outcome::Error(libc::EINTR))?;
+        if let Err(error) = entry.commit(asked.unique, Outcome::Error(asked.errno)) {
+            tracing::error!(%error, "a program that was killed cannot be answered");
+            return Ok(None);
+        }
         Ok(Some(entry))
     }
 }

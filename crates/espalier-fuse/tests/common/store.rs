@@ -161,7 +161,7 @@ pub(crate) fn serve_if_asked() {
     let forgets = ForgetHook::default();
     let open = espalier_fs::OpenOptions {
         forget_drain: Some(forgets.drain()),
-        still_wanted: Some(Arc::new(espalier_fuse::transport::is_wanted)),
+        waiter: Some(Arc::new(espalier_fuse::Requester)),
         read_only: options.read_only,
         ..Default::default()
     };

@@ -83,7 +83,7 @@ fn open_file_system(
         read_only,
         atime: plan.settings.atime,
         forget_drain: Some(forgets.drain()),
-        still_wanted: Some(Arc::new(espalier_fuse::transport::is_wanted)),
+        waiter: Some(Arc::new(espalier_fuse::Requester)),
         ..Default::default()
     };
     FileSystem::open(Arc::clone(store), image::environment(), options)
