@@ -10,9 +10,15 @@ use crate::value::ValueRef;
 use crate::{Error, Extent, PieceId, PieceKind, Result};
 use bytes::Bytes;
 use espalier_storage::{AlignedBuf, BLOCK};
+use std::ops::Range;
 
 /// So many bytes in one piece are read without a detour.
 pub(crate) const LEAST_DIRECT: usize = 256 << 10;
+/// Values that are so close to one another are read together, in bytes: reading what lies between them takes less than
+/// another read.
+const NEIGHBOUR_GAP: u64 = 32 << 10;
+/// The most that is read so in one piece, in bytes.
+const NEIGHBOURS: u64 = 1 << 20;
 /// Runs of fewer blocks than this are not worth a window.
 const LEAST_EXPECTED: u32 = 8;
 
@@ -229,8 +235,68 @@ impl Pieces {
         Ok(())
     }
 
+    /// All of the values at `places`, in this order. Those that lie close together on the device are read in one piece,
+    /// with what is between them, and nothing is read ahead: for who knows all that he will read.
+    ///
+    /// # Errors
+    /// As for [`Self::read_value`].
+    pub(crate) fn read_neighbours(&self, places: &[ValueRef]) -> Result<Vec<Bytes>> {
+        let mut found: Vec<(Range<u64>, usize)> = Vec::with_capacity(places.len());
+        let mut read = vec![Bytes::new(); places.len()];
+        for (n, place) in places.iter().enumerate() {
+            match self.range_of(place) {
+                Some(range) => found.push((range, n)),
+                None => read[n] = self.read_whole(place)?,
+            }
+        }
+        found.sort_unstable_by_key(|(range, _)| range.start);
+        let close = |one: &Range<u64>, next: &Range<u64>| next.start <= one.end + NEIGHBOUR_GAP;
+        let mut rest = &found[..];
+        while let Some(((first, _), others)) = rest.split_first() {
+            let (start, mut end, mut count) = (first.start, first.end, 1);
+            for (range, _) in others {
+                if !close(&(start..end), range) || range.end.max(end) - start > NEIGHBOURS {
+                    break;
+                }
+                (end, count) = (range.end.max(end), count + 1);
+            }
+            let (run, behind) = rest.split_at(count);
+            self.read_run(start..end, run, places, &mut read)?;
+            rest = behind;
+        }
+        Ok(read)
+    }
+
+    /// Reads `range` of the device, in which the values of `run` lie.
+    fn read_run(
+        &self,
+        range: Range<u64>,
+        run: &[(Range<u64>, usize)],
+        places: &[ValueRef],
+        read: &mut [Bytes],
+    ) -> Result<()> {
+        let mut lent = self.buffers.lend((range.end - range.start) as usize);
+        let buffer = lent.as_mut();
+        self.device.read_at(range.start, buffer)?;
+        for (at, n) in run {
+            let place = &places[*n];
+            let length = place.len as usize;
+            let skip = (at.start - range.start) as usize + place.offset as usize % BLOCK;
+            let content = &buffer[skip..skip + length];
+            self.verify(place, &PageSpan::of(place, 0, length), content)?;
+            read[*n] = Bytes::copy_from_slice(content);
+        }
+        Ok(())
+    }
+
+    fn read_whole(&self, place: &ValueRef) -> Result<Bytes> {
+        let mut bytes = vec![0; place.len as usize];
+        self.read_value(place, 0, &mut bytes)?;
+        Ok(bytes.into())
+    }
+
     /// Where on the device all of a value lies, in whole blocks; `None` if it is scattered, or nowhere to be found.
-    pub(crate) fn range_of(&self, place: &ValueRef) -> Option<std::ops::Range<u64>> {
+    pub(crate) fn range_of(&self, place: &ValueRef) -> Option<Range<u64>> {
         let span = PageSpan::of(place, 0, place.len as usize);
         let location = self.value_part(place, &span).ok().filter(|location| !location.scattered)?;
         let start = location.extent.byte_offset();

@@ -314,26 +314,16 @@ fn joined(trees: &Trees, value: Value, read: &mut HashMap<*const LargeValue, Byt
     })
 }
 
-/// Reads those of `segments` that are not in memory in the order in which they lie on the device, so that
-/// neighbours are read together.
+/// Reads those of `segments` that are not in memory.
 fn read_in_place<'a>(
     trees: &Trees,
     segments: impl Iterator<Item = &'a Arc<LargeValue>>,
 ) -> Result<HashMap<*const LargeValue, Bytes>> {
-    let mut places = Vec::new();
-    for segment in segments.filter(|segment| segment.bytes().is_none()) {
-        let Some(place) = segment.place() else { continue };
-        let start = trees.locator.locate(place.part.id())?.extent.byte_offset() + u64::from(place.offset);
-        places.push((start, segment, place));
-    }
-    places.sort_by_key(|(start, ..)| *start);
-    let mut read = HashMap::with_capacity(places.len());
-    for (_, segment, place) in places {
-        let mut bytes = vec![0; segment.len()];
-        trees.pieces.read_value(&place, 0, &mut bytes)?;
-        read.insert(Arc::as_ptr(segment), Bytes::from(bytes));
-    }
-    Ok(read)
+    let missing = segments.filter(|segment| segment.bytes().is_none());
+    let (names, places): (Vec<_>, Vec<_>) =
+        missing.filter_map(|segment| Some((Arc::as_ptr(segment), segment.place()?))).unzip();
+    let read = trees.pieces.read_neighbours(&places)?;
+    Ok(names.into_iter().zip(read).collect())
 }
 
 /// Cuts parts into leaves of at most about `most` bytes, where neighbours share the least prefix

@@ -90,6 +90,32 @@ fn a_page_of_an_aligned_value_is_one_read_of_one_page() {
     assert_eq!((reads, read_bytes), (1, 8192));
 }
 
+#[test]
+fn neighbours_are_read_together_and_others_alone() {
+    let world = World::new(4096);
+    let mut lengths = vec![4096; 200];
+    lengths.extend([5000, 4097, 7001]);
+    let (bytes, values) = values(&lengths);
+    let _handles = world.pieces.write_values(&values, None).unwrap();
+    let pieces = world.reopened();
+    let places = |wanted: &[usize]| wanted.iter().map(|&n| place(&values[n])).collect::<Vec<_>>();
+    let read = |wanted: &[usize], reads: u64, blocks: u64| {
+        let (read, requests, read_bytes) = world.reads(|| pieces.read_neighbours(&places(wanted)).unwrap());
+        assert_eq!((requests, read_bytes), (reads, blocks * 4096), "{wanted:?}");
+        assert!(read.iter().zip(wanted).all(|(read, n)| *read == bytes[*n]), "{wanted:?}");
+    };
+    read(&[], 0, 0);
+    read(&[7], 1, 1);
+    // In any order, with gaps of up to eight blocks, and not one more.
+    read(&[12, 3, 4], 1, 10);
+    read(&[13, 2, 3], 2, 3);
+    read(&[200, 201, 202], 1, 4);
+    read(&(0..200).collect::<Vec<_>>(), 1, 200);
+    world.corrupt(world.extent(place(&values[5]).part.id()).byte_offset() + 5 * 4096);
+    assert_eq!(pieces.read_neighbours(&places(&[4, 5, 6])).unwrap_err().kind(), ErrorKind::Damaged);
+    read(&[4, 6], 1, 3);
+}
+
 /// `values` from their beginnings to their ends, one behind the other from byte `at` of a buffer.
 fn row(values: &[Arc<LargeValue>], mut at: usize) -> Vec<Wanted> {
     let wanted = values.iter().map(|value| {
