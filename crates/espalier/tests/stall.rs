@@ -37,11 +37,11 @@ fn signal(process: i32, name: &str) {
         Command::new("kill").args([&format!("-{name}"), &process.to_string()]).stderr(Stdio::null()).status();
 }
 
-fn stack() -> Stack {
+fn stack(size: &str) -> Stack {
     let below = Place::mounted("256M");
     let mut place = Place::new();
     place.image = below.dir.join("b.img");
-    place.mkfs(&["--size", "64M"]).ok();
+    place.mkfs(&["--size", size]).ok();
     place.mount(&["-o", "commit=0"]).ok();
     fs::write(place.dir.join("synced"), "synced").unwrap();
     fs::File::open(&place.dir).unwrap().sync_all().unwrap();
@@ -80,14 +80,16 @@ fn until_it_waits(child: &Child, program: &str, descriptor: &str, dir: &Path) {
 fn writer(dir: &Path, name: &str) -> Child {
     let mut command = Command::new("dd");
     command.args(["if=/dev/zero", &format!("of={name}"), "bs=64K", "count=16K"]);
-    let child = command.current_dir(dir).stderr(Stdio::null()).spawn().unwrap();
-    let read = |what: &str| fs::read_to_string(format!("/proc/{}/{what}", child.id())).unwrap_or_default();
+    let mut child = command.current_dir(dir).stderr(Stdio::null()).spawn().unwrap();
+    let id = child.id();
+    let read = |what: &str| fs::read_to_string(format!("/proc/{id}/{what}")).unwrap_or_default();
     let (mut before, mut same) = (String::new(), 0);
     while same < 2000 {
         let (now, stat) = (read("io"), read("stat"));
         let waits = read("cmdline").starts_with("dd") && (stat.contains(") S ") || stat.contains(") D "));
         same = if now == before && waits { same + 1 } else { 0 };
         before = now;
+        assert!(child.try_wait().unwrap().is_none(), "there was room for all, or none for more");
         std::thread::yield_now();
     }
     child
@@ -103,7 +105,7 @@ fn is_gone(process: i32) -> bool {
 
 #[test]
 fn what_needs_no_device_goes_on_and_the_rest_when_it_answers() {
-    let stack = stack();
+    let stack = stack("64M");
     stack.below.signal("STOP");
     let mut waits = caller(&stack.place.dir);
     // Memory and the kernel's cache answer.
@@ -122,7 +124,8 @@ fn what_needs_no_device_goes_on_and_the_rest_when_it_answers() {
 #[test]
 fn who_is_killed_is_gone_while_the_device_is_silent() {
     for transport in ["transport=auto", "transport=classic"] {
-        let stack = stack();
+        // So large that memory is full before the store is.
+        let stack = stack("192M");
         let content: Vec<u8> = (0..8 << 20).map(|n: u32| (n >> 12) as u8).collect();
         fs::write(stack.place.dir.join("large"), &content).unwrap();
         fs::create_dir(stack.place.dir.join("d")).unwrap();
@@ -162,7 +165,7 @@ fn who_is_killed_is_gone_while_the_device_is_silent() {
 
 #[test]
 fn callers_and_server_can_be_ended_while_the_device_is_silent() {
-    let stack = stack();
+    let stack = stack("64M");
     let server = stack.place.server();
     stack.below.signal("STOP");
     let mut waits = caller(&stack.place.dir);
