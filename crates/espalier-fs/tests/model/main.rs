@@ -5,6 +5,7 @@
 mod crash;
 mod cuts;
 mod exhaustive;
+mod giving_up;
 mod run;
 mod tree;
 mod world;

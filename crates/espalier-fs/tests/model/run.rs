@@ -1,17 +1,18 @@
 //! Runs random operations on the file system and on the model, and compares every answer.
 
+use crate::giving_up::{Caring, Watched};
 use crate::tree::{Id, ROOT, Tree};
 use crate::world::{Random, World};
 use espalier_engine::{Store, Tuning};
 use espalier_fs::{
     Attr, Caller, Fallocate, FileKind, FileSystem, FormatOptions, FsError, FsErrorKind, ModeChange, NewNode,
-    NodeId, OpenOptions, OwnerChange, RenameMode, Seek, SetAttr, SetTime, Waiter, XattrMode, merge_functions,
+    NodeId, OpenOptions, OwnerChange, RenameMode, Seek, SetAttr, SetTime, XattrMode, merge_functions,
 };
 use espalier_storage::{Device, MemoryDevice};
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Operations between comparisons of the whole tree.
 const CHECK_EVERY: usize = 100;
@@ -54,67 +55,6 @@ pub(crate) fn open_store(device: &Arc<dyn Device>, world: &Arc<World>) -> Arc<St
         ..Default::default()
     };
     Store::open(device.clone(), world.clone(), options).expect("the store opens")
-}
-
-/// Whether calls are still waited for.
-#[derive(Debug, Default)]
-pub(crate) struct Caring {
-    given_up: AtomicBool,
-    /// How often somebody asked whether they stay so.
-    asked: AtomicUsize,
-    /// They do.
-    decided: AtomicBool,
-    /// How often the device was needed since.
-    late: AtomicUsize,
-}
-
-impl Waiter for Caring {
-    fn waits(&self) -> bool {
-        !self.given_up.load(Ordering::Relaxed)
-    }
-
-    fn stays(&self) -> bool {
-        self.asked.fetch_add(1, Ordering::Relaxed);
-        self.decided.store(self.waits(), Ordering::Relaxed);
-        self.waits()
-    }
-}
-
-/// A device that takes note of what a call needs after its change.
-#[derive(Debug)]
-struct Watched(MemoryDevice, Arc<Caring>);
-
-impl Watched {
-    fn device(&self) -> &MemoryDevice {
-        self.1.late.fetch_add(usize::from(self.1.decided.load(Ordering::Relaxed)), Ordering::Relaxed);
-        &self.0
-    }
-}
-
-impl Device for Watched {
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    fn len(&self) -> u64 {
-        self.0.len()
-    }
-
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> espalier_storage::Result<()> {
-        self.device().read_at(offset, buffer)
-    }
-
-    fn write_at(&self, offset: u64, buffers: &[&[u8]]) -> espalier_storage::Result<()> {
-        self.device().write_at(offset, buffers)
-    }
-
-    fn sync(&self) -> espalier_storage::Result<()> {
-        self.device().sync()
-    }
-
-    fn discard(&self, offset: u64, length: u64) -> espalier_storage::Result<()> {
-        self.device().discard(offset, length)
-    }
 }
 
 pub(crate) fn open_fs(
