@@ -8,6 +8,9 @@ use crate::value::{LargeValue, Value};
 use bytes::Bytes;
 use std::sync::Arc;
 
+/// So many range deletes at a time are carried out at once.
+pub(crate) const FEW_DELETES: usize = 16;
+
 /// Operations on any number of indexes that become visible and durable together, in order.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
@@ -108,6 +111,12 @@ impl Batch {
     /// The large values that it brings, in order.
     pub(crate) fn large_values(&self) -> Vec<Arc<LargeValue>> {
         self.ops.iter().flat_map(LoggedOp::large_values).cloned().collect()
+    }
+
+    /// True if it only deletes ranges, and so few that this is carried out at once.
+    pub(crate) fn only_clears(&self) -> bool {
+        let clears = |op: &LoggedOp| matches!(op, LoggedOp::Range { op: RangeOp::Delete, .. });
+        self.ops.len() <= FEW_DELETES && self.ops.iter().all(clears)
     }
 
     fn point(&mut self, index: IndexId, key: &[u8], op: Op) {

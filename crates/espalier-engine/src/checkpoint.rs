@@ -34,6 +34,8 @@ const RECLAIM_AT_ONCE: usize = 16 << 10;
 /// What checkpoints hand on to each other.
 pub(crate) struct Checkpointer {
     state: Mutex<State>,
+    /// The nodes of [`State::roots`], for those who cannot wait for a checkpoint under way.
+    counted: Mutex<BTreeMap<IndexId, PieceId>>,
     count: AtomicU64,
     /// When the last one ended, in milliseconds of the monotonic clock.
     last: AtomicU64,
@@ -128,8 +130,9 @@ struct Cut {
 
 impl Checkpointer {
     pub(crate) fn new(roots: BTreeMap<IndexId, StoredRoot>, reclaim: Vec<PieceId>) -> Self {
+        let counted = Mutex::new(nodes_of(&roots));
         let state = State { roots, reclaim, uncounted: HashMap::new() };
-        Self { state: Mutex::new(state), count: AtomicU64::new(0), last: AtomicU64::new(0) }
+        Self { state: Mutex::new(state), counted, count: AtomicU64::new(0), last: AtomicU64::new(0) }
     }
 
     /// The same with headers on the device that are not counted yet.
@@ -141,6 +144,11 @@ impl Checkpointer {
     /// Checkpoints made.
     pub(crate) fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
+    }
+
+    /// The root of an index that the last checkpoint has counted, unless that was empty.
+    pub(crate) fn counted_root(&self, id: IndexId) -> Option<PieceId> {
+        self.counted.lock().get(&id).copied()
     }
 
     /// Time since the last one ended, or since the store was opened.
@@ -162,6 +170,10 @@ impl Checkpointer {
     pub(crate) fn has_reclaim(&self) -> bool {
         self.state.try_lock().is_some_and(|state| !state.reclaim.is_empty())
     }
+}
+
+fn nodes_of(roots: &BTreeMap<IndexId, StoredRoot>) -> BTreeMap<IndexId, PieceId> {
+    roots.iter().filter_map(|(id, root)| root.node.map(|node| (*id, node))).collect()
 }
 
 impl Shared {
@@ -210,6 +222,7 @@ impl Shared {
         // From here on the counts are those of the new roots, whether or not the switch succeeds.
         state.roots.retain(|id, _| cut.volumes.volumes.contains_key(&id.volume));
         state.roots.extend(stored.iter().copied());
+        *self.checkpointer.counted.lock() = nodes_of(&state.roots);
         state.reclaim = reclaim;
         state.uncounted.clear();
         let mut volumes = cut.volumes.clone();

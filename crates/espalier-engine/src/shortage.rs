@@ -8,7 +8,7 @@
 //! level of its own ([`Share`]).
 
 use crate::index::Index;
-use crate::key::Key;
+use crate::key::{Key, KeyRange};
 use crate::space::Purpose;
 use crate::store::Shared;
 use crate::tree::{Root, Sweep};
@@ -37,8 +37,8 @@ const LEAST_PATIENCE: u64 = 32;
 /// The most bytes of large values in a memtable.
 const MOST_VALUES: u64 = 1 << 30;
 
-/// What a flush is for, and so what it may take of the pool. It takes it at once and gives it back at the next
-/// checkpoint, if what it replaces is nobody else's; what it does not give back is missing below.
+/// What a flush is for, and so what it may take of the pool until the next checkpoint. What it does not give back then has
+/// levels of its own, whatever it is for ([`Shared::may_keep`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Share {
     /// For what adds data: a half, and only of a pool that is nearly whole.
@@ -67,6 +67,9 @@ const SWEEP_AT_ONCE: usize = 512;
 
 /// Leaves squeezed on behalf of one commit.
 const SQUEEZE_AT_ONCE: usize = 64;
+
+/// Slices of one index that may be refused before nothing more is tried.
+const MOST_REFUSED: usize = 64;
 
 /// Value parts that are being emptied: what is live in them is written elsewhere, leaf by leaf, and when all
 /// of it is, they are free. So they are only as many as there is room for.
@@ -235,7 +238,7 @@ impl Shared {
         };
         let before = self.unwritten_blocks(&index.version().root);
         let more = self.unwritten_blocks(&root).saturating_sub(before);
-        if !self.has_room(more, share) {
+        if !self.has_room(more, share) || !self.may_keep(index, &root, before)? {
             return Ok(None);
         }
         index.publish_root(&self.space, root, |_| {})?;
@@ -249,6 +252,29 @@ impl Shared {
         let owed = self.owed_blocks() + space.promised;
         let whole = owed + space.pool / 8 * 7 <= space.free + space.limbo;
         (whole || share != Share::Growth) && owed + more + share.aside(space.pool) <= space.free
+    }
+
+    /// True if enough of the pool is left when all has come back that does so with the next checkpoint, or if the flush that
+    /// gave `root`, where `before` blocks were owed, changes nothing about that. What somebody else needs stays when it is
+    /// replaced, and what is dead in value parts has to be swept first: if that could take what deletions and sweeping depend
+    /// on, it would be gone for good.
+    fn may_keep(&self, index: &Index, root: &Root, before: u64) -> Result<bool> {
+        let space = self.space.stats();
+        let others = (self.owed_blocks() + space.promised).saturating_sub(before);
+        if others + self.unwritten_blocks(root) + space.pool / 2 <= space.free {
+            return Ok(true);
+        }
+        // A checkpoint may end meanwhile, and what it replaces must remain readable.
+        let _pin = self.space.pin()?;
+        let counted = self.checkpointer.counted_root(index.id);
+        let after = self.trees.lasting_blocks(counted, root)?;
+        let leaves = |blocks: u64, part: u64| others + blocks + part <= space.free + space.limbo;
+        if leaves(after.copied, space.pool / 2) && leaves(after.more, space.pool / 16 * 7) {
+            return Ok(true);
+        }
+        let now = self.trees.lasting_blocks(counted, &index.version().root)?;
+        Ok((after.copied <= now.copied || leaves(after.copied, space.pool / 2))
+            && (after.more <= now.more || leaves(after.more, space.pool / 16 * 7)))
     }
 
     /// Forgets what a flush wrote.
@@ -283,12 +309,13 @@ impl Shared {
             let before = left;
             let mut done = true;
             for index in self.indexes_in_order() {
-                let _structure = index.structure.lock();
+                let structure = index.structure.lock();
                 self.squeeze_index(&index, share, &mut left)?;
-            }
-            if self.is_cramped() {
-                // One edge may hold too much, and yet there is room for one leaf.
-                self.checkpoint()?;
+                drop(structure);
+                if self.is_cramped() {
+                    // There may be room for the next index, and for one leaf of this.
+                    self.checkpoint()?;
+                }
             }
             for index in self.indexes_in_order() {
                 let _structure = index.structure.lock();
@@ -311,24 +338,41 @@ impl Shared {
         Ok(left < SQUEEZE_AT_ONCE)
     }
 
-    /// Moves messages down as long as there is room: edge by edge, and slice by slice once an edge is too much.
+    /// Moves messages down as long as there is room: edge by edge, slice by slice once an edge is too much, and once that
+    /// is too much whatever else there is that nobody shares.
     fn squeeze_index(&self, index: &Index, share: Share, left: &mut usize) -> Result<()> {
         let mut slices = false;
         while *left > 0 && !self.is_cramped() {
             let root = index.version().root.clone();
-            if !slices {
-                match self.publish_if_room(index, self.trees.squeeze(&root), share)? {
-                    Some(true) => *left -= 1,
-                    Some(false) => break,
-                    // Nothing was written, for space is short: there is nothing to forget.
-                    None => slices = true,
-                }
-                continue;
+            let squeezed = if slices { self.trees.squeeze_slice(&root) } else { self.trees.squeeze(&root) };
+            match self.publish_if_room(index, squeezed, share)? {
+                Some(true) => *left -= 1,
+                Some(false) => return Ok(()),
+                // Nothing was written, for space is short: there is nothing to forget.
+                None if !slices => slices = true,
+                None => break,
             }
-            if !self.publish_flushed(index, self.trees.squeeze_slice(&root), share)? {
+        }
+        let (mut range, mut refused) = (KeyRange::all(), 0);
+        while *left > 0 && refused < MOST_REFUSED && !self.is_cramped() {
+            let pushed = self.trees.push_slice(&index.version().root, &range);
+            let (root, next) = match pushed {
+                Ok(Some(pushed)) => pushed,
+                Ok(None) => break,
+                Err(error) if error.kind() == ErrorKind::NoSpace => break,
+                Err(error) => return Err(error),
+            };
+            match self.publish_if_room(index, Ok(Some(root)), share)? {
+                Some(_) => *left -= 1,
+                None => refused += 1,
+            }
+            if next <= range.start {
                 break;
             }
-            *left -= 1;
+            range.start = next;
+        }
+        if slices {
+            self.refuse()?;
         }
         Ok(())
     }

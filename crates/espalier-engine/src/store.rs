@@ -695,7 +695,11 @@ impl Shared {
             if want <= have {
                 return Ok(order);
             }
-            let asks = if exhausted && purpose == Purpose::Essential { Purpose::Last } else { purpose };
+            let asks = match purpose {
+                Purpose::Essential if exhausted && batch.only_clears() => Purpose::Clear,
+                Purpose::Essential if exhausted => Purpose::Last,
+                purpose => purpose,
+            };
             match self.space.reserve(want - have, asks, self.owed_blocks()) {
                 Ok(more) => {
                     match &mut order.reserved {

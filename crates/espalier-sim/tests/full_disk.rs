@@ -30,7 +30,8 @@ fn a_store_with_room_for_a_little_answers_with_the_batch() {
     let brim = SIMULATIONS.iter().find(|simulation| simulation.name == "brim").expect("a simulation");
     let mut tally = Tally::default();
     // 500118: a batch without operations, for a deletion of no keys has none.
-    for seed in seeds(&[500118], 4) {
+    // 800049: moving messages down took for good what a deletion needs.
+    for seed in seeds(&[500118, 800049], 4) {
         brim.run(&Case::new(seed, None), &mut tally)
             .unwrap_or_else(|broken| panic!("seed {seed}: {}", broken.failure));
     }

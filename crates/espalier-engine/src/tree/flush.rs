@@ -13,6 +13,7 @@ use super::slot::NodeSlot;
 use super::source::{MemtableSource, Merged};
 use super::{Trees, leaf};
 use crate::Result;
+use crate::batch::FEW_DELETES;
 use crate::index::Layer;
 use crate::key::{Key, KeyRange, before_end, common_prefix_len};
 use crate::memtable::Memtable;
@@ -21,9 +22,6 @@ use crate::ranges::{RangeMessages, RangeOps};
 use crate::types::Msn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-
-/// So many range deletes at a time are carried out at once.
-const FEW_DELETES: usize = 16;
 
 /// The root of an index; `None` is the empty map.
 #[derive(Clone, Default)]

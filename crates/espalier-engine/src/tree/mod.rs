@@ -16,6 +16,7 @@ mod compare;
 mod cut;
 mod dump;
 mod flush;
+mod lasting;
 mod leaf;
 mod node;
 mod query;

@@ -62,27 +62,20 @@ impl Trees {
         if !seen.insert(std::ptr::from_ref(slot).addr()) {
             return 0;
         }
-        let blocks = |bytes: usize| (bytes as u64 + 128).div_ceil(espalier_storage::BLOCK as u64);
-        let (mut header, mut total) = (0, 0);
-        for run in runs_of(&node) {
-            header += run.ranges.memory() + 64;
-            for part in &run.parts {
-                let summary = &part.slot.summary;
-                // Keys, two bytes of filter per entry, and numbers.
-                header += summary.first.len() + summary.last.len() + 2 * summary.entries as usize + 128;
-                // Several edges, and clones, may see one part.
-                let new = part.slot.unstored().filter(|_| seen.insert(Arc::as_ptr(&part.slot).addr()));
-                if let Some(part) = new {
-                    let values = part.unplaced_values().map(|value| blocks(value.len()));
-                    total += blocks(part.memory()) + values.sum::<u64>();
-                }
+        let mut total = 0;
+        for part in runs_of(&node).flat_map(|run| &run.parts) {
+            // Several edges, and clones, may see one part.
+            let new = part.slot.unstored().filter(|_| seen.insert(Arc::as_ptr(&part.slot).addr()));
+            if let Some(part) = new {
+                let values = part.unplaced_values().map(|value| blocks_of(value.len()));
+                total += blocks_of(part.memory()) + values.sum::<u64>();
             }
         }
         if let Body::Interior { edges, .. } = &node.body {
             let children = edges.iter().filter_map(|e| e.child.as_ref());
             total += children.map(|child| self.unwritten(&child.slot, seen)).sum::<u64>();
         }
-        total + blocks(header)
+        total + header_blocks(&node)
     }
 
     /// Writes parts, their unstored values first, together; each once, however often it is named.
@@ -124,6 +117,24 @@ impl Trees {
         let node = self.node(id)?;
         Ok(references(&node))
     }
+}
+
+/// Blocks that so many bytes of a header or a part take, at most.
+pub(super) fn blocks_of(bytes: usize) -> u64 {
+    (bytes as u64 + 128).div_ceil(espalier_storage::BLOCK as u64)
+}
+
+/// Blocks that the header of a node takes, at most.
+pub(super) fn header_blocks(node: &Node) -> u64 {
+    let mut bytes = 0;
+    for run in runs_of(node) {
+        bytes += run.ranges.memory() + 64;
+        for summary in run.parts.iter().map(|part| &part.slot.summary) {
+            // Keys, two bytes of filter per entry, and numbers.
+            bytes += summary.first.len() + summary.last.len() + 2 * summary.entries as usize + 128;
+        }
+    }
+    blocks_of(bytes)
 }
 
 /// The runs of a node: of a leaf its entries, of an interior node what lies on its edges.
