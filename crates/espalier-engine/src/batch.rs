@@ -113,10 +113,13 @@ impl Batch {
         self.ops.iter().flat_map(LoggedOp::large_values).cloned().collect()
     }
 
-    /// True if it only deletes ranges, and so few that this is carried out at once.
-    pub(crate) fn only_clears(&self) -> bool {
-        let clears = |op: &LoggedOp| matches!(op, LoggedOp::Range { op: RangeOp::Delete, .. });
-        self.ops.len() <= FEW_DELETES && self.ops.iter().all(clears)
+    /// The ranges that it deletes, if it does nothing else and they are so few that this is carried out at once.
+    pub(crate) fn cleared(&self) -> Option<Vec<(IndexId, &KeyRange)>> {
+        let ranges = self.ops.iter().map(|op| match op {
+            LoggedOp::Range { index, range, op: RangeOp::Delete } => Some((*index, range)),
+            _ => None,
+        });
+        if self.ops.len() <= FEW_DELETES { ranges.collect() } else { None }
     }
 
     fn point(&mut self, index: IndexId, key: &[u8], op: Op) {

@@ -7,6 +7,7 @@
 //! that hold space back are squeezed down to the leaves, one leaf at a time. Each of these leaves the pool at a
 //! level of its own ([`Share`]).
 
+use crate::batch::Batch;
 use crate::index::Index;
 use crate::key::{Key, KeyRange};
 use crate::space::Purpose;
@@ -275,6 +276,27 @@ impl Shared {
         let now = self.trees.lasting_blocks(counted, &index.version().root)?;
         Ok((after.copied <= now.copied || leaves(after.copied, space.pool / 2))
             && (after.more <= now.more || leaves(after.more, space.pool / 16 * 7)))
+    }
+
+    /// True if a batch does nothing but delete a few ranges, which is carried out when it is absorbed, and the checkpoint
+    /// after that gives back as much as it takes, or more.
+    pub(crate) fn gives_back(&self, batch: &Batch) -> Result<bool> {
+        let Some(ranges) = batch.cleared() else { return Ok(false) };
+        let _pin = self.space.pin()?;
+        for (id, range) in ranges {
+            let Some(index) = self.indexes.read().get(&id).cloned() else { continue };
+            let version = index.version();
+            let counted = self.checkpointer.counted_root(id);
+            if version.root.height > 0 {
+                let cleared = self.trees.without_range(&version.root, range)?;
+                let (before, after) = (&version.root, &cleared);
+                let more = |root| self.trees.lasting_blocks(counted, root).map(|lasting| lasting.more);
+                if more(after)? > more(before)? {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
     }
 
     /// Forgets what a flush wrote.

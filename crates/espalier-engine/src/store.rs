@@ -675,7 +675,7 @@ impl Shared {
     /// Takes the commit lock with space reserved until the next checkpoint for `batch` and what is there: its bytes twice
     /// and a share of headers.
     fn promise(&self, batch: &Batch, purpose: Purpose) -> Result<parking_lot::MutexGuard<'_, Order>> {
-        let (mut exhausted, mut tries) = (false, 0);
+        let (mut exhausted, mut clears, mut tries) = (false, false, 0);
         loop {
             let mut order = self.order.lock();
             order.settle(self.trees.bound.swap(0, Ordering::AcqRel));
@@ -696,7 +696,7 @@ impl Shared {
                 return Ok(order);
             }
             let asks = match purpose {
-                Purpose::Essential if exhausted && batch.only_clears() => Purpose::Clear,
+                Purpose::Essential if clears => Purpose::Clear,
                 Purpose::Essential if exhausted => Purpose::Last,
                 purpose => purpose,
             };
@@ -715,6 +715,7 @@ impl Shared {
                     tries += 1;
                     exhausted = !self.make_space(want, purpose)?
                         || (purpose == Purpose::Growth && tries == MOST_TRIES);
+                    clears = exhausted && self.gives_back(batch)?;
                 }
             }
         }

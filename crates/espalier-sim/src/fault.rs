@@ -7,7 +7,7 @@ mod full;
 mod repair;
 
 pub use damage::{run_liar, run_rot};
-pub use full::{run_brim, run_cycles, run_full};
+pub use full::{run_brim, run_cycles, run_full, run_shared};
 pub use repair::run_repair;
 
 use crate::failure::ensure;

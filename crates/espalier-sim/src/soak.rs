@@ -133,6 +133,13 @@ pub const SIMULATIONS: &[Simulation] = &[
     },
     Simulation {
         case: |case, _| case.with(Vec::new()),
+        ..simulation("shared", |case, tally| {
+            let setup = Setup { device: 8 << 20, log: Some(512 << 10), ..case.setup.small() };
+            fault::run_shared(&setup, 400).map(|more| tally.fault.add(more))
+        })
+    },
+    Simulation {
+        case: |case, _| case.with(Vec::new()),
         ..simulation("cycles", |case, tally| {
             fault::run_cycles(&case.setup.small(), 3).map(|more| tally.fault.add(more))
         })

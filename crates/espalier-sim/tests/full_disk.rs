@@ -37,3 +37,15 @@ fn a_store_with_room_for_a_little_answers_with_the_batch() {
     }
     assert!(tally.fault.errors > 20, "only {} batches were refused", tally.fault.errors);
 }
+
+/// What deletes parts of clones takes space for good, and may be refused; what deletes all of them never is.
+#[test]
+fn a_full_store_of_clones_can_be_emptied() {
+    let shared = SIMULATIONS.iter().find(|simulation| simulation.name == "shared").expect("a simulation");
+    let mut tally = Tally::default();
+    for seed in seeds(&[2, 14, 22, 30], 2) {
+        shared
+            .run(&Case::new(seed, None), &mut tally)
+            .unwrap_or_else(|broken| panic!("seed {seed}: {}", broken.failure));
+    }
+}

@@ -18,8 +18,8 @@ pub(crate) enum Purpose {
     Essential,
     /// The same when there is nothing left that could be moved to make room: draws on what was kept for that.
     Last,
-    /// The same, and it does nothing but delete ranges, which is carried out as soon as it is absorbed: leaves only what
-    /// the flushes and checkpoints need that make the deleted free.
+    /// The same, and it does nothing but delete ranges, which gives back at least what it takes: leaves only what the flushes
+    /// and checkpoints need that make the deleted free.
     Clear,
 }
 
@@ -79,7 +79,7 @@ impl Reservation {
             // The rest is for what makes the deleted free, and for checkpoints.
             Purpose::Essential => free.saturating_sub(space.promises.pool() / 8 * 3),
             Purpose::Last => free.saturating_sub(space.promises.pool() / 16 * 5),
-            Purpose::Clear => free.saturating_sub(space.promises.pool() / 4),
+            Purpose::Clear => free.saturating_sub(space.promises.pool() / 6),
         };
         if !space.promises.try_add(blocks, limit) {
             return Err(Error::new(

@@ -191,7 +191,7 @@ impl Trees {
     }
 
     /// The root without what lies in `range`.
-    pub(super) fn without_range(self: &Arc<Self>, root: &Root, range: &KeyRange) -> Result<Root> {
+    pub(crate) fn without_range(self: &Arc<Self>, root: &Root, range: &KeyRange) -> Result<Root> {
         self.hung((*self.root_node(root)?).clone(), range, None)
     }
 

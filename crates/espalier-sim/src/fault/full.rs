@@ -101,6 +101,95 @@ pub fn run_brim(setup: &Setup, steps: &[Step], levels: u64) -> Outcome<Tally> {
     Ok(tally)
 }
 
+/// A full store of which all has been cloned, and then keys of the clones are deleted, moved and replaced, which takes space
+/// and gives none, and so is refused one day. All of it can be deleted in the end.
+///
+/// # Errors
+/// If anything else happens.
+pub fn run_shared(setup: &Setup, rounds: u64) -> Outcome<Tally> {
+    let mut random = Random::new(setup.seed ^ 0x5a4ed);
+    let mut bench = Bench::new(setup.clone())?;
+    let mut tally = Tally { runs: 1, ..Tally::default() };
+    fill(&mut bench, &mut random)?;
+    top_up(&mut bench, &mut random)?;
+    let clones = random.between(1..=4);
+    for n in 0..clones {
+        // A clone needs some room beyond the pool, and so does what it shares when it changes.
+        let start = random.below(19_000);
+        let key = |n: u64| format!("{n:05}").into_bytes();
+        bench
+            .commit(&[Change::DeleteRange(0, KeyRange::new(key(start), key(start + random.below(1000))))])?;
+        let of = if random.one_in(2) { String::new() } else { random.below(2).to_string() };
+        let clone = Change::CloneRange(0, Bytes::from(of), Bytes::from(format!("c{n}/")));
+        refusable(&mut bench, &[clone], &mut tally)?;
+    }
+    for round in 0..rounds {
+        shared_step(&mut bench, &mut random, &mut tally)
+            .map_err(|e| e.during(format_args!("step {round}")))?;
+    }
+    check(&bench)?;
+    if random.one_in(2) {
+        reopen(&mut bench)?;
+    }
+    bench.commit(&[Change::DeleteRange(0, KeyRange::all())])?;
+    free_when_idle(&bench)?;
+    let value = Bytes::from(vec![1; (bench.setup.device / 16) as usize]);
+    bench.commit(&[Change::Insert(0, Bytes::from_static(b"again"), value)])?;
+    check(&bench).map_err(|e| e.during("emptied"))?;
+    Ok(tally)
+}
+
+fn shared_step(bench: &mut Bench, random: &mut Random, tally: &mut Tally) -> Outcome {
+    let count = bench.model.slot(0).len();
+    if count == 0 {
+        return Ok(());
+    }
+    let key = |random: &mut Random| {
+        bench.model.slot(0).keys().nth(random.index(count)).cloned().unwrap_or_default()
+    };
+    let changes = match random.below(16) {
+        0..=6 => (0..random.between(1..=20)).map(|_| Change::Delete(0, key(random))).collect(),
+        7..=9 => {
+            let (a, b) = (key(random), key(random));
+            let step = 20 + random.index(40);
+            let (from, to) = (a.clone().min(b.clone()), a.max(b));
+            let keys = bench.model.slot(0).range(from.clone()..to);
+            let end = keys.map(|(key, _)| key.clone()).take(step).last().unwrap_or_else(|| from.clone());
+            vec![Change::DeleteRange(0, KeyRange::new(from.to_vec(), end.to_vec()))]
+        }
+        10 => vec![
+            Change::Delete(0, key(random)),
+            Change::CloneRange(0, Bytes::from_static(b"c0/0"), Bytes::from(format!("d{}/", random.below(9)))),
+        ],
+        11 => {
+            let n = random.below(5);
+            let names = [format!("c{n}/"), format!("m{n}/")].map(Bytes::from);
+            let [from, to] = names;
+            vec![Change::MoveRange(0, from.clone(), to.clone()), Change::MoveRange(0, to, from)]
+        }
+        12..=13 => {
+            let mut value = vec![0; random.index(5000)];
+            random.fill(&mut value);
+            vec![Change::Delete(0, key(random)), Change::Insert(0, key(random), value.into())]
+        }
+        14 => {
+            bench.store.sync_all()?;
+            return bench.work(random.index(50)).map_err(Into::into);
+        }
+        _ => return bench.store.checkpoint().map_err(Into::into),
+    };
+    refusable(bench, &changes, tally)
+}
+
+/// Commits what may be too much.
+fn refusable(bench: &mut Bench, changes: &[Change], tally: &mut Tally) -> Outcome {
+    if let Err(error) = bench.commit(changes) {
+        ensure!(error.kind() == ErrorKind::NoSpace, "{:?} error: {error}", error.kind());
+        tally.errors += 1;
+    }
+    Ok(())
+}
+
 /// Returns how many batches were refused.
 fn brim(bench: &mut Bench, steps: &[Step], level: u64) -> Outcome<u64> {
     // Room for so much, or a little more.

@@ -283,7 +283,7 @@ fn reservations_add_up() {
     assert!(space.reserve(1, Purpose::Essential, 0).is_err());
     let last = space.reserve(pool / 8 * 3 - pool / 16 * 5, Purpose::Last, 0).unwrap();
     assert!(space.reserve(1, Purpose::Last, 0).is_err());
-    let clear = space.reserve(pool / 16 * 5 - pool / 4, Purpose::Clear, 0).unwrap();
+    let clear = space.reserve(pool / 16 * 5 - pool / 6, Purpose::Clear, 0).unwrap();
     assert!(space.reserve(1, Purpose::Clear, 0).is_err());
     drop((essential, last, clear));
     a.absorb(b);
