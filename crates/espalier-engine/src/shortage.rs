@@ -69,6 +69,9 @@ const SWEEP_AT_ONCE: usize = 512;
 /// Leaves squeezed on behalf of one commit.
 const SQUEEZE_AT_ONCE: usize = 64;
 
+/// Blocks for headers that every batch is promised.
+const PROMISED_HEADERS: u64 = 8;
+
 /// Slices of one index that may be refused before nothing more is tried.
 const MOST_REFUSED: usize = 64;
 
@@ -279,7 +282,7 @@ impl Shared {
     }
 
     /// True if a batch does nothing but delete a few ranges, which is carried out when it is absorbed, and the checkpoint
-    /// after that gives back as much as it takes, or more.
+    /// after that gives back as much as it takes, or more; and until then it takes no more than it is promised.
     pub(crate) fn gives_back(&self, batch: &Batch) -> Result<bool> {
         let Some(ranges) = batch.cleared() else { return Ok(false) };
         let _pin = self.space.pin()?;
@@ -291,7 +294,8 @@ impl Shared {
                 let cleared = self.trees.without_range(&version.root, range)?;
                 let (before, after) = (&version.root, &cleared);
                 let more = |root| self.trees.lasting_blocks(counted, root).map(|lasting| lasting.more);
-                if more(after)? > more(before)? {
+                let written = self.unwritten_blocks(after).saturating_sub(self.unwritten_blocks(before));
+                if written > PROMISED_HEADERS || more(after)? > more(before)? {
                     return Ok(false);
                 }
             }
