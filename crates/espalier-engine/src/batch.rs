@@ -18,6 +18,8 @@ pub struct Batch {
     pub(crate) bytes: usize,
     /// Clones in it.
     pub(crate) clones: u64,
+    /// Those of them whose source stays.
+    pub(crate) copies: u64,
     /// It moves a range into itself or over itself.
     pub(crate) nested: bool,
 }
@@ -71,6 +73,11 @@ impl Batch {
     ///
     /// The keys that arise should be no longer than [`MAX_KEY`](crate::MAX_KEY), which nobody checks.
     pub fn clone_range(&mut self, index: IndexId, source: &[u8], destination: &[u8]) {
+        self.copies += 1;
+        self.redirect(index, source, destination);
+    }
+
+    fn redirect(&mut self, index: IndexId, source: &[u8], destination: &[u8]) {
         self.bytes += source.len() + destination.len() + 16;
         self.clones += 1;
         self.ops.push(LoggedOp::Clone { index, source: source.into(), destination: destination.into() });
@@ -80,16 +87,17 @@ impl Batch {
     /// prefixes begins with the other the commit fails.
     pub fn move_range(&mut self, index: IndexId, source: &[u8], destination: &[u8]) {
         self.nested |= source.starts_with(destination) || destination.starts_with(source);
-        self.clone_range(index, source, destination);
+        self.redirect(index, source, destination);
         self.delete_range(index, KeyRange::prefix(source));
     }
 
     /// Adds the operations of another batch, to be carried out after those before.
     pub fn append(&mut self, other: Batch) {
-        let Batch { ops, bytes, clones, nested } = other;
+        let Batch { ops, bytes, clones, copies, nested } = other;
         self.ops.extend(ops);
         self.bytes += bytes;
         self.clones += clones;
+        self.copies += copies;
         self.nested |= nested;
     }
 
@@ -111,6 +119,14 @@ impl Batch {
     /// The large values that it brings, in order.
     pub(crate) fn large_values(&self) -> Vec<Arc<LargeValue>> {
         self.ops.iter().flat_map(LoggedOp::large_values).cloned().collect()
+    }
+
+    /// The indexes in which it deletes ranges.
+    pub(crate) fn clears(&self) -> impl Iterator<Item = IndexId> {
+        self.ops.iter().filter_map(|op| match op {
+            LoggedOp::Range { index, op: RangeOp::Delete, .. } => Some(*index),
+            _ => None,
+        })
     }
 
     /// The ranges that it deletes, if it does nothing else and they are so few that this is carried out at once.

@@ -272,6 +272,7 @@ impl Shared {
         }
         order.bytes = 0;
         order.clones = 0;
+        order.cleared.clear();
         order.covered = self.log.unwritten_bytes();
         let next_msn = Msn(order.last_msn.0 + 1);
         Ok(Cut { lsn, next_msn, volumes, indexes, changed, _reserved: order.reserved.take() })
@@ -419,10 +420,13 @@ impl Touched {
         Self { pages: ids.map(|id| Space::table_page_of(*id)).collect(), most }
     }
 
-    /// Notes changes of these pieces; false (and nothing noted) if they are too many and `bounded`.
+    /// Notes changes of these pieces; false (and nothing noted) if they are too many and `bounded`. Those on pages that
+    /// change anyway are never too many: mostly the newer header refers to the same pieces, and only if the older one is
+    /// taken apart at once do they stay as they are.
     fn add(&mut self, refers: &[Reference], bounded: bool) -> bool {
         let pages: HashSet<u64> = refers.iter().map(|(id, _)| Space::table_page_of(*id)).collect();
-        if bounded && self.pages.len() + pages.difference(&self.pages).count() > self.most {
+        let more = pages.difference(&self.pages).count();
+        if bounded && more > 0 && self.pages.len() + more > self.most {
             return false;
         }
         self.pages.extend(pages);

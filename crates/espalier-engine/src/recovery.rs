@@ -133,6 +133,7 @@ pub(crate) fn open(
         reserved: None,
         bytes: 0,
         clones: 0,
+        cleared: Default::default(),
         covered: 0,
     };
     let shared_indexes = Arc::new(RwLock::new(indexes.clone()));

@@ -106,6 +106,7 @@ fn open(
         reserved: None,
         bytes: 0,
         clones: 0,
+        cleared: Default::default(),
         covered: 0,
     };
     let mut replay = Replay::new(&trees, &space, &options, &indexes, order, losses);

@@ -69,8 +69,11 @@ const SWEEP_AT_ONCE: usize = 512;
 /// Leaves squeezed on behalf of one commit.
 const SQUEEZE_AT_ONCE: usize = 64;
 
-/// Blocks for headers that every batch is promised.
-const PROMISED_HEADERS: u64 = 8;
+/// Blocks that the tree of an index may come to owe by ranges that are deleted when they are absorbed, in a store that
+/// is short of space, until the next checkpoint: headers along both borders of one, and those next to them.
+pub(crate) fn clear_blocks(height: u8) -> u64 {
+    2 * u64::from(height) + 4
+}
 
 /// Slices of one index that may be refused before nothing more is tried.
 const MOST_REFUSED: usize = 64;
@@ -128,9 +131,13 @@ impl Shared {
         bytes.div_ceil(BLOCK as u64) + bytes / half_part
     }
 
-    /// Blocks that nodes and parts will take which are in memory only, when they were last counted.
+    /// Blocks that nodes and parts will take which are in memory only, when they were last counted, and those for table
+    /// pages that the lowest level of the pool does not cover.
     pub(crate) fn owed_blocks(&self) -> u64 {
-        self.shortage.owed.load(Ordering::Relaxed)
+        let owed = self.shortage.owed.load(Ordering::Relaxed);
+        let pool = self.space.pool();
+        let new = owed + self.space.promised();
+        owed + self.space.table_blocks(new).saturating_sub(pool / 8).min(pool / 2)
     }
 
     fn count_owed(&self) {
@@ -281,10 +288,11 @@ impl Shared {
             && (after.more <= now.more || leaves(after.more, space.pool / 16 * 7)))
     }
 
-    /// True if a batch does nothing but delete a few ranges, which is carried out when it is absorbed, and the checkpoint
-    /// after that gives back as much as it takes, or more; and until then it takes no more than it is promised.
-    pub(crate) fn gives_back(&self, batch: &Batch) -> Result<bool> {
-        let Some(ranges) = batch.cleared() else { return Ok(false) };
+    /// How many blocks of headers a batch writes that does nothing but delete a few ranges, which is carried out when it is
+    /// absorbed, if the checkpoint after that gives back as much as it takes, or more.
+    pub(crate) fn gives_back(&self, batch: &Batch) -> Result<Option<u64>> {
+        let Some(ranges) = batch.cleared() else { return Ok(None) };
+        let mut sum = 0;
         let _pin = self.space.pin()?;
         for (id, range) in ranges {
             let Some(index) = self.indexes.read().get(&id).cloned() else { continue };
@@ -295,12 +303,13 @@ impl Shared {
                 let (before, after) = (&version.root, &cleared);
                 let more = |root| self.trees.lasting_blocks(counted, root).map(|lasting| lasting.more);
                 let written = self.unwritten_blocks(after).saturating_sub(self.unwritten_blocks(before));
-                if written > PROMISED_HEADERS || more(after)? > more(before)? {
-                    return Ok(false);
+                if written > clear_blocks(version.root.height) || more(after)? > more(before)? {
+                    return Ok(None);
                 }
+                sum += written;
             }
         }
-        Ok(true)
+        Ok(Some(sum))
     }
 
     /// Forgets what a flush wrote.
@@ -377,6 +386,14 @@ impl Shared {
                 // Nothing was written, for space is short: there is nothing to forget.
                 None if !slices => slices = true,
                 None => break,
+            }
+        }
+        // What cannot come down for now takes as little as it can where it is.
+        while *left > 0 && slices && !self.is_cramped() {
+            let joined = self.trees.joined_runs(&index.version().root);
+            match self.publish_if_room(index, joined, share)? {
+                Some(true) => *left -= 1,
+                _ => break,
             }
         }
         let (mut range, mut refused) = (KeyRange::all(), 0);

@@ -15,6 +15,7 @@ use crate::options::{Compression, FormatOptions, OpenOptions};
 use crate::pieces::Locator;
 use crate::recovery::Indexes;
 use crate::resolve::{ValueReader, Wanted};
+use crate::shortage::clear_blocks;
 use crate::snapshot::{Slice, Snapshot, SnapshotIndex, no_such_index};
 use crate::space::{Census, Purpose, Reservation, RunHistogram, Space, SpaceStats, VolumeTable};
 use crate::tree::{Problem, Progress, SpaceUse, Trees, Usage, Verifier, VerifyReport};
@@ -25,7 +26,7 @@ use crate::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use espalier_storage::{BLOCK, Device, Environment};
 use parking_lot::{Mutex, RwLock};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -138,6 +139,8 @@ pub(crate) struct Order {
     pub(crate) bytes: u64,
     /// Clones in those batches.
     pub(crate) clones: u64,
+    /// The indexes in which those batches delete ranges.
+    pub(crate) cleared: BTreeSet<IndexId>,
     /// Bytes at most that the log still has to write for batches which the checkpoint under way covers.
     pub(crate) covered: u64,
 }
@@ -215,6 +218,7 @@ impl Store {
         }
         order.bytes += batch.bytes as u64;
         order.clones += batch.clones;
+        order.cleared.extend(batch.clears());
         let pinned = shared.newest_pin();
         let first_msn = Msn(order.last_msn.0 + 1);
         if purpose == Purpose::Essential {
@@ -675,16 +679,31 @@ impl Shared {
     /// Takes the commit lock with space reserved until the next checkpoint for `batch` and what is there: its bytes twice
     /// and a share of headers.
     fn promise(&self, batch: &Batch, purpose: Purpose) -> Result<parking_lot::MutexGuard<'_, Order>> {
-        let (mut exhausted, mut clears, mut tries) = (false, false, 0);
+        let (mut exhausted, mut clears, mut tries) = (false, None, 0);
         loop {
             let mut order = self.order.lock();
             order.settle(self.trees.bound.swap(0, Ordering::AcqRel));
             let bytes = order.bytes + batch.bytes as u64;
             let clones = order.clones + batch.clones;
-            let need = |bytes: u64, clones: u64| {
-                self.blocks_for(bytes).max((2 * bytes).div_ceil(BLOCK as u64)) + CLONE_BLOCKS * clones + 8
+            let borders = |indexes: &BTreeSet<IndexId>| -> u64 {
+                let all = self.indexes.read();
+                indexes
+                    .iter()
+                    .filter_map(|id| all.get(id))
+                    .map(|i| clear_blocks(i.version().root.height))
+                    .sum()
             };
-            let (before, want) = (need(order.bytes, order.clones), need(bytes, clones));
+            let need = |bytes: u64, clones: u64, cleared: &BTreeSet<IndexId>| {
+                let messages = self.blocks_for(bytes).max((2 * bytes).div_ceil(BLOCK as u64));
+                messages + CLONE_BLOCKS * clones + borders(cleared) + 8
+            };
+            let cleared: BTreeSet<IndexId> = order.cleared.iter().copied().chain(batch.clears()).collect();
+            let before = need(order.bytes, order.clones, &order.cleared);
+            let mut want = need(bytes, clones, &cleared);
+            if let Some(written) = clears {
+                // That was tried, so there is no need for more.
+                want = want.min(need(bytes, clones, &order.cleared) + written);
+            }
             // What is no longer needed was for values that have taken their blocks since: with little room a
             // new batch must not count on it.
             let spare = if self.space.free_blocks() > 8 * SPARE { SPARE } else { 0 };
@@ -696,7 +715,7 @@ impl Shared {
                 return Ok(order);
             }
             let asks = match purpose {
-                Purpose::Essential if clears => Purpose::Clear,
+                Purpose::Essential if clears.is_some() => Purpose::Clear,
                 Purpose::Essential if exhausted => Purpose::Last,
                 purpose => purpose,
             };
@@ -715,7 +734,7 @@ impl Shared {
                     tries += 1;
                     exhausted = !self.make_space(want, purpose)?
                         || (purpose == Purpose::Growth && tries == MOST_TRIES);
-                    clears = exhausted && self.gives_back(batch)?;
+                    clears = if exhausted { self.gives_back(batch)? } else { None };
                 }
             }
         }
@@ -796,13 +815,14 @@ impl Shared {
     }
 }
 
-/// A batch that deletes may draw on the pool, as that is how space comes back. One without operations adds nothing: a
+/// A batch that deletes, or moves, may draw on the pool, as that is how space comes back; one that copies takes space, whatever else it does. One without operations adds nothing: a
 /// deletion of no keys has none.
 fn purpose_of(batch: &Batch) -> Purpose {
     let deletes = |op: &LoggedOp| {
         matches!(op, LoggedOp::Point { op: Op::Delete, .. } | LoggedOp::Range { op: RangeOp::Delete, .. })
     };
-    if batch.is_empty() || batch.ops.iter().any(deletes) { Purpose::Essential } else { Purpose::Growth }
+    let frees = batch.copies == 0 && batch.ops.iter().any(deletes);
+    if batch.is_empty() || frees { Purpose::Essential } else { Purpose::Growth }
 }
 
 impl ValueReader for Shared {

@@ -18,6 +18,12 @@ use std::sync::atomic::Ordering;
 /// Free runs shorter than this many blocks are not worth telling the device about.
 const LEAST_DISCARD: u32 = 16;
 
+/// The pages of the tables are counted when less than so many times the pool is free.
+const COUNT_PAGES: u64 = 4;
+
+/// Pages that a checkpoint may add to the tables, beside those that many new pieces fill: one of each and those above it.
+const NEW_PAGES: u64 = 8;
+
 /// Blocks that are told to the device with one call, at most: 64 MiB.
 const MOST_TRIMMED: u64 = 16 << 10;
 
@@ -178,7 +184,24 @@ impl Space {
             reclaim: tables.reclaim.write()?,
         };
         self.lives.write().tables_written();
+        self.count_pages();
         Ok(roots)
+    }
+
+    /// Counts the pages of the tables once the store is so full that it matters. For whoever may change the tables,
+    /// while none of their pages is dirty.
+    pub(super) fn count_pages(&self) {
+        if self.free_blocks() < COUNT_PAGES * self.promises.pool() {
+            self.tables.all().iter().for_each(|table| table.count_placed());
+        }
+    }
+
+    /// Blocks that the pages take at most which a checkpoint writes, their copies aside, where it gives numbers to `new`
+    /// pieces: all that there are, for any page may have to change, and those that the new ones begin. It is 0 as long as
+    /// the store is far from full.
+    pub(crate) fn table_blocks(&self, new: u64) -> u64 {
+        let placed: Option<u64> = self.tables.all().iter().map(|table| table.placed()).sum();
+        placed.map_or(0, |placed| placed + new / ntt::PER_PAGE + NEW_PAGES)
     }
 
     /// Gives each dirty page a new block, and one for a copy if there is room for that, and accounts for them; true

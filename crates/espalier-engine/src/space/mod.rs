@@ -231,6 +231,7 @@ impl Space {
         let reclaim = blob::load(&space.tables.reclaim)
             .and_then(|bytes| commit::decode_reclaim(&bytes))
             .context(|| "loading the reclaim list".into())?;
+        space.count_pages();
         Ok(Opened { space, volumes, reclaim, damaged: found.damaged })
     }
 

@@ -114,6 +114,16 @@ impl Reservation {
 }
 
 impl Space {
+    /// Blocks promised to accepted batches.
+    pub(crate) fn promised(&self) -> u64 {
+        self.promises.promised()
+    }
+
+    /// Blocks set aside for deleting and checkpoints.
+    pub(crate) fn pool(&self) -> u64 {
+        self.promises.pool()
+    }
+
     /// True if [`Space::reserve`] would grant this to [`Purpose::Growth`].
     pub(crate) fn can_grow(&self, blocks: u64, owed: u64) -> bool {
         let all = self.promises.promised().saturating_add(owed).saturating_add(blocks);

@@ -66,6 +66,8 @@ struct State {
     /// Clean pages in the order in which eviction looks at them (second chance).
     ring: VecDeque<PageKey>,
     dirty: BTreeSet<PageKey>,
+    /// Pages of all levels that have a place; `None` as long as nobody had to know.
+    placed: Option<u64>,
     /// Counts writes: a page read while it changed may be of the old or the new tree.
     version: u64,
 }
@@ -161,6 +163,7 @@ impl Table {
             pages: HashMap::new(),
             ring: VecDeque::new(),
             dirty: BTreeSet::new(),
+            placed: None,
             version: 0,
         };
         let budget = (budget / BLOCK).max(2 * usize::from(MAX_HEIGHT));
@@ -344,6 +347,8 @@ impl Table {
                 Some((block, copy)) => freed.extend([block, copy].into_iter().filter(|block| *block != 0)),
                 None => freed.extend(state.pointer(key).into_iter().flat_map(Pointer::blocks)),
             }
+            let had_place = slot.assigned.is_some() || state.pointer(key).is_some_and(|at| !at.is_none());
+            state.placed = state.placed.map(|placed| placed.saturating_sub(u64::from(had_place)));
             state.set_pointer(key, Pointer::default());
             state.pages.remove(&key);
             state.dirty.remove(&key);
@@ -361,7 +366,8 @@ impl Table {
     /// Says where a dirty page and its copy (0 for none) will be written; returns the blocks it had.
     pub(super) fn assign(&self, key: PageKey, block: u64, copy: u64) -> Vec<u64> {
         let mut state = self.state.write();
-        let old = state.pointer(key).into_iter().flat_map(Pointer::blocks).collect();
+        let old: Vec<u64> = state.pointer(key).into_iter().flat_map(Pointer::blocks).collect();
+        state.placed = state.placed.map(|placed| placed + u64::from(old.is_empty()));
         if let Some(slot) = state.pages.get_mut(&key) {
             slot.assigned = Some((block, copy));
         }
@@ -414,6 +420,34 @@ impl Table {
             pages.extend(pointer.blocks().map(|block| (block, page.clone())));
         }
         (pages, keys)
+    }
+
+    /// Pages of all levels that have a place, if they were counted.
+    pub(super) fn placed(&self) -> Option<u64> {
+        self.state.read().placed
+    }
+
+    /// Counts them, for which all pages but those of level 0 are read. For whoever may change the table, while no page is
+    /// dirty. Below a page that cannot be read there are taken to be none: nothing there can be changed.
+    pub(super) fn count_placed(&self) {
+        if self.placed().is_some() {
+            return;
+        }
+        let (height, root) = {
+            let state = self.state.read();
+            (state.height, state.root)
+        };
+        let placed = if root.is_none() { 0 } else { self.placed_below(PageKey { level: height, number: 0 }) };
+        self.state.write().placed = Some(placed);
+    }
+
+    fn placed_below(&self, key: PageKey) -> u64 {
+        let shape = self.state.read().shape;
+        let Some(page) = (key.level > 0).then(|| self.find(key)).and_then(Result::ok).flatten() else {
+            return 1;
+        };
+        let slots = (0..shape.fanout()).filter(|slot| !page.pointer(*slot, shape).is_none());
+        1 + slots.map(|slot| self.placed_below(key.child(slot, shape))).sum::<u64>()
     }
 
     /// Bytes of dirty pages, which stay in memory until they are written.

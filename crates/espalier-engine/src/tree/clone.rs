@@ -476,6 +476,27 @@ impl Trees {
         }
     }
 
+    /// The root after what waits on one of its edges in many small parts has become one run; `None` if nowhere it does.
+    /// In a store that is short of space each checkpoint may leave a part with a few deletions there, which takes a block.
+    pub(crate) fn joined_runs(self: &Arc<Self>, root: &Root) -> Result<Option<Root>> {
+        let mut node = (*self.root_node(root)?).clone();
+        let Body::Interior { edges, .. } = &node.body else { return Ok(None) };
+        let parts = |edge: &Edge| edge.runs.iter().map(|run| run.parts.len() as u64).sum::<u64>();
+        let bytes = |edge: &Edge| edge.runs.iter().map(|run| run.weight()).sum::<u64>();
+        let part = (self.tuning.part as u64 / 2).max(1);
+        let many = |edge: &Edge| edge.runs.len() > 1 && parts(edge) > 2 * (bytes(edge) / part + 1);
+        let Some(i) = (0..edges.len()).filter(|i| many(&edges[*i])).max_by_key(|i| parts(&edges[*i])) else {
+            return Ok(None);
+        };
+        let run = self.compacted(&edges[i].runs, &node.interval(i, &KeyRange::all()))?;
+        let after = run.parts.len() as u64;
+        if after >= parts(&edges[i]) {
+            return Ok(None);
+        }
+        edges_of(&mut node).1[i].runs = if run.is_empty() { Vec::new() } else { vec![Arc::new(run)] };
+        Ok(Some(self.grown(vec![(Key::default(), node)])))
+    }
+
     /// Merges the newest runs of an edge over `interval` as long as enough of them are similar.
     pub(super) fn merge_similar(self: &Arc<Self>, edge: &mut Edge, interval: &KeyRange) -> Result<()> {
         // Merging makes reads faster and takes space until the next checkpoint.

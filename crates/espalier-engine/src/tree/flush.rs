@@ -19,6 +19,7 @@ use crate::key::{Key, KeyRange, before_end, common_prefix_len};
 use crate::memtable::Memtable;
 use crate::op::RangeOp;
 use crate::ranges::{RangeMessages, RangeOps};
+use crate::shortage::clear_blocks;
 use crate::types::Msn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -112,8 +113,17 @@ impl Trees {
         let deleted: Vec<KeyRange> =
             ranges.iter().filter(|(_, ops)| deletes(ops)).map(|(range, _)| range).collect();
         if deleted.len() <= FEW_DELETES && root.height > 0 {
+            // In a store that is short of space no more than was promised. What is left stays a message.
+            let owed = |root: &Root| root.slot.as_ref().map_or(0, |slot| self.unwritten_blocks(slot));
+            let most = match self.lean.load(Relaxed) {
+                true => owed(&root) + clear_blocks(root.height),
+                false => u64::MAX,
+            };
             for range in joined(deleted) {
-                root = self.without_range(&root, &range)?;
+                let cleared = self.without_range(&root, &range)?;
+                if owed(&cleared) <= most {
+                    root = cleared;
+                }
             }
         }
         Ok(root)

@@ -42,7 +42,10 @@ impl Bench {
             self.freed.extend(self.table.assign(key, block, copy));
         }
         self.live -= self.freed.len();
-        self.table.write().unwrap()
+        let root = self.table.write().unwrap();
+        self.table.count_placed();
+        assert_eq!(self.table.placed(), Some(self.places().len() as u64));
+        root
     }
 
     fn take(&mut self) -> u64 {
