@@ -242,10 +242,10 @@ impl Shared {
         })?;
         self.log.trim(position);
         self.look_at_space();
-        let pin = Arc::new(self.space.pin()?);
         for index in &cut.indexes {
-            index.publish(|version| version.pin = pin.clone());
+            index.publish_pinned(&self.space, |_| ())?;
         }
+        self.space.checkpointed();
         self.checkpointer.count.fetch_add(1, Ordering::Relaxed);
         self.checkpointer.last.store(self.env.monotonic().as_millis() as u64, Ordering::Relaxed);
         drop(state);

@@ -99,20 +99,30 @@ impl Index {
         drop(old);
     }
 
-    /// Makes `root` the tree of the index, with a pin as young as it is.
+    /// Replaces the version by what `change` makes of it, with a pin as young as that.
+    pub(crate) fn publish_pinned(&self, space: &Space, change: impl FnOnce(&mut Version)) -> Result<()> {
+        let mut pinned = Ok(());
+        self.publish(|version| match space.pin_version() {
+            Ok(pin) => {
+                version.pin = Arc::new(pin);
+                change(version);
+            }
+            Err(error) => pinned = Err(error),
+        });
+        pinned
+    }
+
+    /// Makes `root` the tree of the index.
     pub(crate) fn publish_root(
         &self,
-        space: &Arc<Space>,
+        space: &Space,
         root: Root,
         change: impl FnOnce(&mut Version),
     ) -> Result<()> {
-        let pin = Arc::new(space.pin()?);
-        self.publish(|version| {
+        self.publish_pinned(space, |version| {
             version.root = root;
-            version.pin = pin;
             change(version);
-        });
-        Ok(())
+        })
     }
 
     /// See [`Memtable::outcome`].

@@ -206,7 +206,7 @@ fn cache_bytes(options: &OpenOptions) -> u64 {
 pub(crate) type Indexes = BTreeMap<IndexId, Arc<Index>>;
 
 fn indexes_of(space: &Arc<Space>, volumes: &VolumeTable) -> Result<(Indexes, BTreeMap<IndexId, StoredRoot>)> {
-    let pin = Arc::new(space.pin()?);
+    let pin = Arc::new(space.pin_version()?);
     let (mut indexes, mut roots) = (BTreeMap::new(), BTreeMap::new());
     for (volume, entry) in &volumes.volumes {
         for (index, root) in entry.indexes.iter().enumerate() {

@@ -18,7 +18,6 @@ use crate::{ErrorKind, Result};
 use espalier_storage::BLOCK;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// When space is short, writers wait while an edge of a root has more than this many times what makes
@@ -316,9 +315,8 @@ impl Shared {
     fn refuse(&self) -> Result<bool> {
         self.shortage.refused_at.store(self.checkpointer.count(), Ordering::Release);
         // Nobody can have seen it, but older pins keep all that dies: these are as good.
-        let pin = Arc::new(self.space.pin()?);
         for index in self.indexes_in_order() {
-            index.publish(|version| version.pin = pin.clone());
+            index.publish_pinned(&self.space, |_| ())?;
         }
         Ok(false)
     }

@@ -64,7 +64,7 @@ impl Store {
             parameters: Bytes::copy_from_slice(parameters),
             indexes: vec![Default::default(); indexes.into()],
         };
-        let pin = Arc::new(self.shared.space.pin()?);
+        let pin = Arc::new(self.shared.space.pin_version()?);
         let id = self.shared.volumes.lock().add(entry)?;
         if flags & READ_ONLY_VOLUME == 0 {
             let mut all = self.shared.indexes.write();
@@ -272,7 +272,7 @@ impl Shared {
 
     /// Shows a new volume to readers, and the roots of all that are read-only. During a checkpoint.
     pub(crate) fn show_volume(&self, made: Option<u32>, stored: &VolumeTable) -> Result<()> {
-        let pin = Arc::new(self.space.pin()?);
+        let pin = Arc::new(self.space.pin_version()?);
         let mut volumes = self.volumes.lock();
         for (id, volume) in volumes.volumes.iter_mut() {
             let Some(entry) = stored.volumes.get(id) else { continue };
@@ -296,9 +296,9 @@ impl Shared {
         if let Some(index) = self.indexes.read().get(&id) {
             return Ok(index.version());
         }
-        // Pinned before the look, so that what is found stays.
-        let pin = Arc::new(self.space.pin()?);
         let volumes = self.volumes.lock();
+        // Pinned before the look, so that what is found stays.
+        let pin = Arc::new(self.space.pin_version()?);
         let hidden = self.hidden.load(Ordering::Relaxed) == id.volume;
         let volume = volumes.volumes.get(&id.volume).filter(|v| v.flags & READ_ONLY_VOLUME != 0 && !hidden);
         let root =

@@ -3,7 +3,7 @@
 //! Protocol: writer `t` commits batches numbered from 0. Batch `i` writes `i` to the counter of `t` in
 //! both indexes and a value that `i` decides to key `i % RING` of the ring of `t`. So from the
 //! counters follows what every key must hold, and a batch is seen whole or not at all. Readers check
-//! that in snapshots; a saboteur checks it in what power cuts leave, with the bounds that the
+//! that in snapshots, and again when these are old; a saboteur checks it in what power cuts leave, with the bounds that the
 //! acknowledged syncs set, and that the batches found are a prefix in LSN order.
 
 use crate::failure::ensure;
@@ -13,11 +13,16 @@ use bytes::Bytes;
 use espalier_engine::{Batch, IndexId, KeyRange, Lsn, Snapshot, Store};
 use espalier_storage::{CrashPoint, Random, SimulatedDevice, SystemEnvironment};
 use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Keys per writer.
 const RING: u64 = 40;
+
+/// Snapshots that the first reader keeps, to look at them again when others have been made; the next one keeps sixteen times
+/// as many.
+const KEPT: usize = 4;
 
 /// How much to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,6 +167,11 @@ impl Scene {
     fn look(&self, reader: usize) -> Outcome<u64> {
         let mut seen = 0;
         let mut before = vec![0; self.load.writers];
+        let mut kept = VecDeque::new();
+        let again = |(n, snapshot, found): (u64, Snapshot, Vec<u64>)| {
+            check(&snapshot, self.indexes, &found, &found)
+                .map_err(|e| e.during(format_args!("snapshot {n} of reader {reader}, looked at again")))
+        };
         while !self.over.load(Ordering::Acquire) {
             let least = self.counts(|w| &w.committed);
             let snapshot = self.store.snapshot()?;
@@ -169,8 +179,15 @@ impl Scene {
             let least: Vec<u64> = least.into_iter().zip(before).map(|(a, b)| a.max(b)).collect();
             before = check(&snapshot, self.indexes, &least, &most)
                 .map_err(|e| e.during(format_args!("snapshot {seen} of reader {reader}")))?;
+            kept.push_back((seen, snapshot, before.clone()));
             seen += 1;
+            if kept.len() > KEPT << (4 * reader)
+                && let Some(oldest) = kept.pop_front()
+            {
+                again(oldest)?;
+            }
         }
+        kept.into_iter().try_for_each(|snapshot| again(snapshot).map(drop))?;
         Ok(seen)
     }
 

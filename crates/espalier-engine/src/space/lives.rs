@@ -4,10 +4,17 @@
 //! *dead* (its count fell to 0, or a fresh one's last handle went while an older pin was there). The dead
 //! are in *limbo*: still locatable, their blocks still in `used`. They leave when
 //! 1. a superblock that does not need them is durable (only for pieces that were counted),
-//! 2. no pin is left that is older than their death, and
+//! 2. no pin is left that is older than their death, and not too old to know them, and
 //! 3. no handle on them is left.
 //!
 //! Time is counted in deaths: a pin notes the number of deaths so far, a death its own number.
+//!
+//! What a version of an index leads to is fixed when it is made: slots. Each is stored by the first checkpoint whose cut
+//! comes after that, or has been replaced by then, and no checkpoint ever counts it. What the device leads to from a stored
+//! piece was written before it, and what a piece leads to that is never counted, its handle owns. So a version leads to
+//! nothing, but by handles, that was given its number after that checkpoint had ended. A pin of a version stays in use for
+//! newer ones until the checkpoint after the next has ended, as an index that is made during one is not in its cut; after
+//! [`KNOWN_FOR`] checkpoints it holds only what had a number before.
 
 use crate::PieceId;
 use crate::piece::PieceHandle;
@@ -25,12 +32,36 @@ pub(super) struct Fresh {
     pub(super) counting: bool,
 }
 
+/// Pins of versions know no piece that was numbered after so many checkpoints more had ended.
+const KNOWN_FOR: u64 = 4;
+
 struct Dead {
     location: Location,
     /// The number of its death.
     died: u64,
     /// The superblock on the device may still need it.
     needed: bool,
+    /// The pin that it waits for.
+    held_by: Option<PinKey>,
+}
+
+/// When a pin was taken: the number of deaths, and for pins of versions that of checkpoints.
+pub(super) type PinKey = (u64, Option<u64>);
+
+/// Pins that were taken at the same time.
+#[derive(Default)]
+struct Pins {
+    count: usize,
+    /// They know no piece with this number or a higher one.
+    until: Option<PieceId>,
+    /// The dead that wait for them, by death. Those of them that others hold too wait for those next.
+    held: BTreeSet<(u64, PieceId)>,
+}
+
+impl Pins {
+    fn knows(&self, id: PieceId) -> bool {
+        self.until.is_none_or(|until| id < until)
+    }
 }
 
 /// Blocks that the superblock on the device needs and a later one will not.
@@ -51,11 +82,11 @@ pub(super) struct Lives {
     pending: Obsolete,
     /// What the tables as last written no longer account for: free with the next superblock.
     sealed: Obsolete,
-    /// The dead that no superblock needs, by death, until no pin holds them.
-    pinned: BTreeSet<(u64, PieceId)>,
-    /// How many pins were taken at each time.
-    pins: BTreeMap<u64, usize>,
+    /// The dead that no superblock needs, by death, until it is known whether a pin holds them.
+    loose: BTreeSet<(u64, PieceId)>,
+    pins: BTreeMap<PinKey, Pins>,
     deaths: u64,
+    checkpoints: u64,
     pub(super) fresh_blocks: u64,
     dead_blocks: u64,
 }
@@ -110,10 +141,10 @@ impl Lives {
         if needed {
             self.pending.pieces.push((id, died));
         } else {
-            self.pinned.insert((died, id));
+            self.loose.insert((died, id));
         }
         self.dead_blocks += location.blocks();
-        self.dead.insert(id, Dead { location, died, needed });
+        self.dead.insert(id, Dead { location, died, needed, held_by: None });
     }
 
     /// The block of a table page is no longer accounted for.
@@ -137,7 +168,7 @@ impl Lives {
                 && dead.died == died
             {
                 dead.needed = false;
-                self.pinned.insert((died, id));
+                self.loose.insert((died, id));
             }
         }
         pages
@@ -145,14 +176,16 @@ impl Lives {
 
     /// Removes and returns the dead that nothing needs any more, of those whose wait for pins is over.
     pub(super) fn take_released(&mut self, handles: &Handles) -> Vec<(PieceId, Location)> {
-        let oldest = self.oldest_pin();
         let mut released = Vec::new();
-        while let Some((died, id)) = self.pinned.first().copied()
-            && died <= oldest
-        {
-            self.pinned.pop_first();
-            // With a handle left it stays dead; the handle's end asks again.
-            if !handles.any(id) {
+        while let Some((died, id)) = self.loose.pop_first() {
+            let holder = self.holder(id, died);
+            if let Some((key, pins)) = holder {
+                pins.held.insert((died, id));
+                if let Some(dead) = self.dead.get_mut(&id) {
+                    dead.held_by = Some(key);
+                }
+            } else if !handles.any(id) {
+                // With a handle left it stays dead; the handle's end asks again.
                 released.extend(self.remove_dead(id).map(|location| (id, location)));
             }
         }
@@ -161,40 +194,71 @@ impl Lives {
 
     /// As [`Self::take_released`], for one piece whose last handle went.
     pub(super) fn take_if_released(&mut self, id: PieceId) -> Option<Location> {
-        let oldest = self.oldest_pin();
         let dead = self.dead.get(&id)?;
-        if dead.needed || dead.died > oldest { None } else { self.remove_dead(id) }
+        let (needed, died) = (dead.needed, dead.died);
+        if needed || self.holder(id, died).is_some() { None } else { self.remove_dead(id) }
+    }
+
+    /// The newest pins that hold what died then: mostly they are the last to go.
+    fn holder(&mut self, id: PieceId, died: u64) -> Option<(PinKey, &mut Pins)> {
+        let older = self.pins.range_mut(..(died, None));
+        older.rev().map(|(key, pins)| (*key, pins)).find(|(_, pins)| pins.knows(id))
     }
 
     fn remove_dead(&mut self, id: PieceId) -> Option<Location> {
         let dead = self.dead.remove(&id)?;
-        self.pinned.remove(&(dead.died, id));
+        let waiting = match dead.held_by {
+            Some(key) => self.pins.get_mut(&key).map(|pins| &mut pins.held),
+            None => Some(&mut self.loose),
+        };
+        if let Some(waiting) = waiting {
+            waiting.remove(&(dead.died, id));
+        }
         self.dead_blocks -= dead.location.blocks();
         Some(dead.location)
     }
 
-    /// Deaths up to this number are older than every pin.
-    fn oldest_pin(&self) -> u64 {
-        self.pins.first_key_value().map_or(u64::MAX, |(at, _)| *at)
-    }
-
-    /// Takes a pin; returns what [`Self::unpin`] wants.
-    pub(super) fn pin(&mut self) -> u64 {
-        *self.pins.entry(self.deaths).or_default() += 1;
-        self.deaths
+    /// Takes a pin, of a version or of whatever else; returns what [`Self::unpin`] wants.
+    pub(super) fn pin(&mut self, of_version: bool) -> PinKey {
+        let key = (self.deaths, of_version.then_some(self.checkpoints));
+        self.pins.entry(key).or_default().count += 1;
+        key
     }
 
     /// Drops a pin; true if the dead may have become free by that.
-    pub(super) fn unpin(&mut self, at: u64) -> bool {
-        match self.pins.get_mut(&at) {
-            Some(count) if *count > 1 => {
-                *count -= 1;
-                false
-            }
+    pub(super) fn unpin(&mut self, key: PinKey) -> bool {
+        match self.pins.get_mut(&key) {
+            Some(pins) if pins.count > 1 => pins.count -= 1,
             _ => {
-                self.pins.remove(&at);
-                !self.pinned.is_empty()
+                if let Some(pins) = self.pins.remove(&key) {
+                    self.let_go(pins.held);
+                }
             }
+        }
+        !self.loose.is_empty()
+    }
+
+    /// A checkpoint has ended, and the next piece gets the number `next`; true if the dead may have become free by that.
+    pub(super) fn checkpointed(&mut self, next: PieceId) -> bool {
+        self.checkpoints += 1;
+        let mut held = Vec::new();
+        for ((_, taken), pins) in &mut self.pins {
+            if pins.until.is_none() && taken.is_some_and(|taken| taken + KNOWN_FOR <= self.checkpoints) {
+                pins.until = Some(next);
+                held.extend(pins.held.extract_if(.., |(_, id)| *id >= next));
+            }
+        }
+        self.let_go(held);
+        !self.loose.is_empty()
+    }
+
+    /// These no longer wait for the pins that they waited for.
+    fn let_go(&mut self, held: impl IntoIterator<Item = (u64, PieceId)>) {
+        for (died, id) in held {
+            if let Some(dead) = self.dead.get_mut(&id) {
+                dead.held_by = None;
+            }
+            self.loose.insert((died, id));
         }
     }
 

@@ -49,7 +49,7 @@ use crate::pieces::Locator;
 use crate::types::Location;
 use crate::{Error, ErrorKind, Extent, PieceId, PieceKind, Result};
 use allocator::Allocator;
-use lives::{Fresh, Handles, Lives};
+use lives::{Fresh, Handles, Lives, PinKey};
 use parking_lot::{Mutex, RwLock};
 use reserve::Promises;
 use scatter::Layouts;
@@ -449,8 +449,25 @@ impl Space {
     /// whose pieces are to be read.
     pub(crate) fn pin(&self) -> Result<Pin> {
         let space = self.arc()?;
-        let at = self.lives.write().pin();
-        Ok(Pin { space, at })
+        let key = self.lives.write().pin(false);
+        Ok(Pin { space, key })
+    }
+
+    /// The same for a version of an index, which never leads to what is written after some more checkpoints
+    /// ([`lives`]). To be taken while the version cannot change.
+    pub(crate) fn pin_version(&self) -> Result<Pin> {
+        let space = self.arc()?;
+        let key = self.lives.write().pin(true);
+        Ok(Pin { space, key })
+    }
+
+    /// A checkpoint of all indexes has ended: the blocks of pieces that older versions do not know are no longer kept for them.
+    pub(crate) fn checkpointed(&self) {
+        let next = PieceId(self.next_piece.load(Ordering::Acquire));
+        let ask = self.lives.write().checkpointed(next);
+        if ask {
+            self.sweep();
+        }
     }
 
     fn arc(&self) -> Result<Arc<Self>> {
@@ -647,15 +664,16 @@ impl FreshOwner for Space {
     }
 }
 
-/// While it lives, the blocks of pieces that died after it was taken are not reused.
+/// While it lives, the blocks of pieces that died after it was taken are not reused; if it is one of a version, those of
+/// pieces that the version may lead to.
 pub(crate) struct Pin {
     space: Arc<Space>,
-    at: u64,
+    key: PinKey,
 }
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        let ask = self.space.lives.write().unpin(self.at);
+        let ask = self.space.lives.write().unpin(self.key);
         if ask {
             self.space.sweep();
         }
@@ -664,7 +682,7 @@ impl Drop for Pin {
 
 impl std::fmt::Debug for Pin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Pin({})", self.at)
+        write!(f, "Pin({:?})", self.key)
     }
 }
 

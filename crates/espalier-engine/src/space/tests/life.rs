@@ -54,6 +54,63 @@ fn a_pin_keeps_what_dies_after_it() {
     assert!(space.locate(id).is_err());
 }
 
+/// A piece that lives from one checkpoint to the next.
+fn lives_shortly(space: &Space) -> PieceId {
+    let piece = write_piece(space, 3, PieceKind::KeyValue, Vec::new()).unwrap();
+    space.count(&delta(&[(&piece, 1)])).unwrap();
+    checkpoint(space).unwrap();
+    space.checkpointed();
+    space.count(&delta(&[(&piece, -1)])).unwrap();
+    piece.id()
+}
+
+#[test]
+fn a_pin_of_a_version_keeps_only_what_a_version_can_lead_to() {
+    let space = new_store(simulated(1));
+    let (version, other) = (space.pin_version().unwrap(), space.pin().unwrap());
+    // The last of them is numbered before the last checkpoint ends that the version may have to do with.
+    let known: Vec<PieceId> = (0..4).map(|_| lives_shortly(&space)).collect();
+    let unknown: Vec<PieceId> = (0..3).map(|_| lives_shortly(&space)).collect();
+    checkpoint(&space).unwrap();
+    space.checkpointed();
+    known.iter().chain(&unknown).for_each(|id| read_piece(&space, *id));
+    let free = space.free_blocks();
+    drop(other);
+    known.iter().for_each(|id| read_piece(&space, *id));
+    assert!(unknown.iter().all(|id| space.locate(*id).is_err()));
+    assert_eq!(space.free_blocks(), free + 9);
+    let later = lives_shortly(&space);
+    checkpoint(&space).unwrap();
+    assert!(space.locate(later).is_err());
+    assert_accounted(&space);
+    drop(version);
+    assert!(known.iter().all(|id| space.locate(*id).is_err()));
+    assert_accounted(&space);
+}
+
+#[test]
+fn what_a_version_comes_not_to_know_is_free_at_that_checkpoint() {
+    let space = new_store(simulated(1));
+    let version = space.pin_version().unwrap();
+    let waits = lives_shortly(&space);
+    let unpinned = write_piece(&space, 1, PieceKind::KeyValue, Vec::new()).unwrap().id();
+    for _ in 0..9 {
+        checkpoint(&space).unwrap();
+        space.checkpointed();
+        read_piece(&space, waits);
+        read_piece(&space, unpinned);
+    }
+    let newer = space.pin_version().unwrap();
+    let known = lives_shortly(&space);
+    drop(version);
+    assert!(space.locate(waits).is_err() && space.locate(unpinned).is_err());
+    checkpoint(&space).unwrap();
+    read_piece(&space, known);
+    drop(newer);
+    assert!(space.locate(known).is_err());
+    assert_accounted(&space);
+}
+
 #[test]
 fn a_counted_piece_outlives_its_handle_and_dies_with_its_count() {
     let space = new_store(simulated(1));
@@ -318,7 +375,10 @@ fn random_lives() {
                     }
                 }
                 5 if !held.is_empty() => drop(held.swap_remove(random.index(held.len()))),
-                6 => pins.push((space.pin().unwrap(), counts.keys().copied().collect())),
+                6 => {
+                    let pin = if random.one_in(2) { space.pin() } else { space.pin_version() };
+                    pins.push((pin.unwrap(), counts.keys().copied().collect()));
+                }
                 7 if !pins.is_empty() => drop(pins.swap_remove(random.index(pins.len()))),
                 8 if !counts.is_empty() => {
                     let ids: Vec<_> = counts.keys().copied().collect();
@@ -344,6 +404,7 @@ fn random_lives() {
                 }
                 11 => {
                     checkpoint(&space).unwrap();
+                    space.checkpointed();
                     let references = counts.iter().map(|(id, count)| (*id, *count as u64)).collect();
                     assert_eq!(problems(&space, &references), Vec::<String>::new(), "seed {seed}");
                     if random.one_in(3) {
