@@ -3,13 +3,14 @@
 use crate::key::KeyRange;
 use crate::log::LoggedOp;
 use crate::op::{Op, RangeOp, Update};
+use crate::ranges::range_op_bytes;
 use crate::types::IndexId;
 use crate::value::{LargeValue, Value};
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// So many range deletes at a time are carried out at once.
-pub(crate) const FEW_DELETES: usize = 16;
+/// So many operations of a batch at most are looked at one by one, to find out what they take.
+const FEW_OPERATIONS: usize = 16;
 
 /// Operations on any number of indexes that become visible and durable together, in order.
 #[derive(Debug, Clone, Default)]
@@ -78,9 +79,8 @@ impl Batch {
     }
 
     fn redirect(&mut self, index: IndexId, source: &[u8], destination: &[u8]) {
-        self.bytes += source.len() + destination.len() + 16;
         self.clones += 1;
-        self.ops.push(LoggedOp::Clone { index, source: source.into(), destination: destination.into() });
+        self.push(LoggedOp::Clone { index, source: source.into(), destination: destination.into() });
     }
 
     /// [`Batch::clone_range`], after which nothing begins with `source` any more. If one of the
@@ -121,26 +121,39 @@ impl Batch {
         self.ops.iter().flat_map(LoggedOp::large_values).cloned().collect()
     }
 
-    /// The indexes in which it deletes ranges.
-    pub(crate) fn clears(&self) -> impl Iterator<Item = IndexId> {
-        self.ops.iter().filter_map(|op| match op {
-            LoggedOp::Range { index, op: RangeOp::Delete, .. } => Some(*index),
-            _ => None,
+    /// The indexes that it changes, mostly each once.
+    pub(crate) fn indexes(&self) -> impl Iterator<Item = IndexId> {
+        let mut last = None;
+        self.ops.iter().filter_map(LoggedOp::index).filter(move |id| last.replace(*id) != Some(*id))
+    }
+
+    /// True if it has messages to single keys of an index.
+    pub(crate) fn has_points(&self, id: IndexId) -> bool {
+        self.ops.iter().any(|op| matches!(op, LoggedOp::Point { index, .. } if *index == id))
+    }
+
+    /// True if it deletes anything.
+    pub(crate) fn deletes(&self) -> bool {
+        self.ops.iter().any(|op| {
+            matches!(op, LoggedOp::Point { op: Op::Delete, .. } | LoggedOp::Range { op: RangeOp::Delete, .. })
         })
     }
 
-    /// The ranges that it deletes, if it does nothing else and they are so few that this is carried out at once.
+    /// The ranges that it deletes, if it does little else: messages to a few keys at most.
     pub(crate) fn cleared(&self) -> Option<Vec<(IndexId, &KeyRange)>> {
-        let ranges = self.ops.iter().map(|op| match op {
-            LoggedOp::Range { index, range, op: RangeOp::Delete } => Some((*index, range)),
-            _ => None,
-        });
-        if self.ops.len() <= FEW_DELETES { ranges.collect() } else { None }
+        let mut ranges = Vec::new();
+        for op in &self.ops {
+            match op {
+                LoggedOp::Range { index, range, op: RangeOp::Delete } => ranges.push((*index, range)),
+                LoggedOp::Point { op, .. } if op.large_values().is_empty() => {}
+                _ => return None,
+            }
+        }
+        (!ranges.is_empty() && self.ops.len() <= FEW_OPERATIONS).then_some(ranges)
     }
 
     fn point(&mut self, index: IndexId, key: &[u8], op: Op) {
-        self.bytes += key.len() + carried_bytes(&op) + 16;
-        self.ops.push(LoggedOp::Point { index, key: key.into(), op });
+        self.push(LoggedOp::Point { index, key: key.into(), op });
     }
 
     /// An empty range, which may be an inverted one, concerns no key and is left out.
@@ -148,11 +161,24 @@ impl Batch {
         if range.is_empty() {
             return;
         }
-        self.bytes += range.start.len()
-            + range.end.as_ref().map_or(0, |e| e.len())
-            + crate::ranges::range_op_bytes(&op)
-            + 16;
-        self.ops.push(LoggedOp::Range { index, range, op });
+        self.push(LoggedOp::Range { index, range, op });
+    }
+
+    fn push(&mut self, op: LoggedOp) {
+        self.bytes += bytes_in(&op);
+        self.ops.push(op);
+    }
+}
+
+/// Bytes that an operation brings into the store, with what keeping it costs.
+pub(crate) fn bytes_in(op: &LoggedOp) -> usize {
+    match op {
+        LoggedOp::Point { key, op, .. } => key.len() + carried_bytes(op) + 16,
+        LoggedOp::Range { range, op, .. } => {
+            range.start.len() + range.end.as_ref().map_or(0, |e| e.len()) + range_op_bytes(op) + 16
+        }
+        LoggedOp::Clone { source, destination, .. } => source.len() + destination.len() + 16,
+        LoggedOp::Superseded => 0,
     }
 }
 

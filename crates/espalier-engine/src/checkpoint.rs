@@ -34,8 +34,8 @@ const RECLAIM_AT_ONCE: usize = 16 << 10;
 /// What checkpoints hand on to each other.
 pub(crate) struct Checkpointer {
     state: Mutex<State>,
-    /// The nodes of [`State::roots`], for those who cannot wait for a checkpoint under way.
-    counted: Mutex<BTreeMap<IndexId, PieceId>>,
+    /// The nodes of [`State::roots`], for those who cannot wait for a checkpoint under way; `None` while counts change.
+    counted: Mutex<Option<BTreeMap<IndexId, PieceId>>>,
     count: AtomicU64,
     /// When the last one ended, in milliseconds of the monotonic clock.
     last: AtomicU64,
@@ -130,7 +130,7 @@ struct Cut {
 
 impl Checkpointer {
     pub(crate) fn new(roots: BTreeMap<IndexId, StoredRoot>, reclaim: Vec<PieceId>) -> Self {
-        let counted = Mutex::new(nodes_of(&roots));
+        let counted = Mutex::new(Some(nodes_of(&roots)));
         let state = State { roots, reclaim, uncounted: HashMap::new() };
         Self { state: Mutex::new(state), counted, count: AtomicU64::new(0), last: AtomicU64::new(0) }
     }
@@ -146,9 +146,15 @@ impl Checkpointer {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// The root of an index that the last checkpoint has counted, unless that was empty.
-    pub(crate) fn counted_root(&self, id: IndexId) -> Option<PieceId> {
-        self.counted.lock().get(&id).copied()
+    /// The root of an index that the last checkpoint has counted, and within it `None` if that was empty; `None` if nothing
+    /// can be said, as counts are being changed.
+    pub(crate) fn counted_root(&self, id: IndexId) -> Option<Option<PieceId>> {
+        self.counted.lock().as_ref().map(|roots| roots.get(&id).copied())
+    }
+
+    /// Waits for a checkpoint under way, and keeps the next one from beginning.
+    pub(crate) fn at_rest(&self) -> impl Drop + use<'_> {
+        self.state.lock()
     }
 
     /// Time since the last one ended, or since the store was opened.
@@ -214,6 +220,8 @@ impl Shared {
         self.signal.work();
         // The roots are held until they are counted: newer ones may have replaced them already.
         let counted = taken.and_then(|roots| {
+            // From here on headers are stored that no count knows; after a failure that remains so.
+            *self.checkpointer.counted.lock() = None;
             let stored = self.write_roots(&roots, &mut state)?;
             let reclaim = self.count_references(&stored, &cut.volumes, &state)?;
             Ok((roots, stored, reclaim))
@@ -222,7 +230,7 @@ impl Shared {
         // From here on the counts are those of the new roots, whether or not the switch succeeds.
         state.roots.retain(|id, _| cut.volumes.volumes.contains_key(&id.volume));
         state.roots.extend(stored.iter().copied());
-        *self.checkpointer.counted.lock() = nodes_of(&state.roots);
+        *self.checkpointer.counted.lock() = Some(nodes_of(&state.roots));
         state.reclaim = reclaim;
         state.uncounted.clear();
         let mut volumes = cut.volumes.clone();
@@ -246,6 +254,7 @@ impl Shared {
             index.publish_pinned(&self.space, |_| ())?;
         }
         self.space.checkpointed();
+        self.shortage.end_clears();
         self.checkpointer.count.fetch_add(1, Ordering::Relaxed);
         self.checkpointer.last.store(self.env.monotonic().as_millis() as u64, Ordering::Relaxed);
         drop(state);
@@ -272,7 +281,8 @@ impl Shared {
         }
         order.bytes = 0;
         order.clones = 0;
-        order.cleared.clear();
+        order.clears = 0;
+        self.shortage.cut_clears();
         order.covered = self.log.unwritten_bytes();
         let next_msn = Msn(order.last_msn.0 + 1);
         Ok(Cut { lsn, next_msn, volumes, indexes, changed, _reserved: order.reserved.take() })

@@ -53,6 +53,11 @@ impl Layer {
             table.settle(resident);
         }
     }
+
+    /// True if it may delete ranges.
+    pub(crate) fn has_ranges(&self) -> bool {
+        matches!(self, Self::Table(table) if !table.ranges().is_empty())
+    }
 }
 
 /// Denotes the function that takes a map to the map in which `destination ++ x` has the value of
@@ -81,6 +86,12 @@ impl Index {
     /// The current version.
     pub(crate) fn version(&self) -> Arc<Version> {
         self.version.read().clone()
+    }
+
+    /// True if anything waits to become part of the tree.
+    pub(crate) fn is_waiting(&self) -> bool {
+        let version = self.version.read();
+        !version.sealed.is_empty() || !version.active.is_empty()
     }
 
     /// The memtable that takes messages. Under the commit lock.

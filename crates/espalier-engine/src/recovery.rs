@@ -5,6 +5,7 @@
 //! order. Replaying writes nothing but what absorbing writes, all of it fresh; so a crash during
 //! recovery leaves the store as it was.
 
+use crate::batch::bytes_in;
 use crate::checkpoint::{Checkpointer, StoredRoot};
 use crate::device::GuardedDevice;
 use crate::error::Context;
@@ -133,7 +134,7 @@ pub(crate) fn open(
         reserved: None,
         bytes: 0,
         clones: 0,
-        cleared: Default::default(),
+        clears: 0,
         covered: 0,
     };
     let shared_indexes = Arc::new(RwLock::new(indexes.clone()));
@@ -265,6 +266,9 @@ impl<'a> Replay<'a> {
         })? - 1;
         for (msn, op) in (first..).zip(&batch.ops) {
             self.op(op, Msn(msn), batch.lsn).context(|| format!("batch {}", batch.lsn.0))?;
+            // It waits for a checkpoint again, for which the next one who commits has to reserve.
+            self.order.bytes += bytes_in(op) as u64;
+            self.order.clones += u64::from(matches!(op, LoggedOp::Clone { .. }));
         }
         self.order.last_lsn = batch.lsn;
         self.order.last_msn = Msn(last).max(self.order.last_msn);
@@ -324,7 +328,7 @@ impl<'a> Replay<'a> {
                 Layer::Goto(goto) => self.copy_losses(index.id, goto),
             }
             sealed.layer.settle(&self.trees.resident);
-            let root = self.trees.absorb(&index.version().root, &sealed.layer)?;
+            let root = self.trees.absorb(&index.version().root, &sealed.layer, true)?;
             index.publish_root(self.space, root, |version| {
                 version.sealed.remove(0);
             })?;

@@ -106,7 +106,7 @@ fn open(
         reserved: None,
         bytes: 0,
         clones: 0,
-        cleared: Default::default(),
+        clears: 0,
         covered: 0,
     };
     let mut replay = Replay::new(&trees, &space, &options, &indexes, order, losses);
@@ -181,7 +181,7 @@ fn cut(
         if !stale.is_empty() {
             // Newer than everything in the tree, older than everything in the log.
             let msn = Msn(next_msn.0.saturating_sub(1));
-            *root = trees.absorb(root, &deletions(&stale, msn, trees))?;
+            *root = trees.absorb(root, &deletions(&stale, msn, trees), true)?;
         }
     }
     losses.append(&mut cutter.losses);

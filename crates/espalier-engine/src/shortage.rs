@@ -8,16 +8,16 @@
 //! level of its own ([`Share`]).
 
 use crate::batch::Batch;
-use crate::index::Index;
+use crate::index::{Index, Layer};
 use crate::key::{Key, KeyRange};
-use crate::space::Purpose;
+use crate::space::{Purpose, Reservation};
 use crate::store::Shared;
-use crate::tree::{Root, Sweep};
+use crate::tree::{Lasting, Root, Sweep};
 use crate::types::{IndexId, PieceId};
 use crate::{ErrorKind, Result};
 use espalier_storage::BLOCK;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// When space is short, writers wait while an edge of a root has more than this many times what makes
@@ -45,7 +45,7 @@ pub(crate) enum Share {
     Growth,
     /// For what was deleted or replaced: a half.
     Freed,
-    /// For writing again what little is live in value parts, which are free then: five eighths.
+    /// For writing again what little is live in value parts, which are free then: leaves three eighths.
     Sweep,
     /// For what was deleted, when whoever deletes more waits: all but what checkpoints need.
     Urgent,
@@ -68,10 +68,13 @@ const SWEEP_AT_ONCE: usize = 512;
 /// Leaves squeezed on behalf of one commit.
 const SQUEEZE_AT_ONCE: usize = 64;
 
-/// Blocks that the tree of an index may come to owe by ranges that are deleted when they are absorbed, in a store that
-/// is short of space, until the next checkpoint: headers along both borders of one, and those next to them.
-pub(crate) fn clear_blocks(height: u8) -> u64 {
-    2 * u64::from(height) + 4
+/// Blocks that absorbing memtables takes beside what the messages come to ([`Trees::spread_blocks`](crate::tree::Trees)).
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Spread {
+    /// Those that wait.
+    pub(crate) waiting: u64,
+    /// And with another batch.
+    pub(crate) with_batch: u64,
 }
 
 /// Slices of one index that may be refused before nothing more is tried.
@@ -102,6 +105,9 @@ pub(crate) struct Shortage {
     value_debt: AtomicU64,
     /// See [`Shared::most_values`].
     most_values: AtomicU64,
+    /// Blocks promised for deleting ranges when they are absorbed, and not used for that yet: of what was committed before
+    /// the cut of the last checkpoint, and after it.
+    clears: Mutex<(u64, u64)>,
     /// Where the search for leaves worth rewriting goes on.
     swept: Mutex<BTreeMap<IndexId, Key>>,
     emptied: Mutex<Emptied>,
@@ -116,9 +122,42 @@ impl Default for Shortage {
             debt: AtomicU64::new(0),
             value_debt: AtomicU64::new(0),
             most_values: AtomicU64::new(MOST_VALUES),
+            clears: Mutex::default(),
             swept: Mutex::default(),
             emptied: Mutex::default(),
         }
+    }
+}
+
+impl Shortage {
+    /// So many blocks more are promised for deleting ranges. Under the commit lock.
+    pub(crate) fn add_clears(&self, blocks: u64) {
+        if blocks > 0 {
+            self.clears.lock().1 += blocks;
+        }
+    }
+
+    /// Batches from here on are not in the checkpoint that begins. Under the commit lock.
+    pub(crate) fn cut_clears(&self) {
+        let mut clears = self.clears.lock();
+        *clears = (clears.1, 0);
+    }
+
+    /// All that was committed before the last cut is absorbed and counted.
+    pub(crate) fn end_clears(&self) {
+        self.clears.lock().0 = 0;
+    }
+
+    /// Takes so many blocks of what is promised for deleting ranges; false if it is less.
+    fn use_clears(&self, blocks: u64) -> bool {
+        let mut clears = self.clears.lock();
+        let (old, new) = *clears;
+        let enough = blocks <= old + new;
+        if enough {
+            let of_old = blocks.min(old);
+            *clears = (old - of_old, new - (blocks - of_old));
+        }
+        enough
     }
 }
 
@@ -248,7 +287,7 @@ impl Shared {
         };
         let before = self.unwritten_blocks(&index.version().root);
         let more = self.unwritten_blocks(&root).saturating_sub(before);
-        if !self.has_room(more, share) || !self.may_keep(index, &root, before)? {
+        if !self.has_room(more, share) || !self.may_keep(index, &root, before, share)? {
             return Ok(None);
         }
         index.publish_root(&self.space, root, |_| {})?;
@@ -268,47 +307,101 @@ impl Shared {
     /// gave `root`, where `before` blocks were owed, changes nothing about that. What somebody else needs stays when it is
     /// replaced, and what is dead in value parts has to be swept first: if that could take what deletions and sweeping depend
     /// on, it would be gone for good.
-    fn may_keep(&self, index: &Index, root: &Root, before: u64) -> Result<bool> {
+    fn may_keep(&self, index: &Index, root: &Root, before: u64, share: Share) -> Result<bool> {
         let space = self.space.stats();
         let others = (self.owed_blocks() + space.promised).saturating_sub(before);
         if others + self.unwritten_blocks(root) + space.pool / 2 <= space.free {
             return Ok(true);
         }
+        // Sweeping gives back in the end, which is what moves have to leave room for.
+        let part = if share == Share::Sweep { share.aside(space.pool) } else { space.pool / 16 * 7 };
+        let leaves = |blocks: u64, part: u64| others + blocks + part <= space.free + space.limbo;
+        let lasting = |root: &Root| -> Result<(u64, u64)> {
+            let lasting = self.lasting_blocks(index, root, 0)?;
+            Ok((lasting.copied(), lasting.more()))
+        };
+        let (copied, more) = lasting(root)?;
+        if leaves(copied, space.pool / 2) && leaves(more, part) {
+            return Ok(true);
+        }
+        let now = lasting(&index.version().root)?;
+        Ok((copied <= now.0 || leaves(copied, space.pool / 2)) && (more <= now.1 || leaves(more, part)))
+    }
+
+    /// What the tree `root` takes for good beside the one that the last checkpoint has counted. That it gives back more than
+    /// it takes and `enough` beside that need not be found out.
+    fn lasting_blocks(&self, index: &Index, root: &Root, enough: u64) -> Result<Lasting> {
         // A checkpoint may end meanwhile, and what it replaces must remain readable.
         let _pin = self.space.pin()?;
         let counted = self.checkpointer.counted_root(index.id);
-        let after = self.trees.lasting_blocks(counted, root)?;
-        let leaves = |blocks: u64, part: u64| others + blocks + part <= space.free + space.limbo;
-        if leaves(after.copied, space.pool / 2) && leaves(after.more, space.pool / 16 * 7) {
-            return Ok(true);
-        }
-        let now = self.trees.lasting_blocks(counted, &index.version().root)?;
-        Ok((after.copied <= now.copied || leaves(after.copied, space.pool / 2))
-            && (after.more <= now.more || leaves(after.more, space.pool / 16 * 7)))
+        let lasting = counted.map(|counted| self.trees.lasting_blocks(counted, root, enough));
+        // Counts that change meanwhile say nothing.
+        let same = self.checkpointer.counted_root(index.id) == counted;
+        Ok(lasting.filter(|_| same).unwrap_or_else(|| self.trees.all_lasting(root)))
     }
 
-    /// How many blocks of headers a batch writes that does nothing but delete a few ranges, which is carried out when it is
-    /// absorbed, if the checkpoint after that gives back as much as it takes, or more.
+    /// Blocks that are written to delete the ranges of a batch when it is absorbed, if it does little else and the checkpoint
+    /// after that gives back at least as much as it takes.
     pub(crate) fn gives_back(&self, batch: &Batch) -> Result<Option<u64>> {
         let Some(ranges) = batch.cleared() else { return Ok(None) };
-        let mut sum = 0;
-        let _pin = self.space.pin()?;
-        for (id, range) in ranges {
+        let _counted = self.checkpointer.at_rest();
+        let (mut written, mut takes) = (0, 0);
+        for id in BTreeSet::from_iter(batch.indexes()) {
             let Some(index) = self.indexes.read().get(&id).cloned() else { continue };
-            let version = index.version();
-            let counted = self.checkpointer.counted_root(id);
-            if version.root.height > 0 {
-                let cleared = self.trees.without_range(&version.root, range)?;
-                let (before, after) = (&version.root, &cleared);
-                let more = |root| self.trees.lasting_blocks(counted, root).map(|lasting| lasting.more);
-                let written = self.unwritten_blocks(after).saturating_sub(self.unwritten_blocks(before));
-                if written > clear_blocks(version.root.height) || more(after)? > more(before)? {
-                    return Ok(None);
+            let root = index.version().root.clone();
+            let mut cleared = root.clone();
+            for (_, range) in ranges.iter().filter(|(of, _)| *of == id) {
+                if root.height > 0 {
+                    cleared = self.trees.without_range(&cleared, range)?;
                 }
-                sum += written;
+            }
+            let net = |root: &Root| self.lasting_blocks(&index, root, u64::MAX).map(Lasting::net);
+            takes += net(&cleared)? - net(&root)?;
+            written += self.unwritten_blocks(&cleared).saturating_sub(self.unwritten_blocks(&root));
+            if batch.has_points(id) {
+                takes += self.trees.spread_blocks(&cleared)? as i64;
             }
         }
-        Ok(Some(sum))
+        Ok((takes <= 0).then_some(written))
+    }
+
+    /// Finds out what [`Shared::spread_blocks`] has to know, which may mean reading. Without the commit lock.
+    pub(crate) fn look_at_roots(&self, batch: &Batch) -> Result<()> {
+        for index in self.indexes_in_order() {
+            if index.is_waiting() || batch.indexes().any(|id| id == index.id) {
+                self.trees.spread_blocks(&index.version().root)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Blocks that absorbing takes beside the messages; `None` if that is not known of a root. Under the commit lock.
+    pub(crate) fn spread_blocks(&self, batch: &Batch) -> Option<Spread> {
+        let mut spread = Spread::default();
+        for index in self.indexes.read().values() {
+            let waits = index.is_waiting();
+            if waits || batch.indexes().any(|id| id == index.id) {
+                let blocks = index.version().root.known_spread()?;
+                spread.with_batch += blocks;
+                spread.waiting += if waits { blocks } else { 0 };
+            }
+        }
+        Some(spread)
+    }
+
+    /// The root of an index after a layer has become part of the tree. In a store that is short of space ranges are deleted at
+    /// once if there is room for the headers along their borders, which is held until these are owed.
+    pub(crate) fn absorbed(&self, root: &Root, layer: &Layer) -> Result<(Root, Option<Reservation>)> {
+        let all = self.trees.absorb(root, layer, true)?;
+        if !self.trees.lean.load(Ordering::Relaxed) || !layer.has_ranges() || root.height == 0 {
+            return Ok((all, None));
+        }
+        let more = self.unwritten_blocks(&all).saturating_sub(self.unwritten_blocks(root));
+        match self.space.reserve(more, Purpose::Essential, self.owed_blocks()) {
+            Ok(held) => Ok((all, Some(held))),
+            Err(_) if self.shortage.use_clears(more) => Ok((all, None)),
+            Err(_) => Ok((self.trees.absorb(root, layer, false)?, None)),
+        }
     }
 
     /// Forgets what a flush wrote.
@@ -341,14 +434,14 @@ impl Shared {
         while !self.space.can_grow(want, self.owed_blocks()) && left > 0 {
             let before = left;
             let mut done = true;
+            let mut cramped = false;
             for index in self.indexes_in_order() {
-                let structure = index.structure.lock();
-                self.squeeze_index(&index, share, &mut left)?;
-                drop(structure);
-                if self.is_cramped() {
-                    // There may be room for the next index, and for one leaf of this.
-                    self.checkpoint()?;
-                }
+                let _structure = index.structure.lock();
+                cramped |= self.squeeze_index(&index, share, &mut left)?;
+            }
+            if cramped {
+                // One edge may hold too much, and yet there is room for one leaf.
+                self.checkpoint()?;
             }
             for index in self.indexes_in_order() {
                 let _structure = index.structure.lock();
@@ -372,30 +465,32 @@ impl Shared {
     }
 
     /// Moves messages down as long as there is room: edge by edge, slice by slice once an edge is too much, and once that
-    /// is too much whatever else there is that nobody shares.
-    fn squeeze_index(&self, index: &Index, share: Share, left: &mut usize) -> Result<()> {
+    /// is too much whatever else there is that nobody shares. True if there was no room for all of it.
+    fn squeeze_index(&self, index: &Index, share: Share, left: &mut usize) -> Result<bool> {
         let mut slices = false;
-        while *left > 0 && !self.is_cramped() {
+        while *left > 0 {
             let root = index.version().root.clone();
             let squeezed = if slices { self.trees.squeeze_slice(&root) } else { self.trees.squeeze(&root) };
             match self.publish_if_room(index, squeezed, share)? {
                 Some(true) => *left -= 1,
-                Some(false) => return Ok(()),
+                Some(false) => return Ok(slices),
                 // Nothing was written, for space is short: there is nothing to forget.
                 None if !slices => slices = true,
                 None => break,
             }
         }
+        if *left == 0 {
+            return Ok(slices);
+        }
         // What cannot come down for now takes as little as it can where it is.
-        while *left > 0 && slices && !self.is_cramped() {
-            let joined = self.trees.joined_runs(&index.version().root);
-            match self.publish_if_room(index, joined, share)? {
-                Some(true) => *left -= 1,
-                _ => break,
-            }
+        while *left > 0
+            && self.publish_if_room(index, self.trees.joined_runs(&index.version().root), share)?
+                == Some(true)
+        {
+            *left -= 1;
         }
         let (mut range, mut refused) = (KeyRange::all(), 0);
-        while *left > 0 && refused < MOST_REFUSED && !self.is_cramped() {
+        while *left > 0 && refused < MOST_REFUSED {
             let pushed = self.trees.push_slice(&index.version().root, &range);
             let (root, next) = match pushed {
                 Ok(Some(pushed)) => pushed,
@@ -412,10 +507,7 @@ impl Shared {
             }
             range.start = next;
         }
-        if slices {
-            self.refuse()?;
-        }
-        Ok(())
+        Ok(true)
     }
 
     /// Chooses the value parts that are emptied next, those of which least is live; false if there are none.

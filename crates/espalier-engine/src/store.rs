@@ -15,7 +15,7 @@ use crate::options::{Compression, FormatOptions, OpenOptions};
 use crate::pieces::Locator;
 use crate::recovery::Indexes;
 use crate::resolve::{ValueReader, Wanted};
-use crate::shortage::clear_blocks;
+use crate::shortage::Spread;
 use crate::snapshot::{Slice, Snapshot, SnapshotIndex, no_such_index};
 use crate::space::{Census, Purpose, Reservation, RunHistogram, Space, SpaceStats, VolumeTable};
 use crate::tree::{Problem, Progress, SpaceUse, Trees, Usage, Verifier, VerifyReport};
@@ -26,7 +26,7 @@ use crate::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use espalier_storage::{BLOCK, Device, Environment};
 use parking_lot::{Mutex, RwLock};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -129,6 +129,13 @@ pub(crate) struct Shared {
     pub(crate) closed: AtomicBool,
 }
 
+/// The commit lock with what a batch takes reserved.
+struct Promised<'a> {
+    order: parking_lot::MutexGuard<'a, Order>,
+    /// Blocks of that which are for deleting its ranges when it is absorbed.
+    clears: u64,
+}
+
 /// What the commit lock guards.
 pub(crate) struct Order {
     pub(crate) last_lsn: Lsn,
@@ -139,8 +146,8 @@ pub(crate) struct Order {
     pub(crate) bytes: u64,
     /// Clones in those batches.
     pub(crate) clones: u64,
-    /// The indexes in which those batches delete ranges.
-    pub(crate) cleared: BTreeSet<IndexId>,
+    /// Blocks that were promised so that ranges can be deleted when those batches are absorbed.
+    pub(crate) clears: u64,
     /// Bytes at most that the log still has to write for batches which the checkpoint under way covers.
     pub(crate) covered: u64,
 }
@@ -207,7 +214,7 @@ impl Store {
         let purpose = purpose_of(&batch);
         shared.make_room(&batch, purpose)?;
         shared.settle_values(&batch)?;
-        let mut order = shared.promise(&batch, purpose)?;
+        let Promised { mut order, clears } = shared.promise(&batch, purpose)?;
         let indexes = shared.indexes.read();
         // A volume deleted since the check must not be named in the log.
         if let Some(id) = batch.ops.iter().filter_map(LoggedOp::index).find(|id| !indexes.contains_key(id)) {
@@ -218,10 +225,11 @@ impl Store {
         }
         order.bytes += batch.bytes as u64;
         order.clones += batch.clones;
-        order.cleared.extend(batch.clears());
+        order.clears += clears;
+        shared.shortage.add_clears(clears);
         let pinned = shared.newest_pin();
         let first_msn = Msn(order.last_msn.0 + 1);
-        if purpose == Purpose::Essential {
+        if batch.deletes() {
             let mut freed = shared.trees.freed.lock();
             batch.ops.iter().for_each(|op| freed.note(op));
         }
@@ -604,23 +612,22 @@ impl Shared {
         if batch.nested {
             return invalid("a range cannot be moved into itself, nor over what it lies in".into());
         }
-        let indexes = self.indexes.read();
+        if let Some(id) = batch.indexes().find(|id| !self.indexes.read().contains_key(id)) {
+            return Err(self.unchangeable(id));
+        }
         for op in &batch.ops {
-            let (index, key, update) = match op {
-                LoggedOp::Point { index, key, op } => {
-                    (index, key, if let Op::Update(update) = op { Some(update) } else { None })
+            let (key, update) = match op {
+                LoggedOp::Point { key, op, .. } => {
+                    (key, if let Op::Update(update) = op { Some(update) } else { None })
                 }
-                LoggedOp::Range { index, range, op } => {
-                    (index, &range.start, if let RangeOp::Update(update) = op { Some(update) } else { None })
+                LoggedOp::Range { range, op, .. } => {
+                    (&range.start, if let RangeOp::Update(update) = op { Some(update) } else { None })
                 }
-                LoggedOp::Clone { index, source, destination } => {
-                    (index, if source.len() > destination.len() { source } else { destination }, None)
+                LoggedOp::Clone { source, destination, .. } => {
+                    (if source.len() > destination.len() { source } else { destination }, None)
                 }
                 LoggedOp::Superseded => continue,
             };
-            if !indexes.contains_key(index) {
-                return Err(self.unchangeable(*index));
-            }
             if key.len() > MAX_KEY {
                 return invalid(format!("a key of {} bytes is longer than {MAX_KEY}", key.len()));
             }
@@ -677,33 +684,32 @@ impl Shared {
     }
 
     /// Takes the commit lock with space reserved until the next checkpoint for `batch` and what is there: its bytes twice
-    /// and a share of headers.
-    fn promise(&self, batch: &Batch, purpose: Purpose) -> Result<parking_lot::MutexGuard<'_, Order>> {
+    /// and a share of headers, and in a store that is short of space what absorbing takes beside that.
+    fn promise(&self, batch: &Batch, purpose: Purpose) -> Result<Promised<'_>> {
         let (mut exhausted, mut clears, mut tries) = (false, None, 0);
         loop {
+            let lean = self.trees.lean.load(Ordering::Relaxed);
+            if lean {
+                self.look_at_roots(batch)?;
+            }
             let mut order = self.order.lock();
             order.settle(self.trees.bound.swap(0, Ordering::AcqRel));
-            let bytes = order.bytes + batch.bytes as u64;
-            let clones = order.clones + batch.clones;
-            let borders = |indexes: &BTreeSet<IndexId>| -> u64 {
-                let all = self.indexes.read();
-                indexes
-                    .iter()
-                    .filter_map(|id| all.get(id))
-                    .map(|i| clear_blocks(i.version().root.height))
-                    .sum()
+            let Some(spread) = (if lean { self.spread_blocks(batch) } else { Some(Spread::default()) })
+            else {
+                // A root has been replaced meanwhile.
+                continue;
             };
-            let need = |bytes: u64, clones: u64, cleared: &BTreeSet<IndexId>| {
+            let need = |bytes: u64, clones: u64, spread: u64, clears: u64| {
                 let messages = self.blocks_for(bytes).max((2 * bytes).div_ceil(BLOCK as u64));
-                messages + CLONE_BLOCKS * clones + borders(cleared) + 8
+                messages + CLONE_BLOCKS * clones + spread + clears + 8
             };
-            let cleared: BTreeSet<IndexId> = order.cleared.iter().copied().chain(batch.clears()).collect();
-            let before = need(order.bytes, order.clones, &order.cleared);
-            let mut want = need(bytes, clones, &cleared);
-            if let Some(written) = clears {
-                // That was tried, so there is no need for more.
-                want = want.min(need(bytes, clones, &order.cleared) + written);
-            }
+            let before = need(order.bytes, order.clones, spread.waiting, order.clears);
+            let want = need(
+                order.bytes + batch.bytes as u64,
+                order.clones + batch.clones,
+                spread.with_batch,
+                order.clears + clears.unwrap_or(0),
+            );
             // What is no longer needed was for values that have taken their blocks since: with little room a
             // new batch must not count on it.
             let spare = if self.space.free_blocks() > 8 * SPARE { SPARE } else { 0 };
@@ -712,7 +718,7 @@ impl Shared {
             }
             let have = order.reserved.as_ref().map_or(0, Reservation::blocks);
             if want <= have {
-                return Ok(order);
+                return Ok(Promised { order, clears: clears.unwrap_or(0) });
             }
             let asks = match purpose {
                 Purpose::Essential if clears.is_some() => Purpose::Clear,
@@ -725,7 +731,7 @@ impl Shared {
                         Some(reserved) => reserved.absorb(more),
                         none => *none = Some(more),
                     }
-                    return Ok(order);
+                    return Ok(Promised { order, clears: clears.unwrap_or(0) });
                 }
                 Err(error) if exhausted || error.kind() != ErrorKind::NoSpace => return Err(error),
                 Err(_) => {
@@ -815,13 +821,10 @@ impl Shared {
     }
 }
 
-/// A batch that deletes, or moves, may draw on the pool, as that is how space comes back; one that copies takes space, whatever else it does. One without operations adds nothing: a
-/// deletion of no keys has none.
+/// A batch that deletes, or moves, may draw on the pool, as that is how space comes back; one that copies takes space,
+/// whatever else it does. One without operations adds nothing: a deletion of no keys has none.
 fn purpose_of(batch: &Batch) -> Purpose {
-    let deletes = |op: &LoggedOp| {
-        matches!(op, LoggedOp::Point { op: Op::Delete, .. } | LoggedOp::Range { op: RangeOp::Delete, .. })
-    };
-    let frees = batch.copies == 0 && batch.ops.iter().any(deletes);
+    let frees = batch.copies == 0 && batch.deletes();
     if batch.is_empty() || frees { Purpose::Essential } else { Purpose::Growth }
 }
 

@@ -366,7 +366,7 @@ impl Shared {
         let version = index.version();
         let Some(sealed) = version.sealed.first() else { return Ok(()) };
         sealed.layer.settle(&self.trees.resident);
-        let root = self.trees.absorb(&version.root, &sealed.layer)?;
+        let (root, _held) = self.absorbed(&version.root, &sealed.layer)?;
         let pending = self.trees.pending_work(&root)?.unwrap_or(0);
         self.note_value_debt(self.trees.values_waiting(&root));
         index.publish_root(&self.space, root, |version| {

@@ -188,20 +188,24 @@ impl Space {
         Ok(roots)
     }
 
-    /// Counts the pages of the tables once the store is so full that it matters. For whoever may change the tables,
-    /// while none of their pages is dirty.
+    /// Counts the pages of the tables once the store is so full that it matters, and each time from then on. For whoever may
+    /// change the tables, while none of their pages is dirty.
     pub(super) fn count_pages(&self) {
         if self.free_blocks() < COUNT_PAGES * self.promises.pool() {
             self.tables.all().iter().for_each(|table| table.count_placed());
         }
+        let placed: Option<u64> = self.tables.all().iter().map(|table| table.placed()).sum();
+        self.pages.store(placed.unwrap_or(0), Ordering::Relaxed);
     }
 
     /// Blocks that the pages take at most which a checkpoint writes, their copies aside, where it gives numbers to `new`
     /// pieces: all that there are, for any page may have to change, and those that the new ones begin. It is 0 as long as
-    /// the store is far from full.
+    /// the store has been far from full.
     pub(crate) fn table_blocks(&self, new: u64) -> u64 {
-        let placed: Option<u64> = self.tables.all().iter().map(|table| table.placed()).sum();
-        placed.map_or(0, |placed| placed + new / ntt::PER_PAGE + NEW_PAGES)
+        match self.pages.load(Ordering::Relaxed) {
+            0 => 0,
+            placed => placed + new / ntt::PER_PAGE + NEW_PAGES,
+        }
     }
 
     /// Gives each dirty page a new block, and one for a copy if there is room for that, and accounts for them; true

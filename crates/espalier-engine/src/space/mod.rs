@@ -152,6 +152,8 @@ pub(crate) struct Space {
     dead_values: AtomicU64,
     next_piece: AtomicU64,
     tables: Tables,
+    /// Pages of the tables when they were last written; 0 as long as nobody had to know.
+    pages: AtomicU64,
     /// The newest superblock on the device; held by a checkpoint while it counts and writes tables.
     current: RwLock<Superblock>,
     /// Held by whoever changes tables.
@@ -266,6 +268,7 @@ impl Space {
             layouts: Layouts::default(),
             dead_values: AtomicU64::new(superblock.dead_values),
             next_piece: AtomicU64::new(next_piece),
+            pages: AtomicU64::new(0),
             current: RwLock::new(superblock),
             writer: Mutex::new(()),
             when_gone: OnceLock::new(),

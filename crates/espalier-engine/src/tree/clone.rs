@@ -482,19 +482,21 @@ impl Trees {
         let mut node = (*self.root_node(root)?).clone();
         let Body::Interior { edges, .. } = &node.body else { return Ok(None) };
         let parts = |edge: &Edge| edge.runs.iter().map(|run| run.parts.len() as u64).sum::<u64>();
-        let bytes = |edge: &Edge| edge.runs.iter().map(|run| run.weight()).sum::<u64>();
         let part = (self.tuning.part as u64 / 2).max(1);
-        let many = |edge: &Edge| edge.runs.len() > 1 && parts(edge) > 2 * (bytes(edge) / part + 1);
-        let Some(i) = (0..edges.len()).filter(|i| many(&edges[*i])).max_by_key(|i| parts(&edges[*i])) else {
-            return Ok(None);
-        };
-        let run = self.compacted(&edges[i].runs, &node.interval(i, &KeyRange::all()))?;
-        let after = run.parts.len() as u64;
-        if after >= parts(&edges[i]) {
-            return Ok(None);
+        let many = |edge: &Edge| edge.runs.len() > 1 && parts(edge) > 2 * (edge.pending() / part + 1);
+        let mut found: Vec<usize> = (0..edges.len()).filter(|i| many(&edges[*i])).collect();
+        found.sort_by_key(|i| std::cmp::Reverse(parts(&edges[*i])));
+        for i in found {
+            let (_, edges) = edges_of(&mut node);
+            let before = parts(&edges[i]);
+            let runs = edges[i].runs.clone();
+            let run = self.compacted(&runs, &node.interval(i, &KeyRange::all()))?;
+            if (run.parts.len() as u64) < before {
+                edges_of(&mut node).1[i].runs = if run.is_empty() { Vec::new() } else { vec![Arc::new(run)] };
+                return Ok(Some(self.grown(vec![(Key::default(), node)])));
+            }
         }
-        edges_of(&mut node).1[i].runs = if run.is_empty() { Vec::new() } else { vec![Arc::new(run)] };
-        Ok(Some(self.grown(vec![(Key::default(), node)])))
+        Ok(None)
     }
 
     /// Merges the newest runs of an edge over `interval` as long as enough of them are similar.

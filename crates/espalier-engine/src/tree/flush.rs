@@ -11,18 +11,29 @@ use super::node::{Body, Child, Edge, Node, Run, join, join_runs};
 use super::slice::within;
 use super::slot::NodeSlot;
 use super::source::{MemtableSource, Merged};
+use super::write::{blocks_of, header_blocks};
 use super::{Trees, leaf};
 use crate::Result;
-use crate::batch::FEW_DELETES;
 use crate::index::Layer;
 use crate::key::{Key, KeyRange, before_end, common_prefix_len};
 use crate::memtable::Memtable;
 use crate::op::RangeOp;
 use crate::ranges::{RangeMessages, RangeOps};
-use crate::shortage::clear_blocks;
 use crate::types::Msn;
+use crate::view::View;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+
+/// So many range deletes at a time are carried out at once.
+const FEW_DELETES: usize = 16;
+
+/// In a store that is short of space, a root that is a leaf of more blocks (or half of what makes one) is not written again
+/// for each memtable: messages wait above it.
+const SMALL_LEAF: u64 = 8;
+
+/// Blocks that a part and a header above a leaf take, beside the messages; and those of a first leaf.
+const ABOVE: u64 = 4;
+const EMPTY_SPREAD: u64 = 2;
 
 /// The root of an index; `None` is the empty map.
 #[derive(Clone, Default)]
@@ -60,6 +71,13 @@ enum Swept {
 /// What there is to do in a tree.
 pub(crate) type Work = Option<u64>;
 
+impl Root {
+    /// What [`Trees::spread_blocks`] found, if it was asked.
+    pub(crate) fn known_spread(&self) -> Option<u64> {
+        self.slot.as_ref().map_or(Some(EMPTY_SPREAD), |slot| slot.spread.get().copied())
+    }
+}
+
 impl Trees {
     /// Bytes on the heaviest edge of the root that is too heavy.
     pub(crate) fn pending_work(&self, root: &Root) -> Result<Work> {
@@ -69,12 +87,42 @@ impl Trees {
         Ok(self.heaviest(&node, self.tuning.edge as u64).map(|(_, bytes)| bytes))
     }
 
-    /// The root after a sealed layer has become part of the tree.
-    pub(crate) fn absorb(self: &Arc<Self>, root: &Root, layer: &Layer) -> Result<Root> {
+    /// The root after a sealed layer has become part of the tree. `carry_out` a few range deletes: so what they held is free
+    /// at once, and not when the messages have arrived at the leaves.
+    pub(crate) fn absorb(self: &Arc<Self>, root: &Root, layer: &Layer, carry_out: bool) -> Result<Root> {
         match layer {
+            Layer::Table(table) if carry_out => {
+                self.absorb_table(&self.cleared(root, &table.ranges())?, table)
+            }
             Layer::Table(table) => self.absorb_table(root, table),
             Layer::Goto(goto) => self.bind(root, goto),
         }
+    }
+
+    /// Blocks that absorbing a memtable may take in a store that is short of space, beside what its messages come to: a part
+    /// for each edge of the root, and its header; or a root that is a leaf, or what is put above it.
+    ///
+    /// # Errors
+    /// Of reading the root.
+    pub(crate) fn spread_blocks(&self, root: &Root) -> Result<u64> {
+        if let Some(known) = root.known_spread() {
+            return Ok(known);
+        }
+        let node = self.root_node(root)?;
+        let blocks = match &node.body {
+            Body::Leaf(base) => {
+                self.leaf_blocks(base).map_or(ABOVE, |blocks| blocks + header_blocks(&node) + 1)
+            }
+            Body::Interior { edges, .. } => edges.len() as u64 + header_blocks(&node) + 1,
+        };
+        Ok(root.slot.as_ref().map_or(blocks, |slot| *slot.spread.get_or_init(|| blocks)))
+    }
+
+    /// The blocks of the parts of a leaf; `None` if they are many.
+    fn leaf_blocks(&self, base: &Run) -> Option<u64> {
+        let most = SMALL_LEAF.min((self.tuning.leaf / self.tuning.part.max(1) / 2) as u64);
+        let blocks = base.parts.iter().map(|part| blocks_of(part.slot.summary.bytes as usize)).sum();
+        (blocks <= most).then_some(blocks)
     }
 
     /// The root after a sealed memtable's messages have become runs on its edges.
@@ -82,7 +130,6 @@ impl Trees {
         let all = KeyRange::all();
         let ranges = table.ranges();
         self.absorbed.fetch_add(table.messages(), Relaxed);
-        let root = &self.cleared(root, &ranges)?;
         let node = self.root_node(root)?;
         let source = MemtableSource::new(table.clone(), Msn(u64::MAX));
         let mut merged = Merged::new(vec![Box::new(source)]);
@@ -90,6 +137,12 @@ impl Trees {
         match &node.body {
             Body::Leaf(base) => {
                 let run = Arc::new(compact(self, &mut merged, &ranges, &all)?);
+                if self.lean.load(Relaxed)
+                    && self.leaf_blocks(base).is_none()
+                    && !run.ranges.deletes_all_of(&all)
+                {
+                    return Ok(self.grown(vec![(Key::default(), above(root, &node, run))]));
+                }
                 let leaves = leaf::apply(self, base, &[run], &all, self.gathering())?;
                 Ok(self.grown(leaves))
             }
@@ -105,25 +158,15 @@ impl Trees {
         }
     }
 
-    /// The root without what `ranges` delete, if that is a few ranges only: so what they held is free at
-    /// once, and not when the messages have arrived at the leaves.
+    /// The root without what `ranges` delete, if that is a few ranges only.
     fn cleared(self: &Arc<Self>, root: &Root, ranges: &RangeMessages) -> Result<Root> {
         let mut root = root.clone();
         let deletes = |ops: &RangeOps| ops.iter().any(|(_, op)| *op == RangeOp::Delete);
         let deleted: Vec<KeyRange> =
             ranges.iter().filter(|(_, ops)| deletes(ops)).map(|(range, _)| range).collect();
         if deleted.len() <= FEW_DELETES && root.height > 0 {
-            // In a store that is short of space no more than was promised. What is left stays a message.
-            let owed = |root: &Root| root.slot.as_ref().map_or(0, |slot| self.unwritten_blocks(slot));
-            let most = match self.lean.load(Relaxed) {
-                true => owed(&root) + clear_blocks(root.height),
-                false => u64::MAX,
-            };
             for range in joined(deleted) {
-                let cleared = self.without_range(&root, &range)?;
-                if owed(&cleared) <= most {
-                    root = cleared;
-                }
+                root = self.without_range(&root, &range)?;
             }
         }
         Ok(root)
@@ -532,6 +575,14 @@ pub(super) fn edges_of(node: &mut Node) -> (&mut Vec<Key>, &mut Vec<Edge>) {
         Body::Interior { pivots, edges } => (pivots, edges),
         Body::Leaf(_) => unreachable!("only interior nodes have edges"),
     }
+}
+
+/// A root above the root `leaf` with a run that waits for it.
+fn above(leaf: &Root, node: &Node, run: Arc<Run>) -> Node {
+    let child =
+        |slot: &Arc<NodeSlot>| Child { slot: slot.clone(), view: View::identity(), weight: node.weight() };
+    let edge = Edge { child: leaf.slot.as_ref().map(child), runs: vec![run] };
+    Node { height: 1, body: Body::Interior { pivots: Vec::new(), edges: vec![edge] } }
 }
 
 /// An interior node above `nodes`, which together cover `interval`; each comes with its lower bound.

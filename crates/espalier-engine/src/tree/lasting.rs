@@ -10,7 +10,6 @@ use super::flush::Root;
 use super::node::{Body, Node};
 use super::slot::{NodeSlot, PartSlot};
 use super::write::{blocks_of, header_blocks, runs_of};
-use crate::Result;
 use crate::types::PieceId;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,72 +18,100 @@ use std::sync::Arc;
 /// know of long before its end.
 const MOST_HEADERS: usize = 4096;
 
-/// Blocks that a change takes and that do not come back with the next checkpoint.
+/// What a change takes, in blocks, and what the next checkpoint gives back for it.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Lasting {
-    /// All of them. Values that are dead beside others that live are not counted as free.
-    pub(crate) more: u64,
-    /// Those that stand beside what somebody else needs, at most.
-    pub(crate) copied: u64,
+    written: u64,
+    /// Of what it replaces, what nobody else needs. Values that are dead beside others that live do not count.
+    freed: u64,
+    /// Of what it replaces, what stays.
+    kept: u64,
+}
+
+impl Lasting {
+    /// Blocks that do not come back.
+    pub(crate) fn more(self) -> u64 {
+        self.written.saturating_sub(self.freed)
+    }
+
+    /// Those of them that stand beside what somebody else needs, at most.
+    pub(crate) fn copied(self) -> u64 {
+        self.more().min(self.kept)
+    }
+
+    /// Blocks that do not come back, or less than none if more comes back than was taken.
+    pub(crate) fn net(self) -> i64 {
+        self.written as i64 - self.freed as i64
+    }
 }
 
 /// What of a counted tree a newer one does not name any more, in blocks as [`Trees::unwritten_blocks`] reckons.
-#[derive(Default)]
 struct Replaced {
-    /// Somebody else refers to it: it stays.
-    kept: u64,
-    /// Nobody does: it is free after the next checkpoint.
-    freed: u64,
+    lasting: Lasting,
+    /// More need not be found to be free.
+    enough: u64,
     headers: usize,
     seen: HashSet<PieceId>,
 }
 
 impl Trees {
-    /// What the tree `new` takes beside the counted tree with the root `counted` when the next checkpoint has been made.
-    pub(crate) fn lasting_blocks(&self, counted: Option<PieceId>, new: &Root) -> Result<Lasting> {
-        let Some(slot) = &new.slot else { return Ok(Lasting::default()) };
+    /// What the tree `new` takes beside the counted tree with the root `counted` when the next checkpoint has been made. That
+    /// it gives back more than it takes and `enough` beside that need not be found out.
+    pub(crate) fn lasting_blocks(&self, counted: Option<PieceId>, new: &Root, enough: u64) -> Lasting {
+        let lasting = self.all_lasting(new);
         let mut named = HashSet::new();
-        name(slot, &mut named, &mut HashSet::new());
-        let mut replaced = Replaced::default();
-        if let Some(counted) = counted {
-            self.replaced(counted, false, &named, &mut replaced)?;
+        if let Some(slot) = &new.slot {
+            name(slot, &mut named, &mut HashSet::new());
         }
-        let more = self.unwritten_blocks(slot).saturating_sub(replaced.freed);
-        Ok(Lasting { more, copied: more.min(replaced.kept) })
+        let enough = lasting.written.saturating_add(enough);
+        let mut replaced =
+            Replaced { lasting: Lasting { kept: 0, ..lasting }, enough, headers: 0, seen: HashSet::new() };
+        if let Some(counted) = counted {
+            self.replaced(counted, false, &named, &mut replaced);
+        }
+        replaced.lasting
     }
 
-    /// Adds what lies below the header `id`, and it itself, but for what is in `named` and what lies below that.
-    fn replaced(
-        &self,
-        id: PieceId,
-        shared: bool,
-        named: &HashSet<PieceId>,
-        sum: &mut Replaced,
-    ) -> Result<()> {
-        if named.contains(&id) || sum.headers == MOST_HEADERS || !sum.seen.insert(id) {
-            return Ok(());
+    /// The same if nothing is known of what it replaces: all of it may be needed.
+    pub(crate) fn all_lasting(&self, new: &Root) -> Lasting {
+        let written = new.slot.as_ref().map_or(0, |slot| self.unwritten_blocks(slot));
+        Lasting { written, freed: 0, kept: written }
+    }
+
+    /// Adds what lies below the header `id`, and it itself, but for what is in `named` and what lies below that. What cannot
+    /// be read is not free either.
+    fn replaced(&self, id: PieceId, shared: bool, named: &HashSet<PieceId>, sum: &mut Replaced) {
+        if named.contains(&id) || sum.is_done() || !sum.seen.insert(id) {
+            return;
         }
         sum.headers += 1;
-        let shared = shared || self.locator.is_shared(id)?;
-        let node = self.node(id)?;
+        let is_shared = |id| self.locator.is_shared(id).unwrap_or(true);
+        let shared = shared || is_shared(id);
+        if shared && sum.lasting.kept >= sum.lasting.written {
+            // All below stays as well, and it is known that everything may be copied.
+            return;
+        }
+        let Ok(node) = self.node(id) else { return };
         sum.add(header_blocks(&node), shared);
         for slot in runs_of(&node).flat_map(|run| &run.parts).map(|part| &part.slot) {
             let Some(id) = slot.place().map(|place| place.handle.id()) else { continue };
             if !named.contains(&id) && sum.seen.insert(id) {
-                let shared = shared || self.locator.is_shared(id)?;
-                sum.add(blocks_of(slot.summary.bytes as usize), shared);
+                sum.add(blocks_of(slot.summary.bytes as usize), shared || is_shared(id));
             }
         }
         for child in children(&node).filter_map(|slot| slot.place()) {
-            self.replaced(child.id(), shared, named, sum)?;
+            self.replaced(child.id(), shared, named, sum);
         }
-        Ok(())
     }
 }
 
 impl Replaced {
     fn add(&mut self, blocks: u64, shared: bool) {
-        *(if shared { &mut self.kept } else { &mut self.freed }) += blocks;
+        *(if shared { &mut self.lasting.kept } else { &mut self.lasting.freed }) += blocks;
+    }
+
+    fn is_done(&self) -> bool {
+        self.headers == MOST_HEADERS || self.lasting.freed >= self.enough
     }
 }
 

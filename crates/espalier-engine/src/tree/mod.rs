@@ -32,6 +32,7 @@ pub(crate) use compare::Suspects;
 pub use cut::Loss;
 pub(crate) use cut::{Cutter, References, baseless, deletions, holders};
 pub(crate) use flush::{Root, Sweep};
+pub(crate) use lasting::Lasting;
 
 pub(crate) use query::{Descent, Toward, find};
 pub(crate) use slot::NodeSlot;

@@ -135,6 +135,8 @@ pub(crate) struct NodeSlot {
     state: RwLock<NodeState>,
     /// Blocks that the tree below will take, once they were counted ([`Trees::unwritten_blocks`]).
     unwritten: OnceLock<u64>,
+    /// See [`Trees::spread_blocks`].
+    pub(super) spread: OnceLock<u64>,
 }
 
 enum NodeState {
@@ -145,12 +147,16 @@ enum NodeState {
 impl NodeSlot {
     /// A node just made.
     pub(crate) fn new(node: Node) -> Arc<Self> {
-        Arc::new(Self { state: RwLock::new(NodeState::Memory(Arc::new(node))), unwritten: OnceLock::new() })
+        Self::with(NodeState::Memory(Arc::new(node)))
     }
 
     /// A node that a header, a volume or a checkpoint names.
     pub(crate) fn stored(handle: Arc<PieceHandle>) -> Arc<Self> {
-        Arc::new(Self { state: RwLock::new(NodeState::Stored(handle)), unwritten: OnceLock::new() })
+        Self::with(NodeState::Stored(handle))
+    }
+
+    fn with(state: NodeState) -> Arc<Self> {
+        Arc::new(Self { state: RwLock::new(state), unwritten: OnceLock::new(), spread: OnceLock::new() })
     }
 
     /// Where the node lies, if it is on the device.
