@@ -1,9 +1,9 @@
-//! Background threads of a store: what happens when the system has none to give.
+//! Threads in a store: what happens when the system has none to give, and that none waits for another for ever.
 
-use espalier_engine::{ErrorKind, FormatOptions, OpenOptions, Store};
+use espalier_engine::{Batch, ErrorKind, FormatOptions, IndexId, OpenOptions, READ_ONLY_VOLUME, Store};
 use espalier_storage::{Device, Environment, JoinHandle, MemoryDevice, SystemEnvironment};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// An environment in which so many threads can be started, and no more.
@@ -64,5 +64,40 @@ fn a_store_whose_threads_cannot_be_started_does_not_open() {
         threads += 1;
     };
     assert!(threads > 2, "{threads}");
+    store.close().unwrap();
+}
+
+/// Who commits to a volume that takes nothing is told so, also while others make and delete volumes: nobody waits for the
+/// other for ever.
+#[test]
+fn batches_for_volumes_that_come_and_go_are_answered() {
+    const ROUNDS: usize = 300;
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(32 << 20));
+    let env = Arc::new(SystemEnvironment::new(0));
+    Store::format(device.clone(), env.clone(), &FormatOptions::default()).unwrap();
+    let store = Store::open(device, env, OpenOptions::default()).unwrap();
+    let volume = store.create_volume("v", 1, 0, &[]).unwrap();
+    let (newest, over) = (AtomicU32::new(volume + 1), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Acquire) {
+                let mut batch = Batch::new();
+                // So long that others come while it is looked at.
+                for key in 0..64u8 {
+                    batch.delete(IndexId { volume, index: 0 }, &[key]);
+                }
+                // It is not there yet, is there and read-only, or is gone again.
+                batch.delete(IndexId { volume: newest.load(Ordering::Acquire), index: 0 }, b"key");
+                let kind = store.commit(batch).unwrap_err().kind();
+                assert!(matches!(kind, ErrorKind::ReadOnly | ErrorKind::NotFound), "{kind:?}");
+            }
+        });
+        for _ in 0..ROUNDS {
+            let snapshot = store.snapshot_volume(volume, "s", READ_ONLY_VOLUME).unwrap();
+            newest.store(snapshot, Ordering::Release);
+            store.delete_volume(snapshot).unwrap();
+        }
+        over.store(true, Ordering::Release);
+    });
     store.close().unwrap();
 }
