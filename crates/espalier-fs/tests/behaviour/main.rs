@@ -3,6 +3,7 @@
 mod areas;
 mod concurrency;
 mod durability;
+mod full;
 mod listing;
 mod orphans;
 mod semantics;
