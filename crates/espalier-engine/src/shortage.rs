@@ -572,3 +572,6 @@ impl Shared {
         Ok(false)
     }
 }
+
+#[cfg(test)]
+mod tests;
