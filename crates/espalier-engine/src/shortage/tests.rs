@@ -64,3 +64,30 @@ fn a_range_is_deleted_with_a_few_keys_where_it_is_without() {
     }
     store.checkpoint().unwrap();
 }
+
+/// Moves may leave seven sixteenths of the pool for good. Sweeping needs less than that, and gives back.
+#[test]
+fn what_is_dead_is_swept_out_where_moves_have_used_their_share() {
+    let store = store(Arc::new(MemoryDevice::new(64 << 20)));
+    let volume = store.create_volume("v", 1, 0, &[]).unwrap();
+    let id = IndexId { volume, index: 0 };
+    let key = |part: u64, n: u64| format!("{part:03}{n}").into_bytes();
+    for part in 0..60u64 {
+        let mut batch = Batch::new();
+        (0..8).for_each(|n| batch.insert(id, &key(part, n), value(part * 10 + n, 16 << 10)));
+        store.commit(batch).unwrap();
+        store.checkpoint().unwrap();
+    }
+    for part in 0..60 {
+        let mut batch = Batch::new();
+        (1..8).for_each(|n| batch.delete(id, &key(part, n)));
+        store.commit(batch).unwrap();
+    }
+    settle(&store, id);
+    let shared = &store.shared;
+    let dead = shared.space.stats().dead_values;
+    assert!(dead > 0, "everything that was deleted was swept out already");
+    let _ballast = leave(shared, 42);
+    shared.make_space(shared.space.pool(), Purpose::Essential).unwrap();
+    assert_eq!(shared.space.stats().dead_values, 0, "of {dead} bytes");
+}
