@@ -390,18 +390,34 @@ impl Shared {
     }
 
     /// The root of an index after a layer has become part of the tree. In a store that is short of space ranges are deleted at
-    /// once if there is room for the headers along their borders, which is held until these are owed.
-    pub(crate) fn absorbed(&self, root: &Root, layer: &Layer) -> Result<(Root, Option<Reservation>)> {
-        let all = self.trees.absorb(root, layer, true)?;
-        if !self.trees.lean.load(Ordering::Relaxed) || !layer.has_ranges() || root.height == 0 {
-            return Ok((all, None));
+    /// once, leaves written again, and runs joined only if there is room for that, which is held until it is owed.
+    pub(crate) fn absorbed(&self, root: &Root, layer: &Layer) -> Result<(Root, Vec<Reservation>)> {
+        let at_once = || self.trees.absorb(root, layer, true);
+        if !self.trees.lean.load(Ordering::Relaxed) || matches!(layer, Layer::Goto(_)) {
+            return Ok((at_once()?, Vec::new()));
         }
-        let more = self.unwritten_blocks(&all).saturating_sub(self.unwritten_blocks(root));
-        match self.space.reserve(more, Purpose::Essential, self.owed_blocks()) {
-            Ok(held) => Ok((all, Some(held))),
-            Err(_) if self.shortage.use_clears(more) => Ok((all, None)),
-            Err(_) => Ok((self.trees.absorb(root, layer, false)?, None)),
+        let mut held = Vec::new();
+        let hold = |from: &Root, to: &Root, purpose: Purpose| {
+            let more = self.unwritten_blocks(to).saturating_sub(self.unwritten_blocks(from));
+            self.space.reserve(more, purpose, self.owed_blocks()).map_err(|_| more)
+        };
+        let mut next = at_once()?;
+        if layer.has_ranges() || root.height == 0 {
+            let purpose = if layer.has_ranges() { Purpose::Essential } else { Purpose::Growth };
+            match hold(root, &next, purpose) {
+                Ok(room) => held.push(room),
+                Err(more) if self.shortage.use_clears(more) => {}
+                Err(_) => next = self.trees.absorb(root, layer, false)?,
+            }
         }
+        // Nothing is merged on the edges of such a store, but many small parts would take a block each.
+        if let Some(joined) = self.trees.joined_runs(&next)?
+            && let Ok(room) = hold(&next, &joined, Purpose::Growth)
+        {
+            held.push(room);
+            next = joined;
+        }
+        Ok((next, held))
     }
 
     /// Forgets what a flush wrote.

@@ -242,3 +242,23 @@ fn what_was_deleted_with_ranges_in_a_store_nearly_full_comes_back_by_checkpoints
     assert!(back > (total - before) / 10 * 8, "{back} blocks of {} came back", total - before);
     full.empty();
 }
+
+/// In a small store space is always short, and yet what is written now and then must not wait above the leaves, a block each
+/// time, nor in many runs on the edges of a higher tree.
+#[test]
+fn a_little_now_and_then_takes_no_more_than_it_is() {
+    for keys in [250, 5000] {
+        let full = Full::with_room(14, 1, keys);
+        full.store.checkpoint().unwrap();
+        let before = full.store.statistics().space.free;
+        for round in 0..100u64 {
+            let mut batch = Batch::new();
+            batch.insert(full.tree(0), &key(7 + round % 3), value(round, VALUE));
+            full.store.commit(batch).unwrap();
+            full.store.checkpoint().unwrap();
+        }
+        full.store.checkpoint().unwrap();
+        let after = full.store.statistics().space.free;
+        assert!(after + 30 >= before, "of {before} free blocks {after} are left of a store with {keys} keys");
+    }
+}

@@ -136,7 +136,11 @@ impl Trees {
         for (key, value) in entries {
             copies.apply(&key, msn, &Op::Insert(value), Msn(0), &self.merge);
         }
-        if copies.is_empty() { Ok(root.clone()) } else { self.absorb_table(root, &Arc::new(copies)) }
+        if copies.is_empty() {
+            Ok(root.clone())
+        } else {
+            self.absorb_table(root, &Arc::new(copies), !self.lean.load(Relaxed))
+        }
     }
 
     /// What begins with a prefix as a node that shows nothing else.

@@ -27,8 +27,8 @@ use std::sync::atomic::Ordering::Relaxed;
 /// So many range deletes at a time are carried out at once.
 const FEW_DELETES: usize = 16;
 
-/// In a store that is short of space, a root that is a leaf of more blocks (or half of what makes one) is not written again
-/// for each memtable: messages wait above it.
+/// In a store that is short of space, a root that is a leaf of more blocks (or half of what makes one) is only written again
+/// for a memtable if there is room for that: else messages wait above it.
 const SMALL_LEAF: u64 = 8;
 
 /// Blocks that a part and a header above a leaf take, beside the messages; and those of a first leaf.
@@ -87,14 +87,14 @@ impl Trees {
         Ok(self.heaviest(&node, self.tuning.edge as u64).map(|(_, bytes)| bytes))
     }
 
-    /// The root after a sealed layer has become part of the tree. `carry_out` a few range deletes: so what they held is free
-    /// at once, and not when the messages have arrived at the leaves.
-    pub(crate) fn absorb(self: &Arc<Self>, root: &Root, layer: &Layer, carry_out: bool) -> Result<Root> {
+    /// The root after a sealed layer has become part of the tree. A few range deletes are carried out `at_once`, so that what
+    /// they held is free, and so is everything in a root that is a leaf; or messages wait above the leaves.
+    pub(crate) fn absorb(self: &Arc<Self>, root: &Root, layer: &Layer, at_once: bool) -> Result<Root> {
         match layer {
-            Layer::Table(table) if carry_out => {
-                self.absorb_table(&self.cleared(root, &table.ranges())?, table)
+            Layer::Table(table) if at_once => {
+                self.absorb_table(&self.cleared(root, &table.ranges())?, table, true)
             }
-            Layer::Table(table) => self.absorb_table(root, table),
+            Layer::Table(table) => self.absorb_table(root, table, false),
             Layer::Goto(goto) => self.bind(root, goto),
         }
     }
@@ -126,7 +126,12 @@ impl Trees {
     }
 
     /// The root after a sealed memtable's messages have become runs on its edges.
-    pub(super) fn absorb_table(self: &Arc<Self>, root: &Root, table: &Arc<Memtable>) -> Result<Root> {
+    pub(super) fn absorb_table(
+        self: &Arc<Self>,
+        root: &Root,
+        table: &Arc<Memtable>,
+        at_once: bool,
+    ) -> Result<Root> {
         let all = KeyRange::all();
         let ranges = table.ranges();
         self.absorbed.fetch_add(table.messages(), Relaxed);
@@ -137,10 +142,7 @@ impl Trees {
         match &node.body {
             Body::Leaf(base) => {
                 let run = Arc::new(compact(self, &mut merged, &ranges, &all)?);
-                if self.lean.load(Relaxed)
-                    && self.leaf_blocks(base).is_none()
-                    && !run.ranges.deletes_all_of(&all)
-                {
+                if !at_once && self.leaf_blocks(base).is_none() && !run.ranges.deletes_all_of(&all) {
                     return Ok(self.grown(vec![(Key::default(), above(root, &node, run))]));
                 }
                 let leaves = leaf::apply(self, base, &[run], &all, self.gathering())?;
