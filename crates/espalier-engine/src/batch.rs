@@ -7,6 +7,7 @@ use crate::ranges::range_op_bytes;
 use crate::types::IndexId;
 use crate::value::{LargeValue, Value};
 use bytes::Bytes;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// So many operations of a batch at most are looked at one by one, to find out what they take.
@@ -119,6 +120,17 @@ impl Batch {
     /// The large values that it brings, in order.
     pub(crate) fn large_values(&self) -> Vec<Arc<LargeValue>> {
         self.ops.iter().flat_map(LoggedOp::large_values).cloned().collect()
+    }
+
+    /// The memtables at most that it begins in each index: each clone seals one.
+    pub(crate) fn tables(&self) -> BTreeMap<IndexId, u64> {
+        let mut tables = BTreeMap::new();
+        for op in &self.ops {
+            if let Some(id) = op.index() {
+                *tables.entry(id).or_insert(1) += u64::from(matches!(op, LoggedOp::Clone { .. }));
+            }
+        }
+        tables
     }
 
     /// The indexes that it changes, mostly each once.

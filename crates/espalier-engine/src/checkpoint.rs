@@ -17,8 +17,8 @@ use crate::index::Index;
 use crate::key::Key;
 use crate::piece::PieceHandle;
 use crate::pieces::Locator;
-use crate::space::{Reservation, Space, Superblock, VolumeTable};
-use crate::store::Shared;
+use crate::space::{Space, Superblock, VolumeTable};
+use crate::store::{Shared, Waiting};
 use crate::tree::{NodeSlot, Root, Written};
 use crate::types::{Delta, IndexId, Lsn, Msn, PieceId, PieceKind, Reference};
 use crate::volumes::enter_roots;
@@ -34,8 +34,9 @@ const RECLAIM_AT_ONCE: usize = 16 << 10;
 /// What checkpoints hand on to each other.
 pub(crate) struct Checkpointer {
     state: Mutex<State>,
-    /// The nodes of [`State::roots`], for those who cannot wait for a checkpoint under way; `None` while counts change.
-    counted: Mutex<Option<BTreeMap<IndexId, PieceId>>>,
+    /// The nodes of [`State::roots`], for those who cannot wait for a checkpoint under way; `None` while counts change. With
+    /// a number for each time that they did.
+    counted: Mutex<(u64, Option<BTreeMap<IndexId, PieceId>>)>,
     count: AtomicU64,
     /// When the last one ended, in milliseconds of the monotonic clock.
     last: AtomicU64,
@@ -124,13 +125,13 @@ struct Cut {
     volumes: VolumeTable,
     indexes: Vec<Arc<Index>>,
     changed: Changed,
-    /// Released when what it was for is on the device.
-    _reserved: Option<Reservation>,
+    /// What is released when it is on the device.
+    waiting: Waiting,
 }
 
 impl Checkpointer {
     pub(crate) fn new(roots: BTreeMap<IndexId, StoredRoot>, reclaim: Vec<PieceId>) -> Self {
-        let counted = Mutex::new(Some(nodes_of(&roots)));
+        let counted = Mutex::new((0, Some(nodes_of(&roots))));
         let state = State { roots, reclaim, uncounted: HashMap::new() };
         Self { state: Mutex::new(state), counted, count: AtomicU64::new(0), last: AtomicU64::new(0) }
     }
@@ -146,10 +147,17 @@ impl Checkpointer {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// The root of an index that the last checkpoint has counted, and within it `None` if that was empty; `None` if nothing
-    /// can be said, as counts are being changed.
-    pub(crate) fn counted_root(&self, id: IndexId) -> Option<Option<PieceId>> {
-        self.counted.lock().as_ref().map(|roots| roots.get(&id).copied())
+    /// The root of an index that the last checkpoint has counted (`None` if that was empty), and which count this is; `None`
+    /// if nothing can be said, as counts are being changed.
+    pub(crate) fn counted_root(&self, id: IndexId) -> Option<(u64, Option<PieceId>)> {
+        let counted = self.counted.lock();
+        counted.1.as_ref().map(|roots| (counted.0, roots.get(&id).copied()))
+    }
+
+    /// Counts are about to change, or have.
+    fn recount(&self, roots: Option<&BTreeMap<IndexId, StoredRoot>>) {
+        let mut counted = self.counted.lock();
+        *counted = (counted.0 + 1, roots.map(nodes_of));
     }
 
     /// Waits for a checkpoint under way, and keeps the next one from beginning.
@@ -213,7 +221,7 @@ impl Shared {
         let mut state = self.checkpointer.state.lock();
         self.look_at_space();
         let untidy = self.is_untidy();
-        let cut = self.cut(change, wanted)?;
+        let mut cut = self.cut(change, wanted)?;
         let taken = self.take_roots(&cut, &state);
         self.barrier.store(u64::MAX, Ordering::Release);
         // What came since the cut has waited for this.
@@ -221,16 +229,19 @@ impl Shared {
         // The roots are held until they are counted: newer ones may have replaced them already.
         let counted = taken.and_then(|roots| {
             // From here on headers are stored that no count knows; after a failure that remains so.
-            *self.checkpointer.counted.lock() = None;
+            self.checkpointer.recount(None);
             let stored = self.write_roots(&roots, &mut state)?;
             let reclaim = self.count_references(&stored, &cut.volumes, &state)?;
             Ok((roots, stored, reclaim))
         });
-        let (roots, stored, reclaim) = counted.inspect_err(|_| self.forget_volume(cut.changed.made))?;
+        let (roots, stored, reclaim) = counted.inspect_err(|_| {
+            self.forget_volume(cut.changed.made);
+            self.wait_again(std::mem::take(&mut cut.waiting));
+        })?;
         // From here on the counts are those of the new roots, whether or not the switch succeeds.
         state.roots.retain(|id, _| cut.volumes.volumes.contains_key(&id.volume));
         state.roots.extend(stored.iter().copied());
-        *self.checkpointer.counted.lock() = Some(nodes_of(&state.roots));
+        self.checkpointer.recount(Some(&state.roots));
         state.reclaim = reclaim;
         state.uncounted.clear();
         let mut volumes = cut.volumes.clone();
@@ -255,6 +266,7 @@ impl Shared {
         }
         self.space.checkpointed();
         self.shortage.end_clears();
+        drop(cut.waiting);
         self.checkpointer.count.fetch_add(1, Ordering::Relaxed);
         self.checkpointer.last.store(self.env.monotonic().as_millis() as u64, Ordering::Relaxed);
         drop(state);
@@ -279,13 +291,18 @@ impl Shared {
         for index in indexes.iter().chain(replaced) {
             index.seal(lsn);
         }
-        order.bytes = 0;
-        order.clones = 0;
-        order.clears = 0;
+        let waiting = std::mem::take(&mut order.waiting);
         self.shortage.cut_clears();
         order.covered = self.log.unwritten_bytes();
         let next_msn = Msn(order.last_msn.0 + 1);
-        Ok(Cut { lsn, next_msn, volumes, indexes, changed, _reserved: order.reserved.take() })
+        Ok(Cut { lsn, next_msn, volumes, indexes, changed, waiting })
+    }
+
+    /// What was cut off waits for another checkpoint.
+    fn wait_again(&self, waiting: Waiting) {
+        let mut order = self.order.lock();
+        order.waiting.append(waiting);
+        self.shortage.join_clears();
     }
 
     /// Step 2.

@@ -54,6 +54,11 @@ impl Layer {
         }
     }
 
+    /// How many messages it holds.
+    pub(crate) fn messages(&self) -> u64 {
+        if let Self::Table(table) = self { table.messages() } else { 0 }
+    }
+
     /// True if it may delete ranges.
     pub(crate) fn has_ranges(&self) -> bool {
         matches!(self, Self::Table(table) if !table.ranges().is_empty())
@@ -88,10 +93,11 @@ impl Index {
         self.version.read().clone()
     }
 
-    /// True if anything waits to become part of the tree.
-    pub(crate) fn is_waiting(&self) -> bool {
+    /// How many memtables wait to become part of the tree.
+    pub(crate) fn waiting_tables(&self) -> u64 {
         let version = self.version.read();
-        !version.sealed.is_empty() || !version.active.is_empty()
+        let sealed = version.sealed.iter().filter(|sealed| matches!(sealed.layer, Layer::Table(_))).count();
+        sealed as u64 + u64::from(!version.active.is_empty())
     }
 
     /// The memtable that takes messages. Under the commit lock.

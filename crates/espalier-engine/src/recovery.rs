@@ -17,6 +17,7 @@ use crate::options::Compression;
 use crate::options::{FormatOptions, OpenOptions};
 use crate::piece::PieceHandle;
 use crate::pieces::{Locator, Pieces};
+use crate::shortage::is_short;
 use crate::space::{Geometry, Opened, Space, SpaceOptions, Superblock, VolumeTable, heal};
 use crate::store::{Order, Shared};
 use crate::tree::{Loss, Trees, baseless};
@@ -131,10 +132,7 @@ pub(crate) fn open(
     let order = Order {
         last_lsn: superblock.checkpoint_lsn,
         last_msn: Msn(superblock.next_msn.0.saturating_sub(1)),
-        reserved: None,
-        bytes: 0,
-        clones: 0,
-        clears: 0,
+        waiting: Default::default(),
         covered: 0,
     };
     let shared_indexes = Arc::new(RwLock::new(indexes.clone()));
@@ -149,6 +147,8 @@ pub(crate) fn open(
     };
     let position = LogPosition::decode(&superblock.log_position);
     trees.unmerged.store((options.memory / 2) as usize, Ordering::Relaxed);
+    // What is replayed had its blocks promised before: who replays must take no more.
+    trees.lean.store(is_short(&space.stats(), 0, &options.tuning), Ordering::Relaxed);
     let log = Log::open(
         device.clone(),
         superblock.geometry.log,
@@ -175,6 +175,7 @@ pub(crate) fn open(
         volumes,
         Checkpointer::new(roots, reclaim),
     );
+    shared.look_at_space();
     if binder.found_torn() && !read_only {
         // Before a later group says that those were synced which name the torn parts by another checksum.
         shared.checkpoint()?;
@@ -267,8 +268,8 @@ impl<'a> Replay<'a> {
         for (msn, op) in (first..).zip(&batch.ops) {
             self.op(op, Msn(msn), batch.lsn).context(|| format!("batch {}", batch.lsn.0))?;
             // It waits for a checkpoint again, for which the next one who commits has to reserve.
-            self.order.bytes += bytes_in(op) as u64;
-            self.order.clones += u64::from(matches!(op, LoggedOp::Clone { .. }));
+            self.order.waiting.bytes += bytes_in(op) as u64;
+            self.order.waiting.clones += u64::from(matches!(op, LoggedOp::Clone { .. }));
         }
         self.order.last_lsn = batch.lsn;
         self.order.last_msn = Msn(last).max(self.order.last_msn);
@@ -328,7 +329,12 @@ impl<'a> Replay<'a> {
                 Layer::Goto(goto) => self.copy_losses(index.id, goto),
             }
             sealed.layer.settle(&self.trees.resident);
-            let root = self.trees.absorb(&index.version().root, &sealed.layer, true)?;
+            self.trees.absorbed.fetch_add(sealed.layer.messages(), Ordering::Relaxed);
+            let root = self.trees.absorb(
+                &index.version().root,
+                &sealed.layer,
+                !self.trees.lean.load(Ordering::Relaxed),
+            )?;
             index.publish_root(self.space, root, |version| {
                 version.sealed.remove(0);
             })?;

@@ -19,6 +19,7 @@ use crate::options::{Compression, OpenOptions};
 use crate::piece::PieceHandle;
 use crate::recovery::{self, Indexes, Lost, PiecesBinder, Replay};
 use crate::resolve::load;
+use crate::shortage::is_short;
 use crate::space::{Rebuilt, Space, VolumeTable};
 use crate::store::{Order, Shared, Store};
 use crate::tree::{Cutter, Progress, References, Root, Trees, deletions};
@@ -29,6 +30,7 @@ use espalier_storage::{BLOCK, Device, Environment};
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A damaged store, opened without what is damaged.
 #[derive(Debug)]
@@ -103,12 +105,10 @@ fn open(
     let order = Order {
         last_lsn: superblock.checkpoint_lsn,
         last_msn: Msn(superblock.next_msn.0.saturating_sub(1)),
-        reserved: None,
-        bytes: 0,
-        clones: 0,
-        clears: 0,
+        waiting: Default::default(),
         covered: 0,
     };
+    trees.lean.store(is_short(&space.stats(), 0, &options.tuning), Ordering::Relaxed);
     let mut replay = Replay::new(&trees, &space, &options, &indexes, order, losses);
     let shared_indexes = Arc::new(RwLock::new(indexes.clone()));
     let binder = Arc::new(PiecesBinder::new(&trees, &space, &shared_indexes));
@@ -135,6 +135,7 @@ fn open(
     let checkpointer = Checkpointer::new(stored, Vec::new()).counting(uncounted);
     let shared =
         Shared::new(env, device, options, space, trees, log, order, shared_indexes, volumes, checkpointer);
+    shared.look_at_space();
     Ok((shared, losses, mended, keep))
 }
 

@@ -10,7 +10,8 @@
 use crate::batch::Batch;
 use crate::index::{Index, Layer};
 use crate::key::{Key, KeyRange};
-use crate::space::{Purpose, Reservation};
+use crate::options::Tuning;
+use crate::space::{Purpose, Reservation, SpaceStats};
 use crate::store::Shared;
 use crate::tree::{Lasting, Root, Sweep};
 use crate::types::{IndexId, PieceId};
@@ -68,7 +69,7 @@ const SWEEP_AT_ONCE: usize = 512;
 /// Leaves squeezed on behalf of one commit.
 const SQUEEZE_AT_ONCE: usize = 64;
 
-/// Blocks that absorbing memtables takes beside what the messages come to ([`Trees::spread_blocks`](crate::tree::Trees)).
+/// Blocks that absorbing memtables takes beside what the messages come to ([`Trees::spreading`](crate::tree::Trees)).
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Spread {
     /// Those that wait.
@@ -79,6 +80,19 @@ pub(crate) struct Spread {
 
 /// Slices of one index that may be refused before nothing more is tried.
 const MOST_REFUSED: usize = 64;
+
+/// True if a store is so short of space that nothing is written to make reading faster, and all that absorbing takes has to be
+/// reserved.
+pub(crate) fn is_short(space: &SpaceStats, owed: u64, tuning: &Tuning) -> bool {
+    let pending = 2 * part_blocks(tuning, (tuning.fanout * tuning.edge) as u64);
+    space.free < owed + space.promised + 2 * space.pool + pending
+}
+
+/// See [`Shared::blocks_for`].
+fn part_blocks(tuning: &Tuning, bytes: u64) -> u64 {
+    let half_part = (tuning.part as u64 / 2).max(64);
+    bytes.div_ceil(BLOCK as u64) + bytes / half_part
+}
 
 /// Value parts that are being emptied: what is live in them is written elsewhere, leaf by leaf, and when all
 /// of it is, they are free. So they are only as many as there is room for.
@@ -143,6 +157,12 @@ impl Shortage {
         *clears = (clears.1, 0);
     }
 
+    /// The checkpoint after the last cut has failed.
+    pub(crate) fn join_clears(&self) {
+        let mut clears = self.clears.lock();
+        *clears = (0, clears.0 + clears.1);
+    }
+
     /// All that was committed before the last cut is absorbed and counted.
     pub(crate) fn end_clears(&self) {
         self.clears.lock().0 = 0;
@@ -165,8 +185,7 @@ impl Shared {
     /// Blocks that `bytes` of messages may take in parts: parts are at least half full, and each may
     /// waste most of a block.
     pub(crate) fn blocks_for(&self, bytes: u64) -> u64 {
-        let half_part = (self.options.tuning.part as u64 / 2).max(64);
-        bytes.div_ceil(BLOCK as u64) + bytes / half_part
+        part_blocks(&self.options.tuning, bytes)
     }
 
     /// Blocks that nodes and parts will take which are in memory only, when they were last counted, and those for table
@@ -233,9 +252,7 @@ impl Shared {
         self.count_owed();
         let space = self.space.stats();
         let tuning = &self.options.tuning;
-        let pending = 2 * self.blocks_for((tuning.fanout * tuning.edge) as u64);
-        let least = self.owed_blocks() + space.promised + 2 * space.pool + pending;
-        let lean = space.free < least;
+        let lean = is_short(&space, self.owed_blocks(), tuning);
         self.trees.lean.store(lean, Ordering::Relaxed);
         // A value part takes its space until the last of its values has come down, so reckon with the
         // double of what is on its way, which is nearly twice this share of what there is.
@@ -334,7 +351,7 @@ impl Shared {
         // A checkpoint may end meanwhile, and what it replaces must remain readable.
         let _pin = self.space.pin()?;
         let counted = self.checkpointer.counted_root(index.id);
-        let lasting = counted.map(|counted| self.trees.lasting_blocks(counted, root, enough));
+        let lasting = counted.map(|(_, counted)| self.trees.lasting_blocks(counted, root, enough));
         // Counts that change meanwhile say nothing.
         let same = self.checkpointer.counted_root(index.id) == counted;
         Ok(lasting.filter(|_| same).unwrap_or_else(|| self.trees.all_lasting(root)))
@@ -357,33 +374,45 @@ impl Shared {
             }
             let net = |root: &Root| self.lasting_blocks(&index, root, u64::MAX).map(Lasting::net);
             takes += net(&cleared)? - net(&root)?;
-            written += self.unwritten_blocks(&cleared).saturating_sub(self.unwritten_blocks(&root));
+            // Headers with messages on their edges may take a little more.
+            written += self.unwritten_blocks(&cleared).saturating_sub(self.unwritten_blocks(&root)) + 2;
             if batch.has_points(id) {
-                takes += self.trees.spread_blocks(&cleared)? as i64;
+                takes += self.trees.spreading(&cleared)?.of(1) as i64;
             }
         }
+        takes += self.blocks_for(batch.bytes as u64) as i64;
         Ok((takes <= 0).then_some(written))
     }
 
     /// Finds out what [`Shared::spread_blocks`] has to know, which may mean reading. Without the commit lock.
-    pub(crate) fn look_at_roots(&self, batch: &Batch) -> Result<()> {
+    ///
+    /// # Errors
+    /// Of reading the root of an index that a batch begins `tables` in.
+    pub(crate) fn look_at_roots(&self, tables: &BTreeMap<IndexId, u64>) -> Result<()> {
         for index in self.indexes_in_order() {
-            if index.is_waiting() || batch.indexes().any(|id| id == index.id) {
-                self.trees.spread_blocks(&index.version().root)?;
+            let changed = tables.contains_key(&index.id);
+            if changed || index.waiting_tables() > 0 {
+                let root = index.version().root.clone();
+                match self.trees.spreading(&root) {
+                    Err(error) if changed => return Err(error),
+                    Err(_) => self.trees.assume_spreading(&root),
+                    Ok(_) => {}
+                }
             }
         }
         Ok(())
     }
 
-    /// Blocks that absorbing takes beside the messages; `None` if that is not known of a root. Under the commit lock.
-    pub(crate) fn spread_blocks(&self, batch: &Batch) -> Option<Spread> {
+    /// Blocks that absorbing takes beside the messages, also of a batch that begins `tables`; `None` if that is not known of a
+    /// root. Under the commit lock.
+    pub(crate) fn spread_blocks(&self, tables: &BTreeMap<IndexId, u64>) -> Option<Spread> {
         let mut spread = Spread::default();
         for index in self.indexes.read().values() {
-            let waits = index.is_waiting();
-            if waits || batch.indexes().any(|id| id == index.id) {
-                let blocks = index.version().root.known_spread()?;
-                spread.with_batch += blocks;
-                spread.waiting += if waits { blocks } else { 0 };
+            let (waiting, more) = (index.waiting_tables(), tables.get(&index.id).copied().unwrap_or(0));
+            if waiting + more > 0 {
+                let spreading = index.version().root.known_spreading()?;
+                spread.waiting += spreading.of(waiting);
+                spread.with_batch += spreading.of(waiting + more);
             }
         }
         Some(spread)
@@ -392,22 +421,23 @@ impl Shared {
     /// The root of an index after a layer has become part of the tree. In a store that is short of space ranges are deleted at
     /// once, leaves written again, and runs joined only if there is room for that, which is held until it is owed.
     pub(crate) fn absorbed(&self, root: &Root, layer: &Layer) -> Result<(Root, Vec<Reservation>)> {
-        let at_once = || self.trees.absorb(root, layer, true);
+        let mut next = self.trees.absorb(root, layer, true)?;
         if !self.trees.lean.load(Ordering::Relaxed) || matches!(layer, Layer::Goto(_)) {
-            return Ok((at_once()?, Vec::new()));
+            return Ok((next, Vec::new()));
         }
         let mut held = Vec::new();
-        let hold = |from: &Root, to: &Root, purpose: Purpose| {
-            let more = self.unwritten_blocks(to).saturating_sub(self.unwritten_blocks(from));
+        let hold = |least: &Root, most: &Root, purpose: Purpose| {
+            let more = self.unwritten_blocks(most).saturating_sub(self.unwritten_blocks(least));
             self.space.reserve(more, purpose, self.owed_blocks()).map_err(|_| more)
         };
-        let mut next = at_once()?;
         if layer.has_ranges() || root.height == 0 {
+            // What the messages take that wait has been promised.
+            let waiting = self.trees.absorb(root, layer, false)?;
             let purpose = if layer.has_ranges() { Purpose::Essential } else { Purpose::Growth };
-            match hold(root, &next, purpose) {
+            match hold(&waiting, &next, purpose) {
                 Ok(room) => held.push(room),
                 Err(more) if self.shortage.use_clears(more) => {}
-                Err(_) => next = self.trees.absorb(root, layer, false)?,
+                Err(_) => next = waiting,
             }
         }
         // Nothing is merged on the edges of such a store, but many small parts would take a block each.

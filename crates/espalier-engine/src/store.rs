@@ -136,18 +136,45 @@ struct Promised<'a> {
     clears: u64,
 }
 
+/// What batches take on the device that wait for a checkpoint.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    pub(crate) reserved: Option<Reservation>,
+    /// Bytes of the batches, without what has found its place on the device.
+    pub(crate) bytes: u64,
+    /// Clones in them.
+    pub(crate) clones: u64,
+    /// Blocks that were promised so that their ranges can be deleted when they are absorbed.
+    pub(crate) clears: u64,
+}
+
+impl Waiting {
+    /// Adds what others take.
+    pub(crate) fn append(&mut self, other: Waiting) {
+        let Waiting { reserved, bytes, clones, clears } = other;
+        self.bytes += bytes;
+        self.clones += clones;
+        self.clears += clears;
+        if let Some(reserved) = reserved {
+            self.reserve(reserved);
+        }
+    }
+
+    /// Adds blocks that are reserved.
+    fn reserve(&mut self, more: Reservation) {
+        match &mut self.reserved {
+            Some(reserved) => reserved.absorb(more),
+            none => *none = Some(more),
+        }
+    }
+}
+
 /// What the commit lock guards.
 pub(crate) struct Order {
     pub(crate) last_lsn: Lsn,
     pub(crate) last_msn: Msn,
-    /// What the batches that no checkpoint covers may cost on the device.
-    pub(crate) reserved: Option<Reservation>,
-    /// Bytes of those batches, without what has found its place on the device.
-    pub(crate) bytes: u64,
-    /// Clones in those batches.
-    pub(crate) clones: u64,
-    /// Blocks that were promised so that ranges can be deleted when those batches are absorbed.
-    pub(crate) clears: u64,
+    /// What the batches take that no checkpoint covers.
+    pub(crate) waiting: Waiting,
     /// Bytes at most that the log still has to write for batches which the checkpoint under way covers.
     pub(crate) covered: u64,
 }
@@ -157,7 +184,7 @@ impl Order {
     fn settle(&mut self, bytes: u64) {
         let covered = self.covered.min(bytes);
         self.covered -= covered;
-        self.bytes = self.bytes.saturating_sub(bytes - covered);
+        self.waiting.bytes = self.waiting.bytes.saturating_sub(bytes - covered);
     }
 }
 
@@ -223,9 +250,9 @@ impl Store {
         if !wanted() {
             return Err(Error::given_up());
         }
-        order.bytes += batch.bytes as u64;
-        order.clones += batch.clones;
-        order.clears += clears;
+        order.waiting.bytes += batch.bytes as u64;
+        order.waiting.clones += batch.clones;
+        order.waiting.clears += clears;
         shared.shortage.add_clears(clears);
         let pinned = shared.newest_pin();
         let first_msn = Msn(order.last_msn.0 + 1);
@@ -687,14 +714,19 @@ impl Shared {
     /// and a share of headers, and in a store that is short of space what absorbing takes beside that.
     fn promise(&self, batch: &Batch, purpose: Purpose) -> Result<Promised<'_>> {
         let (mut exhausted, mut clears, mut tries) = (false, None, 0);
+        let mut tables = None;
         loop {
             let lean = self.trees.lean.load(Ordering::Relaxed);
-            if lean {
-                self.look_at_roots(batch)?;
+            let tables = match lean {
+                true => Some(tables.get_or_insert_with(|| batch.tables())),
+                false => None,
+            };
+            if let Some(tables) = &tables {
+                self.look_at_roots(tables)?;
             }
             let mut order = self.order.lock();
             order.settle(self.trees.bound.swap(0, Ordering::AcqRel));
-            let Some(spread) = (if lean { self.spread_blocks(batch) } else { Some(Spread::default()) })
+            let Some(spread) = tables.map_or(Some(Spread::default()), |tables| self.spread_blocks(tables))
             else {
                 // A root has been replaced meanwhile.
                 continue;
@@ -703,20 +735,21 @@ impl Shared {
                 let messages = self.blocks_for(bytes).max((2 * bytes).div_ceil(BLOCK as u64));
                 messages + CLONE_BLOCKS * clones + spread + clears + 8
             };
-            let before = need(order.bytes, order.clones, spread.waiting, order.clears);
+            let waiting = &mut order.waiting;
+            let before = need(waiting.bytes, waiting.clones, spread.waiting, waiting.clears);
             let want = need(
-                order.bytes + batch.bytes as u64,
-                order.clones + batch.clones,
+                waiting.bytes + batch.bytes as u64,
+                waiting.clones + batch.clones,
                 spread.with_batch,
-                order.clears + clears.unwrap_or(0),
+                waiting.clears + clears.unwrap_or(0),
             );
             // What is no longer needed was for values that have taken their blocks since: with little room a
             // new batch must not count on it.
             let spare = if self.space.free_blocks() > 8 * SPARE { SPARE } else { 0 };
-            if let Some(reserved) = order.reserved.as_mut().filter(|r| r.blocks() > before + spare) {
+            if let Some(reserved) = waiting.reserved.as_mut().filter(|r| r.blocks() > before + spare) {
                 reserved.shrink(before + spare / 2);
             }
-            let have = order.reserved.as_ref().map_or(0, Reservation::blocks);
+            let have = waiting.reserved.as_ref().map_or(0, Reservation::blocks);
             if want <= have {
                 return Ok(Promised { order, clears: clears.unwrap_or(0) });
             }
@@ -727,10 +760,7 @@ impl Shared {
             };
             match self.space.reserve(want - have, asks, self.owed_blocks()) {
                 Ok(more) => {
-                    match &mut order.reserved {
-                        Some(reserved) => reserved.absorb(more),
-                        none => *none = Some(more),
-                    }
+                    order.waiting.reserve(more);
                     return Ok(Promised { order, clears: clears.unwrap_or(0) });
                 }
                 Err(error) if exhausted || error.kind() != ErrorKind::NoSpace => return Err(error),

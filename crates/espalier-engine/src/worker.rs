@@ -366,6 +366,7 @@ impl Shared {
         let version = index.version();
         let Some(sealed) = version.sealed.first() else { return Ok(()) };
         sealed.layer.settle(&self.trees.resident);
+        self.trees.absorbed.fetch_add(sealed.layer.messages(), Ordering::Relaxed);
         let (root, _held) = self.absorbed(&version.root, &sealed.layer)?;
         let pending = self.trees.pending_work(&root)?.unwrap_or(0);
         self.note_value_debt(self.trees.values_waiting(&root));

@@ -91,3 +91,77 @@ fn what_is_dead_is_swept_out_where_moves_have_used_their_share() {
     shared.make_space(shared.space.pool(), Purpose::Essential).unwrap();
     assert_eq!(shared.space.stats().dead_values, 0, "of {dead} bytes");
 }
+
+/// What a batch of ranges, and perhaps a key of an index, gives back where little of the pool is left.
+fn gives_back(key_of: Option<u8>) -> u64 {
+    let store = store(Arc::new(MemoryDevice::new(40 << 20)));
+    let volume = store.create_volume("v", 2, 0, &[]).unwrap();
+    let id = |index| IndexId { volume, index };
+    for n in 0..600u64 {
+        let mut batch = Batch::new();
+        for dir in ["a", "b"] {
+            batch.insert(id(1), format!("{dir}/{n:05}").as_bytes(), value(n, 16 << 10));
+            batch.insert(id(0), format!("{dir}/{n:05}").as_bytes(), value(n, 1000));
+        }
+        batch.insert(id(0), format!("name {n:05}").as_bytes(), value(n, 1000));
+        store.commit(batch).unwrap();
+    }
+    (0..2).for_each(|index| settle(&store, id(index)));
+    let _ballast = leave(&store.shared, 31);
+    let mut batch = Batch::new();
+    if let Some(index) = key_of {
+        batch.delete(id(index), b"name 00001");
+    }
+    (0..2).for_each(|index| batch.delete_range(id(index), KeyRange::new(&b"a/00100"[..], &b"a/00500"[..])));
+    let before = store.shared.space.free_blocks();
+    store.commit(batch).unwrap();
+    store.checkpoint().unwrap();
+    store.checkpoint().unwrap();
+    store.shared.space.free_blocks().saturating_sub(before)
+}
+
+/// What was accepted because it gives back is carried out, in all indexes, whatever else comes with it.
+#[test]
+fn ranges_that_were_accepted_to_give_space_back_do() {
+    let alone = gives_back(None);
+    assert!(alone > 1500, "{alone} blocks came back");
+    for index in 0..2 {
+        let with_key = gives_back(Some(index));
+        assert!(
+            with_key + 10 >= alone,
+            "{with_key} blocks came back with a key of index {index}, not {alone}"
+        );
+    }
+}
+
+/// Each clone seals a memtable, and each of those leaves a part on each edge.
+#[test]
+fn as_much_is_promised_as_absorbing_many_memtables_takes() {
+    let store = store(Arc::new(MemoryDevice::new(64 << 20)));
+    let volume = store.create_volume("v", 1, 0, &[]).unwrap();
+    let id = IndexId { volume, index: 0 };
+    let count = 32_000u64;
+    for from in (0..count).step_by(100) {
+        let mut batch = Batch::new();
+        (from..from + 100).for_each(|n| batch.insert(id, format!("{n:06}").as_bytes(), value(n, 1000)));
+        store.commit(batch).unwrap();
+    }
+    settle(&store, id);
+    let shared = &store.shared;
+    // So that runs cannot be joined.
+    let _ballast = leave(shared, 350);
+    shared.look_at_space();
+    assert!(shared.trees.lean.load(Ordering::Relaxed));
+    let before = shared.space.promised();
+    let mut batch = Batch::new();
+    for round in 0..60 {
+        (0..40).for_each(|n| batch.delete(id, format!("{:06}", n * count / 40 + round).as_bytes()));
+        batch.move_range(id, format!("x{round}").as_bytes(), format!("y{round}").as_bytes());
+    }
+    store.commit(batch).unwrap();
+    let promised = shared.space.promised() - before;
+    shared.absorb_at_once(&[id]).unwrap();
+    shared.count_owed();
+    let owed = shared.shortage.owed.load(Ordering::Relaxed);
+    assert!(owed > 500 && owed <= promised, "{promised} blocks were promised and {owed} are owed");
+}

@@ -9,7 +9,7 @@ use super::compare::joined;
 use super::leaf::Gathering;
 use super::node::{Body, Child, Edge, Node, Run, join, join_runs};
 use super::slice::within;
-use super::slot::NodeSlot;
+use super::slot::{NodeSlot, Spreading};
 use super::source::{MemtableSource, Merged};
 use super::write::{blocks_of, header_blocks};
 use super::{Trees, leaf};
@@ -31,9 +31,9 @@ const FEW_DELETES: usize = 16;
 /// for a memtable if there is room for that: else messages wait above it.
 const SMALL_LEAF: u64 = 8;
 
-/// Blocks that a part and a header above a leaf take, beside the messages; and those of a first leaf.
-const ABOVE: u64 = 4;
-const EMPTY_SPREAD: u64 = 2;
+/// What a part and a header above a leaf take, and a first leaf.
+const ABOVE: Spreading = Spreading { each: 2, once: 2 };
+const EMPTY: Spreading = Spreading { each: 1, once: 1 };
 
 /// The root of an index; `None` is the empty map.
 #[derive(Clone, Default)]
@@ -72,9 +72,9 @@ enum Swept {
 pub(crate) type Work = Option<u64>;
 
 impl Root {
-    /// What [`Trees::spread_blocks`] found, if it was asked.
-    pub(crate) fn known_spread(&self) -> Option<u64> {
-        self.slot.as_ref().map_or(Some(EMPTY_SPREAD), |slot| slot.spread.get().copied())
+    /// What [`Trees::spreading`] found, if it was asked.
+    pub(crate) fn known_spreading(&self) -> Option<Spreading> {
+        self.slot.as_ref().map_or(Some(EMPTY), |slot| slot.spread.get().copied())
     }
 }
 
@@ -99,23 +99,32 @@ impl Trees {
         }
     }
 
-    /// Blocks that absorbing a memtable may take in a store that is short of space, beside what its messages come to: a part
-    /// for each edge of the root, and its header; or a root that is a leaf, or what is put above it.
+    /// Blocks that absorbing memtables may take in a store that is short of space, beside what their messages come to: of each
+    /// a part for each edge of the root, and the root's header; or a root that is a small leaf, or what is put above it.
     ///
     /// # Errors
     /// Of reading the root.
-    pub(crate) fn spread_blocks(&self, root: &Root) -> Result<u64> {
-        if let Some(known) = root.known_spread() {
+    pub(crate) fn spreading(&self, root: &Root) -> Result<Spreading> {
+        if let Some(known) = root.known_spreading() {
             return Ok(known);
         }
         let node = self.root_node(root)?;
-        let blocks = match &node.body {
-            Body::Leaf(base) => {
-                self.leaf_blocks(base).map_or(ABOVE, |blocks| blocks + header_blocks(&node) + 1)
-            }
-            Body::Interior { edges, .. } => edges.len() as u64 + header_blocks(&node) + 1,
+        let once = header_blocks(&node) + 1;
+        let found = match &node.body {
+            Body::Leaf(base) => match self.leaf_blocks(base) {
+                Some(blocks) => Spreading { each: 1, once: once + blocks },
+                None => ABOVE,
+            },
+            Body::Interior { edges, .. } => Spreading { each: edges.len() as u64, once },
         };
-        Ok(root.slot.as_ref().map_or(blocks, |slot| *slot.spread.get_or_init(|| blocks)))
+        Ok(root.slot.as_ref().map_or(found, |slot| *slot.spread.get_or_init(|| found)))
+    }
+
+    /// The same for a root that cannot be read: more than it is.
+    pub(crate) fn assume_spreading(&self, root: &Root) {
+        if let Some(slot) = &root.slot {
+            slot.spread.get_or_init(|| Spreading { each: self.tuning.fanout as u64, ..ABOVE });
+        }
     }
 
     /// The blocks of the parts of a leaf; `None` if they are many.
@@ -134,7 +143,6 @@ impl Trees {
     ) -> Result<Root> {
         let all = KeyRange::all();
         let ranges = table.ranges();
-        self.absorbed.fetch_add(table.messages(), Relaxed);
         let node = self.root_node(root)?;
         let source = MemtableSource::new(table.clone(), Msn(u64::MAX));
         let mut merged = Merged::new(vec![Box::new(source)]);

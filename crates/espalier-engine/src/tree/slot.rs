@@ -130,13 +130,29 @@ impl PartSlot {
     }
 }
 
+/// Blocks that absorbing memtables may take, beside what their messages come to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Spreading {
+    /// For each of them.
+    pub(crate) each: u64,
+    /// However many they are.
+    pub(crate) once: u64,
+}
+
+impl Spreading {
+    /// For so many memtables.
+    pub(crate) fn of(self, tables: u64) -> u64 {
+        if tables > 0 { self.once + self.each.saturating_mul(tables) } else { 0 }
+    }
+}
+
 /// The place of a node.
 pub(crate) struct NodeSlot {
     state: RwLock<NodeState>,
     /// Blocks that the tree below will take, once they were counted ([`Trees::unwritten_blocks`]).
     unwritten: OnceLock<u64>,
     /// See [`Trees::spread_blocks`].
-    pub(super) spread: OnceLock<u64>,
+    pub(super) spread: OnceLock<Spreading>,
 }
 
 enum NodeState {
