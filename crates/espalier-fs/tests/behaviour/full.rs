@@ -182,8 +182,8 @@ fn single_files_may_be_refused_and_nothing_else_is(bytes: u64, files: usize, len
 }
 
 #[test]
-fn in_the_smallest_full_store_only_single_files_of_clones_are_refused() {
-    single_files_may_be_refused_and_nothing_else_is(1 << 20, 12, 6000, 3);
+fn in_a_small_full_store_only_single_files_of_clones_are_refused() {
+    single_files_may_be_refused_and_nothing_else_is(4 << 20, 48, 6000, 3);
 }
 
 #[test]
