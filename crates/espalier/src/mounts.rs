@@ -14,6 +14,8 @@ pub(crate) struct MountEntry {
     pub(crate) kind: String,
     /// What is mounted: for us, the absolute path of the image.
     pub(crate) source: PathBuf,
+    /// Major and minor number of what its files are on.
+    device: (u32, u32),
 }
 
 impl MountEntry {
@@ -48,29 +50,47 @@ pub(crate) fn at(dir: &Path) -> std::io::Result<Option<MountEntry>> {
 
 /// Where the image at `source` is mounted, under whatever name.
 pub(crate) fn of(source: &Path) -> std::io::Result<Option<MountEntry>> {
-    let wanted = identity(source);
-    let same = |m: &MountEntry| m.source == source || (wanted.is_some() && identity(&m.source) == wanted);
-    Ok(all()?.into_iter().rev().find(|m| m.is_espalier() && same(m)))
+    let table = all()?;
+    let wanted = source.metadata().ok();
+    let same = |m: &&MountEntry| {
+        m.source == source
+            || wanted.as_ref().is_some_and(|wanted| {
+                let here = (rustix::fs::major(wanted.dev()), rustix::fs::minor(wanted.dev()));
+                !is_served_elsewhere(&table, &m.source, here)
+                    && m.source.metadata().is_ok_and(|found| identity(&found) == identity(wanted))
+            })
+    };
+    Ok(table.iter().rev().filter(|m| m.is_espalier()).find(same).cloned())
+}
+
+/// True if a file lies on a FUSE file system, and not on the one with the number `here`: its server may be silent, and whoever
+/// looks at the file then waits for it.
+fn is_served_elsewhere(table: &[MountEntry], path: &Path, here: (u32, u32)) -> bool {
+    let around = table.iter().filter(|m| path.starts_with(&m.dir));
+    let nearest = around.max_by_key(|m| m.dir.components().count());
+    nearest.is_some_and(|m| m.kind.starts_with("fuse") && m.device != here)
 }
 
 /// What makes a file or block device the same under two names.
-fn identity(path: &Path) -> Option<(u64, u64)> {
-    let metadata = path.metadata().ok()?;
-    Some(if metadata.file_type().is_block_device() {
+fn identity(metadata: &std::fs::Metadata) -> (u64, u64) {
+    if metadata.file_type().is_block_device() {
         (0, metadata.rdev())
     } else {
         (metadata.dev(), metadata.ino())
-    })
+    }
 }
 
 fn parse(line: &[u8]) -> Option<MountEntry> {
     let text = OsStr::from_bytes(line).as_bytes();
     let dash = text.windows(3).position(|w| w == b" - ")?;
-    let dir = text[..dash].split(|&b| b == b' ').nth(4)?;
+    let mut fields = text[..dash].split(|&b| b == b' ').skip(2);
+    let device = std::str::from_utf8(fields.next()?).ok()?.split_once(':')?;
+    let device = (device.0.parse().ok()?, device.1.parse().ok()?);
+    let dir = fields.nth(1)?;
     let mut rest = text[dash + 3..].split(|&b| b == b' ');
     let kind = String::from_utf8_lossy(rest.next()?).into_owned();
     let source = rest.next()?;
-    Some(MountEntry { dir: unescape(dir).into(), kind, source: unescape(source).into() })
+    Some(MountEntry { dir: unescape(dir).into(), kind, source: unescape(source).into(), device })
 }
 
 /// The kernel writes blanks, tabs, newlines and backslashes as three octal digits.
@@ -104,7 +124,24 @@ mod tests {
         assert_eq!(entry.dir, Path::new("/mnt/two words"));
         assert_eq!(entry.source, Path::new(r"/srv/a\b.img"));
         assert!(entry.is_espalier());
+        assert_eq!(entry.device, (0, 32));
         assert_eq!(parse(b""), None);
         assert_eq!(parse(b"36 25 0:32"), None);
+    }
+
+    #[test]
+    fn images_on_the_mounts_of_others_are_not_looked_at() {
+        let lines = [
+            "20 1 8:1 / / rw - ext4 /dev/sda1 rw",
+            "21 20 0:40 / /mnt/a rw - fuse.espalier /srv/a.img rw",
+            "22 21 0:41 / /mnt/a/b rw - fuse.espalier /mnt/a/b.img rw",
+            "23 20 8:2 / /mnt/a/b/c rw - xfs /dev/sda2 rw",
+        ];
+        let table: Vec<_> = lines.iter().filter_map(|line| parse(line.as_bytes())).collect();
+        assert_eq!(table.len(), lines.len());
+        let served = |path: &str, here| is_served_elsewhere(&table, Path::new(path), here);
+        assert!(!served("/srv/a.img", (8, 2)) && !served("/mnt/ab/x.img", (8, 2)));
+        assert!(served("/mnt/a/b.img", (8, 1)) && !served("/mnt/a/b.img", (0, 40)));
+        assert!(served("/mnt/a/b/x.img", (0, 40)) && !served("/mnt/a/b/c/x.img", (8, 1)));
     }
 }

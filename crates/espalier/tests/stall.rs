@@ -14,7 +14,13 @@ struct Stack {
     below: Below,
 }
 
-/// Goes on when the test is over, however it ends: nothing may stay behind.
+/// Goes on when the test is over, however it ends: nothing may stay behind, and what is above waits for it.
+impl Drop for Stack {
+    fn drop(&mut self) {
+        self.below.signal("CONT");
+    }
+}
+
 struct Below {
     place: Place,
     server: i32,
@@ -26,19 +32,13 @@ impl Below {
     }
 }
 
-impl Drop for Below {
-    fn drop(&mut self) {
-        self.signal("CONT");
-    }
-}
-
 fn signal(process: i32, name: &str) {
     let _ =
         Command::new("kill").args([&format!("-{name}"), &process.to_string()]).stderr(Stdio::null()).status();
 }
 
 fn stack(size: &str) -> Stack {
-    let below = Place::mounted("256M");
+    let below = Place::mounted("1G");
     let mut place = Place::new();
     place.image = below.dir.join("b.img");
     place.mkfs(&["--size", size]).ok();
@@ -113,6 +113,8 @@ fn what_needs_no_device_goes_on_and_the_rest_when_it_answers() {
     assert_eq!(fs::read(stack.place.dir.join("other")).unwrap(), b"other");
     assert_eq!(fs::read_dir(&stack.place.dir).unwrap().count(), 3);
     assert!(waits.try_wait().unwrap().is_none(), "the sync did not wait for the device");
+    // Another store is mounted and unmounted, and nobody looks at the image that would have him wait.
+    Place::mounted("64M").umount().ok();
     stack.below.signal("CONT");
     assert!(waits.wait().unwrap().success());
     stack.place.remount();
@@ -125,7 +127,7 @@ fn what_needs_no_device_goes_on_and_the_rest_when_it_answers() {
 fn who_is_killed_is_gone_while_the_device_is_silent() {
     for transport in ["transport=auto", "transport=classic"] {
         // So large that memory is full before the store is.
-        let stack = stack("192M");
+        let stack = stack("768M");
         let content: Vec<u8> = (0..8 << 20).map(|n: u32| (n >> 12) as u8).collect();
         fs::write(stack.place.dir.join("large"), &content).unwrap();
         fs::create_dir(stack.place.dir.join("d")).unwrap();
