@@ -38,22 +38,30 @@ fn settle(store: &Store, id: IndexId) {
     store.checkpoint().unwrap();
 }
 
-/// As removing a tree does it: ranges, and the entry.
-#[test]
-fn a_range_is_deleted_with_a_few_keys_where_it_is_without() {
+/// A settled volume with the directories `a` and `b` in two indexes, their values large in one of them, and of `len` bytes in
+/// the other, which has names as well.
+fn two_trees(large: u8, len: usize) -> (Arc<Store>, u32) {
     let store = store(Arc::new(MemoryDevice::new(40 << 20)));
     let volume = store.create_volume("v", 2, 0, &[]).unwrap();
     let id = |index| IndexId { volume, index };
     for n in 0..600u64 {
         let mut batch = Batch::new();
         for dir in ["a", "b"] {
-            batch.insert(id(0), format!("{dir}/{n:05}").as_bytes(), value(n, 16 << 10));
-            batch.insert(id(1), format!("{dir}/{n:05}").as_bytes(), value(n, 100));
+            batch.insert(id(large), format!("{dir}/{n:05}").as_bytes(), value(n, 16 << 10));
+            batch.insert(id(1 - large), format!("{dir}/{n:05}").as_bytes(), value(n, len));
         }
-        batch.insert(id(1), format!("name {n:05}").as_bytes(), value(n, 100));
+        batch.insert(id(1 - large), format!("name {n:05}").as_bytes(), value(n, len));
         store.commit(batch).unwrap();
     }
     (0..2).for_each(|index| settle(&store, id(index)));
+    (store, volume)
+}
+
+/// As removing a tree does it: ranges, and the entry.
+#[test]
+fn a_range_is_deleted_with_a_few_keys_where_it_is_without() {
+    let (store, volume) = two_trees(0, 100);
+    let id = |index| IndexId { volume, index };
     let _ballast = leave(&store.shared, 31);
     for (dir, names) in [("a/", 1), ("b/", 0)] {
         let mut batch = Batch::new();
@@ -94,19 +102,8 @@ fn what_is_dead_is_swept_out_where_moves_have_used_their_share() {
 
 /// What a batch of ranges, and perhaps a key of an index, gives back where little of the pool is left.
 fn gives_back(key_of: Option<u8>) -> u64 {
-    let store = store(Arc::new(MemoryDevice::new(40 << 20)));
-    let volume = store.create_volume("v", 2, 0, &[]).unwrap();
+    let (store, volume) = two_trees(1, 1000);
     let id = |index| IndexId { volume, index };
-    for n in 0..600u64 {
-        let mut batch = Batch::new();
-        for dir in ["a", "b"] {
-            batch.insert(id(1), format!("{dir}/{n:05}").as_bytes(), value(n, 16 << 10));
-            batch.insert(id(0), format!("{dir}/{n:05}").as_bytes(), value(n, 1000));
-        }
-        batch.insert(id(0), format!("name {n:05}").as_bytes(), value(n, 1000));
-        store.commit(batch).unwrap();
-    }
-    (0..2).for_each(|index| settle(&store, id(index)));
     let _ballast = leave(&store.shared, 31);
     let mut batch = Batch::new();
     if let Some(index) = key_of {
