@@ -124,6 +124,14 @@ impl PartSlot {
         }
     }
 
+    /// How many value parts its entries lie in, at most.
+    pub(super) fn value_parts(&self) -> usize {
+        match &*self.state.read() {
+            PartState::Memory(part, _) => part.values().len(),
+            PartState::Stored(stored) => stored.values.len(),
+        }
+    }
+
     /// Bytes of the part and its large values: what it weighs in a leaf or an edge.
     pub(crate) fn weight(&self) -> u64 {
         u64::from(self.summary.bytes) + self.summary.value_bytes

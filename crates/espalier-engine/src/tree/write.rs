@@ -2,14 +2,19 @@
 
 use super::Trees;
 use super::codec;
-use super::node::{Body, Node, Run};
+use super::node::{Body, Edge, Node, Run};
 use super::slot::{NodeSlot, PartSlot, StoredPart};
 use crate::Result;
 use crate::piece::PieceHandle;
 use crate::pieces::Encoded;
 use crate::types::{PieceId, Reference};
+use crate::view::View;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+
+/// Bytes of a number in a header, and of a length, at most.
+const NUMBER: usize = 10;
+const LENGTH: usize = 5;
 
 /// A header put on the device, and what it refers to: one count each.
 #[derive(Debug)]
@@ -38,6 +43,7 @@ impl Trees {
         self.store_parts(&new)?;
         let id = self.locator.new_id();
         let (body, holds) = codec::encode(&node)?;
+        debug_assert!(body.len() <= header_bytes(&node), "a header has more bytes than was reckoned");
         let refers = references(&node);
         let encoded = Encoded::new(id, crate::PieceKind::Node(node.height), &body, self.compression, holds)?;
         let handles = self.pieces.write_group(vec![encoded], None)?;
@@ -119,22 +125,41 @@ impl Trees {
     }
 }
 
-/// Blocks that so many bytes of a header or a part take, at most.
+/// Blocks that so many bytes of a header or a part take, at most: with a list of its places if it finds no run.
 pub(super) fn blocks_of(bytes: usize) -> u64 {
-    (bytes as u64 + 128).div_ceil(espalier_storage::BLOCK as u64)
+    let blocks = (bytes as u64 + 128).div_ceil(espalier_storage::BLOCK as u64);
+    blocks + u64::from(blocks > 1)
 }
 
 /// Blocks that the header of a node takes, at most.
 pub(super) fn header_blocks(node: &Node) -> u64 {
-    let mut bytes = 0;
+    blocks_of(header_bytes(node))
+}
+
+/// Bytes of the header of a node ([`codec::encode`]), at most: every number and length with as many as it can have, and
+/// every key as if it shared nothing with the one before.
+fn header_bytes(node: &Node) -> usize {
+    let view = |view: &View| {
+        let end = view.bounds.end.as_ref().map_or(0, |end| end.len());
+        view.from.len() + view.to.len() + view.bounds.start.len() + end + 4 * LENGTH
+    };
+    let mut bytes = 2 * NUMBER;
+    if let Body::Interior { pivots, edges } = &node.body {
+        bytes += pivots.iter().map(|pivot| pivot.len() + 2 * LENGTH).sum::<usize>();
+        let child = |edge: &Edge| 3 * NUMBER + edge.child.as_ref().map_or(0, |child| view(&child.view));
+        bytes += edges.iter().map(child).sum::<usize>();
+    }
     for run in runs_of(node) {
-        bytes += run.ranges.memory() + 64;
-        for summary in run.parts.iter().map(|part| &part.slot.summary) {
-            // Keys, two bytes of filter per entry, and numbers.
-            bytes += summary.first.len() + summary.last.len() + 2 * summary.entries as usize + 128;
+        bytes += 2 * NUMBER + run.ranges.memory() + run.ranges.len() * 8 * NUMBER;
+        for part in &run.parts {
+            let summary = &part.slot.summary;
+            let values = part.slot.value_parts();
+            bytes +=
+                summary.first.len() + summary.last.len() + summary.filter.encoded_len() + view(&part.view);
+            bytes += 6 * NUMBER + 4 * LENGTH + values * 2 * NUMBER;
         }
     }
-    blocks_of(bytes)
+    bytes
 }
 
 /// The runs of a node: of a leaf its entries, of an interior node what lies on its edges.
