@@ -67,7 +67,7 @@ impl Trees {
         let mut replaced =
             Replaced { lasting: Lasting { kept: 0, ..lasting }, enough, headers: 0, seen: HashSet::new() };
         if let Some(counted) = counted {
-            self.replaced(counted, false, &named, &mut replaced);
+            self.replaced(counted, u8::MAX, false, &named, &mut replaced);
         }
         replaced.lasting
     }
@@ -79,8 +79,8 @@ impl Trees {
     }
 
     /// Adds what lies below the header `id`, and it itself, but for what is in `named` and what lies below that. What cannot
-    /// be read is not free either.
-    fn replaced(&self, id: PieceId, shared: bool, named: &HashSet<PieceId>, sum: &mut Replaced) {
+    /// be read, or is as high as what lies above it, is not free either.
+    fn replaced(&self, id: PieceId, above: u8, shared: bool, named: &HashSet<PieceId>, sum: &mut Replaced) {
         if named.contains(&id) || sum.is_done() || !sum.seen.insert(id) {
             return;
         }
@@ -91,7 +91,7 @@ impl Trees {
             // All below stays as well, and it is known that everything may be copied.
             return;
         }
-        let Ok(node) = self.node(id) else { return };
+        let Some(node) = self.node(id).ok().filter(|node| node.height < above) else { return };
         sum.add(header_blocks(&node), shared);
         for slot in runs_of(&node).flat_map(|run| &run.parts).map(|part| &part.slot) {
             let Some(id) = slot.place().map(|place| place.handle.id()) else { continue };
@@ -100,7 +100,7 @@ impl Trees {
             }
         }
         for child in children(&node).filter_map(|slot| slot.place()) {
-            self.replaced(child.id(), shared, named, sum);
+            self.replaced(child.id(), node.height, shared, named, sum);
         }
     }
 }
