@@ -127,6 +127,8 @@ struct Cut {
     changed: Changed,
     /// What is released when it is on the device.
     waiting: Waiting,
+    /// Bytes of it that the log had not written yet.
+    covered: u64,
 }
 
 impl Checkpointer {
@@ -236,8 +238,10 @@ impl Shared {
         });
         let (roots, stored, reclaim) = counted.inspect_err(|_| {
             self.forget_volume(cut.changed.made);
-            self.wait_again(std::mem::take(&mut cut.waiting));
+            self.wait_again(&mut cut);
         })?;
+        // What was to be deleted when it is absorbed has been, or waits.
+        self.shortage.end_clears();
         // From here on the counts are those of the new roots, whether or not the switch succeeds.
         state.roots.retain(|id, _| cut.volumes.volumes.contains_key(&id.volume));
         state.roots.extend(stored.iter().copied());
@@ -265,7 +269,6 @@ impl Shared {
             index.publish_pinned(&self.space, |_| ())?;
         }
         self.space.checkpointed();
-        self.shortage.end_clears();
         drop(cut.waiting);
         self.checkpointer.count.fetch_add(1, Ordering::Relaxed);
         self.checkpointer.last.store(self.env.monotonic().as_millis() as u64, Ordering::Relaxed);
@@ -295,12 +298,16 @@ impl Shared {
         self.shortage.cut_clears();
         order.covered = self.log.unwritten_bytes();
         let next_msn = Msn(order.last_msn.0 + 1);
-        Ok(Cut { lsn, next_msn, volumes, indexes, changed, waiting })
+        let covered = order.covered;
+        Ok(Cut { lsn, next_msn, volumes, indexes, changed, waiting, covered })
     }
 
-    /// What was cut off waits for another checkpoint.
-    fn wait_again(&self, waiting: Waiting) {
+    /// What was cut off waits for another checkpoint, but for what the log has brought to its place since.
+    fn wait_again(&self, cut: &mut Cut) {
         let mut order = self.order.lock();
+        let mut waiting = std::mem::take(&mut cut.waiting);
+        let settled = cut.covered.saturating_sub(std::mem::take(&mut order.covered));
+        waiting.bytes = waiting.bytes.saturating_sub(settled);
         order.waiting.append(waiting);
         self.shortage.join_clears();
     }

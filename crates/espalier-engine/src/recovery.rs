@@ -17,9 +17,9 @@ use crate::options::Compression;
 use crate::options::{FormatOptions, OpenOptions};
 use crate::piece::PieceHandle;
 use crate::pieces::{Locator, Pieces};
-use crate::shortage::is_short;
-use crate::space::{Geometry, Opened, Space, SpaceOptions, Superblock, VolumeTable, heal};
-use crate::store::{Order, Shared};
+use crate::shortage::{absorbed_within, is_short, message_blocks, unwritten_blocks};
+use crate::space::{Geometry, Opened, Purpose, Space, SpaceOptions, Superblock, VolumeTable, heal};
+use crate::store::{CLONE_BLOCKS, Order, Shared};
 use crate::tree::{Loss, Trees, baseless};
 use crate::types::{IndexId, Location, Lsn, Msn, PieceId};
 use crate::value::LargeValue;
@@ -176,6 +176,9 @@ pub(crate) fn open(
         Checkpointer::new(roots, reclaim),
     );
     shared.look_at_space();
+    if !read_only {
+        shared.promise_replayed()?;
+    }
     if binder.found_torn() && !read_only {
         // Before a later group says that those were synced which name the torn parts by another checksum.
         shared.checkpoint()?;
@@ -269,7 +272,7 @@ impl<'a> Replay<'a> {
             self.op(op, Msn(msn), batch.lsn).context(|| format!("batch {}", batch.lsn.0))?;
             // It waits for a checkpoint again, for which the next one who commits has to reserve.
             self.order.waiting.bytes += bytes_in(op) as u64;
-            self.order.waiting.clones += u64::from(matches!(op, LoggedOp::Clone { .. }));
+            self.order.waiting.clones += CLONE_BLOCKS * u64::from(matches!(op, LoggedOp::Clone { .. }));
         }
         self.order.last_lsn = batch.lsn;
         self.order.last_msn = Msn(last).max(self.order.last_msn);
@@ -330,16 +333,25 @@ impl<'a> Replay<'a> {
             }
             sealed.layer.settle(&self.trees.resident);
             self.trees.absorbed.fetch_add(sealed.layer.messages(), Ordering::Relaxed);
-            let root = self.trees.absorb(
-                &index.version().root,
-                &sealed.layer,
-                !self.trees.lean.load(Ordering::Relaxed),
-            )?;
+            let root = &index.version().root;
+            let root =
+                absorbed_within(self.trees, root, &sealed.layer, Purpose::Clear, &mut |more, purpose| {
+                    self.space.reserve(more, purpose, self.owed()).is_ok()
+                })?;
             index.publish_root(self.space, root, |version| {
                 version.sealed.remove(0);
             })?;
+            if is_short(&self.space.stats(), self.owed(), &self.options.tuning) {
+                self.trees.lean.store(true, Ordering::Relaxed);
+            }
         }
         Ok(())
+    }
+
+    /// Blocks that will be taken by what is in memory, at most: what was absorbed counts among the messages, too.
+    fn owed(&self) -> u64 {
+        let roots = self.indexes.values().map(|index| unwritten_blocks(self.trees, &index.version().root));
+        roots.sum::<u64>() + message_blocks(&self.options.tuning, self.order.waiting.bytes)
     }
 }
 

@@ -136,6 +136,7 @@ fn open(
     let shared =
         Shared::new(env, device, options, space, trees, log, order, shared_indexes, volumes, checkpointer);
     shared.look_at_space();
+    shared.promise_replayed()?;
     Ok((shared, losses, mended, keep))
 }
 

@@ -13,12 +13,13 @@ use crate::key::{Key, KeyRange};
 use crate::options::Tuning;
 use crate::space::{Purpose, Reservation, SpaceStats};
 use crate::store::Shared;
-use crate::tree::{Lasting, Root, Sweep};
+use crate::tree::{Lasting, Root, Sweep, Trees};
 use crate::types::{IndexId, PieceId};
 use crate::{ErrorKind, Result};
 use espalier_storage::BLOCK;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// When space is short, writers wait while an edge of a root has more than this many times what makes
@@ -86,6 +87,41 @@ const MOST_REFUSED: usize = 64;
 pub(crate) fn is_short(space: &SpaceStats, owed: u64, tuning: &Tuning) -> bool {
     let pending = 2 * part_blocks(tuning, (tuning.fanout * tuning.edge) as u64);
     space.free < owed + space.promised + 2 * space.pool + pending
+}
+
+/// Blocks that messages of so many bytes may take until they are in a tree, and a share of headers.
+pub(crate) fn message_blocks(tuning: &Tuning, bytes: u64) -> u64 {
+    part_blocks(tuning, bytes).max((2 * bytes).div_ceil(BLOCK as u64))
+}
+
+/// The root after a layer has become part of the tree. What cannot be read must not keep a checkpoint from being made: then
+/// messages wait above it. In a store that is short of space ranges are deleted at once, and leaves written again, only if
+/// `hold` says that it has so many blocks for a purpose more than waiting takes.
+pub(crate) fn absorbed_within(
+    trees: &Arc<Trees>,
+    root: &Root,
+    layer: &Layer,
+    clear: Purpose,
+    hold: &mut dyn FnMut(u64, Purpose) -> bool,
+) -> Result<Root> {
+    let at_once = match trees.absorb(root, layer, true) {
+        Err(error) if matches!(layer, Layer::Goto(_)) => return Err(error),
+        Err(_) => return trees.absorb(root, layer, false),
+        Ok(next) => next,
+    };
+    let many = layer.has_ranges() || root.height == 0;
+    if !trees.lean.load(Ordering::Relaxed) || matches!(layer, Layer::Goto(_)) || !many {
+        return Ok(at_once);
+    }
+    // What the messages take that wait has been promised.
+    let waiting = trees.absorb(root, layer, false)?;
+    let more = unwritten_blocks(trees, &at_once).saturating_sub(unwritten_blocks(trees, &waiting));
+    let purpose = if layer.has_ranges() { clear } else { Purpose::Growth };
+    Ok(if hold(more, purpose) { at_once } else { waiting })
+}
+
+pub(crate) fn unwritten_blocks(trees: &Trees, root: &Root) -> u64 {
+    root.slot.as_ref().map_or(0, |slot| trees.unwritten_blocks(slot))
 }
 
 /// See [`Shared::blocks_for`].
@@ -203,7 +239,23 @@ impl Shared {
     }
 
     fn unwritten_blocks(&self, root: &Root) -> u64 {
-        root.slot.as_ref().map_or(0, |slot| self.trees.unwritten_blocks(slot))
+        unwritten_blocks(&self.trees, root)
+    }
+
+    /// True if the store would be short of space with so many blocks more promised.
+    pub(crate) fn is_short_with(&self, more: u64) -> bool {
+        let tuning = &self.options.tuning;
+        let pending = 2 * part_blocks(tuning, (tuning.fanout * tuning.edge) as u64);
+        !self.space.can_grow(more + self.space.pool() + pending, self.owed_blocks())
+    }
+
+    /// Something is owed that was not: from here on the store may be short of space.
+    pub(crate) fn note_shortage(&self) {
+        if !self.trees.lean.load(Ordering::Relaxed)
+            && is_short(&self.space.stats(), self.owed_blocks(), &self.options.tuning)
+        {
+            self.trees.lean.store(true, Ordering::Relaxed);
+        }
     }
 
     /// True if a flush did not fit and no checkpoint has been made since.
@@ -302,11 +354,19 @@ impl Shared {
             Err(error) if error.kind() == ErrorKind::NoSpace => return Ok(None),
             Err(error) => return Err(error),
         };
-        let before = self.unwritten_blocks(&index.version().root);
-        let more = self.unwritten_blocks(&root).saturating_sub(before);
+        let old = index.version().root.clone();
+        let before = self.unwritten_blocks(&old);
+        let mut more = self.unwritten_blocks(&root).saturating_sub(before);
+        if self.trees.lean.load(Ordering::Relaxed) {
+            // Each memtable that waits leaves a part on each edge.
+            let (new, old) = (self.trees.spreading(&root)?, self.trees.spreading(&old)?);
+            more += new.each.saturating_sub(old.each) * index.waiting_tables();
+        }
         if !self.has_room(more, share) || !self.may_keep(index, &root, before, share)? {
             return Ok(None);
         }
+        // Until it is owed.
+        let _held = self.space.reserve(more, Purpose::Accepted, 0)?;
         index.publish_root(&self.space, root, |_| {})?;
         self.count_owed();
         Ok(Some(true))
@@ -318,6 +378,12 @@ impl Shared {
         let owed = self.owed_blocks() + space.promised;
         let whole = owed + space.pool / 8 * 7 <= space.free + space.limbo;
         (whole || share != Share::Growth) && owed + more + share.aside(space.pool) <= space.free
+    }
+
+    /// Blocks that a flush may take.
+    fn room(&self, share: Share) -> u64 {
+        let space = self.space.stats();
+        space.free.saturating_sub(self.owed_blocks() + space.promised + share.aside(space.pool))
     }
 
     /// True if enough of the pool is left when all has come back that does so with the next checkpoint, or if the flush that
@@ -410,8 +476,17 @@ impl Shared {
         for index in self.indexes.read().values() {
             let (waiting, more) = (index.waiting_tables(), tables.get(&index.id).copied().unwrap_or(0));
             if waiting + more > 0 {
-                let spreading = index.version().root.known_spreading()?;
+                let version = index.version();
+                let mut spreading = version.root.known_spreading()?;
+                // What is cloned gets edges of its own; more than one table is begun by clones.
+                let most = self.options.tuning.fanout as u64;
+                if version.has_goto() {
+                    spreading.each = spreading.each.max(most + most.div_ceil(16));
+                }
                 spread.waiting += spreading.of(waiting);
+                if more > 1 {
+                    spreading.each = spreading.each.max(most + most.div_ceil(16));
+                }
                 spread.with_batch += spreading.of(waiting + more);
             }
         }
@@ -421,31 +496,27 @@ impl Shared {
     /// The root of an index after a layer has become part of the tree. In a store that is short of space ranges are deleted at
     /// once, leaves written again, and runs joined only if there is room for that, which is held until it is owed.
     pub(crate) fn absorbed(&self, root: &Root, layer: &Layer) -> Result<(Root, Vec<Reservation>)> {
-        let mut next = self.trees.absorb(root, layer, true)?;
-        if !self.trees.lean.load(Ordering::Relaxed) || matches!(layer, Layer::Goto(_)) {
-            return Ok((next, Vec::new()));
-        }
         let mut held = Vec::new();
-        let hold = |least: &Root, most: &Root, purpose: Purpose| {
-            let more = self.unwritten_blocks(most).saturating_sub(self.unwritten_blocks(least));
-            self.space.reserve(more, purpose, self.owed_blocks()).map_err(|_| more)
-        };
-        if layer.has_ranges() || root.height == 0 {
-            // What the messages take that wait has been promised.
-            let waiting = self.trees.absorb(root, layer, false)?;
-            let purpose = if layer.has_ranges() { Purpose::Essential } else { Purpose::Growth };
-            match hold(&waiting, &next, purpose) {
+        // A batch that was accepted because it gives back is carried out after a crash, too: nobody knows which it was.
+        let clear = if self.checkpointer.count() == 0 { Purpose::Clear } else { Purpose::Essential };
+        let mut next = absorbed_within(&self.trees, root, layer, clear, &mut |more, purpose| {
+            match self.space.reserve(more, purpose, self.owed_blocks()) {
                 Ok(room) => held.push(room),
-                Err(more) if self.shortage.use_clears(more) => {}
-                Err(_) => next = waiting,
+                Err(_) => return purpose != Purpose::Growth && self.shortage.use_clears(more),
             }
-        }
-        // Nothing is merged on the edges of such a store, but many small parts would take a block each.
-        if let Some(joined) = self.trees.joined_runs(&next)?
-            && let Ok(room) = hold(&next, &joined, Purpose::Growth)
+            true
+        })?;
+        // Nothing is merged on the edges of such a store, but many small parts would take a block each. What cannot be read
+        // is left as it is.
+        if self.trees.lean.load(Ordering::Relaxed)
+            && !matches!(layer, Layer::Goto(_))
+            && let Ok(Some(joined)) = self.trees.joined_runs(&next, self.space.growable(self.owed_blocks()))
         {
-            held.push(room);
-            next = joined;
+            let more = self.unwritten_blocks(&joined).saturating_sub(self.unwritten_blocks(&next));
+            if let Ok(room) = self.space.reserve(more, Purpose::Growth, self.owed_blocks()) {
+                held.push(room);
+                next = joined;
+            }
         }
         Ok((next, held))
     }
@@ -530,8 +601,11 @@ impl Shared {
         }
         // What cannot come down for now takes as little as it can where it is.
         while *left > 0
-            && self.publish_if_room(index, self.trees.joined_runs(&index.version().root), share)?
-                == Some(true)
+            && self.publish_if_room(
+                index,
+                self.trees.joined_runs(&index.version().root, self.room(share)),
+                share,
+            )? == Some(true)
         {
             *left -= 1;
         }

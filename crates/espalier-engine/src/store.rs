@@ -7,7 +7,7 @@ use crate::batch::Batch;
 use crate::checkpoint::Checkpointer;
 use crate::cursor::Cursor;
 use crate::device::{DeviceStats, GuardedDevice};
-use crate::index::{Goto, Index};
+use crate::index::{Goto, Index, Layer};
 use crate::key::KeyRange;
 use crate::log::{Log, LogCounters, LoggedBatch, LoggedOp, Progress as LogProgress};
 use crate::op::{Op, RangeOp};
@@ -15,10 +15,10 @@ use crate::options::{Compression, FormatOptions, OpenOptions};
 use crate::pieces::Locator;
 use crate::recovery::Indexes;
 use crate::resolve::{ValueReader, Wanted};
-use crate::shortage::Spread;
+use crate::shortage::{Spread, message_blocks, unwritten_blocks};
 use crate::snapshot::{Slice, Snapshot, SnapshotIndex, no_such_index};
 use crate::space::{Census, Purpose, Reservation, RunHistogram, Space, SpaceStats, VolumeTable};
-use crate::tree::{Problem, Progress, SpaceUse, Trees, Usage, Verifier, VerifyReport};
+use crate::tree::{Problem, Progress, Root, SpaceUse, Trees, Usage, Verifier, VerifyReport};
 use crate::types::{IndexId, Lsn, Msn, PieceId};
 use crate::value::{MAX_VALUE, ValueRef};
 use crate::worker::{Held, StallTimes, Workers};
@@ -39,8 +39,12 @@ const MOST_TRIES: usize = 8;
 /// The longest key, in bytes, with room to spare over the mebibyte that layers above promise.
 pub const MAX_KEY: usize = (1 << 20) + (64 << 10);
 
-/// Blocks that a clone is reckoned at: the headers along the borders of source and destination.
+/// Blocks that a clone is reckoned at while there is plenty of space: the headers along the borders of source and
+/// destination. Otherwise it is found out what they are ([`Shared::clone_blocks`]).
 pub(crate) const CLONE_BLOCKS: u64 = 8;
+
+/// How much more than that those may take which wait, for each block and together.
+const CLONES_MORE: (u64, u64) = (3, 6144);
 
 /// The height beyond which clones are refused. What is there in earnest has a height below ten; this
 /// much takes clones into themselves, each of which may double what there seems to be.
@@ -132,8 +136,9 @@ pub(crate) struct Shared {
 /// The commit lock with what a batch takes reserved.
 struct Promised<'a> {
     order: parking_lot::MutexGuard<'a, Order>,
-    /// Blocks of that which are for deleting its ranges when it is absorbed.
+    /// Blocks of that which are for deleting its ranges when it is absorbed, and for its clones.
     clears: u64,
+    clones: u64,
 }
 
 /// What batches take on the device that wait for a checkpoint.
@@ -142,7 +147,7 @@ pub(crate) struct Waiting {
     pub(crate) reserved: Option<Reservation>,
     /// Bytes of the batches, without what has found its place on the device.
     pub(crate) bytes: u64,
-    /// Clones in them.
+    /// Blocks for the clones in them.
     pub(crate) clones: u64,
     /// Blocks that were promised so that their ranges can be deleted when they are absorbed.
     pub(crate) clears: u64,
@@ -241,7 +246,7 @@ impl Store {
         let purpose = purpose_of(&batch);
         shared.make_room(&batch, purpose)?;
         shared.settle_values(&batch)?;
-        let Promised { mut order, clears } = shared.promise(&batch, purpose)?;
+        let Promised { mut order, clears, clones } = shared.promise(&batch, purpose)?;
         let indexes = shared.indexes.read();
         // A volume deleted since the check must not be named in the log.
         if let Some(id) = batch.ops.iter().filter_map(LoggedOp::index).find(|id| !indexes.contains_key(id)) {
@@ -251,7 +256,7 @@ impl Store {
             return Err(Error::given_up());
         }
         order.waiting.bytes += batch.bytes as u64;
-        order.waiting.clones += batch.clones;
+        order.waiting.clones += clones;
         order.waiting.clears += clears;
         shared.shortage.add_clears(clears);
         let pinned = shared.newest_pin();
@@ -713,15 +718,19 @@ impl Shared {
     /// Takes the commit lock with space reserved until the next checkpoint for `batch` and what is there: its bytes twice
     /// and a share of headers, and in a store that is short of space what absorbing takes beside that.
     fn promise(&self, batch: &Batch, purpose: Purpose) -> Result<Promised<'_>> {
-        let (mut exhausted, mut clears, mut tries) = (false, None, 0);
+        let (mut exhausted, mut clears, mut tries, mut clones) = (false, None, 0, None);
+        let mut sparing = false;
         let mut tables = None;
         loop {
-            let lean = self.trees.lean.load(Ordering::Relaxed);
+            let lean = sparing || self.trees.lean.load(Ordering::Relaxed);
             let tables = match lean {
                 true => Some(tables.get_or_insert_with(|| batch.tables())),
                 false => None,
             };
             if let Some(tables) = &tables {
+                if batch.clones > 0 && clones.is_none() {
+                    clones = Some(self.clone_blocks(batch)?);
+                }
                 self.look_at_roots(tables)?;
             }
             let mut order = self.order.lock();
@@ -731,18 +740,11 @@ impl Shared {
                 // A root has been replaced meanwhile.
                 continue;
             };
-            let need = |bytes: u64, clones: u64, spread: u64, clears: u64| {
-                let messages = self.blocks_for(bytes).max((2 * bytes).div_ceil(BLOCK as u64));
-                messages + CLONE_BLOCKS * clones + spread + clears + 8
-            };
             let waiting = &mut order.waiting;
-            let before = need(waiting.bytes, waiting.clones, spread.waiting, waiting.clears);
-            let want = need(
-                waiting.bytes + batch.bytes as u64,
-                waiting.clones + batch.clones,
-                spread.with_batch,
-                waiting.clears + clears.unwrap_or(0),
-            );
+            let before = self.need(waiting.bytes, spread.waiting + waiting.clones + waiting.clears);
+            let own = (clears.unwrap_or(0), clones.unwrap_or(CLONE_BLOCKS * batch.clones));
+            let others = waiting.clones + waiting.clears + own.0 + own.1;
+            let want = self.need(waiting.bytes + batch.bytes as u64, spread.with_batch + others);
             // What is no longer needed was for values that have taken their blocks since: with little room a
             // new batch must not count on it.
             let spare = if self.space.free_blocks() > 8 * SPARE { SPARE } else { 0 };
@@ -751,7 +753,16 @@ impl Shared {
             }
             let have = waiting.reserved.as_ref().map_or(0, Reservation::blocks);
             if want <= have {
-                return Ok(Promised { order, clears: clears.unwrap_or(0) });
+                return Ok(Promised { order, clears: own.0, clones: own.1 });
+            }
+            let unsure = (CLONES_MORE.0 * (waiting.clones + own.1)).min(CLONES_MORE.1);
+            if !lean && self.is_short_with(want - have + unsure) {
+                drop(order);
+                self.trees.lean.store(true, Ordering::Relaxed);
+                sparing = true;
+                // From here on it is known what clones take.
+                self.absorb_clones()?;
+                continue;
             }
             let asks = match purpose {
                 Purpose::Essential if clears.is_some() => Purpose::Clear,
@@ -761,7 +772,7 @@ impl Shared {
             match self.space.reserve(want - have, asks, self.owed_blocks()) {
                 Ok(more) => {
                     order.waiting.reserve(more);
-                    return Ok(Promised { order, clears: clears.unwrap_or(0) });
+                    return Ok(Promised { order, clears: own.0, clones: own.1 });
                 }
                 Err(error) if exhausted || error.kind() != ErrorKind::NoSpace => return Err(error),
                 Err(_) => {
@@ -774,6 +785,72 @@ impl Shared {
                 }
             }
         }
+    }
+
+    /// Blocks to be promised for messages of so many bytes and what else was found out that they take.
+    fn need(&self, bytes: u64, others: u64) -> u64 {
+        message_blocks(&self.options.tuning, bytes) + others + 8
+    }
+
+    /// Promises what the batches take that were found in the log, whether there is room or not: they were accepted, and
+    /// nobody else may have it.
+    pub(crate) fn promise_replayed(&self) -> Result<()> {
+        let lean = self.trees.lean.load(Ordering::Relaxed);
+        let tables = BTreeMap::new();
+        if lean {
+            if let Err(error) = self.absorb_clones() {
+                tracing::warn!(%error, "a clone in the log cannot become part of the tree yet");
+            }
+            self.look_at_roots(&tables)?;
+        }
+        let mut order = self.order.lock();
+        let waiting = &mut order.waiting;
+        if waiting.bytes > 0 {
+            let spread = if lean { self.spread_blocks(&tables).unwrap_or_default().waiting } else { 0 };
+            let blocks = self.need(waiting.bytes, spread + waiting.clones + waiting.clears);
+            waiting.reserve(self.space.reserve(blocks, Purpose::Accepted, 0)?);
+        }
+        drop(order);
+        self.look_at_space();
+        Ok(())
+    }
+
+    /// Absorbs what there is in memory where clones wait.
+    fn absorb_clones(&self) -> Result<()> {
+        let with = self.indexes_in_order().into_iter().filter(|index| index.version().has_goto());
+        self.absorb_at_once(&with.map(|index| index.id).collect::<Vec<_>>())
+    }
+
+    /// Blocks that the clones of a batch take: twice what they would now, as more messages may be on their way when they
+    /// become part of the tree. Without the commit lock.
+    ///
+    /// # Errors
+    /// Of reading what lies along their borders: such a clone could never become part of the tree.
+    fn clone_blocks(&self, batch: &Batch) -> Result<u64> {
+        self.absorb_clones()?;
+        let msn = Msn(self.order.lock().last_msn.0 + 1);
+        let mut roots: BTreeMap<IndexId, (Root, Root)> = BTreeMap::new();
+        let mut blocks = 0;
+        // What lies on the device stays while somebody looks.
+        let _pin = self.space.pin()?;
+        for op in &batch.ops {
+            let LoggedOp::Clone { index, source, destination } = op else { continue };
+            if source == destination {
+                continue;
+            }
+            if !roots.contains_key(index) {
+                let Some(found) = self.indexes.read().get(index).cloned() else { continue };
+                let root = found.version().root.clone();
+                roots.insert(*index, (root.clone(), root));
+            }
+            let Some((_, root)) = roots.get_mut(index) else { continue };
+            let goto = Goto { msn, source: source.clone(), destination: destination.clone() };
+            *root = self.trees.absorb(root, &Layer::Goto(Arc::new(goto)), true)?;
+            blocks += u64::from(root.height) + 4;
+        }
+        let unwritten = |root: &Root| unwritten_blocks(&self.trees, root);
+        let more = |(before, after): &(Root, Root)| unwritten(after).saturating_sub(unwritten(before));
+        Ok(blocks + 2 * roots.values().map(more).sum::<u64>())
     }
 
     /// What the newest snapshot sees; 0 if there is none.

@@ -208,7 +208,8 @@ impl Shared {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         drop(indexes);
-        self.space.reserve(2 * CLONE_BLOCKS * most, Purpose::Growth, self.owed_blocks()).map(Some)
+        let each = if self.trees.lean.load(Ordering::Relaxed) { 8 } else { 2 } * CLONE_BLOCKS;
+        self.space.reserve(each * most, Purpose::Growth, self.owed_blocks()).map(Some)
     }
 
     /// Changes the table and the indexes in memory; returns a volume that was made, and which indexes get

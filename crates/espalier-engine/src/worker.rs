@@ -374,6 +374,7 @@ impl Shared {
             version.sealed.remove(0);
         })?;
         self.note_debt(pending);
+        self.note_shortage();
         // Also in the middle of a checkpoint, which absorbs many: writers may wait for the first of them.
         self.signal.progress();
         Ok(())

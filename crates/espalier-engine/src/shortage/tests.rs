@@ -1,9 +1,9 @@
 //! What has to hold when much of the pool is gone, which is hard to bring about from outside.
 
 use super::*;
+use crate::pieces::Locator;
 use crate::{FormatOptions, OpenOptions, Store};
-use espalier_storage::{Device, MemoryDevice, Random, SimulatedEnvironment};
-use std::sync::Arc;
+use espalier_storage::{AlignedBuf, Device, MemoryDevice, Random, SimulatedEnvironment};
 
 fn store(device: Arc<dyn Device>) -> Arc<Store> {
     let env = Arc::new(SimulatedEnvironment::new(1));
@@ -161,4 +161,143 @@ fn as_much_is_promised_as_absorbing_many_memtables_takes() {
     shared.count_owed();
     let owed = shared.shortage.owed.load(Ordering::Relaxed);
     assert!(owed > 500 && owed <= promised, "{promised} blocks were promised and {owed} are owed");
+}
+
+/// So many clones of directories, with what was written to them since the last one, take no more than was promised.
+#[test]
+fn as_much_is_promised_as_clones_take() {
+    let store = store(Arc::new(MemoryDevice::new(64 << 20)));
+    let volume = store.create_volume("v", 1, 0, &[]).unwrap();
+    let id = IndexId { volume, index: 0 };
+    // Long keys and small values: leaves have large headers.
+    let key = |dir: u64, n: u64| format!("d{dir:03}/{}{n:06}", "long name ".repeat(12)).into_bytes();
+    for dir in 0..20 {
+        for from in (0..1000).step_by(100) {
+            let mut batch = Batch::new();
+            (from..from + 100).for_each(|n| batch.insert(id, &key(dir, n), value(dir * 1000 + n, 300)));
+            store.commit(batch).unwrap();
+        }
+    }
+    settle(&store, id);
+    let shared = &store.shared;
+    let _ballast = leave(shared, 350);
+    shared.look_at_space();
+    let mut random = Random::new(7);
+    let mut most = 0;
+    for round in 0..30u64 {
+        let mut batch = Batch::new();
+        (0..30).for_each(|_| batch.delete(id, &key(random.below(20), random.below(1000))));
+        store.commit(batch).unwrap();
+        shared.absorb_at_once(&[id]).unwrap();
+        shared.count_owed();
+        let (promised, owed) = (shared.space.promised(), shared.shortage.owed.load(Ordering::Relaxed));
+        let mut batch = Batch::new();
+        let dir = random.below(20);
+        batch.clone_range(id, format!("d{dir:03}/").as_bytes(), format!("copy {round}/").as_bytes());
+        store.commit(batch).unwrap();
+        let promised = shared.space.promised() - promised;
+        shared.absorb_at_once(&[id]).unwrap();
+        shared.count_owed();
+        let owed = shared.shortage.owed.load(Ordering::Relaxed).saturating_sub(owed);
+        assert!(owed <= promised, "round {round}: {promised} blocks were promised, {owed} are owed");
+        most = most.max(owed);
+    }
+    assert!(most > crate::store::CLONE_BLOCKS, "no clone took more than {most} blocks");
+}
+
+/// Messages to many small trees may rewrite each of them, which none of these batches promises.
+#[test]
+fn checkpoints_succeed_where_every_tree_is_a_leaf() {
+    let store = store(Arc::new(MemoryDevice::new(40 << 20)));
+    let volume = store.create_volume("v", 60, 0, &[]).unwrap();
+    for index in 0..60u8 {
+        let id = IndexId { volume, index };
+        let mut batch = Batch::new();
+        (0..280u64).for_each(|n| {
+            batch.insert(id, format!("{n:04}").as_bytes(), value(u64::from(index) * 1000 + n, 1000));
+        });
+        store.commit(batch).unwrap();
+    }
+    store.checkpoint().unwrap();
+    store.checkpoint().unwrap();
+    let shared = &store.shared;
+    let space = shared.space.stats();
+    let short = 2 * space.pool + 2 * shared.blocks_for((16 * shared.options.tuning.edge) as u64);
+    // Just not short of space, and less than all leaves take once more.
+    let ballast = space.free - short - 100;
+    let _ballast = shared.space.reserve(ballast, Purpose::Clear, 0).unwrap();
+    shared.look_at_space();
+    let lean = shared.trees.lean.load(Ordering::Relaxed);
+    for index in 0..60u8 {
+        let (id, mut batch) = (IndexId { volume, index }, Batch::new());
+        (0..280).step_by(20).for_each(|n| batch.insert(id, format!("{n:04}").as_bytes(), b"new".to_vec()));
+        store.commit(batch).unwrap();
+    }
+    (0..60u8).for_each(|index| shared.absorb_at_once(&[IndexId { volume, index }]).unwrap());
+    shared.count_owed();
+    let (space, owed) = (shared.space.stats(), shared.shortage.owed.load(Ordering::Relaxed));
+    assert!(
+        owed + space.pool <= space.free - ballast,
+        "{owed} blocks are owed of {} ({lean}), with a pool of {}",
+        space.free - ballast,
+        space.pool
+    );
+    store.checkpoint().unwrap();
+}
+
+/// What is in the log was promised, and is again when it has been replayed.
+#[test]
+fn what_waits_is_promised_after_a_crash() {
+    let device = Arc::new(MemoryDevice::new(40 << 20));
+    let store = store(device.clone());
+    let volume = store.create_volume("v", 1, 0, &[]).unwrap();
+    let id = IndexId { volume, index: 0 };
+    let mut batch = Batch::new();
+    (0..500u64).for_each(|n| batch.insert(id, format!("{n:04}").as_bytes(), value(n, 1000)));
+    store.commit(batch).unwrap();
+    store.sync_all().unwrap();
+    let promised = store.shared.space.promised();
+    drop(store);
+    let options = OpenOptions { memory: 64 << 20, ..OpenOptions::default() };
+    let store = Store::open(device, Arc::new(SimulatedEnvironment::new(2)), options).unwrap();
+    let again = store.shared.space.promised();
+    assert!(again * 10 >= promised * 9 && again > 120, "{again} of {promised} blocks");
+    store.checkpoint().unwrap();
+    assert!(store.shared.space.promised() < 120);
+}
+
+/// What cannot be read in one index keeps nobody from making a checkpoint, or the whole store would come to a halt.
+#[test]
+fn a_leaf_that_cannot_be_read_lets_checkpoints_be_made() {
+    let device = Arc::new(MemoryDevice::new(40 << 20));
+    let store = store(device.clone());
+    let volume = store.create_volume("v", 2, 0, &[]).unwrap();
+    let id = |index| IndexId { volume, index };
+    for index in 0..2 {
+        let mut batch = Batch::new();
+        (0..20u64).for_each(|n| batch.insert(id(index), format!("{n:04}").as_bytes(), value(n, 100)));
+        store.commit(batch).unwrap();
+    }
+    store.checkpoint().unwrap();
+    let shared = &store.shared;
+    let root = shared.indexes.read()[&id(0)].version().root.clone();
+    let handle = root.slot.unwrap().place().unwrap();
+    let part = shared.trees.references_of(handle.id()).unwrap()[0].0;
+    let place = shared.space.locate(part).unwrap().extent;
+    store.close().unwrap();
+    drop((handle, store));
+    device.write_at(place.start * BLOCK as u64, &[&AlignedBuf::zeroed(BLOCK)]).unwrap();
+    let options = OpenOptions { memory: 64 << 20, ..OpenOptions::default() };
+    let store = Store::open(device, Arc::new(SimulatedEnvironment::new(2)), options).unwrap();
+    for round in 0..3 {
+        let mut batch = Batch::new();
+        batch.delete(id(0), b"0003");
+        batch.delete_range(id(0), KeyRange::new(&b"0005"[..], &b"0007"[..]));
+        batch.insert(id(1), b"0003", b"new".to_vec());
+        store.commit(batch).unwrap();
+        let made = store.checkpoint();
+        assert!(made.is_ok(), "round {round}: {made:?}");
+        assert!(store.get(id(0), b"0004").is_err(), "the leaf was not damaged");
+        assert_eq!(store.get(id(1), b"0003").unwrap().unwrap(), &b"new"[..]);
+    }
 }

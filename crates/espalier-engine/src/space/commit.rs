@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 const LEAST_DISCARD: u32 = 16;
 
 /// The pages of the tables are counted when less than so many times the pool is free.
-const COUNT_PAGES: u64 = 4;
+const COUNT_PAGES: u64 = 8;
 
 /// Pages that a checkpoint may add to the tables, beside those that many new pieces fill: one of each and those above it.
 const NEW_PAGES: u64 = 8;

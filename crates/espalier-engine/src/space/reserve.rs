@@ -21,6 +21,8 @@ pub(crate) enum Purpose {
     /// The same, and it does nothing but delete ranges, which gives back at least what it takes: leaves only what the flushes
     /// and checkpoints need that make the deleted free.
     Clear,
+    /// What was accepted already, which cannot be refused any more.
+    Accepted,
 }
 
 /// The counters behind reservations.
@@ -80,6 +82,7 @@ impl Reservation {
             Purpose::Essential => free.saturating_sub(space.promises.pool() / 8 * 3),
             Purpose::Last => free.saturating_sub(space.promises.pool() / 16 * 5),
             Purpose::Clear => free.saturating_sub(space.promises.pool() / 6),
+            Purpose::Accepted => u64::MAX,
         };
         if !space.promises.try_add(blocks, limit) {
             return Err(Error::new(
@@ -128,6 +131,12 @@ impl Space {
     pub(crate) fn can_grow(&self, blocks: u64, owed: u64) -> bool {
         let all = self.promises.promised().saturating_add(owed).saturating_add(blocks);
         self.free_blocks() >= all.saturating_add(self.promises.pool())
+    }
+
+    /// The most that it would.
+    pub(crate) fn growable(&self, owed: u64) -> u64 {
+        let all = self.promises.promised().saturating_add(owed).saturating_add(self.promises.pool());
+        self.free_blocks().saturating_sub(all)
     }
 }
 

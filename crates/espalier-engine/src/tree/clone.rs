@@ -20,6 +20,7 @@ use super::node::{Body, Child, Edge, Node, Run};
 use super::query::{Descent, Toward};
 use super::slot::NodeSlot;
 use super::source::{Merged, before_end_of};
+use super::write::{blocks_of, header_blocks};
 use crate::Result;
 use crate::index::Goto;
 use crate::key::{Key, KeyRange};
@@ -480,15 +481,20 @@ impl Trees {
         }
     }
 
-    /// The root after what waits on one of its edges in many small parts has become one run; `None` if nowhere it does.
-    /// In a store that is short of space each checkpoint may leave a part with a few deletions there, which takes a block.
-    pub(crate) fn joined_runs(self: &Arc<Self>, root: &Root) -> Result<Option<Root>> {
+    /// The root after what waits on one of its edges in many small parts has become one run; `None` if nowhere it does that
+    /// takes no more than `room` blocks. In a store that is short of space each checkpoint may leave a part with a few
+    /// deletions there, which takes a block.
+    pub(crate) fn joined_runs(self: &Arc<Self>, root: &Root, room: u64) -> Result<Option<Root>> {
         let mut node = (*self.root_node(root)?).clone();
+        let header = header_blocks(&node);
         let Body::Interior { edges, .. } = &node.body else { return Ok(None) };
         let parts = |edge: &Edge| edge.runs.iter().map(|run| run.parts.len() as u64).sum::<u64>();
-        let part = (self.tuning.part as u64 / 2).max(1);
-        let many = |edge: &Edge| edge.runs.len() > 1 && parts(edge) > 2 * (edge.pending() / part + 1);
-        let mut found: Vec<usize> = (0..edges.len()).filter(|i| many(&edges[*i])).collect();
+        let (part, values) = ((self.tuning.part as u64 / 2).max(1), (self.tuning.leaf as u64 / 8).max(1));
+        let least = |edge: &Edge| edge.pending() / part + edge.pending_values() / values + 1;
+        let many = |edge: &Edge| edge.runs.len() > 1 && parts(edge) > 2 * least(edge);
+        let fits = |edge: &Edge| blocks_of(edge.pending() as usize) + least(edge) + header <= room;
+        let mut found: Vec<usize> =
+            (0..edges.len()).filter(|i| many(&edges[*i]) && fits(&edges[*i])).collect();
         found.sort_by_key(|i| std::cmp::Reverse(parts(&edges[*i])));
         for i in found {
             let (_, edges) = edges_of(&mut node);

@@ -115,7 +115,11 @@ impl Trees {
                 Some(blocks) => Spreading { each: 1, once: once + blocks },
                 None => ABOVE,
             },
-            Body::Interior { edges, .. } => Spreading { each: edges.len() as u64, once },
+            // Each part is named in the header.
+            Body::Interior { edges, .. } => {
+                let edges = edges.len() as u64;
+                Spreading { each: edges + edges.div_ceil(16), once }
+            }
         };
         Ok(root.slot.as_ref().map_or(found, |slot| *slot.spread.get_or_init(|| found)))
     }
@@ -150,11 +154,15 @@ impl Trees {
         match &node.body {
             Body::Leaf(base) => {
                 let run = Arc::new(compact(self, &mut merged, &ranges, &all)?);
-                if !at_once && self.leaf_blocks(base).is_none() && !run.ranges.deletes_all_of(&all) {
-                    return Ok(self.grown(vec![(Key::default(), above(root, &node, run))]));
+                let small = at_once || self.leaf_blocks(base).is_some() || run.ranges.deletes_all_of(&all);
+                if small {
+                    match leaf::apply(self, base, std::slice::from_ref(&run), &all, self.gathering()) {
+                        // What cannot be read keeps nobody from making a checkpoint.
+                        Err(_) if !at_once => {}
+                        leaves => return Ok(self.grown(leaves?)),
+                    }
                 }
-                let leaves = leaf::apply(self, base, &[run], &all, self.gathering())?;
-                Ok(self.grown(leaves))
+                Ok(self.grown(vec![(Key::default(), above(root, &node, run))]))
             }
             Body::Interior { .. } => {
                 let mut node = (*node).clone();
