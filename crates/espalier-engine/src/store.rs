@@ -761,7 +761,7 @@ impl Shared {
                 self.trees.lean.store(true, Ordering::Relaxed);
                 sparing = true;
                 // From here on it is known what clones take.
-                self.absorb_clones()?;
+                self.absorb_clones();
                 continue;
             }
             let asks = match purpose {
@@ -798,9 +798,7 @@ impl Shared {
         let lean = self.trees.lean.load(Ordering::Relaxed);
         let tables = BTreeMap::new();
         if lean {
-            if let Err(error) = self.absorb_clones() {
-                tracing::warn!(%error, "a clone in the log cannot become part of the tree yet");
-            }
+            self.absorb_clones();
             self.look_at_roots(&tables)?;
         }
         let mut order = self.order.lock();
@@ -815,10 +813,13 @@ impl Shared {
         Ok(())
     }
 
-    /// Absorbs what there is in memory where clones wait.
-    fn absorb_clones(&self) -> Result<()> {
-        let with = self.indexes_in_order().into_iter().filter(|index| index.version().has_goto());
-        self.absorb_at_once(&with.map(|index| index.id).collect::<Vec<_>>())
+    /// Absorbs what there is in memory where clones wait. One that cannot be, as something cannot be read, waits on.
+    fn absorb_clones(&self) {
+        for index in self.indexes_in_order().into_iter().filter(|index| index.version().has_goto()) {
+            if let Err(error) = self.absorb_at_once(&[index.id]) {
+                tracing::warn!(%error, "a clone in index {} cannot become part of the tree yet", index.id);
+            }
+        }
     }
 
     /// Blocks that the clones of a batch take: twice what they would now, as more messages may be on their way when they
@@ -827,7 +828,7 @@ impl Shared {
     /// # Errors
     /// Of reading what lies along their borders: such a clone could never become part of the tree.
     fn clone_blocks(&self, batch: &Batch) -> Result<u64> {
-        self.absorb_clones()?;
+        self.absorb_clones();
         let msn = Msn(self.order.lock().last_msn.0 + 1);
         let mut roots: BTreeMap<IndexId, (Root, Root)> = BTreeMap::new();
         let mut blocks = 0;

@@ -377,7 +377,8 @@ pub(super) fn decode_parts(reader: &mut Reader<'_>, count: u32) -> Result<Vec<(P
         let scattered = blocks == 0;
         let extent = Extent { start, blocks: blocks.max(1) };
         let room = u64::from(blocks) * espalier_storage::BLOCK as u64;
-        let fits = scattered || u64::from(len) <= room;
+        // What the node translation table keeps is the length alone.
+        let fits = scattered || u64::from(len).next_multiple_of(espalier_storage::BLOCK as u64) == room;
         let sane = id.0 != 0 && start.checked_add(u64::from(extent.blocks)).is_some() && fits;
         if !sane {
             return Err(malformed("a value part with an impossible place"));
