@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The regular files below a directory with their contents; `None` for what cannot be read.
 fn files(root: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
@@ -145,12 +146,19 @@ fn randomly_damaged_images() {
     }
 }
 
+/// A tree beside the image, and the same, with its times, on the mount: rsync looks at them, and what is made twice may
+/// come to lie on two sides of a second.
+fn with_reference(place: &Place, seed: u64, files: usize) -> PathBuf {
+    let reference = place.path("reference");
+    make_tree(&reference, seed, files);
+    common::run(Command::new("cp").arg("-a").arg(&reference).arg(place.dir.join("tree")));
+    reference
+}
+
 #[test]
 fn a_sound_image_is_salvaged_whole_and_needs_no_repair() {
     let place = Place::mounted("128M");
-    make_tree(&place.dir.join("tree"), 5, 120);
-    let reference = place.path("reference");
-    make_tree(&reference, 5, 120);
+    let reference = with_reference(&place, 5, 120);
     place.umount().ok();
     let whole = content(&place.image);
     let out = place.path("out");
@@ -196,9 +204,7 @@ fn scrub_reads_everything_and_names_what_is_damaged() {
 #[test]
 fn the_spare_superblock_brings_everything_back() {
     let place = Place::mounted("64M");
-    make_tree(&place.dir.join("tree"), 3, 60);
-    let reference = place.path("reference");
-    make_tree(&reference, 3, 60);
+    let reference = with_reference(&place, 3, 60);
     place.umount().ok();
     poke(&place.image, 0, &[0; 32 * 4096]);
     let damaged = content(&place.image);
