@@ -48,6 +48,8 @@ pub(crate) struct State {
     pub(crate) roots: BTreeMap<IndexId, StoredRoot>,
     /// Nodes without references whose own references are still counted.
     pub(crate) reclaim: Vec<PieceId>,
+    /// Those of them that cannot be read, and so not be taken apart: until somebody opens the store again nobody tries to.
+    unreadable: HashSet<PieceId>,
     /// Headers on the device whose references are not counted, with what they refer to.
     uncounted: HashMap<PieceId, Vec<Reference>>,
 }
@@ -134,7 +136,7 @@ struct Cut {
 impl Checkpointer {
     pub(crate) fn new(roots: BTreeMap<IndexId, StoredRoot>, reclaim: Vec<PieceId>) -> Self {
         let counted = Mutex::new((0, Some(nodes_of(&roots))));
-        let state = State { roots, reclaim, uncounted: HashMap::new() };
+        let state = State { roots, reclaim, unreadable: HashSet::new(), uncounted: HashMap::new() };
         Self { state: Mutex::new(state), counted, count: AtomicU64::new(0), last: AtomicU64::new(0) }
     }
 
@@ -184,7 +186,7 @@ impl Checkpointer {
 
     /// True if deleted nodes wait to be taken apart.
     pub(crate) fn has_reclaim(&self) -> bool {
-        self.state.try_lock().is_some_and(|state| !state.reclaim.is_empty())
+        self.state.try_lock().is_some_and(|state| state.reclaim.len() > state.unreadable.len())
     }
 }
 
@@ -246,7 +248,7 @@ impl Shared {
         state.roots.retain(|id, _| cut.volumes.volumes.contains_key(&id.volume));
         state.roots.extend(stored.iter().copied());
         self.checkpointer.recount(Some(&state.roots));
-        state.reclaim = reclaim;
+        (state.reclaim, state.unreadable) = reclaim;
         state.uncounted.clear();
         let mut volumes = cut.volumes.clone();
         enter_roots(&mut volumes, &state.roots);
@@ -270,6 +272,7 @@ impl Shared {
         }
         self.space.checkpointed();
         drop(cut.waiting);
+        self.trees.forget_stuck();
         self.checkpointer.count.fetch_add(1, Ordering::Relaxed);
         self.checkpointer.last.store(self.env.monotonic().as_millis() as u64, Ordering::Relaxed);
         drop(state);
@@ -372,7 +375,7 @@ impl Shared {
         Ok(stored)
     }
 
-    /// Step 4: returns what is left to reclaim.
+    /// Step 4: returns what is left to reclaim, and what of it cannot be read.
     ///
     /// Gains and losses are netted before anything is counted, so that what old and new headers share
     /// does not dirty its page of the table.
@@ -381,7 +384,7 @@ impl Shared {
         stored: &[(IndexId, StoredRoot)],
         volumes: &VolumeTable,
         state: &State,
-    ) -> Result<Vec<PieceId>> {
+    ) -> Result<(Vec<PieceId>, HashSet<PieceId>)> {
         let mut deltas: HashMap<PieceId, Delta> = HashMap::new();
         let mut gained: Vec<Reference> = Vec::new();
         let mut lost: Vec<Reference> = Vec::new();
@@ -406,8 +409,12 @@ impl Shared {
         }
         let mut dead: HashSet<PieceId> = HashSet::new();
         let mut touched = Touched::new(&self.space, deltas.keys());
-        for id in state.reclaim.iter().take(RECLAIM_AT_ONCE) {
-            let refers = self.trees.references_of(*id)?;
+        let mut unreadable = state.unreadable.clone();
+        for id in state.reclaim.iter().filter(|id| !state.unreadable.contains(id)).take(RECLAIM_AT_ONCE) {
+            let Ok(refers) = self.trees.references_of(*id) else {
+                unreadable.insert(*id);
+                continue;
+            };
             // At least one, so that there is progress.
             if !touched.add(&refers, !dead.is_empty()) {
                 break;
@@ -423,7 +430,10 @@ impl Shared {
             let left = i64::from(self.space.references(id)?.unwrap_or(0)) + delta.count;
             let is_node = || Ok::<_, crate::Error>(matches!(self.space.locate(id)?.kind, PieceKind::Node(_)));
             if left == 0 && dead.len() < RECLAIM_AT_ONCE && is_node()? && !dead.contains(&id) {
-                let refers = self.trees.references_of(id)?;
+                let Ok(refers) = self.trees.references_of(id) else {
+                    unreadable.insert(id);
+                    continue;
+                };
                 if touched.add(&refers, !dead.is_empty()) {
                     dead.insert(id);
                     lost.extend(refers);
@@ -436,7 +446,7 @@ impl Shared {
         for id in dead {
             self.space.forget(id)?;
         }
-        Ok(waiting)
+        Ok((waiting, unreadable))
     }
 }
 

@@ -75,6 +75,8 @@ mod store;
 mod tidy;
 mod tree;
 mod types;
+#[cfg(test)]
+mod unreadable;
 mod value;
 pub mod view;
 mod volumes;

@@ -101,6 +101,7 @@ pub(crate) fn make_trees(
         sparse: Mutex::default(),
         lean: AtomicBool::new(false),
         closing: AtomicBool::new(false),
+        stuck: Mutex::default(),
         unmerged: AtomicUsize::new(0),
     })
 }

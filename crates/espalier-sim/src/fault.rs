@@ -3,10 +3,12 @@
 //! and stays readable.
 
 mod damage;
+mod decay;
 mod full;
 mod repair;
 
 pub use damage::{run_liar, run_rot};
+pub use decay::run_decay;
 pub use full::{run_brim, run_cycles, run_full, run_shared};
 pub use repair::run_repair;
 

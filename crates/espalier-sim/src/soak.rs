@@ -116,6 +116,9 @@ pub const SIMULATIONS: &[Simulation] = &[
     simulation("rot", |case, tally| {
         fault::run_rot(&case.setup, &case.steps, 20).map(|more| tally.fault.add(more))
     }),
+    simulation("decay", |case, tally| {
+        fault::run_decay(&case.setup, &case.steps, 10).map(|more| tally.fault.add(more))
+    }),
     simulation("repair", |case, tally| {
         fault::run_repair(&case.setup, &case.steps, 10).map(|more| tally.fault.add(more))
     }),

@@ -107,6 +107,15 @@ fn stores_with_next_to_no_memory() {
     }
 }
 
+/// A store goes on to be used: no place that cannot be read keeps a checkpoint from being made.
+#[test]
+fn storage_of_which_some_cannot_be_read_any_more() {
+    // 19, 27, 35, 44: nodes of which clones show no more than they can tell apart.
+    for seed in seeds(&[2, 19, 27, 35, 44], 5) {
+        soak::replay("decay", seed).unwrap_or_else(|e| panic!("{e}"));
+    }
+}
+
 #[test]
 fn storage_that_rots() {
     check(Profile::dense(), 4, 120, |setup, steps| fault::run_rot(setup, steps, 60));

@@ -1,9 +1,8 @@
 //! What has to hold when much of the pool is gone, which is hard to bring about from outside.
 
 use super::*;
-use crate::pieces::Locator;
 use crate::{FormatOptions, OpenOptions, Store};
-use espalier_storage::{AlignedBuf, Device, MemoryDevice, Random, SimulatedEnvironment};
+use espalier_storage::{Device, MemoryDevice, Random, SimulatedEnvironment};
 
 fn store(device: Arc<dyn Device>) -> Arc<Store> {
     let env = Arc::new(SimulatedEnvironment::new(1));
@@ -264,40 +263,4 @@ fn what_waits_is_promised_after_a_crash() {
     assert!(again * 10 >= promised * 9 && again > 120, "{again} of {promised} blocks");
     store.checkpoint().unwrap();
     assert!(store.shared.space.promised() < 120);
-}
-
-/// What cannot be read in one index keeps nobody from making a checkpoint, or the whole store would come to a halt.
-#[test]
-fn a_leaf_that_cannot_be_read_lets_checkpoints_be_made() {
-    let device = Arc::new(MemoryDevice::new(40 << 20));
-    let store = store(device.clone());
-    let volume = store.create_volume("v", 2, 0, &[]).unwrap();
-    let id = |index| IndexId { volume, index };
-    for index in 0..2 {
-        let mut batch = Batch::new();
-        (0..20u64).for_each(|n| batch.insert(id(index), format!("{n:04}").as_bytes(), value(n, 100)));
-        store.commit(batch).unwrap();
-    }
-    store.checkpoint().unwrap();
-    let shared = &store.shared;
-    let root = shared.indexes.read()[&id(0)].version().root.clone();
-    let handle = root.slot.unwrap().place().unwrap();
-    let part = shared.trees.references_of(handle.id()).unwrap()[0].0;
-    let place = shared.space.locate(part).unwrap().extent;
-    store.close().unwrap();
-    drop((handle, store));
-    device.write_at(place.start * BLOCK as u64, &[&AlignedBuf::zeroed(BLOCK)]).unwrap();
-    let options = OpenOptions { memory: 64 << 20, ..OpenOptions::default() };
-    let store = Store::open(device, Arc::new(SimulatedEnvironment::new(2)), options).unwrap();
-    for round in 0..3 {
-        let mut batch = Batch::new();
-        batch.delete(id(0), b"0003");
-        batch.delete_range(id(0), KeyRange::new(&b"0005"[..], &b"0007"[..]));
-        batch.insert(id(1), b"0003", b"new".to_vec());
-        store.commit(batch).unwrap();
-        let made = store.checkpoint();
-        assert!(made.is_ok(), "round {round}: {made:?}");
-        assert!(store.get(id(0), b"0004").is_err(), "the leaf was not damaged");
-        assert_eq!(store.get(id(1), b"0003").unwrap().unwrap(), &b"new"[..]);
-    }
 }

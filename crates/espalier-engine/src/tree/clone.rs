@@ -12,11 +12,14 @@
 //! no header is made: what is pending becomes runs on the edge above it, in both places.
 //!
 //! Cost: the headers along the borders of source and destination.
+//!
+//! Where a header along a border cannot be read nothing is taken apart: each side shows its part of the node as it is, through
+//! narrower bounds. So damage keeps no clone from becoming part of the tree, and nobody but who reads it sees it.
 
 use super::Trees;
 use super::compact::{compact, merged_ranges, run_sources};
 use super::flush::{Root, edges_of, split_interior};
-use super::node::{Body, Child, Edge, Node, Run};
+use super::node::{Body, Child, Edge, Node, Run, UNKNOWN_WEIGHT};
 use super::query::{Descent, Toward};
 use super::slot::NodeSlot;
 use super::source::{Merged, before_end_of};
@@ -72,36 +75,37 @@ impl Trees {
     /// The root after `goto`, where `root` is the state it refers to.
     pub(super) fn bind(self: &Arc<Self>, root: &Root, goto: &Goto) -> Result<Root> {
         let (source, destination) = (KeyRange::prefix(&goto.source), KeyRange::prefix(&goto.destination));
-        let node = self.root_node(root)?;
-        if let Some(entries) = self.few_entries(root, &source)? {
+        let node = self.top(root)?;
+        // What cannot be read is shared.
+        if let Some(entries) = self.few_entries(root, &source).unwrap_or_default() {
             let root = self.hung((*node).clone(), &destination, None)?;
             let moved = |key: Key| [&*goto.destination, &key[goto.source.len()..]].concat().into();
             let entries = entries.into_iter().map(|(key, value)| (moved(key), value));
             return self.with_copies(&root, entries, goto.msn);
         }
-        let target = match self.exact(&node, &source)? {
+        let target = match self.exact(&node, &source) {
             Some(target) if target.runs.is_empty() => {
                 return self.hung((*node).clone(), &destination, Some(&target));
             }
             Some(target) => target,
-            None => self.cut_out(&node, &source)?,
+            None => self.cut_out(&node, &source),
         };
         // In the source's own place, too: from now on they share header and runs, and the next clone finds them.
         let root = self.hung((*node).clone(), &source, Some(&target))?;
-        self.hung((*self.root_node(&root)?).clone(), &destination, Some(&target))
+        self.hung((*self.top(&root)?).clone(), &destination, Some(&target))
     }
 
     /// A root that denotes what `root` does behind `prefix`, without the prefix; `msn` is as new as anything there.
     pub(crate) fn taken_out(self: &Arc<Self>, root: &Root, prefix: &[u8], msn: Msn) -> Result<Root> {
         let source = KeyRange::prefix(prefix);
-        if let Some(entries) = self.few_entries(root, &source)? {
+        if let Some(entries) = self.few_entries(root, &source).unwrap_or_default() {
             let entries = entries.into_iter().map(|(key, value)| (key[prefix.len()..].into(), value));
             return self.with_copies(&Root::default(), entries, msn);
         }
-        let node = self.root_node(root)?;
-        let target = match self.exact(&node, &source)? {
+        let node = self.top(root)?;
+        let target = match self.exact(&node, &source) {
             Some(target) => target,
-            None => self.cut_out(&node, &source)?,
+            None => self.cut_out(&node, &source),
         };
         // Behind nothing the node's keys lack no more than what it lacks behind the prefix.
         self.hung(Node::empty(0), &KeyRange::all(), Some(&target))
@@ -115,13 +119,13 @@ impl Trees {
         other: &Root,
         msn: Msn,
     ) -> Result<Root> {
-        let (range, node) = (KeyRange::prefix(prefix), (*self.root_node(root)?).clone());
-        if let Some(entries) = self.few_entries(other, &KeyRange::all())? {
+        let (range, node) = (KeyRange::prefix(prefix), (*self.top(root)?).clone());
+        if let Some(entries) = self.few_entries(other, &KeyRange::all()).unwrap_or_default() {
             let entries = entries.into_iter().map(|(key, value)| ([prefix, &key].concat().into(), value));
             return self.with_copies(&self.hung(node, &range, None)?, entries, msn);
         }
         let Some(slot) = other.slot.clone() else { return self.hung(node, &range, None) };
-        let weight = self.root_node(other)?.weight();
+        let weight = self.root_node(other).map_or(UNKNOWN_WEIGHT, |node| node.weight());
         let target = Target { slot, behind: Key::default(), weight, height: other.height, runs: Vec::new() };
         self.hung(node, &range, Some(&target))
     }
@@ -138,37 +142,38 @@ impl Trees {
             copies.apply(&key, msn, &Op::Insert(value), Msn(0), &self.merge);
         }
         if copies.is_empty() {
-            Ok(root.clone())
-        } else {
-            self.absorb_table(root, &Arc::new(copies), !self.lean.load(Relaxed))
+            return Ok(root.clone());
         }
+        let copies = Arc::new(copies);
+        let at_once = !self.lean.load(Relaxed);
+        self.absorb_table(root, &copies, at_once).or_else(|_| self.absorb_table(root, &copies, false))
     }
 
     /// What begins with a prefix as a node that shows nothing else.
-    fn cut_out(self: &Arc<Self>, node: &Node, source: &KeyRange) -> Result<Target> {
-        let cut = self.lowered(self.cut(node, &KeyRange::all(), source)?, source)?;
+    fn cut_out(self: &Arc<Self>, node: &Node, source: &KeyRange) -> Target {
+        let cut = self.lowered(self.cut(node, &KeyRange::all(), source), source);
         let (weight, height) = (cut.weight(), cut.height);
         let slot = Child::attach(&cut, source).slot;
-        Ok(Target { slot, behind: Key::default(), weight, height, runs: Vec::new() })
+        Target { slot, behind: Key::default(), weight, height, runs: Vec::new() }
     }
 
     /// The node below which lies all that begins with a prefix, and nothing else, if there is one and
-    /// little is pending above.
-    fn exact(self: &Arc<Self>, root: &Node, source: &KeyRange) -> Result<Option<Target>> {
+    /// little is pending above; none if that cannot be read.
+    fn exact(self: &Arc<Self>, root: &Node, source: &KeyRange) -> Option<Target> {
         let (mut node, mut covered) = (root.clone(), KeyRange::all());
         let mut pending: Vec<Arc<Run>> = Vec::new();
         loop {
-            let Body::Interior { pivots, edges } = &node.body else { return Ok(None) };
+            let Body::Interior { pivots, edges } = &node.body else { return None };
             let i = Node::edge_for(pivots, &source.start);
             let edge = &edges[i];
-            let Some(child) = &edge.child else { return Ok(None) };
+            let Some(child) = &edge.child else { return None };
             if i != Node::edge_before(pivots, source.end.as_deref()) {
-                return Ok(None);
+                return None;
             }
             // What lies lower is older.
             pending.splice(0..0, runs_within(&edge.runs, source));
             if self.weighs_more(&pending, self.little()) {
-                return Ok(None);
+                return None;
             }
             let height = node.height - 1;
             let whole = child.view.from.is_empty() && child.view.bounds == KeyRange::all();
@@ -177,11 +182,11 @@ impl Trees {
                 let inward = View::translated(&source.start, b"");
                 let runs = pending.iter().map(|run| Arc::new(run.through(&inward))).collect();
                 let mut edge = Edge { child: None, runs };
-                self.merge_similar(&mut edge, &KeyRange::all())?;
-                return Ok(Some(Target { slot, behind, weight: child.weight, height, runs: edge.runs }));
+                self.merge_similar(&mut edge, &KeyRange::all());
+                return Some(Target { slot, behind, weight: child.weight, height, runs: edge.runs });
             }
             covered = node.interval(i, &covered);
-            node = child.load(self, height, &covered)?;
+            node = child.load(self, height, &covered).ok()?;
         }
     }
 
@@ -197,7 +202,7 @@ impl Trees {
 
     /// The root without what lies in `range`.
     pub(crate) fn without_range(self: &Arc<Self>, root: &Root, range: &KeyRange) -> Result<Root> {
-        self.hung((*self.root_node(root)?).clone(), range, None)
+        self.hung((*self.top(root)?).clone(), range, None)
     }
 
     /// The root after `target` has taken the place of what is in `range`.
@@ -208,7 +213,7 @@ impl Trees {
             let edges = vec![Edge { child, runs: Vec::new() }];
             node = Node { height: node.height + 1, body: Body::Interior { pivots: Vec::new(), edges } };
         }
-        self.hang(&mut node, &all, range, target)?;
+        self.hang(&mut node, &all, range, target);
         if node.is_hollow() {
             return Ok(Root::default());
         }
@@ -260,10 +265,10 @@ impl Trees {
 
     /// What `node`, covering `interval`, shows of `range`, as a node that refers to nothing else: headers
     /// are made along the borders, the rest is shared.
-    fn cut(self: &Arc<Self>, node: &Node, interval: &KeyRange, range: &KeyRange) -> Result<Node> {
+    fn cut(self: &Arc<Self>, node: &Node, interval: &KeyRange, range: &KeyRange) -> Node {
         let view = View::identity().restrict(range);
         let (pivots, edges) = match &node.body {
-            Body::Leaf(run) => return Ok(Node { height: 0, body: Body::Leaf(Arc::new(run.through(&view))) }),
+            Body::Leaf(run) => return Node { height: 0, body: Body::Leaf(Arc::new(run.through(&view))) },
             Body::Interior { pivots, edges } => (pivots, edges),
         };
         let mut shown = (Vec::new(), Vec::new());
@@ -278,7 +283,7 @@ impl Trees {
             }
             shown.1.push(match inside == covered {
                 true => edge.clone(),
-                false => self.cut_edge(edge, node.height - 1, &covered, &inside)?,
+                false => self.cut_edge(edge, node.height - 1, &covered, &inside),
             });
         }
         if shown.1.is_empty() {
@@ -286,46 +291,46 @@ impl Trees {
         }
         let mut node = Node { height: node.height, body: Body::Interior { pivots: shown.0, edges: shown.1 } };
         self.drop_hollow(&mut node);
-        Ok(node)
+        node
     }
 
     /// The part of an edge over `covered` that concerns `inside`, as an edge over that.
-    fn cut_edge(
-        self: &Arc<Self>,
-        edge: &Edge,
-        below: u8,
-        covered: &KeyRange,
-        inside: &KeyRange,
-    ) -> Result<Edge> {
+    fn cut_edge(self: &Arc<Self>, edge: &Edge, below: u8, covered: &KeyRange, inside: &KeyRange) -> Edge {
         let runs = runs_within(&edge.runs, inside);
-        let Some(child) = &edge.child else { return Ok(Edge { child: None, runs }) };
+        let Some(child) = &edge.child else { return Edge { child: None, runs } };
         if inside.covers(&child.view.range_outward()) {
-            return Ok(Edge { child: Some(child.clone()), runs });
+            return Edge { child: Some(child.clone()), runs };
         }
-        let node = self.cut(&child.load(self, below, covered)?, covered, inside)?;
-        let child = (!node.is_hollow()).then(|| Child::attach(&node, inside));
-        Ok(Edge { child, runs })
+        let child = match child.load(self, below, covered) {
+            Ok(node) => {
+                let node = self.cut(&node, covered, inside);
+                (!node.is_hollow()).then(|| Child::attach(&node, inside))
+            }
+            Err(_) => Some(Child { view: child.view.restrict(inside), ..child.clone() })
+                .filter(|child| !child.view.is_empty()),
+        };
+        Edge { child, runs }
     }
 
-    /// Goes down as long as there is a single edge: what is pending on it passes on to the edges below.
-    fn lowered(self: &Arc<Self>, mut node: Node, interval: &KeyRange) -> Result<Node> {
+    /// Goes down as long as there is a single edge, and it can be read: what is pending on it passes on to the edges below.
+    fn lowered(self: &Arc<Self>, mut node: Node, interval: &KeyRange) -> Node {
         loop {
-            let Body::Interior { edges, .. } = &node.body else { return Ok(node) };
-            let [Edge { child, runs }] = &edges[..] else { return Ok(node) };
+            let Body::Interior { edges, .. } = &node.body else { return node };
+            let [Edge { child, runs }] = &edges[..] else { return node };
             match child {
-                None if runs.is_empty() => return Ok(Node::empty(0)),
-                None if node.height == 1 => return Ok(node),
+                None if runs.is_empty() => return Node::empty(0),
+                None if node.height == 1 => return node,
                 None => node.height = 1,
-                Some(_) if node.height == 1 && !runs.is_empty() => return Ok(node),
+                Some(_) if node.height == 1 && !runs.is_empty() => return node,
                 Some(child) => {
-                    let mut below = child.load(self, node.height - 1, interval)?;
-                    let runs = &self.as_one(runs, interval)?;
+                    let Ok(mut below) = child.load(self, node.height - 1, interval) else { return node };
+                    let runs = &self.as_one(runs, interval);
                     if !runs.is_empty() {
                         for i in 0..edges_of(&mut below).1.len() {
                             let covered = below.interval(i, interval);
                             let edge = &mut edges_of(&mut below).1[i];
                             edge.runs.extend(runs_within(runs, &covered));
-                            self.merge_similar(edge, &covered)?;
+                            self.merge_similar(edge, &covered);
                         }
                     }
                     node = below;
@@ -335,13 +340,16 @@ impl Trees {
     }
 
     /// Runs as one run if they are not many bytes: on each of the edges to which they go a part of it is seen, and not a
-    /// part of each of them.
-    fn as_one(self: &Arc<Self>, runs: &[Arc<Run>], interval: &KeyRange) -> Result<Vec<Arc<Run>>> {
+    /// part of each of them. What cannot be read stays as it is.
+    fn as_one(self: &Arc<Self>, runs: &[Arc<Run>], interval: &KeyRange) -> Vec<Arc<Run>> {
         if runs.len() < 2 || self.lean.load(Relaxed) || self.weighs_more(runs, 2 * self.little()) {
-            return Ok(runs.to_vec());
+            return runs.to_vec();
         }
-        let run = self.compacted(runs, interval)?;
-        Ok(if run.is_empty() { Vec::new() } else { vec![Arc::new(run)] })
+        match self.compacted(runs, interval) {
+            Ok(run) if run.is_empty() => Vec::new(),
+            Ok(run) => vec![Arc::new(run)],
+            Err(_) => runs.to_vec(),
+        }
     }
 
     fn compacted(self: &Arc<Self>, runs: &[Arc<Run>], interval: &KeyRange) -> Result<Run> {
@@ -359,10 +367,10 @@ impl Trees {
         interval: &KeyRange,
         range: &KeyRange,
         target: Option<&Target>,
-    ) -> Result<()> {
+    ) {
         if let Body::Leaf(run) = &mut node.body {
             *run = Arc::new(without(run, range));
-            return Ok(());
+            return;
         }
         let below = node.height - 1;
         let first = Node::edge_for(edges_of(node).0, &range.start);
@@ -371,50 +379,53 @@ impl Trees {
         let before = KeyRange { start: a.start.clone(), end: Some(range.start.clone()) };
         let behind = range.end.as_ref().map(|end| KeyRange { start: end.clone(), end: b.end.clone() });
         let behind = behind.filter(|behind| !behind.is_empty());
+        // If it lies within what one child covers.
+        let one = target.is_none_or(|target| target.height < below) && first == last;
+        let within = one
+            .then(|| self.hang_into(&edges_of(node).1[first].clone(), below, &a, &a, range, target))
+            .flatten();
         let mut new: Vec<(Key, Edge)> = Vec::new();
-        if target.is_none_or(|target| target.height < below) && first == last {
-            // It lies within what one child covers.
-            let edge = edges_of(node).1[first].clone();
-            new = self.hang_into(&edge, below, &a, &a, range, target)?;
+        if let Some(within) = within {
+            new = within;
         } else {
             let edges = edges_of(node).1;
             let left = match before.is_empty() {
                 true => None,
-                false => Some(self.cut_edge(&edges[first], below, &a, &before)?),
+                false => Some(self.cut_edge(&edges[first], below, &a, &before)),
             };
             let right = match &behind {
                 None => None,
-                Some(behind) => Some(self.cut_edge(&edges[last], below, &b, behind)?),
+                Some(behind) => Some(self.cut_edge(&edges[last], below, &b, behind)),
             };
             let own = target.filter(|target| target.height == below);
             let guest = if own.is_none() { target } else { None };
-            let beside = left.as_ref().is_some_and(|edge| !edge.is_empty());
-            match left {
-                Some(left) if beside && guest.is_some() => {
-                    // The neighbour on the left makes room.
-                    let host = KeyRange { start: a.start.clone(), end: range.end.clone() };
-                    new.extend(self.hang_into(&left, below, &before, &host, range, guest)?);
-                }
-                left => {
+            // The neighbour on the left makes room.
+            let host = KeyRange { start: a.start.clone(), end: range.end.clone() };
+            let beside = left.as_ref().filter(|edge| guest.is_some() && !edge.is_empty());
+            match beside.and_then(|left| self.hang_into(left, below, &before, &host, range, guest)) {
+                Some(hosted) => new.extend(hosted),
+                None => {
                     new.extend(left.map(|left| (a.start.clone(), left)));
-                    if let Some(target) = own {
-                        new.push((range.start.clone(), target.seen_behind(&range.start)));
-                    } else if guest.is_some() {
-                        let nothing = KeyRange { start: range.start.clone(), end: Some(range.start.clone()) };
-                        let edge = Edge::default();
-                        new.extend(self.hang_into(&edge, below, &nothing, range, range, guest)?);
-                    } else {
-                        new.push((range.start.clone(), Edge::default()));
+                    let nothing = KeyRange { start: range.start.clone(), end: Some(range.start.clone()) };
+                    let edge = Edge::default();
+                    let hung =
+                        guest.and_then(|_| self.hang_into(&edge, below, &nothing, range, range, guest));
+                    match (own, hung) {
+                        (Some(target), _) => {
+                            new.push((range.start.clone(), target.seen_behind(&range.start)));
+                        }
+                        (None, Some(hung)) => new.extend(hung),
+                        (None, None) => new.push((range.start.clone(), Edge::default())),
                     }
                 }
             }
             new.extend(behind.zip(right).map(|(behind, right)| (behind.start, right)));
         }
-        self.put_edges(node, first..last + 1, new, interval)
+        self.put_edges(node, first..last + 1, new, interval);
     }
 
     /// [`Trees::hang`] below an edge that covers `covered` and is to cover `host`; the edges that come
-    /// out, each with its start.
+    /// out, each with its start. `None` if what is below cannot be read.
     fn hang_into(
         self: &Arc<Self>,
         edge: &Edge,
@@ -423,12 +434,12 @@ impl Trees {
         host: &KeyRange,
         range: &KeyRange,
         target: Option<&Target>,
-    ) -> Result<Vec<(Key, Edge)>> {
+    ) -> Option<Vec<(Key, Edge)>> {
         let mut child = match &edge.child {
-            Some(child) => child.load(self, below, covered)?,
+            Some(child) => child.load(self, below, covered).ok()?,
             None => Node::empty(below),
         };
-        self.hang(&mut child, host, range, target)?;
+        self.hang(&mut child, host, range, target);
         let runs: Vec<Arc<Run>> = edge
             .runs
             .iter()
@@ -444,7 +455,7 @@ impl Trees {
             let child = (!node.is_hollow()).then(|| Child::attach(&node, &covered));
             (start, Edge { child, runs: runs_within(&runs, &covered) })
         };
-        Ok(nodes.into_iter().zip(ends).map(edge).collect())
+        Some(nodes.into_iter().zip(ends).map(edge).collect())
     }
 
     /// Puts edges, each with its start, in the place of some, and tidies up around them.
@@ -454,7 +465,7 @@ impl Trees {
         place: std::ops::Range<usize>,
         new: Vec<(Key, Edge)>,
         interval: &KeyRange,
-    ) -> Result<()> {
+    ) {
         let (pivots, edges) = edges_of(node);
         let count = new.len();
         let inner: Vec<Key> = new.iter().skip(1).map(|(start, _)| start.clone()).collect();
@@ -462,9 +473,8 @@ impl Trees {
         pivots.splice(place.start..place.end - 1, inner);
         self.drop_hollow(node);
         for left in (place.start.saturating_sub(1)..place.start + count).rev() {
-            self.join_with_next(node, left, interval)?;
+            self.join_with_next(node, left, interval);
         }
-        Ok(())
     }
 
     /// Gives what edges without anything cover to their neighbours, whose children show nothing there.
@@ -509,12 +519,14 @@ impl Trees {
         Ok(None)
     }
 
-    /// Merges the newest runs of an edge over `interval` as long as enough of them are similar.
-    pub(super) fn merge_similar(self: &Arc<Self>, edge: &mut Edge, interval: &KeyRange) -> Result<()> {
+    /// Merges the newest runs of an edge over `interval` as long as enough of them are similar. One that cannot be read stays
+    /// as it is, and so do older ones.
+    pub(super) fn merge_similar(self: &Arc<Self>, edge: &mut Edge, interval: &KeyRange) {
+        let mut readable = 0;
         // Merging makes reads faster and takes space until the next checkpoint.
         while !self.lean.load(Relaxed) {
             let (mut least, mut most, mut from) = (u64::MAX, 0, edge.runs.len());
-            while let Some(run) = from.checked_sub(1).map(|i| &edge.runs[i]) {
+            while let Some(run) = from.checked_sub(1).filter(|i| *i >= readable).map(|i| &edge.runs[i]) {
                 least = least.min(run.weight().max(1));
                 most = most.max(run.weight());
                 if most >= SIMILAR * least {
@@ -529,13 +541,18 @@ impl Trees {
             if edge.runs.len() - from < few {
                 break;
             }
-            let newest = edge.runs.split_off(from);
-            let run = self.compacted(&newest, interval)?;
-            if !run.is_empty() {
-                edge.runs.push(Arc::new(run));
+            match self.compacted(&edge.runs[from..], interval) {
+                Ok(run) => {
+                    edge.runs.truncate(from);
+                    edge.runs.extend(Some(run).filter(|run| !run.is_empty()).map(Arc::new));
+                }
+                Err(_) => {
+                    let alone = |run: &Arc<Run>| self.compacted(std::slice::from_ref(run), interval).is_err();
+                    let Some(last) = edge.runs[from..].iter().rposition(alone) else { break };
+                    readable = from + last + 1;
+                }
             }
         }
-        Ok(())
     }
 }
 

@@ -3,24 +3,28 @@
 //! Each call computes a new root from an old one. Batches go to the child with most pending bytes;
 //! cascades follow while a child holds too much itself [BetrFS 0.2]. Splits and joins happen on the
 //! path that is being copied anyway.
+//!
+//! What is for a place that cannot be read waits above it, and keeps nothing else from moving: such an edge is *stuck*, and
+//! passed over, until the next checkpoint, when it is tried again.
 
 use super::compact::{compact, merged_ranges, run_sources};
 use super::compare::joined;
 use super::leaf::Gathering;
-use super::node::{Body, Child, Edge, Node, Run, join, join_runs};
+use super::node::{Body, Child, Edge, Node, Run, UNKNOWN_WEIGHT, join, join_runs};
 use super::slice::within;
 use super::slot::{NodeSlot, Spreading};
 use super::source::{MemtableSource, Merged};
 use super::write::{blocks_of, header_blocks};
 use super::{Trees, leaf};
-use crate::Result;
 use crate::index::Layer;
 use crate::key::{Key, KeyRange, before_end, common_prefix_len};
 use crate::memtable::Memtable;
 use crate::op::RangeOp;
 use crate::ranges::{RangeMessages, RangeOps};
+use crate::store::MAX_HEIGHT;
 use crate::types::Msn;
 use crate::view::View;
+use crate::{ErrorKind, Result};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -147,7 +151,7 @@ impl Trees {
     ) -> Result<Root> {
         let all = KeyRange::all();
         let ranges = table.ranges();
-        let node = self.root_node(root)?;
+        let node = self.top(root)?;
         let source = MemtableSource::new(table.clone(), Msn(u64::MAX));
         let mut merged = Merged::new(vec![Box::new(source)]);
         merged.seek(b"")?;
@@ -169,7 +173,7 @@ impl Trees {
                 for i in 0..edges_of(&mut node).1.len() {
                     let interval = node.interval(i, &all);
                     let run = compact(self, &mut merged, &ranges, &interval)?;
-                    self.receive(&mut edges_of(&mut node).1[i], &interval, run)?;
+                    self.receive(&mut edges_of(&mut node).1[i], &interval, run);
                 }
                 Ok(self.grown(vec![(Key::default(), node)]))
             }
@@ -194,16 +198,19 @@ impl Trees {
     pub(crate) fn flush(self: &Arc<Self>, root: &Root) -> Result<Option<Root>> {
         let node = self.root_node(root)?;
         let reach = Reach { least: self.tuning.edge as u64, all: !self.lean.load(Relaxed) };
-        let Some((i, _)) = self.heaviest(&node, reach.least) else { return Ok(None) };
         let mut node = (*node).clone();
-        self.flush_edge(&mut node, i, &KeyRange::all(), reach)?;
-        Ok(Some(self.grown(split_interior(node, self.tuning.fanout, &KeyRange::all()))))
+        while let Some((i, _)) = self.heaviest(&node, reach.least) {
+            if self.flush_edge(&mut node, i, &KeyRange::all(), reach)? {
+                return Ok(Some(self.grown(split_interior(node, self.tuning.fanout, &KeyRange::all()))));
+            }
+        }
+        Ok(None)
     }
 
     /// The root after messages have been moved to one leaf, however few they are; `None` if there are
     /// none above the leaves. What is deleted or replaced takes space until its message gets there.
     pub(crate) fn squeeze(self: &Arc<Self>, root: &Root) -> Result<Option<Root>> {
-        let mut node = (*self.root_node(root)?).clone();
+        let Ok(mut node) = self.root_node(root).map(|node| (*node).clone()) else { return Ok(None) };
         if !self.squeeze_node(&mut node, &KeyRange::all())? {
             return Ok(None);
         }
@@ -211,9 +218,10 @@ impl Trees {
     }
 
     fn squeeze_node(self: &Arc<Self>, node: &mut Node, interval: &KeyRange) -> Result<bool> {
-        if let Some((i, _)) = self.heaviest(node, 0) {
-            self.flush_edge(node, i, interval, Reach { least: 0, all: false })?;
-            return Ok(true);
+        while let Some((i, _)) = self.heaviest(node, 0) {
+            if self.flush_edge(node, i, interval, Reach { least: 0, all: false })? {
+                return Ok(true);
+            }
         }
         if node.height < 2 {
             return Ok(false);
@@ -222,16 +230,16 @@ impl Trees {
             let covered = node.interval(i, interval);
             let below = node.height - 1;
             let Some(child) = edges_of(node).1[i].child.clone() else { continue };
-            let mut child = child.load(self, below, &covered)?;
+            let Ok(mut child) = child.load(self, below, &covered) else { continue };
             if self.squeeze_node(&mut child, &covered)? {
-                self.replace(node, i, split_interior(child, self.tuning.fanout, &covered), &[], interval)?;
+                self.replace(node, i, split_interior(child, self.tuning.fanout, &covered), &[], interval);
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// The edge with most pending bytes, if that is more than `least`.
+    /// The edge with most pending bytes that is not stuck, if that is more than `least`.
     ///
     /// Messages weigh as much as it costs to hand them on: large values are referred to, and not copied
     /// on the way. But what they replace takes space meanwhile, and a leaf may have to be rewritten for
@@ -244,14 +252,28 @@ impl Trees {
             let values = u128::from(edge.pending_values()) * u128::from(heavy) / u128::from(most);
             edge.pending().max(u64::try_from(values).unwrap_or(u64::MAX))
         };
-        let pending = edges.iter().map(weight).enumerate();
+        let stuck = self.stuck.lock();
+        let moves = |edge: &Edge| stuck.is_empty() || token(edge).is_none_or(|token| !stuck.contains(&token));
+        let pending =
+            edges.iter().enumerate().filter(|(_, edge)| moves(edge)).map(|(i, edge)| (i, weight(edge)));
         pending.filter(|(_, bytes)| *bytes > least).max_by_key(|(_, bytes)| *bytes)
+    }
+
+    /// True if what waits on an edge cannot move, as something cannot be read.
+    fn is_stuck(&self, edge: &Edge) -> bool {
+        let stuck = self.stuck.lock();
+        !stuck.is_empty() && token(edge).is_some_and(|token| stuck.contains(&token))
+    }
+
+    /// Tries again what could not be read.
+    pub(crate) fn forget_stuck(&self) {
+        self.stuck.lock().clear();
     }
 
     /// Moves one step down what is pending in `range`, but not into what is shared, for that would take
     /// space; returns the new root and where to go on. `None` if nothing is pending there.
     pub(crate) fn push_down(self: &Arc<Self>, root: &Root, range: &KeyRange) -> Result<Option<(Root, Key)>> {
-        let mut node = (*self.root_node(root)?).clone();
+        let Ok(mut node) = self.root_node(root).map(|node| (*node).clone()) else { return Ok(None) };
         if matches!(node.body, Body::Leaf(_)) || self.is_shared_root(root)? {
             return Ok(None);
         }
@@ -281,13 +303,15 @@ impl Trees {
             // Also if it is for other keys: the child is not changed below messages that wait for it.
             if !edge.runs.is_empty() {
                 let reach = Reach { least: self.tuning.edge as u64, all: !self.lean.load(Relaxed) };
-                self.flush_edge(node, i, interval, reach)?;
+                if self.is_stuck(&edge) || !self.flush_edge(node, i, interval, reach)? {
+                    continue;
+                }
                 return Ok(Some(covered.start));
             }
             let Some(child) = edge.child.filter(|_| below > 0) else { continue };
-            let mut child = child.load(self, below, &covered)?;
+            let Ok(mut child) = child.load(self, below, &covered) else { continue };
             if let Some(at) = self.push_down_node(&mut child, &covered, range)? {
-                self.replace(node, i, split_interior(child, self.tuning.fanout, &covered), &[], interval)?;
+                self.replace(node, i, split_interior(child, self.tuning.fanout, &covered), &[], interval);
                 return Ok(Some(at));
             }
         }
@@ -323,14 +347,31 @@ impl Trees {
     pub(crate) fn values_waiting(&self, root: &Root) -> u64 {
         let Some(node) = root.slot.as_ref().and_then(|slot| slot.unstored()) else { return 0 };
         let Body::Interior { edges, .. } = &node.body else { return 0 };
-        let worst = edges.iter().map(Edge::pending_values).max().unwrap_or(0);
-        if worst > self.most_values(node.height) { edges.iter().map(Edge::pending_values).sum() } else { 0 }
+        let moving = || edges.iter().filter(|edge| !self.is_stuck(edge)).map(Edge::pending_values);
+        let worst = moving().max().unwrap_or(0);
+        if worst > self.most_values(node.height) { moving().sum() } else { 0 }
     }
 
     pub(super) fn root_node(&self, root: &Root) -> Result<Arc<Node>> {
         match &root.slot {
             Some(slot) => slot.load(self, root.height),
             None => Ok(Arc::new(Node::empty(0))),
+        }
+    }
+
+    /// The same for what has to become part of the tree: of a root that cannot be read, one above it, where that can wait.
+    ///
+    /// # Errors
+    /// Of reading a root that is as high as one may be.
+    pub(super) fn top(&self, root: &Root) -> Result<Arc<Node>> {
+        match (self.root_node(root), &root.slot) {
+            (Err(_), Some(slot)) if root.height < MAX_HEIGHT => {
+                let child = Child { slot: slot.clone(), view: View::identity(), weight: UNKNOWN_WEIGHT };
+                let edges = vec![Edge { child: Some(child), runs: Vec::new() }];
+                let body = Body::Interior { pivots: Vec::new(), edges };
+                Ok(Arc::new(Node { height: root.height + 1, body }))
+            }
+            (read, _) => read,
         }
     }
 
@@ -363,13 +404,14 @@ impl Trees {
         if self.is_shared_root(root)? {
             return Ok(Sweep::End);
         }
-        let mut node = (*self.root_node(root)?).clone();
+        let Ok(mut node) = self.root_node(root).map(|node| (*node).clone()) else { return Ok(Sweep::End) };
         let all = KeyRange::all();
         if let Body::Leaf(base) = &node.body {
-            return Ok(match self.rewritten(base, &all)? {
-                Some(leaves) => Sweep::Rewritten(self.grown(leaves), None),
-                None => Sweep::End,
-            });
+            return match self.rewritten(base, &all) {
+                Ok(Some(leaves)) => Ok(Sweep::Rewritten(self.grown(leaves), None)),
+                Err(error) if error.kind() == ErrorKind::NoSpace => Err(error),
+                _ => Ok(Sweep::End),
+            };
         }
         Ok(match self.sweep_node(&mut node, &all, from, visits)? {
             Swept::End => Sweep::End,
@@ -413,11 +455,16 @@ impl Trees {
             if *visits == 0 {
                 return Ok(Swept::Tired(covered.start));
             }
-            let mut child = child.load(self, below, &covered)?;
+            // What cannot be read stays where it is.
+            let Ok(mut child) = child.load(self, below, &covered) else { continue };
             if let Body::Leaf(base) = &child.body {
                 *visits -= 1;
-                if let Some(leaves) = self.rewritten(base, &covered)? {
-                    self.replace(node, i, leaves, &[], interval)?;
+                let rewritten = match self.rewritten(base, &covered) {
+                    Err(error) if error.kind() != ErrorKind::NoSpace => continue,
+                    rewritten => rewritten?,
+                };
+                if let Some(leaves) = rewritten {
+                    self.replace(node, i, leaves, &[], interval);
                     return Ok(Swept::Rewritten(covered.end));
                 }
                 continue;
@@ -425,13 +472,8 @@ impl Trees {
             match self.sweep_node(&mut child, &covered, from, visits)? {
                 Swept::End => {}
                 Swept::Rewritten(next) => {
-                    self.replace(
-                        node,
-                        i,
-                        split_interior(child, self.tuning.fanout, &covered),
-                        &[],
-                        interval,
-                    )?;
+                    let nodes = split_interior(child, self.tuning.fanout, &covered);
+                    self.replace(node, i, nodes, &[], interval);
                     return Ok(Swept::Rewritten(next));
                 }
                 tired => return Ok(tired),
@@ -441,7 +483,7 @@ impl Trees {
     }
 
     /// Adds a run to an edge that covers `interval`.
-    fn receive(self: &Arc<Self>, edge: &mut Edge, interval: &KeyRange, mut run: Run) -> Result<()> {
+    fn receive(self: &Arc<Self>, edge: &mut Edge, interval: &KeyRange, mut run: Run) {
         if run.ranges.deletes_all_of(interval) {
             // Leaf pruning [BetrFS 0.2, section 5]: a child that is deleted is dropped unread.
             *edge = Edge::default();
@@ -449,42 +491,57 @@ impl Trees {
         if edge.is_empty() {
             run.ranges = without_deletes(&run.ranges);
         }
-        if run.is_empty() {
-            return Ok(());
+        if !run.is_empty() {
+            edge.runs.push(Arc::new(run));
+            self.merge_similar(edge, interval);
         }
-        edge.runs.push(Arc::new(run));
-        self.merge_similar(edge, interval)
     }
 
-    /// Flushes edge `i` of `node`, which covers `interval`, into its child and further down as needed.
+    /// Flushes edge `i` of `node`, which covers `interval`, into its child and further down as needed; false if something
+    /// there cannot be read: then it is as it was, and stuck.
     fn flush_edge(
         self: &Arc<Self>,
         node: &mut Node,
         i: usize,
         interval: &KeyRange,
         reach: Reach,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let covered = node.interval(i, interval);
-        let below = node.height - 1;
-        let edge = std::mem::take(&mut edges_of(node).1[i]);
+        let edge = edges_of(node).1[i].clone();
+        match (self.flushed(&edge, node.height - 1, &covered, reach), token(&edge)) {
+            (Ok(nodes), _) => self.replace(node, i, nodes, &[], interval),
+            (Err(error), Some(token)) if error.kind() != ErrorKind::NoSpace => {
+                tracing::warn!(%error, "what is for a place that cannot be read waits");
+                self.stuck.lock().insert(token);
+                return Ok(false);
+            }
+            (Err(error), _) => return Err(error),
+        }
+        Ok(true)
+    }
+
+    /// What the child of an edge over `covered` becomes with what waits on the edge.
+    fn flushed(
+        self: &Arc<Self>,
+        edge: &Edge,
+        below: u8,
+        covered: &KeyRange,
+        reach: Reach,
+    ) -> Result<Vec<(Key, Node)>> {
         let mut child = match &edge.child {
-            Some(child) => child.load(self, below, &covered)?,
+            Some(child) => child.load(self, below, covered)?,
             None => Node::empty(below),
         };
-        let parts = match &child.body {
-            Body::Leaf(base) => leaf::apply(self, base, &edge.runs, &covered, self.gathering())?,
-            Body::Interior { .. } => {
-                self.distribute(&mut child, &edge.runs, &covered)?;
-                while let Some((j, _)) = self.heaviest(&child, reach.least) {
-                    self.flush_edge(&mut child, j, &covered, reach)?;
-                    if !reach.all {
-                        break;
-                    }
-                }
-                split_interior(child, self.tuning.fanout, &covered)
+        if let Body::Leaf(base) = &child.body {
+            return leaf::apply(self, base, &edge.runs, covered, self.gathering());
+        }
+        self.distribute(&mut child, &edge.runs, covered)?;
+        while let Some((j, _)) = self.heaviest(&child, reach.least) {
+            if self.flush_edge(&mut child, j, covered, reach)? && !reach.all {
+                break;
             }
-        };
-        self.replace(node, i, parts, &[], interval)
+        }
+        Ok(split_interior(child, self.tuning.fanout, covered))
     }
 
     /// Moves runs (oldest first) to the edges of `node`.
@@ -509,7 +566,7 @@ impl Trees {
                     compact(self, &mut merged, &ranges, &covered)?
                 }
             };
-            self.receive(&mut edges_of(node).1[i], &covered, run)?;
+            self.receive(&mut edges_of(node).1[i], &covered, run);
         }
         Ok(())
     }
@@ -522,7 +579,7 @@ impl Trees {
         nodes: Vec<(Key, Node)>,
         rest: &[Arc<Run>],
         interval: &KeyRange,
-    ) -> Result<()> {
+    ) {
         let covered = node.interval(i, interval);
         let count = nodes.len().max(1);
         let mut inner = parent_of(nodes, &covered);
@@ -539,21 +596,15 @@ impl Trees {
         // From the right, so that what is joined does not move what is still to be looked at.
         let first = i.saturating_sub(1);
         for left in (first..i + count).rev() {
-            self.join_with_next(node, left, interval)?;
+            self.join_with_next(node, left, interval);
         }
-        Ok(())
     }
 
-    /// Joins edge `left` with the next one if both are small.
-    pub(super) fn join_with_next(
-        self: &Arc<Self>,
-        node: &mut Node,
-        left: usize,
-        interval: &KeyRange,
-    ) -> Result<()> {
+    /// Joins edge `left` with the next one if both are small and can be read.
+    pub(super) fn join_with_next(self: &Arc<Self>, node: &mut Node, left: usize, interval: &KeyRange) {
         let below = node.height - 1;
         if left + 1 >= edges_of(node).1.len() {
-            return Ok(());
+            return;
         }
         let (a_covers, b_covers) = (node.interval(left, interval), node.interval(left + 1, interval));
         let (pivots, edges) = edges_of(node);
@@ -566,25 +617,33 @@ impl Trees {
             // A child shows nothing beyond its own keys, so its edge may cover more.
             (Some(child), None) if b.runs.is_empty() => Some(child.clone()),
             (None, Some(child)) if a.runs.is_empty() => Some(child.clone()),
-            (Some(_), Some(_)) if weight(a) + weight(b) > most => return Ok(()),
+            (Some(_), Some(_)) if weight(a) + weight(b) > most => return,
             (Some(x), Some(y)) => {
-                let (x, y) = (x.load(self, below, &a_covers)?, y.load(self, below, &b_covers)?);
+                let (x, y) = (x.load(self, below, &a_covers), y.load(self, below, &b_covers));
+                let (Ok(x), Ok(y)) = (x, y) else { return };
                 // What waits in one that clones share would be named again in a header for each of them.
                 if x.names() + y.names() > self.tuning.fanout {
-                    return Ok(());
+                    return;
                 }
                 match join(&x, &pivots[left], &y) {
                     Some(joined) => Some(Child::attach(&joined, &union)),
-                    None => return Ok(()),
+                    None => return,
                 }
             }
-            _ => return Ok(()),
+            _ => return,
         };
         let runs = join_runs(&a.runs, &b.runs);
         edges.splice(left..left + 2, [Edge { child, runs }]);
         pivots.remove(left);
-        Ok(())
     }
+}
+
+/// What tells an edge from others as long as nothing below it changes; `None` if nothing has to be read to flush it.
+fn token(edge: &Edge) -> Option<usize> {
+    let child = edge.child.as_ref().map(|child| Arc::as_ptr(&child.slot).addr());
+    let part =
+        || edge.runs.iter().flat_map(|run| &run.parts).map(|part| Arc::as_ptr(&part.slot).addr()).next();
+    child.or_else(part)
 }
 
 /// Pivots and edges of an interior node.

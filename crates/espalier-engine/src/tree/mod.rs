@@ -75,6 +75,8 @@ pub(crate) struct Trees {
     pub(crate) freed: Mutex<Freed>,
     /// Value parts that a sweep empties.
     pub(crate) sparse: Mutex<HashSet<PieceId>>,
+    /// Edges that could not be flushed since the last checkpoint, as something cannot be read (`tree/flush`).
+    pub(crate) stuck: Mutex<HashSet<usize>>,
     /// Space is short: do no more at a time than must be done.
     pub(crate) lean: AtomicBool,
     /// Somebody waits for the store to be closed: do nothing that need not be done.

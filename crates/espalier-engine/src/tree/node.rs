@@ -33,12 +33,15 @@ pub(crate) struct Edge {
     pub(crate) runs: Vec<Arc<Run>>,
 }
 
+/// The weight of a node that could not be read when the edge to it was made.
+pub(super) const UNKNOWN_WEIGHT: u64 = 0;
+
 /// A reference to a node.
 #[derive(Clone)]
 pub(crate) struct Child {
     pub(crate) slot: Arc<NodeSlot>,
     pub(crate) view: View,
-    /// Of a leaf the bytes of its parts and values, of an interior node the number of its edges.
+    /// Of a leaf the bytes of its parts and values, of an interior node the number of its edges; or [`UNKNOWN_WEIGHT`].
     pub(crate) weight: u64,
 }
 

@@ -11,9 +11,9 @@ use super::Trees;
 use super::flush::{Root, edges_of, split_interior};
 use super::leaf::{self, Gathering};
 use super::node::{Body, Edge, Node, Run};
-use crate::Result;
 use crate::key::{Key, KeyRange, before_end};
 use crate::view::View;
+use crate::{ErrorKind, Result};
 use std::sync::Arc;
 
 /// So many parts of a leaf are written again for one slice, at most.
@@ -35,7 +35,7 @@ impl Trees {
     /// The root after a slice of the messages on its heaviest edge has been moved to a leaf, or one from further down if
     /// nothing waits there; `None` if there are no messages above the leaves.
     pub(crate) fn squeeze_slice(self: &Arc<Self>, root: &Root) -> Result<Option<Root>> {
-        let node = self.root_node(root)?;
+        let Ok(node) = self.root_node(root) else { return Ok(None) };
         let all = KeyRange::all();
         let range = self.heaviest(&node, 0).map_or(all.clone(), |(i, _)| node.interval(i, &all));
         let search = Search { range: &range, shared: true };
@@ -48,7 +48,8 @@ impl Trees {
         if self.is_shared_root(root)? {
             return Ok(None);
         }
-        let sliced = self.slice_root(&*self.root_node(root)?, Search { range, shared: false })?;
+        let Ok(node) = self.root_node(root) else { return Ok(None) };
+        let sliced = self.slice_root(&node, Search { range, shared: false })?;
         let next = |slice: KeyRange| slice.end.unwrap_or_default().max(range.start.clone());
         Ok(sliced.map(|(root, slice)| (root, next(slice))))
     }
@@ -59,7 +60,8 @@ impl Trees {
         Ok(Some((self.grown(nodes), slice)))
     }
 
-    /// Moves a slice of `pending` (oldest first), and of what waits in the node, to a leaf below it.
+    /// Moves a slice of `pending` (oldest first), and of what waits in the node, to a leaf below it; but to none that cannot be
+    /// read.
     fn slice_node(
         self: &Arc<Self>,
         node: &Node,
@@ -84,14 +86,21 @@ impl Trees {
             }
             let pending = [runs.clone(), within(&pending, &covered)].concat();
             let child = match child {
-                Some(child) if below > 0 || !pending.is_empty() => child.load(self, below, &covered)?,
+                Some(child) if below > 0 || !pending.is_empty() => match child.load(self, below, &covered) {
+                    Ok(child) => child,
+                    Err(_) => continue,
+                },
                 None if !pending.is_empty() => Node::empty(below),
                 _ => continue,
             };
-            if let Some((nodes, slice)) = self.slice_node(&child, &covered, pending, search)? {
+            let sliced = match self.slice_node(&child, &covered, pending, search) {
+                Err(error) if error.kind() != ErrorKind::NoSpace => continue,
+                sliced => sliced?,
+            };
+            if let Some((nodes, slice)) = sliced {
                 let mut node = node.clone();
                 let rest = without(&edges_of(&mut node).1[i].runs, &slice);
-                self.replace(&mut node, i, nodes, &rest, interval)?;
+                self.replace(&mut node, i, nodes, &rest, interval);
                 return Ok(Some((split_interior(node, self.tuning.fanout, interval), slice)));
             }
         }

@@ -6,7 +6,7 @@
 
 use super::Trees;
 use super::flush::Root;
-use super::node::{Body, Child, Edge, Node, Run, ViewedPart, is_simple};
+use super::node::{Body, Child, Edge, Node, Run, UNKNOWN_WEIGHT, ViewedPart, is_simple};
 use super::slot::NodeSlot;
 use super::write::references;
 use crate::index::Version;
@@ -72,6 +72,8 @@ pub(crate) struct Verifier<'a> {
     /// How many references the headers seen hold on each piece.
     pub(crate) references: HashMap<PieceId, Delta>,
     seen_nodes: BTreeSet<PieceId>,
+    /// Pieces that headers refer to of which not all is seen.
+    hidden: Vec<PieceId>,
     /// Nodes with what they cover: what is shared whole is checked once.
     covered: HashSet<(PieceId, KeyRange)>,
     seen_parts: BTreeSet<PieceId>,
@@ -89,6 +91,7 @@ impl<'a> Verifier<'a> {
             report: VerifyReport::default(),
             references: HashMap::new(),
             seen_nodes: BTreeSet::new(),
+            hidden: Vec::new(),
             covered: HashSet::new(),
             seen_parts: BTreeSet::new(),
             value_parts: BTreeMap::new(),
@@ -100,6 +103,11 @@ impl<'a> Verifier<'a> {
 
     /// The report, and how many references the headers hold on each piece.
     pub(crate) fn finish(mut self) -> (VerifyReport, HashMap<PieceId, Delta>) {
+        for piece in std::mem::take(&mut self.hidden) {
+            if self.is_node(piece) {
+                self.unseen(piece, "which nobody sees any more");
+            }
+        }
         // What is damaged outside of every value harms no path, but it is damage.
         let damaged: Vec<PieceId> =
             self.value_parts.iter().filter(|(_, sound)| !**sound).map(|(id, _)| *id).collect();
@@ -127,7 +135,7 @@ impl<'a> Verifier<'a> {
             if let Some(handle) = slot.place() {
                 self.references.entry(handle.id()).or_default().count += 1;
             }
-            self.slot(slot, root.height, &View::identity(), &KeyRange::all());
+            self.slot(slot, root.height, &View::identity(), &KeyRange::all(), true);
         }
         self.index = None;
     }
@@ -167,6 +175,15 @@ impl<'a> Verifier<'a> {
     /// Counts the references of a node without references that is still to be taken apart.
     pub(crate) fn dying(&mut self, id: PieceId) {
         self.references.entry(id).or_default();
+        self.unseen(id, "being reclaimed");
+    }
+
+    fn is_node(&self, id: PieceId) -> bool {
+        self.trees.locator.locate(id).is_ok_and(|location| matches!(location.kind, PieceKind::Node(_)))
+    }
+
+    /// Counts the references of a node that no index shows, and of those below it that were not counted yet.
+    fn unseen(&mut self, id: PieceId, why: &str) {
         let mut rest = vec![id];
         while let Some(id) = rest.pop() {
             if !self.seen_nodes.insert(id) {
@@ -177,17 +194,12 @@ impl<'a> Verifier<'a> {
                     for (piece, bytes) in refers {
                         self.refer(piece, bytes);
                         // Below a node that nothing refers to there are others that only it refers to.
-                        if self
-                            .trees
-                            .locator
-                            .locate(piece)
-                            .is_ok_and(|l| matches!(l.kind, PieceKind::Node(_)))
-                        {
+                        if self.is_node(piece) {
                             rest.push(piece);
                         }
                     }
                 }
-                Err(error) => self.problem(None, format!("node {id}, being reclaimed: {error}")),
+                Err(error) => self.problem(None, format!("node {id}, {why}: {error}")),
             }
         }
     }
@@ -199,8 +211,9 @@ impl<'a> Verifier<'a> {
         found.bytes = found.bytes.saturating_add_unsigned(bytes);
     }
 
-    /// `view` leads from the node to the index, `interval` is what the node covers, in its own keys.
-    fn slot(&mut self, slot: &Arc<NodeSlot>, height: u8, view: &View, interval: &KeyRange) {
+    /// `view` leads from the node to the index, `interval` is what the node covers, in its own keys. If it is not `whole`, only
+    /// that much of it is seen: along a border that could not be read it was not taken apart (`tree/clone`).
+    fn slot(&mut self, slot: &Arc<NodeSlot>, height: u8, view: &View, interval: &KeyRange, whole: bool) {
         if let Some(handle) = slot.place()
             && !self.covered.insert((handle.id(), interval.clone()))
         {
@@ -220,6 +233,13 @@ impl<'a> Verifier<'a> {
                 }
             }
         }
+        let node = match whole {
+            true => node,
+            false => {
+                self.hidden.extend(references(&node).into_iter().map(|(piece, _)| piece));
+                Arc::new(node.through(&View::identity().restrict(interval), &KeyRange::all()))
+            }
+        };
         match &node.body {
             Body::Leaf(run) => {
                 self.run(run, view, interval, true);
@@ -263,9 +283,10 @@ impl<'a> Verifier<'a> {
         let inner = child.view.range_inward(covered);
         let down =
             if simple { view.compose(&child.view) } else { view.compose(&child.view.restrict(covered)) };
-        self.slot(&child.slot, height - 1, &down, &inner);
+        self.slot(&child.slot, height - 1, &down, &inner, child.view.bounds == KeyRange::all());
         if let Ok(node) = child.slot.load(self.trees, height - 1)
             && simple
+            && child.weight != UNKNOWN_WEIGHT
             && node.weight() != child.weight
         {
             self.problem(

@@ -14,6 +14,9 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+/// Where the log begins.
+pub(super) const LOG: u64 = 32 * 4096;
+
 /// Carries out steps, closes the store, damages the device in `rounds` ways and reads everything:
 /// each answer is right or an error.
 ///

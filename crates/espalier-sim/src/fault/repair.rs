@@ -1,7 +1,7 @@
 //! Repair of damaged stores: what is left is right and whole, and what is gone is told.
 
 use super::Tally;
-use super::damage::{all_keys, build, check_error, damage};
+use super::damage::{LOG, all_keys, build, check_error, damage};
 use crate::failure::ensure;
 use crate::history::History;
 use crate::model::show;
@@ -66,9 +66,6 @@ fn make_unreadable(device: &SimulatedDevice, random: &mut Random) -> (u64, Strin
     device.inject(Fault::Unreadable(bytes.clone()));
     (start, format!("bytes {bytes:?} cannot be read"))
 }
-
-/// Where the log begins.
-const LOG: u64 = 32 * 4096;
 
 /// What the damaged store held.
 struct Case<'a> {
