@@ -45,6 +45,11 @@ pub struct Error {
 }
 
 impl Error {
+    /// True if something could not be read; or written, after which nothing else is.
+    pub(crate) fn is_of_reading(&self) -> bool {
+        matches!(self.kind, ErrorKind::Io | ErrorKind::Damaged)
+    }
+
     /// An error of `kind`; `message` says what happened and where.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), context: Vec::new(), source: None, after_failure: false }

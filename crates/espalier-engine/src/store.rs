@@ -46,6 +46,10 @@ pub(crate) const CLONE_BLOCKS: u64 = 8;
 /// How much more than that those may take which wait, for each block and together.
 const CLONES_MORE: (u64, u64) = (3, 6144);
 
+/// Blocks that absorbing may take beside the messages in a tree that is one small leaf: while there is plenty of space they are
+/// not promised.
+const TREE_MORE: u64 = 16;
+
 /// The height beyond which clones are refused. What is there in earnest has a height below ten; this
 /// much takes clones into themselves, each of which may double what there seems to be.
 pub(crate) const MAX_HEIGHT: u8 = 64;
@@ -755,7 +759,7 @@ impl Shared {
             if want <= have {
                 return Ok(Promised { order, clears: own.0, clones: own.1 });
             }
-            let unsure = (CLONES_MORE.0 * (waiting.clones + own.1)).min(CLONES_MORE.1);
+            let unsure = self.unsure(waiting.clones + own.1);
             if !lean && self.is_short_with(want - have + unsure) {
                 drop(order);
                 self.trees.lean.store(true, Ordering::Relaxed);
@@ -787,6 +791,11 @@ impl Shared {
         }
     }
 
+    /// Blocks that absorbing may take, beside those promised, of which `clones` are for clones, while space is plentiful.
+    fn unsure(&self, clones: u64) -> u64 {
+        (CLONES_MORE.0 * clones).min(CLONES_MORE.1) + TREE_MORE * self.indexes.read().len() as u64
+    }
+
     /// Blocks to be promised for messages of so many bytes and what else was found out that they take.
     fn need(&self, bytes: u64, others: u64) -> u64 {
         message_blocks(&self.options.tuning, bytes) + others + 8
@@ -795,9 +804,13 @@ impl Shared {
     /// Promises what the batches take that were found in the log, whether there is room or not: they were accepted, and
     /// nobody else may have it.
     pub(crate) fn promise_replayed(&self) -> Result<()> {
-        let lean = self.trees.lean.load(Ordering::Relaxed);
+        let lean = self.trees.lean.load(Ordering::Relaxed) || {
+            let waiting = &self.order.lock().waiting;
+            self.is_short_with(self.need(waiting.bytes, waiting.clones) + self.unsure(waiting.clones))
+        };
         let tables = BTreeMap::new();
         if lean {
+            self.trees.lean.store(true, Ordering::Relaxed);
             self.absorb_clones();
             self.look_at_roots(&tables)?;
         }
@@ -826,7 +839,7 @@ impl Shared {
     /// become part of the tree. Without the commit lock.
     ///
     /// # Errors
-    /// Of reading what lies along their borders: such a clone could never become part of the tree.
+    /// Of reading tables. What cannot be read along their borders is shown as it is.
     fn clone_blocks(&self, batch: &Batch) -> Result<u64> {
         self.absorb_clones();
         let msn = Msn(self.order.lock().last_msn.0 + 1);

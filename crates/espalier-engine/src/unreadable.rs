@@ -3,7 +3,7 @@
 
 use crate::pieces::Locator;
 use crate::types::{IndexId, PieceKind};
-use crate::{Batch, FormatOptions, KeyRange, OpenOptions, Store};
+use crate::{Batch, FormatOptions, KeyRange, OpenOptions, Store, Tuning};
 use espalier_storage::{
     AlignedBuf, BLOCK, Device, Environment, MemoryDevice, Random, SimulatedEnvironment, SystemEnvironment,
 };
@@ -187,4 +187,59 @@ fn writers_do_not_wait_for_what_cannot_be_read() {
     store.commit(batch).unwrap();
     store.checkpoint().unwrap();
     assert!(store.get(ids[0], &key("a", 1)).unwrap().is_none());
+}
+
+/// What cannot be read is passed over where room is made, and not lost.
+#[test]
+fn what_waits_for_damage_is_there_when_it_can_be_read_again() {
+    let (device, env) = (Arc::new(MemoryDevice::new(64 << 20)), Arc::new(SimulatedEnvironment::new(1)));
+    Store::format(device.clone(), env.clone(), &FormatOptions::default()).unwrap();
+    let tuning = Tuning { memtable: 2048, part: 256, leaf: 2048, fanout: 4, edge: 1024, ..Tuning::default() };
+    let options = OpenOptions { tuning, ..options() };
+    let store = Store::open(device.clone(), env.clone(), options.clone()).unwrap();
+    let id = IndexId { volume: store.create_volume("v", 1, 0, &[]).unwrap(), index: 0 };
+    let write = |round: u64, n: u64| {
+        let mut batch = Batch::new();
+        batch.insert(id, &key("a", n), value(n + round, 50));
+        store.commit(batch).unwrap();
+    };
+    for round in 0..4 {
+        (0..4000).for_each(|n| write(round, n * 7 % 4000));
+        while store.step().unwrap() {}
+    }
+    // Some that stays further up, in several runs.
+    for round in 7..10 {
+        (0..4000).step_by(50).for_each(|n| write(round, n));
+        store.checkpoint().unwrap();
+    }
+    store.close().unwrap();
+    drop(store);
+    let store = Store::open(device.clone(), env.clone(), options.clone()).unwrap();
+    let shared = &store.shared;
+    let handle = shared.indexes.read()[&id].version().root.slot.as_ref().unwrap().place().unwrap();
+    let parts = shared.trees.references_of(handle.id()).unwrap().into_iter();
+    let parts = parts.map(|(piece, _)| shared.space.locate(piece).unwrap());
+    let parts: Vec<u64> = parts
+        .filter(|piece| matches!(piece.kind, PieceKind::KeyValue))
+        .map(|piece| piece.extent.start * BLOCK as u64)
+        .collect();
+    assert!(!parts.is_empty(), "nothing waits at the root");
+    drop(handle);
+    let mut before = AlignedBuf::zeroed(BLOCK);
+    device.read_at(parts[0], &mut before).unwrap();
+    device.write_at(parts[0], &[&AlignedBuf::zeroed(BLOCK)]).unwrap();
+    let index = shared.indexes.read()[&id].clone();
+    assert!(index.version().root.height > 1, "the tree is too small");
+    let mut moved = 0;
+    while let Some(root) = shared.trees.squeeze(&index.version().root).unwrap() {
+        index.publish_root(&shared.space, root, |_| {}).unwrap();
+        moved += 1;
+    }
+    assert!(moved > 0, "nothing waits below the root");
+    store.checkpoint().unwrap();
+    device.write_at(parts[0], &[&before]).unwrap();
+    for n in 0..4000 {
+        let round = if n % 50 == 0 { 9 } else { 3 };
+        assert_eq!(store.get(id, &key("a", n)).unwrap().unwrap(), value(n + round, 50), "{n}");
+    }
 }

@@ -209,7 +209,13 @@ impl Shared {
         }
         drop(indexes);
         let each = if self.trees.lean.load(Ordering::Relaxed) { 8 } else { 2 } * CLONE_BLOCKS;
-        self.space.reserve(each * most, Purpose::Growth, self.owed_blocks()).map(Some)
+        let reserve = || self.space.reserve(each * most, Purpose::Growth, self.owed_blocks());
+        match reserve() {
+            // What is promised to batches that wait may be more than they take.
+            Err(error) if error.kind() == ErrorKind::NoSpace => self.checkpoint().and_then(|()| reserve()),
+            reserved => reserved,
+        }
+        .map(Some)
     }
 
     /// Changes the table and the indexes in memory; returns a volume that was made, and which indexes get

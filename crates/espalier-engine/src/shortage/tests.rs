@@ -264,3 +264,36 @@ fn what_waits_is_promised_after_a_crash() {
     store.checkpoint().unwrap();
     assert!(store.shared.space.promised() < 120);
 }
+
+/// Each of many small trees is written again for one message, which is more than the messages promise.
+#[test]
+fn many_small_trees_are_reckoned_with() {
+    let store = store(Arc::new(MemoryDevice::new(48 << 20)));
+    let volumes: Vec<u32> =
+        (0..3).map(|n| store.create_volume(&n.to_string(), 200, 0, &[]).unwrap()).collect();
+    let ids = || volumes.iter().flat_map(|volume| (0..200).map(|index| IndexId { volume: *volume, index }));
+    for (n, id) in ids().enumerate() {
+        let mut batch = Batch::new();
+        // All in the leaf, which no value may be large for.
+        (0..8u8).for_each(|key| batch.insert(id, &[key], value((n * 8) as u64 + u64::from(key), 3000)));
+        store.commit(batch).unwrap();
+    }
+    ids().for_each(|id| settle(&store, id));
+    // Not yet short of space, but nearly so.
+    let shared = &store.shared;
+    let _ballast = {
+        let (space, owed) = (shared.space.stats(), shared.owed_blocks());
+        let tuning = &shared.options.tuning;
+        let pending = 2 * part_blocks(tuning, (tuning.fanout * tuning.edge) as u64);
+        let ballast = space.free - owed - space.promised - 2 * space.pool - pending - 100;
+        shared.space.reserve(ballast, Purpose::Clear, 0).unwrap()
+    };
+    for id in ids() {
+        let mut batch = Batch::new();
+        batch.insert(id, b"b", b"small".to_vec());
+        if store.commit(batch).is_err() {
+            break;
+        }
+    }
+    store.checkpoint().unwrap();
+}

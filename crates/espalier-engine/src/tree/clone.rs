@@ -495,7 +495,7 @@ impl Trees {
     /// takes no more than `room` blocks. In a store that is short of space each checkpoint may leave a part with a few
     /// deletions there, which takes a block.
     pub(crate) fn joined_runs(self: &Arc<Self>, root: &Root, room: u64) -> Result<Option<Root>> {
-        let mut node = (*self.root_node(root)?).clone();
+        let Ok(mut node) = self.root_node(root).map(|node| (*node).clone()) else { return Ok(None) };
         let header = header_blocks(&node);
         let Body::Interior { edges, .. } = &node.body else { return Ok(None) };
         let parts = |edge: &Edge| edge.runs.iter().map(|run| run.parts.len() as u64).sum::<u64>();
@@ -510,7 +510,7 @@ impl Trees {
             let (_, edges) = edges_of(&mut node);
             let before = parts(&edges[i]);
             let runs = edges[i].runs.clone();
-            let run = self.compacted(&runs, &node.interval(i, &KeyRange::all()))?;
+            let Ok(run) = self.compacted(&runs, &node.interval(i, &KeyRange::all())) else { continue };
             if (run.parts.len() as u64) < before {
                 edges_of(&mut node).1[i].runs = if run.is_empty() { Vec::new() } else { vec![Arc::new(run)] };
                 return Ok(Some(self.grown(vec![(Key::default(), node)])));

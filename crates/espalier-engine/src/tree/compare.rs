@@ -58,8 +58,8 @@ type Translation = (Key, Key);
 /// What both sides see of one piece, or of one range message: ranges behind the prefixes.
 type Coverage = [Vec<KeyRange>; 2];
 
-/// Nodes of one side still to be looked at; the highest come first.
-type Frontier = BTreeMap<(std::cmp::Reverse<u8>, Name, Key, Key), (Arc<NodeSlot>, View)>;
+/// Nodes of one side still to be looked at, by all that tells how they are seen; the highest come first.
+type Frontier = BTreeMap<(std::cmp::Reverse<u8>, Name, [Key; 3], Option<Key>), (Arc<NodeSlot>, View)>;
 
 #[derive(Default)]
 struct Comparison {
@@ -96,7 +96,9 @@ impl Comparison {
             Some(handle) => Name::Stored(handle.id()),
             None => Name::Memory(Arc::as_ptr(slot) as usize),
         };
-        let key = (std::cmp::Reverse(height), name, view.from.clone(), view.to.clone());
+        // Two bounded views of one node may differ in nothing else.
+        let View { from, to, bounds } = view.clone();
+        let key = (std::cmp::Reverse(height), name, [from, to, bounds.start], bounds.end);
         // What is seen whole is the same for whoever sees it so.
         if view.from.is_empty()
             && view.bounds == KeyRange::all()

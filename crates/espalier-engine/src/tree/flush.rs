@@ -12,10 +12,11 @@ use super::compare::joined;
 use super::leaf::Gathering;
 use super::node::{Body, Child, Edge, Node, Run, UNKNOWN_WEIGHT, join, join_runs};
 use super::slice::within;
-use super::slot::{NodeSlot, Spreading};
+use super::slot::{NodeSlot, PartSlot, Spreading};
 use super::source::{MemtableSource, Merged};
 use super::write::{blocks_of, header_blocks};
 use super::{Trees, leaf};
+use crate::Result;
 use crate::index::Layer;
 use crate::key::{Key, KeyRange, before_end, common_prefix_len};
 use crate::memtable::Memtable;
@@ -24,7 +25,6 @@ use crate::ranges::{RangeMessages, RangeOps};
 use crate::store::MAX_HEIGHT;
 use crate::types::Msn;
 use crate::view::View;
-use crate::{ErrorKind, Result};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -70,6 +70,21 @@ enum Swept {
     End,
     Tired(Key),
     Rewritten(Option<Key>),
+}
+
+/// What an edge leads to. As long as somebody has it, its address names nothing else.
+pub(crate) enum Token {
+    Node(Arc<NodeSlot>),
+    Part(Arc<PartSlot>),
+}
+
+impl Token {
+    fn addr(&self) -> usize {
+        match self {
+            Self::Node(slot) => Arc::as_ptr(slot).addr(),
+            Self::Part(slot) => Arc::as_ptr(slot).addr(),
+        }
+    }
 }
 
 /// What there is to do in a tree.
@@ -229,7 +244,11 @@ impl Trees {
         for i in 0..edges_of(node).1.len() {
             let covered = node.interval(i, interval);
             let below = node.height - 1;
-            let Some(child) = edges_of(node).1[i].child.clone() else { continue };
+            // Nothing is changed below what is stuck.
+            let Edge { child: Some(child), runs } = edges_of(node).1[i].clone() else { continue };
+            if !runs.is_empty() {
+                continue;
+            }
             let Ok(mut child) = child.load(self, below, &covered) else { continue };
             if self.squeeze_node(&mut child, &covered)? {
                 self.replace(node, i, split_interior(child, self.tuning.fanout, &covered), &[], interval);
@@ -253,7 +272,9 @@ impl Trees {
             edge.pending().max(u64::try_from(values).unwrap_or(u64::MAX))
         };
         let stuck = self.stuck.lock();
-        let moves = |edge: &Edge| stuck.is_empty() || token(edge).is_none_or(|token| !stuck.contains(&token));
+        let moves = |edge: &Edge| {
+            stuck.is_empty() || token(edge).is_none_or(|token| !stuck.contains_key(&token.addr()))
+        };
         let pending =
             edges.iter().enumerate().filter(|(_, edge)| moves(edge)).map(|(i, edge)| (i, weight(edge)));
         pending.filter(|(_, bytes)| *bytes > least).max_by_key(|(_, bytes)| *bytes)
@@ -262,7 +283,7 @@ impl Trees {
     /// True if what waits on an edge cannot move, as something cannot be read.
     fn is_stuck(&self, edge: &Edge) -> bool {
         let stuck = self.stuck.lock();
-        !stuck.is_empty() && token(edge).is_some_and(|token| stuck.contains(&token))
+        !stuck.is_empty() && token(edge).is_some_and(|token| stuck.contains_key(&token.addr()))
     }
 
     /// Tries again what could not be read.
@@ -409,7 +430,7 @@ impl Trees {
         if let Body::Leaf(base) = &node.body {
             return match self.rewritten(base, &all) {
                 Ok(Some(leaves)) => Ok(Sweep::Rewritten(self.grown(leaves), None)),
-                Err(error) if error.kind() == ErrorKind::NoSpace => Err(error),
+                Err(error) if !error.is_of_reading() => Err(error),
                 _ => Ok(Sweep::End),
             };
         }
@@ -460,7 +481,7 @@ impl Trees {
             if let Body::Leaf(base) = &child.body {
                 *visits -= 1;
                 let rewritten = match self.rewritten(base, &covered) {
-                    Err(error) if error.kind() != ErrorKind::NoSpace => continue,
+                    Err(error) if error.is_of_reading() => continue,
                     rewritten => rewritten?,
                 };
                 if let Some(leaves) = rewritten {
@@ -510,9 +531,9 @@ impl Trees {
         let edge = edges_of(node).1[i].clone();
         match (self.flushed(&edge, node.height - 1, &covered, reach), token(&edge)) {
             (Ok(nodes), _) => self.replace(node, i, nodes, &[], interval),
-            (Err(error), Some(token)) if error.kind() != ErrorKind::NoSpace => {
+            (Err(error), Some(token)) if error.is_of_reading() => {
                 tracing::warn!(%error, "what is for a place that cannot be read waits");
-                self.stuck.lock().insert(token);
+                self.stuck.lock().insert(token.addr(), token);
                 return Ok(false);
             }
             (Err(error), _) => return Err(error),
@@ -639,11 +660,10 @@ impl Trees {
 }
 
 /// What tells an edge from others as long as nothing below it changes; `None` if nothing has to be read to flush it.
-fn token(edge: &Edge) -> Option<usize> {
-    let child = edge.child.as_ref().map(|child| Arc::as_ptr(&child.slot).addr());
+fn token(edge: &Edge) -> Option<Token> {
     let part =
-        || edge.runs.iter().flat_map(|run| &run.parts).map(|part| Arc::as_ptr(&part.slot).addr()).next();
-    child.or_else(part)
+        || edge.runs.iter().flat_map(|run| &run.parts).map(|part| Token::Part(part.slot.clone())).next();
+    edge.child.as_ref().map(|child| Token::Node(child.slot.clone())).or_else(part)
 }
 
 /// Pivots and edges of an interior node.

@@ -31,6 +31,7 @@ mod write;
 pub(crate) use compare::Suspects;
 pub use cut::Loss;
 pub(crate) use cut::{Cutter, References, baseless, deletions, holders};
+use flush::Token;
 pub(crate) use flush::{Root, Sweep};
 pub(crate) use lasting::Lasting;
 
@@ -48,7 +49,7 @@ use crate::pieces::{Locator, Pieces};
 use crate::tidy::Freed;
 use crate::types::PieceId;
 use parking_lot::Mutex;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
@@ -76,7 +77,7 @@ pub(crate) struct Trees {
     /// Value parts that a sweep empties.
     pub(crate) sparse: Mutex<HashSet<PieceId>>,
     /// Edges that could not be flushed since the last checkpoint, as something cannot be read (`tree/flush`).
-    pub(crate) stuck: Mutex<HashSet<usize>>,
+    pub(crate) stuck: Mutex<HashMap<usize, Token>>,
     /// Space is short: do no more at a time than must be done.
     pub(crate) lean: AtomicBool,
     /// Somebody waits for the store to be closed: do nothing that need not be done.

@@ -201,10 +201,19 @@ impl Child {
         Child { slot, view: View::lifted(prefix), weight }
     }
 
+    /// True if not all of the node is shown, as it could not be read when it was to be taken apart (`tree/clone`).
+    pub(super) fn is_bounded(&self) -> bool {
+        self.view.bounds != KeyRange::all()
+    }
+
     /// The child in the key space of the parent, for an edge that covers `interval`.
     pub(crate) fn load(&self, trees: &Trees, height: u8, interval: &KeyRange) -> Result<Node> {
         let node = self.slot.load(trees, height)?;
-        let inner = self.view.range_inward(interval);
+        // A node of which not all is shown covers more than that: else its first and last edges would be taken for shown whole.
+        let inner = match self.is_bounded() {
+            true => KeyRange::all(),
+            false => self.view.range_inward(interval),
+        };
         Ok(node.through(&self.view.restrict(interval), &inner))
     }
 }

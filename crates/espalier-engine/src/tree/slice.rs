@@ -11,9 +11,9 @@ use super::Trees;
 use super::flush::{Root, edges_of, split_interior};
 use super::leaf::{self, Gathering};
 use super::node::{Body, Edge, Node, Run};
+use crate::Result;
 use crate::key::{Key, KeyRange, before_end};
 use crate::view::View;
-use crate::{ErrorKind, Result};
 use std::sync::Arc;
 
 /// So many parts of a leaf are written again for one slice, at most.
@@ -94,7 +94,7 @@ impl Trees {
                 _ => continue,
             };
             let sliced = match self.slice_node(&child, &covered, pending, search) {
-                Err(error) if error.kind() != ErrorKind::NoSpace => continue,
+                Err(error) if error.is_of_reading() => continue,
                 sliced => sliced?,
             };
             if let Some((nodes, slice)) = sliced {

@@ -283,7 +283,7 @@ impl<'a> Verifier<'a> {
         let inner = child.view.range_inward(covered);
         let down =
             if simple { view.compose(&child.view) } else { view.compose(&child.view.restrict(covered)) };
-        self.slot(&child.slot, height - 1, &down, &inner, child.view.bounds == KeyRange::all());
+        self.slot(&child.slot, height - 1, &down, &inner, !child.is_bounded());
         if let Ok(node) = child.slot.load(self.trees, height - 1)
             && simple
             && child.weight != UNKNOWN_WEIGHT

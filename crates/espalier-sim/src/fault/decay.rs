@@ -32,8 +32,12 @@ pub fn run_decay(setup: &Setup, steps: &[Step], rounds: u64) -> Outcome<Tally> {
         let crash = random.one_in(3);
         let Ok(store) = setup.open(device.clone()) else { continue };
         let bench = Bench { setup: setup.clone(), device, store, model: model.clone() };
-        let mut run = Run { bench, errors: 0 };
-        match run.go(rest).and_then(|()| run.finish(&faults, crash).map_err(|e| e.during("at the end"))) {
+        let mut run = Run { bench, errors: 0, healed: false };
+        let mut outcome = run.go(rest);
+        if outcome.is_ok() {
+            outcome = run.finish(rest, &faults, crash).map_err(|e| e.during("at the end"));
+        }
+        match outcome {
             Err(failure) if !without_tables(&failure) => {
                 return Err(failure.during(format_args!("round {round}")));
             }
@@ -70,6 +74,8 @@ fn unreadable(device: &SimulatedDevice, setup: &Setup, random: &mut Random) -> V
 struct Run {
     bench: Bench,
     errors: u64,
+    /// All can be read again.
+    healed: bool,
 }
 
 impl Run {
@@ -120,14 +126,18 @@ impl Run {
             Ok(answer) => Ok(Some(answer)),
             Err(error) => {
                 let faults = self.bench.device.fault_counts().total();
-                ensure!(error.kind() == ErrorKind::Io && faults > 0, "{:?} error: {error}", error.kind());
+                ensure!(
+                    error.kind() == ErrorKind::Io && faults > 0 && !self.healed,
+                    "{:?} error: {error}",
+                    error.kind()
+                );
                 self.errors += 1;
                 Ok(None)
             }
         }
     }
 
-    fn finish(&mut self, faults: &[Fault], crash: bool) -> Outcome {
+    fn finish(&mut self, steps: &[Step], faults: &[Fault], crash: bool) -> Outcome {
         if crash {
             self.bench.store.sync_all()?;
             let device = Arc::new(self.bench.device.crash());
@@ -144,6 +154,17 @@ impl Run {
         self.bench.device.clear_faults();
         compare(&self.bench.store, &self.bench.model)?;
         verify(&self.bench.store)?;
+        for step in steps {
+            if let Step::Diff(old, new) = step {
+                self.bench.diff(old, new)?;
+            }
+        }
+        // What was shown through bounds meanwhile is taken apart as it is changed.
+        self.healed = true;
+        self.go(steps).map_err(|e| e.during("once more"))?;
+        self.bench.work(1000)?;
+        self.bench.store.checkpoint()?;
+        self.bench.verify().map_err(|e| e.during("once more"))?;
         self.bench.store.close()?;
         self.bench.open_again()?;
         self.bench.work(1000)?;
