@@ -207,9 +207,10 @@ fn what_waits_for_damage_is_there_when_it_can_be_read_again() {
         (0..4000).for_each(|n| write(round, n * 7 % 4000));
         while store.step().unwrap() {}
     }
-    // Some that stays further up, in several runs.
-    for round in 7..10 {
-        (0..4000).step_by(50).for_each(|n| write(round, n));
+    // Some that stays further up, at the root in several runs.
+    for (round, each) in [(7, 40), (8, 200), (9, 200)] {
+        (0..4000).step_by(each).for_each(|n| write(round, n));
+        while round == 7 && store.step().unwrap() {}
         store.checkpoint().unwrap();
     }
     store.close().unwrap();
@@ -239,7 +240,13 @@ fn what_waits_for_damage_is_there_when_it_can_be_read_again() {
     store.checkpoint().unwrap();
     device.write_at(parts[0], &[&before]).unwrap();
     for n in 0..4000 {
-        let round = if n % 50 == 0 { 9 } else { 3 };
+        let round = if n % 200 == 0 {
+            9
+        } else if n % 40 == 0 {
+            7
+        } else {
+            3
+        };
         assert_eq!(store.get(id, &key("a", n)).unwrap().unwrap(), value(n + round, 50), "{n}");
     }
 }

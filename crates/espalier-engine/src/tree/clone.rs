@@ -393,10 +393,7 @@ impl Trees {
                 true => None,
                 false => Some(self.cut_edge(&edges[first], below, &a, &before)),
             };
-            let right = match &behind {
-                None => None,
-                Some(behind) => Some(self.cut_edge(&edges[last], below, &b, behind)),
-            };
+            let right = behind.as_ref().map(|behind| self.cut_edge(&edges[last], below, &b, behind));
             let own = target.filter(|target| target.height == below);
             let guest = if own.is_none() { target } else { None };
             // The neighbour on the left makes room.
