@@ -3,8 +3,10 @@
 
 use super::Tally;
 use super::damage::{LOG, build};
+use super::repair::covered;
 use crate::failure::ensure;
-use crate::setup::{compare, verify};
+use crate::model::show;
+use crate::setup::{compare, contents, slots, verify};
 use crate::{Bench, Failure, Outcome, Setup, Step, differential};
 use espalier_engine::{Error, ErrorKind};
 use espalier_storage::{BLOCK, Fault, Random, SimulatedDevice};
@@ -120,6 +122,29 @@ impl Run {
         Ok(())
     }
 
+    /// A repair of a copy keeps what can be read, as it was, and tells what is lost.
+    fn repair(&self, faults: &[Fault]) -> Outcome {
+        let Bench { setup, device, model, .. } = &self.bench;
+        let device = Arc::new(SimulatedDevice::from_image(device.image(), 1));
+        faults.iter().for_each(|fault| device.inject(fault.clone()));
+        let Ok(rescue) = setup.open_damaged(device.clone()) else { return Ok(()) };
+        let (left, indexes) = (contents(&rescue.store)?, slots(&rescue.store));
+        ensure!(indexes.len() == model.slots(), "{} indexes are left", indexes.len());
+        for (slot, index) in indexes.into_iter().enumerate() {
+            for key in model.slot(slot).keys().chain(left.slot(slot).keys()) {
+                let (found, expected) = (left.get(slot, key), model.get(slot, key));
+                let lost = found.is_none() && covered(&rescue.losses, index, key);
+                ensure!(found == expected || lost, "index {slot}, key {}: lost or wrong", show(key));
+            }
+        }
+        device.clear_faults();
+        verify(&rescue.store)?;
+        rescue.store.close()?;
+        drop(rescue);
+        let store = setup.open(device)?;
+        verify(&store)
+    }
+
     /// `None` for an error that is all right because something cannot be read.
     fn excuse<T>(&mut self, answer: Result<T, Error>) -> Outcome<Option<T>> {
         match answer {
@@ -151,6 +176,7 @@ impl Run {
         }
         self.bench.work(1000)?;
         self.bench.store.checkpoint()?;
+        self.repair(faults).map_err(|e| e.during("repairing a copy"))?;
         self.bench.device.clear_faults();
         compare(&self.bench.store, &self.bench.model)?;
         verify(&self.bench.store)?;

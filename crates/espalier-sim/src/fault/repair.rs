@@ -153,7 +153,7 @@ fn compare(store: &Store, case: &Case<'_>, losses: &[Loss]) -> Outcome<u64> {
     Ok(lost)
 }
 
-fn covered(losses: &[Loss], index: IndexId, key: &[u8]) -> bool {
+pub(super) fn covered(losses: &[Loss], index: IndexId, key: &[u8]) -> bool {
     let mut ranges =
         losses.iter().filter(|loss| loss.index == Some(index)).filter_map(|loss| loss.range.as_ref());
     ranges.any(|range| range.contains(key))
