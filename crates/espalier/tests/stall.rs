@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Place, espalier};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -17,7 +18,7 @@ struct Stack {
 /// Goes on when the test is over, however it ends: nothing may stay behind, and what is above waits for it.
 impl Drop for Stack {
     fn drop(&mut self) {
-        self.below.signal("CONT");
+        self.below.signal(Signal::CONT);
     }
 }
 
@@ -27,14 +28,14 @@ struct Below {
 }
 
 impl Below {
-    fn signal(&self, name: &str) {
-        signal(self.server, name);
+    fn signal(&self, what: Signal) {
+        signal(self.server, what);
     }
 }
 
-fn signal(process: i32, name: &str) {
-    let _ =
-        Command::new("kill").args([&format!("-{name}"), &process.to_string()]).stderr(Stdio::null()).status();
+/// Without a process of its own: one that has been forked, and has not begun yet, has everybody's files open.
+fn signal(process: i32, signal: Signal) {
+    let _ = kill_process(Pid::from_raw(process).unwrap(), signal);
 }
 
 fn stack(size: &str) -> Stack {
@@ -106,7 +107,7 @@ fn is_gone(process: i32) -> bool {
 #[test]
 fn what_needs_no_device_goes_on_and_the_rest_when_it_answers() {
     let stack = stack("64M");
-    stack.below.signal("STOP");
+    stack.below.signal(Signal::STOP);
     let mut waits = caller(&stack.place.dir);
     // Memory and the kernel's cache answer.
     fs::write(stack.place.dir.join("other"), "other").unwrap();
@@ -115,7 +116,7 @@ fn what_needs_no_device_goes_on_and_the_rest_when_it_answers() {
     assert!(waits.try_wait().unwrap().is_none(), "the sync did not wait for the device");
     // Another store is mounted and unmounted, and nobody looks at the image that would have him wait.
     Place::mounted("64M").umount().ok();
-    stack.below.signal("CONT");
+    stack.below.signal(Signal::CONT);
     assert!(waits.wait().unwrap().success());
     stack.place.remount();
     assert_eq!(fs::read(stack.place.dir.join("file")).unwrap(), b"waiting\n");
@@ -134,7 +135,7 @@ fn who_is_killed_is_gone_while_the_device_is_silent() {
         // Nothing of it is in memory then.
         stack.place.umount().ok();
         stack.place.mount(&["-o", "commit=0", "-o", transport]).ok();
-        stack.below.signal("STOP");
+        stack.below.signal(Signal::STOP);
         // A program that waits for a read, once it does.
         let reader = |skip: &str| {
             let mut command = Command::new("dd");
@@ -156,7 +157,7 @@ fn who_is_killed_is_gone_while_the_device_is_silent() {
         // The kernel lets only one at a time change a directory, and the others wait for him.
         writers.iter_mut().for_each(|child| child.kill().unwrap());
         writers.iter_mut().for_each(|child| assert_eq!(child.wait().unwrap().code(), None));
-        stack.below.signal("CONT");
+        stack.below.signal(Signal::CONT);
         assert_eq!(fs::read(stack.place.dir.join("large")).unwrap(), content);
         assert_eq!(fs::read(stack.place.dir.join("synced")).unwrap(), b"synced");
         stack.place.umount().ok();
@@ -169,20 +170,20 @@ fn who_is_killed_is_gone_while_the_device_is_silent() {
 fn callers_and_server_can_be_ended_while_the_device_is_silent() {
     let stack = stack("64M");
     let server = stack.place.server();
-    stack.below.signal("STOP");
+    stack.below.signal(Signal::STOP);
     let mut waits = caller(&stack.place.dir);
     // It leaves the tree at once.
     espalier(&["umount".as_ref(), "--lazy".as_ref(), stack.place.dir.as_os_str()]).ok();
     assert_eq!(fs::read_dir(&stack.place.dir).unwrap().count(), 0);
     // The first signal asks for what the device does not give; one of the next ends the server.
-    signal(waits.id() as i32, "KILL");
+    signal(waits.id() as i32, Signal::KILL);
     while !is_gone(server) {
-        signal(server, "TERM");
+        signal(server, Signal::TERM);
         std::thread::yield_now();
     }
     // And with it the caller, while the device is still silent.
     waits.wait().unwrap();
-    stack.below.signal("CONT");
+    stack.below.signal(Signal::CONT);
     // Once the device answers the image is as after a crash.
     while stack.place.fsck().code != Some(0) {
         std::thread::yield_now();
