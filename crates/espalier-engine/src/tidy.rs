@@ -48,7 +48,7 @@ impl Freed {
     /// Notes what an operation deletes.
     pub(crate) fn note(&mut self, op: &LoggedOp) {
         match op {
-            LoggedOp::Point { index, key, op: Op::Delete } => {
+            LoggedOp::Point { index, key, op: Op::Delete } if !self.has(*index, key) => {
                 self.add(*index, key, Some([key, &[0][..]].concat().into()));
             }
             LoggedOp::Range { index, range, op: RangeOp::Delete } => {
@@ -66,6 +66,12 @@ impl Freed {
     /// True if nothing was deleted since.
     pub(crate) fn is_empty(&self) -> bool {
         self.ranges.is_empty()
+    }
+
+    /// True if `key` lies in one of the ranges.
+    fn has(&self, index: IndexId, key: &Key) -> bool {
+        let before = self.ranges.get(&index).and_then(|ranges| ranges.range::<Key, _>(..=key).next_back());
+        before.is_some_and(|(_, end)| crate::key::before_end(key, end.as_deref()))
     }
 
     fn add(&mut self, index: IndexId, start: &Key, end: Option<Key>) {

@@ -25,7 +25,7 @@ const ATTEMPTS: u32 = 4;
 const COPY_LIMIT: u64 = 1 << 20;
 /// So many blocks are deleted one by one: a range costs the tree more than a few keys, and those of
 /// small files vanish in the range of their directory when that is removed.
-const FEW_BLOCKS: u64 = 8;
+pub(crate) const FEW_BLOCKS: u64 = 8;
 /// Files with more blocks move and are cloned as ranges, not block by block: what names a block of a large value weighs about
 /// 230 bytes, in the log, in memory and on the way down, and cutting a range out of the tree some headers.
 const MANY_BLOCKS: u64 = 64;
@@ -170,7 +170,7 @@ impl FileSystem {
     }
 
     /// Number of blocks of a file of `size` bytes.
-    fn block_count(&self, size: u64) -> u64 {
+    pub(crate) fn block_count(&self, size: u64) -> u64 {
         size.div_ceil(u64::from(self.block_size))
     }
 

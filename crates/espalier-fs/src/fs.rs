@@ -2,6 +2,7 @@
 
 use crate::area::UNSETTLED;
 use crate::error::{FsError, FsErrorKind, Result, fail};
+use crate::forgotten::Forgotten;
 use crate::layout::{self, DATA, INDEXES, LINKS, METADATA};
 use crate::lengths::Lengths;
 use crate::listing::Listings;
@@ -45,6 +46,8 @@ pub struct FileSystem {
     pub(crate) orphans: Arc<Node>,
     /// Unlinked files whose data still lies where it was, by place.
     pub(crate) detached: Mutex<BTreeMap<Arc<[u8]>, NodeId>>,
+    /// Unlinked files that nobody holds any more, whose data is still to go.
+    pub(crate) forgotten: Mutex<Vec<Forgotten>>,
     pub(crate) listings: Mutex<Listings>,
     /// Nodes whose time of the last read is to be written.
     pub(crate) atimes: Mutex<Vec<NodeId>>,
@@ -241,6 +244,7 @@ impl FileSystem {
             nodes,
             orphans,
             detached: Mutex::default(),
+            forgotten: Mutex::default(),
             listings: Mutex::default(),
             atimes: Mutex::default(),
             name_bytes: AtomicU64::new(0),
@@ -391,6 +395,9 @@ impl FileSystem {
             match self.nodes.release(id, count, retire) {
                 Released::Done => return,
                 Released::Pending(node) => {
+                    if self.put_off(&node) {
+                        return;
+                    }
                     self.finish(&node);
                     count = 1;
                 }

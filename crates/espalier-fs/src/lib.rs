@@ -22,6 +22,7 @@ mod diff;
 mod error;
 #[cfg(test)]
 mod fixture;
+mod forgotten;
 mod fs;
 mod join_areas;
 mod layout;

@@ -121,16 +121,18 @@ impl FileSystem {
         if node.state().orphan == Orphan::Tree {
             return self.remove_orphan_tree(tree, node);
         }
-        let mut state = node.state();
+        self.remove_orphan_file(node, &mut node.state())
+    }
+
+    /// Removes data and record of a file without a name that nobody holds.
+    pub(crate) fn remove_orphan_file(&self, node: &Node, state: &mut State) -> Result<()> {
         let Orphan::Data(base) = state.orphan.clone() else { return Ok(()) };
         let mut batch = Batch::new();
         self.delete_data(&base, &state.inode, &mut batch);
         batch.delete(self.metadata(), &record_key(node.id));
         let result = self.commit_unseen(batch);
         // Even if that failed nobody needs the place to be kept: the record does not name a node.
-        state.orphan = Orphan::Empty;
-        self.detached.lock().remove(&base);
-        self.counters.orphans.fetch_sub(1, Ordering::Relaxed);
+        self.forget_data(state);
         result.map(|_| ())
     }
 
@@ -170,6 +172,10 @@ impl FileSystem {
     /// Moves detached data out of `range`. The caller holds what keeps more from coming: the names
     /// of the directory concerned, or the exclusive tree lock; and no states.
     pub(crate) fn evacuate(&self, range: &KeyRange) -> Result<()> {
+        if !self.is_detached_in(range) {
+            return Ok(());
+        }
+        self.remove_forgotten_in(range);
         loop {
             let next =
                 self.detached.lock().range::<[u8], _>(range.bounds()).next().map(|(b, id)| (b.clone(), *id));
@@ -212,6 +218,7 @@ impl FileSystem {
         match &self.options.forget_drain {
             Some(drain) if !self.detached.lock().is_empty() => {
                 drain();
+                self.remove_forgotten();
                 true
             }
             _ => false,

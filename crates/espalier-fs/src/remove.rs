@@ -174,7 +174,9 @@ impl FileSystem {
         }
         let mut below = held.dir().names.lock();
         check_empty(&held)?;
-        self.evacuate(&layout::content_range(&held.content_prefix(tree.epoch)))?;
+        let content = layout::content_range(&held.content_prefix(tree.epoch));
+        let swallowed = self.swallow(&content);
+        self.evacuate(&content)?;
         let mut states = States::lock(&[&dir, &held]);
         let mut batch = Batch::new();
         let now = self.now();
@@ -182,12 +184,15 @@ impl FileSystem {
         let mut above = states.of(&dir).inode.clone();
         uncount_entry(&mut above, FileKind::Directory, now);
         self.put(&tree, &dir, states.of(&dir), &above, &mut batch);
+        swallowed.add_to(&mut batch);
         let lsn = self.commit(batch)?;
         self.take_over(&dir, states.of(&dir), above, lsn);
         self.removed_dir(&held, states.of(&held), now, lsn);
+        drop(states);
         below.dead = true;
         names.version += 1;
         self.set_name(&dir, &mut names, name, Known::Absent);
+        swallowed.gone();
         Ok(())
     }
 

@@ -29,6 +29,7 @@ impl FileSystem {
     /// # Errors
     /// As for [`FileSystem::fsync`].
     pub fn syncfs(&self) -> Result<()> {
+        self.remove_forgotten();
         if !self.options.read_only {
             self.write_atimes()?;
         }
@@ -57,6 +58,7 @@ impl FileSystem {
     /// As for [`FileSystem::fsync`].
     pub fn close(&self) -> Result<()> {
         if !self.options.read_only {
+            self.remove_forgotten();
             self.write_atimes()?;
             self.settle_all()?;
             self.empty_orphan_area()?;
@@ -69,6 +71,7 @@ impl FileSystem {
     /// # Errors
     /// None today.
     pub fn statfs(&self) -> Result<StatFs> {
+        self.remove_forgotten();
         let space = self.space();
         let unit = |bytes: u64| bytes / u64::from(STATFS_UNIT);
         Ok(StatFs {

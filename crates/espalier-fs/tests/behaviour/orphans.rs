@@ -3,7 +3,7 @@
 use crate::Bench;
 use espalier_fs::{Caller, FileKind, FsErrorKind, NodeId, RenameMode, XattrMode};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 fn text(n: u8) -> Vec<u8> {
     vec![n; 10_000]
@@ -128,6 +128,125 @@ fn pending_forgets_are_asked_for_before_data_moves() {
     bench.fs.rmdir(NodeId::ROOT, b"dir").expect("rmdir");
     assert_eq!(calls.load(Ordering::SeqCst), 1);
     assert_eq!(bench.read(file), b"data");
+}
+
+/// As a mount has it: what the kernel forgets is removed with others.
+fn mounted() -> Bench {
+    let drain: espalier_fs::ForgetDrain = Arc::new(|| ());
+    Bench::with(0, espalier_fs::OpenOptions { forget_drain: Some(drain), ..Default::default() })
+}
+
+/// Makes and unlinks files with data that nobody holds any more.
+fn forgotten(bench: &Bench, dir: NodeId, count: u16) {
+    for n in 0..count {
+        let name = format!("file{n}");
+        let file = bench.file(dir, &name);
+        bench.fs.write(file, 0, &text(n as u8), false).expect("write");
+        bench.fs.unlink(dir, name.as_bytes()).expect("unlink");
+        bench.fs.forget(file, 1);
+    }
+}
+
+#[test]
+fn small_files_go_with_their_directory_or_the_next_sync() {
+    let bench = mounted();
+    let (dir, other) = (bench.dir(NodeId::ROOT, "dir"), bench.dir(NodeId::ROOT, "other"));
+    forgotten(&bench, dir, 10);
+    forgotten(&bench, other, 5);
+    bench.check(15);
+    let commits = bench.store.statistics().last_lsn;
+    bench.fs.rmdir(NodeId::ROOT, b"dir").expect("rmdir");
+    assert_eq!(bench.store.statistics().last_lsn, commits + 1, "all of it is one batch");
+    bench.check(5);
+    let again = bench.dir(NodeId::ROOT, "dir");
+    let file = bench.file(again, "file3");
+    assert_eq!(bench.read(file), b"");
+    bench.fs.write(file, 0, b"new", false).expect("write");
+    bench.fs.syncfs().expect("sync");
+    bench.check(0);
+    forgotten(&bench, other, 5);
+    bench.fs.statfs().expect("statfs");
+    bench.check(0);
+    let bench = bench.crash();
+    bench.check(0);
+    let dir = bench.fs.lookup(NodeId::ROOT, b"dir").expect("lookup").node;
+    assert_eq!(bench.read(bench.fs.lookup(dir, b"file3").expect("lookup").node), b"new");
+}
+
+#[test]
+fn places_of_forgotten_files_are_free_for_others() {
+    let bench = mounted();
+    let dir = bench.dir(NodeId::ROOT, "dir");
+    forgotten(&bench, dir, 10);
+    let file = bench.file(dir, "file3");
+    assert_eq!(bench.read(file), b"");
+    bench.fs.write(file, 0, b"new", false).expect("write");
+    bench.check(9);
+    bench.fs.rename(NodeId::ROOT, b"dir", NodeId::ROOT, b"moved", RenameMode::Replace).expect("rename");
+    bench.check(0);
+    forgotten(&bench, dir, 3);
+    bench.fs.remove_tree(NodeId::ROOT, b"moved", &Caller::default()).expect("remove");
+    assert_eq!(bench.read(file), b"new");
+    bench.fs.forget(file, 1);
+    bench.fs.forget(dir, 1);
+    bench.fs.syncfs().expect("sync");
+    bench.check(0);
+    // A crash finds what had not gone yet.
+    forgotten(&bench, NodeId::ROOT, 3);
+    bench.file(NodeId::ROOT, "last");
+    bench.store.sync_all().expect("sync");
+    bench.check(3);
+    bench.crash().check(0);
+}
+
+#[test]
+fn forgotten_files_stay_with_a_directory_that_stays() {
+    struct Impatient(AtomicBool);
+    impl espalier_fs::Waiter for Impatient {
+        fn waits(&self) -> bool {
+            !self.0.load(Ordering::SeqCst)
+        }
+        fn stays(&self) -> bool {
+            self.waits()
+        }
+    }
+    let impatient = Arc::new(Impatient(AtomicBool::new(false)));
+    let drain: espalier_fs::ForgetDrain = Arc::new(|| ());
+    let bench = Bench::with(
+        0,
+        espalier_fs::OpenOptions {
+            forget_drain: Some(drain),
+            waiter: Some(impatient.clone()),
+            ..Default::default()
+        },
+    );
+    let dir = bench.dir(NodeId::ROOT, "dir");
+    forgotten(&bench, dir, 4);
+    impatient.0.store(true, Ordering::SeqCst);
+    let given_up = bench.fs.rmdir(NodeId::ROOT, b"dir").map_err(|e| e.kind());
+    assert_eq!(given_up, Err(FsErrorKind::Interrupted));
+    impatient.0.store(false, Ordering::SeqCst);
+    bench.check(4);
+    // Their places are still known.
+    assert_eq!(bench.read(bench.file(dir, "file1")), b"");
+    bench.check(3);
+    bench.fs.unlink(dir, b"file1").expect("unlink");
+    bench.fs.rmdir(NodeId::ROOT, b"dir").expect("rmdir");
+    bench.check(0);
+    assert_eq!(bench.fs.statistics().orphans, 0);
+}
+
+#[test]
+fn forgotten_files_that_are_many_or_large_do_not_wait() {
+    let bench = mounted();
+    forgotten(&bench, NodeId::ROOT, 1000);
+    assert!(bench.fs.statistics().orphans < 256);
+    bench.fs.syncfs().expect("sync");
+    let file = bench.file(NodeId::ROOT, "large");
+    bench.fs.write(file, 0, &[1; 100_000], false).expect("write");
+    bench.fs.unlink(NodeId::ROOT, b"large").expect("unlink");
+    bench.fs.forget(file, 1);
+    bench.check(0);
 }
 
 #[test]

@@ -1,0 +1,168 @@
+//! Small unlinked files that the kernel has forgotten, whose data is still to go.
+//!
+//! A program that removes a tree unlinks all files of a directory and then the directory, whose removal takes
+//! everything below with one range. So the data of a small file is not deleted when its last reference
+//! goes, by a batch of its own, but with others: with its directory, or when there are many, or at the
+//! next sync.
+//!
+//! Until then the file is what it was before the kernel forgot it: its record names where its data lies
+//! ([`crate::orphan`]), the reference that was the last one is kept, and whoever needs the place finds it
+//! in `detached`. A crash leaves the record, as ever. Only a mount does this: what is used as a library has no
+//! ticker that would come for what waits.
+
+use crate::data::FEW_BLOCKS;
+use crate::fs::FileSystem;
+use crate::node::{Node, Orphan, State};
+use crate::orphan::record_key;
+use crate::types::FileKind;
+use espalier_engine::{Batch, KeyRange};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// So many files wait at most.
+const MOST_FILES: usize = 256;
+/// They hold so many bytes at most, together.
+const MOST_BYTES: u64 = 8 << 20;
+
+/// A file with its last reference, and where its data lay when that was given up.
+pub(crate) struct Forgotten {
+    node: Arc<Node>,
+    base: Arc<[u8]>,
+    bytes: u64,
+}
+
+impl FileSystem {
+    /// Keeps the last reference on an unlinked file, to remove its data with that of others; false if it is to be
+    /// removed at once.
+    pub(crate) fn put_off(&self, node: &Arc<Node>) -> bool {
+        if self.options.forget_drain.is_none() {
+            return false;
+        }
+        let file = {
+            let state = node.state();
+            let (Orphan::Data(base), inode) = (&state.orphan, &state.inode) else { return false };
+            let few = inode.kind == FileKind::Regular
+                && !inode.has_large_xattrs()
+                && self.block_count(inode.size) <= FEW_BLOCKS;
+            if !few {
+                return false;
+            }
+            Forgotten { node: node.clone(), base: base.clone(), bytes: inode.size }
+        };
+        let full = {
+            let mut waiting = self.forgotten.lock();
+            waiting.push(file);
+            let bytes = || waiting.iter().map(|file| file.bytes).sum::<u64>();
+            waiting.len() >= MOST_FILES || bytes() > MOST_BYTES
+        };
+        if full {
+            self.remove_forgotten();
+        }
+        true
+    }
+
+    /// Removes what forgotten files hold. Called without states.
+    pub(crate) fn remove_forgotten(&self) {
+        let files = std::mem::take(&mut *self.forgotten.lock());
+        self.remove_files(files);
+    }
+
+    /// Removes what forgotten files hold in `range`. Called without states.
+    pub(crate) fn remove_forgotten_in(&self, range: &KeyRange) {
+        let files = self.take_forgotten(range);
+        self.remove_files(files);
+    }
+
+    fn take_forgotten(&self, range: &KeyRange) -> Vec<Forgotten> {
+        self.forgotten.lock().extract_if(.., |file| range.contains(&file.base)).collect()
+    }
+
+    fn remove_files(&self, mut files: Vec<Forgotten>) {
+        if files.is_empty() {
+            return;
+        }
+        // In the order in which states are locked everywhere.
+        files.sort_unstable_by_key(|file| file.node.id);
+        {
+            let mut states: Vec<_> = files.iter().map(|file| file.node.state()).collect();
+            let mut batch = Batch::new();
+            for (file, state) in files.iter().zip(&states) {
+                // Somebody may have needed the place and moved it.
+                if let Orphan::Data(base) = &state.orphan {
+                    self.delete_data(base, &state.inode, &mut batch);
+                    batch.delete(self.metadata(), &record_key(file.node.id));
+                }
+            }
+            let removed = self.commit_unseen(batch).is_ok();
+            for (file, state) in files.iter().zip(&mut states) {
+                if removed {
+                    self.forget_data(state);
+                } else if let Err(error) = self.remove_orphan_file(&file.node, state) {
+                    // One by one, as a store that is full may have room for a little only.
+                    tracing::warn!(%error, node = file.node.id.0, "the data of an unlinked file could not be removed");
+                }
+            }
+        }
+        files.iter().for_each(|file| self.release(file.node.id, 1));
+    }
+
+    /// In memory, a file without a name has no data any more.
+    pub(crate) fn forget_data(&self, state: &mut State) {
+        if let Orphan::Data(base) = std::mem::replace(&mut state.orphan, Orphan::Empty) {
+            self.detached.lock().remove(&base);
+            self.counters.orphans.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the forgotten files whose data lies in a directory, for whose removal the caller adds their records to
+    /// its batch ([`Swallowed::add_to`]). The caller holds the directory's names, so nobody else needs their places.
+    pub(crate) fn swallow(&self, content: &KeyRange) -> Swallowed<'_> {
+        let mut files = self.take_forgotten(content);
+        let (mut here, mut detached): (Vec<Forgotten>, _) = (Vec::new(), self.detached.lock());
+        for file in files.drain(..) {
+            // What was moved away does not go with the directory.
+            match detached.remove(&file.base) {
+                Some(id) if id == file.node.id => here.push(file),
+                other => {
+                    other.map(|id| detached.insert(file.base.clone(), id));
+                    self.forgotten.lock().push(file);
+                }
+            }
+        }
+        Swallowed { fs: self, files: here }
+    }
+}
+
+/// Forgotten files that go with their directory; as they were before if it stays.
+pub(crate) struct Swallowed<'a> {
+    fs: &'a FileSystem,
+    files: Vec<Forgotten>,
+}
+
+impl Swallowed<'_> {
+    /// Adds to the batch that removes the directory that the records of the files go.
+    pub(crate) fn add_to(&self, batch: &mut Batch) {
+        self.files.iter().for_each(|file| batch.delete(self.fs.metadata(), &record_key(file.node.id)));
+    }
+
+    /// The directory is gone, with their data.
+    pub(crate) fn gone(mut self) {
+        for file in self.files.drain(..) {
+            self.fs.forget_data(&mut file.node.state());
+            self.fs.release(file.node.id, 1);
+        }
+    }
+}
+
+impl Drop for Swallowed<'_> {
+    fn drop(&mut self) {
+        if !self.files.is_empty() {
+            let mut detached = self.fs.detached.lock();
+            for file in &self.files {
+                detached.insert(file.base.clone(), file.node.id);
+            }
+            drop(detached);
+            self.fs.forgotten.lock().append(&mut self.files);
+        }
+    }
+}
