@@ -117,19 +117,17 @@ impl FileSystem {
     /// Takes the forgotten files whose data lies in a directory, for whose removal the caller adds their records to
     /// its batch ([`Swallowed::add_to`]). The caller holds the directory's names, so nobody else needs their places.
     pub(crate) fn swallow(&self, content: &KeyRange) -> Swallowed<'_> {
-        let mut files = self.take_forgotten(content);
-        let (mut here, mut detached): (Vec<Forgotten>, _) = (Vec::new(), self.detached.lock());
-        for file in files.drain(..) {
-            // What was moved away does not go with the directory.
-            match detached.remove(&file.base) {
-                Some(id) if id == file.node.id => here.push(file),
-                other => {
-                    other.map(|id| detached.insert(file.base.clone(), id));
-                    self.forgotten.lock().push(file);
-                }
-            }
+        let taken = self.take_forgotten(content);
+        let mut detached = self.detached.lock();
+        let is_here = |file: &Forgotten| detached.get(&file.base) == Some(&file.node.id);
+        let (files, mut away): (Vec<_>, Vec<_>) = taken.into_iter().partition(is_here);
+        for file in &files {
+            detached.remove(&file.base);
         }
-        Swallowed { fs: self, files: here }
+        drop(detached);
+        // What was moved does not go with the directory.
+        self.forgotten.lock().append(&mut away);
+        Swallowed { fs: self, files }
     }
 }
 

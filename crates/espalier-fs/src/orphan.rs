@@ -2,8 +2,8 @@
 //!
 //! The kernel holds a file while it is unlinked, and does not say whether anybody has it open. So
 //! unlinking moves nothing: the entry goes, the data stays where it is (*detached*), and a record
-//! in the orphan area names the place. With the last reference data and record go. Recovery does
-//! the same for every record that it finds.
+//! in the orphan area names the place. With the last reference data and record go,
+//! those of small files together ([`crate::forgotten`]). Recovery does the same for every record that it finds.
 //!
 //! Whoever needs the place sooner (a new entry of that name, a move or removal of the directory)
 //! moves the data into the orphan area first ([`FileSystem::evacuate`]).
@@ -215,14 +215,14 @@ impl FileSystem {
     /// were. When a call finds no space it is worth another try then: what was unlinked a moment ago
     /// holds its blocks until the kernel has let go of it. Called without locks.
     pub fn release_unlinked(&self) -> bool {
-        match &self.options.forget_drain {
-            Some(drain) if !self.detached.lock().is_empty() => {
-                drain();
-                self.remove_forgotten();
-                true
-            }
-            _ => false,
+        let Some(drain) = &self.options.forget_drain else { return false };
+        // Files that were made without a name are not detached from anywhere.
+        if self.detached.lock().is_empty() && self.forgotten.lock().is_empty() {
+            return false;
         }
+        drain();
+        self.remove_forgotten();
+        true
     }
 
     /// Removes what unlinked files left behind when the store was last used.

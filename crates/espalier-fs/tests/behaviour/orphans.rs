@@ -237,6 +237,21 @@ fn forgotten_files_stay_with_a_directory_that_stays() {
 }
 
 #[test]
+fn who_finds_no_space_gets_that_of_forgotten_files() {
+    let bench = mounted();
+    assert!(!bench.fs.release_unlinked());
+    let file = bench.fs.tmpfile(NodeId::ROOT, 0o600, &Caller::default()).expect("tmpfile").node;
+    bench.fs.write(file, 0, &text(1), false).expect("write");
+    bench.fs.forget(file, 1);
+    bench.check(1);
+    assert!(bench.fs.release_unlinked());
+    bench.check(0);
+    forgotten(&bench, NodeId::ROOT, 3);
+    assert!(bench.fs.release_unlinked());
+    bench.check(0);
+}
+
+#[test]
 fn forgotten_files_that_are_many_or_large_do_not_wait() {
     let bench = mounted();
     forgotten(&bench, NodeId::ROOT, 1000);
