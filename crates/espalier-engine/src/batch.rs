@@ -24,6 +24,8 @@ pub struct Batch {
     pub(crate) copies: u64,
     /// It moves a range into itself or over itself.
     pub(crate) nested: bool,
+    /// The places of [`Batch::insert_new`].
+    pub(crate) new: Vec<usize>,
 }
 
 impl Batch {
@@ -35,6 +37,13 @@ impl Batch {
     /// Gives `key` the value `value`.
     pub fn insert(&mut self, index: IndexId, key: &[u8], value: impl Into<Value>) {
         self.point(index, key, Op::Insert(value.into()));
+    }
+
+    /// [`Batch::insert`] for a key of which the caller knows that it has no value. If that is taken away again before
+    /// anybody could see it, nothing remains of the two.
+    pub fn insert_new(&mut self, index: IndexId, key: &[u8], value: impl Into<Value>) {
+        self.new.push(self.ops.len());
+        self.insert(index, key, value);
     }
 
     /// Takes the value of `key` away.
@@ -94,7 +103,8 @@ impl Batch {
 
     /// Adds the operations of another batch, to be carried out after those before.
     pub fn append(&mut self, other: Batch) {
-        let Batch { ops, bytes, clones, copies, nested } = other;
+        let Batch { ops, bytes, clones, copies, nested, new } = other;
+        self.new.extend(new.into_iter().map(|at| at + self.ops.len()));
         self.ops.extend(ops);
         self.bytes += bytes;
         self.clones += clones;
@@ -146,9 +156,7 @@ impl Batch {
 
     /// True if it deletes anything.
     pub(crate) fn deletes(&self) -> bool {
-        self.ops.iter().any(|op| {
-            matches!(op, LoggedOp::Point { op: Op::Delete, .. } | LoggedOp::Range { op: RangeOp::Delete, .. })
-        })
+        self.ops.iter().any(LoggedOp::deletes)
     }
 
     /// The ranges that it deletes, if it does little else: messages to a few keys at most.

@@ -13,12 +13,13 @@
 //! stays fresh, and the next checkpoint counts it if it is still reached.
 
 use crate::Result;
+use crate::commit::Waiting;
 use crate::index::Index;
 use crate::key::Key;
 use crate::piece::PieceHandle;
 use crate::pieces::Locator;
 use crate::space::{Space, Superblock, VolumeTable};
-use crate::store::{Shared, Waiting};
+use crate::store::Shared;
 use crate::tree::{NodeSlot, Root, Written};
 use crate::types::{Delta, IndexId, Lsn, Msn, PieceId, PieceKind, Reference};
 use crate::volumes::enter_roots;
@@ -283,7 +284,7 @@ impl Shared {
 
     /// Step 1.
     fn cut(&self, change: &VolumeChange<'_>, wanted: &dyn Fn() -> bool) -> Result<Cut> {
-        let mut order = self.order.lock();
+        let mut order = self.settled()?;
         if !wanted() {
             return Err(crate::Error::given_up());
         }

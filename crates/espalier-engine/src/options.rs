@@ -84,6 +84,8 @@ pub struct Tuning {
     pub edge: usize,
     /// Groups of the log with at least this much in large values write them into value parts first.
     pub early_binding: usize,
+    /// Small batches are carried out as one until they have so many operations; 0 carries out each by itself.
+    pub joined: usize,
     /// For measuring what the log costs: batches go into none, and a sync is a checkpoint.
     pub unlogged: bool,
 }
@@ -97,6 +99,7 @@ impl Default for Tuning {
             fanout: 16,
             edge: 2 << 20,
             early_binding: 1 << 20,
+            joined: 256,
             unlogged: false,
         }
     }
@@ -112,6 +115,7 @@ impl Tuning {
             fanout: 4,
             edge: 1 << 10,
             early_binding: 16 << 10,
+            joined: 8,
             unlogged: false,
         }
     }

@@ -7,6 +7,7 @@
 
 use crate::batch::bytes_in;
 use crate::checkpoint::{Checkpointer, StoredRoot};
+use crate::commit::Order;
 use crate::device::GuardedDevice;
 use crate::error::Context;
 use crate::index::{Goto, Index, Layer};
@@ -19,7 +20,7 @@ use crate::piece::PieceHandle;
 use crate::pieces::{Locator, Pieces};
 use crate::shortage::{absorbed_within, is_short, message_blocks, unwritten_blocks};
 use crate::space::{Geometry, Opened, Purpose, Space, SpaceOptions, Superblock, VolumeTable, heal};
-use crate::store::{CLONE_BLOCKS, Order, Shared};
+use crate::store::{CLONE_BLOCKS, Shared};
 use crate::tree::{Loss, Trees, baseless};
 use crate::types::{IndexId, Location, Lsn, Msn, PieceId};
 use crate::value::LargeValue;
@@ -135,6 +136,7 @@ pub(crate) fn open(
         last_msn: Msn(superblock.next_msn.0.saturating_sub(1)),
         waiting: Default::default(),
         covered: 0,
+        open: Default::default(),
     };
     let shared_indexes = Arc::new(RwLock::new(indexes.clone()));
     let mut replay = Replay::new(&trees, &space, &options, &indexes, order, Vec::new());

@@ -12,6 +12,7 @@
 //! commits the new state as a whole: a crash before leaves the damaged store as it was, to be repaired again.
 
 use crate::checkpoint::{Checkpointer, StoredRoot};
+use crate::commit::Order;
 use crate::device::GuardedDevice;
 use crate::index::Index;
 use crate::log::{Log, LogConfig, LogPosition, LoggedBatch, LoggedOp};
@@ -21,7 +22,7 @@ use crate::recovery::{self, Indexes, Lost, PiecesBinder, Replay};
 use crate::resolve::load;
 use crate::shortage::is_short;
 use crate::space::{Rebuilt, Space, VolumeTable};
-use crate::store::{Order, Shared, Store};
+use crate::store::{Shared, Store};
 use crate::tree::{Cutter, Progress, References, Root, Trees, deletions};
 use crate::types::{IndexId, Msn, PieceId, Reference};
 use crate::value::Value;
@@ -107,6 +108,7 @@ fn open(
         last_msn: Msn(superblock.next_msn.0.saturating_sub(1)),
         waiting: Default::default(),
         covered: 0,
+        open: Default::default(),
     };
     trees.lean.store(is_short(&space.stats(), 0, &options.tuning), Ordering::Relaxed);
     let mut replay = Replay::new(&trees, &space, &options, &indexes, order, losses);

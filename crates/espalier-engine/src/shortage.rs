@@ -359,6 +359,7 @@ impl Shared {
         let mut more = self.unwritten_blocks(&root).saturating_sub(before);
         if self.trees.lean.load(Ordering::Relaxed) {
             // Each memtable that waits leaves a part on each edge.
+            self.settle()?;
             let (new, old) = (self.trees.spreading(&root)?, self.trees.spreading(&old)?);
             more += new.each.saturating_sub(old.each) * index.waiting_tables();
         }
@@ -539,7 +540,7 @@ impl Shared {
         // What is free only when nothing needs the older checkpoint any more takes two.
         self.checkpoint()?;
         self.checkpoint()?;
-        let last = self.order.lock().last_lsn.0;
+        let last = self.settled()?.last_lsn.0;
         if self.shortage.squeezed_at.load(Ordering::Acquire) == last {
             return Ok(false);
         }
@@ -640,7 +641,7 @@ impl Shared {
         let mut room = space.free.saturating_sub(taken) / 2;
         let mut found = self.space.sparse_values(if lean { (3, 4) } else { (1, 2) })?;
         let mut emptied = self.shortage.emptied.lock();
-        let last = self.order.lock().last_lsn.0;
+        let last = self.settled()?.last_lsn.0;
         if std::mem::replace(&mut emptied.since, last) != last {
             emptied.in_vain.clear();
         }

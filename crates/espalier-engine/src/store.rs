@@ -1,26 +1,22 @@
 //! The public face of the engine: open, commit, look, sync.
-//!
-//! Protocol of a commit: wait for room, then under the commit lock take numbers, apply the batch to
-//! the memtables and hand it to the log. So LSN order, MSN order and the order of the log are one.
 
 use crate::batch::Batch;
 use crate::checkpoint::Checkpointer;
+use crate::commit::Order;
 use crate::cursor::Cursor;
 use crate::device::{DeviceStats, GuardedDevice};
-use crate::index::{Goto, Index, Layer};
+use crate::index::Index;
 use crate::key::KeyRange;
-use crate::log::{Log, LogCounters, LoggedBatch, LoggedOp, Progress as LogProgress};
-use crate::op::{Op, RangeOp};
+use crate::log::{Log, LogCounters, Progress as LogProgress};
 use crate::options::{Compression, FormatOptions, OpenOptions};
 use crate::pieces::Locator;
 use crate::recovery::Indexes;
 use crate::resolve::{ValueReader, Wanted};
-use crate::shortage::{Spread, message_blocks, unwritten_blocks};
 use crate::snapshot::{Slice, Snapshot, SnapshotIndex, no_such_index};
-use crate::space::{Census, Purpose, Reservation, RunHistogram, Space, SpaceStats, VolumeTable};
-use crate::tree::{Problem, Progress, Root, SpaceUse, Trees, Usage, Verifier, VerifyReport};
+use crate::space::{Census, RunHistogram, Space, SpaceStats, VolumeTable};
+use crate::tree::{Problem, Progress, SpaceUse, Trees, Usage, Verifier, VerifyReport};
 use crate::types::{IndexId, Lsn, Msn, PieceId};
-use crate::value::{MAX_VALUE, ValueRef};
+use crate::value::ValueRef;
 use crate::worker::{Held, StallTimes, Workers};
 use crate::{Error, ErrorKind, Result};
 use bytes::Bytes;
@@ -30,25 +26,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// Blocks beyond what is needed that may remain promised: promises are not changed for every batch.
-const SPARE: u64 = 8192;
-
-/// How often room is made for one batch that adds data before it is refused.
-const MOST_TRIES: usize = 8;
-
 /// The longest key, in bytes, with room to spare over the mebibyte that layers above promise.
 pub const MAX_KEY: usize = (1 << 20) + (64 << 10);
 
 /// Blocks that a clone is reckoned at while there is plenty of space: the headers along the borders of source and
 /// destination. Otherwise it is found out what they are ([`Shared::clone_blocks`]).
 pub(crate) const CLONE_BLOCKS: u64 = 8;
-
-/// How much more than that those may take which wait, for each block and together.
-const CLONES_MORE: (u64, u64) = (3, 6144);
-
-/// Blocks that absorbing may take beside the messages in a tree that is one small leaf: while there is plenty of space they are
-/// not promised.
-const TREE_MORE: u64 = 16;
 
 /// The height beyond which clones are refused. What is there in earnest has a height below ten; this
 /// much takes clones into themselves, each of which may double what there seems to be.
@@ -120,6 +103,8 @@ pub(crate) struct Shared {
     pub(crate) trees: Arc<Trees>,
     pub(crate) log: Log,
     pub(crate) order: Mutex<Order>,
+    /// The open batch is not empty: changes under the commit lock.
+    pub(crate) has_open: AtomicBool,
     pub(crate) indexes: Arc<RwLock<Indexes>>,
     pub(crate) volumes: Mutex<VolumeTable>,
     /// A volume of the table whose roots are not known yet; 0 for none. Under the lock of the table.
@@ -129,72 +114,12 @@ pub(crate) struct Shared {
     pub(crate) barrier: AtomicU64,
     pub(crate) held: Held,
     /// Snapshots by what they see, with how many see it.
-    pins: Mutex<BTreeMap<Msn, usize>>,
+    pub(crate) pins: Mutex<BTreeMap<Msn, usize>>,
     pub(crate) signal: crate::worker::Signal,
     pub(crate) readings: crate::ahead::Readings,
     pub(crate) shortage: crate::shortage::Shortage,
     pub(crate) tidy: crate::tidy::Tidy,
     pub(crate) closed: AtomicBool,
-}
-
-/// The commit lock with what a batch takes reserved.
-struct Promised<'a> {
-    order: parking_lot::MutexGuard<'a, Order>,
-    /// Blocks of that which are for deleting its ranges when it is absorbed, and for its clones.
-    clears: u64,
-    clones: u64,
-}
-
-/// What batches take on the device that wait for a checkpoint.
-#[derive(Debug, Default)]
-pub(crate) struct Waiting {
-    pub(crate) reserved: Option<Reservation>,
-    /// Bytes of the batches, without what has found its place on the device.
-    pub(crate) bytes: u64,
-    /// Blocks for the clones in them.
-    pub(crate) clones: u64,
-    /// Blocks that were promised so that their ranges can be deleted when they are absorbed.
-    pub(crate) clears: u64,
-}
-
-impl Waiting {
-    /// Adds what others take.
-    pub(crate) fn append(&mut self, other: Waiting) {
-        let Waiting { reserved, bytes, clones, clears } = other;
-        self.bytes += bytes;
-        self.clones += clones;
-        self.clears += clears;
-        if let Some(reserved) = reserved {
-            self.reserve(reserved);
-        }
-    }
-
-    /// Adds blocks that are reserved.
-    fn reserve(&mut self, more: Reservation) {
-        match &mut self.reserved {
-            Some(reserved) => reserved.absorb(more),
-            none => *none = Some(more),
-        }
-    }
-}
-
-/// What the commit lock guards.
-pub(crate) struct Order {
-    pub(crate) last_lsn: Lsn,
-    pub(crate) last_msn: Msn,
-    /// What the batches take that no checkpoint covers.
-    pub(crate) waiting: Waiting,
-    /// Bytes at most that the log still has to write for batches which the checkpoint under way covers.
-    pub(crate) covered: u64,
-}
-
-impl Order {
-    /// Large values of `bytes` bytes now lie in their place: nothing need be promised for them any more.
-    fn settle(&mut self, bytes: u64) {
-        let covered = self.covered.min(bytes);
-        self.covered -= covered;
-        self.waiting.bytes = self.waiting.bytes.saturating_sub(bytes - covered);
-    }
 }
 
 impl Store {
@@ -227,7 +152,8 @@ impl Store {
         Ok(Arc::new(Self { shared, workers }))
     }
 
-    /// Carries out `batch`: visible when this returns, durable after a [`Store::sync`].
+    /// Carries out `batch`: visible when this returns, durable after a [`Store::sync`]. Small batches that come one after
+    /// the other may become one, with one number.
     ///
     /// # Errors
     /// [`ErrorKind::NoSpace`], [`ErrorKind::ReadOnly`], [`ErrorKind::InvalidArgument`]; nothing was done then.
@@ -242,72 +168,7 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::Interrupted`] if it is not wanted; as for [`Store::commit`].
     pub fn commit_if(&self, batch: Batch, wanted: impl FnOnce() -> bool) -> Result<Lsn> {
-        let shared = &self.shared;
-        shared.writable()?;
-        shared.check(&batch)?;
-        shared.limit_height(&batch)?;
-        shared.fit_log(&batch)?;
-        let purpose = purpose_of(&batch);
-        shared.make_room(&batch, purpose)?;
-        shared.settle_values(&batch)?;
-        let Promised { mut order, clears, clones } = shared.promise(&batch, purpose)?;
-        let indexes = shared.indexes.read();
-        // A volume deleted since the check must not be named in the log.
-        if let Some(id) = batch.ops.iter().filter_map(LoggedOp::index).find(|id| !indexes.contains_key(id)) {
-            return Err(no_such_index(id));
-        }
-        if !wanted() {
-            return Err(Error::given_up());
-        }
-        order.waiting.bytes += batch.bytes as u64;
-        order.waiting.clones += clones;
-        order.waiting.clears += clears;
-        shared.shortage.add_clears(clears);
-        let pinned = shared.newest_pin();
-        let first_msn = Msn(order.last_msn.0 + 1);
-        if batch.deletes() {
-            let mut freed = shared.trees.freed.lock();
-            batch.ops.iter().for_each(|op| freed.note(op));
-        }
-        let mut full: Vec<Arc<Index>> = Vec::new();
-        let most_values = shared.most_values();
-        let (mut work, upto) = (false, Lsn(order.last_lsn.0 + 1));
-        for op in &batch.ops {
-            order.last_msn.0 += 1;
-            let Some(index) = op.index().and_then(|id| indexes.get(&id)) else { continue };
-            if let LoggedOp::Clone { source, destination, .. } = op {
-                if source != destination {
-                    let (source, destination) = (source.clone(), destination.clone());
-                    index.push_goto(Goto { msn: order.last_msn, source, destination }, upto);
-                    work = true;
-                }
-                continue;
-            }
-            let table = index.active();
-            match op {
-                LoggedOp::Point { key, op, .. } => {
-                    table.apply(key, order.last_msn, op, pinned, &shared.options.merge);
-                }
-                LoggedOp::Range { range, op, .. } => table.apply_range(range, order.last_msn, op, pinned),
-                LoggedOp::Clone { .. } | LoggedOp::Superseded => {}
-            }
-            let large =
-                table.bytes() >= shared.options.tuning.memtable || table.value_bytes() as u64 >= most_values;
-            if large && !full.iter().any(|i| i.id == index.id) {
-                full.push(index.clone());
-            }
-        }
-        order.last_lsn.0 += 1;
-        let lsn = order.last_lsn;
-        let pending = shared.log.append(LoggedBatch { lsn, first_msn, ops: batch.ops })?;
-        for index in &full {
-            index.seal(lsn);
-        }
-        drop(order);
-        if work || !full.is_empty() || pending >= crate::worker::PUSH {
-            shared.signal.work();
-        }
-        Ok(lsn)
+        self.shared.commit_if(batch, wanted)
     }
 
     /// Makes all batches up to `upto` durable.
@@ -318,6 +179,7 @@ impl Store {
         if self.shared.device.failure().is_some() {
             return self.shared.device.writable();
         }
+        self.shared.settle()?;
         loop {
             match self.shared.log.sync(upto)? {
                 LogProgress::Done => return Ok(()),
@@ -332,7 +194,7 @@ impl Store {
     /// # Errors
     /// As for [`Store::sync`].
     pub fn sync_all(&self) -> Result<()> {
-        let upto = self.shared.order.lock().last_lsn;
+        let upto = self.shared.settled()?.last_lsn;
         self.shared.tidy.hurry();
         self.shared.signal.work();
         self.sync(upto)
@@ -410,7 +272,7 @@ impl Store {
     /// [`ErrorKind::ReadOnly`] after [`Store::close`].
     pub fn snapshot(&self) -> Result<Snapshot> {
         self.shared.open()?;
-        let order = self.shared.order.lock();
+        let order = self.shared.settled()?;
         let upto = order.last_msn;
         *self.shared.pins.lock().entry(upto).or_default() += 1;
         let versions = self.shared.indexes.read().iter().map(|(id, index)| (*id, index.version())).collect();
@@ -546,6 +408,7 @@ impl Store {
             let node = self.shared.trees.node(id)?;
             return self.shared.trees.dump_node(&node, 0, out);
         }
+        self.shared.settle()?;
         let indexes: Vec<Arc<Index>> = self.shared.indexes.read().values().cloned().collect();
         for index in indexes {
             let version = index.version();
@@ -573,6 +436,7 @@ impl Store {
 
     fn newest(&self, index: IndexId) -> Result<SnapshotIndex> {
         self.shared.open()?;
+        self.shared.settle()?;
         Ok(SnapshotIndex::newest(self.shared.clone(), self.shared.version(index)?))
     }
 }
@@ -613,6 +477,7 @@ impl Shared {
             trees,
             log,
             order: Mutex::new(order),
+            has_open: AtomicBool::new(false),
             indexes,
             volumes: Mutex::new(volumes),
             hidden: AtomicU32::new(0),
@@ -642,236 +507,6 @@ impl Shared {
         self.device.writable()
     }
 
-    /// Refuses a batch that breaks a documented rule, before anything is done.
-    fn check(&self, batch: &Batch) -> Result<()> {
-        let invalid = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
-        if batch.nested {
-            return invalid("a range cannot be moved into itself, nor over what it lies in".into());
-        }
-        if let Some(id) = batch.indexes().find(|id| !self.indexes.read().contains_key(id)) {
-            return Err(self.unchangeable(id));
-        }
-        for op in &batch.ops {
-            let (key, update) = match op {
-                LoggedOp::Point { key, op, .. } => {
-                    (key, if let Op::Update(update) = op { Some(update) } else { None })
-                }
-                LoggedOp::Range { range, op, .. } => {
-                    (&range.start, if let RangeOp::Update(update) = op { Some(update) } else { None })
-                }
-                LoggedOp::Clone { source, destination, .. } => {
-                    (if source.len() > destination.len() { source } else { destination }, None)
-                }
-                LoggedOp::Superseded => continue,
-            };
-            if key.len() > MAX_KEY {
-                return invalid(format!("a key of {} bytes is longer than {MAX_KEY}", key.len()));
-            }
-            if let Some(update) = update.filter(|u| !self.options.merge.knows(u.function)) {
-                return invalid(format!("merge function {} is not registered", update.function));
-            }
-            let end = match op {
-                LoggedOp::Point { op: Op::Insert(value), .. } => value.len(),
-                LoggedOp::Point { op: Op::Patch { offset, bytes }, .. } => *offset as usize + bytes.len(),
-                _ => 0,
-            };
-            if end > MAX_VALUE {
-                return invalid(format!("a value of {end} bytes is longer than {MAX_VALUE}"));
-            }
-        }
-        Ok(())
-    }
-
-    /// Refuses clones in a tree that is too high already. How many can wait to be bound is limited, too, so
-    /// the height stays far below what a byte holds.
-    fn limit_height(&self, batch: &Batch) -> Result<()> {
-        for op in &batch.ops {
-            if let LoggedOp::Clone { index, .. } = op
-                && self.version(*index)?.root.height >= MAX_HEIGHT
-            {
-                let message = "a range has been cloned into itself too many times";
-                return Err(Error::new(ErrorKind::InvalidArgument, message));
-            }
-        }
-        Ok(())
-    }
-
-    /// Refuses a batch that the log cannot take. Large values of a batch that is too long only because
-    /// of them are written to their place first, so that the log need only refer to them: the
-    /// rename of a directory names all of its data.
-    fn fit_log(&self, batch: &Batch) -> Result<()> {
-        if self.log.check(&batch.ops).is_ok() {
-            return Ok(());
-        }
-        self.trees.pieces.write_values(&batch.large_values(), None)?;
-        self.log.check(&batch.ops).map(drop)
-    }
-
-    /// Counts the memory of a batch's large values. The log takes composed ones by reference only.
-    fn settle_values(&self, batch: &Batch) -> Result<()> {
-        for op in &batch.ops {
-            let values = op.large_values();
-            if values.len() > 1 && !values.iter().all(|value| value.is_stored()) {
-                self.trees.pieces.write_values(values, None)?;
-            }
-            values.iter().for_each(|value| value.charge(&self.trees.resident));
-        }
-        Ok(())
-    }
-
-    /// Takes the commit lock with space reserved until the next checkpoint for `batch` and what is there: its bytes twice
-    /// and a share of headers, and in a store that is short of space what absorbing takes beside that.
-    fn promise(&self, batch: &Batch, purpose: Purpose) -> Result<Promised<'_>> {
-        let (mut exhausted, mut clears, mut tries, mut clones) = (false, None, 0, None);
-        let mut sparing = false;
-        let mut tables = None;
-        loop {
-            let lean = sparing || self.trees.lean.load(Ordering::Relaxed);
-            let tables = match lean {
-                true => Some(tables.get_or_insert_with(|| batch.tables())),
-                false => None,
-            };
-            if let Some(tables) = &tables {
-                if batch.clones > 0 && clones.is_none() {
-                    clones = Some(self.clone_blocks(batch)?);
-                }
-                self.look_at_roots(tables)?;
-            }
-            let mut order = self.order.lock();
-            order.settle(self.trees.bound.swap(0, Ordering::AcqRel));
-            let Some(spread) = tables.map_or(Some(Spread::default()), |tables| self.spread_blocks(tables))
-            else {
-                // A root has been replaced meanwhile.
-                continue;
-            };
-            let waiting = &mut order.waiting;
-            let before = self.need(waiting.bytes, spread.waiting + waiting.clones + waiting.clears);
-            let own = (clears.unwrap_or(0), clones.unwrap_or(CLONE_BLOCKS * batch.clones));
-            let others = waiting.clones + waiting.clears + own.0 + own.1;
-            let want = self.need(waiting.bytes + batch.bytes as u64, spread.with_batch + others);
-            // What is no longer needed was for values that have taken their blocks since: with little room a
-            // new batch must not count on it.
-            let spare = if self.space.free_blocks() > 8 * SPARE { SPARE } else { 0 };
-            if let Some(reserved) = waiting.reserved.as_mut().filter(|r| r.blocks() > before + spare) {
-                reserved.shrink(before + spare / 2);
-            }
-            let have = waiting.reserved.as_ref().map_or(0, Reservation::blocks);
-            if want <= have {
-                return Ok(Promised { order, clears: own.0, clones: own.1 });
-            }
-            let unsure = self.unsure(waiting.clones + own.1);
-            if !lean && self.is_short_with(want - have + unsure) {
-                drop(order);
-                self.trees.lean.store(true, Ordering::Relaxed);
-                sparing = true;
-                // From here on it is known what clones take.
-                self.absorb_clones();
-                continue;
-            }
-            let asks = match purpose {
-                Purpose::Essential if clears.is_some() => Purpose::Clear,
-                Purpose::Essential if exhausted => Purpose::Last,
-                purpose => purpose,
-            };
-            match self.space.reserve(want - have, asks, self.owed_blocks()) {
-                Ok(more) => {
-                    order.waiting.reserve(more);
-                    return Ok(Promised { order, clears: own.0, clones: own.1 });
-                }
-                Err(error) if exhausted || error.kind() != ErrorKind::NoSpace => return Err(error),
-                Err(_) => {
-                    drop(order);
-                    // What frees space goes on as long as that helps, what takes some must have an answer.
-                    tries += 1;
-                    exhausted = !self.make_space(want, purpose)?
-                        || (purpose == Purpose::Growth && tries == MOST_TRIES);
-                    clears = if exhausted { self.gives_back(batch)? } else { None };
-                }
-            }
-        }
-    }
-
-    /// Blocks that absorbing may take, beside those promised, of which `clones` are for clones, while space is plentiful.
-    fn unsure(&self, clones: u64) -> u64 {
-        (CLONES_MORE.0 * clones).min(CLONES_MORE.1) + TREE_MORE * self.indexes.read().len() as u64
-    }
-
-    /// Blocks to be promised for messages of so many bytes and what else was found out that they take.
-    fn need(&self, bytes: u64, others: u64) -> u64 {
-        message_blocks(&self.options.tuning, bytes) + others + 8
-    }
-
-    /// Promises what the batches take that were found in the log, whether there is room or not: they were accepted, and
-    /// nobody else may have it.
-    pub(crate) fn promise_replayed(&self) -> Result<()> {
-        let lean = self.trees.lean.load(Ordering::Relaxed) || {
-            let waiting = &self.order.lock().waiting;
-            self.is_short_with(self.need(waiting.bytes, waiting.clones) + self.unsure(waiting.clones))
-        };
-        let tables = BTreeMap::new();
-        if lean {
-            self.trees.lean.store(true, Ordering::Relaxed);
-            self.absorb_clones();
-            self.look_at_roots(&tables)?;
-        }
-        let mut order = self.order.lock();
-        let waiting = &mut order.waiting;
-        if waiting.bytes > 0 {
-            let spread = if lean { self.spread_blocks(&tables).unwrap_or_default().waiting } else { 0 };
-            let blocks = self.need(waiting.bytes, spread + waiting.clones + waiting.clears);
-            waiting.reserve(self.space.reserve(blocks, Purpose::Accepted, 0)?);
-        }
-        drop(order);
-        self.look_at_space();
-        Ok(())
-    }
-
-    /// Absorbs what there is in memory where clones wait. One that cannot be, as something cannot be read, waits on.
-    fn absorb_clones(&self) {
-        for index in self.indexes_in_order().into_iter().filter(|index| index.version().has_goto()) {
-            if let Err(error) = self.absorb_at_once(&[index.id]) {
-                tracing::warn!(%error, "a clone in index {} cannot become part of the tree yet", index.id);
-            }
-        }
-    }
-
-    /// Blocks that the clones of a batch take: twice what they would now, as more messages may be on their way when they
-    /// become part of the tree. Without the commit lock.
-    ///
-    /// # Errors
-    /// Of reading tables. What cannot be read along their borders is shown as it is.
-    fn clone_blocks(&self, batch: &Batch) -> Result<u64> {
-        self.absorb_clones();
-        let msn = Msn(self.order.lock().last_msn.0 + 1);
-        let mut roots: BTreeMap<IndexId, (Root, Root)> = BTreeMap::new();
-        let mut blocks = 0;
-        // What lies on the device stays while somebody looks.
-        let _pin = self.space.pin()?;
-        for op in &batch.ops {
-            let LoggedOp::Clone { index, source, destination } = op else { continue };
-            if source == destination {
-                continue;
-            }
-            if !roots.contains_key(index) {
-                let Some(found) = self.indexes.read().get(index).cloned() else { continue };
-                let root = found.version().root.clone();
-                roots.insert(*index, (root.clone(), root));
-            }
-            let Some((_, root)) = roots.get_mut(index) else { continue };
-            let goto = Goto { msn, source: source.clone(), destination: destination.clone() };
-            *root = self.trees.absorb(root, &Layer::Goto(Arc::new(goto)), true)?;
-            blocks += u64::from(root.height) + 4;
-        }
-        let unwritten = |root: &Root| unwritten_blocks(&self.trees, root);
-        let more = |(before, after): &(Root, Root)| unwritten(after).saturating_sub(unwritten(before));
-        Ok(blocks + 2 * roots.values().map(more).sum::<u64>())
-    }
-
-    /// What the newest snapshot sees; 0 if there is none.
-    fn newest_pin(&self) -> Msn {
-        self.pins.lock().last_key_value().map_or(Msn(0), |(msn, _)| *msn)
-    }
-
     /// A snapshot is gone.
     pub(crate) fn unpin(&self, upto: Msn) {
         let mut pins = self.pins.lock();
@@ -884,6 +519,9 @@ impl Shared {
     }
 
     fn statistics(&self) -> Statistics {
+        // If the log has failed, what was accepted is in the memtables all the same.
+        let _ = self.settle();
+        let last_lsn = self.order.lock().last_lsn;
         let superblock = self.space.superblock();
         let indexes: Vec<Arc<Index>> = self.indexes.read().values().cloned().collect();
         let cache = self.trees.pieces.stats();
@@ -909,7 +547,7 @@ impl Shared {
             generation: superblock.generation,
             checkpoint_lsn: superblock.checkpoint_lsn.0,
             durable_lsn: self.log.durable_lsn().0,
-            last_lsn: self.order.lock().last_lsn.0,
+            last_lsn: last_lsn.0,
             heights: indexes.iter().map(|i| (i.id, i.version().root.height)).collect(),
         }
     }
@@ -940,13 +578,6 @@ impl Shared {
             report
         })
     }
-}
-
-/// A batch that deletes, or moves, may draw on the pool, as that is how space comes back; one that copies takes space,
-/// whatever else it does. One without operations adds nothing: a deletion of no keys has none.
-fn purpose_of(batch: &Batch) -> Purpose {
-    let frees = batch.copies == 0 && batch.deletes();
-    if batch.is_empty() || frees { Purpose::Essential } else { Purpose::Growth }
 }
 
 impl ValueReader for Shared {

@@ -154,7 +154,7 @@ impl Shared {
     /// One step of tidying; false if there is nothing to do or it is not the time.
     pub(crate) fn tidy_some(&self) -> Result<bool> {
         let Some(mut state) = self.tidy.state.try_lock() else { return Ok(false) };
-        if !self.is_quiet(&mut state) {
+        if !self.is_quiet(&mut state)? {
             return Ok(false);
         }
         if state.ranges.is_empty() && !state.unfinished && !self.trees.freed.lock().is_empty() {
@@ -192,18 +192,18 @@ impl Shared {
     }
 
     /// True if nothing was committed for a while, or nobody wants to wait for that.
-    fn is_quiet(&self, state: &mut State) -> bool {
-        let (last, now) = (self.order.lock().last_lsn.0, self.env.monotonic());
+    fn is_quiet(&self, state: &mut State) -> Result<bool> {
+        let (last, now) = (self.settled()?.last_lsn.0, self.env.monotonic());
         let threads = self.env.threads() > 0;
         let longer = |since: Duration, wait| now.saturating_sub(since) >= wait || !threads;
         if state.seen.0 != last {
             state.seen = (last, now);
         } else if longer(state.seen.1, IDLE_FOR) {
-            return true;
+            return Ok(true);
         }
         let may = state.hurried || state.rested.is_none_or(|since| longer(since, ROUNDS_APART));
         state.hurried = state.hurried || may && self.tidy.hurry.swap(false, Ordering::AcqRel);
-        state.hurried
+        Ok(state.hurried)
     }
 
     /// Pushes down some of what is pending in `range`; returns what is left of it.

@@ -225,7 +225,11 @@ fn work(shared: &Arc<Shared>, stop: &AtomicBool) {
         match shared.step() {
             Ok(true) => {}
             Ok(false) => {
-                // Also when nobody writes any more: the cache gets what has become free.
+                // Also when nobody writes any more: what joined the open batch must not wait for others for ever, and
+                // the cache gets what has become free.
+                if let Err(error) = shared.settle() {
+                    tracing::error!(%error, "the last batches could not be logged");
+                }
                 shared.pressure();
                 shared.signal.rest();
             }
@@ -349,7 +353,7 @@ impl Shared {
         }
         for id in ids {
             let Some(index) = self.indexes.read().get(id).cloned() else { continue };
-            let order = self.order.lock();
+            let order = self.settled()?;
             index.seal(order.last_lsn);
             drop(order);
             let _structure = index.structure.lock();
@@ -417,12 +421,12 @@ impl Shared {
             return Ok(false);
         }
         let dirty = self.unclean();
-        let changed = || self.order.lock().last_lsn > self.space.superblock().checkpoint_lsn;
+        let changed = || Ok::<_, Error>(self.settled()?.last_lsn > self.space.superblock().checkpoint_lsn);
         let old =
             || self.env.threads() > 0 && self.checkpointer.age(self.env.monotonic()) > CHECKPOINT_INTERVAL;
         let due = self.log.used_bytes() > self.log.capacity() / 2
             || dirty > self.dirty_limit()
-            || (old() && changed())
+            || (old() && changed()?)
             || self.checkpointer.has_reclaim();
         if due {
             self.checkpoint()?;
@@ -453,8 +457,9 @@ impl Shared {
         if structures.len() < indexes.len() {
             return;
         }
-        // In this order: what is accepted meanwhile is counted as newer only.
+        // In this order: what is accepted meanwhile is counted as newer only, once it lies in memtables.
         let resident = self.trees.resident.load(Ordering::Acquire);
+        let _ = self.settle();
         let versions: Vec<_> = indexes.iter().map(|index| (index.id, index.version())).collect();
         let is_written = |(id, version): &(IndexId, Arc<Version>)| {
             let slot = |root: &Root| root.slot.as_ref().map(Arc::as_ptr);

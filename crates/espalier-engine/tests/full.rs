@@ -246,7 +246,7 @@ fn what_was_deleted_with_ranges_in_a_store_nearly_full_comes_back_by_checkpoints
 /// Deletions that wait in the log take no more after a crash than they had been promised before.
 #[test]
 fn a_full_store_that_crashed_can_make_checkpoints() {
-    let full = Full::new(40, 8, 270);
+    let full = Full::new(40, 8, 276);
     for round in 0..30 {
         let mut batch = full.deletions(0..8, round * 6, 270);
         if round == 29 {

@@ -110,7 +110,7 @@ impl FileSystem {
         let mut above = state.inode.clone();
         let inode = self.new_inode(&tree, dir, &state, &key, new, caller, number, now, &mut batch)?;
         count_entry(&mut above, &inode, now)?;
-        batch.insert(self.metadata(), &key, inode.encode());
+        batch.insert_new(self.metadata(), &key, inode.encode());
         self.put(&tree, dir, &state, &above, &mut batch);
         let lsn = self.commit(batch)?;
         self.take_over(dir, &mut state, above, lsn);

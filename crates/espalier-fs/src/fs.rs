@@ -276,9 +276,9 @@ impl FileSystem {
         IndexId { volume: self.volume, index: LINKS }
     }
 
-    /// Nanoseconds since the Unix epoch.
+    /// What a change gets as its time: nanoseconds since the Unix epoch, at the last tick of the clock.
     pub(crate) fn now(&self) -> i64 {
-        i64::try_from(self.env.now().as_nanos()).unwrap_or(i64::MAX)
+        i64::try_from(self.env.tick().as_nanos()).unwrap_or(i64::MAX)
     }
 
     /// Keys stay what they are while the result lives.

@@ -49,14 +49,14 @@ impl FileSystem {
             return None;
         }
         let key = record_key(node.id);
-        batch.insert(self.metadata(), &key, record::encode_orphan(&key));
+        batch.insert_new(self.metadata(), &key, record::encode_orphan(&key));
         node.pending.store(true, Ordering::Release);
         Some(Orphan::Data(key.into()))
     }
 
     /// Adds to a batch that the data at `base` now belongs to a file without a name.
     pub(crate) fn detach(&self, node: &Node, base: Arc<[u8]>, batch: &mut Batch) -> Orphan {
-        batch.insert(self.metadata(), &record_key(node.id), record::encode_orphan(&base));
+        batch.insert_new(self.metadata(), &record_key(node.id), record::encode_orphan(&base));
         node.pending.store(true, Ordering::Release);
         Orphan::Data(base)
     }

@@ -38,7 +38,7 @@ impl Setup {
     /// Tiny nodes, on a device of 64 MiB.
     pub fn new(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x5e7u64);
-        Self {
+        let mut setup = Self {
             device: 64 << 20,
             log: *random.choose(&[None, Some(1 << 20), Some(4 << 20)]),
             compression: *random.choose(&[Compression::None, Compression::Lz4, Compression::Zstd]),
@@ -47,7 +47,9 @@ impl Setup {
             indexes: random.between(1..=3) as u8,
             discard: random.one_in(2),
             seed,
-        }
+        };
+        setup.tuning.joined = *random.choose(&[0, 8, 8, 64]);
+        setup
     }
 
     /// A device that is soon full, and nodes that waste less of it than tiny ones.
@@ -60,6 +62,7 @@ impl Setup {
             fanout: 8,
             edge: 32 << 10,
             early_binding: 64 << 10,
+            joined: self.tuning.joined,
             unlogged: false,
         };
         Self { device: 16 << 20, log: Some(2 << 20), tuning, ..self.clone() }

@@ -81,6 +81,11 @@ impl LoggedOp {
         }
     }
 
+    /// True if it deletes keys.
+    pub(crate) fn deletes(&self) -> bool {
+        matches!(self, Self::Point { op: Op::Delete, .. } | Self::Range { op: RangeOp::Delete, .. })
+    }
+
     /// The large values that it brings.
     pub(crate) fn large_values(&self) -> &[Arc<LargeValue>] {
         match self {

@@ -283,6 +283,11 @@ impl Log {
         Ok(state.pending_bytes)
     }
 
+    /// True if a batch of `bytes` bytes, by the bound of [`Log::check`], is too long.
+    pub(crate) fn is_too_long(&self, bytes: u64) -> bool {
+        bytes > max_batch(self.region)
+    }
+
     /// Upper bound of the bytes that a batch of `ops` takes in the log.
     ///
     /// # Errors
@@ -331,6 +336,7 @@ impl Log {
     pub(crate) fn sync(&self, upto: Lsn) -> Result<Progress> {
         let mut state = self.state.lock();
         if upto > state.appended {
+            state.alive()?;
             let message = format!("sync of batch {} before it was logged; this is a bug", upto.0);
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }

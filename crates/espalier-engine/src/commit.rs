@@ -1,0 +1,286 @@
+//! The way of a batch: accepted, carried out.
+//!
+//! Protocol: wait for room, then under the commit lock take a place in the order of all batches. A small batch
+//! joins the open one ([`crate::open_batch`]); any other closes that, gets its numbers, is applied to the memtables
+//! and handed to the log. So LSN order, MSN order and the order of the log are one.
+//!
+//! Whoever looks at numbers, at memtables or at the log takes the commit lock by [`Shared::settled`], or calls
+//! [`Shared::settle`] before: then everything that was accepted has been carried out.
+
+use crate::batch::Batch;
+use crate::index::{Goto, Index};
+use crate::log::{LoggedBatch, LoggedOp};
+use crate::op::{Op, RangeOp};
+use crate::open_batch::OpenBatch;
+use crate::promise::{Promised, purpose_of};
+use crate::snapshot::no_such_index;
+use crate::space::Reservation;
+use crate::store::{MAX_HEIGHT, MAX_KEY, Shared};
+use crate::types::{Lsn, Msn};
+use crate::value::MAX_VALUE;
+use crate::{Error, ErrorKind, Result};
+use parking_lot::MutexGuard;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What batches take on the device that wait for a checkpoint.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    pub(crate) reserved: Option<Reservation>,
+    /// Bytes of the batches, without what has found its place on the device.
+    pub(crate) bytes: u64,
+    /// Blocks for the clones in them.
+    pub(crate) clones: u64,
+    /// Blocks that were promised so that their ranges can be deleted when they are absorbed.
+    pub(crate) clears: u64,
+}
+
+impl Waiting {
+    /// Adds what others take.
+    pub(crate) fn append(&mut self, other: Waiting) {
+        let Waiting { reserved, bytes, clones, clears } = other;
+        self.bytes += bytes;
+        self.clones += clones;
+        self.clears += clears;
+        if let Some(reserved) = reserved {
+            self.reserve(reserved);
+        }
+    }
+
+    /// Adds blocks that are reserved.
+    pub(crate) fn reserve(&mut self, more: Reservation) {
+        match &mut self.reserved {
+            Some(reserved) => reserved.absorb(more),
+            none => *none = Some(more),
+        }
+    }
+}
+
+/// What the commit lock guards.
+pub(crate) struct Order {
+    pub(crate) last_lsn: Lsn,
+    pub(crate) last_msn: Msn,
+    /// What the batches take that no checkpoint covers.
+    pub(crate) waiting: Waiting,
+    /// Bytes at most that the log still has to write for batches which the checkpoint under way covers.
+    pub(crate) covered: u64,
+    /// What has been accepted and not been carried out. Its batch will be the next one.
+    pub(crate) open: OpenBatch,
+}
+
+impl Order {
+    /// Large values of `bytes` bytes now lie in their place: nothing need be promised for them any more.
+    pub(crate) fn settle(&mut self, bytes: u64) {
+        let covered = self.covered.min(bytes);
+        self.covered -= covered;
+        self.waiting.bytes = self.waiting.bytes.saturating_sub(bytes - covered);
+    }
+}
+
+impl Shared {
+    /// See [`Store::commit_if`](crate::Store::commit_if).
+    pub(crate) fn commit_if(&self, batch: Batch, wanted: impl FnOnce() -> bool) -> Result<Lsn> {
+        self.writable()?;
+        self.check(&batch)?;
+        self.limit_height(&batch)?;
+        let bytes = self.fit_log(&batch)?;
+        let purpose = purpose_of(&batch);
+        self.make_room(&batch, purpose)?;
+        self.settle_values(&batch)?;
+        let Promised { mut order, clears, clones } = self.promise(&batch, purpose)?;
+        // A volume deleted since the check must not be named in the log.
+        self.check_indexes(&batch)?;
+        if !wanted() {
+            return Err(Error::given_up());
+        }
+        order.waiting.bytes += batch.bytes as u64;
+        order.waiting.clones += clones;
+        order.waiting.clears += clears;
+        self.shortage.add_clears(clears);
+        if !OpenBatch::may_close_with(bytes) || self.log.is_too_long(order.open.bytes() + bytes) {
+            self.carry_out_open(&mut order)?;
+        }
+        let most = self.options.tuning.joined;
+        // What absorbing takes in a store that is short of space is known of what lies in memtables.
+        if order.open.takes(&batch, bytes, most) && !self.trees.lean.load(Ordering::Relaxed) {
+            order.open.join(batch, bytes);
+            self.has_open.store(true, Ordering::Release);
+            let lsn = Lsn(order.last_lsn.0 + 1);
+            if order.open.is_full(most) {
+                self.carry_out_open(&mut order)?;
+            }
+            return Ok(lsn);
+        }
+        let ops = order.open.close_with(batch);
+        self.carry_out(&mut order, ops)
+    }
+
+    /// The commit lock, when everything that was accepted has been carried out.
+    ///
+    /// # Errors
+    /// Of the log, which has failed then for good.
+    pub(crate) fn settled(&self) -> Result<MutexGuard<'_, Order>> {
+        let mut order = self.order.lock();
+        self.carry_out_open(&mut order)?;
+        Ok(order)
+    }
+
+    /// Sees to it that everything that was accepted until now has been carried out.
+    ///
+    /// # Errors
+    /// As for [`Shared::settled`].
+    pub(crate) fn settle(&self) -> Result<()> {
+        if self.has_open.load(Ordering::Acquire) {
+            drop(self.settled()?);
+        }
+        Ok(())
+    }
+
+    fn carry_out_open(&self, order: &mut Order) -> Result<()> {
+        if order.open.is_empty() {
+            return Ok(());
+        }
+        let ops = order.open.close();
+        self.carry_out(order, ops).map(drop)
+    }
+
+    /// Gives the next batch its numbers, and `ops` to memtables and log. Under the commit lock.
+    fn carry_out(&self, order: &mut Order, ops: Vec<LoggedOp>) -> Result<Lsn> {
+        let indexes = self.indexes.read();
+        let pinned = self.newest_pin();
+        let first_msn = Msn(order.last_msn.0 + 1);
+        if ops.iter().any(LoggedOp::deletes) {
+            let mut freed = self.trees.freed.lock();
+            ops.iter().for_each(|op| freed.note(op));
+        }
+        let mut full: Vec<Arc<Index>> = Vec::new();
+        let most_values = self.most_values();
+        let (mut work, upto) = (false, Lsn(order.last_lsn.0 + 1));
+        for op in &ops {
+            order.last_msn.0 += 1;
+            let Some(index) = op.index().and_then(|id| indexes.get(&id)) else { continue };
+            if let LoggedOp::Clone { source, destination, .. } = op {
+                if source != destination {
+                    let (source, destination) = (source.clone(), destination.clone());
+                    index.push_goto(Goto { msn: order.last_msn, source, destination }, upto);
+                    work = true;
+                }
+                continue;
+            }
+            let table = index.active();
+            match op {
+                LoggedOp::Point { key, op, .. } => {
+                    table.apply(key, order.last_msn, op, pinned, &self.options.merge);
+                }
+                LoggedOp::Range { range, op, .. } => table.apply_range(range, order.last_msn, op, pinned),
+                LoggedOp::Clone { .. } | LoggedOp::Superseded => {}
+            }
+            let large =
+                table.bytes() >= self.options.tuning.memtable || table.value_bytes() as u64 >= most_values;
+            if large && !full.iter().any(|i| i.id == index.id) {
+                full.push(index.clone());
+            }
+        }
+        order.last_lsn = upto;
+        // Also if the log fails: what was accepted is in the memtables.
+        self.has_open.store(false, Ordering::Release);
+        let pending = self.log.append(LoggedBatch { lsn: upto, first_msn, ops })?;
+        for index in &full {
+            index.seal(upto);
+        }
+        if work || !full.is_empty() || pending >= crate::worker::PUSH {
+            self.signal.work();
+        }
+        Ok(upto)
+    }
+
+    /// Refuses a batch that breaks a documented rule, before anything is done.
+    fn check(&self, batch: &Batch) -> Result<()> {
+        let invalid = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
+        if batch.nested {
+            return invalid("a range cannot be moved into itself, nor over what it lies in".into());
+        }
+        if let Some(id) = batch.indexes().find(|id| !self.indexes.read().contains_key(id)) {
+            return Err(self.unchangeable(id));
+        }
+        for op in &batch.ops {
+            let (key, update) = match op {
+                LoggedOp::Point { key, op, .. } => {
+                    (key, if let Op::Update(update) = op { Some(update) } else { None })
+                }
+                LoggedOp::Range { range, op, .. } => {
+                    (&range.start, if let RangeOp::Update(update) = op { Some(update) } else { None })
+                }
+                LoggedOp::Clone { source, destination, .. } => {
+                    (if source.len() > destination.len() { source } else { destination }, None)
+                }
+                LoggedOp::Superseded => continue,
+            };
+            if key.len() > MAX_KEY {
+                return invalid(format!("a key of {} bytes is longer than {MAX_KEY}", key.len()));
+            }
+            if let Some(update) = update.filter(|u| !self.options.merge.knows(u.function)) {
+                return invalid(format!("merge function {} is not registered", update.function));
+            }
+            let end = match op {
+                LoggedOp::Point { op: Op::Insert(value), .. } => value.len(),
+                LoggedOp::Point { op: Op::Patch { offset, bytes }, .. } => *offset as usize + bytes.len(),
+                _ => 0,
+            };
+            if end > MAX_VALUE {
+                return invalid(format!("a value of {end} bytes is longer than {MAX_VALUE}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_indexes(&self, batch: &Batch) -> Result<()> {
+        let indexes = self.indexes.read();
+        match batch.ops.iter().filter_map(LoggedOp::index).find(|id| !indexes.contains_key(id)) {
+            Some(id) => Err(no_such_index(id)),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses clones in a tree that is too high already. How many can wait to be bound is limited, too, so
+    /// the height stays far below what a byte holds.
+    fn limit_height(&self, batch: &Batch) -> Result<()> {
+        for op in &batch.ops {
+            if let LoggedOp::Clone { index, .. } = op
+                && self.version(*index)?.root.height >= MAX_HEIGHT
+            {
+                let message = "a range has been cloned into itself too many times";
+                return Err(Error::new(ErrorKind::InvalidArgument, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes that a batch takes at most in the log; refuses one that is too long for it. Large values of a batch that is too long only because
+    /// of them are written to their place first, so that the log need only refer to them: the
+    /// rename of a directory names all of its data.
+    fn fit_log(&self, batch: &Batch) -> Result<u64> {
+        if let Ok(bytes) = self.log.check(&batch.ops) {
+            return Ok(bytes);
+        }
+        self.trees.pieces.write_values(&batch.large_values(), None)?;
+        self.log.check(&batch.ops)
+    }
+
+    /// Counts the memory of a batch's large values. The log takes composed ones by reference only.
+    fn settle_values(&self, batch: &Batch) -> Result<()> {
+        for op in &batch.ops {
+            let values = op.large_values();
+            if values.len() > 1 && !values.iter().all(|value| value.is_stored()) {
+                self.trees.pieces.write_values(values, None)?;
+            }
+            values.iter().for_each(|value| value.charge(&self.trees.resident));
+        }
+        Ok(())
+    }
+
+    /// What the newest snapshot sees; 0 if there is none.
+    fn newest_pin(&self) -> Msn {
+        self.pins.lock().last_key_value().map_or(Msn(0), |(msn, _)| *msn)
+    }
+}

@@ -1,0 +1,179 @@
+//! The open batch: small batches that have been accepted and are carried out as one.
+//!
+//! What carrying out a batch costs does not depend on how small it is: numbers, a record in the log, a place
+//! in memtables for each key. So small batches of single keys join the open batch first, where a later one
+//! takes the place of what it wipes out: who removes a tree file by file deletes ranges in the end that cover
+//! what he did before, and it is as if nothing had been done.
+//!
+//! Invariant: nobody can tell. Whoever looks at memtables, numbers or the log, or changes them, closes the
+//! open batch first, under the commit lock (`Shared::settled`): so it is a stretch of the order of all
+//! batches, and one of them for log and recovery. It is denoted by its points, each of which is what happened
+//! to one key, in order; points of different keys commute.
+
+use crate::batch::Batch;
+use crate::key::Key;
+use crate::log::LoggedOp;
+use crate::op::{Op, RangeOp};
+use crate::types::IndexId;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+/// A batch with more operations gains nothing by joining others.
+const MOST_OPERATIONS: usize = 16;
+
+/// Neither does one that takes more bytes in the log, and who waits for a small one to be synced should not wait for it.
+const MOST_BYTES: u64 = 64 << 10;
+
+/// Bytes in the log beyond which no batch joins.
+const FULL: u64 = 256 << 10;
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(crate) struct OpenBatch {
+    points: BTreeMap<IndexId, BTreeMap<Key, Point>>,
+    /// Batches in it.
+    batches: usize,
+    /// Operations that joined it.
+    operations: usize,
+    /// Upper bound of what these take in the log.
+    bytes: u64,
+}
+
+/// What happens to one key.
+#[derive(Debug)]
+struct Point {
+    first: Op,
+    /// What follows, none of which is terminal.
+    more: Vec<Op>,
+    /// The key had no value before.
+    is_new: bool,
+}
+
+impl OpenBatch {
+    /// True if nothing waits in it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.batches == 0
+    }
+
+    /// True if a batch that takes up to `bytes` in the log may join while no more than `most` operations have.
+    pub(crate) fn takes(&self, batch: &Batch, bytes: u64, most: usize) -> bool {
+        batch.ops.len() <= MOST_OPERATIONS.min(most)
+            && bytes <= MOST_BYTES
+            && batch.ops.iter().all(|op| matches!(op, LoggedOp::Point { .. }))
+    }
+
+    /// True if it should wait for no more.
+    pub(crate) fn is_full(&self, most: usize) -> bool {
+        self.operations >= most || self.bytes >= FULL
+    }
+
+    /// True if a batch of up to `bytes` bytes in the log, which does not join, may be carried out together with it.
+    pub(crate) fn may_close_with(bytes: u64) -> bool {
+        bytes <= MOST_BYTES
+    }
+
+    /// Upper bound of the bytes that it takes in the log.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Adds a batch that it takes.
+    pub(crate) fn join(&mut self, batch: Batch, bytes: u64) {
+        self.batches += 1;
+        self.operations += batch.ops.len();
+        self.bytes += bytes;
+        let mut new = batch.new.into_iter().peekable();
+        for (at, op) in batch.ops.into_iter().enumerate() {
+            let is_new = new.next_if_eq(&at).is_some();
+            if let LoggedOp::Point { index, key, op } = op {
+                self.add(index, key, op, is_new);
+            }
+        }
+    }
+
+    fn add(&mut self, index: IndexId, key: Key, op: Op, is_new: bool) {
+        let points = self.points.entry(index).or_default();
+        match points.get_mut(&key) {
+            None => {
+                points.insert(key, Point { first: op, more: Vec::new(), is_new });
+            }
+            // Nobody has seen it come and go.
+            Some(point) if point.is_new && op == Op::Delete => {
+                points.remove(&key);
+            }
+            Some(point) if op.is_terminal() => {
+                point.first = op;
+                point.more.clear();
+            }
+            Some(point) => point.more.push(op),
+        }
+    }
+
+    /// Ends it with a batch that need not be one of those that join: the operations of all, in order.
+    pub(crate) fn close_with(&mut self, batch: Batch) -> Vec<LoggedOp> {
+        if self.is_empty() {
+            return batch.ops;
+        }
+        let mut rest: Vec<LoggedOp> = Vec::new();
+        let mut new = batch.new.into_iter().peekable();
+        for (at, op) in batch.ops.into_iter().enumerate() {
+            let is_new = new.next_if_eq(&at).is_some();
+            match op {
+                LoggedOp::Point { index, key, op }
+                    if !rest.iter().any(|older| concerns(older, index, &key)) =>
+                {
+                    self.add(index, key, op, is_new);
+                }
+                LoggedOp::Range { index, range, op: RangeOp::Delete } => {
+                    // A clone before it has taken along what is there.
+                    let is_cloned =
+                        |older: &LoggedOp| matches!(older, LoggedOp::Clone { index: of, .. } if *of == index);
+                    if !range.is_empty()
+                        && !rest.iter().any(is_cloned)
+                        && let Some(points) = self.points.get_mut(&index)
+                    {
+                        let end = range.end.clone().map_or(Bound::Unbounded, Bound::Excluded);
+                        points
+                            .extract_if((Bound::Included(range.start.clone()), end), |_, _| true)
+                            .for_each(drop);
+                    }
+                    rest.push(LoggedOp::Range { index, range, op: RangeOp::Delete });
+                }
+                op => rest.push(op),
+            }
+        }
+        let mut ops = self.close();
+        ops.append(&mut rest);
+        ops
+    }
+
+    /// Ends it: its operations, in an order that gives the same.
+    pub(crate) fn close(&mut self) -> Vec<LoggedOp> {
+        let open = std::mem::take(self);
+        let mut ops = Vec::with_capacity(open.operations);
+        for (index, points) in open.points {
+            for (key, Point { first, more, .. }) in points {
+                let mut last = first;
+                for next in more {
+                    let op = std::mem::replace(&mut last, next);
+                    ops.push(LoggedOp::Point { index, key: key.clone(), op });
+                }
+                ops.push(LoggedOp::Point { index, key, op: last });
+            }
+        }
+        ops
+    }
+}
+
+/// True if `older` must be carried out before a message to `key` of `index`.
+fn concerns(older: &LoggedOp, index: IndexId, key: &Key) -> bool {
+    match older {
+        LoggedOp::Point { index: of, key: at, .. } => *of == index && at == key,
+        LoggedOp::Range { index: of, range, .. } => *of == index && range.contains(key),
+        LoggedOp::Clone { index: of, .. } => *of == index,
+        LoggedOp::Superseded => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;
