@@ -18,7 +18,7 @@ pub use open::{Existing, FileOptions, OpenMode};
 
 use crate::request::{check_discard, check_read, check_write};
 use crate::{BLOCK, Device, Error, ErrorKind, Operation, Result};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use std::fs::File;
@@ -29,6 +29,48 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Linux takes at most this many buffers in one call (`IOV_MAX`).
 const MAX_BUFFERS: usize = 1024;
+
+/// Reads of so many bytes take turns.
+const LARGE_READ: usize = 256 << 10;
+/// So many of them are given to the device at a time: enough to keep it busy. If it had all of them at once they would end
+/// at the same moment, and neither could those who asked for the first ones go on with them meanwhile, nor would the device
+/// have anything to do afterwards, while all of them do.
+const LARGE_READS: u64 = 2;
+
+/// Who may read much, in the order in which they came.
+#[derive(Debug, Default)]
+struct Turns {
+    state: Mutex<TurnState>,
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct TurnState {
+    /// Turns that were given out, and those that are over.
+    given: u64,
+    over: u64,
+}
+
+/// A turn, which is over when this is dropped.
+struct Turn<'a>(&'a Turns);
+
+impl Turns {
+    /// Waits for a turn.
+    fn take(&self) -> Turn<'_> {
+        let mut state = self.state.lock();
+        let mine = state.given;
+        state.given += 1;
+        self.ended.wait_while(&mut state, |state| mine >= state.over + LARGE_READS);
+        Turn(self)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().over += 1;
+        self.0.ended.notify_all();
+    }
+}
 
 /// A device in an image file or on a block device.
 #[derive(Debug)]
@@ -46,6 +88,7 @@ pub struct FileDevice {
     discards: AtomicBool,
     /// True once a sync has failed.
     sync_failed: AtomicBool,
+    large_reads: Turns,
 }
 
 impl FileDevice {
@@ -154,6 +197,7 @@ impl Device for FileDevice {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         check_read(self, offset, buffer)?;
         let length = buffer.len();
+        let _turn = (length >= LARGE_READ).then(|| self.large_reads.take());
         let mut done = 0;
         while done < length {
             let mut rest = [IoSliceMut::new(&mut buffer[done..])];

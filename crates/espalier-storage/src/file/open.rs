@@ -1,6 +1,6 @@
 //! Opening and creating: checks, locks, the claim on block devices, direct I/O where it works.
 
-use super::FileDevice;
+use super::{FileDevice, Turns};
 use crate::{AlignedBuf, BLOCK, Device, Error, ErrorKind, Operation, Result};
 use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom};
@@ -108,6 +108,7 @@ impl FileDevice {
             claim: Mutex::new(claim),
             discards: AtomicBool::new(true),
             sync_failed: AtomicBool::new(false),
+            large_reads: Turns::default(),
         })
     }
 

@@ -272,3 +272,28 @@ fn finds_mounts_in_the_table() {
     assert_eq!(at((7, 3), &none), None);
     assert_eq!(at((7, 1), &|source| source == "/dev/loop1").as_deref(), Some("/mnt/a b"));
 }
+
+#[test]
+fn large_reads_take_turns() {
+    let turns = Turns::default();
+    let mut first: Vec<_> = (0..LARGE_READS).map(|_| turns.take()).collect();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        for n in 0..2 {
+            let (turns, sender) = (&turns, sender.clone());
+            scope.spawn(move || {
+                let turn = turns.take();
+                sender.send(n).unwrap();
+                drop(turn);
+            });
+            while turns.state.lock().given <= LARGE_READS + n {
+                std::thread::yield_now();
+            }
+        }
+        assert!(receiver.try_recv().is_err());
+        drop(first.pop());
+        assert_eq!([receiver.recv().unwrap(), receiver.recv().unwrap()], [0, 1]);
+        drop(first);
+    });
+    assert_eq!(turns.state.lock().over, LARGE_READS + 2);
+}
