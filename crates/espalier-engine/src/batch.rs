@@ -193,13 +193,18 @@ impl Batch {
 /// Bytes that an operation brings into the store, with what keeping it costs.
 pub(crate) fn bytes_in(op: &LoggedOp) -> usize {
     match op {
-        LoggedOp::Point { key, op, .. } => key.len() + carried_bytes(op) + 16,
+        LoggedOp::Point { key, op, .. } => point_bytes(key, op) as usize,
         LoggedOp::Range { range, op, .. } => {
             range.start.len() + range.end.as_ref().map_or(0, |e| e.len()) + range_op_bytes(op) + 16
         }
         LoggedOp::Clone { source, destination, .. } => source.len() + destination.len() + 16,
         LoggedOp::Superseded => 0,
     }
+}
+
+/// The same of an operation on one key.
+pub(crate) fn point_bytes(key: &[u8], op: &Op) -> u64 {
+    (key.len() + carried_bytes(op) + 16) as u64
 }
 
 /// Bytes that an operation brings into the store: a value that is stored already comes as a reference.

@@ -103,7 +103,8 @@ impl Shared {
         let most = self.options.tuning.joined;
         // What absorbing takes in a store that is short of space is known of what lies in memtables.
         if order.open.takes(&batch, bytes, most) && !self.trees.lean.load(Ordering::Relaxed) {
-            order.open.join(batch, bytes);
+            let wiped = order.open.join(batch, bytes);
+            order.waiting.bytes -= wiped.min(order.waiting.bytes);
             self.has_open.store(true, Ordering::Release);
             let lsn = Lsn(order.last_lsn.0 + 1);
             if order.open.is_full(most) {
@@ -111,7 +112,8 @@ impl Shared {
             }
             return Ok(lsn);
         }
-        let ops = order.open.close_with(batch);
+        let (ops, wiped) = order.open.close_with(batch);
+        order.waiting.bytes -= wiped.min(order.waiting.bytes);
         self.carry_out(&mut order, ops)
     }
 
@@ -125,15 +127,12 @@ impl Shared {
         Ok(order)
     }
 
-    /// Sees to it that everything that was accepted until now has been carried out.
-    ///
-    /// # Errors
-    /// As for [`Shared::settled`].
-    pub(crate) fn settle(&self) -> Result<()> {
+    /// Sees to it that everything that was accepted until now has been carried out. If the log fails, it can be read all the
+    /// same, and whoever syncs or commits hears of it.
+    pub(crate) fn settle(&self) {
         if self.has_open.load(Ordering::Acquire) {
-            drop(self.settled()?);
+            drop(self.settled());
         }
-        Ok(())
     }
 
     fn carry_out_open(&self, order: &mut Order) -> Result<()> {
@@ -182,9 +181,10 @@ impl Shared {
             }
         }
         order.last_lsn = upto;
-        // Also if the log fails: what was accepted is in the memtables.
+        let appended = self.log.append(LoggedBatch { lsn: upto, first_msn, ops });
+        // Not before the log has it, as who syncs looks here; but also if the log has failed.
         self.has_open.store(false, Ordering::Release);
-        let pending = self.log.append(LoggedBatch { lsn: upto, first_msn, ops })?;
+        let pending = appended?;
         for index in &full {
             index.seal(upto);
         }

@@ -10,7 +10,7 @@
 //! batches, and one of them for log and recovery. It is denoted by its points, each of which is what happened
 //! to one key, in order; points of different keys commute.
 
-use crate::batch::Batch;
+use crate::batch::{Batch, point_bytes};
 use crate::key::Key;
 use crate::log::LoggedOp;
 use crate::op::{Op, RangeOp};
@@ -49,6 +49,13 @@ struct Point {
     is_new: bool,
 }
 
+impl Point {
+    /// See [`point_bytes`].
+    fn bytes(&self, key: &Key) -> u64 {
+        point_bytes(key, &self.first) + self.more.iter().map(|op| point_bytes(key, op)).sum::<u64>()
+    }
+}
+
 impl OpenBatch {
     /// True if nothing waits in it.
     pub(crate) fn is_empty(&self) -> bool {
@@ -77,8 +84,9 @@ impl OpenBatch {
         self.bytes
     }
 
-    /// Adds a batch that it takes.
-    pub(crate) fn join(&mut self, batch: Batch, bytes: u64) {
+    /// Adds a batch that it takes; returns the bytes that were to come into the store and will not.
+    pub(crate) fn join(&mut self, batch: Batch, bytes: u64) -> u64 {
+        let mut wiped = 0;
         self.batches += 1;
         self.operations += batch.ops.len();
         self.bytes += bytes;
@@ -86,34 +94,45 @@ impl OpenBatch {
         for (at, op) in batch.ops.into_iter().enumerate() {
             let is_new = new.next_if_eq(&at).is_some();
             if let LoggedOp::Point { index, key, op } = op {
-                self.add(index, key, op, is_new);
+                wiped += self.add(index, key, op, is_new);
             }
         }
+        wiped
     }
 
-    fn add(&mut self, index: IndexId, key: Key, op: Op, is_new: bool) {
+    fn add(&mut self, index: IndexId, key: Key, op: Op, is_new: bool) -> u64 {
         let points = self.points.entry(index).or_default();
         match points.get_mut(&key) {
             None => {
                 points.insert(key, Point { first: op, more: Vec::new(), is_new });
+                0
             }
             // Nobody has seen it come and go.
             Some(point) if point.is_new && op == Op::Delete => {
+                let wiped = point.bytes(&key) + point_bytes(&key, &op);
                 points.remove(&key);
+                wiped
             }
             Some(point) if op.is_terminal() => {
+                let wiped = point.bytes(&key);
                 point.first = op;
                 point.more.clear();
+                wiped
             }
-            Some(point) => point.more.push(op),
+            Some(point) => {
+                point.more.push(op);
+                0
+            }
         }
     }
 
-    /// Ends it with a batch that need not be one of those that join: the operations of all, in order.
-    pub(crate) fn close_with(&mut self, batch: Batch) -> Vec<LoggedOp> {
+    /// Ends it with a batch that need not be one of those that join: the operations of all, in order, and the bytes that
+    /// were to come into the store and will not.
+    pub(crate) fn close_with(&mut self, batch: Batch) -> (Vec<LoggedOp>, u64) {
         if self.is_empty() {
-            return batch.ops;
+            return (batch.ops, 0);
         }
+        let mut wiped = 0;
         let mut rest: Vec<LoggedOp> = Vec::new();
         let mut new = batch.new.into_iter().peekable();
         for (at, op) in batch.ops.into_iter().enumerate() {
@@ -122,7 +141,7 @@ impl OpenBatch {
                 LoggedOp::Point { index, key, op }
                     if !rest.iter().any(|older| concerns(older, index, &key)) =>
                 {
-                    self.add(index, key, op, is_new);
+                    wiped += self.add(index, key, op, is_new);
                 }
                 LoggedOp::Range { index, range, op: RangeOp::Delete } => {
                     // A clone before it has taken along what is there.
@@ -133,9 +152,9 @@ impl OpenBatch {
                         && let Some(points) = self.points.get_mut(&index)
                     {
                         let end = range.end.clone().map_or(Bound::Unbounded, Bound::Excluded);
-                        points
-                            .extract_if((Bound::Included(range.start.clone()), end), |_, _| true)
-                            .for_each(drop);
+                        let gone =
+                            points.extract_if((Bound::Included(range.start.clone()), end), |_, _| true);
+                        wiped += gone.map(|(key, point)| point.bytes(&key)).sum::<u64>();
                     }
                     rest.push(LoggedOp::Range { index, range, op: RangeOp::Delete });
                 }
@@ -144,7 +163,7 @@ impl OpenBatch {
         }
         let mut ops = self.close();
         ops.append(&mut rest);
-        ops
+        (ops, wiped)
     }
 
     /// Ends it: its operations, in an order that gives the same.

@@ -59,7 +59,7 @@ impl Shared {
                 false => None,
             };
             if let Some(tables) = &tables {
-                self.settle()?;
+                self.settle();
                 if batch.clones > 0 && clones.is_none() {
                     clones = Some(self.clone_blocks(batch)?);
                 }

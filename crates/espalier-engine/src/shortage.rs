@@ -359,7 +359,7 @@ impl Shared {
         let mut more = self.unwritten_blocks(&root).saturating_sub(before);
         if self.trees.lean.load(Ordering::Relaxed) {
             // Each memtable that waits leaves a part on each edge.
-            self.settle()?;
+            self.settle();
             let (new, old) = (self.trees.spreading(&root)?, self.trees.spreading(&old)?);
             more += new.each.saturating_sub(old.each) * index.waiting_tables();
         }

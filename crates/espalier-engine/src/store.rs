@@ -179,7 +179,7 @@ impl Store {
         if self.shared.device.failure().is_some() {
             return self.shared.device.writable();
         }
-        self.shared.settle()?;
+        self.shared.settle();
         loop {
             match self.shared.log.sync(upto)? {
                 LogProgress::Done => return Ok(()),
@@ -272,7 +272,8 @@ impl Store {
     /// [`ErrorKind::ReadOnly`] after [`Store::close`].
     pub fn snapshot(&self) -> Result<Snapshot> {
         self.shared.open()?;
-        let order = self.shared.settled()?;
+        self.shared.settle();
+        let order = self.shared.order.lock();
         let upto = order.last_msn;
         *self.shared.pins.lock().entry(upto).or_default() += 1;
         let versions = self.shared.indexes.read().iter().map(|(id, index)| (*id, index.version())).collect();
@@ -408,7 +409,7 @@ impl Store {
             let node = self.shared.trees.node(id)?;
             return self.shared.trees.dump_node(&node, 0, out);
         }
-        self.shared.settle()?;
+        self.shared.settle();
         let indexes: Vec<Arc<Index>> = self.shared.indexes.read().values().cloned().collect();
         for index in indexes {
             let version = index.version();
@@ -436,7 +437,7 @@ impl Store {
 
     fn newest(&self, index: IndexId) -> Result<SnapshotIndex> {
         self.shared.open()?;
-        self.shared.settle()?;
+        self.shared.settle();
         Ok(SnapshotIndex::newest(self.shared.clone(), self.shared.version(index)?))
     }
 }
@@ -519,8 +520,7 @@ impl Shared {
     }
 
     fn statistics(&self) -> Statistics {
-        // If the log has failed, what was accepted is in the memtables all the same.
-        let _ = self.settle();
+        self.settle();
         let last_lsn = self.order.lock().last_lsn;
         let superblock = self.space.superblock();
         let indexes: Vec<Arc<Index>> = self.indexes.read().values().cloned().collect();

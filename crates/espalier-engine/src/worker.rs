@@ -227,9 +227,7 @@ fn work(shared: &Arc<Shared>, stop: &AtomicBool) {
             Ok(false) => {
                 // Also when nobody writes any more: what joined the open batch must not wait for others for ever, and
                 // the cache gets what has become free.
-                if let Err(error) = shared.settle() {
-                    tracing::error!(%error, "the last batches could not be logged");
-                }
+                shared.settle();
                 shared.pressure();
                 shared.signal.rest();
             }
@@ -459,7 +457,7 @@ impl Shared {
         }
         // In this order: what is accepted meanwhile is counted as newer only, once it lies in memtables.
         let resident = self.trees.resident.load(Ordering::Acquire);
-        let _ = self.settle();
+        self.settle();
         let versions: Vec<_> = indexes.iter().map(|index| (index.id, index.version())).collect();
         let is_written = |(id, version): &(IndexId, Arc<Version>)| {
             let slot = |root: &Root| root.slot.as_ref().map(Arc::as_ptr);

@@ -101,3 +101,37 @@ fn batches_for_volumes_that_come_and_go_are_answered() {
     });
     store.close().unwrap();
 }
+
+/// Also while others have it carried out.
+#[test]
+fn what_was_committed_can_be_synced_at_once() {
+    const COMMITS: u64 = 20_000;
+    let (device, env) = (Arc::new(MemoryDevice::new(64 << 20)), Arc::new(SystemEnvironment::new(2)));
+    Store::format(device.clone(), env.clone(), &FormatOptions::default()).unwrap();
+    let store = Store::open(device, env, OpenOptions::default()).unwrap();
+    let index = IndexId { volume: store.create_volume("v", 1, 0, &[]).unwrap(), index: 0 };
+    let writers = AtomicUsize::new(2);
+    std::thread::scope(|scope| {
+        for writer in 0..2u8 {
+            let (store, writers) = (&store, &writers);
+            scope.spawn(move || {
+                for n in 0..COMMITS {
+                    let mut batch = Batch::new();
+                    for key in 0..12u8 {
+                        batch.insert(index, &[writer, n as u8 % 50, key], vec![1; 8]);
+                    }
+                    let lsn = store.commit(batch).unwrap();
+                    if n % 3 == 0 {
+                        store.sync(lsn).unwrap();
+                    }
+                }
+                writers.fetch_sub(1, Ordering::Release);
+            });
+            scope.spawn(move || {
+                while writers.load(Ordering::Acquire) > 0 {
+                    store.get(index, b"key").unwrap();
+                }
+            });
+        }
+    });
+}

@@ -158,8 +158,6 @@ impl FileSystem {
         }
         let orphan = self.record_orphan(node, state, &mut batch);
         match base {
-            // Within one tick of the clock nothing changes but the data.
-            _ if inode == state.inode && !state.atime_dirty => {}
             Some(base) if state.orphan == Orphan::No => batch.insert(self.metadata(), base, inode.encode()),
             _ => self.put(tree, node, state, &inode, &mut batch),
         }

@@ -61,6 +61,17 @@ impl FileSystem {
         true
     }
 
+    /// Keeps the last reference on an unlinked file whose data could not be removed, to try it again; false if it has none.
+    pub(crate) fn try_later(&self, node: &Arc<Node>) -> bool {
+        let file = {
+            let state = node.state();
+            let Orphan::Data(base) = &state.orphan else { return false };
+            Forgotten { node: node.clone(), base: base.clone(), bytes: state.inode.size }
+        };
+        self.forgotten.lock().push(file);
+        true
+    }
+
     /// Removes what forgotten files hold. Called without states.
     pub(crate) fn remove_forgotten(&self) {
         let files = std::mem::take(&mut *self.forgotten.lock());
@@ -99,11 +110,15 @@ impl FileSystem {
                     self.forget_data(state);
                 } else if let Err(error) = self.remove_orphan_file(&file.node, state) {
                     // One by one, as a store that is full may have room for a little only.
-                    tracing::warn!(%error, node = file.node.id.0, "the data of an unlinked file could not be removed");
+                    tracing::debug!(%error, node = file.node.id.0, "the data of an unlinked file cannot be removed yet");
                 }
             }
         }
-        files.iter().for_each(|file| self.release(file.node.id, 1));
+        // Where that failed the place is not free: the file waits for the next occasion.
+        let stays = |file: &Forgotten| matches!(file.node.state().orphan, Orphan::Data(_));
+        let (mut kept, gone): (Vec<_>, Vec<_>) = files.into_iter().partition(stays);
+        self.forgotten.lock().append(&mut kept);
+        gone.iter().for_each(|file| self.release(file.node.id, 1));
     }
 
     /// In memory, a file without a name has no data any more.
@@ -162,5 +177,26 @@ impl Drop for Swallowed<'_> {
             drop(detached);
             self.fs.forgotten.lock().append(&mut self.files);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::types::{Caller, NewNode, NodeId};
+
+    /// Or a crash would remove what somebody else keeps there by then.
+    #[test]
+    fn the_place_of_data_that_cannot_be_removed_is_not_free() {
+        let (store, _, fs) = crate::fixture::empty();
+        let caller = Caller::default();
+        let file = fs.mknod(NodeId::ROOT, b"file", NewNode::Regular, 0o644, &caller).unwrap().node;
+        fs.write(file, 0, b"data", false).unwrap();
+        fs.unlink(NodeId::ROOT, b"file").unwrap();
+        store.close().unwrap();
+        fs.forget(file, 1);
+        assert_eq!((fs.detached.lock().len(), fs.forgotten.lock().len()), (1, 1));
+        assert!(fs.nodes.get(file).is_some());
+        fs.remove_forgotten();
+        assert_eq!((fs.detached.lock().len(), fs.forgotten.lock().len()), (1, 1));
     }
 }

@@ -276,9 +276,10 @@ impl FileSystem {
         IndexId { volume: self.volume, index: LINKS }
     }
 
-    /// What a change gets as its time: nanoseconds since the Unix epoch, at the last tick of the clock.
+    /// What a change gets as its time: nanoseconds since the Unix epoch. Comparisons of trees find changed files by it, so it is
+    /// not the coarse time of the clock's last tick, within which a clone may lie.
     pub(crate) fn now(&self) -> i64 {
-        i64::try_from(self.env.tick().as_nanos()).unwrap_or(i64::MAX)
+        i64::try_from(self.env.now().as_nanos()).unwrap_or(i64::MAX)
     }
 
     /// Keys stay what they are while the result lives.
@@ -398,7 +399,9 @@ impl FileSystem {
                     if self.put_off(&node) {
                         return;
                     }
-                    self.finish(&node);
+                    if !self.finish(&node) {
+                        return;
+                    }
                     count = 1;
                 }
                 Released::Gone(node) => {
@@ -417,9 +420,9 @@ impl FileSystem {
         }
     }
 
-    /// Does what was put off until the last reference on `node` goes. Nobody waits for the answer:
-    /// what fails here is found by recovery, or is the time of a read.
-    fn finish(&self, node: &Arc<Node>) {
+    /// Does what was put off until the last reference on `node` goes. Nobody waits for the answer: what fails here is tried
+    /// again later, and then the reference is kept, or is found by recovery, or is the time of a read. False if it is kept.
+    fn finish(&self, node: &Arc<Node>) -> bool {
         let tree = self.enter_again();
         let result = if self.is_orphan(node) {
             self.remove_orphan(&tree, node)
@@ -428,7 +431,9 @@ impl FileSystem {
         };
         if let Err(error) = result {
             tracing::warn!(%error, node = node.id.0, "work on a node that is no longer used failed");
+            return !self.try_later(node);
         }
+        true
     }
 
     /// The unit of data that is efficient to write, in bytes.

@@ -130,10 +130,10 @@ impl FileSystem {
         let mut batch = Batch::new();
         self.delete_data(&base, &state.inode, &mut batch);
         batch.delete(self.metadata(), &record_key(node.id));
-        let result = self.commit_unseen(batch);
-        // Even if that failed nobody needs the place to be kept: the record does not name a node.
+        // If that fails all stays as it is: as long as the record names the place, nobody else may have it.
+        self.commit_unseen(batch)?;
         self.forget_data(state);
-        result.map(|_| ())
+        Ok(())
     }
 
     /// Nobody holds anything in a tree that was removed: it goes.
@@ -143,7 +143,7 @@ impl FileSystem {
         let mut batch = Batch::new();
         self.delete_tree_record(&record_key(node.id), &mut batch);
         let result = self.commit_unseen(batch);
-        // As for a file: the record does not name a node.
+        // If that failed, recovery removes it: nobody else gets this place, as no other node has the number.
         node.state().orphan = Orphan::Empty;
         self.counters.orphans.fetch_sub(1, Ordering::Relaxed);
         self.lost_trees.fetch_sub(1, Ordering::AcqRel);

@@ -8,12 +8,6 @@ pub trait Environment: Send + Sync + Debug {
     /// Wall-clock time since the Unix epoch.
     fn now(&self) -> Duration;
 
-    /// [`Environment::now`] when the clock last ticked, some milliseconds ago at most: cheap, and the same for
-    /// changes that come close together, as it is in the kernel's file systems.
-    fn tick(&self) -> Duration {
-        self.now()
-    }
-
     /// Time since some fixed moment; never goes backward.
     fn monotonic(&self) -> Duration;
 
@@ -72,14 +66,6 @@ impl SystemEnvironment {
 impl Environment for SystemEnvironment {
     fn now(&self) -> Duration {
         SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
-    }
-
-    fn tick(&self) -> Duration {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-        match u64::try_from(time.tv_sec) {
-            Ok(seconds) => Duration::new(seconds, time.tv_nsec as u32),
-            Err(_) => Duration::ZERO,
-        }
     }
 
     fn monotonic(&self) -> Duration {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::batch::bytes_in;
 use crate::key::KeyRange;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -85,7 +86,7 @@ proptest! {
             if close > 0 && open.takes(&batch, 10, 100) {
                 open.join(batch, 10);
             } else {
-                apply(&mut together, &open.close_with(batch));
+                apply(&mut together, &open.close_with(batch).0);
                 prop_assert_eq!(&together, &one_by_one);
                 prop_assert!(open.is_empty());
             }
@@ -103,13 +104,17 @@ fn nothing_is_left_of_what_came_and_went() {
     batch.insert_new(index, b"record", vec![1]);
     batch.delete(index, b"dir/file");
     batch.insert(index, b"dir/other", vec![2]);
-    open.join(batch, 10);
+    let joined = batch.bytes() as u64;
+    assert_eq!(open.join(batch, 10), 0);
     let mut batch = Batch::new();
     batch.delete_range(index, KeyRange::prefix(b"dir/"));
     batch.delete(index, b"record");
-    let ops = open.close_with(batch);
+    let bytes = batch.bytes() as u64;
+    let (ops, wiped) = open.close_with(batch);
     let range = KeyRange::prefix(b"dir/");
-    assert_eq!(ops, [LoggedOp::Range { index, range, op: RangeOp::Delete }]);
+    let left = LoggedOp::Range { index, range, op: RangeOp::Delete };
+    assert_eq!(joined + bytes - wiped, bytes_in(&left) as u64);
+    assert_eq!(ops, [left]);
 }
 
 #[test]
