@@ -48,7 +48,7 @@ pub struct Repaired {
 /// what is made, in nanoseconds since the Unix epoch. Durable when the store was closed.
 ///
 /// # Errors
-/// As for [`check`](crate::check); of the store.
+/// As for [`check`](fn@crate::check); of the store.
 pub fn repair(
     store: &Store,
     name: &str,
