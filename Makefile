@@ -28,6 +28,7 @@ test:
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) doc --workspace --no-deps --document-private-items --locked --quiet
 
 # Fuzzes image parsing, log replay and request decoding, so many seconds each.
 fuzz:

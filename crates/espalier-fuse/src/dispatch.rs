@@ -2,7 +2,7 @@
 //!
 //! One call per request; the reply is left in the buffer in which the request came, so the data of a WRITE goes
 //! to the file system as a slice of that buffer and the data of a READ is put there by it. Errors become numbers
-//! here and nowhere else ([`errno`]).
+//! here and nowhere else (`errno`).
 //!
 //! There are no open files: OPEN, OPENDIR, FLUSH and CREATE are answered with ENOSYS, after which the kernel no
 //! longer asks, keeps the pages of files and the listings of directories, and makes files by MKNOD. Existing

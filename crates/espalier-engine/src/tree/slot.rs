@@ -159,7 +159,7 @@ pub(crate) struct NodeSlot {
     state: RwLock<NodeState>,
     /// Blocks that the tree below will take, once they were counted ([`Trees::unwritten_blocks`]).
     unwritten: OnceLock<u64>,
-    /// See [`Trees::spread_blocks`].
+    /// See [`Trees::spreading`].
     pub(super) spread: OnceLock<Spreading>,
 }
 

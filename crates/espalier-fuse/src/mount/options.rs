@@ -59,7 +59,7 @@ pub struct MountOptions {
     /// What the mount tells about itself: the value of the extended attribute [`DESCRIPTION_XATTR`](crate::DESCRIPTION_XATTR) of its root,
     /// which no listing shows.
     pub description: Option<Description>,
-    /// What may be asked of the server; see [`Commands`](crate::Commands).
+    /// What may be asked of the server; see [`Commands`].
     pub commands: Option<Commands>,
     /// How the file system asks for pending FORGETs.
     pub forgets: Option<ForgetHook>,
