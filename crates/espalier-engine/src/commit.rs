@@ -256,9 +256,9 @@ impl Shared {
         Ok(())
     }
 
-    /// The bytes that a batch takes at most in the log; refuses one that is too long for it. Large values of a batch that is too long only because
-    /// of them are written to their place first, so that the log need only refer to them: the
-    /// rename of a directory names all of its data.
+    /// The bytes that a batch takes at most in the log; refuses one that is too long for it. Large values of a batch
+    /// that is too long only because of them are written to their place first, so that the log need only refer to
+    /// them: the rename of a directory names all of its data.
     fn fit_log(&self, batch: &Batch) -> Result<u64> {
         if let Ok(bytes) = self.log.check(&batch.ops) {
             return Ok(bytes);

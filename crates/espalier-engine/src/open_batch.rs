@@ -24,7 +24,7 @@ const MOST_OPERATIONS: usize = 16;
 /// Neither does one that takes more bytes in the log, and who waits for a small one to be synced should not wait for it.
 const MOST_BYTES: u64 = 64 << 10;
 
-/// Bytes in the log beyond which no batch joins.
+/// Bytes in the log that make it full.
 const FULL: u64 = 256 << 10;
 
 /// See the [module](self).
@@ -62,7 +62,7 @@ impl OpenBatch {
         self.batches == 0
     }
 
-    /// True if a batch that takes up to `bytes` in the log may join while no more than `most` operations have.
+    /// True if a batch that takes up to `bytes` in the log may join, where `most` operations make it full.
     pub(crate) fn takes(&self, batch: &Batch, bytes: u64, most: usize) -> bool {
         batch.ops.len() <= MOST_OPERATIONS.min(most)
             && bytes <= MOST_BYTES
