@@ -14,7 +14,9 @@
 //! nothing is in that version's active memtable, which only grows. Nothing that is remembered keeps blocks or versions from
 //! being reused.
 //!
-//! The rest of a long row of large values is left out: who reads such a file asks for it in large pieces.
+//! The rest of a long row of large values is left out: who reads such a file asks for it in large pieces, several at a
+//! time, and that alone keeps the device busy. Those who read shorter ones in large pieces need help where one ends and the
+//! next begins: each time the kernel's pieces are short again and come one by one.
 //!
 //! [`Pieces::announce`]: crate::pieces::Pieces::announce
 
@@ -43,25 +45,23 @@ const MAX_READINGS: usize = 8;
 /// A reading that was not used in so many events, when another begins, has lost its reader: what was announced for it would
 /// take the room of what is announced for the other.
 const ABANDONED: u64 = 256;
-/// The first window of a reading, and the longest, in bytes of memory.
-const FIRST_WINDOW: u64 = 256 << 10;
-const MAX_WINDOW: u64 = 4 << 20;
 /// Keys of a window at most.
 const MAX_KEYS: usize = 2048;
 /// Who passes more than so many values for each that he reads goes through the index in some other way.
 const MOST_SKIPPED: usize = 4;
-/// Keys at least whose turn is over, but not for long: several reads at a time come in any order.
+/// Keys that are kept although their turn is over: several reads at a time come in any order. Large ones have many keys; so
+/// for them those of half a window are kept, up to so many.
 const BEHIND: usize = 16;
+const LARGE_BEHIND: usize = 64;
 /// Keys behind the reader's place among which a key is looked for before it is searched.
 const NEXT: usize = 4;
-/// From so many values of this many bytes in a row on the rest of the row is left out.
+/// From so many values of this many bytes in a row on the rest of the row is left out; see [`LargeRow`].
 const LARGE_ROW: usize = 256;
 const LARGE: u64 = 64 << 10;
 
-/// True if it helps who reads so many bytes at a time from the device that somebody goes ahead: neither nothing, nor so many
-/// that the device is busy with them.
-pub(crate) fn is_small(bytes: usize) -> bool {
-    (1..LEAST_DIRECT).contains(&bytes)
+/// The first window of a reading, and the longest, in bytes of memory.
+fn windows(large: bool) -> Range<u64> {
+    if large { 2 << 20..8 << 20 } else { 256 << 10..4 << 20 }
 }
 
 /// Who reads in the order of keys.
@@ -82,7 +82,7 @@ struct Reading {
     name: u64,
     index: IndexId,
     used: u64,
-    /// Keys that were walked over, from at least [`BEHIND`] behind the reader on.
+    /// Keys that were walked over, some of which the reader has passed ([`BEHIND`]).
     walked: VecDeque<Walked>,
     /// The version of the index in which their values were found.
     version: Weak<Version>,
@@ -93,9 +93,15 @@ struct Reading {
     ahead: u64,
     /// Where the walk goes on: behind this key.
     from: Key,
+    /// It is of somebody who reads in large pieces.
+    large: bool,
     /// Bytes of the next window.
     window: u64,
+    /// Where the walk goes on, as far as values are left out.
+    row: LargeRow,
     walk: Walk,
+    /// Where the reader is, if he has overtaken the walk: what lies before that is of no use to him.
+    overtaken: Option<Key>,
     /// Since the last walk: keys with values on the device that were passed, and reads of keys.
     passed: usize,
     reads: usize,
@@ -143,6 +149,16 @@ impl Remembered {
     }
 }
 
+/// A look-up that no reading expected.
+pub(crate) struct Unexpected<'a> {
+    /// Its last key.
+    pub(crate) key: &'a [u8],
+    /// Where the first and the last of them were found.
+    pub(crate) spots: (Spot, Spot),
+    /// What is read for it from the device.
+    pub(crate) bytes: usize,
+}
+
 /// What a reading remembers of keys that are looked up.
 pub(crate) struct Expected {
     /// For each key the value, if it is known.
@@ -178,6 +194,7 @@ struct Task {
     from: Key,
     turn: u64,
     window: u64,
+    row: LargeRow,
 }
 
 /// What it found.
@@ -188,7 +205,8 @@ struct FoundAhead {
     /// The walk came to the end of the index.
     ended: bool,
     /// No window should be longer.
-    longest: u64,
+    limit: u64,
+    row: LargeRow,
 }
 
 impl Readings {
@@ -200,16 +218,19 @@ impl Readings {
         version: &Arc<Version>,
         slices: &[Slice<'_>],
     ) -> Option<Expected> {
-        let last = slices.last()?;
+        let (first, last) = (slices.first()?, slices.last()?);
         let mut table = self.table.lock();
-        let at = table.readings.iter().position(|r| r.index == index && r.covers(last.key))?;
+        let at = table.readings.iter().position(|r| r.index == index && r.covers(first.key))?;
         table.clock += 1;
         let now = table.clock;
         let reading = &mut table.readings[at];
         reading.used = now;
         let values = reading.remembered(version, slices);
         let (name, before) = (reading.name, reading.turn);
-        let step = reading.advance(last.key, slices.len());
+        if *last.key > *reading.from {
+            reading.overtake(last.key);
+        }
+        let step = reading.advance(last.key, slices.len(), slices.iter().map(|slice| slice.len as u64).sum());
         let turn = if step == Step::Ends { u64::MAX } else { reading.turn };
         if step == Step::Ends {
             table.readings.swap_remove(at);
@@ -221,13 +242,15 @@ impl Readings {
         Some(Expected { values, walk: step == Step::Walk })
     }
 
-    /// A look-up of `key`, found at `spot`, where no reading comes, needs the device. True if there is something to walk for.
-    pub(crate) fn notice(&self, pieces: &Pieces, index: IndexId, key: &[u8], spot: Spot) -> bool {
+    /// A look-up where no reading comes needs the device. True if there is something to walk for.
+    pub(crate) fn notice(&self, pieces: &Pieces, index: IndexId, read: &Unexpected<'_>) -> bool {
+        let Unexpected { key, spots: (first, last), .. } = *read;
+        let large = read.bytes >= LEAST_DIRECT;
         let mut table = self.table.lock();
         table.clock += 1;
         let now = table.clock;
         let mut rows = table.recent.iter().enumerate().filter(|(_, (of, ..))| *of == index);
-        let row = rows.find_map(|(at, (_, before, hits))| Some((at, spot.continues(before, *hits)?)));
+        let row = rows.find_map(|(at, (_, before, hits))| Some((at, first.continues(before, *hits)?)));
         if let Some((at, _)) = row {
             table.recent.remove(at);
         }
@@ -236,10 +259,10 @@ impl Readings {
             if table.recent.len() == RECENT {
                 table.recent.pop_front();
             }
-            table.recent.push_back((index, spot, hits));
+            table.recent.push_back((index, last, hits));
             return false;
         }
-        let gone = table.make_room();
+        let gone = table.make_room(index, key);
         table.readings.push(Reading {
             name: now,
             index,
@@ -250,8 +273,11 @@ impl Readings {
             behind: 0,
             ahead: 0,
             from: key.into(),
-            window: FIRST_WINDOW,
+            large,
+            window: windows(large).start,
+            row: LargeRow::default(),
             walk: Walk::Wanted,
+            overtaken: None,
             passed: 0,
             reads: 0,
         });
@@ -275,35 +301,58 @@ impl Readings {
             from: reading.from.clone(),
             turn: reading.turn + reading.walked.len() as u64,
             window: reading.window,
+            row: reading.row,
         })
     }
 
-    /// Ends a walk; what went wrong ends the reading, and whoever reads meets it himself.
-    fn give_back(&self, task: &Task, found: Option<FoundAhead>) {
+    /// Ends a walk, and says what to announce; what went wrong ends the reading, and whoever reads meets it himself.
+    fn give_back(&self, task: &Task, found: Option<FoundAhead>) -> Vec<Place> {
         let mut table = self.table.lock();
-        let Some(at) = table.readings.iter().position(|reading| reading.name == task.name) else { return };
+        let Some(at) = table.readings.iter().position(|reading| reading.name == task.name) else {
+            return Vec::new();
+        };
         match found {
-            Some(found) => table.readings[at].extend(found),
-            None => drop(table.readings.swap_remove(at)),
+            Some(found) => table.readings[at].extend(task.turn, found),
+            None => {
+                table.readings.swap_remove(at);
+                Vec::new()
+            }
         }
     }
 }
 
 impl Table {
-    /// Makes room for one more reading; says which ones had to go.
-    fn make_room(&mut self) -> Vec<u64> {
+    /// Makes room for one more reading, which begins behind `key`; says which ones had to go. One for which nobody had time,
+    /// so that its reader is far ahead of where it would begin, is most likely that of the same reader.
+    fn make_room(&mut self, index: IndexId, key: &[u8]) -> Vec<u64> {
+        let is_late = |r: &mut Reading| r.walk == Walk::Wanted && r.index == index && *r.from < *key;
+        let mut gone: Vec<u64> = self.readings.extract_if(.., is_late).map(|reading| reading.name).collect();
         self.readings.sort_unstable_by_key(|reading| reading.used);
         let abandoned = self.readings.partition_point(|reading| reading.used + ABANDONED < self.clock);
         let over = (self.readings.len() + 1).saturating_sub(MAX_READINGS);
-        self.readings.drain(..abandoned.max(over)).map(|reading| reading.name).collect()
+        gone.extend(self.readings.drain(..abandoned.max(over)).map(|reading| reading.name));
+        gone
     }
 }
 
 impl Reading {
-    /// True if `key` lies where the walk was or will go on.
+    /// True if a row of keys that begins with `key` begins where the walk was, or goes on where it will.
     fn covers(&self, key: &[u8]) -> bool {
         let first = self.walked.front().map_or(&self.from, |walked| &walked.key);
-        **first <= *key && *key <= *self.from
+        **first <= *key && (*key <= *self.from || is_next(&self.from, key))
+    }
+
+    /// The reader has read up to `key`, behind the walk: it goes on where he is.
+    fn overtake(&mut self, key: &[u8]) {
+        match self.walk {
+            Walk::Walking if self.overtaken.as_ref().is_some_and(|at| **at >= *key) => {}
+            Walk::Walking => self.overtaken = Some(key.into()),
+            Walk::Rests | Walk::Wanted => {
+                self.from = key.into();
+                self.walk = Walk::Wanted;
+            }
+            Walk::Ended => {}
+        }
     }
 
     /// For each of the keys the value in `version`, if it is known.
@@ -332,8 +381,8 @@ impl Reading {
         self.walked.binary_search_by(|walked| (*walked.key).cmp(key)).ok()
     }
 
-    /// The reader is at `key`, the last of so many that he asks for.
-    fn advance(&mut self, key: &[u8], keys: usize) -> Step {
+    /// The reader is at `key`, the last of so many that he asks for, and of so many bytes.
+    fn advance(&mut self, key: &[u8], keys: usize, bytes: u64) -> Step {
         self.reads += keys;
         while let Some(walked) = self.walked.get(self.behind).filter(|walked| *walked.key < *key) {
             self.ahead -= walked.bytes;
@@ -344,21 +393,36 @@ impl Reading {
             return Step::Ends;
         }
         // Many at a time: whatever is announced is gone through then.
-        if self.behind > 2 * BEHIND {
-            let over = self.behind - BEHIND;
+        let over = self.behind - self.kept();
+        if over > BEHIND {
             self.walked.drain(..over);
-            self.behind = BEHIND;
+            self.behind -= over;
             self.turn += over as u64;
         }
         let keys = self.walked.len() - self.behind;
-        if self.walk == Walk::Rests && self.ahead < self.window / 2 && keys < MAX_KEYS / 2 {
+        let least = (self.window / 2).max(2 * bytes);
+        if self.walk == Walk::Rests && self.ahead < least && keys < MAX_KEYS / 2 {
             self.walk = Walk::Wanted;
         }
         if self.walk == Walk::Wanted { Step::Walk } else { Step::Nothing }
     }
 
-    /// Takes over what a walk found.
-    fn extend(&mut self, found: FoundAhead) {
+    /// How many of the keys are kept that the reader has passed.
+    fn kept(&self) -> usize {
+        if !self.large {
+            return self.behind.min(BEHIND);
+        }
+        let mut bytes = 0;
+        let behind = self.walked.range(..self.behind).rev().take(LARGE_BEHIND).enumerate();
+        let few = |(nth, walked): &(usize, &Walked)| {
+            bytes += walked.bytes;
+            *nth < BEHIND || bytes <= self.window / 2
+        };
+        behind.take_while(few).count()
+    }
+
+    /// Takes over what a walk from `turn` on found; returns what to announce of it.
+    fn extend(&mut self, turn: u64, found: FoundAhead) -> Vec<Place> {
         if let Some(last) = found.keys.last() {
             self.from = last.key.clone();
         }
@@ -367,10 +431,23 @@ impl Reading {
             self.version = found.version;
         }
         self.ahead += found.keys.iter().map(|walked| walked.bytes).sum::<u64>();
-        self.walked.extend(found.keys);
-        self.window = (self.window * 2).min(found.longest);
+        self.window = (self.window * 2).min(windows(self.large).end).min(found.limit);
+        self.row = found.row;
         (self.passed, self.reads) = (0, 0);
         self.walk = if found.ended { Walk::Ended } else { Walk::Rests };
+        let mut places = found.places;
+        if let Some(reader) = self.overtaken.take() {
+            let late = found.keys.partition_point(|walked| walked.key <= reader);
+            places.retain(|place| place.turn >= turn + late as u64);
+            // He has read these himself.
+            self.reads = late;
+            if self.from < reader {
+                self.from = reader;
+                self.walk = Walk::Wanted;
+            }
+        }
+        self.walked.extend(found.keys);
+        places
     }
 }
 
@@ -390,9 +467,9 @@ impl Shared {
         Some(values)
     }
 
-    /// A look-up of `key`, which was not expected and found at `spot`, is about to read from the device.
-    pub(crate) fn notice_reading(&self, index: IndexId, key: &[u8], spot: Spot) {
-        if self.readings.notice(&self.trees.pieces, index, key, spot) {
+    /// A look-up that was not expected is about to read from the device.
+    pub(crate) fn notice_reading(&self, index: IndexId, read: &Unexpected<'_>) {
+        if self.readings.notice(&self.trees.pieces, index, read) {
             self.signal.read_ahead();
         }
     }
@@ -400,11 +477,10 @@ impl Shared {
     /// Does one piece of reading ahead; false if there is none.
     pub(crate) fn ahead_step(self: &Arc<Self>) -> bool {
         let Some(task) = self.readings.take() else { return self.trees.pieces.read_ahead_step() };
-        let mut found = self.walk(&task).ok();
-        let places = found.as_mut().map(|found| std::mem::take(&mut found.places));
-        self.readings.give_back(&task, found);
-        if let Some(places) = places {
-            self.trees.pieces.announce(task.name, places);
+        let found = self.walk(&task).ok();
+        let places = self.readings.give_back(&task, found);
+        self.trees.pieces.announce(task.name, places);
+        if self.has_ahead() {
             self.signal.read_ahead();
         }
         true
@@ -425,10 +501,9 @@ impl Shared {
         let (of, index) = (Arc::downgrade(&version), SnapshotIndex::newest(self.clone(), version));
         let behind = [&*task.from, &[0]].concat();
         let mut cursor = Cursor::new(index, KeyRange { start: behind.into(), end: None });
-        let longest = MAX_WINDOW.min(limit / 2);
+        let (limit, row) = (limit / 2, task.row);
         let mut found =
-            FoundAhead { keys: Vec::new(), version: of, places: Vec::new(), ended: false, longest };
-        let mut row = LargeRow::default();
+            FoundAhead { keys: Vec::new(), version: of, places: Vec::new(), ended: false, limit, row };
         let mut total = 0;
         while found.keys.len() < MAX_KEYS {
             let next = cursor.next_with(|messages| {
@@ -440,8 +515,10 @@ impl Shared {
                 break;
             };
             let turn = task.turn + found.keys.len() as u64;
+            let last = found.keys.last().map_or(&task.from, |walked| &walked.key);
+            let mut row = found.row;
             let places = places.iter().filter_map(|place| {
-                let range = row.judge(pieces, place)?;
+                let range = row.judge(pieces, last, &key, place)?;
                 Some(Place { range, turn, sums: Sums::of(place) })
             });
             let before = found.places.len();
@@ -452,23 +529,33 @@ impl Shared {
                 found.places.truncate(before);
                 break;
             }
+            found.row = row;
             found.keys.push(Walked { key, bytes, value });
         }
         Ok(found)
     }
 }
 
-/// Large values in a row.
-#[derive(Default)]
+/// True if two keys differ in nothing but a number at their end, by one: the pieces of one thing, such as the blocks of a file.
+fn is_next(before: &[u8], key: &[u8]) -> bool {
+    let (Some((a, before)), Some((b, key))) = (before.split_last_chunk(), key.split_last_chunk()) else {
+        return false;
+    };
+    a == b && u64::from_be_bytes(*before).checked_add(1) == Some(u64::from_be_bytes(*key))
+}
+
+/// Large values of such keys in a row.
+#[derive(Clone, Copy, Default)]
 struct LargeRow {
     length: usize,
 }
 
 impl LargeRow {
-    /// Where `place` lies, unless it goes on with a row that is long enough to be left to its reader.
-    fn judge(&mut self, pieces: &Pieces, place: &ValueRef) -> Option<Range<u64>> {
+    /// Where `place`, of a key that follows `before`, lies, unless it goes on with a row that is long enough to be left to its reader.
+    fn judge(&mut self, pieces: &Pieces, before: &[u8], key: &[u8], place: &ValueRef) -> Option<Range<u64>> {
         let range = pieces.range_of(place)?;
-        self.length = if range.end - range.start >= LARGE { self.length + 1 } else { 0 };
+        let length = if is_next(before, key) { self.length + 1 } else { 1 };
+        self.length = if range.end - range.start >= LARGE { length } else { 0 };
         (self.length <= LARGE_ROW).then_some(range)
     }
 }

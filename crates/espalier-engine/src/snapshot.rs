@@ -122,8 +122,8 @@ pub(crate) struct FoundSlices {
     pub(crate) lengths: Vec<Option<usize>>,
     /// What is to be done about the buffer.
     pub(crate) left: Unfinished,
-    /// Where in the tree the last of them was found.
-    pub(crate) spot: Option<Spot>,
+    /// Where in the tree the first and the last were found of those that were found there.
+    pub(crate) spots: Option<(Spot, Spot)>,
 }
 
 /// One index of a snapshot.
@@ -184,7 +184,7 @@ impl SnapshotIndex {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         let (lengths, left) = (Vec::with_capacity(slices.len()), Unfinished::default());
-        let mut all = FoundSlices { lengths, left, spot: None };
+        let mut all = FoundSlices { lengths, left, spots: None };
         let mut at = 0;
         let mut known = known.unwrap_or_default().into_iter();
         for slice in slices {
@@ -194,7 +194,9 @@ impl SnapshotIndex {
                 Some(value) => Found::known(value),
                 None => self.find(slice.key)?,
             };
-            all.spot = found.spot();
+            if let Some(spot) = found.spot() {
+                all.spots = Some((all.spots.map_or(spot, |(first, _)| first), spot));
+            }
             let (functions, reader) = (self.merge_functions(), self.reader());
             all.lengths.push(found.slice(functions, reader, slice.offset, range, out, &mut all.left)?);
         }

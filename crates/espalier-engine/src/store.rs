@@ -1,5 +1,6 @@
 //! The public face of the engine: open, commit, look, sync.
 
+use crate::ahead::Unexpected;
 use crate::batch::Batch;
 use crate::checkpoint::Checkpointer;
 use crate::commit::Order;
@@ -240,11 +241,12 @@ impl Store {
         let was_expected = expected.is_some();
         let found = newest.find_slices(slices, expected, out)?;
         let bytes: usize = found.left.wanted.iter().map(|wanted| wanted.out.len()).sum();
-        if let (Some(last), Some(spot)) = (slices.last(), found.spot)
+        if let (Some(last), Some(spots)) = (slices.last(), found.spots)
             && !was_expected
-            && crate::ahead::is_small(bytes)
+            && bytes > 0
         {
-            self.shared.notice_reading(index, last.key, spot);
+            let read = Unexpected { key: last.key, spots, bytes };
+            self.shared.notice_reading(index, &read);
         }
         found.left.finish(newest.reader(), out)?;
         Ok(found.lengths)

@@ -13,7 +13,11 @@ fn environment() -> Arc<SimulatedEnvironment> {
 }
 
 fn open(device: &Counted) -> Arc<Store> {
-    let options = OpenOptions { memory: 64 << 20, ..OpenOptions::default() };
+    open_with(device, 64 << 20)
+}
+
+fn open_with(device: &Counted, memory: u64) -> Arc<Store> {
+    let options = OpenOptions { memory, ..OpenOptions::default() };
     Store::open(device.clone(), environment(), options).unwrap()
 }
 
@@ -210,5 +214,166 @@ fn what_changes_while_it_is_expected_is_found_as_it_is() {
         }
         store.commit(batch).unwrap();
     }
+    store.close().unwrap();
+}
+
+/// Blocks of a file, and how many of them a kernel's reads of one from its beginning have.
+const BLOCK: usize = 64 << 10;
+const PIECES: [usize; 5] = [4, 8, 16, 16, 4];
+/// Enough for some files to be read ahead.
+const MEMORY: u64 = 256 << 20;
+
+fn block_key(file: usize, block: usize) -> Vec<u8> {
+    [format!("files/{file:02}/").as_bytes(), &(block as u64).to_be_bytes()].concat()
+}
+
+/// Files of so many blocks each, in an order on the device that is not that of their keys.
+fn files(sizes: &[usize]) -> (Counted, IndexId) {
+    let device = Arc::new(CountingDevice::new(MemoryDevice::new(256 << 20)));
+    Store::format(device.clone(), environment(), &FormatOptions::default()).unwrap();
+    let store = open(&device);
+    let index = IndexId { volume: store.create_volume("v", 1, 0, &[]).unwrap(), index: 0 };
+    let mut order: Vec<usize> = (0..sizes.len()).collect();
+    let mut random = Random::new(23);
+    for n in (1..order.len()).rev() {
+        order.swap(n, random.index(n + 1));
+    }
+    for file in order {
+        for first in (0..sizes[file]).step_by(16) {
+            let mut batch = Batch::new();
+            for block in first..sizes[file].min(first + 16) {
+                batch.insert(index, &block_key(file, block), block_of(file, block));
+            }
+            store.commit(batch).unwrap();
+            while store.step().unwrap() {}
+        }
+    }
+    store.close().unwrap();
+    (device, index)
+}
+
+fn block_of(file: usize, block: usize) -> Vec<u8> {
+    let mut bytes = vec![0; BLOCK];
+    Random::new((file << 20 | block) as u64).fill(&mut bytes);
+    bytes
+}
+
+/// Reads blocks of a file with one call; returns how many reads of the device that took.
+fn read_blocks(
+    store: &Store,
+    device: &Counted,
+    index: IndexId,
+    file: usize,
+    blocks: std::ops::Range<usize>,
+) -> u64 {
+    let before = device.counts();
+    let keys: Vec<_> = blocks.clone().map(|block| block_key(file, block)).collect();
+    let slices: Vec<_> = keys.iter().map(|key| Slice { key, offset: 0, len: BLOCK }).collect();
+    let mut out = espalier_storage::AlignedBuf::zeroed(BLOCK * blocks.len());
+    store.get_slices(index, &slices, &mut out).unwrap();
+    for (got, block) in out.chunks(BLOCK).zip(blocks) {
+        assert!(got == block_of(file, block), "block {block} of file {file}");
+    }
+    device.counts().since(&before).reads.requests
+}
+
+/// The ranges of blocks in which a file of 48 blocks is read.
+fn pieces() -> impl Iterator<Item = std::ops::Range<usize>> {
+    PIECES.iter().scan(0, |at, blocks| {
+        let first = *at;
+        *at += blocks;
+        Some(first..*at)
+    })
+}
+
+#[test]
+fn files_that_are_read_in_large_pieces_are_expected() {
+    let (device, index) = files(&[48; 12]);
+    let store = open_with(&device, MEMORY);
+    let before = device.counts();
+    for piece in pieces() {
+        read_blocks(&store, &device, index, 0, piece);
+        while store.read_ahead() {}
+    }
+    let mut by_reader = 0;
+    for file in 1..12 {
+        for piece in pieces() {
+            by_reader += read_blocks(&store, &device, index, file, piece);
+            while store.read_ahead() {}
+        }
+    }
+    assert!(by_reader <= 2, "{by_reader} reads by the reader himself, for 11 files");
+    let (read, all) = (device.counts().since(&before).reads.bytes, 12 * 48 * BLOCK as u64);
+    assert!(read < all * 5 / 4, "{read} bytes read for {all}");
+    store.close().unwrap();
+}
+
+/// A kernel that reads ahead has several requests under way, and a later one may be served first.
+#[test]
+fn large_pieces_may_be_asked_for_in_any_order() {
+    let (device, index) = files(&[48; 12]);
+    let store = open_with(&device, MEMORY);
+    let before = device.counts();
+    let mut by_reader = 0;
+    for file in 0..12 {
+        let mut pieces: Vec<_> = pieces().collect();
+        pieces.swap(2, 3);
+        for piece in pieces {
+            let reads = read_blocks(&store, &device, index, file, piece);
+            // That of the first one is no row, so it takes another.
+            by_reader += if file > 1 { reads } else { 0 };
+            while store.read_ahead() {}
+        }
+    }
+    assert!(by_reader <= 2, "{by_reader} reads by the reader himself, for 10 files");
+    let (read, all) = (device.counts().since(&before).reads.bytes, 12 * 48 * BLOCK as u64);
+    assert!(read < all * 4 / 3, "{read} bytes read for {all}");
+    store.close().unwrap();
+}
+
+#[test]
+fn most_of_a_large_file_is_left_to_its_reader() {
+    let (device, index) = files(&[1024, 1024]);
+    let store = open_with(&device, MEMORY);
+    let before = device.counts();
+    let mut by_reader = 0;
+    for file in 0..2 {
+        for first in (0..1024).step_by(16) {
+            let reads = read_blocks(&store, &device, index, file, first..first + 16);
+            // He finds the beginning of the second one as he did that of smaller ones.
+            assert!(file == 0 || first >= 256 || reads == 0, "{reads} reads for block {first}");
+            by_reader += reads;
+            while store.read_ahead() {}
+        }
+    }
+    // One or two for each MiB, as a piece may begin in one value part and end in the next.
+    assert!((80..200).contains(&by_reader), "{by_reader} reads by the reader himself");
+    let (read, all) = (device.counts().since(&before).reads.bytes, 2 * 1024 * BLOCK as u64);
+    assert!(read < all * 5 / 4, "{read} bytes read for {all}");
+    store.close().unwrap();
+}
+
+/// A walk that is too slow is of no use, but it does not read behind the reader either, and catches up.
+#[test]
+fn who_overtakes_the_walk_is_not_followed() {
+    let (device, index) = files(&[48; 12]);
+    let store = open_with(&device, MEMORY);
+    let before = device.counts();
+    let mut by_reader = 0;
+    for file in 0..12 {
+        for (nth, piece) in pieces().enumerate() {
+            let reads = read_blocks(&store, &device, index, file, piece);
+            by_reader += if file > 4 { reads } else { 0 };
+            // Nobody has time for the first four; then for one step at a time, which is what a thread does between two of its reads.
+            match (file, nth) {
+                (..4, _) => {}
+                (4, _) => drop(store.read_ahead()),
+                _ => while store.read_ahead() {},
+            }
+        }
+    }
+    assert!(by_reader <= 8, "{by_reader} reads by the reader himself, for the last seven files");
+    let (read, all) = (device.counts().since(&before).reads.bytes, 12 * 48 * BLOCK as u64);
+    assert!(read < all * 5 / 4, "{read} bytes read for {all}");
     store.close().unwrap();
 }

@@ -178,15 +178,25 @@ impl Pieces {
         let mut rest = wanted;
         while !rest.is_empty() {
             let (run, behind) = rest.split_at(self.together(rest, out)?.max(1));
-            let bytes = run[0].out.start..run[run.len() - 1].out.end;
-            if run.len() > 1 && bytes.len() >= LEAST_DIRECT && !self.is_announced(&run[0])? {
-                self.read_together(run, &mut out[bytes])?;
-            } else {
-                for one in run {
+            rest = behind;
+            // Some of it may be read ahead already.
+            let mut announced = Vec::with_capacity(run.len());
+            for one in run {
+                announced.push(self.is_announced(one)?);
+            }
+            let mut run = run;
+            for alike in announced.chunk_by(|a, b| a == b) {
+                let (part, others) = run.split_at(alike.len());
+                run = others;
+                let bytes = part[0].out.start..part[part.len() - 1].out.end;
+                if !alike[0] && part.len() > 1 && bytes.len() >= LEAST_DIRECT {
+                    self.read_together(part, &mut out[bytes])?;
+                    continue;
+                }
+                for one in part {
                     self.read_value(&one.place, one.offset, &mut out[one.out.clone()])?;
                 }
             }
-            rest = behind;
         }
         Ok(())
     }

@@ -149,3 +149,23 @@ fn no_more_is_announced_than_there_is_room_for() {
     pieces.announce(1, [(0, beyond), (1, 0..1 << 20)].map(place).into());
     assert!(!pieces.read_ahead_step());
 }
+
+#[test]
+fn what_is_not_announced_of_a_long_read_is_read_in_one_piece() {
+    let (world, values, mut places) = world(&[65_536; 24]);
+    let pieces = world.reopened();
+    // The first ones and some in the middle.
+    places.drain(14..);
+    places.drain(4..12);
+    pieces.announce(1, places);
+    while pieces.read_ahead_step() {}
+    let wanted: Vec<_> = (0..24)
+        .map(|n| Wanted { place: values[n].place().unwrap(), offset: 0, out: n << 16..(n + 1) << 16 })
+        .collect();
+    let mut out = AlignedBuf::zeroed(24 << 16);
+    let (_, reads, bytes) = world.reads(|| pieces.read_values(&wanted, &mut out).unwrap());
+    assert_eq!((reads, bytes), (2, 18 << 16));
+    for (got, value) in out.chunks(65_536).zip(&values) {
+        assert!(got == &value.bytes().unwrap()[..]);
+    }
+}
