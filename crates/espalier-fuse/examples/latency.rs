@@ -1,7 +1,7 @@
 //! What a request costs: microseconds per system call on a mount, for a file system in memory behind each
 //! transport. Run as root: `cargo run --release -p espalier-fuse --example latency [DIR|ARCHIVE]`; with a directory,
 //! the calls are made there and nothing is mounted; with an archive, whole programs do what `make bench` times: `tar` unpacks
-//! it onto a server that throws the data away; then, from one that has everything in memory, the kernel knowing nothing yet,
+//! it onto a server that throws the data away, and a file of 2 GiB is written there; then, from one that has everything in memory, the kernel knowing nothing yet,
 //! a file of 2 GiB is overwritten, page by page at random places, and read by `dd`, `grep -r` searches the tree, and `rm -rf`
 //! removes it. No file system behind these transports can be faster than that.
 
@@ -64,6 +64,14 @@ fn programs(kind: Kind, archive: &str) {
     let text = |path: &Path| path.to_str().expect("a path of ASCII").to_owned();
     on_mount(kind, &Arc::new(Toy::sink()), |directory| {
         run("unpack", "tar", &["-xf", archive, "-C", &text(directory)]);
+    });
+    on_mount(kind, &Arc::new(Toy::sink()), |directory| {
+        let start = Instant::now();
+        let file = File::create_new(directory.join("large")).expect("a file");
+        let megabyte = vec![7; 1 << 20];
+        (0..2048).for_each(|n| file.write_all_at(&megabyte, n << 20).expect("written"));
+        file.sync_all().expect("synced");
+        println!("{kind:10} {:12} {:8.2} s", "write_seq", start.elapsed().as_secs_f64());
     });
     let toy = Arc::new(Toy::plain());
     on_mount(kind, &toy, |directory| {
