@@ -10,6 +10,8 @@ use espalier_storage::BLOCK;
 use xxhash_rust::xxh3::xxh3_64;
 
 const HEADER: usize = 16;
+/// Pages for which memory is set aside before any was seen.
+const MOST_EXPECTED: usize = 256;
 /// The longest string: what damage can make us allocate at most.
 pub(super) const MAX: usize = 64 << 20;
 
@@ -60,15 +62,18 @@ pub(super) fn load(table: &Table) -> Result<Vec<u8>> {
     if len > MAX as u64 {
         return Err(Error::damaged(format!("a table of bytes claims a length of {len}")));
     }
-    let mut bytes = Vec::new();
-    for number in 0..pages(len as usize) {
+    let pages = pages(len as usize);
+    table.prefetch(0..pages as u64);
+    // Damage must not make us take much at once.
+    let mut content = Vec::with_capacity(pages.min(MOST_EXPECTED) * BLOCK);
+    for number in 0..pages {
         match table.read(number as u64)? {
-            Some(page) => bytes.extend_from_slice(page.bytes()),
-            None => bytes.resize(bytes.len() + BLOCK, 0),
+            Some(page) => content.extend_from_slice(page.bytes()),
+            None => content.resize(content.len() + BLOCK, 0),
         }
     }
-    bytes.truncate(HEADER + len as usize);
-    let content = bytes.split_off(HEADER);
+    content.truncate(HEADER + len as usize);
+    content.drain(..HEADER);
     if !crate::types::sums_agree(xxh3_64(&content), sum) {
         return Err(Error::damaged("the checksum of a table of bytes is wrong"));
     }

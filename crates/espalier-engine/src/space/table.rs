@@ -24,8 +24,17 @@ use crate::{Error, Extent, Result};
 use espalier_storage::BLOCK;
 use parking_lot::RwLock;
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Blocks from one page to the next that are read in one piece.
+const PREFETCH_GAP: u64 = 16;
+/// Pages at most that are read in one piece.
+const PREFETCHED: usize = 64;
+
+/// A page that is not in memory, where it was last written, and the version of the tree that says so.
+type Missing = (PageKey, Pointer, u64);
 
 /// The tables, by the number that seeds their checksums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -218,13 +227,68 @@ impl Table {
     /// Reads a page that is not in memory, without holding up others, and keeps it.
     fn load(&self, key: PageKey, pointer: Pointer, version: u64) -> Result<()> {
         let page = self.fetch(key, pointer);
-        let mut state = self.state.write();
-        if state.version != version || state.pages.contains_key(&key) {
-            // Written elsewhere meanwhile, so what was read may be of either tree; or somebody was faster.
-            return Ok(());
+        if self.is_wanted(key, version) {
+            self.keep(key, page?, version);
         }
-        state.insert_clean(key, Arc::new(page?), self.budget);
         Ok(())
+    }
+
+    /// False for what was written elsewhere since `version`, so that what was read may be of either tree, and for what is in
+    /// memory by now.
+    fn is_wanted(&self, key: PageKey, version: u64) -> bool {
+        let state = self.state.read();
+        state.version == version && !state.pages.contains_key(&key)
+    }
+
+    fn keep(&self, key: PageKey, page: Page, version: u64) {
+        let mut state = self.state.write();
+        if state.version == version && !state.pages.contains_key(&key) {
+            state.insert_clean(key, Arc::new(page), self.budget);
+        }
+    }
+
+    /// Reads pages of level 0 that are not in memory, with one read for those that lie close together. A hint: what is
+    /// damaged, or changes meanwhile, is met by whoever reads it.
+    pub(super) fn prefetch(&self, numbers: Range<u64>) {
+        let Ok(mut missing) = self.missing(numbers) else { return };
+        missing.sort_unstable_by_key(|(_, pointer, _)| pointer.block);
+        let close = |a: &Missing, b: &Missing| b.1.block - a.1.block <= PREFETCH_GAP;
+        let runs = missing.chunk_by(close).flat_map(|run| run.chunks(PREFETCHED));
+        for run in runs.filter(|run| run.len() > 1) {
+            let (first, last) = (run[0].1.block, run[run.len() - 1].1.block);
+            let Ok(blocks) = u32::try_from(last - first + 1) else { continue };
+            let place = Extent { start: first, blocks };
+            if !self.bounds.get().holds(place) {
+                continue;
+            }
+            let Ok(buffer) = self.device.read_extent(place) else { continue };
+            for (key, pointer, version) in run {
+                let start = (pointer.block - first) as usize * BLOCK;
+                let mut page = Page::zeroed();
+                page.bytes_mut().copy_from_slice(&buffer[start..start + BLOCK]);
+                if crate::types::sums_agree(page.checksum(*key, self.id as u8), pointer.checksum) {
+                    self.keep(*key, page, *version);
+                }
+            }
+        }
+    }
+
+    /// Where the pages of level 0 lie that are not in memory, as far as they are to be kept there.
+    fn missing(&self, numbers: Range<u64>) -> Result<Vec<Missing>> {
+        let mut missing = Vec::new();
+        for number in numbers.take(self.budget / 2) {
+            loop {
+                match self.look(PageKey { level: 0, number }) {
+                    Look::Load(key, pointer, version) if key.level == 0 => {
+                        missing.push((key, pointer, version));
+                        break;
+                    }
+                    Look::Load(key, pointer, version) => self.load(key, pointer, version)?,
+                    Look::Hit(_) | Look::Absent => break,
+                }
+            }
+        }
+        Ok(missing)
     }
 
     fn fetch(&self, key: PageKey, pointer: Pointer) -> Result<Page> {

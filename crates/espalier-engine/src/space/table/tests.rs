@@ -236,6 +236,33 @@ fn a_table_of_bytes_keeps_any_length() {
     assert!(blob::store(&bench.table, &vec![0; blob::MAX + 1]).is_err());
 }
 
+#[test]
+fn pages_that_lie_together_are_read_together() {
+    let mut bytes = vec![0; 100 * BLOCK];
+    Random::new(5).fill(&mut bytes);
+    let mut bench = Bench::new(1 << 20);
+    blob::store(&bench.table, &bytes).unwrap();
+    let root = bench.write();
+    let reads = |bench: &Bench| {
+        let before = bench.device.stats().reads;
+        assert!(blob::load(&bench.table).unwrap() == bytes);
+        bench.device.stats().reads - before
+    };
+    bench.reopen(root, 1 << 20);
+    assert!(reads(&bench) < 12, "few reads for 101 pages");
+    assert_eq!(reads(&bench), 0);
+    // One that is damaged is read from its copy, and the others as before.
+    let places = bench.places();
+    let damaged = places.iter().find(|(key, place)| key.level == 0 && key.number > 50 && place.copy != 0);
+    let at = damaged.unwrap().1.block * BLOCK as u64;
+    bench.device.write_at(at, &[Page::zeroed().bytes()]).unwrap();
+    bench.reopen(root, 1 << 20);
+    assert!(reads(&bench) < 14, "few reads for 101 pages");
+    // With hardly any memory each is read by itself.
+    bench.reopen(root, 0);
+    assert!(reads(&bench) > 90);
+}
+
 /// Readers with a tiny cache must see each page's old or new content while a writer moves pages about and
 /// their old blocks are written over at once.
 #[test]
