@@ -19,8 +19,8 @@
 //! Leaving `SCHED_IDLE` takes CAP_SYS_NICE or an RLIMIT_NICE of 20: without, all this is off.
 
 use parking_lot::{Condvar, Mutex};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How often queues are looked at while one of them is hot.
@@ -228,7 +228,9 @@ fn may_come_back() -> bool {
 
 /// True if more threads run, or wait to run, than there are CPUs, the calling one left out.
 fn all_cpus_work() -> bool {
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    // Finding out takes a dozen files.
+    static CPUS: OnceLock<usize> = OnceLock::new();
+    let cpus = *CPUS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from));
     let Ok(load) = std::fs::read_to_string("/proc/loadavg") else { return false };
     runnable(&load).is_some_and(|threads| threads.saturating_sub(1) > cpus)
 }

@@ -54,8 +54,9 @@ const PER_CPU: usize = 16;
 const PER_CPU_OF_MANY: usize = 8;
 /// From so many CPUs on they are many.
 const MANY_CPUS: usize = 32;
-/// How long FORGETs may gather.
-const FORGET_PAUSE: Duration = Duration::from_millis(20);
+/// How long FORGETs may gather. Who removes a tree has those of a directory served before it goes, so the fewer there are left
+/// for him the better; this thread runs where nobody waits.
+const FORGET_PAUSE: Duration = Duration::from_millis(2);
 
 /// Threads with a ring each, waiting for the connection to be ready.
 pub(super) struct Rings {
