@@ -43,19 +43,20 @@ const HITS: u8 = 2;
 const RECENT: usize = 16;
 const MAX_READINGS: usize = 8;
 /// A reading that was not used in so many events, when another begins, has lost its reader: what was announced for it would
-/// take the room of what is announced for the other.
+/// take the room of what is announced for the other. Of large reads fewer pass in the same time, and theirs is more.
 const ABANDONED: u64 = 256;
+const LARGE_ABANDONED: u64 = 32;
 /// Keys of a window at most.
 const MAX_KEYS: usize = 2048;
 /// Who passes more than so many values for each that he reads goes through the index in some other way.
 const MOST_SKIPPED: usize = 4;
-/// Keys that are kept although their turn is over: several reads at a time come in any order. Large ones have many keys; so
-/// for them those of half a window are kept, up to so many.
+/// Keys that are kept although their turn is over, as far as they take half a window: several reads at a time come in any
+/// order, and large ones have many keys.
 const BEHIND: usize = 16;
 const LARGE_BEHIND: usize = 64;
 /// Keys behind the reader's place among which a key is looked for before it is searched.
 const NEXT: usize = 4;
-/// From so many values of this many bytes in a row on the rest of the row is left out; see [`LargeRow`].
+/// From so many values of this many bytes on, of keys that [follow one another](is_next), the rest of the row is left out.
 const LARGE_ROW: usize = 256;
 const LARGE: u64 = 64 << 10;
 
@@ -95,12 +96,13 @@ struct Reading {
     from: Key,
     /// It is of somebody who reads in large pieces.
     large: bool,
-    /// Bytes of the next window.
+    /// Bytes of the next window, and of the longest that there is room for.
     window: u64,
-    /// Where the walk goes on, as far as values are left out.
+    limit: u64,
+    /// The row of large values in which the last walk stopped.
     row: LargeRow,
     walk: Walk,
-    /// Where the reader is, if he has overtaken the walk: what lies before that is of no use to him.
+    /// Where the reader is, if he has overtaken the walk: what lies up to there is of no use to him.
     overtaken: Option<Key>,
     /// Since the last walk: keys with values on the device that were passed, and reads of keys.
     passed: usize,
@@ -210,13 +212,14 @@ struct FoundAhead {
 }
 
 impl Readings {
-    /// These keys of `version` of an index are about to be looked up. `None` if no reading comes there.
+    /// These keys of `version` of an index are about to be looked up, for so many bytes. `None` if no reading comes there.
     pub(crate) fn expected(
         &self,
         pieces: &Pieces,
         index: IndexId,
         version: &Arc<Version>,
         slices: &[Slice<'_>],
+        bytes: u64,
     ) -> Option<Expected> {
         let (first, last) = (slices.first()?, slices.last()?);
         let mut table = self.table.lock();
@@ -230,7 +233,7 @@ impl Readings {
         if *last.key > *reading.from {
             reading.overtake(last.key);
         }
-        let step = reading.advance(last.key, slices.len(), slices.iter().map(|slice| slice.len as u64).sum());
+        let step = reading.advance(last.key, slices.len(), bytes);
         let turn = if step == Step::Ends { u64::MAX } else { reading.turn };
         if step == Step::Ends {
             table.readings.swap_remove(at);
@@ -275,6 +278,7 @@ impl Readings {
             from: key.into(),
             large,
             window: windows(large).start,
+            limit: u64::MAX,
             row: LargeRow::default(),
             walk: Walk::Wanted,
             overtaken: None,
@@ -305,32 +309,53 @@ impl Readings {
         })
     }
 
-    /// Ends a walk, and says what to announce; what went wrong ends the reading, and whoever reads meets it himself.
-    fn give_back(&self, task: &Task, found: Option<FoundAhead>) -> Vec<Place> {
+    /// Ends a walk. What went wrong ends the reading, and whoever reads meets it himself.
+    fn give_back(&self, task: &Task, found: Option<FoundAhead>) -> Outcome {
         let mut table = self.table.lock();
+        let mut outcome = Outcome::default();
         let Some(at) = table.readings.iter().position(|reading| reading.name == task.name) else {
-            return Vec::new();
+            return outcome;
         };
-        match found {
-            Some(found) => table.readings[at].extend(task.turn, found),
-            None => {
-                table.readings.swap_remove(at);
-                Vec::new()
-            }
+        let Some(found) = found else {
+            table.readings.swap_remove(at);
+            outcome.gone.push(task.name);
+            return outcome;
+        };
+        let starved = found.keys.is_empty() && !found.ended;
+        outcome.places = table.readings[at].extend(task.turn, found);
+        if starved {
+            let now = table.clock;
+            let rests = |r: &mut Reading| r.name != task.name && r.used + MAX_READINGS as u64 <= now;
+            outcome.gone = table.readings.extract_if(.., rests).map(|reading| reading.name).collect();
         }
+        outcome
     }
 }
 
+/// What comes of a walk.
+#[derive(Default)]
+struct Outcome {
+    /// To be announced.
+    places: Vec<Place>,
+    /// Readings that ended: there was no room left, and they had not been used while each of as many as there can be might
+    /// have been.
+    gone: Vec<u64>,
+}
+
 impl Table {
-    /// Makes room for one more reading, which begins behind `key`; says which ones had to go. One for which nobody had time,
-    /// so that its reader is far ahead of where it would begin, is most likely that of the same reader.
+    /// Makes room for one more reading, which begins behind `key`; says which ones had to go. One whose walk has not begun,
+    /// or is under way, while its reader is past all that it found, is most likely that of the same reader.
     fn make_room(&mut self, index: IndexId, key: &[u8]) -> Vec<u64> {
-        let is_late = |r: &mut Reading| r.walk == Walk::Wanted && r.index == index && *r.from < *key;
-        let mut gone: Vec<u64> = self.readings.extract_if(.., is_late).map(|reading| reading.name).collect();
+        let now = self.clock;
+        let goes = |r: &mut Reading| {
+            let is_late = matches!(r.walk, Walk::Wanted | Walk::Walking) && r.behind == r.walked.len();
+            let rest = if r.large { LARGE_ABANDONED } else { ABANDONED };
+            (is_late && r.index == index && *r.from < *key) || r.used + rest < now
+        };
+        let mut gone: Vec<u64> = self.readings.extract_if(.., goes).map(|reading| reading.name).collect();
         self.readings.sort_unstable_by_key(|reading| reading.used);
-        let abandoned = self.readings.partition_point(|reading| reading.used + ABANDONED < self.clock);
         let over = (self.readings.len() + 1).saturating_sub(MAX_READINGS);
-        gone.extend(self.readings.drain(..abandoned.max(over)).map(|reading| reading.name));
+        gone.extend(self.readings.drain(..over).map(|reading| reading.name));
         gone
     }
 }
@@ -342,7 +367,7 @@ impl Reading {
         **first <= *key && (*key <= *self.from || is_next(&self.from, key))
     }
 
-    /// The reader has read up to `key`, behind the walk: it goes on where he is.
+    /// The reader has read up to `key`, beyond all that was walked over: the walk goes on where he is.
     fn overtake(&mut self, key: &[u8]) {
         match self.walk {
             Walk::Walking if self.overtaken.as_ref().is_some_and(|at| **at >= *key) => {}
@@ -384,6 +409,7 @@ impl Reading {
     /// The reader is at `key`, the last of so many that he asks for, and of so many bytes.
     fn advance(&mut self, key: &[u8], keys: usize, bytes: u64) -> Step {
         self.reads += keys;
+        self.large |= bytes >= LEAST_DIRECT as u64;
         while let Some(walked) = self.walked.get(self.behind).filter(|walked| *walked.key < *key) {
             self.ahead -= walked.bytes;
             self.passed += usize::from(walked.bytes > 0);
@@ -392,15 +418,16 @@ impl Reading {
         if self.passed > self.reads * MOST_SKIPPED {
             return Step::Ends;
         }
-        // Many at a time: whatever is announced is gone through then.
+        // Many at a time, as whatever is announced is gone through then; but not so many that they take the room of others.
         let over = self.behind - self.kept();
-        if over > BEHIND {
+        let held = || self.walked.range(..over).map(|walked| walked.bytes).sum::<u64>();
+        if over > BEHIND || (over > 0 && held() > self.window / 8) {
             self.walked.drain(..over);
             self.behind -= over;
             self.turn += over as u64;
         }
         let keys = self.walked.len() - self.behind;
-        let least = (self.window / 2).max(2 * bytes);
+        let least = (self.window / 2).max(bytes.saturating_mul(2)).min(self.limit);
         if self.walk == Walk::Rests && self.ahead < least && keys < MAX_KEYS / 2 {
             self.walk = Walk::Wanted;
         }
@@ -409,16 +436,14 @@ impl Reading {
 
     /// How many of the keys are kept that the reader has passed.
     fn kept(&self) -> usize {
-        if !self.large {
-            return self.behind.min(BEHIND);
-        }
+        let most = if self.large { LARGE_BEHIND } else { BEHIND };
         let mut bytes = 0;
-        let behind = self.walked.range(..self.behind).rev().take(LARGE_BEHIND).enumerate();
-        let few = |(nth, walked): &(usize, &Walked)| {
+        let behind = self.walked.range(..self.behind).rev().take(most);
+        let fits = |walked: &&Walked| {
             bytes += walked.bytes;
-            *nth < BEHIND || bytes <= self.window / 2
+            bytes <= self.window / 2
         };
-        behind.take_while(few).count()
+        behind.take_while(fits).count()
     }
 
     /// Takes over what a walk from `turn` on found; returns what to announce of it.
@@ -431,6 +456,7 @@ impl Reading {
             self.version = found.version;
         }
         self.ahead += found.keys.iter().map(|walked| walked.bytes).sum::<u64>();
+        self.limit = found.limit;
         self.window = (self.window * 2).min(windows(self.large).end).min(found.limit);
         self.row = found.row;
         (self.passed, self.reads) = (0, 0);
@@ -441,7 +467,7 @@ impl Reading {
             places.retain(|place| place.turn >= turn + late as u64);
             // He has read these himself.
             self.reads = late;
-            if self.from < reader {
+            if self.from <= reader && !found.ended {
                 self.from = reader;
                 self.walk = Walk::Wanted;
             }
@@ -452,15 +478,17 @@ impl Reading {
 }
 
 impl Shared {
-    /// What is remembered of keys that are about to be looked up in the newest state of an index, for each the value if it is
-    /// known; `None` if nobody expected that they would be.
+    /// What is remembered of keys that are about to be looked up, for so many bytes, in the newest state of an index, for each
+    /// the value if it is known; `None` if nobody expected that they would be.
     pub(crate) fn expected(
         &self,
         index: IndexId,
         version: &Arc<Version>,
         slices: &[Slice<'_>],
+        bytes: u64,
     ) -> Option<Vec<Option<Value>>> {
-        let Expected { values, walk } = self.readings.expected(&self.trees.pieces, index, version, slices)?;
+        let pieces = &self.trees.pieces;
+        let Expected { values, walk } = self.readings.expected(pieces, index, version, slices, bytes)?;
         if walk {
             self.signal.read_ahead();
         }
@@ -477,8 +505,8 @@ impl Shared {
     /// Does one piece of reading ahead; false if there is none.
     pub(crate) fn ahead_step(self: &Arc<Self>) -> bool {
         let Some(task) = self.readings.take() else { return self.trees.pieces.read_ahead_step() };
-        let found = self.walk(&task).ok();
-        let places = self.readings.give_back(&task, found);
+        let Outcome { places, gone } = self.readings.give_back(&task, self.walk(&task).ok());
+        gone.into_iter().for_each(|name| self.trees.pieces.passed(name, u64::MAX));
         self.trees.pieces.announce(task.name, places);
         if self.has_ahead() {
             self.signal.read_ahead();
@@ -494,14 +522,15 @@ impl Shared {
     /// Collects what comes behind the place where a reading's last walk ended.
     fn walk(self: &Arc<Self>, task: &Task) -> Result<FoundAhead> {
         let pieces = &self.trees.pieces;
-        let (room, limit) = pieces.room_to_announce();
-        let window = task.window.min(room);
+        let (room, most) = pieces.room_to_announce();
+        let limit = most / 2;
+        let window = task.window.min(room).min(limit);
         // A version by itself holds up nothing but what it shares with no newer one.
         let version = self.version(task.index)?;
         let (of, index) = (Arc::downgrade(&version), SnapshotIndex::newest(self.clone(), version));
         let behind = [&*task.from, &[0]].concat();
         let mut cursor = Cursor::new(index, KeyRange { start: behind.into(), end: None });
-        let (limit, row) = (limit / 2, task.row);
+        let row = task.row;
         let mut found =
             FoundAhead { keys: Vec::new(), version: of, places: Vec::new(), ended: false, limit, row };
         let mut total = 0;
@@ -551,7 +580,8 @@ struct LargeRow {
 }
 
 impl LargeRow {
-    /// Where `place`, of a key that follows `before`, lies, unless it goes on with a row that is long enough to be left to its reader.
+    /// Where `place` lies, of a key that follows `before`; nothing if it goes on with a row that is long enough to be left to
+    /// its reader.
     fn judge(&mut self, pieces: &Pieces, before: &[u8], key: &[u8], place: &ValueRef) -> Option<Range<u64>> {
         let range = pieces.range_of(place)?;
         let length = if is_next(before, key) { self.length + 1 } else { 1 };

@@ -237,7 +237,7 @@ impl Store {
         out: &mut [u8],
     ) -> Result<Vec<Option<usize>>> {
         let newest = self.newest(index)?;
-        let expected = self.shared.expected(index, newest.version(), slices);
+        let expected = self.shared.expected(index, newest.version(), slices, out.len() as u64);
         let was_expected = expected.is_some();
         let found = newest.find_slices(slices, expected, out)?;
         let bytes: usize = found.left.wanted.iter().map(|wanted| wanted.out.len()).sum();

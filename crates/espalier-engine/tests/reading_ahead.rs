@@ -377,3 +377,41 @@ fn who_overtakes_the_walk_is_not_followed() {
     assert!(read < all * 5 / 4, "{read} bytes read for {all}");
     store.close().unwrap();
 }
+
+#[test]
+fn what_was_passed_leaves_room_where_there_is_little() {
+    let (device, index) = files(&[48; 12]);
+    // Room for 28 blocks.
+    let store = open_with(&device, 64 << 20);
+    let (mut by_reader, mut all) = (0, 0);
+    for file in 0..12 {
+        for first in (0..48).step_by(4) {
+            by_reader += read_blocks(&store, &device, index, file, first..first + 4);
+            all += 1;
+            while store.read_ahead() {}
+        }
+    }
+    assert!(by_reader < all / 4, "{by_reader} reads by the reader himself, for {all}");
+    store.close().unwrap();
+}
+
+#[test]
+fn who_read_large_files_and_went_away_leaves_room_for_others() {
+    let (device, index) = files(&[48; 24]);
+    let store = open_with(&device, MEMORY);
+    for start in [0, 8, 16] {
+        let mut by_reader = 0;
+        for file in start..start + 6 {
+            for piece in pieces() {
+                let reads = read_blocks(&store, &device, index, file, piece);
+                by_reader += if file > start + 2 { reads } else { 0 };
+                while store.read_ahead() {}
+            }
+        }
+        assert!(
+            by_reader <= 4,
+            "{by_reader} reads by the reader himself, for the last three of files from {start} on"
+        );
+    }
+    store.close().unwrap();
+}

@@ -167,7 +167,8 @@ impl Pieces {
     }
 
     /// Fills the ranges of `out` that `wanted` names. What lies together on the device, and goes together in `out`, is
-    /// read in one piece and straight to its place, past the streams, if it is long: then the device is busy enough.
+    /// read in one piece and straight to its place, past the streams, if it is long: then the device is busy enough. What is
+    /// announced of it is taken from there.
     ///
     /// # Errors
     /// As for [`Self::read_value`].
@@ -184,12 +185,13 @@ impl Pieces {
             for one in run {
                 announced.push(self.is_announced(one)?);
             }
+            let long = run[run.len() - 1].out.end - run[0].out.start >= LEAST_DIRECT;
             let mut run = run;
             for alike in announced.chunk_by(|a, b| a == b) {
                 let (part, others) = run.split_at(alike.len());
                 run = others;
                 let bytes = part[0].out.start..part[part.len() - 1].out.end;
-                if !alike[0] && part.len() > 1 && bytes.len() >= LEAST_DIRECT {
+                if !alike[0] && part.len() > 1 && long {
                     self.read_together(part, &mut out[bytes])?;
                     continue;
                 }
