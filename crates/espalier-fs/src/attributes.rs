@@ -198,7 +198,7 @@ impl FileSystem {
         state.atime_dirty = false;
     }
 
-    /// Clears set-id bits and capabilities, as writing and changing the owner do.
+    /// Clears set-id bits and capabilities, as writing by an ordinary user and changing the owner do.
     pub(crate) fn kill_privileges(
         &self,
         tree: &Tree<'_>,
@@ -211,6 +211,18 @@ impl FileSystem {
             return Ok(());
         }
         clear_set_id(inode);
+        self.drop_capabilities(tree, node, state, inode, batch)
+    }
+
+    /// Takes capabilities away, as everything does that changes data.
+    pub(crate) fn drop_capabilities(
+        &self,
+        tree: &Tree<'_>,
+        node: &Node,
+        state: &State,
+        inode: &mut Inode,
+        batch: &mut Batch,
+    ) -> Result<()> {
         if inode.xattrs.as_ref().is_some_and(|x| x.contains_key(CAPABILITIES)) {
             let base = self.data_base(tree, node, state);
             self.put_xattr(&base, inode, CAPABILITIES, None, batch)?;

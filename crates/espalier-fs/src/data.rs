@@ -95,8 +95,8 @@ impl FileSystem {
         Ok(len)
     }
 
-    /// Writes all of `data` at `offset`. `kill_privileges`: clear set-id bits and capabilities, as
-    /// a write by an ordinary user does.
+    /// Writes all of `data` at `offset`. `kill_privileges`: clear set-id bits, as a write by an ordinary user does; capabilities go
+    /// with every write.
     ///
     /// # Errors
     /// [`FsErrorKind::FileTooLarge`], [`FsErrorKind::NoSpace`]; as for [`FileSystem::read`].
@@ -153,8 +153,9 @@ impl FileSystem {
     ) -> Result<()> {
         let now = self.now();
         (inode.mtime, inode.ctime) = (now, now);
-        if kill_privileges {
-            self.kill_privileges(tree, node, state, &mut inode, &mut batch)?;
+        match kill_privileges {
+            true => self.kill_privileges(tree, node, state, &mut inode, &mut batch)?,
+            false => self.drop_capabilities(tree, node, state, &mut inode, &mut batch)?,
         }
         let orphan = self.record_orphan(node, state, &mut batch);
         match base {

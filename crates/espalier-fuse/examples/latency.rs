@@ -67,7 +67,7 @@ fn programs(kind: Kind, archive: &str) {
     });
     on_mount(kind, &Arc::new(Toy::sink()), |directory| {
         let start = Instant::now();
-        let file = File::create_new(directory.join("large")).expect("a file");
+        let file = File::create(directory.join("large")).expect("a file");
         let megabyte = vec![7; 1 << 20];
         (0..2048).for_each(|n| file.write_all_at(&megabyte, n << 20).expect("written"));
         file.sync_all().expect("synced");
@@ -78,7 +78,7 @@ fn programs(kind: Kind, archive: &str) {
         let mut tar = Command::new("tar");
         tar.arg("-xf").arg(archive).arg("-C").arg(directory).stderr(Stdio::null());
         tar.status().expect("tar runs");
-        let file = File::create_new(directory.join("large")).expect("a file");
+        let file = File::create(directory.join("large")).expect("a file");
         let megabyte = vec![7; 1 << 20];
         (0..2048).for_each(|n| file.write_all_at(&megabyte, n << 20).expect("written"));
     });

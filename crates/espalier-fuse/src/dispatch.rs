@@ -4,10 +4,16 @@
 //! to the file system as a slice of that buffer and the data of a READ is put there by it. Errors become numbers
 //! here and nowhere else (`errno`).
 //!
-//! There are no open files: OPEN, OPENDIR, FLUSH and CREATE are answered with ENOSYS, after which the kernel no
-//! longer asks, keeps the pages of files and the listings of directories, and makes files by MKNOD. Existing
+//! There are no open files: OPEN, OPENDIR and FLUSH are answered with ENOSYS, after which the kernel no
+//! longer asks, and keeps the pages of files and the listings of directories. Existing
 //! files are truncated by SETATTR, and O_APPEND is the kernel's own business, as it is for every local file
 //! system.
+//!
+//! Making a file is the one moment at which the kernel can be told how it is open. Who makes one only to write it (`tar`, `cp`,
+//! a compiler) writes around the kernel's pages: what he writes comes as he wrote it, and not once for each page that he began, the kernel
+//! copies it once instead of twice, and need not ask first whether the file has capabilities. Who reads the file gets it from
+//! here and then from the kernel's pages, from which the kernel takes what is overwritten around them. So CREATE is served
+//! where [`Dispatcher::write_around`] was called, and elsewhere answered with ENOSYS, whereupon the kernel makes files by MKNOD.
 
 mod control;
 mod counts;
@@ -94,6 +100,8 @@ pub struct Dispatcher {
     snapshots: snapshots::Snapshots,
     /// What the ids of its nodes have in their upper bits, as the kernel knows them.
     tag: u64,
+    /// Files that are made to be written are written around the kernel's pages.
+    writes_around: bool,
 }
 
 impl Dispatcher {
@@ -115,7 +123,15 @@ impl Dispatcher {
             notifier: OnceLock::new(),
             snapshots: Default::default(),
             tag: 0,
+            writes_around: false,
         }
+    }
+
+    /// From now on, files that are made only to be written are written around the kernel's pages; see the module. For a kernel that
+    /// looks after its pages in such a case.
+    pub(crate) fn write_around(mut self) -> Self {
+        self.writes_around = true;
+        self
     }
 
     /// Gives it what tells the kernel of changes that it did not ask for.
@@ -181,8 +197,11 @@ impl Dispatcher {
         }
         let done = match operation {
             Operation::Read { offset, size } => self.read(node, offset, size, out),
-            Operation::Write { offset, data, kill_suid_sgid, .. } => {
-                let written = self.fs.write(node, offset, data, kill_suid_sgid);
+            Operation::Write { offset, data, kill_suid_sgid, sync, .. } => {
+                let written = self.fs.write(node, offset, data, kill_suid_sgid).and_then(|count| {
+                    sync.map_or(Ok(()), |data_only| self.fs.fsync(node, data_only))?;
+                    Ok(count)
+                });
                 of(written, || self.name(node)).map(|count| reply::written(out, count as u32))
             }
             Operation::ReadDirectory { offset, size, plus } => self.list(node, offset, size, plus, out),
@@ -311,7 +330,16 @@ impl Dispatcher {
                 of(fs.mkdir(node, new, mode & 0o7777, &caller(umask)), name).map(Small::entry)
             }
             Operation::TemporaryFile { mode, umask } => {
-                of(fs.tmpfile(node, mode & 0o7777, &caller(umask)), name).map(Small::opened)
+                of(fs.tmpfile(node, mode & 0o7777, &caller(umask)), name)
+                    .map(|made| Small::opened(made, false))
+            }
+            Operation::Create { name: new, flags, mode, umask } if self.writes_around => {
+                let made = fs.mknod(node, new, NewNode::Regular, mode & 0o7777, &caller(umask));
+                of(made, name).map(|made| Small::opened(made, is_written_around(flags))).map_err(|error| {
+                    // Made meanwhile by what the kernel did not hear of: it shall look again and open that.
+                    let again = error == Errno(libc::EEXIST) && flags as i32 & libc::O_EXCL == 0;
+                    if again { Errno(libc::ESTALE) } else { error }
+                })
             }
             Operation::Unlink { name: old } => of(fs.unlink(node, old), name).map(|()| Small::Nothing),
             Operation::RemoveDirectory { name: old } => {
@@ -397,8 +425,8 @@ impl Dispatcher {
 enum Small {
     Nothing,
     Entry(u64, reply::Attributes),
-    /// A node that is open already.
-    Opened(u64, reply::Attributes),
+    /// A node that is open already, around the kernel's pages or not.
+    Opened(u64, reply::Attributes, bool),
     NoEntry,
     Attributes(reply::Attributes),
     Statx(reply::Attributes),
@@ -412,8 +440,8 @@ impl Small {
         Self::Entry(entry.node.0, attributes(&entry.attr))
     }
 
-    fn opened(entry: espalier_fs::Entry) -> Self {
-        Self::Opened(entry.node.0, attributes(&entry.attr))
+    fn opened(entry: espalier_fs::Entry, direct: bool) -> Self {
+        Self::Opened(entry.node.0, attributes(&entry.attr), direct)
     }
 
     fn statistics(of: &espalier_fs::StatFs) -> Self {
@@ -432,9 +460,9 @@ impl Small {
         match self {
             Self::Nothing => 0,
             Self::Entry(node, attributes) => reply::entry(out, node, &attributes),
-            Self::Opened(node, attributes) => {
+            Self::Opened(node, attributes, direct) => {
                 let length = reply::entry(out, node, &attributes);
-                length + reply::opened(&mut out[length..])
+                length + reply::opened(&mut out[length..], direct)
             }
             Self::NoEntry => reply::no_entry(out),
             Self::Attributes(attributes) => reply::attribute_reply(out, &attributes),
@@ -517,6 +545,12 @@ fn set_attr(set: &SetAttributes) -> SetAttr {
         ctime: set.ctime.map(|moment| SetTime::At(nanoseconds(moment))),
         kill_privileges: set.kill_suid_sgid,
     }
+}
+
+/// True for who opens a new file with `flags` and shall write around the kernel's pages: who only writes. Who asks for direct I/O
+/// gets the kernel's.
+fn is_written_around(flags: u32) -> bool {
+    flags as i32 & (libc::O_ACCMODE | libc::O_DIRECT) == libc::O_WRONLY
 }
 
 fn new_node(mode: u32, device: u32) -> Result<NewNode, Errno> {

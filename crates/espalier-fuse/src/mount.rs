@@ -105,9 +105,17 @@ impl Mount {
     /// [`MountError`]; then nothing is mounted.
     pub fn start(fs: Arc<FileSystem>, point: &Path, options: &MountOptions) -> Result<Self, MountError> {
         let (description, commands) = (options.description.clone(), options.commands.clone());
-        let handler = Arc::new(Dispatcher::new(Arc::clone(&fs), options.xattrs, description, commands));
+        let mut dispatcher = Dispatcher::new(Arc::clone(&fs), options.xattrs, description, commands);
+        let around = !options.writeback && kernel::drops_what_is_written_around();
+        if around {
+            dispatcher = dispatcher.write_around();
+        }
+        let handler = Arc::new(dispatcher);
         let mut mount = Self::start_handler(Arc::clone(&handler) as Arc<dyn Handler>, point, options)?;
         handler.attach(mount.notifier());
+        if around {
+            kernel::open_nothing(&mount.point);
+        }
         if !options.sync_interval.is_zero() && !options.read_only {
             let ticker = Ticker::start(fs, options.sync_interval);
             mount.ticker =

@@ -251,6 +251,21 @@ fn nothing_is_changed_for_the_dead_and_who_was_served_hears_of_it() {
 }
 
 #[test]
+fn what_is_made_to_be_written_comes_as_it_was_written() {
+    on_each(|toy, root| {
+        let mut file = File::create(root.join("file")).unwrap();
+        (0..3).for_each(|_| file.write_all(&[7; 10_240]).unwrap());
+        assert_eq!(toy.written(), [10_240; 3]);
+        // Who reads, too, goes through the kernel's pages, and begins some of them.
+        let mut file = File::create_new(root.join("other")).unwrap();
+        (0..2).for_each(|_| file.write_all(&[8; 10_240]).unwrap());
+        assert!(toy.written().len() > 5, "{:?}", toy.written());
+        assert_eq!(fs::read(root.join("file")).unwrap(), [7; 30_720]);
+        assert_eq!(fs::read(root.join("other")).unwrap(), [8; 20_480]);
+    });
+}
+
+#[test]
 fn references_are_given_back() {
     on_each(|toy, root| {
         for n in 0..50 {

@@ -536,11 +536,17 @@ impl Tree {
             object.data.resize(offset + data.len(), 0);
         }
         object.data[offset..offset + data.len()].copy_from_slice(data);
-        (object.mtime, object.ctime) = (now, now);
+        Self::changed(object, now);
         if kill {
             Self::kill(object);
         }
         Ok(data.len())
+    }
+
+    /// What goes with every change of data.
+    fn changed(object: &mut Object, now: i64) {
+        (object.mtime, object.ctime) = (now, now);
+        object.xattrs.remove(&b"security.capability"[..]);
     }
 
     pub(crate) fn kill(object: &mut Object) {
@@ -573,7 +579,7 @@ impl Tree {
         if grow && end > object.data.len() {
             object.data.resize(end, 0);
         }
-        (object.mtime, object.ctime) = (now, now);
+        Self::changed(object, now);
         Ok(())
     }
 

@@ -181,6 +181,7 @@ impl Dispatcher {
             Operation::ListXattr { size } => super::put_xattr(out, &[], size),
             Operation::Release | Operation::ReleaseDirectory => Ok(0),
             Operation::MakeNode { .. }
+            | Operation::Create { .. }
             | Operation::MakeDirectory { .. }
             | Operation::SymbolicLink { .. }
             | Operation::Link { .. }

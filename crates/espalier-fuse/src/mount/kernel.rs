@@ -50,6 +50,24 @@ pub(super) fn mount(point: &Path, options: &MountOptions) -> Result<Mounted, Mou
     Ok(mounted)
 }
 
+/// True if the kernel drops its pages of what is written around them also after the write, so that none stays which a reader
+/// fetched meanwhile. Linux does since 6.19, 6.18.3 and 6.12.64 (its commit b359af8275a9), and no bit of the protocol says so.
+pub(super) fn drops_what_is_written_around() -> bool {
+    let names = rustix::system::uname();
+    names.release().to_str().is_ok_and(is_new_enough)
+}
+
+/// See [`drops_what_is_written_around`].
+fn is_new_enough(release: &str) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse().ok());
+    let mut next = || numbers.next().unwrap_or(0u32);
+    match (next(), next(), next()) {
+        (6, 12, patch) => patch >= 64,
+        (6, 18, patch) => patch >= 3,
+        (major, minor, _) => (major, minor) >= (6, 19),
+    }
+}
+
 /// A process that unmounts when this one dies, however it dies.
 ///
 /// The helper has an option for that, but it tries first whether the mount can be opened, and here that needs
@@ -249,6 +267,19 @@ pub(super) fn tune(point: &Path, options: &MountOptions) {
     }
 }
 
+/// Lets the kernel find out that no file needs to be opened, by opening one without a name: until it knows, it also tells of
+/// every file that was made and is closed.
+pub(super) fn open_nothing(point: &Path) {
+    let open = || {
+        let made = rustix::fs::open(point, OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, Mode::RUSR)?;
+        rustix::fs::open(format!("/proc/self/fd/{}", made.as_raw_fd()), OFlags::RDONLY, Mode::empty())
+    };
+    if let Err(error) = open() {
+        // On a mount that cannot be changed, or not by us.
+        tracing::debug!(%error, "the kernel is still to learn that files are not opened");
+    }
+}
+
 /// The number of the connection of the mount at `point`: it names it in the control file system.
 pub(super) fn connection(point: &Path) -> Option<u32> {
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
@@ -292,5 +323,23 @@ impl std::fmt::Debug for Mounted {
             .field("device", &self.device.raw().as_raw_fd())
             .field("block", &self.block)
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_new_enough;
+
+    #[test]
+    fn kernels_are_known_that_drop_what_is_written_around() {
+        let new =
+            ["6.19.0-rc1", "6.19", "7.0.1-generic", "10.1", "6.18.3", "6.18.44-x-y1", "6.12.64+deb13-amd64"];
+        for release in new {
+            assert!(is_new_enough(release), "{release}");
+        }
+        let old = ["6.18.2", "6.18", "6.12.63", "6.17.13", "6.1.170", "5.15.200", "", "x", "6.x.9"];
+        for release in old {
+            assert!(!is_new_enough(release), "{release}");
+        }
     }
 }

@@ -103,7 +103,16 @@ pub mod setattr {
 #[allow(missing_docs, reason = "the kernel's own names")]
 pub mod write {
     pub const CACHE: u32 = 1 << 0;
+    pub const LOCK_OWNER: u32 = 1 << 1;
     pub const KILL_SUIDGID: u32 = 1 << 2;
+}
+
+/// How a file is open, in the reply that opened it.
+#[allow(missing_docs, reason = "the kernel's own names")]
+pub mod open {
+    pub const DIRECT_IO: u32 = 1 << 0;
+    pub const KEEP_CACHE: u32 = 1 << 1;
+    pub const NO_FLUSH: u32 = 1 << 5;
 }
 
 /// Bits of `statx` masks.

@@ -169,13 +169,13 @@ pub fn statx(out: &mut [u8], of: &Attributes) -> usize {
     STATX_BYTES
 }
 
-/// The body that says how a file was opened: with no state of ours, and with its pages kept. Returns its length.
-pub fn opened(out: &mut [u8]) -> usize {
-    const KEEP_CACHE: u32 = 1 << 1;
-    const NO_FLUSH: u32 = 1 << 5;
+/// The body that says how a file was opened: with no state of ours, with its pages kept, and if `direct` without going
+/// through them. Returns its length.
+pub fn opened(out: &mut [u8], direct: bool) -> usize {
+    use flags::open::{DIRECT_IO, KEEP_CACHE, NO_FLUSH};
     let mut writer = Writer::new(&mut out[..OPEN_BYTES]);
     writer.u64(0);
-    writer.u32(KEEP_CACHE | NO_FLUSH);
+    writer.u32(KEEP_CACHE | NO_FLUSH | if direct { DIRECT_IO } else { 0 });
     writer.u32(0);
     OPEN_BYTES
 }
@@ -240,7 +240,7 @@ pub fn ioctl(out: &mut [u8], result: i32, output: &[u8]) -> usize {
 pub fn references(opcode: u32, body: &[u8]) -> impl Iterator<Item = u64> {
     use flags::opcode::*;
     let (one, mut list) = match opcode {
-        LOOKUP | SYMLINK | MKNOD | MKDIR | LINK | TMPFILE => (referred(body), &[][..]),
+        LOOKUP | SYMLINK | MKNOD | MKDIR | LINK | CREATE | TMPFILE => (referred(body), &[][..]),
         READDIRPLUS => (None, body),
         _ => (None, &[][..]),
     };

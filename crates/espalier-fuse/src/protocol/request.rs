@@ -160,6 +160,9 @@ pub enum Operation<'a> {
         data: &'a [u8],
         from_cache: bool,
         kill_suid_sgid: bool,
+        /// It must be durable before it is answered; true: the data only. The kernel asks for that by a request of its own
+        /// where the write goes through its pages.
+        sync: Option<bool>,
     },
     FileSystemStatistics,
     Release,
@@ -197,7 +200,13 @@ pub enum Operation<'a> {
     Access {
         mask: u32,
     },
-    Create,
+    /// Make a regular file and open it.
+    Create {
+        name: &'a [u8],
+        flags: u32,
+        mode: u32,
+        umask: u32,
+    },
     Destroy,
     Ioctl {
         flags: u32,
@@ -323,7 +332,12 @@ fn names<'a>(
             new_name: rest.name()?,
         },
         LINK => Operation::Link { node: fixed.u64()?, name: rest.name()? },
-        CREATE => Operation::Create,
+        CREATE => Operation::Create {
+            name: rest.name()?,
+            flags: fixed.u32()?,
+            mode: fixed.u32()?,
+            umask: fixed.u32()?,
+        },
         TMPFILE => {
             fixed.skip(4)?;
             Operation::TemporaryFile { mode: fixed.u32()?, umask: fixed.u32()? }
@@ -386,11 +400,18 @@ fn data<'a>(
             let offset = fixed.u64()?;
             let size = fixed.u32()? as usize;
             let bits = fixed.u32()?;
+            // Who holds locks: said of what does not go through the kernel's pages.
+            let is_direct = bits & flags::write::LOCK_OWNER != 0;
+            fixed.skip(8)?;
+            let opened = fixed.u32()? as i32;
+            let is_synchronous = is_direct && opened & libc::O_DSYNC != 0;
             Operation::Write {
                 offset,
                 data: rest.bytes(size)?,
                 from_cache: bits & flags::write::CACHE != 0,
                 kill_suid_sgid: bits & flags::write::KILL_SUIDGID != 0,
+                // `O_SYNC` is `O_DSYNC` and a bit more.
+                sync: is_synchronous.then_some(opened & libc::O_SYNC != libc::O_SYNC),
             }
         }
         FSYNC => Operation::Sync { data_only: fixed.u32()? & flags::FSYNC_DATA_ONLY != 0 },

@@ -45,12 +45,39 @@ fn a_rename_has_two_names() {
 
 #[test]
 fn a_write_has_the_data_that_it_says() {
-    let head = |size: u32| [&[0; 8][..], &4096u64.to_ne_bytes(), &words(&[size, 5]), &[0; 16]].concat();
-    let bytes = message(opcode::WRITE, 0, &[&head(3)[..], b"abc"].concat());
-    let expected = Operation::Write { offset: 4096, data: b"abc", from_cache: true, kill_suid_sgid: true };
-    assert_eq!(decode(&bytes, &DIALECT).unwrap().1, expected);
-    let bytes = message(opcode::WRITE, 0, &[&head(u32::MAX)[..], b"abc"].concat());
+    let head = |size: u32, bits: u32, opened: i32| {
+        let end = words(&[0, 0, opened as u32, 0]);
+        [&[0; 8][..], &4096u64.to_ne_bytes(), &words(&[size, bits]), &end].concat()
+    };
+    let write = |from_cache, kill_suid_sgid, sync| Operation::Write {
+        offset: 4096,
+        data: b"abc",
+        from_cache,
+        kill_suid_sgid,
+        sync,
+    };
+    let cases = [
+        (5, 0, write(true, true, None)),
+        // Of what goes through its pages the kernel sees to it itself.
+        (1, libc::O_SYNC, write(true, false, None)),
+        (2, libc::O_WRONLY, write(false, false, None)),
+        (2, libc::O_WRONLY | libc::O_DSYNC, write(false, false, Some(true))),
+        (6, libc::O_SYNC, write(false, true, Some(false))),
+    ];
+    for (bits, opened, expected) in cases {
+        let bytes = message(opcode::WRITE, 0, &[&head(3, bits, opened)[..], b"abc"].concat());
+        assert_eq!(decode(&bytes, &DIALECT).unwrap().1, expected);
+    }
+    let bytes = message(opcode::WRITE, 0, &[&head(u32::MAX, 0, 0)[..], b"abc"].concat());
     assert!(matches!(decode(&bytes, &DIALECT), Err(DecodeError::Short { .. })));
+}
+
+#[test]
+fn a_new_file_has_a_name_and_says_how_it_is_opened() {
+    let bytes = message(opcode::CREATE, 0, &[&words(&[0o101, 0o100644, 0o22, 0])[..], b"new\0"].concat());
+    let expected = Operation::Create { name: b"new", flags: 0o101, mode: 0o100644, umask: 0o22 };
+    assert_eq!(decode(&bytes, &DIALECT).unwrap().1, expected);
+    assert!(decode(&bytes[..bytes.len() - 1], &DIALECT).is_err());
 }
 
 #[test]

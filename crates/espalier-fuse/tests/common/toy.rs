@@ -32,6 +32,7 @@ pub(crate) struct Toy {
     hold: Gate,
     forgotten: Mutex<u64>,
     unanswered: Mutex<usize>,
+    written: Mutex<Vec<usize>>,
 }
 
 /// Where requests wait.
@@ -77,6 +78,7 @@ impl Toy {
             hold: Gate::default(),
             forgotten: Mutex::new(0),
             unanswered: Mutex::new(0),
+            written: Mutex::default(),
         }
     }
 
@@ -113,6 +115,11 @@ impl Toy {
     /// How many replies or changes were not wanted any more.
     pub(crate) fn unanswered(&self) -> usize {
         *self.unanswered.lock().unwrap()
+    }
+
+    /// The lengths of the writes that came.
+    pub(crate) fn written(&self) -> Vec<usize> {
+        self.written.lock().unwrap().clone()
     }
 
     /// Makes a file in the root that the kernel has not heard of.
@@ -195,6 +202,10 @@ impl Toy {
                 let (id, attributes) = state.make(id, name, mode)?;
                 Body::Entry(id, attributes)
             }
+            Operation::Create { name, flags, mode, .. } => {
+                let (id, attributes) = state.make(id, name, libc::S_IFREG | mode)?;
+                Body::Opened(id, attributes, flags as i32 & libc::O_ACCMODE == libc::O_WRONLY)
+            }
             Operation::MakeDirectory { name, mode, .. } => {
                 let (id, attributes) = state.make(id, name, libc::S_IFDIR | mode)?;
                 Body::Entry(id, attributes)
@@ -206,6 +217,7 @@ impl Toy {
             }
             Operation::Write { data, .. } if self.sink => Body::Written(data.len() as u32),
             Operation::Write { offset, data, .. } => {
+                self.written.lock().unwrap().push(data.len());
                 let (start, node) = (offset as usize, state.node(id)?);
                 if node.data.len() < start + data.len() {
                     node.data.resize(start + data.len(), 0);
@@ -258,6 +270,8 @@ enum Body {
     Empty,
     None,
     Entry(u64, Attributes),
+    /// A new file that is open, around the kernel's pages or not.
+    Opened(u64, Attributes, bool),
     Attributes(Attributes),
     Written(u32),
     Statistics,
@@ -305,6 +319,10 @@ impl Handler for Toy {
                     Body::Empty => 0,
                     Body::None => reply::no_entry(out),
                     Body::Entry(node, attributes) => reply::entry(out, node, &attributes),
+                    Body::Opened(node, attributes, direct) => {
+                        let length = reply::entry(out, node, &attributes);
+                        length + reply::opened(&mut out[length..], direct)
+                    }
                     Body::Attributes(attributes) => reply::attribute_reply(out, &attributes),
                     Body::Written(count) => reply::written(out, count),
                     Body::Statistics => reply::statistics(
