@@ -1,22 +1,26 @@
 //! The way of a batch: accepted, carried out.
 //!
 //! Protocol: wait for room, then under the commit lock take a place in the order of all batches. A small batch
-//! joins the open one ([`crate::open_batch`]); any other closes that, gets its numbers, is applied to the memtables
-//! and handed to the log. So LSN order, MSN order and the order of the log are one.
+//! joins the open one ([`crate::open_batch`]); any other closes that, gets its numbers, and waits to be carried out
+//! ([`crate::accepted`]): applied to the memtables and handed to the log, one after the other. So LSN order, MSN order and the
+//! order of the log are one.
 //!
 //! Whoever looks at numbers, at memtables or at the log takes the commit lock by [`Shared::settled`], or calls
-//! [`Shared::settle`] before: then everything that was accepted has been carried out.
+//! [`Shared::settle`] before: then everything that was accepted has been carried out. For who looks at some keys only it
+//! is enough that nothing that is left concerns them ([`Shared::settle_range`]).
 
+use crate::accepted::Backlog;
 use crate::batch::Batch;
 use crate::index::{Goto, Index};
+use crate::key::KeyRange;
 use crate::log::{LoggedBatch, LoggedOp};
 use crate::op::{Op, RangeOp};
-use crate::open_batch::OpenBatch;
+use crate::open_batch::{Closed, OpenBatch};
 use crate::promise::{Promised, purpose_of};
 use crate::snapshot::no_such_index;
 use crate::space::Reservation;
 use crate::store::{MAX_HEIGHT, MAX_KEY, Shared};
-use crate::types::{Lsn, Msn};
+use crate::types::{IndexId, Lsn, Msn};
 use crate::value::MAX_VALUE;
 use crate::{Error, ErrorKind, Result};
 use parking_lot::MutexGuard;
@@ -64,7 +68,7 @@ pub(crate) struct Order {
     pub(crate) waiting: Waiting,
     /// Bytes at most that the log still has to write for batches which the checkpoint under way covers.
     pub(crate) covered: u64,
-    /// What has been accepted and not been carried out. Its batch will be the next one.
+    /// What has been accepted and has no numbers yet. Its batch will be the next one.
     pub(crate) open: OpenBatch,
 }
 
@@ -98,7 +102,7 @@ impl Shared {
         order.waiting.clears += clears;
         self.shortage.add_clears(clears);
         if !OpenBatch::may_close_with(bytes) || self.log.is_too_long(order.open.bytes() + bytes) {
-            self.carry_out_open(&mut order)?;
+            self.close_open(&mut order)?;
         }
         let most = self.options.tuning.joined;
         // What absorbing takes in a store that is short of space is known of what lies in memtables.
@@ -108,13 +112,14 @@ impl Shared {
             self.has_open.store(true, Ordering::Release);
             let lsn = Lsn(order.last_lsn.0 + 1);
             if order.open.is_full(most) {
-                self.carry_out_open(&mut order)?;
+                self.close_open(&mut order)?;
             }
             return Ok(lsn);
         }
-        let (ops, wiped) = order.open.close_with(batch);
+        let bytes = order.open.bytes() + bytes;
+        let (closed, wiped) = order.open.close_with(batch);
         order.waiting.bytes -= wiped.min(order.waiting.bytes);
-        self.carry_out(&mut order, ops)
+        self.accept(&mut order, closed, bytes)
     }
 
     /// The commit lock, when everything that was accepted has been carried out.
@@ -123,7 +128,7 @@ impl Shared {
     /// Of the log, which has failed then for good.
     pub(crate) fn settled(&self) -> Result<MutexGuard<'_, Order>> {
         let mut order = self.order.lock();
-        self.carry_out_open(&mut order)?;
+        self.settle_all(&mut order)?;
         Ok(order)
     }
 
@@ -135,33 +140,96 @@ impl Shared {
         }
     }
 
-    fn carry_out_open(&self, order: &mut Order) -> Result<()> {
+    /// Sees to it that everything that was accepted until now and may concern keys in `range` has been carried out.
+    pub(crate) fn settle_range(&self, index: IndexId, range: impl FnOnce() -> KeyRange) {
+        if self.has_open.load(Ordering::Acquire) {
+            self.settle_what(&mut self.order.lock(), Some((index, &range())));
+        }
+    }
+
+    /// Carries out what may concern some keys, or any; returns the last message that has been carried out then: who
+    /// looks at these keys sees all up to it, and what follows does not change them as long as he holds the commit lock. If
+    /// the log fails, it can be read all the same.
+    pub(crate) fn settle_what(&self, order: &mut Order, what: Option<(IndexId, &KeyRange)>) -> Msn {
+        let concerns =
+            |(index, range)| order.open.concerns(index, range) || self.accepted.concerns(index, range);
+        if what.is_none_or(concerns)
+            && let Err(error) = self.settle_all(order)
+        {
+            tracing::debug!(%error, "what was accepted cannot be logged any more");
+        }
+        self.accepted.carried()
+    }
+
+    fn settle_all(&self, order: &mut Order) -> Result<()> {
+        if !self.has_open.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let closed = self.close_open(order);
+        let carried = self.catch_up();
+        // Not before the log has it, as who syncs looks here; but also if the log has failed.
+        self.has_open.store(false, Ordering::Release);
+        closed.and(carried)
+    }
+
+    fn close_open(&self, order: &mut Order) -> Result<()> {
         if order.open.is_empty() {
             return Ok(());
         }
-        let ops = order.open.close();
-        self.carry_out(order, ops).map(drop)
+        let bytes = order.open.bytes();
+        let closed = order.open.close();
+        self.accept(order, closed, bytes).map(drop)
     }
 
-    /// Gives the next batch its numbers, and `ops` to memtables and log. Under the commit lock.
-    fn carry_out(&self, order: &mut Order, ops: Vec<LoggedOp>) -> Result<Lsn> {
+    /// Gives the next batch, of up to `bytes` bytes in the log, its numbers, and has it carried out: by others, if it has time.
+    /// Under the commit lock.
+    fn accept(&self, order: &mut Order, closed: Closed, bytes: u64) -> Result<Lsn> {
+        let Closed { ops, sorted } = closed;
+        let first_msn = Msn(order.last_msn.0 + 1);
+        order.last_msn.0 += ops.len() as u64;
+        order.last_lsn.0 += 1;
+        let lsn = order.last_lsn;
+        // How many clones wait is limited, and what a store needs that is short of space is known of what lies in memtables.
+        let at_once = self.trees.lean.load(Ordering::Relaxed)
+            || ops.iter().any(|op| matches!(op, LoggedOp::Clone { .. }));
+        self.has_open.store(true, Ordering::Release);
+        match self.accepted.push(LoggedBatch { lsn, first_msn, ops }, sorted, bytes) {
+            Backlog::Short | Backlog::Worthwhile if at_once => self.catch_up()?,
+            Backlog::Long => self.catch_up()?,
+            Backlog::Worthwhile => self.signal.work(),
+            Backlog::Short => {}
+        }
+        Ok(lsn)
+    }
+
+    /// Carries out what has been accepted, to the end; also beyond failures of the log, which are final.
+    pub(crate) fn catch_up(&self) -> Result<()> {
+        let mut result = Ok(());
+        while let Some((batch, carrying)) = self.accepted.next() {
+            result = result.and(self.carry_out(batch));
+            drop(carrying);
+        }
+        result
+    }
+
+    /// Gives a batch to memtables and log, in the order of batches.
+    fn carry_out(&self, batch: LoggedBatch) -> Result<()> {
+        let LoggedBatch { lsn: upto, first_msn, ops } = batch;
         let indexes = self.indexes.read();
         let pinned = self.newest_pin();
-        let first_msn = Msn(order.last_msn.0 + 1);
         if ops.iter().any(LoggedOp::deletes) {
             let mut freed = self.trees.freed.lock();
             ops.iter().for_each(|op| freed.note(op));
         }
         let mut full: Vec<Arc<Index>> = Vec::new();
         let most_values = self.most_values();
-        let (mut work, upto) = (false, Lsn(order.last_lsn.0 + 1));
-        for op in &ops {
-            order.last_msn.0 += 1;
+        let mut work = false;
+        for (msn, op) in (first_msn.0..).map(Msn).zip(&ops) {
             let Some(index) = op.index().and_then(|id| indexes.get(&id)) else { continue };
             if let LoggedOp::Clone { source, destination, .. } = op {
                 if source != destination {
                     let (source, destination) = (source.clone(), destination.clone());
-                    index.push_goto(Goto { msn: order.last_msn, source, destination }, upto);
+                    index.push_goto(Goto { msn, source, destination }, upto);
                     work = true;
                 }
                 continue;
@@ -169,9 +237,9 @@ impl Shared {
             let table = index.active();
             match op {
                 LoggedOp::Point { key, op, .. } => {
-                    table.apply(key, order.last_msn, op, pinned, &self.options.merge);
+                    table.apply(key, msn, op, pinned, &self.options.merge);
                 }
-                LoggedOp::Range { range, op, .. } => table.apply_range(range, order.last_msn, op, pinned),
+                LoggedOp::Range { range, op, .. } => table.apply_range(range, msn, op, pinned),
                 LoggedOp::Clone { .. } | LoggedOp::Superseded => {}
             }
             let large =
@@ -180,18 +248,14 @@ impl Shared {
                 full.push(index.clone());
             }
         }
-        order.last_lsn = upto;
-        let appended = self.log.append(LoggedBatch { lsn: upto, first_msn, ops });
-        // Not before the log has it, as who syncs looks here; but also if the log has failed.
-        self.has_open.store(false, Ordering::Release);
-        let pending = appended?;
+        let pending = self.log.append(LoggedBatch { lsn: upto, first_msn, ops })?;
         for index in &full {
             index.seal(upto);
         }
         if work || !full.is_empty() || pending >= crate::worker::PUSH {
             self.signal.work();
         }
-        Ok(upto)
+        Ok(())
     }
 
     /// Refuses a batch that breaks a documented rule, before anything is done.

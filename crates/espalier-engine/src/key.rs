@@ -31,6 +31,11 @@ impl KeyRange {
         Self { start: prefix.into(), end: successor(prefix) }
     }
 
+    /// The keys from `first` to `last`, that one included.
+    pub fn through(first: &[u8], last: &[u8]) -> Self {
+        Self { start: first.into(), end: Some([last, &[0]].concat().into()) }
+    }
+
     /// True if no key lies in it.
     pub fn is_empty(&self) -> bool {
         self.end.as_ref().is_some_and(|end| *end <= self.start)
@@ -48,7 +53,11 @@ impl KeyRange {
 
     /// True if some key lies in both.
     pub fn overlaps(&self, other: &Self) -> bool {
-        !self.intersect(other).is_empty()
+        let begins_before = |start: &Key, end: Option<&Key>| end.is_none_or(|end| start < end);
+        !self.is_empty()
+            && !other.is_empty()
+            && begins_before(&self.start, other.end.as_ref())
+            && begins_before(&other.start, self.end.as_ref())
     }
 
     /// The keys that lie in both.

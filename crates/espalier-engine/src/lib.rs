@@ -46,6 +46,7 @@
 //!
 //! How it works is in `ARCHITECTURE.md`, what lies on the device in `docs/format.md`.
 
+mod accepted;
 mod ahead;
 mod batch;
 mod checkpoint;

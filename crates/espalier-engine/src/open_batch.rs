@@ -10,8 +10,9 @@
 //! batches, and one of them for log and recovery. It is denoted by its points, each of which is what happened
 //! to one key, in order; points of different keys commute.
 
+use crate::accepted::sorted_prefix;
 use crate::batch::{Batch, point_bytes};
-use crate::key::Key;
+use crate::key::{Key, KeyRange};
 use crate::log::LoggedOp;
 use crate::op::{Op, RangeOp};
 use crate::types::IndexId;
@@ -79,6 +80,12 @@ impl OpenBatch {
         bytes <= MOST_BYTES
     }
 
+    /// True if it may change the value of a key in `range`.
+    pub(crate) fn concerns(&self, index: IndexId, range: &KeyRange) -> bool {
+        let points = self.points.get(&index).filter(|_| !range.is_empty());
+        points.is_some_and(|points| points.range::<[u8], _>(range.bounds()).next().is_some())
+    }
+
     /// Upper bound of the bytes that it takes in the log.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
@@ -128,9 +135,10 @@ impl OpenBatch {
 
     /// Ends it with a batch that need not be one of those that join: the operations of all, in order, and the bytes that
     /// were to come into the store and will not.
-    pub(crate) fn close_with(&mut self, batch: Batch) -> (Vec<LoggedOp>, u64) {
+    pub(crate) fn close_with(&mut self, batch: Batch) -> (Closed, u64) {
         if self.is_empty() {
-            return (batch.ops, 0);
+            let sorted = sorted_prefix(&batch.ops);
+            return (Closed { ops: batch.ops, sorted }, 0);
         }
         let mut wiped = 0;
         let mut rest: Vec<LoggedOp> = Vec::new();
@@ -161,13 +169,13 @@ impl OpenBatch {
                 op => rest.push(op),
             }
         }
-        let mut ops = self.close();
-        ops.append(&mut rest);
-        (ops, wiped)
+        let mut closed = self.close();
+        closed.ops.append(&mut rest);
+        (closed, wiped)
     }
 
     /// Ends it: its operations, in an order that gives the same.
-    pub(crate) fn close(&mut self) -> Vec<LoggedOp> {
+    pub(crate) fn close(&mut self) -> Closed {
         let open = std::mem::take(self);
         let mut ops = Vec::with_capacity(open.operations);
         for (index, points) in open.points {
@@ -180,8 +188,17 @@ impl OpenBatch {
                 ops.push(LoggedOp::Point { index, key, op: last });
             }
         }
-        ops
+        let sorted = ops.len();
+        Closed { ops, sorted }
     }
+}
+
+/// The operations of what is to be one batch.
+#[derive(Debug)]
+pub(crate) struct Closed {
+    pub(crate) ops: Vec<LoggedOp>,
+    /// So many of them come first and are messages to single keys, by index and key.
+    pub(crate) sorted: usize,
 }
 
 /// True if `older` must be carried out before a message to `key` of `index`.

@@ -86,6 +86,8 @@ pub struct Tuning {
     pub early_binding: usize,
     /// Small batches are carried out as one until they have so many operations; 0 carries out each by itself.
     pub joined: usize,
+    /// A worker carries out what was accepted when it has so many operations; 0 leaves nothing to workers.
+    pub accepted: usize,
     /// For measuring what the log costs: batches go into none, and a sync is a checkpoint.
     pub unlogged: bool,
 }
@@ -100,6 +102,7 @@ impl Default for Tuning {
             edge: 2 << 20,
             early_binding: 1 << 20,
             joined: 256,
+            accepted: 128,
             unlogged: false,
         }
     }
@@ -116,6 +119,7 @@ impl Tuning {
             edge: 1 << 10,
             early_binding: 16 << 10,
             joined: 8,
+            accepted: 4,
             unlogged: false,
         }
     }

@@ -1,5 +1,6 @@
 //! The public face of the engine: open, commit, look, sync.
 
+use crate::accepted::Accepted;
 use crate::ahead::Unexpected;
 use crate::batch::Batch;
 use crate::checkpoint::Checkpointer;
@@ -104,8 +105,9 @@ pub(crate) struct Shared {
     pub(crate) trees: Arc<Trees>,
     pub(crate) log: Log,
     pub(crate) order: Mutex<Order>,
-    /// The open batch is not empty: changes under the commit lock.
+    /// Something has been accepted that may not have been carried out: changes under the commit lock.
     pub(crate) has_open: AtomicBool,
+    pub(crate) accepted: Accepted,
     pub(crate) indexes: Arc<RwLock<Indexes>>,
     pub(crate) volumes: Mutex<VolumeTable>,
     /// A volume of the table whose roots are not known yet; 0 for none. Under the lock of the table.
@@ -206,7 +208,7 @@ impl Store {
     /// # Errors
     /// Of the device, or [`ErrorKind::Damaged`]; [`ErrorKind::NotFound`] if there is no such index.
     pub fn get(&self, index: IndexId, key: &[u8]) -> Result<Option<Bytes>> {
-        self.newest(index)?.get(key)
+        self.newest(index, || KeyRange::through(key, key))?.get(key)
     }
 
     /// Fills `out` from byte `offset` of the value of `key` as far as it reaches, reading no more
@@ -236,7 +238,11 @@ impl Store {
         slices: &[Slice<'_>],
         out: &mut [u8],
     ) -> Result<Vec<Option<usize>>> {
-        let newest = self.newest(index)?;
+        let row = || {
+            let keys = || slices.iter().map(|slice| slice.key);
+            KeyRange::through(keys().min().unwrap_or_default(), keys().max().unwrap_or_default())
+        };
+        let newest = self.newest(index, row)?;
         let expected = self.shared.expected(index, newest.version(), slices, out.len() as u64);
         let was_expected = expected.is_some();
         let found = newest.find_slices(slices, expected, out)?;
@@ -265,7 +271,7 @@ impl Store {
     /// # Errors
     /// As for [`Store::get`].
     pub fn cursor(&self, index: IndexId, range: KeyRange) -> Result<Cursor> {
-        self.snapshot()?.cursor(index, range)
+        self.snapshot_of(Some((index, &range)))?.cursor(index, range)
     }
 
     /// The state of all indexes as it is now.
@@ -273,10 +279,14 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::ReadOnly`] after [`Store::close`].
     pub fn snapshot(&self) -> Result<Snapshot> {
+        self.snapshot_of(None)
+    }
+
+    /// The state of all indexes; where not all is wanted, as far as these keys are concerned.
+    fn snapshot_of(&self, what: Option<(IndexId, &KeyRange)>) -> Result<Snapshot> {
         self.shared.open()?;
-        self.shared.settle();
-        let order = self.shared.order.lock();
-        let upto = order.last_msn;
+        let mut order = self.shared.order.lock();
+        let upto = self.shared.settle_what(&mut order, what);
         *self.shared.pins.lock().entry(upto).or_default() += 1;
         let versions = self.shared.indexes.read().iter().map(|(id, index)| (*id, index.version())).collect();
         drop(order);
@@ -437,9 +447,9 @@ impl Store {
         self.shared.checkpoint_to_close()
     }
 
-    fn newest(&self, index: IndexId) -> Result<SnapshotIndex> {
+    fn newest(&self, index: IndexId, keys: impl FnOnce() -> KeyRange) -> Result<SnapshotIndex> {
         self.shared.open()?;
-        self.shared.settle();
+        self.shared.settle_range(index, keys);
         Ok(SnapshotIndex::newest(self.shared.clone(), self.shared.version(index)?))
     }
 }
@@ -472,6 +482,7 @@ impl Shared {
         volumes: VolumeTable,
         checkpointer: Checkpointer,
     ) -> Arc<Self> {
+        let accepted = Accepted::behind(order.last_msn, options.tuning.accepted);
         Arc::new(Self {
             env,
             device,
@@ -479,6 +490,7 @@ impl Shared {
             space,
             trees,
             log,
+            accepted,
             order: Mutex::new(order),
             has_open: AtomicBool::new(false),
             indexes,

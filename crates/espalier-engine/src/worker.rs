@@ -300,6 +300,10 @@ impl Shared {
     }
 
     fn step_somehow(&self) -> Result<bool> {
+        if self.accepted.is_worthwhile() {
+            self.catch_up()?;
+            return Ok(true);
+        }
         // Somebody who is at it goes on to the end.
         if self.log.pending_bytes() >= PUSH && !self.log.is_busy() {
             if self.log.push(LEAVE)? == Progress::Full {

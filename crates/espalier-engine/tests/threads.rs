@@ -1,5 +1,6 @@
 //! Threads in a store: what happens when the system has none to give, and that none waits for another for ever.
 
+use espalier_engine::key::KeyRange;
 use espalier_engine::{Batch, ErrorKind, FormatOptions, IndexId, OpenOptions, READ_ONLY_VOLUME, Store};
 use espalier_storage::{Device, Environment, JoinHandle, MemoryDevice, SystemEnvironment};
 use std::sync::Arc;
@@ -134,4 +135,98 @@ fn what_was_committed_can_be_synced_at_once() {
             });
         }
     });
+}
+
+/// Each thread has keys of its own, and looks at them in all ways right after it has changed them, while others commit to
+/// other keys and workers carry that out.
+#[test]
+fn who_committed_sees_it_whoever_carries_it_out() {
+    const ROUNDS: u32 = 4_000;
+    for joined in [0, 4, 64] {
+        let (device, env) = (Arc::new(MemoryDevice::new(64 << 20)), Arc::new(SystemEnvironment::new(2)));
+        Store::format(device.clone(), env.clone(), &FormatOptions::default()).unwrap();
+        let tuning = espalier_engine::Tuning { joined, accepted: 4, ..Default::default() };
+        let store = Store::open(device, env, OpenOptions { tuning, ..Default::default() }).unwrap();
+        let index = IndexId { volume: store.create_volume("v", 1, 0, &[]).unwrap(), index: 0 };
+        std::thread::scope(|scope| {
+            for thread in 0..4u8 {
+                let store = &store;
+                scope.spawn(move || {
+                    let prefix = [b'a' + thread];
+                    let key = |n: u32| [&prefix[..], &(n % 5).to_be_bytes()].concat();
+                    for n in 0..ROUNDS {
+                        let mut batch = Batch::new();
+                        if n % 16 == 15 {
+                            batch.delete_range(index, KeyRange::prefix(&prefix));
+                        }
+                        batch.insert(index, &key(n), n.to_be_bytes().to_vec());
+                        store.commit(batch).unwrap();
+                        match n % 3 {
+                            0 => assert_eq!(store.get(index, &key(n)).unwrap().unwrap()[..], n.to_be_bytes()),
+                            1 => {
+                                let mut cursor = store.cursor(index, KeyRange::prefix(&prefix)).unwrap();
+                                let mut newest = None;
+                                while let Some(entry) = cursor.next().unwrap() {
+                                    let value = cursor.read(&entry.value).unwrap();
+                                    newest =
+                                        newest.max(Some(u32::from_be_bytes(value[..].try_into().unwrap())));
+                                }
+                                assert_eq!(newest, Some(n));
+                            }
+                            _ => {
+                                let snapshot = store.snapshot().unwrap();
+                                let value = snapshot.get(index, &key(n)).unwrap().unwrap();
+                                assert_eq!(value[..], n.to_be_bytes());
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        store.close().unwrap();
+    }
+}
+
+/// A walk sees what was there when it began, though it began without waiting for what does not concern it, and that is
+/// carried out while it goes on.
+#[test]
+fn a_walk_sees_one_moment_while_others_are_carried_out() {
+    const ROUNDS: u64 = 3_000;
+    let (device, env) = (Arc::new(MemoryDevice::new(64 << 20)), Arc::new(SystemEnvironment::new(2)));
+    Store::format(device.clone(), env.clone(), &FormatOptions::default()).unwrap();
+    let tuning = espalier_engine::Tuning { joined: 8, accepted: 4, ..Default::default() };
+    let store = Store::open(device, env, OpenOptions { tuning, ..Default::default() }).unwrap();
+    let index = IndexId { volume: store.create_volume("v", 1, 0, &[]).unwrap(), index: 0 };
+    let over = AtomicBool::new(false);
+    // All keys of a row have the same value, changed in one batch.
+    let put = |row: u8, n: u64| {
+        let mut batch = Batch::new();
+        (0..6u8).for_each(|key| batch.insert(index, &[row, key], n.to_be_bytes().to_vec()));
+        store.commit(batch).unwrap();
+    };
+    (0..3).for_each(|row| put(row, 0));
+    std::thread::scope(|scope| {
+        for row in 0..2 {
+            let (put, over) = (&put, &over);
+            scope.spawn(move || {
+                let mut n = 1;
+                while !over.load(Ordering::Acquire) {
+                    put(row, n);
+                    n += 1;
+                }
+            });
+        }
+        for n in 0..ROUNDS {
+            let row = (n % 3) as u8;
+            let mut cursor = store.cursor(index, KeyRange::prefix(&[row])).unwrap();
+            let mut values = Vec::new();
+            while let Some(entry) = cursor.next().unwrap() {
+                values.push(cursor.read(&entry.value).unwrap());
+                std::thread::yield_now();
+            }
+            assert!(values.len() == 6 && values.iter().all(|value| *value == values[0]), "{values:?}");
+        }
+        over.store(true, Ordering::Release);
+    });
+    store.close().unwrap();
 }

@@ -52,13 +52,32 @@ pub(crate) struct Listings {
 
 struct Answer {
     dir: NodeId,
-    entries: Vec<(u64, Box<[u8]>)>,
+    entries: Arc<Vec<Told>>,
+    /// Each came with its node.
+    has_nodes: bool,
     /// The state of the directory that was listed.
     stamp: Stamp,
     /// It began with the first entry.
     from_start: bool,
     /// Nothing follows.
     to_end: bool,
+}
+
+/// An entry that was part of an answer.
+struct Told {
+    cookie: u64,
+    name: Box<[u8]>,
+    ino: u64,
+    kind: FileKind,
+}
+
+/// Whether entries are given with their nodes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Nodes {
+    Without,
+    With,
+    /// Unless they have just been given.
+    Once,
 }
 
 impl Listings {
@@ -75,19 +94,19 @@ impl Listings {
 
     fn name(&self, dir: NodeId, cookie: u64) -> Option<Box<[u8]>> {
         let mut answers = self.answers.iter().filter(|a| a.dir == dir);
-        answers.find_map(|a| a.entries.iter().rev().find(|(c, _)| *c == cookie).map(|(_, name)| name.clone()))
+        answers.find_map(|a| a.entries.iter().rev().find(|t| t.cookie == cookie).map(|t| t.name.clone()))
     }
 
     /// True if nothing follows `cookie` in the directory whose state is `stamp`.
     fn is_last(&self, dir: NodeId, stamp: Stamp, cookie: u64) -> bool {
-        let last = |a: &Answer| a.to_end && a.entries.last().is_some_and(|(last, _)| *last == cookie);
+        let last = |a: &Answer| a.to_end && a.entries.last().is_some_and(|last| last.cookie == cookie);
         self.answers.iter().take(RECENT).any(|a| a.dir == dir && a.stamp == stamp && last(a))
     }
 
-    /// All entries of the directory whose state is `stamp`, if one answer gave them.
-    fn whole(&self, dir: NodeId, stamp: Stamp) -> Option<Vec<(u64, Box<[u8]>)>> {
+    /// All entries of the directory whose state is `stamp`, if one answer gave them, and whether with their nodes.
+    fn whole(&self, dir: NodeId, stamp: Stamp) -> Option<(Arc<Vec<Told>>, bool)> {
         let whole = |a: &&Answer| a.dir == dir && a.stamp == stamp && a.from_start && a.to_end;
-        self.answers.iter().take(RECENT).find(whole).map(|a| a.entries.clone())
+        self.answers.iter().take(RECENT).find(whole).map(|a| (a.entries.clone(), a.has_nodes))
     }
 }
 
@@ -101,7 +120,11 @@ struct Walk<'a> {
     has_directories: bool,
     /// What is added to the numbers of links.
     area_sum: u64,
-    answer: Answer,
+    told: Vec<Told>,
+    /// What was told begins with the first entry.
+    from_start: bool,
+    /// Nothing follows what was told.
+    to_end: bool,
     /// Names seen, where the directory is small enough to know them all.
     learned: Option<Vec<Box<[u8]>>>,
 }
@@ -119,7 +142,7 @@ impl FileSystem {
         cookie: u64,
         each: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
-        self.list(node, cookie, false, each)
+        self.list(node, cookie, Nodes::Without, each)
     }
 
     /// As [`FileSystem::readdir`], and takes a reference on each entry kept, other than `.` and `..`.
@@ -132,33 +155,48 @@ impl FileSystem {
         cookie: u64,
         each: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
-        self.list(node, cookie, true, each)
+        self.list(node, cookie, Nodes::With, each)
     }
 
-    fn list(&self, node: NodeId, cookie: u64, plus: bool, each: Each<'_>) -> Result<()> {
+    /// As [`FileSystem::readdirplus`] for who keeps what he is given, as a kernel does: what was given whole a moment ago, and has
+    /// not changed since, is given without entries and references if it is asked for again.
+    ///
+    /// # Errors
+    /// As for [`FileSystem::readdir`].
+    pub fn readdirplus_once(
+        &self,
+        node: NodeId,
+        cookie: u64,
+        each: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.list(node, cookie, Nodes::Once, each)
+    }
+
+    fn list(&self, node: NodeId, cookie: u64, nodes: Nodes, each: Each<'_>) -> Result<()> {
         let dir = self.dir(node)?;
-        if self.list_known(&dir, cookie, plus, each)? {
+        if self.list_known(&dir, cookie, nodes, each)? {
             return Ok(());
         }
+        let plus = nodes != Nodes::Without;
         let Some(mut walk) = self.walk(&dir)? else { return Ok(()) };
         if cookie == 0 {
             self.touch(&dir);
         }
-        walk.answer.from_start = cookie <= COOKIE_DOTDOT;
+        walk.from_start = cookie <= COOKIE_DOTDOT;
         let result = if self.list_dots(&dir, cookie, each) { walk.run(cookie, plus, each) } else { Ok(()) };
-        walk.finish();
+        walk.finish(plus);
         result
     }
 
     /// Answers from memory what was answered a moment ago: that nothing follows, and the listing of a
-    /// directory that has not changed and whose nodes are all in memory (programs look first whether a
+    /// directory that has not changed and whose nodes, if they are wanted, are all in memory (programs look first whether a
     /// directory is empty, and then list it). False if it cannot; then nothing was given to `each`.
-    fn list_known(&self, dir: &Arc<Node>, cookie: u64, plus: bool, each: Each<'_>) -> Result<bool> {
+    fn list_known(&self, dir: &Arc<Node>, cookie: u64, nodes: Nodes, each: Each<'_>) -> Result<bool> {
         if cookie != 0 && cookie <= COOKIE_DOTDOT {
             return Ok(false);
         }
         let mut held = Vec::new();
-        {
+        let entries = {
             let tree = self.enter();
             let names = dir.dir().names.lock();
             let stamp = self.stamp(&tree, dir, &names);
@@ -168,26 +206,35 @@ impl FileSystem {
             if cookie != 0 {
                 return Ok(self.listings.lock().is_last(dir.id, stamp, cookie));
             }
-            let Some(entries) = self.listings.lock().whole(dir.id, stamp) else { return Ok(false) };
-            for (cookie, name) in entries {
-                let Some(Known::Present(id)) = names.get(&name) else { return Ok(false) };
-                let Some(node) = self.nodes.acquire(id) else { return Ok(false) };
-                held.push((cookie, name, Held::adopt(self, node)));
+            let Some((entries, given)) = self.listings.lock().whole(dir.id, stamp) else { return Ok(false) };
+            if nodes == Nodes::With || (nodes == Nodes::Once && !given) {
+                held.reserve(entries.len());
+                for told in entries.iter() {
+                    let Some(Known::Present(id)) = names.get(&told.name) else { return Ok(false) };
+                    let Some(node) = self.nodes.acquire(id) else { return Ok(false) };
+                    held.push(Held::adopt(self, node));
+                }
             }
-        }
+            entries
+        };
         self.touch(dir);
         if !self.list_dots(dir, cookie, each) {
             return Ok(true);
         }
-        for (cookie, name, held) in held {
+        let mut held = held.into_iter();
+        for Told { cookie, name, ino, kind } in entries.iter() {
+            let (ino, kind, cookie) = (*ino, *kind, *cookie);
+            let Some(held) = held.next() else {
+                if !each(DirEntry { name, ino, kind, cookie, entry: None }) {
+                    break;
+                }
+                continue;
+            };
             let entry = Entry { node: held.id, attr: self.attr(&held)? };
-            let shown = plus.then_some(&entry);
-            if !each(DirEntry { name: &name, ino: entry.attr.ino, kind: held.kind, cookie, entry: shown }) {
+            if !each(DirEntry { name, ino, kind, cookie, entry: Some(&entry) }) {
                 break;
             }
-            if plus {
-                held.keep();
-            }
+            held.keep();
         }
         Ok(true)
     }
@@ -222,13 +269,9 @@ impl FileSystem {
             cursor,
             has_directories: directories > 0,
             area_sum: dir.area_directory().map_or(0, |d| d.dir().area_sum),
-            answer: Answer {
-                dir: dir.id,
-                entries: Vec::with_capacity(expected),
-                stamp,
-                from_start: false,
-                to_end: false,
-            },
+            told: Vec::with_capacity(expected),
+            from_start: false,
+            to_end: false,
             learned: learn.then(|| Vec::with_capacity(expected)),
         }))
     }
@@ -269,7 +312,7 @@ impl Walk<'_> {
                 }
             }
             if directories || !self.has_directories {
-                self.answer.to_end = true;
+                self.to_end = true;
                 return Ok(());
             }
             directories = true;
@@ -280,7 +323,7 @@ impl Walk<'_> {
                             return Ok(());
                         }
                     }
-                    self.answer.to_end = true;
+                    self.to_end = true;
                     return Ok(());
                 }
                 None => self.rewind(),
@@ -333,16 +376,18 @@ impl Walk<'_> {
     fn show(&mut self, name: Box<[u8]>, record: Record, plus: bool, each: Each<'_>) -> Result<bool> {
         let kind = record.kind();
         let cookie = cookie_of(&name, kind);
+        let ino;
         let kept = if plus {
             let Some(held) = self.node(&name, record)? else { return Ok(true) };
             let entry = Entry { node: held.id, attr: self.fs.attr(&held)? };
-            let kept = each(DirEntry { name: &name, ino: entry.attr.ino, kind, cookie, entry: Some(&entry) });
+            ino = entry.attr.ino;
+            let kept = each(DirEntry { name: &name, ino, kind, cookie, entry: Some(&entry) });
             if kept {
                 held.keep();
             }
             kept
         } else {
-            let ino = match &record {
+            ino = match &record {
                 Record::Inode(inode) => {
                     inode.number.wrapping_add(inode.delta).wrapping_add(self.dir.dir().sum)
                 }
@@ -351,7 +396,7 @@ impl Walk<'_> {
             each(DirEntry { name: &name, ino, kind, cookie, entry: None })
         };
         if kept {
-            self.answer.entries.push((cookie, name));
+            self.told.push(Told { cookie, name, ino, kind });
         }
         Ok(kept)
     }
@@ -372,8 +417,10 @@ impl Walk<'_> {
     }
 
     /// Remembers where cookies lead and which names there are.
-    fn finish(self) {
-        self.fs.listings.lock().remember(self.answer);
+    fn finish(self, has_nodes: bool) {
+        let Walk { dir, stamp, told, from_start, to_end, .. } = self;
+        let answer = Answer { dir: dir.id, entries: Arc::new(told), has_nodes, stamp, from_start, to_end };
+        self.fs.listings.lock().remember(answer);
         let Some(learned) = self.learned.filter(|l| !l.is_empty()) else { return };
         let mut names = self.dir.dir().names.lock();
         if names.version != self.stamp.version || names.dead {

@@ -280,7 +280,7 @@ impl Dispatcher {
             body.add(entry.name, entry.ino, kind, entry.cookie, known)
         };
         let listed = match plus {
-            true => self.fs.readdirplus(node, cookie, &mut each),
+            true => self.fs.readdirplus_once(node, cookie, &mut each),
             false => self.fs.readdir(node, cookie, &mut each),
         };
         match of(listed, || self.name(node)) {

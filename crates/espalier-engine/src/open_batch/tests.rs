@@ -86,12 +86,14 @@ proptest! {
             if close > 0 && open.takes(&batch, 10, 100) {
                 open.join(batch, 10);
             } else {
-                apply(&mut together, &open.close_with(batch).0);
+                let closed = open.close_with(batch).0;
+                apply(&mut together, &closed.ops);
+                prop_assert!(sorted_prefix(&closed.ops) >= closed.sorted);
                 prop_assert_eq!(&together, &one_by_one);
                 prop_assert!(open.is_empty());
             }
         }
-        apply(&mut together, &open.close());
+        apply(&mut together, &open.close().ops);
         prop_assert_eq!(together, one_by_one);
     }
 }
@@ -110,7 +112,8 @@ fn nothing_is_left_of_what_came_and_went() {
     batch.delete_range(index, KeyRange::prefix(b"dir/"));
     batch.delete(index, b"record");
     let bytes = batch.bytes() as u64;
-    let (ops, wiped) = open.close_with(batch);
+    let (Closed { ops, sorted }, wiped) = open.close_with(batch);
+    assert_eq!(sorted, 0);
     let range = KeyRange::prefix(b"dir/");
     let left = LoggedOp::Range { index, range, op: RangeOp::Delete };
     assert_eq!(joined + bytes - wiped, bytes_in(&left) as u64);
@@ -125,6 +128,6 @@ fn what_was_there_before_is_deleted() {
     batch.insert(index, b"a", vec![1]);
     batch.delete(index, b"a");
     open.join(batch, 10);
-    assert_eq!(open.close(), [LoggedOp::Point { index, key: b"a"[..].into(), op: Op::Delete }]);
-    assert!(open.close().is_empty());
+    assert_eq!(open.close().ops, [LoggedOp::Point { index, key: b"a"[..].into(), op: Op::Delete }]);
+    assert!(open.close().ops.is_empty());
 }

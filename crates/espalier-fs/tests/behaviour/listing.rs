@@ -182,3 +182,52 @@ fn names_stay_within_their_memory() {
     assert!(bench.fs.statistics().name_bytes < 100_000, "{:?}", bench.fs.statistics());
     bench.check(0);
 }
+
+/// What a kernel has just been given it is not given again, unless something changed, or somebody else asks.
+#[test]
+fn nodes_are_given_once_to_who_keeps_them() {
+    let bench = Bench::new(0);
+    let dir = bench.dir(NodeId::ROOT, "dir");
+    for n in 0..20 {
+        let name = format!("{n:02}");
+        let node = if n % 4 == 0 { bench.dir(dir, &name) } else { bench.file(dir, &name) };
+        bench.fs.forget(node, 1);
+    }
+    // Names, numbers and kinds, and the nodes that came with them.
+    let list = |once: bool| {
+        let (mut entries, mut nodes) = (Vec::new(), Vec::new());
+        let mut each = |entry: espalier_fs::DirEntry<'_>| {
+            entries.push((entry.name.to_vec(), entry.ino, entry.kind, entry.cookie));
+            nodes.extend(entry.entry.map(|entry| (entry.node, entry.attr.ino)));
+            true
+        };
+        match once {
+            true => bench.fs.readdirplus_once(dir, 0, &mut each).unwrap(),
+            false => bench.fs.readdirplus(dir, 0, &mut each).unwrap(),
+        }
+        (entries, nodes)
+    };
+    let (entries, given) = list(true);
+    assert_eq!((entries.len(), given.len()), (22, 20));
+    let (again, nothing) = list(true);
+    assert_eq!((&again, nothing.len()), (&entries, 0));
+    let (again, nodes) = list(false);
+    assert_eq!((again, &nodes), (entries, &given));
+    nodes.iter().for_each(|(node, _)| bench.fs.forget(*node, 1));
+    // Each has one reference, from the first listing: then it is gone.
+    for (node, ino) in &given {
+        assert_eq!(bench.fs.getattr(*node).unwrap().ino, *ino);
+    }
+    let new = bench.file(dir, "new");
+    let (changed, nodes) = list(true);
+    assert_eq!((changed.len(), nodes.len()), (23, 21));
+    nodes.iter().chain(&given).for_each(|(node, _)| bench.fs.forget(*node, 1));
+    bench.fs.forget(new, 1);
+    // A listing that gave no nodes is none that gave them.
+    let other = bench.file(dir, "other");
+    bench.fs.forget(other, 1);
+    bench.fs.readdir(dir, 0, &mut |_| true).unwrap();
+    let (_, nodes) = list(true);
+    assert_eq!(nodes.len(), 22);
+    nodes.iter().for_each(|(node, _)| bench.fs.forget(*node, 1));
+}

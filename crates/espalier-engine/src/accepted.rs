@@ -1,0 +1,163 @@
+//! Batches that have their numbers and are still to be carried out.
+//!
+//! What takes time about a batch is to put its messages into memtables and log, and nobody waits for that who does not
+//! look there. So a batch is *accepted* under the commit lock, where it gets its numbers, and then waits in a queue; a worker
+//! carries it out, or whoever needs it done.
+//!
+//! Invariants: batches are carried out one at a time and in the order of their numbers, by who holds `carrying`. Who holds the
+//! commit lock and has emptied the queue (`Shared::settled`) knows that everything that was accepted has been carried out, and
+//! that nothing else will be meanwhile. So nobody can tell, as with the open batch.
+
+use crate::Msn;
+use crate::key::KeyRange;
+use crate::log::{LoggedBatch, LoggedOp};
+use crate::types::IndexId;
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::VecDeque;
+
+/// With so many times the operations that are worth a worker, who accepts a batch carries it out himself.
+const LONG: usize = 8;
+/// The same with so many bytes.
+const LONG_BYTES: u64 = 4 << 20;
+
+/// The queue. See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    queue: Mutex<Queue>,
+    carrying: Mutex<()>,
+    /// Operations that are worth a worker.
+    worth: usize,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    batches: VecDeque<Waiting>,
+    operations: usize,
+    bytes: u64,
+    /// A batch has been taken out and is being carried out.
+    is_carried: bool,
+    /// The last message of the last batch that has been carried out.
+    carried: Msn,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    batch: LoggedBatch,
+    /// So many of its operations come first and are messages to single keys, by index and key.
+    sorted: usize,
+    bytes: u64,
+}
+
+/// What who accepted a batch does about the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Backlog {
+    /// Nothing: it is short.
+    Short,
+    /// Sees to it that somebody carries it out.
+    Worthwhile,
+    /// Carries it out himself.
+    Long,
+}
+
+impl Accepted {
+    /// Nothing waits, and `msn` was the last message; `worth` operations are worth a worker.
+    pub(crate) fn behind(msn: Msn, worth: usize) -> Self {
+        let queue = Queue { carried: msn, ..Queue::default() };
+        Self { queue: Mutex::new(queue), carrying: Mutex::default(), worth }
+    }
+
+    /// Adds the next batch, of up to `bytes` bytes, that begins with `sorted` messages to single keys in order. Under the commit lock.
+    pub(crate) fn push(&self, batch: LoggedBatch, sorted: usize, bytes: u64) -> Backlog {
+        let mut queue = self.queue.lock();
+        queue.operations += batch.ops.len();
+        queue.bytes += bytes;
+        queue.batches.push_back(Waiting { batch, sorted, bytes });
+        if queue.operations > LONG * self.worth || queue.bytes > LONG_BYTES {
+            Backlog::Long
+        } else if queue.operations >= self.worth && !queue.is_carried {
+            Backlog::Worthwhile
+        } else {
+            Backlog::Short
+        }
+    }
+
+    /// The next batch, if there is one, for who carries out: it has been as soon as the guard goes.
+    pub(crate) fn next(&self) -> Option<(LoggedBatch, Carrying<'_>)> {
+        let carrying = self.carrying.lock();
+        let mut queue = self.queue.lock();
+        let Waiting { batch, bytes, .. } = queue.batches.pop_front()?;
+        queue.operations -= batch.ops.len();
+        queue.bytes -= bytes;
+        queue.is_carried = true;
+        drop(queue);
+        let upto = Msn(batch.first_msn.0 + batch.ops.len() as u64 - 1);
+        Some((batch, Carrying { upto, queue: &self.queue, _carrying: carrying }))
+    }
+
+    /// True if so much waits that it is worth a worker, and nobody is at it.
+    pub(crate) fn is_worthwhile(&self) -> bool {
+        let queue = self.queue.lock();
+        self.worth > 0 && queue.operations >= self.worth && !queue.is_carried
+    }
+
+    /// True if what has not been carried out may concern a key in `range`.
+    pub(crate) fn concerns(&self, index: IndexId, range: &KeyRange) -> bool {
+        let queue = self.queue.lock();
+        queue.is_carried || queue.batches.iter().any(|waiting| waiting.concerns(index, range))
+    }
+
+    /// The last message of which it is known that it and those before have been carried out.
+    pub(crate) fn carried(&self) -> Msn {
+        self.queue.lock().carried
+    }
+}
+
+/// A batch is being carried out.
+pub(crate) struct Carrying<'a> {
+    upto: Msn,
+    queue: &'a Mutex<Queue>,
+    _carrying: MutexGuard<'a, ()>,
+}
+
+impl Drop for Carrying<'_> {
+    fn drop(&mut self) {
+        let mut queue = self.queue.lock();
+        queue.is_carried = false;
+        queue.carried = self.upto;
+    }
+}
+
+impl Waiting {
+    fn concerns(&self, index: IndexId, range: &KeyRange) -> bool {
+        let (points, rest) = self.batch.ops.split_at(self.sorted);
+        let before = |op: &LoggedOp| match op {
+            LoggedOp::Point { index: of, key, .. } => (*of, key) < (index, &range.start),
+            _ => false,
+        };
+        let first = points.get(points.partition_point(before));
+        first.is_some_and(|op| touches(op, index, range)) || rest.iter().any(|op| touches(op, index, range))
+    }
+}
+
+/// True if an operation may change the value of a key in `range`.
+fn touches(op: &LoggedOp, index: IndexId, range: &KeyRange) -> bool {
+    match op {
+        LoggedOp::Point { index: of, key, .. } => *of == index && range.contains(key),
+        LoggedOp::Range { index: of, range: other, .. } => *of == index && range.overlaps(other),
+        LoggedOp::Clone { index: of, .. } => *of == index,
+        LoggedOp::Superseded => false,
+    }
+}
+
+/// How many of these operations come first and are messages to single keys, by index and key.
+pub(crate) fn sorted_prefix(ops: &[LoggedOp]) -> usize {
+    let place = |op: &LoggedOp| match op {
+        LoggedOp::Point { index, key, .. } => Some((*index, key.clone())),
+        _ => None,
+    };
+    let mut last = None;
+    ops.iter().map_while(place).take_while(|next| last.replace(next.clone()) <= Some(next.clone())).count()
+}
+
+#[cfg(test)]
+mod tests;
