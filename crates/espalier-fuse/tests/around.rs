@@ -8,6 +8,7 @@ use common::store::{Image, run, serve_if_asked};
 use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -216,6 +217,35 @@ fn who_makes_what_is_made_meanwhile_opens_it() {
             }
         });
         assert_eq!(opened.into_inner(), 4500);
+        mounted.end();
+    }
+}
+
+/// What is written need not lie in the writer's own memory: it may come from another file, or be mapped from the file itself, whose
+/// pages the kernel has to fetch while it writes around them.
+#[test]
+fn what_comes_from_files_and_mappings_arrives() {
+    for kind in kinds() {
+        let image = Image::new(64 << 20);
+        let mounted = image.mount(kind, "");
+        let expected: Vec<u8> = (0..PAGES * PAGE).map(|n| (n / 3) as u8).collect();
+        let mut source = tempfile::tempfile().unwrap();
+        source.write_all(&expected).unwrap();
+        let new = |name: &str| File::create(mounted.path().join(name)).unwrap();
+        let (sent, mut offset) = (new("sent"), 0);
+        while offset < expected.len() as u64 {
+            assert_ne!(rustix::fs::sendfile(&sent, &source, Some(&mut offset), 10_000).unwrap(), 0);
+        }
+        assert!(fs::read(mounted.path().join("sent")).unwrap() == expected);
+        let own = new("own");
+        own.write_all_at(&expected, 0).unwrap();
+        let reader = File::open(mounted.path().join("own")).unwrap();
+        let mapped = Mapped::of(&reader);
+        // SAFETY: the file has these pages, they are mapped, and nobody changes them while the kernel reads them.
+        let seen = unsafe { std::slice::from_raw_parts(mapped.0.cast::<u8>(), expected.len()) };
+        own.write_all_at(seen, expected.len() as u64).unwrap();
+        assert!(fs::read(mounted.path().join("own")).unwrap() == [&expected[..], &expected].concat());
+        drop((mapped, reader, own, sent));
         mounted.end();
     }
 }
