@@ -13,7 +13,7 @@
 //! a compiler) writes around the kernel's pages: what he writes comes as he wrote it, and not once for each page that he began, the kernel
 //! copies it once instead of twice, and need not ask first whether the file has capabilities. Who reads the file gets it from
 //! here and then from the kernel's pages, from which the kernel takes what is overwritten around them. So CREATE is served
-//! where [`Dispatcher::write_around`] was called, and elsewhere answered with ENOSYS, whereupon the kernel makes files by MKNOD.
+//! where `Dispatcher::write_around` was called, and elsewhere answered with ENOSYS, whereupon the kernel makes files by MKNOD.
 
 mod control;
 mod counts;
