@@ -69,8 +69,9 @@ fn has_died(dir: &Path) -> String {
     format!("{0}: the server of this mount has died; unmount it (espalier umount {0})", dir.display())
 }
 
-/// Asks the server of a mount: for an extended attribute of its root that has no more than so many bytes.
-pub(crate) fn ask_for(mount: &Path, name: &str, longest: usize) -> Result<Value> {
+/// Asks the server of a mount: for an extended attribute of its root that has no more than so many bytes. `what` is what one
+/// wants of it, for messages.
+pub(crate) fn ask_for(mount: &Path, name: &str, longest: usize, what: &str) -> Result<Value> {
     use rustix::io::Errno;
     let mut buffer = vec![0; longest];
     let length = match rustix::fs::getxattr(mount, name, &mut buffer) {
@@ -80,6 +81,7 @@ pub(crate) fn ask_for(mount: &Path, name: &str, longest: usize) -> Result<Value>
              when it is unmounted",
             mount.display()
         ),
+        Err(Errno::PERM) => bail!("only root and who has mounted it may {what}"),
         // It died while it was asked.
         Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED) => bail!(has_died(mount)),
         length => length.with_context(|| format!("the server of {} does not answer", mount.display()))?,
@@ -91,7 +93,7 @@ pub(crate) fn ask_for(mount: &Path, name: &str, longest: usize) -> Result<Value>
 /// Asks the server of the mount at (or around) `dir`.
 pub(crate) fn ask_server(dir: &Path) -> Result<Value> {
     let mount = mount_around(dir)?;
-    ask_for(&mount.dir, DESCRIPTION_XATTR, LONGEST_DESCRIPTION)
+    ask_for(&mount.dir, DESCRIPTION_XATTR, LONGEST_DESCRIPTION, "ask it")
 }
 
 /// What the server of a mount tells about itself, made anew at every call. It holds nothing alive.

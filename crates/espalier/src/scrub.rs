@@ -5,6 +5,7 @@
 //! says where the next one does.
 
 use crate::args::Scrub;
+use crate::info;
 use crate::mounts;
 use crate::problem::Exit;
 use crate::ui::{self, say};
@@ -37,16 +38,8 @@ pub(crate) fn run(args: &Scrub) -> Result<Exit> {
     let spinner = ui::spinner("scrubbing");
     let (mut next, mut bytes, mut problems) = (Some(0), 0u64, 0u64);
     while let Some(from) = next {
-        let mut buffer = vec![0; ANSWER];
         let name = format!("{COMMAND_XATTR}scrub.{from}.{STEP}");
-        let length = rustix::fs::getxattr(&mount.dir, name, &mut buffer).map_err(|error| match error {
-            rustix::io::Errno::PERM => anyhow::anyhow!("only root and who has mounted it may scrub"),
-            error => {
-                anyhow::Error::from(error).context(format!("the server of {} fails", mount.dir.display()))
-            }
-        })?;
-        let answer: Value =
-            serde_json::from_slice(&buffer[..length]).context("the server answers nonsense")?;
+        let answer = info::ask_for(&mount.dir, &name, ANSWER, "scrub")?;
         if let Some(error) = answer["error"].as_str() {
             bail!("{}: {error}", mount.dir.display());
         }

@@ -157,7 +157,8 @@ fn listed(dir: &Path) -> Result<Vec<Value>> {
     let mount = info::mount_around(dir)?.dir;
     let (mut all, mut after) = (Vec::new(), Some((0, 0)));
     while let Some((created, id)) = after {
-        let page = info::ask_for(&mount, &format!("{COMMAND_XATTR}{LIST}{created}.{id}"), ANSWER)?;
+        let page =
+            info::ask_for(&mount, &format!("{COMMAND_XATTR}{LIST}{created}.{id}"), ANSWER, "list snapshots")?;
         all.extend(page["snapshots"].as_array().into_iter().flatten().cloned());
         after = page["next"][0].as_u64().zip(page["next"][1].as_u64());
     }

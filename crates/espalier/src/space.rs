@@ -4,6 +4,7 @@
 
 use crate::args::{Resize, Trim};
 use crate::image;
+use crate::info;
 use crate::mounts;
 use crate::ui::say;
 use crate::units::Size;
@@ -11,7 +12,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use espalier_engine::Store;
 use espalier_fuse::COMMAND_XATTR;
 use espalier_storage::{BLOCK, Device, FileDevice, OpenMode};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::fs::OpenOptions;
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -37,13 +38,7 @@ pub(crate) fn trim(args: &Trim) -> Result<()> {
 /// Asks the server of the mount that `dir` lies in to carry out a command that gives a number of bytes.
 fn ask(dir: &Path, command: &str, what: &str) -> Result<u64> {
     let mount = mount_of(dir)?;
-    let mut buffer = vec![0; 4096];
-    let name = format!("{COMMAND_XATTR}{command}");
-    let length = rustix::fs::getxattr(&mount, name, &mut buffer).map_err(|error| match error {
-        rustix::io::Errno::PERM => anyhow!("only root and who has mounted it may {what}"),
-        error => anyhow!(error).context(format!("the server of {} fails", mount.display())),
-    })?;
-    let answer: Value = serde_json::from_slice(&buffer[..length]).context("the server answers nonsense")?;
+    let answer = info::ask_for(&mount, &format!("{COMMAND_XATTR}{command}"), 4096, what)?;
     match answer["error"].as_str() {
         Some(error) => bail!("{}: {error}", dir.display()),
         None => Ok(answer["bytes"].as_u64().unwrap_or(0)),

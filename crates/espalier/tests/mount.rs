@@ -222,6 +222,9 @@ fn info_on_a_mount_without_xattrs_says_why_it_cannot_ask() {
     for _ in 0..2 {
         info().refused(1, &["mnt", "noxattr", "unmounted"]);
     }
+    for command in ["scrub", "trim"] {
+        espalier(&[command.as_ref(), place.dir.as_os_str()]).refused(1, &["mnt", "noxattr"]);
+    }
     place.umount().ok();
     espalier(&["info".as_ref(), place.image.as_os_str()]).ok();
 }
