@@ -1,6 +1,6 @@
 //! A file system on a loop device of its own.
 
-use crate::options::Options;
+use crate::options::{BEFORE, Options};
 use crate::system::{self, Undo};
 use anyhow::{Context, Result, bail, ensure};
 use std::ffi::OsStr;
@@ -39,7 +39,13 @@ impl Contender {
             Some("espalier") => {
                 Kind::Espalier { program: std::path::absolute(&options.espalier)?, cache: options.cache }
             }
-            _ => bail!("'{name}' is no contender; there are ext4, xfs, btrfs and espalier"),
+            Some(BEFORE) => {
+                let program = options.before.as_ref();
+                let program =
+                    program.with_context(|| format!("{BEFORE} is the program that --before names"))?;
+                Kind::Espalier { program: std::path::absolute(program)?, cache: options.cache }
+            }
+            _ => bail!("'{name}' is no contender; there are ext4, xfs, btrfs, espalier and {BEFORE}"),
         };
         if let Kind::Espalier { program, .. } = &kind {
             ensure!(

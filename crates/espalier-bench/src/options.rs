@@ -55,6 +55,9 @@ pub(crate) struct Options {
     /// The espalier program
     #[arg(long, default_value = "target/release/espalier")]
     pub(crate) espalier: PathBuf,
+    /// Another build of it, which takes part as `espalier@before`: what a change did, measured by turns in one run
+    #[arg(long, value_name = "ESPALIER")]
+    pub(crate) before: Option<PathBuf>,
     /// Espalier's memory budget
     #[arg(long, default_value = "2G", value_parser = parse_size)]
     pub(crate) cache: u64,
@@ -74,11 +77,19 @@ const EXAMPLES: &str = "Examples:
   espalier-bench --quick                                a minute, small sizes
   espalier-bench subtrees --contenders xfs,btrfs,espalier --device-size 12G
                                                         clones, renames and removals of trees
-  espalier-bench --contenders ext4,espalier --steps grep_cold,rm_rf --rounds 5";
+  espalier-bench --contenders ext4,espalier --steps grep_cold,rm_rf --rounds 5
+  espalier-bench --contenders espalier --before OLD/espalier --steps unpack --rounds 5
+                                                        what changed between two builds";
+
+/// The contender that is the other build.
+pub(crate) const BEFORE: &str = "espalier@before";
 
 impl Options {
-    /// Applies `--quick`.
+    /// Applies `--quick` and `--before`.
     pub(crate) fn settle(mut self) -> Self {
+        if self.before.is_some() && !self.contenders.iter().any(|name| name.starts_with(BEFORE)) {
+            self.contenders.push(BEFORE.into());
+        }
         if self.quick {
             self.rounds = 1;
             self.device_size = 2 << 30;

@@ -1,6 +1,6 @@
 //! Figures as a table for people and as JSON for everything else.
 
-use crate::options::Options;
+use crate::options::{BEFORE, Options};
 use crate::steps::{Setting, Step};
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -117,14 +117,19 @@ impl Report {
         out
     }
 
-    /// Times, and the ratio of the best kernel file system to each Espalier.
+    /// Times, the ratio of the best kernel file system to each Espalier, and of each Espalier to the build before.
     fn times(&self, out: &mut String) {
         self.heading(out, "seconds");
         let ours: Vec<_> = self.contenders.iter().filter(|c| is_ours(c)).collect();
         for name in &ours {
             let _ = write!(out, " {:>22} |", format!("ratio of {name}"));
         }
-        self.rule(out, ours.len());
+        let before = self.contenders.iter().find(|c| c.starts_with(BEFORE));
+        let after: Vec<_> = ours.iter().filter(|c| before.is_some() && !c.starts_with(BEFORE)).collect();
+        for name in &after {
+            let _ = write!(out, " {:>22} |", format!("{name} by before"));
+        }
+        self.rule(out, ours.len() + after.len());
         for step in self.steps() {
             let times: Vec<_> =
                 self.contenders.iter().map(|c| self.median(c, &step, |m| m.seconds)).collect();
@@ -137,6 +142,10 @@ impl Report {
                     (Some(best), Some(time)) => verdict(&step, best / time),
                     _ => String::new(),
                 };
+                let _ = write!(out, " {cell:>22} |");
+            }
+            for (name, before) in after.iter().zip(before.iter().cycle()) {
+                let cell = self.paired(name, before, &step).map_or(String::new(), |r| format!("{r:.2}"));
                 let _ = write!(out, " {cell:>22} |");
             }
             out.push('\n');
@@ -216,14 +225,29 @@ impl Report {
 
     fn median(&self, contender: &str, step: &str, figure: impl Fn(&Measure) -> f64) -> Option<f64> {
         let matching = self.measures.iter().filter(|m| m.contender == contender && m.step == step);
-        let mut figures: Vec<f64> = matching.map(figure).collect();
-        figures.sort_by(f64::total_cmp);
-        let middle = figures.len() / 2;
-        match figures.len() {
-            0 => None,
-            n if n % 2 == 1 => Some(figures[middle]),
-            _ => Some((figures[middle - 1] + figures[middle]) / 2.0),
-        }
+        middle(matching.map(figure).collect())
+    }
+
+    /// The median of what a step took in a round by what it took with the other one in the same round.
+    fn paired(&self, contender: &str, other: &str, step: &str) -> Option<f64> {
+        let of = |name: &str| -> Vec<&Measure> {
+            self.measures.iter().filter(|m| m.contender == name && m.step == step).collect()
+        };
+        let others = of(other);
+        let same_round =
+            |m: &&Measure| others.iter().find(|o| o.round == m.round).map(|o| m.seconds / o.seconds);
+        middle(of(contender).iter().filter_map(same_round).collect())
+    }
+}
+
+/// The median.
+fn middle(mut figures: Vec<f64>) -> Option<f64> {
+    figures.sort_by(f64::total_cmp);
+    let middle = figures.len() / 2;
+    match figures.len() {
+        0 => None,
+        n if n % 2 == 1 => Some(figures[middle]),
+        _ => Some((figures[middle - 1] + figures[middle]) / 2.0),
     }
 }
 
