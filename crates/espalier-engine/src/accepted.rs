@@ -7,6 +7,9 @@
 //! Invariants: batches are carried out one at a time and in the order of their numbers, by who holds `carrying`. Who holds the
 //! commit lock and has emptied the queue (`Shared::settled`) knows that everything that was accepted has been carried out, and
 //! that nothing else will be meanwhile. So nobody can tell, as with the open batch.
+//!
+//! Who looks at some keys only need not wait for batches that do not concern them: neither for those in the queue nor for the
+//! one that is being carried out, of which the queue keeps what it is until memtables have it.
 
 use crate::Msn;
 use crate::key::KeyRange;
@@ -14,11 +17,13 @@ use crate::log::{LoggedBatch, LoggedOp};
 use crate::types::IndexId;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// With so many times the operations that are worth a worker, who accepts a batch carries it out himself.
 const LONG: usize = 8;
-/// The same with so many bytes.
+/// The same with so many bytes, and with this part of the memory.
 const LONG_BYTES: u64 = 4 << 20;
+const LONG_PART: u64 = 64;
 
 /// The queue. See the [module](self).
 #[derive(Debug)]
@@ -27,6 +32,8 @@ pub(crate) struct Accepted {
     carrying: Mutex<()>,
     /// Operations that are worth a worker.
     worth: usize,
+    /// With more bytes than these, who accepts a batch carries it out himself.
+    most_bytes: u64,
 }
 
 #[derive(Debug, Default)]
@@ -36,6 +43,8 @@ struct Queue {
     bytes: u64,
     /// A batch has been taken out and is being carried out.
     is_carried: bool,
+    /// That batch, until memtables have it.
+    current: Option<Arc<Waiting>>,
     /// The last message of the last batch that has been carried out.
     carried: Msn,
 }
@@ -60,10 +69,12 @@ pub(crate) enum Backlog {
 }
 
 impl Accepted {
-    /// Nothing waits, and `msn` was the last message; `worth` operations are worth a worker.
-    pub(crate) fn behind(msn: Msn, worth: usize) -> Self {
+    /// Nothing waits, and `msn` was the last message; `worth` operations are worth a worker, in a store with so many bytes
+    /// of `memory`.
+    pub(crate) fn behind(msn: Msn, worth: usize, memory: u64) -> Self {
         let queue = Queue { carried: msn, ..Queue::default() };
-        Self { queue: Mutex::new(queue), carrying: Mutex::default(), worth }
+        let most_bytes = LONG_BYTES.min(memory / LONG_PART);
+        Self { queue: Mutex::new(queue), carrying: Mutex::default(), worth, most_bytes }
     }
 
     /// Adds the next batch, of up to `bytes` bytes, that begins with `sorted` messages to single keys in order. Under the commit lock.
@@ -72,7 +83,7 @@ impl Accepted {
         queue.operations += batch.ops.len();
         queue.bytes += bytes;
         queue.batches.push_back(Waiting { batch, sorted, bytes });
-        if queue.operations > LONG * self.worth || queue.bytes > LONG_BYTES {
+        if queue.operations > LONG * self.worth || queue.bytes > self.most_bytes {
             Backlog::Long
         } else if queue.operations >= self.worth && !queue.is_carried {
             Backlog::Worthwhile
@@ -81,17 +92,17 @@ impl Accepted {
         }
     }
 
-    /// The next batch, if there is one, for who carries out: it has been as soon as the guard goes.
-    pub(crate) fn next(&self) -> Option<(LoggedBatch, Carrying<'_>)> {
+    /// The next batch, if there is one, for who carries out.
+    pub(crate) fn next(&self) -> Option<Carrying<'_>> {
         let carrying = self.carrying.lock();
         let mut queue = self.queue.lock();
-        let Waiting { batch, bytes, .. } = queue.batches.pop_front()?;
-        queue.operations -= batch.ops.len();
-        queue.bytes -= bytes;
+        let waiting = Arc::new(queue.batches.pop_front()?);
+        queue.operations -= waiting.batch.ops.len();
+        queue.bytes -= waiting.bytes;
         queue.is_carried = true;
+        queue.current = Some(waiting.clone());
         drop(queue);
-        let upto = Msn(batch.first_msn.0 + batch.ops.len() as u64 - 1);
-        Some((batch, Carrying { upto, queue: &self.queue, _carrying: carrying }))
+        Some(Carrying { waiting, queue: &self.queue, carrying })
     }
 
     /// True if so much waits that it is worth a worker, and nobody is at it.
@@ -100,10 +111,11 @@ impl Accepted {
         self.worth > 0 && queue.operations >= self.worth && !queue.is_carried
     }
 
-    /// True if what has not been carried out may concern a key in `range`.
+    /// True if what memtables do not have yet may concern a key in `range`.
     pub(crate) fn concerns(&self, index: IndexId, range: &KeyRange) -> bool {
         let queue = self.queue.lock();
-        queue.is_carried || queue.batches.iter().any(|waiting| waiting.concerns(index, range))
+        let current = queue.current.iter().map(|current| &**current);
+        current.chain(&queue.batches).any(|waiting| waiting.concerns(index, range))
     }
 
     /// The last message of which it is known that it and those before have been carried out.
@@ -112,14 +124,39 @@ impl Accepted {
     }
 }
 
-/// A batch is being carried out.
+/// A batch that is being carried out. Dropped before its end it stays what readers wait for: it has been carried out in part.
 pub(crate) struct Carrying<'a> {
+    waiting: Arc<Waiting>,
+    queue: &'a Mutex<Queue>,
+    carrying: MutexGuard<'a, ()>,
+}
+
+impl<'a> Carrying<'a> {
+    /// What memtables are to have.
+    pub(crate) fn batch(&self) -> &LoggedBatch {
+        &self.waiting.batch
+    }
+
+    /// Memtables have it: the batch, for the log, and what is left to be done.
+    pub(crate) fn in_memtables(self) -> (LoggedBatch, Ending<'a>) {
+        let Self { waiting, queue, carrying } = self;
+        queue.lock().current = None;
+        let Some(Waiting { batch, .. }) = Arc::into_inner(waiting) else {
+            unreachable!("whoever looks at it does so under the lock of the queue")
+        };
+        let upto = Msn(batch.first_msn.0 + batch.ops.len() as u64 - 1);
+        (batch, Ending { upto, queue, _carrying: carrying })
+    }
+}
+
+/// A batch that only the log does not have yet, perhaps. It has been carried out as soon as this goes.
+pub(crate) struct Ending<'a> {
     upto: Msn,
     queue: &'a Mutex<Queue>,
     _carrying: MutexGuard<'a, ()>,
 }
 
-impl Drop for Carrying<'_> {
+impl Drop for Ending<'_> {
     fn drop(&mut self) {
         let mut queue = self.queue.lock();
         queue.is_carried = false;

@@ -132,6 +132,8 @@ struct Cut {
     waiting: Waiting,
     /// Bytes of it that the log had not written yet.
     covered: u64,
+    /// What it deletes may take space that no checkpoint sets free by itself.
+    untidy: bool,
 }
 
 impl Checkpointer {
@@ -225,7 +227,6 @@ impl Shared {
         self.device.writable()?;
         let mut state = self.checkpointer.state.lock();
         self.look_at_space();
-        let untidy = self.is_untidy();
         let mut cut = self.cut(change, wanted)?;
         let taken = self.take_roots(&cut, &state);
         self.barrier.store(u64::MAX, Ordering::Release);
@@ -262,7 +263,7 @@ impl Shared {
             log_position: position.encode(),
             checkpointed: self.env.now(),
             clean,
-            untidy,
+            untidy: cut.untidy,
             roots: tables,
             ..self.space.superblock()
         })?;
@@ -303,7 +304,9 @@ impl Shared {
         order.covered = self.log.unwritten_bytes();
         let next_msn = Msn(order.last_msn.0 + 1);
         let covered = order.covered;
-        Ok(Cut { lsn, next_msn, volumes, indexes, changed, waiting, covered })
+        // What is deleted is noted when it is carried out.
+        let untidy = self.is_untidy();
+        Ok(Cut { lsn, next_msn, volumes, indexes, changed, waiting, covered, untidy })
     }
 
     /// What was cut off waits for another checkpoint, but for what the log has brought to its place since.

@@ -9,7 +9,7 @@
 //! [`Shared::settle`] before: then everything that was accepted has been carried out. For who looks at some keys only it
 //! is enough that nothing that is left concerns them ([`Shared::settle_range`]).
 
-use crate::accepted::Backlog;
+use crate::accepted::{Backlog, Carrying};
 use crate::batch::Batch;
 use crate::index::{Goto, Index};
 use crate::key::KeyRange;
@@ -22,6 +22,7 @@ use crate::space::Reservation;
 use crate::store::{MAX_HEIGHT, MAX_KEY, Shared};
 use crate::types::{IndexId, Lsn, Msn};
 use crate::value::MAX_VALUE;
+use crate::worker::latch_if_it_panics;
 use crate::{Error, ErrorKind, Result};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
@@ -205,16 +206,18 @@ impl Shared {
     /// Carries out what has been accepted, to the end; also beyond failures of the log, which are final.
     pub(crate) fn catch_up(&self) -> Result<()> {
         let mut result = Ok(());
-        while let Some((batch, carrying)) = self.accepted.next() {
-            result = result.and(self.carry_out(batch));
-            drop(carrying);
+        while let Some(carrying) = self.accepted.next() {
+            // Half a batch cannot be undone, and is no state to write down.
+            let carried = latch_if_it_panics(self, || self.carry_out(carrying));
+            result = result.and(carried.map_err(|error| self.device.latch(error)));
         }
         result
     }
 
     /// Gives a batch to memtables and log, in the order of batches.
-    fn carry_out(&self, batch: LoggedBatch) -> Result<()> {
-        let LoggedBatch { lsn: upto, first_msn, ops } = batch;
+    fn carry_out(&self, carrying: Carrying<'_>) -> Result<()> {
+        let LoggedBatch { lsn: upto, first_msn, ops } = carrying.batch();
+        let (upto, first_msn) = (*upto, *first_msn);
         let indexes = self.indexes.read();
         let pinned = self.newest_pin();
         if ops.iter().any(LoggedOp::deletes) {
@@ -224,7 +227,7 @@ impl Shared {
         let mut full: Vec<Arc<Index>> = Vec::new();
         let most_values = self.most_values();
         let mut work = false;
-        for (msn, op) in (first_msn.0..).map(Msn).zip(&ops) {
+        for (msn, op) in (first_msn.0..).map(Msn).zip(ops) {
             let Some(index) = op.index().and_then(|id| indexes.get(&id)) else { continue };
             if let LoggedOp::Clone { source, destination, .. } = op {
                 if source != destination {
@@ -248,13 +251,15 @@ impl Shared {
                 full.push(index.clone());
             }
         }
-        let pending = self.log.append(LoggedBatch { lsn: upto, first_msn, ops })?;
+        let (batch, ending) = carrying.in_memtables();
+        let pending = self.log.append(batch)?;
         for index in &full {
             index.seal(upto);
         }
         if work || !full.is_empty() || pending >= crate::worker::PUSH {
             self.signal.work();
         }
+        drop(ending);
         Ok(())
     }
 

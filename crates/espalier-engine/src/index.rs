@@ -100,7 +100,7 @@ impl Index {
         sealed as u64 + u64::from(!version.active.is_empty())
     }
 
-    /// The memtable that takes messages. Under the commit lock.
+    /// The memtable that takes messages. For who carries out.
     pub(crate) fn active(&self) -> Arc<Memtable> {
         self.version.read().active.clone()
     }
@@ -147,7 +147,7 @@ impl Index {
         self.version().memtables().find_map(|table| table.outcome(key, msn, resident))
     }
 
-    /// Seals the active memtable if it holds anything. Under the commit lock.
+    /// Seals the active memtable if it holds anything. For who carries out, or holds the commit lock when all has been.
     pub(crate) fn seal(&self, upto: Lsn) {
         if self.version.read().active.is_empty() {
             return;
@@ -158,7 +158,7 @@ impl Index {
         });
     }
 
-    /// Lays a clone over everything that is there. Under the commit lock.
+    /// Lays a clone over everything that is there. For who carries out.
     pub(crate) fn push_goto(&self, goto: Goto, upto: Lsn) {
         self.publish(|v| {
             if !v.active.is_empty() {

@@ -482,7 +482,7 @@ impl Shared {
         volumes: VolumeTable,
         checkpointer: Checkpointer,
     ) -> Arc<Self> {
-        let accepted = Accepted::behind(order.last_msn, options.tuning.accepted);
+        let accepted = Accepted::behind(order.last_msn, options.tuning.accepted, options.memory);
         Arc::new(Self {
             env,
             device,

@@ -167,7 +167,9 @@ impl Workers {
         let shared = &self.signal;
         let count = if shared.options.read_only { 0 } else { shared.env.threads() };
         for n in 0..count {
-            self.spawn(&format!("espalier-{n}"), work)?;
+            let body =
+                |shared: &Arc<Shared>, stop: &AtomicBool| latch_if_it_panics(shared, || work(shared, stop));
+            self.spawn(&format!("espalier-{n}"), body)?;
         }
         if shared.env.threads() > 0 {
             let signal = Arc::downgrade(shared);
@@ -206,21 +208,24 @@ impl Workers {
     }
 }
 
-/// Makes the store read-only if the thread that holds it panics: writers must get an error then, and
-/// not wait for progress that never comes.
-struct PanicLatch<'a>(&'a Shared);
-
-impl Drop for PanicLatch<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.device.latch(Error::damaged("background work panicked: this is a bug, please report it"));
+/// Makes the store read-only if `work` panics: writers must get an error then, and not wait for progress that never comes.
+pub(crate) fn latch_if_it_panics<T>(shared: &Shared, work: impl FnOnce() -> T) -> T {
+    struct Latch<'a>(&'a Shared);
+    impl Drop for Latch<'_> {
+        fn drop(&mut self) {
+            let what =
+                "work on the store panicked: this is a bug, of a merge function perhaps; please report it";
+            self.0.device.latch(Error::damaged(what));
             self.0.signal.progress();
         }
     }
+    let latch = Latch(shared);
+    let done = work();
+    std::mem::forget(latch);
+    done
 }
 
 fn work(shared: &Arc<Shared>, stop: &AtomicBool) {
-    let _latch = PanicLatch(shared);
     while !stop.load(Ordering::Acquire) {
         match shared.step() {
             Ok(true) => {}
