@@ -32,6 +32,24 @@ const MANY_BLOCKS: u64 = 64;
 /// Blocks that one call shares between files at most.
 const SHARED_BLOCKS: u64 = 4096;
 
+/// What becomes of what a file grants who runs it when its data changes.
+#[derive(Debug, Clone, Copy)]
+enum Privileges {
+    /// Set-id bits and capabilities go.
+    Go,
+    /// Capabilities go.
+    CapabilitiesGo,
+    /// Nothing does.
+    Stay,
+}
+
+impl Privileges {
+    /// `kill` set-id bits, too: they stay if root changes the data. Capabilities go in any case.
+    fn going(kill: bool) -> Self {
+        if kill { Self::Go } else { Self::CapabilitiesGo }
+    }
+}
+
 /// Units of 512 bytes for so many bytes.
 pub(crate) fn units(bytes: u64) -> u64 {
     bytes.div_ceil(512)
@@ -101,6 +119,19 @@ impl FileSystem {
     /// # Errors
     /// [`FsErrorKind::FileTooLarge`], [`FsErrorKind::NoSpace`]; as for [`FileSystem::read`].
     pub fn write(&self, node: NodeId, offset: u64, data: &[u8], kill_privileges: bool) -> Result<usize> {
+        self.write_and(node, offset, data, Privileges::going(kill_privileges))
+    }
+
+    /// As [`FileSystem::write`], of what somebody wrote before, into a cache or a mapping: who runs the file has lost then what
+    /// he loses by that, and may have got something new since.
+    ///
+    /// # Errors
+    /// As for [`FileSystem::write`].
+    pub fn write_back(&self, node: NodeId, offset: u64, data: &[u8]) -> Result<usize> {
+        self.write_and(node, offset, data, Privileges::Stay)
+    }
+
+    fn write_and(&self, node: NodeId, offset: u64, data: &[u8], privileges: Privileges) -> Result<usize> {
         let node = self.file(node)?;
         self.writable()?;
         let end = end_of(offset, data.len() as u64)?;
@@ -114,7 +145,7 @@ impl FileSystem {
         let mut inode = state.inode.clone();
         self.put_data(&base, &mut inode, offset, data, &mut batch);
         debug_assert!(inode.size >= end);
-        self.change_data(&tree, &node, &mut state, inode, kill_privileges, Some(&base), batch)?;
+        self.change_data(&tree, &node, &mut state, inode, privileges, Some(&base), batch)?;
         self.counters.bytes_written.fetch_add(data.len() as u64, Ordering::Relaxed);
         Ok(data.len())
     }
@@ -147,15 +178,18 @@ impl FileSystem {
         node: &Node,
         state: &mut State,
         mut inode: Inode,
-        kill_privileges: bool,
+        privileges: Privileges,
         base: Option<&[u8]>,
         mut batch: Batch,
     ) -> Result<()> {
         let now = self.now();
         (inode.mtime, inode.ctime) = (now, now);
-        match kill_privileges {
-            true => self.kill_privileges(tree, node, state, &mut inode, &mut batch)?,
-            false => self.drop_capabilities(tree, node, state, &mut inode, &mut batch)?,
+        match privileges {
+            Privileges::Go => self.kill_privileges(tree, node, state, &mut inode, &mut batch)?,
+            Privileges::CapabilitiesGo => {
+                self.drop_capabilities(tree, node, state, &mut inode, &mut batch)?;
+            }
+            Privileges::Stay => {}
         }
         let orphan = self.record_orphan(node, state, &mut batch);
         match base {
@@ -268,7 +302,7 @@ impl FileSystem {
         if !keep_size && end > inode.size {
             self.resize(&tree, &node, &state, &mut inode, end, &mut batch);
         }
-        self.change_data(&tree, &node, &mut state, inode, kill_privileges, None, batch)
+        self.change_data(&tree, &node, &mut state, inode, Privileges::going(kill_privileges), None, batch)
     }
 
     /// Adds to a batch that `[offset, end)` reads as zeros, with holes where whole blocks are covered.
@@ -418,7 +452,7 @@ impl FileSystem {
         self.read_from(&from_source, from_offset + length, &mut rest)?;
         self.put_data(&to_base, &mut inode, to_offset + length, &rest, &mut batch);
         length += rest.len() as u64;
-        self.change_data(&tree, &to, states.of(&to), inode, kill_privileges, None, batch)?;
+        self.change_data(&tree, &to, states.of(&to), inode, Privileges::going(kill_privileges), None, batch)?;
         self.touch_locked(&from, states.of(&from));
         self.counters.bytes_written.fetch_add(length, Ordering::Relaxed);
         Ok(length)

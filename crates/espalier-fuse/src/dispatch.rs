@@ -197,6 +197,10 @@ impl Dispatcher {
         }
         let done = match operation {
             Operation::Read { offset, size } => self.read(node, offset, size, out),
+            Operation::Write { offset, data, from_cache: true, kill_suid_sgid: false, .. } => {
+                of(self.fs.write_back(node, offset, data), || self.name(node))
+                    .map(|count| reply::written(out, count as u32))
+            }
             Operation::Write { offset, data, kill_suid_sgid, sync, .. } => {
                 let written = self.fs.write(node, offset, data, kill_suid_sgid).and_then(|count| {
                     sync.map_or(Ok(()), |data_only| self.fs.fsync(node, data_only))?;
@@ -336,7 +340,8 @@ impl Dispatcher {
                 of(fs.tmpfile(node, mode & 0o7777, &caller(umask)), name)
                     .map(|made| Small::opened(made, false))
             }
-            Operation::Create { name: new, flags, mode, umask } if self.writes_around => {
+            // In a snapshot it is refused; ENOSYS would be for the whole mount.
+            Operation::Create { name: new, flags, mode, umask } if self.writes_around || self.tag != 0 => {
                 let made = fs.mknod(node, new, NewNode::Regular, mode & 0o7777, &caller(umask));
                 of(made, name).map(|made| Small::opened(made, is_written_around(flags))).map_err(|error| {
                     // Made meanwhile by what the kernel did not hear of: it shall look again and open that.
@@ -551,9 +556,9 @@ fn set_attr(set: &SetAttributes) -> SetAttr {
 }
 
 /// True for who opens a new file with `flags` and shall write around the kernel's pages: who only writes. Who asks for direct I/O
-/// gets the kernel's.
+/// gets the kernel's, and who wants each write durable is asked for that by the kernel, after it has let go of the file.
 fn is_written_around(flags: u32) -> bool {
-    flags as i32 & (libc::O_ACCMODE | libc::O_DIRECT) == libc::O_WRONLY
+    flags as i32 & (libc::O_ACCMODE | libc::O_DIRECT | libc::O_DSYNC) == libc::O_WRONLY
 }
 
 fn new_node(mode: u32, device: u32) -> Result<NewNode, Errno> {

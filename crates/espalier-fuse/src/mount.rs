@@ -106,7 +106,7 @@ impl Mount {
     pub fn start(fs: Arc<FileSystem>, point: &Path, options: &MountOptions) -> Result<Self, MountError> {
         let (description, commands) = (options.description.clone(), options.commands.clone());
         let mut dispatcher = Dispatcher::new(Arc::clone(&fs), options.xattrs, description, commands);
-        let around = !options.writeback && kernel::drops_what_is_written_around();
+        let around = writes_around(options);
         if around {
             dispatcher = dispatcher.write_around();
         }
@@ -251,6 +251,12 @@ fn check_point(point: &Path, options: &MountOptions) -> Result<PathBuf, MountErr
     Ok(path)
 }
 
+/// Files that are made to be written are written around the kernel's pages. Not where each write is to be durable: the kernel
+/// asks for that after it has let go of the file, but not of who writes so.
+fn writes_around(options: &MountOptions) -> bool {
+    !options.writeback && !options.synchronous && kernel::drops_what_is_written_around()
+}
+
 /// What is asked of the kernel at INIT.
 fn wishes(options: &MountOptions, block: bool) -> Wishes {
     // All changes pass here: the kernel need not look after attributes, names, pages or listings on its own.
@@ -258,7 +264,6 @@ fn wishes(options: &MountOptions, block: bool) -> Wishes {
         | bit::BIG_WRITES
         | bit::HAS_IOCTL_DIR
         | bit::DO_READDIRPLUS
-        | bit::ASYNC_DIO
         | bit::NO_OPEN_SUPPORT
         | bit::PARALLEL_DIROPS
         | bit::ABORT_ERROR
@@ -274,6 +279,10 @@ fn wishes(options: &MountOptions, block: bool) -> Wishes {
     }
     if options.writeback {
         flags |= bit::WRITEBACK_CACHE;
+    }
+    if !writes_around(options) {
+        // Else the kernel would drop its pages when such a write has been sent, and not when it is done.
+        flags |= bit::ASYNC_DIO;
     }
     if options.xattrs {
         // The file system gives new files what the directory's default ACL says, or else applies the umask.

@@ -5,10 +5,13 @@ mod common;
 
 use common::kinds;
 use common::store::{Image, run, serve_if_asked};
+use espalier_fuse::transport::Kind;
+use io_uring::{IoUring, opcode, types};
 use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::fd::{AsRawFd, IntoRawFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -51,66 +54,124 @@ impl Drop for Mapped {
     }
 }
 
-/// One writes numbers that grow, others read and map the file meanwhile, so that the kernel fetches pages while they are
-/// being written around: nobody sees less than what had been written when he looked.
-#[test]
-fn nobody_sees_what_was_there_before_a_write_that_is_done() {
-    for kind in kinds() {
-        let image = Image::new(64 << 20);
-        let mounted = image.mount(kind, "");
-        let path = mounted.path().join("f");
-        let writer = File::options().write(true).create_new(true).open(&path).unwrap();
-        writer.write_all_at(&[0; PAGES * PAGE], 0).unwrap();
-        let written: [AtomicU64; PAGES] = Default::default();
-        let done = AtomicBool::new(false);
-        let reader = File::open(&path).unwrap();
-        let mapped = Mapped::of(&reader);
-        let read = |page: usize| {
-            let mut number = [0; 8];
-            reader.read_exact_at(&mut number, (page * PAGE) as u64).unwrap();
-            u64::from_ne_bytes(number)
-        };
-        let look_mapped = |page: usize| mapped.number(page);
-        let ways: [&(dyn Fn(usize) -> u64 + Sync); 2] = [&read, &look_mapped];
-        std::thread::scope(|scope| {
-            for look in ways {
-                let (written, done) = (&written, &done);
-                scope.spawn(move || {
-                    for page in (0..PAGES).cycle() {
-                        let least = written[page].load(Ordering::SeqCst);
-                        let seen = look(page);
-                        assert!(seen >= least, "page {page}: {seen} after {least} had been written");
-                        if done.load(Ordering::SeqCst) {
-                            return;
-                        }
+/// Some of the numbers that grow: where they are written, and what.
+struct Piece {
+    page: usize,
+    data: Vec<u8>,
+}
+
+/// One writes numbers that grow by `write_all`, each page by one piece at most, others read and map the file meanwhile, so that the
+/// kernel fetches pages while they are being written around: nobody sees less than what had been written when he looked.
+fn nobody_sees_less(kind: Kind, mut write_all: impl FnMut(&File, &[Piece])) {
+    let image = Image::new(64 << 20);
+    let mounted = image.mount(kind, "");
+    let path = mounted.path().join("f");
+    let writer = File::options().write(true).create_new(true).open(&path).unwrap();
+    writer.write_all_at(&[0; PAGES * PAGE], 0).unwrap();
+    let written: [AtomicU64; PAGES] = Default::default();
+    let done = AtomicBool::new(false);
+    let reader = File::open(&path).unwrap();
+    let mapped = Mapped::of(&reader);
+    let read = |page: usize| {
+        let mut number = [0; 8];
+        reader.read_exact_at(&mut number, (page * PAGE) as u64).unwrap();
+        u64::from_ne_bytes(number)
+    };
+    let look_mapped = |page: usize| mapped.number(page);
+    let ways: [&(dyn Fn(usize) -> u64 + Sync); 2] = [&read, &look_mapped];
+    std::thread::scope(|scope| {
+        for look in ways {
+            let (written, done) = (&written, &done);
+            scope.spawn(move || {
+                for page in (0..PAGES).cycle() {
+                    let least = written[page].load(Ordering::SeqCst);
+                    let seen = look(page);
+                    assert!(seen >= least, "page {page}: {seen} after {least} had been written");
+                    if done.load(Ordering::SeqCst) {
+                        return;
                     }
-                });
-            }
-            let mut next = 0x2545_F491_4F6C_DD1Du64;
-            for number in 1..10_000u64 {
+                }
+            });
+        }
+        // Readers end also if the writer panics.
+        let _end = End(&done);
+        let mut next = 0x2545_F491_4F6C_DD1Du64;
+        for number in (1..10_000u64).step_by(3) {
+            let mut pieces: Vec<Piece> = Vec::new();
+            for number in number..number + 3 {
                 next = next.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 let page = (next >> 33) as usize % PAGES;
                 // Also what ends within a page, and what reaches into the next one.
                 let length = [8, 100, PAGE, PAGE + 8][(next >> 60) as usize % 4].min((PAGES - page) * PAGE);
+                let touched = |piece: &Piece| piece.page..piece.page + piece.data.len().div_ceil(PAGE);
                 let mut data = vec![0; length];
                 for at in (0..length).step_by(PAGE) {
                     data[at..at + 8].copy_from_slice(&number.to_ne_bytes());
                 }
-                let result = writer.write_all_at(&data, (page * PAGE) as u64);
-                if let Err(error) = result {
-                    done.store(true, Ordering::SeqCst);
-                    panic!("write {number}: {error}");
+                let piece = Piece { page, data };
+                let meets = |other: &Piece| touched(other).any(|page| touched(&piece).contains(&page));
+                if !pieces.iter().any(meets) {
+                    pieces.push(piece);
                 }
-                (page..page + length.div_ceil(PAGE)).for_each(|p| written[p].store(number, Ordering::SeqCst));
             }
-            done.store(true, Ordering::SeqCst);
-        });
-        for (page, number) in written.iter().enumerate() {
-            let number = number.load(Ordering::SeqCst);
-            assert_eq!((read(page), mapped.number(page)), (number, number));
+            write_all(&writer, &pieces);
+            for Piece { page, data } in &pieces {
+                for at in (0..data.len()).step_by(PAGE) {
+                    let number = data[at..at + 8].try_into().map_or(0, u64::from_ne_bytes);
+                    written[page + at / PAGE].store(number, Ordering::SeqCst);
+                }
+            }
         }
-        drop((mapped, reader, writer));
-        mounted.end();
+    });
+    for (page, number) in written.iter().enumerate() {
+        let number = number.load(Ordering::SeqCst);
+        assert_eq!((read(page), mapped.number(page)), (number, number));
+    }
+    drop((mapped, reader, writer));
+    mounted.end();
+}
+
+/// Says so when it goes.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn nobody_sees_what_was_there_before_a_write_that_is_done() {
+    for kind in kinds() {
+        nobody_sees_less(kind, |file, pieces| {
+            for Piece { page, data } in pieces {
+                file.write_all_at(data, (page * PAGE) as u64).unwrap();
+            }
+        });
+    }
+}
+
+/// The same of who lets the kernel write, and hears when it has.
+#[test]
+fn nobody_sees_what_was_there_before_asynchronous_writes_that_are_done() {
+    for kind in kinds() {
+        let mut ring = IoUring::new(8).unwrap();
+        nobody_sees_less(kind, |file, pieces| {
+            for (at, Piece { page, data }) in pieces.iter().enumerate() {
+                let length = data.len() as u32;
+                let write = opcode::Write::new(types::Fd(file.as_raw_fd()), data.as_ptr(), length)
+                    .offset((page * PAGE) as u64)
+                    .build()
+                    .user_data(at as u64);
+                // SAFETY: the data lives until all have been written, which is waited for below.
+                unsafe { ring.submission().push(&write) }.unwrap();
+            }
+            ring.submit_and_wait(pieces.len()).unwrap();
+            for completion in ring.completion() {
+                let length = pieces[completion.user_data() as usize].data.len();
+                assert_eq!(completion.result(), length as i32);
+            }
+        });
     }
 }
 
@@ -163,19 +224,22 @@ fn what_is_written_synchronously_survives_the_server() {
     }
 }
 
+const CAPABILITY: &str = "security.capability";
+
+/// CAP_NET_RAW, permitted, in the second version of the format.
+fn capability() -> Vec<u8> {
+    [0x0200_0000u32, 1 << 13, 0, 0, 0].iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
 #[test]
 fn writing_takes_capabilities_and_from_ordinary_users_set_id_bits() {
-    const CAPABILITY: &str = "security.capability";
     for kind in kinds() {
         let image = Image::new(64 << 20);
         let mounted = image.mount(kind, "");
         let path = mounted.path().join("f");
         let file = File::options().write(true).create_new(true).mode(0o755).open(&path).unwrap();
         file.write_all_at(b"program", 0).unwrap();
-        // CAP_NET_RAW, permitted, in the second version of the format.
-        let value: Vec<u8> =
-            [0x0200_0000u32, 1 << 13, 0, 0, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
-        fsetxattr(&file, CAPABILITY, &value, XattrFlags::empty()).unwrap();
+        fsetxattr(&file, CAPABILITY, &capability(), XattrFlags::empty()).unwrap();
         file.set_permissions(fs::Permissions::from_mode(0o6755)).unwrap();
         file.write_all_at(b"P", 0).unwrap();
         let left = fgetxattr(&file, CAPABILITY, &mut [0; 64]);
@@ -191,6 +255,73 @@ fn writing_takes_capabilities_and_from_ordinary_users_set_id_bits() {
         let own = mounted.path().join("own");
         assert_eq!(fs::read(&own).unwrap(), b"a\nb\n");
         assert_eq!(fs::metadata(&own).unwrap().mode() & 0o7777, 0o755);
+        mounted.end();
+    }
+}
+
+/// Who runs a program loses what he may not keep when it is written, and not what it gets afterwards: also if the kernel writes later.
+#[test]
+fn what_is_written_back_takes_no_capabilities() {
+    for kind in kinds() {
+        for options in ["writeback", ""] {
+            let image = Image::new(64 << 20);
+            let mounted = image.mount(kind, options);
+            let path = mounted.path().join("f");
+            let mut new = File::options();
+            let file = new.read(true).write(true).create_new(true).mode(0o755).open(&path).unwrap();
+            file.set_len(PAGE as u64).unwrap();
+            // SAFETY: the kernel chooses the place, so nothing of ours lies there.
+            let mapped = unsafe {
+                let access = ProtFlags::READ | ProtFlags::WRITE;
+                mmap(std::ptr::null_mut(), PAGE, access, MapFlags::SHARED, &file, 0).unwrap()
+            };
+            file.write_all_at(b"program", 0).unwrap();
+            // SAFETY: the page is mapped, and nobody else looks at it.
+            unsafe { mapped.cast::<u8>().add(100).write_volatile(7) };
+            fsetxattr(&file, CAPABILITY, &capability(), XattrFlags::empty()).unwrap();
+            // SAFETY: nobody looks at it any more.
+            unsafe { munmap(mapped, PAGE) }.unwrap();
+            drop(file);
+            let file = File::open(&path).unwrap();
+            file.sync_all().unwrap();
+            let mut left = [0; 64];
+            let length = fgetxattr(&file, CAPABILITY, &mut left).unwrap();
+            assert_eq!(left[..length], capability());
+            assert!(fs::read(&path).unwrap()[..101].ends_with(&[0, 7]));
+            drop(file);
+            mounted.end();
+        }
+    }
+}
+
+/// Who writes through a mapping hears at the latest when he closes the file that there was no room.
+#[test]
+fn who_closes_a_file_hears_what_became_of_its_mapping() {
+    const LENGTH: usize = 8 << 20;
+    for kind in kinds() {
+        let image = Image::new(64 << 20);
+        let mounted = image.mount(kind, "");
+        let mut new = File::options();
+        let file = new.read(true).write(true).create_new(true).open(mounted.path().join("f")).unwrap();
+        file.set_len(LENGTH as u64).unwrap();
+        let mut filler = File::create(mounted.path().join("filler")).unwrap();
+        // What does not fit any more in large pieces may in small ones.
+        for length in [1 << 20, 1 << 16, 1 << 12] {
+            while filler.write_all(&vec![7; length]).is_ok() {}
+        }
+        // SAFETY: the kernel chooses the place, so nothing of ours lies there; nobody else looks at the page, and nobody does
+        // after it is gone.
+        unsafe {
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            let mapped = mmap(std::ptr::null_mut(), LENGTH, access, MapFlags::SHARED, &file, 0).unwrap();
+            (0..LENGTH).step_by(8).for_each(|at| mapped.cast::<u8>().add(at).write_volatile(at as u8 | 1));
+            munmap(mapped, LENGTH).unwrap();
+        }
+        // SAFETY: it is nobody's any more.
+        let closed = unsafe { libc::close(file.into_raw_fd()) };
+        let error = std::io::Error::last_os_error();
+        assert_eq!((closed, error.raw_os_error()), (-1, Some(libc::ENOSPC)));
+        drop(filler);
         mounted.end();
     }
 }

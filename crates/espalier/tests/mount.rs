@@ -229,6 +229,36 @@ fn info_on_a_mount_without_xattrs_says_why_it_cannot_ask() {
     espalier(&["info".as_ref(), place.image.as_os_str()]).ok();
 }
 
+/// Nothing can be made there, of which the kernel must not conclude what can be made elsewhere.
+#[test]
+fn who_tries_to_make_files_in_a_snapshot_is_refused_and_others_make_theirs_as_before() {
+    use std::os::unix::fs::OpenOptionsExt;
+    let place = Place::mounted("64M");
+    espalier(&["snapshot".as_ref(), "create".as_ref(), place.dir.as_os_str(), "then".as_ref()]).ok();
+    let made = || {
+        let json = espalier(&["info".as_ref(), "--json".as_ref(), place.dir.as_os_str()]).ok();
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let count = |kind: &str| json["mount"]["requests"][kind].as_u64().unwrap_or(0);
+        (count("create"), count("mknod"))
+    };
+    let (before, then) = (made(), fs::write(place.dir.join("a"), "a").map(|()| made()).unwrap());
+    for below in [".snapshots/then", ".snapshots"] {
+        let dir = place.dir.join(below);
+        let refused = |result: std::io::Result<()>| {
+            assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EROFS), "{below}");
+        };
+        refused(fs::write(dir.join("x"), "x"));
+        refused(fs::OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).open(&dir).map(drop));
+    }
+    let tried = made();
+    fs::write(place.dir.join("b"), "b").unwrap();
+    let after = made();
+    assert_eq!((then.0 - before.0, then.1 - before.1), (after.0 - tried.0, after.1 - tried.1));
+    fs::OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).open(&place.dir).unwrap();
+    place.umount().ok();
+    place.fsck().ok();
+}
+
 #[test]
 fn info_on_a_mount_asks_the_server() {
     let place = Place::mounted("64M");

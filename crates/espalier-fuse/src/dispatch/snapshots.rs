@@ -182,6 +182,7 @@ impl Dispatcher {
             Operation::Release | Operation::ReleaseDirectory => Ok(0),
             Operation::MakeNode { .. }
             | Operation::Create { .. }
+            | Operation::TemporaryFile { .. }
             | Operation::MakeDirectory { .. }
             | Operation::SymbolicLink { .. }
             | Operation::Link { .. }

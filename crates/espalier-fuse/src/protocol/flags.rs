@@ -112,7 +112,6 @@ pub mod write {
 pub mod open {
     pub const DIRECT_IO: u32 = 1 << 0;
     pub const KEEP_CACHE: u32 = 1 << 1;
-    pub const NO_FLUSH: u32 = 1 << 5;
 }
 
 /// Bits of `statx` masks.

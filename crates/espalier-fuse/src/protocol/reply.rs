@@ -172,10 +172,11 @@ pub fn statx(out: &mut [u8], of: &Attributes) -> usize {
 /// The body that says how a file was opened: with no state of ours, with its pages kept, and if `direct` without going
 /// through them. Returns its length.
 pub fn opened(out: &mut [u8], direct: bool) -> usize {
-    use flags::open::{DIRECT_IO, KEEP_CACHE, NO_FLUSH};
+    use flags::open::{DIRECT_IO, KEEP_CACHE};
     let mut writer = Writer::new(&mut out[..OPEN_BYTES]);
     writer.u64(0);
-    writer.u32(KEEP_CACHE | NO_FLUSH | if direct { DIRECT_IO } else { 0 });
+    // Who closes it is to hear what became of pages that were written through a mapping.
+    writer.u32(KEEP_CACHE | if direct { DIRECT_IO } else { 0 });
     writer.u32(0);
     OPEN_BYTES
 }
