@@ -4,8 +4,8 @@
 //! same disk, filled before (so that no contender pays for the first allocation in the file below) and
 //! with discard switched off. Rounds repeat everything on freshly made file systems; inside a round the
 //! contenders take turns step by step, so that a slow minute of the machine hits all of them. A step
-//! begins on a fresh mount with dropped caches, unless its name says `warm`, and its time includes
-//! syncfs and an fsync of the root directory.
+//! begins on a fresh mount with dropped caches, unless its name says `warm`, and with some memory touched (a host may have taken
+//! back what was free); its time includes syncfs and an fsync of the root directory.
 //!
 //! Nothing stays behind: an undo list is played backward at the end, on failure, and on Ctrl-C.
 
@@ -50,6 +50,7 @@ fn run(options: &Options, undo: &Undo) -> Result<()> {
         file_bytes: options.file_size,
         overwrites: options.overwrites,
         appends: options.appends,
+        touch: options.touch,
     };
     let mut contenders = Vec::new();
     for name in &options.contenders {

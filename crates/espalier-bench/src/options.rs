@@ -61,6 +61,9 @@ pub(crate) struct Options {
     /// Espalier's memory budget
     #[arg(long, default_value = "2G", value_parser = parse_size)]
     pub(crate) cache: u64,
+    /// How much memory is touched before each step on files, so that nobody waits for what the host of a virtual machine took back
+    #[arg(long, default_value = "4G", value_parser = parse_size)]
+    pub(crate) touch: u64,
     /// Divides the numbers of links, clones, snapshots, files and rounds of the subtree suite
     #[arg(long, default_value_t = 1)]
     pub(crate) scale: usize,

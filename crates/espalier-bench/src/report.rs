@@ -58,6 +58,7 @@ pub(crate) struct Report {
     appends: u64,
     tree_bytes: u64,
     cache_bytes: u64,
+    touched_bytes: u64,
     measures: Vec<Measure>,
 }
 
@@ -77,6 +78,7 @@ impl Report {
             appends: setting.appends,
             tree_bytes: std::fs::metadata(&setting.tarball).map_or(0, |m| m.len()),
             cache_bytes: options.cache,
+            touched_bytes: options.touch,
             measures: Vec::new(),
         }
     }
@@ -94,7 +96,7 @@ impl Report {
     pub(crate) fn text(&self) -> String {
         let mut out = format!(
             "\nLinux {}, {} processors, {}; devices of {} MiB, file of {} MiB, {} overwrites, {} appends, \
-             tree of {} MiB, cache of {} MiB; medians of {} rounds\n\n",
+             tree of {} MiB, cache of {} MiB, {} MiB of memory touched before each step; medians of {} rounds\n\n",
             self.kernel,
             self.processors,
             self.memory,
@@ -104,6 +106,7 @@ impl Report {
             self.appends,
             self.tree_bytes >> 20,
             self.cache_bytes >> 20,
+            self.touched_bytes >> 20,
             self.rounds
         );
         self.times(&mut out);

@@ -16,6 +16,8 @@ pub(crate) struct Setting {
     pub(crate) file_bytes: u64,
     pub(crate) overwrites: u64,
     pub(crate) appends: u64,
+    /// Bytes of memory to touch before a stage.
+    pub(crate) touch: u64,
 }
 
 impl Setting {
@@ -92,6 +94,7 @@ impl Stage {
     /// Leaves every cache cold but for what feeds the stage.
     pub(crate) fn prepare(&self, setting: &Setting) -> Result<()> {
         system::drop_caches()?;
+        system::touch_memory(setting.touch)?;
         if self.steps.contains(&Step::Unpack) || self.steps.contains(&Step::Recovery) {
             setting.warm_up()?;
         }

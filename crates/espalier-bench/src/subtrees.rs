@@ -66,6 +66,7 @@ pub(crate) fn run(options: &Options, undo: &Undo) -> Result<()> {
         file_bytes: options.file_size,
         overwrites: options.overwrites,
         appends: options.appends,
+        touch: options.touch,
     };
     let mut contenders = Vec::new();
     for name in &options.contenders {

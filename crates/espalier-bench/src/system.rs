@@ -36,6 +36,26 @@ pub(crate) fn drop_caches() -> Result<()> {
     std::fs::write("/proc/sys/vm/drop_caches", "3").context("/proc/sys/vm/drop_caches cannot be written")
 }
 
+/// Has so many bytes of memory at hand, or as much as half of what is available. The host of a virtual machine may have taken
+/// back what was free; whoever touches such a page first waits longer for it than for anything that is measured here.
+pub(crate) fn touch_memory(bytes: u64) -> Result<()> {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+    let text = std::fs::read_to_string("/proc/meminfo").context("/proc/meminfo cannot be read")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).context("MemAvailable")?;
+    let available: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
+    let length = usize::try_from(bytes.min(available << 9))?;
+    if length == 0 {
+        return Ok(());
+    }
+    let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
+    // SAFETY: the kernel chooses the place, so nothing of ours lies there, and nobody looks at it before it is gone.
+    unsafe {
+        let memory = mmap_anonymous(std::ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, flags)?;
+        munmap(memory, length)?;
+    }
+    Ok(())
+}
+
 /// True if something is mounted at `dir`.
 pub(crate) fn is_mounted(dir: &Path) -> bool {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
