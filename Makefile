@@ -50,7 +50,8 @@ power-cut:
 bench:
 	./scripts/install-deps build bench
 	$(CARGO) build --release -p espalier -p espalier-bench
-	$(TARGET)/release/espalier-bench --espalier $(TARGET)/release/espalier $(BENCH)
+	$(CARGO) build --release -p espalier-fuse --example bound
+	$(TARGET)/release/espalier-bench --espalier $(TARGET)/release/espalier --bound $(TARGET)/release/examples/bound $(BENCH)
 
 install: all
 	install -D -m 755 $(TARGET)/release/espalier $(DESTDIR)$(PREFIX)/bin/espalier

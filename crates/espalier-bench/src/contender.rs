@@ -1,13 +1,15 @@
 //! A file system on a loop device of its own.
 
-use crate::options::{BEFORE, Options};
+use crate::options::{BEFORE, BOUND, Options};
+use crate::steps::Step;
 use crate::system::{self, Undo};
 use anyhow::{Context, Result, bail, ensure};
 use std::ffi::OsStr;
 use std::fs::OpenOptions;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Who competes.
@@ -16,7 +18,14 @@ enum Kind {
     Ext4,
     Xfs,
     Btrfs,
-    Espalier { program: PathBuf, cache: u64 },
+    Espalier {
+        program: PathBuf,
+        cache: u64,
+    },
+    /// A server that forgets what it is given.
+    Bound {
+        program: PathBuf,
+    },
 }
 
 /// One contender: its name in the tables, its device, its mount point.
@@ -26,6 +35,31 @@ pub(crate) struct Contender {
     kind: Kind,
     mount_options: Vec<String>,
     device: PathBuf,
+    /// The server that is the bound, while it lives.
+    server: Option<Server>,
+}
+
+/// A process that says when it has mounted, and when it has been unmounted.
+struct Server {
+    process: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Server {
+    fn expect(&mut self, word: &str) -> Result<()> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        ensure!(line.trim() == word, "the server that is the bound has not {word}");
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It ends when there is nothing more to read.
+        drop(self.process.stdin.take());
+        let _ = self.process.wait();
+    }
 }
 
 impl Contender {
@@ -45,9 +79,17 @@ impl Contender {
                     program.with_context(|| format!("{BEFORE} is the program that --before names"))?;
                 Kind::Espalier { program: std::path::absolute(program)?, cache: options.cache }
             }
-            _ => bail!("'{name}' is no contender; there are ext4, xfs, btrfs, espalier and {BEFORE}"),
+            Some(BOUND) => {
+                let program = options.bound.as_ref();
+                let program =
+                    program.with_context(|| format!("{BOUND} is the program that --bound names"))?;
+                Kind::Bound { program: std::path::absolute(program)? }
+            }
+            _ => {
+                bail!("'{name}' is no contender; there are ext4, xfs, btrfs, espalier, {BEFORE} and {BOUND}")
+            }
         };
-        if let Kind::Espalier { program, .. } = &kind {
+        if let Kind::Espalier { program, .. } | Kind::Bound { program } = &kind {
             ensure!(
                 program.exists(),
                 "{} is not there: build it with cargo build --release, or leave espalier out of --contenders",
@@ -58,6 +100,21 @@ impl Contender {
         let image = base.join(format!("{name}.img"));
         let dir = base.join("mnt").join(name);
         std::fs::create_dir_all(&dir)?;
+        let mount_options = words.collect();
+        if let Kind::Bound { .. } = kind {
+            undo.push({
+                let dir = dir.clone();
+                move || take_down(&dir, Path::new("/dev/null"))
+            });
+            return Ok(Self {
+                name: name.into(),
+                dir,
+                kind,
+                mount_options,
+                device: PathBuf::new(),
+                server: None,
+            });
+        }
         undo.push({
             let image = image.clone();
             move || drop(std::fs::remove_file(image))
@@ -68,7 +125,7 @@ impl Contender {
             let device = device.clone();
             move || drop(system::run("losetup", &[OsStr::new("-d"), device.as_os_str()]))
         });
-        let contender = Self { name: name.into(), dir, kind, mount_options: words.collect(), device };
+        let contender = Self { name: name.into(), dir, kind, mount_options, device, server: None };
         // Discards would punch holes into the backing file, for some and not for others.
         let limit = contender.sysfs("queue/discard_max_bytes");
         std::fs::write(&limit, "0").with_context(|| format!("{} cannot be written", limit.display()))?;
@@ -91,6 +148,10 @@ impl Contender {
             Kind::Xfs => system::run("mkfs.xfs", &[word("-q"), word("-f"), word("-K"), device])?,
             Kind::Btrfs => system::run("mkfs.btrfs", &[word("-q"), word("-f"), word("-K"), device])?,
             Kind::Espalier { program, .. } => system::run(program, &[word("mkfs"), word("--force"), device])?,
+            Kind::Bound { .. } => {
+                self.server = None;
+                String::new()
+            }
         };
         Ok(())
     }
@@ -110,6 +171,21 @@ impl Contender {
                 arguments.extend([OsStr::new("--cache"), OsStr::new(&cache)]);
                 system::run(program, &arguments)?;
             }
+            Kind::Bound { program } => match &mut self.server {
+                Some(server) => {
+                    let input = server.process.stdin.as_mut().context("no pipe")?;
+                    input.write_all(b"again\n")?;
+                    server.expect("mounted")?;
+                }
+                none => {
+                    let mut command = Command::new(program);
+                    command.arg(&self.dir).stdin(Stdio::piped()).stdout(Stdio::piped());
+                    let mut process =
+                        command.spawn().with_context(|| format!("{} cannot be run", program.display()))?;
+                    let output = BufReader::new(process.stdout.take().context("no pipe")?);
+                    none.insert(Server { process, output }).expect("mounted")?;
+                }
+            },
             kind => {
                 let name = match kind {
                     Kind::Ext4 => "ext4",
@@ -131,7 +207,7 @@ impl Contender {
             }
             _ => system::run("umount", &[self.dir.as_os_str()])?,
         };
-        Ok(())
+        self.server.as_mut().map_or(Ok(()), |server| server.expect("unmounted"))
     }
 
     /// The server process, for a contender that has one.
@@ -172,6 +248,13 @@ impl Contender {
         system::run(program, arguments).map(Some)
     }
 
+    /// True if it can do this: the bound knows nothing of what it was given.
+    pub(crate) fn can(&self, step: Step) -> bool {
+        use Step::*;
+        let without_data = [Unpack, Remove, WriteSequential, Overwrite4B, Overwrite4K, AppendFsync];
+        !matches!(self.kind, Kind::Bound { .. }) || without_data.contains(&step)
+    }
+
     /// True for Espalier.
     pub(crate) fn is_ours(&self) -> bool {
         matches!(self.kind, Kind::Espalier { .. })
@@ -197,6 +280,9 @@ impl Contender {
 
     /// Bytes written to the device since it was made.
     pub(crate) fn written_bytes(&self) -> Result<u64> {
+        if let Kind::Bound { .. } = self.kind {
+            return Ok(0);
+        }
         let path = self.sysfs("stat");
         let text = std::fs::read_to_string(&path)?;
         let sectors = text.split_whitespace().nth(6).context("the seventh field of stat")?;

@@ -65,6 +65,9 @@ fn run(options: &Options, undo: &Undo) -> Result<()> {
             // The order turns from round to round: nobody always goes first.
             for turn in 0..contenders.len() {
                 let contender = &mut contenders[(turn + round) % options.contenders.len()];
+                if !stage.steps.iter().all(|&step| contender.can(step)) {
+                    continue;
+                }
                 run_stage(round, stage, contender, &setting, &mut report)
                     .with_context(|| format!("{} on {}", stage.name(), contender.name))?;
             }

@@ -58,6 +58,9 @@ pub(crate) struct Options {
     /// Another build of it, which takes part as `espalier@before`: what a change did, measured by turns in one run
     #[arg(long, value_name = "ESPALIER")]
     pub(crate) before: Option<PathBuf>,
+    /// The example `bound` of espalier-fuse, a server that does next to nothing, which takes part as `bound`
+    #[arg(long, value_name = "PROGRAM")]
+    pub(crate) bound: Option<PathBuf>,
     /// Espalier's memory budget
     #[arg(long, default_value = "2G", value_parser = parse_size)]
     pub(crate) cache: u64,
@@ -86,12 +89,21 @@ const EXAMPLES: &str = "Examples:
 
 /// The contender that is the other build.
 pub(crate) const BEFORE: &str = "espalier@before";
+/// The contender that says what any server can reach at most.
+pub(crate) const BOUND: &str = "bound";
 
 impl Options {
-    /// Applies `--quick` and `--before`.
+    /// Applies `--quick`, `--before` and `--bound`.
     pub(crate) fn settle(mut self) -> Self {
         if self.before.is_some() && !self.contenders.iter().any(|name| name.starts_with(BEFORE)) {
             self.contenders.push(BEFORE.into());
+        }
+        // The other suite is about what it cannot do.
+        if self.suite == Suite::Files
+            && self.bound.is_some()
+            && !self.contenders.iter().any(|name| name == BOUND)
+        {
+            self.contenders.push(BOUND.into());
         }
         if self.quick {
             self.rounds = 1;

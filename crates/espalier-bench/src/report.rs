@@ -1,6 +1,6 @@
 //! Figures as a table for people and as JSON for everything else.
 
-use crate::options::{BEFORE, Options};
+use crate::options::{BEFORE, BOUND, Options};
 use crate::steps::{Setting, Step};
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -127,16 +127,20 @@ impl Report {
         for name in &ours {
             let _ = write!(out, " {:>22} |", format!("ratio of {name}"));
         }
+        let bound = self.contenders.iter().find(|c| *c == BOUND);
+        if bound.is_some() {
+            let _ = write!(out, " {:>22} |", "ratio at most");
+        }
         let before = self.contenders.iter().find(|c| c.starts_with(BEFORE));
         let after: Vec<_> = ours.iter().filter(|c| before.is_some() && !c.starts_with(BEFORE)).collect();
         for name in &after {
             let _ = write!(out, " {:>22} |", format!("{name} by before"));
         }
-        self.rule(out, ours.len() + after.len());
+        self.rule(out, ours.len() + bound.iter().len() + after.len());
         for step in self.steps() {
             let times: Vec<_> =
                 self.contenders.iter().map(|c| self.median(c, &step, |m| m.seconds)).collect();
-            let others = self.contenders.iter().zip(&times).filter(|(c, _)| !is_ours(c));
+            let others = self.contenders.iter().zip(&times).filter(|(c, _)| !is_ours(c) && *c != BOUND);
             let best = others.filter_map(|(_, t)| *t).min_by(f64::total_cmp);
             self.row(out, &step, &times);
             for name in &ours {
@@ -145,6 +149,11 @@ impl Report {
                     (Some(best), Some(time)) => verdict(&step, best / time),
                     _ => String::new(),
                 };
+                let _ = write!(out, " {cell:>22} |");
+            }
+            if let Some(bound) = bound {
+                let cell = best.zip(self.median(bound, &step, |m| m.seconds));
+                let cell = cell.map_or(String::new(), |(best, time)| format!("{:.2}", best / time));
                 let _ = write!(out, " {cell:>22} |");
             }
             for (name, before) in after.iter().zip(before.iter().cycle()) {

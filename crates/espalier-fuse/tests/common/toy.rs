@@ -206,6 +206,10 @@ impl Toy {
                 let (id, attributes) = state.make(id, name, libc::S_IFREG | mode)?;
                 Body::Opened(id, attributes, flags as i32 & libc::O_ACCMODE == libc::O_WRONLY)
             }
+            Operation::SymbolicLink { name, .. } => {
+                let (id, attributes) = state.make(id, name, libc::S_IFLNK | 0o777)?;
+                Body::Entry(id, attributes)
+            }
             Operation::MakeDirectory { name, mode, .. } => {
                 let (id, attributes) = state.make(id, name, libc::S_IFDIR | mode)?;
                 Body::Entry(id, attributes)
