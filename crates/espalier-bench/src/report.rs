@@ -156,8 +156,9 @@ impl Report {
                 let cell = cell.map_or(String::new(), |(best, time)| format!("{:.2}", best / time));
                 let _ = write!(out, " {cell:>22} |");
             }
-            for (name, before) in after.iter().zip(before.iter().cycle()) {
-                let cell = self.paired(name, before, &step).map_or(String::new(), |r| format!("{r:.2}"));
+            for name in &after {
+                let ratio = before.and_then(|before| self.paired(name, before, &step));
+                let cell = ratio.map_or(String::new(), |ratio| format!("{ratio:.2}"));
                 let _ = write!(out, " {cell:>22} |");
             }
             out.push('\n');
