@@ -22,7 +22,7 @@ enum Kind {
         program: PathBuf,
         cache: u64,
     },
-    /// A server that forgets what it is given.
+    /// A server that does only what none can do without, and cannot read what it wrote.
     Bound {
         program: PathBuf,
     },
@@ -101,20 +101,6 @@ impl Contender {
         let dir = base.join("mnt").join(name);
         std::fs::create_dir_all(&dir)?;
         let mount_options = words.collect();
-        if let Kind::Bound { .. } = kind {
-            undo.push({
-                let dir = dir.clone();
-                move || take_down(&dir, Path::new("/dev/null"))
-            });
-            return Ok(Self {
-                name: name.into(),
-                dir,
-                kind,
-                mount_options,
-                device: PathBuf::new(),
-                server: None,
-            });
-        }
         undo.push({
             let image = image.clone();
             move || drop(std::fs::remove_file(image))
@@ -179,7 +165,8 @@ impl Contender {
                 }
                 none => {
                     let mut command = Command::new(program);
-                    command.arg(&self.dir).stdin(Stdio::piped()).stdout(Stdio::piped());
+                    command.args([self.dir.as_os_str(), self.device.as_os_str()]);
+                    command.stdin(Stdio::piped()).stdout(Stdio::piped());
                     let mut process =
                         command.spawn().with_context(|| format!("{} cannot be run", program.display()))?;
                     let output = BufReader::new(process.stdout.take().context("no pipe")?);
@@ -248,7 +235,7 @@ impl Contender {
         system::run(program, arguments).map(Some)
     }
 
-    /// True if it can do this: the bound knows nothing of what it was given.
+    /// True if it can do this: the bound cannot read what it was given.
     pub(crate) fn can(&self, step: Step) -> bool {
         use Step::*;
         let without_data = [Unpack, Remove, WriteSequential, Overwrite4B, Overwrite4K, AppendFsync];
@@ -280,9 +267,6 @@ impl Contender {
 
     /// Bytes written to the device since it was made.
     pub(crate) fn written_bytes(&self) -> Result<u64> {
-        if let Kind::Bound { .. } = self.kind {
-            return Ok(0);
-        }
         let path = self.sysfs("stat");
         let text = std::fs::read_to_string(&path)?;
         let sectors = text.split_whitespace().nth(6).context("the seventh field of stat")?;

@@ -58,7 +58,7 @@ pub(crate) struct Options {
     /// Another build of it, which takes part as `espalier@before`: what a change did, measured by turns in one run
     #[arg(long, value_name = "ESPALIER")]
     pub(crate) before: Option<PathBuf>,
-    /// The example `bound` of espalier-fuse, a server that does next to nothing, which takes part as `bound`
+    /// The example `bound` of espalier-fuse, a server that does only what none can do without, which takes part as `bound`
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) bound: Option<PathBuf>,
     /// Espalier's memory budget

@@ -1,8 +1,9 @@
-//! A server that does next to nothing: it forgets what is written and knows names only. No file system behind these transports
-//! can be faster; `espalier-bench --bound PROGRAM` lets it take part.
+//! What no file system behind these transports can do without: a server that knows names and attributes in memory only, copies what is
+//! written out of the requests, and writes it to a device once, one after the other, in large pieces. It keeps no account of where that lies, no
+//! order, no checksums and no log, so it cannot read it again. `espalier-bench --bound PROGRAM` lets it take part.
 //!
-//! `bound DIR` mounts it on a directory and says `mounted`. It says `unmounted` when it was unmounted, and mounts the same again for
-//! each line that it reads then. Run as root.
+//! `bound DIR [DEVICE]` mounts it on a directory and says `mounted`. It says `unmounted` when it was unmounted, and mounts the same again
+//! for each line that it reads then. Without a device it forgets what is written. Run as root.
 
 #[path = "../tests/common/toy.rs"]
 #[allow(dead_code, reason = "the tests of transport and mount use more of it")]
@@ -10,16 +11,171 @@ mod toy;
 
 use espalier_fuse::transport::Handler;
 use espalier_fuse::{Mount, MountOptions};
-use std::path::PathBuf;
-use std::sync::Arc;
-use toy::Toy;
+use espalier_storage::{AlignedBuf, BLOCK, Device, FileDevice, OpenMode};
+use std::collections::VecDeque;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use toy::{Nowhere, Sink, Toy};
+
+/// Bytes of a write to the device.
+const PIECE: usize = 1 << 20;
+/// Pieces in memory.
+const PIECES: usize = 32;
+/// Threads that write, as many as a store has workers on a small machine.
+const WRITERS: usize = 2;
+/// What comes in pieces of so many bytes is copied by several threads at a time.
+const LARGE: usize = PIECE / 4;
+
+/// Where data goes: to a device, in the order in which it comes.
+struct Stream(Arc<Shared>);
+
+struct Shared {
+    device: FileDevice,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    free: Vec<AlignedBuf>,
+    /// What is being filled, and how far.
+    filling: Option<(AlignedBuf, usize)>,
+    full: VecDeque<(AlignedBuf, usize)>,
+    writing: usize,
+    place: u64,
+    failed: bool,
+}
+
+impl Stream {
+    fn to(device: &Path) -> espalier_storage::Result<Self> {
+        let device = FileDevice::open(device, OpenMode::ReadWrite)?;
+        let free = (0..PIECES).map(|_| AlignedBuf::zeroed(PIECE)).collect();
+        let state = Mutex::new(State { free, ..State::default() });
+        let shared = Arc::new(Shared { device, state, changed: Condvar::new() });
+        for _ in 0..WRITERS {
+            let shared = Arc::clone(&shared);
+            std::thread::spawn(move || shared.write_full_pieces());
+        }
+        Ok(Self(shared))
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nobody panics with the state in hand")
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.changed.wait(state).expect("nobody panics with the state in hand")
+    }
+
+    fn free_piece(&self) -> (MutexGuard<'_, State>, AlignedBuf) {
+        let mut state = self.lock();
+        loop {
+            match state.free.pop() {
+                Some(piece) => return (state, piece),
+                None => state = self.wait(state),
+            }
+        }
+    }
+
+    fn hand_over(&self, mut state: MutexGuard<'_, State>, piece: (AlignedBuf, usize)) {
+        state.full.push_back(piece);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    fn write_full_pieces(&self) {
+        let mut state = self.lock();
+        loop {
+            let Some((piece, length)) = state.full.pop_front() else {
+                state = self.wait(state);
+                continue;
+            };
+            let length = length.next_multiple_of(BLOCK);
+            if state.place + PIECE as u64 > self.device.len() {
+                state.place = 0;
+            }
+            let place = state.place;
+            state.place += length as u64;
+            state.writing += 1;
+            drop(state);
+            let result = self.device.write_at(place, &[&piece[..length]]);
+            state = self.lock();
+            state.failed |= result.is_err();
+            state.writing -= 1;
+            state.free.push(piece);
+            self.changed.notify_all();
+        }
+    }
+}
+
+impl Sink for Stream {
+    fn write(&self, data: &[u8]) {
+        let Self(shared) = self;
+        if data.len() >= LARGE {
+            for part in data.chunks(PIECE) {
+                let (state, mut piece) = shared.free_piece();
+                drop(state);
+                piece[..part.len()].copy_from_slice(part);
+                shared.hand_over(shared.lock(), (piece, part.len()));
+            }
+            return;
+        }
+        let mut state = shared.lock();
+        let (mut piece, at) = match state.filling.take() {
+            Some((piece, at)) if at + data.len() <= PIECE => (piece, at),
+            full => {
+                state.full.extend(full);
+                drop(state);
+                shared.changed.notify_all();
+                let piece;
+                (state, piece) = shared.free_piece();
+                (piece, 0)
+            }
+        };
+        piece[at..at + data.len()].copy_from_slice(data);
+        // Somebody else may have begun one meanwhile.
+        let other = state.filling.replace((piece, at + data.len()));
+        if let Some(other) = other {
+            shared.hand_over(state, other);
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let Self(shared) = self;
+        let mut state = shared.lock();
+        let last = state.filling.take();
+        state.full.extend(last);
+        shared.changed.notify_all();
+        while !state.full.is_empty() || state.writing > 0 {
+            state = shared.wait(state);
+        }
+        let failed = state.failed;
+        drop(state);
+        match shared.device.sync() {
+            Ok(()) if !failed => Ok(()),
+            _ => Err(io::Error::from_raw_os_error(libc::EIO)),
+        }
+    }
+}
 
 fn main() {
-    let Some(directory) = std::env::args_os().nth(1).map(PathBuf::from) else {
-        eprintln!("usage: bound DIR");
+    let mut arguments = std::env::args_os().skip(1).map(PathBuf::from);
+    let Some(directory) = arguments.next() else {
+        eprintln!("usage: bound DIR [DEVICE]");
         std::process::exit(2);
     };
-    let toy = Arc::new(Toy::sink());
+    let fail = |error: &dyn std::error::Error| -> ! {
+        eprintln!("bound: {error}");
+        std::process::exit(1);
+    };
+    let toy = match arguments.next() {
+        Some(device) => Toy::into_sink(Stream::to(&device).unwrap_or_else(|error| fail(&error))),
+        None => Toy::into_sink(Nowhere),
+    };
+    let toy = Arc::new(toy);
     loop {
         let handler = Arc::clone(&toy) as Arc<dyn Handler>;
         match Mount::start_handler(handler, &directory, &MountOptions::default()) {
@@ -27,10 +183,7 @@ fn main() {
                 println!("mounted");
                 mount.wait();
             }
-            Err(error) => {
-                eprintln!("bound: {error}");
-                std::process::exit(1);
-            }
+            Err(error) => fail(&error),
         }
         println!("unmounted");
         if std::io::stdin().read_line(&mut String::new()).is_ok_and(|length| length == 0) {

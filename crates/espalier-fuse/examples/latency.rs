@@ -17,7 +17,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
-use toy::Toy;
+use toy::{Nowhere, Toy};
 
 const CALLS: u32 = 20_000;
 /// Pages that are overwritten, as many as in `make bench`.
@@ -62,10 +62,10 @@ fn programs(kind: Kind, archive: &str) {
         println!("{kind:10} {what:12} {:8.2} s", start.elapsed().as_secs_f64());
     };
     let text = |path: &Path| path.to_str().expect("a path of ASCII").to_owned();
-    on_mount(kind, &Arc::new(Toy::sink()), |directory| {
+    on_mount(kind, &Arc::new(Toy::into_sink(Nowhere)), |directory| {
         run("unpack", "tar", &["-xf", archive, "-C", &text(directory)]);
     });
-    on_mount(kind, &Arc::new(Toy::sink()), |directory| {
+    on_mount(kind, &Arc::new(Toy::into_sink(Nowhere)), |directory| {
         let start = Instant::now();
         let file = File::create(directory.join("large")).expect("a file");
         let megabyte = vec![7; 1 << 20];

@@ -26,13 +26,33 @@ struct State {
 /// `late` is held afterwards. A look-up of a name that begins with `panic` panics. Nothing of that happens in a [`Toy::plain`] one.
 pub(crate) struct Toy {
     plain: bool,
-    sink: bool,
+    sink: Option<Box<dyn Sink>>,
     state: Mutex<State>,
     gate: Gate,
     hold: Gate,
     forgotten: Mutex<u64>,
     unanswered: Mutex<usize>,
     written: Mutex<Vec<usize>>,
+}
+
+/// Where what is written goes.
+pub(crate) trait Sink: Send + Sync {
+    /// Takes it.
+    fn write(&self, data: &[u8]);
+
+    /// Makes it durable.
+    fn sync(&self) -> std::io::Result<()>;
+}
+
+/// Forgets it.
+pub(crate) struct Nowhere;
+
+impl Sink for Nowhere {
+    fn write(&self, _: &[u8]) {}
+
+    fn sync(&self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Where requests wait.
@@ -72,7 +92,7 @@ impl Toy {
         let root = Node { mode: libc::S_IFDIR | 0o755, nlink: 2, data: Vec::new(), entries: BTreeMap::new() };
         Self {
             plain: false,
-            sink: false,
+            sink: None,
             state: Mutex::new(State { nodes: HashMap::from([(1, root)]), next: 2 }),
             gate: Gate::default(),
             hold: Gate::default(),
@@ -87,9 +107,9 @@ impl Toy {
         Self { plain: true, ..Self::new() }
     }
 
-    /// A plain one that forgets what is written: a bound for whatever stores data.
-    pub(crate) fn sink() -> Self {
-        Self { sink: true, ..Self::plain() }
+    /// A plain one that gives away what is written, and knows nothing of it afterwards.
+    pub(crate) fn into_sink(sink: impl Sink + 'static) -> Self {
+        Self { sink: Some(Box::new(sink)), ..Self::plain() }
     }
 
     /// Lets everybody pass who waits, now and later.
@@ -181,6 +201,17 @@ impl State {
 
 impl Toy {
     fn answer(&self, id: u64, operation: Operation<'_>) -> Result<Body, i32> {
+        match (&self.sink, &operation) {
+            (Some(sink), Operation::Write { data, .. }) => {
+                sink.write(data);
+                return Ok(Body::Written(data.len() as u32));
+            }
+            (Some(sink), Operation::Sync { .. } | Operation::SyncDirectory { .. }) => {
+                sink.sync().map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
+                return Ok(Body::Empty);
+            }
+            _ => {}
+        }
         let mut state = self.state.lock().unwrap();
         Ok(match operation {
             Operation::Lookup { name } => match state.find(id, name) {
@@ -219,7 +250,6 @@ impl Toy {
                 state.node(id)?.entries.remove(name);
                 Body::Empty
             }
-            Operation::Write { data, .. } if self.sink => Body::Written(data.len() as u32),
             Operation::Write { offset, data, .. } => {
                 self.written.lock().unwrap().push(data.len());
                 let (start, node) = (offset as usize, state.node(id)?);
