@@ -12,7 +12,7 @@
 //! one that is being carried out, of which the queue keeps what it is until memtables have it.
 
 use crate::Msn;
-use crate::key::KeyRange;
+use crate::key::{Key, KeyRange};
 use crate::log::{LoggedBatch, LoggedOp};
 use crate::types::IndexId;
 use parking_lot::{Mutex, MutexGuard};
@@ -188,12 +188,14 @@ fn touches(op: &LoggedOp, index: IndexId, range: &KeyRange) -> bool {
 
 /// How many of these operations come first and are messages to single keys, by index and key.
 pub(crate) fn sorted_prefix(ops: &[LoggedOp]) -> usize {
-    let place = |op: &LoggedOp| match op {
-        LoggedOp::Point { index, key, .. } => Some((*index, key.clone())),
-        _ => None,
-    };
+    fn place(op: &LoggedOp) -> Option<(IndexId, &Key)> {
+        match op {
+            LoggedOp::Point { index, key, .. } => Some((*index, key)),
+            _ => None,
+        }
+    }
     let mut last = None;
-    ops.iter().map_while(place).take_while(|next| last.replace(next.clone()) <= Some(next.clone())).count()
+    ops.iter().map_while(place).take_while(|next| last.replace(*next) <= Some(*next)).count()
 }
 
 #[cfg(test)]

@@ -13,6 +13,25 @@ use std::sync::Arc;
 /// So many operations of a batch at most are looked at one by one, to find out what they take.
 const FEW_OPERATIONS: usize = 16;
 
+/// Some of the first 64 places of a batch. Others are left out, as what joins others is small.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Places(u64);
+
+impl Places {
+    fn add(&mut self, at: usize) {
+        self.0 |= 1_u64.checked_shl(at as u32).unwrap_or(0);
+    }
+
+    /// Adds places that count from `first`.
+    fn append(&mut self, other: Self, first: usize) {
+        self.0 |= other.0.checked_shl(first as u32).unwrap_or(0);
+    }
+
+    pub(crate) fn contains(self, at: usize) -> bool {
+        self.0.checked_shr(at as u32).is_some_and(|rest| rest & 1 == 1)
+    }
+}
+
 /// Operations on any number of indexes that become visible and durable together, in order.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
@@ -25,7 +44,7 @@ pub struct Batch {
     /// It moves a range into itself or over itself.
     pub(crate) nested: bool,
     /// The places of [`Batch::insert_new`].
-    pub(crate) new: Vec<usize>,
+    pub(crate) new: Places,
 }
 
 impl Batch {
@@ -42,7 +61,7 @@ impl Batch {
     /// [`Batch::insert`] for a key of which the caller knows that it has no value. If that is taken away again before
     /// anybody could see it, nothing remains of the two.
     pub fn insert_new(&mut self, index: IndexId, key: &[u8], value: impl Into<Value>) {
-        self.new.push(self.ops.len());
+        self.new.add(self.ops.len());
         self.insert(index, key, value);
     }
 
@@ -104,7 +123,7 @@ impl Batch {
     /// Adds the operations of another batch, to be carried out after those before.
     pub fn append(&mut self, other: Batch) {
         let Batch { ops, bytes, clones, copies, nested, new } = other;
-        self.new.extend(new.into_iter().map(|at| at + self.ops.len()));
+        self.new.append(new, self.ops.len());
         self.ops.extend(ops);
         self.bytes += bytes;
         self.clones += clones;

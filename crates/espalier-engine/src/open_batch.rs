@@ -17,6 +17,7 @@ use crate::log::LoggedOp;
 use crate::op::{Op, RangeOp};
 use crate::types::IndexId;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Bound;
 
 /// A batch with more operations gains nothing by joining others.
@@ -97,9 +98,9 @@ impl OpenBatch {
         self.batches += 1;
         self.operations += batch.ops.len();
         self.bytes += bytes;
-        let mut new = batch.new.into_iter().peekable();
+        let new = batch.new;
         for (at, op) in batch.ops.into_iter().enumerate() {
-            let is_new = new.next_if_eq(&at).is_some();
+            let is_new = new.contains(at);
             if let LoggedOp::Point { index, key, op } = op {
                 wiped += self.add(index, key, op, is_new);
             }
@@ -109,28 +110,28 @@ impl OpenBatch {
 
     fn add(&mut self, index: IndexId, key: Key, op: Op, is_new: bool) -> u64 {
         let points = self.points.entry(index).or_default();
-        match points.get_mut(&key) {
-            None => {
-                points.insert(key, Point { first: op, more: Vec::new(), is_new });
-                0
+        let mut there = match points.entry(key) {
+            Entry::Vacant(place) => {
+                place.insert(Point { first: op, more: Vec::new(), is_new });
+                return 0;
             }
-            // Nobody has seen it come and go.
-            Some(point) if point.is_new && op == Op::Delete => {
-                let wiped = point.bytes(&key) + point_bytes(&key, &op);
-                points.remove(&key);
-                wiped
-            }
-            Some(point) if op.is_terminal() => {
-                let wiped = point.bytes(&key);
-                point.first = op;
-                point.more.clear();
-                wiped
-            }
-            Some(point) => {
-                point.more.push(op);
-                0
-            }
+            Entry::Occupied(there) => there,
+        };
+        if !op.is_terminal() {
+            there.get_mut().more.push(op);
+            return 0;
         }
+        let wiped = there.get().bytes(there.key());
+        if there.get().is_new && op == Op::Delete {
+            // Nobody has seen it come and go.
+            let own = point_bytes(there.key(), &op);
+            there.remove();
+            return wiped + own;
+        }
+        let point = there.get_mut();
+        point.first = op;
+        point.more.clear();
+        wiped
     }
 
     /// Ends it with a batch that need not be one of those that join: the operations of all, in order, and the bytes that
@@ -142,9 +143,9 @@ impl OpenBatch {
         }
         let mut wiped = 0;
         let mut rest: Vec<LoggedOp> = Vec::new();
-        let mut new = batch.new.into_iter().peekable();
+        let new = batch.new;
         for (at, op) in batch.ops.into_iter().enumerate() {
-            let is_new = new.next_if_eq(&at).is_some();
+            let is_new = new.contains(at);
             match op {
                 LoggedOp::Point { index, key, op }
                     if !rest.iter().any(|older| concerns(older, index, &key)) =>
@@ -177,7 +178,9 @@ impl OpenBatch {
     /// Ends it: its operations, in an order that gives the same.
     pub(crate) fn close(&mut self) -> Closed {
         let open = std::mem::take(self);
-        let mut ops = Vec::with_capacity(open.operations);
+        // Most of what joined may have been wiped out.
+        let left = open.points.values().flat_map(BTreeMap::values).map(|point| 1 + point.more.len()).sum();
+        let mut ops = Vec::with_capacity(left);
         for (index, points) in open.points {
             for (key, Point { first, more, .. }) in points {
                 let mut last = first;

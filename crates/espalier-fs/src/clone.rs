@@ -10,7 +10,7 @@ use crate::create::{check_new_name, count_entry};
 use crate::error::{FsErrorKind, Result, fail};
 use crate::fs::{FileSystem, Held, Tree};
 use crate::layout;
-use crate::node::{Known, Node, Orphan, States};
+use crate::node::{Node, Orphan, States};
 use crate::record::Inode;
 use crate::types::*;
 use espalier_engine::{Batch, KeyRange};
@@ -93,9 +93,8 @@ impl FileSystem {
         self.take_over(dir, &mut state, above, lsn);
         drop(state);
         let has_area = inode.area;
-        let held = self.add_node(dir, name, inode, lsn);
+        let held = self.add_entry(dir, &mut names, name, inode, lsn);
         names.version += 1;
-        self.set_name(dir, &mut names, name, Known::Present(held.id));
         if has_area {
             let area = self.area_of(&held)?;
             self.plan_settling(&area);
@@ -219,9 +218,8 @@ impl FileSystem {
         let lsn = self.commit(batch)?;
         self.take_over(dir, states.of(dir), above, lsn);
         drop(states);
-        let held = self.add_node(dir, name, inode, lsn);
+        let held = self.add_entry(dir, &mut names, name, inode, lsn);
         names.version += 1;
-        self.set_name(dir, &mut names, name, Known::Present(held.id));
         Ok(held)
     }
 }

@@ -115,9 +115,8 @@ impl FileSystem {
         let lsn = self.commit(batch)?;
         self.take_over(dir, &mut state, above, lsn);
         drop(state);
-        let held = self.add_node(dir, name, inode, lsn);
+        let held = self.add_entry(dir, &mut names, name, inode, lsn);
         names.version += 1;
-        self.set_name(dir, &mut names, name, Known::Present(held.id));
         self.counters.creates.fetch_add(1, Ordering::Relaxed);
         Ok(held)
     }
@@ -352,7 +351,7 @@ impl FileSystem {
         let name = layout::area_name(id);
         self.nodes.acquire(holder.id);
         node.set_place(Place { parent: Some(holder.clone()), name: name[..].into() });
-        self.set_name(holder, area, &name, Known::Present(node.id));
+        self.set_name(holder, area, &name[..], Known::Present(node.id));
         if let Some(parent) = old.parent {
             // A lookup under way may have read the entry when it was the file itself.
             parent.dir().evictions.fetch_add(1, Ordering::AcqRel);

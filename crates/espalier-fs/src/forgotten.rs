@@ -25,10 +25,40 @@ const MOST_FILES: usize = 256;
 const MOST_BYTES: u64 = 8 << 20;
 
 /// A file with its last reference, and where its data lay when that was given up.
-pub(crate) struct Forgotten {
+struct File {
     node: Arc<Node>,
     base: Arc<[u8]>,
     bytes: u64,
+}
+
+/// The files that wait.
+#[derive(Default)]
+pub(crate) struct Forgotten {
+    files: Vec<File>,
+    /// What they hold together.
+    bytes: u64,
+}
+
+impl Forgotten {
+    /// True if nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    fn add(&mut self, files: impl IntoIterator<Item = File>) {
+        let bytes = &mut self.bytes;
+        self.files.extend(files.into_iter().inspect(|file| *bytes += file.bytes));
+    }
+
+    fn is_full(&self) -> bool {
+        self.files.len() >= MOST_FILES || self.bytes > MOST_BYTES
+    }
+
+    fn take(&mut self, which: impl Fn(&File) -> bool) -> Vec<File> {
+        let taken: Vec<_> = self.files.extract_if(.., |file| which(file)).collect();
+        self.bytes -= taken.iter().map(|file| file.bytes).sum::<u64>();
+        taken
+    }
 }
 
 impl FileSystem {
@@ -47,13 +77,12 @@ impl FileSystem {
             if !few {
                 return false;
             }
-            Forgotten { node: node.clone(), base: base.clone(), bytes: inode.size }
+            File { node: node.clone(), base: base.clone(), bytes: inode.size }
         };
         let full = {
             let mut waiting = self.forgotten.lock();
-            waiting.push(file);
-            let bytes = || waiting.iter().map(|file| file.bytes).sum::<u64>();
-            waiting.len() >= MOST_FILES || bytes() > MOST_BYTES
+            waiting.add([file]);
+            waiting.is_full()
         };
         if full {
             self.remove_forgotten();
@@ -66,16 +95,16 @@ impl FileSystem {
         let file = {
             let state = node.state();
             let Orphan::Data(base) = &state.orphan else { return false };
-            Forgotten { node: node.clone(), base: base.clone(), bytes: state.inode.size }
+            File { node: node.clone(), base: base.clone(), bytes: state.inode.size }
         };
-        self.forgotten.lock().push(file);
+        self.forgotten.lock().add([file]);
         true
     }
 
     /// Removes what forgotten files hold. Called without states.
     pub(crate) fn remove_forgotten(&self) {
-        let files = std::mem::take(&mut *self.forgotten.lock());
-        self.remove_files(files);
+        let all = std::mem::take(&mut *self.forgotten.lock());
+        self.remove_files(all.files);
     }
 
     /// Removes what forgotten files hold in `range`. Called without states.
@@ -84,11 +113,11 @@ impl FileSystem {
         self.remove_files(files);
     }
 
-    fn take_forgotten(&self, range: &KeyRange) -> Vec<Forgotten> {
-        self.forgotten.lock().extract_if(.., |file| range.contains(&file.base)).collect()
+    fn take_forgotten(&self, range: &KeyRange) -> Vec<File> {
+        self.forgotten.lock().take(|file| range.contains(&file.base))
     }
 
-    fn remove_files(&self, mut files: Vec<Forgotten>) {
+    fn remove_files(&self, mut files: Vec<File>) {
         if files.is_empty() {
             return;
         }
@@ -115,9 +144,9 @@ impl FileSystem {
             }
         }
         // Where that failed the place is not free: the file waits for the next occasion.
-        let stays = |file: &Forgotten| matches!(file.node.state().orphan, Orphan::Data(_));
-        let (mut kept, gone): (Vec<_>, Vec<_>) = files.into_iter().partition(stays);
-        self.forgotten.lock().append(&mut kept);
+        let stays = |file: &File| matches!(file.node.state().orphan, Orphan::Data(_));
+        let (kept, gone): (Vec<_>, Vec<_>) = files.into_iter().partition(stays);
+        self.forgotten.lock().add(kept);
         gone.iter().for_each(|file| self.release(file.node.id, 1));
     }
 
@@ -134,14 +163,14 @@ impl FileSystem {
     pub(crate) fn swallow(&self, content: &KeyRange) -> Swallowed<'_> {
         let taken = self.take_forgotten(content);
         let mut detached = self.detached.lock();
-        let is_here = |file: &Forgotten| detached.get(&file.base) == Some(&file.node.id);
-        let (files, mut away): (Vec<_>, Vec<_>) = taken.into_iter().partition(is_here);
+        let is_here = |file: &File| detached.get(&file.base) == Some(&file.node.id);
+        let (files, away): (Vec<_>, Vec<_>) = taken.into_iter().partition(is_here);
         for file in &files {
             detached.remove(&file.base);
         }
         drop(detached);
         // What was moved does not go with the directory.
-        self.forgotten.lock().append(&mut away);
+        self.forgotten.lock().add(away);
         Swallowed { fs: self, files }
     }
 }
@@ -149,7 +178,7 @@ impl FileSystem {
 /// Forgotten files that go with their directory; as they were before if it stays.
 pub(crate) struct Swallowed<'a> {
     fs: &'a FileSystem,
-    files: Vec<Forgotten>,
+    files: Vec<File>,
 }
 
 impl Swallowed<'_> {
@@ -175,7 +204,7 @@ impl Drop for Swallowed<'_> {
                 detached.insert(file.base.clone(), file.node.id);
             }
             drop(detached);
-            self.fs.forgotten.lock().append(&mut self.files);
+            self.fs.forgotten.lock().add(self.files.drain(..));
         }
     }
 }
@@ -194,9 +223,9 @@ mod tests {
         fs.unlink(NodeId::ROOT, b"file").unwrap();
         store.close().unwrap();
         fs.forget(file, 1);
-        assert_eq!((fs.detached.lock().len(), fs.forgotten.lock().len()), (1, 1));
+        assert_eq!((fs.detached.lock().len(), fs.forgotten.lock().files.len()), (1, 1));
         assert!(fs.nodes.get(file).is_some());
         fs.remove_forgotten();
-        assert_eq!((fs.detached.lock().len(), fs.forgotten.lock().len()), (1, 1));
+        assert_eq!((fs.detached.lock().len(), fs.forgotten.lock().files.len()), (1, 1));
     }
 }

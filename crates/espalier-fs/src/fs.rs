@@ -47,7 +47,7 @@ pub struct FileSystem {
     /// Unlinked files whose data still lies where it was, by place.
     pub(crate) detached: Mutex<BTreeMap<Arc<[u8]>, NodeId>>,
     /// Unlinked files that nobody holds any more, whose data is still to go.
-    pub(crate) forgotten: Mutex<Vec<Forgotten>>,
+    pub(crate) forgotten: Mutex<Forgotten>,
     pub(crate) listings: Mutex<Listings>,
     /// Nodes whose time of the last read is to be written.
     pub(crate) atimes: Mutex<Vec<NodeId>>,

@@ -175,8 +175,8 @@ impl FileSystem {
         self.nodes.acquire(upper.id);
         node.set_place(Place { parent: Some(upper.clone()), name: name[..].into() });
         deferred.release(area.id);
-        self.set_name(upper, &mut upper.dir().names.lock(), &name, Known::Present(node.id));
-        self.set_name(area, &mut area.dir().names.lock(), &layout::area_name(old), Known::Absent);
+        self.set_name(upper, &mut upper.dir().names.lock(), &name[..], Known::Present(node.id));
+        self.set_name(area, &mut area.dir().names.lock(), &layout::area_name(old)[..], Known::Absent);
     }
 }
 

@@ -18,6 +18,7 @@
 //! prefix; walking files first, then subdirectories, each in name order, walks in key order.
 
 use espalier_engine::{Key, KeyRange};
+use std::sync::Arc;
 
 /// The index of entries and attributes.
 pub(crate) const METADATA: u8 = 0;
@@ -38,6 +39,10 @@ pub(crate) const STATE_KEY: &[u8] = &[1, 1, 0];
 /// The key of the root's attributes.
 pub(crate) const ROOT_KEY: &[u8] = &[0];
 
+/// Length of the names in areas.
+const AREA_NAME: usize = 16;
+/// Length of the keys of entries in the orphan area.
+pub(crate) const ORPHAN_KEY: usize = ORPHAN_AREA.len() + 1 + AREA_NAME;
 const ENTRY: u8 = 0;
 pub(crate) const CONTENT: u8 = 1;
 pub(crate) const BLOCK: u8 = 0;
@@ -46,12 +51,23 @@ const ESCAPE: u8 = 2;
 
 /// Appends `name` escaped.
 pub(crate) fn escape(name: &[u8], out: &mut Vec<u8>) {
+    if name.iter().all(|byte| *byte > ESCAPE) {
+        return out.extend_from_slice(name);
+    }
     for byte in name {
         match byte {
             1 | 2 => out.extend([ESCAPE, byte + 1]),
             _ => out.push(*byte),
         }
     }
+}
+
+/// [`unescape`], for who keeps the name.
+pub(crate) fn unescape_shared(escaped: &[u8]) -> Option<Arc<[u8]>> {
+    if escaped.iter().all(|byte| *byte > ESCAPE) {
+        return Some(escaped.into());
+    }
+    unescape(escaped).map(Arc::from)
 }
 
 /// The name that was escaped to `escaped`; `None` if nothing escapes to that.
@@ -156,17 +172,25 @@ pub(crate) fn file_prefixes(base: &[u8], with_xattrs: bool) -> impl Iterator<Ite
 }
 
 /// The name of entry number `id` in the link area or the orphan area.
-pub(crate) fn area_name(id: u64) -> [u8; 16] {
-    let mut name = [0; 16];
+pub(crate) fn area_name(id: u64) -> [u8; AREA_NAME] {
+    let mut name = [0; AREA_NAME];
     for (i, digit) in name.iter_mut().enumerate() {
         *digit = b"0123456789abcdef"[(id >> (60 - 4 * i)) as usize & 15];
     }
     name
 }
 
+/// [`entry_key`] of entry number `id` in the orphan area.
+pub(crate) fn orphan_key(id: u64) -> [u8; ORPHAN_KEY] {
+    let mut key = [ENTRY; ORPHAN_KEY];
+    key[..ORPHAN_AREA.len()].copy_from_slice(ORPHAN_AREA);
+    key[ORPHAN_AREA.len() + 1..].copy_from_slice(&area_name(id));
+    key
+}
+
 /// The number that `name` stands for in an area.
 pub(crate) fn area_id(name: &[u8]) -> Option<u64> {
-    let plain = name.len() == 16 && name.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    let plain = name.len() == AREA_NAME && name.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     u64::from_str_radix(std::str::from_utf8(name).ok().filter(|_| plain)?, 16).ok()
 }
 

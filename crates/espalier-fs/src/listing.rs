@@ -66,7 +66,7 @@ struct Answer {
 /// An entry that was part of an answer.
 struct Told {
     cookie: u64,
-    name: Box<[u8]>,
+    name: Arc<[u8]>,
     ino: u64,
     kind: FileKind,
 }
@@ -92,7 +92,7 @@ impl Listings {
         }
     }
 
-    fn name(&self, dir: NodeId, cookie: u64) -> Option<Box<[u8]>> {
+    fn name(&self, dir: NodeId, cookie: u64) -> Option<Arc<[u8]>> {
         let mut answers = self.answers.iter().filter(|a| a.dir == dir);
         answers.find_map(|a| a.entries.iter().rev().find(|t| t.cookie == cookie).map(|t| t.name.clone()))
     }
@@ -125,8 +125,8 @@ struct Walk<'a> {
     from_start: bool,
     /// Nothing follows what was told.
     to_end: bool,
-    /// Names seen, where the directory is small enough to know them all.
-    learned: Option<Vec<Box<[u8]>>>,
+    /// Names seen whose nodes are not wanted, where the directory is small enough to know them all.
+    learned: Option<Vec<Arc<[u8]>>>,
 }
 
 impl FileSystem {
@@ -178,7 +178,7 @@ impl FileSystem {
             return Ok(());
         }
         let plus = nodes != Nodes::Without;
-        let Some(mut walk) = self.walk(&dir)? else { return Ok(()) };
+        let Some(mut walk) = self.walk(&dir, plus)? else { return Ok(()) };
         if cookie == 0 {
             self.touch(&dir);
         }
@@ -239,8 +239,9 @@ impl FileSystem {
         Ok(true)
     }
 
-    /// A walk over what the directory holds now; `None` if it was removed.
-    fn walk<'a>(&'a self, dir: &'a Arc<Node>) -> Result<Option<Walk<'a>>> {
+    /// A walk over what the directory holds now; `None` if it was removed. `plus`: nodes are wanted, whose names become known
+    /// with them.
+    fn walk<'a>(&'a self, dir: &'a Arc<Node>, plus: bool) -> Result<Option<Walk<'a>>> {
         let tree = self.enter();
         let mut names = dir.dir().names.lock();
         if names.dead || self.is_lost(dir) {
@@ -272,7 +273,7 @@ impl FileSystem {
             told: Vec::with_capacity(expected),
             from_start: false,
             to_end: false,
-            learned: learn.then(|| Vec::with_capacity(expected)),
+            learned: (learn && !plus).then(|| Vec::with_capacity(expected)),
         }))
     }
 
@@ -336,7 +337,7 @@ impl Walk<'_> {
     }
 
     /// The name behind which a cookie leads.
-    fn position(&mut self, cookie: u64) -> Result<Option<Box<[u8]>>> {
+    fn position(&mut self, cookie: u64) -> Result<Option<Arc<[u8]>>> {
         if let Some(name) = self.fs.listings.lock().name(self.dir.id, cookie) {
             return Ok(Some(name));
         }
@@ -355,13 +356,13 @@ impl Walk<'_> {
         Ok(self.cursor.next()?.map(|entry| (entry.key, entry.value)))
     }
 
-    fn name_of(&self, key: &[u8]) -> Result<Box<[u8]>> {
-        let name = key.get(self.prefix.len() + 1..).and_then(layout::unescape);
+    fn name_of(&self, key: &[u8]) -> Result<Arc<[u8]>> {
+        let name = key.get(self.prefix.len() + 1..).and_then(layout::unescape_shared);
         let damaged = || crate::FsError::new(crate::FsErrorKind::Io, "an entry whose name is damaged");
-        name.map(Vec::into_boxed_slice).ok_or_else(|| self.fs.at(self.dir, key, damaged()))
+        name.ok_or_else(|| self.fs.at(self.dir, key, damaged()))
     }
 
-    fn next(&mut self) -> Result<Option<(Box<[u8]>, Record)>> {
+    fn next(&mut self) -> Result<Option<(Arc<[u8]>, Record)>> {
         let Some((key, value)) = self.next_key()? else { return Ok(None) };
         let name = self.name_of(&key)?;
         let value = match value.in_memory() {
@@ -373,7 +374,7 @@ impl Walk<'_> {
     }
 
     /// Gives one entry to the caller; false if it was not kept.
-    fn show(&mut self, name: Box<[u8]>, record: Record, plus: bool, each: Each<'_>) -> Result<bool> {
+    fn show(&mut self, name: Arc<[u8]>, record: Record, plus: bool, each: Each<'_>) -> Result<bool> {
         let kind = record.kind();
         let cookie = cookie_of(&name, kind);
         let ino;
@@ -403,13 +404,13 @@ impl Walk<'_> {
 
     /// The node of an entry that the walk has come to; `None` if the entry is gone by now, or is of
     /// another kind.
-    fn node(&self, name: &[u8], record: Record) -> Result<Option<Held<'_>>> {
+    fn node(&self, name: &Arc<[u8]>, record: Record) -> Result<Option<Held<'_>>> {
         let (fs, kind) = (self.fs, record.kind());
         let held;
         let tree = fs.enter();
         let mut names = self.dir.dir().names.lock();
         held = if fs.stamp(&tree, self.dir, &names) == self.stamp {
-            fs.learn(self.dir, &mut names, name, Some(record))?
+            fs.learn(self.dir, &mut names, name.clone(), Some(record))?
         } else {
             fs.resolve(&tree, self.dir, &mut names, name)?
         };
@@ -428,7 +429,7 @@ impl Walk<'_> {
         }
         for name in learned {
             if names.get(&name).is_none() {
-                self.fs.set_name(self.dir, &mut names, &name, Known::Present(NodeId(0)));
+                self.fs.set_name(self.dir, &mut names, name, Known::Present(NodeId(0)));
             }
         }
     }

@@ -190,11 +190,11 @@ impl FileSystem {
         &self,
         dir: &Arc<Node>,
         names: &mut Names,
-        name: &[u8],
+        name: impl AsRef<[u8]> + Into<Arc<[u8]>>,
         record: Option<Record>,
     ) -> Result<Option<Held<'_>>> {
         // Somebody else may have taken up the same in the meantime.
-        match self.known(dir, names, name) {
+        match self.known(dir, names, name.as_ref()) {
             Look::Held(held) => return Ok(Some(held)),
             Look::Absent => return Ok(None),
             Look::Ask => {}
@@ -203,31 +203,31 @@ impl FileSystem {
             self.set_name(dir, names, name, Known::Absent);
             return Ok(None);
         };
-        self.instantiate(dir, names, name, record).map(Some)
+        match record {
+            Record::Inode(inode) => Ok(Some(self.add_entry(dir, names, name, inode, self.last_lsn()))),
+            Record::Link(link) => {
+                let held = self.linked(dir, &link).map_err(|e| self.at(dir, name.as_ref(), e))?;
+                self.set_name(dir, names, name, Known::Present(held.id));
+                Ok(Some(held))
+            }
+        }
     }
 
-    /// Makes the node of an entry whose record is `record`.
-    pub(crate) fn instantiate(
+    /// Makes the node of an entry of `dir` that was not in memory, with one reference, and remembers its name.
+    pub(crate) fn add_entry(
         &self,
         dir: &Arc<Node>,
         names: &mut Names,
-        name: &[u8],
-        record: Record,
-    ) -> Result<Held<'_>> {
-        let held = match record {
-            Record::Inode(inode) => self.add_node(dir, name, inode, self.last_lsn()),
-            Record::Link(link) => self.linked(dir, &link).map_err(|e| self.at(dir, name, e))?,
-        };
-        self.set_name(dir, names, name, Known::Present(held.id));
-        Ok(held)
-    }
-
-    /// A node in `dir` that was not in memory, with one reference.
-    pub(crate) fn add_node(&self, dir: &Arc<Node>, name: &[u8], inode: Inode, lsn: Lsn) -> Held<'_> {
-        let place = Place { parent: Some(dir.clone()), name: name.into() };
+        name: impl Into<Arc<[u8]>>,
+        inode: Inode,
+        lsn: Lsn,
+    ) -> Held<'_> {
+        let name = name.into();
+        let place = Place { parent: Some(dir.clone()), name: name.clone() };
         let node = Node::new(self.nodes.fresh_id(), place, inode, dir.dir().sum, lsn);
         self.nodes.acquire(dir.id);
         self.nodes.add(&node);
+        self.set_name(dir, names, name, Known::Present(node.id));
         Held::adopt(self, node)
     }
 
@@ -247,9 +247,7 @@ impl FileSystem {
         match value.map(|v| Record::decode(&v)).transpose()? {
             Some(Record::Inode(mut inode)) if inode.kind == link.kind => {
                 inode.links = area.counted_names(link.id).unwrap_or(inode.links);
-                let held = self.add_node(&area, &name, inode, self.last_lsn());
-                self.set_name(&area, &mut names, &name, Known::Present(held.id));
-                Ok(held)
+                Ok(self.add_entry(&area, &mut names, &name[..], inode, self.last_lsn()))
             }
             _ => fail(
                 FsErrorKind::Io,
@@ -259,7 +257,13 @@ impl FileSystem {
     }
 
     /// Remembers something about a name, and counts the memory.
-    pub(crate) fn set_name(&self, dir: &Node, names: &mut Names, name: &[u8], known: Known) {
+    pub(crate) fn set_name(
+        &self,
+        dir: &Node,
+        names: &mut Names,
+        name: impl AsRef<[u8]> + Into<Arc<[u8]>>,
+        known: Known,
+    ) {
         dir.dir().used.store(true, Ordering::Relaxed);
         let grown = names.set(name, known);
         dir.dir().name_bytes.fetch_add(grown, Ordering::Relaxed);

@@ -148,7 +148,7 @@ pub(crate) enum Counts {
 /// What is known about the names in a directory.
 #[derive(Default)]
 pub(crate) struct Names {
-    map: HashMap<Box<[u8]>, Known>,
+    map: HashMap<Arc<[u8]>, Known, foldhash::quality::RandomState>,
     present: u64,
     bytes: u64,
     /// Counts changes of the directory.
@@ -202,15 +202,15 @@ impl Names {
     }
 
     /// Remembers `known` about `name`; returns by how many bytes the memory grew.
-    pub(crate) fn set(&mut self, name: &[u8], known: Known) -> u64 {
+    pub(crate) fn set(&mut self, name: impl AsRef<[u8]> + Into<Arc<[u8]>>, known: Known) -> u64 {
         let present = u64::from(matches!(known, Known::Present(_)));
         self.present += present;
-        if let Some(old) = self.map.get_mut(name) {
+        if let Some(old) = self.map.get_mut(name.as_ref()) {
             self.present -= u64::from(matches!(old, Known::Present(_)));
             *old = known;
             return 0;
         }
-        let cost = name_cost(name);
+        let cost = name_cost(name.as_ref());
         self.bytes += cost;
         self.map.insert(name.into(), known);
         cost

@@ -22,8 +22,8 @@ use std::sync::atomic::Ordering;
 const RECOVERY_BATCH: usize = 1024;
 
 /// The key of the record of an unlinked file.
-pub(crate) fn record_key(id: NodeId) -> Vec<u8> {
-    layout::entry_key(layout::ORPHAN_AREA, &layout::area_name(id.0))
+pub(crate) fn record_key(id: NodeId) -> [u8; layout::ORPHAN_KEY] {
+    layout::orphan_key(id.0)
 }
 
 impl FileSystem {

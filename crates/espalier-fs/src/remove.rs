@@ -77,13 +77,14 @@ impl FileSystem {
         batch: &mut Batch,
     ) -> Result<Removal> {
         let node = name.node;
-        let key = name.key(tree);
+        let key: Arc<[u8]> = name.key(tree).into();
         let mut inode = state.inode.clone();
         inode.links = inode.links.saturating_sub(1);
         inode.ctime = now;
         batch.delete(self.metadata(), &key);
-        let base = node.entry_key(tree.epoch);
-        if base != key {
+        let is_linked = !node.is_at(name.dir, name.name);
+        let base = if is_linked { node.entry_key(tree.epoch).into() } else { key.clone() };
+        if is_linked {
             batch.delete(self.link_index(), &key);
             if inode.links > 0 {
                 batch.insert(self.metadata(), &base, inode.encode());
@@ -96,10 +97,10 @@ impl FileSystem {
         if inode.has_data() {
             // One reference is the caller's. No new one can come: the name is locked.
             if self.nodes.references(node.id) > 1 {
-                orphan = if vacate && base == key {
+                orphan = if vacate && !is_linked {
                     self.detach_away(node, &inode, &base, batch)?
                 } else {
-                    self.detach(node, base.into(), batch)
+                    self.detach(node, base, batch)
                 };
             } else {
                 self.delete_data(&base, &inode, batch);
@@ -140,7 +141,7 @@ impl FileSystem {
         let name = layout::area_name(node.id.0);
         if let Orphan::Data(base) = &orphan {
             self.counters.orphans.fetch_add(1, Ordering::Relaxed);
-            if **base != *layout::entry_key(layout::ORPHAN_AREA, &name) {
+            if **base != layout::orphan_key(node.id.0) {
                 self.detached.lock().insert(base.clone(), node.id);
             }
         }

@@ -202,9 +202,7 @@ impl FileSystem {
         match self.store.get(self.metadata(), &key)?.map(|v| Record::decode(&v)).transpose()? {
             Some(Record::Inode(mut inode)) if !inode.is_dir() => {
                 inode.links = area.counted_names(id).unwrap_or(inode.links);
-                let held = self.add_node(area, &name, inode, self.last_lsn());
-                self.set_name(area, &mut names, &name, Known::Present(held.id));
-                Ok(held)
+                Ok(self.add_entry(area, &mut names, &name[..], inode, self.last_lsn()))
             }
             _ => fail(FsErrorKind::Io, format!("file {id:#x} of a link area is missing")),
         }

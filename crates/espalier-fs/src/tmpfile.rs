@@ -10,6 +10,7 @@ use crate::error::{FsErrorKind, Result, fail};
 use crate::fs::{Deferred, FileSystem, Held, Tree};
 use crate::layout;
 use crate::node::{Known, Names, Node, Orphan, Place, State, States};
+use crate::orphan::record_key;
 use crate::types::*;
 use espalier_engine::Batch;
 use std::sync::Arc;
@@ -37,7 +38,7 @@ impl FileSystem {
         let number = self.fresh_number()?.wrapping_sub(self.orphans.dir().sum);
         let id = self.nodes.fresh_id();
         let name = layout::area_name(id.0);
-        let base: Arc<[u8]> = layout::entry_key(layout::ORPHAN_AREA, &name).into();
+        let base: Arc<[u8]> = record_key(id).into();
         let new = New { kind: FileKind::Regular, mode, rdev: 0, target: None };
         let now = self.now();
         let mut batch = Batch::new();

@@ -13,7 +13,7 @@ use crate::error::{FsErrorKind, Result, fail};
 use crate::fs::{Deferred, FileSystem, Held, Tree};
 use crate::layout;
 use crate::lookup::no_entry;
-use crate::node::{Known, Node, Orphan};
+use crate::node::{Node, Orphan};
 use crate::orphan::record_key;
 use crate::record::{Inode, Record, VolumeState};
 use crate::snapshots::{SnapshotInfo, find_snapshot_of, new_volume_name};
@@ -174,7 +174,7 @@ impl FileSystem {
     fn free_image(&self) -> Image {
         let id = self.nodes.fresh_id();
         let prefix = layout::content_prefix(layout::ORPHAN_AREA, &layout::area_name(id.0));
-        Image { record: record_key(id), prefix }
+        Image { record: record_key(id).to_vec(), prefix }
     }
 
     fn record_image(&self, image: &Image, batch: &mut Batch) {
@@ -245,9 +245,8 @@ impl FileSystem {
             self.keep_promise(dir, &inode)?;
             let lsn = self.take_tree(&tree, dir, &held, Some((&inode, batch)), &mut deferred)?;
             let has_area = inode.area;
-            let new = self.add_node(dir, name, inode, lsn);
+            let new = self.add_entry(dir, &mut names, name, inode, lsn);
             names.version += 1;
-            self.set_name(dir, &mut names, name, Known::Present(new.id));
             if has_area {
                 self.any_links.store(true, Ordering::Relaxed);
                 let area = self.area_of(&new)?;

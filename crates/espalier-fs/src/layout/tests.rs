@@ -83,6 +83,7 @@ proptest! {
     #[test]
     fn area_names_invert(id in any::<u64>()) {
         prop_assert_eq!(area_id(&area_name(id)), Some(id));
+        prop_assert_eq!(&orphan_key(id)[..], entry_key(ORPHAN_AREA, &area_name(id)));
     }
 }
 
