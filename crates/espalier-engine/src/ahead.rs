@@ -25,7 +25,7 @@ use crate::cursor::Cursor;
 use crate::index::Version;
 use crate::key::{Key, KeyRange};
 use crate::pieces::{LEAST_DIRECT, Pieces, Place, Sums, cost};
-use crate::resolve::{Found, Spot};
+use crate::resolve::{Found, InMemory, Spot};
 use crate::snapshot::{Slice, SnapshotIndex};
 use crate::store::Shared;
 use crate::types::IndexId;
@@ -56,6 +56,8 @@ const BEHIND: usize = 16;
 const LARGE_BEHIND: usize = 64;
 /// Keys behind the reader's place among which a key is looked for before it is searched.
 const NEXT: usize = 4;
+/// Patches to a value that are remembered with it.
+const MOST_PATCHES: usize = 64;
 /// From so many values of this many bytes on, of keys that [follow one another](is_next), the rest of the row is left out.
 const LARGE_ROW: usize = 256;
 const LARGE: u64 = 64 << 10;
@@ -118,36 +120,47 @@ struct Walked {
 }
 
 /// The value of a key as a walk found it.
-enum Remembered {
+struct Remembered {
+    base: Base,
+    /// Newest first.
+    patches: Vec<InMemory>,
+}
+
+/// A value before its patches.
+enum Base {
     Small(Bytes),
     /// Belongs to a part, which the cache may give up.
     Large(Weak<LargeValue>),
 }
 
 impl Remembered {
-    /// What is known about a key, if it is nothing but a value.
+    /// What is known about a key, if it is nothing but a value, and a few patches to that.
     fn of(found: &Found) -> Option<Self> {
-        let value = found.settled()?;
-        match value.large() {
-            Some(large) => Some(Self::Large(Arc::downgrade(large))),
-            None if value.segments().is_empty() => value.in_memory().map(Self::Small),
-            None => None,
-        }
+        let (value, patches) = found.patched().filter(|(_, patches)| patches.len() <= MOST_PATCHES)?;
+        let base = match value.large() {
+            Some(large) => Base::Large(Arc::downgrade(large)),
+            None if value.segments().is_empty() => Base::Small(value.in_memory()?),
+            None => return None,
+        };
+        Some(Self { base, patches })
     }
 
     /// Bytes that it keeps in memory.
     fn memory(&self) -> u64 {
-        match self {
-            Self::Small(bytes) => bytes.len() as u64,
-            Self::Large(_) => 0,
-        }
+        let base = match &self.base {
+            Base::Small(bytes) => bytes.len(),
+            Base::Large(_) => 0,
+        };
+        (base + self.patches.iter().map(|(_, bytes)| bytes.len() + size_of::<InMemory>()).sum::<usize>())
+            as u64
     }
 
-    fn value(&self) -> Option<Value> {
-        match self {
-            Self::Small(bytes) => Some(bytes.clone().into()),
-            Self::Large(large) => large.upgrade().map(Value::shared),
-        }
+    fn found(&self) -> Option<Found> {
+        let value = match &self.base {
+            Base::Small(bytes) => bytes.clone().into(),
+            Base::Large(large) => large.upgrade().map(Value::shared)?,
+        };
+        Some(Found::known(value, &self.patches))
     }
 }
 
@@ -163,8 +176,8 @@ pub(crate) struct Unexpected<'a> {
 
 /// What a reading remembers of keys that are looked up.
 pub(crate) struct Expected {
-    /// For each key the value, if it is known.
-    pub(crate) values: Vec<Option<Value>>,
+    /// For each key what there is of it, if that is known.
+    pub(crate) keys: Vec<Option<Found>>,
     /// There is something to walk for.
     pub(crate) walk: bool,
 }
@@ -228,7 +241,7 @@ impl Readings {
         let now = table.clock;
         let reading = &mut table.readings[at];
         reading.used = now;
-        let values = reading.remembered(version, slices);
+        let keys = reading.remembered(version, slices);
         let (name, before) = (reading.name, reading.turn);
         if *last.key > *reading.from {
             reading.overtake(last.key);
@@ -242,7 +255,7 @@ impl Readings {
         if turn != before {
             pieces.passed(name, turn);
         }
-        Some(Expected { values, walk: step == Step::Walk })
+        Some(Expected { keys, walk: step == Step::Walk })
     }
 
     /// A look-up where no reading comes needs the device. True if there is something to walk for.
@@ -380,8 +393,8 @@ impl Reading {
         }
     }
 
-    /// For each of the keys the value in `version`, if it is known.
-    fn remembered(&self, version: &Arc<Version>, slices: &[Slice<'_>]) -> Vec<Option<Value>> {
+    /// For each of the keys what `version` has of it, if that is known.
+    fn remembered(&self, version: &Arc<Version>, slices: &[Slice<'_>]) -> Vec<Option<Found>> {
         if self.version.as_ptr() != Arc::as_ptr(version) || !version.active.is_empty() {
             return slices.iter().map(|_| None).collect();
         }
@@ -389,7 +402,7 @@ impl Reading {
         let look = |slice: &Slice<'_>| {
             let at = self.position(slice.key, near)?;
             near = at + 1;
-            self.walked[at].value.as_ref()?.value()
+            self.walked[at].value.as_ref()?.found()
         };
         slices.iter().map(look).collect()
     }
@@ -486,13 +499,13 @@ impl Shared {
         version: &Arc<Version>,
         slices: &[Slice<'_>],
         bytes: u64,
-    ) -> Option<Vec<Option<Value>>> {
+    ) -> Option<Vec<Option<Found>>> {
         let pieces = &self.trees.pieces;
-        let Expected { values, walk } = self.readings.expected(pieces, index, version, slices, bytes)?;
+        let Expected { keys, walk } = self.readings.expected(pieces, index, version, slices, bytes)?;
         if walk {
             self.signal.read_ahead();
         }
-        Some(values)
+        Some(keys)
     }
 
     /// A look-up that was not expected is about to read from the device.

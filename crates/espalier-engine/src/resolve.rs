@@ -107,6 +107,9 @@ impl Spot {
 /// Bytes of entries between two that are near each other.
 const NEAR: usize = 1024;
 
+/// A patch whose bytes are in memory: from which byte of the value on they stand.
+pub(crate) type InMemory = (u32, Bytes);
+
 #[derive(Debug)]
 enum Step {
     Patch(u32, Value),
@@ -121,9 +124,20 @@ impl Found {
         self.base.is_some()
     }
 
-    /// For a key of which it is known that `value` is all there is.
-    pub(crate) fn known(value: Value) -> Self {
-        Self { base: Some(Some(value)), ..Self::default() }
+    /// For a key of which it is known that `value` with these patches in memory, newest first, is all there is.
+    pub(crate) fn known(value: Value, patches: &[InMemory]) -> Self {
+        let steps = patches.iter().map(|(at, bytes)| Step::Patch(*at, bytes.clone().into())).collect();
+        Self { steps, base: Some(Some(value)), ..Self::default() }
+    }
+
+    /// The value with the patches to it, newest first, if there is nothing else and they are in memory.
+    pub(crate) fn patched(&self) -> Option<(&Value, Vec<InMemory>)> {
+        let value = self.base.as_ref()?.as_ref()?;
+        let patch = |step: &Step| match step {
+            Step::Patch(at, bytes) if bytes.segments().is_empty() => Some((*at, bytes.in_memory()?)),
+            _ => None,
+        };
+        Some((value, self.steps.iter().map(patch).collect::<Option<_>>()?))
     }
 
     /// The value, if no messages change it.

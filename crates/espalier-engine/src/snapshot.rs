@@ -170,12 +170,12 @@ impl SnapshotIndex {
         Ok(found.lengths)
     }
 
-    /// Fills `out` with what is in memory, and says what has still to be done. `known`: for each slice the value of its key,
+    /// Fills `out` with what is in memory, and says what has still to be done. `known`: for each slice what is known of its key,
     /// where that need not be looked up.
     pub(crate) fn find_slices(
         &self,
         slices: &[Slice<'_>],
-        known: Option<Vec<Option<Value>>>,
+        known: Option<Vec<Option<Found>>>,
         out: &mut [u8],
     ) -> Result<FoundSlices> {
         let total = slices.iter().try_fold(0, |sum: usize, slice| sum.checked_add(slice.len));
@@ -191,7 +191,7 @@ impl SnapshotIndex {
             let range = at..at + slice.len;
             at = range.end;
             let found = match known.next().flatten() {
-                Some(value) => Found::known(value),
+                Some(found) => found,
                 None => self.find(slice.key)?,
             };
             if let Some(spot) = found.spot() {

@@ -158,12 +158,50 @@ fn who_is_expected_looks_nothing_up() {
         read(&store, &device, index, n);
         while store.read_ahead() {}
     }
-    let looked = |store: &Store| store.statistics().cache_hits + store.statistics().cache_misses;
     let mut by_reader = 0;
     for n in 100..2000 {
         let before = looked(&store);
         read(&store, &device, index, n);
         by_reader += looked(&store) - before;
+        while store.read_ahead() {}
+    }
+    assert!(by_reader < 100, "{by_reader} pieces of the tree looked at for 1900 values");
+    store.close().unwrap();
+}
+
+/// Pieces of the tree that were looked at.
+fn looked(store: &Store) -> u64 {
+    let statistics = store.statistics();
+    statistics.cache_hits + statistics.cache_misses
+}
+
+/// What was changed here and there is no dearer to read.
+#[test]
+fn who_is_expected_looks_up_no_patches() {
+    let (device, index) = shuffled();
+    let store = open(&device);
+    let patches = [(10, [1; 16]), (4090, [2; 16]), (20, [3; 16])];
+    for (at, bytes) in patches {
+        let mut batch = Batch::new();
+        (0..FILES).for_each(|n| batch.patch(index, &key(n), at, bytes.to_vec()));
+        store.commit(batch).unwrap();
+    }
+    store.close().unwrap();
+    let store = open(&device);
+    let mut by_reader = 0;
+    for n in 0..2000 {
+        let before = looked(&store);
+        let (key, mut expected) = (key(n), value(n));
+        for (at, bytes) in patches {
+            expected[at as usize..][..bytes.len()].copy_from_slice(&bytes);
+        }
+        let mut out = vec![0; expected.len()];
+        let slice = Slice { key: &key, offset: 0, len: out.len() };
+        store.get_slices(index, &[slice], &mut out).unwrap();
+        assert!(out == expected, "value {n}");
+        if n >= 100 {
+            by_reader += looked(&store) - before;
+        }
         while store.read_ahead() {}
     }
     assert!(by_reader < 100, "{by_reader} pieces of the tree looked at for 1900 values");
@@ -207,6 +245,13 @@ fn what_changes_while_it_is_expected_is_found_as_it_is() {
             3 => {
                 batch.delete_range(index, KeyRange::new(key(near), key(near + 3)));
                 model[near..near + 3].fill(None);
+            }
+            10..=12 => {
+                let at = random.index(4096);
+                batch.patch(index, &key(near), at as u32, vec![6; 16]);
+                let value = model[near].get_or_insert_default();
+                value.resize(value.len().max(at + 16), 0);
+                value[at..at + 16].fill(6);
             }
             4 => store.checkpoint().unwrap(),
             5..=9 => while store.step().unwrap() {},
