@@ -33,8 +33,9 @@ const SLOW: u64 = 4;
 const STARVED_TICKS: u32 = 2;
 /// So many ticks that are not hot end the class.
 const COOL_TICKS: u32 = 2;
-/// Ticks as an ordinary thread after starvation: at first, and at most (one second, and 16 of them).
-const FIRST_PENALTY: u32 = 256;
+/// Ticks as an ordinary thread after starvation: at first, and at most (32 ms, and 16 s). The first time it was most likely a piece of
+/// background work, gone by then, and clients move with every request as long as it lasts.
+const FIRST_PENALTY: u32 = 8;
 const MOST_PENALTY: u32 = 4096;
 /// So many ticks in the class without starvation, and the next penalty is the first again.
 const FORGIVEN_TICKS: u32 = 512;
@@ -203,6 +204,12 @@ impl Watch {
                 pace.tick(pulse.served.load(Ordering::Relaxed), all_cpus_work, || pulse.wants_cpu());
                 if pace.class != before {
                     pulse.set(pace.class);
+                    if pace.barred > 0 {
+                        tracing::debug!(
+                            ticks = pace.barred,
+                            "a queue starved: its threads are ordinary ones"
+                        );
+                    }
                 }
                 at_rest &= pace.at_rest();
             }
@@ -353,7 +360,7 @@ mod tests {
     fn starvation_ends_the_class_for_longer_each_time() {
         let mut pace = Pace::default();
         let mut penalty = FIRST_PENALTY;
-        for _ in 0..8 {
+        for _ in 0..12 {
             pass(&mut pace, 1, HOT, true);
             assert_eq!(pace.class, Class::Idle);
             pass(&mut pace, STARVED_TICKS - 1, SLOW - 1, true);
