@@ -138,6 +138,7 @@ impl Mount {
         let config = Config {
             kind: options.transport,
             threads_per_cpu: options.threads_per_cpu,
+            background: options.background,
             wishes: wishes(options, mounted.block),
         };
         let started = transport::prepare(mounted.device, config)

@@ -1,5 +1,6 @@
 //! Time, randomness and threads, so that nothing above touches them directly.
 
+use parking_lot::Mutex;
 use std::fmt::Debug;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -87,6 +88,7 @@ impl Environment for SystemEnvironment {
 
     fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> std::io::Result<JoinHandle> {
         let body = move || {
+            let _listed = Listed::new();
             step_back();
             body();
         };
@@ -96,6 +98,31 @@ impl Environment for SystemEnvironment {
 
     fn sleep(&self, duration: Duration) {
         std::thread::sleep(duration);
+    }
+}
+
+/// The background threads of this process.
+static BACKGROUND: Mutex<Vec<i32>> = Mutex::new(Vec::new());
+
+/// The background threads of this process, by their numbers (`gettid(2)`): those that a [`SystemEnvironment`] started.
+pub fn background_threads() -> Vec<i32> {
+    BACKGROUND.lock().clone()
+}
+
+/// The calling thread is a background thread until this is dropped.
+struct Listed(i32);
+
+impl Listed {
+    fn new() -> Self {
+        let thread = rustix::thread::gettid().as_raw_nonzero().get();
+        BACKGROUND.lock().push(thread);
+        Self(thread)
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        BACKGROUND.lock().retain(|thread| *thread != self.0);
     }
 }
 

@@ -52,6 +52,9 @@ pub struct MountOptions {
     pub transport: Option<Kind>,
     /// Threads per CPU with io_uring; `None`: chosen.
     pub threads_per_cpu: Option<usize>,
+    /// Tells the threads of this process that work in the background, by their numbers (`gettid(2)`): they keep off CPUs on which
+    /// many requests come, as long as there are others.
+    pub background: Option<fn() -> Vec<i32>>,
     /// How often everything is made durable unasked; zero: never.
     pub sync_interval: Duration,
     /// Read-ahead, KiB (root only).
@@ -84,6 +87,7 @@ impl Default for MountOptions {
             list_attributes: ListAttributes::default(),
             transport: None,
             threads_per_cpu: None,
+            background: None,
             sync_interval: Duration::from_secs(5),
             read_ahead_kib: 2048,
             description: None,

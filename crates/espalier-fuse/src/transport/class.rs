@@ -18,6 +18,7 @@
 //!
 //! Leaving `SCHED_IDLE` takes CAP_SYS_NICE or an RLIMIT_NICE of 20: without, all this is off.
 
+use super::apart::{Apart, Joined};
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -27,6 +28,8 @@ use std::time::Duration;
 const TICK: Duration = Duration::from_millis(4);
 /// Requests within a tick that make a queue hot. At fewer, moving costs little.
 const HOT: u64 = 8;
+/// Requests within a tick that leave their CPU little time for anything else: 16,000 a second.
+const CROWD: u64 = 64;
 /// Fewer requests within a tick, while a thread wants the CPU, may mean that it does not get it.
 const SLOW: u64 = 4;
 /// So many such ticks in sequence are starvation.
@@ -145,11 +148,12 @@ impl Drop for Membership<'_> {
     }
 }
 
-/// Chooses the class of each queue's threads.
+/// Chooses the class of each queue's threads, and tells background threads where they are in the way.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     state: Mutex<State>,
     changed: Condvar,
+    apart: Apart,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -162,6 +166,16 @@ enum State {
 }
 
 impl Watch {
+    /// `background` tells threads that keep off CPUs on which many requests come.
+    pub(super) fn new(background: Option<fn() -> Vec<i32>>) -> Self {
+        Self { apart: Apart::new(background), ..Self::default() }
+    }
+
+    /// The calling thread, which serves no queue, keeps off such CPUs as well until the result is dropped.
+    pub(super) fn apart(&self) -> Joined<'_> {
+        self.apart.join()
+    }
+
     /// A queue may be hot.
     pub(super) fn wake(&self) {
         // The lock is free but for moments; if it is not, there will be a next time.
@@ -179,13 +193,16 @@ impl Watch {
         self.changed.notify_one();
     }
 
-    /// Watches until the end. Returns at once where threads cannot come back from `SCHED_IDLE`.
+    /// Watches until the end `pulses`, one for each CPU, in their order. Returns at once where threads cannot come back from
+    /// `SCHED_IDLE`.
     pub(super) fn run<'a>(&self, pulses: impl Iterator<Item = &'a Pulse>) {
         if !may_come_back() {
             tracing::debug!("no right to leave SCHED_IDLE: clients may move between CPUs with every request");
             return;
         }
+        let _apart = self.apart();
         let mut queues: Vec<_> = pulses.map(|pulse| (pulse, Pace::default())).collect();
+        let mut crowded = Vec::new();
         loop {
             let mut state = self.state.lock();
             while *state == State::Asleep {
@@ -213,6 +230,11 @@ impl Watch {
                 }
                 at_rest &= pace.at_rest();
             }
+            let before = std::mem::take(&mut crowded);
+            crowded.extend((0..queues.len()).filter(|cpu| queues[*cpu].1.crowded));
+            if crowded != before {
+                self.apart.keep_off(&crowded);
+            }
             if at_rest {
                 let mut state = self.state.lock();
                 if *state == State::Awake {
@@ -220,6 +242,7 @@ impl Watch {
                 }
             }
         }
+        self.apart.keep_off(&[]);
         for (pulse, _) in queues {
             pulse.set(Class::Ordinary);
         }
@@ -252,6 +275,8 @@ fn runnable(load: &str) -> Option<usize> {
 struct Pace {
     class: Class,
     served: u64,
+    /// So many requests came in the last tick that their CPU had little time for anything else.
+    crowded: bool,
     /// Ticks in the class since the last starvation.
     well: u32,
     /// Ticks in sequence that were not hot.
@@ -266,7 +291,8 @@ struct Pace {
 impl Default for Pace {
     fn default() -> Self {
         let class = Class::Ordinary;
-        Self { class, served: 0, well: 0, cool: 0, starved: 0, barred: 0, penalty: FIRST_PENALTY }
+        let penalty = FIRST_PENALTY;
+        Self { class, served: 0, crowded: false, well: 0, cool: 0, starved: 0, barred: 0, penalty }
     }
 }
 
@@ -276,6 +302,7 @@ impl Pace {
     fn tick(&mut self, served: u64, busy: impl FnOnce() -> bool, wants_cpu: impl FnOnce() -> bool) {
         let new = served.wrapping_sub(self.served);
         self.served = served;
+        self.crowded = new >= CROWD;
         self.cool = if new >= HOT { 0 } else { self.cool.saturating_add(1) };
         self.barred = self.barred.saturating_sub(1);
         match self.class {

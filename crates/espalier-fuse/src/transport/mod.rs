@@ -8,6 +8,7 @@
 //! to serve, [`Serving::wait`] returns when the kernel has ended the connection. What decides between the
 //! transports is known before INIT is answered, for a connection that was promised rings and gets none hangs.
 
+mod apart;
 mod buffer;
 mod callers;
 mod class;
@@ -98,6 +99,8 @@ pub struct Config {
     pub kind: Option<Kind>,
     /// Ring threads per CPU; `None`: 16, on machines of many CPUs 8. So many requests on a CPU may wait for storage.
     pub threads_per_cpu: Option<usize>,
+    /// Tells the threads that keep off CPUs on which many requests come.
+    pub background: Option<fn() -> Vec<i32>>,
     /// What to ask of the kernel.
     pub wishes: init::Wishes,
 }

@@ -97,7 +97,7 @@ impl Rings {
         let count = cpu::possible();
         let each =
             config.threads_per_cpu.unwrap_or(if count < MANY_CPUS { PER_CPU } else { PER_CPU_OF_MANY });
-        let watch = Arc::new(Watch::default());
+        let watch = Arc::new(Watch::new(config.background));
         let queues: Vec<_> = (0..count).map(|cpu| Arc::new(Queue::new(cpu, &watch))).collect();
         let online = cpu::allowed();
         let mut waiting = Vec::new();
@@ -130,6 +130,7 @@ impl Rings {
         class::spawn(shared, &self.watch, self.queues)?;
         let watch = self.watch;
         shared.spawn("fuse-device".into(), move |shared| {
+            let _apart = watch.apart();
             if let Err(error) = serve_device(&shared)
                 && !device::is_end(&error)
             {

@@ -37,7 +37,10 @@ impl Settings {
             atime: Atime::Relative,
             discard: false,
             snapshot: None,
-            mount: MountOptions::default(),
+            mount: MountOptions {
+                background: Some(espalier_storage::background_threads),
+                ..MountOptions::default()
+            },
             words: lists.join(","),
         };
         for option in lists.iter().flat_map(|list| list.split(',')).filter(|o| !o.is_empty()) {
