@@ -146,3 +146,26 @@ fn step_back() {
         unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn background_threads_are_known_while_they_live() {
+        let (tell, told) = mpsc::channel();
+        let (end, ended) = mpsc::channel::<()>();
+        let body = move || {
+            tell.send(rustix::thread::gettid().as_raw_nonzero().get()).expect("the test waits");
+            // Until the other end is dropped.
+            let _ = ended.recv();
+        };
+        let thread = SystemEnvironment::new(1).spawn("test", Box::new(body)).expect("a thread");
+        let number = told.recv().expect("the thread tells");
+        assert!(background_threads().contains(&number));
+        drop(end);
+        thread.join();
+        assert!(!background_threads().contains(&number));
+    }
+}
