@@ -56,8 +56,10 @@ const BEHIND: usize = 16;
 const LARGE_BEHIND: usize = 64;
 /// Keys behind the reader's place among which a key is looked for before it is searched.
 const NEXT: usize = 4;
-/// Patches to a value that are remembered with it.
+/// Patches to a value that are remembered with it, and their bytes: as much as the smallest value that lies elsewhere has, or windows
+/// would hold more than what is read.
 const MOST_PATCHES: usize = 64;
+const MOST_PATCHED: usize = 4096;
 /// From so many values of this many bytes on, of keys that [follow one another](is_next), the rest of the row is left out.
 const LARGE_ROW: usize = 256;
 const LARGE: u64 = 64 << 10;
@@ -136,7 +138,11 @@ enum Base {
 impl Remembered {
     /// What is known about a key, if it is nothing but a value, and a few patches to that.
     fn of(found: &Found) -> Option<Self> {
-        let (value, patches) = found.patched().filter(|(_, patches)| patches.len() <= MOST_PATCHES)?;
+        let few = |patches: &[InMemory]| {
+            let bytes: usize = patches.iter().map(|(_, bytes)| bytes.len()).sum();
+            patches.len() <= MOST_PATCHES && bytes <= MOST_PATCHED
+        };
+        let (value, patches) = found.patched().filter(|(_, patches)| few(patches))?;
         let base = match value.large() {
             Some(large) => Base::Large(Arc::downgrade(large)),
             None if value.segments().is_empty() => Base::Small(value.in_memory()?),

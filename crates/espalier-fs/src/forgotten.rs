@@ -31,6 +31,13 @@ struct File {
     bytes: u64,
 }
 
+impl File {
+    fn new(node: &Arc<Node>, base: &Arc<[u8]>, size: u64) -> Self {
+        // A sparse file may have any size, and more than all may have need not be told apart.
+        Self { node: node.clone(), base: base.clone(), bytes: size.min(MOST_BYTES + 1) }
+    }
+}
+
 /// The files that wait.
 #[derive(Default)]
 pub(crate) struct Forgotten {
@@ -77,7 +84,7 @@ impl FileSystem {
             if !few {
                 return false;
             }
-            File { node: node.clone(), base: base.clone(), bytes: inode.size }
+            File::new(node, base, inode.size)
         };
         let full = {
             let mut waiting = self.forgotten.lock();
@@ -95,7 +102,7 @@ impl FileSystem {
         let file = {
             let state = node.state();
             let Orphan::Data(base) = &state.orphan else { return false };
-            File { node: node.clone(), base: base.clone(), bytes: state.inode.size }
+            File::new(node, base, state.inode.size)
         };
         self.forgotten.lock().add([file]);
         true

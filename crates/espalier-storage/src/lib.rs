@@ -25,7 +25,7 @@ mod simulated;
 pub use aligned::AlignedBuf;
 pub use counting::{CountingDevice, Counts, RequestCount, SIZE_CLASSES};
 pub use device::{BLOCK, Device};
-pub use environment::{Environment, JoinHandle, SystemEnvironment, background_threads};
+pub use environment::{Environment, JoinHandle, SystemEnvironment, each_background_thread};
 pub use error::{Error, ErrorKind, Operation, Result};
 pub use file::{Existing, FileDevice, FileOptions, OpenMode};
 pub use memory::MemoryDevice;

@@ -2,7 +2,7 @@
 
 use super::ForgetHook;
 use crate::dispatch::{Commands, Description};
-use crate::transport::Kind;
+use crate::transport::{Kind, Threads};
 use std::time::Duration;
 
 /// How directories are listed.
@@ -52,9 +52,10 @@ pub struct MountOptions {
     pub transport: Option<Kind>,
     /// Threads per CPU with io_uring; `None`: chosen.
     pub threads_per_cpu: Option<usize>,
-    /// Tells the threads of this process that work in the background, by their numbers (`gettid(2)`): they keep off CPUs on which
-    /// many requests come, as long as there are others.
-    pub background: Option<fn() -> Vec<i32>>,
+    /// Tells the threads of this process that work in the background; see [`Threads`]. They keep off CPUs on which many requests
+    /// come, as long as there are others: with io_uring, and where the process may use `SCHED_IDLE`. Of several mounts in
+    /// one process the last that had something to say decides.
+    pub background: Option<Threads>,
     /// How often everything is made durable unasked; zero: never.
     pub sync_interval: Duration,
     /// Read-ahead, KiB (root only).

@@ -18,6 +18,7 @@
 //!
 //! Leaving `SCHED_IDLE` takes CAP_SYS_NICE or an RLIMIT_NICE of 20: without, all this is off.
 
+use super::Threads;
 use super::apart::{Apart, Joined};
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -30,6 +31,8 @@ const TICK: Duration = Duration::from_millis(4);
 const HOT: u64 = 8;
 /// Requests within a tick that leave their CPU little time for anything else: 16,000 a second.
 const CROWD: u64 = 64;
+/// So many ticks after such a one it still counts as that, lest background threads wander to and fro.
+const CROWD_TICKS: u32 = 4;
 /// Fewer requests within a tick, while a thread wants the CPU, may mean that it does not get it.
 const SLOW: u64 = 4;
 /// So many such ticks in sequence are starvation.
@@ -167,7 +170,7 @@ enum State {
 
 impl Watch {
     /// `background` tells threads that keep off CPUs on which many requests come.
-    pub(super) fn new(background: Option<fn() -> Vec<i32>>) -> Self {
+    pub(super) fn new(background: Option<Threads>) -> Self {
         Self { apart: Apart::new(background), ..Self::default() }
     }
 
@@ -207,6 +210,10 @@ impl Watch {
             let mut state = self.state.lock();
             while *state == State::Asleep {
                 self.changed.wait(&mut state);
+                // What came meanwhile did not come within a tick.
+                queues
+                    .iter_mut()
+                    .for_each(|(pulse, pace)| pace.served = pulse.served.load(Ordering::Relaxed));
             }
             if *state == State::Awake {
                 self.changed.wait_for(&mut state, TICK);
@@ -231,7 +238,7 @@ impl Watch {
                 at_rest &= pace.at_rest();
             }
             let before = std::mem::take(&mut crowded);
-            crowded.extend((0..queues.len()).filter(|cpu| queues[*cpu].1.crowded));
+            crowded.extend((0..queues.len()).filter(|cpu| queues[*cpu].1.crowded > 0));
             if crowded != before {
                 self.apart.keep_off(&crowded);
             }
@@ -275,8 +282,8 @@ fn runnable(load: &str) -> Option<usize> {
 struct Pace {
     class: Class,
     served: u64,
-    /// So many requests came in the last tick that their CPU had little time for anything else.
-    crowded: bool,
+    /// Ticks to go in which its CPU counts as one that has little time for anything but requests.
+    crowded: u32,
     /// Ticks in the class since the last starvation.
     well: u32,
     /// Ticks in sequence that were not hot.
@@ -292,7 +299,7 @@ impl Default for Pace {
     fn default() -> Self {
         let class = Class::Ordinary;
         let penalty = FIRST_PENALTY;
-        Self { class, served: 0, crowded: false, well: 0, cool: 0, starved: 0, barred: 0, penalty }
+        Self { class, served: 0, crowded: 0, well: 0, cool: 0, starved: 0, barred: 0, penalty }
     }
 }
 
@@ -302,7 +309,7 @@ impl Pace {
     fn tick(&mut self, served: u64, busy: impl FnOnce() -> bool, wants_cpu: impl FnOnce() -> bool) {
         let new = served.wrapping_sub(self.served);
         self.served = served;
-        self.crowded = new >= CROWD;
+        self.crowded = if new >= CROWD { CROWD_TICKS } else { self.crowded.saturating_sub(1) };
         self.cool = if new >= HOT { 0 } else { self.cool.saturating_add(1) };
         self.barred = self.barred.saturating_sub(1);
         match self.class {

@@ -4,7 +4,16 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// How many CPUs the kernel may ever have; each has a queue of its own.
 pub(super) fn possible() -> usize {
-    std::fs::read_to_string("/sys/devices/system/cpu/possible")
+    listed("possible")
+}
+
+/// How many CPUs there are now.
+pub(super) fn online() -> usize {
+    listed("online")
+}
+
+fn listed(what: &str) -> usize {
+    std::fs::read_to_string(format!("/sys/devices/system/cpu/{what}"))
         .ok()
         .and_then(|list| count(list.trim()))
         .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))

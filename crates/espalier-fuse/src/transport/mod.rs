@@ -92,6 +92,9 @@ impl fmt::Display for Kind {
     }
 }
 
+/// Calls its argument with the numbers (`gettid(2)`) of some threads of this process, none of which ends meanwhile.
+pub type Threads = fn(&mut dyn FnMut(i32));
+
 /// How to serve.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -100,7 +103,7 @@ pub struct Config {
     /// Ring threads per CPU; `None`: 16, on machines of many CPUs 8. So many requests on a CPU may wait for storage.
     pub threads_per_cpu: Option<usize>,
     /// Tells the threads that keep off CPUs on which many requests come.
-    pub background: Option<fn() -> Vec<i32>>,
+    pub background: Option<Threads>,
     /// What to ask of the kernel.
     pub wishes: init::Wishes,
 }

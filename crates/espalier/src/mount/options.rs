@@ -38,7 +38,7 @@ impl Settings {
             discard: false,
             snapshot: None,
             mount: MountOptions {
-                background: Some(espalier_storage::background_threads),
+                background: Some(espalier_storage::each_background_thread),
                 ..MountOptions::default()
             },
             words: lists.join(","),
