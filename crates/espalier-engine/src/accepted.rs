@@ -45,7 +45,7 @@ struct Queue {
     is_carried: bool,
     /// That batch, until memtables have it.
     current: Option<Arc<Waiting>>,
-    /// The last message of the last batch that has been carried out.
+    /// The last message that memtables have; nothing of `batches` and `current` is among those before.
     carried: Msn,
 }
 
@@ -118,7 +118,7 @@ impl Accepted {
         current.chain(&queue.batches).any(|waiting| waiting.concerns(index, range))
     }
 
-    /// The last message of which it is known that it and those before have been carried out.
+    /// The last message of which it is known that memtables have it and those before.
     pub(crate) fn carried(&self) -> Msn {
         self.queue.lock().carried
     }
@@ -140,27 +140,28 @@ impl<'a> Carrying<'a> {
     /// Memtables have it: the batch, for the log, and what is left to be done.
     pub(crate) fn in_memtables(self) -> (LoggedBatch, Ending<'a>) {
         let Self { waiting, queue, carrying } = self;
-        queue.lock().current = None;
+        {
+            // Both at once: who is told that nothing concerns him any more must see all that did.
+            let mut queue = queue.lock();
+            queue.current = None;
+            queue.carried = Msn(waiting.batch.first_msn.0 + waiting.batch.ops.len() as u64 - 1);
+        }
         let Some(Waiting { batch, .. }) = Arc::into_inner(waiting) else {
             unreachable!("whoever looks at it does so under the lock of the queue")
         };
-        let upto = Msn(batch.first_msn.0 + batch.ops.len() as u64 - 1);
-        (batch, Ending { upto, queue, _carrying: carrying })
+        (batch, Ending { queue, _carrying: carrying })
     }
 }
 
 /// A batch that only the log does not have yet, perhaps. It has been carried out as soon as this goes.
 pub(crate) struct Ending<'a> {
-    upto: Msn,
     queue: &'a Mutex<Queue>,
     _carrying: MutexGuard<'a, ()>,
 }
 
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
-        let mut queue = self.queue.lock();
-        queue.is_carried = false;
-        queue.carried = self.upto;
+        self.queue.lock().is_carried = false;
     }
 }
 
