@@ -12,6 +12,11 @@
 //! a time that doubles whenever it happens again. A queue at rest is ordinary, so that nothing has to be watched then, and so is one
 //! that becomes hot while every CPU has something to do: then there is none to which a client would be moved.
 //!
+//! In that class a thread need not sleep to leave the CPU to its client: as soon as the kernel has its reply the client takes the CPU, and
+//! gives it back when it waits for the next one. A thread that is only pushed aside has not to be put to sleep and woken with
+//! each request; so threads of that class return from the kernel between reply and wait ([`Pulse::is_idle`]). They look like starving ones
+//! when their client computes for a while. Whether they were shows when they are ordinary: who starved serves something then, and who did not goes to sleep.
+//!
 //! Where a thread has no I/O priority of its own, Linux derives one from its scheduling class, and what a `SCHED_IDLE` thread asks of
 //! a disk waits there until nobody else wants anything: an fsync for as long as a flush in the background goes on writing. So
 //! who serves gets the priority of ordinary threads explicitly, in whichever class it is.
@@ -21,7 +26,7 @@
 use super::Threads;
 use super::apart::{Apart, Joined};
 use parking_lot::{Condvar, Mutex};
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -87,6 +92,8 @@ fn keep_io_priority() {
 #[derive(Debug, Default)]
 pub(super) struct Pulse {
     served: AtomicU64,
+    /// Its threads are in `SCHED_IDLE`.
+    idle: AtomicBool,
     /// The thread that served last. Of those who want the CPU it is the one to look at: requests go to whoever
     /// became free last, so others work only while it waits for something else.
     last: AtomicI32,
@@ -110,9 +117,15 @@ impl Pulse {
         Membership { pulse: self, thread }
     }
 
+    /// Whether clients take the CPU from threads of this queue as soon as they are answered.
+    pub(super) fn is_idle(&self) -> bool {
+        self.idle.load(Ordering::Relaxed)
+    }
+
     fn set(&self, class: Class) {
         let mut members = self.members.lock();
         members.class = class;
+        self.idle.store(class == Class::Idle, Ordering::Relaxed);
         for &thread in &members.threads {
             // Under the lock no thread ends, so no number means another thread.
             class.apply(thread);
@@ -223,17 +236,20 @@ impl Watch {
             }
             let mut at_rest = true;
             drop(state);
+            // Each has a thread that runs or waits to, beside its client.
+            let aside = queues.iter().filter(|(_, pace)| pace.class == Class::Idle).count();
             for (pulse, pace) in &mut queues {
-                let before = pace.class;
-                pace.tick(pulse.served.load(Ordering::Relaxed), all_cpus_work, || pulse.wants_cpu());
-                if pace.class != before {
+                let (class, barred) = (pace.class, pace.barred);
+                pace.tick(
+                    pulse.served.load(Ordering::Relaxed),
+                    || all_cpus_work(aside),
+                    || pulse.wants_cpu(),
+                );
+                if pace.class != class {
                     pulse.set(pace.class);
-                    if pace.barred > 0 {
-                        tracing::debug!(
-                            ticks = pace.barred,
-                            "a queue starved: its threads are ordinary ones"
-                        );
-                    }
+                }
+                if pace.barred > barred {
+                    tracing::debug!(ticks = pace.barred, "a queue starved: its threads are ordinary ones");
                 }
                 at_rest &= pace.at_rest();
             }
@@ -263,13 +279,13 @@ fn may_come_back() -> bool {
     probe.is_ok_and(|probe| probe.join().unwrap_or(false))
 }
 
-/// True if more threads run, or wait to run, than there are CPUs, the calling one left out.
-fn all_cpus_work() -> bool {
+/// True if more threads run, or wait to run, than there are CPUs, the calling one and so many `others` left out.
+fn all_cpus_work(others: usize) -> bool {
     // Finding out takes a dozen files.
     static CPUS: OnceLock<usize> = OnceLock::new();
     let cpus = *CPUS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from));
     let Ok(load) = std::fs::read_to_string("/proc/loadavg") else { return false };
-    runnable(&load).is_some_and(|threads| threads.saturating_sub(1) > cpus)
+    runnable(&load).is_some_and(|threads| threads.saturating_sub(1 + others) > cpus)
 }
 
 /// How many threads of the system run or wait to run, by what /proc/loadavg says.
@@ -290,6 +306,8 @@ struct Pace {
     cool: u32,
     /// Ticks in sequence that looked like starvation.
     starved: u32,
+    /// It has looked like that, and the class was left for it: what the threads do next tells.
+    suspect: bool,
     /// Ticks to go until the class is possible again.
     barred: u32,
     penalty: u32,
@@ -299,7 +317,17 @@ impl Default for Pace {
     fn default() -> Self {
         let class = Class::Ordinary;
         let penalty = FIRST_PENALTY;
-        Self { class, served: 0, crowded: 0, well: 0, cool: 0, starved: 0, barred: 0, penalty }
+        Self {
+            class,
+            served: 0,
+            crowded: 0,
+            well: 0,
+            cool: 0,
+            starved: 0,
+            suspect: false,
+            barred: 0,
+            penalty,
+        }
     }
 }
 
@@ -313,6 +341,13 @@ impl Pace {
         self.cool = if new >= HOT { 0 } else { self.cool.saturating_add(1) };
         self.barred = self.barred.saturating_sub(1);
         match self.class {
+            Class::Ordinary if self.suspect && new > 0 => {
+                self.suspect = false;
+                self.barred = self.penalty;
+                self.penalty = (self.penalty * 2).min(MOST_PENALTY);
+                self.well = 0;
+            }
+            Class::Ordinary if self.suspect => self.suspect = wants_cpu(),
             Class::Ordinary if self.cool == 0 && self.barred == 0 && !busy() => self.class = Class::Idle,
             Class::Ordinary => {}
             Class::Idle => {
@@ -324,9 +359,8 @@ impl Pace {
                 }
                 if self.starved >= STARVED_TICKS {
                     self.class = Class::Ordinary;
-                    self.barred = self.penalty;
-                    self.penalty = (self.penalty * 2).min(MOST_PENALTY);
-                    (self.well, self.starved) = (0, 0);
+                    self.suspect = true;
+                    self.starved = 0;
                 } else if self.cool >= COOL_TICKS {
                     self.class = Class::Ordinary;
                     self.starved = 0;
@@ -337,7 +371,7 @@ impl Pace {
 
     /// Nothing needs to be watched here until requests come.
     fn at_rest(&self) -> bool {
-        self.class == Class::Ordinary && self.cool >= COOL_TICKS && self.barred == 0
+        self.class == Class::Ordinary && !self.suspect && self.cool >= COOL_TICKS && self.barred == 0
     }
 }
 
@@ -400,6 +434,11 @@ mod tests {
             pass(&mut pace, STARVED_TICKS - 1, SLOW - 1, true);
             assert_eq!(pace.class, Class::Idle);
             pass(&mut pace, 1, 0, true);
+            assert_eq!((pace.class, pace.barred), (Class::Ordinary, 0));
+            // Still nobody lets it have the CPU.
+            pass(&mut pace, 3, 0, true);
+            assert_eq!((pace.class, pace.barred, pace.at_rest()), (Class::Ordinary, 0, false));
+            pass(&mut pace, 1, 1, true);
             assert_eq!((pace.class, pace.barred), (Class::Ordinary, penalty));
             pass(&mut pace, penalty - 1, 1000, true);
             assert_eq!((pace.class, pace.at_rest()), (Class::Ordinary, false));
@@ -409,7 +448,22 @@ mod tests {
         // A good while in the class, and it is forgiven.
         pass(&mut pace, 1 + FORGIVEN_TICKS, HOT, true);
         pass(&mut pace, STARVED_TICKS, 0, true);
+        pass(&mut pace, 1, HOT, true);
         assert_eq!((pace.class, pace.barred), (Class::Ordinary, FIRST_PENALTY));
+    }
+
+    #[test]
+    fn who_was_only_pushed_aside_by_a_client_that_computes_has_not_starved() {
+        let mut pace = Pace::default();
+        for _ in 0..12 {
+            pass(&mut pace, 1, HOT, true);
+            assert_eq!(pace.class, Class::Idle);
+            pass(&mut pace, STARVED_TICKS, 0, true);
+            assert_eq!(pace.class, Class::Ordinary);
+            // It runs once more, and sleeps.
+            pass(&mut pace, 1, 0, false);
+            assert_eq!((pace.barred, pace.penalty, pace.at_rest()), (0, FIRST_PENALTY, true));
+        }
     }
 
     #[test]
