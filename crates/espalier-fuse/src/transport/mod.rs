@@ -15,6 +15,7 @@ mod class;
 mod classic;
 mod cpu;
 mod device;
+mod ring;
 mod uring;
 
 use crate::protocol::{self, Dialect, Header, InitRequest, init};

@@ -27,16 +27,15 @@ use super::buffer::{Buffer, View, Window};
 use super::callers::{self, Asked, Pending, Sitting};
 use super::class::{self, Pulse, Watch};
 use super::cpu::{BULK, Place};
+use super::ring::Ring;
 use super::{Config, Outcome, Request, Shared, classic, cpu, device};
 use crate::protocol::{ARGUMENT_BYTES, HEADER_BYTES, Header, REPLY_HEADER_BYTES, reply};
-use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use io_uring::{opcode, squeue, types};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
-
-type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
 
 const REGISTER: u32 = 1;
 const COMMIT_AND_FETCH: u32 = 2;
@@ -151,7 +150,7 @@ impl Waiting {
         let queue = Arc::clone(queue);
         let thread = std::thread::Builder::new().name(format!("fuse-{}", queue.cpu)).spawn(move || {
             let place = Place::on(queue.cpu);
-            let ring = match make_ring() {
+            let ring = match Ring::new() {
                 Ok(ring) => ring,
                 Err(error) => return drop(ready.send(Err(error))),
             };
@@ -170,12 +169,6 @@ impl Waiting {
         made.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
         Ok(Self { go, registered, thread })
     }
-}
-
-fn make_ring() -> io::Result<Ring> {
-    let mut builder = IoUring::builder();
-    builder.setup_single_issuer().setup_defer_taskrun();
-    builder.build(2)
 }
 
 /// Serves what `entry` is given until the end, or until somebody else has the entry.
@@ -250,8 +243,8 @@ impl Seat {
     /// Takes the entry away from who serves a request, and answers that with an error. `None`: it is served, or its
     /// thread is the last to know of it. Fails if nothing has happened.
     fn take_over(&self, shared: &Shared, asked: Asked) -> io::Result<Option<Entry>> {
-        let ring = make_ring()?;
-        ring.submitter().register_files(&[shared.device.raw()])?;
+        let ring = Ring::new()?;
+        ring.register(shared.device.raw())?;
         let taken = self.pending.take(asked.unique, |side| side.payload.renew())?;
         let Some((side, view)) = taken else {
             shared.callers.settle();
@@ -303,7 +296,7 @@ impl Entry {
 
     /// Registers an entry of `queue`.
     fn register(shared: &Shared, queue: &Arc<Queue>, ring: Ring) -> io::Result<Self> {
-        ring.submitter().register_files(&[shared.device.raw()])?;
+        ring.register(shared.device.raw())?;
         let headers = Buffer::new(HEADERS_BYTES)?;
         let (payload, view) = Window::new(shared.payload)?;
         // The kernel reads these while the command is submitted; afterwards it knows them.
@@ -324,9 +317,9 @@ impl Entry {
             start.add(LENGTH_AT).cast::<u32>().write_unaligned(vectors.len() as u32);
         }
         entry.push(&command)?;
-        entry.ring.submit()?;
+        entry.ring.enter(false)?;
         // A refusal is there at once; so may be a request.
-        match entry.completion() {
+        match entry.ring.completion() {
             Some(result) if result < 0 => Err(io::Error::from_raw_os_error(-result)),
             early => {
                 entry.early = early;
@@ -353,28 +346,20 @@ impl Entry {
     fn push(&mut self, command: &squeue::Entry128) -> io::Result<()> {
         // SAFETY: what the kernel fills because of the command is the buffers in `self.side`, which are not touched before
         // its completion and dropped after the ring; what REGISTER points at lives until it is submitted.
-        unsafe { self.ring.submission().push(command) }.map_err(io::Error::other)
-    }
-
-    fn completion(&mut self) -> Option<i32> {
-        self.ring.completion().next().map(|completion| completion.result())
+        unsafe { self.ring.push(command) }
     }
 
     /// Submits what is pending and waits for a request.
     fn wait(&mut self) -> io::Result<()> {
         loop {
-            match self.early.take().or_else(|| self.completion()) {
+            match self.early.take().or_else(|| self.ring.completion()) {
                 Some(0) => return Ok(()),
                 Some(result) => return Err(io::Error::from_raw_os_error(-result)),
                 None => {}
             }
             // Where the client takes the CPU now, this thread stays ready to run instead of going to sleep (see `class`).
-            let replies = !self.ring.submission().is_empty();
-            let wait = usize::from(!(replies && self.queue.pulse.is_idle()));
-            match self.ring.submit_and_wait(wait) {
-                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
-                _ => {}
-            }
+            let replies = self.ring.queued() > 0;
+            self.ring.enter(!(replies && self.queue.pulse.is_idle()))?;
         }
     }
 
