@@ -100,7 +100,7 @@ fn edit(dir: &Path, offset: usize, round: u64) -> Result<()> {
     Ok(())
 }
 
-/// The median of some cold scans, in milliseconds.
+/// The median of [`SCANS`] cold scans, in milliseconds.
 fn cold_grep(bench: &mut Bench<'_>, dir: &Path) -> Result<f64> {
     let mut times = Vec::new();
     for _ in 0..SCANS {

@@ -14,8 +14,8 @@
 //!
 //! In that class a thread need not sleep to leave the CPU to its client: as soon as the kernel has its reply the client takes the CPU, and
 //! gives it back when it waits for the next one. A thread that is only pushed aside has not to be put to sleep and woken with
-//! each request; so threads of that class return from the kernel between reply and wait ([`Pulse::is_idle`]). They look like starving ones
-//! when their client computes for a while. Whether they were shows when they are ordinary: who starved serves something then, and who did not goes to sleep.
+//! each request; so threads of that class return from the kernel between reply and wait ([`Pulse::is_idle`]). While their client computes they
+//! want the CPU and do not get it, which is no starvation: that is when the client waits as well.
 //!
 //! Where a thread has no I/O priority of its own, Linux derives one from its scheduling class, and what a `SCHED_IDLE` thread asks of
 //! a disk waits there until nobody else wants anything: an fsync for as long as a flush in the background goes on writing. So
@@ -97,6 +97,8 @@ pub(super) struct Pulse {
     /// The thread that served last. Of those who want the CPU it is the one to look at: requests go to whoever
     /// became free last, so others work only while it waits for something else.
     last: AtomicI32,
+    /// The thread that asked last; 0 if this process cannot see it.
+    asker: AtomicI32,
     members: Mutex<Members>,
 }
 
@@ -132,16 +134,34 @@ impl Pulse {
         }
     }
 
-    /// The thread that served last runs, or waits for the CPU.
+    /// The thread that served last runs or waits for the CPU, and its client does not.
     fn wants_cpu(&self) -> bool {
-        let thread = self.last.load(Ordering::Relaxed);
-        let Ok(stat) = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")) else {
-            // Without /proc nobody can tell: better an ordinary thread than one that starves unseen.
-            return true;
-        };
-        // The name before the state may contain anything, parentheses too.
-        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R'))
+        // Without /proc nobody can tell: better an ordinary thread than one that starves unseen.
+        self.is_ready().unwrap_or(true) && !self.is_asker_ready()
     }
+
+    /// The thread that served last wants the CPU, and so does its client.
+    fn is_aside(&self) -> bool {
+        self.is_ready().unwrap_or(false) && self.is_asker_ready()
+    }
+
+    fn is_ready(&self) -> Option<bool> {
+        is_ready(&format!("/proc/self/task/{}/stat", self.last.load(Ordering::Relaxed)))
+    }
+
+    fn is_asker_ready(&self) -> bool {
+        match self.asker.load(Ordering::Relaxed) {
+            asker if asker > 0 => is_ready(&format!("/proc/{asker}/stat")).unwrap_or(false),
+            _ => false,
+        }
+    }
+}
+
+/// Whether the thread of which this file tells runs or waits for a CPU.
+fn is_ready(stat: &str) -> Option<bool> {
+    let stat = std::fs::read_to_string(stat).ok()?;
+    // The name before the state may contain anything, parentheses too.
+    stat.rsplit_once(") ").map(|(_, rest)| rest.starts_with('R'))
 }
 
 /// A thread's place in a [`Pulse`].
@@ -151,9 +171,11 @@ pub(super) struct Membership<'a> {
 }
 
 impl Membership<'_> {
-    /// Counts a request that this thread is about to serve; true every now and then, when the watch should be asked.
-    pub(super) fn beat(&self) -> bool {
+    /// Counts a request of thread `asker` that this thread is about to serve; true every now and then, when the watch should be
+    /// asked.
+    pub(super) fn beat(&self, asker: u32) -> bool {
         self.pulse.last.store(self.thread, Ordering::Relaxed);
+        self.pulse.asker.store(asker.cast_signed(), Ordering::Relaxed);
         self.pulse.served.fetch_add(1, Ordering::Relaxed) % ASK_EVERY == ASK_EVERY - 1
     }
 }
@@ -217,7 +239,8 @@ impl Watch {
             return;
         }
         let _apart = self.apart();
-        let mut queues: Vec<_> = pulses.map(|pulse| (pulse, Pace::default())).collect();
+        let pulses: Vec<_> = pulses.collect();
+        let mut queues: Vec<_> = pulses.iter().map(|pulse| (*pulse, Pace::default())).collect();
         let mut crowded = Vec::new();
         loop {
             let mut state = self.state.lock();
@@ -236,13 +259,11 @@ impl Watch {
             }
             let mut at_rest = true;
             drop(state);
-            // Each has a thread that runs or waits to, beside its client.
-            let aside = queues.iter().filter(|(_, pace)| pace.class == Class::Idle).count();
             for (pulse, pace) in &mut queues {
                 let (class, barred) = (pace.class, pace.barred);
                 pace.tick(
                     pulse.served.load(Ordering::Relaxed),
-                    || all_cpus_work(aside),
+                    || all_cpus_work(&pulses),
                     || pulse.wants_cpu(),
                 );
                 if pace.class != class {
@@ -279,13 +300,16 @@ fn may_come_back() -> bool {
     probe.is_ok_and(|probe| probe.join().unwrap_or(false))
 }
 
-/// True if more threads run, or wait to run, than there are CPUs, the calling one and so many `others` left out.
-fn all_cpus_work(others: usize) -> bool {
+/// True if more threads run, or wait to run, than there are CPUs, the calling one and those left out that were pushed aside by their
+/// clients.
+fn all_cpus_work(pulses: &[&Pulse]) -> bool {
     // Finding out takes a dozen files.
     static CPUS: OnceLock<usize> = OnceLock::new();
     let cpus = *CPUS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from));
     let Ok(load) = std::fs::read_to_string("/proc/loadavg") else { return false };
-    runnable(&load).is_some_and(|threads| threads.saturating_sub(1 + others) > cpus)
+    let Some(threads) = runnable(&load).map(|threads| threads.saturating_sub(1)) else { return false };
+    let aside = || pulses.iter().filter(|pulse| pulse.is_idle() && pulse.is_aside()).count();
+    threads > cpus && threads.saturating_sub(aside()) > cpus
 }
 
 /// How many threads of the system run or wait to run, by what /proc/loadavg says.
@@ -306,8 +330,6 @@ struct Pace {
     cool: u32,
     /// Ticks in sequence that looked like starvation.
     starved: u32,
-    /// It has looked like that, and the class was left for it: what the threads do next tells.
-    suspect: bool,
     /// Ticks to go until the class is possible again.
     barred: u32,
     penalty: u32,
@@ -317,17 +339,7 @@ impl Default for Pace {
     fn default() -> Self {
         let class = Class::Ordinary;
         let penalty = FIRST_PENALTY;
-        Self {
-            class,
-            served: 0,
-            crowded: 0,
-            well: 0,
-            cool: 0,
-            starved: 0,
-            suspect: false,
-            barred: 0,
-            penalty,
-        }
+        Self { class, served: 0, crowded: 0, well: 0, cool: 0, starved: 0, barred: 0, penalty }
     }
 }
 
@@ -341,13 +353,6 @@ impl Pace {
         self.cool = if new >= HOT { 0 } else { self.cool.saturating_add(1) };
         self.barred = self.barred.saturating_sub(1);
         match self.class {
-            Class::Ordinary if self.suspect && new > 0 => {
-                self.suspect = false;
-                self.barred = self.penalty;
-                self.penalty = (self.penalty * 2).min(MOST_PENALTY);
-                self.well = 0;
-            }
-            Class::Ordinary if self.suspect => self.suspect = wants_cpu(),
             Class::Ordinary if self.cool == 0 && self.barred == 0 && !busy() => self.class = Class::Idle,
             Class::Ordinary => {}
             Class::Idle => {
@@ -359,8 +364,9 @@ impl Pace {
                 }
                 if self.starved >= STARVED_TICKS {
                     self.class = Class::Ordinary;
-                    self.suspect = true;
-                    self.starved = 0;
+                    self.barred = self.penalty;
+                    self.penalty = (self.penalty * 2).min(MOST_PENALTY);
+                    (self.well, self.starved) = (0, 0);
                 } else if self.cool >= COOL_TICKS {
                     self.class = Class::Ordinary;
                     self.starved = 0;
@@ -371,7 +377,7 @@ impl Pace {
 
     /// Nothing needs to be watched here until requests come.
     fn at_rest(&self) -> bool {
-        self.class == Class::Ordinary && !self.suspect && self.cool >= COOL_TICKS && self.barred == 0
+        self.class == Class::Ordinary && self.cool >= COOL_TICKS && self.barred == 0
     }
 }
 
@@ -434,11 +440,6 @@ mod tests {
             pass(&mut pace, STARVED_TICKS - 1, SLOW - 1, true);
             assert_eq!(pace.class, Class::Idle);
             pass(&mut pace, 1, 0, true);
-            assert_eq!((pace.class, pace.barred), (Class::Ordinary, 0));
-            // Still nobody lets it have the CPU.
-            pass(&mut pace, 3, 0, true);
-            assert_eq!((pace.class, pace.barred, pace.at_rest()), (Class::Ordinary, 0, false));
-            pass(&mut pace, 1, 1, true);
             assert_eq!((pace.class, pace.barred), (Class::Ordinary, penalty));
             pass(&mut pace, penalty - 1, 1000, true);
             assert_eq!((pace.class, pace.at_rest()), (Class::Ordinary, false));
@@ -448,22 +449,42 @@ mod tests {
         // A good while in the class, and it is forgiven.
         pass(&mut pace, 1 + FORGIVEN_TICKS, HOT, true);
         pass(&mut pace, STARVED_TICKS, 0, true);
-        pass(&mut pace, 1, HOT, true);
         assert_eq!((pace.class, pace.barred), (Class::Ordinary, FIRST_PENALTY));
     }
 
     #[test]
-    fn who_was_only_pushed_aside_by_a_client_that_computes_has_not_starved() {
+    fn who_is_pushed_aside_by_a_client_that_computes_does_not_starve() {
         let mut pace = Pace::default();
-        for _ in 0..12 {
+        for silent in [0, 1, SLOW - 1] {
             pass(&mut pace, 1, HOT, true);
             assert_eq!(pace.class, Class::Idle);
-            pass(&mut pace, STARVED_TICKS, 0, true);
-            assert_eq!(pace.class, Class::Ordinary);
-            // It runs once more, and sleeps.
-            pass(&mut pace, 1, 0, false);
-            assert_eq!((pace.barred, pace.penalty, pace.at_rest()), (0, FIRST_PENALTY, true));
+            pass(&mut pace, COOL_TICKS, silent, false);
+            assert_eq!((pace.class, pace.barred, pace.penalty), (Class::Ordinary, 0, FIRST_PENALTY));
+            pass(&mut pace, COOL_TICKS, silent, false);
+            assert!(pace.at_rest());
         }
+        let pulse = Pulse::default();
+        let member = pulse.join();
+        let itself = member.thread.cast_unsigned();
+        member.beat(itself);
+        assert!(pulse.is_aside() && !pulse.wants_cpu(), "who asked runs");
+        let (ready, wait) = std::sync::mpsc::channel::<()>();
+        let (tell, told) = std::sync::mpsc::channel();
+        let asleep = std::thread::spawn(move || {
+            let _ = tell.send(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned());
+            let _ = wait.recv();
+        });
+        let asker = told.recv().unwrap_or(0);
+        // It may be on its way to sleep still.
+        while is_ready(&format!("/proc/{asker}/stat")) == Some(true) {
+            std::thread::yield_now();
+        }
+        member.beat(asker);
+        assert!(pulse.wants_cpu() && !pulse.is_aside(), "who asked waits");
+        member.beat(0);
+        assert!(pulse.wants_cpu() && !pulse.is_aside(), "nobody can tell");
+        drop(ready);
+        let _ = asleep.join();
     }
 
     #[test]
@@ -498,7 +519,7 @@ mod tests {
                     .unwrap_or_else(|_| unreachable!("it asserts only"));
                 pulse.set(Class::Ordinary);
                 assert_eq!(policy(member.thread), libc::SCHED_OTHER);
-                member.beat();
+                member.beat(0);
                 assert!(pulse.wants_cpu(), "it runs just now");
             });
         });

@@ -188,7 +188,7 @@ fn serve(shared: &Arc<Shared>, mut entry: Entry, mut place: Place) {
                 return;
             }
         }
-        if member.beat() {
+        if member.beat(entry.asker()) {
             queue.watch.wake();
         }
         let Some((unique, outcome)) = entry.serve(shared, &seat) else { return };
@@ -318,6 +318,10 @@ impl Entry {
         }
         entry.push(&command)?;
         entry.ring.enter(false)?;
+        if entry.ring.queued() > 0 {
+            // The vectors will be gone when it is submitted.
+            return Err(io::ErrorKind::Interrupted.into());
+        }
         // A refusal is there at once; so may be a request.
         match entry.ring.completion() {
             Some(result) if result < 0 => Err(io::Error::from_raw_os_error(-result)),
@@ -361,6 +365,13 @@ impl Entry {
             let replies = self.ring.queued() > 0;
             self.ring.enter(!(replies && self.queue.pulse.is_idle()))?;
         }
+    }
+
+    /// The thread that made the request which is at the kernel's side.
+    fn asker(&mut self) -> u32 {
+        const AT: usize = 32;
+        let headers = self.side().headers.bytes();
+        headers[AT..AT + 4].try_into().map_or(0, u32::from_ne_bytes)
     }
 
     /// Serves the request that is at the kernel's side: its number, and what came of it. `None`: somebody else has
