@@ -109,7 +109,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // The number keeps the ring alive, which would go on to fill buffers that are gone.
+        // With its number the ring would live as long as the thread, and a command that is under way could fill buffers that are gone.
         if let Some(number) = self.number.take() {
             let _ = self.renumber(UNREGISTER_RING_FDS, number);
         }

@@ -41,6 +41,7 @@ const REGISTER: u32 = 1;
 const COMMIT_AND_FETCH: u32 = 2;
 
 /// Where in the headers what lies.
+const ASKER_AT: usize = 32;
 const ARGUMENT_AT: usize = 128;
 const ENTRY_AT: usize = 256;
 const COMMIT_ID_AT: usize = ENTRY_AT + 8;
@@ -369,9 +370,8 @@ impl Entry {
 
     /// The thread that made the request which is at the kernel's side.
     fn asker(&mut self) -> u32 {
-        const AT: usize = 32;
         let headers = self.side().headers.bytes();
-        headers[AT..AT + 4].try_into().map_or(0, u32::from_ne_bytes)
+        headers[ASKER_AT..ASKER_AT + 4].try_into().map_or(0, u32::from_ne_bytes)
     }
 
     /// Serves the request that is at the kernel's side: its number, and what came of it. `None`: somebody else has
