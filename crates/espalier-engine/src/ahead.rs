@@ -52,7 +52,7 @@ const MAX_KEYS: usize = 2048;
 const MOST_SKIPPED: usize = 4;
 /// Keys that are kept although their turn is over, as far as they take half a window: several reads at a time come in any
 /// order, and large ones have many keys.
-const BEHIND: usize = 16;
+const BEHIND: usize = 64;
 const LARGE_BEHIND: usize = 64;
 /// Keys behind the reader's place among which a key is looked for before it is searched.
 const NEXT: usize = 4;

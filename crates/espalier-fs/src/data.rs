@@ -85,6 +85,11 @@ fn pieces(offset: u64, len: usize, block_size: u32) -> impl Iterator<Item = Piec
 }
 
 impl FileSystem {
+    /// True if there is one reference to the node: if it is the caller's, nobody else knows the node.
+    pub fn is_held_once(&self, node: NodeId) -> bool {
+        self.nodes.references(node) == 1
+    }
+
     /// Fills `out` from `offset` as far as the file reaches; returns the number of bytes.
     ///
     /// # Errors

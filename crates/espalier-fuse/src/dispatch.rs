@@ -21,6 +21,7 @@ mod errno;
 mod snapshots;
 
 use crate::notifier::Notifier;
+use crate::prefetch::{self, Prefetch};
 use crate::protocol::flags::statx;
 use crate::protocol::request::{Moment, SetAttributes, SetTime as WireTime};
 use crate::protocol::{self, Operation, reply};
@@ -97,6 +98,8 @@ pub struct Dispatcher {
     sessions: control::Sessions,
     /// Takes from the kernel what it has cached; set once the mount is there.
     notifier: OnceLock<Arc<Notifier>>,
+    /// Gives the kernel files before it asks for them; set once the mount is there, if at all.
+    prefetch: OnceLock<Arc<Prefetch>>,
     snapshots: snapshots::Snapshots,
     /// What the ids of its nodes have in their upper bits, as the kernel knows them.
     tag: u64,
@@ -121,6 +124,7 @@ impl Dispatcher {
             tokens: Default::default(),
             sessions: Default::default(),
             notifier: OnceLock::new(),
+            prefetch: OnceLock::new(),
             snapshots: Default::default(),
             tag: 0,
             writes_around: false,
@@ -138,6 +142,16 @@ impl Dispatcher {
     pub(crate) fn attach(&self, notifier: Arc<Notifier>) {
         // There is one mount, so it is set once.
         let _ = self.notifier.set(notifier);
+    }
+
+    /// Files are given to the kernel by `prefetch` from now on, before it asks for them.
+    pub(crate) fn prefetch(&self, prefetch: Arc<Prefetch>) {
+        let _ = self.prefetch.set(prefetch);
+    }
+
+    /// Requests served so far, and files given to the kernel without any.
+    pub(crate) fn counts(&self) -> &RequestCounts {
+        &self.counts
     }
 }
 
@@ -194,6 +208,11 @@ impl Dispatcher {
                 return self.pass_on(request, out, received);
             }
             _ => {}
+        }
+        if let Some(prefetch) = self.prefetch.get()
+            && prefetch.before(node.0, &operation).is_err()
+        {
+            return Err(Errno(libc::EIO));
         }
         let done = match operation {
             Operation::Read { offset, size } => self.read(node, offset, size, out),
@@ -280,16 +299,29 @@ impl Dispatcher {
     fn list(&self, node: NodeId, cookie: u64, size: u32, plus: bool, out: &mut [u8]) -> Answer {
         let size = (size as usize).min(out.len());
         let mut body = reply::Directory::new(&mut out[..size], plus);
+        let prefetch = self.prefetch.get().filter(|_| plus);
+        let mut files = Vec::new();
         let mut each = |entry: espalier_fs::DirEntry<'_>| {
             let kind = kind_bits(entry.kind) >> 12;
             let known = entry.entry.map(|entry| (entry.node.0 | self.tag, attributes(&entry.attr)));
             let known = known.as_ref().map(|(node, attributes)| (*node, attributes));
-            body.add(entry.name, entry.ino, kind, entry.cookie, known)
+            let added = body.add(entry.name, entry.ino, kind, entry.cookie, known);
+            if let Some(entry) =
+                entry.entry.filter(|_| added && prefetch.is_some() && entry.kind == FileKind::Regular)
+                && entry.attr.size > 0
+                && self.fs.is_held_once(entry.node)
+            {
+                files.push(prefetch::File { node: entry.node.0, size: entry.attr.size });
+            }
+            added
         };
         let listed = match plus {
             true => self.fs.readdirplus_once(node, cookie, &mut each),
             false => self.fs.readdir(node, cookie, &mut each),
         };
+        if let Some(prefetch) = prefetch {
+            prefetch.listed(files);
+        }
         match of(listed, || self.name(node)) {
             // What is in the body already holds references; the error comes with the next request.
             Err(_) if !body.is_empty() => Ok(body.len()),

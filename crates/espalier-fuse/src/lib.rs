@@ -8,6 +8,7 @@ pub mod daemon;
 pub mod dispatch;
 mod mount;
 mod notifier;
+mod prefetch;
 pub mod protocol;
 pub mod transport;
 

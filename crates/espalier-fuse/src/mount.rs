@@ -9,6 +9,7 @@ mod options;
 
 use crate::dispatch::Dispatcher;
 use crate::notifier::Notifier;
+use crate::prefetch::Prefetch;
 use crate::protocol::flags::init as bit;
 use crate::protocol::init::Wishes;
 use crate::transport::{self, Config, Handler, Kind, Serving};
@@ -92,6 +93,7 @@ pub struct Mount {
     serving: Serving,
     notifier: Arc<Notifier>,
     ticker: Option<Ticker>,
+    prefetch: Option<Arc<Prefetch>>,
     block: bool,
     /// See [`kernel::connection`].
     connection: Option<u32>,
@@ -113,6 +115,9 @@ impl Mount {
         let handler = Arc::new(dispatcher);
         let mut mount = Self::start_handler(Arc::clone(&handler) as Arc<dyn Handler>, point, options)?;
         handler.attach(mount.notifier());
+        if prefetches(options) {
+            mount.prefetch = mount.start_prefetch(&fs, &handler);
+        }
         if around {
             kernel::open_nothing(&mount.point);
         }
@@ -160,11 +165,38 @@ impl Mount {
             serving,
             notifier: Arc::new(notifier),
             ticker: None,
+            prefetch: None,
             block: mounted.block,
             _watcher: mounted.watcher,
         };
         kernel::tune(&mount.point, options);
         Ok(mount)
+    }
+
+    /// Has `handler` give the kernel files before it asks for them. A mount without that is as good, but slower.
+    fn start_prefetch(&self, fs: &Arc<FileSystem>, handler: &Dispatcher) -> Option<Arc<Prefetch>> {
+        let stored = Arc::clone(handler.counts().stored());
+        let started = self
+            .serving
+            .device()
+            .and_then(|device| Prefetch::start(Arc::clone(fs), device, self.serving.beside(), stored));
+        let prefetch = started.map(Arc::new);
+        match &prefetch {
+            Ok(prefetch) => handler.prefetch(Arc::clone(prefetch)),
+            Err(error) => tracing::warn!(%error, "files are read when they are asked for, and not before"),
+        }
+        prefetch.ok()
+    }
+
+    /// Stops what threads of the mount do beside serving requests.
+    fn stop_others(&self) {
+        if let Some(ticker) = &self.ticker {
+            ticker.stop();
+        }
+        if let Some(prefetch) = &self.prefetch {
+            prefetch.stop();
+        }
+        self.notifier.stop();
     }
 
     /// Where it is mounted.
@@ -214,20 +246,14 @@ impl Mount {
     /// Returns when the mount has ended and the last request is served.
     pub fn wait(&self) -> Ended {
         self.serving.wait();
-        if let Some(ticker) = &self.ticker {
-            ticker.stop();
-        }
-        self.notifier.stop();
+        self.stop_others();
         if self.serving.poisoned() { Ended::Poisoned } else { Ended::Unmounted }
     }
 }
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        if let Some(ticker) = &self.ticker {
-            ticker.stop();
-        }
-        self.notifier.stop();
+        self.stop_others();
         if !self.serving.ended()
             && let Err(error) = self.unmount(true)
         {
@@ -256,6 +282,12 @@ fn check_point(point: &Path, options: &MountOptions) -> Result<PathBuf, MountErr
 /// asks for that after it has let go of the file, but not of who writes so.
 fn writes_around(options: &MountOptions) -> bool {
     !options.writeback && !options.synchronous && kernel::drops_what_is_written_around()
+}
+
+/// Files are given to the kernel before it asks for them where that is [safe](crate::prefetch) and another CPU has time for it.
+fn prefetches(options: &MountOptions) -> bool {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    options.prefetch && options.xattrs && !options.writeback && cpus > 1
 }
 
 /// What is asked of the kernel at INIT.

@@ -145,6 +145,7 @@ const MOUNT_HELP: &str = "Mount options (-o):
   noxattr             no extended attributes and ACLs, and no answer to espalier info
   transport=WHICH     auto, io_uring or classic (/dev/fuse)
   readahead=KIB       how far the kernel reads ahead (default 2048; root only)
+  noprefetch          give the kernel no files before it asks for them
   threads=N           server threads per CPU
   readdirplus=WHEN    list directories with attributes: auto, or always
   auto_unmount        unmount when the server dies

@@ -1,30 +1,41 @@
 //! How often the kernel asked for what: what a mount costs is mostly the number of its requests.
 
 use crate::protocol::flags::opcode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Operation codes counted; higher ones count as the last.
 const CODES: usize = 64;
 
-/// The requests served since the mount was made, by kind.
+/// The requests served since the mount was made, by kind, and the files that the kernel was given without a request.
 #[derive(Debug)]
-pub struct RequestCounts([AtomicU64; CODES]);
+pub struct RequestCounts {
+    requests: [AtomicU64; CODES],
+    stored: Arc<AtomicU64>,
+}
 
 impl Default for RequestCounts {
     fn default() -> Self {
-        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+        Self { requests: std::array::from_fn(|_| AtomicU64::new(0)), stored: Arc::default() }
     }
 }
 
 impl RequestCounts {
     pub(super) fn add(&self, code: u32) {
-        self.0[(code as usize).min(CODES - 1)].fetch_add(1, Ordering::Relaxed);
+        self.requests[(code as usize).min(CODES - 1)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The kinds that came up, in the protocol's order: the kernel's name in lower case, and the number.
+    /// Counts files that the kernel was given.
+    pub(crate) fn stored(&self) -> &Arc<AtomicU64> {
+        &self.stored
+    }
+
+    /// The kinds that came up, in the protocol's order: the kernel's name in lower case, and the number. Last, as `notify_store`,
+    /// files that the kernel was given before it asked for them.
     pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        let counted = |(code, count): (usize, &AtomicU64)| (name(code as u32), count.load(Ordering::Relaxed));
-        self.0.iter().enumerate().map(counted).filter(|(_, count)| *count > 0)
+        let kinds = self.requests.iter().enumerate().map(|(code, count)| (name(code as u32), count));
+        let counted = kinds.chain([("notify_store", &*self.stored)]);
+        counted.map(|(name, count)| (name, count.load(Ordering::Relaxed))).filter(|(_, count)| *count > 0)
     }
 }
 

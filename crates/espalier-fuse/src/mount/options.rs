@@ -58,6 +58,9 @@ pub struct MountOptions {
     pub background: Option<Threads>,
     /// How often everything is made durable unasked; zero: never.
     pub sync_interval: Duration,
+    /// Small files are given to the kernel before it asks for them, to those who read one after the other. Not with `writeback`, and not
+    /// without `xattrs`.
+    pub prefetch: bool,
     /// Read-ahead, KiB (root only).
     pub read_ahead_kib: u32,
     /// What the mount tells about itself: the value of the extended attribute [`DESCRIPTION_XATTR`](crate::DESCRIPTION_XATTR) of its root,
@@ -90,6 +93,7 @@ impl Default for MountOptions {
             threads_per_cpu: None,
             background: None,
             sync_interval: Duration::from_secs(5),
+            prefetch: true,
             read_ahead_kib: 2048,
             description: None,
             commands: None,
@@ -127,6 +131,8 @@ impl MountOptions {
             ("nonempty", None) => self.nonempty = true,
             ("writeback", None) => self.writeback = true,
             ("nowriteback", None) => self.writeback = false,
+            ("prefetch", None) => self.prefetch = true,
+            ("noprefetch", None) => self.prefetch = false,
             ("user_xattr" | "acl", None) => self.xattrs = true,
             ("nouser_xattr" | "noxattr", None) => self.xattrs = false,
             ("transport", Some("auto")) => self.transport = None,

@@ -5,6 +5,7 @@ use super::reply::Writer;
 
 const INVALIDATE_INODE: i32 = 2;
 const INVALIDATE_ENTRY: i32 = 3;
+const STORE: i32 = 4;
 const INCREMENT_EPOCH: i32 = 8;
 
 /// INVAL_ENTRY: the kernel names what it waits for by this length at most.
@@ -62,6 +63,23 @@ impl Notification {
             Self::Epoch => message(INCREMENT_EPOCH, 0, |_| ()),
         }
     }
+}
+
+/// Bytes of [`store`].
+pub(crate) const STORE_BYTES: usize = REPLY_HEADER_BYTES + 24;
+
+/// What comes before `length` bytes that the kernel shall have as the content of a node from `offset` on, as if it had read them.
+pub(crate) fn store(node: u64, offset: u64, length: u32) -> [u8; STORE_BYTES] {
+    let mut bytes = [0; STORE_BYTES];
+    let mut writer = Writer::new(&mut bytes);
+    writer.u32(STORE_BYTES as u32 + length);
+    writer.u32(STORE as u32);
+    writer.u64(0);
+    writer.u64(node);
+    writer.u64(offset);
+    writer.u32(length);
+    writer.u32(0);
+    bytes
 }
 
 /// A message of `length` bytes after the header, which carries the code where a reply has its error and no

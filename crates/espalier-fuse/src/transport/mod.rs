@@ -22,13 +22,14 @@ use crate::protocol::{self, Dialect, Header, InitRequest, init};
 use buffer::Buffer;
 use callers::{Asked, Callers};
 pub use callers::{is_waited_for, is_wanted};
+use class::Watch;
 pub use device::Device;
 use parking_lot::Mutex;
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 /// A request: everything but its payload.
@@ -125,6 +126,8 @@ struct Shared {
     callers: Callers,
     /// With io_uring: reads what still comes over the device.
     drain: Mutex<Option<uring::Drain>>,
+    /// With io_uring: tells background threads where they are in the way.
+    watch: OnceLock<Arc<Watch>>,
 }
 
 impl Shared {
@@ -133,18 +136,17 @@ impl Shared {
         if self.poisoned.load(Ordering::Relaxed) {
             return Outcome::Error(libc::EIO);
         }
-        self.guard(&request.header, || self.handler.handle(request, buffer, received))
+        self.guard(request.header, || self.handler.handle(request, buffer, received))
             .unwrap_or(Outcome::Error(libc::EIO))
     }
 
-    /// Calls the handler; `None` if it panics.
-    fn guard<T>(&self, header: &Header, call: impl FnOnce() -> T) -> Option<T> {
+    /// Calls the handler for `whom`; `None` if it panics.
+    fn guard<T>(&self, whom: impl fmt::Debug, call: impl FnOnce() -> T) -> Option<T> {
         let result = catch_unwind(AssertUnwindSafe(call));
         if result.is_err() {
             self.poisoned.store(true, Ordering::Relaxed);
             tracing::error!(
-                opcode = header.opcode,
-                node = header.node,
+                ?whom,
                 "a request made the file system panic; from now on the mount answers with errors only"
             );
         }
@@ -233,6 +235,7 @@ impl Prepared {
             threads: Mutex::default(),
             callers: Callers::default(),
             drain: Mutex::default(),
+            watch: OnceLock::new(),
         });
         let granted = dialect.has(protocol::flags::init::OVER_IO_URING);
         let kind = match self.rings.take().filter(|_| granted).map(|rings| rings.start(&shared)) {
@@ -307,6 +310,24 @@ fn answer(device: &Device, unique: u64, request: &InitRequest, wishes: &init::Wi
     }
 }
 
+/// What a thread needs that works for a mount beside those that serve requests.
+pub(crate) struct Beside(Arc<Shared>);
+
+impl Beside {
+    /// Calls the file system as a request would; `None` if it is not to be trusted any more, or panics now.
+    pub(crate) fn call<T>(&self, call: impl FnOnce() -> T) -> Option<T> {
+        if self.0.poisoned.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.0.guard("the thread that reads before it is asked to", call)
+    }
+
+    /// The calling thread keeps off CPUs on which many requests come, until the result is dropped.
+    pub(crate) fn keep_off(&self) -> Option<impl Drop + '_> {
+        self.0.watch.get().map(|watch| watch.apart())
+    }
+}
+
 /// A connection that is being served.
 pub struct Serving {
     shared: Arc<Shared>,
@@ -330,6 +351,11 @@ impl Serving {
     /// No descriptor is left.
     pub fn device(&self) -> io::Result<Device> {
         self.shared.device.another()
+    }
+
+    /// For a thread that works for the mount without serving requests.
+    pub(crate) fn beside(&self) -> Beside {
+        Beside(Arc::clone(&self.shared))
     }
 
     /// Something that has pending FORGETs served at once, on the calling thread. It may be called within a

@@ -129,6 +129,8 @@ impl Rings {
         }
         class::spawn(shared, &self.watch, self.queues)?;
         let watch = self.watch;
+        // There is one set of rings for a connection.
+        let _ = shared.watch.set(Arc::clone(&watch));
         shared.spawn("fuse-device".into(), move |shared| {
             let _apart = watch.apart();
             if let Err(error) = serve_device(&shared)

@@ -14,7 +14,7 @@ use super::Watchdog;
 use espalier_engine::Store;
 use espalier_fs::FileSystem;
 use espalier_fuse::transport::Kind;
-use espalier_fuse::{Ended, ForgetHook, Mount, MountOptions};
+use espalier_fuse::{DESCRIPTION_XATTR, Description, Ended, ForgetHook, Mount, MountOptions};
 use espalier_storage::{Device, Environment, FileDevice, OpenMode, SystemEnvironment};
 use parking_lot::Mutex;
 use std::io::{BufRead, BufReader, Read};
@@ -126,6 +126,15 @@ impl Mounted {
         self.directory.path()
     }
 
+    /// How many requests of a kind were served; see [`espalier_fuse::RequestCounts::each`].
+    pub(crate) fn count(&self, kind: &str) -> u64 {
+        let mut text = [0; 8192];
+        let length = rustix::fs::getxattr(self.path(), DESCRIPTION_XATTR, &mut text).unwrap();
+        let text = std::str::from_utf8(&text[..length]).unwrap();
+        let counted = text.lines().find_map(|line| line.strip_prefix(kind)?.strip_prefix(' '));
+        counted.map_or(0, |count| count.parse().unwrap())
+    }
+
     /// Unmounts; the server verifies what is stored, and closes it.
     pub(crate) fn end(mut self) {
         unmount(self.path());
@@ -167,6 +176,9 @@ pub(crate) fn serve_if_asked() {
     };
     let fs = FileSystem::open(Arc::clone(&store), environment(), open).unwrap();
     options.forgets = Some(forgets);
+    options.description = Some(Description(Arc::new(|counts| {
+        counts.each().map(|(name, count)| format!("{name} {count}\n")).collect()
+    })));
     let point = PathBuf::from(std::env::var_os(POINT).unwrap());
     let mount = Mount::start(Arc::clone(&fs), &point, &options).unwrap();
     println!("\n{READY}");

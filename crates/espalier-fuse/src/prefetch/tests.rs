@@ -1,0 +1,165 @@
+use super::*;
+use std::io::{PipeReader, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+
+const CONTENT: u8 = 7;
+const SIZE: usize = 8192;
+
+/// A prefetcher whose kernel is a pipe.
+struct Fixture {
+    shared: Arc<Shared>,
+    staging: Staging,
+    device: Device,
+    pipe: PipeReader,
+    /// Another end to put things in.
+    writer: std::io::PipeWriter,
+}
+
+fn file(node: u64) -> File {
+    File { node, size: SIZE as u64 }
+}
+
+fn fixture() -> Fixture {
+    let (staging, gate) = Staging::new(LARGEST as usize).unwrap();
+    let (pipe, writer) = std::io::pipe().unwrap();
+    let device = Device::from_descriptor(OwnedFd::from(writer.try_clone().unwrap()));
+    let shared = Arc::new(Shared::new(gate, Arc::default()));
+    Fixture { shared, staging, device, pipe, writer }
+}
+
+fn content(_: u64, out: &mut [u8]) -> Option<usize> {
+    out.fill(CONTENT);
+    Some(out.len())
+}
+
+impl Fixture {
+    /// Lists files and reads the first ones, until the one with number 4 is wanted, and no other.
+    fn want_one(&self) {
+        self.shared.listed((0..6).map(file).collect());
+        (0..3).for_each(|node| self.shared.asked(node, Asked::Read).unwrap());
+        self.shared.asked(5, Asked::Else).unwrap();
+    }
+
+    /// Stores what is wanted, with `read`, until it is told to stop, and says what the kernel got besides what `before` says.
+    fn run(
+        self,
+        read: &Read<'_>,
+        meanwhile: impl FnOnce(&Shared, &mut PipeReader) -> Vec<u8> + Send,
+    ) -> Vec<u8> {
+        let Self { shared, staging, device, mut pipe, writer } = self;
+        let mut got = std::thread::scope(|scope| {
+            let (of_thread, pipe) = (Arc::clone(&shared), &mut pipe);
+            let other = scope.spawn(move || {
+                let got = meanwhile(&of_thread, pipe);
+                wait_until(&of_thread, |table| table.sleeping || table.stopped);
+                of_thread.table.lock().stopped = true;
+                of_thread.changed.notify_all();
+                got
+            });
+            shared.run(staging, &device, read);
+            other.join().unwrap()
+        });
+        drop((device, writer));
+        pipe.read_to_end(&mut got).unwrap();
+        got
+    }
+}
+
+fn wait_until(shared: &Shared, condition: impl Fn(&Table) -> bool) {
+    while !condition(&shared.table.lock()) {
+        std::thread::yield_now();
+    }
+}
+
+fn stage(table: &Table) -> Option<Stage> {
+    table.flight.as_ref().map(|flight| flight.stage)
+}
+
+#[test]
+fn a_file_that_is_wanted_is_stored_whole() {
+    let fixture = fixture();
+    fixture.want_one();
+    let stored = Arc::clone(&fixture.shared.stored);
+    let got = fixture.run(&content, |_, _| Vec::new());
+    let (header, data) = got.split_at(notify::STORE_BYTES);
+    assert_eq!(header, notify::store(4, 0, SIZE as u32));
+    assert!(data.len() == SIZE && data.iter().all(|byte| *byte == CONTENT));
+    assert_eq!(stored.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn a_file_that_is_asked_for_while_it_is_read_is_not_stored() {
+    for asked in [Asked::Read, Asked::Else] {
+        let fixture = fixture();
+        fixture.want_one();
+        let shared = Arc::clone(&fixture.shared);
+        let read = move |node, out: &mut [u8]| {
+            shared.asked(node, asked).unwrap();
+            content(node, out)
+        };
+        assert_eq!(fixture.run(&read, |_, _| Vec::new()), [0; 0]);
+    }
+}
+
+#[test]
+fn a_file_that_is_shorter_by_now_is_not_stored() {
+    let fixture = fixture();
+    fixture.want_one();
+    let read = |_, out: &mut [u8]| Some(out.len() - 1);
+    assert_eq!(fixture.run(&read, |_, _| Vec::new()), [0; 0]);
+}
+
+#[test]
+fn who_asks_for_what_is_being_stored_does_not_wait_and_nothing_more_is_copied() {
+    let mut fixture = fixture();
+    fixture.want_one();
+    // The kernel waits before the first byte: the pipe is full.
+    let capacity = rustix::pipe::fcntl_getpipe_size(&fixture.pipe).unwrap();
+    fixture.writer.write_all(&vec![1; capacity]).unwrap();
+    let got = fixture.run(&content, |shared, pipe| {
+        wait_until(shared, |table| stage(table) == Some(Stage::Storing));
+        shared.asked(4, Asked::Read).unwrap();
+        assert_eq!(stage(&shared.table.lock()), Some(Stage::Closed));
+        // Once more is as good.
+        shared.asked(4, Asked::Else).unwrap();
+        let mut got = vec![0; capacity];
+        pipe.read_exact(&mut got).unwrap();
+        got
+    });
+    assert!(!got.contains(&CONTENT), "it went on after it was revoked");
+}
+
+#[test]
+fn the_gate_opens_again_for_the_next_file() {
+    let mut fixture = fixture();
+    fixture.want_one();
+    let capacity = rustix::pipe::fcntl_getpipe_size(&fixture.pipe).unwrap();
+    fixture.writer.write_all(&vec![1; capacity]).unwrap();
+    let got = fixture.run(&content, |shared, pipe| {
+        wait_until(shared, |table| stage(table) == Some(Stage::Storing));
+        shared.asked(4, Asked::Read).unwrap();
+        pipe.read_exact(&mut vec![0; capacity]).unwrap();
+        wait_until(shared, |table| table.sleeping);
+        shared.listed((10..16).map(file).collect());
+        shared.asked(10, Asked::Read).unwrap();
+        Vec::new()
+    });
+    assert!(got.ends_with(&[CONTENT; SIZE]));
+}
+
+#[test]
+fn a_write_that_nobody_asked_for_ends_it() {
+    let fixture = fixture();
+    fixture.shared.listed((0..9).map(file).collect());
+    (0..3).for_each(|node| fixture.shared.asked(node, Asked::Read).unwrap());
+    // That of who asked before is none.
+    fixture.shared.asked(7, Asked::Else).unwrap();
+    fixture.shared.asked(7, Asked::Write).unwrap();
+    assert!(!fixture.shared.table.lock().stopped);
+    fixture.shared.asked(8, Asked::Write).unwrap();
+    let shared = Arc::clone(&fixture.shared);
+    assert_eq!(fixture.run(&content, |_, _| Vec::new()), [0; 0]);
+    assert!(!shared.watching.load(Ordering::Relaxed));
+    shared.listed((20..30).map(file).collect());
+    assert_eq!(shared.table.lock().trail.untouched(), 0);
+}
