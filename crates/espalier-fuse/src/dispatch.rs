@@ -320,7 +320,7 @@ impl Dispatcher {
             false => self.fs.readdir(node, cookie, &mut each),
         };
         if let Some(prefetch) = prefetch {
-            prefetch.listed(files);
+            prefetch.listed(files, |node| self.fs.is_held_once(NodeId(node)));
         }
         match of(listed, || self.name(node)) {
             // What is in the body already holds references; the error comes with the next request.

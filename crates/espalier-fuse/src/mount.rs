@@ -287,7 +287,8 @@ fn writes_around(options: &MountOptions) -> bool {
 /// Files are given to the kernel before it asks for them where that is [safe](crate::prefetch) and another CPU has time for it.
 fn prefetches(options: &MountOptions) -> bool {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    options.prefetch && options.xattrs && !options.writeback && cpus > 1
+    let asks = options.xattrs && !options.writeback;
+    options.prefetch && asks && cpus > 1 && kernel::clears_what_is_stored()
 }
 
 /// What is asked of the kernel at INIT.

@@ -9,16 +9,20 @@
 //! told. So the invariant is that *nothing is stored in a page in which anything else can have been*:
 //!
 //! 1. Stored is only what belongs to an *untouched* file: the kernel learned of it by a listing and has asked for nothing of it since
-//!    ([`Prefetch::before`] hears of each request before it is served). So it has none of its pages, and nobody has written any.
-//! 2. It is stored once, from the first byte to the last; from the beginning of that on the file is not untouched any more.
+//!    ([`Prefetch::before`] hears of each request before it is served). So it has none of its pages, and nobody has written any. That the listing
+//!    was the first to tell is looked at when requests are watched already ([`Prefetch::listed`]).
+//! 2. It is stored once, from the first byte to the last; from the beginning of that on the file is *given*, and never stored again.
 //! 3. Who asks for something of a file that is being stored *revokes* it first: when his request is served, no further page is stored,
 //!    and the one under way is locked until it is there. Storing may wait meanwhile for a page that is locked for his
 //!    own request, so nobody waits for it: the memory out of which the kernel copies is taken from it (`staging`).
+//! 4. Only who changes the length does wait for the end of it, since what is stored makes a file at least as long, whether it can be copied or
+//!    not. His request locks no page.
 //!
 //! That everybody asks before he changes pages is the kernel's way: `write` wants to know whether the file has capabilities
-//! (`security.capability`), by whoever and whenever it is first called; a mapping reads a page first; truncating, punching and copying are requests of their own.
-//! With `-o noxattr` the kernel does not ask, with `-o writeback` it keeps what was changed to itself: then nothing is stored. And if a write
-//! should come that nobody has asked for, there is no more of it on this mount.
+//! (`security.capability`) when it is first called for a file that the kernel knows; a mapping reads a page first; truncating, punching and copying are requests of
+//! their own. With `-o noxattr` the kernel does not ask, with `-o writeback` it keeps what was changed to itself: then nothing is stored. And a
+//! write for which nobody has asked (whoever asked first may have been killed before we heard of it) ends all this for the mount. If the file has been given, such a
+//! write fails: what it brings may have been overwritten.
 
 mod staging;
 mod trail;
@@ -34,7 +38,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 pub(crate) use trail::File;
-use trail::{LARGEST, Trail};
+use trail::{Before, LARGEST, Trail};
 
 /// Stores files in the kernel's pages before they are read.
 pub(crate) struct Prefetch {
@@ -49,7 +53,9 @@ struct Shared {
     table: Mutex<Table>,
     /// Files are wanted, or it is over.
     changed: Condvar,
-    /// Some file is untouched or being stored: requests matter.
+    /// What was being stored is not any more.
+    landed: Condvar,
+    /// Requests matter: some file is untouched or given.
     watching: AtomicBool,
     gate: Gate,
     stored: Arc<AtomicU64>,
@@ -107,17 +113,18 @@ impl Prefetch {
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// The kernel is about to be told of `files`, none of which it knew, by one listing.
-    pub(crate) fn listed(&self, files: Vec<File>) {
+    /// The kernel is about to be told of `files`, by one listing; `is_first` says whether it is the first to tell of a node.
+    pub(crate) fn listed(&self, files: Vec<File>, is_first: impl Fn(u64) -> bool) {
         if !files.is_empty() {
-            self.shared.listed(files);
+            self.shared.listed(files, is_first);
         }
     }
 
     /// A request is about to be served.
     ///
     /// # Errors
-    /// Something that is being stored could not be revoked: the request must not be served.
+    /// The request must not be served: something that is being stored could not be revoked, or what the request brings may have been
+    /// overwritten.
     pub(crate) fn before(&self, node: u64, operation: &Operation<'_>) -> io::Result<()> {
         let shared = &self.shared;
         if !shared.watching.load(Ordering::Acquire) {
@@ -133,6 +140,7 @@ impl Prefetch {
             Operation::GetXattr { name, .. } if !name.starts_with(b"security.") => Ok(()),
             Operation::Read { .. } => shared.asked(node, Asked::Read),
             Operation::Write { from_cache: false, .. } => shared.asked(node, Asked::Write),
+            Operation::SetAttributes(set) if set.size.is_some() => shared.asked(node, Asked::Resize),
             Operation::CopyRange { target, .. } => {
                 shared.asked(node, Asked::Else)?;
                 shared.asked(*target, Asked::Else)
@@ -152,59 +160,84 @@ impl Prefetch {
     }
 }
 
+/// What came of storing a file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stored {
+    /// The kernel has it, or some of it.
+    Something,
+    Nothing,
+    /// And there is no use in going on.
+    NeverAgain,
+}
+
 /// What is asked of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asked {
     Read,
     Write,
+    Resize,
     Else,
 }
 
 impl Shared {
     fn new(gate: Gate, stored: Arc<AtomicU64>) -> Self {
-        let (table, changed, watching) = (Mutex::default(), Condvar::new(), AtomicBool::new(false));
-        Self { table, changed, watching, gate, stored }
+        let (changed, landed) = (Condvar::new(), Condvar::new());
+        Self { table: Mutex::default(), changed, landed, watching: AtomicBool::new(false), gate, stored }
     }
 
-    fn listed(&self, files: Vec<File>) {
+    fn listed(&self, files: Vec<File>, is_first: impl Fn(u64) -> bool) {
         let mut table = self.table.lock();
-        if !table.stopped {
-            table.trail.listed(files);
-            self.note(&table);
+        if table.stopped {
+            return;
+        }
+        let nodes: Vec<_> = files.iter().map(|file| file.node).collect();
+        table.trail.listed(files);
+        self.note(&table);
+        // Now, and not before: who is told of a file from here on, and asks for something of it, is noticed.
+        for node in nodes {
+            if !is_first(node) {
+                table.trail.touch(node);
+            }
         }
     }
 
     fn asked(&self, node: u64, what: Asked) -> io::Result<()> {
         let mut table = self.table.lock();
-        let revoked = self.revoke(&mut table, node)?;
-        let wanted = match what {
-            Asked::Read => table.trail.read(node),
-            // Nobody has asked before: this kernel has another way.
-            Asked::Write if table.trail.touch(node) || revoked => {
-                tracing::warn!(
-                    "this kernel does not ask before it writes: nothing is read before it is asked for"
-                );
-                table.stopped = true;
-                true
-            }
-            _ => {
-                table.trail.touch(node);
-                false
-            }
+        self.revoke(&mut table, node)?;
+        let (mut wanted, mut result) = (false, Ok(()));
+        match what {
+            Asked::Read => wanted = table.trail.read(node),
+            Asked::Write => match table.trail.touch(node) {
+                Before::Asked => {}
+                before => {
+                    tracing::warn!(
+                        "somebody writes who has not asked: files are read when they are asked for, and not before"
+                    );
+                    (table.stopped, wanted) = (true, true);
+                    if before == Before::Given {
+                        result = Err(io::Error::other("what was written may have been overwritten"));
+                    }
+                }
+            },
+            Asked::Resize | Asked::Else => drop(table.trail.touch(node)),
+        }
+        let is_closed = |table: &Table| {
+            table.flight.as_ref().is_some_and(|flight| flight.node == node && flight.stage == Stage::Closed)
         };
+        while what == Asked::Resize && is_closed(&table) {
+            self.landed.wait(&mut table);
+        }
         self.note(&table);
         if wanted && std::mem::take(&mut table.sleeping) {
             drop(table);
             self.changed.notify_all();
         }
-        Ok(())
+        result
     }
 
-    /// When this returns nothing more is stored of `node`; true if something would have been.
-    fn revoke(&self, table: &mut Table, node: u64) -> io::Result<bool> {
-        let Some(flight) = table.flight.as_mut().filter(|flight| flight.node == node) else {
-            return Ok(false);
-        };
+    /// When this returns no further page of `node` is stored.
+    fn revoke(&self, table: &mut Table, node: u64) -> io::Result<()> {
+        let Some(flight) = table.flight.as_mut().filter(|flight| flight.node == node) else { return Ok(()) };
         match flight.stage {
             Stage::Reading => flight.stage = Stage::Revoked,
             Stage::Storing => {
@@ -213,13 +246,13 @@ impl Shared {
                 })?;
                 flight.stage = Stage::Closed;
             }
-            Stage::Revoked | Stage::Closed => return Ok(false),
+            Stage::Revoked | Stage::Closed => {}
         }
-        Ok(true)
+        Ok(())
     }
 
     fn note(&self, table: &Table) {
-        let matters = table.flight.is_some() || table.trail.untouched() > 0;
+        let matters = table.flight.is_some() || table.trail.watched() > 0;
         self.watching.store(matters, Ordering::Release);
     }
 
@@ -234,39 +267,47 @@ impl Shared {
             };
             table.flight = Some(Flight { node: file.node, stage: Stage::Reading });
             drop(table);
-            let usable = self.store(&mut staging, device, read, file);
+            let came_of_it = self.store(&mut staging, device, read, file);
             table = self.table.lock();
             let closed = table.flight.take().is_some_and(|flight| flight.stage == Stage::Closed);
+            self.landed.notify_all();
             let opened = if closed { self.gate.open() } else { Ok(()) };
             if let Err(error) = &opened {
                 tracing::error!(%error, "nothing is read any more before it is asked for");
             }
-            table.stopped |= !usable || opened.is_err();
+            if came_of_it == Stored::Nothing {
+                table.trail.not_given(file.node);
+            }
+            table.stopped |= came_of_it == Stored::NeverAgain || opened.is_err();
             self.note(&table);
         }
         table.trail = Trail::default();
         self.note(&table);
     }
 
-    /// Stores a file unless that is revoked; false if there should be no more of it.
-    fn store(&self, staging: &mut Staging, device: &Device, read: &Read<'_>, file: File) -> bool {
+    /// Stores a file unless that is revoked.
+    fn store(&self, staging: &mut Staging, device: &Device, read: &Read<'_>, file: File) -> Stored {
         let length = file.size.min(staging.len() as u64) as usize;
-        let Some(found) = read(file.node, &mut staging.bytes()[..length]) else { return false };
+        let Some(found) = read(file.node, &mut staging.bytes()[..length]) else { return Stored::NeverAgain };
         if found as u64 != file.size || !self.advance() {
-            return true;
+            return Stored::Nothing;
         }
         match staging.send(device, &notify::store(file.node, 0, length as u32), length) {
-            Ok(true) => drop(self.stored.fetch_add(1, Ordering::Relaxed)),
-            // The kernel does not have the file any more, or revoked is what was under way.
-            Ok(false) => {}
-            Err(error) if error.raw_os_error() == Some(libc::EFAULT) => {}
-            // No memory for pages, or an end.
+            Ok(true) => {
+                self.stored.fetch_add(1, Ordering::Relaxed);
+                Stored::Something
+            }
+            // The kernel does not have the file any more.
+            Ok(false) => Stored::Nothing,
+            // Revoked or interrupted, or there is no memory for more pages.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EFAULT | libc::EINTR | libc::ENOMEM)) => {
+                Stored::Something
+            }
             Err(error) => {
                 tracing::debug!(%error, "the kernel does not take the content of files");
-                return error.raw_os_error() == Some(libc::ENOMEM);
+                Stored::NeverAgain
             }
         }
-        true
     }
 
     /// What was read is about to be stored; false if that is revoked.

@@ -59,13 +59,38 @@ pub(super) fn drops_what_is_written_around() -> bool {
 
 /// See [`drops_what_is_written_around`].
 fn is_new_enough(release: &str) -> bool {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse().ok());
-    let mut next = || numbers.next().unwrap_or(0u32);
-    match (next(), next(), next()) {
+    match numbers(release) {
         (6, 12, patch) => patch >= 64,
         (6, 18, patch) => patch >= 3,
         (major, minor, _) => (major, minor) >= (6, 19),
     }
+}
+
+/// True if the kernel clears what lies behind the end of a file in the last page that is stored in its cache. Before, there was
+/// what had been in that memory (CVE-2024-44947); distributors may have mended it under other numbers.
+pub(super) fn clears_what_is_stored() -> bool {
+    let names = rustix::system::uname();
+    names.release().to_str().is_ok_and(clears)
+}
+
+/// See [`clears_what_is_stored`].
+fn clears(release: &str) -> bool {
+    match numbers(release) {
+        (5, 4, patch) => patch >= 283,
+        (5, 10, patch) => patch >= 225,
+        (5, 15, patch) => patch >= 166,
+        (6, 1, patch) => patch >= 107,
+        (6, 6, patch) => patch >= 48,
+        (6, 10, patch) => patch >= 7,
+        (major, minor, _) => (major, minor) >= (6, 11),
+    }
+}
+
+/// The first three numbers of a kernel's release.
+fn numbers(release: &str) -> (u32, u32, u32) {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse().ok());
+    let mut next = || numbers.next().unwrap_or(0);
+    (next(), next(), next())
 }
 
 /// A process that unmounts when this one dies, however it dies.
@@ -328,7 +353,7 @@ impl std::fmt::Debug for Mounted {
 
 #[cfg(test)]
 mod tests {
-    use super::is_new_enough;
+    use super::{clears, is_new_enough};
 
     #[test]
     fn kernels_are_known_that_drop_what_is_written_around() {
@@ -340,6 +365,18 @@ mod tests {
         let old = ["6.18.2", "6.18", "6.12.63", "6.17.13", "6.1.170", "5.15.200", "", "x", "6.x.9"];
         for release in old {
             assert!(!is_new_enough(release), "{release}");
+        }
+    }
+
+    #[test]
+    fn kernels_are_known_that_clear_what_is_stored() {
+        for release in ["6.11", "6.18.44-x-y1", "7.0", "5.4.283", "6.1.107-1-amd64", "6.6.48", "6.10.7"] {
+            assert!(clears(release), "{release}");
+        }
+        for release in
+            ["5.4.282", "5.14.0-503.el9", "5.15.0-140-generic", "6.1.106", "6.8.0-60-generic", "6.9.12", ""]
+        {
+            assert!(!clears(release), "{release}");
         }
     }
 }

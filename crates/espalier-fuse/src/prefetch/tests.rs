@@ -35,7 +35,7 @@ fn content(_: u64, out: &mut [u8]) -> Option<usize> {
 impl Fixture {
     /// Lists files and reads the first ones, until the one with number 4 is wanted, and no other.
     fn want_one(&self) {
-        self.shared.listed((0..6).map(file).collect());
+        self.shared.listed((0..6).map(file).collect(), |_| true);
         (0..3).for_each(|node| self.shared.asked(node, Asked::Read).unwrap());
         self.shared.asked(5, Asked::Else).unwrap();
     }
@@ -140,7 +140,7 @@ fn the_gate_opens_again_for_the_next_file() {
         shared.asked(4, Asked::Read).unwrap();
         pipe.read_exact(&mut vec![0; capacity]).unwrap();
         wait_until(shared, |table| table.sleeping);
-        shared.listed((10..16).map(file).collect());
+        shared.listed((10..16).map(file).collect(), |_| true);
         shared.asked(10, Asked::Read).unwrap();
         Vec::new()
     });
@@ -150,7 +150,7 @@ fn the_gate_opens_again_for_the_next_file() {
 #[test]
 fn a_write_that_nobody_asked_for_ends_it() {
     let fixture = fixture();
-    fixture.shared.listed((0..9).map(file).collect());
+    fixture.shared.listed((0..9).map(file).collect(), |_| true);
     (0..3).for_each(|node| fixture.shared.asked(node, Asked::Read).unwrap());
     // That of who asked before is none.
     fixture.shared.asked(7, Asked::Else).unwrap();
@@ -160,6 +160,70 @@ fn a_write_that_nobody_asked_for_ends_it() {
     let shared = Arc::clone(&fixture.shared);
     assert_eq!(fixture.run(&content, |_, _| Vec::new()), [0; 0]);
     assert!(!shared.watching.load(Ordering::Relaxed));
-    shared.listed((20..30).map(file).collect());
-    assert_eq!(shared.table.lock().trail.untouched(), 0);
+    shared.listed((20..30).map(file).collect(), |_| true);
+    assert_eq!(shared.table.lock().trail.watched(), 0);
+}
+
+#[test]
+fn a_write_that_may_have_been_overwritten_fails() {
+    let fixture = fixture();
+    fixture.want_one();
+    let shared = Arc::clone(&fixture.shared);
+    fixture.run(&content, |shared, _| {
+        wait_until(shared, |table| table.sleeping);
+        assert!(shared.asked(4, Asked::Write).is_err());
+        assert!(shared.table.lock().stopped);
+        Vec::new()
+    });
+    // It brings what is in the pages: now that it was said, that is what is meant.
+    shared.asked(4, Asked::Write).unwrap();
+}
+
+#[test]
+fn who_asks_before_he_writes_what_was_given_may() {
+    let fixture = fixture();
+    fixture.want_one();
+    fixture.run(&content, |shared, _| {
+        wait_until(shared, |table| table.sleeping);
+        shared.asked(4, Asked::Else).unwrap();
+        shared.asked(4, Asked::Write).unwrap();
+        assert!(!shared.table.lock().stopped);
+        Vec::new()
+    });
+}
+
+#[test]
+fn what_others_knew_before_is_not_stored() {
+    let fixture = fixture();
+    let shared = &fixture.shared;
+    shared.listed((0..9).map(file).collect(), |node| {
+        assert!(
+            shared.watching.load(Ordering::Relaxed),
+            "who looks up a file now and reads it would not be noticed"
+        );
+        ![4, 5].contains(&node)
+    });
+    (0..3).for_each(|node| shared.asked(node, Asked::Read).unwrap());
+    assert_eq!(fixture.run(&content, |_, _| Vec::new()), [0; 0]);
+}
+
+#[test]
+fn who_changes_the_length_waits_until_it_is_over() {
+    let mut fixture = fixture();
+    fixture.want_one();
+    let capacity = rustix::pipe::fcntl_getpipe_size(&fixture.pipe).unwrap();
+    fixture.writer.write_all(&vec![1; capacity]).unwrap();
+    fixture.run(&content, |shared, pipe| {
+        wait_until(shared, |table| stage(table) == Some(Stage::Storing));
+        std::thread::scope(|scope| {
+            let resizes = scope.spawn(|| {
+                shared.asked(4, Asked::Resize).unwrap();
+                assert_eq!(stage(&shared.table.lock()), None, "the file may still become longer");
+            });
+            wait_until(shared, |table| stage(table) == Some(Stage::Closed));
+            pipe.read_exact(&mut vec![0; capacity]).unwrap();
+            resizes.join().unwrap();
+        });
+        Vec::new()
+    });
 }

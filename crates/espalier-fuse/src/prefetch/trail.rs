@@ -2,16 +2,16 @@
 //!
 //! Files of which the kernel was just told by a listing are *untouched*: it has not asked for anything of theirs, so it has none of
 //! their pages. Reads of untouched files that follow the order of their listing make a *streak*; while it is long enough, the
-//! next files of that listing are *wanted*. Who finds his files' pages there asks for nothing, so the first file of a listing and
+//! next files of that listing are *wanted*, and then *given*, of which we are told nothing until something is asked again. Who finds his files' pages there asks for nothing, so the first file of a listing and
 //! every [`MARK`]th behind it are left to be asked for: they show where he is.
 //!
 //! Pure: neither clocks nor system calls.
 
 use std::collections::{HashMap, VecDeque};
 
-/// Listings remembered, and files in them.
+/// Listings remembered, and files in them of which nothing was asked.
 const LISTINGS: usize = 64;
-const MOST_UNTOUCHED: usize = 8192;
+const MOST_WATCHED: usize = 8192;
 /// Every so many files one is left to be asked for.
 const MARK: usize = 8;
 /// Files read in order before more are fetched, and the number beyond which the streak does not matter.
@@ -38,7 +38,8 @@ pub(super) struct Trail {
     listings: VecDeque<Listing>,
     /// Names listings.
     last: u64,
-    untouched: HashMap<u64, Place>,
+    /// Files that are untouched or given.
+    watched: HashMap<u64, Place>,
     streak: usize,
     /// The listing in which somebody reads.
     current: u64,
@@ -55,11 +56,23 @@ struct Listing {
     end: usize,
 }
 
-/// Where an untouched file stands.
+/// Where a file stands.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     listing: u64,
     at: usize,
+    given: bool,
+}
+
+/// What a file was that is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Before {
+    /// None of its pages was there.
+    Untouched,
+    /// The kernel was given all of it, and has asked for nothing since.
+    Given,
+    /// Something else, or not known.
+    Asked,
 }
 
 impl Trail {
@@ -69,38 +82,43 @@ impl Trail {
             return;
         }
         while self.listings.len() >= LISTINGS
-            || (self.untouched.len() + files.len() > MOST_UNTOUCHED && !self.listings.is_empty())
+            || (self.watched.len() + files.len() > MOST_WATCHED && !self.listings.is_empty())
         {
             for file in self.listings.pop_front().into_iter().flat_map(|listing| listing.files) {
-                self.untouched.remove(&file.node);
+                self.watched.remove(&file.node);
             }
         }
         self.last += 1;
         let listing = self.last;
-        let place = |(at, file): (usize, &File)| (file.node, Place { listing, at });
-        self.untouched.extend(files.iter().take(MOST_UNTOUCHED).enumerate().map(place));
+        let place = |(at, file): (usize, &File)| (file.node, Place { listing, at, given: false });
+        self.watched.extend(files.iter().take(MOST_WATCHED).enumerate().map(place));
         self.listings.push_back(Listing { name: listing, files, passed: 0, next: 0, end: 0 });
     }
 
-    /// Files that are untouched.
-    pub(super) fn untouched(&self) -> usize {
-        self.untouched.len()
+    /// Files about which it matters that something is asked.
+    pub(super) fn watched(&self) -> usize {
+        self.watched.len()
     }
 
-    /// A file is not untouched any more; true if it was.
-    pub(super) fn touch(&mut self, node: u64) -> bool {
-        self.untouched.remove(&node).is_some()
+    /// Something is asked of a file.
+    pub(super) fn touch(&mut self, node: u64) -> Before {
+        match self.watched.remove(&node) {
+            Some(Place { given: false, .. }) => Before::Untouched,
+            Some(Place { given: true, .. }) => Before::Given,
+            None => Before::Asked,
+        }
     }
 
-    /// Somebody reads a file, which is not untouched any more. True if files are wanted now.
+    /// Somebody reads a file. True if files are wanted now.
     pub(super) fn read(&mut self, node: u64) -> bool {
-        let Some(Place { listing, at }) = self.untouched.remove(&node) else { return false };
+        let Some(Place { listing, at, given: false }) = self.watched.remove(&node) else { return false };
         let Some(listing) = self.listings.iter_mut().find(|known| known.name == listing) else {
             return false;
         };
         if at >= listing.passed {
-            let is_untouched = |file: &&File| self.untouched.contains_key(&file.node) && file.size <= LARGEST;
-            let skipped = listing.files[listing.passed..at].iter().filter(is_untouched).count();
+            let untouched = |file: &File| self.watched.get(&file.node).is_some_and(|place| !place.given);
+            let is_left = |file: &&File| untouched(file) && file.size <= LARGEST;
+            let skipped = listing.files[listing.passed..at].iter().filter(is_left).count();
             if skipped <= 1 {
                 self.streak = (self.streak + at + 1 - listing.passed).min(LONGEST_STREAK);
             } else {
@@ -123,19 +141,27 @@ impl Trail {
         listing.next < listing.end
     }
 
-    /// The next file that is wanted, which is not untouched any more.
+    /// The next file that is wanted, which counts as given from now on.
     pub(super) fn next(&mut self) -> Option<File> {
         let listing = self.listings.iter_mut().rev().find(|listing| listing.name == self.current)?;
         listing.next = listing.next.max(listing.passed);
         while listing.next < listing.end {
             let (at, file) = (listing.next, listing.files[listing.next]);
             listing.next += 1;
-            if !at.is_multiple_of(MARK) && file.size <= LARGEST && self.untouched.remove(&file.node).is_some()
+            if !at.is_multiple_of(MARK)
+                && file.size <= LARGEST
+                && let Some(place) = self.watched.get_mut(&file.node).filter(|place| !place.given)
             {
+                place.given = true;
                 return Some(file);
             }
         }
         None
+    }
+
+    /// A file that was wanted was not given after all; nobody has asked for it.
+    pub(super) fn not_given(&mut self, node: u64) {
+        self.watched.remove(&node);
     }
 }
 
@@ -201,10 +227,12 @@ mod tests {
         let mut trail = Trail::default();
         trail.listed(files(0..100));
         go(&mut trail, 0..7);
-        assert!(trail.touch(9) && !trail.touch(9) && !trail.touch(3));
+        assert_eq!(
+            [9, 9, 3].map(|node| trail.touch(node)),
+            [Before::Untouched, Before::Asked, Before::Asked]
+        );
         assert_eq!(wanted(&mut trail), [10, 11, 12, 13]);
-        // Nor what is fetched already.
-        assert!(!trail.touch(10));
+        assert_eq!([10, 10].map(|node| trail.touch(node)), [Before::Given, Before::Asked]);
         assert!(trail.read(7));
         assert_eq!(wanted(&mut trail), [14, 15]);
     }
@@ -228,11 +256,11 @@ mod tests {
         let mut trail = Trail::default();
         for listing in 0..1000 {
             trail.listed(files(listing * 100..listing * 100 + 50));
-            assert!(trail.untouched() <= MOST_UNTOUCHED && trail.listings.len() <= LISTINGS);
+            assert!(trail.watched() <= MOST_WATCHED && trail.listings.len() <= LISTINGS);
         }
-        assert!(!trail.touch(0) && trail.touch(99_900));
+        assert_eq!([0, 99_900].map(|node| trail.touch(node)), [Before::Asked, Before::Untouched]);
         trail.listed(files(1_000_000..1_100_000));
-        assert_eq!(trail.untouched(), MOST_UNTOUCHED);
+        assert_eq!(trail.watched(), MOST_WATCHED);
         assert!(!trail.read(1_099_999) && !trail.read(1_000_000));
     }
 }

@@ -110,33 +110,27 @@ impl Device {
     /// # Errors
     /// What the device says; a kernel that does not know the notification says `EINVAL`.
     pub fn notify(&self, message: &[u8]) -> io::Result<bool> {
-        notified(|| rustix::io::write(&self.0, message))
-    }
-
-    /// As [`Device::notify`], of a message in parts, some of which may be closed to the kernel meanwhile: then it is `EFAULT`.
-    pub(crate) fn notify_parts(&self, parts: &[libc::iovec]) -> io::Result<bool> {
-        notified(|| {
-            let (descriptor, count) = (self.0.as_raw_fd(), parts.len() as libc::c_int);
-            // SAFETY: the kernel only reads the parts, and looks itself whether it may.
-            let written = unsafe { libc::writev(descriptor, parts.as_ptr(), count) };
-            if written < 0 { Err(last_error()) } else { Ok(written as usize) }
-        })
-    }
-}
-
-fn notified(mut send: impl FnMut() -> rustix::io::Result<usize>) -> io::Result<bool> {
-    loop {
-        match send() {
-            Err(Errno::INTR) => {}
-            Err(Errno::NOENT) => return Ok(false),
-            Ok(_) => return Ok(true),
-            Err(error) => return Err(error.into()),
+        loop {
+            match rustix::io::write(&self.0, message) {
+                Err(Errno::INTR) => {}
+                Err(Errno::NOENT) => return Ok(false),
+                Ok(_) => return Ok(true),
+                Err(error) => return Err(error.into()),
+            }
         }
     }
-}
 
-fn last_error() -> Errno {
-    Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
+    /// As [`Device::notify`], of a message in parts, some of which may be closed to the kernel meanwhile: then it is `EFAULT`. What was
+    /// interrupted (`EINTR`) is not begun anew.
+    pub(crate) fn notify_parts(&self, parts: &[libc::iovec]) -> io::Result<bool> {
+        let (descriptor, count) = (self.0.as_raw_fd(), parts.len() as libc::c_int);
+        // SAFETY: the kernel only reads the parts, and looks itself whether it may.
+        if unsafe { libc::writev(descriptor, parts.as_ptr(), count) } >= 0 {
+            return Ok(true);
+        }
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() == Some(libc::ENOENT) { Ok(false) } else { Err(error) }
+    }
 }
 
 impl AsFd for Device {
