@@ -288,7 +288,9 @@ fn writes_around(options: &MountOptions) -> bool {
 fn prefetches(options: &MountOptions) -> bool {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let asks = options.xattrs && !options.writeback;
-    options.prefetch && asks && cpus > 1 && kernel::clears_what_is_stored()
+    // Who changes the length of a file waits for what is being stored of it, which may wait for a page that somebody else is to serve.
+    let others = options.threads_per_cpu != Some(1);
+    options.prefetch && asks && others && cpus > 1 && kernel::clears_what_is_stored()
 }
 
 /// What is asked of the kernel at INIT.

@@ -16,7 +16,7 @@
 //!    and the one under way is locked until it is there. Storing may wait meanwhile for a page that is locked for his
 //!    own request, so nobody waits for it: the memory out of which the kernel copies is taken from it (`staging`).
 //! 4. Only who changes the length does wait for the end of it, since what is stored makes a file at least as long, whether it can be copied or
-//!    not. His request locks no page.
+//!    not. His request locks no page, and there is another thread to serve those that do.
 //!
 //! That everybody asks before he changes pages is the kernel's way: `write` wants to know whether the file has capabilities
 //! (`security.capability`) when it is first called for a file that the kernel knows; a mapping reads a page first; truncating, punching and copying are requests of

@@ -95,7 +95,7 @@ fn who_reads_in_order_finds_what_is_there() {
 fn nothing_is_given_where_the_kernel_would_not_ask() {
     let image = image(&["a"]);
     for kind in kinds() {
-        for option in ["noxattr", "writeback", "noprefetch"] {
+        for option in ["noxattr", "writeback", "noprefetch", "threads=1"] {
             let mounted = image.mount(kind, option);
             read_in_order(&mounted.path().join("a"));
             if option != "noxattr" {

@@ -58,8 +58,8 @@ pub struct MountOptions {
     pub background: Option<Threads>,
     /// How often everything is made durable unasked; zero: never.
     pub sync_interval: Duration,
-    /// Small files are given to the kernel before it asks for them, to those who read one after the other. Not with `writeback`, and not
-    /// without `xattrs`.
+    /// Small files are given to the kernel before it asks for them, to those who read one after the other. Not with `writeback`, not
+    /// without `xattrs`, and not with one thread.
     pub prefetch: bool,
     /// Read-ahead, KiB (root only).
     pub read_ahead_kib: u32,
