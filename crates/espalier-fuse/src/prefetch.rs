@@ -276,7 +276,8 @@ impl Shared {
                 tracing::error!(%error, "nothing is read any more before it is asked for");
             }
             if came_of_it == Stored::Nothing {
-                table.trail.not_given(file.node);
+                // It counts as given, and was not: so it is neither.
+                table.trail.touch(file.node);
             }
             table.stopped |= came_of_it == Stored::NeverAgain || opened.is_err();
             self.note(&table);

@@ -6,10 +6,11 @@ mod common;
 use common::store::{Image, Mounted, run, serve_if_asked};
 use common::{cpus, kinds};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::Read;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,7 +40,11 @@ fn image(directories: &[&str]) -> Image {
     for directory in directories {
         let directory = mounted.path().join(directory);
         fs::create_dir(&directory).unwrap();
-        (0..FILES).for_each(|number| fs::write(path(&directory, number), content(number)).unwrap());
+        for number in 0..FILES {
+            let path = path(&directory, number);
+            fs::write(&path, content(number)).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+        }
     }
     mounted.end();
     image
@@ -130,10 +135,8 @@ fn this_kernel_asks_before_it_writes() {
         drop((source, target));
         assert!(fs::read(path(&directory, order[6])).unwrap().starts_with(&from));
         // An ordinary user.
-        fs::set_permissions(path(&directory, order[7]), std::os::unix::fs::PermissionsExt::from_mode(0o666))
-            .unwrap();
         let mut shell = Command::new("sh");
-        shell.args(["-c", "echo more >> \"$0\""]).arg(path(&directory, order[8]));
+        shell.args(["-c", "echo more >> \"$0\""]).arg(path(&directory, order[7])).uid(65534).gid(65534);
         assert!(run(&mut shell));
         if is_done() {
             read_until_given(&mounted, &mounted.path().join("b"));

@@ -40,7 +40,14 @@ impl Fixture {
         self.shared.asked(5, Asked::Else).unwrap();
     }
 
-    /// Stores what is wanted, with `read`, until it is told to stop, and says what the kernel got besides what `before` says.
+    /// Has the kernel wait before the first byte: the pipe is full. The bytes in it.
+    fn fill(&mut self) -> usize {
+        let capacity = rustix::pipe::fcntl_getpipe_size(&self.pipe).unwrap();
+        self.writer.write_all(&vec![1; capacity]).unwrap();
+        capacity
+    }
+
+    /// Stores what is wanted, with `read`, until it is told to stop, and says what the kernel got: first what `meanwhile` took from it.
     fn run(
         self,
         read: &Read<'_>,
@@ -113,9 +120,7 @@ fn a_file_that_is_shorter_by_now_is_not_stored() {
 fn who_asks_for_what_is_being_stored_does_not_wait_and_nothing_more_is_copied() {
     let mut fixture = fixture();
     fixture.want_one();
-    // The kernel waits before the first byte: the pipe is full.
-    let capacity = rustix::pipe::fcntl_getpipe_size(&fixture.pipe).unwrap();
-    fixture.writer.write_all(&vec![1; capacity]).unwrap();
+    let capacity = fixture.fill();
     let got = fixture.run(&content, |shared, pipe| {
         wait_until(shared, |table| stage(table) == Some(Stage::Storing));
         shared.asked(4, Asked::Read).unwrap();
@@ -133,8 +138,7 @@ fn who_asks_for_what_is_being_stored_does_not_wait_and_nothing_more_is_copied() 
 fn the_gate_opens_again_for_the_next_file() {
     let mut fixture = fixture();
     fixture.want_one();
-    let capacity = rustix::pipe::fcntl_getpipe_size(&fixture.pipe).unwrap();
-    fixture.writer.write_all(&vec![1; capacity]).unwrap();
+    let capacity = fixture.fill();
     let got = fixture.run(&content, |shared, pipe| {
         wait_until(shared, |table| stage(table) == Some(Stage::Storing));
         shared.asked(4, Asked::Read).unwrap();
@@ -211,8 +215,7 @@ fn what_others_knew_before_is_not_stored() {
 fn who_changes_the_length_waits_until_it_is_over() {
     let mut fixture = fixture();
     fixture.want_one();
-    let capacity = rustix::pipe::fcntl_getpipe_size(&fixture.pipe).unwrap();
-    fixture.writer.write_all(&vec![1; capacity]).unwrap();
+    let capacity = fixture.fill();
     fixture.run(&content, |shared, pipe| {
         wait_until(shared, |table| stage(table) == Some(Stage::Storing));
         std::thread::scope(|scope| {

@@ -2,8 +2,9 @@
 //!
 //! Files of which the kernel was just told by a listing are *untouched*: it has not asked for anything of theirs, so it has none of
 //! their pages. Reads of untouched files that follow the order of their listing make a *streak*; while it is long enough, the
-//! next files of that listing are *wanted*, and then *given*, of which we are told nothing until something is asked again. Who finds his files' pages there asks for nothing, so the first file of a listing and
-//! every [`MARK`]th behind it are left to be asked for: they show where he is.
+//! next files of that listing are *wanted*, and then *given*, of which we are told nothing until something is asked again. Who finds
+//! his files' pages there asks for nothing, so the first file of a listing and every [`MARK`]th behind it are left to be asked for: they
+//! show where he is.
 //!
 //! Pure: neither clocks nor system calls.
 
@@ -157,11 +158,6 @@ impl Trail {
             }
         }
         None
-    }
-
-    /// A file that was wanted was not given after all; nobody has asked for it.
-    pub(super) fn not_given(&mut self, node: u64) {
-        self.watched.remove(&node);
     }
 }
 
