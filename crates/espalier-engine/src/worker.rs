@@ -26,8 +26,10 @@ pub(crate) const PUSH: u64 = 4 << 20;
 /// What may stay behind then: too little to bind early.
 const LEAVE: u64 = 1 << 20;
 
-/// A writer who finds this much not yet in the log waits for a part of it to be written, or writes it.
-const MUST_PUSH: u64 = 16 << 20;
+/// A writer who finds a thirty-second part of memory not yet in the log, but at least and at most so much, waits for a part of
+/// it to be written, or writes it. He should not have to wait while the device is told to make safe what was written: that
+/// takes as long as a hundred MiB do on some.
+const MUST_PUSH: (u64, u64) = (16 << 20, 64 << 20);
 
 /// Bytes of batches after which a writer who was not slowed down looks again whether there is room. Who clones looks each
 /// time: each clone is a layer that has to be absorbed for itself, whatever its batch weighs.
@@ -309,8 +311,7 @@ impl Shared {
             self.catch_up()?;
             return Ok(true);
         }
-        // Somebody who is at it goes on to the end.
-        if self.log.pending_bytes() >= PUSH && !self.log.is_busy() {
+        if self.log.pending_bytes() >= PUSH && self.log.has_turn() {
             if self.log.push(LEAVE)? == Progress::Full {
                 self.checkpoint()?;
             }
@@ -491,8 +492,9 @@ impl Shared {
         let clones = batch.ops.iter().any(|op| matches!(op, LoggedOp::Clone { .. }));
         loop {
             self.device.writable()?;
-            if self.log.pending_bytes() + bytes as u64 > MUST_PUSH {
-                self.timed(&self.signal.stalls.pushed, || match self.log.push(MUST_PUSH - PUSH)? {
+            let must_push = (self.options.memory / 32).clamp(MUST_PUSH.0, MUST_PUSH.1);
+            if self.log.pending_bytes() + bytes as u64 > must_push {
+                self.timed(&self.signal.stalls.pushed, || match self.log.push(must_push - PUSH)? {
                     Progress::Full => self.checkpoint(),
                     Progress::Done => Ok(()),
                 })?;

@@ -20,6 +20,7 @@
 
 mod codec;
 mod format;
+mod group;
 mod plan;
 mod reader;
 mod writer;
@@ -169,6 +170,8 @@ pub(crate) struct LogConfig {
     /// Bytes of value parts that may be named and not synced before the next group begins. Bounds
     /// how much data recovery has to check.
     pub(crate) unsynced_values: u64,
+    /// Groups that are under way at a time.
+    pub(crate) groups: usize,
     /// Nothing is written: only checkpoints make batches durable.
     pub(crate) unlogged: bool,
     /// Bytes of groups that recovery may hold in memory from the first pass for the second, which reads the others
@@ -183,6 +186,7 @@ impl Default for LogConfig {
             group_bytes: 8 << 20,
             unsynced_blocks: 4096,
             unsynced_values: 64 << 20,
+            groups: 4,
             unlogged: false,
             recovery_memory: 1 << 20,
         }

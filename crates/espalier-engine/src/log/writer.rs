@@ -1,10 +1,8 @@
 //! The running log: pending batches, group commit, the ring.
 
-use super::codec::{Encoder, op_bound, put_varint};
-use super::format::{
-    BuiltGroup, GroupBuilder, GroupHeader, GroupPlace, LogPosition, PAYLOAD, StoreTag, blocks_for,
-};
-use super::plan::{self, Placement, Plan};
+use super::codec::op_bound;
+use super::format::{LogPosition, PAYLOAD, StoreTag};
+use super::group::UnderWay;
 use super::reader::{self, Recovered};
 use super::{Binder, LogConfig, LoggedBatch, LoggedOp, Progress};
 use crate::device::GuardedDevice;
@@ -24,15 +22,15 @@ const BATCH_OVERHEAD: u64 = 32;
 
 /// The redo log. See the [module](super).
 pub(crate) struct Log {
-    device: Arc<GuardedDevice>,
-    region: Extent,
-    tag: StoreTag,
-    session: u64,
-    binder: Arc<dyn Binder>,
-    config: LogConfig,
+    pub(super) device: Arc<GuardedDevice>,
+    pub(super) region: Extent,
+    pub(super) tag: StoreTag,
+    pub(super) session: u64,
+    pub(super) binder: Arc<dyn Binder>,
+    pub(super) config: LogConfig,
     state: Mutex<State>,
     /// Something in `state` changed that somebody may wait for.
-    changed: Condvar,
+    pub(super) changed: Condvar,
 }
 
 /// What the log has done since it was opened.
@@ -52,39 +50,41 @@ pub struct LogCounters {
     pub syncs: u64,
 }
 
-struct State {
-    pending: VecDeque<Pending>,
+pub(super) struct State {
+    pub(super) pending: VecDeque<Pending>,
     /// Sum of the bounds of the pending batches.
-    pending_bytes: u64,
+    pub(super) pending_bytes: u64,
     /// Last batch appended, written and synced. What a trim covers counts as all three.
     appended: Lsn,
-    written: Lsn,
+    pub(super) written: Lsn,
     durable: Lsn,
     /// Number of the next block to write.
-    head: u64,
+    pub(super) head: u64,
     /// Number of the first block that must stay.
-    tail: u64,
+    pub(super) tail: u64,
     /// Blocks with smaller numbers are durable.
-    synced: u64,
+    pub(super) synced: u64,
     /// Checksum of the first block of the last group.
-    chain: u64,
+    pub(super) chain: u64,
     /// Bytes of value parts named since the last sync.
-    unsynced_values: u64,
-    /// A leader is at work, with the lock released.
-    busy: bool,
+    pub(super) unsynced_values: u64,
+    /// The groups that have been begun and have not ended.
+    pub(super) under_way: UnderWay,
+    /// Somebody syncs the device, with the lock released.
+    pub(super) syncing: bool,
     /// The LSNs that callers of `sync` wait for, with how many do.
     waiting: BTreeMap<Lsn, usize>,
     /// The groups in the region that are not trimmed, in order.
-    groups: VecDeque<Written>,
+    pub(super) groups: VecDeque<Written>,
     /// The first failure.
     failed: Option<Error>,
-    counters: LogCounters,
+    pub(super) counters: LogCounters,
 }
 
-struct Pending {
-    batch: LoggedBatch,
+pub(super) struct Pending {
+    pub(super) batch: LoggedBatch,
     /// Upper bound of its bytes in the log.
-    bound: u64,
+    pub(super) bound: u64,
 }
 
 /// A group in the region.
@@ -97,29 +97,6 @@ pub(super) struct Written {
     pub(super) previous: u64,
     /// Holds the value parts it names.
     pub(super) parts: Vec<Arc<PieceHandle>>,
-}
-
-/// What a leader does next.
-enum Step {
-    Write,
-    Sync,
-}
-
-/// What a leader has to write, taken out of the state.
-struct Taken {
-    batches: Vec<LoggedBatch>,
-    bound: u64,
-    place: GroupPlace,
-    previous: u64,
-}
-
-/// A group that has been written.
-struct Outcome {
-    group: BuiltGroup,
-    parts: Vec<Arc<PieceHandle>>,
-    stored_bytes: u64,
-    bound_bytes: u64,
-    superseded: u64,
 }
 
 impl Log {
@@ -217,7 +194,8 @@ impl Log {
             synced: recovered.end,
             chain: recovered.chain,
             unsynced_values: 0,
-            busy: false,
+            under_way: UnderWay::default(),
+            syncing: false,
             waiting: BTreeMap::new(),
             groups: recovered.groups.into(),
             failed: None,
@@ -317,12 +295,11 @@ impl Log {
             if enough || self.config.unlogged {
                 return Ok(Progress::Done);
             }
-            if state.busy {
+            if state.must_sync() {
+                self.sync_step(&mut state)?;
+            } else if !state.may_begin(target, self.config.groups) {
                 self.changed.wait(&mut state);
-                continue;
-            }
-            let step = if state.is_sync_awaited() { Step::Sync } else { Step::Write };
-            if self.lead(&mut state, step, target)? == Progress::Full {
+            } else if self.write_step(&mut state, target)? == Progress::Full {
                 return Ok(Progress::Full);
             }
         }
@@ -363,135 +340,35 @@ impl Log {
             if self.config.unlogged {
                 return Ok(Progress::Full);
             }
-            if state.busy {
+            if state.must_sync() {
+                self.sync_step(state)?;
+                continue;
+            }
+            // Who comes during a sync shares the next; and what others have begun may be what is asked for.
+            if state.syncing || !state.under_way.is_empty() {
                 self.changed.wait(state);
                 continue;
             }
-            let step = if state.is_sync_awaited() { Step::Sync } else { Step::Write };
             let target = state.waiting.keys().next_back().copied().unwrap_or(upto);
-            if self.lead(state, step, target)? == Progress::Full {
+            if self.write_step(state, target)? == Progress::Full {
                 return Ok(Progress::Full);
             }
         }
     }
 
-    /// Performs one step as the leader, with the lock released meanwhile.
-    fn lead(&self, state: &mut MutexGuard<'_, State>, step: Step, target: Lsn) -> Result<Progress> {
-        let too_much = state.head - state.synced >= self.config.unsynced_blocks
-            || state.unsynced_values >= self.config.unsynced_values;
-        let result = match step {
-            Step::Write if !too_much => self.write_step(state, target),
-            _ => self.sync_step(state).map(|()| Progress::Done),
-        };
-        if let Err(e) = &result
-            && state.failed.is_none()
-        {
-            state.failed = Some(e.clone());
-        }
-        self.changed.notify_all();
-        result
-    }
-
-    fn sync_step(&self, state: &mut MutexGuard<'_, State>) -> Result<()> {
-        let (written, head) = (state.written, state.head);
-        state.busy = true;
+    /// Makes what has been written durable, with the lock released meanwhile. Groups may be written at the same time; those
+    /// that end before this does are not covered.
+    pub(super) fn sync_step(&self, state: &mut MutexGuard<'_, State>) -> Result<()> {
+        let (written, head, values) = (state.written, state.head, state.unsynced_values);
+        state.syncing = true;
         let result = MutexGuard::unlocked(state, || self.device.sync());
-        state.busy = false;
-        result.context(|| "syncing the log".into())?;
+        state.syncing = false;
+        self.changed.notify_all();
+        result.context(|| "syncing the log".into()).map_err(|error| state.fail(error))?;
         state.durable = state.durable.max(written);
         state.synced = head;
-        state.unsynced_values = 0;
+        state.unsynced_values -= values;
         state.counters.syncs += 1;
-        Ok(())
-    }
-
-    fn write_step(&self, state: &mut MutexGuard<'_, State>, target: Lsn) -> Result<Progress> {
-        let free = u64::from(self.region.blocks) - (state.head - state.tail);
-        let bound = state.next_bound();
-        // An oversized group is written alone between two syncs, which keeps the bound on how far
-        // behind a damaged block its evidence can lie.
-        if bound > self.config.group_bytes && state.synced < state.head {
-            return self.sync_step(state).map(|()| Progress::Done);
-        }
-        let Some(taken) = self.take(state, target, free) else {
-            // Nothing pending means that a trim has covered it meanwhile.
-            return Ok(if state.pending.is_empty() { Progress::Done } else { Progress::Full });
-        };
-        state.busy = true;
-        let result = MutexGuard::unlocked(state, || self.write_group(&taken));
-        state.busy = false;
-        let outcome = result.context(|| "writing to the log".into())?;
-        let last = taken.batches.last().map_or(Lsn(0), |batch| batch.lsn);
-        let bytes = (outcome.group.blocks * BLOCK) as u64;
-        state.groups.push_back(Written {
-            start: taken.place.number,
-            last,
-            previous: taken.previous,
-            parts: outcome.parts,
-        });
-        state.head += outcome.group.blocks as u64;
-        state.chain = outcome.group.chain;
-        state.written = state.written.max(last);
-        state.unsynced_values += outcome.stored_bytes;
-        let counters = &mut state.counters;
-        counters.groups += 1;
-        counters.batches += taken.batches.len() as u64;
-        counters.bytes += bytes;
-        counters.bound_bytes += outcome.bound_bytes;
-        counters.superseded += outcome.superseded;
-        // The batches may hold the last handles on values; drop them without the lock.
-        MutexGuard::unlocked(state, || drop(taken));
-        Ok(Progress::Done)
-    }
-
-    /// Takes the batches for the next group: up to `target`, up to the size of a group, and no more
-    /// than fit `free` blocks even if all their values stay inline. `None` if not one fits.
-    fn take(&self, state: &mut State, target: Lsn, free: u64) -> Option<Taken> {
-        let mut batches = Vec::new();
-        let mut bound = 0;
-        // Groups of one size, so that the last is not too small to bind its values early.
-        let groups = state.pending_bytes.div_ceil(self.config.group_bytes).max(1);
-        let limit = state.pending_bytes.div_ceil(groups);
-        while let Some(next) = state.pending.front() {
-            let sum = bound + next.bound;
-            let enough = !batches.is_empty() && (next.batch.lsn > target || sum > limit);
-            if enough || blocks_for(sum) > free {
-                break;
-            }
-            bound = sum;
-            batches.extend(state.pending.pop_front().map(|pending| pending.batch));
-        }
-        state.pending_bytes -= bound;
-        let place =
-            GroupPlace { tag: self.tag, number: state.head, synced: state.synced, session: self.session };
-        (!batches.is_empty()).then_some(Taken { batches, bound, place, previous: state.chain })
-    }
-
-    fn write_group(&self, taken: &Taken) -> Result<Outcome> {
-        let plan = plan::plan(&taken.batches, &*self.binder);
-        let live = plan.ops(&taken.batches).flatten();
-        let placement = plan::place(live, self.config.early_binding, &*self.binder)?;
-        let group = encode(taken, &plan, &placement)?;
-        self.write_blocks(taken.place.number, &group)?;
-        Ok(Outcome {
-            group,
-            parts: placement.parts.parts.into_iter().map(|(handle, _)| handle).collect(),
-            stored_bytes: placement.stored_bytes,
-            bound_bytes: placement.bound_bytes,
-            superseded: plan.dead.iter().filter(|dead| **dead).count() as u64,
-        })
-    }
-
-    /// Writes a group at its place in the ring: in one call, or two where the ring closes.
-    fn write_blocks(&self, number: u64, group: &BuiltGroup) -> Result<()> {
-        let ring = u64::from(self.region.blocks);
-        let place = number % ring;
-        let first = (group.blocks as u64).min(ring - place) as usize;
-        let offset = |place: u64| (self.region.start + place) * BLOCK as u64;
-        self.device.write_at(offset(place), &group.buffers(0, first))?;
-        if first < group.blocks {
-            self.device.write_at(offset(0), &group.buffers(first, group.blocks))?;
-        }
         Ok(())
     }
 
@@ -500,15 +377,15 @@ impl Log {
         self.state.lock().pending_bytes
     }
 
-    /// The same with those of a group that is being written.
+    /// The same with those of groups that are being written.
     pub(crate) fn unwritten_bytes(&self) -> u64 {
         let state = self.state.lock();
-        state.pending_bytes + if state.busy { self.config.group_bytes } else { 0 }
+        state.pending_bytes + state.under_way.bytes
     }
 
-    /// True if somebody writes or syncs the log.
-    pub(crate) fn is_busy(&self) -> bool {
-        self.state.lock().busy
+    /// True if one more could write a group now.
+    pub(crate) fn has_turn(&self) -> bool {
+        self.state.lock().under_way.len() < self.config.groups
     }
 
     /// The last batch that was written, durably or not.
@@ -587,19 +464,25 @@ impl Log {
 }
 
 impl State {
-    fn alive(&self) -> Result<()> {
+    pub(super) fn alive(&self) -> Result<()> {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
-    /// True if somebody waits for a sync and for nothing else. He must not wait for what others have to write: the
-    /// leader syncs before the next group.
-    fn is_sync_awaited(&self) -> bool {
-        let mut unsynced = self.waiting.range((Bound::Excluded(self.durable), Bound::Unbounded));
-        unsynced.next().is_some_and(|(lsn, _)| *lsn <= self.written)
+    /// The log is over; returns why.
+    pub(super) fn fail(&mut self, error: Error) -> Error {
+        self.failed.get_or_insert(error).clone()
     }
 
-    fn next_bound(&self) -> u64 {
-        self.pending.front().map_or(0, |pending| pending.bound)
+    /// True if a group of batches up to `target` can be begun beside those under way.
+    fn may_begin(&self, target: Lsn, groups: usize) -> bool {
+        self.under_way.len() < groups && self.pending.front().is_some_and(|next| next.batch.lsn <= target)
+    }
+
+    /// True if somebody waits for a sync and for nothing else, and nobody is at it. He must not wait for what others have to
+    /// write: who would write the next group syncs before.
+    fn must_sync(&self) -> bool {
+        let mut unsynced = self.waiting.range((Bound::Excluded(self.durable), Bound::Unbounded));
+        !self.syncing && unsynced.next().is_some_and(|(lsn, _)| *lsn <= self.written)
     }
 }
 
@@ -613,49 +496,6 @@ impl std::fmt::Debug for Log {
             .field("lsn", &[state.appended.0, state.written.0, state.durable.0])
             .finish()
     }
-}
-
-/// Encodes the batches of a group.
-fn encode(taken: &Taken, plan: &Plan, placement: &Placement) -> Result<BuiltGroup> {
-    let expected = if placement.placed.is_empty() { taken.bound } else { taken.bound / 8 };
-    let mut out = GroupBuilder::new(expected);
-    placement.parts.encode(&mut out);
-    let mut encoder = Encoder::default();
-    let mut ops = plan.ops(&taken.batches);
-    let mut placed = &placement.placed[..];
-    let mut next_msn = 0u64;
-    for batch in &taken.batches {
-        put_varint(&mut out, batch.first_msn.0.wrapping_sub(next_msn));
-        put_varint(&mut out, batch.ops.len() as u64);
-        next_msn = batch.first_msn.0.wrapping_add(batch.ops.len() as u64);
-        for op in ops.by_ref().take(batch.ops.len()) {
-            let Some(op) = op else {
-                encoder.superseded();
-                continue;
-            };
-            let (own, rest) = placed.split_at(op.large_values().len().min(placed.len()));
-            placed = rest;
-            encoder.op(op, own, &placement.parts, &mut out)?;
-        }
-        encoder.end_batch(&mut out);
-    }
-    let lsn = |batch: Option<&LoggedBatch>| batch.map_or(Lsn(0), |batch| batch.lsn);
-    let header = GroupHeader {
-        first_lsn: lsn(taken.batches.first()),
-        last_lsn: lsn(taken.batches.last()),
-        previous: taken.previous,
-        rest: 0,
-        batches: taken.batches.len() as u32,
-        parts: placement.parts.parts.len() as u32,
-        length: 0,
-    };
-    // The room was measured by this bound before anything was written.
-    if out.len() > taken.bound {
-        let message =
-            format!("a log group of {} bytes was expected to take {}; this is a bug", out.len(), taken.bound);
-        return Err(Error::new(ErrorKind::InvalidArgument, message));
-    }
-    Ok(out.finish(&taken.place, header))
 }
 
 fn check_region(region: Extent) -> Result<()> {
@@ -684,6 +524,7 @@ fn clamp(config: LogConfig, region: Extent) -> LogConfig {
         group_bytes,
         unsynced_blocks: config.unsynced_blocks.min(most.unsynced_blocks).max(1),
         unsynced_values: config.unsynced_values.min(most.unsynced_values).max(1),
+        groups: config.groups.max(1),
         unlogged: config.unlogged,
         recovery_memory: config.recovery_memory,
     }

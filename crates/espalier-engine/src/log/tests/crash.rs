@@ -48,6 +48,7 @@ impl History {
             group_bytes: work.random.between(1_000..=60_000),
             unsynced_blocks: work.random.between(1..=20),
             unsynced_values: work.random.between(1..=200_000),
+            groups: work.random.between(1..=3) as usize,
             unlogged: false,
             recovery_memory: *work.random.choose(&[0, 5_000, 100_000, u64::MAX]),
         };

@@ -29,6 +29,8 @@ struct TestBinder {
     area: Extent,
     random: Mutex<Random>,
     parts: Arc<Parts>,
+    /// What is allocated and not registered yet.
+    reserved: Mutex<Vec<Extent>>,
 }
 
 #[derive(Default)]
@@ -42,7 +44,8 @@ impl FreshOwner for Parts {
 
 impl TestBinder {
     fn new(device: Arc<dyn Device>, area: Extent, seed: u64) -> Arc<Self> {
-        Arc::new(Self { device, area, random: Mutex::new(Random::new(seed)), parts: Arc::default() })
+        let (random, parts, reserved) = (Mutex::new(Random::new(seed)), Arc::default(), Mutex::default());
+        Arc::new(Self { device, area, random, parts, reserved })
     }
 
     /// How many parts have handles.
@@ -52,12 +55,15 @@ impl TestBinder {
 
     fn allocate(&self, blocks: u32) -> Result<(PieceId, Extent)> {
         let mut random = self.random.lock();
+        let mut reserved = self.reserved.lock();
         let parts = self.parts.0.lock();
         for _ in 0..100 {
             let room = u64::from(self.area.blocks.saturating_sub(blocks)) + 1;
             let extent = Extent { start: self.area.start + random.below(room), blocks };
-            let clash = parts.values().any(|(location, _)| overlap(location.extent, extent));
+            let mut taken = parts.values().map(|(location, _)| &location.extent).chain(&*reserved);
+            let clash = taken.any(|taken| overlap(*taken, extent));
             if !clash && blocks <= self.area.blocks {
+                reserved.push(extent);
                 return Ok((PieceId(random.next_u64() | 1), extent));
             }
         }
@@ -66,7 +72,9 @@ impl TestBinder {
 
     fn register(&self, id: PieceId, location: Location) -> Arc<PieceHandle> {
         let handle = PieceHandle::fresh(id, self.parts.clone());
+        let mut reserved = self.reserved.lock();
         self.parts.0.lock().insert(id, (location, Arc::downgrade(&handle)));
+        reserved.retain(|extent| *extent != location.extent);
         handle
     }
 

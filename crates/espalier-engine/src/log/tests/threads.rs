@@ -3,7 +3,7 @@
 use super::*;
 use espalier_storage::{MemoryDevice, SimulatedDevice};
 use parking_lot::Condvar;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A device whose syncs wait at a gate.
 #[derive(Debug)]
@@ -200,5 +200,181 @@ fn checkpoint(log: &Log, position: &Mutex<LogPosition>) {
     if upto > position.lsn {
         *position = log.position_after(upto);
         log.trim(*position);
+    }
+}
+
+/// A device that notes the first byte and the place of what is written, and where a write waits, by that byte, until it may end, well or not.
+#[derive(Debug)]
+struct Held {
+    inner: MemoryDevice,
+    /// What is under way, what may end and what must fail.
+    state: Mutex<HeldState>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct HeldState {
+    begun: Vec<(u8, u64)>,
+    may_end: Vec<u8>,
+    must_fail: Vec<u8>,
+}
+
+impl Device for Held {
+    fn name(&self) -> &str {
+        "held"
+    }
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> espalier_storage::Result<()> {
+        self.inner.read_at(offset, buffer)
+    }
+    fn write_at(&self, offset: u64, buffers: &[&[u8]]) -> espalier_storage::Result<()> {
+        let first = buffers[0][0];
+        let mut state = self.state.lock();
+        state.begun.push((first, offset));
+        self.changed.notify_all();
+        // What begins otherwise is no value of the tests'.
+        while matches!(first, 1..=9) && !state.may_end.contains(&first) {
+            self.changed.wait(&mut state);
+        }
+        if state.must_fail.contains(&first) {
+            let message = "told to fail";
+            let operation = espalier_storage::Operation::Write;
+            return Err(espalier_storage::Error::new(
+                espalier_storage::ErrorKind::Io,
+                operation,
+                "held",
+                message,
+            ));
+        }
+        drop(state);
+        self.inner.write_at(offset, buffers)
+    }
+    fn sync(&self) -> espalier_storage::Result<()> {
+        self.inner.sync()
+    }
+    fn discard(&self, offset: u64, length: u64) -> espalier_storage::Result<()> {
+        self.inner.discard(offset, length)
+    }
+}
+
+impl Held {
+    fn wait_for(&self, what: impl Fn(&HeldState) -> bool) {
+        let mut state = self.state.lock();
+        while !what(&state) {
+            self.changed.wait(&mut state);
+        }
+    }
+
+    fn let_end(&self, what: u8) {
+        self.state.lock().may_end.push(what);
+        self.changed.notify_all();
+    }
+}
+
+/// Two groups at a time: the values of the second end first. If the first fails, the second does not count either.
+#[test]
+fn groups_are_made_ready_together_and_written_in_order() {
+    for fails in [false, true] {
+        let layout = Layout::new(64, 64);
+        let inner = MemoryDevice::new(layout.bytes());
+        let held = Arc::new(Held { inner, state: Mutex::default(), changed: Condvar::new() });
+        let device: Arc<dyn Device> = held.clone();
+        let start = Log::format(&guarded(&device), layout.log, UUID).unwrap();
+        let config =
+            LogConfig { early_binding: 20_000, group_bytes: 60_000, groups: 2, ..LogConfig::default() };
+        let rig = open(&device, layout, start, config, 1).unwrap();
+        let written = [1, 2].map(|n| batch(n, vec![insert(&format!("{n}"), vec![n as u8; 50_000])]));
+        for batch in written {
+            rig.log.append(batch).unwrap();
+        }
+        held.state.lock().must_fail.extend(fails.then_some(1));
+        held.state.lock().begun.clear();
+        std::thread::scope(|scope| {
+            let log = &rig.log;
+            let push = move || assert_eq!(log.push(0).is_err(), fails);
+            scope.spawn(push);
+            held.wait_for(|state| state.begun.iter().any(|(first, _)| *first == 1));
+            scope.spawn(push);
+            held.wait_for(|state| state.begun.iter().any(|(first, _)| *first == 2));
+            assert!(!log.has_turn());
+            held.let_end(2);
+            held.let_end(1);
+        });
+        assert!(rig.log.has_turn());
+        let in_log = |offset: &u64| *offset / (BLOCK as u64) < layout.log.end();
+        let in_log: Vec<u64> =
+            held.state.lock().begun.iter().map(|(_, offset)| *offset).filter(in_log).collect();
+        let first = layout.log.byte_offset();
+        assert_eq!(in_log, if fails { vec![] } else { vec![first, first + BLOCK as u64] });
+        let rig = open(&device, layout, start, config, 2).unwrap();
+        assert_eq!(rig.replayed.len(), if fails { 0 } else { 2 });
+    }
+}
+
+/// The device loses power while several write and sync: what is there afterwards is a row without a gap, with all that was
+/// durable.
+#[test]
+fn a_crash_while_many_write_leaves_a_prefix() {
+    let mut more = 0;
+    for seed in 0..20 {
+        let layout = Layout::new(8192, 8192);
+        let simulated = Arc::new(SimulatedDevice::with_garbage(layout.bytes(), seed));
+        let device: Arc<dyn Device> = simulated.clone();
+        let start = Log::format(&guarded(&device), layout.log, UUID).unwrap();
+        simulated.sync().unwrap();
+        let config =
+            LogConfig { early_binding: 20_000, group_bytes: 60_000, groups: 3, ..LogConfig::default() };
+        let rig = open(&device, layout, start, config, seed).unwrap();
+        let commit = Mutex::new(0u64);
+        let over = AtomicBool::new(false);
+        let mut crashes = Vec::new();
+        std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..3)
+                .map(|thread| {
+                    let (log, commit, over) = (&rig.log, &commit, &over);
+                    scope.spawn(move || write_much(log, commit, over, Random::new(seed * 10 + thread)))
+                })
+                .collect();
+            let mut seen = 0;
+            while writers.iter().any(|writer| !writer.is_finished()) && crashes.len() < 8 {
+                let durable = rig.log.durable_lsn();
+                if durable.0 > seen {
+                    seen = durable.0 + 10;
+                    crashes.push((durable, simulated.crash()));
+                }
+                std::thread::yield_now();
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        let last = *commit.lock();
+        for (durable, crashed) in crashes {
+            let device: Arc<dyn Device> = Arc::new(crashed);
+            let rig = open(&device, layout, start, config, seed + 100).unwrap();
+            let lsns: Vec<u64> = rig.replayed.iter().map(|batch| batch.lsn.0).collect();
+            let end = lsns.len() as u64;
+            assert_eq!(lsns, (1..=end).collect::<Vec<_>>(), "seed {seed}");
+            assert!(durable.0 <= end && end <= last, "seed {seed}: {durable:?} {end} {last}");
+            more += u64::from(end > durable.0);
+        }
+    }
+    assert!(more > 0, "nothing that was not synced came back: the crashes came too early");
+}
+
+fn write_much(log: &Log, commit: &Mutex<u64>, over: &AtomicBool, mut random: Random) {
+    for _ in 0..100 {
+        if over.load(Ordering::Relaxed) {
+            return;
+        }
+        let lsn = {
+            let mut last = commit.lock();
+            let value = vec![*last as u8; random.below(40_000) as usize];
+            log.append(batch(*last + 1, vec![insert(&format!("{}", *last % 50), value)])).unwrap();
+            *last += 1;
+            *last
+        };
+        let progress = if random.one_in(5) { log.sync(Lsn(lsn)) } else { log.push(random.below(2) * 30_000) };
+        assert_eq!(progress.unwrap(), Progress::Done);
     }
 }

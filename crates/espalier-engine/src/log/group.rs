@@ -1,0 +1,244 @@
+//! Writing one group: taking its batches, giving its large values their place, and writing it behind the one before.
+//!
+//! Several are under way at a time, for a device that has several requests is faster than with one, and while it is busy
+//! the next one can be made ready. What takes long, the value parts, is written by all of them at once. The groups
+//! themselves follow each other: each names its predecessor by checksum, and its place is where that one ends. So each
+//! waits for its *turn* in between, which is when the one that was begun before it has ended.
+
+use super::codec::{Encoder, put_varint};
+use super::format::{BuiltGroup, GroupBuilder, GroupHeader, GroupPlace, blocks_for};
+use super::plan::{self, Placement, Plan};
+use super::writer::{Log, State, Written};
+use super::{LoggedBatch, Progress};
+use crate::error::Context;
+use crate::{Error, ErrorKind, Lsn, Result};
+use espalier_storage::BLOCK;
+use parking_lot::MutexGuard;
+
+/// Groups that have been begun and have not ended. They end in the order in which they began.
+#[derive(Default)]
+pub(super) struct UnderWay {
+    begun: u64,
+    ended: u64,
+    /// Sum of the bounds of their batches.
+    pub(super) bytes: u64,
+    /// Blocks that they take in the region at most.
+    blocks: u64,
+}
+
+impl UnderWay {
+    pub(super) fn len(&self) -> usize {
+        (self.begun - self.ended) as usize
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.begun == self.ended
+    }
+
+    /// Counts one more; returns its turn.
+    fn begin(&mut self, bound: u64) -> u64 {
+        self.bytes += bound;
+        self.blocks += blocks_for(bound);
+        self.begun += 1;
+        self.begun - 1
+    }
+
+    fn has_turn(&self, turn: u64) -> bool {
+        self.ended == turn
+    }
+
+    /// The one whose turn it is has ended.
+    fn end(&mut self, bound: u64) {
+        self.bytes -= bound;
+        self.blocks -= blocks_for(bound);
+        self.ended += 1;
+    }
+}
+
+/// What is to be written as one group.
+struct Taken {
+    batches: Vec<LoggedBatch>,
+    bound: u64,
+}
+
+/// What of a group is written, with its large values in their place.
+struct Prepared {
+    plan: Plan,
+    placement: Placement,
+}
+
+impl Log {
+    /// Writes one group of pending batches up to `target`, with the lock released meanwhile, or waits for others who do.
+    pub(super) fn write_step(&self, state: &mut MutexGuard<'_, State>, target: Lsn) -> Result<Progress> {
+        let Some(taken) = self.take(state, target) else {
+            if state.pending.is_empty() {
+                // A trim has covered it meanwhile.
+                return Ok(Progress::Done);
+            }
+            if state.under_way.is_empty() {
+                return Ok(Progress::Full);
+            }
+            // They mostly take less than what is kept for them.
+            self.changed.wait(state);
+            return Ok(Progress::Done);
+        };
+        let turn = state.under_way.begin(taken.bound);
+        let prepared = MutexGuard::unlocked(state, || self.prepare(&taken));
+        while !state.under_way.has_turn(turn) {
+            self.changed.wait(state);
+        }
+        let result = prepared.and_then(|prepared| self.write_prepared(state, &taken, prepared));
+        let result = result.context(|| "writing to the log".into()).map_err(|error| state.fail(error));
+        state.under_way.end(taken.bound);
+        self.changed.notify_all();
+        // The batches may hold the last handles on values; drop them without the lock.
+        MutexGuard::unlocked(state, || drop(taken));
+        result.map(|()| Progress::Done)
+    }
+
+    /// Takes the batches for the next group: up to `target`, up to the size of a group, and no more
+    /// than fit even if all their values stay inline, and those of groups under way. `None` if not one fits.
+    fn take(&self, state: &mut State, target: Lsn) -> Option<Taken> {
+        let free = u64::from(self.region.blocks)
+            .saturating_sub(state.head - state.tail)
+            .saturating_sub(state.under_way.blocks);
+        let mut batches = Vec::new();
+        let mut bound = 0;
+        // Groups of one size, so that the last is not too small to bind its values early.
+        let groups = state.pending_bytes.div_ceil(self.config.group_bytes).max(1);
+        let limit = state.pending_bytes.div_ceil(groups);
+        while let Some(next) = state.pending.front() {
+            let sum = bound + next.bound;
+            let enough = !batches.is_empty() && (next.batch.lsn > target || sum > limit);
+            if enough || blocks_for(sum) > free {
+                break;
+            }
+            bound = sum;
+            batches.extend(state.pending.pop_front().map(|pending| pending.batch));
+        }
+        state.pending_bytes -= bound;
+        (!batches.is_empty()).then_some(Taken { batches, bound })
+    }
+
+    /// Gives large values their place, which is what takes long.
+    fn prepare(&self, taken: &Taken) -> Result<Prepared> {
+        let plan = plan::plan(&taken.batches, &*self.binder);
+        let live = plan.ops(&taken.batches).flatten();
+        let placement = plan::place(live, self.config.early_binding, &*self.binder)?;
+        Ok(Prepared { plan, placement })
+    }
+
+    /// Writes a group whose turn it is.
+    fn write_prepared(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        taken: &Taken,
+        Prepared { plan, placement }: Prepared,
+    ) -> Result<()> {
+        self.limit_unsynced(state, taken)?;
+        state.alive()?;
+        let place =
+            GroupPlace { tag: self.tag, number: state.head, synced: state.synced, session: self.session };
+        let previous = state.chain;
+        let group = MutexGuard::unlocked(state, || {
+            let group = encode(taken, &plan, &placement, &place, previous)?;
+            self.write_blocks(place.number, &group).map(|()| group)
+        })?;
+        let last = taken.batches.last().map_or(Lsn(0), |batch| batch.lsn);
+        let parts = placement.parts.parts.into_iter().map(|(handle, _)| handle).collect();
+        state.groups.push_back(Written { start: place.number, last, previous, parts });
+        state.head += group.blocks as u64;
+        state.chain = group.chain;
+        state.written = state.written.max(last);
+        state.unsynced_values += placement.stored_bytes;
+        let counters = &mut state.counters;
+        counters.groups += 1;
+        counters.batches += taken.batches.len() as u64;
+        counters.bytes += (group.blocks * BLOCK) as u64;
+        counters.bound_bytes += placement.bound_bytes;
+        counters.superseded += plan.dead.iter().filter(|dead| **dead).count() as u64;
+        Ok(())
+    }
+
+    /// Syncs before a group if much is not synced, or if the group is oversized: that is written alone between two syncs. So
+    /// there is a bound on how far behind a damaged block its evidence can lie, and on what recovery has to check.
+    fn limit_unsynced(&self, state: &mut MutexGuard<'_, State>, taken: &Taken) -> Result<()> {
+        loop {
+            let unsynced = state.head - state.synced;
+            let oversized = taken.bound > self.config.group_bytes && unsynced > 0;
+            let too_much = unsynced >= self.config.unsynced_blocks
+                || state.unsynced_values >= self.config.unsynced_values;
+            if !oversized && !too_much {
+                return Ok(());
+            }
+            if state.syncing {
+                self.changed.wait(state);
+                state.alive()?;
+            } else {
+                self.sync_step(state)?;
+            }
+        }
+    }
+
+    /// Writes a group at its place in the ring: in one call, or two where the ring closes.
+    fn write_blocks(&self, number: u64, group: &BuiltGroup) -> Result<()> {
+        let ring = u64::from(self.region.blocks);
+        let place = number % ring;
+        let first = (group.blocks as u64).min(ring - place) as usize;
+        let offset = |place: u64| (self.region.start + place) * BLOCK as u64;
+        self.device.write_at(offset(place), &group.buffers(0, first))?;
+        if first < group.blocks {
+            self.device.write_at(offset(0), &group.buffers(first, group.blocks))?;
+        }
+        Ok(())
+    }
+}
+
+/// Encodes the batches of a group.
+fn encode(
+    taken: &Taken,
+    plan: &Plan,
+    placement: &Placement,
+    place: &GroupPlace,
+    previous: u64,
+) -> Result<BuiltGroup> {
+    let expected = if placement.placed.is_empty() { taken.bound } else { taken.bound / 8 };
+    let mut out = GroupBuilder::new(expected);
+    placement.parts.encode(&mut out);
+    let mut encoder = Encoder::default();
+    let mut ops = plan.ops(&taken.batches);
+    let mut placed = &placement.placed[..];
+    let mut next_msn = 0u64;
+    for batch in &taken.batches {
+        put_varint(&mut out, batch.first_msn.0.wrapping_sub(next_msn));
+        put_varint(&mut out, batch.ops.len() as u64);
+        next_msn = batch.first_msn.0.wrapping_add(batch.ops.len() as u64);
+        for op in ops.by_ref().take(batch.ops.len()) {
+            let Some(op) = op else {
+                encoder.superseded();
+                continue;
+            };
+            let (own, rest) = placed.split_at(op.large_values().len().min(placed.len()));
+            placed = rest;
+            encoder.op(op, own, &placement.parts, &mut out)?;
+        }
+        encoder.end_batch(&mut out);
+    }
+    let lsn = |batch: Option<&LoggedBatch>| batch.map_or(Lsn(0), |batch| batch.lsn);
+    let header = GroupHeader {
+        first_lsn: lsn(taken.batches.first()),
+        last_lsn: lsn(taken.batches.last()),
+        previous,
+        rest: 0,
+        batches: taken.batches.len() as u32,
+        parts: placement.parts.parts.len() as u32,
+        length: 0,
+    };
+    // The room was measured by this bound before anything was written.
+    if out.len() > taken.bound {
+        let message =
+            format!("a log group of {} bytes was expected to take {}; this is a bug", out.len(), taken.bound);
+        return Err(Error::new(ErrorKind::InvalidArgument, message));
+    }
+    Ok(out.finish(place, header))
+}
