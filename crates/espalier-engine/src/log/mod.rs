@@ -1,16 +1,18 @@
 //! The redo log: every batch, in order, as logical operations, in a circular region.
 //!
 //! Protocol: `append` takes batches in LSN order and keeps them in memory. `push` writes what is
-//! there; `sync` makes it durable. Whoever finds nobody at work becomes the leader, takes what was
-//! asked for by all, writes it as one *group* and syncs the device for everybody (group commit). A
-//! checkpoint asks for `position_after` its LSN, writes that into the superblock, and when the
-//! superblock is durable calls `trim`.
+//! there, in *groups*, several at a time; `sync` makes it durable. Whoever wants that and finds nobody
+//! at work writes what was asked for by all as one group and syncs the device for everybody (group
+//! commit). A checkpoint asks for `position_after` its LSN, writes that into the superblock, and when
+//! the superblock is durable calls `trim`.
 //!
 //! Invariants:
 //! - a group counts as a whole or not at all; the groups that count are a row without a gap;
 //! - a block before the position last trimmed to is the only one ever overwritten;
 //! - the log holds a handle on every value part that a group names, from before the group is
 //!   written until it is trimmed: such a part is neither freed nor reused;
+//! - groups are written in the order in which their batches were taken, one after the other; only
+//!   their value parts are written in any order. If one cannot be written, none behind it is;
 //! - a value part is written before the group that names it, and one device sync covers both; of
 //!   groups that no sync is known to cover, recovery checks the values as well as the blocks;
 //! - after the first failed write or sync every call fails.
