@@ -299,9 +299,13 @@ impl Shared {
         for index in indexes.iter().chain(replaced) {
             index.seal(lsn);
         }
+        // What groups have bound until now settles what is cut off, not what follows; in this order, so that what comes to
+        // be bound meanwhile is counted twice rather than not at all.
+        let unwritten = self.log.unwritten_bytes();
+        order.settle(self.trees.bound.swap(0, Ordering::AcqRel));
         let waiting = std::mem::take(&mut order.waiting);
         self.shortage.cut_clears();
-        order.covered = self.log.unwritten_bytes();
+        order.covered = unwritten;
         let next_msn = Msn(order.last_msn.0 + 1);
         let covered = order.covered;
         // What is deleted is noted when it is carried out.

@@ -83,8 +83,8 @@ impl Log {
             return Ok(Progress::Done);
         };
         let turn = state.under_way.begin(taken.bound);
-        let prepared = MutexGuard::unlocked(state, || self.prepare(&taken));
-        while !state.under_way.has_turn(turn) {
+        let prepared = self.unlocked(state, || self.prepare(&taken));
+        while !state.under_way.has_turn(turn) && state.alive().is_ok() {
             self.changed.wait(state);
         }
         let result = prepared.and_then(|prepared| self.write_prepared(state, &taken, prepared));
@@ -135,12 +135,12 @@ impl Log {
         taken: &Taken,
         Prepared { plan, placement }: Prepared,
     ) -> Result<()> {
-        self.limit_unsynced(state, taken)?;
         state.alive()?;
+        self.limit_unsynced(state, taken)?;
         let place =
             GroupPlace { tag: self.tag, number: state.head, synced: state.synced, session: self.session };
         let previous = state.chain;
-        let group = MutexGuard::unlocked(state, || {
+        let group = self.unlocked(state, || {
             let group = encode(taken, &plan, &placement, &place, previous)?;
             self.write_blocks(place.number, &group).map(|()| group)
         })?;

@@ -13,6 +13,7 @@ use espalier_storage::{AlignedBuf, BLOCK};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 /// The smallest region, in blocks: two groups of a few operations.
@@ -361,7 +362,7 @@ impl Log {
     pub(super) fn sync_step(&self, state: &mut MutexGuard<'_, State>) -> Result<()> {
         let (written, head, values) = (state.written, state.head, state.unsynced_values);
         state.syncing = true;
-        let result = MutexGuard::unlocked(state, || self.device.sync());
+        let result = self.unlocked(state, || self.device.sync());
         state.syncing = false;
         self.changed.notify_all();
         result.context(|| "syncing the log".into()).map_err(|error| state.fail(error))?;
@@ -370,6 +371,15 @@ impl Log {
         state.unsynced_values -= values;
         state.counters.syncs += 1;
         Ok(())
+    }
+
+    /// Does `work` with the lock released. If it panics the log is over, for others wait for the end of it.
+    pub(super) fn unlocked<T>(&self, state: &mut MutexGuard<'_, State>, work: impl FnOnce() -> T) -> T {
+        MutexGuard::unlocked(state, || catch_unwind(AssertUnwindSafe(work))).unwrap_or_else(|panic| {
+            state.fail(Error::damaged("writing the log panicked: this is a bug, please report it"));
+            self.changed.notify_all();
+            resume_unwind(panic)
+        })
     }
 
     /// Bytes of batches (an upper bound) that no group has taken yet.

@@ -20,6 +20,9 @@ use std::collections::BTreeMap;
 use std::sync::Weak;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+/// A value that makes the binder panic.
+const PANIC: &[u8] = &[0xee; 30_000];
+
 const UUID: &[u8; 16] = b"sixteen bytes id";
 
 /// Value parts in an area of a device: allocates at random places, so that what is freed is soon
@@ -131,6 +134,8 @@ impl Binder for TestBinder {
     }
 
     fn bind(&self, values: &[Arc<LargeValue>]) -> Result<()> {
+        let panics = |value: &Arc<LargeValue>| value.bytes().is_some_and(|bytes| bytes[..] == *PANIC);
+        assert!(!values.iter().any(panics), "a value that makes it panic");
         let size = self.random.lock().between(1..=8) as usize;
         values.chunks(size).try_for_each(|chunk| self.write_part(chunk))
     }

@@ -313,6 +313,28 @@ fn groups_are_made_ready_together_and_written_in_order() {
     }
 }
 
+/// Whoever waits for a group, or comes later, hears that it is over.
+#[test]
+fn a_panic_leaves_nobody_waiting() {
+    let config = LogConfig { early_binding: 20_000, group_bytes: 40_000, ..LogConfig::default() };
+    let (device, layout, start, rig) = fresh(64, config);
+    rig.log.append(batch(1, vec![insert("1", PANIC.to_vec())])).unwrap();
+    for lsn in 2..=4 {
+        rig.log.append(batch(lsn, vec![insert("2", vec![2; 30_000])])).unwrap();
+    }
+    std::thread::scope(|scope| {
+        let log = &rig.log;
+        let threads: Vec<_> =
+            (0..4).map(|_| scope.spawn(move || log.sync(Lsn(4)).and(log.push(0)))).collect();
+        let ends: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+        assert_eq!(ends.iter().filter(|end| end.is_err()).count(), 1);
+        assert!(ends.iter().flatten().all(|end| end.is_err()));
+    });
+    assert!(rig.log.append(batch(5, vec![])).is_err());
+    drop(rig);
+    assert!(open(&device, layout, start, config, 2).unwrap().replayed.is_empty());
+}
+
 /// The device loses power while several write and sync: what is there afterwards is a row without a gap, with all that was
 /// durable.
 #[test]
