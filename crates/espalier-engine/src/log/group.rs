@@ -15,7 +15,7 @@ use crate::{Error, ErrorKind, Lsn, Result};
 use espalier_storage::BLOCK;
 use parking_lot::MutexGuard;
 
-/// Groups that have been begun and have not ended. They end in the order in which they began.
+/// Groups that have been begun and have not ended. They end in the order in which they began, until the log fails.
 #[derive(Default)]
 pub(super) struct UnderWay {
     begun: u64,
@@ -47,7 +47,7 @@ impl UnderWay {
         self.ended == turn
     }
 
-    /// The one whose turn it is has ended.
+    /// One has ended: that whose turn it is, or any if the log has failed.
     fn end(&mut self, bound: u64) {
         self.bytes -= bound;
         self.blocks -= blocks_for(bound);

@@ -203,7 +203,8 @@ fn checkpoint(log: &Log, position: &Mutex<LogPosition>) {
     }
 }
 
-/// A device that notes the first byte and the place of what is written, and where a write waits, by that byte, until it may end, well or not.
+/// A device that notes the first byte and the place of what is written, and where a write waits, by that byte, until it may
+/// end, well or not.
 #[derive(Debug)]
 struct Held {
     inner: MemoryDevice,
