@@ -50,10 +50,10 @@ const LARGE_ABANDONED: u64 = 32;
 const MAX_KEYS: usize = 2048;
 /// Who passes more than so many values for each that he reads goes through the index in some other way.
 const MOST_SKIPPED: usize = 4;
-/// Keys that are kept although their turn is over, as far as they take half a window: several reads at a time come in any
-/// order, and large ones have many keys.
+/// Keys that are kept although their turn is over, as far as they take half a window, or one of large reads: several reads at
+/// a time come in any order, and large ones have many keys.
 const BEHIND: usize = 64;
-const LARGE_BEHIND: usize = 64;
+const LARGE_BEHIND: usize = 128;
 /// Keys behind the reader's place among which a key is looked for before it is searched.
 const NEXT: usize = 4;
 /// Patches to a value that are remembered with it, and their bytes: as much as the smallest value that lies elsewhere has, or windows
@@ -64,9 +64,10 @@ const MOST_PATCHED: usize = 4096;
 const LARGE_ROW: usize = 256;
 const LARGE: u64 = 64 << 10;
 
-/// The first window of a reading, and the longest, in bytes of memory.
+/// The first window of a reading, in bytes of memory, and the longest: enough to keep a device busy, and no more, for memory that
+/// is used for the first time may take longer than reading into it.
 fn windows(large: bool) -> Range<u64> {
-    if large { 2 << 20..8 << 20 } else { 256 << 10..4 << 20 }
+    if large { 2 << 20..4 << 20 } else { 256 << 10..4 << 20 }
 }
 
 /// Who reads in the order of keys.
@@ -455,12 +456,12 @@ impl Reading {
 
     /// How many of the keys are kept that the reader has passed.
     fn kept(&self) -> usize {
-        let most = if self.large { LARGE_BEHIND } else { BEHIND };
+        let (most, room) = if self.large { (LARGE_BEHIND, self.window) } else { (BEHIND, self.window / 2) };
         let mut bytes = 0;
         let behind = self.walked.range(..self.behind).rev().take(most);
         let fits = |walked: &&Walked| {
             bytes += walked.bytes;
-            bytes <= self.window / 2
+            bytes <= room
         };
         behind.take_while(fits).count()
     }
