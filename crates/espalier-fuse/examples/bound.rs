@@ -2,8 +2,9 @@
 //! written out of the requests, and writes it to a device once, one after the other, in large pieces. It keeps no account of where that lies, no
 //! order, no checksums and no log, so it cannot read it again. `espalier-bench --bound PROGRAM` lets it take part.
 //!
-//! `bound DIR [DEVICE]` mounts it on a directory and says `mounted`. It says `unmounted` when it was unmounted, and mounts the same again
-//! for each line that it reads then. Without a device it forgets what is written. Run as root.
+//! `bound DIR [DEVICE|keep]` mounts it on a directory and says `mounted`. It says `unmounted` when it was unmounted, and mounts the same
+//! again for each line that it reads then. Without a device it forgets what is written, and with `keep` it has that in memory and can
+//! be read: what no reader can do without. Run as root.
 
 #[path = "../tests/common/toy.rs"]
 #[allow(dead_code, reason = "the tests of transport and mount use more of it")]
@@ -164,7 +165,7 @@ impl Sink for Stream {
 fn main() {
     let mut arguments = std::env::args_os().skip(1).map(PathBuf::from);
     let Some(directory) = arguments.next() else {
-        eprintln!("usage: bound DIR [DEVICE]");
+        eprintln!("usage: bound DIR [DEVICE|keep]");
         std::process::exit(2);
     };
     let fail = |error: &dyn std::error::Error| -> ! {
@@ -172,6 +173,7 @@ fn main() {
         std::process::exit(1);
     };
     let toy = match arguments.next() {
+        Some(what) if what == Path::new("keep") => Toy::plain(),
         Some(device) => Toy::into_sink(Stream::to(&device).unwrap_or_else(|error| fail(&error))),
         None => Toy::into_sink(Nowhere),
     };
