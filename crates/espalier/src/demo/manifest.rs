@@ -36,10 +36,13 @@ impl Manifest {
             let path = root.join(&relative);
             let seen = look(&path).with_context(|| format!("{} cannot be read", path.display()))?;
             if rustix::fs::FileType::from_raw_mode(seen.mode) == rustix::fs::FileType::Directory {
+                let listed = waiting.len();
                 let entries = std::fs::read_dir(&path);
                 for entry in entries.with_context(|| format!("{} cannot be listed", path.display()))? {
                     waiting.push(relative.join(entry?.file_name()));
                 }
+                // Taken from the end, and read in the order of the listing, as most programs do.
+                waiting[listed..].reverse();
             }
             manifest.0.insert(relative, seen);
         }
