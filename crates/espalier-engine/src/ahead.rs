@@ -50,8 +50,8 @@ const LARGE_ABANDONED: u64 = 32;
 const MAX_KEYS: usize = 2048;
 /// Who passes more than so many values for each that he reads goes through the index in some other way.
 const MOST_SKIPPED: usize = 4;
-/// Keys that are kept although their turn is over, as far as they take half a window, or one of large reads: several reads at
-/// a time come in any order, and large ones have many keys.
+/// Keys that are kept although their turn is over, as far as they take half a window, of large reads a whole one: several reads
+/// at a time come in any order, and large ones have many keys.
 const BEHIND: usize = 64;
 const LARGE_BEHIND: usize = 128;
 /// Keys behind the reader's place among which a key is looked for before it is searched.
