@@ -35,10 +35,11 @@ use parking_lot::Mutex;
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Weak, atomic};
 
-/// So many reads in a row, after the first, make a reading.
+/// So many reads in a row, after the first, make a reading; of large ones, for which somebody has begun to read a file as a whole, fewer do.
 const HITS: u8 = 2;
+const LARGE_HITS: u8 = 1;
 /// Reads remembered, and readings at a time.
 const RECENT: usize = 16;
 const MAX_READINGS: usize = 8;
@@ -51,9 +52,9 @@ const MAX_KEYS: usize = 2048;
 /// Who passes more than so many values for each that he reads goes through the index in some other way.
 const MOST_SKIPPED: usize = 4;
 /// Keys that are kept although their turn is over, as far as they take half a window, of large reads a whole one: several reads
-/// at a time come in any order, and large ones have many keys.
+/// at a time come in any order, and large ones have many keys; and who reads files for somebody, before he asks for them, is that much before him.
 const BEHIND: usize = 64;
-const LARGE_BEHIND: usize = 128;
+const LARGE_BEHIND: usize = 256;
 /// Keys behind the reader's place among which a key is looked for before it is searched.
 const NEXT: usize = 4;
 /// Patches to a value that are remembered with it, and their bytes: as much as the smallest value that lies elsewhere has, or windows
@@ -64,10 +65,10 @@ const MOST_PATCHED: usize = 4096;
 const LARGE_ROW: usize = 256;
 const LARGE: u64 = 64 << 10;
 
-/// The first window of a reading, in bytes of memory, and the longest: enough to keep a device busy, and no more, for memory that
-/// is used for the first time may take longer than reading into it.
+/// The first window of a reading, in bytes of memory, and the longest: enough to keep a device busy; and two who read large files in turn, one
+/// of them for the other, use up a shorter one faster than the next can be found.
 fn windows(large: bool) -> Range<u64> {
-    if large { 2 << 20..4 << 20 } else { 256 << 10..4 << 20 }
+    if large { 2 << 20..16 << 20 } else { 256 << 10..4 << 20 }
 }
 
 /// Who reads in the order of keys.
@@ -278,7 +279,7 @@ impl Readings {
             table.recent.remove(at);
         }
         let hits = row.map_or(0, |(_, hits)| hits);
-        if hits < HITS {
+        if hits < if large { LARGE_HITS } else { HITS } {
             if table.recent.len() == RECENT {
                 table.recent.pop_front();
             }
@@ -524,6 +525,12 @@ impl Shared {
 
     /// Does one piece of reading ahead; false if there is none.
     pub(crate) fn ahead_step(self: &Arc<Self>) -> bool {
+        if self.cold.swap(false, atomic::Ordering::AcqRel) {
+            // Others provide memory meanwhile.
+            self.signal.read_ahead();
+            self.space.prefetch_places();
+            return true;
+        }
         let Some(task) = self.readings.take() else { return self.trees.pieces.read_ahead_step() };
         let Outcome { places, gone } = self.readings.give_back(&task, self.walk(&task).ok());
         gone.into_iter().for_each(|name| self.trees.pieces.passed(name, u64::MAX));
@@ -536,7 +543,9 @@ impl Shared {
 
     /// True if [`Self::ahead_step`] has something to do.
     pub(crate) fn has_ahead(&self) -> bool {
-        self.readings.want_a_walk() || self.trees.pieces.has_read_ahead()
+        self.readings.want_a_walk()
+            || self.trees.pieces.has_read_ahead()
+            || self.cold.load(atomic::Ordering::Acquire)
     }
 
     /// Collects what comes behind the place where a reading's last walk ended.

@@ -42,12 +42,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use streams::Streams;
 
-/// The most memory for read-ahead, in bytes; with little memory it is an eighth of that.
+/// The most memory for streams, and for what is announced, in bytes each; with little memory an eighth of that, and a sixteenth.
 const MAX_READ_AHEAD: u64 = 32 << 20;
-/// The most bytes of idle buffers of each length that are kept, with little memory less.
-const MAX_IDLE: u64 = 2 << 20;
-/// The longest buffer: a value that does not begin on a block.
-const LONGEST: usize = 2 * crate::MAX_VALUE;
 
 /// The pieces of one store.
 pub(crate) struct Pieces {
@@ -81,7 +77,7 @@ impl Pieces {
     /// The pieces on `device` that `locator` knows, with `capacity` bytes of memory.
     pub(crate) fn new(device: Arc<GuardedDevice>, locator: Arc<dyn Locator>, capacity: u64) -> Self {
         let (cache, streams, announced) = split(capacity);
-        let buffers = Buffers::new(LONGEST, idle(capacity));
+        let buffers = Buffers::new(streams + announced);
         Self {
             cache: Cache::new(cache),
             streams: Streams::new(device.clone(), buffers.clone(), streams),
@@ -107,7 +103,7 @@ impl Pieces {
         self.cache.set_capacity(cache);
         self.streams.set_limit(streams);
         self.announced.set_limit(announced);
-        self.buffers.keep(idle(capacity));
+        self.buffers.keep(streams + announced);
     }
 
     /// Bounds the length of new value parts, in bytes: what is live in one must fit into what a small store
@@ -183,12 +179,17 @@ impl Pieces {
 
     /// True if some reader could be read ahead of.
     pub(crate) fn has_read_ahead(&self) -> bool {
-        self.announced.has_queued() || self.streams.has_queued()
+        self.buffers.is_wanted() || self.announced.has_queued() || self.streams.has_queued()
+    }
+
+    /// Much will be read. True if [`Self::read_ahead_step`] has something to do for that.
+    pub(crate) fn expect_reads(&self) -> bool {
+        self.buffers.want()
     }
 
     /// Reads one window ahead of some reader; false if nobody needs any.
     pub(crate) fn read_ahead_step(&self) -> bool {
-        self.announced.step() || self.streams.step()
+        self.announced.step() || self.streams.step() || self.buffers.provide()
     }
 
     /// The memory in bytes that [`Self::announce`] still has, and that it has if nothing is announced.
@@ -209,14 +210,8 @@ impl Pieces {
 
 /// Divides memory between cache, streams, and what is announced.
 fn split(capacity: u64) -> (u64, u64, u64) {
-    let streams = (capacity / 8).min(MAX_READ_AHEAD);
-    let announced = streams / 2;
+    let (streams, announced) = ((capacity / 8).min(MAX_READ_AHEAD), (capacity / 16).min(MAX_READ_AHEAD));
     (capacity - streams - announced, streams, announced)
-}
-
-/// Bytes of idle buffers of each length that are kept: all lengths together a 64th.
-fn idle(capacity: u64) -> usize {
-    (capacity / 512).min(MAX_IDLE) as usize
 }
 
 impl std::fmt::Debug for Pieces {

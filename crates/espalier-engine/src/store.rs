@@ -120,6 +120,8 @@ pub(crate) struct Shared {
     pub(crate) pins: Mutex<BTreeMap<Msn, usize>>,
     pub(crate) signal: crate::worker::Signal,
     pub(crate) readings: crate::ahead::Readings,
+    /// What all reads need is to be read ahead.
+    pub(crate) cold: AtomicBool,
     pub(crate) shortage: crate::shortage::Shortage,
     pub(crate) tidy: crate::tidy::Tidy,
     pub(crate) closed: AtomicBool,
@@ -308,6 +310,15 @@ impl Store {
     /// Of the device.
     pub fn step(&self) -> Result<bool> {
         self.shared.step()
+    }
+
+    /// Much will be read, by many: has memory to read into provided in the background, and what tells where everything lies
+    /// read, before anybody waits for them. For once.
+    pub fn expect_reads(&self) {
+        if self.shared.trees.pieces.expect_reads() {
+            self.shared.cold.store(true, Ordering::Release);
+            self.shared.signal.read_ahead();
+        }
     }
 
     /// Reads one piece ahead of somebody who reads in the order of keys; false if there is none. For environments without
@@ -502,6 +513,7 @@ impl Shared {
             pins: Mutex::default(),
             signal: Default::default(),
             readings: Default::default(),
+            cold: AtomicBool::new(false),
             shortage: Default::default(),
             tidy: Default::default(),
             closed: AtomicBool::new(false),

@@ -18,6 +18,7 @@ mod error;
 mod file;
 mod memory;
 mod overlay;
+mod pool;
 mod random;
 mod request;
 mod simulated;
@@ -30,6 +31,7 @@ pub use error::{Error, ErrorKind, Operation, Result};
 pub use file::{Existing, FileDevice, FileOptions, OpenMode};
 pub use memory::MemoryDevice;
 pub use overlay::OverlayDevice;
+pub use pool::{BufferPool, PooledBuf};
 pub use random::Random;
 pub use simulated::{
     CrashPoint, Fault, FaultCounts, Image, OperationCounts, SECTOR, SimulatedDevice, SimulatedEnvironment,

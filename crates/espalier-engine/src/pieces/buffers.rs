@@ -1,82 +1,149 @@
-//! Buffers that are used again and again: memory that goes back to the system and comes again has to be cleared
+//! Buffers to read into, out of memory that is used again and again: what goes back to the system and comes again has to be cleared
 //! each time, which takes as long as reading into it.
 
-use espalier_storage::AlignedBuf;
-use parking_lot::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use espalier_storage::{AlignedBuf, BLOCK, BufferPool, PooledBuf};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
 
 /// The shortest buffer, in bytes; the others are twice as long each time.
 const SHORTEST: usize = 16 << 10;
+/// Memory is provided beforehand in pieces of so many bytes, which is what a system with long pages gives at once, and so many of them: as much
+/// as one takes who reads large files.
+const PROVIDED: usize = 2 << 20;
+const MOST_PROVIDED: usize = 16;
 
-/// Buffers that nobody uses, by length.
+/// Memory that is lent.
 pub(super) struct Buffers {
-    /// Bytes of each length that are kept.
-    kept: AtomicUsize,
-    idle: Mutex<Vec<Vec<AlignedBuf>>>,
+    /// None with very little memory.
+    pool: Mutex<Option<Arc<BufferPool>>>,
+    provision: Mutex<Provision>,
 }
 
-/// A buffer that goes back when it is dropped; its first bytes.
+/// Memory that is used before anybody needs it.
+#[derive(Default)]
+struct Provision {
+    /// Somebody has wanted it.
+    begun: bool,
+    /// Pieces that are left, and those that somebody is at.
+    left: usize,
+    under_way: usize,
+    /// What is done: all of it is kept until the end, since the lowest place is the next again as soon as it is free.
+    done: Vec<PooledBuf>,
+}
+
+/// A buffer that is lent; its first bytes.
 pub(super) struct Lent {
-    /// Always there until then.
-    buffer: Option<AlignedBuf>,
+    memory: Memory,
     used: usize,
-    home: Weak<Buffers>,
+}
+
+enum Memory {
+    Pooled(PooledBuf),
+    /// There was no place left.
+    Own(AlignedBuf),
 }
 
 impl Buffers {
-    /// Buffers of which `kept` bytes of each length up to `longest` bytes are kept.
-    pub(super) fn new(longest: usize, kept: usize) -> Arc<Self> {
-        let lengths = class(longest) + 1;
-        let idle = Mutex::new((0..lengths).map(|_| Vec::new()).collect());
-        Arc::new(Self { kept: kept.into(), idle })
+    /// Buffers that take up to `kept` bytes which nobody gives back.
+    pub(super) fn new(kept: u64) -> Arc<Self> {
+        Arc::new(Self { pool: Mutex::new(pool(kept)), provision: Mutex::default() })
     }
 
     /// The bytes that a buffer for `used` bytes takes.
     pub(super) fn cost(used: usize) -> u64 {
-        (SHORTEST << class(used)) as u64
+        used.max(SHORTEST).next_power_of_two() as u64
     }
 
     /// A buffer for `used` bytes; what is in it is arbitrary.
-    pub(super) fn lend(self: &Arc<Self>, used: usize) -> Lent {
-        let idle = self.idle.lock().get_mut(class(used)).and_then(Vec::pop);
-        let buffer = idle.unwrap_or_else(|| AlignedBuf::zeroed(SHORTEST << class(used)));
-        Lent { buffer: Some(buffer), used, home: Arc::downgrade(self) }
+    pub(super) fn lend(&self, used: usize) -> Lent {
+        let pooled = self.pool.lock().as_ref().and_then(|pool| pool.take(used));
+        let own = || Memory::Own(AlignedBuf::zeroed(Self::cost(used) as usize));
+        Lent { memory: pooled.map_or_else(own, Memory::Pooled), used }
     }
 
-    /// Gives up what nobody uses, and from now on keeps `kept` bytes of each length.
-    pub(super) fn keep(&self, kept: usize) {
-        self.kept.store(kept, Ordering::Relaxed);
-        self.idle.lock().iter_mut().for_each(Vec::clear);
+    /// From now on takes up to `kept` bytes, or a little more: a new pool is memory that nobody has used. What was lent before keeps the
+    /// memory that it came from.
+    pub(super) fn keep(&self, kept: u64) {
+        let mut current = self.pool.lock();
+        let bytes = current.as_ref().map_or(0, |pool| pool.bytes() as u64);
+        if bytes / 2 > kept || bytes * 2 <= kept {
+            *current = pool(kept);
+        }
+    }
+
+    /// Much will be read. True the first time: there is something to [provide](Self::provide).
+    pub(super) fn want(&self) -> bool {
+        let mut provision = self.provision.lock();
+        if provision.begun {
+            return false;
+        }
+        (provision.begun, provision.left) = (true, MOST_PROVIDED);
+        true
+    }
+
+    /// True if [`Self::provide`] has something to do.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.provision.lock().left > 0
+    }
+
+    /// Uses a piece of the memory that will be lent first, so that the system provides it; false if nobody wants that.
+    pub(super) fn provide(&self) -> bool {
+        let mut provision = self.provision.lock();
+        if provision.left == 0 {
+            return false;
+        }
+        let pool = self.pool.lock().clone();
+        let Some(mut piece) = pool.and_then(|pool| pool.take(PROVIDED)) else {
+            // There is no more.
+            provision.left = 0;
+            provision.end();
+            return false;
+        };
+        provision.left -= 1;
+        provision.under_way += 1;
+        MutexGuard::unlocked(&mut provision, || piece.iter_mut().step_by(BLOCK).for_each(|byte| *byte = 0));
+        provision.under_way -= 1;
+        provision.done.push(piece);
+        provision.end();
+        true
     }
 }
 
-/// Which of the lengths holds `used` bytes.
-fn class(used: usize) -> usize {
-    (used.max(SHORTEST).next_power_of_two() / SHORTEST).trailing_zeros() as usize
+impl Provision {
+    /// Gives the memory back if that was all.
+    fn end(&mut self) {
+        if self.left == 0 && self.under_way == 0 {
+            self.done = Vec::new();
+        }
+    }
+}
+
+/// The bytes of a pool of `kept` bytes at most.
+fn length(kept: u64) -> usize {
+    kept.checked_ilog2().map_or(0, |log| 1 << log)
+}
+
+/// None if that is too little, or the system has no room.
+fn pool(kept: u64) -> Option<Arc<BufferPool>> {
+    let length = Some(length(kept)).filter(|length| *length >= SHORTEST)?;
+    let made = BufferPool::new(length, SHORTEST);
+    made.inspect_err(|error| tracing::debug!(%error, "buffers have memory of their own")).ok()
 }
 
 impl AsRef<[u8]> for Lent {
     fn as_ref(&self) -> &[u8] {
-        self.buffer.as_ref().map_or(&[], |buffer| &buffer[..self.used])
+        match &self.memory {
+            Memory::Pooled(buffer) => &buffer[..self.used],
+            Memory::Own(buffer) => &buffer[..self.used],
+        }
     }
 }
 
 impl AsMut<[u8]> for Lent {
     fn as_mut(&mut self) -> &mut [u8] {
-        self.buffer.as_mut().map_or(&mut [], |buffer| &mut buffer[..self.used])
-    }
-}
-
-impl Drop for Lent {
-    fn drop(&mut self) {
-        if let (Some(buffer), Some(home)) = (self.buffer.take(), self.home.upgrade()) {
-            let mut idle = home.idle.lock();
-            let idle = idle.get_mut(class(self.used));
-            let kept = home.kept.load(Ordering::Relaxed);
-            if let Some(idle) = idle.filter(|idle| (idle.len() + 1) * buffer.len() <= kept) {
-                idle.push(buffer);
-            }
+        match &mut self.memory {
+            Memory::Pooled(buffer) => &mut buffer[..self.used],
+            Memory::Own(buffer) => &mut buffer[..self.used],
         }
     }
 }
@@ -86,31 +153,49 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_come_back_as_far_as_they_are_kept() {
-        assert_eq!([0, 1, 16 << 10, (16 << 10) + 1, 512 << 10].map(class), [0, 0, 0, 1, 5]);
+    fn buffers_come_out_of_the_pool_as_long_as_there_is_room() {
         assert_eq!(Buffers::cost(40_000), 64 << 10);
-        let buffers = Buffers::new(512 << 10, 64 << 10);
-        let idle = || buffers.idle.lock().iter().map(Vec::len).collect::<Vec<_>>();
-        let lent: Vec<Lent> =
-            [4096, 0, 30_000, 40_000, 60_000, 512 << 10].map(|used| buffers.lend(used)).into();
-        assert!(lent.iter().all(|lent| lent.as_ref().len() == lent.used));
+        assert_eq!(
+            [0, 1, 16 << 10, (16 << 10) + 1].map(Buffers::cost),
+            [16 << 10, 16 << 10, 16 << 10, 32 << 10]
+        );
+        let buffers = Buffers::new(100 << 10);
+        let pooled = |lent: &Lent| matches!(lent.memory, Memory::Pooled(_));
+        let lent = [4096, 0, 30_000].map(|used| buffers.lend(used));
+        assert!(lent.iter().all(pooled));
+        assert_eq!(lent.each_ref().map(|lent| lent.as_ref().len()), [4096, 0, 30_000]);
+        // There are 64 KiB.
+        let mut own = buffers.lend(1);
+        assert!(!pooled(&own) && !pooled(&buffers.lend(3 << 20)));
+        own.as_mut().fill(7);
+        let first = lent[0].as_ref().as_ptr();
         drop(lent);
-        assert_eq!(idle(), [2, 1, 1, 0, 0, 0]);
-        let mut again = buffers.lend(4096);
-        again.as_mut().fill(7);
-        assert_eq!(idle(), [1, 1, 1, 0, 0, 0]);
-        buffers.keep(0);
-        assert_eq!(idle(), [0; 6]);
-        drop(buffers.lend(4096));
-        assert_eq!(idle(), [0; 6]);
-        // One that is longer than any that are kept.
-        buffers.keep(4 << 20);
-        let long = buffers.lend(3 << 20);
-        assert_eq!(long.as_ref().len(), 3 << 20);
-        drop(long);
-        assert_eq!(idle(), [0; 6]);
-        // One that outlives its home goes nowhere.
+        let again = buffers.lend(4096);
+        assert_eq!(again.as_ref().as_ptr(), first);
+        // A little more or less changes nothing.
+        buffers.keep(120 << 10);
+        buffers.keep(40 << 10);
+        assert!(pooled(&buffers.lend(32 << 10)));
+        buffers.keep(10 << 10);
+        assert!(!pooled(&buffers.lend(1)));
+        buffers.keep(1 << 20);
+        assert!(pooled(&buffers.lend(1 << 20)));
+        // Those that outlive it keep their memory.
         drop(buffers);
-        assert_eq!(again.as_ref(), [7; 4096]);
+        assert_eq!((again.as_ref().len(), own.as_ref()), (4096, &[7][..]));
+    }
+
+    #[test]
+    fn memory_is_provided_once_and_when_it_is_wanted() {
+        for kept in [0, 3 << 20, 64 << 20] {
+            let buffers = Buffers::new(kept);
+            assert!(!buffers.is_wanted() && !buffers.provide());
+            assert!(buffers.want() && buffers.is_wanted());
+            let steps = std::iter::from_fn(|| buffers.provide().then_some(())).count();
+            assert!(steps <= MOST_PROVIDED && !buffers.is_wanted(), "{steps} of {kept}");
+            assert!(!buffers.want() && !buffers.provide());
+            let free = (length(kept) >= SHORTEST).then(|| buffers.lend(length(kept)));
+            assert!(free.is_none_or(|all| matches!(all.memory, Memory::Pooled(_))), "some of {kept} is kept");
+        }
     }
 }

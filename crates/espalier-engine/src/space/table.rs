@@ -250,11 +250,58 @@ impl Table {
     /// Reads pages of level 0 that are not in memory, with one read for those that lie close together. A hint: what is
     /// damaged, or changes meanwhile, is met by whoever reads it.
     pub(super) fn prefetch(&self, numbers: Range<u64>) {
-        let Ok(mut missing) = self.missing(numbers) else { return };
+        if let Ok(missing) = self.missing(numbers) {
+            self.fetch_close(missing);
+        }
+    }
+
+    /// As [`Self::prefetch`], for pages of all levels: first those next to the root, `most` at most. Stops at what is damaged.
+    pub(super) fn prefetch_first(&self, most: usize) {
+        let mut left = most.min(self.budget / 2);
+        let (root, shape) = {
+            let state = self.state.read();
+            (PageKey { level: state.height, number: 0 }, state.shape)
+        };
+        if !matches!(self.find(root), Ok(Some(_))) {
+            return;
+        }
+        let mut parents = vec![root];
+        while parents.first().is_some_and(|parent| parent.level > 0) {
+            let state = self.state.read();
+            let mut children = Vec::new();
+            for (parent, slot) in parents.iter().filter_map(|key| Some((key, state.pages.get(key)?))) {
+                let pointers =
+                    (0..shape.fanout()).map(|at| (parent.child(at, shape), slot.page.pointer(at, shape)));
+                children
+                    .extend(pointers.filter(|(_, pointer)| !pointer.is_none()).take(left - children.len()));
+            }
+            left -= children.len();
+            let is_missing = |(key, _): &&(PageKey, Pointer)| !state.pages.contains_key(key);
+            let missing: Vec<_> = children
+                .iter()
+                .filter(is_missing)
+                .map(|(key, pointer)| (*key, *pointer, state.version))
+                .collect();
+            drop(state);
+            for (key, pointer, version) in self.fetch_close(missing) {
+                if self.load(key, pointer, version).is_err() {
+                    return;
+                }
+            }
+            parents = children.into_iter().map(|(key, _)| key).collect();
+        }
+    }
+
+    /// Reads those pages that lie close together; returns the others.
+    fn fetch_close(&self, mut missing: Vec<Missing>) -> Vec<Missing> {
         missing.sort_unstable_by_key(|(_, pointer, _)| pointer.block);
         let close = |a: &Missing, b: &Missing| b.1.block - a.1.block <= PREFETCH_GAP;
-        let runs = missing.chunk_by(close).flat_map(|run| run.chunks(PREFETCHED));
-        for run in runs.filter(|run| run.len() > 1) {
+        let mut alone = Vec::new();
+        for run in missing.chunk_by(close).flat_map(|run| run.chunks(PREFETCHED)) {
+            if let [one] = run {
+                alone.push(*one);
+                continue;
+            }
             let (first, last) = (run[0].1.block, run[run.len() - 1].1.block);
             let Ok(blocks) = u32::try_from(last - first + 1) else { continue };
             let place = Extent { start: first, blocks };
@@ -271,6 +318,7 @@ impl Table {
                 }
             }
         }
+        alone
     }
 
     /// Where the pages of level 0 lie that are not in memory, as far as they are to be kept there.

@@ -31,6 +31,7 @@ pub(crate) fn serve(plan: &Plan, ready: impl FnOnce() -> std::io::Result<()>) ->
     let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
     let device = Arc::new(image::open_device(&plan.source, mode)?);
     let store = image::store_on(Arc::clone(&device), settings.store_memory(), read_only, settings.discard)?;
+    store.expect_reads();
     let forgets = ForgetHook::default();
     let (volume, can_change) = choose_volume(plan, &store)?;
     let mut options = settings.mount.clone();

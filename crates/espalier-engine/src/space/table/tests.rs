@@ -263,6 +263,53 @@ fn pages_that_lie_together_are_read_together() {
     assert!(reads(&bench) > 90);
 }
 
+#[test]
+fn pages_next_to_the_root_are_read_before_others_and_in_few_reads() {
+    let mut bench = Bench::new(2 << 20);
+    let numbers: Vec<u64> = (0..100).chain((1 << 30)..(1 << 30) + 50).collect();
+    for number in &numbers {
+        bench.table.update(*number, |page| page.fill(*number as u8 + 1)).unwrap();
+    }
+    let root = bench.write();
+    let reads = |bench: &Bench, what: &dyn Fn()| {
+        let before = bench.device.stats().reads;
+        what();
+        bench.device.stats().reads - before
+    };
+    let all = |bench: &Bench| {
+        for number in &numbers {
+            let page = bench.table.read(*number).unwrap().unwrap();
+            assert!(page.bytes().iter().all(|byte| *byte == *number as u8 + 1), "page {number}");
+        }
+    };
+    bench.reopen(root, 2 << 20);
+    assert!(reads(&bench, &|| bench.table.prefetch_first(2 << 20)) < 20, "few reads for 150 pages");
+    assert_eq!(reads(&bench, &|| all(&bench)), 0);
+    assert_eq!(reads(&bench, &|| bench.table.prefetch_first(2 << 20)), 0);
+    // As many as are wanted, from above, and never more than there is room for.
+    for (most, budget, left) in [(20, 2 << 20, 100..150), (2 << 20, 0, 100..1000), (0, 2 << 20, 100..1000)] {
+        bench.reopen(root, budget);
+        bench.table.prefetch_first(most);
+        assert!(left.contains(&reads(&bench, &|| all(&bench))), "{most} of {budget}");
+    }
+    // What is damaged is for who needs it.
+    let places = bench.places();
+    for (key, place) in places.iter().filter(|(key, _)| key.level == 0 && key.number % 10 == 3) {
+        assert_ne!(place.block, 0, "{key:?}");
+        for block in place.blocks() {
+            bench.device.write_at(block * BLOCK as u64, &[Page::zeroed().bytes()]).unwrap();
+        }
+    }
+    bench.reopen(root, 2 << 20);
+    bench.table.prefetch_first(2 << 20);
+    for number in &numbers {
+        assert_eq!(bench.table.read(*number).is_err(), number % 10 == 3, "page {number}");
+    }
+    // An empty table has nothing to read.
+    bench.reopen(TableRoot::default(), 2 << 20);
+    bench.table.prefetch_first(2 << 20);
+}
+
 /// Readers with a tiny cache must see each page's old or new content while a writer moves pages about and
 /// their old blocks are written over at once.
 #[test]
