@@ -109,14 +109,21 @@ impl View {
     }
 
     /// Makes the memory one piece, if the system can (Linux 6.1). Disks and copies take long pieces much faster than
-    /// as many pages, but a piece is there as a whole, so this is for whoever moves data in bulk.
-    pub(super) fn gather(&mut self) {
+    /// as many pages, but a piece is there as a whole, so this is for whoever moves data in bulk. True if it is one now.
+    pub(super) fn gather(&mut self) -> bool {
         // The binding does not have it: `MADV_COLLAPSE` of `linux/mman.h`.
         const COLLAPSE: libc::c_int = 25;
+        // It makes no piece of nothing.
+        let first = &mut self.bytes()[0];
+        // SAFETY: a byte that is borrowed.
+        unsafe { std::ptr::write_volatile(first, std::ptr::read_volatile(first)) };
         // SAFETY: the mapping is owned by `self`, and what it holds stays the same.
-        if unsafe { libc::madvise(self.place.start.as_ptr().cast(), self.place.length, COLLAPSE) } != 0 {
+        let done =
+            unsafe { libc::madvise(self.place.start.as_ptr().cast(), self.place.length, COLLAPSE) } == 0;
+        if !done {
             tracing::debug!("a buffer stays in pieces: {}", io::Error::last_os_error());
         }
+        done
     }
 }
 
@@ -204,10 +211,13 @@ mod tests {
     fn gathered_memory_holds_what_it_held() {
         let (mut window, mut view) = Window::new(PIECE / 2).unwrap();
         view.bytes().fill(7);
-        view.gather();
+        let gathered = view.gather();
         assert!(view.bytes().iter().all(|byte| *byte == 7));
         assert_eq!(seen(&window), 7);
         let mut next = window.renew().unwrap();
         assert_eq!((seen(&window), next.bytes()[0], view.bytes()[0]), (0, 0, 7));
+        // Also what nobody has used.
+        assert_eq!(next.gather(), gathered);
+        assert!(next.bytes().iter().all(|byte| *byte == 0));
     }
 }

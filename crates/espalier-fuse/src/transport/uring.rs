@@ -54,6 +54,10 @@ const PER_CPU: usize = 16;
 const PER_CPU_OF_MANY: usize = 8;
 /// From so many CPUs on they are many.
 const MANY_CPUS: usize = 32;
+/// The threads of a CPU that come first have the memory of their payloads in one piece from the start, as long as there are not too many of them: the
+/// system takes milliseconds for that, which their first clients would wait.
+const GATHERED: usize = 3;
+const MOST_GATHERED: usize = 16;
 /// How long FORGETs may gather. Who removes a tree has those of a directory served before it goes, so the fewer there are left
 /// for him the better; this thread runs where nobody waits.
 const FORGET_PAUSE: Duration = Duration::from_millis(2);
@@ -104,8 +108,9 @@ impl Rings {
         for queue in &queues {
             // A queue that nobody uses now needs somebody all the same: requests wait until all have one.
             let threads = if online.contains(&queue.cpu) { each.max(1) } else { 1 };
-            for _ in 0..threads {
-                waiting.push(Waiting::spawn(queue)?);
+            let ready = GATHERED.min(MOST_GATHERED / count);
+            for place in (0..threads).rev() {
+                waiting.push(Waiting::spawn(queue, place < ready && threads > 1)?);
             }
         }
         Ok(Self { queues, watch, waiting })
@@ -146,7 +151,7 @@ impl Rings {
 
 impl Waiting {
     /// Starts a thread for `queue`, and returns when it has its ring.
-    fn spawn(queue: &Arc<Queue>) -> io::Result<Self> {
+    fn spawn(queue: &Arc<Queue>, gathered: bool) -> io::Result<Self> {
         let (go, start) = sync_channel::<Arc<Shared>>(1);
         let (ready, made) = sync_channel(1);
         let (report, registered) = sync_channel(1);
@@ -160,7 +165,7 @@ impl Waiting {
             let _ = ready.send(Ok(()));
             // Nobody says go if another ring could not be had.
             let Ok(shared) = start.recv() else { return };
-            match Entry::register(&shared, &queue, ring) {
+            match Entry::register(&shared, &queue, ring, gathered) {
                 Ok(entry) => {
                     queue.registered.fetch_add(1, Ordering::AcqRel);
                     let _ = report.send(Ok(()));
@@ -298,7 +303,7 @@ impl Entry {
     }
 
     /// Registers an entry of `queue`.
-    fn register(shared: &Shared, queue: &Arc<Queue>, ring: Ring) -> io::Result<Self> {
+    fn register(shared: &Shared, queue: &Arc<Queue>, ring: Ring, gathered: bool) -> io::Result<Self> {
         ring.register(shared.device.raw())?;
         let headers = Buffer::new(HEADERS_BYTES)?;
         let (payload, view) = Window::new(shared.payload)?;
@@ -308,6 +313,9 @@ impl Entry {
             libc::iovec { iov_base: payload.address().cast(), iov_len: payload.len() },
         ];
         let mut entry = Self::new(ring, Side { headers, payload }, view, queue);
+        if gathered {
+            entry.gather();
+        }
         let mut command = entry.command(REGISTER, 0)?;
         // The binding has no way to set these fields of the kernel's `io_uring_sqe`.
         const ADDRESS_AT: usize = 16;
@@ -400,11 +408,18 @@ impl Entry {
             shared.unanswered(&header, outcome, payload);
             return None;
         }
-        if !self.gathered && (received >= BULK || matches!(outcome, Outcome::Reply(bytes) if bytes >= BULK)) {
+        if received >= BULK || matches!(outcome, Outcome::Reply(bytes) if bytes >= BULK) {
+            self.gather();
+        }
+        Some((header.unique, outcome))
+    }
+
+    /// Makes the memory behind the payload's window one piece.
+    fn gather(&mut self) {
+        if !self.gathered {
             self.view.gather();
             self.gathered = true;
         }
-        Some((header.unique, outcome))
     }
 
     /// Queues the reply to request `unique`; the next [`Entry::wait`] submits it.
