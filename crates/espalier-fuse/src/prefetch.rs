@@ -11,7 +11,7 @@
 //! 1. Stored is only what belongs to an *untouched* file: the kernel learned of it by a listing and has asked for nothing of it since
 //!    ([`Prefetch::before`] hears of each request before it is served). So it has none of its pages, and nobody has written any. That the listing
 //!    was the first to tell is looked at when requests are watched already ([`Prefetch::listed`]).
-//! 2. It is stored once, from the first byte to the last; from the beginning of that on the file is *given*, and never stored again.
+//! 2. It is stored once, from the first byte on, in one piece or several; from the beginning of that on the file is *given*, and never begun again.
 //! 3. Who asks for something of a file that is being stored *revokes* it first: when his request is served, no further page is stored,
 //!    and the one under way is locked until it is there. Storing may wait meanwhile for a page that is locked for his
 //!    own request, so nobody waits for it: the memory out of which the kernel copies is taken from it (`staging`).
@@ -38,7 +38,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 pub(crate) use trail::File;
-use trail::{Before, LARGEST, Trail};
+use trail::{Before, PIECE, Piece, Trail};
 
 /// Stores files in the kernel's pages before they are read.
 pub(crate) struct Prefetch {
@@ -46,8 +46,8 @@ pub(crate) struct Prefetch {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What files are read from, into memory; `None` once that is not to be trusted.
-type Read<'a> = dyn Fn(u64, &mut [u8]) -> Option<usize> + 'a;
+/// What files are read from, from a byte on, into memory; `None` once that is not to be trusted.
+type Read<'a> = dyn Fn(u64, u64, &mut [u8]) -> Option<usize> + 'a;
 
 struct Shared {
     table: Mutex<Table>,
@@ -98,14 +98,14 @@ impl Prefetch {
         beside: Beside,
         stored: Arc<AtomicU64>,
     ) -> io::Result<Self> {
-        let (staging, gate) = Staging::new(LARGEST as usize)?;
+        let (staging, gate) = Staging::new(PIECE as usize)?;
         let shared = Arc::new(Shared::new(gate, stored));
         let of_thread = Arc::clone(&shared);
         let body = move || {
             let _apart = beside.keep_off();
-            let read = |node, out: &mut [u8]| {
+            let read = |node, offset, out: &mut [u8]| {
                 // Who really reads the file meets its errors.
-                beside.call(|| fs.read(NodeId(node), 0, out).unwrap_or_default())
+                beside.call(|| fs.read(NodeId(node), offset, out).unwrap_or_default())
             };
             of_thread.run(staging, &device, &read);
         };
@@ -138,7 +138,9 @@ impl Prefetch {
             | Operation::ReadDirectory { .. }
             | Operation::Unlink { .. } => Ok(()),
             Operation::GetXattr { name, .. } if !name.starts_with(b"security.") => Ok(()),
-            Operation::Read { .. } => shared.asked(node, Asked::Read),
+            Operation::Read { offset, size, .. } => {
+                shared.asked(node, Asked::Read { end: offset.saturating_add(u64::from(*size)) })
+            }
             Operation::Write { from_cache: false, .. } => shared.asked(node, Asked::Write),
             Operation::SetAttributes(set) if set.size.is_some() => shared.asked(node, Asked::Resize),
             Operation::CopyRange { target, .. } => {
@@ -173,7 +175,10 @@ enum Stored {
 /// What is asked of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asked {
-    Read,
+    Read {
+        /// Up to this byte.
+        end: u64,
+    },
     Write,
     Resize,
     Else,
@@ -206,7 +211,7 @@ impl Shared {
         self.revoke(&mut table, node)?;
         let (mut wanted, mut result) = (false, Ok(()));
         match what {
-            Asked::Read => wanted = table.trail.read(node),
+            Asked::Read { end } => wanted = table.trail.read(node, end),
             Asked::Write => match table.trail.touch(node) {
                 Before::Asked => {}
                 before => {
@@ -260,14 +265,14 @@ impl Shared {
     fn run(&self, mut staging: Staging, device: &Device, read: &Read<'_>) {
         let mut table = self.table.lock();
         while !table.stopped {
-            let Some(file) = table.trail.next() else {
+            let Some(piece) = table.trail.next() else {
                 table.sleeping = true;
                 self.changed.wait(&mut table);
                 continue;
             };
-            table.flight = Some(Flight { node: file.node, stage: Stage::Reading });
+            table.flight = Some(Flight { node: piece.file.node, stage: Stage::Reading });
             drop(table);
-            let came_of_it = self.store(&mut staging, device, read, file);
+            let came_of_it = self.store(&mut staging, device, read, piece);
             table = self.table.lock();
             let closed = table.flight.take().is_some_and(|flight| flight.stage == Stage::Closed);
             self.landed.notify_all();
@@ -277,7 +282,7 @@ impl Shared {
             }
             if came_of_it == Stored::Nothing {
                 // It counts as given, and was not: so it is neither.
-                table.trail.touch(file.node);
+                table.trail.touch(piece.file.node);
             }
             table.stopped |= came_of_it == Stored::NeverAgain || opened.is_err();
             self.note(&table);
@@ -286,16 +291,18 @@ impl Shared {
         self.note(&table);
     }
 
-    /// Stores a file unless that is revoked.
-    fn store(&self, staging: &mut Staging, device: &Device, read: &Read<'_>, file: File) -> Stored {
-        let length = file.size.min(staging.len() as u64) as usize;
-        let Some(found) = read(file.node, &mut staging.bytes()[..length]) else { return Stored::NeverAgain };
-        if found as u64 != file.size || !self.advance() {
+    /// Stores a piece unless that is revoked.
+    fn store(&self, staging: &mut Staging, device: &Device, read: &Read<'_>, piece: Piece) -> Stored {
+        let (node, length) = (piece.file.node, piece.length());
+        let Some(found) = read(node, piece.offset, &mut staging.bytes()[..length]) else {
+            return Stored::NeverAgain;
+        };
+        if found != length || !self.advance() {
             return Stored::Nothing;
         }
-        match staging.send(device, &notify::store(file.node, 0, length as u32), length) {
+        match staging.send(device, &notify::store(node, piece.offset, length as u32), length) {
             Ok(true) => {
-                self.stored.fetch_add(1, Ordering::Relaxed);
+                self.stored.fetch_add(u64::from(piece.offset == 0), Ordering::Relaxed);
                 Stored::Something
             }
             // The kernel does not have the file any more.

@@ -16,50 +16,67 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const PAGE: usize = 4096;
-const FILES: usize = 200;
+
+/// The files of a directory.
+#[derive(Clone, Copy)]
+struct Set {
+    count: usize,
+    /// The shortest one, and how many lengths there are.
+    least: usize,
+    lengths: usize,
+    /// A number for each, which goes through the lengths.
+    stride: usize,
+}
+
+/// Of up to five pages, the last of them in part: given whole.
+const SMALL: Set = Set { count: 200, least: 1, lengths: 5 * PAGE, stride: 7919 };
+/// Given in up to four pieces to who reads them to their ends.
+const LARGE: Set = Set { count: 30, least: 300 << 10, lengths: 3 << 20, stride: 7919 * 101 };
 
 #[test]
 fn serves_when_asked() {
     serve_if_asked();
 }
 
-/// What is in a file: of up to five pages, the last of them in part.
-fn content(number: usize) -> Vec<u8> {
-    let length = 1 + number * 7919 % (5 * PAGE);
-    (0..length).map(|at| (number * 31 + at * 7 + at / PAGE) as u8).collect()
+impl Set {
+    /// What is in a file.
+    fn content(&self, number: usize) -> Vec<u8> {
+        let length = self.least + number * self.stride % self.lengths;
+        (0..length).map(|at| (number * 31 + at * 7 + at / PAGE) as u8).collect()
+    }
+
+    /// An image with files in `directories`, which nobody has looked at yet.
+    fn image(&self, directories: &[&str]) -> Image {
+        let image = Image::new(512 << 20);
+        let mounted = image.mount(kinds()[0], "");
+        for directory in directories {
+            let directory = mounted.path().join(directory);
+            fs::create_dir(&directory).unwrap();
+            for number in 0..self.count {
+                let path = path(&directory, number);
+                fs::write(&path, self.content(number)).unwrap();
+                fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+            }
+        }
+        mounted.end();
+        image
+    }
+
+    fn read_in_order(&self, directory: &Path) {
+        for number in list(directory) {
+            assert!(fs::read(path(directory, number)).unwrap() == self.content(number), "file {number}");
+        }
+    }
 }
 
 fn path(directory: &Path, number: usize) -> PathBuf {
     directory.join(format!("{number:04}"))
 }
 
-/// An image with files in `directories`, which nobody has looked at yet.
-fn image(directories: &[&str]) -> Image {
-    let image = Image::new(256 << 20);
-    let mounted = image.mount(kinds()[0], "");
-    for directory in directories {
-        let directory = mounted.path().join(directory);
-        fs::create_dir(&directory).unwrap();
-        for number in 0..FILES {
-            let path = path(&directory, number);
-            fs::write(&path, content(number)).unwrap();
-            fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
-        }
-    }
-    mounted.end();
-    image
-}
-
 /// The numbers of the files of a directory in the order of its listing, by which the kernel gets to know them.
 fn list(directory: &Path) -> Vec<usize> {
     let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
     names.map(|name| name.to_str().unwrap().parse().unwrap()).collect()
-}
-
-fn read_in_order(directory: &Path) {
-    for number in list(directory) {
-        assert!(fs::read(path(directory, number)).unwrap() == content(number), "file {number}");
-    }
 }
 
 /// Reads the first files of a directory in order, and waits until the kernel has been given more of them.
@@ -79,30 +96,61 @@ fn is_done() -> bool {
 
 #[test]
 fn who_reads_in_order_finds_what_is_there() {
-    let image = image(&["a", "b", "c"]);
+    let image = SMALL.image(&["a", "b", "c"]);
     for kind in kinds() {
         let mounted = image.mount(kind, "");
         if is_done() {
             read_until_given(&mounted, &mounted.path().join("a"));
         }
         for directory in ["a", "b", "c"] {
-            read_in_order(&mounted.path().join(directory));
+            SMALL.read_in_order(&mounted.path().join(directory));
         }
         if is_done() {
             let (given, read) = (mounted.count("notify_store"), mounted.count("read"));
-            assert!(read < 3 * FILES as u64 + 20, "{read} READs, {given} files given");
+            assert!(read < 3 * SMALL.count as u64 + 20, "{read} READs, {given} files given");
         }
         mounted.end();
     }
 }
 
 #[test]
+fn who_reads_large_files_to_their_ends_finds_what_is_there() {
+    let image = LARGE.image(&["a", "b", "c"]);
+    for kind in kinds() {
+        let mounted = image.mount(kind, "");
+        if is_done() {
+            read_until_given(&mounted, &mounted.path().join("a"));
+        }
+        for directory in ["a", "b", "c"] {
+            LARGE.read_in_order(&mounted.path().join(directory));
+        }
+        mounted.end();
+    }
+}
+
+#[test]
+fn who_leaves_large_files_before_their_ends_is_given_none() {
+    let image = LARGE.image(&["a"]);
+    for kind in kinds() {
+        let mounted = image.mount(kind, "");
+        let directory = mounted.path().join("a");
+        for number in list(&directory) {
+            let mut first = [0; PAGE];
+            File::open(path(&directory, number)).unwrap().read_exact(&mut first).unwrap();
+            assert!(LARGE.content(number).starts_with(&first), "file {number}");
+        }
+        assert_eq!(mounted.count("notify_store"), 0);
+        mounted.end();
+    }
+}
+
+#[test]
 fn nothing_is_given_where_the_kernel_would_not_ask() {
-    let image = image(&["a"]);
+    let image = SMALL.image(&["a"]);
     for kind in kinds() {
         for option in ["noxattr", "writeback", "noprefetch", "threads=1"] {
             let mounted = image.mount(kind, option);
-            read_in_order(&mounted.path().join("a"));
+            SMALL.read_in_order(&mounted.path().join("a"));
             if option != "noxattr" {
                 assert_eq!(mounted.count("notify_store"), 0, "{option}");
             }
@@ -114,7 +162,7 @@ fn nothing_is_given_where_the_kernel_would_not_ask() {
 /// What the whole of it relies on: that a write asks first, whoever writes in whatever way. If one did not, nothing more would be given.
 #[test]
 fn this_kernel_asks_before_it_writes() {
-    let image = image(&["a", "b"]);
+    let image = SMALL.image(&["a", "b"]);
     for kind in kinds() {
         let mounted = image.mount(kind, "");
         let directory = mounted.path().join("a");
@@ -250,14 +298,13 @@ fn change(path: &Path, content: &mut Vec<u8>, other: (&Path, &[u8]), random: &mu
 
 /// One goes through the files in order, so that more and more of them are given to the kernel; others change them just before and
 /// while he comes by, in all ways, and see what they have done, then and later.
-#[test]
-fn who_changes_files_that_are_being_given_loses_nothing() {
+fn changes(set: Set, rounds: u64) {
     let seed = std::env::var("ESPALIER_SEED").map_or(1, |seed| seed.parse().unwrap());
-    let rounds = std::env::var("ESPALIER_ROUNDS").map_or(12, |rounds| rounds.parse().unwrap());
-    let same = content(0);
+    let rounds = std::env::var("ESPALIER_ROUNDS").map_or(rounds, |rounds| rounds.parse().unwrap());
+    let same = set.content(0);
     for round in 0..rounds {
-        let image = image(&["a", "other"]);
-        let mut contents: Vec<_> = (0..FILES).map(content).collect();
+        let image = set.image(&["a", "other"]);
+        let mut contents: Vec<_> = (0..set.count).map(|number| set.content(number)).collect();
         let kinds = kinds();
         let mounted = image.mount(kinds[round as usize % kinds.len()], "");
         let directory = mounted.path().join("a");
@@ -279,7 +326,7 @@ fn who_changes_files_that_are_being_given_loses_nothing() {
             while !done.load(Ordering::SeqCst) {
                 // Mostly before the reader, where files are being given.
                 let ahead = at.load(Ordering::SeqCst) + random.below(12);
-                let number = order[ahead.min(FILES - 1)];
+                let number = order[ahead.min(set.count - 1)];
                 let (file, content) = (path(directory, number), &mut contents[number]);
                 change(&file, content, (&other, &same), &mut random);
                 assert!(fs::read(&file).unwrap() == *content, "file {number}");
@@ -297,4 +344,14 @@ fn who_changes_files_that_are_being_given_loses_nothing() {
         }
         mounted.end();
     }
+}
+
+#[test]
+fn who_changes_files_that_are_being_given_loses_nothing() {
+    changes(SMALL, 12);
+}
+
+#[test]
+fn who_changes_large_files_that_are_being_given_loses_nothing() {
+    changes(LARGE, 8);
 }

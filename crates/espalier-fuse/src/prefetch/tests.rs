@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 
 const CONTENT: u8 = 7;
 const SIZE: usize = 8192;
+const READ: Asked = Asked::Read { end: SIZE as u64 };
 
 /// A prefetcher whose kernel is a pipe.
 struct Fixture {
@@ -20,14 +21,14 @@ fn file(node: u64) -> File {
 }
 
 fn fixture() -> Fixture {
-    let (staging, gate) = Staging::new(LARGEST as usize).unwrap();
+    let (staging, gate) = Staging::new(PIECE as usize).unwrap();
     let (pipe, writer) = std::io::pipe().unwrap();
     let device = Device::from_descriptor(OwnedFd::from(writer.try_clone().unwrap()));
     let shared = Arc::new(Shared::new(gate, Arc::default()));
     Fixture { shared, staging, device, pipe, writer }
 }
 
-fn content(_: u64, out: &mut [u8]) -> Option<usize> {
+fn content(_: u64, _: u64, out: &mut [u8]) -> Option<usize> {
     out.fill(CONTENT);
     Some(out.len())
 }
@@ -36,7 +37,7 @@ impl Fixture {
     /// Lists files and reads the first ones, until the one with number 4 is wanted, and no other.
     fn want_one(&self) {
         self.shared.listed((0..6).map(file).collect(), |_| true);
-        (0..3).for_each(|node| self.shared.asked(node, Asked::Read).unwrap());
+        (0..3).for_each(|node| self.shared.asked(node, READ).unwrap());
         self.shared.asked(5, Asked::Else).unwrap();
     }
 
@@ -96,13 +97,13 @@ fn a_file_that_is_wanted_is_stored_whole() {
 
 #[test]
 fn a_file_that_is_asked_for_while_it_is_read_is_not_stored() {
-    for asked in [Asked::Read, Asked::Else] {
+    for asked in [READ, Asked::Else] {
         let fixture = fixture();
         fixture.want_one();
         let shared = Arc::clone(&fixture.shared);
-        let read = move |node, out: &mut [u8]| {
+        let read = move |node, offset, out: &mut [u8]| {
             shared.asked(node, asked).unwrap();
-            content(node, out)
+            content(node, offset, out)
         };
         assert_eq!(fixture.run(&read, |_, _| Vec::new()), [0; 0]);
     }
@@ -112,7 +113,7 @@ fn a_file_that_is_asked_for_while_it_is_read_is_not_stored() {
 fn a_file_that_is_shorter_by_now_is_not_stored() {
     let fixture = fixture();
     fixture.want_one();
-    let read = |_, out: &mut [u8]| Some(out.len() - 1);
+    let read = |_, _, out: &mut [u8]| Some(out.len() - 1);
     assert_eq!(fixture.run(&read, |_, _| Vec::new()), [0; 0]);
 }
 
@@ -123,7 +124,7 @@ fn who_asks_for_what_is_being_stored_does_not_wait_and_nothing_more_is_copied() 
     let capacity = fixture.fill();
     let got = fixture.run(&content, |shared, pipe| {
         wait_until(shared, |table| stage(table) == Some(Stage::Storing));
-        shared.asked(4, Asked::Read).unwrap();
+        shared.asked(4, READ).unwrap();
         assert_eq!(stage(&shared.table.lock()), Some(Stage::Closed));
         // Once more is as good.
         shared.asked(4, Asked::Else).unwrap();
@@ -141,11 +142,11 @@ fn the_gate_opens_again_for_the_next_file() {
     let capacity = fixture.fill();
     let got = fixture.run(&content, |shared, pipe| {
         wait_until(shared, |table| stage(table) == Some(Stage::Storing));
-        shared.asked(4, Asked::Read).unwrap();
+        shared.asked(4, READ).unwrap();
         pipe.read_exact(&mut vec![0; capacity]).unwrap();
         wait_until(shared, |table| table.sleeping);
         shared.listed((10..16).map(file).collect(), |_| true);
-        shared.asked(10, Asked::Read).unwrap();
+        shared.asked(10, READ).unwrap();
         Vec::new()
     });
     assert!(got.ends_with(&[CONTENT; SIZE]));
@@ -155,7 +156,7 @@ fn the_gate_opens_again_for_the_next_file() {
 fn a_write_that_nobody_asked_for_ends_it() {
     let fixture = fixture();
     fixture.shared.listed((0..9).map(file).collect(), |_| true);
-    (0..3).for_each(|node| fixture.shared.asked(node, Asked::Read).unwrap());
+    (0..3).for_each(|node| fixture.shared.asked(node, READ).unwrap());
     // That of who asked before is none.
     fixture.shared.asked(7, Asked::Else).unwrap();
     fixture.shared.asked(7, Asked::Write).unwrap();
@@ -207,7 +208,7 @@ fn what_others_knew_before_is_not_stored() {
         );
         ![4, 5].contains(&node)
     });
-    (0..3).for_each(|node| shared.asked(node, Asked::Read).unwrap());
+    (0..3).for_each(|node| shared.asked(node, READ).unwrap());
     assert_eq!(fixture.run(&content, |_, _| Vec::new()), [0; 0]);
 }
 
@@ -229,4 +230,77 @@ fn who_changes_the_length_waits_until_it_is_over() {
         });
         Vec::new()
     });
+}
+
+const LARGE: u64 = 2 * PIECE + 5;
+
+/// Lists large files and reads the first ones to their ends, until the one with number 3 is wanted, and no other.
+fn want_a_large_one(shared: &Shared) {
+    shared.listed((0..5).map(|node| File { node, size: LARGE }).collect(), |_| true);
+    (0..3).for_each(|node| shared.asked(node, Asked::Read { end: LARGE }).unwrap());
+    shared.asked(4, Asked::Else).unwrap();
+}
+
+/// A piece as the kernel gets it.
+fn taken(pipe: &mut PipeReader, offset: u64, length: u64) {
+    let mut got = vec![0; notify::STORE_BYTES + length as usize];
+    pipe.read_exact(&mut got).unwrap();
+    let (header, data) = got.split_at(notify::STORE_BYTES);
+    assert_eq!(header, notify::store(3, offset, length as u32));
+    assert!(data.iter().all(|byte| *byte == (offset / PIECE) as u8));
+}
+
+/// Fills each piece with its number.
+fn numbered(_: u64, offset: u64, out: &mut [u8]) -> Option<usize> {
+    out.fill((offset / PIECE) as u8);
+    Some(out.len())
+}
+
+#[test]
+fn a_large_file_is_stored_piece_by_piece() {
+    let fixture = fixture();
+    want_a_large_one(&fixture.shared);
+    let stored = Arc::clone(&fixture.shared.stored);
+    let rest = fixture.run(&numbered, |_, pipe| {
+        taken(pipe, 0, PIECE);
+        taken(pipe, PIECE, PIECE);
+        taken(pipe, 2 * PIECE, 5);
+        Vec::new()
+    });
+    assert_eq!((rest.len(), stored.load(Ordering::Relaxed)), (0, 1));
+}
+
+#[test]
+fn a_large_file_that_is_asked_for_is_not_gone_on_with() {
+    for asked in [READ, Asked::Else] {
+        let fixture = fixture();
+        want_a_large_one(&fixture.shared);
+        let shared = Arc::clone(&fixture.shared);
+        let read = move |node, offset, out: &mut [u8]| {
+            if offset == PIECE {
+                shared.asked(node, asked).unwrap();
+            }
+            numbered(node, offset, out)
+        };
+        let rest = fixture.run(&read, |_, pipe| {
+            taken(pipe, 0, PIECE);
+            Vec::new()
+        });
+        assert_eq!(rest.len(), 0, "{rest:?}");
+    }
+}
+
+#[test]
+fn a_large_file_that_was_shortened_while_it_was_stored_is_not_gone_on_with() {
+    let fixture = fixture();
+    want_a_large_one(&fixture.shared);
+    let shared = Arc::clone(&fixture.shared);
+    let read = |node, offset, out: &mut [u8]| if offset == 0 { numbered(node, offset, out) } else { Some(0) };
+    let rest = fixture.run(&read, |_, pipe| {
+        taken(pipe, 0, PIECE);
+        Vec::new()
+    });
+    assert_eq!(rest.len(), 0, "{rest:?}");
+    // He who writes now has nothing to lose.
+    shared.asked(3, Asked::Write).unwrap();
 }

@@ -6,6 +6,9 @@
 //! his files' pages there asks for nothing, so the first file of a listing and every [`MARK`]th behind it are left to be asked for: they
 //! show where he is.
 //!
+//! Of *large* files the kernel reads ahead by itself, in pieces large enough, so they are wanted only by who reads such files to their ends: the last
+//! [`WHOLE`] for which he has asked. He would have to enter each of their pages into the kernel's lists; that is done for him.
+//!
 //! Pure: neither clocks nor system calls.
 
 use std::collections::{HashMap, VecDeque};
@@ -21,8 +24,16 @@ const LONGEST_STREAK: usize = 64;
 /// Files fetched before the reader, at most, and their bytes.
 const MOST_AHEAD: usize = 32;
 const MOST_BYTES_AHEAD: u64 = 4 << 20;
-/// Of larger files the kernel reads ahead by itself, in pieces large enough.
-pub(super) const LARGEST: u64 = 256 << 10;
+/// The same for who reads large files.
+const MOST_BYTES_OF_LARGE: u64 = 32 << 20;
+/// Larger files are large.
+const LARGEST_SMALL: u64 = 256 << 10;
+/// Those that are longer still are left to the kernel.
+const LARGEST: u64 = 8 << 20;
+/// So many large files in a row that were read to their ends.
+const WHOLE: usize = 2;
+/// The longest piece, in bytes.
+pub(super) const PIECE: u64 = 1 << 20;
 
 /// A regular file that a listing told the kernel of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +42,27 @@ pub(crate) struct File {
     pub(crate) node: u64,
     /// Its bytes, as the kernel was told.
     pub(crate) size: u64,
+}
+
+impl File {
+    fn is_large(&self) -> bool {
+        self.size > LARGEST_SMALL
+    }
+}
+
+/// Bytes of a file that are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) file: File,
+    /// Where they begin. They reach to the end of the file, or have [`PIECE`].
+    pub(super) offset: u64,
+}
+
+impl Piece {
+    /// How many there are.
+    pub(super) fn length(&self) -> usize {
+        (self.file.size - self.offset).min(PIECE) as usize
+    }
 }
 
 #[derive(Debug, Default)]
@@ -42,8 +74,18 @@ pub(super) struct Trail {
     /// Files that are untouched or given.
     watched: HashMap<u64, Place>,
     streak: usize,
+    /// Large files in a row that were read to their ends, and the one that is being read.
+    whole: usize,
+    large: Option<Large>,
     /// The listing in which somebody reads.
     current: u64,
+}
+
+/// A large file that somebody reads.
+#[derive(Debug)]
+struct Large {
+    file: File,
+    ended: bool,
 }
 
 #[derive(Debug)]
@@ -52,8 +94,9 @@ struct Listing {
     files: Vec<File>,
     /// Behind the last file that was read.
     passed: usize,
-    /// Where fetching goes on, and where it stops for now.
+    /// Where fetching goes on: a file, and bytes in it. And where it stops for now.
     next: usize,
+    offset: u64,
     end: usize,
 }
 
@@ -93,7 +136,7 @@ impl Trail {
         let listing = self.last;
         let place = |(at, file): (usize, &File)| (file.node, Place { listing, at, given: false });
         self.watched.extend(files.iter().take(MOST_WATCHED).enumerate().map(place));
-        self.listings.push_back(Listing { name: listing, files, passed: 0, next: 0, end: 0 });
+        self.listings.push_back(Listing { name: listing, files, passed: 0, next: 0, offset: 0, end: 0 });
     }
 
     /// Files about which it matters that something is asked.
@@ -110,15 +153,35 @@ impl Trail {
         }
     }
 
-    /// Somebody reads a file. True if files are wanted now.
-    pub(super) fn read(&mut self, node: u64) -> bool {
-        let Some(Place { listing, at, given: false }) = self.watched.remove(&node) else { return false };
+    /// Somebody reads a file up to byte `end`. True if files are wanted now.
+    pub(super) fn read(&mut self, node: u64, end: u64) -> bool {
+        let wanted = self.begin(node);
+        if let Some(large) = self.large.as_mut().filter(|large| large.file.node == node) {
+            large.ended |= end >= large.file.size;
+        }
+        wanted
+    }
+
+    /// He has not asked for anything of this file, or what he was given of it is not all. True if files are wanted now.
+    fn begin(&mut self, node: u64) -> bool {
+        let Some(Place { listing, at, given }) = self.watched.remove(&node) else { return false };
         let Some(listing) = self.listings.iter_mut().find(|known| known.name == listing) else {
             return false;
         };
+        let file = listing.files[at];
+        if given && !file.is_large() {
+            // All of it was there: the kernel has lost it since.
+            return false;
+        }
+        if let Some(large) = self.large.take() {
+            self.whole = if large.ended { self.whole + 1 } else { 0 };
+        }
+        self.large = file.is_large().then_some(Large { file, ended: false });
+        let reads_large = self.whole >= WHOLE;
+        let is_wanted = |file: &File| !file.is_large() || (reads_large && file.size <= LARGEST);
         if at >= listing.passed {
             let untouched = |file: &File| self.watched.get(&file.node).is_some_and(|place| !place.given);
-            let is_left = |file: &&File| untouched(file) && file.size <= LARGEST;
+            let is_left = |file: &&File| untouched(file) && is_wanted(file);
             let skipped = listing.files[listing.passed..at].iter().filter(is_left).count();
             if skipped <= 1 {
                 self.streak = (self.streak + at + 1 - listing.passed).min(LONGEST_STREAK);
@@ -130,34 +193,57 @@ impl Trail {
         if self.streak < STREAK {
             return false;
         }
-        // The very next one he will have asked for before it is there.
-        listing.next = listing.next.max(listing.passed + 1);
+        // The very next one he will have asked for before it is there, if it is no large one: of that he finds what is.
+        let next_is_large = listing.files.get(listing.passed).is_some_and(File::is_large);
+        listing.go_on_at(listing.passed + usize::from(!next_is_large));
         let ahead = listing.files.iter().skip(listing.passed).take(self.streak.min(MOST_AHEAD));
+        let most = if reads_large { MOST_BYTES_OF_LARGE } else { MOST_BYTES_AHEAD };
         let room = ahead.scan(0, |bytes, file| {
-            *bytes += if file.size <= LARGEST { file.size } else { 0 };
-            (*bytes <= MOST_BYTES_AHEAD).then_some(())
+            *bytes += if is_wanted(file) { file.size } else { 0 };
+            (*bytes <= most).then_some(())
         });
         listing.end = listing.passed + room.count();
         self.current = listing.name;
-        listing.next < listing.end
+        let is_any = listing.files.iter().take(listing.end).skip(listing.next).any(is_wanted);
+        if !is_any {
+            // They may be later.
+            listing.end = listing.next;
+        }
+        is_any
     }
 
-    /// The next file that is wanted, which counts as given from now on.
-    pub(super) fn next(&mut self) -> Option<File> {
+    /// The next piece that is wanted, whose file counts as given from now on.
+    pub(super) fn next(&mut self) -> Option<Piece> {
+        let reads_large = self.whole >= WHOLE;
         let listing = self.listings.iter_mut().rev().find(|listing| listing.name == self.current)?;
-        listing.next = listing.next.max(listing.passed);
+        listing.go_on_at(listing.passed);
         while listing.next < listing.end {
-            let (at, file) = (listing.next, listing.files[listing.next]);
-            listing.next += 1;
-            if !at.is_multiple_of(MARK)
-                && file.size <= LARGEST
-                && let Some(place) = self.watched.get_mut(&file.node).filter(|place| !place.given)
-            {
-                place.given = true;
-                return Some(file);
+            let (at, file, offset) = (listing.next, listing.files[listing.next], listing.offset);
+            let is_wanted =
+                !at.is_multiple_of(MARK) && (!file.is_large() || (reads_large && file.size <= LARGEST));
+            // What was begun is given already.
+            let place = self.watched.get_mut(&file.node).filter(|place| place.given == (offset > 0));
+            let Some(place) = place.filter(|_| is_wanted) else {
+                listing.go_on_at(at + 1);
+                continue;
+            };
+            place.given = true;
+            listing.offset += PIECE;
+            if listing.offset >= file.size {
+                listing.go_on_at(at + 1);
             }
+            return Some(Piece { file, offset });
         }
         None
+    }
+}
+
+impl Listing {
+    /// Fetching goes on with the file at `next`, unless it has come farther.
+    fn go_on_at(&mut self, next: usize) {
+        if self.next < next {
+            (self.next, self.offset) = (next, 0);
+        }
     }
 }
 
@@ -170,13 +256,13 @@ mod tests {
     }
 
     fn wanted(trail: &mut Trail) -> Vec<u64> {
-        std::iter::from_fn(|| trail.next()).map(|file| file.node).collect()
+        std::iter::from_fn(|| trail.next()).map(|piece| piece.file.node).collect()
     }
 
     /// Somebody reads these.
     fn go(trail: &mut Trail, nodes: std::ops::Range<u64>) {
         for node in nodes {
-            trail.read(node);
+            trail.read(node, 0);
         }
     }
 
@@ -184,16 +270,16 @@ mod tests {
     fn who_reads_in_order_finds_the_next_files_but_for_marks() {
         let mut trail = Trail::default();
         trail.listed(files(100..200));
-        assert!(!trail.read(100) && !trail.read(101));
-        assert!(trail.read(102));
+        assert!(!trail.read(100, 0) && !trail.read(101, 0));
+        assert!(trail.read(102, 0));
         // As far as he has come, and not the very next one.
         assert_eq!(wanted(&mut trail), [104, 105]);
-        assert!(trail.read(103));
+        assert!(trail.read(103, 0));
         assert_eq!(wanted(&mut trail), [106, 107]);
         // He finds those, and asks for the mark: so he read them all.
-        assert!(trail.read(108));
+        assert!(trail.read(108, 0));
         assert_eq!(wanted(&mut trail), [110, 111, 112, 113, 114, 115, 117]);
-        assert!(trail.read(109));
+        assert!(trail.read(109, 0));
         assert_eq!(wanted(&mut trail), [118, 119]);
     }
 
@@ -204,7 +290,7 @@ mod tests {
         go(&mut trail, 0..4);
         trail.listed(files(10..14));
         assert_eq!(wanted(&mut trail), [0; 0]);
-        assert!(trail.read(10));
+        assert!(trail.read(10, 0));
         assert_eq!(wanted(&mut trail), [12, 13]);
     }
 
@@ -213,7 +299,7 @@ mod tests {
         let mut trail = Trail::default();
         trail.listed(files(0..100));
         for node in [5, 50, 7, 80, 20, 90] {
-            trail.read(node);
+            trail.read(node, 0);
             assert_eq!(wanted(&mut trail), [0; 0], "after {node}");
         }
     }
@@ -229,7 +315,7 @@ mod tests {
         );
         assert_eq!(wanted(&mut trail), [10, 11, 12, 13]);
         assert_eq!([10, 10].map(|node| trail.touch(node)), [Before::Given, Before::Asked]);
-        assert!(trail.read(7));
+        assert!(trail.read(7, 0));
         assert_eq!(wanted(&mut trail), [14, 15]);
     }
 
@@ -237,14 +323,88 @@ mod tests {
     fn large_files_are_left_to_the_kernel_and_bytes_are_limited() {
         let mut trail = Trail::default();
         let mut all = files(0..64);
-        all[5].size = LARGEST + 1;
-        all[6..].iter_mut().for_each(|file| file.size = LARGEST);
+        all[5].size = LARGEST_SMALL + 1;
+        all[6..].iter_mut().for_each(|file| file.size = LARGEST_SMALL);
         trail.listed(all);
         go(&mut trail, 0..5);
         assert_eq!(wanted(&mut trail), [6, 7, 9]);
         go(&mut trail, 5..33);
-        let ahead = 33 + MOST_BYTES_AHEAD / LARGEST;
+        let ahead = 33 + MOST_BYTES_AHEAD / LARGEST_SMALL;
         assert_eq!(wanted(&mut trail), (34..ahead).filter(|node| node % 8 != 0).collect::<Vec<_>>());
+    }
+
+    fn large(nodes: std::ops::Range<u64>, size: u64) -> Vec<File> {
+        nodes.map(|node| File { node, size }).collect()
+    }
+
+    #[test]
+    fn who_reads_large_files_to_their_ends_finds_the_next_ones_in_pieces() {
+        let mut trail = Trail::default();
+        let size = 2 * PIECE + 5;
+        trail.listed(large(0..40, size));
+        for node in 0..2 {
+            assert!(!trail.read(node, PIECE) && !trail.read(node, size));
+        }
+        assert!(trail.read(2, PIECE));
+        let piece = |node, offset| Piece { file: File { node, size }, offset };
+        let pieces: Vec<_> = std::iter::from_fn(|| trail.next()).collect();
+        // As far as he has come.
+        let expected = (3..6).flat_map(|node| [0, PIECE, 2 * PIECE].map(|offset| piece(node, offset)));
+        assert_eq!(pieces, expected.collect::<Vec<_>>());
+        assert_eq!([0, PIECE, 2 * PIECE].map(|offset| piece(3, offset).length() as u64), [PIECE, PIECE, 5]);
+        // He has read those, and asks for the one behind them: and on it goes, but not for ever.
+        assert!(!trail.read(2, size) && trail.read(6, size));
+        let nodes = [7, 9, 10, 11, 12, 13].iter().flat_map(|node| [*node; 3]);
+        assert_eq!(wanted(&mut trail), nodes.collect::<Vec<_>>());
+        assert!(trail.read(14, size));
+        let mut nodes = wanted(&mut trail);
+        nodes.dedup();
+        assert!(nodes.len() as u64 * size <= MOST_BYTES_OF_LARGE && nodes.ends_with(&[29]), "{nodes:?}");
+    }
+
+    #[test]
+    fn who_leaves_large_files_before_their_ends_finds_none() {
+        let mut trail = Trail::default();
+        trail.listed(large(0..20, 4 * PIECE));
+        (0..10).for_each(|node| assert!(!trail.read(node, PIECE), "{node}"));
+        assert_eq!(wanted(&mut trail), [0; 0]);
+        // One is not enough.
+        trail.read(10, 4 * PIECE);
+        assert!(!trail.read(11, 4 * PIECE));
+        assert!(trail.read(12, PIECE));
+        assert_eq!(trail.next().map(|piece| piece.file.node), Some(13));
+        // He has left that one.
+        trail.read(14, PIECE);
+        assert_eq!(wanted(&mut trail), [0; 0]);
+    }
+
+    #[test]
+    fn what_is_asked_for_while_it_is_given_is_not_gone_on_with() {
+        let mut trail = Trail::default();
+        trail.listed(large(0..16, 3 * PIECE));
+        for node in 0..3 {
+            trail.read(node, 3 * PIECE);
+        }
+        let first = trail.next().unwrap();
+        assert_eq!((first.file.node, first.offset), (3, 0));
+        // He has caught up: his place is known.
+        assert!(trail.read(3, 3 * PIECE));
+        assert_eq!(wanted(&mut trail), [4, 4, 4, 5, 5, 5, 6, 6, 6, 7, 7, 7]);
+        assert_eq!([3, 4].map(|node| trail.touch(node)), [Before::Asked, Before::Given]);
+    }
+
+    #[test]
+    fn the_longest_files_are_left_to_the_kernel() {
+        let mut trail = Trail::default();
+        let mut all = large(0..16, LARGEST);
+        all[4].size = LARGEST + 1;
+        trail.listed(all);
+        for node in 0..3 {
+            trail.read(node, LARGEST);
+        }
+        let mut nodes = wanted(&mut trail);
+        nodes.dedup();
+        assert_eq!(nodes, [3, 5]);
     }
 
     #[test]
@@ -257,6 +417,6 @@ mod tests {
         assert_eq!([0, 99_900].map(|node| trail.touch(node)), [Before::Asked, Before::Untouched]);
         trail.listed(files(1_000_000..1_100_000));
         assert_eq!(trail.watched(), MOST_WATCHED);
-        assert!(!trail.read(1_099_999) && !trail.read(1_000_000));
+        assert!(!trail.read(1_099_999, 0) && !trail.read(1_000_000, 0));
     }
 }
