@@ -55,6 +55,9 @@ const MOST_SKIPPED: usize = 4;
 /// at a time come in any order, and large ones have many keys; and who reads files for somebody, before he asks for them, is that much before him.
 const BEHIND: usize = 64;
 const LARGE_BEHIND: usize = 256;
+/// After so many short reads a reading is none of large ones any more: what is read far ahead of small files has left the processor's caches
+/// when it is wanted.
+const SHORT: u8 = 16;
 /// Keys behind the reader's place among which a key is looked for before it is searched.
 const NEXT: usize = 4;
 /// Patches to a value that are remembered with it, and their bytes: as much as the smallest value that lies elsewhere has, or windows
@@ -100,8 +103,8 @@ struct Reading {
     ahead: u64,
     /// Where the walk goes on: behind this key.
     from: Key,
-    /// It is of somebody who reads in large pieces.
-    large: bool,
+    /// It is of somebody who reads in large pieces: so many short ones are left until he does not any more.
+    large: u8,
     /// Bytes of the next window, and of the longest that there is room for.
     window: u64,
     limit: u64,
@@ -297,7 +300,7 @@ impl Readings {
             behind: 0,
             ahead: 0,
             from: key.into(),
-            large,
+            large: if large { SHORT } else { 0 },
             window: windows(large).start,
             limit: u64::MAX,
             row: LargeRow::default(),
@@ -370,7 +373,7 @@ impl Table {
         let now = self.clock;
         let goes = |r: &mut Reading| {
             let is_late = matches!(r.walk, Walk::Wanted | Walk::Walking) && r.behind == r.walked.len();
-            let rest = if r.large { LARGE_ABANDONED } else { ABANDONED };
+            let rest = if r.is_large() { LARGE_ABANDONED } else { ABANDONED };
             (is_late && r.index == index && *r.from < *key) || r.used + rest < now
         };
         let mut gone: Vec<u64> = self.readings.extract_if(.., goes).map(|reading| reading.name).collect();
@@ -382,6 +385,10 @@ impl Table {
 }
 
 impl Reading {
+    fn is_large(&self) -> bool {
+        self.large > 0
+    }
+
     /// True if a row of keys that begins with `key` begins where the walk was, or goes on where it will.
     fn covers(&self, key: &[u8]) -> bool {
         let first = self.walked.front().map_or(&self.from, |walked| &walked.key);
@@ -430,7 +437,8 @@ impl Reading {
     /// The reader is at `key`, the last of so many that he asks for, and of so many bytes.
     fn advance(&mut self, key: &[u8], keys: usize, bytes: u64) -> Step {
         self.reads += keys;
-        self.large |= bytes >= LEAST_DIRECT as u64;
+        self.large = if bytes >= LEAST_DIRECT as u64 { SHORT } else { self.large.saturating_sub(1) };
+        self.window = self.window.min(windows(self.is_large()).end);
         while let Some(walked) = self.walked.get(self.behind).filter(|walked| *walked.key < *key) {
             self.ahead -= walked.bytes;
             self.passed += usize::from(walked.bytes > 0);
@@ -457,7 +465,8 @@ impl Reading {
 
     /// How many of the keys are kept that the reader has passed.
     fn kept(&self) -> usize {
-        let (most, room) = if self.large { (LARGE_BEHIND, self.window) } else { (BEHIND, self.window / 2) };
+        let (most, room) =
+            if self.is_large() { (LARGE_BEHIND, self.window) } else { (BEHIND, self.window / 2) };
         let mut bytes = 0;
         let behind = self.walked.range(..self.behind).rev().take(most);
         let fits = |walked: &&Walked| {
@@ -478,7 +487,7 @@ impl Reading {
         }
         self.ahead += found.keys.iter().map(|walked| walked.bytes).sum::<u64>();
         self.limit = found.limit;
-        self.window = (self.window * 2).min(windows(self.large).end).min(found.limit);
+        self.window = (self.window * 2).min(windows(self.is_large()).end).min(found.limit);
         self.row = found.row;
         (self.passed, self.reads) = (0, 0);
         self.walk = if found.ended { Walk::Ended } else { Walk::Rests };

@@ -269,7 +269,7 @@ const PIECES: [usize; 5] = [4, 8, 16, 16, 4];
 const MEMORY: u64 = 256 << 20;
 
 fn block_key(file: usize, block: usize) -> Vec<u8> {
-    [format!("files/{file:02}/").as_bytes(), &(block as u64).to_be_bytes()].concat()
+    [format!("files/{file:03}/").as_bytes(), &(block as u64).to_be_bytes()].concat()
 }
 
 /// Files of so many blocks each, in an order on the device that is not that of their keys.
@@ -458,5 +458,27 @@ fn who_read_large_files_and_went_away_leaves_room_for_others() {
             "{by_reader} reads by the reader himself, for the last three of files from {start} on"
         );
     }
+    store.close().unwrap();
+}
+
+#[test]
+fn who_comes_from_large_files_to_small_ones_is_read_ahead_of_as_others_are() {
+    let sizes: Vec<usize> = [48; 8].into_iter().chain([1; 500]).collect();
+    let (device, index) = files(&sizes);
+    let store = open_with(&device, 512 << 20);
+    for file in 0..8 {
+        for piece in pieces() {
+            read_blocks(&store, &device, index, file, piece);
+            while store.read_ahead() {}
+        }
+    }
+    for file in 8..300 {
+        read_blocks(&store, &device, index, file, 0..1);
+        while store.read_ahead() {}
+    }
+    let is_there = |file: &usize| read_blocks(&store, &device, index, *file, 0..1) == 0;
+    let ahead = (300..sizes.len()).take_while(is_there).count();
+    // A window of 4 MiB, and no more; what is kept behind large reads would take its room.
+    assert!((40..=80).contains(&ahead), "{ahead} blocks of 64 KiB are there");
     store.close().unwrap();
 }
