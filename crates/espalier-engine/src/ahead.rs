@@ -51,7 +51,7 @@ const LARGE_ABANDONED: u64 = 32;
 const MAX_KEYS: usize = 2048;
 /// Who passes more than so many values for each that he reads goes through the index in some other way.
 const MOST_SKIPPED: usize = 4;
-/// Keys that are kept although their turn is over, as far as they take half a window, of large reads a whole one: several reads
+/// Keys that are kept although their turn is over, as far as they take half a window: several reads
 /// at a time come in any order, and large ones have many keys; and who reads files for somebody, before he asks for them, is that much before him.
 const BEHIND: usize = 64;
 const LARGE_BEHIND: usize = 256;
@@ -465,8 +465,7 @@ impl Reading {
 
     /// How many of the keys are kept that the reader has passed.
     fn kept(&self) -> usize {
-        let (most, room) =
-            if self.is_large() { (LARGE_BEHIND, self.window) } else { (BEHIND, self.window / 2) };
+        let (most, room) = (if self.is_large() { LARGE_BEHIND } else { BEHIND }, self.window / 2);
         let mut bytes = 0;
         let behind = self.walked.range(..self.behind).rev().take(most);
         let fits = |walked: &&Walked| {
@@ -487,7 +486,11 @@ impl Reading {
         }
         self.ahead += found.keys.iter().map(|walked| walked.bytes).sum::<u64>();
         self.limit = found.limit;
-        self.window = (self.window * 2).min(windows(self.is_large()).end).min(found.limit);
+        let longest = windows(self.is_large());
+        let starved = found.keys.is_empty() && !found.ended;
+        // Where there is no room, what is kept behind the reader takes less, too.
+        self.window = if starved { (self.window / 2).max(longest.start) } else { self.window * 2 };
+        self.window = self.window.min(longest.end).min(found.limit);
         self.row = found.row;
         (self.passed, self.reads) = (0, 0);
         self.walk = if found.ended { Walk::Ended } else { Walk::Rests };

@@ -42,7 +42,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use streams::Streams;
 
-/// The most memory for streams, and for what is announced, in bytes each; with little memory an eighth of that, and a sixteenth.
+/// The most memory for streams, and for what is announced, in bytes each; with little memory an eighth of what there is, and a sixteenth.
 const MAX_READ_AHEAD: u64 = 32 << 20;
 
 /// The pieces of one store.
@@ -189,7 +189,8 @@ impl Pieces {
 
     /// Reads one window ahead of some reader; false if nobody needs any.
     pub(crate) fn read_ahead_step(&self) -> bool {
-        self.announced.step() || self.streams.step() || self.buffers.provide()
+        // Once, and each piece of it takes less than a read.
+        self.buffers.provide() || self.announced.step() || self.streams.step()
     }
 
     /// The memory in bytes that [`Self::announce`] still has, and that it has if nothing is announced.

@@ -200,7 +200,9 @@ impl Shared {
         self.note(&table);
         // Now, and not before: who is told of a file from here on, and asks for something of it, is noticed.
         for node in nodes {
-            if !is_first(node) {
+            // What is still being stored of a file that the kernel gave up may be stored in the one that it learns of now.
+            let in_flight = table.flight.as_ref().is_some_and(|flight| flight.node == node);
+            if in_flight || !is_first(node) {
                 table.trail.touch(node);
             }
         }
@@ -208,10 +210,12 @@ impl Shared {
 
     fn asked(&self, node: u64, what: Asked) -> io::Result<()> {
         let mut table = self.table.lock();
-        self.revoke(&mut table, node)?;
-        let (mut wanted, mut result) = (false, Ok(()));
+        let mut result = self.revoke(&mut table, node);
+        // What could not be taken back is the last that was given.
+        table.stopped |= result.is_err();
+        let mut wanted = result.is_err();
         match what {
-            Asked::Read { end } => wanted = table.trail.read(node, end),
+            Asked::Read { end } => wanted |= table.trail.read(node, end),
             Asked::Write => match table.trail.touch(node) {
                 Before::Asked => {}
                 before => {
@@ -280,9 +284,11 @@ impl Shared {
             if let Err(error) = &opened {
                 tracing::error!(%error, "nothing is read any more before it is asked for");
             }
-            if came_of_it == Stored::Nothing {
+            match came_of_it {
                 // It counts as given, and was not: so it is neither.
-                table.trail.touch(piece.file.node);
+                Stored::Nothing if piece.offset == 0 => drop(table.trail.touch(piece.file.node)),
+                Stored::Nothing => table.trail.give_up(piece),
+                Stored::Something | Stored::NeverAgain => {}
             }
             table.stopped |= came_of_it == Stored::NeverAgain || opened.is_err();
             self.note(&table);

@@ -301,7 +301,7 @@ fn change(path: &Path, content: &mut Vec<u8>, other: (&Path, &[u8]), random: &mu
 fn changes(set: Set, rounds: u64) {
     let seed = std::env::var("ESPALIER_SEED").map_or(1, |seed| seed.parse().unwrap());
     let rounds = std::env::var("ESPALIER_ROUNDS").map_or(rounds, |rounds| rounds.parse().unwrap());
-    let same = set.content(0);
+    let (same, mut given) = (set.content(0), 0);
     for round in 0..rounds {
         let image = set.image(&["a", "other"]);
         let mut contents: Vec<_> = (0..set.count).map(|number| set.content(number)).collect();
@@ -335,6 +335,7 @@ fn changes(set: Set, rounds: u64) {
         for (number, content) in contents.iter().enumerate() {
             assert!(fs::read(path(&directory, number)).unwrap() == *content, "file {number}, later");
         }
+        given += mounted.count("notify_store");
         mounted.end();
         let mounted = image.mount(kinds[0], "");
         let directory = mounted.path().join("a");
@@ -344,6 +345,8 @@ fn changes(set: Set, rounds: u64) {
         }
         mounted.end();
     }
+    println!("{given} files given");
+    assert!(given > 0 || !is_done(), "no file was given while others were changed");
 }
 
 #[test]

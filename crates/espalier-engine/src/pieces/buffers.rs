@@ -61,7 +61,7 @@ impl Buffers {
         Lent { memory: pooled.map_or_else(own, Memory::Pooled), used }
     }
 
-    /// From now on takes up to `kept` bytes, or a little more: a new pool is memory that nobody has used. What was lent before keeps the
+    /// From now on takes up to `kept` bytes, or at most twice as many: a new pool is memory that nobody has used. What was lent before keeps the
     /// memory that it came from.
     pub(super) fn keep(&self, kept: u64) {
         let mut current = self.pool.lock();
@@ -92,7 +92,9 @@ impl Buffers {
         if provision.left == 0 {
             return false;
         }
-        let pool = self.pool.lock().clone();
+        // Half of the pool is left to who reads meanwhile.
+        let taken = (provision.under_way + provision.done.len() + 1) * PROVIDED;
+        let pool = self.pool.lock().clone().filter(|pool| taken <= pool.bytes() / 2);
         let Some(mut piece) = pool.and_then(|pool| pool.take(PROVIDED)) else {
             // There is no more.
             provision.left = 0;
@@ -187,12 +189,12 @@ mod tests {
 
     #[test]
     fn memory_is_provided_once_and_when_it_is_wanted() {
-        for kept in [0, 3 << 20, 64 << 20] {
+        for (kept, pieces) in [(0, 0), (3 << 20, 0), (9 << 20, 2), (64 << 20, MOST_PROVIDED)] {
             let buffers = Buffers::new(kept);
             assert!(!buffers.is_wanted() && !buffers.provide());
             assert!(buffers.want() && buffers.is_wanted());
             let steps = std::iter::from_fn(|| buffers.provide().then_some(())).count();
-            assert!(steps <= MOST_PROVIDED && !buffers.is_wanted(), "{steps} of {kept}");
+            assert!(steps == pieces && !buffers.is_wanted(), "{steps} of {kept}");
             assert!(!buffers.want() && !buffers.provide());
             let free = (length(kept) >= SHORTEST).then(|| buffers.lend(length(kept)));
             assert!(free.is_none_or(|all| matches!(all.memory, Memory::Pooled(_))), "some of {kept} is kept");

@@ -255,7 +255,7 @@ impl Table {
         }
     }
 
-    /// As [`Self::prefetch`], for pages of all levels: first those next to the root, `most` at most. Stops at what is damaged.
+    /// As [`Self::prefetch`], for pages of all levels: first those next to the root, `most` at most. May stop at what is damaged.
     pub(super) fn prefetch_first(&self, most: usize) {
         let mut left = most.min(self.budget / 2);
         let (root, shape) = {
@@ -464,6 +464,8 @@ impl Table {
             state.set_pointer(key, Pointer::default());
             state.pages.remove(&key);
             state.dirty.remove(&key);
+            // Who read it from its old place meanwhile has something that is not there any more.
+            state.version += 1;
         }
         freed
     }

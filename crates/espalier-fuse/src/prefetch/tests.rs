@@ -294,13 +294,28 @@ fn a_large_file_that_is_asked_for_is_not_gone_on_with() {
 fn a_large_file_that_was_shortened_while_it_was_stored_is_not_gone_on_with() {
     let fixture = fixture();
     want_a_large_one(&fixture.shared);
-    let shared = Arc::clone(&fixture.shared);
     let read = |node, offset, out: &mut [u8]| if offset == 0 { numbered(node, offset, out) } else { Some(0) };
-    let rest = fixture.run(&read, |_, pipe| {
+    let rest = fixture.run(&read, |shared, pipe| {
         taken(pipe, 0, PIECE);
+        wait_until(shared, |table| table.sleeping);
+        // Who writes now without asking may have lost what he wrote into the first piece.
+        assert!(shared.asked(3, Asked::Write).is_err());
         Vec::new()
     });
     assert_eq!(rest.len(), 0, "{rest:?}");
-    // He who writes now has nothing to lose.
-    shared.asked(3, Asked::Write).unwrap();
+}
+
+#[test]
+fn what_is_listed_while_it_is_stored_is_not_given_again() {
+    let mut fixture = fixture();
+    fixture.want_one();
+    let capacity = fixture.fill();
+    let got = fixture.run(&content, |shared, pipe| {
+        wait_until(shared, |table| stage(table) == Some(Stage::Storing));
+        shared.listed((3..6).map(file).collect(), |_| true);
+        assert_eq!(shared.table.lock().trail.touch(4), trail::Before::Asked);
+        pipe.read_exact(&mut vec![0; capacity]).unwrap();
+        Vec::new()
+    });
+    assert_eq!(got.len(), notify::STORE_BYTES + SIZE);
 }

@@ -113,7 +113,7 @@ struct Place {
 pub(super) enum Before {
     /// None of its pages was there.
     Untouched,
-    /// The kernel was given all of it, and has asked for nothing since.
+    /// The kernel was given some or all of it, and has asked for nothing since.
     Given,
     /// Something else, or not known.
     Asked,
@@ -221,8 +221,10 @@ impl Trail {
             let (at, file, offset) = (listing.next, listing.files[listing.next], listing.offset);
             let is_wanted =
                 !at.is_multiple_of(MARK) && (!file.is_large() || (reads_large && file.size <= LARGEST));
-            // What was begun is given already.
-            let place = self.watched.get_mut(&file.node).filter(|place| place.given == (offset > 0));
+            // What was begun is given already; and by another listing the kernel may have learned anew of a file that it had given up.
+            let (listed, name) = (self.watched.get_mut(&file.node), listing.name);
+            let is_this = |place: &&mut Place| place.listing == name && place.at == at;
+            let place = listed.filter(is_this).filter(|place| place.given == (offset > 0));
             let Some(place) = place.filter(|_| is_wanted) else {
                 listing.go_on_at(at + 1);
                 continue;
@@ -235,6 +237,17 @@ impl Trail {
             return Some(Piece { file, offset });
         }
         None
+    }
+}
+
+impl Trail {
+    /// The rest of `piece`'s file is not wanted any more; what has been given of it stays given.
+    pub(super) fn give_up(&mut self, piece: Piece) {
+        for listing in self.listings.iter_mut().filter(|listing| listing.offset > 0) {
+            if listing.files[listing.next].node == piece.file.node {
+                listing.go_on_at(listing.next + 1);
+            }
+        }
     }
 }
 
@@ -391,6 +404,44 @@ mod tests {
         assert!(trail.read(3, 3 * PIECE));
         assert_eq!(wanted(&mut trail), [4, 4, 4, 5, 5, 5, 6, 6, 6, 7, 7, 7]);
         assert_eq!([3, 4].map(|node| trail.touch(node)), [Before::Asked, Before::Given]);
+    }
+
+    #[test]
+    fn what_is_given_up_stays_given_and_is_not_gone_on_with() {
+        let mut trail = Trail::default();
+        trail.listed(large(0..16, 3 * PIECE));
+        for node in 0..3 {
+            trail.read(node, 3 * PIECE);
+        }
+        let (_, second) = (trail.next(), trail.next().unwrap());
+        trail.give_up(second);
+        assert_eq!(wanted(&mut trail), [4, 4, 4, 5, 5, 5]);
+        assert_eq!(trail.touch(3), Before::Given);
+    }
+
+    #[test]
+    fn what_was_listed_again_is_not_gone_on_with() {
+        let mut trail = Trail::default();
+        let size = 3 * PIECE;
+        trail.listed(large(0..10, size));
+        trail.listed(large(100..110, size));
+        for node in 0..3 {
+            trail.read(node, size);
+        }
+        assert_eq!(trail.next().map(|piece| (piece.file.node, piece.offset)), Some((3, 0)));
+        // Elsewhere for a while; the kernel gives up the file that was begun, and learns of it again.
+        trail.read(100, size);
+        trail.listed(large(3..6, size));
+        trail.read(3, size);
+        trail.read(4, size);
+        assert_eq!(trail.touch(3), Before::Asked);
+        trail.listed(vec![File { node: 3, size }, File { node: 200, size }]);
+        trail.watched.get_mut(&3).unwrap().given = true;
+        // Back where he was: its second piece would be stored in what may have been written since.
+        trail.read(1, size);
+        trail.current = 1;
+        trail.listings[0].end = 10;
+        assert!(wanted(&mut trail).iter().all(|node| *node != 3));
     }
 
     #[test]

@@ -54,8 +54,8 @@ const PER_CPU: usize = 16;
 const PER_CPU_OF_MANY: usize = 8;
 /// From so many CPUs on they are many.
 const MANY_CPUS: usize = 32;
-/// The threads of a CPU that come first have the memory of their payloads in one piece from the start, as long as there are not too many of them: the
-/// system takes milliseconds for that, which their first clients would wait.
+/// The threads of a CPU that come first (those that registered last) have the memory of their payloads in one piece from the start, as long as there are
+/// not too many of them: the system takes milliseconds for that, which their first clients would wait.
 const GATHERED: usize = 3;
 const MOST_GATHERED: usize = 16;
 /// How long FORGETs may gather. Who removes a tree has those of a directory served before it goes, so the fewer there are left
@@ -104,13 +104,13 @@ impl Rings {
         let watch = Arc::new(Watch::new(config.background));
         let queues: Vec<_> = (0..count).map(|cpu| Arc::new(Queue::new(cpu, &watch))).collect();
         let online = cpu::allowed();
+        let gathered = GATHERED.min(MOST_GATHERED / online.len().max(1));
         let mut waiting = Vec::new();
         for queue in &queues {
             // A queue that nobody uses now needs somebody all the same: requests wait until all have one.
             let threads = if online.contains(&queue.cpu) { each.max(1) } else { 1 };
-            let ready = GATHERED.min(MOST_GATHERED / count);
             for place in (0..threads).rev() {
-                waiting.push(Waiting::spawn(queue, place < ready && threads > 1)?);
+                waiting.push(Waiting::spawn(queue, place < gathered && threads > 1)?);
             }
         }
         Ok(Self { queues, watch, waiting })
