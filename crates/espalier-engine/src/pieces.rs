@@ -189,7 +189,7 @@ impl Pieces {
 
     /// Reads one window ahead of some reader; false if nobody needs any.
     pub(crate) fn read_ahead_step(&self) -> bool {
-        // Once, and each piece of it takes less than a read.
+        // That is over soon, and what is read afterwards finds the memory.
         self.buffers.provide() || self.announced.step() || self.streams.step()
     }
 

@@ -238,9 +238,7 @@ impl Trail {
         }
         None
     }
-}
 
-impl Trail {
     /// The rest of `piece`'s file is not wanted any more; what has been given of it stays given.
     pub(super) fn give_up(&mut self, piece: Piece) {
         for listing in self.listings.iter_mut().filter(|listing| listing.offset > 0) {
