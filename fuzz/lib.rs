@@ -1,8 +1,8 @@
 //! What the fuzz targets share: small stores, and damage to them.
 //!
-//! The checksums of blocks are not compared under a fuzzer (`cfg(fuzzing)`), so that what it changes reaches the
-//! decoders and everything behind them. They must bear it: errors are right, and so are wrong answers; a panic, a
-//! hang or a huge allocation is not.
+//! The checksums of blocks are not compared under a fuzzer (`cfg(fuzzing)`), so that what it
+//! changes reaches the decoders and everything behind them. They must bear it: errors are right,
+//! and so are wrong answers; a panic, a hang or a huge allocation is not.
 
 use espalier_engine::{Batch, FormatOptions, IndexId, KeyRange, OpenOptions, Store, Tuning};
 use espalier_fs::{Caller, FileSystem, NewNode, NodeId};
@@ -32,7 +32,8 @@ fn options() -> OpenOptions {
 }
 
 impl Image {
-    /// A file system with a few files in trees of some height. If it is not `closed`, most of it is in the log.
+    /// A file system with a few files in trees of some height. If it is not `closed`, most of it is
+    /// in the log.
     pub fn new(closed: bool) -> Self {
         let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(DEVICE));
         let format = FormatOptions { log_bytes: Some(1 << 20), ..FormatOptions::default() };
@@ -75,8 +76,8 @@ impl Image {
         Self { blocks }
     }
 
-    /// The image with `edits` in those of its blocks that lie in `range`: each edit is a block (2 bytes), a
-    /// place in it (2 bytes), a length (1 byte, at most 8) and the bytes.
+    /// The image with `edits` in those of its blocks that lie in `range`: each edit is a block (2
+    /// bytes), a place in it (2 bytes), a length (1 byte, at most 8) and the bytes.
     pub fn edited(&self, range: Range<u64>, mut edits: &[u8]) -> Arc<dyn Device> {
         let device = MemoryDevice::new(DEVICE);
         let mut blocks: Vec<(u64, AlignedBuf)> = Vec::new();
@@ -100,7 +101,8 @@ impl Image {
     }
 }
 
-/// Opens a store, reads and checks everything, changes something, and closes it; then what repair makes of it.
+/// Opens a store, reads and checks everything, changes something, and closes it; then what repair
+/// makes of it.
 pub fn use_all(device: &Arc<dyn Device>) {
     if let Ok(store) = Store::open(device.clone(), environment(), options()) {
         look(&store);

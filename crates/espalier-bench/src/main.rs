@@ -1,11 +1,12 @@
 //! Benchmarks of Espalier side by side with the kernel's file systems (unpublished).
 //!
 //! Protocol: every contender gets a loop device of the same size, with direct I/O, on a file of the
-//! same disk, filled before (so that no contender pays for the first allocation in the file below) and
-//! with discard switched off. Rounds repeat everything on freshly made file systems; inside a round the
-//! contenders take turns step by step, so that a slow minute of the machine hits all of them. A step
-//! begins on a fresh mount with dropped caches, unless its name says `warm`, and with some memory touched (a host may have taken
-//! back what was free); its time includes syncfs and an fsync of the root directory.
+//! same disk, filled before (so that no contender pays for the first allocation in the file below)
+//! and with discard switched off. Rounds repeat everything on freshly made file systems; inside a
+//! round the contenders take turns step by step, so that a slow minute of the machine hits all of
+//! them. A step begins on a fresh mount with dropped caches, unless its name says `warm`, and with
+//! some memory touched (a host may have taken back what was free); its time includes syncfs and an
+//! fsync of the root directory.
 //!
 //! Nothing stays behind: an undo list is played backward at the end, on failure, and on Ctrl-C.
 

@@ -14,15 +14,16 @@ pub(crate) enum Suite {
 
 /// Compares Espalier with the kernel's file systems on loop devices of one disk (run as root).
 ///
-/// Times are medians over the rounds; a ratio above 1 says how many times faster Espalier is than the
-/// fastest of the others.
+/// Times are medians over the rounds; a ratio above 1 says how many times faster Espalier is than
+/// the fastest of the others.
 #[derive(Debug, Parser)]
 #[command(name = "espalier-bench", version, after_help = EXAMPLES)]
 pub(crate) struct Options {
     /// Which suite
     #[arg(value_enum, default_value = "files")]
     pub(crate) suite: Suite,
-    /// Who takes part: ext4, xfs, btrfs, espalier; mount options follow a plus sign (espalier+writeback)
+    /// Who takes part: ext4, xfs, btrfs, espalier; mount options follow a plus sign
+    /// (espalier+writeback)
     #[arg(long, value_delimiter = ',', default_value = "ext4,xfs,btrfs,espalier")]
     pub(crate) contenders: Vec<String>,
     /// Which steps of the suite, in the fixed order; `--steps help` lists them
@@ -55,16 +56,19 @@ pub(crate) struct Options {
     /// The espalier program
     #[arg(long, default_value = "target/release/espalier")]
     pub(crate) espalier: PathBuf,
-    /// Another build of it, which takes part as `espalier@before`: what a change did, measured by turns in one run
+    /// Another build of it, which takes part as `espalier@before`: what a change did, measured by
+    /// turns in one run
     #[arg(long, value_name = "ESPALIER")]
     pub(crate) before: Option<PathBuf>,
-    /// The example `bound` of espalier-fuse, a server that does only what none can do without, which takes part as `bound`
+    /// The example `bound` of espalier-fuse, a server that does only what none can do without,
+    /// which takes part as `bound`
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) bound: Option<PathBuf>,
     /// Espalier's memory budget
     #[arg(long, default_value = "2G", value_parser = parse_size)]
     pub(crate) cache: u64,
-    /// How much memory is touched before each step on files, so that nobody waits for what the host of a virtual machine took back
+    /// How much memory is touched before each step on files, so that nobody waits for what the host
+    /// of a virtual machine took back
     #[arg(long, default_value = "4G", value_parser = parse_size)]
     pub(crate) touch: u64,
     /// Divides the numbers of links, clones, snapshots, files and rounds of the subtree suite

@@ -120,7 +120,8 @@ impl Report {
         out
     }
 
-    /// Times, the ratio of the best kernel file system to each Espalier, and of each Espalier to the build before.
+    /// Times, the ratio of the best kernel file system to each Espalier, and of each Espalier to
+    /// the build before.
     fn times(&self, out: &mut String) {
         self.heading(out, "seconds");
         let ours: Vec<_> = self.contenders.iter().filter(|c| is_ours(c)).collect();
@@ -241,7 +242,8 @@ impl Report {
         middle(matching.map(figure).collect())
     }
 
-    /// The median of what a step took in a round by what it took with the other one in the same round.
+    /// The median of what a step took in a round by what it took with the other one in the same
+    /// round.
     fn paired(&self, contender: &str, other: &str, step: &str) -> Option<f64> {
         let of = |name: &str| -> Vec<&Measure> {
             self.measures.iter().filter(|m| m.contender == name && m.step == step).collect()

@@ -122,7 +122,8 @@ impl Step {
         }
     }
 
-    /// The smallest ratio (time of the best kernel file system by that of Espalier) we are content with.
+    /// The smallest ratio (time of the best kernel file system by that of Espalier) we are content
+    /// with.
     pub(crate) fn floor(name: &str) -> Option<f64> {
         Some(match name {
             "unpack" => 0.5,
@@ -260,8 +261,8 @@ fn append(path: &Path, count: u64) -> Result<()> {
     Ok(())
 }
 
-/// Kills the server in the middle of an unpack; returns the seconds the next mount took. `None` for a
-/// contender without a server.
+/// Kills the server in the middle of an unpack; returns the seconds the next mount took. `None` for
+/// a contender without a server.
 pub(crate) fn recovery(contender: &mut Contender, setting: &Setting) -> Result<Option<f64>> {
     contender.mount()?;
     if contender.daemon()?.is_none() {

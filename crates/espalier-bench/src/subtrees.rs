@@ -1,8 +1,9 @@
 //! Clones, renames, removals and comparisons of whole subtrees.
 //!
-//! Protocol: every scenario begins on a fresh file system of each contender that can take part; what it
-//! finds out is a list of figures with names. A figure told several times is shown as its median. The
-//! kernel's file systems do what people do with them today: `cp -a --reflink=always`, `rm -rf`, `chown -R`.
+//! Protocol: every scenario begins on a fresh file system of each contender that can take part;
+//! what it finds out is a list of figures with names. A figure told several times is shown as its
+//! median. The kernel's file systems do what people do with them today: `cp -a --reflink=always`,
+//! `rm -rf`, `chown -R`.
 
 mod changes;
 mod clones;

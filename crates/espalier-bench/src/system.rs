@@ -36,8 +36,9 @@ pub(crate) fn drop_caches() -> Result<()> {
     std::fs::write("/proc/sys/vm/drop_caches", "3").context("/proc/sys/vm/drop_caches cannot be written")
 }
 
-/// Has so many bytes of memory at hand, or as much as half of what is available. The host of a virtual machine may have taken
-/// back what was free; whoever touches such a page first waits longer for it than for anything that is measured here.
+/// Has so many bytes of memory at hand, or as much as half of what is available. The host of a
+/// virtual machine may have taken back what was free; whoever touches such a page first waits
+/// longer for it than for anything that is measured here.
 pub(crate) fn touch_memory(bytes: u64) -> Result<()> {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
     let text = std::fs::read_to_string("/proc/meminfo").context("/proc/meminfo cannot be read")?;
@@ -48,7 +49,8 @@ pub(crate) fn touch_memory(bytes: u64) -> Result<()> {
         return Ok(());
     }
     let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
-    // SAFETY: the kernel chooses the place, so nothing of ours lies there, and nobody looks at it before it is gone.
+    // SAFETY: the kernel chooses the place, so nothing of ours lies there, and nobody looks at it
+    // before it is gone.
     unsafe {
         let memory = mmap_anonymous(std::ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, flags)?;
         munmap(memory, length)?;
@@ -70,11 +72,12 @@ type Action = Box<dyn FnOnce() + Send>;
 pub(crate) struct Undo(Arc<Mutex<Vec<Action>>>);
 
 impl Undo {
-    /// An empty list that is played when SIGINT, SIGTERM or SIGHUP arrives. Must be called before any
-    /// other thread is started.
+    /// An empty list that is played when SIGINT, SIGTERM or SIGHUP arrives. Must be called before
+    /// any other thread is started.
     pub(crate) fn on_signals() -> Self {
         let undo = Self::default();
-        // SAFETY: the set is initialized by sigemptyset before it is used; the calls touch nothing else.
+        // SAFETY: the set is initialized by sigemptyset before it is used; the calls touch nothing
+        // else.
         let set = unsafe {
             let mut set = std::mem::zeroed::<libc::sigset_t>();
             libc::sigemptyset(&mut set);

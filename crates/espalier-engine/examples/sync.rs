@@ -1,8 +1,8 @@
-//! Group commit, measured: threads that commit a small batch and sync it, over and over; then a long
-//! sequential write with one sync at its end.
+//! Group commit, measured: threads that commit a small batch and sync it, over and over; then a
+//! long sequential write with one sync at its end.
 //!
-//! `cargo run --release -p espalier-engine --example sync -- IMAGE [SECONDS]` makes and removes IMAGE;
-//! with 0 seconds only the long write is measured.
+//! `cargo run --release -p espalier-engine --example sync -- IMAGE [SECONDS]` makes and removes
+//! IMAGE; with 0 seconds only the long write is measured.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 

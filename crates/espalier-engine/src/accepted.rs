@@ -1,15 +1,17 @@
 //! Batches that have their numbers and are still to be carried out.
 //!
-//! What takes time about a batch is to put its messages into memtables and log, and nobody waits for that who does not
-//! look there. So a batch is *accepted* under the commit lock, where it gets its numbers, and then waits in a queue; a worker
-//! carries it out, or whoever needs it done.
+//! What takes time about a batch is to put its messages into memtables and log, and nobody waits
+//! for that who does not look there. So a batch is *accepted* under the commit lock, where it gets
+//! its numbers, and then waits in a queue; a worker carries it out, or whoever needs it done.
 //!
-//! Invariants: batches are carried out one at a time and in the order of their numbers, by who holds `carrying`. Who holds the
-//! commit lock and has emptied the queue (`Shared::settled`) knows that everything that was accepted has been carried out, and
-//! that nothing else will be meanwhile. So nobody can tell, as with the open batch.
+//! Invariants: batches are carried out one at a time and in the order of their numbers, by who
+//! holds `carrying`. Who holds the commit lock and has emptied the queue (`Shared::settled`) knows
+//! that everything that was accepted has been carried out, and that nothing else will be meanwhile.
+//! So nobody can tell, as with the open batch.
 //!
-//! Who looks at some keys only need not wait for batches that do not concern them: neither for those in the queue nor for the
-//! one that is being carried out, of which the queue keeps what it is until memtables have it.
+//! Who looks at some keys only need not wait for batches that do not concern them: neither for
+//! those in the queue nor for the one that is being carried out, of which the queue keeps what it
+//! is until memtables have it.
 
 use crate::Msn;
 use crate::key::{Key, KeyRange};
@@ -19,7 +21,8 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// With so many times the operations that are worth a worker, who accepts a batch carries it out himself.
+/// With so many times the operations that are worth a worker, who accepts a batch carries it out
+/// himself.
 const LONG: usize = 8;
 /// The same with so many bytes, and with this part of the memory.
 const LONG_BYTES: u64 = 4 << 20;
@@ -45,7 +48,8 @@ struct Queue {
     is_carried: bool,
     /// That batch, until memtables have it.
     current: Option<Arc<Waiting>>,
-    /// The last message that memtables have; nothing of `batches` and `current` is among those before.
+    /// The last message that memtables have; nothing of `batches` and `current` is among those
+    /// before.
     carried: Msn,
 }
 
@@ -69,15 +73,16 @@ pub(crate) enum Backlog {
 }
 
 impl Accepted {
-    /// Nothing waits, and `msn` was the last message; `worth` operations are worth a worker, in a store with so many bytes
-    /// of `memory`.
+    /// Nothing waits, and `msn` was the last message; `worth` operations are worth a worker, in a
+    /// store with so many bytes of `memory`.
     pub(crate) fn behind(msn: Msn, worth: usize, memory: u64) -> Self {
         let queue = Queue { carried: msn, ..Queue::default() };
         let most_bytes = LONG_BYTES.min(memory / LONG_PART);
         Self { queue: Mutex::new(queue), carrying: Mutex::default(), worth, most_bytes }
     }
 
-    /// Adds the next batch, of up to `bytes` bytes, that begins with `sorted` messages to single keys in order. Under the commit lock.
+    /// Adds the next batch, of up to `bytes` bytes, that begins with `sorted` messages to single
+    /// keys in order. Under the commit lock.
     pub(crate) fn push(&self, batch: LoggedBatch, sorted: usize, bytes: u64) -> Backlog {
         let mut queue = self.queue.lock();
         queue.operations += batch.ops.len();
@@ -124,7 +129,8 @@ impl Accepted {
     }
 }
 
-/// A batch that is being carried out. Dropped before its end it stays what readers wait for: it has been carried out in part.
+/// A batch that is being carried out. Dropped before its end it stays what readers wait for: it has
+/// been carried out in part.
 pub(crate) struct Carrying<'a> {
     waiting: Arc<Waiting>,
     queue: &'a Mutex<Queue>,
@@ -153,7 +159,8 @@ impl<'a> Carrying<'a> {
     }
 }
 
-/// A batch that only the log does not have yet, perhaps. It has been carried out as soon as this goes.
+/// A batch that only the log does not have yet, perhaps. It has been carried out as soon as this
+/// goes.
 pub(crate) struct Ending<'a> {
     queue: &'a Mutex<Queue>,
     _carrying: MutexGuard<'a, ()>,

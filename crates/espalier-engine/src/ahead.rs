@@ -1,22 +1,25 @@
 //! Reading ahead in the order of keys.
 //!
-//! A program that goes through a tree reads its files in the order of their keys, and their data lies wherever it lay when
-//! it was written: neighbours on the device are not neighbours in the tree. But the tree knows what comes next. So a row of
-//! reads that goes through the parts of an index from entry to entry becomes a *reading*: a background thread walks the
-//! index ahead of it and announces where the next values lie ([`Pieces::announce`]), which brings the parts that describe
-//! them into the cache as well. What it finds it remembers, so that the reader need not look it up again.
+//! A program that goes through a tree reads its files in the order of their keys, and their data
+//! lies wherever it lay when it was written: neighbours on the device are not neighbours in the
+//! tree. But the tree knows what comes next. So a row of reads that goes through the parts of an
+//! index from entry to entry becomes a *reading*: a background thread walks the index ahead of it
+//! and announces where the next values lie ([`Pieces::announce`]), which brings the parts that
+//! describe them into the cache as well. What it finds it remembers, so that the reader need not
+//! look it up again.
 //!
-//! Protocol: [`Readings::expected`] hears of every look-up, and [`Readings::notice`] of those besides that have to go to the
-//! device; threads (or who has none, in between) call [`Shared::ahead_step`], which walks for a reading that needs it, or
-//! reads what is announced.
+//! Protocol: [`Readings::expected`] hears of every look-up, and [`Readings::notice`] of those
+//! besides that have to go to the device; threads (or who has none, in between) call
+//! [`Shared::ahead_step`], which walks for a reading that needs it, or reads what is announced.
 //!
-//! Invariant: what a reading remembers of a key is what the version of the index says in which it was found, as long as
-//! nothing is in that version's active memtable, which only grows. Nothing that is remembered keeps blocks or versions from
-//! being reused.
+//! Invariant: what a reading remembers of a key is what the version of the index says in which it
+//! was found, as long as nothing is in that version's active memtable, which only grows. Nothing
+//! that is remembered keeps blocks or versions from being reused.
 //!
-//! The rest of a long row of large values is left out: who reads such a file asks for it in large pieces, several at a
-//! time, and that alone keeps the device busy. Those who read shorter ones in large pieces need help where one ends and the
-//! next begins: each time the kernel's pieces are short again and come one by one.
+//! The rest of a long row of large values is left out: who reads such a file asks for it in large
+//! pieces, several at a time, and that alone keeps the device busy. Those who read shorter ones in
+//! large pieces need help where one ends and the next begins: each time the kernel's pieces are
+//! short again and come one by one.
 //!
 //! [`Pieces::announce`]: crate::pieces::Pieces::announce
 
@@ -37,39 +40,45 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Weak, atomic};
 
-/// So many reads in a row, after the first, make a reading; of large ones, for which somebody has begun to read a file as a whole, fewer do.
+/// So many reads in a row, after the first, make a reading; of large ones, for which somebody has
+/// begun to read a file as a whole, fewer do.
 const HITS: u8 = 2;
 const LARGE_HITS: u8 = 1;
 /// Reads remembered, and readings at a time.
 const RECENT: usize = 16;
 const MAX_READINGS: usize = 8;
-/// A reading that was not used in so many events, when another begins, has lost its reader: what was announced for it would
-/// take the room of what is announced for the other. Of large reads fewer pass in the same time, and theirs is more.
+/// A reading that was not used in so many events, when another begins, has lost its reader: what
+/// was announced for it would take the room of what is announced for the other. Of large reads
+/// fewer pass in the same time, and theirs is more.
 const ABANDONED: u64 = 256;
 const LARGE_ABANDONED: u64 = 32;
 /// Keys of a window at most.
 const MAX_KEYS: usize = 2048;
-/// Who passes more than so many values for each that he reads goes through the index in some other way.
+/// Who passes more than so many values for each that he reads goes through the index in some other
+/// way.
 const MOST_SKIPPED: usize = 4;
 /// Keys that are kept although their turn is over, as far as they take half a window: several reads
-/// at a time come in any order, and large ones have many keys; and who reads files for somebody, before he asks for them, is that much before him.
+/// at a time come in any order, and large ones have many keys; and who reads files for somebody,
+/// before he asks for them, is that much before him.
 const BEHIND: usize = 64;
 const LARGE_BEHIND: usize = 256;
-/// After so many short reads a reading is none of large ones any more: what is read far ahead of small files has left the processor's caches
-/// when it is wanted.
+/// After so many short reads a reading is none of large ones any more: what is read far ahead of
+/// small files has left the processor's caches when it is wanted.
 const SHORT: u8 = 16;
 /// Keys behind the reader's place among which a key is looked for before it is searched.
 const NEXT: usize = 4;
-/// Patches to a value that are remembered with it, and their bytes: as much as the smallest value that lies elsewhere has, or windows
-/// would hold more than what is read.
+/// Patches to a value that are remembered with it, and their bytes: as much as the smallest value
+/// that lies elsewhere has, or windows would hold more than what is read.
 const MOST_PATCHES: usize = 64;
 const MOST_PATCHED: usize = 4096;
-/// From so many values of this many bytes on, of keys that [follow one another](is_next), the rest of the row is left out.
+/// From so many values of this many bytes on, of keys that [follow one another](is_next), the rest
+/// of the row is left out.
 const LARGE_ROW: usize = 256;
 const LARGE: u64 = 64 << 10;
 
-/// The first window of a reading, in bytes of memory, and the longest: enough to keep a device busy; and two who read large files in turn, one
-/// of them for the other, use up a shorter one faster than the next can be found.
+/// The first window of a reading, in bytes of memory, and the longest: enough to keep a device
+/// busy; and two who read large files in turn, one of them for the other, use up a shorter one
+/// faster than the next can be found.
 fn windows(large: bool) -> Range<u64> {
     if large { 2 << 20..16 << 20 } else { 256 << 10..4 << 20 }
 }
@@ -103,7 +112,8 @@ struct Reading {
     ahead: u64,
     /// Where the walk goes on: behind this key.
     from: Key,
-    /// It is of somebody who reads in large pieces: so many short ones are left until he does not any more.
+    /// It is of somebody who reads in large pieces: so many short ones are left until he does not
+    /// any more.
     large: u8,
     /// Bytes of the next window, and of the longest that there is room for.
     window: u64,
@@ -111,7 +121,8 @@ struct Reading {
     /// The row of large values in which the last walk stopped.
     row: LargeRow,
     walk: Walk,
-    /// Where the reader is, if he has overtaken the walk: what lies up to there is of no use to him.
+    /// Where the reader is, if he has overtaken the walk: what lies up to there is of no use to
+    /// him.
     overtaken: Option<Key>,
     /// Since the last walk: keys with values on the device that were passed, and reads of keys.
     passed: usize,
@@ -236,7 +247,8 @@ struct FoundAhead {
 }
 
 impl Readings {
-    /// These keys of `version` of an index are about to be looked up, for so many bytes. `None` if no reading comes there.
+    /// These keys of `version` of an index are about to be looked up, for so many bytes. `None` if
+    /// no reading comes there.
     pub(crate) fn expected(
         &self,
         pieces: &Pieces,
@@ -361,14 +373,15 @@ impl Readings {
 struct Outcome {
     /// To be announced.
     places: Vec<Place>,
-    /// Readings that ended: there was no room left, and they had not been used while each of as many as there can be might
-    /// have been.
+    /// Readings that ended: there was no room left, and they had not been used while each of as
+    /// many as there can be might have been.
     gone: Vec<u64>,
 }
 
 impl Table {
-    /// Makes room for one more reading, which begins behind `key`; says which ones had to go. One whose walk has not begun,
-    /// or is under way, while its reader is past all that it found, is most likely that of the same reader.
+    /// Makes room for one more reading, which begins behind `key`; says which ones had to go. One
+    /// whose walk has not begun, or is under way, while its reader is past all that it found, is
+    /// most likely that of the same reader.
     fn make_room(&mut self, index: IndexId, key: &[u8]) -> Vec<u64> {
         let now = self.clock;
         let goes = |r: &mut Reading| {
@@ -389,13 +402,15 @@ impl Reading {
         self.large > 0
     }
 
-    /// True if a row of keys that begins with `key` begins where the walk was, or goes on where it will.
+    /// True if a row of keys that begins with `key` begins where the walk was, or goes on where it
+    /// will.
     fn covers(&self, key: &[u8]) -> bool {
         let first = self.walked.front().map_or(&self.from, |walked| &walked.key);
         **first <= *key && (*key <= *self.from || is_next(&self.from, key))
     }
 
-    /// The reader has read up to `key`, beyond all that was walked over: the walk goes on where he is.
+    /// The reader has read up to `key`, beyond all that was walked over: the walk goes on where he
+    /// is.
     fn overtake(&mut self, key: &[u8]) {
         match self.walk {
             Walk::Walking if self.overtaken.as_ref().is_some_and(|at| **at >= *key) => {}
@@ -422,7 +437,8 @@ impl Reading {
         slices.iter().map(look).collect()
     }
 
-    /// The place of `key` among those that were walked over, most likely at `near` or a little behind.
+    /// The place of `key` among those that were walked over, most likely at `near` or a little
+    /// behind.
     fn position(&self, key: &[u8], near: usize) -> Option<usize> {
         for (at, walked) in self.walked.iter().enumerate().skip(near).take(NEXT) {
             match (*walked.key).cmp(key) {
@@ -447,7 +463,8 @@ impl Reading {
         if self.passed > self.reads * MOST_SKIPPED {
             return Step::Ends;
         }
-        // Many at a time, as whatever is announced is gone through then; but not so many that they take the room of others.
+        // Many at a time, as whatever is announced is gone through then; but not so many that they
+        // take the room of others.
         let over = self.behind - self.kept();
         let held = || self.walked.range(..over).map(|walked| walked.bytes).sum::<u64>();
         if over > BEHIND || (over > 0 && held() > self.window / 8) {
@@ -511,8 +528,9 @@ impl Reading {
 }
 
 impl Shared {
-    /// What is remembered of keys that are about to be looked up, for so many bytes, in the newest state of an index, for each
-    /// the value if it is known; `None` if nobody expected that they would be.
+    /// What is remembered of keys that are about to be looked up, for so many bytes, in the newest
+    /// state of an index, for each the value if it is known; `None` if nobody expected that they
+    /// would be.
     pub(crate) fn expected(
         &self,
         index: IndexId,
@@ -606,7 +624,8 @@ impl Shared {
     }
 }
 
-/// True if two keys differ in nothing but a number at their end, by one: the pieces of one thing, such as the blocks of a file.
+/// True if two keys differ in nothing but a number at their end, by one: the pieces of one thing,
+/// such as the blocks of a file.
 fn is_next(before: &[u8], key: &[u8]) -> bool {
     let (Some((a, before)), Some((b, key))) = (before.split_last_chunk(), key.split_last_chunk()) else {
         return false;
@@ -621,8 +640,8 @@ struct LargeRow {
 }
 
 impl LargeRow {
-    /// Where `place` lies, of a key that follows `before`; nothing if it goes on with a row that is long enough to be left to
-    /// its reader.
+    /// Where `place` lies, of a key that follows `before`; nothing if it goes on with a row that is
+    /// long enough to be left to its reader.
     fn judge(&mut self, pieces: &Pieces, before: &[u8], key: &[u8], place: &ValueRef) -> Option<Range<u64>> {
         let range = pieces.range_of(place)?;
         let length = if is_next(before, key) { self.length + 1 } else { 1 };

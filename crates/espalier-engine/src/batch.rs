@@ -58,8 +58,8 @@ impl Batch {
         self.point(index, key, Op::Insert(value.into()));
     }
 
-    /// [`Batch::insert`] for a key of which the caller knows that it has no value. If that is taken away again before
-    /// anybody could see it, nothing remains of the two.
+    /// [`Batch::insert`] for a key of which the caller knows that it has no value. If that is taken
+    /// away again before anybody could see it, nothing remains of the two.
     pub fn insert_new(&mut self, index: IndexId, key: &[u8], value: impl Into<Value>) {
         self.new.add(self.ops.len());
         self.insert(index, key, value);
@@ -97,11 +97,12 @@ impl Batch {
     }
 
     /// Makes what begins with the prefix `source` appear below the prefix `destination`, instead of
-    /// what was there, at the cost of one message: each key `source ++ x`, as it is after the operations
-    /// before this one, gives the key `destination ++ x` its value. From then on the two are independent.
-    /// Either prefix may begin with the other.
+    /// what was there, at the cost of one message: each key `source ++ x`, as it is after the
+    /// operations before this one, gives the key `destination ++ x` its value. From then on the two
+    /// are independent. Either prefix may begin with the other.
     ///
-    /// The keys that arise should be no longer than [`MAX_KEY`](crate::MAX_KEY), which nobody checks.
+    /// The keys that arise should be no longer than [`MAX_KEY`](crate::MAX_KEY), which nobody
+    /// checks.
     pub fn clone_range(&mut self, index: IndexId, source: &[u8], destination: &[u8]) {
         self.copies += 1;
         self.redirect(index, source, destination);
@@ -226,7 +227,8 @@ pub(crate) fn point_bytes(key: &[u8], op: &Op) -> u64 {
     (key.len() + carried_bytes(op) + 16) as u64
 }
 
-/// Bytes that an operation brings into the store: a value that is stored already comes as a reference.
+/// Bytes that an operation brings into the store: a value that is stored already comes as a
+/// reference.
 fn carried_bytes(op: &Op) -> usize {
     match op {
         Op::Insert(value) | Op::Patch { bytes: value, .. } => value.reference_bytes().unwrap_or(value.len()),

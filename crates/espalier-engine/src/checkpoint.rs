@@ -9,8 +9,8 @@
 //! 6. let the log forget, and give every index a version with a younger pin.
 //!
 //! A crash before the switch leaves the older checkpoint and the log behind it; after it, the newer
-//! one and the rest of the log. Failure before counting changes nothing that lasts: what was written
-//! stays fresh, and the next checkpoint counts it if it is still reached.
+//! one and the rest of the log. Failure before counting changes nothing that lasts: what was
+//! written stays fresh, and the next checkpoint counts it if it is still reached.
 
 use crate::Result;
 use crate::commit::Waiting;
@@ -35,8 +35,8 @@ const RECLAIM_AT_ONCE: usize = 16 << 10;
 /// What checkpoints hand on to each other.
 pub(crate) struct Checkpointer {
     state: Mutex<State>,
-    /// The nodes of [`State::roots`], for those who cannot wait for a checkpoint under way; `None` while counts change. With
-    /// a number for each time that they did.
+    /// The nodes of [`State::roots`], for those who cannot wait for a checkpoint under way; `None`
+    /// while counts change. With a number for each time that they did.
     counted: Mutex<(u64, Option<BTreeMap<IndexId, PieceId>>)>,
     count: AtomicU64,
     /// When the last one ended, in milliseconds of the monotonic clock.
@@ -49,7 +49,8 @@ pub(crate) struct State {
     pub(crate) roots: BTreeMap<IndexId, StoredRoot>,
     /// Nodes without references whose own references are still counted.
     pub(crate) reclaim: Vec<PieceId>,
-    /// Those of them that cannot be read, and so not be taken apart: until somebody opens the store again nobody tries to.
+    /// Those of them that cannot be read, and so not be taken apart: until somebody opens the store
+    /// again nobody tries to.
     unreadable: HashSet<PieceId>,
     /// Headers on the device whose references are not counted, with what they refer to.
     uncounted: HashMap<PieceId, Vec<Reference>>,
@@ -69,8 +70,8 @@ impl StoredRoot {
     }
 }
 
-/// What happens to the volumes at the cut, at no cost but that of a checkpoint: roots are counted, not
-/// copied.
+/// What happens to the volumes at the cut, at no cost but that of a checkpoint: roots are counted,
+/// not copied.
 pub(crate) enum VolumeChange<'a> {
     None,
     /// A new volume that holds what volume `of` holds behind a prefix, without the prefix.
@@ -154,8 +155,8 @@ impl Checkpointer {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// The root of an index that the last checkpoint has counted (`None` if that was empty), and which count this is; `None`
-    /// if nothing can be said, as counts are being changed.
+    /// The root of an index that the last checkpoint has counted (`None` if that was empty), and
+    /// which count this is; `None` if nothing can be said, as counts are being changed.
     pub(crate) fn counted_root(&self, id: IndexId) -> Option<(u64, Option<PieceId>)> {
         let counted = self.counted.lock();
         counted.1.as_ref().map(|roots| (counted.0, roots.get(&id).copied()))
@@ -203,8 +204,8 @@ impl Shared {
         self.checkpoint_as(false, &VolumeChange::None, &|| true).map(drop)
     }
 
-    /// Makes a checkpoint in which the volumes have changed, if that is `wanted` when they are about to be; returns the
-    /// number of one that was made.
+    /// Makes a checkpoint in which the volumes have changed, if that is `wanted` when they are
+    /// about to be; returns the number of one that was made.
     pub(crate) fn change_volumes(
         &self,
         change: &VolumeChange<'_>,
@@ -299,8 +300,8 @@ impl Shared {
         for index in indexes.iter().chain(replaced) {
             index.seal(lsn);
         }
-        // What groups have bound until now settles what is cut off, not what follows; in this order, so that what comes to
-        // be bound meanwhile is counted twice rather than not at all.
+        // What groups have bound until now settles what is cut off, not what follows; in this
+        // order, so that what comes to be bound meanwhile is counted twice rather than not at all.
         let unwritten = self.log.unwritten_bytes();
         order.settle(self.trees.bound.swap(0, Ordering::AcqRel));
         let waiting = std::mem::take(&mut order.waiting);
@@ -313,7 +314,8 @@ impl Shared {
         Ok(Cut { lsn, next_msn, volumes, indexes, changed, waiting, covered, untidy })
     }
 
-    /// What was cut off waits for another checkpoint, but for what the log has brought to its place since.
+    /// What was cut off waits for another checkpoint, but for what the log has brought to its place
+    /// since.
     fn wait_again(&self, cut: &mut Cut) {
         let mut order = self.order.lock();
         let mut waiting = std::mem::take(&mut cut.waiting);
@@ -385,8 +387,8 @@ impl Shared {
 
     /// Step 4: returns what is left to reclaim, and what of it cannot be read.
     ///
-    /// Gains and losses are netted before anything is counted, so that what old and new headers share
-    /// does not dirty its page of the table.
+    /// Gains and losses are netted before anything is counted, so that what old and new headers
+    /// share does not dirty its page of the table.
     fn count_references(
         &self,
         stored: &[(IndexId, StoredRoot)],
@@ -410,7 +412,8 @@ impl Shared {
             let delta = deltas.entry(id).or_default();
             delta.count += 1;
             delta.bytes = delta.bytes.saturating_add_unsigned(bytes);
-            // They stay uncounted until all is counted: a header that cannot be read below leaves that to the next checkpoint.
+            // They stay uncounted until all is counted: a header that cannot be read below leaves
+            // that to the next checkpoint.
             if let Some(refers) = state.uncounted.get(&id).filter(|_| entered.insert(id)) {
                 gained.extend(refers);
             }
@@ -458,8 +461,8 @@ impl Shared {
     }
 }
 
-/// Pages of the node translation table that a checkpoint changes: each needs a new block before its old
-/// one is free, so with little room few nodes are taken apart at a time.
+/// Pages of the node translation table that a checkpoint changes: each needs a new block before its
+/// old one is free, so with little room few nodes are taken apart at a time.
 struct Touched {
     pages: HashSet<u64>,
     most: usize,
@@ -472,9 +475,9 @@ impl Touched {
         Self { pages: ids.map(|id| Space::table_page_of(*id)).collect(), most }
     }
 
-    /// Notes changes of these pieces; false (and nothing noted) if they are too many and `bounded`. Those on pages that
-    /// change anyway are never too many: mostly the newer header refers to the same pieces, and only if the older one is
-    /// taken apart at once do they stay as they are.
+    /// Notes changes of these pieces; false (and nothing noted) if they are too many and `bounded`.
+    /// Those on pages that change anyway are never too many: mostly the newer header refers to the
+    /// same pieces, and only if the older one is taken apart at once do they stay as they are.
     fn add(&mut self, refers: &[Reference], bounded: bool) -> bool {
         let pages: HashSet<u64> = refers.iter().map(|(id, _)| Space::table_page_of(*id)).collect();
         let more = pages.difference(&self.pages).count();

@@ -1,13 +1,14 @@
 //! The way of a batch: accepted, carried out.
 //!
-//! Protocol: wait for room, then under the commit lock take a place in the order of all batches. A small batch
-//! joins the open one ([`crate::open_batch`]); any other closes that, gets its numbers, and waits to be carried out
-//! ([`crate::accepted`]): applied to the memtables and handed to the log, one after the other. So LSN order, MSN order and the
-//! order of the log are one.
+//! Protocol: wait for room, then under the commit lock take a place in the order of all batches. A
+//! small batch joins the open one ([`crate::open_batch`]); any other closes that, gets its numbers,
+//! and waits to be carried out ([`crate::accepted`]): applied to the memtables and handed to the
+//! log, one after the other. So LSN order, MSN order and the order of the log are one.
 //!
-//! Whoever looks at numbers, at memtables or at the log takes the commit lock by [`Shared::settled`], or calls
-//! [`Shared::settle`] before: then everything that was accepted has been carried out. For who looks at some keys only it
-//! is enough that nothing that is left concerns them ([`Shared::settle_range`]).
+//! Whoever looks at numbers, at memtables or at the log takes the commit lock by
+//! [`Shared::settled`], or calls [`Shared::settle`] before: then everything that was accepted has
+//! been carried out. For who looks at some keys only it is enough that nothing that is left
+//! concerns them ([`Shared::settle_range`]).
 
 use crate::accepted::{Backlog, Carrying};
 use crate::batch::Batch;
@@ -67,14 +68,16 @@ pub(crate) struct Order {
     pub(crate) last_msn: Msn,
     /// What the batches take that no checkpoint covers.
     pub(crate) waiting: Waiting,
-    /// Bytes at most that the log still has to write for batches which the checkpoint under way covers.
+    /// Bytes at most that the log still has to write for batches which the checkpoint under way
+    /// covers.
     pub(crate) covered: u64,
     /// What has been accepted and has no numbers yet. Its batch will be the next one.
     pub(crate) open: OpenBatch,
 }
 
 impl Order {
-    /// Large values of `bytes` bytes now lie in their place: nothing need be promised for them any more.
+    /// Large values of `bytes` bytes now lie in their place: nothing need be promised for them any
+    /// more.
     pub(crate) fn settle(&mut self, bytes: u64) {
         let covered = self.covered.min(bytes);
         self.covered -= covered;
@@ -106,7 +109,8 @@ impl Shared {
             self.close_open(&mut order)?;
         }
         let most = self.options.tuning.joined;
-        // What absorbing takes in a store that is short of space is known of what lies in memtables.
+        // What absorbing takes in a store that is short of space is known of what lies in
+        // memtables.
         if order.open.takes(&batch, bytes, most) && !self.trees.lean.load(Ordering::Relaxed) {
             let wiped = order.open.join(batch, bytes);
             order.waiting.bytes -= wiped.min(order.waiting.bytes);
@@ -133,24 +137,26 @@ impl Shared {
         Ok(order)
     }
 
-    /// Sees to it that everything that was accepted until now has been carried out. If the log fails, it can be read all the
-    /// same, and whoever syncs or commits hears of it.
+    /// Sees to it that everything that was accepted until now has been carried out. If the log
+    /// fails, it can be read all the same, and whoever syncs or commits hears of it.
     pub(crate) fn settle(&self) {
         if self.has_open.load(Ordering::Acquire) {
             drop(self.settled());
         }
     }
 
-    /// Sees to it that everything that was accepted until now and may concern keys in `range` has been carried out.
+    /// Sees to it that everything that was accepted until now and may concern keys in `range` has
+    /// been carried out.
     pub(crate) fn settle_range(&self, index: IndexId, range: impl FnOnce() -> KeyRange) {
         if self.has_open.load(Ordering::Acquire) {
             self.settle_what(&mut self.order.lock(), Some((index, &range())));
         }
     }
 
-    /// Carries out what may concern some keys, or any; returns the last message that has been carried out then: who
-    /// looks at these keys sees all up to it, and what follows does not change them as long as he holds the commit lock. If
-    /// the log fails, it can be read all the same.
+    /// Carries out what may concern some keys, or any; returns the last message that has been
+    /// carried out then: who looks at these keys sees all up to it, and what follows does not
+    /// change them as long as he holds the commit lock. If the log fails, it can be read all the
+    /// same.
     pub(crate) fn settle_what(&self, order: &mut Order, what: Option<(IndexId, &KeyRange)>) -> Msn {
         let concerns =
             |(index, range)| order.open.concerns(index, range) || self.accepted.concerns(index, range);
@@ -182,15 +188,16 @@ impl Shared {
         self.accept(order, closed, bytes).map(drop)
     }
 
-    /// Gives the next batch, of up to `bytes` bytes in the log, its numbers, and has it carried out: by others, if it has time.
-    /// Under the commit lock.
+    /// Gives the next batch, of up to `bytes` bytes in the log, its numbers, and has it carried
+    /// out: by others, if it has time. Under the commit lock.
     fn accept(&self, order: &mut Order, closed: Closed, bytes: u64) -> Result<Lsn> {
         let Closed { ops, sorted } = closed;
         let first_msn = Msn(order.last_msn.0 + 1);
         order.last_msn.0 += ops.len() as u64;
         order.last_lsn.0 += 1;
         let lsn = order.last_lsn;
-        // How many clones wait is limited, and what a store needs that is short of space is known of what lies in memtables.
+        // How many clones wait is limited, and what a store needs that is short of space is known
+        // of what lies in memtables.
         let at_once = self.trees.lean.load(Ordering::Relaxed)
             || ops.iter().any(|op| matches!(op, LoggedOp::Clone { .. }));
         self.has_open.store(true, Ordering::Release);
@@ -203,7 +210,8 @@ impl Shared {
         Ok(lsn)
     }
 
-    /// Carries out what has been accepted, to the end; also beyond failures of the log, which are final.
+    /// Carries out what has been accepted, to the end; also beyond failures of the log, which are
+    /// final.
     pub(crate) fn catch_up(&self) -> Result<()> {
         let mut result = Ok(());
         while let Some(carrying) = self.accepted.next() {
@@ -311,8 +319,8 @@ impl Shared {
         }
     }
 
-    /// Refuses clones in a tree that is too high already. How many can wait to be bound is limited, too, so
-    /// the height stays far below what a byte holds.
+    /// Refuses clones in a tree that is too high already. How many can wait to be bound is limited,
+    /// too, so the height stays far below what a byte holds.
     fn limit_height(&self, batch: &Batch) -> Result<()> {
         for op in &batch.ops {
             if let LoggedOp::Clone { index, .. } = op
@@ -325,9 +333,9 @@ impl Shared {
         Ok(())
     }
 
-    /// The bytes that a batch takes at most in the log; refuses one that is too long for it. Large values of a batch
-    /// that is too long only because of them are written to their place first, so that the log need only refer to
-    /// them: the rename of a directory names all of its data.
+    /// The bytes that a batch takes at most in the log; refuses one that is too long for it. Large
+    /// values of a batch that is too long only because of them are written to their place first, so
+    /// that the log need only refer to them: the rename of a directory names all of its data.
     fn fit_log(&self, batch: &Batch) -> Result<u64> {
         if let Ok(bytes) = self.log.check(&batch.ops) {
             return Ok(bytes);

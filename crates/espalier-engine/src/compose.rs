@@ -1,8 +1,9 @@
 //! Values and patches as one value, page by page.
 //!
-//! A page that a patch covers is taken from the patch where it lies, and a page that none touches from
-//! the value where it lies; only what is covered in part is read and becomes new bytes. So a value that
-//! is overwritten in whole pages is never read or written again for it: it becomes a *composed* one.
+//! A page that a patch covers is taken from the patch where it lies, and a page that none touches
+//! from the value where it lies; only what is covered in part is read and becomes new bytes. So a
+//! value that is overwritten in whole pages is never read or written again for it: it becomes a
+//! *composed* one.
 
 use crate::resolve::{ValueReader, read_slice};
 use crate::value::{LARGE_VALUE, LargeValue, MAX_VALUE, VALUE_PAGE, Value, ValueRef};

@@ -51,7 +51,8 @@ impl Cursor {
         Self { index, range, gap, walk: None }
     }
 
-    /// Goes to the gap before `key`: `next` yields the first entry at or behind it, `prev` the last before.
+    /// Goes to the gap before `key`: `next` yields the first entry at or behind it, `prev` the last
+    /// before.
     pub fn seek(&mut self, key: &[u8]) {
         self.gap = Gap::Before(key.max(&self.range.start).into());
         self.walk = None;
@@ -66,7 +67,8 @@ impl Cursor {
     /// The next entry in ascending order; `None` at the end of the range.
     ///
     /// # Errors
-    /// Of the device, or [`ErrorKind::Damaged`](crate::ErrorKind::Damaged); the cursor stays where it was.
+    /// Of the device, or [`ErrorKind::Damaged`](crate::ErrorKind::Damaged); the cursor stays where
+    /// it was.
     #[allow(clippy::should_implement_trait, reason = "fallible, and it has a prev")]
     pub fn next(&mut self) -> Result<Option<Entry>> {
         let resolve =
@@ -74,7 +76,8 @@ impl Cursor {
         Ok(self.advance(resolve)?.map(|(key, value)| Entry { key, value }))
     }
 
-    /// The next key that has messages, with what `look` makes of them. Reads no values, and may give keys that have none.
+    /// The next key that has messages, with what `look` makes of them. Reads no values, and may
+    /// give keys that have none.
     pub(crate) fn next_with<T>(&mut self, look: impl Fn(Found) -> T) -> Result<Option<(Key, T)>> {
         self.advance(|found, _| Ok(Some(look(found))))
     }

@@ -1,12 +1,14 @@
-//! The device as the rooms of the engine see it: latched read-only by the first failed write or sync.
+//! The device as the rooms of the engine see it: latched read-only by the first failed write or
+//! sync.
 //!
-//! Protocol: pieces, space and log share one [`GuardedDevice`] and reach the device in no other way.
-//! The first write or sync that fails is kept as the *cause*; from then on every write and sync fails
-//! with [`ErrorKind::ReadOnly`] and tells it. Reads go on.
+//! Protocol: pieces, space and log share one [`GuardedDevice`] and reach the device in no other
+//! way. The first write or sync that fails is kept as the *cause*; from then on every write and
+//! sync fails with [`ErrorKind::ReadOnly`] and tells it. Reads go on.
 //!
 //! Invariants:
-//! - a sync that returns `Ok` found no failure latched when it ended, and syncs run one at a time: an
-//!   error that the operating system reports to one caller only is therefore seen by all of them;
+//! - a sync that returns `Ok` found no failure latched when it ended, and syncs run one at a time:
+//!   an error that the operating system reports to one caller only is therefore seen by all of
+//!   them;
 //! - discards are hints: their failure is ignored, but none is issued to a read-only store.
 
 use crate::{Error, ErrorKind, Extent, Result};
@@ -99,7 +101,8 @@ impl GuardedDevice {
     /// Writes `buffers` one after the other from byte `offset`.
     ///
     /// # Errors
-    /// [`ErrorKind::ReadOnly`] after an earlier failure; otherwise whatever the device says, which latches.
+    /// [`ErrorKind::ReadOnly`] after an earlier failure; otherwise whatever the device says, which
+    /// latches.
     pub(crate) fn write_at(&self, offset: u64, buffers: &[&[u8]]) -> Result<()> {
         self.writable()?;
         let bytes: usize = buffers.iter().map(|b| b.len()).sum();
@@ -165,7 +168,8 @@ impl GuardedDevice {
         error
     }
 
-    /// Lets nothing more be written or discarded: the store is gone, the device may be another's by now.
+    /// Lets nothing more be written or discarded: the store is gone, the device may be another's by
+    /// now.
     pub(crate) fn retire(&self) {
         let gone = Error::new(crate::ErrorKind::ReadOnly, "the store was dropped");
         // A failure that came before says the same.

@@ -1,8 +1,8 @@
 //! Differences between two ranges, of one index or two, at the cost of what differs.
 //!
-//! Protocol: messages in memory are absorbed first, as far as that can be done at once. Then `tree::compare` tells
-//! at which keys the trees may differ, what is still in memtables adds its own, and the walk looks at
-//! those keys only, on both sides of one snapshot.
+//! Protocol: messages in memory are absorbed first, as far as that can be done at once. Then
+//! `tree::compare` tells at which keys the trees may differ, what is still in memtables adds its
+//! own, and the walk looks at those keys only, on both sides of one snapshot.
 
 use crate::Result;
 use crate::cursor::{Cursor, Entry};
@@ -46,12 +46,13 @@ struct Side {
 }
 
 impl Store {
-    /// What differs between the keys that begin with `old.1` in index `old.0` and those that begin with
-    /// `new.1` in index `new.0`, prefixes apart, in order. Looks at no more than what the two do not
-    /// share, if one is a clone of the other or both are clones of a third.
+    /// What differs between the keys that begin with `old.1` in index `old.0` and those that begin
+    /// with `new.1` in index `new.0`, prefixes apart, in order. Looks at no more than what the two
+    /// do not share, if one is a clone of the other or both are clones of a third.
     ///
     /// # Errors
-    /// Of the device; [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such index.
+    /// Of the device; [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such
+    /// index.
     pub fn diff(&self, old: (IndexId, &[u8]), new: (IndexId, &[u8])) -> Result<Diff> {
         self.shared.absorb_at_once(&[old.0, new.0])?;
         let snapshot = self.snapshot()?;

@@ -70,8 +70,8 @@ impl Error {
         self.kind
     }
 
-    /// True if an earlier failed write or sync is the reason: nothing can be changed any more, though nobody wanted
-    /// that.
+    /// True if an earlier failed write or sync is the reason: nothing can be changed any more,
+    /// though nobody wanted that.
     pub fn is_after_failure(&self) -> bool {
         self.after_failure
     }
@@ -82,8 +82,8 @@ impl Error {
         self
     }
 
-    /// A write or sync that failed: a device that has no room is one that fails, and has nothing to do with
-    /// the room in the store.
+    /// A write or sync that failed: a device that has no room is one that fails, and has nothing to
+    /// do with the room in the store.
     pub(crate) fn failed(source: espalier_storage::Error) -> Self {
         Self { kind: ErrorKind::Io, ..source.into() }
     }

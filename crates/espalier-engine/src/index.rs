@@ -147,7 +147,8 @@ impl Index {
         self.version().memtables().find_map(|table| table.outcome(key, msn, resident))
     }
 
-    /// Seals the active memtable if it holds anything. For who carries out, or holds the commit lock when all has been.
+    /// Seals the active memtable if it holds anything. For who carries out, or holds the commit
+    /// lock when all has been.
     pub(crate) fn seal(&self, upto: Lsn) {
         if self.version.read().active.is_empty() {
             return;

@@ -1,8 +1,9 @@
 //! Scattered pieces: what lies where no free run is long enough for it.
 //!
-//! A piece is written to one run of blocks as long as there is one. In a store that is nearly full the
-//! free blocks may lie apart; then the piece is written to several runs, and a chain of *list blocks*
-//! says which. So a store can use its last blocks, and whether a write fits is a matter of counting.
+//! A piece is written to one run of blocks as long as there is one. In a store that is nearly full
+//! the free blocks may lie apart; then the piece is written to several runs, and a chain of *list
+//! blocks* says which. So a store can use its last blocks, and whether a write fits is a matter of
+//! counting.
 //!
 //! Layout of a list block (`docs/format.md`, "Scattered pieces"): XXH3 of the rest, seeded with the
 //! piece's id; the next list block or 0; the number of runs; the runs.
@@ -82,8 +83,8 @@ impl Layout {
     /// Reads the layout of the piece `id`, which is scattered.
     ///
     /// # Errors
-    /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if a list block is not what was written, or what
-    /// the device says.
+    /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if a list block is not what was written,
+    /// or what the device says.
     pub(crate) fn load(device: &GuardedDevice, id: PieceId, location: &Location) -> Result<Self> {
         let doing = || format!("reading where piece {id} lies");
         let mut left = u64::from(location.len).div_ceil(BLOCK as u64);
@@ -117,7 +118,8 @@ impl Layout {
         Ok(layout)
     }
 
-    /// The bytes of the device where `bytes` of the piece lie, in order. What is behind its end is left out.
+    /// The bytes of the device where `bytes` of the piece lie, in order. What is behind its end is
+    /// left out.
     pub(crate) fn ranges(&self, bytes: Range<u64>) -> Vec<Range<u64>> {
         let mut found = Vec::new();
         let mut at = 0;
@@ -136,7 +138,8 @@ impl Layout {
     /// Fills `out` with the piece's bytes from `offset` on.
     ///
     /// # Errors
-    /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if the piece is shorter, or what the device says.
+    /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if the piece is shorter, or what the
+    /// device says.
     pub(crate) fn read(&self, device: &GuardedDevice, offset: u64, out: &mut [u8]) -> Result<()> {
         let mut at = 0;
         for range in self.ranges(offset..offset + out.len() as u64) {

@@ -1,10 +1,11 @@
-//! A write-optimized, copy-on-write B-epsilon-DAG: an ordered key-value store on a file or block device.
+//! A write-optimized, copy-on-write B-epsilon-DAG: an ordered key-value store on a file or block
+//! device.
 //!
 //! Keys are byte strings in memcmp order, values byte strings of up to 1 MiB. A [`Store`] holds
-//! volumes of several indexes each; a [`Batch`] changes any of them at once. Changes are buffered as
-//! messages and move towards the leaves in large batches, so that small random writes cost sequential
-//! ones; values can be patched and updated without being read, and whole ranges deleted or updated by
-//! one message. Snapshots are consistent across all indexes and cost nothing to take.
+//! volumes of several indexes each; a [`Batch`] changes any of them at once. Changes are buffered
+//! as messages and move towards the leaves in large batches, so that small random writes cost
+//! sequential ones; values can be patched and updated without being read, and whole ranges deleted
+//! or updated by one message. Snapshots are consistent across all indexes and cost nothing to take.
 //!
 //! ```
 //! use espalier_engine::{Batch, FormatOptions, IndexId, KeyRange, MergeFunctions, OpenOptions, Store};

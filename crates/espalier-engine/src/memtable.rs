@@ -4,11 +4,11 @@
 //! look at the same time. A sealed memtable never changes again.
 //!
 //! Invariants: the versions of a key are ordered by MSN; a message that can no longer be seen by
-//! anybody (a newer one ends every search, and no snapshot lies between) is gone. Patches to a value
-//! that is here are made in place, so that a file written piece by piece becomes one message.
+//! anybody (a newer one ends every search, and no snapshot lies between) is gone. Patches to a
+//! value that is here are made in place, so that a file written piece by piece becomes one message.
 //!
-//! Large values are shared with the log, which gives them their places; so what it has written is not
-//! written again. What grew here is shared from the moment on when the log asks for it
+//! Large values are shared with the log, which gives them their places; so what it has written is
+//! not written again. What grew here is shared from the moment on when the log asks for it
 //! ([`Memtable::outcome`]) or the memtable is absorbed ([`Memtable::settle`]). The bytes of shared
 //! values are counted where they are, not here.
 
@@ -208,8 +208,8 @@ fn grow_patch(at: u32, mut old: Vec<u8>, offset: u32, bytes: &[u8]) -> Version {
     Version::GrowingPatch(at, old)
 }
 
-/// Drops the newest patches among `versions` that `op`, if it is a patch, covers. They may be dropped
-/// if they are newer than `after`. Returns the memory that this gives back.
+/// Drops the newest patches among `versions` that `op`, if it is a patch, covers. They may be
+/// dropped if they are newer than `after`. Returns the memory that this gives back.
 fn drop_covered(versions: &mut Versions, op: &Op, after: Msn) -> usize {
     let Op::Patch { offset, bytes } = op else { return 0 };
     let (start, end) = (*offset as usize, *offset as usize + bytes.len());
@@ -249,7 +249,8 @@ impl Memtable {
         inner.points.is_empty() && inner.ranges.is_empty()
     }
 
-    /// Adds a message to one key. `pinned` is the newest snapshot, which must go on to see what it sees.
+    /// Adds a message to one key. `pinned` is the newest snapshot, which must go on to see what it
+    /// sees.
     pub(crate) fn apply(&self, key: &[u8], msn: Msn, op: &Op, pinned: Msn, merge: &MergeFunctions) {
         self.values.fetch_add(op.large_values().iter().map(|value| value.len()).sum(), Relaxed);
         let mut inner = self.inner.write();
@@ -290,8 +291,9 @@ impl Memtable {
         self.grow(grown + op_memory(op) as isize);
     }
 
-    /// What message `msn` and those before it have come to for `key`, if it is the newest message for it
-    /// and grew together with others: an insert, or a patch that stands for patches before it as well.
+    /// What message `msn` and those before it have come to for `key`, if it is the newest message
+    /// for it and grew together with others: an insert, or a patch that stands for patches before
+    /// it as well.
     pub(crate) fn outcome(&self, key: &[u8], msn: Msn, resident: &Arc<AtomicUsize>) -> Option<Op> {
         let mut inner = self.inner.write();
         let (newest, version) = inner.points.get_mut(key)?.last_mut()?;
@@ -304,8 +306,8 @@ impl Memtable {
         Some(version.to_op())
     }
 
-    /// Ends all growth: when this returns, everybody gets the same large values. Only for sealed memtables, of which no
-    /// key goes; so who reads may do so in between.
+    /// Ends all growth: when this returns, everybody gets the same large values. Only for sealed
+    /// memtables, of which no key goes; so who reads may do so in between.
     pub(crate) fn settle(&self, resident: &Arc<AtomicUsize>) {
         let mut from = Bound::Unbounded;
         loop {

@@ -19,7 +19,8 @@ pub enum Op {
     Patch {
         /// First byte replaced.
         offset: u32,
-        /// What stands there afterwards. Large ones are best at whole pages: those are never copied.
+        /// What stands there afterwards. Large ones are best at whole pages: those are never
+        /// copied.
         bytes: Value,
     },
     /// The value becomes what a registered [`MergeFunction`] makes of it.
@@ -48,8 +49,8 @@ impl Op {
         }
     }
 
-    /// What is left of it when its value is lost: nothing, or zeros where a patch was. What lay there
-    /// before must not come back.
+    /// What is left of it when its value is lost: nothing, or zeros where a patch was. What lay
+    /// there before must not come back.
     pub(crate) fn without_value(&self) -> Self {
         match self {
             Self::Patch { offset, bytes } => {

@@ -1,14 +1,14 @@
 //! The open batch: small batches that have been accepted and are carried out as one.
 //!
-//! What carrying out a batch costs does not depend on how small it is: numbers, a record in the log, a place
-//! in memtables for each key. So small batches of single keys join the open batch first, where a later one
-//! takes the place of what it wipes out: who removes a tree file by file deletes ranges in the end that cover
-//! what he did before, and it is as if nothing had been done.
+//! What carrying out a batch costs does not depend on how small it is: numbers, a record in the
+//! log, a place in memtables for each key. So small batches of single keys join the open batch
+//! first, where a later one takes the place of what it wipes out: who removes a tree file by file
+//! deletes ranges in the end that cover what he did before, and it is as if nothing had been done.
 //!
-//! Invariant: nobody can tell. Whoever looks at memtables, numbers or the log, or changes them, closes the
-//! open batch first, under the commit lock (`Shared::settled`): so it is a stretch of the order of all
-//! batches, and one of them for log and recovery. It is denoted by its points, each of which is what happened
-//! to one key, in order; points of different keys commute.
+//! Invariant: nobody can tell. Whoever looks at memtables, numbers or the log, or changes them,
+//! closes the open batch first, under the commit lock (`Shared::settled`): so it is a stretch of
+//! the order of all batches, and one of them for log and recovery. It is denoted by its points,
+//! each of which is what happened to one key, in order; points of different keys commute.
 
 use crate::accepted::sorted_prefix;
 use crate::batch::{Batch, point_bytes};
@@ -23,7 +23,8 @@ use std::ops::Bound;
 /// A batch with more operations gains nothing by joining others.
 const MOST_OPERATIONS: usize = 16;
 
-/// Neither does one that takes more bytes in the log, and who waits for a small one to be synced should not wait for it.
+/// Neither does one that takes more bytes in the log, and who waits for a small one to be synced
+/// should not wait for it.
 const MOST_BYTES: u64 = 64 << 10;
 
 /// Bytes in the log that make it full.
@@ -64,7 +65,8 @@ impl OpenBatch {
         self.batches == 0
     }
 
-    /// True if a batch that takes up to `bytes` in the log may join, where `most` operations make it full.
+    /// True if a batch that takes up to `bytes` in the log may join, where `most` operations make
+    /// it full.
     pub(crate) fn takes(&self, batch: &Batch, bytes: u64, most: usize) -> bool {
         batch.ops.len() <= MOST_OPERATIONS.min(most)
             && bytes <= MOST_BYTES
@@ -76,7 +78,8 @@ impl OpenBatch {
         self.operations >= most || self.bytes >= FULL
     }
 
-    /// True if a batch of up to `bytes` bytes in the log, which does not join, may be carried out together with it.
+    /// True if a batch of up to `bytes` bytes in the log, which does not join, may be carried out
+    /// together with it.
     pub(crate) fn may_close_with(bytes: u64) -> bool {
         bytes <= MOST_BYTES
     }
@@ -134,8 +137,8 @@ impl OpenBatch {
         wiped
     }
 
-    /// Ends it with a batch that need not be one of those that join: the operations of all, in order, and the bytes that
-    /// were to come into the store and will not.
+    /// Ends it with a batch that need not be one of those that join: the operations of all, in
+    /// order, and the bytes that were to come into the store and will not.
     pub(crate) fn close_with(&mut self, batch: Batch) -> (Closed, u64) {
         if self.is_empty() {
             let sorted = sorted_prefix(&batch.ops);

@@ -84,9 +84,11 @@ pub struct Tuning {
     pub edge: usize,
     /// Groups of the log with at least this much in large values write them into value parts first.
     pub early_binding: usize,
-    /// Small batches are carried out as one until they have so many operations; 0 carries out each by itself.
+    /// Small batches are carried out as one until they have so many operations; 0 carries out each
+    /// by itself.
     pub joined: usize,
-    /// A worker carries out what was accepted when it has so many operations; 0 leaves nothing to workers.
+    /// A worker carries out what was accepted when it has so many operations; 0 leaves nothing to
+    /// workers.
     pub accepted: usize,
     /// For measuring what the log costs: batches go into none, and a sync is a checkpoint.
     pub unlogged: bool,

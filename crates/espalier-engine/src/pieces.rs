@@ -1,8 +1,9 @@
-//! Pieces: key-value parts, value parts and node headers, encoded, written together, read and verified.
+//! Pieces: key-value parts, value parts and node headers, encoded, written together, read and
+//! verified.
 //!
 //! Protocol: to write, encode pieces under ids from [`Pieces::new_id`] (large values first, with
-//! [`Pieces::write_values`]) and hand those that belong together to [`Pieces::write_group`]; they get
-//! neighbouring blocks. To read, ask by id: what is returned was verified against the checksum
+//! [`Pieces::write_values`]) and hand those that belong together to [`Pieces::write_group`]; they
+//! get neighbouring blocks. To read, ask by id: what is returned was verified against the checksum
 //! that the node translation table or the reference holds, now or when it was cached.
 //!
 //! Invariants:
@@ -42,7 +43,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use streams::Streams;
 
-/// The most memory for streams, and for what is announced, in bytes each; with little memory an eighth of what there is, and a sixteenth.
+/// The most memory for streams, and for what is announced, in bytes each; with little memory an
+/// eighth of what there is, and a sixteenth.
 const MAX_READ_AHEAD: u64 = 32 << 20;
 
 /// The pieces of one store.
@@ -90,8 +92,8 @@ impl Pieces {
         }
     }
 
-    /// Changes how much memory decoded pieces and read-ahead may take; what is too much goes at once.
-    /// Changes of less than a 64th are left for later, so this may be called often.
+    /// Changes how much memory decoded pieces and read-ahead may take; what is too much goes at
+    /// once. Changes of less than a 64th are left for later, so this may be called often.
     pub(crate) fn set_capacity(&self, capacity: u64) {
         let before = self.capacity.load(Ordering::Relaxed);
         if capacity.abs_diff(before) <= before / 64
@@ -106,8 +108,8 @@ impl Pieces {
         self.buffers.keep(streams + announced);
     }
 
-    /// Bounds the length of new value parts, in bytes: what is live in one must fit into what a small store
-    /// keeps free.
+    /// Bounds the length of new value parts, in bytes: what is live in one must fit into what a
+    /// small store keeps free.
     pub(crate) fn bound_value_parts(&self, bytes: usize) {
         self.value_part.store(bytes.clamp(64 << 10, values::MAX_VALUE_PART), Ordering::Relaxed);
     }
@@ -126,7 +128,8 @@ impl Pieces {
     /// A key-value part.
     ///
     /// # Errors
-    /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if it is not what was written; what the device says.
+    /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if it is not what was written; what the
+    /// device says.
     pub(crate) fn part(&self, id: PieceId) -> Result<Arc<Part>> {
         match self.cache.get_or_load(id, || Ok(Cached::Part(Arc::new(self.read_part(id)?))))? {
             Cached::Part(part) => Ok(part),
@@ -139,8 +142,8 @@ impl Pieces {
         self.cache.insert(id, Cached::Part(part));
     }
 
-    /// A node. `decode` makes it of its height and the body of its piece, and says how many bytes it
-    /// takes in memory.
+    /// A node. `decode` makes it of its height and the body of its piece, and says how many bytes
+    /// it takes in memory.
     ///
     /// # Errors
     /// As for [`Self::part`], and those of `decode`.
@@ -165,14 +168,14 @@ impl Pieces {
         self.cache.insert(id, Cached::Node(node, bytes));
     }
 
-    /// Gives up the memory of a piece that nobody will ask for. A cached part has handles on its value
-    /// parts and keeps their blocks from being reused: so this is due when a part dies.
+    /// Gives up the memory of a piece that nobody will ask for. A cached part has handles on its
+    /// value parts and keeps their blocks from being reused: so this is due when a part dies.
     pub(crate) fn forget(&self, id: PieceId) {
         self.cache.remove(id);
     }
 
-    /// Calls `wake` when there is work for [`Self::read_ahead_step`]. Without it, readers read ahead
-    /// themselves.
+    /// Calls `wake` when there is work for [`Self::read_ahead_step`]. Without it, readers read
+    /// ahead themselves.
     pub(crate) fn set_read_ahead_wake(&self, wake: impl Fn() + Send + Sync + 'static) {
         self.streams.set_wake(Box::new(wake));
     }
@@ -193,7 +196,8 @@ impl Pieces {
         self.buffers.provide() || self.announced.step() || self.streams.step()
     }
 
-    /// The memory in bytes that [`Self::announce`] still has, and that it has if nothing is announced.
+    /// The memory in bytes that [`Self::announce`] still has, and that it has if nothing is
+    /// announced.
     pub(crate) fn room_to_announce(&self) -> (u64, u64) {
         self.announced.room()
     }

@@ -23,11 +23,12 @@ const SPARE: u64 = 8192;
 /// How often room is made for one batch that adds data before it is refused.
 const MOST_TRIES: usize = 8;
 
-/// How much more than [`CLONE_BLOCKS`] those clones may take which wait, for each block and together.
+/// How much more than [`CLONE_BLOCKS`] those clones may take which wait, for each block and
+/// together.
 const CLONES_MORE: (u64, u64) = (3, 6144);
 
-/// Blocks that absorbing may take beside the messages in a tree that is one small leaf: while there is plenty of space they are
-/// not promised.
+/// Blocks that absorbing may take beside the messages in a tree that is one small leaf: while there
+/// is plenty of space they are not promised.
 const TREE_MORE: u64 = 16;
 
 /// The commit lock with what a batch takes reserved.
@@ -38,16 +39,18 @@ pub(crate) struct Promised<'a> {
     pub(crate) clones: u64,
 }
 
-/// A batch that deletes, or moves, may draw on the pool, as that is how space comes back; one that copies takes space,
-/// whatever else it does. One without operations adds nothing: a deletion of no keys has none.
+/// A batch that deletes, or moves, may draw on the pool, as that is how space comes back; one that
+/// copies takes space, whatever else it does. One without operations adds nothing: a deletion of no
+/// keys has none.
 pub(crate) fn purpose_of(batch: &Batch) -> Purpose {
     let frees = batch.copies == 0 && batch.deletes();
     if batch.is_empty() || frees { Purpose::Essential } else { Purpose::Growth }
 }
 
 impl Shared {
-    /// Takes the commit lock with space reserved until the next checkpoint for `batch` and what is there: its bytes twice
-    /// and a share of headers, and in a store that is short of space what absorbing takes beside that.
+    /// Takes the commit lock with space reserved until the next checkpoint for `batch` and what is
+    /// there: its bytes twice and a share of headers, and in a store that is short of space what
+    /// absorbing takes beside that.
     pub(crate) fn promise(&self, batch: &Batch, purpose: Purpose) -> Result<Promised<'_>> {
         let (mut exhausted, mut clears, mut tries, mut clones) = (false, None, 0, None);
         let mut sparing = false;
@@ -77,8 +80,8 @@ impl Shared {
             let own = (clears.unwrap_or(0), clones.unwrap_or(CLONE_BLOCKS * batch.clones));
             let others = waiting.clones + waiting.clears + own.0 + own.1;
             let want = self.need(waiting.bytes + batch.bytes as u64, spread.with_batch + others);
-            // What is no longer needed was for values that have taken their blocks since: with little room a
-            // new batch must not count on it.
+            // What is no longer needed was for values that have taken their blocks since: with
+            // little room a new batch must not count on it.
             let spare = if self.space.free_blocks() > 8 * SPARE { SPARE } else { 0 };
             if let Some(reserved) = waiting.reserved.as_mut().filter(|r| r.blocks() > before + spare) {
                 reserved.shrink(before + spare / 2);
@@ -109,7 +112,8 @@ impl Shared {
                 Err(error) if exhausted || error.kind() != ErrorKind::NoSpace => return Err(error),
                 Err(_) => {
                     drop(order);
-                    // What frees space goes on as long as that helps, what takes some must have an answer.
+                    // What frees space goes on as long as that helps, what takes some must have an
+                    // answer.
                     tries += 1;
                     exhausted = !self.make_space(want, purpose)?
                         || (purpose == Purpose::Growth && tries == MOST_TRIES);
@@ -119,18 +123,20 @@ impl Shared {
         }
     }
 
-    /// Blocks that absorbing may take, beside those promised, of which `clones` are for clones, while space is plentiful.
+    /// Blocks that absorbing may take, beside those promised, of which `clones` are for clones,
+    /// while space is plentiful.
     fn unsure(&self, clones: u64) -> u64 {
         (CLONES_MORE.0 * clones).min(CLONES_MORE.1) + TREE_MORE * self.indexes.read().len() as u64
     }
 
-    /// Blocks to be promised for messages of so many bytes and what else was found out that they take.
+    /// Blocks to be promised for messages of so many bytes and what else was found out that they
+    /// take.
     fn need(&self, bytes: u64, others: u64) -> u64 {
         message_blocks(&self.options.tuning, bytes) + others + 8
     }
 
-    /// Promises what the batches take that were found in the log, whether there is room or not: they were accepted, and
-    /// nobody else may have it.
+    /// Promises what the batches take that were found in the log, whether there is room or not:
+    /// they were accepted, and nobody else may have it.
     pub(crate) fn promise_replayed(&self) -> Result<()> {
         let lean = self.trees.lean.load(Ordering::Relaxed) || {
             let waiting = &self.order.lock().waiting;
@@ -154,7 +160,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Absorbs what there is in memory where clones wait. One that cannot be, as something cannot be read, waits on.
+    /// Absorbs what there is in memory where clones wait. One that cannot be, as something cannot
+    /// be read, waits on.
     fn absorb_clones(&self) {
         for index in self.indexes_in_order().into_iter().filter(|index| index.version().has_goto()) {
             if let Err(error) = self.absorb_at_once(&[index.id]) {
@@ -163,8 +170,8 @@ impl Shared {
         }
     }
 
-    /// Blocks that the clones of a batch take: twice what they would now, as more messages may be on their way when they
-    /// become part of the tree. Without the commit lock.
+    /// Blocks that the clones of a batch take: twice what they would now, as more messages may be
+    /// on their way when they become part of the tree. Without the commit lock.
     ///
     /// # Errors
     /// Of reading tables. What cannot be read along their borders is shown as it is.

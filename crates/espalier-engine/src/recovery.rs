@@ -42,7 +42,8 @@ pub(crate) fn format(device: Arc<dyn Device>, env: &dyn Environment, options: &F
     let mut uuid = [0; 16];
     uuid[..8].copy_from_slice(&env.random().to_le_bytes());
     uuid[8..].copy_from_slice(&env.random().to_le_bytes());
-    // Before anything else is touched: half of an older store must not open as an older state of it.
+    // Before anything else is touched: half of an older store must not open as an older state of
+    // it.
     Space::erase(&device)?;
     let position = Log::format(&device, geometry.log, &uuid)?;
     let first = Superblock {
@@ -183,7 +184,8 @@ pub(crate) fn open(
         shared.promise_replayed()?;
     }
     if binder.found_torn() && !read_only {
-        // Before a later group says that those were synced which name the torn parts by another checksum.
+        // Before a later group says that those were synced which name the torn parts by another
+        // checksum.
         shared.checkpoint()?;
     }
     Ok(shared)
@@ -232,8 +234,8 @@ fn indexes_of(space: &Arc<Space>, volumes: &VolumeTable) -> Result<(Indexes, BTr
 /// Something that a damaged store has lost.
 pub(crate) struct Lost {
     pub(crate) loss: Loss,
-    /// The message that brought it, if that was in the log; otherwise it was in the tree, and what changes it has nothing
-    /// to change.
+    /// The message that brought it, if that was in the log; otherwise it was in the tree, and what
+    /// changes it has nothing to change.
     pub(crate) since: Option<Msn>,
 }
 
@@ -247,7 +249,8 @@ pub(crate) struct Replay<'a> {
     pub(crate) options: &'a OpenOptions,
     pub(crate) indexes: &'a Indexes,
     pub(crate) order: Order,
-    /// What a damaged store has lost: where messages have nothing to change, they must make nothing.
+    /// What a damaged store has lost: where messages have nothing to change, they must make
+    /// nothing.
     pub(crate) losses: Mutex<Vec<Lost>>,
 }
 
@@ -351,7 +354,8 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Blocks that will be taken by what is in memory, at most: what was absorbed counts among the messages, too.
+    /// Blocks that will be taken by what is in memory, at most: what was absorbed counts among the
+    /// messages, too.
     fn owed(&self) -> u64 {
         let roots = self.indexes.values().map(|index| unwritten_blocks(self.trees, &index.version().root));
         roots.sum::<u64>() + message_blocks(&self.options.tuning, self.order.waiting.bytes)
@@ -374,8 +378,8 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// What a clone copies of something lost is lost there too: from here on, and not before, when something else was
-    /// there.
+    /// What a clone copies of something lost is lost there too: from here on, and not before, when
+    /// something else was there.
     fn copy_losses(&self, index: IndexId, goto: &Goto) {
         let Goto { msn, source, destination } = goto;
         let below = KeyRange::prefix(source);
@@ -405,7 +409,8 @@ pub(crate) struct PiecesBinder {
     indexes: Arc<RwLock<Indexes>>,
     resident: Arc<AtomicUsize>,
     bound: Arc<AtomicU64>,
-    /// Of a part that only groups name which no sync is known to cover not all was what was written.
+    /// Of a part that only groups name which no sync is known to cover not all was what was
+    /// written.
     torn: AtomicBool,
 }
 

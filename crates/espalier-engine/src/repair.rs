@@ -1,15 +1,17 @@
 //! Opening a damaged store: everything that can be read, and nothing that is wrong.
 //!
-//! 1. The tables are read as far as they can be, and new ones made of them in memory (`space::rebuild`).
+//! 1. The tables are read as far as they can be, and new ones made of them in memory
+//!    (`space::rebuild`).
 //! 2. The trees are walked, and cut where they cannot be read (`tree::cut`).
 //! 3. References are counted anew.
-//! 4. What may be older than something lost is deleted; so is what messages make of nothing, where what they
-//!    were to change is lost.
-//! 5. The log is replayed up to where it is damaged, and the same holds for what it says; logged values that
-//!    cannot be read are deleted too, and what would change them is left out.
+//! 4. What may be older than something lost is deleted; so is what messages make of nothing, where
+//!    what they were to change is lost.
+//! 5. The log is replayed up to where it is damaged, and the same holds for what it says; logged
+//!    values that cannot be read are deleted too, and what would change them is left out.
 //!
-//! The store is usable then. Nothing on the device that the old superblock needs is changed until a checkpoint
-//! commits the new state as a whole: a crash before leaves the damaged store as it was, to be repaired again.
+//! The store is usable then. Nothing on the device that the old superblock needs is changed until a
+//! checkpoint commits the new state as a whole: a crash before leaves the damaged store as it was,
+//! to be repaired again.
 
 use crate::checkpoint::{Checkpointer, StoredRoot};
 use crate::commit::Order;
@@ -47,12 +49,14 @@ pub struct Rescue {
 }
 
 impl Store {
-    /// Opens a damaged store for repair. Everything is read; what cannot be is left out and told. The device is
-    /// changed by nothing before the first checkpoint. `progress` is told now and then how much was read.
+    /// Opens a damaged store for repair. Everything is read; what cannot be is left out and told.
+    /// The device is changed by nothing before the first checkpoint. `progress` is told now and
+    /// then how much was read.
     ///
     /// # Errors
-    /// Of the device; [`ErrorKind::NotAStore`], [`ErrorKind::NewerFormat`]; [`ErrorKind::Damaged`] if neither
-    /// superblock or not the volume table can be read: without them nothing can be told from anything else.
+    /// Of the device; [`ErrorKind::NotAStore`], [`ErrorKind::NewerFormat`]; [`ErrorKind::Damaged`]
+    /// if neither superblock or not the volume table can be read: without them nothing can be told
+    /// from anything else.
     pub fn open_damaged(
         device: Arc<dyn Device>,
         env: Arc<dyn Environment>,
@@ -154,11 +158,12 @@ fn roots_of(space: &Arc<Space>, volumes: &VolumeTable) -> Vec<(IndexId, Root)> {
     roots
 }
 
-/// For each index the root that is counted, and the one from which messages took what must not be seen.
-/// And headers that are not counted yet, with what they refer to.
+/// For each index the root that is counted, and the one from which messages took what must not be
+/// seen. And headers that are not counted yet, with what they refer to.
 type Left = (Vec<(IndexId, StoredRoot, Root)>, Vec<Arc<PieceHandle>>, HashMap<PieceId, Vec<Reference>>);
 
-/// Steps 2 to 4: the trees without what cannot be read and what must not be, with references counted.
+/// Steps 2 to 4: the trees without what cannot be read and what must not be, with references
+/// counted.
 fn cut(
     trees: &Arc<Trees>,
     space: &Arc<Space>,
@@ -197,14 +202,14 @@ fn cut(
 struct LostValues {
     /// Value parts that the log names: whether all of each is what was written.
     sound: HashMap<PieceId, bool>,
-    /// Keys without a value because that is lost, and nothing whole has come since. What changes such a value must
-    /// not make one of nothing.
+    /// Keys without a value because that is lost, and nothing whole has come since. What changes
+    /// such a value must not make one of nothing.
     keys: BTreeMap<IndexId, BTreeSet<Key>>,
 }
 
 impl LostValues {
-    /// Replaces insertions of lost values by deletions, and patches by zeros; leaves out what changes what is lost.
-    /// Values that share a part with damage are written again.
+    /// Replaces insertions of lost values by deletions, and patches by zeros; leaves out what
+    /// changes what is lost. Values that share a part with damage are written again.
     fn take_out(&mut self, trees: &Trees, batch: &mut LoggedBatch, losses: &mut Vec<Lost>) {
         let first = batch.first_msn.0;
         for (n, logged) in batch.ops.iter_mut().enumerate() {

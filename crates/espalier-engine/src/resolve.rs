@@ -1,9 +1,10 @@
 //! From the messages for one key to its value.
 //!
 //! Messages are added newest first, until one is *terminal*: its outcome does not depend on what is
-//! older. Then they are applied oldest first. Patches alone never need the whole value: a slice of a
-//! large value costs only its own pages, each of them read once, from what covers it last. What is patched in
-//! part is read whole, and the patch is laid over it: so the pages around it are read in one piece.
+//! older. Then they are applied oldest first. Patches alone never need the whole value: a slice of
+//! a large value costs only its own pages, each of them read once, from what covers it last. What
+//! is patched in part is read whole, and the patch is laid over it: so the pages around it are read
+//! in one piece.
 
 use crate::compose::{Patch, patched};
 use crate::op::{MergeFunctions, Op, RangeOp, Update};
@@ -76,7 +77,8 @@ pub(crate) struct Found {
     spot: Option<Spot>,
 }
 
-/// A place in a run of the tree: who reads keys in order comes through its parts one after the other.
+/// A place in a run of the tree: who reads keys in order comes through its parts one after the
+/// other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Spot {
     /// Tells the run from others.
@@ -90,8 +92,9 @@ pub(crate) struct Spot {
 }
 
 impl Spot {
-    /// What it says for a row of reads, of which `hits` were in order and ended at `before`, that this is the next one; `None`
-    /// if it is not. Where a run ends nobody knows which one comes next: such a step does not count.
+    /// What it says for a row of reads, of which `hits` were in order and ended at `before`, that
+    /// this is the next one; `None` if it is not. Where a run ends nobody knows which one comes
+    /// next: such a step does not count.
     pub(crate) fn continues(&self, before: &Self, hits: u8) -> Option<u8> {
         let from_end_to_start = before.of - before.at <= NEAR && self.at <= NEAR;
         match self.run == before.run {
@@ -124,13 +127,15 @@ impl Found {
         self.base.is_some()
     }
 
-    /// For a key of which it is known that `value` with these patches in memory, newest first, is all there is.
+    /// For a key of which it is known that `value` with these patches in memory, newest first, is
+    /// all there is.
     pub(crate) fn known(value: Value, patches: &[InMemory]) -> Self {
         let steps = patches.iter().map(|(at, bytes)| Step::Patch(*at, bytes.clone().into())).collect();
         Self { steps, base: Some(Some(value)), ..Self::default() }
     }
 
-    /// The value with the patches to it, newest first, if there is nothing else and they are in memory.
+    /// The value with the patches to it, newest first, if there is nothing else and they are in
+    /// memory.
     pub(crate) fn patched(&self) -> Option<(&Value, Vec<InMemory>)> {
         let value = self.base.as_ref()?.as_ref()?;
         let patch = |step: &Step| match step {
@@ -165,7 +170,8 @@ impl Found {
         values.flat_map(Value::segments).filter(|segment| segment.bytes().is_none()).filter_map(|s| s.place())
     }
 
-    /// True if the value is a large one that messages change: it would have to be read and written anew.
+    /// True if the value is a large one that messages change: it would have to be read and written
+    /// anew.
     pub(crate) fn is_costly(&self) -> bool {
         let large = |value: &Value| !value.segments().is_empty();
         !self.steps.is_empty() && self.base.iter().flatten().any(large)
@@ -240,8 +246,8 @@ impl Found {
         with_patches(value, &mut patches, reader)
     }
 
-    /// Fills the bytes `at` of `out` from byte `offset` of the value, as far as it reaches; returns its length. What
-    /// lies on the device is only noted in `left`.
+    /// Fills the bytes `at` of `out` from byte `offset` of the value, as far as it reaches; returns
+    /// its length. What lies on the device is only noted in `left`.
     pub(crate) fn slice(
         mut self,
         merge: &MergeFunctions,
@@ -337,7 +343,8 @@ impl Target<'_> {
         }
     }
 
-    /// Pages of a value of `len` bytes that will be covered as far as they are wanted need not be read.
+    /// Pages of a value of `len` bytes that will be covered as far as they are wanted need not be
+    /// read.
     fn leave_out_covered(&mut self, len: usize) {
         let end = self.window.end.min(len);
         let mut laid = std::mem::take(&mut self.laid);
@@ -390,8 +397,8 @@ impl Target<'_> {
     }
 }
 
-/// Fills the bytes `at` of `out` from byte `offset` of `value`, which has them all; what lies on the device is only added
-/// to `wanted`.
+/// Fills the bytes `at` of `out` from byte `offset` of `value`, which has them all; what lies on
+/// the device is only added to `wanted`.
 fn gather(
     value: &Value,
     offset: usize,

@@ -1,8 +1,8 @@
 //! Reading everything from the device while the store is in use, a little at a time.
 //!
-//! A step goes through the node translation table in the order of ids, and reads pieces past all caches. It
-//! holds nothing but a pin: what dies meanwhile keeps its blocks until the step ends. The last step looks at the
-//! superblocks and at both places of every table page, too.
+//! A step goes through the node translation table in the order of ids, and reads pieces past all
+//! caches. It holds nothing but a pin: what dies meanwhile keeps its blocks until the step ends.
+//! The last step looks at the superblocks and at both places of every table page, too.
 
 use crate::store::Store;
 use crate::tree::holders;
@@ -33,11 +33,13 @@ pub struct ScrubProblem {
 }
 
 impl Store {
-    /// Reads pieces from the device, about `bytes` of them, beginning where the last step ended (`from`, 0 at
-    /// first), and verifies them. Pieces that no checkpoint counts yet are not looked at.
+    /// Reads pieces from the device, about `bytes` of them, beginning where the last step ended
+    /// (`from`, 0 at first), and verifies them. Pieces that no checkpoint counts yet are not looked
+    /// at.
     ///
     /// # Errors
-    /// [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly) after [`Store::close`]; damage is no error.
+    /// [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly) after [`Store::close`]; damage is no
+    /// error.
     pub fn scrub(&self, from: u64, bytes: u64) -> Result<Scrubbed> {
         let shared = &self.shared;
         let snapshot = self.snapshot()?;

@@ -1,11 +1,11 @@
 //! Working in a store that is nearly full.
 //!
-//! What is in memory only will need blocks at the next checkpoint, and what a flush replaces gives its
-//! blocks back only after it. So: a commit is accepted only if there is room for it beside all that is
-//! *owed* already; what a flush computed is used only if there is room to write it (nothing is lost by
-//! forgetting it: flushing is a pure function of the root); and before a commit is refused, messages
-//! that hold space back are squeezed down to the leaves, one leaf at a time. Each of these leaves the pool at a
-//! level of its own ([`Share`]).
+//! What is in memory only will need blocks at the next checkpoint, and what a flush replaces gives
+//! its blocks back only after it. So: a commit is accepted only if there is room for it beside all
+//! that is *owed* already; what a flush computed is used only if there is room to write it (nothing
+//! is lost by forgetting it: flushing is a pure function of the root); and before a commit is
+//! refused, messages that hold space back are squeezed down to the leaves, one leaf at a time. Each
+//! of these leaves the pool at a level of its own ([`Share`]).
 
 use crate::batch::Batch;
 use crate::index::{Index, Layer};
@@ -22,15 +22,16 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// When space is short, writers wait while an edge of a root has more than this many times what makes
-/// it heavy: the more lies there, the more room its flush takes. An edge is heavy with at most an eighth
-/// of the pool, so what waits can be flushed.
+/// When space is short, writers wait while an edge of a root has more than this many times what
+/// makes it heavy: the more lies there, the more room its flush takes. An edge is heavy with at
+/// most an eighth of the pool, so what waits can be flushed.
 const DEBT: usize = 3;
 
-/// Writers wait while large values that wait on roots take more than this part of the free space: what they
-/// replace is free only when they have come down. (A bound for each edge made them wait for seconds as soon as a
-/// memtable with many values was absorbed, with half of the store free. A quarter made them wait for whole flushes when a
-/// memtable full of references was, as after a hundred renames of files of 4 MiB.)
+/// Writers wait while large values that wait on roots take more than this part of the free space:
+/// what they replace is free only when they have come down. (A bound for each edge made them wait
+/// for seconds as soon as a memtable with many values was absorbed, with half of the store free. A
+/// quarter made them wait for whole flushes when a memtable full of references was, as after a
+/// hundred renames of files of 4 MiB.)
 const VALUE_DEBT: u64 = 2;
 
 /// The least share of a leaf, in 256ths, that may be on its way to it in large values.
@@ -39,15 +40,16 @@ const LEAST_PATIENCE: u64 = 32;
 /// The most bytes of large values in a memtable.
 const MOST_VALUES: u64 = 1 << 30;
 
-/// What a flush is for, and so what it may take of the pool until the next checkpoint. What it does not give back then has
-/// levels of its own, whatever it is for ([`Shared::may_keep`]).
+/// What a flush is for, and so what it may take of the pool until the next checkpoint. What it does
+/// not give back then has levels of its own, whatever it is for ([`Shared::may_keep`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Share {
     /// For what adds data: a half, and only of a pool that is nearly whole.
     Growth,
     /// For what was deleted or replaced: a half.
     Freed,
-    /// For writing again what little is live in value parts, which are free then: leaves three eighths.
+    /// For writing again what little is live in value parts, which are free then: leaves three
+    /// eighths.
     Sweep,
     /// For what was deleted, when whoever deletes more waits: all but what checkpoints need.
     Urgent,
@@ -70,7 +72,8 @@ const SWEEP_AT_ONCE: usize = 512;
 /// Leaves squeezed on behalf of one commit.
 const SQUEEZE_AT_ONCE: usize = 64;
 
-/// Blocks that absorbing memtables takes beside what the messages come to ([`Trees::spreading`](crate::tree::Trees)).
+/// Blocks that absorbing memtables takes beside what the messages come to
+/// ([`Trees::spreading`](crate::tree::Trees)).
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Spread {
     /// Those that wait.
@@ -82,8 +85,8 @@ pub(crate) struct Spread {
 /// Slices of one index that may be refused before nothing more is tried.
 const MOST_REFUSED: usize = 64;
 
-/// True if a store is so short of space that nothing is written to make reading faster, and all that absorbing takes has to be
-/// reserved.
+/// True if a store is so short of space that nothing is written to make reading faster, and all
+/// that absorbing takes has to be reserved.
 pub(crate) fn is_short(space: &SpaceStats, owed: u64, tuning: &Tuning) -> bool {
     let pending = 2 * part_blocks(tuning, (tuning.fanout * tuning.edge) as u64);
     space.free < owed + space.promised + 2 * space.pool + pending
@@ -94,9 +97,10 @@ pub(crate) fn message_blocks(tuning: &Tuning, bytes: u64) -> u64 {
     part_blocks(tuning, bytes).max((2 * bytes).div_ceil(BLOCK as u64))
 }
 
-/// The root after a layer has become part of the tree. What cannot be read must not keep a checkpoint from being made: then
-/// messages wait above it. In a store that is short of space ranges are deleted at once, and leaves written again, only if
-/// `hold` says that it has so many blocks for a purpose more than waiting takes.
+/// The root after a layer has become part of the tree. What cannot be read must not keep a
+/// checkpoint from being made: then messages wait above it. In a store that is short of space
+/// ranges are deleted at once, and leaves written again, only if `hold` says that it has so many
+/// blocks for a purpose more than waiting takes.
 pub(crate) fn absorbed_within(
     trees: &Arc<Trees>,
     root: &Root,
@@ -130,8 +134,8 @@ fn part_blocks(tuning: &Tuning, bytes: u64) -> u64 {
     bytes.div_ceil(BLOCK as u64) + bytes / half_part
 }
 
-/// Value parts that are being emptied: what is live in them is written elsewhere, leaf by leaf, and when all
-/// of it is, they are free. So they are only as many as there is room for.
+/// Value parts that are being emptied: what is live in them is written elsewhere, leaf by leaf, and
+/// when all of it is, they are free. So they are only as many as there is room for.
 #[derive(Debug, Default)]
 struct Emptied {
     /// The last batch when the search began.
@@ -155,8 +159,8 @@ pub(crate) struct Shortage {
     value_debt: AtomicU64,
     /// See [`Shared::most_values`].
     most_values: AtomicU64,
-    /// Blocks promised for deleting ranges when they are absorbed, and not used for that yet: of what was committed before
-    /// the cut of the last checkpoint, and after it.
+    /// Blocks promised for deleting ranges when they are absorbed, and not used for that yet: of
+    /// what was committed before the cut of the last checkpoint, and after it.
     clears: Mutex<(u64, u64)>,
     /// Where the search for leaves worth rewriting goes on.
     swept: Mutex<BTreeMap<IndexId, Key>>,
@@ -218,14 +222,14 @@ impl Shortage {
 }
 
 impl Shared {
-    /// Blocks that `bytes` of messages may take in parts: parts are at least half full, and each may
-    /// waste most of a block.
+    /// Blocks that `bytes` of messages may take in parts: parts are at least half full, and each
+    /// may waste most of a block.
     pub(crate) fn blocks_for(&self, bytes: u64) -> u64 {
         part_blocks(&self.options.tuning, bytes)
     }
 
-    /// Blocks that nodes and parts will take which are in memory only, when they were last counted, and those for table
-    /// pages that the lowest level of the pool does not cover.
+    /// Blocks that nodes and parts will take which are in memory only, when they were last counted,
+    /// and those for table pages that the lowest level of the pool does not cover.
     pub(crate) fn owed_blocks(&self) -> u64 {
         let owed = self.shortage.owed.load(Ordering::Relaxed);
         let pool = self.space.pool();
@@ -277,8 +281,8 @@ impl Shared {
         self.shortage.value_debt.store(bytes.saturating_mul(100) / most, Ordering::Relaxed);
     }
 
-    /// How much waits on a root's edge: 1 is as much as writers may leave behind. Messages count when space
-    /// is short. None if flushing has no room, for then waiting does not help.
+    /// How much waits on a root's edge: 1 is as much as writers may leave behind. Messages count
+    /// when space is short. None if flushing has no room, for then waiting does not help.
     pub(crate) fn debt(&self) -> f64 {
         if self.is_cramped() {
             return 0.0;
@@ -306,8 +310,8 @@ impl Shared {
         let tuning = &self.options.tuning;
         let lean = is_short(&space, self.owed_blocks(), tuning);
         self.trees.lean.store(lean, Ordering::Relaxed);
-        // A value part takes its space until the last of its values has come down, so reckon with the
-        // double of what is on its way, which is nearly twice this share of what there is.
+        // A value part takes its space until the last of its values has come down, so reckon with
+        // the double of what is on its way, which is nearly twice this share of what there is.
         let used = space.total.saturating_sub(space.free).max(1);
         // Without room even the leaves that they come down to cannot be written: then they wait.
         let patience = match lean {
@@ -320,14 +324,14 @@ impl Shared {
         self.shortage.most_values.store(values, Ordering::Relaxed);
     }
 
-    /// A memtable with more bytes of large values than this is sealed: what they replace takes space until
-    /// they have come down in the tree.
+    /// A memtable with more bytes of large values than this is sealed: what they replace takes
+    /// space until they have come down in the tree.
     pub(crate) fn most_values(&self) -> u64 {
         self.shortage.most_values.load(Ordering::Relaxed)
     }
 
-    /// Publishes what a flush of `index` computed, if there is room to write it in its share; true if so.
-    /// Under the index's structure lock.
+    /// Publishes what a flush of `index` computed, if there is room to write it in its share; true
+    /// if so. Under the index's structure lock.
     pub(crate) fn publish_flushed(
         &self,
         index: &Index,
@@ -387,10 +391,11 @@ impl Shared {
         space.free.saturating_sub(self.owed_blocks() + space.promised + share.aside(space.pool))
     }
 
-    /// True if enough of the pool is left when all has come back that does so with the next checkpoint, or if the flush that
-    /// gave `root`, where `before` blocks were owed, changes nothing about that. What somebody else needs stays when it is
-    /// replaced, and what is dead in value parts has to be swept first: if that could take what deletions and sweeping depend
-    /// on, it would be gone for good.
+    /// True if enough of the pool is left when all has come back that does so with the next
+    /// checkpoint, or if the flush that gave `root`, where `before` blocks were owed, changes
+    /// nothing about that. What somebody else needs stays when it is replaced, and what is dead in
+    /// value parts has to be swept first: if that could take what deletions and sweeping depend on,
+    /// it would be gone for good.
     fn may_keep(&self, index: &Index, root: &Root, before: u64, share: Share) -> Result<bool> {
         let space = self.space.stats();
         let others = (self.owed_blocks() + space.promised).saturating_sub(before);
@@ -412,8 +417,8 @@ impl Shared {
         Ok((copied <= now.0 || leaves(copied, space.pool / 2)) && (more <= now.1 || leaves(more, part)))
     }
 
-    /// What the tree `root` takes for good beside the one that the last checkpoint has counted. That it gives back more than
-    /// it takes and `enough` beside that need not be found out.
+    /// What the tree `root` takes for good beside the one that the last checkpoint has counted.
+    /// That it gives back more than it takes and `enough` beside that need not be found out.
     fn lasting_blocks(&self, index: &Index, root: &Root, enough: u64) -> Result<Lasting> {
         // A checkpoint may end meanwhile, and what it replaces must remain readable.
         let _pin = self.space.pin()?;
@@ -424,8 +429,8 @@ impl Shared {
         Ok(lasting.filter(|_| same).unwrap_or_else(|| self.trees.all_lasting(root)))
     }
 
-    /// Blocks that are written to delete the ranges of a batch when it is absorbed, if it does little else and the checkpoint
-    /// after that gives back at least as much as it takes.
+    /// Blocks that are written to delete the ranges of a batch when it is absorbed, if it does
+    /// little else and the checkpoint after that gives back at least as much as it takes.
     pub(crate) fn gives_back(&self, batch: &Batch) -> Result<Option<u64>> {
         let Some(ranges) = batch.cleared() else { return Ok(None) };
         let _counted = self.checkpointer.at_rest();
@@ -451,7 +456,8 @@ impl Shared {
         Ok((takes <= 0).then_some(written))
     }
 
-    /// Finds out what [`Shared::spread_blocks`] has to know, which may mean reading. Without the commit lock.
+    /// Finds out what [`Shared::spread_blocks`] has to know, which may mean reading. Without the
+    /// commit lock.
     ///
     /// # Errors
     /// Of reading the root of an index that a batch begins `tables` in.
@@ -470,8 +476,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Blocks that absorbing takes beside the messages, also of a batch that begins `tables`; `None` if that is not known of a
-    /// root. Under the commit lock.
+    /// Blocks that absorbing takes beside the messages, also of a batch that begins `tables`;
+    /// `None` if that is not known of a root. Under the commit lock.
     pub(crate) fn spread_blocks(&self, tables: &BTreeMap<IndexId, u64>) -> Option<Spread> {
         let mut spread = Spread::default();
         for index in self.indexes.read().values() {
@@ -494,11 +500,13 @@ impl Shared {
         Some(spread)
     }
 
-    /// The root of an index after a layer has become part of the tree. In a store that is short of space ranges are deleted at
-    /// once, leaves written again, and runs joined only if there is room for that, which is held until it is owed.
+    /// The root of an index after a layer has become part of the tree. In a store that is short of
+    /// space ranges are deleted at once, leaves written again, and runs joined only if there is
+    /// room for that, which is held until it is owed.
     pub(crate) fn absorbed(&self, root: &Root, layer: &Layer) -> Result<(Root, Vec<Reservation>)> {
         let mut held = Vec::new();
-        // A batch that was accepted because it gives back is carried out after a crash, too: nobody knows which it was.
+        // A batch that was accepted because it gives back is carried out after a crash, too: nobody
+        // knows which it was.
         let clear = if self.checkpointer.count() == 0 { Purpose::Clear } else { Purpose::Essential };
         let mut next = absorbed_within(&self.trees, root, layer, clear, &mut |more, purpose| {
             match self.space.reserve(more, purpose, self.owed_blocks()) {
@@ -507,8 +515,8 @@ impl Shared {
             }
             true
         })?;
-        // Nothing is merged on the edges of such a store, but many small parts would take a block each. What cannot be read
-        // is left as it is.
+        // Nothing is merged on the edges of such a store, but many small parts would take a block
+        // each. What cannot be read is left as it is.
         if self.trees.lean.load(Ordering::Relaxed)
             && !matches!(layer, Layer::Goto(_))
             && let Ok(Some(joined)) = self.trees.joined_runs(&next, self.space.growable(self.owed_blocks()))
@@ -532,9 +540,9 @@ impl Shared {
         Ok(false)
     }
 
-    /// Makes room for `want` blocks of growth, if that can be done: checkpoints, moves messages down to
-    /// the leaves, and rewrites leaves whose value parts hold much that is dead. False if there was nothing
-    /// left to move or rewrite.
+    /// Makes room for `want` blocks of growth, if that can be done: checkpoints, moves messages
+    /// down to the leaves, and rewrites leaves whose value parts hold much that is dead. False if
+    /// there was nothing left to move or rewrite.
     pub(crate) fn make_space(&self, want: u64, purpose: Purpose) -> Result<bool> {
         let share = if purpose == Purpose::Growth { Share::Freed } else { Share::Urgent };
         // What is free only when nothing needs the older checkpoint any more takes two.
@@ -582,8 +590,9 @@ impl Shared {
         Ok(left < SQUEEZE_AT_ONCE)
     }
 
-    /// Moves messages down as long as there is room: edge by edge, slice by slice once an edge is too much, and once that
-    /// is too much whatever else there is that nobody shares. True if there was no room for all of it.
+    /// Moves messages down as long as there is room: edge by edge, slice by slice once an edge is
+    /// too much, and once that is too much whatever else there is that nobody shares. True if there
+    /// was no room for all of it.
     fn squeeze_index(&self, index: &Index, share: Share, left: &mut usize) -> Result<bool> {
         let mut slices = false;
         while *left > 0 {
@@ -631,8 +640,8 @@ impl Shared {
         Ok(true)
     }
 
-    /// Chooses the value parts that are emptied next, those of which least is live; false if there are none.
-    /// All leaves have been looked through for the ones before.
+    /// Chooses the value parts that are emptied next, those of which least is live; false if there
+    /// are none. All leaves have been looked through for the ones before.
     pub(crate) fn choose_sparse(&self) -> Result<bool> {
         let lean = self.trees.lean.load(Ordering::Relaxed);
         let space = self.space.stats();
@@ -660,8 +669,8 @@ impl Shared {
         Ok(!chosen.is_empty())
     }
 
-    /// Rewrites leaves as long as there is room, going on where it ended the last time; true if it came
-    /// to the last leaf.
+    /// Rewrites leaves as long as there is room, going on where it ended the last time; true if it
+    /// came to the last leaf.
     fn sweep_index(&self, index: &Index, left: &mut usize) -> Result<bool> {
         let mut visits = SWEEP_AT_ONCE;
         let mut from = self.shortage.swept.lock().remove(&index.id).unwrap_or_default();

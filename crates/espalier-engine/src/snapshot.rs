@@ -48,7 +48,8 @@ impl Snapshot {
         self.index(index)?.get(key)
     }
 
-    /// Fills `out` from byte `offset` of the value of `key` as far as it reaches; returns its length.
+    /// Fills `out` from byte `offset` of the value of `key` as far as it reaches; returns its
+    /// length.
     ///
     /// # Errors
     /// As for [`Snapshot::get`].
@@ -170,8 +171,8 @@ impl SnapshotIndex {
         Ok(found.lengths)
     }
 
-    /// Fills `out` with what is in memory, and says what has still to be done. `known`: for each slice what is known of its key,
-    /// where that need not be looked up.
+    /// Fills `out` with what is in memory, and says what has still to be done. `known`: for each
+    /// slice what is known of its key, where that need not be looked up.
     pub(crate) fn find_slices(
         &self,
         slices: &[Slice<'_>],
@@ -208,7 +209,8 @@ impl SnapshotIndex {
         self.find(key)?.value(self.merge_functions(), self.reader())
     }
 
-    /// Where what begins with `prefix` here may differ from what begins with `other_prefix` in `other`.
+    /// Where what begins with `prefix` here may differ from what begins with `other_prefix` in
+    /// `other`.
     pub(crate) fn suspects(&self, prefix: &[u8], other: &Self, other_prefix: &[u8]) -> Result<Suspects> {
         let (a, b) = (&self.version, &other.version);
         if a.has_goto() || b.has_goto() {
@@ -283,8 +285,8 @@ impl SnapshotIndex {
     }
 }
 
-/// On the way down through the layers of a version: an interval all of whose keys every clone passed
-/// so far sends the same way, and the view in which it shows what is older.
+/// On the way down through the layers of a version: an interval all of whose keys every clone
+/// passed so far sends the same way, and the view in which it shows what is older.
 struct Segment {
     interval: KeyRange,
     view: View,

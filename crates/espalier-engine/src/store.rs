@@ -31,12 +31,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 /// The longest key, in bytes, with room to spare over the mebibyte that layers above promise.
 pub const MAX_KEY: usize = (1 << 20) + (64 << 10);
 
-/// Blocks that a clone is reckoned at while there is plenty of space: the headers along the borders of source and
-/// destination. Otherwise it is found out what they are ([`Shared::clone_blocks`]).
+/// Blocks that a clone is reckoned at while there is plenty of space: the headers along the borders
+/// of source and destination. Otherwise it is found out what they are ([`Shared::clone_blocks`]).
 pub(crate) const CLONE_BLOCKS: u64 = 8;
 
-/// The height beyond which clones are refused. What is there in earnest has a height below ten; this
-/// much takes clones into themselves, each of which may double what there seems to be.
+/// The height beyond which clones are refused. What is there in earnest has a height below ten;
+/// this much takes clones into themselves, each of which may double what there seems to be.
 pub(crate) const MAX_HEIGHT: u8 = 64;
 
 /// Figures about an open store. Counters begin when it is opened.
@@ -105,12 +105,14 @@ pub(crate) struct Shared {
     pub(crate) trees: Arc<Trees>,
     pub(crate) log: Log,
     pub(crate) order: Mutex<Order>,
-    /// Something has been accepted that may not have been carried out: changes under the commit lock.
+    /// Something has been accepted that may not have been carried out: changes under the commit
+    /// lock.
     pub(crate) has_open: AtomicBool,
     pub(crate) accepted: Accepted,
     pub(crate) indexes: Arc<RwLock<Indexes>>,
     pub(crate) volumes: Mutex<VolumeTable>,
-    /// A volume of the table whose roots are not known yet; 0 for none. Under the lock of the table.
+    /// A volume of the table whose roots are not known yet; 0 for none. Under the lock of the
+    /// table.
     pub(crate) hidden: AtomicU32,
     pub(crate) checkpointer: Checkpointer,
     /// Memtables sealed after this batch are not absorbed while a checkpoint takes the roots.
@@ -157,18 +159,20 @@ impl Store {
         Ok(Arc::new(Self { shared, workers }))
     }
 
-    /// Carries out `batch`: visible when this returns, durable after a [`Store::sync`]. Small batches that come one after
-    /// the other may become one, with one number.
+    /// Carries out `batch`: visible when this returns, durable after a [`Store::sync`]. Small
+    /// batches that come one after the other may become one, with one number.
     ///
     /// # Errors
-    /// [`ErrorKind::NoSpace`], [`ErrorKind::ReadOnly`], [`ErrorKind::InvalidArgument`]; nothing was done then.
+    /// [`ErrorKind::NoSpace`], [`ErrorKind::ReadOnly`], [`ErrorKind::InvalidArgument`]; nothing was
+    /// done then.
     pub fn commit(&self, batch: Batch) -> Result<Lsn> {
         self.commit_if(batch, || true)
     }
 
-    /// As [`Store::commit`], if whoever asks for it still wants it: `wanted` is asked once, when nothing is waited for
-    /// any more and before the batch takes its place among the others. So what is given up until then never happens, and
-    /// what comes afterwards is never overtaken by it. `wanted` must not wait and not call the store.
+    /// As [`Store::commit`], if whoever asks for it still wants it: `wanted` is asked once, when
+    /// nothing is waited for any more and before the batch takes its place among the others. So
+    /// what is given up until then never happens, and what comes afterwards is never overtaken by
+    /// it. `wanted` must not wait and not call the store.
     ///
     /// # Errors
     /// [`ErrorKind::Interrupted`] if it is not wanted; as for [`Store::commit`].
@@ -179,7 +183,8 @@ impl Store {
     /// Makes all batches up to `upto` durable.
     ///
     /// # Errors
-    /// Of the device; the store is read-only afterwards, and every later call fails, also about what was durable before.
+    /// Of the device; the store is read-only afterwards, and every later call fails, also about
+    /// what was durable before.
     pub fn sync(&self, upto: Lsn) -> Result<()> {
         if self.shared.device.failure().is_some() {
             return self.shared.device.writable();
@@ -229,8 +234,9 @@ impl Store {
         Ok(self.get_slices(index, &[Slice { key, offset, len }], out)?.pop().flatten())
     }
 
-    /// Fills `out` from one value after the other, each as far as it reaches; returns their lengths, `None` for a key
-    /// without value. What lies together on the device is read together: so this is how to read a row of values.
+    /// Fills `out` from one value after the other, each as far as it reaches; returns their
+    /// lengths, `None` for a key without value. What lies together on the device is read together:
+    /// so this is how to read a row of values.
     ///
     /// # Errors
     /// As for [`Store::get`]; [`ErrorKind::InvalidArgument`] if `out` is not as long as all slices.
@@ -312,8 +318,8 @@ impl Store {
         self.shared.step()
     }
 
-    /// Much will be read, by many: has memory to read into provided in the background, and what tells where everything lies
-    /// read, before anybody waits for them. For once.
+    /// Much will be read, by many: has memory to read into provided in the background, and what
+    /// tells where everything lies read, before anybody waits for them. For once.
     pub fn expect_reads(&self) {
         if self.shared.trees.pieces.expect_reads() {
             self.shared.cold.store(true, Ordering::Release);
@@ -321,14 +327,14 @@ impl Store {
         }
     }
 
-    /// Reads one piece ahead of somebody who reads in the order of keys; false if there is none. For environments without
-    /// threads; what cannot be read is left to who needs it.
+    /// Reads one piece ahead of somebody who reads in the order of keys; false if there is none.
+    /// For environments without threads; what cannot be read is left to who needs it.
     pub fn read_ahead(&self) -> bool {
         self.shared.ahead_step()
     }
 
-    /// Tells the device about free space, in runs of at least `least` bytes; returns the bytes. What is free
-    /// only after the next checkpoint is not among it.
+    /// Tells the device about free space, in runs of at least `least` bytes; returns the bytes.
+    /// What is free only after the next checkpoint is not among it.
     ///
     /// # Errors
     /// [`ErrorKind::ReadOnly`].
@@ -338,23 +344,24 @@ impl Store {
         Ok(self.shared.space.trim(least)? * BLOCK as u64)
     }
 
-    /// Makes the store on `device`, which nobody has open, as large as `bytes`; returns its new size in bytes.
-    /// A crash leaves it as large as before or as large as wanted.
+    /// Makes the store on `device`, which nobody has open, as large as `bytes`; returns its new
+    /// size in bytes. A crash leaves it as large as before or as large as wanted.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if it is larger already or the device smaller; [`ErrorKind::NotAStore`],
-    /// [`ErrorKind::NewerFormat`], [`ErrorKind::Damaged`]; of the device.
+    /// [`ErrorKind::InvalidArgument`] if it is larger already or the device smaller;
+    /// [`ErrorKind::NotAStore`], [`ErrorKind::NewerFormat`], [`ErrorKind::Damaged`]; of the device.
     pub fn grow(device: Arc<dyn Device>, bytes: u64) -> Result<u64> {
         let blocks = bytes / BLOCK as u64;
         crate::space::grow(&GuardedDevice::new(device, false), blocks)?;
         Ok(blocks * BLOCK as u64)
     }
 
-    /// Makes this store as large as `bytes`, durably; returns its new size in bytes. The device must be as long already.
-    /// A crash leaves it as large as before or as large as wanted.
+    /// Makes this store as large as `bytes`, durably; returns its new size in bytes. The device
+    /// must be as long already. A crash leaves it as large as before or as large as wanted.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if it is larger already or the device smaller; [`ErrorKind::ReadOnly`]; of the device.
+    /// [`ErrorKind::InvalidArgument`] if it is larger already or the device smaller;
+    /// [`ErrorKind::ReadOnly`]; of the device.
     pub fn enlarge(&self, bytes: u64) -> Result<u64> {
         let shared = &self.shared;
         shared.writable()?;
@@ -382,9 +389,9 @@ impl Store {
         self.shared.space.free_runs()
     }
 
-    /// How much space some ranges take together, and how much of it is theirs alone. Counts whole pieces as
-    /// of a checkpoint that is made first, unless the store is read-only; reads headers, no parts. The ranges
-    /// must not overlap.
+    /// How much space some ranges take together, and how much of it is theirs alone. Counts whole
+    /// pieces as of a checkpoint that is made first, unless the store is read-only; reads headers,
+    /// no parts. The ranges must not overlap.
     ///
     /// # Errors
     /// Of that checkpoint; [`ErrorKind::NotFound`] if there is no such index.
@@ -411,8 +418,9 @@ impl Store {
         })
     }
 
-    /// Checks every invariant of the store, reading all of it. The state checked is that of the last
-    /// checkpoint, and the large values that newer messages name; one is made first unless the store is read-only.
+    /// Checks every invariant of the store, reading all of it. The state checked is that of the
+    /// last checkpoint, and the large values that newer messages name; one is made first unless the
+    /// store is read-only.
     ///
     /// # Errors
     /// Of that checkpoint; what is wrong with the store is in the report.

@@ -1,12 +1,14 @@
-//! Giving space back when nobody asks for it: in the background, once the store is idle or was synced.
+//! Giving space back when nobody asks for it: in the background, once the store is idle or was
+//! synced.
 //!
-//! What is deleted takes space until the message that says so reaches a leaf, which may be long after:
-//! messages wait until there are many. And a value part takes its space as long as anybody refers to one
-//! value in it. So, when there is nothing else to do: 1. what is pending where something was deleted is
-//! pushed down to the leaves; 2. if much is dead in value parts, the leaves are looked through for those
-//! that refer to sparse ones, and what is live there is written again; 3. two checkpoints set the
-//! blocks free. Then the store rests: nothing is looked at again until more is deleted, and where that is all the
-//! time, for a while: a round is several checkpoints.
+//! What is deleted takes space until the message that says so reaches a leaf, which may be long
+//! after: messages wait until there are many. And a value part takes its space as long as anybody
+//! refers to one value in it. So, when there is nothing else to do: 1. what is pending where
+//! something was deleted is pushed down to the leaves; 2. if much is dead in value parts, the
+//! leaves are looked through for those that refer to sparse ones, and what is live there is written
+//! again; 3. two checkpoints set the blocks free. Then the store rests: nothing is looked at again
+//! until more is deleted, and where that is all the time, for a while: a round is several
+//! checkpoints.
 //!
 //! Nothing is unshared for that: what a clone or a snapshot shares would take more space, not less.
 //! Each step takes one leaf and is given up at the first commit that comes.
@@ -158,8 +160,8 @@ impl Shared {
             return Ok(false);
         }
         if state.ranges.is_empty() && !state.unfinished && !self.trees.freed.lock().is_empty() {
-            // All that was deleted goes into the trees first. What is deleted from now on waits for the next round:
-            // where more comes all the time, none would end otherwise.
+            // All that was deleted goes into the trees first. What is deleted from now on waits for
+            // the next round: where more comes all the time, none would end otherwise.
             self.tidy.busy.store(true, Ordering::Release);
             state.ranges = std::mem::take(&mut *self.trees.freed.lock());
             state.unfinished = true;
@@ -239,7 +241,8 @@ impl Shared {
         }
     }
 
-    /// Looks through some leaves for sparse value parts, if much is dead; false if there is nothing to do.
+    /// Looks through some leaves for sparse value parts, if much is dead; false if there is nothing
+    /// to do.
     fn sweep_some(&self, state: &mut State) -> Result<bool> {
         let stats = self.space.stats();
         let worthwhile = state.left_dead + stats.pool / 2 * BLOCK as u64;

@@ -64,8 +64,8 @@ pub enum PieceKind {
     Values,
 }
 
-/// True if a checksum is what it must be. Under a fuzzer every one is: what it damages is to reach the decoders,
-/// which must bear anything.
+/// True if a checksum is what it must be. Under a fuzzer every one is: what it damages is to reach
+/// the decoders, which must bear anything.
 pub(crate) fn sums_agree(found: u64, expected: u64) -> bool {
     cfg!(fuzzing) || found == expected
 }

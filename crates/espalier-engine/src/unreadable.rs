@@ -1,5 +1,5 @@
-//! What cannot be read concerns whoever wants to read it, and nobody else: all that is for such a place waits above it, clones
-//! show it as it is, and what is deleted need not be read.
+//! What cannot be read concerns whoever wants to read it, and nobody else: all that is for such a
+//! place waits above it, clones show it as it is, and what is deleted need not be read.
 
 use crate::pieces::Locator;
 use crate::types::{IndexId, PieceKind};
@@ -119,7 +119,8 @@ fn damage_lets_checkpoints_be_made() {
     }
 }
 
-/// A clone, a move and a deletion along borders that cannot be read; what is dead is taken apart, or left.
+/// A clone, a move and a deletion along borders that cannot be read; what is dead is taken apart,
+/// or left.
 #[test]
 fn damage_lets_trees_be_cloned_moved_and_deleted() {
     for damage in [Damage::Root, Damage::Below] {

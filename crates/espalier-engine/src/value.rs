@@ -4,9 +4,9 @@
 //! (early binding), a message part, or a leaf. Everybody who holds the same [`LargeValue`] sees it
 //! become *stored* at that moment, and refers to the same bytes from then on.
 //!
-//! A value that was overwritten page by page is *composed* of several large values, its *segments*: so
-//! the pages that were written stay where they are, and the others too. Each segment but the last has
-//! whole pages, so that every page of the value lies in one segment.
+//! A value that was overwritten page by page is *composed* of several large values, its *segments*:
+//! so the pages that were written stay where they are, and the others too. Each segment but the
+//! last has whole pages, so that every page of the value lies in one segment.
 
 use crate::piece::PieceHandle;
 use bytes::Bytes;
@@ -70,8 +70,8 @@ impl Value {
         &self.0
     }
 
-    /// What it takes to refer to the value, if it is stored: an upper bound in bytes that counts its
-    /// checksums and a part of its own. `None` if its bytes have to be written. Never grows.
+    /// What it takes to refer to the value, if it is stored: an upper bound in bytes that counts
+    /// its checksums and a part of its own. `None` if its bytes have to be written. Never grows.
     pub(crate) fn reference_bytes(&self) -> Option<usize> {
         let segments = self.segments();
         (!segments.is_empty() && segments.iter().all(|s| s.is_stored()))
@@ -101,7 +101,8 @@ impl Value {
         }
     }
 
-    /// The large values of which it consists, in order: one, if it is not composed; none, if it is small.
+    /// The large values of which it consists, in order: one, if it is not composed; none, if it is
+    /// small.
     pub(crate) fn segments(&self) -> &[Arc<LargeValue>] {
         match &self.0 {
             Repr::Small(_) => &[],
@@ -247,7 +248,8 @@ impl LargeValue {
         }
     }
 
-    /// The bytes `range` of it as a value of their own, where they lie now. The range begins at a page.
+    /// The bytes `range` of it as a value of their own, where they lie now. The range begins at a
+    /// page.
     pub(crate) fn cut(&self, range: Range<usize>) -> Self {
         debug_assert!(
             range.start.is_multiple_of(VALUE_PAGE) && range.start < range.end && range.end <= self.len
@@ -279,7 +281,8 @@ impl Drop for LargeValue {
 pub(crate) struct ValueRef {
     /// The value part.
     pub(crate) part: Arc<PieceHandle>,
-    /// First byte in the part. Values whose length is a multiple of [`VALUE_PAGE`] are aligned to it.
+    /// First byte in the part. Values whose length is a multiple of [`VALUE_PAGE`] are aligned to
+    /// it.
     pub(crate) offset: u32,
     /// Length in bytes.
     pub(crate) len: u32,

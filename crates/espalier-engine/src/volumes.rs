@@ -1,11 +1,13 @@
 //! Volumes: making, copying, replacing and deleting them.
 //!
-//! A volume is an entry in the volume table with the roots of its indexes. All changes to the table are
-//! made at the cut of a checkpoint: so they are atomic against batches, durable when the call returns,
-//! and a copy is nothing but one more count on the same roots. It adds no height to anything.
+//! A volume is an entry in the volume table with the roots of its indexes. All changes to the table
+//! are made at the cut of a checkpoint: so they are atomic against batches, durable when the call
+//! returns, and a copy is nothing but one more count on the same roots. It adds no height to
+//! anything.
 //!
-//! A volume with [`READ_ONLY_VOLUME`] takes no messages: it has no memtables and no [`Index`] that anybody
-//! would have to look at, so that a thousand of them cost what their entries in the table take.
+//! A volume with [`READ_ONLY_VOLUME`] takes no messages: it has no memtables and no [`Index`] that
+//! anybody would have to look at, so that a thousand of them cost what their entries in the table
+//! take.
 
 use crate::checkpoint::{Alias, Changed, Graft, StoredRoot, VolumeChange};
 use crate::index::{Index, Version};
@@ -78,18 +80,19 @@ impl Store {
     }
 
     /// Makes a volume that holds what `volume` holds now, with the same parameters, and returns its
-    /// number: a snapshot if `flags` have [`READ_ONLY_VOLUME`], else a second volume to go on with. Both share
-    /// everything until one of them changes. Takes a checkpoint, and is durable when it returns.
+    /// number: a snapshot if `flags` have [`READ_ONLY_VOLUME`], else a second volume to go on with.
+    /// Both share everything until one of them changes. Takes a checkpoint, and is durable when it
+    /// returns.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] without the volume, [`ErrorKind::AlreadyExists`] if the name is taken; of
-    /// the device.
+    /// [`ErrorKind::NotFound`] without the volume, [`ErrorKind::AlreadyExists`] if the name is
+    /// taken; of the device.
     pub fn snapshot_volume(&self, volume: u32, name: &str, flags: u32) -> Result<u32> {
         self.snapshot_prefix(volume, b"", name, flags)
     }
 
-    /// As [`Store::snapshot_volume`], of what begins with `prefix` in each index, without the prefix. It
-    /// holds nothing else of the volume, at the cost of a clone.
+    /// As [`Store::snapshot_volume`], of what begins with `prefix` in each index, without the
+    /// prefix. It holds nothing else of the volume, at the cost of a clone.
     ///
     /// # Errors
     /// As for [`Store::snapshot_volume`], and [`ErrorKind::NoSpace`].
@@ -97,7 +100,8 @@ impl Store {
         self.snapshot_prefix_if(volume, prefix, name, flags, &|| true)
     }
 
-    /// As [`Store::snapshot_prefix`], if it is still `wanted` when the volume is about to be there, as for [`Store::commit_if`].
+    /// As [`Store::snapshot_prefix`], if it is still `wanted` when the volume is about to be there,
+    /// as for [`Store::commit_if`].
     ///
     /// # Errors
     /// [`ErrorKind::Interrupted`] if it is not; as for [`Store::snapshot_prefix`].
@@ -117,13 +121,14 @@ impl Store {
         made.ok_or_else(|| no_such_volume(volume))
     }
 
-    /// Makes `volume` hold behind `prefix`, in each index, what `from` holds now, instead of what it held
-    /// there. Batches that are committed while this runs count as newer; they should leave the prefix alone. Nothing
-    /// connects the two volumes afterwards. Takes a checkpoint, and is durable when it returns.
+    /// Makes `volume` hold behind `prefix`, in each index, what `from` holds now, instead of what
+    /// it held there. Batches that are committed while this runs count as newer; they should leave
+    /// the prefix alone. Nothing connects the two volumes afterwards. Takes a checkpoint, and is
+    /// durable when it returns.
     ///
     /// # Errors
-    /// As for [`Store::restore_volume`]; [`ErrorKind::NoSpace`]; [`ErrorKind::InvalidArgument`] for a prefix that is
-    /// empty or too long, and a volume that is to hold itself.
+    /// As for [`Store::restore_volume`]; [`ErrorKind::NoSpace`]; [`ErrorKind::InvalidArgument`] for
+    /// a prefix that is empty or too long, and a volume that is to hold itself.
     pub fn graft_volume(&self, volume: u32, prefix: &[u8], from: u32) -> Result<()> {
         let shared = &self.shared;
         shared.writable()?;
@@ -135,8 +140,8 @@ impl Store {
         shared.change_volumes(&VolumeChange::Graft { volume, from, prefix }, &|| true).map(drop)
     }
 
-    /// Deletes a volume. What only it held is free soon afterwards. Takes a checkpoint, and is durable
-    /// when it returns. Cursors and snapshots in memory go on seeing what they saw.
+    /// Deletes a volume. What only it held is free soon afterwards. Takes a checkpoint, and is
+    /// durable when it returns. Cursors and snapshots in memory go on seeing what they saw.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] without the volume; of the device.
@@ -144,7 +149,8 @@ impl Store {
         self.delete_volume_if(volume, &|| true)
     }
 
-    /// As [`Store::delete_volume`], if it is still `wanted` when the volume is about to go, as for [`Store::commit_if`].
+    /// As [`Store::delete_volume`], if it is still `wanted` when the volume is about to go, as for
+    /// [`Store::commit_if`].
     ///
     /// # Errors
     /// [`ErrorKind::Interrupted`] if it is not; as for [`Store::delete_volume`].
@@ -153,12 +159,12 @@ impl Store {
         self.shared.change_volumes(&VolumeChange::Delete(volume), wanted).map(drop)
     }
 
-    /// Makes `volume` hold what `from` holds now, instead of what it held. It keeps its name, number, flags
-    /// and parameters. Takes a checkpoint, and is durable when it returns.
+    /// Makes `volume` hold what `from` holds now, instead of what it held. It keeps its name,
+    /// number, flags and parameters. Takes a checkpoint, and is durable when it returns.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] without one of the volumes, [`ErrorKind::InvalidArgument`] if they differ in
-    /// indexes or parameters; of the device.
+    /// [`ErrorKind::NotFound`] without one of the volumes, [`ErrorKind::InvalidArgument`] if they
+    /// differ in indexes or parameters; of the device.
     pub fn restore_volume(&self, volume: u32, from: u32) -> Result<()> {
         self.shared.writable()?;
         self.shared.change_volumes(&VolumeChange::Restore { volume, from }, &|| true).map(drop)
@@ -218,8 +224,8 @@ impl Shared {
         .map(Some)
     }
 
-    /// Changes the table and the indexes in memory; returns a volume that was made, and which indexes get
-    /// the roots of which. Under the commit lock, during a checkpoint.
+    /// Changes the table and the indexes in memory; returns a volume that was made, and which
+    /// indexes get the roots of which. Under the commit lock, during a checkpoint.
     pub(crate) fn begin_change(&self, change: &VolumeChange<'_>) -> Result<Changed> {
         let mut volumes = self.volumes.lock();
         let find = |volumes: &VolumeTable, id: u32| {

@@ -1,9 +1,9 @@
 //! Background work: absorbing, flushing, writing the log ahead, checkpointing.
 //!
 //! All of it is done in steps, by worker threads where the environment has some, and otherwise by
-//! whoever needs room or asks: so a simulation decides what happens when. Writers wait only when too
-//! much is in memory or in the log, and are slowed down smoothly before that. Some more threads read
-//! ahead of readers, who must not wait for a checkpoint to end.
+//! whoever needs room or asks: so a simulation decides what happens when. Writers wait only when
+//! too much is in memory or in the log, and are slowed down smoothly before that. Some more threads
+//! read ahead of readers, who must not wait for a checkpoint to end.
 
 use crate::batch::Batch;
 use crate::index::{Index, Version};
@@ -26,13 +26,15 @@ pub(crate) const PUSH: u64 = 4 << 20;
 /// What may stay behind then: too little to bind early.
 const LEAVE: u64 = 1 << 20;
 
-/// A writer who finds a thirty-second part of memory not yet in the log, but at least and at most so much, waits for a part of
-/// it to be written, or writes it. He should not have to wait while the device is told to make safe what was written: that
-/// takes as long as a hundred MiB do on some.
+/// A writer who finds a thirty-second part of memory not yet in the log, but at least and at most
+/// so much, waits for a part of it to be written, or writes it. He should not have to wait while
+/// the device is told to make safe what was written: that takes as long as a hundred MiB do on
+/// some.
 const MUST_PUSH: (u64, u64) = (16 << 20, 64 << 20);
 
-/// Bytes of batches after which a writer who was not slowed down looks again whether there is room. Who clones looks each
-/// time: each clone is a layer that has to be absorbed for itself, whatever its batch weighs.
+/// Bytes of batches after which a writer who was not slowed down looks again whether there is room.
+/// Who clones looks each time: each clone is a layer that has to be absorbed for itself, whatever
+/// its batch weighs.
 const LOOK: u64 = 64 << 10;
 
 /// A store that changes is checkpointed at least this often.
@@ -55,7 +57,8 @@ const MAX_DELAY: Duration = Duration::from_millis(2);
 pub(crate) struct Signal {
     epoch: Mutex<u64>,
     work: Condvar,
-    /// There is work that no worker has looked for yet: one that is about to rest would not hear of it.
+    /// There is work that no worker has looked for yet: one that is about to rest would not hear of
+    /// it.
     wanted: AtomicBool,
     progress: Condvar,
     read_ahead: Condvar,
@@ -134,7 +137,8 @@ impl Signal {
         }
     }
 
-    /// Rests until there is work, or for a while; false if it was called for since a worker last began to rest.
+    /// Rests until there is work, or for a while; false if it was called for since a worker last
+    /// began to rest.
     fn rest(&self) -> bool {
         let mut epoch = self.epoch.lock();
         let rests = !self.wanted.swap(false, Ordering::AcqRel);
@@ -210,7 +214,8 @@ impl Workers {
     }
 }
 
-/// Makes the store read-only if `work` panics: writers must get an error then, and not wait for progress that never comes.
+/// Makes the store read-only if `work` panics: writers must get an error then, and not wait for
+/// progress that never comes.
 pub(crate) fn latch_if_it_panics<T>(shared: &Shared, work: impl FnOnce() -> T) -> T {
     struct Latch<'a>(&'a Shared);
     impl Drop for Latch<'_> {
@@ -232,8 +237,8 @@ fn work(shared: &Arc<Shared>, stop: &AtomicBool) {
         match shared.step() {
             Ok(true) => {}
             Ok(false) => {
-                // Also when nobody writes any more: what joined the open batch must not wait for others for ever, and
-                // the cache gets what has become free.
+                // Also when nobody writes any more: what joined the open batch must not wait for
+                // others for ever, and the cache gets what has become free.
                 shared.settle();
                 shared.pressure();
                 shared.signal.rest();
@@ -252,7 +257,8 @@ fn read_ahead(shared: &Arc<Shared>, stop: &AtomicBool) {
     while !stop.load(Ordering::Acquire) {
         if !shared.ahead_step() {
             let mut epoch = shared.signal.epoch.lock();
-            // A queued window may have come between the look and the lock: then the wake-up has too.
+            // A queued window may have come between the look and the lock: then the wake-up has
+            // too.
             if !shared.has_ahead() {
                 shared.signal.read_ahead.wait_for(&mut epoch, IDLE);
             }
@@ -260,8 +266,8 @@ fn read_ahead(shared: &Arc<Shared>, stop: &AtomicBool) {
     }
 }
 
-/// Bytes in memory that the device does not have and that only snapshots hold, as far as is known; see
-/// [`Shared::note_held`].
+/// Bytes in memory that the device does not have and that only snapshots hold, as far as is known;
+/// see [`Shared::note_held`].
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     nodes: AtomicUsize,
@@ -273,7 +279,8 @@ impl Held {
         (self.nodes.load(Ordering::Relaxed) + self.values.load(Ordering::Relaxed)) as u64
     }
 
-    /// How many of `all` bytes one of these is; never more again, for what snapshots let go of is not held.
+    /// How many of `all` bytes one of these is; never more again, for what snapshots let go of is
+    /// not held.
     fn of(held: &AtomicUsize, all: usize) -> usize {
         held.fetch_min(all, Ordering::Relaxed).min(all)
     }
@@ -354,7 +361,8 @@ impl Shared {
         Ok(false)
     }
 
-    /// Absorbs what there is in memory of some indexes, unless a checkpoint wants something older first.
+    /// Absorbs what there is in memory of some indexes, unless a checkpoint wants something older
+    /// first.
     pub(crate) fn absorb_at_once(&self, ids: &[IndexId]) -> Result<()> {
         if self.writable().is_err() || self.options.read_only {
             return Ok(());
@@ -387,7 +395,8 @@ impl Shared {
         })?;
         self.note_debt(pending);
         self.note_shortage();
-        // Also in the middle of a checkpoint, which absorbs many: writers may wait for the first of them.
+        // Also in the middle of a checkpoint, which absorbs many: writers may wait for the first of
+        // them.
         self.signal.progress();
         Ok(())
     }
@@ -442,8 +451,8 @@ impl Shared {
         Ok(due)
     }
 
-    /// Bytes of nodes, parts and large values in memory that the device does not have, or not for good, and that work can
-    /// bring there.
+    /// Bytes of nodes, parts and large values in memory that the device does not have, or not for
+    /// good, and that work can bring there.
     pub(crate) fn unclean(&self) -> u64 {
         let resident = self.trees.resident.load(Ordering::Relaxed);
         (self.dirty() + resident - Held::of(&self.held.values, resident)) as u64
@@ -455,17 +464,20 @@ impl Shared {
         dirty - Held::of(&self.held.nodes, dirty)
     }
 
-    /// At the end of a checkpoint that wrote `roots`: while nothing newer has been published, what is in memory and not on
-    /// the device is large values of batches that came since, and what newer nodes and values have replaced and some
-    /// snapshot still holds. No work brings the latter to the device, so nobody may wait for that.
+    /// At the end of a checkpoint that wrote `roots`: while nothing newer has been published, what
+    /// is in memory and not on the device is large values of batches that came since, and what
+    /// newer nodes and values have replaced and some snapshot still holds. No work brings the
+    /// latter to the device, so nobody may wait for that.
     pub(crate) fn note_held(&self, roots: &[(IndexId, Root)]) {
         let indexes = self.indexes_in_order();
-        // Nobody is at work on a tree while all these are held; where somebody is, the next checkpoint will tell.
+        // Nobody is at work on a tree while all these are held; where somebody is, the next
+        // checkpoint will tell.
         let structures: Vec<_> = indexes.iter().map_while(|index| index.structure.try_lock()).collect();
         if structures.len() < indexes.len() {
             return;
         }
-        // In this order: what is accepted meanwhile is counted as newer only, once it lies in memtables.
+        // In this order: what is accepted meanwhile is counted as newer only, once it lies in
+        // memtables.
         let resident = self.trees.resident.load(Ordering::Acquire);
         self.settle();
         let versions: Vec<_> = indexes.iter().map(|index| (index.id, index.version())).collect();
@@ -499,8 +511,8 @@ impl Shared {
                     Progress::Done => Ok(()),
                 })?;
             }
-            // Looking takes locks, and what a few small batches add does not count. Without threads every
-            // batch does its share of the work.
+            // Looking takes locks, and what a few small batches add does not count. Without threads
+            // every batch does its share of the work.
             let look = LOOK.min(self.options.memory / 1024);
             if self.env.threads() > 0 && !clones && self.signal.is_early(bytes as u64, look) {
                 return Ok(());
@@ -560,16 +572,16 @@ impl Shared {
         }
     }
 
-    /// What memtables and dirty nodes do not take is for the cache. A sixteenth is for the tables of
-    /// space, the log's buffers and requests under way.
+    /// What memtables and dirty nodes do not take is for the cache. A sixteenth is for the tables
+    /// of space, the log's buffers and requests under way.
     fn share_memory(&self, unclean: u64) {
         let memory = self.options.memory;
         let clean = (memory - memory / 16).saturating_sub(unclean).max(memory / 8);
         self.trees.pieces.set_capacity(clean);
     }
 
-    /// Memtables may take a quarter of the budget, dirty nodes another, and the log nearly all of itself;
-    /// and flushing must keep up.
+    /// Memtables may take a quarter of the budget, dirty nodes another, and the log nearly all of
+    /// itself; and flushing must keep up.
     fn pressure(&self) -> Pressure {
         let (mut tables, mut layers) = (0, 0);
         for index in self.indexes.read().values() {

@@ -1,4 +1,5 @@
-//! Deleting in a store that is full: what may be refused, what may not, and that no checkpoint ever is.
+//! Deleting in a store that is full: what may be refused, what may not, and that no checkpoint ever
+//! is.
 
 use espalier_engine::{
     Batch, ErrorKind, FormatOptions, IndexId, KeyRange, OpenOptions, READ_ONLY_VOLUME, Store,
@@ -9,7 +10,8 @@ use std::sync::Arc;
 /// Length of the values of a tree.
 const VALUE: usize = 1000;
 
-/// A volume of a few trees like each other, and one more index that takes all space that they leave.
+/// A volume of a few trees like each other, and one more index that takes all space that they
+/// leave.
 struct Full {
     device: Arc<MemoryDevice>,
     store: Arc<Store>,
@@ -135,8 +137,8 @@ impl Full {
     }
 }
 
-/// Deletes single keys, until that is refused or has been done so many times; each time there is a new snapshot if `often`.
-/// Returns how often it was not refused.
+/// Deletes single keys, until that is refused or has been done so many times; each time there is a
+/// new snapshot if `often`. Returns how often it was not refused.
 fn delete_beside_snapshots(full: &Full, often: bool, rounds: u64, step: usize) -> u64 {
     for round in 0..rounds {
         if often || round == 0 {
@@ -197,7 +199,8 @@ fn one_batch_over_small_trees_is_taken_or_refused_and_the_checkpoint_is_made() {
     }
 }
 
-/// What stays of the leaves in which a range begins and ends is written anew, for which there always is room.
+/// What stays of the leaves in which a range begins and ends is written anew, for which there
+/// always is room.
 #[test]
 fn a_range_can_be_deleted_wherever_it_begins_and_ends() {
     let full = Full::new(40, 1, 15_000);
@@ -215,8 +218,8 @@ fn a_range_can_be_deleted_wherever_it_begins_and_ends() {
     full.empty();
 }
 
-/// With so many hundredths in use a store is short of space, and yet not full: what most of a tree held needs no more than the
-/// checkpoints that come anyway.
+/// With so many hundredths in use a store is short of space, and yet not full: what most of a tree
+/// held needs no more than the checkpoints that come anyway.
 #[test]
 fn what_was_deleted_with_ranges_in_a_store_nearly_full_comes_back_by_checkpoints_alone() {
     const PERCENT: u64 = 95;
@@ -265,8 +268,8 @@ fn a_full_store_that_crashed_can_make_checkpoints() {
     full.empty();
 }
 
-/// In a small store space is always short, and yet what is written now and then must not wait above the leaves, a block each
-/// time, nor in many runs on the edges of a higher tree.
+/// In a small store space is always short, and yet what is written now and then must not wait above
+/// the leaves, a block each time, nor in many runs on the edges of a higher tree.
 #[test]
 fn a_little_now_and_then_takes_no_more_than_it_is() {
     for keys in [250, 5000] {

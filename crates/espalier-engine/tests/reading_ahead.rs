@@ -143,7 +143,8 @@ fn who_went_away_leaves_room_for_others() {
             by_reader += read(&store, &device, index, n);
             while store.read_ahead() {}
         }
-        // The first ones leave what was announced for them where it is; those who come later have room all the same.
+        // The first ones leave what was announced for them where it is; those who come later have
+        // room all the same.
         let most = if nth < 4 { 60 } else { 12 };
         assert!(by_reader < most, "{by_reader} reads by reader {nth} himself, for 270 values");
     }
@@ -398,7 +399,8 @@ fn most_of_a_large_file_is_left_to_its_reader() {
     store.close().unwrap();
 }
 
-/// A walk that is too slow is of no use, but it does not read behind the reader either, and catches up.
+/// A walk that is too slow is of no use, but it does not read behind the reader either, and catches
+/// up.
 #[test]
 fn who_overtakes_the_walk_is_not_followed() {
     let (device, index) = files(&[48; 12]);
@@ -409,7 +411,8 @@ fn who_overtakes_the_walk_is_not_followed() {
         for (nth, piece) in pieces().enumerate() {
             let reads = read_blocks(&store, &device, index, file, piece);
             by_reader += if file > 4 { reads } else { 0 };
-            // Nobody has time for the first four; then for one step at a time, which is what a thread does between two of its reads.
+            // Nobody has time for the first four; then for one step at a time, which is what a
+            // thread does between two of its reads.
             match (file, nth) {
                 (..4, _) => {}
                 (4, _) => drop(store.read_ahead()),

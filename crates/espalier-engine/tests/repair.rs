@@ -38,7 +38,8 @@ fn with_values(values: impl Fn(u64) -> Vec<u8>) -> (Arc<dyn Device>, Arc<Store>,
     (device, store, index)
 }
 
-/// What is on the device now, on another, with one bit flipped so many bytes behind the start of `wanted`.
+/// What is on the device now, on another, with one bit flipped so many bytes behind the start of
+/// `wanted`.
 fn with_damage(device: &Arc<dyn Device>, wanted: &[u8], behind: usize) -> Arc<dyn Device> {
     let mut image = AlignedBuf::zeroed(32 * MIB as usize);
     device.read_at(0, &mut image).unwrap();
@@ -49,8 +50,8 @@ fn with_damage(device: &Arc<dyn Device>, wanted: &[u8], behind: usize) -> Arc<dy
     device
 }
 
-/// A store whose values are in the log only, as a power cut leaves it; of value `damaged` one bit is another. `then` is
-/// done behind the values.
+/// A store whose values are in the log only, as a power cut leaves it; of value `damaged` one bit
+/// is another. `then` is done behind the values.
 fn cut_off_with_damage(damaged: u64, then: impl FnOnce(IndexId, &mut Batch)) -> (Arc<dyn Device>, IndexId) {
     let (device, store, index) = with_values(value);
     // What is synced behind it says that it was durable.
@@ -115,8 +116,8 @@ fn patches_make_nothing_of_values_that_are_lost() {
     check(&Store::open(device, environment(), options()).unwrap());
 }
 
-/// Large values that the log has put together into one part: when one of them is damaged, the others are kept, and
-/// what is left is sound, though the part as a whole is not.
+/// Large values that the log has put together into one part: when one of them is damaged, the
+/// others are kept, and what is left is sound, though the part as a whole is not.
 #[test]
 fn values_beside_a_damaged_one_in_the_log_are_written_again() {
     let (device, index) = cut_off_with_damage(3, |_, _| ());
@@ -157,8 +158,8 @@ fn scrubbed(store: &Store) -> Vec<String> {
     damaged
 }
 
-/// A power cut may leave of the newest value part everything but the zeros behind a value. That is no damage, however
-/// full the store, whoever opens it first.
+/// A power cut may leave of the newest value part everything but the zeros behind a value. That is
+/// no damage, however full the store, whoever opens it first.
 #[test]
 fn a_part_whose_zeros_a_power_cut_left_out_is_sound() {
     let odd = |n: u64| value(n)[..(40 << 10) - 1003].to_vec();
@@ -184,7 +185,8 @@ fn a_part_whose_zeros_a_power_cut_left_out_is_sound() {
         let store = Store::open(device.clone(), environment(), options()).unwrap();
         check(&store);
         drop(store);
-        // Once more after another power cut: what was found sound stays so, though it is known to be synced now.
+        // Once more after another power cut: what was found sound stays so, though it is known to
+        // be synced now.
         let store = Store::open(device, environment(), options()).unwrap();
         check(&store);
         store.close().unwrap();

@@ -1,5 +1,5 @@
-//! Space as those see it who own a store: it grows, tells the device what is free, and gives back what was
-//! deleted by itself.
+//! Space as those see it who own a store: it grows, tells the device what is free, and gives back
+//! what was deleted by itself.
 
 use espalier_engine::{Batch, ErrorKind, FormatOptions, IndexId, KeyRange, OpenOptions, Store};
 use espalier_storage::{AlignedBuf, BLOCK, Device, MemoryDevice, SimulatedDevice, SimulatedEnvironment};
@@ -251,8 +251,9 @@ fn a_store_that_goes_on_deleting_is_not_tidied_without_end() {
     assert_sound(&store, index, 300..400);
 }
 
-/// What was promised for values is theirs once they lie where they stay. In a store with little room the next
-/// batch must not count on it: a checkpoint would find that more was accepted than fits.
+/// What was promised for values is theirs once they lie where they stay. In a store with little
+/// room the next batch must not count on it: a checkpoint would find that more was accepted than
+/// fits.
 #[test]
 fn what_values_have_taken_is_promised_to_nobody_else() {
     let device = Arc::new(SimulatedDevice::with_garbage(24 * MIB, 5));

@@ -1,4 +1,5 @@
-//! Threads in a store: what happens when the system has none to give, and that none waits for another for ever.
+//! Threads in a store: what happens when the system has none to give, and that none waits for
+//! another for ever.
 
 use espalier_engine::key::KeyRange;
 use espalier_engine::{Batch, ErrorKind, FormatOptions, IndexId, OpenOptions, READ_ONLY_VOLUME, Store};
@@ -44,7 +45,8 @@ impl Environment for Few {
     }
 }
 
-/// It is an error that says so, whichever thread is missing; those that run end, and nothing happened to the store.
+/// It is an error that says so, whichever thread is missing; those that run end, and nothing
+/// happened to the store.
 #[test]
 fn a_store_whose_threads_cannot_be_started_does_not_open() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(32 << 20));
@@ -68,8 +70,8 @@ fn a_store_whose_threads_cannot_be_started_does_not_open() {
     store.close().unwrap();
 }
 
-/// Who commits to a volume that takes nothing is told so, also while others make and delete volumes: nobody waits for the
-/// other for ever.
+/// Who commits to a volume that takes nothing is told so, also while others make and delete
+/// volumes: nobody waits for the other for ever.
 #[test]
 fn batches_for_volumes_that_come_and_go_are_answered() {
     const ROUNDS: usize = 300;
@@ -137,8 +139,8 @@ fn what_was_committed_can_be_synced_at_once() {
     });
 }
 
-/// Each thread has keys of its own, and looks at them in all ways right after it has changed them, while others commit to
-/// other keys and workers carry that out.
+/// Each thread has keys of its own, and looks at them in all ways right after it has changed them,
+/// while others commit to other keys and workers carry that out.
 #[test]
 fn who_committed_sees_it_whoever_carries_it_out() {
     const ROUNDS: u32 = 4_000;
@@ -187,8 +189,8 @@ fn who_committed_sees_it_whoever_carries_it_out() {
     }
 }
 
-/// A walk sees what was there when it began, though it began without waiting for what does not concern it, and that is
-/// carried out while it goes on.
+/// A walk sees what was there when it began, though it began without waiting for what does not
+/// concern it, and that is carried out while it goes on.
 #[test]
 fn a_walk_sees_one_moment_while_others_are_carried_out() {
     const ROUNDS: u64 = 3_000;

@@ -1,11 +1,13 @@
 //! What the log costs and what it gives, measured on a file system without a mount.
 //!
-//! `cargo run --release -p espalier-fs --example journal -- IMAGE PART...` makes and removes IMAGE (up to 12 GiB,
-//! direct I/O). Parts:
-//! - `sequential`: a file of 4 GiB in writes of 1 MiB, then an fsync; with the log and without it, by turns;
+//! `cargo run --release -p espalier-fs --example journal -- IMAGE PART...` makes and removes IMAGE
+//! (up to 12 GiB, direct I/O). Parts:
+//! - `sequential`: a file of 4 GiB in writes of 1 MiB, then an fsync; with the log and without it,
+//!   by turns;
 //! - `recovery`: the time until a store opens, against the length of its log;
 //! - `pauses`: the longest call of each kind while a checkpoint writes 1 GiB of dirty nodes;
-//! - `creates`: messages and bytes of the log for a file that is made, written and given mode, owner and times.
+//! - `creates`: messages and bytes of the log for a file that is made, written and given mode,
+//!   owner and times.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -54,7 +56,8 @@ struct Place {
 }
 
 impl Place {
-    /// Formats a new image. It is written from end to end before, so that nothing below has to allocate.
+    /// Formats a new image. It is written from end to end before, so that nothing below has to
+    /// allocate.
     fn new(image: &Path, size: u64, log: Option<u64>, memory: u64, unlogged: bool) -> Outcome<Self> {
         let _ = std::fs::remove_file(image);
         let device: Arc<dyn Device> = Arc::new(FileDevice::create_with(image, size, Existing::Refuse)?);
@@ -272,7 +275,8 @@ fn phase(place: &Place, name: &str, directories: &[NodeId], work: impl FnOnce() 
             write.take(|| place.fs.write(node, 0, &data, false))?;
             place.fs.forget(node, 1);
             n += 1;
-            // Work at a rate that the store can keep up with; how fast it can be is another question.
+            // Work at a rate that the store can keep up with; how fast it can be is another
+            // question.
             std::thread::sleep(Duration::from_micros(200));
         }
         Ok([create, write])

@@ -1,14 +1,16 @@
 //! Link areas: where files with several names live.
 //!
-//! A file with several names lies in the link area of the nearest directory above that has one: the root, and
-//! the top directories of clones that hold links. The names are entries that tell its number in the area;
-//! the links index lists them by path, and has a mark at the content prefix of every directory with an area of its
-//! own, so that a walk over the names that one area serves can step over what another does.
+//! A file with several names lies in the link area of the nearest directory above that has one: the
+//! root, and the top directories of clones that hold links. The names are entries that tell its
+//! number in the area; the links index lists them by path, and has a mark at the content prefix of
+//! every directory with an area of its own, so that a walk over the names that one area serves can
+//! step over what another does.
 //!
-//! A clone whose links led to an area outside of it gets a copy of that area at its own top. The copy also holds
-//! files without names there, and its files count names that were not cloned. The mark then says that the area is
-//! *unsettled*: how many names a file has is counted, once, when somebody asks, and the background corrects the counts
-//! and drops what has no name ([`FileSystem::settle`]).
+//! A clone whose links led to an area outside of it gets a copy of that area at its own top. The
+//! copy also holds files without names there, and its files count names that were not cloned. The
+//! mark then says that the area is *unsettled*: how many names a file has is counted, once, when
+//! somebody asks, and the background corrects the counts and drops what has no name
+//! ([`FileSystem::settle`]).
 
 use crate::error::{FsErrorKind, Result, fail};
 use crate::fs::{FileSystem, Held};
@@ -72,7 +74,8 @@ impl FileSystem {
         Held::adopt(self, node)
     }
 
-    /// Makes sure that it is known whether the counts of names in an area are right, and what they are.
+    /// Makes sure that it is known whether the counts of names in an area are right, and what they
+    /// are.
     pub(crate) fn known_counts(&self, area: &Arc<Node>) -> Result<()> {
         let mut counts = area.dir().counts.lock();
         if !matches!(*counts, Counts::Unknown) {
@@ -107,8 +110,8 @@ impl FileSystem {
         }
     }
 
-    /// Gives key and number of every name below content prefix `prefix` whose file lies in the area that serves
-    /// that directory, until `each` returns false.
+    /// Gives key and number of every name below content prefix `prefix` whose file lies in the area
+    /// that serves that directory, until `each` returns false.
     pub(crate) fn names_below(&self, prefix: &[u8], mut each: impl FnMut(&Key, u64) -> bool) -> Result<()> {
         if !self.any_links.load(Ordering::Relaxed) {
             return Ok(());
@@ -209,9 +212,9 @@ impl FileSystem {
         Ok(())
     }
 
-    /// What lies in an index for the area at a content prefix besides the files that are `named`: ranges from one of
-    /// those to the next. A range that holds nothing is not among them: a copy most often needs none, and each would
-    /// wait in the tree as a message.
+    /// What lies in an index for the area at a content prefix besides the files that are `named`:
+    /// ranges from one of those to the next. A range that holds nothing is not among them: a copy
+    /// most often needs none, and each would wait in the tree as a message.
     fn nameless(&self, index: IndexId, prefix: &[u8], named: &BTreeMap<u64, u32>) -> Result<Vec<KeyRange>> {
         let all = KeyRange::prefix(&layout::area_files(prefix));
         let names = layout::area_prefix(prefix);
@@ -253,7 +256,8 @@ mod tests {
     fn only_what_is_there_is_dropped_from_a_copied_area() {
         let (_, _, fs) = crate::fixture::empty();
         let caller = Caller::default();
-        // Files with two names each, of which those of the first, the last and some between lie in one tree.
+        // Files with two names each, of which those of the first, the last and some between lie in
+        // one tree.
         let dirs =
             [&b"in"[..], b"out"].map(|name| fs.mkdir(NodeId::ROOT, name, 0o755, &caller).unwrap().node);
         for n in 0..40u32 {

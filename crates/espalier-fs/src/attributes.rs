@@ -40,7 +40,8 @@ impl FileSystem {
         self.attr(&self.node(node)?)
     }
 
-    /// The attributes of a node whose state is `state`, with the blocks as far as they are known; whether they are.
+    /// The attributes of a node whose state is `state`, with the blocks as far as they are known;
+    /// whether they are.
     pub(crate) fn known_attr(&self, node: &Node, state: &State) -> (Attr, bool) {
         let inode = &state.inode;
         let known = match inode.kind {
@@ -76,13 +77,13 @@ impl FileSystem {
     /// Changes attributes; returns the new ones.
     ///
     /// # Errors
-    /// [`FsErrorKind::Invalid`] or [`FsErrorKind::IsDirectory`] for the size of something that is no
-    /// regular file, [`FsErrorKind::FileTooLarge`]; of the store.
+    /// [`FsErrorKind::Invalid`] or [`FsErrorKind::IsDirectory`] for the size of something that is
+    /// no regular file, [`FsErrorKind::FileTooLarge`]; of the store.
     pub fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr> {
         let node = self.node(node)?;
         self.writable()?;
-        // The answer has the blocks, nothing may be waited for after the change, and counting takes time: so
-        // before, without locks.
+        // The answer has the blocks, nothing may be waited for after the change, and counting takes
+        // time: so before, without locks.
         let changes = node.state().changes;
         let counted = self.count_for(&node, set)?;
         let tree = self.enter();
@@ -198,7 +199,8 @@ impl FileSystem {
         state.atime_dirty = false;
     }
 
-    /// Clears set-id bits and capabilities, as writing by an ordinary user and changing the owner do.
+    /// Clears set-id bits and capabilities, as writing by an ordinary user and changing the owner
+    /// do.
     pub(crate) fn kill_privileges(
         &self,
         tree: &Tree<'_>,

@@ -1,8 +1,9 @@
 //! Owners and modes of whole trees: one range message for everything below, whatever that is.
 //!
-//! The message names a merge function (see [`crate::merge`]) that rewrites each entry when it is next read or
-//! comes to rest. What is in memory is changed by the same function when it is next looked at ([`crate::changes`]). Files
-//! with several names, whose entries lie in a link area outside, are changed one by one.
+//! The message names a merge function (see [`crate::merge`]) that rewrites each entry when it is
+//! next read or comes to rest. What is in memory is changed by the same function when it is next
+//! looked at ([`crate::changes`]). Files with several names, whose entries lie in a link area
+//! outside, are changed one by one.
 
 use crate::changes::changed_inode;
 use crate::error::{FsErrorKind, Result, fail};
@@ -40,9 +41,9 @@ pub struct ModeChange {
 }
 
 impl FileSystem {
-    /// Changes owner and group of `node` and everything below, as `chown -R -h` does: set-id bits and capabilities of
-    /// files go. The cost does not depend on what is below, but for names of files with several names.
-    /// [`FileSystem::changed_nodes`] tells which nodes that concerned.
+    /// Changes owner and group of `node` and everything below, as `chown -R -h` does: set-id bits
+    /// and capabilities of files go. The cost does not depend on what is below, but for names of
+    /// files with several names. [`FileSystem::changed_nodes`] tells which nodes that concerned.
     ///
     /// # Errors
     /// [`FsErrorKind::Permission`] if the caller is not root; of the store.
@@ -58,8 +59,8 @@ impl FileSystem {
     /// [`FileSystem::changed_nodes`] tells which nodes that concerned.
     ///
     /// # Errors
-    /// [`FsErrorKind::Permission`] if the caller is not root, and something there is not the caller's own or has set-id bits
-    /// or capabilities; of the store.
+    /// [`FsErrorKind::Permission`] if the caller is not root, and something there is not the
+    /// caller's own or has set-id bits or capabilities; of the store.
     pub fn chmod_tree(&self, node: NodeId, change: ModeChange, caller: &Caller) -> Result<()> {
         let special = (change.add_files | change.add_executables) & crate::attributes::SET_ID != 0;
         let argument = merge::mode_argument(&change, self.now());
@@ -129,7 +130,8 @@ impl FileSystem {
         vec![layout::entries_range(content), files, behind]
     }
 
-    /// Adds to a batch the change of files in the link area that serves `node`, as far as they have names below.
+    /// Adds to a batch the change of files in the link area that serves `node`, as far as they have
+    /// names below.
     #[allow(clippy::too_many_arguments, reason = "one step of one operation, split off for its length")]
     fn change_links(
         &self,

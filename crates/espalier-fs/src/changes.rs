@@ -1,18 +1,22 @@
 //! Changes of whole trees, as nodes in memory come to know of them.
 //!
-//! A change of everything below a directory is one message in the store, and one note in memory: it is numbered and
-//! kept at the directory's node. Every node knows the number up to which it is up to date. Whoever looks at its state
-//! ([`Node::state`]) has it catch up first: it collects what is noted on the way up to the root, and applies it in
-//! order, with the function that the store applies too. What is read from the store is up to date when it becomes a node.
+//! A change of everything below a directory is one message in the store, and one note in memory: it
+//! is numbered and kept at the directory's node. Every node knows the number up to which it is up
+//! to date. Whoever looks at its state ([`Node::state`]) has it catch up first: it collects what is
+//! noted on the way up to the root, and applies it in order, with the function that the store
+//! applies too. What is read from the store is up to date when it becomes a node.
 //!
 //! Invariants:
-//! - A note counts for what lies below its directory, not for the directory itself, which is changed at once.
-//! - A directory that moves takes along what was noted above its old place, and remembers the newest number: what is noted
-//!   above its new place counts for what is below it only if it is newer.
+//! - A note counts for what lies below its directory, not for the directory itself, which is
+//!   changed at once.
+//! - A directory that moves takes along what was noted above its old place, and remembers the
+//!   newest number: what is noted above its new place counts for what is below it only if it is
+//!   newer.
 //! - Other nodes catch up before they move, as their state is locked then.
-//! - Notes are made, and directories moved, by the holder of the exclusive tree lock. Nodes catch up without it, so
-//!   moves are counted, and who has met one on its way looks again.
-//! - A note goes when all nodes in memory have caught up ([`FileSystem::changed_nodes`], the background).
+//! - Notes are made, and directories moved, by the holder of the exclusive tree lock. Nodes catch
+//!   up without it, so moves are counted, and who has met one on its way looks again.
+//! - A note goes when all nodes in memory have caught up ([`FileSystem::changed_nodes`], the
+//!   background).
 
 use crate::error::Result;
 use crate::fs::FileSystem;
@@ -28,7 +32,8 @@ use std::sync::{Arc, Weak};
 
 /// As many names for each node that is looked for are looked at.
 const NAMES_PER_NODE: usize = 16;
-/// With more notes at one directory all nodes catch up at once, so that looking for them stays cheap.
+/// With more notes at one directory all nodes catch up at once, so that looking for them stays
+/// cheap.
 const MAX_NOTES: usize = 64;
 
 /// What all nodes of a mounted volume share.
@@ -69,7 +74,8 @@ impl Changes {
 }
 
 impl Node {
-    /// Applies to a state what was noted since it was last looked at. `newest`: the number of the newest change.
+    /// Applies to a state what was noted since it was last looked at. `newest`: the number of the
+    /// newest change.
     pub(crate) fn catch_up(&self, state: &mut State, newest: u64) {
         // What has no name is reached by no change.
         if state.orphan == Orphan::No {
@@ -148,7 +154,8 @@ impl Node {
 }
 
 impl FileSystem {
-    /// Notes a change of everything below a directory, which was committed. The caller holds the exclusive tree lock.
+    /// Notes a change of everything below a directory, which was committed. The caller holds the
+    /// exclusive tree lock.
     pub(crate) fn note_change(&self, top: &Arc<Node>, function: u16, argument: &[u8], lsn: Lsn) {
         let changes = &top.changes;
         let number = changes.newest() + 1;
@@ -164,9 +171,9 @@ impl FileSystem {
         }
     }
 
-    /// The nodes whose attributes were changed by [`FileSystem::chown_tree`] and [`FileSystem::chmod_tree`]
-    /// since this was last asked. Takes time for each node in memory, without keeping others
-    /// from their work: the mount has a thread of its own tell the kernel.
+    /// The nodes whose attributes were changed by [`FileSystem::chown_tree`] and
+    /// [`FileSystem::chmod_tree`] since this was last asked. Takes time for each node in memory,
+    /// without keeping others from their work: the mount has a thread of its own tell the kernel.
     pub fn changed_nodes(&self) -> Vec<NodeId> {
         self.catch_up_all();
         let mut changed = std::mem::take(&mut *self.root_changes().changed.lock());
@@ -175,8 +182,9 @@ impl FileSystem {
         changed
     }
 
-    /// The nodes in memory of a directory (or file) and everything below it, each file by whatever name it is known; `None` if
-    /// there are more than `limit`, or it takes a look at many more names to find them.
+    /// The nodes in memory of a directory (or file) and everything below it, each file by whatever
+    /// name it is known; `None` if there are more than `limit`, or it takes a look at many more
+    /// names to find them.
     ///
     /// # Errors
     /// [`FsErrorKind::Stale`](crate::FsErrorKind::Stale); of the store.

@@ -8,9 +8,9 @@
 //! directories count their entries and subdirectories rightly; a file's blocks lie below its size,
 //! are no longer than allowed and, unless it is sparse, all there; large extended attributes and
 //! the entries that list them belong together; links, the files they lead to, their counts and the
-//! links index agree, in every link area; areas and their marks belong together; no two files have one number;
-//! directories that are marked uniform are; no key is longer than the volume says; what lies in the data index
-//! belongs to a file or an orphan.
+//! links index agree, in every link area; areas and their marks belong together; no two files have
+//! one number; directories that are marked uniform are; no key is longer than the volume says; what
+//! lies in the data index belongs to a file or an orphan.
 
 use crate::area::{SETTLED, UNSETTLED};
 use crate::error::Result;
@@ -62,7 +62,8 @@ const PROGRESS_EVERY: u64 = 4096;
 ///
 /// # Errors
 /// [`FsErrorKind::NotFound`](crate::FsErrorKind::NotFound) if there is no such volume,
-/// [`FsErrorKind::Io`](crate::FsErrorKind::Io) if its parameters are damaged. Damage further in is reported, not returned.
+/// [`FsErrorKind::Io`](crate::FsErrorKind::Io) if its parameters are damaged. Damage further in is
+/// reported, not returned.
 pub fn check(store: &Store, name: &str, progress: &mut dyn FnMut(u64)) -> Result<CheckReport> {
     let volume = crate::fs::find_volume(store, name)?;
     let block_size = u64::from(decode_parameters(&volume.parameters)?);
@@ -511,7 +512,8 @@ impl Check<'_> {
         self.count_key();
     }
 
-    /// Passes over what lies before the data of `base` (to the end if `None`): it must be an orphan's.
+    /// Passes over what lies before the data of `base` (to the end if `None`): it must be an
+    /// orphan's.
     fn skip_data(&mut self, base: Option<&[u8]>) {
         while let Some(entry) = &self.data.next {
             let parsed = layout::parse(&entry.key).filter(|p| !p.rest.is_empty());

@@ -1,9 +1,10 @@
 //! Clones of files and directories.
 //!
-//! The clone of a directory is one range clone in each index, a new entry with a delta of its own (so that all
-//! numbers below are new and none is written), and, where names of files with several names lie below, a clone of the link
-//! area that serves them. It excludes every other operation for the moment that takes, so it is a picture of one instant.
-//! Nothing in memory needs to know: of what is new nobody has a node.
+//! The clone of a directory is one range clone in each index, a new entry with a delta of its own
+//! (so that all numbers below are new and none is written), and, where names of files with several
+//! names lie below, a clone of the link area that serves them. It excludes every other operation
+//! for the moment that takes, so it is a picture of one instant. Nothing in memory needs to know:
+//! of what is new nobody has a node.
 
 use crate::area::{SETTLED, UNSETTLED};
 use crate::create::{check_new_name, count_entry};
@@ -21,13 +22,15 @@ use std::sync::atomic::Ordering;
 const FEW_ATIMES: usize = 512;
 
 impl FileSystem {
-    /// Makes entry `name` in `parent` a clone of `source`, with everything below it: the same content, times, owners,
-    /// modes and extended attributes, numbers of its own. Files with several names in the source have
-    /// those names in the clone, and no others. The cost does not depend on the size.
+    /// Makes entry `name` in `parent` a clone of `source`, with everything below it: the same
+    /// content, times, owners, modes and extended attributes, numbers of its own. Files with
+    /// several names in the source have those names in the clone, and no others. The cost does not
+    /// depend on the size.
     ///
     /// # Errors
-    /// As for [`FileSystem::mkdir`]; [`FsErrorKind::NotFound`] if `source` was removed; [`FsErrorKind::Permission`] if the
-    /// caller is not root, and something in the source is not the caller's own or has set-id bits or capabilities.
+    /// As for [`FileSystem::mkdir`]; [`FsErrorKind::NotFound`] if `source` was removed;
+    /// [`FsErrorKind::Permission`] if the caller is not root, and something in the source is not
+    /// the caller's own or has set-id bits or capabilities.
     pub fn clone_tree(&self, source: NodeId, parent: NodeId, name: &[u8], caller: &Caller) -> Result<Entry> {
         let (source, dir) = (self.node(source)?, self.dir(parent)?);
         check_new_name(name)?;
@@ -119,7 +122,8 @@ impl FileSystem {
             inode.area = false;
         }
         if from.is_empty() {
-            // Of the root comes along what is not below it: its attributes, the volume's state, orphans.
+            // Of the root comes along what is not below it: its attributes, the volume's state,
+            // orphans.
             let own = [to, layout::ROOT_KEY].concat();
             batch.delete(self.metadata(), &own);
             batch.delete_range(self.data(), layout::file_range(&own));

@@ -52,8 +52,9 @@ impl FileSystem {
     /// Makes a file that is no directory and no symbolic link. `mode`: the low 12 bits.
     ///
     /// # Errors
-    /// [`FsErrorKind::Exists`], [`FsErrorKind::NotDirectory`], [`FsErrorKind::NameTooLong`] also for a path
-    /// beyond 1 MiB, [`FsErrorKind::NotFound`] if the directory was removed; of the store.
+    /// [`FsErrorKind::Exists`], [`FsErrorKind::NotDirectory`], [`FsErrorKind::NameTooLong`] also
+    /// for a path beyond 1 MiB, [`FsErrorKind::NotFound`] if the directory was removed; of the
+    /// store.
     pub fn mknod(
         &self,
         parent: NodeId,
@@ -198,12 +199,13 @@ impl FileSystem {
     }
 
     /// Gives `node`, which is no directory, one name more. With its second name a file moves to the
-    /// link area, at the cost of its data's keys; so does one that gets its first name moves to its place. Where another
-    /// link area serves the new name, the two become one first, at a cost that grows with the files in the lower one.
+    /// link area, at the cost of its data's keys; so does one that gets its first name moves to its
+    /// place. Where another link area serves the new name, the two become one first, at a cost that
+    /// grows with the files in the lower one.
     ///
     /// # Errors
-    /// [`FsErrorKind::Permission`] for a directory, [`FsErrorKind::NotFound`] for a file without name,
-    /// [`FsErrorKind::TooManyLinks`]; as for [`FileSystem::mknod`].
+    /// [`FsErrorKind::Permission`] for a directory, [`FsErrorKind::NotFound`] for a file without
+    /// name, [`FsErrorKind::TooManyLinks`]; as for [`FileSystem::mknod`].
     pub fn link(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry> {
         let node = self.node(node)?;
         let dir = self.dir(parent)?;
@@ -212,7 +214,8 @@ impl FileSystem {
         }
         check_new_name(name)?;
         self.writable()?;
-        // Has the blocks counted that the answer needs, for nothing may be waited for after the change.
+        // Has the blocks counted that the answer needs, for nothing may be waited for after the
+        // change.
         self.attr(&node)?;
         let mut deferred = Deferred::new(self);
         let linked = {

@@ -26,8 +26,9 @@ const COPY_LIMIT: u64 = 1 << 20;
 /// So many blocks are deleted one by one: a range costs the tree more than a few keys, and those of
 /// small files vanish in the range of their directory when that is removed.
 pub(crate) const FEW_BLOCKS: u64 = 8;
-/// Files with more blocks move and are cloned as ranges, not block by block: what names a block of a large value weighs about
-/// 230 bytes, in the log, in memory and on the way down, and cutting a range out of the tree some headers.
+/// Files with more blocks move and are cloned as ranges, not block by block: what names a block of
+/// a large value weighs about 230 bytes, in the log, in memory and on the way down, and cutting a
+/// range out of the tree some headers.
 const MANY_BLOCKS: u64 = 64;
 /// Blocks that one call shares between files at most.
 const SHARED_BLOCKS: u64 = 4096;
@@ -85,7 +86,8 @@ fn pieces(offset: u64, len: usize, block_size: u32) -> impl Iterator<Item = Piec
 }
 
 impl FileSystem {
-    /// True if there is one reference to the node: if it is the caller's, nobody else knows the node.
+    /// True if there is one reference to the node: if it is the caller's, nobody else knows the
+    /// node.
     pub fn is_held_once(&self, node: NodeId) -> bool {
         self.nodes.references(node) == 1
     }
@@ -93,7 +95,8 @@ impl FileSystem {
     /// Fills `out` from `offset` as far as the file reaches; returns the number of bytes.
     ///
     /// # Errors
-    /// [`FsErrorKind::IsDirectory`] or [`FsErrorKind::Invalid`] if it is no regular file; of the store.
+    /// [`FsErrorKind::IsDirectory`] or [`FsErrorKind::Invalid`] if it is no regular file; of the
+    /// store.
     pub fn read(&self, node: NodeId, offset: u64, out: &mut [u8]) -> Result<usize> {
         let node = self.file(node)?;
         let len = self.stable(&node, |source| self.read_from(source, offset, out))?;
@@ -118,8 +121,8 @@ impl FileSystem {
         Ok(len)
     }
 
-    /// Writes all of `data` at `offset`. `kill_privileges`: clear set-id bits, as a write by an ordinary user does; capabilities go
-    /// with every write.
+    /// Writes all of `data` at `offset`. `kill_privileges`: clear set-id bits, as a write by an
+    /// ordinary user does; capabilities go with every write.
     ///
     /// # Errors
     /// [`FsErrorKind::FileTooLarge`], [`FsErrorKind::NoSpace`]; as for [`FileSystem::read`].
@@ -127,8 +130,8 @@ impl FileSystem {
         self.write_and(node, offset, data, Privileges::going(kill_privileges))
     }
 
-    /// As [`FileSystem::write`], of what somebody wrote before, into a cache or a mapping: who runs the file has lost then what
-    /// he loses by that, and may have got something new since.
+    /// As [`FileSystem::write`], of what somebody wrote before, into a cache or a mapping: who runs
+    /// the file has lost then what he loses by that, and may have got something new since.
     ///
     /// # Errors
     /// As for [`FileSystem::write`].
@@ -174,8 +177,8 @@ impl FileSystem {
         inode.size = inode.size.max(offset + data.len() as u64);
     }
 
-    /// Completes a change of a file's data: times, privileges, entry, commit. `base`: where its data lies,
-    /// if the caller knows, which for a file with a name is the key of its entry.
+    /// Completes a change of a file's data: times, privileges, entry, commit. `base`: where its
+    /// data lies, if the caller knows, which for a file with a name is the key of its entry.
     #[allow(clippy::too_many_arguments, reason = "the last step of three operations")]
     fn change_data(
         &self,
@@ -271,7 +274,8 @@ impl FileSystem {
     /// blocks aside.
     ///
     /// # Errors
-    /// [`FsErrorKind::NoSpace`], [`FsErrorKind::FileTooLarge`], [`FsErrorKind::Invalid`] for an empty range.
+    /// [`FsErrorKind::NoSpace`], [`FsErrorKind::FileTooLarge`], [`FsErrorKind::Invalid`] for an
+    /// empty range.
     pub fn fallocate(
         &self,
         node: NodeId,
@@ -310,7 +314,8 @@ impl FileSystem {
         self.change_data(&tree, &node, &mut state, inode, Privileges::going(kill_privileges), None, batch)
     }
 
-    /// Adds to a batch that `[offset, end)` reads as zeros, with holes where whole blocks are covered.
+    /// Adds to a batch that `[offset, end)` reads as zeros, with holes where whole blocks are
+    /// covered.
     fn punch(&self, base: &[u8], inode: &mut Inode, offset: u64, end: u64, batch: &mut Batch) {
         let end = end.min(inode.size);
         if offset >= end {
@@ -373,8 +378,9 @@ impl FileSystem {
         }
     }
 
-    /// Copies up to `length` bytes; returns how many. Short copies are normal, 0 is the end of the source. Where whole blocks
-    /// go from one file to whole blocks of another, both share the data. `kill_privileges` as for [`FileSystem::write`], for `to`.
+    /// Copies up to `length` bytes; returns how many. Short copies are normal, 0 is the end of the
+    /// source. Where whole blocks go from one file to whole blocks of another, both share the data.
+    /// `kill_privileges` as for [`FileSystem::write`], for `to`.
     ///
     /// # Errors
     /// [`FsErrorKind::Invalid`] if the ranges overlap in one file; as for read and write.
@@ -402,8 +408,9 @@ impl FileSystem {
         }
     }
 
-    /// As [`FileSystem::copy_file_range`], without touching the data: the target's blocks get the values that the source's
-    /// have. Returns how much there was: whole blocks, and what was left of one behind them.
+    /// As [`FileSystem::copy_file_range`], without touching the data: the target's blocks get the
+    /// values that the source's have. Returns how much there was: whole blocks, and what was left
+    /// of one behind them.
     fn share_range(
         &self,
         from: NodeId,
@@ -468,7 +475,8 @@ impl FileSystem {
         self.stable(node, |source| self.count_units_below(&source.base, source.size))
     }
 
-    /// The units that the blocks of a sparse file take after its attributes were changed, if they have to be counted.
+    /// The units that the blocks of a sparse file take after its attributes were changed, if they
+    /// have to be counted.
     pub(crate) fn count_for(&self, node: &Arc<Node>, set: &SetAttr) -> Result<Option<u64>> {
         let is_known = self.known_attr(node, &node.state()).1;
         match set.size {

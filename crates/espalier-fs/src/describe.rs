@@ -3,8 +3,8 @@
 use crate::layout::{self, DATA, Parsed};
 use espalier_engine::{IndexId, KeyRange};
 
-/// Says which paths the keys of `range` belong to: `/a/b`, `/a/b to /a/c`, `everything from /a/b on`. Bounds that
-/// are no keys of the layout are shown by the nearest directory that they name.
+/// Says which paths the keys of `range` belong to: `/a/b`, `/a/b to /a/c`, `everything from /a/b
+/// on`. Bounds that are no keys of the layout are shown by the nearest directory that they name.
 pub fn describe_range(index: IndexId, range: &KeyRange) -> String {
     let what = if index.index == DATA { "data of " } else { "" };
     let first = path(&range.start);
@@ -20,7 +20,8 @@ fn path(key: &[u8]) -> String {
     if let Some(parsed) = layout::parse(key) {
         return parsed.path();
     }
-    // A bound inside the keys of a directory's content: whole components are names, the rest is cut off.
+    // A bound inside the keys of a directory's content: whole components are names, the rest is cut
+    // off.
     let mut directory = Vec::new();
     let mut rest = key;
     while let Some(end) = rest.iter().position(|b| *b == layout::CONTENT) {

@@ -1,7 +1,8 @@
 //! What differs between two trees, in time that grows with what differs.
 //!
-//! The engine compares the entries of both and passes over what they share. Every change of a file leaves its mark in its
-//! entry, so data is not looked at. Files with several names, whose entries say nothing, are compared one by one.
+//! The engine compares the entries of both and passes over what they share. Every change of a file
+//! leaves its mark in its entry, so data is not looked at. Files with several names, whose entries
+//! say nothing, are compared one by one.
 
 use crate::error::Result;
 use crate::fs::FileSystem;
@@ -21,8 +22,8 @@ pub enum Change {
     Added,
     /// Only the older tree has it.
     Removed,
-    /// Both have it, with different content or attributes; a directory with different attributes. Times of the last read and
-    /// numbers do not count, nor of directories their times.
+    /// Both have it, with different content or attributes; a directory with different attributes.
+    /// Times of the last read and numbers do not count, nor of directories their times.
     Changed,
 }
 
@@ -33,11 +34,13 @@ pub struct TreeDiff {
 }
 
 impl FileSystem {
-    /// Begins to compare directory `old` of `before` (this file system or a snapshot of it) with directory `node`.
+    /// Begins to compare directory `old` of `before` (this file system or a snapshot of it) with
+    /// directory `node`.
     ///
     /// # Errors
-    /// [`FsErrorKind::NotDirectory`](crate::FsErrorKind::NotDirectory); [`FsErrorKind::Permission`](crate::FsErrorKind::Permission)
-    /// if the caller is not root, and not all of both is the caller's own; of the store.
+    /// [`FsErrorKind::NotDirectory`](crate::FsErrorKind::NotDirectory);
+    /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the caller is not root, and
+    /// not all of both is the caller's own; of the store.
     pub fn diff_trees(
         &self,
         before: &FileSystem,
@@ -76,8 +79,8 @@ impl FileSystem {
         found.into_iter().map(|(path, id)| Ok((path, self.inode_in_area(&area, id)?))).collect()
     }
 
-    /// How much space a tree takes in the store, in bytes, and how much of it nothing else shares. Counts whole pieces,
-    /// after compression; what is small is rounded up.
+    /// How much space a tree takes in the store, in bytes, and how much of it nothing else shares.
+    /// Counts whole pieces, after compression; what is small is rounded up.
     ///
     /// # Errors
     /// [`FsErrorKind::Stale`](crate::FsErrorKind::Stale); of the store.
@@ -138,7 +141,8 @@ impl TreeDiff {
     }
 }
 
-/// The path that the rest of a key behind a directory's content prefix stands for; `None` for what is no entry.
+/// The path that the rest of a key behind a directory's content prefix stands for; `None` for what
+/// is no entry.
 fn path_below(rest: &[u8]) -> Option<Vec<u8>> {
     let parsed = layout::parse(rest)?;
     if parsed.name.is_empty() || !parsed.rest.is_empty() || parsed.directory.iter().any(Vec::is_empty) {

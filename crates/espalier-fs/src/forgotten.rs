@@ -1,14 +1,14 @@
 //! Small unlinked files that the kernel has forgotten, whose data is still to go.
 //!
-//! A program that removes a tree unlinks all files of a directory and then the directory, whose removal takes
-//! everything below with one range. So the data of a small file is not deleted when its last reference
-//! goes, by a batch of its own, but with others: with its directory, or when there are many, or at the
-//! next sync.
+//! A program that removes a tree unlinks all files of a directory and then the directory, whose
+//! removal takes everything below with one range. So the data of a small file is not deleted when
+//! its last reference goes, by a batch of its own, but with others: with its directory, or when
+//! there are many, or at the next sync.
 //!
-//! Until then the file is what it was before the kernel forgot it: its record names where its data lies
-//! ([`crate::orphan`]), the reference that was the last one is kept, and whoever needs the place finds it
-//! in `detached`. A crash leaves the record, as ever. Only a mount does this: what is used as a library has no
-//! ticker that would come for what waits.
+//! Until then the file is what it was before the kernel forgot it: its record names where its data
+//! lies ([`crate::orphan`]), the reference that was the last one is kept, and whoever needs the
+//! place finds it in `detached`. A crash leaves the record, as ever. Only a mount does this: what
+//! is used as a library has no ticker that would come for what waits.
 
 use crate::data::FEW_BLOCKS;
 use crate::fs::FileSystem;
@@ -69,8 +69,8 @@ impl Forgotten {
 }
 
 impl FileSystem {
-    /// Keeps the last reference on an unlinked file, to remove its data with that of others; false if it is to be
-    /// removed at once.
+    /// Keeps the last reference on an unlinked file, to remove its data with that of others; false
+    /// if it is to be removed at once.
     pub(crate) fn put_off(&self, node: &Arc<Node>) -> bool {
         if self.options.forget_drain.is_none() {
             return false;
@@ -97,7 +97,8 @@ impl FileSystem {
         true
     }
 
-    /// Keeps the last reference on an unlinked file whose data could not be removed, to try it again; false if it has none.
+    /// Keeps the last reference on an unlinked file whose data could not be removed, to try it
+    /// again; false if it has none.
     pub(crate) fn try_later(&self, node: &Arc<Node>) -> bool {
         let file = {
             let state = node.state();
@@ -165,8 +166,9 @@ impl FileSystem {
         }
     }
 
-    /// Takes the forgotten files whose data lies in a directory, for whose removal the caller adds their records to
-    /// its batch ([`Swallowed::add_to`]). The caller holds the directory's names, so nobody else needs their places.
+    /// Takes the forgotten files whose data lies in a directory, for whose removal the caller adds
+    /// their records to its batch ([`Swallowed::add_to`]). The caller holds the directory's names,
+    /// so nobody else needs their places.
     pub(crate) fn swallow(&self, content: &KeyRange) -> Swallowed<'_> {
         let taken = self.take_forgotten(content);
         let mut detached = self.detached.lock();

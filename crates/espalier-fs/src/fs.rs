@@ -196,7 +196,8 @@ impl FileSystem {
     /// and empties its orphan area.
     ///
     /// # Errors
-    /// [`FsErrorKind::NotFound`] if there is no such volume; [`FsErrorKind::Io`] if it is damaged; of the store.
+    /// [`FsErrorKind::NotFound`] if there is no such volume; [`FsErrorKind::Io`] if it is damaged;
+    /// of the store.
     pub fn open(store: Arc<Store>, env: Arc<dyn Environment>, options: OpenOptions) -> Result<Arc<Self>> {
         let volume = find_volume(&store, &options.volume)?;
         let block_size = decode_parameters(&volume.parameters)?;
@@ -276,8 +277,9 @@ impl FileSystem {
         IndexId { volume: self.volume, index: LINKS }
     }
 
-    /// What a change gets as its time: nanoseconds since the Unix epoch. Comparisons of trees find changed files by it, so it is
-    /// not the coarse time of the clock's last tick, within which a clone may lie.
+    /// What a change gets as its time: nanoseconds since the Unix epoch. Comparisons of trees find
+    /// changed files by it, so it is not the coarse time of the clock's last tick, within which a
+    /// clone may lie.
     pub(crate) fn now(&self) -> i64 {
         i64::try_from(self.env.now().as_nanos()).unwrap_or(i64::MAX)
     }
@@ -303,8 +305,9 @@ impl FileSystem {
         }
     }
 
-    /// Carries out a batch that does what was asked for, unless nobody waits for that any more: then nothing was changed. A call has
-    /// one such batch, so that it is never half done, and waits for nothing afterwards. The caller holds the locks of what it concerns.
+    /// Carries out a batch that does what was asked for, unless nobody waits for that any more:
+    /// then nothing was changed. A call has one such batch, so that it is never half done, and
+    /// waits for nothing afterwards. The caller holds the locks of what it concerns.
     pub(crate) fn commit(&self, batch: Batch) -> Result<Lsn> {
         let lsn = self.store.commit_if(batch, || self.is_wanted())?;
         self.last_lsn.fetch_max(lsn.0, Ordering::AcqRel);
@@ -347,7 +350,8 @@ impl FileSystem {
         if node.is_dir() { Ok(node) } else { fail(FsErrorKind::NotDirectory, "not a directory") }
     }
 
-    /// Stores the volume's state with what no key is longer than: what `choose` makes of what is stored. Returns it.
+    /// Stores the volume's state with what no key is longer than: what `choose` makes of what is
+    /// stored. Returns it.
     pub(crate) fn store_longest_key(&self, choose: impl FnOnce(Option<u64>) -> u64) -> Result<u64> {
         let numbers = self.numbers.lock();
         let longest = choose(self.lengths.stored());
@@ -420,8 +424,9 @@ impl FileSystem {
         }
     }
 
-    /// Does what was put off until the last reference on `node` goes. Nobody waits for the answer: what fails here is tried
-    /// again later, and then the reference is kept, or is found by recovery, or is the time of a read. False if it is kept.
+    /// Does what was put off until the last reference on `node` goes. Nobody waits for the answer:
+    /// what fails here is tried again later, and then the reference is kept, or is found by
+    /// recovery, or is the time of a read. False if it is kept.
     fn finish(&self, node: &Arc<Node>) -> bool {
         let tree = self.enter_again();
         let result = if self.is_orphan(node) {
@@ -441,7 +446,8 @@ impl FileSystem {
         self.block_size
     }
 
-    /// The path of `node` in the volume, for messages; of an unlinked file its place in the orphan area.
+    /// The path of `node` in the volume, for messages; of an unlinked file its place in the orphan
+    /// area.
     ///
     /// # Errors
     /// [`FsErrorKind::Stale`] if the node is not known.

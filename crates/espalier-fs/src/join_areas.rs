@@ -1,14 +1,17 @@
 //! Making one link area of several.
 //!
-//! All names of a file lead to one link area, the one that serves the directories in which they are. So before a file gets
-//! a name where another area serves, or one of its names goes there, the areas between the two places and the directory
-//! above both are *dissolved*: what lies in one moves into the next above, its files with new numbers in that area,
-//! because a copy of an area has the numbers of the original. Nobody sees that: `st_ino`, counts of names, what is open
-//! and what was unlinked stay as they are. So each dissolution is a batch of its own, and what made it necessary
-//! follows with another; a crash in between leaves a tree in which everything is as it was before.
+//! All names of a file lead to one link area, the one that serves the directories in which they
+//! are. So before a file gets a name where another area serves, or one of its names goes there, the
+//! areas between the two places and the directory above both are *dissolved*: what lies in one
+//! moves into the next above, its files with new numbers in that area, because a copy of an area
+//! has the numbers of the original. Nobody sees that: `st_ino`, counts of names, what is open and
+//! what was unlinked stay as they are. So each dissolution is a batch of its own, and what made it
+//! necessary follows with another; a crash in between leaves a tree in which everything is as it
+//! was before.
 //!
-//! The cost is two keys for each name and those of each file that the area serves, once: afterwards the directory has no
-//! area any more. Files that have no name (a copy of an area that was not corrected yet) do not come along.
+//! The cost is two keys for each name and those of each file that the area serves, once: afterwards
+//! the directory has no area any more. Files that have no name (a copy of an area that was not
+//! corrected yet) do not come along.
 
 use crate::error::Result;
 use crate::fs::{Deferred, FileSystem, Held, Tree};
@@ -38,8 +41,9 @@ impl FileSystem {
         one.area_directory().map(|top| top.id) != other.area_directory().map(|top| top.id)
     }
 
-    /// Has one link area serve two directories, neither of them in a tree that was removed. The caller holds the
-    /// exclusive tree lock, counts the epoch up before and afterwards, and holds no names and no states.
+    /// Has one link area serve two directories, neither of them in a tree that was removed. The
+    /// caller holds the exclusive tree lock, counts the epoch up before and afterwards, and holds
+    /// no names and no states.
     pub(crate) fn join_areas(
         &self,
         tree: &Tree<'_>,
@@ -109,8 +113,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Adds to a batch that the names which an area serves lead to the area above. Returns the files by their number in the
-    /// lower area.
+    /// Adds to a batch that the names which an area serves lead to the area above. Returns the
+    /// files by their number in the lower area.
     fn move_names(
         &self,
         area: &Node,
@@ -197,7 +201,8 @@ fn common_directory(one: &Arc<Node>, other: &Arc<Node>) -> Arc<Node> {
     at
 }
 
-/// The directories from `dir` upwards that have link areas, up to the one that is not to be among them.
+/// The directories from `dir` upwards that have link areas, up to the one that is not to be among
+/// them.
 fn areas_below(dir: &Arc<Node>, end: Option<NodeId>) -> Vec<Arc<Node>> {
     let mut found = Vec::new();
     let mut at = dir.area_directory();

@@ -29,7 +29,8 @@ pub(crate) const LINKS: u8 = 2;
 /// Number of indexes of a volume.
 pub(crate) const INDEXES: u8 = 3;
 
-/// The longest key that may be made, in bytes; room for the suffix of blocks and attributes included.
+/// The longest key that may be made, in bytes; room for the suffix of blocks and attributes
+/// included.
 pub(crate) const MAX_KEY: usize = 1 << 20;
 
 /// The content prefix of the orphan area.
@@ -165,7 +166,8 @@ pub(crate) fn is_area_mark(key: &[u8]) -> bool {
     key.last() == Some(&CONTENT)
 }
 
-/// The prefixes of what belongs to one file in the data index: blocks, and large extended attributes if it has such.
+/// The prefixes of what belongs to one file in the data index: blocks, and large extended
+/// attributes if it has such.
 pub(crate) fn file_prefixes(base: &[u8], with_xattrs: bool) -> impl Iterator<Item = Vec<u8>> {
     let kinds = if with_xattrs { &[BLOCK, XATTR][..] } else { &[BLOCK] };
     kinds.iter().map(move |kind| [base, &[*kind]].concat())

@@ -1,9 +1,9 @@
-//! How long keys are: a bound for all of a volume, so that a directory can move or be cloned without a look
-//! at every name below it.
+//! How long keys are: a bound for all of a volume, so that a directory can move or be cloned
+//! without a look at every name below it.
 //!
-//! `bound` is at least the length of every key of the metadata index. It follows what is made and moved,
-//! and is stored in steps of powers of two, before a key passes what is stored. Moves can only make it
-//! grow, so when it has become useless it is measured anew, beside the work.
+//! `bound` is at least the length of every key of the metadata index. It follows what is made and
+//! moved, and is stored in steps of powers of two, before a key passes what is stored. Moves can
+//! only make it grow, so when it has become useless it is measured anew, beside the work.
 
 use crate::error::{FsErrorKind, Result, fail};
 use crate::fs::FileSystem;
@@ -65,8 +65,9 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Refuses to give everything below content prefix `old` the content prefix `new` if a key would become too
-    /// long. `below` is looked at only if the bound does not tell. The caller holds the exclusive tree lock.
+    /// Refuses to give everything below content prefix `old` the content prefix `new` if a key
+    /// would become too long. `below` is looked at only if the bound does not tell. The caller
+    /// holds the exclusive tree lock.
     pub(crate) fn check_lengths(&self, old: &[u8], new: &[u8]) -> Result<()> {
         let (old_len, new_len) = (old.len() as u64, new.len() as u64);
         let bound = self.lengths.0.lock().bound;
@@ -91,8 +92,8 @@ impl FileSystem {
         self.note_length(longest)
     }
 
-    /// Measures the bound anew if it has become so large that moves have to look at everything. Called
-    /// without locks.
+    /// Measures the bound anew if it has become so large that moves have to look at everything.
+    /// Called without locks.
     pub(crate) fn measure_lengths(&self) -> Result<()> {
         let useful = self.max_key() as u64 / 2;
         let wanted = |state: &State| state.bound > useful && state.bound - useful > state.measured;

@@ -1,9 +1,9 @@
 //! POSIX semantics over the Espalier engine: paths, inodes, blocks and subtree operations.
 //!
-//! A [`FileSystem`] is a volume of a [`Store`](espalier_engine::Store) seen as a tree of files. Its calls are those that a
-//! mount needs, on [`NodeId`]s; each call that changes something is one atomic batch of the engine.
-//! What a call did is visible when it returns, and durable after [`FileSystem::fsync`],
-//! [`FileSystem::syncfs`] or [`FileSystem::background_tick`].
+//! A [`FileSystem`] is a volume of a [`Store`](espalier_engine::Store) seen as a tree of files. Its
+//! calls are those that a mount needs, on [`NodeId`]s; each call that changes something is one
+//! atomic batch of the engine. What a call did is visible when it returns, and durable after
+//! [`FileSystem::fsync`], [`FileSystem::syncfs`] or [`FileSystem::background_tick`].
 //!
 //! Keys are described in `layout`, stored values in `record` (and both in `docs/format.md`), the
 //! locks in `node`, deviations from what people expect in `docs/semantics.md`.

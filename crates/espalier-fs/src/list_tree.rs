@@ -1,5 +1,5 @@
-//! A walk over a whole tree in the order of keys: a directory's own files first, then its subdirectories, each by
-//! name, in one sweep over one consistent state.
+//! A walk over a whole tree in the order of keys: a directory's own files first, then its
+//! subdirectories, each by name, in one sweep over one consistent state.
 
 use crate::error::Result;
 use crate::fs::FileSystem;
@@ -17,8 +17,8 @@ pub struct TreeEntry<'a> {
     pub attr: Attr,
 }
 
-/// What a directory means for what is below: where in keys it is, the sum of deltas, and the content prefix of the
-/// directory whose link area serves it, with the sum there.
+/// What a directory means for what is below: where in keys it is, the sum of deltas, and the
+/// content prefix of the directory whose link area serves it, with the sum there.
 struct Level {
     prefix: Vec<u8>,
     path: Vec<u8>,
@@ -27,8 +27,8 @@ struct Level {
 }
 
 impl FileSystem {
-    /// Gives everything below directory `node`, in the order of keys, until `each` returns false. All of it is of one
-    /// instant; times of the last read may be a few seconds older.
+    /// Gives everything below directory `node`, in the order of keys, until `each` returns false.
+    /// All of it is of one instant; times of the last read may be a few seconds older.
     ///
     /// # Errors
     /// [`FsErrorKind::NotDirectory`](crate::FsErrorKind::NotDirectory); of the store.

@@ -103,7 +103,8 @@ impl Listings {
         self.answers.iter().take(RECENT).any(|a| a.dir == dir && a.stamp == stamp && last(a))
     }
 
-    /// All entries of the directory whose state is `stamp`, if one answer gave them, and whether with their nodes.
+    /// All entries of the directory whose state is `stamp`, if one answer gave them, and whether
+    /// with their nodes.
     fn whole(&self, dir: NodeId, stamp: Stamp) -> Option<(Arc<Vec<Told>>, bool)> {
         let whole = |a: &&Answer| a.dir == dir && a.stamp == stamp && a.from_start && a.to_end;
         self.answers.iter().take(RECENT).find(whole).map(|a| (a.entries.clone(), a.has_nodes))
@@ -145,7 +146,8 @@ impl FileSystem {
         self.list(node, cookie, Nodes::Without, each)
     }
 
-    /// As [`FileSystem::readdir`], and takes a reference on each entry kept, other than `.` and `..`.
+    /// As [`FileSystem::readdir`], and takes a reference on each entry kept, other than `.` and
+    /// `..`.
     ///
     /// # Errors
     /// As for [`FileSystem::readdir`].
@@ -158,8 +160,9 @@ impl FileSystem {
         self.list(node, cookie, Nodes::With, each)
     }
 
-    /// As [`FileSystem::readdirplus`] for who keeps what he is given, as a kernel does: what was given whole a moment ago, and has
-    /// not changed since, is given without entries and references if it is asked for again.
+    /// As [`FileSystem::readdirplus`] for who keeps what he is given, as a kernel does: what was
+    /// given whole a moment ago, and has not changed since, is given without entries and references
+    /// if it is asked for again.
     ///
     /// # Errors
     /// As for [`FileSystem::readdir`].
@@ -188,9 +191,10 @@ impl FileSystem {
         result
     }
 
-    /// Answers from memory what was answered a moment ago: that nothing follows, and the listing of a
-    /// directory that has not changed and whose nodes, if they are wanted, are all in memory (programs look first whether a
-    /// directory is empty, and then list it). False if it cannot; then nothing was given to `each`.
+    /// Answers from memory what was answered a moment ago: that nothing follows, and the listing of
+    /// a directory that has not changed and whose nodes, if they are wanted, are all in memory
+    /// (programs look first whether a directory is empty, and then list it). False if it cannot;
+    /// then nothing was given to `each`.
     fn list_known(&self, dir: &Arc<Node>, cookie: u64, nodes: Nodes, each: Each<'_>) -> Result<bool> {
         if cookie != 0 && cookie <= COOKIE_DOTDOT {
             return Ok(false);
@@ -239,8 +243,8 @@ impl FileSystem {
         Ok(true)
     }
 
-    /// A walk over what the directory holds now; `None` if it was removed. `plus`: nodes are wanted, whose names become known
-    /// with them.
+    /// A walk over what the directory holds now; `None` if it was removed. `plus`: nodes are
+    /// wanted, whose names become known with them.
     fn walk<'a>(&'a self, dir: &'a Arc<Node>, plus: bool) -> Result<Option<Walk<'a>>> {
         let tree = self.enter();
         let mut names = dir.dir().names.lock();

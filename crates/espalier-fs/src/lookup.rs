@@ -40,7 +40,8 @@ impl FileSystem {
     /// Finds `name` in directory `parent` and takes a reference on it. `.` and `..` are understood.
     ///
     /// # Errors
-    /// [`FsErrorKind::NotFound`], [`FsErrorKind::NotDirectory`], [`FsErrorKind::NameTooLong`]; of the store.
+    /// [`FsErrorKind::NotFound`], [`FsErrorKind::NotDirectory`], [`FsErrorKind::NameTooLong`]; of
+    /// the store.
     pub fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Entry> {
         let dir = self.dir(parent)?;
         let held = match name {
@@ -138,7 +139,8 @@ impl FileSystem {
         self.learn(dir, names, name, record)
     }
 
-    /// True if a directory whose names are locked has no entry `name`. Asks the store only if need be.
+    /// True if a directory whose names are locked has no entry `name`. Asks the store only if need
+    /// be.
     pub(crate) fn is_free(
         &self,
         tree: &Tree<'_>,
@@ -173,8 +175,8 @@ impl FileSystem {
         }
     }
 
-    /// True if a directory lies in a tree that was removed: nothing is found in it, and nothing made. The caller
-    /// holds the tree lock.
+    /// True if a directory lies in a tree that was removed: nothing is found in it, and nothing
+    /// made. The caller holds the tree lock.
     pub(crate) fn is_lost(&self, dir: &Arc<Node>) -> bool {
         self.lost_trees.load(Ordering::Acquire) > 0
             && dir.content_prefix(self.epoch.load(Ordering::Acquire)).starts_with(layout::ORPHAN_AREA)
@@ -213,7 +215,8 @@ impl FileSystem {
         }
     }
 
-    /// Makes the node of an entry of `dir` that was not in memory, with one reference, and remembers its name.
+    /// Makes the node of an entry of `dir` that was not in memory, with one reference, and
+    /// remembers its name.
     pub(crate) fn add_entry(
         &self,
         dir: &Arc<Node>,
@@ -275,8 +278,8 @@ impl FileSystem {
         error.context(format_args!("entry {} of directory {}", layout::show(name), dir.ino))
     }
 
-    /// Forgets names of directories that were not used lately, while they take more memory than allowed.
-    /// Called without locks.
+    /// Forgets names of directories that were not used lately, while they take more memory than
+    /// allowed. Called without locks.
     pub(crate) fn trim_names(&self) {
         let mut steps = 2 * self.nodes.shard_count();
         while self.name_bytes.load(Ordering::Relaxed) > self.options.name_memory && steps > 0 {

@@ -13,11 +13,12 @@ pub(crate) const TRUNCATE: u16 = 1;
 /// Zeroes bytes of a value: argument offset (u32) and length (u32). The value keeps its length.
 pub(crate) const ZERO: u16 = 2;
 
-/// Changes owner and group of an inode; links stay as they are. Argument: time of the change (i64), which to set (u32: 1
-/// the owner, 2 the group), owner (u32), group (u32).
+/// Changes owner and group of an inode; links stay as they are. Argument: time of the change (i64),
+/// which to set (u32: 1 the owner, 2 the group), owner (u32), group (u32).
 pub(crate) const CHANGE_OWNER: u16 = 3;
-/// Changes the mode of an inode; links and symbolic links stay as they are. Argument: time of the change (i64), then
-/// u32 each: bits that directories keep and get, that others keep and get, and get if somebody may execute them.
+/// Changes the mode of an inode; links and symbolic links stay as they are. Argument: time of the
+/// change (i64), then u32 each: bits that directories keep and get, that others keep and get, and
+/// get if somebody may execute them.
 pub(crate) const CHANGE_MODE: u16 = 4;
 
 const SET_OWNER: u32 = 1;

@@ -83,7 +83,8 @@ pub(crate) enum Orphan {
     Empty,
     /// Its data lies at this base; the orphan area says so.
     Data(Arc<[u8]>),
-    /// A directory that was removed with all that is below, which somebody holds; it lies in the orphan area.
+    /// A directory that was removed with all that is below, which somebody holds; it lies in the
+    /// orphan area.
     Tree,
 }
 
@@ -141,7 +142,8 @@ pub(crate) enum Counts {
     Unknown,
     /// The inodes have them right.
     Settled,
-    /// The area is a copy: these are right, by number in the area, and what is not listed has no name.
+    /// The area is a copy: these are right, by number in the area, and what is not listed has no
+    /// name.
     Counted(HashMap<u64, u32>),
 }
 
@@ -305,8 +307,8 @@ impl Node {
         place.parent.as_ref().is_some_and(|p| p.id == parent.id) && *place.name == *name
     }
 
-    /// Moves it in memory; returns where it was. The caller moves the reference on the parent too, and holds the state,
-    /// or has looked at it since it took the exclusive tree lock.
+    /// Moves it in memory; returns where it was. The caller moves the reference on the parent too,
+    /// and holds the state, or has looked at it since it took the exclusive tree lock.
     pub(crate) fn set_place(self: &Arc<Self>, place: Place) -> Place {
         self.take_notes_along(|| std::mem::replace(&mut *self.place.write(), place))
     }
@@ -367,7 +369,8 @@ impl Node {
         }
     }
 
-    /// The key of its entry. The caller holds the tree lock, and the state unless it is a directory.
+    /// The key of its entry. The caller holds the tree lock, and the state unless it is a
+    /// directory.
     pub(crate) fn entry_key(&self, epoch: u64) -> Vec<u8> {
         let place = self.place.read();
         match &place.parent {
@@ -376,7 +379,8 @@ impl Node {
         }
     }
 
-    /// The directory whose link area serves this one: the nearest that has one. `None` in a tree that was removed.
+    /// The directory whose link area serves this one: the nearest that has one. `None` in a tree
+    /// that was removed.
     pub(crate) fn area_directory(self: &Arc<Self>) -> Option<Arc<Self>> {
         let mut at = self.clone();
         loop {
@@ -538,7 +542,8 @@ impl NodeTable {
         self.shard(id).lock().get(&id).map_or(0, |slot| slot.references)
     }
 
-    /// Gives back `count` references. `retire` runs while the node leaves, before anybody can miss it.
+    /// Gives back `count` references. `retire` runs while the node leaves, before anybody can miss
+    /// it.
     pub(crate) fn release(&self, id: NodeId, count: u64, retire: impl FnOnce(&Node)) -> Released {
         let mut shard = self.shard(id).lock();
         let Some(slot) = shard.get_mut(&id) else { return Released::Done };

@@ -2,8 +2,8 @@
 //!
 //! The kernel holds a file while it is unlinked, and does not say whether anybody has it open. So
 //! unlinking moves nothing: the entry goes, the data stays where it is (*detached*), and a record
-//! in the orphan area names the place. With the last reference data and record go,
-//! those of small files together ([`crate::forgotten`]). Recovery does the same for every record that it finds.
+//! in the orphan area names the place. With the last reference data and record go, those of small
+//! files together ([`crate::forgotten`]). Recovery does the same for every record that it finds.
 //!
 //! Whoever needs the place sooner (a new entry of that name, a move or removal of the directory)
 //! moves the data into the orphan area first ([`FileSystem::evacuate`]).
@@ -130,7 +130,8 @@ impl FileSystem {
         let mut batch = Batch::new();
         self.delete_data(&base, &state.inode, &mut batch);
         batch.delete(self.metadata(), &record_key(node.id));
-        // If that fails all stays as it is: as long as the record names the place, nobody else may have it.
+        // If that fails all stays as it is: as long as the record names the place, nobody else may
+        // have it.
         self.commit_unseen(batch)?;
         self.forget_data(state);
         Ok(())
@@ -143,7 +144,8 @@ impl FileSystem {
         let mut batch = Batch::new();
         self.delete_tree_record(&record_key(node.id), &mut batch);
         let result = self.commit_unseen(batch);
-        // If that failed, recovery removes it: nobody else gets this place, as no other node has the number.
+        // If that failed, recovery removes it: nobody else gets this place, as no other node has
+        // the number.
         node.state().orphan = Orphan::Empty;
         self.counters.orphans.fetch_sub(1, Ordering::Relaxed);
         self.lost_trees.fetch_sub(1, Ordering::AcqRel);
@@ -201,8 +203,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Has references given back that the kernel no longer needs, if some are in the way in `range`.
-    /// Called without locks.
+    /// Has references given back that the kernel no longer needs, if some are in the way in
+    /// `range`. Called without locks.
     pub(crate) fn drain_forgets(&self, range: &KeyRange) {
         if let Some(drain) = &self.options.forget_drain
             && self.is_detached_in(range)
@@ -211,9 +213,9 @@ impl FileSystem {
         }
     }
 
-    /// Has the mount give back its references to unlinked files, if there are such files; true if there
-    /// were. When a call finds no space it is worth another try then: what was unlinked a moment ago
-    /// holds its blocks until the kernel has let go of it. Called without locks.
+    /// Has the mount give back its references to unlinked files, if there are such files; true if
+    /// there were. When a call finds no space it is worth another try then: what was unlinked a
+    /// moment ago holds its blocks until the kernel has let go of it. Called without locks.
     pub fn release_unlinked(&self) -> bool {
         let Some(drain) = &self.options.forget_drain else { return false };
         // Files that were made without a name are not detached from anywhere.

@@ -54,7 +54,8 @@ pub(crate) struct Inode {
     pub(crate) number: u64,
     /// Added to the numbers of everything in and below this directory, itself included.
     pub(crate) delta: u64,
-    /// Of a directory with a link area: added to the numbers there, besides what is added to those of its entries.
+    /// Of a directory with a link area: added to the numbers there, besides what is added to those
+    /// of its entries.
     pub(crate) area_delta: u64,
     /// Bytes of a file; entries of a directory.
     pub(crate) size: u64,

@@ -156,7 +156,8 @@ impl FileSystem {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// [`FsErrorKind::NotFound`], [`FsErrorKind::NotDirectory`], [`FsErrorKind::NotEmpty`]; of the store.
+    /// [`FsErrorKind::NotFound`], [`FsErrorKind::NotDirectory`], [`FsErrorKind::NotEmpty`]; of the
+    /// store.
     pub fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()> {
         let dir = self.dir(parent)?;
         match name {
@@ -209,8 +210,8 @@ impl FileSystem {
         self.drain_forgets(&range);
     }
 
-    /// Adds to a batch that the empty directory `node` goes: its entry, and one range in each index,
-    /// which swallows the messages that emptied it.
+    /// Adds to a batch that the empty directory `node` goes: its entry, and one range in each
+    /// index, which swallows the messages that emptied it.
     pub(crate) fn remove_dir(&self, tree: &Tree<'_>, node: &Arc<Node>, state: &State, batch: &mut Batch) {
         let key = node.entry_key(tree.epoch);
         let content = layout::content_range(&node.content_prefix(tree.epoch));

@@ -1,9 +1,10 @@
 //! Removal of a directory with everything below, at once.
 //!
-//! If nobody holds anything below, one range in each index goes. Otherwise the tree moves into the orphan area,
-//! where what is held can be used until it is given up, but nothing is found by its name, and nothing made; the last reference takes the tree away,
-//! or recovery does. Names of files in a link area outside are taken off one by one: that is the part whose cost
-//! grows, with the number of such names.
+//! If nobody holds anything below, one range in each index goes. Otherwise the tree moves into the
+//! orphan area, where what is held can be used until it is given up, but nothing is found by its
+//! name, and nothing made; the last reference takes the tree away, or recovery does. Names of files
+//! in a link area outside are taken off one by one: that is the part whose cost grows, with the
+//! number of such names.
 
 use crate::create::{count_entry, uncount_entry};
 use crate::error::{FsErrorKind, Result, fail};
@@ -26,12 +27,14 @@ struct Loss<'a> {
 }
 
 impl FileSystem {
-    /// Removes directory `name` of `parent` and everything below it. What is in use there can be used as long
-    /// as somebody holds it. The cost does not depend on what is below, but for names of files with several names.
+    /// Removes directory `name` of `parent` and everything below it. What is in use there can be
+    /// used as long as somebody holds it. The cost does not depend on what is below, but for names
+    /// of files with several names.
     ///
     /// # Errors
-    /// [`FsErrorKind::NotFound`], [`FsErrorKind::NotDirectory`]; [`FsErrorKind::Permission`] if the caller is not root, and
-    /// something there is not the caller's own or has set-id bits or capabilities; of the store.
+    /// [`FsErrorKind::NotFound`], [`FsErrorKind::NotDirectory`]; [`FsErrorKind::Permission`] if the
+    /// caller is not root, and something there is not the caller's own or has set-id bits or
+    /// capabilities; of the store.
     pub fn remove_tree(&self, parent: NodeId, name: &[u8], caller: &Caller) -> Result<()> {
         let dir = self.dir(parent)?;
         check_name(name)?;
@@ -63,8 +66,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Takes a tree away, and puts another one in its place if there is one: its inode, and a batch that gives it its
-    /// content. The caller holds the exclusive tree lock and the names of `dir`.
+    /// Takes a tree away, and puts another one in its place if there is one: its inode, and a batch
+    /// that gives it its content. The caller holds the exclusive tree lock and the names of `dir`.
     pub(crate) fn take_tree(
         &self,
         tree: &Tree<'_>,

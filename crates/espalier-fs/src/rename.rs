@@ -1,12 +1,12 @@
 //! Rename.
 //!
 //! An entry that moves takes along what belongs to it: a file its blocks, a directory everything
-//! below. The blocks of files that are not large move key by key, values by reference; everything else moves as
-//! one range in each index, whatever it holds. Renames of directories exclude every other operation for
-//! the moment that takes; those of files only lock the two directories.
+//! below. The blocks of files that are not large move key by key, values by reference; everything
+//! else moves as one range in each index, whatever it holds. Renames of directories exclude every
+//! other operation for the moment that takes; those of files only lock the two directories.
 //!
-//! Numbers stay: the moved entry's own number, or a directory's delta, is corrected by what the directories
-//! above add there and here.
+//! Numbers stay: the moved entry's own number, or a directory's delta, is corrected by what the
+//! directories above add there and here.
 
 use crate::create::{New, count_entry, uncount_entry};
 use crate::error::{FsErrorKind, Result, fail};
@@ -28,7 +28,8 @@ enum Outcome {
     Done,
     /// A directory is concerned: the exclusive lock is needed.
     NeedExclusive,
-    /// Names of files with several would come to be served by another link area: the areas have to become one first.
+    /// Names of files with several would come to be served by another link area: the areas have to
+    /// become one first.
     NeedJoin,
 }
 
@@ -106,13 +107,14 @@ struct Request<'a> {
 }
 
 impl FileSystem {
-    /// Moves an entry; what is in use in it and below stays in use. The cost does not depend on what is below a
-    /// directory, nor on the size of a large file.
+    /// Moves an entry; what is in use in it and below stays in use. The cost does not depend on
+    /// what is below a directory, nor on the size of a large file.
     ///
     /// # Errors
-    /// [`FsErrorKind::NotFound`], [`FsErrorKind::Exists`] with [`RenameMode::NoReplace`], [`FsErrorKind::NotEmpty`],
-    /// [`FsErrorKind::IsDirectory`], [`FsErrorKind::NotDirectory`], [`FsErrorKind::Invalid`] to move a directory
-    /// into itself, [`FsErrorKind::NameTooLong`] if a path below would become too long; of the store.
+    /// [`FsErrorKind::NotFound`], [`FsErrorKind::Exists`] with [`RenameMode::NoReplace`],
+    /// [`FsErrorKind::NotEmpty`], [`FsErrorKind::IsDirectory`], [`FsErrorKind::NotDirectory`],
+    /// [`FsErrorKind::Invalid`] to move a directory into itself, [`FsErrorKind::NameTooLong`] if a
+    /// path below would become too long; of the store.
     pub fn rename(
         &self,
         parent: NodeId,
@@ -374,8 +376,8 @@ impl FileSystem {
         }
     }
 
-    /// Adds to a batch what goes when the entry `from` moves to the place of `to`. Returns the node's new inode and
-    /// what comes.
+    /// Adds to a batch what goes when the entry `from` moves to the place of `to`. Returns the
+    /// node's new inode and what comes.
     fn move_entry(
         &self,
         tree: &Tree<'_>,
@@ -445,8 +447,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// One name of a file in a link area moves. Where another area serves the new place the file moves along,
-    /// if that was its last name.
+    /// One name of a file in a link area moves. Where another area serves the new place the file
+    /// moves along, if that was its last name.
     fn move_link(
         &self,
         tree: &Tree<'_>,
@@ -478,8 +480,8 @@ impl FileSystem {
         self.move_data(inode, &home, &new, batch, puts)
     }
 
-    /// True if names of files with several would come to where another link area serves than does now: of the entry itself, or
-    /// below it.
+    /// True if names of files with several would come to where another link area serves than does
+    /// now: of the entry itself, or below it.
     fn must_join(&self, tree: &Tree<'_>, name: &Name<'_>, state: &State, to: &Arc<Node>) -> Result<bool> {
         let Name { node, dir, .. } = *name;
         if !self.are_apart(dir, to) {

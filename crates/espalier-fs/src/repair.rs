@@ -1,12 +1,14 @@
 //! Makes a volume keep every promise of `layout` and `record` again, after parts of it were lost.
 //!
-//! What is there stays; what only leads to it is made anew. One walk over the metadata in key order, with the
-//! data index in step beside it, over one snapshot, notes what there is; then come, each in terms of what is
-//! noted, data without a file, links, directories and counts. Since keys are full paths, a directory or file
-//! whose entry is lost is found again under its name by what lies below it.
+//! What is there stays; what only leads to it is made anew. One walk over the metadata in key
+//! order, with the data index in step beside it, over one snapshot, notes what there is; then come,
+//! each in terms of what is noted, data without a file, links, directories and counts. Since keys
+//! are full paths, a directory or file whose entry is lost is found again under its name by what
+//! lies below it.
 //!
-//! - A file keeps the blocks it has; those it lacks read as zeros, and are told. Where a file has holes, only those
-//!   that lie in what the store below has lost are told: whether there was data cannot be known.
+//! - A file keeps the blocks it has; those it lacks read as zeros, and are told. Where a file has
+//!   holes, only those that lie in what the store below has lost are told: whether there was data
+//!   cannot be known.
 //! - Data without an entry gets one: an ordinary file of root's that nobody else can read.
 //! - So does a directory that has entries. What has lost its last name goes to `/lost+found`.
 //! - Names of files that are gone, and what cannot be understood, go.
@@ -43,9 +45,10 @@ pub struct Repaired {
     pub lost: bool,
 }
 
-/// Repairs volume `name` of a store that has lost `losses`. What was wrong before and is right afterwards is told in the order in
-/// which it was found. `progress` is called now and then with the number of keys seen. `now` is the time for
-/// what is made, in nanoseconds since the Unix epoch. Durable when the store was closed.
+/// Repairs volume `name` of a store that has lost `losses`. What was wrong before and is right
+/// afterwards is told in the order in which it was found. `progress` is called now and then with
+/// the number of keys seen. `now` is the time for what is made, in nanoseconds since the Unix
+/// epoch. Durable when the store was closed.
 ///
 /// # Errors
 /// As for [`check`](fn@crate::check); of the store.
@@ -501,7 +504,8 @@ impl Repair<'_> {
         Inode::new(kind, mode, 0, 0, number, self.now)
     }
 
-    /// The directory with this content prefix, and those above, promise nothing about what is below any more.
+    /// The directory with this content prefix, and those above, promise nothing about what is below
+    /// any more.
     fn break_promises(&mut self, prefix: &[u8]) {
         let ends = prefix.iter().enumerate().filter(|(_, b)| **b == layout::CONTENT);
         self.broken.extend(ends.map(|(at, _)| Key::from(&prefix[..=at])));

@@ -1,8 +1,10 @@
-//! Snapshots: volumes of the store beside the one that is mounted, which hold what that, or a directory of it, held at one instant.
+//! Snapshots: volumes of the store beside the one that is mounted, which hold what that, or a
+//! directory of it, held at one instant.
 //!
-//! Their names carry what is to be known of them: `snapshot:SECONDS:NAME`, with the time of their making since the Unix epoch,
-//! and for a directory `snapshot:SECONDS@NUMBER:NAME`, with the directory's `st_ino`, which stays when it is moved.
-//! Those of directories are made and restored in `tree_snapshots`.
+//! Their names carry what is to be known of them: `snapshot:SECONDS:NAME`, with the time of their
+//! making since the Unix epoch, and for a directory `snapshot:SECONDS@NUMBER:NAME`, with the
+//! directory's `st_ino`, which stays when it is moved. Those of directories are made and restored
+//! in `tree_snapshots`.
 
 use crate::error::{FsErrorKind, Result, fail};
 use crate::fs::{FileSystem, find_volume};
@@ -57,7 +59,8 @@ pub fn snapshots(store: &Store) -> Vec<SnapshotInfo> {
     all
 }
 
-/// The snapshot of that name; that of a directory is named with the directory's `st_ino`: `NUMBER/NAME`.
+/// The snapshot of that name; that of a directory is named with the directory's `st_ino`:
+/// `NUMBER/NAME`.
 ///
 /// # Errors
 /// [`FsErrorKind::NotFound`].
@@ -95,7 +98,8 @@ pub(crate) fn new_volume_name(store: &Store, directory: Option<u64>, name: &str,
 /// Makes a snapshot of volume `of`; `now` in seconds since the Unix epoch. Durable when it returns.
 ///
 /// # Errors
-/// [`FsErrorKind::Exists`], [`FsErrorKind::Invalid`] or [`FsErrorKind::NameTooLong`] for a name that cannot be one; of the store.
+/// [`FsErrorKind::Exists`], [`FsErrorKind::Invalid`] or [`FsErrorKind::NameTooLong`] for a name
+/// that cannot be one; of the store.
 pub fn create_snapshot(store: &Store, of: &str, name: &str, writable: bool, now: u64) -> Result<()> {
     create_if(store, of, name, writable, now, &|| true)
 }
@@ -148,7 +152,8 @@ fn check_snapshot_name(name: &str) -> Result<()> {
 }
 
 impl FileSystem {
-    /// Makes a snapshot of this volume. What every call that returned has done is in it. Durable when it returns.
+    /// Makes a snapshot of this volume. What every call that returned has done is in it. Durable
+    /// when it returns.
     ///
     /// # Errors
     /// As for [`create_snapshot`].
@@ -175,8 +180,9 @@ impl FileSystem {
         snapshots(&self.store)
     }
 
-    /// A snapshot as a file system of its own that cannot be changed. Its numbers differ from those of all other volumes
-    /// (with the probability of clones), and are the same whenever it is opened.
+    /// A snapshot as a file system of its own that cannot be changed. Its numbers differ from those
+    /// of all other volumes (with the probability of clones), and are the same whenever it is
+    /// opened.
     ///
     /// # Errors
     /// As for [`FileSystem::open`].

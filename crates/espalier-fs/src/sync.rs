@@ -7,11 +7,12 @@ use espalier_storage::BLOCK;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 impl FileSystem {
-    /// Makes what was done to `node` before this call durable; for a directory, everything that was done.
-    /// `datasync`: a delayed time of the last read need not be.
+    /// Makes what was done to `node` before this call durable; for a directory, everything that was
+    /// done. `datasync`: a delayed time of the last read need not be.
     ///
     /// # Errors
-    /// [`FsErrorKind::Io`](crate::FsErrorKind::Io), and the same to every change for ever, if the device fails.
+    /// [`FsErrorKind::Io`](crate::FsErrorKind::Io), and the same to every change for ever, if the
+    /// device fails.
     pub fn fsync(&self, node: NodeId, datasync: bool) -> Result<()> {
         let node = self.node(node)?;
         if node.is_dir() {

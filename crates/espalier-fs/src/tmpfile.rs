@@ -1,9 +1,9 @@
 //! Files that never had a name (`O_TMPFILE`), and how one gets its first.
 //!
-//! Such a file is what an unlinked one is: it lives in the orphan area, with a record there as soon as
-//! it has data, and goes with its last reference or with a crash. That it may be given a name is noted
-//! in memory only ([`State::linkable`]); [`FileSystem::link`] then moves its keys to the place of the
-//! entry and takes the record away, in one batch.
+//! Such a file is what an unlinked one is: it lives in the orphan area, with a record there as soon
+//! as it has data, and goes with its last reference or with a crash. That it may be given a name is
+//! noted in memory only ([`State::linkable`]); [`FileSystem::link`] then moves its keys to the
+//! place of the entry and takes the record away, in one batch.
 
 use crate::create::{New, count_entry};
 use crate::error::{FsErrorKind, Result, fail};
@@ -17,11 +17,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl FileSystem {
-    /// Makes a regular file without a name. It takes owner, group and access control list as a file made
-    /// in `parent` would, and [`FileSystem::link`] can give it a name while it is in use.
+    /// Makes a regular file without a name. It takes owner, group and access control list as a file
+    /// made in `parent` would, and [`FileSystem::link`] can give it a name while it is in use.
     ///
     /// # Errors
-    /// [`FsErrorKind::NotDirectory`], [`FsErrorKind::NotFound`] if the directory was removed; of the store.
+    /// [`FsErrorKind::NotDirectory`], [`FsErrorKind::NotFound`] if the directory was removed; of
+    /// the store.
     pub fn tmpfile(&self, parent: NodeId, mode: u32, caller: &Caller) -> Result<Entry> {
         let dir = self.dir(parent)?;
         self.writable()?;
@@ -67,8 +68,8 @@ impl FileSystem {
         Ok(Held::adopt(self, node))
     }
 
-    /// Gives the file `node`, which never had a name, the name `name` in `dir`, where there is no such
-    /// entry yet and the names are locked.
+    /// Gives the file `node`, which never had a name, the name `name` in `dir`, where there is no
+    /// such entry yet and the names are locked.
     #[allow(clippy::too_many_arguments, reason = "one step of linking, split off for its length")]
     pub(crate) fn link_first(
         &self,

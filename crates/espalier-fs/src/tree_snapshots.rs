@@ -1,12 +1,15 @@
 //! Snapshots of directories: made, and put back.
 //!
-//! Such a snapshot is a volume whose root is the directory. To make one, an *image* of that volume is put together behind a prefix in the
-//! orphan area, with one batch: a clone of what is below, the directory's attributes as those of a root, a volume's state. Then
-//! the engine makes a volume of what lies behind the prefix, and the image goes. To put one back, the engine puts the volume behind
-//! such a prefix, and one batch gives the place of the directory to it. The record of a removed tree
-//! names the image in between: so of a crash nothing is left but what recovery empties.
+//! Such a snapshot is a volume whose root is the directory. To make one, an *image* of that volume
+//! is put together behind a prefix in the orphan area, with one batch: a clone of what is below,
+//! the directory's attributes as those of a root, a volume's state. Then the engine makes a volume
+//! of what lies behind the prefix, and the image goes. To put one back, the engine puts the volume
+//! behind such a prefix, and one batch gives the place of the directory to it. The record of a
+//! removed tree names the image in between: so of a crash nothing is left but what recovery
+//! empties.
 //!
-//! In the volume the root has the sum of the directory's deltas as its own: mounted alone all has the numbers that it had.
+//! In the volume the root has the sum of the directory's deltas as its own: mounted alone all has
+//! the numbers that it had.
 
 use crate::area::{SETTLED, UNSETTLED};
 use crate::error::{FsErrorKind, Result, fail};
@@ -38,8 +41,8 @@ impl Image {
 }
 
 impl FileSystem {
-    /// Makes a snapshot of directory `dir` with everything below. What every call that returned has done is in it. Durable
-    /// when it returns. The cost does not depend on the size.
+    /// Makes a snapshot of directory `dir` with everything below. What every call that returned has
+    /// done is in it. Durable when it returns. The cost does not depend on the size.
     ///
     /// # Errors
     /// As for [`create_snapshot`](crate::create_snapshot) and [`FileSystem::clone_tree`].
@@ -74,7 +77,8 @@ impl FileSystem {
         Ok(self.snapshots().into_iter().filter(|snapshot| snapshot.directory == directory).collect())
     }
 
-    /// The snapshot `name` of directory `dir`, as [`FileSystem::snapshots_of`] lists them; `NUMBER/NAME` names one of any directory.
+    /// The snapshot `name` of directory `dir`, as [`FileSystem::snapshots_of`] lists them;
+    /// `NUMBER/NAME` names one of any directory.
     ///
     /// # Errors
     /// [`FsErrorKind::NotFound`]; as for [`FileSystem::snapshots_of`].
@@ -89,7 +93,8 @@ impl FileSystem {
     /// Directory and name of a directory.
     ///
     /// # Errors
-    /// [`FsErrorKind::Stale`]; [`FsErrorKind::NotDirectory`]; [`FsErrorKind::Invalid`] for the root.
+    /// [`FsErrorKind::Stale`]; [`FsErrorKind::NotDirectory`]; [`FsErrorKind::Invalid`] for the
+    /// root.
     pub fn place_of(&self, dir: NodeId) -> Result<(NodeId, Vec<u8>)> {
         let place = self.dir(dir)?.place();
         match place.parent {
@@ -98,10 +103,12 @@ impl FileSystem {
         }
     }
 
-    /// Deletes a snapshot of directory `dir`. Durable when it returns; the space comes back soon afterwards.
+    /// Deletes a snapshot of directory `dir`. Durable when it returns; the space comes back soon
+    /// afterwards.
     ///
     /// # Errors
-    /// As for [`FileSystem::snapshot_of`]; [`FsErrorKind::Permission`] unless the caller is root or the directory's owner.
+    /// As for [`FileSystem::snapshot_of`]; [`FsErrorKind::Permission`] unless the caller is root or
+    /// the directory's owner.
     pub fn snapshot_tree_delete(&self, dir: NodeId, name: &str, caller: &Caller) -> Result<SnapshotInfo> {
         self.writable()?;
         let snapshot = self.snapshot_of(dir, name)?;
@@ -114,13 +121,14 @@ impl FileSystem {
         Ok(snapshot)
     }
 
-    /// Makes directory `name` of `parent` what a snapshot of it (or of another directory) holds, in one step: what it
-    /// was until then goes, as if removed ([`FileSystem::remove_tree`]). It keeps its number; what is below has new ones, as in a
-    /// clone, because what was moved away since has the old ones. Durable when it returns.
+    /// Makes directory `name` of `parent` what a snapshot of it (or of another directory) holds, in
+    /// one step: what it was until then goes, as if removed ([`FileSystem::remove_tree`]). It keeps
+    /// its number; what is below has new ones, as in a clone, because what was moved away since has
+    /// the old ones. Durable when it returns.
     ///
     /// # Errors
-    /// As for [`FileSystem::remove_tree`] and [`FileSystem::clone_tree`]; [`FsErrorKind::NotFound`] without the snapshot;
-    /// [`FsErrorKind::Invalid`] for one of the whole volume.
+    /// As for [`FileSystem::remove_tree`] and [`FileSystem::clone_tree`]; [`FsErrorKind::NotFound`]
+    /// without the snapshot; [`FsErrorKind::Invalid`] for one of the whole volume.
     pub fn restore_tree(
         &self,
         parent: NodeId,
@@ -262,7 +270,8 @@ impl FileSystem {
         Ok(new)
     }
 
-    /// The entry of a directory that is to hold what an image does, and what puts the content behind `content`.
+    /// The entry of a directory that is to hold what an image does, and what puts the content
+    /// behind `content`.
     fn unpack_image(
         &self,
         image: &Image,

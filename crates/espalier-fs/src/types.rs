@@ -93,7 +93,8 @@ pub struct Caller {
     pub umask: u32,
 }
 
-/// What a lookup or a call that makes an entry returns: one reference on a node, and its attributes.
+/// What a lookup or a call that makes an entry returns: one reference on a node, and its
+/// attributes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// The node, with one reference more.
@@ -299,13 +300,14 @@ impl Default for FormatOptions {
 /// Called to have pending [`forget`](crate::FileSystem::forget)s delivered.
 pub type ForgetDrain = Arc<dyn Fn() + Send + Sync>;
 
-/// Who waits for the call that the calling thread serves, and may give up. Locks are held when he is asked.
+/// Who waits for the call that the calling thread serves, and may give up. Locks are held when he
+/// is asked.
 pub trait Waiter: Send + Sync {
     /// True unless he has given up.
     fn waits(&self) -> bool;
 
-    /// The same right before a change that somebody could see takes its place among the others: if he has to hear what
-    /// became of the change, he cannot give up any more once this was true.
+    /// The same right before a change that somebody could see takes its place among the others: if
+    /// he has to hear what became of the change, he cannot give up any more once this was true.
     fn stays(&self) -> bool;
 }
 
@@ -328,7 +330,8 @@ pub struct OpenOptions {
     /// any lock held.
     pub forget_drain: Option<ForgetDrain>,
     /// Calls may be given up while they are served: from then on they change nothing, and fail with
-    /// [`FsErrorKind::Interrupted`](crate::FsErrorKind::Interrupted) if that is what they were about to do.
+    /// [`FsErrorKind::Interrupted`](crate::FsErrorKind::Interrupted) if that is what they were
+    /// about to do.
     pub waiter: Option<Arc<dyn Waiter>>,
     /// Added to every number ([`Attr::ino`]), for several volumes that are seen as one.
     pub number_delta: u64,

@@ -1,10 +1,12 @@
-//! Whose a tree is: what lets an owner clone, change or remove it without a look at all that is below.
+//! Whose a tree is: what lets an owner clone, change or remove it without a look at all that is
+//! below.
 //!
-//! A directory marked *uniform* promises that everything below belongs to its owner, has no set-id bits
-//! (directories may), no capabilities, and no second names. So a directory above one that is not uniform is not either,
-//! and marks are taken away upwards until one is found that is gone already: a word of memory to look at in
-//! the usual case. They are taken away before what contradicts them is stored, and never come back: not to be
-//! marked says nothing, and a walk over the entries decides.
+//! A directory marked *uniform* promises that everything below belongs to its owner, has no set-id
+//! bits (directories may), no capabilities, and no second names. So a directory above one that is
+//! not uniform is not either, and marks are taken away upwards until one is found that is gone
+//! already: a word of memory to look at in the usual case. They are taken away before what
+//! contradicts them is stored, and never come back: not to be marked says nothing, and a walk over
+//! the entries decides.
 
 use crate::attributes::{CAPABILITIES, SET_ID};
 use crate::error::{FsErrorKind, Result, fail};
@@ -69,8 +71,8 @@ impl FileSystem {
         if conforms(inode, uid) { Ok(()) } else { self.lose_uniformity(dir) }
     }
 
-    /// Refuses unless everything in and below `node` belongs to the caller and has no set-id bits and
-    /// capabilities, or the caller is root. The caller holds the exclusive tree lock.
+    /// Refuses unless everything in and below `node` belongs to the caller and has no set-id bits
+    /// and capabilities, or the caller is root. The caller holds the exclusive tree lock.
     ///
     /// # Errors
     /// [`FsErrorKind::Permission`], with the first path that is not the caller's.
@@ -91,7 +93,8 @@ impl FileSystem {
         }
         let prefix = node.content_prefix(epoch);
         let mut cursor = self.store.cursor(self.metadata(), layout::content_range(&prefix))?;
-        // Content prefixes of the directories whose areas serve what is below; the last that fits is the nearest.
+        // Content prefixes of the directories whose areas serve what is below; the last that fits
+        // is the nearest.
         let top = node.area_directory().map(|top| top.content_prefix(epoch).to_vec());
         let mut areas: Vec<Vec<u8>> = top.into_iter().collect();
         while let Some(entry) = cursor.next()? {

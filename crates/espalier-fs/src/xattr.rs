@@ -17,8 +17,8 @@ impl FileSystem {
     /// The value of an extended attribute.
     ///
     /// # Errors
-    /// [`FsErrorKind::NoData`] if there is none, [`FsErrorKind::Unsupported`] for names outside of the
-    /// namespaces `user.`, `trusted.`, `security.` and the access control lists; of the store.
+    /// [`FsErrorKind::NoData`] if there is none, [`FsErrorKind::Unsupported`] for names outside of
+    /// the namespaces `user.`, `trusted.`, `security.` and the access control lists; of the store.
     pub fn getxattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
         let node = self.node(node)?;
         check_xattr_name(name)?;
@@ -38,10 +38,10 @@ impl FileSystem {
     /// set-group-id bit.
     ///
     /// # Errors
-    /// [`FsErrorKind::Exists`] or [`FsErrorKind::NoData`] as `mode` says, [`FsErrorKind::TooBig`] for
-    /// values beyond 64 KiB, [`FsErrorKind::NoSpace`] for names beyond 64 KiB in all, and for capabilities and access control
-    /// lists beyond 2 KiB,
-    /// [`FsErrorKind::Invalid`] for an access control list that is none; of the store.
+    /// [`FsErrorKind::Exists`] or [`FsErrorKind::NoData`] as `mode` says, [`FsErrorKind::TooBig`]
+    /// for values beyond 64 KiB, [`FsErrorKind::NoSpace`] for names beyond 64 KiB in all, and for
+    /// capabilities and access control lists beyond 2 KiB, [`FsErrorKind::Invalid`] for an access
+    /// control list that is none; of the store.
     pub fn setxattr(
         &self,
         node: NodeId,

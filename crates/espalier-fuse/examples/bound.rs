@@ -1,10 +1,13 @@
-//! What no file system behind these transports can do without: a server that knows names and attributes in memory only, copies what is
-//! written out of the requests, and writes it to a device once, one after the other, in large pieces. It keeps no account of where that lies, no
-//! order, no checksums and no log, so it cannot read it from there again. `espalier-bench --bound PROGRAM` lets it take part.
+//! What no file system behind these transports can do without: a server that knows names and
+//! attributes in memory only, copies what is written out of the requests, and writes it to a device
+//! once, one after the other, in large pieces. It keeps no account of where that lies, no order, no
+//! checksums and no log, so it cannot read it from there again. `espalier-bench --bound PROGRAM`
+//! lets it take part.
 //!
-//! `bound DIR [DEVICE|keep]` mounts it on a directory and says `mounted`. It says `unmounted` when it was unmounted, and mounts the same
-//! again for each line that it reads then. Without a device it forgets what is written, and with `keep` it has that in memory and can
-//! be read: what no reader can do without. Run as root.
+//! `bound DIR [DEVICE|keep]` mounts it on a directory and says `mounted`. It says `unmounted` when
+//! it was unmounted, and mounts the same again for each line that it reads then. Without a device
+//! it forgets what is written, and with `keep` it has that in memory and can be read: what no
+//! reader can do without. Run as root.
 
 #[path = "../tests/common/toy.rs"]
 #[allow(dead_code, reason = "the tests of transport and mount use more of it")]

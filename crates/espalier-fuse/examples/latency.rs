@@ -1,9 +1,11 @@
-//! What a request costs: microseconds per system call on a mount, for a file system in memory behind each
-//! transport. Run as root: `cargo run --release -p espalier-fuse --example latency [DIR|ARCHIVE]`; with a directory,
-//! the calls are made there and nothing is mounted; with an archive, whole programs do what `make bench` times: `tar` unpacks
-//! it onto a server that throws the data away, and a file of 2 GiB is written there; then, from one that has everything in memory, the kernel knowing nothing yet,
-//! a file of 2 GiB is overwritten, page by page at random places, and read by `dd`, `grep -r` searches the tree, and `rm -rf`
-//! removes it. No file system behind these transports can be faster than that.
+//! What a request costs: microseconds per system call on a mount, for a file system in memory
+//! behind each transport. Run as root: `cargo run --release -p espalier-fuse --example latency
+//! [DIR|ARCHIVE]`; with a directory, the calls are made there and nothing is mounted; with an
+//! archive, whole programs do what `make bench` times: `tar` unpacks it onto a server that throws
+//! the data away, and a file of 2 GiB is written there; then, from one that has everything in
+//! memory, the kernel knowing nothing yet, a file of 2 GiB is overwritten, page by page at random
+//! places, and read by `dd`, `grep -r` searches the tree, and `rm -rf` removes it. No file system
+//! behind these transports can be faster than that.
 
 #[path = "../tests/common/toy.rs"]
 #[allow(dead_code, reason = "the tests of transport and mount use more of it")]
@@ -126,7 +128,8 @@ fn measure(label: &str, directory: &Path) {
         rounds.sort_by(f64::total_cmp);
         println!("{label:10} {what:20} {:8.2} us", rounds[2]);
     };
-    // A read makes the time of the last read stale, so the `stat` after it asks again: the difference is GETATTR.
+    // A read makes the time of the last read stale, so the `stat` after it asks again: the
+    // difference is GETATTR.
     report("read 4k direct", Box::new(|n| drop(file.read_at(&mut page.0, u64::from(n % 256) * 4096))));
     let mut page = Aligned([0; 4096]);
     report(

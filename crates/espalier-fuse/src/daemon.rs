@@ -1,5 +1,5 @@
-//! What a mount in the background needs: a fork before any thread, a report to whoever started it, and signals
-//! that arrive as calls.
+//! What a mount in the background needs: a fork before any thread, a report to whoever started it,
+//! and signals that arrive as calls.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -24,13 +24,15 @@ pub struct Report(File);
 /// [`Report::ready`], so that it can say why it fails.
 ///
 /// # Errors
-/// More than one thread runs already (a fork would leave locks held for ever), or the system refuses.
+/// More than one thread runs already (a fork would leave locks held for ever), or the system
+/// refuses.
 pub fn fork() -> io::Result<Forked> {
     if std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() > 1) {
         return Err(io::Error::other("a daemon can be forked only before any thread is started"));
     }
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-    // SAFETY: the process has one thread, so the child's copy of its memory has no lock held by another.
+    // SAFETY: the process has one thread, so the child's copy of its memory has no lock held by
+    // another.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
@@ -61,7 +63,8 @@ impl Child {
 }
 
 impl Report {
-    /// The daemon does its work: leaves the working directory and the standard streams, and lets the parent go.
+    /// The daemon does its work: leaves the working directory and the standard streams, and lets
+    /// the parent go.
     ///
     /// # Errors
     /// What the system says.
@@ -96,8 +99,8 @@ pub enum Termination {
 pub struct Signals(libc::sigset_t);
 
 impl Signals {
-    /// Blocks the termination signals in this thread and all that it starts from now on. Call it before starting
-    /// any.
+    /// Blocks the termination signals in this thread and all that it starts from now on. Call it
+    /// before starting any.
     ///
     /// # Errors
     /// What the system says.

@@ -1,19 +1,21 @@
 //! Requests to file system calls.
 //!
-//! One call per request; the reply is left in the buffer in which the request came, so the data of a WRITE goes
-//! to the file system as a slice of that buffer and the data of a READ is put there by it. Errors become numbers
-//! here and nowhere else (`errno`).
+//! One call per request; the reply is left in the buffer in which the request came, so the data of
+//! a WRITE goes to the file system as a slice of that buffer and the data of a READ is put there by
+//! it. Errors become numbers here and nowhere else (`errno`).
 //!
-//! There are no open files: OPEN, OPENDIR and FLUSH are answered with ENOSYS, after which the kernel no
-//! longer asks, and keeps the pages of files and the listings of directories. Existing
-//! files are truncated by SETATTR, and O_APPEND is the kernel's own business, as it is for every local file
-//! system.
+//! There are no open files: OPEN, OPENDIR and FLUSH are answered with ENOSYS, after which the
+//! kernel no longer asks, and keeps the pages of files and the listings of directories. Existing
+//! files are truncated by SETATTR, and O_APPEND is the kernel's own business, as it is for every
+//! local file system.
 //!
-//! Making a file is the one moment at which the kernel can be told how it is open. Who makes one only to write it (`tar`, `cp`,
-//! a compiler) writes around the kernel's pages: what he writes comes as he wrote it, and not once for each page that he began, the kernel
-//! copies it once instead of twice, and need not ask first whether the file has capabilities. Who reads the file gets it from
-//! here and then from the kernel's pages, from which the kernel takes what is overwritten around them. So CREATE is served
-//! where `Dispatcher::write_around` was called, and elsewhere answered with ENOSYS, whereupon the kernel makes files by MKNOD.
+//! Making a file is the one moment at which the kernel can be told how it is open. Who makes one
+//! only to write it (`tar`, `cp`, a compiler) writes around the kernel's pages: what he writes
+//! comes as he wrote it, and not once for each page that he began, the kernel copies it once
+//! instead of twice, and need not ask first whether the file has capabilities. Who reads the file
+//! gets it from here and then from the kernel's pages, from which the kernel takes what is
+//! overwritten around them. So CREATE is served where `Dispatcher::write_around` was called, and
+//! elsewhere answered with ENOSYS, whereupon the kernel makes files by MKNOD.
 
 mod control;
 mod counts;
@@ -42,7 +44,8 @@ pub const DESCRIPTION_XATTR: &str = "espalier.info";
 /// By how much the description may grow between the question for its length and the one for itself.
 const DESCRIPTION_SLACK: usize = 4096;
 
-/// Says how the mounted file system is, in a form that is its giver's business; it is told what was asked so far.
+/// Says how the mounted file system is, in a form that is its giver's business; it is told what was
+/// asked so far.
 #[derive(Clone)]
 pub struct Description(pub Arc<dyn Fn(&RequestCounts) -> String + Send + Sync>);
 
@@ -55,9 +58,9 @@ impl std::fmt::Debug for Description {
 /// Extended attributes of the root that begin so are commands for the server; see [`Commands`].
 pub const COMMAND_XATTR: &str = "espalier.do.";
 
-/// Carries out what is asked for by reading an extended attribute whose name is [`COMMAND_XATTR`] and a command.
-/// Root and the user of the server may ask; commands that begin with [`LIST_COMMAND`] change nothing, and everybody may. `None`: there
-/// is no such command.
+/// Carries out what is asked for by reading an extended attribute whose name is [`COMMAND_XATTR`]
+/// and a command. Root and the user of the server may ask; commands that begin with
+/// [`LIST_COMMAND`] change nothing, and everybody may. `None`: there is no such command.
 #[derive(Clone)]
 pub struct Commands(pub Arc<Command>);
 
@@ -108,7 +111,8 @@ pub struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Serves `fs`; without `xattrs` the mount has no extended attributes (and saves the requests for them).
+    /// Serves `fs`; without `xattrs` the mount has no extended attributes (and saves the requests
+    /// for them).
     pub fn new(
         fs: Arc<FileSystem>,
         xattrs: bool,
@@ -131,8 +135,8 @@ impl Dispatcher {
         }
     }
 
-    /// From now on, files that are made only to be written are written around the kernel's pages; see the module. For a kernel that
-    /// looks after its pages in such a case.
+    /// From now on, files that are made only to be written are written around the kernel's pages;
+    /// see the module. For a kernel that looks after its pages in such a case.
     pub(crate) fn write_around(mut self) -> Self {
         self.writes_around = true;
         self
@@ -228,8 +232,8 @@ impl Dispatcher {
                 of(written, || self.name(node)).map(|count| reply::written(out, count as u32))
             }
             Operation::ReadDirectory { offset, size, plus } => self.list(node, offset, size, plus, out),
-            // Also to the questions of the program: the kernel passes on none once it has heard this, and whether it has must
-            // not depend on what was done before.
+            // Also to the questions of the program: the kernel passes on none once it has heard
+            // this, and whether it has must not depend on what was done before.
             Operation::GetXattr { .. } if !self.xattrs => Err(Errno(libc::ENOSYS)),
             Operation::GetXattr { name, size } if self.describes(node, name) => self.describe(size, out),
             Operation::GetXattr { name, size }
@@ -376,7 +380,8 @@ impl Dispatcher {
             Operation::Create { name: new, flags, mode, umask } if self.writes_around || self.tag != 0 => {
                 let made = fs.mknod(node, new, NewNode::Regular, mode & 0o7777, &caller(umask));
                 of(made, name).map(|made| Small::opened(made, is_written_around(flags))).map_err(|error| {
-                    // Made meanwhile by what the kernel did not hear of: it shall look again and open that.
+                    // Made meanwhile by what the kernel did not hear of: it shall look again and
+                    // open that.
                     let again = error == Errno(libc::EEXIST) && flags as i32 & libc::O_EXCL == 0;
                     if again { Errno(libc::ESTALE) } else { error }
                 })
@@ -426,7 +431,8 @@ impl Dispatcher {
                     return Err(Errno(libc::EINVAL));
                 }
                 let target = NodeId(target);
-                // From a snapshot into the live tree or the other way round: the kernel copies by itself.
+                // From a snapshot into the live tree or the other way round: the kernel copies by
+                // itself.
                 if snapshots::tag(target) != self.tag {
                     return Err(Errno(libc::EXDEV));
                 }
@@ -527,7 +533,8 @@ fn put_xattr(out: &mut [u8], value: &[u8], size: u32) -> Answer {
 
 const NANOSECONDS: i64 = 1_000_000_000;
 
-/// Nanoseconds since the epoch; what is farther than 292 years from it becomes the farthest time there is.
+/// Nanoseconds since the epoch; what is farther than 292 years from it becomes the farthest time
+/// there is.
 fn nanoseconds(moment: Moment) -> i64 {
     moment.seconds.saturating_mul(NANOSECONDS).saturating_add(i64::from(moment.nanoseconds))
 }
@@ -587,8 +594,9 @@ fn set_attr(set: &SetAttributes) -> SetAttr {
     }
 }
 
-/// True for who opens a new file with `flags` and shall write around the kernel's pages: who only writes. Who asks for direct I/O
-/// gets the kernel's, and who wants each write durable is asked for that by the kernel, after it has let go of the file.
+/// True for who opens a new file with `flags` and shall write around the kernel's pages: who only
+/// writes. Who asks for direct I/O gets the kernel's, and who wants each write durable is asked for
+/// that by the kernel, after it has let go of the file.
 fn is_written_around(flags: u32) -> bool {
     flags as i32 & (libc::O_ACCMODE | libc::O_DIRECT | libc::O_DSYNC) == libc::O_WRONLY
 }

@@ -1,8 +1,9 @@
 //! The FUSE mount of Espalier, over io_uring or the classic device.
 //!
-//! [`protocol`] turns bytes into requests and replies into bytes, [`transport`] moves them between the kernel and a
-//! handler on the CPU on which they are asked for, [`dispatch`] makes file system calls of them, and [`Mount`]
-//! ties it together. [`daemon`] has what a mount in the background needs besides.
+//! [`protocol`] turns bytes into requests and replies into bytes, [`transport`] moves them between
+//! the kernel and a handler on the CPU on which they are asked for, [`dispatch`] makes file system
+//! calls of them, and [`Mount`] ties it together. [`daemon`] has what a mount in the background
+//! needs besides.
 
 pub mod daemon;
 pub mod dispatch;

@@ -1,8 +1,8 @@
 //! A mount, from the system call that makes it to the last request.
 //!
-//! [`Mount::start`] mounts, agrees with the kernel on how to talk, and serves in threads of its own;
-//! [`Mount::wait`] returns when the kernel has ended the connection: after an unmount, or an abort. Nothing here
-//! closes the file system: that is for whoever opened it, after `wait`.
+//! [`Mount::start`] mounts, agrees with the kernel on how to talk, and serves in threads of its
+//! own; [`Mount::wait`] returns when the kernel has ended the connection: after an unmount, or an
+//! abort. Nothing here closes the file system: that is for whoever opened it, after `wait`.
 
 mod kernel;
 mod options;
@@ -58,8 +58,8 @@ pub enum MountError {
 pub enum Ended {
     /// By an unmount or an abort.
     Unmounted,
-    /// A request made the file system panic earlier on, and everything since was refused. What the memory holds
-    /// cannot be trusted: leave the store as after a crash.
+    /// A request made the file system panic earlier on, and everything since was refused. What the
+    /// memory holds cannot be trusted: leave the store as after a crash.
     Poisoned,
 }
 
@@ -173,7 +173,8 @@ impl Mount {
         Ok(mount)
     }
 
-    /// Has `handler` give the kernel files before it asks for them. A mount without that is as good, but slower.
+    /// Has `handler` give the kernel files before it asks for them. A mount without that is as
+    /// good, but slower.
     fn start_prefetch(&self, fs: &Arc<FileSystem>, handler: &Dispatcher) -> Option<Arc<Prefetch>> {
         let stored = Arc::clone(handler.counts().stored());
         let started = self
@@ -219,10 +220,12 @@ impl Mount {
         Arc::clone(&self.notifier)
     }
 
-    /// Unmounts; with `lazily`, the mount leaves the tree at once and ends when nobody uses it any more.
+    /// Unmounts; with `lazily`, the mount leaves the tree at once and ends when nobody uses it any
+    /// more.
     ///
     /// # Errors
-    /// [`io::ErrorKind::ResourceBusy`] while somebody uses it (never if `lazily`), or what the system says.
+    /// [`io::ErrorKind::ResourceBusy`] while somebody uses it (never if `lazily`), or what the
+    /// system says.
     pub fn unmount(&self, lazily: bool) -> io::Result<()> {
         if self.serving.ended() {
             return Ok(());
@@ -230,8 +233,9 @@ impl Mount {
         kernel::unmount(&self.point, lazily)
     }
 
-    /// Ends the connection, whoever uses it and even if it is no longer in the tree: what is pending fails, and so
-    /// does everything later. For root, or where the control file system of FUSE is mounted.
+    /// Ends the connection, whoever uses it and even if it is no longer in the tree: what is
+    /// pending fails, and so does everything later. For root, or where the control file system of
+    /// FUSE is mounted.
     ///
     /// # Errors
     /// What the system says.
@@ -278,24 +282,28 @@ fn check_point(point: &Path, options: &MountOptions) -> Result<PathBuf, MountErr
     Ok(path)
 }
 
-/// Files that are made to be written are written around the kernel's pages. Not where each write is to be durable: the kernel
-/// asks for that after it has let go of the file, but not of who writes so.
+/// Files that are made to be written are written around the kernel's pages. Not where each write is
+/// to be durable: the kernel asks for that after it has let go of the file, but not of who writes
+/// so.
 fn writes_around(options: &MountOptions) -> bool {
     !options.writeback && !options.synchronous && kernel::drops_what_is_written_around()
 }
 
-/// Files are given to the kernel before it asks for them where that is [safe](crate::prefetch) and another CPU has time for it.
+/// Files are given to the kernel before it asks for them where that is [safe](crate::prefetch) and
+/// another CPU has time for it.
 fn prefetches(options: &MountOptions) -> bool {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let asks = options.xattrs && !options.writeback;
-    // Who changes the length of a file waits for what is being stored of it, which may wait for a page that somebody else is to serve.
+    // Who changes the length of a file waits for what is being stored of it, which may wait for a
+    // page that somebody else is to serve.
     let others = options.threads_per_cpu != Some(1);
     options.prefetch && asks && others && cpus > 1 && kernel::clears_what_is_stored()
 }
 
 /// What is asked of the kernel at INIT.
 fn wishes(options: &MountOptions, block: bool) -> Wishes {
-    // All changes pass here: the kernel need not look after attributes, names, pages or listings on its own.
+    // All changes pass here: the kernel need not look after attributes, names, pages or listings on
+    // its own.
     let mut flags = bit::ASYNC_READ
         | bit::BIG_WRITES
         | bit::HAS_IOCTL_DIR
@@ -317,11 +325,13 @@ fn wishes(options: &MountOptions, block: bool) -> Wishes {
         flags |= bit::WRITEBACK_CACHE;
     }
     if !writes_around(options) {
-        // Else the kernel would drop its pages when such a write has been sent, and not when it is done.
+        // Else the kernel would drop its pages when such a write has been sent, and not when it is
+        // done.
         flags |= bit::ASYNC_DIO;
     }
     if options.xattrs {
-        // The file system gives new files what the directory's default ACL says, or else applies the umask.
+        // The file system gives new files what the directory's default ACL says, or else applies
+        // the umask.
         flags |= bit::POSIX_ACL | bit::DONT_MASK;
     }
     tracing::debug!(flags = format_args!("{flags:#x}"), block, "asking the kernel");

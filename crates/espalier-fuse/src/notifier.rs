@@ -1,8 +1,10 @@
-//! Tells the kernel of changes that it did not ask for: a clone that appears, a subtree that is gone.
+//! Tells the kernel of changes that it did not ask for: a clone that appears, a subtree that is
+//! gone.
 //!
-//! Threads of their own write the notifications, because the kernel takes locks while it handles one, which a
-//! request in work may hold. So: finish the change, release every lock, notify, and only then answer. One thread writes what
-//! somebody waits for, another one what may take the kernel long, so that nobody waits for that.
+//! Threads of their own write the notifications, because the kernel takes locks while it handles
+//! one, which a request in work may hold. So: finish the change, release every lock, notify, and
+//! only then answer. One thread writes what somebody waits for, another one what may take the
+//! kernel long, so that nobody waits for that.
 
 use crate::protocol::notify::Notification;
 use crate::transport::Device;
@@ -65,15 +67,15 @@ impl Notifier {
         self.patient.queue([Waiting::Later(Box::new(find))]);
     }
 
-    /// Queues notifications and returns when the kernel has taken the last of them (or the mount has ended).
-    /// Not to be called with a lock held that a request may need.
+    /// Queues notifications and returns when the kernel has taken the last of them (or the mount
+    /// has ended). Not to be called with a lock held that a request may need.
     pub fn notify_and_wait(&self, notifications: impl IntoIterator<Item = Notification>) {
         let upto = self.prompt.queue(notifications.into_iter().map(Waiting::One));
         self.prompt.wait(upto);
     }
 
-    /// As [`Notifier::notify_and_wait`]; false if the kernel did not know what one of them is about: then an answer that makes it
-    /// known may be on its way, with what was true before.
+    /// As [`Notifier::notify_and_wait`]; false if the kernel did not know what one of them is
+    /// about: then an answer that makes it known may be on its way, with what was true before.
     pub fn notify_known(&self, notifications: Vec<Notification>) -> bool {
         let unknown = Arc::new(AtomicBool::new(false));
         let upto = self.prompt.queue([Waiting::Known(notifications, Arc::clone(&unknown))]);

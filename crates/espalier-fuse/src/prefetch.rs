@@ -1,28 +1,36 @@
 //! Gives the kernel the content of files before it asks for it.
 //!
-//! Who goes through a tree and reads every file waits for a request for each: two switches between processes, and the copying between them,
-//! while other CPUs have nothing to do. But what he will read next is known once he has listed a directory and
-//! read its first files in order (`trail`). So a thread of its own reads them and stores them in the kernel's pages
-//! (`FUSE_NOTIFY_STORE`), where he finds them and asks for nothing.
+//! Who goes through a tree and reads every file waits for a request for each: two switches between
+//! processes, and the copying between them, while other CPUs have nothing to do. But what he will
+//! read next is known once he has listed a directory and read its first files in order (`trail`).
+//! So a thread of its own reads them and stores them in the kernel's pages (`FUSE_NOTIFY_STORE`),
+//! where he finds them and asks for nothing.
 //!
-//! The kernel stores without looking: whatever is in those pages is overwritten, even if somebody changed it a moment ago and we have not been
-//! told. So the invariant is that *nothing is stored in a page in which anything else can have been*:
+//! The kernel stores without looking: whatever is in those pages is overwritten, even if somebody
+//! changed it a moment ago and we have not been told. So the invariant is that *nothing is stored
+//! in a page in which anything else can have been*:
 //!
-//! 1. Stored is only what belongs to an *untouched* file: the kernel learned of it by a listing and has asked for nothing of it since
-//!    ([`Prefetch::before`] hears of each request before it is served). So it has none of its pages, and nobody has written any. That the listing
-//!    was the first to tell is looked at when requests are watched already ([`Prefetch::listed`]).
-//! 2. It is stored once, from the first byte on, in one piece or several; from the beginning of that on the file is *given*, and never begun again.
-//! 3. Who asks for something of a file that is being stored *revokes* it first: when his request is served, no further page is stored,
-//!    and the one under way is locked until it is there. Storing may wait meanwhile for a page that is locked for his
-//!    own request, so nobody waits for it: the memory out of which the kernel copies is taken from it (`staging`).
-//! 4. Only who changes the length does wait for the end of it, since what is stored makes a file at least as long, whether it can be copied or
-//!    not. His request locks no page, and there is another thread to serve those that do.
+//! 1. Stored is only what belongs to an *untouched* file: the kernel learned of it by a listing and
+//!    has asked for nothing of it since ([`Prefetch::before`] hears of each request before it is
+//!    served). So it has none of its pages, and nobody has written any. That the listing was the
+//!    first to tell is looked at when requests are watched already ([`Prefetch::listed`]).
+//! 2. It is stored once, from the first byte on, in one piece or several; from the beginning of
+//!    that on the file is *given*, and never begun again.
+//! 3. Who asks for something of a file that is being stored *revokes* it first: when his request is
+//!    served, no further page is stored, and the one under way is locked until it is there. Storing
+//!    may wait meanwhile for a page that is locked for his own request, so nobody waits for it: the
+//!    memory out of which the kernel copies is taken from it (`staging`).
+//! 4. Only who changes the length does wait for the end of it, since what is stored makes a file at
+//!    least as long, whether it can be copied or not. His request locks no page, and there is
+//!    another thread to serve those that do.
 //!
-//! That everybody asks before he changes pages is the kernel's way: `write` wants to know whether the file has capabilities
-//! (`security.capability`) when it is first called for a file that the kernel knows; a mapping reads a page first; truncating, punching and copying are requests of
-//! their own. With `-o noxattr` the kernel does not ask, with `-o writeback` it keeps what was changed to itself: then nothing is stored. And a
-//! write for which nobody has asked (whoever asked first may have been killed before we heard of it) ends all this for the mount. If the file has been given, such a
-//! write fails: what it brings may have been overwritten.
+//! That everybody asks before he changes pages is the kernel's way: `write` wants to know whether
+//! the file has capabilities (`security.capability`) when it is first called for a file that the
+//! kernel knows; a mapping reads a page first; truncating, punching and copying are requests of
+//! their own. With `-o noxattr` the kernel does not ask, with `-o writeback` it keeps what was
+//! changed to itself: then nothing is stored. And a write for which nobody has asked (whoever asked
+//! first may have been killed before we heard of it) ends all this for the mount. If the file has
+//! been given, such a write fails: what it brings may have been overwritten.
 
 mod staging;
 mod trail;
@@ -113,7 +121,8 @@ impl Prefetch {
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// The kernel is about to be told of `files`, by one listing; `is_first` says whether it is the first to tell of a node.
+    /// The kernel is about to be told of `files`, by one listing; `is_first` says whether it is the
+    /// first to tell of a node.
     pub(crate) fn listed(&self, files: Vec<File>, is_first: impl Fn(u64) -> bool) {
         if !files.is_empty() {
             self.shared.listed(files, is_first);
@@ -123,8 +132,8 @@ impl Prefetch {
     /// A request is about to be served.
     ///
     /// # Errors
-    /// The request must not be served: something that is being stored could not be revoked, or what the request brings may have been
-    /// overwritten.
+    /// The request must not be served: something that is being stored could not be revoked, or what
+    /// the request brings may have been overwritten.
     pub(crate) fn before(&self, node: u64, operation: &Operation<'_>) -> io::Result<()> {
         let shared = &self.shared;
         if !shared.watching.load(Ordering::Acquire) {
@@ -198,9 +207,11 @@ impl Shared {
         let nodes: Vec<_> = files.iter().map(|file| file.node).collect();
         table.trail.listed(files);
         self.note(&table);
-        // Now, and not before: who is told of a file from here on, and asks for something of it, is noticed.
+        // Now, and not before: who is told of a file from here on, and asks for something of it, is
+        // noticed.
         for node in nodes {
-            // What is still being stored of a file that the kernel gave up may be stored in the one that it learns of now.
+            // What is still being stored of a file that the kernel gave up may be stored in the one
+            // that it learns of now.
             let in_flight = table.flight.as_ref().is_some_and(|flight| flight.node == node);
             if in_flight || !is_first(node) {
                 table.trail.touch(node);

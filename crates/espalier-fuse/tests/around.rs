@@ -1,5 +1,5 @@
-//! Files that are made only to be written are written around the kernel's pages: everybody sees what was written all the same.
-//! These tests need root and FUSE, and fail without.
+//! Files that are made only to be written are written around the kernel's pages: everybody sees
+//! what was written all the same. These tests need root and FUSE, and fail without.
 
 mod common;
 
@@ -41,8 +41,8 @@ impl Mapped {
     /// The number at the beginning of a page.
     fn number(&self, page: usize) -> u64 {
         assert!(page < PAGES);
-        // SAFETY: the page is mapped, and the number at its beginning is aligned as the page is. Others
-        // change it while it is read, of which it is seen before or after.
+        // SAFETY: the page is mapped, and the number at its beginning is aligned as the page is.
+        // Others change it while it is read, of which it is seen before or after.
         unsafe { self.0.byte_add(page * PAGE).cast::<u64>().read_volatile() }
     }
 }
@@ -60,8 +60,9 @@ struct Piece {
     data: Vec<u8>,
 }
 
-/// One writes numbers that grow by `write_all`, each page by one piece at most, others read and map the file meanwhile, so that the
-/// kernel fetches pages while they are being written around: nobody sees less than what had been written when he looked.
+/// One writes numbers that grow by `write_all`, each page by one piece at most, others read and map
+/// the file meanwhile, so that the kernel fetches pages while they are being written around: nobody
+/// sees less than what had been written when he looked.
 fn nobody_sees_less(kind: Kind, mut write_all: impl FnMut(&File, &[Piece])) {
     let image = Image::new(64 << 20);
     let mounted = image.mount(kind, "");
@@ -175,7 +176,8 @@ fn nobody_sees_what_was_there_before_asynchronous_writes_that_are_done() {
     }
 }
 
-/// What was read before stays right where it was not written, and a file that grows around its pages ends where it says.
+/// What was read before stays right where it was not written, and a file that grows around its
+/// pages ends where it says.
 #[test]
 fn who_has_read_sees_a_file_grow_and_shrink() {
     for kind in kinds() {
@@ -259,7 +261,8 @@ fn writing_takes_capabilities_and_from_ordinary_users_set_id_bits() {
     }
 }
 
-/// Who runs a program loses what he may not keep when it is written, and not what it gets afterwards: also if the kernel writes later.
+/// Who runs a program loses what he may not keep when it is written, and not what it gets
+/// afterwards: also if the kernel writes later.
 #[test]
 fn what_is_written_back_takes_no_capabilities() {
     for kind in kinds() {
@@ -309,8 +312,8 @@ fn who_closes_a_file_hears_what_became_of_its_mapping() {
         for length in [1 << 20, 1 << 16, 1 << 12] {
             while filler.write_all(&vec![7; length]).is_ok() {}
         }
-        // SAFETY: the kernel chooses the place, so nothing of ours lies there; nobody else looks at the page, and nobody does
-        // after it is gone.
+        // SAFETY: the kernel chooses the place, so nothing of ours lies there; nobody else looks at
+        // the page, and nobody does after it is gone.
         unsafe {
             let access = ProtFlags::READ | ProtFlags::WRITE;
             let mapped = mmap(std::ptr::null_mut(), LENGTH, access, MapFlags::SHARED, &file, 0).unwrap();
@@ -338,7 +341,8 @@ fn who_makes_what_is_made_meanwhile_opens_it() {
             for _ in 0..3 {
                 scope.spawn(|| {
                     for _ in 0..1500 {
-                        // Without O_EXCL nobody may hear that it exists, though all make and remove it.
+                        // Without O_EXCL nobody may hear that it exists, though all make and remove
+                        // it.
                         let file = File::options().write(true).create(true).truncate(false).open(&path);
                         file.unwrap().write_all_at(b"x", 0).unwrap();
                         opened.fetch_add(1, Ordering::Relaxed);
@@ -352,8 +356,8 @@ fn who_makes_what_is_made_meanwhile_opens_it() {
     }
 }
 
-/// What is written need not lie in the writer's own memory: it may come from another file, or be mapped from the file itself, whose
-/// pages the kernel has to fetch while it writes around them.
+/// What is written need not lie in the writer's own memory: it may come from another file, or be
+/// mapped from the file itself, whose pages the kernel has to fetch while it writes around them.
 #[test]
 fn what_comes_from_files_and_mappings_arrives() {
     for kind in kinds() {
@@ -372,7 +376,8 @@ fn what_comes_from_files_and_mappings_arrives() {
         own.write_all_at(&expected, 0).unwrap();
         let reader = File::open(mounted.path().join("own")).unwrap();
         let mapped = Mapped::of(&reader);
-        // SAFETY: the file has these pages, they are mapped, and nobody changes them while the kernel reads them.
+        // SAFETY: the file has these pages, they are mapped, and nobody changes them while the
+        // kernel reads them.
         let seen = unsafe { std::slice::from_raw_parts(mapped.0.cast::<u8>(), expected.len()) };
         own.write_all_at(seen, expected.len() as u64).unwrap();
         assert!(fs::read(mounted.path().join("own")).unwrap() == [&expected[..], &expected].concat());

@@ -1,6 +1,6 @@
-//! The same system calls on a mount and on a plain directory: every result, errno, attribute and byte is to be the
-//! same. Random but replayable: a failure prints its seed, and `ESPALIER_SEED` replays it; `ESPALIER_STEPS` sets the
-//! number of calls. Needs root and FUSE, and fails without.
+//! The same system calls on a mount and on a plain directory: every result, errno, attribute and
+//! byte is to be the same. Random but replayable: a failure prints its seed, and `ESPALIER_SEED`
+//! replays it; `ESPALIER_STEPS` sets the number of calls. Needs root and FUSE, and fails without.
 
 #[path = "differential/calls.rs"]
 mod calls;

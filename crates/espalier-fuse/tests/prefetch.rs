@@ -1,5 +1,5 @@
-//! Files are given to the kernel before it asks for them: everybody reads what is there, and nothing that is written is lost.
-//! These tests need root and FUSE, and fail without.
+//! Files are given to the kernel before it asks for them: everybody reads what is there, and
+//! nothing that is written is lost. These tests need root and FUSE, and fail without.
 
 mod common;
 
@@ -73,13 +73,15 @@ fn path(directory: &Path, number: usize) -> PathBuf {
     directory.join(format!("{number:04}"))
 }
 
-/// The numbers of the files of a directory in the order of its listing, by which the kernel gets to know them.
+/// The numbers of the files of a directory in the order of its listing, by which the kernel gets to
+/// know them.
 fn list(directory: &Path) -> Vec<usize> {
     let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
     names.map(|name| name.to_str().unwrap().parse().unwrap()).collect()
 }
 
-/// Reads the first files of a directory in order, and waits until the kernel has been given more of them.
+/// Reads the first files of a directory in order, and waits until the kernel has been given more of
+/// them.
 fn read_until_given(mounted: &Mounted, directory: &Path) {
     let before = mounted.count("notify_store");
     let order = list(directory);
@@ -159,7 +161,8 @@ fn nothing_is_given_where_the_kernel_would_not_ask() {
     }
 }
 
-/// What the whole of it relies on: that a write asks first, whoever writes in whatever way. If one did not, nothing more would be given.
+/// What the whole of it relies on: that a write asks first, whoever writes in whatever way. If one
+/// did not, nothing more would be given.
 #[test]
 fn this_kernel_asks_before_it_writes() {
     let image = SMALL.image(&["a", "b"]);
@@ -296,8 +299,9 @@ fn change(path: &Path, content: &mut Vec<u8>, other: (&Path, &[u8]), random: &mu
     }
 }
 
-/// One goes through the files in order, so that more and more of them are given to the kernel; others change them just before and
-/// while he comes by, in all ways, and see what they have done, then and later.
+/// One goes through the files in order, so that more and more of them are given to the kernel;
+/// others change them just before and while he comes by, in all ways, and see what they have done,
+/// then and later.
 fn changes(set: Set, rounds: u64) {
     let seed = std::env::var("ESPALIER_SEED").map_or(1, |seed| seed.parse().unwrap());
     let rounds = std::env::var("ESPALIER_ROUNDS").map_or(rounds, |rounds| rounds.parse().unwrap());

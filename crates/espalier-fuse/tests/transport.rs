@@ -33,7 +33,8 @@ fn on_each(body: impl Fn(&Toy, &Path)) {
     }
 }
 
-/// Unmounts. A program that another test is just starting has all open for a moment that was open here.
+/// Unmounts. A program that another test is just starting has all open for a moment that was open
+/// here.
 fn end(mount: Mount) -> Ended {
     while let Err(error) = mount.unmount(false) {
         assert_eq!(error.kind(), std::io::ErrorKind::ResourceBusy);
@@ -74,7 +75,8 @@ fn a_request_that_waits_holds_up_no_other() {
             for n in 0..waiting {
                 scope.spawn(move || fs::metadata(root.join(format!("wait{n}"))));
             }
-            // Meanwhile, requests on every CPU are answered, and draw in those that found no thread at once.
+            // Meanwhile, requests on every CPU are answered, and draw in those that found no thread
+            // at once.
             let traffic: Vec<_> = (0..common::cpus())
                 .map(|cpu| {
                     scope.spawn(move || {
@@ -200,7 +202,8 @@ fn what_is_still_served_for_the_dead_does_not_reach_the_living() {
         let content = |begin: &str, rest: u8| [begin.as_bytes(), &[rest; 60_000]].concat();
         toy.plant("dead", content("wait", 1));
         toy.plant("alive", content("hold", 2));
-        // The next request on a CPU is given to who became free last, which is whoever answered the dead.
+        // The next request on a CPU is given to who became free last, which is whoever answered the
+        // dead.
         common::stay_on(0);
         let mut dead = program(root, "dd", "dead");
         wait_until(|| toy.waiting() == 1);

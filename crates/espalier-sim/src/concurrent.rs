@@ -1,10 +1,11 @@
 //! Many threads on one store, with its background threads, and power cuts in the middle.
 //!
-//! Protocol: writer `t` commits batches numbered from 0. Batch `i` writes `i` to the counter of `t` in
-//! both indexes and a value that `i` decides to key `i % RING` of the ring of `t`. So from the
-//! counters follows what every key must hold, and a batch is seen whole or not at all. Readers check
-//! that in snapshots, and again when these are old; a saboteur checks it in what power cuts leave, with the bounds that the
-//! acknowledged syncs set, and that the batches found are a prefix in LSN order.
+//! Protocol: writer `t` commits batches numbered from 0. Batch `i` writes `i` to the counter of `t`
+//! in both indexes and a value that `i` decides to key `i % RING` of the ring of `t`. So from the
+//! counters follows what every key must hold, and a batch is seen whole or not at all. Readers
+//! check that in snapshots, and again when these are old; a saboteur checks it in what power cuts
+//! leave, with the bounds that the acknowledged syncs set, and that the batches found are a prefix
+//! in LSN order.
 
 use crate::failure::ensure;
 use crate::setup::{slots, verify};
@@ -20,8 +21,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Keys per writer.
 const RING: u64 = 40;
 
-/// Snapshots that the first reader keeps, to look at them again when others have been made; the next one keeps sixteen times
-/// as many.
+/// Snapshots that the first reader keeps, to look at them again when others have been made; the
+/// next one keeps sixteen times as many.
 const KEPT: usize = 4;
 
 /// How much to do.

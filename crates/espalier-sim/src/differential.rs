@@ -60,7 +60,8 @@ fn take(bench: &mut Bench, kept: &mut Vec<Kept>, step: &Step) -> Outcome {
             reference.walk(cursor, moves)?;
             let there = bench.slots();
             for (slot, index) in slots.iter().copied().enumerate() {
-                // A snapshot in memory knows a volume that takes no changes only as long as it is there.
+                // A snapshot in memory knows a volume that takes no changes only as long as it is
+                // there.
                 if model.is_read_only(slot) && !there.contains(&index) {
                     continue;
                 }

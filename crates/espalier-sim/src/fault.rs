@@ -97,8 +97,8 @@ pub fn run_failing(setup: &Setup, steps: &[Step]) -> Outcome<Tally> {
     run.finish().map_err(|e| e.during("after the last step"))
 }
 
-/// Carries out steps again and again, the last few of them on a device that has no room for what they write: for
-/// nothing, for one block, for two, until it has enough.
+/// Carries out steps again and again, the last few of them on a device that has no room for what
+/// they write: for nothing, for one block, for two, until it has enough.
 ///
 /// # Errors
 /// As for [`run_failing`], after each.
@@ -168,7 +168,8 @@ impl Run {
             }
             Err(error) => {
                 self.excuse(&error)?;
-                // A failed read in the way leaves the store as it was; it may also be in the way of this batch.
+                // A failed read in the way leaves the store as it was; it may also be in the way of
+                // this batch.
                 let attempt = self.bench.store.commit(espalier_engine::Batch::new());
                 let refused = attempt.is_err_and(|error| error.kind() == ErrorKind::ReadOnly);
                 ensure!(refused || self.reads_fail, "changes are accepted after {error}");

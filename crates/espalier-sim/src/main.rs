@@ -8,8 +8,8 @@ use serde_json::json;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Runs seed after seed through the simulations of the engine. Prints each failure with its seed and a short list of
-/// steps, and exits with 1 if there was one.
+/// Runs seed after seed through the simulations of the engine. Prints each failure with its seed
+/// and a short list of steps, and exits with 1 if there was one.
 #[derive(Debug, Parser)]
 struct Arguments {
     /// How long to run, in minutes; one seed more or less.
@@ -39,7 +39,8 @@ struct Arguments {
     /// A simulation of one seed that takes so many minutes hangs.
     #[arg(long, default_value_t = 20.0)]
     patience: f64,
-    /// Print the figures and the failures as JSON at the end, and everything else to standard error.
+    /// Print the figures and the failures as JSON at the end, and everything else to standard
+    /// error.
     #[arg(long)]
     json: bool,
 }
@@ -137,7 +138,8 @@ impl Soak {
         self.progress.lock().failures.push(broken);
     }
 
-    /// Reports now and then, and ends the program if a simulation hangs; returns when all jobs have ended.
+    /// Reports now and then, and ends the program if a simulation hangs; returns when all jobs have
+    /// ended.
     fn watch(&self) {
         let patience = Duration::from_secs_f64(self.arguments.patience * 60.0);
         let mut reported = Instant::now();

@@ -92,9 +92,11 @@ pub enum VolumeStep {
     Delete(usize),
     /// The first holds what the second holds, if they have as many indexes and it takes changes.
     Restore(usize, usize),
-    /// A new volume with what one holds behind the first bytes of a prefix, without them; whether it refuses changes.
+    /// A new volume with what one holds behind the first bytes of a prefix, without them; whether
+    /// it refuses changes.
     SnapshotPrefix(usize, ShortPrefix, bool),
-    /// Behind a prefix the first holds what the second holds, if they have as many indexes and it takes changes.
+    /// Behind a prefix the first holds what the second holds, if they have as many indexes and it
+    /// takes changes.
     Graft(usize, ShortPrefix, usize),
 }
 

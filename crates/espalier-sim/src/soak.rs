@@ -1,8 +1,9 @@
 //! The simulations that a soak runs, each by its name and a seed.
 //!
-//! Protocol: a seed gives a [`Case`] of some length, on which most simulations run; each may change it, and may make
-//! several *rounds* of one seed. Those that crash short histories do so in a small store at every change of the
-//! device: recovering costs a fraction of a millisecond there, so that is where most power cuts are tried.
+//! Protocol: a seed gives a [`Case`] of some length, on which most simulations run; each may change
+//! it, and may make several *rounds* of one seed. Those that crash short histories do so in a small
+//! store at every change of the device: recovering costs a fraction of a millisecond there, so that
+//! is where most power cuts are tried.
 
 use crate::{Failure, Outcome, Profile, Setup, Step, Workload, catch, crash, differential, fault, minimize};
 use espalier_storage::Random;
@@ -179,7 +180,8 @@ fn short(seed: u64, round: u64) -> Case {
     Case { setup, steps }
 }
 
-/// The same with less memory than anything needs: a small part of what the least cache of a mount gives.
+/// The same with less memory than anything needs: a small part of what the least cache of a mount
+/// gives.
 fn starved(case: &Case) -> Case {
     let memory = *Random::new(case.setup.seed ^ 0x57a).choose(&[0, 4 << 10, 64 << 10]);
     Case {

@@ -97,8 +97,9 @@ struct Rounds {
     owed: u64,
 }
 
-/// 128 rounds of one clone and 64 edits of a tree that is unpacked for it, and whose clones have numbers behind `name`.
-/// `chain` clones the newest clone each time and not the first tree, `tail` edits the newest one.
+/// 128 rounds of one clone and 64 edits of a tree that is unpacked for it, and whose clones have
+/// numbers behind `name`. `chain` clones the newest clone each time and not the first tree, `tail`
+/// edits the newest one.
 fn rounds(store: &Store, index: IndexId, name: &str, chain: bool, tail: bool) -> Rounds {
     unpack(store, index, &format!("{name}000"), 64, BLOCKS, 64 << 10);
     let before = used(store);

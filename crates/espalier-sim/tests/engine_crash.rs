@@ -74,7 +74,8 @@ fn requests_that_fail() {
 }
 
 /// Seeds that failed once in a soak.
-/// - 85: what a header refers to was not counted any more after a read had failed in the checkpoint that counts it.
+/// - 85: what a header refers to was not counted any more after a read had failed in the checkpoint
+///   that counts it.
 /// - 77, 329: the check itself took a read that failed for a refusal.
 #[test]
 fn requests_that_failed_once() {
@@ -85,7 +86,8 @@ fn requests_that_failed_once() {
 
 #[test]
 fn power_cuts_in_short_histories_of_small_stores() {
-    // 50192: of a value part of the last group everything had reached the device but zeros behind its values.
+    // 50192: of a value part of the last group everything had reached the device but zeros behind
+    // its values.
     for seed in seeds(&[50192], 4) {
         soak::replay("short", seed).unwrap_or_else(|e| panic!("{e}"));
     }
@@ -157,7 +159,8 @@ fn stores_that_fill_up() {
     }
 }
 
-/// One seed is one history: the device holds the same bytes in the end, and every figure is the same.
+/// One seed is one history: the device holds the same bytes in the end, and every figure is the
+/// same.
 #[test]
 fn a_seed_replays_exactly() {
     for seed in seeds(&[], 4) {

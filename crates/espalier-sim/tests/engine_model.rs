@@ -55,8 +55,8 @@ fn evicted_nodes_let_go_of_dying_pieces() {
 
 #[test]
 fn what_a_soak_found() {
-    // 700083: a writer waited without end for nodes that only snapshots held.
-    // 1000029: snapshots kept the blocks of pieces that they could not know, until the store was full.
+    // 700083: a writer waited without end for nodes that only snapshots held. 1000029: snapshots
+    // kept the blocks of pieces that they could not know, until the store was full.
     for seed in seeds(&[700083, 1000029], 0) {
         soak::replay("differential", seed).unwrap_or_else(|e| panic!("{e}"));
     }

@@ -1,5 +1,5 @@
-//! A store filled to the last byte and emptied, again and again, with a verification after each step.
-//! `ESPALIER_CYCLES` says how often: a hundred times is `ESPALIER_CYCLES=100`.
+//! A store filled to the last byte and emptied, again and again, with a verification after each
+//! step. `ESPALIER_CYCLES` says how often: a hundred times is `ESPALIER_CYCLES=100`.
 
 use espalier_sim::soak::{Case, SIMULATIONS, Tally};
 use espalier_sim::{Setup, catch, fault, seeds};
@@ -24,7 +24,8 @@ fn a_full_store_says_so_and_takes_what_frees_space() {
     }
 }
 
-/// The end of the space is met by whatever comes last: a batch, a flush, a checkpoint, a table page.
+/// The end of the space is met by whatever comes last: a batch, a flush, a checkpoint, a table
+/// page.
 #[test]
 fn a_store_with_room_for_a_little_answers_with_the_batch() {
     let brim = SIMULATIONS.iter().find(|simulation| simulation.name == "brim").expect("a simulation");
@@ -38,14 +39,15 @@ fn a_store_with_room_for_a_little_answers_with_the_batch() {
     assert!(tally.fault.errors > 20, "only {} batches were refused", tally.fault.errors);
 }
 
-/// What deletes parts of clones takes space for good, and may be refused; what deletes all of them never is.
+/// What deletes parts of clones takes space for good, and may be refused; what deletes all of them
+/// never is.
 #[test]
 fn a_full_store_of_clones_can_be_emptied() {
     let shared = SIMULATIONS.iter().find(|simulation| simulation.name == "shared").expect("a simulation");
     let mut tally = Tally::default();
-    // 1000: deleting several ranges wrote more headers than were promised. 1012, 1042: nobody had set aside what the pages
-    // of the node translation table take where most of them change. 2044: deleting everything was to reserve headers that it
-    // does not write.
+    // 1000: deleting several ranges wrote more headers than were promised. 1012, 1042: nobody had
+    // set aside what the pages of the node translation table take where most of them change. 2044:
+    // deleting everything was to reserve headers that it does not write.
     for seed in seeds(&[2, 14, 22, 30, 1000, 1012, 1042, 2044], 2) {
         shared
             .run(&Case::new(seed, None), &mut tally)

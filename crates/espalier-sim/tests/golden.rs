@@ -1,11 +1,11 @@
 //! Stores written by every released format stay readable.
 //!
-//! `golden/v1.zst` is a device of 4 MiB as a store of format 1 left it without being closed: trees of
-//! several levels, messages on their way, parts with LZ4, large values, and batches in the log that
-//! no checkpoint covers. `golden/v1-clones.zst` has in addition clones, in the tree and in the log, and a
-//! snapshot of the volume; `golden/v1-copies.zst` the same with the feature of copies: every table page twice, and a
-//! spare superblock. To add the image of a new format, run this with `ESPALIER_WRITE_GOLDEN=1`
-//! after adding its name below; never write an old one again.
+//! `golden/v1.zst` is a device of 4 MiB as a store of format 1 left it without being closed: trees
+//! of several levels, messages on their way, parts with LZ4, large values, and batches in the log
+//! that no checkpoint covers. `golden/v1-clones.zst` has in addition clones, in the tree and in the
+//! log, and a snapshot of the volume; `golden/v1-copies.zst` the same with the feature of copies:
+//! every table page twice, and a spare superblock. To add the image of a new format, run this with
+//! `ESPALIER_WRITE_GOLDEN=1` after adding its name below; never write an old one again.
 
 use espalier_engine::{
     Batch, Compression, FormatOptions, IndexId, KeyRange, MergeFunctions, OpenOptions, READ_ONLY_VOLUME,
@@ -46,8 +46,8 @@ fn key(n: u32) -> Vec<u8> {
     format!("dir-{:02}/\u{1}name-{n:05}", n * 7 % 13).into_bytes()
 }
 
-/// Writes the store's history to `store` (if there is one), with clones or without, and returns what it
-/// then holds, and what its snapshot holds.
+/// Writes the store's history to `store` (if there is one), with clones or without, and returns
+/// what it then holds, and what its snapshot holds.
 fn history(store: Option<(&Store, u32)>, clones: bool) -> (Contents, Contents) {
     let (mut contents, mut snapshot) = (Contents::new(), Contents::new());
     let commit = |batch: Batch| {

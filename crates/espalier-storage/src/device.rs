@@ -22,7 +22,8 @@ pub trait Device: Send + Sync + Debug {
     /// Fills `buffer` from byte `offset`. Blocks never written read as zeros or as anything.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfRange`](crate::ErrorKind::OutOfRange) past the end, otherwise whatever the device says.
+    /// [`ErrorKind::OutOfRange`](crate::ErrorKind::OutOfRange) past the end, otherwise whatever the
+    /// device says.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()>;
 
     /// Writes the concatenation of `buffers` at byte `offset`. Each buffer is aligned by itself.

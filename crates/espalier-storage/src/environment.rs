@@ -19,8 +19,8 @@ pub trait Environment: Send + Sync + Debug {
     /// where background work is stepped by the caller.
     fn threads(&self) -> usize;
 
-    /// Starts a background thread. Where it shares a CPU with somebody who has waited for something and goes on, it
-    /// steps back.
+    /// Starts a background thread. Where it shares a CPU with somebody who has waited for something
+    /// and goes on, it steps back.
     ///
     /// # Errors
     /// If the system has no thread left to give.
@@ -104,8 +104,8 @@ impl Environment for SystemEnvironment {
 /// The background threads of this process.
 static BACKGROUND: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 
-/// Calls `each` with the number (`gettid(2)`) of every background thread of this process: those that a [`SystemEnvironment`]
-/// started. None of them ends meanwhile.
+/// Calls `each` with the number (`gettid(2)`) of every background thread of this process: those
+/// that a [`SystemEnvironment`] started. None of them ends meanwhile.
 pub fn each_background_thread(each: &mut dyn FnMut(i32)) {
     BACKGROUND.lock().iter().for_each(|thread| each(*thread));
 }
@@ -130,14 +130,15 @@ impl Drop for Listed {
 /// The time slice of background threads, in nanoseconds; that of others is about 3 ms.
 const BACKGROUND_SLICE: u64 = 20_000_000;
 
-/// Gives the calling thread a long time slice. It gets as much of a CPU as before, but in longer pieces and later: who wakes up
-/// on its CPU, and has a shorter slice, runs at once. Linux before 6.12 has one slice for all and takes no notice; a
-/// refusal costs nothing else.
+/// Gives the calling thread a long time slice. It gets as much of a CPU as before, but in longer
+/// pieces and later: who wakes up on its CPU, and has a shorter slice, runs at once. Linux before
+/// 6.12 has one slice for all and takes no notice; a refusal costs nothing else.
 fn step_back() {
     const SIZE: u32 = size_of::<libc::sched_attr>() as u32;
     // SAFETY: integers, for which zeros are valid.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes at most `SIZE` bytes to where `attributes` lives for the length of the call.
+    // SAFETY: the kernel writes at most `SIZE` bytes to where `attributes` lives for the length of
+    // the call.
     let known = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, SIZE, 0) } == 0;
     let fair = attributes.sched_policy == libc::SCHED_OTHER as u32;
     if known && fair {

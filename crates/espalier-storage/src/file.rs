@@ -32,9 +32,10 @@ const MAX_BUFFERS: usize = 1024;
 
 /// Reads of so many bytes take turns.
 const LARGE_READ: usize = 256 << 10;
-/// So many of them are given to the device at a time: enough to keep it busy. If it had all of them at once they would end
-/// at the same moment, and neither could those who asked for the first ones go on with them meanwhile, nor would the device
-/// have anything to do afterwards, while all of them do.
+/// So many of them are given to the device at a time: enough to keep it busy. If it had all of them
+/// at once they would end at the same moment, and neither could those who asked for the first ones
+/// go on with them meanwhile, nor would the device have anything to do afterwards, while all of
+/// them do.
 const LARGE_READS: u64 = 2;
 
 /// Who may read much, in the order in which they came.

@@ -1,10 +1,13 @@
 //! Page-aligned buffers cut out of one piece of memory that all threads share.
 //!
-//! Memory that is used for the first time has to be cleared, and a guest has to get it from its host before, which takes longer than
-//! reading into it. An allocator gives each thread memory of its own, so threads that read for one another use far more of it
-//! than is in use at any time. Here the lowest place is always taken that is long enough, whoever asks, so what was used before is used again.
+//! Memory that is used for the first time has to be cleared, and a guest has to get it from its
+//! host before, which takes longer than reading into it. An allocator gives each thread memory of
+//! its own, so threads that read for one another use far more of it than is in use at any time.
+//! Here the lowest place is always taken that is long enough, whoever asks, so what was used before
+//! is used again.
 //!
-//! Invariant: places that are free or taken do not overlap, and cover the pool; two halves of one place are never both free.
+//! Invariant: places that are free or taken do not overlap, and cover the pool; two halves of one
+//! place are never both free.
 
 use crate::BLOCK;
 use parking_lot::Mutex;
@@ -15,7 +18,8 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// The length of memory that a system may have in one piece, and to a multiple of which it lies then.
+/// The length of memory that a system may have in one piece, and to a multiple of which it lies
+/// then.
 const LONG_PAGE: usize = 2 << 20;
 
 /// Memory to cut buffers out of.
@@ -30,7 +34,8 @@ pub struct BufferPool {
     free: Mutex<Vec<BTreeSet<usize>>>,
 }
 
-// SAFETY: the pool gives access to its memory only through buffers, each of which has its place for itself.
+// SAFETY: the pool gives access to its memory only through buffers, each of which has its place for
+// itself.
 unsafe impl Send for BufferPool {}
 // SAFETY: as above; the list of places is behind a lock.
 unsafe impl Sync for BufferPool {}
@@ -42,14 +47,15 @@ pub struct PooledBuf {
 }
 
 impl BufferPool {
-    /// A pool of `bytes`, cut into places of `least` bytes, or twice as many, or twice those, up to all of it. Memory that nobody has used takes
-    /// none of the system's.
+    /// A pool of `bytes`, cut into places of `least` bytes, or twice as many, or twice those, up to
+    /// all of it. Memory that nobody has used takes none of the system's.
     ///
     /// # Errors
     /// There is no room for it.
     ///
     /// # Panics
-    /// If one of them is no power of two, `bytes` are fewer than `least`, or these fewer than a block.
+    /// If one of them is no power of two, `bytes` are fewer than `least`, or these fewer than a
+    /// block.
     pub fn new(bytes: usize, least: usize) -> io::Result<Arc<Self>> {
         assert!(bytes.is_power_of_two() && least.is_power_of_two(), "{bytes} in places of {least}");
         assert!(bytes >= least && least >= BLOCK, "{bytes} in places of {least}");
@@ -60,8 +66,8 @@ impl BufferPool {
         Ok(Arc::new(Self { memory, start, bytes, least, free: Mutex::new(free) }))
     }
 
-    /// A buffer of `bytes`, or of as many as the next longer place has; what is in it is arbitrary. `None` if no place is free that is
-    /// long enough.
+    /// A buffer of `bytes`, or of as many as the next longer place has; what is in it is arbitrary.
+    /// `None` if no place is free that is long enough.
     pub fn take(self: &Arc<Self>, bytes: usize) -> Option<PooledBuf> {
         let wanted = row(bytes.max(self.least).next_power_of_two(), self.least);
         let mut free = self.free.lock();
@@ -139,7 +145,8 @@ fn row(bytes: usize, least: usize) -> usize {
 impl Deref for PooledBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the place lies in the pool's memory, which was zeroed, and is this buffer's until it is dropped.
+        // SAFETY: the place lies in the pool's memory, which was zeroed, and is this buffer's until
+        // it is dropped.
         unsafe {
             std::slice::from_raw_parts(self.pool.start.as_ptr().add(self.place.start), self.place.len())
         }

@@ -1,10 +1,10 @@
 //! A device in memory that behaves as badly as real ones may, as a seed says.
 //!
-//! Protocol: writes and discards change what reads see and are remembered as *pending*; a sync makes
-//! them durable. [`SimulatedDevice::crash`] gives the device as it is found after a power cut: what
-//! was durable, plus an arbitrary subset of what was pending, in arbitrary order, torn at sectors.
-//! To try many crashes of one history, record a [`CrashPoint`] at each operation that changes
-//! something and crash those later. [`Fault`]s make single requests fail or lie.
+//! Protocol: writes and discards change what reads see and are remembered as *pending*; a sync
+//! makes them durable. [`SimulatedDevice::crash`] gives the device as it is found after a power
+//! cut: what was durable, plus an arbitrary subset of what was pending, in arbitrary order, torn at
+//! sectors. To try many crashes of one history, record a [`CrashPoint`] at each operation that
+//! changes something and crash those later. [`Fault`]s make single requests fail or lie.
 //!
 //! Invariants:
 //! - one seed and one sequence of calls give one outcome;

@@ -1,4 +1,5 @@
-//! The command line: commands, their options, and the names under which mount(8) and its kin call us.
+//! The command line: commands, their options, and the names under which mount(8) and its kin call
+//! us.
 
 mod trees;
 
@@ -11,8 +12,8 @@ pub(crate) use trees::{
     SnapshotOne,
 };
 
-/// A file system for millions of small files, cheap clones and random writes, in an image file or on a
-/// block device.
+/// A file system for millions of small files, cheap clones and random writes, in an image file or
+/// on a block device.
 #[derive(Debug, Parser)]
 #[command(name = "espalier", version, propagate_version = true, max_term_width = 100, after_help = EXAMPLES)]
 pub(crate) struct Cli {
@@ -69,7 +70,8 @@ pub(crate) enum Command {
     Diff(Diff),
     /// Show the space that trees take, and what nothing else shares
     Du(Du),
-    /// Show everything at work: make an image, unpack a source tree, search, edit, build, check, compare
+    /// Show everything at work: make an image, unpack a source tree, search, edit, build, check,
+    /// compare
     Demo(Demo),
 }
 
@@ -189,7 +191,8 @@ pub(crate) struct Fsck {
     /// Where to list what is lost (default: IMAGE.lost)
     #[arg(long, value_name = "FILE", requires = "repair")]
     pub(crate) lost: Option<PathBuf>,
-    /// Check the files and directories of every snapshot, too; takes as long for each as for the volume
+    /// Check the files and directories of every snapshot, too; takes as long for each as for the
+    /// volume
     #[arg(long, conflicts_with = "repair")]
     pub(crate) snapshots: bool,
     /// The image file or block device; it must not be mounted for writing
@@ -301,8 +304,8 @@ pub(crate) struct Demo {
     pub(crate) keep: bool,
 }
 
-/// Turns a call under another name (`mkfs.espalier ...`) into one of ours. `Ok(None)` means that there is
-/// nothing to do (mount -f).
+/// Turns a call under another name (`mkfs.espalier ...`) into one of ours. `Ok(None)` means that
+/// there is nothing to do (mount -f).
 ///
 /// # Errors
 /// A usage message.
@@ -333,8 +336,8 @@ fn mkfs_words(words: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsS
     })
 }
 
-/// Flags that fsck(8) passes to every checker. None matters: what is asked for at every boot only looks; a
-/// repair is for people to decide.
+/// Flags that fsck(8) passes to every checker. None matters: what is asked for at every boot only
+/// looks; a repair is for people to decide.
 fn is_fsck_flag(word: &OsStr) -> bool {
     let Some(word) = word.to_str() else { return false };
     matches!(word, "-a" | "-p" | "-n" | "-y" | "-f" | "-r" | "-V" | "-T" | "-M") || is_fsck_progress(word)

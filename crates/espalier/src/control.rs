@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 /// What the system says.
 pub(crate) fn ask(file: &File, command: u32, argument: &mut [u8]) -> std::io::Result<()> {
     assert_eq!(argument.len(), control::size(command), "the argument has the size that the number says");
-    // SAFETY: the kernel reads and writes as many bytes as the number says, and the slice has that many.
+    // SAFETY: the kernel reads and writes as many bytes as the number says, and the slice has that
+    // many.
     match unsafe { libc::ioctl(file.as_raw_fd(), command as libc::Ioctl, argument.as_mut_ptr()) } {
         -1 => Err(std::io::Error::last_os_error()),
         _ => Ok(()),

@@ -1,8 +1,8 @@
 //! `espalier demo`: a real source tree on a real mount, step by step, each with its time.
 //!
-//! Everything goes through the commands a user would type, this program's own among them. In the end
-//! every byte is compared twice: with what stood in the mount before it was unmounted, and with the
-//! archive that was unpacked.
+//! Everything goes through the commands a user would type, this program's own among them. In the
+//! end every byte is compared twice: with what stood in the mount before it was unmounted, and with
+//! the archive that was unpacked.
 
 mod manifest;
 mod tree;

@@ -1,4 +1,5 @@
-//! `espalier diff` and `espalier du`: what differs between two trees, and the space that trees take.
+//! `espalier diff` and `espalier du`: what differs between two trees, and the space that trees
+//! take.
 
 use crate::args::{Diff, Du};
 use crate::control;

@@ -26,8 +26,8 @@ pub(crate) fn environment() -> Arc<SystemEnvironment> {
     Arc::new(SystemEnvironment::new(processors.clamp(FEWEST_THREADS, MOST_THREADS)))
 }
 
-/// Opens the device of an image and takes its lock. Waits for a server that is just ending, but not for a
-/// mount that is there to stay.
+/// Opens the device of an image and takes its lock. Waits for a server that is just ending, but not
+/// for a mount that is there to stay.
 ///
 /// # Errors
 /// If it is not there, may not be opened, or is in use.
@@ -102,7 +102,8 @@ pub(crate) fn open_store(path: &Path, memory: u64, read_only: bool) -> Result<Ar
     store_on(Arc::new(open_device(path, mode)?), memory, read_only, false)
 }
 
-/// Opens the store on a device that is open already; with `discard` the device is told what becomes free.
+/// Opens the store on a device that is open already; with `discard` the device is told what becomes
+/// free.
 ///
 /// # Errors
 /// If there is no store, or one that this program cannot read.

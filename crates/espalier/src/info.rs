@@ -1,7 +1,7 @@
 //! `espalier info`: figures about a store, from its image or from the server that has it mounted.
 //!
-//! A server describes itself in JSON through the extended attribute [`DESCRIPTION_XATTR`] of the mount's root. The
-//! text for people is made of the same JSON, so that both always say the same.
+//! A server describes itself in JSON through the extended attribute [`DESCRIPTION_XATTR`] of the
+//! mount's root. The text for people is made of the same JSON, so that both always say the same.
 
 use crate::args::Info;
 use crate::image;
@@ -69,13 +69,14 @@ fn has_died(dir: &Path) -> String {
     format!("{0}: the server of this mount has died; unmount it (espalier umount {0})", dir.display())
 }
 
-/// Asks the server of a mount: for an extended attribute of its root that has no more than so many bytes. `what` is what one
-/// wants of it, for messages.
+/// Asks the server of a mount: for an extended attribute of its root that has no more than so many
+/// bytes. `what` is what one wants of it, for messages.
 pub(crate) fn ask_for(mount: &Path, name: &str, longest: usize, what: &str) -> Result<Value> {
     use rustix::io::Errno;
     let mut buffer = vec![0; longest];
     let length = match rustix::fs::getxattr(mount, name, &mut buffer) {
-        // The kernel was told that there are no extended attributes, and does not pass on questions for them.
+        // The kernel was told that there are no extended attributes, and does not pass on questions
+        // for them.
         Err(Errno::OPNOTSUPP) => bail!(
             "{0} is mounted with noxattr, so its server cannot be asked; mount it without, or name the image \
              when it is unmounted",
@@ -136,7 +137,8 @@ fn of_store(source: &Path, store: &Store) -> Value {
     let uuid: String = figures.uuid.iter().map(|b| format!("{b:02x}")).collect();
     let uuid = [&uuid[..8], &uuid[8..12], &uuid[12..16], &uuid[16..20], &uuid[20..]].join("-");
     let mut indexes = Vec::new();
-    // There may be thousands, and this has to fit into one answer: espalier snapshot list shows them.
+    // There may be thousands, and this has to fit into one answer: espalier snapshot list shows
+    // them.
     let snapshots: HashSet<u32> = espalier_fs::snapshots(store).iter().map(|snapshot| snapshot.id).collect();
     for (index, height) in figures.heights.iter().filter(|(index, _)| !snapshots.contains(&index.volume)) {
         indexes.push(json!({ "index": index.to_string(), "height": height }));

@@ -35,8 +35,8 @@ use problem::{Exit, Shown};
 use std::process::ExitCode;
 use ui::complain;
 
-/// Millions of short-lived keys and messages of every size, made by one thread and freed by another:
-/// the C library's allocator took a sixth of the server's time for that.
+/// Millions of short-lived keys and messages of every size, made by one thread and freed by
+/// another: the C library's allocator took a sixth of the server's time for that.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,19 +1,20 @@
 //! When memory that nobody uses goes back to the system, and who gets huge pages.
 //!
-//! A server at work frees what it will ask for again at once; giving it back in between is a page fault for each
-//! page. So free memory is kept for a while, unless the budget comes near: then it goes back every second, and
-//! what the process holds is what it uses.
+//! A server at work frees what it will ask for again at once; giving it back in between is a page
+//! fault for each page. So free memory is kept for a while, unless the budget comes near: then it
+//! goes back every second, and what the process holds is what it uses.
 
 use anyhow::{Context, Result};
 use std::ffi::c_long;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Milliseconds until free memory goes back to the system. With the allocator's usual second, a server that
-/// unpacked an archive took 8,000 page faults a second.
+/// Milliseconds until free memory goes back to the system. With the allocator's usual second, a
+/// server that unpacked an archive took 8,000 page faults a second.
 const PURGE_DELAY: c_long = 10_000;
 
-/// `mi_option_purge_delay`, for which the binding has no name: it precedes this one in versions 2 and 3.
+/// `mi_option_purge_delay`, for which the binding has no name: it precedes this one in versions 2
+/// and 3.
 const PURGE_DELAY_OPTION: libmimalloc_sys::mi_option_t = libmimalloc_sys::mi_option_use_numa_nodes - 1;
 
 /// How often one looks how much memory there is.
@@ -22,8 +23,9 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// True if [`refuse_huge_pages`] changed something.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// Called before everything else, since the allocator asks for huge pages with its first memory. Three of them are cleared then: half a
-/// millisecond, or twenty where the machine has to get the memory from its host, for a command that does next to nothing.
+/// Called before everything else, since the allocator asks for huge pages with its first memory.
+/// Three of them are cleared then: half a millisecond, or twenty where the machine has to get the
+/// memory from its host, for a command that does next to nothing.
 #[used]
 #[unsafe(link_section = ".init_array.00101")]
 static FIRST: extern "C" fn() = refuse_huge_pages;
@@ -37,8 +39,8 @@ extern "C" fn refuse_huge_pages() {
     REFUSED.store(refused, Ordering::Relaxed);
 }
 
-/// Lets this process, and those it starts, have huge pages again, if they had them when it began: for who works long or with
-/// much memory.
+/// Lets this process, and those it starts, have huge pages again, if they had them when it began:
+/// for who works long or with much memory.
 pub(crate) fn allow_huge_pages() {
     if REFUSED.swap(false, Ordering::Relaxed) {
         // SAFETY: takes numbers only.
@@ -46,12 +48,14 @@ pub(crate) fn allow_huge_pages() {
     }
 }
 
-/// Keeps what the process holds to little more than it uses as soon as that comes near `budget` bytes.
+/// Keeps what the process holds to little more than it uses as soon as that comes near `budget`
+/// bytes.
 ///
 /// # Errors
 /// A thread cannot be started.
 pub(crate) fn watch(budget: u64) -> Result<()> {
-    // SAFETY: sets a number that the allocator reads atomically; the option exists in both versions there are.
+    // SAFETY: sets a number that the allocator reads atomically; the option exists in both versions
+    // there are.
     unsafe { libmimalloc_sys::mi_option_set(PURGE_DELAY_OPTION, PURGE_DELAY) };
     let near = budget - budget / 8;
     let body = move || {

@@ -1,7 +1,8 @@
-//! `espalier mount`: checks what can be checked, forks the server, and returns when the mount answers.
+//! `espalier mount`: checks what can be checked, forks the server, and returns when the mount
+//! answers.
 //!
-//! The server is a fork made before any thread exists. It reports once: that the mount is usable, or why
-//! it could not be made.
+//! The server is a fork made before any thread exists. It reports once: that the mount is usable,
+//! or why it could not be made.
 
 mod options;
 mod server;

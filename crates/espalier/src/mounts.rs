@@ -30,8 +30,8 @@ impl MountEntry {
     }
 }
 
-/// True if `path` leads into a mount whose server has died. What the kernel has cached still answers, so
-/// this asks what it never caches.
+/// True if `path` leads into a mount whose server has died. What the kernel has cached still
+/// answers, so this asks what it never caches.
 pub(crate) fn is_dead(path: &Path) -> bool {
     rustix::fs::statfs(path)
         .is_err_and(|e| matches!(e, rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED))
@@ -63,8 +63,8 @@ pub(crate) fn of(source: &Path) -> std::io::Result<Option<MountEntry>> {
     Ok(table.iter().rev().filter(|m| m.is_espalier()).find(same).cloned())
 }
 
-/// True if a file lies on a FUSE file system, and not on the one with the number `here`: its server may be silent, and whoever
-/// looks at the file then waits for it.
+/// True if a file lies on a FUSE file system, and not on the one with the number `here`: its server
+/// may be silent, and whoever looks at the file then waits for it.
 fn is_served_elsewhere(table: &[MountEntry], path: &Path, here: (u32, u32)) -> bool {
     let around = table.iter().filter(|m| path.starts_with(&m.dir));
     let nearest = around.max_by_key(|m| m.dir.components().count());

@@ -1,7 +1,9 @@
-//! What commands on trees are given: a path in a mounted file system, or `IMAGE:PATH`, a path in an image that is not mounted.
+//! What commands on trees are given: a path in a mounted file system, or `IMAGE:PATH`, a path in an
+//! image that is not mounted.
 //!
-//! A path that exists is itself, whatever colons it has. In any other the part before a colon is an image if it is a file or
-//! a block device. The image is then opened here, with its lock, and the library does what the server of a mount would.
+//! A path that exists is itself, whatever colons it has. In any other the part before a colon is an
+//! image if it is a file or a block device. The image is then opened here, with its lock, and the
+//! library does what the server of a mount would.
 
 use crate::image;
 use anyhow::{Context, Result, anyhow, bail};
@@ -91,7 +93,8 @@ impl Inside {
     }
 }
 
-/// Opens an image, does `work`, and makes durable what that did, also if it ended with an error half way.
+/// Opens an image, does `work`, and makes durable what that did, also if it ended with an error
+/// half way.
 ///
 /// # Errors
 /// If the image is mounted or cannot be opened; of the work.
@@ -119,7 +122,8 @@ impl Opened {
         self.store.close().map_err(|error| image::explain(error, &self.path))
     }
 
-    /// Finds what a path names. Links are not followed; `.snapshots/NAME` leads into a snapshot, as on a mount.
+    /// Finds what a path names. Links are not followed; `.snapshots/NAME` leads into a snapshot, as
+    /// on a mount.
     ///
     /// # Errors
     /// If there is nothing, with the path.

@@ -32,8 +32,8 @@ impl Exit {
     }
 }
 
-/// Shows an error and its causes, leaving out causes that say what has been said: lower layers repeat
-/// their cause's text so that they can stand alone.
+/// Shows an error and its causes, leaving out causes that say what has been said: lower layers
+/// repeat their cause's text so that they can stand alone.
 pub(crate) struct Shown<'a>(pub(crate) &'a anyhow::Error);
 
 impl fmt::Display for Shown<'_> {

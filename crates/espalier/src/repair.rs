@@ -1,7 +1,8 @@
 //! `espalier fsck --repair` and `espalier salvage`: what is left of a damaged store.
 //!
-//! Both open the store as far as it can be read and mend what leads to what is left. A repair makes that durable
-//! on the device itself; a salvage does it above an overlay in memory, and copies all files out.
+//! Both open the store as far as it can be read and mend what leads to what is left. A repair makes
+//! that durable on the device itself; a salvage does it above an overlay in memory, and copies all
+//! files out.
 
 mod copy;
 
@@ -54,7 +55,8 @@ pub(crate) fn run(args: &Fsck) -> Result<Exit> {
     Ok(Exit::Repaired)
 }
 
-/// A spare superblock may outlive the store: what another program has made since must not be written over.
+/// A spare superblock may outlive the store: what another program has made since must not be
+/// written over.
 fn refuse_others(source: &Path) -> Result<()> {
     if let Some(what) = signature::of_another(source)? {
         bail!(
@@ -197,7 +199,8 @@ impl List {
     }
 }
 
-/// A name for the list, beside the image or, for a device, in the current directory; of no file that is there.
+/// A name for the list, beside the image or, for a device, in the current directory; of no file
+/// that is there.
 fn fresh_path(source: &Path) -> Result<PathBuf> {
     let is_file = source.metadata().is_ok_and(|m| m.is_file());
     let base = if is_file { source.to_owned() } else { source.file_name().unwrap_or_default().into() };

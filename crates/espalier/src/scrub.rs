@@ -1,8 +1,8 @@
 //! `espalier scrub`: reads everything of a mounted file system from its device, at a bounded rate.
 //!
-//! The server does the reading, past its caches, a step at a time; the steps and the pauses between them are
-//! ours. A step is asked for by reading an extended attribute whose name says where it begins, and the answer
-//! says where the next one does.
+//! The server does the reading, past its caches, a step at a time; the steps and the pauses between
+//! them are ours. A step is asked for by reading an extended attribute whose name says where it
+//! begins, and the answer says where the next one does.
 
 use crate::args::Scrub;
 use crate::info;

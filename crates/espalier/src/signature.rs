@@ -41,8 +41,8 @@ const OURS: [u64; 2] = [0, 65536];
 /// How much of the beginning of a file must be zeros for it to count as empty.
 const LOOKED_AT: usize = 1 << 20;
 
-/// Says what is at `path`, or `None` if nothing is recognized: for a file that means zeros, for a device
-/// that neither we nor blkid(8) know what it is.
+/// Says what is at `path`, or `None` if nothing is recognized: for a file that means zeros, for a
+/// device that neither we nor blkid(8) know what it is.
 ///
 /// # Errors
 /// If it cannot be read.
@@ -65,7 +65,8 @@ pub(crate) fn find(path: &Path) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// Says what is at `path` if neither of the first two superblocks is ours, and the mark of something else is there.
+/// Says what is at `path` if neither of the first two superblocks is ours, and the mark of
+/// something else is there.
 ///
 /// # Errors
 /// If it cannot be read.

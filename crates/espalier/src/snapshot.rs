@@ -1,5 +1,6 @@
-//! `espalier snapshot`: on a mounted file system through its server, on an image directly; of the whole volume (the root of a
-//! mount, an image), or of a directory (any other directory, `IMAGE:PATH`).
+//! `espalier snapshot`: on a mounted file system through its server, on an image directly; of the
+//! whole volume (the root of a mount, an image), or of a directory (any other directory,
+//! `IMAGE:PATH`).
 
 use crate::args::{Snapshot, SnapshotCommand, SnapshotCreate, SnapshotList, SnapshotOne};
 use crate::control;
@@ -17,7 +18,8 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
-/// The command for the server of a mount that lists snapshots: behind it the time and number after which to begin. Everybody may ask.
+/// The command for the server of a mount that lists snapshots: behind it the time and number after
+/// which to begin. Everybody may ask.
 const LIST: &str = "list.snapshots.";
 /// The longest answer, in bytes.
 const ANSWER: usize = 64 << 10;
@@ -165,8 +167,9 @@ fn listed(dir: &Path) -> Result<Vec<Value>> {
     Ok(all)
 }
 
-/// What the server of a mount lists when it is asked: as many snapshots as fit into one answer, oldest first, behind the one that was made
-/// at a time and has a number, and where the next page begins. It holds nothing alive.
+/// What the server of a mount lists when it is asked: as many snapshots as fit into one answer,
+/// oldest first, behind the one that was made at a time and has a number, and where the next page
+/// begins. It holds nothing alive.
 pub(crate) fn server_side(store: &Arc<Store>) -> impl Fn(&str) -> Option<String> + Send + Sync + 'static {
     let store: Weak<Store> = Arc::downgrade(store);
     move |command| {

@@ -1,4 +1,5 @@
-//! `espalier trim` and `espalier resize`: telling the device what is free, and making a store larger.
+//! `espalier trim` and `espalier resize`: telling the device what is free, and making a store
+//! larger.
 //!
 //! A mounted store is asked through its server, as for `espalier scrub`; any other is opened here.
 
@@ -35,7 +36,8 @@ pub(crate) fn trim(args: &Trim) -> Result<()> {
     Ok(())
 }
 
-/// Asks the server of the mount that `dir` lies in to carry out a command that gives a number of bytes.
+/// Asks the server of the mount that `dir` lies in to carry out a command that gives a number of
+/// bytes.
 fn ask(dir: &Path, command: &str, what: &str) -> Result<u64> {
     let mount = mount_of(dir)?;
     let answer = info::ask_for(&mount, &format!("{COMMAND_XATTR}{command}"), 4096, what)?;
@@ -68,8 +70,8 @@ pub(crate) fn server_side(
     }
 }
 
-/// Makes an open store `bytes` long, 0 for all that its device has, and the image file with it. The device first:
-/// what is behind the store's end does no harm.
+/// Makes an open store `bytes` long, 0 for all that its device has, and the image file with it. The
+/// device first: what is behind the store's end does no harm.
 fn grow_open(store: &Store, device: &FileDevice, bytes: u64) -> Result<u64, String> {
     let size = device.size().map_err(|error| error.to_string())?;
     let wanted = if bytes == 0 { size } else { bytes };

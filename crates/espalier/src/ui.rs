@@ -1,7 +1,8 @@
 //! What is said to the user, progress on a terminal, and logging.
 //!
-//! Who listens may go away (`espalier info IMAGE | head -1`): that neither ends what a command does nor makes it a
-//! failure. So nothing here panics, as `println!` would; what cannot be printed for another reason fails the command in the end.
+//! Who listens may go away (`espalier info IMAGE | head -1`): that neither ends what a command does
+//! nor makes it a failure. So nothing here panics, as `println!` would; what cannot be printed for
+//! another reason fails the command in the end.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use parking_lot::Mutex;
@@ -98,7 +99,8 @@ impl std::io::Write for Syslog {
         let printable: Vec<u8> = bytes.trim_ascii_end().iter().copied().filter(|&b| b != 0).collect();
         if let Ok(message) = std::ffi::CString::new(printable) {
             let priority = libc::LOG_DAEMON | severity(bytes);
-            // SAFETY: the format takes one string, and both strings end with NUL and outlive the call.
+            // SAFETY: the format takes one string, and both strings end with NUL and outlive the
+            // call.
             unsafe { libc::syslog(priority, c"%s".as_ptr(), message.as_ptr()) };
         }
         Ok(bytes.len())

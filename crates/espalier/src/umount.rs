@@ -1,4 +1,5 @@
-//! `espalier umount`: unmounts, and returns when the server has made everything durable and is gone.
+//! `espalier umount`: unmounts, and returns when the server has made everything durable and is
+//! gone.
 
 use crate::args::Umount;
 use crate::mounts::{self, MountEntry};
@@ -80,7 +81,8 @@ fn wait_for_release(mount: &MountEntry) -> Result<()> {
                     break Ok(());
                 }
             }
-            // The image is gone or not ours to open: there is nothing to wait for that we could see.
+            // The image is gone or not ours to open: there is nothing to wait for that we could
+            // see.
             Err(e) if matches!(e.kind, ErrorKind::NotFound | ErrorKind::PermissionDenied) => break Ok(()),
             Err(e) => break Err(e.into()),
         }

@@ -45,7 +45,8 @@ fn fsync_and_fdatasync_make_a_file_durable_and_what_came_before() {
         crash(&place);
         assert_eq!(fs::read(place.dir.join("dir/earlier")).unwrap(), b"earlier");
         let found = fs::read(place.dir.join("dir/file")).unwrap();
-        // What came after may be there, call by call: each byte is of one or the other, the length is right.
+        // What came after may be there, call by call: each byte is of one or the other, the length
+        // is right.
         assert_eq!(found.len(), 100_000);
         assert!(found.iter().all(|b| matches!(b, 7 | 8)));
     }
@@ -136,7 +137,8 @@ fn unsynced_work_becomes_durable_by_itself() {
         let info: serde_json::Value = serde_json::from_str(&text).unwrap();
         let batch = |name: &str| info["checkpoint"][name].as_u64().unwrap();
         if batch("durable_batch") == batch("last_batch") {
-            // By the log, as the option says, and not because a checkpoint came by, once in a minute.
+            // By the log, as the option says, and not because a checkpoint came by, once in a
+            // minute.
             assert!(batch("batch") < batch("last_batch"));
             break;
         }
@@ -148,7 +150,8 @@ fn unsynced_work_becomes_durable_by_itself() {
 #[test]
 fn what_is_found_after_a_kill_is_a_prefix() {
     let place = mounted();
-    // Each file is made only when the one before is complete. Of those behind the last sync, some may be there.
+    // Each file is made only when the one before is complete. Of those behind the last sync, some
+    // may be there.
     const SYNCED: u32 = 100;
     for n in 0..300u32 {
         fs::write(place.dir.join(format!("{n:04}")), n.to_le_bytes().repeat(1000)).unwrap();

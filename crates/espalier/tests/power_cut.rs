@@ -1,13 +1,14 @@
 //! A real power cut: a whole machine, kernel and all, is killed while it works on a mount.
 //!
-//! The machine is a user-mode Linux guest (Debian's package `user-mode-linux`) whose root is the host's, read-only, and
-//! whose disk is the image. In it this test's own program runs again, as what the machine does: threads that change
-//! files and sync them, in an order that a seed names, and say on the console what is durable. What the guest
-//! held back in its memory is lost with it: its page cache, the server's, requests on their way to the disk.
+//! The machine is a user-mode Linux guest (Debian's package `user-mode-linux`) whose root is the
+//! host's, read-only, and whose disk is the image. In it this test's own program runs again, as
+//! what the machine does: threads that change files and sync them, in an order that a seed names,
+//! and say on the console what is durable. What the guest held back in its memory is lost with it:
+//! its page cache, the server's, requests on their way to the disk.
 //!
-//! Then the image must be sound, and hold for each thread the state after some prefix of its calls, at or after the last
-//! sync that it told of. `ESPALIER_CUTS` says how often the power is cut, `ESPALIER_SEED` what is done until then; when
-//! exactly the cut comes is up to the machine.
+//! Then the image must be sound, and hold for each thread the state after some prefix of its calls,
+//! at or after the last sync that it told of. `ESPALIER_CUTS` says how often the power is cut,
+//! `ESPALIER_SEED` what is done until then; when exactly the cut comes is up to the machine.
 
 mod common;
 
@@ -154,7 +155,8 @@ fn state_of(directory: &Path) -> State {
     entries.map(|entry| (name(&entry), fs::read(entry.path()).unwrap())).collect()
 }
 
-/// What the machine does, in the guest. There is nothing to do for it in an ordinary run of the tests.
+/// What the machine does, in the guest. There is nothing to do for it in an ordinary run of the
+/// tests.
 #[test]
 fn works_in_the_guest_when_asked() {
     let Ok(words) = std::env::var(TASK) else { return };
@@ -194,7 +196,8 @@ fn works_in_the_guest_when_asked() {
 }
 
 fn say(line: &str) {
-    // One call, so that the lines of threads do not mix. A line begins where another may have been cut off.
+    // One call, so that the lines of threads do not mix. A line begins where another may have been
+    // cut off.
     let _ = std::io::stdout().write_all(format!("\n{line}\n").as_bytes());
     let _ = std::io::stdout().flush();
 }
@@ -224,8 +227,9 @@ struct Guest {
     lines: Receiver<String>,
 }
 
-/// True if a processor has more state than user-mode Linux 6.1 knows how to give back to its processes: it asks for what fits
-/// into 2.7 KiB and then cannot set it, as the host takes all of it or nothing, and no guest comes up.
+/// True if a processor has more state than user-mode Linux 6.1 knows how to give back to its
+/// processes: it asks for what fits into 2.7 KiB and then cannot set it, as the host takes all of
+/// it or nothing, and no guest comes up.
 fn has_wide_registers() -> bool {
     fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains(" amx_tile"))
 }
@@ -333,7 +337,8 @@ fn processes(group: u32) -> usize {
     stats.filter(|(state, of)| *of == group && !matches!(&**state, "Z" | "X")).count()
 }
 
-/// The state that a worker's directory holds must be one that its script comes through at or after `durable` calls.
+/// The state that a worker's directory holds must be one that its script comes through at or after
+/// `durable` calls.
 fn check(seed: u64, round: u64, worker: u64, durable: usize, found: &State) -> usize {
     let mut script = Script::new(seed, round, worker);
     (0..durable).for_each(|_| drop(script.next()));

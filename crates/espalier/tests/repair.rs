@@ -37,7 +37,8 @@ fn damage(image: &Path, whole: &[u8], random: &mut Random) -> Vec<u64> {
         .collect();
     let mut blocks = Vec::new();
     for _ in 0..1 + random.below(6) {
-        // The first superblock stays: without both nothing can be done, and that has a test of its own.
+        // The first superblock stays: without both nothing can be done, and that has a test of its
+        // own.
         let block = used[1 + random.below(used.len() as u64 - 1) as usize];
         let at = block * 4096;
         match random.below(4) {
@@ -146,8 +147,8 @@ fn randomly_damaged_images() {
     }
 }
 
-/// A tree beside the image, and the same, with its times, on the mount: rsync looks at them, and what is made twice may
-/// come to lie on two sides of a second.
+/// A tree beside the image, and the same, with its times, on the mount: rsync looks at them, and
+/// what is made twice may come to lie on two sides of a second.
 fn with_reference(place: &Place, seed: u64, files: usize) -> PathBuf {
     let reference = place.path("reference");
     make_tree(&reference, seed, files);
@@ -199,8 +200,8 @@ fn scrub_reads_everything_and_names_what_is_damaged() {
     espalier(&["scrub".as_ref(), place.base.path().as_os_str()]).refused(1, &["no Espalier file system"]);
 }
 
-/// What another program wrote over the beginning of a device is not mounted any more, and not repaired in place
-/// if it is a file system; what is behind it is found again.
+/// What another program wrote over the beginning of a device is not mounted any more, and not
+/// repaired in place if it is a file system; what is behind it is found again.
 #[test]
 fn the_spare_superblock_brings_everything_back() {
     let place = Place::mounted("64M");

@@ -20,7 +20,8 @@ fn bytes_of(number: u64) -> Vec<u8> {
     Random(number + 1).bytes(MIB as usize)
 }
 
-/// Files of a mebibyte, from number `from` on, until there is no room; returns the number of the next one.
+/// Files of a mebibyte, from number `from` on, until there is no room; returns the number of the
+/// next one.
 fn fill(dir: &Path, from: u64) -> u64 {
     for number in from.. {
         let path = dir.join(number.to_string());
@@ -137,7 +138,8 @@ fn taken(place: &Place) -> u64 {
     fs::metadata(&place.image).unwrap().blocks() * 512
 }
 
-/// Writes 40 MiB, deletes them, and waits until the space is free; returns what the image took before and takes then.
+/// Writes 40 MiB, deletes them, and waits until the space is free; returns what the image took
+/// before and takes then.
 fn write_and_delete(place: &Place) -> (u64, u64) {
     let free = sizes(&place.dir).1;
     for number in 0..40 {

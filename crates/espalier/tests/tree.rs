@@ -1,4 +1,5 @@
-//! Real programs and real trees on a real mount, and what is left of them after the server was killed.
+//! Real programs and real trees on a real mount, and what is left of them after the server was
+//! killed.
 
 mod common;
 
@@ -94,7 +95,8 @@ struct Ledger {
     open: BTreeMap<String, Vec<Vec<u8>>>,
 }
 
-/// Writes, appends, replaces and removes files until the server is gone; notes what was made durable.
+/// Writes, appends, replaces and removes files until the server is gone; notes what was made
+/// durable.
 fn write_until_killed(dir: &Path, seed: u64, ledger: &Mutex<Ledger>, done: &AtomicUsize) {
     let mut random = Random(seed);
     for number in 0.. {

@@ -1,5 +1,5 @@
-//! The worst case of renames by range operations ("The Full Path to Full-Path Indexing", FAST 2018, section
-//! 7): files renamed by turns between two directories, each rename followed by an fsync.
+//! The worst case of renames by range operations ("The Full Path to Full-Path Indexing", FAST 2018,
+//! section 7): files renamed by turns between two directories, each rename followed by an fsync.
 
 use super::Bench;
 use crate::steps::Random;
@@ -10,7 +10,8 @@ use std::path::Path;
 use std::time::Instant;
 
 const SIZES: [usize; 4] = [64 << 10, 1 << 20, 4 << 20, 16 << 20];
-/// As many files of each size as fit into a device of ordinary size are made; all are renamed in turn.
+/// As many files of each size as fit into a device of ordinary size are made; all are renamed in
+/// turn.
 const BYTES_PER_SIZE: usize = 4 << 30;
 
 /// A thousand renames of files of each size.

@@ -1,6 +1,6 @@
-//! The clone benchmark of "Copy-on-Abundant-Write for Nimble File System Clones" (TOS 2021, section 5.2):
-//! eight directories of eight 4-MiB files; each round writes 16 bytes into every file of the head or of the
-//! tail, clones the head or the tail, and reads what was changed with cold caches.
+//! The clone benchmark of "Copy-on-Abundant-Write for Nimble File System Clones" (TOS 2021, section
+//! 5.2): eight directories of eight 4-MiB files; each round writes 16 bytes into every file of the
+//! head or of the tail, clones the head or the tail, and reads what was changed with cold caches.
 
 use super::Bench;
 use crate::steps::{Random, drain};

@@ -24,7 +24,8 @@ fn op() -> impl Strategy<Value = LoggedOp> {
     ]
 }
 
-/// Batches as they are accepted: numbered without gaps, with as many of their operations sorted as are.
+/// Batches as they are accepted: numbered without gaps, with as many of their operations sorted as
+/// are.
 fn accepted(batches: &[Vec<LoggedOp>], worth: usize) -> (Accepted, Vec<Backlog>) {
     let queue = Accepted::behind(Msn(7), worth, 1 << 30);
     let mut msn = 7;
@@ -97,7 +98,8 @@ proptest! {
             let carrying = queue.next().unwrap();
             let batch = carrying.batch().clone();
             prop_assert_eq!((batch.lsn, batch.first_msn, &batch.ops), (Lsn(at as u64 + 1), Msn(msn + 1), ops));
-            // Until memtables have it, who looks for what it changes has to wait, and only what is before has been carried out.
+            // Until memtables have it, who looks for what it changes has to wait, and only what is
+            // before has been carried out.
             let left = |range| (at..batches.len()).any(|at| batches[at].iter().any(|op| touches(op, INDEXES[0], range)));
             prop_assert_eq!(queue.concerns(INDEXES[0], &range), left(&range));
             prop_assert!(!queue.is_worthwhile());

@@ -17,7 +17,8 @@ use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-// Low four bits of a record's first byte; 11 is kept for move, which is logged as a clone and a delete.
+// Low four bits of a record's first byte; 11 is kept for move, which is logged as a clone and a
+// delete.
 const SUPERSEDED: u8 = 0;
 const INSERT: u8 = 1;
 const INSERT_REF: u8 = 2;

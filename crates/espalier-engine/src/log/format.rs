@@ -1,10 +1,10 @@
 //! Blocks and groups: how the log lies on the device (docs/format.md, "Log").
 //!
 //! The region is a ring of blocks. A block's *number* counts from the format on and never repeats;
-//! block `n` lies at place `n % blocks` of the region. A *group* is a row of consecutive blocks that
-//! counts as a whole or not at all. Each block is checked by itself; the first also vouches for the
-//! others of its group and names its predecessor by checksum, so that what a crashed session wrote
-//! ahead of a torn group can never be taken for the continuation of what replaced it.
+//! block `n` lies at place `n % blocks` of the region. A *group* is a row of consecutive blocks
+//! that counts as a whole or not at all. Each block is checked by itself; the first also vouches
+//! for the others of its group and names its predecessor by checksum, so that what a crashed
+//! session wrote ahead of a torn group can never be taken for the continuation of what replaced it.
 
 use crate::types::sums_agree;
 use crate::{Error, Lsn, Result};

@@ -1,9 +1,11 @@
-//! Writing one group: taking its batches, giving its large values their place, and writing it behind the one before.
+//! Writing one group: taking its batches, giving its large values their place, and writing it
+//! behind the one before.
 //!
-//! Several are under way at a time, for a device that has several requests is faster than with one, and while it is busy
-//! the next one can be made ready. What takes long, the value parts, is written by all of them at once. The groups
-//! themselves follow each other: each names its predecessor by checksum, and its place is where that one ends. So each
-//! waits for its *turn* in between, which is when the one that was begun before it has ended.
+//! Several are under way at a time, for a device that has several requests is faster than with one,
+//! and while it is busy the next one can be made ready. What takes long, the value parts, is
+//! written by all of them at once. The groups themselves follow each other: each names its
+//! predecessor by checksum, and its place is where that one ends. So each waits for its *turn* in
+//! between, which is when the one that was begun before it has ended.
 
 use super::codec::{Encoder, put_varint};
 use super::format::{BuiltGroup, GroupBuilder, GroupHeader, GroupPlace, blocks_for};
@@ -15,7 +17,8 @@ use crate::{Error, ErrorKind, Lsn, Result};
 use espalier_storage::BLOCK;
 use parking_lot::MutexGuard;
 
-/// Groups that have been begun and have not ended. They end in the order in which they began, until the log fails.
+/// Groups that have been begun and have not ended. They end in the order in which they began, until
+/// the log fails.
 #[derive(Default)]
 pub(super) struct UnderWay {
     begun: u64,
@@ -68,7 +71,8 @@ struct Prepared {
 }
 
 impl Log {
-    /// Writes one group of pending batches up to `target`, with the lock released meanwhile, or waits for others who do.
+    /// Writes one group of pending batches up to `target`, with the lock released meanwhile, or
+    /// waits for others who do.
     pub(super) fn write_step(&self, state: &mut MutexGuard<'_, State>, target: Lsn) -> Result<Progress> {
         let Some(taken) = self.take(state, target) else {
             if state.pending.is_empty() {
@@ -97,7 +101,8 @@ impl Log {
     }
 
     /// Takes the batches for the next group: up to `target`, up to the size of a group, and no more
-    /// than fit even if all their values stay inline, and those of groups under way. `None` if not one fits.
+    /// than fit even if all their values stay inline, and those of groups under way. `None` if not
+    /// one fits.
     fn take(&self, state: &mut State, target: Lsn) -> Option<Taken> {
         let free = u64::from(self.region.blocks)
             .saturating_sub(state.head - state.tail)
@@ -160,8 +165,9 @@ impl Log {
         Ok(())
     }
 
-    /// Syncs before a group if much is not synced, or if the group is oversized: that is written alone between two syncs. So
-    /// there is a bound on how far behind a damaged block its evidence can lie, and on what recovery has to check.
+    /// Syncs before a group if much is not synced, or if the group is oversized: that is written
+    /// alone between two syncs. So there is a bound on how far behind a damaged block its evidence
+    /// can lie, and on what recovery has to check.
     fn limit_unsynced(&self, state: &mut MutexGuard<'_, State>, taken: &Taken) -> Result<()> {
         loop {
             let unsynced = state.head - state.synced;

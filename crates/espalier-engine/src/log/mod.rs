@@ -1,10 +1,10 @@
 //! The redo log: every batch, in order, as logical operations, in a circular region.
 //!
 //! Protocol: `append` takes batches in LSN order and keeps them in memory. `push` writes what is
-//! there, in *groups*, several at a time; `sync` makes it durable. Whoever wants that and finds nobody
-//! at work writes what was asked for by all as one group and syncs the device for everybody (group
-//! commit). A checkpoint asks for `position_after` its LSN, writes that into the superblock, and when
-//! the superblock is durable calls `trim`.
+//! there, in *groups*, several at a time; `sync` makes it durable. Whoever wants that and finds
+//! nobody at work writes what was asked for by all as one group and syncs the device for everybody
+//! (group commit). A checkpoint asks for `position_after` its LSN, writes that into the superblock,
+//! and when the superblock is durable calls `trim`.
 //!
 //! Invariants:
 //! - a group counts as a whole or not at all; the groups that count are a row without a gap;
@@ -70,8 +70,8 @@ pub(crate) enum LoggedOp {
         /// A prefix.
         destination: Key,
     },
-    /// Only seen by replay: an operation without effect, because a later one of the same group wipes
-    /// its effect out. It takes an MSN like every other.
+    /// Only seen by replay: an operation without effect, because a later one of the same group
+    /// wipes its effect out. It takes an MSN like every other.
     Superseded,
 }
 
@@ -119,8 +119,8 @@ pub(crate) trait Binder: Send + Sync {
     /// other makes it fail for good.
     fn bind(&self, values: &[Arc<LargeValue>]) -> Result<()>;
 
-    /// What message `msn` and those before it have come to for `key`, as one operation that the tree
-    /// will get as well; `None` if there are newer messages by now, or if nobody knows.
+    /// What message `msn` and those before it have come to for `key`, as one operation that the
+    /// tree will get as well; `None` if there are newer messages by now, or if nobody knows.
     fn outcome(&self, index: IndexId, key: &[u8], msn: Msn) -> Option<Op>;
 
     /// Where a value part lies that a value's place names.
@@ -129,16 +129,17 @@ pub(crate) trait Binder: Send + Sync {
     /// If there is no such part, which is a bug.
     fn location(&self, part: PieceId) -> Result<Location>;
 
-    /// Recovery: the log names this value part. If no checkpoint counts it, its blocks and its id are
-    /// taken, until the last handle is dropped. Called once per part and group, before any replay.
+    /// Recovery: the log names this value part. If no checkpoint counts it, its blocks and its id
+    /// are taken, until the last handle is dropped. Called once per part and group, before any
+    /// replay.
     ///
     /// # Errors
     /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if the blocks belong to something else.
     fn adopt(&self, part: PieceId, location: Location) -> Result<Arc<PieceHandle>>;
 
-    /// Recovery: this part is adopted, and no sync is known to cover any group that names it. The values that groups name
-    /// in it are right, but of what else lies there, be it zeros behind the last one, some may never have reached the
-    /// device. Called before any replay.
+    /// Recovery: this part is adopted, and no sync is known to cover any group that names it. The
+    /// values that groups name in it are right, but of what else lies there, be it zeros behind the
+    /// last one, some may never have reached the device. Called before any replay.
     ///
     /// # Errors
     /// What the device says.
@@ -158,7 +159,8 @@ pub(crate) enum Progress {
     Full,
 }
 
-/// Sizes that tests make small. The defaults are also the largest that are honoured, but for memory.
+/// Sizes that tests make small. The defaults are also the largest that are honoured, but for
+/// memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LogConfig {
     /// Bytes of large values without a place from which on a group binds them early; `u64::MAX`
@@ -176,8 +178,8 @@ pub(crate) struct LogConfig {
     pub(crate) groups: usize,
     /// Nothing is written: only checkpoints make batches durable.
     pub(crate) unlogged: bool,
-    /// Bytes of groups that recovery may hold in memory from the first pass for the second, which reads the others
-    /// again.
+    /// Bytes of groups that recovery may hold in memory from the first pass for the second, which
+    /// reads the others again.
     pub(crate) recovery_memory: u64,
 }
 

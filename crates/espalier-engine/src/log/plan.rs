@@ -49,9 +49,9 @@ pub(super) fn plan(batches: &[LoggedBatch], binder: &dyn Binder) -> Plan {
 }
 
 impl Plan {
-    /// Writes the outcome of a chain of operations on one key instead of the operations, if the chain
-    /// ends with a patch and that is no longer. So what was written piece by piece goes into one value, and
-    /// the tree, which has the same value, need not write it again.
+    /// Writes the outcome of a chain of operations on one key instead of the operations, if the
+    /// chain ends with a patch and that is no longer. So what was written piece by piece goes into
+    /// one value, and the tree, which has the same value, need not write it again.
     fn grow(
         &mut self,
         index: IndexId,
@@ -96,16 +96,17 @@ impl Plan {
 /// The live point operations of each key, in order.
 type Chains<'a> = BTreeMap<(IndexId, &'a [u8]), Vec<usize>>;
 
-/// For each operation of the batches, in order: true if a later one makes it pointless. Then the chains
-/// of the others, and for each index the place of its last range update: no patch is dropped across one.
+/// For each operation of the batches, in order: true if a later one makes it pointless. Then the
+/// chains of the others, and for each index the place of its last range update: no patch is dropped
+/// across one.
 ///
 /// - An insert or delete supersedes every earlier point operation on its key.
 /// - A range delete supersedes every earlier point operation in its range.
 /// - A patch supersedes earlier patches that it covers, if only patches lie between, and no range
 ///   update of the index: what else they did (extend the value) the later one does too.
 ///
-/// A clone reads what is there, so nothing of its index from before it is pointless. Range operations
-/// and clones themselves always stay.
+/// A clone reads what is there, so nothing of its index from before it is pointless. Range
+/// operations and clones themselves always stay.
 fn superseded(batches: &[LoggedBatch]) -> (Vec<bool>, Chains<'_>, HashMap<IndexId, usize>) {
     let ops: Vec<&LoggedOp> = batches.iter().flat_map(|batch| &batch.ops).collect();
     let mut dead = vec![false; ops.len()];
@@ -254,7 +255,8 @@ fn bind(values: Vec<Arc<LargeValue>>, early_binding: u64, binder: &dyn Binder) -
     }
     match binder.bind(&values) {
         Ok(()) => Ok(bytes),
-        // A sync must not fail for want of space. The log has room for the values: `append` saw to it.
+        // A sync must not fail for want of space. The log has room for the values: `append` saw to
+        // it.
         Err(e) if e.kind() == ErrorKind::NoSpace => Ok(0),
         Err(e) => Err(e.context("writing large values ahead of the log")),
     }

@@ -85,7 +85,8 @@ pub(super) struct Bounds {
     pub(super) memory: u64,
 }
 
-/// Recovers the log behind `from`. With `tolerant` the log ends where it is damaged, instead of the recovery.
+/// Recovers the log behind `from`. With `tolerant` the log ends where it is damaged, instead of the
+/// recovery.
 pub(super) fn recover(
     place: Place<'_>,
     from: LogPosition,
@@ -239,7 +240,8 @@ impl Scan<'_> {
         })
     }
 
-    /// The group that begins at block `number` and names `chain` as its predecessor, if it is whole.
+    /// The group that begins at block `number` and names `chain` as its predecessor, if it is
+    /// whole.
     fn group(&mut self, number: u64, chain: u64) -> Result<Option<Group>> {
         let tag = self.place.tag;
         let ring = u64::from(self.place.region.blocks);
@@ -257,7 +259,8 @@ impl Scan<'_> {
         if !sane || usize::from(first.used) < GROUP_HEADER {
             return Ok(None);
         }
-        // The group is no longer than the ring, so that is what a hostile length can ask for at most.
+        // The group is no longer than the ring, so that is what a hostile length can ask for at
+        // most.
         let mut payload = Vec::with_capacity(header.length as usize);
         payload
             .extend_from_slice(&block[BLOCK_HEADER + GROUP_HEADER..BLOCK_HEADER + usize::from(first.used)]);

@@ -113,7 +113,8 @@ impl Log {
         Ok(LogPosition { block: 0, lsn: Lsn(0), chain: StoreTag::new(uuid).first_chain(), synced: 0 })
     }
 
-    /// Recovers the log behind `from`, handing each batch of it to `replay` in order, and continues it.
+    /// Recovers the log behind `from`, handing each batch of it to `replay` in order, and continues
+    /// it.
     ///
     /// `session` must be unpredictable: it tells the blocks of this session from those that an
     /// earlier one wrote behind a torn group. What was replayed is durable when this returns.
@@ -135,7 +136,8 @@ impl Log {
         Self::open_as(device, region, uuid, session, from, binder, config, false, replay).map(|(log, _)| log)
     }
 
-    /// As [`Log::open`] for a log that may be damaged: it ends where it can no longer be read, and the error says why.
+    /// As [`Log::open`] for a log that may be damaged: it ends where it can no longer be read, and
+    /// the error says why.
     ///
     /// # Errors
     /// As for [`Log::open`], but for what is wrong with the log.
@@ -168,8 +170,8 @@ impl Log {
         let memory = config.recovery_memory;
         let mut recovered = Self::recover(&device, region, uuid, from, &*binder, memory, tolerant, replay)?;
         let broken = recovered.broken.take();
-        // A kill loses nothing that was written, so more may have been replayed than was ever synced.
-        // The next group will claim that everything before it is durable.
+        // A kill loses nothing that was written, so more may have been replayed than was ever
+        // synced. The next group will claim that everything before it is durable.
         match device.sync() {
             // Opened for reading only: there will be no next group.
             Err(e) if e.kind() == ErrorKind::ReadOnly => {}
@@ -177,8 +179,8 @@ impl Log {
         }
         let mut tail = from.block;
         if broken.is_some() {
-            // Blocks behind the damage must never be taken for what comes next: two laps on no number that
-            // is in the ring now is due.
+            // Blocks behind the damage must never be taken for what comes next: two laps on no
+            // number that is in the ring now is due.
             recovered.end = from.block.saturating_add(2 * u64::from(region.blocks));
             tail = recovered.end;
             recovered.groups.clear();
@@ -239,11 +241,12 @@ impl Log {
             .context(|| format!("recovering the log in {region}"))
     }
 
-    /// Accepts the next batch into memory. Cheap; called in LSN order. Returns [`Self::pending_bytes`].
+    /// Accepts the next batch into memory. Cheap; called in LSN order. Returns
+    /// [`Self::pending_bytes`].
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if the batch is larger than the log takes (nothing is accepted
-    /// then) or out of order; the first failure of the log, if there was one.
+    /// [`ErrorKind::InvalidArgument`] if the batch is larger than the log takes (nothing is
+    /// accepted then) or out of order; the first failure of the log, if there was one.
     pub(crate) fn append(&self, batch: LoggedBatch) -> Result<u64> {
         let bound = self.check(&batch.ops)?;
         let mut state = self.state.lock();
@@ -345,7 +348,8 @@ impl Log {
                 self.sync_step(state)?;
                 continue;
             }
-            // Who comes during a sync shares the next; and what others have begun may be what is asked for.
+            // Who comes during a sync shares the next; and what others have begun may be what is
+            // asked for.
             if state.syncing || !state.under_way.is_empty() {
                 self.changed.wait(state);
                 continue;
@@ -357,8 +361,8 @@ impl Log {
         }
     }
 
-    /// Makes what has been written durable, with the lock released meanwhile. Groups may be written at the same time; those
-    /// that end before this does are not covered.
+    /// Makes what has been written durable, with the lock released meanwhile. Groups may be written
+    /// at the same time; those that end before this does are not covered.
     pub(super) fn sync_step(&self, state: &mut MutexGuard<'_, State>) -> Result<()> {
         let (written, head, values) = (state.written, state.head, state.unsynced_values);
         state.syncing = true;
@@ -373,7 +377,8 @@ impl Log {
         Ok(())
     }
 
-    /// Does `work` with the lock released. If it panics the log is over, for others wait for the end of it.
+    /// Does `work` with the lock released. If it panics the log is over, for others wait for the
+    /// end of it.
     pub(super) fn unlocked<T>(&self, state: &mut MutexGuard<'_, State>, work: impl FnOnce() -> T) -> T {
         MutexGuard::unlocked(state, || catch_unwind(AssertUnwindSafe(work))).unwrap_or_else(|panic| {
             state.fail(Error::damaged("writing the log panicked: this is a bug, please report it"));
@@ -488,8 +493,8 @@ impl State {
         self.under_way.len() < groups && self.pending.front().is_some_and(|next| next.batch.lsn <= target)
     }
 
-    /// True if somebody waits for a sync and for nothing else, and nobody is at it. He must not wait for what others have to
-    /// write: who would write the next group syncs before.
+    /// True if somebody waits for a sync and for nothing else, and nobody is at it. He must not
+    /// wait for what others have to write: who would write the next group syncs before.
     fn must_sync(&self) -> bool {
         let mut unsynced = self.waiting.range((Bound::Excluded(self.durable), Bound::Unbounded));
         !self.syncing && unsynced.next().is_some_and(|(lsn, _)| *lsn <= self.written)
@@ -516,8 +521,8 @@ fn check_region(region: Extent) -> Result<()> {
     Ok(())
 }
 
-/// The largest batch that a region takes: half of it, so that one can be written while another waits
-/// for its checkpoint.
+/// The largest batch that a region takes: half of it, so that one can be written while another
+/// waits for its checkpoint.
 fn max_batch(region: Extent) -> u64 {
     u64::from(region.blocks / 2) * PAYLOAD as u64 - super::format::GROUP_HEADER as u64
 }

@@ -1,15 +1,16 @@
 //! What is about to be read, read before it is asked for.
 //!
-//! Whoever knows which values will be wanted next (a *reading*, see [`crate::ahead`]) announces where they lie. The places
-//! are put in the order of the device, neighbours become one *stretch*, and background threads that call
-//! [`Announced::step`] read stretches in the order in which they were announced, and then verify what was announced of
-//! them. A reader finds his bytes here, waits for a stretch that is being read, or reads one himself that nobody has begun.
+//! Whoever knows which values will be wanted next (a *reading*, see [`crate::ahead`]) announces
+//! where they lie. The places are put in the order of the device, neighbours become one *stretch*,
+//! and background threads that call [`Announced::step`] read stretches in the order in which they
+//! were announced, and then verify what was announced of them. A reader finds his bytes here, waits
+//! for a stretch that is being read, or reads one himself that nobody has begun.
 //!
 //! Invariants:
-//! - a stretch is a hint: blocks can be rewritten behind its back, so the caller verifies what he gets, and on a
-//!   mismatch calls [`Announced::invalidate`] and reads from the device;
-//! - a value is *sound* in a stretch only if all its bytes there, which never change, have the sums that it was announced
-//!   with: whoever asks for that value need not verify them again;
+//! - a stretch is a hint: blocks can be rewritten behind its back, so the caller verifies what he
+//!   gets, and on a mismatch calls [`Announced::invalidate`] and reads from the device;
+//! - a value is *sound* in a stretch only if all its bytes there, which never change, have the sums
+//!   that it was announced with: whoever asks for that value need not verify them again;
 //! - a stretch *in flight* has a thread that reads it and will wake those who wait;
 //! - stretches hold at most the limit in bytes, those that are not read yet included.
 
@@ -29,7 +30,8 @@ const GAP: u64 = 16 << 10;
 /// The longest stretch, in bytes.
 const MAX_STRETCH: u64 = 512 << 10;
 
-/// Where a value lies that will be wanted: bytes of the device, and a number that grows in the order in which it will be.
+/// Where a value lies that will be wanted: bytes of the device, and a number that grows in the
+/// order in which it will be.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     /// Whole blocks.
@@ -161,7 +163,8 @@ impl Announced {
         self.table.lock().retain(|_, stretch| stretch.reading != reading || stretch.last >= turn);
     }
 
-    /// The bytes in `range` of the device (whole blocks), where some of `value` lie, if they are announced.
+    /// The bytes in `range` of the device (whole blocks), where some of `value` lie, if they are
+    /// announced.
     pub(super) fn read(&self, range: &Range<u64>, value: &Verified) -> Option<Served> {
         let mut table = self.table.lock();
         loop {
@@ -189,10 +192,12 @@ impl Announced {
         !self.table.lock().queue.is_empty()
     }
 
-    /// Reads the stretch that was announced first, and verifies what was announced of it; false if there is none.
+    /// Reads the stretch that was announced first, and verifies what was announced of it; false if
+    /// there is none.
     pub(super) fn step(&self) -> bool {
         let Some((stretch, values)) = self.table.lock().claim_first() else { return false };
-        // Whoever needs these bytes will meet the error himself; and who waits for them need not wait for this, too.
+        // Whoever needs these bytes will meet the error himself; and who waits for them need not
+        // wait for this, too.
         if let Ok(bytes) = self.fetch(&stretch) {
             self.verify(stretch.start, &bytes, &values);
         }
@@ -292,7 +297,8 @@ impl Table {
         });
     }
 
-    /// The stretch that has all of `range`. Stretches may overlap by a little where their contents share a block.
+    /// The stretch that has all of `range`. Stretches may overlap by a little where their contents
+    /// share a block.
     fn find(&mut self, range: &Range<u64>) -> Option<(u64, &mut Stretch)> {
         let mut near = self.stretches.range_mut(..=range.start).rev().take(2);
         near.find(|(_, stretch)| stretch.end >= range.end).map(|(start, stretch)| (*start, stretch))

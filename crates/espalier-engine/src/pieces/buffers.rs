@@ -1,5 +1,5 @@
-//! Buffers to read into, out of memory that is used again and again: what goes back to the system and comes again has to be cleared
-//! each time, which takes as long as reading into it.
+//! Buffers to read into, out of memory that is used again and again: what goes back to the system
+//! and comes again has to be cleared each time, which takes as long as reading into it.
 
 use espalier_storage::{AlignedBuf, BLOCK, BufferPool, PooledBuf};
 use parking_lot::{Mutex, MutexGuard};
@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 /// The shortest buffer, in bytes; the others are twice as long each time.
 const SHORTEST: usize = 16 << 10;
-/// Memory is provided beforehand in pieces of so many bytes, which is what a system with long pages gives at once, and so many of them: as much
-/// as one takes who reads large files.
+/// Memory is provided beforehand in pieces of so many bytes, which is what a system with long pages
+/// gives at once, and so many of them: as much as one takes who reads large files.
 const PROVIDED: usize = 2 << 20;
 const MOST_PROVIDED: usize = 16;
 
@@ -27,7 +27,8 @@ struct Provision {
     /// Pieces that are left, and those that somebody is at.
     left: usize,
     under_way: usize,
-    /// What is done: all of it is kept until the end, since the lowest place is the next again as soon as it is free.
+    /// What is done: all of it is kept until the end, since the lowest place is the next again as
+    /// soon as it is free.
     done: Vec<PooledBuf>,
 }
 
@@ -61,8 +62,8 @@ impl Buffers {
         Lent { memory: pooled.map_or_else(own, Memory::Pooled), used }
     }
 
-    /// From now on takes up to `kept` bytes, or at most twice as many: a new pool is memory that nobody has used. What was lent before keeps the
-    /// memory that it came from.
+    /// From now on takes up to `kept` bytes, or at most twice as many: a new pool is memory that
+    /// nobody has used. What was lent before keeps the memory that it came from.
     pub(super) fn keep(&self, kept: u64) {
         let mut current = self.pool.lock();
         let bytes = current.as_ref().map_or(0, |pool| pool.bytes() as u64);
@@ -86,7 +87,8 @@ impl Buffers {
         self.provision.lock().left > 0
     }
 
-    /// Uses a piece of the memory that will be lent first, so that the system provides it; false if nobody wants that.
+    /// Uses a piece of the memory that will be lent first, so that the system provides it; false if
+    /// nobody wants that.
     pub(super) fn provide(&self) -> bool {
         let mut provision = self.provision.lock();
         if provision.left == 0 {

@@ -31,8 +31,8 @@ impl Weighter<PieceId, Cached> for ByBytes {
     }
 }
 
-/// Keeps all that a request evicts until the request has given up its lock: dropping a node may drop
-/// the last handle on a piece, and a piece that dies is removed from this very cache.
+/// Keeps all that a request evicts until the request has given up its lock: dropping a node may
+/// drop the last handle on a piece, and a piece that dies is removed from this very cache.
 #[derive(Clone)]
 struct DropUnlocked;
 

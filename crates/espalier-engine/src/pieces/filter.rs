@@ -43,7 +43,8 @@ impl Filter {
         filter
     }
 
-    /// Bit `i` of a key is the top of `low + i * high` (32 bits, wrapping) scaled to the filter's length.
+    /// Bit `i` of a key is the top of `low + i * high` (32 bits, wrapping) scaled to the filter's
+    /// length.
     fn positions(&self, hash: u64) -> impl Iterator<Item = usize> + use<> {
         let length = self.bits.len() as u64 * 8;
         let (low, high) = (hash as u32, (hash >> 32) as u32 | 1);

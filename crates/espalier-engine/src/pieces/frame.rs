@@ -3,9 +3,10 @@
 //!
 //! Value parts have no frame: their bytes are the values.
 //!
-//! Invariants: the checksum in the piece's [`Location`] has been compared before [`open`] is called,
-//! so what fails here is damage that was there before the checksum was made, or another piece.
-//! Whatever the bytes are, opening them allocates at most [`MAX_BODY`] bytes and never panics.
+//! Invariants: the checksum in the piece's [`Location`] has been compared before [`open`] is
+//! called, so what fails here is damage that was there before the checksum was made, or another
+//! piece. Whatever the bytes are, opening them allocates at most [`MAX_BODY`] bytes and never
+//! panics.
 
 use super::wire::Reader;
 use crate::options::Compression;
@@ -111,7 +112,8 @@ pub(crate) fn checksum(id: PieceId, stored: &[u8]) -> u64 {
 /// The body of the piece whose stored bytes (verified, without padding) are `stored`.
 ///
 /// # Errors
-/// [`ErrorKind::NewerFormat`], or [`ErrorKind::Damaged`] if they are not the piece `id` of this kind.
+/// [`ErrorKind::NewerFormat`], or [`ErrorKind::Damaged`] if they are not the piece `id` of this
+/// kind.
 pub(crate) fn open(id: PieceId, kind: PieceKind, stored: &Bytes) -> Result<Bytes> {
     let damaged = |what: &str| Error::damaged(format!("piece {id}: {what}"));
     let mut reader = Reader::new(stored);

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 /// Names, places and owns pieces: the node translation table and the allocator, as seen from here.
 ///
-/// Protocol of a write: [`new_id`](Self::new_id), encode, [`allocate`](Self::allocate), write to the
-/// device, [`register`](Self::register). A crash or error before `register` leaves nothing behind:
-/// a space is given back, an id is never used again.
+/// Protocol of a write: [`new_id`](Self::new_id), encode, [`allocate`](Self::allocate), write to
+/// the device, [`register`](Self::register). A crash or error before `register` leaves nothing
+/// behind: a space is given back, an id is never used again.
 pub(crate) trait Locator: Send + Sync {
     /// An id that was never used before and will never be returned again, crashes included.
     fn new_id(&self) -> PieceId;
@@ -53,9 +53,9 @@ pub(crate) trait Locator: Send + Sync {
     /// Takes back the blocks of a piece that was to be scattered and is not registered.
     fn give_back_scattered(&self, id: PieceId);
 
-    /// Enters a piece just written, fresh. It goes when the handle goes, unless a checkpoint counts it.
-    /// `holds` are handles on the pieces it refers to: the new handle must keep them, so that a fresh
-    /// piece that is in nobody's memory still owns the fresh value parts its entries lie in.
+    /// Enters a piece just written, fresh. It goes when the handle goes, unless a checkpoint counts
+    /// it. `holds` are handles on the pieces it refers to: the new handle must keep them, so that a
+    /// fresh piece that is in nobody's memory still owns the fresh value parts its entries lie in.
     fn register(
         &self,
         id: PieceId,

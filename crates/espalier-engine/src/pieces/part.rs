@@ -1,5 +1,5 @@
-//! Key-value parts: immutable sorted runs of entries. A basement of a leaf is one (all inserts), and
-//! so is a batch of point messages.
+//! Key-value parts: immutable sorted runs of entries. A basement of a leaf is one (all inserts),
+//! and so is a batch of point messages.
 //!
 //! An entry is a key, an MSN and an [`Op`]; entries ascend by key, and descend by MSN within a key.
 //! Keys are front-coded with restarts; entries are decoded where a [`PartCursor`] stands, and what
@@ -87,7 +87,8 @@ impl Part {
 
     /// The large values that have no place on the device yet.
     pub(crate) fn unplaced_values(&self) -> impl Iterator<Item = &Arc<LargeValue>> {
-        // Asked for at every change of a tree: parts that have none are not to be looked through again.
+        // Asked for at every change of a tree: parts that have none are not to be looked through
+        // again.
         let values: &[_] = if self.placed.load(Ordering::Relaxed) { &[] } else { &self.values };
         let mut unplaced = values.iter().filter(|value| !value.is_stored()).peekable();
         if unplaced.peek().is_none() {
@@ -110,8 +111,8 @@ impl Part {
         })
     }
 
-    /// The distinct value parts it refers to, ascending, with the bytes of its values there. Values not
-    /// stored yet refer to none.
+    /// The distinct value parts it refers to, ascending, with the bytes of its values there. Values
+    /// not stored yet refer to none.
     pub(crate) fn value_parts(&self) -> Vec<Reference> {
         let mut parts: BTreeMap<PieceId, u64> = BTreeMap::new();
         for place in self.values.iter().filter_map(|v| v.place()) {

@@ -14,8 +14,8 @@ use std::ops::Range;
 
 /// So many bytes in one piece are read without a detour.
 pub(crate) const LEAST_DIRECT: usize = 256 << 10;
-/// Values that are so close to one another are read together, in bytes: reading what lies between them takes less than
-/// another read.
+/// Values that are so close to one another are read together, in bytes: reading what lies between
+/// them takes less than another read.
 const NEIGHBOUR_GAP: u64 = 32 << 10;
 /// The most that is read so in one piece, in bytes.
 const NEIGHBOURS: u64 = 1 << 20;
@@ -62,7 +62,8 @@ impl Pieces {
     /// Reads all of a piece from the device and verifies it, past all caches.
     ///
     /// # Errors
-    /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if it is not what was written; what the device says.
+    /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if it is not what was written; what the
+    /// device says.
     pub(crate) fn check(&self, id: PieceId) -> Result<()> {
         let location = self.locator.locate(id)?;
         let device = self.content(id, &location)?;
@@ -113,9 +114,9 @@ impl Pieces {
     /// needed and no others.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for bytes that the value does not have,
-    /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) for a page that is not what was written, naming
-    /// part and bytes; what the device says.
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for bytes that the value
+    /// does not have, [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) for a page that is not what
+    /// was written, naming part and bytes; what the device says.
     pub(crate) fn read_value(&self, place: &ValueRef, offset: usize, out: &mut [u8]) -> Result<()> {
         let length = place.len as usize;
         if offset.checked_add(out.len()).is_none_or(|end| end > length) {
@@ -166,9 +167,9 @@ impl Pieces {
         Ok(())
     }
 
-    /// Fills the ranges of `out` that `wanted` names. What lies together on the device, and goes together in `out`, is
-    /// read in one piece and straight to its place, past the streams, if it is long: then the device is busy enough. What is
-    /// announced of it is taken from there.
+    /// Fills the ranges of `out` that `wanted` names. What lies together on the device, and goes
+    /// together in `out`, is read in one piece and straight to its place, past the streams, if it
+    /// is long: then the device is busy enough. What is announced of it is taken from there.
     ///
     /// # Errors
     /// As for [`Self::read_value`].
@@ -209,7 +210,8 @@ impl Pieces {
         Ok(place.is_some_and(|(start, bytes)| self.announced.covers(&(start..start + bytes))))
     }
 
-    /// How many of `wanted` are whole pages that follow one another on the device as they do in `out`.
+    /// How many of `wanted` are whole pages that follow one another on the device as they do in
+    /// `out`.
     fn together(&self, wanted: &[Wanted], out: &[u8]) -> Result<usize> {
         let mut next: Option<(usize, u64)> = None;
         for (n, one) in wanted.iter().enumerate() {
@@ -223,7 +225,8 @@ impl Pieces {
         Ok(wanted.len())
     }
 
-    /// Where on the device the bytes lie that are wanted, and how many there are, if they are whole pages of it.
+    /// Where on the device the bytes lie that are wanted, and how many there are, if they are whole
+    /// pages of it.
     fn whole_pages(&self, wanted: &Wanted) -> Result<Option<(u64, u64)>> {
         let Wanted { place, offset, out } = wanted;
         let span = PageSpan::of(place, *offset, out.len());
@@ -247,8 +250,9 @@ impl Pieces {
         Ok(())
     }
 
-    /// All of the values at `places`, in this order. Those that lie close together on the device are read in one piece,
-    /// with what is between them, and nothing is read ahead: for who knows all that he will read.
+    /// All of the values at `places`, in this order. Those that lie close together on the device
+    /// are read in one piece, with what is between them, and nothing is read ahead: for who knows
+    /// all that he will read.
     ///
     /// # Errors
     /// As for [`Self::read_value`].
@@ -307,7 +311,8 @@ impl Pieces {
         Ok(bytes.into())
     }
 
-    /// Where on the device all of a value lies, in whole blocks; `None` if it is scattered, or nowhere to be found.
+    /// Where on the device all of a value lies, in whole blocks; `None` if it is scattered, or
+    /// nowhere to be found.
     pub(crate) fn range_of(&self, place: &ValueRef) -> Option<Range<u64>> {
         let span = PageSpan::of(place, 0, place.len as usize);
         let location = self.value_part(place, &span).ok().filter(|location| !location.scattered)?;

@@ -1,17 +1,18 @@
 //! Reading ahead where reads follow one another on the device.
 //!
-//! What is read (parts, headers, values) passes here, unless it is announced or long enough to need no help (`read`).
-//! Reads that continue one another, even of different pieces, become a *stream*: from then on whole windows are read, twice
-//! as long each time, and kept until they are used. All others read what they need and leave nothing behind: values that
-//! are read at random are cached by the kernel above, parts by the cache beside.
+//! What is read (parts, headers, values) passes here, unless it is announced or long enough to need
+//! no help (`read`). Reads that continue one another, even of different pieces, become a *stream*:
+//! from then on whole windows are read, twice as long each time, and kept until they are used. All
+//! others read what they need and leave nothing behind: values that are read at random are cached
+//! by the kernel above, parts by the cache beside.
 //!
-//! Protocol: [`Streams::read`] answers from a window, or tells the caller to read for himself. A window
-//! is *queued* when less than one is left; a background thread that calls
-//! [`Streams::step`] reads it, or else the reader who arrives first.
+//! Protocol: [`Streams::read`] answers from a window, or tells the caller to read for himself. A
+//! window is *queued* when less than one is left; a background thread that calls [`Streams::step`]
+//! reads it, or else the reader who arrives first.
 //!
 //! Invariants:
-//! - a window is a hint: blocks can be rewritten behind its back, so the caller verifies what he gets, and
-//!   on a mismatch calls [`Streams::invalidate`] and reads from the device;
+//! - a window is a hint: blocks can be rewritten behind its back, so the caller verifies what he
+//!   gets, and on a mismatch calls [`Streams::invalidate`] and reads from the device;
 //! - a window *in flight* has a thread that reads it and will wake those who wait;
 //! - streams hold at most the limit in bytes, windows in flight included.
 
@@ -31,8 +32,8 @@ const FIRST_WINDOW: u64 = 128 << 10;
 const MAX_WINDOW: u64 = 1 << 20;
 /// Bytes that may be skipped between two reads of a stream.
 const GAP: u64 = 64 << 10;
-/// The same before it is known to be one, counted from a block before its end. Small, since what lies
-/// this close to any of the recent reads is taken for its successor.
+/// The same before it is known to be one, counted from a block before its end. Small, since what
+/// lies this close to any of the recent reads is taken for its successor.
 const FIRST_GAP: u64 = 12 << 10;
 /// How many reads in a row, after the first, make a stream.
 const HITS: u8 = 2;

@@ -1,13 +1,13 @@
 //! Value parts: runs of large values, one after the other, without a header.
 //!
-//! Layout: values whose length is a multiple of [`VALUE_PAGE`] come first, aligned to it, so that a page
-//! of such a value is a page of the device and goes between device and page cache uncopied [BetrFS 0.6];
-//! the others follow, packed at 8 bytes. Within both groups values keep their order, so that values
-//! written in key order are read in one or two ascending streams.
+//! Layout: values whose length is a multiple of [`VALUE_PAGE`] come first, aligned to it, so that a
+//! page of such a value is a page of the device and goes between device and page cache uncopied
+//! [BetrFS 0.6]; the others follow, packed at 8 bytes. Within both groups values keep their order,
+//! so that values written in key order are read in one or two ascending streams.
 //!
-//! Whoever refers to a value holds a sum for each of its pages, so a read verifies what it reads and
-//! reads no more. The part's own checksum, in its location, is for those who know no reference: it is
-//! the hash of the hashes of its device pages.
+//! Whoever refers to a value holds a sum for each of its pages, so a read verifies what it reads
+//! and reads no more. The part's own checksum, in its location, is for those who know no reference:
+//! it is the hash of the hashes of its device pages.
 //!
 //! Invariant: a [`ValueRef`] is given out only after its bytes were written.
 

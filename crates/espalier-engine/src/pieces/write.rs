@@ -12,8 +12,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// By what the longest value part is divided, and whether it may be scattered: what is tried, in order.
-/// Scattering costs a block for the list, so parts are not made smallest before.
+/// By what the longest value part is divided, and whether it may be scattered: what is tried, in
+/// order. Scattering costs a block for the list, so parts are not made smallest before.
 const VALUE_PARTS: [(usize, bool); 4] = [(1, false), (4, false), (16, false), (4, true)];
 
 /// Where one piece is going to lie.
@@ -67,8 +67,8 @@ impl Drop for Row<'_> {
 }
 
 impl<'a> Row<'a> {
-    /// One place for each of `wishes`: in one run, or in as few as can be. With `scatter` a piece for
-    /// which there is no run gets several.
+    /// One place for each of `wishes`: in one run, or in as few as can be. With `scatter` a piece
+    /// for which there is no run gets several.
     fn allocate(locator: &'a dyn Locator, wishes: &[Wish], near: Option<u64>, scatter: bool) -> Result<Self> {
         let mut row = Self { locator, places: Vec::with_capacity(wishes.len()) };
         row.add(wishes, near, scatter)?;
@@ -149,9 +149,9 @@ impl Pieces {
         self.register(pieces.collect())
     }
 
-    /// Writes those of `values` that are not stored yet into new value parts, in order, preferably at
-    /// block `near` or behind it; afterwards all of them have a place. Returns handles on the parts.
-    /// Bytes in page-aligned memory are not copied.
+    /// Writes those of `values` that are not stored yet into new value parts, in order, preferably
+    /// at block `near` or behind it; afterwards all of them have a place. Returns handles on the
+    /// parts. Bytes in page-aligned memory are not copied.
     ///
     /// # Errors
     /// As for [`Self::write_group`]; no value has got a place then.
@@ -186,8 +186,8 @@ impl Pieces {
         Ok(handles)
     }
 
-    /// Cuts values into parts for which there is room: the fuller the device, the smaller the parts, until
-    /// they are scattered.
+    /// Cuts values into parts for which there is room: the fuller the device, the smaller the
+    /// parts, until they are scattered.
     fn place_values(&self, values: &[Unstored], near: Option<u64>) -> Result<(Row<'_>, Vec<Cut>)> {
         let longest = self.value_part.load(Ordering::Relaxed);
         for (share, scatter) in VALUE_PARTS {

@@ -37,8 +37,8 @@ fn settle(store: &Store, id: IndexId) {
     store.checkpoint().unwrap();
 }
 
-/// A settled volume with the directories `a` and `b` in two indexes, their values large in one of them, and of `len` bytes in
-/// the other, which has names as well.
+/// A settled volume with the directories `a` and `b` in two indexes, their values large in one of
+/// them, and of `len` bytes in the other, which has names as well.
 fn two_trees(large: u8, len: usize) -> (Arc<Store>, u32) {
     let store = store(Arc::new(MemoryDevice::new(40 << 20)));
     let volume = store.create_volume("v", 2, 0, &[]).unwrap();
@@ -72,7 +72,8 @@ fn a_range_is_deleted_with_a_few_keys_where_it_is_without() {
     store.checkpoint().unwrap();
 }
 
-/// Moves may leave seven sixteenths of the pool for good. Sweeping needs less than that, and gives back.
+/// Moves may leave seven sixteenths of the pool for good. Sweeping needs less than that, and gives
+/// back.
 #[test]
 fn what_is_dead_is_swept_out_where_moves_have_used_their_share() {
     let store = store(Arc::new(MemoryDevice::new(64 << 20)));
@@ -99,7 +100,8 @@ fn what_is_dead_is_swept_out_where_moves_have_used_their_share() {
     assert_eq!(shared.space.stats().dead_values, 0, "of {dead} bytes");
 }
 
-/// What a batch of ranges, and perhaps a key of an index, gives back where little of the pool is left.
+/// What a batch of ranges, and perhaps a key of an index, gives back where little of the pool is
+/// left.
 fn gives_back(key_of: Option<u8>) -> u64 {
     let (store, volume) = two_trees(1, 1000);
     let id = |index| IndexId { volume, index };
@@ -116,7 +118,8 @@ fn gives_back(key_of: Option<u8>) -> u64 {
     store.shared.space.free_blocks().saturating_sub(before)
 }
 
-/// What was accepted because it gives back is carried out, in all indexes, whatever else comes with it.
+/// What was accepted because it gives back is carried out, in all indexes, whatever else comes with
+/// it.
 #[test]
 fn ranges_that_were_accepted_to_give_space_back_do() {
     let alone = gives_back(None);
@@ -162,7 +165,8 @@ fn as_much_is_promised_as_absorbing_many_memtables_takes() {
     assert!(owed > 500 && owed <= promised, "{promised} blocks were promised and {owed} are owed");
 }
 
-/// So many clones of directories, with what was written to them since the last one, take no more than was promised.
+/// So many clones of directories, with what was written to them since the last one, take no more
+/// than was promised.
 #[test]
 fn as_much_is_promised_as_clones_take() {
     let store = store(Arc::new(MemoryDevice::new(64 << 20)));
@@ -265,7 +269,8 @@ fn what_waits_is_promised_after_a_crash() {
     assert!(store.shared.space.promised() < 120);
 }
 
-/// Each of many small trees is written again for one message, which is more than the messages promise.
+/// Each of many small trees is written again for one message, which is more than the messages
+/// promise.
 #[test]
 fn many_small_trees_are_reckoned_with() {
     let store = store(Arc::new(MemoryDevice::new(48 << 20)));

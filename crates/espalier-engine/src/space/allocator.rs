@@ -1,14 +1,15 @@
 //! The map `used`, in memory: which blocks may not be allocated.
 //!
-//! A bitmap with a tree of summaries above it, as in a buddy-less extent allocator: each node of the
-//! tree knows the longest free run below it and the runs at its two ends. Finding the leftmost run of a
-//! given length from a given block, taking and releasing it cost O(log n) plus the bitmap words of the
-//! leaves concerned, at any fill.
+//! A bitmap with a tree of summaries above it, as in a buddy-less extent allocator: each node of
+//! the tree knows the longest free run below it and the runs at its two ends. Finding the leftmost
+//! run of a given length from a given block, taking and releasing it cost O(log n) plus the bitmap
+//! words of the leaves concerned, at any fill.
 //!
-//! A request goes, in this order, to: a run close behind its hint (close as measured by the request's own
-//! length, so that the small do not settle among the large); a leaf meant for its size class; a leaf that is
-//! wholly free, which is then meant for that class; anywhere. Small requests take the lowest such place,
-//! large ones the highest. So holes have the sizes that will be asked for, and long runs stay long.
+//! A request goes, in this order, to: a run close behind its hint (close as measured by the
+//! request's own length, so that the small do not settle among the large); a leaf meant for its
+//! size class; a leaf that is wholly free, which is then meant for that class; anywhere. Small
+//! requests take the lowest such place, large ones the highest. So holes have the sizes that will
+//! be asked for, and long runs stay long.
 //!
 //! Memory: 1 bit per block and 101 bytes per 4096 blocks: 38.3 MiB per TiB, however fragmented.
 
@@ -100,7 +101,8 @@ impl Allocator {
         this
     }
 
-    /// Makes it a map of `blocks` blocks: those from `from` up to `end` are free, those behind `end` are used.
+    /// Makes it a map of `blocks` blocks: those from `from` up to `end` are free, those behind
+    /// `end` are used.
     pub(super) fn grow(&mut self, blocks: u64, from: u64, end: u64) {
         let mut words = std::mem::take(&mut self.words);
         words.resize(blocks.div_ceil(64) as usize, 0);
@@ -163,7 +165,8 @@ impl Allocator {
         self.tree[1].longest
     }
 
-    /// Takes a run of `blocks` blocks: close behind `near` if there is one, else the lowest or highest.
+    /// Takes a run of `blocks` blocks: close behind `near` if there is one, else the lowest or
+    /// highest.
     pub(super) fn allocate(&mut self, blocks: u32, near: Option<u64>) -> Option<Extent> {
         let want = u64::from(blocks);
         if want == 0 || self.longest() < want {

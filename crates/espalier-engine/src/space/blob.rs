@@ -1,7 +1,7 @@
 //! Byte strings of any length in a paged table: the volume table and the reclaim list.
 //!
-//! The string, preceded by its length and its XXH3, fills the pages in order; a page that did not change
-//! is not written again, and no contiguous space is needed.
+//! The string, preceded by its length and its XXH3, fills the pages in order; a page that did not
+//! change is not written again, and no contiguous space is needed.
 
 use super::page::read_u64;
 use super::table::Table;
@@ -18,7 +18,8 @@ pub(super) const MAX: usize = 64 << 20;
 /// Makes `content` the table's string. Writing happens with the table.
 ///
 /// # Errors
-/// As for [`Table::update`]; [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if it is longer than [`MAX`].
+/// As for [`Table::update`]; [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if
+/// it is longer than [`MAX`].
 pub(super) fn store(table: &Table, content: &[u8]) -> Result<()> {
     if content.len() > MAX {
         let message = format!("{} bytes exceed what a table of bytes can hold", content.len());
@@ -55,7 +56,8 @@ pub(super) fn store(table: &Table, content: &[u8]) -> Result<()> {
 /// The table's string; empty if none was ever stored.
 ///
 /// # Errors
-/// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if it is not what was stored; otherwise as for [`Table::read`].
+/// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if it is not what was stored; otherwise as for
+/// [`Table::read`].
 pub(super) fn load(table: &Table) -> Result<Vec<u8>> {
     let Some(first) = table.read(0)? else { return Ok(Vec::new()) };
     let (len, sum) = (read_u64(first.bytes(), 0), read_u64(first.bytes(), 8));

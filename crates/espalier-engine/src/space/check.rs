@@ -13,11 +13,11 @@ use std::collections::{HashMap, HashSet};
 const LISTED: usize = 100;
 
 impl Space {
-    /// Compares tables with each other and with what the tree refers to: `referenced` holds, for each
-    /// piece, how many references a walk over all volumes found; `reclaim` the nodes whose references
-    /// are still to be subtracted (they, too, must be in `referenced` with what they refer to). To be called
-    /// when no checkpoint is under way. `progress` is told how many entries were looked at so far.
-    /// Returns the problems, in words.
+    /// Compares tables with each other and with what the tree refers to: `referenced` holds, for
+    /// each piece, how many references a walk over all volumes found; `reclaim` the nodes whose
+    /// references are still to be subtracted (they, too, must be in `referenced` with what they
+    /// refer to). To be called when no checkpoint is under way. `progress` is told how many entries
+    /// were looked at so far. Returns the problems, in words.
     pub(crate) fn check(
         &self,
         referenced: &HashMap<PieceId, Delta>,
@@ -62,7 +62,8 @@ impl Space {
 }
 
 impl Space {
-    /// What cannot be read of superblocks and tables, and can be read in another place. Reads all tables.
+    /// What cannot be read of superblocks and tables, and can be read in another place. Reads all
+    /// tables.
     pub(crate) fn damaged_copies(&self) -> Vec<String> {
         let _writer = self.writer.lock();
         let superblocks = read_superblocks(&self.device).map(|found| found.damaged).unwrap_or_default();

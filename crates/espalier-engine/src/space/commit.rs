@@ -1,10 +1,11 @@
 //! What a checkpoint does to space: counting references, writing tables, switching superblocks.
 //!
-//! The order of device writes, and what a crash after each step leaves (generation `n` is on the device):
+//! The order of device writes, and what a crash after each step leaves (generation `n` is on the
+//! device):
 //! 1. pieces and table pages to blocks that generation `n` does not account for: `n`, all of it;
 //! 2. sync: still `n`; the new pages are durable but nothing leads to them;
-//! 3. superblock `n + 1` to the other slot and to the spare place: `n` or `n + 1`, each complete (a sector is
-//!    written or not), and whichever is found to be the newest counts;
+//! 3. superblock `n + 1` to the other slot and to the spare place: `n` or `n + 1`, each complete (a
+//!    sector is written or not), and whichever is found to be the newest counts;
 //! 4. sync: `n + 1`; only now may blocks that `n` alone needed be written again.
 
 use super::table::Table;
@@ -21,21 +22,22 @@ const LEAST_DISCARD: u32 = 16;
 /// The pages of the tables are counted when less than so many times the pool is free.
 const COUNT_PAGES: u64 = 8;
 
-/// Pages that a checkpoint may add to the tables, beside those that many new pieces fill: one of each and those above it.
+/// Pages that a checkpoint may add to the tables, beside those that many new pieces fill: one of
+/// each and those above it.
 const NEW_PAGES: u64 = 8;
 
 /// Blocks that are told to the device with one call, at most: 64 MiB.
 const MOST_TRIMMED: u64 = 16 << 10;
 
 impl Space {
-    /// Adds `deltas` to the reference counts. A fresh piece becomes a counted one, and its blocks enter
-    /// `committed`; so does a dead one that is referred to again. A part whose count becomes 0 dies at once.
-    /// Nodes whose count becomes 0 are returned, ascending: the caller reads their headers, subtracts their
-    /// references by further calls, and then calls [`Space::forget`].
+    /// Adds `deltas` to the reference counts. A fresh piece becomes a counted one, and its blocks
+    /// enter `committed`; so does a dead one that is referred to again. A part whose count becomes
+    /// 0 dies at once. Nodes whose count becomes 0 are returned, ascending: the caller reads their
+    /// headers, subtracts their references by further calls, and then calls [`Space::forget`].
     ///
     /// # Errors
-    /// [`ErrorKind::Damaged`] if a count would be negative or a piece is unknown, or what the device says.
-    /// The device is latched then, since the counts are half changed.
+    /// [`ErrorKind::Damaged`] if a count would be negative or a piece is unknown, or what the
+    /// device says. The device is latched then, since the counts are half changed.
     pub(crate) fn count<D: Into<Delta> + Copy>(&self, deltas: &HashMap<PieceId, D>) -> Result<Vec<PieceId>> {
         let _writer = self.writer.lock();
         self.device.writable()?;
@@ -93,8 +95,8 @@ impl Space {
         Ok(())
     }
 
-    /// Moves a counted piece to limbo: entered there before it leaves the table, so that it can be located
-    /// all the time.
+    /// Moves a counted piece to limbo: entered there before it leaves the table, so that it can be
+    /// located all the time.
     fn bury(&self, id: PieceId, entry: &ntt::Entry) -> Result<()> {
         let extents = self.footprint(id, &entry.location)?;
         if entry.location.scattered {
@@ -120,8 +122,8 @@ impl Space {
     /// A node without references, whose own references have been subtracted, dies.
     ///
     /// # Errors
-    /// [`ErrorKind::Damaged`] if it is unknown or has references, or what the device says; the device is
-    /// latched then.
+    /// [`ErrorKind::Damaged`] if it is unknown or has references, or what the device says; the
+    /// device is latched then.
     pub(crate) fn forget(&self, id: PieceId) -> Result<()> {
         let _writer = self.writer.lock();
         self.device.writable()?;
@@ -150,8 +152,8 @@ impl Space {
     /// [`Space::commit_superblock`] is called with the roots returned.
     ///
     /// # Errors
-    /// [`ErrorKind::NoSpace`] leaves everything as it was, and the call may be repeated; any other error latches the
-    /// device.
+    /// [`ErrorKind::NoSpace`] leaves everything as it was, and the call may be repeated; any other
+    /// error latches the device.
     pub(crate) fn write_tables(&self, volumes: &VolumeTable, reclaim: &[PieceId]) -> Result<Roots> {
         let _writer = self.writer.lock();
         self.device.writable()?;
@@ -175,7 +177,8 @@ impl Space {
         for table in [&tables.ntt, &tables.volumes, &tables.reclaim] {
             self.place_pages(table, &mut near)?;
         }
-        // Placing the map's own pages dirties map pages; there are finitely many, and none is placed twice.
+        // Placing the map's own pages dirties map pages; there are finitely many, and none is
+        // placed twice.
         while self.place_pages(&tables.map, &mut near)? {}
         let roots = Roots {
             ntt: tables.ntt.write()?,
@@ -188,8 +191,8 @@ impl Space {
         Ok(roots)
     }
 
-    /// Counts the pages of the tables once the store is so full that it matters, and each time from then on. For whoever may
-    /// change the tables, while none of their pages is dirty.
+    /// Counts the pages of the tables once the store is so full that it matters, and each time from
+    /// then on. For whoever may change the tables, while none of their pages is dirty.
     pub(super) fn count_pages(&self) {
         if self.free_blocks() < COUNT_PAGES * self.promises.pool() {
             self.tables.all().iter().for_each(|table| table.count_placed());
@@ -198,9 +201,9 @@ impl Space {
         self.pages.store(placed.unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// Blocks that the pages take at most which a checkpoint writes, their copies aside, where it gives numbers to `new`
-    /// pieces: all that there are, for any page may have to change, and those that the new ones begin. It is 0 as long as
-    /// the store has been far from full.
+    /// Blocks that the pages take at most which a checkpoint writes, their copies aside, where it
+    /// gives numbers to `new` pieces: all that there are, for any page may have to change, and
+    /// those that the new ones begin. It is 0 as long as the store has been far from full.
     pub(crate) fn table_blocks(&self, new: u64) -> u64 {
         match self.pages.load(Ordering::Relaxed) {
             0 => 0,
@@ -208,8 +211,8 @@ impl Space {
         }
     }
 
-    /// Gives each dirty page a new block, and one for a copy if there is room for that, and accounts for them; true
-    /// if there was any.
+    /// Gives each dirty page a new block, and one for a copy if there is room for that, and
+    /// accounts for them; true if there was any.
     fn place_pages(&self, table: &Table, near: &mut Option<u64>) -> Result<bool> {
         let keys = table.unassigned();
         let any = !keys.is_empty();
@@ -228,8 +231,9 @@ impl Space {
         Ok(any)
     }
 
-    /// Takes a block for the copy of a page, half a device away: what damages one place should not reach the
-    /// other. It is a luxury: a store that is nearly full needs the room for freeing some.
+    /// Takes a block for the copy of a page, half a device away: what damages one place should not
+    /// reach the other. It is a luxury: a store that is nearly full needs the room for freeing
+    /// some.
     fn take_copy(&self, page: u64) -> Option<Extent> {
         let geometry = self.geometry();
         if !geometry.copies {
@@ -248,11 +252,13 @@ impl Space {
         Ok(())
     }
 
-    /// Makes `next` the newest superblock: syncs what it names, writes it, syncs it, and releases what
-    /// only its predecessor needed. Generation, next piece id and the immutable fields are filled in here.
+    /// Makes `next` the newest superblock: syncs what it names, writes it, syncs it, and releases
+    /// what only its predecessor needed. Generation, next piece id and the immutable fields are
+    /// filled in here.
     ///
     /// # Errors
-    /// What the device says; it is latched then, and which superblock is the newest shows at the next open.
+    /// What the device says; it is latched then, and which superblock is the newest shows at the
+    /// next open.
     pub(crate) fn commit_superblock(&self, mut next: Superblock) -> Result<()> {
         let _writer = self.writer.lock();
         let current = self.superblock();
@@ -277,9 +283,9 @@ impl Space {
         Ok(())
     }
 
-    /// Tells the device about all free runs of at least `least` blocks; returns their blocks. Nothing that a
-    /// superblock on the device, a reader or a handle needs is free. What is being told about cannot be
-    /// allocated meanwhile, and that is never much at a time.
+    /// Tells the device about all free runs of at least `least` blocks; returns their blocks.
+    /// Nothing that a superblock on the device, a reader or a handle needs is free. What is being
+    /// told about cannot be allocated meanwhile, and that is never much at a time.
     pub(crate) fn trim(&self, least: u32) -> Result<u64> {
         let (mut from, mut told) = (self.geometry().data_start(), 0);
         loop {

@@ -1,20 +1,21 @@
 //! Which pieces outside the node translation table occupy blocks, and until when.
 //!
-//! A piece is *fresh* (written, not counted), *counted* (in the node translation table; not here) or
-//! *dead* (its count fell to 0, or a fresh one's last handle went while an older pin was there). The dead
-//! are in *limbo*: still locatable, their blocks still in `used`. They leave when
+//! A piece is *fresh* (written, not counted), *counted* (in the node translation table; not here)
+//! or *dead* (its count fell to 0, or a fresh one's last handle went while an older pin was there).
+//! The dead are in *limbo*: still locatable, their blocks still in `used`. They leave when
 //! 1. a superblock that does not need them is durable (only for pieces that were counted),
 //! 2. no pin is left that is older than their death, and not too old to know them, and
 //! 3. no handle on them is left.
 //!
 //! Time is counted in deaths: a pin notes the number of deaths so far, a death its own number.
 //!
-//! What a version of an index leads to is fixed when it is made: slots. Each is stored by the first checkpoint whose cut
-//! comes after that, or has been replaced by then, and no checkpoint ever counts it. What the device leads to from a stored
-//! piece was written before it, and what a piece leads to that is never counted, its handle owns. So a version leads to
-//! nothing, but by handles, that was given its number after that checkpoint had ended. A pin of a version stays in use for
-//! newer ones until the checkpoint after the next has ended, as an index that is made during one is not in its cut; after
-//! [`KNOWN_FOR`] checkpoints it holds only what had a number before.
+//! What a version of an index leads to is fixed when it is made: slots. Each is stored by the first
+//! checkpoint whose cut comes after that, or has been replaced by then, and no checkpoint ever
+//! counts it. What the device leads to from a stored piece was written before it, and what a piece
+//! leads to that is never counted, its handle owns. So a version leads to nothing, but by handles,
+//! that was given its number after that checkpoint had ended. A pin of a version stays in use for
+//! newer ones until the checkpoint after the next has ended, as an index that is made during one is
+//! not in its cut; after [`KNOWN_FOR`] checkpoints it holds only what had a number before.
 
 use crate::PieceId;
 use crate::piece::PieceHandle;
@@ -54,7 +55,8 @@ struct Pins {
     count: usize,
     /// They know no piece with this number or a higher one.
     until: Option<PieceId>,
-    /// The dead that wait for them, by death. Those of them that others hold too wait for those next.
+    /// The dead that wait for them, by death. Those of them that others hold too wait for those
+    /// next.
     held: BTreeSet<(u64, PieceId)>,
 }
 
@@ -152,15 +154,15 @@ impl Lives {
         self.pending.pages.push(block);
     }
 
-    /// The tables are written: what died so far is not needed by a superblock with their roots. What
-    /// dies from now on waits for the one after it.
+    /// The tables are written: what died so far is not needed by a superblock with their roots.
+    /// What dies from now on waits for the one after it.
     pub(super) fn tables_written(&mut self) {
         self.sealed.pieces.append(&mut self.pending.pieces);
         self.sealed.pages.append(&mut self.pending.pages);
     }
 
-    /// A superblock with the roots of the tables last written is durable: what waited for it waits for
-    /// pins only. Returns the blocks of table pages that it set free.
+    /// A superblock with the roots of the tables last written is durable: what waited for it waits
+    /// for pins only. Returns the blocks of table pages that it set free.
     pub(super) fn superblock_written(&mut self) -> Vec<u64> {
         let Obsolete { pieces, pages } = std::mem::take(&mut self.sealed);
         for (id, died) in pieces {
@@ -174,7 +176,8 @@ impl Lives {
         pages
     }
 
-    /// Removes and returns the dead that nothing needs any more, of those whose wait for pins is over.
+    /// Removes and returns the dead that nothing needs any more, of those whose wait for pins is
+    /// over.
     pub(super) fn take_released(&mut self, handles: &Handles) -> Vec<(PieceId, Location)> {
         let mut released = Vec::new();
         while let Some((died, id)) = self.loose.pop_first() {
@@ -238,7 +241,8 @@ impl Lives {
         !self.loose.is_empty()
     }
 
-    /// A checkpoint has ended, and the next piece gets the number `next`; true if the dead may have become free by that.
+    /// A checkpoint has ended, and the next piece gets the number `next`; true if the dead may have
+    /// become free by that.
     pub(super) fn checkpointed(&mut self, next: PieceId) -> bool {
         self.checkpoints += 1;
         let mut held = Vec::new();

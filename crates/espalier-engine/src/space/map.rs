@@ -11,8 +11,9 @@ pub(super) const PER_PAGE: u64 = (BLOCK * 8) as u64;
 /// Enters `extent` into the map, or removes it.
 ///
 /// # Errors
-/// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if a block of it was in that state already: then the map or what
-/// led here is wrong, and nothing computed from it may be committed. Otherwise as for [`Table::update`].
+/// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if a block of it was in that state already:
+/// then the map or what led here is wrong, and nothing computed from it may be committed. Otherwise
+/// as for [`Table::update`].
 pub(super) fn mark(table: &Table, extent: Extent, committed: bool) -> Result<()> {
     let (mut at, end) = (extent.start, extent.end());
     while at < end {
@@ -49,7 +50,8 @@ fn set_bits(bytes: &mut [u8], from: u64, count: u64, value: bool) -> Option<u64>
 /// The whole map, one bit per block.
 ///
 /// # Errors
-/// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if it accounts for blocks outside the data region; otherwise as for [`Table::read`].
+/// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if it accounts for blocks outside the data
+/// region; otherwise as for [`Table::read`].
 pub(super) fn load(table: &Table, geometry: &Geometry) -> Result<Vec<u64>> {
     let pages = geometry.blocks.div_ceil(PER_PAGE);
     let mut words = vec![0; geometry.blocks.div_ceil(64) as usize];

@@ -1,21 +1,23 @@
 //! Space: which blocks hold what, and where each piece lies.
 //!
-//! Two maps. `used` (in memory only: [`allocator`]) says what may not be allocated. `committed` (the
-//! space map, a paged table) says what the next checkpoint accounts for. A *fresh* piece is in `used` only;
-//! it enters `committed` when a checkpoint counts it, leaves `committed` when its count falls to 0, and
-//! leaves `used` when in addition the superblock that needed it is obsolete and nobody is left who could
-//! reach it ([`lives`]).
+//! Two maps. `used` (in memory only: [`allocator`]) says what may not be allocated. `committed`
+//! (the space map, a paged table) says what the next checkpoint accounts for. A *fresh* piece is in
+//! `used` only; it enters `committed` when a checkpoint counts it, leaves `committed` when its
+//! count falls to 0, and leaves `used` when in addition the superblock that needed it is obsolete
+//! and nobody is left who could reach it ([`lives`]).
 //!
 //! Protocol of writing a piece: [`Space::new_id`], `allocate`, write to the device, `register` (see
-//! [`Locator`]). Protocol of a checkpoint, by one thread at a time: write the pieces, [`Space::count`] the
-//! changes of references (again for what dead nodes referred to, then [`Space::forget`] them),
-//! [`Space::write_tables`], [`Space::commit_superblock`].
+//! [`Locator`]). Protocol of a checkpoint, by one thread at a time: write the pieces,
+//! [`Space::count`] the changes of references (again for what dead nodes referred to, then
+//! [`Space::forget`] them), [`Space::write_tables`], [`Space::commit_superblock`].
 //!
 //! Invariants:
-//! - `used` = superblocks + log + `committed` + fresh + limbo + what is allocated and not yet registered;
+//! - `used` = superblocks + log + `committed` + fresh + limbo + what is allocated and not yet
+//!   registered;
 //! - `committed` = extents of the node translation table + pages of all tables, disjoint;
 //! - no block that a superblock on the device may need is written to;
-//! - after an error that leaves the counts half changed the device is latched: no checkpoint will commit them.
+//! - after an error that leaves the counts half changed the device is latched: no checkpoint will
+//!   commit them.
 
 mod allocator;
 mod blob;
@@ -57,10 +59,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use table::{Table, TableId};
 
-/// Ids skipped when a store is opened: pieces that a crash made vanish had ids behind the recorded one,
-/// and fewer than this (they would fill a TiB).
+/// Ids skipped when a store is opened: pieces that a crash made vanish had ids behind the recorded
+/// one, and fewer than this (they would fill a TiB).
 const SKIPPED_IDS: u64 = 1 << 28;
-/// Pages of the node translation table that are read before anybody asks for them: those of a store of a million pieces or so next to the root.
+/// Pages of the node translation table that are read before anybody asks for them: those of a store
+/// of a million pieces or so next to the root.
 const PREFETCHED_PAGES: usize = 256;
 
 /// How to open a space.
@@ -114,8 +117,8 @@ pub struct SpaceStats {
     pub map_bytes: u64,
     /// Bytes of memory for table pages.
     pub table_bytes: u64,
-    /// Bytes of those that changed and stay in memory until the next checkpoint writes them: a reason to
-    /// spread large deletions over several.
+    /// Bytes of those that changed and stay in memory until the next checkpoint writes them: a
+    /// reason to spread large deletions over several.
     pub dirty_table_bytes: u64,
 }
 
@@ -187,7 +190,8 @@ impl Tables {
 }
 
 impl Space {
-    /// Makes an empty store: erases what superblocks there are and commits `first` with `volumes`. The log region is the caller's to prepare before.
+    /// Makes an empty store: erases what superblocks there are and commits `first` with `volumes`.
+    /// The log region is the caller's to prepare before.
     ///
     /// # Errors
     /// What the device says.
@@ -281,10 +285,12 @@ impl Space {
         self.bounds.get()
     }
 
-    /// Makes the store as large as `blocks`, durably: what is added is free from then on. Not while a checkpoint is made.
+    /// Makes the store as large as `blocks`, durably: what is added is free from then on. Not while
+    /// a checkpoint is made.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if it has more or the device fewer; of the device, which is latched then.
+    /// [`ErrorKind::InvalidArgument`] if it has more or the device fewer; of the device, which is
+    /// latched then.
     pub(crate) fn enlarge(&self, blocks: u64) -> Result<()> {
         let _writer = self.writer.lock();
         let before = self.geometry();
@@ -319,13 +325,14 @@ impl Space {
     /// Promises `blocks` blocks, beside `owed` ones that the caller will need for something else.
     ///
     /// # Errors
-    /// [`ErrorKind::NoSpace`] if so many are not free, promised blocks and (for growth) the pool aside.
-    /// Blocks in limbo become free with the next checkpoint: then it is worth trying again.
+    /// [`ErrorKind::NoSpace`] if so many are not free, promised blocks and (for growth) the pool
+    /// aside. Blocks in limbo become free with the next checkpoint: then it is worth trying again.
     pub(crate) fn reserve(&self, blocks: u64, purpose: Purpose, owed: u64) -> Result<Reservation> {
         Reservation::take(self.arc()?, blocks, purpose, owed)
     }
 
-    /// Reads pages of the node translation table before somebody waits for them one after the other. A hint.
+    /// Reads pages of the node translation table before somebody waits for them one after the
+    /// other. A hint.
     pub(crate) fn prefetch_places(&self) {
         self.tables.ntt.prefetch_first(PREFETCHED_PAGES);
     }
@@ -373,9 +380,9 @@ impl Space {
         failure.map_or(Ok(census), Err)
     }
 
-    /// The pieces that a page of the node translation table counts, with their lengths in bytes: of the first
-    /// page at or behind `from` that is there, with its number. An error comes with the number of the last
-    /// page that it concerns.
+    /// The pieces that a page of the node translation table counts, with their lengths in bytes: of
+    /// the first page at or behind `from` that is there, with its number. An error comes with the
+    /// number of the last page that it concerns.
     pub(crate) fn counted_from(&self, from: u64) -> CountedPage {
         let Some((number, page)) = self.tables.ntt.first_from(from)? else { return Ok(None) };
         let mut pieces = Vec::new();
@@ -387,8 +394,8 @@ impl Space {
         failure.map_or(Ok(Some((number, pieces))), |error| Err((number, error)))
     }
 
-    /// The counted value parts of which less than a fraction is live, each with its live bytes. Reads the whole
-    /// node translation table.
+    /// The counted value parts of which less than a fraction is live, each with its live bytes.
+    /// Reads the whole node translation table.
     ///
     /// # Errors
     /// [`ErrorKind::Damaged`] if a page or an entry of it is.
@@ -418,8 +425,8 @@ impl Space {
         self.used.lock().histogram()
     }
 
-    /// Recovery only: makes a value part that the log names a fresh piece, or finds that it is counted.
-    /// Calling it again for the same piece gives another handle.
+    /// Recovery only: makes a value part that the log names a fresh piece, or finds that it is
+    /// counted. Calling it again for the same piece gives another handle.
     ///
     /// # Errors
     /// [`ErrorKind::Damaged`] if the place cannot be, or belongs to another piece.
@@ -455,23 +462,24 @@ impl Space {
         self.lives.write().amend(id, checksum)
     }
 
-    /// Keeps the blocks of pieces that die from now on, until it is dropped. To be taken before the root
-    /// whose pieces are to be read.
+    /// Keeps the blocks of pieces that die from now on, until it is dropped. To be taken before the
+    /// root whose pieces are to be read.
     pub(crate) fn pin(&self) -> Result<Pin> {
         let space = self.arc()?;
         let key = self.lives.write().pin(false);
         Ok(Pin { space, key })
     }
 
-    /// The same for a version of an index, which never leads to what is written after some more checkpoints
-    /// ([`lives`]). To be taken while the version cannot change.
+    /// The same for a version of an index, which never leads to what is written after some more
+    /// checkpoints ([`lives`]). To be taken while the version cannot change.
     pub(crate) fn pin_version(&self) -> Result<Pin> {
         let space = self.arc()?;
         let key = self.lives.write().pin(true);
         Ok(Pin { space, key })
     }
 
-    /// A checkpoint of all indexes has ended: the blocks of pieces that older versions do not know are no longer kept for them.
+    /// A checkpoint of all indexes has ended: the blocks of pieces that older versions do not know
+    /// are no longer kept for them.
     pub(crate) fn checkpointed(&self) {
         let next = PieceId(self.next_piece.load(Ordering::Acquire));
         let ask = self.lives.write().checkpointed(next);
@@ -517,7 +525,8 @@ impl Space {
         })
     }
 
-    /// Puts blocks back; that they were not used latches the device, because then nothing is certain.
+    /// Puts blocks back; that they were not used latches the device, because then nothing is
+    /// certain.
     fn put_back(&self, extents: &[Extent]) {
         self.with_used(|used| {
             for extent in extents {
@@ -529,8 +538,9 @@ impl Space {
         });
     }
 
-    /// Calls `told` with every piece that dies, and again when its blocks are freed: what is cached of it is
-    /// useless, and has handles that keep the blocks of what it refers to. Only the first call counts.
+    /// Calls `told` with every piece that dies, and again when its blocks are freed: what is cached
+    /// of it is useless, and has handles that keep the blocks of what it refers to. Only the first
+    /// call counts.
     pub(crate) fn when_gone(&self, told: impl Fn(PieceId) + Send + Sync + 'static) {
         let _ = self.when_gone.set(Box::new(told));
     }
@@ -571,8 +581,8 @@ impl Locator for Space {
     }
 
     fn locate(&self, id: PieceId) -> Result<Location> {
-        // A piece moves from fresh to the table to limbo, and is entered there before it leaves here:
-        // so the second look at limbo finds what died between the first two.
+        // A piece moves from fresh to the table to limbo, and is entered there before it leaves
+        // here: so the second look at limbo finds what died between the first two.
         if let Some(location) = self.lives.read().locate(id) {
             return Ok(location);
         }
@@ -674,8 +684,8 @@ impl FreshOwner for Space {
     }
 }
 
-/// While it lives, the blocks of pieces that died after it was taken are not reused; if it is one of a version, those of
-/// pieces that the version may lead to.
+/// While it lives, the blocks of pieces that died after it was taken are not reused; if it is one
+/// of a version, those of pieces that the version may lead to.
 pub(crate) struct Pin {
     space: Arc<Space>,
     key: PinKey,

@@ -28,8 +28,8 @@ pub(super) struct Entry {
     /// References from nodes, and from the volume table for roots. 0 only for nodes whose own
     /// references are still to be subtracted.
     pub(super) count: u32,
-    /// Of a value part: bytes of the values that those who refer to it name, each counted as often as a
-    /// header names it.
+    /// Of a value part: bytes of the values that those who refer to it name, each counted as often
+    /// as a header names it.
     pub(super) live: u64,
 }
 
@@ -45,7 +45,8 @@ impl Entry {
     /// The entry after a change.
     ///
     /// # Errors
-    /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if a figure would be negative or too large.
+    /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if a figure would be negative or too
+    /// large.
     pub(super) fn changed(&self, delta: Delta) -> Result<Self> {
         let sum = i64::from(self.count).saturating_add(delta.count);
         let count = u32::try_from(sum)

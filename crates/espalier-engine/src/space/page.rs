@@ -60,7 +60,8 @@ impl PageKey {
         self.level <= height && self.ancestor(height, shape).number == 0
     }
 
-    /// What the page's checksum is seeded with, so that a page found in another's place is detected.
+    /// What the page's checksum is seeded with, so that a page found in another's place is
+    /// detected.
     pub(super) fn seed(self, table: u8) -> u64 {
         self.number.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (u64::from(table) << 8 | u64::from(self.level))
     }

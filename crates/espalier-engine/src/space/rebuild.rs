@@ -1,12 +1,12 @@
 //! Repair: a space made anew from what can still be read of the tables on the device.
 //!
-//! Protocol: [`Space::rebuild`] enters every piece that the old node translation table still names, so that
-//! all of them can be read and nothing is written over them. Whoever repairs then walks the trees, and
-//! says by [`Space::settle`] which pieces are referred to and how often. The tables that the next checkpoint
-//! writes are new ones, all of them, and count exactly that.
+//! Protocol: [`Space::rebuild`] enters every piece that the old node translation table still names,
+//! so that all of them can be read and nothing is written over them. Whoever repairs then walks the
+//! trees, and says by [`Space::settle`] which pieces are referred to and how often. The tables that
+//! the next checkpoint writes are new ones, all of them, and count exactly that.
 //!
-//! The device is not changed before that checkpoint: until its superblock is written the old one stands,
-//! and every block that it accounts for, as far as it can be read, stays as it is.
+//! The device is not changed before that checkpoint: until its superblock is written the old one
+//! stands, and every block that it accounts for, as far as it can be read, stays as it is.
 
 use super::table::TableId;
 use super::{Roots, SKIPPED_IDS, Space, SpaceOptions, Superblock, Tables, VolumeTable, blob, map, ntt};
@@ -77,8 +77,8 @@ impl Space {
     /// Opens the space of a damaged store, as far as its tables can be read.
     ///
     /// # Errors
-    /// As for [`search_superblocks`]; [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if the volume table,
-    /// to which everything belongs, cannot be read.
+    /// As for [`search_superblocks`]; [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if the
+    /// volume table, to which everything belongs, cannot be read.
     pub(crate) fn rebuild(device: Arc<GuardedDevice>, options: &SpaceOptions) -> Result<Rebuilt> {
         let found = search_superblocks(&device)?;
         let old = found.newest;
@@ -128,9 +128,10 @@ impl Space {
         }
     }
 
-    /// Says what refers to what after [`Space::rebuild`]: `counts` how often headers and roots on the
-    /// device refer to a piece, and to how many bytes of a value part, `fresh` to which pieces only headers refer that are still in memory. All
-    /// others are dead. The handles returned keep the pieces in `fresh` until a checkpoint counts them.
+    /// Says what refers to what after [`Space::rebuild`]: `counts` how often headers and roots on
+    /// the device refer to a piece, and to how many bytes of a value part, `fresh` to which pieces
+    /// only headers refer that are still in memory. All others are dead. The handles returned keep
+    /// the pieces in `fresh` until a checkpoint counts them.
     ///
     /// # Errors
     /// None but of a bug: all that it changes is in memory.

@@ -1,8 +1,8 @@
 //! Promised blocks: disk full is an answer to a commit, not an accident of a checkpoint.
 //!
-//! A commit reserves what its batch may cost until it is in the tree. Reservations only count: they name
-//! no blocks. The sum of them never exceeds what is free above the *pool*, a share of the store that
-//! `mkfs` sets aside for deleting, truncating and checkpoints.
+//! A commit reserves what its batch may cost until it is in the tree. Reservations only count: they
+//! name no blocks. The sum of them never exceeds what is free above the *pool*, a share of the
+//! store that `mkfs` sets aside for deleting, truncating and checkpoints.
 
 use super::Space;
 use crate::{Error, ErrorKind, Result};
@@ -16,10 +16,11 @@ pub(crate) enum Purpose {
     Growth,
     /// Frees space in the end (deletes), or must not fail: may draw on the pool.
     Essential,
-    /// The same when there is nothing left that could be moved to make room: draws on what was kept for that.
+    /// The same when there is nothing left that could be moved to make room: draws on what was kept
+    /// for that.
     Last,
-    /// The same, and it does nothing but delete ranges, which gives back at least what it takes: leaves only what the flushes
-    /// and checkpoints need that make the deleted free.
+    /// The same, and it does nothing but delete ranges, which gives back at least what it takes:
+    /// leaves only what the flushes and checkpoints need that make the deleted free.
     Clear,
     /// What was accepted already, which cannot be refused any more.
     Accepted,
@@ -33,9 +34,9 @@ pub(super) struct Promises {
 }
 
 impl Promises {
-    /// For a data region of `blocks`: 3% of it, between 1.5 MiB and 32 GiB, at most an eighth. Who draws on it leaves
-    /// it at a level of his own (ARCHITECTURE.md, "A full store"). With so much free, parts of usual sizes also find
-    /// runs that are long enough.
+    /// For a data region of `blocks`: 3% of it, between 1.5 MiB and 32 GiB, at most an eighth. Who
+    /// draws on it leaves it at a level of his own (ARCHITECTURE.md, "A full store"). With so much
+    /// free, parts of usual sizes also find runs that are long enough.
     pub(super) fn new(blocks: u64) -> Self {
         Self { promised: AtomicU64::new(0), pool: AtomicU64::new(pool_of(blocks)) }
     }

@@ -1,7 +1,7 @@
 //! Pieces in several runs, for stores in which no run is long enough.
 //!
-//! The layout of a fresh or dead piece is kept in memory, since its blocks must be given back without
-//! reading; those of counted pieces are read when needed, and a few are remembered.
+//! The layout of a fresh or dead piece is kept in memory, since its blocks must be given back
+//! without reading; those of counted pieces are read when needed, and a few are remembered.
 
 use super::{Allocator, Space};
 use crate::layout::Layout;
@@ -73,8 +73,8 @@ impl Layouts {
     }
 }
 
-/// Takes `blocks` blocks in as few runs as can be, and blocks for the list; `None` if fewer than that
-/// and `floor` are free.
+/// Takes `blocks` blocks in as few runs as can be, and blocks for the list; `None` if fewer than
+/// that and `floor` are free.
 fn take(used: &mut Allocator, blocks: u32, floor: u64) -> Option<Layout> {
     let most = u64::from(blocks) + Layout::lists_for(blocks as usize) as u64;
     if used.free() < floor.saturating_add(most) {
@@ -138,7 +138,8 @@ impl Space {
         let found = self.footprint(id, location);
         self.layouts.forget(id);
         found.unwrap_or_else(|error| {
-            // Kept in memory since it was written or died; if not, the blocks are lost until the next open.
+            // Kept in memory since it was written or died; if not, the blocks are lost until the
+            // next open.
             tracing::error!(%error, "the blocks of piece {id} cannot be given back");
             Vec::new()
         })

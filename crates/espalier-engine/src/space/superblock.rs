@@ -1,15 +1,16 @@
 //! Superblocks: where a store begins, and what its last checkpoint consists of.
 //!
-//! Protocol: there are two slots at the start of the device and a spare place at its end. The superblock of
-//! generation `g` goes to slot `g % 2` and to the spare place, where it is durable with the same sync; then
-//! the other slot gets a copy, as generation `g + 1`. The newest of the three counts. So damage to two of them
-//! takes no checkpoint back, and the spare one names at any time a state that is whole: nothing that the one before
-//! needs is given up before that sync, and who finds the three different makes them agree before he writes
-//! anything else ([`heal`]). A superblock is complete in one 512-byte sector, which devices
-//! write as a whole: a place that is found damaged was damaged, not torn.
+//! Protocol: there are two slots at the start of the device and a spare place at its end. The
+//! superblock of generation `g` goes to slot `g % 2` and to the spare place, where it is durable
+//! with the same sync; then the other slot gets a copy, as generation `g + 1`. The newest of the
+//! three counts. So damage to two of them takes no checkpoint back, and the spare one names at any
+//! time a state that is whole: nothing that the one before needs is given up before that sync, and
+//! who finds the three different makes them agree before he writes anything else ([`heal`]). A
+//! superblock is complete in one 512-byte sector, which devices write as a whole: a place that is
+//! found damaged was damaged, not torn.
 //!
-//! A device with neither slot is no store to those who mount it, whatever lies at its end: it may be another's by now.
-//! A repair looks there ([`search_superblocks`]).
+//! A device with neither slot is no store to those who mount it, whatever lies at its end: it may
+//! be another's by now. A repair looks there ([`search_superblocks`]).
 //!
 //! Invariants: everything a superblock names was durable before it was written; the fields up to
 //! `created` never change after `mkfs`, so each slot is a backup of the other's.
@@ -60,8 +61,8 @@ pub(crate) struct Geometry {
     pub(crate) blocks: u64,
     /// The log region.
     pub(crate) log: Extent,
-    /// Table pages lie on the device twice, and the last block holds a spare superblock. Stores made before there
-    /// was that have neither.
+    /// Table pages lie on the device twice, and the last block holds a spare superblock. Stores
+    /// made before there was that have neither.
     pub(crate) copies: bool,
 }
 
@@ -345,7 +346,8 @@ impl Superblock {
         })
     }
 
-    /// True if it is one of the same store. The number of blocks may differ: after a crash while the store grew.
+    /// True if it is one of the same store. The number of blocks may differ: after a crash while
+    /// the store grew.
     fn is_of(&self, other: &Self) -> bool {
         let identity = |s: &Self| (s.uuid, s.geometry.log, s.geometry.copies);
         identity(self) == identity(other)
@@ -468,8 +470,9 @@ fn judge(device: &GuardedDevice, block: &[u8], place: Place) -> Slot {
 /// Finds the newest superblock of the store on `device`.
 ///
 /// # Errors
-/// [`ErrorKind::NotAStore`] if neither slot has a trace of one, [`ErrorKind::NewerFormat`], [`ErrorKind::Damaged`] if
-/// neither slot can be trusted or the device is shorter than the store, or what the device says.
+/// [`ErrorKind::NotAStore`] if neither slot has a trace of one, [`ErrorKind::NewerFormat`],
+/// [`ErrorKind::Damaged`] if neither slot can be trusted or the device is shorter than the store,
+/// or what the device says.
 pub(crate) fn read_superblocks(device: &GuardedDevice) -> Result<Found> {
     let gone = |slot| Error::damaged(format!("{} is gone", Place::Slot(slot)));
     let mut found = match (read_place(device, Place::Slot(0)), read_place(device, Place::Slot(1))) {
@@ -520,8 +523,8 @@ pub(super) fn search_superblocks(device: &GuardedDevice) -> Result<Found> {
     }
 }
 
-/// Looks through the whole device. Its place is part of what its checksum covers, so none is found in the data
-/// of files.
+/// Looks through the whole device. Its place is part of what its checksum covers, so none is found
+/// in the data of files.
 fn search_spare(device: &GuardedDevice, blocks: u64) -> Option<Superblock> {
     let mut found: Option<Superblock> = None;
     let step = SEARCHED_AT_ONCE / BLOCK as u64;
@@ -576,7 +579,8 @@ fn add_spare(device: &GuardedDevice, found: &mut Found) {
     let place = Place::Spare(block);
     let differs = match read_place(device, place) {
         Slot::Valid(spare) if spare.is_of(&found.newest) => {
-            // The same checkpoint is in one slot with this generation, and in the other with the next one.
+            // The same checkpoint is in one slot with this generation, and in the other with the
+            // next one.
             let same = (found.newest.generation - 1..=found.newest.generation).contains(&spare.generation)
                 && spare.roots == found.newest.roots;
             if spare.generation > found.newest.generation {
@@ -600,8 +604,9 @@ fn add_spare(device: &GuardedDevice, found: &mut Found) {
     found.differ |= differs;
 }
 
-/// Makes the places agree again after a crash or damage, durably, before anything else is written: from then on
-/// blocks are written over that only an older superblock needs. Returns why some could not be read.
+/// Makes the places agree again after a crash or damage, durably, before anything else is written:
+/// from then on blocks are written over that only an older superblock needs. Returns why some could
+/// not be read.
 ///
 /// # Errors
 /// What the device says.
@@ -628,12 +633,14 @@ pub(crate) fn grow(device: &GuardedDevice, blocks: u64) -> Result<()> {
     enlarge(device, &mut newest, blocks)
 }
 
-/// Makes the store whose newest superblock is `superblock` have `blocks` blocks, durably. Nothing else changes: blocks
-/// that no space map mentions are free. The slots are written one after the other, so a crash leaves the old size or the
-/// new; a superblock of the old one at its end is gone when this returns.
+/// Makes the store whose newest superblock is `superblock` have `blocks` blocks, durably. Nothing
+/// else changes: blocks that no space map mentions are free. The slots are written one after the
+/// other, so a crash leaves the old size or the new; a superblock of the old one at its end is gone
+/// when this returns.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidArgument`] if the store has more blocks or the device fewer; what the device says.
+/// [`ErrorKind::InvalidArgument`] if the store has more blocks or the device fewer; what the device
+/// says.
 pub(super) fn enlarge(device: &GuardedDevice, superblock: &mut Superblock, blocks: u64) -> Result<()> {
     let before = superblock.geometry.blocks;
     if blocks < before {

@@ -1,20 +1,20 @@
 //! Paged copy-on-write tables: radix trees of 4 KiB pages, reached from the superblock.
 //!
-//! Pages have numbers; those of level 0 hold entries, the others pointers. A number never
-//! written is an absent page, which reads as zeros; the height grows with the highest number. A page
-//! lies on the device twice ([`Shape`]): what cannot be read from one place is read from the other.
+//! Pages have numbers; those of level 0 hold entries, the others pointers. A number never written
+//! is an absent page, which reads as zeros; the height grows with the highest number. A page lies
+//! on the device twice ([`Shape`]): what cannot be read from one place is read from the other.
 //!
-//! Protocol: any thread reads; one thread at a time (the checkpoint) updates and writes. Writing has
-//! steps, because the pages' new places are themselves entries of a table (the space map):
-//! [`Table::prune`] drops pages that became empty, [`Table::unassigned`] and [`Table::assign`] give each
-//! dirty page a new block, [`Table::write`] fills in pointers and checksums and writes. The device must be
-//! synced before the returned root goes into a superblock.
+//! Protocol: any thread reads; one thread at a time (the checkpoint) updates and writes. Writing
+//! has steps, because the pages' new places are themselves entries of a table (the space map):
+//! [`Table::prune`] drops pages that became empty, [`Table::unassigned`] and [`Table::assign`] give
+//! each dirty page a new block, [`Table::write`] fills in pointers and checksums and writes. The
+//! device must be synced before the returned root goes into a superblock.
 //!
 //! Invariants:
 //! - a page on the device is never overwritten while a superblock in use reaches it;
 //! - a dirty page is in memory, and so are, dirty, all pages above it;
-//! - clean pages in memory are bounded by the budget; every page read is verified by the checksum in its
-//!   parent, seeded with table, level and number.
+//! - clean pages in memory are bounded by the budget; every page read is verified by the checksum
+//!   in its parent, seeded with table, level and number.
 
 use super::page::{Page, PageKey, Pointer, Shape};
 use super::superblock::{Bounds, MAX_HEIGHT, TableRoot};
@@ -33,7 +33,8 @@ const PREFETCH_GAP: u64 = 16;
 /// Pages at most that are read in one piece.
 const PREFETCHED: usize = 64;
 
-/// A page that is not in memory, where it was last written, and the version of the tree that says so.
+/// A page that is not in memory, where it was last written, and the version of the tree that says
+/// so.
 type Missing = (PageKey, Pointer, u64);
 
 /// The tables, by the number that seeds their checksums.
@@ -182,7 +183,8 @@ impl Table {
     /// Page `number` of level 0; `None` if it is absent (all zeros).
     ///
     /// # Errors
-    /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if a page on the way fails its checksum, or what the device says.
+    /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if a page on the way fails its checksum,
+    /// or what the device says.
     pub(super) fn read(&self, number: u64) -> Result<Option<Arc<Page>>> {
         self.find(PageKey { level: 0, number })
     }
@@ -233,8 +235,8 @@ impl Table {
         Ok(())
     }
 
-    /// False for what was written elsewhere since `version`, so that what was read may be of either tree, and for what is in
-    /// memory by now.
+    /// False for what was written elsewhere since `version`, so that what was read may be of either
+    /// tree, and for what is in memory by now.
     fn is_wanted(&self, key: PageKey, version: u64) -> bool {
         let state = self.state.read();
         state.version == version && !state.pages.contains_key(&key)
@@ -247,15 +249,16 @@ impl Table {
         }
     }
 
-    /// Reads pages of level 0 that are not in memory, with one read for those that lie close together. A hint: what is
-    /// damaged, or changes meanwhile, is met by whoever reads it.
+    /// Reads pages of level 0 that are not in memory, with one read for those that lie close
+    /// together. A hint: what is damaged, or changes meanwhile, is met by whoever reads it.
     pub(super) fn prefetch(&self, numbers: Range<u64>) {
         if let Ok(missing) = self.missing(numbers) {
             self.fetch_close(missing);
         }
     }
 
-    /// As [`Self::prefetch`], for pages of all levels: first those next to the root, `most` at most. May stop at what is damaged.
+    /// As [`Self::prefetch`], for pages of all levels: first those next to the root, `most` at
+    /// most. May stop at what is damaged.
     pub(super) fn prefetch_first(&self, most: usize) {
         let mut left = most.min(self.budget / 2);
         let (root, shape) = {
@@ -477,7 +480,8 @@ impl Table {
         state.dirty.iter().filter(lacks).copied().collect()
     }
 
-    /// Says where a dirty page and its copy (0 for none) will be written; returns the blocks it had.
+    /// Says where a dirty page and its copy (0 for none) will be written; returns the blocks it
+    /// had.
     pub(super) fn assign(&self, key: PageKey, block: u64, copy: u64) -> Vec<u64> {
         let mut state = self.state.write();
         let old: Vec<u64> = state.pointer(key).into_iter().flat_map(Pointer::blocks).collect();
@@ -541,8 +545,9 @@ impl Table {
         self.state.read().placed
     }
 
-    /// Counts them, for which all pages but those of level 0 are read. For whoever may change the table, while no page is
-    /// dirty. Below a page that cannot be read there are taken to be none: nothing there can be changed.
+    /// Counts them, for which all pages but those of level 0 are read. For whoever may change the
+    /// table, while no page is dirty. Below a page that cannot be read there are taken to be none:
+    /// nothing there can be changed.
     pub(super) fn count_placed(&self) {
         if self.placed().is_some() {
             return;
@@ -574,8 +579,8 @@ impl Table {
         self.state.read().pages.len() * BLOCK
     }
 
-    /// Visits every page in order: its level, where it lies (nowhere if it was never written), and the page.
-    /// Unreadable pages are visited as errors and what is below them is skipped.
+    /// Visits every page in order: its level, where it lies (nowhere if it was never written), and
+    /// the page. Unreadable pages are visited as errors and what is below them is skipped.
     pub(super) fn walk(&self, visit: &mut dyn FnMut(PageKey, Pointer, Result<Arc<Page>>)) {
         let (height, root) = {
             let state = self.state.read();
@@ -584,8 +589,8 @@ impl Table {
         self.walk_below(PageKey { level: height, number: 0 }, root, visit);
     }
 
-    /// The first page of level 0 at or behind `from` that is there; with an error the last page that cannot
-    /// be reached for it.
+    /// The first page of level 0 at or behind `from` that is there; with an error the last page
+    /// that cannot be reached for it.
     pub(super) fn first_from(&self, from: u64) -> FirstPage {
         let height = self.state.read().height;
         self.first_below(PageKey { level: height, number: 0 }, from)

@@ -1,7 +1,7 @@
 //! The volume table: which volumes there are, and the roots of their indexes.
 //!
-//! Read whole when the store is opened, written whole (as far as it changed) by each checkpoint. The
-//! layout is in docs/format.md, "Volume table".
+//! Read whole when the store is opened, written whole (as far as it changed) by each checkpoint.
+//! The layout is in docs/format.md, "Volume table".
 
 use crate::{Error, ErrorKind, PieceId, Result};
 use bytes::Bytes;
@@ -17,7 +17,8 @@ const MAX_VIEW: usize = 4 << 20;
 /// The root of one index.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct IndexRoot {
-    /// The root node; `None` for an index that holds nothing. The table counts as a reference to it.
+    /// The root node; `None` for an index that holds nothing. The table counts as a reference to
+    /// it.
     pub(crate) node: Option<PieceId>,
     /// The root's height; 0 for a leaf.
     pub(crate) height: u8,
@@ -57,7 +58,8 @@ impl VolumeTable {
     /// Enters a volume and returns its number.
     ///
     /// # Errors
-    /// [`ErrorKind::AlreadyExists`] if the name is taken, [`ErrorKind::InvalidArgument`] beyond the limits.
+    /// [`ErrorKind::AlreadyExists`] if the name is taken, [`ErrorKind::InvalidArgument`] beyond the
+    /// limits.
     pub(crate) fn add(&mut self, entry: VolumeEntry) -> Result<u32> {
         let invalid = |what: &str| Err(Error::new(ErrorKind::InvalidArgument, what));
         if entry.name.is_empty() || entry.name.len() > MAX_VOLUME_NAME {

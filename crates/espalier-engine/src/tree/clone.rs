@@ -1,20 +1,22 @@
 //! Binding clones: from a redirection of keys to shared nodes; `docs/clones.md` has the model.
 //!
-//! Protocol: when the layers older than a goto have been absorbed, the root is the state that it refers
-//! to. What begins with the source is then *cut out*: along its two borders headers are made that show no
-//! more than it, everything inside is shared through views, and messages on their way there become
-//! runs, seen through views, on the edges of the node that comes out. That node is *hung* in the place
-//! of what begins with the destination, one level above its own height, so that all paths
-//! stay of equal length [BetrFS 0.5, section 3]. No part is read or written but those of small sources,
-//! which are copied.
+//! Protocol: when the layers older than a goto have been absorbed, the root is the state that it
+//! refers to. What begins with the source is then *cut out*: along its two borders headers are made
+//! that show no more than it, everything inside is shared through views, and messages on their way
+//! there become runs, seen through views, on the edges of the node that comes out. That node is
+//! *hung* in the place of what begins with the destination, one level above its own height, so that
+//! all paths stay of equal length [BetrFS 0.5, section 3]. No part is read or written but those of
+//! small sources, which are copied.
 //!
-//! If there is such a node already, because the source was cloned before, and little is pending above it, then
-//! no header is made: what is pending becomes runs on the edge above it, in both places.
+//! If there is such a node already, because the source was cloned before, and little is pending
+//! above it, then no header is made: what is pending becomes runs on the edge above it, in both
+//! places.
 //!
 //! Cost: the headers along the borders of source and destination.
 //!
-//! Where a header along a border cannot be read nothing is taken apart: each side shows its part of the node as it is, through
-//! narrower bounds. So damage keeps no clone from becoming part of the tree, and nobody but who reads it sees it.
+//! Where a header along a border cannot be read nothing is taken apart: each side shows its part of
+//! the node as it is, through narrower bounds. So damage keeps no clone from becoming part of the
+//! tree, and nobody but who reads it sees it.
 
 use super::Trees;
 use super::compact::{compact, merged_ranges, run_sources};
@@ -42,8 +44,9 @@ const SIMILAR_RUNS: usize = 6;
 /// And so many when the log is replayed.
 const REPLAYED_RUNS: usize = 32;
 
-/// Runs are similar if none has this many times the weight of another. With [`SIMILAR_RUNS`] it bounds
-/// the runs on an edge by the logarithm of its weight, and the times that a message is merged, too.
+/// Runs are similar if none has this many times the weight of another. With [`SIMILAR_RUNS`] it
+/// bounds the runs on an edge by the logarithm of its weight, and the times that a message is
+/// merged, too.
 const SIMILAR: u64 = 6;
 
 /// What a large value counts for when it is decided whether to copy.
@@ -90,12 +93,14 @@ impl Trees {
             Some(target) => target,
             None => self.cut_out(&node, &source),
         };
-        // In the source's own place, too: from now on they share header and runs, and the next clone finds them.
+        // In the source's own place, too: from now on they share header and runs, and the next
+        // clone finds them.
         let root = self.hung((*node).clone(), &source, Some(&target))?;
         self.hung((*self.top(&root)?).clone(), &destination, Some(&target))
     }
 
-    /// A root that denotes what `root` does behind `prefix`, without the prefix; `msn` is as new as anything there.
+    /// A root that denotes what `root` does behind `prefix`, without the prefix; `msn` is as new as
+    /// anything there.
     pub(crate) fn taken_out(self: &Arc<Self>, root: &Root, prefix: &[u8], msn: Msn) -> Result<Root> {
         let source = KeyRange::prefix(prefix);
         if let Some(entries) = self.few_entries(root, &source).unwrap_or_default() {
@@ -111,7 +116,8 @@ impl Trees {
         self.hung(Node::empty(0), &KeyRange::all(), Some(&target))
     }
 
-    /// The root after what begins with `prefix` has made room for what `other` denotes, behind the prefix.
+    /// The root after what begins with `prefix` has made room for what `other` denotes, behind the
+    /// prefix.
     pub(crate) fn put_in(
         self: &Arc<Self>,
         root: &Root,
@@ -157,8 +163,8 @@ impl Trees {
         Target { slot, behind: Key::default(), weight, height, runs: Vec::new() }
     }
 
-    /// The node below which lies all that begins with a prefix, and nothing else, if there is one and
-    /// little is pending above; none if that cannot be read.
+    /// The node below which lies all that begins with a prefix, and nothing else, if there is one
+    /// and little is pending above; none if that cannot be read.
     fn exact(self: &Arc<Self>, root: &Node, source: &KeyRange) -> Option<Target> {
         let (mut node, mut covered) = (root.clone(), KeyRange::all());
         let mut pending: Vec<Arc<Run>> = Vec::new();
@@ -190,8 +196,8 @@ impl Trees {
         }
     }
 
-    /// So many bytes may be pending at a clone that it takes along. Each clone names their parts in the header above it, and each
-    /// flushes them for itself.
+    /// So many bytes may be pending at a clone that it takes along. Each clone names their parts in
+    /// the header above it, and each flushes them for itself.
     fn little(&self) -> u64 {
         (4 * self.tuning.part as u64).min(self.tuning.edge as u64 / 2)
     }
@@ -263,8 +269,8 @@ impl Trees {
         }
     }
 
-    /// What `node`, covering `interval`, shows of `range`, as a node that refers to nothing else: headers
-    /// are made along the borders, the rest is shared.
+    /// What `node`, covering `interval`, shows of `range`, as a node that refers to nothing else:
+    /// headers are made along the borders, the rest is shared.
     fn cut(self: &Arc<Self>, node: &Node, interval: &KeyRange, range: &KeyRange) -> Node {
         let view = View::identity().restrict(range);
         let (pivots, edges) = match &node.body {
@@ -312,7 +318,8 @@ impl Trees {
         Edge { child, runs }
     }
 
-    /// Goes down as long as there is a single edge, and it can be read: what is pending on it passes on to the edges below.
+    /// Goes down as long as there is a single edge, and it can be read: what is pending on it
+    /// passes on to the edges below.
     fn lowered(self: &Arc<Self>, mut node: Node, interval: &KeyRange) -> Node {
         loop {
             let Body::Interior { edges, .. } = &node.body else { return node };
@@ -339,8 +346,8 @@ impl Trees {
         }
     }
 
-    /// Runs as one run if they are not many bytes: on each of the edges to which they go a part of it is seen, and not a
-    /// part of each of them. What cannot be read stays as it is.
+    /// Runs as one run if they are not many bytes: on each of the edges to which they go a part of
+    /// it is seen, and not a part of each of them. What cannot be read stays as it is.
     fn as_one(self: &Arc<Self>, runs: &[Arc<Run>], interval: &KeyRange) -> Vec<Arc<Run>> {
         if runs.len() < 2 || self.lean.load(Relaxed) || self.weighs_more(runs, 2 * self.little()) {
             return runs.to_vec();
@@ -359,8 +366,8 @@ impl Trees {
         compact(self, &mut merged, &ranges, interval)
     }
 
-    /// Puts `target`, which is lower than `node`, in the place of what `node`, covering `interval`, has in
-    /// `range`. `node` may have too many edges afterwards.
+    /// Puts `target`, which is lower than `node`, in the place of what `node`, covering `interval`,
+    /// has in `range`. `node` may have too many edges afterwards.
     fn hang(
         self: &Arc<Self>,
         node: &mut Node,
@@ -421,8 +428,8 @@ impl Trees {
         self.put_edges(node, first..last + 1, new, interval);
     }
 
-    /// [`Trees::hang`] below an edge that covers `covered` and is to cover `host`; the edges that come
-    /// out, each with its start. `None` if what is below cannot be read.
+    /// [`Trees::hang`] below an edge that covers `covered` and is to cover `host`; the edges that
+    /// come out, each with its start. `None` if what is below cannot be read.
     fn hang_into(
         self: &Arc<Self>,
         edge: &Edge,
@@ -474,7 +481,8 @@ impl Trees {
         }
     }
 
-    /// Gives what edges without anything cover to their neighbours, whose children show nothing there.
+    /// Gives what edges without anything cover to their neighbours, whose children show nothing
+    /// there.
     fn drop_hollow(&self, node: &mut Node) {
         let mut i = 0;
         while edges_of(node).1.len() > 1 && i < edges_of(node).1.len() {
@@ -488,9 +496,9 @@ impl Trees {
         }
     }
 
-    /// The root after what waits on one of its edges in many small parts has become one run; `None` if nowhere it does that
-    /// takes no more than `room` blocks. In a store that is short of space each checkpoint may leave a part with a few
-    /// deletions there, which takes a block.
+    /// The root after what waits on one of its edges in many small parts has become one run; `None`
+    /// if nowhere it does that takes no more than `room` blocks. In a store that is short of space
+    /// each checkpoint may leave a part with a few deletions there, which takes a block.
     pub(crate) fn joined_runs(self: &Arc<Self>, root: &Root, room: u64) -> Result<Option<Root>> {
         let Ok(mut node) = self.root_node(root).map(|node| (*node).clone()) else { return Ok(None) };
         let header = header_blocks(&node);
@@ -516,8 +524,8 @@ impl Trees {
         Ok(None)
     }
 
-    /// Merges the newest runs of an edge over `interval` as long as enough of them are similar. One that cannot be read stays
-    /// as it is, and so do older ones.
+    /// Merges the newest runs of an edge over `interval` as long as enough of them are similar. One
+    /// that cannot be read stays as it is, and so do older ones.
     pub(super) fn merge_similar(self: &Arc<Self>, edge: &mut Edge, interval: &KeyRange) {
         let mut readable = 0;
         // Merging makes reads faster and takes space until the next checkpoint.

@@ -1,9 +1,10 @@
 //! Where two ranges may differ, without looking at what they share.
 //!
-//! Both trees are walked from the top, each range in the key space behind its prefix. A node that both
-//! reach through the same translation denotes the same on both sides and is not looked into. So is a
-//! part: two paths that see the same parts in the same order give a key the same messages, except
-//! for keys in parts (and range messages) that only one side sees. Those keys are the *suspects*.
+//! Both trees are walked from the top, each range in the key space behind its prefix. A node that
+//! both reach through the same translation denotes the same on both sides and is not looked into.
+//! So is a part: two paths that see the same parts in the same order give a key the same messages,
+//! except for keys in parts (and range messages) that only one side sees. Those keys are the
+//! *suspects*.
 
 use super::Trees;
 use super::flush::Root;
@@ -58,7 +59,8 @@ type Translation = (Key, Key);
 /// What both sides see of one piece, or of one range message: ranges behind the prefixes.
 type Coverage = [Vec<KeyRange>; 2];
 
-/// Nodes of one side still to be looked at, by all that tells how they are seen; the highest come first.
+/// Nodes of one side still to be looked at, by all that tells how they are seen; the highest come
+/// first.
 type Frontier = BTreeMap<(std::cmp::Reverse<u8>, Name, [Key; 3], Option<Key>), (Arc<NodeSlot>, View)>;
 
 #[derive(Default)]
@@ -110,8 +112,8 @@ impl Comparison {
         self.frontiers[side].insert(key, (slot.clone(), view));
     }
 
-    /// The highest node that is left: all above it have been looked at, so the other side would have it
-    /// by now if it had it at all.
+    /// The highest node that is left: all above it have been looked at, so the other side would
+    /// have it by now if it had it at all.
     fn next(&mut self) -> Option<(usize, Arc<NodeSlot>, u8, View)> {
         let top = |side: usize| self.frontiers[side].keys().next().map(|key| key.0.0);
         let side = usize::from(top(1) > top(0));

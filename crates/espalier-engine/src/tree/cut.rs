@@ -1,13 +1,15 @@
 //! Repair: trees without what cannot be read.
 //!
-//! A walk over everything that a root reaches gives a root that reaches only what can be read: unreadable
-//! nodes become empty children, unreadable parts leave their runs, and parts with unreadable values are made
-//! anew without them. Headers above a cut are made anew in memory, all others are shared as they are.
+//! A walk over everything that a root reaches gives a root that reaches only what can be read:
+//! unreadable nodes become empty children, unreadable parts leave their runs, and parts with
+//! unreadable values are made anew without them. Headers above a cut are made anew in memory, all
+//! others are shared as they are.
 //!
-//! What is cut is told as [`Loss`]es. Losing a part of messages is worse than losing entries: what lies below
-//! may be older than what was lost, and must not come to light. The filter of the part tells which keys it may
-//! have held; [`Cutter::stale`] finds those that are still visible. And where a value is lost, newer messages
-//! that were to change it make something of nothing; [`baseless`] finds those.
+//! What is cut is told as [`Loss`]es. Losing a part of messages is worse than losing entries: what
+//! lies below may be older than what was lost, and must not come to light. The filter of the part
+//! tells which keys it may have held; [`Cutter::stale`] finds those that are still visible. And
+//! where a value is lost, newer messages that were to change it make something of nothing;
+//! [`baseless`] finds those.
 
 use super::flush::Root;
 use super::node::{Body, Child, Edge, Node, Run, ViewedPart};
@@ -115,7 +117,8 @@ impl<'a> Cutter<'a> {
         self.losses.push(Loss { index: Some(self.index), range: Some(range), message });
     }
 
-    /// `view` leads from the node to the index, `interval` is what the node covers, in its own keys.
+    /// `view` leads from the node to the index, `interval` is what the node covers, in its own
+    /// keys.
     fn node(
         &mut self,
         slot: &Arc<NodeSlot>,
@@ -145,7 +148,8 @@ impl<'a> Cutter<'a> {
             self.whole.extend(id);
             return Cut::Whole;
         };
-        // Who shares the node shares what is left of it; the walk went on only to tell what that lost.
+        // Who shares the node shares what is left of it; the walk went on only to tell what that
+        // lost.
         if let Some(left) = id.and_then(|id| self.left.get(&id)) {
             return Cut::Left(left.clone());
         }
@@ -250,8 +254,9 @@ impl<'a> Cutter<'a> {
         })
     }
 
-    /// The entries of a part whose values can be read. In place of messages with a value that cannot be read
-    /// there are deletions, or patches of zeros: what lies below is older. Values that share a part with damage are written again.
+    /// The entries of a part whose values can be read. In place of messages with a value that
+    /// cannot be read there are deletions, or patches of zeros: what lies below is older. Values
+    /// that share a part with damage are written again.
     fn without_lost_values(
         &mut self,
         part: &Arc<Part>,
@@ -287,8 +292,8 @@ impl<'a> Cutter<'a> {
         (!builder.is_empty()).then(|| builder.finish())
     }
 
-    /// The keys of an index that are still visible and may have had newer messages in what is lost, or rest on
-    /// something that is; `root` is what is left of its tree. Each is a loss.
+    /// The keys of an index that are still visible and may have had newer messages in what is lost,
+    /// or rest on something that is; `root` is what is left of its tree. Each is a loss.
     ///
     /// # Errors
     /// If what is left cannot be read after all.
@@ -383,8 +388,8 @@ fn behind(key: &Key) -> Key {
     [&**key, &[0]].concat().into()
 }
 
-/// How often pieces are referred to by roots and headers on the device, and which pieces headers in memory
-/// refer to.
+/// How often pieces are referred to by roots and headers on the device, and which pieces headers in
+/// memory refer to.
 #[derive(Default)]
 pub(crate) struct References {
     pub(crate) counts: HashMap<PieceId, Delta>,
@@ -423,8 +428,8 @@ impl References {
         children(&node).try_for_each(|child| self.add_node(trees, &child.slot, height.saturating_sub(1)))
     }
 
-    /// Adds what a root in memory reaches. Headers on the device that nothing else refers to are counted by the
-    /// checkpoint that counts the new ones above them, if these are still there.
+    /// Adds what a root in memory reaches. Headers on the device that nothing else refers to are
+    /// counted by the checkpoint that counts the new ones above them, if these are still there.
     ///
     /// # Errors
     /// If a header cannot be read.
@@ -473,7 +478,8 @@ pub(crate) fn deletions(keys: &HashSet<Key>, msn: Msn, trees: &Trees) -> Layer {
     Layer::Table(Arc::new(table))
 }
 
-/// The ranges of keys that lie in some of the pieces `wanted`, below a root. What cannot be read holds nothing.
+/// The ranges of keys that lie in some of the pieces `wanted`, below a root. What cannot be read
+/// holds nothing.
 pub(crate) fn holders(trees: &Arc<Trees>, root: &Root, wanted: &HashSet<PieceId>) -> Vec<KeyRange> {
     let mut found = Vec::new();
     if let Some(slot) = &root.slot {

@@ -4,8 +4,8 @@
 //! cascades follow while a child holds too much itself [BetrFS 0.2]. Splits and joins happen on the
 //! path that is being copied anyway.
 //!
-//! What is for a place that cannot be read waits above it, and keeps nothing else from moving: such an edge is *stuck*, and
-//! passed over, until the next checkpoint, when it is tried again.
+//! What is for a place that cannot be read waits above it, and keeps nothing else from moving: such
+//! an edge is *stuck*, and passed over, until the next checkpoint, when it is tried again.
 
 use super::compact::{compact, merged_ranges, run_sources};
 use super::compare::joined;
@@ -31,8 +31,9 @@ use std::sync::atomic::Ordering::Relaxed;
 /// So many range deletes at a time are carried out at once.
 const FEW_DELETES: usize = 16;
 
-/// In a store that is short of space, a root that is a leaf of more blocks (or half of what makes one) is only written again
-/// for a memtable if there is room for that: else messages wait above it.
+/// In a store that is short of space, a root that is a leaf of more blocks (or half of what makes
+/// one) is only written again for a memtable if there is room for that: else messages wait above
+/// it.
 const SMALL_LEAF: u64 = 8;
 
 /// What a part and a header above a leaf take, and a first leaf.
@@ -106,8 +107,9 @@ impl Trees {
         Ok(self.heaviest(&node, self.tuning.edge as u64).map(|(_, bytes)| bytes))
     }
 
-    /// The root after a sealed layer has become part of the tree. A few range deletes are carried out `at_once`, so that what
-    /// they held is free, and so is everything in a root that is a leaf; or messages wait above the leaves.
+    /// The root after a sealed layer has become part of the tree. A few range deletes are carried
+    /// out `at_once`, so that what they held is free, and so is everything in a root that is a
+    /// leaf; or messages wait above the leaves.
     pub(crate) fn absorb(self: &Arc<Self>, root: &Root, layer: &Layer, at_once: bool) -> Result<Root> {
         match layer {
             Layer::Table(table) if at_once => {
@@ -118,8 +120,9 @@ impl Trees {
         }
     }
 
-    /// Blocks that absorbing memtables may take in a store that is short of space, beside what their messages come to: of each
-    /// a part for each edge of the root, and the root's header; or a root that is a small leaf, or what is put above it.
+    /// Blocks that absorbing memtables may take in a store that is short of space, beside what
+    /// their messages come to: of each a part for each edge of the root, and the root's header; or
+    /// a root that is a small leaf, or what is put above it.
     ///
     /// # Errors
     /// Of reading the root.
@@ -222,8 +225,9 @@ impl Trees {
         Ok(None)
     }
 
-    /// The root after messages have been moved to one leaf, however few they are; `None` if there are
-    /// none above the leaves. What is deleted or replaced takes space until its message gets there.
+    /// The root after messages have been moved to one leaf, however few they are; `None` if there
+    /// are none above the leaves. What is deleted or replaced takes space until its message gets
+    /// there.
     pub(crate) fn squeeze(self: &Arc<Self>, root: &Root) -> Result<Option<Root>> {
         let Ok(mut node) = self.root_node(root).map(|node| (*node).clone()) else { return Ok(None) };
         if !self.squeeze_node(&mut node, &KeyRange::all())? {
@@ -260,9 +264,10 @@ impl Trees {
 
     /// The edge with most pending bytes that is not stuck, if that is more than `least`.
     ///
-    /// Messages weigh as much as it costs to hand them on: large values are referred to, and not copied
-    /// on the way. But what they replace takes space meanwhile, and a leaf may have to be rewritten for
-    /// them; so an edge is heavy as well with more of them than [`Self::most_values`].
+    /// Messages weigh as much as it costs to hand them on: large values are referred to, and not
+    /// copied on the way. But what they replace takes space meanwhile, and a leaf may have to be
+    /// rewritten for them; so an edge is heavy as well with more of them than
+    /// [`Self::most_values`].
     pub(super) fn heaviest(&self, node: &Node, least: u64) -> Option<(usize, u64)> {
         let Body::Interior { edges, .. } = &node.body else { return None };
         let most = self.most_values(node.height);
@@ -291,8 +296,8 @@ impl Trees {
         self.stuck.lock().clear();
     }
 
-    /// Moves one step down what is pending in `range`, but not into what is shared, for that would take
-    /// space; returns the new root and where to go on. `None` if nothing is pending there.
+    /// Moves one step down what is pending in `range`, but not into what is shared, for that would
+    /// take space; returns the new root and where to go on. `None` if nothing is pending there.
     pub(crate) fn push_down(self: &Arc<Self>, root: &Root, range: &KeyRange) -> Result<Option<(Root, Key)>> {
         let Ok(mut node) = self.root_node(root).map(|node| (*node).clone()) else { return Ok(None) };
         if matches!(node.body, Body::Leaf(_)) || self.is_shared_root(root)? {
@@ -321,7 +326,8 @@ impl Trees {
             if edge.child.as_ref().is_some_and(|child| self.is_shared(child).unwrap_or(true)) {
                 continue;
             }
-            // Also if it is for other keys: the child is not changed below messages that wait for it.
+            // Also if it is for other keys: the child is not changed below messages that wait for
+            // it.
             if !edge.runs.is_empty() {
                 let reach = Reach { least: self.tuning.edge as u64, all: !self.lean.load(Relaxed) };
                 if self.is_stuck(&edge) || !self.flush_edge(node, i, interval, reach)? {
@@ -354,8 +360,8 @@ impl Trees {
         }
     }
 
-    /// How many bytes of large values an edge of a node of height `height` may hold: a share of what lies in
-    /// the leaves below it, half that share one level further up, and so on.
+    /// How many bytes of large values an edge of a node of height `height` may hold: a share of
+    /// what lies in the leaves below it, half that share one level further up, and so on.
     fn most_values(&self, height: u8) -> u64 {
         let leaf = (self.tuning.leaf as u64).saturating_mul(self.patience.load(Relaxed)) / 256;
         let below =
@@ -363,8 +369,8 @@ impl Trees {
         leaf.max(1).saturating_mul(below)
     }
 
-    /// The bytes of large values that wait on the edges of the root; none if no edge has more than it may, for
-    /// then nothing will be done about them.
+    /// The bytes of large values that wait on the edges of the root; none if no edge has more than
+    /// it may, for then nothing will be done about them.
     pub(crate) fn values_waiting(&self, root: &Root) -> u64 {
         let Some(node) = root.slot.as_ref().and_then(|slot| slot.unstored()) else { return 0 };
         let Body::Interior { edges, .. } = &node.body else { return 0 };
@@ -380,7 +386,8 @@ impl Trees {
         }
     }
 
-    /// The same for what has to become part of the tree: of a root that cannot be read, one above it, where that can wait.
+    /// The same for what has to become part of the tree: of a root that cannot be read, one above
+    /// it, where that can wait.
     ///
     /// # Errors
     /// Of reading a root that is as high as one may be.
@@ -419,8 +426,9 @@ impl Trees {
         Root { height: node.height, slot: Some(NodeSlot::new(node)) }
     }
 
-    /// Looks at up to `visits` leaves from `from` on, for the first whose value parts hold much that is
-    /// dead, and rewrites that one. Leaves below pending messages are passed over: squeeze those first.
+    /// Looks at up to `visits` leaves from `from` on, for the first whose value parts hold much
+    /// that is dead, and rewrites that one. Leaves below pending messages are passed over: squeeze
+    /// those first.
     pub(crate) fn sweep(self: &Arc<Self>, root: &Root, from: &[u8], visits: &mut usize) -> Result<Sweep> {
         if self.is_shared_root(root)? {
             return Ok(Sweep::End);
@@ -450,9 +458,9 @@ impl Trees {
         Ok(None)
     }
 
-    /// What to gather when a leaf is written anyway: nothing when space is short, for then it may be that
-    /// a checkpoint depends on it, and nothing when somebody waits for the end: one step may concern many leaves, and
-    /// gathering takes a read for each value.
+    /// What to gather when a leaf is written anyway: nothing when space is short, for then it may
+    /// be that a checkpoint depends on it, and nothing when somebody waits for the end: one step
+    /// may concern many leaves, and gathering takes a read for each value.
     fn gathering(&self) -> Gathering {
         let hurried = self.lean.load(Relaxed) || self.closing.load(Relaxed);
         if hurried { Gathering::Nothing } else { Gathering::Scattered }
@@ -518,8 +526,8 @@ impl Trees {
         }
     }
 
-    /// Flushes edge `i` of `node`, which covers `interval`, into its child and further down as needed; false if something
-    /// there cannot be read: then it is as it was, and stuck.
+    /// Flushes edge `i` of `node`, which covers `interval`, into its child and further down as
+    /// needed; false if something there cannot be read: then it is as it was, and stuck.
     fn flush_edge(
         self: &Arc<Self>,
         node: &mut Node,
@@ -592,7 +600,8 @@ impl Trees {
         Ok(())
     }
 
-    /// Puts `nodes` in the place of edge `i`, with `rest` on the way to them, and tidies up around them.
+    /// Puts `nodes` in the place of edge `i`, with `rest` on the way to them, and tidies up around
+    /// them.
     pub(super) fn replace(
         self: &Arc<Self>,
         node: &mut Node,
@@ -642,7 +651,8 @@ impl Trees {
             (Some(x), Some(y)) => {
                 let (x, y) = (x.load(self, below, &a_covers), y.load(self, below, &b_covers));
                 let (Ok(x), Ok(y)) = (x, y) else { return };
-                // What waits in one that clones share would be named again in a header for each of them.
+                // What waits in one that clones share would be named again in a header for each of
+                // them.
                 if x.names() + y.names() > self.tuning.fanout {
                     return;
                 }
@@ -659,7 +669,8 @@ impl Trees {
     }
 }
 
-/// What tells an edge from others as long as nothing below it changes; `None` if nothing has to be read to flush it.
+/// What tells an edge from others as long as nothing below it changes; `None` if nothing has to be
+/// read to flush it.
 fn token(edge: &Edge) -> Option<Token> {
     let part =
         || edge.runs.iter().flat_map(|run| &run.parts).map(|part| Token::Part(part.slot.clone())).next();
@@ -682,7 +693,8 @@ fn above(leaf: &Root, node: &Node, run: Arc<Run>) -> Node {
     Node { height: 1, body: Body::Interior { pivots: Vec::new(), edges: vec![edge] } }
 }
 
-/// An interior node above `nodes`, which together cover `interval`; each comes with its lower bound.
+/// An interior node above `nodes`, which together cover `interval`; each comes with its lower
+/// bound.
 fn parent_of(nodes: Vec<(Key, Node)>, interval: &KeyRange) -> Node {
     let height = nodes.first().map_or(0, |(_, n)| n.height) + 1;
     let mut pivots: Vec<Key> = nodes.iter().skip(1).map(|(lower, _)| lower.clone()).collect();

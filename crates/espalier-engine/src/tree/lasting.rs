@@ -1,9 +1,9 @@
 //! What a change of a tree takes for good.
 //!
-//! A flush writes again what it changes, and what it replaces is free after the next checkpoint, unless a clone or
-//! a snapshot needs it. Then the store holds both from now on, and whoever lets a pool be drawn on has to know.
-//! Counts are those of the last checkpoint, so the tree to compare with is the one that it has counted: what came
-//! in between, and was never written, has no counts.
+//! A flush writes again what it changes, and what it replaces is free after the next checkpoint,
+//! unless a clone or a snapshot needs it. Then the store holds both from now on, and whoever lets a
+//! pool be drawn on has to know. Counts are those of the last checkpoint, so the tree to compare
+//! with is the one that it has counted: what came in between, and was never written, has no counts.
 
 use super::Trees;
 use super::flush::Root;
@@ -14,15 +14,16 @@ use crate::types::PieceId;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Headers looked at for one answer. A change is a path; what a deletion drops may be a whole tree, and is enough to
-/// know of long before its end.
+/// Headers looked at for one answer. A change is a path; what a deletion drops may be a whole tree,
+/// and is enough to know of long before its end.
 const MOST_HEADERS: usize = 4096;
 
 /// What a change takes, in blocks, and what the next checkpoint gives back for it.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Lasting {
     written: u64,
-    /// Of what it replaces, what nobody else needs. Values that are dead beside others that live do not count.
+    /// Of what it replaces, what nobody else needs. Values that are dead beside others that live do
+    /// not count.
     freed: u64,
     /// Of what it replaces, what stays.
     kept: u64,
@@ -45,7 +46,8 @@ impl Lasting {
     }
 }
 
-/// What of a counted tree a newer one does not name any more, in blocks as [`Trees::unwritten_blocks`] reckons.
+/// What of a counted tree a newer one does not name any more, in blocks as
+/// [`Trees::unwritten_blocks`] reckons.
 struct Replaced {
     lasting: Lasting,
     /// More need not be found to be free.
@@ -55,8 +57,9 @@ struct Replaced {
 }
 
 impl Trees {
-    /// What the tree `new` takes beside the counted tree with the root `counted` when the next checkpoint has been made. That
-    /// it gives back more than it takes and `enough` beside that need not be found out.
+    /// What the tree `new` takes beside the counted tree with the root `counted` when the next
+    /// checkpoint has been made. That it gives back more than it takes and `enough` beside that
+    /// need not be found out.
     pub(crate) fn lasting_blocks(&self, counted: Option<PieceId>, new: &Root, enough: u64) -> Lasting {
         let lasting = self.all_lasting(new);
         let mut named = HashSet::new();
@@ -78,8 +81,9 @@ impl Trees {
         Lasting { written, freed: 0, kept: written }
     }
 
-    /// Adds what lies below the header `id`, and it itself, but for what is in `named` and what lies below that. What cannot
-    /// be read, or is as high as what lies above it, is not free either.
+    /// Adds what lies below the header `id`, and it itself, but for what is in `named` and what
+    /// lies below that. What cannot be read, or is as high as what lies above it, is not free
+    /// either.
     fn replaced(&self, id: PieceId, above: u8, shared: bool, named: &HashSet<PieceId>, sum: &mut Replaced) {
         if named.contains(&id) || sum.is_done() || !sum.seen.insert(id) {
             return;
@@ -115,7 +119,8 @@ impl Replaced {
     }
 }
 
-/// The stored pieces that what is not stored of a tree names; what lies below them is named by them.
+/// The stored pieces that what is not stored of a tree names; what lies below them is named by
+/// them.
 fn name(slot: &Arc<NodeSlot>, named: &mut HashSet<PieceId>, seen: &mut HashSet<*const NodeSlot>) {
     let Some(node) = slot.unstored() else {
         named.extend(slot.place().map(|handle| handle.id()));

@@ -1,8 +1,9 @@
 //! Applying messages to a leaf.
 //!
-//! Parts that no message touches are kept as they are; touched ones are merged with the messages into
-//! new parts. A leaf that has come to lie in too many places is rewritten whole while it is written
-//! anyway: that keeps scans sequential however much is cloned and edited (copy-on-abundant-write).
+//! Parts that no message touches are kept as they are; touched ones are merged with the messages
+//! into new parts. A leaf that has come to lie in too many places is rewritten whole while it is
+//! written anyway: that keeps scans sequential however much is cloned and edited
+//! (copy-on-abundant-write).
 
 use super::Trees;
 use super::compact::{PartsBuilder, merged_ranges, run_sources};
@@ -28,16 +29,17 @@ use std::sync::atomic::Ordering::Relaxed;
 /// A leaf whose values lie in no more places than this is not rewritten.
 const FEW_PLACES: u64 = 8;
 
-/// A leaf is rewritten if its values lie in places of fewer bytes than this on average: about what a
-/// device reads in the time that it takes to begin somewhere else.
+/// A leaf is rewritten if its values lie in places of fewer bytes than this on average: about what
+/// a device reads in the time that it takes to begin somewhere else.
 const PLACE: u64 = 128 << 10;
 
 /// Bytes that may lie between two values which are in one place.
 const GAP: u64 = 64 << 10;
 
-/// A leaf whose new parts, and values that have no place yet, are at least this many bytes is written at once, not at the
-/// checkpoint. Values that have one do not count: of a leaf that only refers to them there is little to write, and most of it
-/// will be replaced before the checkpoint where more of the same comes.
+/// A leaf whose new parts, and values that have no place yet, are at least this many bytes is
+/// written at once, not at the checkpoint. Values that have one do not count: of a leaf that only
+/// refers to them there is little to write, and most of it will be replaced before the checkpoint
+/// where more of the same comes.
 const WRITE_AT_ONCE: u64 = 256 << 10;
 
 /// Which values are read and written again while a leaf is written. That takes room for them.
@@ -51,10 +53,10 @@ pub(crate) enum Gathering {
     Sparse,
 }
 
-/// The leaves, each with its smallest key's lower bound, that `base` becomes when `runs` (oldest first)
-/// are applied to it. Everything is in the key space of the parent, whose edge covers `interval`. The
-/// first lower bound is the interval's start; there is no leaf if nothing is left. Values are
-/// gathered as `gather` says.
+/// The leaves, each with its smallest key's lower bound, that `base` becomes when `runs` (oldest
+/// first) are applied to it. Everything is in the key space of the parent, whose edge covers
+/// `interval`. The first lower bound is the interval's start; there is no leaf if nothing is left.
+/// Values are gathered as `gather` says.
 pub(crate) fn apply(
     trees: &Arc<Trees>,
     base: &Run,
@@ -151,8 +153,8 @@ fn resolve_into(
 /// Where the values of a leaf lie.
 #[derive(Default)]
 struct Layout {
-    /// For each value part, and in it apart for values of whole pages and others (it has the ones first and
-    /// the others behind them), where the last value ended.
+    /// For each value part, and in it apart for values of whole pages and others (it has the ones
+    /// first and the others behind them), where the last value ended.
     ends: BTreeMap<(PieceId, bool), u64>,
     /// How often a walk over the values has to begin somewhere else.
     places: u64,
@@ -196,8 +198,8 @@ fn is_scattered(parts: &[ViewedPart]) -> bool {
     layout.places > FEW_PLACES && layout.places * PLACE > layout.live
 }
 
-/// Which of the value parts that a leaf's values lie in are to be left: all if they are too many, else
-/// those of which little is live.
+/// Which of the value parts that a leaf's values lie in are to be left: all if they are too many,
+/// else those of which little is live.
 pub(super) struct Gather {
     all: bool,
     sparse: HashSet<PieceId>,

@@ -1,4 +1,5 @@
-//! The tree: a lifted B-epsilon-DAG of immutable nodes [BetrFS 0.4 section 3, BetrFS 0.5 section 3].
+//! The tree: a lifted B-epsilon-DAG of immutable nodes [BetrFS 0.4 section 3, BetrFS 0.5 section
+//! 3].
 //!
 //! Protocol: a change takes the current root, computes new nodes from the changed one up to the
 //! root, sharing all the rest, and hands back a new root. Nobody who holds an older root notices.
@@ -62,13 +63,13 @@ pub(crate) struct Trees {
     pub(crate) compression: Compression,
     /// Bytes in nodes and parts that the device does not have.
     pub(crate) dirty: Arc<AtomicUsize>,
-    /// Bytes of large values in memory: on their way to the log, in memtables, or in parts that the device
-    /// does not have.
+    /// Bytes of large values in memory: on their way to the log, in memtables, or in parts that the
+    /// device does not have.
     pub(crate) resident: Arc<AtomicUsize>,
     /// Bytes of large values that the log has written to their place since a commit last looked.
     pub(crate) bound: Arc<AtomicU64>,
-    /// How much of a leaf, in 256ths, may be on its way to it in large values: what they replace takes
-    /// space until they have come down, so this depends on how much is left.
+    /// How much of a leaf, in 256ths, may be on its way to it in large values: what they replace
+    /// takes space until they have come down, so this depends on how much is left.
     pub(crate) patience: AtomicU64,
     /// Messages that memtables have handed on.
     pub(crate) absorbed: AtomicU64,
@@ -76,12 +77,14 @@ pub(crate) struct Trees {
     pub(crate) freed: Mutex<Freed>,
     /// Value parts that a sweep empties.
     pub(crate) sparse: Mutex<HashSet<PieceId>>,
-    /// Edges that could not be flushed since the last checkpoint, as something cannot be read (`tree/flush`).
+    /// Edges that could not be flushed since the last checkpoint, as something cannot be read
+    /// (`tree/flush`).
     pub(crate) stuck: Mutex<HashMap<usize, Token>>,
     /// Space is short: do no more at a time than must be done.
     pub(crate) lean: AtomicBool,
     /// Somebody waits for the store to be closed: do nothing that need not be done.
     pub(crate) closing: AtomicBool,
-    /// While less than this is dirty, runs may pile up on an edge: recovery leaves them to the flushes that follow.
+    /// While less than this is dirty, runs may pile up on an edge: recovery leaves them to the
+    /// flushes that follow.
     pub(crate) unmerged: AtomicUsize,
 }

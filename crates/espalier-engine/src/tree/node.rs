@@ -18,7 +18,8 @@ pub(crate) struct Node {
 
 #[derive(Clone)]
 pub(crate) enum Body {
-    /// The entries: a run of inserts, one per key, without range messages. Walks hold it, and copy nothing.
+    /// The entries: a run of inserts, one per key, without range messages. Walks hold it, and copy
+    /// nothing.
     Leaf(Arc<Run>),
     /// Edge `i` covers the keys from pivot `i - 1` up to pivot `i`.
     Interior { pivots: Vec<Key>, edges: Vec<Edge> },
@@ -41,7 +42,8 @@ pub(super) const UNKNOWN_WEIGHT: u64 = 0;
 pub(crate) struct Child {
     pub(crate) slot: Arc<NodeSlot>,
     pub(crate) view: View,
-    /// Of a leaf the bytes of its parts and values, of an interior node the number of its edges; or [`UNKNOWN_WEIGHT`].
+    /// Of a leaf the bytes of its parts and values, of an interior node the number of its edges; or
+    /// [`UNKNOWN_WEIGHT`].
     pub(crate) weight: u64,
 }
 
@@ -95,8 +97,8 @@ impl ViewedPart {
         self.wholly_through(view).or_else(|| Self::viewed(self.slot.clone(), view.compose(&self.view)))
     }
 
-    /// The same if all that is visible of it stays visible: then its bounds say what they said. `None` if that is not
-    /// known.
+    /// The same if all that is visible of it stays visible: then its bounds say what they said.
+    /// `None` if that is not known.
     fn wholly_through(&self, view: &View) -> Option<Self> {
         let last = self.last.as_ref()?;
         if !view.bounds.contains(&self.first) || !view.bounds.contains(last) {
@@ -201,7 +203,8 @@ impl Child {
         Child { slot, view: View::lifted(prefix), weight }
     }
 
-    /// True if not all of the node is shown, as it could not be read when it was to be taken apart (`tree/clone`).
+    /// True if not all of the node is shown, as it could not be read when it was to be taken apart
+    /// (`tree/clone`).
     pub(super) fn is_bounded(&self) -> bool {
         self.view.bounds != KeyRange::all()
     }
@@ -209,7 +212,8 @@ impl Child {
     /// The child in the key space of the parent, for an edge that covers `interval`.
     pub(crate) fn load(&self, trees: &Trees, height: u8, interval: &KeyRange) -> Result<Node> {
         let node = self.slot.load(trees, height)?;
-        // A node of which not all is shown covers more than that: else its first and last edges would be taken for shown whole.
+        // A node of which not all is shown covers more than that: else its first and last edges
+        // would be taken for shown whole.
         let inner = match self.is_bounded() {
             true => KeyRange::all(),
             false => self.view.range_inward(interval),
@@ -325,7 +329,8 @@ impl Edge {
     }
 }
 
-/// Joins two neighbouring nodes of one height, both in the key space of their parent; `pivot` lies between.
+/// Joins two neighbouring nodes of one height, both in the key space of their parent; `pivot` lies
+/// between.
 pub(crate) fn join(left: &Node, pivot: &Key, right: &Node) -> Option<Node> {
     let body = match (&left.body, &right.body) {
         (Body::Leaf(a), Body::Leaf(b)) => {
@@ -364,8 +369,9 @@ pub(crate) fn separator(left: &[u8], right: &[u8]) -> Key {
     right[..(crate::key::common_prefix_len(left, right) + 1).min(right.len())].into()
 }
 
-/// True if a child of an edge over `interval` may be seen through `view`: whole, behind a prefix that is
-/// at least what the interval lifts. It is more where the edge reaches beyond what the child shows.
+/// True if a child of an edge over `interval` may be seen through `view`: whole, behind a prefix
+/// that is at least what the interval lifts. It is more where the edge reaches beyond what the
+/// child shows.
 pub(crate) fn is_simple(view: &View, interval: &KeyRange) -> bool {
     let prefix = lift(&interval.start, interval.end.as_deref());
     view.from.is_empty() && view.to.starts_with(prefix) && view.bounds == KeyRange::all()

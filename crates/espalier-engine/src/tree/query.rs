@@ -131,7 +131,8 @@ impl Descent {
         }
     }
 
-    /// True if what is looked for lies where a child shows something; else the interval becomes the gap.
+    /// True if what is looked for lies where a child shows something; else the interval becomes the
+    /// gap.
     fn aim(&mut self, shown: &KeyRange, toward: Toward<'_>) -> bool {
         let (below, above) = match toward {
             Toward::Key(key) => (*key < *shown.start, !before_end(key, shown.end.as_deref())),
@@ -150,8 +151,8 @@ impl Descent {
         false
     }
 
-    /// Cuts the interval to that of edge `i`. Only real pivots cut: the first and last edge reach as
-    /// far as their node does.
+    /// Cuts the interval to that of edge `i`. Only real pivots cut: the first and last edge reach
+    /// as far as their node does.
     fn narrow(&mut self, pivots: &[Key], i: usize, view: &View) {
         let outward = |pivot: &Key| view.range_to_outer(&KeyRange { start: pivot.clone(), end: None }).start;
         if let Some(pivot) = i.checked_sub(1).map(|i| &pivots[i]) {

@@ -1,9 +1,11 @@
-//! Moving a slice of what is pending down to the leaf it is for, where a flush of a whole edge has no room.
+//! Moving a slice of what is pending down to the leaf it is for, where a flush of a whole edge has
+//! no room.
 //!
-//! A flush writes again all that waits on an edge, and in a store that was full for long that may be more than there
-//! is room for. A *slice* is an interval of keys within one leaf: what waits for it on all edges above is applied to the leaf,
-//! and the rest is left where it is, in the same parts, seen through narrower views. So a step costs some
-//! parts of the leaf, no more messages than one part of each run holds, and the headers on the way, however much waits.
+//! A flush writes again all that waits on an edge, and in a store that was full for long that may
+//! be more than there is room for. A *slice* is an interval of keys within one leaf: what waits for
+//! it on all edges above is applied to the leaf, and the rest is left where it is, in the same
+//! parts, seen through narrower views. So a step costs some parts of the leaf, no more messages
+//! than one part of each run holds, and the headers on the way, however much waits.
 //!
 //! Invariant: in the slice nothing is left on any edge above the leaf; so nothing older lies above.
 
@@ -32,8 +34,8 @@ struct Search<'a> {
 type Sliced = (Vec<(Key, Node)>, KeyRange);
 
 impl Trees {
-    /// The root after a slice of the messages on its heaviest edge has been moved to a leaf, or one from further down if
-    /// nothing waits there; `None` if there are no messages above the leaves.
+    /// The root after a slice of the messages on its heaviest edge has been moved to a leaf, or one
+    /// from further down if nothing waits there; `None` if there are no messages above the leaves.
     pub(crate) fn squeeze_slice(self: &Arc<Self>, root: &Root) -> Result<Option<Root>> {
         let Ok(node) = self.root_node(root) else { return Ok(None) };
         let all = KeyRange::all();
@@ -42,8 +44,9 @@ impl Trees {
         Ok(self.slice_root(&node, search)?.map(|(root, _)| root))
     }
 
-    /// The root after the first slice of what is pending in `range` has been moved to its leaf, and where to go on; but
-    /// nothing into what is shared, for that would take space. `None` if nothing is pending there.
+    /// The root after the first slice of what is pending in `range` has been moved to its leaf, and
+    /// where to go on; but nothing into what is shared, for that would take space. `None` if
+    /// nothing is pending there.
     pub(crate) fn push_slice(self: &Arc<Self>, root: &Root, range: &KeyRange) -> Result<Option<(Root, Key)>> {
         if self.is_shared_root(root)? {
             return Ok(None);
@@ -60,8 +63,8 @@ impl Trees {
         Ok(Some((self.grown(nodes), slice)))
     }
 
-    /// Moves a slice of `pending` (oldest first), and of what waits in the node, to a leaf below it; but to none that cannot be
-    /// read.
+    /// Moves a slice of `pending` (oldest first), and of what waits in the node, to a leaf below
+    /// it; but to none that cannot be read.
     fn slice_node(
         self: &Arc<Self>,
         node: &Node,
@@ -114,7 +117,8 @@ impl Trees {
     }
 }
 
-/// Where the slice ends that begins with the first pending key: it touches one part of each run, and some of the leaf.
+/// Where the slice ends that begins with the first pending key: it touches one part of each run,
+/// and some of the leaf.
 fn end_of_slice(base: &Run, interval: &KeyRange, pending: &[Arc<Run>]) -> Option<Key> {
     let starts = |run: &Arc<Run>| {
         let range = run.ranges.iter().next().map(|(range, _)| range.start);

@@ -70,7 +70,8 @@ enum PartState {
     Stored(StoredPart),
 }
 
-/// A part on the device, and the value parts that its entries lie in, with the bytes they have there.
+/// A part on the device, and the value parts that its entries lie in, with the bytes they have
+/// there.
 #[derive(Clone)]
 pub(crate) struct StoredPart {
     pub(crate) handle: Arc<PieceHandle>,
@@ -214,7 +215,8 @@ impl NodeSlot {
         }
     }
 
-    /// What `count` gave for the node that is not on the device when it was first asked; 0 once it is there.
+    /// What `count` gave for the node that is not on the device when it was first asked; 0 once it
+    /// is there.
     pub(super) fn unwritten(&self, count: impl FnOnce() -> u64) -> u64 {
         match &*self.state.read() {
             NodeState::Stored(_) => return 0,

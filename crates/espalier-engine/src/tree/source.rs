@@ -14,8 +14,8 @@ use std::collections::VecDeque;
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// How much a memtable source copies at a time. It begins with little, for most walks are short, and
-/// doubles as long as the walk goes on.
+/// How much a memtable source copies at a time. It begins with little, for most walks are short,
+/// and doubles as long as the walk goes on.
 const FIRST_CHUNK_KEYS: usize = 4;
 const CHUNK_KEYS: usize = 64;
 const CHUNK_BYTES: usize = 128 << 10;

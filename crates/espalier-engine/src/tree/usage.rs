@@ -1,8 +1,8 @@
 //! How much space ranges take, and how much of it nothing else needs: from counts, without parts.
 //!
-//! The headers that show something of the ranges are walked from the top. A piece is *theirs alone* if every
-//! header that refers to it is theirs alone too, or refers to it only for keys inside the ranges: that
-//! is the case if as many such headers have been met as the piece has counts.
+//! The headers that show something of the ranges are walked from the top. A piece is *theirs alone*
+//! if every header that refers to it is theirs alone too, or refers to it only for keys inside the
+//! ranges: that is the case if as many such headers have been met as the piece has counts.
 
 use super::Trees;
 use super::flush::Root;

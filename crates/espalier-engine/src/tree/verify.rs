@@ -140,8 +140,8 @@ impl<'a> Verifier<'a> {
         self.index = None;
     }
 
-    /// Checks the large values that messages of an index name which are not in its tree yet: what only the log has.
-    /// Of the parts they lie in nothing else is promised.
+    /// Checks the large values that messages of an index name which are not in its tree yet: what
+    /// only the log has. Of the parts they lie in nothing else is promised.
     pub(crate) fn pending(&mut self, index: IndexId, version: &Version) {
         self.index = Some(index);
         let mut sound = HashMap::new();
@@ -182,7 +182,8 @@ impl<'a> Verifier<'a> {
         self.trees.locator.locate(id).is_ok_and(|location| matches!(location.kind, PieceKind::Node(_)))
     }
 
-    /// Counts the references of a node that no index shows, and of those below it that were not counted yet.
+    /// Counts the references of a node that no index shows, and of those below it that were not
+    /// counted yet.
     fn unseen(&mut self, id: PieceId, why: &str) {
         let mut rest = vec![id];
         while let Some(id) = rest.pop() {
@@ -193,7 +194,8 @@ impl<'a> Verifier<'a> {
                 Ok(refers) => {
                     for (piece, bytes) in refers {
                         self.refer(piece, bytes);
-                        // Below a node that nothing refers to there are others that only it refers to.
+                        // Below a node that nothing refers to there are others that only it refers
+                        // to.
                         if self.is_node(piece) {
                             rest.push(piece);
                         }
@@ -211,8 +213,9 @@ impl<'a> Verifier<'a> {
         found.bytes = found.bytes.saturating_add_unsigned(bytes);
     }
 
-    /// `view` leads from the node to the index, `interval` is what the node covers, in its own keys. If it is not `whole`, only
-    /// that much of it is seen: along a border that could not be read it was not taken apart (`tree/clone`).
+    /// `view` leads from the node to the index, `interval` is what the node covers, in its own
+    /// keys. If it is not `whole`, only that much of it is seen: along a border that could not be
+    /// read it was not taken apart (`tree/clone`).
     fn slot(&mut self, slot: &Arc<NodeSlot>, height: u8, view: &View, interval: &KeyRange, whole: bool) {
         if let Some(handle) = slot.place()
             && !self.covered.insert((handle.id(), interval.clone()))

@@ -56,8 +56,9 @@ impl Trees {
         Ok(handle)
     }
 
-    /// Blocks that what the device does not have of the tree below `slot` will take, at most. A tree never grows,
-    /// so it is counted once: writers ask again and again, and what has been written since only makes it less.
+    /// Blocks that what the device does not have of the tree below `slot` will take, at most. A
+    /// tree never grows, so it is counted once: writers ask again and again, and what has been
+    /// written since only makes it less.
     pub(crate) fn unwritten_blocks(&self, slot: &NodeSlot) -> u64 {
         slot.unwritten(|| self.unwritten(slot, &mut HashSet::new()))
     }
@@ -125,7 +126,8 @@ impl Trees {
     }
 }
 
-/// Blocks that so many bytes of a header or a part take, at most: with a list of its places if it finds no run.
+/// Blocks that so many bytes of a header or a part take, at most: with a list of its places if it
+/// finds no run.
 pub(super) fn blocks_of(bytes: usize) -> u64 {
     let blocks = (bytes as u64 + 128).div_ceil(espalier_storage::BLOCK as u64);
     blocks + u64::from(blocks > 1)
@@ -136,8 +138,8 @@ pub(super) fn header_blocks(node: &Node) -> u64 {
     blocks_of(header_bytes(node))
 }
 
-/// Bytes of the header of a node ([`codec::encode`]), at most: every number and length with as many as it can have, and
-/// every key as if it shared nothing with the one before.
+/// Bytes of the header of a node ([`codec::encode`]), at most: every number and length with as many
+/// as it can have, and every key as if it shared nothing with the one before.
 fn header_bytes(node: &Node) -> usize {
     let view = |view: &View| {
         let end = view.bounds.end.as_ref().map_or(0, |end| end.len());

@@ -13,7 +13,8 @@ fn prefix_of(path: &[Vec<u8>]) -> Vec<u8> {
     path.iter().fold(Vec::new(), |prefix, name| content_prefix(&prefix, name))
 }
 
-/// The order of a walk that lists a directory's entries first, then its subdirectories, each by name.
+/// The order of a walk that lists a directory's entries first, then its subdirectories, each by
+/// name.
 fn walk_order(a: (&[Vec<u8>], &[u8]), b: (&[Vec<u8>], &[u8])) -> std::cmp::Ordering {
     match (a.0.split_first(), b.0.split_first()) {
         (None, None) => a.1.cmp(b.1),

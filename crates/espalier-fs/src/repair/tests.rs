@@ -3,7 +3,8 @@ use crate::types::*;
 use crate::{FileSystem, check};
 use espalier_storage::Environment;
 
-/// A store with /dir/file (3 blocks, a large attribute), /dir/one = /two, /dir/deep/er/leaf, /sparse.
+/// A store with /dir/file (3 blocks, a large attribute), /dir/one = /two, /dir/deep/er/leaf,
+/// /sparse.
 fn sample() -> (Arc<Store>, Arc<dyn Environment>) {
     let (store, env, fs) = crate::fixture::empty();
     let caller = Caller::default();
@@ -192,7 +193,8 @@ fn what_cannot_be_understood_goes() {
     assert_eq!(read(&fs, "dir/file"), [7; 9000]);
 }
 
-/// A hole is told from lost data by nothing; but of what the store has lost it is known where that was.
+/// A hole is told from lost data by nothing; but of what the store has lost it is known where that
+/// was.
 #[test]
 fn a_file_with_holes_is_named_where_something_may_be_lost() {
     let (store, _) = sample();
@@ -215,7 +217,8 @@ fn a_file_with_holes_is_named_where_something_may_be_lost() {
     };
     let behind = |key: Vec<u8>| [&key[..], &[0]].concat();
     assert_eq!(told(&[]), []);
-    // One block; some, in two losses that overlap; all, but for the one that is there; those of others.
+    // One block; some, in two losses that overlap; all, but for the one that is there; those of
+    // others.
     assert_eq!(told(&[loss(block(3), behind(block(3)))]), [(12288, 16384)]);
     assert_eq!(told(&[loss(block(7), block(9)), loss(block(5), block(8))]), [(20480, 36864)]);
     assert_eq!(told(&[loss(vec![], vec![0xff])]), [(0, 98304)]);

@@ -86,8 +86,8 @@ fn free(bench: &Bench) -> u64 {
     bench.fs.statfs().expect("statfs").available * 4096
 }
 
-/// A clone takes next to nothing, what is changed in it is taken once, and what only one of the two has is
-/// free when that one is gone.
+/// A clone takes next to nothing, what is changed in it is taken once, and what only one of the two
+/// has is free when that one is gone.
 #[test]
 fn free_space_is_told_truly_before_during_and_after_with_clones() {
     let bench = usual();
@@ -112,8 +112,8 @@ fn free_space_is_told_truly_before_during_and_after_with_clones() {
     near(free(&bench), whole - 3 * MIB, "free when 3 MiB of the clone are its own");
     // What is removed while somebody has it in use goes with him.
     [file, dir, copied, copy].iter().for_each(|node| bench.fs.forget(*node, 1));
-    // The first three MiB were the source's alone. They may lie in one part with what the clone still has; then they
-    // are not free yet, and must not be called so.
+    // The first three MiB were the source's alone. They may lie in one part with what the clone
+    // still has; then they are not free yet, and must not be called so.
     bench.fs.remove_tree(NodeId::ROOT, b"dir", &Caller::default()).expect("remove");
     let found = free(&bench);
     assert!(

@@ -1,5 +1,5 @@
-//! A full file system with clones and snapshots: what shares with others may be in the way of deleting single files, and of
-//! nothing else.
+//! A full file system with clones and snapshots: what shares with others may be in the way of
+//! deleting single files, and of nothing else.
 
 use crate::Bench;
 use espalier_fs::{Caller, FileSystem, FsErrorKind, NewNode, NodeId, SetAttr, merge_functions};
@@ -108,8 +108,8 @@ impl Bench {
     }
 }
 
-/// A file system of `bytes` with a tree of `files`, of `len` bytes and less, cloned several times and in a snapshot, in which
-/// nothing more fits.
+/// A file system of `bytes` with a tree of `files`, of `len` bytes and less, cloned several times
+/// and in a snapshot, in which nothing more fits.
 fn full_of_clones(bytes: u64, files: usize, len: usize, clones: usize) -> Bench {
     let bench = empty(bytes);
     let src = bench.dir(NodeId::ROOT, "src");

@@ -105,8 +105,8 @@ fn forgotten_positions_are_found_again() {
     }
     let mut calls = 0;
     let seen = list(&bench, dir, 300, |last| {
-        // Enough listings of another directory to push this one's out of memory; not whole ones, which
-        // would be answered from memory.
+        // Enough listings of another directory to push this one's out of memory; not whole ones,
+        // which would be answered from memory.
         for _ in 0..2000 {
             let mut room = 3;
             let mut each = |_: espalier_fs::DirEntry<'_>| {
@@ -183,7 +183,8 @@ fn names_stay_within_their_memory() {
     bench.check(0);
 }
 
-/// What a kernel has just been given it is not given again, unless something changed, or somebody else asks.
+/// What a kernel has just been given it is not given again, unless something changed, or somebody
+/// else asks.
 #[test]
 fn nodes_are_given_once_to_who_keeps_them() {
     let bench = Bench::new(0);

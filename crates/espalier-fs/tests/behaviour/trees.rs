@@ -350,7 +350,8 @@ fn clones_and_removals_are_of_one_instant_while_others_work() {
     let bench = Bench::new(2);
     let src = bench.dir(NodeId::ROOT, "src");
     let (left, right) = (bench.dir(src, "left"), bench.dir(src, "right"));
-    // One file wanders between two directories and is always in exactly one; two files are written in turn.
+    // One file wanders between two directories and is always in exactly one; two files are written
+    // in turn.
     let wanderer = bench.file(left, "wanderer");
     bench.fs.write(wanderer, 0, b"here", false).expect("write");
     let pair = [bench.file(src, "first"), bench.file(src, "second")];

@@ -1,6 +1,7 @@
-//! A power cut at every change of the device while whole trees are cloned, changed, kept in snapshots, put back and removed, and
-//! while a recovery from such a cut is under way. What is found is what was there before a step or after it, snapshots
-//! included; main volume and snapshots are sound, and nothing is left of what was removed.
+//! A power cut at every change of the device while whole trees are cloned, changed, kept in
+//! snapshots, put back and removed, and while a recovery from such a cut is under way. What is
+//! found is what was there before a step or after it, snapshots included; main volume and snapshots
+//! are sound, and nothing is left of what was removed.
 //!
 //! `ESPALIER_SEED=n` runs that seed alone, `ESPALIER_SEEDS=n` the first n.
 
@@ -52,7 +53,8 @@ fn view(store: &Arc<Store>, fs: &FileSystem, world: &Arc<World>) -> u64 {
 }
 
 impl Cuts {
-    /// /A/{foo,bar,sub/{bar2,x}}, /B, /out, /C; bar and bar2 are one file, out is foo, C is a clone of A.
+    /// /A/{foo,bar,sub/{bar2,x}}, /B, /out, /C; bar and bar2 are one file, out is foo, C is a clone
+    /// of A.
     fn new(seed: u64) -> Self {
         let device = Arc::new(SimulatedDevice::new(32 << 20, seed));
         let world = World::new(seed);

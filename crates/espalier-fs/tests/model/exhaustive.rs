@@ -1,5 +1,6 @@
-//! Every history of three operations and a sync, with a power cut at every change of the device, in the manner
-//! of CrashMonkey [OSDI 2018]. A tree of two directories and two files is there, durable, before.
+//! Every history of three operations and a sync, with a power cut at every change of the device, in
+//! the manner of CrashMonkey [OSDI 2018]. A tree of two directories and two files is there,
+//! durable, before.
 //!
 //! There are 13,500 histories. A test takes each so-and-so-many-th, another ones with each seed:
 //! `ESPALIER_HISTORIES=1` takes all, `ESPALIER_HISTORY=n` only the n-th.
@@ -24,7 +25,8 @@ struct Base {
     tree: Tree,
 }
 
-/// Finds a path on both sides; each look-up's reference is given back at once, as nobody has anything open.
+/// Finds a path on both sides; each look-up's reference is given back at once, as nobody has
+/// anything open.
 fn find(run: &Run, path: &str) -> Option<(Id, NodeId)> {
     let (mut id, mut node) = (ROOT, NodeId::ROOT);
     for name in path.split('/').filter(|name| !name.is_empty()) {

@@ -1,6 +1,6 @@
 //! The file system against a POSIX tree in memory, by random operations, with crashes and without.
-//! A failure prints the seed; `ESPALIER_SEED=n cargo test -p espalier-fs --test model` runs that seed
-//! alone, `ESPALIER_SEEDS=n` the first n.
+//! A failure prints the seed; `ESPALIER_SEED=n cargo test -p espalier-fs --test model` runs that
+//! seed alone, `ESPALIER_SEEDS=n` the first n.
 
 mod crash;
 mod cuts;

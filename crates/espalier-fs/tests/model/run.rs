@@ -76,7 +76,8 @@ impl Run {
         Self::on(seed, Arc::new(MemoryDevice::new(256 << 20)))
     }
 
-    /// Some calls are given up before they are made, and others may wait for nothing once they have changed something.
+    /// Some calls are given up before they are made, and others may wait for nothing once they have
+    /// changed something.
     pub(crate) fn giving_up(seed: u64) -> Self {
         let caring = Arc::<Caring>::default();
         let device = Arc::new(Watched(MemoryDevice::new(256 << 20), caring.clone()));
@@ -196,8 +197,8 @@ impl Run {
         }
     }
 
-    /// Has the file system do something that changes what somebody sees, if anything. If calls are given up, this one may
-    /// be given up first, which changes nothing.
+    /// Has the file system do something that changes what somebody sees, if anything. If calls are
+    /// given up, this one may be given up first, which changes nothing.
     fn ask<T>(&mut self, call: impl Fn(&FileSystem) -> Result<T, FsError>) -> Result<T, FsError> {
         if self.gives_up && self.random.chance(2) {
             self.caring.given_up.store(true, Ordering::Relaxed);

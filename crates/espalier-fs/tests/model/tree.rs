@@ -258,7 +258,8 @@ impl Tree {
         })
     }
 
-    /// Has one link area serve two directories. Nobody can see that, but for what of a removed tree keeps its count of names.
+    /// Has one link area serve two directories. Nobody can see that, but for what of a removed tree
+    /// keeps its count of names.
     fn join(&mut self, one: Id, other: Id) {
         let mut common = one;
         while !self.is_below(other, common) {

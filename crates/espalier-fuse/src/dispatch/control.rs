@@ -1,10 +1,11 @@
 //! What ioctls do: whole trees, snapshots.
 //!
-//! The kernel has checked that the caller may read what the ioctl is on. That he may make or remove entries in a directory is
-//! checked here; what is below is the file system's business. What the kernel has cached is taken from it when
-//! the change is done and all locks are released, and before the caller has his answer: what is cheap at once
-//! (a name is asked for again; a few nodes are forgotten one by one, or the epoch of all names counts up), what takes time for
-//! each file afterwards.
+//! The kernel has checked that the caller may read what the ioctl is on. That he may make or remove
+//! entries in a directory is checked here; what is below is the file system's business. What the
+//! kernel has cached is taken from it when the change is done and all locks are released, and
+//! before the caller has his answer: what is cheap at once (a name is asked for again; a few nodes
+//! are forgotten one by one, or the epoch of all names counts up), what takes time for each file
+//! afterwards.
 
 use super::errno::{Errno, of};
 use super::{Dispatcher, attributes, snapshots};
@@ -180,7 +181,8 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Deletes a snapshot of the whole volume, or of a directory alone (any, if it is named with a number).
+    /// Deletes a snapshot of the whole volume, or of a directory alone (any, if it is named with a
+    /// number).
     fn delete_snapshot(
         &self,
         node: NodeId,
@@ -269,7 +271,8 @@ impl Dispatcher {
         let (_, diff) =
             sessions.all.get_mut(&session).filter(|(by, _)| *by == uid).ok_or(Errno(libc::ESTALE))?;
         let mut data = Vec::new();
-        // A path has less than 64 KiB for the kernel's users, and no room here if it has more than 8 KiB.
+        // A path has less than 64 KiB for the kernel's users, and no room here if it has more than
+        // 8 KiB.
         while data.len() + LONGEST_PATH + 3 <= DIFFERENCES_BYTES {
             let Some((change, path)) = of(diff.next(), String::new)? else { break };
             if path.len() > LONGEST_PATH {
@@ -295,7 +298,8 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Refuses who may not make and delete snapshots: all but root and the owner of the mount's root.
+    /// Refuses who may not make and delete snapshots: all but root and the owner of the mount's
+    /// root.
     fn may_administrate(&self, caller: &Caller) -> Result<(), Errno> {
         let root = of(self.fs.getattr(NodeId::ROOT), || self.name(NodeId::ROOT))?;
         if caller.uid == 0 || caller.uid == root.uid { Ok(()) } else { Err(Errno(libc::EPERM)) }
@@ -314,8 +318,9 @@ impl Dispatcher {
     fn tell_attributes(&self, node: NodeId) {
         let Some(notifier) = self.notifier.get() else { return };
         let inode = |node: NodeId| Notification::Inode { node: node.0, data: None };
-        // One by one if there are few. Otherwise the kernel asks for every name of the mount again, as it does if an answer with what was
-        // true before may still be on its way to it: then it does not know yet of what it is told.
+        // One by one if there are few. Otherwise the kernel asks for every name of the mount again,
+        // as it does if an answer with what was true before may still be on its way to it: then it
+        // does not know yet of what it is told.
         let few = self.fs.nodes_below(node, TOLD_SINGLY).ok().flatten();
         if !few.is_some_and(|nodes| notifier.notify_known(nodes.into_iter().map(inode).collect())) {
             notifier.notify_and_wait([Notification::Epoch, inode(node)]);

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Operation codes counted; higher ones count as the last.
 const CODES: usize = 64;
 
-/// The requests served since the mount was made, by kind, and the files that the kernel was given without a request.
+/// The requests served since the mount was made, by kind, and the files that the kernel was given
+/// without a request.
 #[derive(Debug)]
 pub struct RequestCounts {
     requests: [AtomicU64; CODES],
@@ -30,8 +31,8 @@ impl RequestCounts {
         &self.stored
     }
 
-    /// The kinds that came up, in the protocol's order: the kernel's name in lower case, and the number. Last, as `notify_store`,
-    /// files that the kernel was given before it asked for them.
+    /// The kinds that came up, in the protocol's order: the kernel's name in lower case, and the
+    /// number. Last, as `notify_store`, files that the kernel was given before it asked for them.
     pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let kinds = self.requests.iter().enumerate().map(|(code, count)| (name(code as u32), count));
         let counted = kinds.chain([("notify_store", &*self.stored)]);

@@ -6,8 +6,8 @@ use espalier_fs::FsErrorKind;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Errno(pub(super) i32);
 
-/// The result of a call, with the error as a number. Errors that mean that something is broken are logged;
-/// `what` names what the call was about.
+/// The result of a call, with the error as a number. Errors that mean that something is broken are
+/// logged; `what` names what the call was about.
 pub(super) fn of<T>(result: espalier_fs::Result<T>, what: impl FnOnce() -> String) -> Result<T, Errno> {
     result.map_err(|error| {
         let number = number(error.kind());

@@ -1,9 +1,9 @@
-//! `.snapshots`: a directory that no listing shows, with snapshots by name: in the root those of the whole volume, in a
-//! directory of which there are some its own, unless an entry has that name.
+//! `.snapshots`: a directory that no listing shows, with snapshots by name: in the root those of
+//! the whole volume, in a directory of which there are some its own, unless an entry has that name.
 //!
-//! Each snapshot is a file system of its own that cannot be changed, served by a dispatcher of its own. The upper 16 bits of a
-//! node id say which: 0 the live one, the highest such a directory. They are taken off where a request
-//! comes in, and put on where an answer names a node.
+//! Each snapshot is a file system of its own that cannot be changed, served by a dispatcher of its
+//! own. The upper 16 bits of a node id say which: 0 the live one, the highest such a directory.
+//! They are taken off where a request comes in, and put on where an answer names a node.
 
 use super::errno::{Errno, of};
 use super::{Answer, Dispatcher, Small};
@@ -25,7 +25,8 @@ const NAME_MEMORY: u64 = 2 << 20;
 /// What the directory has for a number: the last but one, which no file gets.
 const DIRECTORY_INO: u64 = u64::MAX - 1;
 
-/// The number of a directory of snapshots; others have such a one as rarely as files of two clones share one.
+/// The number of a directory of snapshots; others have such a one as rarely as files of two clones
+/// share one.
 fn directory_ino(directory: Option<u64>) -> u64 {
     directory.map_or(DIRECTORY_INO, |number| number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1 << 63)
 }
@@ -50,8 +51,8 @@ struct Opened {
     tags: HashMap<u32, u64>,
     by_tag: HashMap<u64, Arc<Dispatcher>>,
     last: u64,
-    /// Directories whose snapshots were looked at: number and node. Their directories of snapshots have
-    /// the nodes behind [`DIRECTORY`], in this order.
+    /// Directories whose snapshots were looked at: number and node. Their directories of snapshots
+    /// have the nodes behind [`DIRECTORY`], in this order.
     directories: Vec<(u64, NodeId)>,
 }
 
@@ -79,7 +80,8 @@ impl Snapshots {
         Some(NodeId(DIRECTORY.0 + 1 + at as u64))
     }
 
-    /// Of which directory these are the snapshots: its number (of the whole volume none) and its node.
+    /// Of which directory these are the snapshots: its number (of the whole volume none) and its
+    /// node.
     fn directory_of(&self, node: NodeId) -> Result<(Option<u64>, NodeId), Errno> {
         let Some(at) = (node.0 - DIRECTORY.0).checked_sub(1) else { return Ok((None, NodeId::ROOT)) };
         let known = self.0.lock().directories.get(at as usize).copied();
@@ -133,7 +135,8 @@ impl Dispatcher {
                 || (node == NodeId::ROOT && matches!(operation, Operation::Lookup { name } if *name == NAME)))
     }
 
-    /// The directory of snapshots of a directory that has no entry of that name, if there are snapshots of it.
+    /// The directory of snapshots of a directory that has no entry of that name, if there are
+    /// snapshots of it.
     pub(super) fn find_snapshots(&self, node: NodeId) -> Result<Option<Small>, Errno> {
         let name = || self.name(node);
         if self.tag != 0 || of(self.fs.snapshots_of(node), name)?.is_empty() {

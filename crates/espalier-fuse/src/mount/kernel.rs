@@ -1,4 +1,5 @@
-//! Mounting and unmounting by the kernel's own calls, and by `fusermount3` for who may not make them.
+//! Mounting and unmounting by the kernel's own calls, and by `fusermount3` for who may not make
+//! them.
 
 use super::{MountError, MountOptions};
 use crate::transport::Device;
@@ -50,8 +51,9 @@ pub(super) fn mount(point: &Path, options: &MountOptions) -> Result<Mounted, Mou
     Ok(mounted)
 }
 
-/// True if the kernel drops its pages of what is written around them also after the write, so that none stays which a reader
-/// fetched meanwhile. Linux does since 6.19, 6.18.3 and 6.12.64 (its commit b359af8275a9), and no bit of the protocol says so.
+/// True if the kernel drops its pages of what is written around them also after the write, so that
+/// none stays which a reader fetched meanwhile. Linux does since 6.19, 6.18.3 and 6.12.64 (its
+/// commit b359af8275a9), and no bit of the protocol says so.
 pub(super) fn drops_what_is_written_around() -> bool {
     let names = rustix::system::uname();
     names.release().to_str().is_ok_and(is_new_enough)
@@ -66,8 +68,9 @@ fn is_new_enough(release: &str) -> bool {
     }
 }
 
-/// True if the kernel clears what lies behind the end of a file in the last page that is stored in its cache. Before, there was
-/// what had been in that memory (CVE-2024-44947); distributors may have mended it under other numbers.
+/// True if the kernel clears what lies behind the end of a file in the last page that is stored in
+/// its cache. Before, there was what had been in that memory (CVE-2024-44947); distributors may
+/// have mended it under other numbers.
 pub(super) fn clears_what_is_stored() -> bool {
     let names = rustix::system::uname();
     names.release().to_str().is_ok_and(clears)
@@ -95,8 +98,8 @@ fn numbers(release: &str) -> (u32, u32, u32) {
 
 /// A process that unmounts when this one dies, however it dies.
 ///
-/// The helper has an option for that, but it tries first whether the mount can be opened, and here that needs
-/// no server.
+/// The helper has an option for that, but it tries first whether the mount can be opened, and here
+/// that needs no server.
 pub(super) struct Watcher {
     /// Open while this process lives.
     pipe: ChildStdin,
@@ -105,7 +108,8 @@ pub(super) struct Watcher {
 
 impl Watcher {
     fn start(point: &Path) -> io::Result<Self> {
-        // Ends when it reads a line; at the end of file it looks whether the mount is dead, and takes it down.
+        // Ends when it reads a line; at the end of file it looks whether the mount is dead, and
+        // takes it down.
         const SCRIPT: &str = "read -r _ && exit 0
             stat -f -- \"$1\" >/dev/null 2>&1 && exit 0
             umount -l -- \"$1\" 2>/dev/null || exec fusermount3 -u -z -- \"$1\"";
@@ -181,8 +185,9 @@ fn call(device: &Device, point: &Path, options: &MountOptions, block: bool) -> i
     Ok(())
 }
 
-/// Mounts through `fusermount3`, which opens the device, mounts, and passes the descriptor over a socket whose
-/// number it finds in its environment. The socket is its standard input, so that nothing else is inherited.
+/// Mounts through `fusermount3`, which opens the device, mounts, and passes the descriptor over a
+/// socket whose number it finds in its environment. The socket is its standard input, so that
+/// nothing else is inherited.
 fn by_helper(point: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
     let no_helper = |source| MountError::NoHelper { source };
     let (ours, theirs) = UnixStream::pair().map_err(no_helper)?;
@@ -272,7 +277,8 @@ pub(super) fn unmount(point: &Path, lazily: bool) -> io::Result<()> {
     Err(io::Error::new(kind, said.trim().to_owned()))
 }
 
-/// Writes what the kernel's defaults for FUSE are too small for. A hint: failures are of no consequence.
+/// Writes what the kernel's defaults for FUSE are too small for. A hint: failures are of no
+/// consequence.
 pub(super) fn tune(point: &Path, options: &MountOptions) {
     let Ok(status) = rustix::fs::stat(point) else { return };
     let (major, minor) = (rustix::fs::major(status.st_dev), rustix::fs::minor(status.st_dev));
@@ -286,14 +292,15 @@ pub(super) fn tune(point: &Path, options: &MountOptions) {
     };
     set("read_ahead_kb", &options.read_ahead_kib.to_string());
     if options.writeback {
-        // A single FUSE mount may otherwise hold one hundredth of what may be dirty, and is throttled below that.
+        // A single FUSE mount may otherwise hold one hundredth of what may be dirty, and is
+        // throttled below that.
         set("strict_limit", "0");
         set("max_ratio", "100");
     }
 }
 
-/// Lets the kernel find out that no file needs to be opened, by opening one without a name: until it knows, it also tells of
-/// every file that was made and is closed.
+/// Lets the kernel find out that no file needs to be opened, by opening one without a name: until
+/// it knows, it also tells of every file that was made and is closed.
 pub(super) fn open_nothing(point: &Path) {
     let open = || {
         let made = rustix::fs::open(point, OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, Mode::RUSR)?;
@@ -324,8 +331,9 @@ pub(super) fn connection(point: &Path) -> Option<u32> {
     })
 }
 
-/// Ends a connection from our side, whoever still uses the mount: everything pending fails. By the control file
-/// system, which also works for what is no longer in the tree; as root that needs to be mounted nowhere.
+/// Ends a connection from our side, whoever still uses the mount: everything pending fails. By the
+/// control file system, which also works for what is no longer in the tree; as root that needs to
+/// be mounted nowhere.
 pub(super) fn abort(point: &Path, connection: Option<u32>) -> io::Result<()> {
     let Some(number) = connection else {
         return Ok(rustix::mount::unmount(point, UnmountFlags::FORCE | UnmountFlags::DETACH)?);

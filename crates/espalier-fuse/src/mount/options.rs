@@ -20,8 +20,8 @@ pub enum ListAttributes {
 pub struct MountOptions {
     /// What is mounted, as `mount` shall show it: an image or a device.
     pub source: String,
-    /// `source` is a block device: root's mounts are `fuseblk` where the kernel can, so that `syncfs` and
-    /// `umount` wait for the file system.
+    /// `source` is a block device: root's mounts are `fuseblk` where the kernel can, so that
+    /// `syncfs` and `umount` wait for the file system.
     pub block_device: bool,
     /// No changes.
     pub read_only: bool,
@@ -41,8 +41,9 @@ pub struct MountOptions {
     pub auto_unmount: bool,
     /// The mount point may have content, which is hidden while the mount is there.
     pub nonempty: bool,
-    /// The kernel gathers writes and passes them on later. Faster for small writes; what `write` returned is then
-    /// neither ordered nor reserved before it is flushed (at close, at fsync, or after some seconds).
+    /// The kernel gathers writes and passes them on later. Faster for small writes; what `write`
+    /// returned is then neither ordered nor reserved before it is flushed (at close, at fsync, or
+    /// after some seconds).
     pub writeback: bool,
     /// There are extended attributes and ACLs.
     pub xattrs: bool,
@@ -52,19 +53,20 @@ pub struct MountOptions {
     pub transport: Option<Kind>,
     /// Threads per CPU with io_uring; `None`: chosen.
     pub threads_per_cpu: Option<usize>,
-    /// Tells the threads of this process that work in the background; see [`Threads`]. They keep off CPUs on which many requests
-    /// come, as long as there are others: with io_uring, and where the process may use `SCHED_IDLE`. Of several mounts in
-    /// one process the last that had something to say decides.
+    /// Tells the threads of this process that work in the background; see [`Threads`]. They keep
+    /// off CPUs on which many requests come, as long as there are others: with io_uring, and where
+    /// the process may use `SCHED_IDLE`. Of several mounts in one process the last that had
+    /// something to say decides.
     pub background: Option<Threads>,
     /// How often everything is made durable unasked; zero: never.
     pub sync_interval: Duration,
-    /// Small files are given to the kernel before it asks for them, to those who read one after the other. Not with `writeback`, not
-    /// without `xattrs`, and not with one thread.
+    /// Small files are given to the kernel before it asks for them, to those who read one after the
+    /// other. Not with `writeback`, not without `xattrs`, and not with one thread.
     pub prefetch: bool,
     /// Read-ahead, KiB (root only).
     pub read_ahead_kib: u32,
-    /// What the mount tells about itself: the value of the extended attribute [`DESCRIPTION_XATTR`](crate::DESCRIPTION_XATTR) of its root,
-    /// which no listing shows.
+    /// What the mount tells about itself: the value of the extended attribute
+    /// [`DESCRIPTION_XATTR`](crate::DESCRIPTION_XATTR) of its root, which no listing shows.
     pub description: Option<Description>,
     /// What may be asked of the server; see [`Commands`].
     pub commands: Option<Commands>,
@@ -103,8 +105,8 @@ impl Default for MountOptions {
 }
 
 impl MountOptions {
-    /// Applies one option as it stands in `-o` or in fstab. `Ok(false)`: it is not an option of the mount itself
-    /// (the caller may know it).
+    /// Applies one option as it stands in `-o` or in fstab. `Ok(false)`: it is not an option of the
+    /// mount itself (the caller may know it).
     ///
     /// # Errors
     /// An option with a value that makes no sense; the text says which and what it may be.

@@ -18,13 +18,15 @@ struct Mapping {
     length: usize,
 }
 
-// SAFETY: a mapping gives no access to its memory but through the `&mut` of the one staging that has it.
+// SAFETY: a mapping gives no access to its memory but through the `&mut` of the one staging that
+// has it.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; what a gate does is a system call on addresses.
 unsafe impl Sync for Mapping {}
 
 impl Staging {
-    /// Memory of `length` bytes, and its gate, which is open. Pages that are never touched cost nothing.
+    /// Memory of `length` bytes, and its gate, which is open. Pages that are never touched cost
+    /// nothing.
     pub(super) fn new(length: usize) -> io::Result<(Self, Gate)> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses an address that nobody uses.
@@ -41,11 +43,13 @@ impl Staging {
 
     /// Its content. Only while the gate is open: closed, it ends the process.
     pub(super) fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the mapping is initialized (zeroed at first), and borrowed with `self`, of which there is one.
+        // SAFETY: the mapping is initialized (zeroed at first), and borrowed with `self`, of which
+        // there is one.
         unsafe { std::slice::from_raw_parts_mut(self.0.start.as_ptr(), self.0.length) }
     }
 
-    /// Sends a notification whose data are the first `length` bytes. The gate may be closed meanwhile.
+    /// Sends a notification whose data are the first `length` bytes. The gate may be closed
+    /// meanwhile.
     ///
     /// # Errors
     /// As for [`Device::notify`]; `EFAULT` if the gate was closed before all was copied.
@@ -60,8 +64,9 @@ impl Staging {
 }
 
 impl Gate {
-    /// When this has returned, and until [`Gate::open`], the kernel begins to copy no page any more. What page it is at it may
-    /// still copy to its end: it has locked the page that it copies to before it takes the one that it copies from.
+    /// When this has returned, and until [`Gate::open`], the kernel begins to copy no page any
+    /// more. What page it is at it may still copy to its end: it has locked the page that it copies
+    /// to before it takes the one that it copies from.
     ///
     /// # Errors
     /// What the system says; then the gate is open.
@@ -78,7 +83,8 @@ impl Gate {
     }
 
     fn protect(&self, access: MprotectFlags) -> io::Result<()> {
-        // SAFETY: the mapping lives as long as the gate. Nobody reads or writes what is closed: `Staging::bytes` forbids it.
+        // SAFETY: the mapping lives as long as the gate. Nobody reads or writes what is closed:
+        // `Staging::bytes` forbids it.
         unsafe { mprotect(self.0.start.as_ptr().cast(), self.0.length, access)? };
         Ok(())
     }

@@ -48,7 +48,8 @@ impl Fixture {
         capacity
     }
 
-    /// Stores what is wanted, with `read`, until it is told to stop, and says what the kernel got: first what `meanwhile` took from it.
+    /// Stores what is wanted, with `read`, until it is told to stop, and says what the kernel got:
+    /// first what `meanwhile` took from it.
     fn run(
         self,
         read: &Read<'_>,
@@ -234,7 +235,8 @@ fn who_changes_the_length_waits_until_it_is_over() {
 
 const LARGE: u64 = 2 * PIECE + 5;
 
-/// Lists large files and reads the first ones to their ends, until the one with number 3 is wanted, and no other.
+/// Lists large files and reads the first ones to their ends, until the one with number 3 is wanted,
+/// and no other.
 fn want_a_large_one(shared: &Shared) {
     shared.listed((0..5).map(|node| File { node, size: LARGE }).collect(), |_| true);
     (0..3).for_each(|node| shared.asked(node, Asked::Read { end: LARGE }).unwrap());

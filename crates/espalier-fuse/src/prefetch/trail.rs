@@ -1,13 +1,15 @@
 //! Who reads files in the order in which they were listed, and what he will read next.
 //!
-//! Files of which the kernel was just told by a listing are *untouched*: it has not asked for anything of theirs, so it has none of
-//! their pages. Reads of untouched files that follow the order of their listing make a *streak*; while it is long enough, the
-//! next files of that listing are *wanted*, and then *given*, of which we are told nothing until something is asked again. Who finds
-//! his files' pages there asks for nothing, so the first file of a listing and every [`MARK`]th behind it are left to be asked for: they
-//! show where he is.
+//! Files of which the kernel was just told by a listing are *untouched*: it has not asked for
+//! anything of theirs, so it has none of their pages. Reads of untouched files that follow the
+//! order of their listing make a *streak*; while it is long enough, the next files of that listing
+//! are *wanted*, and then *given*, of which we are told nothing until something is asked again. Who
+//! finds his files' pages there asks for nothing, so the first file of a listing and every
+//! [`MARK`]th behind it are left to be asked for: they show where he is.
 //!
-//! Of *large* files the kernel reads ahead by itself, in pieces large enough, so they are wanted only by who reads such files to their ends: the last
-//! [`WHOLE`] for which he has asked. He would have to enter each of their pages into the kernel's lists; that is done for him.
+//! Of *large* files the kernel reads ahead by itself, in pieces large enough, so they are wanted
+//! only by who reads such files to their ends: the last [`WHOLE`] for which he has asked. He would
+//! have to enter each of their pages into the kernel's lists; that is done for him.
 //!
 //! Pure: neither clocks nor system calls.
 
@@ -18,7 +20,8 @@ const LISTINGS: usize = 64;
 const MOST_WATCHED: usize = 8192;
 /// Every so many files one is left to be asked for.
 const MARK: usize = 8;
-/// Files read in order before more are fetched, and the number beyond which the streak does not matter.
+/// Files read in order before more are fetched, and the number beyond which the streak does not
+/// matter.
 const STREAK: usize = 3;
 const LONGEST_STREAK: usize = 64;
 /// Files fetched before the reader, at most, and their bytes.
@@ -162,7 +165,8 @@ impl Trail {
         wanted
     }
 
-    /// He has not asked for anything of this file, or what he was given of it is not all. True if files are wanted now.
+    /// He has not asked for anything of this file, or what he was given of it is not all. True if
+    /// files are wanted now.
     fn begin(&mut self, node: u64) -> bool {
         let Some(Place { listing, at, given }) = self.watched.remove(&node) else { return false };
         let Some(listing) = self.listings.iter_mut().find(|known| known.name == listing) else {
@@ -193,7 +197,8 @@ impl Trail {
         if self.streak < STREAK {
             return false;
         }
-        // The very next one he will have asked for before it is there, if it is no large one: of that he finds what is.
+        // The very next one he will have asked for before it is there, if it is no large one: of
+        // that he finds what is.
         let next_is_large = listing.files.get(listing.passed).is_some_and(File::is_large);
         listing.go_on_at(listing.passed + usize::from(!next_is_large));
         let ahead = listing.files.iter().skip(listing.passed).take(self.streak.min(MOST_AHEAD));
@@ -221,7 +226,8 @@ impl Trail {
             let (at, file, offset) = (listing.next, listing.files[listing.next], listing.offset);
             let is_wanted =
                 !at.is_multiple_of(MARK) && (!file.is_large() || (reads_large && file.size <= LARGEST));
-            // What was begun is given already; and by another listing the kernel may have learned anew of a file that it had given up.
+            // What was begun is given already; and by another listing the kernel may have learned
+            // anew of a file that it had given up.
             let (listed, name) = (self.watched.get_mut(&file.node), listing.name);
             let is_this = |place: &&mut Place| place.listing == name && place.at == at;
             let place = listed.filter(is_this).filter(|place| place.given == (offset > 0));
@@ -427,7 +433,8 @@ mod tests {
             trail.read(node, size);
         }
         assert_eq!(trail.next().map(|piece| (piece.file.node, piece.offset)), Some((3, 0)));
-        // Elsewhere for a while; the kernel gives up the file that was begun, and learns of it again.
+        // Elsewhere for a while; the kernel gives up the file that was begun, and learns of it
+        // again.
         trail.read(100, size);
         trail.listed(large(3..6, size));
         trail.read(3, size);

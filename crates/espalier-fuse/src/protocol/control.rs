@@ -1,4 +1,5 @@
-//! The ioctls of a mount, as `include/espalier.h` has them: numbers and bytes, for the server and for programs.
+//! The ioctls of a mount, as `include/espalier.h` has them: numbers and bytes, for the server and
+//! for programs.
 //!
 //! An argument is a row of fields without gaps in the machine's byte order, as C lays them out.
 

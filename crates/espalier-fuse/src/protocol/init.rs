@@ -1,4 +1,5 @@
-//! INIT: what the kernel offers, what is taken of it, and what that means for the rest of the conversation.
+//! INIT: what the kernel offers, what is taken of it, and what that means for the rest of the
+//! conversation.
 
 use super::flags::init as bit;
 use super::reader::Reader;
@@ -63,7 +64,8 @@ impl Dialect {
         self.flags & bits == bits
     }
 
-    /// Length of the fixed argument of an operation, bytes; 0 for operations without one, and for unknown ones.
+    /// Length of the fixed argument of an operation, bytes; 0 for operations without one, and for
+    /// unknown ones.
     pub fn argument_bytes(&self, opcode: u32) -> usize {
         use flags::opcode::*;
         match opcode {

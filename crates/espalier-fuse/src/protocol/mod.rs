@@ -1,10 +1,10 @@
 //! The FUSE wire protocol, versions 7.31 to 7.45: what the kernel sends and what it may be told.
 //!
-//! A message is a header, the fixed argument of its operation and a payload. The classic device delivers the
-//! three in a row, io_uring in three places, so decoding takes them apart from the start. Everything here is
-//! a pure function of bytes: a length found inside a message is checked against the bytes that are there
-//! before it is used, and nothing is allocated because of it. Numbers are in the machine's own byte order, as
-//! the kernel interface (`linux/fuse.h`) has them.
+//! A message is a header, the fixed argument of its operation and a payload. The classic device
+//! delivers the three in a row, io_uring in three places, so decoding takes them apart from the
+//! start. Everything here is a pure function of bytes: a length found inside a message is checked
+//! against the bytes that are there before it is used, and nothing is allocated because of it.
+//! Numbers are in the machine's own byte order, as the kernel interface (`linux/fuse.h`) has them.
 
 pub mod control;
 pub mod flags;

@@ -18,17 +18,19 @@ pub enum Notification {
     Inode {
         /// The node.
         node: u64,
-        /// Byte offset and length of the changed data (length 0: to the end), `None`: attributes only.
+        /// Byte offset and length of the changed data (length 0: to the end), `None`: attributes
+        /// only.
         data: Option<(u64, u64)>,
     },
-    /// A name in a directory means something else now (or nothing, or something for the first time).
+    /// A name in a directory means something else now (or nothing, or something for the first
+    /// time).
     Entry {
         /// The directory.
         parent: u64,
         /// The name.
         name: Vec<u8>,
-        /// The kernel is to ask again, and until then keeps what it knows below (protocol 7.38); without it,
-        /// it drops all of that.
+        /// The kernel is to ask again, and until then keeps what it knows below (protocol 7.38);
+        /// without it, it drops all of that.
         expire: bool,
     },
     /// Every cached name of the mount is to be looked up anew (protocol 7.44).
@@ -68,7 +70,8 @@ impl Notification {
 /// Bytes of [`store`].
 pub(crate) const STORE_BYTES: usize = REPLY_HEADER_BYTES + 24;
 
-/// What comes before `length` bytes that the kernel shall have as the content of a node from `offset` on, as if it had read them.
+/// What comes before `length` bytes that the kernel shall have as the content of a node from
+/// `offset` on, as if it had read them.
 pub(crate) fn store(node: u64, offset: u64, length: u32) -> [u8; STORE_BYTES] {
     let mut bytes = [0; STORE_BYTES];
     let mut writer = Writer::new(&mut bytes);
@@ -82,8 +85,8 @@ pub(crate) fn store(node: u64, offset: u64, length: u32) -> [u8; STORE_BYTES] {
     bytes
 }
 
-/// A message of `length` bytes after the header, which carries the code where a reply has its error and no
-/// request number.
+/// A message of `length` bytes after the header, which carries the code where a reply has its error
+/// and no request number.
 fn message(code: i32, length: usize, fill: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
     let mut bytes = vec![0; REPLY_HEADER_BYTES + length];
     let total = bytes.len() as u32;

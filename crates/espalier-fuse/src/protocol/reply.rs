@@ -3,8 +3,8 @@
 use super::request::Moment;
 use super::{ROOT, flags};
 
-/// Puts values one after the other into a slice. The slices here have fixed lengths chosen to fit; what would
-/// not fit is dropped rather than written elsewhere, and debug builds say so.
+/// Puts values one after the other into a slice. The slices here have fixed lengths chosen to fit;
+/// what would not fit is dropped rather than written elsewhere, and debug builds say so.
 pub struct Writer<'a> {
     rest: &'a mut [u8],
 }
@@ -169,8 +169,8 @@ pub fn statx(out: &mut [u8], of: &Attributes) -> usize {
     STATX_BYTES
 }
 
-/// The body that says how a file was opened: with no state of ours, with its pages kept, and if `direct` without going
-/// through them. Returns its length.
+/// The body that says how a file was opened: with no state of ours, with its pages kept, and if
+/// `direct` without going through them. Returns its length.
 pub fn opened(out: &mut [u8], direct: bool) -> usize {
     use flags::open::{DIRECT_IO, KEEP_CACHE};
     let mut writer = Writer::new(&mut out[..OPEN_BYTES]);
@@ -236,8 +236,8 @@ pub fn ioctl(out: &mut [u8], result: i32, output: &[u8]) -> usize {
     16 + output.len()
 }
 
-/// The nodes to which the kernel would have a reference each, once it had this body as the reply to a request of kind
-/// `opcode`.
+/// The nodes to which the kernel would have a reference each, once it had this body as the reply to
+/// a request of kind `opcode`.
 pub fn references(opcode: u32, body: &[u8]) -> impl Iterator<Item = u64> {
     use flags::opcode::*;
     let (one, mut list) = match opcode {
@@ -278,9 +278,9 @@ impl<'a> Directory<'a> {
         Self { out, length: 0, plus }
     }
 
-    /// Adds an entry; false, and nothing is added, if it does not fit. `next` is the position that continues
-    /// after it, `kind` the upper four bits of the mode, `node` what the kernel shall remember the entry as
-    /// (`None`: as nothing, for `.` and `..` and without `plus`).
+    /// Adds an entry; false, and nothing is added, if it does not fit. `next` is the position that
+    /// continues after it, `kind` the upper four bits of the mode, `node` what the kernel shall
+    /// remember the entry as (`None`: as nothing, for `.` and `..` and without `plus`).
     pub fn add(
         &mut self,
         name: &[u8],

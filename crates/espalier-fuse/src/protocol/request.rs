@@ -55,8 +55,9 @@ pub fn has_caller(opcode: u32) -> bool {
     !matches!(opcode, FORGET | BATCH_FORGET | INTERRUPT | INIT | DESTROY | RELEASE | RELEASEDIR)
 }
 
-/// The errno with which a request of this kind is answered in the place of who serves it. Of removing and renaming the kernel takes
-/// `EINTR` to mean that it may have happened, and drops what is mounted below.
+/// The errno with which a request of this kind is answered in the place of who serves it. Of
+/// removing and renaming the kernel takes `EINTR` to mean that it may have happened, and drops what
+/// is mounted below.
 pub fn given_up(opcode: u32) -> i32 {
     use flags::opcode::*;
     match opcode {
@@ -65,8 +66,9 @@ pub fn given_up(opcode: u32) -> i32 {
     }
 }
 
-/// Whether the kernel keeps what the answer to a request of this kind says about a change: then it must be told of every
-/// change that was made. Of what an ioctl changed it is told by notifications.
+/// Whether the kernel keeps what the answer to a request of this kind says about a change: then it
+/// must be told of every change that was made. Of what an ioctl changed it is told by
+/// notifications.
 pub fn tells_of_changes(opcode: u32) -> bool {
     opcode != flags::opcode::IOCTL
 }
@@ -160,8 +162,8 @@ pub enum Operation<'a> {
         data: &'a [u8],
         from_cache: bool,
         kill_suid_sgid: bool,
-        /// It must be durable before it is answered; true: the data only. The kernel asks for that by a request of its own
-        /// where the write goes through its pages.
+        /// It must be durable before it is answered; true: the data only. The kernel asks for that
+        /// by a request of its own where the write goes through its pages.
         sync: Option<bool>,
     },
     FileSystemStatistics,

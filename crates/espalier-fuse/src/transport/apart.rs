@@ -1,12 +1,13 @@
 //! Background work keeps off CPUs that are full of requests.
 //!
-//! Where requests come one after the other a CPU has no time for anything else: client and server take turns on it. But as the
-//! threads that serve are of the idle class there ([`super::class`]), Linux takes it for free and puts there whoever wakes up, and these wait
-//! until he rests again: a worker that writes a leaf, for milliseconds. So while a CPU is crowded, threads of this process
+//! Where requests come one after the other a CPU has no time for anything else: client and server
+//! take turns on it. But as the threads that serve are of the idle class there ([`super::class`]),
+//! Linux takes it for free and puts there whoever wakes up, and these wait until he rests again: a
+//! worker that writes a leaf, for milliseconds. So while a CPU is crowded, threads of this process
 //! that work in the background may run on the others only, as long as there are any.
 //!
-//! Where a thread may run besides is for others to say: what it had before is given back, and a thread that somebody else has put
-//! elsewhere meanwhile begins anew from there.
+//! Where a thread may run besides is for others to say: what it had before is given back, and a
+//! thread that somebody else has put elsewhere meanwhile begins anew from there.
 
 use super::{Threads, cpu};
 use parking_lot::Mutex;
@@ -61,8 +62,8 @@ impl Apart {
     }
 }
 
-/// Lets `thread`, of which `sent` says where it was sent before, run on all of `online` CPUs but those that are `crowded`; where
-/// it may run without that, and where now, if that is not the same.
+/// Lets `thread`, of which `sent` says where it was sent before, run on all of `online` CPUs but
+/// those that are `crowded`; where it may run without that, and where now, if that is not the same.
 fn send_away(
     thread: Pid,
     sent: Option<(CpuSet, CpuSet)>,

@@ -8,7 +8,8 @@ use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 
 const PAGE: usize = 4096;
-/// The length of memory that the system may have in one piece, and to a multiple of which it lies then.
+/// The length of memory that the system may have in one piece, and to a multiple of which it lies
+/// then.
 const PIECE: usize = 2 << 20;
 
 /// Zeroed, page-aligned bytes. Pages that are never touched cost nothing.
@@ -38,8 +39,8 @@ impl Buffer {
 
     /// Its content. Not to be called while the kernel may write to it.
     pub(super) fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the memory is initialized (zeroed at first, then whatever was written), owned by `self`,
-        // and borrowed for as long as the slice lives.
+        // SAFETY: the memory is initialized (zeroed at first, then whatever was written), owned by
+        // `self`, and borrowed for as long as the slice lives.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.layout.size()) }
     }
 }
@@ -51,10 +52,11 @@ impl Drop for Buffer {
     }
 }
 
-/// Where the kernel puts payloads and takes them from: an address that stays, and memory behind it that can be changed.
+/// Where the kernel puts payloads and takes them from: an address that stays, and memory behind it
+/// that can be changed.
 ///
-/// Whoever serves a request has the same memory at another address, the [`View`]. So the address can be given other
-/// memory for the next request while the last one still uses what it came in.
+/// Whoever serves a request has the same memory at another address, the [`View`]. So the address
+/// can be given other memory for the next request while the last one still uses what it came in.
 pub(super) struct Window {
     place: Mapping,
     length: usize,
@@ -72,8 +74,8 @@ unsafe impl Send for Window {}
 unsafe impl Send for View {}
 
 impl Window {
-    /// A window of `length` bytes, rounded up to pages, and the memory behind it, zeroed. Pages that are never touched
-    /// cost nothing.
+    /// A window of `length` bytes, rounded up to pages, and the memory behind it, zeroed. Pages
+    /// that are never touched cost nothing.
     pub(super) fn new(length: usize) -> io::Result<(Self, View)> {
         let length = length.max(1).next_multiple_of(PAGE);
         let memory = memory(length)?;
@@ -81,7 +83,8 @@ impl Window {
         Ok((window, View { place: Mapping::new(&memory, length)?, length }))
     }
 
-    /// Puts fresh memory behind the window, and returns it. Not to be called while the kernel may use the window.
+    /// Puts fresh memory behind the window, and returns it. Not to be called while the kernel may
+    /// use the window.
     pub(super) fn renew(&mut self) -> io::Result<View> {
         let memory = memory(self.length)?;
         let view = View { place: Mapping::new(&memory, self.length)?, length: self.length };
@@ -103,13 +106,15 @@ impl Window {
 impl View {
     /// The content. Not to be called while the kernel may write to the window before it.
     pub(super) fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the mapping is initialized (zeroed at first), owned by `self` and borrowed for as long as the slice
-        // lives. The window on the same memory is read and written by the kernel only.
+        // SAFETY: the mapping is initialized (zeroed at first), owned by `self` and borrowed for as
+        // long as the slice lives. The window on the same memory is read and written by the kernel
+        // only.
         unsafe { std::slice::from_raw_parts_mut(self.place.start.as_ptr(), self.length) }
     }
 
-    /// Makes the memory one piece, if the system can (Linux 6.1). Disks and copies take long pieces much faster than
-    /// as many pages, but a piece is there as a whole, so this is for whoever moves data in bulk. True if it is one now.
+    /// Makes the memory one piece, if the system can (Linux 6.1). Disks and copies take long pieces
+    /// much faster than as many pages, but a piece is there as a whole, so this is for whoever
+    /// moves data in bulk. True if it is one now.
     pub(super) fn gather(&mut self) -> bool {
         // The binding does not have it: `MADV_COLLAPSE` of `linux/mman.h`.
         const COLLAPSE: libc::c_int = 25;
@@ -166,7 +171,8 @@ impl Mapping {
     /// Maps `memory` in place of what is there.
     fn show(&mut self, memory: &OwnedFd) -> io::Result<()> {
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
-        // SAFETY: these addresses are set aside for `self`, and no references to what is there exist.
+        // SAFETY: these addresses are set aside for `self`, and no references to what is there
+        // exist.
         unsafe { mmap(self.start.as_ptr().cast(), self.length, access, flags, memory, 0)? };
         Ok(())
     }

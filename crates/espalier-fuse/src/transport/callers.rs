@@ -1,23 +1,26 @@
 //! Callers that are killed while the file system serves them.
 //!
-//! The kernel lets nobody leave a request that is being served before there is an answer, so whoever is killed
-//! meanwhile stays until then: for good, if the device is silent. But a server may answer early. Here it does so for
-//! those who were killed, and for nobody else: a program that merely catches a signal must not see `EINTR` from calls
-//! that no other file system interrupts.
+//! The kernel lets nobody leave a request that is being served before there is an answer, so
+//! whoever is killed meanwhile stays until then: for good, if the device is silent. But a server
+//! may answer early. Here it does so for those who were killed, and for nobody else: a program that
+//! merely catches a signal must not see `EINTR` from calls that no other file system interrupts.
 //!
-//! The invariant: a request is answered once. What it takes to answer one lies in the [`Pending`] of who serves it,
-//! and whoever takes it from there answers. The server of a request that somebody else has answered finds the place
-//! empty when it is done, gives back what its answer would have handed out ([`Handler::unanswered`]) and keeps silent.
+//! The invariant: a request is answered once. What it takes to answer one lies in the [`Pending`]
+//! of who serves it, and whoever takes it from there answers. The server of a request that somebody
+//! else has answered finds the place empty when it is done, gives back what its answer would have
+//! handed out ([`Handler::unanswered`]) and keeps silent.
 //!
-//! Nothing is changed for a caller who has been answered so: it would land later, perhaps after newer changes that were
-//! acknowledged, for while a request is served the kernel keeps others from the same file, and no longer once there is an
-//! answer. So the file system asks right before a change takes its place among the others, when nothing is waited for any more
-//! ([`is_wanted`]). And once it was told to go on, the request gets its true answer and no other, because the kernel
+//! Nothing is changed for a caller who has been answered so: it would land later, perhaps after
+//! newer changes that were acknowledged, for while a request is served the kernel keeps others from
+//! the same file, and no longer once there is an answer. So the file system asks right before a
+//! change takes its place among the others, when nothing is waited for any more ([`is_wanted`]).
+//! And once it was told to go on, the request gets its true answer and no other, because the kernel
 //! remembers that ([`tells_of_changes`]); nothing is waited for after the change.
 //!
-//! The kernel sends an INTERRUPT when a caller gets a signal. That is not enough: only the first signal is told, which
-//! need not be a deadly one; nothing is told of who waits for direct I/O; and all who might hear may be busy. So while
-//! anything is served, somebody looks every now and then whether its callers live, and INTERRUPTs are passed over.
+//! The kernel sends an INTERRUPT when a caller gets a signal. That is not enough: only the first
+//! signal is told, which need not be a deadly one; nothing is told of who waits for direct I/O; and
+//! all who might hear may be busy. So while anything is served, somebody looks every now and then
+//! whether its callers live, and INTERRUPTs are passed over.
 //!
 //! [`Handler::unanswered`]: super::Handler::unanswered
 //! [`tells_of_changes`]: crate::protocol::request::tells_of_changes
@@ -105,8 +108,8 @@ impl<A> Pending<A> {
         !matches!(*self.0.lock(), Place::Taken)
     }
 
-    /// Takes what it takes to answer request `unique` away from who serves it, unless that is done or nobody else
-    /// may answer any more. `prepare` comes first; if it fails nothing is taken.
+    /// Takes what it takes to answer request `unique` away from who serves it, unless that is done
+    /// or nobody else may answer any more. `prepare` comes first; if it fails nothing is taken.
     pub(super) fn take<T>(
         &self,
         unique: u64,
@@ -135,8 +138,8 @@ pub(super) trait Seat: Send + Sync {
     /// As [`Pending::is_open`].
     fn is_open(&self) -> bool;
 
-    /// Answers `asked` with an error if it is still served, and otherwise calls [`Callers::settle`]. It need not have
-    /// happened when this returns.
+    /// Answers `asked` with an error if it is still served, and otherwise calls
+    /// [`Callers::settle`]. It need not have happened when this returns.
     fn interrupt(self: Arc<Self>, shared: &Arc<Shared>, asked: Asked) -> io::Result<()>;
 }
 
@@ -162,8 +165,9 @@ impl Drop for Sitting {
     }
 }
 
-/// Whether the request that the calling thread serves, if it serves one, is still waited for. To be asked right before something is changed
-/// for it: what comes after a yes must not wait for anything before it is answered.
+/// Whether the request that the calling thread serves, if it serves one, is still waited for. To be
+/// asked right before something is changed for it: what comes after a yes must not wait for
+/// anything before it is answered.
 pub fn is_wanted() -> bool {
     SEAT.with_borrow(|seat| seat.as_ref().is_none_or(|seat| seat.decide()))
 }
@@ -187,7 +191,8 @@ pub(super) struct Callers {
     failed: Mutex<Vec<u64>>,
 }
 
-/// A request that was served when somebody looked, and whether it has been asked that it be answered.
+/// A request that was served when somebody looked, and whether it has been asked that it be
+/// answered.
 type Seen = (u64, bool);
 
 impl Callers {
@@ -257,7 +262,8 @@ impl Callers {
         }
     }
 
-    /// Answers those who were killed among who is served now and was so `before`, and returns who is served now.
+    /// Answers those who were killed among who is served now and was so `before`, and returns who
+    /// is served now.
     fn look(&self, shared: &Arc<Shared>, before: &[Seen]) -> Vec<Seen> {
         self.awake.store(false, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -274,7 +280,8 @@ impl Callers {
         now
     }
 
-    /// Has a request answered if it was served `before` and its caller was killed since; true if it once has.
+    /// Has a request answered if it was served `before` and its caller was killed since; true if it
+    /// once has.
     fn attend(&self, shared: &Arc<Shared>, seat: &Arc<dyn Seat>, asked: Asked, before: &[Seen]) -> bool {
         let Some((_, done)) = before.iter().find(|(unique, _)| *unique == asked.unique) else { return false };
         if *done || !is_dying(asked.thread) {
@@ -304,8 +311,9 @@ fn is_dying(thread: u32) -> bool {
         && std::fs::read_to_string(format!("/proc/{thread}/status")).is_ok_and(|status| will_die(&status))
 }
 
-/// Whether the thread whose `status` this is has a signal of which it will die: a SIGKILL of its own, which the kernel
-/// makes of most others, or one that it neither blocks nor ignores nor catches.
+/// Whether the thread whose `status` this is has a signal of which it will die: a SIGKILL of its
+/// own, which the kernel makes of most others, or one that it neither blocks nor ignores nor
+/// catches.
 fn will_die(status: &str) -> bool {
     use libc::{SIGCHLD, SIGCONT, SIGKILL, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH};
     const HARMLESS: [i32; 8] = [SIGCHLD, SIGCONT, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH];

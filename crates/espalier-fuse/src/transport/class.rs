@@ -1,25 +1,29 @@
 //! Keeping clients on their CPU: the scheduling class of the threads that serve.
 //!
-//! A request is served on the CPU on which it is made. But while the reply wakes the client, the thread that sends
-//! it still runs there, so Linux looks for an idle CPU, finds one on most machines, and moves the client with
-//! every single request: caches grow cold, and a CPU has to be woken by an interrupt, which costs several times what the
-//! request does. A CPU that runs nothing but `SCHED_IDLE` threads counts as idle, so a client whose server is one
-//! stays where it is.
+//! A request is served on the CPU on which it is made. But while the reply wakes the client, the
+//! thread that sends it still runs there, so Linux looks for an idle CPU, finds one on most
+//! machines, and moves the client with every single request: caches grow cold, and a CPU has to be
+//! woken by an interrupt, which costs several times what the request does. A CPU that runs nothing
+//! but `SCHED_IDLE` threads counts as idle, so a client whose server is one stays where it is.
 //!
-//! `SCHED_IDLE` threads, though, get next to no time from a CPU that others want. Therefore [`Watch`] looks at every
-//! queue each [`TICK`], and a queue's threads are in that class only while it is hot (many requests come) and
-//! not starved (no thread of it wants its CPU in vain); starving, they are ordinary threads again, for
-//! a time that doubles whenever it happens again. A queue at rest is ordinary, so that nothing has to be watched then, and so is one
-//! that becomes hot while every CPU has something to do: then there is none to which a client would be moved.
+//! `SCHED_IDLE` threads, though, get next to no time from a CPU that others want. Therefore
+//! [`Watch`] looks at every queue each [`TICK`], and a queue's threads are in that class only while
+//! it is hot (many requests come) and not starved (no thread of it wants its CPU in vain);
+//! starving, they are ordinary threads again, for a time that doubles whenever it happens again. A
+//! queue at rest is ordinary, so that nothing has to be watched then, and so is one that becomes
+//! hot while every CPU has something to do: then there is none to which a client would be moved.
 //!
-//! In that class a thread need not sleep to leave the CPU to its client: as soon as the kernel has its reply the client takes the CPU, and
-//! gives it back when it waits for the next one. A thread that is only pushed aside has not to be put to sleep and woken with
-//! each request; so threads of that class return from the kernel between reply and wait ([`Pulse::is_idle`]). While their client computes they
-//! want the CPU and do not get it, which is no starvation: that is when the client waits as well.
+//! In that class a thread need not sleep to leave the CPU to its client: as soon as the kernel has
+//! its reply the client takes the CPU, and gives it back when it waits for the next one. A thread
+//! that is only pushed aside has not to be put to sleep and woken with each request; so threads of
+//! that class return from the kernel between reply and wait ([`Pulse::is_idle`]). While their
+//! client computes they want the CPU and do not get it, which is no starvation: that is when the
+//! client waits as well.
 //!
-//! Where a thread has no I/O priority of its own, Linux derives one from its scheduling class, and what a `SCHED_IDLE` thread asks of
-//! a disk waits there until nobody else wants anything: an fsync for as long as a flush in the background goes on writing. So
-//! who serves gets the priority of ordinary threads explicitly, in whichever class it is.
+//! Where a thread has no I/O priority of its own, Linux derives one from its scheduling class, and
+//! what a `SCHED_IDLE` thread asks of a disk waits there until nobody else wants anything: an fsync
+//! for as long as a flush in the background goes on writing. So who serves gets the priority of
+//! ordinary threads explicitly, in whichever class it is.
 //!
 //! Leaving `SCHED_IDLE` takes CAP_SYS_NICE or an RLIMIT_NICE of 20: without, all this is off.
 
@@ -36,7 +40,8 @@ const TICK: Duration = Duration::from_millis(4);
 const HOT: u64 = 8;
 /// Requests within a tick that leave their CPU little time for anything else: 16,000 a second.
 const CROWD: u64 = 64;
-/// So many ticks after such a one it still counts as that, lest background threads wander to and fro.
+/// So many ticks after such a one it still counts as that, lest background threads wander to and
+/// fro.
 const CROWD_TICKS: u32 = 4;
 /// Fewer requests within a tick, while a thread wants the CPU, may mean that it does not get it.
 const SLOW: u64 = 4;
@@ -44,8 +49,9 @@ const SLOW: u64 = 4;
 const STARVED_TICKS: u32 = 2;
 /// So many ticks that are not hot end the class.
 const COOL_TICKS: u32 = 2;
-/// Ticks as an ordinary thread after starvation: at first, and at most (32 ms, and 16 s). The first time it was most likely a piece of
-/// background work, gone by then, and clients move with every request as long as it lasts.
+/// Ticks as an ordinary thread after starvation: at first, and at most (32 ms, and 16 s). The first
+/// time it was most likely a piece of background work, gone by then, and clients move with every
+/// request as long as it lasts.
 const FIRST_PENALTY: u32 = 8;
 const MOST_PENALTY: u32 = 4096;
 /// So many ticks in the class without starvation, and the next penalty is the first again.
@@ -64,19 +70,22 @@ enum Class {
 }
 
 impl Class {
-    /// Puts a thread (0: the calling one) into this class; false if that is not permitted, or the thread is gone.
+    /// Puts a thread (0: the calling one) into this class; false if that is not permitted, or the
+    /// thread is gone.
     fn apply(self, thread: libc::pid_t) -> bool {
         let policy = match self {
             Self::Ordinary => libc::SCHED_OTHER,
             Self::Idle => libc::SCHED_IDLE,
         };
         let parameters = libc::sched_param { sched_priority: 0 };
-        // SAFETY: `parameters` is initialized and lives for the length of the call, which changes no memory.
+        // SAFETY: `parameters` is initialized and lives for the length of the call, which changes
+        // no memory.
         unsafe { libc::sched_setscheduler(thread, policy, &raw const parameters) == 0 }
     }
 }
 
-/// Gives the calling thread the I/O priority that ordinary threads have, whatever its scheduling class will be.
+/// Gives the calling thread the I/O priority that ordinary threads have, whatever its scheduling
+/// class will be.
 fn keep_io_priority() {
     const OF_THREAD: libc::c_int = 1;
     // See `linux/ioprio.h`: the class "best effort", and what a nice value of 0 stands for in it.
@@ -94,8 +103,8 @@ pub(super) struct Pulse {
     served: AtomicU64,
     /// Its threads are in `SCHED_IDLE`.
     idle: AtomicBool,
-    /// The thread that served last. Of those who want the CPU it is the one to look at: requests go to whoever
-    /// became free last, so others work only while it waits for something else.
+    /// The thread that served last. Of those who want the CPU it is the one to look at: requests go
+    /// to whoever became free last, so others work only while it waits for something else.
     last: AtomicI32,
     /// The thread that asked last; 0 if this process cannot see it.
     asker: AtomicI32,
@@ -171,8 +180,8 @@ pub(super) struct Membership<'a> {
 }
 
 impl Membership<'_> {
-    /// Counts a request of thread `asker` that this thread is about to serve; true every now and then, when the watch should be
-    /// asked.
+    /// Counts a request of thread `asker` that this thread is about to serve; true every now and
+    /// then, when the watch should be asked.
     pub(super) fn beat(&self, asker: u32) -> bool {
         self.pulse.last.store(self.thread, Ordering::Relaxed);
         self.pulse.asker.store(asker.cast_signed(), Ordering::Relaxed);
@@ -186,7 +195,8 @@ impl Drop for Membership<'_> {
     }
 }
 
-/// Chooses the class of each queue's threads, and tells background threads where they are in the way.
+/// Chooses the class of each queue's threads, and tells background threads where they are in the
+/// way.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     state: Mutex<State>,
@@ -209,7 +219,8 @@ impl Watch {
         Self { apart: Apart::new(background), ..Self::default() }
     }
 
-    /// The calling thread, which serves no queue, keeps off such CPUs as well until the result is dropped.
+    /// The calling thread, which serves no queue, keeps off such CPUs as well until the result is
+    /// dropped.
     pub(super) fn apart(&self) -> Joined<'_> {
         self.apart.join()
     }
@@ -231,8 +242,8 @@ impl Watch {
         self.changed.notify_one();
     }
 
-    /// Watches until the end `pulses`, one for each CPU, in their order. Returns at once where threads cannot come back from
-    /// `SCHED_IDLE`.
+    /// Watches until the end `pulses`, one for each CPU, in their order. Returns at once where
+    /// threads cannot come back from `SCHED_IDLE`.
     pub(super) fn run<'a>(&self, pulses: impl Iterator<Item = &'a Pulse>) {
         if !may_come_back() {
             tracing::debug!("no right to leave SCHED_IDLE: clients may move between CPUs with every request");
@@ -293,15 +304,16 @@ impl Watch {
     }
 }
 
-/// Whether this process may put threads into `SCHED_IDLE` and back; tried on a thread that ends then.
+/// Whether this process may put threads into `SCHED_IDLE` and back; tried on a thread that ends
+/// then.
 fn may_come_back() -> bool {
     let there_and_back = || Class::Idle.apply(0) && Class::Ordinary.apply(0);
     let probe = std::thread::Builder::new().name("fuse-probe".into()).spawn(there_and_back);
     probe.is_ok_and(|probe| probe.join().unwrap_or(false))
 }
 
-/// True if more threads run, or wait to run, than there are CPUs, the calling one and those left out that were pushed aside by their
-/// clients.
+/// True if more threads run, or wait to run, than there are CPUs, the calling one and those left
+/// out that were pushed aside by their clients.
 fn all_cpus_work(pulses: &[&Pulse]) -> bool {
     // Finding out takes a dozen files.
     static CPUS: OnceLock<usize> = OnceLock::new();
@@ -344,8 +356,8 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// A tick has passed, and `served` requests in all; `busy` tells whether every CPU has something to do, `wants_cpu` whether
-    /// a thread runs or waits to.
+    /// A tick has passed, and `served` requests in all; `busy` tells whether every CPU has
+    /// something to do, `wants_cpu` whether a thread runs or waits to.
     fn tick(&mut self, served: u64, busy: impl FnOnce() -> bool, wants_cpu: impl FnOnce() -> bool) {
         let new = served.wrapping_sub(self.served);
         self.served = served;

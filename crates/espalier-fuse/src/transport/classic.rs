@@ -1,10 +1,11 @@
 //! The classic transport: every message is a read, every reply a write.
 //!
-//! One thread per CPU, kept there, with a descriptor of its own. Only when all of them are at work (waiting for
-//! storage, most likely) does another thread read as well; it goes to rest when they are back.
+//! One thread per CPU, kept there, with a descriptor of its own. Only when all of them are at work
+//! (waiting for storage, most likely) does another thread read as well; it goes to rest when they
+//! are back.
 //!
-//! A reply goes to the descriptor from which its request was read, and any thread may write it; so whoever finds that
-//! a caller was killed answers for the thread that serves him ([`callers`]).
+//! A reply goes to the descriptor from which its request was read, and any thread may write it; so
+//! whoever finds that a caller was killed answers for the thread that serves him ([`callers`]).
 
 use super::buffer::Buffer;
 use super::callers::{self, Asked, Pending, Sitting};
@@ -15,7 +16,8 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A message is read so that what follows the argument of a READ or WRITE begins at a page: data is aligned.
+/// A message is read so that what follows the argument of a READ or WRITE begins at a page: data is
+/// aligned.
 const BEFORE_PAYLOAD: usize = 4096;
 /// Length of header and argument of READ and WRITE.
 const DATA_HEAD: usize = HEADER_BYTES + 40;
@@ -100,7 +102,8 @@ fn serve_all(
     }
 }
 
-/// A descriptor from which requests are read, by one thread at a time, and to which replies are written.
+/// A descriptor from which requests are read, by one thread at a time, and to which replies are
+/// written.
 pub(super) struct Seat {
     device: Device,
     pending: Pending<()>,
@@ -143,8 +146,8 @@ impl Seat {
         self.device.ready(Some(0))
     }
 
-    /// Reads one message into `buffer`, which is large enough for any, and serves it, perhaps while the calling thread serves
-    /// something else.
+    /// Reads one message into `buffer`, which is large enough for any, and serves it, perhaps while
+    /// the calling thread serves something else.
     pub(super) fn serve_next(self: &Arc<Self>, shared: &Shared, buffer: &mut [u8]) -> io::Result<()> {
         let length = self.device.read(buffer)?;
         let _sitting = Sitting::at(self);

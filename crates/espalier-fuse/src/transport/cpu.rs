@@ -38,8 +38,8 @@ pub(super) fn allowed() -> Vec<usize> {
     }
 }
 
-/// Keeps the calling thread on a CPU. Where that is not possible (the CPU is off, or forbidden), the thread
-/// stays free: requests are served, only farther away.
+/// Keeps the calling thread on a CPU. Where that is not possible (the CPU is off, or forbidden),
+/// the thread stays free: requests are served, only farther away.
 pub(super) fn pin(cpu: usize) {
     if cpu >= CpuSet::MAX_CPU {
         return;
@@ -60,8 +60,9 @@ pub(super) const BULK: usize = 256 << 10;
 /// So many other replies in sequence, and a thread is back on its CPU.
 const OTHERS: u32 = 16;
 
-/// Where the calling thread may run: on one CPU, or, while it replies in bulk, on any. The kernel reads ahead of who reads
-/// a file from its beginning to its end; on one CPU the copies for him and the copies by him would take turns.
+/// Where the calling thread may run: on one CPU, or, while it replies in bulk, on any. The kernel
+/// reads ahead of who reads a file from its beginning to its end; on one CPU the copies for him and
+/// the copies by him would take turns.
 #[derive(Debug)]
 pub(super) struct Place {
     cpu: usize,

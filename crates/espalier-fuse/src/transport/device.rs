@@ -29,8 +29,9 @@ impl Device {
         Self(descriptor)
     }
 
-    /// Another descriptor of the same connection, with a queue of its own for requests in work; where the
-    /// device may not be opened (a mount made by a helper), a duplicate, which does the same more slowly.
+    /// Another descriptor of the same connection, with a queue of its own for requests in work;
+    /// where the device may not be opened (a mount made by a helper), a duplicate, which does the
+    /// same more slowly.
     pub(super) fn another(&self) -> io::Result<Self> {
         self.cloned().or_else(|_| Ok(Self(rustix::io::fcntl_dupfd_cloexec(&self.0, 3)?)))
     }
@@ -49,8 +50,8 @@ impl Device {
         self.0.as_raw_fd()
     }
 
-    /// True once a message (or the end of the connection) is there to be read; waits at most `milliseconds`,
-    /// for ever if that is negative.
+    /// True once a message (or the end of the connection) is there to be read; waits at most
+    /// `milliseconds`, for ever if that is negative.
     pub(super) fn ready(&self, milliseconds: Option<u32>) -> io::Result<bool> {
         let timeout = milliseconds.map(|ms| rustix::event::Timespec {
             tv_sec: i64::from(ms / 1000),
@@ -81,7 +82,8 @@ impl Device {
         }
     }
 
-    /// Answers a request with a body or a positive errno. A request that is no longer there is no error.
+    /// Answers a request with a body or a positive errno. A request that is no longer there is no
+    /// error.
     ///
     /// # Errors
     /// What the device says, for instance that the connection has ended.
@@ -105,7 +107,8 @@ impl Device {
         }
     }
 
-    /// Sends a notification. `Ok(false)`: the kernel does not have what it is about, which is as good.
+    /// Sends a notification. `Ok(false)`: the kernel does not have what it is about, which is as
+    /// good.
     ///
     /// # Errors
     /// What the device says; a kernel that does not know the notification says `EINVAL`.
@@ -120,8 +123,8 @@ impl Device {
         }
     }
 
-    /// As [`Device::notify`], of a message in parts, some of which may be closed to the kernel meanwhile: then it is `EFAULT`. What was
-    /// interrupted (`EINTR`) is not begun anew.
+    /// As [`Device::notify`], of a message in parts, some of which may be closed to the kernel
+    /// meanwhile: then it is `EFAULT`. What was interrupted (`EINTR`) is not begun anew.
     pub(crate) fn notify_parts(&self, parts: &[libc::iovec]) -> io::Result<bool> {
         let (descriptor, count) = (self.0.as_raw_fd(), parts.len() as libc::c_int);
         // SAFETY: the kernel only reads the parts, and looks itself whether it may.

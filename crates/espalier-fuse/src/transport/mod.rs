@@ -1,12 +1,13 @@
 //! How requests come and replies go: over io_uring, or over the classic device.
 //!
-//! A [`Handler`] gets each request in the buffer in which the kernel put it and leaves the body of the reply in
-//! the same buffer, so data is copied by the kernel only. Handlers may block: while all threads of a CPU wait,
-//! another takes their place.
+//! A [`Handler`] gets each request in the buffer in which the kernel put it and leaves the body of
+//! the reply in the same buffer, so data is copied by the kernel only. Handlers may block: while
+//! all threads of a CPU wait, another takes their place.
 //!
-//! The protocol: [`prepare`] makes the rings where they can be had, [`Prepared::start`] answers INIT and starts
-//! to serve, [`Serving::wait`] returns when the kernel has ended the connection. What decides between the
-//! transports is known before INIT is answered, for a connection that was promised rings and gets none hangs.
+//! The protocol: [`prepare`] makes the rings where they can be had, [`Prepared::start`] answers
+//! INIT and starts to serve, [`Serving::wait`] returns when the kernel has ended the connection.
+//! What decides between the transports is known before INIT is answered, for a connection that was
+//! promised rings and gets none hangs.
 
 mod apart;
 mod buffer;
@@ -56,13 +57,15 @@ pub enum Outcome {
 
 /// What serves requests.
 pub trait Handler: Send + Sync {
-    /// Serves one request. `buffer` holds its payload, `received` bytes of it, and takes the body of the reply.
-    /// Called from many threads at a time; may block. Its caller may be killed and answered meanwhile, so before it changes anything
-    /// it must ask whether that [is wanted](is_wanted).
+    /// Serves one request. `buffer` holds its payload, `received` bytes of it, and takes the body
+    /// of the reply. Called from many threads at a time; may block. Its caller may be killed and
+    /// answered meanwhile, so before it changes anything it must ask whether that [is
+    /// wanted](is_wanted).
     fn handle(&self, request: &Request<'_>, buffer: &mut [u8], received: usize) -> Outcome;
 
-    /// The reply `reply` to the request with this header is not sent: its caller was killed, and has been answered. References
-    /// to nodes that the reply would have handed out are to be taken back.
+    /// The reply `reply` to the request with this header is not sent: its caller was killed, and
+    /// has been answered. References to nodes that the reply would have handed out are to be taken
+    /// back.
     fn unanswered(&self, header: &Header, reply: &[u8]);
 }
 
@@ -94,7 +97,8 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Calls its argument with the numbers (`gettid(2)`) of some threads of this process, none of which ends meanwhile.
+/// Calls its argument with the numbers (`gettid(2)`) of some threads of this process, none of which
+/// ends meanwhile.
 pub type Threads = fn(&mut dyn FnMut(i32));
 
 /// How to serve.
@@ -102,7 +106,8 @@ pub type Threads = fn(&mut dyn FnMut(i32));
 pub struct Config {
     /// Use this transport or fail; `None`: io_uring where it works, otherwise classic.
     pub kind: Option<Kind>,
-    /// Ring threads per CPU; `None`: 16, on machines of many CPUs 8. So many requests on a CPU may wait for storage.
+    /// Ring threads per CPU; `None`: 16, on machines of many CPUs 8. So many requests on a CPU may
+    /// wait for storage.
     pub threads_per_cpu: Option<usize>,
     /// Tells the threads that keep off CPUs on which many requests come.
     pub background: Option<Threads>,
@@ -195,7 +200,8 @@ pub struct Prepared {
     rings: Option<uring::Rings>,
 }
 
-/// Gets ready to serve `device`: decides on the transport as far as that is possible, and makes the rings.
+/// Gets ready to serve `device`: decides on the transport as far as that is possible, and makes the
+/// rings.
 ///
 /// # Errors
 /// Rings that are asked for by [`Config::kind`] and cannot be had.
@@ -217,8 +223,8 @@ impl Prepared {
     /// Answers INIT and starts to serve. The mount answers when this returns.
     ///
     /// # Errors
-    /// A kernel whose protocol is too old, a device that fails, threads that cannot be started, and io_uring
-    /// that was asked for by name and is refused.
+    /// A kernel whose protocol is too old, a device that fails, threads that cannot be started, and
+    /// io_uring that was asked for by name and is refused.
     pub fn start(mut self, handler: Arc<dyn Handler>) -> io::Result<Serving> {
         let mut wishes = self.config.wishes;
         if self.rings.is_some() {
@@ -314,7 +320,8 @@ fn answer(device: &Device, unique: u64, request: &InitRequest, wishes: &init::Wi
 pub(crate) struct Beside(Arc<Shared>);
 
 impl Beside {
-    /// Calls the file system as a request would; `None` if it is not to be trusted any more, or panics now.
+    /// Calls the file system as a request would; `None` if it is not to be trusted any more, or
+    /// panics now.
     pub(crate) fn call<T>(&self, call: impl FnOnce() -> T) -> Option<T> {
         if self.0.poisoned.load(Ordering::Relaxed) {
             return None;
@@ -358,8 +365,9 @@ impl Serving {
         Beside(Arc::clone(&self.shared))
     }
 
-    /// Something that has pending FORGETs served at once, on the calling thread. It may be called within a
-    /// request, but with no lock held that a FORGET needs. Where FORGETs do not gather it does nothing.
+    /// Something that has pending FORGETs served at once, on the calling thread. It may be called
+    /// within a request, but with no lock held that a FORGET needs. Where FORGETs do not gather it
+    /// does nothing.
     pub fn forget_drain(&self) -> impl Fn() + Send + Sync + 'static {
         let shared = Arc::downgrade(&self.shared);
         move || {
@@ -383,7 +391,8 @@ impl Serving {
         self.shared.poisoned.load(Ordering::Acquire)
     }
 
-    /// Returns when the kernel has ended the connection (unmount or abort) and every handler has returned.
+    /// Returns when the kernel has ended the connection (unmount or abort) and every handler has
+    /// returned.
     pub fn wait(&self) {
         loop {
             let Some(thread) = self.shared.threads.lock().pop() else { return };

@@ -1,9 +1,10 @@
 //! The ring of a thread that serves: one command at a time, and the wait for what comes of it.
 //!
-//! A thread enters its ring once or twice for each request that it serves, so a ring is registered with its thread: by its
-//! number there the kernel finds it without the table of files, which all threads of the process share. That saves a tenth
-//! to a quarter of a microsecond of nine. The binding can do that as well, but only in borrowed halves of a ring, and a ring must
-//! be dropped before the buffers that it may fill.
+//! A thread enters its ring once or twice for each request that it serves, so a ring is registered
+//! with its thread: by its number there the kernel finds it without the table of files, which all
+//! threads of the process share. That saves a tenth to a quarter of a microsecond of nine. The
+//! binding can do that as well, but only in borrowed halves of a ring, and a ring must be dropped
+//! before the buffers that it may fill.
 
 use io_uring::{IoUring, cqueue, squeue};
 use std::io;
@@ -67,8 +68,8 @@ impl Ring {
     ///
     /// # Safety
     ///
-    /// What the kernel reads because of it must live until it is submitted, and what it fills until its completion or until the
-    /// ring is dropped.
+    /// What the kernel reads because of it must live until it is submitted, and what it fills until
+    /// its completion or until the ring is dropped.
     pub(super) unsafe fn push(&mut self, command: &squeue::Entry128) -> io::Result<()> {
         // SAFETY: the caller sees to it.
         unsafe { self.ring.submission().push(command) }.map_err(io::Error::other)
@@ -92,8 +93,8 @@ impl Ring {
             None => (self.ring.as_raw_fd(), 0),
         };
         let flags = by | if wait { ENTER_GETEVENTS } else { 0 };
-        // SAFETY: the ring is this thread's own, and what is queued was pushed under the conditions of `push`; there is no
-        // further argument.
+        // SAFETY: the ring is this thread's own, and what is queued was pushed under the conditions
+        // of `push`; there is no further argument.
         let entered = unsafe {
             libc::syscall(libc::SYS_io_uring_enter, name, queued, usize::from(wait), flags, 0_usize, 0_usize)
         };
@@ -109,7 +110,8 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // With its number the ring would live as long as the thread, and a command that is under way could fill buffers that are gone.
+        // With its number the ring would live as long as the thread, and a command that is under
+        // way could fill buffers that are gone.
         if let Some(number) = self.number.take() {
             let _ = self.renumber(UNREGISTER_RING_FDS, number);
         }

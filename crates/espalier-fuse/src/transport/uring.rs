@@ -1,27 +1,31 @@
 //! FUSE over io_uring (Linux 6.14): a queue per CPU, served on that CPU.
 //!
-//! A request goes to the queue of the CPU on which it is made. Each queue is served by several threads that stay
-//! on its CPU, each with a ring and one entry of its own: a handler that waits for storage holds up nobody, and
-//! nobody wakes another CPU. The kernel gives a request to the entry that became free last, so the threads in use are
-//! few, and warm; the others cost a stack and a buffer that nobody has touched.
+//! A request goes to the queue of the CPU on which it is made. Each queue is served by several
+//! threads that stay on its CPU, each with a ring and one entry of its own: a handler that waits
+//! for storage holds up nobody, and nobody wakes another CPU. The kernel gives a request to the
+//! entry that became free last, so the threads in use are few, and warm; the others cost a stack
+//! and a buffer that nobody has touched.
 //!
-//! All threads are there from the start, and one is added for each that ends. The kernel looks at what waits when some entry commits, but not when one is
-//! registered, so a thread that came later would need a request of our own to be seen; and such a request makes the
-//! mount busy when somebody is about to unmount it.
+//! All threads are there from the start, and one is added for each that ends. The kernel looks at
+//! what waits when some entry commits, but not when one is registered, so a thread that came later
+//! would need a request of our own to be seen; and such a request makes the mount busy when
+//! somebody is about to unmount it.
 //!
-//! Somebody else may answer for a thread whose caller was killed ([`callers`]). The kernel takes a reply from any ring
-//! of the process, and puts the next request where the entry was registered to have it; so a new thread takes the entry
-//! over, with fresh memory behind its [`Window`], and the old one ends when it is done.
+//! Somebody else may answer for a thread whose caller was killed ([`callers`]). The kernel takes a
+//! reply from any ring of the process, and puts the next request where the entry was registered to
+//! have it; so a new thread takes the entry over, with fresh memory behind its [`Window`], and the
+//! old one ends when it is done.
 //!
-//! Buffers of an entry: 288 bytes of headers (128 for the header of request or reply, 128 for the fixed
-//! argument, 32 for the ring's own), and the payload. An entry is registered once; afterwards each command
-//! commits a reply and fetches the next request. Either is answered by a completion when a request is there, or
-//! when the connection has ended.
+//! Buffers of an entry: 288 bytes of headers (128 for the header of request or reply, 128 for the
+//! fixed argument, 32 for the ring's own), and the payload. An entry is registered once; afterwards
+//! each command commits a reply and fetches the next request. Either is answered by a completion
+//! when a request is there, or when the connection has ended.
 //!
-//! Who replies in bulk may leave the CPU for that time ([`Place`]). While a queue is hot its threads are of the class that leaves clients where they are (see [`class`]).
+//! Who replies in bulk may leave the CPU for that time ([`Place`]). While a queue is hot its
+//! threads are of the class that leaves clients where they are (see [`class`]).
 //!
-//! FORGET and INTERRUPT still come over the device. A thread reads them now and then, for they are not urgent and
-//! waking it for each would cost more than the request that caused it.
+//! FORGET and INTERRUPT still come over the device. A thread reads them now and then, for they are
+//! not urgent and waking it for each would cost more than the request that caused it.
 
 use super::buffer::{Buffer, View, Window};
 use super::callers::{self, Asked, Pending, Sitting};
@@ -54,12 +58,13 @@ const PER_CPU: usize = 16;
 const PER_CPU_OF_MANY: usize = 8;
 /// From so many CPUs on they are many.
 const MANY_CPUS: usize = 32;
-/// The threads of a CPU that come first (those that registered last) have the memory of their payloads in one piece from the start, as long as there are
-/// not too many of them: the system takes milliseconds for that, which their first clients would wait.
+/// The threads of a CPU that come first (those that registered last) have the memory of their
+/// payloads in one piece from the start, as long as there are not too many of them: the system
+/// takes milliseconds for that, which their first clients would wait.
 const GATHERED: usize = 3;
 const MOST_GATHERED: usize = 16;
-/// How long FORGETs may gather. Who removes a tree has those of a directory served before it goes, so the fewer there are left
-/// for him the better; this thread runs where nobody waits.
+/// How long FORGETs may gather. Who removes a tree has those of a directory served before it goes,
+/// so the fewer there are left for him the better; this thread runs where nobody waits.
 const FORGET_PAUSE: Duration = Duration::from_millis(2);
 
 /// Threads with a ring each, waiting for the connection to be ready.
@@ -107,7 +112,8 @@ impl Rings {
         let gathered = GATHERED.min(MOST_GATHERED / online.len().max(1));
         let mut waiting = Vec::new();
         for queue in &queues {
-            // A queue that nobody uses now needs somebody all the same: requests wait until all have one.
+            // A queue that nobody uses now needs somebody all the same: requests wait until all
+            // have one.
             let threads = if online.contains(&queue.cpu) { each.max(1) } else { 1 };
             for place in (0..threads).rev() {
                 waiting.push(Waiting::spawn(queue, place < gathered && threads > 1)?);
@@ -248,8 +254,8 @@ impl callers::Seat for Seat {
 }
 
 impl Seat {
-    /// Takes the entry away from who serves a request, and answers that with an error. `None`: it is served, or its
-    /// thread is the last to know of it. Fails if nothing has happened.
+    /// Takes the entry away from who serves a request, and answers that with an error. `None`: it
+    /// is served, or its thread is the last to know of it. Fails if nothing has happened.
     fn take_over(&self, shared: &Shared, asked: Asked) -> io::Result<Option<Entry>> {
         let ring = Ring::new()?;
         ring.register(shared.device.raw())?;
@@ -275,15 +281,15 @@ impl Queue {
 
 /// The kernel's side of an entry: where it puts requests and takes replies from.
 ///
-/// Between a command and its completion the kernel owns both; they are touched only after a completion and before the
-/// next command, by whoever has this.
+/// Between a command and its completion the kernel owns both; they are touched only after a
+/// completion and before the next command, by whoever has this.
 struct Side {
     headers: Buffer,
     payload: Window,
 }
 
-/// An entry of a queue, and the ring that only its thread uses. The fields drop in order: the ring goes before the
-/// buffers that it may fill.
+/// An entry of a queue, and the ring that only its thread uses. The fields drop in order: the ring
+/// goes before the buffers that it may fill.
 struct Entry {
     ring: Ring,
     /// Elsewhere while a request is served, see [`Pending`].
@@ -321,8 +327,9 @@ impl Entry {
         const ADDRESS_AT: usize = 16;
         const LENGTH_AT: usize = 24;
         let start = (&raw mut command).cast::<u8>();
-        // SAFETY: a 128-byte entry is a plain `io_uring_sqe` followed by 64 bytes, in which these two fields of
-        // 8 and 4 bytes lie at the given offsets; `command` is borrowed by nobody else.
+        // SAFETY: a 128-byte entry is a plain `io_uring_sqe` followed by 64 bytes, in which these
+        // two fields of 8 and 4 bytes lie at the given offsets; `command` is borrowed by nobody
+        // else.
         unsafe {
             start.add(ADDRESS_AT).cast::<u64>().write_unaligned(vectors.as_ptr() as u64);
             start.add(LENGTH_AT).cast::<u32>().write_unaligned(vectors.len() as u32);
@@ -359,8 +366,9 @@ impl Entry {
     }
 
     fn push(&mut self, command: &squeue::Entry128) -> io::Result<()> {
-        // SAFETY: what the kernel fills because of the command is the buffers in `self.side`, which are not touched before
-        // its completion and dropped after the ring; what REGISTER points at lives until it is submitted.
+        // SAFETY: what the kernel fills because of the command is the buffers in `self.side`, which
+        // are not touched before its completion and dropped after the ring; what REGISTER points at
+        // lives until it is submitted.
         unsafe { self.ring.push(command) }
     }
 
@@ -372,7 +380,8 @@ impl Entry {
                 Some(result) => return Err(io::Error::from_raw_os_error(-result)),
                 None => {}
             }
-            // Where the client takes the CPU now, this thread stays ready to run instead of going to sleep (see `class`).
+            // Where the client takes the CPU now, this thread stays ready to run instead of going
+            // to sleep (see `class`).
             let replies = self.ring.queued() > 0;
             self.ring.enter(!(replies && self.queue.pulse.is_idle()))?;
         }
@@ -384,8 +393,8 @@ impl Entry {
         headers[ASKER_AT..ASKER_AT + 4].try_into().map_or(0, u32::from_ne_bytes)
     }
 
-    /// Serves the request that is at the kernel's side: its number, and what came of it. `None`: somebody else has
-    /// answered it, and has that side now.
+    /// Serves the request that is at the kernel's side: its number, and what came of it. `None`:
+    /// somebody else has answered it, and has that side now.
     fn serve(&mut self, shared: &Shared, seat: &Seat) -> Option<(u64, Outcome)> {
         let mut side = self.side.take()?;
         let mut headers = [0; HEADERS_BYTES];
@@ -442,8 +451,8 @@ impl Entry {
     }
 }
 
-/// Serves what comes over the device itself, until the connection ends: FORGETs and INTERRUPTs, and whatever
-/// was asked before the rings were there.
+/// Serves what comes over the device itself, until the connection ends: FORGETs and INTERRUPTs, and
+/// whatever was asked before the rings were there.
 fn serve_device(shared: &Arc<Shared>) -> io::Result<()> {
     let seat = classic::Seat::new(shared, shared.device.another()?);
     *shared.drain.lock() = Some(Drain { seat, buffer: Buffer::new(shared.payload + 4096)? });

@@ -37,8 +37,8 @@ pub(crate) fn stay_on(cpu: usize) {
     rustix::thread::sched_setaffinity(None, &set).unwrap();
 }
 
-/// Aborts a mount that takes too long, or whose test failed: a test that is its own client cannot be killed while
-/// its requests wait for itself.
+/// Aborts a mount that takes too long, or whose test failed: a test that is its own client cannot
+/// be killed while its requests wait for itself.
 pub(crate) struct Watchdog {
     point: PathBuf,
     done: Option<Sender<()>>,

@@ -1,7 +1,8 @@
-//! A file system on an image file, mounted by another process: a test that were its own server could wait for itself
-//! in a page fault, and could not be killed.
+//! A file system on an image file, mounted by another process: a test that were its own server
+//! could wait for itself in a page fault, and could not be killed.
 //!
-//! The other process is the same test binary, told by its environment to serve. So each test file that mounts has
+//! The other process is the same test binary, told by its environment to serve. So each test file
+//! that mounts has
 //!
 //! ```ignore
 //! #[test]
@@ -27,12 +28,13 @@ const POINT: &str = "ESPALIER_TEST_POINT";
 const OPTIONS: &str = "ESPALIER_TEST_OPTIONS";
 const READY: &str = "espalier-test: mounted";
 
-/// Held while a process is started, and by who needs that none is: until it is in its program the new one has
-/// everything open that the tests have, images and files on mounts too, which are busy then.
+/// Held while a process is started, and by who needs that none is: until it is in its program the
+/// new one has everything open that the tests have, images and files on mounts too, which are busy
+/// then.
 static STARTING: Mutex<()> = Mutex::new(());
 
-/// Starts a process and lets `until` wait for a sign that it is in its program. That `spawn` returned is none: the
-/// kernel lets the parent go on before it closes what the child has open.
+/// Starts a process and lets `until` wait for a sign that it is in its program. That `spawn`
+/// returned is none: the kernel lets the parent go on before it closes what the child has open.
 pub(crate) fn start(command: &mut Command, until: impl FnOnce(&mut Child)) -> Child {
     let _starting = STARTING.lock();
     let mut child = command.spawn().unwrap();
@@ -153,8 +155,9 @@ impl Mounted {
     }
 }
 
-/// Detaches it: a process that has just been started lets go of what this one had open a little after it was started, and then
-/// the mount ends. Who needs to know that it has waits for the server.
+/// Detaches it: a process that has just been started lets go of what this one had open a little
+/// after it was started, and then the mount ends. Who needs to know that it has waits for the
+/// server.
 fn unmount(point: &Path) {
     rustix::mount::unmount(point, rustix::mount::UnmountFlags::DETACH).unwrap();
 }

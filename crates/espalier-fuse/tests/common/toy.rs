@@ -1,5 +1,5 @@
-//! A file system of a few lines in memory, spoken to by protocol only: what a transport costs and whether it works
-//! shows without anything below it.
+//! A file system of a few lines in memory, spoken to by protocol only: what a transport costs and
+//! whether it works shows without anything below it.
 
 use espalier_fuse::protocol::reply::{self, Attributes, Directory, Statistics};
 use espalier_fuse::protocol::request::Moment;
@@ -20,10 +20,12 @@ struct State {
     next: u64,
 }
 
-/// The file system. A look-up of a name that begins with `wait` waits until [`Toy::open_gate`], and so does reading a
-/// file whose content begins so; reading one whose content begins with `hold` waits until [`Toy::let_go`], with all in
-/// its buffer. Making a directory whose name begins with `early` waits at the gate before, of one whose name begins with
-/// `late` is held afterwards. A look-up of a name that begins with `panic` panics. Nothing of that happens in a [`Toy::plain`] one.
+/// The file system. A look-up of a name that begins with `wait` waits until [`Toy::open_gate`], and
+/// so does reading a file whose content begins so; reading one whose content begins with `hold`
+/// waits until [`Toy::let_go`], with all in its buffer. Making a directory whose name begins with
+/// `early` waits at the gate before, of one whose name begins with `late` is held afterwards. A
+/// look-up of a name that begins with `panic` panics. Nothing of that happens in a [`Toy::plain`]
+/// one.
 pub(crate) struct Toy {
     plain: bool,
     sink: Option<Box<dyn Sink>>,

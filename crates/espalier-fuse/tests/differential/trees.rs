@@ -1,7 +1,9 @@
-//! Calls on whole trees: ioctls on the mount, and what ordinary programs do step by step on the plain directory.
+//! Calls on whole trees: ioctls on the mount, and what ordinary programs do step by step on the
+//! plain directory.
 //!
-//! What was stored through a mapping is in a clone or snapshot if it was synced, so both sides sync what they copy first. Open files
-//! below a tree that is removed keep their link count on the mount, so that is not compared.
+//! What was stored through a mapping is in a clone or snapshot if it was synced, so both sides sync
+//! what they copy first. Open files below a tree that is removed keep their link count on the
+//! mount, so that is not compared.
 
 use crate::calls::{Side, Value};
 use crate::common::store::start;
@@ -148,7 +150,8 @@ impl TreeCall {
 
 fn ask(file: &File, command: u32, argument: &mut [u8]) -> std::io::Result<()> {
     assert_eq!(argument.len(), control::size(command));
-    // SAFETY: the kernel reads and writes as many bytes as the number says, and the slice has that many.
+    // SAFETY: the kernel reads and writes as many bytes as the number says, and the slice has that
+    // many.
     match unsafe { libc::ioctl(file.as_raw_fd(), command as libc::Ioctl, argument.as_mut_ptr()) } {
         -1 => Err(std::io::Error::last_os_error()),
         _ => Ok(()),
@@ -206,7 +209,8 @@ fn sync(path: &Path) {
     });
 }
 
-/// As the header has it. Names of one file more than one: a change twice is not always a change once, so each file once.
+/// As the header has it. Names of one file more than one: a change twice is not always a change
+/// once, so each file once.
 fn change_modes(path: &Path, bits: &[u32; 5]) {
     let [keep_directories, add_directories, keep_files, add_files, add_executables] = *bits;
     let mut seen = HashSet::new();

@@ -41,8 +41,8 @@ pub fn run_rot(setup: &Setup, steps: &[Step], rounds: u64) -> Outcome<Tally> {
     Ok(tally)
 }
 
-/// Carries out steps, of which one may make the device lose or misdirect a write, cuts the power and
-/// reads everything: the answers belong to one prefix of the batches, or are errors.
+/// Carries out steps, of which one may make the device lose or misdirect a write, cuts the power
+/// and reads everything: the answers belong to one prefix of the batches, or are errors.
 ///
 /// # Errors
 /// If an answer is wrong.

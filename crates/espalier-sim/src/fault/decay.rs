@@ -1,5 +1,5 @@
-//! Storage of which some can no longer be read, in a store that goes on to be used: what lies elsewhere is not
-//! concerned, and nothing is lost that could be read again.
+//! Storage of which some can no longer be read, in a store that goes on to be used: what lies
+//! elsewhere is not concerned, and nothing is lost that could be read again.
 
 use super::Tally;
 use super::damage::{LOG, build};
@@ -12,9 +12,10 @@ use espalier_engine::{Error, ErrorKind};
 use espalier_storage::{BLOCK, Fault, Random, SimulatedDevice};
 use std::sync::Arc;
 
-/// Carries out the first half of some steps, closes the store, makes some blocks behind the log unreadable and goes on with
-/// the rest, in `rounds` ways. Every answer is right or an error; syncs, checkpoints and background work succeed; and when
-/// all can be read again everything that was accepted is there.
+/// Carries out the first half of some steps, closes the store, makes some blocks behind the log
+/// unreadable and goes on with the rest, in `rounds` ways. Every answer is right or an error;
+/// syncs, checkpoints and background work succeed; and when all can be read again everything that
+/// was accepted is there.
 ///
 /// # Errors
 /// If anything else happens.
@@ -107,7 +108,8 @@ impl Run {
             Step::Work(pieces) => self.bench.work(*pieces)?,
             Step::Reopen => {
                 self.bench.store.close()?;
-                // What was written since may lie where nothing can be read, both copies of a table as well.
+                // What was written since may lie where nothing can be read, both copies of a table
+                // as well.
                 if self.bench.open_again().is_err() {
                     self.bench.device.clear_faults();
                     self.bench.open_again()?;

@@ -14,8 +14,8 @@ use std::sync::Arc;
 /// Fills a store to the last batch, makes room by deleting, and fills it again.
 ///
 /// # Errors
-/// If an answer is wrong, anything but a batch that adds data fails for lack of room, or what was deleted
-/// does not make room.
+/// If an answer is wrong, anything but a batch that adds data fails for lack of room, or what was
+/// deleted does not make room.
 pub fn run_full(setup: &Setup, rounds: usize) -> Outcome<Tally> {
     let mut random = Random::new(setup.seed ^ 0xf011);
     let mut bench = Bench::new(setup.clone())?;
@@ -76,9 +76,10 @@ pub fn run_cycles(setup: &Setup, cycles: usize) -> Outcome<Tally> {
     Ok(tally)
 }
 
-/// Steps on a store that is full but for a little: for nothing, for some more bytes, and so on. Whatever allocation it is
-/// that meets the end, the answer comes with a batch that adds data. What deletes, syncs, checkpoints, closes and opens
-/// works, nothing accepted is lost, also by a power cut, and what is deleted makes room.
+/// Steps on a store that is full but for a little: for nothing, for some more bytes, and so on.
+/// Whatever allocation it is that meets the end, the answer comes with a batch that adds data. What
+/// deletes, syncs, checkpoints, closes and opens works, nothing accepted is lost, also by a power
+/// cut, and what is deleted makes room.
 ///
 /// # Errors
 /// If anything else happens.
@@ -101,8 +102,9 @@ pub fn run_brim(setup: &Setup, steps: &[Step], levels: u64) -> Outcome<Tally> {
     Ok(tally)
 }
 
-/// A full store of which all has been cloned, and then keys of the clones are deleted, moved and replaced, which takes space
-/// and gives none, and so is refused one day. All of it can be deleted in the end.
+/// A full store of which all has been cloned, and then keys of the clones are deleted, moved and
+/// replaced, which takes space and gives none, and so is refused one day. All of it can be deleted
+/// in the end.
 ///
 /// # Errors
 /// If anything else happens.

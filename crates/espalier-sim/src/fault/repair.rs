@@ -13,17 +13,18 @@ use espalier_storage::{BLOCK, Fault, Random, SimulatedDevice};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Carries out steps, with or without closing the store at the end, damages the device in `rounds` ways and
-/// repairs it each time: every key has its value or nothing, and then a loss covers it. The store verifies
-/// afterwards, and a power cut in the middle of the repair changes nothing about that.
+/// Carries out steps, with or without closing the store at the end, damages the device in `rounds`
+/// ways and repairs it each time: every key has its value or nothing, and then a loss covers it.
+/// The store verifies afterwards, and a power cut in the middle of the repair changes nothing about
+/// that.
 ///
 /// # Errors
 /// If anything else is found.
 pub fn run_repair(setup: &Setup, steps: &[Step], rounds: u64) -> Outcome<Tally> {
     let mut random = Random::new(setup.seed ^ 0x5a1f);
     let closed = random.one_in(2);
-    // The newest group of the log, damaged, cannot be told from one that was never synced, nor can the values that
-    // it alone names. So let it be a small one.
+    // The newest group of the log, damaged, cannot be told from one that was never synced, nor can
+    // the values that it alone names. So let it be a small one.
     let last = Change::Insert(0, Bytes::from_static(b"last"), Bytes::from_static(b"of all"));
     let end = [Step::Sync, Step::Commit(vec![last]), Step::Sync];
     let steps = if closed { steps.to_vec() } else { [steps, &end].concat() };
@@ -119,8 +120,8 @@ fn finish(case: &Case<'_>, device: Arc<SimulatedDevice>, mut losses: Vec<Loss>) 
     Ok(lost)
 }
 
-/// Every key has its value, or none and a loss covers it. Without the end of the log that holds of the values after
-/// some prefix of the batches.
+/// Every key has its value, or none and a loss covers it. Without the end of the log that holds of
+/// the values after some prefix of the batches.
 fn compare(store: &Store, case: &Case<'_>, losses: &[Loss]) -> Outcome<u64> {
     let Case { history, keys, log, .. } = *case;
     let shortened = log || losses.iter().any(|loss| loss.index.is_none() && loss.message.contains("log"));

@@ -117,7 +117,8 @@ pub(crate) enum SnapshotCommand {
     List(SnapshotList),
     /// Delete a snapshot
     Delete(SnapshotOne),
-    /// Make the volume, or a directory, what it was; what it has become since is lost, unless there is a snapshot of it
+    /// Make the volume, or a directory, what it was; what it has become since is lost, unless there
+    /// is a snapshot of it
     Restore(SnapshotOne),
 }
 
@@ -148,7 +149,8 @@ pub(crate) struct SnapshotList {
 
 #[derive(Debug, Args)]
 pub(crate) struct SnapshotOne {
-    /// A directory of a mounted file system (to restore, not its root), or an image or IMAGE:PATH that is not mounted
+    /// A directory of a mounted file system (to restore, not its root), or an image or IMAGE:PATH
+    /// that is not mounted
     #[arg(value_name = "DIR|IMAGE[:PATH]")]
     pub(crate) source: PathBuf,
     /// Its name; NUMBER/NAME for that of another directory

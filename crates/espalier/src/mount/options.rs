@@ -1,4 +1,5 @@
-//! Mount options, as `-o` and fstab give them: those of the mount itself, and ours for store and file system.
+//! Mount options, as `-o` and fstab give them: those of the mount itself, and ours for store and
+//! file system.
 
 use crate::units::Size;
 use anyhow::{Result, anyhow, bail};

@@ -1,9 +1,10 @@
 //! The server: opens the store, mounts it, and serves until it is unmounted.
 //!
-//! SIGTERM, SIGINT and SIGHUP unmount; if the mount is busy, everything is made durable and it stays. Another one
-//! that comes when the first has led to nothing for some seconds, because the device does not answer, ends the
-//! server as a crash does: everybody who waits gets an error. At
-//! the end the file system is closed, a checkpoint made, and the image's lock released, in this order.
+//! SIGTERM, SIGINT and SIGHUP unmount; if the mount is busy, everything is made durable and it
+//! stays. Another one that comes when the first has led to nothing for some seconds, because the
+//! device does not answer, ends the server as a crash does: everybody who waits gets an error. At
+//! the end the file system is closed, a checkpoint made, and the image's lock released, in this
+//! order.
 
 use super::Plan;
 use crate::image;
@@ -22,7 +23,8 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Mounts, calls `ready` when the mount answers, and returns when it has ended and everything is durable.
+/// Mounts, calls `ready` when the mount answers, and returns when it has ended and everything is
+/// durable.
 pub(crate) fn serve(plan: &Plan, ready: impl FnOnce() -> std::io::Result<()>) -> Result<()> {
     // Before any thread, so that all inherit it.
     let signals = Signals::block().context("signals")?;
@@ -119,7 +121,8 @@ fn heed(signals: Signals, mount: Arc<Mount>, fs: Arc<FileSystem>) -> Result<()> 
                 None => *begun.lock() = Some(Instant::now()),
             }
             match mount.unmount(false) {
-                // What remains to be done before the server ends can take as long as the device likes, too.
+                // What remains to be done before the server ends can take as long as the device
+                // likes, too.
                 Ok(()) => tracing::info!(?signal, "unmounting"),
                 Err(error) => {
                     tracing::warn!(?signal, %error, "it cannot be unmounted now; it stays, and everything is made durable");

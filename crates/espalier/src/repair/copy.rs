@@ -1,4 +1,5 @@
-//! Copies a tree out of a file system that is not mounted, with all attributes, as far as it can be read.
+//! Copies a tree out of a file system that is not mounted, with all attributes, as far as it can be
+//! read.
 
 use anyhow::{Context, Result};
 use espalier_fs::{Attr, FileKind, FileSystem, NodeId, Seek};
@@ -21,7 +22,8 @@ pub(super) struct Copied {
     pub(super) bytes: u64,
 }
 
-/// Copies all of `fs` to the directory `out`, which is made. `lost` is told of what cannot be read or made.
+/// Copies all of `fs` to the directory `out`, which is made. `lost` is told of what cannot be read
+/// or made.
 ///
 /// # Errors
 /// If nothing can be written at all.
@@ -143,7 +145,8 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Owner, extended attributes, mode and times. What may not be set is told only if it should be possible.
+    /// Owner, extended attributes, mode and times. What may not be set is told only if it should be
+    /// possible.
     fn attributes(&mut self, node: NodeId, attr: &Attr, path: &Path) {
         let target = self.out.join(path);
         let is_root = rustix::process::geteuid().is_root();

@@ -1,4 +1,5 @@
-//! An image, a mount point and the program, for tests of the command line. A test that cannot mount fails.
+//! An image, a mount point and the program, for tests of the command line. A test that cannot mount
+//! fails.
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "every test file uses a part of it")]
 
 use std::ffi::OsStr;
@@ -24,7 +25,8 @@ impl Ran {
         self.stdout
     }
 
-    /// Fails the test unless the command failed with `code`, one message, and every word of `words` in it.
+    /// Fails the test unless the command failed with `code`, one message, and every word of `words`
+    /// in it.
     #[track_caller]
     pub fn refused(self, code: i32, words: &[&str]) {
         assert_eq!(self.code, Some(code), "{self:?}");
@@ -67,7 +69,8 @@ pub fn run(command: &mut Command) -> String {
     String::from_utf8_lossy(&out.stdout).into_owned()
 }
 
-/// A directory of its own with room for an image and a mount point; unmounted at the end whatever happens.
+/// A directory of its own with room for an image and a mount point; unmounted at the end whatever
+/// happens.
 pub struct Place {
     pub base: TempDir,
     pub image: PathBuf,

@@ -234,8 +234,8 @@ fn a_kill_loses_nothing_that_was_written() {
     assert_eq!(open(&device, layout, start, LogConfig::default(), 2).unwrap().replayed.len(), 5);
 }
 
-/// What a process that was killed had written and not synced is replayed; once shown, it must survive
-/// a power cut too.
+/// What a process that was killed had written and not synced is replayed; once shown, it must
+/// survive a power cut too.
 #[test]
 fn what_recovery_has_shown_is_durable() {
     for seed in 0..20 {

@@ -87,7 +87,8 @@ fn the_net_effect_is_the_same() {
         dropped += plan.dead.iter().filter(|dead| **dead).count();
         grown += plan.grown.len();
 
-        // A checkpoint may cover the first of the batches; replaying the rest on top must not differ.
+        // A checkpoint may cover the first of the batches; replaying the rest on top must not
+        // differ.
         let cut = work.random.below(12) as usize;
         let covered: usize = batches[..cut].iter().map(|batch| batch.ops.len()).sum();
         let maps = outcome(&batches[..cut], &everything(&batches[..cut]), 0, &start);

@@ -109,7 +109,8 @@ impl Device for Noting {
     }
 }
 
-/// Somebody syncs much, in many groups. Who waits for what is in the first of them waits for that one.
+/// Somebody syncs much, in many groups. Who waits for what is in the first of them waits for that
+/// one.
 #[test]
 fn a_small_sync_does_not_wait_for_a_large_one() {
     let layout = Layout::new(1024, 64);
@@ -203,8 +204,8 @@ fn checkpoint(log: &Log, position: &Mutex<LogPosition>) {
     }
 }
 
-/// A device that notes the first byte and the place of what is written, and where a write waits, by that byte, until it may
-/// end, well or not.
+/// A device that notes the first byte and the place of what is written, and where a write waits, by
+/// that byte, until it may end, well or not.
 #[derive(Debug)]
 struct Held {
     inner: MemoryDevice,
@@ -274,7 +275,8 @@ impl Held {
     }
 }
 
-/// Two groups at a time: the values of the second end first. If the first fails, the second does not count either.
+/// Two groups at a time: the values of the second end first. If the first fails, the second does
+/// not count either.
 #[test]
 fn groups_are_made_ready_together_and_written_in_order() {
     for fails in [false, true] {
@@ -336,8 +338,8 @@ fn a_panic_leaves_nobody_waiting() {
     assert!(open(&device, layout, start, config, 2).unwrap().replayed.is_empty());
 }
 
-/// The device loses power while several write and sync: what is there afterwards is a row without a gap, with all that was
-/// durable.
+/// The device loses power while several write and sync: what is there afterwards is a row without a
+/// gap, with all that was durable.
 #[test]
 fn a_crash_while_many_write_leaves_a_prefix() {
     let mut more = 0;

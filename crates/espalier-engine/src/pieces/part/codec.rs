@@ -20,7 +20,8 @@ impl Part {
     /// The part as a piece ready to be written.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if one of its large values is not stored yet, or if it is too big.
+    /// [`ErrorKind::InvalidArgument`] if one of its large values is not stored yet, or if it is too
+    /// big.
     pub(crate) fn encode(&self, id: PieceId, compression: Compression) -> Result<Encoded> {
         let (table, holds) = self.value_table(id)?;
         let mut body = Vec::with_capacity(HEAD + self.body.len() + table.len());
@@ -72,9 +73,9 @@ impl Part {
         Ok((table, handles))
     }
 
-    /// The part whose stored bytes (verified, without padding) are `stored`; `handle` gives handles on
-    /// the value parts that it names. Checks everything there is to check, so that nothing read from
-    /// the part later can go wrong. What is not compressed stays where it is.
+    /// The part whose stored bytes (verified, without padding) are `stored`; `handle` gives handles
+    /// on the value parts that it names. Checks everything there is to check, so that nothing read
+    /// from the part later can go wrong. What is not compressed stays where it is.
     ///
     /// # Errors
     /// [`ErrorKind::Damaged`] if this is not the part `id` or breaks the rules of a part.
@@ -128,8 +129,8 @@ impl<'a> Sections<'a> {
         let entries = reader.bytes(entries)?;
         let restarts = reader.bytes(restarts.checked_mul(4)?)?.as_chunks().0;
         let table = reader.bytes(table)?;
-        // Each entry takes at least four bytes, each row of the table seven: so the counts are bounded
-        // by what is there.
+        // Each entry takes at least four bytes, each row of the table seven: so the counts are
+        // bounded by what is there.
         let plausible =
             count > 0 && count as usize <= entries.len() / 4 && values as usize <= table.len() / 7;
         (reader.remaining() == 0 && plausible).then_some(Self {

@@ -57,12 +57,14 @@ impl PartCursor {
         Msn(self.part.base_msn.wrapping_add(self.entry.msn))
     }
 
-    /// The op of the entry it stands on; meaningless on none. Bytes are slices of the part's buffer.
+    /// The op of the entry it stands on; meaningless on none. Bytes are slices of the part's
+    /// buffer.
     pub(crate) fn op(&self) -> Op {
         self.part.op(&self.entry)
     }
 
-    /// Where the entry it stands on lies among the bytes of all entries of the part, and how many those are.
+    /// Where the entry it stands on lies among the bytes of all entries of the part, and how many
+    /// those are.
     pub(crate) fn position(&self) -> (usize, usize) {
         (self.at, self.part.entries_len)
     }
@@ -82,7 +84,8 @@ impl PartCursor {
     pub(crate) fn seek(&mut self, key: &[u8]) {
         let part = &self.part;
         let smaller = |restart: &[u8; 4]| entry::restart_key(part.entries(), offset(*restart)) < key;
-        // Entries with equal keys may straddle a restart, so start at the last one certainly before.
+        // Entries with equal keys may straddle a restart, so start at the last one certainly
+        // before.
         let before = part.restarts().partition_point(smaller);
         if before == 0 {
             return self.first();

@@ -1,4 +1,5 @@
-//! Read-ahead: few large reads for what is sequential, exact ones for the rest, and never a wrong byte.
+//! Read-ahead: few large reads for what is sequential, exact ones for the rest, and never a wrong
+//! byte.
 
 use super::*;
 use std::sync::atomic::{AtomicUsize, Ordering};

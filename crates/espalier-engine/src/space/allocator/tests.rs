@@ -121,8 +121,8 @@ fn takes_only_what_is_free_and_there() {
 }
 
 /// Fills 4 GiB to `percent`, replaces its content several times over by extents of mixed sizes, and
-/// returns how many requests found no run, by the binary logarithm of their blocks. Each of those is
-/// tried again at half its size.
+/// returns how many requests found no run, by the binary logarithm of their blocks. Each of those
+/// is tried again at half its size.
 fn age(percent: u64, seed: u64) -> [u64; 9] {
     const BLOCKS: u64 = 1 << 20;
     let mut random = Random::new(seed);

@@ -310,8 +310,8 @@ fn pages_next_to_the_root_are_read_before_others_and_in_few_reads() {
     bench.table.prefetch_first(2 << 20);
 }
 
-/// Readers with a tiny cache must see each page's old or new content while a writer moves pages about and
-/// their old blocks are written over at once.
+/// Readers with a tiny cache must see each page's old or new content while a writer moves pages
+/// about and their old blocks are written over at once.
 #[test]
 fn readers_beside_the_writer() {
     let mut bench = Bench::new(0);

@@ -1,4 +1,5 @@
-//! For each thing that tables must agree about a store in which they do not, and what is said of it.
+//! For each thing that tables must agree about a store in which they do not, and what is said of
+//! it.
 
 use super::*;
 use crate::types::Delta;

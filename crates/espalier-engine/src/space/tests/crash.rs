@@ -6,8 +6,8 @@ use espalier_storage::{Fault, Operation};
 /// What a checkpoint accounts for.
 type Counts = BTreeMap<PieceId, u64>;
 
-/// Runs checkpoints with pieces coming and going, from a store that accounts for `counts`; returns what
-/// each generation accounts for.
+/// Runs checkpoints with pieces coming and going, from a store that accounts for `counts`; returns
+/// what each generation accounts for.
 fn history(
     space: &Arc<Space>,
     random: &mut Random,

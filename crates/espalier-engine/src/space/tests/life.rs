@@ -68,7 +68,8 @@ fn lives_shortly(space: &Space) -> PieceId {
 fn a_pin_of_a_version_keeps_only_what_a_version_can_lead_to() {
     let space = new_store(simulated(1));
     let (version, other) = (space.pin_version().unwrap(), space.pin().unwrap());
-    // The last of them is numbered before the last checkpoint ends that the version may have to do with.
+    // The last of them is numbered before the last checkpoint ends that the version may have to do
+    // with.
     let known: Vec<PieceId> = (0..4).map(|_| lives_shortly(&space)).collect();
     let unknown: Vec<PieceId> = (0..3).map(|_| lives_shortly(&space)).collect();
     checkpoint(&space).unwrap();
@@ -350,8 +351,8 @@ fn reservations_add_up() {
     assert_eq!(space.stats().promised, 0);
 }
 
-/// Random histories: whatever happens, every block is accounted for, no living piece is overwritten, and
-/// after each checkpoint the tables agree with the model.
+/// Random histories: whatever happens, every block is accounted for, no living piece is
+/// overwritten, and after each checkpoint the tables agree with the model.
 #[test]
 fn random_lives() {
     for seed in 0..25 {

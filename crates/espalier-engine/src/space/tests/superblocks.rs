@@ -136,8 +136,8 @@ fn wipe(device: &GuardedDevice, block: u64) {
     device.write_at(block * BLOCK as u64, &[&AlignedBuf::zeroed(BLOCK)]).unwrap();
 }
 
-/// Without both slots a device is no store, or a damaged one, to all but a repair, and that finds the same
-/// checkpoint at the end; also in the middle of a device that is longer than the store.
+/// Without both slots a device is no store, or a damaged one, to all but a repair, and that finds
+/// the same checkpoint at the end; also in the middle of a device that is longer than the store.
 #[test]
 fn the_spare_superblock_is_for_repairs() {
     for (longer, wiped) in [(0, true), (0, false), (5 << 20, true)] {
@@ -163,8 +163,8 @@ fn the_spare_superblock_is_for_repairs() {
     }
 }
 
-/// After a crash the spare place may hold what no slot does, or lag behind: the newest counts, and before
-/// anything is written all agree.
+/// After a crash the spare place may hold what no slot does, or lag behind: the newest counts, and
+/// before anything is written all agree.
 #[test]
 fn the_newest_superblock_counts_wherever_it_is() {
     for ahead in [true, false] {
@@ -188,7 +188,8 @@ fn the_newest_superblock_counts_wherever_it_is() {
             let all: Vec<(u64, AlignedBuf)> = [SLOTS[0], SLOTS[1], place.start]
                 .map(|start| (start, device.read_extent(Extent { start, blocks: 1 }).unwrap()))
                 .into();
-            // The slot that heals last may still say the older state; the two others say the newer one.
+            // The slot that heals last may still say the older state; the two others say the newer
+            // one.
             let slots: Vec<u64> = lost.iter().map(|n| if *n < 2 { SLOTS[*n as usize] } else { *n }).collect();
             slots.iter().for_each(|block| wipe(&device, *block));
             let found = superblock::search_superblocks(&device).unwrap();
@@ -224,7 +225,8 @@ fn a_superblock_whose_tree_and_log_part_is_damage() {
     }
 }
 
-/// Arbitrary fields under a right checksum: an error or a store, never a panic or a huge allocation.
+/// Arbitrary fields under a right checksum: an error or a store, never a panic or a huge
+/// allocation.
 #[test]
 fn forged_superblocks_do_no_harm() {
     for seed in 0..3000 {

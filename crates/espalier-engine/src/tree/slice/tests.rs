@@ -19,7 +19,8 @@ fn new_store(seed: u64, tuning: Tuning) -> (Arc<Store>, IndexId) {
     (store, IndexId { volume, index: 0 })
 }
 
-/// Moves one slice down; what it costs in blocks, or nothing if there was none. `range` asks as tidying does.
+/// Moves one slice down; what it costs in blocks, or nothing if there was none. `range` asks as
+/// tidying does.
 fn slice(store: &Store, id: IndexId, range: Option<&KeyRange>) -> Option<u64> {
     let shared = &store.shared;
     shared.trees.lean.store(true, Ordering::Relaxed);

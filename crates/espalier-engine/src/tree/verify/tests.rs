@@ -73,7 +73,8 @@ impl Hand {
     }
 }
 
-/// What the tests break: keys a to f below one edge, p to r below another, with messages on the way.
+/// What the tests break: keys a to f below one edge, p to r below another, with messages on the
+/// way.
 fn sound(hand: &Hand) -> (Vec<Key>, Vec<Edge>) {
     let (left, right) =
         (KeyRange { start: Key::default(), end: Some(key("m")) }, KeyRange::new(key("m"), key("z")));
