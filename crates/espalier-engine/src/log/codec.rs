@@ -5,10 +5,10 @@
 
 use super::LoggedOp;
 use super::format::{GroupBuilder, bounded, malformed};
-use crate::key::common_prefix_len;
-use crate::piece::PieceHandle;
-use crate::types::Location;
-use crate::value::ValueRef;
+use crate::model::ids::Location;
+use crate::model::key::common_prefix_len;
+use crate::model::piece::PieceHandle;
+use crate::model::value::ValueRef;
 use crate::{
     Error, ErrorKind, Extent, IndexId, Key, KeyRange, MAX_VALUE, Op, PieceId, PieceKind, RangeOp, Result,
     Update, VALUE_PAGE, Value,
@@ -212,7 +212,7 @@ fn encode_key(before: &[u8], key: &[u8], out: &mut impl Sink) {
 fn encode_end(range: &KeyRange, out: &mut impl Sink) {
     match &range.end {
         None => put_varint(out, END_OPEN),
-        Some(end) if crate::key::successor(&range.start).as_deref() == Some(end) => {
+        Some(end) if crate::model::key::successor(&range.start).as_deref() == Some(end) => {
             put_varint(out, END_SUCCESSOR);
         }
         Some(end) => {
@@ -563,7 +563,7 @@ impl<'a> Decoder<'a> {
         let end = match self.reader.varint("a range's end")? {
             END_OPEN => None,
             END_SUCCESSOR => {
-                let end = crate::key::successor(&start);
+                let end = crate::model::key::successor(&start);
                 let end = end.ok_or_else(|| malformed("a range that ends behind every key"))?;
                 self.spend(end.len() as u64)?;
                 Some(end)

@@ -6,7 +6,7 @@
 //! for the others of its group and names its predecessor by checksum, so that what a crashed
 //! session wrote ahead of a torn group can never be taken for the continuation of what replaced it.
 
-use crate::types::sums_agree;
+use crate::model::ids::sums_agree;
 use crate::{Error, Lsn, Result};
 use espalier_storage::{AlignedBuf, BLOCK};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};

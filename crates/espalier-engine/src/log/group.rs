@@ -12,7 +12,7 @@ use super::format::{BuiltGroup, GroupBuilder, GroupHeader, GroupPlace, blocks_fo
 use super::plan::{self, Placement, Plan};
 use super::writer::{Log, State, Written};
 use super::{LoggedBatch, Progress};
-use crate::error::Context;
+use crate::model::error::Context;
 use crate::{Error, ErrorKind, Lsn, Result};
 use espalier_storage::BLOCK;
 use parking_lot::MutexGuard;

@@ -34,9 +34,9 @@ pub(crate) use format::LogPosition;
 pub(crate) use writer::Log;
 pub use writer::LogCounters;
 
-use crate::piece::PieceHandle;
-use crate::types::Location;
-use crate::value::LargeValue;
+use crate::model::ids::Location;
+use crate::model::piece::PieceHandle;
+use crate::model::value::LargeValue;
 use crate::{IndexId, Key, KeyRange, Lsn, Msn, Op, PieceId, RangeOp, Result};
 use std::sync::Arc;
 

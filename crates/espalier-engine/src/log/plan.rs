@@ -6,7 +6,7 @@
 
 use super::codec::{PartTable, Placed};
 use super::{Binder, LoggedBatch, LoggedOp};
-use crate::value::{LARGE_VALUE, LargeValue, Value, ValueRef};
+use crate::model::value::{LARGE_VALUE, LargeValue, Value, ValueRef};
 use crate::{Error, ErrorKind, IndexId, Msn, Op, RangeOp, Result};
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap, HashSet};

@@ -13,11 +13,11 @@ use super::format::{
 use super::writer::Written;
 use super::{Binder, LogConfig, LoggedBatch};
 use crate::device::GuardedDevice;
-use crate::error::Context;
-use crate::layout::Layout;
-use crate::piece::PieceHandle;
-use crate::types::Location;
-use crate::value::ValueRef;
+use crate::extents::Layout;
+use crate::model::error::Context;
+use crate::model::ids::Location;
+use crate::model::piece::PieceHandle;
+use crate::model::value::ValueRef;
 use crate::{Error, Extent, Lsn, Msn, PieceId, Result, VALUE_PAGE, Value};
 use espalier_storage::{AlignedBuf, BLOCK};
 use std::collections::hash_map::Entry;

@@ -1,8 +1,8 @@
 //! A memtable against plain maps, one for each moment that a snapshot holds.
 
 use super::*;
-use crate::op::Update;
-use crate::resolve::NoReader;
+use crate::message::resolve::NoReader;
+use crate::model::op::Update;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 

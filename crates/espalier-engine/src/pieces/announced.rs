@@ -1,6 +1,6 @@
 //! What is about to be read, read before it is asked for.
 //!
-//! Whoever knows which values will be wanted next (a *reading*, see [`crate::ahead`]) announces
+//! Whoever knows which values will be wanted next (a *reading*, see [`crate::readahead`]) announces
 //! where they lie. The places are put in the order of the device, neighbours become one *stretch*,
 //! and background threads that call [`Announced::step`] read stretches in the order in which they
 //! were announced, and then verify what was announced of them. A reader finds his bytes here, waits

@@ -9,9 +9,9 @@
 //! panics.
 
 use super::wire::Reader;
-use crate::options::Compression;
-use crate::piece::PieceHandle;
-use crate::types::Location;
+use crate::model::ids::Location;
+use crate::model::options::Compression;
+use crate::model::piece::PieceHandle;
 use crate::{Error, ErrorKind, Extent, PieceId, PieceKind, Result};
 use bytes::Bytes;
 use espalier_storage::{AlignedBuf, BLOCK};

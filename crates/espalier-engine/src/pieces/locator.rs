@@ -1,8 +1,8 @@
 //! What `pieces` needs of the rooms that know where pieces lie.
 
-use crate::layout::Layout;
-use crate::piece::PieceHandle;
-use crate::types::Location;
+use crate::extents::Layout;
+use crate::model::ids::Location;
+use crate::model::piece::PieceHandle;
 use crate::{Extent, PieceId, Result};
 use std::sync::Arc;
 

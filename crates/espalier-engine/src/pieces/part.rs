@@ -21,9 +21,9 @@ pub(crate) use cursor::PartCursor;
 
 use super::filter::Filter;
 use crate::PieceId;
-use crate::op::Op;
-use crate::types::Reference;
-use crate::value::LargeValue;
+use crate::model::ids::Reference;
+use crate::model::op::Op;
+use crate::model::value::LargeValue;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::mem::size_of;

@@ -3,10 +3,10 @@
 use super::announced::Served;
 use super::values::{PageSpan, Verified, page_hash, part_checksum};
 use super::{Part, Pieces, frame};
-use crate::error::Context;
-use crate::resolve::Wanted;
-use crate::types::{Location, sums_agree};
-use crate::value::ValueRef;
+use crate::message::resolve::Wanted;
+use crate::model::error::Context;
+use crate::model::ids::{Location, sums_agree};
+use crate::model::value::ValueRef;
 use crate::{Error, Extent, PieceId, PieceKind, Result};
 use bytes::Bytes;
 use espalier_storage::{AlignedBuf, BLOCK};
@@ -79,7 +79,7 @@ impl Pieces {
             PieceKind::Values => Ok(()),
             PieceKind::KeyValue => {
                 let stored = Bytes::copy_from_slice(stored);
-                Part::decode(id, &stored, &crate::piece::PieceHandle::counted).map(drop)
+                Part::decode(id, &stored, &crate::model::piece::PieceHandle::counted).map(drop)
             }
             kind @ PieceKind::Node(_) => frame::open(id, kind, &Bytes::copy_from_slice(stored)).map(drop),
         }

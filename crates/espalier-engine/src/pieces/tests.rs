@@ -1,13 +1,13 @@
 //! The pieces of a store in memory, with a locator that can be made scarce or fragmented.
 
 use super::*;
-use crate::layout::Layout;
-use crate::op::Op;
-use crate::options::Compression;
-use crate::piece::{FreshOwner, PieceHandle};
-use crate::resolve::Wanted;
-use crate::types::Location;
-use crate::value::{LargeValue, Value, ValueRef};
+use crate::extents::Layout;
+use crate::message::resolve::Wanted;
+use crate::model::ids::Location;
+use crate::model::op::Op;
+use crate::model::options::Compression;
+use crate::model::piece::{FreshOwner, PieceHandle};
+use crate::model::value::{LargeValue, Value, ValueRef};
 use crate::{Error, ErrorKind, Extent, Msn, PieceKind};
 use espalier_storage::{AlignedBuf, BLOCK, CountingDevice, Device, MemoryDevice, Random};
 use parking_lot::Mutex;

@@ -11,9 +11,9 @@
 //!
 //! Invariant: a [`ValueRef`] is given out only after its bytes were written.
 
-use crate::piece::PieceHandle;
-use crate::types::Location;
-use crate::value::{LargeValue, VALUE_PAGE, ValueRef};
+use crate::model::ids::Location;
+use crate::model::piece::PieceHandle;
+use crate::model::value::{LargeValue, VALUE_PAGE, ValueRef};
 use crate::{Extent, PieceId, PieceKind};
 use bytes::Bytes;
 use espalier_storage::{AlignedBuf, BLOCK};

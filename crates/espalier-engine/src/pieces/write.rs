@@ -3,10 +3,10 @@
 use super::frame::Encoded;
 use super::values::{self, Unstored, ValuePart};
 use super::{Locator, Pieces};
-use crate::layout::Layout;
-use crate::piece::PieceHandle;
-use crate::types::Location;
-use crate::value::LargeValue;
+use crate::extents::Layout;
+use crate::model::ids::Location;
+use crate::model::piece::PieceHandle;
+use crate::model::value::LargeValue;
 use crate::{Error, ErrorKind, Extent, PieceId, Result};
 use std::ops::Range;
 use std::sync::Arc;

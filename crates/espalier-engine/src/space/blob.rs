@@ -76,7 +76,7 @@ pub(super) fn load(table: &Table) -> Result<Vec<u8>> {
     }
     content.truncate(HEADER + len as usize);
     content.drain(..HEADER);
-    if !crate::types::sums_agree(xxh3_64(&content), sum) {
+    if !crate::model::ids::sums_agree(xxh3_64(&content), sum) {
         return Err(Error::damaged("the checksum of a table of bytes is wrong"));
     }
     Ok(content)

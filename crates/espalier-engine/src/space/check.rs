@@ -5,7 +5,7 @@ use super::page::{PageKey, Pointer};
 use super::superblock::read_superblocks;
 use super::table::{Table, TableId};
 use super::{Space, map, ntt};
-use crate::types::Delta;
+use crate::model::ids::Delta;
 use crate::{Extent, PieceId, PieceKind};
 use std::collections::{HashMap, HashSet};
 

@@ -10,8 +10,8 @@
 
 use super::table::Table;
 use super::{Roots, Space, Superblock, VolumeTable, blob, map, ntt};
-use crate::error::Context;
-use crate::types::Delta;
+use crate::model::error::Context;
+use crate::model::ids::Delta;
 use crate::{Error, ErrorKind, Extent, PieceId, PieceKind, Result};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;

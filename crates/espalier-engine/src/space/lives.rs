@@ -18,8 +18,8 @@
 //! not in its cut; after [`KNOWN_FOR`] checkpoints it holds only what had a number before.
 
 use crate::PieceId;
-use crate::piece::PieceHandle;
-use crate::types::Location;
+use crate::model::ids::Location;
+use crate::model::piece::PieceHandle;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Weak;

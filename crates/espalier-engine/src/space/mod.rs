@@ -44,11 +44,11 @@ pub(crate) use volumes::{IndexRoot, VolumeEntry, VolumeTable};
 pub use volumes::{MAX_PARAMETERS, MAX_VOLUME_NAME};
 
 use crate::device::GuardedDevice;
-use crate::error::Context;
-use crate::layout::Layout;
-use crate::piece::{FreshOwner, PieceHandle};
+use crate::extents::Layout;
+use crate::model::error::Context;
+use crate::model::ids::Location;
+use crate::model::piece::{FreshOwner, PieceHandle};
 use crate::pieces::Locator;
-use crate::types::Location;
 use crate::{Error, ErrorKind, Extent, PieceId, PieceKind, Result};
 use allocator::Allocator;
 use lives::{Fresh, Handles, Lives, PinKey};

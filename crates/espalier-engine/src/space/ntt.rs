@@ -3,7 +3,7 @@
 use super::page::{read_u32, read_u64};
 use super::superblock::Geometry;
 use super::table::Table;
-use crate::types::{Delta, Location};
+use crate::model::ids::{Delta, Location};
 use crate::{Error, Extent, PieceId, PieceKind, Result};
 use espalier_storage::BLOCK;
 

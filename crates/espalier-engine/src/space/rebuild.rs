@@ -11,10 +11,10 @@
 use super::table::TableId;
 use super::{Roots, SKIPPED_IDS, Space, SpaceOptions, Superblock, Tables, VolumeTable, blob, map, ntt};
 use crate::device::GuardedDevice;
-use crate::error::Context;
-use crate::piece::PieceHandle;
+use crate::model::error::Context;
+use crate::model::ids::{Delta, Location};
+use crate::model::piece::PieceHandle;
 use crate::pieces::Locator;
-use crate::types::{Delta, Location};
 use crate::{Extent, PieceId, Result};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;

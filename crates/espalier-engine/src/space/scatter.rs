@@ -4,8 +4,8 @@
 //! without reading; those of counted pieces are read when needed, and a few are remembered.
 
 use super::{Allocator, Space};
-use crate::layout::Layout;
-use crate::types::Location;
+use crate::extents::Layout;
+use crate::model::ids::Location;
 use crate::{Error, ErrorKind, Extent, PieceId, Result};
 use parking_lot::Mutex;
 use std::collections::HashMap;

@@ -18,7 +18,7 @@
 //! The layout is in docs/format.md, "Geometry and superblocks".
 
 use crate::device::GuardedDevice;
-use crate::error::Context;
+use crate::model::error::Context;
 use crate::{Error, ErrorKind, Extent, Lsn, Msn, PieceId, Result};
 use espalier_storage::{AlignedBuf, BLOCK};
 use std::sync::Arc;
@@ -445,7 +445,7 @@ fn judge(device: &GuardedDevice, block: &[u8], place: Place) -> Slot {
         return Slot::Empty;
     }
     let stored = u64::from_le_bytes(Get { bytes: block, at: SUM_AT }.array());
-    if !crate::types::sums_agree(checksum(block, place.block()), stored) {
+    if !crate::model::ids::sums_agree(checksum(block, place.block()), stored) {
         return Slot::Damaged(Error::damaged(format!("{place}: the checksum is wrong")));
     }
     let version = u32::from_le_bytes(Get { bytes: block, at: 8 }.array());

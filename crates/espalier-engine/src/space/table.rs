@@ -19,7 +19,7 @@
 use super::page::{Page, PageKey, Pointer, Shape};
 use super::superblock::{Bounds, MAX_HEIGHT, TableRoot};
 use crate::device::GuardedDevice;
-use crate::error::Context;
+use crate::model::error::Context;
 use crate::{Error, Extent, Result};
 use espalier_storage::BLOCK;
 use parking_lot::RwLock;
@@ -316,7 +316,7 @@ impl Table {
                 let start = (pointer.block - first) as usize * BLOCK;
                 let mut page = Page::zeroed();
                 page.bytes_mut().copy_from_slice(&buffer[start..start + BLOCK]);
-                if crate::types::sums_agree(page.checksum(*key, self.id as u8), pointer.checksum) {
+                if crate::model::ids::sums_agree(page.checksum(*key, self.id as u8), pointer.checksum) {
                     self.keep(*key, page, *version);
                 }
             }
@@ -367,7 +367,7 @@ impl Table {
         }
         let mut page = Page::zeroed();
         self.device.read_at(place.byte_offset(), page.bytes_mut())?;
-        if !crate::types::sums_agree(page.checksum(key, self.id as u8), pointer.checksum) {
+        if !crate::model::ids::sums_agree(page.checksum(key, self.id as u8), pointer.checksum) {
             return Err(Error::damaged(format!("the checksum of block {block} is wrong")));
         }
         Ok(page)

@@ -2,14 +2,14 @@
 
 use super::node::{Body, Child, Edge, Node, Run, ViewedPart};
 use super::slot::{NodeSlot, PartSlot, StoredPart, Summary};
-use crate::key::{Key, KeyRange};
-use crate::op::{RangeOp, Update};
-use crate::piece::PieceHandle;
+use crate::message::range_messages::RangeOps;
+use crate::model::ids::{Msn, PieceId};
+use crate::model::key::{Key, KeyRange};
+use crate::model::op::{RangeOp, Update};
+use crate::model::piece::PieceHandle;
+use crate::model::view::View;
 use crate::pieces::wire::{Reader, put_varint};
 use crate::pieces::{Filter, Locator};
-use crate::ranges::RangeOps;
-use crate::types::{Msn, PieceId};
-use crate::view::View;
 use crate::{Error, Result};
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ impl Encoder {
     }
 
     fn key(&mut self, key: &[u8]) {
-        let shared = crate::key::common_prefix_len(&self.previous, key);
+        let shared = crate::model::key::common_prefix_len(&self.previous, key);
         self.number(shared as u64);
         self.text(&key[shared..]);
         self.previous = key.into();

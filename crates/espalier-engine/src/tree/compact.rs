@@ -6,15 +6,15 @@ use super::run_source::RunSource;
 use super::slot::PartSlot;
 use super::source::{Merged, Source};
 use crate::Result;
-use crate::compose::{Patch, patched_unread};
-use crate::key::KeyRange;
 use crate::memtable::Messages;
-use crate::op::{MergeFunctions, Op, RangeOp};
+use crate::message::compose::{Patch, patched_unread};
+use crate::message::range_messages::RangeMessages;
+use crate::model::ids::Msn;
+use crate::model::key::KeyRange;
+use crate::model::op::{MergeFunctions, Op, RangeOp};
+use crate::model::value::Value;
+use crate::model::view::View;
 use crate::pieces::PartBuilder;
-use crate::ranges::RangeMessages;
-use crate::types::Msn;
-use crate::value::Value;
-use crate::view::View;
 use std::sync::Arc;
 
 /// Collects messages in key order into parts of the wanted size.
@@ -90,7 +90,9 @@ pub(crate) fn compact(
     range: &KeyRange,
 ) -> Result<Run> {
     let mut parts = PartsBuilder::new(trees);
-    while let Some(key) = merged.smallest().filter(|key| crate::key::before_end(key, range.end.as_deref())) {
+    while let Some(key) =
+        merged.smallest().filter(|key| crate::model::key::before_end(key, range.end.as_deref()))
+    {
         let mut messages = Messages::new();
         merged.levels(&key, |points, _| {
             messages.extend_from_slice(points);

@@ -11,9 +11,9 @@ use super::flush::Root;
 use super::node::{Body, Node, Run, ViewedPart};
 use super::slot::{NodeSlot, PartSlot};
 use crate::Result;
-use crate::key::{Key, KeyRange, end_le};
-use crate::types::{Msn, PieceId};
-use crate::view::View;
+use crate::model::ids::{Msn, PieceId};
+use crate::model::key::{Key, KeyRange, end_le};
+use crate::model::view::View;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -168,7 +168,9 @@ impl Comparison {
                 let view = View::translated(&from, &to).restrict(&range);
                 let mut cursor = slot.load(trees)?.cursor();
                 cursor.seek(&view.bounds.start);
-                while cursor.valid() && crate::key::before_end(cursor.key(), view.bounds.end.as_deref()) {
+                while cursor.valid()
+                    && crate::model::key::before_end(cursor.key(), view.bounds.end.as_deref())
+                {
                     if let Some(key) = view.outward(cursor.key()) {
                         suspects.add_key(key);
                     }

@@ -5,7 +5,7 @@ use super::flush::Root;
 use super::node::{Body, Node, Run};
 use super::slot::NodeSlot;
 use crate::Result;
-use crate::key::Key;
+use crate::model::key::Key;
 use std::fmt::Write;
 use std::sync::Arc;
 

@@ -18,13 +18,13 @@ use super::write::{blocks_of, header_blocks};
 use super::{Trees, leaf};
 use crate::Result;
 use crate::index::Layer;
-use crate::key::{Key, KeyRange, before_end, common_prefix_len};
 use crate::memtable::Memtable;
-use crate::op::RangeOp;
-use crate::ranges::{RangeMessages, RangeOps};
+use crate::message::range_messages::{RangeMessages, RangeOps};
+use crate::model::ids::Msn;
+use crate::model::key::{Key, KeyRange, before_end, common_prefix_len};
+use crate::model::op::RangeOp;
+use crate::model::view::View;
 use crate::store::MAX_HEIGHT;
-use crate::types::Msn;
-use crate::view::View;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -10,7 +10,7 @@ use super::flush::Root;
 use super::node::{Body, Node};
 use super::slot::{NodeSlot, PartSlot};
 use super::write::{blocks_of, header_blocks, runs_of};
-use crate::types::PieceId;
+use crate::model::ids::PieceId;
 use std::collections::HashSet;
 use std::sync::Arc;
 

@@ -12,14 +12,14 @@ use super::run_source::RunSource;
 use super::slot::PartSlot;
 use super::source::{Merged, Source};
 use crate::Result;
-use crate::key::{Key, KeyRange, before_end, common_prefix_len};
-use crate::op::Op;
+use crate::message::range_messages::RangeMessages;
+use crate::message::resolve::{Found, load};
+use crate::model::ids::{Msn, PieceId};
+use crate::model::key::{Key, KeyRange, before_end, common_prefix_len};
+use crate::model::op::Op;
+use crate::model::value::{LargeValue, VALUE_PAGE, Value, ValueRef};
+use crate::model::view::View;
 use crate::pieces::Part;
-use crate::ranges::RangeMessages;
-use crate::resolve::{Found, load};
-use crate::types::{Msn, PieceId};
-use crate::value::{LargeValue, VALUE_PAGE, Value, ValueRef};
-use crate::view::View;
 use bytes::Bytes;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -382,7 +382,7 @@ fn split(parts: Vec<ViewedPart>, most: u64, start: &Key) -> Vec<(Key, Vec<Viewed
 
 #[cfg(test)]
 mod tests {
-    use crate::types::IndexId;
+    use crate::model::ids::IndexId;
     use crate::{Batch, FormatOptions, OpenOptions, Store};
     use espalier_storage::{MemoryDevice, SimulatedEnvironment};
     use std::sync::Arc;

@@ -44,11 +44,11 @@ pub(crate) use verify::Verifier;
 pub use verify::{Problem, Progress, VerifyReport};
 pub(crate) use write::Written;
 
-use crate::op::MergeFunctions;
-use crate::options::{Compression, Tuning};
+use crate::maintenance::garbage_collection::Freed;
+use crate::model::ids::PieceId;
+use crate::model::op::MergeFunctions;
+use crate::model::options::{Compression, Tuning};
 use crate::pieces::{Locator, Pieces};
-use crate::tidy::Freed;
-use crate::types::PieceId;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

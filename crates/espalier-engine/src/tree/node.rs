@@ -3,9 +3,9 @@
 use super::Trees;
 use super::slot::{NodeSlot, PartSlot};
 use crate::Result;
-use crate::key::{Key, KeyRange, before_end, end_le, lift};
-use crate::ranges::RangeMessages;
-use crate::view::View;
+use crate::message::range_messages::RangeMessages;
+use crate::model::key::{Key, KeyRange, before_end, end_le, lift};
+use crate::model::view::View;
 use std::sync::Arc;
 
 /// A node header in memory. Keys are in the node's own key space.
@@ -366,7 +366,7 @@ pub(crate) fn join_runs(left: &[Arc<Run>], right: &[Arc<Run>]) -> Vec<Arc<Run>> 
 
 /// The shortest key that separates `left` from the larger `right`.
 pub(crate) fn separator(left: &[u8], right: &[u8]) -> Key {
-    right[..(crate::key::common_prefix_len(left, right) + 1).min(right.len())].into()
+    right[..(crate::model::key::common_prefix_len(left, right) + 1).min(right.len())].into()
 }
 
 /// True if a child of an edge over `interval` may be seen through `view`: whole, behind a prefix
@@ -380,10 +380,10 @@ pub(crate) fn is_simple(view: &View, interval: &KeyRange) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::Op;
+    use crate::model::ids::Msn;
+    use crate::model::op::Op;
+    use crate::model::value::Value;
     use crate::pieces::PartBuilder;
-    use crate::types::Msn;
-    use crate::value::Value;
     use crate::{FormatOptions, OpenOptions, Store};
     use espalier_storage::{MemoryDevice, Random, SimulatedEnvironment};
     use std::collections::BTreeSet;

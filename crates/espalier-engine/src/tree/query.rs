@@ -6,11 +6,11 @@ use super::run_source::RunSource;
 use super::slot::NodeSlot;
 use super::source::Source;
 use crate::Result;
-use crate::key::{Key, KeyRange, before_end, end_le};
-use crate::op::Op;
-use crate::resolve::{Found, Spot};
-use crate::types::Msn;
-use crate::view::View;
+use crate::message::resolve::{Found, Spot};
+use crate::model::ids::Msn;
+use crate::model::key::{Key, KeyRange, before_end, end_le};
+use crate::model::op::Op;
+use crate::model::view::View;
 use std::sync::Arc;
 
 /// Adds what the tree under `root` holds for `key`, from the newest message down.

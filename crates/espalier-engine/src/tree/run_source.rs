@@ -4,11 +4,11 @@ use super::Trees;
 use super::node::Run;
 use super::source::Source;
 use crate::Result;
-use crate::key::KeyRange;
 use crate::memtable::Messages;
+use crate::message::range_messages::RangeOps;
+use crate::model::key::KeyRange;
+use crate::model::view::View;
 use crate::pieces::PartCursor;
-use crate::ranges::RangeOps;
-use crate::view::View;
 use std::sync::Arc;
 
 /// A run seen through `view`, which leads from the run's node to the reader.
@@ -75,7 +75,7 @@ impl RunSource {
         loop {
             let Some(cursor) = &mut self.cursor else { return Ok(()) };
             if cursor.valid()
-                && crate::key::before_end(cursor.key(), self.seen.bounds.end.as_deref())
+                && crate::model::key::before_end(cursor.key(), self.seen.bounds.end.as_deref())
                 && cursor.key().starts_with(&self.seen.from)
             {
                 fill_key(&mut self.key, &self.seen, cursor.key());

@@ -14,8 +14,8 @@ use super::flush::{Root, edges_of, split_interior};
 use super::leaf::{self, Gathering};
 use super::node::{Body, Edge, Node, Run};
 use crate::Result;
-use crate::key::{Key, KeyRange, before_end};
-use crate::view::View;
+use crate::model::key::{Key, KeyRange, before_end};
+use crate::model::view::View;
 use std::sync::Arc;
 
 /// So many parts of a leaf are written again for one slice, at most.

@@ -5,10 +5,10 @@
 
 use super::Trees;
 use super::node::Node;
-use crate::key::Key;
-use crate::piece::PieceHandle;
+use crate::model::ids::Reference;
+use crate::model::key::Key;
+use crate::model::piece::PieceHandle;
 use crate::pieces::{Filter, Part};
-use crate::types::Reference;
 use crate::{Error, Result};
 use parking_lot::RwLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

@@ -4,12 +4,12 @@
 //! end. Keys are those of the reader, whatever views lie between.
 
 use crate::Result;
-use crate::key::{Key, KeyRange};
 use crate::memtable::{Memtable, Messages};
-use crate::op::RangeOp;
-use crate::ranges::RangeOps;
-use crate::types::Msn;
-use crate::view::View;
+use crate::message::range_messages::RangeOps;
+use crate::model::ids::Msn;
+use crate::model::key::{Key, KeyRange};
+use crate::model::op::RangeOp;
+use crate::model::view::View;
 use std::collections::VecDeque;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -250,7 +250,7 @@ impl Merged {
     pub(crate) fn levels(
         &self,
         key: &[u8],
-        mut level: impl FnMut(&[(Msn, crate::op::Op)], &[(Msn, RangeOp)]) -> bool,
+        mut level: impl FnMut(&[(Msn, crate::model::op::Op)], &[(Msn, RangeOp)]) -> bool,
     ) {
         for source in &self.sources {
             let ranges = if source.has_ranges() { source.ranges(key) } else { RangeOps::new() };
@@ -274,5 +274,5 @@ impl Merged {
 
 /// True if `key` lies before the end of `range`.
 pub(crate) fn before_end_of(key: &[u8], range: &KeyRange) -> bool {
-    crate::key::before_end(key, range.end.as_deref())
+    crate::model::key::before_end(key, range.end.as_deref())
 }

@@ -10,12 +10,12 @@ use super::node::{Body, Child, Edge, Node, Run, UNKNOWN_WEIGHT, ViewedPart, is_s
 use super::slot::NodeSlot;
 use super::write::references;
 use crate::index::Version;
-use crate::key::{Key, KeyRange, before_end};
-use crate::op::Op;
-use crate::resolve::load;
-use crate::types::{Delta, IndexId, Msn, PieceId, PieceKind};
-use crate::value::Value;
-use crate::view::View;
+use crate::message::resolve::load;
+use crate::model::ids::{Delta, IndexId, Msn, PieceId, PieceKind};
+use crate::model::key::{Key, KeyRange, before_end};
+use crate::model::op::Op;
+use crate::model::value::Value;
+use crate::model::view::View;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Bound;
 use std::sync::Arc;

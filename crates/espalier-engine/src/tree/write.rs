@@ -5,10 +5,10 @@ use super::codec;
 use super::node::{Body, Edge, Node, Run};
 use super::slot::{NodeSlot, PartSlot, StoredPart};
 use crate::Result;
-use crate::piece::PieceHandle;
+use crate::model::ids::{PieceId, Reference};
+use crate::model::piece::PieceHandle;
+use crate::model::view::View;
 use crate::pieces::Encoded;
-use crate::types::{PieceId, Reference};
-use crate::view::View;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 

@@ -10,9 +10,9 @@ mod threads;
 
 use super::*;
 use crate::device::GuardedDevice;
-use crate::piece::FreshOwner;
-use crate::types::Extent;
-use crate::value::ValueRef;
+use crate::model::ids::Extent;
+use crate::model::piece::FreshOwner;
+use crate::model::value::ValueRef;
 use crate::{Error, ErrorKind, PieceKind, VALUE_PAGE, Value};
 use espalier_storage::{AlignedBuf, BLOCK, Device, Random};
 use parking_lot::Mutex;

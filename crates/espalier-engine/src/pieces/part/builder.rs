@@ -3,9 +3,9 @@
 use super::Part;
 use super::entry::{self, Head, RESTART_INTERVAL};
 use crate::Msn;
-use crate::key::common_prefix_len;
-use crate::op::Op;
-use crate::value::LargeValue;
+use crate::model::key::common_prefix_len;
+use crate::model::op::Op;
+use crate::model::value::LargeValue;
 use std::sync::{Arc, OnceLock};
 
 /// Takes entries in order: keys ascending, the MSNs of one key descending.

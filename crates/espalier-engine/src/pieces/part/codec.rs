@@ -2,11 +2,11 @@
 
 use super::Part;
 use super::entry::Entry;
-use crate::options::Compression;
-use crate::piece::PieceHandle;
+use crate::model::options::Compression;
+use crate::model::piece::PieceHandle;
+use crate::model::value::{LARGE_VALUE, LargeValue, MAX_VALUE, VALUE_PAGE, ValueRef};
 use crate::pieces::frame::{self, Encoded};
 use crate::pieces::wire::{Reader, put_varint};
-use crate::value::{LARGE_VALUE, LargeValue, MAX_VALUE, VALUE_PAGE, ValueRef};
 use crate::{Error, ErrorKind, PieceId, PieceKind, Result};
 use bytes::Bytes;
 use std::collections::HashMap;

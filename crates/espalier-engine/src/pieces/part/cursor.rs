@@ -3,8 +3,8 @@
 use super::Part;
 use super::entry::{self, Entry};
 use crate::Msn;
-use crate::key::common_prefix_len;
-use crate::op::Op;
+use crate::model::key::common_prefix_len;
+use crate::model::op::Op;
 use std::sync::Arc;
 
 /// A place among the entries of a part: on one of them, before the first, or behind the last.

@@ -19,9 +19,9 @@
 //! `shared` is as long as can be, except at restarts: seeking relies on it, and it makes checking
 //! the order of keys a matter of one byte.
 
-use crate::op::{Op, Update};
+use crate::model::op::{Op, Update};
+use crate::model::value::{LargeValue, Repr, Value};
 use crate::pieces::wire::{Reader, put_varint, unzigzag, varint_len, zigzag};
-use crate::value::{LargeValue, Repr, Value};
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;

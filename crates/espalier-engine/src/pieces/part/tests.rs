@@ -1,11 +1,11 @@
 //! Parts against a plain list of entries, and against damage.
 
 use super::*;
-use crate::op::Update;
-use crate::options::Compression;
-use crate::piece::PieceHandle;
+use crate::model::op::Update;
+use crate::model::options::Compression;
+use crate::model::piece::PieceHandle;
+use crate::model::value::{VALUE_PAGE, Value, ValueRef};
 use crate::pieces::frame::{self, Encoded};
-use crate::value::{VALUE_PAGE, Value, ValueRef};
 use crate::{Msn, PieceKind, Result};
 use proptest::prelude::*;
 

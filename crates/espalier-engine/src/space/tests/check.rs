@@ -2,7 +2,7 @@
 //! it.
 
 use super::*;
-use crate::types::Delta;
+use crate::model::ids::Delta;
 
 /// A part, a value part with 5000 bytes of which 3000 are live, and a node that refers to both.
 struct Sample {
@@ -97,7 +97,7 @@ fn wrong_bytes_of_values_are_found() {
 #[test]
 fn space_that_is_not_accounted_for_exactly_once_is_found() {
     let twice = |s: &mut Sample| {
-        let location = crate::types::Location { extent: s.extent(s.node), ..s.entry(s.node).location };
+        let location = crate::model::ids::Location { extent: s.extent(s.node), ..s.entry(s.node).location };
         s.set(s.part, ntt::Entry { location, ..s.entry(s.part) });
     };
     broken(twice, "shares blocks");
@@ -112,7 +112,10 @@ fn space_that_is_not_accounted_for_exactly_once_is_found() {
     let outside = |s: &mut Sample| {
         let entry = s.entry(s.part);
         let extent = Extent { start: s.space.geometry().blocks - 2, ..entry.location.extent };
-        s.set(s.part, ntt::Entry { location: crate::types::Location { extent, ..entry.location }, ..entry });
+        s.set(
+            s.part,
+            ntt::Entry { location: crate::model::ids::Location { extent, ..entry.location }, ..entry },
+        );
     };
     broken(outside, "cannot lie in 3 blocks");
 }

@@ -1,6 +1,6 @@
 //! Slices against an ordered map, and what one costs.
 
-use crate::key::KeyRange;
+use crate::model::key::KeyRange;
 use crate::{Batch, FormatOptions, IndexId, OpenOptions, Store, Tuning};
 use espalier_storage::{Random, SimulatedDevice, SimulatedEnvironment};
 use std::collections::BTreeMap;

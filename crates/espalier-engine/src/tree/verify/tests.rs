@@ -1,9 +1,9 @@
 //! For each invariant a tree that breaks it and nothing else, and what is said of it.
 
 use super::*;
-use crate::op::RangeOp;
+use crate::message::range_messages::RangeMessages;
+use crate::model::op::RangeOp;
 use crate::pieces::{Filter, PartBuilder};
-use crate::ranges::RangeMessages;
 use crate::tree::slot::{PartSlot, StoredPart, Summary};
 use crate::{Batch, FormatOptions, Key, OpenOptions, Store, Tuning};
 use espalier_storage::{AlignedBuf, BLOCK, Device, Random, SimulatedDevice, SimulatedEnvironment};

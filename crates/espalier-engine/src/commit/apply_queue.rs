@@ -1,0 +1,210 @@
+//! Batches that have their numbers and are still to be carried out.
+//!
+//! What takes time about a batch is to put its messages into memtables and log, and nobody waits
+//! for that who does not look there. So a batch is *accepted* under the commit lock, where it gets
+//! its numbers, and then waits in a queue; a worker carries it out, or whoever needs it done.
+//!
+//! Invariants: batches are carried out one at a time and in the order of their numbers, by who
+//! holds `carrying`. Who holds the commit lock and has emptied the queue (`Shared::settled`) knows
+//! that everything that was accepted has been carried out, and that nothing else will be meanwhile.
+//! So nobody can tell, as with the open batch.
+//!
+//! Who looks at some keys only need not wait for batches that do not concern them: neither for
+//! those in the queue nor for the one that is being carried out, of which the queue keeps what it
+//! is until memtables have it.
+
+use crate::Msn;
+use crate::log::{LoggedBatch, LoggedOp};
+use crate::model::ids::IndexId;
+use crate::model::key::{Key, KeyRange};
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// With so many times the operations that are worth a worker, who accepts a batch carries it out
+/// himself.
+const LONG: usize = 8;
+/// The same with so many bytes, and with this part of the memory.
+const LONG_BYTES: u64 = 4 << 20;
+const LONG_PART: u64 = 64;
+
+/// The queue. See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    queue: Mutex<Queue>,
+    carrying: Mutex<()>,
+    /// Operations that are worth a worker.
+    worth: usize,
+    /// With more bytes than these, who accepts a batch carries it out himself.
+    most_bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    batches: VecDeque<Waiting>,
+    operations: usize,
+    bytes: u64,
+    /// A batch has been taken out and is being carried out.
+    is_carried: bool,
+    /// That batch, until memtables have it.
+    current: Option<Arc<Waiting>>,
+    /// The last message that memtables have; nothing of `batches` and `current` is among those
+    /// before.
+    carried: Msn,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    batch: LoggedBatch,
+    /// So many of its operations come first and are messages to single keys, by index and key.
+    sorted: usize,
+    bytes: u64,
+}
+
+/// What who accepted a batch does about the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Backlog {
+    /// Nothing: it is short.
+    Short,
+    /// Sees to it that somebody carries it out.
+    Worthwhile,
+    /// Carries it out himself.
+    Long,
+}
+
+impl Accepted {
+    /// Nothing waits, and `msn` was the last message; `worth` operations are worth a worker, in a
+    /// store with so many bytes of `memory`.
+    pub(crate) fn behind(msn: Msn, worth: usize, memory: u64) -> Self {
+        let queue = Queue { carried: msn, ..Queue::default() };
+        let most_bytes = LONG_BYTES.min(memory / LONG_PART);
+        Self { queue: Mutex::new(queue), carrying: Mutex::default(), worth, most_bytes }
+    }
+
+    /// Adds the next batch, of up to `bytes` bytes, that begins with `sorted` messages to single
+    /// keys in order. Under the commit lock.
+    pub(crate) fn push(&self, batch: LoggedBatch, sorted: usize, bytes: u64) -> Backlog {
+        let mut queue = self.queue.lock();
+        queue.operations += batch.ops.len();
+        queue.bytes += bytes;
+        queue.batches.push_back(Waiting { batch, sorted, bytes });
+        if queue.operations > LONG * self.worth || queue.bytes > self.most_bytes {
+            Backlog::Long
+        } else if queue.operations >= self.worth && !queue.is_carried {
+            Backlog::Worthwhile
+        } else {
+            Backlog::Short
+        }
+    }
+
+    /// The next batch, if there is one, for who carries out.
+    pub(crate) fn next(&self) -> Option<Carrying<'_>> {
+        let carrying = self.carrying.lock();
+        let mut queue = self.queue.lock();
+        let waiting = Arc::new(queue.batches.pop_front()?);
+        queue.operations -= waiting.batch.ops.len();
+        queue.bytes -= waiting.bytes;
+        queue.is_carried = true;
+        queue.current = Some(waiting.clone());
+        drop(queue);
+        Some(Carrying { waiting, queue: &self.queue, carrying })
+    }
+
+    /// True if so much waits that it is worth a worker, and nobody is at it.
+    pub(crate) fn is_worthwhile(&self) -> bool {
+        let queue = self.queue.lock();
+        self.worth > 0 && queue.operations >= self.worth && !queue.is_carried
+    }
+
+    /// True if what memtables do not have yet may concern a key in `range`.
+    pub(crate) fn concerns(&self, index: IndexId, range: &KeyRange) -> bool {
+        let queue = self.queue.lock();
+        let current = queue.current.iter().map(|current| &**current);
+        current.chain(&queue.batches).any(|waiting| waiting.concerns(index, range))
+    }
+
+    /// The last message of which it is known that memtables have it and those before.
+    pub(crate) fn carried(&self) -> Msn {
+        self.queue.lock().carried
+    }
+}
+
+/// A batch that is being carried out. Dropped before its end it stays what readers wait for: it has
+/// been carried out in part.
+pub(crate) struct Carrying<'a> {
+    waiting: Arc<Waiting>,
+    queue: &'a Mutex<Queue>,
+    carrying: MutexGuard<'a, ()>,
+}
+
+impl<'a> Carrying<'a> {
+    /// What memtables are to have.
+    pub(crate) fn batch(&self) -> &LoggedBatch {
+        &self.waiting.batch
+    }
+
+    /// Memtables have it: the batch, for the log, and what is left to be done.
+    pub(crate) fn in_memtables(self) -> (LoggedBatch, Ending<'a>) {
+        let Self { waiting, queue, carrying } = self;
+        {
+            // Both at once: who is told that nothing concerns him any more must see all that did.
+            let mut queue = queue.lock();
+            queue.current = None;
+            queue.carried = Msn(waiting.batch.first_msn.0 + waiting.batch.ops.len() as u64 - 1);
+        }
+        let Some(Waiting { batch, .. }) = Arc::into_inner(waiting) else {
+            unreachable!("whoever looks at it does so under the lock of the queue")
+        };
+        (batch, Ending { queue, _carrying: carrying })
+    }
+}
+
+/// A batch that only the log does not have yet, perhaps. It has been carried out as soon as this
+/// goes.
+pub(crate) struct Ending<'a> {
+    queue: &'a Mutex<Queue>,
+    _carrying: MutexGuard<'a, ()>,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.queue.lock().is_carried = false;
+    }
+}
+
+impl Waiting {
+    fn concerns(&self, index: IndexId, range: &KeyRange) -> bool {
+        let (points, rest) = self.batch.ops.split_at(self.sorted);
+        let before = |op: &LoggedOp| match op {
+            LoggedOp::Point { index: of, key, .. } => (*of, key) < (index, &range.start),
+            _ => false,
+        };
+        let first = points.get(points.partition_point(before));
+        first.is_some_and(|op| touches(op, index, range)) || rest.iter().any(|op| touches(op, index, range))
+    }
+}
+
+/// True if an operation may change the value of a key in `range`.
+fn touches(op: &LoggedOp, index: IndexId, range: &KeyRange) -> bool {
+    match op {
+        LoggedOp::Point { index: of, key, .. } => *of == index && range.contains(key),
+        LoggedOp::Range { index: of, range: other, .. } => *of == index && range.overlaps(other),
+        LoggedOp::Clone { index: of, .. } => *of == index,
+        LoggedOp::Superseded => false,
+    }
+}
+
+/// How many of these operations come first and are messages to single keys, by index and key.
+pub(crate) fn sorted_prefix(ops: &[LoggedOp]) -> usize {
+    fn place(op: &LoggedOp) -> Option<(IndexId, &Key)> {
+        match op {
+            LoggedOp::Point { index, key, .. } => Some((*index, key)),
+            _ => None,
+        }
+    }
+    let mut last = None;
+    ops.iter().map_while(place).take_while(|next| last.replace(*next) <= Some(*next)).count()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,11 @@
+//! The vocabulary of the engine: keys, operations, values, views, batches, errors.
+
+pub(crate) mod batch;
+pub(crate) mod error;
+pub(crate) mod ids;
+pub mod key;
+pub(crate) mod op;
+pub(crate) mod options;
+pub(crate) mod piece;
+pub(crate) mod value;
+pub mod view;

@@ -1,0 +1,225 @@
+//! Cursors: walks over one index as a snapshot saw it, in both directions.
+//!
+//! A cursor stands in a gap between keys. It walks leaf by leaf: for the interval of keys that one
+//! leaf covers, it merges the memtables, the runs on the path and the leaf, and at the end of the
+//! interval it descends again. Nothing that happens after it was made is visible to it.
+
+use crate::Result;
+use crate::message::resolve::{Found, load};
+use crate::model::key::{Key, KeyRange, end_le};
+use crate::model::value::Value;
+use crate::read::snapshot::SnapshotIndex;
+use crate::tree::Toward;
+use crate::tree::source::{Merged, before_end_of};
+use bytes::Bytes;
+
+/// A key with its value.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// The key.
+    pub key: Key,
+    /// The value; [`Cursor::read`] loads one that is not in memory.
+    pub value: Value,
+}
+
+/// The place between two keys where a cursor stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Gap {
+    Before(Key),
+    After(Vec<u8>),
+    End,
+}
+
+/// A walk over a range of one index, as it was when the cursor was made.
+pub struct Cursor {
+    index: SnapshotIndex,
+    range: KeyRange,
+    gap: Gap,
+    walk: Option<Walk>,
+}
+
+/// Merged sources for the interval of one leaf, standing at the cursor's gap.
+struct Walk {
+    interval: KeyRange,
+    merged: Merged,
+    ascending: bool,
+}
+
+impl Cursor {
+    pub(crate) fn new(index: SnapshotIndex, range: KeyRange) -> Self {
+        let gap = Gap::Before(range.start.clone());
+        Self { index, range, gap, walk: None }
+    }
+
+    /// Goes to the gap before `key`: `next` yields the first entry at or behind it, `prev` the last
+    /// before.
+    pub fn seek(&mut self, key: &[u8]) {
+        self.gap = Gap::Before(key.max(&self.range.start).into());
+        self.walk = None;
+    }
+
+    /// Goes behind the last entry.
+    pub fn seek_to_end(&mut self) {
+        self.gap = self.range.end.clone().map_or(Gap::End, Gap::Before);
+        self.walk = None;
+    }
+
+    /// The next entry in ascending order; `None` at the end of the range.
+    ///
+    /// # Errors
+    /// Of the device, or [`ErrorKind::Damaged`](crate::ErrorKind::Damaged); the cursor stays where
+    /// it was.
+    #[allow(clippy::should_implement_trait, reason = "fallible, and it has a prev")]
+    pub fn next(&mut self) -> Result<Option<Entry>> {
+        let resolve =
+            |found: Found, index: &SnapshotIndex| found.value(index.merge_functions(), index.reader());
+        Ok(self.advance(resolve)?.map(|(key, value)| Entry { key, value }))
+    }
+
+    /// The next key that has messages, with what `look` makes of them. Reads no values, and may
+    /// give keys that have none.
+    pub(crate) fn next_with<T>(&mut self, look: impl Fn(Found) -> T) -> Result<Option<(Key, T)>> {
+        self.advance(|found, _| Ok(Some(look(found))))
+    }
+
+    /// Goes on to the next key of whose messages `resolve` makes something.
+    fn advance<T>(
+        &mut self,
+        resolve: impl Fn(Found, &SnapshotIndex) -> Result<Option<T>>,
+    ) -> Result<Option<(Key, T)>> {
+        loop {
+            if self.range.is_empty() || self.gap == Gap::End {
+                return Ok(None);
+            }
+            let mut walk = match self.walk.take().filter(|w| w.ascending) {
+                Some(walk) => walk,
+                None => self.ascend()?,
+            };
+            let found = walk
+                .merged
+                .smallest()
+                .filter(|key| before_end_of(key, &walk.interval) && before_end_of(key, &self.range));
+            let Some(key) = found else {
+                match &walk.interval.end {
+                    Some(end) if before_end_of(end, &self.range) => self.gap = Gap::Before(end.clone()),
+                    _ => {
+                        self.gap = self.range.end.clone().map_or(Gap::End, Gap::Before);
+                        return Ok(None);
+                    }
+                }
+                continue;
+            };
+            let value = resolve(found_in(&walk.merged, &key), &self.index)?;
+            walk.merged.next_behind(&key)?;
+            self.walk = Some(walk);
+            match &mut self.gap {
+                // A long walk goes this way: without a new piece of memory for each key.
+                Gap::After(at) => {
+                    at.clear();
+                    at.extend_from_slice(&key);
+                }
+                gap => *gap = Gap::After(key.to_vec()),
+            }
+            if let Some(value) = value {
+                return Ok(Some((key, value)));
+            }
+        }
+    }
+
+    /// The next entry in descending order; `None` at the start of the range.
+    ///
+    /// # Errors
+    /// As for [`Cursor::next`].
+    pub fn prev(&mut self) -> Result<Option<Entry>> {
+        loop {
+            if self.range.is_empty() {
+                return Ok(None);
+            }
+            let mut walk = match self.walk.take().filter(|w| !w.ascending) {
+                Some(walk) => walk,
+                None => match self.descend()? {
+                    Some(walk) => walk,
+                    None => return Ok(None),
+                },
+            };
+            let found =
+                walk.merged.largest().filter(|key| walk.interval.start <= *key && self.range.start <= *key);
+            let Some(key) = found else {
+                self.gap = Gap::Before(walk.interval.start.clone().max(self.range.start.clone()));
+                if walk.interval.start <= self.range.start {
+                    return Ok(None);
+                }
+                continue;
+            };
+            let value = self.resolve(&walk.merged, &key)?;
+            walk.merged.prev_before(&key)?;
+            self.walk = Some(walk);
+            self.gap = Gap::Before(key.clone());
+            if let Some(value) = value {
+                return Ok(Some(Entry { key, value }));
+            }
+        }
+    }
+
+    /// The bytes of a value that this cursor yielded.
+    ///
+    /// # Errors
+    /// As for [`Cursor::next`].
+    pub fn read(&self, value: &Value) -> Result<Bytes> {
+        load(value, self.index.reader())
+    }
+
+    /// A walk upward from the gap.
+    fn ascend(&self) -> Result<Walk> {
+        let start = match &self.gap {
+            Gap::Before(key) => key.clone(),
+            // The smallest key behind `key`.
+            Gap::After(key) => [&**key, &[0]].concat().into(),
+            Gap::End => unreachable!("nothing lies behind the end"),
+        };
+        let (interval, sources) = self.index.sources(Toward::Key(&start))?;
+        let mut merged = Merged::new(sources);
+        merged.seek(&start)?;
+        Ok(Walk { interval, merged, ascending: true })
+    }
+
+    /// A walk downward from the gap; `None` at the start of the range.
+    fn descend(&self) -> Result<Option<Walk>> {
+        let mut end: Option<Key> = match &self.gap {
+            Gap::Before(key) => Some(key.clone()),
+            Gap::After(key) => Some([&**key, &[0]].concat().into()),
+            Gap::End => None,
+        };
+        if end_le(self.range.end.as_deref(), end.as_deref()) {
+            end = self.range.end.clone();
+        }
+        if end.as_ref().is_some_and(|end| *end <= self.range.start) {
+            return Ok(None);
+        }
+        let (interval, sources) = self.index.sources(Toward::Before(end.as_deref()))?;
+        let mut merged = Merged::new(sources);
+        let stop = if end_le(interval.end.as_deref(), end.as_deref()) { interval.end.clone() } else { end };
+        merged.seek_before(stop.as_deref())?;
+        Ok(Some(Walk { interval, merged, ascending: false }))
+    }
+
+    fn resolve(&self, merged: &Merged, key: &[u8]) -> Result<Option<Value>> {
+        found_in(merged, key).value(self.index.merge_functions(), self.index.reader())
+    }
+}
+
+/// What `merged`, which stands on `key`, has for it.
+fn found_in(merged: &Merged, key: &[u8]) -> Found {
+    let mut found = Found::default();
+    merged.levels(key, |points, ranges| {
+        found.add_level(points.iter().cloned(), ranges);
+        !found.is_done()
+    });
+    found
+}
+
+impl std::fmt::Debug for Cursor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cursor").field("range", &self.range).field("gap", &self.gap).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,4 @@
+//! Reading: snapshots of the store and cursors over them.
+
+pub(crate) mod cursor;
+pub(crate) mod snapshot;
