@@ -1,0 +1,4 @@
+//! Link areas: where files with several names live.
+
+pub(crate) mod link_area;
+pub(crate) mod merge_areas;

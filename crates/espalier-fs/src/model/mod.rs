@@ -1,0 +1,9 @@
+//! The vocabulary of the layer: types of calls, errors, keys, stored records, merge functions.
+
+pub(crate) mod acl;
+pub(crate) mod describe;
+pub(crate) mod error;
+pub(crate) mod layout;
+pub(crate) mod merge;
+pub(crate) mod record;
+pub(crate) mod types;

@@ -1,0 +1,463 @@
+//! What is stored as the value of a key: inodes, links, orphans and the volume's state.
+//!
+//! All numbers are little-endian. The tables are in `docs/format.md`, section "File system".
+//! Decoding checks every length before it believes it.
+
+use crate::model::error::{FsErrorKind, Result, fail};
+use crate::model::types::{Attr, FileKind, MAX_NAME, MAX_SYMLINK, MAX_XATTR};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const KIND_LINK: u8 = 8;
+const KIND_ORPHAN: u8 = 9;
+const KIND_STATE: u8 = 10;
+
+const FLAG_SPARSE: u8 = 1;
+const FLAG_UNIFORM: u8 = 2;
+const FLAG_AREA: u8 = 4;
+const KNOWN_FLAGS: u8 = FLAG_SPARSE | FLAG_UNIFORM | FLAG_AREA;
+
+const TAG_DELTA: u8 = 1;
+const TAG_RDEV: u8 = 2;
+const TAG_TARGET: u8 = 3;
+const TAG_XATTR: u8 = 4;
+const TAG_LARGE_XATTR: u8 = 5;
+const TAG_AREA_DELTA: u8 = 6;
+
+/// Length of an inode's fixed fields.
+const FIXED: usize = 64;
+
+/// Extended attributes up to this length may lie in the entry, in bytes.
+pub(crate) const INLINE_XATTR: usize = 512;
+/// The entry holds extended attributes inline while it stays below this, in bytes.
+pub(crate) const INLINE_TOTAL: usize = 2048;
+
+/// The attributes of a file or directory, as stored and as held in memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Inode {
+    pub(crate) kind: FileKind,
+    /// Some of the blocks below `size` may be absent.
+    pub(crate) sparse: bool,
+    /// Of a directory: whatever lies below belongs to its owner and has neither set-id bits nor
+    /// capabilities nor several names. Absence of the flag says nothing.
+    pub(crate) uniform: bool,
+    /// Of a directory: it has a link area of its own.
+    pub(crate) area: bool,
+    /// The low 12 bits of the mode.
+    pub(crate) mode: u32,
+    /// Names of a file; subdirectories of a directory.
+    pub(crate) links: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// `st_ino` less the sum of the deltas of the directories above and its own.
+    pub(crate) number: u64,
+    /// Added to the numbers of everything in and below this directory, itself included.
+    pub(crate) delta: u64,
+    /// Of a directory with a link area: added to the numbers there, besides what is added to those
+    /// of its entries.
+    pub(crate) area_delta: u64,
+    /// Bytes of a file; entries of a directory.
+    pub(crate) size: u64,
+    pub(crate) atime: i64,
+    pub(crate) mtime: i64,
+    pub(crate) ctime: i64,
+    pub(crate) btime: i64,
+    pub(crate) rdev: u64,
+    pub(crate) target: Option<Arc<[u8]>>,
+    pub(crate) xattrs: Option<Arc<Xattrs>>,
+}
+
+/// Extended attributes by name.
+pub(crate) type Xattrs = BTreeMap<Box<[u8]>, XattrValue>;
+
+/// Where the value of an extended attribute is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum XattrValue {
+    /// In the entry.
+    Inline(Bytes),
+    /// In the data index, with this length.
+    Large(u32),
+}
+
+impl XattrValue {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Inline(bytes) => bytes.len(),
+            Self::Large(len) => *len as usize,
+        }
+    }
+}
+
+/// The value of an entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Record {
+    /// The object itself.
+    Inode(Inode),
+    /// A name of a file in the link area.
+    Link(Link),
+}
+
+/// A name of a file in the link area.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub(crate) kind: FileKind,
+    /// Names the file in the link area.
+    pub(crate) id: u64,
+    /// The inode's number, so that a listing needs no more than the entry.
+    pub(crate) number: u64,
+}
+
+impl Inode {
+    /// A new object, all times `now`.
+    pub(crate) fn new(kind: FileKind, mode: u32, uid: u32, gid: u32, number: u64, now: i64) -> Self {
+        Self {
+            kind,
+            sparse: false,
+            uniform: kind == FileKind::Directory,
+            area: false,
+            mode: mode & 0o7777,
+            links: if kind == FileKind::Directory { 0 } else { 1 },
+            uid,
+            gid,
+            number,
+            delta: 0,
+            area_delta: 0,
+            size: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            rdev: 0,
+            target: None,
+            xattrs: None,
+        }
+    }
+
+    pub(crate) fn is_dir(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+
+    /// True if something of it lies in the data index.
+    pub(crate) fn has_data(&self) -> bool {
+        (self.kind == FileKind::Regular && self.size > 0) || self.has_large_xattrs()
+    }
+
+    pub(crate) fn has_large_xattrs(&self) -> bool {
+        self.xattrs.as_ref().is_some_and(|x| x.values().any(|v| matches!(v, XattrValue::Large(_))))
+    }
+
+    /// What users see; `blocks` are the units of 512 bytes that its data takes.
+    pub(crate) fn attr(&self, ino: u64, blocks: u64, blksize: u32) -> Attr {
+        Attr {
+            ino,
+            kind: self.kind,
+            mode: self.mode,
+            nlink: if self.is_dir() { self.links.saturating_add(2) } else { self.links },
+            uid: self.uid,
+            gid: self.gid,
+            rdev: self.rdev,
+            size: self.size,
+            blocks,
+            blksize,
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+            btime: self.btime,
+        }
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let extra = self.target.as_ref().map_or(0, |t| t.len() + 8);
+        let mut out = Vec::with_capacity(FIXED + extra + if self.xattrs.is_some() { 128 } else { 0 });
+        out.push(kind_code(self.kind));
+        let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+        let dir = flag(self.uniform, FLAG_UNIFORM) | flag(self.area, FLAG_AREA);
+        out.push(flag(self.sparse, FLAG_SPARSE) | dir);
+        out.extend_from_slice(&(self.mode as u16).to_le_bytes());
+        for field in [self.links, self.uid, self.gid] {
+            out.extend_from_slice(&field.to_le_bytes());
+        }
+        out.extend_from_slice(&self.number.to_le_bytes());
+        out.extend_from_slice(&self.size.to_le_bytes());
+        for time in [self.mtime, self.ctime, self.atime, self.btime] {
+            out.extend_from_slice(&time.to_le_bytes());
+        }
+        debug_assert_eq!(out.len(), FIXED);
+        if self.delta != 0 {
+            push_field(&mut out, TAG_DELTA, &[&self.delta.to_le_bytes()]);
+        }
+        if self.area_delta != 0 {
+            push_field(&mut out, TAG_AREA_DELTA, &[&self.area_delta.to_le_bytes()]);
+        }
+        if self.rdev != 0 {
+            push_field(&mut out, TAG_RDEV, &[&self.rdev.to_le_bytes()]);
+        }
+        if let Some(target) = &self.target {
+            push_field(&mut out, TAG_TARGET, &[target]);
+        }
+        for (name, value) in self.xattrs.iter().flat_map(|x| x.iter()) {
+            let name_len = [name.len() as u8];
+            match value {
+                XattrValue::Inline(bytes) => push_field(&mut out, TAG_XATTR, &[&name_len, name, bytes]),
+                XattrValue::Large(len) => {
+                    push_field(&mut out, TAG_LARGE_XATTR, &[&name_len, name, &len.to_le_bytes()]);
+                }
+            }
+        }
+        out
+    }
+
+    fn decode(bytes: &[u8], kind: FileKind) -> Result<Self> {
+        let Some((fixed, mut rest)) = bytes.split_first_chunk::<FIXED>() else {
+            return damaged(format!("an inode of {} bytes is too short", bytes.len()));
+        };
+        let u32_at = |at: usize| u32::from_le_bytes(fixed[at..at + 4].try_into().unwrap_or_default());
+        let u64_at = |at: usize| u64::from_le_bytes(fixed[at..at + 8].try_into().unwrap_or_default());
+        if fixed[1] & !KNOWN_FLAGS != 0 {
+            return damaged(format!("unknown inode flags {:#x}", fixed[1]));
+        }
+        let mut inode = Self {
+            kind,
+            sparse: fixed[1] & FLAG_SPARSE != 0,
+            uniform: fixed[1] & FLAG_UNIFORM != 0,
+            area: fixed[1] & FLAG_AREA != 0,
+            mode: u32::from(u16::from_le_bytes([fixed[2], fixed[3]])),
+            links: u32_at(4),
+            uid: u32_at(8),
+            gid: u32_at(12),
+            number: u64_at(16),
+            size: u64_at(24),
+            mtime: u64_at(32) as i64,
+            ctime: u64_at(40) as i64,
+            atime: u64_at(48) as i64,
+            btime: u64_at(56) as i64,
+            delta: 0,
+            area_delta: 0,
+            rdev: 0,
+            target: None,
+            xattrs: None,
+        };
+        let mut xattrs = Xattrs::new();
+        while !rest.is_empty() {
+            let (tag, field);
+            (tag, field, rest) = take_field(rest)?;
+            inode.decode_field(tag, field, &mut xattrs)?;
+        }
+        if !xattrs.is_empty() {
+            inode.xattrs = Some(Arc::new(xattrs));
+        }
+        inode.plausible()?;
+        Ok(inode)
+    }
+
+    fn decode_field(&mut self, tag: u8, field: &[u8], xattrs: &mut Xattrs) -> Result<()> {
+        match tag {
+            TAG_DELTA => self.delta = u64::from_le_bytes(exact(field)?),
+            TAG_AREA_DELTA => self.area_delta = u64::from_le_bytes(exact(field)?),
+            TAG_RDEV => self.rdev = u64::from_le_bytes(exact(field)?),
+            TAG_TARGET if field.len() <= MAX_SYMLINK => self.target = Some(field.into()),
+            TAG_XATTR | TAG_LARGE_XATTR => {
+                let (name, value) = split_xattr(field)?;
+                let value = if tag == TAG_XATTR {
+                    XattrValue::Inline(Bytes::copy_from_slice(value))
+                } else {
+                    XattrValue::Large(u32::from_le_bytes(exact(value)?))
+                };
+                if value.len() > MAX_XATTR {
+                    return damaged(format!("an extended attribute of {} bytes", value.len()));
+                }
+                xattrs.insert(name.into(), value);
+            }
+            _ => return damaged(format!("unknown inode field {tag} of {} bytes", field.len())),
+        }
+        Ok(())
+    }
+
+    fn plausible(&self) -> Result<()> {
+        if self.mode > 0o7777 {
+            return damaged(format!("mode {:#o} has unknown bits", self.mode));
+        }
+        if self.size > crate::model::types::MAX_FILE_SIZE {
+            return damaged(format!("a size of {} bytes", self.size));
+        }
+        if (self.uniform || self.area) && !self.is_dir() {
+            return damaged("what only a directory has, on something else");
+        }
+        if (self.kind == FileKind::Symlink) != self.target.is_some() {
+            return damaged("a target belongs to a symbolic link, and to nothing else");
+        }
+        Ok(())
+    }
+}
+
+impl Link {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = vec![KIND_LINK, 0, kind_code(self.kind), 0];
+        out.extend_from_slice(&self.id.to_le_bytes());
+        out.extend_from_slice(&self.number.to_le_bytes());
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self> {
+        let bytes: [u8; 20] = exact(bytes)?;
+        let kind = match kind_from(bytes[2]) {
+            Some(kind) if kind != FileKind::Directory && bytes[1] == 0 && bytes[3] == 0 => kind,
+            _ => return damaged("a link to something of unknown kind"),
+        };
+        let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default());
+        Ok(Self { kind, id: number(4), number: number(12) })
+    }
+}
+
+impl Record {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        match bytes.first() {
+            Some(&KIND_LINK) => Link::decode(bytes).map(Self::Link),
+            Some(&code) => match kind_from(code) {
+                Some(kind) => Inode::decode(bytes, kind).map(Self::Inode),
+                None => damaged(format!("an entry of unknown kind {code}")),
+            },
+            None => damaged("an empty entry"),
+        }
+    }
+
+    pub(crate) fn kind(&self) -> FileKind {
+        match self {
+            Self::Inode(inode) => inode.kind,
+            Self::Link(link) => link.kind,
+        }
+    }
+}
+
+/// The record that says where the data of an unlinked file lies.
+pub(crate) fn encode_orphan(base: &[u8]) -> Vec<u8> {
+    [&[KIND_ORPHAN], base].concat()
+}
+
+/// Where the data of an unlinked file lies.
+pub(crate) fn decode_orphan(bytes: &[u8]) -> Result<&[u8]> {
+    match bytes.split_first() {
+        Some((&KIND_ORPHAN, base))
+            if crate::model::layout::parse(base).is_some_and(|p| p.rest.is_empty()) =>
+        {
+            Ok(base)
+        }
+        _ => damaged("a record of the orphan area that says nothing"),
+    }
+}
+
+/// The volume's state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct VolumeState {
+    /// The first number that was never given out.
+    pub(crate) next_number: u64,
+    /// No key of the metadata index is longer, in bytes; `None`: nobody knows.
+    pub(crate) longest_key: Option<u64>,
+}
+
+impl VolumeState {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = vec![KIND_STATE];
+        out.extend_from_slice(&self.next_number.to_le_bytes());
+        self.longest_key.iter().for_each(|length| out.extend_from_slice(&length.to_le_bytes()));
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        match bytes.split_first() {
+            Some((&KIND_STATE, numbers)) if numbers.len() == 16 => {
+                let (next, longest) = numbers.split_at(8);
+                let longest_key = Some(u64::from_le_bytes(exact(longest)?));
+                Ok(Self { next_number: u64::from_le_bytes(exact(next)?), longest_key })
+            }
+            Some((&KIND_STATE, number)) => {
+                Ok(Self { next_number: u64::from_le_bytes(exact(number)?), longest_key: None })
+            }
+            _ => damaged("a volume state record of unknown kind"),
+        }
+    }
+}
+
+/// What the orphan area says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum OrphanRecord<'a> {
+    /// The data of an unlinked file lies at this base.
+    File(&'a [u8]),
+    /// A removed tree lies below this entry.
+    Tree,
+}
+
+impl<'a> OrphanRecord<'a> {
+    pub(crate) fn decode(bytes: &'a [u8]) -> Result<Self> {
+        if bytes.first() == Some(&kind_code(FileKind::Directory)) {
+            return Record::decode(bytes).map(|_| Self::Tree);
+        }
+        decode_orphan(bytes).map(Self::File)
+    }
+}
+
+fn kind_code(kind: FileKind) -> u8 {
+    match kind {
+        FileKind::Regular => 1,
+        FileKind::Directory => 2,
+        FileKind::Symlink => 3,
+        FileKind::Fifo => 4,
+        FileKind::Socket => 5,
+        FileKind::CharDevice => 6,
+        FileKind::BlockDevice => 7,
+    }
+}
+
+fn kind_from(code: u8) -> Option<FileKind> {
+    Some(match code {
+        1 => FileKind::Regular,
+        2 => FileKind::Directory,
+        3 => FileKind::Symlink,
+        4 => FileKind::Fifo,
+        5 => FileKind::Socket,
+        6 => FileKind::CharDevice,
+        7 => FileKind::BlockDevice,
+        _ => return None,
+    })
+}
+
+fn push_field(out: &mut Vec<u8>, tag: u8, pieces: &[&[u8]]) {
+    out.push(tag);
+    let len: usize = pieces.iter().map(|p| p.len()).sum();
+    out.extend_from_slice(&(len as u16).to_le_bytes());
+    pieces.iter().for_each(|p| out.extend_from_slice(p));
+}
+
+fn take_field(bytes: &[u8]) -> Result<(u8, &[u8], &[u8])> {
+    if let Some((&[tag, low, high], rest)) = bytes.split_first_chunk::<3>()
+        && let Some((field, rest)) = rest.split_at_checked(usize::from(u16::from_le_bytes([low, high])))
+    {
+        return Ok((tag, field, rest));
+    }
+    damaged("an inode field is cut off")
+}
+
+fn split_xattr(field: &[u8]) -> Result<(&[u8], &[u8])> {
+    if let Some((&len, rest)) = field.split_first()
+        && let Some((name, value)) = rest.split_at_checked(len.into())
+        && (1..=MAX_NAME).contains(&name.len())
+    {
+        return Ok((name, value));
+    }
+    damaged("an extended attribute without a name")
+}
+
+fn exact<const N: usize>(bytes: &[u8]) -> Result<[u8; N]> {
+    match bytes.try_into() {
+        Ok(array) => Ok(array),
+        Err(_) => damaged(format!("{} bytes where {N} belong", bytes.len())),
+    }
+}
+
+fn damaged<T>(message: impl Into<String>) -> Result<T> {
+    fail(FsErrorKind::Io, message)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,353 @@
+//! The vocabulary of the file system's calls.
+
+use std::sync::Arc;
+
+/// The longest name of a directory entry or extended attribute, in bytes.
+pub const MAX_NAME: usize = 255;
+
+/// The longest value of an extended attribute, in bytes.
+pub const MAX_XATTR: usize = 64 << 10;
+
+/// The longest target of a symbolic link, in bytes.
+pub const MAX_SYMLINK: usize = 4095;
+
+/// The largest file, in bytes.
+pub const MAX_FILE_SIZE: u64 = i64::MAX as u64;
+
+/// The handle of a file or directory that is in use. It stands for a (parent, name) pair, or, for
+/// a file with several names, for the file; it is never reused while the file system is open.
+/// Each [`FileSystem::lookup`](crate::FileSystem::lookup) and each call that makes an entry takes
+/// one reference, which [`FileSystem::forget`](crate::FileSystem::forget) gives back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u64);
+
+impl NodeId {
+    /// The root directory; always there.
+    pub const ROOT: Self = Self(1);
+}
+
+/// What kind of object an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FileKind {
+    /// A regular file.
+    Regular,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+    /// A character device.
+    CharDevice,
+    /// A block device.
+    BlockDevice,
+}
+
+/// The attributes of a file or directory. Times are nanoseconds since the Unix epoch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attr {
+    /// The number that users see (`st_ino`); stable across rename and remount.
+    pub ino: u64,
+    /// What it is.
+    pub kind: FileKind,
+    /// Permission bits, set-id bits and sticky bit (the low 12 bits of `st_mode`).
+    pub mode: u32,
+    /// Number of names; for a directory 2 and one for each subdirectory.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device file, as `makedev` makes it; otherwise 0.
+    pub rdev: u64,
+    /// Size in bytes; for a directory its number of entries.
+    pub size: u64,
+    /// Space that the data takes, in units of 512 bytes, before compression.
+    pub blocks: u64,
+    /// The unit of data that is efficient to write, in bytes.
+    pub blksize: u32,
+    /// Last read.
+    pub atime: i64,
+    /// Last change of the content.
+    pub mtime: i64,
+    /// Last change of content or attributes.
+    pub ctime: i64,
+    /// Creation.
+    pub btime: i64,
+}
+
+/// On whose behalf a call is made. The rights to read, write and search are checked by the kernel
+/// (`default_permissions`); here the ids become owners of what is made.
+#[derive(Debug, Clone, Default)]
+pub struct Caller {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+    /// Process id; for traces only.
+    pub pid: u32,
+    /// Permission bits that new files do not get; ignored where the directory has a default ACL.
+    /// 0 if the kernel has applied it already.
+    pub umask: u32,
+}
+
+/// What a lookup or a call that makes an entry returns: one reference on a node, and its
+/// attributes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The node, with one reference more.
+    pub node: NodeId,
+    /// Its attributes.
+    pub attr: Attr,
+}
+
+/// A time to set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetTime {
+    /// The time of the call.
+    Now,
+    /// Nanoseconds since the Unix epoch.
+    At(i64),
+}
+
+/// What [`FileSystem::setattr`](crate::FileSystem::setattr) changes; `None` leaves as it is.
+#[derive(Debug, Clone, Default)]
+pub struct SetAttr {
+    /// Permission, set-id and sticky bits.
+    pub mode: Option<u32>,
+    /// Owner. Setting owner or group clears set-id bits and capabilities of files.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size of a regular file.
+    pub size: Option<u64>,
+    /// Last read.
+    pub atime: Option<SetTime>,
+    /// Last change of content.
+    pub mtime: Option<SetTime>,
+    /// Last change of attributes; the time of the call if `None`.
+    pub ctime: Option<SetTime>,
+    /// Clear set-id bits and capabilities as a write by an ordinary user does (kill-priv).
+    pub kill_privileges: bool,
+}
+
+/// What [`FileSystem::mknod`](crate::FileSystem::mknod) makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NewNode {
+    /// An empty regular file.
+    Regular,
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+    /// A character device with this number.
+    CharDevice(u64),
+    /// A block device with this number.
+    BlockDevice(u64),
+}
+
+/// How [`FileSystem::rename`](crate::FileSystem::rename) treats an existing target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RenameMode {
+    /// It is replaced, by the rules of POSIX.
+    #[default]
+    Replace,
+    /// The rename fails.
+    NoReplace,
+    /// The two change places.
+    Exchange,
+    /// A character device 0:0 with this owner is left where the entry was, in the same step
+    /// (`RENAME_WHITEOUT`); union file systems take it for the absence of an entry.
+    Whiteout {
+        /// An existing target is replaced.
+        replace: bool,
+        /// Owner of what is left.
+        uid: u32,
+        /// Group of what is left.
+        gid: u32,
+    },
+}
+
+/// What [`FileSystem::fallocate`](crate::FileSystem::fallocate) does to a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fallocate {
+    /// Checks that there is room now and, unless `keep_size`, grows the file to contain the range.
+    Allocate {
+        /// Leave the size as it is.
+        keep_size: bool,
+    },
+    /// The range becomes a hole; the size stays.
+    PunchHole,
+    /// The range reads as zeros.
+    ZeroRange {
+        /// Leave the size as it is.
+        keep_size: bool,
+    },
+}
+
+/// What [`FileSystem::lseek`](crate::FileSystem::lseek) looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seek {
+    /// The next byte that is not in a hole.
+    Data,
+    /// The next byte that is in a hole, or the end of the file.
+    Hole,
+}
+
+/// How [`FileSystem::setxattr`](crate::FileSystem::setxattr) treats an existing attribute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum XattrMode {
+    /// Make or replace.
+    #[default]
+    Set,
+    /// Fail if it exists.
+    Create,
+    /// Fail if it does not exist.
+    Replace,
+}
+
+/// One entry of a listing.
+#[derive(Debug)]
+pub struct DirEntry<'a> {
+    /// Its name.
+    pub name: &'a [u8],
+    /// Its number, as in [`Attr::ino`].
+    pub ino: u64,
+    /// What it is.
+    pub kind: FileKind,
+    /// Give this to continue behind this entry; fits in 63 bits.
+    pub cookie: u64,
+    /// With [`FileSystem::readdirplus`](crate::FileSystem::readdirplus), for entries other than
+    /// `.` and `..`: the node, with one reference if the callback keeps the entry, and attributes.
+    pub entry: Option<&'a Entry>,
+}
+
+/// Room and limits of the file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StatFs {
+    /// The unit of the counts, in bytes.
+    pub block_size: u32,
+    /// Units in all.
+    pub blocks: u64,
+    /// Units free.
+    pub free: u64,
+    /// Units free for ordinary use.
+    pub available: u64,
+    /// Entries in use, as far as known; 0: not counted.
+    pub files: u64,
+    /// The longest name.
+    pub max_name: u32,
+}
+
+/// Counters since opening, and what memory holds now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FsStatistics {
+    /// Nodes held for the users of node ids.
+    pub nodes: u64,
+    /// Bytes of names known in memory.
+    pub name_bytes: u64,
+    /// Lookups answered from memory.
+    pub lookup_hits: u64,
+    /// Lookups that asked the engine.
+    pub lookup_misses: u64,
+    /// Calls that made something.
+    pub creates: u64,
+    /// Of these, calls that had to ask the engine whether the name exists.
+    pub create_queries: u64,
+    /// Unlinked files that somebody still holds.
+    pub orphans: u64,
+    /// Bytes read by callers.
+    pub bytes_read: u64,
+    /// Bytes written by callers.
+    pub bytes_written: u64,
+}
+
+/// When reading changes the time of the last read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Atime {
+    /// If it is older than the last change, or than a day.
+    #[default]
+    Relative,
+    /// Never.
+    Never,
+}
+
+/// What a volume gets when it is made.
+#[derive(Debug, Clone)]
+pub struct FormatOptions {
+    /// Name of the volume.
+    pub volume: String,
+    /// Bytes of file data per key, a power of two from 4096 to 1 MiB.
+    pub block_size: u32,
+    /// Owner of the root directory.
+    pub uid: u32,
+    /// Group of the root directory.
+    pub gid: u32,
+    /// Mode of the root directory.
+    pub mode: u32,
+    /// The time of creation, nanoseconds since the Unix epoch.
+    pub now: i64,
+}
+
+impl Default for FormatOptions {
+    fn default() -> Self {
+        Self { volume: "main".into(), block_size: 64 << 10, uid: 0, gid: 0, mode: 0o755, now: 0 }
+    }
+}
+
+/// Called to have pending [`forget`](crate::FileSystem::forget)s delivered.
+pub type ForgetDrain = Arc<dyn Fn() + Send + Sync>;
+
+/// Who waits for the call that the calling thread serves, and may give up. Locks are held when he
+/// is asked.
+pub trait Waiter: Send + Sync {
+    /// True unless he has given up.
+    fn waits(&self) -> bool;
+
+    /// The same right before a change that somebody could see takes its place among the others: if
+    /// he has to hear what became of the change, he cannot give up any more once this was true.
+    fn stays(&self) -> bool;
+}
+
+/// How a volume is opened.
+#[derive(Clone)]
+pub struct OpenOptions {
+    /// Name of the volume.
+    pub volume: String,
+    /// Bytes of memory for what is known about names.
+    pub name_memory: u64,
+    /// Refuse every change, and make none.
+    pub read_only: bool,
+    /// When reading changes the time of the last read.
+    pub atime: Atime,
+    /// The longest key that may be made, in bytes, and so about the longest path from the root; no
+    /// more than the default of 1 MiB.
+    pub max_key: usize,
+    /// The mount holds references to unlinked files until it has seen that the kernel gave them
+    /// up. This asks it to look now, before work is spent on keeping such a file; called without
+    /// any lock held.
+    pub forget_drain: Option<ForgetDrain>,
+    /// Calls may be given up while they are served: from then on they change nothing, and fail with
+    /// [`FsErrorKind::Interrupted`](crate::FsErrorKind::Interrupted) if that is what they were
+    /// about to do.
+    pub waiter: Option<Arc<dyn Waiter>>,
+    /// Added to every number ([`Attr::ino`]), for several volumes that are seen as one.
+    pub number_delta: u64,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            volume: "main".into(),
+            name_memory: 64 << 20,
+            read_only: false,
+            atime: Atime::Relative,
+            max_key: crate::model::layout::MAX_KEY,
+            forget_drain: None,
+            waiter: None,
+            number_delta: 0,
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! Unlinked files and removed trees that are still in use.
+
+pub(crate) mod deferred_unlink;
+pub(crate) mod orphan_area;

@@ -1,0 +1,4 @@
+//! Snapshots of volumes and of directories.
+
+pub(crate) mod tree;
+pub(crate) mod volume;

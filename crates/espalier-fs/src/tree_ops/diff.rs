@@ -1,0 +1,191 @@
+//! What differs between two trees, in time that grows with what differs.
+//!
+//! The engine compares the entries of both and passes over what they share. Every change of a file
+//! leaves its mark in its entry, so data is not looked at. Files with several names, whose entries
+//! say nothing, are compared one by one.
+
+use crate::file_system::FileSystem;
+use crate::inode::node::Node;
+use crate::model::error::Result;
+use crate::model::layout;
+use crate::model::record::{Inode, Record};
+use crate::model::types::*;
+use bytes::Bytes;
+use espalier_engine::{Diff, Value};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// How a path differs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Change {
+    /// Only the newer tree has it.
+    Added,
+    /// Only the older tree has it.
+    Removed,
+    /// Both have it, with different content or attributes; a directory with different attributes.
+    /// Times of the last read and numbers do not count, nor of directories their times.
+    Changed,
+}
+
+/// A comparison under way.
+pub struct TreeDiff {
+    diff: Diff,
+    linked: VecDeque<(Change, Vec<u8>)>,
+}
+
+impl FileSystem {
+    /// Begins to compare directory `old` of `before` (this file system or a snapshot of it) with
+    /// directory `node`.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::NotDirectory`](crate::FsErrorKind::NotDirectory);
+    /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the caller is not root, and
+    /// not all of both is the caller's own; of the store.
+    pub fn diff_trees(
+        &self,
+        before: &FileSystem,
+        old: NodeId,
+        node: NodeId,
+        caller: &Caller,
+    ) -> Result<TreeDiff> {
+        let (old, new) = (before.dir(old)?, self.dir(node)?);
+        let (there, here) = (before.enter_again(), self.enter_again());
+        before.check_all_own(&old, there.epoch, caller)?;
+        self.check_all_own(&new, here.epoch, caller)?;
+        let (from, to) = (old.content_prefix(there.epoch), new.content_prefix(here.epoch));
+        let diff = self.store.diff((before.metadata(), &from), (self.metadata(), &to))?;
+        let mut linked = VecDeque::new();
+        let mut names = before.linked_below(&old, there.epoch)?;
+        for (path, inode) in self.linked_below(&new, here.epoch)? {
+            match names.remove(&path) {
+                Some(was) if differs(&was, &inode) => linked.push_back((Change::Changed, path)),
+                // Whether it is new the entries tell.
+                _ => {}
+            }
+        }
+        Ok(TreeDiff { diff, linked })
+    }
+
+    /// The files with several names below a directory that its own link area serves, by path.
+    fn linked_below(&self, dir: &Arc<Node>, epoch: u64) -> Result<BTreeMap<Vec<u8>, Inode>> {
+        let prefix = dir.content_prefix(epoch);
+        let Some(top) = dir.area_directory() else { return Ok(BTreeMap::new()) };
+        let area = layout::area_prefix(&top.content_prefix(epoch));
+        let mut found = Vec::new();
+        self.names_below(&prefix, |key, id| {
+            found.extend(path_below(&key[prefix.len()..]).map(|path| (path, id)));
+            true
+        })?;
+        found.into_iter().map(|(path, id)| Ok((path, self.inode_in_area(&area, id)?))).collect()
+    }
+
+    /// How much space a tree takes in the store, in bytes, and how much of it nothing else shares.
+    /// Counts whole pieces, after compression; what is small is rounded up.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::Stale`](crate::FsErrorKind::Stale); of the store.
+    pub fn space_of_tree(&self, node: NodeId) -> Result<(u64, u64)> {
+        let node = self.node(node)?;
+        let ranges = {
+            let tree = self.enter();
+            let key = self.data_base(&tree, &node, &node.state());
+            let mut ranges = vec![(self.data(), layout::file_range(&key))];
+            if node.is_dir() {
+                let content = layout::content_range(&node.content_prefix(tree.epoch));
+                if content.start.is_empty() {
+                    ranges.clear();
+                }
+                for index in [self.metadata(), self.data(), self.link_index()] {
+                    ranges.push((index, content.clone()));
+                }
+            }
+            ranges
+        };
+        let space = self.store.space_of(&ranges)?;
+        Ok((space.bytes, space.exclusive))
+    }
+}
+
+impl TreeDiff {
+    /// The next difference; paths are relative to the trees.
+    ///
+    /// # Errors
+    /// Of the store.
+    #[allow(clippy::should_implement_trait, reason = "it can fail")]
+    pub fn next(&mut self) -> Result<Option<(Change, Vec<u8>)>> {
+        while let Some(difference) = self.diff.next()? {
+            let Some(path) = path_below(&difference.key) else { continue };
+            let old = difference.old.map(|value| self.record(&value)).transpose()?;
+            let new = difference.new.map(|value| self.record(&value)).transpose()?;
+            let change = match (old, new) {
+                (None, None) => continue,
+                (None, Some(_)) => Change::Added,
+                (Some(_), None) => Change::Removed,
+                (Some(Record::Inode(old)), Some(Record::Inode(new))) if !differs(&old, &new) => continue,
+                (Some(Record::Link(old)), Some(Record::Link(new))) if old.kind == new.kind => continue,
+                _ => Change::Changed,
+            };
+            return Ok(Some((change, path)));
+        }
+        Ok(self.linked.pop_front())
+    }
+
+    fn record(&self, value: &Value) -> Result<Record> {
+        let bytes: Bytes = self.diff.read(value)?;
+        Record::decode(&bytes)
+    }
+
+    /// Node headers that were looked at so far.
+    pub fn nodes(&self) -> u64 {
+        self.diff.nodes()
+    }
+}
+
+/// The path that the rest of a key behind a directory's content prefix stands for; `None` for what
+/// is no entry.
+fn path_below(rest: &[u8]) -> Option<Vec<u8>> {
+    let parsed = layout::parse(rest)?;
+    if parsed.name.is_empty() || !parsed.rest.is_empty() || parsed.directory.iter().any(Vec::is_empty) {
+        return None;
+    }
+    let mut path: Vec<u8> = Vec::new();
+    for name in parsed.directory.iter().chain([&parsed.name]) {
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name);
+    }
+    Some(path)
+}
+
+/// True if users call that different.
+fn differs(a: &Inode, b: &Inode) -> bool {
+    let owner = |i: &Inode| (i.kind, i.mode, i.uid, i.gid, i.rdev);
+    let content = |i: &Inode| (i.size, i.mtime, i.ctime);
+    owner(a) != owner(b)
+        || a.xattrs != b.xattrs
+        || a.target != b.target
+        || (!a.is_dir() && content(a) != content(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::model::types::{Caller, NewNode, NodeId};
+
+    /// However soon after a clone: what tells is the time of the change.
+    #[test]
+    fn a_file_that_was_written_right_after_a_clone_is_changed() {
+        let (_, _, fs) = crate::test_support::empty();
+        let caller = Caller::default();
+        for n in 0..20 {
+            let (name, clone) = (format!("a{n}"), format!("b{n}"));
+            let dir = fs.mkdir(NodeId::ROOT, name.as_bytes(), 0o755, &caller).unwrap().node;
+            let file = fs.mknod(dir, b"file", NewNode::Regular, 0o644, &caller).unwrap().node;
+            fs.write(file, 0, b"old", false).unwrap();
+            let clone = fs.clone_tree(dir, NodeId::ROOT, clone.as_bytes(), &caller).unwrap().node;
+            fs.write(file, 0, b"new", false).unwrap();
+            let first = fs.diff_trees(&fs, clone, dir, &caller).unwrap().next().unwrap();
+            assert!(first.is_some(), "round {n}");
+        }
+    }
+}

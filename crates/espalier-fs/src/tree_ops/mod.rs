@@ -1,0 +1,7 @@
+//! Operations on whole trees: clone, change of owners and modes, removal, listing, comparison.
+
+pub(crate) mod change;
+pub(crate) mod clone;
+pub(crate) mod diff;
+pub(crate) mod list;
+pub(crate) mod remove;
