@@ -3,7 +3,6 @@
 use crate::file_system::FileSystem;
 use crate::model::error::Result;
 use crate::model::types::*;
-use espalier_storage::BLOCK;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 impl FileSystem {
@@ -18,11 +17,11 @@ impl FileSystem {
         if node.is_dir() {
             return self.syncfs();
         }
-        if !datasync && !self.options.read_only {
-            self.write_atime(&self.enter(), &node)?;
+        if !datasync && !self.volume.options.read_only {
+            self.write_atime(&self.tree.shared(), &node)?;
         }
         let lsn = node.state().lsn;
-        Ok(self.store.sync(lsn)?)
+        Ok(self.volume.store.sync(lsn)?)
     }
 
     /// Makes everything durable.
@@ -31,10 +30,10 @@ impl FileSystem {
     /// As for [`FileSystem::fsync`].
     pub fn syncfs(&self) -> Result<()> {
         self.remove_forgotten();
-        if !self.options.read_only {
+        if !self.volume.options.read_only {
             self.write_atimes()?;
         }
-        Ok(self.store.sync_all()?)
+        Ok(self.volume.store.sync_all()?)
     }
 
     /// What the mount calls every few seconds (default 5): writes delayed times, makes everything
@@ -45,7 +44,7 @@ impl FileSystem {
     pub fn background_tick(&self) -> Result<()> {
         self.trim_names();
         self.catch_up_all();
-        if !self.options.read_only {
+        if !self.volume.options.read_only {
             self.settle_all()?;
             self.measure_lengths()?;
         }
@@ -58,13 +57,13 @@ impl FileSystem {
     /// # Errors
     /// As for [`FileSystem::fsync`].
     pub fn close(&self) -> Result<()> {
-        if !self.options.read_only {
+        if !self.volume.options.read_only {
             self.remove_forgotten();
             self.write_atimes()?;
             self.settle_all()?;
             self.empty_orphan_area()?;
         }
-        Ok(self.store.sync_all()?)
+        Ok(self.volume.store.sync_all()?)
     }
 
     /// Room and limits.
@@ -73,7 +72,7 @@ impl FileSystem {
     /// None today.
     pub fn statfs(&self) -> Result<StatFs> {
         self.remove_forgotten();
-        let space = self.space();
+        let space = self.volume.space();
         let unit = |bytes: u64| bytes / u64::from(STATFS_UNIT);
         Ok(StatFs {
             block_size: STATFS_UNIT,
@@ -85,25 +84,10 @@ impl FileSystem {
         })
     }
 
-    /// Bytes that can still be stored.
-    pub(crate) fn free_bytes(&self) -> u64 {
-        self.space().free
-    }
-
-    /// What is set aside for deleting and checkpoints counts as used, as superblocks and log do not
-    /// count at all.
-    fn space(&self) -> Space {
-        let space = self.store.statistics().space;
-        let taken = space.promised + space.owed + space.pool;
-        let free = space.free.saturating_sub(taken);
-        let bytes = |blocks: u64| blocks.saturating_mul(BLOCK as u64);
-        Space { total: bytes(space.total.saturating_sub(space.fixed)), free: bytes(free) }
-    }
-
     /// Counters and memory.
     pub fn statistics(&self) -> FsStatistics {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let counters = &self.counters;
+        let counters = &self.volume.counters;
         FsStatistics {
             nodes: self.nodes.len(),
             name_bytes: get(&self.name_bytes),
@@ -120,9 +104,3 @@ impl FileSystem {
 
 /// The unit of [`FileSystem::statfs`], in bytes.
 const STATFS_UNIT: u32 = 4096;
-
-/// Bytes of the store.
-struct Space {
-    total: u64,
-    free: u64,
-}

@@ -2,16 +2,17 @@
 
 use crate::inode::key_lengths::Lengths;
 use crate::inode::node::{Counts, Node, NodeTable, Place, Released, Role};
-use crate::links::link_area::UNSETTLED;
+use crate::inode::tree_lock::TreeLock;
 use crate::model::error::{FsError, FsErrorKind, Result, fail};
-use crate::model::layout::{self, DATA, INDEXES, LINKS, METADATA};
-use crate::model::record::{Inode, Record, VolumeState};
+use crate::model::layout::{self, INDEXES, METADATA};
+use crate::model::record::{Inode, LINK_COUNTS_STALE, Record, VolumeState};
 use crate::model::types::*;
 use crate::namespace::listing::Listings;
 use crate::orphan::deferred_unlink::Forgotten;
-use espalier_engine::{Batch, IndexId, KeyRange, Lsn, MAX_VALUE, Store, VolumeInfo};
+use crate::volume_context::{VolumeContext, encode_parameters};
+use espalier_engine::{Batch, IndexId, KeyRange, Lsn, Store};
 use espalier_storage::Environment;
-use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -26,20 +27,11 @@ const LINKS_NODE: NodeId = NodeId(2);
 const ORPHANS_NODE: NodeId = NodeId(3);
 /// The first node id that is given out.
 const FIRST_NODE: u64 = 16;
-/// Version of the volume's parameters.
-const PARAMETERS_VERSION: u16 = 1;
 
 /// A mounted volume. All calls may come from many threads at once.
 pub struct FileSystem {
-    pub(crate) store: Arc<Store>,
-    pub(crate) env: Arc<dyn Environment>,
-    pub(crate) options: OpenOptions,
-    pub(crate) volume: u32,
-    pub(crate) block_size: u32,
-    /// Shared while keys are used, exclusive while directories move. See [`crate::inode::node`].
-    pub(crate) tree: RwLock<()>,
-    /// Counts moves of directories.
-    pub(crate) epoch: AtomicU64,
+    pub(crate) volume: Arc<VolumeContext>,
+    pub(crate) tree: Arc<TreeLock>,
     /// Held by renames across directories.
     pub(crate) renames: Mutex<()>,
     pub(crate) nodes: NodeTable,
@@ -56,7 +48,6 @@ pub struct FileSystem {
     /// The links index may have keys.
     pub(crate) any_links: AtomicBool,
     pub(crate) sweep: AtomicUsize,
-    pub(crate) counters: Counters,
     numbers: Mutex<Numbers>,
     /// Areas, with a reference on each, in which counts of names are to be corrected.
     pub(crate) unsettled: Mutex<Vec<NodeId>>,
@@ -65,18 +56,6 @@ pub struct FileSystem {
     pub(crate) lost_trees: AtomicU64,
     /// Held while a snapshot is made: so that there are no two of one name.
     pub(crate) snapshotting: Mutex<()>,
-    last_lsn: AtomicU64,
-}
-
-#[derive(Default)]
-pub(crate) struct Counters {
-    pub(crate) lookup_hits: AtomicU64,
-    pub(crate) lookup_misses: AtomicU64,
-    pub(crate) creates: AtomicU64,
-    pub(crate) create_queries: AtomicU64,
-    pub(crate) orphans: AtomicU64,
-    pub(crate) bytes_read: AtomicU64,
-    pub(crate) bytes_written: AtomicU64,
 }
 
 /// Inode numbers: `next` is given out next; those below `limit` are set aside durably before
@@ -84,19 +63,6 @@ pub(crate) struct Counters {
 struct Numbers {
     next: u64,
     limit: u64,
-}
-
-/// Proof that the tree lock is held: keys stay what they are.
-pub(crate) struct Tree<'a> {
-    pub(crate) epoch: u64,
-    _guard: Option<RwLockReadGuard<'a, ()>>,
-}
-
-impl Tree<'_> {
-    /// For the holder of the exclusive lock.
-    pub(crate) fn exclusive(epoch: u64) -> Self {
-        Self { epoch, _guard: None }
-    }
 }
 
 /// References that are given back on drop. Declared before the locks of an operation, so that it is
@@ -158,7 +124,7 @@ impl Drop for Held<'_> {
 
 impl std::fmt::Debug for FileSystem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FileSystem").field("volume", &self.volume).finish_non_exhaustive()
+        f.debug_struct("FileSystem").field("volume", &self.volume.id).finish_non_exhaustive()
     }
 }
 
@@ -169,16 +135,7 @@ impl FileSystem {
     /// [`FsErrorKind::Exists`] if the store has a volume of that name, [`FsErrorKind::Invalid`] for
     /// a block size that is not allowed; of the store.
     pub fn format(store: &Store, options: &FormatOptions) -> Result<()> {
-        let size = options.block_size;
-        if !size.is_power_of_two() || !(4096..=MAX_VALUE as u32).contains(&size) {
-            return fail(
-                FsErrorKind::Invalid,
-                format!("a block size of {size} is no power of two from 4096 to 1 MiB"),
-            );
-        }
-        let mut parameters = PARAMETERS_VERSION.to_le_bytes().to_vec();
-        parameters.extend_from_slice(&[0, 0]);
-        parameters.extend_from_slice(&size.to_le_bytes());
+        let parameters = encode_parameters(options.block_size)?;
         let volume = store.create_volume(&options.volume, INDEXES, 0, &parameters)?;
         let mut root =
             Inode::new(FileKind::Directory, options.mode, options.uid, options.gid, 1, options.now);
@@ -199,11 +156,10 @@ impl FileSystem {
     /// [`FsErrorKind::NotFound`] if there is no such volume; [`FsErrorKind::Io`] if it is damaged;
     /// of the store.
     pub fn open(store: Arc<Store>, env: Arc<dyn Environment>, options: OpenOptions) -> Result<Arc<Self>> {
-        let volume = find_volume(&store, &options.volume)?;
-        let block_size = decode_parameters(&volume.parameters)?;
-        let metadata = IndexId { volume: volume.id, index: METADATA };
+        let volume = Arc::new(VolumeContext::open(store, env, options)?);
+        let (store, metadata, link_index) = (&volume.store, volume.metadata(), volume.links());
         let damaged =
-            |what: &str| FsError::new(FsErrorKind::Io, format!("volume {:?} {what}", options.volume));
+            |what: &str| FsError::new(FsErrorKind::Io, format!("volume {:?} {what}", volume.options.volume));
         let mut inode =
             match store.get(metadata, layout::ROOT_KEY)?.map(|v| Record::decode(&v)).transpose()? {
                 Some(Record::Inode(inode)) if inode.is_dir() => inode,
@@ -212,35 +168,29 @@ impl FileSystem {
         let state = store.get(metadata, layout::STATE_KEY)?.ok_or_else(|| damaged("has no state record"))?;
         let state = VolumeState::decode(&state)?;
         let next = state.next_number;
-        let any_links =
-            store.cursor(IndexId { volume: volume.id, index: LINKS }, KeyRange::all())?.next()?.is_some();
+        let any_links = store.cursor(link_index, KeyRange::all())?.next()?.is_some();
         // The root always has a link area.
         inode.area = true;
         let root = Node::new(
             NodeId::ROOT,
             Place { parent: None, name: [].into() },
             inode,
-            options.number_delta,
+            volume.options.number_delta,
             Lsn(0),
         );
         let links = Node::area(LINKS_NODE, &root, Role::LinkArea);
         let orphans = Node::area(ORPHANS_NODE, &links, Role::Orphans);
         *root.dir().area.lock() = Some(LINKS_NODE);
         // The root of what was a directory may have a copy of an area.
-        let mark = store.get(IndexId { volume: volume.id, index: LINKS }, b"")?;
-        if mark.as_deref() != Some(UNSETTLED) {
+        let mark = store.get(link_index, b"")?;
+        if mark.as_deref() != Some(LINK_COUNTS_STALE) {
             *links.dir().counts.lock() = Counts::Settled;
         }
         let nodes = NodeTable::new(FIRST_NODE);
         [&root, &links, &orphans].into_iter().for_each(|node| nodes.add(node));
         let fs = Self {
-            store,
-            env,
-            options,
-            volume: volume.id,
-            block_size,
-            tree: RwLock::new(()),
-            epoch: AtomicU64::new(0),
+            volume,
+            tree: Arc::default(),
             renames: Mutex::new(()),
             nodes,
             orphans,
@@ -251,89 +201,16 @@ impl FileSystem {
             name_bytes: AtomicU64::new(0),
             any_links: AtomicBool::new(any_links),
             sweep: AtomicUsize::new(0),
-            counters: Counters::default(),
             numbers: Mutex::new(Numbers { next, limit: next }),
             unsettled: Mutex::default(),
             lost_trees: AtomicU64::new(0),
             snapshotting: Mutex::default(),
             lengths: Lengths::new(state.longest_key),
-            last_lsn: AtomicU64::new(0),
         };
-        if !fs.options.read_only {
+        if !fs.volume.options.read_only {
             fs.empty_orphan_area()?;
         }
         Ok(Arc::new(fs))
-    }
-
-    pub(crate) fn metadata(&self) -> IndexId {
-        IndexId { volume: self.volume, index: METADATA }
-    }
-
-    pub(crate) fn data(&self) -> IndexId {
-        IndexId { volume: self.volume, index: DATA }
-    }
-
-    pub(crate) fn link_index(&self) -> IndexId {
-        IndexId { volume: self.volume, index: LINKS }
-    }
-
-    /// What a change gets as its time: nanoseconds since the Unix epoch. Comparisons of trees find
-    /// changed files by it, so it is not the coarse time of the clock's last tick, within which a
-    /// clone may lie.
-    pub(crate) fn now(&self) -> i64 {
-        i64::try_from(self.env.now().as_nanos()).unwrap_or(i64::MAX)
-    }
-
-    /// Keys stay what they are while the result lives.
-    pub(crate) fn enter(&self) -> Tree<'_> {
-        let guard = self.tree.read();
-        Tree { epoch: self.epoch.load(Ordering::Acquire), _guard: Some(guard) }
-    }
-
-    /// As [`FileSystem::enter`], for code that may run inside an operation that has entered.
-    pub(crate) fn enter_again(&self) -> Tree<'_> {
-        let guard = self.tree.read_recursive();
-        Tree { epoch: self.epoch.load(Ordering::Acquire), _guard: Some(guard) }
-    }
-
-    /// Refuses changes where there can be none.
-    pub(crate) fn writable(&self) -> Result<()> {
-        if self.options.read_only {
-            fail(FsErrorKind::ReadOnly, "the file system is mounted read-only")
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Carries out a batch that does what was asked for, unless nobody waits for that any more:
-    /// then nothing was changed. A call has one such batch, so that it is never half done, and
-    /// waits for nothing afterwards. The caller holds the locks of what it concerns.
-    pub(crate) fn commit(&self, batch: Batch) -> Result<Lsn> {
-        let lsn = self.store.commit_if(batch, || self.is_wanted())?;
-        self.last_lsn.fetch_max(lsn.0, Ordering::AcqRel);
-        Ok(lsn)
-    }
-
-    /// Carries out a batch of which users see nothing, whether anybody waits or not.
-    pub(crate) fn commit_unseen(&self, batch: Batch) -> Result<Lsn> {
-        let lsn = self.store.commit(batch)?;
-        self.last_lsn.fetch_max(lsn.0, Ordering::AcqRel);
-        Ok(lsn)
-    }
-
-    /// The same question for a change of what is only in memory.
-    pub(crate) fn check_wanted(&self) -> Result<()> {
-        if self.is_wanted() { Ok(()) } else { fail(FsErrorKind::Interrupted, "whoever called has given up") }
-    }
-
-    /// See [`Waiter::stays`].
-    pub(crate) fn is_wanted(&self) -> bool {
-        self.options.waiter.as_ref().is_none_or(|waiter| waiter.stays())
-    }
-
-    /// The newest batch so far.
-    pub(crate) fn last_lsn(&self) -> Lsn {
-        Lsn(self.last_lsn.load(Ordering::Acquire))
     }
 
     /// The node behind an id.
@@ -357,8 +234,8 @@ impl FileSystem {
         let longest = choose(self.lengths.stored());
         let mut batch = Batch::new();
         let state = VolumeState { next_number: numbers.limit, longest_key: Some(longest) };
-        batch.insert(self.metadata(), layout::STATE_KEY, state.encode());
-        self.commit_unseen(batch)?;
+        batch.insert(self.volume.metadata(), layout::STATE_KEY, state.encode());
+        self.volume.commit_internal(batch)?;
         self.lengths.set_stored(longest);
         Ok(longest)
     }
@@ -371,8 +248,8 @@ impl FileSystem {
             let mut batch = Batch::new();
             let longest_key = self.lengths.stored();
             let state = VolumeState { next_number: limit, longest_key };
-            batch.insert(self.metadata(), layout::STATE_KEY, state.encode());
-            self.commit_unseen(batch)?;
+            batch.insert(self.volume.metadata(), layout::STATE_KEY, state.encode());
+            self.volume.commit_internal(batch)?;
             numbers.limit = limit;
         }
         numbers.next += 1;
@@ -428,7 +305,7 @@ impl FileSystem {
     /// what fails here is tried again later, and then the reference is kept, or is found by
     /// recovery, or is the time of a read. False if it is kept.
     fn finish(&self, node: &Arc<Node>) -> bool {
-        let tree = self.enter_again();
+        let tree = self.tree.shared_again();
         let result = if self.is_orphan(node) {
             self.remove_orphan(&tree, node)
         } else {
@@ -443,7 +320,7 @@ impl FileSystem {
 
     /// The unit of data that is efficient to write, in bytes.
     pub fn block_size(&self) -> u32 {
-        self.block_size
+        self.volume.block_size
     }
 
     /// The path of `node` in the volume, for messages; of an unlinked file its place in the orphan
@@ -453,7 +330,7 @@ impl FileSystem {
     /// [`FsErrorKind::Stale`] if the node is not known.
     pub fn path(&self, node: NodeId) -> Result<Vec<u8>> {
         let node = self.node(node)?;
-        let _tree = self.enter();
+        let _tree = self.tree.shared();
         Ok(path_of(&node))
     }
 }
@@ -475,36 +352,6 @@ pub(crate) fn path_of(node: &Arc<Node>) -> Vec<u8> {
         path.push(b'/');
     }
     path
-}
-
-/// The volume of that name.
-pub(crate) fn find_volume(store: &Store, name: &str) -> Result<VolumeInfo> {
-    match store.volumes().into_iter().find(|v| v.name == name) {
-        Some(volume) => Ok(volume),
-        None => fail(FsErrorKind::NotFound, format!("the store has no volume {name:?}")),
-    }
-}
-
-/// The block size that a volume was made with.
-pub(crate) fn decode_parameters(parameters: &[u8]) -> Result<u32> {
-    if let Some((version, rest)) = parameters.split_first_chunk::<2>()
-        && let Some(size) = rest.get(2..6).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes)
-    {
-        let version = u16::from_le_bytes(*version);
-        if version > PARAMETERS_VERSION {
-            return fail(
-                FsErrorKind::Unsupported,
-                format!("the volume has format {version}, this program knows 1"),
-            );
-        }
-        if version == PARAMETERS_VERSION
-            && size.is_power_of_two()
-            && (4096..=MAX_VALUE as u32).contains(&size)
-        {
-            return Ok(size);
-        }
-    }
-    fail(FsErrorKind::Io, "the volume's parameters are damaged, or it holds no file system")
 }
 
 /// Refuses what cannot be the name of an entry.

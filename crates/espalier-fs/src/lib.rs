@@ -22,6 +22,7 @@ mod snapshot;
 #[cfg(test)]
 mod test_support;
 mod tree_ops;
+mod volume_context;
 
 pub use check::volume_check::{CheckProblem, CheckReport, MAX_PROBLEMS, check};
 pub use check::volume_repair::{Repaired, repair};
@@ -34,6 +35,5 @@ pub use snapshot::volume::{
     SnapshotInfo, create_snapshot, delete_snapshot, find_snapshot, find_snapshot_of, restore_snapshot,
     snapshots,
 };
-pub use tree_ops::change::{ModeChange, OwnerChange};
 pub use tree_ops::diff::{Change, TreeDiff};
 pub use tree_ops::list::TreeEntry;

@@ -12,13 +12,14 @@
 //! one number; directories that are marked uniform are; no key is longer than the volume says; what
 //! lies in the data index belongs to a file or an orphan.
 
-use crate::file_system::decode_parameters;
-use crate::inode::ownership::conforms;
-use crate::links::link_area::{SETTLED, UNSETTLED};
 use crate::model::error::Result;
 use crate::model::layout::{self, DATA, LINKS, METADATA, Parsed};
-use crate::model::record::{Inode, Link, OrphanRecord, Record, VolumeState, XattrValue};
+use crate::model::privileges::agrees_with_mark;
+use crate::model::record::{
+    Inode, LINK_COUNTS_RIGHT, LINK_COUNTS_STALE, Link, OrphanRecord, Record, VolumeState, XattrValue,
+};
 use crate::model::types::FileKind;
+use crate::volume_context::decode_parameters;
 use espalier_engine::{Cursor, Entry, IndexId, Key, KeyRange, Snapshot, Store};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -65,7 +66,7 @@ const PROGRESS_EVERY: u64 = 4096;
 /// [`FsErrorKind::Io`](crate::FsErrorKind::Io) if its parameters are damaged. Damage further in is
 /// reported, not returned.
 pub fn check(store: &Store, name: &str, progress: &mut dyn FnMut(u64)) -> Result<CheckReport> {
-    let volume = crate::file_system::find_volume(store, name)?;
+    let volume = crate::volume_context::find_volume(store, name)?;
     let block_size = u64::from(decode_parameters(&volume.parameters)?);
     let snapshot = store.snapshot()?;
     let mut check = Check {
@@ -119,7 +120,7 @@ struct Setting {
     /// The content prefix of the one whose link area serves it.
     area: Key,
     /// The owner that everything below has, where that was promised.
-    uniform: Option<u32>,
+    owned_alone: Option<u32>,
 }
 
 /// The entries of the directory that is being walked.
@@ -266,8 +267,8 @@ impl Check<'_> {
         while let Some((key, value)) = self.next(&mut cursor, "links", &last) {
             if !key.is_empty() && !layout::is_area_mark(&key) {
                 self.listed += 1;
-            } else if value[..] == *SETTLED || value[..] == *UNSETTLED {
-                self.marks.insert(key.clone(), value[..] == *SETTLED);
+            } else if value[..] == *LINK_COUNTS_RIGHT || value[..] == *LINK_COUNTS_STALE {
+                self.marks.insert(key.clone(), value[..] == *LINK_COUNTS_RIGHT);
             } else {
                 self.problem(area_path(&key), "the mark of a link area cannot be understood");
             }
@@ -335,8 +336,8 @@ impl Check<'_> {
         }
         let setting = walked.as_ref().filter(|_| !parsed.name.is_empty()).map(|w| w.setting.clone());
         let setting = setting.unwrap_or_default();
-        let keeps = match (&record, setting.uniform) {
-            (Record::Inode(inode), Some(uid)) => conforms(inode, uid),
+        let keeps = match (&record, setting.owned_alone) {
+            (Record::Inode(inode), Some(uid)) => agrees_with_mark(inode, uid),
             (Record::Link(_), promised) => promised.is_none(),
             _ => true,
         };
@@ -405,7 +406,7 @@ impl Check<'_> {
             if inode.size > 0 {
                 let (entries, directories) = (inode.size, u64::from(inode.links));
                 let area = if inode.area { prefix.clone() } else { setting.area.clone() };
-                let setting = Setting { sum, area, uniform: inode.uniform.then_some(inode.uid) };
+                let setting = Setting { sum, area, owned_alone: inode.owned_alone.then_some(inode.uid) };
                 let content = Content { path: parsed.path(), entries, directories, setting };
                 self.expected.insert(prefix, content);
             } else if inode.links > 0 {

@@ -14,12 +14,13 @@
 //! - Names of files that are gone, and what cannot be understood, go.
 
 use crate::check::volume_check::{directory_path, path_of, xattr_fault};
-use crate::file_system::decode_parameters;
-use crate::links::link_area::{SETTLED, UNSETTLED};
 use crate::model::error::Result;
 use crate::model::layout::{self, DATA, LINKS, METADATA, Parsed};
-use crate::model::record::{Inode, Link, OrphanRecord, Record, VolumeState, XattrValue};
+use crate::model::record::{
+    Inode, LINK_COUNTS_RIGHT, LINK_COUNTS_STALE, Link, OrphanRecord, Record, VolumeState, XattrValue,
+};
 use crate::model::types::FileKind;
+use crate::volume_context::decode_parameters;
 use espalier_engine::{Batch, Cursor, Entry, IndexId, Key, KeyRange, Loss, Snapshot, Store};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -59,7 +60,7 @@ pub fn repair(
     now: i64,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Vec<Repaired>> {
-    let volume = crate::file_system::find_volume(store, name)?;
+    let volume = crate::volume_context::find_volume(store, name)?;
     let block_size = u64::from(decode_parameters(&volume.parameters)?);
     let snapshot = store.snapshot()?;
     let data = snapshot.cursor(IndexId { volume: volume.id, index: DATA }, KeyRange::all())?;
@@ -565,7 +566,7 @@ impl Repair<'_> {
         }
         for (place, inode) in linked {
             let (holder, id) = &place;
-            if self.marks.get(holder) == Some(&UNSETTLED.first().copied()) {
+            if self.marks.get(holder) == Some(&LINK_COUNTS_STALE.first().copied()) {
                 // It came with a clone that has no name of it.
                 let home = layout::entry_key(&layout::area_prefix(holder), &layout::area_name(*id));
                 let data = self.index(DATA);
@@ -648,7 +649,7 @@ impl Repair<'_> {
         // All counts are right now.
         let exists = |holder: &Key| self.directories.get(holder).is_some_and(|d| d.says.is_some());
         let holders = self.marks.keys().filter(|holder| !holder.is_empty() && exists(holder));
-        due.extend(holders.map(|holder| (holder.clone(), SETTLED.to_vec())));
+        due.extend(holders.map(|holder| (holder.clone(), LINK_COUNTS_RIGHT.to_vec())));
         let mut cursor = self.cursor(LINKS, KeyRange::all())?;
         while let Some((key, value)) = self.next(&mut cursor)? {
             match due.remove(&key) {
@@ -677,7 +678,7 @@ impl Repair<'_> {
         let key = entry_of(prefix);
         let above = layout::parse(&key).map_or(Key::default(), |parsed| parsed.prefix.into());
         let mut inode = self.new_inode(&above, FileKind::Directory, 0o700);
-        (inode.area, inode.uniform) = (self.marks.contains_key(prefix), false);
+        (inode.area, inode.owned_alone) = (self.marks.contains_key(prefix), false);
         let sum = self.sum_of(&above);
         let directory = self.directories.entry(prefix.into()).or_default();
         (directory.says, directory.sum) = (Some((0, 0)), sum);
@@ -721,7 +722,7 @@ impl Repair<'_> {
             let mut root = Inode::new(FileKind::Directory, 0o755, 0, 0, 1, self.now);
             let counted = self.directories.entry(Key::default()).or_default();
             (root.size, root.links) = (counted.entries, counted.directories as u32);
-            root.uniform = false;
+            root.owned_alone = false;
             counted.says = Some((counted.entries, counted.directories));
             self.put(METADATA, layout::ROOT_KEY, root.encode())?;
         }
@@ -747,7 +748,7 @@ impl Repair<'_> {
             let Some(Ok(Record::Inode(old))) = value.map(|value| Record::decode(&value)) else { continue };
             let mut inode = old.clone();
             (inode.size, inode.links) = (entries, directories as u32);
-            inode.uniform &= !is_broken;
+            inode.owned_alone &= !is_broken;
             inode.area |= has_area;
             if inode == old {
                 continue;

@@ -7,8 +7,9 @@
 //! While a file is not marked sparse, every block below its size is present (blocks may be short
 //! only where the file ends, or ended).
 
-use crate::file_system::{FileSystem, Tree};
+use crate::file_system::FileSystem;
 use crate::inode::node::{Node, Orphan, State, States};
+use crate::inode::tree_lock::TreeGuard;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::merge;
@@ -101,17 +102,17 @@ impl FileSystem {
         let node = self.file(node)?;
         let len = self.stable(&node, |source| self.read_from(source, offset, out))?;
         self.touch(&node);
-        self.counters.bytes_read.fetch_add(len as u64, Ordering::Relaxed);
+        self.volume.counters.bytes_read.fetch_add(len as u64, Ordering::Relaxed);
         Ok(len)
     }
 
     fn read_from(&self, source: &Source, offset: u64, out: &mut [u8]) -> Result<usize> {
         let len = source.size.saturating_sub(offset).min(out.len() as u64) as usize;
-        let pieces: Vec<_> = pieces(offset, len, self.block_size).collect();
+        let pieces: Vec<_> = pieces(offset, len, self.volume.block_size).collect();
         let keys: Vec<_> = pieces.iter().map(|piece| layout::block_key(&source.base, piece.block)).collect();
         let slice = |(piece, key): (&Piece, _)| Slice { key, offset: piece.start, len: piece.len };
         let slices: Vec<_> = pieces.iter().zip(keys.iter().map(|key| &**key)).map(slice).collect();
-        let stored = self.store.get_slices(self.data(), &slices, &mut out[..len])?;
+        let stored = self.volume.store.get_slices(self.volume.data(), &slices, &mut out[..len])?;
         let mut done = 0;
         for (piece, stored) in pieces.iter().zip(stored) {
             let part = &mut out[done..done + piece.len];
@@ -141,12 +142,12 @@ impl FileSystem {
 
     fn write_and(&self, node: NodeId, offset: u64, data: &[u8], privileges: Privileges) -> Result<usize> {
         let node = self.file(node)?;
-        self.writable()?;
+        self.volume.check_writable()?;
         let end = end_of(offset, data.len() as u64)?;
         if data.is_empty() {
             return Ok(0);
         }
-        let tree = self.enter();
+        let tree = self.tree.shared();
         let mut state = node.state();
         let base = self.data_base(&tree, &node, &state);
         let mut batch = Batch::new();
@@ -154,26 +155,26 @@ impl FileSystem {
         self.put_data(&base, &mut inode, offset, data, &mut batch);
         debug_assert!(inode.size >= end);
         self.change_data(&tree, &node, &mut state, inode, privileges, Some(&base), batch)?;
-        self.counters.bytes_written.fetch_add(data.len() as u64, Ordering::Relaxed);
+        self.volume.counters.bytes_written.fetch_add(data.len() as u64, Ordering::Relaxed);
         Ok(data.len())
     }
 
     /// Adds to a batch that the file at `base` has `data` at `offset`.
     fn put_data(&self, base: &[u8], inode: &mut Inode, offset: u64, data: &[u8], batch: &mut Batch) {
         let mut done = 0;
-        for piece in pieces(offset, data.len(), self.block_size) {
+        for piece in pieces(offset, data.len(), self.volume.block_size) {
             let bytes = Bytes::copy_from_slice(&data[done..done + piece.len]);
             done += piece.len;
             let key = layout::block_key(base, piece.block);
-            let first = piece.block * u64::from(self.block_size);
-            let existing = inode.size.saturating_sub(first).min(u64::from(self.block_size));
+            let first = piece.block * u64::from(self.volume.block_size);
+            let existing = inode.size.saturating_sub(first).min(u64::from(self.volume.block_size));
             if piece.start == 0 && piece.len as u64 >= existing {
-                batch.insert(self.data(), &key, bytes);
+                batch.insert(self.volume.data(), &key, bytes);
             } else {
-                batch.patch(self.data(), &key, piece.start as u32, bytes);
+                batch.patch(self.volume.data(), &key, piece.start as u32, bytes);
             }
         }
-        inode.sparse |= offset / u64::from(self.block_size) > self.block_count(inode.size);
+        inode.sparse |= offset / u64::from(self.volume.block_size) > self.block_count(inode.size);
         inode.size = inode.size.max(offset + data.len() as u64);
     }
 
@@ -182,7 +183,7 @@ impl FileSystem {
     #[allow(clippy::too_many_arguments, reason = "the last step of three operations")]
     fn change_data(
         &self,
-        tree: &Tree<'_>,
+        tree: &TreeGuard<'_>,
         node: &Node,
         state: &mut State,
         mut inode: Inode,
@@ -190,7 +191,7 @@ impl FileSystem {
         base: Option<&[u8]>,
         mut batch: Batch,
     ) -> Result<()> {
-        let now = self.now();
+        let now = self.volume.now();
         (inode.mtime, inode.ctime) = (now, now);
         match privileges {
             Privileges::Go => self.kill_privileges(tree, node, state, &mut inode, &mut batch)?,
@@ -201,20 +202,22 @@ impl FileSystem {
         }
         let orphan = self.record_orphan(node, state, &mut batch);
         match base {
-            Some(base) if state.orphan == Orphan::No => batch.insert(self.metadata(), base, inode.encode()),
+            Some(base) if state.orphan == Orphan::No => {
+                batch.insert(self.volume.metadata(), base, inode.encode())
+            }
             _ => self.put(tree, node, state, &inode, &mut batch),
         }
         self.store_inode(node, state, inode, true, batch)?;
         if let Some(orphan) = orphan {
             state.orphan = orphan;
-            self.counters.orphans.fetch_add(1, Ordering::Relaxed);
+            self.volume.counters.orphans.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
 
     /// Number of blocks of a file of `size` bytes.
     pub(crate) fn block_count(&self, size: u64) -> u64 {
-        size.div_ceil(u64::from(self.block_size))
+        size.div_ceil(u64::from(self.volume.block_size))
     }
 
     /// True if a file has so many blocks that it moves and is cloned as a range.
@@ -226,9 +229,9 @@ impl FileSystem {
     fn delete_blocks(&self, base: &[u8], first: u64, size: u64, batch: &mut Batch) {
         let end = self.block_count(size);
         if end.saturating_sub(first) > FEW_BLOCKS {
-            batch.delete_range(self.data(), layout::blocks_from(base, first));
+            batch.delete_range(self.volume.data(), layout::blocks_from(base, first));
         } else {
-            (first..end).for_each(|block| batch.delete(self.data(), &layout::block_key(base, block)));
+            (first..end).for_each(|block| batch.delete(self.volume.data(), &layout::block_key(base, block)));
         }
     }
 
@@ -237,14 +240,14 @@ impl FileSystem {
         if inode.kind == FileKind::Regular && !inode.has_large_xattrs() {
             self.delete_blocks(base, 0, inode.size, batch);
         } else {
-            batch.delete_range(self.data(), layout::file_range(base));
+            batch.delete_range(self.volume.data(), layout::file_range(base));
         }
     }
 
     /// Adds to a batch that the file gets `size` bytes.
     pub(crate) fn resize(
         &self,
-        tree: &Tree<'_>,
+        tree: &TreeGuard<'_>,
         node: &Node,
         state: &State,
         inode: &mut Inode,
@@ -254,10 +257,10 @@ impl FileSystem {
         if size < inode.size {
             let base = self.data_base(tree, node, state);
             self.delete_blocks(&base, self.block_count(size), inode.size, batch);
-            let rest = (size % u64::from(self.block_size)) as u32;
+            let rest = (size % u64::from(self.volume.block_size)) as u32;
             if rest != 0 {
-                let key = layout::block_key(&base, size / u64::from(self.block_size));
-                batch.update(self.data(), &key, merge::TRUNCATE, rest.to_le_bytes().to_vec());
+                let key = layout::block_key(&base, size / u64::from(self.volume.block_size));
+                batch.update(self.volume.data(), &key, merge::TRUNCATE, rest.to_le_bytes().to_vec());
             }
         }
         inode.sparse = self.is_sparse_with(size, inode.size, inode.sparse);
@@ -285,19 +288,19 @@ impl FileSystem {
         kill_privileges: bool,
     ) -> Result<()> {
         let node = self.file(node)?;
-        self.writable()?;
+        self.volume.check_writable()?;
         let end = end_of(offset, length)?;
         if length == 0 {
             return fail(FsErrorKind::Invalid, "an empty range cannot be allocated");
         }
-        let tree = self.enter();
+        let tree = self.tree.shared();
         let mut state = node.state();
         let mut inode = state.inode.clone();
         let mut batch = Batch::new();
         let keep_size = match what {
             Fallocate::Allocate { keep_size } => {
                 let grown = end.saturating_sub(inode.size.max(offset));
-                if grown > self.free_bytes() {
+                if grown > self.volume.space().free {
                     return fail(FsErrorKind::NoSpace, format!("there is no room for {grown} bytes"));
                 }
                 keep_size
@@ -321,17 +324,17 @@ impl FileSystem {
         if offset >= end {
             return;
         }
-        let size = u64::from(self.block_size);
+        let size = u64::from(self.volume.block_size);
         let zero = |batch: &mut Batch, from: u64, to: u64| {
             let argument = merge::zero_argument((from % size) as u32, (to - from) as u32);
-            batch.update(self.data(), &layout::block_key(base, from / size), merge::ZERO, argument);
+            batch.update(self.volume.data(), &layout::block_key(base, from / size), merge::ZERO, argument);
         };
         let first = offset.div_ceil(size);
         // The last block of the file is covered if the range reaches its end.
         let last = if end == inode.size { self.block_count(end) } else { end / size };
         if first < last {
             let (from, to) = (layout::block_key(base, first), layout::block_key(base, last));
-            batch.delete_range(self.data(), espalier_engine::KeyRange::new(from, to));
+            batch.delete_range(self.volume.data(), espalier_engine::KeyRange::new(from, to));
             inode.sparse = true;
         }
         if !offset.is_multiple_of(size) {
@@ -360,9 +363,10 @@ impl FileSystem {
     }
 
     fn seek_blocks(&self, source: &Source, offset: u64, what: Seek) -> Result<u64> {
-        let size = u64::from(self.block_size);
+        let size = u64::from(self.volume.block_size);
         let mut block = offset / size;
-        let mut cursor = self.store.cursor(self.data(), layout::blocks_from(&source.base, block))?;
+        let mut cursor =
+            self.volume.store.cursor(self.volume.data(), layout::blocks_from(&source.base, block))?;
         while let Some(entry) = cursor.next()? {
             let found = layout::block_number(&entry.key[source.base.len()..]).unwrap_or(u64::MAX);
             match what {
@@ -422,12 +426,12 @@ impl FileSystem {
     ) -> Result<u64> {
         // What is wrong with one of them the ordinary way finds, and in what order.
         let (Ok(from), Ok(to)) = (self.file(from), self.file(to)) else { return Ok(0) };
-        let size = u64::from(self.block_size);
+        let size = u64::from(self.volume.block_size);
         if from.id == to.id || !from_offset.is_multiple_of(size) || !to_offset.is_multiple_of(size) {
             return Ok(0);
         }
-        self.writable()?;
-        let tree = self.enter();
+        self.volume.check_writable()?;
+        let tree = self.tree.shared();
         let mut states = States::lock(&[&from, &to]);
         let source = states.of(&from).inode.clone();
         let end = source.size.min(from_offset + length.min(SHARED_BLOCKS * size));
@@ -447,14 +451,18 @@ impl FileSystem {
         let mut batch = Batch::new();
         if source.sparse && inode.size > to_offset {
             let range = (layout::block_key(&to_base, target), layout::block_key(&to_base, target + blocks));
-            batch.delete_range(self.data(), espalier_engine::KeyRange::new(range.0, range.1));
+            batch.delete_range(self.volume.data(), espalier_engine::KeyRange::new(range.0, range.1));
         }
         let range = (layout::block_key(&from_base, first), layout::block_key(&from_base, first + blocks));
         let range = espalier_engine::KeyRange::new(range.0, range.1);
-        let mut cursor = self.store.cursor(self.data(), range)?;
+        let mut cursor = self.volume.store.cursor(self.volume.data(), range)?;
         while let Some(entry) = cursor.next()? {
             let Some(block) = layout::block_number(&entry.key[from_base.len()..]) else { continue };
-            batch.insert(self.data(), &layout::block_key(&to_base, block - first + target), entry.value);
+            batch.insert(
+                self.volume.data(),
+                &layout::block_key(&to_base, block - first + target),
+                entry.value,
+            );
         }
         inode.sparse |= source.sparse || target > self.block_count(inode.size);
         inode.size = inode.size.max(to_offset + length);
@@ -466,7 +474,7 @@ impl FileSystem {
         length += rest.len() as u64;
         self.change_data(&tree, &to, states.of(&to), inode, Privileges::going(kill_privileges), None, batch)?;
         self.touch_locked(&from, states.of(&from));
-        self.counters.bytes_written.fetch_add(length, Ordering::Relaxed);
+        self.volume.counters.bytes_written.fetch_add(length, Ordering::Relaxed);
         Ok(length)
     }
 
@@ -494,11 +502,11 @@ impl FileSystem {
 
     /// The same of what the file at `base` has within its first `size` bytes.
     pub(crate) fn count_units_below(&self, base: &[u8], size: u64) -> Result<u64> {
-        let mut cursor = self.store.cursor(self.data(), layout::blocks_from(base, 0))?;
+        let mut cursor = self.volume.store.cursor(self.volume.data(), layout::blocks_from(base, 0))?;
         let mut sum = 0;
         while let Some(entry) = cursor.next()? {
             let block = layout::block_number(&entry.key[base.len()..]).unwrap_or(u64::MAX);
-            let rest = size.saturating_sub(block.saturating_mul(u64::from(self.block_size)));
+            let rest = size.saturating_sub(block.saturating_mul(u64::from(self.volume.block_size)));
             if rest == 0 {
                 break;
             }
@@ -513,24 +521,23 @@ impl FileSystem {
         node: &Arc<Node>,
         mut read: impl FnMut(&Source) -> Result<T>,
     ) -> Result<T> {
-        let source = |tree: &Tree<'_>, state: &State| Source {
+        let source = |tree: &TreeGuard<'_>, state: &State| Source {
             base: self.data_base(tree, node, state),
             size: state.inode.size,
             sparse: state.inode.sparse,
         };
         for _ in 0..ATTEMPTS {
             let (found, version, epoch) = {
-                let tree = self.enter();
+                let tree = self.tree.shared();
                 let state = node.state();
                 (source(&tree, &state), node.version.load(Ordering::Acquire), tree.epoch)
             };
             let result = read(&found);
-            if node.version.load(Ordering::Acquire) == version && self.epoch.load(Ordering::Acquire) == epoch
-            {
+            if node.version.load(Ordering::Acquire) == version && self.tree.epoch() == epoch {
                 return result;
             }
         }
-        let tree = self.enter();
+        let tree = self.tree.shared();
         let state = node.state();
         read(&source(&tree, &state))
     }

@@ -6,11 +6,13 @@
 //! node leaves memory, and a crash may lose it.
 
 use crate::data::file_data::units;
-use crate::file_system::{FileSystem, Tree};
+use crate::file_system::FileSystem;
 use crate::inode::node::{Node, Orphan, State, States};
+use crate::inode::tree_lock::TreeGuard;
 use crate::model::acl::{self, Acl};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
+use crate::model::privileges::{CAPABILITIES, clear_set_id};
 use crate::model::record::{Inode, XattrValue};
 use crate::model::types::*;
 use bytes::Bytes;
@@ -18,12 +20,6 @@ use espalier_engine::{Batch, Lsn};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-const SET_UID: u32 = 0o4000;
-pub(crate) const SET_GID: u32 = 0o2000;
-/// The bits that let a program run as somebody else.
-pub(crate) const SET_ID: u32 = SET_UID | SET_GID;
-const GROUP_EXECUTE: u32 = 0o010;
-pub(crate) const CAPABILITIES: &[u8] = b"security.capability";
 /// After this many nanoseconds the time of the last read is renewed in any case.
 const ATIME_AGE: i64 = 24 * 3600 * 1_000_000_000;
 /// Delayed times of the last read that are kept before they are written.
@@ -49,7 +45,7 @@ impl FileSystem {
             FileKind::Regular => Some(units(inode.size)),
             _ => Some(0),
         };
-        let mut attr = inode.attr(node.ino, known.unwrap_or(0), self.block_size);
+        let mut attr = inode.attr(node.ino, known.unwrap_or(0), self.volume.block_size);
         if state.orphan != Orphan::No {
             attr.nlink = 0;
         }
@@ -81,18 +77,18 @@ impl FileSystem {
     /// no regular file, [`FsErrorKind::FileTooLarge`]; of the store.
     pub fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr> {
         let node = self.node(node)?;
-        self.writable()?;
+        self.volume.check_writable()?;
         // The answer has the blocks, nothing may be waited for after the change, and counting takes
         // time: so before, without locks.
         let changes = node.state().changes;
         let counted = self.count_for(&node, set)?;
-        let tree = self.enter();
-        self.may_lose_uniformity(&node, set)?;
+        let tree = self.tree.shared();
+        self.clear_marks_before(&node, set)?;
         let mut state = node.state();
         let counted = counted.filter(|_| state.changes == changes);
         let mut batch = Batch::new();
         let mut inode = state.inode.clone();
-        let now = self.now();
+        let now = self.volume.now();
         let time = |t: SetTime| if let SetTime::At(at) = t { at } else { now };
         if let Some(size) = set.size {
             check_size(inode.kind, size)?;
@@ -104,7 +100,7 @@ impl FileSystem {
         }
         if set.uid.is_some_and(|uid| uid != inode.uid) {
             // What is below stays whose it was.
-            inode.uniform = false;
+            inode.owned_alone = false;
         }
         inode.uid = set.uid.unwrap_or(inode.uid);
         inode.gid = set.gid.unwrap_or(inode.gid);
@@ -146,9 +142,16 @@ impl FileSystem {
     }
 
     /// Adds the entry of `node` with `inode` to a batch. What has no name is not stored.
-    pub(crate) fn put(&self, tree: &Tree<'_>, node: &Node, state: &State, inode: &Inode, batch: &mut Batch) {
+    pub(crate) fn put(
+        &self,
+        tree: &TreeGuard<'_>,
+        node: &Node,
+        state: &State,
+        inode: &Inode,
+        batch: &mut Batch,
+    ) {
         if state.orphan == Orphan::No {
-            batch.insert(self.metadata(), &node.entry_key(tree.epoch), inode.encode());
+            batch.insert(self.volume.metadata(), &node.entry_key(tree.epoch), inode.encode());
         }
     }
 
@@ -162,10 +165,10 @@ impl FileSystem {
         batch: Batch,
     ) -> Result<()> {
         let lsn = if batch.is_empty() {
-            self.check_wanted()?;
+            self.volume.check_caller_stays()?;
             state.lsn
         } else {
-            self.commit(batch)?
+            self.volume.commit(batch)?
         };
         self.take_over(node, state, inode, lsn);
         if data_changed {
@@ -183,7 +186,7 @@ impl FileSystem {
         inode: Inode,
         batch: Batch,
     ) -> Result<()> {
-        let lsn = if batch.is_empty() { state.lsn } else { self.commit_unseen(batch)? };
+        let lsn = if batch.is_empty() { state.lsn } else { self.volume.commit_internal(batch)? };
         self.take_over(node, state, inode, lsn);
         Ok(())
     }
@@ -191,7 +194,7 @@ impl FileSystem {
     /// Takes over in memory what was committed.
     pub(crate) fn take_over(&self, node: &Node, state: &mut State, inode: Inode, lsn: Lsn) {
         if let Some(directory) = &node.directory {
-            directory.uniform.store(inode.uniform, Ordering::Release);
+            directory.owned_alone.store(inode.owned_alone, Ordering::Release);
         }
         node.changed.store(true, Ordering::Release);
         state.inode = inode;
@@ -203,7 +206,7 @@ impl FileSystem {
     /// do.
     pub(crate) fn kill_privileges(
         &self,
-        tree: &Tree<'_>,
+        tree: &TreeGuard<'_>,
         node: &Node,
         state: &State,
         inode: &mut Inode,
@@ -219,7 +222,7 @@ impl FileSystem {
     /// Takes capabilities away, as everything does that changes data.
     pub(crate) fn drop_capabilities(
         &self,
-        tree: &Tree<'_>,
+        tree: &TreeGuard<'_>,
         node: &Node,
         state: &State,
         inode: &mut Inode,
@@ -234,7 +237,7 @@ impl FileSystem {
 
     fn chmod(
         &self,
-        tree: &Tree<'_>,
+        tree: &TreeGuard<'_>,
         node: &Node,
         state: &State,
         inode: &mut Inode,
@@ -258,7 +261,7 @@ impl FileSystem {
         match inode.xattrs.as_ref().and_then(|x| x.get(name)) {
             Some(XattrValue::Inline(value)) => Ok(value.clone()),
             Some(XattrValue::Large(len)) => {
-                match self.store.get(self.data(), &layout::xattr_key(base, name))? {
+                match self.volume.store.get(self.volume.data(), &layout::xattr_key(base, name))? {
                     Some(value) if value.len() == *len as usize => Ok(value),
                     _ => fail(
                         FsErrorKind::Io,
@@ -274,7 +277,7 @@ impl FileSystem {
 
     /// Notes that `node` was read, by the rule of relatime.
     pub(crate) fn touch(&self, node: &Arc<Node>) {
-        if self.options.atime == Atime::Never || self.options.read_only {
+        if self.volume.options.atime == Atime::Never || self.volume.options.read_only {
             return;
         }
         self.touch_locked(node, &mut node.state());
@@ -282,16 +285,16 @@ impl FileSystem {
 
     /// The same with the state at hand.
     pub(crate) fn touch_locked(&self, node: &Arc<Node>, state: &mut State) {
-        if self.options.atime == Atime::Never || self.options.read_only {
+        if self.volume.options.atime == Atime::Never || self.volume.options.read_only {
             return;
         }
-        let now = self.now();
+        let now = self.volume.now();
         let inode = &mut state.inode;
         let newer = inode.atime > inode.mtime && inode.atime > inode.ctime;
         if newer && now.saturating_sub(inode.atime) < ATIME_AGE {
             return;
         }
-        if inode.atime == now || !self.options.waiter.as_ref().is_none_or(|waiter| waiter.waits()) {
+        if inode.atime == now || !self.volume.caller_waits() {
             return;
         }
         inode.atime = now;
@@ -306,7 +309,7 @@ impl FileSystem {
     }
 
     /// Writes a delayed time of the last read.
-    pub(crate) fn write_atime(&self, tree: &Tree<'_>, node: &Arc<Node>) -> Result<()> {
+    pub(crate) fn write_atime(&self, tree: &TreeGuard<'_>, node: &Arc<Node>) -> Result<()> {
         let mut state = node.state();
         if !state.atime_dirty {
             return Ok(());
@@ -328,7 +331,7 @@ impl FileSystem {
         queue.sort_unstable();
         for ids in queue.chunks(ATIMES_BATCH) {
             let nodes: Vec<Arc<Node>> = ids.iter().filter_map(|id| self.nodes.get(*id)).collect();
-            let tree = self.enter();
+            let tree = self.tree.shared();
             let mut states = States::lock(&nodes.iter().collect::<Vec<_>>());
             let mut batch = Batch::new();
             for node in &nodes {
@@ -340,7 +343,7 @@ impl FileSystem {
             if batch.is_empty() {
                 continue;
             }
-            let lsn = match self.commit_unseen(batch) {
+            let lsn = match self.volume.commit_internal(batch) {
                 Ok(lsn) => lsn,
                 // Nobody who waits for durability is to hear that there is no room for this.
                 Err(error) if error.kind() == FsErrorKind::NoSpace => return Ok(()),
@@ -353,14 +356,6 @@ impl FileSystem {
             }
         }
         Ok(())
-    }
-}
-
-/// Takes the set-id bits of a file away; the set-group-id bit only where it means that.
-pub(crate) fn clear_set_id(inode: &mut Inode) {
-    inode.mode &= !SET_UID;
-    if inode.mode & GROUP_EXECUTE != 0 {
-        inode.mode &= !SET_GID;
     }
 }
 

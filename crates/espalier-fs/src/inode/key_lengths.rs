@@ -78,7 +78,7 @@ impl FileSystem {
         if longest.saturating_add(KEY_SUFFIX as u64) <= self.max_key() as u64 {
             return self.note_length(longest as usize);
         }
-        let mut cursor = self.store.cursor(self.metadata(), layout::content_range(old))?;
+        let mut cursor = self.volume.store.cursor(self.volume.metadata(), layout::content_range(old))?;
         let mut longest = 0;
         while let Some(entry) = cursor.next()? {
             longest = longest.max(entry.key.len() - old.len() + new.len());
@@ -102,11 +102,11 @@ impl FileSystem {
         }
         let snapshot = {
             // What was noted is then committed, or counts as recent.
-            let _guard = self.tree.write();
+            let _tree = self.tree.exclusive();
             self.lengths.0.lock().recent = 0;
-            self.store.snapshot()?
+            self.volume.store.snapshot()?
         };
-        let metadata = IndexId { volume: self.volume, index: METADATA };
+        let metadata = IndexId { volume: self.volume.id, index: METADATA };
         let mut cursor = snapshot.cursor(metadata, KeyRange::all())?;
         let mut longest = 0;
         while let Some(entry) = cursor.next()? {

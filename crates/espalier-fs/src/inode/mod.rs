@@ -5,4 +5,5 @@ pub(crate) mod key_lengths;
 pub(crate) mod node;
 pub(crate) mod ownership;
 pub(crate) mod pending_changes;
+pub(crate) mod tree_lock;
 pub(crate) mod xattr;

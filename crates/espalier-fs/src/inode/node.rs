@@ -109,7 +109,7 @@ pub(crate) struct Directory {
     /// Of a link area: what is known about the numbers of names.
     pub(crate) counts: Mutex<Counts>,
     /// As the flag of the inode; true at most too long.
-    pub(crate) uniform: AtomicBool,
+    pub(crate) owned_alone: AtomicBool,
     /// Changes of everything below.
     pub(crate) notes: Mutex<Notes>,
     /// The sum of the deltas from the root to this directory, itself included; never changes.
@@ -262,7 +262,7 @@ impl Node {
                 has_area: AtomicBool::new(inode.area),
                 area: Mutex::default(),
                 counts: Mutex::default(),
-                uniform: AtomicBool::new(inode.uniform),
+                owned_alone: AtomicBool::new(inode.owned_alone),
                 notes: Mutex::default(),
                 area_sum: sum.wrapping_add(inode.area_delta),
                 sum,

@@ -9,48 +9,41 @@
 //! the entries decides.
 
 use crate::file_system::{FileSystem, path_of};
-use crate::inode::attributes::{CAPABILITIES, SET_ID};
 use crate::inode::node::Node;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
+use crate::model::privileges::{SET_ID, agrees_with_mark};
 use crate::model::record::{Inode, Record};
 use crate::model::types::*;
 use espalier_engine::Batch;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// True if an entry keeps the promise of a uniform directory of `uid` above it.
-pub(crate) fn conforms(inode: &Inode, uid: u32) -> bool {
-    let special = !inode.is_dir() && inode.mode & SET_ID != 0;
-    let capable = inode.xattrs.as_ref().is_some_and(|x| x.contains_key(CAPABILITIES));
-    inode.uid == uid && !special && !capable && (!inode.is_dir() || inode.uniform)
-}
-
 impl FileSystem {
     /// Takes the marks of `dir` and all above away. The caller holds the tree lock and no states.
-    pub(crate) fn lose_uniformity(&self, dir: &Arc<Node>) -> Result<()> {
+    pub(crate) fn clear_marks(&self, dir: &Arc<Node>) -> Result<()> {
         let mut at = Some(dir.clone());
         let mut chain = Vec::new();
         while let Some(node) = at {
-            if !node.dir().uniform.load(Ordering::Acquire) {
+            if !node.dir().owned_alone.load(Ordering::Acquire) {
                 break;
             }
             at = node.place().parent;
             chain.push(node);
         }
         // From the top, so that the promise above is never broken by what is stored below.
-        let epoch = self.epoch.load(Ordering::Acquire);
+        let epoch = self.tree.epoch();
         for node in chain.into_iter().rev() {
             let mut state = node.state();
             let mut inode = state.inode.clone();
-            if !std::mem::replace(&mut inode.uniform, false) {
+            if !std::mem::replace(&mut inode.owned_alone, false) {
                 continue;
             }
             let mut batch = Batch::new();
             if state.orphan == crate::inode::node::Orphan::No
                 && node.dir().role == crate::inode::node::Role::Tree
             {
-                batch.insert(self.metadata(), &node.entry_key(epoch), inode.encode());
+                batch.insert(self.volume.metadata(), &node.entry_key(epoch), inode.encode());
             }
             self.store_unseen(&node, &mut state, inode, batch)?;
         }
@@ -58,19 +51,19 @@ impl FileSystem {
     }
 
     /// Takes marks away that a change of attributes is about to contradict.
-    pub(crate) fn may_lose_uniformity(&self, node: &Arc<Node>, set: &SetAttr) -> Result<()> {
+    pub(crate) fn clear_marks_before(&self, node: &Arc<Node>, set: &SetAttr) -> Result<()> {
         let Some(parent) = node.place().parent else { return Ok(()) };
         let special = !node.is_dir() && set.mode.is_some_and(|mode| mode & SET_ID != 0);
         if special || set.uid.is_some_and(|uid| uid != node.state().inode.uid) {
-            self.lose_uniformity(&parent)?;
+            self.clear_marks(&parent)?;
         }
         Ok(())
     }
 
     /// Takes marks away that an entry with `inode` in `dir` contradicts.
-    pub(crate) fn keep_promise(&self, dir: &Arc<Node>, inode: &Inode) -> Result<()> {
+    pub(crate) fn clear_marks_unless(&self, dir: &Arc<Node>, inode: &Inode) -> Result<()> {
         let uid = dir.state().inode.uid;
-        if conforms(inode, uid) { Ok(()) } else { self.lose_uniformity(dir) }
+        if agrees_with_mark(inode, uid) { Ok(()) } else { self.clear_marks(dir) }
     }
 
     /// Refuses unless everything in and below `node` belongs to the caller and has no set-id bits
@@ -78,15 +71,15 @@ impl FileSystem {
     ///
     /// # Errors
     /// [`FsErrorKind::Permission`], with the first path that is not the caller's.
-    pub(crate) fn check_all_own(&self, node: &Arc<Node>, epoch: u64, caller: &Caller) -> Result<()> {
+    pub(crate) fn check_owned_alone(&self, node: &Arc<Node>, epoch: u64, caller: &Caller) -> Result<()> {
         if caller.uid == 0 {
             return Ok(());
         }
         {
             let state = node.state();
             let mut own = state.inode.clone();
-            let is_uniform = std::mem::replace(&mut own.uniform, true);
-            if !conforms(&own, caller.uid) {
+            let is_uniform = std::mem::replace(&mut own.owned_alone, true);
+            if !agrees_with_mark(&own, caller.uid) {
                 return foreign(&layout::show(&path_of(node)));
             }
             if is_uniform || !node.is_dir() {
@@ -94,7 +87,7 @@ impl FileSystem {
             }
         }
         let prefix = node.content_prefix(epoch);
-        let mut cursor = self.store.cursor(self.metadata(), layout::content_range(&prefix))?;
+        let mut cursor = self.volume.store.cursor(self.volume.metadata(), layout::content_range(&prefix))?;
         // Content prefixes of the directories whose areas serve what is below; the last that fits
         // is the nearest.
         let top = node.area_directory().map(|top| top.content_prefix(epoch).to_vec());
@@ -112,7 +105,7 @@ impl FileSystem {
                     self.inode_in_area(&layout::area_prefix(area.map_or(&[], |p| &p[..])), link.id)?
                 }
             };
-            if !conforms(&Inode { uniform: inode.is_dir(), ..inode.clone() }, caller.uid) {
+            if !agrees_with_mark(&Inode { owned_alone: inode.is_dir(), ..inode.clone() }, caller.uid) {
                 return foreign(&parsed.path());
             }
             if inode.area {

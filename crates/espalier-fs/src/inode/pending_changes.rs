@@ -89,7 +89,7 @@ impl Node {
                 self.changed.store(true, Ordering::Release);
                 self.tell_changed();
                 if let Some(directory) = &self.directory {
-                    directory.uniform.store(state.inode.uniform, Ordering::Release);
+                    directory.owned_alone.store(state.inode.owned_alone, Ordering::Release);
                 }
             }
         }
@@ -190,7 +190,7 @@ impl FileSystem {
     /// [`FsErrorKind::Stale`](crate::FsErrorKind::Stale); of the store.
     pub fn nodes_below(&self, node: NodeId, limit: usize) -> Result<Option<Vec<NodeId>>> {
         let top = self.node(node)?;
-        let tree = self.enter();
+        let tree = self.tree.shared();
         let (mut found, mut looked_at) = (vec![top.id], 0);
         let mut waiting = vec![top.clone()];
         while let Some(node) = waiting.pop() {

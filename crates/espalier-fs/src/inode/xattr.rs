@@ -1,10 +1,10 @@
 //! Extended attributes. Small values lie in the entry, others in the data index beside the blocks.
 
 use crate::file_system::FileSystem;
-use crate::inode::attributes::{CAPABILITIES, SET_GID};
 use crate::model::acl::{self, Acl};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
+use crate::model::privileges::{CAPABILITIES, SET_GID};
 use crate::model::record::{INLINE_TOTAL, INLINE_XATTR, Inode, XattrValue};
 use crate::model::types::*;
 use espalier_engine::Batch;
@@ -22,7 +22,7 @@ impl FileSystem {
     pub fn getxattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
         let node = self.node(node)?;
         check_xattr_name(name)?;
-        let tree = self.enter();
+        let tree = self.tree.shared();
         let state = node.state();
         if state.inode.xattrs.is_none() {
             return fail(
@@ -92,17 +92,17 @@ impl FileSystem {
     ) -> Result<()> {
         let node = self.node(node)?;
         check_xattr_name(name)?;
-        self.writable()?;
+        self.volume.check_writable()?;
         let stays_in_entry = name == CAPABILITIES || name == acl::ACCESS;
         if stays_in_entry && value.is_some_and(|v| v.len() > INLINE_TOTAL) {
             return fail(FsErrorKind::NoSpace, format!("{} with so many entries", layout::show(name)));
         }
-        let tree = self.enter();
+        let tree = self.tree.shared();
         if name == CAPABILITIES
             && value.is_some()
             && let Some(parent) = node.place().parent
         {
-            self.lose_uniformity(&parent)?;
+            self.clear_marks(&parent)?;
         }
         let mut state = node.state();
         let exists = state.inode.xattrs.as_ref().is_some_and(|x| x.contains_key(name));
@@ -134,12 +134,12 @@ impl FileSystem {
         self.put_xattr(&base, &mut inode, name, value, &mut batch)?;
         let orphan =
             if inode.has_large_xattrs() { self.record_orphan(&node, &state, &mut batch) } else { None };
-        inode.ctime = self.now();
+        inode.ctime = self.volume.now();
         self.put(&tree, &node, &state, &inode, &mut batch);
         self.store_inode(&node, &mut state, inode, false, batch)?;
         if let Some(orphan) = orphan {
             state.orphan = orphan;
-            self.counters.orphans.fetch_add(1, Ordering::Relaxed);
+            self.volume.counters.orphans.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -199,7 +199,7 @@ impl FileSystem {
             is_large =
                 !stays && (value.len() > INLINE_XATTR || taken + name.len() + value.len() > INLINE_TOTAL);
             let stored = if is_large {
-                batch.insert(self.data(), &key, value);
+                batch.insert(self.volume.data(), &key, value);
                 XattrValue::Large(value.len() as u32)
             } else {
                 XattrValue::Inline(value.to_vec().into())
@@ -207,7 +207,7 @@ impl FileSystem {
             xattrs.insert(name.into(), stored);
         }
         if was_large && !is_large {
-            batch.delete(self.data(), &key);
+            batch.delete(self.volume.data(), &key);
         }
         inode.xattrs = (!xattrs.is_empty()).then(|| Arc::new(xattrs));
         Ok(())

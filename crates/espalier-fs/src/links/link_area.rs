@@ -16,17 +16,13 @@ use crate::file_system::{FileSystem, Held};
 use crate::inode::node::{Counts, Node, Role};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
-use crate::model::record::{Inode, Record};
+use crate::model::record::{Inode, LINK_COUNTS_RIGHT, LINK_COUNTS_STALE, Record};
 use crate::model::types::NodeId;
 use espalier_engine::{Batch, IndexId, Key, KeyRange};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The mark of an area whose counts are right.
-pub(crate) const SETTLED: &[u8] = &[0];
-/// The mark of an area whose counts have to be corrected.
-pub(crate) const UNSETTLED: &[u8] = &[1];
 /// Operations in one batch of corrections.
 const SETTLE_BATCH: usize = 1024;
 
@@ -82,9 +78,9 @@ impl FileSystem {
             return Ok(());
         }
         let Some(top) = area.place().parent else { return Ok(()) };
-        let prefix = top.content_prefix(self.epoch.load(Ordering::Acquire));
-        let mark = self.store.get(self.link_index(), &prefix)?;
-        if mark.as_deref() != Some(UNSETTLED) {
+        let prefix = top.content_prefix(self.tree.epoch());
+        let mark = self.volume.store.get(self.volume.links(), &prefix)?;
+        if mark.as_deref() != Some(LINK_COUNTS_STALE) {
             *counts = Counts::Settled;
             return Ok(());
         }
@@ -101,7 +97,7 @@ impl FileSystem {
 
     /// Has the background correct the counts of an area.
     pub(crate) fn plan_settling(&self, area: &Arc<Node>) {
-        if self.options.read_only {
+        if self.volume.options.read_only {
             return;
         }
         let mut unsettled = self.unsettled.lock();
@@ -116,7 +112,7 @@ impl FileSystem {
         if !self.any_links.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let mut cursor = self.store.cursor(self.link_index(), KeyRange::prefix(prefix))?;
+        let mut cursor = self.volume.store.cursor(self.volume.links(), KeyRange::prefix(prefix))?;
         while let Some(entry) = cursor.next()? {
             if *entry.key == *prefix {
                 continue;
@@ -152,7 +148,7 @@ impl FileSystem {
     /// The inode of file `id` in the area with this content prefix, from the store.
     pub(crate) fn inode_in_area(&self, area: &[u8], id: u64) -> Result<Inode> {
         let key = layout::entry_key(area, &layout::area_name(id));
-        match self.store.get(self.metadata(), &key)?.map(|v| Record::decode(&v)).transpose()? {
+        match self.volume.store.get(self.volume.metadata(), &key)?.map(|v| Record::decode(&v)).transpose()? {
             Some(Record::Inode(inode)) if !inode.is_dir() => Ok(inode),
             _ => fail(FsErrorKind::Io, format!("file {id:#x} of a link area is missing")),
         }
@@ -171,12 +167,12 @@ impl FileSystem {
 
     /// Corrects the counts of one area and drops what has no name in it.
     fn settle(&self, id: NodeId) -> Result<()> {
-        let _guard = self.tree.write();
-        let epoch = self.epoch.load(Ordering::Acquire);
+        let tree = self.tree.exclusive();
+        let epoch = tree.epoch;
         let Some(area) = self.nodes.get(id) else { return Ok(()) };
         let Some(top) = area.place().parent.filter(|top| !top.is_removed()) else { return Ok(()) };
         let prefix = top.content_prefix(epoch);
-        if self.store.get(self.link_index(), &prefix)?.as_deref() != Some(UNSETTLED) {
+        if self.volume.store.get(self.volume.links(), &prefix)?.as_deref() != Some(LINK_COUNTS_STALE) {
             return Ok(());
         }
         // Files without a name whose data still lies there are not to lose it.
@@ -184,7 +180,7 @@ impl FileSystem {
         let counts = self.count_below(&prefix)?;
         let names = layout::area_prefix(&prefix);
         let mut batch = Batch::new();
-        for index in [self.metadata(), self.data()] {
+        for index in [self.volume.metadata(), self.volume.data()] {
             for rest in self.nameless(index, &prefix, &counts)? {
                 batch.delete_range(index, rest);
                 self.commit_if_full(&mut batch)?;
@@ -195,19 +191,19 @@ impl FileSystem {
             if inode.links != count {
                 inode.links = count;
                 let key = layout::entry_key(&names, &layout::area_name(id));
-                batch.insert(self.metadata(), &key, inode.encode());
+                batch.insert(self.volume.metadata(), &key, inode.encode());
                 self.commit_if_full(&mut batch)?;
             }
         }
-        batch.insert(self.link_index(), &prefix, SETTLED);
-        self.commit_unseen(batch)?;
+        batch.insert(self.volume.links(), &prefix, LINK_COUNTS_RIGHT);
+        self.volume.commit_internal(batch)?;
         *area.dir().counts.lock() = Counts::Settled;
         Ok(())
     }
 
     fn commit_if_full(&self, batch: &mut Batch) -> Result<()> {
         if batch.len() >= SETTLE_BATCH {
-            self.commit_unseen(std::mem::take(batch))?;
+            self.volume.commit_internal(std::mem::take(batch))?;
         }
         Ok(())
     }
@@ -222,7 +218,7 @@ impl FileSystem {
         let mut found = Vec::new();
         let mut behind = all.start.clone();
         let mut next = named.next();
-        let mut cursor = self.store.cursor(index, all.clone())?;
+        let mut cursor = self.volume.store.cursor(index, all.clone())?;
         while let Some(entry) = cursor.next()? {
             while let Some(end) = next.as_deref().map(|file| Key::from([file, &[2]].concat()))
                 && end <= entry.key
@@ -271,7 +267,7 @@ mod tests {
         let rests = |name: &[u8]| {
             let prefix = layout::content_prefix(b"", name);
             let named = fs.count_below(&prefix).unwrap();
-            [fs.metadata(), fs.data()].map(|index| fs.nameless(index, &prefix, &named).unwrap())
+            [fs.volume.metadata(), fs.volume.data()].map(|index| fs.nameless(index, &prefix, &named).unwrap())
         };
         let read = |name: &[u8]| {
             let dir = fs.lookup(NodeId::ROOT, name).unwrap().node;

@@ -13,8 +13,9 @@
 //! the directory has no area any more. Files that have no name (a copy of an area that was not
 //! corrected yet) do not come along.
 
-use crate::file_system::{Deferred, FileSystem, Held, Tree};
+use crate::file_system::{Deferred, FileSystem, Held};
 use crate::inode::node::{Known, Node, Place};
+use crate::inode::tree_lock::TreeGuard;
 use crate::model::error::Result;
 use crate::model::layout;
 use crate::model::record::{Inode, Link};
@@ -46,7 +47,7 @@ impl FileSystem {
     /// no names and no states.
     pub(crate) fn join_areas(
         &self,
-        tree: &Tree<'_>,
+        tree: &TreeGuard<'_>,
         one: &Arc<Node>,
         other: &Arc<Node>,
         deferred: &mut Deferred<'_>,
@@ -62,7 +63,7 @@ impl FileSystem {
     }
 
     /// Moves what lies in the link area of `top`, which is not the root, to the area above.
-    fn dissolve(&self, tree: &Tree<'_>, top: &Arc<Node>, deferred: &mut Deferred<'_>) -> Result<()> {
+    fn dissolve(&self, tree: &TreeGuard<'_>, top: &Arc<Node>, deferred: &mut Deferred<'_>) -> Result<()> {
         let Some(above) = top.place().parent else { return Ok(()) };
         let area = keep(self.area_of(top)?, deferred);
         let upper = keep(self.area_of(&above)?, deferred);
@@ -80,18 +81,18 @@ impl FileSystem {
             if mover.inode.has_data() {
                 self.move_file(&mover.inode, &old, &new, &mut batch)?;
             }
-            batch.insert(self.metadata(), &new, mover.inode.encode());
+            batch.insert(self.volume.metadata(), &new, mover.inode.encode());
             if let Some(node) = &mover.node {
                 node.version.fetch_add(1, Ordering::AcqRel);
             }
         }
-        batch.delete_range(self.metadata(), files.clone());
-        batch.delete_range(self.data(), files);
-        batch.delete(self.link_index(), &prefix);
+        batch.delete_range(self.volume.metadata(), files.clone());
+        batch.delete_range(self.volume.data(), files);
+        batch.delete(self.volume.links(), &prefix);
         let mut inode = top.state().inode.clone();
         (inode.area, inode.area_delta) = (false, 0);
         self.put(tree, top, &top.state(), &inode, &mut batch);
-        let lsn = self.commit_unseen(batch)?;
+        let lsn = self.volume.commit_internal(batch)?;
 
         {
             let mut state = top.state();
@@ -137,8 +138,8 @@ impl FileSystem {
             mover.names += 1;
             mover.inode.links = mover.names;
             let link = Link { kind: mover.inode.kind, id: mover.id, number: mover.inode.number };
-            batch.insert(self.metadata(), &key, link.encode());
-            batch.insert(self.link_index(), &key, mover.id.to_le_bytes().to_vec());
+            batch.insert(self.volume.metadata(), &key, link.encode());
+            batch.insert(self.volume.links(), &key, mover.id.to_le_bytes().to_vec());
         }
         Ok(movers)
     }

@@ -1,10 +1,9 @@
 //! The merge functions of the file system. Their ids and meanings are part of the format.
 
-use crate::inode::attributes::{CAPABILITIES, SET_ID, clear_set_id};
 use crate::model::acl::{self, Acl};
+use crate::model::privileges::{CAPABILITIES, SET_ID, clear_set_id};
 use crate::model::record::{Inode, Record, XattrValue};
-use crate::model::types::FileKind;
-use crate::tree_ops::change::ModeChange;
+use crate::model::types::{FileKind, ModeChange};
 use espalier_engine::MergeFunctions;
 use std::sync::Arc;
 
@@ -117,7 +116,7 @@ pub(crate) fn change_mode(inode: &mut Inode, argument: &[u8]) {
         };
     inode.ctime = now;
     if (add_files | add_executables) & SET_ID != 0 {
-        inode.uniform = false;
+        inode.owned_alone = false;
     }
     let list = match inode.xattrs.as_ref().and_then(|x| x.get(acl::ACCESS)) {
         Some(XattrValue::Inline(list)) => Acl::parse(list).ok().flatten(),

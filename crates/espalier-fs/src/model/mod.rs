@@ -5,5 +5,6 @@ pub(crate) mod describe;
 pub(crate) mod error;
 pub(crate) mod layout;
 pub(crate) mod merge;
+pub(crate) mod privileges;
 pub(crate) mod record;
 pub(crate) mod types;

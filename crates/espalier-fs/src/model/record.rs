@@ -14,9 +14,9 @@ const KIND_ORPHAN: u8 = 9;
 const KIND_STATE: u8 = 10;
 
 const FLAG_SPARSE: u8 = 1;
-const FLAG_UNIFORM: u8 = 2;
+const FLAG_OWNED_ALONE: u8 = 2;
 const FLAG_AREA: u8 = 4;
-const KNOWN_FLAGS: u8 = FLAG_SPARSE | FLAG_UNIFORM | FLAG_AREA;
+const KNOWN_FLAGS: u8 = FLAG_SPARSE | FLAG_OWNED_ALONE | FLAG_AREA;
 
 const TAG_DELTA: u8 = 1;
 const TAG_RDEV: u8 = 2;
@@ -24,6 +24,11 @@ const TAG_TARGET: u8 = 3;
 const TAG_XATTR: u8 = 4;
 const TAG_LARGE_XATTR: u8 = 5;
 const TAG_AREA_DELTA: u8 = 6;
+
+/// The mark of a link area, in the links index, whose link counts are right.
+pub(crate) const LINK_COUNTS_RIGHT: &[u8] = &[0];
+/// The mark of a link area whose link counts have to be corrected.
+pub(crate) const LINK_COUNTS_STALE: &[u8] = &[1];
 
 /// Length of an inode's fixed fields.
 const FIXED: usize = 64;
@@ -41,7 +46,7 @@ pub(crate) struct Inode {
     pub(crate) sparse: bool,
     /// Of a directory: whatever lies below belongs to its owner and has neither set-id bits nor
     /// capabilities nor several names. Absence of the flag says nothing.
-    pub(crate) uniform: bool,
+    pub(crate) owned_alone: bool,
     /// Of a directory: it has a link area of its own.
     pub(crate) area: bool,
     /// The low 12 bits of the mode.
@@ -114,7 +119,7 @@ impl Inode {
         Self {
             kind,
             sparse: false,
-            uniform: kind == FileKind::Directory,
+            owned_alone: kind == FileKind::Directory,
             area: false,
             mode: mode & 0o7777,
             links: if kind == FileKind::Directory { 0 } else { 1 },
@@ -172,7 +177,7 @@ impl Inode {
         let mut out = Vec::with_capacity(FIXED + extra + if self.xattrs.is_some() { 128 } else { 0 });
         out.push(kind_code(self.kind));
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
-        let dir = flag(self.uniform, FLAG_UNIFORM) | flag(self.area, FLAG_AREA);
+        let dir = flag(self.owned_alone, FLAG_OWNED_ALONE) | flag(self.area, FLAG_AREA);
         out.push(flag(self.sparse, FLAG_SPARSE) | dir);
         out.extend_from_slice(&(self.mode as u16).to_le_bytes());
         for field in [self.links, self.uid, self.gid] {
@@ -220,7 +225,7 @@ impl Inode {
         let mut inode = Self {
             kind,
             sparse: fixed[1] & FLAG_SPARSE != 0,
-            uniform: fixed[1] & FLAG_UNIFORM != 0,
+            owned_alone: fixed[1] & FLAG_OWNED_ALONE != 0,
             area: fixed[1] & FLAG_AREA != 0,
             mode: u32::from(u16::from_le_bytes([fixed[2], fixed[3]])),
             links: u32_at(4),
@@ -281,7 +286,7 @@ impl Inode {
         if self.size > crate::model::types::MAX_FILE_SIZE {
             return damaged(format!("a size of {} bytes", self.size));
         }
-        if (self.uniform || self.area) && !self.is_dir() {
+        if (self.owned_alone || self.area) && !self.is_dir() {
             return damaged("what only a directory has, on something else");
         }
         if (self.kind == FileKind::Symlink) != self.target.is_some() {

@@ -208,6 +208,30 @@ pub enum XattrMode {
     Replace,
 }
 
+/// A change of owners.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OwnerChange {
+    /// The new owner; `None`: each entry keeps its own.
+    pub uid: Option<u32>,
+    /// The new group; `None`: each entry keeps its own.
+    pub gid: Option<u32>,
+}
+
+/// A change of modes: each entry gets `mode & keep | add`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ModeChange {
+    /// Bits of directories that stay as they are.
+    pub keep_directories: u32,
+    /// Bits that directories get.
+    pub add_directories: u32,
+    /// Bits of other files that stay as they are.
+    pub keep_files: u32,
+    /// Bits that other files get.
+    pub add_files: u32,
+    /// Bits that other files get if an execute bit is set (`chmod +X`).
+    pub add_executables: u32,
+}
+
 /// One entry of a listing.
 #[derive(Debug)]
 pub struct DirEntry<'a> {

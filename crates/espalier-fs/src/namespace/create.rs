@@ -1,12 +1,13 @@
 //! Making files, directories, symbolic links and further names.
 
-use crate::file_system::{Deferred, FileSystem, Held, Tree, check_name};
-use crate::inode::attributes::{SET_GID, SET_ID};
+use crate::file_system::{Deferred, FileSystem, Held, check_name};
 use crate::inode::key_lengths::KEY_SUFFIX;
 use crate::inode::node::{Known, Node, Orphan, Place, Role, States};
+use crate::inode::tree_lock::TreeGuard;
 use crate::model::acl::{self, Acl};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout::{self, MAX_KEY};
+use crate::model::privileges::{SET_GID, SET_ID};
 use crate::model::record::{Inode, Link};
 use crate::model::types::*;
 use espalier_engine::Batch;
@@ -85,7 +86,7 @@ impl FileSystem {
     fn create(&self, parent: NodeId, name: &[u8], new: &New<'_>, caller: &Caller) -> Result<Entry> {
         let dir = self.dir(parent)?;
         check_new_name(name)?;
-        self.writable()?;
+        self.volume.check_writable()?;
         // Which may have something to wait for, as nothing may afterwards.
         self.trim_names();
         let held = self.create_in(&dir, name, new, caller)?;
@@ -93,7 +94,7 @@ impl FileSystem {
     }
 
     fn create_in(&self, dir: &Arc<Node>, name: &[u8], new: &New<'_>, caller: &Caller) -> Result<Held<'_>> {
-        let tree = self.enter();
+        let tree = self.tree.shared();
         let mut names = dir.dir().names.lock();
         self.check_free(&tree, dir, &mut names, name)?;
         let prefix = dir.content_prefix(tree.epoch);
@@ -103,29 +104,29 @@ impl FileSystem {
         let number = self.fresh_number()?.wrapping_sub(dir.dir().sum);
         if caller.uid != dir.state().inode.uid || (new.kind != FileKind::Directory && new.mode & SET_ID != 0)
         {
-            self.lose_uniformity(dir)?;
+            self.clear_marks(dir)?;
         }
         let mut state = dir.state();
-        let now = self.now();
+        let now = self.volume.now();
         let mut batch = Batch::new();
         let mut above = state.inode.clone();
         let inode = self.new_inode(&tree, dir, &state, &key, new, caller, number, now, &mut batch)?;
         count_entry(&mut above, &inode, now)?;
-        batch.insert_new(self.metadata(), &key, inode.encode());
+        batch.insert_new(self.volume.metadata(), &key, inode.encode());
         self.put(&tree, dir, &state, &above, &mut batch);
-        let lsn = self.commit(batch)?;
+        let lsn = self.volume.commit(batch)?;
         self.take_over(dir, &mut state, above, lsn);
         drop(state);
         let held = self.add_entry(dir, &mut names, name, inode, lsn);
         names.version += 1;
-        self.counters.creates.fetch_add(1, Ordering::Relaxed);
+        self.volume.counters.creates.fetch_add(1, Ordering::Relaxed);
         Ok(held)
     }
 
     #[allow(clippy::too_many_arguments, reason = "one step of one operation, split off for its length")]
     pub(crate) fn new_inode(
         &self,
-        tree: &Tree<'_>,
+        tree: &TreeGuard<'_>,
         dir: &Arc<Node>,
         state: &crate::inode::node::State,
         key: &[u8],
@@ -178,13 +179,13 @@ impl FileSystem {
 
     /// The longest key that may be made.
     pub(crate) fn max_key(&self) -> usize {
-        self.options.max_key.min(MAX_KEY)
+        self.volume.options.max_key.min(MAX_KEY)
     }
 
     /// Refuses to make what exists, or something in a directory that was removed.
     pub(crate) fn check_free(
         &self,
-        tree: &Tree<'_>,
+        tree: &TreeGuard<'_>,
         dir: &Arc<Node>,
         names: &mut crate::inode::node::Names,
         name: &[u8],
@@ -213,13 +214,13 @@ impl FileSystem {
             return fail(FsErrorKind::Permission, "a directory has one name only");
         }
         check_new_name(name)?;
-        self.writable()?;
+        self.volume.check_writable()?;
         // Has the blocks counted that the answer needs, for nothing may be waited for after the
         // change.
         self.attr(&node)?;
         let mut deferred = Deferred::new(self);
         let linked = {
-            let tree = self.enter();
+            let tree = self.tree.shared();
             self.link_in(&tree, &node, &dir, name, &mut deferred)?
         };
         let attr = match linked {
@@ -238,10 +239,7 @@ impl FileSystem {
         name: &[u8],
         deferred: &mut Deferred<'_>,
     ) -> Result<Attr> {
-        let _guard = self.tree.write();
-        // As for a rename of a directory.
-        let epoch = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
-        let tree = Tree::exclusive(epoch);
+        let tree = self.tree.exclusive_for_move();
         let result = (|| {
             // Much may have happened since it was found to be necessary.
             if let Linked::Done(attr) = self.link_in(&tree, node, dir, name, deferred)? {
@@ -255,13 +253,12 @@ impl FileSystem {
                 Linked::NeedsJoin => fail(FsErrorKind::NotFound, "the file was removed"),
             }
         })();
-        self.epoch.fetch_add(1, Ordering::AcqRel);
         result
     }
 
     fn link_in(
         &self,
-        tree: &Tree<'_>,
+        tree: &TreeGuard<'_>,
         node: &Arc<Node>,
         dir: &Arc<Node>,
         name: &[u8],
@@ -278,16 +275,16 @@ impl FileSystem {
         };
         if node.state().linkable {
             let inode = node.state().inode.clone();
-            self.keep_promise(dir, &inode)?;
+            self.clear_marks_unless(dir, &inode)?;
         } else if home_dir.is_removed() {
             return fail(FsErrorKind::NotFound, "the file was removed");
         } else {
-            self.lose_uniformity(dir)?;
-            self.lose_uniformity(&home_dir)?;
+            self.clear_marks(dir)?;
+            self.clear_marks(&home_dir)?;
         }
         let mut area = holder.dir().names.lock();
         let mut states = States::lock(&[node, dir]);
-        let now = self.now();
+        let now = self.volume.now();
         let state = states.of(node);
         if state.orphan != Orphan::No && state.linkable {
             self.link_first(tree, node, dir, name, &mut names, &mut states, deferred)?;
@@ -319,16 +316,16 @@ impl FileSystem {
             if inode.has_data() {
                 self.move_file(&inode, &old, &home, &mut batch)?;
             }
-            batch.insert(self.metadata(), &old, link.encode());
-            batch.insert(self.link_index(), &old, id.to_le_bytes().to_vec());
+            batch.insert(self.volume.metadata(), &old, link.encode());
+            batch.insert(self.volume.links(), &old, id.to_le_bytes().to_vec());
         }
-        batch.insert(self.metadata(), &home, inode.encode());
-        batch.insert(self.metadata(), &key, link.encode());
-        batch.insert(self.link_index(), &key, id.to_le_bytes().to_vec());
+        batch.insert(self.volume.metadata(), &home, inode.encode());
+        batch.insert(self.volume.metadata(), &key, link.encode());
+        batch.insert(self.volume.links(), &key, id.to_le_bytes().to_vec());
         let mut above = states.of(dir).inode.clone();
         count_entry(&mut above, &inode, now)?;
         self.put(tree, dir, states.of(dir), &above, &mut batch);
-        let lsn = self.commit(batch)?;
+        let lsn = self.volume.commit(batch)?;
         self.any_links.store(true, Ordering::Relaxed);
         holder.count_names(id, inode.links);
         self.take_over(node, states.of(node), inode, lsn);

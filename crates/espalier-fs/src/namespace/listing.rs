@@ -201,7 +201,7 @@ impl FileSystem {
         }
         let mut held = Vec::new();
         let entries = {
-            let tree = self.enter();
+            let tree = self.tree.shared();
             let names = dir.dir().names.lock();
             let stamp = self.stamp(&tree, dir, &names);
             if names.dead {
@@ -246,14 +246,14 @@ impl FileSystem {
     /// A walk over what the directory holds now; `None` if it was removed. `plus`: nodes are
     /// wanted, whose names become known with them.
     fn walk<'a>(&'a self, dir: &'a Arc<Node>, plus: bool) -> Result<Option<Walk<'a>>> {
-        let tree = self.enter();
+        let tree = self.tree.shared();
         let mut names = dir.dir().names.lock();
         if names.dead || self.is_lost(dir) {
             return Ok(None);
         }
         let stamp = self.stamp(&tree, dir, &names);
         let prefix = dir.content_prefix(tree.epoch);
-        let cursor = self.store.cursor(self.metadata(), layout::entries_range(&prefix))?;
+        let cursor = self.volume.store.cursor(self.volume.metadata(), layout::entries_range(&prefix))?;
         let (entries, directories) = {
             let state = dir.state();
             (state.inode.size, state.inode.links)
@@ -262,7 +262,7 @@ impl FileSystem {
         let expected = entries.min(MOST_EXPECTED) as usize;
         let learn = entries <= LEARN_LIMIT
             && names.present() < entries
-            && self.name_bytes.load(std::sync::atomic::Ordering::Relaxed) < self.options.name_memory;
+            && self.name_bytes.load(std::sync::atomic::Ordering::Relaxed) < self.volume.options.name_memory;
         if learn {
             names.expect(expected);
         }
@@ -411,7 +411,7 @@ impl Walk<'_> {
     fn node(&self, name: &Arc<[u8]>, record: Record) -> Result<Option<Held<'_>>> {
         let (fs, kind) = (self.fs, record.kind());
         let held;
-        let tree = fs.enter();
+        let tree = fs.tree.shared();
         let mut names = self.dir.dir().names.lock();
         held = if fs.stamp(&tree, self.dir, &names) == self.stamp {
             fs.learn(self.dir, &mut names, name.clone(), Some(record))?

@@ -4,8 +4,9 @@
 //! read still holds: nothing in the directory changed, no directory moved, and no node that had
 //! been changed left memory. Otherwise it tries again, in the end with the directory locked.
 
-use crate::file_system::{FileSystem, Held, Tree, check_name};
+use crate::file_system::{FileSystem, Held, check_name};
 use crate::inode::node::{Directory, Known, Names, Node, Place, Role};
+use crate::inode::tree_lock::TreeGuard;
 use crate::model::error::{FsError, FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::record::{Inode, Link, Record};
@@ -81,15 +82,15 @@ impl FileSystem {
         check_name(name)?;
         for _ in 0..ATTEMPTS {
             let (stamp, key) = {
-                let tree = self.enter();
+                let tree = self.tree.shared();
                 let names = dir.dir().names.lock();
                 match self.known(dir, &names, name) {
                     Look::Held(held) => {
-                        self.counters.lookup_hits.fetch_add(1, Ordering::Relaxed);
+                        self.volume.counters.lookup_hits.fetch_add(1, Ordering::Relaxed);
                         return Ok(Some(held));
                     }
                     Look::Absent => {
-                        self.counters.lookup_hits.fetch_add(1, Ordering::Relaxed);
+                        self.volume.counters.lookup_hits.fetch_add(1, Ordering::Relaxed);
                         return Ok(None);
                     }
                     Look::Ask => (
@@ -98,22 +99,22 @@ impl FileSystem {
                     ),
                 }
             };
-            self.counters.lookup_misses.fetch_add(1, Ordering::Relaxed);
-            let value = self.store.get(self.metadata(), &key)?;
+            self.volume.counters.lookup_misses.fetch_add(1, Ordering::Relaxed);
+            let value = self.volume.store.get(self.volume.metadata(), &key)?;
             let record = value.map(|v| Record::decode(&v)).transpose().map_err(|e| self.at(dir, name, e))?;
-            let tree = self.enter();
+            let tree = self.tree.shared();
             let mut names = dir.dir().names.lock();
             if self.stamp(&tree, dir, &names) == stamp {
                 return self.learn(dir, &mut names, name, record);
             }
         }
-        let tree = self.enter();
+        let tree = self.tree.shared();
         let mut names = dir.dir().names.lock();
         self.resolve(&tree, dir, &mut names, name)
     }
 
     /// What a read without lock of something in `dir` depends on.
-    pub(crate) fn stamp(&self, tree: &Tree<'_>, dir: &Node, names: &Names) -> Stamp {
+    pub(crate) fn stamp(&self, tree: &TreeGuard<'_>, dir: &Node, names: &Names) -> Stamp {
         let evictions = dir.dir().evictions.load(Ordering::Acquire);
         let changes = dir.changes.newest();
         Stamp { version: names.version, evictions, epoch: tree.epoch, changes }
@@ -122,7 +123,7 @@ impl FileSystem {
     /// The node of an entry of a directory whose names are locked; `None` if there is none.
     pub(crate) fn resolve(
         &self,
-        tree: &Tree<'_>,
+        tree: &TreeGuard<'_>,
         dir: &Arc<Node>,
         names: &mut Names,
         name: &[u8],
@@ -132,9 +133,9 @@ impl FileSystem {
             Look::Absent => return Ok(None),
             Look::Ask => {}
         }
-        self.counters.lookup_misses.fetch_add(1, Ordering::Relaxed);
+        self.volume.counters.lookup_misses.fetch_add(1, Ordering::Relaxed);
         let key = layout::entry_key(&dir.content_prefix(tree.epoch), name);
-        let value = self.store.get(self.metadata(), &key)?;
+        let value = self.volume.store.get(self.volume.metadata(), &key)?;
         let record = value.map(|v| Record::decode(&v)).transpose().map_err(|e| self.at(dir, name, e))?;
         self.learn(dir, names, name, record)
     }
@@ -143,7 +144,7 @@ impl FileSystem {
     /// be.
     pub(crate) fn is_free(
         &self,
-        tree: &Tree<'_>,
+        tree: &TreeGuard<'_>,
         dir: &Arc<Node>,
         names: &mut Names,
         name: &[u8],
@@ -154,9 +155,9 @@ impl FileSystem {
             None if self.is_complete(dir, names) => return Ok(true),
             None => {}
         }
-        self.counters.create_queries.fetch_add(1, Ordering::Relaxed);
+        self.volume.counters.create_queries.fetch_add(1, Ordering::Relaxed);
         let key = layout::entry_key(&dir.content_prefix(tree.epoch), name);
-        Ok(!self.store.contains(self.metadata(), &key)?)
+        Ok(!self.volume.store.contains(self.volume.metadata(), &key)?)
     }
 
     /// What memory says about a name.
@@ -179,7 +180,7 @@ impl FileSystem {
     /// made. The caller holds the tree lock.
     pub(crate) fn is_lost(&self, dir: &Arc<Node>) -> bool {
         self.lost_trees.load(Ordering::Acquire) > 0
-            && dir.content_prefix(self.epoch.load(Ordering::Acquire)).starts_with(layout::ORPHAN_AREA)
+            && dir.content_prefix(self.tree.epoch()).starts_with(layout::ORPHAN_AREA)
     }
 
     /// True if every entry of the directory is known: as many are known as there are.
@@ -206,7 +207,7 @@ impl FileSystem {
             return Ok(None);
         };
         match record {
-            Record::Inode(inode) => Ok(Some(self.add_entry(dir, names, name, inode, self.last_lsn()))),
+            Record::Inode(inode) => Ok(Some(self.add_entry(dir, names, name, inode, self.volume.last_lsn()))),
             Record::Link(link) => {
                 let held = self.linked(dir, &link).map_err(|e| self.at(dir, name.as_ref(), e))?;
                 self.set_name(dir, names, name, Known::Present(held.id));
@@ -244,13 +245,13 @@ impl FileSystem {
         if let Look::Held(held) = self.known(&area, &names, &name) {
             return Ok(held);
         }
-        let epoch = self.epoch.load(Ordering::Acquire);
+        let epoch = self.tree.epoch();
         let key = layout::entry_key(&area.content_prefix(epoch), &name);
-        let value = self.store.get(self.metadata(), &key)?;
+        let value = self.volume.store.get(self.volume.metadata(), &key)?;
         match value.map(|v| Record::decode(&v)).transpose()? {
             Some(Record::Inode(mut inode)) if inode.kind == link.kind => {
                 inode.links = area.counted_names(link.id).unwrap_or(inode.links);
-                Ok(self.add_entry(&area, &mut names, &name[..], inode, self.last_lsn()))
+                Ok(self.add_entry(&area, &mut names, &name[..], inode, self.volume.last_lsn()))
             }
             _ => fail(
                 FsErrorKind::Io,
@@ -282,7 +283,7 @@ impl FileSystem {
     /// allowed. Called without locks.
     pub(crate) fn trim_names(&self) {
         let mut steps = 2 * self.nodes.shard_count();
-        while self.name_bytes.load(Ordering::Relaxed) > self.options.name_memory && steps > 0 {
+        while self.name_bytes.load(Ordering::Relaxed) > self.volume.options.name_memory && steps > 0 {
             steps -= 1;
             let shard = self.sweep.fetch_add(1, Ordering::Relaxed);
             for node in self.nodes.directories(shard) {

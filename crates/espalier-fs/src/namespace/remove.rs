@@ -1,7 +1,8 @@
 //! Removing entries.
 
-use crate::file_system::{Deferred, FileSystem, Held, Tree, check_name};
+use crate::file_system::{Deferred, FileSystem, Held, check_name};
 use crate::inode::node::{Known, Node, Orphan, Place, State, States};
+use crate::inode::tree_lock::TreeGuard;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::record::Inode;
@@ -27,7 +28,7 @@ pub(crate) struct Name<'a> {
 
 impl Name<'_> {
     /// The key of the entry.
-    pub(crate) fn key(&self, tree: &Tree<'_>) -> Vec<u8> {
+    pub(crate) fn key(&self, tree: &TreeGuard<'_>) -> Vec<u8> {
         layout::entry_key(&self.dir.content_prefix(tree.epoch), self.name)
     }
 }
@@ -40,24 +41,24 @@ impl FileSystem {
     pub fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
         let dir = self.dir(parent)?;
         check_name(name)?;
-        self.writable()?;
+        self.volume.check_writable()?;
         let mut deferred = Deferred::new(self);
         let held: Held<'_>;
-        let tree = self.enter();
+        let tree = self.tree.shared();
         let mut names = dir.dir().names.lock();
         held = self.resolve(&tree, &dir, &mut names, name)?.ok_or_else(|| no_entry(name))?;
         if held.is_dir() {
             return fail(FsErrorKind::IsDirectory, format!("{} is a directory", layout::show(name)));
         }
         let mut states = States::lock(&[&dir, &held]);
-        let now = self.now();
+        let now = self.volume.now();
         let mut batch = Batch::new();
         let gone = Name { dir: &dir, name, node: &held };
         let removal = self.remove_name(&tree, &gone, states.of(&held), now, false, &mut batch)?;
         let mut above = states.of(&dir).inode.clone();
         uncount_entry(&mut above, held.kind, now);
         self.put(&tree, &dir, states.of(&dir), &above, &mut batch);
-        let lsn = self.commit(batch)?;
+        let lsn = self.volume.commit(batch)?;
         self.take_over(&dir, states.of(&dir), above, lsn);
         self.removed(&held, states.of(&held), removal, lsn, &mut deferred);
         names.version += 1;
@@ -69,7 +70,7 @@ impl FileSystem {
     /// more. `vacate`: the place is needed at once, so nothing may be left there.
     pub(crate) fn remove_name(
         &self,
-        tree: &Tree<'_>,
+        tree: &TreeGuard<'_>,
         name: &Name<'_>,
         state: &State,
         now: i64,
@@ -81,16 +82,16 @@ impl FileSystem {
         let mut inode = state.inode.clone();
         inode.links = inode.links.saturating_sub(1);
         inode.ctime = now;
-        batch.delete(self.metadata(), &key);
+        batch.delete(self.volume.metadata(), &key);
         let is_linked = !node.is_at(name.dir, name.name);
         let base = if is_linked { node.entry_key(tree.epoch).into() } else { key.clone() };
         if is_linked {
-            batch.delete(self.link_index(), &key);
+            batch.delete(self.volume.links(), &key);
             if inode.links > 0 {
-                batch.insert(self.metadata(), &base, inode.encode());
+                batch.insert(self.volume.metadata(), &base, inode.encode());
                 return Ok(Removal { inode, orphan: Orphan::No });
             }
-            batch.delete(self.metadata(), &base);
+            batch.delete(self.volume.metadata(), &base);
         }
         inode.links = 0;
         let mut orphan = Orphan::Empty;
@@ -140,7 +141,7 @@ impl FileSystem {
     ) {
         let name = layout::area_name(node.id.0);
         if let Orphan::Data(base) = &orphan {
-            self.counters.orphans.fetch_add(1, Ordering::Relaxed);
+            self.volume.counters.orphans.fetch_add(1, Ordering::Relaxed);
             if **base != layout::orphan_key(node.id.0) {
                 self.detached.lock().insert(base.clone(), node.id);
             }
@@ -165,10 +166,10 @@ impl FileSystem {
             b".." => return fail(FsErrorKind::NotEmpty, "the parent has at least this directory"),
             _ => check_name(name)?,
         }
-        self.writable()?;
+        self.volume.check_writable()?;
         self.drain_below(&dir, name);
         let held: Held<'_>;
-        let tree = self.enter();
+        let tree = self.tree.shared();
         let mut names = dir.dir().names.lock();
         held = self.resolve(&tree, &dir, &mut names, name)?.ok_or_else(|| no_entry(name))?;
         if !held.is_dir() {
@@ -181,13 +182,13 @@ impl FileSystem {
         self.evacuate(&content)?;
         let mut states = States::lock(&[&dir, &held]);
         let mut batch = Batch::new();
-        let now = self.now();
+        let now = self.volume.now();
         self.remove_dir(&tree, &held, states.of(&held), &mut batch);
         let mut above = states.of(&dir).inode.clone();
         uncount_entry(&mut above, FileKind::Directory, now);
         self.put(&tree, &dir, states.of(&dir), &above, &mut batch);
         swallowed.add_to(&mut batch);
-        let lsn = self.commit(batch)?;
+        let lsn = self.volume.commit(batch)?;
         self.take_over(&dir, states.of(&dir), above, lsn);
         self.removed_dir(&held, states.of(&held), now, lsn);
         drop(states);
@@ -200,11 +201,11 @@ impl FileSystem {
 
     /// Has references given back that are in the way of removing or moving a directory.
     pub(crate) fn drain_below(&self, dir: &Arc<Node>, name: &[u8]) {
-        if self.options.forget_drain.is_none() || self.detached.lock().is_empty() {
+        if self.volume.options.forget_drain.is_none() || self.detached.lock().is_empty() {
             return;
         }
         let range = {
-            let tree = self.enter();
+            let tree = self.tree.shared();
             layout::content_range(&layout::content_prefix(&dir.content_prefix(tree.epoch), name))
         };
         self.drain_forgets(&range);
@@ -212,18 +213,24 @@ impl FileSystem {
 
     /// Adds to a batch that the empty directory `node` goes: its entry, and one range in each
     /// index, which swallows the messages that emptied it.
-    pub(crate) fn remove_dir(&self, tree: &Tree<'_>, node: &Arc<Node>, state: &State, batch: &mut Batch) {
+    pub(crate) fn remove_dir(
+        &self,
+        tree: &TreeGuard<'_>,
+        node: &Arc<Node>,
+        state: &State,
+        batch: &mut Batch,
+    ) {
         let key = node.entry_key(tree.epoch);
         let content = layout::content_range(&node.content_prefix(tree.epoch));
-        batch.delete(self.metadata(), &key);
+        batch.delete(self.volume.metadata(), &key);
         if state.inode.has_large_xattrs() {
-            batch.delete_range(self.data(), layout::file_range(&key));
+            batch.delete_range(self.volume.data(), layout::file_range(&key));
         }
-        batch.delete_range(self.metadata(), content.clone());
+        batch.delete_range(self.volume.metadata(), content.clone());
         if self.any_links.load(Ordering::Relaxed) {
-            batch.delete_range(self.link_index(), content.clone());
+            batch.delete_range(self.volume.links(), content.clone());
         }
-        batch.delete_range(self.data(), content);
+        batch.delete_range(self.volume.data(), content);
     }
 
     /// In memory, a directory is gone. Its node stays until it is forgotten.

@@ -8,8 +8,9 @@
 //! Numbers stay: the moved entry's own number, or a directory's delta, is corrected by what the
 //! directories above add there and here.
 
-use crate::file_system::{Deferred, FileSystem, Held, Tree, check_name};
+use crate::file_system::{Deferred, FileSystem, Held, check_name};
 use crate::inode::node::{Known, Names, Node, Place, Role, State, States};
+use crate::inode::tree_lock::TreeGuard;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::record::{Inode, Link};
@@ -126,7 +127,7 @@ impl FileSystem {
         let (from, to) = (self.dir(parent)?, self.dir(new_parent)?);
         check_name(name)?;
         check_name(new_name)?;
-        self.writable()?;
+        self.volume.check_writable()?;
         let request = Request { from: &from, name, to: &to, new_name, mode };
         let is_dir = |held: Option<Held<'_>>| held.is_some_and(|h| h.is_dir());
         let exclusive = is_dir(self.find(&from, name)?) || is_dir(self.find(&to, new_name)?);
@@ -141,7 +142,7 @@ impl FileSystem {
     fn rename_shared(&self, request: &Request<'_>) -> Result<Outcome> {
         let mut deferred = Deferred::new(self);
         let mut held = Vec::new();
-        let tree = self.enter();
+        let tree = self.tree.shared();
         let _renames = (request.from.id != request.to.id).then(|| self.renames.lock());
         self.rename_locked(&tree, request, false, &mut held, &mut deferred)
     }
@@ -149,11 +150,7 @@ impl FileSystem {
     fn rename_exclusive(&self, request: &Request<'_>) -> Result<()> {
         let mut deferred = Deferred::new(self);
         let (mut held, mut held_again) = (Vec::new(), Vec::new());
-        let _guard = self.tree.write();
-        // Readers without lock see that something moves. What is computed during the move must not
-        // be taken for what holds afterwards, hence the second step.
-        let epoch = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
-        let tree = Tree::exclusive(epoch);
+        let tree = self.tree.exclusive_for_move();
         let result = (|| {
             if self.rename_locked(&tree, request, true, &mut held, &mut deferred)? == Outcome::NeedJoin {
                 self.join_areas(&tree, request.from, request.to, &mut deferred)?;
@@ -161,13 +158,12 @@ impl FileSystem {
             }
             Ok(())
         })();
-        self.epoch.fetch_add(1, Ordering::AcqRel);
         result
     }
 
     fn rename_locked<'a>(
         &'a self,
-        tree: &Tree<'_>,
+        tree: &TreeGuard<'_>,
         request: &Request<'_>,
         exclusive: bool,
         held: &mut Vec<Held<'a>>,
@@ -210,7 +206,7 @@ impl FileSystem {
         if let RenameMode::Whiteout { uid, .. } = mode
             && from.state().inode.uid != uid
         {
-            self.lose_uniformity(from)?;
+            self.clear_marks(from)?;
         }
         let source = Name { dir: from, name, node: &source };
         let target = target.map(|node| Name { dir: to, name: new_name, node });
@@ -222,16 +218,16 @@ impl FileSystem {
     /// Sees to it that no directory promises what an entry that comes to `to` contradicts.
     fn promise(&self, from: &Arc<Node>, name: &[u8], node: &Arc<Node>, to: &Arc<Node>) -> Result<()> {
         if !node.is_at(from, name) {
-            return self.lose_uniformity(to);
+            return self.clear_marks(to);
         }
         let inode = node.state().inode.clone();
-        self.keep_promise(to, &inode)
+        self.clear_marks_unless(to, &inode)
     }
 
     /// Moves data of unlinked files away from what moves or is replaced.
     fn make_way(
         &self,
-        tree: &Tree<'_>,
+        tree: &TreeGuard<'_>,
         request: &Request<'_>,
         source: &Name<'_>,
         target: Option<&Name<'_>>,
@@ -247,7 +243,7 @@ impl FileSystem {
 
     fn move_entries(
         &self,
-        tree: &Tree<'_>,
+        tree: &TreeGuard<'_>,
         request: &Request<'_>,
         source: &Name<'_>,
         target: Option<&Name<'_>>,
@@ -256,7 +252,7 @@ impl FileSystem {
     ) -> Result<Outcome> {
         let Request { from, to, mode, .. } = *request;
         let exchange = mode == RenameMode::Exchange;
-        let now = self.now();
+        let now = self.volume.now();
         let mut nodes = vec![from, to, source.node];
         nodes.extend(target.map(|t| t.node));
         let mut states = States::lock(&nodes);
@@ -297,7 +293,7 @@ impl FileSystem {
         let whiteout = self.leave_whiteout(tree, request, &mut states, now, &mut batch)?;
         if let Some(whiteout) = &whiteout {
             count_entry(&mut above, whiteout, now)?;
-            batch.insert(self.metadata(), &source.key(tree), whiteout.encode());
+            batch.insert(self.volume.metadata(), &source.key(tree), whiteout.encode());
         }
         let mut above_new = if from.id == to.id { above.clone() } else { states.of(to).inode.clone() };
         if let Some(target) = target {
@@ -311,7 +307,7 @@ impl FileSystem {
         let was_at_source = puts.is_moved;
         let was_at_target = back.as_ref().is_some_and(|puts| puts.is_moved);
         Puts::add(back, puts, &mut batch);
-        let lsn = self.commit(batch)?;
+        let lsn = self.volume.commit(batch)?;
 
         if from.id != to.id {
             self.take_over(from, states.of(from), above, lsn);
@@ -351,7 +347,7 @@ impl FileSystem {
     /// The inode of what a rename leaves in the place of the entry, if it leaves anything.
     fn leave_whiteout(
         &self,
-        tree: &Tree<'_>,
+        tree: &TreeGuard<'_>,
         request: &Request<'_>,
         states: &mut States<'_>,
         now: i64,
@@ -380,7 +376,7 @@ impl FileSystem {
     /// node's new inode and what comes.
     fn move_entry(
         &self,
-        tree: &Tree<'_>,
+        tree: &TreeGuard<'_>,
         from: &Name<'_>,
         to: &Name<'_>,
         state: &State,
@@ -391,7 +387,7 @@ impl FileSystem {
         let (old, new) = (from.key(tree), to.key(tree));
         let mut inode = state.inode.clone();
         inode.ctime = now;
-        batch.delete(self.metadata(), &old);
+        batch.delete(self.volume.metadata(), &old);
         let mut puts = Puts { is_moved: true, ..Puts::default() };
         if !node.is_at(from.dir, from.name) {
             self.move_link(tree, from, to, &mut inode, batch, &mut puts)?;
@@ -402,7 +398,7 @@ impl FileSystem {
             Some(directory) => inode.delta = directory.sum.wrapping_sub(to.dir.dir().sum),
             None => inode.number = node.ino.wrapping_sub(to.dir.dir().sum),
         }
-        puts.put(self.metadata(), &new, inode.encode());
+        puts.put(self.volume.metadata(), &new, inode.encode());
         node.version.fetch_add(1, Ordering::AcqRel);
         self.move_data(&inode, &old, &new, batch, &mut puts)?;
         if node.is_dir() {
@@ -413,10 +409,10 @@ impl FileSystem {
                 // There is nothing below.
                 return Ok((inode, puts));
             }
-            puts.moves.push((self.metadata(), old.to_vec(), new.clone()));
-            puts.moves.push((self.data(), old.to_vec(), new.clone()));
+            puts.moves.push((self.volume.metadata(), old.to_vec(), new.clone()));
+            puts.moves.push((self.volume.data(), old.to_vec(), new.clone()));
             if self.any_links.load(Ordering::Relaxed) {
-                puts.moves.push((self.link_index(), old.to_vec(), new));
+                puts.moves.push((self.volume.links(), old.to_vec(), new));
             }
         }
         Ok((inode, puts))
@@ -437,11 +433,11 @@ impl FileSystem {
         if self.is_large(inode) {
             let xattrs = inode.has_large_xattrs();
             let pairs = layout::file_prefixes(old, xattrs).zip(layout::file_prefixes(new, xattrs));
-            puts.moves.extend(pairs.map(|(from, to)| (self.data(), from, to)));
+            puts.moves.extend(pairs.map(|(from, to)| (self.volume.data(), from, to)));
             return Ok(());
         }
         self.read_file(inode, old, |key, value| {
-            puts.keys.push((self.data(), layout::rebase(key, old, new), value))
+            puts.keys.push((self.volume.data(), layout::rebase(key, old, new), value))
         })?;
         self.delete_data(old, inode, batch);
         Ok(())
@@ -451,7 +447,7 @@ impl FileSystem {
     /// moves along, if that was its last name.
     fn move_link(
         &self,
-        tree: &Tree<'_>,
+        tree: &TreeGuard<'_>,
         from: &Name<'_>,
         to: &Name<'_>,
         inode: &mut Inode,
@@ -464,25 +460,31 @@ impl FileSystem {
         let sum = area.map_or(0, |area| area.dir().sum);
         let id = layout::area_id(&node.place().name).unwrap_or_default();
         let home = node.entry_key(tree.epoch);
-        batch.delete(self.link_index(), &old);
+        batch.delete(self.volume.links(), &old);
         if !self.are_apart(from.dir, to.dir) {
             let link = Link { kind: inode.kind, id, number: node.ino.wrapping_sub(sum) };
             puts.is_moved = false;
-            puts.put(self.metadata(), &new, link.encode());
-            puts.put(self.link_index(), &new, id.to_le_bytes().to_vec());
-            puts.put(self.metadata(), &home, inode.encode());
+            puts.put(self.volume.metadata(), &new, link.encode());
+            puts.put(self.volume.links(), &new, id.to_le_bytes().to_vec());
+            puts.put(self.volume.metadata(), &home, inode.encode());
             return Ok(());
         }
         inode.number = node.ino.wrapping_sub(to.dir.dir().sum);
-        batch.delete(self.metadata(), &home);
-        puts.put(self.metadata(), &new, inode.encode());
+        batch.delete(self.volume.metadata(), &home);
+        puts.put(self.volume.metadata(), &new, inode.encode());
         node.version.fetch_add(1, Ordering::AcqRel);
         self.move_data(inode, &home, &new, batch, puts)
     }
 
     /// True if names of files with several would come to where another link area serves than does
     /// now: of the entry itself, or below it.
-    fn must_join(&self, tree: &Tree<'_>, name: &Name<'_>, state: &State, to: &Arc<Node>) -> Result<bool> {
+    fn must_join(
+        &self,
+        tree: &TreeGuard<'_>,
+        name: &Name<'_>,
+        state: &State,
+        to: &Arc<Node>,
+    ) -> Result<bool> {
         let Name { node, dir, .. } = *name;
         if !self.are_apart(dir, to) {
             return Ok(false);

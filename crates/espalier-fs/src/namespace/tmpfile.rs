@@ -5,8 +5,9 @@
 //! noted in memory only ([`State::linkable`]); [`FileSystem::link`] then moves its keys to the
 //! place of the entry and takes the record away, in one batch.
 
-use crate::file_system::{Deferred, FileSystem, Held, Tree};
+use crate::file_system::{Deferred, FileSystem, Held};
 use crate::inode::node::{Known, Names, Node, Orphan, Place, State, States};
+use crate::inode::tree_lock::TreeGuard;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::types::*;
@@ -25,13 +26,13 @@ impl FileSystem {
     /// the store.
     pub fn tmpfile(&self, parent: NodeId, mode: u32, caller: &Caller) -> Result<Entry> {
         let dir = self.dir(parent)?;
-        self.writable()?;
+        self.volume.check_writable()?;
         let held = self.tmpfile_in(&dir, mode, caller)?;
         self.entry(held)
     }
 
     fn tmpfile_in(&self, dir: &Arc<Node>, mode: u32, caller: &Caller) -> Result<Held<'_>> {
-        let tree = self.enter();
+        let tree = self.tree.shared();
         let names = dir.dir().names.lock();
         if names.dead || self.is_lost(dir) {
             return fail(FsErrorKind::NotFound, "the directory was removed");
@@ -41,7 +42,7 @@ impl FileSystem {
         let name = layout::area_name(id.0);
         let base: Arc<[u8]> = record_key(id).into();
         let new = New { kind: FileKind::Regular, mode, rdev: 0, target: None };
-        let now = self.now();
+        let now = self.volume.now();
         let mut batch = Batch::new();
         let state = dir.state();
         let mut inode = self.new_inode(&tree, dir, &state, &base, &new, caller, number, now, &mut batch)?;
@@ -49,22 +50,22 @@ impl FileSystem {
         inode.links = 0;
         let place = Place { parent: Some(self.orphans.clone()), name: name[..].into() };
         let has_data = inode.has_data();
-        let node = Node::new(id, place, inode, self.orphans.dir().sum, self.last_lsn());
+        let node = Node::new(id, place, inode, self.orphans.dir().sum, self.volume.last_lsn());
         {
             let mut state = node.state();
             state.linkable = true;
             state.orphan = Orphan::Empty;
             if has_data {
                 let orphan = self.detach(&node, base, &mut batch);
-                state.lsn = self.commit_unseen(batch)?;
+                state.lsn = self.volume.commit_internal(batch)?;
                 state.orphan = orphan;
-                self.counters.orphans.fetch_add(1, Ordering::Relaxed);
+                self.volume.counters.orphans.fetch_add(1, Ordering::Relaxed);
             }
         }
         node.changed.store(true, Ordering::Release);
         self.nodes.acquire(self.orphans.id);
         self.nodes.add(&node);
-        self.counters.creates.fetch_add(1, Ordering::Relaxed);
+        self.volume.counters.creates.fetch_add(1, Ordering::Relaxed);
         Ok(Held::adopt(self, node))
     }
 
@@ -73,7 +74,7 @@ impl FileSystem {
     #[allow(clippy::too_many_arguments, reason = "one step of linking, split off for its length")]
     pub(crate) fn link_first(
         &self,
-        tree: &Tree<'_>,
+        tree: &TreeGuard<'_>,
         node: &Arc<Node>,
         dir: &Arc<Node>,
         name: &[u8],
@@ -81,7 +82,7 @@ impl FileSystem {
         states: &mut States<'_>,
         deferred: &mut Deferred<'_>,
     ) -> Result<()> {
-        let now = self.now();
+        let now = self.volume.now();
         let key = layout::entry_key(&dir.content_prefix(tree.epoch), name);
         let mut inode = states.of(node).inode.clone();
         inode.links = 1;
@@ -93,22 +94,22 @@ impl FileSystem {
                 let base = base.clone();
                 node.version.fetch_add(1, Ordering::AcqRel);
                 self.move_file(&inode, &base, &key, &mut batch)?;
-                batch.delete(self.metadata(), &base);
+                batch.delete(self.volume.metadata(), &base);
                 true
             }
             _ => false,
         };
-        batch.insert(self.metadata(), &key, inode.encode());
+        batch.insert(self.volume.metadata(), &key, inode.encode());
         let mut above = states.of(dir).inode.clone();
         count_entry(&mut above, &inode, now)?;
         self.put(tree, dir, states.of(dir), &above, &mut batch);
-        let lsn = self.commit(batch)?;
+        let lsn = self.volume.commit(batch)?;
         self.take_over(dir, states.of(dir), above, lsn);
         let state: &mut State = states.of(node);
         self.take_over(node, state, inode, lsn);
         (state.orphan, state.linkable) = (Orphan::No, false);
         if had_data {
-            self.counters.orphans.fetch_sub(1, Ordering::Relaxed);
+            self.volume.counters.orphans.fetch_sub(1, Ordering::Relaxed);
         }
         self.nodes.acquire(dir.id);
         let old = node.set_place(Place { parent: Some(dir.clone()), name: name.into() });

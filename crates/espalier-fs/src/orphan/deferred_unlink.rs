@@ -72,7 +72,7 @@ impl FileSystem {
     /// Keeps the last reference on an unlinked file, to remove its data with that of others; false
     /// if it is to be removed at once.
     pub(crate) fn put_off(&self, node: &Arc<Node>) -> bool {
-        if self.options.forget_drain.is_none() {
+        if self.volume.options.forget_drain.is_none() {
             return false;
         }
         let file = {
@@ -138,10 +138,10 @@ impl FileSystem {
                 // Somebody may have needed the place and moved it.
                 if let Orphan::Data(base) = &state.orphan {
                     self.delete_data(base, &state.inode, &mut batch);
-                    batch.delete(self.metadata(), &record_key(file.node.id));
+                    batch.delete(self.volume.metadata(), &record_key(file.node.id));
                 }
             }
-            let removed = self.commit_unseen(batch).is_ok();
+            let removed = self.volume.commit_internal(batch).is_ok();
             for (file, state) in files.iter().zip(&mut states) {
                 if removed {
                     self.forget_data(state);
@@ -162,7 +162,7 @@ impl FileSystem {
     pub(crate) fn forget_data(&self, state: &mut State) {
         if let Orphan::Data(base) = std::mem::replace(&mut state.orphan, Orphan::Empty) {
             self.detached.lock().remove(&base);
-            self.counters.orphans.fetch_sub(1, Ordering::Relaxed);
+            self.volume.counters.orphans.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -193,7 +193,7 @@ pub(crate) struct Swallowed<'a> {
 impl Swallowed<'_> {
     /// Adds to the batch that removes the directory that the records of the files go.
     pub(crate) fn add_to(&self, batch: &mut Batch) {
-        self.files.iter().for_each(|file| batch.delete(self.fs.metadata(), &record_key(file.node.id)));
+        self.files.iter().for_each(|file| batch.delete(self.fs.volume.metadata(), &record_key(file.node.id)));
     }
 
     /// The directory is gone, with their data.

@@ -8,8 +8,9 @@
 //! Whoever needs the place sooner (a new entry of that name, a move or removal of the directory)
 //! moves the data into the orphan area first ([`FileSystem::evacuate`]).
 
-use crate::file_system::{FileSystem, Tree};
+use crate::file_system::FileSystem;
 use crate::inode::node::{Node, Orphan, State};
+use crate::inode::tree_lock::TreeGuard;
 use crate::model::error::Result;
 use crate::model::layout;
 use crate::model::record::{self, Inode, OrphanRecord};
@@ -33,7 +34,7 @@ impl FileSystem {
     }
 
     /// Where the data and large attributes of `node` lie.
-    pub(crate) fn data_base(&self, tree: &Tree<'_>, node: &Node, state: &State) -> Arc<[u8]> {
+    pub(crate) fn data_base(&self, tree: &TreeGuard<'_>, node: &Node, state: &State) -> Arc<[u8]> {
         match &state.orphan {
             Orphan::No => node.entry_key(tree.epoch).into(),
             Orphan::Data(base) => base.clone(),
@@ -49,14 +50,14 @@ impl FileSystem {
             return None;
         }
         let key = record_key(node.id);
-        batch.insert_new(self.metadata(), &key, record::encode_orphan(&key));
+        batch.insert_new(self.volume.metadata(), &key, record::encode_orphan(&key));
         node.pending.store(true, Ordering::Release);
         Some(Orphan::Data(key.into()))
     }
 
     /// Adds to a batch that the data at `base` now belongs to a file without a name.
     pub(crate) fn detach(&self, node: &Node, base: Arc<[u8]>, batch: &mut Batch) -> Orphan {
-        batch.insert_new(self.metadata(), &record_key(node.id), record::encode_orphan(&base));
+        batch.insert_new(self.volume.metadata(), &record_key(node.id), record::encode_orphan(&base));
         node.pending.store(true, Ordering::Release);
         Orphan::Data(base)
     }
@@ -72,7 +73,7 @@ impl FileSystem {
         let key = record_key(node.id);
         node.version.fetch_add(1, Ordering::AcqRel);
         self.move_file(inode, base, &key, batch)?;
-        batch.insert(self.metadata(), &key, record::encode_orphan(&key));
+        batch.insert(self.volume.metadata(), &key, record::encode_orphan(&key));
         node.pending.store(true, Ordering::Release);
         Ok(Orphan::Data(key.into()))
     }
@@ -82,12 +83,12 @@ impl FileSystem {
         if self.is_large(inode) {
             let xattrs = inode.has_large_xattrs();
             for (from, to) in layout::file_prefixes(from, xattrs).zip(layout::file_prefixes(to, xattrs)) {
-                batch.move_range(self.data(), &from, &to);
+                batch.move_range(self.volume.data(), &from, &to);
             }
             return Ok(());
         }
         self.read_file(inode, from, |key, value| {
-            batch.insert(self.data(), &layout::rebase(key, from, to), value)
+            batch.insert(self.volume.data(), &layout::rebase(key, from, to), value)
         })?;
         self.delete_data(from, inode, batch);
         Ok(())
@@ -104,12 +105,12 @@ impl FileSystem {
         if is_tiny && !inode.has_large_xattrs() {
             // One key at most, whose value lies beside it: no need for a walk.
             let key = layout::block_key(base, 0);
-            if let Some(value) = self.store.get(self.data(), &key)? {
+            if let Some(value) = self.volume.store.get(self.volume.data(), &key)? {
                 each(&key, value.into());
             }
             return Ok(());
         }
-        let mut cursor = self.store.cursor(self.data(), layout::file_range(base))?;
+        let mut cursor = self.volume.store.cursor(self.volume.data(), layout::file_range(base))?;
         while let Some(entry) = cursor.next()? {
             each(&entry.key, entry.value);
         }
@@ -117,7 +118,7 @@ impl FileSystem {
     }
 
     /// The last reference on a file without a name is gone, and with it its data.
-    pub(crate) fn remove_orphan(&self, tree: &Tree<'_>, node: &Arc<Node>) -> Result<()> {
+    pub(crate) fn remove_orphan(&self, tree: &TreeGuard<'_>, node: &Arc<Node>) -> Result<()> {
         if node.state().orphan == Orphan::Tree {
             return self.remove_orphan_tree(tree, node);
         }
@@ -129,39 +130,39 @@ impl FileSystem {
         let Orphan::Data(base) = state.orphan.clone() else { return Ok(()) };
         let mut batch = Batch::new();
         self.delete_data(&base, &state.inode, &mut batch);
-        batch.delete(self.metadata(), &record_key(node.id));
+        batch.delete(self.volume.metadata(), &record_key(node.id));
         // If that fails all stays as it is: as long as the record names the place, nobody else may
         // have it.
-        self.commit_unseen(batch)?;
+        self.volume.commit_internal(batch)?;
         self.forget_data(state);
         Ok(())
     }
 
     /// Nobody holds anything in a tree that was removed: it goes.
-    fn remove_orphan_tree(&self, tree: &Tree<'_>, node: &Arc<Node>) -> Result<()> {
+    fn remove_orphan_tree(&self, tree: &TreeGuard<'_>, node: &Arc<Node>) -> Result<()> {
         let content = layout::content_range(&node.content_prefix(tree.epoch));
         self.evacuate(&content)?;
         let mut batch = Batch::new();
         self.delete_tree_record(&record_key(node.id), &mut batch);
-        let result = self.commit_unseen(batch);
+        let result = self.volume.commit_internal(batch);
         // If that failed, recovery removes it: nobody else gets this place, as no other node has
         // the number.
         node.state().orphan = Orphan::Empty;
-        self.counters.orphans.fetch_sub(1, Ordering::Relaxed);
+        self.volume.counters.orphans.fetch_sub(1, Ordering::Relaxed);
         self.lost_trees.fetch_sub(1, Ordering::AcqRel);
         result.map(|_| ())
     }
 
     /// Adds to a batch that a tree in the orphan area goes, whose record lies at `key`.
     pub(crate) fn delete_tree_record(&self, key: &[u8], batch: &mut Batch) {
-        batch.delete(self.metadata(), key);
-        batch.delete_range(self.data(), layout::file_range(key));
+        batch.delete(self.volume.metadata(), key);
+        batch.delete_range(self.volume.data(), layout::file_range(key));
         if let Some(parsed) = layout::parse(key) {
             let content = layout::content_range(&layout::content_prefix(parsed.prefix, &parsed.name));
-            batch.delete_range(self.metadata(), content.clone());
-            batch.delete_range(self.data(), content.clone());
+            batch.delete_range(self.volume.metadata(), content.clone());
+            batch.delete_range(self.volume.data(), content.clone());
             if self.any_links.load(Ordering::Relaxed) {
-                batch.delete_range(self.link_index(), content);
+                batch.delete_range(self.volume.links(), content);
             }
         }
     }
@@ -189,7 +190,7 @@ impl FileSystem {
             }
             let mut batch = Batch::new();
             let orphan = self.detach_away(&node, &state.inode, &base, &mut batch)?;
-            state.lsn = self.commit_unseen(batch)?;
+            state.lsn = self.volume.commit_internal(batch)?;
             state.orphan = orphan;
             self.detached.lock().remove(&base);
         }
@@ -206,7 +207,7 @@ impl FileSystem {
     /// Has references given back that the kernel no longer needs, if some are in the way in
     /// `range`. Called without locks.
     pub(crate) fn drain_forgets(&self, range: &KeyRange) {
-        if let Some(drain) = &self.options.forget_drain
+        if let Some(drain) = &self.volume.options.forget_drain
             && self.is_detached_in(range)
         {
             drain();
@@ -217,7 +218,7 @@ impl FileSystem {
     /// there were. When a call finds no space it is worth another try then: what was unlinked a
     /// moment ago holds its blocks until the kernel has let go of it. Called without locks.
     pub fn release_unlinked(&self) -> bool {
-        let Some(drain) = &self.options.forget_drain else { return false };
+        let Some(drain) = &self.volume.options.forget_drain else { return false };
         // Files that were made without a name are not detached from anywhere.
         if self.detached.lock().is_empty() && self.forgotten.lock().is_empty() {
             return false;
@@ -229,23 +230,24 @@ impl FileSystem {
 
     /// Removes what unlinked files left behind when the store was last used.
     pub(crate) fn empty_orphan_area(&self) -> Result<()> {
-        let mut cursor = self.store.cursor(self.metadata(), layout::entries_range(layout::ORPHAN_AREA))?;
+        let mut cursor =
+            self.volume.store.cursor(self.volume.metadata(), layout::entries_range(layout::ORPHAN_AREA))?;
         let mut batch = Batch::new();
         while let Some(entry) = cursor.next()? {
             let record = cursor.read(&entry.value)?;
             match OrphanRecord::decode(&record)? {
                 OrphanRecord::Tree => self.delete_tree_record(&entry.key, &mut batch),
                 OrphanRecord::File(base) => {
-                    batch.delete_range(self.data(), layout::file_range(base));
-                    batch.delete(self.metadata(), &entry.key);
+                    batch.delete_range(self.volume.data(), layout::file_range(base));
+                    batch.delete(self.volume.metadata(), &entry.key);
                 }
             }
             if batch.len() >= RECOVERY_BATCH {
-                self.commit_unseen(std::mem::take(&mut batch))?;
+                self.volume.commit_internal(std::mem::take(&mut batch))?;
             }
         }
         if !batch.is_empty() {
-            self.commit_unseen(batch)?;
+            self.volume.commit_internal(batch)?;
         }
         Ok(())
     }

@@ -11,12 +11,11 @@
 //! In the volume the root has the sum of the directory's deltas as its own: mounted alone all has
 //! the numbers that it had.
 
-use crate::file_system::{Deferred, FileSystem, Held, Tree};
+use crate::file_system::{Deferred, FileSystem, Held};
 use crate::inode::node::{Node, Orphan};
-use crate::links::link_area::{SETTLED, UNSETTLED};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
-use crate::model::record::{Inode, Record, VolumeState};
+use crate::model::record::{Inode, LINK_COUNTS_RIGHT, LINK_COUNTS_STALE, Record, VolumeState};
 use crate::model::types::*;
 use crate::namespace::lookup::no_entry;
 use crate::orphan::orphan_area::record_key;
@@ -48,20 +47,22 @@ impl FileSystem {
     /// As for [`create_snapshot`](crate::create_snapshot) and [`FileSystem::clone_tree`].
     pub fn snapshot_tree(&self, dir: NodeId, name: &str, writable: bool, caller: &Caller) -> Result<()> {
         let node = self.dir(dir)?;
-        self.writable()?;
+        self.volume.check_writable()?;
         if node.id == NodeId::ROOT {
             return self.snapshot(name, writable);
         }
         let _one = self.snapshotting.lock();
-        let volume = new_volume_name(&self.store, Some(node.ino), name, self.env.now().as_secs())?;
+        let volume =
+            new_volume_name(&self.volume.store, Some(node.ino), name, self.volume.env.now().as_secs())?;
         if let Some(parent) = &node.place().parent {
             self.drain_below(parent, &node.place().name);
         }
         self.write_atimes()?;
         let image = self.make_image(&node, caller)?;
         let flags = if writable { 0 } else { READ_ONLY_VOLUME };
-        let wanted = || self.is_wanted();
-        let made = self.store.snapshot_prefix_if(self.volume, &image.prefix, &volume, flags, &wanted);
+        let wanted = || self.volume.caller_stays();
+        let made =
+            self.volume.store.snapshot_prefix_if(self.volume.id, &image.prefix, &volume, flags, &wanted);
         self.drop_image(&image)?;
         made?;
         Ok(())
@@ -85,9 +86,9 @@ impl FileSystem {
     pub fn snapshot_of(&self, dir: NodeId, name: &str) -> Result<SnapshotInfo> {
         let node = self.dir(dir)?;
         if name.contains('/') {
-            return crate::snapshot::volume::find_snapshot(&self.store, name);
+            return crate::snapshot::volume::find_snapshot(&self.volume.store, name);
         }
-        find_snapshot_of(&self.store, (node.id != NodeId::ROOT).then_some(node.ino), name)
+        find_snapshot_of(&self.volume.store, (node.id != NodeId::ROOT).then_some(node.ino), name)
     }
 
     /// Directory and name of a directory.
@@ -110,14 +111,14 @@ impl FileSystem {
     /// As for [`FileSystem::snapshot_of`]; [`FsErrorKind::Permission`] unless the caller is root or
     /// the directory's owner.
     pub fn snapshot_tree_delete(&self, dir: NodeId, name: &str, caller: &Caller) -> Result<SnapshotInfo> {
-        self.writable()?;
+        self.volume.check_writable()?;
         let snapshot = self.snapshot_of(dir, name)?;
         let node = self.dir(dir)?;
         let own = snapshot.directory == Some(node.ino) && node.state().inode.uid == caller.uid;
         if caller.uid != 0 && !own {
             return fail(FsErrorKind::Permission, "the directory belongs to somebody else");
         }
-        self.store.delete_volume_if(snapshot.id, &|| self.is_wanted())?;
+        self.volume.store.delete_volume_if(snapshot.id, &|| self.volume.caller_stays())?;
         Ok(snapshot)
     }
 
@@ -137,7 +138,7 @@ impl FileSystem {
         caller: &Caller,
     ) -> Result<Entry> {
         let dir = self.dir(parent)?;
-        self.writable()?;
+        self.volume.check_writable()?;
         let current = self.find(&dir, name)?.ok_or_else(|| no_entry(name))?;
         let snapshot = self.snapshot_of(current.id, snapshot)?;
         if snapshot.directory.is_none() {
@@ -149,8 +150,8 @@ impl FileSystem {
         if caller.uid != 0 {
             let inner = self.open_snapshot(&snapshot, 1 << 20)?;
             let root = inner.dir(NodeId::ROOT)?;
-            let tree = inner.enter();
-            inner.check_all_own(&root, tree.epoch, caller)?;
+            let tree = inner.tree.shared();
+            inner.check_owned_alone(&root, tree.epoch, caller)?;
         }
         let number = current.ino;
         // Not to count as somebody who uses it.
@@ -158,7 +159,7 @@ impl FileSystem {
         self.drain_below(&dir, name);
         let image = self.place_for_image()?;
         let restored = (|| {
-            self.store.graft_volume(self.volume, &image.prefix, snapshot.id)?;
+            self.volume.store.graft_volume(self.volume.id, &image.prefix, snapshot.id)?;
             self.exchange_for_image(&dir, name, number, &image, caller)
         })();
         // What is left is the record, or all of it.
@@ -175,7 +176,7 @@ impl FileSystem {
         let mut batch = Batch::new();
         let image = self.free_image();
         self.record_image(&image, &mut batch);
-        self.commit_unseen(batch)?;
+        self.volume.commit_internal(batch)?;
         Ok(image)
     }
 
@@ -186,27 +187,27 @@ impl FileSystem {
     }
 
     fn record_image(&self, image: &Image, batch: &mut Batch) {
-        let tree = Inode::new(FileKind::Directory, 0, 0, 0, 0, self.now());
-        batch.insert(self.metadata(), &image.record, tree.encode());
+        let tree = Inode::new(FileKind::Directory, 0, 0, 0, 0, self.volume.now());
+        batch.insert(self.volume.metadata(), &image.record, tree.encode());
     }
 
     fn drop_image(&self, image: &Image) -> Result<()> {
         let mut batch = Batch::new();
         self.delete_tree_record(&image.record, &mut batch);
-        self.commit_unseen(batch).map(drop)
+        self.volume.commit_internal(batch).map(drop)
     }
 
     /// Puts together the image of a volume whose root is `source` as it is now.
     fn make_image(&self, source: &Arc<Node>, caller: &Caller) -> Result<Image> {
-        let _guard = self.tree.write();
-        let epoch = self.epoch.load(Ordering::Acquire);
+        let tree = self.tree.exclusive();
+        let epoch = tree.epoch;
         let from = source.content_prefix(epoch);
         if source.is_removed() || source.state().orphan != Orphan::No {
             return fail(FsErrorKind::NotFound, "the directory was removed");
         }
         let image = self.free_image();
         self.check_lengths(&from, &image.prefix)?;
-        self.check_all_own(source, epoch, caller)?;
+        self.check_owned_alone(source, epoch, caller)?;
         self.evacuate(&layout::content_range(&from))?;
         let mut batch = Batch::new();
         self.record_image(&image, &mut batch);
@@ -215,14 +216,14 @@ impl FileSystem {
         if root.has_large_xattrs() {
             let (old, new) = (source.entry_key(epoch), image.root_key());
             self.read_file(&root, &old, |xattr, value| {
-                batch.insert(self.data(), &layout::rebase(xattr, &old, &new), value);
+                batch.insert(self.volume.data(), &layout::rebase(xattr, &old, &new), value);
             })?;
         }
         root.delta = source.dir().sum;
-        batch.insert(self.metadata(), &image.root_key(), root.encode());
+        batch.insert(self.volume.metadata(), &image.root_key(), root.encode());
         let state = VolumeState { next_number: self.next_numbers(), longest_key: self.lengths.stored() };
-        batch.insert(self.metadata(), &[&image.prefix, layout::STATE_KEY].concat(), state.encode());
-        self.commit_unseen(batch)?;
+        batch.insert(self.volume.metadata(), &[&image.prefix, layout::STATE_KEY].concat(), state.encode());
+        self.volume.commit_internal(batch)?;
         Ok(image)
     }
 
@@ -237,20 +238,17 @@ impl FileSystem {
     ) -> Result<Held<'_>> {
         let mut deferred = Deferred::new(self);
         let held: Held<'_>;
-        let _guard = self.tree.write();
-        // As for a rename of a directory.
-        let epoch = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
-        let tree = Tree::exclusive(epoch);
+        let tree = self.tree.exclusive_for_move();
         let result = (|| {
             let mut names = dir.dir().names.lock();
             let held = self.resolve(&tree, dir, &mut names, name)?.ok_or_else(|| no_entry(name))?;
             if held.ino != number || !held.is_dir() {
                 return fail(FsErrorKind::NotFound, "the directory was moved or removed meanwhile");
             }
-            self.check_all_own(&held, tree.epoch, caller)?;
+            self.check_owned_alone(&held, tree.epoch, caller)?;
             let content = held.content_prefix(tree.epoch);
             let (inode, batch) = self.unpack_image(image, dir, &held, &content, tree.epoch)?;
-            self.keep_promise(dir, &inode)?;
+            self.clear_marks_unless(dir, &inode)?;
             let lsn = self.take_tree(&tree, dir, &held, Some((&inode, batch)), &mut deferred)?;
             let has_area = inode.area;
             let new = self.add_entry(dir, &mut names, name, inode, lsn);
@@ -262,10 +260,9 @@ impl FileSystem {
             }
             Ok((held, new))
         })();
-        self.epoch.fetch_add(1, Ordering::AcqRel);
         let new;
         (held, new) = result?;
-        drop(_guard);
+        drop(tree);
         drop(held);
         Ok(new)
     }
@@ -280,7 +277,7 @@ impl FileSystem {
         content: &[u8],
         epoch: u64,
     ) -> Result<(Inode, Batch)> {
-        let read = |key: &[u8]| self.store.get(self.metadata(), key);
+        let read = |key: &[u8]| self.volume.store.get(self.volume.metadata(), key);
         let root = read(&image.root_key())?.map(|value| Record::decode(&value)).transpose()?;
         let state = read(&[&image.prefix, layout::STATE_KEY].concat())?;
         let (Some(Record::Inode(mut inode)), Some(state)) = (root, state) else {
@@ -290,24 +287,24 @@ impl FileSystem {
         self.note_length((longest as usize).min(layout::MAX_KEY) + image.prefix.len())?;
         self.check_lengths(&image.prefix, content)?;
         let mut batch = Batch::new();
-        for index in [self.metadata(), self.data(), self.link_index()] {
+        for index in [self.volume.metadata(), self.volume.data(), self.volume.links()] {
             batch.move_range(index, &image.prefix, content);
         }
         // What is of the root alone, and what nobody had given up.
         let own = [content, layout::ROOT_KEY].concat();
-        batch.delete(self.metadata(), &own);
+        batch.delete(self.volume.metadata(), &own);
         let orphans = KeyRange::prefix(&[content, layout::ORPHAN_AREA].concat());
-        for index in [self.metadata(), self.data()] {
+        for index in [self.volume.metadata(), self.volume.data()] {
             batch.delete_range(index, orphans.clone());
         }
         if inode.has_large_xattrs() {
             let (from, to) = (image.root_key(), old.entry_key(epoch));
             self.read_file(&inode, &from, |xattr, value| {
-                batch.insert(self.data(), &layout::rebase(xattr, &from, &to), value);
+                batch.insert(self.volume.data(), &layout::rebase(xattr, &from, &to), value);
             })?;
         }
-        batch.delete_range(self.data(), layout::file_range(&own));
-        let mut links = self.store.cursor(self.link_index(), KeyRange::prefix(&image.prefix))?;
+        batch.delete_range(self.volume.data(), layout::file_range(&own));
+        let mut links = self.volume.store.cursor(self.volume.links(), KeyRange::prefix(&image.prefix))?;
         let mut mark = None;
         inode.area = false;
         while let Some(entry) = links.next()? {
@@ -320,15 +317,19 @@ impl FileSystem {
             }
         }
         if inode.area {
-            let unsettled = mark.is_some_and(|mark| *mark == *UNSETTLED);
-            batch.insert(self.link_index(), content, if unsettled { UNSETTLED } else { SETTLED });
+            let unsettled = mark.is_some_and(|mark| *mark == *LINK_COUNTS_STALE);
+            batch.insert(
+                self.volume.links(),
+                content,
+                if unsettled { LINK_COUNTS_STALE } else { LINK_COUNTS_RIGHT },
+            );
         } else {
-            batch.delete(self.link_index(), content);
-            for index in [self.metadata(), self.data()] {
+            batch.delete(self.volume.links(), content);
+            for index in [self.volume.metadata(), self.volume.data()] {
                 batch.delete_range(index, KeyRange::prefix(&layout::area_files(content)));
             }
         }
-        inode.delta = self.env.random();
+        inode.delta = self.volume.env.random();
         inode.number = old.ino.wrapping_sub(dir.dir().sum).wrapping_sub(inode.delta);
         Ok((inode, batch))
     }

@@ -6,9 +6,10 @@
 //! directory's `st_ino`, which stays when it is moved. Those of directories are made and restored
 //! in `tree_snapshots`.
 
-use crate::file_system::{FileSystem, find_volume};
+use crate::file_system::FileSystem;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::types::{MAX_NAME, OpenOptions};
+use crate::volume_context::find_volume;
 use espalier_engine::{READ_ONLY_VOLUME, Store};
 use espalier_storage::Environment;
 use std::sync::Arc;
@@ -158,11 +159,11 @@ impl FileSystem {
     /// # Errors
     /// As for [`create_snapshot`].
     pub fn snapshot(&self, name: &str, writable: bool) -> Result<()> {
-        self.writable()?;
+        self.volume.check_writable()?;
         let _one = self.snapshotting.lock();
         self.write_atimes()?;
-        let (of, now) = (&self.options.volume, self.env.now().as_secs());
-        create_if(&self.store, of, name, writable, now, &|| self.is_wanted())
+        let (of, now) = (&self.volume.options.volume, self.volume.env.now().as_secs());
+        create_if(&self.volume.store, of, name, writable, now, &|| self.volume.caller_stays())
     }
 
     /// Deletes a snapshot.
@@ -170,14 +171,14 @@ impl FileSystem {
     /// # Errors
     /// As for [`delete_snapshot`].
     pub fn snapshot_delete(&self, name: &str) -> Result<()> {
-        self.writable()?;
-        let snapshot = find_snapshot(&self.store, name)?;
-        Ok(self.store.delete_volume_if(snapshot.id, &|| self.is_wanted())?)
+        self.volume.check_writable()?;
+        let snapshot = find_snapshot(&self.volume.store, name)?;
+        Ok(self.volume.store.delete_volume_if(snapshot.id, &|| self.volume.caller_stays())?)
     }
 
     /// The snapshots of the store that this volume lies in.
     pub fn snapshots(&self) -> Vec<SnapshotInfo> {
-        snapshots(&self.store)
+        snapshots(&self.volume.store)
     }
 
     /// A snapshot as a file system of its own that cannot be changed. Its numbers differ from those
@@ -194,7 +195,7 @@ impl FileSystem {
             number_delta: xxhash_rust::xxh3::xxh3_64(snapshot.volume.as_bytes()) | 1 << 63,
             ..OpenOptions::default()
         };
-        let env: Arc<dyn Environment> = self.env.clone();
-        Self::open(self.store.clone(), env, options)
+        let env: Arc<dyn Environment> = self.volume.env.clone();
+        Self::open(self.volume.store.clone(), env, options)
     }
 }

@@ -5,40 +5,17 @@
 //! looked at ([`crate::inode::pending_changes`]). Files with several names, whose entries lie in a link area
 //! outside, are changed one by one.
 
-use crate::file_system::{FileSystem, Tree};
+use crate::file_system::FileSystem;
 use crate::inode::node::{Node, Orphan};
 use crate::inode::pending_changes::changed_inode;
+use crate::inode::tree_lock::TreeGuard;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::merge;
+use crate::model::privileges::SET_ID;
 use crate::model::types::*;
 use espalier_engine::Batch;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-
-/// A change of owners.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct OwnerChange {
-    /// The new owner; `None`: each its own.
-    pub uid: Option<u32>,
-    /// The new group; `None`: each its own.
-    pub gid: Option<u32>,
-}
-
-/// A change of modes: each gets `mode & keep | add`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ModeChange {
-    /// Bits of directories that stay as they are.
-    pub keep_directories: u32,
-    /// Bits that directories get.
-    pub add_directories: u32,
-    /// Bits of other files that stay as they are.
-    pub keep_files: u32,
-    /// Bits that other files get.
-    pub add_files: u32,
-    /// Bits that other files get if somebody may execute them (`chmod +X`).
-    pub add_executables: u32,
-}
 
 impl FileSystem {
     /// Changes owner and group of `node` and everything below, as `chown -R -h` does: set-id bits
@@ -51,7 +28,7 @@ impl FileSystem {
         if caller.uid != 0 {
             return fail(FsErrorKind::Permission, "only root gives files away");
         }
-        let argument = merge::owner_argument(change.uid, change.gid, self.now());
+        let argument = merge::owner_argument(change.uid, change.gid, self.volume.now());
         self.change_tree(node, merge::CHANGE_OWNER, argument, caller, change.uid.is_some())
     }
 
@@ -62,8 +39,8 @@ impl FileSystem {
     /// [`FsErrorKind::Permission`] if the caller is not root, and something there is not the
     /// caller's own or has set-id bits or capabilities; of the store.
     pub fn chmod_tree(&self, node: NodeId, change: ModeChange, caller: &Caller) -> Result<()> {
-        let special = (change.add_files | change.add_executables) & crate::inode::attributes::SET_ID != 0;
-        let argument = merge::mode_argument(&change, self.now());
+        let special = (change.add_files | change.add_executables) & SET_ID != 0;
+        let argument = merge::mode_argument(&change, self.volume.now());
         self.change_tree(node, merge::CHANGE_MODE, argument, caller, special)
     }
 
@@ -76,16 +53,15 @@ impl FileSystem {
         breaks_promises: bool,
     ) -> Result<()> {
         let node = self.node(node)?;
-        self.writable()?;
-        let _guard = self.tree.write();
-        let tree = Tree::exclusive(self.epoch.load(Ordering::Acquire));
+        self.volume.check_writable()?;
+        let tree = self.tree.exclusive();
         let removed = node.is_removed() || node.state().orphan != Orphan::No;
         if removed {
             return fail(FsErrorKind::NotFound, "the file or directory was removed");
         }
-        self.check_all_own(&node, tree.epoch, caller)?;
+        self.check_owned_alone(&node, tree.epoch, caller)?;
         if breaks_promises && let Some(parent) = node.place().parent {
-            self.lose_uniformity(&parent)?;
+            self.clear_marks(&parent)?;
         }
         let mut batch = Batch::new();
         // Nodes of the area that serves the directory, which lies above.
@@ -93,15 +69,15 @@ impl FileSystem {
         if node.is_dir() {
             let content = node.content_prefix(tree.epoch);
             for range in self.entries_below(&content) {
-                batch.update_range(self.metadata(), range, function, argument.clone());
+                batch.update_range(self.volume.metadata(), range, function, argument.clone());
             }
             if !node.dir().has_area() {
                 self.change_links(&tree, &node, &content, function, &argument, &mut batch, &mut apart)?;
             }
         }
         let own = changed_inode(&node.state().inode, function, &argument);
-        batch.insert(self.metadata(), &node.entry_key(tree.epoch), own.encode());
-        let lsn = self.commit(batch)?;
+        batch.insert(self.volume.metadata(), &node.entry_key(tree.epoch), own.encode());
+        let lsn = self.volume.commit(batch)?;
         if node.is_dir() {
             self.note_change(&node, function, &argument, lsn);
         }
@@ -135,7 +111,7 @@ impl FileSystem {
     #[allow(clippy::too_many_arguments, reason = "one step of one operation, split off for its length")]
     fn change_links(
         &self,
-        tree: &Tree<'_>,
+        tree: &TreeGuard<'_>,
         node: &Arc<Node>,
         content: &[u8],
         function: u16,
@@ -152,7 +128,12 @@ impl FileSystem {
         let names = area.dir().names.lock();
         for id in counts.keys() {
             let name = layout::area_name(*id);
-            batch.update(self.metadata(), &layout::entry_key(&prefix, &name), function, argument.to_vec());
+            batch.update(
+                self.volume.metadata(),
+                &layout::entry_key(&prefix, &name),
+                function,
+                argument.to_vec(),
+            );
             if let Some(crate::inode::node::Known::Present(id)) = names.get(&name) {
                 apart.extend(self.nodes.get(id));
             }

@@ -6,12 +6,11 @@
 //! for the moment that takes, so it is a picture of one instant. Nothing in memory needs to know:
 //! of what is new nobody has a node.
 
-use crate::file_system::{FileSystem, Held, Tree};
+use crate::file_system::{FileSystem, Held};
 use crate::inode::node::{Node, Orphan, States};
-use crate::links::link_area::{SETTLED, UNSETTLED};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
-use crate::model::record::Inode;
+use crate::model::record::{Inode, LINK_COUNTS_RIGHT, LINK_COUNTS_STALE};
 use crate::model::types::*;
 use crate::namespace::create::{check_new_name, count_entry};
 use espalier_engine::{Batch, KeyRange};
@@ -34,7 +33,7 @@ impl FileSystem {
     pub fn clone_tree(&self, source: NodeId, parent: NodeId, name: &[u8], caller: &Caller) -> Result<Entry> {
         let (source, dir) = (self.node(source)?, self.dir(parent)?);
         check_new_name(name)?;
-        self.writable()?;
+        self.volume.check_writable()?;
         let held = if source.is_dir() {
             // What was unlinked is not to be copied half.
             if let Some(parent) = &source.place().parent {
@@ -48,7 +47,7 @@ impl FileSystem {
         } else {
             self.clone_file(&source, &dir, name, caller)?
         };
-        self.counters.creates.fetch_add(1, Ordering::Relaxed);
+        self.volume.counters.creates.fetch_add(1, Ordering::Relaxed);
         self.trim_names();
         self.entry(held)
     }
@@ -60,8 +59,7 @@ impl FileSystem {
         name: &[u8],
         caller: &Caller,
     ) -> Result<Held<'_>> {
-        let _guard = self.tree.write();
-        let tree = Tree::exclusive(self.epoch.load(Ordering::Acquire));
+        let tree = self.tree.exclusive();
         let mut names = dir.dir().names.lock();
         self.check_free(&tree, dir, &mut names, name)?;
         let from = source.content_prefix(tree.epoch);
@@ -72,7 +70,7 @@ impl FileSystem {
         let (key, to) = (layout::entry_key(&prefix, name), layout::content_prefix(&prefix, name));
         self.check_key(&key)?;
         self.check_lengths(&from, &to)?;
-        self.check_all_own(source, tree.epoch, caller)?;
+        self.check_owned_alone(source, tree.epoch, caller)?;
         self.evacuate_file(&key)?;
         self.evacuate(&layout::content_range(&from))?;
 
@@ -82,17 +80,17 @@ impl FileSystem {
         if inode.has_large_xattrs() {
             let old = source.entry_key(tree.epoch);
             self.read_file(&inode, &old, |xattr, value| {
-                batch.insert(self.data(), &layout::rebase(xattr, &old, &key), value);
+                batch.insert(self.volume.data(), &layout::rebase(xattr, &old, &key), value);
             })?;
         }
-        inode.delta = self.env.random();
-        self.keep_promise(dir, &inode)?;
-        batch.insert(self.metadata(), &key, inode.encode());
+        inode.delta = self.volume.env.random();
+        self.clear_marks_unless(dir, &inode)?;
+        batch.insert(self.volume.metadata(), &key, inode.encode());
         let mut state = dir.state();
         let mut above = state.inode.clone();
-        count_entry(&mut above, &inode, self.now())?;
+        count_entry(&mut above, &inode, self.volume.now())?;
         self.put(&tree, dir, &state, &above, &mut batch);
-        let lsn = self.commit(batch)?;
+        let lsn = self.volume.commit(batch)?;
         self.take_over(dir, &mut state, above, lsn);
         drop(state);
         let has_area = inode.area;
@@ -114,8 +112,8 @@ impl FileSystem {
         inode: &mut Inode,
         batch: &mut Batch,
     ) -> Result<()> {
-        batch.clone_range(self.metadata(), from, to);
-        batch.clone_range(self.data(), from, to);
+        batch.clone_range(self.volume.metadata(), from, to);
+        batch.clone_range(self.volume.data(), from, to);
         if self.any_links.load(Ordering::Relaxed) {
             self.clone_links(source, from, to, inode, batch)?;
         } else if from.is_empty() {
@@ -125,11 +123,11 @@ impl FileSystem {
             // Of the root comes along what is not below it: its attributes, the volume's state,
             // orphans.
             let own = [to, layout::ROOT_KEY].concat();
-            batch.delete(self.metadata(), &own);
-            batch.delete_range(self.data(), layout::file_range(&own));
+            batch.delete(self.volume.metadata(), &own);
+            batch.delete_range(self.volume.data(), layout::file_range(&own));
             let orphans = KeyRange::prefix(&[to, layout::ORPHAN_AREA].concat());
-            batch.delete_range(self.metadata(), orphans.clone());
-            batch.delete_range(self.data(), orphans);
+            batch.delete_range(self.volume.metadata(), orphans.clone());
+            batch.delete_range(self.volume.data(), orphans);
         }
         Ok(())
     }
@@ -143,7 +141,7 @@ impl FileSystem {
         inode: &mut Inode,
         batch: &mut Batch,
     ) -> Result<()> {
-        batch.clone_range(self.link_index(), from, to);
+        batch.clone_range(self.volume.links(), from, to);
         if source.dir().has_area() && !from.is_empty() {
             return Ok(());
         }
@@ -157,21 +155,25 @@ impl FileSystem {
             return Ok(());
         }
         if from.is_empty() {
-            let mark = self.store.get(self.link_index(), b"")?;
-            let unsettled = mark.is_some_and(|mark| *mark == *UNSETTLED);
-            batch.insert(self.link_index(), to, if unsettled { UNSETTLED } else { SETTLED });
+            let mark = self.volume.store.get(self.volume.links(), b"")?;
+            let unsettled = mark.is_some_and(|mark| *mark == *LINK_COUNTS_STALE);
+            batch.insert(
+                self.volume.links(),
+                to,
+                if unsettled { LINK_COUNTS_STALE } else { LINK_COUNTS_RIGHT },
+            );
             return Ok(());
         }
         let Some(top) = source.area_directory() else { return Ok(()) };
         // Numbers there keep their distance to those of entries.
         inode.area_delta = top.dir().area_sum.wrapping_sub(source.dir().sum);
-        let area = layout::area_files(&top.content_prefix(self.epoch.load(Ordering::Acquire)));
+        let area = layout::area_files(&top.content_prefix(self.tree.epoch()));
         // What was unlinked there, and is in use, is not to be copied.
         self.evacuate(&KeyRange::prefix(&area))?;
         let copy = layout::area_files(to);
-        batch.clone_range(self.metadata(), &area, &copy);
-        batch.clone_range(self.data(), &area, &copy);
-        batch.insert(self.link_index(), to, UNSETTLED);
+        batch.clone_range(self.volume.metadata(), &area, &copy);
+        batch.clone_range(self.volume.data(), &area, &copy);
+        batch.insert(self.volume.links(), to, LINK_COUNTS_STALE);
         Ok(())
     }
 
@@ -182,7 +184,7 @@ impl FileSystem {
         name: &[u8],
         caller: &Caller,
     ) -> Result<Held<'_>> {
-        let tree = self.enter();
+        let tree = self.tree.shared();
         let mut names = dir.dir().names.lock();
         self.check_free(&tree, dir, &mut names, name)?;
         let key = layout::entry_key(&dir.content_prefix(tree.epoch), name);
@@ -190,11 +192,11 @@ impl FileSystem {
         if source.is_removed() {
             return fail(FsErrorKind::NotFound, "the file was removed");
         }
-        self.check_all_own(source, tree.epoch, caller)?;
+        self.check_owned_alone(source, tree.epoch, caller)?;
         self.evacuate_file(&key)?;
         let number = self.fresh_number()?.wrapping_sub(dir.dir().sum);
         let promised = source.state().inode.clone();
-        self.keep_promise(dir, &promised)?;
+        self.clear_marks_unless(dir, &promised)?;
         let mut states = States::lock(&[source, dir]);
         let state = states.of(source);
         if state.orphan != Orphan::No {
@@ -208,18 +210,18 @@ impl FileSystem {
             let xattrs = inode.has_large_xattrs();
             let (from, to) = (layout::file_prefixes(&base, xattrs), layout::file_prefixes(&key, xattrs));
             for (from, to) in from.zip(to) {
-                batch.clone_range(self.data(), &from, &to);
+                batch.clone_range(self.volume.data(), &from, &to);
             }
         } else if inode.has_data() {
             self.read_file(&inode, &base, |old, value| {
-                batch.insert(self.data(), &layout::rebase(old, &base, &key), value);
+                batch.insert(self.volume.data(), &layout::rebase(old, &base, &key), value);
             })?;
         }
-        batch.insert(self.metadata(), &key, inode.encode());
+        batch.insert(self.volume.metadata(), &key, inode.encode());
         let mut above = states.of(dir).inode.clone();
-        count_entry(&mut above, &inode, self.now())?;
+        count_entry(&mut above, &inode, self.volume.now())?;
         self.put(&tree, dir, states.of(dir), &above, &mut batch);
-        let lsn = self.commit(batch)?;
+        let lsn = self.volume.commit(batch)?;
         self.take_over(dir, states.of(dir), above, lsn);
         drop(states);
         let held = self.add_entry(dir, &mut names, name, inode, lsn);

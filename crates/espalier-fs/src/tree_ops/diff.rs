@@ -49,11 +49,12 @@ impl FileSystem {
         caller: &Caller,
     ) -> Result<TreeDiff> {
         let (old, new) = (before.dir(old)?, self.dir(node)?);
-        let (there, here) = (before.enter_again(), self.enter_again());
-        before.check_all_own(&old, there.epoch, caller)?;
-        self.check_all_own(&new, here.epoch, caller)?;
+        let (there, here) = (before.tree.shared_again(), self.tree.shared_again());
+        before.check_owned_alone(&old, there.epoch, caller)?;
+        self.check_owned_alone(&new, here.epoch, caller)?;
         let (from, to) = (old.content_prefix(there.epoch), new.content_prefix(here.epoch));
-        let diff = self.store.diff((before.metadata(), &from), (self.metadata(), &to))?;
+        let diff =
+            self.volume.store.diff((before.volume.metadata(), &from), (self.volume.metadata(), &to))?;
         let mut linked = VecDeque::new();
         let mut names = before.linked_below(&old, there.epoch)?;
         for (path, inode) in self.linked_below(&new, here.epoch)? {
@@ -87,21 +88,21 @@ impl FileSystem {
     pub fn space_of_tree(&self, node: NodeId) -> Result<(u64, u64)> {
         let node = self.node(node)?;
         let ranges = {
-            let tree = self.enter();
+            let tree = self.tree.shared();
             let key = self.data_base(&tree, &node, &node.state());
-            let mut ranges = vec![(self.data(), layout::file_range(&key))];
+            let mut ranges = vec![(self.volume.data(), layout::file_range(&key))];
             if node.is_dir() {
                 let content = layout::content_range(&node.content_prefix(tree.epoch));
                 if content.start.is_empty() {
                     ranges.clear();
                 }
-                for index in [self.metadata(), self.data(), self.link_index()] {
+                for index in [self.volume.metadata(), self.volume.data(), self.volume.links()] {
                     ranges.push((index, content.clone()));
                 }
             }
             ranges
         };
-        let space = self.store.space_of(&ranges)?;
+        let space = self.volume.store.space_of(&ranges)?;
         Ok((space.bytes, space.exclusive))
     }
 }

@@ -35,17 +35,17 @@ impl FileSystem {
     pub fn list_tree(&self, node: NodeId, each: &mut dyn FnMut(TreeEntry<'_>) -> bool) -> Result<()> {
         let top = self.dir(node)?;
         let (snapshot, first) = {
-            let tree = self.enter();
+            let tree = self.tree.shared();
             let prefix = top.content_prefix(tree.epoch).to_vec();
             let area = match top.area_directory() {
                 Some(at) => (at.content_prefix(tree.epoch).to_vec(), at.dir().area_sum),
                 None => return Ok(()),
             };
             let sum = top.dir().sum;
-            (self.store.snapshot()?, Level { prefix, path: Vec::new(), sum, area })
+            (self.volume.store.snapshot()?, Level { prefix, path: Vec::new(), sum, area })
         };
         let range = layout::content_range(&first.prefix);
-        let mut cursor = snapshot.cursor(self.metadata(), range)?;
+        let mut cursor = snapshot.cursor(self.volume.metadata(), range)?;
         // Directories that were seen and whose content is still to come.
         let mut coming: HashMap<Vec<u8>, Level> = HashMap::new();
         let mut at = first;
@@ -75,7 +75,7 @@ impl FileSystem {
                 Record::Link(link) => {
                     let key =
                         layout::entry_key(&layout::area_prefix(&at.area.0), &layout::area_name(link.id));
-                    let Some(value) = snapshot.get(self.metadata(), &key)? else { continue };
+                    let Some(value) = snapshot.get(self.volume.metadata(), &key)? else { continue };
                     let Record::Inode(inode) = Record::decode(&value)? else { continue };
                     (inode, link.number.wrapping_add(at.area.1))
                 }
@@ -92,7 +92,7 @@ impl FileSystem {
             }
             let blocks =
                 if inode.kind == FileKind::Regular { crate::data::file_data::units(inode.size) } else { 0 };
-            let attr = inode.attr(ino, blocks, self.block_size);
+            let attr = inode.attr(ino, blocks, self.volume.block_size);
             if !each(TreeEntry { path: &path, attr }) {
                 return Ok(());
             }

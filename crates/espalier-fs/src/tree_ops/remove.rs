@@ -6,8 +6,9 @@
 //! in a link area outside are taken off one by one: that is the part whose cost grows, with the
 //! number of such names.
 
-use crate::file_system::{Deferred, FileSystem, Held, Tree, check_name};
+use crate::file_system::{Deferred, FileSystem, Held, check_name};
 use crate::inode::node::{Known, Node, Orphan, Place};
+use crate::inode::tree_lock::TreeGuard;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::record::{Inode, Record};
@@ -38,30 +39,26 @@ impl FileSystem {
     pub fn remove_tree(&self, parent: NodeId, name: &[u8], caller: &Caller) -> Result<()> {
         let dir = self.dir(parent)?;
         check_name(name)?;
-        self.writable()?;
+        self.volume.check_writable()?;
         self.drain_below(&dir, name);
         let mut deferred = Deferred::new(self);
         let held: Held<'_>;
-        let _guard = self.tree.write();
-        // As for a rename of a directory.
-        let epoch = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
-        let tree = Tree::exclusive(epoch);
+        let tree = self.tree.exclusive_for_move();
         let result = (|| {
             let mut names = dir.dir().names.lock();
             let held = self.resolve(&tree, &dir, &mut names, name)?.ok_or_else(|| no_entry(name))?;
             if !held.is_dir() {
                 return fail(FsErrorKind::NotDirectory, format!("{} is no directory", layout::show(name)));
             }
-            self.check_all_own(&held, tree.epoch, caller)?;
+            self.check_owned_alone(&held, tree.epoch, caller)?;
             self.take_tree(&tree, &dir, &held, None, &mut deferred)?;
             names.version += 1;
             self.set_name(&dir, &mut names, name, Known::Absent);
             Ok(held)
         })();
-        self.epoch.fetch_add(1, Ordering::AcqRel);
         // Given back after the locks: that may be what takes the tree away.
         held = result?;
-        drop(_guard);
+        drop(tree);
         drop(held);
         Ok(())
     }
@@ -70,7 +67,7 @@ impl FileSystem {
     /// that gives it its content. The caller holds the exclusive tree lock and the names of `dir`.
     pub(crate) fn take_tree(
         &self,
-        tree: &Tree<'_>,
+        tree: &TreeGuard<'_>,
         dir: &Arc<Node>,
         node: &Arc<Node>,
         replacement: Option<(&Inode, Batch)>,
@@ -79,40 +76,40 @@ impl FileSystem {
         let content = node.content_prefix(tree.epoch);
         let range = layout::content_range(&content);
         self.evacuate(&range)?;
-        let (key, now) = (node.entry_key(tree.epoch), self.now());
+        let (key, now) = (node.entry_key(tree.epoch), self.volume.now());
         let mut batch = Batch::new();
         let losses = self.take_names(tree, node, &content, now, &mut batch)?;
         let mut inode = node.state().inode.clone();
         inode.ctime = now;
-        batch.delete(self.metadata(), &key);
+        batch.delete(self.volume.metadata(), &key);
         if inode.has_large_xattrs() {
-            batch.delete_range(self.data(), layout::file_range(&key));
+            batch.delete_range(self.volume.data(), layout::file_range(&key));
         }
         (inode.xattrs, inode.size, inode.links) = (None, 0, 0);
         if self.any_links.load(Ordering::Relaxed) {
-            batch.delete_range(self.link_index(), range.clone());
+            batch.delete_range(self.volume.links(), range.clone());
         }
         // One reference is the caller's; every node below has one on its parent.
         let is_held = self.nodes.references(node.id) > 1;
         if is_held {
             let record = record_key(node.id);
             let aside = layout::content_prefix(layout::ORPHAN_AREA, &layout::area_name(node.id.0));
-            batch.insert(self.metadata(), &record, inode.encode());
-            batch.move_range(self.metadata(), &content, &aside);
-            batch.move_range(self.data(), &content, &aside);
+            batch.insert(self.volume.metadata(), &record, inode.encode());
+            batch.move_range(self.volume.metadata(), &content, &aside);
+            batch.move_range(self.volume.data(), &content, &aside);
         } else {
-            batch.delete_range(self.metadata(), range.clone());
-            batch.delete_range(self.data(), range);
+            batch.delete_range(self.volume.metadata(), range.clone());
+            batch.delete_range(self.volume.data(), range);
         }
         let mut above = dir.state().inode.clone();
         uncount_entry(&mut above, FileKind::Directory, now);
         if let Some((new, content)) = replacement {
             batch.append(content);
-            batch.insert(self.metadata(), &key, new.encode());
+            batch.insert(self.volume.metadata(), &key, new.encode());
             count_entry(&mut above, new, now)?;
         }
         self.put(tree, dir, &dir.state(), &above, &mut batch);
-        let lsn = self.commit(batch)?;
+        let lsn = self.volume.commit(batch)?;
         self.take_over(dir, &mut dir.state(), above, lsn);
         self.lose_names(losses, lsn, deferred);
         node.dir().names.lock().dead = true;
@@ -122,7 +119,7 @@ impl FileSystem {
         drop(state);
         if is_held {
             node.pending.store(true, Ordering::Release);
-            self.counters.orphans.fetch_add(1, Ordering::Relaxed);
+            self.volume.counters.orphans.fetch_add(1, Ordering::Relaxed);
             self.lost_trees.fetch_add(1, Ordering::AcqRel);
             self.nodes.acquire(self.orphans.id);
             let name = layout::area_name(node.id.0);
@@ -135,7 +132,7 @@ impl FileSystem {
     /// Adds to a batch that the files of the area that serves `node` lose their names below.
     fn take_names<'a>(
         &'a self,
-        tree: &Tree<'_>,
+        tree: &TreeGuard<'_>,
         node: &Arc<Node>,
         content: &[u8],
         now: i64,
@@ -159,9 +156,9 @@ impl FileSystem {
             let home = held.entry_key(tree.epoch);
             let mut orphan = Orphan::No;
             if inode.links > 0 {
-                batch.insert(self.metadata(), &home, inode.encode());
+                batch.insert(self.volume.metadata(), &home, inode.encode());
             } else {
-                batch.delete(self.metadata(), &home);
+                batch.delete(self.volume.metadata(), &home);
                 orphan = Orphan::Empty;
                 if inode.has_data() && self.nodes.references(held.id) > 1 {
                     orphan = self.detach(&held, home.into(), batch);
@@ -193,7 +190,7 @@ impl FileSystem {
     }
 
     /// The node of file `id` in an area.
-    pub(crate) fn file_in_area(&self, tree: &Tree<'_>, area: &Arc<Node>, id: u64) -> Result<Held<'_>> {
+    pub(crate) fn file_in_area(&self, tree: &TreeGuard<'_>, area: &Arc<Node>, id: u64) -> Result<Held<'_>> {
         let name = layout::area_name(id);
         let mut names = area.dir().names.lock();
         if let Some(Known::Present(node)) = names.get(&name)
@@ -202,10 +199,10 @@ impl FileSystem {
             return Ok(Held::adopt(self, node));
         }
         let key = layout::entry_key(&area.content_prefix(tree.epoch), &name);
-        match self.store.get(self.metadata(), &key)?.map(|v| Record::decode(&v)).transpose()? {
+        match self.volume.store.get(self.volume.metadata(), &key)?.map(|v| Record::decode(&v)).transpose()? {
             Some(Record::Inode(mut inode)) if !inode.is_dir() => {
                 inode.links = area.counted_names(id).unwrap_or(inode.links);
-                Ok(self.add_entry(area, &mut names, &name[..], inode, self.last_lsn()))
+                Ok(self.add_entry(area, &mut names, &name[..], inode, self.volume.last_lsn()))
             }
             _ => fail(FsErrorKind::Io, format!("file {id:#x} of a link area is missing")),
         }

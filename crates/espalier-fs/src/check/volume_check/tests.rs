@@ -55,38 +55,46 @@ fn a_sound_volume_has_no_problems() {
 
 #[test]
 fn damage_is_found_and_named() {
-    damaged(|fs, b| b.delete(fs.metadata(), &file()), "/dir/file", "does not exist");
-    damaged(|fs, b| b.delete(fs.metadata(), &file()), "/dir", "has 1 entries, and says 2");
-    damaged(|fs, b| b.delete(fs.metadata(), layout::ROOT_KEY), "/", "root directory is missing");
-    damaged(|fs, b| b.delete(fs.metadata(), &layout::entry_key(b"", b"dir")), "/dir", "does not exist");
-    damaged(|fs, b| b.insert(fs.metadata(), &file(), &b"\x01junk"[..]), "/dir/file", "too short");
-    damaged(|fs, b| b.insert(fs.metadata(), b"\x77", &b""[..]), "key w", "cannot be understood");
-    damaged(|fs, b| b.delete(fs.data(), &layout::block_key(&file(), 1)), "/dir/file", "2 of 3 blocks");
+    damaged(|fs, b| b.delete(fs.volume.metadata(), &file()), "/dir/file", "does not exist");
+    damaged(|fs, b| b.delete(fs.volume.metadata(), &file()), "/dir", "has 1 entries, and says 2");
+    damaged(|fs, b| b.delete(fs.volume.metadata(), layout::ROOT_KEY), "/", "root directory is missing");
     damaged(
-        |fs, b| b.insert(fs.data(), &layout::block_key(&file(), 3), &b"x"[..]),
+        |fs, b| b.delete(fs.volume.metadata(), &layout::entry_key(b"", b"dir")),
+        "/dir",
+        "does not exist",
+    );
+    damaged(|fs, b| b.insert(fs.volume.metadata(), &file(), &b"\x01junk"[..]), "/dir/file", "too short");
+    damaged(|fs, b| b.insert(fs.volume.metadata(), b"\x77", &b""[..]), "key w", "cannot be understood");
+    damaged(|fs, b| b.delete(fs.volume.data(), &layout::block_key(&file(), 1)), "/dir/file", "2 of 3 blocks");
+    damaged(
+        |fs, b| b.insert(fs.volume.data(), &layout::block_key(&file(), 3), &b"x"[..]),
         "/dir/file",
         "block 3 has 1 bytes",
     );
     damaged(
-        |fs, b| b.insert(fs.data(), &layout::block_key(&file(), 2), &[0; 2000][..]),
+        |fs, b| b.insert(fs.volume.data(), &layout::block_key(&file(), 2), &[0; 2000][..]),
         "/dir/file",
         "block 2 has 2000",
     );
-    damaged(|fs, b| b.insert(fs.data(), b"\x77", &b"x"[..]), "key w", "cannot be understood");
-    damaged(|fs, b| b.delete(fs.data(), &layout::xattr_key(&file(), b"user.large")), "/dir/file", "1 values");
+    damaged(|fs, b| b.insert(fs.volume.data(), b"\x77", &b"x"[..]), "key w", "cannot be understood");
     damaged(
-        |fs, b| b.insert(fs.data(), &layout::xattr_key(&file(), b"user.b"), &b"x"[..]),
+        |fs, b| b.delete(fs.volume.data(), &layout::xattr_key(&file(), b"user.large")),
+        "/dir/file",
+        "1 values",
+    );
+    damaged(
+        |fs, b| b.insert(fs.volume.data(), &layout::xattr_key(&file(), b"user.b"), &b"x"[..]),
         "/dir/file",
         "user.b",
     );
-    damaged(|fs, b| b.delete(fs.link_index(), &layout::entry_key(b"", b"two")), "/two", "links index");
+    damaged(|fs, b| b.delete(fs.volume.links(), &layout::entry_key(b"", b"two")), "/two", "links index");
     damaged(
-        |fs, b| b.delete(fs.metadata(), &layout::entry_key(b"", b"two")),
+        |fs, b| b.delete(fs.volume.metadata(), &layout::entry_key(b"", b"two")),
         "/dir/one",
         "has 1 names, and says 2",
     );
     damaged(
-        |fs, b| b.delete_range(fs.metadata(), layout::entries_range(&layout::area_prefix(b""))),
+        |fs, b| b.delete_range(fs.volume.metadata(), layout::entries_range(&layout::area_prefix(b""))),
         "/two",
         "is missing",
     );
@@ -95,16 +103,16 @@ fn damage_is_found_and_named() {
 #[test]
 fn emptied_directories_are_noticed() {
     let everything =
-        |fs: &FileSystem, b: &mut Batch| b.delete_range(fs.metadata(), layout::content_range(&dir()));
+        |fs: &FileSystem, b: &mut Batch| b.delete_range(fs.volume.metadata(), layout::content_range(&dir()));
     damaged(everything, "/dir", "should have 2 entries");
 }
 
 /// Changes what the entry `key` says.
 fn edit(fs: &FileSystem, batch: &mut Batch, key: &[u8], change: impl FnOnce(&mut Inode)) {
-    let value = fs.store.get(fs.metadata(), key).unwrap().expect("the entry is there");
+    let value = fs.volume.store.get(fs.volume.metadata(), key).unwrap().expect("the entry is there");
     let Record::Inode(mut inode) = Record::decode(&value).unwrap() else { panic!("a link") };
     change(&mut inode);
-    batch.insert(fs.metadata(), key, inode.encode());
+    batch.insert(fs.volume.metadata(), key, inode.encode());
 }
 
 fn root_entry(name: &[u8]) -> Vec<u8> {
@@ -127,11 +135,15 @@ fn wrong_counts_of_directories_are_found() {
     let hollow = |fs: &FileSystem, b: &mut Batch| {
         let mut inode = Inode::new(FileKind::Directory, 0o755, 0, 0, 999, 0);
         inode.links = 1;
-        b.insert(fs.metadata(), &root_entry(b"hollow"), inode.encode());
+        b.insert(fs.volume.metadata(), &root_entry(b"hollow"), inode.encode());
     };
     damaged(hollow, "/hollow", "an empty directory with subdirectories");
     let no_directory = |fs: &FileSystem, b: &mut Batch| {
-        b.insert(fs.metadata(), layout::ROOT_KEY, Inode::new(FileKind::Regular, 0o644, 0, 0, 1, 0).encode());
+        b.insert(
+            fs.volume.metadata(),
+            layout::ROOT_KEY,
+            Inode::new(FileKind::Regular, 0o644, 0, 0, 1, 0).encode(),
+        );
     };
     damaged(no_directory, "/", "the root is no directory");
 }
@@ -140,22 +152,22 @@ fn wrong_counts_of_directories_are_found() {
 fn links_that_do_not_agree_are_found() {
     let two = || root_entry(b"two");
     let contradicts = |fs: &FileSystem, b: &mut Batch| {
-        let value = fs.store.get(fs.metadata(), &two()).unwrap().unwrap();
+        let value = fs.volume.store.get(fs.volume.metadata(), &two()).unwrap().unwrap();
         let Record::Link(link) = Record::decode(&value).unwrap() else { panic!("no link") };
         let other = Link { number: link.number + 1000, ..link };
-        b.insert(fs.metadata(), &two(), other.encode());
+        b.insert(fs.volume.metadata(), &two(), other.encode());
     };
     damaged(contradicts, "/two", "contradicts");
     let several = |fs: &FileSystem, b: &mut Batch| edit(fs, b, &file(), |inode| inode.links = 2);
     damaged(several, "/dir/file", "says that it has 2 names");
     let one_more = |fs: &FileSystem, b: &mut Batch| {
-        b.insert(fs.link_index(), &root_entry(b"sparse"), 7u64.to_le_bytes().to_vec());
+        b.insert(fs.volume.links(), &root_entry(b"sparse"), 7u64.to_le_bytes().to_vec());
     };
     damaged(one_more, "/", "lists 3 links, there are 2");
     let nameless = |fs: &FileSystem, b: &mut Batch| {
         for name in [two(), layout::entry_key(&dir(), b"one")] {
-            b.delete(fs.metadata(), &name);
-            b.delete(fs.link_index(), &name);
+            b.delete(fs.volume.metadata(), &name);
+            b.delete(fs.volume.links(), &name);
         }
     };
     let (store, fs) = sample();
@@ -169,12 +181,12 @@ fn links_that_do_not_agree_are_found() {
 #[test]
 fn link_areas_and_their_marks_that_do_not_agree_are_found() {
     damaged(
-        |fs, b| b.insert(fs.link_index(), &dir(), SETTLED.to_vec()),
+        |fs, b| b.insert(fs.volume.links(), &dir(), LINK_COUNTS_RIGHT.to_vec()),
         "/dir",
         "names a link area that does not exist",
     );
     damaged(
-        |fs, b| b.insert(fs.link_index(), &dir(), b"what".to_vec()),
+        |fs, b| b.insert(fs.volume.links(), &dir(), b"what".to_vec()),
         "/dir",
         "the mark of a link area cannot be understood",
     );
@@ -188,7 +200,7 @@ fn link_areas_and_their_marks_that_do_not_agree_are_found() {
 #[test]
 fn files_with_one_number_are_found() {
     let same = |fs: &FileSystem, b: &mut Batch| {
-        let value = fs.store.get(fs.metadata(), &file()).unwrap().unwrap();
+        let value = fs.volume.store.get(fs.volume.metadata(), &file()).unwrap().unwrap();
         let Record::Inode(inode) = Record::decode(&value).unwrap() else { panic!("a link") };
         edit(fs, b, &root_entry(b"sparse"), |sparse| sparse.number = inode.number);
     };
@@ -201,37 +213,39 @@ fn orphans_that_make_no_sense_are_found() {
     let base = || layout::entry_key(&layout::area_prefix(b""), &layout::area_name(77));
     let twice = |fs: &FileSystem, b: &mut Batch| {
         for id in [1, 2] {
-            b.insert(fs.metadata(), &place(id), crate::model::record::encode_orphan(&base()));
+            b.insert(fs.volume.metadata(), &place(id), crate::model::record::encode_orphan(&base()));
         }
     };
     let path = path_of(&base());
     damaged(twice, &path, "two unlinked files have their data in one place");
     let path = path_of(&place(1));
-    damaged(|fs, b| b.insert(fs.metadata(), &place(1), &b"\x63what"[..]), &path, "orphan");
+    damaged(|fs, b| b.insert(fs.volume.metadata(), &place(1), &b"\x63what"[..]), &path, "orphan");
     // Data where neither a file nor an orphan is.
-    let data =
-        |fs: &FileSystem, b: &mut Batch| b.insert(fs.data(), &layout::block_key(&base(), 0), &b"x"[..]);
+    let data = |fs: &FileSystem, b: &mut Batch| {
+        b.insert(fs.volume.data(), &layout::block_key(&base(), 0), &b"x"[..])
+    };
     let path = path_of(&base());
     damaged(data, &path, "data of a file that does not exist");
 }
 
 #[test]
 fn broken_promises_about_what_is_below_are_found() {
-    let uniform = |fs: &FileSystem, b: &mut Batch| edit(fs, b, layout::ROOT_KEY, |root| root.uniform = true);
+    let uniform =
+        |fs: &FileSystem, b: &mut Batch| edit(fs, b, layout::ROOT_KEY, |root| root.owned_alone = true);
     damaged(uniform, "/two", "promises that no such entry is below");
     let foreign = |fs: &FileSystem, b: &mut Batch| {
-        edit(fs, b, &root_entry(b"dir"), |dir| dir.uniform = true);
+        edit(fs, b, &root_entry(b"dir"), |dir| dir.owned_alone = true);
         edit(fs, b, &file(), |inode| inode.uid = 12);
     };
     damaged(foreign, "/dir/file", "promises that no such entry is below");
     let short = |fs: &FileSystem, b: &mut Batch| {
         let state = VolumeState { next_number: 1000, longest_key: Some(4) };
-        b.insert(fs.metadata(), layout::STATE_KEY, state.encode());
+        b.insert(fs.volume.metadata(), layout::STATE_KEY, state.encode());
     };
     damaged(short, "/sparse", "the volume says that none is so long");
-    damaged(|fs, b| b.insert(fs.metadata(), layout::STATE_KEY, &b"\x63"[..]), "/", "volume state");
+    damaged(|fs, b| b.insert(fs.volume.metadata(), layout::STATE_KEY, &b"\x63"[..]), "/", "volume state");
     let of_a_directory = |fs: &FileSystem, b: &mut Batch| {
-        b.insert(fs.data(), &layout::block_key(&root_entry(b"dir"), 0), &b"x"[..]);
+        b.insert(fs.volume.data(), &layout::block_key(&root_entry(b"dir"), 0), &b"x"[..]);
     };
     damaged(of_a_directory, "/dir", "block 0 of something that is no regular file");
 }

@@ -1,0 +1,176 @@
+//! The volume that a file system is mounted from: store, indexes, options, commits, counters.
+
+use crate::model::error::{FsErrorKind, Result, fail};
+use crate::model::layout::{DATA, LINKS, METADATA};
+use crate::model::types::*;
+use espalier_engine::{Batch, IndexId, Lsn, MAX_VALUE, Store, VolumeInfo};
+use espalier_storage::{BLOCK, Environment};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Version of the volume's parameters.
+const PARAMETERS_VERSION: u16 = 1;
+
+/// What every component needs of the mounted volume.
+pub(crate) struct VolumeContext {
+    pub(crate) store: Arc<Store>,
+    pub(crate) env: Arc<dyn Environment>,
+    pub(crate) options: OpenOptions,
+    pub(crate) id: u32,
+    pub(crate) block_size: u32,
+    pub(crate) counters: Counters,
+    last_lsn: AtomicU64,
+}
+
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) lookup_hits: AtomicU64,
+    pub(crate) lookup_misses: AtomicU64,
+    pub(crate) creates: AtomicU64,
+    pub(crate) create_queries: AtomicU64,
+    pub(crate) orphans: AtomicU64,
+    pub(crate) bytes_read: AtomicU64,
+    pub(crate) bytes_written: AtomicU64,
+}
+
+/// Space of the store, in bytes.
+pub(crate) struct Space {
+    pub(crate) total: u64,
+    pub(crate) free: u64,
+}
+
+impl VolumeContext {
+    /// The volume that `options` name.
+    pub(crate) fn open(store: Arc<Store>, env: Arc<dyn Environment>, options: OpenOptions) -> Result<Self> {
+        let volume = find_volume(&store, &options.volume)?;
+        let block_size = decode_parameters(&volume.parameters)?;
+        Ok(Self {
+            store,
+            env,
+            options,
+            id: volume.id,
+            block_size,
+            counters: Counters::default(),
+            last_lsn: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn metadata(&self) -> IndexId {
+        IndexId { volume: self.id, index: METADATA }
+    }
+
+    pub(crate) fn data(&self) -> IndexId {
+        IndexId { volume: self.id, index: DATA }
+    }
+
+    pub(crate) fn links(&self) -> IndexId {
+        IndexId { volume: self.id, index: LINKS }
+    }
+
+    /// The time that a change gets: nanoseconds since the Unix epoch. Comparisons of trees find
+    /// changed files by it, so it is not the coarse time of the clock's last tick, because a clone
+    /// may be made within one tick.
+    pub(crate) fn now(&self) -> i64 {
+        i64::try_from(self.env.now().as_nanos()).unwrap_or(i64::MAX)
+    }
+
+    /// Refuses changes to a file system that is mounted read-only.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.options.read_only {
+            fail(FsErrorKind::ReadOnly, "the file system is mounted read-only")
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Commits the batch that a call was made for, unless the caller has given up: then nothing is
+    /// changed. A call has one such batch, so that it is never half done, and waits for nothing
+    /// afterwards. The calling function holds the locks of everything that the batch concerns.
+    pub(crate) fn commit(&self, batch: Batch) -> Result<Lsn> {
+        let lsn = self.store.commit_if(batch, || self.caller_stays())?;
+        self.last_lsn.fetch_max(lsn.0, Ordering::AcqRel);
+        Ok(lsn)
+    }
+
+    /// Commits a batch that users do not see, even if the caller has given up.
+    pub(crate) fn commit_internal(&self, batch: Batch) -> Result<Lsn> {
+        let lsn = self.store.commit(batch)?;
+        self.last_lsn.fetch_max(lsn.0, Ordering::AcqRel);
+        Ok(lsn)
+    }
+
+    /// Fails if the caller has given up, before a change that is only made in memory.
+    pub(crate) fn check_caller_stays(&self) -> Result<()> {
+        if self.caller_stays() { Ok(()) } else { fail(FsErrorKind::Interrupted, "the caller has given up") }
+    }
+
+    /// See [`Waiter::stays`].
+    pub(crate) fn caller_stays(&self) -> bool {
+        self.options.waiter.as_ref().is_none_or(|waiter| waiter.stays())
+    }
+
+    /// See [`Waiter::waits`].
+    pub(crate) fn caller_waits(&self) -> bool {
+        self.options.waiter.as_ref().is_none_or(|waiter| waiter.waits())
+    }
+
+    /// The newest batch so far.
+    pub(crate) fn last_lsn(&self) -> Lsn {
+        Lsn(self.last_lsn.load(Ordering::Acquire))
+    }
+
+    /// Total and free space. Space that is set aside for deletions and checkpoints counts as used;
+    /// superblocks and log are not part of the total.
+    pub(crate) fn space(&self) -> Space {
+        let space = self.store.statistics().space;
+        let taken = space.promised + space.owed + space.pool;
+        let free = space.free.saturating_sub(taken);
+        let bytes = |blocks: u64| blocks.saturating_mul(BLOCK as u64);
+        Space { total: bytes(space.total.saturating_sub(space.fixed)), free: bytes(free) }
+    }
+}
+
+/// The volume of that name.
+pub(crate) fn find_volume(store: &Store, name: &str) -> Result<VolumeInfo> {
+    match store.volumes().into_iter().find(|v| v.name == name) {
+        Some(volume) => Ok(volume),
+        None => fail(FsErrorKind::NotFound, format!("the store has no volume {name:?}")),
+    }
+}
+
+/// The parameters of a new volume.
+pub(crate) fn encode_parameters(block_size: u32) -> Result<Vec<u8>> {
+    if !is_block_size(block_size) {
+        return fail(
+            FsErrorKind::Invalid,
+            format!("a block size of {block_size} is no power of two from 4096 to 1 MiB"),
+        );
+    }
+    let mut parameters = PARAMETERS_VERSION.to_le_bytes().to_vec();
+    parameters.extend_from_slice(&[0, 0]);
+    parameters.extend_from_slice(&block_size.to_le_bytes());
+    Ok(parameters)
+}
+
+/// The block size that a volume was made with.
+pub(crate) fn decode_parameters(parameters: &[u8]) -> Result<u32> {
+    if let Some((version, rest)) = parameters.split_first_chunk::<2>()
+        && let Some(size) = rest.get(2..6).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes)
+    {
+        let version = u16::from_le_bytes(*version);
+        if version > PARAMETERS_VERSION {
+            return fail(
+                FsErrorKind::Unsupported,
+                format!("the volume has format {version}, this program knows 1"),
+            );
+        }
+        if version == PARAMETERS_VERSION && is_block_size(size) {
+            return Ok(size);
+        }
+    }
+    fail(FsErrorKind::Io, "the volume's parameters are damaged, or it holds no file system")
+}
+
+fn is_block_size(size: u32) -> bool {
+    size.is_power_of_two() && (4096..=MAX_VALUE as u32).contains(&size)
+}
