@@ -55,13 +55,14 @@ bench:
 
 install: all
 	install -D -m 755 $(TARGET)/release/espalier $(DESTDIR)$(PREFIX)/bin/espalier
+	install -D -m 644 packaging/modprobe.d/espalier.conf $(DESTDIR)$(PREFIX)/lib/modprobe.d/espalier.conf
 	install -d $(DESTDIR)$(SBINDIR)
 	for name in mkfs.espalier fsck.espalier mount.espalier mount.fuse.espalier \
 		umount.espalier umount.fuse.espalier umount.fuseblk.espalier; do \
 		ln -sf $(PREFIX)/bin/espalier $(DESTDIR)$(SBINDIR)/$$name; done
 
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/bin/espalier
+	rm -f $(DESTDIR)$(PREFIX)/bin/espalier $(DESTDIR)$(PREFIX)/lib/modprobe.d/espalier.conf
 	for name in mkfs.espalier fsck.espalier mount.espalier mount.fuse.espalier \
 		umount.espalier umount.fuse.espalier umount.fuseblk.espalier; do \
 		rm -f $(DESTDIR)$(SBINDIR)/$$name; done

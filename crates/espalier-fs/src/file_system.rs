@@ -40,6 +40,8 @@ pub struct FileSystem {
     pub(crate) detached: Mutex<BTreeMap<Arc<[u8]>, NodeId>>,
     /// Unlinked files that nobody holds any more, whose data is still to go.
     pub(crate) forgotten: Mutex<Forgotten>,
+    /// The rule for the time of the last read.
+    pub(crate) atime: AtimeRule,
     pub(crate) listings: Mutex<Listings>,
     /// Nodes whose time of the last read is to be written.
     pub(crate) atimes: Mutex<Vec<NodeId>>,
@@ -188,6 +190,7 @@ impl FileSystem {
         }
         let nodes = NodeTable::new(FIRST_NODE);
         [&root, &links, &orphans].into_iter().for_each(|node| nodes.add(node));
+        let atime = AtimeRule::new(volume.options.atime);
         let fs = Self {
             volume,
             tree: Arc::default(),
@@ -196,6 +199,7 @@ impl FileSystem {
             orphans,
             detached: Mutex::default(),
             forgotten: Mutex::default(),
+            atime,
             listings: Mutex::default(),
             atimes: Mutex::default(),
             name_bytes: AtomicU64::new(0),

@@ -1,10 +1,14 @@
-//! What a mount in the background needs: a fork before any thread, a report to whoever started it,
-//! and signals that arrive as calls.
+//! What a server in the background needs: a fork before any thread, a report to the process that
+//! started it, and signals that arrive as calls.
+//!
+//! The daemon keeps no descriptor of its caller. A lock file or the pipe of a test runner that the
+//! daemon kept open would make another process wait for as long as the mount exists.
 
+use rustix::event::{PollFd, PollFlags, poll};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 /// Which side of the fork this is.
 pub enum Forked {
@@ -20,8 +24,10 @@ pub struct Child(File);
 /// The daemon's end. Dropped without a word it says that the daemon failed.
 pub struct Report(File);
 
-/// Forks a daemon: a session of its own, in the root directory. Its standard streams stay until
-/// [`Report::ready`], so that it can say why it fails.
+/// Forks a daemon: a session of its own. Its standard streams stay until [`Report::ready`], so that
+/// it can say why it fails; every other descriptor that the caller left open is closed.
+///
+/// Call it before the process opens anything that the daemon needs.
 ///
 /// # Errors
 /// More than one thread runs already (a fork would leave locks held for ever), or the system
@@ -37,6 +43,7 @@ pub fn fork() -> io::Result<Forked> {
         -1 => Err(io::Error::last_os_error()),
         0 => {
             drop(read);
+            close_inherited(write.as_raw_fd())?;
             rustix::process::setsid()?;
             Ok(Forked::Daemon(Report(File::from(write))))
         }
@@ -45,6 +52,22 @@ pub fn fork() -> io::Result<Forked> {
             Ok(Forked::Parent(Child(File::from(read))))
         }
     }
+}
+
+/// Closes all descriptors but the standard streams and `kept`.
+fn close_inherited(kept: RawFd) -> io::Result<()> {
+    // The list is complete before the first descriptor is closed: closing changes the directory.
+    let listed: Vec<RawFd> = std::fs::read_dir("/proc/self/fd")?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|&descriptor| descriptor > libc::STDERR_FILENO && descriptor != kept)
+        .collect();
+    for descriptor in listed {
+        // SAFETY: no object of this process owns the descriptor. The process has opened nothing but
+        // the standard streams and the pipe, whose end is kept; the directory above is closed
+        // already, and closing its number again fails without effect in a process of one thread.
+        unsafe { libc::close(descriptor) };
+    }
+    Ok(())
 }
 
 impl Child {
@@ -63,12 +86,24 @@ impl Child {
 }
 
 impl Report {
+    /// True while the process that started the daemon waits for the report. It stops when it is
+    /// interrupted, and then the daemon has to stop as well.
+    pub fn is_awaited(&self) -> bool {
+        let mut ends = [PollFd::new(&self.0, PollFlags::empty())];
+        // The pipe reports an error as soon as its reader is gone.
+        let ready = poll(&mut ends, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }));
+        ready.is_err() || !ends[0].revents().contains(PollFlags::ERR)
+    }
+
     /// The daemon does its work: leaves the working directory and the standard streams, and lets
     /// the parent go.
     ///
     /// # Errors
     /// What the system says.
     pub fn ready(mut self) -> io::Result<()> {
+        if !self.is_awaited() {
+            return Err(io::Error::other("the command that started the server was interrupted"));
+        }
         std::env::set_current_dir("/")?;
         let null = File::options().read(true).write(true).open("/dev/null")?;
         rustix::stdio::dup2_stdin(null.as_fd())?;
@@ -79,7 +114,7 @@ impl Report {
 
     /// The daemon cannot do its work; the parent is told why.
     pub fn failed(mut self, why: &str) {
-        // Nobody may be listening any more.
+        // The parent may have been interrupted.
         let _ = self.0.write_all(&[&[1], why.as_bytes()].concat());
     }
 }
@@ -116,6 +151,18 @@ impl Signals {
             (set, libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()))
         };
         if result == 0 { Ok(Self(set)) } else { Err(io::Error::from_raw_os_error(result)) }
+    }
+
+    /// True if a termination signal has arrived that [`Signals::wait`] has not returned yet.
+    pub fn is_pending(&self) -> bool {
+        let mut set = MaybeUninit::uninit();
+        // SAFETY: `sigpending` initializes the set if it succeeds, and only then is it read.
+        unsafe {
+            libc::sigpending(set.as_mut_ptr()) == 0
+                && [libc::SIGTERM, libc::SIGINT, libc::SIGHUP]
+                    .iter()
+                    .any(|&signal| libc::sigismember(set.as_ptr(), signal) == 1)
+        }
     }
 
     /// Waits for the next one.

@@ -16,7 +16,7 @@ pub mod transport;
 pub use dispatch::{
     COMMAND_XATTR, Commands, DESCRIPTION_XATTR, Description, LIST_COMMAND, RequestCounts, Requester,
 };
-pub use mount::{Ended, ForgetHook, ListAttributes, Mount, MountError, MountOptions};
+pub use mount::{Ended, ForgetHook, ListAttributes, Mount, MountError, MountOptions, bind, remount};
 pub use notifier::Notifier;
 pub use protocol::control;
 pub use protocol::notify::Notification;

@@ -87,6 +87,25 @@ impl std::fmt::Debug for ForgetHook {
     }
 }
 
+/// Changes how the kernel treats the mount at `point`: `ro`, `rw`, `nosuid` and the like, as `mount
+/// -o remount` does. Flags that `options` do not ask for are taken away. The server is not asked, so
+/// the caller makes sure that it can write before it asks for a writable mount.
+///
+/// # Errors
+/// What the system says; the process needs the rights of root.
+pub fn remount(point: &Path, options: &MountOptions) -> io::Result<()> {
+    kernel::remount(point, options)
+}
+
+/// Makes the mount at `from` appear at `to` as well. Of `options` it takes those that the kernel
+/// keeps for each place: read-only, set-id bits, devices, programs, symbolic links.
+///
+/// # Errors
+/// What the system says; the process needs the rights of root.
+pub fn bind(from: &Path, to: &Path, options: &MountOptions) -> io::Result<()> {
+    kernel::bind(from, to, options)
+}
+
 /// A mounted file system.
 pub struct Mount {
     point: PathBuf,

@@ -130,6 +130,9 @@ pub(crate) struct Mount {
     /// Memory budget for everything the server holds (default 2G)
     #[arg(long, value_name = "SIZE")]
     pub(crate) cache: Option<Size>,
+    /// mount(8) asks: an image that is mounted is bound to the directory, as kernel file systems do
+    #[arg(long, hide = true)]
+    pub(crate) from_mount: bool,
 }
 
 const MOUNT_HELP: &str = "Mount options (-o):
@@ -139,7 +142,12 @@ const MOUNT_HELP: &str = "Mount options (-o):
                       reaches the server later, and a full disk may be reported at close or fsync
   allow_other         let other users in (always so for root's mounts; noallow_other forbids it)
   discard              tell the device about space as soon as it is free
-  noatime, relatime   when reading changes the time of last access (default relatime)
+  noatime, relatime, strictatime
+                      when reading changes the time of last access (default relatime); reads that the
+                      kernel answers from its cache change nothing
+  nofail              an image that is not there is no failure
+  remount             change ro, rw, nosuid, nodev, noexec, nosymfollow and the times of last access
+                      of a mount that is there (root only)
   commit=SECONDS      how often everything is made durable unasked (default 5; 0: never)
   nonempty            mount over a directory that is not empty
   snapshot=NAME       this snapshot instead of the volume, with the original file numbers; read-only unless
@@ -151,7 +159,8 @@ const MOUNT_HELP: &str = "Mount options (-o):
   threads=N           server threads per CPU
   readdirplus=WHEN    list directories with attributes: auto, or always
   auto_unmount        unmount when the server dies
-  nosuid, nodev, noexec, sync, dirsync, and x-* as for mount(8)
+  nosuid, nodev, noexec, nosymfollow, sync, dirsync, user, users, owner, group, context=...
+                      and x-* as for mount(8)
 
 In /etc/fstab, after `make install`:
   /srv/disk.img  /mnt  fuse.espalier  cache=4G,noatime  0  0
@@ -349,7 +358,7 @@ fn is_fsck_progress(word: &str) -> bool {
 
 /// mount(8) calls `mount.TYPE SPEC DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE.SUBTYPE]`.
 fn mount_words(words: impl Iterator<Item = OsString>) -> Result<Option<Vec<OsString>>, String> {
-    let mut out = Vec::new();
+    let mut out = vec!["--from-mount".into()];
     let mut words = words;
     while let Some(word) = words.next() {
         match word.to_str() {
@@ -416,7 +425,7 @@ mod tests {
             ("fsck.espalier -a -C0 /dev/vdb", "espalier fsck /dev/vdb"),
             (
                 "mount.fuse.espalier a /b -sn -o ro,cache=1G -t fuse.espalier",
-                "espalier mount a /b -o ro,cache=1G",
+                "espalier mount --from-mount a /b -o ro,cache=1G",
             ),
             ("mount.espalier a /b -f", "nothing"),
             ("mount.espalier a /b -o", "error: -o needs options"),

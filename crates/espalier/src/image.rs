@@ -7,11 +7,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::lock_holder;
 use crate::mounts;
 use crate::ui::complain;
 
 /// How long a command waits for a server that is just ending.
-const PATIENCE: Duration = Duration::from_secs(60);
+const LOCK_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long a command waits for the lock before it says so.
+const LOCK_SILENCE: Duration = Duration::from_secs(1);
+
+/// How long one attempt at the lock takes.
+const LOCK_ATTEMPT: Duration = Duration::from_millis(300);
 
 /// The volume with the files.
 pub(crate) const VOLUME: &str = "main";
@@ -26,36 +33,53 @@ pub(crate) fn environment() -> Arc<SystemEnvironment> {
     Arc::new(SystemEnvironment::new(processors.clamp(FEWEST_THREADS, MOST_THREADS)))
 }
 
-/// Opens the device of an image and takes its lock. Waits for a server that is just ending, but not
-/// for a mount that is there to stay.
+/// Opens the device of an image and takes its lock. Waits up to a minute for a server that is just
+/// ending, but not for a mount that is there to stay, and says for which process it waits.
 ///
 /// # Errors
 /// If it is not there, may not be opened, or is in use.
 pub(crate) fn open_device(path: &Path, mode: OpenMode) -> Result<FileDevice> {
+    open_device_while(path, mode, &|| true)
+}
+
+/// As [`open_device`], and gives up waiting as soon as `wanted` says no.
+///
+/// # Errors
+/// As for [`open_device`]; if it is not wanted any more.
+pub(crate) fn open_device_while(
+    path: &Path,
+    mode: OpenMode,
+    wanted: &dyn Fn() -> bool,
+) -> Result<FileDevice> {
     let begun = Instant::now();
     let mut told = false;
     loop {
-        let options = FileOptions::new(mode).wait(Duration::from_millis(300));
-        match FileDevice::open_with(path, &options) {
+        let options = FileOptions::new(mode).wait(LOCK_ATTEMPT);
+        let busy = match FileDevice::open_with(path, &options) {
             Ok(device) => return Ok(device),
-            Err(e) if e.kind == espalier_storage::ErrorKind::Busy => {
-                if let Some(mount) = mounted(path) {
-                    return Err(anyhow!(
-                        "{} is mounted at {}; unmount it first (espalier umount {})",
-                        path.display(),
-                        mount.display(),
-                        mount.display()
-                    ));
-                }
-                if begun.elapsed() > PATIENCE {
-                    return Err(e.into());
-                }
-                if !told && begun.elapsed() > Duration::from_secs(1) {
-                    complain!("espalier: waiting for another program to let go of {}", path.display());
-                    told = true;
-                }
-            }
+            Err(e) if e.kind == espalier_storage::ErrorKind::Busy => e,
             Err(e) => return Err(explain_device(e, path)),
+        };
+        if let Some(mount) = mounted(path) {
+            let (path, mount) = (path.display(), mount.display());
+            return Err(anyhow!("{path} is mounted at {mount}; unmount it first (espalier umount {mount})"));
+        }
+        if !wanted() {
+            return Err(anyhow!("interrupted while another process had {} open", path.display()));
+        }
+        let holder = lock_holder::of(path);
+        if begun.elapsed() > LOCK_PATIENCE {
+            return Err(match holder {
+                Some(holder) => anyhow!("{} is in use by {holder}; let it end first", path.display()),
+                None => busy.into(),
+            });
+        }
+        if !told && begun.elapsed() > LOCK_SILENCE {
+            match holder {
+                Some(holder) => complain!("espalier: waiting for {holder} to let go of {}", path.display()),
+                None => complain!("espalier: waiting for another process to let go of {}", path.display()),
+            }
+            told = true;
         }
     }
 }

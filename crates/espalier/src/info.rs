@@ -5,6 +5,7 @@
 
 use crate::args::Info;
 use crate::image;
+use crate::mount::Plan;
 use crate::mounts;
 use crate::ui::say;
 use crate::units::{self, Size};
@@ -16,7 +17,7 @@ use espalier_storage::BLOCK;
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Weak};
 
 /// Most of what an attribute can hold.
@@ -99,13 +100,13 @@ pub(crate) fn ask_server(dir: &Path) -> Result<Value> {
 
 /// What the server of a mount tells about itself, made anew at every call. It holds nothing alive.
 pub(crate) fn server_side(
-    source: PathBuf,
-    dir: PathBuf,
-    options: &str,
+    plan: &Plan,
+    read_only: bool,
     store: &Arc<Store>,
     fs: &Arc<FileSystem>,
 ) -> impl Fn(&RequestCounts) -> String + Send + Sync + 'static {
-    let options = options.to_owned();
+    let Plan { source, dir, settings } = plan.clone();
+    let options = settings.words;
     let (store, fs): (Weak<Store>, Weak<FileSystem>) = (Arc::downgrade(store), Arc::downgrade(fs));
     move |requests: &RequestCounts| {
         let (Some(store), Some(fs)) = (store.upgrade(), fs.upgrade()) else { return "{}".into() };
@@ -121,6 +122,7 @@ pub(crate) fn server_side(
         description["mount"] = json!({
             "directory": dir.to_string_lossy(),
             "options": options,
+            "read_only": read_only,
             "pid": std::process::id(),
             "requests": requests.each().map(|(kind, count)| (kind.to_owned(), count.into())).collect::<Map<_, Value>>(),
         });

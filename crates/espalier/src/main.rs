@@ -13,6 +13,7 @@ mod dump;
 mod fsck;
 mod image;
 mod info;
+mod lock_holder;
 mod memory;
 mod mkfs;
 mod mount;

@@ -4,6 +4,8 @@
 //! The server is a fork made before any thread exists. It reports once: that the mount is usable,
 //! or why it could not be made.
 
+mod existing;
+mod io_uring;
 mod options;
 mod server;
 
@@ -11,30 +13,48 @@ use crate::args;
 use crate::image;
 use crate::mounts;
 use crate::problem::{Exit, Shown};
-use crate::ui::{self, say};
+use crate::ui::{self, complain, say};
+use crate::umount;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use espalier_fuse::daemon::{self, Forked};
 use options::Settings;
+use server::Starter;
 use std::path::{Path, PathBuf};
 
 /// What to mount, where, and how. Paths are absolute and without links.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
-    source: PathBuf,
-    dir: PathBuf,
-    settings: Settings,
+    pub(crate) source: PathBuf,
+    pub(crate) dir: PathBuf,
+    pub(crate) settings: Settings,
 }
 
 /// Runs the command; in the foreground it returns when the mount has ended.
 pub(crate) fn run(args: &args::Mount, verbose: u8) -> Result<Exit> {
     let settings = Settings::new(&args.options, args.cache)?;
+    if settings.remount {
+        existing::remount(args, &settings)?;
+        return Ok(Exit::Success);
+    }
+    if settings.no_fail && !args.source.exists() {
+        complain!("espalier: {}: there is no such image; nothing is mounted (nofail)", args.source.display());
+        return Ok(Exit::Success);
+    }
     let plan = check(&args.source, &args.dir, settings)?;
+    if let Some(at) = image::mounted(&plan.source) {
+        if args.from_mount && rustix::process::geteuid().is_root() {
+            existing::bind(&plan, &at)?;
+            return Ok(Exit::Success);
+        }
+        bail!(
+            "{} is mounted already, at {}; a second server would damage it",
+            plan.source.display(),
+            at.display()
+        );
+    }
     if args.foreground {
         ui::log_to_stderr(verbose);
-        server::serve(&plan, || {
-            say!("{} is mounted at {}", plan.source.display(), plan.dir.display());
-            Ok(())
-        })?;
+        server::serve(&plan, &mut Foreground(&plan))?;
         return Ok(Exit::Success);
     }
     match daemon::fork().context("the server cannot be started")? {
@@ -46,20 +66,49 @@ pub(crate) fn run(args: &args::Mount, verbose: u8) -> Result<Exit> {
             // The last proof: the mount answers.
             let answer = plan.dir.metadata();
             answer.with_context(|| format!("{} is mounted but does not answer", plan.dir.display()))?;
+            if plan.settings.mount.transport.is_none() {
+                io_uring::hint_once();
+            }
             Ok(Exit::Success)
         }
         Forked::Daemon(report) => {
             ui::log_to_syslog(verbose);
-            let mut report = Some(report);
-            let served = server::serve(&plan, || report.take().map_or(Ok(()), daemon::Report::ready));
-            let Err(error) = served else { return Ok(Exit::Success) };
-            match report {
+            let mut background = Background(Some(report));
+            let Err(error) = server::serve(&plan, &mut background) else { return Ok(Exit::Success) };
+            match background.0 {
                 Some(report) => report.failed(&Shown(&error).to_string()),
                 None => tracing::error!("{}: {}", plan.source.display(), Shown(&error)),
             }
-            // Said already, where somebody listens.
+            // The parent, or the log, has the message already.
             std::process::exit(i32::from(Exit::Failure.code()));
         }
+    }
+}
+
+/// A server in the foreground is its own starter.
+struct Foreground<'a>(&'a Plan);
+
+impl Starter for Foreground<'_> {
+    fn waits(&self) -> bool {
+        true
+    }
+
+    fn ready(&mut self) -> std::io::Result<()> {
+        say!("{} is mounted at {}", self.0.source.display(), self.0.dir.display());
+        Ok(())
+    }
+}
+
+/// A daemon reports once to the process that forked it.
+struct Background(Option<daemon::Report>);
+
+impl Starter for Background {
+    fn waits(&self) -> bool {
+        self.0.as_ref().is_some_and(daemon::Report::is_awaited)
+    }
+
+    fn ready(&mut self) -> std::io::Result<()> {
+        self.0.take().map_or(Ok(()), daemon::Report::ready)
     }
 }
 
@@ -73,18 +122,22 @@ fn check(source: &Path, dir: &Path, settings: Settings) -> Result<Plan> {
         "{} is no directory; a file system is mounted on an empty directory",
         dir.display()
     );
-    if let Some(at) = image::mounted(&source) {
-        bail!("{} is mounted already, at {}; a second mount would damage it", source.display(), at.display());
-    }
     Ok(Plan { source, dir, settings })
 }
 
+/// The absolute path of a mount point, without links. Dead mounts there, which a server left that
+/// was killed, are taken away first.
 fn resolve_mount_point(dir: &Path) -> Result<PathBuf> {
     let shown = dir.display();
-    ensure!(
-        !mounts::is_dead(dir),
-        "{shown} is a mount whose server has died; unmount it first (espalier umount {shown})"
-    );
+    while mounts::is_dead(dir) {
+        let dead = umount::absolute(dir)?;
+        ensure!(
+            mounts::at(&dead)?.is_some_and(|mount| mount.is_espalier()),
+            "{shown} lies in a mount whose server has died; unmount that first"
+        );
+        umount::detach(&dead, true).with_context(|| format!("the server of {shown} has died"))?;
+        complain!("espalier: the server that had {shown} mounted has died; its mount was taken away");
+    }
     dir.canonicalize().map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => {
             anyhow!("{shown}: there is no such directory; make it first (mkdir {shown})")

@@ -30,7 +30,7 @@ pub(crate) fn run(args: &Umount) -> Result<()> {
 }
 
 /// The path without links, found without touching its last component, whose server may be dead.
-fn absolute(dir: &Path) -> Result<PathBuf> {
+pub(crate) fn absolute(dir: &Path) -> Result<PathBuf> {
     if let Ok(path) = dir.canonicalize() {
         return Ok(path);
     }
@@ -41,7 +41,7 @@ fn absolute(dir: &Path) -> Result<PathBuf> {
 }
 
 /// Takes the mount out of the tree.
-fn detach(dir: &Path, lazy: bool) -> Result<()> {
+pub(crate) fn detach(dir: &Path, lazy: bool) -> Result<()> {
     let busy = || {
         anyhow!(
             "{} is busy: a program has a file open or works there (fuser -vm {} lists them); end it, or use --lazy",

@@ -275,9 +275,14 @@ impl FileSystem {
         }
     }
 
-    /// Notes that `node` was read, by the rule of relatime.
+    /// From now on the time of the last read follows `rule`, as after a remount.
+    pub fn set_atime(&self, rule: Atime) {
+        self.atime.set(rule);
+    }
+
+    /// Notes that `node` was read, by the rule that the mount follows ([`Atime`]).
     pub(crate) fn touch(&self, node: &Arc<Node>) {
-        if self.volume.options.atime == Atime::Never || self.volume.options.read_only {
+        if self.atime.get() == Atime::Never || self.volume.options.read_only {
             return;
         }
         self.touch_locked(node, &mut node.state());
@@ -285,13 +290,14 @@ impl FileSystem {
 
     /// The same with the state at hand.
     pub(crate) fn touch_locked(&self, node: &Arc<Node>, state: &mut State) {
-        if self.volume.options.atime == Atime::Never || self.volume.options.read_only {
+        if self.atime.get() == Atime::Never || self.volume.options.read_only {
             return;
         }
         let now = self.volume.now();
         let inode = &mut state.inode;
         let newer = inode.atime > inode.mtime && inode.atime > inode.ctime;
-        if newer && now.saturating_sub(inode.atime) < ATIME_AGE {
+        let is_recent = newer && now.saturating_sub(inode.atime) < ATIME_AGE;
+        if is_recent && self.atime.get() == Atime::Relative {
             return;
         }
         if inode.atime == now || !self.volume.caller_waits() {

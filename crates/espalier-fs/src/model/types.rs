@@ -1,6 +1,7 @@
 //! The vocabulary of the file system's calls.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// The longest name of a directory entry or extended attribute, in bytes.
 pub const MAX_NAME: usize = 255;
@@ -294,8 +295,31 @@ pub enum Atime {
     /// If it is older than the last change, or than a day.
     #[default]
     Relative,
+    /// By every read that reaches the file system; reads that the kernel answers from its pages do
+    /// not.
+    Strict,
     /// Never.
     Never,
+}
+
+/// The rule for the time of the last read of a mounted volume, which a remount can change.
+#[derive(Debug)]
+pub(crate) struct AtimeRule(AtomicU8);
+
+impl AtimeRule {
+    const RULES: [Atime; 3] = [Atime::Relative, Atime::Strict, Atime::Never];
+
+    pub(crate) fn new(rule: Atime) -> Self {
+        Self(AtomicU8::new(rule as u8))
+    }
+
+    pub(crate) fn set(&self, rule: Atime) {
+        self.0.store(rule as u8, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> Atime {
+        Self::RULES[usize::from(self.0.load(Ordering::Relaxed))]
+    }
 }
 
 /// What a volume gets when it is made.

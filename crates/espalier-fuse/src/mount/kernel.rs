@@ -8,12 +8,12 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, UnmountFlags, fsconfig_create, fsmount, fsopen,
 };
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::io::{self, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -21,6 +21,12 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 const HELPER: &str = "fusermount3";
 const SUBTYPE: &str = "espalier";
+
+/// There while SELinux is active.
+const SELINUX: &str = "/sys/fs/selinux/enforce";
+
+/// `MS_NOSYMFOLLOW` of Linux 5.10.
+const MS_NOSYMFOLLOW: MountFlags = MountFlags::from_bits_retain(256);
 
 /// A mount that nobody serves yet.
 pub(super) struct Mounted {
@@ -170,7 +176,20 @@ fn call(device: &Device, point: &Path, options: &MountOptions, block: bool) -> i
     if block {
         data.push_str(",blksize=4096");
     }
+    // Where SELinux is not active the kernel knows none of its options; mount(8) drops them then.
+    for option in options.security.iter().filter(|_| Path::new(SELINUX).exists()) {
+        data.push(',');
+        data.push_str(option);
+    }
     let kind = if block { "fuseblk" } else { "fuse" };
+    let flags = mount_flags(options);
+    let data = CString::new(data)?;
+    rustix::mount::mount(&*options.source, point, format!("{kind}.{SUBTYPE}"), flags, &*data)?;
+    Ok(())
+}
+
+/// The flags of the mount(2) call that the options ask for.
+fn mount_flags(options: &MountOptions) -> MountFlags {
     let flags = [
         (options.read_only, MountFlags::RDONLY),
         (options.no_suid, MountFlags::NOSUID),
@@ -178,11 +197,35 @@ fn call(device: &Device, point: &Path, options: &MountOptions, block: bool) -> i
         (options.no_exec, MountFlags::NOEXEC),
         (options.synchronous, MountFlags::SYNCHRONOUS),
         (options.directory_synchronous, MountFlags::DIRSYNC),
+        (options.no_sym_follow, MS_NOSYMFOLLOW),
     ];
-    let flags = flags.iter().filter(|(set, _)| *set).fold(MountFlags::empty(), |all, (_, flag)| all | *flag);
-    let data = CString::new(data)?;
-    rustix::mount::mount(&*options.source, point, format!("{kind}.{SUBTYPE}"), flags, &*data)?;
+    flags.iter().filter(|(set, _)| *set).fold(MountFlags::empty(), |all, (_, flag)| all | *flag)
+}
+
+/// Changes the flags of a mount that exists to those that the options ask for, as `mount -o
+/// remount` does. The server is not asked.
+pub(super) fn remount(point: &Path, options: &MountOptions) -> io::Result<()> {
+    Ok(rustix::mount::mount_remount(point, mount_flags(options), c"")?)
+}
+
+/// Makes the mount at `from` appear at `to` as well, with the flags that the options ask for.
+pub(super) fn bind(from: &Path, to: &Path, options: &MountOptions) -> io::Result<()> {
+    rustix::mount::mount_bind(from, to)?;
+    let flags = mount_flags(options) & per_mount_flags();
+    if flags.is_empty() {
+        return Ok(());
+    }
+    let bound = rustix::mount::mount_remount(to, flags | MountFlags::BIND, c"");
+    bound.inspect_err(|_| {
+        // The first error is the one that matters; the mount must not stay without its flags.
+        let _ = unmount(to, true);
+    })?;
     Ok(())
+}
+
+/// Flags that the kernel keeps for each place where a file system appears.
+fn per_mount_flags() -> MountFlags {
+    MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MS_NOSYMFOLLOW
 }
 
 /// Mounts through `fusermount3`, which opens the device, mounts, and passes the descriptor over a
@@ -192,7 +235,9 @@ fn by_helper(point: &Path, options: &MountOptions) -> Result<Mounted, MountError
     let no_helper = |source| MountError::NoHelper { source };
     let (ours, theirs) = UnixStream::pair().map_err(no_helper)?;
     let mut helper = Command::new(HELPER)
-        .args(["-o", &helper_options(options), "--"])
+        .arg("-o")
+        .arg(helper_options(options))
+        .arg("--")
         .arg(point)
         .env("_FUSE_COMMFD", "0")
         .stdin(OwnedFd::from(theirs))
@@ -218,9 +263,8 @@ fn by_helper(point: &Path, options: &MountOptions) -> Result<Mounted, MountError
     Ok(Mounted { device: Device::from_descriptor(descriptor), watcher: None, block: false })
 }
 
-fn helper_options(options: &MountOptions) -> String {
+fn helper_options(options: &MountOptions) -> OsString {
     let mut list = vec![
-        format!("fsname={}", options.source.replace('\\', "\\\\").replace(',', "\\,")),
         format!("subtype={SUBTYPE}"),
         "default_permissions".to_owned(),
         if options.read_only { "ro" } else { "rw" }.to_owned(),
@@ -229,12 +273,22 @@ fn helper_options(options: &MountOptions) -> String {
         (options.no_suid, "nosuid"),
         (options.no_dev, "nodev"),
         (options.no_exec, "noexec"),
+        (options.no_sym_follow, "nosymfollow"),
         (options.synchronous, "sync"),
         (options.directory_synchronous, "dirsync"),
         (options.allow_other.unwrap_or_else(is_root), "allow_other"),
     ];
     list.extend(flags.iter().filter(|(set, _)| *set).map(|(_, name)| (*name).to_owned()));
-    list.join(",")
+    let mut bytes = b"fsname=".to_vec();
+    for &byte in options.source.as_os_str().as_bytes() {
+        if matches!(byte, b'\\' | b',') {
+            bytes.push(b'\\');
+        }
+        bytes.push(byte);
+    }
+    bytes.push(b',');
+    bytes.extend(list.join(",").into_bytes());
+    OsString::from_vec(bytes)
 }
 
 /// Takes a descriptor from a socket; `None` if the other side closes it without sending one.

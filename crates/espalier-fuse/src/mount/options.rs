@@ -3,6 +3,7 @@
 use super::ForgetHook;
 use crate::dispatch::{Commands, Description};
 use crate::transport::{Kind, Threads};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// How directories are listed.
@@ -18,8 +19,8 @@ pub enum ListAttributes {
 /// How a file system is mounted.
 #[derive(Debug, Clone)]
 pub struct MountOptions {
-    /// What is mounted, as `mount` shall show it: an image or a device.
-    pub source: String,
+    /// What is mounted, as `mount` shall show it: the path of an image or a device, in any bytes.
+    pub source: PathBuf,
     /// `source` is a block device: root's mounts are `fuseblk` where the kernel can, so that
     /// `syncfs` and `umount` wait for the file system.
     pub block_device: bool,
@@ -31,6 +32,11 @@ pub struct MountOptions {
     pub no_dev: bool,
     /// Nothing can be executed.
     pub no_exec: bool,
+    /// No symbolic link is followed (root only).
+    pub no_sym_follow: bool,
+    /// SELinux options of mount(8), such as `context="system_u:object_r:user_home_t:s0"`, as they
+    /// were given (root only).
+    pub security: Vec<String>,
     /// Every write is synchronous.
     pub synchronous: bool,
     /// Every change of a directory is synchronous.
@@ -83,6 +89,8 @@ impl Default for MountOptions {
             no_suid: false,
             no_dev: false,
             no_exec: false,
+            no_sym_follow: false,
+            security: Vec::new(),
             synchronous: false,
             directory_synchronous: false,
             allow_other: None,
@@ -124,6 +132,17 @@ impl MountOptions {
             ("nodev", None) => self.no_dev = true,
             ("exec", None) => self.no_exec = false,
             ("noexec", None) => self.no_exec = true,
+            ("symfollow", None) => self.no_sym_follow = false,
+            ("nosymfollow", None) => self.no_sym_follow = true,
+            // As mount(8) says: what users may mount has no set-id bits, devices and, except for
+            // the owner's and the group's mounts, programs.
+            ("user" | "users", _) => {
+                (self.no_suid, self.no_dev, self.no_exec) = (true, true, true);
+            }
+            ("owner" | "group", None) => (self.no_suid, self.no_dev) = (true, true),
+            ("context" | "fscontext" | "defcontext" | "rootcontext", Some(_)) => {
+                self.security.push(option.to_owned());
+            }
             ("sync", None) => self.synchronous = true,
             ("async", None) => self.synchronous = false,
             ("dirsync", None) => self.directory_synchronous = true,
@@ -157,11 +176,32 @@ impl MountOptions {
     }
 }
 
-/// What fstab and `mount` pass on, and what has no meaning here.
+/// What fstab and mount(8) pass on, and what has no meaning here: the file system has no inode
+/// versions, Linux has no mandatory locks any more, and all times are written lazily in any case.
 fn ignored(name: &str) -> bool {
-    const FOR_MOUNT: [&str; 14] = [
-        "defaults", "auto", "noauto", "user", "nouser", "users", "owner", "group", "_netdev", "nofail",
-        "comment", "loud", "silent", "relatime",
+    const FOR_MOUNT: [&str; 22] = [
+        "defaults",
+        "auto",
+        "noauto",
+        "nouser",
+        "nousers",
+        "noowner",
+        "nogroup",
+        "_netdev",
+        "comment",
+        "loud",
+        "silent",
+        "iversion",
+        "noiversion",
+        "mand",
+        "nomand",
+        "lazytime",
+        "nolazytime",
+        "bg",
+        "seclabel",
+        "subtype",
+        "fsname",
+        "rootmode",
     ];
     FOR_MOUNT.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
 }
@@ -185,6 +225,12 @@ mod tests {
         for option in ["ro", "nosuid", "commit=30", "transport=classic", "writeback", "x-systemd.automount"] {
             assert_eq!(options.apply(option), Ok(true), "{option}");
         }
+        for option in ["lazytime", "iversion", "mand", "_netdev", "comment=a disk", "nosymfollow"] {
+            assert_eq!(options.apply(option), Ok(true), "{option}");
+        }
+        assert!(options.no_sym_follow && !options.no_exec);
+        assert_eq!(options.apply("user=ann"), Ok(true));
+        assert!(options.no_exec && options.no_dev);
         assert!(options.read_only && options.no_suid && options.writeback);
         assert_eq!(options.sync_interval, Duration::from_secs(30));
         assert_eq!(options.transport, Some(Kind::Classic));

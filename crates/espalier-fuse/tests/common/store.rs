@@ -165,7 +165,7 @@ fn unmount(point: &Path) {
 /// Serves, if this process was started for that; returns when the mount has ended.
 pub(crate) fn serve_if_asked() {
     let Some(image) = std::env::var_os(IMAGE).map(PathBuf::from) else { return };
-    let mut options = MountOptions { source: image.display().to_string(), ..MountOptions::default() };
+    let mut options = MountOptions { source: image.clone(), ..MountOptions::default() };
     for option in std::env::var(OPTIONS).unwrap().split(',').filter(|option| !option.is_empty()) {
         assert_eq!(options.apply(option), Ok(true), "{option}");
     }

@@ -23,8 +23,30 @@ pub(crate) struct Settings {
     pub(crate) mount: MountOptions,
     /// The snapshot to mount instead of the volume.
     pub(crate) snapshot: Option<String>,
+    /// An image that is not there is no failure.
+    pub(crate) no_fail: bool,
+    /// A mount that is there changes.
+    pub(crate) remount: bool,
     /// The options as they were given.
     pub(crate) words: String,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            cache: DEFAULT_CACHE,
+            atime: Atime::Relative,
+            discard: false,
+            snapshot: None,
+            no_fail: false,
+            remount: false,
+            mount: MountOptions {
+                background: Some(espalier_storage::each_background_thread),
+                ..MountOptions::default()
+            },
+            words: String::new(),
+        }
+    }
 }
 
 impl Settings {
@@ -33,22 +55,13 @@ impl Settings {
     /// # Errors
     /// An option that is unknown or has a wrong value.
     pub(crate) fn new(lists: &[String], cache: Option<Size>) -> Result<Self> {
-        let mut settings = Self {
-            cache: DEFAULT_CACHE,
-            atime: Atime::Relative,
-            discard: false,
-            snapshot: None,
-            mount: MountOptions {
-                background: Some(espalier_storage::each_background_thread),
-                ..MountOptions::default()
-            },
-            words: lists.join(","),
-        };
-        for option in lists.iter().flat_map(|list| list.split(',')).filter(|o| !o.is_empty()) {
+        let mut settings = Self { words: lists.join(","), ..Self::default() };
+        for option in split(&settings.words.clone()) {
             settings.apply(option)?;
         }
         if let Some(Size(cache)) = cache {
             settings.cache = cache;
+            settings.words = format!("{},cache={cache}", settings.words);
         }
         if settings.cache < LEAST_CACHE {
             bail!(
@@ -69,8 +82,16 @@ impl Settings {
             ("snapshot", Some(name)) => self.snapshot = Some(name.to_owned()),
             ("discard" | "nodiscard", None) => self.discard = option == "discard",
             ("noatime", None) => self.atime = Atime::Never,
-            ("atime" | "relatime", None) => self.atime = Atime::Relative,
-            ("nodiratime", None) => {}
+            ("strictatime", None) => self.atime = Atime::Strict,
+            // `norelatime` asks for the kernel's default, which is relatime.
+            ("atime" | "relatime" | "norelatime" | "nostrictatime", None) => {
+                self.atime = Atime::Relative;
+            }
+            // Listings never change the time of a directory's last access.
+            ("diratime" | "nodiratime", None) => {}
+            ("nofail", None) => self.no_fail = true,
+            ("fail", None) => self.no_fail = false,
+            ("remount", None) => self.remount = true,
             _ => match self.mount.apply(option) {
                 Ok(true) => {}
                 Ok(false) => {
@@ -93,6 +114,48 @@ impl Settings {
     }
 }
 
+/// The options of a list. A comma between quotes belongs to its option, as in the contexts of
+/// SELinux.
+pub(super) fn split(list: &str) -> impl Iterator<Item = &str> {
+    let mut quoted = false;
+    list.split(move |c| {
+        quoted ^= c == '"';
+        c == ',' && !quoted
+    })
+    .filter(|option| !option.is_empty())
+}
+
+/// The options in `asked` by which a server started with `running` would differ. Those that the
+/// kernel keeps with the mount are not among them.
+pub(super) fn differing<'a>(asked: &'a str, running: &str) -> Vec<&'a str> {
+    const KEPT_BY_KERNEL: [&str; 14] = [
+        "ro",
+        "rw",
+        "suid",
+        "nosuid",
+        "dev",
+        "nodev",
+        "exec",
+        "noexec",
+        "symfollow",
+        "nosymfollow",
+        "remount",
+        "nofail",
+        "fail",
+        "nonempty",
+    ];
+    let mut server = Settings::default();
+    for option in split(running) {
+        // The server has read them before.
+        let _ = server.apply(option);
+    }
+    let differs = |option: &&str| {
+        let mut changed = server.clone();
+        changed.apply(option).is_err() || format!("{changed:?}") != format!("{server:?}")
+    };
+    split(asked).filter(|option| !KEPT_BY_KERNEL.contains(option)).filter(differs).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,6 +173,28 @@ mod tests {
         let over = Settings::new(&["cache=1G".into()], Some(Size(2 << 30)))?;
         assert_eq!(over.cache, 2 << 30);
         Ok(())
+    }
+
+    #[test]
+    fn options_of_mount_are_understood() -> Result<()> {
+        let settings = parse("nofail,_netdev,strictatime,lazytime,nosymfollow,users,x-a=\"b,c\",iversion")?;
+        assert!(settings.no_fail && settings.mount.no_sym_follow && settings.mount.no_exec);
+        assert_eq!(settings.atime, Atime::Strict);
+        let settings = parse("context=\"a:b:c:s0:c1,c2\",nostrictatime,noiversion")?;
+        assert_eq!(settings.mount.security, ["context=\"a:b:c:s0:c1,c2\""]);
+        assert_eq!(settings.atime, Atime::Relative);
+        Ok(())
+    }
+
+    #[test]
+    fn options_that_a_running_server_does_not_follow_are_named() {
+        let running = "cache=1G,writeback";
+        assert!(
+            differing("ro,nosuid,cache=1G,remount,relatime,nofail,x-y,noprefetch,prefetch", running)
+                .iter()
+                .eq(&["noprefetch"])
+        );
+        assert_eq!(differing("commit=1,cache=2G,transport=auto", running), ["commit=1", "cache=2G"]);
     }
 
     #[test]

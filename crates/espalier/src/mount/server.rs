@@ -6,7 +6,7 @@
 //! the end the file system is closed, a checkpoint made, and the image's lock released, in this
 //! order.
 
-use super::Plan;
+use super::{Plan, existing, io_uring};
 use crate::image;
 use crate::info;
 use crate::memory;
@@ -17,21 +17,35 @@ use anyhow::{Context, Result, bail};
 use espalier_engine::Store;
 use espalier_fs::{FileSystem, OpenOptions};
 use espalier_fuse::daemon::{Signals, Termination};
+use espalier_fuse::transport::Kind;
 use espalier_fuse::{Commands, Description, Ended, ForgetHook, Mount};
 use espalier_storage::OpenMode;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Mounts, calls `ready` when the mount answers, and returns when it has ended and everything is
+/// The command that starts a server and waits until it is ready.
+pub(crate) trait Starter {
+    /// True while the command waits. A server whose command was interrupted gives up.
+    fn waits(&self) -> bool;
+
+    /// The mount answers.
+    ///
+    /// # Errors
+    /// If the command does not wait any more, or the server cannot leave its terminal.
+    fn ready(&mut self) -> std::io::Result<()>;
+}
+
+/// Mounts, tells `starter` when the mount answers, and returns when it has ended and everything is
 /// durable.
-pub(crate) fn serve(plan: &Plan, ready: impl FnOnce() -> std::io::Result<()>) -> Result<()> {
+pub(crate) fn serve(plan: &Plan, starter: &mut dyn Starter) -> Result<()> {
     // Before any thread, so that all inherit it.
     let signals = Signals::block().context("signals")?;
     let settings = &plan.settings;
     let read_only = settings.mount.read_only;
     let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
-    let device = Arc::new(image::open_device(&plan.source, mode)?);
+    let wanted = || starter.waits() && !signals.is_pending();
+    let device = Arc::new(image::open_device_while(&plan.source, mode, &wanted)?);
     let store = image::store_on(Arc::clone(&device), settings.store_memory(), read_only, settings.discard)?;
     store.expect_reads();
     let forgets = ForgetHook::default();
@@ -39,21 +53,32 @@ pub(crate) fn serve(plan: &Plan, ready: impl FnOnce() -> std::io::Result<()>) ->
     let mut options = settings.mount.clone();
     options.read_only |= !can_change;
     let fs = open_file_system(plan, volume, options.read_only, &store, &forgets)?;
-    options.source = plan.source.to_string_lossy().into_owned();
+    options.source.clone_from(&plan.source);
     options.block_device = device.is_block_device();
     options.forgets = Some(forgets);
-    let described = info::server_side(plan.source.clone(), plan.dir.clone(), &settings.words, &store, &fs);
+    let described = info::server_side(plan, options.read_only, &store, &fs);
     options.description = Some(Description(Arc::new(described)));
     let (scrub, trim) = (scrub::server_side(&store), space::server_side(&store, &device));
-    let list = snapshot::server_side(&store);
-    let answer = move |command: &str| scrub(command).or_else(|| trim(command)).or_else(|| list(command));
+    let (list, atime) = (snapshot::server_side(&store), existing::server_side(&fs));
+    let answer = move |command: &str| {
+        scrub(command).or_else(|| trim(command)).or_else(|| list(command)).or_else(|| atime(command))
+    };
     options.commands = Some(Commands(Arc::new(answer)));
+    if settings.mount.transport != Some(Kind::Classic) {
+        io_uring::enable();
+    }
     // A mount of a block device claims it for the kernel; our lock stays.
     device.release_claim();
     let mount = Arc::new(Mount::start(Arc::clone(&fs), &plan.dir, &options)?);
     heed(signals, Arc::clone(&mount), Arc::clone(&fs))?;
     memory::watch(settings.store_memory() + settings.name_memory())?;
-    ready().context("the server cannot leave its terminal")?;
+    if let Err(error) = starter.ready() {
+        // The thread for signals holds the mount as well, so it does not end by being dropped.
+        if let Err(error) = mount.unmount(true) {
+            tracing::error!(%error, dir = %plan.dir.display(), "the mount cannot be taken away");
+        }
+        return Err(error).context("the server gives up and unmounts");
+    }
     tracing::info!(source = %plan.source.display(), dir = %plan.dir.display(), "mounted");
     let ended = mount.wait();
     if ended == Ended::Poisoned {
