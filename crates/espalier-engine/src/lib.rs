@@ -60,12 +60,13 @@ mod model;
 mod pieces;
 mod read;
 mod readahead;
+mod signal;
 mod space;
 mod store;
 mod tree;
 
-pub use checkpoint::volumes::{READ_ONLY_VOLUME, VolumeInfo};
 pub use device::DeviceStats;
+pub use index::catalog::{READ_ONLY_VOLUME, VolumeInfo};
 pub use log::LogCounters;
 pub use maintenance::scheduler::StallTimes;
 pub use model::batch::Batch;

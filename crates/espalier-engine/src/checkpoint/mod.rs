@@ -12,19 +12,19 @@
 //! one and the rest of the log. Failure before counting changes nothing that lasts: what was
 //! written stays fresh, and the next checkpoint counts it if it is still reached.
 
-pub(crate) mod volumes;
+pub(crate) mod volume_changes;
 
 use crate::Result;
-use crate::checkpoint::volumes::enter_roots;
+use crate::checkpoint::volume_changes::{Alias, Changed, Graft, VolumeChange, enter_roots};
 use crate::commit::pipeline::Waiting;
 use crate::index::Index;
+use crate::index::catalog::StoredRoot;
 use crate::model::ids::{Delta, IndexId, Lsn, Msn, PieceId, PieceKind, Reference};
-use crate::model::key::Key;
 use crate::model::piece::PieceHandle;
 use crate::pieces::Locator;
 use crate::space::{Space, Superblock, VolumeTable};
 use crate::store::Shared;
-use crate::tree::{NodeSlot, Root, Written};
+use crate::tree::{Root, Written};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -56,72 +56,6 @@ pub(crate) struct State {
     unreadable: HashSet<PieceId>,
     /// Headers on the device whose references are not counted, with what they refer to.
     uncounted: HashMap<PieceId, Vec<Reference>>,
-}
-
-/// A root on the device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct StoredRoot {
-    pub(crate) node: Option<PieceId>,
-    pub(crate) height: u8,
-}
-
-impl StoredRoot {
-    /// The same as a root in memory.
-    pub(crate) fn as_root(self, locator: &dyn Locator) -> Root {
-        Root { slot: self.node.map(|id| NodeSlot::stored(locator.handle(id))), height: self.height }
-    }
-}
-
-/// What happens to the volumes at the cut, at no cost but that of a checkpoint: roots are counted,
-/// not copied.
-pub(crate) enum VolumeChange<'a> {
-    None,
-    /// A new volume that holds what volume `of` holds behind a prefix, without the prefix.
-    Snapshot {
-        of: u32,
-        prefix: &'a [u8],
-        name: &'a str,
-        flags: u32,
-    },
-    /// A volume is no more.
-    Delete(u32),
-    /// A volume holds what another one holds.
-    Restore {
-        volume: u32,
-        from: u32,
-    },
-    /// Behind a prefix a volume holds what another one holds.
-    Graft {
-        volume: u32,
-        from: u32,
-        prefix: &'a [u8],
-    },
-}
-
-/// An index that gets the root of another one.
-pub(crate) struct Alias {
-    pub(crate) id: IndexId,
-    pub(crate) from: IndexId,
-    /// Only what begins with this, which is taken off.
-    pub(crate) prefix: Key,
-    /// Present if it is there already, and is to forget what it holds.
-    pub(crate) replaced: Option<Arc<Index>>,
-}
-
-/// An index that gets, behind a prefix, what another one holds.
-pub(crate) struct Graft {
-    pub(crate) id: IndexId,
-    pub(crate) from: IndexId,
-    pub(crate) prefix: Key,
-}
-
-/// What a change of the volumes means for the roots.
-#[derive(Default)]
-pub(crate) struct Changed {
-    /// The volume that was made.
-    pub(crate) made: Option<u32>,
-    pub(crate) aliases: Vec<Alias>,
-    pub(crate) grafts: Vec<Graft>,
 }
 
 /// A consistent state to be made durable.
@@ -234,7 +168,7 @@ impl Shared {
         let taken = self.take_roots(&cut, &state);
         self.barrier.store(u64::MAX, Ordering::Release);
         // What came since the cut has waited for this.
-        self.signal.work();
+        self.signal.request_work();
         // The roots are held until they are counted: newer ones may have replaced them already.
         let counted = taken.and_then(|roots| {
             // From here on headers are stored that no count knows; after a failure that remains so.
@@ -282,7 +216,7 @@ impl Shared {
         self.checkpointer.last.store(self.env.monotonic().as_millis() as u64, Ordering::Relaxed);
         drop(state);
         self.note_held(&roots);
-        self.signal.progress();
+        self.signal.note_progress();
         Ok(cut.changed.made)
     }
 
@@ -293,8 +227,8 @@ impl Shared {
             return Err(crate::Error::given_up());
         }
         let changed = self.begin_change(change)?;
-        let volumes = self.volumes.lock().clone();
-        let mut indexes: Vec<Arc<Index>> = self.indexes.read().values().cloned().collect();
+        let volumes = self.catalog.lock().table.clone();
+        let mut indexes: Vec<Arc<Index>> = self.indexes.all();
         indexes.retain(|index| !changed.aliases.iter().any(|alias| alias.id == index.id));
         let lsn = order.last_lsn;
         self.barrier.store(lsn.0, Ordering::Release);

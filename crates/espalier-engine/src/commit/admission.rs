@@ -126,7 +126,7 @@ impl Shared {
     /// Blocks that absorbing may take, beside those promised, of which `clones` are for clones,
     /// while space is plentiful.
     fn unsure(&self, clones: u64) -> u64 {
-        (CLONES_MORE.0 * clones).min(CLONES_MORE.1) + TREE_MORE * self.indexes.read().len() as u64
+        (CLONES_MORE.0 * clones).min(CLONES_MORE.1) + TREE_MORE * self.indexes.len() as u64
     }
 
     /// Blocks to be promised for messages of so many bytes and what else was found out that they
@@ -188,7 +188,7 @@ impl Shared {
                 continue;
             }
             if !roots.contains_key(index) {
-                let Some(found) = self.indexes.read().get(index).cloned() else { continue };
+                let Some(found) = self.indexes.get(*index) else { continue };
                 let root = found.version().root.clone();
                 roots.insert(*index, (root.clone(), root));
             }

@@ -13,6 +13,7 @@
 use crate::commit::admission::{Promised, purpose_of};
 use crate::commit::apply_queue::{Backlog, Carrying};
 use crate::commit::coalescing::{Closed, OpenBatch};
+use crate::index::catalog::no_such_index;
 use crate::index::{Goto, Index};
 use crate::log::{LoggedBatch, LoggedOp};
 use crate::maintenance::scheduler::latch_if_it_panics;
@@ -21,7 +22,6 @@ use crate::model::ids::{IndexId, Lsn, Msn};
 use crate::model::key::KeyRange;
 use crate::model::op::{Op, RangeOp};
 use crate::model::value::MAX_VALUE;
-use crate::read::snapshot::no_such_index;
 use crate::space::Reservation;
 use crate::store::{MAX_HEIGHT, MAX_KEY, Shared};
 use crate::{Error, ErrorKind, Result};
@@ -204,7 +204,7 @@ impl Shared {
         match self.accepted.push(LoggedBatch { lsn, first_msn, ops }, sorted, bytes) {
             Backlog::Short | Backlog::Worthwhile if at_once => self.catch_up()?,
             Backlog::Long => self.catch_up()?,
-            Backlog::Worthwhile => self.signal.work(),
+            Backlog::Worthwhile => self.signal.request_work(),
             Backlog::Short => {}
         }
         Ok(lsn)
@@ -227,7 +227,7 @@ impl Shared {
         let LoggedBatch { lsn: upto, first_msn, ops } = carrying.batch();
         let (upto, first_msn) = (*upto, *first_msn);
         let indexes = self.indexes.read();
-        let pinned = self.newest_pin();
+        let pinned = self.pins.newest();
         if ops.iter().any(LoggedOp::deletes) {
             let mut freed = self.trees.freed.lock();
             ops.iter().for_each(|op| freed.note(op));
@@ -265,7 +265,7 @@ impl Shared {
             index.seal(upto);
         }
         if work || !full.is_empty() || pending >= crate::maintenance::scheduler::PUSH {
-            self.signal.work();
+            self.signal.request_work();
         }
         drop(ending);
         Ok(())
@@ -277,8 +277,8 @@ impl Shared {
         if batch.nested {
             return invalid("a range cannot be moved into itself, nor over what it lies in".into());
         }
-        if let Some(id) = batch.indexes().find(|id| !self.indexes.read().contains_key(id)) {
-            return Err(self.unchangeable(id));
+        if let Some(id) = batch.indexes().find(|id| !self.indexes.contains(*id)) {
+            return Err(self.catalog.unchangeable(id));
         }
         for op in &batch.ops {
             let (key, update) = match op {
@@ -324,7 +324,7 @@ impl Shared {
     fn limit_height(&self, batch: &Batch) -> Result<()> {
         for op in &batch.ops {
             if let LoggedOp::Clone { index, .. } = op
-                && self.version(*index)?.root.height >= MAX_HEIGHT
+                && self.catalog.version(*index)?.root.height >= MAX_HEIGHT
             {
                 let message = "a range has been cloned into itself too many times";
                 return Err(Error::new(ErrorKind::InvalidArgument, message));
@@ -354,10 +354,5 @@ impl Shared {
             values.iter().for_each(|value| value.charge(&self.trees.resident));
         }
         Ok(())
-    }
-
-    /// What the newest snapshot sees; 0 if there is none.
-    fn newest_pin(&self) -> Msn {
-        self.pins.lock().last_key_value().map_or(Msn(0), |(msn, _)| *msn)
     }
 }

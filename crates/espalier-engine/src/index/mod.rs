@@ -1,5 +1,8 @@
 //! One index: its memtables and its tree, as one version that readers take whole.
 
+pub(crate) mod catalog;
+pub(crate) mod table;
+
 use crate::Result;
 use crate::memtable::Memtable;
 use crate::model::ids::{IndexId, Lsn, Msn};

@@ -210,7 +210,7 @@ impl Shared {
 
     /// Pushes down some of what is pending in `range`; returns what is left of it.
     fn push_down_some(&self, id: IndexId, range: &KeyRange, refused: &mut u32) -> Result<Option<KeyRange>> {
-        let Some(index) = self.indexes.read().get(&id).cloned() else { return Ok(None) };
+        let Some(index) = self.indexes.get(id) else { return Ok(None) };
         self.look_at_space();
         let structure = index.structure.lock();
         let root = index.version().root.clone();
@@ -256,7 +256,7 @@ impl Shared {
             None => return Ok(false),
         };
         state.unfinished = true;
-        let next_index = self.indexes.read().range(id..).find(|(other, _)| **other > id).map(|(id, _)| *id);
+        let next_index = self.indexes.next_after(id);
         let mut next = match self.sweep_at(id, &from)? {
             Some(next) => Some((id, next)),
             None => next_index.map(|id| (id, Key::default())),
@@ -277,12 +277,12 @@ impl Shared {
     }
 
     fn first_index(&self) -> Option<IndexId> {
-        self.indexes.read().keys().next().copied()
+        self.indexes.first()
     }
 
     /// Rewrites one leaf of an index behind `from`, or looks at some; returns where to go on.
     fn sweep_at(&self, id: IndexId, from: &Key) -> Result<Option<Key>> {
-        let Some(index) = self.indexes.read().get(&id).cloned() else { return Ok(None) };
+        let Some(index) = self.indexes.get(id) else { return Ok(None) };
         self.look_at_space();
         let _structure = index.structure.lock();
         let mut visits = LEAVES_AT_ONCE;

@@ -271,7 +271,7 @@ impl Shared {
     pub(crate) fn note_debt(&self, bytes: u64) {
         self.count_owed();
         if self.shortage.debt.swap(bytes, Ordering::Relaxed) > bytes {
-            self.signal.progress();
+            self.signal.note_progress();
         }
     }
 
@@ -299,8 +299,8 @@ impl Shared {
         self.shortage.refused_at.store(u64::MAX, Ordering::Release);
         self.shortage.squeezed_at.store(u64::MAX, Ordering::Release);
         self.look_at_space();
-        self.signal.progress();
-        self.signal.work();
+        self.signal.note_progress();
+        self.signal.request_work();
     }
 
     /// Takes note of how much space is left.
@@ -436,7 +436,7 @@ impl Shared {
         let _counted = self.checkpointer.at_rest();
         let (mut written, mut takes) = (0, 0);
         for id in BTreeSet::from_iter(batch.indexes()) {
-            let Some(index) = self.indexes.read().get(&id).cloned() else { continue };
+            let Some(index) = self.indexes.get(id) else { continue };
             let root = index.version().root.clone();
             let mut cleared = root.clone();
             for (_, range) in ranges.iter().filter(|(of, _)| *of == id) {

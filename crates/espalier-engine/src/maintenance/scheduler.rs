@@ -15,7 +15,7 @@ use crate::store::Shared;
 use crate::tree::Root;
 use crate::{Error, ErrorKind, Result};
 use espalier_storage::JoinHandle;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -52,29 +52,16 @@ const MOST_LAYERS: f64 = 128.0;
 /// The longest a writer is slowed down per commit before it has to wait.
 const MAX_DELAY: Duration = Duration::from_millis(2);
 
-/// Wakes workers when there is work, and writers when there is progress.
+/// What writers paid for background work that did not keep up.
 #[derive(Default)]
-pub(crate) struct Signal {
-    epoch: Mutex<u64>,
-    work: Condvar,
-    /// There is work that no worker has looked for yet: one that is about to rest would not hear of
-    /// it.
-    wanted: AtomicBool,
-    progress: Condvar,
-    read_ahead: Condvar,
+pub(crate) struct Stalls {
+    pushed: AtomicU64,
+    slowed: AtomicU64,
+    waited: AtomicU64,
     /// Background work has found no room on the device: writers must not wait for it.
     starved: AtomicBool,
     /// Bytes of batches since a writer last found that there is plenty of room.
     unseen: AtomicU64,
-    stalls: Stalls,
-}
-
-/// What writers paid for background work that did not keep up.
-#[derive(Default)]
-struct Stalls {
-    pushed: AtomicU64,
-    slowed: AtomicU64,
-    waited: AtomicU64,
 }
 
 /// Time that calls of [`Store::commit`](crate::Store::commit) spent because too much was in memory.
@@ -88,65 +75,16 @@ pub struct StallTimes {
     pub waiting: Duration,
 }
 
-impl Signal {
-    /// There is work.
-    pub(crate) fn work(&self) {
-        if !self.wanted.swap(true, Ordering::AcqRel) {
-            let _epoch = self.epoch.lock();
-            self.work.notify_one();
-        }
-    }
-
-    /// Something that writers may wait for has happened.
-    pub(crate) fn progress(&self) {
-        *self.epoch.lock() += 1;
-        self.progress.notify_all();
-    }
-
-    /// A reader could be read ahead of.
-    pub(crate) fn read_ahead(&self) {
-        // Under the lock, so that the wake-up cannot fall between a look and the rest that follows.
-        let _epoch = self.epoch.lock();
-        self.read_ahead.notify_all();
-    }
-
+impl Stalls {
     /// What writers have spent so far.
-    pub(crate) fn stall_times(&self) -> StallTimes {
+    pub(crate) fn times(&self) -> StallTimes {
         let time = |nanoseconds: &AtomicU64| Duration::from_nanos(nanoseconds.load(Ordering::Relaxed));
-        StallTimes {
-            pushing: time(&self.stalls.pushed),
-            slowed: time(&self.stalls.slowed),
-            waiting: time(&self.stalls.waited),
-        }
+        StallTimes { pushing: time(&self.pushed), slowed: time(&self.slowed), waiting: time(&self.waited) }
     }
 
     /// Counts `bytes`; true if not yet `enough` came since there was plenty of room.
     fn is_early(&self, bytes: u64, enough: u64) -> bool {
         self.unseen.fetch_add(bytes, Ordering::Relaxed) + bytes < enough
-    }
-
-    fn epoch(&self) -> u64 {
-        *self.epoch.lock()
-    }
-
-    /// Waits until there is progress beyond `epoch`, or for a moment.
-    fn wait_beyond(&self, epoch: u64) {
-        let mut now = self.epoch.lock();
-        if *now == epoch {
-            self.progress.wait_for(&mut now, IDLE);
-        }
-    }
-
-    /// Rests until there is work, or for a while; false if it was called for since a worker last
-    /// began to rest.
-    fn rest(&self) -> bool {
-        let mut epoch = self.epoch.lock();
-        let rests = !self.wanted.swap(false, Ordering::AcqRel);
-        if rests {
-            self.work.wait_for(&mut epoch, IDLE);
-            self.wanted.store(false, Ordering::Release);
-        }
-        rests
     }
 }
 
@@ -181,7 +119,7 @@ impl Workers {
             let signal = Arc::downgrade(shared);
             shared.trees.pieces.set_read_ahead_wake(move || {
                 if let Some(shared) = signal.upgrade() {
-                    shared.signal.read_ahead();
+                    shared.signal.wake_readahead();
                 }
             });
             for n in 0..AHEAD {
@@ -206,8 +144,7 @@ impl Workers {
     /// Waits until all of them have ended.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        self.signal.signal.work.notify_all();
-        self.signal.signal.read_ahead.notify_all();
+        self.signal.signal.wake_threads();
         for thread in self.threads.lock().drain(..) {
             thread.join();
         }
@@ -223,7 +160,7 @@ pub(crate) fn latch_if_it_panics<T>(shared: &Shared, work: impl FnOnce() -> T) -
             let what =
                 "work on the store panicked: this is a bug, of a merge function perhaps; please report it";
             self.0.device.latch(Error::damaged(what));
-            self.0.signal.progress();
+            self.0.signal.note_progress();
         }
     }
     let latch = Latch(shared);
@@ -241,13 +178,13 @@ fn work(shared: &Arc<Shared>, stop: &AtomicBool) {
                 // others for ever, and the cache gets what has become free.
                 shared.settle();
                 shared.pressure();
-                shared.signal.rest();
+                shared.signal.wait_for_work(IDLE);
             }
             Err(error) => {
                 // Errors of the device have latched it; others must not make this a busy loop.
                 tracing::error!(%error, "background work failed");
-                shared.signal.progress();
-                shared.signal.rest();
+                shared.signal.note_progress();
+                shared.signal.wait_for_work(IDLE);
             }
         }
     }
@@ -256,12 +193,7 @@ fn work(shared: &Arc<Shared>, stop: &AtomicBool) {
 fn read_ahead(shared: &Arc<Shared>, stop: &AtomicBool) {
     while !stop.load(Ordering::Acquire) {
         if !shared.ahead_step() {
-            let mut epoch = shared.signal.epoch.lock();
-            // A queued window may have come between the look and the lock: then the wake-up has
-            // too.
-            if !shared.has_ahead() {
-                shared.signal.read_ahead.wait_for(&mut epoch, IDLE);
-            }
+            shared.signal.wait_for_readahead(|| shared.has_ahead(), IDLE);
         }
     }
 }
@@ -304,9 +236,9 @@ impl Shared {
         self.device.writable()?;
         let result = self.step_somehow();
         match &result {
-            Ok(_) => self.signal.starved.store(false, Ordering::Release),
+            Ok(_) => self.stalls.starved.store(false, Ordering::Release),
             Err(error) if error.kind() == ErrorKind::NoSpace => {
-                self.signal.starved.store(true, Ordering::Release)
+                self.stalls.starved.store(true, Ordering::Release)
             }
             Err(_) => {}
         }
@@ -322,11 +254,11 @@ impl Shared {
             if self.log.push(LEAVE)? == Progress::Full {
                 self.checkpoint()?;
             }
-            self.signal.progress();
+            self.signal.note_progress();
             return Ok(true);
         }
         if self.absorb_some()? || self.checkpoint_if_due()? || self.flush_some()? || self.tidy_some()? {
-            self.signal.progress();
+            self.signal.note_progress();
             return Ok(true);
         }
         Ok(false)
@@ -334,7 +266,7 @@ impl Shared {
 
     /// The indexes, by number.
     pub(crate) fn indexes_in_order(&self) -> Vec<Arc<Index>> {
-        self.indexes.read().values().cloned().collect()
+        self.indexes.all()
     }
 
     /// Absorbs the oldest sealed memtable of an index that nobody works on.
@@ -368,7 +300,7 @@ impl Shared {
             return Ok(());
         }
         for id in ids {
-            let Some(index) = self.indexes.read().get(id).cloned() else { continue };
+            let Some(index) = self.indexes.get(*id) else { continue };
             let order = self.settled()?;
             index.seal(order.last_lsn);
             drop(order);
@@ -397,7 +329,7 @@ impl Shared {
         self.note_shortage();
         // Also in the middle of a checkpoint, which absorbs many: writers may wait for the first of
         // them.
-        self.signal.progress();
+        self.signal.note_progress();
         Ok(())
     }
 
@@ -506,7 +438,7 @@ impl Shared {
             self.device.writable()?;
             let must_push = (self.options.memory / 32).clamp(MUST_PUSH.0, MUST_PUSH.1);
             if self.log.pending_bytes() + bytes as u64 > must_push {
-                self.timed(&self.signal.stalls.pushed, || match self.log.push(must_push - PUSH)? {
+                self.timed(&self.stalls.pushed, || match self.log.push(must_push - PUSH)? {
                     Progress::Full => self.checkpoint(),
                     Progress::Done => Ok(()),
                 })?;
@@ -514,27 +446,27 @@ impl Shared {
             // Looking takes locks, and what a few small batches add does not count. Without threads
             // every batch does its share of the work.
             let look = LOOK.min(self.options.memory / 1024);
-            if self.env.threads() > 0 && !clones && self.signal.is_early(bytes as u64, look) {
+            if self.env.threads() > 0 && !clones && self.stalls.is_early(bytes as u64, look) {
                 return Ok(());
             }
             let epoch = self.signal.epoch();
             match self.pressure() {
                 Pressure::None => {
-                    self.signal.unseen.store(0, Ordering::Relaxed);
+                    self.stalls.unseen.store(0, Ordering::Relaxed);
                     return Ok(());
                 }
                 Pressure::Some(fraction) => {
-                    self.signal.work();
+                    self.signal.request_work();
                     if self.env.threads() == 0 {
                         self.step_for_room()?;
                     } else {
                         let delay = MAX_DELAY.mul_f64(fraction * fraction);
-                        self.timed(&self.signal.stalls.slowed, || self.env.sleep(delay));
+                        self.timed(&self.stalls.slowed, || self.env.sleep(delay));
                     }
                     return Ok(());
                 }
                 // What frees space in the end must get in, for nothing else helps.
-                Pressure::Full if self.signal.starved.load(Ordering::Acquire) => {
+                Pressure::Full if self.stalls.starved.load(Ordering::Acquire) => {
                     if purpose == Purpose::Essential {
                         return Ok(());
                     }
@@ -542,13 +474,13 @@ impl Shared {
                     return Err(Error::new(ErrorKind::NoSpace, message));
                 }
                 Pressure::Full => {
-                    self.signal.work();
+                    self.signal.request_work();
                     if self.env.threads() == 0 {
                         if !self.step_for_room()? {
                             return Ok(());
                         }
                     } else {
-                        self.timed(&self.signal.stalls.waited, || self.signal.wait_beyond(epoch));
+                        self.timed(&self.stalls.waited, || self.signal.wait_for_progress(epoch, IDLE));
                     }
                 }
             }
@@ -687,16 +619,5 @@ mod tests {
             keys += 1;
         }
         assert_eq!(keys, 4000);
-    }
-
-    #[test]
-    fn a_call_for_work_is_heard_by_who_is_about_to_rest() {
-        let signal = Signal::default();
-        signal.work();
-        signal.work();
-        assert!(!signal.rest());
-        assert!(!signal.wanted.load(Ordering::Relaxed));
-        signal.work();
-        assert!(!signal.rest());
     }
 }

@@ -1,4 +1,6 @@
 //! Reading: snapshots of the store and cursors over them.
 
+pub(crate) mod context;
 pub(crate) mod cursor;
+pub(crate) mod pins;
 pub(crate) mod snapshot;

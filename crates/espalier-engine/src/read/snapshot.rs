@@ -1,5 +1,6 @@
 //! Snapshots in memory: a consistent state of all indexes that stays as it was.
 
+use crate::index::catalog::no_such_index;
 use crate::index::{Goto, Layer, Version};
 use crate::memtable::Memtable;
 use crate::message::resolve::{Found, Spot, Unfinished, ValueReader, load};
@@ -8,8 +9,8 @@ use crate::model::key::{Key, KeyRange, end_le};
 use crate::model::op::MergeFunctions;
 use crate::model::value::Value;
 use crate::model::view::View;
+use crate::read::context::ReadContext;
 use crate::read::cursor::Cursor;
-use crate::store::Shared;
 use crate::tree::source::{MemtableSource, Source, ViewedSource};
 use crate::tree::{Descent, Suspects, Toward, find};
 use crate::{Error, ErrorKind, Result};
@@ -24,20 +25,24 @@ pub struct Snapshot {
 }
 
 struct Inner {
-    shared: Arc<Shared>,
+    context: Arc<ReadContext>,
     versions: BTreeMap<IndexId, Arc<Version>>,
     upto: Msn,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.shared.unpin(self.upto);
+        self.context.pins.unpin(self.upto);
     }
 }
 
 impl Snapshot {
-    pub(crate) fn new(shared: Arc<Shared>, versions: BTreeMap<IndexId, Arc<Version>>, upto: Msn) -> Self {
-        Self { inner: Arc::new(Inner { shared, versions, upto }) }
+    pub(crate) fn new(
+        context: Arc<ReadContext>,
+        versions: BTreeMap<IndexId, Arc<Version>>,
+        upto: Msn,
+    ) -> Self {
+        Self { inner: Arc::new(Inner { context, versions, upto }) }
     }
 
     /// The value of `key`.
@@ -90,20 +95,15 @@ impl Snapshot {
     }
 
     pub(crate) fn index(&self, id: IndexId) -> Result<SnapshotIndex> {
-        let shared = self.inner.shared.clone();
+        let context = self.inner.context.clone();
         let version = match self.inner.versions.get(&id) {
             Some(version) => version.clone(),
             // Of a volume made later it does not know; of one that never changes it need not.
-            None if shared.indexes.read().contains_key(&id) => return Err(no_such_index(id)),
-            None => shared.version(id)?,
+            None if context.indexes.contains(id) => return Err(no_such_index(id)),
+            None => context.version(id)?,
         };
-        Ok(SnapshotIndex { shared, version, upto: self.inner.upto, _keep: Some(self.clone()) })
+        Ok(SnapshotIndex { context, version, upto: self.inner.upto, _keep: Some(self.clone()) })
     }
-}
-
-/// The error for an index that is not there.
-pub(crate) fn no_such_index(id: IndexId) -> Error {
-    Error::new(ErrorKind::NotFound, format!("the store has no index {id}"))
 }
 
 /// Bytes of a value that somebody asks for.
@@ -130,7 +130,7 @@ pub(crate) struct FoundSlices {
 /// One index of a snapshot.
 #[derive(Clone)]
 pub(crate) struct SnapshotIndex {
-    shared: Arc<Shared>,
+    context: Arc<ReadContext>,
     version: Arc<Version>,
     upto: Msn,
     /// Keeps the snapshot registered; absent for a look at the newest state.
@@ -139,8 +139,8 @@ pub(crate) struct SnapshotIndex {
 
 impl SnapshotIndex {
     /// The newest state of one index.
-    pub(crate) fn newest(shared: Arc<Shared>, version: Arc<Version>) -> Self {
-        Self { shared, version, upto: Msn(u64::MAX), _keep: None }
+    pub(crate) fn newest(context: Arc<ReadContext>, version: Arc<Version>) -> Self {
+        Self { context, version, upto: Msn(u64::MAX), _keep: None }
     }
 
     pub(crate) fn version(&self) -> &Arc<Version> {
@@ -148,11 +148,11 @@ impl SnapshotIndex {
     }
 
     pub(crate) fn merge_functions(&self) -> &MergeFunctions {
-        &self.shared.options.merge
+        self.context.merge_functions()
     }
 
     pub(crate) fn reader(&self) -> &dyn ValueReader {
-        &*self.shared
+        self.context.reader()
     }
 
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
@@ -216,7 +216,7 @@ impl SnapshotIndex {
         if a.has_goto() || b.has_goto() {
             return Ok(Suspects { ranges: vec![KeyRange::all()], ..Suspects::default() });
         }
-        let mut suspects = self.shared.trees.suspects([(&a.root, prefix), (&b.root, other_prefix)])?;
+        let mut suspects = self.context.trees.suspects([(&a.root, prefix), (&b.root, other_prefix)])?;
         self.add_pending(prefix, &mut suspects);
         other.add_pending(other_prefix, &mut suspects);
         suspects.tidy();
@@ -259,7 +259,7 @@ impl SnapshotIndex {
         let key = redirected.as_deref().unwrap_or(key);
         match &self.version.root.slot {
             Some(root) if !found.is_done() => {
-                find(&self.shared.trees, root, self.version.root.height, key, &mut found)?;
+                find(&self.context.trees, root, self.version.root.height, key, &mut found)?;
             }
             _ => {}
         }
@@ -278,7 +278,7 @@ impl SnapshotIndex {
         }
         let Segment { interval, view, mut sources } = segment;
         let Some(root) = &self.version.root.slot else { return Ok((interval, sources)) };
-        let (trees, height) = (&self.shared.trees, self.version.root.height);
+        let (trees, height) = (&self.context.trees, self.version.root.height);
         let descent = Descent::new(trees, root, height, view, interval, toward)?;
         sources.extend(descent.sources);
         Ok((descent.interval, sources))

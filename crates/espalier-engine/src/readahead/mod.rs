@@ -541,7 +541,7 @@ impl Shared {
         let pieces = &self.trees.pieces;
         let Expected { keys, walk } = self.readings.expected(pieces, index, version, slices, bytes)?;
         if walk {
-            self.signal.read_ahead();
+            self.signal.wake_readahead();
         }
         Some(keys)
     }
@@ -549,7 +549,7 @@ impl Shared {
     /// A look-up that was not expected is about to read from the device.
     pub(crate) fn notice_reading(&self, index: IndexId, read: &Unexpected<'_>) {
         if self.readings.notice(&self.trees.pieces, index, read) {
-            self.signal.read_ahead();
+            self.signal.wake_readahead();
         }
     }
 
@@ -557,7 +557,7 @@ impl Shared {
     pub(crate) fn ahead_step(self: &Arc<Self>) -> bool {
         if self.cold.swap(false, atomic::Ordering::AcqRel) {
             // Others provide memory meanwhile.
-            self.signal.read_ahead();
+            self.signal.wake_readahead();
             self.space.prefetch_places();
             return true;
         }
@@ -566,7 +566,7 @@ impl Shared {
         gone.into_iter().for_each(|name| self.trees.pieces.passed(name, u64::MAX));
         self.trees.pieces.announce(task.name, places);
         if self.has_ahead() {
-            self.signal.read_ahead();
+            self.signal.wake_readahead();
         }
         true
     }
@@ -585,8 +585,8 @@ impl Shared {
         let limit = most / 2;
         let window = task.window.min(room).min(limit);
         // A version by itself holds up nothing but what it shares with no newer one.
-        let version = self.version(task.index)?;
-        let (of, index) = (Arc::downgrade(&version), SnapshotIndex::newest(self.clone(), version));
+        let version = self.read.version(task.index)?;
+        let (of, index) = (Arc::downgrade(&version), SnapshotIndex::newest(self.read.clone(), version));
         let behind = [&*task.from, &[0]].concat();
         let mut cursor = Cursor::new(index, KeyRange { start: behind.into(), end: None });
         let row = task.row;

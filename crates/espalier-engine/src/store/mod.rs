@@ -6,34 +6,37 @@ pub(crate) mod repair;
 pub(crate) mod scrub;
 #[cfg(test)]
 mod unreadable;
+mod volumes;
 
 use crate::checkpoint::Checkpointer;
 use crate::commit::apply_queue::Accepted;
 use crate::commit::pipeline::Order;
 use crate::device::{DeviceStats, GuardedDevice};
 use crate::index::Index;
+use crate::index::catalog::{VolumeCatalog, no_such_index};
+use crate::index::table::IndexTable;
 use crate::log::{Log, LogCounters, Progress as LogProgress};
 use crate::maintenance::scheduler::{Held, StallTimes, Workers};
-use crate::message::resolve::{ValueReader, Wanted};
 use crate::model::batch::Batch;
-use crate::model::ids::{IndexId, Lsn, Msn, PieceId};
+use crate::model::ids::{IndexId, Lsn, PieceId};
 use crate::model::key::KeyRange;
 use crate::model::options::{Compression, FormatOptions, OpenOptions};
-use crate::model::value::ValueRef;
 use crate::pieces::Locator;
+use crate::read::context::ReadContext;
 use crate::read::cursor::Cursor;
-use crate::read::snapshot::{Slice, Snapshot, SnapshotIndex, no_such_index};
+use crate::read::pins::PinTable;
+use crate::read::snapshot::{Slice, Snapshot, SnapshotIndex};
 use crate::readahead::Unexpected;
+use crate::signal::WorkSignal;
 use crate::space::{Census, RunHistogram, Space, SpaceStats, VolumeTable};
-use crate::store::recovery::Indexes;
 use crate::tree::{Problem, Progress, SpaceUse, Trees, Usage, Verifier, VerifyReport};
 use crate::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use espalier_storage::{BLOCK, Device, Environment};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The longest key, in bytes, with room to spare over the mebibyte that layers above promise.
 pub const MAX_KEY: usize = (1 << 20) + (64 << 10);
@@ -116,18 +119,16 @@ pub(crate) struct Shared {
     /// lock.
     pub(crate) has_open: AtomicBool,
     pub(crate) accepted: Accepted,
-    pub(crate) indexes: Arc<RwLock<Indexes>>,
-    pub(crate) volumes: Mutex<VolumeTable>,
-    /// A volume of the table whose roots are not known yet; 0 for none. Under the lock of the
-    /// table.
-    pub(crate) hidden: AtomicU32,
+    pub(crate) indexes: Arc<IndexTable>,
+    pub(crate) catalog: Arc<VolumeCatalog>,
+    pub(crate) read: Arc<ReadContext>,
     pub(crate) checkpointer: Checkpointer,
     /// Memtables sealed after this batch are not absorbed while a checkpoint takes the roots.
     pub(crate) barrier: AtomicU64,
     pub(crate) held: Held,
-    /// Snapshots by what they see, with how many see it.
-    pub(crate) pins: Mutex<BTreeMap<Msn, usize>>,
-    pub(crate) signal: crate::maintenance::scheduler::Signal,
+    pub(crate) pins: Arc<PinTable>,
+    pub(crate) signal: Arc<WorkSignal>,
+    pub(crate) stalls: crate::maintenance::scheduler::Stalls,
     pub(crate) readings: crate::readahead::Readings,
     /// What all reads need is to be read ahead.
     pub(crate) cold: AtomicBool,
@@ -213,7 +214,7 @@ impl Store {
     pub fn sync_all(&self) -> Result<()> {
         let upto = self.shared.settled()?.last_lsn;
         self.shared.tidy.hurry();
-        self.shared.signal.work();
+        self.shared.signal.request_work();
         self.sync(upto)
     }
 
@@ -302,10 +303,10 @@ impl Store {
         self.shared.open()?;
         let mut order = self.shared.order.lock();
         let upto = self.shared.settle_what(&mut order, what);
-        *self.shared.pins.lock().entry(upto).or_default() += 1;
+        self.shared.pins.pin(upto);
         let versions = self.shared.indexes.read().iter().map(|(id, index)| (*id, index.version())).collect();
         drop(order);
-        Ok(Snapshot::new(self.shared.clone(), versions, upto))
+        Ok(Snapshot::new(self.shared.read.clone(), versions, upto))
     }
 
     /// Makes the whole state durable in the tree, so that the log can forget it.
@@ -330,7 +331,7 @@ impl Store {
     pub fn expect_reads(&self) {
         if self.shared.trees.pieces.expect_reads() {
             self.shared.cold.store(true, Ordering::Release);
-            self.shared.signal.read_ahead();
+            self.shared.signal.wake_readahead();
         }
     }
 
@@ -448,8 +449,7 @@ impl Store {
             return self.shared.trees.dump_node(&node, 0, out);
         }
         self.shared.settle();
-        let indexes: Vec<Arc<Index>> = self.shared.indexes.read().values().cloned().collect();
-        for index in indexes {
+        for index in self.shared.indexes.all() {
             let version = index.version();
             let _ = writeln!(out, "index {}: {} bytes in memtables", index.id, version.memtable_bytes());
             self.shared.trees.dump(&version.root, out)?;
@@ -476,7 +476,7 @@ impl Store {
     fn newest(&self, index: IndexId, keys: impl FnOnce() -> KeyRange) -> Result<SnapshotIndex> {
         self.shared.open()?;
         self.shared.settle_range(index, keys);
-        Ok(SnapshotIndex::newest(self.shared.clone(), self.shared.version(index)?))
+        Ok(SnapshotIndex::newest(self.shared.read.clone(), self.shared.read.version(index)?))
     }
 }
 
@@ -504,10 +504,19 @@ impl Shared {
         trees: Arc<Trees>,
         log: Log,
         order: Order,
-        indexes: Arc<RwLock<Indexes>>,
+        indexes: Arc<IndexTable>,
         volumes: VolumeTable,
         checkpointer: Checkpointer,
     ) -> Arc<Self> {
+        let pins = Arc::new(PinTable::default());
+        let catalog = Arc::new(VolumeCatalog::new(space.clone(), indexes.clone(), volumes));
+        let (context, catalog_of) = (trees.clone(), catalog.clone());
+        let read = Arc::new(ReadContext {
+            trees: context,
+            indexes: indexes.clone(),
+            catalog: catalog_of,
+            pins: pins.clone(),
+        });
         let accepted = Accepted::behind(order.last_msn, options.tuning.accepted, options.memory);
         Arc::new(Self {
             env,
@@ -520,13 +529,14 @@ impl Shared {
             order: Mutex::new(order),
             has_open: AtomicBool::new(false),
             indexes,
-            volumes: Mutex::new(volumes),
-            hidden: AtomicU32::new(0),
+            catalog,
+            read,
             checkpointer,
             barrier: AtomicU64::new(u64::MAX),
             held: Held::default(),
-            pins: Mutex::default(),
-            signal: Default::default(),
+            pins,
+            signal: Arc::default(),
+            stalls: Default::default(),
             readings: Default::default(),
             cold: AtomicBool::new(false),
             shortage: Default::default(),
@@ -549,22 +559,11 @@ impl Shared {
         self.device.writable()
     }
 
-    /// A snapshot is gone.
-    pub(crate) fn unpin(&self, upto: Msn) {
-        let mut pins = self.pins.lock();
-        if let Some(count) = pins.get_mut(&upto) {
-            *count -= 1;
-            if *count == 0 {
-                pins.remove(&upto);
-            }
-        }
-    }
-
     fn statistics(&self) -> Statistics {
         self.settle();
         let last_lsn = self.order.lock().last_lsn;
         let superblock = self.space.superblock();
-        let indexes: Vec<Arc<Index>> = self.indexes.read().values().cloned().collect();
+        let indexes: Vec<Arc<Index>> = self.indexes.all();
         let cache = self.trees.pieces.stats();
         Statistics {
             uuid: superblock.uuid,
@@ -576,7 +575,7 @@ impl Shared {
             log_capacity: self.log.capacity(),
             log_used: self.log.used_bytes(),
             log: self.log.counters(),
-            stalls: self.signal.stall_times(),
+            stalls: self.stalls.times(),
             memory_budget: self.options.memory,
             absorbed: self.trees.absorbed.load(Ordering::Relaxed),
             memtable_bytes: indexes.iter().map(|i| i.version().memtable_bytes() as u64).sum(),
@@ -618,15 +617,5 @@ impl Shared {
             }));
             report
         })
-    }
-}
-
-impl ValueReader for Shared {
-    fn read_value(&self, at: &ValueRef, offset: usize, out: &mut [u8]) -> Result<()> {
-        self.trees.pieces.read_value(at, offset, out)
-    }
-
-    fn read_values(&self, wanted: &[Wanted], out: &mut [u8]) -> Result<()> {
-        self.trees.pieces.read_values(wanted, out)
     }
 }

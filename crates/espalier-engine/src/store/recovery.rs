@@ -5,10 +5,11 @@
 //! order. Replaying writes nothing but what absorbing writes, all of it fresh; so a crash during
 //! recovery leaves the store as it was.
 
-use crate::checkpoint::volumes::READ_ONLY_VOLUME;
-use crate::checkpoint::{Checkpointer, StoredRoot};
+use crate::checkpoint::Checkpointer;
 use crate::commit::pipeline::Order;
 use crate::device::GuardedDevice;
+use crate::index::catalog::{READ_ONLY_VOLUME, StoredRoot};
+use crate::index::table::{IndexTable, Indexes};
 use crate::index::{Goto, Index, Layer};
 use crate::log::{Binder, Log, LogConfig, LogPosition, LoggedBatch, LoggedOp};
 use crate::maintenance::low_space::{absorbed_within, is_short, message_blocks, unwritten_blocks};
@@ -27,7 +28,7 @@ use crate::store::{CLONE_BLOCKS, Shared};
 use crate::tree::{Loss, Trees, baseless};
 use crate::{Error, ErrorKind, Op, Result};
 use espalier_storage::{BLOCK, Device, Environment};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -139,7 +140,7 @@ pub(crate) fn open(
         covered: 0,
         open: Default::default(),
     };
-    let shared_indexes = Arc::new(RwLock::new(indexes.clone()));
+    let shared_indexes = Arc::new(IndexTable::new(indexes.clone()));
     let mut replay = Replay::new(&trees, &space, &options, &indexes, order, Vec::new());
     let binder = Arc::new(PiecesBinder::new(&trees, &space, &shared_indexes));
     let config = LogConfig {
@@ -212,16 +213,13 @@ fn cache_bytes(options: &OpenOptions) -> u64 {
     options.memory / 16 * 7
 }
 
-/// The indexes of a store, by number.
-pub(crate) type Indexes = BTreeMap<IndexId, Arc<Index>>;
-
 fn indexes_of(space: &Arc<Space>, volumes: &VolumeTable) -> Result<(Indexes, BTreeMap<IndexId, StoredRoot>)> {
     let pin = Arc::new(space.pin_version()?);
     let (mut indexes, mut roots) = (BTreeMap::new(), BTreeMap::new());
     for (volume, entry) in &volumes.volumes {
         for (index, root) in entry.indexes.iter().enumerate() {
             let id = IndexId { volume: *volume, index: index as u8 };
-            let root = StoredRoot { node: root.node, height: root.height };
+            let root = StoredRoot::from(root);
             if entry.flags & READ_ONLY_VOLUME == 0 {
                 indexes.insert(id, Arc::new(Index::new(id, root.as_root(&**space), pin.clone())));
             }
@@ -406,7 +404,7 @@ impl Replay<'_> {
 pub(crate) struct PiecesBinder {
     pieces: Arc<Pieces>,
     space: Arc<Space>,
-    indexes: Arc<RwLock<Indexes>>,
+    indexes: Arc<IndexTable>,
     resident: Arc<AtomicUsize>,
     bound: Arc<AtomicU64>,
     /// Of a part that only groups name which no sync is known to cover not all was what was
@@ -415,7 +413,7 @@ pub(crate) struct PiecesBinder {
 }
 
 impl PiecesBinder {
-    pub(crate) fn new(trees: &Trees, space: &Arc<Space>, indexes: &Arc<RwLock<Indexes>>) -> Self {
+    pub(crate) fn new(trees: &Trees, space: &Arc<Space>, indexes: &Arc<IndexTable>) -> Self {
         let (pieces, resident) = (trees.pieces.clone(), trees.resident.clone());
         let (space, indexes, bound) = (space.clone(), indexes.clone(), trees.bound.clone());
         Self { pieces, space, indexes, resident, bound, torn: AtomicBool::new(false) }
@@ -436,8 +434,7 @@ impl Binder for PiecesBinder {
     }
 
     fn outcome(&self, index: IndexId, key: &[u8], msn: Msn) -> Option<Op> {
-        let index = self.indexes.read().get(&index)?.clone();
-        index.outcome(key, msn, &self.resident)
+        self.indexes.get(index)?.outcome(key, msn, &self.resident)
     }
 
     fn location(&self, part: PieceId) -> Result<Location> {

@@ -13,10 +13,12 @@
 //! checkpoint commits the new state as a whole: a crash before leaves the damaged store as it was,
 //! to be repaired again.
 
-use crate::checkpoint::{Checkpointer, StoredRoot};
+use crate::checkpoint::Checkpointer;
 use crate::commit::pipeline::Order;
 use crate::device::GuardedDevice;
 use crate::index::Index;
+use crate::index::catalog::StoredRoot;
+use crate::index::table::{IndexTable, Indexes};
 use crate::log::{Log, LogConfig, LogPosition, LoggedBatch, LoggedOp};
 use crate::maintenance::low_space::is_short;
 use crate::message::resolve::load;
@@ -25,12 +27,11 @@ use crate::model::options::{Compression, OpenOptions};
 use crate::model::piece::PieceHandle;
 use crate::model::value::Value;
 use crate::space::{Rebuilt, Space, VolumeTable};
-use crate::store::recovery::{self, Indexes, Lost, PiecesBinder, Replay};
+use crate::store::recovery::{self, Lost, PiecesBinder, Replay};
 use crate::store::{Shared, Store};
 use crate::tree::{Cutter, Progress, References, Root, Trees, deletions};
 use crate::{Error, ErrorKind, Key, Loss, Op, RangeOp, Result};
 use espalier_storage::{BLOCK, Device, Environment};
-use parking_lot::RwLock;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -116,7 +117,7 @@ fn open(
     };
     trees.lean.store(is_short(&space.stats(), 0, &options.tuning), Ordering::Relaxed);
     let mut replay = Replay::new(&trees, &space, &options, &indexes, order, losses);
-    let shared_indexes = Arc::new(RwLock::new(indexes.clone()));
+    let shared_indexes = Arc::new(IndexTable::new(indexes.clone()));
     let binder = Arc::new(PiecesBinder::new(&trees, &space, &shared_indexes));
     let mut lost = LostValues::default();
     let (log, broken) = Log::open_damaged(
@@ -151,8 +152,7 @@ fn roots_of(space: &Arc<Space>, volumes: &VolumeTable) -> Vec<(IndexId, Root)> {
     for (volume, entry) in &volumes.volumes {
         for (index, root) in entry.indexes.iter().enumerate() {
             let id = IndexId { volume: *volume, index: index as u8 };
-            let root = StoredRoot { node: root.node, height: root.height };
-            roots.push((id, root.as_root(&**space)));
+            roots.push((id, StoredRoot::from(root).as_root(&**space)));
         }
     }
     roots
