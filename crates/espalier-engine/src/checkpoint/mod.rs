@@ -40,7 +40,6 @@ pub(crate) struct Checkpointer {
     /// The nodes of [`State::roots`], for those who cannot wait for a checkpoint under way; `None`
     /// while counts change. With a number for each time that they did.
     counted: Mutex<(u64, Option<BTreeMap<IndexId, PieceId>>)>,
-    count: AtomicU64,
     /// When the last one ended, in milliseconds of the monotonic clock.
     last: AtomicU64,
 }
@@ -77,18 +76,13 @@ impl Checkpointer {
     pub(crate) fn new(roots: BTreeMap<IndexId, StoredRoot>, reclaim: Vec<PieceId>) -> Self {
         let counted = Mutex::new((0, Some(nodes_of(&roots))));
         let state = State { roots, reclaim, unreadable: HashSet::new(), uncounted: HashMap::new() };
-        Self { state: Mutex::new(state), counted, count: AtomicU64::new(0), last: AtomicU64::new(0) }
+        Self { state: Mutex::new(state), counted, last: AtomicU64::new(0) }
     }
 
     /// The same with headers on the device that are not counted yet.
     pub(crate) fn counting(mut self, uncounted: HashMap<PieceId, Vec<Reference>>) -> Self {
         self.state.get_mut().uncounted = uncounted;
         self
-    }
-
-    /// Checkpoints made.
-    pub(crate) fn count(&self) -> u64 {
-        self.count.load(Ordering::Relaxed)
     }
 
     /// The root of an index that the last checkpoint has counted (`None` if that was empty), and
@@ -163,10 +157,10 @@ impl Shared {
     ) -> Result<Option<u32>> {
         self.device.writable()?;
         let mut state = self.checkpointer.state.lock();
-        self.look_at_space();
+        self.accounting.refresh();
         let mut cut = self.cut(change, wanted)?;
         let taken = self.take_roots(&cut, &state);
-        self.barrier.store(u64::MAX, Ordering::Release);
+        self.absorber.lift_barrier();
         // What came since the cut has waited for this.
         self.signal.request_work();
         // The roots are held until they are counted: newer ones may have replaced them already.
@@ -182,7 +176,7 @@ impl Shared {
             self.wait_again(&mut cut);
         })?;
         // What was to be deleted when it is absorbed has been, or waits.
-        self.shortage.end_clears();
+        self.accounting.range_deletes().finish_cut();
         // From here on the counts are those of the new roots, whether or not the switch succeeds.
         state.roots.retain(|id, _| cut.volumes.volumes.contains_key(&id.volume));
         state.roots.extend(stored.iter().copied());
@@ -205,14 +199,14 @@ impl Shared {
             ..self.space.superblock()
         })?;
         self.log.trim(position);
-        self.look_at_space();
+        self.accounting.refresh();
         for index in &cut.indexes {
             index.publish_pinned(&self.space, |_| ())?;
         }
         self.space.checkpointed();
         drop(cut.waiting);
         self.trees.forget_stuck();
-        self.checkpointer.count.fetch_add(1, Ordering::Relaxed);
+        self.accounting.note_checkpoint();
         self.checkpointer.last.store(self.env.monotonic().as_millis() as u64, Ordering::Relaxed);
         drop(state);
         self.note_held(&roots);
@@ -231,7 +225,7 @@ impl Shared {
         let mut indexes: Vec<Arc<Index>> = self.indexes.all();
         indexes.retain(|index| !changed.aliases.iter().any(|alias| alias.id == index.id));
         let lsn = order.last_lsn;
-        self.barrier.store(lsn.0, Ordering::Release);
+        self.absorber.set_barrier(lsn);
         let replaced = changed.aliases.iter().filter_map(|alias| alias.replaced.as_ref());
         for index in indexes.iter().chain(replaced) {
             index.seal(lsn);
@@ -241,12 +235,12 @@ impl Shared {
         let unwritten = self.log.unwritten_bytes();
         order.settle(self.trees.bound.swap(0, Ordering::AcqRel));
         let waiting = std::mem::take(&mut order.waiting);
-        self.shortage.cut_clears();
+        self.accounting.range_deletes().cut();
         order.covered = unwritten;
         let next_msn = Msn(order.last_msn.0 + 1);
         let covered = order.covered;
         // What is deleted is noted when it is carried out.
-        let untidy = self.is_untidy();
+        let untidy = self.deleted.is_untidy();
         Ok(Cut { lsn, next_msn, volumes, indexes, changed, waiting, covered, untidy })
     }
 
@@ -258,7 +252,7 @@ impl Shared {
         let settled = cut.covered.saturating_sub(std::mem::take(&mut order.covered));
         waiting.bytes = waiting.bytes.saturating_sub(settled);
         order.waiting.append(waiting);
-        self.shortage.join_clears();
+        self.accounting.range_deletes().undo_cut();
     }
 
     /// Step 2.
@@ -267,7 +261,7 @@ impl Shared {
         for index in &cut.indexes {
             let _structure = index.structure.lock();
             while index.version().sealed.first().is_some_and(|s| s.upto <= cut.lsn) {
-                self.absorb_oldest(index)?;
+                self.absorber.absorb_oldest(index)?;
             }
             roots.push((index.id, index.version().root.clone()));
         }

@@ -3,9 +3,10 @@
 //! ARCHITECTURE.md, "A full store", says what is promised, and why.
 
 use crate::commit::pipeline::Order;
+use crate::index::accounting::{message_blocks, unwritten_below};
 use crate::index::{Goto, Layer};
 use crate::log::LoggedOp;
-use crate::maintenance::low_space::{Spread, message_blocks, unwritten_blocks};
+use crate::maintenance::low_space::Spread;
 use crate::model::batch::Batch;
 use crate::model::ids::{IndexId, Msn};
 use crate::space::{Purpose, Reservation};
@@ -56,7 +57,7 @@ impl Shared {
         let mut sparing = false;
         let mut tables = None;
         loop {
-            let lean = sparing || self.trees.lean.load(Ordering::Relaxed);
+            let lean = sparing || self.accounting.is_low();
             let tables = match lean {
                 true => Some(tables.get_or_insert_with(|| batch.tables())),
                 false => None,
@@ -91,9 +92,9 @@ impl Shared {
                 return Ok(Promised { order, clears: own.0, clones: own.1 });
             }
             let unsure = self.unsure(waiting.clones + own.1);
-            if !lean && self.is_short_with(want - have + unsure) {
+            if !lean && self.accounting.would_be_low_with(want - have + unsure) {
                 drop(order);
-                self.trees.lean.store(true, Ordering::Relaxed);
+                self.accounting.assume_low();
                 sparing = true;
                 // From here on it is known what clones take.
                 self.absorb_clones();
@@ -104,7 +105,7 @@ impl Shared {
                 Purpose::Essential if exhausted => Purpose::Last,
                 purpose => purpose,
             };
-            match self.space.reserve(want - have, asks, self.owed_blocks()) {
+            match self.accounting.reserve(want - have, asks) {
                 Ok(more) => {
                     order.waiting.reserve(more);
                     return Ok(Promised { order, clears: own.0, clones: own.1 });
@@ -138,13 +139,14 @@ impl Shared {
     /// Promises what the batches take that were found in the log, whether there is room or not:
     /// they were accepted, and nobody else may have it.
     pub(crate) fn promise_replayed(&self) -> Result<()> {
-        let lean = self.trees.lean.load(Ordering::Relaxed) || {
+        let lean = self.accounting.is_low() || {
             let waiting = &self.order.lock().waiting;
-            self.is_short_with(self.need(waiting.bytes, waiting.clones) + self.unsure(waiting.clones))
+            self.accounting
+                .would_be_low_with(self.need(waiting.bytes, waiting.clones) + self.unsure(waiting.clones))
         };
         let tables = BTreeMap::new();
         if lean {
-            self.trees.lean.store(true, Ordering::Relaxed);
+            self.accounting.assume_low();
             self.absorb_clones();
             self.look_at_roots(&tables)?;
         }
@@ -156,14 +158,14 @@ impl Shared {
             waiting.reserve(self.space.reserve(blocks, Purpose::Accepted, 0)?);
         }
         drop(order);
-        self.look_at_space();
+        self.accounting.refresh();
         Ok(())
     }
 
     /// Absorbs what there is in memory where clones wait. One that cannot be, as something cannot
     /// be read, waits on.
     fn absorb_clones(&self) {
-        for index in self.indexes_in_order().into_iter().filter(|index| index.version().has_goto()) {
+        for index in self.indexes.all().into_iter().filter(|index| index.version().has_goto()) {
             if let Err(error) = self.absorb_at_once(&[index.id]) {
                 tracing::warn!(%error, "a clone in index {} cannot become part of the tree yet", index.id);
             }
@@ -197,7 +199,7 @@ impl Shared {
             *root = self.trees.absorb(root, &Layer::Goto(Arc::new(goto)), true)?;
             blocks += u64::from(root.height) + 4;
         }
-        let unwritten = |root: &Root| unwritten_blocks(&self.trees, root);
+        let unwritten = |root: &Root| unwritten_below(&self.trees, root);
         let more = |(before, after): &(Root, Root)| unwritten(after).saturating_sub(unwritten(before));
         Ok(blocks + 2 * roots.values().map(more).sum::<u64>())
     }

@@ -104,14 +104,14 @@ impl Shared {
         order.waiting.bytes += batch.bytes as u64;
         order.waiting.clones += clones;
         order.waiting.clears += clears;
-        self.shortage.add_clears(clears);
+        self.accounting.range_deletes().add(clears);
         if !OpenBatch::may_close_with(bytes) || self.log.is_too_long(order.open.bytes() + bytes) {
             self.close_open(&mut order)?;
         }
         let most = self.options.tuning.joined;
         // What absorbing takes in a store that is short of space is known of what lies in
         // memtables.
-        if order.open.takes(&batch, bytes, most) && !self.trees.lean.load(Ordering::Relaxed) {
+        if order.open.takes(&batch, bytes, most) && !self.accounting.is_low() {
             let wiped = order.open.join(batch, bytes);
             order.waiting.bytes -= wiped.min(order.waiting.bytes);
             self.has_open.store(true, Ordering::Release);
@@ -198,8 +198,7 @@ impl Shared {
         let lsn = order.last_lsn;
         // How many clones wait is limited, and what a store needs that is short of space is known
         // of what lies in memtables.
-        let at_once = self.trees.lean.load(Ordering::Relaxed)
-            || ops.iter().any(|op| matches!(op, LoggedOp::Clone { .. }));
+        let at_once = self.accounting.is_low() || ops.iter().any(|op| matches!(op, LoggedOp::Clone { .. }));
         self.has_open.store(true, Ordering::Release);
         match self.accepted.push(LoggedBatch { lsn, first_msn, ops }, sorted, bytes) {
             Backlog::Short | Backlog::Worthwhile if at_once => self.catch_up()?,
@@ -228,12 +227,9 @@ impl Shared {
         let (upto, first_msn) = (*upto, *first_msn);
         let indexes = self.indexes.read();
         let pinned = self.pins.newest();
-        if ops.iter().any(LoggedOp::deletes) {
-            let mut freed = self.trees.freed.lock();
-            ops.iter().for_each(|op| freed.note(op));
-        }
+        self.deleted.note(ops);
         let mut full: Vec<Arc<Index>> = Vec::new();
-        let most_values = self.most_values();
+        let most_values = self.accounting.memtable_value_limit();
         let mut work = false;
         for (msn, op) in (first_msn.0..).map(Msn).zip(ops) {
             let Some(index) = op.index().and_then(|id| indexes.get(&id)) else { continue };

@@ -1,6 +1,11 @@
 //! One index: its memtables and its tree, as one version that readers take whole.
 
+pub(crate) mod absorb;
+pub(crate) mod accounting;
+pub(crate) mod backlog;
 pub(crate) mod catalog;
+pub(crate) mod deleted_ranges;
+pub(crate) mod memory;
 pub(crate) mod table;
 
 use crate::Result;

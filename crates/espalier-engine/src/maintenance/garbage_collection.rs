@@ -13,22 +13,17 @@
 //! Nothing is unshared for that: what a clone or a snapshot shares would take more space, not less.
 //! Each step takes one leaf and is given up at the first commit that comes.
 
-use crate::log::LoggedOp;
+use crate::index::deleted_ranges::RangeSet;
 use crate::maintenance::low_space::Share;
 use crate::model::ids::IndexId;
 use crate::model::key::{Key, KeyRange};
-use crate::model::op::{Op, RangeOp};
 use crate::store::Shared;
 use crate::tree::Sweep;
 use crate::{ErrorKind, Result};
 use espalier_storage::BLOCK;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-
-/// Ranges remembered for each index; what is more becomes one that spans them all.
-const MOST_RANGES: usize = 256;
 
 /// A store is idle when nothing was committed for so long.
 const IDLE_FOR: Duration = Duration::from_secs(1);
@@ -39,72 +34,6 @@ const ROUNDS_APART: Duration = Duration::from_secs(2);
 /// Leaves looked at in one step.
 const LEAVES_AT_ONCE: usize = 64;
 
-/// Where something was deleted and may still take space.
-#[derive(Debug, Default)]
-pub(crate) struct Freed {
-    /// Start and end of ranges, disjoint or nearly so.
-    ranges: BTreeMap<IndexId, BTreeMap<Key, Option<Key>>>,
-}
-
-impl Freed {
-    /// Notes what an operation deletes.
-    pub(crate) fn note(&mut self, op: &LoggedOp) {
-        match op {
-            LoggedOp::Point { index, key, op: Op::Delete } if !self.has(*index, key) => {
-                self.add(*index, key, Some([key, &[0][..]].concat().into()));
-            }
-            LoggedOp::Range { index, range, op: RangeOp::Delete } => {
-                self.add(*index, &range.start, range.end.clone());
-            }
-            _ => {}
-        }
-    }
-
-    /// Notes that anything may have been deleted.
-    pub(crate) fn note_all(&mut self, index: IndexId) {
-        self.ranges.insert(index, BTreeMap::from([(Key::default(), None)]));
-    }
-
-    /// True if nothing was deleted since.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.ranges.is_empty()
-    }
-
-    /// True if `key` lies in one of the ranges.
-    fn has(&self, index: IndexId, key: &Key) -> bool {
-        let before = self.ranges.get(&index).and_then(|ranges| ranges.range::<Key, _>(..=key).next_back());
-        before.is_some_and(|(_, end)| crate::model::key::before_end(key, end.as_deref()))
-    }
-
-    fn add(&mut self, index: IndexId, start: &Key, end: Option<Key>) {
-        let ranges = self.ranges.entry(index).or_default();
-        if let Some((_, before)) = ranges.range::<Key, _>(..=start).next_back()
-            && crate::model::key::end_le(end.as_deref(), before.as_deref())
-        {
-            return;
-        }
-        ranges.insert(start.clone(), end);
-        if ranges.len() > MOST_RANGES {
-            let first = ranges.keys().next().cloned().unwrap_or_default();
-            let last = ranges
-                .values()
-                .reduce(|a, b| if crate::model::key::end_le(a.as_deref(), b.as_deref()) { b } else { a });
-            let last = last.cloned().flatten();
-            *ranges = BTreeMap::from([(first, last)]);
-        }
-    }
-
-    /// One of the ranges.
-    fn pop(&mut self) -> Option<(IndexId, KeyRange)> {
-        let (index, ranges) = self.ranges.iter_mut().next()?;
-        let (index, range) = (*index, ranges.pop_first());
-        if ranges.is_empty() {
-            self.ranges.remove(&index);
-        }
-        range.map(|(start, end)| (index, KeyRange { start, end }))
-    }
-}
-
 /// Refusals for lack of space after which a range is left as it is.
 const MOST_REFUSALS: u32 = 3;
 
@@ -114,8 +43,6 @@ pub(crate) struct Tidy {
     state: Mutex<State>,
     /// Somebody has synced, since the last round began, and wants to see what is free.
     hurry: AtomicBool,
-    /// Deletes are being pushed down: also what a superblock says.
-    busy: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -123,7 +50,7 @@ struct State {
     /// The last batch when the store was last looked at, and since when it is the last.
     seen: (u64, Duration),
     /// What is to be pushed down.
-    ranges: Freed,
+    ranges: RangeSet,
     /// How often in a row there was no room for that.
     refused: u32,
     /// What was pushed down or rewritten is not all free yet.
@@ -148,22 +75,16 @@ impl Tidy {
 }
 
 impl Shared {
-    /// True if deleted data may take space that no checkpoint sets free by itself.
-    pub(crate) fn is_untidy(&self) -> bool {
-        self.tidy.busy.load(Ordering::Acquire) || !self.trees.freed.lock().is_empty()
-    }
-
     /// One step of tidying; false if there is nothing to do or it is not the time.
     pub(crate) fn tidy_some(&self) -> Result<bool> {
         let Some(mut state) = self.tidy.state.try_lock() else { return Ok(false) };
         if !self.is_quiet(&mut state)? {
             return Ok(false);
         }
-        if state.ranges.is_empty() && !state.unfinished && !self.trees.freed.lock().is_empty() {
+        if state.ranges.is_empty() && !state.unfinished && !self.deleted.is_empty() {
             // All that was deleted goes into the trees first. What is deleted from now on waits for
             // the next round: where more comes all the time, none would end otherwise.
-            self.tidy.busy.store(true, Ordering::Release);
-            state.ranges = std::mem::take(&mut *self.trees.freed.lock());
+            state.ranges = self.deleted.take();
             state.unfinished = true;
             self.checkpoint()?;
             return Ok(true);
@@ -180,7 +101,7 @@ impl Shared {
         }
         if state.unfinished {
             // What only the older superblock needs is free with the second.
-            self.tidy.busy.store(false, Ordering::Release);
+            self.deleted.finish();
             self.checkpoint()?;
             self.checkpoint()?;
             state.unfinished = false;
@@ -211,7 +132,7 @@ impl Shared {
     /// Pushes down some of what is pending in `range`; returns what is left of it.
     fn push_down_some(&self, id: IndexId, range: &KeyRange, refused: &mut u32) -> Result<Option<KeyRange>> {
         let Some(index) = self.indexes.get(id) else { return Ok(None) };
-        self.look_at_space();
+        self.accounting.refresh();
         let structure = index.structure.lock();
         let root = index.version().root.clone();
         let (pushed, share) = match *refused {
@@ -283,7 +204,7 @@ impl Shared {
     /// Rewrites one leaf of an index behind `from`, or looks at some; returns where to go on.
     fn sweep_at(&self, id: IndexId, from: &Key) -> Result<Option<Key>> {
         let Some(index) = self.indexes.get(id) else { return Ok(None) };
-        self.look_at_space();
+        self.accounting.refresh();
         let _structure = index.structure.lock();
         let mut visits = LEAVES_AT_ONCE;
         match self.trees.sweep(&index.version().root, from, &mut visits) {

@@ -7,38 +7,19 @@
 //! refused, messages that hold space back are squeezed down to the leaves, one leaf at a time. Each
 //! of these leaves the pool at a level of its own ([`Share`]).
 
-use crate::index::{Index, Layer};
+use crate::index::Index;
+use crate::index::accounting::part_blocks;
 use crate::model::batch::Batch;
 use crate::model::ids::{IndexId, PieceId};
 use crate::model::key::{Key, KeyRange};
-use crate::model::options::Tuning;
-use crate::space::{Purpose, Reservation, SpaceStats};
+use crate::space::Purpose;
 use crate::store::Shared;
-use crate::tree::{Lasting, Root, Sweep, Trees};
+use crate::tree::{Lasting, Root, Sweep};
 use crate::{ErrorKind, Result};
 use espalier_storage::BLOCK;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// When space is short, writers wait while an edge of a root has more than this many times what
-/// makes it heavy: the more lies there, the more room its flush takes. An edge is heavy with at
-/// most an eighth of the pool, so what waits can be flushed.
-const DEBT: usize = 3;
-
-/// Writers wait while large values that wait on roots take more than this part of the free space:
-/// what they replace is free only when they have come down. (A bound for each edge made them wait
-/// for seconds as soon as a memtable with many values was absorbed, with half of the store free. A
-/// quarter made them wait for whole flushes when a memtable full of references was, as after a
-/// hundred renames of files of 4 MiB.)
-const VALUE_DEBT: u64 = 2;
-
-/// The least share of a leaf, in 256ths, that may be on its way to it in large values.
-const LEAST_PATIENCE: u64 = 32;
-
-/// The most bytes of large values in a memtable.
-const MOST_VALUES: u64 = 1 << 30;
 
 /// What a flush is for, and so what it may take of the pool until the next checkpoint. What it does
 /// not give back then has levels of its own, whatever it is for ([`Shared::may_keep`]).
@@ -85,55 +66,6 @@ pub(crate) struct Spread {
 /// Slices of one index that may be refused before nothing more is tried.
 const MOST_REFUSED: usize = 64;
 
-/// True if a store is so short of space that nothing is written to make reading faster, and all
-/// that absorbing takes has to be reserved.
-pub(crate) fn is_short(space: &SpaceStats, owed: u64, tuning: &Tuning) -> bool {
-    let pending = 2 * part_blocks(tuning, (tuning.fanout * tuning.edge) as u64);
-    space.free < owed + space.promised + 2 * space.pool + pending
-}
-
-/// Blocks that messages of so many bytes may take until they are in a tree, and a share of headers.
-pub(crate) fn message_blocks(tuning: &Tuning, bytes: u64) -> u64 {
-    part_blocks(tuning, bytes).max((2 * bytes).div_ceil(BLOCK as u64))
-}
-
-/// The root after a layer has become part of the tree. What cannot be read must not keep a
-/// checkpoint from being made: then messages wait above it. In a store that is short of space
-/// ranges are deleted at once, and leaves written again, only if `hold` says that it has so many
-/// blocks for a purpose more than waiting takes.
-pub(crate) fn absorbed_within(
-    trees: &Arc<Trees>,
-    root: &Root,
-    layer: &Layer,
-    clear: Purpose,
-    hold: &mut dyn FnMut(u64, Purpose) -> bool,
-) -> Result<Root> {
-    let at_once = match trees.absorb(root, layer, true) {
-        Err(error) if matches!(layer, Layer::Goto(_)) => return Err(error),
-        Err(_) => return trees.absorb(root, layer, false),
-        Ok(next) => next,
-    };
-    let many = layer.has_ranges() || root.height == 0;
-    if !trees.lean.load(Ordering::Relaxed) || matches!(layer, Layer::Goto(_)) || !many {
-        return Ok(at_once);
-    }
-    // What the messages take that wait has been promised.
-    let waiting = trees.absorb(root, layer, false)?;
-    let more = unwritten_blocks(trees, &at_once).saturating_sub(unwritten_blocks(trees, &waiting));
-    let purpose = if layer.has_ranges() { clear } else { Purpose::Growth };
-    Ok(if hold(more, purpose) { at_once } else { waiting })
-}
-
-pub(crate) fn unwritten_blocks(trees: &Trees, root: &Root) -> u64 {
-    root.slot.as_ref().map_or(0, |slot| trees.unwritten_blocks(slot))
-}
-
-/// See [`Shared::blocks_for`].
-fn part_blocks(tuning: &Tuning, bytes: u64) -> u64 {
-    let half_part = (tuning.part as u64 / 2).max(64);
-    bytes.div_ceil(BLOCK as u64) + bytes / half_part
-}
-
 /// Value parts that are being emptied: what is live in them is written elsewhere, leaf by leaf, and
 /// when all of it is, they are free. So they are only as many as there is room for.
 #[derive(Debug, Default)]
@@ -147,21 +79,8 @@ struct Emptied {
 /// What is known about the lack of space.
 #[derive(Debug)]
 pub(crate) struct Shortage {
-    /// Checkpoints there had been when a flush did not fit; until the next one, none will.
-    refused_at: AtomicU64,
     /// The last batch when there was nothing left to squeeze.
     squeezed_at: AtomicU64,
-    /// Blocks that nodes and parts will take which are in memory only.
-    owed: AtomicU64,
-    /// Bytes on the heaviest edge of a root, when it was last looked at.
-    debt: AtomicU64,
-    /// Large values on the edges of roots, in hundredths of what may be there.
-    value_debt: AtomicU64,
-    /// See [`Shared::most_values`].
-    most_values: AtomicU64,
-    /// Blocks promised for deleting ranges when they are absorbed, and not used for that yet: of
-    /// what was committed before the cut of the last checkpoint, and after it.
-    clears: Mutex<(u64, u64)>,
     /// Where the search for leaves worth rewriting goes on.
     swept: Mutex<BTreeMap<IndexId, Key>>,
     emptied: Mutex<Emptied>,
@@ -169,165 +88,18 @@ pub(crate) struct Shortage {
 
 impl Default for Shortage {
     fn default() -> Self {
-        Self {
-            refused_at: AtomicU64::new(u64::MAX),
-            squeezed_at: AtomicU64::new(u64::MAX),
-            owed: AtomicU64::new(0),
-            debt: AtomicU64::new(0),
-            value_debt: AtomicU64::new(0),
-            most_values: AtomicU64::new(MOST_VALUES),
-            clears: Mutex::default(),
-            swept: Mutex::default(),
-            emptied: Mutex::default(),
-        }
-    }
-}
-
-impl Shortage {
-    /// So many blocks more are promised for deleting ranges. Under the commit lock.
-    pub(crate) fn add_clears(&self, blocks: u64) {
-        if blocks > 0 {
-            self.clears.lock().1 += blocks;
-        }
-    }
-
-    /// Batches from here on are not in the checkpoint that begins. Under the commit lock.
-    pub(crate) fn cut_clears(&self) {
-        let mut clears = self.clears.lock();
-        *clears = (clears.1, 0);
-    }
-
-    /// The checkpoint after the last cut has failed.
-    pub(crate) fn join_clears(&self) {
-        let mut clears = self.clears.lock();
-        *clears = (0, clears.0 + clears.1);
-    }
-
-    /// All that was committed before the last cut is absorbed and counted.
-    pub(crate) fn end_clears(&self) {
-        self.clears.lock().0 = 0;
-    }
-
-    /// Takes so many blocks of what is promised for deleting ranges; false if it is less.
-    fn use_clears(&self, blocks: u64) -> bool {
-        let mut clears = self.clears.lock();
-        let (old, new) = *clears;
-        let enough = blocks <= old + new;
-        if enough {
-            let of_old = blocks.min(old);
-            *clears = (old - of_old, new - (blocks - of_old));
-        }
-        enough
+        Self { squeezed_at: AtomicU64::new(u64::MAX), swept: Mutex::default(), emptied: Mutex::default() }
     }
 }
 
 impl Shared {
-    /// Blocks that `bytes` of messages may take in parts: parts are at least half full, and each
-    /// may waste most of a block.
-    pub(crate) fn blocks_for(&self, bytes: u64) -> u64 {
-        part_blocks(&self.options.tuning, bytes)
-    }
-
-    /// Blocks that nodes and parts will take which are in memory only, when they were last counted,
-    /// and those for table pages that the lowest level of the pool does not cover.
-    pub(crate) fn owed_blocks(&self) -> u64 {
-        let owed = self.shortage.owed.load(Ordering::Relaxed);
-        let pool = self.space.pool();
-        let new = owed + self.space.promised();
-        owed + self.space.table_blocks(new).saturating_sub(pool / 8).min(pool / 2)
-    }
-
-    fn count_owed(&self) {
-        let blocks = self.indexes_in_order().iter().map(|i| self.unwritten_blocks(&i.version().root)).sum();
-        self.shortage.owed.store(blocks, Ordering::Relaxed);
-    }
-
-    fn unwritten_blocks(&self, root: &Root) -> u64 {
-        unwritten_blocks(&self.trees, root)
-    }
-
-    /// True if the store would be short of space with so many blocks more promised.
-    pub(crate) fn is_short_with(&self, more: u64) -> bool {
-        let tuning = &self.options.tuning;
-        let pending = 2 * part_blocks(tuning, (tuning.fanout * tuning.edge) as u64);
-        !self.space.can_grow(more + self.space.pool() + pending, self.owed_blocks())
-    }
-
-    /// Something is owed that was not: from here on the store may be short of space.
-    pub(crate) fn note_shortage(&self) {
-        if !self.trees.lean.load(Ordering::Relaxed)
-            && is_short(&self.space.stats(), self.owed_blocks(), &self.options.tuning)
-        {
-            self.trees.lean.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// True if a flush did not fit and no checkpoint has been made since.
-    pub(crate) fn is_cramped(&self) -> bool {
-        self.shortage.refused_at.load(Ordering::Acquire) == self.checkpointer.count()
-    }
-
-    /// A tree has changed: takes note of what waits on the heaviest edge of a root.
-    pub(crate) fn note_debt(&self, bytes: u64) {
-        self.count_owed();
-        if self.shortage.debt.swap(bytes, Ordering::Relaxed) > bytes {
-            self.signal.note_progress();
-        }
-    }
-
-    /// Takes note of the bytes of large values that wait on roots.
-    pub(crate) fn note_value_debt(&self, bytes: u64) {
-        let most = (self.space.stats().free * BLOCK as u64 / VALUE_DEBT).max(1);
-        self.shortage.value_debt.store(bytes.saturating_mul(100) / most, Ordering::Relaxed);
-    }
-
-    /// How much waits on a root's edge: 1 is as much as writers may leave behind. Messages count
-    /// when space is short. None if flushing has no room, for then waiting does not help.
-    pub(crate) fn debt(&self) -> f64 {
-        if self.is_cramped() {
-            return 0.0;
-        }
-        if !self.trees.lean.load(Ordering::Relaxed) {
-            return self.shortage.value_debt.load(Ordering::Relaxed) as f64 / 100.0;
-        }
-        let most = DEBT * self.options.tuning.edge.max(1);
-        self.shortage.debt.load(Ordering::Relaxed) as f64 / most as f64
-    }
-
     /// There is more room than there was: what did not fit may fit now.
     pub(crate) fn forget_shortage(&self) {
-        self.shortage.refused_at.store(u64::MAX, Ordering::Release);
+        self.backlog.forget_refusal();
         self.shortage.squeezed_at.store(u64::MAX, Ordering::Release);
-        self.look_at_space();
+        self.accounting.refresh();
         self.signal.note_progress();
         self.signal.request_work();
-    }
-
-    /// Takes note of how much space is left.
-    pub(crate) fn look_at_space(&self) {
-        self.count_owed();
-        let space = self.space.stats();
-        let tuning = &self.options.tuning;
-        let lean = is_short(&space, self.owed_blocks(), tuning);
-        self.trees.lean.store(lean, Ordering::Relaxed);
-        // A value part takes its space until the last of its values has come down, so reckon with
-        // the double of what is on its way, which is nearly twice this share of what there is.
-        let used = space.total.saturating_sub(space.free).max(1);
-        // Without room even the leaves that they come down to cannot be written: then they wait.
-        let patience = match lean {
-            true => 256,
-            false => (space.free * 256 / (4 * used)).clamp(LEAST_PATIENCE, 256),
-        };
-        self.trees.patience.store(patience, Ordering::Relaxed);
-        let least = (tuning.fanout * tuning.edge / 2) as u64;
-        let values = (space.free * BLOCK as u64 / 16).max(least).min(MOST_VALUES);
-        self.shortage.most_values.store(values, Ordering::Relaxed);
-    }
-
-    /// A memtable with more bytes of large values than this is sealed: what they replace takes
-    /// space until they have come down in the tree.
-    pub(crate) fn most_values(&self) -> u64 {
-        self.shortage.most_values.load(Ordering::Relaxed)
     }
 
     /// Publishes what a flush of `index` computed, if there is room to write it in its share; true
@@ -359,9 +131,9 @@ impl Shared {
             Err(error) => return Err(error),
         };
         let old = index.version().root.clone();
-        let before = self.unwritten_blocks(&old);
-        let mut more = self.unwritten_blocks(&root).saturating_sub(before);
-        if self.trees.lean.load(Ordering::Relaxed) {
+        let before = self.accounting.unwritten_below(&old);
+        let mut more = self.accounting.unwritten_below(&root).saturating_sub(before);
+        if self.accounting.is_low() {
             // Each memtable that waits leaves a part on each edge.
             self.settle();
             let (new, old) = (self.trees.spreading(&root)?, self.trees.spreading(&old)?);
@@ -373,14 +145,14 @@ impl Shared {
         // Until it is owed.
         let _held = self.space.reserve(more, Purpose::Accepted, 0)?;
         index.publish_root(&self.space, root, |_| {})?;
-        self.count_owed();
+        self.accounting.recount();
         Ok(Some(true))
     }
 
     /// True if `more` blocks can be owed.
     fn has_room(&self, more: u64, share: Share) -> bool {
         let space = self.space.stats();
-        let owed = self.owed_blocks() + space.promised;
+        let owed = self.accounting.unwritten_blocks() + space.promised;
         let whole = owed + space.pool / 8 * 7 <= space.free + space.limbo;
         (whole || share != Share::Growth) && owed + more + share.aside(space.pool) <= space.free
     }
@@ -388,7 +160,9 @@ impl Shared {
     /// Blocks that a flush may take.
     fn room(&self, share: Share) -> u64 {
         let space = self.space.stats();
-        space.free.saturating_sub(self.owed_blocks() + space.promised + share.aside(space.pool))
+        space
+            .free
+            .saturating_sub(self.accounting.unwritten_blocks() + space.promised + share.aside(space.pool))
     }
 
     /// True if enough of the pool is left when all has come back that does so with the next
@@ -398,8 +172,8 @@ impl Shared {
     /// it would be gone for good.
     fn may_keep(&self, index: &Index, root: &Root, before: u64, share: Share) -> Result<bool> {
         let space = self.space.stats();
-        let others = (self.owed_blocks() + space.promised).saturating_sub(before);
-        if others + self.unwritten_blocks(root) + space.pool / 2 <= space.free {
+        let others = (self.accounting.unwritten_blocks() + space.promised).saturating_sub(before);
+        if others + self.accounting.unwritten_below(root) + space.pool / 2 <= space.free {
             return Ok(true);
         }
         // Sweeping gives back in the end, which is what moves have to leave room for.
@@ -447,12 +221,16 @@ impl Shared {
             let net = |root: &Root| self.lasting_blocks(&index, root, u64::MAX).map(Lasting::net);
             takes += net(&cleared)? - net(&root)?;
             // Headers with messages on their edges may take a little more.
-            written += self.unwritten_blocks(&cleared).saturating_sub(self.unwritten_blocks(&root)) + 2;
+            written += self
+                .accounting
+                .unwritten_below(&cleared)
+                .saturating_sub(self.accounting.unwritten_below(&root))
+                + 2;
             if batch.has_points(id) {
                 takes += self.trees.spreading(&cleared)?.of(1) as i64;
             }
         }
-        takes += self.blocks_for(batch.bytes as u64) as i64;
+        takes += part_blocks(&self.options.tuning, batch.bytes as u64) as i64;
         Ok((takes <= 0).then_some(written))
     }
 
@@ -462,7 +240,7 @@ impl Shared {
     /// # Errors
     /// Of reading the root of an index that a batch begins `tables` in.
     pub(crate) fn look_at_roots(&self, tables: &BTreeMap<IndexId, u64>) -> Result<()> {
-        for index in self.indexes_in_order() {
+        for index in self.indexes.all() {
             let changed = tables.contains_key(&index.id);
             if changed || index.waiting_tables() > 0 {
                 let root = index.version().root.clone();
@@ -500,41 +278,11 @@ impl Shared {
         Some(spread)
     }
 
-    /// The root of an index after a layer has become part of the tree. In a store that is short of
-    /// space ranges are deleted at once, leaves written again, and runs joined only if there is
-    /// room for that, which is held until it is owed.
-    pub(crate) fn absorbed(&self, root: &Root, layer: &Layer) -> Result<(Root, Vec<Reservation>)> {
-        let mut held = Vec::new();
-        // A batch that was accepted because it gives back is carried out after a crash, too: nobody
-        // knows which it was.
-        let clear = if self.checkpointer.count() == 0 { Purpose::Clear } else { Purpose::Essential };
-        let mut next = absorbed_within(&self.trees, root, layer, clear, &mut |more, purpose| {
-            match self.space.reserve(more, purpose, self.owed_blocks()) {
-                Ok(room) => held.push(room),
-                Err(_) => return purpose != Purpose::Growth && self.shortage.use_clears(more),
-            }
-            true
-        })?;
-        // Nothing is merged on the edges of such a store, but many small parts would take a block
-        // each. What cannot be read is left as it is.
-        if self.trees.lean.load(Ordering::Relaxed)
-            && !matches!(layer, Layer::Goto(_))
-            && let Ok(Some(joined)) = self.trees.joined_runs(&next, self.space.growable(self.owed_blocks()))
-        {
-            let more = self.unwritten_blocks(&joined).saturating_sub(self.unwritten_blocks(&next));
-            if let Ok(room) = self.space.reserve(more, Purpose::Growth, self.owed_blocks()) {
-                held.push(room);
-                next = joined;
-            }
-        }
-        Ok((next, held))
-    }
-
     /// Forgets what a flush wrote.
     fn refuse(&self) -> Result<bool> {
-        self.shortage.refused_at.store(self.checkpointer.count(), Ordering::Release);
+        self.backlog.refuse();
         // Nobody can have seen it, but older pins keep all that dies: these are as good.
-        for index in self.indexes_in_order() {
+        for index in self.indexes.all() {
             index.publish_pinned(&self.space, |_| ())?;
         }
         Ok(false)
@@ -552,16 +300,16 @@ impl Shared {
         if self.shortage.squeezed_at.load(Ordering::Acquire) == last {
             return Ok(false);
         }
-        self.trees.lean.store(true, Ordering::Relaxed);
+        self.accounting.assume_low();
         let mut left = SQUEEZE_AT_ONCE;
         if self.trees.sparse.lock().is_empty() {
             self.choose_sparse()?;
         }
-        while !self.space.can_grow(want, self.owed_blocks()) && left > 0 {
+        while !self.accounting.can_grow(want) && left > 0 {
             let before = left;
             let mut done = true;
             let mut cramped = false;
-            for index in self.indexes_in_order() {
+            for index in self.indexes.all() {
                 let _structure = index.structure.lock();
                 cramped |= self.squeeze_index(&index, share, &mut left)?;
             }
@@ -569,7 +317,7 @@ impl Shared {
                 // One edge may hold too much, and yet there is room for one leaf.
                 self.checkpoint()?;
             }
-            for index in self.indexes_in_order() {
+            for index in self.indexes.all() {
                 let _structure = index.structure.lock();
                 done &= self.sweep_index(&index, &mut left)?;
             }
@@ -643,9 +391,9 @@ impl Shared {
     /// Chooses the value parts that are emptied next, those of which least is live; false if there
     /// are none. All leaves have been looked through for the ones before.
     pub(crate) fn choose_sparse(&self) -> Result<bool> {
-        let lean = self.trees.lean.load(Ordering::Relaxed);
+        let lean = self.accounting.is_low();
         let space = self.space.stats();
-        let taken = self.owed_blocks() + space.promised + Share::Sweep.aside(space.pool);
+        let taken = self.accounting.unwritten_blocks() + space.promised + Share::Sweep.aside(space.pool);
         // Half of it, for the leaves are written anew as well.
         let mut room = space.free.saturating_sub(taken) / 2;
         let mut found = self.space.sparse_values(if lean { (3, 4) } else { (1, 2) })?;
@@ -674,7 +422,7 @@ impl Shared {
     fn sweep_index(&self, index: &Index, left: &mut usize) -> Result<bool> {
         let mut visits = SWEEP_AT_ONCE;
         let mut from = self.shortage.swept.lock().remove(&index.id).unwrap_or_default();
-        while *left > 0 && !self.is_cramped() {
+        while *left > 0 && !self.backlog.is_refused() {
             let swept = match self.trees.sweep(&index.version().root, &from, &mut visits) {
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
                     self.publish_flushed(index, Err(error), Share::Sweep)?;

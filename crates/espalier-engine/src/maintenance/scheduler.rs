@@ -5,11 +5,11 @@
 //! too much is in memory or in the log, and are slowed down smoothly before that. Some more threads
 //! read ahead of readers, who must not wait for a checkpoint to end.
 
-use crate::index::{Index, Version};
+use crate::index::Version;
 use crate::log::{LoggedOp, Progress};
 use crate::maintenance::low_space::Share;
 use crate::model::batch::Batch;
-use crate::model::ids::{IndexId, Lsn};
+use crate::model::ids::IndexId;
 use crate::space::Purpose;
 use crate::store::Shared;
 use crate::tree::Root;
@@ -17,7 +17,7 @@ use crate::{Error, ErrorKind, Result};
 use espalier_storage::JoinHandle;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Bytes of batches in memory from which on the log is written ahead.
@@ -198,26 +198,6 @@ fn read_ahead(shared: &Arc<Shared>, stop: &AtomicBool) {
     }
 }
 
-/// Bytes in memory that the device does not have and that only snapshots hold, as far as is known;
-/// see [`Shared::note_held`].
-#[derive(Debug, Default)]
-pub(crate) struct Held {
-    nodes: AtomicUsize,
-    values: AtomicUsize,
-}
-
-impl Held {
-    fn bytes(&self) -> u64 {
-        (self.nodes.load(Ordering::Relaxed) + self.values.load(Ordering::Relaxed)) as u64
-    }
-
-    /// How many of `all` bytes one of these is; never more again, for what snapshots let go of is
-    /// not held.
-    fn of(held: &AtomicUsize, all: usize) -> usize {
-        held.fetch_min(all, Ordering::Relaxed).min(all)
-    }
-}
-
 /// How urgent it is to have less in memory or in the log.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Pressure {
@@ -264,29 +244,17 @@ impl Shared {
         Ok(false)
     }
 
-    /// The indexes, by number.
-    pub(crate) fn indexes_in_order(&self) -> Vec<Arc<Index>> {
-        self.indexes.all()
-    }
-
     /// Absorbs the oldest sealed memtable of an index that nobody works on.
     fn absorb_some(&self) -> Result<bool> {
-        for index in self.indexes_in_order() {
-            let due = || {
-                let barrier = self.barrier.load(Ordering::Acquire);
-                index.version().sealed.first().is_some_and(|s| s.upto.0 <= barrier)
-            };
-            if !due() {
-                continue;
-            }
+        for index in self.indexes.all() {
+            let Some(upto) = self.absorber.due(&index) else { continue };
             // First into the log: what it has bound to its place the tree need not write.
-            let upto = index.version().sealed.first().map_or(Lsn(0), |sealed| sealed.upto);
             if self.log.written_lsn() < upto && self.log.push(LEAVE)? == Progress::Full {
                 self.checkpoint()?;
             }
             let Some(_structure) = index.structure.try_lock() else { continue };
-            if due() {
-                self.absorb_oldest(&index)?;
+            if self.absorber.due(&index).is_some() {
+                self.absorber.absorb_oldest(&index)?;
                 return Ok(true);
             }
         }
@@ -305,57 +273,36 @@ impl Shared {
             index.seal(order.last_lsn);
             drop(order);
             let _structure = index.structure.lock();
-            let due = |upto: Lsn| upto.0 <= self.barrier.load(Ordering::Acquire);
-            while index.version().sealed.first().is_some_and(|sealed| due(sealed.upto)) {
-                self.absorb_oldest(&index)?;
+            while self.absorber.due(&index).is_some() {
+                self.absorber.absorb_oldest(&index)?;
             }
         }
-        Ok(())
-    }
-
-    /// Makes the oldest sealed memtable part of the tree. Under the index's structure lock.
-    pub(crate) fn absorb_oldest(&self, index: &Index) -> Result<()> {
-        let version = index.version();
-        let Some(sealed) = version.sealed.first() else { return Ok(()) };
-        sealed.layer.settle(&self.trees.resident);
-        self.trees.absorbed.fetch_add(sealed.layer.messages(), Ordering::Relaxed);
-        let (root, _held) = self.absorbed(&version.root, &sealed.layer)?;
-        let pending = self.trees.pending_work(&root)?.unwrap_or(0);
-        self.note_value_debt(self.trees.values_waiting(&root));
-        index.publish_root(&self.space, root, |version| {
-            version.sealed.remove(0);
-        })?;
-        self.note_debt(pending);
-        self.note_shortage();
-        // Also in the middle of a checkpoint, which absorbs many: writers may wait for the first of
-        // them.
-        self.signal.note_progress();
         Ok(())
     }
 
     /// Flushes the heaviest edge of the root that needs it most.
     fn flush_some(&self) -> Result<bool> {
-        if self.is_cramped() {
+        if self.backlog.is_refused() {
             // Without anything to write, a checkpoint gives no room.
-            let helps = self.dirty() > 0;
+            let helps = self.memory.node_bytes() > 0;
             if helps {
                 self.checkpoint()?;
             }
             return Ok(helps);
         }
-        self.look_at_space();
+        self.accounting.refresh();
         let mut candidates = Vec::new();
         let mut values = 0;
-        for index in self.indexes_in_order() {
+        for index in self.indexes.all() {
             let root = &index.version().root;
             if let Some(bytes) = self.trees.pending_work(root)? {
                 values += self.trees.values_waiting(root);
                 candidates.push((bytes, index));
             }
         }
-        self.note_value_debt(values);
+        self.backlog.note_values(values);
         candidates.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
-        self.note_debt(candidates.first().map_or(0, |(bytes, _)| *bytes));
+        self.backlog.note_edge(candidates.first().map_or(0, |(bytes, _)| *bytes));
         for (_, index) in candidates {
             let Some(_structure) = index.structure.try_lock() else { continue };
             if self.publish_flushed(&index, self.trees.flush(&index.version().root), Share::Growth)? {
@@ -369,7 +316,7 @@ impl Shared {
         if self.checkpointer.is_busy() {
             return Ok(false);
         }
-        let dirty = self.unclean();
+        let dirty = self.memory.bytes();
         let changed = || Ok::<_, Error>(self.settled()?.last_lsn > self.space.superblock().checkpoint_lsn);
         let old =
             || self.env.threads() > 0 && self.checkpointer.age(self.env.monotonic()) > CHECKPOINT_INTERVAL;
@@ -383,25 +330,12 @@ impl Shared {
         Ok(due)
     }
 
-    /// Bytes of nodes, parts and large values in memory that the device does not have, or not for
-    /// good, and that work can bring there.
-    pub(crate) fn unclean(&self) -> u64 {
-        let resident = self.trees.resident.load(Ordering::Relaxed);
-        (self.dirty() + resident - Held::of(&self.held.values, resident)) as u64
-    }
-
-    /// Bytes of nodes and parts that the device does not have, and that a checkpoint would write.
-    fn dirty(&self) -> usize {
-        let dirty = self.trees.dirty.load(Ordering::Relaxed);
-        dirty - Held::of(&self.held.nodes, dirty)
-    }
-
     /// At the end of a checkpoint that wrote `roots`: while nothing newer has been published, what
     /// is in memory and not on the device is large values of batches that came since, and what
     /// newer nodes and values have replaced and some snapshot still holds. No work brings the
     /// latter to the device, so nobody may wait for that.
     pub(crate) fn note_held(&self, roots: &[(IndexId, Root)]) {
-        let indexes = self.indexes_in_order();
+        let indexes = self.indexes.all();
         // Nobody is at work on a tree while all these are held; where somebody is, the next
         // checkpoint will tell.
         let structures: Vec<_> = indexes.iter().map_while(|index| index.structure.try_lock()).collect();
@@ -420,8 +354,8 @@ impl Shared {
         if versions.iter().all(is_written) {
             let tables = versions.iter().flat_map(|(_, version)| version.memtables());
             let newer: usize = tables.map(|table| table.value_bytes()).sum();
-            self.held.values.store(resident.saturating_sub(newer), Ordering::Relaxed);
-            self.held.nodes.store(self.trees.dirty.load(Ordering::Acquire), Ordering::Relaxed);
+            let nodes = self.trees.dirty.load(Ordering::Acquire);
+            self.memory.set_pinned(nodes, resident.saturating_sub(newer));
         }
     }
 
@@ -521,15 +455,15 @@ impl Shared {
             tables += version.memtable_bytes();
             layers = layers.max(version.sealed.len());
         }
-        let dirty = self.unclean();
+        let dirty = self.memory.bytes();
         let log = self.log.used_bytes() as f64 / self.log.capacity() as f64;
         let quarter = (self.options.memory / 4).max(1) as f64;
-        self.share_memory(tables as u64 + dirty + self.held.bytes());
+        self.share_memory(tables as u64 + dirty + self.memory.pinned_bytes());
         let worst = (tables as f64 / quarter)
             .max(layers as f64 / MOST_LAYERS)
             .max(dirty as f64 / (1.5 * quarter))
             .max(log / 0.9)
-            .max(self.debt());
+            .max(self.backlog.fullness());
         match worst {
             w if w >= 1.0 => Pressure::Full,
             w if w > 0.75 => Pressure::Some((w - 0.75) * 4.0),
@@ -562,10 +496,10 @@ mod tests {
             assert_eq!(snapshot.get(id, b"key").unwrap().unwrap(), vec![n as u8; 8 << 10]);
         }
         let shared = &store.shared;
-        assert!(shared.unclean() <= shared.options.memory);
+        assert!(shared.memory.bytes() <= shared.options.memory);
         drop(snapshots);
-        assert!(shared.unclean() <= shared.options.memory);
-        assert!(shared.held.bytes() <= 8 << 10);
+        assert!(shared.memory.bytes() <= shared.options.memory);
+        assert!(shared.memory.pinned_bytes() <= 8 << 10);
     }
 
     #[test]
@@ -587,12 +521,12 @@ mod tests {
         }
         assert!(shared.trees.dirty.load(Ordering::Relaxed) as u64 > shared.dirty_limit());
         store.checkpoint().unwrap();
-        assert_eq!(shared.unclean(), 0);
+        assert_eq!(shared.memory.bytes(), 0);
         for (n, snapshot) in snapshots.iter().enumerate() {
             assert_eq!(snapshot.get(id, &[7]).unwrap().unwrap(), vec![n as u8; 100]);
         }
         drop(snapshots);
-        assert_eq!((shared.unclean(), shared.held.bytes()), (0, 0));
+        assert_eq!((shared.memory.bytes(), shared.memory.pinned_bytes()), (0, 0));
     }
 
     #[test]

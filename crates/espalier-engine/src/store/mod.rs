@@ -13,10 +13,15 @@ use crate::commit::apply_queue::Accepted;
 use crate::commit::pipeline::Order;
 use crate::device::{DeviceStats, GuardedDevice};
 use crate::index::Index;
+use crate::index::absorb::Absorber;
+use crate::index::accounting::SpaceAccounting;
+use crate::index::backlog::FlushBacklog;
 use crate::index::catalog::{VolumeCatalog, no_such_index};
+use crate::index::deleted_ranges::DeletedRanges;
+use crate::index::memory::UnwrittenMemory;
 use crate::index::table::IndexTable;
 use crate::log::{Log, LogCounters, Progress as LogProgress};
-use crate::maintenance::scheduler::{Held, StallTimes, Workers};
+use crate::maintenance::scheduler::{StallTimes, Workers};
 use crate::model::batch::Batch;
 use crate::model::ids::{IndexId, Lsn, PieceId};
 use crate::model::key::KeyRange;
@@ -36,7 +41,7 @@ use espalier_storage::{BLOCK, Device, Environment};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The longest key, in bytes, with room to spare over the mebibyte that layers above promise.
 pub const MAX_KEY: usize = (1 << 20) + (64 << 10);
@@ -123,9 +128,11 @@ pub(crate) struct Shared {
     pub(crate) catalog: Arc<VolumeCatalog>,
     pub(crate) read: Arc<ReadContext>,
     pub(crate) checkpointer: Checkpointer,
-    /// Memtables sealed after this batch are not absorbed while a checkpoint takes the roots.
-    pub(crate) barrier: AtomicU64,
-    pub(crate) held: Held,
+    pub(crate) accounting: Arc<SpaceAccounting>,
+    pub(crate) backlog: Arc<FlushBacklog>,
+    pub(crate) memory: Arc<UnwrittenMemory>,
+    pub(crate) absorber: Arc<Absorber>,
+    pub(crate) deleted: Arc<DeletedRanges>,
     pub(crate) pins: Arc<PinTable>,
     pub(crate) signal: Arc<WorkSignal>,
     pub(crate) stalls: crate::maintenance::scheduler::Stalls,
@@ -507,7 +514,17 @@ impl Shared {
         indexes: Arc<IndexTable>,
         volumes: VolumeTable,
         checkpointer: Checkpointer,
+        deleted: Arc<DeletedRanges>,
     ) -> Arc<Self> {
+        let signal: Arc<WorkSignal> = Arc::default();
+        let accounting = SpaceAccounting::new(space.clone(), trees.clone(), indexes.clone(), options.tuning);
+        let accounting = Arc::new(accounting);
+        let (heavy, owed) = (options.tuning.edge, accounting.clone());
+        let backlog = Arc::new(FlushBacklog::new(space.clone(), owed, signal.clone(), heavy));
+        let memory = Arc::new(UnwrittenMemory::new(trees.clone()));
+        let absorber =
+            Absorber::new(space.clone(), trees.clone(), accounting.clone(), backlog.clone(), signal.clone());
+        let absorber = Arc::new(absorber);
         let pins = Arc::new(PinTable::default());
         let catalog = Arc::new(VolumeCatalog::new(space.clone(), indexes.clone(), volumes));
         let (context, catalog_of) = (trees.clone(), catalog.clone());
@@ -532,10 +549,13 @@ impl Shared {
             catalog,
             read,
             checkpointer,
-            barrier: AtomicU64::new(u64::MAX),
-            held: Held::default(),
+            accounting,
+            backlog,
+            memory,
+            absorber,
+            deleted,
             pins,
-            signal: Arc::default(),
+            signal,
             stalls: Default::default(),
             readings: Default::default(),
             cold: AtomicBool::new(false),
@@ -570,7 +590,7 @@ impl Shared {
             label: superblock.label,
             created: superblock.created,
             compression: self.trees.compression,
-            space: SpaceStats { owed: self.owed_blocks(), ..self.space.stats() },
+            space: SpaceStats { owed: self.accounting.unwritten_blocks(), ..self.space.stats() },
             device: self.device.stats(),
             log_capacity: self.log.capacity(),
             log_used: self.log.used_bytes(),
@@ -579,11 +599,11 @@ impl Shared {
             memory_budget: self.options.memory,
             absorbed: self.trees.absorbed.load(Ordering::Relaxed),
             memtable_bytes: indexes.iter().map(|i| i.version().memtable_bytes() as u64).sum(),
-            dirty_bytes: self.unclean(),
+            dirty_bytes: self.memory.bytes(),
             cache_bytes: cache.bytes + cache.read_ahead,
             cache_hits: cache.hits,
             cache_misses: cache.misses,
-            checkpoints: self.checkpointer.count(),
+            checkpoints: self.accounting.checkpoints(),
             generation: superblock.generation,
             checkpoint_lsn: superblock.checkpoint_lsn.0,
             durable_lsn: self.log.durable_lsn().0,
@@ -602,7 +622,7 @@ impl Shared {
             for (index, root) in &state.roots {
                 verifier.index(*index, &root.as_root(&*self.space));
             }
-            for index in self.indexes_in_order() {
+            for index in self.indexes.all() {
                 verifier.pending(index.id, &index.version());
             }
             for id in &state.reclaim {

@@ -8,11 +8,13 @@
 use crate::checkpoint::Checkpointer;
 use crate::commit::pipeline::Order;
 use crate::device::GuardedDevice;
+use crate::index::absorb::absorbed_within;
+use crate::index::accounting::{is_low, message_blocks, unwritten_below};
 use crate::index::catalog::{READ_ONLY_VOLUME, StoredRoot};
+use crate::index::deleted_ranges::DeletedRanges;
 use crate::index::table::{IndexTable, Indexes};
 use crate::index::{Goto, Index, Layer};
 use crate::log::{Binder, Log, LogConfig, LogPosition, LoggedBatch, LoggedOp};
-use crate::maintenance::low_space::{absorbed_within, is_short, message_blocks, unwritten_blocks};
 use crate::memtable::Memtable;
 use crate::model::batch::bytes_in;
 use crate::model::error::Context;
@@ -100,7 +102,6 @@ pub(crate) fn make_trees(
         bound: Arc::new(AtomicU64::new(0)),
         patience: AtomicU64::new(256),
         absorbed: AtomicU64::new(0),
-        freed: Mutex::default(),
         sparse: Mutex::default(),
         lean: AtomicBool::new(false),
         closing: AtomicBool::new(false),
@@ -130,8 +131,9 @@ pub(crate) fn open(
         .ok_or_else(|| Error::damaged(format!("compression code {} is unknown", superblock.compression)))?;
     let trees = make_trees(&device, &space, &options, compression);
     let (indexes, roots) = indexes_of(&space, &volumes)?;
+    let deleted: Arc<DeletedRanges> = Arc::default();
     if superblock.untidy {
-        indexes.keys().for_each(|id| trees.freed.lock().note_all(*id));
+        indexes.keys().for_each(|id| deleted.note_all(*id));
     }
     let order = Order {
         last_lsn: superblock.checkpoint_lsn,
@@ -141,7 +143,7 @@ pub(crate) fn open(
         open: Default::default(),
     };
     let shared_indexes = Arc::new(IndexTable::new(indexes.clone()));
-    let mut replay = Replay::new(&trees, &space, &options, &indexes, order, Vec::new());
+    let mut replay = Replay::new(&trees, &space, &options, &indexes, &deleted, order, Vec::new());
     let binder = Arc::new(PiecesBinder::new(&trees, &space, &shared_indexes));
     let config = LogConfig {
         early_binding: options.tuning.early_binding as u64,
@@ -153,7 +155,7 @@ pub(crate) fn open(
     let position = LogPosition::decode(&superblock.log_position);
     trees.unmerged.store((options.memory / 2) as usize, Ordering::Relaxed);
     // What is replayed had its blocks promised before: who replays must take no more.
-    trees.lean.store(is_short(&space.stats(), 0, &options.tuning), Ordering::Relaxed);
+    trees.lean.store(is_low(&space.stats(), 0, &options.tuning), Ordering::Relaxed);
     let log = Log::open(
         device.clone(),
         superblock.geometry.log,
@@ -179,8 +181,9 @@ pub(crate) fn open(
         shared_indexes,
         volumes,
         Checkpointer::new(roots, reclaim),
+        deleted,
     );
-    shared.look_at_space();
+    shared.accounting.refresh();
     if !read_only {
         shared.promise_replayed()?;
     }
@@ -246,6 +249,7 @@ pub(crate) struct Replay<'a> {
     pub(crate) space: &'a Arc<Space>,
     pub(crate) options: &'a OpenOptions,
     pub(crate) indexes: &'a Indexes,
+    pub(crate) deleted: &'a DeletedRanges,
     pub(crate) order: Order,
     /// What a damaged store has lost: where messages have nothing to change, they must make
     /// nothing.
@@ -258,11 +262,12 @@ impl<'a> Replay<'a> {
         space: &'a Arc<Space>,
         options: &'a OpenOptions,
         indexes: &'a Indexes,
+        deleted: &'a DeletedRanges,
         order: Order,
         losses: Vec<Loss>,
     ) -> Self {
         let losses = losses.into_iter().map(|loss| Lost { loss, since: None }).collect();
-        Self { trees, space, options, indexes, order, losses: Mutex::new(losses) }
+        Self { trees, space, options, indexes, deleted, order, losses: Mutex::new(losses) }
     }
 
     pub(crate) fn batch(&mut self, batch: LoggedBatch) -> Result<()> {
@@ -301,7 +306,7 @@ impl<'a> Replay<'a> {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         let index = self.indexes.get(id).ok_or_else(|| Error::damaged(format!("there is no index {id}")))?;
-        self.trees.freed.lock().note(op);
+        self.deleted.note(std::slice::from_ref(op));
         match op {
             LoggedOp::Point { key, op, .. } => {
                 index.active().apply(key, msn, op, Msn(0), &self.options.merge)
@@ -345,7 +350,7 @@ impl<'a> Replay<'a> {
             index.publish_root(self.space, root, |version| {
                 version.sealed.remove(0);
             })?;
-            if is_short(&self.space.stats(), self.owed(), &self.options.tuning) {
+            if is_low(&self.space.stats(), self.owed(), &self.options.tuning) {
                 self.trees.lean.store(true, Ordering::Relaxed);
             }
         }
@@ -355,7 +360,7 @@ impl<'a> Replay<'a> {
     /// Blocks that will be taken by what is in memory, at most: what was absorbed counts among the
     /// messages, too.
     fn owed(&self) -> u64 {
-        let roots = self.indexes.values().map(|index| unwritten_blocks(self.trees, &index.version().root));
+        let roots = self.indexes.values().map(|index| unwritten_below(self.trees, &index.version().root));
         roots.sum::<u64>() + message_blocks(&self.options.tuning, self.order.waiting.bytes)
     }
 }

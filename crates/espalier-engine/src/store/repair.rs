@@ -17,10 +17,11 @@ use crate::checkpoint::Checkpointer;
 use crate::commit::pipeline::Order;
 use crate::device::GuardedDevice;
 use crate::index::Index;
+use crate::index::accounting::is_low;
 use crate::index::catalog::StoredRoot;
+use crate::index::deleted_ranges::DeletedRanges;
 use crate::index::table::{IndexTable, Indexes};
 use crate::log::{Log, LogConfig, LogPosition, LoggedBatch, LoggedOp};
-use crate::maintenance::low_space::is_short;
 use crate::message::resolve::load;
 use crate::model::ids::{IndexId, Msn, PieceId, Reference};
 use crate::model::options::{Compression, OpenOptions};
@@ -115,8 +116,9 @@ fn open(
         covered: 0,
         open: Default::default(),
     };
-    trees.lean.store(is_short(&space.stats(), 0, &options.tuning), Ordering::Relaxed);
-    let mut replay = Replay::new(&trees, &space, &options, &indexes, order, losses);
+    trees.lean.store(is_low(&space.stats(), 0, &options.tuning), Ordering::Relaxed);
+    let deleted: Arc<DeletedRanges> = Arc::default();
+    let mut replay = Replay::new(&trees, &space, &options, &indexes, &deleted, order, losses);
     let shared_indexes = Arc::new(IndexTable::new(indexes.clone()));
     let binder = Arc::new(PiecesBinder::new(&trees, &space, &shared_indexes));
     let mut lost = LostValues::default();
@@ -140,9 +142,20 @@ fn open(
     let order = replay.order;
     losses.extend(broken.map(|error| nowhere(format!("the end of the log is lost: {error}"))));
     let checkpointer = Checkpointer::new(stored, Vec::new()).counting(uncounted);
-    let shared =
-        Shared::new(env, device, options, space, trees, log, order, shared_indexes, volumes, checkpointer);
-    shared.look_at_space();
+    let shared = Shared::new(
+        env,
+        device,
+        options,
+        space,
+        trees,
+        log,
+        order,
+        shared_indexes,
+        volumes,
+        checkpointer,
+        deleted,
+    );
+    shared.accounting.refresh();
     shared.promise_replayed()?;
     Ok((shared, losses, mended, keep))
 }

@@ -10,7 +10,6 @@ use crate::index::catalog::VolumeInfo;
 use crate::space::{Purpose, Reservation, VolumeEntry};
 use crate::{Error, ErrorKind, Result};
 use bytes::Bytes;
-use std::sync::atomic::Ordering;
 
 impl Store {
     /// The volumes, by number.
@@ -140,8 +139,8 @@ impl Shared {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         drop(indexes);
-        let each = if self.trees.lean.load(Ordering::Relaxed) { 8 } else { 2 } * CLONE_BLOCKS;
-        let reserve = || self.space.reserve(each * most, Purpose::Growth, self.owed_blocks());
+        let each = if self.accounting.is_low() { 8 } else { 2 } * CLONE_BLOCKS;
+        let reserve = || self.accounting.reserve(each * most, Purpose::Growth);
         match reserve() {
             // What is promised to batches that wait may be more than they take.
             Err(error) if error.kind() == ErrorKind::NoSpace => self.checkpoint().and_then(|()| reserve()),

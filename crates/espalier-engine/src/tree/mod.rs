@@ -44,7 +44,6 @@ pub(crate) use verify::Verifier;
 pub use verify::{Problem, Progress, VerifyReport};
 pub(crate) use write::Written;
 
-use crate::maintenance::garbage_collection::Freed;
 use crate::model::ids::PieceId;
 use crate::model::op::MergeFunctions;
 use crate::model::options::{Compression, Tuning};
@@ -73,8 +72,6 @@ pub(crate) struct Trees {
     pub(crate) patience: AtomicU64,
     /// Messages that memtables have handed on.
     pub(crate) absorbed: AtomicU64,
-    /// Where something was deleted.
-    pub(crate) freed: Mutex<Freed>,
     /// Value parts that a sweep empties.
     pub(crate) sparse: Mutex<HashSet<PieceId>>,
     /// Edges that could not be flushed since the last checkpoint, as something cannot be read

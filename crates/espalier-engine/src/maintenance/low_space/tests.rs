@@ -1,8 +1,11 @@
 //! What has to hold when much of the pool is gone, which is hard to bring about from outside.
 
 use super::*;
+use crate::index::accounting::pending_blocks;
+use crate::space::Reservation;
 use crate::{FormatOptions, OpenOptions, Store};
 use espalier_storage::{Device, MemoryDevice, Random, SimulatedEnvironment};
+use std::sync::Arc;
 
 fn store(device: Arc<dyn Device>) -> Arc<Store> {
     let env = Arc::new(SimulatedEnvironment::new(1));
@@ -21,7 +24,8 @@ fn value(seed: u64, len: usize) -> Vec<u8> {
 /// Takes all that is free but so many hundredths of the pool, and what is promised and owed.
 fn leave(shared: &Shared, hundredths: u64) -> Reservation {
     let space = shared.space.stats();
-    let ballast = space.free - space.promised - shared.owed_blocks() - space.pool * hundredths / 100;
+    let ballast =
+        space.free - space.promised - shared.accounting.unwritten_blocks() - space.pool * hundredths / 100;
     shared.space.reserve(ballast, Purpose::Clear, 0).unwrap()
 }
 
@@ -149,8 +153,8 @@ fn as_much_is_promised_as_absorbing_many_memtables_takes() {
     let shared = &store.shared;
     // So that runs cannot be joined.
     let _ballast = leave(shared, 350);
-    shared.look_at_space();
-    assert!(shared.trees.lean.load(Ordering::Relaxed));
+    shared.accounting.refresh();
+    assert!(shared.accounting.is_low());
     let before = shared.space.promised();
     let mut batch = Batch::new();
     for round in 0..60 {
@@ -160,8 +164,8 @@ fn as_much_is_promised_as_absorbing_many_memtables_takes() {
     store.commit(batch).unwrap();
     let promised = shared.space.promised() - before;
     shared.absorb_at_once(&[id]).unwrap();
-    shared.count_owed();
-    let owed = shared.shortage.owed.load(Ordering::Relaxed);
+    shared.accounting.recount();
+    let owed = shared.accounting.counted();
     assert!(owed > 500 && owed <= promised, "{promised} blocks were promised and {owed} are owed");
 }
 
@@ -184,7 +188,7 @@ fn as_much_is_promised_as_clones_take() {
     settle(&store, id);
     let shared = &store.shared;
     let _ballast = leave(shared, 350);
-    shared.look_at_space();
+    shared.accounting.refresh();
     let mut random = Random::new(7);
     let mut most = 0;
     for round in 0..30u64 {
@@ -192,16 +196,16 @@ fn as_much_is_promised_as_clones_take() {
         (0..30).for_each(|_| batch.delete(id, &key(random.below(20), random.below(1000))));
         store.commit(batch).unwrap();
         shared.absorb_at_once(&[id]).unwrap();
-        shared.count_owed();
-        let (promised, owed) = (shared.space.promised(), shared.shortage.owed.load(Ordering::Relaxed));
+        shared.accounting.recount();
+        let (promised, owed) = (shared.space.promised(), shared.accounting.counted());
         let mut batch = Batch::new();
         let dir = random.below(20);
         batch.clone_range(id, format!("d{dir:03}/").as_bytes(), format!("copy {round}/").as_bytes());
         store.commit(batch).unwrap();
         let promised = shared.space.promised() - promised;
         shared.absorb_at_once(&[id]).unwrap();
-        shared.count_owed();
-        let owed = shared.shortage.owed.load(Ordering::Relaxed).saturating_sub(owed);
+        shared.accounting.recount();
+        let owed = shared.accounting.counted().saturating_sub(owed);
         assert!(owed <= promised, "round {round}: {promised} blocks were promised, {owed} are owed");
         most = most.max(owed);
     }
@@ -225,20 +229,21 @@ fn checkpoints_succeed_where_every_tree_is_a_leaf() {
     store.checkpoint().unwrap();
     let shared = &store.shared;
     let space = shared.space.stats();
-    let short = 2 * space.pool + 2 * shared.blocks_for((16 * shared.options.tuning.edge) as u64);
+    let short =
+        2 * space.pool + 2 * part_blocks(&shared.options.tuning, (16 * shared.options.tuning.edge) as u64);
     // Just not short of space, and less than all leaves take once more.
     let ballast = space.free - short - 100;
     let _ballast = shared.space.reserve(ballast, Purpose::Clear, 0).unwrap();
-    shared.look_at_space();
-    let lean = shared.trees.lean.load(Ordering::Relaxed);
+    shared.accounting.refresh();
+    let lean = shared.accounting.is_low();
     for index in 0..60u8 {
         let (id, mut batch) = (IndexId { volume, index }, Batch::new());
         (0..280).step_by(20).for_each(|n| batch.insert(id, format!("{n:04}").as_bytes(), b"new".to_vec()));
         store.commit(batch).unwrap();
     }
     (0..60u8).for_each(|index| shared.absorb_at_once(&[IndexId { volume, index }]).unwrap());
-    shared.count_owed();
-    let (space, owed) = (shared.space.stats(), shared.shortage.owed.load(Ordering::Relaxed));
+    shared.accounting.recount();
+    let (space, owed) = (shared.space.stats(), shared.accounting.counted());
     assert!(
         owed + space.pool <= space.free - ballast,
         "{owed} blocks are owed of {} ({lean}), with a pool of {}",
@@ -287,9 +292,9 @@ fn many_small_trees_are_reckoned_with() {
     // Not yet short of space, but nearly so.
     let shared = &store.shared;
     let _ballast = {
-        let (space, owed) = (shared.space.stats(), shared.owed_blocks());
+        let (space, owed) = (shared.space.stats(), shared.accounting.unwritten_blocks());
         let tuning = &shared.options.tuning;
-        let pending = 2 * part_blocks(tuning, (tuning.fanout * tuning.edge) as u64);
+        let pending = pending_blocks(tuning);
         let ballast = space.free - owed - space.promised - 2 * space.pool - pending - 100;
         shared.space.reserve(ballast, Purpose::Clear, 0).unwrap()
     };

@@ -1,0 +1,142 @@
+//! Absorbing: a sealed memtable, or a clone that waits, becomes part of the tree of its index.
+//!
+//! Protocol: the thread that absorbs holds the index's structure lock. Layers are absorbed oldest
+//! first. While a checkpoint takes the roots, layers sealed behind its cut wait at the *barrier*.
+//!
+//! Invariant: absorbing never fails for lack of space. What a layer takes while its messages wait
+//! on the edges of the root has been reserved by its batches. When space is low, whatever takes
+//! more than that (deleting ranges at once, rewriting a leaf, joining runs) is done only if room
+//! for it can be reserved.
+
+use super::accounting::{SpaceAccounting, unwritten_below};
+use super::backlog::FlushBacklog;
+use super::{Index, Layer};
+use crate::Result;
+use crate::model::ids::Lsn;
+use crate::signal::WorkSignal;
+use crate::space::{Purpose, Reservation, Space};
+use crate::tree::{Root, Trees};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// See the [module](self).
+pub(crate) struct Absorber {
+    space: Arc<Space>,
+    trees: Arc<Trees>,
+    accounting: Arc<SpaceAccounting>,
+    backlog: Arc<FlushBacklog>,
+    signal: Arc<WorkSignal>,
+    /// Layers sealed after this batch are not absorbed while a checkpoint takes the roots.
+    barrier: AtomicU64,
+}
+
+/// The root after a layer has become part of the tree. What cannot be read must not keep a
+/// checkpoint from being made: then messages wait above it. When space is low, ranges are deleted
+/// at once, and leaves written again, only if `reserve` has so many blocks for a purpose more than
+/// waiting takes.
+pub(crate) fn absorbed_within(
+    trees: &Arc<Trees>,
+    root: &Root,
+    layer: &Layer,
+    clear: Purpose,
+    reserve: &mut dyn FnMut(u64, Purpose) -> bool,
+) -> Result<Root> {
+    let at_once = match trees.absorb(root, layer, true) {
+        Err(error) if matches!(layer, Layer::Goto(_)) => return Err(error),
+        Err(_) => return trees.absorb(root, layer, false),
+        Ok(next) => next,
+    };
+    let many = layer.has_ranges() || root.height == 0;
+    if !trees.lean.load(Ordering::Relaxed) || matches!(layer, Layer::Goto(_)) || !many {
+        return Ok(at_once);
+    }
+    // What the messages take that wait has been reserved.
+    let waiting = trees.absorb(root, layer, false)?;
+    let more = unwritten_below(trees, &at_once).saturating_sub(unwritten_below(trees, &waiting));
+    let purpose = if layer.has_ranges() { clear } else { Purpose::Growth };
+    Ok(if reserve(more, purpose) { at_once } else { waiting })
+}
+
+impl Absorber {
+    pub(crate) fn new(
+        space: Arc<Space>,
+        trees: Arc<Trees>,
+        accounting: Arc<SpaceAccounting>,
+        backlog: Arc<FlushBacklog>,
+        signal: Arc<WorkSignal>,
+    ) -> Self {
+        Self { space, trees, accounting, backlog, signal, barrier: AtomicU64::new(u64::MAX) }
+    }
+
+    /// Layers sealed after batch `lsn` must wait. Under the commit lock.
+    pub(crate) fn set_barrier(&self, lsn: Lsn) {
+        self.barrier.store(lsn.0, Ordering::Release);
+    }
+
+    /// A checkpoint has taken the roots: nothing must wait any more.
+    pub(crate) fn lift_barrier(&self) {
+        self.barrier.store(u64::MAX, Ordering::Release);
+    }
+
+    /// The last batch of the oldest layer of an index, if that may be absorbed now.
+    pub(crate) fn due(&self, index: &Index) -> Option<Lsn> {
+        let barrier = self.barrier.load(Ordering::Acquire);
+        let upto = index.version().sealed.first().map(|sealed| sealed.upto);
+        upto.filter(|upto| upto.0 <= barrier)
+    }
+
+    /// Makes the oldest layer part of the tree. Under the index's structure lock.
+    ///
+    /// # Errors
+    /// Of the device, or if a clone meets something that cannot be read.
+    pub(crate) fn absorb_oldest(&self, index: &Index) -> Result<()> {
+        let version = index.version();
+        let Some(sealed) = version.sealed.first() else { return Ok(()) };
+        sealed.layer.settle(&self.trees.resident);
+        self.trees.absorbed.fetch_add(sealed.layer.messages(), Ordering::Relaxed);
+        let (root, _reserved) = self.absorbed(&version.root, &sealed.layer)?;
+        let pending = self.trees.pending_work(&root)?.unwrap_or(0);
+        self.backlog.note_values(self.trees.values_waiting(&root));
+        index.publish_root(&self.space, root, |version| {
+            version.sealed.remove(0);
+        })?;
+        self.backlog.note_edge(pending);
+        self.accounting.note_growth();
+        // Also in the middle of a checkpoint, which absorbs many: writers may wait for the first of
+        // them.
+        self.signal.note_progress();
+        Ok(())
+    }
+
+    /// The root of an index after a layer has become part of the tree, and what is reserved until
+    /// it is counted as unwritten.
+    fn absorbed(&self, root: &Root, layer: &Layer) -> Result<(Root, Vec<Reservation>)> {
+        let mut reserved = Vec::new();
+        // A batch that was accepted because it gives back is absorbed after a crash, too, when it is
+        // not known any more which it was.
+        let clear = if self.accounting.checkpoints() == 0 { Purpose::Clear } else { Purpose::Essential };
+        let mut next = absorbed_within(&self.trees, root, layer, clear, &mut |more, purpose| {
+            match self.accounting.reserve(more, purpose) {
+                Ok(room) => reserved.push(room),
+                Err(_) => {
+                    return purpose != Purpose::Growth && self.accounting.range_deletes().take(more);
+                }
+            }
+            true
+        })?;
+        // Nothing is merged on the edges of such a store, but many small parts would take a block
+        // each. What cannot be read is left as it is.
+        if self.accounting.is_low()
+            && !matches!(layer, Layer::Goto(_))
+            && let Ok(Some(joined)) = self.trees.joined_runs(&next, self.accounting.growable())
+        {
+            let more = unwritten_below(&self.trees, &joined);
+            let more = more.saturating_sub(unwritten_below(&self.trees, &next));
+            if let Ok(room) = self.accounting.reserve(more, Purpose::Growth) {
+                reserved.push(room);
+                next = joined;
+            }
+        }
+        Ok((next, reserved))
+    }
+}

@@ -1,0 +1,250 @@
+//! Space accounting: what the trees in memory will take on the device, and whether space is low.
+//!
+//! Every block that a checkpoint writes is set aside before. Nodes and parts in memory are
+//! *unwritten*: they are counted here after each change of a tree. What absorbing memtables adds to
+//! them is reserved by the batches ([`crate::commit::admission`]). Space is *low* when so little is
+//! free that nothing is written to make reading faster, and all that absorbing takes has to be
+//! reserved. ARCHITECTURE.md, "A full store", has the arguments.
+//!
+//! Protocol: [`SpaceAccounting::recount`] follows each change of a tree, and
+//! [`SpaceAccounting::refresh`] each change of what is free; both only look at trees in memory.
+
+use super::table::IndexTable;
+use crate::Result;
+use crate::model::options::Tuning;
+use crate::space::{Purpose, Reservation, Space, SpaceStats};
+use crate::tree::{Root, Trees};
+use espalier_storage::BLOCK;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The least share of a leaf, in 256ths, that may be on its way to it in large values.
+const LEAST_VALUE_QUOTA: u64 = 32;
+
+/// The most bytes of large values in a memtable.
+const MOST_MEMTABLE_VALUE_BYTES: u64 = 1 << 30;
+
+/// See the [module](self).
+pub(crate) struct SpaceAccounting {
+    space: Arc<Space>,
+    trees: Arc<Trees>,
+    indexes: Arc<IndexTable>,
+    tuning: Tuning,
+    /// Blocks that nodes and parts will take which are in memory only.
+    unwritten: AtomicU64,
+    /// See [`Self::memtable_value_limit`].
+    memtable_value_limit: AtomicU64,
+    range_deletes: RangeDeleteReserve,
+    /// Checkpoints since the store was opened.
+    checkpoints: AtomicU64,
+}
+
+/// True if a store has so little space that nothing is written to make reading faster, and all that
+/// absorbing takes has to be reserved.
+pub(crate) fn is_low(space: &SpaceStats, unwritten: u64, tuning: &Tuning) -> bool {
+    space.free < unwritten + space.promised + 2 * space.pool + pending_blocks(tuning)
+}
+
+/// Blocks that messages of so many bytes may take until they are in a tree, and a share of headers.
+pub(crate) fn message_blocks(tuning: &Tuning, bytes: u64) -> u64 {
+    part_blocks(tuning, bytes).max((2 * bytes).div_ceil(BLOCK as u64))
+}
+
+/// Blocks that `bytes` of messages may take in parts: parts are at least half full, and each may
+/// waste most of a block.
+pub(crate) fn part_blocks(tuning: &Tuning, bytes: u64) -> u64 {
+    let half_part = (tuning.part as u64 / 2).max(64);
+    bytes.div_ceil(BLOCK as u64) + bytes / half_part
+}
+
+/// Twice what the edges of a root may hold before they are flushed.
+pub(crate) fn pending_blocks(tuning: &Tuning) -> u64 {
+    2 * part_blocks(tuning, (tuning.fanout * tuning.edge) as u64)
+}
+
+/// Blocks that the nodes and parts below `root` will take which are in memory only.
+pub(crate) fn unwritten_below(trees: &Trees, root: &Root) -> u64 {
+    root.slot.as_ref().map_or(0, |slot| trees.unwritten_blocks(slot))
+}
+
+impl SpaceAccounting {
+    /// Accounts for the trees of `indexes`.
+    pub(crate) fn new(
+        space: Arc<Space>,
+        trees: Arc<Trees>,
+        indexes: Arc<IndexTable>,
+        tuning: Tuning,
+    ) -> Self {
+        Self {
+            space,
+            trees,
+            indexes,
+            tuning,
+            unwritten: AtomicU64::new(0),
+            memtable_value_limit: AtomicU64::new(MOST_MEMTABLE_VALUE_BYTES),
+            range_deletes: RangeDeleteReserve::default(),
+            checkpoints: AtomicU64::new(0),
+        }
+    }
+
+    /// True if space is low.
+    pub(crate) fn is_low(&self) -> bool {
+        self.trees.lean.load(Ordering::Relaxed)
+    }
+
+    /// From here on space counts as low, until it is looked at again.
+    pub(crate) fn assume_low(&self) {
+        self.trees.lean.store(true, Ordering::Relaxed);
+    }
+
+    /// Blocks that nodes and parts will take which are in memory only, when they were last counted,
+    /// and those for table pages that the lowest level of the pool does not cover.
+    pub(crate) fn unwritten_blocks(&self) -> u64 {
+        let unwritten = self.unwritten.load(Ordering::Relaxed);
+        let pool = self.space.pool();
+        let new = unwritten + self.space.promised();
+        unwritten + self.space.table_blocks(new).saturating_sub(pool / 8).min(pool / 2)
+    }
+
+    /// The same of the tree below `root` alone, counted now, without table pages.
+    pub(crate) fn unwritten_below(&self, root: &Root) -> u64 {
+        unwritten_below(&self.trees, root)
+    }
+
+    /// A tree has changed: counts what is in memory only.
+    pub(crate) fn recount(&self) {
+        let indexes = self.indexes.all();
+        let blocks = indexes.iter().map(|index| self.unwritten_below(&index.version().root)).sum();
+        self.unwritten.store(blocks, Ordering::Relaxed);
+    }
+
+    /// What was counted last, without table pages.
+    #[cfg(test)]
+    pub(crate) fn counted(&self) -> u64 {
+        self.unwritten.load(Ordering::Relaxed)
+    }
+
+    /// True if space would be low with so many blocks more reserved.
+    pub(crate) fn would_be_low_with(&self, more: u64) -> bool {
+        !self.can_grow(more + self.space.pool() + pending_blocks(&self.tuning))
+    }
+
+    /// More is unwritten than before: from here on space may be low.
+    pub(crate) fn note_growth(&self) {
+        if !self.is_low() && is_low(&self.space.stats(), self.unwritten_blocks(), &self.tuning) {
+            self.assume_low();
+        }
+    }
+
+    /// Takes note of how much space is left.
+    pub(crate) fn refresh(&self) {
+        self.recount();
+        let space = self.space.stats();
+        let low = is_low(&space, self.unwritten_blocks(), &self.tuning);
+        self.trees.lean.store(low, Ordering::Relaxed);
+        // A value part takes its space until the last of its values has come down, so reckon with
+        // the double of what is on its way, which is nearly twice this share of what there is.
+        let used = space.total.saturating_sub(space.free).max(1);
+        // Without room even the leaves that they come down to cannot be written: then they wait.
+        let quota = match low {
+            true => 256,
+            false => (space.free * 256 / (4 * used)).clamp(LEAST_VALUE_QUOTA, 256),
+        };
+        self.trees.patience.store(quota, Ordering::Relaxed);
+        let least = (self.tuning.fanout * self.tuning.edge / 2) as u64;
+        let values = (space.free * BLOCK as u64 / 16).max(least).min(MOST_MEMTABLE_VALUE_BYTES);
+        self.memtable_value_limit.store(values, Ordering::Relaxed);
+    }
+
+    /// A memtable with more bytes of large values than this is sealed: what they replace takes
+    /// space until they have come down in the tree.
+    pub(crate) fn memtable_value_limit(&self) -> u64 {
+        self.memtable_value_limit.load(Ordering::Relaxed)
+    }
+
+    /// Reserves blocks beside what is unwritten.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) if there is less for that purpose.
+    pub(crate) fn reserve(&self, blocks: u64, purpose: Purpose) -> Result<Reservation> {
+        self.space.reserve(blocks, purpose, self.unwritten_blocks())
+    }
+
+    /// True if [`Self::reserve`] would grant this to [`Purpose::Growth`].
+    pub(crate) fn can_grow(&self, blocks: u64) -> bool {
+        self.space.can_grow(blocks, self.unwritten_blocks())
+    }
+
+    /// The most that it would.
+    pub(crate) fn growable(&self) -> u64 {
+        self.space.growable(self.unwritten_blocks())
+    }
+
+    /// Blocks that are reserved for deleting ranges when they are absorbed.
+    pub(crate) fn range_deletes(&self) -> &RangeDeleteReserve {
+        &self.range_deletes
+    }
+
+    /// Checkpoints since the store was opened.
+    pub(crate) fn checkpoints(&self) -> u64 {
+        self.checkpoints.load(Ordering::Acquire)
+    }
+
+    /// A checkpoint has been made.
+    pub(crate) fn note_checkpoint(&self) {
+        self.checkpoints.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// Blocks reserved for deleting ranges when they are absorbed, and not used for that yet.
+#[derive(Debug, Default)]
+pub(crate) struct RangeDeleteReserve {
+    blocks: Mutex<RangeDeleteBlocks>,
+}
+
+#[derive(Debug, Default)]
+struct RangeDeleteBlocks {
+    /// Of what was committed before the cut of the last checkpoint.
+    before_cut: u64,
+    /// And after it.
+    after_cut: u64,
+}
+
+impl RangeDeleteReserve {
+    /// So many blocks more are reserved. Under the commit lock.
+    pub(crate) fn add(&self, blocks: u64) {
+        if blocks > 0 {
+            self.blocks.lock().after_cut += blocks;
+        }
+    }
+
+    /// Batches from here on are not in the checkpoint that begins. Under the commit lock.
+    pub(crate) fn cut(&self) {
+        let mut blocks = self.blocks.lock();
+        *blocks = RangeDeleteBlocks { before_cut: blocks.after_cut, after_cut: 0 };
+    }
+
+    /// The checkpoint after the last cut has failed.
+    pub(crate) fn undo_cut(&self) {
+        let mut blocks = self.blocks.lock();
+        *blocks = RangeDeleteBlocks { before_cut: 0, after_cut: blocks.before_cut + blocks.after_cut };
+    }
+
+    /// All that was committed before the last cut is absorbed and counted.
+    pub(crate) fn finish_cut(&self) {
+        self.blocks.lock().before_cut = 0;
+    }
+
+    /// Takes so many of the blocks, first of those before the cut; false if there are fewer.
+    pub(super) fn take(&self, count: u64) -> bool {
+        let mut blocks = self.blocks.lock();
+        let enough = count <= blocks.before_cut + blocks.after_cut;
+        if enough {
+            let of_before = count.min(blocks.before_cut);
+            blocks.before_cut -= of_before;
+            blocks.after_cut -= count - of_before;
+        }
+        enough
+    }
+}
