@@ -4,6 +4,7 @@ use crate::args::{Chmod, Chown};
 use crate::control;
 use crate::place::{self, CALLER, Inside};
 use crate::ui::say;
+use crate::watchers;
 use anyhow::{Context, Result, anyhow, bail};
 use espalier_fs::{FileSystem, ModeChange, NodeId, OwnerChange};
 use espalier_fuse::control::{CHMOD_TREE, CHOWN_TREE};
@@ -20,8 +21,7 @@ pub(crate) fn chown(args: &Chown) -> Result<()> {
             Some(inside) => {
                 change_inside(&inside, |fs, node| fs.chown_tree(node, OwnerChange { uid, gid }, &CALLER))?
             }
-            None => control::ask(&control::open(path)?, CHOWN_TREE, &mut argument.clone())
-                .map_err(|error| control::explain(error, path))?,
+            None => change_mounted(path, CHOWN_TREE, argument.clone())?,
         }
         if args.json {
             say!("{}", json!({"path": path.to_string_lossy(), "uid": uid, "gid": gid}));
@@ -40,13 +40,20 @@ pub(crate) fn chmod(args: &Chmod) -> Result<()> {
     for path in &args.paths {
         match place::inside(path) {
             Some(inside) => change_inside(&inside, |fs, node| fs.chmod_tree(node, bits, &CALLER))?,
-            None => control::ask(&control::open(path)?, CHMOD_TREE, &mut argument.clone())
-                .map_err(|error| control::explain(error, path))?,
+            None => change_mounted(path, CHMOD_TREE, argument.clone())?,
         }
         if args.json {
             say!("{}", json!({"path": path.to_string_lossy(), "mode": args.mode}));
         }
     }
+    Ok(())
+}
+
+/// Changes a tree of a mount, by an ioctl.
+fn change_mounted(path: &Path, command: u32, mut argument: Vec<u8>) -> Result<()> {
+    let open = control::open(path)?;
+    control::ask(&open, command, &mut argument).map_err(|error| control::explain(error, path))?;
+    watchers::announce_attributes(&open);
     Ok(())
 }
 

@@ -3,10 +3,14 @@
 use crate::args::CloneArgs;
 use crate::control;
 use crate::place::{self, CALLER, Inside};
+use crate::remove;
 use crate::ui::say;
+use crate::watchers;
 use anyhow::{Context, Result, bail};
 use espalier_fuse::control::{CLONE, clone_argument};
 use serde_json::json;
+use std::fs::File;
+use std::path::Path;
 use std::time::Instant;
 
 /// Runs the command.
@@ -26,7 +30,7 @@ pub(crate) fn run(args: &CloneArgs) -> Result<()> {
         Some(name) if args.destination.is_dir() => args.destination.join(name),
         _ => args.destination.clone(),
     };
-    let (parent, name) = control::split(&destination)?;
+    let (parent, _) = control::split(&destination)?;
     let begun = Instant::now();
     let source = control::open(&args.source)?;
     let dir = control::open(&parent)?;
@@ -39,14 +43,16 @@ pub(crate) fn run(args: &CloneArgs) -> Result<()> {
             destination.display()
         );
     }
-    let token = control::token(&source, &args.source)?;
-    let Some(mut argument) = clone_argument(&token, &name) else {
-        bail!("{}: the name has more than 255 bytes", destination.display());
-    };
-    control::ask(&dir, CLONE, &mut argument).map_err(|error| match error.raw_os_error() {
-        Some(libc::EPERM) => control::explain(error, &args.source),
-        _ => control::explain(error, &destination),
-    })?;
+    if destination.symlink_metadata().is_ok() {
+        bail!("{} exists already", destination.display());
+    }
+    let hidden = watchers::hidden_sibling(&destination);
+    clone_as(&source, &dir, &args.source, &hidden)?;
+    if let Err(error) = watchers::rename_to_new(&hidden, &destination) {
+        // The error that matters is the first.
+        let _ = remove::remove_anything(&hidden);
+        return Err(control::explain(error, &destination));
+    }
     if args.json {
         let done = json!({
             "source": args.source.to_string_lossy(),
@@ -58,8 +64,21 @@ pub(crate) fn run(args: &CloneArgs) -> Result<()> {
     Ok(())
 }
 
+/// Clones what `source` has open as `destination`, whose directory `dir` has open.
+fn clone_as(source: &File, dir: &File, source_path: &Path, destination: &Path) -> Result<()> {
+    let (_, name) = control::split(destination)?;
+    let token = control::token(source, source_path)?;
+    let Some(mut argument) = clone_argument(&token, &name) else {
+        bail!("{}: the name has more than 255 bytes", destination.display());
+    };
+    control::ask(dir, CLONE, &mut argument).map_err(|error| match error.raw_os_error() {
+        Some(libc::EPERM) => control::explain(error, source_path),
+        _ => control::explain(error, destination),
+    })
+}
+
 /// What of `IMAGE:PATH` names the image.
-fn image_of(path: &std::path::Path) -> String {
+fn image_of(path: &Path) -> String {
     place::inside(path).map_or_else(String::new, |inside| inside.image.display().to_string())
 }
 

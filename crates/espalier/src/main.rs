@@ -29,6 +29,7 @@ mod space;
 mod ui;
 mod umount;
 mod units;
+mod watchers;
 
 use args::{Cli, Command};
 use clap::Parser;

@@ -79,6 +79,14 @@ fn remove(path: &Path, force: bool, left: &mut Left, steps: &mut u64) {
     }
 }
 
+/// Removes a file, or a tree in one step.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn remove_anything(path: &Path) -> std::io::Result<()> {
+    if path.symlink_metadata()?.is_dir() { remove_tree(path) } else { std::fs::remove_file(path) }
+}
+
 fn remove_tree(path: &Path) -> std::io::Result<()> {
     let invalid = |error: anyhow::Error| std::io::Error::other(error.to_string());
     let (parent, name) = control::split(path).map_err(invalid)?;

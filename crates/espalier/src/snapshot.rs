@@ -9,6 +9,7 @@ use crate::info;
 use crate::mounts;
 use crate::place::{self, CALLER, MEMORY};
 use crate::ui::say;
+use crate::watchers;
 use anyhow::{Result, bail};
 use espalier_engine::Store;
 use espalier_fs::SnapshotInfo;
@@ -127,6 +128,7 @@ fn restore(args: &SnapshotOne) -> Result<()> {
             );
         }
         ask(&dir, RESTORE, 0, &args.name)?;
+        watchers::announce_attributes(&control::open(&dir)?);
     } else {
         let image = place::inside(&args.source).map_or_else(|| args.source.clone(), |inside| inside.image);
         on_image(&image, false, |store| Ok(espalier_fs::restore_snapshot(store, VOLUME, &args.name)?))?;

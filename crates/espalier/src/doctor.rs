@@ -1,0 +1,110 @@
+//! `espalier doctor`: what this machine offers to a mount, and what to do about what it lacks.
+//!
+//! Each check looks at one thing that the kernel or the system provides, and gives a finding. A
+//! finding that keeps every mount of the caller from working makes the command fail; one that costs
+//! speed or comfort does not.
+
+mod checks;
+
+use crate::args::Doctor;
+use crate::info;
+use crate::problem::Exit;
+use crate::ui::say;
+use anyhow::Result;
+use checks::System;
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// How serious a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Grade {
+    /// As it should be.
+    Good,
+    /// Something is slower or less comfortable than it could be.
+    Advice,
+    /// No mount of this user works.
+    Broken,
+}
+
+impl Grade {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Good => "ok",
+            Self::Advice => "advice",
+            Self::Broken => "broken",
+        }
+    }
+}
+
+/// What one check found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Finding {
+    /// What was looked at.
+    what: &'static str,
+    grade: Grade,
+    /// What is there.
+    found: String,
+    /// What to do, unless all is good.
+    advice: Option<String>,
+}
+
+impl Finding {
+    fn good(what: &'static str, found: impl Into<String>) -> Self {
+        Self { what, grade: Grade::Good, found: found.into(), advice: None }
+    }
+
+    fn advice(what: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { what, grade: Grade::Advice, found: found.into(), advice: Some(advice.into()) }
+    }
+
+    fn broken(what: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { what, grade: Grade::Broken, found: found.into(), advice: Some(advice.into()) }
+    }
+
+    fn as_json(&self) -> Value {
+        json!({
+            "what": self.what,
+            "grade": self.grade.word(),
+            "found": self.found,
+            "advice": self.advice,
+        })
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Doctor) -> Result<Exit> {
+    let mut findings = System::here().examine();
+    if let Some(dir) = &args.dir {
+        findings.push(transport_of(dir)?);
+    }
+    if args.json {
+        let list: Vec<Value> = findings.iter().map(Finding::as_json).collect();
+        say!("{}", serde_json::to_string_pretty(&list)?);
+    } else {
+        findings.iter().for_each(print);
+    }
+    let broken = findings.iter().any(|finding| finding.grade == Grade::Broken);
+    Ok(if broken { Exit::Failure } else { Exit::Success })
+}
+
+fn print(finding: &Finding) {
+    say!("{:<7} {:<20} {}", finding.grade.word(), finding.what, finding.found);
+    if let Some(advice) = &finding.advice {
+        say!("{:<7} {:<20} -> {advice}", "", "");
+    }
+}
+
+/// Which transport the mount at `dir` uses.
+fn transport_of(dir: &Path) -> Result<Finding> {
+    const WHAT: &str = "this mount";
+    let description = info::ask_server(dir)?;
+    let transport = description["mount"]["transport"].as_str().unwrap_or("unknown").to_owned();
+    Ok(match transport.as_str() {
+        "io_uring" => Finding::good(WHAT, "served over io_uring"),
+        _ => Finding::advice(
+            WHAT,
+            format!("served over the {transport} transport"),
+            "see FUSE over io_uring; mounts made later use it",
+        ),
+    })
+}

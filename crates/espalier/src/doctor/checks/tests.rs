@@ -1,0 +1,89 @@
+use super::super::Grade;
+use super::*;
+use std::path::Path;
+use tempfile::TempDir;
+
+/// A system with nothing but what a test puts there.
+fn bare(release: &str, is_root: bool) -> (TempDir, System) {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().to_owned();
+    let programs = vec![root.join("usr/bin")];
+    (dir, System { root, release: release.into(), is_root, programs, open_files: 1024 })
+}
+
+fn put(system: &System, path: &str, content: &str) {
+    let path = system.at(path);
+    fs::create_dir_all(path.parent().unwrap_or(Path::new("/"))).unwrap();
+    fs::write(path, content).unwrap();
+}
+
+fn grades(system: &System) -> Vec<(&'static str, Grade)> {
+    system.examine().iter().map(|finding| (finding.what, finding.grade)).collect()
+}
+
+#[test]
+fn a_good_system_gets_no_advice() {
+    let (_dir, system) = bare("6.18.2-amd64", false);
+    put(&system, "/dev/fuse", "");
+    put(&system, "/dev/log", "");
+    put(&system, "/sys/module/fuse/parameters/enable_uring", "Y\n");
+    put(&system, "/proc/sys/kernel/io_uring_disabled", "0\n");
+    put(&system, "/proc/sys/user/max_user_namespaces", "95000\n");
+    put(&system, "/proc/meminfo", "MemTotal:       24624396 kB\nMemFree: 1 kB\n");
+    put(&system, "/etc/fuse.conf", "# comment\nuser_allow_other\n");
+    put(&system, "/usr/bin/fusermount3", "");
+    fs::set_permissions(system.at("/usr/bin/fusermount3"), fs::Permissions::from_mode(0o4755)).unwrap();
+    for name in ["mkfs.espalier", "fsck.espalier", "mount.fuse.espalier", "umount.fuse.espalier"] {
+        put(&system, &format!("/sbin/{name}"), "");
+    }
+    for finding in system.examine() {
+        assert_eq!((finding.grade, &finding.advice), (Grade::Good, &None), "{finding:?}");
+    }
+}
+
+#[test]
+fn what_is_missing_is_graded_and_explained() {
+    let (_dir, system) = bare("6.1.0-18-amd64", false);
+    let found = grades(&system);
+    let broken = ["/dev/fuse", "fusermount3"];
+    for (what, grade) in &found {
+        let expected = if broken.contains(what) { Grade::Broken } else { Grade::Advice };
+        if *what != "open files" {
+            assert_eq!(*grade, expected, "{what}");
+        }
+    }
+    for finding in system.examine() {
+        assert_eq!(finding.grade != Grade::Good, finding.advice.is_some(), "{finding:?}");
+    }
+    // Root needs no helper.
+    let (_dir, system) = bare("6.1.0-18-amd64", true);
+    assert!(!grades(&system).iter().any(|(what, _)| *what == "fusermount3"));
+}
+
+#[test]
+fn kernels_are_told_apart_by_their_numbers() {
+    let grade = |release: &str| bare(release, true).1.kernel().grade;
+    assert_eq!(grade("4.19.0"), Grade::Broken);
+    assert_eq!(grade("5.3.18-150300"), Grade::Broken);
+    assert_eq!(grade("5.4.0-100-generic"), Grade::Advice);
+    assert_eq!(grade("6.14.0"), Grade::Good);
+    assert_eq!(grade("7.0.0-rc1"), Grade::Good);
+    assert_eq!(grade("strange"), Grade::Broken);
+}
+
+#[test]
+fn a_kernel_that_forbids_io_uring_is_noticed() {
+    let (_dir, system) = bare("6.18.0", true);
+    put(&system, "/sys/module/fuse/parameters/enable_uring", "N");
+    assert_eq!(system.io_uring().grade, Grade::Good, "the next mount by root turns it on");
+    put(&system, "/proc/sys/kernel/io_uring_disabled", "2");
+    assert_eq!(system.io_uring().grade, Grade::Advice);
+}
+
+#[test]
+fn memory_is_read_from_its_table() {
+    assert_eq!(total_memory("MemTotal:  2048 kB\nMemFree: 5 kB"), Some(2 << 20));
+    for table in ["", "MemTotal: x kB", "MemTotal: 99999999999999999999 kB", "MemTotal: 5 MB"] {
+        assert_eq!(total_memory(table), None, "{table}");
+    }
+}
