@@ -54,6 +54,8 @@ pub(crate) enum Command {
     Resize(Resize),
     /// Show geometry, space, node counts and heights, cache and log
     Info(Info),
+    /// Look at what this machine offers to a mount, and say what to do about what it lacks
+    Doctor(Doctor),
     /// Print the tree as text
     Dump(Dump),
     /// Copy a file or tree in one step, whatever its size
@@ -78,8 +80,8 @@ pub(crate) enum Command {
 impl Command {
     /// True if all it does is to ask the server of a mount, as a rule.
     pub(crate) fn is_brief(&self) -> bool {
-        use Command::{Chmod, Chown, Clone, Info, Rm, Snapshot, Umount};
-        matches!(self, Umount(_) | Info(_) | Clone(_) | Rm(_) | Chown(_) | Chmod(_) | Snapshot(_))
+        use Command::{Chmod, Chown, Clone, Doctor, Info, Rm, Snapshot, Umount};
+        matches!(self, Umount(_) | Doctor(_) | Info(_) | Clone(_) | Rm(_) | Chown(_) | Chmod(_) | Snapshot(_))
     }
 }
 
@@ -276,6 +278,20 @@ pub(crate) struct Info {
     /// An image, a device, or a directory where one is mounted
     #[arg(value_name = "IMAGE|DIR")]
     pub(crate) source: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  espalier doctor                                        kernel, FUSE, helpers, limits
+  espalier doctor /mnt                                   and how this mount is served
+
+Exit status: 0 mounts work (with or without advice), 1 something keeps them from working")]
+pub(crate) struct Doctor {
+    /// A directory where a file system is mounted
+    pub(crate) dir: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

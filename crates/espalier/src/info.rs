@@ -12,13 +12,14 @@ use crate::units::{self, Size};
 use anyhow::{Context, Result, bail};
 use espalier_engine::Store;
 use espalier_fs::FileSystem;
+use espalier_fuse::transport::Kind;
 use espalier_fuse::{DESCRIPTION_XATTR, RequestCounts};
 use espalier_storage::BLOCK;
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 use std::fmt::Write;
 use std::path::Path;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// Most of what an attribute can hold.
 const LONGEST_DESCRIPTION: usize = 64 << 10;
@@ -102,11 +103,12 @@ pub(crate) fn ask_server(dir: &Path) -> Result<Value> {
 pub(crate) fn server_side(
     plan: &Plan,
     read_only: bool,
+    transport: &Arc<OnceLock<Kind>>,
     store: &Arc<Store>,
     fs: &Arc<FileSystem>,
 ) -> impl Fn(&RequestCounts) -> String + Send + Sync + 'static {
     let Plan { source, dir, settings } = plan.clone();
-    let options = settings.words;
+    let (options, transport) = (settings.words, Arc::clone(transport));
     let (store, fs): (Weak<Store>, Weak<FileSystem>) = (Arc::downgrade(store), Arc::downgrade(fs));
     move |requests: &RequestCounts| {
         let (Some(store), Some(fs)) = (store.upgrade(), fs.upgrade()) else { return "{}".into() };
@@ -123,6 +125,10 @@ pub(crate) fn server_side(
             "directory": dir.to_string_lossy(),
             "options": options,
             "read_only": read_only,
+            "transport": transport.get().map(|kind| match kind {
+                Kind::Uring => "io_uring",
+                Kind::Classic => "classic",
+            }),
             "pid": std::process::id(),
             "requests": requests.each().map(|(kind, count)| (kind.to_owned(), count.into())).collect::<Map<_, Value>>(),
         });

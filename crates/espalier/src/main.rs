@@ -9,6 +9,7 @@ mod clone;
 mod control;
 mod demo;
 mod diff;
+mod doctor;
 mod dump;
 mod fsck;
 mod image;
@@ -98,6 +99,7 @@ fn run(cli: &Cli) -> (&'static str, anyhow::Result<Exit>) {
         Command::Resize(args) => ("resize", space::resize(args).map(done)),
         Command::Scrub(args) => ("scrub", scrub::run(args)),
         Command::Info(args) => ("info", info::run(args).map(done)),
+        Command::Doctor(args) => ("doctor", doctor::run(args)),
         Command::Dump(args) => ("dump", dump::run(args).map(done)),
         Command::Clone(args) => ("clone", clone::run(args).map(done)),
         Command::Rm(args) => ("rm", remove::run(args)),

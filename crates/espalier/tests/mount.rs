@@ -268,7 +268,21 @@ fn info_on_a_mount_asks_the_server() {
     let json = espalier(&["info".as_ref(), "--json".as_ref(), place.image.as_os_str()]).ok();
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["mount"]["pid"], i64::from(place.server()));
+    assert!(["io_uring", "classic"].contains(&json["mount"]["transport"].as_str().unwrap()));
     espalier(&["info".as_ref(), place.base.path().as_os_str()]).refused(1, &["no Espalier"]);
+}
+
+#[test]
+fn the_doctor_finds_that_mounts_work_and_how_one_is_served() {
+    let place = Place::with_image("64M");
+    place.mount(&["-o", "transport=classic"]).ok();
+    let text = espalier(&["doctor".as_ref(), place.dir.as_os_str()]).ok();
+    assert!(text.contains("classic transport"), "{text}");
+    let json = espalier(&["doctor", "--json"]).ok();
+    let findings: Vec<serde_json::Value> = serde_json::from_str(&json).unwrap();
+    assert!(findings.iter().any(|finding| finding["what"] == "kernel"), "{json}");
+    assert!(findings.iter().all(|finding| finding["grade"] != "broken"), "{json}");
+    espalier(&["doctor".as_ref(), place.base.path().as_os_str()]).refused(1, &["no Espalier"]);
 }
 
 #[test]

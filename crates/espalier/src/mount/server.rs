@@ -21,7 +21,7 @@ use espalier_fuse::transport::Kind;
 use espalier_fuse::{Commands, Description, Ended, ForgetHook, Mount};
 use espalier_storage::OpenMode;
 use parking_lot::Mutex;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// The command that starts a server and waits until it is ready.
@@ -56,7 +56,8 @@ pub(crate) fn serve(plan: &Plan, starter: &mut dyn Starter) -> Result<()> {
     options.source.clone_from(&plan.source);
     options.block_device = device.is_block_device();
     options.forgets = Some(forgets);
-    let described = info::server_side(plan, options.read_only, &store, &fs);
+    let transport: Arc<OnceLock<Kind>> = Arc::default();
+    let described = info::server_side(plan, options.read_only, &transport, &store, &fs);
     options.description = Some(Description(Arc::new(described)));
     let (scrub, trim) = (scrub::server_side(&store), space::server_side(&store, &device));
     let (list, atime) = (snapshot::server_side(&store), existing::server_side(&fs));
@@ -70,6 +71,8 @@ pub(crate) fn serve(plan: &Plan, starter: &mut dyn Starter) -> Result<()> {
     // A mount of a block device claims it for the kernel; our lock stays.
     device.release_claim();
     let mount = Arc::new(Mount::start(Arc::clone(&fs), &plan.dir, &options)?);
+    // There is one mount, so it is set once.
+    let _ = transport.set(mount.transport());
     heed(signals, Arc::clone(&mount), Arc::clone(&fs))?;
     memory::watch(settings.store_memory() + settings.name_memory())?;
     if let Err(error) = starter.ready() {
