@@ -2,11 +2,12 @@
 
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout::{DATA, LINKS, METADATA};
+use crate::model::record::later_than;
 use crate::model::types::*;
 use espalier_engine::{Batch, IndexId, Lsn, MAX_VALUE, Store, VolumeInfo};
 use espalier_storage::{BLOCK, Environment};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 /// Version of the volume's parameters.
 const PARAMETERS_VERSION: u16 = 1;
@@ -20,6 +21,8 @@ pub(crate) struct VolumeContext {
     pub(crate) block_size: u32,
     pub(crate) counters: Counters,
     last_lsn: AtomicU64,
+    /// The time of the last clone or snapshot.
+    copied: AtomicI64,
 }
 
 #[derive(Default)]
@@ -52,6 +55,7 @@ impl VolumeContext {
             block_size,
             counters: Counters::default(),
             last_lsn: AtomicU64::new(0),
+            copied: AtomicI64::new(i64::MIN),
         })
     }
 
@@ -67,10 +71,23 @@ impl VolumeContext {
         IndexId { volume: self.id, index: LINKS }
     }
 
-    /// The time that a change gets: nanoseconds since the Unix epoch. Comparisons of trees find
-    /// changed files by it, so it is not the coarse time of the clock's last tick, because a clone
-    /// may be made within one tick.
+    /// The time that a change gets: nanoseconds since the Unix epoch. It is the time of the clock's
+    /// last tick, as the kernel uses it, so that all times of files can be compared. Comparisons of
+    /// trees find changed files by it, so after a clone within one tick it is a nanosecond later.
     pub(crate) fn now(&self) -> i64 {
+        later_than(self.copied.load(Ordering::Acquire), self.clock())
+    }
+
+    /// A clone or snapshot was made: changes from now on get later times than those in it.
+    pub(crate) fn copied_now(&self) {
+        let now = self.clock();
+        let later = |copied| Some(later_than(copied, now));
+        // It has no case in which it changes nothing.
+        let _ = self.copied.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
+    }
+
+    /// The clock's last tick: the time of a read.
+    pub(crate) fn clock(&self) -> i64 {
         i64::try_from(self.env.now().as_nanos()).unwrap_or(i64::MAX)
     }
 

@@ -31,8 +31,8 @@ use crate::transport::{self, Handler, Outcome, Request};
 pub use counts::RequestCounts;
 use errno::{Errno, of};
 use espalier_fs::{
-    Attr, Caller, Fallocate, FileKind, FileSystem, MAX_XATTR, NewNode, NodeId, RenameMode, Seek, SetAttr,
-    SetTime, Waiter, XattrMode,
+    Attr, Caller, Fallocate, FileKind, FileSystem, MAX_XATTR, NewNode, NodeId, Notice, RenameMode, Seek,
+    SetAttr, SetTime, Waiter, XattrMode,
 };
 use std::sync::{Arc, OnceLock};
 
@@ -144,8 +144,27 @@ impl Dispatcher {
 
     /// Gives it what tells the kernel of changes that it did not ask for.
     pub(crate) fn attach(&self, notifier: Arc<Notifier>) {
+        self.pass_on_notices(&notifier);
         // There is one mount, so it is set once.
         let _ = self.notifier.set(notifier);
+    }
+
+    /// Has the notifier tell the kernel what the file system says that it should be told.
+    fn pass_on_notices(&self, notifier: &Arc<Notifier>) {
+        // The file system outlives the mount.
+        let (notifier, fs) = (Arc::downgrade(notifier), Arc::downgrade(&self.fs));
+        self.fs.watch_notices(Arc::new(move |notice| {
+            let Some(notifier) = notifier.upgrade() else { return };
+            match notice {
+                Notice::Attributes(node) => notifier.attributes_changed(node.0),
+                Notice::OldStores(node, number) => {
+                    let fs = fs.clone();
+                    notifier.write_back(node.0, move || {
+                        fs.upgrade().iter().for_each(|fs| fs.end_mtime_hold(node, number));
+                    });
+                }
+            }
+        }));
     }
 
     /// Files are given to the kernel by `prefetch` from now on, before it asks for them.
@@ -360,6 +379,7 @@ impl Dispatcher {
                 of(fs.getattr(node), name).map(|attr| Small::Statx(attributes(&attr)))
             }
             Operation::SetAttributes(set) => {
+                check_times(&set)?;
                 of(fs.setattr(node, &set_attr(&set)), name).map(|attr| Small::Attributes(attributes(&attr)))
             }
             Operation::SymbolicLink { name: link, target } => {
@@ -574,6 +594,17 @@ fn attributes(of: &Attr) -> reply::Attributes {
         // `makedev` puts numbers that fit into 32 bits where the kernel's packing has them.
         rdev: of.rdev as u32,
         block_size: of.blksize,
+    }
+}
+
+/// Refuses a time of modification that cannot be stored where the kernel keeps times by itself: it
+/// does not take over what was stored instead. Then it always sends the time of the last change.
+fn check_times(set: &SetAttributes) -> Result<(), Errno> {
+    match set.mtime {
+        Some(WireTime::To(asked)) if set.ctime.is_some() && moment(nanoseconds(asked)) != asked => {
+            Err(Errno(libc::EOVERFLOW))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -3,12 +3,13 @@
 //!
 //! Threads of their own write the notifications, because the kernel takes locks while it handles
 //! one, which a request in work may hold. So: finish the change, release every lock, notify, and
-//! only then answer. One thread writes what somebody waits for, another one what may take the
-//! kernel long, so that nobody waits for that.
+//! only then answer. One thread writes what callers wait for, another one what may take the kernel
+//! long, so that no caller waits for that. That attributes changed is told by the thread that serves
+//! the request, before it answers: the kernel then waits for no lock and for no page.
 
 use crate::protocol::notify::Notification;
 use crate::transport::Device;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -19,6 +20,8 @@ use std::thread::JoinHandle;
 pub struct Notifier {
     prompt: Sender,
     patient: Sender,
+    /// Until it is stopped.
+    device: RwLock<Option<Arc<Device>>>,
 }
 
 /// Sends notifications in order.
@@ -40,6 +43,8 @@ enum Waiting {
     Known(Vec<Notification>, Arc<AtomicBool>),
     /// What it takes time to find out.
     Later(Box<dyn FnOnce() -> Vec<Notification> + Send>),
+    /// What follows when the kernel has dealt with it.
+    Then(Notification, Box<dyn FnOnce() + Send>),
 }
 
 #[derive(Default)]
@@ -54,7 +59,25 @@ impl Notifier {
     pub(crate) fn start(device: Device) -> io::Result<Self> {
         let device = Arc::new(device);
         let prompt = Sender::start("fuse-notify", device.clone())?;
-        Ok(Self { prompt, patient: Sender::start("fuse-notify-late", device)? })
+        let patient = Sender::start("fuse-notify-late", device.clone())?;
+        Ok(Self { prompt, patient, device: RwLock::new(Some(device)) })
+    }
+
+    /// Tells at once that attributes of a node changed. For a thread that serves a request: the
+    /// kernel counts up the version of the attributes, so that it takes no older ones from answers
+    /// on their way, and neither locks pages nor waits for requests.
+    pub fn attributes_changed(&self, node: u64) {
+        let device = self.device.read().clone();
+        if let Some(device) = device {
+            send(&device, &Notification::Inode { node, data: None });
+        }
+    }
+
+    /// Has the kernel write back all changed pages of a node, and drop all its pages, when the turn
+    /// of that comes; then calls `done`.
+    pub fn write_back(&self, node: u64, done: impl FnOnce() + Send + 'static) {
+        let all = Notification::Inode { node, data: Some((0, 0)) };
+        self.patient.queue([Waiting::Then(all, Box::new(done))]);
     }
 
     /// Queues notifications that may take the kernel long, and returns at once.
@@ -84,6 +107,7 @@ impl Notifier {
     }
 
     pub(crate) fn stop(&self) {
+        self.device.write().take();
         self.prompt.stop();
         self.patient.stop();
     }
@@ -136,6 +160,10 @@ impl Shared {
             match waiting {
                 Waiting::One(notification) => {
                     send(device, &notification);
+                }
+                Waiting::Then(notification, done) => {
+                    send(device, &notification);
+                    done();
                 }
                 Waiting::Known(notifications, unknown) => {
                     for notification in &notifications {

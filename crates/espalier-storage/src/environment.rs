@@ -6,7 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Everything that is not a pure function of its input, other than I/O.
 pub trait Environment: Send + Sync + Debug {
-    /// Wall-clock time since the Unix epoch.
+    /// Wall-clock time since the Unix epoch, as of the last tick of the clock: what the kernel uses
+    /// for times of files, which can be compared with it.
     fn now(&self) -> Duration;
 
     /// Time since some fixed moment; never goes backward.
@@ -66,7 +67,13 @@ impl SystemEnvironment {
 
 impl Environment for SystemEnvironment {
     fn now(&self) -> Duration {
-        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the kernel writes one `timespec`, which lives for the length of the call.
+        let known = unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &raw mut time) } == 0;
+        if !known {
+            return SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        }
+        Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), time.tv_nsec as u32)
     }
 
     fn monotonic(&self) -> Duration {

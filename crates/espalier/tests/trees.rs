@@ -69,6 +69,25 @@ fn place_is_listed(dir: &Path, names: &[&str]) {
 }
 
 #[test]
+fn names_outside_a_removed_tree_count_at_once() {
+    let place = Place::mounted("1G");
+    let (tree_of_names, kept) = (place.dir.join("tree"), place.dir.join("kept"));
+    fs::create_dir(&tree_of_names).unwrap();
+    fs::write(&kept, b"text").unwrap();
+    fs::hard_link(&kept, tree_of_names.join("a")).unwrap();
+    fs::hard_link(&kept, tree_of_names.join("b")).unwrap();
+    let open = fs::File::open(&tree_of_names).unwrap();
+    let links = || kept.metadata().unwrap().nlink();
+    assert_eq!((links(), open.metadata().unwrap().len()), (3, 2));
+    tree(&["rm"], &[&tree_of_names]).ok();
+    assert_eq!(links(), 1);
+    assert_eq!(open.metadata().unwrap().len(), 0, "what is left of the directory");
+    drop(open);
+    place.remount();
+    assert_eq!(links(), 1);
+}
+
+#[test]
 fn owners_and_modes_change_at_once_also_for_what_the_kernel_knows() {
     let place = Place::mounted("1G");
     let src = place.dir.join("src");

@@ -8,6 +8,7 @@
 //! only where the file ends, or ended).
 
 use crate::file_system::FileSystem;
+use crate::inode::mtime_hold::Arrival;
 use crate::inode::node::{Node, Orphan, State, States};
 use crate::inode::tree_lock::TreeGuard;
 use crate::model::error::{FsErrorKind, Result, fail};
@@ -99,11 +100,16 @@ impl FileSystem {
     /// [`FsErrorKind::IsDirectory`] or [`FsErrorKind::Invalid`] if it is no regular file; of the
     /// store.
     pub fn read(&self, node: NodeId, offset: u64, out: &mut [u8]) -> Result<usize> {
+        Ok(self.read_and_touch(node, offset, out)?.0)
+    }
+
+    /// As [`FileSystem::read`]; also whether the time of the last read changed.
+    fn read_and_touch(&self, node: NodeId, offset: u64, out: &mut [u8]) -> Result<(usize, bool)> {
         let node = self.file(node)?;
         let len = self.stable(&node, |source| self.read_from(source, offset, out))?;
-        self.touch(&node);
+        let is_touched = self.touch(&node);
         self.volume.counters.bytes_read.fetch_add(len as u64, Ordering::Relaxed);
-        Ok(len)
+        Ok((len, is_touched))
     }
 
     fn read_from(&self, source: &Source, offset: u64, out: &mut [u8]) -> Result<usize> {
@@ -131,8 +137,9 @@ impl FileSystem {
         self.write_and(node, offset, data, Privileges::going(kill_privileges))
     }
 
-    /// As [`FileSystem::write`], of what somebody wrote before, into a cache or a mapping: who runs
-    /// the file has lost then what he loses by that, and may have got something new since.
+    /// As [`FileSystem::write`], of what was written before, into a cache or a mapping: privileges
+    /// that this takes away were taken then, and the file may have got new ones since. The same
+    /// holds for times; see `inode::mtime_hold`.
     ///
     /// # Errors
     /// As for [`FileSystem::write`].
@@ -191,8 +198,17 @@ impl FileSystem {
         base: Option<&[u8]>,
         mut batch: Batch,
     ) -> Result<()> {
+        let arrival = match privileges {
+            Privileges::Stay => state.mtime_hold.arrival(self.volume.env.monotonic()),
+            Privileges::Go | Privileges::CapabilitiesGo => Arrival::Counts,
+        };
         let now = self.volume.now();
-        (inode.mtime, inode.ctime) = (now, now);
+        if arrival == Arrival::Counts {
+            inode.mtime = now;
+        }
+        if arrival != Arrival::TimesAreTheKernels {
+            inode.set_ctime(now);
+        }
         match privileges {
             Privileges::Go => self.kill_privileges(tree, node, state, &mut inode, &mut batch)?,
             Privileges::CapabilitiesGo => {
@@ -207,12 +223,32 @@ impl FileSystem {
             }
             _ => self.put(tree, node, state, &inode, &mut batch),
         }
+        let mode = state.inode.mode;
         self.store_inode(node, state, inode, true, batch)?;
         if let Some(orphan) = orphan {
             state.orphan = orphan;
             self.volume.counters.orphans.fetch_add(1, Ordering::Relaxed);
         }
+        if state.inode.mode != mode {
+            tree.changed_unasked(node.id);
+        }
+        match arrival {
+            Arrival::Counts => state.mtime_hold.end(),
+            Arrival::Held(Some(number)) => {
+                state.mtime_hold.begin_flush();
+                tree.notice(Notice::OldStores(node.id, number));
+            }
+            Arrival::Held(None) | Arrival::TimesAreTheKernels => {}
+        }
         Ok(())
+    }
+
+    /// Write-back of `node` sets the time of modification again: the kernel has written back the
+    /// pages that it had when it got [`Notice::OldStores`] with this number.
+    pub fn end_mtime_hold(&self, node: NodeId, number: u64) {
+        if let Some(node) = self.nodes.get(node) {
+            node.state().mtime_hold.end_flush(number);
+        }
     }
 
     /// Number of blocks of a file of `size` bytes.
@@ -406,7 +442,11 @@ impl FileSystem {
             return Ok(shared);
         }
         let mut buffer = vec![0; length.min(COPY_LIMIT) as usize];
-        match self.read(from, from_offset, &mut buffer)? {
+        let (got, is_touched) = self.read_and_touch(from, from_offset, &mut buffer)?;
+        if is_touched {
+            self.tree.shared().changed_unasked(from);
+        }
+        match got {
             0 => Ok(0),
             got => Ok(self.write(to, to_offset, &buffer[..got], kill_privileges)? as u64),
         }
@@ -473,7 +513,9 @@ impl FileSystem {
         self.put_data(&to_base, &mut inode, to_offset + length, &rest, &mut batch);
         length += rest.len() as u64;
         self.change_data(&tree, &to, states.of(&to), inode, Privileges::going(kill_privileges), None, batch)?;
-        self.touch_locked(&from, states.of(&from));
+        if self.touch_locked(&from, states.of(&from)) {
+            tree.changed_unasked(from.id);
+        }
         self.volume.counters.bytes_written.fetch_add(length, Ordering::Relaxed);
         Ok(length)
     }

@@ -28,6 +28,12 @@ const MAX_ATIMES: usize = 64 << 10;
 const ATIMES_BATCH: usize = 64;
 
 impl FileSystem {
+    /// Gives `watch` what the kernel is to be told of calls: with no lock held, and before the call
+    /// returns.
+    pub fn watch_notices(&self, watch: NoticeWatch) {
+        self.tree.watch_notices(watch);
+    }
+
     /// The attributes of `node`.
     ///
     /// # Errors
@@ -109,7 +115,10 @@ impl FileSystem {
         }
         inode.atime = set.atime.map_or(inode.atime, time);
         inode.mtime = set.mtime.map_or(inode.mtime, time);
-        inode.ctime = set.ctime.map_or(now, time);
+        match set.ctime {
+            Some(at) => inode.ctime = time(at),
+            None => inode.set_ctime(now),
+        }
         self.put(&tree, &node, &state, &inode, &mut batch);
         let data_changed = set.size.is_some();
         let known = state.blocks.filter(|_| !data_changed).or(counted);
@@ -121,6 +130,7 @@ impl FileSystem {
         };
         self.store_inode(&node, &mut state, inode, data_changed, batch)?;
         state.blocks = blocks;
+        state.mtime_hold.set(set, self.volume.env.monotonic());
         Ok(self.known_attr(&node, &state).0)
     }
 
@@ -280,28 +290,29 @@ impl FileSystem {
         self.atime.set(rule);
     }
 
-    /// Notes that `node` was read, by the rule that the mount follows ([`Atime`]).
-    pub(crate) fn touch(&self, node: &Arc<Node>) {
+    /// Notes that `node` was read, by the rule that the mount follows ([`Atime`]); true if the time
+    /// of the last read changed.
+    pub(crate) fn touch(&self, node: &Arc<Node>) -> bool {
         if self.atime.get() == Atime::Never || self.volume.options.read_only {
-            return;
+            return false;
         }
-        self.touch_locked(node, &mut node.state());
+        self.touch_locked(node, &mut node.state())
     }
 
     /// The same with the state at hand.
-    pub(crate) fn touch_locked(&self, node: &Arc<Node>, state: &mut State) {
+    pub(crate) fn touch_locked(&self, node: &Arc<Node>, state: &mut State) -> bool {
         if self.atime.get() == Atime::Never || self.volume.options.read_only {
-            return;
+            return false;
         }
-        let now = self.volume.now();
+        let now = self.volume.clock();
         let inode = &mut state.inode;
         let newer = inode.atime > inode.mtime && inode.atime > inode.ctime;
         let is_recent = newer && now.saturating_sub(inode.atime) < ATIME_AGE;
         if is_recent && self.atime.get() == Atime::Relative {
-            return;
+            return false;
         }
         if inode.atime == now || !self.volume.caller_waits() {
-            return;
+            return false;
         }
         inode.atime = now;
         if !std::mem::replace(&mut state.atime_dirty, true) {
@@ -312,6 +323,7 @@ impl FileSystem {
                 queue.push(node.id);
             }
         }
+        true
     }
 
     /// Writes a delayed time of the last read.

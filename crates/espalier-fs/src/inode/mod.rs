@@ -2,6 +2,7 @@
 
 pub(crate) mod attributes;
 pub(crate) mod key_lengths;
+pub(crate) mod mtime_hold;
 pub(crate) mod node;
 pub(crate) mod ownership;
 pub(crate) mod pending_changes;

@@ -15,6 +15,7 @@
 //! Commits are made with the locks 1 to 4 of all they concern held, so the order in which changes
 //! become visible is the order of the log.
 
+use crate::inode::mtime_hold::MtimeHold;
 use crate::inode::pending_changes::{Changes, Notes};
 use crate::model::layout;
 use crate::model::record::Inode;
@@ -70,6 +71,8 @@ pub(crate) struct State {
     pub(crate) blocks: Option<u64>,
     /// Counts changes of the data.
     pub(crate) changes: u64,
+    /// Whether write-back sets the time of modification.
+    pub(crate) mtime_hold: MtimeHold,
     /// The newest change of a whole tree that is accounted for.
     pub(crate) caught_up: u64,
 }
@@ -287,6 +290,7 @@ impl Node {
                 linkable: false,
                 blocks: None,
                 changes: 0,
+                mtime_hold: MtimeHold::default(),
                 caught_up: changes.newest(),
             }),
             changes,

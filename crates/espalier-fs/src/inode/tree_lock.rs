@@ -4,14 +4,24 @@
 //! a whole tree, hold it exclusively. Each move of a directory counts the *epoch* up before and after
 //! the move: a read that took keys without the lock compares epochs, and a content prefix that a node
 //! remembers is good for one epoch only.
+//!
+//! The kernel keeps attributes, and derives from most calls how they change. An operation that
+//! changes attributes in another way leaves a [`Notice`] in its guard: set-id bits that a write
+//! takes away, the time of the last read of a file that is copied from, link counts of names outside
+//! a tree that is removed. Invariant: the mount gets the notice after the operation has released its
+//! locks, and before the operation returns. So the kernel does not use the old attributes once a
+//! caller has its answer.
 
+use crate::model::types::{NodeId, Notice, NoticeWatch};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Default)]
 pub(crate) struct TreeLock {
     lock: RwLock<()>,
     epoch: AtomicU64,
+    watch: RwLock<Option<NoticeWatch>>,
 }
 
 /// Proof that the tree lock is held.
@@ -21,6 +31,14 @@ pub(crate) struct TreeGuard<'a> {
     /// Counted up when a move ends.
     moving: Option<&'a AtomicU64>,
     _mode: Mode<'a>,
+    /// Declared after the lock, which is released first.
+    notices: Notices<'a>,
+}
+
+/// What the kernel is to be told of an operation; the mount gets it on drop.
+struct Notices<'a> {
+    all: RefCell<Vec<Notice>>,
+    watch: &'a RwLock<Option<NoticeWatch>>,
 }
 
 #[allow(dead_code, reason = "the guards are held, not read")]
@@ -38,19 +56,19 @@ impl TreeLock {
     /// Keeps keys as they are.
     pub(crate) fn shared(&self) -> TreeGuard<'_> {
         let mode = Mode::Shared(self.lock.read());
-        TreeGuard { epoch: self.epoch(), moving: None, _mode: mode }
+        self.guard(self.epoch(), None, mode)
     }
 
     /// As [`TreeLock::shared`], for code that may run inside an operation that holds the lock.
     pub(crate) fn shared_again(&self) -> TreeGuard<'_> {
         let mode = Mode::Shared(self.lock.read_recursive());
-        TreeGuard { epoch: self.epoch(), moving: None, _mode: mode }
+        self.guard(self.epoch(), None, mode)
     }
 
     /// Excludes all other operations; directories stay where they are.
     pub(crate) fn exclusive(&self) -> TreeGuard<'_> {
         let mode = Mode::Exclusive(self.lock.write());
-        TreeGuard { epoch: self.epoch(), moving: None, _mode: mode }
+        self.guard(self.epoch(), None, mode)
     }
 
     /// Excludes all other operations while directories move. Reads without lock see the first step
@@ -59,7 +77,41 @@ impl TreeLock {
     pub(crate) fn exclusive_for_move(&self) -> TreeGuard<'_> {
         let mode = Mode::Exclusive(self.lock.write());
         let epoch = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
-        TreeGuard { epoch, moving: Some(&self.epoch), _mode: mode }
+        self.guard(epoch, Some(&self.epoch), mode)
+    }
+
+    fn guard<'a>(&'a self, epoch: u64, moving: Option<&'a AtomicU64>, mode: Mode<'a>) -> TreeGuard<'a> {
+        let notices = Notices { all: RefCell::default(), watch: &self.watch };
+        TreeGuard { epoch, moving, _mode: mode, notices }
+    }
+
+    /// From now on `watch` gets the notices of all operations.
+    pub(crate) fn watch_notices(&self, watch: NoticeWatch) {
+        *self.watch.write() = Some(watch);
+    }
+}
+
+impl TreeGuard<'_> {
+    /// The operation changed attributes of `node`, and the kernel does not derive that from the
+    /// call. For the outermost guard of an operation.
+    pub(crate) fn changed_unasked(&self, node: NodeId) {
+        self.notice(Notice::Attributes(node));
+    }
+
+    /// The mount gets `notice` when the guard is dropped. For the outermost guard of an operation.
+    pub(crate) fn notice(&self, notice: Notice) {
+        self.notices.all.borrow_mut().push(notice);
+    }
+}
+
+impl Drop for Notices<'_> {
+    fn drop(&mut self) {
+        let all = std::mem::take(self.all.get_mut());
+        if !all.is_empty()
+            && let Some(watch) = self.watch.read().clone()
+        {
+            all.into_iter().for_each(|notice| watch(notice));
+        }
     }
 }
 

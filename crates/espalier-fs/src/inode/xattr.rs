@@ -134,7 +134,7 @@ impl FileSystem {
         self.put_xattr(&base, &mut inode, name, value, &mut batch)?;
         let orphan =
             if inode.has_large_xattrs() { self.record_orphan(&node, &state, &mut batch) } else { None };
-        inode.ctime = self.volume.now();
+        inode.set_ctime(self.volume.now());
         self.put(&tree, &node, &state, &inode, &mut batch);
         self.store_inode(&node, &mut state, inode, false, batch)?;
         if let Some(orphan) = orphan {

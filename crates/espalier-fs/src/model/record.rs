@@ -113,6 +113,15 @@ pub(crate) struct Link {
     pub(crate) number: u64,
 }
 
+/// The clock for times of files ticks at least so often (100 Hz).
+const TICK_NANOSECONDS: i64 = 10_000_000;
+
+/// The clock's time `now`, or a nanosecond after `last` if that is of the same tick.
+pub(crate) fn later_than(last: i64, now: i64) -> i64 {
+    let in_one_tick = (now..now.saturating_add(TICK_NANOSECONDS)).contains(&last);
+    if in_one_tick { last.saturating_add(1) } else { now }
+}
+
 impl Inode {
     /// A new object, all times `now`.
     pub(crate) fn new(kind: FileKind, mode: u32, uid: u32, gid: u32, number: u64, now: i64) -> Self {
@@ -141,6 +150,13 @@ impl Inode {
 
     pub(crate) fn is_dir(&self) -> bool {
         self.kind == FileKind::Directory
+    }
+
+    /// Sets the time of the last change. A change within the same tick of the clock as the one
+    /// before is a nanosecond later: so each change has a time of its own, by which comparisons of
+    /// trees find it.
+    pub(crate) fn set_ctime(&mut self, now: i64) {
+        self.ctime = later_than(self.ctime, now);
     }
 
     /// True if something of it lies in the data index.

@@ -359,6 +359,21 @@ pub trait Waiter: Send + Sync {
     fn stays(&self) -> bool;
 }
 
+/// What the kernel of a mount is to be told of a call; see
+/// [`FileSystem::watch_notices`](crate::FileSystem::watch_notices).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Notice {
+    /// Attributes of the node have changed in a way that the kernel does not derive from the call.
+    Attributes(NodeId),
+    /// The kernel may have pages of the node that were stored before the caller set its time of
+    /// modification. The mount shall have the kernel write its pages back, and then call
+    /// [`FileSystem::end_mtime_hold`](crate::FileSystem::end_mtime_hold) with this number.
+    OldStores(NodeId, u64),
+}
+
+/// Gets the [`Notice`]s of calls.
+pub type NoticeWatch = Arc<dyn Fn(Notice) + Send + Sync>;
+
 /// How a volume is opened.
 #[derive(Clone)]
 pub struct OpenOptions {

@@ -298,7 +298,7 @@ impl FileSystem {
             return fail(FsErrorKind::TooManyLinks, format!("the file has {} names", inode.links));
         }
         inode.links += 1;
-        inode.ctime = now;
+        inode.set_ctime(now);
         let mut batch = Batch::new();
         let place = node.place();
         let is_linked = place.parent.as_ref().is_some_and(|p| p.dir().role == Role::LinkArea);

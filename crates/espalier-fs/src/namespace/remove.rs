@@ -81,7 +81,7 @@ impl FileSystem {
         let key: Arc<[u8]> = name.key(tree).into();
         let mut inode = state.inode.clone();
         inode.links = inode.links.saturating_sub(1);
-        inode.ctime = now;
+        inode.set_ctime(now);
         batch.delete(self.volume.metadata(), &key);
         let is_linked = !node.is_at(name.dir, name.name);
         let base = if is_linked { node.entry_key(tree.epoch).into() } else { key.clone() };
@@ -236,7 +236,7 @@ impl FileSystem {
     /// In memory, a directory is gone. Its node stays until it is forgotten.
     pub(crate) fn removed_dir(&self, node: &Arc<Node>, state: &mut State, now: i64, lsn: Lsn) {
         let mut inode = state.inode.clone();
-        inode.ctime = now;
+        inode.set_ctime(now);
         inode.xattrs = None;
         self.take_over(node, state, inode, lsn);
         state.orphan = Orphan::Empty;

@@ -386,7 +386,7 @@ impl FileSystem {
         let node = from.node;
         let (old, new) = (from.key(tree), to.key(tree));
         let mut inode = state.inode.clone();
-        inode.ctime = now;
+        inode.set_ctime(now);
         batch.delete(self.volume.metadata(), &old);
         let mut puts = Puts { is_moved: true, ..Puts::default() };
         if !node.is_at(from.dir, from.name) {

@@ -86,7 +86,7 @@ impl FileSystem {
         let key = layout::entry_key(&dir.content_prefix(tree.epoch), name);
         let mut inode = states.of(node).inode.clone();
         inode.links = 1;
-        inode.ctime = now;
+        inode.set_ctime(now);
         inode.number = node.ino.wrapping_sub(dir.dir().sum);
         let mut batch = Batch::new();
         let had_data = match &states.of(node).orphan {

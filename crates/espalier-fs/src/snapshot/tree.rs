@@ -224,6 +224,7 @@ impl FileSystem {
         let state = VolumeState { next_number: self.next_numbers(), longest_key: self.lengths.stored() };
         batch.insert(self.volume.metadata(), &[&image.prefix, layout::STATE_KEY].concat(), state.encode());
         self.volume.commit_internal(batch)?;
+        self.volume.copied_now();
         Ok(image)
     }
 

@@ -163,7 +163,9 @@ impl FileSystem {
         let _one = self.snapshotting.lock();
         self.write_atimes()?;
         let (of, now) = (&self.volume.options.volume, self.volume.env.now().as_secs());
-        create_if(&self.volume.store, of, name, writable, now, &|| self.volume.caller_stays())
+        create_if(&self.volume.store, of, name, writable, now, &|| self.volume.caller_stays())?;
+        self.volume.copied_now();
+        Ok(())
     }
 
     /// Deletes a snapshot.

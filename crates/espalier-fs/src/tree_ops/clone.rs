@@ -91,6 +91,7 @@ impl FileSystem {
         count_entry(&mut above, &inode, self.volume.now())?;
         self.put(&tree, dir, &state, &above, &mut batch);
         let lsn = self.volume.commit(batch)?;
+        self.volume.copied_now();
         self.take_over(dir, &mut state, above, lsn);
         drop(state);
         let has_area = inode.area;
@@ -222,6 +223,7 @@ impl FileSystem {
         count_entry(&mut above, &inode, self.volume.now())?;
         self.put(&tree, dir, states.of(dir), &above, &mut batch);
         let lsn = self.volume.commit(batch)?;
+        self.volume.copied_now();
         self.take_over(dir, states.of(dir), above, lsn);
         drop(states);
         let held = self.add_entry(dir, &mut names, name, inode, lsn);

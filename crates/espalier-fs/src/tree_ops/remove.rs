@@ -80,7 +80,7 @@ impl FileSystem {
         let mut batch = Batch::new();
         let losses = self.take_names(tree, node, &content, now, &mut batch)?;
         let mut inode = node.state().inode.clone();
-        inode.ctime = now;
+        inode.set_ctime(now);
         batch.delete(self.volume.metadata(), &key);
         if inode.has_large_xattrs() {
             batch.delete_range(self.volume.data(), layout::file_range(&key));
@@ -118,6 +118,7 @@ impl FileSystem {
         state.orphan = if is_held { Orphan::Tree } else { Orphan::Empty };
         drop(state);
         if is_held {
+            tree.changed_unasked(node.id);
             node.pending.store(true, Ordering::Release);
             self.volume.counters.orphans.fetch_add(1, Ordering::Relaxed);
             self.lost_trees.fetch_add(1, Ordering::AcqRel);
@@ -152,7 +153,7 @@ impl FileSystem {
             let held = self.file_in_area(tree, &area, id)?;
             let mut inode = held.state().inode.clone();
             inode.links = inode.links.saturating_sub(count);
-            inode.ctime = now;
+            inode.set_ctime(now);
             let home = held.entry_key(tree.epoch);
             let mut orphan = Orphan::No;
             if inode.links > 0 {
@@ -166,6 +167,7 @@ impl FileSystem {
                     self.delete_data(&home, &inode, batch);
                 }
             }
+            tree.changed_unasked(held.id);
             losses.push(Loss { held, inode, orphan });
         }
         Ok(losses)

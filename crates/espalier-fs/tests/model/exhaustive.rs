@@ -48,7 +48,7 @@ fn same<T, U>(what: &str, got: Result<T, FsError>, expected: Result<U, FsErrorKi
 
 /// Does operation `which` on both sides; one whose objects are not there does nothing.
 fn step(run: &mut Run, which: usize) -> Option<()> {
-    run.tree.now = run.world.step(1_000_000);
+    run.tree.now = run.world.step(20_000_000);
     let caller = Caller::default();
     let (dir, other) = (find(run, "A"), find(run, "B"));
     let file = find(run, "A/foo");
@@ -154,6 +154,7 @@ fn base() -> Base {
         let (id, node) = find(&run, "A").unwrap();
         let entry = run.fs.mknod(node, name, NewNode::Regular, 0o644, &caller).unwrap();
         let file = run.tree.create(id, name, FileKind::Regular, 0o644, 0, b"", &caller).unwrap();
+        run.tree.now = run.world.step(20_000_000);
         run.fs.write(entry.node, 0, &vec![1; length], false).unwrap();
         run.tree.write(file, 0, &vec![1; length], false).unwrap();
         run.fs.forget(entry.node, 1);

@@ -165,7 +165,8 @@ impl Run {
 
     pub(crate) fn step(&mut self) {
         self.step += 1;
-        let pause = *self.random.pick(&[1, 1000, 1_000_000_000, 100_000_000_000_000]);
+        // More than a tick of the clock, within which changes get different times all the same.
+        let pause = *self.random.pick(&[10_000_001, 20_000_000, 1_000_000_000, 100_000_000_000_000]);
         self.tree.now = self.world.step(pause);
         let kind = match self.of_links && !self.random.chance(4) {
             true => *self.random.pick(&[0, 3, 6, 7, 8, 9, 10, 9, 10, 24, 31, 32, 33]),

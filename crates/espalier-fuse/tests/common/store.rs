@@ -50,6 +50,12 @@ pub(crate) fn run(command: &mut Command) -> bool {
     start(command, ended).wait().unwrap().success()
 }
 
+/// Runs a process to its end; what it said.
+pub(crate) fn output(command: &mut Command) -> std::io::Result<std::process::Output> {
+    let _starting = STARTING.lock();
+    command.output()
+}
+
 /// A file with a file system in it.
 pub(crate) struct Image {
     file: tempfile::NamedTempFile,

@@ -72,3 +72,18 @@ fn small_records_come_back() {
 fn an_ordinary_inode_takes_64_bytes() {
     assert_eq!(Inode::new(FileKind::Regular, 0o644, 1, 1, 9, 0).encode().len(), 64);
 }
+
+#[test]
+fn changes_within_a_tick_have_times_of_their_own() {
+    let mut inode = Inode::new(FileKind::Regular, 0o644, 0, 0, 7, 1000);
+    inode.set_ctime(1000);
+    assert_eq!(inode.ctime, 1001);
+    inode.set_ctime(1000);
+    assert_eq!(inode.ctime, 1002);
+    inode.set_ctime(TICK_NANOSECONDS + 1000);
+    assert_eq!(inode.ctime, TICK_NANOSECONDS + 1000);
+    // The clock was set back.
+    inode.set_ctime(5);
+    assert_eq!(inode.ctime, 5);
+    assert_eq!(later_than(i64::MAX, i64::MAX), i64::MAX);
+}

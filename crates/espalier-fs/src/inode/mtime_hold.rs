@@ -1,0 +1,108 @@
+//! The hold on a time of modification that a caller has set.
+//!
+//! What a program stores through a shared mapping arrives when the kernel writes the page back, and
+//! sets the time of modification then. If a caller has set that time meanwhile (`utimensat`), a page
+//! may arrive that was stored before: `cp -p` of a mapped file. So:
+//!
+//! - A time that a caller sets is *held*. Write-back that arrives while it is held changes the time
+//!   of the last change, but not the time of modification.
+//! - The first such arrival has the mount make the kernel write back all pages of the file. When that
+//!   is done, no page can arrive any more that was stored before the call, and the hold ends.
+//! - The hold ends also with everything else that sets the time of modification, and after
+//!   [`LONGEST_HOLD`], by when the kernel has written back what was stored before. When the kernel
+//!   forgets the file, it has no pages of it, and the node goes with its hold.
+//!
+//! Files that nothing is stored into cost nothing: the kernel is asked for no page that it would not
+//! send by itself. In return a store *after* the call counts as one before it if it is the first to
+//! arrive within `LONGEST_HOLD`; then the time of the last change alone shows it.
+//!
+//! A kernel that keeps the times by itself (`-o writeback`) sends them, with the time of the last
+//! change, before or after the pages, which it also sends several at a time. From then on write-back
+//! changes no time.
+
+use crate::model::types::{SetAttr, SetTime};
+use std::time::Duration;
+
+/// The kernel writes pages back that have been dirty for 30 seconds, and looks every 5 seconds.
+pub(crate) const LONGEST_HOLD: Duration = Duration::from_secs(45);
+
+/// Whether write-back sets the time of modification of a file.
+#[derive(Debug, Default)]
+pub(crate) struct MtimeHold {
+    by: By,
+    /// Numbers the holds of a node.
+    number: u64,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// It does.
+    #[default]
+    Nothing,
+    /// A caller set the time at this moment.
+    Caller { since: Duration, is_flushing: bool },
+    /// The kernel keeps the times.
+    Kernel,
+}
+
+/// What write-back that arrives does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// It sets the times of modification and of the last change.
+    Counts,
+    /// It sets the time of the last change. With a number, the kernel shall write back all pages.
+    Held(Option<u64>),
+    /// It sets no time.
+    TimesAreTheKernels,
+}
+
+impl MtimeHold {
+    /// A call has set attributes at the monotonic time `now`.
+    pub(crate) fn set(&mut self, set: &SetAttr, now: Duration) {
+        match set.mtime {
+            _ if set.ctime.is_some() || self.by == By::Kernel => self.by = By::Kernel,
+            Some(SetTime::At(_)) => {
+                self.by = By::Caller { since: now, is_flushing: false };
+                self.number += 1;
+            }
+            Some(SetTime::Now) => self.by = By::Nothing,
+            None if set.size.is_some() => self.by = By::Nothing,
+            None => {}
+        }
+    }
+
+    /// The time of modification was set by a change of the data.
+    pub(crate) fn end(&mut self) {
+        if self.by != By::Kernel {
+            self.by = By::Nothing;
+        }
+    }
+
+    /// What write-back does that arrives at the monotonic time `now`.
+    pub(crate) fn arrival(&self, now: Duration) -> Arrival {
+        match self.by {
+            By::Caller { since, is_flushing } if now.saturating_sub(since) <= LONGEST_HOLD => {
+                Arrival::Held((!is_flushing).then_some(self.number))
+            }
+            By::Nothing | By::Caller { .. } => Arrival::Counts,
+            By::Kernel => Arrival::TimesAreTheKernels,
+        }
+    }
+
+    /// The kernel is being made to write back all pages.
+    pub(crate) fn begin_flush(&mut self) {
+        if let By::Caller { is_flushing, .. } = &mut self.by {
+            *is_flushing = true;
+        }
+    }
+
+    /// The kernel has written back all pages that it had when this hold was flushed.
+    pub(crate) fn end_flush(&mut self, number: u64) {
+        if self.number == number {
+            self.end();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

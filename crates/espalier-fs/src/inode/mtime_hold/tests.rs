@@ -1,0 +1,57 @@
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn mtime(time: SetTime) -> SetAttr {
+    SetAttr { mtime: Some(time), ..SetAttr::default() }
+}
+
+#[test]
+fn a_hold_lasts_until_the_pages_are_flushed() {
+    let mut hold = MtimeHold::default();
+    assert_eq!(hold.arrival(SECOND), Arrival::Counts);
+    hold.set(&mtime(SetTime::At(7)), SECOND);
+    let Arrival::Held(Some(number)) = hold.arrival(SECOND) else { panic!("{hold:?}") };
+    hold.begin_flush();
+    assert_eq!(hold.arrival(2 * SECOND), Arrival::Held(None));
+    hold.end_flush(number);
+    assert_eq!(hold.arrival(2 * SECOND), Arrival::Counts);
+}
+
+#[test]
+fn a_flush_ends_only_the_hold_that_it_was_made_for() {
+    let mut hold = MtimeHold::default();
+    hold.set(&mtime(SetTime::At(7)), SECOND);
+    let Arrival::Held(Some(first)) = hold.arrival(SECOND) else { panic!("{hold:?}") };
+    hold.begin_flush();
+    hold.set(&mtime(SetTime::At(8)), SECOND);
+    hold.end_flush(first);
+    assert!(matches!(hold.arrival(SECOND), Arrival::Held(Some(second)) if second != first));
+}
+
+#[test]
+fn a_hold_ends_with_another_time_and_in_any_case() {
+    let mut hold = MtimeHold::default();
+    let (size, mode) = (SetAttr { size: Some(1), ..SetAttr::default() }, SetAttr::default());
+    let at = mtime(SetTime::At(7));
+    for other in [mtime(SetTime::Now), size] {
+        hold.set(&at, SECOND);
+        hold.set(&mode, SECOND);
+        assert!(matches!(hold.arrival(SECOND), Arrival::Held(_)), "{other:?}");
+        hold.set(&other, SECOND);
+        assert_eq!(hold.arrival(SECOND), Arrival::Counts, "{other:?}");
+    }
+    hold.set(&at, SECOND);
+    assert_eq!(hold.arrival(SECOND + LONGEST_HOLD + SECOND), Arrival::Counts);
+    hold.end();
+    assert_eq!(hold.arrival(SECOND), Arrival::Counts);
+}
+
+#[test]
+fn times_that_the_kernel_keeps_are_never_set_by_write_back() {
+    let mut hold = MtimeHold::default();
+    hold.set(&SetAttr { ctime: Some(SetTime::At(3)), ..mtime(SetTime::At(3)) }, SECOND);
+    hold.end();
+    hold.set(&mtime(SetTime::Now), SECOND);
+    assert_eq!(hold.arrival(SECOND), Arrival::TimesAreTheKernels);
+}
