@@ -147,6 +147,7 @@ const MOUNT_HELP: &str = "Mount options (-o):
   noatime, relatime, strictatime
                       when reading changes the time of last access (default relatime); reads that the
                       kernel answers from its cache change nothing
+  logfile=FILE        log there instead of to the journal, syslog, or a file that doctor names
   nofail              an image that is not there is no failure
   remount             change ro, rw, nosuid, nodev, noexec, nosymfollow and the times of last access
                       of a mount that is there (root only)

@@ -15,6 +15,7 @@ mod fsck;
 mod image;
 mod info;
 mod lock_holder;
+mod logging;
 mod memory;
 mod mkfs;
 mod mount;
@@ -60,7 +61,7 @@ fn main() -> ExitCode {
     }
     // The server of a mount sets logging up after it has forked.
     if !matches!(cli.command, Command::Mount(_)) {
-        ui::log_to_stderr(cli.verbose);
+        logging::to_stderr(cli.verbose);
     }
     let (name, outcome) = run(&cli);
     let outcome = outcome.and_then(|exit| match ui::not_printed() {

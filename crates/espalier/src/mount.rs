@@ -11,9 +11,10 @@ mod server;
 
 use crate::args;
 use crate::image;
+use crate::logging::{self, Sink};
 use crate::mounts;
 use crate::problem::{Exit, Shown};
-use crate::ui::{self, complain, say};
+use crate::ui::{complain, say};
 use crate::umount;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use espalier_fuse::daemon::{self, Forked};
@@ -53,7 +54,7 @@ pub(crate) fn run(args: &args::Mount, verbose: u8) -> Result<Exit> {
         );
     }
     if args.foreground {
-        ui::log_to_stderr(verbose);
+        logging::to_stderr(verbose);
         server::serve(&plan, &mut Foreground(&plan))?;
         return Ok(Exit::Success);
     }
@@ -72,7 +73,11 @@ pub(crate) fn run(args: &args::Mount, verbose: u8) -> Result<Exit> {
             Ok(Exit::Success)
         }
         Forked::Daemon(report) => {
-            ui::log_to_syslog(verbose);
+            let sink = plan.settings.log_file.clone().map_or_else(Sink::of_machine, Sink::File);
+            if let Err(error) = logging::to_sink(&sink, verbose) {
+                // The report to the caller must not fail for want of a log.
+                complain!("espalier mount: the server cannot log to {sink:?}: {error}");
+            }
             let mut background = Background(Some(report));
             let Err(error) = server::serve(&plan, &mut background) else { return Ok(Exit::Success) };
             match background.0 {

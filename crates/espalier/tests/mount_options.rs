@@ -190,3 +190,17 @@ fn names_that_are_not_utf8_are_names() {
     place.umount().ok();
     espalier(&words("fsck")).ok();
 }
+
+#[test]
+fn a_server_in_the_background_logs_to_the_file_it_is_given() {
+    let place = Place::with_image("64M");
+    let log = place.path("log");
+    let option = format!("logfile={}", log.display());
+    place.mount(&["--verbose", "-o", &option]).ok();
+    place.umount().ok();
+    let lines = fs::read_to_string(&log).unwrap();
+    for word in ["INFO", "mounted", "unmounted", "a.img"] {
+        assert!(lines.contains(word), "'{word}' is not in {lines}");
+    }
+    place.mount(&["-o", "logfile=/proc/none/log"]).ok();
+}

@@ -1,6 +1,7 @@
 //! The checks of `espalier doctor`.
 
 use super::Finding;
+use crate::logging::Sink;
 use crate::units::Size;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -27,6 +28,8 @@ pub(super) struct System {
     /// Directories with programs.
     programs: Vec<PathBuf>,
     open_files: u64,
+    /// Where servers in the background log.
+    sink: Sink,
 }
 
 impl System {
@@ -40,6 +43,7 @@ impl System {
             is_root: rustix::process::geteuid().is_root(),
             programs: std::env::split_paths(&path).collect(),
             open_files: open_files.unwrap_or(u64::MAX),
+            sink: Sink::of_machine(),
         }
     }
 
@@ -204,15 +208,16 @@ impl System {
     }
 
     fn log(&self) -> Finding {
-        const WHAT: &str = "system log";
-        if self.at("/dev/log").exists() {
-            Finding::good(WHAT, "the server logs to /dev/log")
-        } else {
-            Finding::advice(
+        const WHAT: &str = "log of servers";
+        match &self.sink {
+            Sink::Journal => Finding::good(WHAT, "the journal (journalctl -t espalier)"),
+            Sink::Syslog => Finding::good(WHAT, "the system log"),
+            Sink::File(path) => Finding::good(WHAT, path.display().to_string()),
+            Sink::Nowhere => Finding::advice(
                 WHAT,
-                "there is no /dev/log, so what a server in the background logs is lost",
-                "start a system log, or mount with --foreground and keep its standard error",
-            )
+                "lost: there is no journal, no system log and no home directory",
+                "mount with -o logfile=FILE",
+            ),
         }
     }
 

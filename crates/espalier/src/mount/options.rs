@@ -2,9 +2,10 @@
 //! file system.
 
 use crate::units::Size;
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use espalier_fs::Atime;
 use espalier_fuse::MountOptions;
+use std::path::PathBuf;
 
 /// The memory budget if none is asked for.
 const DEFAULT_CACHE: u64 = 2 << 30;
@@ -25,6 +26,8 @@ pub(crate) struct Settings {
     pub(crate) snapshot: Option<String>,
     /// An image that is not there is no failure.
     pub(crate) no_fail: bool,
+    /// The file that a server in the background logs to, instead of the log of the machine.
+    pub(crate) log_file: Option<PathBuf>,
     /// A mount that is there changes.
     pub(crate) remount: bool,
     /// The options as they were given.
@@ -39,6 +42,7 @@ impl Default for Settings {
             discard: false,
             snapshot: None,
             no_fail: false,
+            log_file: None,
             remount: false,
             mount: MountOptions {
                 background: Some(espalier_storage::each_background_thread),
@@ -91,6 +95,10 @@ impl Settings {
             ("diratime" | "nodiratime", None) => {}
             ("nofail", None) => self.no_fail = true,
             ("fail", None) => self.no_fail = false,
+            ("logfile", Some(path)) => {
+                // The server changes its directory before it opens the file.
+                self.log_file = Some(std::path::absolute(path).context("mount option logfile")?);
+            }
             ("remount", None) => self.remount = true,
             _ => match self.mount.apply(option) {
                 Ok(true) => {}

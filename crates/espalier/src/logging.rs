@@ -1,0 +1,139 @@
+//! Where log lines go: to standard error, or, from a server in the background, to the journal, the
+//! system log, or a file where the machine has neither.
+//!
+//! What cannot be logged is dropped: a full disk below the log must not stop a file system.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// The socket of systemd's journal.
+const JOURNAL: &str = "/run/systemd/journal/socket";
+
+/// The socket of the system log.
+const SYSLOG: &str = "/dev/log";
+
+/// The log file of root's servers on a machine without journal and system log.
+const FILE_OF_ROOT: &str = "/var/log/espalier.log";
+
+/// The log file of a user's servers there, below the home directory.
+const FILE_OF_USER: &str = ".local/state/espalier/log";
+
+/// Where a server in the background logs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Sink {
+    Journal,
+    Syslog,
+    File(PathBuf),
+    /// There is no place for a log.
+    Nowhere,
+}
+
+impl Sink {
+    /// What this machine has, for the user of this process.
+    pub(crate) fn of_machine() -> Self {
+        let home = std::env::var_os("HOME").map(PathBuf::from);
+        let is_root = rustix::process::geteuid().is_root();
+        Self::choose(&|path| path.exists(), is_root, home)
+    }
+
+    fn choose(exists: &dyn Fn(&Path) -> bool, is_root: bool, home: Option<PathBuf>) -> Self {
+        if exists(Path::new(JOURNAL)) {
+            return Self::Journal;
+        }
+        if exists(Path::new(SYSLOG)) {
+            return Self::Syslog;
+        }
+        match home {
+            _ if is_root => Self::File(FILE_OF_ROOT.into()),
+            Some(home) => Self::File(home.join(FILE_OF_USER)),
+            None => Self::Nowhere,
+        }
+    }
+}
+
+fn filter(verbose: u8) -> EnvFilter {
+    let level = match verbose {
+        0 => "warn",
+        1 => "info",
+        _ => "debug",
+    };
+    EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level))
+}
+
+/// Logs to standard error.
+pub(crate) fn to_stderr(verbose: u8) {
+    let format = tracing_subscriber::fmt().with_env_filter(filter(verbose)).with_writer(io::stderr);
+    let format = format.log_internal_errors(false);
+    // Fails only if logging was set up before, and then there is nothing to do.
+    let _ = format.with_ansi(io::stderr().is_terminal()).try_init();
+}
+
+/// Logs to `sink`, for a server without a terminal.
+///
+/// # Errors
+/// If the file of the sink cannot be written, or the journal does not answer.
+pub(crate) fn to_sink(sink: &Sink, verbose: u8) -> io::Result<()> {
+    let format = tracing_subscriber::fmt().with_env_filter(filter(verbose)).with_ansi(false);
+    // Setting logging up fails only if it was set up before, and then there is nothing to do.
+    match sink {
+        Sink::Journal => {
+            let journal = tracing_journald::layer()?.with_syslog_identifier("espalier".into());
+            let _ = tracing_subscriber::registry().with(filter(verbose)).with(journal).try_init();
+        }
+        Sink::Syslog => {
+            let _ = format.without_time().with_writer(|| Syslog).try_init();
+        }
+        Sink::File(path) => {
+            let file = open(path)?;
+            let _ = format.log_internal_errors(false).with_writer(file).try_init();
+        }
+        Sink::Nowhere => {}
+    }
+    Ok(())
+}
+
+/// Opens a log file to append to it. Only its owner may read it: it names paths.
+fn open(path: &Path) -> io::Result<File> {
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+}
+
+/// One message of syslog(3) per write; tracing writes an event at a time.
+struct Syslog;
+
+impl Write for Syslog {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let printable: Vec<u8> = bytes.trim_ascii_end().iter().copied().filter(|&b| b != 0).collect();
+        if let Ok(message) = std::ffi::CString::new(printable) {
+            let priority = libc::LOG_DAEMON | severity(bytes);
+            // SAFETY: the format takes one string, and both strings end with NUL and outlive the
+            // call.
+            unsafe { libc::syslog(priority, c"%s".as_ptr(), message.as_ptr()) };
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// tracing's formatter begins a line with the level.
+fn severity(line: &[u8]) -> libc::c_int {
+    match line.trim_ascii_start() {
+        l if l.starts_with(b"ERROR") => libc::LOG_ERR,
+        l if l.starts_with(b"WARN") => libc::LOG_WARNING,
+        l if l.starts_with(b"INFO") => libc::LOG_INFO,
+        _ => libc::LOG_DEBUG,
+    }
+}
+
+#[cfg(test)]
+mod tests;

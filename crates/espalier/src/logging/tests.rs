@@ -1,0 +1,26 @@
+use super::*;
+use std::os::unix::fs::PermissionsExt;
+
+#[test]
+fn a_server_logs_to_the_best_place_that_the_machine_has() {
+    let home = || Some(PathBuf::from("/home/ann"));
+    let with = |sockets: &'static [&str]| move |path: &Path| sockets.iter().any(|s| Path::new(s) == path);
+    assert_eq!(Sink::choose(&with(&[JOURNAL, SYSLOG]), true, home()), Sink::Journal);
+    assert_eq!(Sink::choose(&with(&[SYSLOG]), false, home()), Sink::Syslog);
+    assert_eq!(Sink::choose(&with(&[]), true, home()), Sink::File(FILE_OF_ROOT.into()));
+    let of_user = Sink::File("/home/ann/.local/state/espalier/log".into());
+    assert_eq!(Sink::choose(&with(&[]), false, home()), of_user);
+    assert_eq!(Sink::choose(&with(&[]), false, None), Sink::Nowhere);
+}
+
+#[test]
+fn a_log_file_is_made_with_its_directory_and_appended_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state/espalier/log");
+    for line in ["one\n", "two\n"] {
+        open(&path).unwrap().write_all(line.as_bytes()).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "one\ntwo\n");
+    assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(open(dir.path()).is_err());
+}
