@@ -7,7 +7,7 @@ use crate::model::types::*;
 use espalier_engine::{Batch, IndexId, Lsn, MAX_VALUE, Store, VolumeInfo};
 use espalier_storage::{BLOCK, Environment};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 /// Version of the volume's parameters.
 const PARAMETERS_VERSION: u16 = 1;
@@ -23,6 +23,8 @@ pub(crate) struct VolumeContext {
     last_lsn: AtomicU64,
     /// The time of the last clone or snapshot.
     copied: AtomicI64,
+    /// See [`FileSystem::set_kernel_keeps_times`](crate::FileSystem::set_kernel_keeps_times).
+    pub(crate) kernel_keeps_times: AtomicBool,
 }
 
 #[derive(Default)]
@@ -56,6 +58,7 @@ impl VolumeContext {
             counters: Counters::default(),
             last_lsn: AtomicU64::new(0),
             copied: AtomicI64::new(i64::MIN),
+            kernel_keeps_times: AtomicBool::new(false),
         })
     }
 

@@ -131,6 +131,7 @@ impl Mount {
         if around {
             dispatcher = dispatcher.write_around();
         }
+        fs.set_kernel_keeps_times(options.writeback);
         let handler = Arc::new(dispatcher);
         let mut mount = Self::start_handler(Arc::clone(&handler) as Arc<dyn Handler>, point, options)?;
         handler.attach(mount.notifier());

@@ -237,6 +237,41 @@ fn times_are_in_the_order_of_the_calls() {
     });
 }
 
+#[test]
+fn times_stay_when_the_kernel_forgets_files() {
+    for kind in kinds() {
+        for options in ["", "writeback"] {
+            let image = Image::new(256 << 20);
+            let mounted = image.mount(kind, options);
+            let time = |root: &Path, n: i32| {
+                let seen = fs::metadata(root.join(n.to_string())).unwrap();
+                (seen.modified().unwrap(), seen.ctime())
+            };
+            let mut seen = Vec::new();
+            for n in 0..10 {
+                let path = mounted.path().join(n.to_string());
+                let mut file = File::create_new(&path).unwrap();
+                file.write_all(b"within the tick of the clock in which it was made").unwrap();
+                std::thread::sleep(Duration::from_millis(n as u64 * 2));
+                if n % 3 == 0 {
+                    file.write_all(b"and once more").unwrap();
+                }
+                if n % 4 == 1 {
+                    file.set_modified(fixed()).unwrap();
+                }
+                drop(file);
+                seen.push(time(mounted.path(), n));
+            }
+            mounted.end();
+            let mounted = image.mount(kind, options);
+            for (n, before) in seen.into_iter().enumerate() {
+                assert_eq!(time(mounted.path(), n as i32), before, "{kind:?} {options} {n}");
+            }
+            mounted.end();
+        }
+    }
+}
+
 fn now() -> rustix::fs::Timestamps {
     let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
     rustix::fs::Timestamps { last_access: now, last_modification: now }

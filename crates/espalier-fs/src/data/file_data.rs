@@ -14,7 +14,7 @@ use crate::inode::tree_lock::TreeGuard;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::merge;
-use crate::model::record::Inode;
+use crate::model::record::{Inode, later_than};
 use crate::model::types::*;
 use bytes::Bytes;
 use espalier_engine::{Batch, Slice};
@@ -199,15 +199,17 @@ impl FileSystem {
         mut batch: Batch,
     ) -> Result<()> {
         let arrival = match privileges {
+            Privileges::Stay if self.volume.kernel_keeps_times.load(Ordering::Acquire) => {
+                Arrival::TimesAreTheKernels
+            }
             Privileges::Stay => state.mtime_hold.arrival(self.volume.env.monotonic()),
             Privileges::Go | Privileges::CapabilitiesGo => Arrival::Counts,
         };
         let now = self.volume.now();
-        if arrival == Arrival::Counts {
-            inode.mtime = now;
-        }
-        if arrival != Arrival::TimesAreTheKernels {
-            inode.set_ctime(now);
+        match arrival {
+            Arrival::Counts => (inode.mtime, inode.ctime) = (now, later_than(inode.ctime, now)),
+            Arrival::Held(_) => inode.set_ctime(now),
+            Arrival::TimesAreTheKernels => inode.set_ctime(inode.ctime),
         }
         match privileges {
             Privileges::Go => self.kill_privileges(tree, node, state, &mut inode, &mut batch)?,

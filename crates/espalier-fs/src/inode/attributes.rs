@@ -13,7 +13,7 @@ use crate::model::acl::{self, Acl};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::privileges::{CAPABILITIES, clear_set_id};
-use crate::model::record::{Inode, XattrValue};
+use crate::model::record::{Inode, XattrValue, later_than};
 use crate::model::types::*;
 use bytes::Bytes;
 use espalier_engine::{Batch, Lsn};
@@ -28,6 +28,12 @@ const MAX_ATIMES: usize = 64 << 10;
 const ATIMES_BATCH: usize = 64;
 
 impl FileSystem {
+    /// The kernel of the mount keeps times of modification and of the last change by itself, and
+    /// sends them (`keeps`), or leaves them to the file system.
+    pub fn set_kernel_keeps_times(&self, keeps: bool) {
+        self.volume.kernel_keeps_times.store(keeps, Ordering::Release);
+    }
+
     /// Gives `watch` what the kernel is to be told of calls: with no lock held, and before the call
     /// returns.
     pub fn watch_notices(&self, watch: NoticeWatch) {
@@ -115,8 +121,10 @@ impl FileSystem {
         }
         inode.atime = set.atime.map_or(inode.atime, time);
         inode.mtime = set.mtime.map_or(inode.mtime, time);
-        match set.ctime {
-            Some(at) => inode.ctime = time(at),
+        match set.ctime.map(time) {
+            // What was written back within the same tick is later.
+            Some(at) if later_than(inode.ctime, at) != at => {}
+            Some(at) => inode.ctime = at,
             None => inode.set_ctime(now),
         }
         self.put(&tree, &node, &state, &inode, &mut batch);

@@ -16,9 +16,9 @@
 //! send by itself. In return a store *after* the call counts as one before it if it is the first to
 //! arrive within `LONGEST_HOLD`; then the time of the last change alone shows it.
 //!
-//! A kernel that keeps the times by itself (`-o writeback`) sends them, with the time of the last
-//! change, before or after the pages, which it also sends several at a time. From then on write-back
-//! changes no time.
+//! A kernel that keeps the times by itself (`-o writeback`) sends them when they have changed, before
+//! or after the pages. Then write-back does not set the time of modification at all, and the time of
+//! the last change is counted up by a nanosecond, so that comparisons of trees find the change.
 
 use crate::model::types::{SetAttr, SetTime};
 use std::time::Duration;
@@ -29,20 +29,15 @@ pub(crate) const LONGEST_HOLD: Duration = Duration::from_secs(45);
 /// Whether write-back sets the time of modification of a file.
 #[derive(Debug, Default)]
 pub(crate) struct MtimeHold {
-    by: By,
+    held: Option<Held>,
     /// Numbers the holds of a node.
     number: u64,
 }
 
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum By {
-    /// It does.
-    #[default]
-    Nothing,
-    /// A caller set the time at this moment.
-    Caller { since: Duration, is_flushing: bool },
-    /// The kernel keeps the times.
-    Kernel,
+#[derive(Debug)]
+struct Held {
+    since: Duration,
+    is_flushing: bool,
 }
 
 /// What write-back that arrives does.
@@ -52,7 +47,7 @@ pub(crate) enum Arrival {
     Counts,
     /// It sets the time of the last change. With a number, the kernel shall write back all pages.
     Held(Option<u64>),
-    /// It sets no time.
+    /// It counts the time of the last change up.
     TimesAreTheKernels,
 }
 
@@ -60,39 +55,35 @@ impl MtimeHold {
     /// A call has set attributes at the monotonic time `now`.
     pub(crate) fn set(&mut self, set: &SetAttr, now: Duration) {
         match set.mtime {
-            _ if set.ctime.is_some() || self.by == By::Kernel => self.by = By::Kernel,
             Some(SetTime::At(_)) => {
-                self.by = By::Caller { since: now, is_flushing: false };
+                self.held = Some(Held { since: now, is_flushing: false });
                 self.number += 1;
             }
-            Some(SetTime::Now) => self.by = By::Nothing,
-            None if set.size.is_some() => self.by = By::Nothing,
+            Some(SetTime::Now) => self.held = None,
+            None if set.size.is_some() => self.held = None,
             None => {}
         }
     }
 
     /// The time of modification was set by a change of the data.
     pub(crate) fn end(&mut self) {
-        if self.by != By::Kernel {
-            self.by = By::Nothing;
-        }
+        self.held = None;
     }
 
     /// What write-back does that arrives at the monotonic time `now`.
     pub(crate) fn arrival(&self, now: Duration) -> Arrival {
-        match self.by {
-            By::Caller { since, is_flushing } if now.saturating_sub(since) <= LONGEST_HOLD => {
-                Arrival::Held((!is_flushing).then_some(self.number))
+        match &self.held {
+            Some(held) if now.saturating_sub(held.since) <= LONGEST_HOLD => {
+                Arrival::Held((!held.is_flushing).then_some(self.number))
             }
-            By::Nothing | By::Caller { .. } => Arrival::Counts,
-            By::Kernel => Arrival::TimesAreTheKernels,
+            _ => Arrival::Counts,
         }
     }
 
     /// The kernel is being made to write back all pages.
     pub(crate) fn begin_flush(&mut self) {
-        if let By::Caller { is_flushing, .. } = &mut self.by {
-            *is_flushing = true;
+        if let Some(held) = &mut self.held {
+            held.is_flushing = true;
         }
     }
 

@@ -46,12 +46,3 @@ fn a_hold_ends_with_another_time_and_in_any_case() {
     hold.end();
     assert_eq!(hold.arrival(SECOND), Arrival::Counts);
 }
-
-#[test]
-fn times_that_the_kernel_keeps_are_never_set_by_write_back() {
-    let mut hold = MtimeHold::default();
-    hold.set(&SetAttr { ctime: Some(SetTime::At(3)), ..mtime(SetTime::At(3)) }, SECOND);
-    hold.end();
-    hold.set(&mtime(SetTime::Now), SECOND);
-    assert_eq!(hold.arrival(SECOND), Arrival::TimesAreTheKernels);
-}
