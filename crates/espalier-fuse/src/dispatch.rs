@@ -17,6 +17,7 @@
 //! overwritten around them. So CREATE is served where `Dispatcher::write_around` was called, and
 //! elsewhere answered with ENOSYS, whereupon the kernel makes files by MKNOD.
 
+mod caller;
 mod control;
 mod counts;
 mod errno;
@@ -259,7 +260,7 @@ impl Dispatcher {
                 if node == NodeId::ROOT && name.starts_with(COMMAND_XATTR.as_bytes()) =>
             {
                 let name = name[COMMAND_XATTR.len()..].to_vec();
-                self.command(&name, header.uid, size, out)
+                self.command(&name, caller::user(header), size, out)
             }
             Operation::GetXattr { name, size } => {
                 let value = of(self.fs.getxattr(node, name), || self.name(node));
@@ -436,7 +437,8 @@ impl Dispatcher {
                 done(fs.removexattr(node, xattr))
             }
             Operation::Allocate { offset, length, mode } => {
-                done(fs.fallocate(node, offset, length, allocation(mode)?, request.header.uid != 0))
+                let kill = self.clears_set_id(node, &request.header);
+                done(fs.fallocate(node, offset, length, allocation(mode)?, kill))
             }
             Operation::Seek { offset, whence } => {
                 let what = match whence as i32 {
@@ -459,7 +461,7 @@ impl Dispatcher {
                 // A narrow reply has room for less than 4 GiB.
                 let length = if wide { length } else { length.min(1 << 31) };
                 // The kernel does not say who may keep set-id bits.
-                let kill = request.header.uid != 0;
+                let kill = self.clears_set_id(target, &request.header);
                 let copied = of(fs.copy_file_range(node, offset, target, target_offset, length, kill), name)?;
                 Ok(if wide { Small::Number(copied) } else { Small::Written(copied as u32) })
             }
@@ -472,6 +474,14 @@ impl Dispatcher {
             // Not served, and the kernel need not ask again.
             _ => Err(Errno(libc::ENOSYS)),
         }
+    }
+
+    /// True if a change of the data of `node` by the caller clears set-id bits, as it does for all
+    /// users but root.
+    fn clears_set_id(&self, node: NodeId, header: &protocol::Header) -> bool {
+        // The caller is only looked up for files that have some.
+        let has_set_id = self.fs.getattr(node).is_ok_and(|attr| attr.mode & 0o6000 != 0);
+        !has_set_id || caller::user(header) != 0
     }
 
     fn xattrs(&self) -> Result<(), Errno> {

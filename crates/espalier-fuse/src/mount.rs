@@ -337,7 +337,9 @@ fn wishes(options: &MountOptions, block: bool) -> Wishes {
         | bit::EXPLICIT_INVAL_DATA
         | bit::HANDLE_KILLPRIV_V2
         | bit::SETXATTR_EXT
-        | bit::INIT_EXT;
+        | bit::INIT_EXT
+        // The kernel checks permissions, so it can translate owners for idmapped mounts (6.12).
+        | bit::ALLOW_IDMAP;
     if options.list_attributes == ListAttributes::Auto {
         flags |= bit::READDIRPLUS_AUTO;
     }

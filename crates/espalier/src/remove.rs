@@ -74,7 +74,11 @@ fn remove(path: &Path, force: bool, left: &mut Left, steps: &mut u64) {
     }
     match remove_tree(path) {
         Ok(()) => {}
-        Err(error) if error.raw_os_error() == Some(libc::EPERM) => remove_below(path, left, steps),
+        // Entry by entry the kernel decides, which knows more of the caller's rights on an idmapped
+        // mount.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) => {
+            remove_below(path, left, steps);
+        }
         Err(error) => left.push((path.into(), format!("{:#}", control::explain(error, path)))),
     }
 }

@@ -8,7 +8,7 @@
 //! afterwards.
 
 use super::errno::{Errno, of};
-use super::{Dispatcher, attributes, snapshots};
+use super::{Dispatcher, attributes, caller, snapshots};
 use crate::protocol::control::{Command, DIFFERENCES_BYTES, TOKEN_BYTES, Token};
 use crate::protocol::notify::Notification;
 use crate::protocol::request::Header;
@@ -95,7 +95,7 @@ impl Dispatcher {
             let known = command >> 8 & 0xff == 0xE5 && input.len() == control::size(command);
             return Err(Errno(if known { libc::EINVAL } else { libc::ENOTTY }));
         };
-        let caller = Caller { uid: header.uid, gid: header.gid, pid: header.pid, umask: 0 };
+        let caller = caller::of(header);
         let reads = matches!(asked, Command::Token | Command::Diff { .. } | Command::DiffNext { .. });
         if !reads && snapshots::tag(node) != 0 {
             return Err(Errno(libc::EROFS));
@@ -244,7 +244,7 @@ impl Dispatcher {
         let class = match () {
             () if attr.uid == caller.uid => 6,
             () if listed() => return Err(Errno(libc::EACCES)),
-            () if attr.gid == caller.gid || groups(caller.pid).contains(&attr.gid) => 3,
+            () if attr.gid == caller.gid || caller::groups(caller.pid).contains(&attr.gid) => 3,
             () => 0,
         };
         if attr.mode >> class & 3 == 3 { Ok(()) } else { Err(Errno(libc::EACCES)) }
@@ -333,11 +333,4 @@ impl Dispatcher {
 /// The name of a snapshot.
 fn text(name: &[u8]) -> Result<&str, Errno> {
     std::str::from_utf8(name).map_err(|_| Errno(libc::EINVAL))
-}
-
-/// The supplementary groups of a thread that waits for its answer.
-fn groups(pid: u32) -> Vec<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
-    line.split_whitespace().filter_map(|word| word.parse().ok()).collect()
 }
