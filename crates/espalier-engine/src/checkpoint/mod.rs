@@ -21,7 +21,7 @@ use crate::index::Index;
 use crate::index::catalog::StoredRoot;
 use crate::model::ids::{Delta, IndexId, Lsn, Msn, PieceId, PieceKind, Reference};
 use crate::model::piece::PieceHandle;
-use crate::pieces::Locator;
+use crate::space::Locator;
 use crate::space::{Space, Superblock, VolumeTable};
 use crate::store::Shared;
 use crate::tree::{Root, Written};
@@ -233,7 +233,7 @@ impl Shared {
         // What groups have bound until now settles what is cut off, not what follows; in this
         // order, so that what comes to be bound meanwhile is counted twice rather than not at all.
         let unwritten = self.log.unwritten_bytes();
-        order.settle(self.trees.bound.swap(0, Ordering::AcqRel));
+        order.settle(self.trees.memory.placed_value_bytes.swap(0, Ordering::AcqRel));
         let waiting = std::mem::take(&mut order.waiting);
         self.accounting.range_deletes().cut();
         order.covered = unwritten;

@@ -4,9 +4,9 @@
 
 use crate::commit::pipeline::Order;
 use crate::index::accounting::{message_blocks, unwritten_below};
-use crate::index::{Goto, Layer};
 use crate::log::LoggedOp;
 use crate::maintenance::low_space::Spread;
+use crate::message::pending_clone::PendingClone;
 use crate::model::batch::Batch;
 use crate::model::ids::{IndexId, Msn};
 use crate::space::{Purpose, Reservation};
@@ -15,7 +15,6 @@ use crate::tree::Root;
 use crate::{ErrorKind, Result};
 use parking_lot::MutexGuard;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Blocks beyond what is needed that may remain promised: promises are not changed for every batch.
@@ -70,7 +69,7 @@ impl Shared {
                 self.look_at_roots(tables)?;
             }
             let mut order = if lean { self.settled()? } else { self.order.lock() };
-            order.settle(self.trees.bound.swap(0, Ordering::AcqRel));
+            order.settle(self.trees.memory.placed_value_bytes.swap(0, Ordering::AcqRel));
             let Some(spread) = tables.map_or(Some(Spread::default()), |tables| self.spread_blocks(tables))
             else {
                 // A root has been replaced meanwhile.
@@ -195,8 +194,8 @@ impl Shared {
                 roots.insert(*index, (root.clone(), root));
             }
             let Some((_, root)) = roots.get_mut(index) else { continue };
-            let goto = Goto { msn, source: source.clone(), destination: destination.clone() };
-            *root = self.trees.absorb(root, &Layer::Goto(Arc::new(goto)), true)?;
+            let clone = PendingClone { msn, source: source.clone(), destination: destination.clone() };
+            *root = self.trees.bind(root, &clone)?;
             blocks += u64::from(root.height) + 4;
         }
         let unwritten = |root: &Root| unwritten_below(&self.trees, root);

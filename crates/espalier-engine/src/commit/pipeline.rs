@@ -13,17 +13,19 @@
 use crate::commit::admission::{Promised, purpose_of};
 use crate::commit::apply_queue::{Backlog, Carrying};
 use crate::commit::coalescing::{Closed, OpenBatch};
+use crate::index::Index;
 use crate::index::catalog::no_such_index;
-use crate::index::{Goto, Index};
 use crate::log::{LoggedBatch, LoggedOp};
 use crate::maintenance::scheduler::latch_if_it_panics;
+use crate::message::pending_clone::PendingClone;
 use crate::model::batch::Batch;
 use crate::model::ids::{IndexId, Lsn, Msn};
 use crate::model::key::KeyRange;
 use crate::model::op::{Op, RangeOp};
 use crate::model::value::MAX_VALUE;
 use crate::space::Reservation;
-use crate::store::{MAX_HEIGHT, MAX_KEY, Shared};
+use crate::store::{MAX_KEY, Shared};
+use crate::tree::MAX_HEIGHT;
 use crate::{Error, ErrorKind, Result};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
@@ -236,7 +238,7 @@ impl Shared {
             if let LoggedOp::Clone { source, destination, .. } = op {
                 if source != destination {
                     let (source, destination) = (source.clone(), destination.clone());
-                    index.push_goto(Goto { msn, source, destination }, upto);
+                    index.push_goto(PendingClone { msn, source, destination }, upto);
                     work = true;
                 }
                 continue;
@@ -347,7 +349,7 @@ impl Shared {
             if values.len() > 1 && !values.iter().all(|value| value.is_stored()) {
                 self.trees.pieces.write_values(values, None)?;
             }
-            values.iter().for_each(|value| value.charge(&self.trees.resident));
+            values.iter().for_each(|value| value.charge(&self.trees.memory.value_bytes));
         }
         Ok(())
     }

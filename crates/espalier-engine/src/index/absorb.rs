@@ -41,17 +41,17 @@ pub(crate) fn absorbed_within(
     clear: Purpose,
     reserve: &mut dyn FnMut(u64, Purpose) -> bool,
 ) -> Result<Root> {
-    let at_once = match trees.absorb(root, layer, true) {
-        Err(error) if matches!(layer, Layer::Goto(_)) => return Err(error),
-        Err(_) => return trees.absorb(root, layer, false),
+    let at_once = match layer.absorbed(trees, root, true) {
+        Err(error) if matches!(layer, Layer::Clone(_)) => return Err(error),
+        Err(_) => return layer.absorbed(trees, root, false),
         Ok(next) => next,
     };
     let many = layer.has_ranges() || root.height == 0;
-    if !trees.lean.load(Ordering::Relaxed) || matches!(layer, Layer::Goto(_)) || !many {
+    if !trees.lean.load(Ordering::Relaxed) || matches!(layer, Layer::Clone(_)) || !many {
         return Ok(at_once);
     }
     // What the messages take that wait has been reserved.
-    let waiting = trees.absorb(root, layer, false)?;
+    let waiting = layer.absorbed(trees, root, false)?;
     let more = unwritten_below(trees, &at_once).saturating_sub(unwritten_below(trees, &waiting));
     let purpose = if layer.has_ranges() { clear } else { Purpose::Growth };
     Ok(if reserve(more, purpose) { at_once } else { waiting })
@@ -92,7 +92,7 @@ impl Absorber {
     pub(crate) fn absorb_oldest(&self, index: &Index) -> Result<()> {
         let version = index.version();
         let Some(sealed) = version.sealed.first() else { return Ok(()) };
-        sealed.layer.settle(&self.trees.resident);
+        sealed.layer.settle(&self.trees.memory.value_bytes);
         self.trees.absorbed.fetch_add(sealed.layer.messages(), Ordering::Relaxed);
         let (root, _reserved) = self.absorbed(&version.root, &sealed.layer)?;
         let pending = self.trees.pending_work(&root)?.unwrap_or(0);
@@ -127,7 +127,7 @@ impl Absorber {
         // Nothing is merged on the edges of such a store, but many small parts would take a block
         // each. What cannot be read is left as it is.
         if self.accounting.is_low()
-            && !matches!(layer, Layer::Goto(_))
+            && !matches!(layer, Layer::Clone(_))
             && let Ok(Some(joined)) = self.trees.joined_runs(&next, self.accounting.growable())
         {
             let more = unwritten_below(&self.trees, &joined);

@@ -12,7 +12,7 @@
 use super::table::IndexTable;
 use super::{Index, Version};
 use crate::model::ids::{IndexId, PieceId};
-use crate::pieces::Locator;
+use crate::space::Locator;
 use crate::space::{IndexRoot, Space, VolumeEntry, VolumeTable};
 use crate::tree::{NodeSlot, Root};
 use crate::{Error, ErrorKind, Result};

@@ -24,13 +24,13 @@ impl UnwrittenMemory {
     /// Bytes of nodes, parts and large values in memory that the device does not have, or not for
     /// good, and that work can bring there.
     pub(crate) fn bytes(&self) -> u64 {
-        let values = self.trees.resident.load(Ordering::Relaxed);
+        let values = self.trees.memory.value_bytes.load(Ordering::Relaxed);
         (self.node_bytes() + values - pinned_of(&self.pinned_values, values)) as u64
     }
 
     /// Bytes of nodes and parts that the device does not have, and that a checkpoint would write.
     pub(crate) fn node_bytes(&self) -> usize {
-        let dirty = self.trees.dirty.load(Ordering::Relaxed);
+        let dirty = self.trees.memory.dirty_bytes.load(Ordering::Relaxed);
         dirty - pinned_of(&self.pinned_nodes, dirty)
     }
 

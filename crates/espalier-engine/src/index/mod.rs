@@ -10,11 +10,11 @@ pub(crate) mod table;
 
 use crate::Result;
 use crate::memtable::Memtable;
+use crate::message::pending_clone::PendingClone;
 use crate::model::ids::{IndexId, Lsn, Msn};
-use crate::model::key::Key;
 use crate::model::op::Op;
 use crate::space::{Pin, Space};
-use crate::tree::Root;
+use crate::tree::{Root, Trees};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -51,7 +51,7 @@ pub(crate) enum Layer {
     /// Messages.
     Table(Arc<Memtable>),
     /// A clone: of what is older, one prefix is seen through another.
-    Goto(Arc<Goto>),
+    Clone(Arc<PendingClone>),
 }
 
 impl Layer {
@@ -59,6 +59,14 @@ impl Layer {
     pub(crate) fn settle(&self, resident: &Arc<AtomicUsize>) {
         if let Self::Table(table) = self {
             table.settle(resident);
+        }
+    }
+
+    /// `root` after this layer has become part of the tree. See [`Trees::absorb`].
+    pub(crate) fn absorbed(&self, trees: &Arc<Trees>, root: &Root, at_once: bool) -> Result<Root> {
+        match self {
+            Self::Table(table) => trees.absorb(root, table, at_once),
+            Self::Clone(clone) => trees.bind(root, clone),
         }
     }
 
@@ -70,23 +78,6 @@ impl Layer {
     /// True if it may delete ranges.
     pub(crate) fn has_ranges(&self) -> bool {
         matches!(self, Self::Table(table) if !table.ranges().is_empty())
-    }
-}
-
-/// Denotes the function that takes a map to the map in which `destination ++ x` has the value of
-/// `source ++ x`, and which is as before where keys do not begin with `destination`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Goto {
-    pub(crate) msn: Msn,
-    pub(crate) source: Key,
-    pub(crate) destination: Key,
-}
-
-impl Goto {
-    /// The older key that `key` stands for; `None` if it is that key itself.
-    pub(crate) fn redirect(&self, key: &[u8]) -> Option<Key> {
-        let rest = key.strip_prefix(&*self.destination)?;
-        Some([&*self.source, rest].concat().into())
     }
 }
 
@@ -168,13 +159,13 @@ impl Index {
     }
 
     /// Lays a clone over everything that is there. For who carries out.
-    pub(crate) fn push_goto(&self, goto: Goto, upto: Lsn) {
+    pub(crate) fn push_goto(&self, clone: PendingClone, upto: Lsn) {
         self.publish(|v| {
             if !v.active.is_empty() {
                 let table = std::mem::take(&mut v.active);
                 v.sealed.push(Sealed { layer: Layer::Table(table), upto });
             }
-            v.sealed.push(Sealed { layer: Layer::Goto(Arc::new(goto)), upto });
+            v.sealed.push(Sealed { layer: Layer::Clone(Arc::new(clone)), upto });
         });
     }
 }
@@ -185,7 +176,7 @@ impl Version {
         fn table(sealed: &Sealed) -> Option<&Arc<Memtable>> {
             match &sealed.layer {
                 Layer::Table(table) => Some(table),
-                Layer::Goto(_) => None,
+                Layer::Clone(_) => None,
             }
         }
         std::iter::once(&self.active).chain(self.sealed.iter().rev().filter_map(table))
@@ -193,7 +184,7 @@ impl Version {
 
     /// True if a clone waits to be bound.
     pub(crate) fn has_goto(&self) -> bool {
-        self.sealed.iter().any(|sealed| matches!(sealed.layer, Layer::Goto(_)))
+        self.sealed.iter().any(|sealed| matches!(sealed.layer, Layer::Clone(_)))
     }
 
     /// Bytes in memtables.

@@ -10,53 +10,13 @@
 use super::codec::{Encoder, put_varint};
 use super::format::{BuiltGroup, GroupBuilder, GroupHeader, GroupPlace, blocks_for};
 use super::plan::{self, Placement, Plan};
-use super::writer::{Log, State, Written};
+use super::redo_log::Log;
+use super::state::{LogState, WrittenGroup};
 use super::{LoggedBatch, Progress};
 use crate::model::error::Context;
 use crate::{Error, ErrorKind, Lsn, Result};
 use espalier_storage::BLOCK;
 use parking_lot::MutexGuard;
-
-/// Groups that have been begun and have not ended. They end in the order in which they began, until
-/// the log fails.
-#[derive(Default)]
-pub(super) struct UnderWay {
-    begun: u64,
-    ended: u64,
-    /// Sum of the bounds of their batches.
-    pub(super) bytes: u64,
-    /// Blocks that they take in the region at most.
-    blocks: u64,
-}
-
-impl UnderWay {
-    pub(super) fn len(&self) -> usize {
-        (self.begun - self.ended) as usize
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.begun == self.ended
-    }
-
-    /// Counts one more; returns its turn.
-    fn begin(&mut self, bound: u64) -> u64 {
-        self.bytes += bound;
-        self.blocks += blocks_for(bound);
-        self.begun += 1;
-        self.begun - 1
-    }
-
-    fn has_turn(&self, turn: u64) -> bool {
-        self.ended == turn
-    }
-
-    /// One has ended: that whose turn it is, or any if the log has failed.
-    fn end(&mut self, bound: u64) {
-        self.bytes -= bound;
-        self.blocks -= blocks_for(bound);
-        self.ended += 1;
-    }
-}
 
 /// What is to be written as one group.
 struct Taken {
@@ -72,8 +32,8 @@ struct Prepared {
 
 impl Log {
     /// Writes one group of pending batches up to `target`, with the lock released meanwhile, or
-    /// waits for others who do.
-    pub(super) fn write_step(&self, state: &mut MutexGuard<'_, State>, target: Lsn) -> Result<Progress> {
+    /// waits for other threads that write.
+    pub(super) fn write_step(&self, state: &mut MutexGuard<'_, LogState>, target: Lsn) -> Result<Progress> {
         let Some(taken) = self.take(state, target) else {
             if state.pending.is_empty() {
                 // A trim has covered it meanwhile.
@@ -82,7 +42,7 @@ impl Log {
             if state.under_way.is_empty() {
                 return Ok(Progress::Full);
             }
-            // They mostly take less than what is kept for them.
+            // Groups mostly take less than the room that is kept for them.
             self.changed.wait(state);
             return Ok(Progress::Done);
         };
@@ -103,7 +63,7 @@ impl Log {
     /// Takes the batches for the next group: up to `target`, up to the size of a group, and no more
     /// than fit even if all their values stay inline, and those of groups under way. `None` if not
     /// one fits.
-    fn take(&self, state: &mut State, target: Lsn) -> Option<Taken> {
+    fn take(&self, state: &mut LogState, target: Lsn) -> Option<Taken> {
         let free = u64::from(self.region.blocks)
             .saturating_sub(state.head - state.tail)
             .saturating_sub(state.under_way.blocks);
@@ -136,7 +96,7 @@ impl Log {
     /// Writes a group whose turn it is.
     fn write_prepared(
         &self,
-        state: &mut MutexGuard<'_, State>,
+        state: &mut MutexGuard<'_, LogState>,
         taken: &Taken,
         Prepared { plan, placement }: Prepared,
     ) -> Result<()> {
@@ -151,7 +111,7 @@ impl Log {
         })?;
         let last = taken.batches.last().map_or(Lsn(0), |batch| batch.lsn);
         let parts = placement.parts.parts.into_iter().map(|(handle, _)| handle).collect();
-        state.groups.push_back(Written { start: place.number, last, previous, parts });
+        state.groups.push_back(WrittenGroup { start: place.number, last, previous, parts });
         state.head += group.blocks as u64;
         state.chain = group.chain;
         state.written = state.written.max(last);
@@ -168,7 +128,7 @@ impl Log {
     /// Syncs before a group if much is not synced, or if the group is oversized: that is written
     /// alone between two syncs. So there is a bound on how far behind a damaged block its evidence
     /// can lie, and on what recovery has to check.
-    fn limit_unsynced(&self, state: &mut MutexGuard<'_, State>, taken: &Taken) -> Result<()> {
+    fn limit_unsynced(&self, state: &mut MutexGuard<'_, LogState>, taken: &Taken) -> Result<()> {
         loop {
             let unsynced = state.head - state.synced;
             let oversized = taken.bound > self.config.group_bytes && unsynced > 0;

@@ -14,7 +14,7 @@ use crate::model::ids::{IndexId, PieceId};
 use crate::model::key::{Key, KeyRange};
 use crate::space::Purpose;
 use crate::store::Shared;
-use crate::tree::{Lasting, Root, Sweep};
+use crate::tree::{Footprint, Root, Sweep};
 use crate::{ErrorKind, Result};
 use espalier_storage::BLOCK;
 use parking_lot::Mutex;
@@ -193,7 +193,7 @@ impl Shared {
 
     /// What the tree `root` takes for good beside the one that the last checkpoint has counted.
     /// That it gives back more than it takes and `enough` beside that need not be found out.
-    fn lasting_blocks(&self, index: &Index, root: &Root, enough: u64) -> Result<Lasting> {
+    fn lasting_blocks(&self, index: &Index, root: &Root, enough: u64) -> Result<Footprint> {
         // A checkpoint may end meanwhile, and what it replaces must remain readable.
         let _pin = self.space.pin()?;
         let counted = self.checkpointer.counted_root(index.id);
@@ -218,7 +218,7 @@ impl Shared {
                     cleared = self.trees.without_range(&cleared, range)?;
                 }
             }
-            let net = |root: &Root| self.lasting_blocks(&index, root, u64::MAX).map(Lasting::net);
+            let net = |root: &Root| self.lasting_blocks(&index, root, u64::MAX).map(Footprint::net);
             takes += net(&cleared)? - net(&root)?;
             // Headers with messages on their edges may take a little more.
             written += self

@@ -344,7 +344,7 @@ impl Shared {
         }
         // In this order: what is accepted meanwhile is counted as newer only, once it lies in
         // memtables.
-        let resident = self.trees.resident.load(Ordering::Acquire);
+        let resident = self.trees.memory.value_bytes.load(Ordering::Acquire);
         self.settle();
         let versions: Vec<_> = indexes.iter().map(|index| (index.id, index.version())).collect();
         let is_written = |(id, version): &(IndexId, Arc<Version>)| {
@@ -354,7 +354,7 @@ impl Shared {
         if versions.iter().all(is_written) {
             let tables = versions.iter().flat_map(|(_, version)| version.memtables());
             let newer: usize = tables.map(|table| table.value_bytes()).sum();
-            let nodes = self.trees.dirty.load(Ordering::Acquire);
+            let nodes = self.trees.memory.dirty_bytes.load(Ordering::Acquire);
             self.memory.set_pinned(nodes, resident.saturating_sub(newer));
         }
     }
@@ -519,7 +519,7 @@ mod tests {
             shared.absorb_at_once(&[id]).unwrap();
             snapshots.push(store.snapshot().unwrap());
         }
-        assert!(shared.trees.dirty.load(Ordering::Relaxed) as u64 > shared.dirty_limit());
+        assert!(shared.trees.memory.dirty_bytes.load(Ordering::Relaxed) as u64 > shared.dirty_limit());
         store.checkpoint().unwrap();
         assert_eq!(shared.memory.bytes(), 0);
         for (n, snapshot) in snapshots.iter().enumerate() {

@@ -12,6 +12,9 @@
 //! ([`Memtable::outcome`]) or the memtable is absorbed ([`Memtable::settle`]). The bytes of shared
 //! values are counted where they are, not here.
 
+pub(crate) mod source;
+
+use crate::message::Messages;
 use crate::message::compose::patched_buffer;
 use crate::message::range_messages::{RangeMessages, RangeOps};
 use crate::message::resolve::Found;
@@ -35,9 +38,6 @@ const LARGE_OVERHEAD: usize = 128;
 const PATCHES_COMPARED: usize = 16;
 /// Keys that are settled before readers get a turn.
 const SETTLED_AT_ONCE: usize = 256;
-
-/// Messages of one key, newest first.
-pub(crate) type Messages = Vec<(Msn, Op)>;
 
 #[derive(Default)]
 pub(crate) struct Memtable {

@@ -1,8 +1,8 @@
 //! A memtable against plain maps, one for each moment that a snapshot holds.
 
 use super::*;
-use crate::message::resolve::NoReader;
 use crate::model::op::Update;
+use crate::model::value_reader::NoReader;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 

@@ -5,8 +5,8 @@
 //! value that is overwritten in whole pages is never read or written again for it: it becomes a
 //! *composed* one.
 
-use crate::message::resolve::{ValueReader, read_slice};
 use crate::model::value::{LARGE_VALUE, LargeValue, MAX_VALUE, VALUE_PAGE, Value, ValueRef};
+use crate::model::value_reader::{ValueReader, read_slice};
 use crate::{Error, Result};
 use std::ops::Range;
 use std::sync::Arc;

@@ -7,7 +7,7 @@
 
 use crate::model::ids::Msn;
 use crate::model::key::{Key, KeyRange, end_le};
-use crate::model::op::RangeOp;
+use crate::model::op::{RangeOp, range_op_bytes};
 use std::collections::BTreeMap;
 
 /// Range operations with their order, oldest first.
@@ -198,14 +198,6 @@ fn fragment_bytes(start: &[u8], end: Option<&[u8]>, ops: &RangeOps) -> usize {
 
 fn op_memory(op: &RangeOp) -> usize {
     48 + range_op_bytes(op)
-}
-
-/// Bytes that an operation carries.
-pub(crate) fn range_op_bytes(op: &RangeOp) -> usize {
-    match op {
-        RangeOp::Delete => 0,
-        RangeOp::Update(update) => update.argument.len(),
-    }
 }
 
 #[cfg(test)]

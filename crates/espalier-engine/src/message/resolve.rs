@@ -6,35 +6,14 @@
 //! is patched in part is read whole, and the patch is laid over it: so the pages around it are read
 //! in one piece.
 
+use crate::Result;
 use crate::message::compose::{Patch, patched};
 use crate::model::ids::Msn;
 use crate::model::op::{MergeFunctions, Op, RangeOp, Update};
-use crate::model::value::{MAX_VALUE, VALUE_PAGE, Value, ValueRef};
-use crate::{Error, Result};
+use crate::model::value::{VALUE_PAGE, Value, ValueRef};
+use crate::model::value_reader::{ValueReader, Wanted, gather, load};
 use bytes::Bytes;
 use std::ops::Range;
-
-/// Reads values that lie on the device.
-pub(crate) trait ValueReader {
-    /// Fills `out` from byte `offset` of the value.
-    fn read_value(&self, at: &ValueRef, offset: usize, out: &mut [u8]) -> Result<()>;
-
-    /// Fills the ranges of `out` that `wanted` names.
-    fn read_values(&self, wanted: &[Wanted], out: &mut [u8]) -> Result<()> {
-        wanted.iter().try_for_each(|w| self.read_value(&w.place, w.offset, &mut out[w.out.clone()]))
-    }
-}
-
-/// Bytes of a stored value that have still to be read, and where in a buffer they go.
-#[derive(Debug)]
-pub(crate) struct Wanted {
-    /// Where the value lies.
-    pub(crate) place: ValueRef,
-    /// The first byte of it that is wanted.
-    pub(crate) offset: usize,
-    /// Which bytes of the buffer they become.
-    pub(crate) out: Range<usize>,
-}
 
 /// What is still to be done until a buffer is filled.
 #[derive(Debug, Default)]
@@ -53,16 +32,6 @@ impl Unfinished {
             out[range.clone()].copy_from_slice(bytes);
         }
         Ok(())
-    }
-}
-
-impl ValueReader for crate::pieces::Pieces {
-    fn read_value(&self, at: &ValueRef, offset: usize, out: &mut [u8]) -> Result<()> {
-        self.read_value(at, offset, out)
-    }
-
-    fn read_values(&self, wanted: &[Wanted], out: &mut [u8]) -> Result<()> {
-        self.read_values(wanted, out)
     }
 }
 
@@ -394,81 +363,5 @@ impl Target<'_> {
     /// Where bytes of the value go.
     fn range(&self, bytes: &Range<usize>) -> Range<usize> {
         self.start + bytes.start - self.window.start..self.start + bytes.end - self.window.start
-    }
-}
-
-/// Fills the bytes `at` of `out` from byte `offset` of `value`, which has them all; what lies on
-/// the device is only added to `wanted`.
-fn gather(
-    value: &Value,
-    offset: usize,
-    at: Range<usize>,
-    out: &mut [u8],
-    wanted: &mut Vec<Wanted>,
-) -> Result<()> {
-    let end = offset + at.len();
-    // Then the offset may lie behind the end.
-    if at.is_empty() {
-        return Ok(());
-    }
-    if let Some(bytes) = value.in_memory() {
-        out[at].copy_from_slice(&bytes[offset..end]);
-        return Ok(());
-    }
-    let mut start = 0;
-    for segment in value.segments() {
-        let (from, to) = (offset.max(start), end.min(start + segment.len()));
-        if from < to {
-            let range = at.start + from - offset..at.start + to - offset;
-            match (segment.bytes(), segment.place()) {
-                (Some(bytes), _) => out[range].copy_from_slice(&bytes[from - start..to - start]),
-                (None, Some(place)) => wanted.push(Wanted { place, offset: from - start, out: range }),
-                // The bytes are given up only after the place is set, so the later look finds it.
-                (None, None) => return Err(nowhere()),
-            }
-        }
-        start += segment.len();
-    }
-    Ok(())
-}
-
-fn nowhere() -> Error {
-    Error::damaged("a value is neither in memory nor on the device")
-}
-
-/// Fills `out` from byte `offset` of `value` as far as it reaches.
-pub(crate) fn read_slice(
-    value: &Value,
-    reader: &dyn ValueReader,
-    offset: usize,
-    out: &mut [u8],
-) -> Result<()> {
-    let inside = value.len().saturating_sub(offset).min(out.len());
-    let mut wanted = Vec::new();
-    gather(value, offset, 0..inside, out, &mut wanted)?;
-    reader.read_values(&wanted, out)
-}
-
-/// All bytes of `value`.
-pub(crate) fn load(value: &Value, reader: &dyn ValueReader) -> Result<Bytes> {
-    if let Some(bytes) = value.in_memory() {
-        return Ok(bytes);
-    }
-    if value.len() > MAX_VALUE {
-        return Err(Error::damaged(format!("a value of {} bytes is longer than any can be", value.len())));
-    }
-    let mut bytes = vec![0; value.len()];
-    read_slice(value, reader, 0, &mut bytes)?;
-    Ok(bytes.into())
-}
-
-/// Refuses to read: for values that are in memory by construction.
-#[cfg(test)]
-pub(crate) struct NoReader;
-
-#[cfg(test)]
-impl ValueReader for NoReader {
-    fn read_value(&self, at: &ValueRef, _: usize, _: &mut [u8]) -> Result<()> {
-        Err(Error::damaged(format!("{at:?} was read")))
     }
 }

@@ -1,10 +1,9 @@
 //! Batches: operations that take effect together.
 
-use crate::log::LoggedOp;
-use crate::message::range_messages::range_op_bytes;
 use crate::model::ids::IndexId;
 use crate::model::key::KeyRange;
-use crate::model::op::{Op, RangeOp, Update};
+use crate::model::logged_op::LoggedOp;
+use crate::model::op::{Op, RangeOp, Update, range_op_bytes};
 use crate::model::value::{LargeValue, Value};
 use bytes::Bytes;
 use std::collections::BTreeMap;

@@ -135,6 +135,24 @@ pub fn lift<'a>(start: &'a [u8], end: Option<&[u8]>) -> &'a [u8] {
     if adjacent { &start[..same + 1 + leading_ff(same + 1)] } else { &start[..same] }
 }
 
+/// The union of `ranges` as ascending ranges that neither overlap nor touch.
+pub(crate) fn union_of(mut ranges: Vec<KeyRange>) -> Vec<KeyRange> {
+    ranges.retain(|range| !range.is_empty());
+    ranges.sort();
+    let mut all: Vec<KeyRange> = Vec::new();
+    for range in ranges {
+        match all.last_mut() {
+            Some(last) if end_le(Some(&range.start), last.end.as_deref()) => {
+                if end_le(last.end.as_deref(), range.end.as_deref()) {
+                    last.end = range.end;
+                }
+            }
+            _ => all.push(range),
+        }
+    }
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -174,3 +174,11 @@ impl fmt::Debug for MergeFunctions {
         f.debug_set().entries(self.0.keys()).finish()
     }
 }
+
+/// Bytes that an operation carries.
+pub(crate) fn range_op_bytes(op: &RangeOp) -> usize {
+    match op {
+        RangeOp::Delete => 0,
+        RangeOp::Update(update) => update.argument.len(),
+    }
+}

@@ -11,37 +11,36 @@
 //! - nothing that fails its checksum is returned, decoded or cached;
 //! - the memory for decoded pieces and read-ahead stays within [`Pieces::set_capacity`].
 
-mod announced;
 mod buffers;
 mod cache;
+mod device_readahead;
 mod filter;
 mod frame;
-mod locator;
 mod part;
+mod prefetch_queue;
 mod read;
-mod streams;
 mod values;
 pub(crate) mod wire;
 mod write;
 
-pub(crate) use announced::{Place, cost};
 pub(crate) use filter::Filter;
 pub(crate) use frame::Encoded;
-pub(crate) use locator::Locator;
 pub(crate) use part::{Part, PartBuilder, PartCursor};
+pub(crate) use prefetch_queue::{Place, cost};
 pub(crate) use read::LEAST_DIRECT;
 pub(crate) use values::Sums;
 
 use crate::device::GuardedDevice;
+use crate::space::Locator;
 use crate::{PieceId, Result};
-use announced::Announced;
 use buffers::Buffers;
 use bytes::Bytes;
 use cache::{Cache, Cached};
+use device_readahead::Streams;
+use prefetch_queue::Announced;
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use streams::Streams;
 
 /// The most memory for streams, and for what is announced, in bytes each; with little memory an
 /// eighth of what there is, and a sixteenth.

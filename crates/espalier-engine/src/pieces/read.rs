@@ -1,12 +1,12 @@
 //! Reading and verifying.
 
-use super::announced::Served;
+use super::prefetch_queue::Served;
 use super::values::{PageSpan, Verified, page_hash, part_checksum};
 use super::{Part, Pieces, frame};
-use crate::message::resolve::Wanted;
 use crate::model::error::Context;
 use crate::model::ids::{Location, sums_agree};
 use crate::model::value::ValueRef;
+use crate::model::value_reader::{ValueReader, Wanted};
 use crate::{Error, Extent, PieceId, PieceKind, Result};
 use bytes::Bytes;
 use espalier_storage::{AlignedBuf, BLOCK};
@@ -401,4 +401,14 @@ fn mismatch(id: PieceId, location: &Location) -> Error {
     Error::damaged(format!(
         "{extent} do not hold what was written there as piece {id} ({kind:?}); restore it from a copy, or repair"
     ))
+}
+
+impl ValueReader for Pieces {
+    fn read_value(&self, at: &ValueRef, offset: usize, out: &mut [u8]) -> Result<()> {
+        self.read_value(at, offset, out)
+    }
+
+    fn read_values(&self, wanted: &[Wanted], out: &mut [u8]) -> Result<()> {
+        self.read_values(wanted, out)
+    }
 }

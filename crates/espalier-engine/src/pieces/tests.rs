@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::extents::Layout;
-use crate::message::resolve::Wanted;
 use crate::model::ids::Location;
 use crate::model::op::Op;
 use crate::model::options::Compression;
 use crate::model::piece::{FreshOwner, PieceHandle};
 use crate::model::value::{LargeValue, Value, ValueRef};
+use crate::model::value_reader::Wanted;
 use crate::{Error, ErrorKind, Extent, Msn, PieceKind};
 use espalier_storage::{AlignedBuf, BLOCK, CountingDevice, Device, MemoryDevice, Random};
 use parking_lot::Mutex;

@@ -7,9 +7,9 @@ use crate::Result;
 use crate::index::Version;
 use crate::index::catalog::VolumeCatalog;
 use crate::index::table::IndexTable;
-use crate::message::resolve::ValueReader;
 use crate::model::ids::IndexId;
 use crate::model::op::MergeFunctions;
+use crate::model::value_reader::ValueReader;
 use crate::tree::Trees;
 use std::sync::Arc;
 

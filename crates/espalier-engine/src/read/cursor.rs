@@ -5,9 +5,10 @@
 //! interval it descends again. Nothing that happens after it was made is visible to it.
 
 use crate::Result;
-use crate::message::resolve::{Found, load};
+use crate::message::resolve::Found;
 use crate::model::key::{Key, KeyRange, end_le};
 use crate::model::value::Value;
+use crate::model::value_reader::load;
 use crate::read::snapshot::SnapshotIndex;
 use crate::tree::Toward;
 use crate::tree::source::{Merged, before_end_of};

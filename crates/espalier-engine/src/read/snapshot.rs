@@ -1,17 +1,20 @@
 //! Snapshots in memory: a consistent state of all indexes that stays as it was.
 
 use crate::index::catalog::no_such_index;
-use crate::index::{Goto, Layer, Version};
+use crate::index::{Layer, Version};
 use crate::memtable::Memtable;
-use crate::message::resolve::{Found, Spot, Unfinished, ValueReader, load};
+use crate::memtable::source::MemtableSource;
+use crate::message::pending_clone::PendingClone;
+use crate::message::resolve::{Found, Spot, Unfinished};
 use crate::model::ids::{IndexId, Msn};
 use crate::model::key::{Key, KeyRange, end_le};
 use crate::model::op::MergeFunctions;
 use crate::model::value::Value;
+use crate::model::value_reader::{ValueReader, load};
 use crate::model::view::View;
 use crate::read::context::ReadContext;
 use crate::read::cursor::Cursor;
-use crate::tree::source::{MemtableSource, Source, ViewedSource};
+use crate::tree::source::{Source, ViewedSource};
 use crate::tree::{Descent, Suspects, Toward, find};
 use crate::{Error, ErrorKind, Result};
 use bytes::Bytes;
@@ -253,7 +256,7 @@ impl SnapshotIndex {
             let key = redirected.as_deref().unwrap_or(key);
             match &sealed.layer {
                 Layer::Table(table) => table.find(key, self.upto, &mut found),
-                Layer::Goto(goto) => redirected = goto.redirect(key).or(redirected),
+                Layer::Clone(clone) => redirected = clone.redirect(key).or(redirected),
             }
         }
         let key = redirected.as_deref().unwrap_or(key);
@@ -273,7 +276,7 @@ impl SnapshotIndex {
         for sealed in self.version.sealed.iter().rev() {
             match &sealed.layer {
                 Layer::Table(table) => segment.add(table, self.upto),
-                Layer::Goto(goto) => segment.pass(goto, toward),
+                Layer::Clone(clone) => segment.pass(clone, toward),
             }
         }
         let Segment { interval, view, mut sources } = segment;
@@ -302,9 +305,9 @@ impl Segment {
         });
     }
 
-    /// Cuts the interval at the destination of `goto`, and looks through it if `toward` lies there.
-    fn pass(&mut self, goto: &Goto, toward: Toward<'_>) {
-        let covered = KeyRange::prefix(&goto.destination);
+    /// Cuts the interval at the destination of `clone`, and looks through it if `toward` lies there.
+    fn pass(&mut self, clone: &PendingClone, toward: Toward<'_>) {
+        let covered = KeyRange::prefix(&clone.destination);
         let gap = |below: bool| match below {
             true => KeyRange { start: Key::default(), end: Some(covered.start.clone()) },
             false => KeyRange { start: covered.end.clone().unwrap_or_default(), end: None },
@@ -326,7 +329,7 @@ impl Segment {
         self.interval = self.interval.intersect(&self.view.range_to_outer(&part));
         self.view = self.view.restrict(&self.interval);
         if inside {
-            self.view = self.view.compose(&View::translated(&goto.source, &goto.destination));
+            self.view = self.view.compose(&View::translated(&clone.source, &clone.destination));
         }
     }
 }

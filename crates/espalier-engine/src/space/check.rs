@@ -4,7 +4,7 @@ use super::allocator::Allocator;
 use super::page::{PageKey, Pointer};
 use super::superblock::read_superblocks;
 use super::table::{Table, TableId};
-use super::{Space, map, ntt};
+use super::{Space, piece_table, space_map};
 use crate::model::ids::Delta;
 use crate::{Extent, PieceId, PieceKind};
 use std::collections::{HashMap, HashSet};
@@ -134,7 +134,7 @@ impl Check<'_> {
             if key.level > 0 {
                 return;
             }
-            ntt::for_each(key.number, page.bytes(), &geometry, &mut |id, entry| {
+            piece_table::for_each(key.number, page.bytes(), &geometry, &mut |id, entry| {
                 self.entries += 1;
                 match entry {
                     Ok(entry) => self.entry(id, &entry, unseen.remove(&id).unwrap_or_default(), reclaim),
@@ -145,7 +145,7 @@ impl Check<'_> {
         });
     }
 
-    fn entry(&mut self, id: PieceId, entry: &ntt::Entry, found: Delta, reclaim: &HashSet<PieceId>) {
+    fn entry(&mut self, id: PieceId, entry: &piece_table::Entry, found: Delta, reclaim: &HashSet<PieceId>) {
         self.dead += entry.dead();
         let references = found.count;
         if i64::try_from(entry.live) != Ok(found.bytes) {
@@ -173,7 +173,7 @@ impl Check<'_> {
     }
 
     fn compare_map(&mut self) {
-        let words = match map::load(&self.space.tables.map, &self.space.geometry()) {
+        let words = match space_map::load(&self.space.tables.map, &self.space.geometry()) {
             Ok(words) => words,
             Err(error) => return self.problems.add(error.to_string()),
         };

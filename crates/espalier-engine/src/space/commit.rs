@@ -9,7 +9,7 @@
 //! 4. sync: `n + 1`; only now may blocks that `n` alone needed be written again.
 
 use super::table::Table;
-use super::{Roots, Space, Superblock, VolumeTable, blob, map, ntt};
+use super::{Roots, Space, Superblock, VolumeTable, byte_table, piece_table, space_map};
 use crate::model::error::Context;
 use crate::model::ids::Delta;
 use crate::{Error, ErrorKind, Extent, PieceId, PieceKind, Result};
@@ -59,7 +59,7 @@ impl Space {
 
     /// True if the piece is a node whose count is 0 now.
     fn count_one(&self, id: PieceId, delta: Delta) -> Result<bool> {
-        let Some(before) = ntt::get(&self.tables.ntt, &self.geometry(), id)? else {
+        let Some(before) = piece_table::get(&self.tables.ntt, &self.geometry(), id)? else {
             self.count_first(id, delta)?;
             return Ok(false);
         };
@@ -68,7 +68,7 @@ impl Space {
         if entry.count == 0 && !is_node {
             self.bury(id, &before)?;
         } else {
-            ntt::set(&self.tables.ntt, id, Some(&entry))?;
+            piece_table::set(&self.tables.ntt, id, Some(&entry))?;
             self.note_dead(&before, Some(&entry));
         }
         Ok(entry.count == 0 && is_node)
@@ -85,10 +85,10 @@ impl Space {
             .begin_counting(id)
             .ok_or_else(|| Error::damaged("it is referred to but does not exist"))?;
         for extent in self.footprint(id, &location)? {
-            map::mark(&self.tables.map, extent, true)?;
+            space_map::mark(&self.tables.map, extent, true)?;
         }
-        let entry = ntt::Entry { location, count: 0, live: 0 }.changed(delta)?;
-        ntt::set(&self.tables.ntt, id, Some(&entry))?;
+        let entry = piece_table::Entry { location, count: 0, live: 0 }.changed(delta)?;
+        piece_table::set(&self.tables.ntt, id, Some(&entry))?;
         self.dead_values.fetch_add(entry.dead(), Ordering::Relaxed);
         self.lives.write().remove_fresh(id);
         self.layouts.counted(id);
@@ -97,15 +97,15 @@ impl Space {
 
     /// Moves a counted piece to limbo: entered there before it leaves the table, so that it can be
     /// located all the time.
-    fn bury(&self, id: PieceId, entry: &ntt::Entry) -> Result<()> {
+    fn bury(&self, id: PieceId, entry: &piece_table::Entry) -> Result<()> {
         let extents = self.footprint(id, &entry.location)?;
         if entry.location.scattered {
             self.layouts.keep(id, self.layout_of(id, &entry.location)?);
         }
         self.lives.write().die(id, entry.location, true);
-        ntt::set(&self.tables.ntt, id, None)?;
+        piece_table::set(&self.tables.ntt, id, None)?;
         for extent in extents {
-            map::mark(&self.tables.map, extent, false)?;
+            space_map::mark(&self.tables.map, extent, false)?;
         }
         self.note_dead(entry, None);
         self.gone(id);
@@ -113,8 +113,8 @@ impl Space {
     }
 
     /// Keeps the sum of what is dead in value parts.
-    fn note_dead(&self, before: &ntt::Entry, after: Option<&ntt::Entry>) {
-        let after = after.map_or(0, ntt::Entry::dead);
+    fn note_dead(&self, before: &piece_table::Entry, after: Option<&piece_table::Entry>) {
+        let after = after.map_or(0, piece_table::Entry::dead);
         let change = |sum: u64| Some(sum.saturating_sub(before.dead()).saturating_add(after));
         let _ = self.dead_values.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
     }
@@ -127,7 +127,7 @@ impl Space {
     pub(crate) fn forget(&self, id: PieceId) -> Result<()> {
         let _writer = self.writer.lock();
         self.device.writable()?;
-        let forget = || match ntt::get(&self.tables.ntt, &self.geometry(), id)? {
+        let forget = || match piece_table::get(&self.tables.ntt, &self.geometry(), id)? {
             Some(entry) if entry.count == 0 => self.bury(id, &entry),
             Some(entry) => Err(Error::damaged(format!("it has {} references", entry.count))),
             None => Err(Error::damaged("it is not counted")),
@@ -137,7 +137,7 @@ impl Space {
 
     /// The page of the node translation table that a change of this piece's count changes.
     pub(crate) fn table_page_of(id: PieceId) -> u64 {
-        id.0 / ntt::PER_PAGE
+        id.0 / piece_table::PER_PAGE
     }
 
     /// The reference count of a piece; `None` if it is not counted.
@@ -145,7 +145,7 @@ impl Space {
     /// # Errors
     /// As for reading the node translation table.
     pub(crate) fn references(&self, id: PieceId) -> Result<Option<u32>> {
-        Ok(ntt::get(&self.tables.ntt, &self.geometry(), id)?.map(|entry| entry.count))
+        Ok(piece_table::get(&self.tables.ntt, &self.geometry(), id)?.map(|entry| entry.count))
     }
 
     /// Writes what changed in the tables to new places. Nothing refers to them before
@@ -165,8 +165,8 @@ impl Space {
 
     fn write_tables_locked(&self, volumes: &VolumeTable, reclaim: &[PieceId]) -> Result<Roots> {
         let tables = &self.tables;
-        blob::store(&tables.volumes, &volumes.encode())?;
-        blob::store(&tables.reclaim, &encode_reclaim(reclaim))?;
+        byte_table::store(&tables.volumes, &volumes.encode())?;
+        byte_table::store(&tables.reclaim, &encode_reclaim(reclaim))?;
         // What is freed first cannot make the rest dirty again; the map itself comes last.
         for table in [&tables.ntt, &tables.volumes, &tables.reclaim] {
             for block in table.prune() {
@@ -207,7 +207,7 @@ impl Space {
     pub(crate) fn table_blocks(&self, new: u64) -> u64 {
         match self.pages.load(Ordering::Relaxed) {
             0 => 0,
-            placed => placed + new / ntt::PER_PAGE + NEW_PAGES,
+            placed => placed + new / piece_table::PER_PAGE + NEW_PAGES,
         }
     }
 
@@ -222,7 +222,7 @@ impl Space {
             let copy = self.take_copy(place.start);
             let old = table.assign(key, place.start, copy.map_or(0, |copy| copy.start));
             for place in [Some(place), copy].into_iter().flatten() {
-                map::mark(&self.tables.map, place, true)?;
+                space_map::mark(&self.tables.map, place, true)?;
             }
             for block in old {
                 self.free_page(block)?;
@@ -247,7 +247,7 @@ impl Space {
 
     /// The block of a table page is no longer accounted for; it is free after the next superblock.
     fn free_page(&self, block: u64) -> Result<()> {
-        map::mark(&self.tables.map, Extent { start: block, blocks: 1 }, false)?;
+        space_map::mark(&self.tables.map, Extent { start: block, blocks: 1 }, false)?;
         self.lives.write().add_page(block);
         Ok(())
     }

@@ -4,7 +4,7 @@
 //! (the space map, a paged table) says what the next checkpoint accounts for. A *fresh* piece is in
 //! `used` only; it enters `committed` when a checkpoint counts it, leaves `committed` when its
 //! count falls to 0, and leaves `used` when in addition the superblock that needed it is obsolete
-//! and nobody is left who could reach it ([`lives`]).
+//! and nobody is left who could reach it ([`deferred_free`]).
 //!
 //! Protocol of writing a piece: [`Space::new_id`], `allocate`, write to the device, `register` (see
 //! [`Locator`]). Protocol of a checkpoint, by one thread at a time: write the pieces,
@@ -20,23 +20,25 @@
 //!   commit them.
 
 mod allocator;
-mod blob;
+mod byte_table;
 mod check;
 mod commit;
-mod lives;
-mod map;
-mod ntt;
+mod deferred_free;
+mod extent_lists;
+mod locator;
 mod page;
+mod piece_table;
 mod rebuild;
-mod reserve;
-mod scatter;
+mod reservations;
+mod space_map;
 mod superblock;
 mod table;
 mod volumes;
 
 pub use allocator::RunHistogram;
+pub(crate) use locator::Locator;
 pub(crate) use rebuild::Rebuilt;
-pub(crate) use reserve::{Purpose, Reservation};
+pub(crate) use reservations::{Purpose, Reservation};
 use superblock::Bounds;
 pub use superblock::MAX_LABEL;
 pub(crate) use superblock::{Geometry, Roots, Superblock, grow, heal, read_superblocks};
@@ -48,13 +50,12 @@ use crate::extents::Layout;
 use crate::model::error::Context;
 use crate::model::ids::Location;
 use crate::model::piece::{FreshOwner, PieceHandle};
-use crate::pieces::Locator;
 use crate::{Error, ErrorKind, Extent, PieceId, PieceKind, Result};
 use allocator::Allocator;
-use lives::{Fresh, Handles, Lives, PinKey};
+use deferred_free::{Fresh, Handles, Lives, PinKey};
+use extent_lists::Layouts;
 use parking_lot::{Mutex, RwLock};
-use reserve::Promises;
-use scatter::Layouts;
+use reservations::Promises;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use table::{Table, TableId};
@@ -230,13 +231,13 @@ impl Space {
         let geometry = superblock.geometry;
         // The tables are made twice: the first ones load what must be known to make the space.
         let tables = Tables::new(&device, &geometry.into(), &superblock.roots, options.table_cache);
-        let committed = map::load(&tables.map, &geometry).context(|| "loading the space map".into())?;
+        let committed = space_map::load(&tables.map, &geometry).context(|| "loading the space map".into())?;
         let next_piece = superblock.next_piece.0.saturating_add(SKIPPED_IDS);
         let space = Self::assemble(device, superblock, options, committed, next_piece);
-        let volumes = blob::load(&space.tables.volumes)
+        let volumes = byte_table::load(&space.tables.volumes)
             .and_then(|bytes| VolumeTable::decode(&bytes))
             .context(|| "loading the volume table".into())?;
-        let reclaim = blob::load(&space.tables.reclaim)
+        let reclaim = byte_table::load(&space.tables.reclaim)
             .and_then(|bytes| commit::decode_reclaim(&bytes))
             .context(|| "loading the reclaim list".into())?;
         space.count_pages();
@@ -369,10 +370,15 @@ impl Space {
         let mut failure = None;
         self.tables.ntt.walk(&mut |key, _, page| match page {
             Ok(page) if key.level == 0 => {
-                ntt::for_each(key.number, page.bytes(), &self.geometry(), &mut |_, entry| match entry {
-                    Ok(entry) => census.add(&entry.location),
-                    Err(error) => failure = Some(error),
-                });
+                piece_table::for_each(
+                    key.number,
+                    page.bytes(),
+                    &self.geometry(),
+                    &mut |_, entry| match entry {
+                        Ok(entry) => census.add(&entry.location),
+                        Err(error) => failure = Some(error),
+                    },
+                );
             }
             Ok(_) => {}
             Err(error) => failure = Some(error),
@@ -387,7 +393,7 @@ impl Space {
         let Some((number, page)) = self.tables.ntt.first_from(from)? else { return Ok(None) };
         let mut pieces = Vec::new();
         let mut failure = None;
-        ntt::for_each(number, page.bytes(), &self.geometry(), &mut |id, entry| match entry {
+        piece_table::for_each(number, page.bytes(), &self.geometry(), &mut |id, entry| match entry {
             Ok(entry) => pieces.push((id, u64::from(entry.location.len))),
             Err(error) => failure = Some(error),
         });
@@ -404,15 +410,20 @@ impl Space {
         let (mut found, mut failure) = (Vec::new(), None);
         self.tables.ntt.walk(&mut |key, _, page| match page {
             Ok(page) if key.level == 0 => {
-                ntt::for_each(key.number, page.bytes(), &self.geometry(), &mut |id, entry| match entry {
-                    Ok(entry) if entry.location.kind == PieceKind::Values => {
-                        if entry.live < u64::from(entry.location.len) / of * most {
-                            found.push((entry.live, id));
+                piece_table::for_each(
+                    key.number,
+                    page.bytes(),
+                    &self.geometry(),
+                    &mut |id, entry| match entry {
+                        Ok(entry) if entry.location.kind == PieceKind::Values => {
+                            if entry.live < u64::from(entry.location.len) / of * most {
+                                found.push((entry.live, id));
+                            }
                         }
-                    }
-                    Ok(_) => {}
-                    Err(error) => failure = Some(error),
-                });
+                        Ok(_) => {}
+                        Err(error) => failure = Some(error),
+                    },
+                );
             }
             Ok(_) => {}
             Err(error) => failure = Some(error),
@@ -432,7 +443,7 @@ impl Space {
     /// [`ErrorKind::Damaged`] if the place cannot be, or belongs to another piece.
     pub(crate) fn adopt(&self, id: PieceId, location: Location) -> Result<Arc<PieceHandle>> {
         let doing = || format!("taking over piece {id} from the log");
-        ntt::check_location(id, &location, &self.geometry()).context(doing)?;
+        piece_table::check_location(id, &location, &self.geometry()).context(doing)?;
         let clash = |other: &Location| {
             let message = format!("it lies at {} here and at {} there", location.extent, other.extent);
             Err(Error::damaged(message)).context(doing)
@@ -441,7 +452,7 @@ impl Space {
             return Err(Error::damaged("no piece has such an id")).context(doing);
         }
         self.next_piece.fetch_max(id.0.saturating_add(1), Ordering::AcqRel);
-        if let Some(entry) = ntt::get(&self.tables.ntt, &self.geometry(), id)? {
+        if let Some(entry) = piece_table::get(&self.tables.ntt, &self.geometry(), id)? {
             return if entry.location == location { Ok(self.handle(id)) } else { clash(&entry.location) };
         }
         if let Some(known) = self.lives.read().locate(id) {
@@ -471,7 +482,7 @@ impl Space {
     }
 
     /// The same for a version of an index, which never leads to what is written after some more
-    /// checkpoints ([`lives`]). To be taken while the version cannot change.
+    /// checkpoints ([`deferred_free`]). To be taken while the version cannot change.
     pub(crate) fn pin_version(&self) -> Result<Pin> {
         let space = self.arc()?;
         let key = self.lives.write().pin(true);
@@ -586,7 +597,7 @@ impl Locator for Space {
         if let Some(location) = self.lives.read().locate(id) {
             return Ok(location);
         }
-        if let Some(entry) = ntt::get(&self.tables.ntt, &self.geometry(), id)? {
+        if let Some(entry) = piece_table::get(&self.tables.ntt, &self.geometry(), id)? {
             return Ok(entry.location);
         }
         let dead = self.lives.read().locate(id);
@@ -626,7 +637,7 @@ impl Locator for Space {
         location: Location,
         holds: Vec<Arc<PieceHandle>>,
     ) -> Result<Arc<PieceHandle>> {
-        ntt::check_location(id, &location, &self.geometry())?;
+        piece_table::check_location(id, &location, &self.geometry())?;
         let owner = self.arc()?;
         let mut lives = self.lives.write();
         if lives.locate(id).is_some() {

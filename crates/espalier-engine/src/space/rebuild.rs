@@ -9,18 +9,21 @@
 //! stands, and every block that it accounts for, as far as it can be read, stays as it is.
 
 use super::table::TableId;
-use super::{Roots, SKIPPED_IDS, Space, SpaceOptions, Superblock, Tables, VolumeTable, blob, map, ntt};
+use super::{
+    Roots, SKIPPED_IDS, Space, SpaceOptions, Superblock, Tables, VolumeTable, byte_table, piece_table,
+    space_map,
+};
 use crate::device::GuardedDevice;
 use crate::model::error::Context;
 use crate::model::ids::{Delta, Location};
 use crate::model::piece::PieceHandle;
-use crate::pieces::Locator;
+use crate::space::Locator;
 use crate::{Extent, PieceId, Result};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use super::lives::Fresh;
+use super::deferred_free::Fresh;
 use super::superblock::search_superblocks;
 
 /// A space of which nothing is counted yet.
@@ -58,12 +61,15 @@ impl Remains {
                 match page {
                     Err(error) => remains.problems.push(error.to_string()),
                     Ok(page) if id == TableId::Ntt && key.level == 0 => {
-                        ntt::for_each(key.number, page.bytes(), &superblock.geometry, &mut |id, entry| {
-                            match entry {
+                        piece_table::for_each(
+                            key.number,
+                            page.bytes(),
+                            &superblock.geometry,
+                            &mut |id, entry| match entry {
                                 Ok(entry) => remains.entries.push((id, entry.location)),
                                 Err(error) => remains.problems.push(error.to_string()),
-                            }
-                        });
+                            },
+                        );
                     }
                     Ok(_) => {}
                 }
@@ -83,7 +89,7 @@ impl Space {
         let found = search_superblocks(&device)?;
         let old = found.newest;
         let tables = Tables::new(&device, &old.geometry.into(), &old.roots, options.table_cache);
-        let volumes = blob::load(&tables.volumes)
+        let volumes = byte_table::load(&tables.volumes)
             .and_then(|bytes| VolumeTable::decode(&bytes))
             .context(|| "loading the volume table".into())?;
         let Remains { entries, pages, mut problems, mut mended } = Remains::gather(&tables, &old);
@@ -100,7 +106,11 @@ impl Space {
                 }
             };
             match space.take_all(&extents) {
-                None => ntt::set(&space.tables.ntt, id, Some(&ntt::Entry { location, count: 1, live: 0 }))?,
+                None => piece_table::set(
+                    &space.tables.ntt,
+                    id,
+                    Some(&piece_table::Entry { location, count: 1, live: 0 }),
+                )?,
                 Some(wrong) => {
                     problems.push(format!("piece {id} lies at {wrong}, where something else does"));
                 }
@@ -110,7 +120,7 @@ impl Space {
         for block in pages {
             space.keep_until_obsolete(block);
         }
-        match map::load(&tables.map, &old.geometry) {
+        match space_map::load(&tables.map, &old.geometry) {
             Ok(words) => words.iter().zip(0u64..).for_each(|(word, number)| {
                 let blocks = (0..64).filter(|bit| word >> bit & 1 == 1).map(|bit| number * 64 + bit);
                 blocks.for_each(|block| space.keep_until_obsolete(block));
@@ -144,7 +154,7 @@ impl Space {
         let mut known = Vec::new();
         self.tables.ntt.walk(&mut |key, _, page| {
             if let (0, Ok(page)) = (key.level, page) {
-                ntt::for_each(key.number, page.bytes(), &self.geometry(), &mut |id, entry| {
+                piece_table::for_each(key.number, page.bytes(), &self.geometry(), &mut |id, entry| {
                     known.extend(entry.ok().map(|entry| (id, entry.location)));
                 });
             }
@@ -152,10 +162,10 @@ impl Space {
         let (mut handles, mut dead) = (Vec::new(), 0);
         for (id, location) in known {
             if let Some(delta) = counts.get(&id) {
-                let entry = ntt::Entry { location, count: 0, live: 0 }.changed(*delta)?;
-                ntt::set(&self.tables.ntt, id, Some(&entry))?;
+                let entry = piece_table::Entry { location, count: 0, live: 0 }.changed(*delta)?;
+                piece_table::set(&self.tables.ntt, id, Some(&entry))?;
                 for extent in self.footprint(id, &location)? {
-                    map::mark(&self.tables.map, extent, true)?;
+                    space_map::mark(&self.tables.map, extent, true)?;
                 }
                 dead += entry.dead();
                 continue;
@@ -170,7 +180,7 @@ impl Space {
             } else {
                 self.lives.write().die(id, location, true);
             }
-            ntt::set(&self.tables.ntt, id, None)?;
+            piece_table::set(&self.tables.ntt, id, None)?;
         }
         self.dead_values.store(dead, Ordering::Relaxed);
         Ok(handles)

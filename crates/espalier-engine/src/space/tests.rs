@@ -81,7 +81,7 @@ fn problems_with(space: &Space, references: &HashMap<PieceId, u64>, reclaim: &[P
 
 /// Every block is free, fixed, committed, fresh or in limbo, and nothing else.
 fn assert_accounted(space: &Space) {
-    let committed = map::load(&space.tables.map, &space.geometry()).unwrap();
+    let committed = space_map::load(&space.tables.map, &space.geometry()).unwrap();
     let committed: u64 = committed.iter().map(|word| u64::from(word.count_ones())).sum();
     let stats = space.stats();
     assert_eq!(stats.total, stats.fixed + stats.free + committed + stats.fresh + stats.limbo, "{stats:?}");

@@ -170,7 +170,7 @@ impl Diff {
     /// # Errors
     /// As for [`Diff::next`].
     pub fn read(&self, value: &Value) -> Result<bytes::Bytes> {
-        crate::message::resolve::load(value, self.old.index.reader())
+        crate::model::value_reader::load(value, self.old.index.reader())
     }
 
     /// Nodes that were looked at to find where the two may differ; both roots count.

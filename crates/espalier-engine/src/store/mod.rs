@@ -26,14 +26,15 @@ use crate::model::batch::Batch;
 use crate::model::ids::{IndexId, Lsn, PieceId};
 use crate::model::key::KeyRange;
 use crate::model::options::{Compression, FormatOptions, OpenOptions};
-use crate::pieces::Locator;
 use crate::read::context::ReadContext;
 use crate::read::cursor::Cursor;
 use crate::read::pins::PinTable;
 use crate::read::snapshot::{Slice, Snapshot, SnapshotIndex};
 use crate::readahead::Unexpected;
 use crate::signal::WorkSignal;
+use crate::space::Locator;
 use crate::space::{Census, RunHistogram, Space, SpaceStats, VolumeTable};
+use crate::tree::source::MessageSet;
 use crate::tree::{Problem, Progress, SpaceUse, Trees, Usage, Verifier, VerifyReport};
 use crate::{Error, ErrorKind, Result};
 use bytes::Bytes;
@@ -49,10 +50,6 @@ pub const MAX_KEY: usize = (1 << 20) + (64 << 10);
 /// Blocks that a clone is reckoned at while there is plenty of space: the headers along the borders
 /// of source and destination. Otherwise it is found out what they are ([`Shared::clone_blocks`]).
 pub(crate) const CLONE_BLOCKS: u64 = 8;
-
-/// The height beyond which clones are refused. What is there in earnest has a height below ten;
-/// this much takes clones into themselves, each of which may double what there seems to be.
-pub(crate) const MAX_HEIGHT: u8 = 64;
 
 /// Figures about an open store. Counters begin when it is opened.
 #[derive(Debug, Clone, Default)]
@@ -623,7 +620,7 @@ impl Shared {
                 verifier.index(*index, &root.as_root(&*self.space));
             }
             for index in self.indexes.all() {
-                verifier.pending(index.id, &index.version());
+                verifier.pending(index.id, index.version().memtables().map(|table| table as &dyn MessageSet));
             }
             for id in &state.reclaim {
                 verifier.dying(*id);

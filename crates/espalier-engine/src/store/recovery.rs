@@ -13,9 +13,10 @@ use crate::index::accounting::{is_low, message_blocks, unwritten_below};
 use crate::index::catalog::{READ_ONLY_VOLUME, StoredRoot};
 use crate::index::deleted_ranges::DeletedRanges;
 use crate::index::table::{IndexTable, Indexes};
-use crate::index::{Goto, Index, Layer};
-use crate::log::{Binder, Log, LogConfig, LogPosition, LoggedBatch, LoggedOp};
+use crate::index::{Index, Layer};
+use crate::log::{Binder, Log, LogConfig, LogOpening, LogPosition, LoggedBatch, LoggedOp};
 use crate::memtable::Memtable;
+use crate::message::pending_clone::PendingClone;
 use crate::model::batch::bytes_in;
 use crate::model::error::Context;
 use crate::model::ids::{IndexId, Location, Lsn, Msn, PieceId};
@@ -24,10 +25,11 @@ use crate::model::options::Compression;
 use crate::model::options::{FormatOptions, OpenOptions};
 use crate::model::piece::PieceHandle;
 use crate::model::value::LargeValue;
-use crate::pieces::{Locator, Pieces};
+use crate::pieces::Pieces;
+use crate::space::Locator;
 use crate::space::{Geometry, Opened, Purpose, Space, SpaceOptions, Superblock, VolumeTable, heal};
 use crate::store::{CLONE_BLOCKS, Shared};
-use crate::tree::{Loss, Trees, baseless};
+use crate::tree::{Loss, TreeMemory, Trees, UnflushableEdges, baseless};
 use crate::{Error, ErrorKind, Op, Result};
 use espalier_storage::{BLOCK, Device, Environment};
 use parking_lot::Mutex;
@@ -97,15 +99,13 @@ pub(crate) fn make_trees(
         merge: options.merge.clone(),
         tuning: options.tuning,
         compression,
-        dirty: Arc::new(AtomicUsize::new(0)),
-        resident: Arc::new(AtomicUsize::new(0)),
-        bound: Arc::new(AtomicU64::new(0)),
+        memory: TreeMemory::default(),
         patience: AtomicU64::new(256),
         absorbed: AtomicU64::new(0),
         sparse: Mutex::default(),
         lean: AtomicBool::new(false),
         closing: AtomicBool::new(false),
-        stuck: Mutex::default(),
+        unflushable: UnflushableEdges::default(),
         unmerged: AtomicUsize::new(0),
     })
 }
@@ -156,17 +156,17 @@ pub(crate) fn open(
     trees.unmerged.store((options.memory / 2) as usize, Ordering::Relaxed);
     // What is replayed had its blocks promised before: who replays must take no more.
     trees.lean.store(is_low(&space.stats(), 0, &options.tuning), Ordering::Relaxed);
-    let log = Log::open(
-        device.clone(),
-        superblock.geometry.log,
-        &superblock.uuid,
-        env.random(),
-        position,
-        binder.clone(),
+    let opening = LogOpening {
+        device: device.clone(),
+        region: superblock.geometry.log,
+        uuid: &superblock.uuid,
+        session: env.random(),
+        from: position,
+        binder: binder.clone(),
         config,
-        &mut |batch| replay.batch(batch),
-    )
-    .context(|| format!("replaying the log of {name}"))?;
+    };
+    let log =
+        opening.open(&mut |batch| replay.batch(batch)).context(|| format!("replaying the log of {name}"))?;
     trees.unmerged.store(0, Ordering::Relaxed);
     let order = replay.order;
     let read_only = options.read_only;
@@ -314,7 +314,7 @@ impl<'a> Replay<'a> {
             LoggedOp::Range { range, op, .. } => index.active().apply_range(range, msn, op, Msn(0)),
             LoggedOp::Clone { source, destination, .. } if source != destination => {
                 let (source, destination) = (source.clone(), destination.clone());
-                index.push_goto(Goto { msn, source, destination }, lsn);
+                index.push_goto(PendingClone { msn, source, destination }, lsn);
             }
             LoggedOp::Clone { .. } | LoggedOp::Superseded => {}
         }
@@ -338,9 +338,9 @@ impl<'a> Replay<'a> {
         while let Some(sealed) = index.version().sealed.first() {
             match &sealed.layer {
                 Layer::Table(table) => self.delete_baseless(index, table)?,
-                Layer::Goto(goto) => self.copy_losses(index.id, goto),
+                Layer::Clone(clone) => self.copy_losses(index.id, clone),
             }
-            sealed.layer.settle(&self.trees.resident);
+            sealed.layer.settle(&self.trees.memory.value_bytes);
             self.trees.absorbed.fetch_add(sealed.layer.messages(), Ordering::Relaxed);
             let root = &index.version().root;
             let root =
@@ -383,8 +383,8 @@ impl Replay<'_> {
 
     /// What a clone copies of something lost is lost there too: from here on, and not before, when
     /// something else was there.
-    fn copy_losses(&self, index: IndexId, goto: &Goto) {
-        let Goto { msn, source, destination } = goto;
+    fn copy_losses(&self, index: IndexId, clone: &PendingClone) {
+        let PendingClone { msn, source, destination } = clone;
         let below = KeyRange::prefix(source);
         let moved = |key: &Key| key.strip_prefix(&**source).map(|rest| [destination, rest].concat().into());
         let mut losses = self.losses.lock();
@@ -419,8 +419,9 @@ pub(crate) struct PiecesBinder {
 
 impl PiecesBinder {
     pub(crate) fn new(trees: &Trees, space: &Arc<Space>, indexes: &Arc<IndexTable>) -> Self {
-        let (pieces, resident) = (trees.pieces.clone(), trees.resident.clone());
-        let (space, indexes, bound) = (space.clone(), indexes.clone(), trees.bound.clone());
+        let (pieces, resident) = (trees.pieces.clone(), trees.memory.value_bytes.clone());
+        let (space, indexes, bound) =
+            (space.clone(), indexes.clone(), trees.memory.placed_value_bytes.clone());
         Self { pieces, space, indexes, resident, bound, torn: AtomicBool::new(false) }
     }
 

@@ -21,19 +21,20 @@ use crate::index::accounting::is_low;
 use crate::index::catalog::StoredRoot;
 use crate::index::deleted_ranges::DeletedRanges;
 use crate::index::table::{IndexTable, Indexes};
-use crate::log::{Log, LogConfig, LogPosition, LoggedBatch, LoggedOp};
-use crate::message::resolve::load;
+use crate::log::{LogConfig, LogOpening, LogPosition, LoggedBatch, LoggedOp};
+use crate::memtable::Memtable;
 use crate::model::ids::{IndexId, Msn, PieceId, Reference};
 use crate::model::options::{Compression, OpenOptions};
 use crate::model::piece::PieceHandle;
 use crate::model::value::Value;
+use crate::model::value_reader::load;
 use crate::space::{Rebuilt, Space, VolumeTable};
 use crate::store::recovery::{self, Lost, PiecesBinder, Replay};
 use crate::store::{Shared, Store};
-use crate::tree::{Cutter, Progress, References, Root, Trees, deletions};
+use crate::tree::{Progress, References, Root, Salvager, Trees};
 use crate::{Error, ErrorKind, Key, Loss, Op, RangeOp, Result};
 use espalier_storage::{BLOCK, Device, Environment};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -122,19 +123,19 @@ fn open(
     let shared_indexes = Arc::new(IndexTable::new(indexes.clone()));
     let binder = Arc::new(PiecesBinder::new(&trees, &space, &shared_indexes));
     let mut lost = LostValues::default();
-    let (log, broken) = Log::open_damaged(
-        device.clone(),
-        superblock.geometry.log,
-        &superblock.uuid,
-        env.random(),
-        LogPosition::decode(&superblock.log_position),
+    let opening = LogOpening {
+        device: device.clone(),
+        region: superblock.geometry.log,
+        uuid: &superblock.uuid,
+        session: env.random(),
+        from: LogPosition::decode(&superblock.log_position),
         binder,
-        LogConfig { early_binding: options.tuning.early_binding as u64, ..LogConfig::default() },
-        &mut |mut batch| {
-            lost.take_out(&trees, &mut batch, &mut replay.losses.lock());
-            replay.batch(batch)
-        },
-    )?;
+        config: LogConfig { early_binding: options.tuning.early_binding as u64, ..LogConfig::default() },
+    };
+    let (log, broken) = opening.open_damaged(&mut |mut batch| {
+        lost.take_out(&trees, &mut batch, &mut replay.losses.lock());
+        replay.batch(batch)
+    })?;
     for index in indexes.values() {
         replay.absorb(index, replay.order.last_lsn)?;
     }
@@ -185,7 +186,7 @@ fn cut(
     losses: &mut Vec<Loss>,
     tick: &mut dyn FnMut(),
 ) -> Result<Left> {
-    let mut cutter = Cutter::new(trees, tick);
+    let mut cutter = Salvager::new(trees, tick);
     let mut references = References::default();
     let mut left = Vec::new();
     for (id, root) in roots {
@@ -284,4 +285,13 @@ impl LostValues {
         keys.retain(|key| !key.starts_with(destination));
         keys.extend(copies);
     }
+}
+
+/// Deletions of keys that are lost, in a memtable.
+fn deletions(keys: &HashSet<Key>, msn: Msn, trees: &Trees) -> Arc<Memtable> {
+    let table = Memtable::default();
+    for key in keys {
+        table.apply(key, msn, &Op::Delete, Msn(0), &trees.merge);
+    }
+    Arc::new(table)
 }

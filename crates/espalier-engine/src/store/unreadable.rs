@@ -2,7 +2,7 @@
 //! place waits above it, clones show it as it is, and what is deleted need not be read.
 
 use crate::model::ids::{IndexId, PieceKind};
-use crate::pieces::Locator;
+use crate::space::Locator;
 use crate::{Batch, FormatOptions, KeyRange, OpenOptions, Store, Tuning};
 use espalier_storage::{
     AlignedBuf, BLOCK, Device, Environment, MemoryDevice, Random, SimulatedEnvironment, SystemEnvironment,

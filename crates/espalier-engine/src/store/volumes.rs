@@ -4,10 +4,11 @@
 //! are atomic against batches, durable when the call returns, and a copy is nothing but one more
 //! count on the same roots.
 
-use super::{CLONE_BLOCKS, MAX_HEIGHT, MAX_KEY, Shared, Store};
+use super::{CLONE_BLOCKS, MAX_KEY, Shared, Store};
 use crate::checkpoint::volume_changes::{VolumeChange, no_such_volume};
 use crate::index::catalog::VolumeInfo;
 use crate::space::{Purpose, Reservation, VolumeEntry};
+use crate::tree::MAX_HEIGHT;
 use crate::{Error, ErrorKind, Result};
 use bytes::Bytes;
 

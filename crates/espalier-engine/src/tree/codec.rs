@@ -1,15 +1,17 @@
 //! Node headers as bytes; `docs/format.md`, section "Node headers", has the table.
 
-use super::node::{Body, Child, Edge, Node, Run, ViewedPart};
-use super::slot::{NodeSlot, PartSlot, StoredPart, Summary};
 use crate::message::range_messages::RangeOps;
 use crate::model::ids::{Msn, PieceId};
 use crate::model::key::{Key, KeyRange};
 use crate::model::op::{RangeOp, Update};
 use crate::model::piece::PieceHandle;
 use crate::model::view::View;
+use crate::pieces::Filter;
 use crate::pieces::wire::{Reader, put_varint};
-use crate::pieces::{Filter, Locator};
+use crate::space::Locator;
+use crate::tree::node::{Body, Child, Edge, Node, NodeSlot};
+use crate::tree::part_slot::{PartSlot, PartSummary, StoredPart};
+use crate::tree::run::{Run, ViewedPart};
 use crate::{Error, Result};
 use std::sync::Arc;
 
@@ -305,7 +307,7 @@ impl Decoder<'_> {
             values.push((part, bytes));
         }
         let view = self.view()?;
-        let summary = Summary { first, last, entries, bytes, value_bytes, filter };
+        let summary = PartSummary { first, last, entries, bytes, value_bytes, filter };
         let stored = StoredPart { handle: self.locator.handle(id), values: values.into() };
         ViewedPart::viewed(PartSlot::stored(summary, stored), view)
     }

@@ -1,12 +1,16 @@
-//! Nodes, edges, runs, and how they look through a view.
+//! Nodes, their edges and slots, and how they look through a view.
+//!
+//! A node slot is the place of one version of a node: it is filled once in memory and becomes
+//! *stored* once; what it holds never changes. Versions of trees share slots, so a write of one
+//! version writes the node for all of them.
 
-use super::Trees;
-use super::slot::{NodeSlot, PartSlot};
-use crate::Result;
 use crate::message::range_messages::RangeMessages;
-use crate::model::key::{Key, KeyRange, before_end, end_le, lift};
+use crate::model::key::{Key, KeyRange, lift};
+use crate::model::piece::PieceHandle;
 use crate::model::view::View;
-use std::sync::Arc;
+use crate::tree::run::{Run, ViewedPart};
+use parking_lot::RwLock;
+use std::sync::{Arc, OnceLock};
 
 /// A node header in memory. Keys are in the node's own key space.
 #[derive(Clone)]
@@ -47,129 +51,88 @@ pub(crate) struct Child {
     pub(crate) weight: u64,
 }
 
-/// Messages that came down together, or the entries of a leaf.
-#[derive(Clone, Default)]
-pub(crate) struct Run {
-    /// In key order, overlapping at most in a bound.
-    pub(crate) parts: Vec<ViewedPart>,
-    pub(crate) ranges: RangeMessages,
+/// Blocks that absorbing memtables may take, beside what their messages come to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Spreading {
+    /// For each of them.
+    pub(crate) each: u64,
+    /// However many they are.
+    pub(crate) once: u64,
 }
 
-/// A part as it appears in a node.
-#[derive(Clone)]
-pub(crate) struct ViewedPart {
-    pub(crate) slot: Arc<PartSlot>,
-    pub(crate) view: View,
-    /// No visible key is smaller.
-    pub(crate) first: Key,
-    /// No visible key is larger; `None` says nothing.
-    pub(crate) last: Option<Key>,
-}
-
-impl ViewedPart {
-    /// The part as it is.
-    pub(crate) fn whole(slot: Arc<PartSlot>) -> Self {
-        let (first, last) = (slot.summary.first.clone(), slot.summary.last.clone());
-        Self { slot, view: View::identity(), first, last: Some(last) }
-    }
-
-    /// The part through `view`; `None` if nothing of it is visible.
-    pub(crate) fn viewed(slot: Arc<PartSlot>, mut view: View) -> Option<Self> {
-        let summary = &slot.summary;
-        // Bounds outside of what the part holds say nothing.
-        if view.bounds.start <= summary.first {
-            view.bounds.start = Key::default();
-        }
-        if !end_le(view.bounds.end.as_deref(), Some(&summary.last)) {
-            view.bounds.end = None;
-        }
-        let held = KeyRange { start: summary.first.clone(), end: Some(just_behind(&summary.last)) };
-        let shown = view.range_to_outer(&held);
-        if shown.is_empty() {
-            return None;
-        }
-        let last = view.outward(&summary.last).or(shown.end);
-        Some(Self { slot, view, first: shown.start, last })
-    }
-
-    /// This part as seen through `view`.
-    fn through(&self, view: &View) -> Option<Self> {
-        self.wholly_through(view).or_else(|| Self::viewed(self.slot.clone(), view.compose(&self.view)))
-    }
-
-    /// The same if all that is visible of it stays visible: then its bounds say what they said.
-    /// `None` if that is not known.
-    fn wholly_through(&self, view: &View) -> Option<Self> {
-        let last = self.last.as_ref()?;
-        if !view.bounds.contains(&self.first) || !view.bounds.contains(last) {
-            return None;
-        }
-        if view.from.is_empty() && view.to.is_empty() {
-            return Some(self.clone());
-        }
-        let moved = |key: &Key| {
-            let rest = key.strip_prefix(&*view.from)?;
-            Some(Key::from([&*view.to, rest].concat()))
-        };
-        let (first, last) = (moved(&self.first)?, moved(last)?);
-        let seen = View { to: moved(&self.view.to)?, ..self.view.clone() };
-        Some(Self { slot: self.slot.clone(), view: seen, first, last: Some(last) })
+impl Spreading {
+    /// For so many memtables.
+    pub(crate) fn of(self, tables: u64) -> u64 {
+        if tables > 0 { self.once + self.each.saturating_mul(tables) } else { 0 }
     }
 }
 
-/// The smallest key behind `key`.
-fn just_behind(key: &[u8]) -> Key {
-    [key, &[0]].concat().into()
+/// The place of a node.
+pub(crate) struct NodeSlot {
+    state: RwLock<NodeState>,
+    /// Blocks that the tree below will take, once they were counted ([`Trees::unwritten_blocks`]).
+    unwritten: OnceLock<u64>,
+    /// See [`Trees::spreading`].
+    pub(super) spread: OnceLock<Spreading>,
 }
 
-impl Run {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.parts.is_empty() && self.ranges.is_empty()
+enum NodeState {
+    Memory(Arc<Node>),
+    Stored(Arc<PieceHandle>),
+}
+
+impl NodeSlot {
+    /// A node just made.
+    pub(crate) fn new(node: Node) -> Arc<Self> {
+        Self::with(NodeState::Memory(Arc::new(node)))
     }
 
-    /// Bytes of its parts, values and range messages.
-    pub(crate) fn weight(&self) -> u64 {
-        self.parts.iter().map(|p| p.slot.weight()).sum::<u64>() + self.ranges.memory() as u64
+    /// A node that a header, a volume or a checkpoint names.
+    pub(crate) fn stored(handle: Arc<PieceHandle>) -> Arc<Self> {
+        Self::with(NodeState::Stored(handle))
     }
 
-    /// The same without values.
-    fn message_bytes(&self) -> u64 {
-        let parts: u64 = self.parts.iter().map(|p| u64::from(p.slot.summary.bytes)).sum();
-        parts + self.ranges.memory() as u64
+    fn with(state: NodeState) -> Arc<Self> {
+        Arc::new(Self { state: RwLock::new(state), unwritten: OnceLock::new(), spread: OnceLock::new() })
     }
 
-    /// This run as seen through `view`.
-    pub(crate) fn through(&self, view: &View) -> Run {
-        let parts = self.parts_near(&view.bounds).iter().filter_map(|p| p.through(view)).collect();
-        let ranges = if self.ranges.is_empty() {
-            RangeMessages::default()
-        } else {
-            self.ranges.within(&view.bounds).map_ranges(|range| view.range_to_outer(range))
-        };
-        Run { parts, ranges }
-    }
-
-    /// The parts that may show keys in `range`, and perhaps one more.
-    fn parts_near(&self, range: &KeyRange) -> &[ViewedPart] {
-        // Each ends where the next one begins, or before.
-        let from = self.parts.partition_point(|p| p.first < range.start).saturating_sub(1);
-        let to = self.parts.partition_point(|p| before_end(&p.first, range.end.as_deref()));
-        &self.parts[from.min(to)..to]
-    }
-
-    /// The part that holds `key` if any does, and its number.
-    pub(crate) fn part_for(&self, key: &[u8]) -> Option<(usize, &ViewedPart)> {
-        let number = self.parts.partition_point(|p| *p.first <= *key).checked_sub(1)?;
-        let part = &self.parts[number];
-        part.last.as_ref().is_none_or(|last| *key <= **last).then_some((number, part))
-    }
-
-    /// Appends a run whose keys are all larger.
-    pub(super) fn append(&mut self, other: &Run) {
-        self.parts.extend(other.parts.iter().cloned());
-        for (range, ops) in other.ranges.iter() {
-            self.ranges.push_fragment(range, ops.clone());
+    /// Where the node lies, if it is on the device.
+    pub(crate) fn place(&self) -> Option<Arc<PieceHandle>> {
+        match &*self.state.read() {
+            NodeState::Memory(_) => None,
+            NodeState::Stored(handle) => Some(handle.clone()),
         }
+    }
+
+    /// The node, or the piece to read it from.
+    pub(super) fn node_or_handle(&self) -> Result<Arc<Node>, Arc<PieceHandle>> {
+        match &*self.state.read() {
+            NodeState::Memory(node) => Ok(node.clone()),
+            NodeState::Stored(handle) => Err(handle.clone()),
+        }
+    }
+
+    /// The node, if it is not on the device.
+    pub(crate) fn unstored(&self) -> Option<Arc<Node>> {
+        match &*self.state.read() {
+            NodeState::Memory(node) => Some(node.clone()),
+            NodeState::Stored(_) => None,
+        }
+    }
+
+    /// What `count` gave for the node that is not on the device when it was first asked; 0 once it
+    /// is there.
+    pub(super) fn unwritten(&self, count: impl FnOnce() -> u64) -> u64 {
+        match &*self.state.read() {
+            NodeState::Stored(_) => return 0,
+            NodeState::Memory(_) => {}
+        }
+        *self.unwritten.get_or_init(count)
+    }
+
+    /// The node now lies on the device.
+    pub(crate) fn set_stored(&self, handle: Arc<PieceHandle>) {
+        *self.state.write() = NodeState::Stored(handle);
     }
 }
 
@@ -207,18 +170,6 @@ impl Child {
     /// (`tree/clone`).
     pub(super) fn is_bounded(&self) -> bool {
         self.view.bounds != KeyRange::all()
-    }
-
-    /// The child in the key space of the parent, for an edge that covers `interval`.
-    pub(crate) fn load(&self, trees: &Trees, height: u8, interval: &KeyRange) -> Result<Node> {
-        let node = self.slot.load(trees, height)?;
-        // A node of which not all is shown covers more than that: else its first and last edges
-        // would be taken for shown whole.
-        let inner = match self.is_bounded() {
-            true => KeyRange::all(),
-            false => self.view.range_inward(interval),
-        };
-        Ok(node.through(&self.view.restrict(interval), &inner))
     }
 }
 
@@ -329,44 +280,24 @@ impl Edge {
     }
 }
 
-/// Joins two neighbouring nodes of one height, both in the key space of their parent; `pivot` lies
-/// between.
-pub(crate) fn join(left: &Node, pivot: &Key, right: &Node) -> Option<Node> {
-    let body = match (&left.body, &right.body) {
-        (Body::Leaf(a), Body::Leaf(b)) => {
-            let mut run = Run::clone(a);
-            run.append(b);
-            Body::Leaf(Arc::new(run))
-        }
-        (Body::Interior { pivots: p, edges: e }, Body::Interior { pivots: q, edges: f }) => {
-            let pivots = p.iter().chain([pivot]).chain(q).cloned().collect();
-            Body::Interior { pivots, edges: e.iter().chain(f).cloned().collect() }
-        }
-        _ => return None,
-    };
-    Some(Node { height: left.height, body })
+/// The most levels of interior nodes that a tree may have.
+pub(crate) const MAX_HEIGHT: u8 = 64;
+
+/// What absorbing into an empty tree takes.
+const EMPTY_SPREADING: Spreading = Spreading { each: 1, once: 1 };
+
+/// The root of an index; `None` is the empty map.
+#[derive(Clone, Default)]
+pub(crate) struct Root {
+    pub(crate) slot: Option<Arc<NodeSlot>>,
+    pub(crate) height: u8,
 }
 
-/// The runs of two neighbouring edges as the runs of one, oldest first.
-pub(crate) fn join_runs(left: &[Arc<Run>], right: &[Arc<Run>]) -> Vec<Arc<Run>> {
-    // Their keys are disjoint, so only the order within each side matters.
-    let count = left.len().max(right.len());
-    let side = |runs: &[Arc<Run>], i: usize| (i + runs.len()).checked_sub(count).map(|i| runs[i].clone());
-    (0..count)
-        .filter_map(|i| match (side(left, i), side(right, i)) {
-            (Some(a), Some(b)) => {
-                let mut run = (*a).clone();
-                run.append(&b);
-                Some(Arc::new(run))
-            }
-            (a, b) => a.or(b),
-        })
-        .collect()
-}
-
-/// The shortest key that separates `left` from the larger `right`.
-pub(crate) fn separator(left: &[u8], right: &[u8]) -> Key {
-    right[..(crate::model::key::common_prefix_len(left, right) + 1).min(right.len())].into()
+impl Root {
+    /// What [`Trees::spreading`](super::Trees::spreading) found, if it was asked.
+    pub(crate) fn known_spreading(&self) -> Option<Spreading> {
+        self.slot.as_ref().map_or(Some(EMPTY_SPREADING), |slot| slot.spread.get().copied())
+    }
 }
 
 /// True if a child of an edge over `interval` may be seen through `view`: whole, behind a prefix
@@ -375,85 +306,4 @@ pub(crate) fn separator(left: &[u8], right: &[u8]) -> Key {
 pub(crate) fn is_simple(view: &View, interval: &KeyRange) -> bool {
     let prefix = lift(&interval.start, interval.end.as_deref());
     view.from.is_empty() && view.to.starts_with(prefix) && view.bounds == KeyRange::all()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::ids::Msn;
-    use crate::model::op::Op;
-    use crate::model::value::Value;
-    use crate::pieces::PartBuilder;
-    use crate::{FormatOptions, OpenOptions, Store};
-    use espalier_storage::{MemoryDevice, Random, SimulatedEnvironment};
-    use std::collections::BTreeSet;
-
-    fn key(random: &mut Random) -> Key {
-        (0..random.below(4)).map(|_| *random.choose(&[0u8, 1, 0xff])).collect()
-    }
-
-    fn view(random: &mut Random) -> View {
-        let range = KeyRange { start: key(random), end: (!random.one_in(3)).then(|| key(random)) };
-        match random.below(3) {
-            0 => View::lifted(&key(random)).restrict(&range),
-            1 => View::identity().restrict(&range),
-            _ => View::translated(&key(random), &key(random)).restrict(&range),
-        }
-    }
-
-    /// The keys that a part shows.
-    fn shown(part: &ViewedPart, trees: &Trees) -> Vec<Key> {
-        let loaded = part.slot.load(trees).unwrap();
-        let mut cursor = loaded.cursor();
-        cursor.first();
-        let mut keys = Vec::new();
-        while cursor.valid() {
-            keys.extend(part.view.outward(cursor.key()));
-            cursor.next();
-        }
-        keys
-    }
-
-    #[test]
-    fn a_run_through_a_view_shows_what_each_of_its_parts_does() {
-        let (device, env) = (Arc::new(MemoryDevice::new(64 << 20)), Arc::new(SimulatedEnvironment::new(1)));
-        Store::format(device.clone(), env.clone(), &FormatOptions::default()).unwrap();
-        let store = Store::open(device, env, OpenOptions::default()).unwrap();
-        let trees = &store.shared.trees;
-        let mut random = Random::new(5);
-        let mut wholly = 0;
-        for _ in 0..5000 {
-            let keys: BTreeSet<Key> = (0..random.below(30)).map(|_| key(&mut random)).collect();
-            let keys: Vec<Key> = keys.into_iter().collect();
-            let mut run = Run::default();
-            for keys in keys.chunks(random.between(1..=4) as usize) {
-                let mut builder = PartBuilder::new();
-                keys.iter().for_each(|key| builder.push(key, Msn(1), &Op::Insert(Value::from(vec![1]))));
-                run.parts.push(ViewedPart::whole(PartSlot::new(trees, builder.finish())));
-            }
-            for _ in 0..3 {
-                let view = view(&mut random);
-                let before: Vec<Key> = run.parts.iter().flat_map(|part| shown(part, trees)).collect();
-                let expected: Vec<Key> = before.iter().filter_map(|key| view.outward(key)).collect();
-                for part in &run.parts {
-                    let composed = ViewedPart::viewed(part.slot.clone(), view.compose(&part.view));
-                    if let Some(short) = part.wholly_through(&view) {
-                        let long = composed.unwrap();
-                        assert_eq!((&short.view, &short.first), (&long.view, &long.first), "{view:?}");
-                        assert_eq!(short.last, long.last, "{view:?}");
-                        wholly += 1;
-                    }
-                }
-                run = run.through(&view);
-                let after: Vec<Key> = run.parts.iter().flat_map(|part| shown(part, trees)).collect();
-                assert_eq!(after, expected, "{view:?}");
-                for part in &run.parts {
-                    for key in shown(part, trees) {
-                        assert!(part.first <= key && part.last.as_ref().is_none_or(|last| key <= *last));
-                    }
-                }
-            }
-        }
-        assert!(wholly > 1000, "{wholly}");
-    }
 }

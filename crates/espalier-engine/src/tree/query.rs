@@ -1,16 +1,16 @@
 //! Looking things up: a point, and the sources for a walk.
 
-use super::Trees;
-use super::node::{Body, Node, Run};
-use super::run_source::RunSource;
-use super::slot::NodeSlot;
-use super::source::Source;
 use crate::Result;
 use crate::message::resolve::{Found, Spot};
 use crate::model::ids::Msn;
 use crate::model::key::{Key, KeyRange, before_end, end_le};
 use crate::model::op::Op;
 use crate::model::view::View;
+use crate::tree::node::{Body, Node, NodeSlot};
+use crate::tree::run::Run;
+use crate::tree::run_source::RunSource;
+use crate::tree::source::Source;
+use crate::tree::trees::Trees;
 use std::sync::Arc;
 
 /// Adds what the tree under `root` holds for `key`, from the newest message down.

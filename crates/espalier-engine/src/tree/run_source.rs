@@ -1,14 +1,14 @@
 //! A run as a sorted stream of messages, in the key space of the reader.
 
-use super::Trees;
-use super::node::Run;
-use super::source::Source;
 use crate::Result;
-use crate::memtable::Messages;
+use crate::message::Messages;
 use crate::message::range_messages::RangeOps;
 use crate::model::key::KeyRange;
 use crate::model::view::View;
 use crate::pieces::PartCursor;
+use crate::tree::run::Run;
+use crate::tree::source::Source;
+use crate::tree::trees::Trees;
 use std::sync::Arc;
 
 /// A run seen through `view`, which leads from the run's node to the reader.

@@ -4,21 +4,14 @@
 //! end. Keys are those of the reader, whatever views lie between.
 
 use crate::Result;
-use crate::memtable::{Memtable, Messages};
-use crate::message::range_messages::RangeOps;
+use crate::message::Messages;
+use crate::message::range_messages::{RangeMessages, RangeOps};
 use crate::model::ids::Msn;
 use crate::model::key::{Key, KeyRange};
-use crate::model::op::RangeOp;
+use crate::model::op::{Op, RangeOp};
+use crate::model::value::Value;
 use crate::model::view::View;
-use std::collections::VecDeque;
-use std::ops::Bound;
 use std::sync::Arc;
-
-/// How much a memtable source copies at a time. It begins with little, for most walks are short,
-/// and doubles as long as the walk goes on.
-const FIRST_CHUNK_KEYS: usize = 4;
-const CHUNK_KEYS: usize = 64;
-const CHUNK_BYTES: usize = 128 << 10;
 
 /// A sorted stream of messages.
 pub(crate) trait Source: Send {
@@ -47,88 +40,86 @@ pub(crate) trait Source: Send {
     fn has_ranges(&self) -> bool;
 }
 
-/// A memtable as a snapshot sees it. Copies ahead in chunks, so that writers are not held up.
-pub(crate) struct MemtableSource {
-    table: Arc<Memtable>,
-    upto: Msn,
-    /// Groups ahead, in the direction of travel; the front is where it stands.
-    ahead: VecDeque<(Key, Messages)>,
-    /// Keys to copy next time.
-    chunk: usize,
-    direction: Direction,
-    has_ranges: bool,
+/// Messages of which a source can be made as often as one is needed: a sealed memtable.
+pub(crate) trait MessageSet {
+    /// A source of all point and range messages.
+    fn source(&self) -> Box<dyn Source>;
+
+    /// All range messages.
+    fn ranges(&self) -> RangeMessages;
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Direction {
-    Ascending,
-    Descending,
+/// Values that are inserted, one per key, all with one number.
+pub(crate) struct Inserts {
+    /// In key order.
+    entries: Arc<[(Key, Messages)]>,
 }
 
-impl MemtableSource {
-    pub(crate) fn new(table: Arc<Memtable>, upto: Msn) -> Self {
-        let has_ranges = table.has_ranges();
-        let direction = Direction::Ascending;
-        Self { table, upto, ahead: VecDeque::new(), chunk: FIRST_CHUNK_KEYS, direction, has_ranges }
+impl Inserts {
+    /// Of `entries` in key order.
+    pub(crate) fn new(entries: impl Iterator<Item = (Key, Value)>, msn: Msn) -> Self {
+        Self { entries: entries.map(|(key, value)| (key, vec![(msn, Op::Insert(value))])).collect() }
     }
 
-    fn fill(&mut self, direction: Direction, from: Bound<&[u8]>) {
-        self.direction = direction;
-        let keys = self.chunk;
-        self.chunk = (2 * keys).min(CHUNK_KEYS);
-        self.ahead = match direction {
-            Direction::Ascending => self.table.copy_ascending(from, self.upto, keys, CHUNK_BYTES),
-            Direction::Descending => self.table.copy_descending(from, self.upto, keys, CHUNK_BYTES),
-        }
-        .into();
-    }
-
-    fn advance(&mut self, direction: Direction) {
-        let Some((key, _)) = self.ahead.pop_front() else { return };
-        if self.ahead.is_empty() || self.direction != direction {
-            self.fill(direction, Bound::Excluded(&key));
-        }
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
     }
 }
 
-impl Source for MemtableSource {
+impl MessageSet for Inserts {
+    fn source(&self) -> Box<dyn Source> {
+        Box::new(InsertsSource { entries: self.entries.clone(), at: self.entries.len() })
+    }
+
+    fn ranges(&self) -> RangeMessages {
+        RangeMessages::default()
+    }
+}
+
+struct InsertsSource {
+    entries: Arc<[(Key, Messages)]>,
+    /// The entry it stands on; beyond the last, as well as before the first, it stands on none.
+    at: usize,
+}
+
+impl Source for InsertsSource {
     fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.chunk = FIRST_CHUNK_KEYS;
-        self.fill(Direction::Ascending, Bound::Included(key));
+        self.at = self.entries.partition_point(|(at, _)| **at < *key);
         Ok(())
     }
 
     fn seek_before(&mut self, key: Option<&[u8]>) -> Result<()> {
-        self.chunk = FIRST_CHUNK_KEYS;
-        self.fill(Direction::Descending, key.map_or(Bound::Unbounded, Bound::Excluded));
+        let behind =
+            key.map_or(self.entries.len(), |key| self.entries.partition_point(|(at, _)| **at < *key));
+        self.at = behind.checked_sub(1).unwrap_or(self.entries.len());
         Ok(())
     }
 
     fn key(&self) -> Option<&[u8]> {
-        self.ahead.front().map(|(key, _)| &**key)
+        self.entries.get(self.at).map(|(key, _)| &**key)
     }
 
     fn messages(&self) -> &Messages {
         const NONE: &Messages = &Messages::new();
-        self.ahead.front().map_or(NONE, |(_, messages)| messages)
+        self.entries.get(self.at).map_or(NONE, |(_, messages)| messages)
     }
 
     fn next(&mut self) -> Result<()> {
-        self.advance(Direction::Ascending);
+        self.at = (self.at + 1).min(self.entries.len());
         Ok(())
     }
 
     fn prev(&mut self) -> Result<()> {
-        self.advance(Direction::Descending);
+        self.at = self.at.checked_sub(1).unwrap_or(self.entries.len());
         Ok(())
     }
 
-    fn ranges(&self, key: &[u8]) -> RangeOps {
-        if self.has_ranges { self.table.ranges_covering(key, self.upto) } else { RangeOps::new() }
+    fn ranges(&self, _: &[u8]) -> RangeOps {
+        RangeOps::new()
     }
 
     fn has_ranges(&self) -> bool {
-        self.has_ranges
+        false
     }
 }
 
@@ -247,11 +238,7 @@ impl Merged {
 
     /// Calls `level` for each source from newest to oldest with its messages for `key` (point
     /// messages newest first, range messages oldest first), until it returns false.
-    pub(crate) fn levels(
-        &self,
-        key: &[u8],
-        mut level: impl FnMut(&[(Msn, crate::model::op::Op)], &[(Msn, RangeOp)]) -> bool,
-    ) {
+    pub(crate) fn levels(&self, key: &[u8], mut level: impl FnMut(&[(Msn, Op)], &[(Msn, RangeOp)]) -> bool) {
         for source in &self.sources {
             let ranges = if source.has_ranges() { source.ranges(key) } else { RangeOps::new() };
             let messages: &[_] = if source.key() == Some(key) { source.messages() } else { &[] };

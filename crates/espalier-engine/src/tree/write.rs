@@ -1,14 +1,15 @@
 //! Putting nodes and parts on the device.
 
-use super::Trees;
-use super::codec;
-use super::node::{Body, Edge, Node, Run};
-use super::slot::{NodeSlot, PartSlot, StoredPart};
 use crate::Result;
 use crate::model::ids::{PieceId, Reference};
 use crate::model::piece::PieceHandle;
 use crate::model::view::View;
 use crate::pieces::Encoded;
+use crate::tree::codec;
+use crate::tree::node::{Body, Edge, Node, NodeSlot};
+use crate::tree::part_slot::{PartSlot, StoredPart};
+use crate::tree::run::Run;
+use crate::tree::trees::Trees;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
@@ -109,14 +110,6 @@ impl Trees {
             }
         }
         Ok(())
-    }
-
-    /// The node that the header `id` holds.
-    pub(crate) fn node(&self, id: PieceId) -> Result<Arc<Node>> {
-        self.pieces.node(id, |height, body| {
-            let node = codec::decode(id, height, &body, &*self.locator)?;
-            Ok((Arc::new(node), 2 * body.len() + 512))
-        })
     }
 
     /// What the header `id` refers to.

@@ -155,7 +155,8 @@ fn a_log_of_another_store_is_not_read() {
     let other = b"another store id";
     let start = LogPosition { block: 0, lsn: Lsn(0), chain: StoreTag::new(other).first_chain(), synced: 0 };
     let binder = TestBinder::new(device.clone(), layout.parts, 1);
-    let recovered = Log::inspect(&guarded(&device), layout.log, other, start, &*binder, &mut |_| {
+    let opening = opening(guarded(&device), layout, start, binder, LogConfig::default(), 1);
+    let recovered = LogOpening { uuid: other, ..opening }.inspect(&mut |_| {
         panic!("nothing to replay");
     });
     assert_eq!(recovered.unwrap().end, 0);

@@ -13,7 +13,7 @@ use crate::device::GuardedDevice;
 use crate::model::ids::Extent;
 use crate::model::piece::FreshOwner;
 use crate::model::value::ValueRef;
-use crate::{Error, ErrorKind, PieceKind, VALUE_PAGE, Value};
+use crate::{Error, ErrorKind, IndexId, Key, KeyRange, Lsn, Msn, Op, PieceKind, RangeOp, VALUE_PAGE, Value};
 use espalier_storage::{AlignedBuf, BLOCK, Device, Random};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -178,20 +178,23 @@ fn open(
 ) -> Result<Rig> {
     let binder = TestBinder::new(device.clone(), layout.parts, seed);
     let mut replayed = Vec::new();
-    let log = Log::open(
-        guarded(device),
-        layout.log,
-        UUID,
-        seed ^ 0x5e55,
-        from,
-        binder.clone(),
-        config,
-        &mut |batch| {
-            replayed.push(batch);
-            Ok(())
-        },
-    )?;
+    let opening = opening(guarded(device), layout, from, binder.clone(), config, seed ^ 0x5e55);
+    let log = opening.open(&mut |batch| {
+        replayed.push(batch);
+        Ok(())
+    })?;
     Ok(Rig { log, binder, replayed })
+}
+
+fn opening(
+    device: Arc<GuardedDevice>,
+    layout: Layout,
+    from: LogPosition,
+    binder: Arc<TestBinder>,
+    config: LogConfig,
+    session: u64,
+) -> LogOpening<'static> {
+    LogOpening { device, region: layout.log, uuid: UUID, session, from, binder, config }
 }
 
 fn guarded(device: &Arc<dyn Device>) -> Arc<GuardedDevice> {

@@ -94,19 +94,12 @@ fn all_that_the_log_names_is_reserved_before_anything_is_replayed() {
     drop(rig);
     let binder = TestBinder::new(device.clone(), layout.parts, 2);
     let mut held = Vec::new();
-    let log = Log::open(
-        guarded(&device),
-        layout.log,
-        UUID,
-        2,
-        start,
-        binder.clone(),
-        LogConfig::default(),
-        &mut |_| {
-            held.push(binder.held());
-            Ok(())
-        },
-    );
+    let config = LogConfig::default();
+    let opening = opening(guarded(&device), layout, start, binder.clone(), config, 2);
+    let log = opening.open(&mut |_| {
+        held.push(binder.held());
+        Ok(())
+    });
     assert_eq!(held, [parts; 3]);
     drop(log);
 }
@@ -241,7 +234,7 @@ fn reading_alone_writes_nothing() {
     drop(rig);
     let binder = TestBinder::new(device.clone(), layout.parts, 1);
     let (mut count, device) = (0, GuardedDevice::new(device, true));
-    let log = Log::open(device, layout.log, UUID, 1, start, binder, LogConfig::default(), &mut |_| {
+    let log = opening(device, layout, start, binder, LogConfig::default(), 1).open(&mut |_| {
         count += 1;
         Ok(())
     });

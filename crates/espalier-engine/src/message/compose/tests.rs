@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::PieceId;
-use crate::message::resolve::{Found, Unfinished, load};
+use crate::message::resolve::{Found, Unfinished};
 use crate::model::piece::PieceHandle;
+use crate::model::value_reader::load;
 use crate::{Msn, Op};
 use parking_lot::Mutex;
 use proptest::prelude::*;

@@ -1,6 +1,6 @@
 //! Tables against an ordered map, with reopening, damage, and readers beside the writer.
 
-use super::super::blob;
+use super::super::byte_table;
 use super::super::superblock::Geometry;
 use super::*;
 use espalier_storage::{MemoryDevice, Random};
@@ -225,15 +225,15 @@ fn a_table_of_bytes_keeps_any_length() {
     for len in [0, 1, 4080, 4081, 100_000, 9000, 70_000, 0] {
         let mut bytes = vec![0; len];
         random.fill(&mut bytes[len / 2..]);
-        blob::store(&bench.table, &bytes).unwrap();
+        byte_table::store(&bench.table, &bytes).unwrap();
         let root = bench.write();
         assert_eq!(bench.taken(), bench.live);
         bench.reopen(root, 1 << 20);
-        assert_eq!(blob::load(&bench.table).unwrap(), bytes);
-        blob::store(&bench.table, &bytes).unwrap();
+        assert_eq!(byte_table::load(&bench.table).unwrap(), bytes);
+        byte_table::store(&bench.table, &bytes).unwrap();
         assert_eq!(bench.table.dirty_bytes(), 0, "the same again changes nothing");
     }
-    assert!(blob::store(&bench.table, &vec![0; blob::MAX + 1]).is_err());
+    assert!(byte_table::store(&bench.table, &vec![0; byte_table::MAX + 1]).is_err());
 }
 
 #[test]
@@ -241,11 +241,11 @@ fn pages_that_lie_together_are_read_together() {
     let mut bytes = vec![0; 100 * BLOCK];
     Random::new(5).fill(&mut bytes);
     let mut bench = Bench::new(1 << 20);
-    blob::store(&bench.table, &bytes).unwrap();
+    byte_table::store(&bench.table, &bytes).unwrap();
     let root = bench.write();
     let reads = |bench: &Bench| {
         let before = bench.device.stats().reads;
-        assert!(blob::load(&bench.table).unwrap() == bytes);
+        assert!(byte_table::load(&bench.table).unwrap() == bytes);
         bench.device.stats().reads - before
     };
     bench.reopen(root, 1 << 20);

@@ -36,12 +36,12 @@ impl Sample {
         self.space.check(&self.references, &[], &mut |_| ())
     }
 
-    fn entry(&self, id: PieceId) -> ntt::Entry {
-        ntt::get(&self.space.tables.ntt, &self.space.geometry(), id).unwrap().unwrap()
+    fn entry(&self, id: PieceId) -> piece_table::Entry {
+        piece_table::get(&self.space.tables.ntt, &self.space.geometry(), id).unwrap().unwrap()
     }
 
-    fn set(&self, id: PieceId, entry: ntt::Entry) {
-        ntt::set(&self.space.tables.ntt, id, Some(&entry)).unwrap();
+    fn set(&self, id: PieceId, entry: piece_table::Entry) {
+        piece_table::set(&self.space.tables.ntt, id, Some(&entry)).unwrap();
     }
 
     fn extent(&self, id: PieceId) -> Extent {
@@ -78,17 +78,17 @@ fn wrong_counts_are_found() {
     let unknown = |s: &mut Sample| assert!(s.references.insert(PieceId(999), 1.into()).is_none());
     broken(unknown, "#999 has 1 references and is not in the node translation table");
     let dead = |s: &mut Sample| {
-        s.set(s.node, ntt::Entry { count: 0, ..s.entry(s.node) });
+        s.set(s.node, piece_table::Entry { count: 0, ..s.entry(s.node) });
         s.references.remove(&s.node);
     };
     broken(dead, "has no references and is not on the reclaim list");
-    let nobody = |s: &mut Sample| s.set(s.part, ntt::Entry { count: 0, ..s.entry(s.part) });
+    let nobody = |s: &mut Sample| s.set(s.part, piece_table::Entry { count: 0, ..s.entry(s.part) });
     broken(nobody, "is a part and has no references");
 }
 
 #[test]
 fn wrong_bytes_of_values_are_found() {
-    let live = |s: &mut Sample| s.set(s.values, ntt::Entry { live: 3001, ..s.entry(s.values) });
+    let live = |s: &mut Sample| s.set(s.values, piece_table::Entry { live: 3001, ..s.entry(s.values) });
     broken(live, "is said to have 3001 live bytes and has 3000");
     let dead = |s: &mut Sample| s.space.current.write().dead_values += 1;
     broken(dead, "bytes are dead in value parts, and");
@@ -98,14 +98,15 @@ fn wrong_bytes_of_values_are_found() {
 fn space_that_is_not_accounted_for_exactly_once_is_found() {
     let twice = |s: &mut Sample| {
         let location = crate::model::ids::Location { extent: s.extent(s.node), ..s.entry(s.node).location };
-        s.set(s.part, ntt::Entry { location, ..s.entry(s.part) });
+        s.set(s.part, piece_table::Entry { location, ..s.entry(s.part) });
     };
     broken(twice, "shares blocks");
     broken(twice, "is accounted for but occupied by nothing");
-    let nothing = |s: &mut Sample| map::mark(&s.space.tables.map, s.free(), true).unwrap();
+    let nothing = |s: &mut Sample| space_map::mark(&s.space.tables.map, s.free(), true).unwrap();
     broken(nothing, "is accounted for but occupied by nothing");
     broken(nothing, "is accounted for and could be allocated");
-    let unaccounted = |s: &mut Sample| map::mark(&s.space.tables.map, s.extent(s.values), false).unwrap();
+    let unaccounted =
+        |s: &mut Sample| space_map::mark(&s.space.tables.map, s.extent(s.values), false).unwrap();
     broken(unaccounted, "is occupied but not accounted for");
     let free = |s: &mut Sample| assert!(s.space.used.lock().release(s.extent(s.part)));
     broken(free, "is accounted for and could be allocated");
@@ -114,7 +115,10 @@ fn space_that_is_not_accounted_for_exactly_once_is_found() {
         let extent = Extent { start: s.space.geometry().blocks - 2, ..entry.location.extent };
         s.set(
             s.part,
-            ntt::Entry { location: crate::model::ids::Location { extent, ..entry.location }, ..entry },
+            piece_table::Entry {
+                location: crate::model::ids::Location { extent, ..entry.location },
+                ..entry
+            },
         );
     };
     broken(outside, "cannot lie in 3 blocks");

@@ -7,26 +7,25 @@
 //!
 //! What is cut is told as [`Loss`]es. Losing a part of messages is worse than losing entries: what
 //! lies below may be older than what was lost, and must not come to light. The filter of the part
-//! tells which keys it may have held; [`Cutter::stale`] finds those that are still visible. And
+//! tells which keys it may have held; [`Salvager::stale`] finds those that are still visible. And
 //! where a value is lost, newer messages that were to change it make something of nothing;
 //! [`baseless`] finds those.
 
-use super::flush::Root;
-use super::node::{Body, Child, Edge, Node, Run, ViewedPart};
-use super::slot::{NodeSlot, PartSlot};
-use super::source::{MemtableSource, Merged, Source};
-use super::write::references;
-use super::{Descent, Toward, Trees};
 use crate::Result;
-use crate::index::Layer;
-use crate::memtable::Memtable;
-use crate::message::resolve::{Found, load};
-use crate::model::ids::{Delta, IndexId, Msn, PieceId, Reference};
+use crate::message::resolve::Found;
+use crate::model::ids::{Delta, IndexId, PieceId, Reference};
 use crate::model::key::{Key, KeyRange, before_end};
-use crate::model::op::Op;
 use crate::model::value::Value;
+use crate::model::value_reader::load;
 use crate::model::view::View;
 use crate::pieces::{Part, PartBuilder};
+use crate::tree::node::{Body, Child, Edge, Node, NodeSlot, Root};
+use crate::tree::part_slot::PartSlot;
+use crate::tree::query::{Descent, Toward};
+use crate::tree::run::{Run, ViewedPart};
+use crate::tree::source::{Merged, MessageSet, Source};
+use crate::tree::trees::Trees;
+use crate::tree::write::references;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -70,7 +69,7 @@ enum Cut<T> {
 }
 
 /// One repair of the trees of a store.
-pub(crate) struct Cutter<'a> {
+pub(crate) struct Salvager<'a> {
     trees: &'a Arc<Trees>,
     pub(crate) losses: Vec<Loss>,
     hidden: Vec<Hidden>,
@@ -87,7 +86,7 @@ pub(crate) struct Cutter<'a> {
     tick: &'a mut dyn FnMut(),
 }
 
-impl<'a> Cutter<'a> {
+impl<'a> Salvager<'a> {
     pub(crate) fn new(trees: &'a Arc<Trees>, tick: &'a mut dyn FnMut()) -> Self {
         Self {
             trees,
@@ -240,7 +239,7 @@ impl<'a> Cutter<'a> {
         }
         let known = id.and_then(|id| self.parts.get(&id).cloned());
         let rebuilt = self.without_lost_values(&part, viewed, view, leaf);
-        let slot = known.unwrap_or_else(|| rebuilt.map(|part| PartSlot::new(self.trees, part)));
+        let slot = known.unwrap_or_else(|| rebuilt.map(|part| PartSlot::new(&self.trees.memory, part)));
         self.parts.extend(id.map(|id| (id, slot.clone())));
         Cut::Left(slot.and_then(|slot| ViewedPart::viewed(slot, viewed.view.clone())))
     }
@@ -329,7 +328,7 @@ impl<'a> Cutter<'a> {
 /// If what is left cannot be read after all.
 pub(crate) fn baseless(
     trees: &Arc<Trees>,
-    newer: Option<&Arc<Memtable>>,
+    newer: Option<&dyn MessageSet>,
     root: &Root,
     range: &KeyRange,
 ) -> Result<Vec<Key>> {
@@ -345,7 +344,7 @@ pub(crate) fn baseless(
 /// Calls `each` with the keys in `range` that have a value, and whether it rests on nothing.
 fn visible(
     trees: &Arc<Trees>,
-    newer: Option<&Arc<Memtable>>,
+    newer: Option<&dyn MessageSet>,
     root: &Root,
     range: &KeyRange,
     each: &mut dyn FnMut(&Key, bool),
@@ -353,8 +352,7 @@ fn visible(
     let mut start = range.start.clone();
     loop {
         let mut interval = range.clone();
-        let table = newer.map(|table| MemtableSource::new(table.clone(), Msn(u64::MAX)));
-        let mut sources: Vec<Box<dyn Source>> = table.map(|table| Box::new(table) as _).into_iter().collect();
+        let mut sources: Vec<Box<dyn Source>> = newer.map(|newer| newer.source()).into_iter().collect();
         if let Some(slot) = &root.slot {
             let (view, all) = (View::identity(), KeyRange::all());
             let descent = Descent::new(trees, slot, root.height, view, all, Toward::Key(&start))?;
@@ -467,15 +465,6 @@ fn children(node: &Node) -> impl Iterator<Item = &Child> {
         Body::Interior { edges, .. } => edges,
     };
     edges.iter().filter_map(|edge| edge.child.as_ref())
-}
-
-/// Deletions of keys that are lost, in a memtable.
-pub(crate) fn deletions(keys: &HashSet<Key>, msn: Msn, trees: &Trees) -> Layer {
-    let table = Memtable::default();
-    for key in keys {
-        table.apply(key, msn, &Op::Delete, Msn(0), &trees.merge);
-    }
-    Layer::Table(Arc::new(table))
 }
 
 /// The ranges of keys that lie in some of the pieces `wanted`, below a root. What cannot be read

@@ -5,12 +5,11 @@
 //! pool be drawn on has to know. Counts are those of the last checkpoint, so the tree to compare
 //! with is the one that it has counted: what came in between, and was never written, has no counts.
 
-use super::Trees;
-use super::flush::Root;
-use super::node::{Body, Node};
-use super::slot::{NodeSlot, PartSlot};
-use super::write::{blocks_of, header_blocks, runs_of};
 use crate::model::ids::PieceId;
+use crate::tree::node::{Body, Node, NodeSlot, Root};
+use crate::tree::part_slot::PartSlot;
+use crate::tree::trees::Trees;
+use crate::tree::write::{blocks_of, header_blocks, runs_of};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -20,7 +19,7 @@ const MOST_HEADERS: usize = 4096;
 
 /// What a change takes, in blocks, and what the next checkpoint gives back for it.
 #[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Lasting {
+pub(crate) struct Footprint {
     written: u64,
     /// Of what it replaces, what nobody else needs. Values that are dead beside others that live do
     /// not count.
@@ -29,7 +28,7 @@ pub(crate) struct Lasting {
     kept: u64,
 }
 
-impl Lasting {
+impl Footprint {
     /// Blocks that do not come back.
     pub(crate) fn more(self) -> u64 {
         self.written.saturating_sub(self.freed)
@@ -49,7 +48,7 @@ impl Lasting {
 /// What of a counted tree a newer one does not name any more, in blocks as
 /// [`Trees::unwritten_blocks`] reckons.
 struct Replaced {
-    lasting: Lasting,
+    lasting: Footprint,
     /// More need not be found to be free.
     enough: u64,
     headers: usize,
@@ -60,7 +59,7 @@ impl Trees {
     /// What the tree `new` takes beside the counted tree with the root `counted` when the next
     /// checkpoint has been made. That it gives back more than it takes and `enough` beside that
     /// need not be found out.
-    pub(crate) fn lasting_blocks(&self, counted: Option<PieceId>, new: &Root, enough: u64) -> Lasting {
+    pub(crate) fn lasting_blocks(&self, counted: Option<PieceId>, new: &Root, enough: u64) -> Footprint {
         let lasting = self.all_lasting(new);
         let mut named = HashSet::new();
         if let Some(slot) = &new.slot {
@@ -68,7 +67,7 @@ impl Trees {
         }
         let enough = lasting.written.saturating_add(enough);
         let mut replaced =
-            Replaced { lasting: Lasting { kept: 0, ..lasting }, enough, headers: 0, seen: HashSet::new() };
+            Replaced { lasting: Footprint { kept: 0, ..lasting }, enough, headers: 0, seen: HashSet::new() };
         if let Some(counted) = counted {
             self.replaced(counted, u8::MAX, false, &named, &mut replaced);
         }
@@ -76,9 +75,9 @@ impl Trees {
     }
 
     /// The same if nothing is known of what it replaces: all of it may be needed.
-    pub(crate) fn all_lasting(&self, new: &Root) -> Lasting {
+    pub(crate) fn all_lasting(&self, new: &Root) -> Footprint {
         let written = new.slot.as_ref().map_or(0, |slot| self.unwritten_blocks(slot));
-        Lasting { written, freed: 0, kept: written }
+        Footprint { written, freed: 0, kept: written }
     }
 
     /// Adds what lies below the header `id`, and it itself, but for what is in `named` and what

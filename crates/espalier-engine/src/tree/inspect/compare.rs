@@ -6,14 +6,14 @@
 //! except for keys in parts (and range messages) that only one side sees. Those keys are the
 //! *suspects*.
 
-use super::Trees;
-use super::flush::Root;
-use super::node::{Body, Node, Run, ViewedPart};
-use super::slot::{NodeSlot, PartSlot};
 use crate::Result;
 use crate::model::ids::{Msn, PieceId};
-use crate::model::key::{Key, KeyRange, end_le};
+use crate::model::key::{Key, KeyRange, union_of};
 use crate::model::view::View;
+use crate::tree::node::{Body, Node, NodeSlot, Root};
+use crate::tree::part_slot::PartSlot;
+use crate::tree::run::{Run, ViewedPart};
+use crate::tree::trees::Trees;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ impl Suspects {
 
     /// Puts the ranges in order.
     pub(crate) fn tidy(&mut self) {
-        self.ranges = joined(std::mem::take(&mut self.ranges));
+        self.ranges = union_of(std::mem::take(&mut self.ranges));
     }
 }
 
@@ -192,27 +192,9 @@ fn shortest(view: &View) -> Translation {
     (view.from[..view.from.len() - same].into(), view.to[..view.to.len() - same].into())
 }
 
-/// Ranges in order, those that touch made one.
-pub(super) fn joined(mut ranges: Vec<KeyRange>) -> Vec<KeyRange> {
-    ranges.retain(|range| !range.is_empty());
-    ranges.sort();
-    let mut all: Vec<KeyRange> = Vec::new();
-    for range in ranges {
-        match all.last_mut() {
-            Some(last) if end_le(Some(&range.start), last.end.as_deref()) => {
-                if end_le(last.end.as_deref(), range.end.as_deref()) {
-                    last.end = range.end;
-                }
-            }
-            _ => all.push(range),
-        }
-    }
-    all
-}
-
 /// What only one side covers.
 fn differing(coverage: Coverage) -> Vec<KeyRange> {
-    let [old, new] = coverage.map(joined);
+    let [old, new] = coverage.map(union_of);
     let mut only = without(&old, &new);
     only.extend(without(&new, &old));
     only

@@ -1,11 +1,10 @@
 //! The tree as text, for people and for tests.
 
-use super::Trees;
-use super::flush::Root;
-use super::node::{Body, Node, Run};
-use super::slot::NodeSlot;
 use crate::Result;
 use crate::model::key::Key;
+use crate::tree::node::{Body, Node, NodeSlot, Root};
+use crate::tree::run::Run;
+use crate::tree::trees::Trees;
 use std::fmt::Write;
 use std::sync::Arc;
 

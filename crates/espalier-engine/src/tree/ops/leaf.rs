@@ -5,21 +5,23 @@
 //! written anyway: that keeps scans sequential however much is cloned and edited
 //! (copy-on-abundant-write).
 
-use super::Trees;
-use super::compact::{PartsBuilder, merged_ranges, run_sources};
-use super::node::{Node, Run, ViewedPart, separator};
-use super::run_source::RunSource;
-use super::slot::PartSlot;
-use super::source::{Merged, Source};
 use crate::Result;
 use crate::message::range_messages::RangeMessages;
-use crate::message::resolve::{Found, load};
+use crate::message::resolve::Found;
 use crate::model::ids::{Msn, PieceId};
 use crate::model::key::{Key, KeyRange, before_end, common_prefix_len};
 use crate::model::op::Op;
 use crate::model::value::{LargeValue, VALUE_PAGE, Value, ValueRef};
+use crate::model::value_reader::load;
 use crate::model::view::View;
 use crate::pieces::Part;
+use crate::tree::node::Node;
+use crate::tree::ops::compact::{PartsBuilder, merged_ranges, run_sources};
+use crate::tree::part_slot::PartSlot;
+use crate::tree::run::{Run, ViewedPart, separator};
+use crate::tree::run_source::RunSource;
+use crate::tree::source::{Merged, Source};
+use crate::tree::trees::Trees;
 use bytes::Bytes;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -200,7 +202,7 @@ fn is_scattered(parts: &[ViewedPart]) -> bool {
 
 /// Which of the value parts that a leaf's values lie in are to be left: all if they are too many,
 /// else those of which little is live.
-pub(super) struct Gather {
+pub(crate) struct Gather {
     all: bool,
     sparse: HashSet<PieceId>,
 }
@@ -208,7 +210,7 @@ pub(super) struct Gather {
 impl Gather {
     /// What there is to gather in a leaf of `parts`; `None` for nothing. `sparse` asks for those in
     /// value parts that are to be emptied.
-    pub(super) fn of(trees: &Trees, parts: &[ViewedPart], sparse: bool) -> Option<Self> {
+    pub(crate) fn of(trees: &Trees, parts: &[ViewedPart], sparse: bool) -> Option<Self> {
         if !sparse {
             let all = is_scattered(parts);
             return all.then_some(Self { all, sparse: HashSet::new() });

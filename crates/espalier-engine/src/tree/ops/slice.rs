@@ -9,13 +9,14 @@
 //!
 //! Invariant: in the slice nothing is left on any edge above the leaf; so nothing older lies above.
 
-use super::Trees;
-use super::flush::{Root, edges_of, split_interior};
-use super::leaf::{self, Gathering};
-use super::node::{Body, Edge, Node, Run};
 use crate::Result;
 use crate::model::key::{Key, KeyRange, before_end};
-use crate::model::view::View;
+use crate::tree::interior::{edges_of, split_interior};
+use crate::tree::node::{Body, Edge, Node, Root};
+use crate::tree::ops::leaf;
+use crate::tree::ops::leaf::Gathering;
+use crate::tree::run::{Run, runs_within, runs_without};
+use crate::tree::trees::Trees;
 use std::sync::Arc;
 
 /// So many parts of a leaf are written again for one slice, at most.
@@ -87,7 +88,7 @@ impl Trees {
             if !search.shared && child.as_ref().map_or(Ok(false), |child| self.is_shared(child))? {
                 continue;
             }
-            let pending = [runs.clone(), within(&pending, &covered)].concat();
+            let pending = [runs.clone(), runs_within(&pending, &covered)].concat();
             let child = match child {
                 Some(child) if below > 0 || !pending.is_empty() => match child.load(self, below, &covered) {
                     Ok(child) => child,
@@ -102,7 +103,7 @@ impl Trees {
             };
             if let Some((nodes, slice)) = sliced {
                 let mut node = node.clone();
-                let rest = without(&edges_of(&mut node).1[i].runs, &slice);
+                let rest = runs_without(&edges_of(&mut node).1[i].runs, &slice);
                 self.replace(&mut node, i, nodes, &rest, interval);
                 return Ok(Some((split_interior(node, self.tuning.fanout, interval), slice)));
             }
@@ -112,7 +113,7 @@ impl Trees {
 
     fn slice_leaf(self: &Arc<Self>, base: &Run, interval: &KeyRange, pending: &[Arc<Run>]) -> Result<Sliced> {
         let slice = KeyRange { start: interval.start.clone(), end: end_of_slice(base, interval, pending) };
-        let leaves = leaf::apply(self, base, &within(pending, &slice), interval, Gathering::Nothing)?;
+        let leaves = leaf::apply(self, base, &runs_within(pending, &slice), interval, Gathering::Nothing)?;
         Ok((leaves, slice))
     }
 }
@@ -131,27 +132,6 @@ fn end_of_slice(base: &Run, interval: &KeyRange, pending: &[Arc<Run>]) -> Option
     let behind = base.parts.get(touched + PARTS).map(|part| part.first.clone());
     let first = pending.iter().filter_map(second).chain(behind).min();
     first.filter(|key| before_end(key, interval.end.as_deref())).or_else(|| interval.end.clone())
-}
-
-/// What of `runs` lies in `interval`.
-pub(super) fn within(runs: &[Arc<Run>], interval: &KeyRange) -> Vec<Arc<Run>> {
-    let cut = View { bounds: interval.clone(), ..View::identity() };
-    runs.iter().map(|run| run.through(&cut)).filter(|run| !run.is_empty()).map(Arc::new).collect()
-}
-
-/// What of `runs` lies on both sides of `slice`.
-fn without(runs: &[Arc<Run>], slice: &KeyRange) -> Vec<Arc<Run>> {
-    let side = |bounds: KeyRange| View { bounds, ..View::identity() };
-    let left = side(KeyRange { start: Key::default(), end: Some(slice.start.clone()) });
-    let right = slice.end.clone().map(|end| side(KeyRange { start: end, end: None }));
-    let rest = runs.iter().map(|run| {
-        let mut rest = run.through(&left);
-        if let Some(right) = &right {
-            rest.append(&run.through(right));
-        }
-        Arc::new(rest)
-    });
-    rest.filter(|run| !run.is_empty()).collect()
 }
 
 #[cfg(test)]

@@ -7,24 +7,20 @@
 //! What is for a place that cannot be read waits above it, and keeps nothing else from moving: such
 //! an edge is *stuck*, and passed over, until the next checkpoint, when it is tried again.
 
-use super::compact::{compact, merged_ranges, run_sources};
-use super::compare::joined;
-use super::leaf::Gathering;
-use super::node::{Body, Child, Edge, Node, Run, UNKNOWN_WEIGHT, join, join_runs};
-use super::slice::within;
-use super::slot::{NodeSlot, PartSlot, Spreading};
-use super::source::{MemtableSource, Merged};
-use super::write::{blocks_of, header_blocks};
-use super::{Trees, leaf};
 use crate::Result;
-use crate::index::Layer;
-use crate::memtable::Memtable;
 use crate::message::range_messages::{RangeMessages, RangeOps};
-use crate::model::ids::Msn;
-use crate::model::key::{Key, KeyRange, before_end, common_prefix_len};
+use crate::model::key::{Key, KeyRange, before_end, union_of};
 use crate::model::op::RangeOp;
 use crate::model::view::View;
-use crate::store::MAX_HEIGHT;
+use crate::tree::interior::{edges_of, join, parent_of, split_interior};
+use crate::tree::node::{Body, Child, Edge, MAX_HEIGHT, Node, NodeSlot, Root, Spreading, UNKNOWN_WEIGHT};
+use crate::tree::ops::compact::{compact, merged_ranges, run_sources};
+use crate::tree::ops::leaf;
+use crate::tree::ops::leaf::Gathering;
+use crate::tree::run::{Run, join_runs, runs_within};
+use crate::tree::source::{Merged, MessageSet};
+use crate::tree::trees::Trees;
+use crate::tree::write::{blocks_of, header_blocks};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -38,14 +34,6 @@ const SMALL_LEAF: u64 = 8;
 
 /// What a part and a header above a leaf take, and a first leaf.
 const ABOVE: Spreading = Spreading { each: 2, once: 2 };
-const EMPTY: Spreading = Spreading { each: 1, once: 1 };
-
-/// The root of an index; `None` is the empty map.
-#[derive(Clone, Default)]
-pub(crate) struct Root {
-    pub(crate) slot: Option<Arc<NodeSlot>>,
-    pub(crate) height: u8,
-}
 
 /// How far a flush goes.
 #[derive(Clone, Copy)]
@@ -73,30 +61,8 @@ enum Swept {
     Rewritten(Option<Key>),
 }
 
-/// What an edge leads to. As long as somebody has it, its address names nothing else.
-pub(crate) enum Token {
-    Node(Arc<NodeSlot>),
-    Part(Arc<PartSlot>),
-}
-
-impl Token {
-    fn addr(&self) -> usize {
-        match self {
-            Self::Node(slot) => Arc::as_ptr(slot).addr(),
-            Self::Part(slot) => Arc::as_ptr(slot).addr(),
-        }
-    }
-}
-
 /// What there is to do in a tree.
 pub(crate) type Work = Option<u64>;
-
-impl Root {
-    /// What [`Trees::spreading`] found, if it was asked.
-    pub(crate) fn known_spreading(&self) -> Option<Spreading> {
-        self.slot.as_ref().map_or(Some(EMPTY), |slot| slot.spread.get().copied())
-    }
-}
 
 impl Trees {
     /// Bytes on the heaviest edge of the root that is too heavy.
@@ -107,16 +73,18 @@ impl Trees {
         Ok(self.heaviest(&node, self.tuning.edge as u64).map(|(_, bytes)| bytes))
     }
 
-    /// The root after a sealed layer has become part of the tree. A few range deletes are carried
-    /// out `at_once`, so that what they held is free, and so is everything in a root that is a
-    /// leaf; or messages wait above the leaves.
-    pub(crate) fn absorb(self: &Arc<Self>, root: &Root, layer: &Layer, at_once: bool) -> Result<Root> {
-        match layer {
-            Layer::Table(table) if at_once => {
-                self.absorb_table(&self.cleared(root, &table.ranges())?, table, true)
-            }
-            Layer::Table(table) => self.absorb_table(root, table, false),
-            Layer::Goto(goto) => self.bind(root, goto),
+    /// The root after `messages`, newer than all that is there, have become part of the tree. A few
+    /// range deletes are carried out `at_once`, so that what they held is free, and so is
+    /// everything in a root that is a leaf; or messages wait above the leaves.
+    pub(crate) fn absorb(
+        self: &Arc<Self>,
+        root: &Root,
+        messages: &dyn MessageSet,
+        at_once: bool,
+    ) -> Result<Root> {
+        match at_once {
+            true => self.absorb_runs(&self.cleared(root, &messages.ranges())?, messages, true),
+            false => self.absorb_runs(root, messages, false),
         }
     }
 
@@ -161,17 +129,16 @@ impl Trees {
     }
 
     /// The root after a sealed memtable's messages have become runs on its edges.
-    pub(super) fn absorb_table(
+    pub(crate) fn absorb_runs(
         self: &Arc<Self>,
         root: &Root,
-        table: &Arc<Memtable>,
+        messages: &dyn MessageSet,
         at_once: bool,
     ) -> Result<Root> {
         let all = KeyRange::all();
-        let ranges = table.ranges();
+        let ranges = messages.ranges();
         let node = self.top(root)?;
-        let source = MemtableSource::new(table.clone(), Msn(u64::MAX));
-        let mut merged = Merged::new(vec![Box::new(source)]);
+        let mut merged = Merged::new(vec![messages.source()]);
         merged.seek(b"")?;
         match &node.body {
             Body::Leaf(base) => {
@@ -205,7 +172,7 @@ impl Trees {
         let deleted: Vec<KeyRange> =
             ranges.iter().filter(|(_, ops)| deletes(ops)).map(|(range, _)| range).collect();
         if deleted.len() <= FEW_DELETES && root.height > 0 {
-            for range in joined(deleted) {
+            for range in union_of(deleted) {
                 root = self.without_range(&root, &range)?;
             }
         }
@@ -268,7 +235,7 @@ impl Trees {
     /// copied on the way. But what they replace takes space meanwhile, and a leaf may have to be
     /// rewritten for them; so an edge is heavy as well with more of them than
     /// [`Self::most_values`].
-    pub(super) fn heaviest(&self, node: &Node, least: u64) -> Option<(usize, u64)> {
+    pub(crate) fn heaviest(&self, node: &Node, least: u64) -> Option<(usize, u64)> {
         let Body::Interior { edges, .. } = &node.body else { return None };
         let most = self.most_values(node.height);
         let heavy = self.tuning.edge as u64;
@@ -276,24 +243,14 @@ impl Trees {
             let values = u128::from(edge.pending_values()) * u128::from(heavy) / u128::from(most);
             edge.pending().max(u64::try_from(values).unwrap_or(u64::MAX))
         };
-        let stuck = self.stuck.lock();
-        let moves = |edge: &Edge| {
-            stuck.is_empty() || token(edge).is_none_or(|token| !stuck.contains_key(&token.addr()))
-        };
-        let pending =
-            edges.iter().enumerate().filter(|(_, edge)| moves(edge)).map(|(i, edge)| (i, weight(edge)));
+        let moving = edges.iter().enumerate().filter(|(_, edge)| !self.unflushable.contains(edge));
+        let pending = moving.map(|(i, edge)| (i, weight(edge)));
         pending.filter(|(_, bytes)| *bytes > least).max_by_key(|(_, bytes)| *bytes)
-    }
-
-    /// True if what waits on an edge cannot move, as something cannot be read.
-    fn is_stuck(&self, edge: &Edge) -> bool {
-        let stuck = self.stuck.lock();
-        !stuck.is_empty() && token(edge).is_some_and(|token| stuck.contains_key(&token.addr()))
     }
 
     /// Tries again what could not be read.
     pub(crate) fn forget_stuck(&self) {
-        self.stuck.lock().clear();
+        self.unflushable.clear();
     }
 
     /// Moves one step down what is pending in `range`, but not into what is shared, for that would
@@ -330,7 +287,7 @@ impl Trees {
             // it.
             if !edge.runs.is_empty() {
                 let reach = Reach { least: self.tuning.edge as u64, all: !self.lean.load(Relaxed) };
-                if self.is_stuck(&edge) || !self.flush_edge(node, i, interval, reach)? {
+                if self.unflushable.contains(&edge) || !self.flush_edge(node, i, interval, reach)? {
                     continue;
                 }
                 return Ok(Some(covered.start));
@@ -346,14 +303,14 @@ impl Trees {
     }
 
     /// True if somebody else refers to the child, too.
-    pub(super) fn is_shared(&self, child: &Child) -> Result<bool> {
+    pub(crate) fn is_shared(&self, child: &Child) -> Result<bool> {
         match child.slot.place() {
             Some(handle) => self.locator.is_shared(handle.id()),
             None => Ok(false),
         }
     }
 
-    pub(super) fn is_shared_root(&self, root: &Root) -> Result<bool> {
+    pub(crate) fn is_shared_root(&self, root: &Root) -> Result<bool> {
         match root.slot.as_ref().and_then(|slot| slot.place()) {
             Some(handle) => self.locator.is_shared(handle.id()),
             None => Ok(false),
@@ -374,16 +331,10 @@ impl Trees {
     pub(crate) fn values_waiting(&self, root: &Root) -> u64 {
         let Some(node) = root.slot.as_ref().and_then(|slot| slot.unstored()) else { return 0 };
         let Body::Interior { edges, .. } = &node.body else { return 0 };
-        let moving = || edges.iter().filter(|edge| !self.is_stuck(edge)).map(Edge::pending_values);
+        let moving =
+            || edges.iter().filter(|edge| !self.unflushable.contains(edge)).map(Edge::pending_values);
         let worst = moving().max().unwrap_or(0);
         if worst > self.most_values(node.height) { moving().sum() } else { 0 }
-    }
-
-    pub(super) fn root_node(&self, root: &Root) -> Result<Arc<Node>> {
-        match &root.slot {
-            Some(slot) => slot.load(self, root.height),
-            None => Ok(Arc::new(Node::empty(0))),
-        }
     }
 
     /// The same for what has to become part of the tree: of a root that cannot be read, one above
@@ -391,7 +342,7 @@ impl Trees {
     ///
     /// # Errors
     /// Of reading a root that is as high as one may be.
-    pub(super) fn top(&self, root: &Root) -> Result<Arc<Node>> {
+    pub(crate) fn top(&self, root: &Root) -> Result<Arc<Node>> {
         match (self.root_node(root), &root.slot) {
             (Err(_), Some(slot)) if root.height < MAX_HEIGHT => {
                 let child = Child { slot: slot.clone(), view: View::identity(), weight: UNKNOWN_WEIGHT };
@@ -404,7 +355,7 @@ impl Trees {
     }
 
     /// A root above `nodes`, which cover all keys.
-    pub(super) fn grown(self: &Arc<Self>, mut nodes: Vec<(Key, Node)>) -> Root {
+    pub(crate) fn grown(self: &Arc<Self>, mut nodes: Vec<(Key, Node)>) -> Root {
         while nodes.len() > 1 {
             let node = parent_of(nodes, &KeyRange::all());
             nodes = split_interior(node, self.tuning.fanout, &KeyRange::all());
@@ -537,16 +488,17 @@ impl Trees {
     ) -> Result<bool> {
         let covered = node.interval(i, interval);
         let edge = edges_of(node).1[i].clone();
-        match (self.flushed(&edge, node.height - 1, &covered, reach), token(&edge)) {
-            (Ok(nodes), _) => self.replace(node, i, nodes, &[], interval),
-            (Err(error), Some(token)) if error.is_of_reading() => {
-                tracing::warn!(%error, "what is for a place that cannot be read waits");
-                self.stuck.lock().insert(token.addr(), token);
-                return Ok(false);
+        match self.flushed(&edge, node.height - 1, &covered, reach) {
+            Ok(nodes) => {
+                self.replace(node, i, nodes, &[], interval);
+                Ok(true)
             }
-            (Err(error), _) => return Err(error),
+            Err(error) if error.is_of_reading() && self.unflushable.insert(&edge) => {
+                tracing::warn!(%error, "messages wait above a place that cannot be read");
+                Ok(false)
+            }
+            Err(error) => Err(error),
         }
-        Ok(true)
     }
 
     /// What the child of an edge over `covered` becomes with what waits on the edge.
@@ -577,7 +529,7 @@ impl Trees {
     fn distribute(self: &Arc<Self>, node: &mut Node, runs: &[Arc<Run>], interval: &KeyRange) -> Result<()> {
         for i in 0..edges_of(node).1.len() {
             let covered = node.interval(i, interval);
-            let mut seen = within(runs, &covered);
+            let mut seen = runs_within(runs, &covered);
             let run = match &mut seen[..] {
                 [] => continue,
                 // A run whose parts lie wholly here is passed on as it is.
@@ -602,7 +554,7 @@ impl Trees {
 
     /// Puts `nodes` in the place of edge `i`, with `rest` on the way to them, and tidies up around
     /// them.
-    pub(super) fn replace(
+    pub(crate) fn replace(
         self: &Arc<Self>,
         node: &mut Node,
         i: usize,
@@ -615,7 +567,7 @@ impl Trees {
         let mut inner = parent_of(nodes, &covered);
         for new in 0..if rest.is_empty() { 0 } else { count } {
             let interval = inner.interval(new, &covered);
-            edges_of(&mut inner).1[new].runs = within(rest, &interval);
+            edges_of(&mut inner).1[new].runs = runs_within(rest, &interval);
         }
         let Body::Interior { pivots: new_pivots, edges: new_edges } = inner.body else {
             unreachable!("a parent is interior")
@@ -631,7 +583,7 @@ impl Trees {
     }
 
     /// Joins edge `left` with the next one if both are small and can be read.
-    pub(super) fn join_with_next(self: &Arc<Self>, node: &mut Node, left: usize, interval: &KeyRange) {
+    pub(crate) fn join_with_next(self: &Arc<Self>, node: &mut Node, left: usize, interval: &KeyRange) {
         let below = node.height - 1;
         if left + 1 >= edges_of(node).1.len() {
             return;
@@ -669,81 +621,12 @@ impl Trees {
     }
 }
 
-/// What tells an edge from others as long as nothing below it changes; `None` if nothing has to be
-/// read to flush it.
-fn token(edge: &Edge) -> Option<Token> {
-    let part =
-        || edge.runs.iter().flat_map(|run| &run.parts).map(|part| Token::Part(part.slot.clone())).next();
-    edge.child.as_ref().map(|child| Token::Node(child.slot.clone())).or_else(part)
-}
-
-/// Pivots and edges of an interior node.
-pub(super) fn edges_of(node: &mut Node) -> (&mut Vec<Key>, &mut Vec<Edge>) {
-    match &mut node.body {
-        Body::Interior { pivots, edges } => (pivots, edges),
-        Body::Leaf(_) => unreachable!("only interior nodes have edges"),
-    }
-}
-
 /// A root above the root `leaf` with a run that waits for it.
 fn above(leaf: &Root, node: &Node, run: Arc<Run>) -> Node {
     let child =
         |slot: &Arc<NodeSlot>| Child { slot: slot.clone(), view: View::identity(), weight: node.weight() };
     let edge = Edge { child: leaf.slot.as_ref().map(child), runs: vec![run] };
     Node { height: 1, body: Body::Interior { pivots: Vec::new(), edges: vec![edge] } }
-}
-
-/// An interior node above `nodes`, which together cover `interval`; each comes with its lower
-/// bound.
-fn parent_of(nodes: Vec<(Key, Node)>, interval: &KeyRange) -> Node {
-    let height = nodes.first().map_or(0, |(_, n)| n.height) + 1;
-    let mut pivots: Vec<Key> = nodes.iter().skip(1).map(|(lower, _)| lower.clone()).collect();
-    let mut edges = Vec::with_capacity(nodes.len().max(1));
-    for (i, (_, node)) in nodes.iter().enumerate() {
-        let covered = KeyRange {
-            start: if i == 0 { interval.start.clone() } else { pivots[i - 1].clone() },
-            end: pivots.get(i).cloned().or_else(|| interval.end.clone()),
-        };
-        let empty = matches!(&node.body, Body::Interior { edges, .. } if edges.iter().all(Edge::is_empty));
-        let child = (!empty).then(|| Child::attach(node, &covered));
-        edges.push(Edge { child, runs: Vec::new() });
-    }
-    if edges.is_empty() {
-        edges.push(Edge::default());
-        pivots.clear();
-    }
-    Node { height, body: Body::Interior { pivots, edges } }
-}
-
-/// Cuts an interior node with too many edges, where the pivots share the least prefix.
-pub(super) fn split_interior(node: Node, fanout: usize, interval: &KeyRange) -> Vec<(Key, Node)> {
-    let Body::Interior { pivots, edges } = &node.body else { return vec![(interval.start.clone(), node)] };
-    if edges.len() <= fanout {
-        return vec![(interval.start.clone(), node)];
-    }
-    let count = edges.len();
-    // Any pivot in the middle third will do.
-    let middle = (count / 3).max(1)..=(count - count / 3 - 1).max(1);
-    let shared = |i: usize| {
-        let before = if i >= 2 { &pivots[i - 2] } else { &interval.start };
-        common_prefix_len(before, &pivots[i - 1])
-    };
-    let Some(cut) = middle.min_by_key(|i| (shared(*i), i.abs_diff(count / 2))) else {
-        return vec![(interval.start.clone(), node)];
-    };
-    let pivot = pivots[cut - 1].clone();
-    let half = |range: std::ops::Range<usize>| Node {
-        height: node.height,
-        body: Body::Interior {
-            pivots: pivots[range.start..range.end - 1].to_vec(),
-            edges: edges[range].to_vec(),
-        },
-    };
-    let left = KeyRange { start: interval.start.clone(), end: Some(pivot.clone()) };
-    let right = KeyRange { start: pivot, end: interval.end.clone() };
-    let mut halves = split_interior(half(0..cut), fanout, &left);
-    halves.extend(split_interior(half(cut..count), fanout, &right));
-    halves
 }
 
 /// The range messages that still matter where nothing older lies below.

@@ -18,23 +18,21 @@
 //! the node as it is, through narrower bounds. So damage keeps no clone from becoming part of the
 //! tree, and nobody but who reads it sees it.
 
-use super::Trees;
-use super::compact::{compact, merged_ranges, run_sources};
-use super::flush::{Root, edges_of, split_interior};
-use super::node::{Body, Child, Edge, Node, Run, UNKNOWN_WEIGHT};
-use super::query::{Descent, Toward};
-use super::slot::NodeSlot;
-use super::source::{Merged, before_end_of};
-use super::write::{blocks_of, header_blocks};
 use crate::Result;
-use crate::index::Goto;
-use crate::memtable::Memtable;
+use crate::message::pending_clone::PendingClone;
 use crate::message::resolve::Found;
 use crate::model::ids::Msn;
 use crate::model::key::{Key, KeyRange};
-use crate::model::op::Op;
 use crate::model::value::Value;
 use crate::model::view::View;
+use crate::tree::interior::{edges_of, split_interior};
+use crate::tree::node::{Body, Child, Edge, Node, NodeSlot, Root, UNKNOWN_WEIGHT};
+use crate::tree::ops::compact::{compact, merged_ranges, run_sources};
+use crate::tree::query::{Descent, Toward};
+use crate::tree::run::{Run, runs_within, runs_without};
+use crate::tree::source::{Inserts, Merged, before_end_of};
+use crate::tree::trees::Trees;
+use crate::tree::write::{blocks_of, header_blocks};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -75,16 +73,16 @@ impl Target {
 }
 
 impl Trees {
-    /// The root after `goto`, where `root` is the state it refers to.
-    pub(super) fn bind(self: &Arc<Self>, root: &Root, goto: &Goto) -> Result<Root> {
-        let (source, destination) = (KeyRange::prefix(&goto.source), KeyRange::prefix(&goto.destination));
+    /// The root after `clone`, where `root` is the state it refers to.
+    pub(crate) fn bind(self: &Arc<Self>, root: &Root, clone: &PendingClone) -> Result<Root> {
+        let (source, destination) = (KeyRange::prefix(&clone.source), KeyRange::prefix(&clone.destination));
         let node = self.top(root)?;
         // What cannot be read is shared.
         if let Some(entries) = self.few_entries(root, &source).unwrap_or_default() {
             let root = self.hung((*node).clone(), &destination, None)?;
-            let moved = |key: Key| [&*goto.destination, &key[goto.source.len()..]].concat().into();
+            let moved = |key: Key| [&*clone.destination, &key[clone.source.len()..]].concat().into();
             let entries = entries.into_iter().map(|(key, value)| (moved(key), value));
-            return self.with_copies(&root, entries, goto.msn);
+            return self.with_copies(&root, entries, clone.msn);
         }
         let target = match self.exact(&node, &source) {
             Some(target) if target.runs.is_empty() => {
@@ -143,16 +141,12 @@ impl Trees {
         entries: impl Iterator<Item = (Key, Value)>,
         msn: Msn,
     ) -> Result<Root> {
-        let copies = Memtable::default();
-        for (key, value) in entries {
-            copies.apply(&key, msn, &Op::Insert(value), Msn(0), &self.merge);
-        }
+        let copies = Inserts::new(entries, msn);
         if copies.is_empty() {
             return Ok(root.clone());
         }
-        let copies = Arc::new(copies);
         let at_once = !self.lean.load(Relaxed);
-        self.absorb_table(root, &copies, at_once).or_else(|_| self.absorb_table(root, &copies, false))
+        self.absorb_runs(root, &copies, at_once).or_else(|_| self.absorb_runs(root, &copies, false))
     }
 
     /// What begins with a prefix as a node that shows nothing else.
@@ -376,7 +370,7 @@ impl Trees {
         target: Option<&Target>,
     ) {
         if let Body::Leaf(run) = &mut node.body {
-            *run = Arc::new(without(run, range));
+            *run = Arc::new(run.without(range));
             return;
         }
         let below = node.height - 1;
@@ -444,13 +438,7 @@ impl Trees {
             None => Node::empty(below),
         };
         self.hang(&mut child, host, range, target);
-        let runs: Vec<Arc<Run>> = edge
-            .runs
-            .iter()
-            .map(|run| without(run, range))
-            .filter(|run| !run.is_empty())
-            .map(Arc::new)
-            .collect();
+        let runs = runs_without(&edge.runs, range);
         let nodes = split_interior(child, self.tuning.fanout, host);
         let ends: Vec<Option<Key>> =
             nodes.iter().skip(1).map(|(start, _)| Some(start.clone())).chain([host.end.clone()]).collect();
@@ -526,7 +514,7 @@ impl Trees {
 
     /// Merges the newest runs of an edge over `interval` as long as enough of them are similar. One
     /// that cannot be read stays as it is, and so do older ones.
-    pub(super) fn merge_similar(self: &Arc<Self>, edge: &mut Edge, interval: &KeyRange) {
+    pub(crate) fn merge_similar(self: &Arc<Self>, edge: &mut Edge, interval: &KeyRange) {
         let mut readable = 0;
         // Merging makes reads faster and takes space until the next checkpoint.
         while !self.lean.load(Relaxed) {
@@ -539,7 +527,7 @@ impl Trees {
                 }
                 from -= 1;
             }
-            let few = match self.dirty.load(Relaxed) < self.unmerged.load(Relaxed) {
+            let few = match self.memory.dirty_bytes.load(Relaxed) < self.unmerged.load(Relaxed) {
                 true => REPLAYED_RUNS,
                 false => SIMILAR_RUNS,
             };
@@ -559,32 +547,4 @@ impl Trees {
             }
         }
     }
-}
-
-impl Node {
-    /// True if it denotes the empty map, and it shows.
-    pub(super) fn is_hollow(&self) -> bool {
-        match &self.body {
-            Body::Leaf(run) => run.is_empty(),
-            Body::Interior { edges, .. } => edges.iter().all(Edge::is_empty),
-        }
-    }
-}
-
-/// What of runs concerns `range`.
-fn runs_within(runs: &[Arc<Run>], range: &KeyRange) -> Vec<Arc<Run>> {
-    let view = View::identity().restrict(range);
-    runs.iter().map(|run| run.through(&view)).filter(|run| !run.is_empty()).map(Arc::new).collect()
-}
-
-/// A run without what concerns `range`.
-fn without(run: &Run, range: &KeyRange) -> Run {
-    let before = KeyRange { start: Key::default(), end: Some(range.start.clone()) };
-    let mut rest =
-        if before.is_empty() { Run::default() } else { run.through(&View::identity().restrict(&before)) };
-    if let Some(end) = &range.end {
-        let behind = KeyRange { start: end.clone(), end: None };
-        rest.append(&run.through(&View::identity().restrict(&behind)));
-    }
-    rest
 }

@@ -4,8 +4,8 @@ use super::*;
 use crate::message::range_messages::RangeMessages;
 use crate::model::op::RangeOp;
 use crate::pieces::{Filter, PartBuilder};
-use crate::tree::slot::{PartSlot, StoredPart, Summary};
-use crate::{Batch, FormatOptions, Key, OpenOptions, Store, Tuning};
+use crate::tree::part_slot::{PartSlot, PartSummary, StoredPart};
+use crate::{Batch, FormatOptions, Key, Msn, OpenOptions, Store, Tuning};
 use espalier_storage::{AlignedBuf, BLOCK, Device, Random, SimulatedDevice, SimulatedEnvironment};
 
 const ID: IndexId = IndexId { volume: 1, index: 0 };
@@ -36,11 +36,11 @@ impl Hand {
     fn part_of(&self, keys: &str, op: &Op) -> ViewedPart {
         let mut builder = PartBuilder::new();
         keys.bytes().for_each(|key| builder.push(&[key], Msn(5), op));
-        ViewedPart::whole(PartSlot::new(self.trees(), builder.finish()))
+        ViewedPart::whole(PartSlot::new(&self.trees().memory, builder.finish()))
     }
 
     /// A part on the device, with a summary that `change` has changed.
-    fn stored_part(&self, keys: &str, change: impl FnOnce(&mut Summary)) -> ViewedPart {
+    fn stored_part(&self, keys: &str, change: impl FnOnce(&mut PartSummary)) -> ViewedPart {
         let part = self.part(keys);
         self.trees().store_parts(std::slice::from_ref(&part.slot)).unwrap();
         let StoredPart { handle, values } = part.slot.place().unwrap();

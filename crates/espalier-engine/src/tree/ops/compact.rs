@@ -1,12 +1,7 @@
 //! Merging runs into one run, cut into parts.
 
-use super::Trees;
-use super::node::{Run, ViewedPart};
-use super::run_source::RunSource;
-use super::slot::PartSlot;
-use super::source::{Merged, Source};
 use crate::Result;
-use crate::memtable::Messages;
+use crate::message::Messages;
 use crate::message::compose::{Patch, patched_unread};
 use crate::message::range_messages::RangeMessages;
 use crate::model::ids::Msn;
@@ -15,6 +10,11 @@ use crate::model::op::{MergeFunctions, Op, RangeOp};
 use crate::model::value::Value;
 use crate::model::view::View;
 use crate::pieces::PartBuilder;
+use crate::tree::part_slot::PartSlot;
+use crate::tree::run::{Run, ViewedPart};
+use crate::tree::run_source::RunSource;
+use crate::tree::source::{Merged, Source};
+use crate::tree::trees::Trees;
 use std::sync::Arc;
 
 /// Collects messages in key order into parts of the wanted size.
@@ -55,7 +55,7 @@ impl<'a> PartsBuilder<'a> {
     fn cut(&mut self) {
         if !self.builder.is_empty() {
             let part = std::mem::take(&mut self.builder).finish();
-            self.parts.push(ViewedPart::whole(PartSlot::new(self.trees, part)));
+            self.parts.push(ViewedPart::whole(PartSlot::new(&self.trees.memory, part)));
         }
     }
 

@@ -4,13 +4,13 @@
 //! if every header that refers to it is theirs alone too, or refers to it only for keys inside the
 //! ranges: that is the case if as many such headers have been met as the piece has counts.
 
-use super::Trees;
-use super::flush::Root;
-use super::node::{Body, Node, Run};
 use crate::Result;
 use crate::model::ids::PieceId;
 use crate::model::key::KeyRange;
 use crate::model::view::View;
+use crate::tree::node::{Body, Node, Root};
+use crate::tree::run::Run;
+use crate::tree::trees::Trees;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;

@@ -1,16 +1,17 @@
-//! Recovery: find the end of the log, reserve what it names, replay it.
+//! Recovery of the log: find its end, reserve the value parts that it names, replay it.
 //!
-//! The end is the first place where no valid group continues the chain. What is bad before a block
-//! number that somebody knew synced is damage; what is bad behind it is the torn tail. That number
-//! comes from the position in the superblock, from the groups that are good, and from blocks behind
-//! the end: whatever was written after the sync that covered a block says so.
+//! The end is the first place where no valid group continues the chain. A bad block before the
+//! number up to which the log is known to be synced is damage; a bad block behind it is the torn
+//! tail. That number comes from the position in the superblock, from the groups that are good, and
+//! from blocks behind the end: every block written after the sync that covered an earlier block
+//! says so.
 
 use super::codec::{Decoder, Reader, Reference, Resolve, decode_parts};
 use super::format::{
     BLOCK_HEADER, BlockHeader, GROUP_HEADER, GroupHeader, LogPosition, PAYLOAD, RestHash, StoreTag,
     blocks_for, malformed,
 };
-use super::writer::Written;
+use super::state::WrittenGroup;
 use super::{Binder, LogConfig, LoggedBatch};
 use crate::device::GuardedDevice;
 use crate::extents::Layout;
@@ -27,10 +28,10 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Bytes read from the device at once.
-const READ_AHEAD: usize = 1 << 20;
+const READ_AHEAD_BYTES: usize = 1 << 20;
 
 /// What recovery found.
-pub(crate) struct Recovered {
+pub(crate) struct RecoveredLog {
     /// The last batch; that of the checkpoint if there is none behind it.
     pub(crate) last: Lsn,
     /// Number of the block behind the last group.
@@ -40,14 +41,14 @@ pub(crate) struct Recovered {
     /// Checksum of the first block of the last group.
     pub(super) chain: u64,
     /// The groups, with handles on the parts they name.
-    pub(super) groups: Vec<Written>,
+    pub(super) groups: Vec<WrittenGroup>,
     /// What went wrong, where that was to be tolerated; the log goes no further.
     pub(super) broken: Option<Error>,
 }
 
 /// Where the log lies.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct LogPlace<'a> {
     pub(super) device: &'a GuardedDevice,
     pub(super) region: Extent,
     pub(super) tag: StoreTag,
@@ -66,7 +67,7 @@ struct Group {
 }
 
 /// What the first pass keeps of a group.
-struct Scanned {
+struct ScannedGroup {
     first: Lsn,
     last: Lsn,
     blocks: Range<u64>,
@@ -78,7 +79,7 @@ struct Scanned {
 }
 
 /// What recovery may take.
-pub(super) struct Bounds {
+pub(super) struct RecoveryLimits {
     /// Bytes that a decoded batch takes in memory.
     pub(super) batch: u64,
     /// Bytes of groups that are kept for the second pass.
@@ -88,14 +89,14 @@ pub(super) struct Bounds {
 /// Recovers the log behind `from`. With `tolerant` the log ends where it is damaged, instead of the
 /// recovery.
 pub(super) fn recover(
-    place: Place<'_>,
+    place: LogPlace<'_>,
     from: LogPosition,
-    bounds: Bounds,
+    limits: RecoveryLimits,
     binder: &dyn Binder,
     tolerant: bool,
     replay: &mut dyn FnMut(LoggedBatch) -> Result<()>,
-) -> Result<Recovered> {
-    let mut scan = Scan { place, from, bounds, blocks: Blocks::new(place), synced: from.synced };
+) -> Result<RecoveredLog> {
+    let mut scan = Scan { place, from, limits, blocks: RingReader::new(place), synced: from.synced };
     let mut broken: Option<Error> = None;
     let mut tolerate = |done: Result<()>| match done {
         Err(error) if tolerant => {
@@ -108,7 +109,7 @@ pub(super) fn recover(
     tolerate(scan.find_groups(&mut found))?;
     let checked = tolerate(scan.check_values(&mut found))?;
     let unsynced = found.partition_point(|group| group.blocks.end <= scan.synced);
-    let mut recovered = Recovered {
+    let mut recovered = RecoveredLog {
         last: from.lsn,
         end: found.last().map_or(from.block, |group| group.blocks.end),
         replayed: 0,
@@ -129,7 +130,7 @@ pub(super) fn recover(
             break;
         }
         let (start, last, previous) = (group.blocks.start, group.last, group.previous);
-        recovered.groups.push(Written { start, last, previous, parts });
+        recovered.groups.push(WrittenGroup { start, last, previous, parts });
     }
     if checked {
         let adopted = &found[..recovered.groups.len()];
@@ -157,31 +158,31 @@ pub(super) fn recover(
 }
 
 /// The value parts that groups name.
-fn part_ids(groups: &[Scanned]) -> impl Iterator<Item = PieceId> {
+fn part_ids(groups: &[ScannedGroup]) -> impl Iterator<Item = PieceId> {
     groups.iter().flat_map(|group| &group.parts).map(|(id, _)| *id)
 }
 
 struct Scan<'a> {
-    place: Place<'a>,
+    place: LogPlace<'a>,
     from: LogPosition,
-    bounds: Bounds,
-    blocks: Blocks<'a>,
-    /// Blocks with smaller numbers are known to have been durable.
+    limits: RecoveryLimits,
+    blocks: RingReader<'a>,
+    /// RingReader with smaller numbers are known to have been durable.
     synced: u64,
 }
 
 impl Scan<'_> {
     /// All groups up to the end of the log. A torn tail is the end; damage before it is an error.
-    fn find_groups(&mut self, found: &mut Vec<Scanned>) -> Result<()> {
+    fn find_groups(&mut self, found: &mut Vec<ScannedGroup>) -> Result<()> {
         let (mut number, mut chain, mut last) = (self.from.block, self.from.chain, None);
         while let Some(group) = self.group(number, chain)? {
             self.synced = self.synced.max(group.synced);
             let mut scanned = self.admit(&group, last)?;
             (number, chain, last) = (scanned.blocks.end, scanned.chain, Some(scanned.last));
-            if let Some(left) = self.bounds.memory.checked_sub(group.payload.len() as u64)
+            if let Some(left) = self.limits.memory.checked_sub(group.payload.len() as u64)
                 && scanned.last > self.from.lsn
             {
-                self.bounds.memory = left;
+                self.limits.memory = left;
                 scanned.kept = Some(group);
             }
             found.push(scanned);
@@ -207,7 +208,7 @@ impl Scan<'_> {
     }
 
     /// Checks that a group's content fits what came before, and what it says of value parts.
-    fn admit(&self, group: &Group, before: Option<Lsn>) -> Result<Scanned> {
+    fn admit(&self, group: &Group, before: Option<Lsn>) -> Result<ScannedGroup> {
         let GroupHeader { first_lsn: first, last_lsn: last, previous, .. } = group.header;
         let next = before.unwrap_or(Lsn(0)).max(self.from.lsn).0.saturating_add(1);
         if first.0 > next {
@@ -229,7 +230,7 @@ impl Scan<'_> {
         if let Some((id, location)) = parts.iter().find(|(_, location)| location.extent.end() > blocks) {
             return Err(malformed(&format!("value part {id} at {}, outside the device", location.extent)));
         }
-        Ok(Scanned {
+        Ok(ScannedGroup {
             first,
             last,
             blocks: group.blocks.clone(),
@@ -333,7 +334,7 @@ impl Scan<'_> {
 
     /// Reads the values that groups name which no sync is known to cover. The log ends before the
     /// first group with one that never reached the device.
-    fn check_values(&mut self, found: &mut Vec<Scanned>) -> Result<()> {
+    fn check_values(&mut self, found: &mut Vec<ScannedGroup>) -> Result<()> {
         let first = found.partition_point(|group| group.blocks.end <= self.synced);
         for at in first..found.len() {
             let scanned = &found[at];
@@ -342,10 +343,10 @@ impl Scan<'_> {
             }
             let again = if scanned.kept.is_none() { Some(self.again(scanned)?) } else { None };
             let Some(group) = scanned.kept.as_ref().or(again.as_ref()) else { continue };
-            let window = Window::new(self.place.device);
+            let window = DeviceReader::new(self.place.device);
             let mut check =
                 CheckValues { parts: &scanned.parts, window, layouts: HashMap::new(), intact: true };
-            decode(group, &scanned.parts, self.bounds.batch, &mut check, &mut |_| Ok(()))?;
+            decode(group, &scanned.parts, self.limits.batch, &mut check, &mut |_| Ok(()))?;
             if !check.intact {
                 found.truncate(at);
                 break;
@@ -354,7 +355,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    fn again(&mut self, scanned: &Scanned) -> Result<Group> {
+    fn again(&mut self, scanned: &ScannedGroup) -> Result<Group> {
         match self.group(scanned.blocks.start, scanned.previous)? {
             Some(group) if group.chain == scanned.chain => Ok(group),
             _ => {
@@ -370,7 +371,7 @@ impl Scan<'_> {
     /// Hands the batches of a group that the checkpoint does not cover to `replay`.
     fn replay(
         &mut self,
-        scanned: &mut Scanned,
+        scanned: &mut ScannedGroup,
         handles: &[Arc<PieceHandle>],
         replay: &mut dyn FnMut(LoggedBatch) -> Result<()>,
     ) -> Result<u64> {
@@ -380,7 +381,7 @@ impl Scan<'_> {
         };
         let covered = self.from.lsn;
         let mut count = 0;
-        decode(&group, &scanned.parts, self.bounds.batch, &mut Handles(handles), &mut |batch| {
+        decode(&group, &scanned.parts, self.limits.batch, &mut Handles(handles), &mut |batch| {
             if batch.lsn <= covered {
                 return Ok(());
             }
@@ -428,7 +429,7 @@ impl Resolve for Handles<'_> {
 /// First pass: do the values lie where the log says?
 struct CheckValues<'a> {
     parts: &'a [(PieceId, Location)],
-    window: Window<'a>,
+    window: DeviceReader<'a>,
     /// Of scattered parts, by place in the table; `None` if the list never reached the device.
     layouts: HashMap<usize, Option<Layout>>,
     intact: bool,
@@ -486,15 +487,15 @@ impl CheckValues<'_> {
 }
 
 /// Reads the ring by block number, some way ahead.
-struct Blocks<'a> {
-    place: Place<'a>,
+struct RingReader<'a> {
+    place: LogPlace<'a>,
     buffer: AlignedBuf,
     held: Range<u64>,
 }
 
-impl<'a> Blocks<'a> {
-    fn new(place: Place<'a>) -> Self {
-        let blocks = (place.region.blocks as usize).min(READ_AHEAD / BLOCK);
+impl<'a> RingReader<'a> {
+    fn new(place: LogPlace<'a>) -> Self {
+        let blocks = (place.region.blocks as usize).min(READ_AHEAD_BYTES / BLOCK);
         Self { place, buffer: AlignedBuf::zeroed(blocks * BLOCK), held: 0..0 }
     }
 
@@ -514,13 +515,13 @@ impl<'a> Blocks<'a> {
 }
 
 /// Reads the device by bytes, some way ahead.
-struct Window<'a> {
+struct DeviceReader<'a> {
     device: &'a GuardedDevice,
     buffer: AlignedBuf,
     held: Range<u64>,
 }
 
-impl<'a> Window<'a> {
+impl<'a> DeviceReader<'a> {
     fn new(device: &'a GuardedDevice) -> Self {
         Self { device, buffer: AlignedBuf::zeroed(0), held: 0..0 }
     }
@@ -531,7 +532,7 @@ impl<'a> Window<'a> {
         if offset < self.held.start || end > self.held.end {
             let block = BLOCK as u64;
             let start = offset / block * block;
-            let want = (end.next_multiple_of(block) - start).max(READ_AHEAD as u64);
+            let want = (end.next_multiple_of(block) - start).max(READ_AHEAD_BYTES as u64);
             let count = want.min(self.device.len() - start) as usize;
             if self.buffer.len() < count {
                 self.buffer = AlignedBuf::zeroed(count);

@@ -4,27 +4,23 @@
 //! is what readers see. A header that several edges share is checked once for each interval that it
 //! covers in its own key space, and counted once.
 
-use super::Trees;
-use super::flush::Root;
-use super::node::{Body, Child, Edge, Node, Run, UNKNOWN_WEIGHT, ViewedPart, is_simple};
-use super::slot::NodeSlot;
-use super::write::references;
-use crate::index::Version;
-use crate::message::resolve::load;
-use crate::model::ids::{Delta, IndexId, Msn, PieceId, PieceKind};
+use crate::Result;
+use crate::model::ids::{Delta, IndexId, PieceId, PieceKind};
 use crate::model::key::{Key, KeyRange, before_end};
 use crate::model::op::Op;
 use crate::model::value::Value;
+use crate::model::value_reader::load;
 use crate::model::view::View;
+use crate::tree::node::{Body, Child, Edge, Node, NodeSlot, Root, UNKNOWN_WEIGHT, is_simple};
+use crate::tree::run::{Run, ViewedPart};
+use crate::tree::source::{MessageSet, Source};
+use crate::tree::trees::Trees;
+use crate::tree::write::references;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::ops::Bound;
 use std::sync::Arc;
 
 /// Problems beyond this many are only counted.
 const MAX_PROBLEMS: usize = 1000;
-
-/// Keys of a memtable that are looked at under its lock.
-const PENDING_AT_ONCE: usize = 256;
 
 /// Something that is not as it must be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,32 +138,34 @@ impl<'a> Verifier<'a> {
 
     /// Checks the large values that messages of an index name which are not in its tree yet: what
     /// only the log has. Of the parts they lie in nothing else is promised.
-    pub(crate) fn pending(&mut self, index: IndexId, version: &Version) {
+    pub(crate) fn pending<'t>(&mut self, index: IndexId, tables: impl Iterator<Item = &'t dyn MessageSet>) {
         self.index = Some(index);
         let mut sound = HashMap::new();
-        for table in version.memtables() {
-            let mut from: Option<Key> = None;
-            loop {
-                let start = from.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-                let some = table.copy_ascending(start, Msn(u64::MAX), PENDING_AT_ONCE, usize::MAX);
-                let Some((last, _)) = some.last() else { break };
-                from = Some(last.clone());
-                for (key, messages) in &some {
-                    messages.iter().filter_map(|(_, op)| op.value()).for_each(|value| {
-                        self.pending_value(key, value, &mut sound);
-                    });
-                }
+        for table in tables {
+            if let Err(error) = self.pending_in(&mut *table.source(), &mut sound) {
+                self.problem(None, error.to_string());
             }
         }
         self.index = None;
     }
 
-    fn pending_value(&mut self, key: &Key, value: &Value, sound: &mut HashMap<PieceId, bool>) {
+    fn pending_in(&mut self, source: &mut dyn Source, sound: &mut HashMap<PieceId, bool>) -> Result<()> {
+        source.seek(b"")?;
+        while let Some(key) = source.key() {
+            for value in source.messages().iter().filter_map(|(_, op)| op.value()) {
+                self.pending_value(key, value, sound);
+            }
+            source.next()?;
+        }
+        Ok(())
+    }
+
+    fn pending_value(&mut self, key: &[u8], value: &Value, sound: &mut HashMap<PieceId, bool>) {
         let pieces = &self.trees.pieces;
         let mut parts = value.segments().iter().filter_map(|segment| segment.place()).map(|at| at.part.id());
         let whole = parts.all(|part| *sound.entry(part).or_insert_with(|| pieces.check(part).is_ok()));
         if !whole && let Err(error) = load(value, &**pieces) {
-            let range = KeyRange { start: key.clone(), end: Some([&**key, &[0]].concat().into()) };
+            let range = KeyRange { start: key.into(), end: Some([key, &[0]].concat().into()) };
             self.problem(Some(&range), error.to_string());
         }
     }

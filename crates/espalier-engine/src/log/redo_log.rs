@@ -1,0 +1,161 @@
+//! The open log: what it consists of, syncing, figures, trimming.
+
+use super::format::{LogPosition, PAYLOAD, StoreTag};
+use super::state::{LogCounters, LogState};
+use super::{Binder, LogConfig};
+use crate::device::GuardedDevice;
+use crate::model::error::Context;
+use crate::{Error, Extent, Lsn, Result};
+use espalier_storage::BLOCK;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+
+/// The redo log. See the [module](super).
+pub(crate) struct Log {
+    pub(super) device: Arc<GuardedDevice>,
+    pub(super) region: Extent,
+    pub(super) tag: StoreTag,
+    pub(super) session: u64,
+    pub(super) binder: Arc<dyn Binder>,
+    pub(super) config: LogConfig,
+    pub(super) state: Mutex<LogState>,
+    /// Something in `state` changed that a thread may wait for.
+    pub(super) changed: Condvar,
+}
+
+impl Log {
+    /// Makes what has been written durable, with the lock released meanwhile. Groups may be written
+    /// at the same time; those that end before this does are not covered.
+    pub(super) fn sync_step(&self, state: &mut MutexGuard<'_, LogState>) -> Result<()> {
+        let (written, head, values) = (state.written, state.head, state.unsynced_values);
+        state.syncing = true;
+        let result = self.unlocked(state, || self.device.sync());
+        state.syncing = false;
+        self.changed.notify_all();
+        result.context(|| "syncing the log".into()).map_err(|error| state.fail(error))?;
+        state.durable = state.durable.max(written);
+        state.synced = head;
+        state.unsynced_values -= values;
+        state.counters.syncs += 1;
+        Ok(())
+    }
+
+    /// Does `work` with the lock released. If it panics the log fails, as other threads wait for the
+    /// end of the work.
+    pub(super) fn unlocked<T>(&self, state: &mut MutexGuard<'_, LogState>, work: impl FnOnce() -> T) -> T {
+        MutexGuard::unlocked(state, || catch_unwind(AssertUnwindSafe(work))).unwrap_or_else(|panic| {
+            state.fail(Error::damaged("writing the log panicked: this is a bug, please report it"));
+            self.changed.notify_all();
+            resume_unwind(panic)
+        })
+    }
+
+    /// Bytes of batches (an upper bound) that no group has taken yet.
+    pub(crate) fn pending_bytes(&self) -> u64 {
+        self.state.lock().pending_bytes
+    }
+
+    /// The same with those of groups that are being written.
+    pub(crate) fn unwritten_bytes(&self) -> u64 {
+        let state = self.state.lock();
+        state.pending_bytes + state.under_way.bytes
+    }
+
+    /// True if one more could write a group now.
+    pub(crate) fn has_turn(&self) -> bool {
+        self.state.lock().under_way.len() < self.config.groups
+    }
+
+    /// The last batch that was written, durably or not.
+    pub(crate) fn written_lsn(&self) -> Lsn {
+        self.state.lock().written
+    }
+
+    /// Bytes of the region that hold groups which are not trimmed.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        let state = self.state.lock();
+        (state.head - state.tail) * BLOCK as u64
+    }
+
+    /// Bytes of the region.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.region.byte_len() as u64
+    }
+
+    /// The last batch that is durable.
+    pub(crate) fn durable_lsn(&self) -> Lsn {
+        self.state.lock().durable
+    }
+
+    /// The last batch that was appended.
+    #[cfg(test)]
+    pub(crate) fn appended_lsn(&self) -> Lsn {
+        self.state.lock().appended
+    }
+
+    /// How many calls of `sync` wait.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.state.lock().waiting.values().sum()
+    }
+
+    /// What has been done so far.
+    pub(crate) fn counters(&self) -> LogCounters {
+        self.state.lock().counters
+    }
+
+    /// Where replay must start if batches up to `lsn` need none.
+    ///
+    /// The caller syncs the device before it stores the position: it says that everything written
+    /// so far is durable, so that damage to it is never taken for a torn tail.
+    pub(crate) fn position_after(&self, lsn: Lsn) -> LogPosition {
+        let state = self.state.lock();
+        let first = state.groups.partition_point(|group| group.last <= lsn);
+        let (block, chain) = match state.groups.get(first) {
+            Some(group) => (group.start, group.previous),
+            None => (state.head, state.chain),
+        };
+        LogPosition { block, lsn, chain, synced: state.head }
+    }
+
+    /// Gives up everything before `position`: a superblock that is durable starts replay there.
+    /// Batches that it covers and that were never written need not be any more.
+    pub(crate) fn trim(&self, position: LogPosition) {
+        let mut gone = (Vec::new(), Vec::new());
+        let mut state = self.state.lock();
+        debug_assert!(position.block <= state.head && position.lsn <= state.appended, "trim behind the end");
+        state.tail = state.tail.max(position.block.min(state.head));
+        while state.groups.front().is_some_and(|group| group.start < state.tail) {
+            gone.0.extend(state.groups.pop_front());
+        }
+        while state.pending.front().is_some_and(|next| next.batch.lsn <= position.lsn) {
+            gone.1.extend(state.pending.pop_front());
+        }
+        state.pending_bytes -= gone.1.iter().map(|pending| pending.bound).sum::<u64>();
+        state.written = state.written.max(position.lsn);
+        state.durable = state.durable.max(position.lsn);
+        drop(state);
+        self.changed.notify_all();
+        // Dropping handles may free parts, which takes other locks than ours.
+        drop(gone);
+    }
+}
+
+impl std::fmt::Debug for Log {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = self.state.lock();
+        f.debug_struct("Log")
+            .field("region", &self.region)
+            .field("blocks", &(state.tail..state.head))
+            .field("synced", &state.synced)
+            .field("lsn", &[state.appended.0, state.written.0, state.durable.0])
+            .finish()
+    }
+}
+
+/// The largest batch that a region takes: half of it, so that one can be written while another
+/// waits for its checkpoint.
+pub(super) fn max_batch(region: Extent) -> u64 {
+    u64::from(region.blocks / 2) * PAYLOAD as u64 - super::format::GROUP_HEADER as u64
+}

@@ -1,0 +1,9 @@
+//! Walks over trees that change nothing: verification, comparison, space use, dumps, and what can
+//! be salvaged of a damaged store.
+
+pub(super) mod compare;
+mod dump;
+pub(super) mod footprint;
+pub(super) mod salvage;
+pub(super) mod usage;
+pub(super) mod verify;

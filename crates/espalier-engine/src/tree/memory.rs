@@ -1,0 +1,35 @@
+//! The memory that trees take: bytes of parts and large values that the device does not have.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// Counters that parts and large values change while they are in memory.
+#[derive(Default)]
+pub(crate) struct TreeMemory {
+    /// Bytes of parts that the device does not have.
+    pub(crate) dirty_bytes: Arc<AtomicUsize>,
+    /// Bytes of large values in memory: on their way to the log, in memtables, or in parts that the
+    /// device does not have.
+    pub(crate) value_bytes: Arc<AtomicUsize>,
+    /// Bytes of large values that the log has written to their place since a commit last looked.
+    pub(crate) placed_value_bytes: Arc<AtomicU64>,
+}
+
+/// Adds to a count of bytes while it lives.
+pub(crate) struct Charge {
+    total: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Charge {
+    pub(super) fn new(total: &Arc<AtomicUsize>, bytes: usize) -> Self {
+        total.fetch_add(bytes, Relaxed);
+        Self { total: total.clone(), bytes }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.bytes, Relaxed);
+    }
+}

@@ -1,0 +1,117 @@
+//! Part slots: one version of a key-value part, in memory or on the device.
+//!
+//! A slot is filled once in memory and becomes *stored* once; what it holds never changes. Versions
+//! of nodes share slots, so a write of one version writes the part for all of them.
+
+use crate::model::ids::Reference;
+use crate::model::key::Key;
+use crate::model::piece::PieceHandle;
+use crate::pieces::{Filter, Part};
+use crate::tree::memory::{Charge, TreeMemory};
+use parking_lot::RwLock;
+use std::sync::Arc;
+
+/// What a header says of a part without reading it. Keys are in the part's own key space.
+#[derive(Clone)]
+pub(crate) struct PartSummary {
+    pub(crate) first: Key,
+    pub(crate) last: Key,
+    pub(crate) entries: u32,
+    /// Bytes of the part's body.
+    pub(crate) bytes: u32,
+    /// Bytes of the large values it refers to.
+    pub(crate) value_bytes: u64,
+    pub(crate) filter: Filter,
+}
+
+impl PartSummary {
+    pub(crate) fn of(part: &Part) -> Self {
+        Self {
+            first: part.first_key().into(),
+            last: part.last_key().into(),
+            entries: part.len() as u32,
+            bytes: part.memory() as u32,
+            value_bytes: part.value_bytes(),
+            filter: part.filter().clone(),
+        }
+    }
+}
+
+/// The place of a key-value part.
+pub(crate) struct PartSlot {
+    pub(crate) summary: PartSummary,
+    state: RwLock<PartState>,
+}
+
+enum PartState {
+    Memory(Arc<Part>, #[allow(dead_code, reason = "counts while it is here")] Charge),
+    Stored(StoredPart),
+}
+
+/// A part on the device, and the value parts that its entries lie in, with the bytes they have
+/// there.
+#[derive(Clone)]
+pub(crate) struct StoredPart {
+    pub(crate) handle: Arc<PieceHandle>,
+    pub(crate) values: Arc<[Reference]>,
+}
+
+impl PartSlot {
+    /// A part just made.
+    pub(crate) fn new(memory: &TreeMemory, part: Part) -> Arc<Self> {
+        let summary = PartSummary::of(&part);
+        part.values().iter().filter(|v| !v.is_stored()).for_each(|v| v.charge(&memory.value_bytes));
+        let charge = Charge::new(&memory.dirty_bytes, part.memory());
+        Arc::new(Self { summary, state: RwLock::new(PartState::Memory(Arc::new(part), charge)) })
+    }
+
+    /// A part that a header names.
+    pub(crate) fn stored(summary: PartSummary, stored: StoredPart) -> Arc<Self> {
+        Arc::new(Self { summary, state: RwLock::new(PartState::Stored(stored)) })
+    }
+
+    /// Where the part lies, if it is on the device.
+    pub(crate) fn place(&self) -> Option<StoredPart> {
+        match &*self.state.read() {
+            PartState::Memory(..) => None,
+            PartState::Stored(stored) => Some(stored.clone()),
+        }
+    }
+
+    /// The part, if it is not on the device.
+    pub(crate) fn unstored(&self) -> Option<Arc<Part>> {
+        match &*self.state.read() {
+            PartState::Memory(part, _) => Some(part.clone()),
+            PartState::Stored(_) => None,
+        }
+    }
+
+    /// The part, or the piece to read it from.
+    pub(super) fn part_or_handle(&self) -> Result<Arc<Part>, Arc<PieceHandle>> {
+        match &*self.state.read() {
+            PartState::Memory(part, _) => Ok(part.clone()),
+            PartState::Stored(stored) => Err(stored.handle.clone()),
+        }
+    }
+
+    /// The part now lies on the device. The first caller wins.
+    pub(crate) fn set_stored(&self, stored: StoredPart) {
+        let mut state = self.state.write();
+        if matches!(&*state, PartState::Memory(..)) {
+            *state = PartState::Stored(stored);
+        }
+    }
+
+    /// How many value parts its entries lie in, at most.
+    pub(super) fn value_parts(&self) -> usize {
+        match &*self.state.read() {
+            PartState::Memory(part, _) => part.values().len(),
+            PartState::Stored(stored) => stored.values.len(),
+        }
+    }
+
+    /// Bytes of the part and its large values: what it weighs in a leaf or an edge.
+    pub(crate) fn weight(&self) -> u64 {
+        u64::from(self.summary.bytes) + self.summary.value_bytes
+    }
+}

@@ -1,0 +1,184 @@
+//! Runs: sorted messages that came down together, or the entries of a leaf, and how they look
+//! through a view.
+
+use crate::message::range_messages::RangeMessages;
+use crate::model::key::{Key, KeyRange, before_end, end_le};
+use crate::model::view::View;
+use crate::tree::part_slot::PartSlot;
+use std::sync::Arc;
+
+/// Messages that came down together, or the entries of a leaf.
+#[derive(Clone, Default)]
+pub(crate) struct Run {
+    /// In key order, overlapping at most in a bound.
+    pub(crate) parts: Vec<ViewedPart>,
+    pub(crate) ranges: RangeMessages,
+}
+
+/// A part as it appears in a node.
+#[derive(Clone)]
+pub(crate) struct ViewedPart {
+    pub(crate) slot: Arc<PartSlot>,
+    pub(crate) view: View,
+    /// No visible key is smaller.
+    pub(crate) first: Key,
+    /// No visible key is larger; `None` says nothing.
+    pub(crate) last: Option<Key>,
+}
+
+impl ViewedPart {
+    /// The part as it is.
+    pub(crate) fn whole(slot: Arc<PartSlot>) -> Self {
+        let (first, last) = (slot.summary.first.clone(), slot.summary.last.clone());
+        Self { slot, view: View::identity(), first, last: Some(last) }
+    }
+
+    /// The part through `view`; `None` if nothing of it is visible.
+    pub(crate) fn viewed(slot: Arc<PartSlot>, mut view: View) -> Option<Self> {
+        let summary = &slot.summary;
+        // Bounds outside of what the part holds say nothing.
+        if view.bounds.start <= summary.first {
+            view.bounds.start = Key::default();
+        }
+        if !end_le(view.bounds.end.as_deref(), Some(&summary.last)) {
+            view.bounds.end = None;
+        }
+        let held = KeyRange { start: summary.first.clone(), end: Some(just_behind(&summary.last)) };
+        let shown = view.range_to_outer(&held);
+        if shown.is_empty() {
+            return None;
+        }
+        let last = view.outward(&summary.last).or(shown.end);
+        Some(Self { slot, view, first: shown.start, last })
+    }
+
+    /// This part as seen through `view`.
+    fn through(&self, view: &View) -> Option<Self> {
+        self.wholly_through(view).or_else(|| Self::viewed(self.slot.clone(), view.compose(&self.view)))
+    }
+
+    /// The same if all that is visible of it stays visible: then its bounds say what they said.
+    /// `None` if that is not known.
+    pub(super) fn wholly_through(&self, view: &View) -> Option<Self> {
+        let last = self.last.as_ref()?;
+        if !view.bounds.contains(&self.first) || !view.bounds.contains(last) {
+            return None;
+        }
+        if view.from.is_empty() && view.to.is_empty() {
+            return Some(self.clone());
+        }
+        let moved = |key: &Key| {
+            let rest = key.strip_prefix(&*view.from)?;
+            Some(Key::from([&*view.to, rest].concat()))
+        };
+        let (first, last) = (moved(&self.first)?, moved(last)?);
+        let seen = View { to: moved(&self.view.to)?, ..self.view.clone() };
+        Some(Self { slot: self.slot.clone(), view: seen, first, last: Some(last) })
+    }
+}
+
+/// The smallest key behind `key`.
+fn just_behind(key: &[u8]) -> Key {
+    [key, &[0]].concat().into()
+}
+
+impl Run {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.parts.is_empty() && self.ranges.is_empty()
+    }
+
+    /// Bytes of its parts, values and range messages.
+    pub(crate) fn weight(&self) -> u64 {
+        self.parts.iter().map(|p| p.slot.weight()).sum::<u64>() + self.ranges.memory() as u64
+    }
+
+    /// The same without values.
+    pub(super) fn message_bytes(&self) -> u64 {
+        let parts: u64 = self.parts.iter().map(|p| u64::from(p.slot.summary.bytes)).sum();
+        parts + self.ranges.memory() as u64
+    }
+
+    /// This run as seen through `view`.
+    pub(crate) fn through(&self, view: &View) -> Run {
+        let parts = self.parts_near(&view.bounds).iter().filter_map(|p| p.through(view)).collect();
+        let ranges = if self.ranges.is_empty() {
+            RangeMessages::default()
+        } else {
+            self.ranges.within(&view.bounds).map_ranges(|range| view.range_to_outer(range))
+        };
+        Run { parts, ranges }
+    }
+
+    /// This run without what lies in `range`.
+    pub(crate) fn without(&self, range: &KeyRange) -> Run {
+        let before = KeyRange { start: Key::default(), end: Some(range.start.clone()) };
+        let mut rest = match before.is_empty() {
+            true => Run::default(),
+            false => self.through(&View::identity().restrict(&before)),
+        };
+        if let Some(end) = &range.end {
+            let behind = KeyRange { start: end.clone(), end: None };
+            rest.append(&self.through(&View::identity().restrict(&behind)));
+        }
+        rest
+    }
+
+    /// The parts that may show keys in `range`, and perhaps one more.
+    fn parts_near(&self, range: &KeyRange) -> &[ViewedPart] {
+        // Each ends where the next one begins, or before.
+        let from = self.parts.partition_point(|p| p.first < range.start).saturating_sub(1);
+        let to = self.parts.partition_point(|p| before_end(&p.first, range.end.as_deref()));
+        &self.parts[from.min(to)..to]
+    }
+
+    /// The part that holds `key` if any does, and its number.
+    pub(crate) fn part_for(&self, key: &[u8]) -> Option<(usize, &ViewedPart)> {
+        let number = self.parts.partition_point(|p| *p.first <= *key).checked_sub(1)?;
+        let part = &self.parts[number];
+        part.last.as_ref().is_none_or(|last| *key <= **last).then_some((number, part))
+    }
+
+    /// Appends a run whose keys are all larger.
+    pub(super) fn append(&mut self, other: &Run) {
+        self.parts.extend(other.parts.iter().cloned());
+        for (range, ops) in other.ranges.iter() {
+            self.ranges.push_fragment(range, ops.clone());
+        }
+    }
+}
+
+/// What of `runs` lies in `range`.
+pub(crate) fn runs_within(runs: &[Arc<Run>], range: &KeyRange) -> Vec<Arc<Run>> {
+    let view = View::identity().restrict(range);
+    runs.iter().map(|run| run.through(&view)).filter(|run| !run.is_empty()).map(Arc::new).collect()
+}
+
+/// What of `runs` lies on both sides of `range`.
+pub(crate) fn runs_without(runs: &[Arc<Run>], range: &KeyRange) -> Vec<Arc<Run>> {
+    runs.iter().map(|run| run.without(range)).filter(|run| !run.is_empty()).map(Arc::new).collect()
+}
+
+/// The runs of two neighbouring edges as the runs of one, oldest first.
+pub(crate) fn join_runs(left: &[Arc<Run>], right: &[Arc<Run>]) -> Vec<Arc<Run>> {
+    // Their keys are disjoint, so only the order within each side matters.
+    let count = left.len().max(right.len());
+    let side = |runs: &[Arc<Run>], i: usize| (i + runs.len()).checked_sub(count).map(|i| runs[i].clone());
+    (0..count)
+        .filter_map(|i| match (side(left, i), side(right, i)) {
+            (Some(a), Some(b)) => {
+                let mut run = (*a).clone();
+                run.append(&b);
+                Some(Arc::new(run))
+            }
+            (a, b) => a.or(b),
+        })
+        .collect()
+}
+
+/// The shortest key that separates `left` from the larger `right`.
+pub(crate) fn separator(left: &[u8], right: &[u8]) -> Key {
+    right[..(crate::model::key::common_prefix_len(left, right) + 1).min(right.len())].into()
+}
+
+#[cfg(test)]
+mod tests;
