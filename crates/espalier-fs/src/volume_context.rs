@@ -1,5 +1,6 @@
 //! The volume that a file system is mounted from: store, indexes, options, commits, counters.
 
+use crate::inode::mtime_hold::PromptFlushes;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout::{DATA, LINKS, METADATA};
 use crate::model::record::later_than;
@@ -25,6 +26,7 @@ pub(crate) struct VolumeContext {
     copied: AtomicI64,
     /// See [`FileSystem::set_kernel_keeps_times`](crate::FileSystem::set_kernel_keeps_times).
     pub(crate) kernel_keeps_times: AtomicBool,
+    pub(crate) prompt_flushes: PromptFlushes,
 }
 
 #[derive(Default)]
@@ -59,6 +61,7 @@ impl VolumeContext {
             last_lsn: AtomicU64::new(0),
             copied: AtomicI64::new(i64::MIN),
             kernel_keeps_times: AtomicBool::new(false),
+            prompt_flushes: PromptFlushes::default(),
         })
     }
 

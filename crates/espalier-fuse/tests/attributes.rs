@@ -217,6 +217,19 @@ fn a_time_that_was_set_stays_when_earlier_stores_arrive() {
 }
 
 #[test]
+fn a_store_after_a_time_was_set_counts() {
+    on_each(|root| {
+        let path = root.join("f");
+        fs::write(&path, [1; 2 * PAGE]).unwrap();
+        File::options().write(true).open(&path).unwrap().set_modified(fixed()).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), fixed());
+        std::thread::sleep(Duration::from_millis(300));
+        while_mapped(&path, |_| (), |_| ());
+        assert_ne!(fs::metadata(&path).unwrap().modified().unwrap(), fixed());
+    });
+}
+
+#[test]
 fn times_are_in_the_order_of_the_calls() {
     on_each(|root| {
         for n in 0..200 {

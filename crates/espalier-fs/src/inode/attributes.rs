@@ -138,8 +138,20 @@ impl FileSystem {
         };
         self.store_inode(&node, &mut state, inode, data_changed, batch)?;
         state.blocks = blocks;
-        state.mtime_hold.set(set, self.volume.env.monotonic());
+        self.hold_mtime(&tree, &node, &mut state, set);
         Ok(self.known_attr(&node, &state).0)
+    }
+
+    /// Holds a time of modification that was set; see `inode::mtime_hold`.
+    fn hold_mtime(&self, tree: &TreeGuard<'_>, node: &Node, state: &mut State, set: &SetAttr) {
+        let now = self.volume.env.monotonic();
+        let Some(number) = state.mtime_hold.set(set, now) else { return };
+        let stores_count =
+            node.kind == FileKind::Regular && !self.volume.kernel_keeps_times.load(Ordering::Acquire);
+        if stores_count && self.volume.prompt_flushes.take(state.inode.size, now) {
+            state.mtime_hold.begin_flush();
+            tree.notice(Notice::OldStores(node.id, number));
+        }
     }
 
     /// The target of a symbolic link.

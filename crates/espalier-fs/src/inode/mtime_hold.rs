@@ -12,19 +12,28 @@
 //!   [`LONGEST_HOLD`], by when the kernel has written back what was stored before. When the kernel
 //!   forgets the file, it has no pages of it, and the node goes with its hold.
 //!
-//! Files that nothing is stored into cost nothing: the kernel is asked for no page that it would not
-//! send by itself. In return a store *after* the call counts as one before it if it is the first to
-//! arrive within `LONGEST_HOLD`; then the time of the last change alone shows it.
+//! A store *after* the call counts as one before it if it is the first to arrive within
+//! `LONGEST_HOLD`; then the time of the last change alone shows it. To make that improbable, the pages
+//! of a small file are written back at once when its time is set ([`PromptFlushes`]). The kernel drops
+//! them then, so only a few files a second are treated so: unpacking, copying and synchronizing of
+//! trees keep what they have in the kernel's pages, and cost nothing.
 //!
 //! A kernel that keeps the times by itself (`-o writeback`) sends them when they have changed, before
 //! or after the pages. Then write-back does not set the time of modification at all, and the time of
 //! the last change is counted up by a nanosecond, so that comparisons of trees find the change.
 
 use crate::model::types::{SetAttr, SetTime};
+use parking_lot::Mutex;
 use std::time::Duration;
 
 /// The kernel writes pages back that have been dirty for 30 seconds, and looks every 5 seconds.
 pub(crate) const LONGEST_HOLD: Duration = Duration::from_secs(45);
+
+/// A larger file is not flushed at once: reading it again would cost more.
+const PROMPT_FLUSH_BYTES: u64 = 1 << 20;
+
+/// So many files are flushed at once in a second.
+const PROMPT_FLUSHES_PER_SECOND: u32 = 16;
 
 /// Whether write-back sets the time of modification of a file.
 #[derive(Debug, Default)]
@@ -52,17 +61,20 @@ pub(crate) enum Arrival {
 }
 
 impl MtimeHold {
-    /// A call has set attributes at the monotonic time `now`.
-    pub(crate) fn set(&mut self, set: &SetAttr, now: Duration) {
+    /// A call has set attributes at the monotonic time `now`; the number of the hold that this
+    /// begins.
+    pub(crate) fn set(&mut self, set: &SetAttr, now: Duration) -> Option<u64> {
         match set.mtime {
             Some(SetTime::At(_)) => {
                 self.held = Some(Held { since: now, is_flushing: false });
                 self.number += 1;
+                return Some(self.number);
             }
             Some(SetTime::Now) => self.held = None,
             None if set.size.is_some() => self.held = None,
             None => {}
         }
+        None
     }
 
     /// The time of modification was set by a change of the data.
@@ -92,6 +104,31 @@ impl MtimeHold {
         if self.number == number {
             self.end();
         }
+    }
+}
+
+/// Counts the files that are flushed at once when their time is set.
+#[derive(Debug, Default)]
+pub(crate) struct PromptFlushes(Mutex<Second>);
+
+#[derive(Debug, Default)]
+struct Second {
+    since: Duration,
+    flushes: u32,
+}
+
+impl PromptFlushes {
+    /// True if a file of `size` bytes shall be flushed at once at the monotonic time `now`.
+    pub(crate) fn take(&self, size: u64, now: Duration) -> bool {
+        if size == 0 || size > PROMPT_FLUSH_BYTES {
+            return false;
+        }
+        let mut second = self.0.lock();
+        if now.saturating_sub(second.since) >= Duration::from_secs(1) {
+            *second = Second { since: now, flushes: 0 };
+        }
+        second.flushes += 1;
+        second.flushes <= PROMPT_FLUSHES_PER_SECOND
     }
 }
 

@@ -46,3 +46,12 @@ fn a_hold_ends_with_another_time_and_in_any_case() {
     hold.end();
     assert_eq!(hold.arrival(SECOND), Arrival::Counts);
 }
+
+#[test]
+fn a_few_small_files_a_second_are_flushed_at_once() {
+    let flushes = PromptFlushes::default();
+    assert!(!flushes.take(PROMPT_FLUSH_BYTES + 1, SECOND) && !flushes.take(0, SECOND));
+    let taken = (0..1000).filter(|_| flushes.take(1, SECOND)).count();
+    assert_eq!(taken, PROMPT_FLUSHES_PER_SECOND as usize);
+    assert!(flushes.take(1, 2 * SECOND));
+}
