@@ -1,6 +1,6 @@
 //! Other people's test suites on a mount: pjdfstest and fsx.
 //!
-//! docs/suites.md lists, with a reason each, what is expected to fail. A failure that is not listed
+//! docs/conformance.md lists, with a reason each, what is expected to fail. A failure that is not listed
 //! fails this test; so does a listed one that passes, and a test that is skipped here but not on
 //! ext4.
 
@@ -25,11 +25,11 @@ fn tool(name: &str) -> PathBuf {
     path
 }
 
-/// The tests that docs/suites.md lists: rows `| suite | `test` | reason |`; `suite` is `pjdfstest`
+/// The tests that docs/conformance.md lists: rows `| suite | `test` | reason |`; `suite` is `pjdfstest`
 /// for those expected to fail, `pjdfstest skips` for those that cannot run here though ext4 runs
 /// them.
 fn listed(suite: &str) -> BTreeSet<String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/suites.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/conformance.md");
     let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let mut expected = BTreeSet::new();
     for line in text.lines() {
@@ -95,7 +95,7 @@ fn pjdfstest_fails_only_where_it_is_expected_to() {
     for (name, result) in &results {
         let on_ext4 = reference.get(name).map_or("absent", |r| r.as_str());
         match (result.as_str(), expected.contains(name)) {
-            ("ok", true) => wrong.push(format!("{name} passes: take it out of docs/suites.md")),
+            ("ok", true) => wrong.push(format!("{name} passes: take it out of docs/conformance.md")),
             ("FAILED", false) => wrong.push(format!("{name} fails; on ext4: {on_ext4}")),
             ("skipped", _) if on_ext4 != "skipped" && !skips.contains(name) => {
                 wrong.push(format!("{name} is skipped; on ext4: {on_ext4}"))
@@ -104,9 +104,9 @@ fn pjdfstest_fails_only_where_it_is_expected_to() {
         }
     }
     let unneeded = skips.iter().filter(|name| results.get(*name).is_some_and(|r| r != "skipped"));
-    wrong.extend(unneeded.map(|name| format!("{name} is not skipped: take it out of docs/suites.md")));
+    wrong.extend(unneeded.map(|name| format!("{name} is not skipped: take it out of docs/conformance.md")));
     let unknown = expected.union(&skips).filter(|name| !results.contains_key(*name));
-    wrong.extend(unknown.map(|name| format!("{name} is in docs/suites.md and in no suite")));
+    wrong.extend(unknown.map(|name| format!("{name} is in docs/conformance.md and in no suite")));
     let count = |what: &str| results.values().filter(|r| *r == what).count();
     println!("pjdfstest: {} ok, {} failed, {} skipped", count("ok"), count("FAILED"), count("skipped"));
     if !wrong.is_empty() {
