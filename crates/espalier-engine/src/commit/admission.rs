@@ -1,6 +1,6 @@
 //! What a batch will take on the device is reserved before it is accepted.
 //!
-//! ARCHITECTURE.md, "A full store", says what is promised, and why.
+//! `docs/design/space.md` says what is reserved, and why.
 
 use crate::commit::pipeline::Order;
 use crate::index::accounting::{message_blocks, unwritten_below};

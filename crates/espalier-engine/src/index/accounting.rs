@@ -4,7 +4,7 @@
 //! *unwritten*: they are counted here after each change of a tree. What absorbing memtables adds to
 //! them is reserved by the batches ([`crate::commit::admission`]). Space is *low* when so little is
 //! free that nothing is written to make reading faster, and all that absorbing takes has to be
-//! reserved. ARCHITECTURE.md, "A full store", has the arguments.
+//! reserved. `docs/design/space.md` has the arguments.
 //!
 //! Protocol: [`SpaceAccounting::recount`] follows each change of a tree, and
 //! [`SpaceAccounting::refresh`] each change of what is free; both only look at trees in memory.

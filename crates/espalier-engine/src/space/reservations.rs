@@ -35,7 +35,7 @@ pub(super) struct Promises {
 
 impl Promises {
     /// For a data region of `blocks`: 3% of it, between 1.5 MiB and 32 GiB, at most an eighth. Who
-    /// draws on it leaves it at a level of his own (ARCHITECTURE.md, "A full store"). With so much
+    /// draws on it leaves it at a level of his own (`docs/design/space.md`). With so much
     /// free, parts of usual sizes also find runs that are long enough.
     pub(super) fn new(blocks: u64) -> Self {
         Self { promised: AtomicU64::new(0), pool: AtomicU64::new(pool_of(blocks)) }

@@ -5,7 +5,7 @@
 //! root, sharing all the rest, and hands back a new root. Readers of an older root notice nothing.
 //! Nodes and parts stay in memory until `write` puts them on the device.
 //!
-//! Invariants are those of the map (`ARCHITECTURE.md`, "What things denote"); `verify` checks them.
+//! Invariants are those of `docs/design/tree.md`, "What things denote"; `verify` checks them.
 //! Structural code works in the key space of the *parent*: `Node::through` brings a child there,
 //! whatever its view, and `Child::attach` takes it back under its lift. So a child that was
 //! shared, trimmed or translated becomes simple by being changed, at the cost of its header.

@@ -1,4 +1,4 @@
-//! Binding clones: from a redirection of keys to shared nodes; `docs/clones.md` has the model.
+//! Binding clones: from a redirection of keys to shared nodes; `docs/design/clones.md` has the model.
 //!
 //! Protocol: when the layers older than a goto have been absorbed, the root is the state that it
 //! refers to. What begins with the source is then *cut out*: along its two borders headers are made
