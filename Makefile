@@ -29,6 +29,7 @@ lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) doc --workspace --no-deps --document-private-items --locked --quiet
+	$(CARGO) run -p espalier-lint --locked --quiet -- check
 
 # Fuzzes image parsing, log replay and request decoding, so many seconds each.
 fuzz:

@@ -1,0 +1,82 @@
+//! What a check found, and which findings fail.
+
+use std::fmt;
+
+/// The checks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Check {
+    /// A module uses one of a higher layer.
+    Upward,
+    /// Files or modules use each other in a circle.
+    Circle,
+    /// A module is in no layer, or a layer names a module that does not exist.
+    Unlisted,
+    /// A comment or document is too wide.
+    Width,
+    /// A word of the list stands for a piece of code.
+    Word,
+    /// A function is too long.
+    Length,
+    /// A function takes too many parameters.
+    Parameters,
+    /// Control flow is nested too deeply.
+    Nesting,
+    /// Two crate-visible types of a crate share a name.
+    TypeName,
+    /// A link or anchor of a document leads nowhere.
+    Link,
+}
+
+impl Check {
+    pub(crate) const ALL: [Self; 10] = [
+        Self::Upward,
+        Self::Circle,
+        Self::Unlisted,
+        Self::Width,
+        Self::Word,
+        Self::Length,
+        Self::Parameters,
+        Self::Nesting,
+        Self::TypeName,
+        Self::Link,
+    ];
+}
+
+/// Something that a check found.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Finding {
+    pub(crate) check: Check,
+    /// Relative to the root of the checkout.
+    pub(crate) path: String,
+    pub(crate) line: usize,
+    pub(crate) message: String,
+}
+
+impl Finding {
+    pub(crate) fn new(check: Check, path: &str, line: usize, message: impl Into<String>) -> Self {
+        Self { check, path: path.into(), line, message: message.into() }
+    }
+
+    /// Whether `check` mode fails because of this finding.
+    pub(crate) fn fails(&self) -> bool {
+        !NOT_YET.iter().any(|(check, prefix)| *check == self.check && self.path.starts_with(prefix))
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {} [{:?}]", self.path, self.line, self.message, self.check)
+    }
+}
+
+/// Findings below these paths are reported, but do not fail yet.
+const NOT_YET: &[(Check, &str)] = &[
+    (Check::Upward, ""),
+    (Check::Circle, ""),
+    (Check::Unlisted, ""),
+    (Check::Width, ""),
+    (Check::Word, ""),
+    (Check::Length, ""),
+    (Check::Parameters, ""),
+    (Check::TypeName, ""),
+];

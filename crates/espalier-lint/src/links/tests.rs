@@ -1,0 +1,28 @@
+use super::links;
+use crate::workspace::Workspace;
+
+fn found(text: &str) -> Vec<usize> {
+    let other = "# The title, and `more`\n\n## Same\n\n## Same\n```\n## Code\n```\n";
+    let files = [
+        ("docs/design/a.md", text),
+        ("docs/b.md", other),
+        ("README.md", "# R\n"),
+        ("crates/x/src/lib.rs", ""),
+    ];
+    links(&Workspace::of(&files)).iter().map(|finding| finding.line).collect()
+}
+
+#[test]
+fn links_that_lead_somewhere_are_fine() {
+    let text = "# Here\n[a](../b.md) [b](../../README.md#r) [c](#here) [d](https://example.org/none)\n\
+        [e](../b.md#the-title-and-more) [f](../b.md#same-1) [g](../../crates/x/) `[h](none.md)`\n\
+        ```\n[i](none.md)\n```\n[k]: ../b.md\n";
+    assert_eq!(found(text), Vec::<usize>::new());
+}
+
+#[test]
+fn links_that_lead_nowhere_are_found() {
+    let text = "[a](b.md)\n[b](../b.md#none)\n[c](#none)\n[d](../../../up.md)\n[e](../b.md#code)\n[f]: none.md\n\
+        <img src=\"none.svg\">\n";
+    assert_eq!(found(text), [1, 2, 3, 4, 5, 6, 7]);
+}
