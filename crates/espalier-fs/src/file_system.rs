@@ -1,27 +1,42 @@
-//! A mounted volume: what all calls share.
+//! A mounted volume: the components and their wiring. Its public calls, which delegate to them, are
+//! in the modules below.
 
-use crate::inode::key_lengths::Lengths;
-use crate::inode::node::{Counts, Node, NodeTable, Place, Released, Role};
+mod contents;
+mod durability;
+mod names;
+mod trees;
+
+use crate::data::data_reader::DataReader;
+use crate::data::file_data::FileData;
+use crate::inode::access_times::AccessTimes;
+use crate::inode::attr_reader::AttrReader;
+use crate::inode::attributes::Attributes;
+use crate::inode::inode_store::InodeStore;
+use crate::inode::node::{LinkCounts, Node, Place, Role};
+use crate::inode::node_table::NodeTable;
+use crate::inode::ownership::OwnershipMarks;
+use crate::inode::references::References;
 use crate::inode::tree_lock::TreeLock;
-use crate::model::error::{FsError, FsErrorKind, Result, fail};
+use crate::inode::volume_state::{FIRST_NUMBER, VolumeStateRecord};
+use crate::inode::xattr::ExtendedAttributes;
+use crate::links::link_area::LinkAreas;
+use crate::links::link_index::LinkIndex;
+use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout::{self, INDEXES, METADATA};
-use crate::model::record::{Inode, LINK_COUNTS_STALE, Record, VolumeState};
+use crate::model::record::{Inode, Record, VolumeState};
 use crate::model::types::*;
+use crate::namespace::context::Namespace;
 use crate::namespace::listing::Listings;
-use crate::orphan::deferred_unlink::Forgotten;
+use crate::namespace::lookup::Lookup;
+use crate::namespace::rename::RenameLock;
+use crate::orphan::orphan_area::Orphans;
+use crate::snapshot::tree::Snapshots;
 use crate::volume_context::{VolumeContext, encode_parameters};
-use espalier_engine::{Batch, IndexId, KeyRange, Lsn, Store};
+use espalier_engine::{Batch, IndexId, Lsn, Store};
 use espalier_storage::Environment;
-use parking_lot::Mutex;
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// How many inode numbers are set aside at a time.
-const NUMBERS_RESERVED: u64 = 1 << 16;
-/// The first number that is given out; the ones before are the root's and reserved.
-const FIRST_NUMBER: u64 = 16;
-/// The node of the link area.
+/// The node of the root's link area.
 const LINKS_NODE: NodeId = NodeId(2);
 /// The node of the orphan area.
 const ORPHANS_NODE: NodeId = NodeId(3);
@@ -31,97 +46,14 @@ const FIRST_NODE: u64 = 16;
 /// A mounted volume. All calls may come from many threads at once.
 pub struct FileSystem {
     pub(crate) volume: Arc<VolumeContext>,
-    pub(crate) tree: Arc<TreeLock>,
-    /// Held by renames across directories.
-    pub(crate) renames: Mutex<()>,
-    pub(crate) nodes: NodeTable,
-    pub(crate) orphans: Arc<Node>,
-    /// Unlinked files whose data still lies where it was, by place.
-    pub(crate) detached: Mutex<BTreeMap<Arc<[u8]>, NodeId>>,
-    /// Unlinked files that nobody holds any more, whose data is still to go.
-    pub(crate) forgotten: Mutex<Forgotten>,
-    /// The rule for the time of the last read.
-    pub(crate) atime: AtimeRule,
-    pub(crate) listings: Mutex<Listings>,
-    /// Nodes whose time of the last read is to be written.
-    pub(crate) atimes: Mutex<Vec<NodeId>>,
-    /// Bytes of known names, of all directories.
-    pub(crate) name_bytes: AtomicU64,
-    /// The links index may have keys.
-    pub(crate) any_links: AtomicBool,
-    pub(crate) sweep: AtomicUsize,
-    numbers: Mutex<Numbers>,
-    /// Areas, with a reference on each, in which counts of names are to be corrected.
-    pub(crate) unsettled: Mutex<Vec<NodeId>>,
-    pub(crate) lengths: Lengths,
-    /// Trees that were removed and are in use.
-    pub(crate) lost_trees: AtomicU64,
-    /// Held while a snapshot is made: so that there are no two of one name.
-    pub(crate) snapshotting: Mutex<()>,
-}
-
-/// Inode numbers: `next` is given out next; those below `limit` are set aside durably before
-/// anything durable can carry them.
-struct Numbers {
-    next: u64,
-    limit: u64,
-}
-
-/// References that are given back on drop. Declared before the locks of an operation, so that it is
-/// dropped after them: giving back a reference can mean work.
-pub(crate) struct Deferred<'a> {
-    fs: &'a FileSystem,
-    ids: Vec<NodeId>,
-}
-
-impl<'a> Deferred<'a> {
-    pub(crate) fn new(fs: &'a FileSystem) -> Self {
-        Self { fs, ids: Vec::new() }
-    }
-
-    pub(crate) fn release(&mut self, id: NodeId) {
-        self.ids.push(id);
-    }
-}
-
-impl Drop for Deferred<'_> {
-    fn drop(&mut self) {
-        self.ids.iter().for_each(|id| self.fs.release(*id, 1));
-    }
-}
-
-/// A reference on a node that is given back on drop.
-pub(crate) struct Held<'a> {
-    fs: &'a FileSystem,
-    node: Option<Arc<Node>>,
-}
-
-impl<'a> Held<'a> {
-    /// Takes over a reference that was counted already.
-    pub(crate) fn adopt(fs: &'a FileSystem, node: Arc<Node>) -> Self {
-        Self { fs, node: Some(node) }
-    }
-
-    /// Leaves the reference to the caller.
-    pub(crate) fn keep(mut self) -> Arc<Node> {
-        self.node.take().expect("a held node is taken once")
-    }
-}
-
-impl std::ops::Deref for Held<'_> {
-    type Target = Arc<Node>;
-
-    fn deref(&self) -> &Arc<Node> {
-        self.node.as_ref().expect("a held node is taken once")
-    }
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        if let Some(node) = self.node.take() {
-            self.fs.release(node.id, 1);
-        }
-    }
+    pub(crate) names: Arc<Namespace>,
+    renames: RenameLock,
+    listings: Listings,
+    attributes: Attributes,
+    xattrs: ExtendedAttributes,
+    data: FileData,
+    access_times: Arc<AccessTimes>,
+    snapshots: Snapshots,
 }
 
 impl std::fmt::Debug for FileSystem {
@@ -159,215 +91,154 @@ impl FileSystem {
     /// of the store.
     pub fn open(store: Arc<Store>, env: Arc<dyn Environment>, options: OpenOptions) -> Result<Arc<Self>> {
         let volume = Arc::new(VolumeContext::open(store, env, options)?);
-        let (store, metadata, link_index) = (&volume.store, volume.metadata(), volume.links());
-        let damaged =
-            |what: &str| FsError::new(FsErrorKind::Io, format!("volume {:?} {what}", volume.options.volume));
-        let mut inode =
-            match store.get(metadata, layout::ROOT_KEY)?.map(|v| Record::decode(&v)).transpose()? {
-                Some(Record::Inode(inode)) if inode.is_dir() => inode,
-                _ => return Err(damaged("has no root directory")),
-            };
-        let state = store.get(metadata, layout::STATE_KEY)?.ok_or_else(|| damaged("has no state record"))?;
-        let state = VolumeState::decode(&state)?;
-        let next = state.next_number;
-        let any_links = store.cursor(link_index, KeyRange::all())?.next()?.is_some();
-        // The root always has a link area.
-        inode.area = true;
-        let root = Node::new(
-            NodeId::ROOT,
-            Place { parent: None, name: [].into() },
-            inode,
-            volume.options.number_delta,
-            Lsn(0),
-        );
-        let links = Node::area(LINKS_NODE, &root, Role::LinkArea);
-        let orphans = Node::area(ORPHANS_NODE, &links, Role::Orphans);
-        *root.dir().area.lock() = Some(LINKS_NODE);
-        // The root of what was a directory may have a copy of an area.
-        let mark = store.get(link_index, b"")?;
-        if mark.as_deref() != Some(LINK_COUNTS_STALE) {
-            *links.dir().counts.lock() = Counts::Settled;
-        }
-        let nodes = NodeTable::new(FIRST_NODE);
-        [&root, &links, &orphans].into_iter().for_each(|node| nodes.add(node));
-        let atime = AtimeRule::new(volume.options.atime);
-        let fs = Self {
-            volume,
-            tree: Arc::default(),
-            renames: Mutex::new(()),
-            nodes,
-            orphans,
-            detached: Mutex::default(),
-            forgotten: Mutex::default(),
-            atime,
-            listings: Mutex::default(),
-            atimes: Mutex::default(),
-            name_bytes: AtomicU64::new(0),
-            any_links: AtomicBool::new(any_links),
-            sweep: AtomicUsize::new(0),
-            numbers: Mutex::new(Numbers { next, limit: next }),
-            unsettled: Mutex::default(),
-            lost_trees: AtomicU64::new(0),
-            snapshotting: Mutex::default(),
-            lengths: Lengths::new(state.longest_key),
-        };
+        let root = read_root(&volume)?;
+        let tree: Arc<TreeLock> = Arc::default();
+        let state_record = Arc::new(VolumeStateRecord::open(volume.clone(), tree.clone())?);
+        let links = Arc::new(LinkIndex::open(volume.clone())?);
+        let (nodes, area) = first_nodes(&volume, &links, root)?;
+        let orphans = Orphans::new(volume.clone(), nodes.clone(), links.clone(), area);
+        let fs = Arc::new(Self::with_components(volume, tree, nodes, state_record, links, orphans));
         if !fs.volume.options.read_only {
-            fs.empty_orphan_area()?;
+            fs.names.orphans.empty_area()?;
         }
-        Ok(Arc::new(fs))
+        Ok(fs)
     }
 
-    /// The node behind an id.
-    pub(crate) fn node(&self, id: NodeId) -> Result<Arc<Node>> {
-        match self.nodes.get(id) {
-            Some(node) => Ok(node),
-            None => fail(FsErrorKind::Stale, format!("there is no node {}", id.0)),
-        }
-    }
-
-    /// The directory behind an id.
-    pub(crate) fn dir(&self, id: NodeId) -> Result<Arc<Node>> {
-        let node = self.node(id)?;
-        if node.is_dir() { Ok(node) } else { fail(FsErrorKind::NotDirectory, "not a directory") }
-    }
-
-    /// Stores the volume's state with what no key is longer than: what `choose` makes of what is
-    /// stored. Returns it.
-    pub(crate) fn store_longest_key(&self, choose: impl FnOnce(Option<u64>) -> u64) -> Result<u64> {
-        let numbers = self.numbers.lock();
-        let longest = choose(self.lengths.stored());
-        let mut batch = Batch::new();
-        let state = VolumeState { next_number: numbers.limit, longest_key: Some(longest) };
-        batch.insert(self.volume.metadata(), layout::STATE_KEY, state.encode());
-        self.volume.commit_internal(batch)?;
-        self.lengths.set_stored(longest);
-        Ok(longest)
-    }
-
-    /// A number that no inode of the volume has or had.
-    pub(crate) fn fresh_number(&self) -> Result<u64> {
-        let mut numbers = self.numbers.lock();
-        if numbers.next == numbers.limit {
-            let limit = numbers.limit + NUMBERS_RESERVED;
-            let mut batch = Batch::new();
-            let longest_key = self.lengths.stored();
-            let state = VolumeState { next_number: limit, longest_key };
-            batch.insert(self.volume.metadata(), layout::STATE_KEY, state.encode());
-            self.volume.commit_internal(batch)?;
-            numbers.limit = limit;
-        }
-        numbers.next += 1;
-        Ok(numbers.next - 1)
-    }
-
-    /// No number from here on was given out.
-    pub(crate) fn next_numbers(&self) -> u64 {
-        self.numbers.lock().limit
-    }
-
-    /// Gives back references; what that leaves unused goes, with work that was put off.
-    pub(crate) fn release(&self, id: NodeId, count: u64) {
-        let (mut id, mut count) = (id, count);
-        let mut below: Option<Arc<Node>> = None;
-        loop {
-            let retire = |node: &Node| {
-                if node.changed.load(Ordering::Acquire)
-                    && let Some(parent) = &node.place().parent
-                    && let Some(directory) = &parent.directory
-                {
-                    directory.evictions.fetch_add(1, Ordering::AcqRel);
-                }
-            };
-            match self.nodes.release(id, count, retire) {
-                Released::Done => return,
-                Released::Pending(node) => {
-                    if self.put_off(&node) {
-                        return;
-                    }
-                    if !self.finish(&node) {
-                        return;
-                    }
-                    count = 1;
-                }
-                Released::Gone(node) => {
-                    if let Some(directory) = &node.directory {
-                        let bytes = directory.name_bytes.swap(0, Ordering::Relaxed);
-                        self.name_bytes.fetch_sub(bytes, Ordering::Relaxed);
-                    }
-                    let parent = node.place().parent;
-                    drop(below.replace(node));
-                    match parent {
-                        Some(parent) => (id, count) = (parent.id, 1),
-                        None => return,
-                    }
-                }
-            }
-        }
-    }
-
-    /// Does what was put off until the last reference on `node` goes. Nobody waits for the answer:
-    /// what fails here is tried again later, and then the reference is kept, or is found by
-    /// recovery, or is the time of a read. False if it is kept.
-    fn finish(&self, node: &Arc<Node>) -> bool {
-        let tree = self.tree.shared_again();
-        let result = if self.is_orphan(node) {
-            self.remove_orphan(&tree, node)
-        } else {
-            self.write_atime(&tree, node)
+    /// Makes the other components, from the bottom up.
+    fn with_components(
+        volume: Arc<VolumeContext>,
+        tree: Arc<TreeLock>,
+        nodes: Arc<NodeTable>,
+        state_record: Arc<VolumeStateRecord>,
+        links: Arc<LinkIndex>,
+        orphans: Orphans,
+    ) -> Self {
+        let detached = orphans.detached.clone();
+        let orphans = Arc::new(orphans);
+        let inodes = Arc::new(InodeStore { volume: volume.clone() });
+        let ownership = Arc::new(OwnershipMarks {
+            volume: volume.clone(),
+            tree: tree.clone(),
+            inodes: inodes.clone(),
+            links: links.clone(),
+        });
+        let access_times = Arc::new(AccessTimes {
+            volume: volume.clone(),
+            tree: tree.clone(),
+            nodes: nodes.clone(),
+            inodes: inodes.clone(),
+            rule: AtimeRule::new(volume.options.atime),
+            queue: Default::default(),
+        });
+        let data_reader = Arc::new(DataReader { volume: volume.clone(), tree: tree.clone() });
+        let attrs = Arc::new(AttrReader { volume: volume.clone(), data: data_reader.clone() });
+        let references = Arc::new(References {
+            tree: tree.clone(),
+            nodes: nodes.clone(),
+            orphans: orphans.clone(),
+            access_times: access_times.clone(),
+        });
+        let areas = Arc::new(LinkAreas {
+            volume: volume.clone(),
+            tree: tree.clone(),
+            nodes: nodes.clone(),
+            links: links.clone(),
+            orphans: orphans.clone(),
+            references: references.clone(),
+            stale: Default::default(),
+        });
+        let lookup = Arc::new(Lookup {
+            volume: volume.clone(),
+            tree: tree.clone(),
+            nodes: nodes.clone(),
+            orphans: orphans.clone(),
+            references: references.clone(),
+            areas: areas.clone(),
+            attrs: attrs.clone(),
+        });
+        let attributes = Attributes {
+            volume: volume.clone(),
+            tree: tree.clone(),
+            nodes: nodes.clone(),
+            inodes: inodes.clone(),
+            reader: attrs,
+            ownership: ownership.clone(),
+            access_times: access_times.clone(),
         };
-        if let Err(error) = result {
-            tracing::warn!(%error, node = node.id.0, "work on a node that is no longer used failed");
-            return !self.try_later(node);
+        let xattrs = ExtendedAttributes {
+            volume: volume.clone(),
+            tree: tree.clone(),
+            nodes: nodes.clone(),
+            inodes: inodes.clone(),
+            ownership: ownership.clone(),
+            detached: detached.clone(),
+        };
+        let data = FileData {
+            volume: volume.clone(),
+            tree: tree.clone(),
+            nodes: nodes.clone(),
+            inodes: inodes.clone(),
+            reader: data_reader,
+            detached,
+            access_times: access_times.clone(),
+        };
+        let names = Arc::new(Namespace {
+            volume: volume.clone(),
+            tree,
+            nodes,
+            state_record,
+            inodes,
+            links,
+            ownership,
+            orphans,
+            references,
+            areas,
+            lookup,
+        });
+        let listings =
+            Listings { cx: names.clone(), access_times: access_times.clone(), cache: Default::default() };
+        let snapshots =
+            Snapshots { cx: names.clone(), access_times: access_times.clone(), making: Default::default() };
+        let renames = RenameLock::default();
+        Self { volume, names, renames, listings, attributes, xattrs, data, access_times, snapshots }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn state_record(&self) -> &VolumeStateRecord {
+        &self.names.state_record
+    }
+}
+
+/// The inode of the root directory.
+fn read_root(volume: &VolumeContext) -> Result<Inode> {
+    let stored = volume.store.get(volume.metadata(), layout::ROOT_KEY)?;
+    match stored.map(|value| Record::decode(&value)).transpose()? {
+        Some(Record::Inode(mut inode)) if inode.is_dir() => {
+            // The root always has a link area.
+            inode.area = true;
+            Ok(inode)
         }
-        true
-    }
-
-    /// The unit of data that is efficient to write, in bytes.
-    pub fn block_size(&self) -> u32 {
-        self.volume.block_size
-    }
-
-    /// The path of `node` in the volume, for messages; of an unlinked file its place in the orphan
-    /// area.
-    ///
-    /// # Errors
-    /// [`FsErrorKind::Stale`] if the node is not known.
-    pub fn path(&self, node: NodeId) -> Result<Vec<u8>> {
-        let node = self.node(node)?;
-        let _tree = self.tree.shared();
-        Ok(path_of(&node))
+        _ => fail(FsErrorKind::Io, format!("volume {:?} has no root directory", volume.options.volume)),
     }
 }
 
-/// The path of a node in the volume. The caller holds the tree lock.
-pub(crate) fn path_of(node: &Arc<Node>) -> Vec<u8> {
-    let mut at = node.clone();
-    let mut names = Vec::new();
-    while let Place { parent: Some(parent), name } = at.place() {
-        names.push(name);
-        at = parent;
+/// The node table with the nodes that are always in memory: the root, its link area, and the orphan
+/// area, which is also returned.
+fn first_nodes(
+    volume: &VolumeContext,
+    links: &LinkIndex,
+    root: Inode,
+) -> Result<(Arc<NodeTable>, Arc<Node>)> {
+    let place = Place { parent: None, name: [].into() };
+    let root = Node::new(NodeId::ROOT, place, root, volume.options.number_delta, Lsn(0));
+    let area = Node::area(LINKS_NODE, &root, Role::LinkArea);
+    let orphans = Node::area(ORPHANS_NODE, &area, Role::Orphans);
+    *root.dir().area.lock() = Some(LINKS_NODE);
+    // The root of a snapshot of a directory may have a copy of an area.
+    if !links.has_stale_counts(b"")? {
+        *area.dir().link_counts.lock() = LinkCounts::Right;
     }
-    let mut path: Vec<u8> = Vec::new();
-    for name in names.iter().rev() {
-        path.push(b'/');
-        path.extend_from_slice(name);
-    }
-    if path.is_empty() {
-        path.push(b'/');
-    }
-    path
-}
-
-/// Refuses what cannot be the name of an entry.
-pub(crate) fn check_name(name: &[u8]) -> Result<()> {
-    if name.len() > MAX_NAME {
-        return fail(
-            FsErrorKind::NameTooLong,
-            format!("a name of {} bytes; {MAX_NAME} are allowed", name.len()),
-        );
-    }
-    if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0) {
-        return fail(FsErrorKind::Invalid, format!("{:?} is no name", String::from_utf8_lossy(name)));
-    }
-    Ok(())
+    let nodes = NodeTable::new(FIRST_NODE, volume.options.name_memory, root.changes.clone());
+    [&root, &area, &orphans].into_iter().for_each(|node| nodes.add(node));
+    Ok((Arc::new(nodes), orphans))
 }

@@ -11,7 +11,6 @@
 
 mod check;
 mod data;
-mod durability;
 mod file_system;
 mod inode;
 mod links;

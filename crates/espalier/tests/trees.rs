@@ -169,7 +169,7 @@ fn users_clone_and_remove_what_is_theirs() {
     as_user(&["clone"], &[&mine, &place.dir.join("locked/copy")]).refused(1, &["may not make"]);
     fs::create_dir(mine.join("of root")).unwrap();
     fs::write(mine.join("of root/file"), b"x").unwrap();
-    as_user(&["clone"], &[&mine, &place.dir.join("more")]).refused(1, &["somebody else"]);
+    as_user(&["clone"], &[&mine, &place.dir.join("more")]).refused(1, &["another user"]);
     as_user(&["rm"], &[&mine]).refused(1, &["of root"]);
     assert_eq!(numbers(&mine).len(), 3, "the rest is gone");
     as_user(&["rm"], &[&copy]).ok();

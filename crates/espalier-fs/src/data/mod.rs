@@ -1,3 +1,5 @@
 //! The data of regular files: blocks, holes, sizes.
 
+pub(crate) mod blocks;
+pub(crate) mod data_reader;
 pub(crate) mod file_data;

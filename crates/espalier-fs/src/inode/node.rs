@@ -16,14 +16,14 @@
 //! become visible is the order of the log.
 
 use crate::inode::mtime_hold::MtimeHold;
-use crate::inode::pending_changes::{Changes, Notes};
+use crate::inode::names::Names;
+use crate::inode::pending_changes::{ChangeNotes, PendingChanges, TreeChange};
 use crate::model::layout;
 use crate::model::record::Inode;
 use crate::model::types::{FileKind, NodeId};
 use espalier_engine::Lsn;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -39,8 +39,8 @@ pub(crate) struct Node {
     pub(crate) ino: u64,
     place: RwLock<Place>,
     state: Mutex<State>,
-    /// Of all nodes.
-    pub(crate) changes: Arc<Changes>,
+    /// Of all nodes of the volume.
+    pub(crate) changes: Arc<PendingChanges>,
     /// Changes before the keys of the node's data do.
     pub(crate) version: AtomicU64,
     /// The node was changed since it was loaded.
@@ -77,6 +77,14 @@ pub(crate) struct State {
     pub(crate) caught_up: u64,
 }
 
+impl State {
+    /// Notes that the data has changed; the blocks of a sparse file have to be counted again.
+    pub(crate) fn data_changed(&mut self) {
+        self.changes += 1;
+        self.blocks = None;
+    }
+}
+
 /// What has become of a file without a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Orphan {
@@ -109,12 +117,12 @@ pub(crate) struct Directory {
     pub(crate) has_area: AtomicBool,
     /// That link area, while it is in memory.
     pub(crate) area: Mutex<Option<NodeId>>,
-    /// Of a link area: what is known about the numbers of names.
-    pub(crate) counts: Mutex<Counts>,
+    /// Of a link area: what is known about the link counts in it.
+    pub(crate) link_counts: Mutex<LinkCounts>,
     /// As the flag of the inode; true at most too long.
     pub(crate) owned_alone: AtomicBool,
     /// Changes of everything below.
-    pub(crate) notes: Mutex<Notes>,
+    pub(crate) notes: Arc<ChangeNotes>,
     /// The sum of the deltas from the root to this directory, itself included; never changes.
     pub(crate) sum: u64,
     /// What is added to numbers in its link area, if it has one; never changes.
@@ -137,111 +145,17 @@ impl Directory {
     }
 }
 
-/// What is known about the numbers of names of the files in a link area.
+/// What is known about the link counts of the files in a link area.
 #[derive(Debug, Default)]
-pub(crate) enum Counts {
-    /// Nobody has looked.
+pub(crate) enum LinkCounts {
+    /// The mark of the area was not read yet.
     #[default]
     Unknown,
     /// The inodes have them right.
-    Settled,
-    /// The area is a copy: these are right, by number in the area, and what is not listed has no
-    /// name.
+    Right,
+    /// The area is a copy: these counts are right, by number in the area, and a file that is not
+    /// listed has no name.
     Counted(HashMap<u64, u32>),
-}
-
-/// What is known about the names in a directory.
-#[derive(Default)]
-pub(crate) struct Names {
-    map: HashMap<Arc<[u8]>, Known, foldhash::quality::RandomState>,
-    present: u64,
-    bytes: u64,
-    /// Counts changes of the directory.
-    pub(crate) version: u64,
-    /// The directory was removed.
-    pub(crate) dead: bool,
-}
-
-/// What is known about one name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Known {
-    /// There is no such entry.
-    Absent,
-    /// There is one. The node may have left memory; 0: there was none.
-    Present(NodeId),
-}
-
-impl Known {
-    /// The node, which may have left memory, if there is an entry.
-    pub(crate) fn node(self) -> Option<NodeId> {
-        match self {
-            Self::Present(id) => Some(id),
-            Self::Absent => None,
-        }
-    }
-}
-
-impl Names {
-    pub(crate) fn get(&self, name: &[u8]) -> Option<Known> {
-        self.map.get(name).copied()
-    }
-
-    /// Number of names of which something is known.
-    pub(crate) fn len(&self) -> usize {
-        self.map.len()
-    }
-
-    /// The nodes of known names, also of those that have left memory.
-    pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.map.values().filter_map(|known| known.node())
-    }
-
-    /// Number of names known to be present.
-    pub(crate) fn present(&self) -> u64 {
-        self.present
-    }
-
-    /// So many names in all are about to be known.
-    pub(crate) fn expect(&mut self, names: usize) {
-        self.map.reserve(names.saturating_sub(self.map.len()));
-    }
-
-    /// Remembers `known` about `name`; returns by how many bytes the memory grew.
-    pub(crate) fn set(&mut self, name: impl AsRef<[u8]> + Into<Arc<[u8]>>, known: Known) -> u64 {
-        let present = u64::from(matches!(known, Known::Present(_)));
-        self.present += present;
-        if let Some(old) = self.map.get_mut(name.as_ref()) {
-            self.present -= u64::from(matches!(old, Known::Present(_)));
-            *old = known;
-            return 0;
-        }
-        let cost = name_cost(name.as_ref());
-        self.bytes += cost;
-        self.map.insert(name.into(), known);
-        cost
-    }
-
-    /// Forgets what does not lead to a node for which `live` is true; returns the bytes freed.
-    pub(crate) fn shrink(&mut self, live: impl Fn(NodeId) -> bool) -> u64 {
-        let before = self.bytes;
-        let (mut present, mut bytes) = (0, 0);
-        self.map.retain(|name, known| {
-            let keep = matches!(known, Known::Present(id) if live(*id));
-            if keep {
-                present += 1;
-                bytes += name_cost(name);
-            }
-            keep
-        });
-        self.map.shrink_to_fit();
-        (self.present, self.bytes) = (present, bytes);
-        before - bytes
-    }
-}
-
-/// What a known name takes in memory, in bytes.
-fn name_cost(name: &[u8]) -> u64 {
-    name.len() as u64 + 64
 }
 
 impl Node {
@@ -264,9 +178,9 @@ impl Node {
                 role,
                 has_area: AtomicBool::new(inode.area),
                 area: Mutex::default(),
-                counts: Mutex::default(),
+                link_counts: Mutex::default(),
                 owned_alone: AtomicBool::new(inode.owned_alone),
-                notes: Mutex::default(),
+                notes: Arc::default(),
                 area_sum: sum.wrapping_add(inode.area_delta),
                 sum,
                 names: Mutex::default(),
@@ -314,7 +228,14 @@ impl Node {
     /// Moves it in memory; returns where it was. The caller moves the reference on the parent too,
     /// and holds the state, or has looked at it since it took the exclusive tree lock.
     pub(crate) fn set_place(self: &Arc<Self>, place: Place) -> Place {
-        self.take_notes_along(|| std::mem::replace(&mut *self.place.write(), place))
+        let set = || std::mem::replace(&mut *self.place.write(), place);
+        match &self.directory {
+            Some(directory) => {
+                let above = || self.noted_above(directory.notes.inherited());
+                self.changes.move_directory(&directory.notes, above, set)
+            }
+            None => set(),
+        }
     }
 
     /// What changes about the node, up to date.
@@ -327,8 +248,127 @@ impl Node {
         state
     }
 
+    /// Applies to a state the tree changes that are pending, up to number `newest`.
+    fn catch_up(&self, state: &mut State, newest: u64) {
+        // No change reaches a file without a name.
+        if state.orphan == Orphan::No {
+            let mut missed = self.changes.collect_between_moves(|| self.noted_above(state.caught_up));
+            missed.retain(|change| change.number <= newest);
+            for change in &missed {
+                state.inode = change.apply(&state.inode);
+                state.lsn = state.lsn.max(change.lsn);
+            }
+            if !missed.is_empty() {
+                self.changed.store(true, Ordering::Release);
+                self.changes.report(self.id);
+                if let Some(directory) = &self.directory {
+                    directory.owned_alone.store(state.inode.owned_alone, Ordering::Release);
+                }
+            }
+        }
+        state.caught_up = newest;
+    }
+
+    /// The notes above with numbers above `after`, in order.
+    fn noted_above(&self, mut after: u64) -> Vec<TreeChange> {
+        let mut found = Vec::new();
+        let mut above = self.place().parent;
+        while let Some(node) = above {
+            let directory = node.dir();
+            // A removed tree is no longer below the root.
+            if directory.role == Role::Orphans {
+                break;
+            }
+            after = directory.notes.collect(after, &mut found);
+            above = node.place().parent;
+        }
+        found.sort_unstable_by_key(|change| change.number);
+        found
+    }
+
     pub(crate) fn is_dir(&self) -> bool {
         self.directory.is_some()
+    }
+
+    /// The part that only directories have.
+    ///
+    /// # Panics
+    /// If the node is no directory; callers have made sure.
+    pub(crate) fn dir(&self) -> &Directory {
+        self.directory.as_deref().expect("the caller made sure that it is a directory")
+    }
+
+    /// Counts in the parent that a changed node leaves memory, so that what a lookup read from the
+    /// store before is known to be stale.
+    pub(crate) fn count_eviction(&self) {
+        if self.changed.load(Ordering::Acquire)
+            && let Some(parent) = &self.place().parent
+            && let Some(directory) = &parent.directory
+        {
+            directory.evictions.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Takes over in memory the inode that batch `lsn` stored.
+    pub(crate) fn take_over(&self, state: &mut State, inode: Inode, lsn: Lsn) {
+        if let Some(directory) = &self.directory {
+            directory.owned_alone.store(inode.owned_alone, Ordering::Release);
+        }
+        self.changed.store(true, Ordering::Release);
+        state.inode = inode;
+        state.lsn = lsn;
+        state.atime_dirty = false;
+    }
+
+    /// Notes in a link area that file `id` has `names` names now.
+    pub(crate) fn set_link_count(&self, id: u64, names: u32) {
+        if let Some(directory) = &self.directory
+            && let LinkCounts::Counted(counts) = &mut *directory.link_counts.lock()
+        {
+            counts.insert(id, names);
+        }
+    }
+
+    /// The number of names of file `id` in a link area, if its inode may be wrong about it.
+    pub(crate) fn link_count(&self, id: u64) -> Option<u32> {
+        match &*self.directory.as_ref()?.link_counts.lock() {
+            LinkCounts::Counted(counts) => Some(counts.get(&id).copied().unwrap_or(0)),
+            _ => None,
+        }
+    }
+
+    /// The key at which the data and the large attributes of the node begin. The caller holds the
+    /// tree lock.
+    pub(crate) fn data_base(&self, epoch: u64, state: &State) -> Arc<[u8]> {
+        match &state.orphan {
+            Orphan::No => self.entry_key(epoch).into(),
+            Orphan::Data(base) => base.clone(),
+            Orphan::Empty | Orphan::Tree => self.orphan_key().into(),
+        }
+    }
+
+    /// The key of the record of the node in the orphan area.
+    pub(crate) fn orphan_key(&self) -> [u8; layout::ORPHAN_KEY] {
+        layout::orphan_key(self.id.0)
+    }
+
+    /// Its path in the volume. The caller holds the tree lock.
+    pub(crate) fn path(self: &Arc<Self>) -> Vec<u8> {
+        let mut at = self.clone();
+        let mut names = Vec::new();
+        while let Place { parent: Some(parent), name } = at.place() {
+            names.push(name);
+            at = parent;
+        }
+        let mut path: Vec<u8> = Vec::new();
+        for name in names.iter().rev() {
+            path.push(b'/');
+            path.extend_from_slice(name);
+        }
+        if path.is_empty() {
+            path.push(b'/');
+        }
+        path
     }
 
     /// The content prefix of this directory. `epoch` counts the moves of directories; the caller
@@ -452,137 +492,5 @@ impl<'a> States<'a> {
     pub(crate) fn of(&mut self, node: &Node) -> &mut State {
         let found = self.0.iter_mut().find(|(id, _)| *id == node.id);
         &mut found.expect("the node's state was locked").1
-    }
-}
-
-const SHARDS: usize = 64;
-
-/// Hashes node ids, which we give out ourselves: nobody can choose them so that they collide.
-#[derive(Default)]
-struct IdHasher(u64);
-
-impl Hasher for IdHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
-    }
-
-    fn write_u64(&mut self, n: u64) {
-        // Fibonacci hashing; the table takes its bits from both ends.
-        let product = (self.0 ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = product ^ (product >> 32);
-    }
-}
-
-type Shard = HashMap<NodeId, Slot, BuildHasherDefault<IdHasher>>;
-
-/// All nodes in memory, with the number of references to each.
-pub(crate) struct NodeTable {
-    shards: Vec<Mutex<Shard>>,
-    next: AtomicU64,
-    count: AtomicU64,
-}
-
-struct Slot {
-    node: Arc<Node>,
-    references: u64,
-}
-
-/// What is left to do when references were given back.
-pub(crate) enum Released {
-    /// Nothing.
-    Done,
-    /// The last reference went, and the node has left the table.
-    Gone(Arc<Node>),
-    /// The last reference would have gone, but there is work first; the caller holds one reference.
-    Pending(Arc<Node>),
-}
-
-impl NodeTable {
-    /// A table whose ids begin at `first`.
-    pub(crate) fn new(first: u64) -> Self {
-        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Self { shards, next: AtomicU64::new(first), count: AtomicU64::new(0) }
-    }
-
-    fn shard(&self, id: NodeId) -> &Mutex<Shard> {
-        &self.shards[id.0 as usize % SHARDS]
-    }
-
-    /// An id that was never used.
-    pub(crate) fn fresh_id(&self) -> NodeId {
-        NodeId(self.next.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// Adds a node with one reference.
-    pub(crate) fn add(&self, node: &Arc<Node>) {
-        self.count.fetch_add(1, Ordering::Relaxed);
-        self.shard(node.id).lock().insert(node.id, Slot { node: node.clone(), references: 1 });
-    }
-
-    /// The node, without a reference.
-    pub(crate) fn get(&self, id: NodeId) -> Option<Arc<Node>> {
-        self.shard(id).lock().get(&id).map(|slot| slot.node.clone())
-    }
-
-    /// True if the node is in memory.
-    pub(crate) fn is_live(&self, id: NodeId) -> bool {
-        self.shard(id).lock().contains_key(&id)
-    }
-
-    /// The node with one reference more.
-    pub(crate) fn acquire(&self, id: NodeId) -> Option<Arc<Node>> {
-        let mut shard = self.shard(id).lock();
-        let slot = shard.get_mut(&id)?;
-        slot.references += 1;
-        Some(slot.node.clone())
-    }
-
-    /// How many references there are.
-    pub(crate) fn references(&self, id: NodeId) -> u64 {
-        self.shard(id).lock().get(&id).map_or(0, |slot| slot.references)
-    }
-
-    /// Gives back `count` references. `retire` runs while the node leaves, before anybody can miss
-    /// it.
-    pub(crate) fn release(&self, id: NodeId, count: u64, retire: impl FnOnce(&Node)) -> Released {
-        let mut shard = self.shard(id).lock();
-        let Some(slot) = shard.get_mut(&id) else { return Released::Done };
-        slot.references = slot.references.saturating_sub(count);
-        if slot.references > 0 {
-            return Released::Done;
-        }
-        if slot.node.pending.swap(false, Ordering::AcqRel) {
-            slot.references = 1;
-            return Released::Pending(slot.node.clone());
-        }
-        retire(&slot.node);
-        let gone = shard.remove(&id).map(|slot| slot.node);
-        self.count.fetch_sub(1, Ordering::Relaxed);
-        gone.map_or(Released::Done, Released::Gone)
-    }
-
-    /// Number of nodes.
-    pub(crate) fn len(&self) -> u64 {
-        self.count.load(Ordering::Relaxed)
-    }
-
-    /// The directories of one of the [`NodeTable::shard_count`] shards.
-    pub(crate) fn directories(&self, shard: usize) -> Vec<Arc<Node>> {
-        let shard = self.shards[shard % SHARDS].lock();
-        shard.values().filter(|slot| slot.node.is_dir()).map(|slot| slot.node.clone()).collect()
-    }
-
-    /// The nodes in one of the shards.
-    pub(crate) fn in_shard(&self, shard: usize) -> Vec<Arc<Node>> {
-        self.shards[shard % SHARDS].lock().values().map(|slot| slot.node.clone()).collect()
-    }
-
-    /// Number of shards.
-    pub(crate) fn shard_count(&self) -> usize {
-        SHARDS
     }
 }

@@ -1,27 +1,37 @@
-//! Whose a tree is: what lets an owner clone, change or remove it without a look at all that is
-//! below.
+//! The ownership mark: a directory that bears it owns everything below alone, so that its owner may
+//! clone, change or remove the tree without a walk over its entries.
 //!
-//! A directory marked *uniform* promises that everything below belongs to its owner, has no set-id
-//! bits (directories may), no capabilities, and no second names. So a directory above one that is
-//! not uniform is not either, and marks are taken away upwards until one is found that is gone
-//! already: a word of memory to look at in the usual case. They are taken away before what
-//! contradicts them is stored, and never come back: not to be marked says nothing, and a walk over
-//! the entries decides.
+//! Everything below a marked directory belongs to its owner, has no set-id bits (directories may), no
+//! capabilities, and no second names. So a directory above one without the mark bears none either,
+//! and marks are cleared upwards until one is found that is cleared already: in the usual case one
+//! look at a word of memory. They are cleared before an entry that contradicts them is stored, and
+//! never come back: the absence of the mark says nothing, and a walk over the entries decides.
 
-use crate::file_system::{FileSystem, path_of};
-use crate::inode::node::Node;
+use crate::inode::inode_store::InodeStore;
+use crate::inode::node::{Node, Orphan, Role};
+use crate::inode::tree_lock::TreeLock;
+use crate::links::link_index::LinkIndex;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::privileges::{SET_ID, agrees_with_mark};
 use crate::model::record::{Inode, Record};
 use crate::model::types::*;
+use crate::volume_context::VolumeContext;
 use espalier_engine::Batch;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-impl FileSystem {
-    /// Takes the marks of `dir` and all above away. The caller holds the tree lock and no states.
-    pub(crate) fn clear_marks(&self, dir: &Arc<Node>) -> Result<()> {
+pub(crate) struct OwnershipMarks {
+    pub(crate) volume: Arc<VolumeContext>,
+    pub(crate) tree: Arc<TreeLock>,
+    pub(crate) inodes: Arc<InodeStore>,
+    pub(crate) links: Arc<LinkIndex>,
+}
+
+impl OwnershipMarks {
+    /// Clears the marks of `dir` and of all directories above. The caller holds the tree lock and no
+    /// states.
+    pub(crate) fn clear(&self, dir: &Arc<Node>) -> Result<()> {
         let mut at = Some(dir.clone());
         let mut chain = Vec::new();
         while let Some(node) = at {
@@ -31,7 +41,7 @@ impl FileSystem {
             at = node.place().parent;
             chain.push(node);
         }
-        // From the top, so that the promise above is never broken by what is stored below.
+        // From the top, so that no mark above is ever contradicted by what is stored below.
         let epoch = self.tree.epoch();
         for node in chain.into_iter().rev() {
             let mut state = node.state();
@@ -40,30 +50,28 @@ impl FileSystem {
                 continue;
             }
             let mut batch = Batch::new();
-            if state.orphan == crate::inode::node::Orphan::No
-                && node.dir().role == crate::inode::node::Role::Tree
-            {
+            if state.orphan == Orphan::No && node.dir().role == Role::Tree {
                 batch.insert(self.volume.metadata(), &node.entry_key(epoch), inode.encode());
             }
-            self.store_unseen(&node, &mut state, inode, batch)?;
+            self.inodes.commit_inode_internal(&node, &mut state, inode, batch)?;
         }
         Ok(())
     }
 
-    /// Takes marks away that a change of attributes is about to contradict.
-    pub(crate) fn clear_marks_before(&self, node: &Arc<Node>, set: &SetAttr) -> Result<()> {
+    /// Clears the marks that a change of attributes is about to contradict.
+    pub(crate) fn clear_before_setattr(&self, node: &Arc<Node>, set: &SetAttr) -> Result<()> {
         let Some(parent) = node.place().parent else { return Ok(()) };
         let special = !node.is_dir() && set.mode.is_some_and(|mode| mode & SET_ID != 0);
         if special || set.uid.is_some_and(|uid| uid != node.state().inode.uid) {
-            self.clear_marks(&parent)?;
+            self.clear(&parent)?;
         }
         Ok(())
     }
 
-    /// Takes marks away that an entry with `inode` in `dir` contradicts.
-    pub(crate) fn clear_marks_unless(&self, dir: &Arc<Node>, inode: &Inode) -> Result<()> {
+    /// Clears the marks that an entry with `inode` in `dir` contradicts.
+    pub(crate) fn clear_before_entry(&self, dir: &Arc<Node>, inode: &Inode) -> Result<()> {
         let uid = dir.state().inode.uid;
-        if agrees_with_mark(inode, uid) { Ok(()) } else { self.clear_marks(dir) }
+        if agrees_with_mark(inode, uid) { Ok(()) } else { self.clear(dir) }
     }
 
     /// Refuses unless everything in and below `node` belongs to the caller and has no set-id bits
@@ -78,11 +86,11 @@ impl FileSystem {
         {
             let state = node.state();
             let mut own = state.inode.clone();
-            let is_uniform = std::mem::replace(&mut own.owned_alone, true);
+            let is_marked = std::mem::replace(&mut own.owned_alone, true);
             if !agrees_with_mark(&own, caller.uid) {
-                return foreign(&layout::show(&path_of(node)));
+                return not_owned(&layout::show(&node.path()));
             }
-            if is_uniform || !node.is_dir() {
+            if is_marked || !node.is_dir() {
                 return Ok(());
             }
         }
@@ -94,7 +102,7 @@ impl FileSystem {
         let mut areas: Vec<Vec<u8>> = top.into_iter().collect();
         while let Some(entry) = cursor.next()? {
             let Some(parsed) = layout::parse(&entry.key) else { continue };
-            // Areas are looked at by the names that lead there.
+            // Files in areas are checked by the names that lead there.
             if parsed.name.is_empty() || parsed.directory.iter().any(Vec::is_empty) {
                 continue;
             }
@@ -102,11 +110,12 @@ impl FileSystem {
                 Record::Inode(inode) => inode,
                 Record::Link(link) => {
                     let area = areas.iter().rfind(|p| entry.key.starts_with(p));
-                    self.inode_in_area(&layout::area_prefix(area.map_or(&[], |p| &p[..])), link.id)?
+                    let area = layout::area_prefix(area.map_or(&[], |p| &p[..]));
+                    self.links.inode_in_area(&area, link.id)?
                 }
             };
             if !agrees_with_mark(&Inode { owned_alone: inode.is_dir(), ..inode.clone() }, caller.uid) {
-                return foreign(&parsed.path());
+                return not_owned(&parsed.path());
             }
             if inode.area {
                 areas.push(layout::content_prefix(parsed.prefix, &parsed.name));
@@ -116,6 +125,9 @@ impl FileSystem {
     }
 }
 
-fn foreign<T>(path: &str) -> Result<T> {
-    fail(FsErrorKind::Permission, format!("{path} belongs to somebody else, or may run as somebody else"))
+fn not_owned<T>(path: &str) -> Result<T> {
+    fail(
+        FsErrorKind::Permission,
+        format!("{path} belongs to another user, or may run with another user's rights"),
+    )
 }

@@ -1,33 +1,37 @@
-//! Making one link area of several.
+//! Merging of link areas.
 //!
-//! All names of a file lead to one link area, the one that serves the directories in which they
-//! are. So before a file gets a name where another area serves, or one of its names goes there, the
-//! areas between the two places and the directory above both are *dissolved*: what lies in one
-//! moves into the next above, its files with new numbers in that area, because a copy of an area
-//! has the numbers of the original. Nobody sees that: `st_ino`, counts of names, what is open and
-//! what was unlinked stay as they are. So each dissolution is a batch of its own, and what made it
-//! necessary follows with another; a crash in between leaves a tree in which everything is as it
-//! was before.
+//! All names of a file lead to one link area, the one that serves the directories in which they are.
+//! So before a file gets a name where another area serves, or one of its names moves there, the areas
+//! between the two places and the directory above both are *dissolved*: the files of one move into
+//! the next area above, with new numbers in that area, because a copy of an area has the numbers of
+//! the original. Users do not see that: `st_ino`, link counts, open and unlinked files stay as they
+//! are. So each dissolution is a batch of its own, and the operation that needs it follows with
+//! another; a crash in between leaves a tree in which everything is as it was before.
 //!
 //! The cost is two keys for each name and those of each file that the area serves, once: afterwards
-//! the directory has no area any more. Files that have no name (a copy of an area that was not
-//! corrected yet) do not come along.
+//! the directory has no area any more. Files without a name (in a copy of an area that was not
+//! corrected yet) stay behind and are deleted.
 
-use crate::file_system::{Deferred, FileSystem, Held};
-use crate::inode::node::{Known, Node, Place};
+use crate::data::blocks;
+use crate::inode::inode_store::InodeStore;
+use crate::inode::names::Known;
+use crate::inode::node::Node;
+use crate::inode::references::DeferredReleases;
 use crate::inode::tree_lock::TreeGuard;
+use crate::inode::volume_state::VolumeStateRecord;
+use crate::links::link_area::LinkAreas;
 use crate::model::error::Result;
 use crate::model::layout;
 use crate::model::record::{Inode, Link};
 use crate::model::types::NodeId;
-use espalier_engine::{Batch, KeyRange};
+use espalier_engine::{Batch, KeyRange, Lsn};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// A file on its way to the area above.
-struct Mover {
+struct MovingFile {
     inode: Inode,
     /// Its number in the area above.
     id: u64,
@@ -36,160 +40,169 @@ struct Mover {
     node: Option<Arc<Node>>,
 }
 
-impl FileSystem {
-    /// True if different link areas serve two directories.
-    pub(crate) fn are_apart(&self, one: &Arc<Node>, other: &Arc<Node>) -> bool {
-        one.area_directory().map(|top| top.id) != other.area_directory().map(|top| top.id)
-    }
+/// A link area that is being dissolved into the next one above.
+struct Dissolution {
+    /// The directory that has the area, and its content prefix.
+    top: Arc<Node>,
+    prefix: Arc<[u8]>,
+    lower: Arc<Node>,
+    upper: Arc<Node>,
+}
 
-    /// Has one link area serve two directories, neither of them in a tree that was removed. The
-    /// caller holds the exclusive tree lock, counts the epoch up before and afterwards, and holds
-    /// no names and no states.
-    pub(crate) fn join_areas(
+pub(crate) struct AreaMerger<'a> {
+    pub(crate) areas: &'a LinkAreas,
+    pub(crate) inodes: &'a InodeStore,
+    pub(crate) state_record: &'a VolumeStateRecord,
+}
+
+impl AreaMerger<'_> {
+    /// Has one link area serve two directories, neither of them in a removed tree. The caller holds
+    /// the tree lock exclusively for a move, and holds no names and no states.
+    pub(crate) fn merge(
         &self,
         tree: &TreeGuard<'_>,
         one: &Arc<Node>,
         other: &Arc<Node>,
-        deferred: &mut Deferred<'_>,
+        releases: &mut DeferredReleases<'_>,
     ) -> Result<()> {
         let common = common_directory(one, other).area_directory().map(|top| top.id);
         for dir in [one, other] {
-            // From the top down, so that nothing moves twice.
-            for top in areas_below(dir, common).iter().rev() {
-                self.dissolve(tree, top, deferred)?;
+            // From the top down, so that no file moves twice.
+            for top in area_directories(dir, common).iter().rev() {
+                self.dissolve(tree, top, releases)?;
             }
         }
         Ok(())
     }
 
-    /// Moves what lies in the link area of `top`, which is not the root, to the area above.
-    fn dissolve(&self, tree: &TreeGuard<'_>, top: &Arc<Node>, deferred: &mut Deferred<'_>) -> Result<()> {
+    /// Moves the files in the link area of `top`, which is not the root, to the area above.
+    fn dissolve(
+        &self,
+        tree: &TreeGuard<'_>,
+        top: &Arc<Node>,
+        releases: &mut DeferredReleases<'_>,
+    ) -> Result<()> {
+        let volume = &self.areas.volume;
         let Some(above) = top.place().parent else { return Ok(()) };
-        let area = keep(self.area_of(top)?, deferred);
-        let upper = keep(self.area_of(&above)?, deferred);
-        let prefix = top.content_prefix(tree.epoch);
-        let files = KeyRange::prefix(&layout::area_files(&prefix));
-        // Files without a name whose data still lies there are not to lose it.
-        self.evacuate(&files)?;
+        let area = Dissolution {
+            top: top.clone(),
+            prefix: top.content_prefix(tree.epoch),
+            lower: self.areas.area_of(top)?.keep_until(releases),
+            upper: self.areas.area_of(&above)?.keep_until(releases),
+        };
+        let files = KeyRange::prefix(&layout::area_files(&area.prefix));
+        // Unlinked files in use whose data still lies there are not to lose it.
+        self.areas.orphans.move_away(&files)?;
         let mut batch = Batch::new();
-        let movers = self.move_names(&area, &upper, &prefix, &mut batch, deferred)?;
-        for (id, mover) in &movers {
+        let moving = self.move_names(&area, &mut batch, releases)?;
+        for (id, file) in &moving {
             let home = |area: &Arc<Node>, id: u64| {
                 layout::entry_key(&area.content_prefix(tree.epoch), &layout::area_name(id))
             };
-            let (old, new) = (home(&area, *id), home(&upper, mover.id));
-            if mover.inode.has_data() {
-                self.move_file(&mover.inode, &old, &new, &mut batch)?;
+            let (old, new) = (home(&area.lower, *id), home(&area.upper, file.id));
+            if file.inode.has_data() {
+                blocks::move_all(volume, &file.inode, &old, &new, &mut batch)?;
             }
-            batch.insert(self.volume.metadata(), &new, mover.inode.encode());
-            if let Some(node) = &mover.node {
+            batch.insert(volume.metadata(), &new, file.inode.encode());
+            if let Some(node) = &file.node {
                 node.version.fetch_add(1, Ordering::AcqRel);
             }
         }
-        batch.delete_range(self.volume.metadata(), files.clone());
-        batch.delete_range(self.volume.data(), files);
-        batch.delete(self.volume.links(), &prefix);
+        batch.delete_range(volume.metadata(), files.clone());
+        batch.delete_range(volume.data(), files);
+        batch.delete(volume.links(), &area.prefix);
         let mut inode = top.state().inode.clone();
         (inode.area, inode.area_delta) = (false, 0);
-        self.put(tree, top, &top.state(), &inode, &mut batch);
-        let lsn = self.volume.commit_internal(batch)?;
+        self.inodes.put(tree, top, &top.state(), &inode, &mut batch);
+        let lsn = volume.commit_internal(batch)?;
+        self.dissolved(&area, moving, lsn, releases);
+        Ok(())
+    }
 
+    /// Takes over in memory that an area was dissolved.
+    fn dissolved(
+        &self,
+        area: &Dissolution,
+        moving: BTreeMap<u64, MovingFile>,
+        lsn: Lsn,
+        releases: &mut DeferredReleases<'_>,
+    ) {
         {
-            let mut state = top.state();
+            let mut state = area.top.state();
             (state.inode.area, state.inode.area_delta, state.lsn) = (false, 0, lsn);
         }
-        top.changed.store(true, Ordering::Release);
-        top.dir().has_area.store(false, Ordering::Release);
-        *top.dir().area.lock() = None;
-        for (id, mover) in movers {
-            upper.count_names(mover.id, mover.names);
-            if let Some(node) = mover.node {
+        area.top.changed.store(true, Ordering::Release);
+        area.top.dir().has_area.store(false, Ordering::Release);
+        *area.top.dir().area.lock() = None;
+        let nodes = &self.areas.nodes;
+        for (old, file) in moving {
+            area.upper.set_link_count(file.id, file.names);
+            let Some(node) = file.node else { continue };
+            {
                 let mut state = node.state();
-                (state.inode.number, state.inode.links) = (mover.inode.number, mover.inode.links);
+                (state.inode.number, state.inode.links) = (file.inode.number, file.inode.links);
                 state.lsn = lsn;
                 node.changed.store(true, Ordering::Release);
-                self.move_node(&node, (&area, id), (&upper, mover.id), deferred);
             }
+            let new = layout::area_name(file.id);
+            releases.add(nodes.move_node(&node, &area.upper, &new));
+            let (lower, upper) = (&area.lower, &area.upper);
+            nodes.set_name(upper, &mut upper.dir().names.lock(), &new[..], Known::Present(node.id));
+            let old = layout::area_name(old);
+            nodes.set_name(lower, &mut lower.dir().names.lock(), &old[..], Known::Absent);
         }
-        Ok(())
     }
 
     /// Adds to a batch that the names which an area serves lead to the area above. Returns the
     /// files by their number in the lower area.
     fn move_names(
         &self,
-        area: &Node,
-        upper: &Node,
-        prefix: &[u8],
+        area: &Dissolution,
         batch: &mut Batch,
-        deferred: &mut Deferred<'_>,
-    ) -> Result<BTreeMap<u64, Mover>> {
+        releases: &mut DeferredReleases<'_>,
+    ) -> Result<BTreeMap<u64, MovingFile>> {
         let mut names = Vec::new();
-        self.names_below(prefix, |key, id| {
+        self.areas.links.for_each_below(&area.prefix, |key, id| {
             names.push((key.clone(), id));
             true
         })?;
-        let mut movers = BTreeMap::new();
+        let volume = &self.areas.volume;
+        let mut moving = BTreeMap::new();
         for (key, id) in names {
-            let mover = match movers.entry(id) {
+            let file = match moving.entry(id) {
                 Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(unknown) => unknown.insert(self.mover(area, upper, prefix, id, deferred)?),
+                Entry::Vacant(unknown) => unknown.insert(self.moving_file(area, id, releases)?),
             };
-            mover.names += 1;
-            mover.inode.links = mover.names;
-            let link = Link { kind: mover.inode.kind, id: mover.id, number: mover.inode.number };
-            batch.insert(self.volume.metadata(), &key, link.encode());
-            batch.insert(self.volume.links(), &key, mover.id.to_le_bytes().to_vec());
+            file.names += 1;
+            file.inode.links = file.names;
+            let link = Link { kind: file.inode.kind, id: file.id, number: file.inode.number };
+            batch.insert(volume.metadata(), &key, link.encode());
+            batch.insert(volume.links(), &key, file.id.to_le_bytes().to_vec());
         }
-        Ok(movers)
+        Ok(moving)
     }
 
-    /// File `id` of an area as it is to be in the area above, as yet without a name.
-    fn mover(
+    /// File `id` of the lower area as it is to be in the upper one, as yet without a name.
+    fn moving_file(
         &self,
-        area: &Node,
-        upper: &Node,
-        prefix: &[u8],
+        area: &Dissolution,
         id: u64,
-        deferred: &mut Deferred<'_>,
-    ) -> Result<Mover> {
-        let known = area.dir().names.lock().get(&layout::area_name(id));
+        releases: &mut DeferredReleases<'_>,
+    ) -> Result<MovingFile> {
+        let known = area.lower.dir().names.lock().get(&layout::area_name(id));
         let node = match known {
-            Some(Known::Present(node)) => self.nodes.acquire(node),
+            Some(Known::Present(node)) => self.areas.nodes.acquire(node),
             _ => None,
         };
-        node.iter().for_each(|node| deferred.release(node.id));
+        releases.add(node.as_ref().map(|node| node.id));
         let mut inode = match &node {
             Some(node) => node.state().inode.clone(),
-            None => self.inode_in_area(&layout::area_prefix(prefix), id)?,
+            None => self.areas.links.inode_in_area(&layout::area_prefix(&area.prefix), id)?,
         };
-        let sum = area.dir().sum.wrapping_sub(upper.dir().sum);
+        let sum = area.lower.dir().sum.wrapping_sub(area.upper.dir().sum);
         inode.number = inode.number.wrapping_add(sum);
-        Ok(Mover { inode, id: self.fresh_number()?, names: 0, node })
+        Ok(MovingFile { inode, id: self.state_record.fresh_number()?, names: 0, node })
     }
-
-    /// In memory, a file moves from one area to another.
-    fn move_node(
-        &self,
-        node: &Arc<Node>,
-        (area, old): (&Arc<Node>, u64),
-        (upper, new): (&Arc<Node>, u64),
-        deferred: &mut Deferred<'_>,
-    ) {
-        let name = layout::area_name(new);
-        self.nodes.acquire(upper.id);
-        node.set_place(Place { parent: Some(upper.clone()), name: name[..].into() });
-        deferred.release(area.id);
-        self.set_name(upper, &mut upper.dir().names.lock(), &name[..], Known::Present(node.id));
-        self.set_name(area, &mut area.dir().names.lock(), &layout::area_name(old)[..], Known::Absent);
-    }
-}
-
-/// The node of a reference that is given back when all locks are.
-fn keep(held: Held<'_>, deferred: &mut Deferred<'_>) -> Arc<Node> {
-    let node = held.keep();
-    deferred.release(node.id);
-    node
 }
 
 /// The lowest directory that is, or is above, both.
@@ -202,9 +215,8 @@ fn common_directory(one: &Arc<Node>, other: &Arc<Node>) -> Arc<Node> {
     at
 }
 
-/// The directories from `dir` upwards that have link areas, up to the one that is not to be among
-/// them.
-fn areas_below(dir: &Arc<Node>, end: Option<NodeId>) -> Vec<Arc<Node>> {
+/// The directories from `dir` upwards that have link areas, up to but without `end`.
+fn area_directories(dir: &Arc<Node>, end: Option<NodeId>) -> Vec<Arc<Node>> {
     let mut found = Vec::new();
     let mut at = dir.area_directory();
     while let Some(top) = at.filter(|top| Some(top.id) != end) {

@@ -130,6 +130,16 @@ pub(crate) fn change_mode(inode: &mut Inode, argument: &[u8]) {
     }
 }
 
+/// What [`CHANGE_OWNER`] or [`CHANGE_MODE`] makes of an inode.
+pub(crate) fn changed_inode(inode: &Inode, function: u16, argument: &[u8]) -> Inode {
+    let mut inode = inode.clone();
+    match function {
+        CHANGE_OWNER => change_owner(&mut inode, argument),
+        _ => change_mode(&mut inode, argument),
+    }
+    inode
+}
+
 /// The argument of [`ZERO`].
 pub(crate) fn zero_argument(offset: u32, length: u32) -> Vec<u8> {
     [offset.to_le_bytes(), length.to_le_bytes()].concat()

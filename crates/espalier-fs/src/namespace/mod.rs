@@ -1,8 +1,12 @@
 //! Names: lookup, creation, removal, rename and listing of directory entries.
 
+pub(crate) mod context;
 pub(crate) mod create;
+pub(crate) mod link;
 pub(crate) mod listing;
+pub(crate) mod listing_cache;
 pub(crate) mod lookup;
+pub(crate) mod move_entry;
 pub(crate) mod remove;
 pub(crate) mod rename;
 pub(crate) mod tmpfile;

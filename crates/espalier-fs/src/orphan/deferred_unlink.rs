@@ -1,240 +1,227 @@
-//! Small unlinked files that the kernel has forgotten, whose data is still to go.
+//! Deferred unlinks: small unlinked files that the kernel has forgotten, whose data is still to be
+//! deleted.
 //!
 //! A program that removes a tree unlinks all files of a directory and then the directory, whose
-//! removal takes everything below with one range. So the data of a small file is not deleted when
-//! its last reference goes, by a batch of its own, but with others: with its directory, or when
-//! there are many, or at the next sync.
+//! removal deletes everything below with one range. So the data of a small file is not deleted by a
+//! batch of its own when its last reference goes, but together with that of others: with its
+//! directory, when many files wait, or at the next sync.
 //!
 //! Until then the file is what it was before the kernel forgot it: its record names where its data
-//! lies ([`crate::orphan::orphan_area`]), the reference that was the last one is kept, and whoever needs the
-//! place finds it in `detached`. A crash leaves the record, as ever. Only a mount does this: what
-//! is used as a library has no ticker that would come for what waits.
+//! lies ([`crate::orphan::detached`]), its last reference is kept, and an operation that needs the
+//! place finds it among the detached files. A crash leaves the record, as for every unlinked file.
+//! Only a mount defers unlinks: a program that uses this layer as a library has no ticker that would
+//! delete the data later.
 
-use crate::data::file_data::FEW_BLOCKS;
-use crate::file_system::FileSystem;
-use crate::inode::node::{Node, Orphan, State};
+use crate::data::blocks::{self, SINGLE_DELETES_MAX_BLOCKS};
+use crate::inode::node::{Node, Orphan};
+use crate::inode::node_table::NodeTable;
 use crate::model::types::FileKind;
-use crate::orphan::orphan_area::record_key;
+use crate::orphan::detached::DetachedFiles;
+use crate::volume_context::VolumeContext;
 use espalier_engine::{Batch, KeyRange};
+use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-/// So many files wait at most.
-const MOST_FILES: usize = 256;
-/// They hold so many bytes at most, together.
-const MOST_BYTES: u64 = 8 << 20;
+/// Files that may wait at the same time.
+const WAITING_MAX_FILES: usize = 256;
+/// Bytes of data that they may hold together.
+const WAITING_MAX_BYTES: u64 = 8 << 20;
 
 /// A file with its last reference, and where its data lay when that was given up.
-struct File {
+struct WaitingFile {
     node: Arc<Node>,
     base: Arc<[u8]>,
     bytes: u64,
 }
 
-impl File {
+impl WaitingFile {
     fn new(node: &Arc<Node>, base: &Arc<[u8]>, size: u64) -> Self {
-        // A sparse file may have any size, and more than all may have need not be told apart.
-        Self { node: node.clone(), base: base.clone(), bytes: size.min(MOST_BYTES + 1) }
+        // A sparse file may have any size; sizes above the limit for all need no distinction.
+        Self { node: node.clone(), base: base.clone(), bytes: size.min(WAITING_MAX_BYTES + 1) }
     }
 }
 
 /// The files that wait.
 #[derive(Default)]
-pub(crate) struct Forgotten {
-    files: Vec<File>,
-    /// What they hold together.
+struct Waiting {
+    files: Vec<WaitingFile>,
+    /// Bytes that they hold together.
     bytes: u64,
 }
 
-impl Forgotten {
-    /// True if nothing waits.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.files.is_empty()
-    }
-
-    fn add(&mut self, files: impl IntoIterator<Item = File>) {
+impl Waiting {
+    fn add(&mut self, files: impl IntoIterator<Item = WaitingFile>) {
         let bytes = &mut self.bytes;
         self.files.extend(files.into_iter().inspect(|file| *bytes += file.bytes));
     }
 
     fn is_full(&self) -> bool {
-        self.files.len() >= MOST_FILES || self.bytes > MOST_BYTES
+        self.files.len() >= WAITING_MAX_FILES || self.bytes > WAITING_MAX_BYTES
     }
 
-    fn take(&mut self, which: impl Fn(&File) -> bool) -> Vec<File> {
+    fn take(&mut self, which: impl Fn(&WaitingFile) -> bool) -> Vec<WaitingFile> {
         let taken: Vec<_> = self.files.extract_if(.., |file| which(file)).collect();
         self.bytes -= taken.iter().map(|file| file.bytes).sum::<u64>();
         taken
     }
 }
 
-impl FileSystem {
-    /// Keeps the last reference on an unlinked file, to remove its data with that of others; false
-    /// if it is to be removed at once.
-    pub(crate) fn put_off(&self, node: &Arc<Node>) -> bool {
+pub(crate) struct DeferredUnlinks {
+    volume: Arc<VolumeContext>,
+    nodes: Arc<NodeTable>,
+    detached: Arc<DetachedFiles>,
+    waiting: Mutex<Waiting>,
+}
+
+impl DeferredUnlinks {
+    pub(crate) fn new(
+        volume: Arc<VolumeContext>,
+        nodes: Arc<NodeTable>,
+        detached: Arc<DetachedFiles>,
+    ) -> Self {
+        Self { volume, nodes, detached, waiting: Mutex::default() }
+    }
+
+    /// True if no file waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.lock().files.is_empty()
+    }
+
+    /// Keeps the last reference on an unlinked file, to delete its data with that of others; false
+    /// if it is to be deleted at once.
+    pub(crate) fn defer(&self, node: &Arc<Node>) -> bool {
         if self.volume.options.forget_drain.is_none() {
             return false;
         }
         let file = {
             let state = node.state();
             let (Orphan::Data(base), inode) = (&state.orphan, &state.inode) else { return false };
-            let few = inode.kind == FileKind::Regular
+            let is_small = inode.kind == FileKind::Regular
                 && !inode.has_large_xattrs()
-                && self.block_count(inode.size) <= FEW_BLOCKS;
-            if !few {
+                && blocks::block_count(&self.volume, inode.size) <= SINGLE_DELETES_MAX_BLOCKS;
+            if !is_small {
                 return false;
             }
-            File::new(node, base, inode.size)
+            WaitingFile::new(node, base, inode.size)
         };
         let full = {
-            let mut waiting = self.forgotten.lock();
+            let mut waiting = self.waiting.lock();
             waiting.add([file]);
             waiting.is_full()
         };
         if full {
-            self.remove_forgotten();
+            self.remove_all();
         }
         true
     }
 
-    /// Keeps the last reference on an unlinked file whose data could not be removed, to try it
-    /// again; false if it has none.
-    pub(crate) fn try_later(&self, node: &Arc<Node>) -> bool {
+    /// Keeps the last reference on an unlinked file whose data could not be deleted, to try again;
+    /// false if it has none.
+    pub(crate) fn retry_later(&self, node: &Arc<Node>) -> bool {
         let file = {
             let state = node.state();
             let Orphan::Data(base) = &state.orphan else { return false };
-            File::new(node, base, state.inode.size)
+            WaitingFile::new(node, base, state.inode.size)
         };
-        self.forgotten.lock().add([file]);
+        self.waiting.lock().add([file]);
         true
     }
 
-    /// Removes what forgotten files hold. Called without states.
-    pub(crate) fn remove_forgotten(&self) {
-        let all = std::mem::take(&mut *self.forgotten.lock());
+    /// Deletes the data of all files that wait. Called without states.
+    pub(crate) fn remove_all(&self) {
+        let all = std::mem::take(&mut *self.waiting.lock());
         self.remove_files(all.files);
     }
 
-    /// Removes what forgotten files hold in `range`. Called without states.
-    pub(crate) fn remove_forgotten_in(&self, range: &KeyRange) {
-        let files = self.take_forgotten(range);
+    /// Deletes the data of the files that wait in `range`. Called without states.
+    pub(crate) fn remove_in(&self, range: &KeyRange) {
+        let files = self.waiting.lock().take(|file| range.contains(&file.base));
         self.remove_files(files);
     }
 
-    fn take_forgotten(&self, range: &KeyRange) -> Vec<File> {
-        self.forgotten.lock().take(|file| range.contains(&file.base))
-    }
-
-    fn remove_files(&self, mut files: Vec<File>) {
+    fn remove_files(&self, mut files: Vec<WaitingFile>) {
         if files.is_empty() {
             return;
         }
-        // In the order in which states are locked everywhere.
+        // In the order in which states are locked.
         files.sort_unstable_by_key(|file| file.node.id);
         {
             let mut states: Vec<_> = files.iter().map(|file| file.node.state()).collect();
             let mut batch = Batch::new();
             for (file, state) in files.iter().zip(&states) {
-                // Somebody may have needed the place and moved it.
+                // An operation that needed the place may have moved the data.
                 if let Orphan::Data(base) = &state.orphan {
-                    self.delete_data(base, &state.inode, &mut batch);
-                    batch.delete(self.volume.metadata(), &record_key(file.node.id));
+                    blocks::delete_all(&self.volume, base, &state.inode, &mut batch);
+                    batch.delete(self.volume.metadata(), &file.node.orphan_key());
                 }
             }
             let removed = self.volume.commit_internal(batch).is_ok();
             for (file, state) in files.iter().zip(&mut states) {
                 if removed {
-                    self.forget_data(state);
-                } else if let Err(error) = self.remove_orphan_file(&file.node, state) {
-                    // One by one, as a store that is full may have room for a little only.
-                    tracing::debug!(%error, node = file.node.id.0, "the data of an unlinked file cannot be removed yet");
+                    self.detached.data_removed(state);
+                } else if let Err(error) = self.detached.remove_file(&file.node, state) {
+                    // One by one, because a full store may have space for a small batch only.
+                    let node = file.node.id.0;
+                    tracing::debug!(%error, node, "the data of an unlinked file cannot be deleted yet");
                 }
             }
         }
-        // Where that failed the place is not free: the file waits for the next occasion.
-        let stays = |file: &File| matches!(file.node.state().orphan, Orphan::Data(_));
+        // Where that failed the place is not free, and the file waits for the next occasion.
+        let stays = |file: &WaitingFile| matches!(file.node.state().orphan, Orphan::Data(_));
         let (kept, gone): (Vec<_>, Vec<_>) = files.into_iter().partition(stays);
-        self.forgotten.lock().add(kept);
-        gone.iter().for_each(|file| self.release(file.node.id, 1));
+        self.waiting.lock().add(kept);
+        gone.iter().for_each(|file| self.release(file));
     }
 
-    /// In memory, a file without a name has no data any more.
-    pub(crate) fn forget_data(&self, state: &mut State) {
-        if let Orphan::Data(base) = std::mem::replace(&mut state.orphan, Orphan::Empty) {
-            self.detached.lock().remove(&base);
-            self.volume.counters.orphans.fetch_sub(1, Ordering::Relaxed);
-        }
+    /// Gives back the last reference on a file without a name and without data.
+    fn release(&self, file: &WaitingFile) {
+        // No work is left: an entry that does not exist needs no time of the last read.
+        self.nodes.release(file.node.id, 1, |_| true);
     }
 
-    /// Takes the forgotten files whose data lies in a directory, for whose removal the caller adds
-    /// their records to its batch ([`Swallowed::add_to`]). The caller holds the directory's names,
-    /// so nobody else needs their places.
-    pub(crate) fn swallow(&self, content: &KeyRange) -> Swallowed<'_> {
-        let taken = self.take_forgotten(content);
-        let mut detached = self.detached.lock();
-        let is_here = |file: &File| detached.get(&file.base) == Some(&file.node.id);
-        let (files, away): (Vec<_>, Vec<_>) = taken.into_iter().partition(is_here);
-        for file in &files {
-            detached.remove(&file.base);
-        }
-        drop(detached);
-        // What was moved does not go with the directory.
-        self.forgotten.lock().add(away);
-        Swallowed { fs: self, files }
+    /// Takes the files that wait and whose data lies in a directory, for whose removal the caller
+    /// adds their records to its batch ([`UnlinkedWithDirectory::add_to`]). The caller holds the
+    /// directory's names, so no other operation needs their places.
+    pub(crate) fn take_with_directory(&self, content: &KeyRange) -> UnlinkedWithDirectory<'_> {
+        let taken = self.waiting.lock().take(|file| content.contains(&file.base));
+        let is_here = |file: &WaitingFile| self.detached.take(&file.base, file.node.id);
+        let (files, moved): (Vec<_>, Vec<_>) = taken.into_iter().partition(is_here);
+        // Data that was moved does not go with the directory.
+        self.waiting.lock().add(moved);
+        UnlinkedWithDirectory { deferred: self, files }
     }
 }
 
-/// Forgotten files that go with their directory; as they were before if it stays.
-pub(crate) struct Swallowed<'a> {
-    fs: &'a FileSystem,
-    files: Vec<File>,
+/// Files that wait and go with their directory; on drop they wait again.
+pub(crate) struct UnlinkedWithDirectory<'a> {
+    deferred: &'a DeferredUnlinks,
+    files: Vec<WaitingFile>,
 }
 
-impl Swallowed<'_> {
-    /// Adds to the batch that removes the directory that the records of the files go.
+impl UnlinkedWithDirectory<'_> {
+    /// Adds to the batch that removes the directory that the records of the files are deleted.
     pub(crate) fn add_to(&self, batch: &mut Batch) {
-        self.files.iter().for_each(|file| batch.delete(self.fs.volume.metadata(), &record_key(file.node.id)));
+        let metadata = self.deferred.volume.metadata();
+        self.files.iter().for_each(|file| batch.delete(metadata, &file.node.orphan_key()));
     }
 
-    /// The directory is gone, with their data.
-    pub(crate) fn gone(mut self) {
+    /// The directory is removed, with their data.
+    pub(crate) fn removed(mut self) {
         for file in self.files.drain(..) {
-            self.fs.forget_data(&mut file.node.state());
-            self.fs.release(file.node.id, 1);
+            self.deferred.detached.data_removed(&mut file.node.state());
+            self.deferred.release(&file);
         }
     }
 }
 
-impl Drop for Swallowed<'_> {
+impl Drop for UnlinkedWithDirectory<'_> {
     fn drop(&mut self) {
-        if !self.files.is_empty() {
-            let mut detached = self.fs.detached.lock();
-            for file in &self.files {
-                detached.insert(file.base.clone(), file.node.id);
-            }
-            drop(detached);
-            self.fs.forgotten.lock().add(self.files.drain(..));
+        for file in &self.files {
+            self.deferred.detached.insert(file.base.clone(), file.node.id);
         }
+        self.deferred.waiting.lock().add(self.files.drain(..));
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use crate::model::types::{Caller, NewNode, NodeId};
-
-    /// Or a crash would remove what somebody else keeps there by then.
-    #[test]
-    fn the_place_of_data_that_cannot_be_removed_is_not_free() {
-        let (store, _, fs) = crate::test_support::empty();
-        let caller = Caller::default();
-        let file = fs.mknod(NodeId::ROOT, b"file", NewNode::Regular, 0o644, &caller).unwrap().node;
-        fs.write(file, 0, b"data", false).unwrap();
-        fs.unlink(NodeId::ROOT, b"file").unwrap();
-        store.close().unwrap();
-        fs.forget(file, 1);
-        assert_eq!((fs.detached.lock().len(), fs.forgotten.lock().files.len()), (1, 1));
-        assert!(fs.nodes.get(file).is_some());
-        fs.remove_forgotten();
-        assert_eq!((fs.detached.lock().len(), fs.forgotten.lock().files.len()), (1, 1));
-    }
-}
+mod tests;

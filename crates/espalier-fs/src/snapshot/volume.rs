@@ -1,22 +1,19 @@
 //! Snapshots: volumes of the store beside the one that is mounted, which hold what that, or a
 //! directory of it, held at one instant.
 //!
-//! Their names carry what is to be known of them: `snapshot:SECONDS:NAME`, with the time of their
+//! Their names say what they are: `snapshot:SECONDS:NAME`, with the time of their
 //! making since the Unix epoch, and for a directory `snapshot:SECONDS@NUMBER:NAME`, with the
 //! directory's `st_ino`, which stays when it is moved. Those of directories are made and restored
-//! in `tree_snapshots`.
+//! in `snapshot/tree`.
 
-use crate::file_system::FileSystem;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::types::{MAX_NAME, OpenOptions};
 use crate::volume_context::find_volume;
 use espalier_engine::{READ_ONLY_VOLUME, Store};
-use espalier_storage::Environment;
-use std::sync::Arc;
 
 const PREFIX: &str = "snapshot:";
 /// The longest name of a snapshot, in bytes: the volume's name has room for no more.
-const LONGEST: usize = MAX_NAME - 48;
+const NAME_MAX_BYTES: usize = MAX_NAME - 48;
 
 /// A snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,7 +102,8 @@ pub fn create_snapshot(store: &Store, of: &str, name: &str, writable: bool, now:
     create_if(store, of, name, writable, now, &|| true)
 }
 
-fn create_if(
+/// As [`create_snapshot`], if `wanted` is still true when the snapshot takes its place.
+pub(crate) fn create_if(
     store: &Store,
     of: &str,
     name: &str,
@@ -115,9 +113,25 @@ fn create_if(
 ) -> Result<()> {
     let volume_name = new_volume_name(store, None, name, now)?;
     let volume = find_volume(store, of)?;
-    let flags = if writable { 0 } else { READ_ONLY_VOLUME };
-    store.snapshot_prefix_if(volume.id, b"", &volume_name, flags, wanted)?;
+    store.snapshot_prefix_if(volume.id, b"", &volume_name, volume_flags(writable), wanted)?;
     Ok(())
+}
+
+pub(crate) fn volume_flags(writable: bool) -> u32 {
+    if writable { 0 } else { READ_ONLY_VOLUME }
+}
+
+/// How a snapshot is opened as a file system of its own that cannot be changed. Its numbers differ
+/// from those of all other volumes (with the probability of clones), and are the same whenever it is
+/// opened.
+pub(crate) fn open_options(snapshot: &SnapshotInfo, name_memory: u64) -> OpenOptions {
+    OpenOptions {
+        volume: snapshot.volume.clone(),
+        name_memory,
+        read_only: true,
+        number_delta: xxhash_rust::xxh3::xxh3_64(snapshot.volume.as_bytes()) | 1 << 63,
+        ..OpenOptions::default()
+    }
 }
 
 /// Deletes a snapshot. Durable when it returns; the space comes back soon afterwards.
@@ -129,7 +143,7 @@ pub fn delete_snapshot(store: &Store, name: &str) -> Result<()> {
     Ok(store.delete_volume(snapshot.id)?)
 }
 
-/// Makes volume `to`, which nobody has open, hold what a snapshot holds. Durable when it returns.
+/// Makes volume `to`, which is not open, hold what a snapshot holds. Durable when it returns.
 ///
 /// # Errors
 /// [`FsErrorKind::NotFound`]; of the store.
@@ -140,64 +154,14 @@ pub fn restore_snapshot(store: &Store, to: &str, name: &str) -> Result<()> {
 }
 
 fn check_snapshot_name(name: &str) -> Result<()> {
-    if name.len() > LONGEST {
+    if name.len() > NAME_MAX_BYTES {
         return fail(
             FsErrorKind::NameTooLong,
-            format!("a name of {} bytes; {LONGEST} are allowed", name.len()),
+            format!("a name of {} bytes; {NAME_MAX_BYTES} are allowed", name.len()),
         );
     }
     if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
         return fail(FsErrorKind::Invalid, format!("{name:?} is no name for a snapshot"));
     }
     Ok(())
-}
-
-impl FileSystem {
-    /// Makes a snapshot of this volume. What every call that returned has done is in it. Durable
-    /// when it returns.
-    ///
-    /// # Errors
-    /// As for [`create_snapshot`].
-    pub fn snapshot(&self, name: &str, writable: bool) -> Result<()> {
-        self.volume.check_writable()?;
-        let _one = self.snapshotting.lock();
-        self.write_atimes()?;
-        let (of, now) = (&self.volume.options.volume, self.volume.env.now().as_secs());
-        create_if(&self.volume.store, of, name, writable, now, &|| self.volume.caller_stays())?;
-        self.volume.copied_now();
-        Ok(())
-    }
-
-    /// Deletes a snapshot.
-    ///
-    /// # Errors
-    /// As for [`delete_snapshot`].
-    pub fn snapshot_delete(&self, name: &str) -> Result<()> {
-        self.volume.check_writable()?;
-        let snapshot = find_snapshot(&self.volume.store, name)?;
-        Ok(self.volume.store.delete_volume_if(snapshot.id, &|| self.volume.caller_stays())?)
-    }
-
-    /// The snapshots of the store that this volume lies in.
-    pub fn snapshots(&self) -> Vec<SnapshotInfo> {
-        snapshots(&self.volume.store)
-    }
-
-    /// A snapshot as a file system of its own that cannot be changed. Its numbers differ from those
-    /// of all other volumes (with the probability of clones), and are the same whenever it is
-    /// opened.
-    ///
-    /// # Errors
-    /// As for [`FileSystem::open`].
-    pub fn open_snapshot(&self, snapshot: &SnapshotInfo, name_memory: u64) -> Result<Arc<Self>> {
-        let options = OpenOptions {
-            volume: snapshot.volume.clone(),
-            name_memory,
-            read_only: true,
-            number_delta: xxhash_rust::xxh3::xxh3_64(snapshot.volume.as_bytes()) | 1 << 63,
-            ..OpenOptions::default()
-        };
-        let env: Arc<dyn Environment> = self.volume.env.clone();
-        Self::open(self.volume.store.clone(), env, options)
-    }
 }

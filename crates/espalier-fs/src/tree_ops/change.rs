@@ -1,143 +1,128 @@
-//! Owners and modes of whole trees: one range message for everything below, whatever that is.
+//! Change of owners and modes of whole trees: one range message for everything below, of any size.
 //!
-//! The message names a merge function (see [`crate::model::merge`]) that rewrites each entry when it is
-//! next read or comes to rest. What is in memory is changed by the same function when it is next
-//! looked at ([`crate::inode::pending_changes`]). Files with several names, whose entries lie in a link area
-//! outside, are changed one by one.
+//! The message names a merge function (see [`crate::model::merge`]) that rewrites each entry when it
+//! is next read or reaches a leaf. Nodes in memory are changed by the same function when they are
+//! next used ([`crate::inode::pending_changes`]). Files with several names, whose entries lie in a
+//! link area outside, are changed one by one.
 
-use crate::file_system::FileSystem;
 use crate::inode::node::{Node, Orphan};
-use crate::inode::pending_changes::changed_inode;
 use crate::inode::tree_lock::TreeGuard;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::merge;
 use crate::model::privileges::SET_ID;
 use crate::model::types::*;
-use espalier_engine::Batch;
+use crate::namespace::context::Namespace;
+use espalier_engine::{Batch, KeyRange};
 use std::sync::Arc;
 
-impl FileSystem {
-    /// Changes owner and group of `node` and everything below, as `chown -R -h` does: set-id bits
-    /// and capabilities of files go. The cost does not depend on what is below, but for names of
-    /// files with several names. [`FileSystem::changed_nodes`] tells which nodes that concerned.
-    ///
-    /// # Errors
-    /// [`FsErrorKind::Permission`] if the caller is not root; of the store.
-    pub fn chown_tree(&self, node: NodeId, change: OwnerChange, caller: &Caller) -> Result<()> {
-        if caller.uid != 0 {
-            return fail(FsErrorKind::Permission, "only root gives files away");
-        }
-        let argument = merge::owner_argument(change.uid, change.gid, self.volume.now());
-        self.change_tree(node, merge::CHANGE_OWNER, argument, caller, change.uid.is_some())
-    }
+/// A merge function with its argument.
+struct TreeUpdate {
+    function: u16,
+    argument: Vec<u8>,
+    /// Entries may contradict ownership marks above the tree afterwards.
+    contradicts_marks: bool,
+}
 
-    /// Changes the modes of `node` and everything below but symbolic links, as `chmod -R` does.
-    /// [`FileSystem::changed_nodes`] tells which nodes that concerned.
-    ///
-    /// # Errors
-    /// [`FsErrorKind::Permission`] if the caller is not root, and something there is not the
-    /// caller's own or has set-id bits or capabilities; of the store.
-    pub fn chmod_tree(&self, node: NodeId, change: ModeChange, caller: &Caller) -> Result<()> {
-        let special = (change.add_files | change.add_executables) & SET_ID != 0;
-        let argument = merge::mode_argument(&change, self.volume.now());
-        self.change_tree(node, merge::CHANGE_MODE, argument, caller, special)
+/// Changes owner and group of `node` and everything below.
+pub(crate) fn chown_tree(cx: &Namespace, node: NodeId, change: OwnerChange, caller: &Caller) -> Result<()> {
+    if caller.uid != 0 {
+        return fail(FsErrorKind::Permission, "only root gives files away");
     }
+    let argument = merge::owner_argument(change.uid, change.gid, cx.volume.now());
+    let contradicts_marks = change.uid.is_some();
+    let update = TreeUpdate { function: merge::CHANGE_OWNER, argument, contradicts_marks };
+    change_tree(cx, node, &update, caller)
+}
 
-    fn change_tree(
-        &self,
-        node: NodeId,
-        function: u16,
-        argument: Vec<u8>,
-        caller: &Caller,
-        breaks_promises: bool,
-    ) -> Result<()> {
-        let node = self.node(node)?;
-        self.volume.check_writable()?;
-        let tree = self.tree.exclusive();
-        let removed = node.is_removed() || node.state().orphan != Orphan::No;
-        if removed {
-            return fail(FsErrorKind::NotFound, "the file or directory was removed");
-        }
-        self.check_owned_alone(&node, tree.epoch, caller)?;
-        if breaks_promises && let Some(parent) = node.place().parent {
-            self.clear_marks(&parent)?;
-        }
-        let mut batch = Batch::new();
-        // Nodes of the area that serves the directory, which lies above.
-        let mut apart: Vec<Arc<Node>> = vec![node.clone()];
-        if node.is_dir() {
-            let content = node.content_prefix(tree.epoch);
-            for range in self.entries_below(&content) {
-                batch.update_range(self.volume.metadata(), range, function, argument.clone());
-            }
-            if !node.dir().has_area() {
-                self.change_links(&tree, &node, &content, function, &argument, &mut batch, &mut apart)?;
-            }
-        }
-        let own = changed_inode(&node.state().inode, function, &argument);
-        batch.insert(self.volume.metadata(), &node.entry_key(tree.epoch), own.encode());
-        let lsn = self.volume.commit(batch)?;
-        if node.is_dir() {
-            self.note_change(&node, function, &argument, lsn);
-        }
-        for node in apart {
-            let mut state = node.state();
-            if state.orphan == Orphan::No {
-                let inode = changed_inode(&state.inode, function, &argument);
-                let dirty = state.atime_dirty;
-                self.take_over(&node, &mut state, inode, lsn);
-                state.atime_dirty = dirty;
-                node.tell_changed();
-            }
-        }
-        Ok(())
-    }
+/// Changes the modes of `node` and everything below but symbolic links.
+pub(crate) fn chmod_tree(cx: &Namespace, node: NodeId, change: ModeChange, caller: &Caller) -> Result<()> {
+    let contradicts_marks = (change.add_files | change.add_executables) & SET_ID != 0;
+    let argument = merge::mode_argument(&change, cx.volume.now());
+    let update = TreeUpdate { function: merge::CHANGE_MODE, argument, contradicts_marks };
+    change_tree(cx, node, &update, caller)
+}
 
-    /// What a change of a tree reaches below a content prefix: all but the volume's own records.
-    fn entries_below(&self, content: &[u8]) -> Vec<espalier_engine::KeyRange> {
-        let whole = layout::content_range(content);
-        if !content.is_empty() {
-            return vec![whole];
-        }
-        let area = layout::area_files(content);
-        let files = espalier_engine::KeyRange::prefix(&area);
-        let behind = espalier_engine::KeyRange { start: vec![2].into(), end: None };
-        vec![layout::entries_range(content), files, behind]
+fn change_tree(cx: &Namespace, node: NodeId, update: &TreeUpdate, caller: &Caller) -> Result<()> {
+    let node = cx.nodes.node(node)?;
+    cx.volume.check_writable()?;
+    let tree = cx.tree.exclusive();
+    let removed = node.is_removed() || node.state().orphan != Orphan::No;
+    if removed {
+        return fail(FsErrorKind::NotFound, "the file or directory was removed");
     }
+    cx.ownership.check_owned_alone(&node, tree.epoch, caller)?;
+    if update.contradicts_marks
+        && let Some(parent) = node.place().parent
+    {
+        cx.ownership.clear(&parent)?;
+    }
+    let mut batch = Batch::new();
+    // Nodes that the note at the directory does not reach.
+    let mut apart: Vec<Arc<Node>> = vec![node.clone()];
+    if node.is_dir() {
+        let content = node.content_prefix(tree.epoch);
+        for range in entries_below(&content) {
+            batch.update_range(cx.volume.metadata(), range, update.function, update.argument.clone());
+        }
+        if !node.dir().has_area() {
+            change_linked_files(cx, &tree, &node, update, &mut batch, &mut apart)?;
+        }
+    }
+    let own = merge::changed_inode(&node.state().inode, update.function, &update.argument);
+    batch.insert(cx.volume.metadata(), &node.entry_key(tree.epoch), own.encode());
+    let lsn = cx.volume.commit(batch)?;
+    if node.is_dir() {
+        cx.nodes.note_change(&node, update.function, &update.argument, lsn);
+    }
+    for node in apart {
+        let mut state = node.state();
+        if state.orphan == Orphan::No {
+            let inode = merge::changed_inode(&state.inode, update.function, &update.argument);
+            let dirty = state.atime_dirty;
+            node.take_over(&mut state, inode, lsn);
+            state.atime_dirty = dirty;
+            node.changes.report(node.id);
+        }
+    }
+    Ok(())
+}
 
-    /// Adds to a batch the change of files in the link area that serves `node`, as far as they have
-    /// names below.
-    #[allow(clippy::too_many_arguments, reason = "one step of one operation, split off for its length")]
-    fn change_links(
-        &self,
-        tree: &TreeGuard<'_>,
-        node: &Arc<Node>,
-        content: &[u8],
-        function: u16,
-        argument: &[u8],
-        batch: &mut Batch,
-        apart: &mut Vec<Arc<Node>>,
-    ) -> Result<()> {
-        let counts = self.count_below(content)?;
-        if counts.is_empty() {
-            return Ok(());
-        }
-        let area = self.area_of(node)?;
-        let prefix = area.content_prefix(tree.epoch);
-        let names = area.dir().names.lock();
-        for id in counts.keys() {
-            let name = layout::area_name(*id);
-            batch.update(
-                self.volume.metadata(),
-                &layout::entry_key(&prefix, &name),
-                function,
-                argument.to_vec(),
-            );
-            if let Some(crate::inode::node::Known::Present(id)) = names.get(&name) {
-                apart.extend(self.nodes.get(id));
-            }
-        }
-        Ok(())
+/// The keys below a content prefix that a change of the tree reaches: all but the volume's own
+/// records.
+fn entries_below(content: &[u8]) -> Vec<KeyRange> {
+    let whole = layout::content_range(content);
+    if !content.is_empty() {
+        return vec![whole];
     }
+    let files = KeyRange::prefix(&layout::area_files(content));
+    let behind = KeyRange { start: vec![2].into(), end: None };
+    vec![layout::entries_range(content), files, behind]
+}
+
+/// Adds to a batch the change of the files that have names below `node` and lie in the link area
+/// above that serves it, and their nodes to `apart`.
+fn change_linked_files(
+    cx: &Namespace,
+    tree: &TreeGuard<'_>,
+    node: &Arc<Node>,
+    update: &TreeUpdate,
+    batch: &mut Batch,
+    apart: &mut Vec<Arc<Node>>,
+) -> Result<()> {
+    let counts = cx.links.count_below(&node.content_prefix(tree.epoch))?;
+    if counts.is_empty() {
+        return Ok(());
+    }
+    let area = cx.areas.area_of(node)?;
+    let prefix = area.content_prefix(tree.epoch);
+    let names = area.dir().names.lock();
+    for id in counts.keys() {
+        let name = layout::area_name(*id);
+        let key = layout::entry_key(&prefix, &name);
+        batch.update(cx.volume.metadata(), &key, update.function, update.argument.clone());
+        let known = names.get(&name).and_then(|known| known.node());
+        apart.extend(known.and_then(|id| cx.nodes.get(id)));
+    }
+    Ok(())
 }

@@ -4,12 +4,12 @@
 //! leaves its mark in its entry, so data is not looked at. Files with several names, whose entries
 //! say nothing, are compared one by one.
 
-use crate::file_system::FileSystem;
 use crate::inode::node::Node;
 use crate::model::error::Result;
 use crate::model::layout;
 use crate::model::record::{Inode, Record};
 use crate::model::types::*;
+use crate::namespace::context::Namespace;
 use bytes::Bytes;
 use espalier_engine::{Diff, Value};
 use std::collections::{BTreeMap, VecDeque};
@@ -33,78 +33,75 @@ pub struct TreeDiff {
     linked: VecDeque<(Change, Vec<u8>)>,
 }
 
-impl FileSystem {
-    /// Begins to compare directory `old` of `before` (this file system or a snapshot of it) with
-    /// directory `node`.
-    ///
-    /// # Errors
-    /// [`FsErrorKind::NotDirectory`](crate::FsErrorKind::NotDirectory);
-    /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the caller is not root, and
-    /// not all of both is the caller's own; of the store.
-    pub fn diff_trees(
-        &self,
-        before: &FileSystem,
-        old: NodeId,
-        node: NodeId,
-        caller: &Caller,
-    ) -> Result<TreeDiff> {
-        let (old, new) = (before.dir(old)?, self.dir(node)?);
-        let (there, here) = (before.tree.shared_again(), self.tree.shared_again());
-        before.check_owned_alone(&old, there.epoch, caller)?;
-        self.check_owned_alone(&new, here.epoch, caller)?;
-        let (from, to) = (old.content_prefix(there.epoch), new.content_prefix(here.epoch));
-        let diff =
-            self.volume.store.diff((before.volume.metadata(), &from), (self.volume.metadata(), &to))?;
-        let mut linked = VecDeque::new();
-        let mut names = before.linked_below(&old, there.epoch)?;
-        for (path, inode) in self.linked_below(&new, here.epoch)? {
-            match names.remove(&path) {
-                Some(was) if differs(&was, &inode) => linked.push_back((Change::Changed, path)),
-                // Whether it is new the entries tell.
-                _ => {}
+/// Begins to compare directory `old` of `before` (this file system or a snapshot of it) with
+/// directory `node`.
+///
+/// # Errors
+/// [`FsErrorKind::NotDirectory`](crate::FsErrorKind::NotDirectory);
+/// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the caller is not root, and
+/// not all of both is the caller's own; of the store.
+pub(crate) fn diff_trees(
+    cx: &Namespace,
+    before: &Namespace,
+    old: NodeId,
+    node: NodeId,
+    caller: &Caller,
+) -> Result<TreeDiff> {
+    let (old, new) = (before.nodes.dir(old)?, cx.nodes.dir(node)?);
+    let (there, here) = (before.tree.shared_again(), cx.tree.shared_again());
+    before.ownership.check_owned_alone(&old, there.epoch, caller)?;
+    cx.ownership.check_owned_alone(&new, here.epoch, caller)?;
+    let (from, to) = (old.content_prefix(there.epoch), new.content_prefix(here.epoch));
+    let diff = cx.volume.store.diff((before.volume.metadata(), &from), (cx.volume.metadata(), &to))?;
+    let mut linked = VecDeque::new();
+    let mut names = linked_below(before, &old, there.epoch)?;
+    for (path, inode) in linked_below(cx, &new, here.epoch)? {
+        match names.remove(&path) {
+            Some(was) if differs(&was, &inode) => linked.push_back((Change::Changed, path)),
+            // Whether it is new the entries tell.
+            _ => {}
+        }
+    }
+    Ok(TreeDiff { diff, linked })
+}
+
+/// The files with several names below a directory that its own link area serves, by path.
+fn linked_below(cx: &Namespace, dir: &Arc<Node>, epoch: u64) -> Result<BTreeMap<Vec<u8>, Inode>> {
+    let prefix = dir.content_prefix(epoch);
+    let Some(top) = dir.area_directory() else { return Ok(BTreeMap::new()) };
+    let area = layout::area_prefix(&top.content_prefix(epoch));
+    let mut found = Vec::new();
+    cx.links.for_each_below(&prefix, |key, id| {
+        found.extend(path_below(&key[prefix.len()..]).map(|path| (path, id)));
+        true
+    })?;
+    found.into_iter().map(|(path, id)| Ok((path, cx.links.inode_in_area(&area, id)?))).collect()
+}
+
+/// How much space a tree takes in the store, in bytes, and how much of it nothing else shares.
+/// Counts whole pieces, after compression; what is small is rounded up.
+///
+/// # Errors
+/// [`FsErrorKind::Stale`](crate::FsErrorKind::Stale); of the store.
+pub(crate) fn space_of_tree(cx: &Namespace, node: NodeId) -> Result<(u64, u64)> {
+    let node = cx.nodes.node(node)?;
+    let ranges = {
+        let tree = cx.tree.shared();
+        let key = node.data_base(tree.epoch, &node.state());
+        let mut ranges = vec![(cx.volume.data(), layout::file_range(&key))];
+        if node.is_dir() {
+            let content = layout::content_range(&node.content_prefix(tree.epoch));
+            if content.start.is_empty() {
+                ranges.clear();
+            }
+            for index in [cx.volume.metadata(), cx.volume.data(), cx.volume.links()] {
+                ranges.push((index, content.clone()));
             }
         }
-        Ok(TreeDiff { diff, linked })
-    }
-
-    /// The files with several names below a directory that its own link area serves, by path.
-    fn linked_below(&self, dir: &Arc<Node>, epoch: u64) -> Result<BTreeMap<Vec<u8>, Inode>> {
-        let prefix = dir.content_prefix(epoch);
-        let Some(top) = dir.area_directory() else { return Ok(BTreeMap::new()) };
-        let area = layout::area_prefix(&top.content_prefix(epoch));
-        let mut found = Vec::new();
-        self.names_below(&prefix, |key, id| {
-            found.extend(path_below(&key[prefix.len()..]).map(|path| (path, id)));
-            true
-        })?;
-        found.into_iter().map(|(path, id)| Ok((path, self.inode_in_area(&area, id)?))).collect()
-    }
-
-    /// How much space a tree takes in the store, in bytes, and how much of it nothing else shares.
-    /// Counts whole pieces, after compression; what is small is rounded up.
-    ///
-    /// # Errors
-    /// [`FsErrorKind::Stale`](crate::FsErrorKind::Stale); of the store.
-    pub fn space_of_tree(&self, node: NodeId) -> Result<(u64, u64)> {
-        let node = self.node(node)?;
-        let ranges = {
-            let tree = self.tree.shared();
-            let key = self.data_base(&tree, &node, &node.state());
-            let mut ranges = vec![(self.volume.data(), layout::file_range(&key))];
-            if node.is_dir() {
-                let content = layout::content_range(&node.content_prefix(tree.epoch));
-                if content.start.is_empty() {
-                    ranges.clear();
-                }
-                for index in [self.volume.metadata(), self.volume.data(), self.volume.links()] {
-                    ranges.push((index, content.clone()));
-                }
-            }
-            ranges
-        };
-        let space = self.volume.store.space_of(&ranges)?;
-        Ok((space.bytes, space.exclusive))
-    }
+        ranges
+    };
+    let space = cx.volume.store.space_of(&ranges)?;
+    Ok((space.bytes, space.exclusive))
 }
 
 impl TreeDiff {
@@ -170,23 +167,4 @@ fn differs(a: &Inode, b: &Inode) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use crate::model::types::{Caller, NewNode, NodeId};
-
-    /// However soon after a clone: what tells is the time of the change.
-    #[test]
-    fn a_file_that_was_written_right_after_a_clone_is_changed() {
-        let (_, _, fs) = crate::test_support::empty();
-        let caller = Caller::default();
-        for n in 0..20 {
-            let (name, clone) = (format!("a{n}"), format!("b{n}"));
-            let dir = fs.mkdir(NodeId::ROOT, name.as_bytes(), 0o755, &caller).unwrap().node;
-            let file = fs.mknod(dir, b"file", NewNode::Regular, 0o644, &caller).unwrap().node;
-            fs.write(file, 0, b"old", false).unwrap();
-            let clone = fs.clone_tree(dir, NodeId::ROOT, clone.as_bytes(), &caller).unwrap().node;
-            fs.write(file, 0, b"new", false).unwrap();
-            let first = fs.diff_trees(&fs, clone, dir, &caller).unwrap().next().unwrap();
-            assert!(first.is_some(), "round {n}");
-        }
-    }
-}
+mod tests;

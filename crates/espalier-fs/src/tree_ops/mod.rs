@@ -4,4 +4,5 @@ pub(crate) mod change;
 pub(crate) mod clone;
 pub(crate) mod diff;
 pub(crate) mod list;
+pub(crate) mod nodes_below;
 pub(crate) mod remove;

@@ -1,212 +1,180 @@
-//! Removal of a directory with everything below, at once.
+//! Removal of a directory with everything below, in one step.
 //!
-//! If nobody holds anything below, one range in each index goes. Otherwise the tree moves into the
-//! orphan area, where what is held can be used until it is given up, but nothing is found by its
-//! name, and nothing made; the last reference takes the tree away, or recovery does. Names of files
-//! in a link area outside are taken off one by one: that is the part whose cost grows, with the
-//! number of such names.
+//! If nothing below is in use, one range in each index is deleted. Otherwise the tree moves into the
+//! orphan area, where nodes in use stay usable, but no name is found, and none made; the last
+//! reference deletes the tree, or recovery does. Names of files in a link area outside are removed
+//! one by one: the cost of that part grows with the number of such names.
 
-use crate::file_system::{Deferred, FileSystem, Held, check_name};
-use crate::inode::node::{Known, Node, Orphan, Place};
+use crate::data::blocks;
+use crate::inode::inode_store::{count_entry, uncount_entry};
+use crate::inode::names::Known;
+use crate::inode::node::{Node, Orphan};
+use crate::inode::references::{DeferredReleases, HeldNode};
 use crate::inode::tree_lock::TreeGuard;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
-use crate::model::record::{Inode, Record};
+use crate::model::record::Inode;
 use crate::model::types::*;
-use crate::namespace::create::{count_entry, uncount_entry};
-use crate::namespace::lookup::no_entry;
-use crate::orphan::orphan_area::record_key;
+use crate::namespace::context::Namespace;
+use crate::namespace::lookup::{check_name, no_entry};
+use crate::orphan::unlink::NameRemoval;
 use espalier_engine::{Batch, Lsn};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// A file in a link area that loses names.
-struct Loss<'a> {
-    held: Held<'a>,
-    inode: Inode,
-    orphan: Orphan,
+struct LinkedFile<'a> {
+    held: HeldNode<'a>,
+    removal: NameRemoval,
 }
 
-impl FileSystem {
-    /// Removes directory `name` of `parent` and everything below it. What is in use there can be
-    /// used as long as somebody holds it. The cost does not depend on what is below, but for names
-    /// of files with several names.
-    ///
-    /// # Errors
-    /// [`FsErrorKind::NotFound`], [`FsErrorKind::NotDirectory`]; [`FsErrorKind::Permission`] if the
-    /// caller is not root, and something there is not the caller's own or has set-id bits or
-    /// capabilities; of the store.
-    pub fn remove_tree(&self, parent: NodeId, name: &[u8], caller: &Caller) -> Result<()> {
-        let dir = self.dir(parent)?;
-        check_name(name)?;
-        self.volume.check_writable()?;
-        self.drain_below(&dir, name);
-        let mut deferred = Deferred::new(self);
-        let held: Held<'_>;
-        let tree = self.tree.exclusive_for_move();
-        let result = (|| {
-            let mut names = dir.dir().names.lock();
-            let held = self.resolve(&tree, &dir, &mut names, name)?.ok_or_else(|| no_entry(name))?;
-            if !held.is_dir() {
-                return fail(FsErrorKind::NotDirectory, format!("{} is no directory", layout::show(name)));
-            }
-            self.check_owned_alone(&held, tree.epoch, caller)?;
-            self.take_tree(&tree, &dir, &held, None, &mut deferred)?;
-            names.version += 1;
-            self.set_name(&dir, &mut names, name, Known::Absent);
-            Ok(held)
-        })();
-        // Given back after the locks: that may be what takes the tree away.
-        held = result?;
-        drop(tree);
-        drop(held);
-        Ok(())
-    }
+/// A tree that takes the place of another one: the inode of its top, and a batch that gives it its
+/// content.
+pub(crate) struct Replacement<'a> {
+    pub(crate) inode: &'a Inode,
+    pub(crate) content: Batch,
+}
 
-    /// Takes a tree away, and puts another one in its place if there is one: its inode, and a batch
-    /// that gives it its content. The caller holds the exclusive tree lock and the names of `dir`.
-    pub(crate) fn take_tree(
-        &self,
-        tree: &TreeGuard<'_>,
-        dir: &Arc<Node>,
-        node: &Arc<Node>,
-        replacement: Option<(&Inode, Batch)>,
-        deferred: &mut Deferred<'_>,
-    ) -> Result<Lsn> {
-        let content = node.content_prefix(tree.epoch);
-        let range = layout::content_range(&content);
-        self.evacuate(&range)?;
-        let (key, now) = (node.entry_key(tree.epoch), self.volume.now());
-        let mut batch = Batch::new();
-        let losses = self.take_names(tree, node, &content, now, &mut batch)?;
-        let mut inode = node.state().inode.clone();
-        inode.set_ctime(now);
-        batch.delete(self.volume.metadata(), &key);
-        if inode.has_large_xattrs() {
-            batch.delete_range(self.volume.data(), layout::file_range(&key));
-        }
-        (inode.xattrs, inode.size, inode.links) = (None, 0, 0);
-        if self.any_links.load(Ordering::Relaxed) {
-            batch.delete_range(self.volume.links(), range.clone());
-        }
-        // One reference is the caller's; every node below has one on its parent.
-        let is_held = self.nodes.references(node.id) > 1;
-        if is_held {
-            let record = record_key(node.id);
-            let aside = layout::content_prefix(layout::ORPHAN_AREA, &layout::area_name(node.id.0));
-            batch.insert(self.volume.metadata(), &record, inode.encode());
-            batch.move_range(self.volume.metadata(), &content, &aside);
-            batch.move_range(self.volume.data(), &content, &aside);
-        } else {
-            batch.delete_range(self.volume.metadata(), range.clone());
-            batch.delete_range(self.volume.data(), range);
-        }
-        let mut above = dir.state().inode.clone();
-        uncount_entry(&mut above, FileKind::Directory, now);
-        if let Some((new, content)) = replacement {
-            batch.append(content);
-            batch.insert(self.volume.metadata(), &key, new.encode());
-            count_entry(&mut above, new, now)?;
-        }
-        self.put(tree, dir, &dir.state(), &above, &mut batch);
-        let lsn = self.volume.commit(batch)?;
-        self.take_over(dir, &mut dir.state(), above, lsn);
-        self.lose_names(losses, lsn, deferred);
-        node.dir().names.lock().dead = true;
+/// Removes directory `name` of `parent` and everything below it.
+pub(crate) fn remove_tree(cx: &Namespace, parent: NodeId, name: &[u8], caller: &Caller) -> Result<()> {
+    let dir = cx.nodes.dir(parent)?;
+    check_name(name)?;
+    cx.volume.check_writable()?;
+    cx.orphans.drain_below(&cx.tree, &dir, name);
+    let mut releases = cx.references.release_later();
+    // Given back after the locks: that may be what deletes the tree.
+    let held: HeldNode<'_>;
+    let tree = cx.tree.exclusive_for_move();
+    let mut names = dir.dir().names.lock();
+    held = cx.lookup.resolve(&tree, &dir, &mut names, name)?.ok_or_else(|| no_entry(name))?;
+    if !held.is_dir() {
+        return fail(FsErrorKind::NotDirectory, format!("{} is no directory", layout::show(name)));
+    }
+    cx.ownership.check_owned_alone(&held, tree.epoch, caller)?;
+    take_away(cx, &tree, &dir, &held, None, &mut releases)?;
+    names.version += 1;
+    cx.nodes.set_name(&dir, &mut names, name, Known::Absent);
+    Ok(())
+}
+
+/// Removes a tree, and puts another one in its place if there is one. The caller holds the exclusive
+/// tree lock, one reference on `node`, and the names of `dir`.
+pub(crate) fn take_away(
+    cx: &Namespace,
+    tree: &TreeGuard<'_>,
+    dir: &Arc<Node>,
+    node: &Arc<Node>,
+    replacement: Option<Replacement<'_>>,
+    releases: &mut DeferredReleases<'_>,
+) -> Result<Lsn> {
+    let volume = &cx.volume;
+    let content = node.content_prefix(tree.epoch);
+    cx.orphans.move_away(&layout::content_range(&content))?;
+    let (key, now) = (node.entry_key(tree.epoch), volume.now());
+    let mut batch = Batch::new();
+    let linked = remove_linked_names(cx, tree, node, now, &mut batch)?;
+    // Every node below has a reference on its parent.
+    let in_use = cx.nodes.references(node.id) > 1;
+    let inode = delete_or_move(cx, tree, node, now, in_use, &mut batch);
+    let mut above = dir.state().inode.clone();
+    uncount_entry(&mut above, FileKind::Directory, now);
+    if let Some(Replacement { inode: new, content }) = replacement {
+        batch.append(content);
+        batch.insert(volume.metadata(), &key, new.encode());
+        count_entry(&mut above, new, now)?;
+    }
+    cx.inodes.put(tree, dir, &dir.state(), &above, &mut batch);
+    let lsn = volume.commit(batch)?;
+    dir.take_over(&mut dir.state(), above, lsn);
+    for LinkedFile { held, removal } in linked {
+        releases.add(cx.orphans.name_removed(&held, &mut held.state(), removal, lsn));
+        held.keep_until(releases);
+    }
+    node.dir().names.lock().dead = true;
+    {
         let mut state = node.state();
-        self.take_over(node, &mut state, inode, lsn);
-        state.orphan = if is_held { Orphan::Tree } else { Orphan::Empty };
-        drop(state);
-        if is_held {
-            tree.changed_unasked(node.id);
-            node.pending.store(true, Ordering::Release);
-            self.volume.counters.orphans.fetch_add(1, Ordering::Relaxed);
-            self.lost_trees.fetch_add(1, Ordering::AcqRel);
-            self.nodes.acquire(self.orphans.id);
-            let name = layout::area_name(node.id.0);
-            let old = node.set_place(Place { parent: Some(self.orphans.clone()), name: name[..].into() });
-            old.parent.iter().for_each(|parent| deferred.release(parent.id));
-        }
-        Ok(lsn)
+        node.take_over(&mut state, inode, lsn);
+        state.orphan = if in_use { Orphan::Tree } else { Orphan::Empty };
     }
+    if in_use {
+        tree.changed_unasked(node.id);
+        releases.add(cx.orphans.adopt_tree(node));
+    }
+    Ok(lsn)
+}
 
-    /// Adds to a batch that the files of the area that serves `node` lose their names below.
-    fn take_names<'a>(
-        &'a self,
-        tree: &TreeGuard<'_>,
-        node: &Arc<Node>,
-        content: &[u8],
-        now: i64,
-        batch: &mut Batch,
-    ) -> Result<Vec<Loss<'a>>> {
-        if node.dir().has_area() {
-            return Ok(Vec::new());
-        }
-        let counts = self.count_below(content)?;
-        let mut losses = Vec::new();
-        if counts.is_empty() {
-            return Ok(losses);
-        }
-        let area = self.area_of(node)?;
-        self.known_counts(&area)?;
-        for (id, count) in counts {
-            let held = self.file_in_area(tree, &area, id)?;
-            let mut inode = held.state().inode.clone();
-            inode.links = inode.links.saturating_sub(count);
-            inode.set_ctime(now);
-            let home = held.entry_key(tree.epoch);
-            let mut orphan = Orphan::No;
-            if inode.links > 0 {
-                batch.insert(self.volume.metadata(), &home, inode.encode());
-            } else {
-                batch.delete(self.volume.metadata(), &home);
-                orphan = Orphan::Empty;
-                if inode.has_data() && self.nodes.references(held.id) > 1 {
-                    orphan = self.detach(&held, home.into(), batch);
-                } else if inode.has_data() {
-                    self.delete_data(&home, &inode, batch);
-                }
-            }
-            tree.changed_unasked(held.id);
-            losses.push(Loss { held, inode, orphan });
-        }
-        Ok(losses)
+/// Adds to a batch that a tree is deleted, or moves to the orphan area if it is in use. Returns the
+/// inode that its top has afterwards.
+fn delete_or_move(
+    cx: &Namespace,
+    tree: &TreeGuard<'_>,
+    node: &Arc<Node>,
+    now: i64,
+    in_use: bool,
+    batch: &mut Batch,
+) -> Inode {
+    let volume = &cx.volume;
+    let (key, content) = (node.entry_key(tree.epoch), node.content_prefix(tree.epoch));
+    let range = layout::content_range(&content);
+    let mut inode = node.state().inode.clone();
+    inode.set_ctime(now);
+    batch.delete(volume.metadata(), &key);
+    if inode.has_large_xattrs() {
+        batch.delete_range(volume.data(), layout::file_range(&key));
     }
+    (inode.xattrs, inode.size, inode.links) = (None, 0, 0);
+    if cx.links.is_in_use() {
+        batch.delete_range(volume.links(), range.clone());
+    }
+    if in_use {
+        let aside = layout::content_prefix(layout::ORPHAN_AREA, &layout::area_name(node.id.0));
+        batch.insert(volume.metadata(), &node.orphan_key(), inode.encode());
+        batch.move_range(volume.metadata(), &content, &aside);
+        batch.move_range(volume.data(), &content, &aside);
+    } else {
+        batch.delete_range(volume.metadata(), range.clone());
+        batch.delete_range(volume.data(), range);
+    }
+    inode
+}
 
-    /// Takes over in memory what [`FileSystem::take_names`] prepared.
-    fn lose_names(&self, losses: Vec<Loss<'_>>, lsn: Lsn, deferred: &mut Deferred<'_>) {
-        for Loss { held, inode, orphan } in losses {
-            let place = held.place();
-            if let (Some(area), Some(id)) = (&place.parent, layout::area_id(&place.name)) {
-                area.count_names(id, inode.links);
-            }
-            let mut state = held.state();
-            self.take_over(&held, &mut state, inode, lsn);
-            if orphan != Orphan::No {
-                self.become_orphan(&held, &mut state, orphan, deferred);
-            }
-            drop(state);
-            // The reference is given back when all locks are.
-            deferred.release(held.keep().id);
-        }
+/// Adds to a batch that the files of the area that serves `node` lose their names below.
+fn remove_linked_names<'a>(
+    cx: &'a Namespace,
+    tree: &TreeGuard<'_>,
+    node: &Arc<Node>,
+    now: i64,
+    batch: &mut Batch,
+) -> Result<Vec<LinkedFile<'a>>> {
+    let mut files = Vec::new();
+    if node.dir().has_area() {
+        return Ok(files);
     }
-
-    /// The node of file `id` in an area.
-    pub(crate) fn file_in_area(&self, tree: &TreeGuard<'_>, area: &Arc<Node>, id: u64) -> Result<Held<'_>> {
-        let name = layout::area_name(id);
-        let mut names = area.dir().names.lock();
-        if let Some(Known::Present(node)) = names.get(&name)
-            && let Some(node) = self.nodes.acquire(node)
-        {
-            return Ok(Held::adopt(self, node));
-        }
-        let key = layout::entry_key(&area.content_prefix(tree.epoch), &name);
-        match self.volume.store.get(self.volume.metadata(), &key)?.map(|v| Record::decode(&v)).transpose()? {
-            Some(Record::Inode(mut inode)) if !inode.is_dir() => {
-                inode.links = area.counted_names(id).unwrap_or(inode.links);
-                Ok(self.add_entry(area, &mut names, &name[..], inode, self.volume.last_lsn()))
-            }
-            _ => fail(FsErrorKind::Io, format!("file {id:#x} of a link area is missing")),
-        }
+    let counts = cx.links.count_below(&node.content_prefix(tree.epoch))?;
+    if counts.is_empty() {
+        return Ok(files);
     }
+    let area = cx.areas.area_of(node)?;
+    cx.areas.load_link_counts(&area)?;
+    for (id, count) in counts {
+        let held = cx.lookup.file_in_area(tree, &area, id, None)?;
+        let mut inode = held.state().inode.clone();
+        inode.links = inode.links.saturating_sub(count);
+        inode.set_ctime(now);
+        let home = held.entry_key(tree.epoch);
+        let mut orphan = Orphan::No;
+        if inode.links > 0 {
+            batch.insert(cx.volume.metadata(), &home, inode.encode());
+        } else {
+            batch.delete(cx.volume.metadata(), &home);
+            orphan = Orphan::Empty;
+            if inode.has_data() && cx.nodes.references(held.id) > 1 {
+                orphan = cx.orphans.detached.detach(&held, home.into(), batch);
+            } else if inode.has_data() {
+                blocks::delete_all(&cx.volume, &home, &inode, batch);
+            }
+        }
+        tree.changed_unasked(held.id);
+        files.push(LinkedFile { held, removal: NameRemoval { inode, orphan } });
+    }
+    Ok(files)
 }

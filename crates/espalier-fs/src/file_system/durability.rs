@@ -1,9 +1,12 @@
-//! Durability, room, statistics.
+//! Public calls for durability, space and statistics.
 
 use crate::file_system::FileSystem;
 use crate::model::error::Result;
 use crate::model::types::*;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The unit of [`FileSystem::statfs`], in bytes.
+const STATFS_UNIT_BYTES: u32 = 4096;
 
 impl FileSystem {
     /// Makes what was done to `node` before this call durable; for a directory, everything that was
@@ -13,12 +16,12 @@ impl FileSystem {
     /// [`FsErrorKind::Io`](crate::FsErrorKind::Io), and the same to every change for ever, if the
     /// device fails.
     pub fn fsync(&self, node: NodeId, datasync: bool) -> Result<()> {
-        let node = self.node(node)?;
+        let node = self.names.nodes.node(node)?;
         if node.is_dir() {
             return self.syncfs();
         }
         if !datasync && !self.volume.options.read_only {
-            self.write_atime(&self.tree.shared(), &node)?;
+            self.access_times.write(&self.names.tree.shared(), &node)?;
         }
         let lsn = node.state().lsn;
         Ok(self.volume.store.sync(lsn)?)
@@ -29,9 +32,9 @@ impl FileSystem {
     /// # Errors
     /// As for [`FileSystem::fsync`].
     pub fn syncfs(&self) -> Result<()> {
-        self.remove_forgotten();
+        self.names.orphans.deferred.remove_all();
         if !self.volume.options.read_only {
-            self.write_atimes()?;
+            self.access_times.write_all()?;
         }
         Ok(self.volume.store.sync_all()?)
     }
@@ -42,11 +45,11 @@ impl FileSystem {
     /// # Errors
     /// As for [`FileSystem::fsync`].
     pub fn background_tick(&self) -> Result<()> {
-        self.trim_names();
-        self.catch_up_all();
+        self.names.nodes.trim_names();
+        self.names.nodes.catch_up_all();
         if !self.volume.options.read_only {
-            self.settle_all()?;
-            self.measure_lengths()?;
+            self.names.areas.correct_all()?;
+            self.names.state_record.measure_key_lengths()?;
         }
         self.syncfs()
     }
@@ -58,12 +61,19 @@ impl FileSystem {
     /// As for [`FileSystem::fsync`].
     pub fn close(&self) -> Result<()> {
         if !self.volume.options.read_only {
-            self.remove_forgotten();
-            self.write_atimes()?;
-            self.settle_all()?;
-            self.empty_orphan_area()?;
+            self.names.orphans.deferred.remove_all();
+            self.access_times.write_all()?;
+            self.names.areas.correct_all()?;
+            self.names.orphans.empty_area()?;
         }
         Ok(self.volume.store.sync_all()?)
+    }
+
+    /// Has the mount give back its references to unlinked files, if there are such files; true if
+    /// there were. When a call finds no space it is worth another try then: what was unlinked a
+    /// moment ago holds its blocks until the kernel has let go of it. Called without locks.
+    pub fn release_unlinked(&self) -> bool {
+        self.names.orphans.release_unlinked()
     }
 
     /// Room and limits.
@@ -71,11 +81,11 @@ impl FileSystem {
     /// # Errors
     /// None today.
     pub fn statfs(&self) -> Result<StatFs> {
-        self.remove_forgotten();
+        self.names.orphans.deferred.remove_all();
         let space = self.volume.space();
-        let unit = |bytes: u64| bytes / u64::from(STATFS_UNIT);
+        let unit = |bytes: u64| bytes / u64::from(STATFS_UNIT_BYTES);
         Ok(StatFs {
-            block_size: STATFS_UNIT,
+            block_size: STATFS_UNIT_BYTES,
             blocks: unit(space.total),
             free: unit(space.free),
             available: unit(space.free),
@@ -89,8 +99,8 @@ impl FileSystem {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.volume.counters;
         FsStatistics {
-            nodes: self.nodes.len(),
-            name_bytes: get(&self.name_bytes),
+            nodes: self.names.nodes.len(),
+            name_bytes: self.names.nodes.name_bytes(),
             lookup_hits: get(&counters.lookup_hits),
             lookup_misses: get(&counters.lookup_misses),
             creates: get(&counters.creates),
@@ -101,6 +111,3 @@ impl FileSystem {
         }
     }
 }
-
-/// The unit of [`FileSystem::statfs`], in bytes.
-const STATFS_UNIT: u32 = 4096;

@@ -1,0 +1,185 @@
+//! Public calls on attributes and data of one file or directory.
+
+use crate::data::file_data::{CopyRequest, Privileges};
+use crate::file_system::FileSystem;
+use crate::inode::xattr::XattrChange;
+use crate::model::error::Result;
+use crate::model::types::*;
+use std::sync::atomic::Ordering;
+
+impl FileSystem {
+    /// Gives `watch` what the kernel is to be told of calls: with no lock held, and before the call
+    /// returns.
+    pub fn watch_notices(&self, watch: NoticeWatch) {
+        self.names.tree.watch_notices(watch);
+    }
+
+    /// The kernel of the mount keeps times of modification and of the last change by itself, and
+    /// sends them (`keeps`), or leaves them to the file system.
+    pub fn set_kernel_keeps_times(&self, keeps: bool) {
+        self.volume.kernel_keeps_times.store(keeps, Ordering::Release);
+    }
+
+    /// From now on the time of the last read follows `rule`, as after a remount.
+    pub fn set_atime(&self, rule: Atime) {
+        self.access_times.rule.set(rule);
+    }
+
+    /// Write-back of `node` sets the time of modification again: the kernel has written back the
+    /// pages that it had when it got [`Notice::OldStores`] with this number.
+    pub fn end_mtime_hold(&self, node: NodeId, number: u64) {
+        if let Some(node) = self.names.nodes.get(node) {
+            node.state().mtime_hold.end_flush(number);
+        }
+    }
+
+    /// The attributes of `node`.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::Stale`]; for sparse files also of the store.
+    pub fn getattr(&self, node: NodeId) -> Result<Attr> {
+        self.attributes.getattr(node)
+    }
+
+    /// Changes attributes; returns the new ones.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::Invalid`] or [`FsErrorKind::IsDirectory`] for the size of something that is
+    /// no regular file, [`FsErrorKind::FileTooLarge`]; of the store.
+    pub fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr> {
+        self.attributes.setattr(node, set)
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::Invalid`] if it is none.
+    pub fn readlink(&self, node: NodeId) -> Result<Vec<u8>> {
+        self.attributes.readlink(node)
+    }
+
+    /// The value of an extended attribute.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::NoData`] if there is none, [`FsErrorKind::Unsupported`] for names outside of
+    /// the namespaces `user.`, `trusted.`, `security.` and the access control lists; of the store.
+    pub fn getxattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
+        self.xattrs.get(node, name)
+    }
+
+    /// Sets an extended attribute. `clear_setgid`: with an access control list, clear the
+    /// set-group-id bit.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::Exists`] or [`FsErrorKind::NoData`] as `mode` says, [`FsErrorKind::TooBig`]
+    /// for values beyond 64 KiB, [`FsErrorKind::NoSpace`] for names beyond 64 KiB in all, and for
+    /// capabilities and access control lists beyond 2 KiB, [`FsErrorKind::Invalid`] for an access
+    /// control list that is none; of the store.
+    pub fn setxattr(
+        &self,
+        node: NodeId,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        clear_setgid: bool,
+    ) -> Result<()> {
+        let change = XattrChange { name, value: Some(value), mode, clear_setgid };
+        self.xattrs.change(node, &change)
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::NoData`] if there is none; of the store.
+    pub fn removexattr(&self, node: NodeId, name: &[u8]) -> Result<()> {
+        let change = XattrChange { name, value: None, mode: XattrMode::Replace, clear_setgid: false };
+        self.xattrs.change(node, &change)
+    }
+
+    /// The names of all extended attributes, each followed by a NUL.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::Stale`].
+    pub fn listxattr(&self, node: NodeId) -> Result<Vec<u8>> {
+        self.xattrs.list(node)
+    }
+
+    /// The unit of data that is efficient to write, in bytes.
+    pub fn block_size(&self) -> u32 {
+        self.volume.block_size
+    }
+
+    /// Fills `out` from `offset` as far as the file reaches; returns the number of bytes.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::IsDirectory`] or [`FsErrorKind::Invalid`] if it is no regular file; of the
+    /// store.
+    pub fn read(&self, node: NodeId, offset: u64, out: &mut [u8]) -> Result<usize> {
+        self.data.read(node, offset, out)
+    }
+
+    /// Writes all of `data` at `offset`. `kill_privileges`: clear set-id bits, as a write by an
+    /// ordinary user does; capabilities go with every write.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::FileTooLarge`], [`FsErrorKind::NoSpace`]; as for [`FileSystem::read`].
+    pub fn write(&self, node: NodeId, offset: u64, data: &[u8], kill_privileges: bool) -> Result<usize> {
+        self.data.write(node, offset, data, Privileges::after_change(kill_privileges))
+    }
+
+    /// As [`FileSystem::write`], of what was written before, into a cache or a mapping: privileges
+    /// that this takes away were taken then, and the file may have got new ones since. The same
+    /// holds for times; see `inode::mtime_hold`.
+    ///
+    /// # Errors
+    /// As for [`FileSystem::write`].
+    pub fn write_back(&self, node: NodeId, offset: u64, data: &[u8]) -> Result<usize> {
+        self.data.write(node, offset, data, Privileges::Keep)
+    }
+
+    /// Allocates, zeroes or punches a range. `kill_privileges` as for [`FileSystem::write`].
+    ///
+    /// Allocation is a check that there is room now; a store that never overwrites cannot set
+    /// blocks aside.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::NoSpace`], [`FsErrorKind::FileTooLarge`], [`FsErrorKind::Invalid`] for an
+    /// empty range.
+    pub fn fallocate(
+        &self,
+        node: NodeId,
+        offset: u64,
+        length: u64,
+        what: Fallocate,
+        kill_privileges: bool,
+    ) -> Result<()> {
+        self.data.fallocate(node, offset, length, what, Privileges::after_change(kill_privileges))
+    }
+
+    /// The next data or hole at or after `offset`.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::NoSuchOffset`] at or behind the end, and if no data follows.
+    pub fn lseek(&self, node: NodeId, offset: u64, what: Seek) -> Result<u64> {
+        self.data.lseek(node, offset, what)
+    }
+
+    /// Copies up to `length` bytes; returns how many. Short copies are normal, 0 is the end of the
+    /// source. Where whole blocks go from one file to whole blocks of another, both share the data.
+    /// `kill_privileges` as for [`FileSystem::write`], for `to`.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::Invalid`] if the ranges overlap in one file; as for read and write.
+    pub fn copy_file_range(
+        &self,
+        from: NodeId,
+        from_offset: u64,
+        to: NodeId,
+        to_offset: u64,
+        length: u64,
+        kill_privileges: bool,
+    ) -> Result<u64> {
+        let privileges = Privileges::after_change(kill_privileges);
+        self.data.copy_range(&CopyRequest { from, from_offset, to, to_offset, length, privileges })
+    }
+}

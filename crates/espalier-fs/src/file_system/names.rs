@@ -1,0 +1,191 @@
+//! Public calls on names and directories.
+
+use crate::file_system::FileSystem;
+use crate::model::error::{FsErrorKind, Result, fail};
+use crate::model::types::*;
+use crate::namespace::listing::WithNodes;
+use crate::namespace::{create, link, remove, rename, tmpfile};
+
+impl FileSystem {
+    /// Finds `name` in directory `parent` and takes a reference on it. `.` and `..` are understood.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::NotFound`], [`FsErrorKind::NotDirectory`], [`FsErrorKind::NameTooLong`]; of
+    /// the store.
+    pub fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Entry> {
+        self.names.lookup.lookup(parent, name)
+    }
+
+    /// Gives back `count` references. An unlinked file goes away with the last one.
+    pub fn forget(&self, node: NodeId, count: u64) {
+        if node != NodeId::ROOT {
+            self.names.references.release(node, count);
+        }
+    }
+
+    /// The path of `node` in the volume, for messages; of an unlinked file its place in the orphan
+    /// area.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::Stale`] if the node is not known.
+    pub fn path(&self, node: NodeId) -> Result<Vec<u8>> {
+        let node = self.names.nodes.node(node)?;
+        let _tree = self.names.tree.shared();
+        Ok(node.path())
+    }
+
+    /// Directory and name of a directory.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::Stale`]; [`FsErrorKind::NotDirectory`]; [`FsErrorKind::Invalid`] for the
+    /// root.
+    pub fn place_of(&self, dir: NodeId) -> Result<(NodeId, Vec<u8>)> {
+        let place = self.names.nodes.dir(dir)?.place();
+        match place.parent {
+            Some(parent) => Ok((parent.id, place.name.to_vec())),
+            None => fail(FsErrorKind::Invalid, "the root of the volume lies in no directory"),
+        }
+    }
+
+    /// True if there is one reference to the node: if it is the caller's, nobody else knows the
+    /// node.
+    pub fn is_held_once(&self, node: NodeId) -> bool {
+        self.names.nodes.references(node) == 1
+    }
+
+    /// Makes a symbolic link to `target`.
+    ///
+    /// # Errors
+    /// As for [`FileSystem::mknod`]; [`FsErrorKind::NameTooLong`] for a target beyond 4095 bytes,
+    /// [`FsErrorKind::NotFound`] for an empty one.
+    pub fn symlink(&self, parent: NodeId, name: &[u8], target: &[u8], caller: &Caller) -> Result<Entry> {
+        create::symlink(&self.names, parent, name, target, caller)
+    }
+
+    /// Makes a file that is no directory and no symbolic link. `mode`: the low 12 bits.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::Exists`], [`FsErrorKind::NotDirectory`], [`FsErrorKind::NameTooLong`] also
+    /// for a path beyond 1 MiB, [`FsErrorKind::NotFound`] if the directory was removed; of the
+    /// store.
+    pub fn mknod(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        what: NewNode,
+        mode: u32,
+        caller: &Caller,
+    ) -> Result<Entry> {
+        create::mknod(&self.names, parent, name, what, mode, caller)
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// As for [`FileSystem::mknod`]; [`FsErrorKind::TooManyLinks`].
+    pub fn mkdir(&self, parent: NodeId, name: &[u8], mode: u32, caller: &Caller) -> Result<Entry> {
+        create::mkdir(&self.names, parent, name, mode, caller)
+    }
+
+    /// Makes a regular file without a name. It takes owner, group and access control list as a file
+    /// made in `parent` would, and [`FileSystem::link`] can give it a name while it is in use.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::NotDirectory`], [`FsErrorKind::NotFound`] if the directory was removed; of
+    /// the store.
+    pub fn tmpfile(&self, parent: NodeId, mode: u32, caller: &Caller) -> Result<Entry> {
+        tmpfile::tmpfile(&self.names, parent, mode, caller)
+    }
+
+    /// Gives `node`, which is no directory, one name more. With its second name a file moves to the
+    /// link area, at the cost of its data's keys; so does one that gets its first name moves to its
+    /// place. Where another link area serves the new name, the two become one first, at a cost that
+    /// grows with the files in the lower one.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::Permission`] for a directory, [`FsErrorKind::NotFound`] for a file without
+    /// name, [`FsErrorKind::TooManyLinks`]; as for [`FileSystem::mknod`].
+    pub fn link(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry> {
+        link::link(&self.names, node, parent, name)
+    }
+
+    /// Removes the entry of something that is no directory.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::NotFound`], [`FsErrorKind::IsDirectory`]; of the store.
+    pub fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
+        remove::unlink(&self.names, parent, name)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::NotFound`], [`FsErrorKind::NotDirectory`], [`FsErrorKind::NotEmpty`]; of the
+    /// store.
+    pub fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()> {
+        remove::rmdir(&self.names, parent, name)
+    }
+
+    /// Moves an entry; what is in use in it and below stays in use. The cost does not depend on
+    /// what is below a directory, nor on the size of a large file.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::NotFound`], [`FsErrorKind::Exists`] with [`RenameMode::NoReplace`],
+    /// [`FsErrorKind::NotEmpty`], [`FsErrorKind::IsDirectory`], [`FsErrorKind::NotDirectory`],
+    /// [`FsErrorKind::Invalid`] to move a directory into itself, [`FsErrorKind::NameTooLong`] if a
+    /// path below would become too long; of the store.
+    pub fn rename(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        new_parent: NodeId,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
+        rename::rename(&self.names, &self.renames, (parent, name), (new_parent, new_name), mode)
+    }
+
+    /// Lists directory `node` from `cookie` (0: the beginning) until `each` returns false, which
+    /// means that it did not keep the entry. `.` and `..` come first, then non-directories, then
+    /// directories. A removed directory lists nothing.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::NotDirectory`](crate::FsErrorKind::NotDirectory); of the store.
+    pub fn readdir(
+        &self,
+        node: NodeId,
+        cookie: u64,
+        each: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.listings.list(node, cookie, WithNodes::No, each)
+    }
+
+    /// As [`FileSystem::readdir`], and takes a reference on each entry kept, other than `.` and
+    /// `..`.
+    ///
+    /// # Errors
+    /// As for [`FileSystem::readdir`].
+    pub fn readdirplus(
+        &self,
+        node: NodeId,
+        cookie: u64,
+        each: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.listings.list(node, cookie, WithNodes::Yes, each)
+    }
+
+    /// As [`FileSystem::readdirplus`] for who keeps what he is given, as a kernel does: what was
+    /// given whole a moment ago, and has not changed since, is given without entries and references
+    /// if it is asked for again.
+    ///
+    /// # Errors
+    /// As for [`FileSystem::readdir`].
+    pub fn readdirplus_once(
+        &self,
+        node: NodeId,
+        cookie: u64,
+        each: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.listings.list(node, cookie, WithNodes::Once, each)
+    }
+}

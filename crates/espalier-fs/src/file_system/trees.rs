@@ -1,0 +1,214 @@
+//! Public calls on whole trees and snapshots.
+
+use crate::file_system::FileSystem;
+use crate::model::error::Result;
+use crate::model::types::*;
+use crate::snapshot::volume::{SnapshotInfo, open_options, snapshots};
+use crate::tree_ops::diff::TreeDiff;
+use crate::tree_ops::list::TreeEntry;
+use crate::tree_ops::{self, change, clone, diff, list, nodes_below};
+use std::sync::Arc;
+
+/// Memory for names while the owner of a snapshot is checked.
+const SNAPSHOT_CHECK_NAME_BYTES: u64 = 1 << 20;
+
+impl FileSystem {
+    /// Makes entry `name` in `parent` a clone of `source`, with everything below it: the same
+    /// content, times, owners, modes and extended attributes, numbers of its own. Files with
+    /// several names in the source have those names in the clone, and no others. The cost does not
+    /// depend on the size.
+    ///
+    /// # Errors
+    /// As for [`FileSystem::mkdir`]; [`FsErrorKind::NotFound`] if `source` was removed;
+    /// [`FsErrorKind::Permission`] if the caller is not root, and something in the source is not
+    /// the caller's own or has set-id bits or capabilities.
+    pub fn clone_tree(&self, source: NodeId, parent: NodeId, name: &[u8], caller: &Caller) -> Result<Entry> {
+        clone::clone_tree(&self.names, &self.access_times, source, (parent, name), caller)
+    }
+
+    /// Removes directory `name` of `parent` and everything below it. What is in use there can be
+    /// used as long as somebody holds it. The cost does not depend on what is below, but for names
+    /// of files with several names.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::NotFound`], [`FsErrorKind::NotDirectory`]; [`FsErrorKind::Permission`] if the
+    /// caller is not root, and something there is not the caller's own or has set-id bits or
+    /// capabilities; of the store.
+    pub fn remove_tree(&self, parent: NodeId, name: &[u8], caller: &Caller) -> Result<()> {
+        tree_ops::remove::remove_tree(&self.names, parent, name, caller)
+    }
+
+    /// Changes owner and group of `node` and everything below, as `chown -R -h` does: set-id bits
+    /// and capabilities of files go. The cost does not depend on what is below, but for names of
+    /// files with several names. [`FileSystem::changed_nodes`] tells which nodes that concerned.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::Permission`] if the caller is not root; of the store.
+    pub fn chown_tree(&self, node: NodeId, change: OwnerChange, caller: &Caller) -> Result<()> {
+        change::chown_tree(&self.names, node, change, caller)
+    }
+
+    /// Changes the modes of `node` and everything below but symbolic links, as `chmod -R` does.
+    /// [`FileSystem::changed_nodes`] tells which nodes that concerned.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::Permission`] if the caller is not root, and something there is not the
+    /// caller's own or has set-id bits or capabilities; of the store.
+    pub fn chmod_tree(&self, node: NodeId, change: ModeChange, caller: &Caller) -> Result<()> {
+        change::chmod_tree(&self.names, node, change, caller)
+    }
+
+    /// The nodes whose attributes were changed by [`FileSystem::chown_tree`] and
+    /// [`FileSystem::chmod_tree`] since this was last asked. Takes time for each node in memory,
+    /// without keeping others from their work: the mount has a thread of its own tell the kernel.
+    pub fn changed_nodes(&self) -> Vec<NodeId> {
+        self.names.nodes.changed_nodes()
+    }
+
+    /// The nodes in memory of a directory (or file) and everything below it, each file by whatever
+    /// name it is known; `None` if there are more than `limit`, or it takes a look at many more
+    /// names to find them.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::Stale`](crate::FsErrorKind::Stale); of the store.
+    pub fn nodes_below(&self, node: NodeId, limit: usize) -> Result<Option<Vec<NodeId>>> {
+        nodes_below::nodes_below(&self.names, node, limit)
+    }
+
+    /// Gives everything below directory `node`, in the order of keys, until `each` returns false.
+    /// All of it is of one instant; times of the last read may be a few seconds older.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::NotDirectory`](crate::FsErrorKind::NotDirectory); of the store.
+    pub fn list_tree(&self, node: NodeId, each: &mut dyn FnMut(TreeEntry<'_>) -> bool) -> Result<()> {
+        list::list_tree(&self.names, node, each)
+    }
+
+    /// Begins to compare directory `old` of `before` (this file system or a snapshot of it) with
+    /// directory `node`.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::NotDirectory`](crate::FsErrorKind::NotDirectory);
+    /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the caller is not root, and
+    /// not all of both is the caller's own; of the store.
+    pub fn diff_trees(
+        &self,
+        before: &FileSystem,
+        old: NodeId,
+        node: NodeId,
+        caller: &Caller,
+    ) -> Result<TreeDiff> {
+        diff::diff_trees(&self.names, &before.names, old, node, caller)
+    }
+
+    /// How much space a tree takes in the store, in bytes, and how much of it nothing else shares.
+    /// Counts whole pieces, after compression; what is small is rounded up.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::Stale`](crate::FsErrorKind::Stale); of the store.
+    pub fn space_of_tree(&self, node: NodeId) -> Result<(u64, u64)> {
+        diff::space_of_tree(&self.names, node)
+    }
+
+    /// Makes a snapshot of this volume. What every call that returned has done is in it. Durable
+    /// when it returns.
+    ///
+    /// # Errors
+    /// As for [`create_snapshot`].
+    pub fn snapshot(&self, name: &str, writable: bool) -> Result<()> {
+        self.snapshots.create(name, writable)
+    }
+
+    /// Deletes a snapshot.
+    ///
+    /// # Errors
+    /// As for [`delete_snapshot`].
+    pub fn snapshot_delete(&self, name: &str) -> Result<()> {
+        self.snapshots.delete(name)
+    }
+
+    /// The snapshots of the store that this volume lies in.
+    pub fn snapshots(&self) -> Vec<SnapshotInfo> {
+        snapshots(&self.volume.store)
+    }
+
+    /// A snapshot as a file system of its own that cannot be changed. Its numbers differ from those
+    /// of all other volumes (with the probability of clones), and are the same whenever it is
+    /// opened.
+    ///
+    /// # Errors
+    /// As for [`FileSystem::open`].
+    pub fn open_snapshot(&self, snapshot: &SnapshotInfo, name_memory: u64) -> Result<Arc<Self>> {
+        let options = open_options(snapshot, name_memory);
+        Self::open(self.volume.store.clone(), self.volume.env.clone(), options)
+    }
+
+    /// Makes a snapshot of directory `dir` with everything below. What every call that returned has
+    /// done is in it. Durable when it returns. The cost does not depend on the size.
+    ///
+    /// # Errors
+    /// As for [`create_snapshot`](crate::create_snapshot) and [`FileSystem::clone_tree`].
+    pub fn snapshot_tree(&self, dir: NodeId, name: &str, writable: bool, caller: &Caller) -> Result<()> {
+        self.snapshots.create_of_tree(dir, name, writable, caller)
+    }
+
+    /// The snapshots of directory `dir`, oldest first; of the root those of the whole volume.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::Stale`], [`FsErrorKind::NotDirectory`].
+    pub fn snapshots_of(&self, dir: NodeId) -> Result<Vec<SnapshotInfo>> {
+        self.snapshots.of_tree(dir)
+    }
+
+    /// The snapshot `name` of directory `dir`, as [`FileSystem::snapshots_of`] lists them;
+    /// `NUMBER/NAME` names one of any directory.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::NotFound`]; as for [`FileSystem::snapshots_of`].
+    pub fn snapshot_of(&self, dir: NodeId, name: &str) -> Result<SnapshotInfo> {
+        self.snapshots.find(dir, name)
+    }
+
+    /// Deletes a snapshot of directory `dir`. Durable when it returns; the space comes back soon
+    /// afterwards.
+    ///
+    /// # Errors
+    /// As for [`FileSystem::snapshot_of`]; [`FsErrorKind::Permission`] unless the caller is root or
+    /// the directory's owner.
+    pub fn snapshot_tree_delete(&self, dir: NodeId, name: &str, caller: &Caller) -> Result<SnapshotInfo> {
+        self.snapshots.delete_of_tree(dir, name, caller)
+    }
+
+    /// Makes directory `name` of `parent` what a snapshot of it (or of another directory) holds, in
+    /// one step: what it was until then goes, as if removed ([`FileSystem::remove_tree`]). It keeps
+    /// its number; what is below has new ones, as in a clone, because what was moved away since has
+    /// the old ones. Durable when it returns.
+    ///
+    /// # Errors
+    /// As for [`FileSystem::remove_tree`] and [`FileSystem::clone_tree`]; [`FsErrorKind::NotFound`]
+    /// without the snapshot; [`FsErrorKind::Invalid`] for one of the whole volume.
+    pub fn restore_tree(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        snapshot: &str,
+        caller: &Caller,
+    ) -> Result<Entry> {
+        let check_owner = |snapshot: &SnapshotInfo| self.check_snapshot_owner(snapshot, caller);
+        let held = self.snapshots.restore_tree(parent, name, snapshot, caller, check_owner)?;
+        self.names.nodes.trim_names();
+        self.syncfs()?;
+        self.names.lookup.entry(held)
+    }
+
+    /// Refuses a snapshot that does not belong to the caller alone.
+    fn check_snapshot_owner(&self, snapshot: &SnapshotInfo, caller: &Caller) -> Result<()> {
+        if caller.uid == 0 {
+            return Ok(());
+        }
+        let inner = self.open_snapshot(snapshot, SNAPSHOT_CHECK_NAME_BYTES)?;
+        let root = inner.names.nodes.dir(NodeId::ROOT)?;
+        let tree = inner.names.tree.shared();
+        inner.names.ownership.check_owned_alone(&root, tree.epoch, caller)
+    }
+}

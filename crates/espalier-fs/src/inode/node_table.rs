@@ -1,0 +1,303 @@
+//! The node table: all nodes in memory, the references to each, and the memory that their names take.
+//!
+//! A node stays in the table while it has references: one for each entry that the kernel knows, one
+//! for each node below it, and those that calls hold. Known names have a budget of memory: a sweep
+//! over the directories drops the names of those that were not used lately.
+
+use crate::inode::names::{Known, Names};
+use crate::inode::node::{Node, Place};
+use crate::inode::pending_changes::PendingChanges;
+use crate::model::error::{FsErrorKind, Result, fail};
+use crate::model::record::Inode;
+use crate::model::types::NodeId;
+use espalier_engine::Lsn;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+const SHARDS: usize = 64;
+
+/// Hashes node ids. The file system gives them out itself, so no user can choose ids that collide.
+#[derive(Default)]
+struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        // Fibonacci hashing; the table takes its bits from both ends.
+        let product = (self.0 ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = product ^ (product >> 32);
+    }
+}
+
+type Shard = HashMap<NodeId, Slot, BuildHasherDefault<IdHasher>>;
+
+/// All nodes in memory, with the number of references to each.
+pub(crate) struct NodeTable {
+    shards: Vec<Mutex<Shard>>,
+    next: AtomicU64,
+    count: AtomicU64,
+    changes: Arc<PendingChanges>,
+    /// Bytes of known names, of all directories.
+    name_bytes: AtomicU64,
+    /// Bytes of known names above which a sweep drops some.
+    name_budget: u64,
+    /// The shard where the sweep goes on.
+    sweep: AtomicUsize,
+}
+
+struct Slot {
+    node: Arc<Node>,
+    references: u64,
+}
+
+/// What is left to do when references were given back.
+enum Released {
+    /// Nothing.
+    Done,
+    /// The last reference went, and the node has left the table.
+    Gone(Arc<Node>),
+    /// The last reference would have gone, but there is work first; the caller holds one reference.
+    Pending(Arc<Node>),
+}
+
+impl NodeTable {
+    /// A table whose ids begin at `first`. `changes`: of all its nodes.
+    pub(crate) fn new(first: u64, name_budget: u64, changes: Arc<PendingChanges>) -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Self {
+            shards,
+            next: AtomicU64::new(first),
+            count: AtomicU64::new(0),
+            changes,
+            name_bytes: AtomicU64::new(0),
+            name_budget,
+            sweep: AtomicUsize::new(0),
+        }
+    }
+
+    fn shard(&self, id: NodeId) -> &Mutex<Shard> {
+        &self.shards[id.0 as usize % SHARDS]
+    }
+
+    /// An id that was never used.
+    pub(crate) fn fresh_id(&self) -> NodeId {
+        NodeId(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Adds a node with one reference.
+    pub(crate) fn add(&self, node: &Arc<Node>) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.shard(node.id).lock().insert(node.id, Slot { node: node.clone(), references: 1 });
+    }
+
+    /// The node, without a reference.
+    pub(crate) fn get(&self, id: NodeId) -> Option<Arc<Node>> {
+        self.shard(id).lock().get(&id).map(|slot| slot.node.clone())
+    }
+
+    /// The node behind an id of a call.
+    pub(crate) fn node(&self, id: NodeId) -> Result<Arc<Node>> {
+        match self.get(id) {
+            Some(node) => Ok(node),
+            None => fail(FsErrorKind::Stale, format!("there is no node {}", id.0)),
+        }
+    }
+
+    /// The directory behind an id of a call.
+    pub(crate) fn dir(&self, id: NodeId) -> Result<Arc<Node>> {
+        let node = self.node(id)?;
+        if node.is_dir() { Ok(node) } else { fail(FsErrorKind::NotDirectory, "not a directory") }
+    }
+
+    /// True if the node is in memory.
+    pub(crate) fn is_live(&self, id: NodeId) -> bool {
+        self.shard(id).lock().contains_key(&id)
+    }
+
+    /// The node with one reference more.
+    pub(crate) fn acquire(&self, id: NodeId) -> Option<Arc<Node>> {
+        let mut shard = self.shard(id).lock();
+        let slot = shard.get_mut(&id)?;
+        slot.references += 1;
+        Some(slot.node.clone())
+    }
+
+    /// The number of references to a node.
+    pub(crate) fn references(&self, id: NodeId) -> u64 {
+        self.shard(id).lock().get(&id).map_or(0, |slot| slot.references)
+    }
+
+    /// Gives back `count` references; a node that loses its last one leaves the table and gives back
+    /// its reference on its parent. `finish` does work that was put off until the last reference
+    /// goes; if it returns false the reference is kept.
+    pub(crate) fn release(&self, id: NodeId, count: u64, mut finish: impl FnMut(&Arc<Node>) -> bool) {
+        let (mut id, mut count) = (id, count);
+        let mut below: Option<Arc<Node>> = None;
+        loop {
+            match self.release_one(id, count) {
+                Released::Done => return,
+                Released::Pending(node) => {
+                    if !finish(&node) {
+                        return;
+                    }
+                    count = 1;
+                }
+                Released::Gone(node) => {
+                    if let Some(directory) = &node.directory {
+                        let bytes = directory.name_bytes.swap(0, Ordering::Relaxed);
+                        self.name_bytes.fetch_sub(bytes, Ordering::Relaxed);
+                    }
+                    let parent = node.place().parent;
+                    drop(below.replace(node));
+                    match parent {
+                        Some(parent) => (id, count) = (parent.id, 1),
+                        None => return,
+                    }
+                }
+            }
+        }
+    }
+
+    fn release_one(&self, id: NodeId, count: u64) -> Released {
+        let mut shard = self.shard(id).lock();
+        let Some(slot) = shard.get_mut(&id) else { return Released::Done };
+        slot.references = slot.references.saturating_sub(count);
+        if slot.references > 0 {
+            return Released::Done;
+        }
+        if slot.node.pending.swap(false, Ordering::AcqRel) {
+            slot.references = 1;
+            return Released::Pending(slot.node.clone());
+        }
+        // Before any lookup can find that the node is missing.
+        slot.node.count_eviction();
+        let gone = shard.remove(&id).map(|slot| slot.node);
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        gone.map_or(Released::Done, Released::Gone)
+    }
+
+    /// Number of nodes.
+    pub(crate) fn len(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Makes the node of an entry of `dir` that was not in memory, with one reference, and remembers
+    /// its name.
+    pub(crate) fn add_entry(
+        &self,
+        dir: &Arc<Node>,
+        names: &mut Names,
+        name: impl Into<Arc<[u8]>>,
+        inode: Inode,
+        lsn: Lsn,
+    ) -> Arc<Node> {
+        let name = name.into();
+        let place = Place { parent: Some(dir.clone()), name: name.clone() };
+        let node = Node::new(self.fresh_id(), place, inode, dir.dir().sum, lsn);
+        self.acquire(dir.id);
+        self.add(&node);
+        self.set_name(dir, names, name, Known::Present(node.id));
+        node
+    }
+
+    /// Moves a node in memory to another place; returns the reference on its old parent, which the
+    /// caller gives back when it holds no locks.
+    #[must_use]
+    pub(crate) fn move_node(&self, node: &Arc<Node>, dir: &Arc<Node>, name: &[u8]) -> Option<NodeId> {
+        self.acquire(dir.id);
+        let old = node.set_place(Place { parent: Some(dir.clone()), name: name.into() });
+        old.parent.map(|parent| parent.id)
+    }
+
+    /// Remembers something about a name, and counts the memory.
+    pub(crate) fn set_name(
+        &self,
+        dir: &Node,
+        names: &mut Names,
+        name: impl AsRef<[u8]> + Into<Arc<[u8]>>,
+        known: Known,
+    ) {
+        dir.dir().used.store(true, Ordering::Relaxed);
+        let grown = names.set(name, known);
+        dir.dir().name_bytes.fetch_add(grown, Ordering::Relaxed);
+        self.name_bytes.fetch_add(grown, Ordering::Relaxed);
+    }
+
+    /// Bytes of known names.
+    pub(crate) fn name_bytes(&self) -> u64 {
+        self.name_bytes.load(Ordering::Relaxed)
+    }
+
+    /// True if more names may become known without a sweep.
+    pub(crate) fn has_name_budget(&self) -> bool {
+        self.name_bytes() < self.name_budget
+    }
+
+    /// Drops names of directories that were not used lately, while names take more memory than the
+    /// budget. Called without locks.
+    pub(crate) fn trim_names(&self) {
+        let mut steps = 2 * SHARDS;
+        while self.name_bytes() > self.name_budget && steps > 0 {
+            steps -= 1;
+            let shard = self.sweep.fetch_add(1, Ordering::Relaxed);
+            for node in self.directories(shard) {
+                let directory = node.dir();
+                if directory.used.swap(false, Ordering::Relaxed) && steps > SHARDS / 2 {
+                    continue;
+                }
+                if let Some(mut names) = directory.names.try_lock() {
+                    let freed = names.shrink(|id| self.is_live(id));
+                    directory.name_bytes.fetch_sub(freed, Ordering::Relaxed);
+                    self.name_bytes.fetch_sub(freed, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    fn directories(&self, shard: usize) -> Vec<Arc<Node>> {
+        let shard = self.shards[shard % SHARDS].lock();
+        shard.values().filter(|slot| slot.node.is_dir()).map(|slot| slot.node.clone()).collect()
+    }
+
+    fn in_shard(&self, shard: usize) -> Vec<Arc<Node>> {
+        self.shards[shard % SHARDS].lock().values().map(|slot| slot.node.clone()).collect()
+    }
+
+    /// Notes a committed change of everything below a directory. The caller holds the exclusive tree
+    /// lock.
+    pub(crate) fn note_change(&self, top: &Node, function: u16, argument: &[u8], lsn: Lsn) {
+        if self.changes.note(&top.dir().notes, function, argument, lsn) {
+            self.catch_up_all();
+        }
+    }
+
+    /// Has all nodes in memory apply pending tree changes, and drops the notes.
+    pub(crate) fn catch_up_all(&self) {
+        let noted = self.changes.take_noted();
+        if noted.is_empty() {
+            return;
+        }
+        let newest = self.changes.newest();
+        for node in (0..SHARDS).flat_map(|shard| self.in_shard(shard)) {
+            drop(node.state());
+        }
+        noted.iter().filter_map(Weak::upgrade).for_each(|notes| notes.drop_applied(newest));
+        self.changes.retain_changed(|id| self.is_live(id));
+    }
+
+    /// The nodes that pending tree changes have changed since this was last asked.
+    pub(crate) fn changed_nodes(&self) -> Vec<NodeId> {
+        self.catch_up_all();
+        self.changes.take_changed()
+    }
+}

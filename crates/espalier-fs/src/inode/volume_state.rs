@@ -1,0 +1,157 @@
+//! The volume's state record: inode numbers that are set aside, and the key length bound.
+//!
+//! Inode numbers are set aside durably, many at a time, before an inode that is stored can carry
+//! one. The record holds both values, so one component writes it. Locks: numbers before bound.
+
+use crate::inode::key_length_bound::KeyLengthBound;
+use crate::inode::tree_lock::TreeLock;
+use crate::model::error::{FsErrorKind, Result, fail};
+use crate::model::layout::{self, MAX_KEY};
+use crate::model::record::VolumeState;
+use crate::model::types::MAX_NAME;
+use crate::volume_context::VolumeContext;
+use espalier_engine::{Batch, KeyRange};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// The first number that is given out; the ones before are the root's and reserved.
+pub(crate) const FIRST_NUMBER: u64 = 16;
+/// Inode numbers that are set aside at a time.
+const NUMBERS_PER_RESERVATION: u64 = 1 << 16;
+/// Bytes that a key may need behind the key of an entry: block number, attribute name, content.
+const KEY_SUFFIX_BYTES: usize = 2 * MAX_NAME + 16;
+
+pub(crate) struct VolumeStateRecord {
+    volume: Arc<VolumeContext>,
+    tree: Arc<TreeLock>,
+    numbers: Mutex<InodeNumbers>,
+    lengths: Mutex<KeyLengthBound>,
+}
+
+/// Inode numbers: `next` is given out next; those below `limit` are set aside durably.
+struct InodeNumbers {
+    next: u64,
+    limit: u64,
+}
+
+impl VolumeStateRecord {
+    pub(crate) fn open(volume: Arc<VolumeContext>, tree: Arc<TreeLock>) -> Result<Self> {
+        let Some(state) = volume.store.get(volume.metadata(), layout::STATE_KEY)? else {
+            return fail(FsErrorKind::Io, format!("volume {:?} has no state record", volume.options.volume));
+        };
+        let state = VolumeState::decode(&state)?;
+        Ok(Self {
+            volume,
+            tree,
+            numbers: Mutex::new(InodeNumbers { next: state.next_number, limit: state.next_number }),
+            lengths: Mutex::new(KeyLengthBound::new(state.longest_key)),
+        })
+    }
+
+    /// A number that no inode of the volume has or had.
+    pub(crate) fn fresh_number(&self) -> Result<u64> {
+        let mut numbers = self.numbers.lock();
+        if numbers.next == numbers.limit {
+            let limit = numbers.limit + NUMBERS_PER_RESERVATION;
+            let longest_key = self.lengths.lock().stored();
+            self.store(VolumeState { next_number: limit, longest_key })?;
+            numbers.limit = limit;
+        }
+        numbers.next += 1;
+        Ok(numbers.next - 1)
+    }
+
+    /// The record for an image of the volume: no number from its first on was given out.
+    pub(crate) fn current(&self) -> VolumeState {
+        let next_number = self.numbers.lock().limit;
+        VolumeState { next_number, longest_key: self.lengths.lock().stored() }
+    }
+
+    fn store(&self, state: VolumeState) -> Result<()> {
+        let mut batch = Batch::new();
+        batch.insert(self.volume.metadata(), layout::STATE_KEY, state.encode());
+        self.volume.commit_internal(batch).map(drop)
+    }
+
+    /// Stores the record with the key length bound that `choose` returns.
+    fn store_bound(&self, choose: impl FnOnce(&mut KeyLengthBound) -> u64) -> Result<()> {
+        let numbers = self.numbers.lock();
+        let longest = choose(&mut self.lengths.lock());
+        self.store(VolumeState { next_number: numbers.limit, longest_key: Some(longest) })?;
+        self.lengths.lock().set_stored(longest);
+        Ok(())
+    }
+
+    /// The longest key that may be made.
+    fn max_key(&self) -> usize {
+        self.volume.options.max_key.min(MAX_KEY)
+    }
+
+    /// Refuses paths that are too long for keys, and notes that the key is about to be made.
+    pub(crate) fn check_key(&self, key: &[u8]) -> Result<()> {
+        if key.len() + KEY_SUFFIX_BYTES > self.max_key() {
+            return fail(FsErrorKind::NameTooLong, format!("the path takes {} bytes", key.len()));
+        }
+        self.note_key_length(key.len())
+    }
+
+    /// Notes that a key of `length` bytes is about to be made.
+    pub(crate) fn note_key_length(&self, length: usize) -> Result<()> {
+        let length = length as u64;
+        if self.lengths.lock().note(length) {
+            return Ok(());
+        }
+        self.store_bound(|bound| bound.stored_to_cover(length))?;
+        self.lengths.lock().raise(length);
+        Ok(())
+    }
+
+    /// Refuses to give everything below content prefix `old` the content prefix `new` if a key
+    /// would become too long. Looks at the keys only if the bound does not tell. The caller holds
+    /// the exclusive tree lock.
+    pub(crate) fn check_move(&self, old: &[u8], new: &[u8]) -> Result<()> {
+        let (old_len, new_len) = (old.len() as u64, new.len() as u64);
+        if new_len <= old_len {
+            return Ok(());
+        }
+        let longest = self.lengths.lock().bound().saturating_sub(old_len).saturating_add(new_len);
+        if longest.saturating_add(KEY_SUFFIX_BYTES as u64) <= self.max_key() as u64 {
+            return self.note_key_length(longest as usize);
+        }
+        let mut cursor = self.volume.store.cursor(self.volume.metadata(), layout::content_range(old))?;
+        let mut longest = 0;
+        while let Some(entry) = cursor.next()? {
+            longest = longest.max(entry.key.len() - old.len() + new.len());
+            if longest + KEY_SUFFIX_BYTES > self.max_key() {
+                return fail(
+                    FsErrorKind::NameTooLong,
+                    format!("a path below the directory would take {longest} bytes"),
+                );
+            }
+        }
+        self.note_key_length(longest)
+    }
+
+    /// Measures the bound anew if it has become so large that moves have to look at everything.
+    /// Called without locks.
+    pub(crate) fn measure_key_lengths(&self) -> Result<()> {
+        if !self.lengths.lock().is_worth_measuring(self.max_key() as u64 / 2) {
+            return Ok(());
+        }
+        let snapshot = {
+            // Keys that were noted are committed by then, or count as recent.
+            let _tree = self.tree.exclusive();
+            self.lengths.lock().begin_measurement();
+            self.volume.store.snapshot()?
+        };
+        let mut cursor = snapshot.cursor(self.volume.metadata(), KeyRange::all())?;
+        let mut longest = 0;
+        while let Some(entry) = cursor.next()? {
+            longest = longest.max(entry.key.len() as u64);
+        }
+        self.store_bound(|bound| bound.end_measurement(longest))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,107 @@
+//! The links index: which entries are names of files that lie in a link area, by path.
+//!
+//! It maps the key of such an entry to the number of the file in its area, and has a mark at the
+//! content prefix of every directory with a link area of its own, so that a walk over the names that
+//! one area serves can step over the names that another area serves. The value of the mark says
+//! whether the link counts in the area are right.
+
+use crate::model::error::{FsErrorKind, Result, fail};
+use crate::model::layout;
+use crate::model::record::{Inode, LINK_COUNTS_STALE, Record};
+use crate::volume_context::VolumeContext;
+use espalier_engine::{Key, KeyRange};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub(crate) struct LinkIndex {
+    volume: Arc<VolumeContext>,
+    /// The index may have keys; in a volume without second names nothing has to be looked up.
+    in_use: AtomicBool,
+}
+
+impl LinkIndex {
+    pub(crate) fn open(volume: Arc<VolumeContext>) -> Result<Self> {
+        let any = volume.store.cursor(volume.links(), KeyRange::all())?.next()?.is_some();
+        Ok(Self { volume, in_use: AtomicBool::new(any) })
+    }
+
+    /// True if the index may have keys.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.in_use.load(Ordering::Relaxed)
+    }
+
+    /// Keys were committed.
+    pub(crate) fn set_in_use(&self) {
+        self.in_use.store(true, Ordering::Relaxed);
+    }
+
+    /// True if the link counts in the area of the directory with this content prefix are stale.
+    pub(crate) fn has_stale_counts(&self, prefix: &[u8]) -> Result<bool> {
+        let mark = self.volume.store.get(self.volume.links(), prefix)?;
+        Ok(mark.as_deref() == Some(LINK_COUNTS_STALE))
+    }
+
+    /// Gives key and number of every name below content prefix `prefix` whose file lies in the area
+    /// that serves that directory, until `each` returns false.
+    pub(crate) fn for_each_below(
+        &self,
+        prefix: &[u8],
+        mut each: impl FnMut(&Key, u64) -> bool,
+    ) -> Result<()> {
+        if !self.is_in_use() {
+            return Ok(());
+        }
+        let mut cursor = self.volume.store.cursor(self.volume.links(), KeyRange::prefix(prefix))?;
+        while let Some(entry) = cursor.next()? {
+            if *entry.key == *prefix {
+                continue;
+            }
+            if layout::is_area_mark(&entry.key) {
+                match KeyRange::prefix(&entry.key).end {
+                    Some(behind) => cursor.seek(&behind),
+                    None => return Ok(()),
+                }
+                continue;
+            }
+            let value = cursor.read(&entry.value)?;
+            let Ok(id) = value[..].try_into().map(u64::from_le_bytes) else {
+                return fail(FsErrorKind::Io, "an entry of the links index is damaged");
+            };
+            if !each(&entry.key, id) {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// True if there is a name below `prefix` whose file lies in the area that serves it.
+    pub(crate) fn has_names_below(&self, prefix: &[u8]) -> Result<bool> {
+        let mut any = false;
+        self.for_each_below(prefix, |_, _| {
+            any = true;
+            false
+        })?;
+        Ok(any)
+    }
+
+    /// The number of names below `prefix` of each file in the area that serves it.
+    pub(crate) fn count_below(&self, prefix: &[u8]) -> Result<BTreeMap<u64, u32>> {
+        let mut counts = BTreeMap::new();
+        self.for_each_below(prefix, |_, id| {
+            *counts.entry(id).or_insert(0) += 1;
+            true
+        })?;
+        Ok(counts)
+    }
+
+    /// The inode of file `id` in the area with this content prefix, from the store.
+    pub(crate) fn inode_in_area(&self, area: &[u8], id: u64) -> Result<Inode> {
+        let key = layout::entry_key(area, &layout::area_name(id));
+        let value = self.volume.store.get(self.volume.metadata(), &key)?;
+        match value.map(|value| Record::decode(&value)).transpose()? {
+            Some(Record::Inode(inode)) if !inode.is_dir() => Ok(inode),
+            _ => fail(FsErrorKind::Io, format!("file {id:#x} of a link area is missing")),
+        }
+    }
+}

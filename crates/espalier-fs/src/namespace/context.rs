@@ -1,0 +1,36 @@
+//! The components that operations on directory entries use.
+
+use crate::inode::inode_store::InodeStore;
+use crate::inode::node_table::NodeTable;
+use crate::inode::ownership::OwnershipMarks;
+use crate::inode::references::References;
+use crate::inode::tree_lock::TreeLock;
+use crate::inode::volume_state::VolumeStateRecord;
+use crate::links::link_area::LinkAreas;
+use crate::links::link_index::LinkIndex;
+use crate::links::merge_areas::AreaMerger;
+use crate::namespace::lookup::Lookup;
+use crate::orphan::orphan_area::Orphans;
+use crate::volume_context::VolumeContext;
+use std::sync::Arc;
+
+pub(crate) struct Namespace {
+    pub(crate) volume: Arc<VolumeContext>,
+    pub(crate) tree: Arc<TreeLock>,
+    pub(crate) nodes: Arc<NodeTable>,
+    pub(crate) state_record: Arc<VolumeStateRecord>,
+    pub(crate) inodes: Arc<InodeStore>,
+    pub(crate) links: Arc<LinkIndex>,
+    pub(crate) ownership: Arc<OwnershipMarks>,
+    pub(crate) orphans: Arc<Orphans>,
+    pub(crate) references: Arc<References>,
+    pub(crate) areas: Arc<LinkAreas>,
+    pub(crate) lookup: Arc<Lookup>,
+}
+
+impl Namespace {
+    /// Merges link areas.
+    pub(crate) fn area_merger(&self) -> AreaMerger<'_> {
+        AreaMerger { areas: &self.areas, inodes: &self.inodes, state_record: &self.state_record }
+    }
+}

@@ -1,0 +1,193 @@
+//! Further names of files.
+//!
+//! With its second name a file moves to the link area, at the cost of its data's keys. A file that
+//! was made without a name moves to the place of its first name. Where another link area serves the
+//! new name, the two areas become one first.
+
+use crate::data::blocks;
+use crate::inode::inode_store::{MAX_LINKS, count_entry};
+use crate::inode::names::{Known, Names};
+use crate::inode::node::{Node, Orphan, Role, States};
+use crate::inode::references::DeferredReleases;
+use crate::inode::tree_lock::TreeGuard;
+use crate::links::link_area::are_served_apart;
+use crate::model::error::{FsErrorKind, Result, fail};
+use crate::model::layout;
+use crate::model::record::{Inode, Link};
+use crate::model::types::*;
+use crate::namespace::context::Namespace;
+use crate::namespace::lookup::check_new_name;
+use crate::namespace::tmpfile;
+use crate::orphan::unlink::NamedNode;
+use espalier_engine::Batch;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// How far a new name for a file came.
+enum Outcome {
+    /// With the file's attributes after the change.
+    Done(Attr),
+    /// Different link areas serve its names: they have to become one first.
+    NeedsMerge,
+}
+
+/// Gives `node`, which is no directory, one name more.
+pub(crate) fn link(cx: &Namespace, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry> {
+    let node = cx.nodes.node(node)?;
+    let dir = cx.nodes.dir(parent)?;
+    if node.is_dir() {
+        return fail(FsErrorKind::Permission, "a directory has one name only");
+    }
+    check_new_name(name)?;
+    cx.volume.check_writable()?;
+    // Counts the blocks that the answer needs before the change, because a call waits for nothing
+    // afterwards.
+    cx.lookup.attrs.attr(&node)?;
+    let new = NamedNode { node: &node, dir: &dir, name };
+    let mut releases = cx.references.release_later();
+    let outcome = {
+        let tree = cx.tree.shared();
+        link_in(cx, &tree, &new, &mut releases)?
+    };
+    let attr = match outcome {
+        Outcome::Done(attr) => attr,
+        Outcome::NeedsMerge => link_merged(cx, &new, &mut releases)?,
+    };
+    drop(releases);
+    Ok(Entry { node: cx.references.hold(&node)?.keep().id, attr })
+}
+
+/// Gives a file a name where another link area serves.
+fn link_merged(cx: &Namespace, new: &NamedNode<'_>, releases: &mut DeferredReleases<'_>) -> Result<Attr> {
+    let tree = cx.tree.exclusive_for_move();
+    // Other operations came in between since the merge was found to be necessary.
+    if let Outcome::Done(attr) = link_in(cx, &tree, new, releases)? {
+        return Ok(attr);
+    }
+    if let Some(home) = new.node.place().parent {
+        cx.area_merger().merge(&tree, &home, new.dir, releases)?;
+    }
+    match link_in(cx, &tree, new, releases)? {
+        Outcome::Done(attr) => Ok(attr),
+        Outcome::NeedsMerge => fail(FsErrorKind::NotFound, "the file was removed"),
+    }
+}
+
+fn link_in(
+    cx: &Namespace,
+    tree: &TreeGuard<'_>,
+    new: &NamedNode<'_>,
+    releases: &mut DeferredReleases<'_>,
+) -> Result<Outcome> {
+    let &NamedNode { node, dir, name } = new;
+    let mut names = dir.dir().names.lock();
+    cx.lookup.check_free(tree, dir, &mut names, name)?;
+    let key = layout::entry_key(&dir.content_prefix(tree.epoch), name);
+    cx.state_record.check_key(&key)?;
+    cx.orphans.clear_place(&key)?;
+    let area = cx.areas.area_of(dir)?;
+    clear_marks(cx, node, dir)?;
+    let mut area_names = area.dir().names.lock();
+    let mut states = States::lock(&[node, dir]);
+    let state = states.of(node);
+    if state.orphan != Orphan::No && state.linkable {
+        tmpfile::link_first(cx, tree, new, &mut names, &mut states, releases)?;
+        return Ok(Outcome::Done(cx.lookup.attrs.known_attr(node, states.of(node)).0));
+    }
+    if state.orphan != Orphan::No {
+        return fail(FsErrorKind::NotFound, "the file was removed");
+    }
+    let mut inode = state.inode.clone();
+    if inode.links >= MAX_LINKS {
+        return fail(FsErrorKind::TooManyLinks, format!("the file has {} names", inode.links));
+    }
+    let now = cx.volume.now();
+    inode.links += 1;
+    inode.set_ctime(now);
+    let place = node.place();
+    if place.parent.as_ref().is_some_and(|parent| are_served_apart(parent, dir)) {
+        return Ok(Outcome::NeedsMerge);
+    }
+    let is_linked = place.parent.as_ref().is_some_and(|p| p.dir().role == Role::LinkArea);
+    let id = match is_linked {
+        true => layout::area_id(&place.name).unwrap_or_default(),
+        false => cx.state_record.fresh_number()?,
+    };
+    let link = Link { kind: inode.kind, id, number: node.ino.wrapping_sub(area.dir().sum) };
+    let home = layout::entry_key(&area.content_prefix(tree.epoch), &layout::area_name(id));
+    let mut batch = Batch::new();
+    if !is_linked {
+        move_file_to_area(cx, tree, node, (&mut inode, &link), &home, &mut batch)?;
+    }
+    batch.insert(cx.volume.metadata(), &home, inode.encode());
+    batch.insert(cx.volume.metadata(), &key, link.encode());
+    batch.insert(cx.volume.links(), &key, id.to_le_bytes().to_vec());
+    let mut above = states.of(dir).inode.clone();
+    count_entry(&mut above, &inode, now)?;
+    cx.inodes.put(tree, dir, states.of(dir), &above, &mut batch);
+    let lsn = cx.volume.commit(batch)?;
+    cx.links.set_in_use();
+    area.set_link_count(id, inode.links);
+    node.take_over(states.of(node), inode, lsn);
+    dir.take_over(states.of(dir), above, lsn);
+    if !is_linked {
+        move_node_to_area(cx, node, &area, id, &mut area_names, releases);
+    }
+    names.version += 1;
+    cx.nodes.set_name(dir, &mut names, name, Known::Present(node.id));
+    Ok(Outcome::Done(cx.lookup.attrs.known_attr(node, states.of(node)).0))
+}
+
+/// Clears the ownership marks that a second name of `node` in `dir` contradicts.
+fn clear_marks(cx: &Namespace, node: &Arc<Node>, dir: &Arc<Node>) -> Result<()> {
+    let Some(home) = node.place().parent else {
+        return fail(FsErrorKind::Permission, "a directory has one name only");
+    };
+    if node.state().linkable {
+        let inode = node.state().inode.clone();
+        return cx.ownership.clear_before_entry(dir, &inode);
+    }
+    if home.is_removed() {
+        return fail(FsErrorKind::NotFound, "the file was removed");
+    }
+    cx.ownership.clear(dir)?;
+    cx.ownership.clear(&home)
+}
+
+/// Adds to a batch that a file with one name moves to the link area, where its entry lies at `home`.
+fn move_file_to_area(
+    cx: &Namespace,
+    tree: &TreeGuard<'_>,
+    node: &Arc<Node>,
+    (inode, link): (&mut Inode, &Link),
+    home: &[u8],
+    batch: &mut Batch,
+) -> Result<()> {
+    inode.number = link.number;
+    let old = node.entry_key(tree.epoch);
+    node.version.fetch_add(1, Ordering::AcqRel);
+    if inode.has_data() {
+        blocks::move_all(&cx.volume, inode, &old, home, batch)?;
+    }
+    batch.insert(cx.volume.metadata(), &old, link.encode());
+    batch.insert(cx.volume.links(), &old, link.id.to_le_bytes().to_vec());
+    Ok(())
+}
+
+/// In memory, a node moves to the link area.
+fn move_node_to_area(
+    cx: &Namespace,
+    node: &Arc<Node>,
+    area: &Arc<Node>,
+    id: u64,
+    area_names: &mut Names,
+    releases: &mut DeferredReleases<'_>,
+) {
+    let name = layout::area_name(id);
+    if let Some(parent) = node.place().parent {
+        // A lookup under way may have read the entry when it was the file itself.
+        parent.dir().evictions.fetch_add(1, Ordering::AcqRel);
+    }
+    releases.add(cx.nodes.move_node(node, area, &name));
+    cx.nodes.set_name(area, area_names, &name[..], Known::Present(node.id));
+}
