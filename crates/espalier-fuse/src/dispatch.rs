@@ -477,11 +477,10 @@ impl Dispatcher {
     }
 
     /// True if a change of the data of `node` by the caller clears set-id bits, as it does for all
-    /// users but root.
+    /// users but root with the capability for it.
     fn clears_set_id(&self, node: NodeId, header: &protocol::Header) -> bool {
         // The caller is only looked up for files that have some.
-        let has_set_id = self.fs.getattr(node).is_ok_and(|attr| attr.mode & 0o6000 != 0);
-        !has_set_id || caller::user(header) != 0
+        !self.fs.has_set_id(node) || !caller::keeps_set_id(header)
     }
 
     fn xattrs(&self) -> Result<(), Errno> {

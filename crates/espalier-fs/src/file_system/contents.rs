@@ -33,6 +33,11 @@ impl FileSystem {
         }
     }
 
+    /// True if `node` has set-id bits.
+    pub fn has_set_id(&self, node: NodeId) -> bool {
+        self.attributes.has_set_id(node)
+    }
+
     /// The attributes of `node`.
     ///
     /// # Errors

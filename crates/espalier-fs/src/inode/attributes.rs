@@ -9,6 +9,7 @@ use crate::inode::node_table::NodeTable;
 use crate::inode::ownership::OwnershipMarks;
 use crate::inode::tree_lock::{TreeGuard, TreeLock};
 use crate::model::error::{FsErrorKind, Result, fail};
+use crate::model::privileges::SET_ID;
 use crate::model::record::later_than;
 use crate::model::types::*;
 use crate::volume_context::VolumeContext;
@@ -27,6 +28,10 @@ pub(crate) struct Attributes {
 }
 
 impl Attributes {
+    pub(crate) fn has_set_id(&self, node: NodeId) -> bool {
+        self.nodes.node(node).is_ok_and(|node| node.state().inode.mode & SET_ID != 0)
+    }
+
     pub(crate) fn getattr(&self, node: NodeId) -> Result<Attr> {
         self.reader.attr(&self.nodes.node(node)?)
     }

@@ -19,6 +19,22 @@ pub(super) fn user(header: &Header) -> u32 {
     }
 }
 
+/// The number of the capability to change a file without clearing its set-id bits (`CAP_FSETID`).
+const FSETID: u32 = 4;
+
+/// True if the caller may change a file without clearing its set-id bits: root with this
+/// capability, which a process may have given up.
+pub(super) fn keeps_set_id(header: &Header) -> bool {
+    let status = status(header.pid);
+    let user = if header.uid == UNKNOWN_ID { id_in(&status, "Uid:") } else { header.uid };
+    user == 0 && has_capability(&status, FSETID)
+}
+
+fn has_capability(status: &str, number: u32) -> bool {
+    let effective = u64::from_str_radix(field(status, "CapEff:").trim(), 16);
+    effective.is_ok_and(|set| set >> number & 1 != 0)
+}
+
 /// The caller of a request that makes no inode.
 pub(super) fn of(header: &Header) -> Caller {
     let (mut uid, mut gid) = (header.uid, header.gid);

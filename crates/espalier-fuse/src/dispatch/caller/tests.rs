@@ -16,3 +16,10 @@ fn a_thread_that_cannot_be_seen_has_no_rights() {
     // The kernel gives no thread this number.
     assert_eq!(status(u32::MAX), "");
 }
+
+#[test]
+fn capabilities_are_read() {
+    let status = "Name:\tcp\nCapPrm:\t000001ffffffffff\nCapEff:\t0000000000000010\n";
+    assert!(has_capability(status, FSETID) && !has_capability(status, 3));
+    assert!(!has_capability(STATUS, FSETID) && !has_capability("CapEff:\tx\n", FSETID));
+}
