@@ -192,8 +192,8 @@ fn work(shared: &Arc<Shared>, stop: &AtomicBool) {
 
 fn read_ahead(shared: &Arc<Shared>, stop: &AtomicBool) {
     while !stop.load(Ordering::Acquire) {
-        if !shared.ahead_step() {
-            shared.signal.wait_for_readahead(|| shared.has_ahead(), IDLE);
+        if !shared.readahead.step() {
+            shared.signal.wait_for_readahead(|| shared.readahead.has_work(), IDLE);
         }
     }
 }

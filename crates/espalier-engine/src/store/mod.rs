@@ -30,7 +30,7 @@ use crate::read::context::ReadContext;
 use crate::read::cursor::Cursor;
 use crate::read::pins::PinTable;
 use crate::read::snapshot::{Slice, Snapshot, SnapshotIndex};
-use crate::readahead::Unexpected;
+use crate::readahead::Readahead;
 use crate::signal::WorkSignal;
 use crate::space::Locator;
 use crate::space::{Census, RunHistogram, Space, SpaceStats, VolumeTable};
@@ -133,9 +133,7 @@ pub(crate) struct Shared {
     pub(crate) pins: Arc<PinTable>,
     pub(crate) signal: Arc<WorkSignal>,
     pub(crate) stalls: crate::maintenance::scheduler::Stalls,
-    pub(crate) readings: crate::readahead::Readings,
-    /// What all reads need is to be read ahead.
-    pub(crate) cold: AtomicBool,
+    pub(crate) readahead: Readahead,
     pub(crate) shortage: crate::maintenance::low_space::Shortage,
     pub(crate) tidy: crate::maintenance::garbage_collection::Tidy,
     pub(crate) closed: AtomicBool,
@@ -263,19 +261,7 @@ impl Store {
             KeyRange::through(keys().min().unwrap_or_default(), keys().max().unwrap_or_default())
         };
         let newest = self.newest(index, row)?;
-        let expected = self.shared.expected(index, newest.version(), slices, out.len() as u64);
-        let was_expected = expected.is_some();
-        let found = newest.find_slices(slices, expected, out)?;
-        let bytes: usize = found.left.wanted.iter().map(|wanted| wanted.out.len()).sum();
-        if let (Some(last), Some(spots)) = (slices.last(), found.spots)
-            && !was_expected
-            && bytes > 0
-        {
-            let read = Unexpected { key: last.key, spots, bytes };
-            self.shared.notice_reading(index, &read);
-        }
-        found.left.finish(newest.reader(), out)?;
-        Ok(found.lengths)
+        self.shared.readahead.read_slices(index, &newest, slices, out)
     }
 
     /// True if `key` has a value.
@@ -333,16 +319,13 @@ impl Store {
     /// Much will be read, by many: has memory to read into provided in the background, and what
     /// tells where everything lies read, before anybody waits for them. For once.
     pub fn expect_reads(&self) {
-        if self.shared.trees.pieces.expect_reads() {
-            self.shared.cold.store(true, Ordering::Release);
-            self.shared.signal.wake_readahead();
-        }
+        self.shared.readahead.expect_reads();
     }
 
     /// Reads one piece ahead of somebody who reads in the order of keys; false if there is none.
     /// For environments without threads; what cannot be read is left to who needs it.
     pub fn read_ahead(&self) -> bool {
-        self.shared.ahead_step()
+        self.shared.readahead.step()
     }
 
     /// Tells the device about free space, in runs of at least `least` bytes; returns the bytes.
@@ -531,6 +514,7 @@ impl Shared {
             catalog: catalog_of,
             pins: pins.clone(),
         });
+        let readahead = Readahead::new(read.clone(), space.clone(), signal.clone());
         let accepted = Accepted::behind(order.last_msn, options.tuning.accepted, options.memory);
         Arc::new(Self {
             env,
@@ -554,8 +538,7 @@ impl Shared {
             pins,
             signal,
             stalls: Default::default(),
-            readings: Default::default(),
-            cold: AtomicBool::new(false),
+            readahead,
             shortage: Default::default(),
             tidy: Default::default(),
             closed: AtomicBool::new(false),
