@@ -5,7 +5,7 @@
 //! blocks* says which. So a store can use its last blocks, and whether a write fits is a matter of
 //! counting.
 //!
-//! Layout of a list block (`docs/format.md`, "Scattered pieces"): XXH3 of the rest, seeded with the
+//! ExtentList of a list block (`docs/format.md`, "Scattered pieces"): XXH3 of the rest, seeded with the
 //! piece's id; the next list block or 0; the number of runs; the runs.
 //!
 //! Invariants: the runs are disjoint and together as long as the piece, in blocks; a list block is
@@ -26,20 +26,20 @@ const RUNS: usize = (BLOCK - HEADER) / ENTRY;
 
 /// Where a scattered piece lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub(crate) struct ExtentList {
     /// Its blocks, in order.
     runs: Vec<Extent>,
     /// The blocks that say so; the first is what the piece's [`Location`] names.
     lists: Vec<u64>,
 }
 
-impl Layout {
+impl ExtentList {
     /// List blocks that are needed for so many runs.
     pub(crate) fn lists_for(runs: usize) -> usize {
         runs.div_ceil(RUNS).max(1)
     }
 
-    /// A piece in `runs`, described in `lists`, which are as many as [`Layout::lists_for`] says.
+    /// A piece in `runs`, described in `lists`, which are as many as [`ExtentList::lists_for`] says.
     pub(crate) fn new(runs: Vec<Extent>, lists: Vec<u64>) -> Self {
         debug_assert_eq!(lists.len(), Self::lists_for(runs.len()));
         Self { runs, lists }
@@ -181,7 +181,7 @@ mod tests {
         GuardedDevice::new(Arc::new(MemoryDevice::new(8 << 20)), false)
     }
 
-    fn store(device: &GuardedDevice, id: PieceId, layout: &Layout) -> Location {
+    fn store(device: &GuardedDevice, id: PieceId, layout: &ExtentList) -> Location {
         for (place, block) in layout.encode(id) {
             device.write_at(place.byte_offset(), &[&block]).unwrap();
         }
@@ -196,13 +196,13 @@ mod tests {
         for runs in [1, 2, RUNS, RUNS + 1, 2 * RUNS + 5] {
             let runs: Vec<Extent> =
                 (0..runs as u64).map(|i| Extent { start: 10 + 2 * i, blocks: 1 }).collect();
-            let lists = (0..Layout::lists_for(runs.len()) as u64).map(|i| 1990 - 3 * i).collect();
-            let layout = Layout::new(runs, lists);
+            let lists = (0..ExtentList::lists_for(runs.len()) as u64).map(|i| 1990 - 3 * i).collect();
+            let layout = ExtentList::new(runs, lists);
             let location = store(&device, PieceId(7), &layout);
-            assert_eq!(Layout::load(&device, PieceId(7), &location).unwrap(), layout);
+            assert_eq!(ExtentList::load(&device, PieceId(7), &location).unwrap(), layout);
             // Another piece's list is none of ours.
             assert_eq!(
-                Layout::load(&device, PieceId(8), &location).unwrap_err().kind(),
+                ExtentList::load(&device, PieceId(8), &location).unwrap_err().kind(),
                 crate::ErrorKind::Damaged
             );
         }
@@ -212,7 +212,7 @@ mod tests {
     fn any_damage_is_an_error() {
         let device = device();
         let layout =
-            Layout::new(vec![Extent { start: 9, blocks: 3 }, Extent { start: 20, blocks: 2 }], vec![5]);
+            ExtentList::new(vec![Extent { start: 9, blocks: 3 }, Extent { start: 20, blocks: 2 }], vec![5]);
         let location = store(&device, PieceId(3), &layout);
         let sound = device.read_extent(layout.first()).unwrap();
         for at in 0..HEADER + 2 * ENTRY {
@@ -220,7 +220,7 @@ mod tests {
             block.copy_from_slice(&sound);
             block[at] ^= 0x10;
             device.write_at(layout.first().byte_offset(), &[&block]).unwrap();
-            assert!(Layout::load(&device, PieceId(3), &location).is_err(), "byte {at}");
+            assert!(ExtentList::load(&device, PieceId(3), &location).is_err(), "byte {at}");
         }
         // With a sum that fits, too, what makes no sense is refused.
         for (runs, next) in
@@ -236,7 +236,7 @@ mod tests {
             let sum = xxh3_64_with_seed(&block[8..], 3);
             block[..8].copy_from_slice(&sum.to_le_bytes());
             device.write_at(layout.first().byte_offset(), &[&block]).unwrap();
-            assert!(Layout::load(&device, PieceId(3), &location).is_err());
+            assert!(ExtentList::load(&device, PieceId(3), &location).is_err());
         }
     }
 
@@ -244,7 +244,7 @@ mod tests {
     fn ranges_follow_the_runs() {
         let block = BLOCK as u64;
         let layout =
-            Layout::new(vec![Extent { start: 9, blocks: 3 }, Extent { start: 20, blocks: 2 }], vec![5]);
+            ExtentList::new(vec![Extent { start: 9, blocks: 3 }, Extent { start: 20, blocks: 2 }], vec![5]);
         assert_eq!(layout.ranges(0..5 * block), [9 * block..12 * block, 20 * block..22 * block]);
         assert_eq!(layout.ranges(block + 5..block + 9), vec![10 * block + 5..10 * block + 9]);
         assert_eq!(layout.ranges(2 * block..4 * block), [11 * block..12 * block, 20 * block..21 * block]);

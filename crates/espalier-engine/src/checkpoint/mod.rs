@@ -205,7 +205,7 @@ impl Shared {
         }
         self.space.checkpointed();
         drop(cut.waiting);
-        self.trees.forget_stuck();
+        self.trees.edit(self.trees.policy()).forget_stuck();
         self.accounting.note_checkpoint();
         self.checkpointer.last.store(self.env.monotonic().as_millis() as u64, Ordering::Relaxed);
         drop(state);
@@ -274,7 +274,7 @@ impl Shared {
         for Alias { id, from, prefix, replaced } in &cut.changed.aliases {
             let mut root = root_of(&roots, from);
             if !prefix.is_empty() {
-                root = self.trees.taken_out(&root, prefix, msn)?;
+                root = self.trees.edit(self.trees.policy()).taken_out(&root, prefix, msn)?;
             }
             if let Some(index) = replaced {
                 let _structure = index.structure.lock();
@@ -289,7 +289,8 @@ impl Shared {
             let Some(index) = cut.indexes.iter().find(|index| index.id == *id) else { continue };
             let _structure = index.structure.lock();
             // Others may have flushed it since, and absorbed nothing that is newer than the cut.
-            let root = self.trees.put_in(&index.version().root, prefix, &source, msn)?;
+            let root =
+                self.trees.edit(self.trees.policy()).put_in(&index.version().root, prefix, &source, msn)?;
             index.publish_root(&self.space, root.clone(), |_| ())?;
             roots.retain(|(of, _)| of != id);
             roots.push((*id, root));

@@ -195,7 +195,7 @@ impl Shared {
             }
             let Some((_, root)) = roots.get_mut(index) else { continue };
             let clone = PendingClone { msn, source: source.clone(), destination: destination.clone() };
-            *root = self.trees.bind(root, &clone)?;
+            *root = self.trees.edit(self.trees.policy()).bind(root, &clone)?;
             blocks += u64::from(root.height) + 4;
         }
         let unwritten = |root: &Root| unwritten_below(&self.trees, root);

@@ -65,8 +65,8 @@ impl Layer {
     /// `root` after this layer has become part of the tree. See [`Trees::absorb`].
     pub(crate) fn absorbed(&self, trees: &Arc<Trees>, root: &Root, at_once: bool) -> Result<Root> {
         match self {
-            Self::Table(table) => trees.absorb(root, table, at_once),
-            Self::Clone(clone) => trees.bind(root, clone),
+            Self::Table(table) => trees.edit(trees.policy()).absorb(root, table, at_once),
+            Self::Clone(clone) => trees.edit(trees.policy()).bind(root, clone),
         }
     }
 

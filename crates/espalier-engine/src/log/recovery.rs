@@ -14,7 +14,7 @@ use super::format::{
 use super::state::WrittenGroup;
 use super::{Binder, LogConfig, LoggedBatch};
 use crate::device::GuardedDevice;
-use crate::extents::Layout;
+use crate::extents::ExtentList;
 use crate::model::error::Context;
 use crate::model::ids::Location;
 use crate::model::piece::PieceHandle;
@@ -431,7 +431,7 @@ struct CheckValues<'a> {
     parts: &'a [(PieceId, Location)],
     window: DeviceReader<'a>,
     /// Of scattered parts, by place in the table; `None` if the list never reached the device.
-    layouts: HashMap<usize, Option<Layout>>,
+    layouts: HashMap<usize, Option<ExtentList>>,
     intact: bool,
 }
 
@@ -468,7 +468,7 @@ impl CheckValues<'_> {
         let device = self.window.device;
         let layout = match self.layouts.entry(reference.part) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(unknown) => unknown.insert(match Layout::load(device, *id, location) {
+            Entry::Vacant(unknown) => unknown.insert(match ExtentList::load(device, *id, location) {
                 Ok(layout) => Some(layout),
                 Err(error) if error.kind() == crate::ErrorKind::Damaged => None,
                 Err(error) => return Err(error),

@@ -136,9 +136,9 @@ impl Shared {
         let structure = index.structure.lock();
         let root = index.version().root.clone();
         let (pushed, share) = match *refused {
-            0 => (self.trees.push_down(&root, range), Share::Freed),
+            0 => (self.trees.edit(self.trees.policy()).push_down(&root, range), Share::Freed),
             // What was too much may fit slice by slice.
-            _ => (self.trees.push_slice(&root, range), Share::Urgent),
+            _ => (self.trees.edit(self.trees.policy()).push_slice(&root, range), Share::Urgent),
         };
         match pushed {
             Ok(None) => {
@@ -207,7 +207,7 @@ impl Shared {
         self.accounting.refresh();
         let _structure = index.structure.lock();
         let mut visits = LEAVES_AT_ONCE;
-        match self.trees.sweep(&index.version().root, from, &mut visits) {
+        match self.trees.edit(self.trees.policy()).sweep(&index.version().root, from, &mut visits) {
             Ok(Sweep::End) => Ok(None),
             Ok(Sweep::Tired(next)) => Ok(Some(next)),
             Ok(Sweep::Rewritten(root, next)) => {

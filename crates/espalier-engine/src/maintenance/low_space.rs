@@ -136,7 +136,10 @@ impl Shared {
         if self.accounting.is_low() {
             // Each memtable that waits leaves a part on each edge.
             self.settle();
-            let (new, old) = (self.trees.spreading(&root)?, self.trees.spreading(&old)?);
+            let (new, old) = (
+                self.trees.edit(self.trees.policy()).spreading(&root)?,
+                self.trees.edit(self.trees.policy()).spreading(&old)?,
+            );
             more += new.each.saturating_sub(old.each) * index.waiting_tables();
         }
         if !self.has_room(more, share) || !self.may_keep(index, &root, before, share)? {
@@ -215,7 +218,7 @@ impl Shared {
             let mut cleared = root.clone();
             for (_, range) in ranges.iter().filter(|(of, _)| *of == id) {
                 if root.height > 0 {
-                    cleared = self.trees.without_range(&cleared, range)?;
+                    cleared = self.trees.edit(self.trees.policy()).without_range(&cleared, range)?;
                 }
             }
             let net = |root: &Root| self.lasting_blocks(&index, root, u64::MAX).map(Footprint::net);
@@ -227,7 +230,7 @@ impl Shared {
                 .saturating_sub(self.accounting.unwritten_below(&root))
                 + 2;
             if batch.has_points(id) {
-                takes += self.trees.spreading(&cleared)?.of(1) as i64;
+                takes += self.trees.edit(self.trees.policy()).spreading(&cleared)?.of(1) as i64;
             }
         }
         takes += part_blocks(&self.options.tuning, batch.bytes as u64) as i64;
@@ -244,9 +247,9 @@ impl Shared {
             let changed = tables.contains_key(&index.id);
             if changed || index.waiting_tables() > 0 {
                 let root = index.version().root.clone();
-                match self.trees.spreading(&root) {
+                match self.trees.edit(self.trees.policy()).spreading(&root) {
                     Err(error) if changed => return Err(error),
-                    Err(_) => self.trees.assume_spreading(&root),
+                    Err(_) => self.trees.edit(self.trees.policy()).assume_spreading(&root),
                     Ok(_) => {}
                 }
             }
@@ -345,7 +348,11 @@ impl Shared {
         let mut slices = false;
         while *left > 0 {
             let root = index.version().root.clone();
-            let squeezed = if slices { self.trees.squeeze_slice(&root) } else { self.trees.squeeze(&root) };
+            let squeezed = if slices {
+                self.trees.edit(self.trees.policy()).squeeze_slice(&root)
+            } else {
+                self.trees.edit(self.trees.policy()).squeeze(&root)
+            };
             match self.publish_if_room(index, squeezed, share)? {
                 Some(true) => *left -= 1,
                 Some(false) => return Ok(slices),
@@ -361,7 +368,7 @@ impl Shared {
         while *left > 0
             && self.publish_if_room(
                 index,
-                self.trees.joined_runs(&index.version().root, self.room(share)),
+                self.trees.edit(self.trees.policy()).joined_runs(&index.version().root, self.room(share)),
                 share,
             )? == Some(true)
         {
@@ -369,7 +376,7 @@ impl Shared {
         }
         let (mut range, mut refused) = (KeyRange::all(), 0);
         while *left > 0 && refused < MOST_REFUSED {
-            let pushed = self.trees.push_slice(&index.version().root, &range);
+            let pushed = self.trees.edit(self.trees.policy()).push_slice(&index.version().root, &range);
             let (root, next) = match pushed {
                 Ok(Some(pushed)) => pushed,
                 Ok(None) => break,
@@ -423,13 +430,14 @@ impl Shared {
         let mut visits = SWEEP_AT_ONCE;
         let mut from = self.shortage.swept.lock().remove(&index.id).unwrap_or_default();
         while *left > 0 && !self.backlog.is_refused() {
-            let swept = match self.trees.sweep(&index.version().root, &from, &mut visits) {
-                Err(error) if error.kind() == ErrorKind::NoSpace => {
-                    self.publish_flushed(index, Err(error), Share::Sweep)?;
-                    break;
-                }
-                swept => swept?,
-            };
+            let swept =
+                match self.trees.edit(self.trees.policy()).sweep(&index.version().root, &from, &mut visits) {
+                    Err(error) if error.kind() == ErrorKind::NoSpace => {
+                        self.publish_flushed(index, Err(error), Share::Sweep)?;
+                        break;
+                    }
+                    swept => swept?,
+                };
             match swept {
                 Sweep::End => return Ok(true),
                 Sweep::Tired(next) => {

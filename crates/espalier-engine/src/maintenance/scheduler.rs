@@ -295,8 +295,8 @@ impl Shared {
         let mut values = 0;
         for index in self.indexes.all() {
             let root = &index.version().root;
-            if let Some(bytes) = self.trees.pending_work(root)? {
-                values += self.trees.values_waiting(root);
+            if let Some(bytes) = self.trees.edit(self.trees.policy()).pending_work(root)? {
+                values += self.trees.edit(self.trees.policy()).values_waiting(root);
                 candidates.push((bytes, index));
             }
         }
@@ -305,7 +305,11 @@ impl Shared {
         self.backlog.note_edge(candidates.first().map_or(0, |(bytes, _)| *bytes));
         for (_, index) in candidates {
             let Some(_structure) = index.structure.try_lock() else { continue };
-            if self.publish_flushed(&index, self.trees.flush(&index.version().root), Share::Growth)? {
+            if self.publish_flushed(
+                &index,
+                self.trees.edit(self.trees.policy()).flush(&index.version().root),
+                Share::Growth,
+            )? {
                 return Ok(true);
             }
         }

@@ -1,7 +1,7 @@
 //! The pieces of a store in memory, with a locator that can be made scarce or fragmented.
 
 use super::*;
-use crate::extents::Layout;
+use crate::extents::ExtentList;
 use crate::model::ids::Location;
 use crate::model::op::Op;
 use crate::model::options::Compression;
@@ -31,7 +31,7 @@ struct State {
     /// No run longer than this is given.
     longest: u32,
     places: HashMap<PieceId, (Location, Weak<PieceHandle>)>,
-    layouts: HashMap<PieceId, Arc<Layout>>,
+    layouts: HashMap<PieceId, Arc<ExtentList>>,
 }
 
 impl TestLocator {
@@ -88,7 +88,7 @@ impl Locator for TestLocator {
         Ok(false)
     }
 
-    fn allocate_scattered(&self, id: PieceId, blocks: u32) -> Result<Arc<Layout>> {
+    fn allocate_scattered(&self, id: PieceId, blocks: u32) -> Result<Arc<ExtentList>> {
         let mut state = self.state.lock();
         if (state.free.len() as u64) < u64::from(blocks) + 1 {
             return Err(Error::new(ErrorKind::NoSpace, "not so many blocks"));
@@ -96,12 +96,12 @@ impl Locator for TestLocator {
         // The highest first, so that no two are neighbours in order.
         let mut take = || state.free.pop_last().unwrap();
         let runs = (0..blocks).map(|_| Extent { start: take(), blocks: 1 }).collect();
-        let layout = Arc::new(Layout::new(runs, vec![take()]));
+        let layout = Arc::new(ExtentList::new(runs, vec![take()]));
         state.layouts.insert(id, layout.clone());
         Ok(layout)
     }
 
-    fn layout(&self, id: PieceId, _: &Location) -> Result<Arc<Layout>> {
+    fn layout(&self, id: PieceId, _: &Location) -> Result<Arc<ExtentList>> {
         Ok(self.state.lock().layouts[&id].clone())
     }
 

@@ -1,6 +1,6 @@
 //! Value parts: runs of large values, one after the other, without a header.
 //!
-//! Layout: values whose length is a multiple of [`VALUE_PAGE`] come first, aligned to it, so that a
+//! ExtentList: values whose length is a multiple of [`VALUE_PAGE`] come first, aligned to it, so that a
 //! page of such a value is a page of the device and goes between device and page cache uncopied
 //! [BetrFS 0.6]; the others follow, packed at 8 bytes. Within both groups values keep their order,
 //! so that values written in key order are read in one or two ascending streams.

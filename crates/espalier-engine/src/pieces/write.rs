@@ -3,7 +3,7 @@
 use super::frame::Encoded;
 use super::values::{self, Unstored, ValuePart};
 use super::{Locator, Pieces};
-use crate::extents::Layout;
+use crate::extents::ExtentList;
 use crate::model::ids::Location;
 use crate::model::piece::PieceHandle;
 use crate::model::value::LargeValue;
@@ -19,7 +19,7 @@ const VALUE_PARTS: [(usize, bool); 4] = [(1, false), (4, false), (16, false), (4
 /// Where one piece is going to lie.
 enum Place {
     Run(Extent),
-    Scattered(PieceId, Arc<Layout>),
+    Scattered(PieceId, Arc<ExtentList>),
 }
 
 impl Place {
@@ -218,7 +218,7 @@ impl Pieces {
         }
     }
 
-    fn write_scattered(&self, id: PieceId, layout: &Layout, buffers: &[&[u8]]) -> Result<()> {
+    fn write_scattered(&self, id: PieceId, layout: &ExtentList, buffers: &[&[u8]]) -> Result<()> {
         let mut rest = buffers.iter().copied();
         let mut current: &[u8] = &[];
         for run in layout.runs() {

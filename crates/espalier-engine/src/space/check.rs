@@ -152,7 +152,7 @@ impl Check<'_> {
             self.problems
                 .add(format!("piece {id} is said to have {} live bytes and has {}", entry.live, found.bytes));
         }
-        match self.space.footprint(id, &entry.location) {
+        match self.space.extent_lists.occupied(id, &entry.location) {
             Ok(extents) => {
                 for extent in extents {
                     self.account(extent, &|| format!("piece {id}"));
@@ -177,7 +177,7 @@ impl Check<'_> {
             Ok(words) => words,
             Err(error) => return self.problems.add(error.to_string()),
         };
-        let used = self.space.used.lock();
+        let used = self.space.free_blocks.lock();
         let start = self.space.geometry().data_start();
         for (number, committed) in words.into_iter().enumerate() {
             let first = number as u64 * 64;

@@ -9,7 +9,7 @@
 //! 4. sync: `n + 1`; only now may blocks that `n` alone needed be written again.
 
 use super::table::Table;
-use super::{Roots, Space, Superblock, VolumeTable, byte_table, piece_table, space_map};
+use super::{Roots, Space, Superblock, VolumeTable, byte_table, piece_table, reclaim_list, space_map};
 use crate::model::error::Context;
 use crate::model::ids::Delta;
 use crate::{Error, ErrorKind, Extent, PieceId, PieceKind, Result};
@@ -84,24 +84,22 @@ impl Space {
             .write()
             .begin_counting(id)
             .ok_or_else(|| Error::damaged("it is referred to but does not exist"))?;
-        for extent in self.footprint(id, &location)? {
+        for extent in self.extent_lists.occupied(id, &location)? {
             space_map::mark(&self.tables.map, extent, true)?;
         }
         let entry = piece_table::Entry { location, count: 0, live: 0 }.changed(delta)?;
         piece_table::set(&self.tables.ntt, id, Some(&entry))?;
         self.dead_values.fetch_add(entry.dead(), Ordering::Relaxed);
         self.lives.write().remove_fresh(id);
-        self.layouts.counted(id);
+        self.extent_lists.counted(id);
         Ok(())
     }
 
-    /// Moves a counted piece to limbo: entered there before it leaves the table, so that it can be
+    /// Lets a counted piece die: entered among the dead before it leaves the table, so that it can be
     /// located all the time.
     fn bury(&self, id: PieceId, entry: &piece_table::Entry) -> Result<()> {
-        let extents = self.footprint(id, &entry.location)?;
-        if entry.location.scattered {
-            self.layouts.keep(id, self.layout_of(id, &entry.location)?);
-        }
+        let extents = self.extent_lists.occupied(id, &entry.location)?;
+        self.extent_lists.keep_of(id, &entry.location)?;
         self.lives.write().die(id, entry.location, true);
         piece_table::set(&self.tables.ntt, id, None)?;
         for extent in extents {
@@ -166,7 +164,7 @@ impl Space {
     fn write_tables_locked(&self, volumes: &VolumeTable, reclaim: &[PieceId]) -> Result<Roots> {
         let tables = &self.tables;
         byte_table::store(&tables.volumes, &volumes.encode())?;
-        byte_table::store(&tables.reclaim, &encode_reclaim(reclaim))?;
+        byte_table::store(&tables.reclaim, &reclaim_list::encode(reclaim))?;
         // What is freed first cannot make the rest dirty again; the map itself comes last.
         for table in [&tables.ntt, &tables.volumes, &tables.reclaim] {
             for block in table.prune() {
@@ -192,20 +190,20 @@ impl Space {
     }
 
     /// Counts the pages of the tables once the store is so full that it matters, and each time from
-    /// then on. For whoever may change the tables, while none of their pages is dirty.
+    /// then on. To be called by the thread that may change the tables, while none of their pages is dirty.
     pub(super) fn count_pages(&self) {
-        if self.free_blocks() < COUNT_PAGES * self.promises.pool() {
+        if self.free_blocks() < COUNT_PAGES * self.reservations.pool() {
             self.tables.all().iter().for_each(|table| table.count_placed());
         }
         let placed: Option<u64> = self.tables.all().iter().map(|table| table.placed()).sum();
-        self.pages.store(placed.unwrap_or(0), Ordering::Relaxed);
+        self.tables.pages.store(placed.unwrap_or(0), Ordering::Relaxed);
     }
 
     /// Blocks that the pages take at most which a checkpoint writes, their copies aside, where it
     /// gives numbers to `new` pieces: all that there are, for any page may have to change, and
     /// those that the new ones begin. It is 0 as long as the store has been far from full.
     pub(crate) fn table_blocks(&self, new: u64) -> u64 {
-        match self.pages.load(Ordering::Relaxed) {
+        match self.tables.pages.load(Ordering::Relaxed) {
             0 => 0,
             placed => placed + new / piece_table::PER_PAGE + NEW_PAGES,
         }
@@ -217,7 +215,7 @@ impl Space {
         let keys = table.unassigned();
         let any = !keys.is_empty();
         for key in keys {
-            let place = self.take_run(1, *near, 0).context(|| "placing table pages".into())?;
+            let place = self.free_blocks.take_run(1, *near, 0).context(|| "placing table pages".into())?;
             *near = Some(place.end());
             let copy = self.take_copy(place.start);
             let old = table.assign(key, place.start, copy.map_or(0, |copy| copy.start));
@@ -241,8 +239,8 @@ impl Space {
         }
         let (start, end) = (geometry.data_start(), geometry.data_end());
         let near = start + (page - start + (end - start) / 2) % (end - start);
-        let floor = self.promises.pool() / 4 * 3;
-        self.with_used(|used| if used.free() > floor { used.allocate_behind(near) } else { None })
+        let floor = self.reservations.pool() / 4 * 3;
+        self.free_blocks.with_used(|used| if used.free() > floor { used.allocate_behind(near) } else { None })
     }
 
     /// The block of a table page is no longer accounted for; it is free after the next superblock.
@@ -291,7 +289,7 @@ impl Space {
         loop {
             self.device.writable()?;
             let most = (self.free_blocks() / 8).clamp(1, MOST_TRIMMED) as u32;
-            let run = self.with_used(|used| {
+            let run = self.free_blocks.with_used(|used| {
                 let run = used.free_run(from, most)?;
                 (run.blocks < least.min(most) || used.take(run)).then_some(run)
             });
@@ -299,7 +297,7 @@ impl Space {
             from = run.end();
             if run.blocks >= least.min(most) {
                 self.device.discard(run);
-                self.put_back(&[run]);
+                self.free_blocks.put_back(&[run]);
                 told += u64::from(run.blocks);
             }
         }
@@ -319,10 +317,10 @@ impl Space {
     fn release(&self, pages: &[u64]) {
         let pieces = self.lives.write().take_released(&self.handles);
         let mut extents: Vec<Extent> =
-            pieces.iter().flat_map(|(id, location)| self.vacated(*id, location)).collect();
+            pieces.iter().flat_map(|(id, location)| self.extent_lists.vacated(*id, location)).collect();
         extents.extend(pages.iter().map(|block| Extent { start: *block, blocks: 1 }));
         extents.sort_unstable();
-        // Discarded before they leave `used`: afterwards somebody may be writing there.
+        // Discarded before they leave `used`: afterwards another thread may be writing there.
         if self.discard {
             for run in coalesce(&extents) {
                 if run.blocks >= LEAST_DISCARD {
@@ -330,7 +328,7 @@ impl Space {
                 }
             }
         }
-        self.put_back(&extents);
+        self.free_blocks.put_back(&extents);
         pieces.iter().for_each(|(id, _)| self.gone(*id));
     }
 }
@@ -348,19 +346,4 @@ fn coalesce(extents: &[Extent]) -> Vec<Extent> {
         }
     }
     runs
-}
-
-fn encode_reclaim(reclaim: &[PieceId]) -> Vec<u8> {
-    reclaim.iter().flat_map(|id| id.0.to_le_bytes()).collect()
-}
-
-/// The reclaim list that [`encode_reclaim`] made.
-///
-/// # Errors
-/// [`ErrorKind::Damaged`].
-pub(super) fn decode_reclaim(bytes: &[u8]) -> Result<Vec<PieceId>> {
-    if !bytes.len().is_multiple_of(8) {
-        return Err(Error::damaged("the reclaim list ends in the middle of an entry"));
-    }
-    Ok(bytes.chunks_exact(8).map(|id| PieceId(super::page::read_u64(id, 0))).collect())
 }

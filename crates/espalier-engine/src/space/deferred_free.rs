@@ -2,7 +2,8 @@
 //!
 //! A piece is *fresh* (written, not counted), *counted* (in the node translation table; not here)
 //! or *dead* (its count fell to 0, or a fresh one's last handle went while an older pin was there).
-//! The dead are in *limbo*: still locatable, their blocks still in `used`. They leave when
+//! The free of the dead is *deferred*: they can still be located, and their blocks are still in
+//! `used`. They leave when
 //! 1. a superblock that does not need them is durable (only for pieces that were counted),
 //! 2. no pin is left that is older than their death, and not too old to know them, and
 //! 3. no handle on them is left.
@@ -15,7 +16,7 @@
 //! leads to that is never counted, its handle owns. So a version leads to nothing, but by handles,
 //! that was given its number after that checkpoint had ended. A pin of a version stays in use for
 //! newer ones until the checkpoint after the next has ended, as an index that is made during one is
-//! not in its cut; after [`KNOWN_FOR`] checkpoints it holds only what had a number before.
+//! not in its cut; after [`PIN_KNOWN_CHECKPOINTS`] checkpoints it holds only what had a number before.
 
 use crate::PieceId;
 use crate::model::ids::Location;
@@ -25,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Weak;
 
 /// A piece that is written but not counted.
-pub(super) struct Fresh {
+pub(super) struct FreshPiece {
     pub(super) location: Location,
     /// The handle that owns what the piece refers to.
     pub(super) handle: Weak<PieceHandle>,
@@ -33,10 +34,10 @@ pub(super) struct Fresh {
     pub(super) counting: bool,
 }
 
-/// Pins of versions know no piece that was numbered after so many checkpoints more had ended.
-const KNOWN_FOR: u64 = 4;
+/// PinGroup of versions know no piece that was numbered after so many checkpoints more had ended.
+const PIN_KNOWN_CHECKPOINTS: u64 = 4;
 
-struct Dead {
+struct DeadPiece {
     location: Location,
     /// The number of its death.
     died: u64,
@@ -49,9 +50,9 @@ struct Dead {
 /// When a pin was taken: the number of deaths, and for pins of versions that of checkpoints.
 pub(super) type PinKey = (u64, Option<u64>);
 
-/// Pins that were taken at the same time.
+/// PinGroup that were taken at the same time.
 #[derive(Default)]
-struct Pins {
+struct PinGroup {
     count: usize,
     /// They know no piece with this number or a higher one.
     until: Option<PieceId>,
@@ -60,7 +61,7 @@ struct Pins {
     held: BTreeSet<(u64, PieceId)>,
 }
 
-impl Pins {
+impl PinGroup {
     fn knows(&self, id: PieceId) -> bool {
         self.until.is_none_or(|until| id < until)
     }
@@ -68,32 +69,32 @@ impl Pins {
 
 /// Blocks that the superblock on the device needs and a later one will not.
 #[derive(Default)]
-struct Obsolete {
+struct ObsoleteBlocks {
     /// Pieces, each with the number of its death (it may have come back and died again since).
     pieces: Vec<(PieceId, u64)>,
     /// Blocks of table pages.
     pages: Vec<u64>,
 }
 
-/// Fresh pieces, dead pieces and pins.
+/// FreshPiece pieces, dead pieces and pins.
 #[derive(Default)]
-pub(super) struct Lives {
-    pub(super) fresh: HashMap<PieceId, Fresh>,
-    dead: HashMap<PieceId, Dead>,
+pub(super) struct PieceLives {
+    pub(super) fresh: HashMap<PieceId, FreshPiece>,
+    dead: HashMap<PieceId, DeadPiece>,
     /// What the tables in memory no longer account for.
-    pending: Obsolete,
+    pending: ObsoleteBlocks,
     /// What the tables as last written no longer account for: free with the next superblock.
-    sealed: Obsolete,
+    sealed: ObsoleteBlocks,
     /// The dead that no superblock needs, by death, until it is known whether a pin holds them.
     loose: BTreeSet<(u64, PieceId)>,
-    pins: BTreeMap<PinKey, Pins>,
+    pins: BTreeMap<PinKey, PinGroup>,
     deaths: u64,
     checkpoints: u64,
     pub(super) fresh_blocks: u64,
     dead_blocks: u64,
 }
 
-impl Lives {
+impl PieceLives {
     /// Where a fresh or dead piece lies.
     pub(super) fn locate(&self, id: PieceId) -> Option<Location> {
         let fresh = self.fresh.get(&id).map(|fresh| fresh.location);
@@ -106,7 +107,7 @@ impl Lives {
     }
 
     /// Enters a fresh piece.
-    pub(super) fn add_fresh(&mut self, id: PieceId, fresh: Fresh) {
+    pub(super) fn add_fresh(&mut self, id: PieceId, fresh: FreshPiece) {
         self.fresh_blocks += fresh.location.blocks();
         self.fresh.insert(id, fresh);
     }
@@ -127,7 +128,7 @@ impl Lives {
     /// Takes a fresh piece away from its handles, or a dead one back to life, to be counted.
     pub(super) fn begin_counting(&mut self, id: PieceId) -> Option<Location> {
         if let Some(dead) = self.remove_dead(id) {
-            let fresh = Fresh { location: dead, handle: Weak::new(), counting: true };
+            let fresh = FreshPiece { location: dead, handle: Weak::new(), counting: true };
             self.add_fresh(id, fresh);
             return Some(dead);
         }
@@ -146,7 +147,7 @@ impl Lives {
             self.loose.insert((died, id));
         }
         self.dead_blocks += location.blocks();
-        self.dead.insert(id, Dead { location, died, needed, held_by: None });
+        self.dead.insert(id, DeadPiece { location, died, needed, held_by: None });
     }
 
     /// The block of a table page is no longer accounted for.
@@ -164,7 +165,7 @@ impl Lives {
     /// A superblock with the roots of the tables last written is durable: what waited for it waits
     /// for pins only. Returns the blocks of table pages that it set free.
     pub(super) fn superblock_written(&mut self) -> Vec<u64> {
-        let Obsolete { pieces, pages } = std::mem::take(&mut self.sealed);
+        let ObsoleteBlocks { pieces, pages } = std::mem::take(&mut self.sealed);
         for (id, died) in pieces {
             if let Some(dead) = self.dead.get_mut(&id)
                 && dead.died == died
@@ -178,7 +179,7 @@ impl Lives {
 
     /// Removes and returns the dead that nothing needs any more, of those whose wait for pins is
     /// over.
-    pub(super) fn take_released(&mut self, handles: &Handles) -> Vec<(PieceId, Location)> {
+    pub(super) fn take_released(&mut self, handles: &HandleCounts) -> Vec<(PieceId, Location)> {
         let mut released = Vec::new();
         while let Some((died, id)) = self.loose.pop_first() {
             let holder = self.holder(id, died);
@@ -203,7 +204,7 @@ impl Lives {
     }
 
     /// The newest pins that hold what died then: mostly they are the last to go.
-    fn holder(&mut self, id: PieceId, died: u64) -> Option<(PinKey, &mut Pins)> {
+    fn holder(&mut self, id: PieceId, died: u64) -> Option<(PinKey, &mut PinGroup)> {
         let older = self.pins.range_mut(..(died, None));
         older.rev().map(|(key, pins)| (*key, pins)).find(|(_, pins)| pins.knows(id))
     }
@@ -247,7 +248,9 @@ impl Lives {
         self.checkpoints += 1;
         let mut held = Vec::new();
         for ((_, taken), pins) in &mut self.pins {
-            if pins.until.is_none() && taken.is_some_and(|taken| taken + KNOWN_FOR <= self.checkpoints) {
+            if pins.until.is_none()
+                && taken.is_some_and(|taken| taken + PIN_KNOWN_CHECKPOINTS <= self.checkpoints)
+            {
                 pins.until = Some(next);
                 held.extend(pins.held.extract_if(.., |(_, id)| *id >= next));
             }
@@ -272,18 +275,18 @@ impl Lives {
     }
 
     /// Blocks of dead pieces and of table pages that wait for a superblock.
-    pub(super) fn limbo_blocks(&self) -> u64 {
+    pub(super) fn deferred_blocks(&self) -> u64 {
         self.dead_blocks + (self.pending.pages.len() + self.sealed.pages.len()) as u64
     }
 }
 
 /// How many handles there are on which pieces.
 #[derive(Default)]
-pub(super) struct Handles {
+pub(super) struct HandleCounts {
     shards: [Mutex<HashMap<PieceId, u32>>; 16],
 }
 
-impl Handles {
+impl HandleCounts {
     fn shard(&self, id: PieceId) -> &Mutex<HashMap<PieceId, u32>> {
         &self.shards[(id.0 % 16) as usize]
     }

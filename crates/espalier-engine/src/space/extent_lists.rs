@@ -1,142 +1,125 @@
-//! Pieces in several runs, for stores in which no run is long enough.
+//! Extent lists in memory, of pieces that lie in several extents as no free run was long enough.
 //!
-//! The layout of a fresh or dead piece is kept in memory, since its blocks must be given back
-//! without reading; those of counted pieces are read when needed, and a few are remembered.
+//! The list of a fresh or dead piece is kept in memory, since its blocks must be given back without
+//! reading; those of counted pieces are read when needed, and a few are remembered.
 
-use super::{Allocator, Space};
-use crate::extents::Layout;
+use super::superblock::Bounds;
+use crate::device::GuardedDevice;
+use crate::extents::ExtentList;
 use crate::model::ids::Location;
-use crate::{Error, ErrorKind, Extent, PieceId, Result};
+use crate::{Error, Extent, PieceId, Result};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Runs remembered of counted pieces: about 2 MiB of memory.
-const REMEMBERED: usize = 128 << 10;
+/// Extents of counted pieces that are remembered: about 2 MiB of memory.
+const REMEMBERED_EXTENTS: usize = 128 << 10;
 
-/// Layouts in memory.
-#[derive(Default)]
-pub(super) struct Layouts {
-    state: Mutex<State>,
+/// The extent lists that are in memory, and how the others are read.
+pub(super) struct ExtentLists {
+    device: Arc<GuardedDevice>,
+    bounds: Bounds,
+    lists: Mutex<ListCache>,
 }
 
 #[derive(Default)]
-struct State {
+struct ListCache {
     /// Of pieces that are being written, are fresh, or are dead.
-    kept: HashMap<PieceId, Arc<Layout>>,
+    kept: HashMap<PieceId, Arc<ExtentList>>,
     /// Of counted pieces that were looked at.
-    seen: HashMap<PieceId, Arc<Layout>>,
-    seen_runs: usize,
+    seen: HashMap<PieceId, Arc<ExtentList>>,
+    seen_extents: usize,
 }
 
-impl Layouts {
-    fn get(&self, id: PieceId) -> Option<Arc<Layout>> {
-        let state = self.state.lock();
-        state.kept.get(&id).or_else(|| state.seen.get(&id)).cloned()
+impl ExtentLists {
+    pub(super) fn new(device: Arc<GuardedDevice>, bounds: Bounds) -> Self {
+        Self { device, bounds, lists: Mutex::default() }
     }
 
-    /// Keeps the layout of a piece that no table names.
-    pub(super) fn keep(&self, id: PieceId, layout: Arc<Layout>) {
-        self.state.lock().kept.insert(id, layout);
+    fn get(&self, id: PieceId) -> Option<Arc<ExtentList>> {
+        let lists = self.lists.lock();
+        lists.kept.get(&id).or_else(|| lists.seen.get(&id)).cloned()
     }
 
-    fn remember(&self, id: PieceId, layout: Arc<Layout>) {
-        let mut state = self.state.lock();
-        if state.seen_runs > REMEMBERED {
-            state.seen.clear();
-            state.seen_runs = 0;
+    /// Keeps the list of a piece that no table names.
+    pub(super) fn keep(&self, id: PieceId, list: Arc<ExtentList>) {
+        self.lists.lock().kept.insert(id, list);
+    }
+
+    fn remember(&self, id: PieceId, list: Arc<ExtentList>) {
+        let mut lists = self.lists.lock();
+        if lists.seen_extents > REMEMBERED_EXTENTS {
+            lists.seen.clear();
+            lists.seen_extents = 0;
         }
-        state.seen_runs += layout.runs().len();
-        state.seen.insert(id, layout);
+        lists.seen_extents += list.runs().len();
+        lists.seen.insert(id, list);
     }
 
-    /// The piece is counted now: its layout can be read again.
+    /// The piece is counted now: its list can be read again.
     pub(super) fn counted(&self, id: PieceId) {
-        let layout = self.state.lock().kept.remove(&id);
-        if let Some(layout) = layout {
-            self.remember(id, layout);
+        let list = self.lists.lock().kept.remove(&id);
+        if let Some(list) = list {
+            self.remember(id, list);
         }
     }
 
-    /// The layout of a piece that was not registered.
-    pub(super) fn take(&self, id: PieceId) -> Option<Arc<Layout>> {
-        self.state.lock().kept.remove(&id)
+    /// The list of a piece that was not registered.
+    pub(super) fn take(&self, id: PieceId) -> Option<Arc<ExtentList>> {
+        self.lists.lock().kept.remove(&id)
     }
 
     /// The piece is gone.
     pub(super) fn forget(&self, id: PieceId) {
-        let mut state = self.state.lock();
-        state.kept.remove(&id);
-        if let Some(layout) = state.seen.remove(&id) {
-            state.seen_runs = state.seen_runs.saturating_sub(layout.runs().len());
+        let mut lists = self.lists.lock();
+        lists.kept.remove(&id);
+        if let Some(list) = lists.seen.remove(&id) {
+            lists.seen_extents = lists.seen_extents.saturating_sub(list.runs().len());
         }
     }
-}
 
-/// Takes `blocks` blocks in as few runs as can be, and blocks for the list; `None` if fewer than
-/// that and `floor` are free.
-fn take(used: &mut Allocator, blocks: u32, floor: u64) -> Option<Layout> {
-    let most = u64::from(blocks) + Layout::lists_for(blocks as usize) as u64;
-    if used.free() < floor.saturating_add(most) {
-        return None;
-    }
-    let (mut runs, mut left) = (Vec::new(), blocks);
-    while left > 0 {
-        let run = used.allocate(left.min(used.longest().min(u64::from(u32::MAX)) as u32), None)?;
-        left -= run.blocks;
-        runs.push(run);
-    }
-    let lists = (0..Layout::lists_for(runs.len())).map(|_| Some(used.allocate(1, None)?.start));
-    let lists: Option<Vec<u64>> = lists.collect();
-    Some(Layout::new(runs, lists?))
-}
-
-impl Space {
-    /// Takes blocks for the piece `id` wherever there are some.
+    /// The extents of a scattered piece.
     ///
     /// # Errors
-    /// [`ErrorKind::NoSpace`] if fewer are free, or all but what table pages need.
-    pub(super) fn take_scattered(&self, id: PieceId, blocks: u32) -> Result<Arc<Layout>> {
-        let floor = self.promises.pool() / 8;
-        let (layout, free) = self.with_used(|used| (take(used, blocks, floor), used.free()));
-        let layout = layout.map(Arc::new).ok_or_else(|| {
-            Error::new(ErrorKind::NoSpace, format!("{blocks} blocks are needed and {free} are free"))
-        })?;
-        self.layouts.keep(id, layout.clone());
-        Ok(layout)
-    }
-
-    /// Where a scattered piece lies.
-    ///
-    /// # Errors
-    /// As for [`Layout::load`].
-    pub(super) fn layout_of(&self, id: PieceId, location: &Location) -> Result<Arc<Layout>> {
-        if let Some(layout) = self.layouts.get(id) {
-            return Ok(layout);
+    /// As for [`ExtentList::load`].
+    pub(super) fn of(&self, id: PieceId, location: &Location) -> Result<Arc<ExtentList>> {
+        if let Some(list) = self.get(id) {
+            return Ok(list);
         }
-        let layout = Arc::new(Layout::load(&self.device, id, location)?);
-        if let Some(wrong) = layout.extents().find(|extent| !self.geometry().holds(*extent)) {
+        let list = Arc::new(ExtentList::load(&self.device, id, location)?);
+        if let Some(wrong) = list.extents().find(|extent| !self.bounds.get().holds(*extent)) {
             return Err(Error::damaged(format!("piece {id} lies at {wrong}, outside the data region")));
         }
-        self.layouts.remember(id, layout.clone());
-        Ok(layout)
+        self.remember(id, list.clone());
+        Ok(list)
     }
 
     /// All blocks that a piece occupies.
     ///
     /// # Errors
-    /// As for [`Layout::load`], of a scattered piece.
-    pub(super) fn footprint(&self, id: PieceId, location: &Location) -> Result<Vec<Extent>> {
+    /// As for [`ExtentList::load`], of a scattered piece.
+    pub(super) fn occupied(&self, id: PieceId, location: &Location) -> Result<Vec<Extent>> {
         match location.scattered {
-            true => Ok(self.layout_of(id, location)?.extents().collect()),
+            true => Ok(self.of(id, location)?.extents().collect()),
             false => Ok(vec![location.extent]),
         }
     }
 
-    /// The blocks of a piece that is no longer anything: its layout is forgotten.
+    /// Keeps the list of a piece that is about to leave the tables, or never was in them.
+    ///
+    /// # Errors
+    /// As for [`ExtentList::load`].
+    pub(super) fn keep_of(&self, id: PieceId, location: &Location) -> Result<()> {
+        if location.scattered {
+            self.keep(id, self.of(id, location)?);
+        }
+        Ok(())
+    }
+
+    /// The blocks of a piece that is gone: its list is forgotten.
     pub(super) fn vacated(&self, id: PieceId, location: &Location) -> Vec<Extent> {
-        let found = self.footprint(id, location);
-        self.layouts.forget(id);
+        let found = self.occupied(id, location);
+        self.forget(id);
         found.unwrap_or_else(|error| {
             // Kept in memory since it was written or died; if not, the blocks are lost until the
             // next open.

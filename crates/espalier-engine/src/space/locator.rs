@@ -1,6 +1,6 @@
 //! What `pieces` needs of the rooms that know where pieces lie.
 
-use crate::extents::Layout;
+use crate::extents::ExtentList;
 use crate::model::ids::Location;
 use crate::model::piece::PieceHandle;
 use crate::{Extent, PieceId, Result};
@@ -39,13 +39,13 @@ pub(crate) trait Locator: Send + Sync {
     ///
     /// # Errors
     /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) if not so many are free.
-    fn allocate_scattered(&self, id: PieceId, blocks: u32) -> Result<Arc<Layout>>;
+    fn allocate_scattered(&self, id: PieceId, blocks: u32) -> Result<Arc<ExtentList>>;
 
     /// Where the runs of a piece lie whose location is `scattered`.
     ///
     /// # Errors
-    /// As for [`Layout::load`].
-    fn layout(&self, id: PieceId, location: &Location) -> Result<Arc<Layout>>;
+    /// As for [`ExtentList::load`].
+    fn layout(&self, id: PieceId, location: &Location) -> Result<Arc<ExtentList>>;
 
     /// Takes back an extent (or a part of one) that was allocated and not registered.
     fn give_back(&self, extent: Extent);

@@ -25,10 +25,12 @@ mod check;
 mod commit;
 mod deferred_free;
 mod extent_lists;
+mod free_blocks;
 mod locator;
 mod page;
 mod piece_table;
 mod rebuild;
+mod reclaim_list;
 mod reservations;
 mod space_map;
 mod superblock;
@@ -46,16 +48,17 @@ pub(crate) use volumes::{IndexRoot, VolumeEntry, VolumeTable};
 pub use volumes::{MAX_PARAMETERS, MAX_VOLUME_NAME};
 
 use crate::device::GuardedDevice;
-use crate::extents::Layout;
+use crate::extents::ExtentList;
 use crate::model::error::Context;
 use crate::model::ids::Location;
 use crate::model::piece::{FreshOwner, PieceHandle};
 use crate::{Error, ErrorKind, Extent, PieceId, PieceKind, Result};
 use allocator::Allocator;
-use deferred_free::{Fresh, Handles, Lives, PinKey};
-use extent_lists::Layouts;
+use deferred_free::{FreshPiece, HandleCounts, PieceLives, PinKey};
+use extent_lists::ExtentLists;
+use free_blocks::FreeBlocks;
 use parking_lot::{Mutex, RwLock};
-use reservations::Promises;
+use reservations::Reservations;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use table::{Table, TableId};
@@ -146,23 +149,18 @@ pub(crate) struct Space {
     device: Arc<GuardedDevice>,
     bounds: Bounds,
     discard: bool,
-    /// The map `used`.
-    used: Mutex<Allocator>,
-    /// Free blocks, readable without the lock.
-    free: AtomicU64,
-    promises: Promises,
-    lives: RwLock<Lives>,
-    handles: Handles,
-    layouts: Layouts,
+    free_blocks: Arc<FreeBlocks>,
+    reservations: Arc<Reservations>,
+    lives: RwLock<PieceLives>,
+    handles: HandleCounts,
+    extent_lists: ExtentLists,
     /// Bytes of counted value parts that nobody refers to.
     dead_values: AtomicU64,
     next_piece: AtomicU64,
     tables: Tables,
-    /// Pages of the tables when they were last written; 0 as long as nobody had to know.
-    pages: AtomicU64,
     /// The newest superblock on the device; held by a checkpoint while it counts and writes tables.
     current: RwLock<Superblock>,
-    /// Held by whoever changes tables.
+    /// Held while tables are changed.
     writer: Mutex<()>,
     when_gone: OnceLock<Box<dyn Fn(PieceId) + Send + Sync>>,
 }
@@ -172,6 +170,8 @@ struct Tables {
     map: Table,
     volumes: Table,
     reclaim: Table,
+    /// Pages of the tables when they were last written; 0 as long as they were not counted.
+    pages: AtomicU64,
 }
 
 impl Tables {
@@ -182,6 +182,7 @@ impl Tables {
             map: table(TableId::SpaceMap, roots.space_map, budget / 8),
             volumes: table(TableId::Volumes, roots.volumes, budget / 16),
             reclaim: table(TableId::Reclaim, roots.reclaim, budget / 16),
+            pages: AtomicU64::new(0),
         }
     }
 
@@ -238,7 +239,7 @@ impl Space {
             .and_then(|bytes| VolumeTable::decode(&bytes))
             .context(|| "loading the volume table".into())?;
         let reclaim = byte_table::load(&space.tables.reclaim)
-            .and_then(|bytes| commit::decode_reclaim(&bytes))
+            .and_then(|bytes| reclaim_list::decode(&bytes))
             .context(|| "loading the reclaim list".into())?;
         space.count_pages();
         Ok(Opened { space, volumes, reclaim, damaged: found.damaged })
@@ -259,23 +260,23 @@ impl Space {
         for block in geometry.data_end()..geometry.blocks {
             used[(block / 64) as usize] |= 1 << (block % 64);
         }
-        let used = Allocator::new(geometry.blocks, used);
         let bounds = Bounds::from(geometry);
+        let free_blocks = Arc::new(FreeBlocks::new(device.clone(), Allocator::new(geometry.blocks, used)));
+        let region = geometry.data_end() - geometry.data_start();
+        let reservations = Arc::new(Reservations::new(free_blocks.clone(), region));
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
             tables: Tables::new(&device, &bounds, &superblock.roots, options.table_cache),
+            extent_lists: ExtentLists::new(device.clone(), bounds.clone()),
             device,
             bounds,
             discard: options.discard,
-            free: AtomicU64::new(used.free()),
-            used: Mutex::new(used),
-            promises: Promises::new(geometry.data_end() - geometry.data_start()),
+            free_blocks,
+            reservations,
             lives: RwLock::default(),
-            handles: Handles::default(),
-            layouts: Layouts::default(),
+            handles: HandleCounts::default(),
             dead_values: AtomicU64::new(superblock.dead_values),
             next_piece: AtomicU64::new(next_piece),
-            pages: AtomicU64::new(0),
             current: RwLock::new(superblock),
             writer: Mutex::new(()),
             when_gone: OnceLock::new(),
@@ -300,11 +301,11 @@ impl Space {
         self.device.sync().context(|| "syncing before the store grows".into())?;
         superblock::enlarge(&self.device, &mut superblock, blocks)?;
         *self.current.write() = superblock;
-        // Whoever is handed a new block must find it within bounds.
+        // A caller that is handed a new block must find it within bounds.
         self.bounds.grow(blocks);
         let after = self.geometry();
-        self.with_used(|used| used.grow(after.blocks, before.data_end(), after.data_end()));
-        self.promises.grow(after.data_end() - after.data_start());
+        self.free_blocks.with_used(|used| used.grow(after.blocks, before.data_end(), after.data_end()));
+        self.reservations.grow(after.data_end() - after.data_start());
         Ok(())
     }
 
@@ -315,21 +316,42 @@ impl Space {
 
     /// Blocks that nothing uses (promised ones included).
     pub(crate) fn free_blocks(&self) -> u64 {
-        self.free.load(Ordering::Acquire)
+        self.free_blocks.count()
     }
 
     /// The longest run that could be allocated now, in blocks.
     pub(crate) fn largest_free_run(&self) -> u64 {
-        self.used.lock().longest()
+        self.free_blocks.longest_run()
     }
 
-    /// Promises `blocks` blocks, beside `owed` ones that the caller will need for something else.
+    /// Reserves `blocks` blocks, beside `unwritten` ones that the caller will need for what is in
+    /// memory only.
     ///
     /// # Errors
-    /// [`ErrorKind::NoSpace`] if so many are not free, promised blocks and (for growth) the pool
-    /// aside. Blocks in limbo become free with the next checkpoint: then it is worth trying again.
-    pub(crate) fn reserve(&self, blocks: u64, purpose: Purpose, owed: u64) -> Result<Reservation> {
-        Reservation::take(self.arc()?, blocks, purpose, owed)
+    /// [`ErrorKind::NoSpace`] if so many are not free, reserved blocks and (for growth) the pool
+    /// aside. Blocks whose free is deferred become free with the next checkpoint: then it is worth trying again.
+    pub(crate) fn reserve(&self, blocks: u64, purpose: Purpose, unwritten: u64) -> Result<Reservation> {
+        Reservation::take(&self.reservations, blocks, purpose, unwritten)
+    }
+
+    /// Blocks reserved for accepted batches.
+    pub(crate) fn promised(&self) -> u64 {
+        self.reservations.reserved()
+    }
+
+    /// Blocks set aside for deleting and checkpoints.
+    pub(crate) fn pool(&self) -> u64 {
+        self.reservations.pool()
+    }
+
+    /// True if [`Space::reserve`] would grant this to [`Purpose::Growth`].
+    pub(crate) fn can_grow(&self, blocks: u64, unwritten: u64) -> bool {
+        self.reservations.can_grow(blocks, unwritten)
+    }
+
+    /// The most that it would grant.
+    pub(crate) fn growable(&self, unwritten: u64) -> u64 {
+        self.reservations.growable(unwritten)
     }
 
     /// Reads pages of the node translation table before somebody waits for them one after the
@@ -346,14 +368,14 @@ impl Space {
             total: geometry.blocks,
             fixed: geometry.data_start() + geometry.blocks - geometry.data_end(),
             free: self.free_blocks(),
-            promised: self.promises.promised(),
+            promised: self.reservations.reserved(),
             owed: 0,
-            pool: self.promises.pool(),
+            pool: self.reservations.pool(),
             fresh: lives.fresh_blocks,
-            limbo: lives.limbo_blocks(),
+            limbo: lives.deferred_blocks(),
             dead_values: self.dead_values.load(Ordering::Relaxed),
             longest_run: self.largest_free_run(),
-            map_bytes: self.used.lock().memory(),
+            map_bytes: self.free_blocks.memory(),
             table_bytes: self.tables.all().iter().map(|table| table.cached_bytes() as u64).sum(),
             dirty_table_bytes: self.tables.all().iter().map(|table| table.dirty_bytes() as u64).sum(),
         }
@@ -433,7 +455,7 @@ impl Space {
 
     /// How many free runs there are of which length. Reads the whole map in memory.
     pub(crate) fn free_runs(&self) -> RunHistogram {
-        self.used.lock().histogram()
+        self.free_blocks.histogram()
     }
 
     /// Recovery only: makes a value part that the log names a fresh piece, or finds that it is
@@ -458,13 +480,11 @@ impl Space {
         if let Some(known) = self.lives.read().locate(id) {
             return if known == location { Ok(self.handle(id)) } else { clash(&known) };
         }
-        let extents = self.footprint(id, &location).context(doing)?;
-        if let Some(wrong) = self.take_all(&extents) {
+        let extents = self.extent_lists.occupied(id, &location).context(doing)?;
+        if let Some(wrong) = self.free_blocks.take_all(&extents) {
             return Err(Error::damaged(format!("{wrong} belong to something else"))).context(doing);
         }
-        if location.scattered {
-            self.layouts.keep(id, self.layout_of(id, &location)?);
-        }
+        self.extent_lists.keep_of(id, &location)?;
         self.register(id, location, Vec::new())
     }
 
@@ -501,52 +521,6 @@ impl Space {
 
     fn arc(&self) -> Result<Arc<Self>> {
         self.me.upgrade().ok_or_else(|| Error::new(ErrorKind::ReadOnly, "the store is being closed"))
-    }
-
-    /// Runs `change` on the map and notes how much is free then.
-    fn with_used<T>(&self, change: impl FnOnce(&mut Allocator) -> T) -> T {
-        let mut used = self.used.lock();
-        let result = change(&mut used);
-        self.free.store(used.free(), Ordering::Release);
-        result
-    }
-
-    /// Takes these blocks; none of them if one is used, and returns that one.
-    fn take_all(&self, extents: &[Extent]) -> Option<Extent> {
-        self.with_used(|used| {
-            let wrong = extents.iter().position(|extent| !used.take(*extent))?;
-            // Those before were free a moment ago.
-            let _ = extents[..wrong].iter().all(|extent| used.release(*extent));
-            Some(extents[wrong])
-        })
-    }
-
-    /// Takes a run of blocks, leaving `floor` blocks free.
-    fn take_run(&self, blocks: u32, near: Option<u64>, floor: u64) -> Result<Extent> {
-        let (extent, free, longest) = self.with_used(|used| {
-            let (free, longest) = (used.free(), used.longest());
-            let enough = free >= floor + u64::from(blocks);
-            (if enough { used.allocate(blocks, near) } else { None }, free, longest)
-        });
-        extent.ok_or_else(|| {
-            Error::new(
-                ErrorKind::NoSpace,
-                format!("no run of {blocks} blocks: {free} are free, at most {longest} in a row"),
-            )
-        })
-    }
-
-    /// Puts blocks back; that they were not used latches the device, because then nothing is
-    /// certain.
-    fn put_back(&self, extents: &[Extent]) {
-        self.with_used(|used| {
-            for extent in extents {
-                if !used.release(*extent) {
-                    let message = format!("{extent}, being freed, were not in use");
-                    self.device.latch(Error::damaged(message));
-                }
-            }
-        });
     }
 
     /// Calls `told` with every piece that dies, and again when its blocks are freed: what is cached
@@ -606,28 +580,33 @@ impl Locator for Space {
 
     fn allocate(&self, blocks: u32, near: Option<u64>) -> Result<Extent> {
         // The last eighth of the pool is for table pages, so that a checkpoint can free the rest.
-        self.take_run(blocks, near, self.promises.pool() / 8)
+        self.free_blocks.take_run(blocks, near, self.reservations.pool() / 8)
     }
 
     fn is_shared(&self, id: PieceId) -> Result<bool> {
         Ok(self.references(id)?.is_some_and(|count| count > 1))
     }
 
-    fn allocate_scattered(&self, id: PieceId, blocks: u32) -> Result<Arc<Layout>> {
-        self.take_scattered(id, blocks)
+    fn allocate_scattered(&self, id: PieceId, blocks: u32) -> Result<Arc<ExtentList>> {
+        {
+            let floor = self.reservations.pool() / 8;
+            let list = Arc::new(self.free_blocks.take_scattered(blocks, floor)?);
+            self.extent_lists.keep(id, list.clone());
+            Ok(list)
+        }
     }
 
-    fn layout(&self, id: PieceId, location: &Location) -> Result<Arc<Layout>> {
-        self.layout_of(id, location)
+    fn layout(&self, id: PieceId, location: &Location) -> Result<Arc<ExtentList>> {
+        self.extent_lists.of(id, location)
     }
 
     fn give_back(&self, extent: Extent) {
-        self.put_back(&[extent]);
+        self.free_blocks.put_back(&[extent]);
     }
 
     fn give_back_scattered(&self, id: PieceId) {
-        if let Some(layout) = self.layouts.take(id) {
-            self.put_back(&layout.extents().collect::<Vec<_>>());
+        if let Some(layout) = self.extent_lists.take(id) {
+            self.free_blocks.put_back(&layout.extents().collect::<Vec<_>>());
         }
     }
 
@@ -645,7 +624,7 @@ impl Locator for Space {
         }
         self.handles.add(id);
         let handle = PieceHandle::fresh_holding(id, owner, holds);
-        lives.add_fresh(id, Fresh { location, handle: Arc::downgrade(&handle), counting: false });
+        lives.add_fresh(id, FreshPiece { location, handle: Arc::downgrade(&handle), counting: false });
         Ok(handle)
     }
 
@@ -689,7 +668,7 @@ impl FreshOwner for Space {
         }
         drop(lives);
         if let Some(location) = released {
-            self.put_back(&self.vacated(id, &location));
+            self.free_blocks.put_back(&self.extent_lists.vacated(id, &location));
         }
         self.gone(id);
     }

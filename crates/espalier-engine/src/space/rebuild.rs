@@ -1,8 +1,8 @@
 //! Repair: a space made anew from what can still be read of the tables on the device.
 //!
 //! Protocol: [`Space::rebuild`] enters every piece that the old node translation table still names,
-//! so that all of them can be read and nothing is written over them. Whoever repairs then walks the
-//! trees, and says by [`Space::settle`] which pieces are referred to and how often. The tables that
+//! so that all of them can be read and nothing is written over them. The repair then walks the trees,
+//! and says by [`Space::recount`] which pieces are referred to and how often. The tables that
 //! the next checkpoint writes are new ones, all of them, and count exactly that.
 //!
 //! The device is not changed before that checkpoint: until its superblock is written the old one
@@ -23,7 +23,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use super::deferred_free::Fresh;
+use super::deferred_free::FreshPiece;
 use super::superblock::search_superblocks;
 
 /// A space of which nothing is counted yet.
@@ -38,7 +38,7 @@ pub(crate) struct Rebuilt {
 
 /// What the old tables still say.
 #[derive(Default)]
-struct Remains {
+struct TableRemains {
     entries: Vec<(PieceId, Location)>,
     /// Blocks of their pages.
     pages: Vec<u64>,
@@ -46,7 +46,7 @@ struct Remains {
     mended: Vec<String>,
 }
 
-impl Remains {
+impl TableRemains {
     fn gather(tables: &Tables, superblock: &Superblock) -> Self {
         let mut remains = Self::default();
         for (table, id) in [
@@ -92,20 +92,20 @@ impl Space {
         let volumes = byte_table::load(&tables.volumes)
             .and_then(|bytes| VolumeTable::decode(&bytes))
             .context(|| "loading the volume table".into())?;
-        let Remains { entries, pages, mut problems, mut mended } = Remains::gather(&tables, &old);
+        let TableRemains { entries, pages, mut problems, mut mended } = TableRemains::gather(&tables, &old);
         mended.extend(found.damaged.iter().map(ToString::to_string));
         let next_piece = old.next_piece.0.saturating_add(SKIPPED_IDS);
         let bare = Superblock { roots: Roots::default(), ..old.clone() };
         let space = Self::assemble(device, bare, options, Vec::new(), next_piece);
         for (id, location) in entries {
-            let extents = match space.footprint(id, &location) {
+            let extents = match space.extent_lists.occupied(id, &location) {
                 Ok(extents) => extents,
                 Err(error) => {
                     problems.push(error.to_string());
                     continue;
                 }
             };
-            match space.take_all(&extents) {
+            match space.free_blocks.take_all(&extents) {
                 None => piece_table::set(
                     &space.tables.ntt,
                     id,
@@ -133,7 +133,7 @@ impl Space {
     /// Keeps a block that is not used by anything known until the next superblock is durable.
     fn keep_until_obsolete(&self, block: u64) {
         let place = Extent { start: block, blocks: 1 };
-        if self.geometry().holds(place) && self.with_used(|used| used.take(place)) {
+        if self.geometry().holds(place) && self.free_blocks.with_used(|used| used.take(place)) {
             self.lives.write().add_page(block);
         }
     }
@@ -145,7 +145,7 @@ impl Space {
     ///
     /// # Errors
     /// None but of a bug: all that it changes is in memory.
-    pub(crate) fn settle(
+    pub(crate) fn recount(
         &self,
         counts: &HashMap<PieceId, Delta>,
         fresh: &HashSet<PieceId>,
@@ -164,17 +164,15 @@ impl Space {
             if let Some(delta) = counts.get(&id) {
                 let entry = piece_table::Entry { location, count: 0, live: 0 }.changed(*delta)?;
                 piece_table::set(&self.tables.ntt, id, Some(&entry))?;
-                for extent in self.footprint(id, &location)? {
+                for extent in self.extent_lists.occupied(id, &location)? {
                     space_map::mark(&self.tables.map, extent, true)?;
                 }
                 dead += entry.dead();
                 continue;
             }
-            if location.scattered {
-                self.layouts.keep(id, self.layout_of(id, &location)?);
-            }
+            self.extent_lists.keep_of(id, &location)?;
             if fresh.contains(&id) {
-                let entry = Fresh { location, handle: Weak::new(), counting: false };
+                let entry = FreshPiece { location, handle: Weak::new(), counting: false };
                 self.lives.write().add_fresh(id, entry);
                 handles.push(self.handle(id));
             } else {

@@ -1,15 +1,15 @@
-//! Promised blocks: disk full is an answer to a commit, not an accident of a checkpoint.
+//! Reservations: a full disk is an answer to a commit, and never an accident of a checkpoint.
 //!
 //! A commit reserves what its batch may cost until it is in the tree. Reservations only count: they
-//! name no blocks. The sum of them never exceeds what is free above the *pool*, a share of the
-//! store that `mkfs` sets aside for deleting, truncating and checkpoints.
+//! name no blocks. Their sum never exceeds what is free above the *pool*, a share of the store that
+//! `mkfs` sets aside for deleting, truncating and checkpoints.
 
-use super::Space;
+use super::free_blocks::FreeBlocks;
 use crate::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Who asks for blocks.
+/// What blocks are reserved for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Adds data: the pool is not for it.
@@ -27,40 +27,56 @@ pub(crate) enum Purpose {
 }
 
 /// The counters behind reservations.
-pub(super) struct Promises {
-    promised: AtomicU64,
+pub(super) struct Reservations {
+    blocks: Arc<FreeBlocks>,
+    reserved: AtomicU64,
     /// Blocks that only [`Purpose::Essential`] gets.
     pool: AtomicU64,
 }
 
-impl Promises {
-    /// For a data region of `blocks`: 3% of it, between 1.5 MiB and 32 GiB, at most an eighth. Who
-    /// draws on it leaves it at a level of his own (`docs/design/space.md`). With so much
-    /// free, parts of usual sizes also find runs that are long enough.
-    pub(super) fn new(blocks: u64) -> Self {
-        Self { promised: AtomicU64::new(0), pool: AtomicU64::new(pool_of(blocks)) }
+impl Reservations {
+    /// For a data region of `region` blocks, with a pool of 3% of it, between 1.5 MiB and 32 GiB, at
+    /// most an eighth. Each [`Purpose`] may draw the pool down to a level of its own
+    /// (`docs/design/space.md`). With so much free, parts of usual sizes also find runs
+    /// that are long enough.
+    pub(super) fn new(blocks: Arc<FreeBlocks>, region: u64) -> Self {
+        Self { blocks, reserved: AtomicU64::new(0), pool: AtomicU64::new(pool_of(region)) }
     }
 
-    /// The data region has `blocks` blocks now.
-    pub(super) fn grow(&self, blocks: u64) {
-        self.pool.store(pool_of(blocks), Ordering::Release);
+    /// The data region has `region` blocks now.
+    pub(super) fn grow(&self, region: u64) {
+        self.pool.store(pool_of(region), Ordering::Release);
     }
 
-    pub(super) fn promised(&self) -> u64 {
-        self.promised.load(Ordering::Relaxed)
+    /// Blocks reserved for accepted batches.
+    pub(super) fn reserved(&self) -> u64 {
+        self.reserved.load(Ordering::Relaxed)
     }
 
+    /// Blocks set aside for deleting and checkpoints.
     pub(super) fn pool(&self) -> u64 {
         self.pool.load(Ordering::Acquire)
     }
 
+    /// True if [`Reservation::take`] would grant so many to [`Purpose::Growth`].
+    pub(super) fn can_grow(&self, blocks: u64, unwritten: u64) -> bool {
+        let all = self.reserved().saturating_add(unwritten).saturating_add(blocks);
+        self.blocks.count() >= all.saturating_add(self.pool())
+    }
+
+    /// The most that it would grant.
+    pub(super) fn growable(&self, unwritten: u64) -> u64 {
+        let all = self.reserved().saturating_add(unwritten).saturating_add(self.pool());
+        self.blocks.count().saturating_sub(all)
+    }
+
     fn try_add(&self, blocks: u64, limit: u64) -> bool {
-        let add = |promised: u64| promised.checked_add(blocks).filter(|sum| *sum <= limit);
-        self.promised.fetch_update(Ordering::AcqRel, Ordering::Relaxed, add).is_ok()
+        let add = |reserved: u64| reserved.checked_add(blocks).filter(|sum| *sum <= limit);
+        self.reserved.fetch_update(Ordering::AcqRel, Ordering::Relaxed, add).is_ok()
     }
 
     fn subtract(&self, blocks: u64) {
-        self.promised.fetch_sub(blocks, Ordering::AcqRel);
+        self.reserved.fetch_sub(blocks, Ordering::AcqRel);
     }
 }
 
@@ -68,38 +84,44 @@ fn pool_of(blocks: u64) -> u64 {
     (blocks * 3 / 100).clamp(384, 8 << 20).min(blocks / 8)
 }
 
-/// Blocks promised to somebody; dropping it gives them back.
+/// Blocks that are reserved; dropping it gives them back.
 pub(crate) struct Reservation {
-    space: Arc<Space>,
+    all: Arc<Reservations>,
     blocks: u64,
 }
 
 impl Reservation {
-    pub(super) fn take(space: Arc<Space>, blocks: u64, purpose: Purpose, owed: u64) -> Result<Self> {
-        let free = space.free_blocks().saturating_sub(owed);
+    pub(super) fn take(
+        all: &Arc<Reservations>,
+        blocks: u64,
+        purpose: Purpose,
+        unwritten: u64,
+    ) -> Result<Self> {
+        let free = all.blocks.count().saturating_sub(unwritten);
         let limit = match purpose {
-            Purpose::Growth => free.saturating_sub(space.promises.pool()),
+            Purpose::Growth => free.saturating_sub(all.pool()),
             // The rest is for what makes the deleted free, and for checkpoints.
-            Purpose::Essential => free.saturating_sub(space.promises.pool() / 8 * 3),
-            Purpose::Last => free.saturating_sub(space.promises.pool() / 16 * 5),
-            Purpose::Clear => free.saturating_sub(space.promises.pool() / 6),
+            Purpose::Essential => free.saturating_sub(all.pool() / 8 * 3),
+            Purpose::Last => free.saturating_sub(all.pool() / 16 * 5),
+            Purpose::Clear => free.saturating_sub(all.pool() / 6),
             Purpose::Accepted => u64::MAX,
         };
-        if !space.promises.try_add(blocks, limit) {
+        if !all.try_add(blocks, limit) {
             return Err(Error::new(
                 ErrorKind::NoSpace,
                 format!(
-                    "{blocks} blocks are needed, but of {} that are free and not owed {} are promised and {} set aside",
+                    "{blocks} blocks are needed, but of {} that are free and not needed by what is in memory {} \
+                     are reserved and {} set aside",
                     free,
-                    space.promises.promised(),
-                    space.promises.pool()
+                    all.reserved(),
+                    all.pool()
                 ),
             ));
         }
-        Ok(Self { space, blocks })
+        Ok(Self { all: all.clone(), blocks })
     }
 
-    /// How many blocks are promised.
+    /// How many blocks are reserved.
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks
     }
@@ -108,7 +130,7 @@ impl Reservation {
     pub(crate) fn shrink(&mut self, blocks: u64) {
         let excess = self.blocks.saturating_sub(blocks);
         self.blocks -= excess;
-        self.space.promises.subtract(excess);
+        self.all.subtract(excess);
     }
 
     /// Takes over the blocks of another.
@@ -117,33 +139,9 @@ impl Reservation {
     }
 }
 
-impl Space {
-    /// Blocks promised to accepted batches.
-    pub(crate) fn promised(&self) -> u64 {
-        self.promises.promised()
-    }
-
-    /// Blocks set aside for deleting and checkpoints.
-    pub(crate) fn pool(&self) -> u64 {
-        self.promises.pool()
-    }
-
-    /// True if [`Space::reserve`] would grant this to [`Purpose::Growth`].
-    pub(crate) fn can_grow(&self, blocks: u64, owed: u64) -> bool {
-        let all = self.promises.promised().saturating_add(owed).saturating_add(blocks);
-        self.free_blocks() >= all.saturating_add(self.promises.pool())
-    }
-
-    /// The most that it would.
-    pub(crate) fn growable(&self, owed: u64) -> u64 {
-        let all = self.promises.promised().saturating_add(owed).saturating_add(self.promises.pool());
-        self.free_blocks().saturating_sub(all)
-    }
-}
-
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.space.promises.subtract(self.blocks);
+        self.all.subtract(self.blocks);
     }
 }
 

@@ -197,14 +197,14 @@ fn cut(
     for (.., root) in &left {
         references.add_fresh(trees, root)?;
     }
-    let keep = space.settle(&references.counts, &references.fresh)?;
+    let keep = space.recount(&references.counts, &references.fresh)?;
     for (id, counted, root) in &mut left {
         counted.node = root.slot.as_ref().and_then(|slot| slot.place()).map(|handle| handle.id());
         let stale = cutter.stale(*id, root)?;
         if !stale.is_empty() {
             // Newer than everything in the tree, older than everything in the log.
             let msn = Msn(next_msn.0.saturating_sub(1));
-            *root = trees.absorb(root, &deletions(&stale, msn, trees), true)?;
+            *root = trees.edit(trees.policy()).absorb(root, &deletions(&stale, msn, trees), true)?;
         }
     }
     losses.append(&mut cutter.losses);

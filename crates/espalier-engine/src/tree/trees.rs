@@ -6,11 +6,12 @@ use crate::model::options::{Compression, Tuning};
 use crate::pieces::Pieces;
 use crate::space::Locator;
 use crate::tree::memory::TreeMemory;
+use crate::tree::policy::TreePolicy;
 use crate::tree::unflushable::UnflushableEdges;
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// What all trees of a store share.
 pub(crate) struct Trees {
@@ -35,4 +36,16 @@ pub(crate) struct Trees {
     /// While less than this is dirty, runs may pile up on an edge: recovery leaves them to the
     /// flushes that follow.
     pub(crate) unmerged: AtomicUsize,
+}
+
+impl Trees {
+    /// The policy of the moment.
+    pub(crate) fn policy(&self) -> TreePolicy {
+        TreePolicy {
+            low_space: self.lean.load(Relaxed),
+            closing: self.closing.load(Relaxed),
+            value_quota: self.patience.load(Relaxed),
+            unmerged_bytes: self.unmerged.load(Relaxed),
+        }
+    }
 }

@@ -34,7 +34,7 @@ fn settle(store: &Store, id: IndexId) {
     let shared = &store.shared;
     shared.absorb_at_once(&[id]).unwrap();
     let index = shared.indexes.read()[&id].clone();
-    while let Some(root) = shared.trees.squeeze(&index.version().root).unwrap() {
+    while let Some(root) = shared.trees.edit(shared.trees.policy()).squeeze(&index.version().root).unwrap() {
         index.publish_root(&shared.space, root, |_| {}).unwrap();
     }
     store.checkpoint().unwrap();

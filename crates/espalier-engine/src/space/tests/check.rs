@@ -108,7 +108,7 @@ fn space_that_is_not_accounted_for_exactly_once_is_found() {
     let unaccounted =
         |s: &mut Sample| space_map::mark(&s.space.tables.map, s.extent(s.values), false).unwrap();
     broken(unaccounted, "is occupied but not accounted for");
-    let free = |s: &mut Sample| assert!(s.space.used.lock().release(s.extent(s.part)));
+    let free = |s: &mut Sample| assert!(s.space.free_blocks.lock().release(s.extent(s.part)));
     broken(free, "is accounted for and could be allocated");
     let outside = |s: &mut Sample| {
         let entry = s.entry(s.part);

@@ -310,7 +310,7 @@ fn without_room_for_tables_nothing_is_lost() {
     let space = new_store(simulated(1));
     let piece = write_piece(&space, 1, PieceKind::KeyValue, Vec::new()).unwrap();
     let mut hog: Vec<Extent> = Vec::new();
-    while let Ok(extent) = space.take_run(1, None, 0) {
+    while let Ok(extent) = space.free_blocks.take_run(1, None, 0) {
         hog.push(extent);
     }
     // With each block more it gets a little further.
@@ -331,12 +331,12 @@ fn without_room_for_tables_nothing_is_lost() {
 #[test]
 fn reservations_add_up() {
     let space = new_store(simulated(1));
-    let room = space.free_blocks() - space.promises.pool();
+    let room = space.free_blocks() - space.reservations.pool();
     let mut a = space.reserve(room - 10, Purpose::Growth, 0).unwrap();
     let b = space.reserve(10, Purpose::Growth, 0).unwrap();
     assert!(space.reserve(1, Purpose::Growth, 0).is_err());
     assert!(space.reserve(u64::MAX, Purpose::Essential, 0).is_err());
-    let pool = space.promises.pool();
+    let pool = space.reservations.pool();
     let essential = space.reserve(pool - pool / 8 * 3, Purpose::Essential, 0).unwrap();
     assert!(space.reserve(1, Purpose::Essential, 0).is_err());
     let last = space.reserve(pool / 8 * 3 - pool / 16 * 5, Purpose::Last, 0).unwrap();

@@ -5,67 +5,44 @@
 //! written anyway: that keeps scans sequential however much is cloned and edited
 //! (copy-on-abundant-write).
 
+use super::editor::TreeEditor;
+use super::gather::{Gather, rewrite};
 use crate::Result;
 use crate::message::range_messages::RangeMessages;
 use crate::message::resolve::Found;
-use crate::model::ids::{Msn, PieceId};
+use crate::model::ids::Msn;
 use crate::model::key::{Key, KeyRange, before_end, common_prefix_len};
 use crate::model::op::Op;
-use crate::model::value::{LargeValue, VALUE_PAGE, Value, ValueRef};
-use crate::model::value_reader::load;
 use crate::model::view::View;
 use crate::pieces::Part;
 use crate::tree::node::Node;
 use crate::tree::ops::compact::{PartsBuilder, merged_ranges, run_sources};
 use crate::tree::part_slot::PartSlot;
+use crate::tree::policy::Gathering;
 use crate::tree::run::{Run, ViewedPart, separator};
 use crate::tree::run_source::RunSource;
 use crate::tree::source::{Merged, Source};
 use crate::tree::trees::Trees;
-use bytes::Bytes;
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-
-/// A leaf whose values lie in no more places than this is not rewritten.
-const FEW_PLACES: u64 = 8;
-
-/// A leaf is rewritten if its values lie in places of fewer bytes than this on average: about what
-/// a device reads in the time that it takes to begin somewhere else.
-const PLACE: u64 = 128 << 10;
-
-/// Bytes that may lie between two values which are in one place.
-const GAP: u64 = 64 << 10;
 
 /// A leaf whose new parts, and values that have no place yet, are at least this many bytes is
 /// written at once, not at the checkpoint. Values that have one do not count: of a leaf that only
 /// refers to them there is little to write, and most of it will be replaced before the checkpoint
 /// where more of the same comes.
-const WRITE_AT_ONCE: u64 = 256 << 10;
-
-/// Which values are read and written again while a leaf is written. That takes room for them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Gathering {
-    /// None.
-    Nothing,
-    /// All of a leaf whose values lie in too many value parts.
-    Scattered,
-    /// Those in value parts that are to be emptied, for little of them is live.
-    Sparse,
-}
+const WRITE_AT_ONCE_BYTES: u64 = 256 << 10;
 
 /// The leaves, each with its smallest key's lower bound, that `base` becomes when `runs` (oldest
 /// first) are applied to it. Everything is in the key space of the parent, whose edge covers
 /// `interval`. The first lower bound is the interval's start; there is no leaf if nothing is left.
 /// Values are gathered as `gather` says.
 pub(crate) fn apply(
-    trees: &Arc<Trees>,
+    editor: &TreeEditor<'_>,
     base: &Run,
     runs: &[Arc<Run>],
     interval: &KeyRange,
     gather: Gathering,
 ) -> Result<Vec<(Key, Node)>> {
+    let trees = editor.trees;
     let parts = merge(trees, base, runs, interval)?;
     let mut leaves = split(parts, trees.tuning.leaf as u64, &interval.start);
     for (_, parts) in &mut leaves {
@@ -79,8 +56,10 @@ pub(crate) fn apply(
         }
         let new: Vec<Arc<PartSlot>> =
             parts.iter().map(|p| p.slot.clone()).filter(|s| s.unstored().is_some()).collect();
-        // When space is short it stays in memory: then a flush that does not fit can be given up.
-        if !trees.lean.load(Relaxed) && new.iter().map(|slot| to_write(slot)).sum::<u64>() >= WRITE_AT_ONCE {
+        // When space is low it stays in memory: then a flush that does not fit can be given up.
+        if !editor.policy.low_space
+            && new.iter().map(|slot| to_write(slot)).sum::<u64>() >= WRITE_AT_ONCE_BYTES
+        {
             trees.store_parts(&new)?;
         }
     }
@@ -152,184 +131,6 @@ fn resolve_into(
     Ok(())
 }
 
-/// Where the values of a leaf lie.
-#[derive(Default)]
-struct Layout {
-    /// For each value part, and in it apart for values of whole pages and others (it has the ones
-    /// first and the others behind them), where the last value ended.
-    ends: BTreeMap<(PieceId, bool), u64>,
-    /// How often a walk over the values has to begin somewhere else.
-    places: u64,
-    /// Bytes of the values.
-    live: u64,
-}
-
-impl Layout {
-    fn add(&mut self, place: &ValueRef) {
-        let (start, len) = (u64::from(place.offset), u64::from(place.len));
-        self.live += len;
-        let pages = (start | len).is_multiple_of(VALUE_PAGE as u64);
-        let before = self.ends.insert((place.part.id(), pages), start + len);
-        if !before.is_some_and(|end| (end..=end + GAP).contains(&start)) {
-            self.places += 1;
-        }
-    }
-
-    /// Values in `part` of which nothing else is known.
-    fn add_part(&mut self, part: PieceId) {
-        if let Entry::Vacant(entry) = self.ends.entry((part, true)) {
-            entry.insert(0);
-            self.places += 1;
-        }
-    }
-}
-
-/// True if the values of these parts lie in too many places.
-fn is_scattered(parts: &[ViewedPart]) -> bool {
-    let mut layout = Layout::default();
-    for part in parts {
-        match part.slot.unstored() {
-            Some(part) => part.values().iter().filter_map(|v| v.place()).for_each(|place| layout.add(&place)),
-            None => {
-                layout.live += part.slot.summary.value_bytes;
-                let values = part.slot.place().map(|p| p.values);
-                values.iter().flat_map(|v| v.iter()).for_each(|(id, _)| layout.add_part(*id));
-            }
-        }
-    }
-    layout.places > FEW_PLACES && layout.places * PLACE > layout.live
-}
-
-/// Which of the value parts that a leaf's values lie in are to be left: all if they are too many,
-/// else those of which little is live.
-pub(crate) struct Gather {
-    all: bool,
-    sparse: HashSet<PieceId>,
-}
-
-impl Gather {
-    /// What there is to gather in a leaf of `parts`; `None` for nothing. `sparse` asks for those in
-    /// value parts that are to be emptied.
-    pub(crate) fn of(trees: &Trees, parts: &[ViewedPart], sparse: bool) -> Option<Self> {
-        if !sparse {
-            let all = is_scattered(parts);
-            return all.then_some(Self { all, sparse: HashSet::new() });
-        }
-        let mut holders: BTreeSet<PieceId> = BTreeSet::new();
-        for part in parts {
-            match part.slot.unstored() {
-                Some(part) => {
-                    holders.extend(part.values().iter().filter_map(|v| v.place()).map(|p| p.part.id()));
-                }
-                None => {
-                    holders.extend(part.slot.place().iter().flat_map(|p| p.values.iter().map(|(id, _)| *id)))
-                }
-            }
-        }
-        let sparse = trees.sparse.lock();
-        let found: HashSet<PieceId> = holders.into_iter().filter(|holder| sparse.contains(holder)).collect();
-        (!found.is_empty()).then_some(Self { all: false, sparse: found })
-    }
-
-    fn concerns(&self, part: PieceId) -> bool {
-        self.all || self.sparse.contains(&part)
-    }
-
-    fn concerns_value(&self, value: &Value) -> bool {
-        let concerned = |p: ValueRef| self.concerns(p.part.id());
-        value.segments().iter().any(|s| s.place().is_some_and(concerned))
-    }
-
-    fn concerns_part(&self, slot: &PartSlot) -> bool {
-        match slot.unstored() {
-            Some(part) => part.values().iter().filter_map(|v| v.place()).any(|p| self.concerns(p.part.id())),
-            None => slot.place().is_none_or(|p| p.values.iter().any(|(id, _)| self.concerns(*id))),
-        }
-    }
-}
-
-/// Part of a leaf that is being rewritten.
-enum Piece {
-    /// A part that stays as it is.
-    Kept(ViewedPart),
-    Entry(Key, Msn, Value),
-}
-
-/// The same entries with the values in question in memory, to be written together.
-fn rewrite(
-    trees: &Arc<Trees>,
-    parts: Vec<ViewedPart>,
-    interval: &KeyRange,
-    gather: &Gather,
-) -> Result<Vec<ViewedPart>> {
-    let mut pieces: Vec<Piece> = Vec::new();
-    for part in parts {
-        if !gather.concerns_part(&part.slot) {
-            pieces.push(Piece::Kept(part));
-            continue;
-        }
-        let run = Run { parts: vec![part], ranges: RangeMessages::default() };
-        let mut source = RunSource::new(trees.clone(), Arc::new(run), View::identity());
-        source.seek(&interval.start)?;
-        while let Some(key) = source.key() {
-            if let Some((msn, Op::Insert(value))) = source.messages().first() {
-                pieces.push(Piece::Entry(key.into(), *msn, value.clone()));
-            }
-            source.next()?;
-        }
-    }
-    let moved = |piece: &Piece| match piece {
-        Piece::Entry(_, _, value) if gather.concerns_value(value) => value.segments().to_vec(),
-        _ => Vec::new(),
-    };
-    let segments: Vec<Arc<LargeValue>> = pieces.iter().flat_map(moved).collect();
-    let mut read = read_in_place(trees, segments.iter())?;
-    let mut out = PartsBuilder::new(trees);
-    for piece in pieces {
-        match piece {
-            Piece::Kept(part) => out.push_part(part),
-            Piece::Entry(key, msn, value) => {
-                let value =
-                    if gather.concerns_value(&value) { joined(trees, value, &mut read)? } else { value };
-                out.push(&key, &[(msn, Op::Insert(value))]);
-            }
-        }
-    }
-    Ok(out.finish())
-}
-
-/// A value in memory; `read` holds segments of it that were read.
-fn joined(trees: &Trees, value: Value, read: &mut HashMap<*const LargeValue, Bytes>) -> Result<Value> {
-    Ok(match value.segments() {
-        [] => value,
-        [one] => {
-            Value::from(read.remove(&Arc::as_ptr(one)).map_or_else(|| load(&value, &*trees.pieces), Ok)?)
-        }
-        segments => {
-            let mut bytes = Vec::with_capacity(value.len());
-            for segment in segments {
-                match read.remove(&Arc::as_ptr(segment)).or_else(|| segment.bytes()) {
-                    Some(read) => bytes.extend_from_slice(&read),
-                    None => bytes.extend_from_slice(&load(&Value::shared(segment.clone()), &*trees.pieces)?),
-                }
-            }
-            Value::from(bytes)
-        }
-    })
-}
-
-/// Reads those of `segments` that are not in memory.
-fn read_in_place<'a>(
-    trees: &Trees,
-    segments: impl Iterator<Item = &'a Arc<LargeValue>>,
-) -> Result<HashMap<*const LargeValue, Bytes>> {
-    let missing = segments.filter(|segment| segment.bytes().is_none());
-    let (names, places): (Vec<_>, Vec<_>) =
-        missing.filter_map(|segment| Some((Arc::as_ptr(segment), segment.place()?))).unzip();
-    let read = trees.pieces.read_neighbours(&places)?;
-    Ok(names.into_iter().zip(read).collect())
-}
-
 /// Cuts parts into leaves of at most about `most` bytes, where neighbours share the least prefix
 /// [BetrFS 0.5, section 3.4: preferential splitting].
 fn split(parts: Vec<ViewedPart>, most: u64, start: &Key) -> Vec<(Key, Vec<ViewedPart>)> {
@@ -383,36 +184,4 @@ fn split(parts: Vec<ViewedPart>, most: u64, start: &Key) -> Vec<(Key, Vec<Viewed
 }
 
 #[cfg(test)]
-mod tests {
-    use crate::model::ids::IndexId;
-    use crate::{Batch, FormatOptions, OpenOptions, Store};
-    use espalier_storage::{MemoryDevice, SimulatedEnvironment};
-    use std::sync::Arc;
-
-    #[test]
-    fn a_leaf_that_refers_to_what_the_log_has_placed_waits_for_the_checkpoint() {
-        let (device, env) = (Arc::new(MemoryDevice::new(512 << 20)), Arc::new(SimulatedEnvironment::new(1)));
-        Store::format(device.clone(), env.clone(), &FormatOptions::default()).unwrap();
-        let store = Store::open(device, env, OpenOptions::default()).unwrap();
-        let id = IndexId { volume: store.create_volume("v", 1, 0, &[]).unwrap(), index: 0 };
-        let written = || store.statistics().device.bytes_written;
-        let absorbed = |first: u8, synced: bool| {
-            let mut batch = Batch::new();
-            (0..64u8).for_each(|n| batch.insert(id, &[first, n], vec![first ^ n; 32 << 10]));
-            store.commit(batch).unwrap();
-            if synced {
-                store.sync_all().unwrap();
-            }
-            let before = written();
-            store.shared.absorb_at_once(&[id]).unwrap();
-            written() - before
-        };
-        assert!(absorbed(1, false) >= 2 << 20, "values without a place are written with their leaf");
-        assert_eq!(absorbed(2, true), 0);
-        store.checkpoint().unwrap();
-        for key in [[1, 7], [2, 7]] {
-            assert_eq!(store.get(id, &key).unwrap().unwrap(), vec![key[0] ^ 7; 32 << 10]);
-        }
-        assert!(store.verify(&mut |_| {}).unwrap().problems.is_empty());
-    }
-}
+mod tests;

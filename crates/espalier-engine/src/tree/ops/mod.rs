@@ -1,7 +1,16 @@
 //! Changes of a tree: each computes a new root from an old one.
+//!
+//! A [`TreeEditor`](editor::TreeEditor) makes them under a [`TreePolicy`](crate::tree::policy::TreePolicy), which
+//! says what an operation may take while space is low.
 
-pub(super) mod clone;
-pub(super) mod compact;
-pub(super) mod flush;
-pub(super) mod leaf;
-pub(super) mod slice;
+mod absorb;
+mod clone;
+mod compact;
+pub(super) mod editor;
+mod flush;
+mod gather;
+mod graft;
+mod leaf;
+mod run_merge;
+mod slice;
+pub(super) mod sweep;

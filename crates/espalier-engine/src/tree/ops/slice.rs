@@ -9,14 +9,14 @@
 //!
 //! Invariant: in the slice nothing is left on any edge above the leaf; so nothing older lies above.
 
+use super::editor::TreeEditor;
+use super::leaf;
 use crate::Result;
 use crate::model::key::{Key, KeyRange, before_end};
 use crate::tree::interior::{edges_of, split_interior};
 use crate::tree::node::{Body, Edge, Node, Root};
-use crate::tree::ops::leaf;
-use crate::tree::ops::leaf::Gathering;
+use crate::tree::policy::Gathering;
 use crate::tree::run::{Run, runs_within, runs_without};
-use crate::tree::trees::Trees;
 use std::sync::Arc;
 
 /// So many parts of a leaf are written again for one slice, at most.
@@ -34,11 +34,11 @@ struct Search<'a> {
 /// What a node has become, and the slice of it that has come down.
 type Sliced = (Vec<(Key, Node)>, KeyRange);
 
-impl Trees {
+impl TreeEditor<'_> {
     /// The root after a slice of the messages on its heaviest edge has been moved to a leaf, or one
     /// from further down if nothing waits there; `None` if there are no messages above the leaves.
-    pub(crate) fn squeeze_slice(self: &Arc<Self>, root: &Root) -> Result<Option<Root>> {
-        let Ok(node) = self.root_node(root) else { return Ok(None) };
+    pub(crate) fn squeeze_slice(&self, root: &Root) -> Result<Option<Root>> {
+        let Ok(node) = self.trees.root_node(root) else { return Ok(None) };
         let all = KeyRange::all();
         let range = self.heaviest(&node, 0).map_or(all.clone(), |(i, _)| node.interval(i, &all));
         let search = Search { range: &range, shared: true };
@@ -48,17 +48,17 @@ impl Trees {
     /// The root after the first slice of what is pending in `range` has been moved to its leaf, and
     /// where to go on; but nothing into what is shared, for that would take space. `None` if
     /// nothing is pending there.
-    pub(crate) fn push_slice(self: &Arc<Self>, root: &Root, range: &KeyRange) -> Result<Option<(Root, Key)>> {
+    pub(crate) fn push_slice(&self, root: &Root, range: &KeyRange) -> Result<Option<(Root, Key)>> {
         if self.is_shared_root(root)? {
             return Ok(None);
         }
-        let Ok(node) = self.root_node(root) else { return Ok(None) };
+        let Ok(node) = self.trees.root_node(root) else { return Ok(None) };
         let sliced = self.slice_root(&node, Search { range, shared: false })?;
         let next = |slice: KeyRange| slice.end.unwrap_or_default().max(range.start.clone());
         Ok(sliced.map(|(root, slice)| (root, next(slice))))
     }
 
-    fn slice_root(self: &Arc<Self>, node: &Node, search: Search<'_>) -> Result<Option<(Root, KeyRange)>> {
+    fn slice_root(&self, node: &Node, search: Search<'_>) -> Result<Option<(Root, KeyRange)>> {
         let all = KeyRange::all();
         let Some((nodes, slice)) = self.slice_node(node, &all, Vec::new(), search)? else { return Ok(None) };
         Ok(Some((self.grown(nodes), slice)))
@@ -67,7 +67,7 @@ impl Trees {
     /// Moves a slice of `pending` (oldest first), and of what waits in the node, to a leaf below
     /// it; but to none that cannot be read.
     fn slice_node(
-        self: &Arc<Self>,
+        &self,
         node: &Node,
         interval: &KeyRange,
         pending: Vec<Arc<Run>>,
@@ -90,10 +90,12 @@ impl Trees {
             }
             let pending = [runs.clone(), runs_within(&pending, &covered)].concat();
             let child = match child {
-                Some(child) if below > 0 || !pending.is_empty() => match child.load(self, below, &covered) {
-                    Ok(child) => child,
-                    Err(_) => continue,
-                },
+                Some(child) if below > 0 || !pending.is_empty() => {
+                    match child.load(self.trees, below, &covered) {
+                        Ok(child) => child,
+                        Err(_) => continue,
+                    }
+                }
                 None if !pending.is_empty() => Node::empty(below),
                 _ => continue,
             };
@@ -105,13 +107,13 @@ impl Trees {
                 let mut node = node.clone();
                 let rest = runs_without(&edges_of(&mut node).1[i].runs, &slice);
                 self.replace(&mut node, i, nodes, &rest, interval);
-                return Ok(Some((split_interior(node, self.tuning.fanout, interval), slice)));
+                return Ok(Some((split_interior(node, self.trees.tuning.fanout, interval), slice)));
             }
         }
         Ok(None)
     }
 
-    fn slice_leaf(self: &Arc<Self>, base: &Run, interval: &KeyRange, pending: &[Arc<Run>]) -> Result<Sliced> {
+    fn slice_leaf(&self, base: &Run, interval: &KeyRange, pending: &[Arc<Run>]) -> Result<Sliced> {
         let slice = KeyRange { start: interval.start.clone(), end: end_of_slice(base, interval, pending) };
         let leaves = leaf::apply(self, base, &runs_within(pending, &slice), interval, Gathering::Nothing)?;
         Ok((leaves, slice))

@@ -1,0 +1,133 @@
+//! Absorbing: the messages of a sealed memtable become runs on the edges of the root.
+
+use super::compact::compact;
+use super::editor::TreeEditor;
+use super::leaf;
+use crate::Result;
+use crate::message::range_messages::{RangeMessages, RangeOps};
+use crate::model::key::{Key, KeyRange, union_of};
+use crate::model::op::RangeOp;
+use crate::model::view::View;
+use crate::tree::interior::edges_of;
+use crate::tree::node::{Body, Child, Edge, Node, NodeSlot, Root, Spreading};
+use crate::tree::run::Run;
+use crate::tree::source::{Merged, MessageSet};
+use crate::tree::write::{blocks_of, header_blocks};
+use std::sync::Arc;
+
+/// So many range deletes at a time are carried out at once.
+const FEW_DELETES: usize = 16;
+
+/// In a store that is short of space, a root that is a leaf of more blocks (or half of what makes
+/// one) is only written again for a memtable if there is room for that: else messages wait above
+/// it.
+const SMALL_LEAF: u64 = 8;
+
+/// What a part and a header above a leaf take, and a first leaf.
+const ABOVE: Spreading = Spreading { each: 2, once: 2 };
+
+impl TreeEditor<'_> {
+    /// The root after `messages`, newer than all that is there, have become part of the tree. A few
+    /// range deletes are carried out `at_once`, so that what they held is free, and so is
+    /// everything in a root that is a leaf; or messages wait above the leaves.
+    pub(crate) fn absorb(&self, root: &Root, messages: &dyn MessageSet, at_once: bool) -> Result<Root> {
+        match at_once {
+            true => self.absorb_runs(&self.cleared(root, &messages.ranges())?, messages, true),
+            false => self.absorb_runs(root, messages, false),
+        }
+    }
+
+    /// Blocks that absorbing memtables may take in a store that is short of space, beside what
+    /// their messages come to: of each a part for each edge of the root, and the root's header; or
+    /// a root that is a small leaf, or what is put above it.
+    ///
+    /// # Errors
+    /// Of reading the root.
+    pub(crate) fn spreading(&self, root: &Root) -> Result<Spreading> {
+        if let Some(known) = root.known_spreading() {
+            return Ok(known);
+        }
+        let node = self.trees.root_node(root)?;
+        let once = header_blocks(&node) + 1;
+        let found = match &node.body {
+            Body::Leaf(base) => match self.leaf_blocks(base) {
+                Some(blocks) => Spreading { each: 1, once: once + blocks },
+                None => ABOVE,
+            },
+            // Each part is named in the header.
+            Body::Interior { edges, .. } => {
+                let edges = edges.len() as u64;
+                Spreading { each: edges + edges.div_ceil(16), once }
+            }
+        };
+        Ok(root.slot.as_ref().map_or(found, |slot| *slot.spread.get_or_init(|| found)))
+    }
+
+    /// The same for a root that cannot be read: more than it is.
+    pub(crate) fn assume_spreading(&self, root: &Root) {
+        if let Some(slot) = &root.slot {
+            slot.spread.get_or_init(|| Spreading { each: self.trees.tuning.fanout as u64, ..ABOVE });
+        }
+    }
+
+    /// The blocks of the parts of a leaf; `None` if they are many.
+    fn leaf_blocks(&self, base: &Run) -> Option<u64> {
+        let most = SMALL_LEAF.min((self.trees.tuning.leaf / self.trees.tuning.part.max(1) / 2) as u64);
+        let blocks = base.parts.iter().map(|part| blocks_of(part.slot.summary.bytes as usize)).sum();
+        (blocks <= most).then_some(blocks)
+    }
+
+    /// The root after a sealed memtable's messages have become runs on its edges.
+    pub(crate) fn absorb_runs(&self, root: &Root, messages: &dyn MessageSet, at_once: bool) -> Result<Root> {
+        let all = KeyRange::all();
+        let ranges = messages.ranges();
+        let node = self.top(root)?;
+        let mut merged = Merged::new(vec![messages.source()]);
+        merged.seek(b"")?;
+        match &node.body {
+            Body::Leaf(base) => {
+                let run = Arc::new(compact(self.trees, &mut merged, &ranges, &all)?);
+                let small = at_once || self.leaf_blocks(base).is_some() || run.ranges.deletes_all_of(&all);
+                if small {
+                    match leaf::apply(self, base, std::slice::from_ref(&run), &all, self.policy.gathering()) {
+                        // What cannot be read keeps nobody from making a checkpoint.
+                        Err(_) if !at_once => {}
+                        leaves => return Ok(self.grown(leaves?)),
+                    }
+                }
+                Ok(self.grown(vec![(Key::default(), above(root, &node, run))]))
+            }
+            Body::Interior { .. } => {
+                let mut node = (*node).clone();
+                for i in 0..edges_of(&mut node).1.len() {
+                    let interval = node.interval(i, &all);
+                    let run = compact(self.trees, &mut merged, &ranges, &interval)?;
+                    self.receive(&mut edges_of(&mut node).1[i], &interval, run);
+                }
+                Ok(self.grown(vec![(Key::default(), node)]))
+            }
+        }
+    }
+
+    /// The root without what `ranges` delete, if that is a few ranges only.
+    fn cleared(&self, root: &Root, ranges: &RangeMessages) -> Result<Root> {
+        let mut root = root.clone();
+        let deletes = |ops: &RangeOps| ops.iter().any(|(_, op)| *op == RangeOp::Delete);
+        let deleted: Vec<KeyRange> =
+            ranges.iter().filter(|(_, ops)| deletes(ops)).map(|(range, _)| range).collect();
+        if deleted.len() <= FEW_DELETES && root.height > 0 {
+            for range in union_of(deleted) {
+                root = self.without_range(&root, &range)?;
+            }
+        }
+        Ok(root)
+    }
+}
+
+/// A root above the root `leaf` with a run that waits for it.
+fn above(leaf: &Root, node: &Node, run: Arc<Run>) -> Node {
+    let child =
+        |slot: &Arc<NodeSlot>| Child { slot: slot.clone(), view: View::identity(), weight: node.weight() };
+    let edge = Edge { child: leaf.slot.as_ref().map(child), runs: vec![run] };
+    Node { height: 1, body: Body::Interior { pivots: Vec::new(), edges: vec![edge] } }
+}

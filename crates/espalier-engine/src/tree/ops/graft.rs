@@ -1,0 +1,262 @@
+//! Grafting: cutting a key range out of a tree as a node of its own, and hanging a node in the place
+//! of a range.
+//!
+//! Cutting makes headers along the two borders of the range that show no more than it; everything
+//! inside is shared through views. Where a header along a border cannot be read nothing is taken
+//! apart: each side shows its part of the node as it is, through narrower bounds. So damage keeps no
+//! clone from becoming part of the tree, and only readers of the damaged keys meet it.
+
+use super::editor::TreeEditor;
+use crate::Result;
+use crate::model::key::{Key, KeyRange};
+use crate::model::view::View;
+use crate::tree::interior::{edges_of, split_interior};
+use crate::tree::node::{Body, Child, Edge, Node, NodeSlot, Root};
+use crate::tree::run::{Run, runs_within, runs_without};
+use std::sync::Arc;
+
+/// What a clone shares with its source: a node in a key space behind the prefix that is cloned.
+pub(super) struct GraftTarget {
+    pub(super) slot: Arc<NodeSlot>,
+    /// What all of its keys begin with in that key space; they lack it in the node's own.
+    pub(super) behind: Key,
+    pub(super) weight: u64,
+    pub(super) height: u8,
+    /// What is on its way to it in that key space, oldest first: little.
+    pub(super) runs: Vec<Arc<Run>>,
+}
+
+impl GraftTarget {
+    /// It as an edge.
+    fn seen_behind(&self, prefix: &[u8]) -> Edge {
+        let view = View::lifted(&[prefix, &*self.behind].concat());
+        let child = Child { slot: self.slot.clone(), view, weight: self.weight };
+        let view = View::lifted(prefix);
+        let runs = self.runs.iter().map(|run| Arc::new(run.through(&view))).collect();
+        Edge { child: Some(child), runs }
+    }
+}
+
+impl TreeEditor<'_> {
+    /// The root without what lies in `range`.
+    pub(crate) fn without_range(&self, root: &Root, range: &KeyRange) -> Result<Root> {
+        self.hung((*self.top(root)?).clone(), range, None)
+    }
+
+    /// The root after `target` has taken the place of what is in `range`.
+    pub(super) fn hung(
+        &self,
+        mut node: Node,
+        range: &KeyRange,
+        target: Option<&GraftTarget>,
+    ) -> Result<Root> {
+        let all = KeyRange::all();
+        while target.is_some_and(|target| node.height <= target.height) {
+            let child = (!node.is_hollow()).then(|| Child::attach(&node, &all));
+            let edges = vec![Edge { child, runs: Vec::new() }];
+            node = Node { height: node.height + 1, body: Body::Interior { pivots: Vec::new(), edges } };
+        }
+        self.hang(&mut node, &all, range, target);
+        if node.is_hollow() {
+            return Ok(Root::default());
+        }
+        Ok(self.grown(split_interior(node, self.trees.tuning.fanout, &all)))
+    }
+
+    /// What `node`, covering `interval`, shows of `range`, as a node that refers to nothing else:
+    /// headers are made along the borders, the rest is shared.
+    pub(crate) fn cut(&self, node: &Node, interval: &KeyRange, range: &KeyRange) -> Node {
+        let view = View::identity().restrict(range);
+        let (pivots, edges) = match &node.body {
+            Body::Leaf(run) => return Node { height: 0, body: Body::Leaf(Arc::new(run.through(&view))) },
+            Body::Interior { pivots, edges } => (pivots, edges),
+        };
+        let mut shown = (Vec::new(), Vec::new());
+        for (i, edge) in edges.iter().enumerate() {
+            let covered = node.interval(i, interval);
+            let inside = covered.intersect(range);
+            if inside.is_empty() {
+                continue;
+            }
+            if !shown.1.is_empty() {
+                shown.0.push(pivots[i - 1].clone());
+            }
+            shown.1.push(match inside == covered {
+                true => edge.clone(),
+                false => self.cut_edge(edge, node.height - 1, &covered, &inside),
+            });
+        }
+        if shown.1.is_empty() {
+            shown.1.push(Edge::default());
+        }
+        let mut node = Node { height: node.height, body: Body::Interior { pivots: shown.0, edges: shown.1 } };
+        self.drop_hollow(&mut node);
+        node
+    }
+
+    /// The part of an edge over `covered` that concerns `inside`, as an edge over that.
+    fn cut_edge(&self, edge: &Edge, below: u8, covered: &KeyRange, inside: &KeyRange) -> Edge {
+        let runs = runs_within(&edge.runs, inside);
+        let Some(child) = &edge.child else { return Edge { child: None, runs } };
+        if inside.covers(&child.view.range_outward()) {
+            return Edge { child: Some(child.clone()), runs };
+        }
+        let child = match child.load(self.trees, below, covered) {
+            Ok(node) => {
+                let node = self.cut(&node, covered, inside);
+                (!node.is_hollow()).then(|| Child::attach(&node, inside))
+            }
+            Err(_) => Some(Child { view: child.view.restrict(inside), ..child.clone() })
+                .filter(|child| !child.view.is_empty()),
+        };
+        Edge { child, runs }
+    }
+
+    /// Goes down as long as there is a single edge, and it can be read: what is pending on it
+    /// passes on to the edges below.
+    pub(crate) fn lowered(&self, mut node: Node, interval: &KeyRange) -> Node {
+        loop {
+            let Body::Interior { edges, .. } = &node.body else { return node };
+            let [Edge { child, runs }] = &edges[..] else { return node };
+            match child {
+                None if runs.is_empty() => return Node::empty(0),
+                None if node.height == 1 => return node,
+                None => node.height = 1,
+                Some(_) if node.height == 1 && !runs.is_empty() => return node,
+                Some(child) => {
+                    let Ok(mut below) = child.load(self.trees, node.height - 1, interval) else {
+                        return node;
+                    };
+                    let runs = &self.as_one(runs, interval);
+                    if !runs.is_empty() {
+                        for i in 0..edges_of(&mut below).1.len() {
+                            let covered = below.interval(i, interval);
+                            let edge = &mut edges_of(&mut below).1[i];
+                            edge.runs.extend(runs_within(runs, &covered));
+                            self.merge_similar(edge, &covered);
+                        }
+                    }
+                    node = below;
+                }
+            }
+        }
+    }
+
+    /// Puts `target`, which is lower than `node`, in the place of what `node`, covering `interval`,
+    /// has in `range`. `node` may have too many edges afterwards.
+    fn hang(&self, node: &mut Node, interval: &KeyRange, range: &KeyRange, target: Option<&GraftTarget>) {
+        if let Body::Leaf(run) = &mut node.body {
+            *run = Arc::new(run.without(range));
+            return;
+        }
+        let below = node.height - 1;
+        let first = Node::edge_for(edges_of(node).0, &range.start);
+        let last = Node::edge_before(edges_of(node).0, range.end.as_deref()).max(first);
+        let (a, b) = (node.interval(first, interval), node.interval(last, interval));
+        let before = KeyRange { start: a.start.clone(), end: Some(range.start.clone()) };
+        let behind = range.end.as_ref().map(|end| KeyRange { start: end.clone(), end: b.end.clone() });
+        let behind = behind.filter(|behind| !behind.is_empty());
+        // If it lies within what one child covers.
+        let one = target.is_none_or(|target| target.height < below) && first == last;
+        let within = one
+            .then(|| self.hang_into(&edges_of(node).1[first].clone(), below, &a, &a, range, target))
+            .flatten();
+        let mut new: Vec<(Key, Edge)> = Vec::new();
+        if let Some(within) = within {
+            new = within;
+        } else {
+            let edges = edges_of(node).1;
+            let left = match before.is_empty() {
+                true => None,
+                false => Some(self.cut_edge(&edges[first], below, &a, &before)),
+            };
+            let right = behind.as_ref().map(|behind| self.cut_edge(&edges[last], below, &b, behind));
+            let own = target.filter(|target| target.height == below);
+            let guest = if own.is_none() { target } else { None };
+            // The neighbour on the left makes room.
+            let host = KeyRange { start: a.start.clone(), end: range.end.clone() };
+            let beside = left.as_ref().filter(|edge| guest.is_some() && !edge.is_empty());
+            match beside.and_then(|left| self.hang_into(left, below, &before, &host, range, guest)) {
+                Some(hosted) => new.extend(hosted),
+                None => {
+                    new.extend(left.map(|left| (a.start.clone(), left)));
+                    let nothing = KeyRange { start: range.start.clone(), end: Some(range.start.clone()) };
+                    let edge = Edge::default();
+                    let hung =
+                        guest.and_then(|_| self.hang_into(&edge, below, &nothing, range, range, guest));
+                    match (own, hung) {
+                        (Some(target), _) => {
+                            new.push((range.start.clone(), target.seen_behind(&range.start)));
+                        }
+                        (None, Some(hung)) => new.extend(hung),
+                        (None, None) => new.push((range.start.clone(), Edge::default())),
+                    }
+                }
+            }
+            new.extend(behind.zip(right).map(|(behind, right)| (behind.start, right)));
+        }
+        self.put_edges(node, first..last + 1, new, interval);
+    }
+
+    /// [`Trees::hang`] below an edge that covers `covered` and is to cover `host`; the edges that
+    /// come out, each with its start. `None` if what is below cannot be read.
+    fn hang_into(
+        &self,
+        edge: &Edge,
+        below: u8,
+        covered: &KeyRange,
+        host: &KeyRange,
+        range: &KeyRange,
+        target: Option<&GraftTarget>,
+    ) -> Option<Vec<(Key, Edge)>> {
+        let mut child = match &edge.child {
+            Some(child) => child.load(self.trees, below, covered).ok()?,
+            None => Node::empty(below),
+        };
+        self.hang(&mut child, host, range, target);
+        let runs = runs_without(&edge.runs, range);
+        let nodes = split_interior(child, self.trees.tuning.fanout, host);
+        let ends: Vec<Option<Key>> =
+            nodes.iter().skip(1).map(|(start, _)| Some(start.clone())).chain([host.end.clone()]).collect();
+        let edge = |((start, node), end): ((Key, Node), Option<Key>)| {
+            let covered = KeyRange { start: start.clone(), end };
+            let child = (!node.is_hollow()).then(|| Child::attach(&node, &covered));
+            (start, Edge { child, runs: runs_within(&runs, &covered) })
+        };
+        Some(nodes.into_iter().zip(ends).map(edge).collect())
+    }
+
+    /// Puts edges, each with its start, in the place of some, and tidies up around them.
+    fn put_edges(
+        &self,
+        node: &mut Node,
+        place: std::ops::Range<usize>,
+        new: Vec<(Key, Edge)>,
+        interval: &KeyRange,
+    ) {
+        let (pivots, edges) = edges_of(node);
+        let count = new.len();
+        let inner: Vec<Key> = new.iter().skip(1).map(|(start, _)| start.clone()).collect();
+        edges.splice(place.clone(), new.into_iter().map(|(_, edge)| edge));
+        pivots.splice(place.start..place.end - 1, inner);
+        self.drop_hollow(node);
+        for left in (place.start.saturating_sub(1)..place.start + count).rev() {
+            self.join_with_next(node, left, interval);
+        }
+    }
+
+    /// Gives what edges without anything cover to their neighbours, whose children show nothing
+    /// there.
+    fn drop_hollow(&self, node: &mut Node) {
+        let mut i = 0;
+        while edges_of(node).1.len() > 1 && i < edges_of(node).1.len() {
+            if !edges_of(node).1[i].is_empty() {
+                i += 1;
+                continue;
+            }
+            let (pivots, edges) = edges_of(node);
+            edges.remove(i);
+            pivots.remove(i.saturating_sub(1));
+        }
+    }
+}

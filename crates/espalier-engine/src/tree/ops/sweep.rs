@@ -1,0 +1,110 @@
+//! Relocating sparse values: leaves whose value parts hold much that is dead are written again, so
+//! that these parts come free.
+
+use super::editor::TreeEditor;
+use super::gather::Gather;
+use super::leaf;
+use crate::Result;
+use crate::model::key::{Key, KeyRange};
+use crate::tree::interior::{edges_of, split_interior};
+use crate::tree::node::{Body, Edge, Node, Root};
+use crate::tree::policy::Gathering;
+use crate::tree::run::Run;
+
+/// What [`Trees::sweep`] came to.
+pub(crate) enum Sweep {
+    /// The last leaf.
+    End,
+    /// Enough leaves looked at; the next begins here.
+    Tired(Key),
+    /// A leaf was rewritten: the new root, and where the next leaf begins, if there is one.
+    Rewritten(Root, Option<Key>),
+}
+
+/// The same below one node.
+enum Swept {
+    End,
+    Tired(Key),
+    Rewritten(Option<Key>),
+}
+
+impl TreeEditor<'_> {
+    /// Looks at up to `visits` leaves from `from` on, for the first whose value parts hold much
+    /// that is dead, and rewrites that one. Leaves below pending messages are passed over: squeeze
+    /// those first.
+    pub(crate) fn sweep(&self, root: &Root, from: &[u8], visits: &mut usize) -> Result<Sweep> {
+        if self.is_shared_root(root)? {
+            return Ok(Sweep::End);
+        }
+        let Ok(mut node) = self.trees.root_node(root).map(|node| (*node).clone()) else {
+            return Ok(Sweep::End);
+        };
+        let all = KeyRange::all();
+        if let Body::Leaf(base) = &node.body {
+            return match self.rewritten(base, &all) {
+                Ok(Some(leaves)) => Ok(Sweep::Rewritten(self.grown(leaves), None)),
+                Err(error) if !error.is_of_reading() => Err(error),
+                _ => Ok(Sweep::End),
+            };
+        }
+        Ok(match self.sweep_node(&mut node, &all, from, visits)? {
+            Swept::End => Sweep::End,
+            Swept::Tired(next) => Sweep::Tired(next),
+            Swept::Rewritten(next) => {
+                Sweep::Rewritten(self.grown(split_interior(node, self.trees.tuning.fanout, &all)), next)
+            }
+        })
+    }
+
+    fn rewritten(&self, base: &Run, interval: &KeyRange) -> Result<Option<Vec<(Key, Node)>>> {
+        if Gather::of(self.trees, &base.parts, true).is_some() {
+            return leaf::apply(self, base, &[], interval, Gathering::Sparse).map(Some);
+        }
+        Ok(None)
+    }
+
+    fn sweep_node(
+        &self,
+        node: &mut Node,
+        interval: &KeyRange,
+        from: &[u8],
+        visits: &mut usize,
+    ) -> Result<Swept> {
+        let below = node.height - 1;
+        let first = Node::edge_for(edges_of(node).0, from);
+        for i in first..edges_of(node).1.len() {
+            let covered = node.interval(i, interval);
+            let Edge { child: Some(child), runs } = edges_of(node).1[i].clone() else { continue };
+            if !runs.is_empty() || self.is_shared(&child)? {
+                continue;
+            }
+            if *visits == 0 {
+                return Ok(Swept::Tired(covered.start));
+            }
+            // What cannot be read stays where it is.
+            let Ok(mut child) = child.load(self.trees, below, &covered) else { continue };
+            if let Body::Leaf(base) = &child.body {
+                *visits -= 1;
+                let rewritten = match self.rewritten(base, &covered) {
+                    Err(error) if error.is_of_reading() => continue,
+                    rewritten => rewritten?,
+                };
+                if let Some(leaves) = rewritten {
+                    self.replace(node, i, leaves, &[], interval);
+                    return Ok(Swept::Rewritten(covered.end));
+                }
+                continue;
+            }
+            match self.sweep_node(&mut child, &covered, from, visits)? {
+                Swept::End => {}
+                Swept::Rewritten(next) => {
+                    let nodes = split_interior(child, self.trees.tuning.fanout, &covered);
+                    self.replace(node, i, nodes, &[], interval);
+                    return Ok(Swept::Rewritten(next));
+                }
+                tired => return Ok(tired),
+            }
+        }
+        Ok(Swept::End)
+    }
+}
