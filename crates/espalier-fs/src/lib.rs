@@ -11,17 +11,19 @@
 
 mod check;
 mod data;
+mod file;
 mod file_system;
 mod inode;
 mod links;
 mod model;
 mod namespace;
 mod orphan;
+mod references;
 mod snapshot;
 #[cfg(test)]
 mod test_support;
 mod tree_ops;
-mod volume_context;
+mod volume;
 
 pub use check::volume_check::{CheckProblem, CheckReport, MAX_PROBLEMS, check};
 pub use check::volume_repair::{Repaired, repair};

@@ -19,7 +19,7 @@ use crate::model::record::{
     Inode, LINK_COUNTS_RIGHT, LINK_COUNTS_STALE, Link, OrphanRecord, Record, VolumeState, XattrValue,
 };
 use crate::model::types::FileKind;
-use crate::volume_context::decode_parameters;
+use crate::volume::context::decode_parameters;
 use espalier_engine::{Cursor, Entry, IndexId, Key, KeyRange, Snapshot, Store};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -66,7 +66,7 @@ const PROGRESS_EVERY: u64 = 4096;
 /// [`FsErrorKind::Io`](crate::FsErrorKind::Io) if its parameters are damaged. Damage further in is
 /// reported, not returned.
 pub fn check(store: &Store, name: &str, progress: &mut dyn FnMut(u64)) -> Result<CheckReport> {
-    let volume = crate::volume_context::find_volume(store, name)?;
+    let volume = crate::volume::context::find_volume(store, name)?;
     let block_size = u64::from(decode_parameters(&volume.parameters)?);
     let snapshot = store.snapshot()?;
     let mut check = Check {

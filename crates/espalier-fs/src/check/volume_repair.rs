@@ -20,7 +20,7 @@ use crate::model::record::{
     Inode, LINK_COUNTS_RIGHT, LINK_COUNTS_STALE, Link, OrphanRecord, Record, VolumeState, XattrValue,
 };
 use crate::model::types::FileKind;
-use crate::volume_context::decode_parameters;
+use crate::volume::context::decode_parameters;
 use espalier_engine::{Batch, Cursor, Entry, IndexId, Key, KeyRange, Loss, Snapshot, Store};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -60,7 +60,7 @@ pub fn repair(
     now: i64,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Vec<Repaired>> {
-    let volume = crate::volume_context::find_volume(store, name)?;
+    let volume = crate::volume::context::find_volume(store, name)?;
     let block_size = u64::from(decode_parameters(&volume.parameters)?);
     let snapshot = store.snapshot()?;
     let data = snapshot.cursor(IndexId { volume: volume.id, index: DATA }, KeyRange::all())?;

@@ -12,7 +12,7 @@ use crate::model::layout;
 use crate::model::merge;
 use crate::model::record::Inode;
 use crate::model::types::{FileKind, Seek};
-use crate::volume_context::VolumeContext;
+use crate::volume::context::VolumeContext;
 use bytes::Bytes;
 use espalier_engine::{Batch, KeyRange, LARGE_VALUE, Slice, Value};
 use std::sync::Arc;

@@ -5,9 +5,9 @@
 
 use crate::data::blocks::{self, DataSource};
 use crate::inode::node::{Node, State};
-use crate::inode::tree_lock::{TreeGuard, TreeLock};
 use crate::model::error::Result;
-use crate::volume_context::VolumeContext;
+use crate::volume::context::VolumeContext;
+use crate::volume::tree_lock::{TreeGuard, TreeLock};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

@@ -1,5 +1,4 @@
-//! The data of regular files: blocks, holes, sizes.
+//! The data of one file in the data index.
 
 pub(crate) mod blocks;
 pub(crate) mod data_reader;
-pub(crate) mod file_data;

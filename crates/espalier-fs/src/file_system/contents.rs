@@ -1,8 +1,8 @@
 //! Public calls on attributes and data of one file or directory.
 
-use crate::data::file_data::{CopyRequest, Privileges};
+use crate::file::data::{CopyRequest, Privileges};
+use crate::file::xattr::XattrChange;
 use crate::file_system::FileSystem;
-use crate::inode::xattr::XattrChange;
 use crate::model::error::Result;
 use crate::model::types::*;
 use std::sync::atomic::Ordering;
@@ -134,7 +134,7 @@ impl FileSystem {
 
     /// As [`FileSystem::write`], of what was written before, into a cache or a mapping: privileges
     /// that this takes away were taken then, and the file may have got new ones since. The same
-    /// holds for times; see `inode::mtime_hold`.
+    /// holds for times; see `volume::mtime_hold`.
     ///
     /// # Errors
     /// As for [`FileSystem::write`].

@@ -6,10 +6,10 @@
 use crate::inode::inode_store::InodeStore;
 use crate::inode::node::{Node, State, States};
 use crate::inode::node_table::NodeTable;
-use crate::inode::tree_lock::{TreeGuard, TreeLock};
 use crate::model::error::{FsErrorKind, Result};
 use crate::model::types::*;
-use crate::volume_context::VolumeContext;
+use crate::volume::context::VolumeContext;
+use crate::volume::tree_lock::{TreeGuard, TreeLock};
 use espalier_engine::Batch;
 use parking_lot::Mutex;
 use std::sync::Arc;

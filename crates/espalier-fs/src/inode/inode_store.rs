@@ -4,14 +4,14 @@
 //! an insert of the whole entry, so that it neither reads nor piles up as messages.
 
 use crate::inode::node::{Node, Orphan, State};
-use crate::inode::tree_lock::TreeGuard;
 use crate::model::acl::{self, Acl};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::privileges::{CAPABILITIES, SET_GID, clear_set_id};
 use crate::model::record::{INLINE_TOTAL, INLINE_XATTR, Inode, XattrValue};
 use crate::model::types::*;
-use crate::volume_context::VolumeContext;
+use crate::volume::context::VolumeContext;
+use crate::volume::tree_lock::TreeGuard;
 use bytes::Bytes;
 use espalier_engine::Batch;
 use std::sync::Arc;

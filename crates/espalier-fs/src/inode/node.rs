@@ -15,12 +15,12 @@
 //! Commits are made with the locks 1 to 4 of all they concern held, so the order in which changes
 //! become visible is the order of the log.
 
-use crate::inode::mtime_hold::MtimeHold;
 use crate::inode::names::Names;
 use crate::inode::pending_changes::{ChangeNotes, PendingChanges, TreeChange};
 use crate::model::layout;
 use crate::model::record::Inode;
 use crate::model::types::{FileKind, NodeId};
+use crate::volume::mtime_hold::MtimeHold;
 use espalier_engine::Lsn;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::HashMap;

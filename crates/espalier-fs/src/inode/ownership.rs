@@ -9,14 +9,14 @@
 
 use crate::inode::inode_store::InodeStore;
 use crate::inode::node::{Node, Orphan, Role};
-use crate::inode::tree_lock::TreeLock;
-use crate::links::link_index::LinkIndex;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::privileges::{SET_ID, agrees_with_mark};
 use crate::model::record::{Inode, Record};
 use crate::model::types::*;
-use crate::volume_context::VolumeContext;
+use crate::volume::context::VolumeContext;
+use crate::volume::link_index::LinkIndex;
+use crate::volume::tree_lock::TreeLock;
 use espalier_engine::Batch;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -2,7 +2,7 @@
 //!
 //! A file with several names lies in the link area of the nearest directory above that has one: the
 //! root, and the top directories of clones that hold links. The names are entries that contain its
-//! number in the area; the links index lists them by path ([`crate::links::link_index`]).
+//! number in the area; the links index lists them by path ([`crate::volume::link_index`]).
 //!
 //! A clone whose links led to an area outside of it gets a copy of that area at its own top. The copy
 //! also holds files without names there, and its files count names that were not cloned: its link
@@ -12,15 +12,15 @@
 
 use crate::inode::node::{LinkCounts, Node, Role};
 use crate::inode::node_table::NodeTable;
-use crate::inode::references::{HeldNode, References};
-use crate::inode::tree_lock::TreeLock;
-use crate::links::link_index::LinkIndex;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::record::LINK_COUNTS_RIGHT;
 use crate::model::types::NodeId;
 use crate::orphan::orphan_area::Orphans;
-use crate::volume_context::VolumeContext;
+use crate::references::{HeldNode, References};
+use crate::volume::context::VolumeContext;
+use crate::volume::link_index::LinkIndex;
+use crate::volume::tree_lock::TreeLock;
 use espalier_engine::{Batch, IndexId, Key, KeyRange};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};

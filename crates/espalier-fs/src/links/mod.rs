@@ -1,5 +1,4 @@
-//! Files with several names: the links index, link areas, and the merging of areas.
+//! Link areas, where files with several names live, and their merging.
 
 pub(crate) mod link_area;
-pub(crate) mod link_index;
 pub(crate) mod merge_areas;

@@ -3,15 +3,15 @@
 use crate::inode::inode_store::InodeStore;
 use crate::inode::node_table::NodeTable;
 use crate::inode::ownership::OwnershipMarks;
-use crate::inode::references::References;
-use crate::inode::tree_lock::TreeLock;
-use crate::inode::volume_state::VolumeStateRecord;
 use crate::links::link_area::LinkAreas;
-use crate::links::link_index::LinkIndex;
 use crate::links::merge_areas::AreaMerger;
 use crate::namespace::lookup::Lookup;
 use crate::orphan::orphan_area::Orphans;
-use crate::volume_context::VolumeContext;
+use crate::references::References;
+use crate::volume::context::VolumeContext;
+use crate::volume::link_index::LinkIndex;
+use crate::volume::state_record::VolumeStateRecord;
+use crate::volume::tree_lock::TreeLock;
 use std::sync::Arc;
 
 pub(crate) struct Namespace {

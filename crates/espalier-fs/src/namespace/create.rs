@@ -2,13 +2,13 @@
 
 use crate::inode::inode_store::{Creation, NewObject, count_entry};
 use crate::inode::node::Node;
-use crate::inode::references::HeldNode;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::privileges::SET_ID;
 use crate::model::types::*;
 use crate::namespace::context::Namespace;
 use crate::namespace::lookup::check_new_name;
+use crate::references::HeldNode;
 use espalier_engine::Batch;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -10,7 +10,6 @@
 use crate::inode::access_times::AccessTimes;
 use crate::inode::names::Known;
 use crate::inode::node::Node;
-use crate::inode::references::HeldNode;
 use crate::model::error::{FsError, FsErrorKind, Result};
 use crate::model::layout;
 use crate::model::record::Record;
@@ -18,6 +17,7 @@ use crate::model::types::*;
 use crate::namespace::context::Namespace;
 use crate::namespace::listing_cache::*;
 use crate::namespace::lookup::{Stamp, at_entry, stamp};
+use crate::references::HeldNode;
 use espalier_engine::{Cursor, Key, Value};
 use std::sync::Arc;
 

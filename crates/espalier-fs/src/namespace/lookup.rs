@@ -4,19 +4,19 @@
 //! still holds: nothing in the directory changed, no directory moved, and no node that had been
 //! changed left memory ([`Stamp`]). Otherwise it tries again, in the end with the directory locked.
 
-use crate::inode::attr_reader::AttrReader;
+use crate::file::attr_reader::AttrReader;
 use crate::inode::names::{Known, Names};
 use crate::inode::node::{Node, Role};
 use crate::inode::node_table::NodeTable;
-use crate::inode::references::{HeldNode, References};
-use crate::inode::tree_lock::{TreeGuard, TreeLock};
 use crate::links::link_area::LinkAreas;
 use crate::model::error::{FsError, FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::record::{Inode, Link, Record};
 use crate::model::types::*;
 use crate::orphan::orphan_area::Orphans;
-use crate::volume_context::VolumeContext;
+use crate::references::{HeldNode, References};
+use crate::volume::context::VolumeContext;
+use crate::volume::tree_lock::{TreeGuard, TreeLock};
 use espalier_engine::Lsn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

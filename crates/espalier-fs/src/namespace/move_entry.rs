@@ -3,13 +3,13 @@
 
 use crate::data::blocks;
 use crate::inode::node::{Node, Role, State};
-use crate::inode::tree_lock::TreeGuard;
 use crate::links::link_area::are_served_apart;
 use crate::model::error::Result;
 use crate::model::layout;
 use crate::model::record::{Inode, Link};
 use crate::namespace::context::Namespace;
 use crate::orphan::unlink::NamedNode;
+use crate::volume::tree_lock::TreeGuard;
 use espalier_engine::{Batch, IndexId, Key, Value};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -3,13 +3,13 @@
 use crate::inode::inode_store::uncount_entry;
 use crate::inode::names::Known;
 use crate::inode::node::States;
-use crate::inode::references::HeldNode;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::types::*;
 use crate::namespace::context::Namespace;
 use crate::namespace::lookup::{check_name, no_entry};
 use crate::orphan::unlink::{DataPlace, NamedNode, check_empty};
+use crate::references::HeldNode;
 use espalier_engine::Batch;
 
 /// Removes the entry of an object that is no directory.

@@ -11,8 +11,6 @@
 use crate::inode::inode_store::{Creation, NewObject, count_entry, uncount_entry};
 use crate::inode::names::{Known, Names};
 use crate::inode::node::{Node, State, States};
-use crate::inode::references::{DeferredReleases, HeldNode};
-use crate::inode::tree_lock::TreeGuard;
 use crate::links::link_area::are_served_apart;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
@@ -22,6 +20,8 @@ use crate::namespace::context::Namespace;
 use crate::namespace::lookup::{check_name, no_entry};
 use crate::namespace::move_entry::{Arrivals, EntryMove};
 use crate::orphan::unlink::{DataPlace, NameRemoval, NamedNode, check_empty};
+use crate::references::{DeferredReleases, HeldNode};
+use crate::volume::tree_lock::TreeGuard;
 use espalier_engine::{Batch, Lsn};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;

@@ -17,7 +17,7 @@ use crate::inode::node::{Node, Orphan};
 use crate::inode::node_table::NodeTable;
 use crate::model::types::FileKind;
 use crate::orphan::detached::DetachedFiles;
-use crate::volume_context::VolumeContext;
+use crate::volume::context::VolumeContext;
 use espalier_engine::{Batch, KeyRange};
 use parking_lot::Mutex;
 use std::sync::Arc;

@@ -10,7 +10,7 @@ use crate::inode::node::{Node, Orphan, State};
 use crate::model::error::Result;
 use crate::model::record::{self, Inode};
 use crate::model::types::NodeId;
-use crate::volume_context::VolumeContext;
+use crate::volume::context::VolumeContext;
 use espalier_engine::{Batch, KeyRange};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;

@@ -10,15 +10,15 @@
 
 use crate::inode::node::{Node, Orphan, State};
 use crate::inode::node_table::NodeTable;
-use crate::inode::tree_lock::{TreeGuard, TreeLock};
-use crate::links::link_index::LinkIndex;
 use crate::model::error::Result;
 use crate::model::layout;
 use crate::model::record::OrphanRecord;
 use crate::model::types::NodeId;
 use crate::orphan::deferred_unlink::DeferredUnlinks;
 use crate::orphan::detached::DetachedFiles;
-use crate::volume_context::VolumeContext;
+use crate::volume::context::VolumeContext;
+use crate::volume::link_index::LinkIndex;
+use crate::volume::tree_lock::{TreeGuard, TreeLock};
 use espalier_engine::{Batch, KeyRange};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -3,12 +3,12 @@
 
 use crate::data::blocks;
 use crate::inode::node::{Node, Orphan, State};
-use crate::inode::tree_lock::TreeGuard;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::record::Inode;
 use crate::model::types::NodeId;
 use crate::orphan::orphan_area::Orphans;
+use crate::volume::tree_lock::TreeGuard;
 use espalier_engine::{Batch, Lsn};
 use std::sync::Arc;
 

@@ -8,7 +8,7 @@
 
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::types::{MAX_NAME, OpenOptions};
-use crate::volume_context::find_volume;
+use crate::volume::context::find_volume;
 use espalier_engine::{READ_ONLY_VOLUME, Store};
 
 const PREFIX: &str = "snapshot:";

@@ -6,13 +6,13 @@
 //! link area outside, are changed one by one.
 
 use crate::inode::node::{Node, Orphan};
-use crate::inode::tree_lock::TreeGuard;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::merge;
 use crate::model::privileges::SET_ID;
 use crate::model::types::*;
 use crate::namespace::context::Namespace;
+use crate::volume::tree_lock::TreeGuard;
 use espalier_engine::{Batch, KeyRange};
 use std::sync::Arc;
 

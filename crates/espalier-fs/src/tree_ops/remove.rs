@@ -9,8 +9,6 @@ use crate::data::blocks;
 use crate::inode::inode_store::{count_entry, uncount_entry};
 use crate::inode::names::Known;
 use crate::inode::node::{Node, Orphan};
-use crate::inode::references::{DeferredReleases, HeldNode};
-use crate::inode::tree_lock::TreeGuard;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::record::Inode;
@@ -18,6 +16,8 @@ use crate::model::types::*;
 use crate::namespace::context::Namespace;
 use crate::namespace::lookup::{check_name, no_entry};
 use crate::orphan::unlink::NameRemoval;
+use crate::references::{DeferredReleases, HeldNode};
+use crate::volume::tree_lock::TreeGuard;
 use espalier_engine::{Batch, Lsn};
 use std::sync::Arc;
 

@@ -1,10 +1,10 @@
 //! The volume that a file system is mounted from: store, indexes, options, commits, counters.
 
-use crate::inode::mtime_hold::PromptFlushes;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout::{DATA, LINKS, METADATA};
 use crate::model::record::later_than;
 use crate::model::types::*;
+use crate::volume::mtime_hold::PromptFlushes;
 use espalier_engine::{Batch, IndexId, Lsn, MAX_VALUE, Store, VolumeInfo};
 use espalier_storage::{BLOCK, Environment};
 use std::sync::Arc;

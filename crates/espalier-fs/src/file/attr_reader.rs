@@ -6,7 +6,7 @@ use crate::data::data_reader::DataReader;
 use crate::inode::node::{Node, Orphan, State};
 use crate::model::error::Result;
 use crate::model::types::*;
-use crate::volume_context::VolumeContext;
+use crate::volume::context::VolumeContext;
 use std::sync::Arc;
 
 pub(crate) struct AttrReader {

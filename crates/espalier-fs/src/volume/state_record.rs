@@ -3,13 +3,13 @@
 //! Inode numbers are set aside durably, many at a time, before an inode that is stored can carry
 //! one. The record holds both values, so one component writes it. Locks: numbers before bound.
 
-use crate::inode::key_length_bound::KeyLengthBound;
-use crate::inode::tree_lock::TreeLock;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout::{self, MAX_KEY};
 use crate::model::record::VolumeState;
 use crate::model::types::MAX_NAME;
-use crate::volume_context::VolumeContext;
+use crate::volume::context::VolumeContext;
+use crate::volume::key_length_bound::KeyLengthBound;
+use crate::volume::tree_lock::TreeLock;
 use espalier_engine::{Batch, KeyRange};
 use parking_lot::Mutex;
 use std::sync::Arc;

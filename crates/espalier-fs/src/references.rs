@@ -3,10 +3,10 @@
 use crate::inode::access_times::AccessTimes;
 use crate::inode::node::Node;
 use crate::inode::node_table::NodeTable;
-use crate::inode::tree_lock::TreeLock;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::types::NodeId;
 use crate::orphan::orphan_area::Orphans;
+use crate::volume::tree_lock::TreeLock;
 use std::sync::Arc;
 
 pub(crate) struct References {

@@ -3,7 +3,6 @@
 use crate::inode::inode_store::{InodeStore, must_stay_in_entry};
 use crate::inode::node_table::NodeTable;
 use crate::inode::ownership::OwnershipMarks;
-use crate::inode::tree_lock::TreeLock;
 use crate::model::acl::{self, Acl};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
@@ -11,7 +10,8 @@ use crate::model::privileges::{CAPABILITIES, SET_GID};
 use crate::model::record::{INLINE_TOTAL, Inode};
 use crate::model::types::*;
 use crate::orphan::detached::DetachedFiles;
-use crate::volume_context::VolumeContext;
+use crate::volume::context::VolumeContext;
+use crate::volume::tree_lock::TreeLock;
 use espalier_engine::Batch;
 use std::sync::Arc;
 

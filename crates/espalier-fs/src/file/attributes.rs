@@ -1,18 +1,18 @@
 //! Reading and setting attributes.
 
 use crate::data::blocks;
+use crate::file::attr_reader::AttrReader;
 use crate::inode::access_times::AccessTimes;
-use crate::inode::attr_reader::AttrReader;
 use crate::inode::inode_store::InodeStore;
 use crate::inode::node::{Node, State};
 use crate::inode::node_table::NodeTable;
 use crate::inode::ownership::OwnershipMarks;
-use crate::inode::tree_lock::{TreeGuard, TreeLock};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::privileges::SET_ID;
 use crate::model::record::later_than;
 use crate::model::types::*;
-use crate::volume_context::VolumeContext;
+use crate::volume::context::VolumeContext;
+use crate::volume::tree_lock::{TreeGuard, TreeLock};
 use espalier_engine::Batch;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -96,7 +96,7 @@ impl Attributes {
         Ok(self.reader.known_attr(&node, &state).0)
     }
 
-    /// Holds a time of modification that was set; see `inode::mtime_hold`.
+    /// Holds a time of modification that was set; see `volume::mtime_hold`.
     fn hold_mtime(&self, tree: &TreeGuard<'_>, node: &Node, state: &mut State, set: &SetAttr) {
         let now = self.volume.env.monotonic();
         let Some(number) = state.mtime_hold.set(set, now) else { return };

@@ -8,7 +8,7 @@
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::record::{Inode, LINK_COUNTS_STALE, Record};
-use crate::volume_context::VolumeContext;
+use crate::volume::context::VolumeContext;
 use espalier_engine::{Key, KeyRange};
 use std::collections::BTreeMap;
 use std::sync::Arc;

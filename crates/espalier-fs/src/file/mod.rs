@@ -1,0 +1,6 @@
+//! Calls on one file or directory: attributes, extended attributes, data.
+
+pub(crate) mod attr_reader;
+pub(crate) mod attributes;
+pub(crate) mod data;
+pub(crate) mod xattr;
