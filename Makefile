@@ -12,8 +12,8 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 all:
 	$(CARGO) build --release -p espalier
 
-# Makes an image, mounts it, works in it, checks it, compares every byte; then a pool of workspaces, and as root container roots.
-# Prints each step's time.
+# Makes an image, mounts it, works in it, checks it, compares every byte; then makes a pool of
+# workspaces, and as root container roots. Prints each step's time.
 demo:
 	./scripts/install-deps build demo
 	$(CARGO) build --release -p espalier
@@ -36,13 +36,15 @@ fuzz:
 	./scripts/install-deps build fuzz
 	./scripts/fuzz $(or $(SECONDS),60)
 
-# Random workloads, power cuts and faults for so long (more options in SOAK, such as SOAK="--seed 1000 --json"); then every short history with a power cut at every change.
+# Random workloads, power cuts and faults for MINUTES (more options in SOAK, such as SOAK="--seed
+# 1000 --json"); then every short history with a power cut at every change.
 soak:
 	./scripts/install-deps build
 	$(CARGO) run --release -p espalier-sim -- --minutes $(or $(MINUTES),60) $(SOAK)
 	ESPALIER_HISTORIES=1 $(CARGO) test --release -p espalier-fs --test model power_cuts
 
-# Kills a user-mode Linux guest that works on a mount, so often, and looks whether what was synced is there.
+# Kills a user-mode Linux guest that works on a mount, CUTS times, and checks that what was synced
+# is there.
 power-cut:
 	./scripts/install-deps build test
 	./scripts/power-cut $(or $(CUTS),20) $(or $(SEED),1)

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Size of the device, in bytes.
-const DEVICE: u64 = 4 << 20;
+const DEVICE_BYTES: u64 = 4 << 20;
 
 /// A store on a small device, by its blocks that are not zero.
 pub struct Image {
@@ -35,7 +35,7 @@ impl Image {
     /// A file system with a few files in trees of some height. If it is not `closed`, most of it is
     /// in the log.
     pub fn new(closed: bool) -> Self {
-        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(DEVICE));
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(DEVICE_BYTES));
         let format = FormatOptions { log_bytes: Some(1 << 20), ..FormatOptions::default() };
         Store::format(device.clone(), environment(), &format).expect("a store can be made");
         let store = Store::open(device.clone(), environment(), options()).expect("it opens");
@@ -67,7 +67,7 @@ impl Image {
         drop((fs, store));
         let mut blocks = Vec::new();
         let mut block = AlignedBuf::zeroed(BLOCK);
-        for number in 0..DEVICE / BLOCK as u64 {
+        for number in 0..DEVICE_BYTES / BLOCK as u64 {
             device.read_at(number * BLOCK as u64, &mut block).expect("memory can be read");
             if block.iter().any(|byte| *byte != 0) {
                 blocks.push((number, block.to_vec()));
@@ -79,7 +79,7 @@ impl Image {
     /// The image with `edits` in those of its blocks that lie in `range`: each edit is a block (2
     /// bytes), a place in it (2 bytes), a length (1 byte, at most 8) and the bytes.
     pub fn edited(&self, range: Range<u64>, mut edits: &[u8]) -> Arc<dyn Device> {
-        let device = MemoryDevice::new(DEVICE);
+        let device = MemoryDevice::new(DEVICE_BYTES);
         let mut blocks: Vec<(u64, AlignedBuf)> = Vec::new();
         for (number, content) in &self.blocks {
             let mut block = AlignedBuf::zeroed(BLOCK);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * What a mounted Espalier file system does beyond the calls that every file system has: ioctls on its
- * files and directories. Semantics: docs/semantics.md, "Whole trees".
+ * What a mounted Espalier file system does beyond the calls that every file system has: ioctls on
+ * its files and directories. Semantics: docs/semantics.md, "Whole trees".
  *
- * An ioctl needs the file or directory open for reading. Names have 1 to 255 bytes, no '/' and no NUL, and are
- * given with their length. Reserved fields are 0. Besides what is named below: EINVAL for nonsense, EROFS on a
- * read-only mount, ENOSPC, EIO, ENOTTY where nobody knows the ioctl (another file system, or an older Espalier).
+ * An ioctl needs the file or directory open for reading. Names have 1 to 255 bytes, no '/' and no
+ * NUL, and are given with their length. Reserved fields are 0. Errors besides those named below:
+ * EINVAL for invalid arguments, EROFS on a read-only mount, ENOSPC, EIO, and ENOTTY where the file
+ * system does not know the ioctl (another file system, or an older Espalier).
  *
  * Cloning takes two steps, because an ioctl on one directory cannot name another:
  *
@@ -55,7 +56,7 @@ struct espalier_mode {
 	__u32 add_directories;
 	__u32 keep_files;
 	__u32 add_files;
-	__u32 add_executables;	/* added to files that somebody may execute, as chmod +X */
+	__u32 add_executables;	/* added to files that any user may execute, as chmod +X */
 };
 
 struct espalier_diff {
@@ -63,8 +64,9 @@ struct espalier_diff {
 	__u64 session;		/* out: for ESPALIER_IOC_DIFF_NEXT */
 };
 
-/* Paths of more than 4096 bytes end a comparison with ENAMETOOLONG. Differences, one after the other: kind ('+' added, '-' removed, '~' changed), length of the path (2 bytes, in the
- * machine's order), path. Paths are relative. length == 0: there are no more, and the session is over. */
+/* Differences, one after the other: kind ('+' added, '-' removed, '~' changed), length of the path
+ * (2 bytes, in the machine's order), path. Paths are relative. length == 0: there are no more, and
+ * the session is over. A path of more than 4096 bytes ends the comparison with ENAMETOOLONG. */
 struct espalier_differences {
 	__u64 session;		/* in */
 	__u64 nodes_read;	/* node headers that the comparison has looked at so far */
@@ -76,40 +78,45 @@ struct espalier_differences {
 /* On a file or directory: a token for it. */
 #define ESPALIER_IOC_TOKEN       _IOR(ESPALIER_IOC_MAGIC, 1, struct espalier_token)
 
-/* On a directory: a clone of what the token stands for appears in it under the name. EEXIST; ESTALE for a token that is
- * used up, not the caller's, or whose file is closed; EPERM if not all of the source is the caller's own; EACCES. */
+/* On a directory: makes a clone of what the token stands for in it, under the name. EEXIST; ESTALE
+ * for a token that is used up, not the caller's, or whose file is closed; EPERM if not all of the
+ * source is the caller's own; EACCES. */
 #define ESPALIER_IOC_CLONE       _IOW(ESPALIER_IOC_MAGIC, 2, struct espalier_clone)
 
-/* On a directory: the directory of that name in it goes, with all below. ENOENT, ENOTDIR, EPERM, EACCES. */
+/* On a directory: removes the directory of that name in it, with all below. ENOENT, ENOTDIR, EPERM,
+ * EACCES. */
 #define ESPALIER_IOC_REMOVE_TREE _IOW(ESPALIER_IOC_MAGIC, 3, struct espalier_name)
 
-/* On a file or directory: it and all below change hands. For root. EPERM. */
+/* On a file or directory: sets the owner of it and all below. For root. EPERM. */
 #define ESPALIER_IOC_CHOWN_TREE  _IOW(ESPALIER_IOC_MAGIC, 4, struct espalier_owner)
 
-/* On a file or directory: it and all below get modes. EPERM. */
+/* On a file or directory: sets the modes of it and all below. EPERM. */
 #define ESPALIER_IOC_CHMOD_TREE  _IOW(ESPALIER_IOC_MAGIC, 5, struct espalier_mode)
 
-/* On any directory, for root and the owner of the mount's root: a snapshot of the whole volume is made, or deleted. It is
- * found as .snapshots/NAME in the root. With the flag DIRECTORY: a snapshot of this directory alone, found as
- * .snapshots/NAME in it; for root, and for whom all of it belongs to; one of a directory that is gone is deleted
- * through any other as NUMBER/NAME, with the st_ino that it had. EEXIST, ENOENT, EPERM. */
+/* On any directory, for root and the owner of the mount's root: makes or deletes a snapshot of the
+ * whole volume. It is found as .snapshots/NAME in the root. With the flag DIRECTORY: a snapshot of
+ * this directory alone, found as .snapshots/NAME in it; for root, and for the user that owns all of
+ * it. A snapshot of a directory that is gone is deleted through any other directory as NUMBER/NAME,
+ * with the st_ino that the directory had. EEXIST, ENOENT, EPERM. */
 #define ESPALIER_SNAPSHOT_WRITABLE  1	/* flag: mounted on its own, it can be changed */
-#define ESPALIER_SNAPSHOT_DIRECTORY 2	/* flag: of this directory alone; the root's are of the whole volume */
+#define ESPALIER_SNAPSHOT_DIRECTORY 2	/* flag: of this directory, not of the whole volume */
 #define ESPALIER_IOC_SNAPSHOT        _IOW(ESPALIER_IOC_MAGIC, 6, struct espalier_name)
 #define ESPALIER_IOC_SNAPSHOT_DELETE _IOW(ESPALIER_IOC_MAGIC, 7, struct espalier_name)
 
-/* On a directory other than the root: it becomes what a snapshot of it (or NUMBER/NAME, of another one) holds, in one step. What
- * it was until then is as if removed with ESPALIER_IOC_REMOVE_TREE, the open directory too. ENOENT, EPERM, EACCES; EINVAL for
- * the root, and for snapshots of the whole volume. */
+/* On a directory other than the root: replaces it, in one step, by what a snapshot of it (or of
+ * another directory, as NUMBER/NAME) holds. What it held until then is removed as by
+ * ESPALIER_IOC_REMOVE_TREE, the open directory too. ENOENT, EPERM, EACCES; EINVAL for the root, and
+ * for snapshots of the whole volume. */
 #define ESPALIER_IOC_RESTORE         _IOW(ESPALIER_IOC_MAGIC, 11, struct espalier_name)
 
-/* On a directory, in the live tree or in a snapshot: begin to compare the tree that the token stands for (the older one)
- * with this one. The caller must be root, or all of both must be his own. EPERM, EXDEV. */
+/* On a directory, in the live tree or in a snapshot: begins to compare the tree that the token
+ * stands for (the older one) with this one. The caller must be root, or own all of both. EPERM,
+ * EXDEV. */
 #define ESPALIER_IOC_DIFF        _IOWR(ESPALIER_IOC_MAGIC, 8, struct espalier_diff)
 #define ESPALIER_IOC_DIFF_NEXT   _IOWR(ESPALIER_IOC_MAGIC, 9, struct espalier_differences)
 
-/* On a file or directory, for root: bytes of the store that it takes with all below, and how many of them nothing else
- * shares. Whole pieces are counted, after compression. EPERM. */
+/* On a file or directory, for root: bytes of the store that it takes with all below, and how many
+ * of them are shared with nothing else. Whole pieces are counted, after compression. EPERM. */
 struct espalier_space {
 	__u64 bytes;
 	__u64 exclusive;

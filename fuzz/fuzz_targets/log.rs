@@ -7,8 +7,8 @@ use std::sync::LazyLock;
 static IMAGE: LazyLock<Image> = LazyLock::new(|| Image::new(false));
 
 /// Blocks of the log region.
-const LOG: std::ops::Range<u64> = 32..32 + 256;
+const LOG_BLOCKS: std::ops::Range<u64> = 32..32 + 256;
 
 libfuzzer_sys::fuzz_target!(|edits: &[u8]| {
-    use_all(&IMAGE.edited(LOG, edits));
+    use_all(&IMAGE.edited(LOG_BLOCKS, edits));
 });

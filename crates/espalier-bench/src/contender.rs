@@ -1,7 +1,6 @@
 //! A file system on a loop device of its own.
 
 use crate::options::{BEFORE, BOUND, Options};
-use crate::steps::Step;
 use crate::system::{self, Undo};
 use anyhow::{Context, Result, bail, ensure};
 use std::ffi::OsStr;
@@ -12,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Who competes.
+/// The kinds of file system that are compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Kind {
     Ext4,
@@ -235,11 +234,9 @@ impl Contender {
         system::run(program, arguments).map(Some)
     }
 
-    /// True if it can do this: the bound cannot read what it was given.
-    pub(crate) fn can(&self, step: Step) -> bool {
-        use Step::*;
-        let without_data = [Unpack, Remove, WriteSequential, Overwrite4B, Overwrite4K, AppendFsync];
-        !matches!(self.kind, Kind::Bound { .. }) || without_data.contains(&step)
+    /// True if it keeps what is written: the bound cannot read what it was given.
+    pub(crate) fn keeps_data(&self) -> bool {
+        !matches!(self.kind, Kind::Bound { .. })
     }
 
     /// True for Espalier.

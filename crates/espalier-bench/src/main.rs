@@ -63,10 +63,10 @@ fn run(options: &Options, undo: &Undo) -> Result<()> {
             contender.make()?;
         }
         for stage in &stages {
-            // The order turns from round to round: nobody always goes first.
+            // The order turns from round to round: none always goes first.
             for turn in 0..contenders.len() {
                 let contender = &mut contenders[(turn + round) % options.contenders.len()];
-                if !stage.steps.iter().all(|&step| contender.can(step)) {
+                if !stage.steps.iter().all(|&step| step.is_possible(contender)) {
                     continue;
                 }
                 run_stage(round, stage, contender, &setting, &mut report)

@@ -22,8 +22,8 @@ pub(crate) struct Options {
     /// Which suite
     #[arg(value_enum, default_value = "files")]
     pub(crate) suite: Suite,
-    /// Who takes part: ext4, xfs, btrfs, espalier; mount options follow a plus sign
-    /// (espalier+writeback)
+    /// The file systems that are compared: ext4, xfs, btrfs, espalier; mount options follow a plus
+    /// sign (espalier+writeback)
     #[arg(long, value_delimiter = ',', default_value = "ext4,xfs,btrfs,espalier")]
     pub(crate) contenders: Vec<String>,
     /// Which steps of the suite, in the fixed order; `--steps help` lists them
@@ -67,8 +67,8 @@ pub(crate) struct Options {
     /// Espalier's memory budget
     #[arg(long, default_value = "2G", value_parser = parse_size)]
     pub(crate) cache: u64,
-    /// How much memory is touched before each step on files, so that nobody waits for what the host
-    /// of a virtual machine took back
+    /// How much memory is touched before each step on files, so that no step waits for what the
+    /// host of a virtual machine took back
     #[arg(long, default_value = "4G", value_parser = parse_size)]
     pub(crate) touch: u64,
     /// Divides the numbers of links, clones, snapshots, files and rounds of the subtree suite

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// Sizes and inputs, the same for everybody.
+/// Sizes and inputs, the same for all contenders.
 pub(crate) struct Setting {
     pub(crate) tarball: PathBuf,
     pub(crate) file_bytes: u64,
@@ -103,6 +103,13 @@ impl Stage {
 }
 
 impl Step {
+    /// True if the contender can do this.
+    pub(crate) fn is_possible(self, contender: &Contender) -> bool {
+        use Step::*;
+        let without_data = [Unpack, Remove, WriteSequential, Overwrite4B, Overwrite4K, AppendFsync];
+        contender.keeps_data() || without_data.contains(&self)
+    }
+
     /// The name in tables and on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {

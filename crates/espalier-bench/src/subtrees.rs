@@ -5,6 +5,7 @@
 //! median. The kernel's file systems do what people do with them today: `cp -a --reflink=always`,
 //! `rm -rf`, `chown -R`.
 
+mod bench;
 mod changes;
 mod clones;
 mod figures;
@@ -14,17 +15,14 @@ mod snapshots;
 
 use crate::contender::Contender;
 use crate::options::Options;
-use crate::steps::{Setting, make_durable};
+use crate::steps::Setting;
 use crate::system::{self, Undo};
 use crate::tree;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
+use bench::Bench;
 use figures::Figures;
-use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::{Duration, Instant};
 
-/// A piece of work and those who can do it.
+/// A piece of work and the contenders that can do it.
 struct Scenario {
     name: &'static str,
     takes_part: fn(&Contender) -> bool,
@@ -46,14 +44,6 @@ const SCENARIOS: &[Scenario] = &[
 
 fn clones_at_all(contender: &Contender) -> bool {
     contender.is_ours() || contender.has_reflinks()
-}
-
-/// What a scenario works with.
-struct Bench<'a> {
-    contender: &'a mut Contender,
-    setting: &'a Setting,
-    scale: usize,
-    figures: &'a mut Figures,
 }
 
 /// Runs the chosen scenarios and prints the table.
@@ -109,97 +99,4 @@ fn choose(names: &[String]) -> Result<Vec<&'static Scenario>> {
         bail!("'{unknown}' is no scenario; there are all, {}", known.join(", "));
     }
     Ok(SCENARIOS.iter().filter(|s| names.iter().any(|name| name == s.name)).collect())
-}
-
-impl Bench<'_> {
-    /// The root of the file system.
-    fn root(&self) -> PathBuf {
-        self.contender.dir.clone()
-    }
-
-    /// A number of things, divided by the scale.
-    fn count(&self, full: usize) -> usize {
-        (full / self.scale).max(2)
-    }
-
-    /// Tells a figure of this contender.
-    fn tell(&mut self, name: &str, value: f64) {
-        println!("         {:<12} {name:<32} {value:>12.3}", self.contender.name);
-        self.figures.add(&self.contender.name, name, value);
-    }
-
-    /// Does something and tells how many milliseconds it took.
-    fn time<T>(&mut self, name: &str, work: impl FnOnce(&Self) -> Result<T>) -> Result<T> {
-        let started = Instant::now();
-        let done = work(self)?;
-        let milliseconds = started.elapsed().as_secs_f64() * 1e3;
-        self.tell(name, milliseconds);
-        Ok(done)
-    }
-
-    /// Unpacks the source tree into the new directory `name` of the root; the result is its path.
-    fn unpack(&self, name: &str) -> Result<PathBuf> {
-        let tree = self.root().join(name);
-        std::fs::create_dir_all(&tree)?;
-        system::output(Command::new("tar").arg("-xf").arg(&self.setting.tarball).arg("-C").arg(&tree))?;
-        Ok(tree)
-    }
-
-    /// Makes everything durable.
-    fn settle(&self) -> Result<()> {
-        make_durable(&self.root())
-    }
-
-    /// Clones a directory: our command, or the peers' `cp -a --reflink=always`.
-    fn clone_tree(&self, from: &Path, to: &Path) -> Result<()> {
-        let ours = self.contender.espalier(&[OsStr::new("clone"), from.as_os_str(), to.as_os_str()])?;
-        if ours.is_none() {
-            system::output(Command::new("cp").args(["-a", "--reflink=always"]).arg(from).arg(to))?;
-        }
-        Ok(())
-    }
-
-    /// Removes a directory and all below: our command, or `rm -rf`.
-    fn remove_tree(&self, dir: &Path) -> Result<()> {
-        if self.contender.espalier(&[OsStr::new("rm"), dir.as_os_str()])?.is_none() {
-            system::output(Command::new("rm").arg("-rf").arg(dir))?;
-        }
-        Ok(())
-    }
-
-    /// Waits until `df` tells no more than `bytes` in use; the result is how many seconds it took.
-    fn wait_for_space(&self, bytes: u64) -> Result<f64> {
-        let started = Instant::now();
-        while self.contender.used_bytes()? > bytes {
-            ensure!(
-                started.elapsed() < Duration::from_secs(60),
-                "{} bytes are in use after a minute, {bytes} were expected",
-                self.contender.used_bytes()?
-            );
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(started.elapsed().as_secs_f64())
-    }
-}
-
-/// Regular files below `dir`, in a stable order, at most `limit`.
-fn files_below(dir: &Path, limit: usize) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    let mut left = vec![dir.to_path_buf()];
-    while let Some(dir) = left.pop() {
-        let mut entries: Vec<_> = std::fs::read_dir(&dir)?.collect::<std::io::Result<_>>()?;
-        entries.sort_by_key(std::fs::DirEntry::file_name);
-        for entry in entries {
-            let kind = entry.file_type()?;
-            if kind.is_dir() {
-                left.push(entry.path());
-            } else if kind.is_file() {
-                found.push(entry.path());
-            }
-            if found.len() == limit {
-                return Ok(found);
-            }
-        }
-    }
-    Ok(found)
 }

@@ -37,8 +37,8 @@ pub(crate) fn drop_caches() -> Result<()> {
 }
 
 /// Has so many bytes of memory at hand, or as much as half of what is available. The host of a
-/// virtual machine may have taken back what was free; whoever touches such a page first waits
-/// longer for it than for anything that is measured here.
+/// virtual machine may have taken back what was free; the first access to such a page takes
+/// longer than anything that is measured here.
 pub(crate) fn touch_memory(bytes: u64) -> Result<()> {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
     let text = std::fs::read_to_string("/proc/meminfo").context("/proc/meminfo cannot be read")?;
@@ -49,8 +49,8 @@ pub(crate) fn touch_memory(bytes: u64) -> Result<()> {
         return Ok(());
     }
     let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
-    // SAFETY: the kernel chooses the place, so nothing of ours lies there, and nobody looks at it
-    // before it is gone.
+    // SAFETY: the kernel chooses the place, so nothing of ours lies there, and nothing looks at
+    // it before it is gone.
     unsafe {
         let memory = mmap_anonymous(std::ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, flags)?;
         munmap(memory, length)?;

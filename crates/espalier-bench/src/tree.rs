@@ -8,7 +8,7 @@ use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const RECORD: u64 = 512;
+const TAR_RECORD_BYTES: u64 = 512;
 
 /// Makes the plain archive in the working directory unless it is there, cut to `tree_bytes`.
 pub(crate) fn prepare(options: &Options) -> Result<PathBuf> {
@@ -49,7 +49,7 @@ fn decompress(from: &Path, to: &Path) -> Result<()> {
 fn cut(from: &Path, to: &Path, limit: u64) -> Result<()> {
     let mut input = BufReader::new(File::open(from)?);
     let mut out = BufWriter::new(File::create(to)?);
-    let mut header = [0u8; RECORD as usize];
+    let mut header = [0u8; TAR_RECORD_BYTES as usize];
     let mut copied = 0;
     loop {
         input.read_exact(&mut header).context("the archive ends early")?;
@@ -61,12 +61,12 @@ fn cut(from: &Path, to: &Path, limit: u64) -> Result<()> {
         if copied >= limit && !describes_next {
             break;
         }
-        let length = octal(&header[124..136])?.next_multiple_of(RECORD);
+        let length = octal(&header[124..136])?.next_multiple_of(TAR_RECORD_BYTES);
         out.write_all(&header)?;
         std::io::copy(&mut input.by_ref().take(length), &mut out)?;
-        copied += RECORD + length;
+        copied += TAR_RECORD_BYTES + length;
     }
-    out.write_all(&[0; 2 * RECORD as usize])?;
+    out.write_all(&[0; 2 * TAR_RECORD_BYTES as usize])?;
     out.into_inner()?.sync_all()?;
     Ok(())
 }

@@ -32,6 +32,10 @@ pub(crate) fn text(workspace: &Workspace) -> Vec<Finding> {
             if ESCAPES.iter().any(|escape| whole.contains(escape) || before.contains(escape)) {
                 continue;
             }
+            // A literal without blanks is a name or data, such as that of a user.
+            if is_literal && path.ends_with(".rs") && !prose.text.trim().contains(' ') {
+                continue;
+            }
             for word in words(&prose.text, is_literal) {
                 report(Check::Word, line, format!("\"{word}\": {}", whole.trim()));
             }
@@ -63,6 +67,9 @@ fn prose(path: &str, text: &str) -> Vec<(usize, Prose)> {
     }
     let is_script = |line: &(usize, Prose)| !line.1.text.trim_start().starts_with('#');
     let mut lines = all(Kind::Comment);
+    if path.ends_with(".toml") {
+        lines.retain(|line| !is_script(line));
+    }
     // Code of scripts may be wide.
     lines.iter_mut().filter(|line| is_script(line)).for_each(|line| line.1.kind = Kind::Literal);
     lines

@@ -1,7 +1,7 @@
 //! Many threads on one store, with its background threads, and power cuts in the middle.
 //!
 //! Protocol: writer `t` commits batches numbered from 0. Batch `i` writes `i` to the counter of `t`
-//! in both indexes and a value that `i` decides to key `i % RING` of the ring of `t`. So from the
+//! in both indexes and a value that `i` decides to key `i % RING_KEYS` of the ring of `t`. So from the
 //! counters follows what every key must hold, and a batch is seen whole or not at all. Readers
 //! check that in snapshots, and again when these are old; a saboteur checks it in what power cuts
 //! leave, with the bounds that the acknowledged syncs set, and that the batches found are a prefix
@@ -19,11 +19,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Keys per writer.
-const RING: u64 = 40;
+const RING_KEYS: u64 = 40;
 
 /// Snapshots that the first reader keeps, to look at them again when others have been made; the
 /// next one keeps sixteen times as many.
-const KEPT: usize = 4;
+const KEPT_SNAPSHOTS: usize = 4;
 
 /// How much to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -182,7 +182,7 @@ impl Scene {
                 .map_err(|e| e.during(format_args!("snapshot {seen} of reader {reader}")))?;
             kept.push_back((seen, snapshot, before.clone()));
             seen += 1;
-            if kept.len() > KEPT << (4 * reader)
+            if kept.len() > KEPT_SNAPSHOTS << (4 * reader)
                 && let Some(oldest) = kept.pop_front()
             {
                 again(oldest)?;
@@ -257,7 +257,7 @@ fn ring_value(writer: usize, i: u64) -> Bytes {
 fn batch(writer: usize, i: u64, [first, second]: [IndexId; 2]) -> Batch {
     let mut batch = Batch::new();
     batch.insert(first, &counter_key(writer), &i.to_le_bytes()[..]);
-    batch.insert(first, &ring_key(writer, i % RING), ring_value(writer, i));
+    batch.insert(first, &ring_key(writer, i % RING_KEYS), ring_value(writer, i));
     batch.insert(second, &counter_key(writer), &i.to_le_bytes()[..]);
     if i % CLONES == CLONES - 1 {
         batch.clone_range(first, &prefix("ring", writer), &prefix("copy", writer));
@@ -296,9 +296,9 @@ fn check(
 fn check_ring(snapshot: &Snapshot, index: IndexId, top: &str, writer: usize, count: u64) -> Outcome {
     let range = KeyRange::prefix(&prefix(top, writer));
     let mut cursor = snapshot.cursor(index, range)?;
-    for place in 0..count.min(RING) {
+    for place in 0..count.min(RING_KEYS) {
         // The last batch that wrote to this place.
-        let i = (count - 1) - (count - 1 + RING - place) % RING;
+        let i = (count - 1) - (count - 1 + RING_KEYS - place) % RING_KEYS;
         let Some(entry) = cursor.next()? else {
             return Err(Failure::new(format!("after {count} batches, writer {writer} has {place} keys")));
         };

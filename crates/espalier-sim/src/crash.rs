@@ -27,7 +27,7 @@ pub struct Plan {
 
 /// What was tried.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Tally {
+pub struct CrashTally {
     /// Power cuts.
     pub crashes: u64,
     /// Power cuts during recovery.
@@ -36,7 +36,7 @@ pub struct Tally {
     pub recoveries: u64,
 }
 
-impl Tally {
+impl CrashTally {
     /// Adds another tally.
     pub fn add(&mut self, other: Self) {
         self.crashes += other.crashes;
@@ -49,7 +49,7 @@ impl Tally {
 ///
 /// # Errors
 /// If a state is found that the oracle forbids, or that is no sound store.
-pub fn run(setup: &Setup, steps: &[Step], plan: Plan) -> Outcome<Tally> {
+pub fn run(setup: &Setup, steps: &[Step], plan: Plan) -> Outcome<CrashTally> {
     let mut run = Run::new(setup, plan)?;
     let first = steps.len() - plan.last.unwrap_or(steps.len()).min(steps.len());
     for (i, step) in steps.iter().enumerate() {
@@ -68,7 +68,7 @@ pub fn run(setup: &Setup, steps: &[Step], plan: Plan) -> Outcome<Tally> {
 ///
 /// # Errors
 /// As for [`run`].
-pub fn run_caught(setup: &Setup, steps: &[Step], plan: Plan) -> Outcome<Tally> {
+pub fn run_caught(setup: &Setup, steps: &[Step], plan: Plan) -> Outcome<CrashTally> {
     crate::catch(|| run(setup, steps, plan))
 }
 
@@ -77,7 +77,7 @@ struct Run {
     history: History,
     random: Random,
     plan: Plan,
-    tally: Tally,
+    tally: CrashTally,
 }
 
 impl Run {
@@ -86,7 +86,7 @@ impl Run {
         bench.store.sync_all()?;
         let history = History::new(bench.model.clone(), bench.device.counts().changes());
         let random = Random::new(setup.seed ^ 0xc7a5);
-        Ok(Self { bench, history, random, plan, tally: Tally::default() })
+        Ok(Self { bench, history, random, plan, tally: CrashTally::default() })
     }
 
     fn now(&self) -> u64 {
@@ -244,8 +244,8 @@ impl Run {
 ///
 /// # Errors
 /// If anything else is found.
-pub fn run_format(setup: &Setup, steps: &[Step]) -> Outcome<Tally> {
-    let mut tally = Tally::default();
+pub fn run_format(setup: &Setup, steps: &[Step]) -> Outcome<CrashTally> {
+    let mut tally = CrashTally::default();
     let mut old = Bench::new(setup.clone())?;
     for step in steps {
         if let Step::Commit(changes) = step {

@@ -6,7 +6,7 @@ use crate::{Bench, Failure, Model, Outcome, Reference, Setup, Step};
 use espalier_engine::{Cursor, IndexId, Snapshot};
 
 /// Most snapshots kept at a time.
-const KEPT: usize = 4;
+const KEPT_SNAPSHOTS: usize = 4;
 
 /// A snapshot, what it must show, and a cursor on it.
 struct Kept {
@@ -45,7 +45,7 @@ fn take(bench: &mut Bench, kept: &mut Vec<Kept>, step: &Step) -> Outcome {
             Reference::new(&bench.model, *slot, range).walk(&mut cursor, moves)?;
         }
         Step::Snapshot(slot, range) => {
-            if kept.len() == KEPT {
+            if kept.len() == KEPT_SNAPSHOTS {
                 kept.remove(0);
             }
             let slots = bench.slots();

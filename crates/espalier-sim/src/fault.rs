@@ -21,11 +21,11 @@ use espalier_storage::{BLOCK, Fault, Operation, Random};
 use std::sync::Arc;
 
 /// The most blocks that a device without room has room for.
-const MOST_ROOM: u64 = 500;
+const MAX_PROBED_BLOCKS: u64 = 500;
 
 /// What was tried.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Tally {
+pub struct FaultTally {
     /// Runs.
     pub runs: u64,
     /// Faults that struck.
@@ -34,7 +34,7 @@ pub struct Tally {
     pub errors: u64,
 }
 
-impl Tally {
+impl FaultTally {
     /// Adds another tally.
     pub fn add(&mut self, other: Self) {
         self.runs += other.runs;
@@ -78,14 +78,14 @@ fn insert(random: &mut Random, fault: Fault, steps: &[Step]) -> Vec<Step> {
 ///
 /// # Errors
 /// If an answer is wrong or something acknowledged is lost.
-pub fn run_failing(setup: &Setup, steps: &[Step]) -> Outcome<Tally> {
+pub fn run_failing(setup: &Setup, steps: &[Step]) -> Outcome<FaultTally> {
     let bench = Bench::new(setup.clone())?;
     bench.store.sync_all()?;
     let history = History::new(bench.model.clone(), bench.device.counts().changes());
     let mut run = Run {
         bench,
         history,
-        tally: Tally { runs: 1, ..Tally::default() },
+        tally: FaultTally { runs: 1, ..FaultTally::default() },
         refused: false,
         reads_fail: false,
     };
@@ -102,10 +102,10 @@ pub fn run_failing(setup: &Setup, steps: &[Step]) -> Outcome<Tally> {
 ///
 /// # Errors
 /// As for [`run_failing`], after each.
-pub fn run_without_room(setup: &Setup, steps: &[Step], last: usize) -> Outcome<Tally> {
+pub fn run_without_room(setup: &Setup, steps: &[Step], last: usize) -> Outcome<FaultTally> {
     let (before, last) = steps.split_at(steps.len().saturating_sub(last));
-    let mut tally = Tally::default();
-    for blocks in 0..MOST_ROOM {
+    let mut tally = FaultTally::default();
+    for blocks in 0..MAX_PROBED_BLOCKS {
         let fault = Fault::Full { after: blocks * BLOCK as u64 };
         let once = run_failing(setup, &[before, &[Step::Inject(fault)], last].concat())
             .map_err(|e| e.during(format_args!("room for {blocks} blocks")))?;
@@ -120,7 +120,7 @@ pub fn run_without_room(setup: &Setup, steps: &[Step], last: usize) -> Outcome<T
 struct Run {
     bench: Bench,
     history: History,
-    tally: Tally,
+    tally: FaultTally,
     /// True once making something durable has failed: changes must be refused from then on.
     refused: bool,
     /// True if the fault may be about reads, after which a store goes on.
@@ -219,7 +219,7 @@ impl Run {
         excusable(error, self.bench.device.fault_counts().total())
     }
 
-    fn finish(mut self) -> Outcome<Tally> {
+    fn finish(mut self) -> Outcome<FaultTally> {
         self.tally.faults += self.bench.device.fault_counts().total();
         self.bench.device.clear_faults();
         // Whatever failed, what was accepted can be read, now that the device can read again.

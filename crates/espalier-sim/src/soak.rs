@@ -14,9 +14,9 @@ pub struct Tally {
     /// Steps carried out, those of recovered stores aside.
     pub steps: u64,
     /// Power cuts.
-    pub crash: crash::Tally,
+    pub crash: crash::CrashTally,
     /// Devices that fail.
-    pub fault: fault::Tally,
+    pub fault: fault::FaultTally,
 }
 
 impl Tally {

@@ -61,7 +61,7 @@ impl Step {
 }
 
 /// Most bytes in a batch: a log of 1 MiB takes a little more.
-const MOST_BYTES: usize = 400_000;
+const MAX_BATCH_BYTES: usize = 400_000;
 
 /// What a workload is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,8 +169,8 @@ pub struct Workload {
 }
 
 /// Most keys that a clone may copy, and most bytes of them.
-const MOST_CLONED: usize = 1500;
-const MOST_CLONED_BYTES: usize = 300_000;
+const MAX_CLONED_KEYS: usize = 1500;
+const MAX_CLONED_BYTES: usize = 300_000;
 
 impl Workload {
     /// The workload that `seed` names.
@@ -261,13 +261,13 @@ impl Workload {
             .iter()
             .flatten()
             .fold((0, 0), |(keys, bytes), (key, value)| (keys + 1, bytes + key.len() + value.len()));
-        keys > MOST_CLONED || bytes > MOST_CLONED_BYTES
+        keys > MAX_CLONED_KEYS || bytes > MAX_CLONED_BYTES
     }
 
     /// The changes of one batch.
     pub fn changes(&mut self) -> Vec<Change> {
         let count = self.random.between(1..=self.profile.batch.max(1));
-        let mut room = MOST_BYTES;
+        let mut room = MAX_BATCH_BYTES;
         let mut fits = |change: &Change| {
             room = room.saturating_sub(change.bytes());
             room > 0
@@ -291,15 +291,15 @@ impl Workload {
         let range = KeyRange::prefix(from);
         let copied = self.model.entries(*slot, &range);
         let (mut keys, mut bytes) = (0, 0);
-        for (key, value) in copied.take(MOST_CLONED) {
+        for (key, value) in copied.take(MAX_CLONED_KEYS) {
             keys += 1;
             bytes += key.len() + to.len() + value.len();
         }
         let longer = to.len().saturating_sub(from.len()) > 5000;
-        keys == MOST_CLONED
-            || bytes > MOST_CLONED_BYTES
+        keys == MAX_CLONED_KEYS
+            || bytes > MAX_CLONED_BYTES
             || longer
-            || self.model.keys() + keys > 8 * MOST_CLONED
+            || self.model.keys() + keys > 8 * MAX_CLONED_KEYS
     }
 
     fn change(&mut self) -> Change {

@@ -45,8 +45,8 @@ fn a_store_with_room_for_a_little_answers_with_the_batch() {
 fn a_full_store_of_clones_can_be_emptied() {
     let shared = SIMULATIONS.iter().find(|simulation| simulation.name == "shared").expect("a simulation");
     let mut tally = Tally::default();
-    // 1000: deleting several ranges wrote more headers than were promised. 1012, 1042: nobody had
-    // set aside what the pages of the node translation table take where most of them change. 2044:
+    // 1000: deleting several ranges wrote more headers than were promised. 1012, 1042: no blocks
+    // were reserved for the pages of the node translation table where most of them change. 2044:
     // deleting everything was to reserve headers that it does not write.
     for seed in seeds(&[2, 14, 22, 30, 1000, 1012, 1042, 2044], 2) {
         shared

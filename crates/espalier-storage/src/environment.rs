@@ -20,8 +20,8 @@ pub trait Environment: Send + Sync + Debug {
     /// where background work is stepped by the caller.
     fn threads(&self) -> usize;
 
-    /// Starts a background thread. Where it shares a CPU with somebody who has waited for something
-    /// and goes on, it steps back.
+    /// Starts a background thread. Where it shares a CPU with a thread that has waited for
+    /// something and goes on, it steps back.
     ///
     /// # Errors
     /// If the system has no thread left to give.
@@ -135,22 +135,23 @@ impl Drop for Listed {
 }
 
 /// The time slice of background threads, in nanoseconds; that of others is about 3 ms.
-const BACKGROUND_SLICE: u64 = 20_000_000;
+const BACKGROUND_SLICE_NANOSECONDS: u64 = 20_000_000;
 
 /// Gives the calling thread a long time slice. It gets as much of a CPU as before, but in longer
-/// pieces and later: who wakes up on its CPU, and has a shorter slice, runs at once. Linux before
-/// 6.12 has one slice for all and takes no notice; a refusal costs nothing else.
+/// pieces and later: a thread that wakes up on its CPU and has a shorter slice runs at once. Linux
+/// before 6.12 has one slice for all and takes no notice; a refusal costs nothing else.
 fn step_back() {
-    const SIZE: u32 = size_of::<libc::sched_attr>() as u32;
+    const SCHED_ATTR_BYTES: u32 = size_of::<libc::sched_attr>() as u32;
     // SAFETY: integers, for which zeros are valid.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes at most `SIZE` bytes to where `attributes` lives for the length of
+    // SAFETY: the kernel writes at most `SCHED_ATTR_BYTES` bytes to where `attributes` lives for the length of
     // the call.
-    let known = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, SIZE, 0) } == 0;
+    let known =
+        unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, SCHED_ATTR_BYTES, 0) } == 0;
     let fair = attributes.sched_policy == libc::SCHED_OTHER as u32;
     if known && fair {
-        attributes.size = SIZE;
-        attributes.sched_runtime = BACKGROUND_SLICE;
+        attributes.size = SCHED_ATTR_BYTES;
+        attributes.sched_runtime = BACKGROUND_SLICE_NANOSECONDS;
         // SAFETY: the kernel only reads `attributes`, which lives for the length of the call.
         unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
     }

@@ -17,7 +17,7 @@ pub enum ErrorKind {
     NotFound,
     /// The caller may not open it.
     PermissionDenied,
-    /// Somebody else holds the lock on it.
+    /// Another process holds the lock on it.
     Busy,
     /// It was opened read-only, or the medium is write-protected.
     ReadOnly,

@@ -6,15 +6,17 @@
 //! where the file system refuses direct I/O they go through the page cache, which a warning says.
 //!
 //! Invariants:
-//! - nobody else who keeps to the lock has the file open while we may write;
+//! - no other process that keeps to the lock has the file open while we may write;
 //! - a failed sync is remembered: Linux reports it once and drops the pages, so everything that
 //!   would write or sync afterwards fails too.
 
 mod open;
+mod options;
+mod system;
 #[cfg(test)]
 mod tests;
 
-pub use open::{Existing, FileOptions, OpenMode};
+pub use options::{Existing, FileOptions, OpenMode};
 
 use crate::request::{check_discard, check_read, check_write};
 use crate::{BLOCK, Device, Error, ErrorKind, Operation, Result};
@@ -26,19 +28,20 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use system::{block_device_discard, block_device_len, retry};
 
 /// Linux takes at most this many buffers in one call (`IOV_MAX`).
-const MAX_BUFFERS: usize = 1024;
+const MAX_BUFFERS_PER_CALL: usize = 1024;
 
 /// Reads of so many bytes take turns.
-const LARGE_READ: usize = 256 << 10;
+const LARGE_READ_BYTES: usize = 256 << 10;
 /// So many of them are given to the device at a time: enough to keep it busy. If it had all of them
-/// at once they would end at the same moment, and neither could those who asked for the first ones
-/// go on with them meanwhile, nor would the device have anything to do afterwards, while all of
-/// them do.
-const LARGE_READS: u64 = 2;
+/// at once they would end at the same moment, and neither could the callers of the
+/// first ones go on with them meanwhile, nor would the device have anything to do afterwards, while
+/// all callers do.
+const MAX_CONCURRENT_LARGE_READS: u64 = 2;
 
-/// Who may read much, in the order in which they came.
+/// The turns of large reads, in the order in which they came.
 #[derive(Debug, Default)]
 struct Turns {
     state: Mutex<TurnState>,
@@ -61,7 +64,7 @@ impl Turns {
         let mut state = self.state.lock();
         let mine = state.given;
         state.given += 1;
-        self.ended.wait_while(&mut state, |state| mine >= state.over + LARGE_READS);
+        self.ended.wait_while(&mut state, |state| mine >= state.over + MAX_CONCURRENT_LARGE_READS);
         Turn(self)
     }
 }
@@ -125,7 +128,7 @@ impl FileDevice {
     /// What the system says.
     pub fn size(&self) -> Result<u64> {
         let size = if self.block_device {
-            open::block_device_len(self.file.as_fd())
+            block_device_len(self.file.as_fd())
         } else {
             rustix::fs::fstat(&self.file).map(|stat| stat.st_size as u64)
         };
@@ -147,7 +150,7 @@ impl FileDevice {
             return refuse(ErrorKind::Unsupported, message);
         }
         if self.block_device {
-            let size = open::block_device_len(self.file.as_fd())
+            let size = block_device_len(self.file.as_fd())
                 .map_err(|e| Error::system(Operation::Resize, &self.name, e))?;
             if len > size {
                 let message = format!("the block device has {size} bytes; enlarge it first");
@@ -198,7 +201,7 @@ impl Device for FileDevice {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         check_read(self, offset, buffer)?;
         let length = buffer.len();
-        let _turn = (length >= LARGE_READ).then(|| self.large_reads.take());
+        let _turn = (length >= LARGE_READ_BYTES).then(|| self.large_reads.take());
         let mut done = 0;
         while done < length {
             let mut rest = [IoSliceMut::new(&mut buffer[done..])];
@@ -236,7 +239,7 @@ impl Device for FileDevice {
             return Ok(());
         }
         let outcome = if self.block_device {
-            open::block_device_discard(self.file.as_fd(), offset, length)
+            block_device_discard(self.file.as_fd(), offset, length)
         } else {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             retry(|| rustix::fs::fallocate(&self.file, flags, offset, length))
@@ -248,16 +251,6 @@ impl Device for FileDevice {
                 Ok(())
             }
             other => other.map_err(|e| Error::system(Operation::Discard, &self.name, e).at(offset, length)),
-        }
-    }
-}
-
-/// Calls until no signal interrupts.
-fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
-    loop {
-        match call() {
-            Err(Errno::INTR) => {}
-            other => return other,
         }
     }
 }
@@ -279,7 +272,7 @@ fn write_all(
     let mut at = offset;
     let mut rest = buffers.iter().copied().filter(|b| !b.is_empty());
     loop {
-        let mut batch: Vec<&[u8]> = rest.by_ref().take(MAX_BUFFERS).collect();
+        let mut batch: Vec<&[u8]> = rest.by_ref().take(MAX_BUFFERS_PER_CALL).collect();
         let mut left: usize = batch.iter().map(|b| b.len()).sum();
         if left == 0 {
             return Ok(());

@@ -3,8 +3,8 @@
 //! Memory that is used for the first time has to be cleared, and a guest has to get it from its
 //! host before, which takes longer than reading into it. An allocator gives each thread memory of
 //! its own, so threads that read for one another use far more of it than is in use at any time.
-//! Here the lowest place is always taken that is long enough, whoever asks, so what was used before
-//! is used again.
+//! Here the lowest place that is long enough is always taken, for every thread, so what was used
+//! before is used again.
 //!
 //! Invariant: places that are free or taken do not overlap, and cover the pool; two halves of one
 //! place are never both free.
@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 /// The length of memory that a system may have in one piece, and to a multiple of which it lies
 /// then.
-const LONG_PAGE: usize = 2 << 20;
+const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Memory to cut buffers out of.
 pub struct BufferPool {
@@ -48,7 +48,7 @@ pub struct PooledBuf {
 
 impl BufferPool {
     /// A pool of `bytes`, cut into places of `least` bytes, or twice as many, or twice those, up to
-    /// all of it. Memory that nobody has used takes none of the system's.
+    /// all of it. Memory that was never used takes none of the system's.
     ///
     /// # Errors
     /// There is no room for it.
@@ -106,9 +106,9 @@ struct Mapping {
 impl Mapping {
     /// Room for `bytes` wherever they begin.
     fn new(bytes: usize) -> io::Result<Self> {
-        let length = bytes.checked_add(LONG_PAGE).ok_or(io::ErrorKind::OutOfMemory)?;
+        let length = bytes.checked_add(HUGE_PAGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the kernel chooses an address that nobody uses.
+        // SAFETY: the kernel chooses an address that is not in use.
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), length, access, MapFlags::PRIVATE)? };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { start, length })
@@ -116,7 +116,7 @@ impl Mapping {
 
     /// Where its first long page begins. Asks the system for such pages.
     fn long_pages(&self) -> NonNull<u8> {
-        let skip = self.start.as_ptr().align_offset(LONG_PAGE).min(LONG_PAGE);
+        let skip = self.start.as_ptr().align_offset(HUGE_PAGE_BYTES).min(HUGE_PAGE_BYTES);
         // SAFETY: a mapping is longer than that.
         let start = unsafe { self.start.add(skip) };
         // SAFETY: it lies in the mapping, and what that holds stays as it is.
@@ -130,7 +130,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new`, and whoever used it is gone.
+        // SAFETY: mapped in `new`, and no buffer refers to it any more.
         if let Err(error) = unsafe { munmap(self.start.as_ptr().cast(), self.length) } {
             tracing::debug!(%error, "buffers could not be unmapped");
         }
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
     use crate::Random;
 
-    const LEAST: usize = BLOCK;
+    const MIN_BUFFER_BYTES: usize = BLOCK;
 
     fn free(pool: &BufferPool) -> Vec<Vec<usize>> {
         pool.free.lock().iter().map(|row| row.iter().copied().collect()).collect()
@@ -193,18 +193,21 @@ mod tests {
 
     #[test]
     fn the_lowest_place_is_taken_and_halves_become_one_again() {
-        let pool = BufferPool::new(8 * LEAST, LEAST).unwrap();
+        let pool = BufferPool::new(8 * MIN_BUFFER_BYTES, MIN_BUFFER_BYTES).unwrap();
         let one = pool.take(1).unwrap();
-        let two = pool.take(LEAST + 1).unwrap();
-        let other = pool.take(LEAST).unwrap();
-        assert_eq!([&one, &two, &other].map(|buffer| buffer.place.start), [0, 2 * LEAST, LEAST]);
-        assert_eq!([one.len(), two.len()], [LEAST, 2 * LEAST]);
-        assert!(pool.take(4 * LEAST).is_some_and(|four| four.place.start == 4 * LEAST));
-        assert!(pool.take(8 * LEAST).is_none() && pool.take(9 * LEAST).is_none());
+        let two = pool.take(MIN_BUFFER_BYTES + 1).unwrap();
+        let other = pool.take(MIN_BUFFER_BYTES).unwrap();
+        assert_eq!(
+            [&one, &two, &other].map(|buffer| buffer.place.start),
+            [0, 2 * MIN_BUFFER_BYTES, MIN_BUFFER_BYTES]
+        );
+        assert_eq!([one.len(), two.len()], [MIN_BUFFER_BYTES, 2 * MIN_BUFFER_BYTES]);
+        assert!(pool.take(4 * MIN_BUFFER_BYTES).is_some_and(|four| four.place.start == 4 * MIN_BUFFER_BYTES));
+        assert!(pool.take(8 * MIN_BUFFER_BYTES).is_none() && pool.take(9 * MIN_BUFFER_BYTES).is_none());
         drop(one);
         // Rather the lowest place than one that need not be cut.
         drop(two);
-        let again = pool.take(LEAST).unwrap();
+        let again = pool.take(MIN_BUFFER_BYTES).unwrap();
         assert_eq!(again.place.start, 0);
         drop((again, other));
         assert_eq!(free(&pool), [vec![], vec![], vec![], vec![0]]);
@@ -212,19 +215,19 @@ mod tests {
 
     #[test]
     fn buffers_have_their_places_for_themselves() {
-        let pool = BufferPool::new(64 * LEAST, LEAST).unwrap();
+        let pool = BufferPool::new(64 * MIN_BUFFER_BYTES, MIN_BUFFER_BYTES).unwrap();
         let mut random = Random::new(7);
         let mut held: Vec<(PooledBuf, u8)> = Vec::new();
         for step in 0..20_000 {
             let fill = step as u8;
             if random.below(2) == 0 {
-                let bytes = 1 + random.below(9 * LEAST as u64) as usize;
+                let bytes = 1 + random.below(9 * MIN_BUFFER_BYTES as u64) as usize;
                 if let Some(mut buffer) = pool.take(bytes) {
                     assert!(buffer.len() >= bytes && buffer.as_ptr().addr().is_multiple_of(BLOCK));
                     let taken = |other: &(PooledBuf, u8)| {
                         other.0.place.start < buffer.place.end && buffer.place.start < other.0.place.end
                     };
-                    assert!(!held.iter().any(taken), "{buffer:?} is somebody else's");
+                    assert!(!held.iter().any(taken), "{buffer:?} is in use already");
                     buffer.fill(fill);
                     held.push((buffer, fill));
                 }
@@ -233,7 +236,7 @@ mod tests {
                 assert!(buffer.iter().all(|byte| *byte == fill));
             }
             let places: usize =
-                free(&pool).iter().enumerate().map(|(row, at)| at.len() * (LEAST << row)).sum();
+                free(&pool).iter().enumerate().map(|(row, at)| at.len() * (MIN_BUFFER_BYTES << row)).sum();
             assert_eq!(places + held.iter().map(|(buffer, _)| buffer.len()).sum::<usize>(), pool.bytes());
         }
         held.clear();

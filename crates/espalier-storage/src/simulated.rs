@@ -18,7 +18,7 @@ mod image;
 #[cfg(test)]
 mod tests;
 
-pub use crash::CrashPoint;
+pub use crash::{CrashPoint, SECTOR};
 pub use environment::SimulatedEnvironment;
 pub use fault::{Fault, FaultCounts};
 pub use image::Image;
@@ -31,9 +31,6 @@ use image::Block;
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// The unit in bytes that a device writes whole or not at all.
-pub const SECTOR: usize = 512;
 
 /// How many requests a device has seen, failed ones included.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +49,16 @@ impl OperationCounts {
     /// The operations that change what a crash leaves: all but reads.
     pub fn changes(&self) -> u64 {
         self.writes + self.syncs + self.discards
+    }
+}
+
+impl CrashPoint {
+    /// The device as it is found after the power cut. Different seeds give different survivors.
+    #[must_use]
+    pub fn crash(&self, seed: u64) -> SimulatedDevice {
+        let mut random = Random::new(seed);
+        let image = self.surviving_image(&mut random);
+        SimulatedDevice::from_image(image, random.next_u64())
     }
 }
 

@@ -169,7 +169,7 @@ In /etc/fstab, after `make install`:
   /srv/disk.img  /mnt  fuse.espalier  cache=4G,noatime  0  0
 
 Examples:
-  espalier mount disk.img /mnt                           for everybody, if root mounts it
+  espalier mount disk.img /mnt                           for all users, if root mounts it
   espalier mount -o noatime,commit=1 --cache 4G disk.img ~/files
 
 The server ends by itself when it is unmounted. SIGTERM makes it unmount; if the mount is busy,

@@ -5,14 +5,16 @@
 //! the archive that was unpacked.
 
 mod manifest;
+mod program;
 mod tree;
 
 use crate::args::Demo;
 use crate::problem::Shown;
 use crate::ui::{complain, say};
 use crate::units;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use manifest::Manifest;
+use program::run_quietly;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -150,16 +152,5 @@ fn search(tree: &Path) -> Result<()> {
     command.args(["-r", "-c", "-I", "-e", "return"]).arg(tree).stdin(Stdio::null());
     let out = command.output().context("grep cannot be run")?;
     ensure!(out.status.success(), "grep found nothing: {}", String::from_utf8_lossy(&out.stderr).trim());
-    Ok(())
-}
-
-/// Runs a program to its end; what it printed is part of the error if it fails.
-fn run_quietly(command: &mut Command) -> Result<()> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let out = command.stdin(Stdio::null()).output().with_context(|| format!("{name} cannot be run"))?;
-    if !out.status.success() {
-        let said = [out.stdout, out.stderr].concat();
-        bail!("{name} failed ({}): {}", out.status, String::from_utf8_lossy(&said).trim());
-    }
     Ok(())
 }

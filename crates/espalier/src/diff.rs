@@ -13,8 +13,8 @@ use serde_json::json;
 use std::path::Path;
 
 /// Where the fields of an answer with differences are.
-const LENGTH_AT: usize = 16;
-const DATA_AT: usize = 24;
+const LENGTH_OFFSET: usize = 16;
+const DATA_OFFSET: usize = 24;
 
 /// Runs `espalier diff`.
 pub(crate) fn run(args: &Diff) -> Result<()> {
@@ -97,11 +97,11 @@ fn on_mount(args: &Diff, told: &mut Told) -> Result<()> {
         answer[..8].copy_from_slice(&session);
         control::ask(&new, DIFF_NEXT, &mut answer).map_err(|error| control::explain(error, &args.new))?;
         told.nodes = u64::from_ne_bytes(answer[8..16].try_into()?).max(told.nodes);
-        let length = u32::from_ne_bytes(answer[LENGTH_AT..LENGTH_AT + 4].try_into()?) as usize;
+        let length = u32::from_ne_bytes(answer[LENGTH_OFFSET..LENGTH_OFFSET + 4].try_into()?) as usize;
         if length == 0 || !ui::is_heard() {
             break;
         }
-        let mut rest = answer[DATA_AT..].get(..length.min(DIFFERENCES_BYTES)).unwrap_or_default();
+        let mut rest = answer[DATA_OFFSET..].get(..length.min(DIFFERENCES_BYTES)).unwrap_or_default();
         while let Some((&[kind, low, high], behind)) = rest.split_first_chunk::<3>() {
             let length = usize::from(u16::from_ne_bytes([low, high]));
             let Some((path, behind)) = behind.split_at_checked(length) else {

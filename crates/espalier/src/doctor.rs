@@ -5,6 +5,7 @@
 //! speed or comfort does not.
 
 mod checks;
+mod finding;
 
 use crate::args::Doctor;
 use crate::info;
@@ -12,64 +13,9 @@ use crate::problem::Exit;
 use crate::ui::say;
 use anyhow::Result;
 use checks::System;
-use serde_json::{Value, json};
+use finding::{Finding, Grade};
+use serde_json::Value;
 use std::path::Path;
-
-/// How serious a finding is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Grade {
-    /// As it should be.
-    Good,
-    /// Something is slower or less comfortable than it could be.
-    Advice,
-    /// No mount of this user works.
-    Broken,
-}
-
-impl Grade {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Good => "ok",
-            Self::Advice => "advice",
-            Self::Broken => "broken",
-        }
-    }
-}
-
-/// What one check found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Finding {
-    /// What was looked at.
-    what: &'static str,
-    grade: Grade,
-    /// What is there.
-    found: String,
-    /// What to do, unless all is good.
-    advice: Option<String>,
-}
-
-impl Finding {
-    fn good(what: &'static str, found: impl Into<String>) -> Self {
-        Self { what, grade: Grade::Good, found: found.into(), advice: None }
-    }
-
-    fn advice(what: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { what, grade: Grade::Advice, found: found.into(), advice: Some(advice.into()) }
-    }
-
-    fn broken(what: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { what, grade: Grade::Broken, found: found.into(), advice: Some(advice.into()) }
-    }
-
-    fn as_json(&self) -> Value {
-        json!({
-            "what": self.what,
-            "grade": self.grade.word(),
-            "found": self.found,
-            "advice": self.advice,
-        })
-    }
-}
 
 /// Runs the command.
 pub(crate) fn run(args: &Doctor) -> Result<Exit> {

@@ -8,15 +8,15 @@ use std::fmt;
 use std::io::{BufWriter, Stdout, Write};
 
 /// Memory for reading the tree.
-const MEMORY: u64 = 256 << 20;
+const MEMORY_BYTES: u64 = 256 << 20;
 
 /// Runs the command.
 pub(crate) fn run(args: &Dump) -> Result<()> {
-    let store = image::open_store(&args.source, MEMORY, true)?;
+    let store = image::open_store(&args.source, MEMORY_BYTES, true)?;
     let mut out = Out { sink: BufWriter::new(std::io::stdout()), failed: None };
     let dumped = store.dump(&mut out, args.node.map(PieceId));
     if let Some(failure) = out.failed.or_else(|| out.sink.flush().err()) {
-        // Nobody reads on (`espalier dump IMAGE | head`): that is no failure.
+        // The reader has gone (`espalier dump IMAGE | head`): that is no failure.
         return if failure.kind() == std::io::ErrorKind::BrokenPipe { Ok(()) } else { Err(failure.into()) };
     }
     dumped.map_err(|e| image::explain(e, &args.source))

@@ -12,25 +12,25 @@ use crate::mounts;
 use crate::ui::complain;
 
 /// How long a command waits for a server that is just ending.
-const LOCK_PATIENCE: Duration = Duration::from_secs(60);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long a command waits for the lock before it says so.
-const LOCK_SILENCE: Duration = Duration::from_secs(1);
+const LOCK_NOTICE_DELAY: Duration = Duration::from_secs(1);
 
 /// How long one attempt at the lock takes.
-const LOCK_ATTEMPT: Duration = Duration::from_millis(300);
+const LOCK_ATTEMPT_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// The volume with the files.
 pub(crate) const VOLUME: &str = "main";
 
 /// Background threads of a store, at most and at least.
-const MOST_THREADS: usize = 8;
-const FEWEST_THREADS: usize = 2;
+const MAX_THREADS: usize = 8;
+const MIN_THREADS: usize = 2;
 
 /// The real world, for engine and file system.
 pub(crate) fn environment() -> Arc<SystemEnvironment> {
-    let processors = std::thread::available_parallelism().map_or(FEWEST_THREADS, Into::into);
-    Arc::new(SystemEnvironment::new(processors.clamp(FEWEST_THREADS, MOST_THREADS)))
+    let processors = std::thread::available_parallelism().map_or(MIN_THREADS, Into::into);
+    Arc::new(SystemEnvironment::new(processors.clamp(MIN_THREADS, MAX_THREADS)))
 }
 
 /// Opens the device of an image and takes its lock. Waits up to a minute for a server that is just
@@ -54,7 +54,7 @@ pub(crate) fn open_device_while(
     let begun = Instant::now();
     let mut told = false;
     loop {
-        let options = FileOptions::new(mode).wait(LOCK_ATTEMPT);
+        let options = FileOptions::new(mode).wait(LOCK_ATTEMPT_TIMEOUT);
         let busy = match FileDevice::open_with(path, &options) {
             Ok(device) => return Ok(device),
             Err(e) if e.kind == espalier_storage::ErrorKind::Busy => e,
@@ -68,13 +68,13 @@ pub(crate) fn open_device_while(
             return Err(anyhow!("interrupted while another process had {} open", path.display()));
         }
         let holder = lock_holder::of(path);
-        if begun.elapsed() > LOCK_PATIENCE {
+        if begun.elapsed() > LOCK_TIMEOUT {
             return Err(match holder {
                 Some(holder) => anyhow!("{} is in use by {holder}; let it end first", path.display()),
                 None => busy.into(),
             });
         }
-        if !told && begun.elapsed() > LOCK_SILENCE {
+        if !told && begun.elapsed() > LOCK_NOTICE_DELAY {
             match holder {
                 Some(holder) => complain!("espalier: waiting for {holder} to let go of {}", path.display()),
                 None => complain!("espalier: waiting for another process to let go of {}", path.display()),

@@ -5,7 +5,7 @@
 
 use crate::args::Info;
 use crate::image;
-use crate::mount::Plan;
+use crate::mount::plan::Plan;
 use crate::mounts;
 use crate::ui::say;
 use crate::units::{self, Size};
@@ -22,10 +22,10 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 
 /// Most of what an attribute can hold.
-const LONGEST_DESCRIPTION: usize = 64 << 10;
+const MAX_DESCRIPTION_BYTES: usize = 64 << 10;
 
 /// Memory for reading an image.
-const MEMORY: u64 = 128 << 20;
+const MEMORY_BYTES: u64 = 128 << 20;
 
 /// Runs the command.
 pub(crate) fn run(args: &Info) -> Result<()> {
@@ -45,7 +45,7 @@ fn describe(source: &Path) -> Result<Value> {
     if let Some(dir) = image::mounted(source) {
         return ask_server(&dir);
     }
-    let store = image::open_store(source, MEMORY, true)?;
+    let store = image::open_store(source, MEMORY_BYTES, true)?;
     Ok(of_store(source, &store))
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn ask_for(mount: &Path, name: &str, longest: usize, what: &str) -> R
              when it is unmounted",
             mount.display()
         ),
-        Err(Errno::PERM) => bail!("only root and who has mounted it may {what}"),
+        Err(Errno::PERM) => bail!("only root and the user that mounted it may {what}"),
         // It died while it was asked.
         Err(Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED) => bail!(has_died(mount)),
         length => length.with_context(|| format!("the server of {} does not answer", mount.display()))?,
@@ -96,7 +96,7 @@ pub(crate) fn ask_for(mount: &Path, name: &str, longest: usize, what: &str) -> R
 /// Asks the server of the mount at (or around) `dir`.
 pub(crate) fn ask_server(dir: &Path) -> Result<Value> {
     let mount = mount_around(dir)?;
-    ask_for(&mount.dir, DESCRIPTION_XATTR, LONGEST_DESCRIPTION, "ask it")
+    ask_for(&mount.dir, DESCRIPTION_XATTR, MAX_DESCRIPTION_BYTES, "ask it")
 }
 
 /// What the server of a mount tells about itself, made anew at every call. It holds nothing alive.
@@ -144,31 +144,17 @@ fn of_store(source: &Path, store: &Store) -> Value {
     let seconds = |time: std::time::Duration| time.as_millis() as f64 / 1000.0;
     let uuid: String = figures.uuid.iter().map(|b| format!("{b:02x}")).collect();
     let uuid = [&uuid[..8], &uuid[8..12], &uuid[12..16], &uuid[16..20], &uuid[20..]].join("-");
-    let mut indexes = Vec::new();
     // There may be thousands, and this has to fit into one answer: espalier snapshot list shows
     // them.
     let snapshots: HashSet<u32> = espalier_fs::snapshots(store).iter().map(|snapshot| snapshot.id).collect();
-    for (index, height) in figures.heights.iter().filter(|(index, _)| !snapshots.contains(&index.volume)) {
-        indexes.push(json!({ "index": index.to_string(), "height": height }));
-    }
-    // What cannot be counted is for fsck to tell.
-    let pieces = store.census().map(|census| {
-        json!({
-            "nodes": census.nodes,
-            "parts": census.parts,
-            "value_parts": census.value_parts,
-            "node_bytes": census.node_bytes,
-            "part_bytes": census.part_bytes,
-            "value_part_bytes": census.value_part_bytes,
-        })
-    });
+    let trees = figures.heights.iter().filter(|(index, _)| !snapshots.contains(&index.volume));
     json!({
         "image": source.to_string_lossy(),
         "label": figures.label,
         "uuid": uuid,
         "compression": format!("{:?}", figures.compression).to_lowercase(),
         "created_unix_seconds": figures.created.as_secs(),
-        "pieces": pieces.unwrap_or_else(|error| json!({ "error": error.to_string() })),
+        "pieces": pieces(store),
         "space": {
             "total_bytes": bytes(space.total),
             "used_bytes": bytes(used),
@@ -198,7 +184,9 @@ fn of_store(source: &Path, store: &Store) -> Value {
         "volumes": store.volumes().iter().filter(|v| !snapshots.contains(&v.id)).map(|v| json!({
             "name": v.name, "id": v.id, "indexes": v.indexes,
         })).collect::<Vec<_>>(),
-        "trees": indexes,
+        "trees": trees.map(|(index, height)| json!({
+            "index": index.to_string(), "height": height,
+        })).collect::<Vec<_>>(),
         "memory": {
             "budget_bytes": figures.memory_budget,
             "cache_bytes": figures.cache_bytes,
@@ -215,6 +203,22 @@ fn of_store(source: &Path, store: &Store) -> Value {
             "syncs": figures.device.syncs,
         },
     })
+}
+
+/// How many pieces of each kind the store has.
+fn pieces(store: &Store) -> Value {
+    match store.census() {
+        Ok(census) => json!({
+            "nodes": census.nodes,
+            "parts": census.parts,
+            "value_parts": census.value_parts,
+            "node_bytes": census.node_bytes,
+            "part_bytes": census.part_bytes,
+            "value_part_bytes": census.value_part_bytes,
+        }),
+        // What cannot be counted is for fsck to tell.
+        Err(error) => json!({ "error": error.to_string() }),
+    }
 }
 
 /// The description for people: one line per figure, sizes in units.

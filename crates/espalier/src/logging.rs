@@ -12,16 +12,16 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 /// The socket of systemd's journal.
-const JOURNAL: &str = "/run/systemd/journal/socket";
+const JOURNAL_SOCKET: &str = "/run/systemd/journal/socket";
 
 /// The socket of the system log.
-const SYSLOG: &str = "/dev/log";
+const SYSLOG_SOCKET: &str = "/dev/log";
 
 /// The log file of root's servers on a machine without journal and system log.
-const FILE_OF_ROOT: &str = "/var/log/espalier.log";
+const ROOT_LOG_PATH: &str = "/var/log/espalier.log";
 
 /// The log file of a user's servers there, below the home directory.
-const FILE_OF_USER: &str = ".local/state/espalier/log";
+const USER_LOG_PATH: &str = ".local/state/espalier/log";
 
 /// Where a server in the background logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,15 +42,15 @@ impl Sink {
     }
 
     fn choose(exists: &dyn Fn(&Path) -> bool, is_root: bool, home: Option<PathBuf>) -> Self {
-        if exists(Path::new(JOURNAL)) {
+        if exists(Path::new(JOURNAL_SOCKET)) {
             return Self::Journal;
         }
-        if exists(Path::new(SYSLOG)) {
+        if exists(Path::new(SYSLOG_SOCKET)) {
             return Self::Syslog;
         }
         match home {
-            _ if is_root => Self::File(FILE_OF_ROOT.into()),
-            Some(home) => Self::File(home.join(FILE_OF_USER)),
+            _ if is_root => Self::File(ROOT_LOG_PATH.into()),
+            Some(home) => Self::File(home.join(USER_LOG_PATH)),
             None => Self::Nowhere,
         }
     }

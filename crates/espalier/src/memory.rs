@@ -1,4 +1,4 @@
-//! When memory that nobody uses goes back to the system, and who gets huge pages.
+//! When unused memory goes back to the system, and which processes get huge pages.
 //!
 //! A server at work frees what it will ask for again at once; giving it back in between is a page
 //! fault for each page. So free memory is kept for a while, unless the budget comes near: then it
@@ -11,14 +11,14 @@ use std::time::Duration;
 
 /// Milliseconds until free memory goes back to the system. With the allocator's usual second, a
 /// server that unpacked an archive took 8,000 page faults a second.
-const PURGE_DELAY: c_long = 10_000;
+const PURGE_DELAY_MILLISECONDS: c_long = 10_000;
 
 /// `mi_option_purge_delay`, for which the binding has no name: it precedes this one in versions 2
 /// and 3.
 const PURGE_DELAY_OPTION: libmimalloc_sys::mi_option_t = libmimalloc_sys::mi_option_use_numa_nodes - 1;
 
 /// How often one looks how much memory there is.
-const INTERVAL: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// True if [`refuse_huge_pages`] changed something.
 static REFUSED: AtomicBool = AtomicBool::new(false);
@@ -40,7 +40,7 @@ extern "C" fn refuse_huge_pages() {
 }
 
 /// Lets this process, and those it starts, have huge pages again, if they had them when it began:
-/// for who works long or with much memory.
+/// for commands that work long or with much memory.
 pub(crate) fn allow_huge_pages() {
     if REFUSED.swap(false, Ordering::Relaxed) {
         // SAFETY: takes numbers only.
@@ -56,11 +56,11 @@ pub(crate) fn allow_huge_pages() {
 pub(crate) fn watch(budget: u64) -> Result<()> {
     // SAFETY: sets a number that the allocator reads atomically; the option exists in both versions
     // there are.
-    unsafe { libmimalloc_sys::mi_option_set(PURGE_DELAY_OPTION, PURGE_DELAY) };
+    unsafe { libmimalloc_sys::mi_option_set(PURGE_DELAY_OPTION, PURGE_DELAY_MILLISECONDS) };
     let near = budget - budget / 8;
     let body = move || {
         loop {
-            std::thread::sleep(INTERVAL);
+            std::thread::sleep(CHECK_INTERVAL);
             // What cannot be known is taken for much.
             if resident().is_none_or(|held| held > near) {
                 // SAFETY: may be called by any thread at any time.
@@ -93,7 +93,7 @@ mod tests {
             allow_huge_pages();
             assert_eq!(refused(), 0);
         } else {
-            // Whoever started this test refuses them: nobody is to change that.
+            // The parent of this test refuses them: that is to stay.
             allow_huge_pages();
             assert_eq!(refused(), 1);
         }

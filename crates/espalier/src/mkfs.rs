@@ -13,14 +13,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// The longest label, in bytes.
-const MAX_LABEL: usize = 64;
+const MAX_LABEL_BYTES: usize = 64;
 
 /// Runs the command.
 pub(crate) fn run(args: &Mkfs) -> Result<()> {
     let target = &args.target;
     ensure!(
-        args.label.len() <= MAX_LABEL,
-        "the label is {} bytes long; at most {MAX_LABEL} fit",
+        args.label.len() <= MAX_LABEL_BYTES,
+        "the label is {} bytes long; at most {MAX_LABEL_BYTES} fit",
         args.label.len()
     );
     let before = std::fs::metadata(target).ok();

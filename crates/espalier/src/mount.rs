@@ -7,6 +7,7 @@
 mod existing;
 mod io_uring;
 mod options;
+pub(crate) mod plan;
 mod server;
 
 use crate::args;
@@ -19,16 +20,9 @@ use crate::umount;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use espalier_fuse::daemon::{self, Forked};
 use options::Settings;
+use plan::Plan;
 use server::Starter;
 use std::path::{Path, PathBuf};
-
-/// What to mount, where, and how. Paths are absolute and without links.
-#[derive(Debug, Clone)]
-pub(crate) struct Plan {
-    pub(crate) source: PathBuf,
-    pub(crate) dir: PathBuf,
-    pub(crate) settings: Settings,
-}
 
 /// Runs the command; in the foreground it returns when the mount has ended.
 pub(crate) fn run(args: &args::Mount, verbose: u8) -> Result<Exit> {

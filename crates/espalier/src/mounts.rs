@@ -24,7 +24,7 @@ impl MountEntry {
         self.kind == "fuse.espalier" || self.kind == "fuseblk.espalier"
     }
 
-    /// True if nobody serves it any more.
+    /// True if no server serves it any more.
     pub(crate) fn is_dead(&self) -> bool {
         is_dead(&self.dir)
     }
@@ -64,7 +64,7 @@ pub(crate) fn of(source: &Path) -> std::io::Result<Option<MountEntry>> {
 }
 
 /// True if a file lies on a FUSE file system, and not on the one with the number `here`: its server
-/// may be silent, and whoever looks at the file then waits for it.
+/// may be silent, and a process that looks at the file then waits for it.
 fn is_served_elsewhere(table: &[MountEntry], path: &Path, here: (u32, u32)) -> bool {
     let around = table.iter().filter(|m| path.starts_with(&m.dir));
     let nearest = around.max_by_key(|m| m.dir.components().count());

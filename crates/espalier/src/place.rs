@@ -15,12 +15,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Memory for work on an image.
-pub(crate) const MEMORY: u64 = 256 << 20;
+pub(crate) const MEMORY_BYTES: u64 = 256 << 20;
 
 /// Memory for the names of a snapshot that is looked into.
-const NAME_MEMORY: u64 = 4 << 20;
+const NAME_MEMORY_BYTES: u64 = 4 << 20;
 
-/// Who may write an image may do anything in it.
+/// A user that may write an image may do anything in it.
 pub(crate) const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
 
 /// A path in an image.
@@ -99,7 +99,7 @@ impl Inside {
 /// # Errors
 /// If the image is mounted or cannot be opened; of the work.
 pub(crate) fn open<T>(path: &Path, read_only: bool, work: impl FnOnce(&Opened) -> Result<T>) -> Result<T> {
-    let store = image::open_store(path, MEMORY, read_only)?;
+    let store = image::open_store(path, MEMORY_BYTES, read_only)?;
     let options = OpenOptions { read_only, ..Default::default() };
     let fs = FileSystem::open(Arc::clone(&store), image::environment(), options)
         .with_context(|| format!("{} cannot be opened", path.display()))?;
@@ -148,8 +148,10 @@ impl Opened {
                     let snapshot = String::from_utf8_lossy(snapshot);
                     let snapshot =
                         self.fs.snapshot_of(at.node, &snapshot).with_context(|| place.to_string())?;
-                    let fs =
-                        self.fs.open_snapshot(&snapshot, NAME_MEMORY).with_context(|| place.to_string())?;
+                    let fs = self
+                        .fs
+                        .open_snapshot(&snapshot, NAME_MEMORY_BYTES)
+                        .with_context(|| place.to_string())?;
                     let entry = fs.lookup(NodeId::ROOT, b".").with_context(|| place.to_string())?;
                     at = Found { fs, node: NodeId::ROOT, entry };
                 }
@@ -180,7 +182,7 @@ impl Found {
         self.entry.attr.kind == FileKind::Directory
     }
 
-    /// Gives it back: what is removed next is then in nobody's use.
+    /// Gives it back: what is removed next is then not in use.
     pub(crate) fn give_back(self) -> FileKind {
         self.fs.forget(self.node, 1);
         self.entry.attr.kind

@@ -1,5 +1,5 @@
 //! `espalier rm`: removes trees in one step each. Where that is not allowed, because something
-//! below belongs to somebody else, it goes down, removes what may be removed, and reports the rest.
+//! below belongs to another user, it goes down, removes what may be removed, and reports the rest.
 
 use crate::args::Remove;
 use crate::control;

@@ -23,10 +23,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Lines that are printed; the file has all.
-const PRINTED: usize = 20;
+const MAX_PRINTED_LINES: usize = 20;
 
 /// Memory for a salvage.
-const MEMORY: u64 = 1 << 30;
+const MEMORY_BYTES: u64 = 1 << 30;
 
 /// Repairs a store where it lies.
 pub(crate) fn run(args: &Fsck) -> Result<Exit> {
@@ -74,7 +74,7 @@ pub(crate) fn salvage(args: &Salvage) -> Result<()> {
     let started = Instant::now();
     let out = prepare_output(&args.out)?;
     let device = image::open_device(&args.source, OpenMode::ReadOnly)?;
-    let Mended { rescue, mut list } = mend(Arc::new(OverlayDevice::new(device)), &args.source, MEMORY)?;
+    let Mended { rescue, mut list } = mend(Arc::new(OverlayDevice::new(device)), &args.source, MEMORY_BYTES)?;
     let mut copied = copy::Copied::default();
     for volume in file_volumes(&rescue.store) {
         // Snapshots lie beside what they are snapshots of, each in a directory of its own.
@@ -182,9 +182,9 @@ impl List {
     }
 
     fn write(&self, path: &Path) -> Result<()> {
-        self.lines.iter().take(PRINTED).for_each(|line| say!("{line}"));
-        if self.lines.len() > PRINTED {
-            say!("... and {} more", self.lines.len() - PRINTED);
+        self.lines.iter().take(MAX_PRINTED_LINES).for_each(|line| say!("{line}"));
+        if self.lines.len() > MAX_PRINTED_LINES {
+            say!("... and {} more", self.lines.len() - MAX_PRINTED_LINES);
         }
         let written = File::create(path).and_then(|mut file| {
             file.write_all((self.lines.join("\n") + "\n").as_bytes())?;

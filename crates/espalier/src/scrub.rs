@@ -18,13 +18,13 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// Bytes of one step.
-const STEP: u64 = 8 << 20;
+const STEP_BYTES: u64 = 8 << 20;
 /// Bytes of text that one step tells at most.
-const TOLD: usize = 40 << 10;
+const MAX_PROBLEM_BYTES: usize = 40 << 10;
 /// Paths told for one piece of damage.
-const PATHS: usize = 16;
+const MAX_PATHS: usize = 16;
 /// The longest answer.
-const ANSWER: usize = 64 << 10;
+const MAX_ANSWER_BYTES: usize = 64 << 10;
 
 /// Runs the command.
 pub(crate) fn run(args: &Scrub) -> Result<Exit> {
@@ -38,8 +38,8 @@ pub(crate) fn run(args: &Scrub) -> Result<Exit> {
     let spinner = ui::spinner("scrubbing");
     let (mut next, mut bytes, mut problems) = (Some(0), 0u64, 0u64);
     while let Some(from) = next {
-        let name = format!("{COMMAND_XATTR}scrub.{from}.{STEP}");
-        let answer = info::ask_for(&mount.dir, &name, ANSWER, "scrub")?;
+        let name = format!("{COMMAND_XATTR}scrub.{from}.{STEP_BYTES}");
+        let answer = info::ask_for(&mount.dir, &name, MAX_ANSWER_BYTES, "scrub")?;
         if let Some(error) = answer["error"].as_str() {
             bail!("{}: {error}", mount.dir.display());
         }
@@ -86,13 +86,13 @@ pub(crate) fn server_side(store: &Arc<Store>) -> impl Fn(&str) -> Option<String>
 }
 
 fn step(store: &Store, from: u64, bytes: u64) -> Value {
-    let scrubbed = match store.scrub(from, bytes.min(STEP)) {
+    let scrubbed = match store.scrub(from, bytes.min(STEP_BYTES)) {
         Ok(scrubbed) => scrubbed,
         Err(error) => return json!({ "error": error.to_string() }),
     };
     let mut told: Vec<String> = Vec::new();
     for problem in &scrubbed.damaged {
-        if told.iter().map(String::len).sum::<usize>() > TOLD {
+        if told.iter().map(String::len).sum::<usize>() > MAX_PROBLEM_BYTES {
             break;
         }
         if problem.is_copy {
@@ -100,7 +100,7 @@ fn step(store: &Store, from: u64, bytes: u64) -> Value {
         } else if problem.keys.is_empty() {
             told.push(format!("nothing that is in use now: {}", problem.message));
         }
-        for (index, range) in problem.keys.iter().take(PATHS) {
+        for (index, range) in problem.keys.iter().take(MAX_PATHS) {
             let mut place = espalier_fs::describe_range(*index, range);
             place.truncate(place.floor_char_boundary(500));
             told.push(format!("{place}: {}", problem.message));
@@ -125,11 +125,11 @@ mod tests {
         let mut elapsed = Duration::ZERO;
         // Steps that take no time are spread over the time that the rate gives them.
         for step in 1..=10 {
-            elapsed += ahead(step * STEP, rate, elapsed);
+            elapsed += ahead(step * STEP_BYTES, rate, elapsed);
             assert_eq!(elapsed, Duration::from_millis(500 * step));
         }
         // A device that is slower than the rate waits for nothing.
-        assert_eq!(ahead(STEP, rate, Duration::from_secs(9)), Duration::ZERO);
+        assert_eq!(ahead(STEP_BYTES, rate, Duration::from_secs(9)), Duration::ZERO);
         assert_eq!(ahead(1, Size(u64::MAX), Duration::ZERO), Duration::ZERO);
     }
 }

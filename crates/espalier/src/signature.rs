@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// (what it is, byte offset, the mark). The first match counts: specific marks come first.
-const MARKS: &[(&str, u64, &[u8])] = &[
+const SIGNATURES: &[(&str, u64, &[u8])] = &[
     ("an Espalier file system", 0, b"ESPALIER"),
     ("an ext2, ext3 or ext4 file system", 0x438, &[0x53, 0xef]),
     ("an XFS file system", 0, b"XFSB"),
@@ -36,10 +36,10 @@ const MARKS: &[(&str, u64, &[u8])] = &[
 ];
 
 /// Where the marks of our own superblocks are.
-const OURS: [u64; 2] = [0, 65536];
+const OWN_SIGNATURE_OFFSETS: [u64; 2] = [0, 65536];
 
 /// How much of the beginning of a file must be zeros for it to count as empty.
-const LOOKED_AT: usize = 1 << 20;
+const INSPECTED_BYTES: usize = 1 << 20;
 
 /// Says what is at `path`, or `None` if nothing is recognized: for a file that means zeros, for a
 /// device that neither we nor blkid(8) know what it is.
@@ -48,7 +48,7 @@ const LOOKED_AT: usize = 1 << 20;
 /// If it cannot be read.
 pub(crate) fn find(path: &Path) -> Result<Option<String>> {
     let file = File::open(path).with_context(|| format!("{} cannot be opened", path.display()))?;
-    let mut head = vec![0; LOOKED_AT];
+    let mut head = vec![0; INSPECTED_BYTES];
     let length =
         read_up_to(&file, &mut head).with_context(|| format!("{} cannot be read", path.display()))?;
     head.truncate(length);
@@ -72,21 +72,21 @@ pub(crate) fn find(path: &Path) -> Result<Option<String>> {
 /// If it cannot be read.
 pub(crate) fn of_another(path: &Path) -> Result<Option<String>> {
     let file = File::open(path).with_context(|| format!("{} cannot be opened", path.display()))?;
-    for offset in OURS {
+    for offset in OWN_SIGNATURE_OFFSETS {
         let mut mark = [0; 8];
-        // What cannot be read is nobody's mark.
+        // What cannot be read is no mark.
         if file.read_exact_at(&mut mark, offset).is_ok() && mark == *b"ESPALIER" {
             return Ok(None);
         }
     }
-    let mut head = vec![0; LOOKED_AT];
+    let mut head = vec![0; INSPECTED_BYTES];
     let length = read_up_to(&file, &mut head).unwrap_or(0);
     Ok(known(&head[..length]).map(str::to_owned).or_else(|| ask_blkid(path)))
 }
 
 /// What the first bytes of a device are the mark of.
 fn known(head: &[u8]) -> Option<&'static str> {
-    let matching = MARKS
+    let matching = SIGNATURES
         .iter()
         .find(|(_, offset, mark)| head.get(*offset as usize..).is_some_and(|rest| rest.starts_with(mark)));
     matching.map(|(what, _, _)| *what)
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn marks_are_found_where_they_belong() {
-        for (what, offset, mark) in MARKS {
+        for (what, offset, mark) in SIGNATURES {
             let mut head = vec![0; 1 << 17];
             head[*offset as usize..][..mark.len()].copy_from_slice(mark);
             assert_eq!(known(&head), Some(*what));

@@ -7,7 +7,7 @@ use crate::control;
 use crate::image;
 use crate::info;
 use crate::mounts;
-use crate::place::{self, CALLER, MEMORY};
+use crate::place::{self, CALLER, MEMORY_BYTES};
 use crate::ui::say;
 use crate::watchers;
 use anyhow::{Result, bail};
@@ -20,10 +20,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 /// The command for the server of a mount that lists snapshots: behind it the time and number after
-/// which to begin. Everybody may ask.
-const LIST: &str = "list.snapshots.";
+/// which to begin. Every user may ask.
+const LIST_COMMAND: &str = "list.snapshots.";
 /// The longest answer, in bytes.
-const ANSWER: usize = 64 << 10;
+const MAX_ANSWER_BYTES: usize = 64 << 10;
 /// The volume that images hold.
 const VOLUME: &str = "main";
 
@@ -44,7 +44,7 @@ fn mounted(source: &Path) -> Option<PathBuf> {
 
 /// Works on the store of an image, and closes it.
 fn on_image<T>(source: &Path, read_only: bool, work: impl FnOnce(&Arc<Store>) -> Result<T>) -> Result<T> {
-    let store = image::open_store(source, MEMORY, read_only)?;
+    let store = image::open_store(source, MEMORY_BYTES, read_only)?;
     let done = work(&store)?;
     if !read_only {
         store.close().map_err(|e| image::explain(e, source))?;
@@ -60,8 +60,8 @@ fn ask(dir: &Path, command: u32, flags: u32, name: &str) -> Result<()> {
             anyhow::anyhow!("there is no snapshot '{name}' (espalier snapshot list shows all)")
         }
         Some(libc::EPERM) => anyhow::anyhow!(
-            "{}: snapshots of the whole are for root and the owner of the file system's root, those of a directory for whom \
-             all of it belongs to",
+            "{}: snapshots of the whole are for root and the owner of the file system's root, those of a directory for the \
+             user that owns all of it",
             dir.display()
         ),
         Some(libc::EINVAL) => anyhow::anyhow!("'{name}' cannot be the name of a snapshot here"),
@@ -161,8 +161,12 @@ fn listed(dir: &Path) -> Result<Vec<Value>> {
     let mount = info::mount_around(dir)?.dir;
     let (mut all, mut after) = (Vec::new(), Some((0, 0)));
     while let Some((created, id)) = after {
-        let page =
-            info::ask_for(&mount, &format!("{COMMAND_XATTR}{LIST}{created}.{id}"), ANSWER, "list snapshots")?;
+        let page = info::ask_for(
+            &mount,
+            &format!("{COMMAND_XATTR}{LIST_COMMAND}{created}.{id}"),
+            MAX_ANSWER_BYTES,
+            "list snapshots",
+        )?;
         all.extend(page["snapshots"].as_array().into_iter().flatten().cloned());
         after = page["next"][0].as_u64().zip(page["next"][1].as_u64());
     }
@@ -175,12 +179,12 @@ fn listed(dir: &Path) -> Result<Vec<Value>> {
 pub(crate) fn server_side(store: &Arc<Store>) -> impl Fn(&str) -> Option<String> + Send + Sync + 'static {
     let store: Weak<Store> = Arc::downgrade(store);
     move |command| {
-        let (created, id) = command.strip_prefix(LIST)?.split_once('.')?;
+        let (created, id) = command.strip_prefix(LIST_COMMAND)?.split_once('.')?;
         let after: (u64, u32) = (created.parse().ok()?, id.parse().ok()?);
         let all = espalier_fs::snapshots(&*store.upgrade()?);
         let (mut page, mut bytes, mut next) = (Vec::new(), 0, None);
         for snapshot in all.into_iter().filter(|snapshot| (snapshot.created, snapshot.id) > after) {
-            if bytes > ANSWER / 2 {
+            if bytes > MAX_ANSWER_BYTES / 2 {
                 next = page.last().map(|(at, _)| *at);
                 break;
             }

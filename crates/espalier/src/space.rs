@@ -19,7 +19,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 
 /// Memory for a store that is opened to be trimmed.
-const MEMORY: u64 = 128 << 20;
+const MEMORY_BYTES: u64 = 128 << 20;
 
 /// Runs `espalier trim`.
 pub(crate) fn trim(args: &Trim) -> Result<()> {
@@ -27,7 +27,7 @@ pub(crate) fn trim(args: &Trim) -> Result<()> {
     let told = if args.source.is_dir() {
         ask(&args.source, &format!("trim.{}", args.minimum.0), "trim")?
     } else {
-        let store = image::open_store(&args.source, MEMORY, false)?;
+        let store = image::open_store(&args.source, MEMORY_BYTES, false)?;
         let told = store.trim(args.minimum.0).map_err(|e| image::explain(e, &args.source))?;
         store.close().map_err(|e| image::explain(e, &args.source))?;
         told

@@ -1,8 +1,8 @@
 //! What is said to the user, and progress on a terminal.
 //!
-//! Who listens may go away (`espalier info IMAGE | head -1`): that neither ends what a command does
-//! nor makes it a failure. So nothing here panics, as `println!` would; what cannot be printed for
-//! another reason fails the command in the end.
+//! The reader of the output may go away (`espalier info IMAGE | head -1`): that neither ends what a
+//! command does nor makes it a failure. So nothing here panics, as `println!` would; what cannot be
+//! printed for another reason fails the command in the end.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use parking_lot::Mutex;
@@ -25,7 +25,7 @@ pub(crate) use {complain, say};
 /// Why nothing can be printed any more.
 static SILENCED: Mutex<Option<Error>> = Mutex::new(None);
 
-/// Prints a line, if anybody listens.
+/// Prints a line, if the reader is still there.
 pub(crate) fn print_line(text: Arguments<'_>) {
     let mut silenced = SILENCED.lock();
     if silenced.is_none() {
@@ -33,7 +33,7 @@ pub(crate) fn print_line(text: Arguments<'_>) {
     }
 }
 
-/// Prints a line to standard error; there is nobody to tell if that fails.
+/// Prints a line to standard error; a failure of that cannot be reported.
 pub(crate) fn print_complaint(text: Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
@@ -43,7 +43,7 @@ pub(crate) fn is_heard() -> bool {
     SILENCED.lock().is_none()
 }
 
-/// Why something was not printed that somebody waits for, if there was such a thing.
+/// Why something was not printed that the reader waits for, if there was such a thing.
 pub(crate) fn not_printed() -> Option<Error> {
     let failed = SILENCED.lock().take().or_else(|| std::io::stdout().flush().err());
     failed.filter(|error| error.kind() != ErrorKind::BrokenPipe)

@@ -68,7 +68,7 @@ pub(crate) fn detach(dir: &Path, lazy: bool) -> Result<()> {
     }
 }
 
-/// Waits until nobody holds the lock of the image, which the server keeps to its last write.
+/// Waits until the lock of the image is free, which the server keeps to its last write.
 fn wait_for_release(mount: &MountEntry) -> Result<()> {
     let spinner = ui::spinner("making everything durable");
     let outcome = loop {
@@ -76,7 +76,7 @@ fn wait_for_release(mount: &MountEntry) -> Result<()> {
         match FileDevice::open_with(&mount.source, &options.wait(Duration::from_millis(200))) {
             Ok(_) => break Ok(()),
             Err(e) if e.kind == ErrorKind::Busy => {
-                // Mounted again by somebody, so released in between; or mounted twice.
+                // Mounted again by another process, so released in between; or mounted twice.
                 if mounts::of(&mount.source)?.is_some() {
                     break Ok(());
                 }

@@ -1,4 +1,4 @@
-//! Devices that fail below a mount: who gets an error, who does not, and what is said.
+//! Devices that fail below a mount: which calls get an error, which do not, and what is said.
 
 mod common;
 
@@ -67,7 +67,7 @@ fn after_a_failed_write_every_caller_gets_an_error_and_the_log_says_why() {
     // The room that is missing is not the mount's.
     is_eio("the sync that fails", Err::<(), _>(first.expect("200 MiB do not fit into 48")));
 
-    // Whoever changes anything, or syncs, from now on, whatever he had open.
+    // Every change and every sync from now on, whatever file was open before.
     is_eio("a write to an open file", early.write_at(b"x", 0));
     is_eio("fsync of a file", early.sync_all());
     is_eio("fdatasync of a file", early.sync_data());
@@ -103,7 +103,7 @@ fn after_a_failed_write_every_caller_gets_an_error_and_the_log_says_why() {
     place.umount().ok();
 }
 
-/// A page of a file that cannot be read is an error for whoever reads that page.
+/// A page of a file that cannot be read is an error for readers of that page.
 #[test]
 fn what_cannot_be_read_is_an_error_for_that_alone() {
     const PAGE: usize = 4096;
@@ -136,7 +136,7 @@ fn what_cannot_be_read_is_an_error_for_that_alone() {
         }
     }
     assert!(fs::read(place.dir.join("spared")).unwrap() == spared);
-    // Everything else goes on, and whoever writes the page anew can read it.
+    // Everything else goes on, and a page that is written anew can be read.
     fs::write(place.dir.join("new"), "works").unwrap();
     file.write_all_at(&[7; PAGE], (page * PAGE) as u64).unwrap();
     file.sync_all().unwrap();

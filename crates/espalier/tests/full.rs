@@ -93,7 +93,7 @@ fn a_mount_is_filled_to_the_last_byte_and_emptied() {
 }
 
 /// Where the kernel collects writes, it is `fsync` that says that there is no room, if no write
-/// did. Nobody is told that something is durable which is not, and what was told so before stays.
+/// did. No call reports as durable what is not, and what was reported so before stays.
 #[test]
 fn who_has_writes_collected_hears_of_a_full_store_by_fsync() {
     let place = Place::with_image("64M");

@@ -82,7 +82,7 @@ fn a_read_only_file_is_refused_or_mounted_read_only() {
     place.umount().ok();
     assert!(content(&place.image) == before, "a read-only mount wrote to the image");
 
-    // Root may write what nobody may: an immutable file stops root, a mode stops others.
+    // Root may write what no mode allows: an immutable file stops root, a mode stops others.
     run(Command::new("chattr").arg("+i").arg(&place.image));
     let ran = place.mount(&[]);
     run(Command::new("chattr").arg("-i").arg(&place.image));

@@ -1,4 +1,5 @@
-//! Options and habits of mount(8): remount, second mounts, nofail, what a server keeps of its caller.
+//! Options and habits of mount(8): remount, second mounts, nofail, what a server keeps of its
+//! caller.
 
 mod common;
 

@@ -84,9 +84,9 @@ fn compare(
             Some(_) => {
                 let name = path.file_name().unwrap().to_string_lossy().escape_default().to_string();
                 let told = lost.lines().any(|line| line.starts_with("LOST") && line.contains(&name[..2]));
-                assert!(told, "{what}: {path:?} is wrong and nobody says so:\n{lost}");
+                assert!(told, "{what}: {path:?} is wrong and not reported:\n{lost}");
             }
-            None => assert!(lost.contains("LOST"), "{what}: {path:?} is missing and nobody says so:\n{lost}"),
+            None => assert!(lost.contains("LOST"), "{what}: {path:?} is missing and not reported:\n{lost}"),
         }
     }
 }

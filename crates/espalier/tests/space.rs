@@ -50,7 +50,7 @@ fn a_mount_grows_while_it_is_used() {
     let place = Place::mounted("48M");
     let small = sizes(&place.dir);
     let held = fill(&place.dir, 0);
-    // Somebody writes meanwhile, and finds no room or some.
+    // Another thread writes meanwhile, and finds no space or some.
     let (writer, beside) = (place.dir.clone(), place.dir.join("beside"));
     fs::create_dir(&beside).unwrap();
     let writing = std::thread::spawn(move || {
@@ -65,7 +65,7 @@ fn a_mount_grows_while_it_is_used() {
     assert_eq!(large.0 - small.0, 48 * MIB);
     assert!(large.1 > 40 * MIB, "{large:?}");
     fs::write(place.dir.join("enough"), "").unwrap();
-    assert!(writing.join().unwrap() > 0, "whoever wrote found no room");
+    assert!(writing.join().unwrap() > 0, "the other thread found no space");
     fs::remove_dir_all(beside).unwrap();
     let all = fill(&place.dir, held);
     assert!(all - held > 35, "{} files fit into 48 MiB more", all - held);

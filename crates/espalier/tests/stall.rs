@@ -34,8 +34,8 @@ impl Below {
     }
 }
 
-/// Without a process of its own: one that has been forked, and has not begun yet, has everybody's
-/// files open.
+/// Without a process of its own: one that has been forked, and has not begun yet, has the files of
+/// all tests open.
 fn signal(process: i32, signal: Signal) {
     let _ = kill_process(Pid::from_raw(process).unwrap(), signal);
 }
@@ -117,8 +117,8 @@ fn what_needs_no_device_goes_on_and_the_rest_when_it_answers() {
     assert_eq!(fs::read(stack.place.dir.join("other")).unwrap(), b"other");
     assert_eq!(fs::read_dir(&stack.place.dir).unwrap().count(), 3);
     assert!(waits.try_wait().unwrap().is_none(), "the sync did not wait for the device");
-    // Another store is mounted and unmounted, and nobody looks at the image that would have him
-    // wait.
+    // Another store is mounted and unmounted, and neither command looks at the image
+    // that would have it wait.
     Place::mounted("64M").umount().ok();
     stack.below.signal(Signal::CONT);
     assert!(waits.wait().unwrap().success());
@@ -156,10 +156,10 @@ fn who_is_killed_is_gone_while_the_device_is_silent() {
         }
         // What needs no device is served.
         fs::write(stack.place.dir.join("other"), "other").unwrap();
-        // Until there is no memory left for what is written. Who comes then waits for the same, in
-        // one call or another.
+        // Until there is no memory left for what is written. A caller that comes then waits for the
+        // same, in one call or another.
         let mut writers = [writer(&stack.place.dir, "much"), writer(&stack.place.dir, "more")];
-        // The kernel lets only one at a time change a directory, and the others wait for him.
+        // The kernel lets only one at a time change a directory, and the others wait for it.
         writers.iter_mut().for_each(|child| child.kill().unwrap());
         writers.iter_mut().for_each(|child| assert_eq!(child.wait().unwrap().code(), None));
         stack.below.signal(Signal::CONT);

@@ -1,8 +1,8 @@
 //! Other people's test suites on a mount: pjdfstest and fsx.
 //!
-//! docs/conformance.md lists, with a reason each, what is expected to fail. A failure that is not listed
-//! fails this test; so does a listed one that passes, and a test that is skipped here but not on
-//! ext4.
+//! docs/conformance.md lists, with a reason each, what is expected to fail. A failure that is not
+//! listed fails this test; so does a listed one that passes, and a test that is skipped here but
+//! not on ext4.
 
 mod common;
 
@@ -25,9 +25,9 @@ fn tool(name: &str) -> PathBuf {
     path
 }
 
-/// The tests that docs/conformance.md lists: rows `| suite | `test` | reason |`; `suite` is `pjdfstest`
-/// for those expected to fail, `pjdfstest skips` for those that cannot run here though ext4 runs
-/// them.
+/// The tests that docs/conformance.md lists: rows `| suite | `test` | reason |`; `suite` is
+/// `pjdfstest` for those expected to fail, `pjdfstest skips` for those that cannot run here though
+/// ext4 runs them.
 fn listed(suite: &str) -> BTreeSet<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/conformance.md");
     let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));

@@ -164,7 +164,7 @@ fn users_clone_and_remove_what_is_theirs() {
     tree(&["chown", "-R", "4321:4321"], &[&mine]).ok();
     as_user(&["clone"], &[&mine, &copy]).ok();
     assert_same_tree(&mine, &copy);
-    // Nothing is made where he may not write, and nothing of others is copied or removed.
+    // Nothing is made where the user may not write, and nothing of others is copied or removed.
     fs::create_dir(place.dir.join("locked")).unwrap();
     as_user(&["clone"], &[&mine, &place.dir.join("locked/copy")]).refused(1, &["may not make"]);
     fs::create_dir(mine.join("of root")).unwrap();
@@ -174,7 +174,7 @@ fn users_clone_and_remove_what_is_theirs() {
     assert_eq!(numbers(&mine).len(), 3, "the rest is gone");
     as_user(&["rm"], &[&copy]).ok();
     as_user(&["chown", "-R", "0"], &[&mine]).refused(1, &["only root"]);
-    // Which snapshots there are everybody sees.
+    // Every user sees which snapshots there are.
     tree(&["snapshot", "create"], &[&place.dir, Path::new("of all")]).ok();
     assert!(as_user(&["snapshot", "list"], &[&place.dir]).ok().ends_with("of all\n"));
     as_user(&["scrub"], &[&place.dir]).refused(1, &["only root"]);

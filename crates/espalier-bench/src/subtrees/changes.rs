@@ -1,6 +1,6 @@
 //! Comparing clones, and removing many files one by one.
 
-use super::{Bench, files_below};
+use super::bench::{Bench, files_below};
 use crate::system;
 use anyhow::{Context, Result, ensure};
 use std::ffi::OsStr;
@@ -11,7 +11,7 @@ use std::time::Instant;
 
 /// The difference of two clones that differ in ten files, cold.
 pub(super) fn of_clones(bench: &mut Bench<'_>) -> Result<()> {
-    const CHANGED: usize = 10;
+    const CHANGED_FILES: usize = 10;
     let root = bench.root();
     let tree = bench.unpack("tree")?;
     let (left, right) = (root.join("left"), root.join("right"));
@@ -19,7 +19,7 @@ pub(super) fn of_clones(bench: &mut Bench<'_>) -> Result<()> {
         bench.clone_tree(&tree, clone)?;
     }
     let files = files_below(&right, usize::MAX)?;
-    for file in files.iter().step_by(files.len() / CHANGED + 1) {
+    for file in files.iter().step_by(files.len() / CHANGED_FILES + 1) {
         OpenOptions::new().append(true).open(file)?.write_all(b"one more line\n")?;
     }
     bench.settle()?;
@@ -29,7 +29,7 @@ pub(super) fn of_clones(bench: &mut Bench<'_>) -> Result<()> {
     let told: serde_json::Value = serde_json::from_str(&text.context("espalier diff")?)?;
     let changed = told["changed"].as_array().context("espalier diff names no changed paths")?;
     let regular = changed.iter().filter_map(|p| p.as_str()).filter(|p| right.join(p).is_file());
-    ensure!(regular.count() >= CHANGED - 1, "espalier diff found too little: {changed:?}");
+    ensure!(regular.count() >= CHANGED_FILES - 1, "espalier diff found too little: {changed:?}");
     bench.tell("diff_nodes", told["nodes_read"].as_f64().context("espalier diff counts no nodes")?);
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! How long a clone takes, what it adds, and what else is done to a whole tree.
 
-use super::{Bench, files_below};
+use super::bench::{Bench, files_below};
 use anyhow::{Context, Result};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;

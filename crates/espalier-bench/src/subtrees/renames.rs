@@ -1,7 +1,7 @@
 //! The worst case of renames by range operations ("The Full Path to Full-Path Indexing", FAST 2018,
 //! section 7): files renamed by turns between two directories, each rename followed by an fsync.
 
-use super::Bench;
+use super::bench::Bench;
 use crate::steps::Random;
 use anyhow::Result;
 use std::fs::{File, OpenOptions};
@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Instant;
 
-const SIZES: [usize; 4] = [64 << 10, 1 << 20, 4 << 20, 16 << 20];
+const FILE_SIZES_BYTES: [usize; 4] = [64 << 10, 1 << 20, 4 << 20, 16 << 20];
 /// As many files of each size as fit into a device of ordinary size are made; all are renamed in
 /// turn.
 const BYTES_PER_SIZE: usize = 4 << 30;
@@ -20,7 +20,7 @@ pub(super) fn interleaved(bench: &mut Bench<'_>) -> Result<()> {
     let flush = device_flush(bench)?;
     bench.tell("device_flush_ms", flush);
     let renames = bench.count(1000);
-    for size in SIZES {
+    for size in FILE_SIZES_BYTES {
         let (one, two) = (root.join(format!("one-{size}")), root.join(format!("two-{size}")));
         for dir in [&one, &two] {
             std::fs::create_dir(dir)?;

@@ -2,7 +2,7 @@
 //! 5.2): eight directories of eight 4-MiB files; each round writes 16 bytes into every file of the
 //! head or of the tail, clones the head or the tail, and reads what was changed with cold caches.
 
-use super::Bench;
+use super::bench::Bench;
 use crate::steps::{Random, drain};
 use anyhow::Result;
 use std::fs::OpenOptions;
@@ -10,10 +10,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-const FILES: usize = 64;
+const FILE_COUNT: usize = 64;
 const FILE_BYTES: usize = 4 << 20;
 /// Cold scans of which the median counts: one takes a fifth of a second, of which a tenth is noise.
-const SCANS: usize = 9;
+const SCAN_COUNT: usize = 9;
 
 /// What is cloned and what is edited.
 struct Configuration {
@@ -80,7 +80,7 @@ fn path(dir: &Path, file: usize) -> PathBuf {
 fn write_files(dir: &Path) -> Result<()> {
     let mut content = vec![0; FILE_BYTES];
     let mut random = Random(5);
-    for file in 0..FILES {
+    for file in 0..FILE_COUNT {
         let path = path(dir, file);
         if let Some(parent) = path.parent() {
             std::fs::create_dir_all(parent)?;
@@ -92,7 +92,7 @@ fn write_files(dir: &Path) -> Result<()> {
 }
 
 fn edit(dir: &Path, offset: usize, round: u64) -> Result<()> {
-    for file in 0..FILES {
+    for file in 0..FILE_COUNT {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&round.to_le_bytes());
         OpenOptions::new().write(true).open(path(dir, file))?.write_all_at(&bytes, offset as u64)?;
@@ -100,10 +100,10 @@ fn edit(dir: &Path, offset: usize, round: u64) -> Result<()> {
     Ok(())
 }
 
-/// The median of [`SCANS`] cold scans, in milliseconds.
+/// The median of [`SCAN_COUNT`] cold scans, in milliseconds.
 fn cold_grep(bench: &mut Bench<'_>, dir: &Path) -> Result<f64> {
     let mut times = Vec::new();
-    for _ in 0..SCANS {
+    for _ in 0..SCAN_COUNT {
         bench.contender.remount_cold()?;
         let started = Instant::now();
         // -c counts in every file, so that it prints and reads to the end.

@@ -1,6 +1,6 @@
 //! A thousand snapshots of one volume.
 
-use super::{Bench, files_below};
+use super::bench::{Bench, files_below};
 use anyhow::{Context, Result};
 use std::path::PathBuf;
 use std::time::Instant;

@@ -1,7 +1,7 @@
 //! Storage that holds other bytes than were written: bit rot, scrambled, zeroed and stale blocks,
 //! and writes that were lost or went astray.
 
-use super::Tally;
+use super::FaultTally;
 use crate::failure::ensure;
 use crate::history::{Event, History};
 use crate::model::show;
@@ -15,20 +15,20 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// Where the log begins.
-pub(super) const LOG: u64 = 32 * 4096;
+pub(super) const LOG_OFFSET: u64 = 32 * 4096;
 
 /// Carries out steps, closes the store, damages the device in `rounds` ways and reads everything:
 /// each answer is right or an error.
 ///
 /// # Errors
 /// If an answer is wrong.
-pub fn run_rot(setup: &Setup, steps: &[Step], rounds: u64) -> Outcome<Tally> {
+pub fn run_rot(setup: &Setup, steps: &[Step], rounds: u64) -> Outcome<FaultTally> {
     let (bench, history) = build(setup, steps)?;
     bench.store.close()?;
     let image = bench.device.durable_image();
     let exact = history.len()..=history.len();
     let keys = all_keys(&history);
-    let mut tally = Tally::default();
+    let mut tally = FaultTally::default();
     for round in 0..rounds {
         let mut random = Random::new(setup.seed ^ (0x207 + round));
         let device = Arc::new(SimulatedDevice::from_image(image.clone(), random.next_u64()));
@@ -46,13 +46,13 @@ pub fn run_rot(setup: &Setup, steps: &[Step], rounds: u64) -> Outcome<Tally> {
 ///
 /// # Errors
 /// If an answer is wrong.
-pub fn run_liar(setup: &Setup, steps: &[Step]) -> Outcome<Tally> {
+pub fn run_liar(setup: &Setup, steps: &[Step]) -> Outcome<FaultTally> {
     let (bench, history) = build(setup, steps)?;
     let faults = bench.device.fault_counts().total();
     let keys = all_keys(&history);
     let crashed = Arc::new(bench.device.crash());
     let errors = look(setup, crashed, &history, 0..=history.len(), &keys)?;
-    Ok(Tally { runs: 1, faults, errors })
+    Ok(FaultTally { runs: 1, faults, errors })
 }
 
 /// Carries out what changes something; an error ends it, for the device may lie.

@@ -1,8 +1,8 @@
 //! Storage of which some can no longer be read, in a store that goes on to be used: what lies
 //! elsewhere is not concerned, and nothing is lost that could be read again.
 
-use super::Tally;
-use super::damage::{LOG, build};
+use super::FaultTally;
+use super::damage::{LOG_OFFSET, build};
 use super::repair::covered;
 use crate::failure::ensure;
 use crate::model::show;
@@ -19,14 +19,14 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// If anything else happens.
-pub fn run_decay(setup: &Setup, steps: &[Step], rounds: u64) -> Outcome<Tally> {
+pub fn run_decay(setup: &Setup, steps: &[Step], rounds: u64) -> Outcome<FaultTally> {
     let mut random = Random::new(setup.seed ^ 0xdeca7);
     let (first, rest) = steps.split_at(steps.len() / 2);
     let (bench, _) = build(setup, first)?;
     bench.store.close()?;
     let (image, model) = (bench.device.image(), bench.model.clone());
     drop(bench);
-    let mut tally = Tally::default();
+    let mut tally = FaultTally::default();
     for round in 0..rounds {
         let device = Arc::new(SimulatedDevice::from_image(image.clone(), random.next_u64()));
         let faults = unreadable(&device, setup, &mut random);
@@ -59,7 +59,7 @@ fn without_tables(failure: &Failure) -> bool {
 
 /// A few places behind the log that were written.
 fn unreadable(device: &SimulatedDevice, setup: &Setup, random: &mut Random) -> Vec<Fault> {
-    let behind = LOG + setup.log.unwrap_or(4 << 20);
+    let behind = LOG_OFFSET + setup.log.unwrap_or(4 << 20);
     let image = device.image();
     let blocks: Vec<u64> =
         image.blocks().map(|(offset, _)| offset).filter(|offset| *offset >= behind).collect();

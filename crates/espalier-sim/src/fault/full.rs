@@ -1,7 +1,7 @@
 //! A store that fills up: the answer comes with the batch and not with the sync, everything stays
 //! readable, whatever frees space works, and the space comes back.
 
-use super::Tally;
+use super::FaultTally;
 use crate::failure::ensure;
 use crate::model::show;
 use crate::setup::{compare, verify};
@@ -16,10 +16,10 @@ use std::sync::Arc;
 /// # Errors
 /// If an answer is wrong, anything but a batch that adds data fails for lack of room, or what was
 /// deleted does not make room.
-pub fn run_full(setup: &Setup, rounds: usize) -> Outcome<Tally> {
+pub fn run_full(setup: &Setup, rounds: usize) -> Outcome<FaultTally> {
     let mut random = Random::new(setup.seed ^ 0xf011);
     let mut bench = Bench::new(setup.clone())?;
-    let mut tally = Tally { runs: 1, ..Tally::default() };
+    let mut tally = FaultTally { runs: 1, ..FaultTally::default() };
     let mut first = None;
     for round in 0..rounds {
         let during = |what: &str| format!("round {round}, {what}");
@@ -48,10 +48,10 @@ pub fn run_full(setup: &Setup, rounds: usize) -> Outcome<Tally> {
 ///
 /// # Errors
 /// As for [`run_full`].
-pub fn run_cycles(setup: &Setup, cycles: usize) -> Outcome<Tally> {
+pub fn run_cycles(setup: &Setup, cycles: usize) -> Outcome<FaultTally> {
     let mut random = Random::new(setup.seed ^ 0xc1c1e);
     let mut bench = Bench::new(setup.clone())?;
-    let mut tally = Tally { runs: 1, ..Tally::default() };
+    let mut tally = FaultTally { runs: 1, ..FaultTally::default() };
     let mut first = None;
     let before = free_when_idle(&bench)?;
     for cycle in 0..cycles {
@@ -83,14 +83,14 @@ pub fn run_cycles(setup: &Setup, cycles: usize) -> Outcome<Tally> {
 ///
 /// # Errors
 /// If anything else happens.
-pub fn run_brim(setup: &Setup, steps: &[Step], levels: u64) -> Outcome<Tally> {
+pub fn run_brim(setup: &Setup, steps: &[Step], levels: u64) -> Outcome<FaultTally> {
     let mut random = Random::new(setup.seed ^ 0xb414);
     let mut bench = Bench::new(setup.clone())?;
     fill(&mut bench, &mut random)?;
     top_up(&mut bench, &mut random)?;
     bench.store.close()?;
     let (image, full) = (bench.device.image(), bench.model.clone());
-    let mut tally = Tally::default();
+    let mut tally = FaultTally::default();
     for level in 0..levels {
         let device = Arc::new(SimulatedDevice::from_image(image.clone(), random.next_u64()));
         let store = setup.open(device.clone())?;
@@ -108,10 +108,10 @@ pub fn run_brim(setup: &Setup, steps: &[Step], levels: u64) -> Outcome<Tally> {
 ///
 /// # Errors
 /// If anything else happens.
-pub fn run_shared(setup: &Setup, rounds: u64) -> Outcome<Tally> {
+pub fn run_shared(setup: &Setup, rounds: u64) -> Outcome<FaultTally> {
     let mut random = Random::new(setup.seed ^ 0x5a4ed);
     let mut bench = Bench::new(setup.clone())?;
-    let mut tally = Tally { runs: 1, ..Tally::default() };
+    let mut tally = FaultTally { runs: 1, ..FaultTally::default() };
     fill(&mut bench, &mut random)?;
     top_up(&mut bench, &mut random)?;
     let clones = random.between(1..=4);
@@ -141,7 +141,7 @@ pub fn run_shared(setup: &Setup, rounds: u64) -> Outcome<Tally> {
     Ok(tally)
 }
 
-fn shared_step(bench: &mut Bench, random: &mut Random, tally: &mut Tally) -> Outcome {
+fn shared_step(bench: &mut Bench, random: &mut Random, tally: &mut FaultTally) -> Outcome {
     let count = bench.model.slot(0).len();
     if count == 0 {
         return Ok(());
@@ -184,7 +184,7 @@ fn shared_step(bench: &mut Bench, random: &mut Random, tally: &mut Tally) -> Out
 }
 
 /// Commits what may be too much.
-fn refusable(bench: &mut Bench, changes: &[Change], tally: &mut Tally) -> Outcome {
+fn refusable(bench: &mut Bench, changes: &[Change], tally: &mut FaultTally) -> Outcome {
     if let Err(error) = bench.commit(changes) {
         ensure!(error.kind() == ErrorKind::NoSpace, "{:?} error: {error}", error.kind());
         tally.errors += 1;

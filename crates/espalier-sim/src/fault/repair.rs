@@ -1,7 +1,7 @@
 //! Repair of damaged stores: what is left is right and whole, and what is gone is told.
 
-use super::Tally;
-use super::damage::{LOG, all_keys, build, check_error, damage};
+use super::FaultTally;
+use super::damage::{LOG_OFFSET, all_keys, build, check_error, damage};
 use crate::failure::ensure;
 use crate::history::History;
 use crate::model::show;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// If anything else is found.
-pub fn run_repair(setup: &Setup, steps: &[Step], rounds: u64) -> Outcome<Tally> {
+pub fn run_repair(setup: &Setup, steps: &[Step], rounds: u64) -> Outcome<FaultTally> {
     let mut random = Random::new(setup.seed ^ 0x5a1f);
     let closed = random.one_in(2);
     // The newest group of the log, damaged, cannot be told from one that was never synced, nor can
@@ -37,7 +37,7 @@ pub fn run_repair(setup: &Setup, steps: &[Step], rounds: u64) -> Outcome<Tally> 
     // As after a kill: all that was written is there, the second copy of the superblock too.
     let image = bench.device.image();
     let keys = all_keys(&history);
-    let mut tally = Tally::default();
+    let mut tally = FaultTally::default();
     for round in 0..rounds {
         let device = Arc::new(SimulatedDevice::from_image(image.clone(), random.next_u64()));
         let places = random.between(1..=4);
@@ -48,8 +48,10 @@ pub fn run_repair(setup: &Setup, steps: &[Step], rounds: u64) -> Outcome<Tally> 
             damages.push(make_unreadable(&device, &mut unreadable));
         }
         let what: Vec<&str> = damages.iter().map(|(_, what)| what.as_str()).collect();
-        let log =
-            !closed && damages.iter().any(|(at, _)| (LOG..LOG + setup.log.unwrap_or(4 << 20)).contains(at));
+        let log = !closed
+            && damages
+                .iter()
+                .any(|(at, _)| (LOG_OFFSET..LOG_OFFSET + setup.log.unwrap_or(4 << 20)).contains(at));
         tally.runs += 1;
         tally.faults += damages.len() as u64;
         tally.errors += repair(&Case { setup, history: &history, keys: &keys, log }, device, &mut random)
@@ -73,7 +75,7 @@ struct Case<'a> {
     setup: &'a Setup,
     history: &'a History,
     keys: &'a BTreeSet<(usize, Bytes)>,
-    /// The end of the log may be lost without anybody's knowing.
+    /// The end of the log may be lost without a report.
     log: bool,
 }
 

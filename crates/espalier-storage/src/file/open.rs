@@ -1,62 +1,21 @@
 //! Opening and creating: checks, locks, the claim on block devices, direct I/O where it works.
 
+use super::options::{Existing, FileOptions, OpenMode};
+use super::system::{block_device_len, retry};
 use super::{FileDevice, Turns};
 use crate::{AlignedBuf, BLOCK, Device, Error, ErrorKind, Operation, Result};
 use parking_lot::Mutex;
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::IoSliceMut;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
-/// How often a lock that somebody else holds is tried.
-const LOCK_INTERVAL: Duration = Duration::from_millis(20);
-
-/// What a device is opened for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OpenMode {
-    /// Reading, together with other readers.
-    ReadOnly,
-    /// Reading and writing, alone.
-    ReadWrite,
-}
-
-/// What to do with a file that is there already.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Existing {
-    /// Refuse it, unless it is empty.
-    Refuse,
-    /// Throw its content away.
-    Replace,
-}
-
-/// How to open a device.
-#[derive(Debug, Clone, Copy)]
-pub struct FileOptions {
-    /// What for.
-    pub mode: OpenMode,
-    /// How long to wait for somebody else's lock.
-    pub wait: Duration,
-    /// Try direct I/O; without it, requests go through the page cache.
-    pub direct: bool,
-}
-
-impl FileOptions {
-    /// Direct I/O, and no waiting for the lock.
-    pub fn new(mode: OpenMode) -> Self {
-        Self { mode, wait: Duration::ZERO, direct: true }
-    }
-
-    /// Waits up to `wait` for somebody else's lock.
-    #[must_use]
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.wait = wait;
-        self
-    }
-}
+/// How often a lock that another process holds is tried.
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 impl FileDevice {
     /// Opens an image file or block device with direct I/O, without waiting for the lock.
@@ -71,7 +30,7 @@ impl FileDevice {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::PermissionDenied`], [`ErrorKind::ReadOnly`];
-    /// [`ErrorKind::Busy`] if somebody else holds the lock or the block device is mounted;
+    /// [`ErrorKind::Busy`] if another process holds the lock or the block device is mounted;
     /// [`ErrorKind::Unsupported`] for a directory or another thing that is no storage.
     pub fn open_with(path: impl AsRef<Path>, options: &FileOptions) -> Result<Self> {
         let path = path.as_ref();
@@ -130,7 +89,7 @@ impl FileDevice {
     pub fn create_with(path: impl AsRef<Path>, len: u64, existing: Existing) -> Result<Self> {
         let path = path.as_ref();
         let name = path.display().to_string();
-        // Only the owner may read an image: it holds the files of everybody.
+        // Only the owner may read an image: it holds the files of all users.
         let mode = Mode::RUSR | Mode::WUSR;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
         let created = match rustix::fs::open(path, flags, mode) {
@@ -217,7 +176,7 @@ fn direct_works(file: &File, len: u64) -> bool {
     let mut block = AlignedBuf::zeroed(BLOCK);
     let mut slices = [IoSliceMut::new(&mut block)];
     // A medium error is for the first real reader to report.
-    super::retry(|| rustix::io::preadv(file, &mut slices, 0)) != Err(Errno::INVAL)
+    retry(|| rustix::io::preadv(file, &mut slices, 0)) != Err(Errno::INVAL)
 }
 
 /// Goes on through the page cache, and says so if direct I/O was wanted.
@@ -254,8 +213,8 @@ fn wait_for<T>(
 ) -> rustix::io::Result<T> {
     let deadline = Instant::now() + wait;
     loop {
-        match super::retry(&mut attempt) {
-            Err(e) if e == busy && Instant::now() < deadline => std::thread::sleep(LOCK_INTERVAL),
+        match retry(&mut attempt) {
+            Err(e) if e == busy && Instant::now() < deadline => std::thread::sleep(LOCK_RETRY_INTERVAL),
             other => return other,
         }
     }
@@ -317,22 +276,6 @@ fn unescape(field: &str) -> String {
 /// Length in bytes of what is open.
 fn storage_len(file: &File, block_device: bool) -> rustix::io::Result<u64> {
     if block_device { block_device_len(file.as_fd()) } else { Ok(rustix::fs::fstat(file)?.st_size as u64) }
-}
-
-/// Length in bytes of a block device. Nothing here uses the file position.
-pub(super) fn block_device_len(file: BorrowedFd<'_>) -> rustix::io::Result<u64> {
-    rustix::fs::seek(file, SeekFrom::End(0))
-}
-
-/// `BLKDISCARD` of a byte range.
-pub(super) fn block_device_discard(file: BorrowedFd<'_>, offset: u64, length: u64) -> rustix::io::Result<()> {
-    const BLKDISCARD: rustix::ioctl::Opcode = rustix::ioctl::opcode::none(0x12, 119);
-    super::retry(|| {
-        // SAFETY: BLKDISCARD reads two 64-bit integers, start and length, through its argument.
-        let request = unsafe { rustix::ioctl::Setter::<BLKDISCARD, [u64; 2]>::new([offset, length]) };
-        // SAFETY: the request matches its argument; it touches no memory of ours.
-        unsafe { rustix::ioctl::ioctl(file, request) }
-    })
 }
 
 /// Makes the name of a new file durable.

@@ -276,7 +276,7 @@ fn finds_mounts_in_the_table() {
 #[test]
 fn large_reads_take_turns() {
     let turns = Turns::default();
-    let mut first: Vec<_> = (0..LARGE_READS).map(|_| turns.take()).collect();
+    let mut first: Vec<_> = (0..MAX_CONCURRENT_LARGE_READS).map(|_| turns.take()).collect();
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         for n in 0..2 {
@@ -286,7 +286,7 @@ fn large_reads_take_turns() {
                 sender.send(n).unwrap();
                 drop(turn);
             });
-            while turns.state.lock().given <= LARGE_READS + n {
+            while turns.state.lock().given <= MAX_CONCURRENT_LARGE_READS + n {
                 std::thread::yield_now();
             }
         }
@@ -295,5 +295,5 @@ fn large_reads_take_turns() {
         assert_eq!([receiver.recv().unwrap(), receiver.recv().unwrap()], [0, 1]);
         drop(first);
     });
-    assert_eq!(turns.state.lock().over, LARGE_READS + 2);
+    assert_eq!(turns.state.lock().over, MAX_CONCURRENT_LARGE_READS + 2);
 }

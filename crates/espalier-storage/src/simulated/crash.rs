@@ -1,7 +1,6 @@
 //! What a power cut leaves of writes that no sync had made durable.
 
 use super::image::{Block, Image};
-use super::{SECTOR, SimulatedDevice};
 use crate::Random;
 use std::sync::Arc;
 
@@ -24,6 +23,9 @@ impl Pending {
         Self { first: self.first, blocks: torn }.apply(image);
     }
 }
+
+/// The unit in bytes that a device writes whole or not at all.
+pub const SECTOR: usize = 512;
 
 /// A moment of a history at which the power may fail.
 #[derive(Debug, Clone)]
@@ -49,13 +51,11 @@ impl CrashPoint {
         self.pending.len()
     }
 
-    /// The device as it is found after the power cut. Different seeds give different survivors.
-    #[must_use]
-    pub fn crash(&self, seed: u64) -> SimulatedDevice {
-        let mut random = Random::new(seed);
+    /// What is found after the power cut.
+    pub(super) fn surviving_image(&self, random: &mut Random) -> Image {
         let mut image = self.durable.clone();
-        survive(&mut image, &self.pending, &mut random);
-        SimulatedDevice::from_image(image, random.next_u64())
+        survive(&mut image, &self.pending, random);
+        image
     }
 }
 

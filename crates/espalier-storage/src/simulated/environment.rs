@@ -4,14 +4,14 @@ use crate::{Environment, JoinHandle, Random};
 use parking_lot::Mutex;
 use std::time::Duration;
 
-/// How far the clock moves each time somebody looks at it.
-const TICK: Duration = Duration::from_micros(10);
+/// How far the clock moves each time it is read.
+const CLOCK_TICK: Duration = Duration::from_micros(10);
 
 /// Time at the start: 2024-01-01 UTC.
-const START: Duration = Duration::from_secs(1_704_067_200);
+const START_TIME: Duration = Duration::from_secs(1_704_067_200);
 
 /// An environment for simulations: one seed gives one sequence of times and numbers. It has no
-/// threads, so background work is stepped by whoever would wait for it.
+/// threads, so background work is stepped by the caller that would wait for it.
 #[derive(Debug)]
 pub struct SimulatedEnvironment {
     state: Mutex<(Duration, Random)>,
@@ -31,12 +31,12 @@ impl SimulatedEnvironment {
 
 impl Environment for SimulatedEnvironment {
     fn now(&self) -> Duration {
-        START + self.monotonic()
+        START_TIME + self.monotonic()
     }
 
     fn monotonic(&self) -> Duration {
         let mut state = self.state.lock();
-        state.0 += TICK;
+        state.0 += CLOCK_TICK;
         state.0
     }
 
@@ -49,7 +49,7 @@ impl Environment for SimulatedEnvironment {
     }
 
     /// # Panics
-    /// Always: whoever asks for a thread has not asked how many there are.
+    /// Always: the caller has not asked how many threads there may be.
     fn spawn(&self, name: &str, _body: Box<dyn FnOnce() + Send>) -> std::io::Result<JoinHandle> {
         panic!("a simulation has no threads, so it cannot start {name}");
     }

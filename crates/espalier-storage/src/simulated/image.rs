@@ -9,9 +9,9 @@ use std::sync::Arc;
 pub(super) type Block = [u8; BLOCK];
 
 /// Blocks per chunk, the unit that a change copies (as pointers).
-const CHUNK: usize = 64;
+const CHUNK_BLOCKS: usize = 64;
 
-type Chunk = [Option<Arc<Block>>; CHUNK];
+type Chunk = [Option<Arc<Block>>; CHUNK_BLOCKS];
 
 /// What a block holds that was never written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Image {
 
     fn new(len: u64, unwritten: Unwritten) -> Self {
         let blocks = len / BLOCK as u64;
-        let chunks = vec![None; blocks.div_ceil(CHUNK as u64) as usize];
+        let chunks = vec![None; blocks.div_ceil(CHUNK_BLOCKS as u64) as usize];
         Self { len: blocks * BLOCK as u64, unwritten, chunks: Arc::new(chunks) }
     }
 
@@ -64,15 +64,15 @@ impl Image {
     }
 
     fn get(&self, number: u64) -> Option<&Arc<Block>> {
-        let chunk = self.chunks[(number / CHUNK as u64) as usize].as_ref()?;
-        chunk[(number % CHUNK as u64) as usize].as_ref()
+        let chunk = self.chunks[(number / CHUNK_BLOCKS as u64) as usize].as_ref()?;
+        chunk[(number % CHUNK_BLOCKS as u64) as usize].as_ref()
     }
 
     pub(super) fn set(&mut self, number: u64, block: Arc<Block>) {
         let chunks = Arc::make_mut(&mut self.chunks);
-        let chunk = chunks[(number / CHUNK as u64) as usize]
+        let chunk = chunks[(number / CHUNK_BLOCKS as u64) as usize]
             .get_or_insert_with(|| Arc::new(std::array::from_fn(|_| None)));
-        Arc::make_mut(chunk)[(number % CHUNK as u64) as usize] = Some(block);
+        Arc::make_mut(chunk)[(number % CHUNK_BLOCKS as u64) as usize] = Some(block);
     }
 
     /// Copies one block into `out`.

@@ -2,7 +2,7 @@ use super::*;
 use crate::{AlignedBuf, Environment};
 use std::collections::HashSet;
 
-const LEN: u64 = 1 << 20;
+const DEVICE_BYTES: u64 = 1 << 20;
 
 fn filled(blocks: usize, byte: u8) -> AlignedBuf {
     let mut buffer = AlignedBuf::zeroed(blocks * BLOCK);
@@ -29,7 +29,7 @@ fn first(device: &SimulatedDevice, block: u64) -> u8 {
 
 #[test]
 fn synced_writes_survive_every_crash() {
-    let device = SimulatedDevice::new(LEN, 1);
+    let device = SimulatedDevice::new(DEVICE_BYTES, 1);
     write(&device, 3, 1).unwrap();
     device.sync().unwrap();
     write(&device, 4, 2).unwrap();
@@ -45,7 +45,7 @@ fn synced_writes_survive_every_crash() {
 
 #[test]
 fn unsynced_writes_survive_in_every_combination() {
-    let device = SimulatedDevice::new(LEN, 2);
+    let device = SimulatedDevice::new(DEVICE_BYTES, 2);
     (0..3).for_each(|block| write(&device, block, 1).unwrap());
     let point = device.crash_point();
     let mut whole = HashSet::new();
@@ -66,7 +66,7 @@ fn unsynced_writes_survive_in_every_combination() {
 
 #[test]
 fn writes_to_one_place_may_be_reordered() {
-    let device = SimulatedDevice::new(LEN, 3);
+    let device = SimulatedDevice::new(DEVICE_BYTES, 3);
     write(&device, 0, 1).unwrap();
     write(&device, 0, 2).unwrap();
     write(&device, 1, 3).unwrap();
@@ -80,7 +80,7 @@ fn writes_to_one_place_may_be_reordered() {
 
 #[test]
 fn crash_points_are_recorded_at_every_change() {
-    let device = SimulatedDevice::new(LEN, 4);
+    let device = SimulatedDevice::new(DEVICE_BYTES, 4);
     device.record_crash_points(1);
     write(&device, 0, 1).unwrap();
     first(&device, 0);
@@ -95,7 +95,7 @@ fn crash_points_are_recorded_at_every_change() {
 
 #[test]
 fn discards_may_leave_anything() {
-    let device = SimulatedDevice::new(LEN, 5);
+    let device = SimulatedDevice::new(DEVICE_BYTES, 5);
     device.write_at(0, &[&filled(64, 7)]).unwrap();
     device.sync().unwrap();
     device.discard(0, 64 * 4096).unwrap();
@@ -107,7 +107,7 @@ fn discards_may_leave_anything() {
 
 #[test]
 fn requests_fail_where_they_are_told_to() {
-    let device = SimulatedDevice::new(LEN, 6);
+    let device = SimulatedDevice::new(DEVICE_BYTES, 6);
     device.inject(Fault::Fail { operation: Operation::Write, nth: 1 });
     device.inject(Fault::FailFrom { operation: Operation::Read, nth: 2 });
     write(&device, 0, 1).unwrap();
@@ -134,7 +134,7 @@ fn requests_fail_where_they_are_told_to() {
 fn a_failed_write_leaves_anything_in_its_range() {
     let outcomes: HashSet<Vec<u8>> = (0..50)
         .map(|seed| {
-            let device = SimulatedDevice::new(LEN, seed);
+            let device = SimulatedDevice::new(DEVICE_BYTES, seed);
             device.inject(Fault::Fail { operation: Operation::Write, nth: 0 });
             write(&device, 1, 1).unwrap_err();
             sectors(&device, 1)
@@ -146,7 +146,7 @@ fn a_failed_write_leaves_anything_in_its_range() {
 #[test]
 fn after_a_failed_sync_a_good_one_proves_nothing() {
     let lost = (0..50).filter(|seed| {
-        let device = SimulatedDevice::new(LEN, *seed);
+        let device = SimulatedDevice::new(DEVICE_BYTES, *seed);
         write(&device, 0, 1).unwrap();
         device.inject(Fault::Fail { operation: Operation::Sync, nth: 0 });
         device.sync().unwrap_err();
@@ -159,7 +159,7 @@ fn after_a_failed_sync_a_good_one_proves_nothing() {
 
 #[test]
 fn writes_get_lost_and_go_astray() {
-    let device = SimulatedDevice::new(LEN, 7);
+    let device = SimulatedDevice::new(DEVICE_BYTES, 7);
     device.inject(Fault::Lose { nth: 0 });
     write(&device, 0, 1).unwrap();
     device.inject(Fault::Misdirect { nth: 0, to: Some(5 * 4096) });
@@ -175,7 +175,7 @@ fn writes_get_lost_and_go_astray() {
 
 #[test]
 fn a_full_medium_takes_no_more() {
-    let device = SimulatedDevice::new(LEN, 8);
+    let device = SimulatedDevice::new(DEVICE_BYTES, 8);
     device.inject(Fault::Full { after: 10_000 });
     write(&device, 0, 1).unwrap();
     write(&device, 1, 1).unwrap();
@@ -185,7 +185,7 @@ fn a_full_medium_takes_no_more() {
 
 #[test]
 fn when_the_power_is_off_nothing_works() {
-    let device = SimulatedDevice::new(LEN, 9);
+    let device = SimulatedDevice::new(DEVICE_BYTES, 9);
     device.inject(Fault::PowerOff { nth: 1 });
     write(&device, 0, 1).unwrap();
     first(&device, 0);
@@ -202,11 +202,11 @@ fn when_the_power_is_off_nothing_works() {
 
 #[test]
 fn bits_rot_where_something_was_written() {
-    let device = SimulatedDevice::new(LEN, 10);
-    assert!(device.rot(0..LEN, 5).is_empty());
+    let device = SimulatedDevice::new(DEVICE_BYTES, 10);
+    assert!(device.rot(0..DEVICE_BYTES, 5).is_empty());
     write(&device, 7, 0).unwrap();
     device.sync().unwrap();
-    let offsets = device.rot(0..LEN, 1);
+    let offsets = device.rot(0..DEVICE_BYTES, 1);
     assert!(offsets.iter().all(|offset| offset / 4096 == 7));
     let image = device.durable_image();
     let ones: u32 = image.blocks().flat_map(|(_, block)| block.iter().map(|b| b.count_ones())).sum();
@@ -216,14 +216,14 @@ fn bits_rot_where_something_was_written() {
 
 #[test]
 fn unwritten_blocks_may_hold_garbage() {
-    let device = SimulatedDevice::with_garbage(LEN, 11);
+    let device = SimulatedDevice::with_garbage(DEVICE_BYTES, 11);
     let (mut a, mut b) = (AlignedBuf::zeroed(BLOCK), AlignedBuf::zeroed(BLOCK));
     device.read_at(0, &mut a).unwrap();
     device.read_at(4096, &mut b).unwrap();
     assert_ne!(a[..], b[..]);
     device.crash().read_at(0, &mut b).unwrap();
     assert_eq!(a[..], b[..], "it stays the same");
-    let error = device.read_at(LEN, &mut a).unwrap_err();
+    let error = device.read_at(DEVICE_BYTES, &mut a).unwrap_err();
     assert_eq!(error.kind, ErrorKind::OutOfRange);
 }
 

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 Source and clone share what they have in common and change independently. Times, owners, modes, extended
 attributes and hard links are kept; every file has a number (st_ino) of its own. Root may clone anything,
-others what is all their own; in an image that is not mounted may do anything who may write it.")]
+other users what is all their own; in an image that is not mounted a user that may write it may do anything.")]
 pub(crate) struct CloneArgs {
     /// The file or directory to clone
     #[arg(value_name = "SRC")]
@@ -168,7 +168,7 @@ pub(crate) struct SnapshotOne {
   espalier diff --json A B | jq -r '.changed[]'
 
 Prints + added, - removed, ~ changed paths, relative to the directories. The time grows with what differs, not
-with what there is. For root, and for whom all of both belongs to. Exit status: 0, also if there are differences.")]
+with what there is. For root, and for the user that owns all of both. Exit status: 0, also if there are differences.")]
 pub(crate) struct Diff {
     /// The older directory
     #[arg(value_name = "A")]

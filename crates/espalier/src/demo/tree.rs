@@ -1,6 +1,6 @@
 //! The source tree that the demonstration unpacks.
 
-use super::run_quietly;
+use super::program::run_quietly;
 use anyhow::{Context, Result, ensure};
 use std::fmt;
 use std::path::{Path, PathBuf};

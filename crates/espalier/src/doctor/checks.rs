@@ -1,6 +1,6 @@
 //! The checks of `espalier doctor`.
 
-use super::Finding;
+use super::finding::Finding;
 use crate::logging::Sink;
 use crate::units::Size;
 use std::fs;
@@ -8,10 +8,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 /// The first kernel with FUSE over io_uring.
-const FIRST_WITH_IO_URING: (u32, u32) = (6, 14);
+const FIRST_KERNEL_WITH_IO_URING: (u32, u32) = (6, 14);
 
 /// The first kernel whose protocol the server speaks (7.31).
-const FIRST_SERVED: (u32, u32) = (5, 4);
+const FIRST_SUPPORTED_KERNEL: (u32, u32) = (5, 4);
 
 /// What a mount takes by default, with the kernel's share.
 const COMFORTABLE_MEMORY_BYTES: u64 = 4 << 30;
@@ -75,10 +75,10 @@ impl System {
     fn kernel(&self) -> Finding {
         const WHAT: &str = "kernel";
         let found = format!("Linux {}", self.release);
-        if self.version() < FIRST_SERVED {
+        if self.version() < FIRST_SUPPORTED_KERNEL {
             return Finding::broken(WHAT, found, "Linux 5.4 or later is needed");
         }
-        if self.version() < FIRST_WITH_IO_URING {
+        if self.version() < FIRST_KERNEL_WITH_IO_URING {
             return Finding::advice(
                 WHAT,
                 found,
@@ -108,7 +108,7 @@ impl System {
 
     fn io_uring(&self) -> Finding {
         const WHAT: &str = "FUSE over io_uring";
-        const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+        const PARAMETER_PATH: &str = "/sys/module/fuse/parameters/enable_uring";
         if self
             .read("/proc/sys/kernel/io_uring_disabled")
             .is_some_and(|value| value == "2" || (value == "1" && !self.is_root))
@@ -119,11 +119,11 @@ impl System {
                 "sysctl kernel.io_uring_disabled=0 as root makes mounts faster",
             );
         }
-        match self.read(PARAMETER).as_deref() {
+        match self.read(PARAMETER_PATH).as_deref() {
             Some("Y") => Finding::good(WHAT, "on"),
             Some(_) if self.is_root => Finding::good(WHAT, "off; the next mount by root turns it on"),
             Some(_) => {
-                Finding::advice(WHAT, "off", format!("echo Y > {PARAMETER} as root makes mounts faster"))
+                Finding::advice(WHAT, "off", format!("echo Y > {PARAMETER_PATH} as root makes mounts faster"))
             }
             None => Finding::advice(WHAT, "not in this kernel", "Linux 6.14 and later have it"),
         }
@@ -156,7 +156,7 @@ impl System {
         } else {
             Finding::advice(
                 WHAT,
-                "is for root only: nobody but you sees into your mounts",
+                "is for root only: only you see into your mounts",
                 "to share them, root writes user_allow_other into /etc/fuse.conf",
             )
         }

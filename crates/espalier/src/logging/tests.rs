@@ -5,9 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 fn a_server_logs_to_the_best_place_that_the_machine_has() {
     let home = || Some(PathBuf::from("/home/ann"));
     let with = |sockets: &'static [&str]| move |path: &Path| sockets.iter().any(|s| Path::new(s) == path);
-    assert_eq!(Sink::choose(&with(&[JOURNAL, SYSLOG]), true, home()), Sink::Journal);
-    assert_eq!(Sink::choose(&with(&[SYSLOG]), false, home()), Sink::Syslog);
-    assert_eq!(Sink::choose(&with(&[]), true, home()), Sink::File(FILE_OF_ROOT.into()));
+    assert_eq!(Sink::choose(&with(&[JOURNAL_SOCKET, SYSLOG_SOCKET]), true, home()), Sink::Journal);
+    assert_eq!(Sink::choose(&with(&[SYSLOG_SOCKET]), false, home()), Sink::Syslog);
+    assert_eq!(Sink::choose(&with(&[]), true, home()), Sink::File(ROOT_LOG_PATH.into()));
     let of_user = Sink::File("/home/ann/.local/state/espalier/log".into());
     assert_eq!(Sink::choose(&with(&[]), false, home()), of_user);
     assert_eq!(Sink::choose(&with(&[]), false, None), Sink::Nowhere);

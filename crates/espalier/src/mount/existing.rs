@@ -2,11 +2,11 @@
 //!
 //! The kernel keeps some options with each mount: read-only, set-id bits, devices, programs,
 //! symbolic links. These change by a call to the kernel. The rule for the times of last access
-//! changes by a command to the server. All others are fixed when the server starts, and a mount that
-//! asks for other ones is refused and says which.
+//! changes by a command to the server. All others are fixed when the server starts, and a mount
+//! that asks for other ones is refused and says which.
 
-use super::Plan;
 use super::options::{Settings, differing};
+use super::plan::Plan;
 use crate::args;
 use crate::info;
 use crate::mounts;

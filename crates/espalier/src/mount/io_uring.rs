@@ -1,8 +1,8 @@
 //! FUSE over io_uring, which stock kernels have and keep switched off.
 //!
 //! The switch is a parameter of the kernel module `fuse` and counts for connections made later, of
-//! all users. A mount by root turns it on, unless it was told to use the classic device. An ordinary
-//! user cannot, and is told once what root can do.
+//! all users. A mount by root turns it on, unless it was told to use the classic device. An
+//! ordinary user cannot, and is told once what root can do.
 
 use crate::ui::complain;
 use std::fs;
@@ -10,18 +10,18 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
 /// The parameter. Kernels before 6.14 do not have it.
-const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+const PARAMETER_PATH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// Where it is noted that a user was told, below the home directory.
-const TOLD: &str = ".local/state/espalier/told-of-io-uring";
+const HINT_MARK_PATH: &str = ".local/state/espalier/told-of-io-uring";
 
 /// Turns io_uring on where the kernel has it and this process may. Without it the mount uses the
 /// classic device, so a failure is only logged.
 pub(super) fn enable() {
-    match enable_at(Path::new(PARAMETER)) {
-        Ok(true) => tracing::info!(parameter = PARAMETER, "turned FUSE over io_uring on"),
+    match enable_at(Path::new(PARAMETER_PATH)) {
+        Ok(true) => tracing::info!(parameter = PARAMETER_PATH, "turned FUSE over io_uring on"),
         Ok(false) => {}
-        Err(error) => tracing::debug!(parameter = PARAMETER, %error, "FUSE over io_uring stays off"),
+        Err(error) => tracing::debug!(parameter = PARAMETER_PATH, %error, "FUSE over io_uring stays off"),
     }
 }
 
@@ -40,15 +40,17 @@ fn is_on(parameter: &Path) -> io::Result<bool> {
 
 /// Tells an ordinary user on a terminal, once, how root makes mounts faster.
 pub(super) fn hint_once() {
-    let off = is_on(Path::new(PARAMETER)).is_ok_and(|on| !on);
+    let off = is_on(Path::new(PARAMETER_PATH)).is_ok_and(|on| !on);
     if !off || !io::stderr().is_terminal() {
         return;
     }
-    let Some(told) = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(TOLD)) else { return };
+    let Some(told) = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(HINT_MARK_PATH)) else {
+        return;
+    };
     if note_first(&told) {
         complain!(
             "espalier: this mount uses the classic FUSE transport; root makes it faster for all \
-             users with: echo Y > {PARAMETER}"
+             users with: echo Y > {PARAMETER_PATH}"
         );
     }
 }

@@ -8,10 +8,10 @@ use espalier_fuse::MountOptions;
 use std::path::PathBuf;
 
 /// The memory budget if none is asked for.
-const DEFAULT_CACHE: u64 = 2 << 30;
+const DEFAULT_CACHE_BYTES: u64 = 2 << 30;
 
 /// The smallest budget that everything fits in.
-const LEAST_CACHE: u64 = 64 << 20;
+const MIN_CACHE_BYTES: u64 = 64 << 20;
 
 /// What the options ask for.
 #[derive(Debug, Clone)]
@@ -37,7 +37,7 @@ pub(crate) struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            cache: DEFAULT_CACHE,
+            cache: DEFAULT_CACHE_BYTES,
             atime: Atime::Relative,
             discard: false,
             snapshot: None,
@@ -67,11 +67,11 @@ impl Settings {
             settings.cache = cache;
             settings.words = format!("{},cache={cache}", settings.words);
         }
-        if settings.cache < LEAST_CACHE {
+        if settings.cache < MIN_CACHE_BYTES {
             bail!(
                 "a cache of {} is too small; at least {} are needed",
                 Size(settings.cache),
-                Size(LEAST_CACHE)
+                Size(MIN_CACHE_BYTES)
             );
         }
         Ok(settings)

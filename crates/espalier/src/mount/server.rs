@@ -2,11 +2,12 @@
 //!
 //! SIGTERM, SIGINT and SIGHUP unmount; if the mount is busy, everything is made durable and it
 //! stays. Another one that comes when the first has led to nothing for some seconds, because the
-//! device does not answer, ends the server as a crash does: everybody who waits gets an error. At
+//! device does not answer, ends the server as a crash does: every waiting caller gets an error. At
 //! the end the file system is closed, a checkpoint made, and the image's lock released, in this
 //! order.
 
-use super::{Plan, existing, io_uring};
+use super::plan::Plan;
+use super::{existing, io_uring};
 use crate::image;
 use crate::info;
 use crate::memory;
@@ -133,7 +134,7 @@ fn finish(plan: &Plan, store: &Arc<Store>, fs: &FileSystem) -> Result<()> {
 }
 
 /// How long a device may take before a second signal ends the server without it.
-const PATIENCE: Duration = Duration::from_secs(5);
+const DEVICE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Starts the thread that turns signals into unmounts.
 fn heed(signals: Signals, mount: Arc<Mount>, fs: Arc<FileSystem>) -> Result<()> {
@@ -144,7 +145,7 @@ fn heed(signals: Signals, mount: Arc<Mount>, fs: Arc<FileSystem>) -> Result<()> 
             let signal: Termination = signals.wait();
             let since = *begun.lock();
             match since {
-                Some(since) if since.elapsed() >= PATIENCE => give_up(&mount),
+                Some(since) if since.elapsed() >= DEVICE_TIMEOUT => give_up(&mount),
                 Some(_) => continue,
                 None => *begun.lock() = Some(Instant::now()),
             }
@@ -172,7 +173,8 @@ fn heed(signals: Signals, mount: Arc<Mount>, fs: Arc<FileSystem>) -> Result<()> 
     Ok(())
 }
 
-/// Ends the server without the device, as a crash does; whoever waits for an answer gets an error.
+/// Ends the server without the device, as a crash does; callers that wait for an answer get an
+/// error.
 fn give_up(mount: &Mount) -> ! {
     tracing::error!("the device does not answer; the server ends, and what was not synced is lost");
     if let Err(error) = mount.abort() {

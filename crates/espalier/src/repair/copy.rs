@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Bytes that are copied at once.
-const CHUNK: usize = 1 << 20;
+const CHUNK_BYTES: usize = 1 << 20;
 
 /// How much was copied.
 #[derive(Debug, Default)]
@@ -118,7 +118,7 @@ impl Copy<'_> {
     fn file(&mut self, node: NodeId, attr: &Attr, path: &Path, target: &Path) -> Result<()> {
         let file = File::create_new(target)?;
         file.set_len(attr.size)?;
-        let mut buffer = vec![0; CHUNK];
+        let mut buffer = vec![0; CHUNK_BYTES];
         let mut at = 0;
         while at < attr.size {
             // Where nothing can be said about holes, everything is tried.
@@ -127,7 +127,7 @@ impl Copy<'_> {
                 Err(error) if error.kind() == espalier_fs::FsErrorKind::NoData => break,
                 Err(_) => {}
             }
-            let wanted = (attr.size - at).min(CHUNK as u64) as usize;
+            let wanted = (attr.size - at).min(CHUNK_BYTES as u64) as usize;
             match self.fs.read(node, at, &mut buffer[..wanted]) {
                 Ok(0) => break,
                 Ok(length) => {

@@ -1,4 +1,4 @@
-use super::super::Grade;
+use super::super::finding::Grade;
 use super::*;
 use std::path::Path;
 use tempfile::TempDir;
