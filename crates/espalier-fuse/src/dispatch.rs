@@ -9,17 +9,18 @@
 //! files are truncated by SETATTR, and O_APPEND is the kernel's own business, as it is for every
 //! local file system.
 //!
-//! Making a file is the one moment at which the kernel can be told how it is open. Who makes one
-//! only to write it (`tar`, `cp`, a compiler) writes around the kernel's pages: what he writes
-//! comes as he wrote it, and not once for each page that he began, the kernel copies it once
-//! instead of twice, and need not ask first whether the file has capabilities. Who reads the file
-//! gets it from here and then from the kernel's pages, from which the kernel takes what is
-//! overwritten around them. So CREATE is served where `Dispatcher::write_around` was called, and
-//! elsewhere answered with ENOSYS, whereupon the kernel makes files by MKNOD.
+//! CREATE is answered with ENOSYS too, whereupon the kernel makes files by MKNOD. So every `write`
+//! goes through the kernel's pages, unless its caller asked for direct I/O. That a reader of a
+//! growing file never sees zeros in place of data depends on it: the kernel puts what is written
+//! into the page under the page's lock, has it written by the server, and only then raises the
+//! size, which a reader looks at after it has the page. A file that is opened with
+//! `FOPEN_DIRECT_IO` has no such order: a reader may fill the page at the end of the file from what
+//! the server has before the write, and see the size of after it.
 
 mod caller;
 mod control;
 mod counts;
+mod dirty_pages;
 mod errno;
 mod snapshots;
 
@@ -107,8 +108,8 @@ pub struct Dispatcher {
     snapshots: snapshots::Snapshots,
     /// What the ids of its nodes have in their upper bits, as the kernel knows them.
     tag: u64,
-    /// Files that are made to be written are written around the kernel's pages.
-    writes_around: bool,
+    /// What the kernel may have and the server has not.
+    dirty_pages: dirty_pages::DirtyPages,
 }
 
 impl Dispatcher {
@@ -132,15 +133,13 @@ impl Dispatcher {
             prefetch: OnceLock::new(),
             snapshots: Default::default(),
             tag: 0,
-            writes_around: false,
+            dirty_pages: Default::default(),
         }
     }
 
-    /// From now on, files that are made only to be written are written around the kernel's pages;
-    /// see the module. For a kernel that looks after its pages in such a case.
-    pub(crate) fn write_around(mut self) -> Self {
-        self.writes_around = true;
-        self
+    /// The kernel keeps what is written to itself for a while.
+    pub(crate) fn expect_write_back(&mut self) {
+        self.dirty_pages.has_written_data = true;
     }
 
     /// Gives it what tells the kernel of changes that it did not ask for.
@@ -241,8 +240,9 @@ impl Dispatcher {
         let done = match operation {
             Operation::Read { offset, size } => self.read(node, offset, size, out),
             Operation::Write { offset, data, from_cache: true, kill_suid_sgid: false, .. } => {
-                of(self.fs.write_back(node, offset, data), || self.name(node))
-                    .map(|count| reply::written(out, count as u32))
+                let written = of(self.fs.write_back(node, offset, data), || self.name(node));
+                self.blocks_changed(node);
+                written.map(|count| reply::written(out, count as u32))
             }
             Operation::Write { offset, data, kill_suid_sgid, sync, .. } => {
                 let written = self.fs.write(node, offset, data, kill_suid_sgid).and_then(|count| {
@@ -282,7 +282,7 @@ impl Dispatcher {
             }
             _ => {
                 let reply = self.small(node, request, operation)?;
-                Ok(self.tagged(reply).put(out))
+                Ok(self.tagged(self.counted(reply)).put(out))
             }
         };
         done.map(Some)
@@ -327,7 +327,10 @@ impl Dispatcher {
         let mut files = Vec::new();
         let mut each = |entry: espalier_fs::DirEntry<'_>| {
             let kind = kind_bits(entry.kind) >> 12;
-            let known = entry.entry.map(|entry| (entry.node.0 | self.tag, attributes(&entry.attr)));
+            let known = entry.entry.map(|entry| {
+                let attributes = self.dirty_pages.counted(attributes(&entry.attr));
+                (entry.node.0 | self.tag, attributes)
+            });
             let known = known.as_ref().map(|(node, attributes)| (*node, attributes));
             let added = body.add(entry.name, entry.ino, kind, entry.cookie, known);
             if let Some(entry) =
@@ -394,18 +397,12 @@ impl Dispatcher {
                 of(fs.mkdir(node, new, mode & 0o7777, &caller(umask)), name).map(Small::entry)
             }
             Operation::TemporaryFile { mode, umask } => {
-                of(fs.tmpfile(node, mode & 0o7777, &caller(umask)), name)
-                    .map(|made| Small::opened(made, false))
+                of(fs.tmpfile(node, mode & 0o7777, &caller(umask)), name).map(Small::opened)
             }
             // In a snapshot it is refused; ENOSYS would be for the whole mount.
-            Operation::Create { name: new, flags, mode, umask } if self.writes_around || self.tag != 0 => {
-                let made = fs.mknod(node, new, NewNode::Regular, mode & 0o7777, &caller(umask));
-                of(made, name).map(|made| Small::opened(made, is_written_around(flags))).map_err(|error| {
-                    // Made meanwhile by what the kernel did not hear of: it shall look again and
-                    // open that.
-                    let again = error == Errno(libc::EEXIST) && flags as i32 & libc::O_EXCL == 0;
-                    if again { Errno(libc::ESTALE) } else { error }
-                })
+            Operation::Create { name: new, mode, umask, .. } if self.tag != 0 => {
+                of(fs.mknod(node, new, NewNode::Regular, mode & 0o7777, &caller(umask)), name)
+                    .map(Small::opened)
             }
             Operation::Unlink { name: old } => of(fs.unlink(node, old), name).map(|()| Small::Nothing),
             Operation::RemoveDirectory { name: old } => {
@@ -446,7 +443,7 @@ impl Dispatcher {
                     libc::SEEK_HOLE => Seek::Hole,
                     _ => return Err(Errno(libc::EINVAL)),
                 };
-                of(fs.lseek(node, offset, what), name).map(Small::Number)
+                self.seek(node, offset, what).map(Small::Number)
             }
             Operation::CopyRange { offset, target, target_offset, length, flags, wide } => {
                 if flags != 0 {
@@ -465,9 +462,12 @@ impl Dispatcher {
                 let copied = of(fs.copy_file_range(node, offset, target, target_offset, length, kill), name)?;
                 Ok(if wide { Small::Number(copied) } else { Small::Written(copied as u32) })
             }
-            Operation::Sync { data_only } | Operation::SyncDirectory { data_only } => {
-                done(fs.fsync(node, data_only))
+            Operation::Sync { data_only } => {
+                let synced = done(fs.fsync(node, data_only));
+                self.synced(node);
+                synced
             }
+            Operation::SyncDirectory { data_only } => done(fs.fsync(node, data_only)),
             Operation::SyncFileSystem | Operation::Destroy => done(fs.syncfs()),
             Operation::FileSystemStatistics => of(fs.statfs(), name).map(|s| Small::statistics(&s)),
             Operation::Release | Operation::ReleaseDirectory => Ok(Small::Nothing),
@@ -500,8 +500,8 @@ impl Dispatcher {
 enum Small {
     Nothing,
     Entry(u64, reply::Attributes),
-    /// A node that is open already, around the kernel's pages or not.
-    Opened(u64, reply::Attributes, bool),
+    /// A node that is open already.
+    Opened(u64, reply::Attributes),
     NoEntry,
     Attributes(reply::Attributes),
     Statx(reply::Attributes),
@@ -515,8 +515,8 @@ impl Small {
         Self::Entry(entry.node.0, attributes(&entry.attr))
     }
 
-    fn opened(entry: espalier_fs::Entry, direct: bool) -> Self {
-        Self::Opened(entry.node.0, attributes(&entry.attr), direct)
+    fn opened(entry: espalier_fs::Entry) -> Self {
+        Self::Opened(entry.node.0, attributes(&entry.attr))
     }
 
     fn statistics(of: &espalier_fs::StatFs) -> Self {
@@ -535,9 +535,9 @@ impl Small {
         match self {
             Self::Nothing => 0,
             Self::Entry(node, attributes) => reply::entry(out, node, &attributes),
-            Self::Opened(node, attributes, direct) => {
+            Self::Opened(node, attributes) => {
                 let length = reply::entry(out, node, &attributes);
-                length + reply::opened(&mut out[length..], direct)
+                length + reply::opened(&mut out[length..])
             }
             Self::NoEntry => reply::no_entry(out),
             Self::Attributes(attributes) => reply::attribute_reply(out, &attributes),
@@ -632,13 +632,6 @@ fn set_attr(set: &SetAttributes) -> SetAttr {
         ctime: set.ctime.map(|moment| SetTime::At(nanoseconds(moment))),
         kill_privileges: set.kill_suid_sgid,
     }
-}
-
-/// True for who opens a new file with `flags` and shall write around the kernel's pages: who only
-/// writes. Who asks for direct I/O gets the kernel's, and who wants each write durable is asked for
-/// that by the kernel, after it has let go of the file.
-fn is_written_around(flags: u32) -> bool {
-    flags as i32 & (libc::O_ACCMODE | libc::O_DIRECT | libc::O_DSYNC) == libc::O_WRONLY
 }
 
 fn new_node(mode: u32, device: u32) -> Result<NewNode, Errno> {

@@ -127,9 +127,8 @@ impl Mount {
     pub fn start(fs: Arc<FileSystem>, point: &Path, options: &MountOptions) -> Result<Self, MountError> {
         let (description, commands) = (options.description.clone(), options.commands.clone());
         let mut dispatcher = Dispatcher::new(Arc::clone(&fs), options.xattrs, description, commands);
-        let around = writes_around(options);
-        if around {
-            dispatcher = dispatcher.write_around();
+        if options.writeback {
+            dispatcher.expect_write_back();
         }
         fs.set_kernel_keeps_times(options.writeback);
         let handler = Arc::new(dispatcher);
@@ -137,9 +136,6 @@ impl Mount {
         handler.attach(mount.notifier());
         if prefetches(options) {
             mount.prefetch = mount.start_prefetch(&fs, &handler);
-        }
-        if around {
-            kernel::open_nothing(&mount.point);
         }
         if !options.sync_interval.is_zero() && !options.read_only {
             let ticker = Ticker::start(fs, options.sync_interval);
@@ -302,11 +298,9 @@ fn check_point(point: &Path, options: &MountOptions) -> Result<PathBuf, MountErr
     Ok(path)
 }
 
-/// Files that are made to be written are written around the kernel's pages. Not where each write is
-/// to be durable: the kernel asks for that after it has let go of the file, but not of who writes
-/// so.
-fn writes_around(options: &MountOptions) -> bool {
-    !options.writeback && !options.synchronous && kernel::drops_what_is_written_around()
+/// See [`kernel::waits_for_writes`].
+pub(crate) fn kernel_waits_for_writes() -> bool {
+    kernel::waits_for_writes()
 }
 
 /// Files are given to the kernel before it asks for them where that is [safe](crate::prefetch) and
@@ -346,9 +340,8 @@ fn wishes(options: &MountOptions, block: bool) -> Wishes {
     if options.writeback {
         flags |= bit::WRITEBACK_CACHE;
     }
-    if !writes_around(options) {
-        // Else the kernel would drop its pages when such a write has been sent, and not when it is
-        // done.
+    if !kernel::drops_pages_after_direct_writes() {
+        // Where it does, it must wait for the write before that.
         flags |= bit::ASYNC_DIO;
     }
     if options.xattrs {

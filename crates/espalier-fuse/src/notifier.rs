@@ -80,6 +80,14 @@ impl Notifier {
         self.patient.queue([Waiting::Then(all, Box::new(done))]);
     }
 
+    /// Sends a notification on the calling thread, and returns when the kernel has carried it out;
+    /// false if it did not. For a request whose file is open, and of which no lock is held that
+    /// the kernel takes for this notification: nothing waits for the threads of the notifier.
+    pub(crate) fn notify_here(&self, notification: &Notification) -> bool {
+        let device = self.device.read().clone();
+        device.is_some_and(|device| send(&device, notification))
+    }
+
     /// Queues notifications that may take the kernel long, and returns at once.
     pub fn notify(&self, notifications: impl IntoIterator<Item = Notification>) {
         self.patient.queue(notifications.into_iter().map(Waiting::One));

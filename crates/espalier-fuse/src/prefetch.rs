@@ -24,6 +24,13 @@
 //!    least as long, whether it can be copied or not. His request locks no page, and there is
 //!    another thread to serve those that do.
 //!
+//! A file that grows is no exception. Its last page is stored with zeros behind the end, and the
+//! kernel raises the size to that end before it copies; but the end is the one of the listing,
+//! which the kernel knows already, and a change of length waits (4). Whoever appends asks first,
+//! which revokes (3); the page that is locked then is complete before the append can lock it, and
+//! the size grows after the append has put its data there. What is stored is never read from the
+//! file after that.
+//!
 //! That everybody asks before he changes pages is the kernel's way: `write` wants to know whether
 //! the file has capabilities (`security.capability`) when it is first called for a file that the
 //! kernel knows; a mapping reads a page first; truncating, punching and copying are requests of

@@ -15,6 +15,7 @@ use crate::model::types::{FileKind, Seek};
 use crate::volume::context::VolumeContext;
 use bytes::Bytes;
 use espalier_engine::{Batch, KeyRange, LARGE_VALUE, Slice, Value};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Up to this number blocks are deleted one by one: a range costs the tree more than a few keys, and
@@ -214,6 +215,25 @@ pub(crate) fn seek(volume: &VolumeContext, source: &DataSource, offset: u64, wha
         Seek::Data => fail(FsErrorKind::NoSuchOffset, "no data follows"),
         Seek::Hole => Ok(offset.max(block.saturating_mul(size)).min(source.size)),
     }
+}
+
+/// The first hole of a sparse file at or after `offset`, which lies inside the file. What lies behind
+/// the end of the file is part of a hole, which then ends at `u64::MAX`.
+pub(crate) fn next_hole(volume: &VolumeContext, source: &DataSource, offset: u64) -> Result<Range<u64>> {
+    let size = u64::from(volume.block_size);
+    let mut block = offset / size;
+    let mut cursor = volume.store.cursor(volume.data(), layout::blocks_from(&source.base, block))?;
+    while let Some(entry) = cursor.next()? {
+        let found = layout::block_number(&entry.key[source.base.len()..]).unwrap_or(u64::MAX);
+        if found.saturating_mul(size) >= source.size {
+            break;
+        }
+        if found > block {
+            return Ok(offset.max(block * size)..found * size);
+        }
+        block += 1;
+    }
+    Ok(offset.max(block.saturating_mul(size)).min(source.size)..u64::MAX)
 }
 
 /// Units of 512 bytes that the blocks at `base` take within the first `size` bytes.

@@ -15,6 +15,7 @@ use crate::volume::context::VolumeContext;
 use crate::volume::mtime_hold::Arrival;
 use crate::volume::tree_lock::{TreeGuard, TreeLock};
 use espalier_engine::{Batch, KeyRange};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -221,6 +222,18 @@ impl FileData {
                 return Ok(if what == Seek::Data { offset } else { source.size });
             }
             blocks::seek(&self.volume, source, offset, what)
+        })
+    }
+
+    /// The first hole at or after `offset`, and the size of the file.
+    pub(crate) fn next_hole(&self, node: NodeId, offset: u64) -> Result<(Range<u64>, u64)> {
+        let node = self.file(node)?;
+        self.reader.read_stable(&node, |source| {
+            let size = source.size;
+            if offset >= size || !source.sparse {
+                return Ok((offset.max(size)..u64::MAX, size));
+            }
+            Ok((blocks::next_hole(&self.volume, source, offset)?, size))
         })
     }
 

@@ -5,6 +5,7 @@ use crate::file::xattr::XattrChange;
 use crate::file_system::FileSystem;
 use crate::model::error::Result;
 use crate::model::types::*;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 impl FileSystem {
@@ -167,6 +168,15 @@ impl FileSystem {
     /// [`FsErrorKind::NoSuchOffset`] at or behind the end, and if no data follows.
     pub fn lseek(&self, node: NodeId, offset: u64, what: Seek) -> Result<u64> {
         self.data.lseek(node, offset, what)
+    }
+
+    /// The first hole at or after `offset`, and the size of the file. What lies behind the end of
+    /// the file is part of a hole, which then ends at `u64::MAX`.
+    ///
+    /// # Errors
+    /// As for reads.
+    pub fn next_hole(&self, node: NodeId, offset: u64) -> Result<(Range<u64>, u64)> {
+        self.data.next_hole(node, offset)
     }
 
     /// Copies up to `length` bytes; returns how many. Short copies are normal, 0 is the end of the

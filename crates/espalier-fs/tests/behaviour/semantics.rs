@@ -36,8 +36,13 @@ fn blocks_count_data_and_not_holes() {
     let attr = bench.fs.getattr(file).expect("attributes");
     assert_eq!((attr.size, attr.blocks), ((1 << 20) + 4096, 8));
     assert_eq!(bench.fs.lseek(file, 0, Seek::Data).expect("seek"), 1 << 20);
+    let (size, hole) = (attr.size, |offset| bench.fs.next_hole(file, offset).expect("hole"));
+    assert_eq!(hole(5), (5..1 << 20, size));
+    assert_eq!(hole((1 << 20) + 7), (size..u64::MAX, size));
+    assert_eq!(hole(size + 7), (size + 7..u64::MAX, size));
     bench.fs.fallocate(file, 1 << 20, 4096, Fallocate::PunchHole, false).expect("punch");
     assert_eq!(bench.fs.getattr(file).expect("attributes").blocks, 0);
+    assert_eq!(bench.fs.next_hole(file, 5).expect("hole"), (5..u64::MAX, size));
     assert_eq!(bench.fs.lseek(file, 0, Seek::Data).map_err(|e| e.kind()), Err(FsErrorKind::NoSuchOffset));
 }
 

@@ -57,16 +57,16 @@ pub(super) fn mount(point: &Path, options: &MountOptions) -> Result<Mounted, Mou
     Ok(mounted)
 }
 
-/// True if the kernel drops its pages of what is written around them also after the write, so that
+/// True if the kernel drops its pages of what is written by direct I/O also after the write, so that
 /// none stays which a reader fetched meanwhile. Linux does since 6.19, 6.18.3 and 6.12.64 (its
 /// commit b359af8275a9), and no bit of the protocol says so.
-pub(super) fn drops_what_is_written_around() -> bool {
+pub(super) fn drops_pages_after_direct_writes() -> bool {
     let names = rustix::system::uname();
-    names.release().to_str().is_ok_and(is_new_enough)
+    names.release().to_str().is_ok_and(drops)
 }
 
-/// See [`drops_what_is_written_around`].
-fn is_new_enough(release: &str) -> bool {
+/// See [`drops_pages_after_direct_writes`].
+fn drops(release: &str) -> bool {
     match numbers(release) {
         (6, 12, patch) => patch >= 64,
         (6, 18, patch) => patch >= 3,
@@ -93,6 +93,13 @@ fn clears(release: &str) -> bool {
         (6, 10, patch) => patch >= 7,
         (major, minor, _) => (major, minor) >= (6, 11),
     }
+}
+
+/// True if a page that is being written is not clean for the kernel before the server has answered:
+/// Linux before 6.16 writes from copies.
+pub(super) fn waits_for_writes() -> bool {
+    let names = rustix::system::uname();
+    names.release().to_str().is_ok_and(|release| numbers(release) >= (6, 16, 0))
 }
 
 /// The first three numbers of a kernel's release.
@@ -353,19 +360,6 @@ pub(super) fn tune(point: &Path, options: &MountOptions) {
     }
 }
 
-/// Lets the kernel find out that no file needs to be opened, by opening one without a name: until
-/// it knows, it also tells of every file that was made and is closed.
-pub(super) fn open_nothing(point: &Path) {
-    let open = || {
-        let made = rustix::fs::open(point, OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, Mode::RUSR)?;
-        rustix::fs::open(format!("/proc/self/fd/{}", made.as_raw_fd()), OFlags::RDONLY, Mode::empty())
-    };
-    if let Err(error) = open() {
-        // On a mount that cannot be changed, or not by us.
-        tracing::debug!(%error, "the kernel is still to learn that files are not opened");
-    }
-}
-
 /// The number of the connection of the mount at `point`: it names it in the control file system.
 pub(super) fn connection(point: &Path) -> Option<u32> {
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
@@ -415,18 +409,18 @@ impl std::fmt::Debug for Mounted {
 
 #[cfg(test)]
 mod tests {
-    use super::{clears, is_new_enough};
+    use super::{clears, drops};
 
     #[test]
-    fn kernels_are_known_that_drop_what_is_written_around() {
+    fn kernels_are_known_that_drop_pages_after_direct_writes() {
         let new =
             ["6.19.0-rc1", "6.19", "7.0.1-generic", "10.1", "6.18.3", "6.18.44-x-y1", "6.12.64+deb13-amd64"];
         for release in new {
-            assert!(is_new_enough(release), "{release}");
+            assert!(drops(release), "{release}");
         }
         let old = ["6.18.2", "6.18", "6.12.63", "6.17.13", "6.1.170", "5.15.200", "", "x", "6.x.9"];
         for release in old {
-            assert!(!is_new_enough(release), "{release}");
+            assert!(!drops(release), "{release}");
         }
     }
 

@@ -111,7 +111,6 @@ pub mod write {
 /// How a file is open, in the reply that opened it.
 #[allow(missing_docs, reason = "the kernel's own names")]
 pub mod open {
-    pub const DIRECT_IO: u32 = 1 << 0;
     pub const KEEP_CACHE: u32 = 1 << 1;
 }
 

@@ -169,14 +169,13 @@ pub fn statx(out: &mut [u8], of: &Attributes) -> usize {
     STATX_BYTES
 }
 
-/// The body that says how a file was opened: with no state of ours, with its pages kept, and if
-/// `direct` without going through them. Returns its length.
-pub fn opened(out: &mut [u8], direct: bool) -> usize {
-    use flags::open::{DIRECT_IO, KEEP_CACHE};
+/// The body that says how a file was opened: with no state of ours, and with its pages kept.
+/// Returns its length.
+pub fn opened(out: &mut [u8]) -> usize {
     let mut writer = Writer::new(&mut out[..OPEN_BYTES]);
     writer.u64(0);
     // Who closes it is to hear what became of pages that were written through a mapping.
-    writer.u32(KEEP_CACHE | if direct { DIRECT_IO } else { 0 });
+    writer.u32(flags::open::KEEP_CACHE);
     writer.u32(0);
     OPEN_BYTES
 }

@@ -138,6 +138,9 @@ pub(super) trait Seat: Send + Sync {
     /// As [`Pending::is_open`].
     fn is_open(&self) -> bool;
 
+    /// How many threads serve the same requests: those of a CPU, or of the device.
+    fn threads(&self) -> usize;
+
     /// Answers `asked` with an error if it is still served, and otherwise calls
     /// [`Callers::settle`]. It need not have happened when this returns.
     fn interrupt(self: Arc<Self>, shared: &Arc<Shared>, asked: Asked) -> io::Result<()>;
@@ -175,6 +178,11 @@ pub fn is_wanted() -> bool {
 /// The same without a change of which anybody must hear: whoever waits may give up afterwards.
 pub fn is_waited_for() -> bool {
     SEAT.with_borrow(|seat| seat.as_ref().is_none_or(|seat| seat.is_open()))
+}
+
+/// How many threads serve the requests that the calling thread could be given; 0 if it serves none.
+pub(crate) fn serving_threads() -> usize {
+    SEAT.with_borrow(|seat| seat.as_ref().map_or(0, |seat| seat.threads()))
 }
 
 /// Who waits, as far as somebody must know.

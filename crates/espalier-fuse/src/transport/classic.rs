@@ -122,6 +122,10 @@ impl callers::Seat for Seat {
         self.pending.is_open()
     }
 
+    fn threads(&self) -> usize {
+        MOST_PER_CPU
+    }
+
     fn interrupt(self: Arc<Self>, shared: &Arc<Shared>, asked: Asked) -> io::Result<()> {
         match self.pending.take(asked.unique, |()| Ok(()))? {
             Some(_) => self.device.reply(asked.unique, Err(asked.errno)),

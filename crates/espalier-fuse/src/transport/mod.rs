@@ -21,6 +21,7 @@ mod uring;
 
 use crate::protocol::{self, Dialect, Header, InitRequest, init};
 use buffer::Buffer;
+pub(crate) use callers::serving_threads;
 use callers::{Asked, Callers};
 pub use callers::{is_waited_for, is_wanted};
 use class::Watch;

@@ -234,6 +234,10 @@ impl callers::Seat for Seat {
         self.pending.is_open()
     }
 
+    fn threads(&self) -> usize {
+        self.queue.registered.load(Ordering::Acquire)
+    }
+
     fn interrupt(self: Arc<Self>, shared: &Arc<Shared>, asked: Asked) -> io::Result<()> {
         // A ring belongs to the thread that made it: there must be one before anything is taken.
         let spawned = shared.spawn(format!("fuse-{}", self.queue.cpu), move |shared| {

@@ -235,9 +235,9 @@ impl Toy {
                 let (id, attributes) = state.make(id, name, mode)?;
                 Body::Entry(id, attributes)
             }
-            Operation::Create { name, flags, mode, .. } => {
+            Operation::Create { name, mode, .. } => {
                 let (id, attributes) = state.make(id, name, libc::S_IFREG | mode)?;
-                Body::Opened(id, attributes, flags as i32 & libc::O_ACCMODE == libc::O_WRONLY)
+                Body::Opened(id, attributes)
             }
             Operation::SymbolicLink { name, .. } => {
                 let (id, attributes) = state.make(id, name, libc::S_IFLNK | 0o777)?;
@@ -306,8 +306,8 @@ enum Body {
     Empty,
     None,
     Entry(u64, Attributes),
-    /// A new file that is open, around the kernel's pages or not.
-    Opened(u64, Attributes, bool),
+    /// A new file that is open.
+    Opened(u64, Attributes),
     Attributes(Attributes),
     Written(u32),
     Statistics,
@@ -355,9 +355,9 @@ impl Handler for Toy {
                     Body::Empty => 0,
                     Body::None => reply::no_entry(out),
                     Body::Entry(node, attributes) => reply::entry(out, node, &attributes),
-                    Body::Opened(node, attributes, direct) => {
+                    Body::Opened(node, attributes) => {
                         let length = reply::entry(out, node, &attributes);
-                        length + reply::opened(&mut out[length..], direct)
+                        length + reply::opened(&mut out[length..])
                     }
                     Body::Attributes(attributes) => reply::attribute_reply(out, &attributes),
                     Body::Written(count) => reply::written(out, count),

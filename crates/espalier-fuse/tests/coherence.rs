@@ -1,5 +1,5 @@
-//! Files that are made only to be written are written around the kernel's pages: everybody sees
-//! what was written all the same. These tests need root and FUSE, and fail without.
+//! Readers, mappings and writers of a file see the same, whether writes go through the kernel's
+//! pages or around them (direct I/O). These tests need root and FUSE, and fail without.
 
 mod common;
 
@@ -60,14 +60,18 @@ struct Piece {
     data: Vec<u8>,
 }
 
-/// One writes numbers that grow by `write_all`, each page by one piece at most, others read and map
-/// the file meanwhile, so that the kernel fetches pages while they are being written around: nobody
-/// sees less than what had been written when he looked.
-fn nobody_sees_less(kind: Kind, mut write_all: impl FnMut(&File, &[Piece])) {
+/// How a file is written: through the kernel's pages, or around them.
+const WAYS: [i32; 2] = [0, libc::O_DIRECT];
+
+/// The writer, whose file is open with `flags`, writes numbers that grow by `write_all`, each page
+/// by one piece at most. Others read and map the file meanwhile, so that the kernel fetches pages
+/// while they are being written: no reader sees less than what had been written before it looked.
+fn nobody_sees_less(kind: Kind, flags: i32, mut write_all: impl FnMut(&File, &[Piece])) {
     let image = Image::new(64 << 20);
     let mounted = image.mount(kind, "");
     let path = mounted.path().join("f");
-    let writer = File::options().write(true).create_new(true).open(&path).unwrap();
+    let mut new = File::options();
+    let writer = new.write(true).create_new(true).custom_flags(flags).open(&path).unwrap();
     writer.write_all_at(&[0; PAGES * PAGE], 0).unwrap();
     let written: [AtomicU64; PAGES] = Default::default();
     let done = AtomicBool::new(false);
@@ -141,10 +145,14 @@ impl Drop for End<'_> {
     }
 }
 
+fn kinds_and_ways() -> impl Iterator<Item = (Kind, i32)> {
+    kinds().into_iter().flat_map(|kind| WAYS.map(|way| (kind, way)))
+}
+
 #[test]
 fn nobody_sees_what_was_there_before_a_write_that_is_done() {
-    for kind in kinds() {
-        nobody_sees_less(kind, |file, pieces| {
+    for (kind, flags) in kinds_and_ways() {
+        nobody_sees_less(kind, flags, |file, pieces| {
             for Piece { page, data } in pieces {
                 file.write_all_at(data, (page * PAGE) as u64).unwrap();
             }
@@ -152,12 +160,12 @@ fn nobody_sees_what_was_there_before_a_write_that_is_done() {
     }
 }
 
-/// The same of who lets the kernel write, and hears when it has.
+/// The same of a writer that lets the kernel write, and hears when it has.
 #[test]
 fn nobody_sees_what_was_there_before_asynchronous_writes_that_are_done() {
-    for kind in kinds() {
+    for (kind, flags) in kinds_and_ways() {
         let mut ring = IoUring::new(8).unwrap();
-        nobody_sees_less(kind, |file, pieces| {
+        nobody_sees_less(kind, flags, |file, pieces| {
             for (at, Piece { page, data }) in pieces.iter().enumerate() {
                 let length = data.len() as u32;
                 let write = opcode::Write::new(types::Fd(file.as_raw_fd()), data.as_ptr(), length)
@@ -176,15 +184,16 @@ fn nobody_sees_what_was_there_before_asynchronous_writes_that_are_done() {
     }
 }
 
-/// What was read before stays right where it was not written, and a file that grows around its
-/// pages ends where it says.
+/// What was read before stays right where it was not written, and a file that grows ends where it
+/// says.
 #[test]
-fn who_has_read_sees_a_file_grow_and_shrink() {
-    for kind in kinds() {
+fn a_file_that_was_read_is_seen_to_grow_and_shrink() {
+    for (kind, flags) in kinds_and_ways() {
         let image = Image::new(64 << 20);
         let mounted = image.mount(kind, "");
         let path = mounted.path().join("f");
-        let writer = File::create(&path).unwrap();
+        let mut new = File::options();
+        let writer = new.write(true).create_new(true).custom_flags(flags).open(&path).unwrap();
         let mut expected = Vec::new();
         for step in 0..40usize {
             let (at, length) = (step * 3011 % 9000, step * 1733 % 7000 + 1);
@@ -357,7 +366,7 @@ fn who_makes_what_is_made_meanwhile_opens_it() {
 }
 
 /// What is written need not lie in the writer's own memory: it may come from another file, or be
-/// mapped from the file itself, whose pages the kernel has to fetch while it writes around them.
+/// mapped from the file itself, whose pages the kernel has to fetch while it writes.
 #[test]
 fn what_comes_from_files_and_mappings_arrives() {
     for kind in kinds() {
