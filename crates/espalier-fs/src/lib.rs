@@ -9,12 +9,15 @@
 //! `docs/format.md`), the locks in `docs/design/fs.md`, deviations from what people expect in
 //! `docs/semantics.md`.
 
+#![forbid(unsafe_code)]
+
 mod check;
 mod data;
 mod file;
 mod file_system;
 mod inode;
 mod links;
+mod lock_order;
 mod model;
 mod namespace;
 mod orphan;
@@ -25,8 +28,9 @@ mod test_support;
 mod tree_ops;
 mod volume;
 
-pub use check::volume_check::{CheckProblem, CheckReport, MAX_PROBLEMS, check};
-pub use check::volume_repair::{Repaired, repair};
+pub use check::repair::{Repaired, repair};
+pub use check::report::{CheckProblem, CheckReport, MAX_PROBLEMS};
+pub use check::verify::check;
 pub use file_system::FileSystem;
 pub use model::describe::describe_range;
 pub use model::error::{FsError, FsErrorKind, Result};

@@ -1,4 +1,7 @@
-//! Offline check and repair of a volume.
+//! Offline verification and repair of a volume.
 
-pub(crate) mod volume_check;
-pub(crate) mod volume_repair;
+pub(crate) mod data_walk;
+pub(crate) mod paths;
+pub(crate) mod repair;
+pub(crate) mod report;
+pub(crate) mod verify;

@@ -1,5 +1,7 @@
 use super::*;
 use crate::FileSystem;
+use crate::check::report::*;
+use crate::model::record::{LINK_COUNTS_RIGHT, Link};
 use crate::model::types::*;
 use espalier_engine::Batch;
 use std::sync::Arc;

@@ -1,7 +1,9 @@
 use super::*;
+use crate::model::layout::{self, LINKS, METADATA};
 use crate::model::types::*;
 use crate::{FileSystem, check};
 use espalier_storage::Environment;
+use std::sync::Arc;
 
 /// A store with /dir/file (3 blocks, a large attribute), /dir/one = /two, /dir/deep/er/leaf,
 /// /sparse.
