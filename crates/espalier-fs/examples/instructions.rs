@@ -183,8 +183,8 @@ fn scan() -> Outcome {
     })
 }
 
-/// Directories are cloned; in each copy ten files are written and all are read. Everything is synced
-/// after each sixteenth.
+/// Directories are cloned; in each copy ten files are written and all are read. Everything is
+/// synced after each sixteenth.
 fn clones() -> Outcome {
     const DIRECTORIES: u64 = 10;
     const CLONES: u64 = 160;

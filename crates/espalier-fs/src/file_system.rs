@@ -17,6 +17,7 @@ use crate::inode::node::{LinkCounts, Node, Place, Role};
 use crate::inode::node_table::NodeTable;
 use crate::inode::ownership::OwnershipMarks;
 use crate::links::link_area::LinkAreas;
+use crate::lock_order::{Rank, RankedMutex};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout::{self, INDEXES, METADATA};
 use crate::model::record::{Inode, Record, VolumeState};
@@ -97,108 +98,52 @@ impl FileSystem {
         let links = Arc::new(LinkIndex::open(volume.clone())?);
         let (nodes, area) = first_nodes(&volume, &links, root)?;
         let orphans = Orphans::new(volume.clone(), nodes.clone(), links.clone(), area);
-        let fs = Arc::new(Self::with_components(volume, tree, nodes, state_record, links, orphans));
+        let inodes = Arc::new(InodeStore { volume: volume.clone() });
+        let access_times = AccessTimes::new(volume.clone(), tree.clone(), nodes.clone(), inodes.clone());
+        let names = namespace(
+            Parts { volume, tree, nodes, state_record, links, inodes },
+            Arc::new(orphans),
+            access_times.clone(),
+        );
+        let fs = Arc::new(Self::with_names(names, access_times));
         if !fs.volume.options.read_only {
             fs.names.orphans.empty_area()?;
         }
         Ok(fs)
     }
 
-    /// Makes the other components, from the bottom up.
-    fn with_components(
-        volume: Arc<VolumeContext>,
-        tree: Arc<TreeLock>,
-        nodes: Arc<NodeTable>,
-        state_record: Arc<VolumeStateRecord>,
-        links: Arc<LinkIndex>,
-        orphans: Orphans,
-    ) -> Self {
-        let detached = orphans.detached.clone();
-        let orphans = Arc::new(orphans);
-        let inodes = Arc::new(InodeStore { volume: volume.clone() });
-        let ownership = Arc::new(OwnershipMarks {
-            volume: volume.clone(),
-            tree: tree.clone(),
-            inodes: inodes.clone(),
-            links: links.clone(),
-        });
-        let access_times = Arc::new(AccessTimes {
-            volume: volume.clone(),
-            tree: tree.clone(),
-            nodes: nodes.clone(),
-            inodes: inodes.clone(),
-            rule: AtimeRule::new(volume.options.atime),
-            queue: Default::default(),
-        });
-        let data_reader = Arc::new(DataReader { volume: volume.clone(), tree: tree.clone() });
-        let attrs = Arc::new(AttrReader { volume: volume.clone(), data: data_reader.clone() });
-        let references = Arc::new(References {
-            tree: tree.clone(),
-            nodes: nodes.clone(),
-            orphans: orphans.clone(),
-            access_times: access_times.clone(),
-        });
-        let areas = Arc::new(LinkAreas {
-            volume: volume.clone(),
-            tree: tree.clone(),
-            nodes: nodes.clone(),
-            links: links.clone(),
-            orphans: orphans.clone(),
-            references: references.clone(),
-            stale: Default::default(),
-        });
-        let lookup = Arc::new(Lookup {
-            volume: volume.clone(),
-            tree: tree.clone(),
-            nodes: nodes.clone(),
-            orphans: orphans.clone(),
-            references: references.clone(),
-            areas: areas.clone(),
-            attrs: attrs.clone(),
-        });
+    /// Makes the components of calls on one file and on whole trees.
+    fn with_names(names: Arc<Namespace>, access_times: Arc<AccessTimes>) -> Self {
+        let volume = names.volume.clone();
+        let detached = names.orphans.detached.clone();
         let attributes = Attributes {
             volume: volume.clone(),
-            tree: tree.clone(),
-            nodes: nodes.clone(),
-            inodes: inodes.clone(),
-            reader: attrs,
-            ownership: ownership.clone(),
+            tree: names.tree.clone(),
+            nodes: names.nodes.clone(),
+            inodes: names.inodes.clone(),
+            reader: names.lookup.attrs.clone(),
+            ownership: names.ownership.clone(),
             access_times: access_times.clone(),
         };
         let xattrs = ExtendedAttributes {
             volume: volume.clone(),
-            tree: tree.clone(),
-            nodes: nodes.clone(),
-            inodes: inodes.clone(),
-            ownership: ownership.clone(),
+            tree: names.tree.clone(),
+            nodes: names.nodes.clone(),
+            inodes: names.inodes.clone(),
+            ownership: names.ownership.clone(),
             detached: detached.clone(),
         };
         let data = FileData {
             volume: volume.clone(),
-            tree: tree.clone(),
-            nodes: nodes.clone(),
-            inodes: inodes.clone(),
-            reader: data_reader,
+            tree: names.tree.clone(),
+            nodes: names.nodes.clone(),
+            inodes: names.inodes.clone(),
+            reader: names.lookup.attrs.data.clone(),
             detached,
             access_times: access_times.clone(),
         };
-        let names = Arc::new(Namespace {
-            volume: volume.clone(),
-            tree,
-            nodes,
-            state_record,
-            inodes,
-            links,
-            ownership,
-            orphans,
-            references,
-            areas,
-            lookup,
-        });
-        let listings =
-            Listings { cx: names.clone(), access_times: access_times.clone(), cache: Default::default() };
-        let snapshots =
-            Snapshots { cx: names.clone(), access_times: access_times.clone(), making: Default::default() };
+        let listings = Listings::new(names.clone(), access_times.clone());
+        let snapshots = Snapshots::new(names.clone(), access_times.clone());
         let renames = RenameLock::default();
         Self { volume, names, renames, listings, attributes, xattrs, data, access_times, snapshots }
     }
@@ -207,6 +152,66 @@ impl FileSystem {
     pub(crate) fn state_record(&self) -> &VolumeStateRecord {
         &self.names.state_record
     }
+}
+
+/// The components below names that everything else is made from.
+struct Parts {
+    volume: Arc<VolumeContext>,
+    tree: Arc<TreeLock>,
+    nodes: Arc<NodeTable>,
+    state_record: Arc<VolumeStateRecord>,
+    links: Arc<LinkIndex>,
+    inodes: Arc<InodeStore>,
+}
+
+/// Makes the components of calls on names, from the bottom up.
+fn namespace(parts: Parts, orphans: Arc<Orphans>, access_times: Arc<AccessTimes>) -> Arc<Namespace> {
+    let Parts { volume, tree, nodes, state_record, links, inodes } = parts;
+    let ownership = Arc::new(OwnershipMarks {
+        volume: volume.clone(),
+        tree: tree.clone(),
+        inodes: inodes.clone(),
+        links: links.clone(),
+    });
+    let data = Arc::new(DataReader { volume: volume.clone(), tree: tree.clone() });
+    let attrs = Arc::new(AttrReader { volume: volume.clone(), data });
+    let references = Arc::new(References {
+        tree: tree.clone(),
+        nodes: nodes.clone(),
+        orphans: orphans.clone(),
+        access_times,
+    });
+    let areas = Arc::new(LinkAreas {
+        volume: volume.clone(),
+        tree: tree.clone(),
+        nodes: nodes.clone(),
+        links: links.clone(),
+        orphans: orphans.clone(),
+        references: references.clone(),
+        stale: RankedMutex::new(Rank::Table, Vec::new()),
+    });
+    let lookup = Arc::new(Lookup {
+        volume: volume.clone(),
+        tree: tree.clone(),
+        nodes: nodes.clone(),
+        orphans: orphans.clone(),
+        references: references.clone(),
+        areas: areas.clone(),
+        attrs,
+    });
+    Arc::new(Namespace {
+        volume,
+        tree,
+        nodes,
+        state_record,
+        inodes,
+        links,
+        ownership,
+        orphans,
+        references,
+        areas,
+        lookup,
+    })
 }
 
 /// The inode of the root directory.

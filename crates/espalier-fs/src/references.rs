@@ -29,8 +29,8 @@ impl References {
     }
 
     /// Does the work that was put off until the last reference on `node` goes. No caller gets the
-    /// result. Work that fails is tried again later, and then the reference is kept; or recovery does
-    /// it; or it is the time of a read, which may be lost. False if the reference is kept.
+    /// result. Work that fails is tried again later, and then the reference is kept; or recovery
+    /// does it; or it is the time of a read, which may be lost. False if the reference is kept.
     fn finish(&self, node: &Arc<Node>) -> bool {
         let tree = self.tree.shared_again();
         let result = if self.orphans.is_orphan(node) {

@@ -1,8 +1,8 @@
 //! Blocks: the data of one file in the data index, as operations on a batch and reads of the store.
 //!
-//! A file is cut into blocks of the volume's block size, one key each. An absent block and the bytes
-//! behind the end of a short one read as zeros. No block reaches beyond the size of the file. A write
-//! never reads: a block that it covers is inserted, others are patched.
+//! A file is cut into blocks of the volume's block size, one key each. An absent block and the
+//! bytes behind the end of a short one read as zeros. No block reaches beyond the size of the file.
+//! A write never reads: a block that it covers is inserted, others are patched.
 //!
 //! While a file is not marked sparse, every block below its size is present (blocks may be short
 //! only where the file ends, or ended).
@@ -18,12 +18,12 @@ use espalier_engine::{Batch, KeyRange, LARGE_VALUE, Slice, Value};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Up to this number blocks are deleted one by one: a range costs the tree more than a few keys, and
-/// the keys of small files vanish in the range of their directory when that is removed.
+/// Up to this number blocks are deleted one by one: a range costs the tree more than a few keys,
+/// and the keys of small files vanish in the range of their directory when that is removed.
 pub(crate) const SINGLE_DELETES_MAX_BLOCKS: u64 = 8;
-/// Files with more blocks move and are cloned as ranges, not block by block: the reference to a block
-/// of a large value weighs about 230 bytes, in the log, in memory and on the way down, and cutting a
-/// range out of the tree costs some node headers.
+/// Files with more blocks move and are cloned as ranges, not block by block: the reference to a
+/// block of a large value weighs about 230 bytes, in the log, in memory and on the way down, and
+/// cutting a range out of the tree costs some node headers.
 const SINGLE_MOVES_MAX_BLOCKS: u64 = 64;
 
 /// Where the data of a file lies, for a read without lock.

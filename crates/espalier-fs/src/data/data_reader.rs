@@ -1,7 +1,7 @@
 //! Reads of a file's data without lock.
 //!
-//! A read takes the place of the data under the tree lock, reads without any lock, and reads again if
-//! the keys changed meanwhile; after some attempts with the locks held.
+//! A read takes the place of the data under the tree lock, reads without any lock, and reads again
+//! if the keys changed meanwhile; after some attempts with the locks held.
 
 use crate::data::blocks::{self, DataSource};
 use crate::inode::node::{Node, State};

@@ -1,5 +1,5 @@
-//! The attributes of a node as users see them. The blocks of a sparse file are counted when they are
-//! asked for, and remembered until its data changes.
+//! The attributes of a node as users see them. The blocks of a sparse file are counted when they
+//! are asked for, and remembered until its data changes.
 
 use crate::data::blocks::{self, units};
 use crate::data::data_reader::DataReader;

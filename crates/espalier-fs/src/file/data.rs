@@ -46,8 +46,8 @@ pub(crate) enum Privileges {
 }
 
 impl Privileges {
-    /// `kill`: clear set-id bits too; they stay if root changes the data. Capabilities are cleared in
-    /// any case.
+    /// `kill`: clear set-id bits too; they stay if root changes the data. Capabilities are cleared
+    /// in any case.
     pub(crate) fn after_change(kill: bool) -> Self {
         if kill { Self::Clear } else { Self::ClearCapabilities }
     }
@@ -259,9 +259,9 @@ impl FileData {
         }
     }
 
-    /// As [`FileData::copy_range`], without copying whole blocks: the target's blocks get the values
-    /// that the source's have. Returns how much there was: whole blocks, and the rest of one behind
-    /// them.
+    /// As [`FileData::copy_range`], without copying whole blocks: the target's blocks get the
+    /// values that the source's have. Returns how much there was: whole blocks, and the rest of one
+    /// behind them.
     fn share_range(&self, request: &CopyRequest) -> Result<u64> {
         let &CopyRequest { from_offset, to_offset, length, privileges, .. } = request;
         // Reading and writing the ordinary way reports errors of either file in the right order.
@@ -307,8 +307,8 @@ impl FileData {
         Ok(length)
     }
 
-    /// Adds to a batch that `count` blocks from block `target` on of the file at `base` are those of
-    /// `source` from block `first` on.
+    /// Adds to a batch that `count` blocks from block `target` on of the file at `base` are those
+    /// of `source` from block `first` on.
     fn share_blocks(
         &self,
         source: &DataSource,

@@ -47,8 +47,8 @@ impl FileSystem {
         }
     }
 
-    /// True if there is one reference to the node: if it is the caller's, nobody else knows the
-    /// node.
+    /// True if there is one reference to the node: if it is the caller's, no other
+    /// caller knows the node.
     pub fn is_held_once(&self, node: NodeId) -> bool {
         self.names.nodes.references(node) == 1
     }
@@ -174,9 +174,9 @@ impl FileSystem {
         self.listings.list(node, cookie, WithNodes::Yes, each)
     }
 
-    /// As [`FileSystem::readdirplus`] for who keeps what he is given, as a kernel does: what was
-    /// given whole a moment ago, and has not changed since, is given without entries and references
-    /// if it is asked for again.
+    /// As [`FileSystem::readdirplus`], for a caller that keeps entries, as a kernel does: a listing
+    /// that was given whole a moment ago, and has not changed since, is given without entries and
+    /// references if it is asked for again.
     ///
     /// # Errors
     /// As for [`FileSystem::readdir`].

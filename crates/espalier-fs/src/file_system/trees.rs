@@ -26,9 +26,9 @@ impl FileSystem {
         clone::clone_tree(&self.names, &self.access_times, source, (parent, name), caller)
     }
 
-    /// Removes directory `name` of `parent` and everything below it. What is in use there can be
-    /// used as long as somebody holds it. The cost does not depend on what is below, but for names
-    /// of files with several names.
+    /// Removes directory `name` of `parent` and everything below it. Files and directories in
+    /// use there stay usable until their last reference goes. The cost does not depend on what is
+    /// below, but for names of files with several names.
     ///
     /// # Errors
     /// [`FsErrorKind::NotFound`], [`FsErrorKind::NotDirectory`]; [`FsErrorKind::Permission`] if the

@@ -1,17 +1,18 @@
 //! Times of the last read (`atime`) that are not written yet.
 //!
-//! A read changes the time in memory only, by the rule that the mount follows ([`Atime`]). It is written with the next
-//! change of the inode, by the background, or when the node leaves memory; a crash may lose it.
+//! A read changes the time in memory only, by the rule that the mount follows ([`Atime`]). It is
+//! written with the next change of the inode, by the background, or when the node leaves memory; a
+//! crash may lose it.
 
 use crate::inode::inode_store::InodeStore;
 use crate::inode::node::{Node, State, States};
 use crate::inode::node_table::NodeTable;
+use crate::lock_order::{Rank, RankedMutex};
 use crate::model::error::{FsErrorKind, Result};
 use crate::model::types::*;
 use crate::volume::context::VolumeContext;
 use crate::volume::tree_lock::{TreeGuard, TreeLock};
 use espalier_engine::Batch;
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -23,17 +24,28 @@ const QUEUE_MAX_NODES: usize = 64 << 10;
 const NODES_PER_BATCH: usize = 64;
 
 pub(crate) struct AccessTimes {
-    pub(crate) volume: Arc<VolumeContext>,
-    pub(crate) tree: Arc<TreeLock>,
-    pub(crate) nodes: Arc<NodeTable>,
-    pub(crate) inodes: Arc<InodeStore>,
+    volume: Arc<VolumeContext>,
+    tree: Arc<TreeLock>,
+    nodes: Arc<NodeTable>,
+    inodes: Arc<InodeStore>,
     /// The rule that decides which reads change the time.
     pub(crate) rule: AtimeRule,
     /// Nodes whose time is to be written.
-    pub(crate) queue: Mutex<Vec<NodeId>>,
+    queue: RankedMutex<Vec<NodeId>>,
 }
 
 impl AccessTimes {
+    pub(crate) fn new(
+        volume: Arc<VolumeContext>,
+        tree: Arc<TreeLock>,
+        nodes: Arc<NodeTable>,
+        inodes: Arc<InodeStore>,
+    ) -> Arc<Self> {
+        let rule = AtimeRule::new(volume.options.atime);
+        let queue = RankedMutex::new(Rank::Table, Vec::new());
+        Arc::new(Self { volume, tree, nodes, inodes, rule, queue })
+    }
+
     /// Notes that `node` was read; true if the time of the last read changed.
     pub(crate) fn touch(&self, node: &Arc<Node>) -> bool {
         self.are_kept() && self.touch_locked(node, &mut node.state())

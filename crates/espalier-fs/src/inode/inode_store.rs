@@ -1,7 +1,7 @@
 //! Stored inodes: entries in the metadata index, and the extended attributes that they name.
 //!
-//! In memory the inode of a node is what counts; every change goes to the store in the same step, as
-//! an insert of the whole entry, so that it neither reads nor piles up as messages.
+//! In memory the inode of a node is what counts; every change goes to the store in the same step,
+//! as an insert of the whole entry, so that it neither reads nor piles up as messages.
 
 use crate::inode::node::{Node, Orphan, State};
 use crate::model::acl::{self, Acl};

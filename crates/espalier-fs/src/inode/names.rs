@@ -78,7 +78,8 @@ impl Names {
         cost
     }
 
-    /// Drops the names that do not lead to a node for which `live` is true; returns the bytes freed.
+    /// Drops the names that do not lead to a node for which `live` is true; returns the bytes
+    /// freed.
     pub(crate) fn shrink(&mut self, live: impl Fn(NodeId) -> bool) -> u64 {
         let before = self.bytes;
         let (mut present, mut bytes) = (0, 0);

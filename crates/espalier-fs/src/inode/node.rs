@@ -4,25 +4,19 @@
 //! is a directory like any other here, so it too has one node. Nodes hold on to their parents, so
 //! the way up to the root is always in memory and a key is made by walking it.
 //!
-//! Locks, in the order in which they are taken:
-//! 1. `FileSystem::tree`: shared by every operation that uses keys, exclusive for those that move
-//!    directories;
-//! 2. `FileSystem::renames`, by renames across directories;
-//! 3. [`Directory::names`], ancestors first, the link area last;
-//! 4. [`Node::state`], by ascending id; states of unlinked files last;
-//! 5. tables (nodes, orphans, numbers), held for a moment only.
-//!
-//! Commits are made with the locks 1 to 4 of all they concern held, so the order in which changes
-//! become visible is the order of the log.
+//! Locks are taken in the order of [`Rank`]; `docs/design/fs.md` has the argument. Commits are made
+//! with the locks of everything that they concern held, so the order in which changes become
+//! visible is the order of the log.
 
 use crate::inode::names::Names;
 use crate::inode::pending_changes::{ChangeNotes, PendingChanges, TreeChange};
+use crate::lock_order::{Rank, RankedGuard, RankedMutex};
 use crate::model::layout;
 use crate::model::record::Inode;
 use crate::model::types::{FileKind, NodeId};
 use crate::volume::mtime_hold::MtimeHold;
 use espalier_engine::Lsn;
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -38,7 +32,7 @@ pub(crate) struct Node {
     /// `st_ino`; never changes.
     pub(crate) ino: u64,
     place: RwLock<Place>,
-    state: Mutex<State>,
+    state: RankedMutex<State>,
     /// Of all nodes of the volume.
     pub(crate) changes: Arc<PendingChanges>,
     /// Changes before the keys of the node's data do.
@@ -94,8 +88,8 @@ pub(crate) enum Orphan {
     Empty,
     /// Its data lies at this base; the orphan area says so.
     Data(Arc<[u8]>),
-    /// A directory that was removed with all that is below, which somebody holds; it lies in the
-    /// orphan area.
+    /// A directory that was removed with everything below, and is in use; it lies in the orphan
+    /// area.
     Tree,
 }
 
@@ -127,7 +121,7 @@ pub(crate) struct Directory {
     pub(crate) sum: u64,
     /// What is added to numbers in its link area, if it has one; never changes.
     pub(crate) area_sum: u64,
-    pub(crate) names: Mutex<Names>,
+    pub(crate) names: RankedMutex<Names>,
     /// Counts nodes that were changed and left memory, so that what was read from the store before
     /// is known to be stale.
     pub(crate) evictions: AtomicU64,
@@ -183,7 +177,7 @@ impl Node {
                 notes: Arc::default(),
                 area_sum: sum.wrapping_add(inode.area_delta),
                 sum,
-                names: Mutex::default(),
+                names: RankedMutex::new(Rank::Names, Names::default()),
                 evictions: AtomicU64::new(0),
                 name_bytes: AtomicU64::new(0),
                 used: AtomicBool::new(true),
@@ -196,17 +190,21 @@ impl Node {
             kind: inode.kind,
             ino: inode.number.wrapping_add(sum),
             place: RwLock::new(place),
-            state: Mutex::new(State {
-                inode,
-                lsn,
-                atime_dirty: false,
-                orphan: Orphan::No,
-                linkable: false,
-                blocks: None,
-                changes: 0,
-                mtime_hold: MtimeHold::default(),
-                caught_up: changes.newest(),
-            }),
+            state: RankedMutex::with_key(
+                Rank::State,
+                id.0,
+                State {
+                    inode,
+                    lsn,
+                    atime_dirty: false,
+                    orphan: Orphan::No,
+                    linkable: false,
+                    blocks: None,
+                    changes: 0,
+                    mtime_hold: MtimeHold::default(),
+                    caught_up: changes.newest(),
+                },
+            ),
             changes,
             version: AtomicU64::new(0),
             changed: AtomicBool::new(false),
@@ -239,7 +237,7 @@ impl Node {
     }
 
     /// What changes about the node, up to date.
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> RankedGuard<'_, State> {
         let mut state = self.state.lock();
         let newest = self.changes.newest();
         if state.caught_up < newest {
@@ -474,7 +472,7 @@ impl Drop for Node {
 }
 
 /// The states of several nodes, locked in order.
-pub(crate) struct States<'a>(Vec<(NodeId, MutexGuard<'a, State>)>);
+pub(crate) struct States<'a>(Vec<(NodeId, RankedGuard<'a, State>)>);
 
 impl<'a> States<'a> {
     /// Locks the states of `nodes`, which may name one node several times.

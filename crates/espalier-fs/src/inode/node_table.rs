@@ -1,4 +1,5 @@
-//! The node table: all nodes in memory, the references to each, and the memory that their names take.
+//! The node table: all nodes in memory, the references to each, and the memory that their names
+//! take.
 //!
 //! A node stays in the table while it has references: one for each entry that the kernel knows, one
 //! for each node below it, and those that calls hold. Known names have a budget of memory: a sweep
@@ -7,11 +8,11 @@
 use crate::inode::names::{Known, Names};
 use crate::inode::node::{Node, Place};
 use crate::inode::pending_changes::PendingChanges;
+use crate::lock_order::{Rank, RankedMutex};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::record::Inode;
 use crate::model::types::NodeId;
 use espalier_engine::Lsn;
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -43,7 +44,7 @@ type Shard = HashMap<NodeId, Slot, BuildHasherDefault<IdHasher>>;
 
 /// All nodes in memory, with the number of references to each.
 pub(crate) struct NodeTable {
-    shards: Vec<Mutex<Shard>>,
+    shards: Vec<RankedMutex<Shard>>,
     next: AtomicU64,
     count: AtomicU64,
     changes: Arc<PendingChanges>,
@@ -73,7 +74,7 @@ enum Released {
 impl NodeTable {
     /// A table whose ids begin at `first`. `changes`: of all its nodes.
     pub(crate) fn new(first: u64, name_budget: u64, changes: Arc<PendingChanges>) -> Self {
-        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        let shards = (0..SHARDS).map(|_| RankedMutex::new(Rank::NodeShard, Shard::default())).collect();
         Self {
             shards,
             next: AtomicU64::new(first),
@@ -85,7 +86,7 @@ impl NodeTable {
         }
     }
 
-    fn shard(&self, id: NodeId) -> &Mutex<Shard> {
+    fn shard(&self, id: NodeId) -> &RankedMutex<Shard> {
         &self.shards[id.0 as usize % SHARDS]
     }
 
@@ -137,9 +138,9 @@ impl NodeTable {
         self.shard(id).lock().get(&id).map_or(0, |slot| slot.references)
     }
 
-    /// Gives back `count` references; a node that loses its last one leaves the table and gives back
-    /// its reference on its parent. `finish` does work that was put off until the last reference
-    /// goes; if it returns false the reference is kept.
+    /// Gives back `count` references; a node that loses its last one leaves the table and gives
+    /// back its reference on its parent. `finish` does work that was put off until the last
+    /// reference goes; if it returns false the reference is kept.
     pub(crate) fn release(&self, id: NodeId, count: u64, mut finish: impl FnMut(&Arc<Node>) -> bool) {
         let (mut id, mut count) = (id, count);
         let mut below: Option<Arc<Node>> = None;
@@ -191,8 +192,8 @@ impl NodeTable {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Makes the node of an entry of `dir` that was not in memory, with one reference, and remembers
-    /// its name.
+    /// Makes the node of an entry of `dir` that was not in memory, with one reference, and
+    /// remembers its name.
     pub(crate) fn add_entry(
         &self,
         dir: &Arc<Node>,
@@ -273,8 +274,8 @@ impl NodeTable {
         self.shards[shard % SHARDS].lock().values().map(|slot| slot.node.clone()).collect()
     }
 
-    /// Notes a committed change of everything below a directory. The caller holds the exclusive tree
-    /// lock.
+    /// Notes a committed change of everything below a directory. The caller holds the exclusive
+    /// tree lock.
     pub(crate) fn note_change(&self, top: &Node, function: u16, argument: &[u8], lsn: Lsn) {
         if self.changes.note(&top.dir().notes, function, argument, lsn) {
             self.catch_up_all();

@@ -1,11 +1,12 @@
 //! The ownership mark: a directory that bears it owns everything below alone, so that its owner may
 //! clone, change or remove the tree without a walk over its entries.
 //!
-//! Everything below a marked directory belongs to its owner, has no set-id bits (directories may), no
-//! capabilities, and no second names. So a directory above one without the mark bears none either,
-//! and marks are cleared upwards until one is found that is cleared already: in the usual case one
-//! look at a word of memory. They are cleared before an entry that contradicts them is stored, and
-//! never come back: the absence of the mark says nothing, and a walk over the entries decides.
+//! Everything below a marked directory belongs to its owner, has no set-id bits (directories may),
+//! no capabilities, and no second names. So a directory above one without the mark bears none
+//! either, and marks are cleared upwards until one is found that is cleared already: in the usual
+//! case one look at a word of memory. They are cleared before an entry that contradicts them is
+//! stored, and never come back: the absence of the mark says nothing, and a walk over the entries
+//! decides.
 
 use crate::inode::inode_store::InodeStore;
 use crate::inode::node::{Node, Orphan, Role};
@@ -29,8 +30,8 @@ pub(crate) struct OwnershipMarks {
 }
 
 impl OwnershipMarks {
-    /// Clears the marks of `dir` and of all directories above. The caller holds the tree lock and no
-    /// states.
+    /// Clears the marks of `dir` and of all directories above. The caller holds the tree lock and
+    /// no states.
     pub(crate) fn clear(&self, dir: &Arc<Node>) -> Result<()> {
         let mut at = Some(dir.clone());
         let mut chain = Vec::new();

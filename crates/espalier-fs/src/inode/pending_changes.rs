@@ -5,17 +5,17 @@
 //! memory. The note has a number and is kept at the directory's node. Each node knows the number up
 //! to which it is up to date. A reader of its state ([`Node::state`]) has it catch up first: it
 //! collects the notes on the way up to the root and applies them in order, with the merge function
-//! that the store applies too. An inode that was read from the store is up to date when it becomes a
-//! node.
+//! that the store applies too. An inode that was read from the store is up to date when it becomes
+//! a node.
 //!
 //! Invariants:
-//! - A note counts for what lies below its directory, not for the directory itself, which is changed
-//!   at once.
+//! - A note counts for what lies below its directory, not for the directory itself, which is
+//!   changed at once.
 //! - A directory that moves takes along the notes above its old place, and remembers the newest
 //!   number: a note above its new place counts for what is below it only if it is newer.
 //! - Other nodes catch up before they move, because their state is locked then.
-//! - The holder of the exclusive tree lock makes notes and moves directories. Nodes catch up without
-//!   that lock, so moves are counted, and a node that met a move on its way up looks again.
+//! - The holder of the exclusive tree lock makes notes and moves directories. Nodes catch up
+//!   without that lock, so moves are counted, and a node that met a move on its way up looks again.
 //! - A note is dropped when all nodes in memory have caught up ([`NodeTable::catch_up_all`], called
 //!   by the background and by `FileSystem::changed_nodes`).
 //!
@@ -61,8 +61,8 @@ struct Notes {
 }
 
 impl ChangeNotes {
-    /// Adds to `found` the notes with numbers above `after`; returns the number above which notes of
-    /// directories further up count.
+    /// Adds to `found` the notes with numbers above `after`; returns the number above which notes
+    /// of directories further up count.
     pub(crate) fn collect(&self, after: u64, found: &mut Vec<TreeChange>) -> u64 {
         let notes = self.0.lock();
         found.extend(notes.below.iter().filter(|change| change.number > after).cloned());
@@ -168,8 +168,8 @@ impl PendingChanges {
         changed
     }
 
-    /// Drops reports of nodes that are not `live`: a mount may never ask, and need not hear of nodes
-    /// that left memory.
+    /// Drops reports of nodes that are not `live`: a mount may never ask, and need not hear of
+    /// nodes that left memory.
     pub(crate) fn retain_changed(&self, live: impl Fn(NodeId) -> bool) {
         let mut changed = self.changed.lock();
         changed.sort_unstable();

@@ -4,14 +4,15 @@
 //! root, and the top directories of clones that hold links. The names are entries that contain its
 //! number in the area; the links index lists them by path ([`crate::volume::link_index`]).
 //!
-//! A clone whose links led to an area outside of it gets a copy of that area at its own top. The copy
-//! also holds files without names there, and its files count names that were not cloned: its link
-//! counts are *stale*, and the mark in the links index says so. They are counted once, when a file in
-//! the area is first looked up, and the background corrects the stored counts and deletes the files
-//! without a name ([`LinkAreas::correct_all`]).
+//! A clone whose links led to an area outside of it gets a copy of that area at its own top. The
+//! copy also holds files without names there, and its files count names that were not cloned: its
+//! link counts are *stale*, and the mark in the links index says so. They are counted once, when a
+//! file in the area is first looked up, and the background corrects the stored counts and deletes
+//! the files without a name ([`LinkAreas::correct_all`]).
 
 use crate::inode::node::{LinkCounts, Node, Role};
 use crate::inode::node_table::NodeTable;
+use crate::lock_order::RankedMutex;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::record::LINK_COUNTS_RIGHT;
@@ -22,7 +23,6 @@ use crate::volume::context::VolumeContext;
 use crate::volume::link_index::LinkIndex;
 use crate::volume::tree_lock::TreeLock;
 use espalier_engine::{Batch, IndexId, Key, KeyRange};
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub(crate) struct LinkAreas {
     pub(crate) orphans: Arc<Orphans>,
     pub(crate) references: Arc<References>,
     /// Areas whose stale link counts the background corrects, with a reference on each.
-    pub(crate) stale: Mutex<Vec<NodeId>>,
+    pub(crate) stale: RankedMutex<Vec<NodeId>>,
 }
 
 impl LinkAreas {

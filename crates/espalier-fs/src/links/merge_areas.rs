@@ -1,12 +1,12 @@
 //! Merging of link areas.
 //!
-//! All names of a file lead to one link area, the one that serves the directories in which they are.
-//! So before a file gets a name where another area serves, or one of its names moves there, the areas
-//! between the two places and the directory above both are *dissolved*: the files of one move into
-//! the next area above, with new numbers in that area, because a copy of an area has the numbers of
-//! the original. Users do not see that: `st_ino`, link counts, open and unlinked files stay as they
-//! are. So each dissolution is a batch of its own, and the operation that needs it follows with
-//! another; a crash in between leaves a tree in which everything is as it was before.
+//! All names of a file lead to one link area, the one that serves the directories in which they
+//! are. So before a file gets a name where another area serves, or one of its names moves there,
+//! the areas between the two places and the directory above both are *dissolved*: the files of one
+//! move into the next area above, with new numbers in that area, because a copy of an area has the
+//! numbers of the original. Users do not see that: `st_ino`, link counts, open and unlinked files
+//! stay as they are. So each dissolution is a batch of its own, and the operation that needs it
+//! follows with another; a crash in between leaves a tree in which everything is as it was before.
 //!
 //! The cost is two keys for each name and those of each file that the area serves, once: afterwards
 //! the directory has no area any more. Files without a name (in a copy of an area that was not

@@ -53,7 +53,7 @@ pub enum FsErrorKind {
     Unsupported,
     /// Another user holds the store, or it is in use (EBUSY).
     Busy,
-    /// Whoever called no longer waits; nothing was changed (EINTR).
+    /// The caller no longer waits; nothing was changed (EINTR).
     Interrupted,
     /// The device fails or has failed, or stored bytes are damaged (EIO).
     Io,

@@ -29,10 +29,6 @@ pub(crate) const LINKS: u8 = 2;
 /// Number of indexes of a volume.
 pub(crate) const INDEXES: u8 = 3;
 
-/// The longest key that may be made, in bytes; room for the suffix of blocks and attributes
-/// included.
-pub(crate) const MAX_KEY: usize = 1 << 20;
-
 /// The content prefix of the orphan area.
 pub(crate) const ORPHAN_AREA: &[u8] = &[1, 1];
 /// The key of the volume's state record: the attributes of the orphan area.
@@ -63,7 +59,7 @@ pub(crate) fn escape(name: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// [`unescape`], for who keeps the name.
+/// [`unescape`], for callers that keep the name.
 pub(crate) fn unescape_shared(escaped: &[u8]) -> Option<Arc<[u8]>> {
     if escaped.iter().all(|byte| *byte > ESCAPE) {
         return Some(escaped.into());

@@ -17,7 +17,7 @@ pub(crate) const ZERO: u16 = 2;
 pub(crate) const CHANGE_OWNER: u16 = 3;
 /// Changes the mode of an inode; links and symbolic links stay as they are. Argument: time of the
 /// change (i64), then u32 each: bits that directories keep and get, that others keep and get, and
-/// get if somebody may execute them.
+/// get if an execute bit is set.
 pub(crate) const CHANGE_MODE: u16 = 4;
 
 const SET_OWNER: u32 = 1;

@@ -373,7 +373,7 @@ pub(crate) fn decode_orphan(bytes: &[u8]) -> Result<&[u8]> {
 pub(crate) struct VolumeState {
     /// The first number that was never given out.
     pub(crate) next_number: u64,
-    /// No key of the metadata index is longer, in bytes; `None`: nobody knows.
+    /// No key of the metadata index is longer, in bytes; `None`: not known.
     pub(crate) longest_key: Option<u64>,
 }
 

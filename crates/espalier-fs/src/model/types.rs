@@ -15,6 +15,10 @@ pub const MAX_SYMLINK: usize = 4095;
 /// The largest file, in bytes.
 pub const MAX_FILE_SIZE: u64 = i64::MAX as u64;
 
+/// The longest key that may be made, in bytes; room for the suffix of blocks and attributes
+/// included.
+pub(crate) const MAX_KEY: usize = 1 << 20;
+
 /// The handle of a file or directory that is in use. It stands for a (parent, name) pair, or, for
 /// a file with several names, for the file; it is never reused while the file system is open.
 /// Each [`FileSystem::lookup`](crate::FileSystem::lookup) and each call that makes an entry takes
@@ -281,7 +285,7 @@ pub struct FsStatistics {
     pub creates: u64,
     /// Of these, calls that had to ask the engine whether the name exists.
     pub create_queries: u64,
-    /// Unlinked files that somebody still holds.
+    /// Unlinked files that are still in use.
     pub orphans: u64,
     /// Bytes read by callers.
     pub bytes_read: u64,
@@ -348,14 +352,14 @@ impl Default for FormatOptions {
 /// Called to have pending [`forget`](crate::FileSystem::forget)s delivered.
 pub type ForgetDrain = Arc<dyn Fn() + Send + Sync>;
 
-/// Who waits for the call that the calling thread serves, and may give up. Locks are held when he
-/// is asked.
+/// The caller that waits for the call which the current thread serves, and may give up. Locks are
+/// held when it is asked.
 pub trait Waiter: Send + Sync {
-    /// True unless he has given up.
+    /// True unless the caller has given up.
     fn waits(&self) -> bool;
 
-    /// The same right before a change that somebody could see takes its place among the others: if
-    /// he has to hear what became of the change, he cannot give up any more once this was true.
+    /// The same right before a change that users could see takes its place among the others: a
+    /// caller that has to hear the result of the change cannot give up any more once this was true.
     fn stays(&self) -> bool;
 }
 
@@ -407,7 +411,7 @@ impl Default for OpenOptions {
             name_memory: 64 << 20,
             read_only: false,
             atime: Atime::Relative,
-            max_key: crate::model::layout::MAX_KEY,
+            max_key: MAX_KEY,
             forget_drain: None,
             waiter: None,
             number_delta: 0,

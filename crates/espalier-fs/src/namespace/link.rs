@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// How far a new name for a file came.
-enum Outcome {
+enum LinkOutcome {
     /// With the file's attributes after the change.
     Done(Attr),
     /// Different link areas serve its names: they have to become one first.
@@ -50,8 +50,8 @@ pub(crate) fn link(cx: &Namespace, node: NodeId, parent: NodeId, name: &[u8]) ->
         link_in(cx, &tree, &new, &mut releases)?
     };
     let attr = match outcome {
-        Outcome::Done(attr) => attr,
-        Outcome::NeedsMerge => link_merged(cx, &new, &mut releases)?,
+        LinkOutcome::Done(attr) => attr,
+        LinkOutcome::NeedsMerge => link_merged(cx, &new, &mut releases)?,
     };
     drop(releases);
     Ok(Entry { node: cx.references.hold(&node)?.keep().id, attr })
@@ -61,15 +61,15 @@ pub(crate) fn link(cx: &Namespace, node: NodeId, parent: NodeId, name: &[u8]) ->
 fn link_merged(cx: &Namespace, new: &NamedNode<'_>, releases: &mut DeferredReleases<'_>) -> Result<Attr> {
     let tree = cx.tree.exclusive_for_move();
     // Other operations came in between since the merge was found to be necessary.
-    if let Outcome::Done(attr) = link_in(cx, &tree, new, releases)? {
+    if let LinkOutcome::Done(attr) = link_in(cx, &tree, new, releases)? {
         return Ok(attr);
     }
     if let Some(home) = new.node.place().parent {
         cx.area_merger().merge(&tree, &home, new.dir, releases)?;
     }
     match link_in(cx, &tree, new, releases)? {
-        Outcome::Done(attr) => Ok(attr),
-        Outcome::NeedsMerge => fail(FsErrorKind::NotFound, "the file was removed"),
+        LinkOutcome::Done(attr) => Ok(attr),
+        LinkOutcome::NeedsMerge => fail(FsErrorKind::NotFound, "the file was removed"),
     }
 }
 
@@ -78,7 +78,7 @@ fn link_in(
     tree: &TreeGuard<'_>,
     new: &NamedNode<'_>,
     releases: &mut DeferredReleases<'_>,
-) -> Result<Outcome> {
+) -> Result<LinkOutcome> {
     let &NamedNode { node, dir, name } = new;
     let mut names = dir.dir().names.lock();
     cx.lookup.check_free(tree, dir, &mut names, name)?;
@@ -92,7 +92,7 @@ fn link_in(
     let state = states.of(node);
     if state.orphan != Orphan::No && state.linkable {
         tmpfile::link_first(cx, tree, new, &mut names, &mut states, releases)?;
-        return Ok(Outcome::Done(cx.lookup.attrs.known_attr(node, states.of(node)).0));
+        return Ok(LinkOutcome::Done(cx.lookup.attrs.known_attr(node, states.of(node)).0));
     }
     if state.orphan != Orphan::No {
         return fail(FsErrorKind::NotFound, "the file was removed");
@@ -106,7 +106,7 @@ fn link_in(
     inode.set_ctime(now);
     let place = node.place();
     if place.parent.as_ref().is_some_and(|parent| are_served_apart(parent, dir)) {
-        return Ok(Outcome::NeedsMerge);
+        return Ok(LinkOutcome::NeedsMerge);
     }
     let is_linked = place.parent.as_ref().is_some_and(|p| p.dir().role == Role::LinkArea);
     let id = match is_linked {
@@ -135,7 +135,7 @@ fn link_in(
     }
     names.version += 1;
     cx.nodes.set_name(dir, &mut names, name, Known::Present(node.id));
-    Ok(Outcome::Done(cx.lookup.attrs.known_attr(node, states.of(node)).0))
+    Ok(LinkOutcome::Done(cx.lookup.attrs.known_attr(node, states.of(node)).0))
 }
 
 /// Clears the ownership marks that a second name of `node` in `dir` contradicts.
@@ -154,7 +154,8 @@ fn clear_marks(cx: &Namespace, node: &Arc<Node>, dir: &Arc<Node>) -> Result<()> 
     cx.ownership.clear(&home)
 }
 
-/// Adds to a batch that a file with one name moves to the link area, where its entry lies at `home`.
+/// Adds to a batch that a file with one name moves to the link area, where its entry lies at
+/// `home`.
 fn move_file_to_area(
     cx: &Namespace,
     tree: &TreeGuard<'_>,

@@ -3,9 +3,9 @@
 //! Order: `.` and `..`, then what is no directory, then directories, each in the order of names, so
 //! that a program that recurses walks in key order. A cookie is the kind of the entry and a hash of
 //! its name. The name behind which it leads is looked up among recent listings; if it is not there,
-//! the directory is searched for the name that has the hash. Only if that name was removed *and* the
-//! listing is no longer remembered does a listing begin its kind anew: it then repeats entries, but
-//! never skips one.
+//! the directory is searched for the name that has the hash. Only if that name was removed *and*
+//! the listing is no longer remembered does a listing begin its kind anew: it then repeats entries,
+//! but never skips one.
 
 use crate::inode::access_times::AccessTimes;
 use crate::inode::names::Known;
@@ -31,9 +31,9 @@ const ASIDE_MAX_DIRECTORIES: usize = 1024;
 type Each<'a> = &'a mut dyn FnMut(DirEntry<'_>) -> bool;
 
 pub(crate) struct Listings {
-    pub(crate) cx: Arc<Namespace>,
-    pub(crate) access_times: Arc<AccessTimes>,
-    pub(crate) cache: ListingCache,
+    cx: Arc<Namespace>,
+    access_times: Arc<AccessTimes>,
+    cache: ListingCache,
 }
 
 /// Whether entries are given with their nodes.
@@ -65,6 +65,10 @@ struct Walk<'a> {
 }
 
 impl Listings {
+    pub(crate) fn new(cx: Arc<Namespace>, access_times: Arc<AccessTimes>) -> Self {
+        Self { cx, access_times, cache: ListingCache::default() }
+    }
+
     /// Lists directory `node` from `cookie` (0: the beginning) until `each` returns false, which
     /// means that it did not keep the entry.
     pub(crate) fn list(&self, node: NodeId, cookie: u64, nodes: WithNodes, each: Each<'_>) -> Result<()> {
@@ -84,8 +88,9 @@ impl Listings {
     }
 
     /// Answers from memory: that nothing follows, and the listing of a directory that has not
-    /// changed and whose nodes, if they are wanted, are all in memory (programs look first whether a
-    /// directory is empty, and then list it). False if it cannot; then nothing was given to `each`.
+    /// changed and whose nodes, if they are wanted, are all in memory (programs look first whether
+    /// a directory is empty, and then list it). False if it cannot; then nothing was given to
+    /// `each`.
     fn list_remembered(
         &self,
         dir: &Arc<Node>,

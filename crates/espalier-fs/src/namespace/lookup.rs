@@ -129,8 +129,8 @@ impl Lookup {
         self.learn(tree, dir, names, name, record)
     }
 
-    /// True if a directory whose names are locked has no entry `name`. Asks the store only if memory
-    /// does not tell.
+    /// True if a directory whose names are locked has no entry `name`. Asks the store only if
+    /// memory does not tell.
     fn is_free(&self, tree: &TreeGuard<'_>, dir: &Arc<Node>, names: &mut Names, name: &[u8]) -> Result<bool> {
         match names.get(name) {
             Some(Known::Present(_)) => return Ok(false),

@@ -1,5 +1,5 @@
-//! The move of one entry as operations of a batch: what is deleted in the old place, and what arrives
-//! in the new one.
+//! The move of one entry as operations of a batch: what is deleted in the old place, and what
+//! arrives in the new one.
 
 use crate::data::blocks;
 use crate::inode::node::{Node, Role, State};

@@ -5,13 +5,14 @@
 //! else moves as one range in each index, of any size. Renames of directories exclude every other
 //! operation for the moment that takes; those of files only lock the two directories.
 //!
-//! Numbers stay: the moved entry's own number, or a directory's delta, is corrected by the difference
-//! of what the directories above add there and here.
+//! Numbers stay: the moved entry's own number, or a directory's delta, is corrected by the
+//! difference of what the directories above add there and here.
 
 use crate::inode::inode_store::{Creation, NewObject, count_entry, uncount_entry};
 use crate::inode::names::{Known, Names};
 use crate::inode::node::{Node, State, States};
 use crate::links::link_area::are_served_apart;
+use crate::lock_order::{Rank, RankedGuard, RankedMutex};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::record::Inode;
@@ -23,24 +24,23 @@ use crate::orphan::unlink::{DataPlace, NameRemoval, NamedNode, check_empty};
 use crate::references::{DeferredReleases, HeldNode};
 use crate::volume::tree_lock::TreeGuard;
 use espalier_engine::{Batch, Lsn};
-use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 
 /// How far a rename came.
 #[derive(PartialEq)]
-enum Outcome {
+enum RenameOutcome {
     Done,
     /// A directory is concerned: the exclusive lock is needed.
     NeedsExclusive,
-    /// Names of files with several names would come to be served by another link area: the areas have
-    /// to become one first.
+    /// Names of files with several names would come to be served by another link area: the areas
+    /// have to become one first.
     NeedsMerge,
 }
 
 /// The locked names of one or two directories.
 struct NamesPair<'a> {
-    from: MutexGuard<'a, Names>,
-    to: Option<MutexGuard<'a, Names>>,
+    from: RankedGuard<'a, Names>,
+    to: Option<RankedGuard<'a, Names>>,
 }
 
 impl<'a> NamesPair<'a> {
@@ -102,8 +102,13 @@ struct Changes {
 }
 
 /// Renames across directories exclude each other.
-#[derive(Default)]
-pub(crate) struct RenameLock(Mutex<()>);
+pub(crate) struct RenameLock(RankedMutex<()>);
+
+impl Default for RenameLock {
+    fn default() -> Self {
+        Self(RankedMutex::new(Rank::Renames, ()))
+    }
+}
 
 /// Moves an entry; what is in use in it and below stays in use.
 pub(crate) fn rename(
@@ -120,7 +125,7 @@ pub(crate) fn rename(
     let request = RenameRequest { from: &from, name, to: &to, new_name, mode };
     let is_dir = |held: Option<HeldNode<'_>>| held.is_some_and(|h| h.is_dir());
     let exclusive = is_dir(cx.lookup.find(&from, name)?) || is_dir(cx.lookup.find(&to, new_name)?);
-    if !exclusive && rename_shared(cx, lock, &request)? == Outcome::Done {
+    if !exclusive && rename_shared(cx, lock, &request)? == RenameOutcome::Done {
         return Ok(());
     }
     cx.orphans.drain_below(&cx.tree, &from, name);
@@ -128,7 +133,7 @@ pub(crate) fn rename(
     rename_exclusive(cx, &request)
 }
 
-fn rename_shared(cx: &Namespace, lock: &RenameLock, request: &RenameRequest<'_>) -> Result<Outcome> {
+fn rename_shared(cx: &Namespace, lock: &RenameLock, request: &RenameRequest<'_>) -> Result<RenameOutcome> {
     let mut releases = cx.references.release_later();
     let mut held = Vec::new();
     let tree = cx.tree.shared();
@@ -140,7 +145,7 @@ fn rename_exclusive(cx: &Namespace, request: &RenameRequest<'_>) -> Result<()> {
     let mut releases = cx.references.release_later();
     let (mut held, mut held_again) = (Vec::new(), Vec::new());
     let tree = cx.tree.exclusive_for_move();
-    if rename_locked(cx, &tree, request, true, &mut held, &mut releases)? == Outcome::NeedsMerge {
+    if rename_locked(cx, &tree, request, true, &mut held, &mut releases)? == RenameOutcome::NeedsMerge {
         cx.area_merger().merge(&tree, request.from, request.to, &mut releases)?;
         rename_locked(cx, &tree, request, true, &mut held_again, &mut releases)?;
     }
@@ -154,7 +159,7 @@ fn rename_locked<'a>(
     exclusive: bool,
     held: &mut Vec<HeldNode<'a>>,
     releases: &mut DeferredReleases<'_>,
-) -> Result<Outcome> {
+) -> Result<RenameOutcome> {
     let RenameRequest { from, name, to, new_name, .. } = *request;
     let mut names = NamesPair::lock(from, to);
     cx.lookup.check_not_removed(tree, from, &names.from)?;
@@ -169,10 +174,10 @@ fn rename_locked<'a>(
     check_target_exists(request, target.is_some())?;
     let target = target.as_ref();
     if target.is_some_and(|t| t.id == source.id) {
-        return Ok(Outcome::Done);
+        return Ok(RenameOutcome::Done);
     }
     if !exclusive && (source.is_dir() || target.is_some_and(|t| t.is_dir())) {
-        return Ok(Outcome::NeedsExclusive);
+        return Ok(RenameOutcome::NeedsExclusive);
     }
     check_nesting(request, &source, target)?;
     let found = Found {
@@ -263,19 +268,19 @@ fn move_entries(
     found: &Found<'_>,
     names: &mut NamesPair<'_>,
     releases: &mut DeferredReleases<'_>,
-) -> Result<Outcome> {
+) -> Result<RenameOutcome> {
     let RenameRequest { from, to, .. } = *request;
     let Found { source, target } = found;
     let mut nodes = vec![from, to, source.node];
     nodes.extend(target.iter().map(|t| t.node));
     let mut states = States::lock(&nodes);
     if must_merge(cx, tree, source, states.of(source.node), to)? {
-        return Ok(Outcome::NeedsMerge);
+        return Ok(RenameOutcome::NeedsMerge);
     }
     if let Some(target) = target.as_ref().filter(|_| request.is_exchange())
         && must_merge(cx, tree, target, states.of(target.node), from)?
     {
-        return Ok(Outcome::NeedsMerge);
+        return Ok(RenameOutcome::NeedsMerge);
     }
     let mut batch = Batch::new();
     let changes = prepare(cx, tree, request, found, &mut states, &mut batch)?;
@@ -296,7 +301,7 @@ fn move_entries(
     names.from.version += 1;
     cx.nodes.set_name(to, names.to(), request.new_name, Known::Present(source.node.id));
     names.to().version += 1;
-    Ok(Outcome::Done)
+    Ok(RenameOutcome::Done)
 }
 
 /// Builds the batch of a rename.

@@ -9,17 +9,17 @@
 //! Until then the file is what it was before the kernel forgot it: its record names where its data
 //! lies ([`crate::orphan::detached`]), its last reference is kept, and an operation that needs the
 //! place finds it among the detached files. A crash leaves the record, as for every unlinked file.
-//! Only a mount defers unlinks: a program that uses this layer as a library has no ticker that would
-//! delete the data later.
+//! Only a mount defers unlinks: a program that uses this layer as a library has no ticker that
+//! would delete the data later.
 
 use crate::data::blocks::{self, SINGLE_DELETES_MAX_BLOCKS};
 use crate::inode::node::{Node, Orphan};
 use crate::inode::node_table::NodeTable;
+use crate::lock_order::{Rank, RankedMutex};
 use crate::model::types::FileKind;
 use crate::orphan::detached::DetachedFiles;
 use crate::volume::context::VolumeContext;
 use espalier_engine::{Batch, KeyRange};
-use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// Files that may wait at the same time.
@@ -70,7 +70,7 @@ pub(crate) struct DeferredUnlinks {
     volume: Arc<VolumeContext>,
     nodes: Arc<NodeTable>,
     detached: Arc<DetachedFiles>,
-    waiting: Mutex<Waiting>,
+    waiting: RankedMutex<Waiting>,
 }
 
 impl DeferredUnlinks {
@@ -79,7 +79,7 @@ impl DeferredUnlinks {
         nodes: Arc<NodeTable>,
         detached: Arc<DetachedFiles>,
     ) -> Self {
-        Self { volume, nodes, detached, waiting: Mutex::default() }
+        Self { volume, nodes, detached, waiting: RankedMutex::new(Rank::Table, Waiting::default()) }
     }
 
     /// True if no file waits.

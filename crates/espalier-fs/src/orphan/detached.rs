@@ -1,31 +1,32 @@
 //! Detached files: unlinked files in use, whose data still lies where it was.
 //!
 //! The kernel holds a file while it is unlinked, and does not say whether an application has it
-//! open. So unlinking moves nothing: the entry goes, the data stays in its place (*detached*), and a
-//! record in the orphan area names the place. As long as the record names it, no other file may get
-//! the place.
+//! open. So unlinking moves nothing: the entry goes, the data stays in its place (*detached*), and
+//! a record in the orphan area names the place. As long as the record names it, no other file may
+//! get the place.
 
 use crate::data::blocks;
 use crate::inode::node::{Node, Orphan, State};
+use crate::lock_order::{Rank, RankedMutex};
 use crate::model::error::Result;
 use crate::model::record::{self, Inode};
 use crate::model::types::NodeId;
 use crate::volume::context::VolumeContext;
 use espalier_engine::{Batch, KeyRange};
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 pub(crate) struct DetachedFiles {
     volume: Arc<VolumeContext>,
-    /// By the key at which the data begins. Files whose data lies in the orphan area are not listed.
-    by_base: Mutex<BTreeMap<Arc<[u8]>, NodeId>>,
+    /// By the key at which the data begins. Files whose data lies in the orphan area are not
+    /// listed.
+    by_base: RankedMutex<BTreeMap<Arc<[u8]>, NodeId>>,
 }
 
 impl DetachedFiles {
     pub(crate) fn new(volume: Arc<VolumeContext>) -> Self {
-        Self { volume, by_base: Mutex::default() }
+        Self { volume, by_base: RankedMutex::new(Rank::Table, BTreeMap::new()) }
     }
 
     /// Adds to a batch the record that data of a file without a name needs before it can be stored.
@@ -78,8 +79,8 @@ impl DetachedFiles {
         let mut batch = Batch::new();
         blocks::delete_all(&self.volume, &base, &state.inode, &mut batch);
         batch.delete(self.volume.metadata(), &node.orphan_key());
-        // If that fails all stays as it is: as long as the record names the place, no other file may
-        // get it.
+        // If that fails all stays as it is: as long as the record names the place, no other file
+        // may get it.
         self.volume.commit_internal(batch)?;
         self.data_removed(state);
         Ok(())

@@ -78,8 +78,8 @@ impl Orphans {
         self.nodes.move_node(node, &self.area, &layout::area_name(node.id.0))
     }
 
-    /// True if a directory lies in a removed tree: no name is found in it, and none made. The caller
-    /// holds the tree lock, whose epoch is `epoch`.
+    /// True if a directory lies in a removed tree: no name is found in it, and none made. The
+    /// caller holds the tree lock, whose epoch is `epoch`.
     pub(crate) fn is_in_removed_tree(&self, dir: &Arc<Node>, epoch: u64) -> bool {
         self.removed_trees.load(Ordering::Acquire) > 0
             && dir.content_prefix(epoch).starts_with(layout::ORPHAN_AREA)
@@ -132,9 +132,9 @@ impl Orphans {
         self.detached.first_in(range).is_some()
     }
 
-    /// Moves detached data out of `range`, into the orphan area. The caller holds the lock that keeps
-    /// more from coming: the names of the directory concerned, or the exclusive tree lock; and no
-    /// states.
+    /// Moves detached data out of `range`, into the orphan area. The caller holds the lock that
+    /// keeps more from coming: the names of the directory concerned, or the exclusive tree lock;
+    /// and no states.
     pub(crate) fn move_away(&self, range: &KeyRange) -> Result<()> {
         if !self.is_detached_in(range) {
             return Ok(());
@@ -163,8 +163,8 @@ impl Orphans {
         Ok(())
     }
 
-    /// Has the mount give back references that keep detached data below entry `name` of `dir`, which
-    /// is to be moved or removed. Called without locks.
+    /// Has the mount give back references that keep detached data below entry `name` of `dir`,
+    /// which is to be moved or removed. Called without locks.
     pub(crate) fn drain_below(&self, tree: &TreeLock, dir: &Arc<Node>, name: &[u8]) {
         let Some(drain) = &self.volume.options.forget_drain else { return };
         if self.detached.is_empty() {

@@ -85,8 +85,8 @@ impl Orphans {
         Ok(NameRemoval { inode, orphan })
     }
 
-    /// Takes over in memory the removal of names of a file. Returns the reference on its old parent,
-    /// which the caller gives back when it holds no locks.
+    /// Takes over in memory the removal of names of a file. Returns the reference on its old
+    /// parent, which the caller gives back when it holds no locks.
     #[must_use]
     pub(crate) fn name_removed(
         &self,

@@ -1,18 +1,20 @@
 //! Snapshots of directories: made, and put back.
 //!
-//! Such a snapshot is a volume whose root is the directory. To make one, an *image* of that volume is
-//! put together behind a prefix in the orphan area, with one batch: a clone of what is below, the
-//! directory's attributes as those of a root, a volume's state record. Then the engine makes a volume
-//! of the keys behind the prefix, and the image is deleted. To put a snapshot back, the engine puts
-//! the volume behind such a prefix, and one batch gives the place of the directory to it. The record
-//! of a removed tree names the image meanwhile, so after a crash recovery deletes it.
+//! Such a snapshot is a volume whose root is the directory. To make one, an *image* of that volume
+//! is put together behind a prefix in the orphan area, with one batch: a clone of what is below,
+//! the directory's attributes as those of a root, a volume's state record. Then the engine makes a
+//! volume of the keys behind the prefix, and the image is deleted. To put a snapshot back, the
+//! engine puts the volume behind such a prefix, and one batch gives the place of the directory to
+//! it. The record of a removed tree names the image meanwhile, so after a crash recovery deletes
+//! it.
 //!
-//! In the volume the root has the sum of the directory's deltas as its own: mounted alone everything
-//! has the numbers that it had.
+//! In the volume the root has the sum of the directory's deltas as its own: mounted alone
+//! everything has the numbers that it had.
 
 use crate::data::blocks;
 use crate::inode::access_times::AccessTimes;
 use crate::inode::node::{Node, Orphan};
+use crate::lock_order::{Rank, RankedMutex};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::record::{Inode, LINK_COUNTS_RIGHT, LINK_COUNTS_STALE, Record, VolumeState};
@@ -25,7 +27,6 @@ use crate::tree_ops::clone::clone_content;
 use crate::tree_ops::remove::{Replacement, take_away};
 use crate::volume::tree_lock::TreeGuard;
 use espalier_engine::{Batch, KeyRange};
-use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// The image of a volume, in the orphan area.
@@ -69,13 +70,17 @@ impl Image {
 }
 
 pub(crate) struct Snapshots {
-    pub(crate) cx: Arc<Namespace>,
-    pub(crate) access_times: Arc<AccessTimes>,
+    cx: Arc<Namespace>,
+    access_times: Arc<AccessTimes>,
     /// Held while a snapshot is made, so that no two get one name.
-    pub(crate) making: Mutex<()>,
+    making: RankedMutex<()>,
 }
 
 impl Snapshots {
+    pub(crate) fn new(cx: Arc<Namespace>, access_times: Arc<AccessTimes>) -> Self {
+        Self { cx, access_times, making: RankedMutex::new(Rank::Snapshot, ()) }
+    }
+
     /// Makes a snapshot of this volume.
     pub(crate) fn create(&self, name: &str, writable: bool) -> Result<()> {
         let volume = &self.cx.volume;
@@ -283,8 +288,8 @@ fn unpack_image(
     let (Some(Record::Inode(mut inode)), Some(state)) = (root, state) else {
         return fail(FsErrorKind::Io, "the snapshot holds no file system");
     };
-    let longest = VolumeState::decode(&state)?.longest_key.unwrap_or(layout::MAX_KEY as u64);
-    let longest = (longest as usize).min(layout::MAX_KEY) + image.prefix.len();
+    let longest = VolumeState::decode(&state)?.longest_key.unwrap_or(MAX_KEY as u64);
+    let longest = (longest as usize).min(MAX_KEY) + image.prefix.len();
     cx.state_record.note_key_length(longest)?;
     cx.state_record.check_move(&image.prefix, content)?;
     let mut batch = Batch::new();

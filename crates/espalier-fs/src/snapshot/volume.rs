@@ -122,8 +122,8 @@ pub(crate) fn volume_flags(writable: bool) -> u32 {
 }
 
 /// How a snapshot is opened as a file system of its own that cannot be changed. Its numbers differ
-/// from those of all other volumes (with the probability of clones), and are the same whenever it is
-/// opened.
+/// from those of all other volumes (with the probability of clones), and are the same whenever it
+/// is opened.
 pub(crate) fn open_options(snapshot: &SnapshotInfo, name_memory: u64) -> OpenOptions {
     OpenOptions {
         volume: snapshot.volume.clone(),

@@ -1,9 +1,9 @@
 //! Change of owners and modes of whole trees: one range message for everything below, of any size.
 //!
-//! The message names a merge function (see [`crate::model::merge`]) that rewrites each entry when it
-//! is next read or reaches a leaf. Nodes in memory are changed by the same function when they are
-//! next used ([`crate::inode::pending_changes`]). Files with several names, whose entries lie in a
-//! link area outside, are changed one by one.
+//! The message names a merge function (see [`crate::model::merge`]) that rewrites each entry when
+//! it is next read or reaches a leaf. Nodes in memory are changed by the same function when they
+//! are next used ([`crate::inode::pending_changes`]). Files with several names, whose entries lie
+//! in a link area outside, are changed one by one.
 
 use crate::inode::node::{Node, Orphan};
 use crate::model::error::{FsErrorKind, Result, fail};

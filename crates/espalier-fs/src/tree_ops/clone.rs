@@ -1,9 +1,10 @@
 //! Clones of files and directories.
 //!
-//! The clone of a directory is one range clone in each index, a new entry with a delta of its own (so
-//! that all numbers below are new and none is written), and, where names of files with several names
-//! lie below, a clone of the link area that serves them. It excludes every other operation for the
-//! moment that takes, so it shows one instant. Memory is not concerned: the clone has no nodes yet.
+//! The clone of a directory is one range clone in each index, a new entry with a delta of its own
+//! (so that all numbers below are new and none is written), and, where names of files with several
+//! names lie below, a clone of the link area that serves them. It excludes every other operation
+//! for the moment that takes, so it shows one instant. Memory is not concerned: the clone has no
+//! nodes yet.
 
 use crate::data::blocks;
 use crate::inode::access_times::AccessTimes;
@@ -104,8 +105,8 @@ fn clone_directory<'a>(
     Ok(held)
 }
 
-/// Adds to a batch that everything below directory `source` appears below content prefix `to`, whose
-/// directory has the inode `inode`.
+/// Adds to a batch that everything below directory `source` appears below content prefix `to`,
+/// whose directory has the inode `inode`.
 pub(crate) fn clone_content(
     cx: &Namespace,
     tree: &TreeGuard<'_>,

@@ -1,4 +1,5 @@
-//! The nodes in memory of a directory and everything below it, which a mount tells the kernel about.
+//! The nodes in memory of a directory and everything below it, which a mount tells the kernel
+//! about.
 
 use crate::model::error::Result;
 use crate::model::layout;

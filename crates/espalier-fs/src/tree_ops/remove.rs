@@ -1,7 +1,7 @@
 //! Removal of a directory with everything below, in one step.
 //!
-//! If nothing below is in use, one range in each index is deleted. Otherwise the tree moves into the
-//! orphan area, where nodes in use stay usable, but no name is found, and none made; the last
+//! If nothing below is in use, one range in each index is deleted. Otherwise the tree moves into
+//! the orphan area, where nodes in use stay usable, but no name is found, and none made; the last
 //! reference deletes the tree, or recovery does. Names of files in a link area outside are removed
 //! one by one: the cost of that part grows with the number of such names.
 
@@ -56,8 +56,8 @@ pub(crate) fn remove_tree(cx: &Namespace, parent: NodeId, name: &[u8], caller: &
     Ok(())
 }
 
-/// Removes a tree, and puts another one in its place if there is one. The caller holds the exclusive
-/// tree lock, one reference on `node`, and the names of `dir`.
+/// Removes a tree, and puts another one in its place if there is one. The caller holds the
+/// exclusive tree lock, one reference on `node`, and the names of `dir`.
 pub(crate) fn take_away(
     cx: &Namespace,
     tree: &TreeGuard<'_>,

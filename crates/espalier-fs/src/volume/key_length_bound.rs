@@ -40,8 +40,8 @@ impl KeyLengthBound {
         self.stored = stored;
     }
 
-    /// Notes a key that is about to be made. True if the stored bound covers it; otherwise a greater
-    /// one has to be stored before [`KeyLengthBound::raise`].
+    /// Notes a key that is about to be made. True if the stored bound covers it; otherwise a
+    /// greater one has to be stored before [`KeyLengthBound::raise`].
     pub(crate) fn note(&mut self, length: u64) -> bool {
         self.recent = self.recent.max(length);
         let covered = length <= self.stored;
@@ -62,7 +62,8 @@ impl KeyLengthBound {
         self.stored().map_or(u64::MAX, |stored| stored.max(enough))
     }
 
-    /// True if the bound is above `useful` and keys were not that long when they were last measured.
+    /// True if the bound is above `useful` and keys were not that long when they were last
+    /// measured.
     pub(crate) fn is_worth_measuring(&self, useful: u64) -> bool {
         self.bound > useful && self.bound - useful > self.measured
     }

@@ -1,9 +1,9 @@
 //! The links index: which entries are names of files that lie in a link area, by path.
 //!
 //! It maps the key of such an entry to the number of the file in its area, and has a mark at the
-//! content prefix of every directory with a link area of its own, so that a walk over the names that
-//! one area serves can step over the names that another area serves. The value of the mark says
-//! whether the link counts in the area are right.
+//! content prefix of every directory with a link area of its own, so that a walk over the names
+//! that one area serves can step over the names that another area serves. The value of the mark
+//! says whether the link counts in the area are right.
 
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;

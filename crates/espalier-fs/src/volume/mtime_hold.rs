@@ -1,26 +1,27 @@
 //! The hold on a time of modification that a caller has set.
 //!
 //! What a program stores through a shared mapping arrives when the kernel writes the page back, and
-//! sets the time of modification then. If a caller has set that time meanwhile (`utimensat`), a page
-//! may arrive that was stored before: `cp -p` of a mapped file. So:
+//! sets the time of modification then. If a caller has set that time meanwhile (`utimensat`), a
+//! page may arrive that was stored before: `cp -p` of a mapped file. So:
 //!
 //! - A time that a caller sets is *held*. Write-back that arrives while it is held changes the time
 //!   of the last change, but not the time of modification.
-//! - The first such arrival has the mount make the kernel write back all pages of the file. When that
-//!   is done, no page can arrive any more that was stored before the call, and the hold ends.
+//! - The first such arrival has the mount make the kernel write back all pages of the file. When
+//!   that is done, no page can arrive any more that was stored before the call, and the hold ends.
 //! - The hold ends also with everything else that sets the time of modification, and after
 //!   [`LONGEST_HOLD`], by when the kernel has written back what was stored before. When the kernel
 //!   forgets the file, it has no pages of it, and the node goes with its hold.
 //!
 //! A store *after* the call counts as one before it if it is the first to arrive within
-//! `LONGEST_HOLD`; then the time of the last change alone shows it. To make that improbable, the pages
-//! of a small file are written back at once when its time is set ([`PromptFlushes`]). The kernel drops
-//! them then, so only a few files a second are treated so: unpacking, copying and synchronizing of
-//! trees keep what they have in the kernel's pages, and cost nothing.
+//! `LONGEST_HOLD`; then the time of the last change alone shows it. To make that improbable, the
+//! pages of a small file are written back at once when its time is set ([`PromptFlushes`]). The
+//! kernel drops them then, so only a few files a second are treated so: unpacking, copying and
+//! synchronizing of trees keep what they have in the kernel's pages, and cost nothing.
 //!
-//! A kernel that keeps the times by itself (`-o writeback`) sends them when they have changed, before
-//! or after the pages. Then write-back does not set the time of modification at all, and the time of
-//! the last change is counted up by a nanosecond, so that comparisons of trees find the change.
+//! A kernel that keeps the times by itself (`-o writeback`) sends them when they have changed,
+//! before or after the pages. Then write-back does not set the time of modification at all, and the
+//! time of the last change is counted up by a nanosecond, so that comparisons of trees find the
+//! change.
 
 use crate::model::types::{SetAttr, SetTime};
 use parking_lot::Mutex;

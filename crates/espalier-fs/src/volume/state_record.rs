@@ -3,15 +3,15 @@
 //! Inode numbers are set aside durably, many at a time, before an inode that is stored can carry
 //! one. The record holds both values, so one component writes it. Locks: numbers before bound.
 
+use crate::lock_order::{Rank, RankedMutex};
 use crate::model::error::{FsErrorKind, Result, fail};
-use crate::model::layout::{self, MAX_KEY};
+use crate::model::layout;
 use crate::model::record::VolumeState;
-use crate::model::types::MAX_NAME;
+use crate::model::types::{MAX_KEY, MAX_NAME};
 use crate::volume::context::VolumeContext;
 use crate::volume::key_length_bound::KeyLengthBound;
 use crate::volume::tree_lock::TreeLock;
 use espalier_engine::{Batch, KeyRange};
-use parking_lot::Mutex;
 use std::sync::Arc;
 
 /// The first number that is given out; the ones before are the root's and reserved.
@@ -24,8 +24,8 @@ const KEY_SUFFIX_BYTES: usize = 2 * MAX_NAME + 16;
 pub(crate) struct VolumeStateRecord {
     volume: Arc<VolumeContext>,
     tree: Arc<TreeLock>,
-    numbers: Mutex<InodeNumbers>,
-    lengths: Mutex<KeyLengthBound>,
+    numbers: RankedMutex<InodeNumbers>,
+    lengths: RankedMutex<KeyLengthBound>,
 }
 
 /// Inode numbers: `next` is given out next; those below `limit` are set aside durably.
@@ -40,11 +40,12 @@ impl VolumeStateRecord {
             return fail(FsErrorKind::Io, format!("volume {:?} has no state record", volume.options.volume));
         };
         let state = VolumeState::decode(&state)?;
+        let numbers = InodeNumbers { next: state.next_number, limit: state.next_number };
         Ok(Self {
             volume,
             tree,
-            numbers: Mutex::new(InodeNumbers { next: state.next_number, limit: state.next_number }),
-            lengths: Mutex::new(KeyLengthBound::new(state.longest_key)),
+            numbers: RankedMutex::new(Rank::Numbers, numbers),
+            lengths: RankedMutex::new(Rank::KeyLengths, KeyLengthBound::new(state.longest_key)),
         })
     }
 

@@ -1,17 +1,18 @@
 //! The tree lock: keys stay what they are while it is held.
 //!
-//! Operations that use keys hold it shared. Operations that move directories, or need one instant of
-//! a whole tree, hold it exclusively. Each move of a directory counts the *epoch* up before and after
-//! the move: a read that took keys without the lock compares epochs, and a content prefix that a node
-//! remembers is good for one epoch only.
+//! Operations that use keys hold it shared. Operations that move directories, or need one instant
+//! of a whole tree, hold it exclusively. Each move of a directory counts the *epoch* up before and
+//! after the move: a read that took keys without the lock compares epochs, and a content prefix
+//! that a node remembers is good for one epoch only.
 //!
 //! The kernel keeps attributes, and derives from most calls how they change. An operation that
 //! changes attributes in another way leaves a [`Notice`] in its guard: set-id bits that a write
-//! takes away, the time of the last read of a file that is copied from, link counts of names outside
-//! a tree that is removed. Invariant: the mount gets the notice after the operation has released its
-//! locks, and before the operation returns. So the kernel does not use the old attributes once a
-//! caller has its answer.
+//! takes away, the time of the last read of a file that is copied from, link counts of names
+//! outside a tree that is removed. Invariant: the mount gets the notice after the operation has
+//! released its locks, and before the operation returns. So the kernel does not use the old
+//! attributes once a caller has its answer.
 
+use crate::lock_order::{self, Rank};
 use crate::model::types::{NodeId, Notice, NoticeWatch};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::cell::RefCell;
@@ -31,6 +32,7 @@ pub(crate) struct TreeGuard<'a> {
     /// Counted up when a move ends.
     moving: Option<&'a AtomicU64>,
     _mode: Mode<'a>,
+    _order: lock_order::Held,
     /// Declared after the lock, which is released first.
     notices: Notices<'a>,
 }
@@ -55,34 +57,45 @@ impl TreeLock {
 
     /// Keeps keys as they are.
     pub(crate) fn shared(&self) -> TreeGuard<'_> {
+        let order = lock_order::Held::acquire(Rank::Tree, 1);
         let mode = Mode::Shared(self.lock.read());
-        self.guard(self.epoch(), None, mode)
+        self.guard(self.epoch(), None, mode, order)
     }
 
     /// As [`TreeLock::shared`], for code that may run inside an operation that holds the lock.
     pub(crate) fn shared_again(&self) -> TreeGuard<'_> {
+        // Waits for no thread if the operation holds the lock.
+        let order = lock_order::Held::acquire_without_waiting(Rank::Tree);
         let mode = Mode::Shared(self.lock.read_recursive());
-        self.guard(self.epoch(), None, mode)
+        self.guard(self.epoch(), None, mode, order)
     }
 
     /// Excludes all other operations; directories stay where they are.
     pub(crate) fn exclusive(&self) -> TreeGuard<'_> {
+        let order = lock_order::Held::acquire(Rank::Tree, 1);
         let mode = Mode::Exclusive(self.lock.write());
-        self.guard(self.epoch(), None, mode)
+        self.guard(self.epoch(), None, mode, order)
     }
 
     /// Excludes all other operations while directories move. Reads without lock see the first step
     /// of the epoch; the second one, when the guard is dropped, keeps what is computed during the
     /// move from being taken for what holds afterwards.
     pub(crate) fn exclusive_for_move(&self) -> TreeGuard<'_> {
+        let order = lock_order::Held::acquire(Rank::Tree, 1);
         let mode = Mode::Exclusive(self.lock.write());
         let epoch = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
-        self.guard(epoch, Some(&self.epoch), mode)
+        self.guard(epoch, Some(&self.epoch), mode, order)
     }
 
-    fn guard<'a>(&'a self, epoch: u64, moving: Option<&'a AtomicU64>, mode: Mode<'a>) -> TreeGuard<'a> {
+    fn guard<'a>(
+        &'a self,
+        epoch: u64,
+        moving: Option<&'a AtomicU64>,
+        mode: Mode<'a>,
+        order: lock_order::Held,
+    ) -> TreeGuard<'a> {
         let notices = Notices { all: RefCell::default(), watch: &self.watch };
-        TreeGuard { epoch, moving, _mode: mode, notices }
+        TreeGuard { epoch, moving, _mode: mode, _order: order, notices }
     }
 
     /// From now on `watch` gets the notices of all operations.

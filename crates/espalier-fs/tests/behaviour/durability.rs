@@ -38,7 +38,7 @@ fn a_small_fsync_does_not_wait_for_what_somebody_else_writes() {
     let bench = Bench::new(0);
     let small = bench.file(NodeId::ROOT, "small");
     bench.fs.write(small, 0, b"a few bytes", false).expect("write");
-    // More would be written by those who write it.
+    // Threads that write back-to-back would write more.
     write_much(&bench, "large", 8);
     let before = bytes_written(&bench);
     bench.fs.fsync(small, false).expect("fsync");
@@ -78,7 +78,7 @@ fn a_new_file_and_its_attributes_are_one_message() {
 /// Bytes that can still be stored, once nothing is left to be done.
 fn free(bench: &Bench) -> u64 {
     for _ in 0..3 {
-        // Who syncs wants to know what is free.
+        // After a sync the free space is known.
         bench.fs.syncfs().expect("sync");
         while bench.store.step().expect("work") {}
         bench.store.checkpoint().expect("checkpoint");
@@ -110,7 +110,7 @@ fn free_space_is_told_truly_before_during_and_after_with_clones() {
     let copied = bench.fs.lookup(copy, b"file").expect("lookup").node;
     bench.fs.write(copied, 0, &vec![99; 3 * MIB as usize], false).expect("write");
     near(free(&bench), whole - 3 * MIB, "free when 3 MiB of the clone are its own");
-    // What is removed while somebody has it in use goes with him.
+    // A removed file in use goes with its last reference.
     [file, dir, copied, copy].iter().for_each(|node| bench.fs.forget(*node, 1));
     // The first three MiB were the source's alone. They may lie in one part with what the clone
     // still has; then they are not free yet, and must not be called so.

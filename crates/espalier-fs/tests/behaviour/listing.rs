@@ -183,10 +183,10 @@ fn names_stay_within_their_memory() {
     bench.check(0);
 }
 
-/// What a kernel has just been given it is not given again, unless something changed, or somebody
-/// else asks.
+/// A listing that a kernel has just been given is not given again, unless the directory changed,
+/// or another caller asks.
 #[test]
-fn nodes_are_given_once_to_who_keeps_them() {
+fn nodes_are_given_once_to_a_caller_that_keeps_them() {
     let bench = Bench::new(0);
     let dir = bench.dir(NodeId::ROOT, "dir");
     for n in 0..20 {

@@ -1,4 +1,4 @@
-//! Files without a name live as long as somebody holds them, and no longer.
+//! Files without a name live as long as they have references, and no longer.
 
 use crate::Bench;
 use espalier_fs::{Caller, FileKind, FsErrorKind, NodeId, RenameMode, XattrMode};
@@ -136,7 +136,7 @@ fn mounted() -> Bench {
     Bench::with(0, espalier_fs::OpenOptions { forget_drain: Some(drain), ..Default::default() })
 }
 
-/// Makes and unlinks files with data that nobody holds any more.
+/// Makes and unlinks files with data that have no references any more.
 fn forgotten(bench: &Bench, dir: NodeId, count: u16) {
     for n in 0..count {
         let name = format!("file{n}");

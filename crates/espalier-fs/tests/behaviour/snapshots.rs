@@ -310,16 +310,16 @@ fn others_make_and_restore_what_is_all_their_own() {
     bench.fs.restore_tree(home, b"dir", "mine", &user).expect("all is the user's");
     let dir = bench.fs.lookup(home, b"dir").expect("lookup").node;
     let other = Caller { uid: 8, ..user };
-    let refused = bench.fs.snapshot_tree_delete(dir, "mine", &other).expect_err("it is not his");
+    let refused = bench.fs.snapshot_tree_delete(dir, "mine", &other).expect_err("another user owns it");
     assert_eq!(refused.kind(), FsErrorKind::Permission);
     bench.fs.snapshot_tree_delete(dir, "mine", &user).expect("delete");
     bench.check_all();
 }
 
-/// Somebody who has given up, if that is so.
-struct Somebody(AtomicBool);
+/// A caller that waits, or has given up.
+struct TestCaller(AtomicBool);
 
-impl Waiter for Somebody {
+impl Waiter for TestCaller {
     fn waits(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -331,15 +331,15 @@ impl Waiter for Somebody {
 
 #[test]
 fn snapshots_that_nobody_wants_any_more_are_neither_made_nor_deleted() {
-    let somebody = Arc::new(Somebody(AtomicBool::new(true)));
-    let bench = Bench::with(0, OpenOptions { waiter: Some(somebody.clone()), ..Default::default() });
+    let waiter = Arc::new(TestCaller(AtomicBool::new(true)));
+    let bench = Bench::with(0, OpenOptions { waiter: Some(waiter.clone()), ..Default::default() });
     let dir = bench.dir(NodeId::ROOT, "dir");
     bench.file(dir, "file");
     bench.fs.snapshot("whole", false).expect("snapshot");
     bench.fs.snapshot_tree(dir, "part", false, &ROOT).expect("snapshot");
     let names = || bench.fs.snapshots().into_iter().map(|snapshot| snapshot.name).collect::<Vec<_>>();
     let before = (names(), all(&bench.fs, NodeId::ROOT));
-    somebody.0.store(false, Ordering::Relaxed);
+    waiter.0.store(false, Ordering::Relaxed);
     let given_up = |result: espalier_fs::Result<()>| {
         assert_eq!(result.map_err(|error| error.kind()), Err(FsErrorKind::Interrupted));
     };
@@ -348,7 +348,7 @@ fn snapshots_that_nobody_wants_any_more_are_neither_made_nor_deleted() {
     given_up(bench.fs.snapshot_delete("whole"));
     given_up(bench.fs.snapshot_tree_delete(dir, "part", &ROOT).map(drop));
     given_up(bench.fs.restore_tree(NodeId::ROOT, b"dir", "part", &ROOT).map(drop));
-    somebody.0.store(true, Ordering::Relaxed);
+    waiter.0.store(true, Ordering::Relaxed);
     assert_eq!((names(), all(&bench.fs, NodeId::ROOT)), before);
     bench.fs.snapshot_delete("whole").expect("delete");
     bench.check(0);

@@ -248,7 +248,7 @@ fn nodes_in_memory_learn_of_a_change_wherever_they_have_gone() {
     let (src, other) = (bench.source(), bench.dir(NodeId::ROOT, "other"));
     let (sub, b) = (bench.look(src, "sub"), bench.look(src, "sub/b"));
     let uid = |node| bench.fs.getattr(node).expect("attr").uid;
-    // Nobody looks at them between the steps.
+    // Their states are not read between the steps.
     bench.fs.chown_tree(other, owner(5), &ROOT).expect("chown");
     bench.fs.chown_tree(src, owner(6), &ROOT).expect("chown");
     bench.fs.rename(src, b"sub", other, b"sub", RenameMode::Replace).expect("rename");

@@ -25,8 +25,8 @@ struct Base {
     tree: Tree,
 }
 
-/// Finds a path on both sides; each look-up's reference is given back at once, as nobody has
-/// anything open.
+/// Finds a path on both sides; each look-up's reference is given back at once, because no
+/// file is open.
 fn find(run: &Run, path: &str) -> Option<(Id, NodeId)> {
     let (mut id, mut node) = (ROOT, NodeId::ROOT);
     for name in path.split('/').filter(|name| !name.is_empty()) {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 #[derive(Debug, Default)]
 pub(crate) struct Caring {
     pub(crate) given_up: AtomicBool,
-    /// How often somebody asked whether they stay so.
+    /// How often the file system asked whether they stay so.
     pub(crate) asked: AtomicUsize,
     /// They do.
     pub(crate) decided: AtomicBool,

@@ -41,7 +41,7 @@ fn links_between_clones_match_the_model() {
         run.finish();
         joined += run.tree.joined;
     }
-    // Rare things are not to become so rare that nobody tests them.
+    // Rare cases are not to become so rare that they are not tested.
     assert!(count < 20 || joined > 2 * count, "{joined} link areas were joined in {count} runs");
 }
 

@@ -198,7 +198,7 @@ impl Run {
         }
     }
 
-    /// Has the file system do something that changes what somebody sees, if anything. If calls are
+    /// Has the file system do something that changes what users see, if anything. If calls are
     /// given up, this one may be given up first, which changes nothing.
     fn ask<T>(&mut self, call: impl Fn(&FileSystem) -> Result<T, FsError>) -> Result<T, FsError> {
         if self.gives_up && self.random.chance(2) {
@@ -300,7 +300,7 @@ impl Run {
     #[track_caller]
     fn check_attr(&mut self, id: Id, attr: &Attr) {
         let object = &self.tree.objects[id];
-        // What a removed directory says of its entries is nobody's business any more.
+        // What a removed directory says of its entries does not count any more.
         let is_lost = object.is_dir() && object.lost;
         let expected = Attr {
             ino: *self.numbers.entry(id).or_insert(attr.ino),
@@ -441,7 +441,7 @@ impl Run {
         self.same("rename", got, expected);
     }
 
-    /// Mostly root, who may do anything.
+    /// Mostly root, which may do anything.
     fn tree_caller(&mut self) -> Caller {
         let uid = *self.random.pick(&[0, 0, 0, 1, 2]);
         Caller { uid, gid: uid + 10, pid: 1, umask: 0 }

@@ -258,8 +258,8 @@ impl Tree {
         })
     }
 
-    /// Has one link area serve two directories. Nobody can see that, but for what of a removed tree
-    /// keeps its count of names.
+    /// Has one link area serve two directories. Users cannot see that, except that a file of a
+    /// removed tree keeps its link count.
     fn join(&mut self, one: Id, other: Id) {
         let mut common = one;
         while !self.is_below(other, common) {
