@@ -6,11 +6,11 @@
 //! to anything.
 
 use crate::index::Index;
-use crate::index::catalog::{READ_ONLY_VOLUME, StoredRoot};
+use crate::index::catalog::{READ_ONLY_VOLUME, StoredRoot, VolumeCatalog};
+use crate::index::table::IndexTable;
 use crate::model::ids::IndexId;
 use crate::model::key::Key;
-use crate::space::{IndexRoot, VolumeEntry, VolumeTable};
-use crate::store::Shared;
+use crate::space::{IndexRoot, Space, VolumeEntry, VolumeTable};
 use crate::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -97,10 +97,17 @@ pub(crate) fn enter_roots(volumes: &mut VolumeTable, roots: &BTreeMap<IndexId, S
     }
 }
 
-impl Shared {
+/// See the [module](self).
+pub(crate) struct VolumeChanges {
+    pub(crate) space: Arc<Space>,
+    pub(crate) indexes: Arc<IndexTable>,
+    pub(crate) catalog: Arc<VolumeCatalog>,
+}
+
+impl VolumeChanges {
     /// Changes the table and the indexes in memory; returns a volume that was made, and which
     /// indexes get the roots of which. Under the commit lock, during a checkpoint.
-    pub(crate) fn begin_change(&self, change: &VolumeChange<'_>) -> Result<Changed> {
+    pub(super) fn begin(&self, change: &VolumeChange<'_>) -> Result<Changed> {
         let mut catalog = self.catalog.lock();
         let volumes = &mut catalog.table;
         let find = |volumes: &VolumeTable, id: u32| {
@@ -150,7 +157,7 @@ impl Shared {
     }
 
     /// A volume that was to be made has not been made.
-    pub(crate) fn forget_volume(&self, made: Option<u32>) {
+    pub(super) fn undo(&self, made: Option<u32>) {
         if let Some(id) = made {
             let mut catalog = self.catalog.lock();
             catalog.table.volumes.remove(&id);
@@ -159,7 +166,7 @@ impl Shared {
     }
 
     /// Shows a new volume to readers, and the roots of all that are read-only. During a checkpoint.
-    pub(crate) fn show_volume(&self, made: Option<u32>, stored: &VolumeTable) -> Result<()> {
+    pub(super) fn publish(&self, made: Option<u32>, stored: &VolumeTable) -> Result<()> {
         let pin = Arc::new(self.space.pin_version()?);
         let mut catalog = self.catalog.lock();
         for (id, volume) in &mut catalog.table.volumes {

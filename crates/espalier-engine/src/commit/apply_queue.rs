@@ -1,17 +1,20 @@
-//! Batches that have their numbers and are still to be carried out.
+//! Apply queue: batches that have their numbers and are still to be applied.
 //!
-//! What takes time about a batch is to put its messages into memtables and log, and nobody waits
-//! for that who does not look there. So a batch is *accepted* under the commit lock, where it gets
-//! its numbers, and then waits in a queue; a worker carries it out, or whoever needs it done.
+//! What takes time about a batch is to put its messages into memtables and log, and only a caller
+//! that looks there has to wait for that. So a batch is *accepted* under the commit lock, where it
+//! gets its numbers, and then waits in a queue; a worker applies it, or the caller that needs it
+//! done.
 //!
-//! Invariants: batches are carried out one at a time and in the order of their numbers, by who
-//! holds `carrying`. Who holds the commit lock and has emptied the queue (`Shared::settled`) knows
-//! that everything that was accepted has been carried out, and that nothing else will be meanwhile.
-//! So nobody can tell, as with the open batch.
+//! Invariants: batches are applied one at a time and in the order of their numbers, by the thread
+//! that holds `applying`. A thread that holds the commit lock and has emptied the queue
+//! ([`CommitPipeline::lock_applied`]) knows that everything that was accepted has been applied, and
+//! that nothing else will be meanwhile. So callers cannot tell, as with the coalesced batch.
 //!
-//! Who looks at some keys only need not wait for batches that do not concern them: neither for
-//! those in the queue nor for the one that is being carried out, of which the queue keeps what it
-//! is until memtables have it.
+//! A reader of some keys only need not wait for batches that do not concern them: neither for those
+//! in the queue nor for the one that is being applied, of which the queue keeps what it is until
+//! memtables have it.
+//!
+//! [`CommitPipeline::lock_applied`]: super::pipeline::CommitPipeline::lock_applied
 
 use crate::Msn;
 use crate::log::{LoggedBatch, LoggedOp};
@@ -21,21 +24,25 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// With so many times the operations that are worth a worker, who accepts a batch carries it out
-/// himself.
-const LONG: usize = 8;
-/// The same with so many bytes, and with this part of the memory.
-const LONG_BYTES: u64 = 4 << 20;
-const LONG_PART: u64 = 64;
+/// With so many times the operations that are worth a worker, the thread that accepts a batch
+/// applies it.
+const LONG_QUEUE_FACTOR: usize = 8;
+
+/// The same with so many bytes.
+const LONG_QUEUE_BYTES: u64 = 4 << 20;
+
+/// And with one part in so many of the memory.
+const LONG_QUEUE_SHARE: u64 = 64;
 
 /// The queue. See the [module](self).
 #[derive(Debug)]
-pub(crate) struct Accepted {
+pub(crate) struct ApplyQueue {
     queue: Mutex<Queue>,
-    carrying: Mutex<()>,
+    /// Held by the thread that applies a batch.
+    applying: Mutex<()>,
     /// Operations that are worth a worker.
     worth: usize,
-    /// With more bytes than these, who accepts a batch carries it out himself.
+    /// With more bytes than these, the thread that accepts a batch applies it.
     most_bytes: u64,
 }
 
@@ -44,13 +51,13 @@ struct Queue {
     batches: VecDeque<Waiting>,
     operations: usize,
     bytes: u64,
-    /// A batch has been taken out and is being carried out.
-    is_carried: bool,
+    /// A batch has been taken out and is being applied.
+    is_applying: bool,
     /// That batch, until memtables have it.
     current: Option<Arc<Waiting>>,
     /// The last message that memtables have; nothing of `batches` and `current` is among those
     /// before.
-    carried: Msn,
+    applied: Msn,
 }
 
 #[derive(Debug)]
@@ -61,24 +68,24 @@ struct Waiting {
     bytes: u64,
 }
 
-/// What who accepted a batch does about the queue.
+/// What the thread that accepted a batch does about the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Backlog {
     /// Nothing: it is short.
     Short,
-    /// Sees to it that somebody carries it out.
+    /// Sees to it that a worker applies it.
     Worthwhile,
-    /// Carries it out himself.
+    /// Applies it.
     Long,
 }
 
-impl Accepted {
+impl ApplyQueue {
     /// Nothing waits, and `msn` was the last message; `worth` operations are worth a worker, in a
     /// store with so many bytes of `memory`.
     pub(crate) fn behind(msn: Msn, worth: usize, memory: u64) -> Self {
-        let queue = Queue { carried: msn, ..Queue::default() };
-        let most_bytes = LONG_BYTES.min(memory / LONG_PART);
-        Self { queue: Mutex::new(queue), carrying: Mutex::default(), worth, most_bytes }
+        let queue = Queue { applied: msn, ..Queue::default() };
+        let most_bytes = LONG_QUEUE_BYTES.min(memory / LONG_QUEUE_SHARE);
+        Self { queue: Mutex::new(queue), applying: Mutex::default(), worth, most_bytes }
     }
 
     /// Adds the next batch, of up to `bytes` bytes, that begins with `sorted` messages to single
@@ -88,32 +95,32 @@ impl Accepted {
         queue.operations += batch.ops.len();
         queue.bytes += bytes;
         queue.batches.push_back(Waiting { batch, sorted, bytes });
-        if queue.operations > LONG * self.worth || queue.bytes > self.most_bytes {
+        if queue.operations > LONG_QUEUE_FACTOR * self.worth || queue.bytes > self.most_bytes {
             Backlog::Long
-        } else if queue.operations >= self.worth && !queue.is_carried {
+        } else if queue.operations >= self.worth && !queue.is_applying {
             Backlog::Worthwhile
         } else {
             Backlog::Short
         }
     }
 
-    /// The next batch, if there is one, for who carries out.
-    pub(crate) fn next(&self) -> Option<Carrying<'_>> {
-        let carrying = self.carrying.lock();
+    /// The next batch, if there is one, for the thread that applies it.
+    pub(crate) fn next(&self) -> Option<Applying<'_>> {
+        let applying = self.applying.lock();
         let mut queue = self.queue.lock();
         let waiting = Arc::new(queue.batches.pop_front()?);
         queue.operations -= waiting.batch.ops.len();
         queue.bytes -= waiting.bytes;
-        queue.is_carried = true;
+        queue.is_applying = true;
         queue.current = Some(waiting.clone());
         drop(queue);
-        Some(Carrying { waiting, queue: &self.queue, carrying })
+        Some(Applying { waiting, queue: &self.queue, applying })
     }
 
-    /// True if so much waits that it is worth a worker, and nobody is at it.
+    /// True if so much waits that it is worth a worker, and none is at it.
     pub(crate) fn is_worthwhile(&self) -> bool {
         let queue = self.queue.lock();
-        self.worth > 0 && queue.operations >= self.worth && !queue.is_carried
+        self.worth > 0 && queue.operations >= self.worth && !queue.is_applying
     }
 
     /// True if what memtables do not have yet may concern a key in `range`.
@@ -124,20 +131,20 @@ impl Accepted {
     }
 
     /// The last message of which it is known that memtables have it and those before.
-    pub(crate) fn carried(&self) -> Msn {
-        self.queue.lock().carried
+    pub(crate) fn applied(&self) -> Msn {
+        self.queue.lock().applied
     }
 }
 
-/// A batch that is being carried out. Dropped before its end it stays what readers wait for: it has
-/// been carried out in part.
-pub(crate) struct Carrying<'a> {
+/// A batch that is being applied. Dropped before its end it stays what readers wait for: it has been
+/// applied in part.
+pub(crate) struct Applying<'a> {
     waiting: Arc<Waiting>,
     queue: &'a Mutex<Queue>,
-    carrying: MutexGuard<'a, ()>,
+    applying: MutexGuard<'a, ()>,
 }
 
-impl<'a> Carrying<'a> {
+impl<'a> Applying<'a> {
     /// What memtables are to have.
     pub(crate) fn batch(&self) -> &LoggedBatch {
         &self.waiting.batch
@@ -145,30 +152,30 @@ impl<'a> Carrying<'a> {
 
     /// Memtables have it: the batch, for the log, and what is left to be done.
     pub(crate) fn in_memtables(self) -> (LoggedBatch, Ending<'a>) {
-        let Self { waiting, queue, carrying } = self;
+        let Self { waiting, queue, applying } = self;
         {
-            // Both at once: who is told that nothing concerns him any more must see all that did.
+            // Both at once: a reader that is told that nothing concerns its keys any more must see
+            // all that did.
             let mut queue = queue.lock();
             queue.current = None;
-            queue.carried = Msn(waiting.batch.first_msn.0 + waiting.batch.ops.len() as u64 - 1);
+            queue.applied = Msn(waiting.batch.first_msn.0 + waiting.batch.ops.len() as u64 - 1);
         }
         let Some(Waiting { batch, .. }) = Arc::into_inner(waiting) else {
-            unreachable!("whoever looks at it does so under the lock of the queue")
+            unreachable!("all looks at it are taken under the lock of the queue")
         };
-        (batch, Ending { queue, _carrying: carrying })
+        (batch, Ending { queue, _applying: applying })
     }
 }
 
-/// A batch that only the log does not have yet, perhaps. It has been carried out as soon as this
-/// goes.
+/// A batch that only the log does not have yet, perhaps. It has been applied as soon as this goes.
 pub(crate) struct Ending<'a> {
     queue: &'a Mutex<Queue>,
-    _carrying: MutexGuard<'a, ()>,
+    _applying: MutexGuard<'a, ()>,
 }
 
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
-        self.queue.lock().is_carried = false;
+        self.queue.lock().is_applying = false;
     }
 }
 

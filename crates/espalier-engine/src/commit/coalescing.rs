@@ -1,14 +1,18 @@
-//! The open batch: small batches that have been accepted and are carried out as one.
+//! Coalescing: small batches that have been accepted become one, and are applied as one.
 //!
-//! What carrying out a batch costs does not depend on how small it is: numbers, a record in the
-//! log, a place in memtables for each key. So small batches of single keys join the open batch
-//! first, where a later one takes the place of what it wipes out: who removes a tree file by file
-//! deletes ranges in the end that cover what he did before, and it is as if nothing had been done.
+//! What applying a batch costs does not depend on how small it is: numbers, a record in the log, a
+//! place in memtables for each key. So small batches of single keys join the coalesced batch first,
+//! where a later one takes the place of what it wipes out: an application that removes a tree file
+//! by file deletes ranges in the end that cover what it did before, and it is as if nothing had been
+//! done.
 //!
-//! Invariant: nobody can tell. Whoever looks at memtables, numbers or the log, or changes them,
-//! closes the open batch first, under the commit lock (`Shared::settled`): so it is a stretch of
-//! the order of all batches, and one of them for log and recovery. It is denoted by its points,
-//! each of which is what happened to one key, in order; points of different keys commute.
+//! Invariant: callers cannot tell. A thread that looks at memtables, numbers or the log, or changes
+//! them, closes the coalesced batch first, under the commit lock
+//! ([`CommitPipeline::lock_applied`]): so it is a stretch of the order of all batches, and one of
+//! them for log and recovery. It is denoted by its points, each of which is what happened to one
+//! key, in order; points of different keys commute.
+//!
+//! [`CommitPipeline::lock_applied`]: super::pipeline::CommitPipeline::lock_applied
 
 use crate::commit::apply_queue::sorted_prefix;
 use crate::log::LoggedOp;
@@ -21,18 +25,18 @@ use std::collections::btree_map::Entry;
 use std::ops::Bound;
 
 /// A batch with more operations gains nothing by joining others.
-const MOST_OPERATIONS: usize = 16;
+const MOST_JOINING_OPERATIONS: usize = 16;
 
-/// Neither does one that takes more bytes in the log, and who waits for a small one to be synced
-/// should not wait for it.
-const MOST_BYTES: u64 = 64 << 10;
+/// Neither does one that takes more bytes in the log, and a caller that waits for a small one to be
+/// synced should not wait for it.
+const MOST_JOINING_BYTES: u64 = 64 << 10;
 
 /// Bytes in the log that make it full.
-const FULL: u64 = 256 << 10;
+const FULL_BYTES: u64 = 256 << 10;
 
 /// See the [module](self).
 #[derive(Debug, Default)]
-pub(crate) struct OpenBatch {
+pub(crate) struct CoalescedBatch {
     points: BTreeMap<IndexId, BTreeMap<Key, Point>>,
     /// Batches in it.
     batches: usize,
@@ -59,7 +63,7 @@ impl Point {
     }
 }
 
-impl OpenBatch {
+impl CoalescedBatch {
     /// True if nothing waits in it.
     pub(crate) fn is_empty(&self) -> bool {
         self.batches == 0
@@ -68,20 +72,20 @@ impl OpenBatch {
     /// True if a batch that takes up to `bytes` in the log may join, where `most` operations make
     /// it full.
     pub(crate) fn takes(&self, batch: &Batch, bytes: u64, most: usize) -> bool {
-        batch.ops.len() <= MOST_OPERATIONS.min(most)
-            && bytes <= MOST_BYTES
+        batch.ops.len() <= MOST_JOINING_OPERATIONS.min(most)
+            && bytes <= MOST_JOINING_BYTES
             && batch.ops.iter().all(|op| matches!(op, LoggedOp::Point { .. }))
     }
 
     /// True if it should wait for no more.
     pub(crate) fn is_full(&self, most: usize) -> bool {
-        self.operations >= most || self.bytes >= FULL
+        self.operations >= most || self.bytes >= FULL_BYTES
     }
 
-    /// True if a batch of up to `bytes` bytes in the log, which does not join, may be carried out
+    /// True if a batch of up to `bytes` bytes in the log, which does not join, may be applied
     /// together with it.
     pub(crate) fn may_close_with(bytes: u64) -> bool {
-        bytes <= MOST_BYTES
+        bytes <= MOST_JOINING_BYTES
     }
 
     /// True if it may change the value of a key in `range`.
@@ -126,7 +130,7 @@ impl OpenBatch {
         }
         let wiped = there.get().bytes(there.key());
         if there.get().is_new && op == Op::Delete {
-            // Nobody has seen it come and go.
+            // No reader has seen it come and go.
             let own = point_bytes(there.key(), &op);
             there.remove();
             return wiped + own;
@@ -139,10 +143,10 @@ impl OpenBatch {
 
     /// Ends it with a batch that need not be one of those that join: the operations of all, in
     /// order, and the bytes that were to come into the store and will not.
-    pub(crate) fn close_with(&mut self, batch: Batch) -> (Closed, u64) {
+    pub(crate) fn close_with(&mut self, batch: Batch) -> (ClosedBatch, u64) {
         if self.is_empty() {
             let sorted = sorted_prefix(&batch.ops);
-            return (Closed { ops: batch.ops, sorted }, 0);
+            return (ClosedBatch { ops: batch.ops, sorted }, 0);
         }
         let mut wiped = 0;
         let mut rest: Vec<LoggedOp> = Vec::new();
@@ -179,7 +183,7 @@ impl OpenBatch {
     }
 
     /// Ends it: its operations, in an order that gives the same.
-    pub(crate) fn close(&mut self) -> Closed {
+    pub(crate) fn close(&mut self) -> ClosedBatch {
         let open = std::mem::take(self);
         // Most of what joined may have been wiped out.
         let left = open.points.values().flat_map(BTreeMap::values).map(|point| 1 + point.more.len()).sum();
@@ -195,19 +199,19 @@ impl OpenBatch {
             }
         }
         let sorted = ops.len();
-        Closed { ops, sorted }
+        ClosedBatch { ops, sorted }
     }
 }
 
 /// The operations of what is to be one batch.
 #[derive(Debug)]
-pub(crate) struct Closed {
+pub(crate) struct ClosedBatch {
     pub(crate) ops: Vec<LoggedOp>,
     /// So many of them come first and are messages to single keys, by index and key.
     pub(crate) sorted: usize,
 }
 
-/// True if `older` must be carried out before a message to `key` of `index`.
+/// True if `older` must be applied before a message to `key` of `index`.
 fn concerns(older: &LoggedOp, index: IndexId, key: &Key) -> bool {
     match older {
         LoggedOp::Point { index: of, key: at, .. } => *of == index && at == key,

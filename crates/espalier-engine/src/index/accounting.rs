@@ -13,7 +13,7 @@ use super::table::IndexTable;
 use crate::Result;
 use crate::model::options::Tuning;
 use crate::space::{Purpose, Reservation, Space, SpaceStats};
-use crate::tree::{Root, Trees};
+use crate::tree::{Root, TreeEditor, Trees};
 use espalier_storage::BLOCK;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -24,6 +24,10 @@ const LEAST_VALUE_QUOTA: u64 = 32;
 
 /// The most bytes of large values in a memtable.
 const MOST_MEMTABLE_VALUE_BYTES: u64 = 1 << 30;
+
+/// Blocks that a clone is reckoned at while there is plenty of space: the headers along the borders
+/// of source and destination. When space is low, it is found out what they are.
+pub(crate) const CLONE_BLOCKS: u64 = 8;
 
 /// See the [module](self).
 pub(crate) struct SpaceAccounting {
@@ -96,6 +100,11 @@ impl SpaceAccounting {
     /// From here on space counts as low, until it is looked at again.
     pub(crate) fn assume_low(&self) {
         self.trees.lean.store(true, Ordering::Relaxed);
+    }
+
+    /// Changes trees as far as the space allows that there is now.
+    pub(crate) fn edit(&self) -> TreeEditor<'_> {
+        self.trees.edit(self.trees.policy())
     }
 
     /// Blocks that nodes and parts will take which are in memory only, when they were last counted,

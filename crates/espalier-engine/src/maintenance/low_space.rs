@@ -1,213 +1,84 @@
-//! Working in a store that is nearly full.
+//! Low-space reclaim: makes room before a commit is refused.
 //!
-//! What is in memory only will need blocks at the next checkpoint, and what a flush replaces gives
-//! its blocks back only after it. So: a commit is accepted only if there is room for it beside all
-//! that is *owed* already; what a flush computed is used only if there is room to write it (nothing
-//! is lost by forgetting it: flushing is a pure function of the root); and before a commit is
-//! refused, messages that hold space back are squeezed down to the leaves, one leaf at a time. Each
-//! of these leaves the pool at a level of its own ([`Share`]).
+//! Protocol: a batch that finds too few blocks ([`crate::commit::admission`]) is not refused before
+//! [`LowSpaceReclaim::make_space`] has found nothing left to do: it makes checkpoints, moves messages
+//! that hold space back down to the leaves, one leaf at a time, and rewrites leaves whose value
+//! parts hold much that is dead. `docs/design/space.md`, says why that is enough to empty
+//! a full store.
 
+use super::flusher::{FlushShare, Flushed, Flusher};
+use super::sparse_values::SparseValues;
+use crate::checkpoint::Checkpointer;
+use crate::commit::pipeline::CommitPipeline;
 use crate::index::Index;
-use crate::index::accounting::part_blocks;
+use crate::index::accounting::{SpaceAccounting, part_blocks};
+use crate::index::backlog::FlushBacklog;
+use crate::index::table::IndexTable;
 use crate::model::batch::Batch;
-use crate::model::ids::{IndexId, PieceId};
+use crate::model::ids::IndexId;
 use crate::model::key::{Key, KeyRange};
+use crate::signal::WorkSignal;
 use crate::space::Purpose;
-use crate::store::Shared;
-use crate::tree::{Footprint, Root, Sweep};
+use crate::tree::{Footprint, Root, Sweep, Trees};
 use crate::{ErrorKind, Result};
-use espalier_storage::BLOCK;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a flush is for, and so what it may take of the pool until the next checkpoint. What it does
-/// not give back then has levels of its own, whatever it is for ([`Shared::may_keep`]).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Share {
-    /// For what adds data: a half, and only of a pool that is nearly whole.
-    Growth,
-    /// For what was deleted or replaced: a half.
-    Freed,
-    /// For writing again what little is live in value parts, which are free then: leaves three
-    /// eighths.
-    Sweep,
-    /// For what was deleted, when whoever deletes more waits: all but what checkpoints need.
-    Urgent,
-}
-
-impl Share {
-    /// How much of the pool it leaves.
-    fn aside(self, pool: u64) -> u64 {
-        match self {
-            Self::Growth | Self::Freed => pool / 2,
-            Self::Sweep => pool / 8 * 3,
-            Self::Urgent => pool / 6,
-        }
-    }
-}
-
 /// Leaves looked at on behalf of one commit.
-const SWEEP_AT_ONCE: usize = 512;
+const MOST_SWEEP_VISITS: usize = 512;
 
-/// Leaves squeezed on behalf of one commit.
-const SQUEEZE_AT_ONCE: usize = 64;
-
-/// Blocks that absorbing memtables takes beside what the messages come to
-/// ([`Trees::spreading`](crate::tree::Trees)).
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Spread {
-    /// Those that wait.
-    pub(crate) waiting: u64,
-    /// And with another batch.
-    pub(crate) with_batch: u64,
-}
+/// Leaves written on behalf of one commit.
+const MOST_LEAVES_WRITTEN: usize = 64;
 
 /// Slices of one index that may be refused before nothing more is tried.
-const MOST_REFUSED: usize = 64;
+const MOST_REFUSED_SLICES: usize = 64;
 
-/// Value parts that are being emptied: what is live in them is written elsewhere, leaf by leaf, and
-/// when all of it is, they are free. So they are only as many as there is room for.
-#[derive(Debug, Default)]
-struct Emptied {
-    /// The last batch when the search began.
-    since: u64,
-    /// Those that are still there after all leaves were looked through: somebody shares them.
-    in_vain: HashSet<PieceId>,
+/// See the [module](self).
+pub(crate) struct LowSpaceReclaim {
+    pub(crate) trees: Arc<Trees>,
+    pub(crate) indexes: Arc<IndexTable>,
+    pub(crate) accounting: Arc<SpaceAccounting>,
+    pub(crate) backlog: Arc<FlushBacklog>,
+    pub(crate) signal: Arc<WorkSignal>,
+    pub(crate) pipeline: Arc<CommitPipeline>,
+    pub(crate) checkpointer: Arc<Checkpointer>,
+    pub(crate) flusher: Arc<Flusher>,
+    pub(crate) sparse: Arc<SparseValues>,
+    pub(crate) progress: ReclaimProgress,
 }
 
-/// What is known about the lack of space.
+/// How far reclaim has come.
 #[derive(Debug)]
-pub(crate) struct Shortage {
-    /// The last batch when there was nothing left to squeeze.
-    squeezed_at: AtomicU64,
+pub(crate) struct ReclaimProgress {
+    /// The last batch when there was nothing left to move down.
+    exhausted_at: AtomicU64,
     /// Where the search for leaves worth rewriting goes on.
     swept: Mutex<BTreeMap<IndexId, Key>>,
-    emptied: Mutex<Emptied>,
 }
 
-impl Default for Shortage {
+impl Default for ReclaimProgress {
     fn default() -> Self {
-        Self { squeezed_at: AtomicU64::new(u64::MAX), swept: Mutex::default(), emptied: Mutex::default() }
+        Self { exhausted_at: AtomicU64::new(u64::MAX), swept: Mutex::default() }
     }
 }
 
-impl Shared {
+impl LowSpaceReclaim {
     /// There is more room than there was: what did not fit may fit now.
-    pub(crate) fn forget_shortage(&self) {
+    pub(crate) fn note_more_room(&self) {
         self.backlog.forget_refusal();
-        self.shortage.squeezed_at.store(u64::MAX, Ordering::Release);
+        self.progress.exhausted_at.store(u64::MAX, Ordering::Release);
         self.accounting.refresh();
         self.signal.note_progress();
         self.signal.request_work();
     }
 
-    /// Publishes what a flush of `index` computed, if there is room to write it in its share; true
-    /// if so. Under the index's structure lock.
-    pub(crate) fn publish_flushed(
-        &self,
-        index: &Index,
-        flushed: Result<Option<Root>>,
-        share: Share,
-    ) -> Result<bool> {
-        match self.publish_if_room(index, flushed, share)? {
-            Some(published) => Ok(published),
-            None => self.refuse(),
-        }
-    }
-
-    /// The same; `None` if there is no room.
-    fn publish_if_room(
-        &self,
-        index: &Index,
-        flushed: Result<Option<Root>>,
-        share: Share,
-    ) -> Result<Option<bool>> {
-        let root = match flushed {
-            Ok(Some(root)) => root,
-            Ok(None) => return Ok(Some(false)),
-            // Flushing writes large leaves at once.
-            Err(error) if error.kind() == ErrorKind::NoSpace => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let old = index.version().root.clone();
-        let before = self.accounting.unwritten_below(&old);
-        let mut more = self.accounting.unwritten_below(&root).saturating_sub(before);
-        if self.accounting.is_low() {
-            // Each memtable that waits leaves a part on each edge.
-            self.settle();
-            let (new, old) = (
-                self.trees.edit(self.trees.policy()).spreading(&root)?,
-                self.trees.edit(self.trees.policy()).spreading(&old)?,
-            );
-            more += new.each.saturating_sub(old.each) * index.waiting_tables();
-        }
-        if !self.has_room(more, share) || !self.may_keep(index, &root, before, share)? {
-            return Ok(None);
-        }
-        // Until it is owed.
-        let _held = self.space.reserve(more, Purpose::Accepted, 0)?;
-        index.publish_root(&self.space, root, |_| {})?;
-        self.accounting.recount();
-        Ok(Some(true))
-    }
-
-    /// True if `more` blocks can be owed.
-    fn has_room(&self, more: u64, share: Share) -> bool {
-        let space = self.space.stats();
-        let owed = self.accounting.unwritten_blocks() + space.promised;
-        let whole = owed + space.pool / 8 * 7 <= space.free + space.limbo;
-        (whole || share != Share::Growth) && owed + more + share.aside(space.pool) <= space.free
-    }
-
-    /// Blocks that a flush may take.
-    fn room(&self, share: Share) -> u64 {
-        let space = self.space.stats();
-        space
-            .free
-            .saturating_sub(self.accounting.unwritten_blocks() + space.promised + share.aside(space.pool))
-    }
-
-    /// True if enough of the pool is left when all has come back that does so with the next
-    /// checkpoint, or if the flush that gave `root`, where `before` blocks were owed, changes
-    /// nothing about that. What somebody else needs stays when it is replaced, and what is dead in
-    /// value parts has to be swept first: if that could take what deletions and sweeping depend on,
-    /// it would be gone for good.
-    fn may_keep(&self, index: &Index, root: &Root, before: u64, share: Share) -> Result<bool> {
-        let space = self.space.stats();
-        let others = (self.accounting.unwritten_blocks() + space.promised).saturating_sub(before);
-        if others + self.accounting.unwritten_below(root) + space.pool / 2 <= space.free {
-            return Ok(true);
-        }
-        // Sweeping gives back in the end, which is what moves have to leave room for.
-        let part = if share == Share::Sweep { share.aside(space.pool) } else { space.pool / 16 * 7 };
-        let leaves = |blocks: u64, part: u64| others + blocks + part <= space.free + space.limbo;
-        let lasting = |root: &Root| -> Result<(u64, u64)> {
-            let lasting = self.lasting_blocks(index, root, 0)?;
-            Ok((lasting.copied(), lasting.more()))
-        };
-        let (copied, more) = lasting(root)?;
-        if leaves(copied, space.pool / 2) && leaves(more, part) {
-            return Ok(true);
-        }
-        let now = lasting(&index.version().root)?;
-        Ok((copied <= now.0 || leaves(copied, space.pool / 2)) && (more <= now.1 || leaves(more, part)))
-    }
-
-    /// What the tree `root` takes for good beside the one that the last checkpoint has counted.
-    /// That it gives back more than it takes and `enough` beside that need not be found out.
-    fn lasting_blocks(&self, index: &Index, root: &Root, enough: u64) -> Result<Footprint> {
-        // A checkpoint may end meanwhile, and what it replaces must remain readable.
-        let _pin = self.space.pin()?;
-        let counted = self.checkpointer.counted_root(index.id);
-        let lasting = counted.map(|(_, counted)| self.trees.lasting_blocks(counted, root, enough));
-        // Counts that change meanwhile say nothing.
-        let same = self.checkpointer.counted_root(index.id) == counted;
-        Ok(lasting.filter(|_| same).unwrap_or_else(|| self.trees.all_lasting(root)))
-    }
-
     /// Blocks that are written to delete the ranges of a batch when it is absorbed, if it does
     /// little else and the checkpoint after that gives back at least as much as it takes.
+    ///
+    /// # Errors
+    /// Of the device.
     pub(crate) fn gives_back(&self, batch: &Batch) -> Result<Option<u64>> {
         let Some(ranges) = batch.cleared() else { return Ok(None) };
         let _counted = self.checkpointer.at_rest();
@@ -218,226 +89,165 @@ impl Shared {
             let mut cleared = root.clone();
             for (_, range) in ranges.iter().filter(|(of, _)| *of == id) {
                 if root.height > 0 {
-                    cleared = self.trees.edit(self.trees.policy()).without_range(&cleared, range)?;
+                    cleared = self.accounting.edit().without_range(&cleared, range)?;
                 }
             }
-            let net = |root: &Root| self.lasting_blocks(&index, root, u64::MAX).map(Footprint::net);
+            let net = |root: &Root| self.flusher.footprint(&index, root, u64::MAX).map(Footprint::net);
             takes += net(&cleared)? - net(&root)?;
             // Headers with messages on their edges may take a little more.
-            written += self
-                .accounting
-                .unwritten_below(&cleared)
-                .saturating_sub(self.accounting.unwritten_below(&root))
-                + 2;
+            let unwritten = |root: &Root| self.accounting.unwritten_below(root);
+            written += unwritten(&cleared).saturating_sub(unwritten(&root)) + 2;
             if batch.has_points(id) {
-                takes += self.trees.edit(self.trees.policy()).spreading(&cleared)?.of(1) as i64;
+                takes += self.accounting.edit().spreading(&cleared)?.of(1) as i64;
             }
         }
-        takes += part_blocks(&self.options.tuning, batch.bytes as u64) as i64;
+        takes += part_blocks(&self.trees.tuning, batch.bytes as u64) as i64;
         Ok((takes <= 0).then_some(written))
     }
 
-    /// Finds out what [`Shared::spread_blocks`] has to know, which may mean reading. Without the
-    /// commit lock.
+    /// Makes room for `want` blocks of growth, if that can be done. False if there was nothing left
+    /// to move or rewrite.
     ///
     /// # Errors
-    /// Of reading the root of an index that a batch begins `tables` in.
-    pub(crate) fn look_at_roots(&self, tables: &BTreeMap<IndexId, u64>) -> Result<()> {
-        for index in self.indexes.all() {
-            let changed = tables.contains_key(&index.id);
-            if changed || index.waiting_tables() > 0 {
-                let root = index.version().root.clone();
-                match self.trees.edit(self.trees.policy()).spreading(&root) {
-                    Err(error) if changed => return Err(error),
-                    Err(_) => self.trees.edit(self.trees.policy()).assume_spreading(&root),
-                    Ok(_) => {}
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Blocks that absorbing takes beside the messages, also of a batch that begins `tables`;
-    /// `None` if that is not known of a root. Under the commit lock.
-    pub(crate) fn spread_blocks(&self, tables: &BTreeMap<IndexId, u64>) -> Option<Spread> {
-        let mut spread = Spread::default();
-        for index in self.indexes.read().values() {
-            let (waiting, more) = (index.waiting_tables(), tables.get(&index.id).copied().unwrap_or(0));
-            if waiting + more > 0 {
-                let version = index.version();
-                let mut spreading = version.root.known_spreading()?;
-                // What is cloned gets edges of its own; more than one table is begun by clones.
-                let most = self.options.tuning.fanout as u64;
-                if version.has_goto() {
-                    spreading.each = spreading.each.max(most + most.div_ceil(16));
-                }
-                spread.waiting += spreading.of(waiting);
-                if more > 1 {
-                    spreading.each = spreading.each.max(most + most.div_ceil(16));
-                }
-                spread.with_batch += spreading.of(waiting + more);
-            }
-        }
-        Some(spread)
-    }
-
-    /// Forgets what a flush wrote.
-    fn refuse(&self) -> Result<bool> {
-        self.backlog.refuse();
-        // Nobody can have seen it, but older pins keep all that dies: these are as good.
-        for index in self.indexes.all() {
-            index.publish_pinned(&self.space, |_| ())?;
-        }
-        Ok(false)
-    }
-
-    /// Makes room for `want` blocks of growth, if that can be done: checkpoints, moves messages
-    /// down to the leaves, and rewrites leaves whose value parts hold much that is dead. False if
-    /// there was nothing left to move or rewrite.
+    /// Of the device.
     pub(crate) fn make_space(&self, want: u64, purpose: Purpose) -> Result<bool> {
-        let share = if purpose == Purpose::Growth { Share::Freed } else { Share::Urgent };
-        // What is free only when nothing needs the older checkpoint any more takes two.
-        self.checkpoint()?;
-        self.checkpoint()?;
-        let last = self.settled()?.last_lsn.0;
-        if self.shortage.squeezed_at.load(Ordering::Acquire) == last {
+        let share = if purpose == Purpose::Growth { FlushShare::Freed } else { FlushShare::Urgent };
+        self.checkpoint_twice()?;
+        let last = self.pipeline.lock_applied()?.last_lsn.0;
+        if self.progress.exhausted_at.load(Ordering::Acquire) == last {
             return Ok(false);
         }
         self.accounting.assume_low();
-        let mut left = SQUEEZE_AT_ONCE;
-        if self.trees.sparse.lock().is_empty() {
-            self.choose_sparse()?;
+        let mut left = MOST_LEAVES_WRITTEN;
+        if self.sparse.is_empty() {
+            self.sparse.choose()?;
         }
         while !self.accounting.can_grow(want) && left > 0 {
             let before = left;
-            let mut done = true;
-            let mut cramped = false;
-            for index in self.indexes.all() {
-                let _structure = index.structure.lock();
-                cramped |= self.squeeze_index(&index, share, &mut left)?;
-            }
-            if cramped {
-                // One edge may hold too much, and yet there is room for one leaf.
-                self.checkpoint()?;
-            }
-            for index in self.indexes.all() {
-                let _structure = index.structure.lock();
-                done &= self.sweep_index(&index, &mut left)?;
-            }
+            self.move_down(share, &mut left)?;
+            let done = self.sweep(&mut left)?;
             let again = done && {
-                self.checkpoint()?;
-                self.checkpoint()?;
-                self.choose_sparse()?
+                self.checkpoint_twice()?;
+                self.sparse.choose()?
             };
             if left == before && done && !again {
-                self.shortage.squeezed_at.store(last, Ordering::Release);
+                self.progress.exhausted_at.store(last, Ordering::Release);
             }
             if left == before && !again {
                 break;
             }
-            self.checkpoint()?;
-            self.checkpoint()?;
+            self.checkpoint_twice()?;
         }
-        Ok(left < SQUEEZE_AT_ONCE)
+        Ok(left < MOST_LEAVES_WRITTEN)
+    }
+
+    /// What is free only when nothing needs the older checkpoint any more takes two.
+    fn checkpoint_twice(&self) -> Result<()> {
+        self.checkpointer.checkpoint()?;
+        self.checkpointer.checkpoint()
+    }
+
+    /// Moves messages of all indexes down, as long as there is room.
+    fn move_down(&self, share: FlushShare, left: &mut usize) -> Result<()> {
+        let mut lacks_room = false;
+        for index in self.indexes.all() {
+            let _structure = index.structure.lock();
+            lacks_room |= self.move_down_in(&index, share, left)?;
+        }
+        if lacks_room {
+            // One edge may hold too much, and yet there is room for one leaf.
+            self.checkpointer.checkpoint()?;
+        }
+        Ok(())
     }
 
     /// Moves messages down as long as there is room: edge by edge, slice by slice once an edge is
-    /// too much, and once that is too much whatever else there is that nobody shares. True if there
+    /// too much, and once that is too much whatever else there is that nothing shares. True if there
     /// was no room for all of it.
-    fn squeeze_index(&self, index: &Index, share: Share, left: &mut usize) -> Result<bool> {
+    fn move_down_in(&self, index: &Index, share: FlushShare, left: &mut usize) -> Result<bool> {
         let mut slices = false;
         while *left > 0 {
             let root = index.version().root.clone();
-            let squeezed = if slices {
-                self.trees.edit(self.trees.policy()).squeeze_slice(&root)
+            let flushed = if slices {
+                self.accounting.edit().squeeze_slice(&root)
             } else {
-                self.trees.edit(self.trees.policy()).squeeze(&root)
+                self.accounting.edit().squeeze(&root)
             };
-            match self.publish_if_room(index, squeezed, share)? {
-                Some(true) => *left -= 1,
-                Some(false) => return Ok(slices),
-                // Nothing was written, for space is short: there is nothing to forget.
-                None if !slices => slices = true,
-                None => break,
+            match self.flusher.publish_if_room(index, flushed, share)? {
+                Flushed::Published => *left -= 1,
+                Flushed::Nothing => return Ok(slices),
+                // Nothing was written, for space is low: there is nothing to forget.
+                Flushed::NoRoom if !slices => slices = true,
+                Flushed::NoRoom => break,
             }
         }
         if *left == 0 {
             return Ok(slices);
         }
-        // What cannot come down for now takes as little as it can where it is.
-        while *left > 0
-            && self.publish_if_room(
-                index,
-                self.trees.edit(self.trees.policy()).joined_runs(&index.version().root, self.room(share)),
-                share,
-            )? == Some(true)
-        {
+        self.join_runs(index, share, left)?;
+        self.move_slices(index, share, left)?;
+        Ok(true)
+    }
+
+    /// What cannot come down for now takes as little as it can where it is.
+    fn join_runs(&self, index: &Index, share: FlushShare, left: &mut usize) -> Result<()> {
+        while *left > 0 {
+            let joined = self.accounting.edit().joined_runs(&index.version().root, self.flusher.room(share));
+            if self.flusher.publish_if_room(index, joined, share)? != Flushed::Published {
+                break;
+            }
             *left -= 1;
         }
+        Ok(())
+    }
+
+    /// Moves slices down into leaves that nothing shares, from the first key to the last.
+    fn move_slices(&self, index: &Index, share: FlushShare, left: &mut usize) -> Result<()> {
         let (mut range, mut refused) = (KeyRange::all(), 0);
-        while *left > 0 && refused < MOST_REFUSED {
-            let pushed = self.trees.edit(self.trees.policy()).push_slice(&index.version().root, &range);
+        while *left > 0 && refused < MOST_REFUSED_SLICES {
+            let pushed = self.accounting.edit().push_slice(&index.version().root, &range);
             let (root, next) = match pushed {
                 Ok(Some(pushed)) => pushed,
                 Ok(None) => break,
                 Err(error) if error.kind() == ErrorKind::NoSpace => break,
                 Err(error) => return Err(error),
             };
-            match self.publish_if_room(index, Ok(Some(root)), share)? {
-                Some(_) => *left -= 1,
-                None => refused += 1,
+            match self.flusher.publish_if_room(index, Ok(Some(root)), share)? {
+                Flushed::Published | Flushed::Nothing => *left -= 1,
+                Flushed::NoRoom => refused += 1,
             }
             if next <= range.start {
                 break;
             }
             range.start = next;
         }
-        Ok(true)
+        Ok(())
     }
 
-    /// Chooses the value parts that are emptied next, those of which least is live; false if there
-    /// are none. All leaves have been looked through for the ones before.
-    pub(crate) fn choose_sparse(&self) -> Result<bool> {
-        let lean = self.accounting.is_low();
-        let space = self.space.stats();
-        let taken = self.accounting.unwritten_blocks() + space.promised + Share::Sweep.aside(space.pool);
-        // Half of it, for the leaves are written anew as well.
-        let mut room = space.free.saturating_sub(taken) / 2;
-        let mut found = self.space.sparse_values(if lean { (3, 4) } else { (1, 2) })?;
-        let mut emptied = self.shortage.emptied.lock();
-        let last = self.settled()?.last_lsn.0;
-        if std::mem::replace(&mut emptied.since, last) != last {
-            emptied.in_vain.clear();
+    /// Rewrites leaves of all indexes as long as there is room; true if it came to the last leaf of
+    /// each.
+    fn sweep(&self, left: &mut usize) -> Result<bool> {
+        let mut done = true;
+        for index in self.indexes.all() {
+            let _structure = index.structure.lock();
+            done &= self.sweep_in(&index, left)?;
         }
-        let mut chosen = self.trees.sparse.lock();
-        emptied.in_vain.extend(chosen.drain());
-        found.retain(|(_, id)| !emptied.in_vain.contains(id));
-        found.sort_unstable();
-        for (live, id) in found {
-            let blocks = live.div_ceil(BLOCK as u64) + 1;
-            if blocks > room {
-                break;
-            }
-            room -= blocks;
-            chosen.insert(id);
-        }
-        Ok(!chosen.is_empty())
+        Ok(done)
     }
 
     /// Rewrites leaves as long as there is room, going on where it ended the last time; true if it
     /// came to the last leaf.
-    fn sweep_index(&self, index: &Index, left: &mut usize) -> Result<bool> {
-        let mut visits = SWEEP_AT_ONCE;
-        let mut from = self.shortage.swept.lock().remove(&index.id).unwrap_or_default();
+    fn sweep_in(&self, index: &Index, left: &mut usize) -> Result<bool> {
+        let mut visits = MOST_SWEEP_VISITS;
+        let mut from = self.progress.swept.lock().remove(&index.id).unwrap_or_default();
         while *left > 0 && !self.backlog.is_refused() {
-            let swept =
-                match self.trees.edit(self.trees.policy()).sweep(&index.version().root, &from, &mut visits) {
-                    Err(error) if error.kind() == ErrorKind::NoSpace => {
-                        self.publish_flushed(index, Err(error), Share::Sweep)?;
-                        break;
-                    }
-                    swept => swept?,
-                };
+            let swept = match self.accounting.edit().sweep(&index.version().root, &from, &mut visits) {
+                Err(error) if error.kind() == ErrorKind::NoSpace => {
+                    self.flusher.publish(index, Err(error), FlushShare::Sweep)?;
+                    break;
+                }
+                swept => swept?,
+            };
             match swept {
                 Sweep::End => return Ok(true),
                 Sweep::Tired(next) => {
@@ -445,7 +255,8 @@ impl Shared {
                     break;
                 }
                 Sweep::Rewritten(root, next) => {
-                    if !self.publish_flushed(index, Ok(Some(root)), Share::Sweep)? {
+                    let flushed = self.flusher.publish(index, Ok(Some(root)), FlushShare::Sweep)?;
+                    if flushed != Flushed::Published {
                         break;
                     }
                     *left -= 1;
@@ -454,7 +265,7 @@ impl Shared {
                 }
             }
         }
-        self.shortage.swept.lock().insert(index.id, from);
+        self.progress.swept.lock().insert(index.id, from);
         Ok(false)
     }
 }

@@ -6,6 +6,9 @@ use std::ops::Bound;
 /// An owned key.
 pub type Key = Box<[u8]>;
 
+/// The longest key, in bytes, with room to spare over the mebibyte that layers above promise.
+pub const MAX_KEY: usize = (1 << 20) + (64 << 10);
+
 /// A half-open range of keys; `end == None` means up to the last key there can be.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KeyRange {

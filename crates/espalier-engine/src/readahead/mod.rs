@@ -95,6 +95,11 @@ impl Readahead {
         }
     }
 
+    /// Calls `wake` whenever an extent enters the prefetch queue.
+    pub(crate) fn wake_on_prefetch(&self, wake: impl Fn() + Send + Sync + 'static) {
+        self.context.trees.pieces.set_read_ahead_wake(wake);
+    }
+
     /// Does one step of readahead; false if there is none to do.
     pub(crate) fn step(&self) -> bool {
         let pieces = &self.context.trees.pieces;

@@ -54,7 +54,7 @@ impl Store {
     /// Of the device; [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such
     /// index.
     pub fn diff(&self, old: (IndexId, &[u8]), new: (IndexId, &[u8])) -> Result<Diff> {
-        self.shared.absorb_at_once(&[old.0, new.0])?;
+        self.shared.write.pipeline.absorb_now(&[old.0, new.0])?;
         let snapshot = self.snapshot()?;
         let side = |(index, prefix): (IndexId, &[u8])| {
             let index = snapshot.index(index)?;

@@ -5,11 +5,11 @@
 //! order. Replaying writes nothing but what absorbing writes, all of it fresh; so a crash during
 //! recovery leaves the store as it was.
 
-use crate::checkpoint::Checkpointer;
-use crate::commit::pipeline::Order;
+use crate::checkpoint::state::CheckpointState;
+use crate::commit::order::CommitOrder;
 use crate::device::GuardedDevice;
 use crate::index::absorb::absorbed_within;
-use crate::index::accounting::{is_low, message_blocks, unwritten_below};
+use crate::index::accounting::{CLONE_BLOCKS, is_low, message_blocks, unwritten_below};
 use crate::index::catalog::{READ_ONLY_VOLUME, StoredRoot};
 use crate::index::deleted_ranges::DeletedRanges;
 use crate::index::table::{IndexTable, Indexes};
@@ -28,7 +28,7 @@ use crate::model::value::LargeValue;
 use crate::pieces::Pieces;
 use crate::space::Locator;
 use crate::space::{Geometry, Opened, Purpose, Space, SpaceOptions, Superblock, VolumeTable, heal};
-use crate::store::{CLONE_BLOCKS, Shared};
+use crate::store::components::{Components, Recovered};
 use crate::tree::{Loss, TreeMemory, Trees, UnflushableEdges, baseless};
 use crate::{Error, ErrorKind, Op, Result};
 use espalier_storage::{BLOCK, Device, Environment};
@@ -115,7 +115,7 @@ pub(crate) fn open(
     device: Arc<dyn Device>,
     env: Arc<dyn Environment>,
     mut options: OpenOptions,
-) -> Result<Arc<Shared>> {
+) -> Result<Components> {
     choose_memtable(&mut options);
     let name = device.name().to_owned();
     let device = GuardedDevice::new(device, options.read_only);
@@ -135,13 +135,7 @@ pub(crate) fn open(
     if superblock.untidy {
         indexes.keys().for_each(|id| deleted.note_all(*id));
     }
-    let order = Order {
-        last_lsn: superblock.checkpoint_lsn,
-        last_msn: Msn(superblock.next_msn.0.saturating_sub(1)),
-        waiting: Default::default(),
-        covered: 0,
-        open: Default::default(),
-    };
+    let order = CommitOrder::after(superblock.checkpoint_lsn, Msn(superblock.next_msn.0.saturating_sub(1)));
     let shared_indexes = Arc::new(IndexTable::new(indexes.clone()));
     let mut replay = Replay::new(&trees, &space, &options, &indexes, &deleted, order, Vec::new());
     let binder = Arc::new(PiecesBinder::new(&trees, &space, &shared_indexes));
@@ -170,27 +164,28 @@ pub(crate) fn open(
     trees.unmerged.store(0, Ordering::Relaxed);
     let order = replay.order;
     let read_only = options.read_only;
-    let shared = Shared::new(
+    let checkpoint = CheckpointState::new(roots, reclaim);
+    let shared = Components::assemble(Recovered {
         env,
         device,
         options,
         space,
         trees,
         log,
-        order,
-        shared_indexes,
+        indexes: shared_indexes,
         volumes,
-        Checkpointer::new(roots, reclaim),
         deleted,
-    );
+        order,
+        checkpoint,
+    });
     shared.accounting.refresh();
     if !read_only {
-        shared.promise_replayed()?;
+        shared.write.admission.admit_replayed()?;
     }
     if binder.found_torn() && !read_only {
         // Before a later group says that those were synced which name the torn parts by another
         // checksum.
-        shared.checkpoint()?;
+        shared.write.checkpointer.checkpoint()?;
     }
     Ok(shared)
 }
@@ -250,7 +245,7 @@ pub(crate) struct Replay<'a> {
     pub(crate) options: &'a OpenOptions,
     pub(crate) indexes: &'a Indexes,
     pub(crate) deleted: &'a DeletedRanges,
-    pub(crate) order: Order,
+    pub(crate) order: CommitOrder,
     /// What a damaged store has lost: where messages have nothing to change, they must make
     /// nothing.
     pub(crate) losses: Mutex<Vec<Lost>>,
@@ -263,7 +258,7 @@ impl<'a> Replay<'a> {
         options: &'a OpenOptions,
         indexes: &'a Indexes,
         deleted: &'a DeletedRanges,
-        order: Order,
+        order: CommitOrder,
         losses: Vec<Loss>,
     ) -> Self {
         let losses = losses.into_iter().map(|loss| Lost { loss, since: None }).collect();
@@ -280,8 +275,8 @@ impl<'a> Replay<'a> {
         for (msn, op) in (first..).zip(&batch.ops) {
             self.op(op, Msn(msn), batch.lsn).context(|| format!("batch {}", batch.lsn.0))?;
             // It waits for a checkpoint again, for which the next one who commits has to reserve.
-            self.order.waiting.bytes += bytes_in(op) as u64;
-            self.order.waiting.clones += CLONE_BLOCKS * u64::from(matches!(op, LoggedOp::Clone { .. }));
+            self.order.pending.bytes += bytes_in(op) as u64;
+            self.order.pending.clone_blocks += CLONE_BLOCKS * u64::from(matches!(op, LoggedOp::Clone { .. }));
         }
         self.order.last_lsn = batch.lsn;
         self.order.last_msn = Msn(last).max(self.order.last_msn);
@@ -361,7 +356,7 @@ impl<'a> Replay<'a> {
     /// messages, too.
     fn owed(&self) -> u64 {
         let roots = self.indexes.values().map(|index| unwritten_below(self.trees, &index.version().root));
-        roots.sum::<u64>() + message_blocks(&self.options.tuning, self.order.waiting.bytes)
+        roots.sum::<u64>() + message_blocks(&self.options.tuning, self.order.pending.bytes)
     }
 }
 

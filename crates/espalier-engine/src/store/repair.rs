@@ -13,8 +13,8 @@
 //! checkpoint commits the new state as a whole: a crash before leaves the damaged store as it was,
 //! to be repaired again.
 
-use crate::checkpoint::Checkpointer;
-use crate::commit::pipeline::Order;
+use crate::checkpoint::state::CheckpointState;
+use crate::commit::order::CommitOrder;
 use crate::device::GuardedDevice;
 use crate::index::Index;
 use crate::index::accounting::is_low;
@@ -29,8 +29,9 @@ use crate::model::piece::PieceHandle;
 use crate::model::value::Value;
 use crate::model::value_reader::load;
 use crate::space::{Rebuilt, Space, VolumeTable};
+use crate::store::Store;
+use crate::store::components::{Components, Recovered};
 use crate::store::recovery::{self, Lost, PiecesBinder, Replay};
-use crate::store::{Shared, Store};
 use crate::tree::{Progress, References, Root, Salvager, Trees};
 use crate::{Error, ErrorKind, Key, Loss, Op, RangeOp, Result};
 use espalier_storage::{BLOCK, Device, Environment};
@@ -75,7 +76,7 @@ impl Store {
     }
 }
 
-type Opened = (Arc<Shared>, Vec<Loss>, Vec<String>, Vec<Arc<PieceHandle>>);
+type Opened = (Components, Vec<Loss>, Vec<String>, Vec<Arc<PieceHandle>>);
 
 fn open(
     device: Arc<dyn Device>,
@@ -110,13 +111,7 @@ fn open(
         indexes.insert(id, Arc::new(Index::new(id, root, pin.clone())));
     }
 
-    let order = Order {
-        last_lsn: superblock.checkpoint_lsn,
-        last_msn: Msn(superblock.next_msn.0.saturating_sub(1)),
-        waiting: Default::default(),
-        covered: 0,
-        open: Default::default(),
-    };
+    let order = CommitOrder::after(superblock.checkpoint_lsn, Msn(superblock.next_msn.0.saturating_sub(1)));
     trees.lean.store(is_low(&space.stats(), 0, &options.tuning), Ordering::Relaxed);
     let deleted: Arc<DeletedRanges> = Arc::default();
     let mut replay = Replay::new(&trees, &space, &options, &indexes, &deleted, order, losses);
@@ -142,22 +137,22 @@ fn open(
     let mut losses: Vec<Loss> = replay.losses.into_inner().into_iter().map(|lost| lost.loss).collect();
     let order = replay.order;
     losses.extend(broken.map(|error| nowhere(format!("the end of the log is lost: {error}"))));
-    let checkpointer = Checkpointer::new(stored, Vec::new()).counting(uncounted);
-    let shared = Shared::new(
+    let checkpoint = CheckpointState::new(stored, Vec::new()).with_uncounted(uncounted);
+    let shared = Components::assemble(Recovered {
         env,
         device,
         options,
         space,
         trees,
         log,
-        order,
-        shared_indexes,
+        indexes: shared_indexes,
         volumes,
-        checkpointer,
         deleted,
-    );
+        order,
+        checkpoint,
+    });
     shared.accounting.refresh();
-    shared.promise_replayed()?;
+    shared.write.admission.admit_replayed()?;
     Ok((shared, losses, mended, keep))
 }
 

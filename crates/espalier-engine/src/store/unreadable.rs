@@ -47,7 +47,7 @@ fn damaged(
     let shared = &store.shared;
     // All that waits goes down.
     let index = shared.indexes.read()[&id].clone();
-    while let Some(root) = shared.trees.edit(shared.trees.policy()).squeeze(&index.version().root).unwrap() {
+    while let Some(root) = shared.accounting.edit().squeeze(&index.version().root).unwrap() {
         index.publish_root(&shared.space, root, |_| {}).unwrap();
     }
     drop(index);
@@ -156,7 +156,7 @@ fn damage_lets_trees_be_cloned_moved_and_deleted() {
         store.checkpoint().unwrap();
         assert!(store.get(ids[0], &key("c", 1)).unwrap().is_none());
         // What is dead and cannot be taken apart is tried once, and not for ever.
-        assert!(!store.shared.checkpointer.has_reclaim());
+        assert!(!store.shared.write.checkpointer.has_reclaim());
     }
 }
 
@@ -233,7 +233,7 @@ fn what_waits_for_damage_is_there_when_it_can_be_read_again() {
     let index = shared.indexes.read()[&id].clone();
     assert!(index.version().root.height > 1, "the tree is too small");
     let mut moved = 0;
-    while let Some(root) = shared.trees.edit(shared.trees.policy()).squeeze(&index.version().root).unwrap() {
+    while let Some(root) = shared.accounting.edit().squeeze(&index.version().root).unwrap() {
         index.publish_root(&shared.space, root, |_| {}).unwrap();
         moved += 1;
     }

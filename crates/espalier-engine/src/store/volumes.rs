@@ -4,9 +4,11 @@
 //! are atomic against batches, durable when the call returns, and a copy is nothing but one more
 //! count on the same roots.
 
-use super::{CLONE_BLOCKS, MAX_KEY, Shared, Store};
+use super::Store;
 use crate::checkpoint::volume_changes::{VolumeChange, no_such_volume};
+use crate::index::accounting::CLONE_BLOCKS;
 use crate::index::catalog::VolumeInfo;
+use crate::model::key::MAX_KEY;
 use crate::space::{Purpose, Reservation, VolumeEntry};
 use crate::tree::MAX_HEIGHT;
 use crate::{Error, ErrorKind, Result};
@@ -15,7 +17,7 @@ use bytes::Bytes;
 impl Store {
     /// The volumes, by number.
     pub fn volumes(&self) -> Vec<VolumeInfo> {
-        self.shared.catalog.volumes()
+        self.shared.read.catalog.volumes()
     }
 
     /// Makes a volume of `indexes` empty indexes and returns its number. Durable when it returns.
@@ -23,14 +25,14 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::AlreadyExists`] if the name is taken; of the device.
     pub fn create_volume(&self, name: &str, indexes: u8, flags: u32, parameters: &[u8]) -> Result<u32> {
-        self.shared.writable()?;
+        self.shared.write.pipeline.writable()?;
         let entry = VolumeEntry {
             flags,
             name: name.into(),
             parameters: Bytes::copy_from_slice(parameters),
             indexes: vec![Default::default(); indexes.into()],
         };
-        let id = self.shared.catalog.add(entry)?;
+        let id = self.shared.read.catalog.add(entry)?;
         self.checkpoint()?;
         Ok(id)
     }
@@ -70,10 +72,12 @@ impl Store {
         wanted: &dyn Fn() -> bool,
     ) -> Result<u32> {
         let shared = &self.shared;
-        shared.writable()?;
-        let _reserved = shared.room_for_borders(prefix)?;
-        let made =
-            shared.change_volumes(&VolumeChange::Snapshot { of: volume, prefix, name, flags }, wanted)?;
+        shared.write.pipeline.writable()?;
+        let _reserved = self.reserve_borders(prefix)?;
+        let made = shared
+            .write
+            .checkpointer
+            .change_volumes(&VolumeChange::Snapshot { of: volume, prefix, name, flags }, wanted)?;
         made.ok_or_else(|| no_such_volume(volume))
     }
 
@@ -87,13 +91,17 @@ impl Store {
     /// a prefix that is empty or too long, and a volume that is to hold itself.
     pub fn graft_volume(&self, volume: u32, prefix: &[u8], from: u32) -> Result<()> {
         let shared = &self.shared;
-        shared.writable()?;
+        shared.write.pipeline.writable()?;
         if prefix.is_empty() || prefix.len() > MAX_KEY || volume == from {
             let message = "a volume can be put behind a prefix of another volume only";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        let _reserved = shared.room_for_borders(prefix)?;
-        shared.change_volumes(&VolumeChange::Graft { volume, from, prefix }, &|| true).map(drop)
+        let _reserved = self.reserve_borders(prefix)?;
+        shared
+            .write
+            .checkpointer
+            .change_volumes(&VolumeChange::Graft { volume, from, prefix }, &|| true)
+            .map(drop)
     }
 
     /// Deletes a volume. What only it held is free soon afterwards. Takes a checkpoint, and is
@@ -111,8 +119,8 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::Interrupted`] if it is not; as for [`Store::delete_volume`].
     pub fn delete_volume_if(&self, volume: u32, wanted: &dyn Fn() -> bool) -> Result<()> {
-        self.shared.writable()?;
-        self.shared.change_volumes(&VolumeChange::Delete(volume), wanted).map(drop)
+        self.shared.write.pipeline.writable()?;
+        self.shared.write.checkpointer.change_volumes(&VolumeChange::Delete(volume), wanted).map(drop)
     }
 
     /// Makes `volume` hold what `from` holds now, instead of what it held. It keeps its name,
@@ -122,15 +130,17 @@ impl Store {
     /// [`ErrorKind::NotFound`] without one of the volumes, [`ErrorKind::InvalidArgument`] if they
     /// differ in indexes or parameters; of the device.
     pub fn restore_volume(&self, volume: u32, from: u32) -> Result<()> {
-        self.shared.writable()?;
-        self.shared.change_volumes(&VolumeChange::Restore { volume, from }, &|| true).map(drop)
+        self.shared.write.pipeline.writable()?;
+        self.shared
+            .write
+            .checkpointer
+            .change_volumes(&VolumeChange::Restore { volume, from }, &|| true)
+            .map(drop)
     }
-}
 
-impl Shared {
     /// Sets aside what the headers take that a change behind a prefix makes in each index.
-    fn room_for_borders(&self, prefix: &[u8]) -> Result<Option<Reservation>> {
-        let indexes = self.indexes.read();
+    fn reserve_borders(&self, prefix: &[u8]) -> Result<Option<Reservation>> {
+        let indexes = self.shared.indexes.read();
         let most = indexes.keys().map(|id| u64::from(id.index) + 1).max().unwrap_or(0);
         if prefix.is_empty() {
             return Ok(None);
@@ -140,11 +150,13 @@ impl Shared {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         drop(indexes);
-        let each = if self.accounting.is_low() { 8 } else { 2 } * CLONE_BLOCKS;
-        let reserve = || self.accounting.reserve(each * most, Purpose::Growth);
+        let each = if self.shared.accounting.is_low() { 8 } else { 2 } * CLONE_BLOCKS;
+        let reserve = || self.shared.accounting.reserve(each * most, Purpose::Growth);
         match reserve() {
             // What is promised to batches that wait may be more than they take.
-            Err(error) if error.kind() == ErrorKind::NoSpace => self.checkpoint().and_then(|()| reserve()),
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
+                self.shared.write.checkpointer.checkpoint().and_then(|()| reserve())
+            }
             reserved => reserved,
         }
         .map(Some)

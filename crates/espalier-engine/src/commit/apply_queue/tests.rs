@@ -26,8 +26,8 @@ fn op() -> impl Strategy<Value = LoggedOp> {
 
 /// Batches as they are accepted: numbered without gaps, with as many of their operations sorted as
 /// are.
-fn accepted(batches: &[Vec<LoggedOp>], worth: usize) -> (Accepted, Vec<Backlog>) {
-    let queue = Accepted::behind(Msn(7), worth, 1 << 30);
+fn accepted(batches: &[Vec<LoggedOp>], worth: usize) -> (ApplyQueue, Vec<Backlog>) {
+    let queue = ApplyQueue::behind(Msn(7), worth, 1 << 30);
     let mut msn = 7;
     let push = |(at, ops): (usize, &Vec<LoggedOp>)| {
         let batch = LoggedBatch { lsn: Lsn(at as u64 + 1), first_msn: Msn(msn + 1), ops: ops.clone() };
@@ -86,7 +86,7 @@ proptest! {
         for (ops, backlog) in batches.iter().zip(backlog) {
             operations += ops.len();
             let expected = match operations {
-                _ if operations > LONG * worth => Backlog::Long,
+                _ if operations > LONG_QUEUE_FACTOR * worth => Backlog::Long,
                 _ if operations >= worth => Backlog::Worthwhile,
                 _ => Backlog::Short,
             };
@@ -94,7 +94,7 @@ proptest! {
         }
         let mut msn = 7;
         for (at, ops) in batches.iter().enumerate() {
-            prop_assert_eq!(queue.carried(), Msn(msn));
+            prop_assert_eq!(queue.applied(), Msn(msn));
             let carrying = queue.next().unwrap();
             let batch = carrying.batch().clone();
             prop_assert_eq!((batch.lsn, batch.first_msn, &batch.ops), (Lsn(at as u64 + 1), Msn(msn + 1), ops));
@@ -110,11 +110,11 @@ proptest! {
             prop_assert!(!queue.is_worthwhile());
             // Who does not wait for it any more must see it, though the log may not have it yet.
             msn += ops.len() as u64;
-            prop_assert_eq!(queue.carried(), Msn(msn));
+            prop_assert_eq!(queue.applied(), Msn(msn));
             drop(ending);
         }
         prop_assert!(queue.next().is_none());
-        prop_assert_eq!(queue.carried(), Msn(msn));
+        prop_assert_eq!(queue.applied(), Msn(msn));
     }
 }
 
@@ -149,14 +149,14 @@ mod in_a_store {
         batch.insert(index, b"a", vec![1; 100]);
         store.commit(batch).unwrap();
         store.checkpoint().unwrap();
-        assert!(!store.shared.deleted.is_untidy());
+        assert!(!store.shared.write.scheduler.collector.deleted.is_untidy());
         let mut batch = Batch::new();
         batch.delete_range(index, KeyRange::prefix(b"a"));
         store.commit(batch).unwrap();
-        assert!(!store.shared.deleted.is_untidy(), "it waits");
+        assert!(!store.shared.write.scheduler.collector.deleted.is_untidy(), "it waits");
         store.close().unwrap();
         drop(store);
-        assert!(open(&device).shared.deleted.is_untidy());
+        assert!(open(&device).shared.write.scheduler.collector.deleted.is_untidy());
     }
 
     /// What has happened in part is never logged, nor does anything that follows seem to be.

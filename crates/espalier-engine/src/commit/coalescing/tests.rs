@@ -79,7 +79,7 @@ proptest! {
         steps in vec((vec(choice(), 0..5), 0..12u32), 1..40),
     ) {
         let (mut one_by_one, mut together) = (Map::new(), Map::new());
-        let mut open = OpenBatch::default();
+        let mut open = CoalescedBatch::default();
         for (choices, close) in steps {
             let batch = batch_of(&choices, &one_by_one);
             apply(&mut one_by_one, &batch.ops);
@@ -101,7 +101,7 @@ proptest! {
 #[test]
 fn nothing_is_left_of_what_came_and_went() {
     let index = INDEXES[0];
-    let mut open = OpenBatch::default();
+    let mut open = CoalescedBatch::default();
     let mut batch = Batch::new();
     batch.insert_new(index, b"record", vec![1]);
     batch.delete(index, b"dir/file");
@@ -112,7 +112,7 @@ fn nothing_is_left_of_what_came_and_went() {
     batch.delete_range(index, KeyRange::prefix(b"dir/"));
     batch.delete(index, b"record");
     let bytes = batch.bytes() as u64;
-    let (Closed { ops, sorted }, wiped) = open.close_with(batch);
+    let (ClosedBatch { ops, sorted }, wiped) = open.close_with(batch);
     assert_eq!(sorted, 0);
     let range = KeyRange::prefix(b"dir/");
     let left = LoggedOp::Range { index, range, op: RangeOp::Delete };
@@ -123,7 +123,7 @@ fn nothing_is_left_of_what_came_and_went() {
 #[test]
 fn what_was_there_before_is_deleted() {
     let index = INDEXES[0];
-    let mut open = OpenBatch::default();
+    let mut open = CoalescedBatch::default();
     let mut batch = Batch::new();
     batch.insert(index, b"a", vec![1]);
     batch.delete(index, b"a");

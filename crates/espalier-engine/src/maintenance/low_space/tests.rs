@@ -3,6 +3,7 @@
 use super::*;
 use crate::index::accounting::pending_blocks;
 use crate::space::Reservation;
+use crate::store::components::Components;
 use crate::{FormatOptions, OpenOptions, Store};
 use espalier_storage::{Device, MemoryDevice, Random, SimulatedEnvironment};
 use std::sync::Arc;
@@ -22,7 +23,7 @@ fn value(seed: u64, len: usize) -> Vec<u8> {
 }
 
 /// Takes all that is free but so many hundredths of the pool, and what is promised and owed.
-fn leave(shared: &Shared, hundredths: u64) -> Reservation {
+fn leave(shared: &Components, hundredths: u64) -> Reservation {
     let space = shared.space.stats();
     let ballast =
         space.free - space.promised - shared.accounting.unwritten_blocks() - space.pool * hundredths / 100;
@@ -32,9 +33,9 @@ fn leave(shared: &Shared, hundredths: u64) -> Reservation {
 /// All messages down to the leaves, with two checkpoints.
 fn settle(store: &Store, id: IndexId) {
     let shared = &store.shared;
-    shared.absorb_at_once(&[id]).unwrap();
+    shared.write.pipeline.absorb_now(&[id]).unwrap();
     let index = shared.indexes.read()[&id].clone();
-    while let Some(root) = shared.trees.edit(shared.trees.policy()).squeeze(&index.version().root).unwrap() {
+    while let Some(root) = shared.accounting.edit().squeeze(&index.version().root).unwrap() {
         index.publish_root(&shared.space, root, |_| {}).unwrap();
     }
     store.checkpoint().unwrap();
@@ -100,7 +101,7 @@ fn what_is_dead_is_swept_out_where_moves_have_used_their_share() {
     let dead = shared.space.stats().dead_values;
     assert!(dead > 0, "everything that was deleted was swept out already");
     let _ballast = leave(shared, 42);
-    shared.make_space(shared.space.pool(), Purpose::Essential).unwrap();
+    shared.write.reclaim.make_space(shared.space.pool(), Purpose::Essential).unwrap();
     assert_eq!(shared.space.stats().dead_values, 0, "of {dead} bytes");
 }
 
@@ -163,7 +164,7 @@ fn as_much_is_promised_as_absorbing_many_memtables_takes() {
     }
     store.commit(batch).unwrap();
     let promised = shared.space.promised() - before;
-    shared.absorb_at_once(&[id]).unwrap();
+    shared.write.pipeline.absorb_now(&[id]).unwrap();
     shared.accounting.recount();
     let owed = shared.accounting.counted();
     assert!(owed > 500 && owed <= promised, "{promised} blocks were promised and {owed} are owed");
@@ -195,7 +196,7 @@ fn as_much_is_promised_as_clones_take() {
         let mut batch = Batch::new();
         (0..30).for_each(|_| batch.delete(id, &key(random.below(20), random.below(1000))));
         store.commit(batch).unwrap();
-        shared.absorb_at_once(&[id]).unwrap();
+        shared.write.pipeline.absorb_now(&[id]).unwrap();
         shared.accounting.recount();
         let (promised, owed) = (shared.space.promised(), shared.accounting.counted());
         let mut batch = Batch::new();
@@ -203,13 +204,13 @@ fn as_much_is_promised_as_clones_take() {
         batch.clone_range(id, format!("d{dir:03}/").as_bytes(), format!("copy {round}/").as_bytes());
         store.commit(batch).unwrap();
         let promised = shared.space.promised() - promised;
-        shared.absorb_at_once(&[id]).unwrap();
+        shared.write.pipeline.absorb_now(&[id]).unwrap();
         shared.accounting.recount();
         let owed = shared.accounting.counted().saturating_sub(owed);
         assert!(owed <= promised, "round {round}: {promised} blocks were promised, {owed} are owed");
         most = most.max(owed);
     }
-    assert!(most > crate::store::CLONE_BLOCKS, "no clone took more than {most} blocks");
+    assert!(most > crate::index::accounting::CLONE_BLOCKS, "no clone took more than {most} blocks");
 }
 
 /// Messages to many small trees may rewrite each of them, which none of these batches promises.
@@ -241,7 +242,7 @@ fn checkpoints_succeed_where_every_tree_is_a_leaf() {
         (0..280).step_by(20).for_each(|n| batch.insert(id, format!("{n:04}").as_bytes(), b"new".to_vec()));
         store.commit(batch).unwrap();
     }
-    (0..60u8).for_each(|index| shared.absorb_at_once(&[IndexId { volume, index }]).unwrap());
+    (0..60u8).for_each(|index| shared.write.pipeline.absorb_now(&[IndexId { volume, index }]).unwrap());
     shared.accounting.recount();
     let (space, owed) = (shared.space.stats(), shared.accounting.counted());
     assert!(

@@ -1,0 +1,245 @@
+//! Back-pressure: writers wait when too much is in memory or in the log, and are slowed down
+//! smoothly before that.
+//!
+//! Protocol: before a batch is admitted the writer asks whether the log has to be written first
+//! ([`BackPressure::must_write_log`]), and then how full memory is ([`BackPressure::look`]), until
+//! the answer is [`Verdict::Accept`]. With worker threads the writer waits here, for progress that
+//! they make; without, it is told to take a step of background work itself.
+//!
+//! Writers never wait for what no work can write, such as replaced values that only a snapshot
+//! holds, or a flush for which the device has no room.
+
+use super::LOG_WRITE_AHEAD_BYTES;
+use crate::device::GuardedDevice;
+use crate::index::backlog::FlushBacklog;
+use crate::index::memory::UnwrittenMemory;
+use crate::index::table::IndexTable;
+use crate::log::{Log, LoggedOp, Progress};
+use crate::model::batch::Batch;
+use crate::signal::WorkSignal;
+use crate::space::Purpose;
+use crate::tree::Trees;
+use crate::{Error, ErrorKind, Result};
+use espalier_storage::Environment;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A writer that finds a thirty-second part of memory not yet in the log, but at least and at most
+/// so much, waits for a part of it to be written, or writes it. It should not have to wait while
+/// the device makes safe what was written: that takes as long as a hundred MiB do on some.
+const FORCED_LOG_WRITE_BYTES: (u64, u64) = (16 << 20, 64 << 20);
+
+/// Bytes of batches after which a writer that was not slowed down looks again whether there is
+/// room. A writer that clones looks each time: each clone is a layer that has to be absorbed for
+/// itself, whatever its batch weighs.
+const LOOK_AFTER_BYTES: u64 = 64 << 10;
+
+/// Memtables and clones that may wait for being absorbed, of one index: a look-up passes them all.
+pub(crate) const MOST_LAYERS: usize = 128;
+
+/// The longest a writer is slowed down per commit before it has to wait.
+const MAX_DELAY: Duration = Duration::from_millis(2);
+
+/// How long a writer waits for progress before it looks again.
+const PROGRESS_WAIT: Duration = Duration::from_millis(500);
+
+/// See the [module](self).
+pub(crate) struct BackPressure {
+    pub(crate) env: Arc<dyn Environment>,
+    pub(crate) device: Arc<GuardedDevice>,
+    pub(crate) log: Arc<Log>,
+    pub(crate) trees: Arc<Trees>,
+    pub(crate) indexes: Arc<IndexTable>,
+    pub(crate) memory: Arc<UnwrittenMemory>,
+    pub(crate) backlog: Arc<FlushBacklog>,
+    pub(crate) signal: Arc<WorkSignal>,
+    /// The memory that the store may take, in bytes.
+    pub(crate) budget: u64,
+    pub(crate) stalls: Stalls,
+}
+
+/// What writers paid for background work that did not keep up.
+#[derive(Default)]
+pub(crate) struct Stalls {
+    /// Nanoseconds.
+    pushed: AtomicU64,
+    slowed: AtomicU64,
+    waited: AtomicU64,
+    /// Background work has found no room on the device: writers must not wait for it.
+    is_starved: AtomicBool,
+    /// Bytes of batches since a writer last found that there is plenty of room.
+    unseen_bytes: AtomicU64,
+}
+
+/// Time that calls of [`Store::commit`](crate::Store::commit) spent because too much was in memory.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct StallTimes {
+    /// Writing the log on behalf of all writers.
+    pub pushing: Duration,
+    /// Slowed down, as a warning.
+    pub slowed: Duration,
+    /// Waiting for room.
+    pub waiting: Duration,
+}
+
+/// What a writer does before its batch is admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Goes on.
+    Accept,
+    /// Takes a step of background work, and goes on.
+    StepAndAccept,
+    /// Takes a step of background work, and looks again if that helped.
+    StepAndLook,
+    /// Looks again: it has waited.
+    Look,
+}
+
+/// How urgent it is to have less in memory or in the log.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Pressure {
+    None,
+    /// Between 0 and 1.
+    Some(f64),
+    Full,
+}
+
+impl BackPressure {
+    /// True if so much is not yet in the log that a writer of `bytes` more must see it written
+    /// first.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ReadOnly`].
+    pub(crate) fn must_write_log(&self, bytes: usize) -> Result<bool> {
+        self.device.writable()?;
+        Ok(self.log.pending_bytes() + bytes as u64 > self.forced_write_bytes())
+    }
+
+    /// Writes a part of what is not yet in the log.
+    ///
+    /// # Errors
+    /// Of the log.
+    pub(crate) fn write_log(&self) -> Result<Progress> {
+        self.log.push(self.forced_write_bytes() - LOG_WRITE_AHEAD_BYTES)
+    }
+
+    fn forced_write_bytes(&self) -> u64 {
+        (self.budget / 32).clamp(FORCED_LOG_WRITE_BYTES.0, FORCED_LOG_WRITE_BYTES.1)
+    }
+
+    /// Counts the time that `work` takes as spent for the log.
+    pub(crate) fn time_log_write<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.timed(&self.stalls.pushed, work)
+    }
+
+    /// Looks whether there is room for `batch` in memory, and waits if there is none, or little.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSpace`] if the device has no room for what is in memory.
+    pub(crate) fn look(&self, batch: &Batch, purpose: Purpose) -> Result<Verdict> {
+        let threads = self.env.threads() > 0;
+        let clones = batch.ops.iter().any(|op| matches!(op, LoggedOp::Clone { .. }));
+        // Looking takes locks, and what a few small batches add does not count. Without threads
+        // every batch does its share of the work.
+        if threads && !clones && self.is_early(batch.bytes as u64) {
+            return Ok(Verdict::Accept);
+        }
+        let epoch = self.signal.epoch();
+        match self.pressure() {
+            Pressure::None => {
+                self.stalls.unseen_bytes.store(0, Ordering::Relaxed);
+                Ok(Verdict::Accept)
+            }
+            Pressure::Some(fraction) => {
+                self.signal.request_work();
+                if !threads {
+                    return Ok(Verdict::StepAndAccept);
+                }
+                let delay = MAX_DELAY.mul_f64(fraction * fraction);
+                self.timed(&self.stalls.slowed, || self.env.sleep(delay));
+                Ok(Verdict::Accept)
+            }
+            // What frees space in the end must get in, for nothing else helps.
+            Pressure::Full if self.stalls.is_starved.load(Ordering::Acquire) => {
+                if purpose == Purpose::Essential {
+                    return Ok(Verdict::Accept);
+                }
+                let message = "the device has no room to write what is in memory; delete something";
+                Err(Error::new(ErrorKind::NoSpace, message))
+            }
+            Pressure::Full => {
+                self.signal.request_work();
+                if !threads {
+                    return Ok(Verdict::StepAndLook);
+                }
+                self.timed(&self.stalls.waited, || self.signal.wait_for_progress(epoch, PROGRESS_WAIT));
+                Ok(Verdict::Look)
+            }
+        }
+    }
+
+    /// Counts `bytes`; true if not yet enough came since there was plenty of room.
+    fn is_early(&self, bytes: u64) -> bool {
+        let enough = LOOK_AFTER_BYTES.min(self.budget / 1024);
+        self.stalls.unseen_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes < enough
+    }
+
+    /// Background work has found no room on the device, or has found some again.
+    pub(crate) fn set_starved(&self, is_starved: bool) {
+        self.stalls.is_starved.store(is_starved, Ordering::Release);
+    }
+
+    /// What writers have spent so far.
+    pub(crate) fn stall_times(&self) -> StallTimes {
+        let time = |nanoseconds: &AtomicU64| Duration::from_nanos(nanoseconds.load(Ordering::Relaxed));
+        let Stalls { pushed, slowed, waited, .. } = &self.stalls;
+        StallTimes { pushing: time(pushed), slowed: time(slowed), waiting: time(waited) }
+    }
+
+    /// Gives the cache what memtables and unwritten nodes do not take.
+    pub(crate) fn share_memory(&self) {
+        self.pressure();
+    }
+
+    /// Adds the time that `work` takes to `sum`, in nanoseconds.
+    fn timed<T>(&self, sum: &AtomicU64, work: impl FnOnce() -> T) -> T {
+        let start = self.env.monotonic();
+        let done = work();
+        let took = self.env.monotonic().saturating_sub(start);
+        sum.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        done
+    }
+
+    /// What memtables and unwritten nodes do not take is for the cache. A sixteenth is for the
+    /// tables of space, the log's buffers and requests under way.
+    fn set_cache_capacity(&self, unwritten: u64) {
+        let clean = (self.budget - self.budget / 16).saturating_sub(unwritten).max(self.budget / 8);
+        self.trees.pieces.set_capacity(clean);
+    }
+
+    /// Memtables may take a quarter of the budget, unwritten nodes another, and the log nearly all
+    /// of itself; and flushing must keep up.
+    fn pressure(&self) -> Pressure {
+        let (mut tables, mut layers) = (0, 0);
+        for index in self.indexes.read().values() {
+            let version = index.version();
+            tables += version.memtable_bytes();
+            layers = layers.max(version.sealed.len());
+        }
+        let unwritten = self.memory.bytes();
+        let log = self.log.used_bytes() as f64 / self.log.capacity() as f64;
+        let quarter = (self.budget / 4).max(1) as f64;
+        self.set_cache_capacity(tables as u64 + unwritten + self.memory.pinned_bytes());
+        let worst = (tables as f64 / quarter)
+            .max(layers as f64 / MOST_LAYERS as f64)
+            .max(unwritten as f64 / (1.5 * quarter))
+            .max(log / 0.9)
+            .max(self.backlog.fullness());
+        match worst {
+            w if w >= 1.0 => Pressure::Full,
+            w if w > 0.75 => Pressure::Some((w - 0.75) * 4.0),
+            _ => Pressure::None,
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Inspection: verification, space usage of ranges, and a dump of the trees as text.
+
+use super::Store;
+use crate::Result;
+use crate::index::catalog::no_such_index;
+use crate::model::ids::{IndexId, PieceId};
+use crate::model::key::KeyRange;
+use crate::space::Locator;
+use crate::tree::source::MessageSet;
+use crate::tree::{Problem, Progress, SpaceUse, Usage, Verifier, VerifyReport};
+use espalier_storage::BLOCK;
+use std::collections::BTreeMap;
+
+impl Store {
+    /// How much space some ranges take together, and how much of it is theirs alone. Counts whole
+    /// pieces as of a checkpoint that is made first, unless the store is read-only; reads headers,
+    /// no parts. The ranges must not overlap.
+    ///
+    /// # Errors
+    /// Of that checkpoint; [`ErrorKind::NotFound`] if there is no such index.
+    pub fn space_of(&self, ranges: &[(IndexId, KeyRange)]) -> Result<SpaceUse> {
+        let shared = &self.shared;
+        if !shared.options.read_only {
+            shared.write.checkpointer.checkpoint()?;
+        }
+        shared.write.checkpointer.hold(|state| {
+            let look = |id| {
+                let count = u64::from(shared.space.references(id)?.unwrap_or(0));
+                Ok((count, Locator::locate(&*shared.space, id)?.extent.byte_len() as u64))
+            };
+            let mut usage = Usage::new(&shared.trees, &look);
+            let mut of: BTreeMap<IndexId, Vec<KeyRange>> = BTreeMap::new();
+            for (index, range) in ranges.iter().filter(|(_, range)| !range.is_empty()) {
+                of.entry(*index).or_default().push(range.clone());
+            }
+            for (index, ranges) in of {
+                let root = state.roots.get(&index).ok_or_else(|| no_such_index(index))?;
+                usage.add(&root.as_root(&*shared.space), ranges.into());
+            }
+            usage.finish()
+        })
+    }
+
+    /// Checks every invariant of the store, reading all of it. The state checked is that of the
+    /// last checkpoint, and the large values that newer messages name; one is made first unless the
+    /// store is read-only.
+    ///
+    /// # Errors
+    /// Of that checkpoint; what is wrong with the store is in the report.
+    pub fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
+        if !self.shared.options.read_only {
+            self.shared.write.checkpointer.checkpoint()?;
+        }
+        Ok(self.verify_checkpoint(progress))
+    }
+
+    /// Writes the trees as text: all of them, or the part below one node.
+    ///
+    /// # Errors
+    /// Of the device, or [`ErrorKind::Damaged`].
+    pub fn dump(&self, out: &mut dyn std::fmt::Write, node: Option<PieceId>) -> Result<()> {
+        if let Some(id) = node {
+            let node = self.shared.trees.node(id)?;
+            return self.shared.trees.dump_node(&node, 0, out);
+        }
+        self.shared.write.pipeline.drain();
+        for index in self.shared.indexes.all() {
+            let version = index.version();
+            let _ = writeln!(out, "index {}: {} bytes in memtables", index.id, version.memtable_bytes());
+            self.shared.trees.dump(&version.root, out)?;
+        }
+        Ok(())
+    }
+
+    /// Checks what the last checkpoint left.
+    fn verify_checkpoint(&self, progress: &mut dyn FnMut(Progress)) -> VerifyReport {
+        let shared = &self.shared;
+        shared.write.checkpointer.hold(|state| {
+            let stats = shared.space.stats();
+            let total = stats.total.saturating_sub(stats.free + stats.fixed) * BLOCK as u64;
+            let mut tell = |done: u64| progress(Progress { done: done.min(total), total });
+            let mut verifier = Verifier::new(&shared.trees, &mut tell);
+            for (index, root) in &state.roots {
+                verifier.index(*index, &root.as_root(&*shared.space));
+            }
+            for index in shared.indexes.all() {
+                verifier.pending(index.id, index.version().memtables().map(|table| table as &dyn MessageSet));
+            }
+            for id in &state.reclaim {
+                verifier.dying(*id);
+            }
+            let (mut report, references) = verifier.finish();
+            let problems = shared.space.check(&references, &state.reclaim, &mut |_| {});
+            report.problems.extend(problems.into_iter().map(|message| Problem {
+                index: None,
+                range: None,
+                message,
+            }));
+            report
+        })
+    }
+}
