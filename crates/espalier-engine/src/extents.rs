@@ -5,11 +5,11 @@
 //! blocks* says which. So a store can use its last blocks, and whether a write fits is a matter of
 //! counting.
 //!
-//! ExtentList of a list block (`docs/format.md`, "Scattered pieces"): XXH3 of the rest, seeded with the
-//! piece's id; the next list block or 0; the number of runs; the runs.
+//! Format of an extent block (`docs/format.md`, "Scattered pieces"): XXH3 of the rest, seeded with
+//! the piece's id; the next extent block or 0; the number of runs; the runs.
 //!
-//! Invariants: the runs are disjoint and together as long as the piece, in blocks; a list block is
-//! believed only after its checksum, which no other piece's list has.
+//! Invariants: the runs are disjoint and together as long as the piece, in blocks; an extent block
+//! is believed only after its checksum, which no other piece's list has.
 
 use crate::device::GuardedDevice;
 use crate::model::error::Context;
@@ -19,10 +19,10 @@ use espalier_storage::{AlignedBuf, BLOCK};
 use std::ops::Range;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-const HEADER: usize = 24;
-const ENTRY: usize = 12;
-/// Runs that one list block names.
-const RUNS: usize = (BLOCK - HEADER) / ENTRY;
+const HEADER_BYTES: usize = 24;
+const ENTRY_BYTES: usize = 12;
+/// Runs that one extent block names.
+const RUNS_PER_BLOCK: usize = (BLOCK - HEADER_BYTES) / ENTRY_BYTES;
 
 /// Where a scattered piece lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,24 +30,25 @@ pub(crate) struct ExtentList {
     /// Its blocks, in order.
     runs: Vec<Extent>,
     /// The blocks that say so; the first is what the piece's [`Location`] names.
-    lists: Vec<u64>,
+    blocks: Vec<u64>,
 }
 
 impl ExtentList {
-    /// List blocks that are needed for so many runs.
-    pub(crate) fn lists_for(runs: usize) -> usize {
-        runs.div_ceil(RUNS).max(1)
+    /// Extent blocks that are needed for so many runs.
+    pub(crate) fn blocks_for(runs: usize) -> usize {
+        runs.div_ceil(RUNS_PER_BLOCK).max(1)
     }
 
-    /// A piece in `runs`, described in `lists`, which are as many as [`ExtentList::lists_for`] says.
-    pub(crate) fn new(runs: Vec<Extent>, lists: Vec<u64>) -> Self {
-        debug_assert_eq!(lists.len(), Self::lists_for(runs.len()));
-        Self { runs, lists }
+    /// A piece in `runs`, described in `blocks`, which are as many as [`ExtentList::blocks_for`]
+    /// says.
+    pub(crate) fn new(runs: Vec<Extent>, blocks: Vec<u64>) -> Self {
+        debug_assert_eq!(blocks.len(), Self::blocks_for(runs.len()));
+        Self { runs, blocks }
     }
 
-    /// The first list block: the extent in the piece's [`Location`].
+    /// The first extent block: the extent in the piece's [`Location`].
     pub(crate) fn first(&self) -> Extent {
-        Extent { start: self.lists.first().copied().unwrap_or(0), blocks: 1 }
+        Extent { start: self.blocks.first().copied().unwrap_or(0), blocks: 1 }
     }
 
     /// The runs that hold the piece, in order.
@@ -57,19 +58,20 @@ impl ExtentList {
 
     /// All blocks that the piece occupies: its own and the list's.
     pub(crate) fn extents(&self) -> impl Iterator<Item = Extent> + '_ {
-        let lists = self.lists.iter().map(|block| Extent { start: *block, blocks: 1 });
+        let lists = self.blocks.iter().map(|block| Extent { start: *block, blocks: 1 });
         self.runs.iter().copied().chain(lists)
     }
 
-    /// The list blocks and what they hold.
+    /// The extent blocks and what they hold.
     pub(crate) fn encode(&self, id: PieceId) -> Vec<(Extent, AlignedBuf)> {
         let encode = |(i, place): (usize, &u64)| {
             let mut block = AlignedBuf::zeroed(BLOCK);
-            let runs = &self.runs[(i * RUNS).min(self.runs.len())..((i + 1) * RUNS).min(self.runs.len())];
-            let next = self.lists.get(i + 1).copied().unwrap_or(0);
+            let runs = &self.runs
+                [(i * RUNS_PER_BLOCK).min(self.runs.len())..((i + 1) * RUNS_PER_BLOCK).min(self.runs.len())];
+            let next = self.blocks.get(i + 1).copied().unwrap_or(0);
             block[8..16].copy_from_slice(&next.to_le_bytes());
             block[16..20].copy_from_slice(&(runs.len() as u32).to_le_bytes());
-            for (entry, run) in block[HEADER..].chunks_exact_mut(ENTRY).zip(runs) {
+            for (entry, run) in block[HEADER_BYTES..].chunks_exact_mut(ENTRY_BYTES).zip(runs) {
                 entry[..8].copy_from_slice(&run.start.to_le_bytes());
                 entry[8..].copy_from_slice(&run.blocks.to_le_bytes());
             }
@@ -77,21 +79,21 @@ impl ExtentList {
             block[..8].copy_from_slice(&sum.to_le_bytes());
             (Extent { start: *place, blocks: 1 }, block)
         };
-        self.lists.iter().enumerate().map(encode).collect()
+        self.blocks.iter().enumerate().map(encode).collect()
     }
 
-    /// Reads the layout of the piece `id`, which is scattered.
+    /// Reads the extent list of the piece `id`, which is scattered.
     ///
     /// # Errors
-    /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if a list block is not what was written,
-    /// or what the device says.
+    /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if an extent block is not what was
+    /// written, or what the device says.
     pub(crate) fn load(device: &GuardedDevice, id: PieceId, location: &Location) -> Result<Self> {
         let doing = || format!("reading where piece {id} lies");
         let mut left = u64::from(location.len).div_ceil(BLOCK as u64);
-        let mut layout = Self { runs: Vec::new(), lists: Vec::new() };
+        let mut list = Self { runs: Vec::new(), blocks: Vec::new() };
         let mut next = location.extent.start;
         let end = device.len() / BLOCK as u64;
-        // Each list block names some of what is left, so the chain ends.
+        // Each extent block names some of what is left, so the chain ends.
         while left > 0 {
             if next == 0 || next >= end {
                 return Err(damaged("its list leads outside the device")).context(doing);
@@ -101,21 +103,21 @@ impl ExtentList {
                 return Err(damaged(&format!("block {next} does not hold its list"))).context(doing);
             }
             let count = u32_at(&block, 16) as usize;
-            if count == 0 || count > RUNS {
+            if count == 0 || count > RUNS_PER_BLOCK {
                 return Err(damaged("its list has an impossible length")).context(doing);
             }
-            layout.lists.push(next);
-            for entry in block[HEADER..].chunks_exact(ENTRY).take(count) {
+            list.blocks.push(next);
+            for entry in block[HEADER_BYTES..].chunks_exact(ENTRY_BYTES).take(count) {
                 let run = Extent { start: u64_at(entry, 0), blocks: u32_at(entry, 8) };
                 if run.blocks == 0 || run.start == 0 || run.end() > end || u64::from(run.blocks) > left {
                     return Err(damaged("its list makes no sense")).context(doing);
                 }
                 left -= u64::from(run.blocks);
-                layout.runs.push(run);
+                list.runs.push(run);
             }
             next = u64_at(&block, 8);
         }
-        Ok(layout)
+        Ok(list)
     }
 
     /// The bytes of the device where `bytes` of the piece lie, in order. What is behind its end is
@@ -181,25 +183,25 @@ mod tests {
         GuardedDevice::new(Arc::new(MemoryDevice::new(8 << 20)), false)
     }
 
-    fn store(device: &GuardedDevice, id: PieceId, layout: &ExtentList) -> Location {
-        for (place, block) in layout.encode(id) {
+    fn store(device: &GuardedDevice, id: PieceId, list: &ExtentList) -> Location {
+        for (place, block) in list.encode(id) {
             device.write_at(place.byte_offset(), &[&block]).unwrap();
         }
-        let blocks: u32 = layout.runs.iter().map(|run| run.blocks).sum();
+        let blocks: u32 = list.runs.iter().map(|run| run.blocks).sum();
         let len = blocks * BLOCK as u32 - 17;
-        Location { extent: layout.first(), len, checksum: 0, kind: PieceKind::Values, scattered: true }
+        Location { extent: list.first(), len, checksum: 0, kind: PieceKind::Values, scattered: true }
     }
 
     #[test]
     fn what_is_written_is_read() {
         let device = device();
-        for runs in [1, 2, RUNS, RUNS + 1, 2 * RUNS + 5] {
+        for runs in [1, 2, RUNS_PER_BLOCK, RUNS_PER_BLOCK + 1, 2 * RUNS_PER_BLOCK + 5] {
             let runs: Vec<Extent> =
                 (0..runs as u64).map(|i| Extent { start: 10 + 2 * i, blocks: 1 }).collect();
-            let lists = (0..ExtentList::lists_for(runs.len()) as u64).map(|i| 1990 - 3 * i).collect();
-            let layout = ExtentList::new(runs, lists);
-            let location = store(&device, PieceId(7), &layout);
-            assert_eq!(ExtentList::load(&device, PieceId(7), &location).unwrap(), layout);
+            let lists = (0..ExtentList::blocks_for(runs.len()) as u64).map(|i| 1990 - 3 * i).collect();
+            let list = ExtentList::new(runs, lists);
+            let location = store(&device, PieceId(7), &list);
+            assert_eq!(ExtentList::load(&device, PieceId(7), &location).unwrap(), list);
             // Another piece's list is none of ours.
             assert_eq!(
                 ExtentList::load(&device, PieceId(8), &location).unwrap_err().kind(),
@@ -211,15 +213,15 @@ mod tests {
     #[test]
     fn any_damage_is_an_error() {
         let device = device();
-        let layout =
+        let list =
             ExtentList::new(vec![Extent { start: 9, blocks: 3 }, Extent { start: 20, blocks: 2 }], vec![5]);
-        let location = store(&device, PieceId(3), &layout);
-        let sound = device.read_extent(layout.first()).unwrap();
-        for at in 0..HEADER + 2 * ENTRY {
+        let location = store(&device, PieceId(3), &list);
+        let sound = device.read_extent(list.first()).unwrap();
+        for at in 0..HEADER_BYTES + 2 * ENTRY_BYTES {
             let mut block = AlignedBuf::zeroed(BLOCK);
             block.copy_from_slice(&sound);
             block[at] ^= 0x10;
-            device.write_at(layout.first().byte_offset(), &[&block]).unwrap();
+            device.write_at(list.first().byte_offset(), &[&block]).unwrap();
             assert!(ExtentList::load(&device, PieceId(3), &location).is_err(), "byte {at}");
         }
         // With a sum that fits, too, what makes no sense is refused.
@@ -229,13 +231,13 @@ mod tests {
             let mut block = AlignedBuf::zeroed(BLOCK);
             block[8..16].copy_from_slice(&u64::to_le_bytes(next));
             block[16..20].copy_from_slice(&(runs.len() as u32).to_le_bytes());
-            for (entry, (start, blocks)) in block[HEADER..].chunks_exact_mut(ENTRY).zip(runs) {
+            for (entry, (start, blocks)) in block[HEADER_BYTES..].chunks_exact_mut(ENTRY_BYTES).zip(runs) {
                 entry[..8].copy_from_slice(&u64::to_le_bytes(start));
                 entry[8..].copy_from_slice(&u32::to_le_bytes(blocks));
             }
             let sum = xxh3_64_with_seed(&block[8..], 3);
             block[..8].copy_from_slice(&sum.to_le_bytes());
-            device.write_at(layout.first().byte_offset(), &[&block]).unwrap();
+            device.write_at(list.first().byte_offset(), &[&block]).unwrap();
             assert!(ExtentList::load(&device, PieceId(3), &location).is_err());
         }
     }
@@ -243,11 +245,11 @@ mod tests {
     #[test]
     fn ranges_follow_the_runs() {
         let block = BLOCK as u64;
-        let layout =
+        let list =
             ExtentList::new(vec![Extent { start: 9, blocks: 3 }, Extent { start: 20, blocks: 2 }], vec![5]);
-        assert_eq!(layout.ranges(0..5 * block), [9 * block..12 * block, 20 * block..22 * block]);
-        assert_eq!(layout.ranges(block + 5..block + 9), vec![10 * block + 5..10 * block + 9]);
-        assert_eq!(layout.ranges(2 * block..4 * block), [11 * block..12 * block, 20 * block..21 * block]);
-        assert_eq!(layout.ranges(5 * block..9 * block), []);
+        assert_eq!(list.ranges(0..5 * block), [9 * block..12 * block, 20 * block..22 * block]);
+        assert_eq!(list.ranges(block + 5..block + 9), vec![10 * block + 5..10 * block + 9]);
+        assert_eq!(list.ranges(2 * block..4 * block), [11 * block..12 * block, 20 * block..21 * block]);
+        assert_eq!(list.ranges(5 * block..9 * block), []);
     }
 }

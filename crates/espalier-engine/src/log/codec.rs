@@ -514,7 +514,7 @@ impl<'a> Decoder<'a> {
         for _ in 0..count {
             let reference = self.reference()?;
             if !(len as usize).is_multiple_of(VALUE_PAGE) || reference.len == 0 {
-                return Err(malformed("a value whose segments are no whole pages"));
+                return Err(malformed("a value with segments that are no whole pages"));
             }
             len += reference.len;
             segments.extend(resolve.resolve(reference)?.segments().first().cloned());

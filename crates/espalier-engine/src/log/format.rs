@@ -108,7 +108,7 @@ impl BlockHeader {
         checksum
     }
 
-    /// The header of a block that is what somebody wrote for this store as some block number;
+    /// The header of a block that was written for this store under some block number;
     /// `None` for everything else.
     pub(super) fn decode(tag: StoreTag, block: &[u8]) -> Option<Self> {
         if block.len() != BLOCK || u32_at(block, 8) != MAGIC || u64_at(block, 16) != tag.0 {
@@ -343,7 +343,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(word)
 }
 
-/// An error for a group whose checksums are right and whose content makes no sense.
+/// An error for a group with the right checksums and content that makes no sense.
 pub(super) fn malformed(what: &str) -> Error {
     Error::damaged(format!("the log holds {what}; its checksums are right, so it was written wrongly"))
 }

@@ -93,7 +93,7 @@ impl Log {
         Ok(Prepared { plan, placement })
     }
 
-    /// Writes a group whose turn it is.
+    /// Writes a group that has its turn.
     fn write_prepared(
         &self,
         state: &mut MutexGuard<'_, LogState>,

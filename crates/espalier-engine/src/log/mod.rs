@@ -1,10 +1,10 @@
 //! The redo log: every batch, in order, as logical operations, in a circular region.
 //!
 //! Protocol: `append` takes batches in LSN order and keeps them in memory. `push` writes what is
-//! there, in *groups*, several at a time; `sync` makes it durable. Whoever wants that and finds
-//! nobody at work writes what was asked for by all as one group and syncs the device for everybody
-//! (group commit). A checkpoint asks for `position_after` its LSN, writes that into the superblock,
-//! and when the superblock is durable calls `trim`.
+//! there, in *groups*, several at a time; `sync` makes it durable. A caller that finds no group and
+//! no sync under way writes what all callers asked for as one group and syncs the device for all of
+//! them (group commit). A checkpoint asks for `position_after` its LSN, writes that into the
+//! superblock, and when the superblock is durable calls `trim`.
 //!
 //! Invariants:
 //! - a group counts as a whole or not at all; the groups that count are a row without a gap;
@@ -46,7 +46,7 @@ use crate::model::value::LargeValue;
 use crate::{IndexId, Msn, Op, PieceId, Result};
 use std::sync::Arc;
 
-/// What the log needs of the rooms that know value parts.
+/// What the log needs of the modules that know value parts.
 pub(crate) trait Binder: Send + Sync {
     /// Writes `values` into fresh value parts and sets their places. The writes have returned (not
     /// necessarily synced) when this does.
@@ -57,7 +57,7 @@ pub(crate) trait Binder: Send + Sync {
     fn bind(&self, values: &[Arc<LargeValue>]) -> Result<()>;
 
     /// What message `msn` and those before it have come to for `key`, as one operation that the
-    /// tree will get as well; `None` if there are newer messages by now, or if nobody knows.
+    /// tree will get as well; `None` if there are newer messages by now, or if that is not known.
     fn outcome(&self, index: IndexId, key: &[u8], msn: Msn) -> Option<Op>;
 
     /// Where a value part lies that a value's place names.
@@ -80,7 +80,7 @@ pub(crate) trait Binder: Send + Sync {
     ///
     /// # Errors
     /// What the device says.
-    fn settle(&self, _part: PieceId) -> Result<()> {
+    fn accept_unsynced(&self, _part: PieceId) -> Result<()> {
         Ok(())
     }
 }

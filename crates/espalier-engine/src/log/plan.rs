@@ -1,7 +1,7 @@
 //! What of a group need not be written, and where its large values go.
 //!
-//! A group is atomic, so only its net effect matters: an operation whose effect is wiped out by a
-//! later one of the same group keeps its number and loses its record. Data deleted before it was
+//! A group is atomic, so only its net effect matters: an operation that a later one of the
+//! same group wipes out keeps its number and loses its record. Data deleted before it was
 //! written is never written. A value that was written piece by piece is written as what it came to.
 
 use super::codec::{PartTable, Placed};
@@ -216,13 +216,13 @@ pub(super) fn place<'a>(
     let mut parts = PartTable::default();
     let mut stored_bytes = 0;
     for value in large_values(live) {
-        placed.push(match settle(value)? {
-            Settled::Stored(place) => {
+        placed.push(match placed_or_bytes(value)? {
+            PlacedOrBytes::Stored(place) => {
                 parts.add(&place.part, || binder.location(place.part.id()))?;
                 stored_bytes += u64::from(place.len);
                 Placed::Stored(place)
             }
-            Settled::InMemory(bytes) => Placed::Inline(bytes),
+            PlacedOrBytes::InMemory(bytes) => Placed::Inline(bytes),
         });
     }
     Ok(Placement { placed, parts, stored_bytes, bound_bytes })
@@ -262,20 +262,20 @@ fn bind(values: Vec<Arc<LargeValue>>, early_binding: u64, binder: &dyn Binder) -
     }
 }
 
-enum Settled {
+enum PlacedOrBytes {
     Stored(ValueRef),
     InMemory(Bytes),
 }
 
-/// A value's place, or else its bytes. Somebody else may give it a place and drop its bytes at any
+/// A value's place, or else its bytes. Another thread may give it a place and drop its bytes at any
 /// time, but never the one without the other.
-fn settle(value: &LargeValue) -> Result<Settled> {
+fn placed_or_bytes(value: &LargeValue) -> Result<PlacedOrBytes> {
     for _ in 0..2 {
         if let Some(place) = value.place() {
-            return Ok(Settled::Stored(place));
+            return Ok(PlacedOrBytes::Stored(place));
         }
         if let Some(bytes) = value.bytes() {
-            return Ok(Settled::InMemory(bytes));
+            return Ok(PlacedOrBytes::InMemory(bytes));
         }
     }
     Err(Error::new(ErrorKind::InvalidArgument, "a large value has neither bytes nor a place; this is a bug"))

@@ -54,7 +54,7 @@ pub(super) struct LogPlace<'a> {
     pub(super) tag: StoreTag,
 }
 
-/// A group whose checksums are right.
+/// A group with the right checksums.
 struct Group {
     header: GroupHeader,
     /// Number of its first block, and of the block behind it.
@@ -135,9 +135,9 @@ pub(super) fn recover(
     if checked {
         let adopted = &found[..recovered.groups.len()];
         let (synced, unsynced) = adopted.split_at(unsynced.min(adopted.len()));
-        let mut settled: HashSet<PieceId> = part_ids(synced).collect();
-        let mut settle = part_ids(unsynced).filter(|part| settled.insert(*part));
-        tolerate(settle.try_for_each(|part| binder.settle(part)))?;
+        let mut accepted: HashSet<PieceId> = part_ids(synced).collect();
+        let mut rest = part_ids(unsynced).filter(|part| accepted.insert(*part));
+        tolerate(rest.try_for_each(|part| binder.accept_unsynced(part)))?;
     }
     for (group, written) in found.iter_mut().zip(&recovered.groups) {
         if group.last > from.lsn {

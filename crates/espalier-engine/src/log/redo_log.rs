@@ -41,8 +41,8 @@ impl Log {
         Ok(())
     }
 
-    /// Does `work` with the lock released. If it panics the log fails, as other threads wait for the
-    /// end of the work.
+    /// Does `work` with the lock released. If it panics the log fails, as other threads wait for
+    /// the end of the work.
     pub(super) fn unlocked<T>(&self, state: &mut MutexGuard<'_, LogState>, work: impl FnOnce() -> T) -> T {
         MutexGuard::unlocked(state, || catch_unwind(AssertUnwindSafe(work))).unwrap_or_else(|panic| {
             state.fail(Error::damaged("writing the log panicked: this is a bug, please report it"));

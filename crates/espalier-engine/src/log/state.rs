@@ -132,7 +132,7 @@ impl GroupsUnderWay {
         self.ended == turn
     }
 
-    /// One has ended: that whose turn it is, or any if the log has failed.
+    /// A group has ended: the one that has its turn, or any if the log has failed.
     pub(super) fn end(&mut self, bound: u64) {
         self.bytes -= bound;
         self.blocks -= blocks_for(bound);

@@ -118,8 +118,8 @@ impl Log {
                 self.sync_step(state)?;
                 continue;
             }
-            // A caller that comes during a sync shares the next one; and a group that another thread
-            // has begun may hold what is asked for.
+            // A caller that comes during a sync shares the next one; and a group that another
+            // thread has begun may hold what is asked for.
             if state.syncing || !state.under_way.is_empty() {
                 self.changed.wait(state);
                 continue;

@@ -1,16 +1,17 @@
-//! Buffers to read into, out of memory that is used again and again: what goes back to the system
-//! and comes again has to be cleared each time, which takes as long as reading into it.
+//! A pool of read buffers. Memory that goes back to the system and comes again is cleared by the
+//! kernel each time, which takes as long as reading into it; so buffers are used again.
 
 use espalier_storage::{AlignedBuf, BLOCK, BufferPool, PooledBuf};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 
 /// The shortest buffer, in bytes; the others are twice as long each time.
-const SHORTEST: usize = 16 << 10;
-/// Memory is provided beforehand in pieces of so many bytes, which is what a system with long pages
-/// gives at once, and so many of them: as much as one takes who reads large files.
-const PROVIDED: usize = 2 << 20;
-const MOST_PROVIDED: usize = 16;
+const SHORTEST_BUFFER_BYTES: usize = 16 << 10;
+/// Memory is touched beforehand in pieces of so many bytes, which is what a system with huge pages
+/// gives at once.
+const PROVIDED_PIECE_BYTES: usize = 2 << 20;
+/// So many of these pieces: as much as one reader of large files takes.
+const PROVIDED_PIECES: usize = 16;
 
 /// Memory that is lent.
 pub(super) struct Buffers {
@@ -19,12 +20,12 @@ pub(super) struct Buffers {
     provision: Mutex<Provision>,
 }
 
-/// Memory that is used before anybody needs it.
+/// Memory that is touched before a reader needs it.
 #[derive(Default)]
 struct Provision {
-    /// Somebody has wanted it.
+    /// A caller has asked for it.
     begun: bool,
-    /// Pieces that are left, and those that somebody is at.
+    /// Pieces that are left, and those that a thread is touching.
     left: usize,
     under_way: usize,
     /// What is done: all of it is kept until the end, since the lowest place is the next again as
@@ -45,14 +46,14 @@ enum Memory {
 }
 
 impl Buffers {
-    /// Buffers that take up to `kept` bytes which nobody gives back.
+    /// Buffers that keep up to `kept` bytes of memory.
     pub(super) fn new(kept: u64) -> Arc<Self> {
         Arc::new(Self { pool: Mutex::new(pool(kept)), provision: Mutex::default() })
     }
 
     /// The bytes that a buffer for `used` bytes takes.
     pub(super) fn cost(used: usize) -> u64 {
-        used.max(SHORTEST).next_power_of_two() as u64
+        used.max(SHORTEST_BUFFER_BYTES).next_power_of_two() as u64
     }
 
     /// A buffer for `used` bytes; what is in it is arbitrary.
@@ -63,7 +64,7 @@ impl Buffers {
     }
 
     /// From now on takes up to `kept` bytes, or at most twice as many: a new pool is memory that
-    /// nobody has used. What was lent before keeps the memory that it came from.
+    /// was never used. What was lent before keeps the memory that it came from.
     pub(super) fn keep(&self, kept: u64) {
         let mut current = self.pool.lock();
         let bytes = current.as_ref().map_or(0, |pool| pool.bytes() as u64);
@@ -78,7 +79,7 @@ impl Buffers {
         if provision.begun {
             return false;
         }
-        (provision.begun, provision.left) = (true, MOST_PROVIDED);
+        (provision.begun, provision.left) = (true, PROVIDED_PIECES);
         true
     }
 
@@ -87,17 +88,17 @@ impl Buffers {
         self.provision.lock().left > 0
     }
 
-    /// Uses a piece of the memory that will be lent first, so that the system provides it; false if
-    /// nobody wants that.
+    /// Touches a piece of the memory that will be lent first, so that the system provides it; false
+    /// if no caller wants that.
     pub(super) fn provide(&self) -> bool {
         let mut provision = self.provision.lock();
         if provision.left == 0 {
             return false;
         }
-        // Half of the pool is left to who reads meanwhile.
-        let taken = (provision.under_way + provision.done.len() + 1) * PROVIDED;
+        // Half of the pool is left to concurrent readers.
+        let taken = (provision.under_way + provision.done.len() + 1) * PROVIDED_PIECE_BYTES;
         let pool = self.pool.lock().clone().filter(|pool| taken <= pool.bytes() / 2);
-        let Some(mut piece) = pool.and_then(|pool| pool.take(PROVIDED)) else {
+        let Some(mut piece) = pool.and_then(|pool| pool.take(PROVIDED_PIECE_BYTES)) else {
             // There is no more.
             provision.left = 0;
             provision.end();
@@ -129,8 +130,8 @@ fn length(kept: u64) -> usize {
 
 /// None if that is too little, or the system has no room.
 fn pool(kept: u64) -> Option<Arc<BufferPool>> {
-    let length = Some(length(kept)).filter(|length| *length >= SHORTEST)?;
-    let made = BufferPool::new(length, SHORTEST);
+    let length = Some(length(kept)).filter(|length| *length >= SHORTEST_BUFFER_BYTES)?;
+    let made = BufferPool::new(length, SHORTEST_BUFFER_BYTES);
     made.inspect_err(|error| tracing::debug!(%error, "buffers have memory of their own")).ok()
 }
 
@@ -191,14 +192,14 @@ mod tests {
 
     #[test]
     fn memory_is_provided_once_and_when_it_is_wanted() {
-        for (kept, pieces) in [(0, 0), (3 << 20, 0), (9 << 20, 2), (64 << 20, MOST_PROVIDED)] {
+        for (kept, pieces) in [(0, 0), (3 << 20, 0), (9 << 20, 2), (64 << 20, PROVIDED_PIECES)] {
             let buffers = Buffers::new(kept);
             assert!(!buffers.is_wanted() && !buffers.provide());
             assert!(buffers.want() && buffers.is_wanted());
             let steps = std::iter::from_fn(|| buffers.provide().then_some(())).count();
             assert!(steps == pieces && !buffers.is_wanted(), "{steps} of {kept}");
             assert!(!buffers.want() && !buffers.provide());
-            let free = (length(kept) >= SHORTEST).then(|| buffers.lend(length(kept)));
+            let free = (length(kept) >= SHORTEST_BUFFER_BYTES).then(|| buffers.lend(length(kept)));
             assert!(free.is_none_or(|all| matches!(all.memory, Memory::Pooled(_))), "some of {kept} is kept");
         }
     }

@@ -1,19 +1,19 @@
-//! Reading ahead where reads follow one another on the device.
+//! Device readahead: detects reads that follow one another on the device, and reads ahead of them.
 //!
-//! What is read (parts, headers, values) passes here, unless it is announced or long enough to need
-//! no help (`read`). Reads that continue one another, even of different pieces, become a *stream*:
-//! from then on whole windows are read, twice as long each time, and kept until they are used. All
-//! others read what they need and leave nothing behind: values that are read at random are cached
-//! by the kernel above, parts by the cache beside.
+//! All reads (parts, headers, values) pass here, unless they are in the prefetch queue or long
+//! enough to need no help (`read`). Reads that continue one another, even of different pieces,
+//! become a *stream*: from then on whole windows are read, twice as long each time, and kept until
+//! they are used. All other reads read what they need and leave nothing behind: values that are
+//! read at random are cached by the kernel above, parts by the cache beside.
 //!
-//! Protocol: [`Streams::read`] answers from a window, or tells the caller to read for himself. A
-//! window is *queued* when less than one is left; a background thread that calls [`Streams::step`]
-//! reads it, or else the reader who arrives first.
+//! Protocol: [`DeviceReadahead::read`] answers from a window, or tells the reader to read from the
+//! device. A window is *queued* when less than one is left; a background thread that calls
+//! [`DeviceReadahead::step`] reads it, or else the first reader that needs it.
 //!
 //! Invariants:
-//! - a window is a hint: blocks can be rewritten behind its back, so the caller verifies what he
-//!   gets, and on a mismatch calls [`Streams::invalidate`] and reads from the device;
-//! - a window *in flight* has a thread that reads it and will wake those who wait;
+//! - a window is a hint: blocks can be rewritten behind its back, so the reader verifies what it
+//!   gets, and on a mismatch calls [`DeviceReadahead::invalidate`] and reads from the device;
+//! - a window *in flight* has a thread that reads it and wakes the readers that wait;
 //! - streams hold at most the limit in bytes, windows in flight included.
 
 use super::buffers::Buffers;
@@ -27,25 +27,25 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 /// The first window of a stream, in bytes.
-const FIRST_WINDOW: u64 = 128 << 10;
+const FIRST_WINDOW_BYTES: u64 = 128 << 10;
 /// The longest window, in bytes.
-const MAX_WINDOW: u64 = 1 << 20;
+const MAX_WINDOW_BYTES: u64 = 1 << 20;
 /// Bytes that may be skipped between two reads of a stream.
-const GAP: u64 = 64 << 10;
+const STREAM_GAP_BYTES: u64 = 64 << 10;
 /// The same before it is known to be one, counted from a block before its end. Small, since what
 /// lies this close to any of the recent reads is taken for its successor.
-const FIRST_GAP: u64 = 12 << 10;
+const FIRST_GAP_BYTES: u64 = 12 << 10;
 /// How many reads in a row, after the first, make a stream.
-const HITS: u8 = 2;
+const STREAM_HITS: u8 = 2;
 /// Reads remembered.
-const RECENT: usize = 32;
+const RECENT_READS: usize = 32;
 /// The most streams at a time.
 const MAX_STREAMS: usize = 16;
 
 /// The streams of one device.
-pub(super) struct Streams {
+pub(super) struct DeviceReadahead {
     device: Arc<GuardedDevice>,
-    table: Mutex<Table>,
+    table: Mutex<StreamTable>,
     /// A window is no longer in flight.
     arrived: Condvar,
     buffers: Arc<Buffers>,
@@ -53,8 +53,8 @@ pub(super) struct Streams {
     wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
-struct Table {
-    recent: VecDeque<Recent>,
+struct StreamTable {
+    recent: VecDeque<RecentRead>,
     streams: Vec<Stream>,
     /// Counts reads; orders streams by their last use, and names them.
     clock: u64,
@@ -63,7 +63,7 @@ struct Table {
 }
 
 /// The end of a read that no stream knows.
-struct Recent {
+struct RecentRead {
     next: u64,
     hits: u8,
 }
@@ -71,11 +71,11 @@ struct Recent {
 struct Stream {
     name: u64,
     used: u64,
-    /// Where the reader is: the end of the last byte he asked for.
+    /// Where the reader is: the end of the last byte that it asked for.
     next: u64,
     /// Length of the next window.
     window: u64,
-    /// Nothing is queued behind this until somebody reads there: what lies there is something else.
+    /// Nothing is queued behind this until a reader gets there: what lies there is something else.
     limit: u64,
     /// Ascending, without overlap, not always adjacent.
     windows: VecDeque<Window>,
@@ -83,44 +83,44 @@ struct Stream {
 
 struct Window {
     range: Range<u64>,
-    state: State,
+    state: WindowState,
 }
 
 #[derive(Clone)]
-enum State {
+enum WindowState {
     Queued,
     InFlight,
     Ready(Bytes),
 }
 
 /// A window that the caller has promised to read.
-struct Claim {
+struct WindowClaim {
     stream: u64,
     range: Range<u64>,
 }
 
 /// What to do next, decided under the lock.
-enum Next {
+enum NextStep {
     Serve(Vec<Bytes>),
     Wait,
-    Fetch(Claim),
+    Fetch(WindowClaim),
     Unknown,
 }
 
-impl Streams {
+impl DeviceReadahead {
     /// For `device`, holding at most `limit` bytes in `buffers`.
     pub(super) fn new(device: Arc<GuardedDevice>, buffers: Arc<Buffers>, limit: u64) -> Self {
-        let table = Table {
-            recent: VecDeque::with_capacity(RECENT),
+        let table = StreamTable {
+            recent: VecDeque::with_capacity(RECENT_READS),
             streams: Vec::new(),
             clock: 0,
             max_streams: 0,
             max_window: 0,
         };
         let (table, arrived, wake) = (Mutex::new(table), Condvar::new(), OnceLock::new());
-        let streams = Self { device, table, arrived, buffers, wake };
-        streams.set_limit(limit);
-        streams
+        let readahead = Self { device, table, arrived, buffers, wake };
+        readahead.set_limit(limit);
+        readahead
     }
 
     /// Changes how many bytes the streams may hold. A stream holds at most three windows.
@@ -130,7 +130,7 @@ impl Streams {
         let least = Buffers::cost(1);
         table.max_window = match limit / 12 {
             window if window < least => 0,
-            window => (1 << window.ilog2()).min(MAX_WINDOW),
+            window => (1 << window.ilog2()).min(MAX_WINDOW_BYTES),
         };
         table.max_streams = match table.max_window {
             0 => 0,
@@ -153,7 +153,7 @@ impl Streams {
         let mut table = self.table.lock();
         loop {
             match table.next(range, self.device.len()) {
-                Next::Serve(bytes) => {
+                NextStep::Serve(bytes) => {
                     let queued = table.advance(range, self.device.len());
                     drop(table);
                     if queued && let Some(wake) = self.wake.get() {
@@ -161,14 +161,14 @@ impl Streams {
                     }
                     return Some(bytes);
                 }
-                Next::Wait => self.arrived.wait(&mut table),
-                Next::Fetch(claim) => {
-                    // An error is for him who really needs the bytes: he reads them himself.
+                NextStep::Wait => self.arrived.wait(&mut table),
+                NextStep::Fetch(claim) => {
+                    // A reader that needs the bytes reads them itself, and meets the error.
                     if MutexGuard::unlocked(&mut table, || self.fetch(claim)).is_err() {
                         return None;
                     }
                 }
-                Next::Unknown => return None,
+                NextStep::Unknown => return None,
             }
         }
     }
@@ -183,7 +183,7 @@ impl Streams {
         let claim = self.table.lock().claim_queued();
         match claim {
             Some(claim) => {
-                // Whoever needs these bytes will meet the error himself.
+                // A reader of these bytes will meet the error itself.
                 let _ = self.fetch(claim);
                 true
             }
@@ -204,7 +204,7 @@ impl Streams {
             return;
         }
         let (device, end) = (self.device.len(), range.end);
-        let first = range.start..end.min(range.start + (2 * FIRST_WINDOW).min(table.max_window));
+        let first = range.start..end.min(range.start + (2 * FIRST_WINDOW_BYTES).min(table.max_window));
         table.open(range.start, first, device, end);
         drop(table);
         if let Some(wake) = self.wake.get() {
@@ -230,8 +230,8 @@ impl Streams {
     }
 
     /// Reads the window of `claim` and hands it to its stream, if that still wants it.
-    fn fetch(&self, claim: Claim) -> Result<()> {
-        let landing = Landing { streams: self, claim: &claim };
+    fn fetch(&self, claim: WindowClaim) -> Result<()> {
+        let landing = Landing { readahead: self, claim: &claim };
         let mut buffer = self.buffers.lend((claim.range.end - claim.range.start) as usize);
         let result = self.device.read_at(claim.range.start, buffer.as_mut());
         landing.land(result.is_ok().then(|| Bytes::from_owner(buffer)));
@@ -241,8 +241,8 @@ impl Streams {
 
 /// Ends the flight of a window even if the device panics.
 struct Landing<'a> {
-    streams: &'a Streams,
-    claim: &'a Claim,
+    readahead: &'a DeviceReadahead,
+    claim: &'a WindowClaim,
 }
 
 impl Landing<'_> {
@@ -252,18 +252,18 @@ impl Landing<'_> {
     }
 
     fn end(&self, bytes: Option<Bytes>) {
-        let mut table = self.streams.table.lock();
+        let mut table = self.readahead.table.lock();
         let stream = table.streams.iter_mut().find(|s| s.name == self.claim.stream);
         if let Some(stream) = stream
             && let Some(at) = stream.windows.iter().position(|w| w.range == self.claim.range)
         {
             match bytes {
-                Some(bytes) => stream.windows[at].state = State::Ready(bytes),
+                Some(bytes) => stream.windows[at].state = WindowState::Ready(bytes),
                 None => drop(stream.windows.remove(at)),
             }
         }
         drop(table);
-        self.streams.arrived.notify_all();
+        self.readahead.arrived.notify_all();
     }
 }
 
@@ -273,9 +273,9 @@ impl Drop for Landing<'_> {
     }
 }
 
-impl Table {
+impl StreamTable {
     /// What a read of `range` has to do.
-    fn next(&mut self, range: &Range<u64>, device: u64) -> Next {
+    fn next(&mut self, range: &Range<u64>, device: u64) -> NextStep {
         if let Some(at) = self.streams.iter().position(|s| s.covers(range.start)) {
             return self.streams[at].next(range, device, self.max_window);
         }
@@ -283,26 +283,26 @@ impl Table {
             return self.streams[at].extend(range.clone(), device, self.max_window);
         }
         // Values are packed: the next may begin in the block where the last one ended.
-        let follows = |r: &Recent| {
-            range.end > r.next && (r.next..=r.next + FIRST_GAP).contains(&(range.start + BLOCK as u64))
+        let follows = |r: &RecentRead| {
+            range.end > r.next && (r.next..=r.next + FIRST_GAP_BYTES).contains(&(range.start + BLOCK as u64))
         };
         let hits = match self.recent.iter().position(follows) {
             Some(at) => self.recent.remove(at).map_or(0, |r| r.hits + 1),
             None => 0,
         };
-        if hits < HITS || self.max_streams == 0 {
-            if self.recent.len() == RECENT {
+        if hits < STREAM_HITS || self.max_streams == 0 {
+            if self.recent.len() == RECENT_READS {
                 self.recent.pop_front();
             }
-            self.recent.push_back(Recent { next: range.end, hits });
-            return Next::Unknown;
+            self.recent.push_back(RecentRead { next: range.end, hits });
+            return NextStep::Unknown;
         }
-        let first = range.start..range.end.max(range.start + FIRST_WINDOW.min(self.max_window));
+        let first = range.start..range.end.max(range.start + FIRST_WINDOW_BYTES.min(self.max_window));
         self.open(range.start, first, device, u64::MAX);
-        self.claim_queued_of(self.clock).map_or(Next::Unknown, Next::Fetch)
+        self.claim_queued_of(self.clock).map_or(NextStep::Unknown, NextStep::Fetch)
     }
 
-    /// Makes a stream whose first window is `first`, queued.
+    /// Makes a stream with `first` as its first window, queued.
     fn open(&mut self, next: u64, first: Range<u64>, device: u64, limit: u64) {
         while self.streams.len() >= self.max_streams.max(1) {
             self.drop_oldest();
@@ -311,7 +311,7 @@ impl Table {
         let end = first.end.next_multiple_of(BLOCK as u64).min(device);
         let mut windows = VecDeque::new();
         if end > first.start {
-            windows.push_back(Window { range: first.start..end, state: State::Queued });
+            windows.push_back(Window { range: first.start..end, state: WindowState::Queued });
         }
         let window = ((end - first.start) * 2).clamp(BLOCK as u64, self.max_window);
         self.streams.push(Stream { name: self.clock, used: self.clock, next, window, limit, windows });
@@ -324,19 +324,19 @@ impl Table {
         }
     }
 
-    fn claim_queued(&mut self) -> Option<Claim> {
+    fn claim_queued(&mut self) -> Option<WindowClaim> {
         let name = self.streams.iter().find(|s| s.queued().is_some())?.name;
         self.claim_queued_of(name)
     }
 
-    fn claim_queued_of(&mut self, name: u64) -> Option<Claim> {
+    fn claim_queued_of(&mut self, name: u64) -> Option<WindowClaim> {
         let stream = self.streams.iter_mut().find(|s| s.name == name)?;
         let at = stream.queued()?;
         Some(stream.claim(at))
     }
 
-    /// Notes that the reader of `range` was served; queues another window if he is getting near the
-    /// end of what there is, and says so.
+    /// Notes that the reader of `range` was served; queues another window if it is getting near the
+    /// end of what there is, and returns true then.
     fn advance(&mut self, range: &Range<u64>, device: u64) -> bool {
         self.clock += 1;
         let (clock, max_window) = (self.clock, self.max_window);
@@ -365,20 +365,20 @@ impl Stream {
 
     /// True if a read at `at` follows what there is.
     fn continues(&self, at: u64) -> bool {
-        (self.end()..=self.end() + GAP).contains(&at)
+        (self.end()..=self.end() + STREAM_GAP_BYTES).contains(&at)
     }
 
     fn queued(&self) -> Option<usize> {
-        self.windows.iter().position(|w| matches!(w.state, State::Queued))
+        self.windows.iter().position(|w| matches!(w.state, WindowState::Queued))
     }
 
-    fn claim(&mut self, at: usize) -> Claim {
-        self.windows[at].state = State::InFlight;
-        Claim { stream: self.name, range: self.windows[at].range.clone() }
+    fn claim(&mut self, at: usize) -> WindowClaim {
+        self.windows[at].state = WindowState::InFlight;
+        WindowClaim { stream: self.name, range: self.windows[at].range.clone() }
     }
 
     /// What a read has to do that begins in one of the windows.
-    fn next(&mut self, range: &Range<u64>, device: u64, max_window: u64) -> Next {
+    fn next(&mut self, range: &Range<u64>, device: u64, max_window: u64) -> NextStep {
         let mut found = Vec::new();
         let mut at = range.start;
         for i in 0..self.windows.len() {
@@ -387,9 +387,9 @@ impl Stream {
                 continue;
             }
             match &window.state {
-                State::Queued => return Next::Fetch(self.claim(i)),
-                State::InFlight => return Next::Wait,
-                State::Ready(bytes) => {
+                WindowState::Queued => return NextStep::Fetch(self.claim(i)),
+                WindowState::InFlight => return NextStep::Wait,
+                WindowState::Ready(bytes) => {
                     let end = window.range.end.min(range.end);
                     let start = window.range.start;
                     found.push(bytes.slice((at - start) as usize..(end - start) as usize));
@@ -397,23 +397,23 @@ impl Stream {
                 }
             }
             if at == range.end {
-                return Next::Serve(found);
+                return NextStep::Serve(found);
             }
         }
-        if at == self.end() { self.extend(at..range.end, device, max_window) } else { Next::Unknown }
+        if at == self.end() { self.extend(at..range.end, device, max_window) } else { NextStep::Unknown }
     }
 
     /// Claims a window that begins with `range`.
-    fn extend(&mut self, range: Range<u64>, device: u64, max_window: u64) -> Next {
+    fn extend(&mut self, range: Range<u64>, device: u64, max_window: u64) -> NextStep {
         if range.end > self.limit {
             self.limit = u64::MAX;
         }
         let end = range.end.max((range.start + self.window).min(self.limit));
         self.drop_used();
         if self.queue(range.start..end, device, max_window) {
-            Next::Fetch(self.claim(self.windows.len() - 1))
+            NextStep::Fetch(self.claim(self.windows.len() - 1))
         } else {
-            Next::Unknown
+            NextStep::Unknown
         }
     }
 
@@ -423,7 +423,7 @@ impl Stream {
         if end <= range.start {
             return false;
         }
-        self.windows.push_back(Window { range: range.start..end, state: State::Queued });
+        self.windows.push_back(Window { range: range.start..end, state: WindowState::Queued });
         self.window = (self.window * 2).min(max_window).max(BLOCK as u64);
         true
     }

@@ -57,7 +57,7 @@ impl Filter {
         self.may_contain_hash(Self::hash(key))
     }
 
-    /// As [`Self::may_contain`], for a key whose [`Self::hash`] is known.
+    /// As [`Self::may_contain`], for a key with the [`Self::hash`] `hash`.
     pub(crate) fn may_contain_hash(&self, hash: u64) -> bool {
         self.positions(hash).all(|bit| self.bits[bit / 8] & (1 << (bit % 8)) != 0)
     }

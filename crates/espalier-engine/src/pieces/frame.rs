@@ -109,7 +109,7 @@ pub(crate) fn checksum(id: PieceId, stored: &[u8]) -> u64 {
     xxh3_64_with_seed(stored, id.0)
 }
 
-/// The body of the piece whose stored bytes (verified, without padding) are `stored`.
+/// The body of the piece with the stored bytes `stored` (verified, without padding).
 ///
 /// # Errors
 /// [`ErrorKind::NewerFormat`], or [`ErrorKind::Damaged`] if they are not the piece `id` of this

@@ -26,8 +26,8 @@ mod write;
 pub(crate) use filter::Filter;
 pub(crate) use frame::Encoded;
 pub(crate) use part::{Part, PartBuilder, PartCursor};
-pub(crate) use prefetch_queue::{Place, cost};
-pub(crate) use read::LEAST_DIRECT;
+pub(crate) use prefetch_queue::{PrefetchPlace, cost};
+pub(crate) use read::LEAST_DIRECT_BYTES;
 pub(crate) use values::Sums;
 
 use crate::device::GuardedDevice;
@@ -36,24 +36,24 @@ use crate::{PieceId, Result};
 use buffers::Buffers;
 use bytes::Bytes;
 use cache::{Cache, Cached};
-use device_readahead::Streams;
-use prefetch_queue::Announced;
+use device_readahead::DeviceReadahead;
+use prefetch_queue::PrefetchQueue;
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// The most memory for streams, and for what is announced, in bytes each; with little memory an
-/// eighth of what there is, and a sixteenth.
-const MAX_READ_AHEAD: u64 = 32 << 20;
+/// The most memory for device readahead, and for the prefetch queue, in bytes each; with little
+/// memory an eighth of what there is, and a sixteenth.
+const MAX_READ_AHEAD_BYTES: u64 = 32 << 20;
 
 /// The pieces of one store.
 pub(crate) struct Pieces {
     device: Arc<GuardedDevice>,
     locator: Arc<dyn Locator>,
     cache: Cache,
-    streams: Streams,
-    announced: Announced,
-    /// What is read into.
+    device_readahead: DeviceReadahead,
+    prefetch_queue: PrefetchQueue,
+    /// Memory that is read into.
     buffers: Arc<Buffers>,
     /// As it was last set.
     capacity: AtomicU64,
@@ -77,17 +77,17 @@ pub(crate) struct CacheStats {
 impl Pieces {
     /// The pieces on `device` that `locator` knows, with `capacity` bytes of memory.
     pub(crate) fn new(device: Arc<GuardedDevice>, locator: Arc<dyn Locator>, capacity: u64) -> Self {
-        let (cache, streams, announced) = split(capacity);
-        let buffers = Buffers::new(streams + announced);
+        let (cache, readahead, prefetch) = split(capacity);
+        let buffers = Buffers::new(readahead + prefetch);
         Self {
             cache: Cache::new(cache),
-            streams: Streams::new(device.clone(), buffers.clone(), streams),
-            announced: Announced::new(device.clone(), buffers.clone(), announced),
+            device_readahead: DeviceReadahead::new(device.clone(), buffers.clone(), readahead),
+            prefetch_queue: PrefetchQueue::new(device.clone(), buffers.clone(), prefetch),
             buffers,
             device,
             locator,
             capacity: AtomicU64::new(capacity),
-            value_part: AtomicUsize::new(values::MAX_VALUE_PART),
+            value_part: AtomicUsize::new(values::MAX_VALUE_PART_BYTES),
         }
     }
 
@@ -100,23 +100,28 @@ impl Pieces {
         {
             return;
         }
-        let (cache, streams, announced) = split(capacity);
+        let (cache, readahead, prefetch) = split(capacity);
         self.cache.set_capacity(cache);
-        self.streams.set_limit(streams);
-        self.announced.set_limit(announced);
-        self.buffers.keep(streams + announced);
+        self.device_readahead.set_limit(readahead);
+        self.prefetch_queue.set_limit(prefetch);
+        self.buffers.keep(readahead + prefetch);
     }
 
     /// Bounds the length of new value parts, in bytes: what is live in one must fit into what a
     /// small store keeps free.
     pub(crate) fn bound_value_parts(&self, bytes: usize) {
-        self.value_part.store(bytes.clamp(64 << 10, values::MAX_VALUE_PART), Ordering::Relaxed);
+        self.value_part.store(bytes.clamp(64 << 10, values::MAX_VALUE_PART_BYTES), Ordering::Relaxed);
     }
 
     /// Figures. Cheap.
     pub(crate) fn stats(&self) -> CacheStats {
         let (bytes, hits, misses) = self.cache.figures();
-        CacheStats { bytes, read_ahead: self.streams.bytes() + self.announced.bytes(), hits, misses }
+        CacheStats {
+            bytes,
+            read_ahead: self.device_readahead.bytes() + self.prefetch_queue.bytes(),
+            hits,
+            misses,
+        }
     }
 
     /// An id for a piece to be written.
@@ -167,7 +172,7 @@ impl Pieces {
         self.cache.insert(id, Cached::Node(node, bytes));
     }
 
-    /// Gives up the memory of a piece that nobody will ask for. A cached part has handles on its
+    /// Gives up the memory of a piece that will not be asked for. A cached part has handles on its
     /// value parts and keeps their blocks from being reused: so this is due when a part dies.
     pub(crate) fn forget(&self, id: PieceId) {
         self.cache.remove(id);
@@ -176,12 +181,12 @@ impl Pieces {
     /// Calls `wake` when there is work for [`Self::read_ahead_step`]. Without it, readers read
     /// ahead themselves.
     pub(crate) fn set_read_ahead_wake(&self, wake: impl Fn() + Send + Sync + 'static) {
-        self.streams.set_wake(Box::new(wake));
+        self.device_readahead.set_wake(Box::new(wake));
     }
 
-    /// True if some reader could be read ahead of.
+    /// True if [`Self::read_ahead_step`] has something to do.
     pub(crate) fn has_read_ahead(&self) -> bool {
-        self.buffers.is_wanted() || self.announced.has_queued() || self.streams.has_queued()
+        self.buffers.is_wanted() || self.prefetch_queue.has_queued() || self.device_readahead.has_queued()
     }
 
     /// Much will be read. True if [`Self::read_ahead_step`] has something to do for that.
@@ -189,33 +194,33 @@ impl Pieces {
         self.buffers.want()
     }
 
-    /// Reads one window ahead of some reader; false if nobody needs any.
+    /// Reads one window or prefetch extent ahead of some reader; false if there is none to read.
     pub(crate) fn read_ahead_step(&self) -> bool {
         // That is over soon, and what is read afterwards finds the memory.
-        self.buffers.provide() || self.announced.step() || self.streams.step()
+        self.buffers.provide() || self.prefetch_queue.step() || self.device_readahead.step()
     }
 
-    /// The memory in bytes that [`Self::announce`] still has, and that it has if nothing is
-    /// announced.
-    pub(crate) fn room_to_announce(&self) -> (u64, u64) {
-        self.announced.room()
+    /// The memory in bytes that [`Self::prefetch`] still has, and that it has if nothing is queued.
+    pub(crate) fn prefetch_room(&self) -> (u64, u64) {
+        self.prefetch_queue.room()
     }
 
-    /// Says what `reading` will want. A hint.
-    pub(crate) fn announce(&self, reading: u64, places: Vec<Place>) {
-        self.announced.announce(reading, places);
+    /// Enqueues what the scan `scan` will want. A hint.
+    pub(crate) fn prefetch(&self, scan: u64, places: Vec<PrefetchPlace>) {
+        self.prefetch_queue.enqueue(scan, places);
     }
 
-    /// Says that `reading` wants nothing any more whose turn was before `turn`.
-    pub(crate) fn passed(&self, reading: u64, turn: u64) {
-        self.announced.passed(reading, turn);
+    /// The scan `scan` wants nothing any more that had its turn before `turn`.
+    pub(crate) fn passed(&self, scan: u64, turn: u64) {
+        self.prefetch_queue.passed(scan, turn);
     }
 }
 
-/// Divides memory between cache, streams, and what is announced.
+/// Divides memory between cache, device readahead, and prefetch queue.
 fn split(capacity: u64) -> (u64, u64, u64) {
-    let (streams, announced) = ((capacity / 8).min(MAX_READ_AHEAD), (capacity / 16).min(MAX_READ_AHEAD));
-    (capacity - streams - announced, streams, announced)
+    let (readahead, prefetch) =
+        ((capacity / 8).min(MAX_READ_AHEAD_BYTES), (capacity / 16).min(MAX_READ_AHEAD_BYTES));
+    (capacity - readahead - prefetch, readahead, prefetch)
 }
 
 impl std::fmt::Debug for Pieces {

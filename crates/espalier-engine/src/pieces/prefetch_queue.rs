@@ -1,18 +1,18 @@
-//! What is about to be read, read before it is asked for.
+//! The prefetch queue: values that a sequential scan will want next, read before it asks for them.
 //!
-//! Whoever knows which values will be wanted next (a *reading*, see [`crate::readahead`]) announces
-//! where they lie. The places are put in the order of the device, neighbours become one *stretch*,
-//! and background threads that call [`Announced::step`] read stretches in the order in which they
-//! were announced, and then verify what was announced of them. A reader finds his bytes here, waits
-//! for a stretch that is being read, or reads one himself that nobody has begun.
+//! Protocol: a scan (key-order readahead) enqueues the places of the values that it will want. They
+//! are put in the order of the device, neighbours become one *prefetch extent*, and background
+//! threads that call [`PrefetchQueue::step`] read extents in the order in which they were enqueued,
+//! and then verify the values in them. A reader finds its bytes here, waits for an extent that is
+//! being read, or reads one itself that is still queued.
 //!
 //! Invariants:
-//! - a stretch is a hint: blocks can be rewritten behind its back, so the caller verifies what he
-//!   gets, and on a mismatch calls [`Announced::invalidate`] and reads from the device;
-//! - a value is *sound* in a stretch only if all its bytes there, which never change, have the sums
-//!   that it was announced with: whoever asks for that value need not verify them again;
-//! - a stretch *in flight* has a thread that reads it and will wake those who wait;
-//! - stretches hold at most the limit in bytes, those that are not read yet included.
+//! - an extent is a hint: blocks can be rewritten behind its back, so the reader verifies what it
+//!   gets, and on a mismatch calls [`PrefetchQueue::invalidate`] and reads from the device;
+//! - a value is *sound* in an extent only if all its bytes there, which never change, have the sums
+//!   that it was enqueued with: a reader of that value need not verify them again;
+//! - an extent *in flight* has a thread that reads it and wakes the readers that wait;
+//! - extents hold at most the limit in bytes, those that are not read yet included.
 
 use super::buffers::Buffers;
 use super::values::{Sums, Verified};
@@ -26,14 +26,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes between two places that are read along rather than jumped over.
-const GAP: u64 = 16 << 10;
-/// The longest stretch, in bytes.
-const MAX_STRETCH: u64 = 512 << 10;
+const EXTENT_GAP_BYTES: u64 = 16 << 10;
+/// The longest extent, in bytes.
+const MAX_EXTENT_BYTES: u64 = 512 << 10;
 
 /// Where a value lies that will be wanted: bytes of the device, and a number that grows in the
-/// order in which it will be.
+/// order of the wants.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct PrefetchPlace {
     /// Whole blocks.
     pub(crate) range: Range<u64>,
     /// Its turn.
@@ -42,22 +42,22 @@ pub(crate) struct Place {
     pub(crate) sums: Sums,
 }
 
-/// All that is announced of one device.
-pub(super) struct Announced {
+/// All that is queued for one device, or was read for it and not used yet.
+pub(super) struct PrefetchQueue {
     device: Arc<GuardedDevice>,
-    table: Mutex<Table>,
-    /// A stretch is no longer in flight.
+    table: Mutex<QueueTable>,
+    /// An extent is no longer in flight.
     arrived: Condvar,
     buffers: Arc<Buffers>,
 }
 
 #[derive(Default)]
-struct Table {
+struct QueueTable {
     /// By their first bytes.
-    stretches: BTreeMap<u64, Stretch>,
-    /// Those that nobody has begun, some of them gone or begun by now.
+    extents: BTreeMap<u64, PrefetchExtent>,
+    /// Those that are queued; some of them are gone or in flight by now.
     queue: VecDeque<u64>,
-    /// That all stretches take in memory.
+    /// That all extents take in memory.
     bytes: u64,
     limit: u64,
 }
@@ -65,42 +65,42 @@ struct Table {
 /// Values, each with the byte of the device at which the first of its blocks begins.
 type Values = Vec<(u64, Sums)>;
 
-struct Stretch {
+struct PrefetchExtent {
     end: u64,
-    reading: u64,
+    scan: u64,
     /// The last turn at which something in it is wanted.
     last: u64,
-    /// What lies in it, until somebody has set out to verify that.
+    /// What lies in it, until a thread has begun to verify that.
     values: Values,
     /// Those that were found sound, ascending.
     sound: Vec<Verified>,
-    state: State,
+    state: ExtentState,
 }
 
-enum State {
+enum ExtentState {
     Queued,
     InFlight,
     Ready(Bytes),
 }
 
-/// Bytes of a stretch.
+/// Bytes of an extent.
 pub(super) struct Served {
     pub(super) bytes: Bytes,
     /// They are those of the value that was asked for.
     pub(super) sound: bool,
 }
 
-enum Next {
+enum NextStep {
     Serve(Served),
     Wait,
     Fetch(Range<u64>),
     Unknown,
 }
 
-impl Announced {
+impl PrefetchQueue {
     /// For `device`, holding at most `limit` bytes in `buffers`.
     pub(super) fn new(device: Arc<GuardedDevice>, buffers: Arc<Buffers>, limit: u64) -> Self {
-        let table = Table { limit, ..Table::default() };
+        let table = QueueTable { limit, ..QueueTable::default() };
         Self { device, table: Mutex::new(table), arrived: Condvar::new(), buffers }
     }
 
@@ -119,113 +119,113 @@ impl Announced {
         (table.limit.saturating_sub(table.bytes), table.limit)
     }
 
-    /// Announces what `reading` will want; what does not fit is left out.
-    pub(super) fn announce(&self, reading: u64, mut places: Vec<Place>) {
+    /// Enqueues what `scan` will want; what does not fit is left out.
+    pub(super) fn enqueue(&self, scan: u64, mut places: Vec<PrefetchPlace>) {
         places.sort_by_key(|place| place.range.start);
-        let mut stretches: Vec<(Range<u64>, Range<u64>, Values)> = Vec::new();
-        for Place { range, turn, sums } in places {
+        let mut extents: Vec<(Range<u64>, Range<u64>, Values)> = Vec::new();
+        for PrefetchPlace { range, turn, sums } in places {
             let value = (range.start, sums);
-            match stretches.last_mut() {
+            match extents.last_mut() {
                 Some((last, turns, values))
-                    if range.start <= last.end + GAP
-                        && range.end.max(last.end) - last.start <= MAX_STRETCH =>
+                    if range.start <= last.end + EXTENT_GAP_BYTES
+                        && range.end.max(last.end) - last.start <= MAX_EXTENT_BYTES =>
                 {
                     last.end = last.end.max(range.end);
                     *turns = turns.start.min(turn)..turns.end.max(turn);
                     values.push(value);
                 }
-                _ => stretches.push((range, turn..turn, vec![value])),
+                _ => extents.push((range, turn..turn, vec![value])),
             }
         }
-        stretches.sort_by_key(|(_, turns, _)| turns.start);
+        extents.sort_by_key(|(_, turns, _)| turns.start);
         let mut table = self.table.lock();
-        for (range, turns, values) in stretches {
+        for (range, turns, values) in extents {
             let bytes = cost(&range);
-            let known = table.stretches.get(&range.start).is_some_and(|known| known.end >= range.end);
+            let known = table.extents.get(&range.start).is_some_and(|known| known.end >= range.end);
             if known
-                || range.end - range.start > MAX_STRETCH
+                || range.end - range.start > MAX_EXTENT_BYTES
                 || table.bytes + bytes > table.limit
                 || range.end > self.device.len()
             {
                 continue;
             }
             table.remove(range.start);
-            let (end, last, state) = (range.end, turns.end, State::Queued);
-            let stretch = Stretch { end, reading, last, values, sound: Vec::new(), state };
-            table.stretches.insert(range.start, stretch);
+            let (end, last, state) = (range.end, turns.end, ExtentState::Queued);
+            let extent = PrefetchExtent { end, scan, last, values, sound: Vec::new(), state };
+            table.extents.insert(range.start, extent);
             table.queue.push_back(range.start);
             table.bytes += bytes;
         }
     }
 
-    /// `reading` has got to `turn`: what it wanted before is not wanted any more.
-    pub(super) fn passed(&self, reading: u64, turn: u64) {
-        self.table.lock().retain(|_, stretch| stretch.reading != reading || stretch.last >= turn);
+    /// `scan` has got to `turn`: what it wanted before is not wanted any more.
+    pub(super) fn passed(&self, scan: u64, turn: u64) {
+        self.table.lock().retain(|_, extent| extent.scan != scan || extent.last >= turn);
     }
 
     /// The bytes in `range` of the device (whole blocks), where some of `value` lie, if they are
-    /// announced.
+    /// queued or read.
     pub(super) fn read(&self, range: &Range<u64>, value: &Verified) -> Option<Served> {
         let mut table = self.table.lock();
         loop {
             match table.next(range, value) {
-                Next::Serve(served) => return Some(served),
-                Next::Wait => self.arrived.wait(&mut table),
-                // An error is for him who really needs the bytes: he reads them himself.
-                Next::Fetch(stretch) => {
-                    if MutexGuard::unlocked(&mut table, || self.fetch(&stretch)).is_err() {
+                NextStep::Serve(served) => return Some(served),
+                NextStep::Wait => self.arrived.wait(&mut table),
+                // A reader that needs the bytes reads them itself, and meets the error.
+                NextStep::Fetch(extent) => {
+                    if MutexGuard::unlocked(&mut table, || self.fetch(&extent)).is_err() {
                         return None;
                     }
                 }
-                Next::Unknown => return None,
+                NextStep::Unknown => return None,
             }
         }
     }
 
-    /// True if all of `range` is announced.
+    /// True if all of `range` is queued or read.
     pub(super) fn covers(&self, range: &Range<u64>) -> bool {
         self.table.lock().find(range).is_some()
     }
 
-    /// True if a stretch waits to be read.
+    /// True if an extent waits to be read.
     pub(super) fn has_queued(&self) -> bool {
         !self.table.lock().queue.is_empty()
     }
 
-    /// Reads the stretch that was announced first, and verifies what was announced of it; false if
+    /// Reads the extent that was enqueued first, and verifies the values in it; false if
     /// there is none.
     pub(super) fn step(&self) -> bool {
-        let Some((stretch, values)) = self.table.lock().claim_first() else { return false };
-        // Whoever needs these bytes will meet the error himself; and who waits for them need not
-        // wait for this, too.
-        if let Ok(bytes) = self.fetch(&stretch) {
-            self.verify(stretch.start, &bytes, &values);
+        let Some((extent, values)) = self.table.lock().claim_first() else { return false };
+        // A reader of these bytes will meet the error itself; and readers that wait for the bytes
+        // need not wait for the verification.
+        if let Ok(bytes) = self.fetch(&extent) {
+            self.verify(extent.start, &bytes, &values);
         }
         true
     }
 
-    /// Notes which of `values` are sound in `bytes`, with which the stretch at `start` landed.
+    /// Notes which of `values` are sound in `bytes`, with which the extent at `start` landed.
     fn verify(&self, start: u64, bytes: &Bytes, values: &[(u64, Sums)]) {
         let agrees = |(at, sums): &&(u64, Sums)| {
             bytes.get((at - start) as usize..).is_some_and(|blocks| sums.agree(blocks))
         };
         let mut sound: Vec<_> = values.iter().filter(agrees).map(|(at, sums)| sums.verified(*at)).collect();
         sound.sort_unstable();
-        if let Some(stretch) = self.table.lock().stretches.get_mut(&start)
+        if let Some(extent) = self.table.lock().extents.get_mut(&start)
             // These very bytes: others may have been read there since.
-            && matches!(&stretch.state, State::Ready(ready) if ready.as_ptr() == bytes.as_ptr())
+            && matches!(&extent.state, ExtentState::Ready(ready) if ready.as_ptr() == bytes.as_ptr())
         {
-            stretch.sound = sound;
+            extent.sound = sound;
         }
     }
 
     /// Forgets what is known of `range`: it is being written, or what was known is wrong.
     pub(super) fn invalidate(&self, range: &Range<u64>) {
         let mut table = self.table.lock();
-        if table.stretches.is_empty() {
+        if table.extents.is_empty() {
             return;
         }
-        table.retain(|start, stretch| stretch.end <= range.start || range.end <= start);
+        table.retain(|start, extent| extent.end <= range.start || range.end <= start);
         drop(table);
         self.arrived.notify_all();
     }
@@ -235,20 +235,20 @@ impl Announced {
         self.table.lock().bytes
     }
 
-    /// Reads a stretch that is claimed.
-    fn fetch(&self, stretch: &Range<u64>) -> Result<Bytes> {
-        let landing = Landing { announced: self, stretch };
-        let mut buffer = self.buffers.lend((stretch.end - stretch.start) as usize);
-        let result = self.device.read_at(stretch.start, buffer.as_mut()).map(|()| Bytes::from_owner(buffer));
+    /// Reads an extent that is claimed.
+    fn fetch(&self, extent: &Range<u64>) -> Result<Bytes> {
+        let landing = Landing { queue: self, extent };
+        let mut buffer = self.buffers.lend((extent.end - extent.start) as usize);
+        let result = self.device.read_at(extent.start, buffer.as_mut()).map(|()| Bytes::from_owner(buffer));
         landing.land(result.as_ref().ok().cloned());
         result
     }
 }
 
-/// Ends the flight of a stretch even if the device panics.
+/// Ends the flight of an extent even if the device panics.
 struct Landing<'a> {
-    announced: &'a Announced,
-    stretch: &'a Range<u64>,
+    queue: &'a PrefetchQueue,
+    extent: &'a Range<u64>,
 }
 
 impl Landing<'_> {
@@ -258,18 +258,19 @@ impl Landing<'_> {
     }
 
     fn end(&self, bytes: Option<Bytes>) {
-        let mut table = self.announced.table.lock();
-        let start = self.stretch.start;
+        let mut table = self.queue.table.lock();
+        let start = self.extent.start;
         // What was forgotten meanwhile, or stands for something else, keeps its state.
-        let flies = |s: &&mut Stretch| s.end == self.stretch.end && matches!(s.state, State::InFlight);
-        if let Some(stretch) = table.stretches.get_mut(&start).filter(flies) {
+        let flies =
+            |s: &&mut PrefetchExtent| s.end == self.extent.end && matches!(s.state, ExtentState::InFlight);
+        if let Some(extent) = table.extents.get_mut(&start).filter(flies) {
             match bytes {
-                Some(bytes) => stretch.state = State::Ready(bytes),
+                Some(bytes) => extent.state = ExtentState::Ready(bytes),
                 None => table.remove(start),
             }
         }
         drop(table);
-        self.announced.arrived.notify_all();
+        self.queue.arrived.notify_all();
     }
 }
 
@@ -279,65 +280,66 @@ impl Drop for Landing<'_> {
     }
 }
 
-impl Table {
+impl QueueTable {
     fn remove(&mut self, start: u64) {
-        if let Some(stretch) = self.stretches.remove(&start) {
-            self.bytes -= cost(&(start..stretch.end));
+        if let Some(extent) = self.extents.remove(&start) {
+            self.bytes -= cost(&(start..extent.end));
         }
     }
 
-    fn retain(&mut self, mut keep: impl FnMut(u64, &Stretch) -> bool) {
+    fn retain(&mut self, mut keep: impl FnMut(u64, &PrefetchExtent) -> bool) {
         let bytes = &mut self.bytes;
-        self.stretches.retain(|start, stretch| {
-            let kept = keep(*start, stretch);
+        self.extents.retain(|start, extent| {
+            let kept = keep(*start, extent);
             if !kept {
-                *bytes -= cost(&(*start..stretch.end));
+                *bytes -= cost(&(*start..extent.end));
             }
             kept
         });
     }
 
-    /// The stretch that has all of `range`. Stretches may overlap by a little where their contents
+    /// The extent that has all of `range`. Extents may overlap by a little where their contents
     /// share a block.
-    fn find(&mut self, range: &Range<u64>) -> Option<(u64, &mut Stretch)> {
-        let mut near = self.stretches.range_mut(..=range.start).rev().take(2);
-        near.find(|(_, stretch)| stretch.end >= range.end).map(|(start, stretch)| (*start, stretch))
+    fn find(&mut self, range: &Range<u64>) -> Option<(u64, &mut PrefetchExtent)> {
+        let mut near = self.extents.range_mut(..=range.start).rev().take(2);
+        near.find(|(_, extent)| extent.end >= range.end).map(|(start, extent)| (*start, extent))
     }
 
     /// What a read of `range` has to do.
-    fn next(&mut self, range: &Range<u64>, value: &Verified) -> Next {
-        let Some((start, stretch)) = self.find(range) else { return Next::Unknown };
-        match &stretch.state {
-            State::Ready(bytes) => {
+    fn next(&mut self, range: &Range<u64>, value: &Verified) -> NextStep {
+        let Some((start, extent)) = self.find(range) else { return NextStep::Unknown };
+        match &extent.state {
+            ExtentState::Ready(bytes) => {
                 let bytes = bytes.slice((range.start - start) as usize..(range.end - start) as usize);
-                let sound = stretch.sound.binary_search(value).is_ok();
-                Next::Serve(Served { bytes, sound })
+                let sound = extent.sound.binary_search(value).is_ok();
+                NextStep::Serve(Served { bytes, sound })
             }
-            State::InFlight => Next::Wait,
-            State::Queued => {
-                stretch.state = State::InFlight;
-                Next::Fetch(start..stretch.end)
+            ExtentState::InFlight => NextStep::Wait,
+            ExtentState::Queued => {
+                extent.state = ExtentState::InFlight;
+                NextStep::Fetch(start..extent.end)
             }
         }
     }
 
-    /// The stretch that was announced first and that nobody has begun, and what lies in it.
+    /// The first extent that is still queued, and what lies in it.
     fn claim_first(&mut self) -> Option<(Range<u64>, Values)> {
         loop {
             let start = self.queue.pop_front()?;
-            if let Some(stretch) = self.stretches.get_mut(&start)
-                && matches!(stretch.state, State::Queued)
+            if let Some(extent) = self.extents.get_mut(&start)
+                && matches!(extent.state, ExtentState::Queued)
             {
-                stretch.state = State::InFlight;
-                return Some((start..stretch.end, std::mem::take(&mut stretch.values)));
+                extent.state = ExtentState::InFlight;
+                return Some((start..extent.end, std::mem::take(&mut extent.values)));
             }
         }
     }
 }
 
-/// The memory that a stretch takes, in bytes.
-pub(crate) fn cost(stretch: &Range<u64>) -> u64 {
-    Buffers::cost((stretch.end - stretch.start) as usize)
+/// The memory that an extent takes, in bytes.
+pub(crate) fn cost(extent: &Range<u64>) -> u64 {
+    Buffers::cost((extent.end - extent.start) as usize)
 }
 
-const _: () = assert!(GAP.is_multiple_of(BLOCK as u64) && MAX_STRETCH.is_multiple_of(BLOCK as u64));
+const _: () =
+    assert!(EXTENT_GAP_BYTES.is_multiple_of(BLOCK as u64) && MAX_EXTENT_BYTES.is_multiple_of(BLOCK as u64));

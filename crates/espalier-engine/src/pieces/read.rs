@@ -12,22 +12,22 @@ use bytes::Bytes;
 use espalier_storage::{AlignedBuf, BLOCK};
 use std::ops::Range;
 
-/// So many bytes in one piece are read without a detour.
-pub(crate) const LEAST_DIRECT: usize = 256 << 10;
+/// Reads of at least so many bytes in one piece bypass caches and readahead.
+pub(crate) const LEAST_DIRECT_BYTES: usize = 256 << 10;
 /// Values that are so close to one another are read together, in bytes: reading what lies between
 /// them takes less than another read.
-const NEIGHBOUR_GAP: u64 = 32 << 10;
+const NEIGHBOUR_GAP_BYTES: u64 = 32 << 10;
 /// The most that is read so in one piece, in bytes.
-const NEIGHBOURS: u64 = 1 << 20;
+const NEIGHBOURS_BYTES: u64 = 1 << 20;
 /// Runs of fewer blocks than this are not worth a window.
-const LEAST_EXPECTED: u32 = 8;
+const LEAST_EXPECTED_BLOCKS: u32 = 8;
 
 /// The error for a piece that is of another kind than what refers to it says.
 pub(super) fn not_a(id: PieceId, what: &str) -> Error {
     Error::damaged(format!("piece {id} is referred to as a {what}, but is none"))
 }
 
-/// The checksum of the value part `id` whose blocks hold `content`.
+/// The checksum of the value part `id` with the blocks `content`.
 fn checksum_of_values(id: PieceId, content: &[u8]) -> u64 {
     part_checksum(id, content.chunks(BLOCK).map(|page| page_hash(id, page)))
 }
@@ -87,7 +87,7 @@ impl Pieces {
     }
 
     /// Expects that these pieces will be read, in this order: where they lie together they are read
-    /// together. A hint; errors are met again by whoever reads.
+    /// together. A hint; a reader meets errors again.
     pub(crate) fn expect(&self, ids: impl Iterator<Item = PieceId>) {
         let mut run: Option<Extent> = None;
         let missing = ids.filter(|id| !self.cache.contains(*id));
@@ -104,9 +104,9 @@ impl Pieces {
 
     fn expect_extent(&self, run: Option<Extent>) {
         // Little is read by its reader just as fast.
-        if let Some(run) = run.filter(|run| run.blocks >= LEAST_EXPECTED) {
+        if let Some(run) = run.filter(|run| run.blocks >= LEAST_EXPECTED_BLOCKS) {
             let start = run.byte_offset();
-            self.streams.expect(start..start + run.byte_len() as u64);
+            self.device_readahead.expect(start..start + run.byte_len() as u64);
         }
     }
 
@@ -132,7 +132,7 @@ impl Pieces {
         let skip = place.offset as usize + span.bytes.start - span.device.start;
         let content = skip..skip + span.bytes.len();
         if location.scattered {
-            let layout = self.locator.layout(place.part.id(), &location)?;
+            let layout = self.locator.extent_list(place.part.id(), &location)?;
             let mut buffer = AlignedBuf::zeroed(span.device.len());
             layout.read(&self.device, span.device.start as u64, &mut buffer)?;
             self.verify(place, &span, &buffer[content.clone()])?;
@@ -142,8 +142,8 @@ impl Pieces {
         let start = location.extent.byte_offset();
         let range = start + span.device.start as u64..start + span.device.end as u64;
         // What was read ahead is only a hint: if it does not verify, the device decides.
-        let ahead = self.announced.read(&range, &Verified::of(place, location.extent)).or_else(|| {
-            let bytes = join(&self.streams.read(&range)?);
+        let ahead = self.prefetch_queue.read(&range, &Verified::of(place, location.extent)).or_else(|| {
+            let bytes = join(&self.device_readahead.read(&range)?);
             Some(Served { bytes, sound: false })
         });
         if let Some(Served { bytes, sound }) = ahead {
@@ -151,8 +151,8 @@ impl Pieces {
                 out.copy_from_slice(&bytes[content][wanted..wanted + out.len()]);
                 return Ok(());
             }
-            self.announced.invalidate(&range);
-            self.streams.invalidate(&range);
+            self.prefetch_queue.invalidate(&range);
+            self.device_readahead.invalidate(&range);
         }
         let whole_pages = content.start == 0 && wanted == 0 && out.len() == span.device.len();
         if whole_pages && (out.as_ptr() as usize).is_multiple_of(BLOCK) {
@@ -186,7 +186,7 @@ impl Pieces {
             for one in run {
                 announced.push(self.is_announced(one)?);
             }
-            let long = run[run.len() - 1].out.end - run[0].out.start >= LEAST_DIRECT;
+            let long = run[run.len() - 1].out.end - run[0].out.start >= LEAST_DIRECT_BYTES;
             let mut run = run;
             for alike in announced.chunk_by(|a, b| a == b) {
                 let (part, others) = run.split_at(alike.len());
@@ -207,7 +207,7 @@ impl Pieces {
     /// True if what is wanted is being read ahead.
     fn is_announced(&self, wanted: &Wanted) -> Result<bool> {
         let place = self.whole_pages(wanted)?;
-        Ok(place.is_some_and(|(start, bytes)| self.announced.covers(&(start..start + bytes))))
+        Ok(place.is_some_and(|(start, bytes)| self.prefetch_queue.covers(&(start..start + bytes))))
     }
 
     /// How many of `wanted` are whole pages that follow one another on the device as they do in
@@ -251,8 +251,8 @@ impl Pieces {
     }
 
     /// All of the values at `places`, in this order. Those that lie close together on the device
-    /// are read in one piece, with what is between them, and nothing is read ahead: for who knows
-    /// all that he will read.
+    /// are read in one piece, with what is between them, and nothing is read ahead: for a caller
+    /// that knows all that it will read.
     ///
     /// # Errors
     /// As for [`Self::read_value`].
@@ -266,12 +266,12 @@ impl Pieces {
             }
         }
         found.sort_unstable_by_key(|(range, _)| range.start);
-        let close = |one: &Range<u64>, next: &Range<u64>| next.start <= one.end + NEIGHBOUR_GAP;
+        let close = |one: &Range<u64>, next: &Range<u64>| next.start <= one.end + NEIGHBOUR_GAP_BYTES;
         let mut rest = &found[..];
         while let Some(((first, _), others)) = rest.split_first() {
             let (start, mut end, mut count) = (first.start, first.end, 1);
             for (range, _) in others {
-                if !close(&(start..end), range) || range.end.max(end) - start > NEIGHBOURS {
+                if !close(&(start..end), range) || range.end.max(end) - start > NEIGHBOURS_BYTES {
                     break;
                 }
                 (end, count) = (range.end.max(end), count + 1);
@@ -337,7 +337,7 @@ impl Pieces {
             return self.device.read_extent(used(location));
         }
         let mut buffer = AlignedBuf::zeroed((location.len as usize).next_multiple_of(BLOCK));
-        self.locator.layout(id, location)?.read(&self.device, 0, &mut buffer)?;
+        self.locator.extent_list(id, location)?.read(&self.device, 0, &mut buffer)?;
         Ok(buffer)
     }
 
@@ -362,14 +362,14 @@ impl Pieces {
         let extent = used(location);
         let range = extent.byte_offset()..extent.byte_offset() + extent.byte_len() as u64;
         let length = location.len as usize;
-        let ahead = if location.scattered { None } else { self.streams.read(&range) };
+        let ahead = if location.scattered { None } else { self.device_readahead.read(&range) };
         if let Some(chunks) = ahead {
             // A copy, lest a small part keep a window of a MiB alive.
             let ahead = Bytes::copy_from_slice(&join(&chunks)[..length]);
             if sums_agree(frame::checksum(id, &ahead), location.checksum) {
                 return Ok(ahead);
             }
-            self.streams.invalidate(&range);
+            self.device_readahead.invalidate(&range);
         }
         let buffer = self.content(id, location)?;
         if !sums_agree(frame::checksum(id, &buffer[..length]), location.checksum) {

@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Weak;
 
-mod ahead;
-mod announced;
+mod device_readahead;
+mod prefetch_queue;
 mod values;
 
 /// Places pieces first fit; drops fresh ones with their handles.
@@ -101,7 +101,7 @@ impl Locator for TestLocator {
         Ok(layout)
     }
 
-    fn layout(&self, id: PieceId, _: &Location) -> Result<Arc<ExtentList>> {
+    fn extent_list(&self, id: PieceId, _: &Location) -> Result<Arc<ExtentList>> {
         Ok(self.state.lock().layouts[&id].clone())
     }
 

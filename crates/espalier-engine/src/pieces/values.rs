@@ -1,13 +1,13 @@
 //! Value parts: runs of large values, one after the other, without a header.
 //!
-//! ExtentList: values whose length is a multiple of [`VALUE_PAGE`] come first, aligned to it, so that a
-//! page of such a value is a page of the device and goes between device and page cache uncopied
-//! [BetrFS 0.6]; the others follow, packed at 8 bytes. Within both groups values keep their order,
-//! so that values written in key order are read in one or two ascending streams.
+//! Order: values with a length that is a multiple of [`VALUE_PAGE`] come first, aligned to it, so
+//! that a page of such a value is a page of the device and goes between device and page cache
+//! uncopied [BetrFS 0.6]; the others follow, packed at 8 bytes. Within both groups values keep
+//! their order, so that values written in key order are read in one or two ascending streams.
 //!
-//! Whoever refers to a value holds a sum for each of its pages, so a read verifies what it reads
-//! and reads no more. The part's own checksum, in its location, is for those who know no reference:
-//! it is the hash of the hashes of its device pages.
+//! Each reference to a value holds a sum for each of its pages, so a read verifies what it reads
+//! and reads no more. The part's own checksum, in its location, is for readers that have no
+//! reference: it is the hash of the hashes of its device pages.
 //!
 //! Invariant: a [`ValueRef`] is given out only after its bytes were written.
 
@@ -22,10 +22,10 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Value parts are cut before they get longer than this, in bytes; one value always fits one part.
-pub(super) const MAX_VALUE_PART: usize = 4 << 20;
+pub(super) const MAX_VALUE_PART_BYTES: usize = 4 << 20;
 
 /// Values that are not page multiples begin at multiples of this many bytes.
-const PACK: usize = 8;
+const PACK_BYTES: usize = 8;
 
 /// The hash of a page of a value, or of a page of a value part.
 pub(super) fn page_hash(part: PieceId, page: &[u8]) -> u64 {
@@ -74,7 +74,7 @@ pub(super) fn cut(values: &[Unstored], max: usize) -> Vec<Range<usize>> {
     let mut runs = Vec::new();
     let (mut start, mut total) = (0, 0);
     for (i, (_, bytes)) in values.iter().enumerate() {
-        let need = bytes.len().next_multiple_of(PACK);
+        let need = bytes.len().next_multiple_of(PACK_BYTES);
         if i > start && total + need > max {
             runs.push(start..i);
             (start, total) = (i, 0);
@@ -89,7 +89,7 @@ pub(super) fn cut(values: &[Unstored], max: usize) -> Vec<Range<usize>> {
 
 /// The blocks that a part of `values` takes.
 pub(super) fn blocks_of(values: &[Unstored]) -> u32 {
-    let total: usize = values.iter().map(|(_, bytes)| bytes.len().next_multiple_of(PACK)).sum();
+    let total: usize = values.iter().map(|(_, bytes)| bytes.len().next_multiple_of(PACK_BYTES)).sum();
     total.div_ceil(BLOCK) as u32
 }
 
@@ -138,7 +138,7 @@ impl ValuePart {
 
     /// Adds values of any length behind the others.
     fn add_odd(&mut self, values: &[&Unstored], page_hashes: &mut Vec<u64>) {
-        let total: usize = values.iter().map(|(_, bytes)| bytes.len().next_multiple_of(PACK)).sum();
+        let total: usize = values.iter().map(|(_, bytes)| bytes.len().next_multiple_of(PACK_BYTES)).sum();
         if total == 0 {
             return;
         }
@@ -149,7 +149,7 @@ impl ValuePart {
             staged[at..end].copy_from_slice(bytes);
             let sums = bytes.chunks(VALUE_PAGE).map(|page| page_hash(self.id, page) as u32).collect();
             self.values.push((value.clone(), (start + at) as u32, sums));
-            at = end.next_multiple_of(PACK);
+            at = end.next_multiple_of(PACK_BYTES);
         }
         page_hashes.extend(staged.chunks(BLOCK).map(|page| page_hash(self.id, page)));
         self.len = (start + end) as u32;
@@ -253,7 +253,7 @@ impl PageSpan {
         Self { pages, bytes, device }
     }
 
-    /// The first page whose bytes are not what `place` says; `content` are the bytes of the pages.
+    /// The first page with other bytes than `place` says; `content` are the bytes of the pages.
     pub(super) fn first_damaged(&self, place: &ValueRef, content: &[u8]) -> Option<usize> {
         let sums = place.sums.get(self.pages.clone()).unwrap_or_default();
         let pages = content.chunks(VALUE_PAGE);

@@ -14,15 +14,15 @@ use std::sync::atomic::Ordering;
 
 /// By what the longest value part is divided, and whether it may be scattered: what is tried, in
 /// order. Scattering costs a block for the list, so parts are not made smallest before.
-const VALUE_PARTS: [(usize, bool); 4] = [(1, false), (4, false), (16, false), (4, true)];
+const VALUE_PART_TRIES: [(usize, bool); 4] = [(1, false), (4, false), (16, false), (4, true)];
 
 /// Where one piece is going to lie.
-enum Place {
+enum PiecePlace {
     Run(Extent),
     Scattered(PieceId, Arc<ExtentList>),
 }
 
-impl Place {
+impl PiecePlace {
     fn run(&self) -> Option<Extent> {
         match self {
             Self::Run(extent) => Some(*extent),
@@ -47,18 +47,18 @@ impl Place {
 }
 
 /// A piece that wants a place, and its size in blocks.
-type Wish = (PieceId, u32);
+type Request = (PieceId, u32);
 
 /// A value part to be, and the values in it.
-type Cut = (PieceId, Range<usize>);
+type ValuePartCut = (PieceId, Range<usize>);
 
 /// Blocks that were allocated and are given back unless they are used.
-struct Row<'a> {
+struct Allocation<'a> {
     locator: &'a dyn Locator,
-    places: Vec<Place>,
+    places: Vec<PiecePlace>,
 }
 
-impl Drop for Row<'_> {
+impl Drop for Allocation<'_> {
     fn drop(&mut self) {
         for place in self.places.drain(..) {
             place.give_back(self.locator);
@@ -66,17 +66,22 @@ impl Drop for Row<'_> {
     }
 }
 
-impl<'a> Row<'a> {
-    /// One place for each of `wishes`: in one run, or in as few as can be. With `scatter` a piece
+impl<'a> Allocation<'a> {
+    /// One place for each of `requests`: in one run, or in as few as can be. With `scatter` a piece
     /// for which there is no run gets several.
-    fn allocate(locator: &'a dyn Locator, wishes: &[Wish], near: Option<u64>, scatter: bool) -> Result<Self> {
-        let mut row = Self { locator, places: Vec::with_capacity(wishes.len()) };
-        row.add(wishes, near, scatter)?;
-        Ok(row)
+    fn allocate(
+        locator: &'a dyn Locator,
+        requests: &[Request],
+        near: Option<u64>,
+        scatter: bool,
+    ) -> Result<Self> {
+        let mut allocation = Self { locator, places: Vec::with_capacity(requests.len()) };
+        allocation.add(requests, near, scatter)?;
+        Ok(allocation)
     }
 
-    fn add(&mut self, wishes: &[Wish], near: Option<u64>, scatter: bool) -> Result<()> {
-        let total: u64 = wishes.iter().map(|(_, blocks)| u64::from(*blocks)).sum();
+    fn add(&mut self, requests: &[Request], near: Option<u64>, scatter: bool) -> Result<()> {
+        let total: u64 = requests.iter().map(|(_, blocks)| u64::from(*blocks)).sum();
         let whole = match u32::try_from(total) {
             Ok(0) => return Ok(()),
             Ok(total) => Some(self.locator.allocate(total, near)),
@@ -85,25 +90,25 @@ impl<'a> Row<'a> {
         match whole {
             Some(Ok(run)) => {
                 let mut start = run.start;
-                for &(_, blocks) in wishes {
-                    self.places.push(Place::Run(Extent { start, blocks }));
+                for &(_, blocks) in requests {
+                    self.places.push(PiecePlace::Run(Extent { start, blocks }));
                     start += u64::from(blocks);
                 }
                 Ok(())
             }
             Some(Err(error)) if error.kind() != ErrorKind::NoSpace => Err(error),
-            Some(Err(error)) if wishes.len() == 1 => {
-                let (id, blocks) = wishes[0];
+            Some(Err(error)) if requests.len() == 1 => {
+                let (id, blocks) = requests[0];
                 if !scatter || blocks == 1 {
                     return Err(error);
                 }
-                self.places.push(Place::Scattered(id, self.locator.allocate_scattered(id, blocks)?));
+                self.places.push(PiecePlace::Scattered(id, self.locator.allocate_scattered(id, blocks)?));
                 Ok(())
             }
             _ => {
-                let (left, right) = wishes.split_at(wishes.len() / 2);
+                let (left, right) = requests.split_at(requests.len() / 2);
                 self.add(left, near, scatter)?;
-                let near = self.places.last().and_then(Place::run).map(Extent::end).or(near);
+                let near = self.places.last().and_then(PiecePlace::run).map(Extent::end).or(near);
                 self.add(right, near, scatter)
             }
         }
@@ -135,13 +140,13 @@ impl Pieces {
         group: Vec<Encoded>,
         near: Option<u64>,
     ) -> Result<Vec<Arc<PieceHandle>>> {
-        let wishes: Vec<Wish> = group.iter().map(|piece| (piece.id(), piece.blocks())).collect();
-        let mut row = Row::allocate(&*self.locator, &wishes, near, true)?;
-        for run in row.runs() {
+        let requests: Vec<Request> = group.iter().map(|piece| (piece.id(), piece.blocks())).collect();
+        let mut allocation = Allocation::allocate(&*self.locator, &requests, near, true)?;
+        for run in allocation.runs() {
             let buffers: Vec<&[u8]> = group[run.clone()].iter().map(Encoded::bytes).collect();
-            self.write_places(&row.places[run], &buffers)?;
+            self.write_places(&allocation.places[run], &buffers)?;
         }
-        let placed = group.into_iter().zip(row.places.drain(..));
+        let placed = group.into_iter().zip(allocation.places.drain(..));
         let pieces = placed.map(|(piece, place)| {
             let (id, location) = (piece.id(), place.location(|extent| piece.location(extent)));
             (id, location, place, piece.into_holds())
@@ -168,14 +173,14 @@ impl Pieces {
         if unstored.is_empty() {
             return Ok(Vec::new());
         }
-        let (mut row, runs) = self.place_values(&unstored, near)?;
+        let (mut allocation, runs) = self.place_values(&unstored, near)?;
         let parts: Vec<ValuePart> =
             runs.into_iter().map(|(id, run)| ValuePart::pack(id, &unstored[run])).collect();
-        for run in row.runs() {
+        for run in allocation.runs() {
             let buffers: Vec<&[u8]> = parts[run.clone()].iter().flat_map(ValuePart::buffers).collect();
-            self.write_places(&row.places[run], &buffers)?;
+            self.write_places(&allocation.places[run], &buffers)?;
         }
-        let placed = parts.iter().zip(row.places.drain(..));
+        let placed = parts.iter().zip(allocation.places.drain(..));
         let pieces = placed.map(|(part, place)| {
             (part.id(), place.location(|extent| part.location(extent)), place, Vec::new())
         });
@@ -188,17 +193,21 @@ impl Pieces {
 
     /// Cuts values into parts for which there is room: the fuller the device, the smaller the
     /// parts, until they are scattered.
-    fn place_values(&self, values: &[Unstored], near: Option<u64>) -> Result<(Row<'_>, Vec<Cut>)> {
+    fn place_values(
+        &self,
+        values: &[Unstored],
+        near: Option<u64>,
+    ) -> Result<(Allocation<'_>, Vec<ValuePartCut>)> {
         let longest = self.value_part.load(Ordering::Relaxed);
-        for (share, scatter) in VALUE_PARTS {
-            let mut wishes: Vec<Wish> = Vec::new();
+        for (share, scatter) in VALUE_PART_TRIES {
+            let mut requests: Vec<Request> = Vec::new();
             let mut runs = Vec::new();
             for run in values::cut(values, longest / share) {
                 let id = self.new_id();
-                wishes.push((id, values::blocks_of(&values[run.clone()])));
+                requests.push((id, values::blocks_of(&values[run.clone()])));
                 runs.push((id, run));
             }
-            match Row::allocate(&*self.locator, &wishes, near, scatter) {
+            match Allocation::allocate(&*self.locator, &requests, near, scatter) {
                 Err(error) if error.kind() == ErrorKind::NoSpace && !scatter => {}
                 placed => return Ok((placed?, runs)),
             }
@@ -207,10 +216,10 @@ impl Pieces {
     }
 
     /// Writes `buffers` to neighbouring places, or to one that is scattered.
-    fn write_places(&self, places: &[Place], buffers: &[&[u8]]) -> Result<()> {
+    fn write_places(&self, places: &[PiecePlace], buffers: &[&[u8]]) -> Result<()> {
         match places {
-            [Place::Scattered(id, layout)] => self.write_scattered(*id, layout, buffers),
-            [first, ..] => match (first.run(), places.last().and_then(Place::run)) {
+            [PiecePlace::Scattered(id, layout)] => self.write_scattered(*id, layout, buffers),
+            [first, ..] => match (first.run(), places.last().and_then(PiecePlace::run)) {
                 (Some(first), Some(last)) => self.write_run(first, last, buffers),
                 _ => Err(Error::damaged("a scattered piece among neighbours")),
             },
@@ -245,15 +254,15 @@ impl Pieces {
         let range = first.byte_offset()..last.byte_offset() + last.byte_len() as u64;
         debug_assert_eq!(buffers.iter().map(|b| b.len() as u64).sum::<u64>(), range.end - range.start);
         let result = self.device.write_at(range.start, buffers);
-        self.announced.invalidate(&range);
-        self.streams.invalidate(&range);
+        self.prefetch_queue.invalidate(&range);
+        self.device_readahead.invalidate(&range);
         result
     }
 
     /// Registers pieces that are written; of those that fail and follow, the blocks are given back.
     fn register(
         &self,
-        pieces: Vec<(PieceId, Location, Place, Vec<Arc<PieceHandle>>)>,
+        pieces: Vec<(PieceId, Location, PiecePlace, Vec<Arc<PieceHandle>>)>,
     ) -> Result<Vec<Arc<PieceHandle>>> {
         let mut handles = Vec::with_capacity(pieces.len());
         let mut failure = None;

@@ -222,7 +222,7 @@ impl SnapshotIndex {
         let mut suspects = self.context.trees.suspects([(&a.root, prefix), (&b.root, other_prefix)])?;
         self.add_pending(prefix, &mut suspects);
         other.add_pending(other_prefix, &mut suspects);
-        suspects.tidy();
+        suspects.sort_ranges();
         Ok(suspects)
     }
 

@@ -113,7 +113,7 @@ impl Readahead {
         let result = walk::walk(&self.context, &task);
         let outcome = self.scans.finish_walk(&task, result.ok());
         outcome.ended.into_iter().for_each(|scan| pieces.passed(scan, u64::MAX));
-        pieces.announce(task.scan, outcome.places);
+        pieces.prefetch(task.scan, outcome.places);
         if self.has_work() {
             self.signal.wake_readahead();
         }

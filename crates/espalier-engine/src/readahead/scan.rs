@@ -12,7 +12,7 @@ use crate::index::Version;
 use crate::message::resolve::Found;
 use crate::model::ids::IndexId;
 use crate::model::key::Key;
-use crate::pieces::{LEAST_DIRECT, Place};
+use crate::pieces::{LEAST_DIRECT_BYTES, PrefetchPlace};
 use crate::read::snapshot::Slice;
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -224,7 +224,7 @@ impl SequentialScan {
     /// The reader is at `key`, the last of `keys` keys for which it asks, and of `bytes` bytes.
     pub(super) fn advance(&mut self, key: &[u8], keys: usize, bytes: u64) -> ReadOutcome {
         self.keys_read += keys;
-        self.small_reads_left = match bytes >= LEAST_DIRECT as u64 {
+        self.small_reads_left = match bytes >= LEAST_DIRECT_BYTES as u64 {
             true => SMALL_READS_AFTER_LARGE,
             false => self.small_reads_left.saturating_sub(1),
         };
@@ -272,7 +272,7 @@ impl SequentialScan {
     }
 
     /// Takes over what a walk from `turn` on found; returns what to prefetch of it.
-    pub(super) fn extend(&mut self, turn: u64, found: WalkResult) -> Vec<Place> {
+    pub(super) fn extend(&mut self, turn: u64, found: WalkResult) -> Vec<PrefetchPlace> {
         let starved = found.is_starved();
         if let Some(last) = found.keys.last() {
             self.from = last.key.clone();

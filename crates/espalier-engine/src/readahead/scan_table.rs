@@ -11,7 +11,7 @@ use super::walk::{WalkResult, WalkTask};
 use crate::index::Version;
 use crate::message::resolve::{Found, Spot};
 use crate::model::ids::IndexId;
-use crate::pieces::{LEAST_DIRECT, Pieces, Place};
+use crate::pieces::{LEAST_DIRECT_BYTES, Pieces, PrefetchPlace};
 use crate::read::snapshot::Slice;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -88,7 +88,7 @@ impl ExpectedRead {
 #[derive(Default)]
 pub(super) struct WalkOutcome {
     /// To be prefetched.
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<PrefetchPlace>,
     /// Scans that ended.
     pub(super) ended: Vec<u64>,
 }
@@ -129,7 +129,7 @@ impl ScanTable {
     /// A look-up that no scan expected is about to read from the device. True if it starts a scan,
     /// which wants a walk.
     pub(super) fn notice(&self, pieces: &Pieces, index: IndexId, read: &UnexpectedRead<'_>) -> bool {
-        let is_large = read.bytes >= LEAST_DIRECT;
+        let is_large = read.bytes >= LEAST_DIRECT_BYTES;
         let needed = if is_large { LARGE_SEQUENTIAL_READS_TO_SCAN } else { SEQUENTIAL_READS_TO_SCAN };
         let mut scans = self.scans.lock();
         let now = scans.tick();

@@ -12,7 +12,7 @@ use crate::index::Version;
 use crate::model::ids::IndexId;
 use crate::model::key::{Key, KeyRange};
 use crate::model::value::ValueRef;
-use crate::pieces::{Pieces, Place, Sums, cost};
+use crate::pieces::{Pieces, PrefetchPlace, Sums, cost};
 use crate::read::context::ReadContext;
 use crate::read::cursor::Cursor;
 use crate::read::snapshot::SnapshotIndex;
@@ -42,7 +42,7 @@ pub(super) struct WalkTask {
 pub(super) struct WalkResult {
     pub(super) keys: Vec<WalkedKey>,
     pub(super) version: Weak<Version>,
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<PrefetchPlace>,
     /// The walk came to the end of the index.
     pub(super) at_end: bool,
     /// Bytes that no window should exceed.
@@ -63,7 +63,7 @@ impl WalkResult {
 /// Of the device; if the index is gone.
 pub(super) fn walk(context: &Arc<ReadContext>, task: &WalkTask) -> Result<WalkResult> {
     let pieces = &context.trees.pieces;
-    let (room, most) = pieces.room_to_announce();
+    let (room, most) = pieces.prefetch_room();
     let window_limit = most / 2;
     let window = task.window.min(room).min(window_limit);
     // A version by itself holds up nothing but what it shares with no newer one.
@@ -94,7 +94,7 @@ pub(super) fn walk(context: &Arc<ReadContext>, task: &WalkTask) -> Result<WalkRe
         let mut large_values = found.large_values;
         let places = places.iter().filter_map(|place| {
             let range = large_values.range_to_prefetch(pieces, last, &key, place)?;
-            Some(Place { range, turn, sums: Sums::of(place) })
+            Some(PrefetchPlace { range, turn, sums: Sums::of(place) })
         });
         let before = found.places.len();
         found.places.extend(places);

@@ -10,14 +10,14 @@ use crate::{Extent, PieceId, PieceKind};
 use std::collections::{HashMap, HashSet};
 
 /// More problems of one sort than this are only counted.
-const LISTED: usize = 100;
+const LISTED_PROBLEMS: usize = 100;
 
 impl Space {
     /// Compares tables with each other and with what the tree refers to: `referenced` holds, for
-    /// each piece, how many references a walk over all volumes found; `reclaim` the nodes whose
-    /// references are still to be subtracted (they, too, must be in `referenced` with what they
-    /// refer to). To be called when no checkpoint is under way. `progress` is told how many entries
-    /// were looked at so far. Returns the problems, in words.
+    /// each piece, how many references a walk over all volumes found; `reclaim` the nodes with
+    /// references that are still to be subtracted (they, too, must be in `referenced` with what
+    /// they refer to). To be called when no checkpoint is under way. `progress` is told how many
+    /// entries were looked at so far. Returns the problems, in words.
     pub(crate) fn check(
         &self,
         referenced: &HashMap<PieceId, Delta>,
@@ -83,24 +83,24 @@ struct Check<'a> {
     accounted: Allocator,
     problems: Problems,
     entries: u64,
-    /// Bytes of value parts that nobody refers to.
+    /// Bytes of value parts that nothing refers to.
     dead: u64,
 }
 
 impl Check<'_> {
-    fn account(&mut self, extent: Extent, whose: &dyn Fn() -> String) {
+    fn account(&mut self, extent: Extent, owner: &dyn Fn() -> String) {
         if !self.space.geometry().holds(extent) {
-            self.problems.add(format!("{} lies at {extent}, outside the data region", whose()));
+            self.problems.add(format!("{} lies at {extent}, outside the data region", owner()));
         } else if !self.accounted.take(extent) {
-            self.problems.add(format!("{} shares {extent} with something else", whose()));
+            self.problems.add(format!("{} shares {extent} with something else", owner()));
         }
     }
 
     /// Accounts for the places of a page; if one of two is damaged, that is a problem.
     fn page(&mut self, table: &Table, id: TableId, key: PageKey, place: Pointer) {
         for block in place.blocks() {
-            let whose = || format!("{} page {} of level {}", id.name(), key.number, key.level);
-            self.account(Extent { start: block, blocks: 1 }, &whose);
+            let owner = || format!("{} page {} of level {}", id.name(), key.number, key.level);
+            self.account(Extent { start: block, blocks: 1 }, &owner);
         }
         if let Some(problem) = table.damaged_copy(key, place) {
             self.problems.add(only_a_copy(problem));
@@ -145,7 +145,13 @@ impl Check<'_> {
         });
     }
 
-    fn entry(&mut self, id: PieceId, entry: &piece_table::Entry, found: Delta, reclaim: &HashSet<PieceId>) {
+    fn entry(
+        &mut self,
+        id: PieceId,
+        entry: &piece_table::PieceEntry,
+        found: Delta,
+        reclaim: &HashSet<PieceId>,
+    ) {
         self.dead += entry.dead();
         let references = found.count;
         if i64::try_from(entry.live) != Ok(found.bytes) {
@@ -221,7 +227,7 @@ struct Problems {
 
 impl Problems {
     fn add(&mut self, problem: String) {
-        if self.list.len() < LISTED {
+        if self.list.len() < LISTED_PROBLEMS {
             self.list.push(problem);
         } else {
             self.more += 1;

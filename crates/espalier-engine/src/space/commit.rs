@@ -17,22 +17,22 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 /// Free runs shorter than this many blocks are not worth telling the device about.
-const LEAST_DISCARD: u32 = 16;
+const LEAST_DISCARD_BLOCKS: u32 = 16;
 
 /// The pages of the tables are counted when less than so many times the pool is free.
-const COUNT_PAGES: u64 = 8;
+const COUNT_PAGES_POOLS: u64 = 8;
 
 /// Pages that a checkpoint may add to the tables, beside those that many new pieces fill: one of
 /// each and those above it.
-const NEW_PAGES: u64 = 8;
+const NEW_TABLE_PAGES: u64 = 8;
 
 /// Blocks that are told to the device with one call, at most: 64 MiB.
-const MOST_TRIMMED: u64 = 16 << 10;
+const MOST_TRIMMED_BLOCKS: u64 = 16 << 10;
 
 impl Space {
     /// Adds `deltas` to the reference counts. A fresh piece becomes a counted one, and its blocks
-    /// enter `committed`; so does a dead one that is referred to again. A part whose count becomes
-    /// 0 dies at once. Nodes whose count becomes 0 are returned, ascending: the caller reads their
+    /// enter `committed`; so does a dead one that is referred to again. A part dies at once when
+    /// its count becomes 0. Nodes with a count of 0 are returned, ascending: the caller reads their
     /// headers, subtracts their references by further calls, and then calls [`Space::forget`].
     ///
     /// # Errors
@@ -57,7 +57,7 @@ impl Space {
         Ok(without)
     }
 
-    /// True if the piece is a node whose count is 0 now.
+    /// True if the piece is a node and its count is 0 now.
     fn count_one(&self, id: PieceId, delta: Delta) -> Result<bool> {
         let Some(before) = piece_table::get(&self.tables.ntt, &self.geometry(), id)? else {
             self.count_first(id, delta)?;
@@ -87,7 +87,7 @@ impl Space {
         for extent in self.extent_lists.occupied(id, &location)? {
             space_map::mark(&self.tables.map, extent, true)?;
         }
-        let entry = piece_table::Entry { location, count: 0, live: 0 }.changed(delta)?;
+        let entry = piece_table::PieceEntry { location, count: 0, live: 0 }.changed(delta)?;
         piece_table::set(&self.tables.ntt, id, Some(&entry))?;
         self.dead_values.fetch_add(entry.dead(), Ordering::Relaxed);
         self.lives.write().remove_fresh(id);
@@ -95,9 +95,9 @@ impl Space {
         Ok(())
     }
 
-    /// Lets a counted piece die: entered among the dead before it leaves the table, so that it can be
-    /// located all the time.
-    fn bury(&self, id: PieceId, entry: &piece_table::Entry) -> Result<()> {
+    /// Lets a counted piece die: entered among the dead before it leaves the table, so that it can
+    /// be located all the time.
+    fn bury(&self, id: PieceId, entry: &piece_table::PieceEntry) -> Result<()> {
         let extents = self.extent_lists.occupied(id, &entry.location)?;
         self.extent_lists.keep_of(id, &entry.location)?;
         self.lives.write().die(id, entry.location, true);
@@ -111,13 +111,13 @@ impl Space {
     }
 
     /// Keeps the sum of what is dead in value parts.
-    fn note_dead(&self, before: &piece_table::Entry, after: Option<&piece_table::Entry>) {
-        let after = after.map_or(0, piece_table::Entry::dead);
+    fn note_dead(&self, before: &piece_table::PieceEntry, after: Option<&piece_table::PieceEntry>) {
+        let after = after.map_or(0, piece_table::PieceEntry::dead);
         let change = |sum: u64| Some(sum.saturating_sub(before.dead()).saturating_add(after));
         let _ = self.dead_values.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
     }
 
-    /// A node without references, whose own references have been subtracted, dies.
+    /// A node without references dies: its own references have been subtracted.
     ///
     /// # Errors
     /// [`ErrorKind::Damaged`] if it is unknown or has references, or what the device says; the
@@ -190,9 +190,10 @@ impl Space {
     }
 
     /// Counts the pages of the tables once the store is so full that it matters, and each time from
-    /// then on. To be called by the thread that may change the tables, while none of their pages is dirty.
+    /// then on. To be called by the thread that may change the tables, while none of their pages is
+    /// dirty.
     pub(super) fn count_pages(&self) {
-        if self.free_blocks() < COUNT_PAGES * self.reservations.pool() {
+        if self.free_blocks() < COUNT_PAGES_POOLS * self.reservations.pool() {
             self.tables.all().iter().for_each(|table| table.count_placed());
         }
         let placed: Option<u64> = self.tables.all().iter().map(|table| table.placed()).sum();
@@ -205,7 +206,7 @@ impl Space {
     pub(crate) fn table_blocks(&self, new: u64) -> u64 {
         match self.tables.pages.load(Ordering::Relaxed) {
             0 => 0,
-            placed => placed + new / piece_table::PER_PAGE + NEW_PAGES,
+            placed => placed + new / piece_table::PER_PAGE + NEW_TABLE_PAGES,
         }
     }
 
@@ -288,7 +289,7 @@ impl Space {
         let (mut from, mut told) = (self.geometry().data_start(), 0);
         loop {
             self.device.writable()?;
-            let most = (self.free_blocks() / 8).clamp(1, MOST_TRIMMED) as u32;
+            let most = (self.free_blocks() / 8).clamp(1, MOST_TRIMMED_BLOCKS) as u32;
             let run = self.free_blocks.with_used(|used| {
                 let run = used.free_run(from, most)?;
                 (run.blocks < least.min(most) || used.take(run)).then_some(run)
@@ -323,7 +324,7 @@ impl Space {
         // Discarded before they leave `used`: afterwards another thread may be writing there.
         if self.discard {
             for run in coalesce(&extents) {
-                if run.blocks >= LEAST_DISCARD {
+                if run.blocks >= LEAST_DISCARD_BLOCKS {
                     self.device.discard(run);
                 }
             }

@@ -11,12 +11,12 @@
 //! Time is counted in deaths: a pin notes the number of deaths so far, a death its own number.
 //!
 //! What a version of an index leads to is fixed when it is made: slots. Each is stored by the first
-//! checkpoint whose cut comes after that, or has been replaced by then, and no checkpoint ever
-//! counts it. What the device leads to from a stored piece was written before it, and what a piece
-//! leads to that is never counted, its handle owns. So a version leads to nothing, but by handles,
-//! that was given its number after that checkpoint had ended. A pin of a version stays in use for
-//! newer ones until the checkpoint after the next has ended, as an index that is made during one is
-//! not in its cut; after [`PIN_KNOWN_CHECKPOINTS`] checkpoints it holds only what had a number before.
+//! checkpoint with a cut after that, or has been replaced by then, and no checkpoint ever counts
+//! it. What the device leads to from a stored piece was written before it, and what a piece leads
+//! to that is never counted, its handle owns. So a version leads to nothing, but by handles, that
+//! was given its number after that checkpoint had ended. A pin of a version stays in use for newer
+//! ones until the checkpoint after the next has ended, as an index that is made during one is not
+//! in its cut; after [`PIN_KNOWN_CHECKPOINTS`] checkpoints it holds only what had a number before.
 
 use crate::PieceId;
 use crate::model::ids::Location;
@@ -177,8 +177,8 @@ impl PieceLives {
         pages
     }
 
-    /// Removes and returns the dead that nothing needs any more, of those whose wait for pins is
-    /// over.
+    /// Removes and returns the dead that nothing needs any more, of those that wait for
+    /// no pin any more.
     pub(super) fn take_released(&mut self, handles: &HandleCounts) -> Vec<(PieceId, Location)> {
         let mut released = Vec::new();
         while let Some((died, id)) = self.loose.pop_first() {
@@ -196,7 +196,7 @@ impl PieceLives {
         released
     }
 
-    /// As [`Self::take_released`], for one piece whose last handle went.
+    /// As [`Self::take_released`], for one piece after its last handle went.
     pub(super) fn take_if_released(&mut self, id: PieceId) -> Option<Location> {
         let dead = self.dead.get(&id)?;
         let (needed, died) = (dead.needed, dead.died);

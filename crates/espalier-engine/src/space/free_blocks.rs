@@ -108,7 +108,7 @@ impl FreeBlocks {
 /// Takes `blocks` blocks in as few runs as can be, and blocks for the list; `None` if fewer than
 /// that and `floor` are free.
 fn take_extents(used: &mut Allocator, blocks: u32, floor: u64) -> Option<ExtentList> {
-    let most = u64::from(blocks) + ExtentList::lists_for(blocks as usize) as u64;
+    let most = u64::from(blocks) + ExtentList::blocks_for(blocks as usize) as u64;
     if used.free() < floor.saturating_add(most) {
         return None;
     }
@@ -118,7 +118,7 @@ fn take_extents(used: &mut Allocator, blocks: u32, floor: u64) -> Option<ExtentL
         left -= run.blocks;
         runs.push(run);
     }
-    let lists = (0..ExtentList::lists_for(runs.len())).map(|_| Some(used.allocate(1, None)?.start));
+    let lists = (0..ExtentList::blocks_for(runs.len())).map(|_| Some(used.allocate(1, None)?.start));
     let lists: Option<Vec<u64>> = lists.collect();
     Some(ExtentList::new(runs, lists?))
 }

@@ -1,4 +1,4 @@
-//! What `pieces` needs of the rooms that know where pieces lie.
+//! The trait by which pieces reach the space that names, places and owns them.
 
 use crate::extents::ExtentList;
 use crate::model::ids::Location;
@@ -41,11 +41,11 @@ pub(crate) trait Locator: Send + Sync {
     /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) if not so many are free.
     fn allocate_scattered(&self, id: PieceId, blocks: u32) -> Result<Arc<ExtentList>>;
 
-    /// Where the runs of a piece lie whose location is `scattered`.
+    /// Where the extents of a piece lie that has a `scattered` location.
     ///
     /// # Errors
     /// As for [`ExtentList::load`].
-    fn layout(&self, id: PieceId, location: &Location) -> Result<Arc<ExtentList>>;
+    fn extent_list(&self, id: PieceId, location: &Location) -> Result<Arc<ExtentList>>;
 
     /// Takes back an extent (or a part of one) that was allocated and not registered.
     fn give_back(&self, extent: Extent);
@@ -55,7 +55,7 @@ pub(crate) trait Locator: Send + Sync {
 
     /// Enters a piece just written, fresh. It goes when the handle goes, unless a checkpoint counts
     /// it. `holds` are handles on the pieces it refers to: the new handle must keep them, so that a
-    /// fresh piece that is in nobody's memory still owns the fresh value parts its entries lie in.
+    /// fresh piece that is in no cache still owns the fresh value parts its entries lie in.
     fn register(
         &self,
         id: PieceId,
@@ -64,6 +64,6 @@ pub(crate) trait Locator: Send + Sync {
     ) -> Result<Arc<PieceHandle>>;
 
     /// A handle on a piece read from a reference on the device: the fresh one if the piece is fresh
-    /// (whoever holds the referring piece holds it), a counted one otherwise.
+    /// (the handle on the referring piece holds it), a counted one otherwise.
     fn handle(&self, id: PieceId) -> Arc<PieceHandle>;
 }

@@ -4,7 +4,7 @@
 //! (the space map, a paged table) says what the next checkpoint accounts for. A *fresh* piece is in
 //! `used` only; it enters `committed` when a checkpoint counts it, leaves `committed` when its
 //! count falls to 0, and leaves `used` when in addition the superblock that needed it is obsolete
-//! and nobody is left who could reach it ([`deferred_free`]).
+//! and no reader is left that could reach it ([`deferred_free`]).
 //!
 //! Protocol of writing a piece: [`Space::new_id`], `allocate`, write to the device, `register` (see
 //! [`Locator`]). Protocol of a checkpoint, by one thread at a time: write the pieces,
@@ -12,7 +12,7 @@
 //! [`Space::forget`] them), [`Space::write_tables`], [`Space::commit_superblock`].
 //!
 //! Invariants:
-//! - `used` = superblocks + log + `committed` + fresh + limbo + what is allocated and not yet
+//! - `used` = superblocks + log + `committed` + fresh + deferred + what is allocated and not yet
 //!   registered;
 //! - `committed` = extents of the node translation table + pages of all tables, disjoint;
 //! - no block that a superblock on the device may need is written to;
@@ -66,8 +66,8 @@ use table::{Table, TableId};
 /// Ids skipped when a store is opened: pieces that a crash made vanish had ids behind the recorded
 /// one, and fewer than this (they would fill a TiB).
 const SKIPPED_IDS: u64 = 1 << 28;
-/// Pages of the node translation table that are read before anybody asks for them: those of a store
-/// of a million pieces or so next to the root.
+/// Pages of the node translation table that are read before a reader asks for them: those of a
+/// store of a million pieces or so next to the root.
 const PREFETCHED_PAGES: usize = 256;
 
 /// How to open a space.
@@ -88,7 +88,7 @@ pub(crate) struct Opened {
     pub(crate) space: Arc<Space>,
     /// The volumes.
     pub(crate) volumes: VolumeTable,
-    /// Nodes without references whose own references are still to be subtracted.
+    /// Nodes without references; their own references are still to be subtracted.
     pub(crate) reclaim: Vec<PieceId>,
     /// Why superblocks cannot be read that should be.
     pub(crate) damaged: Vec<Error>,
@@ -103,7 +103,7 @@ pub struct SpaceStats {
     pub fixed: u64,
     /// Not used by anything.
     pub free: u64,
-    /// Promised to accepted operations.
+    /// Reserved for accepted operations.
     pub promised: u64,
     /// What is in memory only will take, when it was last counted.
     pub owed: u64,
@@ -111,9 +111,9 @@ pub struct SpaceStats {
     pub pool: u64,
     /// Pieces that no checkpoint counts yet.
     pub fresh: u64,
-    /// Dead pieces and pages that a superblock, a reader or a handle holds.
+    /// Dead pieces and pages that a superblock, a reader or a handle holds: their free is deferred.
     pub limbo: u64,
-    /// Bytes of value parts that nobody refers to: rewriting what lies beside them sets them free.
+    /// Bytes of value parts that nothing refers to: rewriting what lies beside them sets them free.
     pub dead_values: u64,
     /// The longest free run.
     pub longest_run: u64,
@@ -154,7 +154,7 @@ pub(crate) struct Space {
     lives: RwLock<PieceLives>,
     handles: HandleCounts,
     extent_lists: ExtentLists,
-    /// Bytes of counted value parts that nobody refers to.
+    /// Bytes of counted value parts that nothing refers to.
     dead_values: AtomicU64,
     next_piece: AtomicU64,
     tables: Tables,
@@ -329,7 +329,8 @@ impl Space {
     ///
     /// # Errors
     /// [`ErrorKind::NoSpace`] if so many are not free, reserved blocks and (for growth) the pool
-    /// aside. Blocks whose free is deferred become free with the next checkpoint: then it is worth trying again.
+    /// aside. Blocks with a deferred free become free with the next checkpoint: then
+    /// it is worth trying again.
     pub(crate) fn reserve(&self, blocks: u64, purpose: Purpose, unwritten: u64) -> Result<Reservation> {
         Reservation::take(&self.reservations, blocks, purpose, unwritten)
     }
@@ -354,7 +355,7 @@ impl Space {
         self.reservations.growable(unwritten)
     }
 
-    /// Reads pages of the node translation table before somebody waits for them one after the
+    /// Reads pages of the node translation table, so that no reader waits for them one after the
     /// other. A hint.
     pub(crate) fn prefetch_places(&self) {
         self.tables.ntt.prefetch_first(PREFETCHED_PAGES);
@@ -494,7 +495,7 @@ impl Space {
     }
 
     /// Keeps the blocks of pieces that die from now on, until it is dropped. To be taken before the
-    /// root whose pieces are to be read.
+    /// root of the tree that is to be read.
     pub(crate) fn pin(&self) -> Result<Pin> {
         let space = self.arc()?;
         let key = self.lives.write().pin(false);
@@ -566,8 +567,8 @@ impl Locator for Space {
     }
 
     fn locate(&self, id: PieceId) -> Result<Location> {
-        // A piece moves from fresh to the table to limbo, and is entered there before it leaves
-        // here: so the second look at limbo finds what died between the first two.
+        // A piece moves from fresh to the table to the dead, and is entered there before it leaves
+        // here: so the second look at the dead finds what died between the first two.
         if let Some(location) = self.lives.read().locate(id) {
             return Ok(location);
         }
@@ -596,7 +597,7 @@ impl Locator for Space {
         }
     }
 
-    fn layout(&self, id: PieceId, location: &Location) -> Result<Arc<ExtentList>> {
+    fn extent_list(&self, id: PieceId, location: &Location) -> Result<Arc<ExtentList>> {
         self.extent_lists.of(id, location)
     }
 

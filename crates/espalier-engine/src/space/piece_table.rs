@@ -7,15 +7,15 @@ use crate::model::ids::{Delta, Location};
 use crate::{Error, Extent, PieceId, PieceKind, Result};
 use espalier_storage::BLOCK;
 
-const ENTRY: usize = 32;
+const ENTRY_BYTES: usize = 32;
 /// Entries of a page.
-pub(super) const PER_PAGE: u64 = (BLOCK / ENTRY) as u64;
+pub(super) const PER_PAGE: u64 = (BLOCK / ENTRY_BYTES) as u64;
 
 const KIND_NODE: u8 = 1;
 const KIND_KEY_VALUE: u8 = 2;
 const KIND_VALUES: u8 = 3;
 
-/// Flag beside the kind: the place is that of a list block.
+/// Flag beside the kind: the place is that of an extent block.
 const SCATTERED: u8 = 0x80;
 
 /// The live bytes of a value part are fewer.
@@ -23,18 +23,18 @@ const MAX_LIVE: u64 = 1 << 48;
 
 /// What the table says of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct PieceEntry {
     pub(super) location: Location,
-    /// References from nodes, and from the volume table for roots. 0 only for nodes whose own
-    /// references are still to be subtracted.
+    /// References from nodes, and from the volume table for roots. 0 only for nodes with references
+    /// of their own that are still to be subtracted.
     pub(super) count: u32,
-    /// Of a value part: bytes of the values that those who refer to it name, each counted as often
+    /// Of a value part: bytes of the values in it that headers name, each counted as often
     /// as a header names it.
     pub(super) live: u64,
 }
 
-impl Entry {
-    /// Bytes of a value part that nobody refers to.
+impl PieceEntry {
+    /// Bytes of a value part that nothing refers to.
     pub(super) fn dead(&self) -> u64 {
         match self.location.kind {
             PieceKind::Values => u64::from(self.location.len).saturating_sub(self.live),
@@ -116,19 +116,19 @@ pub(super) fn check_location(id: PieceId, location: &Location, geometry: &Geomet
 }
 
 fn place(id: PieceId) -> (u64, std::ops::Range<usize>) {
-    let at = (id.0 % PER_PAGE) as usize * ENTRY;
-    (id.0 / PER_PAGE, at..at + ENTRY)
+    let at = (id.0 % PER_PAGE) as usize * ENTRY_BYTES;
+    (id.0 / PER_PAGE, at..at + ENTRY_BYTES)
 }
 
 /// The entry of `id`.
 ///
 /// # Errors
 /// As for [`Table::read`]; [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if it makes no sense.
-pub(super) fn get(table: &Table, geometry: &Geometry, id: PieceId) -> Result<Option<Entry>> {
+pub(super) fn get(table: &Table, geometry: &Geometry, id: PieceId) -> Result<Option<PieceEntry>> {
     let (page, bytes) = place(id);
     match table.read(page)? {
         None => Ok(None),
-        Some(page) => Entry::decode(id, &page.bytes()[bytes], geometry),
+        Some(page) => PieceEntry::decode(id, &page.bytes()[bytes], geometry),
     }
 }
 
@@ -136,7 +136,7 @@ pub(super) fn get(table: &Table, geometry: &Geometry, id: PieceId) -> Result<Opt
 ///
 /// # Errors
 /// As for [`Table::update`].
-pub(super) fn set(table: &Table, id: PieceId, entry: Option<&Entry>) -> Result<()> {
+pub(super) fn set(table: &Table, id: PieceId, entry: Option<&PieceEntry>) -> Result<()> {
     let (page, range) = place(id);
     table.update(page, |bytes| match entry {
         Some(entry) => entry.encode(&mut bytes[range]),
@@ -149,11 +149,11 @@ pub(super) fn for_each(
     number: u64,
     page: &[u8],
     geometry: &Geometry,
-    visit: &mut dyn FnMut(PieceId, Result<Entry>),
+    visit: &mut dyn FnMut(PieceId, Result<PieceEntry>),
 ) {
-    for (slot, bytes) in page.chunks_exact(ENTRY).enumerate() {
+    for (slot, bytes) in page.chunks_exact(ENTRY_BYTES).enumerate() {
         let id = PieceId(number.wrapping_mul(PER_PAGE) + slot as u64);
-        match Entry::decode(id, bytes, geometry) {
+        match PieceEntry::decode(id, bytes, geometry) {
             Ok(None) => {}
             Ok(Some(entry)) => visit(id, Ok(entry)),
             Err(error) => visit(id, Err(error)),

@@ -1,9 +1,9 @@
 //! Repair: a space made anew from what can still be read of the tables on the device.
 //!
 //! Protocol: [`Space::rebuild`] enters every piece that the old node translation table still names,
-//! so that all of them can be read and nothing is written over them. The repair then walks the trees,
-//! and says by [`Space::recount`] which pieces are referred to and how often. The tables that
-//! the next checkpoint writes are new ones, all of them, and count exactly that.
+//! so that all of them can be read and nothing is written over them. The repair then walks the
+//! trees, and says by [`Space::recount`] which pieces are referred to and how often. The tables
+//! that the next checkpoint writes are new ones, all of them, and count exactly that.
 //!
 //! The device is not changed before that checkpoint: until its superblock is written the old one
 //! stands, and every block that it accounts for, as far as it can be read, stays as it is.
@@ -109,7 +109,7 @@ impl Space {
                 None => piece_table::set(
                     &space.tables.ntt,
                     id,
-                    Some(&piece_table::Entry { location, count: 1, live: 0 }),
+                    Some(&piece_table::PieceEntry { location, count: 1, live: 0 }),
                 )?,
                 Some(wrong) => {
                     problems.push(format!("piece {id} lies at {wrong}, where something else does"));
@@ -162,7 +162,7 @@ impl Space {
         let (mut handles, mut dead) = (Vec::new(), 0);
         for (id, location) in known {
             if let Some(delta) = counts.get(&id) {
-                let entry = piece_table::Entry { location, count: 0, live: 0 }.changed(*delta)?;
+                let entry = piece_table::PieceEntry { location, count: 0, live: 0 }.changed(*delta)?;
                 piece_table::set(&self.tables.ntt, id, Some(&entry))?;
                 for extent in self.extent_lists.occupied(id, &location)? {
                     space_map::mark(&self.tables.map, extent, true)?;

@@ -1,4 +1,4 @@
-//! The reclaim list: dead nodes whose own references are still to be subtracted.
+//! The reclaim list: dead nodes with references of their own that are still to be subtracted.
 
 use super::page::read_u64;
 use crate::{Error, PieceId, Result};

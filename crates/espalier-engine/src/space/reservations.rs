@@ -35,10 +35,10 @@ pub(super) struct Reservations {
 }
 
 impl Reservations {
-    /// For a data region of `region` blocks, with a pool of 3% of it, between 1.5 MiB and 32 GiB, at
-    /// most an eighth. Each [`Purpose`] may draw the pool down to a level of its own
-    /// (`docs/design/space.md`). With so much free, parts of usual sizes also find runs
-    /// that are long enough.
+    /// For a data region of `region` blocks, with a pool of 3% of it, between 1.5 MiB and 32 GiB,
+    /// at most an eighth. Each [`Purpose`] may draw the pool down to a level of its own
+    /// (`docs/design/space.md`). With so much free, parts of usual sizes also find runs that are
+    /// long enough.
     pub(super) fn new(blocks: Arc<FreeBlocks>, region: u64) -> Self {
         Self { blocks, reserved: AtomicU64::new(0), pool: AtomicU64::new(pool_of(region)) }
     }

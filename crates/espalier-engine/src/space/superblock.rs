@@ -5,12 +5,13 @@
 //! with the same sync; then the other slot gets a copy, as generation `g + 1`. The newest of the
 //! three counts. So damage to two of them takes no checkpoint back, and the spare one names at any
 //! time a state that is whole: nothing that the one before needs is given up before that sync, and
-//! who finds the three different makes them agree before he writes anything else ([`heal`]). A
+//! a store that finds the three different makes them agree before it writes anything else
+//! ([`heal`]). A
 //! superblock is complete in one 512-byte sector, which devices write as a whole: a place that is
 //! found damaged was damaged, not torn.
 //!
-//! A device with neither slot is no store to those who mount it, whatever lies at its end: it may
-//! be another's by now. A repair looks there ([`search_superblocks`]).
+//! A device with neither slot is no store to a mount, whatever lies at its end: the device may
+//! serve something else by now. A repair looks there ([`search_superblocks`]).
 //!
 //! Invariants: everything a superblock names was durable before it was written; the fields up to
 //! `created` never change after `mkfs`, so each slot is a backup of the other's.
@@ -109,7 +110,7 @@ impl Geometry {
     }
 }
 
-/// How the device is divided, for those who keep it while the store may grow.
+/// How the device is divided, for modules that keep it while the store may grow.
 #[derive(Debug, Clone)]
 pub(super) struct Bounds {
     geometry: Geometry,
@@ -122,7 +123,7 @@ impl Bounds {
         Geometry { blocks: self.blocks.load(Ordering::Acquire), ..self.geometry }
     }
 
-    /// From now on for everybody.
+    /// The store has so many blocks from now on, for all holders.
     pub(super) fn grow(&self, blocks: u64) {
         self.blocks.fetch_max(blocks, Ordering::AcqRel);
     }
@@ -156,7 +157,7 @@ pub(crate) struct Roots {
     pub(crate) space_map: TableRoot,
     /// The volume table.
     pub(crate) volumes: TableRoot,
-    /// Nodes that nothing refers to but whose own references are not subtracted yet.
+    /// Nodes that nothing refers to, with references of their own that are not subtracted yet.
     pub(crate) reclaim: TableRoot,
 }
 
@@ -267,7 +268,7 @@ impl Superblock {
         block
     }
 
-    /// Decodes a block whose magic, checksum and version are right.
+    /// Decodes a block with the right magic, checksum and version.
     fn decode(block: &[u8], place: Place) -> Result<Self> {
         let mut at = Get { bytes: block, at: 16 };
         let (compatible, incompatible) = (at.u64(), at.u64());
@@ -624,7 +625,7 @@ pub(crate) fn heal(device: &GuardedDevice) -> Result<Vec<Error>> {
     Ok(damaged)
 }
 
-/// Makes the store on `device`, which nobody has open, have `blocks` blocks.
+/// Makes the store on `device`, which is not open, have `blocks` blocks.
 ///
 /// # Errors
 /// As for [`read_superblocks`] and [`enlarge`].
@@ -633,7 +634,7 @@ pub(crate) fn grow(device: &GuardedDevice, blocks: u64) -> Result<()> {
     enlarge(device, &mut newest, blocks)
 }
 
-/// Makes the store whose newest superblock is `superblock` have `blocks` blocks, durably. Nothing
+/// Makes the store with the newest superblock `superblock` have `blocks` blocks, durably. Nothing
 /// else changes: blocks that no space map mentions are free. The slots are written one after the
 /// other, so a crash leaves the old size or the new; a superblock of the old one at its end is gone
 /// when this returns.

@@ -64,10 +64,10 @@ pub(super) struct Table {
     bounds: Bounds,
     /// The most clean pages kept.
     budget: usize,
-    state: RwLock<State>,
+    state: RwLock<TableState>,
 }
 
-struct State {
+struct TableState {
     shape: Shape,
     height: u8,
     /// The root page as it was last written.
@@ -76,7 +76,7 @@ struct State {
     /// Clean pages in the order in which eviction looks at them (second chance).
     ring: VecDeque<PageKey>,
     dirty: BTreeSet<PageKey>,
-    /// Pages of all levels that have a place; `None` as long as nobody had to know.
+    /// Pages of all levels that have a place; `None` as long as they were not counted.
     placed: Option<u64>,
     /// Counts writes: a page read while it changed may be of the old or the new tree.
     version: u64,
@@ -91,7 +91,7 @@ struct Slot {
     touched: AtomicBool,
 }
 
-impl State {
+impl TableState {
     /// What the tree in memory says about where `key` was last written.
     fn pointer(&self, key: PageKey) -> Option<Pointer> {
         if key.level == self.height {
@@ -166,7 +166,7 @@ impl Table {
     ) -> Self {
         let bounds = bounds.into();
         let root_page = Pointer { block: root.block, copy: root.copy, checksum: root.checksum };
-        let state = State {
+        let state = TableState {
             shape: Shape { copies: bounds.get().copies },
             height: root.height,
             root: root_page,
@@ -250,7 +250,7 @@ impl Table {
     }
 
     /// Reads pages of level 0 that are not in memory, with one read for those that lie close
-    /// together. A hint: what is damaged, or changes meanwhile, is met by whoever reads it.
+    /// together. A hint: a reader meets what is damaged or changes meanwhile.
     pub(super) fn prefetch(&self, numbers: Range<u64>) {
         if let Ok(missing) = self.missing(numbers) {
             self.fetch_close(missing);
@@ -467,7 +467,7 @@ impl Table {
             state.set_pointer(key, Pointer::default());
             state.pages.remove(&key);
             state.dirty.remove(&key);
-            // Who read it from its old place meanwhile has something that is not there any more.
+            // A thread that read it from its old place meanwhile has a page that is gone.
             state.version += 1;
         }
         freed
@@ -545,9 +545,9 @@ impl Table {
         self.state.read().placed
     }
 
-    /// Counts them, for which all pages but those of level 0 are read. For whoever may change the
-    /// table, while no page is dirty. Below a page that cannot be read there are taken to be none:
-    /// nothing there can be changed.
+    /// Counts them, for which all pages but those of level 0 are read. For the thread that may
+    /// change the table, while no page is dirty. Below a page that cannot be read there are taken
+    /// to be none: nothing there can be changed.
     pub(super) fn count_placed(&self) {
         if self.placed().is_some() {
             return;

@@ -30,7 +30,7 @@ fn simulated(seed: u64) -> Arc<SimulatedDevice> {
     Arc::new(SimulatedDevice::with_garbage(BYTES, seed))
 }
 
-/// Writes a piece whose content follows from its id.
+/// Writes a piece with content that follows from its id.
 fn write_piece(
     space: &Space,
     blocks: u32,

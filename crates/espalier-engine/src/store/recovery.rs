@@ -446,7 +446,7 @@ impl Binder for PiecesBinder {
         self.space.adopt(part, location)
     }
 
-    fn settle(&self, part: PieceId) -> Result<()> {
+    fn accept_unsynced(&self, part: PieceId) -> Result<()> {
         let Some(found) = self.pieces.torn(part)? else { return Ok(()) };
         // Of what lies there now nothing gets lost any more, and nobody refers to what was cut off.
         if self.space.amend(part, found) {

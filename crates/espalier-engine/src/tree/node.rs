@@ -153,8 +153,8 @@ impl Edge {
 }
 
 impl Child {
-    /// The node `node`, whose keys are in the key space of the parent, as the simple child of an
-    /// edge that covers `interval`.
+    /// The node `node`, with keys in the key space of the parent, as the simple child of an edge
+    /// that covers `interval`.
     pub(crate) fn attach(node: &Node, interval: &KeyRange) -> Child {
         let prefix = lift(&interval.start, interval.end.as_deref());
         let weight = node.weight();
@@ -216,12 +216,12 @@ impl Node {
         }
     }
 
-    /// The edge whose interval holds `key`.
+    /// The edge with the interval that holds `key`.
     pub(crate) fn edge_for(pivots: &[Key], key: &[u8]) -> usize {
         pivots.partition_point(|p| **p <= *key)
     }
 
-    /// The edge whose interval holds the keys just before `end`.
+    /// The edge with the interval that holds the keys just before `end`.
     pub(crate) fn edge_before(pivots: &[Key], end: Option<&[u8]>) -> usize {
         end.map_or(pivots.len(), |end| pivots.partition_point(|p| **p < *end))
     }

@@ -24,7 +24,7 @@ pub(crate) struct TreePolicy {
 pub(crate) enum Gathering {
     /// None.
     Nothing,
-    /// All of a leaf whose values lie in too many value parts.
+    /// All of a leaf that lie in too many value parts.
     Scattered,
     /// Those in value parts that are to be emptied, for little of them is live.
     Sparse,

@@ -76,9 +76,9 @@ pub(crate) struct Descent {
 /// Which leaf a descent looks for.
 #[derive(Clone, Copy)]
 pub(crate) enum Toward<'a> {
-    /// The one whose interval holds this key.
+    /// The one with the interval that holds this key.
     Key(&'a [u8]),
-    /// The one whose interval holds the keys just before this end.
+    /// The one with the interval that holds the keys just before this end.
     Before(Option<&'a [u8]>),
 }
 

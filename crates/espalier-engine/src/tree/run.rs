@@ -138,7 +138,7 @@ impl Run {
         part.last.as_ref().is_none_or(|last| *key <= **last).then_some((number, part))
     }
 
-    /// Appends a run whose keys are all larger.
+    /// Appends a run; all its keys are larger.
     pub(super) fn append(&mut self, other: &Run) {
         self.parts.extend(other.parts.iter().cloned());
         for (range, ops) in other.ranges.iter() {

@@ -25,11 +25,11 @@ pub(crate) struct RunSource {
     messages: Messages,
     valid: bool,
     ascending: bool,
-    /// The parts before this one were announced to those who read ahead.
+    /// Parts before this one were given to the device readahead.
     expected: usize,
 }
 
-/// How many parts a walk announces at a time.
+/// How many parts a walk gives to the device readahead at a time.
 const EXPECTED_PARTS: usize = 64;
 
 impl RunSource {

@@ -31,7 +31,7 @@ pub(crate) struct Trees {
     pub(crate) unflushable: UnflushableEdges,
     /// Space is short: do no more at a time than must be done.
     pub(crate) lean: AtomicBool,
-    /// Somebody waits for the store to be closed: do nothing that need not be done.
+    /// The store is being closed: operations leave out what need not be done.
     pub(crate) closing: AtomicBool,
     /// While less than this is dirty, runs may pile up on an edge: recovery leaves them to the
     /// flushes that follow.

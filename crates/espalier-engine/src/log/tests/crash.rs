@@ -4,7 +4,7 @@ use super::model::{Maps, Workload, apply};
 use super::*;
 use espalier_storage::{CrashPoint, SimulatedDevice};
 
-/// A checkpoint whose superblock is durable: the position in it and the state it holds.
+/// A checkpoint with a durable superblock: the position in it and the state it holds.
 #[derive(Clone)]
 struct Checkpoint {
     position: LogPosition,

@@ -97,7 +97,7 @@ fn the_error_names_what_is_lost() {
     let error = written.open().unwrap_err().to_string();
     assert!(error.contains("batches 3 to 3 are lost"), "{error}");
     assert!(error.contains(&format!("byte {}", layout.log.byte_offset() + 2 * BLOCK as u64)), "{error}");
-    // The last group: nobody knows it synced.
+    // The last group: no block says that it was synced.
     written.flip(2, 3000, 1);
     written.flip(4, 3000, 1);
     assert_eq!(written.open().unwrap(), 4);

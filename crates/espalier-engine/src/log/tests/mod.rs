@@ -238,7 +238,7 @@ fn delete(key: &str) -> LoggedOp {
     LoggedOp::Point { index: INDEX, key: key.as_bytes().into(), op: Op::Delete }
 }
 
-/// A batch whose MSNs follow from its LSN.
+/// A batch with MSNs that follow from its LSN.
 fn batch(lsn: u64, ops: Vec<LoggedOp>) -> LoggedBatch {
     LoggedBatch { lsn: Lsn(lsn), first_msn: Msn(lsn * 1000), ops }
 }

@@ -5,7 +5,7 @@ use espalier_storage::{MemoryDevice, SimulatedDevice};
 use parking_lot::Condvar;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A device whose syncs wait at a gate.
+/// A device that lets syncs wait at a gate.
 #[derive(Debug)]
 struct Gated {
     inner: MemoryDevice,
@@ -73,7 +73,7 @@ fn who_comes_during_a_sync_shares_the_next() {
     assert_eq!(rig.log.counters().groups, 2);
 }
 
-/// A device that notes what it is told, and whose first write waits at a gate.
+/// A device that notes what it is told, and lets the first write wait at a gate.
 #[derive(Debug)]
 struct Noting {
     inner: MemoryDevice,
@@ -109,8 +109,8 @@ impl Device for Noting {
     }
 }
 
-/// Somebody syncs much, in many groups. Who waits for what is in the first of them waits for that
-/// one.
+/// One caller syncs much, in many groups. A caller that waits for what is in the first of them
+/// waits for that one.
 #[test]
 fn a_small_sync_does_not_wait_for_a_large_one() {
     let layout = Layout::new(1024, 64);
@@ -316,9 +316,9 @@ fn groups_are_made_ready_together_and_written_in_order() {
     }
 }
 
-/// Whoever waits for a group, or comes later, hears that it is over.
+/// Callers that wait for a group, and those that come later, get the error.
 #[test]
-fn a_panic_leaves_nobody_waiting() {
+fn a_panic_leaves_no_caller_waiting() {
     let config = LogConfig { early_binding: 20_000, group_bytes: 40_000, ..LogConfig::default() };
     let (device, layout, start, rig) = fresh(64, config);
     rig.log.append(batch(1, vec![insert("1", PANIC.to_vec())])).unwrap();

@@ -98,7 +98,7 @@ impl PartBuilder {
         for restart in &self.restarts {
             self.body.extend_from_slice(&restart.to_le_bytes());
         }
-        // A part may live long as somebody's dirty memory: no spare capacity.
+        // A part may stay in memory until the next checkpoint: no spare capacity.
         self.body.shrink_to_fit();
         Part {
             body: self.body.into(),

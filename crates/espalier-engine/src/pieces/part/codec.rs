@@ -73,7 +73,7 @@ impl Part {
         Ok((table, handles))
     }
 
-    /// The part whose stored bytes (verified, without padding) are `stored`; `handle` gives handles
+    /// The part with the stored bytes `stored` (verified, without padding); `handle` gives handles
     /// on the value parts that it names. Checks everything there is to check, so that nothing read
     /// from the part later can go wrong. What is not compressed stays where it is.
     ///

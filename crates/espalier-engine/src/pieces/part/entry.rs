@@ -79,7 +79,7 @@ impl Head {
             Op::Delete => (KIND_DELETE, None, &[]),
             Op::Patch { offset, bytes } => match bytes.repr() {
                 Repr::Small(bytes) => (KIND_PATCH, Some(u64::from(*offset)), bytes),
-                // A patch is never composed: nobody can ask for that.
+                // A patch is never composed: no operation makes such a one.
                 Repr::Large(_) | Repr::Composed(_) => {
                     return large(KIND_PATCH_LARGE, Some(u64::from(*offset)));
                 }

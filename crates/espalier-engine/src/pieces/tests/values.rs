@@ -220,7 +220,7 @@ fn a_damaged_page_spoils_its_bytes_only_and_is_named() {
     pieces.read_value(&place(&values[0]), 12_288, &mut out[..8192]).unwrap();
     assert_eq!(bytes_of(&pieces, &values[1]).unwrap(), bytes[1]);
     assert_eq!(pieces.check(handles[0].id()).unwrap_err().kind(), ErrorKind::Damaged);
-    // A last page that is not full: the padding behind it is nobody's.
+    // A last page that is not full: the padding behind it belongs to no value.
     world.corrupt(start + 8192 + 17);
     world.corrupt(start + 20_480 + 10_000);
     let odd = || bytes_of(&world.reopened(), &values[1]);
@@ -246,8 +246,8 @@ fn references_that_lie_are_errors() {
     }
     let few = ValueRef { sums: good.sums[..4].into(), ..good.clone() };
     assert_eq!(try_read(&few), ErrorKind::Damaged);
-    let nobody = ValueRef { part: PieceHandle::counted(PieceId(999)), ..good.clone() };
-    assert_eq!(try_read(&nobody), ErrorKind::Damaged);
+    let unknown = ValueRef { part: PieceHandle::counted(PieceId(999)), ..good.clone() };
+    assert_eq!(try_read(&unknown), ErrorKind::Damaged);
     let parts = world.pieces.write_group(parts(&world, 1), None).unwrap();
     let wrong_kind = ValueRef { part: parts[0].clone(), ..good };
     assert_eq!(try_read(&wrong_kind), ErrorKind::Damaged);

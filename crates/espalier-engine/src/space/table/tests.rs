@@ -292,7 +292,7 @@ fn pages_next_to_the_root_are_read_before_others_and_in_few_reads() {
         bench.table.prefetch_first(most);
         assert!(left.contains(&reads(&bench, &|| all(&bench))), "{most} of {budget}");
     }
-    // What is damaged is for who needs it.
+    // A reader that needs a damaged page meets the error.
     let places = bench.places();
     for (key, place) in places.iter().filter(|(key, _)| key.level == 0 && key.number % 10 == 3) {
         assert_ne!(place.block, 0, "{key:?}");

@@ -36,11 +36,11 @@ impl Sample {
         self.space.check(&self.references, &[], &mut |_| ())
     }
 
-    fn entry(&self, id: PieceId) -> piece_table::Entry {
+    fn entry(&self, id: PieceId) -> piece_table::PieceEntry {
         piece_table::get(&self.space.tables.ntt, &self.space.geometry(), id).unwrap().unwrap()
     }
 
-    fn set(&self, id: PieceId, entry: piece_table::Entry) {
+    fn set(&self, id: PieceId, entry: piece_table::PieceEntry) {
         piece_table::set(&self.space.tables.ntt, id, Some(&entry)).unwrap();
     }
 
@@ -78,17 +78,18 @@ fn wrong_counts_are_found() {
     let unknown = |s: &mut Sample| assert!(s.references.insert(PieceId(999), 1.into()).is_none());
     broken(unknown, "#999 has 1 references and is not in the node translation table");
     let dead = |s: &mut Sample| {
-        s.set(s.node, piece_table::Entry { count: 0, ..s.entry(s.node) });
+        s.set(s.node, piece_table::PieceEntry { count: 0, ..s.entry(s.node) });
         s.references.remove(&s.node);
     };
     broken(dead, "has no references and is not on the reclaim list");
-    let nobody = |s: &mut Sample| s.set(s.part, piece_table::Entry { count: 0, ..s.entry(s.part) });
-    broken(nobody, "is a part and has no references");
+    let unreferenced =
+        |s: &mut Sample| s.set(s.part, piece_table::PieceEntry { count: 0, ..s.entry(s.part) });
+    broken(unreferenced, "is a part and has no references");
 }
 
 #[test]
 fn wrong_bytes_of_values_are_found() {
-    let live = |s: &mut Sample| s.set(s.values, piece_table::Entry { live: 3001, ..s.entry(s.values) });
+    let live = |s: &mut Sample| s.set(s.values, piece_table::PieceEntry { live: 3001, ..s.entry(s.values) });
     broken(live, "is said to have 3001 live bytes and has 3000");
     let dead = |s: &mut Sample| s.space.current.write().dead_values += 1;
     broken(dead, "bytes are dead in value parts, and");
@@ -98,7 +99,7 @@ fn wrong_bytes_of_values_are_found() {
 fn space_that_is_not_accounted_for_exactly_once_is_found() {
     let twice = |s: &mut Sample| {
         let location = crate::model::ids::Location { extent: s.extent(s.node), ..s.entry(s.node).location };
-        s.set(s.part, piece_table::Entry { location, ..s.entry(s.part) });
+        s.set(s.part, piece_table::PieceEntry { location, ..s.entry(s.part) });
     };
     broken(twice, "shares blocks");
     broken(twice, "is accounted for but occupied by nothing");
@@ -115,7 +116,7 @@ fn space_that_is_not_accounted_for_exactly_once_is_found() {
         let extent = Extent { start: s.space.geometry().blocks - 2, ..entry.location.extent };
         s.set(
             s.part,
-            piece_table::Entry {
+            piece_table::PieceEntry {
                 location: crate::model::ids::Location { extent, ..entry.location },
                 ..entry
             },

@@ -41,7 +41,7 @@ impl Suspects {
     }
 
     /// Puts the ranges in order.
-    pub(crate) fn tidy(&mut self) {
+    pub(crate) fn sort_ranges(&mut self) {
         self.ranges = union_of(std::mem::take(&mut self.ranges));
     }
 }
@@ -101,7 +101,7 @@ impl Comparison {
         // Two bounded views of one node may differ in nothing else.
         let View { from, to, bounds } = view.clone();
         let key = (std::cmp::Reverse(height), name, [from, to, bounds.start], bounds.end);
-        // What is seen whole is the same for whoever sees it so.
+        // A node that is seen whole is the same for each reader that sees it whole.
         if view.from.is_empty()
             && view.bounds == KeyRange::all()
             && self.frontiers[1 - side].get(&key).is_some_and(|(_, other)| *other == view)
@@ -181,7 +181,7 @@ impl Comparison {
         for coverage in self.ranges.into_values() {
             suspects.ranges.extend(differing(coverage));
         }
-        suspects.tidy();
+        suspects.sort_ranges();
         Ok(suspects)
     }
 }

@@ -1,9 +1,10 @@
-//! What a change of a tree takes for good.
+//! The footprint of a change of a tree: the blocks that it takes permanently.
 //!
 //! A flush writes again what it changes, and what it replaces is free after the next checkpoint,
-//! unless a clone or a snapshot needs it. Then the store holds both from now on, and whoever lets a
-//! pool be drawn on has to know. Counts are those of the last checkpoint, so the tree to compare
-//! with is the one that it has counted: what came in between, and was never written, has no counts.
+//! unless a clone or a snapshot needs it. Then the store holds both from now on, and a caller that
+//! draws on the pool has to know. Counts are those of the last checkpoint, so the new tree is
+//! compared with the one that this checkpoint counted: what came in between, and was never written,
+//! has no counts.
 
 use crate::model::ids::PieceId;
 use crate::tree::node::{Body, Node, NodeSlot, Root};
@@ -21,8 +22,8 @@ const MOST_HEADERS: usize = 4096;
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Footprint {
     written: u64,
-    /// Of what it replaces, what nobody else needs. Values that are dead beside others that live do
-    /// not count.
+    /// Of what it replaces, what nothing else needs. Values that are dead beside others that live
+    /// do not count.
     freed: u64,
     /// Of what it replaces, what stays.
     kept: u64,
@@ -34,7 +35,7 @@ impl Footprint {
         self.written.saturating_sub(self.freed)
     }
 
-    /// Those of them that stand beside what somebody else needs, at most.
+    /// Those of them that are copies of what a clone or snapshot still needs, at most.
     pub(crate) fn copied(self) -> u64 {
         self.more().min(self.kept)
     }

@@ -147,8 +147,8 @@ impl<'a> Salvager<'a> {
             self.whole.extend(id);
             return Cut::Whole;
         };
-        // Who shares the node shares what is left of it; the walk went on only to tell what that
-        // lost.
+        // All that share the node share what is left of it; the walk went on only to report what
+        // each of them lost.
         if let Some(left) = id.and_then(|id| self.left.get(&id)) {
             return Cut::Left(left.clone());
         }
@@ -253,7 +253,7 @@ impl<'a> Salvager<'a> {
         })
     }
 
-    /// The entries of a part whose values can be read. In place of messages with a value that
+    /// The entries of a part with values that can be read. In place of messages with a value that
     /// cannot be read there are deletions, or patches of zeros: what lies below is older. Values
     /// that share a part with damage are written again.
     fn without_lost_values(
@@ -322,7 +322,7 @@ impl<'a> Salvager<'a> {
     }
 }
 
-/// The keys in `range` whose value is made, of nothing, by messages of the tree or of `newer`.
+/// The keys in `range` with a value that messages of the tree or of `newer` make of nothing.
 ///
 /// # Errors
 /// If what is left cannot be read after all.

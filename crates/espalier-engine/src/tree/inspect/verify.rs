@@ -101,7 +101,7 @@ impl<'a> Verifier<'a> {
     pub(crate) fn finish(mut self) -> (VerifyReport, HashMap<PieceId, Delta>) {
         for piece in std::mem::take(&mut self.hidden) {
             if self.is_node(piece) {
-                self.unseen(piece, "which nobody sees any more");
+                self.unseen(piece, "of which nothing is seen any more");
             }
         }
         // What is damaged outside of every value harms no path, but it is damage.

@@ -90,7 +90,7 @@ impl TreeEditor<'_> {
                 let small = at_once || self.leaf_blocks(base).is_some() || run.ranges.deletes_all_of(&all);
                 if small {
                     match leaf::apply(self, base, std::slice::from_ref(&run), &all, self.policy.gathering()) {
-                        // What cannot be read keeps nobody from making a checkpoint.
+                        // What cannot be read must not keep a checkpoint from being made.
                         Err(_) if !at_once => {}
                         leaves => return Ok(self.grown(leaves?)),
                     }

@@ -1,12 +1,13 @@
-//! Binding clones: from a redirection of keys to shared nodes; `docs/design/clones.md` has the model.
+//! Binding clones: from a redirection of keys to shared nodes; `docs/design/clones.md` has the
+//! model.
 //!
-//! Protocol: when the layers older than a goto have been absorbed, the root is the state that it
-//! refers to. What begins with the source is then *cut out*: along its two borders headers are made
-//! that show no more than it, everything inside is shared through views, and messages on their way
-//! there become runs, seen through views, on the edges of the node that comes out. That node is
-//! *hung* in the place of what begins with the destination, one level above its own height, so that
-//! all paths stay of equal length [BetrFS 0.5, section 3]. No part is read or written but those of
-//! small sources, which are copied.
+//! Protocol: when the layers older than a pending clone have been absorbed, the root is the state
+//! that it refers to. What begins with the source is then *cut out*: along its two borders headers
+//! are made that show no more than it, everything inside is shared through views, and messages on
+//! their way there become runs, seen through views, on the edges of the node that comes out. That
+//! node is *hung* in the place of what begins with the destination, one level above its own height,
+//! so that all paths stay of equal length [BetrFS 0.5, section 3]. No part is read or written but
+//! those of small sources, which are copied.
 //!
 //! If there is such a node already, because the source was cloned before, and little is pending
 //! above it, then no header is made: what is pending becomes runs on the edge above it, in both
@@ -14,9 +15,7 @@
 //!
 //! Cost: the headers along the borders of source and destination.
 //!
-//! Where a header along a border cannot be read nothing is taken apart: each side shows its part of
-//! the node as it is, through narrower bounds. So damage keeps no clone from becoming part of the
-//! tree, and nobody but who reads it sees it.
+//! Damage along a border keeps no clone from becoming part of the tree ([`graft`](super::graft)).
 
 use super::editor::TreeEditor;
 use super::graft::GraftTarget;

@@ -25,7 +25,7 @@ impl Trees {
 }
 
 impl TreeEditor<'_> {
-    /// True if somebody else refers to the child, too.
+    /// True if more than one header or root refers to the child.
     pub(crate) fn is_shared(&self, child: &Child) -> Result<bool> {
         match child.slot.place() {
             Some(handle) => self.trees.locator.is_shared(handle.id()),

@@ -233,7 +233,7 @@ impl TreeEditor<'_> {
             let mut seen = runs_within(runs, &covered);
             let run = match &mut seen[..] {
                 [] => continue,
-                // A run whose parts lie wholly here is passed on as it is.
+                // A run that lies wholly here is passed on as it is.
                 [run]
                     if run.parts.iter().all(|p| {
                         p.view.is_identity() || p.view.from.is_empty() && p.view.bounds == KeyRange::all()

@@ -1,5 +1,5 @@
-//! Gathering: values of a leaf that lie in many places, or in value parts that are to be emptied, are
-//! read and written again together.
+//! Gathering: values of a leaf that lie in many places, or in value parts that are to be emptied,
+//! are read and written again together.
 
 use super::compact::PartsBuilder;
 use crate::Result;
@@ -20,7 +20,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-/// A leaf whose values lie in no more places than this is not rewritten.
+/// A leaf with values in no more places than this is not rewritten.
 const FEW_VALUE_PLACES: u64 = 8;
 
 /// A leaf is rewritten if its values lie in places of fewer bytes than this on average: about what

@@ -1,10 +1,10 @@
-//! Grafting: cutting a key range out of a tree as a node of its own, and hanging a node in the place
-//! of a range.
+//! Grafting: cutting a key range out of a tree as a node of its own, and hanging a node in the
+//! place of a range.
 //!
 //! Cutting makes headers along the two borders of the range that show no more than it; everything
 //! inside is shared through views. Where a header along a border cannot be read nothing is taken
-//! apart: each side shows its part of the node as it is, through narrower bounds. So damage keeps no
-//! clone from becoming part of the tree, and only readers of the damaged keys meet it.
+//! apart: each side shows its part of the node as it is, through narrower bounds. So damage keeps
+//! no clone from becoming part of the tree, and only readers of the damaged keys meet it.
 
 use super::editor::TreeEditor;
 use crate::Result;
@@ -245,8 +245,7 @@ impl TreeEditor<'_> {
         }
     }
 
-    /// Gives what edges without anything cover to their neighbours, whose children show nothing
-    /// there.
+    /// Gives what empty edges cover to their neighbours: the children of these show nothing there.
     fn drop_hollow(&self, node: &mut Node) {
         let mut i = 0;
         while edges_of(node).1.len() > 1 && i < edges_of(node).1.len() {

@@ -25,14 +25,14 @@ use crate::tree::source::{Merged, Source};
 use crate::tree::trees::Trees;
 use std::sync::Arc;
 
-/// A leaf whose new parts, and values that have no place yet, are at least this many bytes is
-/// written at once, not at the checkpoint. Values that have one do not count: of a leaf that only
+/// A leaf is written at once, not at the checkpoint, if its new parts and the values that have no
+/// place yet are at least this many bytes. Values that have one do not count: of a leaf that only
 /// refers to them there is little to write, and most of it will be replaced before the checkpoint
 /// where more of the same comes.
 const WRITE_AT_ONCE_BYTES: u64 = 256 << 10;
 
 /// The leaves, each with its smallest key's lower bound, that `base` becomes when `runs` (oldest
-/// first) are applied to it. Everything is in the key space of the parent, whose edge covers
+/// first) are applied to it. Everything is in the key space of the parent, and the edge covers
 /// `interval`. The first lower bound is the interval's start; there is no leaf if nothing is left.
 /// Values are gathered as `gather` says.
 pub(crate) fn apply(

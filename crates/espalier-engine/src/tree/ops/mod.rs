@@ -1,7 +1,8 @@
 //! Changes of a tree: each computes a new root from an old one.
 //!
-//! A [`TreeEditor`](editor::TreeEditor) makes them under a [`TreePolicy`](crate::tree::policy::TreePolicy), which
-//! says what an operation may take while space is low.
+//! A [`TreeEditor`](editor::TreeEditor) makes them under a
+//! [`TreePolicy`](crate::tree::policy::TreePolicy), which says what an operation may take while
+//! space is low.
 
 mod absorb;
 mod clone;

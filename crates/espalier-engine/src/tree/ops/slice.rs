@@ -27,7 +27,7 @@ const PARTS: usize = 4;
 struct Search<'a> {
     /// Where something has to be pending.
     range: &'a KeyRange,
-    /// Also those that somebody else refers to.
+    /// Also shared ones.
     shared: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Relocating sparse values: leaves whose value parts hold much that is dead are written again, so
-//! that these parts come free.
+//! Relocating sparse values: a leaf with values in parts of which much is dead is written again,
+//! so that these parts come free.
 
 use super::editor::TreeEditor;
 use super::gather::Gather;
@@ -29,8 +29,8 @@ enum Swept {
 }
 
 impl TreeEditor<'_> {
-    /// Looks at up to `visits` leaves from `from` on, for the first whose value parts hold much
-    /// that is dead, and rewrites that one. Leaves below pending messages are passed over: squeeze
+    /// Looks at up to `visits` leaves from `from` on, for the first with values in sparse value
+    /// parts, and rewrites that one. Leaves below pending messages are passed over: flush
     /// those first.
     pub(crate) fn sweep(&self, root: &Root, from: &[u8], visits: &mut usize) -> Result<Sweep> {
         if self.is_shared_root(root)? {

@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::pieces::values::Verified;
-use crate::pieces::{Place, Sums};
+use crate::pieces::{PrefetchPlace, Sums};
 
 /// A world with values of these lengths, and where each lies.
-fn world(lengths: &[usize]) -> (World, Vec<Arc<LargeValue>>, Vec<Place>) {
+fn world(lengths: &[usize]) -> (World, Vec<Arc<LargeValue>>, Vec<PrefetchPlace>) {
     let world = World::new(8192);
     let values: Vec<_> = lengths
         .iter()
@@ -19,10 +19,14 @@ fn world(lengths: &[usize]) -> (World, Vec<Arc<LargeValue>>, Vec<Place>) {
     let handles = world.pieces.write_values(&values, None).unwrap();
     let place = |(turn, value): (usize, &Arc<LargeValue>)| {
         let place = value.place().unwrap();
-        Place { range: world.pieces.range_of(&place).unwrap(), turn: turn as u64, sums: Sums::of(&place) }
+        PrefetchPlace {
+            range: world.pieces.range_of(&place).unwrap(),
+            turn: turn as u64,
+            sums: Sums::of(&place),
+        }
     };
     let places = values.iter().enumerate().map(place).collect();
-    // The parts live as long as somebody holds them.
+    // The parts live as long as a handle on them does.
     std::mem::forget(handles);
     (world, values, places)
 }
@@ -31,9 +35,9 @@ fn world(lengths: &[usize]) -> (World, Vec<Arc<LargeValue>>, Vec<Place>) {
 fn neighbours_are_read_together_and_found() {
     let (world, values, mut places) = world(&[8192; 64]);
     let pieces = world.reopened();
-    // Announced in any order.
+    // PrefetchQueue in any order.
     places.reverse();
-    pieces.announce(1, places);
+    pieces.prefetch(1, places);
     let ((), reads, bytes) = world.reads(|| while pieces.read_ahead_step() {});
     assert_eq!((reads, bytes), (1, 64 * 8192));
     for value in &values {
@@ -52,7 +56,7 @@ fn neighbours_are_read_together_and_found() {
 fn a_reader_who_is_first_reads_for_all() {
     let (world, values, places) = world(&[8192; 16]);
     let pieces = world.reopened();
-    pieces.announce(1, places);
+    pieces.prefetch(1, places);
     let (read, reads, bytes) = world.reads(|| bytes_of(&pieces, &values[7]).unwrap());
     assert_eq!((&read[..], reads, bytes), (&values[7].bytes().unwrap()[..], 1, 16 * 8192));
     assert!(pieces.has_read_ahead(), "a turn in the queue is left");
@@ -69,7 +73,7 @@ fn what_was_read_too_early_is_read_again() {
     let mut page = AlignedBuf::zeroed(4096);
     world.device.read_at(at, &mut page).unwrap();
     world.corrupt(at + 100);
-    pieces.announce(1, places);
+    pieces.prefetch(1, places);
     while pieces.read_ahead_step() {}
     assert_eq!(bytes_of(&pieces, &values[4]).unwrap(), values[4].bytes().unwrap());
     // Rewritten behind its back, as blocks are that became free and are used again.
@@ -85,7 +89,7 @@ fn is_sound(world: &World, pieces: &Pieces, value: &LargeValue) -> Option<bool> 
     let place = value.place().unwrap();
     let range = pieces.range_of(&place).unwrap();
     let of = Verified::of(&place, world.extent(place.part.id()));
-    pieces.announced.read(&range, &of).map(|served| served.sound)
+    pieces.prefetch_queue.read(&range, &of).map(|served| served.sound)
 }
 
 #[test]
@@ -97,7 +101,7 @@ fn what_is_sound_is_verified_once_and_nothing_else_is_believed() {
     world.corrupt(damaged + 5000);
     let pieces = world.reopened();
     let left_out = places.remove(1);
-    pieces.announce(1, places);
+    pieces.prefetch(1, places);
     while pieces.read_ahead_step() {}
     let is_sound = |value: &Arc<LargeValue>| is_sound(&world, &pieces, value);
     let sound: Vec<_> = values.iter().map(is_sound).collect();
@@ -108,9 +112,9 @@ fn what_is_sound_is_verified_once_and_nothing_else_is_believed() {
             Err(error) => assert_eq!((error.kind(), n), (ErrorKind::Damaged, 2)),
         }
     }
-    // Who reads before the background does verifies for himself.
+    // A reader that reads before the background does verifies for itself.
     let pieces = world.reopened();
-    pieces.announce(1, vec![left_out]);
+    pieces.prefetch(1, vec![left_out]);
     assert_eq!(self::is_sound(&world, &pieces, &values[1]), Some(false));
 }
 
@@ -119,8 +123,8 @@ fn what_is_sound_says_nothing_of_what_is_longer() {
     let (world, values, places) = world(&[65_536, 8192]);
     let pieces = world.reopened();
     let cut = Arc::new(values[0].cut(0..8192));
-    let whole = Place { sums: Sums::of(&cut.place().unwrap()), ..places[0].clone() };
-    pieces.announce(1, vec![whole, places[1].clone()]);
+    let whole = PrefetchPlace { sums: Sums::of(&cut.place().unwrap()), ..places[0].clone() };
+    pieces.prefetch(1, vec![whole, places[1].clone()]);
     while pieces.read_ahead_step() {}
     let sound: Vec<_> = [&cut, &values[0], &values[1]].map(|v| is_sound(&world, &pieces, v)).into();
     assert_eq!(sound, [Some(true), Some(false), Some(true)]);
@@ -131,10 +135,10 @@ fn no_more_is_announced_than_there_is_room_for() {
     let (world, values, places) = world(&[40_000; 400]);
     let pieces = world.reopened();
     pieces.set_capacity(32 << 20);
-    let (room, limit) = pieces.room_to_announce();
+    let (room, limit) = pieces.prefetch_room();
     assert_eq!((room, limit), (2 << 20, 2 << 20));
-    pieces.announce(1, places.clone());
-    assert!(pieces.room_to_announce().0 < 1 << 20);
+    pieces.prefetch(1, places.clone());
+    assert!(pieces.prefetch_room().0 < 1 << 20);
     assert!(pieces.stats().read_ahead <= limit);
     while pieces.read_ahead_step() {}
     for value in &values {
@@ -142,11 +146,11 @@ fn no_more_is_announced_than_there_is_room_for() {
     }
     pieces.set_capacity(0);
     assert_eq!(pieces.stats().read_ahead, 0);
-    // What lies behind the device's end, or is too long for one stretch, is nobody's.
+    // What lies behind the device's end, or is too long for one extent, is not queued.
     let beyond = world.device.len() - 4096..world.device.len() + 4096;
     pieces.set_capacity(64 << 20);
-    let place = |(turn, range)| Place { range, turn, sums: places[0].sums.clone() };
-    pieces.announce(1, [(0, beyond), (1, 0..1 << 20)].map(place).into());
+    let place = |(turn, range)| PrefetchPlace { range, turn, sums: places[0].sums.clone() };
+    pieces.prefetch(1, [(0, beyond), (1, 0..1 << 20)].map(place).into());
     assert!(!pieces.read_ahead_step());
 }
 
@@ -157,7 +161,7 @@ fn what_is_not_announced_of_a_long_read_is_read_in_one_piece() {
     // The first ones and some in the middle.
     places.drain(14..);
     places.drain(4..12);
-    pieces.announce(1, places);
+    pieces.prefetch(1, places);
     while pieces.read_ahead_step() {}
     let wanted: Vec<_> = (0..24)
         .map(|n| Wanted { place: values[n].place().unwrap(), offset: 0, out: n << 16..(n + 1) << 16 })
