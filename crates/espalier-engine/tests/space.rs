@@ -264,14 +264,14 @@ fn what_values_have_taken_is_promised_to_nobody_else() {
         store.commit(batch).unwrap();
     };
     (0..32).for_each(|n| put(n, vec![n as u8; 64 << 10]));
-    let promised = store.statistics().space.promised;
+    let promised = store.statistics().space.reserved;
     assert!(promised >= 2 * MIB / BLOCK as u64, "{promised} blocks are promised for 2 MiB");
     store.sync_all().unwrap();
     put(64, vec![1; 100]);
-    let promised = store.statistics().space.promised;
+    let promised = store.statistics().space.reserved;
     assert!(promised < MIB / BLOCK as u64, "{promised} blocks are promised for 100 bytes and some keys");
     store.checkpoint().unwrap();
-    assert_eq!(store.statistics().space.promised, 0);
+    assert_eq!(store.statistics().space.reserved, 0);
     let report = store.verify(&mut |_| ()).unwrap();
     assert!(report.problems.is_empty(), "{:?}", report.problems);
 }

@@ -121,7 +121,7 @@ fn rounds(store: &Store, index: IndexId, name: &str, chain: bool, tail: bool) ->
         }
         while store.step().unwrap() {}
         if round % 8 == 0 {
-            owed = owed.max(store.statistics().space.owed * BLOCK as u64);
+            owed = owed.max(store.statistics().space.unwritten * BLOCK as u64);
             store.checkpoint().unwrap();
         }
     }

@@ -159,7 +159,7 @@ fn of_store(source: &Path, store: &Store) -> Value {
             "total_bytes": bytes(space.total),
             "used_bytes": bytes(used),
             "free_bytes": bytes(space.free),
-            "promised_bytes": bytes(space.promised),
+            "promised_bytes": bytes(space.reserved),
             "longest_free_run_bytes": bytes(space.longest_run),
         },
         "log": {

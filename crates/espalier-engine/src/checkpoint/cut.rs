@@ -127,7 +127,7 @@ impl CutTaker {
     /// The root of an index that gets the one of another index.
     fn take_alias(&self, alias: &Alias, cut: &Cut, mut root: Root) -> Result<Root> {
         if !alias.prefix.is_empty() {
-            root = self.accounting.edit().taken_out(&root, &alias.prefix, Msn(cut.next_msn.0 - 1))?;
+            root = self.accounting.edit().extract_prefix(&root, &alias.prefix, Msn(cut.next_msn.0 - 1))?;
         }
         if let Some(index) = &alias.replaced {
             let _structure = index.structure.lock();
@@ -144,7 +144,8 @@ impl CutTaker {
         let _structure = index.structure.lock();
         // Other threads may have flushed it since, and absorbed nothing that is newer than the cut.
         let msn = Msn(cut.next_msn.0 - 1);
-        let root = self.accounting.edit().put_in(&index.version().root, &graft.prefix, source, msn)?;
+        let root =
+            self.accounting.edit().insert_at_prefix(&index.version().root, &graft.prefix, source, msn)?;
         index.publish_root(&self.space, root.clone(), |_| ())?;
         Ok(Some(root))
     }

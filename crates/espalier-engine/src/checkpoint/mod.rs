@@ -173,7 +173,7 @@ impl Checkpointer {
         self.space.checkpointed();
         let made = cut.changed.made;
         drop(cut.pending);
-        self.accounting.edit().forget_stuck();
+        self.accounting.edit().retry_unflushable();
         self.accounting.note_checkpoint();
         self.progress.last.store(self.env.monotonic().as_millis() as u64, Ordering::Relaxed);
         drop(state);

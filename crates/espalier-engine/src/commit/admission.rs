@@ -326,9 +326,9 @@ impl Admission {
             let changed = tables.contains_key(&index.id);
             if changed || index.waiting_tables() > 0 {
                 let root = index.version().root.clone();
-                match self.accounting.edit().spreading(&root) {
+                match self.accounting.edit().absorb_cost(&root) {
                     Err(error) if changed => return Err(error),
-                    Err(_) => self.accounting.edit().assume_spreading(&root),
+                    Err(_) => self.accounting.edit().assume_absorb_cost(&root),
                     Ok(_) => {}
                 }
             }
@@ -344,7 +344,7 @@ impl Admission {
             let (waiting, more) = (index.waiting_tables(), tables.get(&index.id).copied().unwrap_or(0));
             if waiting + more > 0 {
                 let version = index.version();
-                let mut spreading = version.root.known_spreading()?;
+                let mut spreading = version.root.known_absorb_cost()?;
                 // What is cloned gets edges of its own; more than one table is begun by clones.
                 let most = self.tuning.fanout as u64;
                 if version.has_goto() {

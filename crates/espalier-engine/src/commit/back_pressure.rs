@@ -14,7 +14,7 @@ use crate::device::GuardedDevice;
 use crate::index::backlog::FlushBacklog;
 use crate::index::memory::UnwrittenMemory;
 use crate::index::table::IndexTable;
-use crate::log::{Log, LoggedOp, Progress};
+use crate::log::{Log, LogProgress, LoggedOp};
 use crate::model::batch::Batch;
 use crate::signal::WorkSignal;
 use crate::space::Purpose;
@@ -120,7 +120,7 @@ impl BackPressure {
     ///
     /// # Errors
     /// Of the log.
-    pub(crate) fn write_log(&self) -> Result<Progress> {
+    pub(crate) fn write_log(&self) -> Result<LogProgress> {
         self.log.push(self.forced_write_bytes() - LOG_WRITE_AHEAD_BYTES)
     }
 

@@ -95,8 +95,8 @@ impl Absorber {
         sealed.layer.settle(&self.trees.memory.value_bytes);
         self.trees.absorbed.fetch_add(sealed.layer.messages(), Ordering::Relaxed);
         let (root, _reserved) = self.absorbed(&version.root, &sealed.layer)?;
-        let pending = self.accounting.edit().pending_work(&root)?.unwrap_or(0);
-        self.backlog.note_values(self.accounting.edit().values_waiting(&root));
+        let pending = self.accounting.edit().heaviest_edge_bytes(&root)?.unwrap_or(0);
+        self.backlog.note_values(self.accounting.edit().pending_value_bytes(&root));
         index.publish_root(&self.space, root, |version| {
             version.sealed.remove(0);
         })?;
@@ -128,7 +128,8 @@ impl Absorber {
         // each. What cannot be read is left as it is.
         if self.accounting.is_low()
             && !matches!(layer, Layer::Clone(_))
-            && let Ok(Some(joined)) = self.accounting.edit().joined_runs(&next, self.accounting.growable())
+            && let Ok(Some(joined)) =
+                self.accounting.edit().merge_small_runs(&next, self.accounting.growable())
         {
             let more = unwritten_below(&self.trees, &joined);
             let more = more.saturating_sub(unwritten_below(&self.trees, &next));

@@ -47,7 +47,7 @@ pub(crate) struct SpaceAccounting {
 /// True if a store has so little space that nothing is written to make reading faster, and all that
 /// absorbing takes has to be reserved.
 pub(crate) fn is_low(space: &SpaceStats, unwritten: u64, tuning: &Tuning) -> bool {
-    space.free < unwritten + space.promised + 2 * space.pool + pending_blocks(tuning)
+    space.free < unwritten + space.reserved + 2 * space.pool + pending_blocks(tuning)
 }
 
 /// Blocks that messages of so many bytes may take until they are in a tree, and a share of headers.
@@ -112,7 +112,7 @@ impl SpaceAccounting {
     pub(crate) fn unwritten_blocks(&self) -> u64 {
         let unwritten = self.unwritten.load(Ordering::Relaxed);
         let pool = self.space.pool();
-        let new = unwritten + self.space.promised();
+        let new = unwritten + self.space.reserved();
         unwritten + self.space.table_blocks(new).saturating_sub(pool / 8).min(pool / 2)
     }
 

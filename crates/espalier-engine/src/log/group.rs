@@ -12,7 +12,7 @@ use super::format::{BuiltGroup, GroupBuilder, GroupHeader, GroupPlace, blocks_fo
 use super::plan::{self, Placement, Plan};
 use super::redo_log::Log;
 use super::state::{LogState, WrittenGroup};
-use super::{LoggedBatch, Progress};
+use super::{LogProgress, LoggedBatch};
 use crate::model::error::Context;
 use crate::{Error, ErrorKind, Lsn, Result};
 use espalier_storage::BLOCK;
@@ -33,18 +33,22 @@ struct Prepared {
 impl Log {
     /// Writes one group of pending batches up to `target`, with the lock released meanwhile, or
     /// waits for other threads that write.
-    pub(super) fn write_step(&self, state: &mut MutexGuard<'_, LogState>, target: Lsn) -> Result<Progress> {
+    pub(super) fn write_step(
+        &self,
+        state: &mut MutexGuard<'_, LogState>,
+        target: Lsn,
+    ) -> Result<LogProgress> {
         let Some(taken) = self.take(state, target) else {
             if state.pending.is_empty() {
                 // A trim has covered it meanwhile.
-                return Ok(Progress::Done);
+                return Ok(LogProgress::Done);
             }
             if state.under_way.is_empty() {
-                return Ok(Progress::Full);
+                return Ok(LogProgress::Full);
             }
             // Groups mostly take less than the room that is kept for them.
             self.changed.wait(state);
-            return Ok(Progress::Done);
+            return Ok(LogProgress::Done);
         };
         let turn = state.under_way.begin(taken.bound);
         let prepared = self.unlocked(state, || self.prepare(&taken));
@@ -57,7 +61,7 @@ impl Log {
         self.changed.notify_all();
         // The batches may hold the last handles on values; drop them without the lock.
         MutexGuard::unlocked(state, || drop(taken));
-        result.map(|()| Progress::Done)
+        result.map(|()| LogProgress::Done)
     }
 
     /// Takes the batches for the next group: up to `target`, up to the size of a group, and no more

@@ -88,7 +88,7 @@ pub(crate) trait Binder: Send + Sync {
 /// How a request to write ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub(crate) enum Progress {
+pub(crate) enum LogProgress {
     /// What was asked for is done.
     Done,
     /// The region has no room until a checkpoint has trimmed it. The batches are still pending; a

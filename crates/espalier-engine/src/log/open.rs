@@ -36,7 +36,7 @@ pub(crate) struct LogOpening<'a> {
 }
 
 /// Takes the batches that are replayed, in order.
-pub(crate) type Replay<'a> = &'a mut dyn FnMut(LoggedBatch) -> Result<()>;
+pub(crate) type ReplayBatch<'a> = &'a mut dyn FnMut(LoggedBatch) -> Result<()>;
 
 impl LogOpening<'_> {
     /// Recovers the log behind [`LogOpening::from`], handing each batch of it to `replay`, and
@@ -45,7 +45,7 @@ impl LogOpening<'_> {
     /// # Errors
     /// [`ErrorKind::Damaged`] if batches that were synced cannot be read; errors of the device, the
     /// binder and `replay`.
-    pub(crate) fn open(self, replay: Replay<'_>) -> Result<Log> {
+    pub(crate) fn open(self, replay: ReplayBatch<'_>) -> Result<Log> {
         self.open_as(false, replay).map(|(log, _)| log)
     }
 
@@ -54,11 +54,11 @@ impl LogOpening<'_> {
     ///
     /// # Errors
     /// As for [`LogOpening::open`], but for what is wrong with the log.
-    pub(crate) fn open_damaged(self, replay: Replay<'_>) -> Result<(Log, Option<Error>)> {
+    pub(crate) fn open_damaged(self, replay: ReplayBatch<'_>) -> Result<(Log, Option<Error>)> {
         self.open_as(true, replay)
     }
 
-    fn open_as(self, tolerant: bool, replay: Replay<'_>) -> Result<(Log, Option<Error>)> {
+    fn open_as(self, tolerant: bool, replay: ReplayBatch<'_>) -> Result<(Log, Option<Error>)> {
         let mut recovered = self.recover(tolerant, replay)?;
         let Self { device, region, uuid, session, from, binder, config } = self;
         let broken = recovered.broken.take();
@@ -103,11 +103,11 @@ impl LogOpening<'_> {
 
     /// The reading half of [`LogOpening::open`]: writes nothing.
     #[cfg(test)]
-    pub(crate) fn inspect(&self, replay: Replay<'_>) -> Result<RecoveredLog> {
+    pub(crate) fn inspect(&self, replay: ReplayBatch<'_>) -> Result<RecoveredLog> {
         self.recover(false, replay)
     }
 
-    fn recover(&self, tolerant: bool, replay: Replay<'_>) -> Result<RecoveredLog> {
+    fn recover(&self, tolerant: bool, replay: ReplayBatch<'_>) -> Result<RecoveredLog> {
         let region = self.region;
         check_region(region)?;
         let place = recovery::LogPlace { device: &self.device, region, tag: StoreTag::new(self.uuid) };

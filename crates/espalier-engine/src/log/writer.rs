@@ -3,7 +3,7 @@
 use super::codec::op_bound;
 use super::redo_log::{Log, max_batch};
 use super::state::{LogState, PendingBatch};
-use super::{LoggedBatch, LoggedOp, Progress};
+use super::{LogProgress, LoggedBatch, LoggedOp};
 use crate::{Error, ErrorKind, Lsn, Result};
 use parking_lot::MutexGuard;
 
@@ -60,21 +60,21 @@ impl Log {
     ///
     /// # Errors
     /// The first failure of the log, which is final.
-    pub(crate) fn push(&self, leave: u64) -> Result<Progress> {
+    pub(crate) fn push(&self, leave: u64) -> Result<LogProgress> {
         let mut state = self.state.lock();
         let target = state.appended;
         loop {
             state.alive()?;
             let enough = state.written >= target || (leave > 0 && state.pending_bytes <= leave);
             if enough || self.config.unlogged {
-                return Ok(Progress::Done);
+                return Ok(LogProgress::Done);
             }
             if state.must_sync() {
                 self.sync_step(&mut state)?;
             } else if !state.may_begin(target, self.config.groups) {
                 self.changed.wait(&mut state);
-            } else if self.write_step(&mut state, target)? == Progress::Full {
-                return Ok(Progress::Full);
+            } else if self.write_step(&mut state, target)? == LogProgress::Full {
+                return Ok(LogProgress::Full);
             }
         }
     }
@@ -84,7 +84,7 @@ impl Log {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if no such batch was appended; the first failure of the log,
     /// which is final.
-    pub(crate) fn sync(&self, upto: Lsn) -> Result<Progress> {
+    pub(crate) fn sync(&self, upto: Lsn) -> Result<LogProgress> {
         let mut state = self.state.lock();
         if upto > state.appended {
             state.alive()?;
@@ -92,7 +92,7 @@ impl Log {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         if state.durable >= upto {
-            return Ok(Progress::Done);
+            return Ok(LogProgress::Done);
         }
         *state.waiting.entry(upto).or_default() += 1;
         let result = self.sync_registered(&mut state, upto);
@@ -105,14 +105,14 @@ impl Log {
         result
     }
 
-    fn sync_registered(&self, state: &mut MutexGuard<'_, LogState>, upto: Lsn) -> Result<Progress> {
+    fn sync_registered(&self, state: &mut MutexGuard<'_, LogState>, upto: Lsn) -> Result<LogProgress> {
         loop {
             if state.durable >= upto {
-                return Ok(Progress::Done);
+                return Ok(LogProgress::Done);
             }
             state.alive()?;
             if self.config.unlogged {
-                return Ok(Progress::Full);
+                return Ok(LogProgress::Full);
             }
             if state.must_sync() {
                 self.sync_step(state)?;
@@ -125,8 +125,8 @@ impl Log {
                 continue;
             }
             let target = state.waiting.keys().next_back().copied().unwrap_or(upto);
-            if self.write_step(state, target)? == Progress::Full {
-                return Ok(Progress::Full);
+            if self.write_step(state, target)? == LogProgress::Full {
+                return Ok(LogProgress::Full);
             }
         }
     }

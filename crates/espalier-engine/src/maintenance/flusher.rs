@@ -85,8 +85,8 @@ impl Flusher {
         let mut values = 0;
         for index in self.indexes.all() {
             let root = &index.version().root;
-            if let Some(bytes) = self.accounting.edit().pending_work(root)? {
-                values += self.accounting.edit().values_waiting(root);
+            if let Some(bytes) = self.accounting.edit().heaviest_edge_bytes(root)? {
+                values += self.accounting.edit().pending_value_bytes(root);
                 candidates.push((bytes, index));
             }
         }
@@ -145,7 +145,7 @@ impl Flusher {
             // Each memtable that waits leaves a part on each edge.
             self.pipeline.drain();
             let (new, old) =
-                (self.accounting.edit().spreading(&root)?, self.accounting.edit().spreading(&old)?);
+                (self.accounting.edit().absorb_cost(&root)?, self.accounting.edit().absorb_cost(&old)?);
             more += new.each.saturating_sub(old.each) * index.waiting_tables();
         }
         if !self.has_room(more, share) || !self.may_keep(index, &root, before, share)? {
@@ -161,15 +161,15 @@ impl Flusher {
     /// True if `more` blocks can be unwritten.
     fn has_room(&self, more: u64, share: FlushShare) -> bool {
         let space = self.space.stats();
-        let unwritten = self.accounting.unwritten_blocks() + space.promised;
-        let whole = unwritten + space.pool / 8 * 7 <= space.free + space.limbo;
+        let unwritten = self.accounting.unwritten_blocks() + space.reserved;
+        let whole = unwritten + space.pool / 8 * 7 <= space.free + space.deferred;
         (whole || share != FlushShare::Growth) && unwritten + more + share.aside(space.pool) <= space.free
     }
 
     /// Blocks that a flush may take.
     pub(crate) fn room(&self, share: FlushShare) -> u64 {
         let space = self.space.stats();
-        let taken = self.accounting.unwritten_blocks() + space.promised;
+        let taken = self.accounting.unwritten_blocks() + space.reserved;
         space.free.saturating_sub(taken + share.aside(space.pool))
     }
 
@@ -180,13 +180,13 @@ impl Flusher {
     /// depend on, it would be gone for good.
     fn may_keep(&self, index: &Index, root: &Root, before: u64, share: FlushShare) -> Result<bool> {
         let space = self.space.stats();
-        let others = (self.accounting.unwritten_blocks() + space.promised).saturating_sub(before);
+        let others = (self.accounting.unwritten_blocks() + space.reserved).saturating_sub(before);
         if others + self.accounting.unwritten_below(root) + space.pool / 2 <= space.free {
             return Ok(true);
         }
         // Sweeping gives back in the end, which is what moves have to leave room for.
         let part = if share == FlushShare::Sweep { share.aside(space.pool) } else { space.pool / 16 * 7 };
-        let leaves = |blocks: u64, part: u64| others + blocks + part <= space.free + space.limbo;
+        let leaves = |blocks: u64, part: u64| others + blocks + part <= space.free + space.deferred;
         let footprint = |root: &Root| -> Result<(u64, u64)> {
             let lasting = self.footprint(index, root, 0)?;
             Ok((lasting.copied(), lasting.more()))
@@ -209,10 +209,10 @@ impl Flusher {
         let _pin = self.space.pin()?;
         let counted_roots = self.checkpointer.counted_roots();
         let counted = counted_roots.of(index.id);
-        let lasting = counted.map(|(_, counted)| self.trees.lasting_blocks(counted, root, enough));
+        let lasting = counted.map(|(_, counted)| self.trees.footprint(counted, root, enough));
         // Counts that change meanwhile say nothing.
         let same = counted_roots.of(index.id) == counted;
-        Ok(lasting.filter(|_| same).unwrap_or_else(|| self.trees.all_lasting(root)))
+        Ok(lasting.filter(|_| same).unwrap_or_else(|| self.trees.whole_footprint(root)))
     }
 
     /// Forgets what a flush wrote.

@@ -21,7 +21,7 @@ use crate::index::table::IndexTable;
 use crate::model::ids::IndexId;
 use crate::model::key::{Key, KeyRange};
 use crate::space::Space;
-use crate::tree::Sweep;
+use crate::tree::Relocation;
 use crate::{ErrorKind, Result};
 use espalier_storage::{BLOCK, Environment};
 use parking_lot::Mutex;
@@ -160,9 +160,9 @@ impl GarbageCollector {
         let structure = index.structure.lock();
         let root = index.version().root.clone();
         let (pushed, share) = match *refused {
-            0 => (self.accounting.edit().push_down(&root, range), FlushShare::Freed),
+            0 => (self.accounting.edit().flush_range(&root, range), FlushShare::Freed),
             // What was too much may fit slice by slice.
-            _ => (self.accounting.edit().push_slice(&root, range), FlushShare::Urgent),
+            _ => (self.accounting.edit().flush_range_slice(&root, range), FlushShare::Urgent),
         };
         match pushed {
             Ok(None) => {
@@ -226,10 +226,10 @@ impl GarbageCollector {
         self.accounting.refresh();
         let _structure = index.structure.lock();
         let mut visits = LEAVES_PER_STEP;
-        match self.accounting.edit().sweep(&index.version().root, from, &mut visits) {
-            Ok(Sweep::End) => Ok(None),
-            Ok(Sweep::Tired(next)) => Ok(Some(next)),
-            Ok(Sweep::Rewritten(root, next)) => {
+        match self.accounting.edit().relocate_sparse(&index.version().root, from, &mut visits) {
+            Ok(Relocation::End) => Ok(None),
+            Ok(Relocation::Paused(next)) => Ok(Some(next)),
+            Ok(Relocation::Rewritten(root, next)) => {
                 self.flusher.publish(&index, Ok(Some(root)), FlushShare::Sweep)?;
                 Ok(next)
             }

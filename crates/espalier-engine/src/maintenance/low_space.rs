@@ -19,7 +19,7 @@ use crate::model::ids::IndexId;
 use crate::model::key::{Key, KeyRange};
 use crate::signal::WorkSignal;
 use crate::space::Purpose;
-use crate::tree::{Footprint, Root, Sweep, Trees};
+use crate::tree::{Footprint, Relocation, Root, Trees};
 use crate::{ErrorKind, Result};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -98,7 +98,7 @@ impl LowSpaceReclaim {
             let unwritten = |root: &Root| self.accounting.unwritten_below(root);
             written += unwritten(&cleared).saturating_sub(unwritten(&root)) + 2;
             if batch.has_points(id) {
-                takes += self.accounting.edit().spreading(&cleared)?.of(1) as i64;
+                takes += self.accounting.edit().absorb_cost(&cleared)?.of(1) as i64;
             }
         }
         takes += part_blocks(&self.trees.tuning, batch.bytes as u64) as i64;
@@ -169,9 +169,9 @@ impl LowSpaceReclaim {
         while *left > 0 {
             let root = index.version().root.clone();
             let flushed = if slices {
-                self.accounting.edit().squeeze_slice(&root)
+                self.accounting.edit().flush_slice_for_space(&root)
             } else {
-                self.accounting.edit().squeeze(&root)
+                self.accounting.edit().flush_for_space(&root)
             };
             match self.flusher.publish_if_room(index, flushed, share)? {
                 Flushed::Published => *left -= 1,
@@ -192,7 +192,8 @@ impl LowSpaceReclaim {
     /// What cannot come down for now takes as little as it can where it is.
     fn join_runs(&self, index: &Index, share: FlushShare, left: &mut usize) -> Result<()> {
         while *left > 0 {
-            let joined = self.accounting.edit().joined_runs(&index.version().root, self.flusher.room(share));
+            let joined =
+                self.accounting.edit().merge_small_runs(&index.version().root, self.flusher.room(share));
             if self.flusher.publish_if_room(index, joined, share)? != Flushed::Published {
                 break;
             }
@@ -205,7 +206,7 @@ impl LowSpaceReclaim {
     fn move_slices(&self, index: &Index, share: FlushShare, left: &mut usize) -> Result<()> {
         let (mut range, mut refused) = (KeyRange::all(), 0);
         while *left > 0 && refused < MOST_REFUSED_SLICES {
-            let pushed = self.accounting.edit().push_slice(&index.version().root, &range);
+            let pushed = self.accounting.edit().flush_range_slice(&index.version().root, &range);
             let (root, next) = match pushed {
                 Ok(Some(pushed)) => pushed,
                 Ok(None) => break,
@@ -241,20 +242,21 @@ impl LowSpaceReclaim {
         let mut visits = MOST_SWEEP_VISITS;
         let mut from = self.progress.swept.lock().remove(&index.id).unwrap_or_default();
         while *left > 0 && !self.backlog.is_refused() {
-            let swept = match self.accounting.edit().sweep(&index.version().root, &from, &mut visits) {
-                Err(error) if error.kind() == ErrorKind::NoSpace => {
-                    self.flusher.publish(index, Err(error), FlushShare::Sweep)?;
-                    break;
-                }
-                swept => swept?,
-            };
+            let swept =
+                match self.accounting.edit().relocate_sparse(&index.version().root, &from, &mut visits) {
+                    Err(error) if error.kind() == ErrorKind::NoSpace => {
+                        self.flusher.publish(index, Err(error), FlushShare::Sweep)?;
+                        break;
+                    }
+                    swept => swept?,
+                };
             match swept {
-                Sweep::End => return Ok(true),
-                Sweep::Tired(next) => {
+                Relocation::End => return Ok(true),
+                Relocation::Paused(next) => {
                     from = next;
                     break;
                 }
-                Sweep::Rewritten(root, next) => {
+                Relocation::Rewritten(root, next) => {
                     let flushed = self.flusher.publish(index, Ok(Some(root)), FlushShare::Sweep)?;
                     if flushed != Flushed::Published {
                         break;

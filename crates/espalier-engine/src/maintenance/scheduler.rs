@@ -13,7 +13,7 @@ use crate::commit::{LOG_WRITE_AHEAD_BYTES, LOG_WRITE_BEHIND_BYTES};
 use crate::index::absorb::Absorber;
 use crate::index::memory::UnwrittenMemory;
 use crate::index::table::IndexTable;
-use crate::log::{Log, Progress};
+use crate::log::{Log, LogProgress};
 use crate::space::Space;
 use crate::{ErrorKind, Result};
 use espalier_storage::Environment;
@@ -91,8 +91,8 @@ impl Scheduler {
 
     fn write_log_ahead(&self) -> Result<()> {
         match self.log.push(LOG_WRITE_BEHIND_BYTES)? {
-            Progress::Full => self.checkpointer.checkpoint(),
-            Progress::Done => Ok(()),
+            LogProgress::Full => self.checkpointer.checkpoint(),
+            LogProgress::Done => Ok(()),
         }
     }
 

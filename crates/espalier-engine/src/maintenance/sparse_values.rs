@@ -48,7 +48,7 @@ impl SparseValues {
     /// Of the device, and of the log.
     pub(crate) fn choose(&self) -> Result<bool> {
         let space = self.space.stats();
-        let taken = self.accounting.unwritten_blocks() + space.promised;
+        let taken = self.accounting.unwritten_blocks() + space.reserved;
         let taken = taken + FlushShare::Sweep.aside(space.pool);
         // Half of it, for the leaves are written anew as well.
         let mut room = space.free.saturating_sub(taken) / 2;

@@ -109,6 +109,11 @@ pub(crate) fn checksum(id: PieceId, stored: &[u8]) -> u64 {
     xxh3_64_with_seed(stored, id.0)
 }
 
+/// The error for a piece that is of another kind than what refers to it says.
+pub(super) fn not_a(id: PieceId, what: &str) -> Error {
+    Error::damaged(format!("piece {id} is referred to as a {what}, but is none"))
+}
+
 /// The body of the piece with the stored bytes `stored` (verified, without padding).
 ///
 /// # Errors

@@ -137,7 +137,7 @@ impl Pieces {
     pub(crate) fn part(&self, id: PieceId) -> Result<Arc<Part>> {
         match self.cache.get_or_load(id, || Ok(Cached::Part(Arc::new(self.read_part(id)?))))? {
             Cached::Part(part) => Ok(part),
-            Cached::Node(..) => Err(read::not_a(id, "key-value part")),
+            Cached::Node(..) => Err(frame::not_a(id, "key-value part")),
         }
     }
 
@@ -162,8 +162,8 @@ impl Pieces {
             Ok(Cached::Node(node, bytes))
         })?;
         match cached {
-            Cached::Node(node, _) => node.downcast().map_err(|_| read::not_a(id, "node")),
-            Cached::Part(_) => Err(read::not_a(id, "node")),
+            Cached::Node(node, _) => node.downcast().map_err(|_| frame::not_a(id, "node")),
+            Cached::Part(_) => Err(frame::not_a(id, "node")),
         }
     }
 

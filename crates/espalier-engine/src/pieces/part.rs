@@ -121,11 +121,6 @@ impl Part {
         parts.into_iter().collect()
     }
 
-    /// A cursor that stands before the first entry.
-    pub(crate) fn cursor(self: &Arc<Self>) -> PartCursor {
-        PartCursor::new(self.clone())
-    }
-
     fn entries(&self) -> &[u8] {
         &self.body[..self.entries_len]
     }

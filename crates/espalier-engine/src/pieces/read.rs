@@ -22,11 +22,6 @@ const NEIGHBOURS_BYTES: u64 = 1 << 20;
 /// Runs of fewer blocks than this are not worth a window.
 const LEAST_EXPECTED_BLOCKS: u32 = 8;
 
-/// The error for a piece that is of another kind than what refers to it says.
-pub(super) fn not_a(id: PieceId, what: &str) -> Error {
-    Error::damaged(format!("piece {id} is referred to as a {what}, but is none"))
-}
-
 /// The checksum of the value part `id` with the blocks `content`.
 fn checksum_of_values(id: PieceId, content: &[u8]) -> u64 {
     part_checksum(id, content.chunks(BLOCK).map(|page| page_hash(id, page)))
@@ -45,7 +40,7 @@ impl Pieces {
         let location = self.locate(id, |kind| matches!(kind, PieceKind::Node(_)), "node")?;
         let stored = self.stored(id, &location)?;
         let body = frame::open(id, location.kind, &stored).context(|| at(&location))?;
-        let PieceKind::Node(height) = location.kind else { return Err(not_a(id, "node")) };
+        let PieceKind::Node(height) = location.kind else { return Err(frame::not_a(id, "node")) };
         Ok((height, body))
     }
 
@@ -354,7 +349,7 @@ impl Pieces {
 
     fn locate(&self, id: PieceId, right: impl FnOnce(PieceKind) -> bool, what: &str) -> Result<Location> {
         let location = self.locator.locate(id)?;
-        if right(location.kind) { Ok(location) } else { Err(not_a(id, what)) }
+        if right(location.kind) { Ok(location) } else { Err(frame::not_a(id, what)) }
     }
 
     /// The stored bytes of a framed piece, verified.

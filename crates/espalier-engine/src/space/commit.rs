@@ -310,7 +310,7 @@ impl Space {
     }
 
     /// Frees the dead that nothing needs any more.
-    pub(super) fn sweep(&self) {
+    pub(super) fn release_dead(&self) {
         self.release(&[]);
     }
 

@@ -43,7 +43,7 @@ pub(crate) use rebuild::Rebuilt;
 pub(crate) use reservations::{Purpose, Reservation};
 use superblock::Bounds;
 pub use superblock::MAX_LABEL;
-pub(crate) use superblock::{Geometry, Roots, Superblock, grow, heal, read_superblocks};
+pub(crate) use superblock::{Geometry, Roots, Superblock, heal, read_superblocks, resize_offline};
 pub(crate) use volumes::{IndexRoot, VolumeEntry, VolumeTable};
 pub use volumes::{MAX_PARAMETERS, MAX_VOLUME_NAME};
 
@@ -104,15 +104,15 @@ pub struct SpaceStats {
     /// Not used by anything.
     pub free: u64,
     /// Reserved for accepted operations.
-    pub promised: u64,
+    pub reserved: u64,
     /// What is in memory only will take, when it was last counted.
-    pub owed: u64,
+    pub unwritten: u64,
     /// Set aside for deleting and checkpoints.
     pub pool: u64,
     /// Pieces that no checkpoint counts yet.
     pub fresh: u64,
     /// Dead pieces and pages that a superblock, a reader or a handle holds: their free is deferred.
-    pub limbo: u64,
+    pub deferred: u64,
     /// Bytes of value parts that nothing refers to: rewriting what lies beside them sets them free.
     pub dead_values: u64,
     /// The longest free run.
@@ -293,13 +293,13 @@ impl Space {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if it has more or the device fewer; of the device, which is
     /// latched then.
-    pub(crate) fn enlarge(&self, blocks: u64) -> Result<()> {
+    pub(crate) fn resize_online(&self, blocks: u64) -> Result<()> {
         let _writer = self.writer.lock();
         let before = self.geometry();
         let mut superblock = self.superblock();
         // The second copy of the last checkpoint need not have been durable yet.
         self.device.sync().context(|| "syncing before the store grows".into())?;
-        superblock::enlarge(&self.device, &mut superblock, blocks)?;
+        superblock::write_resized(&self.device, &mut superblock, blocks)?;
         *self.current.write() = superblock;
         // A caller that is handed a new block must find it within bounds.
         self.bounds.grow(blocks);
@@ -336,7 +336,7 @@ impl Space {
     }
 
     /// Blocks reserved for accepted batches.
-    pub(crate) fn promised(&self) -> u64 {
+    pub(crate) fn reserved(&self) -> u64 {
         self.reservations.reserved()
     }
 
@@ -369,11 +369,11 @@ impl Space {
             total: geometry.blocks,
             fixed: geometry.data_start() + geometry.blocks - geometry.data_end(),
             free: self.free_blocks(),
-            promised: self.reservations.reserved(),
-            owed: 0,
+            reserved: self.reservations.reserved(),
+            unwritten: 0,
             pool: self.reservations.pool(),
             fresh: lives.fresh_blocks,
-            limbo: lives.deferred_blocks(),
+            deferred: lives.deferred_blocks(),
             dead_values: self.dead_values.load(Ordering::Relaxed),
             longest_run: self.largest_free_run(),
             map_bytes: self.free_blocks.memory(),
@@ -516,7 +516,7 @@ impl Space {
         let next = PieceId(self.next_piece.load(Ordering::Acquire));
         let ask = self.lives.write().checkpointed(next);
         if ask {
-            self.sweep();
+            self.release_dead();
         }
     }
 
@@ -686,7 +686,7 @@ impl Drop for Pin {
     fn drop(&mut self) {
         let ask = self.space.lives.write().unpin(self.key);
         if ask {
-            self.space.sweep();
+            self.space.release_dead();
         }
     }
 }

@@ -84,5 +84,5 @@ fn assert_accounted(space: &Space) {
     let committed = space_map::load(&space.tables.map, &space.geometry()).unwrap();
     let committed: u64 = committed.iter().map(|word| u64::from(word.count_ones())).sum();
     let stats = space.stats();
-    assert_eq!(stats.total, stats.fixed + stats.free + committed + stats.fresh + stats.limbo, "{stats:?}");
+    assert_eq!(stats.total, stats.fixed + stats.free + committed + stats.fresh + stats.deferred, "{stats:?}");
 }

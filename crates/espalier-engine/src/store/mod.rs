@@ -239,7 +239,7 @@ impl Store {
     /// [`ErrorKind::NotAStore`], [`ErrorKind::NewerFormat`], [`ErrorKind::Damaged`]; of the device.
     pub fn grow(device: Arc<dyn Device>, bytes: u64) -> Result<u64> {
         let blocks = bytes / BLOCK as u64;
-        crate::space::grow(&GuardedDevice::new(device, false), blocks)?;
+        crate::space::resize_offline(&GuardedDevice::new(device, false), blocks)?;
         Ok(blocks * BLOCK as u64)
     }
 
@@ -253,7 +253,7 @@ impl Store {
         let shared = &self.shared;
         shared.write.pipeline.writable()?;
         let blocks = bytes / BLOCK as u64;
-        shared.write.checkpointer.hold(|_| shared.space.enlarge(blocks))?;
+        shared.write.checkpointer.hold(|_| shared.space.resize_online(blocks))?;
         shared.write.reclaim.note_more_room();
         Ok(blocks * BLOCK as u64)
     }

@@ -77,7 +77,7 @@ impl Store {
             label: superblock.label,
             created: superblock.created,
             compression: shared.trees.compression,
-            space: SpaceStats { owed: shared.accounting.unwritten_blocks(), ..shared.space.stats() },
+            space: SpaceStats { unwritten: shared.accounting.unwritten_blocks(), ..shared.space.stats() },
             device: shared.device.stats(),
             log_capacity: shared.log.capacity(),
             log_used: shared.log.used_bytes(),

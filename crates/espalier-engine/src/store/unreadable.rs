@@ -47,7 +47,7 @@ fn damaged(
     let shared = &store.shared;
     // All that waits goes down.
     let index = shared.indexes.read()[&id].clone();
-    while let Some(root) = shared.accounting.edit().squeeze(&index.version().root).unwrap() {
+    while let Some(root) = shared.accounting.edit().flush_for_space(&index.version().root).unwrap() {
         index.publish_root(&shared.space, root, |_| {}).unwrap();
     }
     drop(index);
@@ -233,7 +233,7 @@ fn what_waits_for_damage_is_there_when_it_can_be_read_again() {
     let index = shared.indexes.read()[&id].clone();
     assert!(index.version().root.height > 1, "the tree is too small");
     let mut moved = 0;
-    while let Some(root) = shared.accounting.edit().squeeze(&index.version().root).unwrap() {
+    while let Some(root) = shared.accounting.edit().flush_for_space(&index.version().root).unwrap() {
         index.publish_root(&shared.space, root, |_| {}).unwrap();
         moved += 1;
     }

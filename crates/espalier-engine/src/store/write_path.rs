@@ -9,7 +9,7 @@ use crate::commit::admission::{Admission, Admitted, Outcome, Request};
 use crate::commit::back_pressure::{BackPressure, Verdict};
 use crate::commit::batch_checks::BatchChecks;
 use crate::commit::pipeline::CommitPipeline;
-use crate::log::Progress as LogProgress;
+use crate::log::LogProgress;
 use crate::maintenance::low_space::LowSpaceReclaim;
 use crate::maintenance::scheduler::Scheduler;
 use crate::model::batch::Batch;

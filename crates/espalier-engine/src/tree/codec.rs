@@ -28,7 +28,7 @@ const RANGE_DELETE: u8 = 0;
 const RANGE_UPDATE: u8 = 1;
 
 /// More bytes of values than a header can name of one value part.
-const MAX_NAMED: u64 = 1 << 40;
+const MAX_NAMED_VALUE_BYTES: u64 = 1 << 40;
 
 /// The header's body, and handles on what it refers to. Everything below must be stored.
 pub(crate) fn encode(node: &Node) -> Result<(Vec<u8>, Vec<Arc<PieceHandle>>)> {
@@ -301,7 +301,7 @@ impl Decoder<'_> {
             let part = PieceId(self.reader.varint()?);
             let bytes = self.reader.varint()?;
             // No more than one header can name of one part.
-            if bytes > MAX_NAMED {
+            if bytes > MAX_NAMED_VALUE_BYTES {
                 return None;
             }
             values.push((part, bytes));

@@ -68,7 +68,7 @@ pub(crate) fn split_interior(node: Node, fanout: usize, interval: &KeyRange) -> 
 
 impl Node {
     /// True if it denotes the empty map, and it shows.
-    pub(crate) fn is_hollow(&self) -> bool {
+    pub(crate) fn is_empty_map(&self) -> bool {
         match &self.body {
             Body::Leaf(run) => run.is_empty(),
             Body::Interior { edges, .. } => edges.iter().all(Edge::is_empty),

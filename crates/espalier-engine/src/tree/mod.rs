@@ -38,7 +38,7 @@ pub use inspect::verify::{Problem, Progress, VerifyReport};
 pub(crate) use memory::TreeMemory;
 pub(crate) use node::{MAX_HEIGHT, NodeSlot, Root};
 pub(crate) use ops::editor::TreeEditor;
-pub(crate) use ops::sweep::Sweep;
+pub(crate) use ops::relocate::Relocation;
 pub(crate) use query::{Descent, Toward, find};
 pub(crate) use trees::Trees;
 pub(crate) use unflushable::UnflushableEdges;

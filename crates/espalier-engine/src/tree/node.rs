@@ -53,14 +53,14 @@ pub(crate) struct Child {
 
 /// Blocks that absorbing memtables may take, beside what their messages come to.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Spreading {
+pub(crate) struct AbsorbCost {
     /// For each of them.
     pub(crate) each: u64,
     /// However many they are.
     pub(crate) once: u64,
 }
 
-impl Spreading {
+impl AbsorbCost {
     /// For so many memtables.
     pub(crate) fn of(self, tables: u64) -> u64 {
         if tables > 0 { self.once + self.each.saturating_mul(tables) } else { 0 }
@@ -72,8 +72,8 @@ pub(crate) struct NodeSlot {
     state: RwLock<NodeState>,
     /// Blocks that the tree below will take, once they were counted ([`Trees::unwritten_blocks`]).
     unwritten: OnceLock<u64>,
-    /// See [`Trees::spreading`].
-    pub(super) spread: OnceLock<Spreading>,
+    /// See [`Trees::absorb_cost`].
+    pub(super) spread: OnceLock<AbsorbCost>,
 }
 
 enum NodeState {
@@ -284,7 +284,7 @@ impl Edge {
 pub(crate) const MAX_HEIGHT: u8 = 64;
 
 /// What absorbing into an empty tree takes.
-const EMPTY_SPREADING: Spreading = Spreading { each: 1, once: 1 };
+const EMPTY_TREE_COST: AbsorbCost = AbsorbCost { each: 1, once: 1 };
 
 /// The root of an index; `None` is the empty map.
 #[derive(Clone, Default)]
@@ -294,9 +294,9 @@ pub(crate) struct Root {
 }
 
 impl Root {
-    /// What [`Trees::spreading`](super::Trees::spreading) found, if it was asked.
-    pub(crate) fn known_spreading(&self) -> Option<Spreading> {
-        self.slot.as_ref().map_or(Some(EMPTY_SPREADING), |slot| slot.spread.get().copied())
+    /// What [`Trees::absorb_cost`](super::Trees::absorb_cost) found, if it was asked.
+    pub(crate) fn known_absorb_cost(&self) -> Option<AbsorbCost> {
+        self.slot.as_ref().map_or(Some(EMPTY_TREE_COST), |slot| slot.spread.get().copied())
     }
 }
 

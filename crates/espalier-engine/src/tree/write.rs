@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 /// Bytes of a number in a header, and of a length, at most.
-const NUMBER: usize = 10;
-const LENGTH: usize = 5;
+const MAX_NUMBER_BYTES: usize = 10;
+const MAX_LENGTH_BYTES: usize = 5;
 
 /// A header put on the device, and what it refers to: one count each.
 #[derive(Debug)]
@@ -136,22 +136,23 @@ pub(super) fn header_blocks(node: &Node) -> u64 {
 fn header_bytes(node: &Node) -> usize {
     let view = |view: &View| {
         let end = view.bounds.end.as_ref().map_or(0, |end| end.len());
-        view.from.len() + view.to.len() + view.bounds.start.len() + end + 4 * LENGTH
+        view.from.len() + view.to.len() + view.bounds.start.len() + end + 4 * MAX_LENGTH_BYTES
     };
-    let mut bytes = 2 * NUMBER;
+    let mut bytes = 2 * MAX_NUMBER_BYTES;
     if let Body::Interior { pivots, edges } = &node.body {
-        bytes += pivots.iter().map(|pivot| pivot.len() + 2 * LENGTH).sum::<usize>();
-        let child = |edge: &Edge| 3 * NUMBER + edge.child.as_ref().map_or(0, |child| view(&child.view));
+        bytes += pivots.iter().map(|pivot| pivot.len() + 2 * MAX_LENGTH_BYTES).sum::<usize>();
+        let child =
+            |edge: &Edge| 3 * MAX_NUMBER_BYTES + edge.child.as_ref().map_or(0, |child| view(&child.view));
         bytes += edges.iter().map(child).sum::<usize>();
     }
     for run in runs_of(node) {
-        bytes += 2 * NUMBER + run.ranges.memory() + run.ranges.len() * 8 * NUMBER;
+        bytes += 2 * MAX_NUMBER_BYTES + run.ranges.memory() + run.ranges.len() * 8 * MAX_NUMBER_BYTES;
         for part in &run.parts {
             let summary = &part.slot.summary;
             let values = part.slot.value_parts();
             bytes +=
                 summary.first.len() + summary.last.len() + summary.filter.encoded_len() + view(&part.view);
-            bytes += 6 * NUMBER + 4 * LENGTH + values * 2 * NUMBER;
+            bytes += 6 * MAX_NUMBER_BYTES + 4 * MAX_LENGTH_BYTES + values * 2 * MAX_NUMBER_BYTES;
         }
     }
     bytes

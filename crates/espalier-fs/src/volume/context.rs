@@ -146,7 +146,7 @@ impl VolumeContext {
     /// superblocks and log are not part of the total.
     pub(crate) fn space(&self) -> Space {
         let space = self.store.statistics().space;
-        let taken = space.promised + space.owed + space.pool;
+        let taken = space.reserved + space.unwritten + space.pool;
         let free = space.free.saturating_sub(taken);
         let bytes = |blocks: u64| blocks.saturating_mul(BLOCK as u64);
         Space { total: bytes(space.total.saturating_sub(space.fixed)), free: bytes(free) }

@@ -84,7 +84,7 @@ impl History {
             10..=12 => {
                 let log = &self.rig.log;
                 let upto = self.work.random.between(log.durable_lsn().0..=log.appended_lsn().0);
-                if log.sync(Lsn(upto)).unwrap() == Progress::Full {
+                if log.sync(Lsn(upto)).unwrap() == LogProgress::Full {
                     self.forced_checkpoint();
                 } else {
                     assert!(self.rig.log.durable_lsn() >= Lsn(upto), "seed {}", self.seed);
@@ -92,7 +92,7 @@ impl History {
             }
             13..=16 => {
                 let leave = *self.work.random.choose(&[0, 0, 20_000]);
-                if self.rig.log.push(leave).unwrap() == Progress::Full {
+                if self.rig.log.push(leave).unwrap() == LogProgress::Full {
                     self.forced_checkpoint();
                 }
             }
@@ -121,7 +121,7 @@ impl History {
     fn forced_checkpoint(&mut self) {
         self.begun = Some(self.rig.log.position_after(Lsn(self.last())));
         self.finish_checkpoint();
-        assert_eq!(self.rig.log.push(0).unwrap(), Progress::Done);
+        assert_eq!(self.rig.log.push(0).unwrap(), LogProgress::Done);
     }
 
     fn finish_checkpoint(&mut self) {
@@ -227,7 +227,7 @@ fn a_kill_loses_nothing_that_was_written() {
     let (device, layout, start, rig) = fresh(64, LogConfig::default());
     for lsn in 1..=5 {
         rig.log.append(batch(lsn, vec![insert("k", vec![1; 5000])])).unwrap();
-        assert_eq!(rig.log.push(0).unwrap(), Progress::Done);
+        assert_eq!(rig.log.push(0).unwrap(), LogProgress::Done);
     }
     assert_eq!(rig.log.durable_lsn(), Lsn(0));
     drop(rig);
@@ -246,7 +246,7 @@ fn what_recovery_has_shown_is_durable() {
         let rig = open(&device, layout, start, LogConfig::default(), seed).unwrap();
         for lsn in 1..=3 {
             rig.log.append(batch(lsn, vec![insert("k", vec![1; 5000])])).unwrap();
-            assert_eq!(rig.log.push(0).unwrap(), Progress::Done);
+            assert_eq!(rig.log.push(0).unwrap(), LogProgress::Done);
         }
         drop(rig);
         assert_eq!(open(&device, layout, start, LogConfig::default(), 2).unwrap().replayed.len(), 3);
@@ -263,7 +263,7 @@ fn a_torn_tail_never_comes_back() {
     let (device, layout, start, rig) = fresh(64, LogConfig::default());
     for lsn in 1..=2 {
         rig.log.append(batch(lsn, vec![insert("old", &b"old"[..])])).unwrap();
-        assert_eq!(rig.log.push(0).unwrap(), Progress::Done);
+        assert_eq!(rig.log.push(0).unwrap(), LogProgress::Done);
     }
     drop(rig);
     let first = layout.log.byte_offset();
@@ -271,7 +271,7 @@ fn a_torn_tail_never_comes_back() {
     let rig = open(&device, layout, start, LogConfig::default(), 2).unwrap();
     assert!(rig.replayed.is_empty());
     rig.log.append(batch(1, vec![insert("new", &b"new"[..])])).unwrap();
-    assert_eq!(rig.log.sync(Lsn(1)).unwrap(), Progress::Done);
+    assert_eq!(rig.log.sync(Lsn(1)).unwrap(), LogProgress::Done);
     drop(rig);
     let rig = open(&device, layout, start, LogConfig::default(), 3).unwrap();
     assert_eq!(rig.replayed, [batch(1, vec![insert("new", &b"new"[..])])]);

@@ -31,7 +31,7 @@ fn written(seed: u64) -> Written {
         synced = durable;
         let sync = work.random.one_in(3);
         let progress = if sync { rig.log.sync(Lsn(lsn)) } else { rig.log.push(0) };
-        assert_eq!(progress.unwrap(), Progress::Done);
+        assert_eq!(progress.unwrap(), LogProgress::Done);
         groups.push(rig.log.used_bytes() / BLOCK as u64);
         durable = if sync { *groups.last().unwrap() } else { durable };
     }
@@ -90,7 +90,7 @@ fn the_error_names_what_is_lost() {
     let (device, layout, start, rig) = fresh(64, LogConfig::default());
     for lsn in 1..=5 {
         rig.log.append(batch(lsn, vec![delete("k")])).unwrap();
-        assert_eq!(rig.log.sync(Lsn(lsn)).unwrap(), Progress::Done);
+        assert_eq!(rig.log.sync(Lsn(lsn)).unwrap(), LogProgress::Done);
     }
     let written = Written { device, layout, start, groups: vec![], synced: 4 };
     written.flip(2, 3000, 1);
@@ -112,7 +112,7 @@ fn a_checkpoint_vouches_for_what_was_pushed() {
     let (device, layout, start, rig) = fresh(64, LogConfig::default());
     for lsn in 1..=3 {
         rig.log.append(batch(lsn, vec![delete("k")])).unwrap();
-        assert_eq!(rig.log.push(0).unwrap(), Progress::Done);
+        assert_eq!(rig.log.push(0).unwrap(), LogProgress::Done);
     }
     let position = rig.log.position_after(Lsn(1));
     let mut written = Written { device, layout, start, groups: vec![], synced: 0 };
@@ -136,7 +136,7 @@ fn evidence_is_found_behind_a_large_hole() {
     ] {
         lsn += 1;
         rig.log.append(batch(lsn, ops)).unwrap();
-        assert_eq!(rig.log.sync(Lsn(lsn)).unwrap(), Progress::Done);
+        assert_eq!(rig.log.sync(Lsn(lsn)).unwrap(), LogProgress::Done);
     }
     let blocks = rig.log.used_bytes() / BLOCK as u64;
     assert!(blocks > 1300);
@@ -151,7 +151,7 @@ fn evidence_is_found_behind_a_large_hole() {
 fn a_log_of_another_store_is_not_read() {
     let (device, layout, _, rig) = fresh(64, LogConfig::default());
     rig.log.append(batch(1, vec![delete("k")])).unwrap();
-    assert_eq!(rig.log.sync(Lsn(1)).unwrap(), Progress::Done);
+    assert_eq!(rig.log.sync(Lsn(1)).unwrap(), LogProgress::Done);
     let other = b"another store id";
     let start = LogPosition { block: 0, lsn: Lsn(0), chain: StoreTag::new(other).first_chain(), synced: 0 };
     let binder = TestBinder::new(device.clone(), layout.parts, 1);
@@ -167,7 +167,7 @@ fn a_missing_stretch_is_an_error() {
     let (device, layout, start, rig) = fresh(64, LogConfig::default());
     for lsn in 1..=3 {
         rig.log.append(batch(lsn, vec![delete("k")])).unwrap();
-        assert_eq!(rig.log.sync(Lsn(lsn)).unwrap(), Progress::Done);
+        assert_eq!(rig.log.sync(Lsn(lsn)).unwrap(), LogProgress::Done);
     }
     // A superblock that is older than the log knows: its position was trimmed.
     let later = rig.log.position_after(Lsn(2));

@@ -3,15 +3,15 @@
 use super::super::format::PAYLOAD;
 use super::*;
 
-fn sync(rig: &Rig, lsn: u64) -> Progress {
+fn sync(rig: &Rig, lsn: u64) -> LogProgress {
     rig.log.sync(Lsn(lsn)).unwrap()
 }
 
 #[test]
 fn nothing_in_nothing_out() {
     let (device, layout, start, rig) = fresh(8, LogConfig::default());
-    assert_eq!(sync(&rig, 0), Progress::Done);
-    assert_eq!(rig.log.push(0).unwrap(), Progress::Done);
+    assert_eq!(sync(&rig, 0), LogProgress::Done);
+    assert_eq!(rig.log.push(0).unwrap(), LogProgress::Done);
     assert_eq!(rig.log.used_bytes(), 0);
     drop(rig);
     assert!(open(&device, layout, start, LogConfig::default(), 2).unwrap().replayed.is_empty());
@@ -28,14 +28,14 @@ fn a_batch_comes_back_as_it_was() {
     for batch in &written {
         rig.log.append(batch.clone()).unwrap();
     }
-    assert_eq!(sync(&rig, 3), Progress::Done);
+    assert_eq!(sync(&rig, 3), LogProgress::Done);
     assert_eq!(rig.log.durable_lsn(), Lsn(3));
     let rig = open(&device, layout, start, LogConfig::default(), 2).unwrap();
     assert_eq!(rig.replayed, written);
     assert_eq!(rig.log.durable_lsn(), Lsn(3));
     // And goes on.
     rig.log.append(batch(4, vec![delete("key")])).unwrap();
-    assert_eq!(sync(&rig, 4), Progress::Done);
+    assert_eq!(sync(&rig, 4), LogProgress::Done);
     let rig = open(&device, layout, start, LogConfig::default(), 3).unwrap();
     assert_eq!(rig.replayed.len(), 4);
 }
@@ -47,7 +47,7 @@ fn a_sync_writes_no_more_than_what_came_before_it() {
     for lsn in 2..10 {
         rig.log.append(batch(lsn, vec![insert("big", vec![lsn as u8; 500_000])])).unwrap();
     }
-    assert_eq!(sync(&rig, 1), Progress::Done);
+    assert_eq!(sync(&rig, 1), LogProgress::Done);
     assert_eq!(rig.log.used_bytes(), BLOCK as u64);
     assert_eq!(rig.log.durable_lsn(), Lsn(1));
     assert!(rig.log.pending_bytes() > 4_000_000);
@@ -60,7 +60,7 @@ fn large_values_of_a_large_group_are_written_once() {
     for (lsn, value) in (1..).zip(&values) {
         rig.log.append(batch(lsn, vec![insert(&format!("{lsn}"), value.clone())])).unwrap();
     }
-    assert_eq!(sync(&rig, 20), Progress::Done);
+    assert_eq!(sync(&rig, 20), LogProgress::Done);
     let counters = rig.log.counters();
     assert_eq!(counters.bound_bytes, 20 << 16);
     assert!(counters.bytes <= 3 * BLOCK as u64, "{counters:?}");
@@ -87,7 +87,7 @@ fn all_that_the_log_names_is_reserved_before_anything_is_replayed() {
     for lsn in 1..=3 {
         let ops = (0..20).map(|n| insert(&format!("{lsn}/{n}"), vec![n; 64 << 10])).collect();
         rig.log.append(batch(lsn, ops)).unwrap();
-        assert_eq!(sync(&rig, lsn), Progress::Done);
+        assert_eq!(sync(&rig, lsn), LogProgress::Done);
         assert!(rig.binder.held() > parts, "each group names parts of its own");
         parts = rig.binder.held();
     }
@@ -112,7 +112,7 @@ fn data_deleted_before_it_is_written_is_not_written() {
     }
     let range = KeyRange::prefix(b"f/");
     rig.log.append(batch(41, vec![LoggedOp::Range { index: INDEX, range, op: RangeOp::Delete }])).unwrap();
-    assert_eq!(sync(&rig, 41), Progress::Done);
+    assert_eq!(sync(&rig, 41), LogProgress::Done);
     assert_eq!((rig.log.used_bytes(), rig.log.counters().bound_bytes), (BLOCK as u64, 0));
     let rig = open(&device, layout, start, LogConfig::default(), 2).unwrap();
     assert_eq!(rig.replayed.len(), 41);
@@ -127,7 +127,7 @@ fn no_room_for_value_parts_is_no_error() {
     let rig = open(&device, layout, start, LogConfig::default(), 1).unwrap();
     let ops = vec![insert("a", vec![1; 1 << 20]), insert("b", vec![2; 1 << 20])];
     rig.log.append(batch(1, ops.clone())).unwrap();
-    assert_eq!(sync(&rig, 1), Progress::Done);
+    assert_eq!(sync(&rig, 1), LogProgress::Done);
     let rig = open(&device, layout, start, LogConfig::default(), 2).unwrap();
     assert_eq!(rig.replayed, [batch(1, ops)]);
 }
@@ -143,23 +143,23 @@ fn a_full_ring_waits_for_a_checkpoint() {
     };
     for _ in 0..8 {
         let lsn = next(&rig.log);
-        assert_eq!(sync(&rig, lsn), Progress::Done);
+        assert_eq!(sync(&rig, lsn), LogProgress::Done);
     }
     assert_eq!(rig.log.used_bytes(), rig.log.capacity());
     let full = next(&rig.log);
-    assert_eq!(sync(&rig, full), Progress::Full);
-    assert_eq!(rig.log.push(0).unwrap(), Progress::Full);
+    assert_eq!(sync(&rig, full), LogProgress::Full);
+    assert_eq!(rig.log.push(0).unwrap(), LogProgress::Full);
     assert_eq!(rig.log.durable_lsn(), Lsn(8));
     // A checkpoint at 3 frees three blocks.
     rig.log.trim(rig.log.position_after(Lsn(3)));
-    assert_eq!(sync(&rig, full), Progress::Done);
+    assert_eq!(sync(&rig, full), LogProgress::Done);
     assert_eq!(rig.log.used_bytes(), 6 * BLOCK as u64);
     // A checkpoint of batches that were never written makes them durable.
     let pending = [next(&rig.log), next(&rig.log)];
     let position = rig.log.position_after(Lsn(pending[0]));
     rig.log.trim(position);
     assert_eq!((rig.log.durable_lsn(), rig.log.used_bytes()), (Lsn(pending[0]), 0));
-    assert_eq!(sync(&rig, pending[1]), Progress::Done);
+    assert_eq!(sync(&rig, pending[1]), LogProgress::Done);
     assert_eq!(rig.log.pending_bytes(), 0);
     let rig = open(&device, layout, position, LogConfig::default(), 2).unwrap();
     assert_eq!(rig.replayed.iter().map(|batch| batch.lsn.0).collect::<Vec<_>>(), [pending[1]]);
@@ -184,12 +184,12 @@ fn a_batch_too_large_is_refused_and_the_largest_taken() {
     // Two of the largest fit beside each other, and a third after a checkpoint.
     for lsn in 1..=2 {
         rig.log.append(batch(lsn, of(largest))).unwrap();
-        assert_eq!(sync(&rig, lsn), Progress::Done);
+        assert_eq!(sync(&rig, lsn), LogProgress::Done);
     }
     rig.log.append(batch(3, of(largest))).unwrap();
-    assert_eq!(sync(&rig, 3), Progress::Full);
+    assert_eq!(sync(&rig, 3), LogProgress::Full);
     rig.log.trim(rig.log.position_after(Lsn(1)));
-    assert_eq!(sync(&rig, 3), Progress::Done);
+    assert_eq!(sync(&rig, 3), LogProgress::Done);
 }
 
 /// What is on devices out there must stay readable: a change here is a new format version.
@@ -217,9 +217,9 @@ fn the_format_stays() {
     ];
     rig.log.append(batch(1, ops)).unwrap();
     rig.log.append(batch(2, vec![insert("x", &b"newer"[..])])).unwrap();
-    assert_eq!(sync(&rig, 2), Progress::Done);
+    assert_eq!(sync(&rig, 2), LogProgress::Done);
     rig.log.append(batch(3, vec![point(b"dir", Op::Insert(vec![3; 4000].into())), delete("k")])).unwrap();
-    assert_eq!(sync(&rig, 3), Progress::Done);
+    assert_eq!(sync(&rig, 3), LogProgress::Done);
     let mut bytes = AlignedBuf::zeroed(rig.log.used_bytes() as usize);
     assert_eq!(bytes.len(), 3 * BLOCK);
     device.read_at(layout.log.byte_offset(), &mut bytes).unwrap();
@@ -230,7 +230,7 @@ fn the_format_stays() {
 fn reading_alone_writes_nothing() {
     let (device, layout, start, rig) = fresh(64, LogConfig::default());
     rig.log.append(batch(1, vec![delete("k")])).unwrap();
-    assert_eq!(rig.log.push(0).unwrap(), Progress::Done);
+    assert_eq!(rig.log.push(0).unwrap(), LogProgress::Done);
     drop(rig);
     let binder = TestBinder::new(device.clone(), layout.parts, 1);
     let (mut count, device) = (0, GuardedDevice::new(device, true));

@@ -54,13 +54,13 @@ fn who_comes_during_a_sync_shares_the_next() {
     std::thread::scope(|scope| {
         let log = &rig.log;
         log.append(batch(1, vec![delete("a")])).unwrap();
-        scope.spawn(move || assert_eq!(log.sync(Lsn(1)).unwrap(), Progress::Done));
+        scope.spawn(move || assert_eq!(log.sync(Lsn(1)).unwrap(), LogProgress::Done));
         while gated.syncs.load(Ordering::SeqCst) == before {
             std::thread::yield_now();
         }
         for lsn in 2..=9 {
             log.append(batch(lsn, vec![delete("a")])).unwrap();
-            scope.spawn(move || assert_eq!(log.sync(Lsn(lsn)).unwrap(), Progress::Done));
+            scope.spawn(move || assert_eq!(log.sync(Lsn(lsn)).unwrap(), LogProgress::Done));
         }
         while log.waiting() < 9 {
             std::thread::yield_now();
@@ -128,11 +128,11 @@ fn a_small_sync_does_not_wait_for_a_large_one() {
     }
     std::thread::scope(|scope| {
         let log = &rig.log;
-        scope.spawn(move || assert_eq!(log.sync(Lsn(60)).unwrap(), Progress::Done));
+        scope.spawn(move || assert_eq!(log.sync(Lsn(60)).unwrap(), LogProgress::Done));
         while noting.told.lock().is_empty() {
             std::thread::yield_now();
         }
-        scope.spawn(move || assert_eq!(log.sync(Lsn(1)).unwrap(), Progress::Done));
+        scope.spawn(move || assert_eq!(log.sync(Lsn(1)).unwrap(), LogProgress::Done));
         while log.waiting() < 2 {
             std::thread::yield_now();
         }
@@ -185,9 +185,9 @@ fn run(log: &Log, commit: &Mutex<u64>, position: &Mutex<LogPosition>, mut random
         loop {
             let progress = if random.one_in(4) { log.push(0) } else { log.sync(Lsn(lsn)) };
             match progress.unwrap() {
-                Progress::Full => checkpoint(log, position),
-                Progress::Done if log.durable_lsn() >= Lsn(lsn) => break,
-                Progress::Done => {}
+                LogProgress::Full => checkpoint(log, position),
+                LogProgress::Done if log.durable_lsn() >= Lsn(lsn) => break,
+                LogProgress::Done => {}
             }
         }
         assert!(log.durable_lsn() >= Lsn(lsn));
@@ -400,6 +400,6 @@ fn write_much(log: &Log, commit: &Mutex<u64>, over: &AtomicBool, mut random: Ran
             *last
         };
         let progress = if random.one_in(5) { log.sync(Lsn(lsn)) } else { log.push(random.below(2) * 30_000) };
-        assert_eq!(progress.unwrap(), Progress::Done);
+        assert_eq!(progress.unwrap(), LogProgress::Done);
     }
 }

@@ -26,7 +26,7 @@ fn value(seed: u64, len: usize) -> Vec<u8> {
 fn leave(shared: &Components, hundredths: u64) -> Reservation {
     let space = shared.space.stats();
     let ballast =
-        space.free - space.promised - shared.accounting.unwritten_blocks() - space.pool * hundredths / 100;
+        space.free - space.reserved - shared.accounting.unwritten_blocks() - space.pool * hundredths / 100;
     shared.space.reserve(ballast, Purpose::Clear, 0).unwrap()
 }
 
@@ -35,7 +35,7 @@ fn settle(store: &Store, id: IndexId) {
     let shared = &store.shared;
     shared.write.pipeline.absorb_now(&[id]).unwrap();
     let index = shared.indexes.read()[&id].clone();
-    while let Some(root) = shared.accounting.edit().squeeze(&index.version().root).unwrap() {
+    while let Some(root) = shared.accounting.edit().flush_for_space(&index.version().root).unwrap() {
         index.publish_root(&shared.space, root, |_| {}).unwrap();
     }
     store.checkpoint().unwrap();
@@ -156,14 +156,14 @@ fn as_much_is_promised_as_absorbing_many_memtables_takes() {
     let _ballast = leave(shared, 350);
     shared.accounting.refresh();
     assert!(shared.accounting.is_low());
-    let before = shared.space.promised();
+    let before = shared.space.reserved();
     let mut batch = Batch::new();
     for round in 0..60 {
         (0..40).for_each(|n| batch.delete(id, format!("{:06}", n * count / 40 + round).as_bytes()));
         batch.move_range(id, format!("x{round}").as_bytes(), format!("y{round}").as_bytes());
     }
     store.commit(batch).unwrap();
-    let promised = shared.space.promised() - before;
+    let promised = shared.space.reserved() - before;
     shared.write.pipeline.absorb_now(&[id]).unwrap();
     shared.accounting.recount();
     let owed = shared.accounting.counted();
@@ -198,12 +198,12 @@ fn as_much_is_promised_as_clones_take() {
         store.commit(batch).unwrap();
         shared.write.pipeline.absorb_now(&[id]).unwrap();
         shared.accounting.recount();
-        let (promised, owed) = (shared.space.promised(), shared.accounting.counted());
+        let (promised, owed) = (shared.space.reserved(), shared.accounting.counted());
         let mut batch = Batch::new();
         let dir = random.below(20);
         batch.clone_range(id, format!("d{dir:03}/").as_bytes(), format!("copy {round}/").as_bytes());
         store.commit(batch).unwrap();
-        let promised = shared.space.promised() - promised;
+        let promised = shared.space.reserved() - promised;
         shared.write.pipeline.absorb_now(&[id]).unwrap();
         shared.accounting.recount();
         let owed = shared.accounting.counted().saturating_sub(owed);
@@ -265,14 +265,14 @@ fn what_waits_is_promised_after_a_crash() {
     (0..500u64).for_each(|n| batch.insert(id, format!("{n:04}").as_bytes(), value(n, 1000)));
     store.commit(batch).unwrap();
     store.sync_all().unwrap();
-    let promised = store.shared.space.promised();
+    let promised = store.shared.space.reserved();
     drop(store);
     let options = OpenOptions { memory: 64 << 20, ..OpenOptions::default() };
     let store = Store::open(device, Arc::new(SimulatedEnvironment::new(2)), options).unwrap();
-    let again = store.shared.space.promised();
+    let again = store.shared.space.reserved();
     assert!(again * 10 >= promised * 9 && again > 120, "{again} of {promised} blocks");
     store.checkpoint().unwrap();
-    assert!(store.shared.space.promised() < 120);
+    assert!(store.shared.space.reserved() < 120);
 }
 
 /// Each of many small trees is written again for one message, which is more than the messages
@@ -296,7 +296,7 @@ fn many_small_trees_are_reckoned_with() {
         let (space, owed) = (shared.space.stats(), shared.accounting.unwritten_blocks());
         let tuning = &shared.options.tuning;
         let pending = pending_blocks(tuning);
-        let ballast = space.free - owed - space.promised - 2 * space.pool - pending - 100;
+        let ballast = space.free - owed - space.reserved - 2 * space.pool - pending - 100;
         shared.space.reserve(ballast, Purpose::Clear, 0).unwrap()
     };
     for id in ids() {

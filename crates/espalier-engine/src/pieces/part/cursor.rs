@@ -13,7 +13,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub(crate) struct PartCursor {
     part: Arc<Part>,
-    place: Place,
+    place: CursorPlace,
     /// The restart at or before the entry.
     block: usize,
     /// Where the entry begins.
@@ -26,23 +26,38 @@ pub(crate) struct PartCursor {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum CursorPlace {
     Before,
     On,
     Behind,
+}
+
+impl Part {
+    /// A cursor that stands before the first entry.
+    pub(crate) fn cursor(self: &Arc<Self>) -> PartCursor {
+        PartCursor::new(self.clone())
+    }
 }
 
 impl PartCursor {
     /// Before the first entry.
     pub(super) fn new(part: Arc<Part>) -> Self {
         let nothing = Entry::default();
-        Self { part, place: Place::Before, block: 0, at: 0, block_end: 0, entry: nothing, key: Vec::new() }
+        Self {
+            part,
+            place: CursorPlace::Before,
+            block: 0,
+            at: 0,
+            block_end: 0,
+            entry: nothing,
+            key: Vec::new(),
+        }
     }
 
     /// True if it stands on an entry.
     #[inline]
     pub(crate) fn valid(&self) -> bool {
-        self.place == Place::On
+        self.place == CursorPlace::On
     }
 
     /// The key of the entry it stands on; meaningless on none.
@@ -126,17 +141,17 @@ impl PartCursor {
     #[inline]
     pub(crate) fn next(&mut self) {
         match self.place {
-            Place::On if self.entry.next < self.block_end => self.step(),
-            Place::On => self.enter(self.block + 1),
-            Place::Before => self.first(),
-            Place::Behind => {}
+            CursorPlace::On if self.entry.next < self.block_end => self.step(),
+            CursorPlace::On => self.enter(self.block + 1),
+            CursorPlace::Before => self.first(),
+            CursorPlace::Behind => {}
         }
     }
 
     /// To the previous entry; from the first one before it, from behind the last one to that.
     pub(crate) fn prev(&mut self) {
         match self.place {
-            Place::On => {
+            CursorPlace::On => {
                 let end = self.at;
                 let start = offset(self.part.restarts()[self.block]);
                 if end > start {
@@ -144,13 +159,13 @@ impl PartCursor {
                 } else if self.block > 0 {
                     self.enter(self.block - 1);
                 } else {
-                    self.place = Place::Before;
+                    self.place = CursorPlace::Before;
                     return;
                 }
                 self.forward_to(end);
             }
-            Place::Behind => self.last(),
-            Place::Before => {}
+            CursorPlace::Behind => self.last(),
+            CursorPlace::Before => {}
         }
     }
 
@@ -158,20 +173,20 @@ impl PartCursor {
     fn enter(&mut self, block: usize) {
         let restarts = self.part.restarts();
         let Some(start) = restarts.get(block) else {
-            self.place = Place::Behind;
+            self.place = CursorPlace::Behind;
             return;
         };
         let (start, end) =
             (offset(*start), restarts.get(block + 1).map_or(self.part.entries_len, |r| offset(*r)));
         self.block = block;
         self.block_end = end;
-        self.place = Place::On;
+        self.place = CursorPlace::On;
         self.load(start);
     }
 
     /// Within the block to the entry that ends at `end`.
     fn forward_to(&mut self, end: usize) {
-        while self.place == Place::On && self.entry.next < end {
+        while self.place == CursorPlace::On && self.entry.next < end {
             self.step();
         }
     }
@@ -187,7 +202,7 @@ impl PartCursor {
         let entries = self.part.entries();
         let Some(entry) = Entry::parse(entries, at) else {
             // Cannot be, for the part is valid; and if it were, a walk would still end.
-            self.place = Place::Behind;
+            self.place = CursorPlace::Behind;
             self.entry.next = usize::MAX;
             return;
         };
@@ -206,9 +221,9 @@ fn offset(restart: [u8; 4]) -> usize {
 impl std::fmt::Debug for PartCursor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.place {
-            Place::Before => f.write_str("PartCursor(before the first)"),
-            Place::On => write!(f, "PartCursor({} at {})", self.key.escape_ascii(), self.msn().0),
-            Place::Behind => f.write_str("PartCursor(behind the last)"),
+            CursorPlace::Before => f.write_str("PartCursor(before the first)"),
+            CursorPlace::On => write!(f, "PartCursor({} at {})", self.key.escape_ascii(), self.msn().0),
+            CursorPlace::Behind => f.write_str("PartCursor(behind the last)"),
         }
     }
 }

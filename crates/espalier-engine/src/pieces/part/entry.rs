@@ -11,8 +11,8 @@
 //!                   3 patch     n bytes; a varint follows: the offset
 //!                   4 update    n bytes of argument; a varint follows: the function
 //!                   5 patch     n is the index of a large value; a varint follows: the offset
-//!                   6 insert    n is the index of the first of several large values; a varint follows:
-//!                               how many there are
+//!                   6 insert    n is the index of the first of several large values; a varint
+//!                               follows: how many there are
 //! key bytes, then the n bytes of value, patch or argument
 //! ```
 //!

@@ -348,7 +348,7 @@ fn reservations_add_up() {
     assert_eq!(a.blocks(), room);
     drop(a);
     space.reserve(5, Purpose::Growth, 0).unwrap();
-    assert_eq!(space.stats().promised, 0);
+    assert_eq!(space.stats().reserved, 0);
 }
 
 /// Random histories: whatever happens, every block is accounted for, no living piece is

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// So many suspects are listed one by one; beyond, whole ranges are.
-const MOST_KEYS: usize = 64 << 10;
+const MAX_SUSPECT_KEYS: usize = 64 << 10;
 
 /// Keys, behind the prefixes, at which two ranges may differ.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ pub(crate) struct Suspects {
 impl Suspects {
     /// Adds a key.
     pub(crate) fn add_key(&mut self, key: Key) {
-        if self.keys.len() < MOST_KEYS {
+        if self.keys.len() < MAX_SUSPECT_KEYS {
             self.keys.insert(key);
         } else {
             self.ranges.push(KeyRange { end: Some([&*key, &[0]].concat().into()), start: key });
@@ -161,7 +161,7 @@ impl Comparison {
         let mut suspects = Suspects { nodes: self.nodes, ..Suspects::default() };
         for ((_, (from, to)), (slot, coverage)) in self.parts {
             for range in differing(coverage) {
-                if suspects.keys.len() >= MOST_KEYS {
+                if suspects.keys.len() >= MAX_SUSPECT_KEYS {
                     suspects.ranges.push(range);
                     continue;
                 }

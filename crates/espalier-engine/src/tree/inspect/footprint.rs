@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// Headers looked at for one answer. A change is a path; what a deletion drops may be a whole tree,
 /// and is enough to know of long before its end.
-const MOST_HEADERS: usize = 4096;
+const MAX_FOOTPRINT_HEADERS: usize = 4096;
 
 /// What a change takes, in blocks, and what the next checkpoint gives back for it.
 #[derive(Debug, Default, Clone, Copy)]
@@ -60,8 +60,8 @@ impl Trees {
     /// What the tree `new` takes beside the counted tree with the root `counted` when the next
     /// checkpoint has been made. That it gives back more than it takes and `enough` beside that
     /// need not be found out.
-    pub(crate) fn lasting_blocks(&self, counted: Option<PieceId>, new: &Root, enough: u64) -> Footprint {
-        let lasting = self.all_lasting(new);
+    pub(crate) fn footprint(&self, counted: Option<PieceId>, new: &Root, enough: u64) -> Footprint {
+        let lasting = self.whole_footprint(new);
         let mut named = HashSet::new();
         if let Some(slot) = &new.slot {
             name(slot, &mut named, &mut HashSet::new());
@@ -76,7 +76,7 @@ impl Trees {
     }
 
     /// The same if nothing is known of what it replaces: all of it may be needed.
-    pub(crate) fn all_lasting(&self, new: &Root) -> Footprint {
+    pub(crate) fn whole_footprint(&self, new: &Root) -> Footprint {
         let written = new.slot.as_ref().map_or(0, |slot| self.unwritten_blocks(slot));
         Footprint { written, freed: 0, kept: written }
     }
@@ -115,7 +115,7 @@ impl Replaced {
     }
 
     fn is_done(&self) -> bool {
-        self.headers == MOST_HEADERS || self.lasting.freed >= self.enough
+        self.headers == MAX_FOOTPRINT_HEADERS || self.lasting.freed >= self.enough
     }
 }
 

@@ -61,6 +61,18 @@ pub struct Progress {
     pub total: u64,
 }
 
+/// Where an entry appears.
+#[derive(Clone, Copy)]
+struct EntryPlace<'a> {
+    viewed: &'a ViewedPart,
+    /// Leads from the node to the index.
+    view: &'a View,
+    /// What the edge covers, in the keys of the node.
+    interval: &'a KeyRange,
+    /// The part holds entries of a leaf, not messages.
+    leaf: bool,
+}
+
 /// One verification.
 pub(crate) struct Verifier<'a> {
     trees: &'a Arc<Trees>,
@@ -356,15 +368,8 @@ impl<'a> Verifier<'a> {
                 self.problem(Some(&outer), format!("the filter of part {place} denies a key of it"));
             }
             if let Some(key) = viewed.view.outward(cursor.key()) {
-                self.entry(
-                    viewed,
-                    &key,
-                    view,
-                    interval,
-                    last,
-                    previous.as_ref().is_some_and(|(k, _)| **k == *cursor.key()),
-                    leaf,
-                );
+                let same = previous.as_ref().is_some_and(|(k, _)| **k == *cursor.key());
+                self.entry(EntryPlace { viewed, view, interval, leaf }, &key, last.as_ref(), same);
                 *last = Some(key);
                 self.op(&cursor.op(), view, last.as_deref().unwrap_or_default(), leaf, &place);
             }
@@ -375,24 +380,16 @@ impl<'a> Verifier<'a> {
         (self.progress)(self.done);
     }
 
-    #[allow(clippy::too_many_arguments, reason = "each is another side of one entry")]
-    fn entry(
-        &mut self,
-        viewed: &ViewedPart,
-        key: &Key,
-        view: &View,
-        interval: &KeyRange,
-        last: &Option<Key>,
-        same: bool,
-        leaf: bool,
-    ) {
+    /// `last` is the key before, and with `same` the part itself holds it just before this one.
+    fn entry(&mut self, place: EntryPlace<'_>, key: &Key, last: Option<&Key>, same: bool) {
+        let EntryPlace { viewed, view, interval, leaf } = place;
         let at = || {
             view.range_to_outer(&KeyRange { start: key.clone(), end: Some([&**key, &[0]].concat().into()) })
         };
         if !interval.contains(key) {
             self.problem(Some(&at()), "a key lies outside of what its edge covers");
         }
-        if last.as_ref().is_some_and(|last| last > key || (last == key && (!same || leaf))) {
+        if last.is_some_and(|last| last > key || (last == key && (!same || leaf))) {
             self.problem(Some(&at()), "a key comes after a larger one, or twice");
         }
         if *key < viewed.first

@@ -9,22 +9,22 @@ use crate::model::key::{Key, KeyRange, union_of};
 use crate::model::op::RangeOp;
 use crate::model::view::View;
 use crate::tree::interior::edges_of;
-use crate::tree::node::{Body, Child, Edge, Node, NodeSlot, Root, Spreading};
+use crate::tree::node::{AbsorbCost, Body, Child, Edge, Node, NodeSlot, Root};
 use crate::tree::run::Run;
 use crate::tree::source::{Merged, MessageSet};
 use crate::tree::write::{blocks_of, header_blocks};
 use std::sync::Arc;
 
 /// So many range deletes at a time are carried out at once.
-const FEW_DELETES: usize = 16;
+const FEW_RANGE_DELETES: usize = 16;
 
 /// In a store that is short of space, a root that is a leaf of more blocks (or half of what makes
 /// one) is only written again for a memtable if there is room for that: else messages wait above
 /// it.
-const SMALL_LEAF: u64 = 8;
+const SMALL_LEAF_BLOCKS: u64 = 8;
 
 /// What a part and a header above a leaf take, and a first leaf.
-const ABOVE: Spreading = Spreading { each: 2, once: 2 };
+const ABOVE_LEAF_COST: AbsorbCost = AbsorbCost { each: 2, once: 2 };
 
 impl TreeEditor<'_> {
     /// The root after `messages`, newer than all that is there, have become part of the tree. A few
@@ -43,36 +43,37 @@ impl TreeEditor<'_> {
     ///
     /// # Errors
     /// Of reading the root.
-    pub(crate) fn spreading(&self, root: &Root) -> Result<Spreading> {
-        if let Some(known) = root.known_spreading() {
+    pub(crate) fn absorb_cost(&self, root: &Root) -> Result<AbsorbCost> {
+        if let Some(known) = root.known_absorb_cost() {
             return Ok(known);
         }
         let node = self.trees.root_node(root)?;
         let once = header_blocks(&node) + 1;
         let found = match &node.body {
             Body::Leaf(base) => match self.leaf_blocks(base) {
-                Some(blocks) => Spreading { each: 1, once: once + blocks },
-                None => ABOVE,
+                Some(blocks) => AbsorbCost { each: 1, once: once + blocks },
+                None => ABOVE_LEAF_COST,
             },
             // Each part is named in the header.
             Body::Interior { edges, .. } => {
                 let edges = edges.len() as u64;
-                Spreading { each: edges + edges.div_ceil(16), once }
+                AbsorbCost { each: edges + edges.div_ceil(16), once }
             }
         };
         Ok(root.slot.as_ref().map_or(found, |slot| *slot.spread.get_or_init(|| found)))
     }
 
     /// The same for a root that cannot be read: more than it is.
-    pub(crate) fn assume_spreading(&self, root: &Root) {
+    pub(crate) fn assume_absorb_cost(&self, root: &Root) {
         if let Some(slot) = &root.slot {
-            slot.spread.get_or_init(|| Spreading { each: self.trees.tuning.fanout as u64, ..ABOVE });
+            slot.spread
+                .get_or_init(|| AbsorbCost { each: self.trees.tuning.fanout as u64, ..ABOVE_LEAF_COST });
         }
     }
 
     /// The blocks of the parts of a leaf; `None` if they are many.
     fn leaf_blocks(&self, base: &Run) -> Option<u64> {
-        let most = SMALL_LEAF.min((self.trees.tuning.leaf / self.trees.tuning.part.max(1) / 2) as u64);
+        let most = SMALL_LEAF_BLOCKS.min((self.trees.tuning.leaf / self.trees.tuning.part.max(1) / 2) as u64);
         let blocks = base.parts.iter().map(|part| blocks_of(part.slot.summary.bytes as usize)).sum();
         (blocks <= most).then_some(blocks)
     }
@@ -115,7 +116,7 @@ impl TreeEditor<'_> {
         let deletes = |ops: &RangeOps| ops.iter().any(|(_, op)| *op == RangeOp::Delete);
         let deleted: Vec<KeyRange> =
             ranges.iter().filter(|(_, ops)| deletes(ops)).map(|(range, _)| range).collect();
-        if deleted.len() <= FEW_DELETES && root.height > 0 {
+        if deleted.len() <= FEW_RANGE_DELETES && root.height > 0 {
             for range in union_of(deleted) {
                 root = self.without_range(&root, &range)?;
             }

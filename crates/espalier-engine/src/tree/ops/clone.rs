@@ -33,7 +33,7 @@ use crate::tree::source::{Inserts, Merged, before_end_of};
 use std::sync::Arc;
 
 /// What a large value counts for when it is decided whether to copy.
-const REFERENCE: usize = 64;
+const VALUE_REFERENCE_BYTES: usize = 64;
 
 impl TreeEditor<'_> {
     /// The root after `clone`, where `root` is the state it refers to.
@@ -62,7 +62,7 @@ impl TreeEditor<'_> {
 
     /// A root that denotes what `root` does behind `prefix`, without the prefix; `msn` is as new as
     /// anything there.
-    pub(crate) fn taken_out(&self, root: &Root, prefix: &[u8], msn: Msn) -> Result<Root> {
+    pub(crate) fn extract_prefix(&self, root: &Root, prefix: &[u8], msn: Msn) -> Result<Root> {
         let source = KeyRange::prefix(prefix);
         if let Some(entries) = self.few_entries(root, &source).unwrap_or_default() {
             let entries = entries.into_iter().map(|(key, value)| (key[prefix.len()..].into(), value));
@@ -79,7 +79,13 @@ impl TreeEditor<'_> {
 
     /// The root after what begins with `prefix` has made room for what `other` denotes, behind the
     /// prefix.
-    pub(crate) fn put_in(&self, root: &Root, prefix: &[u8], other: &Root, msn: Msn) -> Result<Root> {
+    pub(crate) fn insert_at_prefix(
+        &self,
+        root: &Root,
+        prefix: &[u8],
+        other: &Root,
+        msn: Msn,
+    ) -> Result<Root> {
         let (range, node) = (KeyRange::prefix(prefix), (*self.top(root)?).clone());
         if let Some(entries) = self.few_entries(other, &KeyRange::all()).unwrap_or_default() {
             let entries = entries.into_iter().map(|(key, value)| ([prefix, &key].concat().into(), value));
@@ -174,7 +180,7 @@ impl TreeEditor<'_> {
                 }
                 if let Some(value) = found.value(&self.trees.merge, &*self.trees.pieces)? {
                     let large = !value.segments().is_empty();
-                    bytes += key.len() + if large { REFERENCE } else { value.len() };
+                    bytes += key.len() + if large { VALUE_REFERENCE_BYTES } else { value.len() };
                     values += if large { value.len() } else { 0 };
                     entries.push((key.clone(), value));
                 }

@@ -29,7 +29,7 @@ struct Reach {
 
 impl TreeEditor<'_> {
     /// Bytes on the heaviest edge of the root that is too heavy.
-    pub(crate) fn pending_work(&self, root: &Root) -> Result<Option<u64>> {
+    pub(crate) fn heaviest_edge_bytes(&self, root: &Root) -> Result<Option<u64>> {
         let Some(slot) = &root.slot else { return Ok(None) };
         // A root on the device has been left in order, or will be put in order when it is changed.
         let Some(node) = slot.unstored() else { return Ok(None) };
@@ -56,15 +56,15 @@ impl TreeEditor<'_> {
     /// The root after messages have been moved to one leaf, however few they are; `None` if there
     /// are none above the leaves. What is deleted or replaced takes space until its message gets
     /// there.
-    pub(crate) fn squeeze(&self, root: &Root) -> Result<Option<Root>> {
+    pub(crate) fn flush_for_space(&self, root: &Root) -> Result<Option<Root>> {
         let Ok(mut node) = self.trees.root_node(root).map(|node| (*node).clone()) else { return Ok(None) };
-        if !self.squeeze_node(&mut node, &KeyRange::all())? {
+        if !self.flush_node_for_space(&mut node, &KeyRange::all())? {
             return Ok(None);
         }
         Ok(Some(self.grown(split_interior(node, self.trees.tuning.fanout, &KeyRange::all()))))
     }
 
-    fn squeeze_node(&self, node: &mut Node, interval: &KeyRange) -> Result<bool> {
+    fn flush_node_for_space(&self, node: &mut Node, interval: &KeyRange) -> Result<bool> {
         while let Some((i, _)) = self.heaviest(node, 0) {
             if self.flush_edge(node, i, interval, Reach { least: 0, all: false })? {
                 return Ok(true);
@@ -82,7 +82,7 @@ impl TreeEditor<'_> {
                 continue;
             }
             let Ok(mut child) = child.load(self.trees, below, &covered) else { continue };
-            if self.squeeze_node(&mut child, &covered)? {
+            if self.flush_node_for_space(&mut child, &covered)? {
                 self.replace(
                     node,
                     i,
@@ -116,25 +116,30 @@ impl TreeEditor<'_> {
     }
 
     /// Tries again what could not be read.
-    pub(crate) fn forget_stuck(&self) {
+    pub(crate) fn retry_unflushable(&self) {
         self.trees.unflushable.clear();
     }
 
     /// Moves one step down what is pending in `range`, but not into what is shared, for that would
     /// take space; returns the new root and where to go on. `None` if nothing is pending there.
-    pub(crate) fn push_down(&self, root: &Root, range: &KeyRange) -> Result<Option<(Root, Key)>> {
+    pub(crate) fn flush_range(&self, root: &Root, range: &KeyRange) -> Result<Option<(Root, Key)>> {
         let Ok(mut node) = self.trees.root_node(root).map(|node| (*node).clone()) else { return Ok(None) };
         if matches!(node.body, Body::Leaf(_)) || self.is_shared_root(root)? {
             return Ok(None);
         }
         let all = KeyRange::all();
-        let Some(at) = self.push_down_node(&mut node, &all, range)? else { return Ok(None) };
+        let Some(at) = self.flush_range_node(&mut node, &all, range)? else { return Ok(None) };
         let next = if at > range.start { at } else { range.start.clone() };
         Ok(Some((self.grown(split_interior(node, self.trees.tuning.fanout, &all)), next)))
     }
 
     /// The same below a node; returns the start of what was changed.
-    fn push_down_node(&self, node: &mut Node, interval: &KeyRange, range: &KeyRange) -> Result<Option<Key>> {
+    fn flush_range_node(
+        &self,
+        node: &mut Node,
+        interval: &KeyRange,
+        range: &KeyRange,
+    ) -> Result<Option<Key>> {
         let below = node.height - 1;
         for i in Node::edge_for(edges_of(node).0, &range.start)..edges_of(node).1.len() {
             let covered = node.interval(i, interval);
@@ -156,7 +161,7 @@ impl TreeEditor<'_> {
             }
             let Some(child) = edge.child.filter(|_| below > 0) else { continue };
             let Ok(mut child) = child.load(self.trees, below, &covered) else { continue };
-            if let Some(at) = self.push_down_node(&mut child, &covered, range)? {
+            if let Some(at) = self.flush_range_node(&mut child, &covered, range)? {
                 self.replace(
                     node,
                     i,
@@ -181,7 +186,7 @@ impl TreeEditor<'_> {
 
     /// The bytes of large values that wait on the edges of the root; none if no edge has more than
     /// it may, for then nothing will be done about them.
-    pub(crate) fn values_waiting(&self, root: &Root) -> u64 {
+    pub(crate) fn pending_value_bytes(&self, root: &Root) -> u64 {
         let Some(node) = root.slot.as_ref().and_then(|slot| slot.unstored()) else { return 0 };
         let Body::Interior { edges, .. } = &node.body else { return 0 };
         let moving =

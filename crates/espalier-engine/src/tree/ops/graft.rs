@@ -52,12 +52,12 @@ impl TreeEditor<'_> {
     ) -> Result<Root> {
         let all = KeyRange::all();
         while target.is_some_and(|target| node.height <= target.height) {
-            let child = (!node.is_hollow()).then(|| Child::attach(&node, &all));
+            let child = (!node.is_empty_map()).then(|| Child::attach(&node, &all));
             let edges = vec![Edge { child, runs: Vec::new() }];
             node = Node { height: node.height + 1, body: Body::Interior { pivots: Vec::new(), edges } };
         }
         self.hang(&mut node, &all, range, target);
-        if node.is_hollow() {
+        if node.is_empty_map() {
             return Ok(Root::default());
         }
         Ok(self.grown(split_interior(node, self.trees.tuning.fanout, &all)))
@@ -90,7 +90,7 @@ impl TreeEditor<'_> {
             shown.1.push(Edge::default());
         }
         let mut node = Node { height: node.height, body: Body::Interior { pivots: shown.0, edges: shown.1 } };
-        self.drop_hollow(&mut node);
+        self.drop_empty_edges(&mut node);
         node
     }
 
@@ -104,7 +104,7 @@ impl TreeEditor<'_> {
         let child = match child.load(self.trees, below, covered) {
             Ok(node) => {
                 let node = self.cut(&node, covered, inside);
-                (!node.is_hollow()).then(|| Child::attach(&node, inside))
+                (!node.is_empty_map()).then(|| Child::attach(&node, inside))
             }
             Err(_) => Some(Child { view: child.view.restrict(inside), ..child.clone() })
                 .filter(|child| !child.view.is_empty()),
@@ -220,7 +220,7 @@ impl TreeEditor<'_> {
             nodes.iter().skip(1).map(|(start, _)| Some(start.clone())).chain([host.end.clone()]).collect();
         let edge = |((start, node), end): ((Key, Node), Option<Key>)| {
             let covered = KeyRange { start: start.clone(), end };
-            let child = (!node.is_hollow()).then(|| Child::attach(&node, &covered));
+            let child = (!node.is_empty_map()).then(|| Child::attach(&node, &covered));
             (start, Edge { child, runs: runs_within(&runs, &covered) })
         };
         Some(nodes.into_iter().zip(ends).map(edge).collect())
@@ -239,14 +239,14 @@ impl TreeEditor<'_> {
         let inner: Vec<Key> = new.iter().skip(1).map(|(start, _)| start.clone()).collect();
         edges.splice(place.clone(), new.into_iter().map(|(_, edge)| edge));
         pivots.splice(place.start..place.end - 1, inner);
-        self.drop_hollow(node);
+        self.drop_empty_edges(node);
         for left in (place.start.saturating_sub(1)..place.start + count).rev() {
             self.join_with_next(node, left, interval);
         }
     }
 
     /// Gives what empty edges cover to their neighbours: the children of these show nothing there.
-    fn drop_hollow(&self, node: &mut Node) {
+    fn drop_empty_edges(&self, node: &mut Node) {
         let mut i = 0;
         while edges_of(node).1.len() > 1 && i < edges_of(node).1.len() {
             if !edges_of(node).1[i].is_empty() {

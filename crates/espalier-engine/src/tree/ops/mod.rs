@@ -12,6 +12,6 @@ mod flush;
 mod gather;
 mod graft;
 mod leaf;
+pub(super) mod relocate;
 mod run_merge;
 mod slice;
-pub(super) mod sweep;

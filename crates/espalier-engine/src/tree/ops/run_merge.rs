@@ -23,7 +23,7 @@ const REPLAYED_RUNS: usize = 32;
 /// Runs are similar if none has this many times the weight of another. With [`SIMILAR_RUNS`] it
 /// bounds the runs on an edge by the logarithm of its weight, and the times that a message is
 /// merged, too.
-const SIMILAR: u64 = 6;
+const SIMILAR_WEIGHT_RATIO: u64 = 6;
 
 impl TreeEditor<'_> {
     /// Adds a run to an edge that covers `interval`.
@@ -74,7 +74,7 @@ impl TreeEditor<'_> {
     /// The root after what waits on one of its edges in many small parts has become one run; `None`
     /// if nowhere it does that takes no more than `room` blocks. In a store that is short of space
     /// each checkpoint may leave a part with a few deletions there, which takes a block.
-    pub(crate) fn joined_runs(&self, root: &Root, room: u64) -> Result<Option<Root>> {
+    pub(crate) fn merge_small_runs(&self, root: &Root, room: u64) -> Result<Option<Root>> {
         let Ok(mut node) = self.trees.root_node(root).map(|node| (*node).clone()) else { return Ok(None) };
         let header = header_blocks(&node);
         let Body::Interior { edges, .. } = &node.body else { return Ok(None) };
@@ -113,7 +113,7 @@ impl TreeEditor<'_> {
             while let Some(run) = from.checked_sub(1).filter(|i| *i >= readable).map(|i| &edge.runs[i]) {
                 least = least.min(run.weight().max(1));
                 most = most.max(run.weight());
-                if most >= SIMILAR * least {
+                if most >= SIMILAR_WEIGHT_RATIO * least {
                     break;
                 }
                 from -= 1;

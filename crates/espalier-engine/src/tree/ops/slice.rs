@@ -20,7 +20,7 @@ use crate::tree::run::{Run, runs_within, runs_without};
 use std::sync::Arc;
 
 /// So many parts of a leaf are written again for one slice, at most.
-const PARTS: usize = 4;
+const SLICE_LEAF_PARTS: usize = 4;
 
 /// Which leaves are in question.
 #[derive(Clone, Copy)]
@@ -37,7 +37,7 @@ type Sliced = (Vec<(Key, Node)>, KeyRange);
 impl TreeEditor<'_> {
     /// The root after a slice of the messages on its heaviest edge has been moved to a leaf, or one
     /// from further down if nothing waits there; `None` if there are no messages above the leaves.
-    pub(crate) fn squeeze_slice(&self, root: &Root) -> Result<Option<Root>> {
+    pub(crate) fn flush_slice_for_space(&self, root: &Root) -> Result<Option<Root>> {
         let Ok(node) = self.trees.root_node(root) else { return Ok(None) };
         let all = KeyRange::all();
         let range = self.heaviest(&node, 0).map_or(all.clone(), |(i, _)| node.interval(i, &all));
@@ -48,7 +48,7 @@ impl TreeEditor<'_> {
     /// The root after the first slice of what is pending in `range` has been moved to its leaf, and
     /// where to go on; but nothing into what is shared, for that would take space. `None` if
     /// nothing is pending there.
-    pub(crate) fn push_slice(&self, root: &Root, range: &KeyRange) -> Result<Option<(Root, Key)>> {
+    pub(crate) fn flush_range_slice(&self, root: &Root, range: &KeyRange) -> Result<Option<(Root, Key)>> {
         if self.is_shared_root(root)? {
             return Ok(None);
         }
@@ -131,7 +131,7 @@ fn end_of_slice(base: &Run, interval: &KeyRange, pending: &[Arc<Run>]) -> Option
     let second =
         |run: &Arc<Run>| run.parts.iter().skip(1).map(|part| part.first.clone()).find(|key| *key > start);
     let touched = base.parts.partition_point(|part| part.first <= start).saturating_sub(1);
-    let behind = base.parts.get(touched + PARTS).map(|part| part.first.clone());
+    let behind = base.parts.get(touched + SLICE_LEAF_PARTS).map(|part| part.first.clone());
     let first = pending.iter().filter_map(second).chain(behind).min();
     first.filter(|key| before_end(key, interval.end.as_deref())).or_else(|| interval.end.clone())
 }

@@ -28,8 +28,8 @@ fn slice(store: &Store, id: IndexId, range: Option<&KeyRange>) -> Option<u64> {
     let _structure = index.structure.lock();
     let root = index.version().root.clone();
     let sliced = match range {
-        None => shared.trees.edit(shared.trees.policy()).squeeze_slice(&root).unwrap()?,
-        Some(range) => shared.trees.edit(shared.trees.policy()).push_slice(&root, range).unwrap()?.0,
+        None => shared.trees.edit(shared.trees.policy()).flush_slice_for_space(&root).unwrap()?,
+        Some(range) => shared.trees.edit(shared.trees.policy()).flush_range_slice(&root, range).unwrap()?.0,
     };
     let blocks =
         |root: &super::Root| root.slot.as_ref().map_or(0, |slot| shared.trees.unwritten_blocks(slot));
@@ -151,7 +151,7 @@ fn a_slice_costs_little_however_much_waits() {
     store.checkpoint().unwrap();
     let root = store.shared.indexes.read()[&id].version().root.clone();
     store.shared.trees.lean.store(true, Ordering::Relaxed);
-    let whole = store.shared.trees.edit(store.shared.trees.policy()).squeeze(&root).unwrap().unwrap();
+    let whole = store.shared.trees.edit(store.shared.trees.policy()).flush_for_space(&root).unwrap().unwrap();
     let blocks =
         |root: &super::Root| root.slot.as_ref().map_or(0, |slot| store.shared.trees.unwritten_blocks(slot));
     assert!(blocks(&whole) > 192, "an edge takes {} blocks, too few to say anything", blocks(&whole));

@@ -12,19 +12,19 @@ use crate::tree::policy::Gathering;
 use crate::tree::run::Run;
 
 /// What [`Trees::sweep`] came to.
-pub(crate) enum Sweep {
+pub(crate) enum Relocation {
     /// The last leaf.
     End,
     /// Enough leaves looked at; the next begins here.
-    Tired(Key),
+    Paused(Key),
     /// A leaf was rewritten: the new root, and where the next leaf begins, if there is one.
     Rewritten(Root, Option<Key>),
 }
 
 /// The same below one node.
-enum Swept {
+enum Relocated {
     End,
-    Tired(Key),
+    Paused(Key),
     Rewritten(Option<Key>),
 }
 
@@ -32,26 +32,26 @@ impl TreeEditor<'_> {
     /// Looks at up to `visits` leaves from `from` on, for the first with values in sparse value
     /// parts, and rewrites that one. Leaves below pending messages are passed over: flush
     /// those first.
-    pub(crate) fn sweep(&self, root: &Root, from: &[u8], visits: &mut usize) -> Result<Sweep> {
+    pub(crate) fn relocate_sparse(&self, root: &Root, from: &[u8], visits: &mut usize) -> Result<Relocation> {
         if self.is_shared_root(root)? {
-            return Ok(Sweep::End);
+            return Ok(Relocation::End);
         }
         let Ok(mut node) = self.trees.root_node(root).map(|node| (*node).clone()) else {
-            return Ok(Sweep::End);
+            return Ok(Relocation::End);
         };
         let all = KeyRange::all();
         if let Body::Leaf(base) = &node.body {
             return match self.rewritten(base, &all) {
-                Ok(Some(leaves)) => Ok(Sweep::Rewritten(self.grown(leaves), None)),
+                Ok(Some(leaves)) => Ok(Relocation::Rewritten(self.grown(leaves), None)),
                 Err(error) if !error.is_of_reading() => Err(error),
-                _ => Ok(Sweep::End),
+                _ => Ok(Relocation::End),
             };
         }
-        Ok(match self.sweep_node(&mut node, &all, from, visits)? {
-            Swept::End => Sweep::End,
-            Swept::Tired(next) => Sweep::Tired(next),
-            Swept::Rewritten(next) => {
-                Sweep::Rewritten(self.grown(split_interior(node, self.trees.tuning.fanout, &all)), next)
+        Ok(match self.relocate_in_node(&mut node, &all, from, visits)? {
+            Relocated::End => Relocation::End,
+            Relocated::Paused(next) => Relocation::Paused(next),
+            Relocated::Rewritten(next) => {
+                Relocation::Rewritten(self.grown(split_interior(node, self.trees.tuning.fanout, &all)), next)
             }
         })
     }
@@ -63,13 +63,13 @@ impl TreeEditor<'_> {
         Ok(None)
     }
 
-    fn sweep_node(
+    fn relocate_in_node(
         &self,
         node: &mut Node,
         interval: &KeyRange,
         from: &[u8],
         visits: &mut usize,
-    ) -> Result<Swept> {
+    ) -> Result<Relocated> {
         let below = node.height - 1;
         let first = Node::edge_for(edges_of(node).0, from);
         for i in first..edges_of(node).1.len() {
@@ -79,7 +79,7 @@ impl TreeEditor<'_> {
                 continue;
             }
             if *visits == 0 {
-                return Ok(Swept::Tired(covered.start));
+                return Ok(Relocated::Paused(covered.start));
             }
             // What cannot be read stays where it is.
             let Ok(mut child) = child.load(self.trees, below, &covered) else { continue };
@@ -91,20 +91,20 @@ impl TreeEditor<'_> {
                 };
                 if let Some(leaves) = rewritten {
                     self.replace(node, i, leaves, &[], interval);
-                    return Ok(Swept::Rewritten(covered.end));
+                    return Ok(Relocated::Rewritten(covered.end));
                 }
                 continue;
             }
-            match self.sweep_node(&mut child, &covered, from, visits)? {
-                Swept::End => {}
-                Swept::Rewritten(next) => {
+            match self.relocate_in_node(&mut child, &covered, from, visits)? {
+                Relocated::End => {}
+                Relocated::Rewritten(next) => {
                     let nodes = split_interior(child, self.trees.tuning.fanout, &covered);
                     self.replace(node, i, nodes, &[], interval);
-                    return Ok(Swept::Rewritten(next));
+                    return Ok(Relocated::Rewritten(next));
                 }
-                tired => return Ok(tired),
+                paused => return Ok(paused),
             }
         }
-        Ok(Swept::End)
+        Ok(Relocated::End)
     }
 }
