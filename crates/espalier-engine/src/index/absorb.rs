@@ -47,7 +47,7 @@ pub(crate) fn absorbed_within(
         Ok(next) => next,
     };
     let many = layer.has_ranges() || root.height == 0;
-    if !trees.lean.load(Ordering::Relaxed) || matches!(layer, Layer::Clone(_)) || !many {
+    if !trees.switches.is_low_space() || matches!(layer, Layer::Clone(_)) || !many {
         return Ok(at_once);
     }
     // What the messages take that wait has been reserved.

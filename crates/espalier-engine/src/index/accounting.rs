@@ -94,12 +94,12 @@ impl SpaceAccounting {
 
     /// True if space is low.
     pub(crate) fn is_low(&self) -> bool {
-        self.trees.lean.load(Ordering::Relaxed)
+        self.trees.switches.is_low_space()
     }
 
     /// From here on space counts as low, until it is looked at again.
     pub(crate) fn assume_low(&self) {
-        self.trees.lean.store(true, Ordering::Relaxed);
+        self.trees.switches.set_low_space(true);
     }
 
     /// Changes trees as far as the space allows that there is now.
@@ -151,7 +151,7 @@ impl SpaceAccounting {
         self.recount();
         let space = self.space.stats();
         let low = is_low(&space, self.unwritten_blocks(), &self.tuning);
-        self.trees.lean.store(low, Ordering::Relaxed);
+        self.trees.switches.set_low_space(low);
         // A value part takes its space until the last of its values has come down, so reckon with
         // the double of what is on its way, which is nearly twice this share of what there is.
         let used = space.total.saturating_sub(space.free).max(1);
@@ -160,7 +160,7 @@ impl SpaceAccounting {
             true => 256,
             false => (space.free * 256 / (4 * used)).clamp(LEAST_VALUE_QUOTA, 256),
         };
-        self.trees.patience.store(quota, Ordering::Relaxed);
+        self.trees.switches.set_value_quota(quota);
         let least = (self.tuning.fanout * self.tuning.edge / 2) as u64;
         let values = (space.free * BLOCK as u64 / 16).max(least).min(MOST_MEMTABLE_VALUE_BYTES);
         self.memtable_value_limit.store(values, Ordering::Relaxed);

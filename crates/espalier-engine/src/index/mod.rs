@@ -62,7 +62,7 @@ impl Layer {
         }
     }
 
-    /// `root` after this layer has become part of the tree. See [`Trees::absorb`].
+    /// `root` after this layer has become part of the tree. See [`TreeEditor::absorb`](crate::tree::TreeEditor::absorb).
     pub(crate) fn absorbed(&self, trees: &Arc<Trees>, root: &Root, at_once: bool) -> Result<Root> {
         match self {
             Self::Table(table) => trees.edit(trees.policy()).absorb(root, table, at_once),

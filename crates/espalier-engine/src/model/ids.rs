@@ -1,4 +1,4 @@
-//! Numbers with a meaning, shared by every room of the engine.
+//! Numbers with a meaning, shared by every module of the engine.
 
 use std::fmt;
 

@@ -25,7 +25,6 @@ use bytes::Bytes;
 use components::Components;
 use espalier_storage::{BLOCK, Device, Environment};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// An open store.
 pub struct Store {
@@ -266,7 +265,7 @@ impl Store {
         if !self.shared.write.pipeline.close() {
             return Ok(());
         }
-        self.shared.trees.closing.store(true, Ordering::Relaxed);
+        self.shared.trees.switches.set_closing();
         self.workers.stop();
         if self.shared.options.read_only {
             return Ok(());

@@ -29,7 +29,7 @@ use crate::pieces::Pieces;
 use crate::space::Locator;
 use crate::space::{Geometry, Opened, Purpose, Space, SpaceOptions, Superblock, VolumeTable, heal};
 use crate::store::components::{Components, Recovered};
-use crate::tree::{Loss, TreeMemory, Trees, UnflushableEdges, baseless};
+use crate::tree::{Loss, PolicySwitches, TreeMemory, Trees, UnflushableEdges, baseless};
 use crate::{Error, ErrorKind, Op, Result};
 use espalier_storage::{BLOCK, Device, Environment};
 use parking_lot::Mutex;
@@ -100,13 +100,10 @@ pub(crate) fn make_trees(
         tuning: options.tuning,
         compression,
         memory: TreeMemory::default(),
-        patience: AtomicU64::new(256),
         absorbed: AtomicU64::new(0),
         sparse: Mutex::default(),
-        lean: AtomicBool::new(false),
-        closing: AtomicBool::new(false),
+        switches: PolicySwitches::default(),
         unflushable: UnflushableEdges::default(),
-        unmerged: AtomicUsize::new(0),
     })
 }
 
@@ -147,9 +144,9 @@ pub(crate) fn open(
         ..LogConfig::default()
     };
     let position = LogPosition::decode(&superblock.log_position);
-    trees.unmerged.store((options.memory / 2) as usize, Ordering::Relaxed);
+    trees.switches.set_unmerged_bytes((options.memory / 2) as usize);
     // What is replayed had its blocks promised before: who replays must take no more.
-    trees.lean.store(is_low(&space.stats(), 0, &options.tuning), Ordering::Relaxed);
+    trees.switches.set_low_space(is_low(&space.stats(), 0, &options.tuning));
     let opening = LogOpening {
         device: device.clone(),
         region: superblock.geometry.log,
@@ -161,7 +158,7 @@ pub(crate) fn open(
     };
     let log =
         opening.open(&mut |batch| replay.batch(batch)).context(|| format!("replaying the log of {name}"))?;
-    trees.unmerged.store(0, Ordering::Relaxed);
+    trees.switches.set_unmerged_bytes(0);
     let order = replay.order;
     let read_only = options.read_only;
     let checkpoint = CheckpointState::new(roots, reclaim);
@@ -346,7 +343,7 @@ impl<'a> Replay<'a> {
                 version.sealed.remove(0);
             })?;
             if is_low(&self.space.stats(), self.owed(), &self.options.tuning) {
-                self.trees.lean.store(true, Ordering::Relaxed);
+                self.trees.switches.set_low_space(true);
             }
         }
         Ok(())

@@ -37,7 +37,6 @@ use crate::{Error, ErrorKind, Key, Loss, Op, RangeOp, Result};
 use espalier_storage::{BLOCK, Device, Environment};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// A damaged store, opened without what is damaged.
 #[derive(Debug)]
@@ -112,7 +111,7 @@ fn open(
     }
 
     let order = CommitOrder::after(superblock.checkpoint_lsn, Msn(superblock.next_msn.0.saturating_sub(1)));
-    trees.lean.store(is_low(&space.stats(), 0, &options.tuning), Ordering::Relaxed);
+    trees.switches.set_low_space(is_low(&space.stats(), 0, &options.tuning));
     let deleted: Arc<DeletedRanges> = Arc::default();
     let mut replay = Replay::new(&trees, &space, &options, &indexes, &deleted, order, losses);
     let shared_indexes = Arc::new(IndexTable::new(indexes.clone()));

@@ -70,9 +70,9 @@ impl AbsorbCost {
 /// The place of a node.
 pub(crate) struct NodeSlot {
     state: RwLock<NodeState>,
-    /// Blocks that the tree below will take, once they were counted ([`Trees::unwritten_blocks`]).
+    /// Blocks that the tree below will take, once they were counted ([`Trees::unwritten_blocks`](super::Trees::unwritten_blocks)).
     unwritten: OnceLock<u64>,
-    /// See [`Trees::absorb_cost`].
+    /// See [`AbsorbCost`].
     pub(super) spread: OnceLock<AbsorbCost>,
 }
 
@@ -294,7 +294,7 @@ pub(crate) struct Root {
 }
 
 impl Root {
-    /// What [`Trees::absorb_cost`](super::Trees::absorb_cost) found, if it was asked.
+    /// The cost of absorbing into this tree, if it was computed before.
     pub(crate) fn known_absorb_cost(&self) -> Option<AbsorbCost> {
         self.slot.as_ref().map_or(Some(EMPTY_TREE_COST), |slot| slot.spread.get().copied())
     }

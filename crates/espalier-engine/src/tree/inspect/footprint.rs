@@ -47,7 +47,7 @@ impl Footprint {
 }
 
 /// What of a counted tree a newer one does not name any more, in blocks as
-/// [`Trees::unwritten_blocks`] reckons.
+/// [`Trees::unwritten_blocks`] counts them.
 struct Replaced {
     lasting: Footprint,
     /// More need not be found to be free.

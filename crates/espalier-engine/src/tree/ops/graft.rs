@@ -198,7 +198,7 @@ impl TreeEditor<'_> {
         self.put_edges(node, first..last + 1, new, interval);
     }
 
-    /// [`Trees::hang`] below an edge that covers `covered` and is to cover `host`; the edges that
+    /// [`Self::hang`] below an edge that covers `covered` and is to cover `host`; the edges that
     /// come out, each with its start. `None` if what is below cannot be read.
     fn hang_into(
         &self,

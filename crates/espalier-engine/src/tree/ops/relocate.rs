@@ -11,7 +11,7 @@ use crate::tree::node::{Body, Edge, Node, Root};
 use crate::tree::policy::Gathering;
 use crate::tree::run::Run;
 
-/// What [`Trees::sweep`] came to.
+/// What [`TreeEditor::relocate_sparse`] came to.
 pub(crate) enum Relocation {
     /// The last leaf.
     End,

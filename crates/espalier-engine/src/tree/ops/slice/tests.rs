@@ -5,7 +5,6 @@ use crate::{Batch, FormatOptions, IndexId, OpenOptions, Store, Tuning};
 use espalier_storage::{Random, SimulatedDevice, SimulatedEnvironment};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 type Plain = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -23,7 +22,7 @@ fn new_store(seed: u64, tuning: Tuning) -> (Arc<Store>, IndexId) {
 /// tidying does.
 fn slice(store: &Store, id: IndexId, range: Option<&KeyRange>) -> Option<u64> {
     let shared = &store.shared;
-    shared.trees.lean.store(true, Ordering::Relaxed);
+    shared.trees.switches.set_low_space(true);
     let index = shared.indexes.read()[&id].clone();
     let _structure = index.structure.lock();
     let root = index.version().root.clone();
@@ -150,7 +149,7 @@ fn a_slice_costs_little_however_much_waits() {
     }
     store.checkpoint().unwrap();
     let root = store.shared.indexes.read()[&id].version().root.clone();
-    store.shared.trees.lean.store(true, Ordering::Relaxed);
+    store.shared.trees.switches.set_low_space(true);
     let whole = store.shared.trees.edit(store.shared.trees.policy()).flush_for_space(&root).unwrap().unwrap();
     let blocks =
         |root: &super::Root| root.slot.as_ref().map_or(0, |slot| store.shared.trees.unwritten_blocks(slot));
