@@ -258,65 +258,80 @@ fn pauses(image: &Path) -> Outcome {
     Ok(())
 }
 
-/// Does `work` while others create, read and sync; prints how long their calls took.
+/// Creates files with data until it is to stop; returns how long creating and writing took.
+fn create_files(
+    place: &Place,
+    name: &str,
+    directories: &[NodeId],
+    going: &(dyn Fn() -> bool + Sync),
+) -> Outcome<[Times; 2]> {
+    let (mut random, mut n, data) = (Random::new(2), 0, [5u8; 2000]);
+    let [mut create, mut write] = [Times::default(), Times::default()];
+    while going() {
+        let parent = directories[random.index(directories.len())];
+        let file = format!("{name}-{n:09}");
+        let caller = Caller::default();
+        let node =
+            create.take(|| place.fs.mknod(parent, file.as_bytes(), NewNode::Regular, 0o644, &caller))?.node;
+        write.take(|| place.fs.write(node, 0, &data, false))?;
+        place.fs.forget(node, 1);
+        n += 1;
+        // At a rate that the store can keep up with; the highest rate is measured elsewhere.
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    Ok([create, write])
+}
+
+/// Lists directories and reads files until it is to stop; returns how long that took.
+fn read_files(
+    place: &Place,
+    directories: &[NodeId],
+    going: &(dyn Fn() -> bool + Sync),
+) -> Outcome<[Times; 2]> {
+    let (mut random, mut out) = (Random::new(3), [0u8; 2000]);
+    let [mut look, mut read] = [Times::default(), Times::default()];
+    while going() {
+        let parent = directories[random.index(directories.len())];
+        let mut found = None;
+        look.take(|| {
+            place.fs.readdirplus(parent, 0, &mut |entry| {
+                if let Some(entry) = entry.entry.filter(|_| found.is_none()) {
+                    found = Some(entry.node);
+                    return true;
+                }
+                found.is_none()
+            })
+        })?;
+        if let Some(node) = found {
+            read.take(|| place.fs.read(node, 0, &mut out))?;
+            place.fs.forget(node, 1);
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    Ok([look, read])
+}
+
+/// Writes to a file and syncs it until it is to stop; returns how long syncing took.
+fn sync_file(place: &Place, name: &str, going: &(dyn Fn() -> bool + Sync)) -> Outcome<[Times; 1]> {
+    let node = place.file(NodeId::ROOT, &format!("{name}-synced"))?;
+    let (mut sync, mut n) = (Times::default(), 0u64);
+    while going() {
+        place.fs.write(node, n % 100 * 100, &[9; 100], false)?;
+        sync.take(|| place.fs.fsync(node, true))?;
+        n += 1;
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok([sync])
+}
+
+/// Does `work` while other threads create, read and sync; prints how long their calls took.
 fn phase(place: &Place, name: &str, directories: &[NodeId], work: impl FnOnce() -> Outcome) -> Outcome {
     let stop = AtomicBool::new(false);
     let going = || !stop.load(Ordering::Relaxed);
-    let creator = || -> Outcome<[Times; 2]> {
-        let (mut random, mut n, data) = (Random::new(2), 0, [5u8; 2000]);
-        let [mut create, mut write] = [Times::default(), Times::default()];
-        while going() {
-            let parent = directories[random.index(directories.len())];
-            let file = format!("{name}-{n:09}");
-            let caller = Caller::default();
-            let node = create
-                .take(|| place.fs.mknod(parent, file.as_bytes(), NewNode::Regular, 0o644, &caller))?
-                .node;
-            write.take(|| place.fs.write(node, 0, &data, false))?;
-            place.fs.forget(node, 1);
-            n += 1;
-            // Work at a rate that the store can keep up with; how fast it can be is another
-            // question.
-            std::thread::sleep(Duration::from_micros(200));
-        }
-        Ok([create, write])
-    };
-    let reader = || -> Outcome<[Times; 2]> {
-        let (mut random, mut out) = (Random::new(3), [0u8; 2000]);
-        let [mut look, mut read] = [Times::default(), Times::default()];
-        while going() {
-            let parent = directories[random.index(directories.len())];
-            let mut found = None;
-            look.take(|| {
-                place.fs.readdirplus(parent, 0, &mut |entry| {
-                    if let Some(entry) = entry.entry.filter(|_| found.is_none()) {
-                        found = Some(entry.node);
-                        return true;
-                    }
-                    found.is_none()
-                })
-            })?;
-            if let Some(node) = found {
-                read.take(|| place.fs.read(node, 0, &mut out))?;
-                place.fs.forget(node, 1);
-            }
-            std::thread::sleep(Duration::from_micros(200));
-        }
-        Ok([look, read])
-    };
-    let syncer = || -> Outcome<[Times; 1]> {
-        let node = place.file(NodeId::ROOT, &format!("{name}-synced"))?;
-        let (mut sync, mut n) = (Times::default(), 0u64);
-        while going() {
-            place.fs.write(node, n % 100 * 100, &[9; 100], false)?;
-            sync.take(|| place.fs.fsync(node, true))?;
-            n += 1;
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        Ok([sync])
-    };
     std::thread::scope(|scope| {
-        let (creator, reader, syncer) = (scope.spawn(creator), scope.spawn(reader), scope.spawn(syncer));
+        let creator = scope.spawn(|| create_files(place, name, directories, &going));
+        let reader = scope.spawn(|| read_files(place, directories, &going));
+        let syncer = scope.spawn(|| sync_file(place, name, &going));
         let done = work();
         stop.store(true, Ordering::Relaxed);
         let panicked = |_| "a thread panicked";

@@ -74,7 +74,7 @@ impl FileSystem {
         let volume = store.create_volume(&options.volume, INDEXES, 0, &parameters)?;
         let mut root =
             Inode::new(FileKind::Directory, options.mode, options.uid, options.gid, 1, options.now);
-        root.area = true;
+        root.has_link_area = true;
         let metadata = IndexId { volume, index: METADATA };
         let mut batch = Batch::new();
         batch.insert(metadata, layout::ROOT_KEY, root.encode());
@@ -220,7 +220,7 @@ fn read_root(volume: &VolumeContext) -> Result<Inode> {
     match stored.map(|value| Record::decode(&value)).transpose()? {
         Some(Record::Inode(mut inode)) if inode.is_dir() => {
             // The root always has a link area.
-            inode.area = true;
+            inode.has_link_area = true;
             Ok(inode)
         }
         _ => fail(FsErrorKind::Io, format!("volume {:?} has no root directory", volume.options.volume)),
@@ -236,9 +236,9 @@ fn first_nodes(
 ) -> Result<(Arc<NodeTable>, Arc<Node>)> {
     let place = Place { parent: None, name: [].into() };
     let root = Node::new(NodeId::ROOT, place, root, volume.options.number_delta, Lsn(0));
-    let area = Node::area(LINKS_NODE, &root, Role::LinkArea);
-    let orphans = Node::area(ORPHANS_NODE, &area, Role::Orphans);
-    *root.dir().area.lock() = Some(LINKS_NODE);
+    let area = Node::new_area(LINKS_NODE, &root, Role::LinkArea);
+    let orphans = Node::new_area(ORPHANS_NODE, &area, Role::Orphans);
+    *root.dir().link_area.lock() = Some(LINKS_NODE);
     // The root of a snapshot of a directory may have a copy of an area.
     if !links.has_stale_counts(b"")? {
         *area.dir().link_counts.lock() = LinkCounts::Right;

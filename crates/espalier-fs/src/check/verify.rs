@@ -281,13 +281,13 @@ impl Verification<'_> {
             } else {
                 layout::content_prefix(parsed.prefix, &parsed.name).into()
             };
-            if inode.area || prefix.is_empty() {
-                let sum = sum.wrapping_add(inode.area_delta);
+            if inode.has_link_area || prefix.is_empty() {
+                let sum = sum.wrapping_add(inode.link_area_delta);
                 self.links.see_area(parsed, &prefix, sum, &mut self.found);
             }
             if inode.size > 0 {
                 let (entries, directories) = (inode.size, u64::from(inode.links));
-                let area = if inode.area { prefix.clone() } else { setting.area.clone() };
+                let area = if inode.has_link_area { prefix.clone() } else { setting.area.clone() };
                 let setting = Setting { sum, area, owned_alone: inode.owned_alone.then_some(inode.uid) };
                 let content = Content { path: parsed.path(), entries, directories, setting };
                 self.expected.insert(prefix, content);
@@ -313,7 +313,7 @@ impl Verification<'_> {
         let holder: Key = parsed.prefix[..parsed.prefix.len() - 1].into();
         match (layout::area_id(&parsed.name), record) {
             (Some(id), Record::Inode(inode)) if !inode.is_dir() => {
-                match self.links.area_sum(&holder) {
+                match self.links.link_area_sum(&holder) {
                     Some(sum) => self.numbers.push(inode.number.wrapping_add(sum)),
                     None => self
                         .found

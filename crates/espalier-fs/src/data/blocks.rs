@@ -217,8 +217,8 @@ pub(crate) fn seek(volume: &VolumeContext, source: &DataSource, offset: u64, wha
     }
 }
 
-/// The first hole of a sparse file at or after `offset`, which lies inside the file. What lies behind
-/// the end of the file is part of a hole, which then ends at `u64::MAX`.
+/// The first hole of a sparse file at or after `offset`, which lies inside the file. What lies
+/// behind the end of the file is part of a hole, which then ends at `u64::MAX`.
 pub(crate) fn next_hole(volume: &VolumeContext, source: &DataSource, offset: u64) -> Result<Range<u64>> {
     let size = u64::from(volume.block_size);
     let mut block = offset / size;

@@ -42,7 +42,7 @@ impl FileSystem {
     /// The attributes of `node`.
     ///
     /// # Errors
-    /// [`FsErrorKind::Stale`]; for sparse files also of the store.
+    /// [`FsErrorKind::Stale`](crate::FsErrorKind::Stale); for sparse files also of the store.
     pub fn getattr(&self, node: NodeId) -> Result<Attr> {
         self.attributes.getattr(node)
     }
@@ -50,8 +50,9 @@ impl FileSystem {
     /// Changes attributes; returns the new ones.
     ///
     /// # Errors
-    /// [`FsErrorKind::Invalid`] or [`FsErrorKind::IsDirectory`] for the size of something that is
-    /// no regular file, [`FsErrorKind::FileTooLarge`]; of the store.
+    /// [`FsErrorKind::Invalid`](crate::FsErrorKind::Invalid) or [`FsErrorKind::IsDirectory`](crate::FsErrorKind::IsDirectory) for the size of something that is
+    /// no regular file, [`FsErrorKind::FileTooLarge`](crate::FsErrorKind::FileTooLarge); of the
+    /// store.
     pub fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr> {
         self.attributes.setattr(node, set)
     }
@@ -59,7 +60,7 @@ impl FileSystem {
     /// The target of a symbolic link.
     ///
     /// # Errors
-    /// [`FsErrorKind::Invalid`] if it is none.
+    /// [`FsErrorKind::Invalid`](crate::FsErrorKind::Invalid) if it is none.
     pub fn readlink(&self, node: NodeId) -> Result<Vec<u8>> {
         self.attributes.readlink(node)
     }
@@ -67,7 +68,7 @@ impl FileSystem {
     /// The value of an extended attribute.
     ///
     /// # Errors
-    /// [`FsErrorKind::NoData`] if there is none, [`FsErrorKind::Unsupported`] for names outside of
+    /// [`FsErrorKind::NoData`](crate::FsErrorKind::NoData) if there is none, [`FsErrorKind::Unsupported`](crate::FsErrorKind::Unsupported) for names outside of
     /// the namespaces `user.`, `trusted.`, `security.` and the access control lists; of the store.
     pub fn getxattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
         self.xattrs.get(node, name)
@@ -77,10 +78,11 @@ impl FileSystem {
     /// set-group-id bit.
     ///
     /// # Errors
-    /// [`FsErrorKind::Exists`] or [`FsErrorKind::NoData`] as `mode` says, [`FsErrorKind::TooBig`]
-    /// for values beyond 64 KiB, [`FsErrorKind::NoSpace`] for names beyond 64 KiB in all, and for
-    /// capabilities and access control lists beyond 2 KiB, [`FsErrorKind::Invalid`] for an access
-    /// control list that is none; of the store.
+    /// [`FsErrorKind::Exists`](crate::FsErrorKind::Exists) or [`FsErrorKind::NoData`](crate::FsErrorKind::NoData) as `mode` says, [`FsErrorKind::TooBig`](crate::FsErrorKind::TooBig)
+    /// for values beyond 64 KiB, [`FsErrorKind::NoSpace`](crate::FsErrorKind::NoSpace) for names
+    /// beyond 64 KiB in all, and for capabilities and access control lists beyond 2 KiB,
+    /// [`FsErrorKind::Invalid`](crate::FsErrorKind::Invalid) for an access control list that is
+    /// none; of the store.
     pub fn setxattr(
         &self,
         node: NodeId,
@@ -96,7 +98,7 @@ impl FileSystem {
     /// Removes an extended attribute.
     ///
     /// # Errors
-    /// [`FsErrorKind::NoData`] if there is none; of the store.
+    /// [`FsErrorKind::NoData`](crate::FsErrorKind::NoData) if there is none; of the store.
     pub fn removexattr(&self, node: NodeId, name: &[u8]) -> Result<()> {
         let change = XattrChange { name, value: None, mode: XattrMode::Replace, clear_setgid: false };
         self.xattrs.change(node, &change)
@@ -105,7 +107,7 @@ impl FileSystem {
     /// The names of all extended attributes, each followed by a NUL.
     ///
     /// # Errors
-    /// [`FsErrorKind::Stale`].
+    /// [`FsErrorKind::Stale`](crate::FsErrorKind::Stale).
     pub fn listxattr(&self, node: NodeId) -> Result<Vec<u8>> {
         self.xattrs.list(node)
     }
@@ -118,7 +120,7 @@ impl FileSystem {
     /// Fills `out` from `offset` as far as the file reaches; returns the number of bytes.
     ///
     /// # Errors
-    /// [`FsErrorKind::IsDirectory`] or [`FsErrorKind::Invalid`] if it is no regular file; of the
+    /// [`FsErrorKind::IsDirectory`](crate::FsErrorKind::IsDirectory) or [`FsErrorKind::Invalid`](crate::FsErrorKind::Invalid) if it is no regular file; of the
     /// store.
     pub fn read(&self, node: NodeId, offset: u64, out: &mut [u8]) -> Result<usize> {
         self.data.read(node, offset, out)
@@ -128,7 +130,7 @@ impl FileSystem {
     /// ordinary user does; capabilities go with every write.
     ///
     /// # Errors
-    /// [`FsErrorKind::FileTooLarge`], [`FsErrorKind::NoSpace`]; as for [`FileSystem::read`].
+    /// [`FsErrorKind::FileTooLarge`](crate::FsErrorKind::FileTooLarge), [`FsErrorKind::NoSpace`](crate::FsErrorKind::NoSpace); as for [`FileSystem::read`].
     pub fn write(&self, node: NodeId, offset: u64, data: &[u8], kill_privileges: bool) -> Result<usize> {
         self.data.write(node, offset, data, Privileges::after_change(kill_privileges))
     }
@@ -149,7 +151,7 @@ impl FileSystem {
     /// blocks aside.
     ///
     /// # Errors
-    /// [`FsErrorKind::NoSpace`], [`FsErrorKind::FileTooLarge`], [`FsErrorKind::Invalid`] for an
+    /// [`FsErrorKind::NoSpace`](crate::FsErrorKind::NoSpace), [`FsErrorKind::FileTooLarge`](crate::FsErrorKind::FileTooLarge), [`FsErrorKind::Invalid`](crate::FsErrorKind::Invalid) for an
     /// empty range.
     pub fn fallocate(
         &self,
@@ -165,7 +167,7 @@ impl FileSystem {
     /// The next data or hole at or after `offset`.
     ///
     /// # Errors
-    /// [`FsErrorKind::NoSuchOffset`] at or behind the end, and if no data follows.
+    /// [`FsErrorKind::NoSuchOffset`](crate::FsErrorKind::NoSuchOffset) at or behind the end, and if no data follows.
     pub fn lseek(&self, node: NodeId, offset: u64, what: Seek) -> Result<u64> {
         self.data.lseek(node, offset, what)
     }
@@ -184,7 +186,7 @@ impl FileSystem {
     /// `kill_privileges` as for [`FileSystem::write`], for `to`.
     ///
     /// # Errors
-    /// [`FsErrorKind::Invalid`] if the ranges overlap in one file; as for read and write.
+    /// [`FsErrorKind::Invalid`](crate::FsErrorKind::Invalid) if the ranges overlap in one file; as for read and write.
     pub fn copy_file_range(
         &self,
         from: NodeId,

@@ -150,7 +150,7 @@ impl FileSystem {
     /// directories. A removed directory lists nothing.
     ///
     /// # Errors
-    /// [`FsErrorKind::NotDirectory`](crate::FsErrorKind::NotDirectory); of the store.
+    /// [`FsErrorKind::NotDirectory`]; of the store.
     pub fn readdir(
         &self,
         node: NodeId,

@@ -19,8 +19,9 @@ impl FileSystem {
     /// depend on the size.
     ///
     /// # Errors
-    /// As for [`FileSystem::mkdir`]; [`FsErrorKind::NotFound`] if `source` was removed;
-    /// [`FsErrorKind::Permission`] if the caller is not root, and something in the source is not
+    /// As for [`FileSystem::mkdir`]; [`FsErrorKind::NotFound`](crate::FsErrorKind::NotFound) if
+    /// `source` was removed;
+    /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the caller is not root, and something in the source is not
     /// the caller's own or has set-id bits or capabilities.
     pub fn clone_tree(&self, source: NodeId, parent: NodeId, name: &[u8], caller: &Caller) -> Result<Entry> {
         clone::clone_tree(&self.names, &self.access_times, source, (parent, name), caller)
@@ -31,7 +32,7 @@ impl FileSystem {
     /// below, but for names of files with several names.
     ///
     /// # Errors
-    /// [`FsErrorKind::NotFound`], [`FsErrorKind::NotDirectory`]; [`FsErrorKind::Permission`] if the
+    /// [`FsErrorKind::NotFound`](crate::FsErrorKind::NotFound), [`FsErrorKind::NotDirectory`](crate::FsErrorKind::NotDirectory); [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the
     /// caller is not root, and something there is not the caller's own or has set-id bits or
     /// capabilities; of the store.
     pub fn remove_tree(&self, parent: NodeId, name: &[u8], caller: &Caller) -> Result<()> {
@@ -43,7 +44,7 @@ impl FileSystem {
     /// files with several names. [`FileSystem::changed_nodes`] tells which nodes that concerned.
     ///
     /// # Errors
-    /// [`FsErrorKind::Permission`] if the caller is not root; of the store.
+    /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the caller is not root; of the store.
     pub fn chown_tree(&self, node: NodeId, change: OwnerChange, caller: &Caller) -> Result<()> {
         change::chown_tree(&self.names, node, change, caller)
     }
@@ -52,7 +53,7 @@ impl FileSystem {
     /// [`FileSystem::changed_nodes`] tells which nodes that concerned.
     ///
     /// # Errors
-    /// [`FsErrorKind::Permission`] if the caller is not root, and something there is not the
+    /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the caller is not root, and something there is not the
     /// caller's own or has set-id bits or capabilities; of the store.
     pub fn chmod_tree(&self, node: NodeId, change: ModeChange, caller: &Caller) -> Result<()> {
         change::chmod_tree(&self.names, node, change, caller)
@@ -114,7 +115,7 @@ impl FileSystem {
     /// when it returns.
     ///
     /// # Errors
-    /// As for [`create_snapshot`].
+    /// As for [`create_snapshot`](crate::create_snapshot).
     pub fn snapshot(&self, name: &str, writable: bool) -> Result<()> {
         self.snapshots.create(name, writable)
     }
@@ -122,7 +123,7 @@ impl FileSystem {
     /// Deletes a snapshot.
     ///
     /// # Errors
-    /// As for [`delete_snapshot`].
+    /// As for [`delete_snapshot`](crate::delete_snapshot).
     pub fn snapshot_delete(&self, name: &str) -> Result<()> {
         self.snapshots.delete(name)
     }
@@ -155,7 +156,7 @@ impl FileSystem {
     /// The snapshots of directory `dir`, oldest first; of the root those of the whole volume.
     ///
     /// # Errors
-    /// [`FsErrorKind::Stale`], [`FsErrorKind::NotDirectory`].
+    /// [`FsErrorKind::Stale`](crate::FsErrorKind::Stale), [`FsErrorKind::NotDirectory`](crate::FsErrorKind::NotDirectory).
     pub fn snapshots_of(&self, dir: NodeId) -> Result<Vec<SnapshotInfo>> {
         self.snapshots.of_tree(dir)
     }
@@ -164,7 +165,7 @@ impl FileSystem {
     /// `NUMBER/NAME` names one of any directory.
     ///
     /// # Errors
-    /// [`FsErrorKind::NotFound`]; as for [`FileSystem::snapshots_of`].
+    /// [`FsErrorKind::NotFound`](crate::FsErrorKind::NotFound); as for [`FileSystem::snapshots_of`].
     pub fn snapshot_of(&self, dir: NodeId, name: &str) -> Result<SnapshotInfo> {
         self.snapshots.find(dir, name)
     }
@@ -173,8 +174,9 @@ impl FileSystem {
     /// afterwards.
     ///
     /// # Errors
-    /// As for [`FileSystem::snapshot_of`]; [`FsErrorKind::Permission`] unless the caller is root or
-    /// the directory's owner.
+    /// As for [`FileSystem::snapshot_of`];
+    /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) unless the caller is root or the
+    /// directory's owner.
     pub fn snapshot_tree_delete(&self, dir: NodeId, name: &str, caller: &Caller) -> Result<SnapshotInfo> {
         self.snapshots.delete_of_tree(dir, name, caller)
     }
@@ -185,8 +187,9 @@ impl FileSystem {
     /// the old ones. Durable when it returns.
     ///
     /// # Errors
-    /// As for [`FileSystem::remove_tree`] and [`FileSystem::clone_tree`]; [`FsErrorKind::NotFound`]
-    /// without the snapshot; [`FsErrorKind::Invalid`] for one of the whole volume.
+    /// As for [`FileSystem::remove_tree`] and [`FileSystem::clone_tree`];
+    /// [`FsErrorKind::NotFound`](crate::FsErrorKind::NotFound) without the snapshot;
+    /// [`FsErrorKind::Invalid`](crate::FsErrorKind::Invalid) for one of the whole volume.
     pub fn restore_tree(
         &self,
         parent: NodeId,

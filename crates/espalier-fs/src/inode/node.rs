@@ -108,9 +108,9 @@ pub(crate) enum Role {
 pub(crate) struct Directory {
     pub(crate) role: Role,
     /// It has a link area of its own; it may lose it, but never gets one.
-    pub(crate) has_area: AtomicBool,
+    pub(crate) has_link_area: AtomicBool,
     /// That link area, while it is in memory.
-    pub(crate) area: Mutex<Option<NodeId>>,
+    pub(crate) link_area: Mutex<Option<NodeId>>,
     /// Of a link area: what is known about the link counts in it.
     pub(crate) link_counts: Mutex<LinkCounts>,
     /// As the flag of the inode; true at most too long.
@@ -120,7 +120,7 @@ pub(crate) struct Directory {
     /// The sum of the deltas from the root to this directory, itself included; never changes.
     pub(crate) sum: u64,
     /// What is added to numbers in its link area, if it has one; never changes.
-    pub(crate) area_sum: u64,
+    pub(crate) link_area_sum: u64,
     pub(crate) names: RankedMutex<Names>,
     /// Counts nodes that were changed and left memory, so that what was read from the store before
     /// is known to be stale.
@@ -134,8 +134,8 @@ pub(crate) struct Directory {
 
 impl Directory {
     /// True if it has a link area of its own. The caller holds the tree lock.
-    pub(crate) fn has_area(&self) -> bool {
-        self.has_area.load(Ordering::Acquire)
+    pub(crate) fn has_link_area(&self) -> bool {
+        self.has_link_area.load(Ordering::Acquire)
     }
 }
 
@@ -159,9 +159,9 @@ impl Node {
     }
 
     /// The node of an area, which is a directory without a name.
-    pub(crate) fn area(id: NodeId, parent: &Arc<Self>, role: Role) -> Arc<Self> {
+    pub(crate) fn new_area(id: NodeId, parent: &Arc<Self>, role: Role) -> Arc<Self> {
         let place = Place { parent: Some(parent.clone()), name: [].into() };
-        let sum = parent.directory.as_ref().map_or(0, |d| d.area_sum);
+        let sum = parent.directory.as_ref().map_or(0, |d| d.link_area_sum);
         Self::with_role(id, place, Inode::new(FileKind::Directory, 0, 0, 0, 0, 0), sum, Lsn(0), role)
     }
 
@@ -170,12 +170,12 @@ impl Node {
         let directory = inode.is_dir().then(|| {
             Box::new(Directory {
                 role,
-                has_area: AtomicBool::new(inode.area),
-                area: Mutex::default(),
+                has_link_area: AtomicBool::new(inode.has_link_area),
+                link_area: Mutex::default(),
                 link_counts: Mutex::default(),
                 owned_alone: AtomicBool::new(inode.owned_alone),
                 notes: Arc::default(),
-                area_sum: sum.wrapping_add(inode.area_delta),
+                link_area_sum: sum.wrapping_add(inode.link_area_delta),
                 sum,
                 names: RankedMutex::new(Rank::Names, Names::default()),
                 evictions: AtomicU64::new(0),
@@ -423,10 +423,10 @@ impl Node {
 
     /// The directory whose link area serves this one: the nearest that has one. `None` in a tree
     /// that was removed.
-    pub(crate) fn area_directory(self: &Arc<Self>) -> Option<Arc<Self>> {
+    pub(crate) fn link_area_directory(self: &Arc<Self>) -> Option<Arc<Self>> {
         let mut at = self.clone();
         loop {
-            match at.directory.as_ref().map(|d| (d.role, d.has_area())) {
+            match at.directory.as_ref().map(|d| (d.role, d.has_link_area())) {
                 Some((Role::Orphans, _)) => return None,
                 Some((Role::Tree, true)) => return Some(at),
                 _ => {}

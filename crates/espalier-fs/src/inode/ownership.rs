@@ -99,7 +99,7 @@ impl OwnershipMarks {
         let mut cursor = self.volume.store.cursor(self.volume.metadata(), layout::content_range(&prefix))?;
         // Content prefixes of the directories whose areas serve what is below; the last that fits
         // is the nearest.
-        let top = node.area_directory().map(|top| top.content_prefix(epoch).to_vec());
+        let top = node.link_area_directory().map(|top| top.content_prefix(epoch).to_vec());
         let mut areas: Vec<Vec<u8>> = top.into_iter().collect();
         while let Some(entry) = cursor.next()? {
             let Some(parsed) = layout::parse(&entry.key) else { continue };
@@ -118,7 +118,7 @@ impl OwnershipMarks {
             if !agrees_with_mark(&Inode { owned_alone: inode.is_dir(), ..inode.clone() }, caller.uid) {
                 return not_owned(&parsed.path());
             }
-            if inode.area {
+            if inode.has_link_area {
                 areas.push(layout::content_prefix(parsed.prefix, &parsed.name));
             }
         }

@@ -46,7 +46,7 @@ impl LinkAreas {
     /// # Errors
     /// [`FsErrorKind::NotFound`] in a removed tree.
     pub(crate) fn area_of(&self, dir: &Arc<Node>) -> Result<HeldNode<'_>> {
-        match dir.area_directory() {
+        match dir.link_area_directory() {
             Some(top) => Ok(self.area_at(&top)),
             None => fail(FsErrorKind::NotFound, "the directory was removed"),
         }
@@ -54,11 +54,11 @@ impl LinkAreas {
 
     /// The node of the link area of `top`, which has one.
     fn area_at(&self, top: &Arc<Node>) -> HeldNode<'_> {
-        let mut area = top.dir().area.lock();
+        let mut area = top.dir().link_area.lock();
         if let Some(node) = area.and_then(|id| self.nodes.acquire(id)) {
             return self.references.adopt(node);
         }
-        let node = Node::area(self.nodes.fresh_id(), top, Role::LinkArea);
+        let node = Node::new_area(self.nodes.fresh_id(), top, Role::LinkArea);
         self.nodes.acquire(top.id);
         self.nodes.add(&node);
         *area = Some(node.id);
@@ -194,7 +194,7 @@ impl LinkAreas {
 
 /// True if different link areas serve two directories.
 pub(crate) fn are_served_apart(one: &Arc<Node>, other: &Arc<Node>) -> bool {
-    one.area_directory().map(|top| top.id) != other.area_directory().map(|top| top.id)
+    one.link_area_directory().map(|top| top.id) != other.link_area_directory().map(|top| top.id)
 }
 
 #[cfg(test)]

@@ -65,7 +65,7 @@ impl AreaMerger<'_> {
         other: &Arc<Node>,
         releases: &mut DeferredReleases<'_>,
     ) -> Result<()> {
-        let common = common_directory(one, other).area_directory().map(|top| top.id);
+        let common = common_directory(one, other).link_area_directory().map(|top| top.id);
         for dir in [one, other] {
             // From the top down, so that no file moves twice.
             for top in area_directories(dir, common).iter().rev() {
@@ -112,7 +112,7 @@ impl AreaMerger<'_> {
         batch.delete_range(volume.data(), files);
         batch.delete(volume.links(), &area.prefix);
         let mut inode = top.state().inode.clone();
-        (inode.area, inode.area_delta) = (false, 0);
+        (inode.has_link_area, inode.link_area_delta) = (false, 0);
         self.inodes.put(tree, top, &top.state(), &inode, &mut batch);
         let lsn = volume.commit_internal(batch)?;
         self.dissolved(&area, moving, lsn, releases);
@@ -129,11 +129,11 @@ impl AreaMerger<'_> {
     ) {
         {
             let mut state = area.top.state();
-            (state.inode.area, state.inode.area_delta, state.lsn) = (false, 0, lsn);
+            (state.inode.has_link_area, state.inode.link_area_delta, state.lsn) = (false, 0, lsn);
         }
         area.top.changed.store(true, Ordering::Release);
-        area.top.dir().has_area.store(false, Ordering::Release);
-        *area.top.dir().area.lock() = None;
+        area.top.dir().has_link_area.store(false, Ordering::Release);
+        *area.top.dir().link_area.lock() = None;
         let nodes = &self.areas.nodes;
         for (old, file) in moving {
             area.upper.set_link_count(file.id, file.names);
@@ -218,9 +218,9 @@ fn common_directory(one: &Arc<Node>, other: &Arc<Node>) -> Arc<Node> {
 /// The directories from `dir` upwards that have link areas, up to but without `end`.
 fn area_directories(dir: &Arc<Node>, end: Option<NodeId>) -> Vec<Arc<Node>> {
     let mut found = Vec::new();
-    let mut at = dir.area_directory();
+    let mut at = dir.link_area_directory();
     while let Some(top) = at.filter(|top| Some(top.id) != end) {
-        at = top.place().parent.and_then(|parent| parent.area_directory());
+        at = top.place().parent.and_then(|parent| parent.link_area_directory());
         found.push(top);
     }
     found

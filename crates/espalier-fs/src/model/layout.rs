@@ -7,10 +7,12 @@
 //! block i of file D/n      P(D) 00 n 00 <i, 8 bytes big-endian>    data
 //! large xattr a of D/n     P(D) 00 n 01 a                          data
 //! entry D/n is a link      P(D) 00 n                               links
-//! D has an area            P(D)                                    links (the root's says only if it is settled)
+//! D has an area            P(D)                                    links
 //! link area of D           P(D) 01 = L, laid out as a directory's content
 //! orphan area              P(root) 01 01, laid out as a directory's content
 //! ```
+//!
+//! The root always has an area; its mark says only whether the link counts there are right.
 //!
 //! Names are escaped (`01 -> 02 02`, `02 -> 02 03`), so that no name contains 00 or 01 and order is
 //! kept. From that follows: entries of a directory are contiguous and precede its subdirectories;

@@ -48,7 +48,7 @@ pub(crate) struct Inode {
     /// capabilities nor several names. Absence of the flag says nothing.
     pub(crate) owned_alone: bool,
     /// Of a directory: it has a link area of its own.
-    pub(crate) area: bool,
+    pub(crate) has_link_area: bool,
     /// The low 12 bits of the mode.
     pub(crate) mode: u32,
     /// Names of a file; subdirectories of a directory.
@@ -61,7 +61,7 @@ pub(crate) struct Inode {
     pub(crate) delta: u64,
     /// Of a directory with a link area: added to the numbers there, besides what is added to those
     /// of its entries.
-    pub(crate) area_delta: u64,
+    pub(crate) link_area_delta: u64,
     /// Bytes of a file; entries of a directory.
     pub(crate) size: u64,
     pub(crate) atime: i64,
@@ -129,14 +129,14 @@ impl Inode {
             kind,
             sparse: false,
             owned_alone: kind == FileKind::Directory,
-            area: false,
+            has_link_area: false,
             mode: mode & 0o7777,
             links: if kind == FileKind::Directory { 0 } else { 1 },
             uid,
             gid,
             number,
             delta: 0,
-            area_delta: 0,
+            link_area_delta: 0,
             size: 0,
             atime: now,
             mtime: now,
@@ -193,7 +193,7 @@ impl Inode {
         let mut out = Vec::with_capacity(FIXED + extra + if self.xattrs.is_some() { 128 } else { 0 });
         out.push(kind_code(self.kind));
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
-        let dir = flag(self.owned_alone, FLAG_OWNED_ALONE) | flag(self.area, FLAG_AREA);
+        let dir = flag(self.owned_alone, FLAG_OWNED_ALONE) | flag(self.has_link_area, FLAG_AREA);
         out.push(flag(self.sparse, FLAG_SPARSE) | dir);
         out.extend_from_slice(&(self.mode as u16).to_le_bytes());
         for field in [self.links, self.uid, self.gid] {
@@ -208,8 +208,8 @@ impl Inode {
         if self.delta != 0 {
             push_field(&mut out, TAG_DELTA, &[&self.delta.to_le_bytes()]);
         }
-        if self.area_delta != 0 {
-            push_field(&mut out, TAG_AREA_DELTA, &[&self.area_delta.to_le_bytes()]);
+        if self.link_area_delta != 0 {
+            push_field(&mut out, TAG_AREA_DELTA, &[&self.link_area_delta.to_le_bytes()]);
         }
         if self.rdev != 0 {
             push_field(&mut out, TAG_RDEV, &[&self.rdev.to_le_bytes()]);
@@ -242,7 +242,7 @@ impl Inode {
             kind,
             sparse: fixed[1] & FLAG_SPARSE != 0,
             owned_alone: fixed[1] & FLAG_OWNED_ALONE != 0,
-            area: fixed[1] & FLAG_AREA != 0,
+            has_link_area: fixed[1] & FLAG_AREA != 0,
             mode: u32::from(u16::from_le_bytes([fixed[2], fixed[3]])),
             links: u32_at(4),
             uid: u32_at(8),
@@ -254,7 +254,7 @@ impl Inode {
             atime: u64_at(48) as i64,
             btime: u64_at(56) as i64,
             delta: 0,
-            area_delta: 0,
+            link_area_delta: 0,
             rdev: 0,
             target: None,
             xattrs: None,
@@ -275,7 +275,7 @@ impl Inode {
     fn decode_field(&mut self, tag: u8, field: &[u8], xattrs: &mut Xattrs) -> Result<()> {
         match tag {
             TAG_DELTA => self.delta = u64::from_le_bytes(exact(field)?),
-            TAG_AREA_DELTA => self.area_delta = u64::from_le_bytes(exact(field)?),
+            TAG_AREA_DELTA => self.link_area_delta = u64::from_le_bytes(exact(field)?),
             TAG_RDEV => self.rdev = u64::from_le_bytes(exact(field)?),
             TAG_TARGET if field.len() <= MAX_SYMLINK => self.target = Some(field.into()),
             TAG_XATTR | TAG_LARGE_XATTR => {
@@ -302,7 +302,7 @@ impl Inode {
         if self.size > crate::model::types::MAX_FILE_SIZE {
             return damaged(format!("a size of {} bytes", self.size));
         }
-        if (self.owned_alone || self.area) && !self.is_dir() {
+        if (self.owned_alone || self.has_link_area) && !self.is_dir() {
             return damaged("what only a directory has, on something else");
         }
         if (self.kind == FileKind::Symlink) != self.target.is_some() {

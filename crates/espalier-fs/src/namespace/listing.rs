@@ -54,7 +54,7 @@ struct Walk<'a> {
     cursor: Cursor,
     has_directories: bool,
     /// What is added to the numbers of links.
-    area_sum: u64,
+    link_area_sum: u64,
     listed: Vec<ListedEntry>,
     /// The answer begins with the first entry.
     from_start: bool,
@@ -175,7 +175,7 @@ impl Listings {
             stamp,
             cursor,
             has_directories: directories > 0,
-            area_sum: dir.area_directory().map_or(0, |d| d.dir().area_sum),
+            link_area_sum: dir.link_area_directory().map_or(0, |d| d.dir().link_area_sum),
             listed: Vec::with_capacity(expected),
             from_start: false,
             to_end: false,
@@ -297,7 +297,7 @@ impl Walk<'_> {
                 Record::Inode(inode) => {
                     inode.number.wrapping_add(inode.delta).wrapping_add(self.dir.dir().sum)
                 }
-                Record::Link(link) => link.number.wrapping_add(self.area_sum),
+                Record::Link(link) => link.number.wrapping_add(self.link_area_sum),
             };
             each(DirEntry { name: &name, ino, kind, cookie, entry: None })
         };

@@ -100,7 +100,7 @@ impl EntryMove<'_> {
             let old = node.content_prefix(self.tree.epoch);
             let new = layout::content_prefix(&to.content_prefix(self.tree.epoch), new_name);
             self.cx.state_record.check_move(&old, &new)?;
-            if inode.size == 0 && !inode.area {
+            if inode.size == 0 && !inode.has_link_area {
                 // There is nothing below.
                 return Ok((inode, arrivals));
             }

@@ -442,7 +442,7 @@ fn must_merge(
     if !node.is_dir() {
         return Ok(state.inode.links > 1);
     }
-    if node.dir().has_area() {
+    if node.dir().has_link_area() {
         return Ok(false);
     }
     cx.links.has_names_below(&node.content_prefix(tree.epoch))

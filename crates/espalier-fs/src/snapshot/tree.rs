@@ -260,10 +260,10 @@ fn exchange_for_image<'a>(
     cx.ownership.clear_before_entry(dir, &inode)?;
     let replacement = Replacement { inode: &inode, content };
     let lsn = take_away(cx, &tree, dir, &held, Some(replacement), &mut releases)?;
-    let has_area = inode.area;
+    let has_link_area = inode.has_link_area;
     let new = cx.lookup.add_entry(dir, &mut names, name, inode, lsn);
     names.version += 1;
-    if has_area {
+    if has_link_area {
         cx.links.set_in_use();
         let area = cx.areas.area_of(&new)?;
         cx.areas.plan_correction(&area);
@@ -310,8 +310,8 @@ fn unpack_image(
         })?;
     }
     batch.delete_range(volume.data(), layout::file_range(&own));
-    inode.area = has_links(cx, image)?;
-    if inode.area {
+    inode.has_link_area = has_links(cx, image)?;
+    if inode.has_link_area {
         let stale = cx.links.has_stale_counts(&image.prefix)?;
         batch.insert(volume.links(), content, if stale { LINK_COUNTS_STALE } else { LINK_COUNTS_RIGHT });
     } else {

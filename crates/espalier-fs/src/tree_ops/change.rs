@@ -65,7 +65,7 @@ fn change_tree(cx: &Namespace, node: NodeId, update: &TreeUpdate, caller: &Calle
         for range in entries_below(&content) {
             batch.update_range(cx.volume.metadata(), range, update.function, update.argument.clone());
         }
-        if !node.dir().has_area() {
+        if !node.dir().has_link_area() {
             change_linked_files(cx, &tree, &node, update, &mut batch, &mut apart)?;
         }
     }

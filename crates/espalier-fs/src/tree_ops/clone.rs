@@ -95,10 +95,10 @@ fn clone_directory<'a>(
     cx.volume.copied_now();
     dir.take_over(&mut state, above, lsn);
     drop(state);
-    let has_area = inode.area;
+    let has_link_area = inode.has_link_area;
     let held = cx.lookup.add_entry(dir, &mut names, name, inode, lsn);
     names.version += 1;
-    if has_area {
+    if has_link_area {
         let area = cx.areas.area_of(&held)?;
         cx.areas.plan_correction(&area);
     }
@@ -121,7 +121,7 @@ pub(crate) fn clone_content(
     if cx.links.is_in_use() {
         clone_links(cx, tree, source, to, inode, batch)?;
     } else if from.is_empty() {
-        inode.area = false;
+        inode.has_link_area = false;
     }
     if from.is_empty() {
         // Keys of the root that belong to the volume are not cloned: the root's attributes, the
@@ -148,11 +148,11 @@ fn clone_links(
     let volume = &cx.volume;
     let from = source.content_prefix(tree.epoch);
     batch.clone_range(volume.links(), &from, to);
-    if source.dir().has_area() && !from.is_empty() {
+    if source.dir().has_link_area() && !from.is_empty() {
         return Ok(());
     }
-    inode.area = cx.links.has_names_below(&from)?;
-    if !inode.area {
+    inode.has_link_area = cx.links.has_names_below(&from)?;
+    if !inode.has_link_area {
         return Ok(());
     }
     if from.is_empty() {
@@ -160,9 +160,9 @@ fn clone_links(
         batch.insert(volume.links(), to, if stale { LINK_COUNTS_STALE } else { LINK_COUNTS_RIGHT });
         return Ok(());
     }
-    let Some(top) = source.area_directory() else { return Ok(()) };
+    let Some(top) = source.link_area_directory() else { return Ok(()) };
     // Numbers there keep their distance to those of entries.
-    inode.area_delta = top.dir().area_sum.wrapping_sub(source.dir().sum);
+    inode.link_area_delta = top.dir().link_area_sum.wrapping_sub(source.dir().sum);
     let area = layout::area_files(&top.content_prefix(tree.epoch));
     // Unlinked files in use there are not to be copied.
     cx.orphans.move_away(&KeyRange::prefix(&area))?;

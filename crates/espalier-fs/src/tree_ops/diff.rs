@@ -68,7 +68,7 @@ pub(crate) fn diff_trees(
 /// The files with several names below a directory that its own link area serves, by path.
 fn linked_below(cx: &Namespace, dir: &Arc<Node>, epoch: u64) -> Result<BTreeMap<Vec<u8>, Inode>> {
     let prefix = dir.content_prefix(epoch);
-    let Some(top) = dir.area_directory() else { return Ok(BTreeMap::new()) };
+    let Some(top) = dir.link_area_directory() else { return Ok(BTreeMap::new()) };
     let area = layout::area_prefix(&top.content_prefix(epoch));
     let mut found = Vec::new();
     cx.links.for_each_below(&prefix, |key, id| {

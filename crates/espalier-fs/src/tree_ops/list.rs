@@ -38,8 +38,8 @@ pub(crate) fn list_tree(
     let (snapshot, first) = {
         let tree = cx.tree.shared();
         let prefix = top.content_prefix(tree.epoch).to_vec();
-        let area = match top.area_directory() {
-            Some(at) => (at.content_prefix(tree.epoch).to_vec(), at.dir().area_sum),
+        let area = match top.link_area_directory() {
+            Some(at) => (at.content_prefix(tree.epoch).to_vec(), at.dir().link_area_sum),
             None => return Ok(()),
         };
         let sum = top.dir().sum;
@@ -83,8 +83,8 @@ pub(crate) fn list_tree(
         if inode.is_dir() && inode.size > 0 {
             let prefix = layout::content_prefix(parsed.prefix, &parsed.name);
             let sum = at.sum.wrapping_add(inode.delta);
-            let area = if inode.area {
-                (prefix.clone(), sum.wrapping_add(inode.area_delta))
+            let area = if inode.has_link_area {
+                (prefix.clone(), sum.wrapping_add(inode.link_area_delta))
             } else {
                 at.area.clone()
             };

@@ -146,7 +146,7 @@ fn remove_linked_names<'a>(
     batch: &mut Batch,
 ) -> Result<Vec<LinkedFile<'a>>> {
     let mut files = Vec::new();
-    if node.dir().has_area() {
+    if node.dir().has_link_area() {
         return Ok(files);
     }
     let counts = cx.links.count_below(&node.content_prefix(tree.epoch))?;

@@ -27,7 +27,7 @@ impl Repair<'_> {
         let key = entry_of(prefix);
         let above = layout::parse(&key).map_or(Key::default(), |parsed| parsed.prefix.into());
         let mut inode = self.new_inode(&above, FileKind::Directory, 0o700);
-        (inode.area, inode.owned_alone) = (self.links.marks.contains_key(prefix), false);
+        (inode.has_link_area, inode.owned_alone) = (self.links.marks.contains_key(prefix), false);
         let sum = self.sum_of(&above);
         let directory = self.directories.entry(prefix.into()).or_default();
         (directory.says, directory.sum) = (Some((0, 0)), sum);
@@ -88,8 +88,8 @@ impl Repair<'_> {
         for (prefix, directory) in std::mem::take(&mut self.directories) {
             let FoundDirectory { says: Some(says), entries, directories, .. } = directory else { continue };
             let loses_mark = self.unmarked.contains(&prefix);
-            let has_area = !prefix.is_empty() && self.links.marks.contains_key(&prefix);
-            if says == (entries, directories) && !loses_mark && !has_area {
+            let has_link_area = !prefix.is_empty() && self.links.marks.contains_key(&prefix);
+            if says == (entries, directories) && !loses_mark && !has_link_area {
                 continue;
             }
             let key = entry_of(&prefix);
@@ -98,7 +98,7 @@ impl Repair<'_> {
             let mut inode = old.clone();
             (inode.size, inode.links) = (entries, directories as u32);
             inode.owned_alone &= !loses_mark;
-            inode.area |= has_area;
+            inode.has_link_area |= has_link_area;
             if inode == old {
                 continue;
             }

@@ -104,7 +104,7 @@ impl Repair<'_> {
         let mut inode = self.data.file_data(parsed, inode, &mut self.writer)?;
         if inode.is_dir() {
             let prefix: Key = content_of(parsed).into();
-            if inode.area {
+            if inode.has_link_area {
                 self.links.marks.entry(prefix.clone()).or_insert(None);
             }
             let directory = self.directories.entry(prefix).or_default();

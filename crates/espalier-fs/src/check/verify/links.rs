@@ -62,7 +62,7 @@ impl LinkCheck {
     }
 
     /// The sum of the deltas in the link area of a directory.
-    pub(crate) fn area_sum(&self, holder: &Key) -> Option<u64> {
+    pub(crate) fn link_area_sum(&self, holder: &Key) -> Option<u64> {
         self.areas.get(holder).copied()
     }
 

@@ -193,7 +193,7 @@ fn link_areas_and_their_marks_that_do_not_agree_are_found() {
         "the mark of a link area cannot be understood",
     );
     damaged(
-        |fs, b| edit(fs, b, &root_entry(b"dir"), |dir| dir.area = true),
+        |fs, b| edit(fs, b, &root_entry(b"dir"), |dir| dir.has_link_area = true),
         "/dir",
         "has a link area, and the links index does not say so",
     );

@@ -20,7 +20,7 @@ prop_compose! {
         target in prop::collection::vec(1u8.., 1..100), xattrs in xattrs(),
     ) -> Inode {
         Inode {
-            kind, sparse, mode, links, owned_alone: uniform && kind == FileKind::Directory, area: area && kind == FileKind::Directory, uid, gid, number, delta, area_delta: delta ^ rdev, size, rdev,
+            kind, sparse, mode, links, owned_alone: uniform && kind == FileKind::Directory, has_link_area: area && kind == FileKind::Directory, uid, gid, number, delta, link_area_delta: delta ^ rdev, size, rdev,
             atime: times[0], mtime: times[1], ctime: times[2], btime: times[3],
             target: (kind == FileKind::Symlink).then(|| target.into()),
             xattrs: (!xattrs.is_empty()).then(|| Arc::new(xattrs)),
