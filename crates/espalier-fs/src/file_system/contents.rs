@@ -50,8 +50,9 @@ impl FileSystem {
     /// Changes attributes; returns the new ones.
     ///
     /// # Errors
-    /// [`FsErrorKind::Invalid`](crate::FsErrorKind::Invalid) or [`FsErrorKind::IsDirectory`](crate::FsErrorKind::IsDirectory) for the size of something that is
-    /// no regular file, [`FsErrorKind::FileTooLarge`](crate::FsErrorKind::FileTooLarge); of the
+    /// [`FsErrorKind::Invalid`](crate::FsErrorKind::Invalid) or
+    /// [`FsErrorKind::IsDirectory`](crate::FsErrorKind::IsDirectory) for the size of something that
+    /// is no regular file, [`FsErrorKind::FileTooLarge`](crate::FsErrorKind::FileTooLarge); of the
     /// store.
     pub fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr> {
         self.attributes.setattr(node, set)
@@ -68,8 +69,9 @@ impl FileSystem {
     /// The value of an extended attribute.
     ///
     /// # Errors
-    /// [`FsErrorKind::NoData`](crate::FsErrorKind::NoData) if there is none, [`FsErrorKind::Unsupported`](crate::FsErrorKind::Unsupported) for names outside of
-    /// the namespaces `user.`, `trusted.`, `security.` and the access control lists; of the store.
+    /// [`FsErrorKind::NoData`](crate::FsErrorKind::NoData) if there is none,
+    /// [`FsErrorKind::Unsupported`](crate::FsErrorKind::Unsupported) for names outside of the
+    /// namespaces `user.`, `trusted.`, `security.` and the access control lists; of the store.
     pub fn getxattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
         self.xattrs.get(node, name)
     }
@@ -78,9 +80,11 @@ impl FileSystem {
     /// set-group-id bit.
     ///
     /// # Errors
-    /// [`FsErrorKind::Exists`](crate::FsErrorKind::Exists) or [`FsErrorKind::NoData`](crate::FsErrorKind::NoData) as `mode` says, [`FsErrorKind::TooBig`](crate::FsErrorKind::TooBig)
-    /// for values beyond 64 KiB, [`FsErrorKind::NoSpace`](crate::FsErrorKind::NoSpace) for names
-    /// beyond 64 KiB in all, and for capabilities and access control lists beyond 2 KiB,
+    /// [`FsErrorKind::Exists`](crate::FsErrorKind::Exists) or
+    /// [`FsErrorKind::NoData`](crate::FsErrorKind::NoData) as `mode` says,
+    /// [`FsErrorKind::TooBig`](crate::FsErrorKind::TooBig) for values beyond 64 KiB,
+    /// [`FsErrorKind::NoSpace`](crate::FsErrorKind::NoSpace) for names beyond 64 KiB in all, and
+    /// for capabilities and access control lists beyond 2 KiB,
     /// [`FsErrorKind::Invalid`](crate::FsErrorKind::Invalid) for an access control list that is
     /// none; of the store.
     pub fn setxattr(
@@ -120,7 +124,8 @@ impl FileSystem {
     /// Fills `out` from `offset` as far as the file reaches; returns the number of bytes.
     ///
     /// # Errors
-    /// [`FsErrorKind::IsDirectory`](crate::FsErrorKind::IsDirectory) or [`FsErrorKind::Invalid`](crate::FsErrorKind::Invalid) if it is no regular file; of the
+    /// [`FsErrorKind::IsDirectory`](crate::FsErrorKind::IsDirectory) or
+    /// [`FsErrorKind::Invalid`](crate::FsErrorKind::Invalid) if it is no regular file; of the
     /// store.
     pub fn read(&self, node: NodeId, offset: u64, out: &mut [u8]) -> Result<usize> {
         self.data.read(node, offset, out)
@@ -130,7 +135,8 @@ impl FileSystem {
     /// ordinary user does; capabilities go with every write.
     ///
     /// # Errors
-    /// [`FsErrorKind::FileTooLarge`](crate::FsErrorKind::FileTooLarge), [`FsErrorKind::NoSpace`](crate::FsErrorKind::NoSpace); as for [`FileSystem::read`].
+    /// [`FsErrorKind::FileTooLarge`](crate::FsErrorKind::FileTooLarge),
+    /// [`FsErrorKind::NoSpace`](crate::FsErrorKind::NoSpace); as for [`FileSystem::read`].
     pub fn write(&self, node: NodeId, offset: u64, data: &[u8], kill_privileges: bool) -> Result<usize> {
         self.data.write(node, offset, data, Privileges::after_change(kill_privileges))
     }
@@ -151,8 +157,9 @@ impl FileSystem {
     /// blocks aside.
     ///
     /// # Errors
-    /// [`FsErrorKind::NoSpace`](crate::FsErrorKind::NoSpace), [`FsErrorKind::FileTooLarge`](crate::FsErrorKind::FileTooLarge), [`FsErrorKind::Invalid`](crate::FsErrorKind::Invalid) for an
-    /// empty range.
+    /// [`FsErrorKind::NoSpace`](crate::FsErrorKind::NoSpace),
+    /// [`FsErrorKind::FileTooLarge`](crate::FsErrorKind::FileTooLarge),
+    /// [`FsErrorKind::Invalid`](crate::FsErrorKind::Invalid) for an empty range.
     pub fn fallocate(
         &self,
         node: NodeId,
@@ -167,7 +174,8 @@ impl FileSystem {
     /// The next data or hole at or after `offset`.
     ///
     /// # Errors
-    /// [`FsErrorKind::NoSuchOffset`](crate::FsErrorKind::NoSuchOffset) at or behind the end, and if no data follows.
+    /// [`FsErrorKind::NoSuchOffset`](crate::FsErrorKind::NoSuchOffset) at or behind the end, and if
+    /// no data follows.
     pub fn lseek(&self, node: NodeId, offset: u64, what: Seek) -> Result<u64> {
         self.data.lseek(node, offset, what)
     }
@@ -186,7 +194,8 @@ impl FileSystem {
     /// `kill_privileges` as for [`FileSystem::write`], for `to`.
     ///
     /// # Errors
-    /// [`FsErrorKind::Invalid`](crate::FsErrorKind::Invalid) if the ranges overlap in one file; as for read and write.
+    /// [`FsErrorKind::Invalid`](crate::FsErrorKind::Invalid) if the ranges overlap in one file; as
+    /// for read and write.
     pub fn copy_file_range(
         &self,
         from: NodeId,

@@ -20,9 +20,9 @@ impl FileSystem {
     ///
     /// # Errors
     /// As for [`FileSystem::mkdir`]; [`FsErrorKind::NotFound`](crate::FsErrorKind::NotFound) if
-    /// `source` was removed;
-    /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the caller is not root, and something in the source is not
-    /// the caller's own or has set-id bits or capabilities.
+    /// `source` was removed; [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the
+    /// caller is not root, and something in the source is not the caller's own or has set-id bits
+    /// or capabilities.
     pub fn clone_tree(&self, source: NodeId, parent: NodeId, name: &[u8], caller: &Caller) -> Result<Entry> {
         clone::clone_tree(&self.names, &self.access_times, source, (parent, name), caller)
     }
@@ -32,9 +32,10 @@ impl FileSystem {
     /// below, but for names of files with several names.
     ///
     /// # Errors
-    /// [`FsErrorKind::NotFound`](crate::FsErrorKind::NotFound), [`FsErrorKind::NotDirectory`](crate::FsErrorKind::NotDirectory); [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the
-    /// caller is not root, and something there is not the caller's own or has set-id bits or
-    /// capabilities; of the store.
+    /// [`FsErrorKind::NotFound`](crate::FsErrorKind::NotFound),
+    /// [`FsErrorKind::NotDirectory`](crate::FsErrorKind::NotDirectory);
+    /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the caller is not root, and
+    /// something there is not the caller's own or has set-id bits or capabilities; of the store.
     pub fn remove_tree(&self, parent: NodeId, name: &[u8], caller: &Caller) -> Result<()> {
         tree_ops::remove::remove_tree(&self.names, parent, name, caller)
     }
@@ -44,7 +45,8 @@ impl FileSystem {
     /// files with several names. [`FileSystem::changed_nodes`] tells which nodes that concerned.
     ///
     /// # Errors
-    /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the caller is not root; of the store.
+    /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the caller is not root; of
+    /// the store.
     pub fn chown_tree(&self, node: NodeId, change: OwnerChange, caller: &Caller) -> Result<()> {
         change::chown_tree(&self.names, node, change, caller)
     }
@@ -53,8 +55,8 @@ impl FileSystem {
     /// [`FileSystem::changed_nodes`] tells which nodes that concerned.
     ///
     /// # Errors
-    /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the caller is not root, and something there is not the
-    /// caller's own or has set-id bits or capabilities; of the store.
+    /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the caller is not root, and
+    /// something there is not the caller's own or has set-id bits or capabilities; of the store.
     pub fn chmod_tree(&self, node: NodeId, change: ModeChange, caller: &Caller) -> Result<()> {
         change::chmod_tree(&self.names, node, change, caller)
     }
@@ -156,7 +158,8 @@ impl FileSystem {
     /// The snapshots of directory `dir`, oldest first; of the root those of the whole volume.
     ///
     /// # Errors
-    /// [`FsErrorKind::Stale`](crate::FsErrorKind::Stale), [`FsErrorKind::NotDirectory`](crate::FsErrorKind::NotDirectory).
+    /// [`FsErrorKind::Stale`](crate::FsErrorKind::Stale),
+    /// [`FsErrorKind::NotDirectory`](crate::FsErrorKind::NotDirectory).
     pub fn snapshots_of(&self, dir: NodeId) -> Result<Vec<SnapshotInfo>> {
         self.snapshots.of_tree(dir)
     }
@@ -165,7 +168,8 @@ impl FileSystem {
     /// `NUMBER/NAME` names one of any directory.
     ///
     /// # Errors
-    /// [`FsErrorKind::NotFound`](crate::FsErrorKind::NotFound); as for [`FileSystem::snapshots_of`].
+    /// [`FsErrorKind::NotFound`](crate::FsErrorKind::NotFound); as for
+    /// [`FileSystem::snapshots_of`].
     pub fn snapshot_of(&self, dir: NodeId, name: &str) -> Result<SnapshotInfo> {
         self.snapshots.find(dir, name)
     }
