@@ -67,11 +67,11 @@ impl Stream {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nobody panics with the state in hand")
+        self.state.lock().expect("no thread panics with the state in hand")
     }
 
     fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        self.changed.wait(state).expect("nobody panics with the state in hand")
+        self.changed.wait(state).expect("no thread panics with the state in hand")
     }
 
     fn free_piece(&self) -> (MutexGuard<'_, State>, AlignedBuf) {
@@ -140,7 +140,7 @@ impl Sink for Stream {
             }
         };
         piece[at..at + data.len()].copy_from_slice(data);
-        // Somebody else may have begun one meanwhile.
+        // Another thread may have begun one meanwhile.
         let other = state.filling.replace((piece, at + data.len()));
         if let Some(other) = other {
             shared.hand_over(state, other);

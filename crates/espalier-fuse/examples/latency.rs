@@ -47,7 +47,7 @@ fn on_mount(kind: Kind, toy: &Arc<Toy>, body: impl FnOnce(&Path)) {
     match Mount::start_handler(Arc::clone(toy) as Arc<dyn Handler>, directory.path(), &options) {
         Ok(mount) => {
             body(directory.path());
-            mount.unmount(false).expect("nobody uses the mount");
+            mount.unmount(false).expect("the mount is not in use");
             mount.wait();
         }
         Err(error) => println!("{kind}: {error}"),

@@ -2,7 +2,7 @@
 //!
 //! [`Mount::start`] mounts, agrees with the kernel on how to talk, and serves in threads of its
 //! own; [`Mount::wait`] returns when the kernel has ended the connection: after an unmount, or an
-//! abort. Nothing here closes the file system: that is for whoever opened it, after `wait`.
+//! abort. Nothing here closes the file system: that is for its owner, after `wait`.
 
 mod kernel;
 mod options;
@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The largest READ and WRITE, bytes; more gains nothing.
-const MAX_TRANSFER: u32 = 1 << 20;
+const MAX_TRANSFER_BYTES: u32 = 1 << 20;
 
 /// Why there is no mount. Texts say what to do.
 #[derive(Debug, thiserror::Error)]
@@ -88,8 +88,8 @@ impl std::fmt::Debug for ForgetHook {
 }
 
 /// Changes how the kernel treats the mount at `point`: `ro`, `rw`, `nosuid` and the like, as `mount
-/// -o remount` does. Flags that `options` do not ask for are taken away. The server is not asked, so
-/// the caller makes sure that it can write before it asks for a writable mount.
+/// -o remount` does. Flags that `options` do not ask for are taken away. The server is not asked,
+/// so the caller makes sure that it can write before it asks for a writable mount.
 ///
 /// # Errors
 /// What the system says; the process needs the rights of root.
@@ -236,11 +236,11 @@ impl Mount {
         Arc::clone(&self.notifier)
     }
 
-    /// Unmounts; with `lazily`, the mount leaves the tree at once and ends when nobody uses it any
-    /// more.
+    /// Unmounts; with `lazily`, the mount leaves the tree at once and ends when it is not in use
+    /// any more.
     ///
     /// # Errors
-    /// [`io::ErrorKind::ResourceBusy`] while somebody uses it (never if `lazily`), or what the
+    /// [`io::ErrorKind::ResourceBusy`] while it is in use (never if `lazily`), or what the
     /// system says.
     pub fn unmount(&self, lazily: bool) -> io::Result<()> {
         if self.serving.ended() {
@@ -249,7 +249,7 @@ impl Mount {
         kernel::unmount(&self.point, lazily)
     }
 
-    /// Ends the connection, whoever uses it and even if it is no longer in the tree: what is
+    /// Ends the connection, even if it is in use or no longer in the tree: what is
     /// pending fails, and so does everything later. For root, or where the control file system of
     /// FUSE is mounted.
     ///
@@ -288,7 +288,7 @@ fn check_point(point: &Path, options: &MountOptions) -> Result<PathBuf, MountErr
     let path = point.canonicalize().map_err(wrong)?;
     let mut entries = match path.read_dir() {
         Ok(entries) => entries,
-        // Who may not list it may still mount on it.
+        // A user that may not list it may still mount on it.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(path),
         Err(error) => return Err(wrong(error)),
     };
@@ -308,8 +308,8 @@ pub(crate) fn kernel_waits_for_writes() -> bool {
 fn prefetches(options: &MountOptions) -> bool {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let asks = options.xattrs && !options.writeback;
-    // Who changes the length of a file waits for what is being stored of it, which may wait for a
-    // page that somebody else is to serve.
+    // A change of the length of a file waits for what is being stored of it, which may wait for a
+    // page that another thread is to serve.
     let others = options.threads_per_cpu != Some(1);
     options.prefetch && asks && others && cpus > 1 && kernel::clears_what_is_stored()
 }
@@ -353,7 +353,7 @@ fn wishes(options: &MountOptions, block: bool) -> Wishes {
     Wishes {
         flags,
         max_readahead: options.read_ahead_kib.saturating_mul(1024),
-        max_write: MAX_TRANSFER,
+        max_write: MAX_TRANSFER_BYTES,
         max_background: 64,
     }
 }

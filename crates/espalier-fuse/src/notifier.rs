@@ -4,8 +4,8 @@
 //! Threads of their own write the notifications, because the kernel takes locks while it handles
 //! one, which a request in work may hold. So: finish the change, release every lock, notify, and
 //! only then answer. One thread writes what callers wait for, another one what may take the kernel
-//! long, so that no caller waits for that. That attributes changed is told by the thread that serves
-//! the request, before it answers: the kernel then waits for no lock and for no page.
+//! long, so that no caller waits for that. That attributes changed is told by the thread that
+//! serves the request, before it answers: the kernel then waits for no lock and for no page.
 
 use crate::protocol::notify::Notification;
 use crate::transport::Device;

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The owner of the program, and the user who writes it.
+/// The owner of the program, and the user that writes it.
 const OWNER: u32 = 1234;
 const WRITER: u32 = 65534;
 const PAGE: usize = 4096;
@@ -67,7 +67,8 @@ fn effective_user(program: &Path) -> u32 {
 
 /// Stores something at the beginning of a page through a shared mapping.
 fn store_mapped(file: &File, offset: u64, value: u64) {
-    // SAFETY: the kernel chooses the place, so nothing of ours lies there, and it is used only here.
+    // SAFETY: the kernel chooses the place, so nothing of ours lies there, and it is used only
+    // here.
     unsafe {
         let both = ProtFlags::READ | ProtFlags::WRITE;
         let at = mmap(std::ptr::null_mut(), PAGE, both, MapFlags::SHARED, file, offset).unwrap();
@@ -178,7 +179,8 @@ fn fixed() -> SystemTime {
 /// Maps a file, stores, and has `end` end the mapping and whatever else.
 fn while_mapped(path: &Path, between: impl FnOnce(&File), end: impl FnOnce(&File)) {
     let file = File::options().read(true).write(true).open(path).unwrap();
-    // SAFETY: the kernel chooses the place, so nothing of ours lies there, and it is used only here.
+    // SAFETY: the kernel chooses the place, so nothing of ours lies there, and it is used only
+    // here.
     unsafe {
         let both = ProtFlags::READ | ProtFlags::WRITE;
         let at = mmap(std::ptr::null_mut(), 2 * PAGE, both, MapFlags::SHARED, &file, 0).unwrap();

@@ -145,7 +145,7 @@ fn who_only_catches_a_signal_gets_his_answer_and_can_be_killed_later() {
         wait_until(|| toy.waiting() == 2);
         signal(&stays, rustix::process::Signal::USR1);
         signal(&goes, rustix::process::Signal::USR1);
-        // Who looks at this one has looked at the others.
+        // A check that finds this one has seen the others.
         let mut last = program(root, "stat", "wait3");
         wait_until(|| toy.waiting() == 3);
         last.kill().unwrap();
@@ -172,7 +172,7 @@ fn all_can_be_killed_when_nobody_is_left_to_serve() {
         std::thread::scope(|scope| {
             let each = (0..cpus).map(|cpu| {
                 scope.spawn(move || {
-                    // Programs start where who starts them is.
+                    // Programs start on the CPU of their parent.
                     common::stay_on(cpu);
                     let start = |n| program(root, "stat", &format!("wait-{cpu}-{n}"));
                     (0..EACH + 2).map(start).collect::<Vec<_>>()
@@ -202,8 +202,8 @@ fn what_is_still_served_for_the_dead_does_not_reach_the_living() {
         let content = |begin: &str, rest: u8| [begin.as_bytes(), &[rest; 60_000]].concat();
         toy.plant("dead", content("wait", 1));
         toy.plant("alive", content("hold", 2));
-        // The next request on a CPU is given to who became free last, which is whoever answered the
-        // dead.
+        // The next request on a CPU is given to the thread that became free last, which is the
+        // one that answered the dead.
         common::stay_on(0);
         let mut dead = program(root, "dd", "dead");
         wait_until(|| toy.waiting() == 1);
@@ -234,7 +234,7 @@ fn nothing_is_changed_for_the_dead_and_who_was_served_hears_of_it() {
         late.kill().unwrap();
         early.kill().unwrap();
         assert_eq!(early.wait().unwrap().signal(), Some(libc::SIGKILL));
-        // Who has looked at this one has looked at the other, twice.
+        // A check that finds this one has seen the other, twice.
         let mut last = program(root, "mkdir", "c/early");
         wait_until(|| toy.waiting() == 2);
         last.kill().unwrap();
@@ -315,7 +315,7 @@ fn an_abort_gives_errors_and_ends_the_mount() {
             "{error}"
         );
         assert_eq!(mount.wait(), Ended::Unmounted);
-        // What is dead stays in the tree until somebody takes it away.
+        // What is dead stays in the tree until it is taken away.
         drop(file);
         rustix::mount::unmount(directory.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
     }

@@ -1,9 +1,10 @@
 //! The caller of a request: the thread that made the system call, and its rights.
 //!
-//! Since idmapped mounts are allowed the kernel tells the caller's user and group only with requests
-//! that make an inode, where they are those of the new file. For all other requests they are read
-//! from the process table. The thread waits for the answer meanwhile, so it neither ends nor changes
-//! its ids. A thread that the server cannot see, as one outside of its container, has no rights.
+//! Since idmapped mounts are allowed the kernel tells the caller's user and group only with
+//! requests that make an inode, where they are those of the new file. For all other requests they
+//! are read from the process table. The thread waits for the answer meanwhile, so it neither ends
+//! nor changes its ids. A thread that the server cannot see, as one outside of its container, has
+//! no rights.
 
 use crate::protocol::Header;
 use espalier_fs::Caller;

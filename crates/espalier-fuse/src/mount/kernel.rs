@@ -1,5 +1,5 @@
-//! Mounting and unmounting by the kernel's own calls, and by `fusermount3` for who may not make
-//! them.
+//! Mounting and unmounting by the kernel's own calls, and by `fusermount3` for users that may not
+//! make them.
 
 use super::{MountError, MountOptions};
 use crate::transport::Device;
@@ -19,16 +19,16 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-const HELPER: &str = "fusermount3";
+const HELPER_PROGRAM: &str = "fusermount3";
 const SUBTYPE: &str = "espalier";
 
 /// There while SELinux is active.
-const SELINUX: &str = "/sys/fs/selinux/enforce";
+const SELINUX_PATH: &str = "/sys/fs/selinux/enforce";
 
 /// `MS_NOSYMFOLLOW` of Linux 5.10.
 const MS_NOSYMFOLLOW: MountFlags = MountFlags::from_bits_retain(256);
 
-/// A mount that nobody serves yet.
+/// A mount that is not served yet.
 pub(super) struct Mounted {
     pub(super) device: Device,
     /// Unmounts if this process dies (`auto_unmount`).
@@ -184,7 +184,7 @@ fn call(device: &Device, point: &Path, options: &MountOptions, block: bool) -> i
         data.push_str(",blksize=4096");
     }
     // Where SELinux is not active the kernel knows none of its options; mount(8) drops them then.
-    for option in options.security.iter().filter(|_| Path::new(SELINUX).exists()) {
+    for option in options.security.iter().filter(|_| Path::new(SELINUX_PATH).exists()) {
         data.push(',');
         data.push_str(option);
     }
@@ -241,7 +241,7 @@ fn per_mount_flags() -> MountFlags {
 fn by_helper(point: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
     let no_helper = |source| MountError::NoHelper { source };
     let (ours, theirs) = UnixStream::pair().map_err(no_helper)?;
-    let mut helper = Command::new(HELPER)
+    let mut helper = Command::new(HELPER_PROGRAM)
         .arg("-o")
         .arg(helper_options(options))
         .arg("--")
@@ -319,14 +319,14 @@ fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     Ok(descriptors.flatten().next())
 }
 
-/// Unmounts; with `lazily`, from the tree at once and really when nobody uses it any more.
+/// Unmounts; with `lazily`, from the tree at once and really when it is not in use any more.
 pub(super) fn unmount(point: &Path, lazily: bool) -> io::Result<()> {
     let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() } | UnmountFlags::NOFOLLOW;
     match rustix::mount::unmount(point, flags) {
         Err(rustix::io::Errno::PERM) => {}
         result => return Ok(result?),
     }
-    let mut helper = Command::new(HELPER);
+    let mut helper = Command::new(HELPER_PROGRAM);
     helper.arg("-u").args(lazily.then_some("-z")).arg("--").arg(point);
     let output = helper.stdin(Stdio::null()).output()?;
     if output.status.success() {
@@ -379,7 +379,7 @@ pub(super) fn connection(point: &Path) -> Option<u32> {
     })
 }
 
-/// Ends a connection from our side, whoever still uses the mount: everything pending fails. By the
+/// Ends a connection from our side, even if the mount is in use: everything pending fails. By the
 /// control file system, which also works for what is no longer in the tree; as root that needs to
 /// be mounted nowhere.
 pub(super) fn abort(point: &Path, connection: Option<u32>) -> io::Result<()> {

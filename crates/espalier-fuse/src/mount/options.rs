@@ -41,7 +41,7 @@ pub struct MountOptions {
     pub synchronous: bool,
     /// Every change of a directory is synchronous.
     pub directory_synchronous: bool,
-    /// Others than who mounts may use the mount. `None`: if root mounts.
+    /// Other users than the one that mounts may use the mount. `None`: if root mounts.
     pub allow_other: Option<bool>,
     /// Unmount when this process ends, however it ends; for ordinary users it needs `fusermount3`.
     pub auto_unmount: bool,
@@ -66,8 +66,8 @@ pub struct MountOptions {
     pub background: Option<Threads>,
     /// How often everything is made durable unasked; zero: never.
     pub sync_interval: Duration,
-    /// Small files are given to the kernel before it asks for them, to those who read one after the
-    /// other. Not with `writeback`, not without `xattrs`, and not with one thread.
+    /// Small files are given to the kernel before it asks for them, to programs that read one after
+    /// the other. Not with `writeback`, not without `xattrs`, and not with one thread.
     pub prefetch: bool,
     /// Read-ahead, KiB (root only).
     pub read_ahead_kib: u32,
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn options_are_taken_from_their_names() {
         let mut options = MountOptions::default();
-        // What docs/durability.md says of who gives no option.
+        // What docs/durability.md says of mounts without options.
         assert_eq!(options.sync_interval, Duration::from_secs(5));
         for option in ["ro", "nosuid", "commit=30", "transport=classic", "writeback", "x-systemd.automount"] {
             assert_eq!(options.apply(option), Ok(true), "{option}");

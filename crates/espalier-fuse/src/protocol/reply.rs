@@ -88,7 +88,7 @@ pub const STATFS_BYTES: usize = 80;
 /// Length of what the kernel is told about an opened file.
 pub const OPEN_BYTES: usize = 16;
 
-/// How long the kernel may keep what it was told, seconds: for ever, as far as anybody will notice.
+/// How long the kernel may keep what it was told, seconds: practically for ever.
 /// All changes pass here, so nothing it keeps goes stale.
 const FOR_EVER: u64 = 1 << 30;
 
@@ -174,7 +174,8 @@ pub fn statx(out: &mut [u8], of: &Attributes) -> usize {
 pub fn opened(out: &mut [u8]) -> usize {
     let mut writer = Writer::new(&mut out[..OPEN_BYTES]);
     writer.u64(0);
-    // Who closes it is to hear what became of pages that were written through a mapping.
+    // The caller that closes it must hear what became of pages that were written through a
+    // mapping.
     writer.u32(flags::open::KEEP_CACHE);
     writer.u32(0);
     OPEN_BYTES

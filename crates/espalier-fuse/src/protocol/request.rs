@@ -16,11 +16,11 @@ pub struct Header {
     pub unique: u64,
     /// The node that the request is about.
     pub node: u64,
-    /// Who asks: file system user id.
+    /// The caller's file system user id.
     pub uid: u32,
-    /// Who asks: file system group id.
+    /// The caller's file system group id.
     pub gid: u32,
-    /// Who asks: thread id; 0 for the kernel itself.
+    /// The caller's thread id; 0 for the kernel itself.
     pub pid: u32,
     /// Length of extensions at the end of the message, in units of 8 bytes.
     extensions: u16,
@@ -49,13 +49,13 @@ impl Header {
     }
 }
 
-/// Whether somebody waits for the answer to requests of this kind, and may give up.
+/// Whether a caller waits for the answer to requests of this kind, and may give up.
 pub fn has_caller(opcode: u32) -> bool {
     use flags::opcode::*;
     !matches!(opcode, FORGET | BATCH_FORGET | INTERRUPT | INIT | DESTROY | RELEASE | RELEASEDIR)
 }
 
-/// The errno with which a request of this kind is answered in the place of who serves it. Of
+/// The errno with which a request of this kind is answered before it is served. Of
 /// removing and renaming the kernel takes `EINTR` to mean that it may have happened, and drops what
 /// is mounted below.
 pub fn given_up(opcode: u32) -> i32 {
@@ -402,7 +402,7 @@ fn data<'a>(
             let offset = fixed.u64()?;
             let size = fixed.u32()? as usize;
             let bits = fixed.u32()?;
-            // Who holds locks: said of what does not go through the kernel's pages.
+            // The owner of locks: said of what does not go through the kernel's pages.
             let is_direct = bits & flags::write::LOCK_OWNER != 0;
             fixed.skip(8)?;
             let opened = fixed.u32()? as i32;

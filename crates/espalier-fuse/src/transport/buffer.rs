@@ -7,10 +7,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 
-const PAGE: usize = 4096;
+const PAGE_BYTES: usize = 4096;
 /// The length of memory that the system may have in one piece, and to a multiple of which it lies
 /// then.
-const PIECE: usize = 2 << 20;
+const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Zeroed, page-aligned bytes. Pages that are never touched cost nothing.
 pub(super) struct Buffer {
@@ -24,8 +24,8 @@ unsafe impl Send for Buffer {}
 impl Buffer {
     /// A buffer of `length` bytes, rounded up to pages.
     pub(super) fn new(length: usize) -> io::Result<Self> {
-        let length = length.max(1).next_multiple_of(PAGE);
-        let layout = Layout::from_size_align(length, PAGE).map_err(io::Error::other)?;
+        let length = length.max(1).next_multiple_of(PAGE_BYTES);
+        let layout = Layout::from_size_align(length, PAGE_BYTES).map_err(io::Error::other)?;
         // SAFETY: the layout's size is not zero.
         let start = unsafe { alloc_zeroed(layout) };
         let start = NonNull::new(start).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -47,7 +47,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout, and nobody else frees it.
+        // SAFETY: allocated in `new` with this layout, and freed nowhere else.
         unsafe { dealloc(self.start.as_ptr(), self.layout) }
     }
 }
@@ -55,8 +55,9 @@ impl Drop for Buffer {
 /// Where the kernel puts payloads and takes them from: an address that stays, and memory behind it
 /// that can be changed.
 ///
-/// Whoever serves a request has the same memory at another address, the [`View`]. So the address
-/// can be given other memory for the next request while the last one still uses what it came in.
+/// The thread that serves a request has the same memory at another address, the [`View`]. So the
+/// address can be given other memory for the next request while the last one still uses what it
+/// came in.
 pub(super) struct Window {
     place: Mapping,
     length: usize,
@@ -77,7 +78,7 @@ impl Window {
     /// A window of `length` bytes, rounded up to pages, and the memory behind it, zeroed. Pages
     /// that are never touched cost nothing.
     pub(super) fn new(length: usize) -> io::Result<(Self, View)> {
-        let length = length.max(1).next_multiple_of(PAGE);
+        let length = length.max(1).next_multiple_of(PAGE_BYTES);
         let memory = memory(length)?;
         let window = Self { place: Mapping::new(&memory, length)?, length };
         Ok((window, View { place: Mapping::new(&memory, length)?, length }))
@@ -113,18 +114,18 @@ impl View {
     }
 
     /// Makes the memory one piece, if the system can (Linux 6.1). Disks and copies take long pieces
-    /// much faster than as many pages, but a piece is there as a whole, so this is for whoever
-    /// moves data in bulk. True if it is one now.
+    /// much faster than as many pages, but a piece is there as a whole, so this is for threads
+    /// that move data in bulk. True if it is one now.
     pub(super) fn gather(&mut self) -> bool {
         // The binding does not have it: `MADV_COLLAPSE` of `linux/mman.h`.
-        const COLLAPSE: libc::c_int = 25;
+        const MADV_COLLAPSE: libc::c_int = 25;
         // It makes no piece of nothing.
         let first = &mut self.bytes()[0];
         // SAFETY: a byte that is borrowed.
         unsafe { std::ptr::write_volatile(first, std::ptr::read_volatile(first)) };
         // SAFETY: the mapping is owned by `self`, and what it holds stays the same.
         let done =
-            unsafe { libc::madvise(self.place.start.as_ptr().cast(), self.place.length, COLLAPSE) } == 0;
+            unsafe { libc::madvise(self.place.start.as_ptr().cast(), self.place.length, MADV_COLLAPSE) } == 0;
         if !done {
             tracing::debug!("a buffer stays in pieces: {}", io::Error::last_os_error());
         }
@@ -140,10 +141,10 @@ fn memory(length: usize) -> io::Result<OwnedFd> {
 
 /// How much is mapped for a window of `length` bytes: if that is long, whole pieces.
 fn mapped(length: usize) -> usize {
-    if length < PIECE / 2 { length } else { length.next_multiple_of(PIECE) }
+    if length < HUGE_PAGE_BYTES / 2 { length } else { length.next_multiple_of(HUGE_PAGE_BYTES) }
 }
 
-/// Memory at an address, which is a multiple of [`PIECE`] bytes.
+/// Memory at an address, which is a multiple of [`HUGE_PAGE_BYTES`] bytes.
 struct Mapping {
     start: NonNull<u8>,
     length: usize,
@@ -155,12 +156,12 @@ impl Mapping {
     /// Maps `memory` for a window of `length` bytes.
     fn new(memory: &OwnedFd, length: usize) -> io::Result<Self> {
         let length = mapped(length);
-        let reserve = length + PIECE;
-        // SAFETY: the kernel chooses an address that nobody uses.
+        let reserve = length + HUGE_PAGE_BYTES;
+        // SAFETY: the kernel chooses an address that is not in use.
         let found =
             unsafe { mmap_anonymous(std::ptr::null_mut(), reserve, ProtFlags::empty(), MapFlags::PRIVATE)? };
         let first = NonNull::new(found.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let before = first.as_ptr().align_offset(PIECE);
+        let before = first.as_ptr().align_offset(HUGE_PAGE_BYTES);
         // SAFETY: fewer bytes than a piece, and one more piece than needed is set aside.
         let start = unsafe { first.add(before) };
         let mut mapping = Self { start, length, reserved: (first, reserve) };
@@ -194,14 +195,14 @@ mod tests {
 
     /// Reads what the kernel would find at the window.
     fn seen(window: &Window) -> u8 {
-        // SAFETY: the window is mapped, and nobody writes meanwhile.
+        // SAFETY: the window is mapped, and not written meanwhile.
         unsafe { window.address().read_volatile() }
     }
 
     #[test]
     fn a_window_shows_the_newest_memory_and_the_older_one_stays() {
-        let (mut window, mut first) = Window::new(PAGE + 1).unwrap();
-        assert_eq!((window.len(), first.bytes().len()), (2 * PAGE, 2 * PAGE));
+        let (mut window, mut first) = Window::new(PAGE_BYTES + 1).unwrap();
+        assert_eq!((window.len(), first.bytes().len()), (2 * PAGE_BYTES, 2 * PAGE_BYTES));
         first.bytes()[0] = 1;
         assert_eq!(seen(&window), 1);
         let mut second = window.renew().unwrap();
@@ -215,14 +216,14 @@ mod tests {
 
     #[test]
     fn gathered_memory_holds_what_it_held() {
-        let (mut window, mut view) = Window::new(PIECE / 2).unwrap();
+        let (mut window, mut view) = Window::new(HUGE_PAGE_BYTES / 2).unwrap();
         view.bytes().fill(7);
         let gathered = view.gather();
         assert!(view.bytes().iter().all(|byte| *byte == 7));
         assert_eq!(seen(&window), 7);
         let mut next = window.renew().unwrap();
         assert_eq!((seen(&window), next.bytes()[0], view.bytes()[0]), (0, 0, 7));
-        // Also what nobody has used.
+        // Also what was never used.
         assert_eq!(next.gather(), gathered);
         assert!(next.bytes().iter().all(|byte| *byte == 0));
     }

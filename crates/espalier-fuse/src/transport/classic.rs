@@ -5,10 +5,11 @@
 //! are back.
 //!
 //! A reply goes to the descriptor from which its request was read, and any thread may write it; so
-//! whoever finds that a caller was killed answers for the thread that serves him ([`callers`]).
+//! the thread that finds that a caller was killed answers for the thread that serves it
+//! ([`interrupt`]).
 
 use super::buffer::Buffer;
-use super::callers::{self, Asked, Pending, Sitting};
+use super::interrupt::{self, Asked, Pending, Sitting};
 use super::{Device, Outcome, Request, Shared, cpu, device};
 use crate::protocol::{HEADER_BYTES, Header, REPLY_HEADER_BYTES, flags, reply};
 use parking_lot::{Condvar, Mutex};
@@ -18,11 +19,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A message is read so that what follows the argument of a READ or WRITE begins at a page: data is
 /// aligned.
-const BEFORE_PAYLOAD: usize = 4096;
+const PAYLOAD_OFFSET: usize = 4096;
 /// Length of header and argument of READ and WRITE.
-const DATA_HEAD: usize = HEADER_BYTES + 40;
+const DATA_HEAD_BYTES: usize = HEADER_BYTES + 40;
 /// Threads at most for each CPU, all waiting.
-const MOST_PER_CPU: usize = 16;
+const MAX_THREADS_PER_CPU: usize = 16;
 
 /// The threads of a connection.
 struct Pool {
@@ -64,13 +65,14 @@ pub(super) fn start(shared: &Arc<Shared>) -> io::Result<()> {
 /// One thread's life.
 fn serve(shared: &Arc<Shared>, pool: &Arc<Pool>, permanent: bool) {
     let result = shared.device.another().and_then(|device| {
-        let mut buffer = Buffer::new(BEFORE_PAYLOAD + shared.payload)?;
+        let mut buffer = Buffer::new(PAYLOAD_OFFSET + shared.payload)?;
         let seat = Seat::new(shared, device);
         let _sitting = Sitting::at(&seat);
         serve_all(shared, pool, permanent, &seat, &mut buffer)
     });
     shared.end();
-    // Everybody who rests is to see the end. The lock orders this after whoever is about to rest.
+    // Every resting thread must see the end. The lock orders this after a thread that is about to
+    // rest.
     drop(pool.spare.lock());
     pool.wake.notify_all();
     if let Err(error) = result
@@ -88,7 +90,7 @@ fn serve_all(
     buffer: &mut Buffer,
 ) -> io::Result<()> {
     loop {
-        let message = &mut buffer.bytes()[BEFORE_PAYLOAD - DATA_HEAD..];
+        let message = &mut buffer.bytes()[PAYLOAD_OFFSET - DATA_HEAD_BYTES..];
         let length = seat.device.read(message)?;
         if pool.idle.fetch_sub(1, Ordering::Relaxed) == 1 {
             pool.call_another(shared);
@@ -109,7 +111,7 @@ pub(super) struct Seat {
     pending: Pending<()>,
 }
 
-impl callers::Seat for Seat {
+impl interrupt::Seat for Seat {
     fn asked(&self) -> Option<Asked> {
         self.pending.asked()
     }
@@ -123,7 +125,7 @@ impl callers::Seat for Seat {
     }
 
     fn threads(&self) -> usize {
-        MOST_PER_CPU
+        MAX_THREADS_PER_CPU
     }
 
     fn interrupt(self: Arc<Self>, shared: &Arc<Shared>, asked: Asked) -> io::Result<()> {
@@ -168,7 +170,7 @@ impl Seat {
         let (head, payload) = message.split_at_mut(start);
         let request = Request { header, argument: &head[HEADER_BYTES..], dialect: &shared.dialect };
         if header.opcode == flags::opcode::INTERRUPT {
-            // Whether somebody was killed is seen without it.
+            // Killed callers are found without it.
             return Ok(());
         }
         self.pending.begin(request.asked(), ());
@@ -193,7 +195,7 @@ impl Seat {
             Err(error) if device::is_end(&error) => Err(error),
             Err(error) => {
                 tracing::error!(opcode = header.opcode, %error, "the kernel did not take a reply");
-                // Whoever asked must not wait for ever.
+                // The caller must not wait for ever.
                 self.device.reply(header.unique, Err(libc::EIO))
             }
             Ok(()) => Ok(()),
@@ -208,7 +210,7 @@ impl Pool {
         if spare.resting > spare.wanted {
             spare.wanted += 1;
             self.wake.notify_one();
-        } else if spare.started < self.permanent * (MOST_PER_CPU - 1) {
+        } else if spare.started < self.permanent * (MAX_THREADS_PER_CPU - 1) {
             spare.started += 1;
             let name = format!("fuse-spare-{}", spare.started);
             drop(spare);

@@ -56,13 +56,13 @@ fn stay_in(set: &CpuSet) {
 }
 
 /// A reply of so many bytes takes longer than it takes to wake another CPU for it.
-pub(super) const BULK: usize = 256 << 10;
+pub(super) const BULK_REPLY_BYTES: usize = 256 << 10;
 /// So many other replies in sequence, and a thread is back on its CPU.
 const OTHERS: u32 = 16;
 
 /// Where the calling thread may run: on one CPU, or, while it replies in bulk, on any. The kernel
-/// reads ahead of who reads a file from its beginning to its end; on one CPU the copies for him and
-/// the copies by him would take turns.
+/// reads ahead of a reader that reads a file from its beginning to its end; on one CPU the copies
+/// for the reader and the copies by the reader would take turns.
 #[derive(Debug)]
 pub(super) struct Place {
     cpu: usize,
@@ -81,7 +81,7 @@ impl Place {
 
     /// A reply of `bytes` is made.
     pub(super) fn replied(&mut self, bytes: usize) {
-        if bytes >= BULK {
+        if bytes >= BULK_REPLY_BYTES {
             self.others = 0;
             if !self.roams
                 && let Some(set) = &self.anywhere
@@ -110,12 +110,12 @@ mod tests {
             let (all, here) = (allowed(), allowed()[0]);
             let mut place = Place::on(here);
             assert_eq!(allowed(), [here]);
-            place.replied(BULK - 1);
+            place.replied(BULK_REPLY_BYTES - 1);
             assert_eq!(allowed(), [here]);
-            place.replied(BULK);
+            place.replied(BULK_REPLY_BYTES);
             assert_eq!(allowed(), all);
             (1..OTHERS).for_each(|_| place.replied(0));
-            place.replied(BULK);
+            place.replied(BULK_REPLY_BYTES);
             (1..OTHERS).for_each(|_| place.replied(0));
             assert_eq!(allowed(), all);
             place.replied(0);

@@ -71,7 +71,7 @@ impl Device {
     pub(super) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             match rustix::io::read(&self.0, &mut *buffer) {
-                // ENOENT: the request was taken back by who made it.
+                // ENOENT: the caller took the request back.
                 Err(Errno::INTR | Errno::NOENT) => {}
                 // The descriptor is shared with one that does not wait.
                 Err(Errno::AGAIN) => {

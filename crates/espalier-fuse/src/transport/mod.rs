@@ -9,24 +9,27 @@
 //! What decides between the transports is known before INIT is answered, for a connection that was
 //! promised rings and gets none hangs.
 
-mod apart;
+mod affinity;
 mod buffer;
-mod callers;
-mod class;
 mod classic;
 mod cpu;
 mod device;
+mod interrupt;
 mod ring;
+mod scheduling_class;
 mod uring;
 
 use crate::protocol::{self, Dialect, Header, InitRequest, init};
 use buffer::Buffer;
-pub(crate) use callers::serving_threads;
-use callers::{Asked, Callers};
-pub use callers::{is_waited_for, is_wanted};
-use class::Watch;
 pub use device::Device;
+pub(crate) use interrupt::serving_threads;
+use interrupt::{Asked, Callers};
+use interrupt::{Asked, Callers};
+pub use interrupt::{is_waited_for, is_wanted};
+pub use interrupt::{is_waited_for, is_wanted};
 use parking_lot::Mutex;
+use scheduling_class::Watch;
+use scheduling_class::Watch;
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -128,7 +131,7 @@ struct Shared {
     /// The kernel ended the connection.
     ended: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Who waits for replies.
+    /// The callers that wait for replies.
     callers: Callers,
     /// With io_uring: reads what still comes over the device.
     drain: Mutex<Option<uring::Drain>>,
@@ -146,20 +149,20 @@ impl Shared {
             .unwrap_or(Outcome::Error(libc::EIO))
     }
 
-    /// Calls the handler for `whom`; `None` if it panics.
-    fn guard<T>(&self, whom: impl fmt::Debug, call: impl FnOnce() -> T) -> Option<T> {
+    /// Calls the handler for `what`; `None` if it panics.
+    fn guard<T>(&self, what: impl fmt::Debug, call: impl FnOnce() -> T) -> Option<T> {
         let result = catch_unwind(AssertUnwindSafe(call));
         if result.is_err() {
             self.poisoned.store(true, Ordering::Relaxed);
             tracing::error!(
-                ?whom,
+                ?what,
                 "a request made the file system panic; from now on the mount answers with errors only"
             );
         }
         result.ok()
     }
 
-    /// What `outcome` says in `buffer` is not sent: somebody else has answered.
+    /// What `outcome` says in `buffer` is not sent: another thread has answered.
     fn unanswered(&self, header: &Header, outcome: Outcome, buffer: &[u8]) {
         self.callers.settle();
         if let Outcome::Reply(body) = outcome
@@ -185,7 +188,7 @@ impl Shared {
         let shared = Arc::clone(self);
         let thread = std::thread::Builder::new().name(name).spawn(move || body(shared))?;
         let mut threads = self.threads.lock();
-        // Whoever has ended keeps his stack until then.
+        // A thread that has ended keeps its stack until it is joined.
         for ended in threads.extract_if(.., |thread| thread.is_finished()) {
             let _ = ended.join();
         }
@@ -332,7 +335,7 @@ impl Beside {
 
     /// The calling thread keeps off CPUs on which many requests come, until the result is dropped.
     pub(crate) fn keep_off(&self) -> Option<impl Drop + '_> {
-        self.0.watch.get().map(|watch| watch.apart())
+        self.0.watch.get().map(|watch| watch.join_affinity())
     }
 }
 

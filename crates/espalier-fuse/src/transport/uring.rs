@@ -2,36 +2,36 @@
 //!
 //! A request goes to the queue of the CPU on which it is made. Each queue is served by several
 //! threads that stay on its CPU, each with a ring and one entry of its own: a handler that waits
-//! for storage holds up nobody, and nobody wakes another CPU. The kernel gives a request to the
-//! entry that became free last, so the threads in use are few, and warm; the others cost a stack
-//! and a buffer that nobody has touched.
+//! for storage holds up no other, and no thread wakes another CPU. The kernel gives a request to
+//! the entry that became free last, so the threads in use are few, and warm; the others cost a
+//! stack and a buffer that were never touched.
 //!
 //! All threads are there from the start, and one is added for each that ends. The kernel looks at
 //! what waits when some entry commits, but not when one is registered, so a thread that came later
 //! would need a request of our own to be seen; and such a request makes the mount busy when
-//! somebody is about to unmount it.
+//! a user is about to unmount it.
 //!
-//! Somebody else may answer for a thread whose caller was killed ([`callers`]). The kernel takes a
-//! reply from any ring of the process, and puts the next request where the entry was registered to
-//! have it; so a new thread takes the entry over, with fresh memory behind its [`Window`], and the
-//! old one ends when it is done.
+//! Another thread may answer for a thread whose caller was killed ([`interrupt`]). The kernel takes
+//! a reply from any ring of the process, and puts the next request where the entry was registered
+//! to have it; so a new thread takes the entry over, with fresh memory behind its [`Window`], and
+//! the old one ends when it is done.
 //!
 //! Buffers of an entry: 288 bytes of headers (128 for the header of request or reply, 128 for the
 //! fixed argument, 32 for the ring's own), and the payload. An entry is registered once; afterwards
 //! each command commits a reply and fetches the next request. Either is answered by a completion
 //! when a request is there, or when the connection has ended.
 //!
-//! Who replies in bulk may leave the CPU for that time ([`Place`]). While a queue is hot its
-//! threads are of the class that leaves clients where they are (see [`class`]).
+//! A thread that replies in bulk may leave the CPU for that time ([`Place`]). While a queue is hot
+//! its threads are of the class that leaves clients where they are (see [`scheduling_class`]).
 //!
 //! FORGET and INTERRUPT still come over the device. A thread reads them now and then, for they are
 //! not urgent and waking it for each would cost more than the request that caused it.
 
 use super::buffer::{Buffer, View, Window};
-use super::callers::{self, Asked, Pending, Sitting};
-use super::class::{self, Pulse, Watch};
-use super::cpu::{BULK, Place};
+use super::cpu::{BULK_REPLY_BYTES, Place};
+use super::interrupt::{self, Asked, Pending, Sitting};
 use super::ring::Ring;
+use super::scheduling_class::{self, Pulse, Watch};
 use super::{Config, Outcome, Request, Shared, classic, cpu, device};
 use crate::protocol::{ARGUMENT_BYTES, HEADER_BYTES, Header, REPLY_HEADER_BYTES, reply};
 use io_uring::{opcode, squeue, types};
@@ -41,30 +41,30 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-const REGISTER: u32 = 1;
-const COMMIT_AND_FETCH: u32 = 2;
+const COMMAND_REGISTER: u32 = 1;
+const COMMAND_COMMIT_AND_FETCH: u32 = 2;
 
 /// Where in the headers what lies.
-const ASKER_AT: usize = 32;
-const ARGUMENT_AT: usize = 128;
-const ENTRY_AT: usize = 256;
-const COMMIT_ID_AT: usize = ENTRY_AT + 8;
-const PAYLOAD_LENGTH_AT: usize = ENTRY_AT + 16;
+const CALLER_OFFSET: usize = 32;
+const ARGUMENT_OFFSET: usize = 128;
+const ENTRY_OFFSET: usize = 256;
+const COMMIT_ID_OFFSET: usize = ENTRY_OFFSET + 8;
+const PAYLOAD_LENGTH_OFFSET: usize = ENTRY_OFFSET + 16;
 const HEADERS_BYTES: usize = 288;
 
 /// Threads for each CPU: so many requests on it may wait for storage before another does.
-const PER_CPU: usize = 16;
+const THREADS_PER_CPU: usize = 16;
 /// The same on machines of many CPUs.
-const PER_CPU_OF_MANY: usize = 8;
+const THREADS_PER_CPU_OF_MANY: usize = 8;
 /// From so many CPUs on they are many.
 const MANY_CPUS: usize = 32;
 /// The threads of a CPU that come first (those that registered last) have the memory of their
 /// payloads in one piece from the start, as long as there are not too many of them: the system
 /// takes milliseconds for that, which their first clients would wait.
-const GATHERED: usize = 3;
-const MOST_GATHERED: usize = 16;
-/// How long FORGETs may gather. Who removes a tree has those of a directory served before it goes,
-/// so the fewer there are left for him the better; this thread runs where nobody waits.
+const GATHERED_THREADS_PER_CPU: usize = 3;
+const MAX_GATHERED_THREADS: usize = 16;
+/// How long FORGETs may gather. The removal of a tree has those of a directory served before the
+/// directory goes, so the fewer are left for it the better; this thread runs where no client waits.
 const FORGET_PAUSE: Duration = Duration::from_millis(2);
 
 /// Threads with a ring each, waiting for the connection to be ready.
@@ -104,16 +104,19 @@ impl Rings {
             return Err(io::Error::other("/sys/module/fuse/parameters/enable_uring does not say Y"));
         }
         let count = cpu::possible();
-        let each =
-            config.threads_per_cpu.unwrap_or(if count < MANY_CPUS { PER_CPU } else { PER_CPU_OF_MANY });
+        let each = config.threads_per_cpu.unwrap_or(if count < MANY_CPUS {
+            THREADS_PER_CPU
+        } else {
+            THREADS_PER_CPU_OF_MANY
+        });
         let watch = Arc::new(Watch::new(config.background));
         let queues: Vec<_> = (0..count).map(|cpu| Arc::new(Queue::new(cpu, &watch))).collect();
         let online = cpu::allowed();
-        let gathered = GATHERED.min(MOST_GATHERED / online.len().max(1));
+        let gathered = GATHERED_THREADS_PER_CPU.min(MAX_GATHERED_THREADS / online.len().max(1));
         let mut waiting = Vec::new();
         for queue in &queues {
-            // A queue that nobody uses now needs somebody all the same: requests wait until all
-            // have one.
+            // A queue of a CPU that is not in use needs a thread all the same: requests wait until
+            // all queues have one.
             let threads = if online.contains(&queue.cpu) { each.max(1) } else { 1 };
             for place in (0..threads).rev() {
                 waiting.push(Waiting::spawn(queue, place < gathered && threads > 1)?);
@@ -138,12 +141,12 @@ impl Rings {
         if self.queues.iter().any(|queue| queue.registered.load(Ordering::Acquire) == 0) {
             return result.and_then(|()| Err(io::ErrorKind::Other.into()));
         }
-        class::spawn(shared, &self.watch, self.queues)?;
+        scheduling_class::spawn(shared, &self.watch, self.queues)?;
         let watch = self.watch;
         // There is one set of rings for a connection.
         let _ = shared.watch.set(Arc::clone(&watch));
         shared.spawn("fuse-device".into(), move |shared| {
-            let _apart = watch.apart();
+            let _apart = watch.join_affinity();
             if let Err(error) = serve_device(&shared)
                 && !device::is_end(&error)
             {
@@ -169,7 +172,7 @@ impl Waiting {
                 Err(error) => return drop(ready.send(Err(error))),
             };
             let _ = ready.send(Ok(()));
-            // Nobody says go if another ring could not be had.
+            // The channel is closed if another ring could not be had.
             let Ok(shared) = start.recv() else { return };
             match Entry::register(&shared, &queue, ring, gathered) {
                 Ok(entry) => {
@@ -185,7 +188,7 @@ impl Waiting {
     }
 }
 
-/// Serves what `entry` is given until the end, or until somebody else has the entry.
+/// Serves what `entry` is given until the end, or until another thread has the entry.
 fn serve(shared: &Arc<Shared>, mut entry: Entry, mut place: Place) {
     let seat = Arc::new(Seat { queue: Arc::clone(&entry.queue), pending: Pending::none() });
     shared.callers.enter(&seat);
@@ -221,7 +224,7 @@ struct Seat {
     pending: Pending<Side>,
 }
 
-impl callers::Seat for Seat {
+impl interrupt::Seat for Seat {
     fn asked(&self) -> Option<Asked> {
         self.pending.asked()
     }
@@ -258,8 +261,9 @@ impl callers::Seat for Seat {
 }
 
 impl Seat {
-    /// Takes the entry away from who serves a request, and answers that with an error. `None`: it
-    /// is served, or its thread is the last to know of it. Fails if nothing has happened.
+    /// Takes the entry from the thread that serves a request, and answers the request with an
+    /// error. `None`: it is served, or its thread is the last to know of it. Fails if nothing has
+    /// happened.
     fn take_over(&self, shared: &Shared, asked: Asked) -> io::Result<Option<Entry>> {
         let ring = Ring::new()?;
         ring.register(shared.device.raw())?;
@@ -286,7 +290,7 @@ impl Queue {
 /// The kernel's side of an entry: where it puts requests and takes replies from.
 ///
 /// Between a command and its completion the kernel owns both; they are touched only after a
-/// completion and before the next command, by whoever has this.
+/// completion and before the next command, by the owner of this.
 struct Side {
     headers: Buffer,
     payload: Window,
@@ -326,17 +330,17 @@ impl Entry {
         if gathered {
             entry.gather();
         }
-        let mut command = entry.command(REGISTER, 0)?;
+        let mut command = entry.command(COMMAND_REGISTER, 0)?;
         // The binding has no way to set these fields of the kernel's `io_uring_sqe`.
-        const ADDRESS_AT: usize = 16;
-        const LENGTH_AT: usize = 24;
+        const ADDRESS_OFFSET: usize = 16;
+        const LENGTH_OFFSET: usize = 24;
         let start = (&raw mut command).cast::<u8>();
         // SAFETY: a 128-byte entry is a plain `io_uring_sqe` followed by 64 bytes, in which these
-        // two fields of 8 and 4 bytes lie at the given offsets; `command` is borrowed by nobody
-        // else.
+        // two fields of 8 and 4 bytes lie at the given offsets; `command` is borrowed
+        // nowhere else.
         unsafe {
-            start.add(ADDRESS_AT).cast::<u64>().write_unaligned(vectors.as_ptr() as u64);
-            start.add(LENGTH_AT).cast::<u32>().write_unaligned(vectors.len() as u32);
+            start.add(ADDRESS_OFFSET).cast::<u64>().write_unaligned(vectors.as_ptr() as u64);
+            start.add(LENGTH_OFFSET).cast::<u32>().write_unaligned(vectors.len() as u32);
         }
         entry.push(&command)?;
         entry.ring.enter(false)?;
@@ -371,7 +375,7 @@ impl Entry {
 
     fn push(&mut self, command: &squeue::Entry128) -> io::Result<()> {
         // SAFETY: what the kernel fills because of the command is the buffers in `self.side`, which
-        // are not touched before its completion and dropped after the ring; what REGISTER points at
+        // are not touched before its completion and dropped after the ring; what COMMAND_REGISTER points at
         // lives until it is submitted.
         unsafe { self.ring.push(command) }
     }
@@ -385,7 +389,7 @@ impl Entry {
                 None => {}
             }
             // Where the client takes the CPU now, this thread stays ready to run instead of going
-            // to sleep (see `class`).
+            // to sleep (see `scheduling_class`).
             let replies = self.ring.queued() > 0;
             self.ring.enter(!(replies && self.queue.pulse.is_idle()))?;
         }
@@ -394,18 +398,18 @@ impl Entry {
     /// The thread that made the request which is at the kernel's side.
     fn asker(&mut self) -> u32 {
         let headers = self.side().headers.bytes();
-        headers[ASKER_AT..ASKER_AT + 4].try_into().map_or(0, u32::from_ne_bytes)
+        headers[CALLER_OFFSET..CALLER_OFFSET + 4].try_into().map_or(0, u32::from_ne_bytes)
     }
 
     /// Serves the request that is at the kernel's side: its number, and what came of it. `None`:
-    /// somebody else has answered it, and has that side now.
+    /// another thread has answered it, and has that side now.
     fn serve(&mut self, shared: &Shared, seat: &Seat) -> Option<(u64, Outcome)> {
         let mut side = self.side.take()?;
         let mut headers = [0; HEADERS_BYTES];
         headers.copy_from_slice(&side.headers.bytes()[..HEADERS_BYTES]);
         let number = |at: usize| headers[at..at + 4].try_into().map_or(0, u32::from_ne_bytes);
-        let received = number(PAYLOAD_LENGTH_AT) as usize;
-        let (head, rest) = headers.split_at(ARGUMENT_AT);
+        let received = number(PAYLOAD_LENGTH_OFFSET) as usize;
+        let (head, rest) = headers.split_at(ARGUMENT_OFFSET);
         let header = match Header::decode(&head[..HEADER_BYTES]) {
             Ok(header) => header,
             Err(_) => unreachable!("the slice has a header's length"),
@@ -421,7 +425,9 @@ impl Entry {
             shared.unanswered(&header, outcome, payload);
             return None;
         }
-        if received >= BULK || matches!(outcome, Outcome::Reply(bytes) if bytes >= BULK) {
+        if received >= BULK_REPLY_BYTES
+            || matches!(outcome, Outcome::Reply(bytes) if bytes >= BULK_REPLY_BYTES)
+        {
             self.gather();
         }
         Some((header.unique, outcome))
@@ -446,11 +452,12 @@ impl Entry {
         };
         let headers = side.headers.bytes();
         let mut commit = [0; 8];
-        commit.copy_from_slice(&headers[COMMIT_ID_AT..COMMIT_ID_AT + 8]);
+        commit.copy_from_slice(&headers[COMMIT_ID_OFFSET..COMMIT_ID_OFFSET + 8]);
         headers[..REPLY_HEADER_BYTES].copy_from_slice(&reply::header(body, errno, unique));
-        headers[ENTRY_AT..ENTRY_AT + 8].fill(0);
-        headers[PAYLOAD_LENGTH_AT..PAYLOAD_LENGTH_AT + 4].copy_from_slice(&(body as u32).to_ne_bytes());
-        let command = self.command(COMMIT_AND_FETCH, u64::from_ne_bytes(commit))?;
+        headers[ENTRY_OFFSET..ENTRY_OFFSET + 8].fill(0);
+        headers[PAYLOAD_LENGTH_OFFSET..PAYLOAD_LENGTH_OFFSET + 4]
+            .copy_from_slice(&(body as u32).to_ne_bytes());
+        let command = self.command(COMMAND_COMMIT_AND_FETCH, u64::from_ne_bytes(commit))?;
         self.push(&command)
     }
 }

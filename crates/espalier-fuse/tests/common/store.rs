@@ -28,9 +28,9 @@ const POINT: &str = "ESPALIER_TEST_POINT";
 const OPTIONS: &str = "ESPALIER_TEST_OPTIONS";
 const READY: &str = "espalier-test: mounted";
 
-/// Held while a process is started, and by who needs that none is: until it is in its program the
-/// new one has everything open that the tests have, images and files on mounts too, which are busy
-/// then.
+/// Held while a process is started, and by tests that need that none is: until it is in its program
+/// the new one has everything open that the tests have, images and files on mounts too, which are
+/// busy then.
 static STARTING: Mutex<()> = Mutex::new(());
 
 /// Starts a process and lets `until` wait for a sign that it is in its program. That `spawn`
@@ -162,8 +162,8 @@ impl Mounted {
 }
 
 /// Detaches it: a process that has just been started lets go of what this one had open a little
-/// after it was started, and then the mount ends. Who needs to know that it has waits for the
-/// server.
+/// after it was started, and then the mount ends. A test that needs to know that it has ended
+/// waits for the server.
 fn unmount(point: &Path) {
     rustix::mount::unmount(point, rustix::mount::UnmountFlags::DETACH).unwrap();
 }

@@ -114,7 +114,7 @@ impl Toy {
         Self { sink: Some(Box::new(sink)), ..Self::plain() }
     }
 
-    /// Lets everybody pass who waits, now and later.
+    /// Lets every waiting request pass, now and later.
     pub(crate) fn open_gate(&self) {
         self.gate.open();
     }
@@ -124,7 +124,7 @@ impl Toy {
         self.gate.came()
     }
 
-    /// Lets everybody go on who is held, now and later.
+    /// Lets every held request go on, now and later.
     pub(crate) fn let_go(&self) {
         self.hold.open();
     }

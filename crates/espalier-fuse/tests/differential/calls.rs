@@ -420,8 +420,8 @@ impl Side {
             return Ok(Value::Nothing);
         }
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the mapping lies below the end of the file, which nobody changes meanwhile, and
-        // is unmapped before anybody else can see it.
+        // SAFETY: the mapping lies below the end of the file, which is not changed meanwhile,
+        // and is unmapped before any other code can see it.
         unsafe {
             let start =
                 rustix::mm::mmap(std::ptr::null_mut(), reach, protection, MapFlags::SHARED, file, start)?;

@@ -1,26 +1,27 @@
-//! Callers that are killed while the file system serves them.
+//! Answers requests early when their caller was killed while the file system serves them.
 //!
-//! The kernel lets nobody leave a request that is being served before there is an answer, so
-//! whoever is killed meanwhile stays until then: for good, if the device is silent. But a server
-//! may answer early. Here it does so for those who were killed, and for nobody else: a program that
-//! merely catches a signal must not see `EINTR` from calls that no other file system interrupts.
+//! The kernel does not let a caller leave a request that is being served before there is an answer,
+//! so a caller that is killed meanwhile stays until then: for ever, if the device does not respond.
+//! But a server may answer early. Here it does so for callers that were killed, and for no others:
+//! a program that merely catches a signal must not see `EINTR` from calls that no other file system
+//! interrupts.
 //!
-//! The invariant: a request is answered once. What it takes to answer one lies in the [`Pending`]
-//! of who serves it, and whoever takes it from there answers. The server of a request that somebody
-//! else has answered finds the place empty when it is done, gives back what its answer would have
-//! handed out ([`Handler::unanswered`]) and keeps silent.
+//! The invariant: a request is answered once. What is needed to answer it lies in the [`Pending`]
+//! of the thread that serves it, and the thread that takes it from there answers. A serving thread
+//! whose request another thread has answered finds the place empty when it is done, gives back what
+//! its answer would have handed out ([`Handler::unanswered`]) and sends nothing.
 //!
-//! Nothing is changed for a caller who has been answered so: it would land later, perhaps after
-//! newer changes that were acknowledged, for while a request is served the kernel keeps others from
-//! the same file, and no longer once there is an answer. So the file system asks right before a
-//! change takes its place among the others, when nothing is waited for any more ([`is_wanted`]).
-//! And once it was told to go on, the request gets its true answer and no other, because the kernel
-//! remembers that ([`tells_of_changes`]); nothing is waited for after the change.
+//! Nothing is changed for a caller that has been answered early: the change would take effect late,
+//! perhaps after newer changes that were acknowledged, for the kernel keeps other callers from the
+//! same file only until there is an answer. So the file system asks right before a change takes its
+//! place in the order of changes, when it waits for nothing any more ([`is_wanted`]). And once it
+//! was told to go on, the request gets its true answer and no other, because the kernel remembers
+//! that ([`tells_of_changes`]); the file system waits for nothing after the change.
 //!
-//! The kernel sends an INTERRUPT when a caller gets a signal. That is not enough: only the first
-//! signal is told, which need not be a deadly one; nothing is told of who waits for direct I/O; and
-//! all who might hear may be busy. So while anything is served, somebody looks every now and then
-//! whether its callers live, and INTERRUPTs are passed over.
+//! The kernel sends an INTERRUPT when a caller gets a signal. That is not enough: it sends one for
+//! the first signal only, which need not be a deadly one; it sends none for a caller that waits for
+//! direct I/O; and all threads that might read it may be busy. So while requests are served, a
+//! thread checks every [`CHECK_INTERVAL`] whether their callers live, and INTERRUPTs are ignored.
 //!
 //! [`Handler::unanswered`]: super::Handler::unanswered
 //! [`tells_of_changes`]: crate::protocol::request::tells_of_changes
@@ -33,20 +34,21 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How often somebody looks. Who is still served after one to two of these is asked about.
-const TICK: Duration = Duration::from_millis(100);
+/// How often callers are checked: those of requests that are still served after one to two of
+/// these.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// So many threads may serve what was answered in their place; each has a stack and a buffer.
-const MOST_ABANDONED: usize = 1024;
+const MAX_ABANDONED_REQUESTS: usize = 1024;
 
-/// A request and who made it.
+/// A request and its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Asked {
     pub(super) unique: u64,
-    /// The thread that waits for the answer; 0 if that is the kernel, or nobody does.
+    /// The thread that waits for the answer; 0 if that is the kernel, or no thread does.
     pub(super) thread: u32,
     /// Once something was changed the kernel must have the true answer.
     pub(super) tells: bool,
-    /// What who was killed is told; nobody sees it but the kernel.
+    /// The answer to a killed caller; only the kernel sees it.
     pub(super) errno: i32,
 }
 
@@ -58,11 +60,11 @@ pub(super) struct Pending<A>(Mutex<Place<A>>);
 enum Place<A> {
     /// Nothing is served.
     Idle,
-    /// A request is, and can be answered by others.
+    /// A request is served, and other threads can answer it.
     Open(Asked, A),
-    /// A request is, and is to have the answer of who serves it.
+    /// A request is served, and gets the answer of the thread that serves it.
     Decided(A),
-    /// A request is that somebody else has answered.
+    /// A request is served that another thread has answered.
     Taken,
 }
 
@@ -77,7 +79,7 @@ impl<A> Pending<A> {
         *self.0.lock() = Place::Open(asked, answer);
     }
 
-    /// It is served. `None`: somebody else has answered.
+    /// It is served. `None`: another thread has answered.
     pub(super) fn finish(&self) -> Option<A> {
         match std::mem::replace(&mut *self.0.lock(), Place::Idle) {
             Place::Open(_, answer) | Place::Decided(answer) => Some(answer),
@@ -108,8 +110,9 @@ impl<A> Pending<A> {
         !matches!(*self.0.lock(), Place::Taken)
     }
 
-    /// Takes what it takes to answer request `unique` away from who serves it, unless that is done
-    /// or nobody else may answer any more. `prepare` comes first; if it fails nothing is taken.
+    /// Takes what is needed to answer request `unique` from the thread that serves it, unless that
+    /// is done or no other thread may answer any more. `prepare` comes first; if it fails nothing
+    /// is taken.
     pub(super) fn take<T>(
         &self,
         unique: u64,
@@ -175,7 +178,7 @@ pub fn is_wanted() -> bool {
     SEAT.with_borrow(|seat| seat.as_ref().is_none_or(|seat| seat.decide()))
 }
 
-/// The same without a change of which anybody must hear: whoever waits may give up afterwards.
+/// The same without a change that the caller must hear of: the caller may give up afterwards.
 pub fn is_waited_for() -> bool {
     SEAT.with_borrow(|seat| seat.as_ref().is_none_or(|seat| seat.is_open()))
 }
@@ -185,11 +188,11 @@ pub(crate) fn serving_threads() -> usize {
     SEAT.with_borrow(|seat| seat.as_ref().map_or(0, |seat| seat.threads()))
 }
 
-/// Who waits, as far as somebody must know.
+/// The callers that wait, and the thread that checks whether they live.
 #[derive(Default)]
 pub(super) struct Callers {
     seats: Mutex<Vec<Weak<dyn Seat>>>,
-    /// Somebody looks every tick.
+    /// Callers are checked every tick.
     awake: AtomicBool,
     ended: Mutex<bool>,
     changed: Condvar,
@@ -199,8 +202,7 @@ pub(super) struct Callers {
     failed: Mutex<Vec<u64>>,
 }
 
-/// A request that was served when somebody looked, and whether it has been asked that it be
-/// answered.
+/// A request that was served at a check, and whether an early answer was requested.
 type Seen = (u64, bool);
 
 impl Callers {
@@ -214,11 +216,12 @@ impl Callers {
 
     /// To be called after [`Pending::begin`].
     pub(super) fn begun(&self) {
-        // Against the fence in `look`: either the request is seen there, or here that nobody looks.
+        // Against the fence in `look`: either the request is seen there, or here that no check is
+        // due.
         fence(Ordering::SeqCst);
         if !self.awake.load(Ordering::Relaxed) {
             self.awake.store(true, Ordering::Relaxed);
-            // The lock orders this after who is about to wait.
+            // The lock orders this after a thread that is about to wait.
             drop(self.ended.lock());
             self.changed.notify_all();
         }
@@ -226,7 +229,7 @@ impl Callers {
 
     /// Counts a request that is to be answered before it is served; false if there are too many.
     fn count(&self) -> bool {
-        let more = |count| (count < MOST_ABANDONED).then_some(count + 1);
+        let more = |count| (count < MAX_ABANDONED_REQUESTS).then_some(count + 1);
         self.abandoned.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
@@ -247,11 +250,11 @@ impl Callers {
         self.changed.notify_all();
     }
 
-    /// Looks after callers until the end.
+    /// Checks callers until the end.
     pub(super) fn run(&self, shared: &Arc<Shared>) {
         if !sees_callers() {
             tracing::info!(
-                "/proc shows other processes than the mount: who is killed waits until his call is served"
+                "/proc shows other processes than the mount: a caller that is killed waits until its call is served"
             );
             return;
         }
@@ -263,15 +266,15 @@ impl Callers {
                 before = self.look(shared, &before);
                 ended = self.ended.lock();
                 // A request that begins now is seen at the next tick.
-                self.changed.wait_while_for(&mut ended, |ended| !*ended, TICK);
+                self.changed.wait_while_for(&mut ended, |ended| !*ended, CHECK_INTERVAL);
             } else {
                 self.changed.wait(&mut ended);
             }
         }
     }
 
-    /// Answers those who were killed among who is served now and was so `before`, and returns who
-    /// is served now.
+    /// Answers the killed callers among those that are served now and were served `before`, and
+    /// returns what is served now.
     fn look(&self, shared: &Arc<Shared>, before: &[Seen]) -> Vec<Seen> {
         self.awake.store(false, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -314,7 +317,7 @@ fn sees_callers() -> bool {
 
 /// True if a thread does not come back from the call in which it is.
 fn is_dying(thread: u32) -> bool {
-    // Who cannot be looked at waits.
+    // A caller that cannot be checked waits.
     thread != 0
         && std::fs::read_to_string(format!("/proc/{thread}/status")).is_ok_and(|status| will_die(&status))
 }
@@ -368,7 +371,7 @@ mod tests {
     #[test]
     fn what_was_given_up_changes_nothing_and_what_was_changed_is_not_given_up() {
         let pending = Pending::none();
-        assert!(pending.decide(), "nobody has asked for it, so nobody has given up");
+        assert!(pending.decide(), "nothing has asked for it, so nothing has given up");
         pending.begin(ASKED, "answer");
         assert!(pending.decide());
         assert_eq!(pending.asked(), None);
@@ -400,7 +403,7 @@ mod tests {
         let (kill, term, quit, winch) = (1 << 8, 1 << 14, 1 << 2, 1 << 27);
         assert!(!will_die(&status(0, [0, 0, 0, 0, 0])));
         assert!(will_die(&status(0, [kill, 0, 0, 0, 0])));
-        assert!(will_die(&status(9, [kill, term, 0, 0, 0])), "nobody takes a SIGKILL away");
+        assert!(will_die(&status(9, [kill, term, 0, 0, 0])), "a SIGKILL cannot be taken away");
         assert!(will_die(&status(0, [0, term, 0, 0, 0])));
         assert!(will_die(&status(0, [quit, 0, 0, 0, term])));
         assert!(!will_die(&status(9, [0, term, 0, 0, 0])), "a debugger may take it away");
@@ -418,7 +421,7 @@ mod tests {
     #[test]
     fn not_more_is_abandoned_than_threads_can_be_spared() {
         let callers = Callers::default();
-        for _ in 0..MOST_ABANDONED {
+        for _ in 0..MAX_ABANDONED_REQUESTS {
             assert!(callers.count());
         }
         assert!(!callers.count());

@@ -7,7 +7,7 @@
 //! but `SCHED_IDLE` threads counts as idle, so a client whose server is one stays where it is.
 //!
 //! `SCHED_IDLE` threads, though, get next to no time from a CPU that others want. Therefore
-//! [`Watch`] looks at every queue each [`TICK`], and a queue's threads are in that class only while
+//! [`Watch`] looks at every queue each [`WATCH_INTERVAL`], and a queue's threads are in that class only while
 //! it is hot (many requests come) and not starved (no thread of it wants its CPU in vain);
 //! starving, they are ordinary threads again, for a time that doubles whenever it happens again. A
 //! queue at rest is ordinary, so that nothing has to be watched then, and so is one that becomes
@@ -21,30 +21,30 @@
 //! client waits as well.
 //!
 //! Where a thread has no I/O priority of its own, Linux derives one from its scheduling class, and
-//! what a `SCHED_IDLE` thread asks of a disk waits there until nobody else wants anything: an fsync
-//! for as long as a flush in the background goes on writing. So who serves gets the priority of
-//! ordinary threads explicitly, in whichever class it is.
+//! what a `SCHED_IDLE` thread asks of a disk waits there until no other thread wants anything: an
+//! fsync for as long as a background flush goes on writing. So serving threads get the priority of
+//! ordinary threads explicitly, in whichever class they are.
 //!
 //! Leaving `SCHED_IDLE` takes CAP_SYS_NICE or an RLIMIT_NICE of 20: without, all this is off.
 
 use super::Threads;
-use super::apart::{Apart, Joined};
+use super::affinity::{Affinity, Joined};
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How often queues are looked at while one of them is hot.
-const TICK: Duration = Duration::from_millis(4);
+const WATCH_INTERVAL: Duration = Duration::from_millis(4);
 /// Requests within a tick that make a queue hot. At fewer, moving costs little.
-const HOT: u64 = 8;
+const HOT_REQUESTS_PER_TICK: u64 = 8;
 /// Requests within a tick that leave their CPU little time for anything else: 16,000 a second.
-const CROWD: u64 = 64;
+const BUSY_REQUESTS_PER_TICK: u64 = 64;
 /// So many ticks after such a one it still counts as that, lest background threads wander to and
 /// fro.
-const CROWD_TICKS: u32 = 4;
+const BUSY_TICKS: u32 = 4;
 /// Fewer requests within a tick, while a thread wants the CPU, may mean that it does not get it.
-const SLOW: u64 = 4;
+const SLOW_REQUESTS_PER_TICK: u64 = 4;
 /// So many such ticks in sequence are starvation.
 const STARVED_TICKS: u32 = 2;
 /// So many ticks that are not hot end the class.
@@ -52,12 +52,12 @@ const COOL_TICKS: u32 = 2;
 /// Ticks as an ordinary thread after starvation: at first, and at most (32 ms, and 16 s). The first
 /// time it was most likely a piece of background work, gone by then, and clients move with every
 /// request as long as it lasts.
-const FIRST_PENALTY: u32 = 8;
-const MOST_PENALTY: u32 = 4096;
+const FIRST_PENALTY_TICKS: u32 = 8;
+const MAX_PENALTY_TICKS: u32 = 4096;
 /// So many ticks in the class without starvation, and the next penalty is the first again.
 const FORGIVEN_TICKS: u32 = 512;
 /// A queue asks for the watch after so many requests.
-const ASK_EVERY: u64 = 64;
+const ASK_EVERY_REQUESTS: u64 = 64;
 
 /// The class of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -87,11 +87,11 @@ impl Class {
 /// Gives the calling thread the I/O priority that ordinary threads have, whatever its scheduling
 /// class will be.
 fn keep_io_priority() {
-    const OF_THREAD: libc::c_int = 1;
+    const IOPRIO_OF_THREAD: libc::c_int = 1;
     // See `linux/ioprio.h`: the class "best effort", and what a nice value of 0 stands for in it.
-    const ORDINARY: libc::c_int = 2 << 13 | 4;
+    const IOPRIO_ORDINARY: libc::c_int = 2 << 13 | 4;
     // SAFETY: the call takes numbers only and changes no memory.
-    if unsafe { libc::syscall(libc::SYS_ioprio_set, OF_THREAD, 0, ORDINARY) } != 0 {
+    if unsafe { libc::syscall(libc::SYS_ioprio_set, IOPRIO_OF_THREAD, 0, IOPRIO_ORDINARY) } != 0 {
         // Where a sandbox forbids it, fsync is slower beside background work.
         tracing::debug!("no I/O priority of its own: {}", std::io::Error::last_os_error());
     }
@@ -103,8 +103,9 @@ pub(super) struct Pulse {
     served: AtomicU64,
     /// Its threads are in `SCHED_IDLE`.
     idle: AtomicBool,
-    /// The thread that served last. Of those who want the CPU it is the one to look at: requests go
-    /// to whoever became free last, so others work only while it waits for something else.
+    /// The thread that served last. Of the threads that want the CPU it is the one to look at:
+    /// requests go to the thread that became free last, so others work only while it waits for
+    /// something else.
     last: AtomicI32,
     /// The thread that asked last; 0 if this process cannot see it.
     asker: AtomicI32,
@@ -145,7 +146,7 @@ impl Pulse {
 
     /// The thread that served last runs or waits for the CPU, and its client does not.
     fn wants_cpu(&self) -> bool {
-        // Without /proc nobody can tell: better an ordinary thread than one that starves unseen.
+        // Without /proc this is unknown: better an ordinary thread than one that starves unseen.
         self.is_ready().unwrap_or(true) && !self.is_asker_ready()
     }
 
@@ -185,7 +186,7 @@ impl Membership<'_> {
     pub(super) fn beat(&self, asker: u32) -> bool {
         self.pulse.last.store(self.thread, Ordering::Relaxed);
         self.pulse.asker.store(asker.cast_signed(), Ordering::Relaxed);
-        self.pulse.served.fetch_add(1, Ordering::Relaxed) % ASK_EVERY == ASK_EVERY - 1
+        self.pulse.served.fetch_add(1, Ordering::Relaxed) % ASK_EVERY_REQUESTS == ASK_EVERY_REQUESTS - 1
     }
 }
 
@@ -201,7 +202,7 @@ impl Drop for Membership<'_> {
 pub(super) struct Watch {
     state: Mutex<State>,
     changed: Condvar,
-    apart: Apart,
+    affinity: Affinity,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -216,13 +217,13 @@ enum State {
 impl Watch {
     /// `background` tells threads that keep off CPUs on which many requests come.
     pub(super) fn new(background: Option<Threads>) -> Self {
-        Self { apart: Apart::new(background), ..Self::default() }
+        Self { affinity: Affinity::new(background), ..Self::default() }
     }
 
     /// The calling thread, which serves no queue, keeps off such CPUs as well until the result is
     /// dropped.
-    pub(super) fn apart(&self) -> Joined<'_> {
-        self.apart.join()
+    pub(super) fn join_affinity(&self) -> Joined<'_> {
+        self.affinity.join()
     }
 
     /// A queue may be hot.
@@ -249,7 +250,7 @@ impl Watch {
             tracing::debug!("no right to leave SCHED_IDLE: clients may move between CPUs with every request");
             return;
         }
-        let _apart = self.apart();
+        let _affinity = self.join_affinity();
         let pulses: Vec<_> = pulses.collect();
         let mut queues: Vec<_> = pulses.iter().map(|pulse| (*pulse, Pace::default())).collect();
         let mut crowded = Vec::new();
@@ -263,7 +264,7 @@ impl Watch {
                     .for_each(|(pulse, pace)| pace.served = pulse.served.load(Ordering::Relaxed));
             }
             if *state == State::Awake {
-                self.changed.wait_for(&mut state, TICK);
+                self.changed.wait_for(&mut state, WATCH_INTERVAL);
             }
             if *state == State::Ended {
                 break;
@@ -288,7 +289,7 @@ impl Watch {
             let before = std::mem::take(&mut crowded);
             crowded.extend((0..queues.len()).filter(|cpu| queues[*cpu].1.crowded > 0));
             if crowded != before {
-                self.apart.keep_off(&crowded);
+                self.affinity.keep_off(&crowded);
             }
             if at_rest {
                 let mut state = self.state.lock();
@@ -297,7 +298,7 @@ impl Watch {
                 }
             }
         }
-        self.apart.keep_off(&[]);
+        self.affinity.keep_off(&[]);
         for (pulse, _) in queues {
             pulse.set(Class::Ordinary);
         }
@@ -350,7 +351,7 @@ struct Pace {
 impl Default for Pace {
     fn default() -> Self {
         let class = Class::Ordinary;
-        let penalty = FIRST_PENALTY;
+        let penalty = FIRST_PENALTY_TICKS;
         Self { class, served: 0, crowded: 0, well: 0, cool: 0, starved: 0, barred: 0, penalty }
     }
 }
@@ -361,23 +362,24 @@ impl Pace {
     fn tick(&mut self, served: u64, busy: impl FnOnce() -> bool, wants_cpu: impl FnOnce() -> bool) {
         let new = served.wrapping_sub(self.served);
         self.served = served;
-        self.crowded = if new >= CROWD { CROWD_TICKS } else { self.crowded.saturating_sub(1) };
-        self.cool = if new >= HOT { 0 } else { self.cool.saturating_add(1) };
+        self.crowded =
+            if new >= BUSY_REQUESTS_PER_TICK { BUSY_TICKS } else { self.crowded.saturating_sub(1) };
+        self.cool = if new >= HOT_REQUESTS_PER_TICK { 0 } else { self.cool.saturating_add(1) };
         self.barred = self.barred.saturating_sub(1);
         match self.class {
             Class::Ordinary if self.cool == 0 && self.barred == 0 && !busy() => self.class = Class::Idle,
             Class::Ordinary => {}
             Class::Idle => {
-                let slow = new < SLOW && wants_cpu();
+                let slow = new < SLOW_REQUESTS_PER_TICK && wants_cpu();
                 self.starved = if slow { self.starved + 1 } else { 0 };
                 self.well = self.well.saturating_add(1);
                 if self.well >= FORGIVEN_TICKS {
-                    self.penalty = FIRST_PENALTY;
+                    self.penalty = FIRST_PENALTY_TICKS;
                 }
                 if self.starved >= STARVED_TICKS {
                     self.class = Class::Ordinary;
                     self.barred = self.penalty;
-                    self.penalty = (self.penalty * 2).min(MOST_PENALTY);
+                    self.penalty = (self.penalty * 2).min(MAX_PENALTY_TICKS);
                     (self.well, self.starved) = (0, 0);
                 } else if self.cool >= COOL_TICKS {
                     self.class = Class::Ordinary;
@@ -417,12 +419,12 @@ mod tests {
     #[test]
     fn hot_queues_are_idle_class_until_they_cool() {
         let mut pace = Pace::default();
-        pass(&mut pace, 10, HOT - 1, true);
+        pass(&mut pace, 10, HOT_REQUESTS_PER_TICK - 1, true);
         assert_eq!(pace.class, Class::Ordinary);
         assert!(pace.at_rest());
-        pass(&mut pace, 1, HOT, true);
+        pass(&mut pace, 1, HOT_REQUESTS_PER_TICK, true);
         assert_eq!(pace.class, Class::Idle);
-        // Busy with few long requests is no starvation as long as nobody wants the CPU.
+        // Busy with few long requests is no starvation as long as no thread wants the CPU.
         pass(&mut pace, COOL_TICKS - 1, 0, false);
         assert_eq!(pace.class, Class::Idle);
         pass(&mut pace, 1, 0, false);
@@ -433,10 +435,10 @@ mod tests {
     fn nobody_enters_the_class_while_all_cpus_work() {
         let mut pace = Pace::default();
         for _ in 0..10 {
-            pace.tick(pace.served + HOT, || true, || true);
+            pace.tick(pace.served + HOT_REQUESTS_PER_TICK, || true, || true);
         }
         assert_eq!((pace.class, pace.at_rest()), (Class::Ordinary, false));
-        pass(&mut pace, 1, HOT, true);
+        pass(&mut pace, 1, HOT_REQUESTS_PER_TICK, true);
         assert_eq!(pace.class, Class::Idle);
         assert_eq!(runnable("0.20 0.18 0.12 3/80 11206\n"), Some(3));
         assert_eq!(runnable("0.20"), None);
@@ -445,33 +447,33 @@ mod tests {
     #[test]
     fn starvation_ends_the_class_for_longer_each_time() {
         let mut pace = Pace::default();
-        let mut penalty = FIRST_PENALTY;
+        let mut penalty = FIRST_PENALTY_TICKS;
         for _ in 0..12 {
-            pass(&mut pace, 1, HOT, true);
+            pass(&mut pace, 1, HOT_REQUESTS_PER_TICK, true);
             assert_eq!(pace.class, Class::Idle);
-            pass(&mut pace, STARVED_TICKS - 1, SLOW - 1, true);
+            pass(&mut pace, STARVED_TICKS - 1, SLOW_REQUESTS_PER_TICK - 1, true);
             assert_eq!(pace.class, Class::Idle);
             pass(&mut pace, 1, 0, true);
             assert_eq!((pace.class, pace.barred), (Class::Ordinary, penalty));
             pass(&mut pace, penalty - 1, 1000, true);
             assert_eq!((pace.class, pace.at_rest()), (Class::Ordinary, false));
-            penalty = (penalty * 2).min(MOST_PENALTY);
+            penalty = (penalty * 2).min(MAX_PENALTY_TICKS);
         }
-        assert_eq!(penalty, MOST_PENALTY);
+        assert_eq!(penalty, MAX_PENALTY_TICKS);
         // A good while in the class, and it is forgiven.
-        pass(&mut pace, 1 + FORGIVEN_TICKS, HOT, true);
+        pass(&mut pace, 1 + FORGIVEN_TICKS, HOT_REQUESTS_PER_TICK, true);
         pass(&mut pace, STARVED_TICKS, 0, true);
-        assert_eq!((pace.class, pace.barred), (Class::Ordinary, FIRST_PENALTY));
+        assert_eq!((pace.class, pace.barred), (Class::Ordinary, FIRST_PENALTY_TICKS));
     }
 
     #[test]
     fn who_is_pushed_aside_by_a_client_that_computes_does_not_starve() {
         let mut pace = Pace::default();
-        for silent in [0, 1, SLOW - 1] {
-            pass(&mut pace, 1, HOT, true);
+        for silent in [0, 1, SLOW_REQUESTS_PER_TICK - 1] {
+            pass(&mut pace, 1, HOT_REQUESTS_PER_TICK, true);
             assert_eq!(pace.class, Class::Idle);
             pass(&mut pace, COOL_TICKS, silent, false);
-            assert_eq!((pace.class, pace.barred, pace.penalty), (Class::Ordinary, 0, FIRST_PENALTY));
+            assert_eq!((pace.class, pace.barred, pace.penalty), (Class::Ordinary, 0, FIRST_PENALTY_TICKS));
             pass(&mut pace, COOL_TICKS, silent, false);
             assert!(pace.at_rest());
         }
@@ -479,7 +481,7 @@ mod tests {
         let member = pulse.join();
         let itself = member.thread.cast_unsigned();
         member.beat(itself);
-        assert!(pulse.is_aside() && !pulse.wants_cpu(), "who asked runs");
+        assert!(pulse.is_aside() && !pulse.wants_cpu(), "the caller runs");
         let (ready, wait) = std::sync::mpsc::channel::<()>();
         let (tell, told) = std::sync::mpsc::channel();
         let asleep = std::thread::spawn(move || {
@@ -492,9 +494,9 @@ mod tests {
             std::thread::yield_now();
         }
         member.beat(asker);
-        assert!(pulse.wants_cpu() && !pulse.is_aside(), "who asked waits");
+        assert!(pulse.wants_cpu() && !pulse.is_aside(), "the caller waits");
         member.beat(0);
-        assert!(pulse.wants_cpu() && !pulse.is_aside(), "nobody can tell");
+        assert!(pulse.wants_cpu() && !pulse.is_aside(), "this is unknown");
         drop(ready);
         let _ = asleep.join();
     }
