@@ -62,7 +62,7 @@ pub const COMMAND_XATTR: &str = "espalier.do.";
 
 /// Carries out what is asked for by reading an extended attribute whose name is [`COMMAND_XATTR`]
 /// and a command. Root and the user of the server may ask; commands that begin with
-/// [`LIST_COMMAND`] change nothing, and everybody may. `None`: there is no such command.
+/// [`LIST_COMMAND`] change nothing, and every user may. `None`: there is no such command.
 #[derive(Clone)]
 pub struct Commands(pub Arc<Command>);
 
@@ -78,7 +78,7 @@ impl std::fmt::Debug for Commands {
     }
 }
 
-/// Who waits for the answer to the request that the calling thread serves.
+/// Whether the caller waits for the answer to the request that the calling thread serves.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Requester;
 
@@ -457,7 +457,7 @@ impl Dispatcher {
                 }
                 // A narrow reply has room for less than 4 GiB.
                 let length = if wide { length } else { length.min(1 << 31) };
-                // The kernel does not say who may keep set-id bits.
+                // The kernel does not say which callers may keep set-id bits.
                 let kill = self.clears_set_id(target, &request.header);
                 let copied = of(fs.copy_file_range(node, offset, target, target_offset, length, kill), name)?;
                 Ok(if wide { Small::Number(copied) } else { Small::Written(copied as u32) })

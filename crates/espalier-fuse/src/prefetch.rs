@@ -1,59 +1,60 @@
 //! Gives the kernel the content of files before it asks for it.
 //!
-//! Who goes through a tree and reads every file waits for a request for each: two switches between
-//! processes, and the copying between them, while other CPUs have nothing to do. But what he will
-//! read next is known once he has listed a directory and read its first files in order (`trail`).
-//! So a thread of its own reads them and stores them in the kernel's pages (`FUSE_NOTIFY_STORE`),
-//! where he finds them and asks for nothing.
+//! A program that goes through a tree and reads every file waits for a request for each: two
+//! switches between processes, and the copying between them, while other CPUs have nothing to do.
+//! But which files it will read next is known once it has listed a directory and read its first
+//! files in order (`sequence_detector`). So the prefetch thread reads them and stores them in the
+//! kernel's pages (`FUSE_NOTIFY_STORE`), where the reader finds them without a request.
 //!
-//! The kernel stores without looking: whatever is in those pages is overwritten, even if somebody
-//! changed it a moment ago and we have not been told. So the invariant is that *nothing is stored
-//! in a page in which anything else can have been*:
+//! The kernel stores without a check: it overwrites whatever is in those pages, even if a program
+//! changed it a moment ago and the server has not been told. So the invariant is that *nothing is
+//! stored in a page in which anything else can have been*:
 //!
-//! 1. Stored is only what belongs to an *untouched* file: the kernel learned of it by a listing and
-//!    has asked for nothing of it since ([`Prefetch::before`] hears of each request before it is
-//!    served). So it has none of its pages, and nobody has written any. That the listing was the
-//!    first to tell is looked at when requests are watched already ([`Prefetch::listed`]).
+//! 1. Only the content of an *untouched* file is stored: the kernel learned of the file by a
+//!    listing and has asked for nothing of it since ([`Prefetch::before`] hears of each request
+//!    before it is served). So the kernel has none of its pages, and no program has written any.
+//!    That the listing was the first to tell is checked when requests are watched already
+//!    ([`Prefetch::listed`]).
 //! 2. It is stored once, from the first byte on, in one piece or several; from the beginning of
 //!    that on the file is *given*, and never begun again.
-//! 3. Who asks for something of a file that is being stored *revokes* it first: when his request is
+//! 3. A request for a file that is being stored *revokes* the storing first: when the request is
 //!    served, no further page is stored, and the one under way is locked until it is there. Storing
-//!    may wait meanwhile for a page that is locked for his own request, so nobody waits for it: the
-//!    memory out of which the kernel copies is taken from it (`staging`).
-//! 4. Only who changes the length does wait for the end of it, since what is stored makes a file at
-//!    least as long, whether it can be copied or not. His request locks no page, and there is
-//!    another thread to serve those that do.
+//!    may wait meanwhile for a page that is locked for the same request, so no request waits for
+//!    it: the memory out of which the kernel copies is taken from it (`page_buffer`).
+//! 4. Only a request that changes the length waits for the end of it, since storing makes a file at
+//!    least as long, whether the data can be copied or not. That request locks no page, and there
+//!    is another thread to serve those that do.
 //!
 //! A file that grows is no exception. Its last page is stored with zeros behind the end, and the
 //! kernel raises the size to that end before it copies; but the end is the one of the listing,
-//! which the kernel knows already, and a change of length waits (4). Whoever appends asks first,
-//! which revokes (3); the page that is locked then is complete before the append can lock it, and
-//! the size grows after the append has put its data there. What is stored is never read from the
-//! file after that.
+//! which the kernel knows already, and a change of length waits (4). A program that appends asks
+//! first, which revokes (3); the page that is locked then is complete before the append can lock
+//! it, and the size grows after the append has put its data there. What is stored is never read
+//! from the file after that.
 //!
-//! That everybody asks before he changes pages is the kernel's way: `write` wants to know whether
-//! the file has capabilities (`security.capability`) when it is first called for a file that the
-//! kernel knows; a mapping reads a page first; truncating, punching and copying are requests of
-//! their own. With `-o noxattr` the kernel does not ask, with `-o writeback` it keeps what was
-//! changed to itself: then nothing is stored. And a write for which nobody has asked (whoever asked
-//! first may have been killed before we heard of it) ends all this for the mount. If the file has
+//! That there is a request before pages are changed is the kernel's way: `write` asks whether the
+//! file has capabilities (`security.capability`) when it is first called for a file that the kernel
+//! knows; a mapping reads a page first; truncating, punching and copying are requests of their own.
+//! With `-o noxattr` the kernel does not ask, with `-o writeback` it keeps what was changed to
+//! itself: then nothing is stored. And a write without such a request before it (its caller may
+//! have been killed before the server heard of it) ends all this for the mount. If the file has
 //! been given, such a write fails: what it brings may have been overwritten.
 
-mod staging;
-mod trail;
+mod page_buffer;
+mod sequence_detector;
 
 use crate::protocol::Operation;
 use crate::protocol::notify;
 use crate::transport::{Beside, Device};
 use espalier_fs::{FileSystem, NodeId};
+use page_buffer::{Gate, PageBuffer};
 use parking_lot::{Condvar, Mutex};
-use staging::{Gate, Staging};
+pub(crate) use sequence_detector::File;
+use sequence_detector::{Before, PIECE_BYTES, Piece, SequenceDetector};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-pub(crate) use trail::File;
-use trail::{Before, PIECE, Piece, Trail};
 
 /// Stores files in the kernel's pages before they are read.
 pub(crate) struct Prefetch {
@@ -78,7 +79,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Table {
-    trail: Trail,
+    detector: SequenceDetector,
     /// What is being stored.
     flight: Option<Flight>,
     sleeping: bool,
@@ -92,11 +93,11 @@ struct Flight {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Into the staging memory.
+    /// Into the page buffer.
     Reading,
     /// The kernel copies, or is about to.
     Storing,
-    /// Somebody asked for something of the file.
+    /// There was a request for the file.
     Revoked,
     /// The same, and the gate was closed for it.
     Closed,
@@ -113,16 +114,16 @@ impl Prefetch {
         beside: Beside,
         stored: Arc<AtomicU64>,
     ) -> io::Result<Self> {
-        let (staging, gate) = Staging::new(PIECE as usize)?;
+        let (buffer, gate) = PageBuffer::new(PIECE_BYTES as usize)?;
         let shared = Arc::new(Shared::new(gate, stored));
         let of_thread = Arc::clone(&shared);
         let body = move || {
             let _apart = beside.keep_off();
             let read = |node, offset, out: &mut [u8]| {
-                // Who really reads the file meets its errors.
+                // A real reader of the file meets its errors.
                 beside.call(|| fs.read(NodeId(node), offset, out).unwrap_or_default())
             };
-            of_thread.run(staging, &device, &read);
+            of_thread.run(buffer, &device, &read);
         };
         let thread = std::thread::Builder::new().name("fuse-prefetch".into()).spawn(body)?;
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
@@ -147,7 +148,7 @@ impl Prefetch {
             return Ok(());
         }
         match operation {
-            // What nobody needs who changes content.
+            // What no change of content needs.
             Operation::Lookup { .. }
             | Operation::GetAttributes
             | Operation::Statx { .. }
@@ -212,16 +213,16 @@ impl Shared {
             return;
         }
         let nodes: Vec<_> = files.iter().map(|file| file.node).collect();
-        table.trail.listed(files);
+        table.detector.listed(files);
         self.note(&table);
-        // Now, and not before: who is told of a file from here on, and asks for something of it, is
+        // Now, and not before: a program that learns of a file from here on, and asks for it, is
         // noticed.
         for node in nodes {
             // What is still being stored of a file that the kernel gave up may be stored in the one
             // that it learns of now.
             let in_flight = table.flight.as_ref().is_some_and(|flight| flight.node == node);
             if in_flight || !is_first(node) {
-                table.trail.touch(node);
+                table.detector.touch(node);
             }
         }
     }
@@ -233,12 +234,12 @@ impl Shared {
         table.stopped |= result.is_err();
         let mut wanted = result.is_err();
         match what {
-            Asked::Read { end } => wanted |= table.trail.read(node, end),
-            Asked::Write => match table.trail.touch(node) {
+            Asked::Read { end } => wanted |= table.detector.read(node, end),
+            Asked::Write => match table.detector.touch(node) {
                 Before::Asked => {}
                 before => {
                     tracing::warn!(
-                        "somebody writes who has not asked: files are read when they are asked for, and not before"
+                        "a write came without a request before it: from now on no file is read before it is asked for"
                     );
                     (table.stopped, wanted) = (true, true);
                     if before == Before::Given {
@@ -246,7 +247,7 @@ impl Shared {
                     }
                 }
             },
-            Asked::Resize | Asked::Else => drop(table.trail.touch(node)),
+            Asked::Resize | Asked::Else => drop(table.detector.touch(node)),
         }
         let is_closed = |table: &Table| {
             table.flight.as_ref().is_some_and(|flight| flight.node == node && flight.stage == Stage::Closed)
@@ -279,22 +280,22 @@ impl Shared {
     }
 
     fn note(&self, table: &Table) {
-        let matters = table.flight.is_some() || table.trail.watched() > 0;
+        let matters = table.flight.is_some() || table.detector.watched() > 0;
         self.watching.store(matters, Ordering::Release);
     }
 
     /// Stores what is wanted until it is over.
-    fn run(&self, mut staging: Staging, device: &Device, read: &Read<'_>) {
+    fn run(&self, mut buffer: PageBuffer, device: &Device, read: &Read<'_>) {
         let mut table = self.table.lock();
         while !table.stopped {
-            let Some(piece) = table.trail.next() else {
+            let Some(piece) = table.detector.next() else {
                 table.sleeping = true;
                 self.changed.wait(&mut table);
                 continue;
             };
             table.flight = Some(Flight { node: piece.file.node, stage: Stage::Reading });
             drop(table);
-            let came_of_it = self.store(&mut staging, device, read, piece);
+            let came_of_it = self.store(&mut buffer, device, read, piece);
             table = self.table.lock();
             let closed = table.flight.take().is_some_and(|flight| flight.stage == Stage::Closed);
             self.landed.notify_all();
@@ -304,27 +305,27 @@ impl Shared {
             }
             match came_of_it {
                 // It counts as given, and was not: so it is neither.
-                Stored::Nothing if piece.offset == 0 => drop(table.trail.touch(piece.file.node)),
-                Stored::Nothing => table.trail.give_up(piece),
+                Stored::Nothing if piece.offset == 0 => drop(table.detector.touch(piece.file.node)),
+                Stored::Nothing => table.detector.give_up(piece),
                 Stored::Something | Stored::NeverAgain => {}
             }
             table.stopped |= came_of_it == Stored::NeverAgain || opened.is_err();
             self.note(&table);
         }
-        table.trail = Trail::default();
+        table.detector = SequenceDetector::default();
         self.note(&table);
     }
 
     /// Stores a piece unless that is revoked.
-    fn store(&self, staging: &mut Staging, device: &Device, read: &Read<'_>, piece: Piece) -> Stored {
+    fn store(&self, buffer: &mut PageBuffer, device: &Device, read: &Read<'_>, piece: Piece) -> Stored {
         let (node, length) = (piece.file.node, piece.length());
-        let Some(found) = read(node, piece.offset, &mut staging.bytes()[..length]) else {
+        let Some(found) = read(node, piece.offset, &mut buffer.bytes()[..length]) else {
             return Stored::NeverAgain;
         };
         if found != length || !self.advance() {
             return Stored::Nothing;
         }
-        match staging.send(device, &notify::store(node, piece.offset, length as u32), length) {
+        match buffer.send(device, &notify::store(node, piece.offset, length as u32), length) {
             Ok(true) => {
                 self.stored.fetch_add(u64::from(piece.offset == 0), Ordering::Relaxed);
                 Stored::Something

@@ -49,7 +49,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: nobody reads it any more.
+        // SAFETY: it is not read any more.
         unsafe { munmap(self.0, PAGES * PAGE) }.unwrap();
     }
 }
@@ -270,7 +270,7 @@ fn writing_takes_capabilities_and_from_ordinary_users_set_id_bits() {
     }
 }
 
-/// Who runs a program loses what he may not keep when it is written, and not what it gets
+/// A program loses the rights that it may not keep when it is written, and not those that it gets
 /// afterwards: also if the kernel writes later.
 #[test]
 fn what_is_written_back_takes_no_capabilities() {
@@ -288,10 +288,10 @@ fn what_is_written_back_takes_no_capabilities() {
                 mmap(std::ptr::null_mut(), PAGE, access, MapFlags::SHARED, &file, 0).unwrap()
             };
             file.write_all_at(b"program", 0).unwrap();
-            // SAFETY: the page is mapped, and nobody else looks at it.
+            // SAFETY: the page is mapped, and no other code looks at it.
             unsafe { mapped.cast::<u8>().add(100).write_volatile(7) };
             fsetxattr(&file, CAPABILITY, &capability(), XattrFlags::empty()).unwrap();
-            // SAFETY: nobody looks at it any more.
+            // SAFETY: it is not looked at any more.
             unsafe { munmap(mapped, PAGE) }.unwrap();
             drop(file);
             let file = File::open(&path).unwrap();
@@ -306,7 +306,7 @@ fn what_is_written_back_takes_no_capabilities() {
     }
 }
 
-/// Who writes through a mapping hears at the latest when he closes the file that there was no room.
+/// A write through a mapping is reported as failed for lack of space at the latest by close.
 #[test]
 fn who_closes_a_file_hears_what_became_of_its_mapping() {
     const LENGTH: usize = 8 << 20;
@@ -321,15 +321,15 @@ fn who_closes_a_file_hears_what_became_of_its_mapping() {
         for length in [1 << 20, 1 << 16, 1 << 12] {
             while filler.write_all(&vec![7; length]).is_ok() {}
         }
-        // SAFETY: the kernel chooses the place, so nothing of ours lies there; nobody else looks at
-        // the page, and nobody does after it is gone.
+        // SAFETY: the kernel chooses the place, so nothing of ours lies there; no other code looks
+        // at the page, and none does after it is gone.
         unsafe {
             let access = ProtFlags::READ | ProtFlags::WRITE;
             let mapped = mmap(std::ptr::null_mut(), LENGTH, access, MapFlags::SHARED, &file, 0).unwrap();
             (0..LENGTH).step_by(8).for_each(|at| mapped.cast::<u8>().add(at).write_volatile(at as u8 | 1));
             munmap(mapped, LENGTH).unwrap();
         }
-        // SAFETY: it is nobody's any more.
+        // SAFETY: it is not in use any more.
         let closed = unsafe { libc::close(file.into_raw_fd()) };
         let error = std::io::Error::last_os_error();
         assert_eq!((closed, error.raw_os_error()), (-1, Some(libc::ENOSPC)));
@@ -338,7 +338,7 @@ fn who_closes_a_file_hears_what_became_of_its_mapping() {
     }
 }
 
-/// A name that the kernel does not know of appears while somebody is about to make it.
+/// A name that the kernel does not know of appears while a program is about to make it.
 #[test]
 fn who_makes_what_is_made_meanwhile_opens_it() {
     for kind in kinds() {
@@ -350,8 +350,8 @@ fn who_makes_what_is_made_meanwhile_opens_it() {
             for _ in 0..3 {
                 scope.spawn(|| {
                     for _ in 0..1500 {
-                        // Without O_EXCL nobody may hear that it exists, though all make and remove
-                        // it.
+                        // Without O_EXCL no call may report that it exists, though all make and
+                        // remove it.
                         let file = File::options().write(true).create(true).truncate(false).open(&path);
                         file.unwrap().write_all_at(b"x", 0).unwrap();
                         opened.fetch_add(1, Ordering::Relaxed);
@@ -385,7 +385,7 @@ fn what_comes_from_files_and_mappings_arrives() {
         own.write_all_at(&expected, 0).unwrap();
         let reader = File::open(mounted.path().join("own")).unwrap();
         let mapped = Mapped::of(&reader);
-        // SAFETY: the file has these pages, they are mapped, and nobody changes them while the
+        // SAFETY: the file has these pages, they are mapped, and not changed while the
         // kernel reads them.
         let seen = unsafe { std::slice::from_raw_parts(mapped.0.cast::<u8>(), expected.len()) };
         own.write_all_at(seen, expected.len() as u64).unwrap();

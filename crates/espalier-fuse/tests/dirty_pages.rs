@@ -1,4 +1,4 @@
-//! What the kernel has in dirty pages, and the server has not, is data for everybody: for
+//! What the kernel has in dirty pages, and the server has not, is data for every call: for
 //! SEEK_DATA, SEEK_HOLE and the number of blocks too. These tests need root and FUSE, and fail
 //! without.
 
@@ -43,7 +43,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: nobody uses it any more.
+        // SAFETY: it is not in use any more.
         unsafe { munmap(self.0, self.1) }.unwrap();
     }
 }
@@ -96,7 +96,7 @@ fn what_is_stored_into_a_hole_is_data_at_once() {
                     Store::Mapping => map.put(at, 7),
                     Store::Write => file.write_all_at(&[7], at).unwrap(),
                 };
-                // Whoever has read holds clean pages of the hole.
+                // A reader holds clean pages of the hole.
                 assert_eq!(std::fs::read(&path).unwrap(), vec![0; length as usize]);
                 assert_eq!(extents(&path), []);
                 let mut expected: Vec<Range<u64>> = Vec::new();
@@ -187,7 +187,7 @@ fn blocks_are_right_after_a_sync_while_the_file_is_open() {
 }
 
 /// More programs than may wait for the kernel at once ask about files with dirty pages: all are
-/// answered, and nobody is told that data is a hole.
+/// answered, and no call reports data as a hole.
 #[test]
 fn many_who_seek_at_once_miss_nothing() {
     const LENGTH: u64 = 8 * BLOCK;

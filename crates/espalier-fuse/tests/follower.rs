@@ -119,7 +119,7 @@ fn mapped(path: &Path, growth: Growth, done: &AtomicBool) {
         growth.check(seen.start, &bytes, "a mapping");
         bytes[at - seen.start..].to_vec()
     });
-    // SAFETY: nobody reads it any more.
+    // SAFETY: it is not read any more.
     unsafe { munmap(map, LONGEST).unwrap() };
 }
 

@@ -1,4 +1,4 @@
-//! Files are given to the kernel before it asks for them: everybody reads what is there, and
+//! Files are given to the kernel before it asks for them: every reader reads what is there, and
 //! nothing that is written is lost. These tests need root and FUSE, and fail without.
 
 mod common;
@@ -30,7 +30,7 @@ struct Set {
 
 /// Of up to five pages, the last of them in part: given whole.
 const SMALL: Set = Set { count: 200, least: 1, lengths: 5 * PAGE, stride: 7919 };
-/// Given in up to four pieces to who reads them to their ends.
+/// Given in up to four pieces to a reader that reads them to their ends.
 const LARGE: Set = Set { count: 30, least: 300 << 10, lengths: 3 << 20, stride: 7919 * 101 };
 
 #[test]
@@ -45,7 +45,7 @@ impl Set {
         (0..length).map(|at| (number * 31 + at * 7 + at / PAGE) as u8).collect()
     }
 
-    /// An image with files in `directories`, which nobody has looked at yet.
+    /// An image with files in `directories`, which no program has looked at yet.
     fn image(&self, directories: &[&str]) -> Image {
         let image = Image::new(512 << 20);
         let mounted = image.mount(kinds()[0], "");
@@ -91,7 +91,7 @@ fn read_until_given(mounted: &Mounted, directory: &Path) {
     }
 }
 
-/// With one processor there is nobody who has time for it.
+/// With one processor there is no other that has time for it.
 fn is_done() -> bool {
     cpus() > 1
 }
@@ -161,7 +161,7 @@ fn nothing_is_given_where_the_kernel_would_not_ask() {
     }
 }
 
-/// What the whole of it relies on: that a write asks first, whoever writes in whatever way. If one
+/// What the whole of it relies on: that every kind of write asks first. If one
 /// did not, nothing more would be given.
 #[test]
 fn this_kernel_asks_before_it_writes() {
@@ -215,7 +215,7 @@ impl Mapped {
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped, and changed by nobody while it is borrowed.
+        // SAFETY: mapped, and not changed while it is borrowed.
         unsafe { std::slice::from_raw_parts(self.0.cast(), self.1) }
     }
 
@@ -228,7 +228,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: nobody uses it any more.
+        // SAFETY: it is not in use any more.
         unsafe { munmap(self.0, self.1) }.unwrap();
     }
 }
@@ -300,8 +300,8 @@ fn change(path: &Path, content: &mut Vec<u8>, other: (&Path, &[u8]), random: &mu
 }
 
 /// One goes through the files in order, so that more and more of them are given to the kernel;
-/// others change them just before and while he comes by, in all ways, and see what they have done,
-/// then and later.
+/// others change them just before and while the reader comes by, in all ways, and see what they
+/// have done, then and later.
 fn changes(set: Set, rounds: u64) {
     let seed = std::env::var("ESPALIER_SEED").map_or(1, |seed| seed.parse().unwrap());
     let rounds = std::env::var("ESPALIER_ROUNDS").map_or(rounds, |rounds| rounds.parse().unwrap());

@@ -1,9 +1,9 @@
 //! What ioctls do: whole trees, snapshots.
 //!
-//! The kernel has checked that the caller may read what the ioctl is on. That he may make or remove
+//! The kernel has checked that the caller may read what the ioctl is on. That it may make or remove
 //! entries in a directory is checked here; what is below is the file system's business. What the
 //! kernel has cached is taken from it when the change is done and all locks are released, and
-//! before the caller has his answer: what is cheap at once (a name is asked for again; a few nodes
+//! before the caller has its answer: what is cheap at once (a name is asked for again; a few nodes
 //! are forgotten one by one, or the epoch of all names counts up), what takes time for each file
 //! afterwards.
 
@@ -233,13 +233,14 @@ impl Dispatcher {
         }
     }
 
-    /// Refuses who may not make and remove entries in a directory.
+    /// Refuses callers that may not make and remove entries in a directory.
     fn may_change(&self, dir: NodeId, caller: &Caller) -> Result<(), Errno> {
         if caller.uid == 0 {
             return Ok(());
         }
         let attr = attributes(&of(self.fs.getattr(dir), || self.name(dir))?);
-        // A list may forbid what the mode allows; who is not the owner is not told what it says.
+        // A list may forbid what the mode allows; callers other than the owner are not told what it
+        // says.
         let listed = || self.fs.getxattr(dir, b"system.posix_acl_access").is_ok();
         let class = match () {
             () if attr.uid == caller.uid => 6,
@@ -298,8 +299,8 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Refuses who may not make and delete snapshots: all but root and the owner of the mount's
-    /// root.
+    /// Refuses callers that may not make and delete snapshots: all but root and the owner of the
+    /// mount's root.
     fn may_administrate(&self, caller: &Caller) -> Result<(), Errno> {
         let root = of(self.fs.getattr(NodeId::ROOT), || self.name(NodeId::ROOT))?;
         if caller.uid == 0 || caller.uid == root.uid { Ok(()) } else { Err(Errno(libc::EPERM)) }

@@ -90,7 +90,7 @@ impl Dispatcher {
     /// LSEEK: the next data, or the next hole, at or after `offset`.
     pub(super) fn seek(&self, node: NodeId, offset: u64, what: Seek) -> Result<u64, Errno> {
         let is_written_back = self.dirty_pages.has_written_data;
-        // Nobody writes to a snapshot.
+        // A snapshot is not written.
         let mut clean = if self.tag == 0 { offset..offset } else { 0..u64::MAX };
         let mut from = offset;
         loop {

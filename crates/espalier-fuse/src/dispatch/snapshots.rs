@@ -74,7 +74,7 @@ impl Snapshots {
         NodeId(DIRECTORY.0 + 1 + at as u64)
     }
 
-    /// The same if anybody has looked for it.
+    /// The same if it was looked up.
     pub(super) fn known_directory(&self, ino: u64) -> Option<NodeId> {
         let at = self.0.lock().directories.iter().position(|(known, _)| *known == ino)?;
         Some(NodeId(DIRECTORY.0 + 1 + at as u64))

@@ -57,8 +57,8 @@ pub(super) fn mount(point: &Path, options: &MountOptions) -> Result<Mounted, Mou
     Ok(mounted)
 }
 
-/// True if the kernel drops its pages of what is written by direct I/O also after the write, so that
-/// none stays which a reader fetched meanwhile. Linux does since 6.19, 6.18.3 and 6.12.64 (its
+/// True if the kernel drops its pages of what is written by direct I/O also after the write, so
+/// that none stays which a reader fetched meanwhile. Linux does since 6.19, 6.18.3 and 6.12.64 (its
 /// commit b359af8275a9), and no bit of the protocol says so.
 pub(super) fn drops_pages_after_direct_writes() -> bool {
     let names = rustix::system::uname();

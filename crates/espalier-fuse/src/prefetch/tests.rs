@@ -3,13 +3,13 @@ use std::io::{PipeReader, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 
 const CONTENT: u8 = 7;
-const SIZE: usize = 8192;
-const READ: Asked = Asked::Read { end: SIZE as u64 };
+const FILE_BYTES: usize = 8192;
+const READ: Asked = Asked::Read { end: FILE_BYTES as u64 };
 
 /// A prefetcher whose kernel is a pipe.
 struct Fixture {
     shared: Arc<Shared>,
-    staging: Staging,
+    buffer: PageBuffer,
     device: Device,
     pipe: PipeReader,
     /// Another end to put things in.
@@ -17,15 +17,15 @@ struct Fixture {
 }
 
 fn file(node: u64) -> File {
-    File { node, size: SIZE as u64 }
+    File { node, size: FILE_BYTES as u64 }
 }
 
 fn fixture() -> Fixture {
-    let (staging, gate) = Staging::new(PIECE as usize).unwrap();
+    let (buffer, gate) = PageBuffer::new(PIECE_BYTES as usize).unwrap();
     let (pipe, writer) = std::io::pipe().unwrap();
     let device = Device::from_descriptor(OwnedFd::from(writer.try_clone().unwrap()));
     let shared = Arc::new(Shared::new(gate, Arc::default()));
-    Fixture { shared, staging, device, pipe, writer }
+    Fixture { shared, buffer, device, pipe, writer }
 }
 
 fn content(_: u64, _: u64, out: &mut [u8]) -> Option<usize> {
@@ -55,7 +55,7 @@ impl Fixture {
         read: &Read<'_>,
         meanwhile: impl FnOnce(&Shared, &mut PipeReader) -> Vec<u8> + Send,
     ) -> Vec<u8> {
-        let Self { shared, staging, device, mut pipe, writer } = self;
+        let Self { shared, buffer, device, mut pipe, writer } = self;
         let mut got = std::thread::scope(|scope| {
             let (of_thread, pipe) = (Arc::clone(&shared), &mut pipe);
             let other = scope.spawn(move || {
@@ -65,7 +65,7 @@ impl Fixture {
                 of_thread.changed.notify_all();
                 got
             });
-            shared.run(staging, &device, read);
+            shared.run(buffer, &device, read);
             other.join().unwrap()
         });
         drop((device, writer));
@@ -91,8 +91,8 @@ fn a_file_that_is_wanted_is_stored_whole() {
     let stored = Arc::clone(&fixture.shared.stored);
     let got = fixture.run(&content, |_, _| Vec::new());
     let (header, data) = got.split_at(notify::STORE_BYTES);
-    assert_eq!(header, notify::store(4, 0, SIZE as u32));
-    assert!(data.len() == SIZE && data.iter().all(|byte| *byte == CONTENT));
+    assert_eq!(header, notify::store(4, 0, FILE_BYTES as u32));
+    assert!(data.len() == FILE_BYTES && data.iter().all(|byte| *byte == CONTENT));
     assert_eq!(stored.load(Ordering::Relaxed), 1);
 }
 
@@ -150,7 +150,7 @@ fn the_gate_opens_again_for_the_next_file() {
         shared.asked(10, READ).unwrap();
         Vec::new()
     });
-    assert!(got.ends_with(&[CONTENT; SIZE]));
+    assert!(got.ends_with(&[CONTENT; FILE_BYTES]));
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn a_write_that_nobody_asked_for_ends_it() {
     let fixture = fixture();
     fixture.shared.listed((0..9).map(file).collect(), |_| true);
     (0..3).for_each(|node| fixture.shared.asked(node, READ).unwrap());
-    // That of who asked before is none.
+    // One that was asked for before is none.
     fixture.shared.asked(7, Asked::Else).unwrap();
     fixture.shared.asked(7, Asked::Write).unwrap();
     assert!(!fixture.shared.table.lock().stopped);
@@ -167,7 +167,7 @@ fn a_write_that_nobody_asked_for_ends_it() {
     assert_eq!(fixture.run(&content, |_, _| Vec::new()), [0; 0]);
     assert!(!shared.watching.load(Ordering::Relaxed));
     shared.listed((20..30).map(file).collect(), |_| true);
-    assert_eq!(shared.table.lock().trail.watched(), 0);
+    assert_eq!(shared.table.lock().detector.watched(), 0);
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn what_others_knew_before_is_not_stored() {
     shared.listed((0..9).map(file).collect(), |node| {
         assert!(
             shared.watching.load(Ordering::Relaxed),
-            "who looks up a file now and reads it would not be noticed"
+            "a lookup and read of a file now would not be noticed"
         );
         ![4, 5].contains(&node)
     });
@@ -233,13 +233,13 @@ fn who_changes_the_length_waits_until_it_is_over() {
     });
 }
 
-const LARGE: u64 = 2 * PIECE + 5;
+const LARGE_FILE_BYTES: u64 = 2 * PIECE_BYTES + 5;
 
 /// Lists large files and reads the first ones to their ends, until the one with number 3 is wanted,
 /// and no other.
 fn want_a_large_one(shared: &Shared) {
-    shared.listed((0..5).map(|node| File { node, size: LARGE }).collect(), |_| true);
-    (0..3).for_each(|node| shared.asked(node, Asked::Read { end: LARGE }).unwrap());
+    shared.listed((0..5).map(|node| File { node, size: LARGE_FILE_BYTES }).collect(), |_| true);
+    (0..3).for_each(|node| shared.asked(node, Asked::Read { end: LARGE_FILE_BYTES }).unwrap());
     shared.asked(4, Asked::Else).unwrap();
 }
 
@@ -249,12 +249,12 @@ fn taken(pipe: &mut PipeReader, offset: u64, length: u64) {
     pipe.read_exact(&mut got).unwrap();
     let (header, data) = got.split_at(notify::STORE_BYTES);
     assert_eq!(header, notify::store(3, offset, length as u32));
-    assert!(data.iter().all(|byte| *byte == (offset / PIECE) as u8));
+    assert!(data.iter().all(|byte| *byte == (offset / PIECE_BYTES) as u8));
 }
 
 /// Fills each piece with its number.
 fn numbered(_: u64, offset: u64, out: &mut [u8]) -> Option<usize> {
-    out.fill((offset / PIECE) as u8);
+    out.fill((offset / PIECE_BYTES) as u8);
     Some(out.len())
 }
 
@@ -264,9 +264,9 @@ fn a_large_file_is_stored_piece_by_piece() {
     want_a_large_one(&fixture.shared);
     let stored = Arc::clone(&fixture.shared.stored);
     let rest = fixture.run(&numbered, |_, pipe| {
-        taken(pipe, 0, PIECE);
-        taken(pipe, PIECE, PIECE);
-        taken(pipe, 2 * PIECE, 5);
+        taken(pipe, 0, PIECE_BYTES);
+        taken(pipe, PIECE_BYTES, PIECE_BYTES);
+        taken(pipe, 2 * PIECE_BYTES, 5);
         Vec::new()
     });
     assert_eq!((rest.len(), stored.load(Ordering::Relaxed)), (0, 1));
@@ -279,13 +279,13 @@ fn a_large_file_that_is_asked_for_is_not_gone_on_with() {
         want_a_large_one(&fixture.shared);
         let shared = Arc::clone(&fixture.shared);
         let read = move |node, offset, out: &mut [u8]| {
-            if offset == PIECE {
+            if offset == PIECE_BYTES {
                 shared.asked(node, asked).unwrap();
             }
             numbered(node, offset, out)
         };
         let rest = fixture.run(&read, |_, pipe| {
-            taken(pipe, 0, PIECE);
+            taken(pipe, 0, PIECE_BYTES);
             Vec::new()
         });
         assert_eq!(rest.len(), 0, "{rest:?}");
@@ -298,9 +298,9 @@ fn a_large_file_that_was_shortened_while_it_was_stored_is_not_gone_on_with() {
     want_a_large_one(&fixture.shared);
     let read = |node, offset, out: &mut [u8]| if offset == 0 { numbered(node, offset, out) } else { Some(0) };
     let rest = fixture.run(&read, |shared, pipe| {
-        taken(pipe, 0, PIECE);
+        taken(pipe, 0, PIECE_BYTES);
         wait_until(shared, |table| table.sleeping);
-        // Who writes now without asking may have lost what he wrote into the first piece.
+        // A write now without a request before it may have lost what it wrote into the first piece.
         assert!(shared.asked(3, Asked::Write).is_err());
         Vec::new()
     });
@@ -315,9 +315,9 @@ fn what_is_listed_while_it_is_stored_is_not_given_again() {
     let got = fixture.run(&content, |shared, pipe| {
         wait_until(shared, |table| stage(table) == Some(Stage::Storing));
         shared.listed((3..6).map(file).collect(), |_| true);
-        assert_eq!(shared.table.lock().trail.touch(4), trail::Before::Asked);
+        assert_eq!(shared.table.lock().detector.touch(4), sequence_detector::Before::Asked);
         pipe.read_exact(&mut vec![0; capacity]).unwrap();
         Vec::new()
     });
-    assert_eq!(got.len(), notify::STORE_BYTES + SIZE);
+    assert_eq!(got.len(), notify::STORE_BYTES + FILE_BYTES);
 }

@@ -7,11 +7,12 @@
 //! but `SCHED_IDLE` threads counts as idle, so a client whose server is one stays where it is.
 //!
 //! `SCHED_IDLE` threads, though, get next to no time from a CPU that others want. Therefore
-//! [`Watch`] looks at every queue each [`WATCH_INTERVAL`], and a queue's threads are in that class only while
-//! it is hot (many requests come) and not starved (no thread of it wants its CPU in vain);
-//! starving, they are ordinary threads again, for a time that doubles whenever it happens again. A
-//! queue at rest is ordinary, so that nothing has to be watched then, and so is one that becomes
-//! hot while every CPU has something to do: then there is none to which a client would be moved.
+//! [`Watch`] looks at every queue each [`WATCH_INTERVAL`], and a queue's threads are in that class
+//! only while it is hot (many requests come) and not starved (no thread of it wants its CPU in
+//! vain); starving, they are ordinary threads again, for a time that doubles whenever it happens
+//! again. A queue at rest is ordinary, so that nothing has to be watched then, and so is one that
+//! becomes hot while every CPU has something to do: then there is none to which a client would be
+//! moved.
 //!
 //! In that class a thread need not sleep to leave the CPU to its client: as soon as the kernel has
 //! its reply the client takes the CPU, and gives it back when it waits for the next one. A thread

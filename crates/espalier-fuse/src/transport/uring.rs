@@ -375,8 +375,8 @@ impl Entry {
 
     fn push(&mut self, command: &squeue::Entry128) -> io::Result<()> {
         // SAFETY: what the kernel fills because of the command is the buffers in `self.side`, which
-        // are not touched before its completion and dropped after the ring; what COMMAND_REGISTER points at
-        // lives until it is submitted.
+        // are not touched before its completion and dropped after the ring; what COMMAND_REGISTER
+        // points at lives until it is submitted.
         unsafe { self.ring.push(command) }
     }
 

@@ -6,10 +6,10 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Page-aligned memory of one owner, who fills it and has the kernel copy it.
-pub(super) struct Staging(Arc<Mapping>);
+/// Page-aligned memory of one owner, which fills it and has the kernel copy it.
+pub(super) struct PageBuffer(Arc<Mapping>);
 
-/// Keeps the kernel from going on to copy out of a [`Staging`]; from any thread.
+/// Keeps the kernel from going on to copy out of a [`PageBuffer`]; from any thread.
 #[derive(Clone)]
 pub(super) struct Gate(Arc<Mapping>);
 
@@ -18,18 +18,18 @@ struct Mapping {
     length: usize,
 }
 
-// SAFETY: a mapping gives no access to its memory but through the `&mut` of the one staging that
+// SAFETY: a mapping gives no access to its memory but through the `&mut` of the one buffer that
 // has it.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; what a gate does is a system call on addresses.
 unsafe impl Sync for Mapping {}
 
-impl Staging {
+impl PageBuffer {
     /// Memory of `length` bytes, and its gate, which is open. Pages that are never touched cost
     /// nothing.
     pub(super) fn new(length: usize) -> io::Result<(Self, Gate)> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the kernel chooses an address that nobody uses.
+        // SAFETY: the kernel chooses an address that is not in use.
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), length, access, MapFlags::PRIVATE)? };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let mapping = Arc::new(Mapping { start, length });
@@ -74,7 +74,7 @@ impl Gate {
         self.protect(MprotectFlags::empty())
     }
 
-    /// Lets everybody at the memory again.
+    /// Makes the memory accessible again.
     ///
     /// # Errors
     /// What the system says; then the gate is closed.
@@ -83,8 +83,8 @@ impl Gate {
     }
 
     fn protect(&self, access: MprotectFlags) -> io::Result<()> {
-        // SAFETY: the mapping lives as long as the gate. Nobody reads or writes what is closed:
-        // `Staging::bytes` forbids it.
+        // SAFETY: the mapping lives as long as the gate. No code reads or writes what is closed:
+        // `PageBuffer::bytes` forbids it.
         unsafe { mprotect(self.0.start.as_ptr().cast(), self.0.length, access)? };
         Ok(())
     }
@@ -92,9 +92,9 @@ impl Gate {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new`, and neither a staging nor a gate is left.
+        // SAFETY: mapped in `new`, and neither a buffer nor a gate is left.
         if let Err(error) = unsafe { munmap(self.start.as_ptr().cast(), self.length) } {
-            tracing::debug!(%error, "staging memory could not be unmapped");
+            tracing::debug!(%error, "page buffer could not be unmapped");
         }
     }
 }
@@ -107,21 +107,21 @@ mod tests {
 
     #[test]
     fn nothing_leaves_through_a_closed_gate() {
-        let (mut staging, gate) = Staging::new(8192).unwrap();
+        let (mut buffer, gate) = PageBuffer::new(8192).unwrap();
         let (mut reader, writer) = std::io::pipe().unwrap();
         let device = Device::from_descriptor(OwnedFd::from(writer));
-        staging.bytes()[..5].copy_from_slice(b"first");
-        assert!(staging.send(&device, b"to: ", 5).unwrap());
+        buffer.bytes()[..5].copy_from_slice(b"first");
+        assert!(buffer.send(&device, b"to: ", 5).unwrap());
         let mut came = [0; 9];
         reader.read_exact(&mut came).unwrap();
         assert_eq!(&came, b"to: first");
         gate.close().unwrap();
         // A pipe takes what comes before that, and says so.
-        let sent = staging.send(&device, b"", 5).map_err(|error| error.raw_os_error());
+        let sent = buffer.send(&device, b"", 5).map_err(|error| error.raw_os_error());
         assert_eq!(sent, Err(Some(libc::EFAULT)));
         gate.open().unwrap();
-        assert_eq!(&staging.bytes()[..5], b"first");
-        assert!(staging.send(&device, b"", 5).unwrap());
+        assert_eq!(&buffer.bytes()[..5], b"first");
+        assert!(buffer.send(&device, b"", 5).unwrap());
         let mut again = [0; 5];
         reader.read_exact(&mut again).unwrap();
         assert_eq!(&again, b"first");
