@@ -26,8 +26,9 @@ mod snapshots;
 
 use crate::notifier::Notifier;
 use crate::prefetch::{self, Prefetch};
+use crate::protocol::Moment;
 use crate::protocol::flags::statx;
-use crate::protocol::request::{Moment, SetAttributes, SetTime as WireTime};
+use crate::protocol::request::{SetAttributes, SetTime as WireTime};
 use crate::protocol::{self, Operation, reply};
 use crate::transport::{self, Handler, Outcome, Request};
 pub use counts::RequestCounts;
@@ -198,16 +199,20 @@ impl Handler for Dispatcher {
     }
 }
 
+/// Decodes a request; `payload` may be a copy of what came with it.
+fn decode<'a>(request: &Request<'a>, payload: &'a [u8]) -> Result<Operation<'a>, Errno> {
+    let opcode = request.header.opcode;
+    protocol::decode_parts(&request.header, request.argument, payload, request.dialect)
+        .inspect_err(|error| tracing::error!(opcode, %error, "a request cannot be decoded"))
+        .map_err(|_| Errno(libc::EIO))
+}
+
 impl Dispatcher {
     fn answer(&self, request: &Request<'_>, out: &mut [u8], received: usize) -> Result<Option<usize>, Errno> {
         let header = &request.header;
         let node = NodeId(header.node);
         let payload = out.get(..received).ok_or(Errno(libc::EIO))?;
-        let operation = protocol::decode_parts(header, request.argument, payload, request.dialect)
-            .inspect_err(
-                |error| tracing::error!(opcode = header.opcode, %error, "a request cannot be decoded"),
-            )
-            .map_err(|_| Errno(libc::EIO))?;
+        let operation = decode(request, payload)?;
         match operation {
             Operation::Forget { count } => {
                 self.forget(node, count);
@@ -223,33 +228,23 @@ impl Dispatcher {
                 if node == NodeId::ROOT || snapshots::is_directory(node) {
                     // The answer goes where the question is.
                     let payload = payload.to_vec();
-                    let operation =
-                        protocol::decode_parts(header, request.argument, &payload, request.dialect)
-                            .map_err(|_| Errno(libc::EIO))?;
-                    return self.snapshot_directory(node, operation, out).map(Some);
+                    return self.snapshot_directory(node, decode(request, &payload)?, out).map(Some);
                 }
                 return self.pass_on(request, out, received);
             }
             _ => {}
         }
-        if let Some(prefetch) = self.prefetch.get()
-            && prefetch.before(node.0, &operation).is_err()
-        {
-            return Err(Errno(libc::EIO));
+        if let Some(prefetch) = self.prefetch.get() {
+            prefetch.before(node.0, &operation).map_err(|_| Errno(libc::EIO))?;
         }
         let done = match operation {
             Operation::Read { offset, size } => self.read(node, offset, size, out),
             Operation::Write { offset, data, from_cache: true, kill_suid_sgid: false, .. } => {
-                let written = of(self.fs.write_back(node, offset, data), || self.name(node));
-                self.blocks_changed(node);
-                written.map(|count| reply::written(out, count as u32))
+                self.write_cached(node, offset, data).map(|count| reply::written(out, count))
             }
             Operation::Write { offset, data, kill_suid_sgid, sync, .. } => {
-                let written = self.fs.write(node, offset, data, kill_suid_sgid).and_then(|count| {
-                    sync.map_or(Ok(()), |data_only| self.fs.fsync(node, data_only))?;
-                    Ok(count)
-                });
-                of(written, || self.name(node)).map(|count| reply::written(out, count as u32))
+                let written = self.write_through(node, offset, data, kill_suid_sgid, sync);
+                written.map(|count| reply::written(out, count))
             }
             Operation::ReadDirectory { offset, size, plus } => self.list(node, offset, size, plus, out),
             // Also to the questions of the program: the kernel passes on none once it has heard
@@ -267,8 +262,7 @@ impl Dispatcher {
                 value.and_then(|value| put_xattr(out, &value, size))
             }
             Operation::ListXattr { size } => {
-                let names = self.xattrs().and_then(|()| of(self.fs.listxattr(node), || self.name(node)));
-                names.and_then(|names| put_xattr(out, &names, size))
+                self.xattr_names(node).and_then(|names| put_xattr(out, &names, size))
             }
             Operation::Ioctl { command, input, output_size, .. } => {
                 // The answer goes where the question is.
@@ -286,6 +280,35 @@ impl Dispatcher {
             }
         };
         done.map(Some)
+    }
+
+    /// Writes a page of the kernel's cache; the result is the number of bytes.
+    fn write_cached(&self, node: NodeId, offset: u64, data: &[u8]) -> Result<u32, Errno> {
+        let written = of(self.fs.write_back(node, offset, data), || self.name(node));
+        self.blocks_changed(node);
+        written.map(|count| count as u32)
+    }
+
+    /// Writes what a program wrote, and makes it durable if `sync` says so (true: the data only); the
+    /// result is the number of bytes.
+    fn write_through(
+        &self,
+        node: NodeId,
+        offset: u64,
+        data: &[u8],
+        kill_privileges: bool,
+        sync: Option<bool>,
+    ) -> Result<u32, Errno> {
+        let written = self.fs.write(node, offset, data, kill_privileges).and_then(|count| {
+            sync.map_or(Ok(()), |data_only| self.fs.fsync(node, data_only))?;
+            Ok(count as u32)
+        });
+        of(written, || self.name(node))
+    }
+
+    fn xattr_names(&self, node: NodeId) -> Result<Vec<u8>, Errno> {
+        self.xattrs()?;
+        of(self.fs.listxattr(node), || self.name(node))
     }
 
     fn describes(&self, node: NodeId, name: &[u8]) -> bool {

@@ -4,6 +4,8 @@
 //! own; [`Mount::wait`] returns when the kernel has ended the connection: after an unmount, or an
 //! abort. Nothing here closes the file system: that is for its owner, after `wait`.
 
+mod error;
+mod forget_hook;
 mod kernel;
 mod options;
 
@@ -13,9 +15,11 @@ use crate::prefetch::Prefetch;
 use crate::protocol::flags::init as bit;
 use crate::protocol::init::Wishes;
 use crate::transport::{self, Config, Handler, Kind, Serving};
+pub use error::MountError;
 use espalier_fs::FileSystem;
+pub use forget_hook::ForgetHook;
 pub use options::{ListAttributes, MountOptions};
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,35 +27,6 @@ use std::time::{Duration, Instant};
 
 /// The largest READ and WRITE, bytes; more gains nothing.
 const MAX_TRANSFER_BYTES: u32 = 1 << 20;
-
-/// Why there is no mount. Texts say what to do.
-#[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the fields are what the texts name")]
-pub enum MountError {
-    /// The mount point is not there, or cannot be looked at.
-    #[error("cannot mount on {}: {source}; the mount point must be a directory that exists", point.display())]
-    Point { point: PathBuf, source: io::Error },
-    /// The mount point has content.
-    #[error("{} is not empty; choose another directory, or mount with -o nonempty to hide its content", point.display())]
-    NotEmpty { point: PathBuf },
-    /// The kernel has no FUSE, or this process may not use it.
-    #[error("cannot open /dev/fuse: {source}; is the kernel module `fuse` loaded?")]
-    NoFuse { source: io::Error },
-    /// The kernel refused.
-    #[error("cannot mount on {}: {source}", point.display())]
-    Refused { point: PathBuf, source: io::Error },
-    /// The helper for ordinary users cannot be run.
-    #[error(
-        "cannot run fusermount3: {source}; only root mounts without it (Debian: install the package fuse3)"
-    )]
-    NoHelper { source: io::Error },
-    /// The helper for ordinary users refused.
-    #[error("fusermount3 cannot mount on {}: {said}", point.display())]
-    Helper { point: PathBuf, said: String },
-    /// It is mounted, but cannot be served; it was unmounted again.
-    #[error("the mount on {} cannot be served: {source}", point.display())]
-    Serve { point: PathBuf, source: io::Error },
-}
 
 /// How a mount ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,30 +36,6 @@ pub enum Ended {
     /// A request made the file system panic earlier on, and everything since was refused. What the
     /// memory holds cannot be trusted: leave the store as after a crash.
     Poisoned,
-}
-
-type Drain = Box<dyn Fn() + Send + Sync>;
-
-/// Lets a file system, which exists before its mount, ask the mount for pending FORGETs.
-#[derive(Clone, Default)]
-pub struct ForgetHook(Arc<RwLock<Option<Drain>>>);
-
-impl ForgetHook {
-    /// What the file system calls; nothing happens while there is no mount.
-    pub fn drain(&self) -> espalier_fs::ForgetDrain {
-        let hook = Arc::clone(&self.0);
-        Arc::new(move || {
-            if let Some(drain) = &*hook.read() {
-                drain();
-            }
-        })
-    }
-}
-
-impl std::fmt::Debug for ForgetHook {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("ForgetHook").field(&self.0.read().is_some()).finish()
-    }
 }
 
 /// Changes how the kernel treats the mount at `point`: `ro`, `rw`, `nosuid` and the like, as `mount
@@ -172,7 +123,7 @@ impl Mount {
             MountError::Serve { point: point.clone(), source }
         })?;
         if let Some(hook) = &options.forgets {
-            *hook.0.write() = Some(Box::new(serving.forget_drain()));
+            hook.attach(serving.forget_drain());
         }
         tracing::info!(point = %point.display(), transport = %serving.kind(), block = mounted.block, "mounted");
         let mount = Self {

@@ -100,6 +100,15 @@ impl Dispatcher {
         if !reads && snapshots::tag(node) != 0 {
             return Err(Errno(libc::EROFS));
         }
+        let answer = self.carry_out(node, &caller, asked)?;
+        if answer.len() > room as usize {
+            return Err(Errno(libc::EINVAL));
+        }
+        Ok(reply::ioctl(out, 0, &answer))
+    }
+
+    /// Carries out a command; the result is its output.
+    fn carry_out(&self, node: NodeId, caller: &Caller, asked: Command<'_>) -> Result<Vec<u8>, Errno> {
         let name = || self.name(node);
         let mut answer = Vec::new();
         match asked {
@@ -109,19 +118,19 @@ impl Dispatcher {
                 if snapshots::tag(source) != 0 {
                     return Err(Errno(libc::EXDEV));
                 }
-                self.may_change(node, &caller)?;
-                let made = of(self.fs.clone_tree(source, node, new, &caller), name)?;
+                self.may_change(node, caller)?;
+                let made = of(self.fs.clone_tree(source, node, new, caller), name)?;
                 // The kernel asks for the name and takes its own reference.
                 self.fs.forget(made.node, 1);
                 self.tell_entry(node, new);
             }
             Command::RemoveTree { name: old } => {
-                self.may_change(node, &caller)?;
-                of(self.fs.remove_tree(node, old, &caller), name)?;
+                self.may_change(node, caller)?;
+                of(self.fs.remove_tree(node, old, caller), name)?;
                 self.tell_entry(node, old);
             }
             Command::ChownTree { uid, gid } => {
-                of(self.fs.chown_tree(node, OwnerChange { uid, gid }, &caller), name)?;
+                of(self.fs.chown_tree(node, OwnerChange { uid, gid }, caller), name)?;
                 self.tell_attributes(node);
             }
             Command::ChmodTree(
@@ -129,16 +138,16 @@ impl Dispatcher {
             ) => {
                 let change =
                     ModeChange { keep_directories, add_directories, keep_files, add_files, add_executables };
-                of(self.fs.chmod_tree(node, change, &caller), name)?;
+                of(self.fs.chmod_tree(node, change, caller), name)?;
                 self.tell_attributes(node);
             }
             Command::Snapshot { name: new, writable, directory } => {
-                self.make_snapshot(node, new, writable, directory, &caller)?;
+                self.make_snapshot(node, new, writable, directory, caller)?;
             }
             Command::SnapshotDelete { name: old, directory } => {
-                self.delete_snapshot(node, old, directory, &caller)?;
+                self.delete_snapshot(node, old, directory, caller)?;
             }
-            Command::Restore { snapshot } => self.restore(node, snapshot, &caller)?,
+            Command::Restore { snapshot } => self.restore(node, snapshot, caller)?,
             Command::Space => {
                 if caller.uid != 0 {
                     return Err(Errno(libc::EPERM));
@@ -148,16 +157,13 @@ impl Dispatcher {
             }
             Command::Diff { token } => {
                 let old = self.tokens.take(&token, caller.uid)?;
-                let diff = self.compare(old, node, &caller)?;
+                let diff = self.compare(old, node, caller)?;
                 answer.extend_from_slice(&token);
                 answer.extend_from_slice(&self.sessions.begin(caller.uid, diff).to_ne_bytes());
             }
             Command::DiffNext { session } => self.differences(session, caller.uid, &mut answer)?,
         }
-        if answer.len() > room as usize {
-            return Err(Errno(libc::EINVAL));
-        }
-        Ok(reply::ioctl(out, 0, &answer))
+        Ok(answer)
     }
 
     /// Makes a snapshot of the whole volume, or of a directory alone.

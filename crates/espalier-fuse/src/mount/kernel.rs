@@ -1,7 +1,8 @@
 //! Mounting and unmounting by the kernel's own calls, and by `fusermount3` for users that may not
 //! make them.
 
-use super::{MountError, MountOptions};
+use super::error::MountError;
+use super::options::MountOptions;
 use crate::transport::Device;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{

@@ -1,6 +1,6 @@
 //! What a mount may be told, in code and as `-o` strings.
 
-use super::ForgetHook;
+use super::forget_hook::ForgetHook;
 use crate::dispatch::{Commands, Description};
 use crate::transport::{Kind, Threads};
 use std::path::PathBuf;

@@ -9,6 +9,7 @@
 pub mod control;
 pub mod flags;
 pub mod init;
+mod moment;
 pub mod notify;
 mod reader;
 pub mod reply;
@@ -18,6 +19,7 @@ pub mod request;
 mod tests;
 
 pub use init::{Dialect, InitRequest};
+pub use moment::Moment;
 pub use request::{Header, Operation, decode, decode_parts};
 
 /// Length of the header of a request, bytes.

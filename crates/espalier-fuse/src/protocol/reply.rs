@@ -1,6 +1,6 @@
 //! Replies, encoded in place.
 
-use super::request::Moment;
+use super::moment::Moment;
 use super::{ROOT, flags};
 
 /// Puts values one after the other into a slice. The slices here have fixed lengths chosen to fit;

@@ -2,6 +2,7 @@
 
 use super::flags::{self, init as bit};
 use super::init::{Dialect, InitRequest};
+use super::moment::Moment;
 use super::reader::Reader;
 use super::{DecodeError, HEADER_BYTES};
 
@@ -71,15 +72,6 @@ pub fn given_up(opcode: u32) -> i32 {
 /// notifications.
 pub fn tells_of_changes(opcode: u32) -> bool {
     opcode != flags::opcode::IOCTL
-}
-
-/// A moment: seconds since the Unix epoch (negative before it) and nanoseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moment {
-    /// Seconds.
-    pub seconds: i64,
-    /// Nanoseconds, below 1,000,000,000.
-    pub nanoseconds: u32,
 }
 
 /// A time to set.

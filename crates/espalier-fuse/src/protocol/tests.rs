@@ -169,7 +169,7 @@ proptest! {
 #[test]
 fn a_reply_refers_to_what_it_names() {
     use super::flags::opcode::*;
-    let zero = super::request::Moment { seconds: 0, nanoseconds: 0 };
+    let zero = super::Moment { seconds: 0, nanoseconds: 0 };
     let attributes = reply::Attributes {
         ino: 1,
         size: 0,

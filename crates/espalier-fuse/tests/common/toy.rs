@@ -1,8 +1,8 @@
 //! A file system of a few lines in memory, spoken to by protocol only: what a transport costs and
 //! whether it works shows without anything below it.
 
+use espalier_fuse::protocol::Moment;
 use espalier_fuse::protocol::reply::{self, Attributes, Directory, Statistics};
-use espalier_fuse::protocol::request::Moment;
 use espalier_fuse::protocol::{Header, Operation, decode_parts};
 use espalier_fuse::transport::{Handler, Outcome, Request, is_wanted};
 use std::collections::{BTreeMap, HashMap};
