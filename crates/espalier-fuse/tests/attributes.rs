@@ -196,7 +196,9 @@ fn a_time_that_was_set_stays_when_earlier_stores_arrive() {
     on_each(|root| {
         let path = root.join("f");
         let modified = || fs::metadata(&path).unwrap().modified().unwrap();
-        let ends: [(&str, fn(&File)); 3] = [
+        /// How a file is let go of, with its name.
+        type End = (&'static str, fn(&File));
+        let ends: [End; 3] = [
             ("munmap", |_| ()),
             ("fsync", |file| file.sync_all().unwrap()),
             ("wait", |_| std::thread::sleep(Duration::from_millis(500))),
