@@ -289,8 +289,8 @@ impl Dispatcher {
         written.map(|count| count as u32)
     }
 
-    /// Writes what a program wrote, and makes it durable if `sync` says so (true: the data only); the
-    /// result is the number of bytes.
+    /// Writes what a program wrote, and makes it durable if `sync` says so (true: the data only);
+    /// the result is the number of bytes.
     fn write_through(
         &self,
         node: NodeId,

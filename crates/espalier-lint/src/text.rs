@@ -92,6 +92,7 @@ fn may_be_wide(path: &str, line: &str) -> bool {
 fn words(text: &str, is_literal: bool) -> Vec<String> {
     let mut text: String = text.split('`').step_by(2).collect::<Vec<_>>().join(" ` ");
     if is_literal {
+        text = without_placeholders(&text);
         for escape in ["\\n", "\\t", "\\r", "\\0"] {
             text = text.replace(escape, " ");
         }
@@ -99,6 +100,14 @@ fn words(text: &str, is_literal: bool) -> Vec<String> {
     text.split(|c: char| !c.is_alphanumeric() && c != '_')
         .map(str::to_lowercase)
         .filter(|word| WORDS.split(' ').any(|listed| listed == word))
+        .collect()
+}
+
+/// A literal without `{name}` and the like.
+fn without_placeholders(text: &str) -> String {
+    let parts = text.split('{').enumerate();
+    parts
+        .map(|(n, part)| if n == 0 { part } else { part.split_once('}').map_or(part, |(_, rest)| rest) })
         .collect()
 }
 

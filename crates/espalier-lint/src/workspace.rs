@@ -70,6 +70,9 @@ impl Workspace {
 
 /// Whether people write this file.
 fn is_text(path: &str) -> bool {
+    if path.contains("/proptest-regressions/") {
+        return false;
+    }
     let name = path.rsplit('/').next().unwrap_or(path);
     let extension = name.rsplit_once('.').map(|(_, extension)| extension);
     match extension {

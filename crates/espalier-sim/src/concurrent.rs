@@ -1,8 +1,8 @@
 //! Many threads on one store, with its background threads, and power cuts in the middle.
 //!
 //! Protocol: writer `t` commits batches numbered from 0. Batch `i` writes `i` to the counter of `t`
-//! in both indexes and a value that `i` decides to key `i % RING_KEYS` of the ring of `t`. So from the
-//! counters follows what every key must hold, and a batch is seen whole or not at all. Readers
+//! in both indexes and a value that `i` decides to key `i % RING_KEYS` of the ring of `t`. So from
+//! the counters follows what every key must hold, and a batch is seen whole or not at all. Readers
 //! check that in snapshots, and again when these are old; a saboteur checks it in what power cuts
 //! leave, with the bounds that the acknowledged syncs set, and that the batches found are a prefix
 //! in LSN order.

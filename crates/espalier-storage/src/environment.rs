@@ -144,8 +144,8 @@ fn step_back() {
     const SCHED_ATTR_BYTES: u32 = size_of::<libc::sched_attr>() as u32;
     // SAFETY: integers, for which zeros are valid.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes at most `SCHED_ATTR_BYTES` bytes to where `attributes` lives for the length of
-    // the call.
+    // SAFETY: the kernel writes at most `SCHED_ATTR_BYTES` bytes to where `attributes` lives for
+    // the length of the call.
     let known =
         unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, SCHED_ATTR_BYTES, 0) } == 0;
     let fair = attributes.sched_policy == libc::SCHED_OTHER as u32;
