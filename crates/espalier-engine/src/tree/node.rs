@@ -70,7 +70,8 @@ impl AbsorbCost {
 /// The place of a node.
 pub(crate) struct NodeSlot {
     state: RwLock<NodeState>,
-    /// Blocks that the tree below will take, once they were counted ([`Trees::unwritten_blocks`](super::Trees::unwritten_blocks)).
+    /// Blocks that the tree below will take, once they were counted
+    /// ([`Trees::unwritten_blocks`](super::Trees::unwritten_blocks)).
     unwritten: OnceLock<u64>,
     /// See [`AbsorbCost`].
     pub(super) spread: OnceLock<AbsorbCost>,
