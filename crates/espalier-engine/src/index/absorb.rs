@@ -15,7 +15,7 @@ use crate::Result;
 use crate::model::ids::Lsn;
 use crate::signal::WorkSignal;
 use crate::space::{Purpose, Reservation, Space};
-use crate::tree::{Root, Trees};
+use crate::tree::{Root, TreePolicy, Trees};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -36,22 +36,24 @@ pub(crate) struct Absorber {
 /// waiting takes.
 pub(crate) fn absorbed_within(
     trees: &Arc<Trees>,
+    policy: TreePolicy,
     root: &Root,
     layer: &Layer,
     clear: Purpose,
     reserve: &mut dyn FnMut(u64, Purpose) -> bool,
 ) -> Result<Root> {
-    let at_once = match layer.absorbed(trees, root, true) {
+    let edit = trees.edit(policy);
+    let at_once = match layer.absorbed(edit, root, true) {
         Err(error) if matches!(layer, Layer::Clone(_)) => return Err(error),
-        Err(_) => return layer.absorbed(trees, root, false),
+        Err(_) => return layer.absorbed(edit, root, false),
         Ok(next) => next,
     };
     let many = layer.has_ranges() || root.height == 0;
-    if !trees.switches.is_low_space() || matches!(layer, Layer::Clone(_)) || !many {
+    if !policy.low_space || matches!(layer, Layer::Clone(_)) || !many {
         return Ok(at_once);
     }
     // What the messages take that wait has been reserved.
-    let waiting = layer.absorbed(trees, root, false)?;
+    let waiting = layer.absorbed(edit, root, false)?;
     let more = unwritten_below(trees, &at_once).saturating_sub(unwritten_below(trees, &waiting));
     let purpose = if layer.has_ranges() { clear } else { Purpose::Growth };
     Ok(if reserve(more, purpose) { at_once } else { waiting })
@@ -115,15 +117,22 @@ impl Absorber {
         // A batch that was accepted because it gives back is absorbed after a crash, too, when it is
         // not known any more which it was.
         let clear = if self.accounting.checkpoints() == 0 { Purpose::Clear } else { Purpose::Essential };
-        let mut next = absorbed_within(&self.trees, root, layer, clear, &mut |more, purpose| {
-            match self.accounting.reserve(more, purpose) {
-                Ok(room) => reserved.push(room),
-                Err(_) => {
-                    return purpose != Purpose::Growth && self.accounting.range_deletes().take(more);
+        let mut next = absorbed_within(
+            &self.trees,
+            self.accounting.policy(),
+            root,
+            layer,
+            clear,
+            &mut |more, purpose| {
+                match self.accounting.reserve(more, purpose) {
+                    Ok(room) => reserved.push(room),
+                    Err(_) => {
+                        return purpose != Purpose::Growth && self.accounting.range_deletes().take(more);
+                    }
                 }
-            }
-            true
-        })?;
+                true
+            },
+        )?;
         // Nothing is merged on the edges of such a store, but many small parts would take a block
         // each. What cannot be read is left as it is.
         if self.accounting.is_low()

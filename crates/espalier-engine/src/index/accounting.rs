@@ -13,11 +13,11 @@ use super::table::IndexTable;
 use crate::Result;
 use crate::model::options::Tuning;
 use crate::space::{Purpose, Reservation, Space, SpaceStats};
-use crate::tree::{Root, TreeEditor, Trees};
+use crate::tree::{Root, TreeEditor, TreePolicy, Trees};
 use espalier_storage::BLOCK;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The least share of a leaf, in 256ths, that may be on its way to it in large values.
 const LEAST_VALUE_QUOTA: u64 = 32;
@@ -37,6 +37,10 @@ pub(crate) struct SpaceAccounting {
     tuning: Tuning,
     /// Blocks that nodes and parts will take which are in memory only.
     unwritten: AtomicU64,
+    low_space: AtomicBool,
+    is_closing: AtomicBool,
+    /// How much of a leaf, in 256ths, may be on its way to it in large values.
+    value_quota: AtomicU64,
     /// See [`Self::memtable_value_limit`].
     memtable_value_limit: AtomicU64,
     range_deletes: RangeDeleteReserve,
@@ -86,6 +90,9 @@ impl SpaceAccounting {
             indexes,
             tuning,
             unwritten: AtomicU64::new(0),
+            low_space: AtomicBool::new(false),
+            is_closing: AtomicBool::new(false),
+            value_quota: AtomicU64::new(TreePolicy::PLENTY.value_quota),
             memtable_value_limit: AtomicU64::new(MOST_MEMTABLE_VALUE_BYTES),
             range_deletes: RangeDeleteReserve::default(),
             checkpoints: AtomicU64::new(0),
@@ -94,17 +101,32 @@ impl SpaceAccounting {
 
     /// True if space is low.
     pub(crate) fn is_low(&self) -> bool {
-        self.trees.switches.is_low_space()
+        self.low_space.load(Ordering::Relaxed)
     }
 
     /// From here on space counts as low, until it is looked at again.
     pub(crate) fn assume_low(&self) {
-        self.trees.switches.set_low_space(true);
+        self.low_space.store(true, Ordering::Relaxed);
     }
 
     /// Changes trees as far as the space allows that there is now.
     pub(crate) fn edit(&self) -> TreeEditor<'_> {
-        self.trees.edit(self.trees.policy())
+        self.trees.edit(self.policy())
+    }
+
+    /// How trees may be changed with the space that there is now.
+    pub(crate) fn policy(&self) -> TreePolicy {
+        TreePolicy {
+            low_space: self.is_low(),
+            closing: self.is_closing.load(Ordering::Relaxed),
+            value_quota: self.value_quota.load(Ordering::Relaxed),
+            ..TreePolicy::PLENTY
+        }
+    }
+
+    /// The store is being closed: from here on changes of trees leave out what need not be done.
+    pub(crate) fn note_closing(&self) {
+        self.is_closing.store(true, Ordering::Relaxed);
     }
 
     /// Blocks that nodes and parts will take which are in memory only, when they were last counted,
@@ -151,7 +173,7 @@ impl SpaceAccounting {
         self.recount();
         let space = self.space.stats();
         let low = is_low(&space, self.unwritten_blocks(), &self.tuning);
-        self.trees.switches.set_low_space(low);
+        self.low_space.store(low, Ordering::Relaxed);
         // A value part takes its space until the last of its values has come down, so reckon with
         // the double of what is on its way, which is nearly twice this share of what there is.
         let used = space.total.saturating_sub(space.free).max(1);
@@ -160,7 +182,7 @@ impl SpaceAccounting {
             true => 256,
             false => (space.free * 256 / (4 * used)).clamp(LEAST_VALUE_QUOTA, 256),
         };
-        self.trees.switches.set_value_quota(quota);
+        self.value_quota.store(quota, Ordering::Relaxed);
         let least = (self.tuning.fanout * self.tuning.edge / 2) as u64;
         let values = (space.free * BLOCK as u64 / 16).max(least).min(MOST_MEMTABLE_VALUE_BYTES);
         self.memtable_value_limit.store(values, Ordering::Relaxed);

@@ -14,7 +14,7 @@ use crate::message::pending_clone::PendingClone;
 use crate::model::ids::{IndexId, Lsn, Msn};
 use crate::model::op::Op;
 use crate::space::{Pin, Space};
-use crate::tree::{Root, Trees};
+use crate::tree::{Root, TreeEditor};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -62,11 +62,11 @@ impl Layer {
         }
     }
 
-    /// `root` after this layer has become part of the tree. See [`TreeEditor::absorb`](crate::tree::TreeEditor::absorb).
-    pub(crate) fn absorbed(&self, trees: &Arc<Trees>, root: &Root, at_once: bool) -> Result<Root> {
+    /// `root` after this layer has become part of the tree. See [`TreeEditor::absorb`].
+    pub(crate) fn absorbed(&self, edit: TreeEditor<'_>, root: &Root, at_once: bool) -> Result<Root> {
         match self {
-            Self::Table(table) => trees.edit(trees.policy()).absorb(root, table, at_once),
-            Self::Clone(clone) => trees.edit(trees.policy()).bind(root, clone),
+            Self::Table(table) => edit.absorb(root, table, at_once),
+            Self::Clone(clone) => edit.bind(root, clone),
         }
     }
 

@@ -265,7 +265,7 @@ impl Store {
         if !self.shared.write.pipeline.close() {
             return Ok(());
         }
-        self.shared.trees.switches.set_closing();
+        self.shared.accounting.note_closing();
         self.workers.stop();
         if self.shared.options.read_only {
             return Ok(());

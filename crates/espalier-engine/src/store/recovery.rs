@@ -29,10 +29,11 @@ use crate::pieces::Pieces;
 use crate::space::Locator;
 use crate::space::{Geometry, Opened, Purpose, Space, SpaceOptions, Superblock, VolumeTable, heal};
 use crate::store::components::{Components, Recovered};
-use crate::tree::{Loss, PolicySwitches, TreeMemory, Trees, UnflushableEdges, baseless};
+use crate::tree::{Loss, TreeMemory, TreePolicy, Trees, UnflushableEdges, baseless};
 use crate::{Error, ErrorKind, Op, Result};
 use espalier_storage::{BLOCK, Device, Environment};
 use parking_lot::Mutex;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -102,7 +103,6 @@ pub(crate) fn make_trees(
         memory: TreeMemory::default(),
         absorbed: AtomicU64::new(0),
         sparse: Mutex::default(),
-        switches: PolicySwitches::default(),
         unflushable: UnflushableEdges::default(),
     })
 }
@@ -144,9 +144,7 @@ pub(crate) fn open(
         ..LogConfig::default()
     };
     let position = LogPosition::decode(&superblock.log_position);
-    trees.switches.set_unmerged_bytes((options.memory / 2) as usize);
-    // What is replayed had its blocks promised before: who replays must take no more.
-    trees.switches.set_low_space(is_low(&space.stats(), 0, &options.tuning));
+    replay.unmerged_bytes = (options.memory / 2) as usize;
     let opening = LogOpening {
         device: device.clone(),
         region: superblock.geometry.log,
@@ -158,7 +156,6 @@ pub(crate) fn open(
     };
     let log =
         opening.open(&mut |batch| replay.batch(batch)).context(|| format!("replaying the log of {name}"))?;
-    trees.switches.set_unmerged_bytes(0);
     let order = replay.order;
     let read_only = options.read_only;
     let checkpoint = CheckpointState::new(roots, reclaim);
@@ -246,6 +243,10 @@ pub(crate) struct Replay<'a> {
     /// What a damaged store has lost: where messages have nothing to change, they must make
     /// nothing.
     pub(crate) losses: Mutex<Vec<Lost>>,
+    /// Space is low. What is replayed had its blocks reserved before: replay must take no more.
+    low_space: Cell<bool>,
+    /// See [`TreePolicy`].
+    pub(crate) unmerged_bytes: usize,
 }
 
 impl<'a> Replay<'a> {
@@ -259,7 +260,9 @@ impl<'a> Replay<'a> {
         losses: Vec<Loss>,
     ) -> Self {
         let losses = losses.into_iter().map(|loss| Lost { loss, since: None }).collect();
-        Self { trees, space, options, indexes, deleted, order, losses: Mutex::new(losses) }
+        let low_space = Cell::new(is_low(&space.stats(), 0, &options.tuning));
+        let losses = Mutex::new(losses);
+        Self { trees, space, options, indexes, deleted, order, losses, low_space, unmerged_bytes: 0 }
     }
 
     pub(crate) fn batch(&mut self, batch: LoggedBatch) -> Result<()> {
@@ -335,15 +338,16 @@ impl<'a> Replay<'a> {
             sealed.layer.settle(&self.trees.memory.value_bytes);
             self.trees.absorbed.fetch_add(sealed.layer.messages(), Ordering::Relaxed);
             let root = &index.version().root;
+            let (low_space, unmerged_bytes) = (self.low_space.get(), self.unmerged_bytes);
+            let policy = TreePolicy { low_space, unmerged_bytes, ..TreePolicy::PLENTY };
+            let mut reserve = |more, purpose| self.space.reserve(more, purpose, self.owed()).is_ok();
             let root =
-                absorbed_within(self.trees, root, &sealed.layer, Purpose::Clear, &mut |more, purpose| {
-                    self.space.reserve(more, purpose, self.owed()).is_ok()
-                })?;
+                absorbed_within(self.trees, policy, root, &sealed.layer, Purpose::Clear, &mut reserve)?;
             index.publish_root(self.space, root, |version| {
                 version.sealed.remove(0);
             })?;
             if is_low(&self.space.stats(), self.owed(), &self.options.tuning) {
-                self.trees.switches.set_low_space(true);
+                self.low_space.set(true);
             }
         }
         Ok(())

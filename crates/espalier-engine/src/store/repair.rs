@@ -17,7 +17,6 @@ use crate::checkpoint::state::CheckpointState;
 use crate::commit::order::CommitOrder;
 use crate::device::GuardedDevice;
 use crate::index::Index;
-use crate::index::accounting::is_low;
 use crate::index::catalog::StoredRoot;
 use crate::index::deleted_ranges::DeletedRanges;
 use crate::index::table::{IndexTable, Indexes};
@@ -32,7 +31,7 @@ use crate::space::{Rebuilt, Space, VolumeTable};
 use crate::store::Store;
 use crate::store::components::{Components, Recovered};
 use crate::store::recovery::{self, Lost, PiecesBinder, Replay};
-use crate::tree::{Progress, References, Root, Salvager, Trees};
+use crate::tree::{Progress, References, Root, Salvager, TreePolicy, Trees};
 use crate::{Error, ErrorKind, Key, Loss, Op, RangeOp, Result};
 use espalier_storage::{BLOCK, Device, Environment};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -111,7 +110,6 @@ fn open(
     }
 
     let order = CommitOrder::after(superblock.checkpoint_lsn, Msn(superblock.next_msn.0.saturating_sub(1)));
-    trees.switches.set_low_space(is_low(&space.stats(), 0, &options.tuning));
     let deleted: Arc<DeletedRanges> = Arc::default();
     let mut replay = Replay::new(&trees, &space, &options, &indexes, &deleted, order, losses);
     let shared_indexes = Arc::new(IndexTable::new(indexes.clone()));
@@ -198,7 +196,7 @@ fn cut(
         if !stale.is_empty() {
             // Newer than everything in the tree, older than everything in the log.
             let msn = Msn(next_msn.0.saturating_sub(1));
-            *root = trees.edit(trees.policy()).absorb(root, &deletions(&stale, msn, trees), true)?;
+            *root = trees.edit(TreePolicy::PLENTY).absorb(root, &deletions(&stale, msn, trees), true)?;
         }
     }
     losses.append(&mut cutter.losses);

@@ -39,7 +39,7 @@ pub(crate) use memory::TreeMemory;
 pub(crate) use node::{MAX_HEIGHT, NodeSlot, Root};
 pub(crate) use ops::editor::TreeEditor;
 pub(crate) use ops::relocate::Relocation;
-pub(crate) use policy::PolicySwitches;
+pub(crate) use policy::TreePolicy;
 pub(crate) use query::{Descent, Toward, find};
 pub(crate) use trees::Trees;
 pub(crate) use unflushable::UnflushableEdges;

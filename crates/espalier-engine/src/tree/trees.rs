@@ -6,7 +6,6 @@ use crate::model::options::{Compression, Tuning};
 use crate::pieces::Pieces;
 use crate::space::Locator;
 use crate::tree::memory::TreeMemory;
-use crate::tree::policy::{PolicySwitches, TreePolicy};
 use crate::tree::unflushable::UnflushableEdges;
 use parking_lot::Mutex;
 use std::collections::HashSet;
@@ -26,12 +25,4 @@ pub(crate) struct Trees {
     /// Sparse value parts, out of which live values are relocated.
     pub(crate) sparse: Mutex<HashSet<PieceId>>,
     pub(crate) unflushable: UnflushableEdges,
-    pub(crate) switches: PolicySwitches,
-}
-
-impl Trees {
-    /// The policy of the moment.
-    pub(crate) fn policy(&self) -> TreePolicy {
-        self.switches.policy()
-    }
 }

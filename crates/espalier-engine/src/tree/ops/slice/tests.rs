@@ -22,13 +22,13 @@ fn new_store(seed: u64, tuning: Tuning) -> (Arc<Store>, IndexId) {
 /// tidying does.
 fn slice(store: &Store, id: IndexId, range: Option<&KeyRange>) -> Option<u64> {
     let shared = &store.shared;
-    shared.trees.switches.set_low_space(true);
+    shared.accounting.assume_low();
     let index = shared.indexes.read()[&id].clone();
     let _structure = index.structure.lock();
     let root = index.version().root.clone();
     let sliced = match range {
-        None => shared.trees.edit(shared.trees.policy()).flush_slice_for_space(&root).unwrap()?,
-        Some(range) => shared.trees.edit(shared.trees.policy()).flush_range_slice(&root, range).unwrap()?.0,
+        None => shared.accounting.edit().flush_slice_for_space(&root).unwrap()?,
+        Some(range) => shared.accounting.edit().flush_range_slice(&root, range).unwrap()?.0,
     };
     let blocks =
         |root: &super::Root| root.slot.as_ref().map_or(0, |slot| shared.trees.unwritten_blocks(slot));
@@ -149,8 +149,8 @@ fn a_slice_costs_little_however_much_waits() {
     }
     store.checkpoint().unwrap();
     let root = store.shared.indexes.read()[&id].version().root.clone();
-    store.shared.trees.switches.set_low_space(true);
-    let whole = store.shared.trees.edit(store.shared.trees.policy()).flush_for_space(&root).unwrap().unwrap();
+    store.shared.accounting.assume_low();
+    let whole = store.shared.accounting.edit().flush_for_space(&root).unwrap().unwrap();
     let blocks =
         |root: &super::Root| root.slot.as_ref().map_or(0, |slot| store.shared.trees.unwritten_blocks(slot));
     assert!(blocks(&whole) > 192, "an edge takes {} blocks, too few to say anything", blocks(&whole));
