@@ -76,7 +76,8 @@ impl WorkSignal {
         rests
     }
 
-    /// Rests until there is something to read ahead, or for `limit`; returns at once if `has_reads`.
+    /// Rests until there is something to read ahead, or for `limit`; returns at once if
+    /// `has_reads`.
     pub(crate) fn wait_for_readahead(&self, has_reads: impl FnOnce() -> bool, limit: Duration) {
         let mut epoch = self.epoch.lock();
         // A read may have been queued between the caller's look and the lock: then the wake-up has

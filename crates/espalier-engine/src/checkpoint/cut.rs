@@ -2,8 +2,8 @@
 //!
 //! Protocol: under the commit lock, when all accepted batches have been applied, the memtables of
 //! all indexes are sealed after the same batch ([`CutTaker::cut`]). What is sealed up to there, and
-//! nothing newer, is absorbed then, index by index under the structure lock, and the roots are taken
-//! ([`CutTaker::take_roots`]); newer layers wait at the absorber's barrier meanwhile.
+//! nothing newer, is absorbed then, index by index under the structure lock, and the roots are
+//! taken ([`CutTaker::take_roots`]); newer layers wait at the absorber's barrier meanwhile.
 
 use super::state::CheckpointState;
 use super::volume_changes::{Alias, Changed, Graft, VolumeChange, VolumeChanges};

@@ -7,7 +7,7 @@
 //! [`Request`]. `docs/design/space.md` says what is
 //! reserved, and why.
 
-use super::order::CommitOrder;
+use super::order::{Admitted, CommitOrder};
 use super::pipeline::CommitPipeline;
 use crate::index::accounting::{CLONE_BLOCKS, SpaceAccounting, message_blocks};
 use crate::index::table::IndexTable;
@@ -81,15 +81,6 @@ pub(crate) enum Outcome<'a> {
     NeedsSpace(u64),
 }
 
-/// The commit lock with what a batch takes reserved.
-pub(crate) struct Admitted<'a> {
-    pub(super) order: MutexGuard<'a, CommitOrder>,
-    /// Blocks of that which are for deleting its ranges when it is absorbed.
-    pub(super) range_delete_blocks: u64,
-    /// And for its clones.
-    pub(super) clone_blocks: u64,
-}
-
 /// Blocks that absorbing memtables takes beside what the messages come to
 /// ([`Trees::spreading`](crate::tree::Trees)).
 #[derive(Debug, Default, Clone, Copy)]
@@ -124,9 +115,9 @@ impl<'a> Request<'a> {
         self.purpose
     }
 
-    /// Room was made for it, if `more` is true; otherwise there is nothing left that could make any.
-    /// What frees space goes on as long as that helps, what takes some must have an answer. True if
-    /// it has to do with what there is now.
+    /// Room was made for it, if `more` is true; otherwise there is nothing left that could make
+    /// any. What frees space goes on as long as that helps, what takes some must have an answer.
+    /// True if it has to do with what there is now.
     pub(crate) fn note_try(&mut self, more: bool) -> bool {
         self.tries += 1;
         self.is_exhausted = !more || (self.purpose == Purpose::Growth && self.tries == MOST_TRIES);
@@ -161,8 +152,8 @@ impl<'a> Request<'a> {
 }
 
 impl Admission {
-    /// Takes the commit lock with space reserved until the next checkpoint for the batch and what is
-    /// there.
+    /// Takes the commit lock with space reserved until the next checkpoint for the batch and what
+    /// is there.
     ///
     /// # Errors
     /// [`ErrorKind::NoSpace`] if no room can be made; of reading, and of the log.
@@ -277,7 +268,7 @@ impl Admission {
     /// Absorbs what there is in memory where clones wait. One that cannot be, as something cannot
     /// be read, waits on.
     fn absorb_clones(&self) {
-        for index in self.indexes.all().into_iter().filter(|index| index.version().has_goto()) {
+        for index in self.indexes.all().into_iter().filter(|index| index.version().has_pending_clone()) {
             if let Err(error) = self.pipeline.absorb_now(&[index.id]) {
                 tracing::warn!(%error, "a clone in index {} cannot become part of the tree yet", index.id);
             }
@@ -347,7 +338,7 @@ impl Admission {
                 let mut spreading = version.root.known_absorb_cost()?;
                 // What is cloned gets edges of its own; more than one table is begun by clones.
                 let most = self.tuning.fanout as u64;
-                if version.has_goto() {
+                if version.has_pending_clone() {
                     spreading.each = spreading.each.max(most + most.div_ceil(16));
                 }
                 spread.waiting += spreading.of(waiting);

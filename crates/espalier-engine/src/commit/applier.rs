@@ -102,7 +102,7 @@ fn push_clone(index: &Index, op: &LoggedOp, msn: Msn, upto: Lsn) -> bool {
     match op {
         LoggedOp::Clone { source, destination, .. } if source != destination => {
             let (source, destination) = (source.clone(), destination.clone());
-            index.push_goto(PendingClone { msn, source, destination }, upto);
+            index.push_clone(PendingClone { msn, source, destination }, upto);
             true
         }
         _ => false,

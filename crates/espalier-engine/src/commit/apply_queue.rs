@@ -136,8 +136,8 @@ impl ApplyQueue {
     }
 }
 
-/// A batch that is being applied. Dropped before its end it stays what readers wait for: it has been
-/// applied in part.
+/// A batch that is being applied. Dropped before its end it stays what readers wait for: it has
+/// been applied in part.
 pub(crate) struct Applying<'a> {
     waiting: Arc<Waiting>,
     queue: &'a Mutex<Queue>,

@@ -3,8 +3,8 @@
 //! What applying a batch costs does not depend on how small it is: numbers, a record in the log, a
 //! place in memtables for each key. So small batches of single keys join the coalesced batch first,
 //! where a later one takes the place of what it wipes out: an application that removes a tree file
-//! by file deletes ranges in the end that cover what it did before, and it is as if nothing had been
-//! done.
+//! by file deletes ranges in the end that cover what it did before, and it is as if nothing had
+//! been done.
 //!
 //! Invariant: callers cannot tell. A thread that looks at memtables, numbers or the log, or changes
 //! them, closes the coalesced batch first, under the commit lock

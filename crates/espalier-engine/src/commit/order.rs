@@ -4,6 +4,7 @@
 use super::coalescing::CoalescedBatch;
 use crate::model::ids::{Lsn, Msn};
 use crate::space::Reservation;
+use parking_lot::MutexGuard;
 
 /// What batches take on the device that wait for a checkpoint.
 #[derive(Debug, Default)]
@@ -75,4 +76,13 @@ impl CommitOrder {
     pub(crate) fn note_wiped(&mut self, bytes: u64) {
         self.pending.bytes -= bytes.min(self.pending.bytes);
     }
+}
+
+/// The commit lock with what a batch takes reserved.
+pub(crate) struct Admitted<'a> {
+    pub(super) order: MutexGuard<'a, CommitOrder>,
+    /// Blocks of that which are for deleting its ranges when it is absorbed.
+    pub(super) range_delete_blocks: u64,
+    /// And for its clones.
+    pub(super) clone_blocks: u64,
 }

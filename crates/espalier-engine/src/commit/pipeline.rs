@@ -6,15 +6,14 @@
 //! after the other. So LSN order, MSN order and the order of the log are one.
 //!
 //! A caller that looks at numbers, at memtables or at the log takes the commit lock by
-//! [`CommitPipeline::lock_applied`], or calls [`CommitPipeline::drain`] before: then everything that
-//! was accepted has been applied. A reader of some keys only needs no more than that nothing that is
-//! left concerns them ([`CommitPipeline::drain_range`]).
+//! [`CommitPipeline::lock_applied`], or calls [`CommitPipeline::drain`] before: then everything
+//! that was accepted has been applied. A reader of some keys only needs no more than that nothing
+//! that is left concerns them ([`CommitPipeline::drain_range`]).
 
-use super::admission::Admitted;
 use super::applier::Applier;
 use super::apply_queue::{ApplyQueue, Backlog};
 use super::coalescing::{ClosedBatch, CoalescedBatch};
-use super::order::CommitOrder;
+use super::order::{Admitted, CommitOrder};
 use crate::device::GuardedDevice;
 use crate::index::absorb::Absorber;
 use crate::index::accounting::SpaceAccounting;
@@ -156,8 +155,8 @@ impl CommitPipeline {
 
     /// Applies what may concern some keys, or any; returns the last message that has been applied
     /// then. A reader of these keys sees all messages up to it, and what follows does not change
-    /// them as long as the reader holds the commit lock. If the log fails, memtables can be read all
-    /// the same.
+    /// them as long as the reader holds the commit lock. If the log fails, memtables can be read
+    /// all the same.
     pub(crate) fn drain_locked(&self, order: &mut CommitOrder, what: Option<(IndexId, &KeyRange)>) -> Msn {
         let concerns =
             |(index, range)| order.coalesced.concerns(index, range) || self.queue.concerns(index, range);
@@ -216,7 +215,8 @@ impl CommitPipeline {
         self.queue.is_worthwhile()
     }
 
-    /// Applies what has been accepted, to the end; also beyond failures of the log, which are final.
+    /// Applies what has been accepted, to the end; also beyond failures of the log, which are
+    /// final.
     ///
     /// # Errors
     /// Of the log.

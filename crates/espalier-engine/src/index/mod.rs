@@ -23,7 +23,7 @@ use std::sync::atomic::AtomicUsize;
 pub(crate) struct Index {
     pub(crate) id: IndexId,
     version: RwLock<Arc<Version>>,
-    /// Held by whoever computes a new tree from the current one.
+    /// Held by the thread that computes a new tree from the current one.
     pub(crate) structure: Mutex<()>,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Version {
     /// Oldest first.
     pub(crate) sealed: Vec<Sealed>,
     pub(crate) root: Root,
-    /// Keeps the blocks of what the root leads to, for as long as anybody holds the version.
+    /// Keeps the blocks of what the root leads to, for as long as the version is held.
     pub(crate) pin: Arc<Pin>,
 }
 
@@ -99,7 +99,7 @@ impl Index {
         sealed as u64 + u64::from(!version.active.is_empty())
     }
 
-    /// The memtable that takes messages. For who carries out.
+    /// The memtable that takes messages. For the thread that applies a batch.
     pub(crate) fn active(&self) -> Arc<Memtable> {
         self.version.read().active.clone()
     }
@@ -146,8 +146,8 @@ impl Index {
         self.version().memtables().find_map(|table| table.outcome(key, msn, resident))
     }
 
-    /// Seals the active memtable if it holds anything. For who carries out, or holds the commit
-    /// lock when all has been.
+    /// Seals the active memtable if it holds anything. For the thread that applies a batch, or that
+    /// holds the commit lock when all have been applied.
     pub(crate) fn seal(&self, upto: Lsn) {
         if self.version.read().active.is_empty() {
             return;
@@ -158,8 +158,8 @@ impl Index {
         });
     }
 
-    /// Lays a clone over everything that is there. For who carries out.
-    pub(crate) fn push_goto(&self, clone: PendingClone, upto: Lsn) {
+    /// Lays a clone over everything that is there. For the thread that applies a batch.
+    pub(crate) fn push_clone(&self, clone: PendingClone, upto: Lsn) {
         self.publish(|v| {
             if !v.active.is_empty() {
                 let table = std::mem::take(&mut v.active);
@@ -183,7 +183,7 @@ impl Version {
     }
 
     /// True if a clone waits to be bound.
-    pub(crate) fn has_goto(&self) -> bool {
+    pub(crate) fn has_pending_clone(&self) -> bool {
         self.sealed.iter().any(|sealed| matches!(sealed.layer, Layer::Clone(_)))
     }
 

@@ -3,10 +3,10 @@
 //! What is deleted takes space until the message that says so reaches a leaf, which may be long
 //! after: messages wait until there are many. And a value part takes its space as long as one value
 //! in it is referred to. So, when there is nothing else to do: 1. what is pending where something
-//! was deleted is pushed down to the leaves; 2. if much is dead in value parts, the leaves are looked
-//! through for those that refer to sparse ones, and what is live there is written again; 3. two
-//! checkpoints set the blocks free. Then the store rests: nothing is looked at again until more is
-//! deleted, and where that is all the time, for a while: a round is several checkpoints.
+//! was deleted is pushed down to the leaves; 2. if much is dead in value parts, the leaves are
+//! looked through for those that refer to sparse ones, and what is live there is written again; 3.
+//! two checkpoints set the blocks free. Then the store rests: nothing is looked at again until more
+//! is deleted, and where that is all the time, for a while: a round is several checkpoints.
 //!
 //! Nothing is unshared for that: what a clone or a snapshot shares would take more space, not less.
 //! Each step takes one leaf and is given up at the first commit that comes.

@@ -1,10 +1,10 @@
 //! Low-space reclaim: makes room before a commit is refused.
 //!
 //! Protocol: a batch that finds too few blocks ([`crate::commit::admission`]) is not refused before
-//! [`LowSpaceReclaim::make_space`] has found nothing left to do: it makes checkpoints, moves messages
-//! that hold space back down to the leaves, one leaf at a time, and rewrites leaves whose value
-//! parts hold much that is dead. `docs/design/space.md`, says why that is enough to empty
-//! a full store.
+//! [`LowSpaceReclaim::make_space`] has found nothing left to do: it makes checkpoints, moves
+//! messages that hold space back down to the leaves, one leaf at a time, and rewrites leaves whose
+//! value parts hold much that is dead. `docs/design/space.md`, says why that is enough to empty a
+//! full store.
 
 use super::flusher::{FlushShare, Flushed, Flusher};
 use super::sparse_values::SparseValues;
@@ -162,8 +162,8 @@ impl LowSpaceReclaim {
     }
 
     /// Moves messages down as long as there is room: edge by edge, slice by slice once an edge is
-    /// too much, and once that is too much whatever else there is that nothing shares. True if there
-    /// was no room for all of it.
+    /// too much, and once that is too much whatever else there is that nothing shares. True if
+    /// there was no room for all of it.
     fn move_down_in(&self, index: &Index, share: FlushShare, left: &mut usize) -> Result<bool> {
         let mut slices = false;
         while *left > 0 {

@@ -1,8 +1,8 @@
 //! Scheduler: background work in steps. Applying, writing the log ahead, absorbing, checkpointing,
 //! flushing, garbage collection, in this order of urgency.
 //!
-//! Steps are taken by [worker threads](super::workers) where the environment has some, and otherwise
-//! by the caller that needs room or asks: so a simulation decides what happens when.
+//! Steps are taken by [worker threads](super::workers) where the environment has some, and
+//! otherwise by the caller that needs room or asks: so a simulation decides what happens when.
 
 use super::flusher::Flusher;
 use super::garbage_collection::GarbageCollector;

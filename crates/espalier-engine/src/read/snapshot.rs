@@ -216,7 +216,7 @@ impl SnapshotIndex {
     /// `other`.
     pub(crate) fn suspects(&self, prefix: &[u8], other: &Self, other_prefix: &[u8]) -> Result<Suspects> {
         let (a, b) = (&self.version, &other.version);
-        if a.has_goto() || b.has_goto() {
+        if a.has_pending_clone() || b.has_pending_clone() {
             return Ok(Suspects { ranges: vec![KeyRange::all()], ..Suspects::default() });
         }
         let mut suspects = self.context.trees.suspects([(&a.root, prefix), (&b.root, other_prefix)])?;

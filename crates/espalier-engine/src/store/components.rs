@@ -1,5 +1,5 @@
-//! Components of an open store, and how they are put together: from the bottom up, each with what is
-//! below it that it needs.
+//! Components of an open store, and how they are put together: from the bottom up, each with what
+//! is below it that it needs.
 
 use super::write_path::WritePath;
 use crate::checkpoint::cut::CutTaker;

@@ -208,13 +208,13 @@ impl Store {
     }
 
     /// Much will be read, by many: has memory to read into provided in the background, and what
-    /// tells where everything lies read, before anybody waits for them. For once.
+    /// tells where everything lies read, before a reader waits for them. For once.
     pub fn expect_reads(&self) {
         self.shared.readahead.expect_reads();
     }
 
-    /// Reads one piece ahead of somebody who reads in the order of keys; false if there is none.
-    /// For environments without threads; what cannot be read is left to who needs it.
+    /// Reads one piece ahead of a reader that goes through keys in order; false if there is none.
+    /// For environments without threads; what cannot be read is left to the reader that needs it.
     pub fn read_ahead(&self) -> bool {
         self.shared.readahead.step()
     }
@@ -230,7 +230,7 @@ impl Store {
         Ok(self.shared.space.trim(least)? * BLOCK as u64)
     }
 
-    /// Makes the store on `device`, which nobody has open, as large as `bytes`; returns its new
+    /// Makes the store on `device`, which no process has open, as large as `bytes`; returns its new
     /// size in bytes. A crash leaves it as large as before or as large as wanted.
     ///
     /// # Errors

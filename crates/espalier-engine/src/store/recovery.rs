@@ -309,7 +309,7 @@ impl<'a> Replay<'a> {
             LoggedOp::Range { range, op, .. } => index.active().apply_range(range, msn, op, Msn(0)),
             LoggedOp::Clone { source, destination, .. } if source != destination => {
                 let (source, destination) = (source.clone(), destination.clone());
-                index.push_goto(PendingClone { msn, source, destination }, lsn);
+                index.push_clone(PendingClone { msn, source, destination }, lsn);
             }
             LoggedOp::Clone { .. } | LoggedOp::Superseded => {}
         }

@@ -1,13 +1,15 @@
 //! Write path: how a batch gets in, and the one loop that makes room for it.
 //!
-//! The layers below answer a batch with outcomes: the log is full, memory is full, there are too few
-//! blocks. What then has to be done, a checkpoint, a step of background work, or reclaim of space,
-//! is done here, and the batch asks again. On a device with plenty of space nothing of that happens.
+//! The layers below answer a batch with outcomes: the log is full, memory is full, there are too
+//! few blocks. What then has to be done, a checkpoint, a step of background work, or reclaim of
+//! space, is done here, and the batch asks again. On a device with plenty of space nothing of that
+//! happens.
 
 use crate::checkpoint::Checkpointer;
-use crate::commit::admission::{Admission, Admitted, Outcome, Request};
+use crate::commit::admission::{Admission, Outcome, Request};
 use crate::commit::back_pressure::{BackPressure, Verdict};
 use crate::commit::batch_checks::BatchChecks;
+use crate::commit::order::Admitted;
 use crate::commit::pipeline::CommitPipeline;
 use crate::log::LogProgress;
 use crate::maintenance::low_space::LowSpaceReclaim;
