@@ -1,5 +1,5 @@
-//! The device as the rooms of the engine see it: latched read-only by the first failed write or
-//! sync.
+//! Guarded device: the device as the engine sees it, latched read-only by the first failed write
+//! or sync.
 //!
 //! Protocol: pieces, space and log share one [`GuardedDevice`] and reach the device in no other
 //! way. The first write or sync that fails is kept as the *cause*; from then on every write and
@@ -11,9 +11,9 @@
 //!   them;
 //! - discards are hints: their failure is ignored, but none is issued to a read-only store.
 
+use crate::lock_order::{RankedMutex, rank};
 use crate::{Error, ErrorKind, Extent, Result};
 use espalier_storage::{AlignedBuf, Device};
-use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -23,7 +23,7 @@ pub(crate) struct GuardedDevice {
     /// Why nothing may be written any more; set once.
     cause: OnceLock<Cause>,
     /// Held during a sync.
-    syncing: Mutex<()>,
+    syncing: RankedMutex<(), { rank::DEVICE_SYNC }>,
     counters: Counters,
 }
 
@@ -65,7 +65,7 @@ impl GuardedDevice {
         if read_only {
             let _ = cause.set(Cause::Opened);
         }
-        Arc::new(Self { inner, cause, syncing: Mutex::new(()), counters: Counters::default() })
+        Arc::new(Self { inner, cause, syncing: RankedMutex::new(()), counters: Counters::default() })
     }
 
     /// The device as the user knows it.

@@ -8,7 +8,9 @@
 //! or updated by one message. Snapshots are consistent across all indexes and cost nothing to take.
 //!
 //! ```
-//! use espalier_engine::{Batch, FormatOptions, IndexId, KeyRange, MergeFunctions, OpenOptions, Store};
+//! use espalier_engine::{
+//!     Batch, FormatOptions, IndexId, KeyRange, MergeFunctions, OpenOptions, Store,
+//! };
 //! use espalier_storage::{MemoryDevice, SystemEnvironment};
 //! use std::sync::Arc;
 //!
@@ -19,8 +21,11 @@
 //!
 //! // A merge function that adds a little-endian number to the value.
 //! let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
-//! let add = move |old: Option<&[u8]>, by: &[u8]| Some((number(old.unwrap_or(&[])) + number(by)).to_le_bytes().to_vec());
-//! let options = OpenOptions { merge: MergeFunctions::new().with(1, add), ..OpenOptions::default() };
+//! let add = move |old: Option<&[u8]>, by: &[u8]| {
+//!     Some((number(old.unwrap_or(&[])) + number(by)).to_le_bytes().to_vec())
+//! };
+//! let merge = MergeFunctions::new().with(1, add);
+//! let options = OpenOptions { merge, ..OpenOptions::default() };
 //! let store = Store::open(device, env, options)?;
 //! let volume = store.create_volume("example", 1, 0, &[])?;
 //! let index = IndexId { volume, index: 0 };
@@ -45,13 +50,17 @@
 //! # }
 //! ```
 //!
-//! How it works is in `ARCHITECTURE.md`, what lies on the device in `docs/format.md`.
+//! How it works is in `ARCHITECTURE.md`, what lies on the device in `docs/format.md`. The order of
+//! the modules is in `layers.txt`, that of the locks in `lock_order.rs`.
+
+#![forbid(unsafe_code)]
 
 mod checkpoint;
 mod commit;
 mod device;
 mod extents;
 mod index;
+mod lock_order;
 mod log;
 mod maintenance;
 mod memtable;
@@ -78,7 +87,8 @@ pub use model::options::{Compression, FormatOptions, OpenOptions, Tuning};
 pub use model::value::{LARGE_VALUE, MAX_VALUE, VALUE_PAGE, Value};
 pub use model::{key, view};
 pub use read::cursor::{Cursor, Entry};
-pub use read::snapshot::{Slice, Snapshot};
+pub use read::snapshot::Snapshot;
+pub use read::snapshot_index::Slice;
 pub use space::{Census, MAX_LABEL, MAX_PARAMETERS, MAX_VOLUME_NAME, RunHistogram, SpaceStats};
 pub use store::Store;
 pub use store::diff::{Diff, Difference};

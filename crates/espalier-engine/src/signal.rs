@@ -2,12 +2,14 @@
 //!
 //! Protocol: a component that makes work calls [`WorkSignal::request_work`]; one that releases
 //! memory or space for which writers may wait calls [`WorkSignal::note_progress`]; one that queues
-//! reads calls [`WorkSignal::wake_readahead`]. All three may be called under any lock: the signal's
-//! own lock is a leaf and is never held while other code runs.
+//! reads calls [`WorkSignal::wake_readahead`]. All three may be called under any lock that ranks
+//! above the signal's own ([`crate::lock_order`]). A readahead thread looks for work under the
+//! signal's lock; so the locks of queues that it looks at rank below.
 //!
 //! Invariant: a request between a worker's last look for work and its rest is not lost.
 
-use parking_lot::{Condvar, Mutex};
+use crate::lock_order::{RankedMutex, rank};
+use parking_lot::Condvar;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -15,7 +17,7 @@ use std::time::Duration;
 #[derive(Default)]
 pub(crate) struct WorkSignal {
     /// Counts the calls of [`Self::note_progress`].
-    epoch: Mutex<u64>,
+    epoch: RankedMutex<u64, { rank::WORK_SIGNAL }>,
     work: Condvar,
     /// There is work that no worker has looked for yet.
     is_work_requested: AtomicBool,
@@ -60,7 +62,7 @@ impl WorkSignal {
     pub(crate) fn wait_for_progress(&self, epoch: u64, limit: Duration) {
         let mut now = self.epoch.lock();
         if *now == epoch {
-            self.progress.wait_for(&mut now, limit);
+            now.wait_for(&self.progress, limit);
         }
     }
 
@@ -70,7 +72,7 @@ impl WorkSignal {
         let mut epoch = self.epoch.lock();
         let rests = !self.is_work_requested.swap(false, Ordering::AcqRel);
         if rests {
-            self.work.wait_for(&mut epoch, limit);
+            epoch.wait_for(&self.work, limit);
             self.is_work_requested.store(false, Ordering::Release);
         }
         rests
@@ -83,7 +85,7 @@ impl WorkSignal {
         // A read may have been queued between the caller's look and the lock: then the wake-up has
         // passed too.
         if !has_reads() {
-            self.readahead.wait_for(&mut epoch, limit);
+            epoch.wait_for(&self.readahead, limit);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Who reads in the order of keys finds what he wants in memory, wherever it lies on the device.
+//! Key-order readahead: a reader that goes through an index in key order finds values in memory,
+//! wherever they lie on the device.
 
 use espalier_engine::{Batch, FormatOptions, IndexId, KeyRange, OpenOptions, Slice, Store};
 use espalier_storage::{CountingDevice, MemoryDevice, Random, SimulatedEnvironment};
@@ -72,10 +73,10 @@ fn reads_in_the_order_of_keys_are_expected() {
     let mut by_reader = 0;
     for n in 0..FILES {
         by_reader += read(&store, &device, index, n);
-        // Threads that read ahead have all the time that they want.
+        // Readahead threads have all the time that they need.
         while store.read_ahead() {}
     }
-    assert!(by_reader < 40, "{by_reader} reads by the reader himself, for {FILES} values");
+    assert!(by_reader < 40, "{by_reader} reads by the reader, for {FILES} values");
     let counts = device.counts().since(&before).reads;
     assert!(counts.requests < FILES as u64 / 2, "{} reads", counts.requests);
     let bytes: usize = (0..FILES).map(|n| value(n).len()).sum();
@@ -105,7 +106,7 @@ fn reads_in_no_order_read_what_they_need() {
 }
 
 #[test]
-fn who_changes_his_mind_costs_a_window() {
+fn a_reader_that_stops_costs_one_window() {
     let (device, index) = shuffled();
     let store = open(&device);
     assert!((0..FILES).all(|n| store.contains(index, &key(n)).unwrap()));
@@ -134,7 +135,7 @@ fn who_changes_his_mind_costs_a_window() {
 }
 
 #[test]
-fn who_went_away_leaves_room_for_others() {
+fn an_abandoned_scan_leaves_room_for_others() {
     let (device, index) = shuffled();
     let store = open(&device);
     for (nth, start) in (0..FILES - 400).step_by(430).enumerate() {
@@ -143,16 +144,15 @@ fn who_went_away_leaves_room_for_others() {
             by_reader += read(&store, &device, index, n);
             while store.read_ahead() {}
         }
-        // The first ones leave what was announced for them where it is; those who come later have
-        // room all the same.
+        // What was prefetched for the first readers stays; later ones have room all the same.
         let most = if nth < 4 { 60 } else { 12 };
-        assert!(by_reader < most, "{by_reader} reads by reader {nth} himself, for 270 values");
+        assert!(by_reader < most, "{by_reader} reads by reader {nth}, for 270 values");
     }
     store.close().unwrap();
 }
 
 #[test]
-fn who_is_expected_looks_nothing_up() {
+fn an_expected_read_descends_no_tree() {
     let (device, index) = shuffled();
     let store = open(&device);
     for n in 0..100 {
@@ -176,9 +176,9 @@ fn looked(store: &Store) -> u64 {
     statistics.cache_hits + statistics.cache_misses
 }
 
-/// What was changed here and there is no dearer to read.
+/// Values with a few patches cost no more to read.
 #[test]
-fn who_is_expected_looks_up_no_patches() {
+fn an_expected_read_looks_up_no_patches() {
     let (device, index) = shuffled();
     let store = open(&device);
     let patches = [(10, [1; 16]), (4090, [2; 16]), (20, [3; 16])];
@@ -209,7 +209,7 @@ fn who_is_expected_looks_up_no_patches() {
     store.close().unwrap();
 }
 
-/// Whatever happens to keys between the walk and the read: the newest state is what counts.
+/// Whatever happens to keys between the walk and the read, the reader sees the newest state.
 #[test]
 fn what_changes_while_it_is_expected_is_found_as_it_is() {
     let (device, index) = shuffled();
@@ -348,7 +348,7 @@ fn files_that_are_read_in_large_pieces_are_expected() {
             while store.read_ahead() {}
         }
     }
-    assert!(by_reader <= 2, "{by_reader} reads by the reader himself, for 11 files");
+    assert!(by_reader <= 2, "{by_reader} reads by the reader, for 11 files");
     let (read, all) = (device.counts().since(&before).reads.bytes, 12 * 48 * BLOCK as u64);
     assert!(read < all * 5 / 4, "{read} bytes read for {all}");
     store.close().unwrap();
@@ -366,12 +366,12 @@ fn large_pieces_may_be_asked_for_in_any_order() {
         pieces.swap(2, 3);
         for piece in pieces {
             let reads = read_blocks(&store, &device, index, file, piece);
-            // That of the first one is no row, so it takes another.
+            // The reads of the first file start no scan, so those of the second do.
             by_reader += if file > 1 { reads } else { 0 };
             while store.read_ahead() {}
         }
     }
-    assert!(by_reader <= 2, "{by_reader} reads by the reader himself, for 10 files");
+    assert!(by_reader <= 2, "{by_reader} reads by the reader, for 10 files");
     let (read, all) = (device.counts().since(&before).reads.bytes, 12 * 48 * BLOCK as u64);
     assert!(read < all * 4 / 3, "{read} bytes read for {all}");
     store.close().unwrap();
@@ -386,14 +386,14 @@ fn most_of_a_large_file_is_left_to_its_reader() {
     for file in 0..2 {
         for first in (0..1024).step_by(16) {
             let reads = read_blocks(&store, &device, index, file, first..first + 16);
-            // He finds the beginning of the second one as he did that of smaller ones.
+            // The beginning of the second file is prefetched, as for smaller files.
             assert!(file == 0 || first >= 256 || reads == 0, "{reads} reads for block {first}");
             by_reader += reads;
             while store.read_ahead() {}
         }
     }
     // One or two for each MiB, as a piece may begin in one value part and end in the next.
-    assert!((80..200).contains(&by_reader), "{by_reader} reads by the reader himself");
+    assert!((80..200).contains(&by_reader), "{by_reader} reads by the reader");
     let (read, all) = (device.counts().since(&before).reads.bytes, 2 * 1024 * BLOCK as u64);
     assert!(read < all * 5 / 4, "{read} bytes read for {all}");
     store.close().unwrap();
@@ -402,7 +402,7 @@ fn most_of_a_large_file_is_left_to_its_reader() {
 /// A walk that is too slow is of no use, but it does not read behind the reader either, and catches
 /// up.
 #[test]
-fn who_overtakes_the_walk_is_not_followed() {
+fn a_reader_that_overtakes_the_walk_is_not_followed() {
     let (device, index) = files(&[48; 12]);
     let store = open_with(&device, MEMORY);
     let before = device.counts();
@@ -411,8 +411,8 @@ fn who_overtakes_the_walk_is_not_followed() {
         for (nth, piece) in pieces().enumerate() {
             let reads = read_blocks(&store, &device, index, file, piece);
             by_reader += if file > 4 { reads } else { 0 };
-            // Nobody has time for the first four; then for one step at a time, which is what a
-            // thread does between two of its reads.
+            // No thread has time during the first four files, then for one step; from then on
+            // readahead keeps up.
             match (file, nth) {
                 (..4, _) => {}
                 (4, _) => drop(store.read_ahead()),
@@ -420,7 +420,7 @@ fn who_overtakes_the_walk_is_not_followed() {
             }
         }
     }
-    assert!(by_reader <= 8, "{by_reader} reads by the reader himself, for the last seven files");
+    assert!(by_reader <= 8, "{by_reader} reads by the reader, for the last seven files");
     let (read, all) = (device.counts().since(&before).reads.bytes, 12 * 48 * BLOCK as u64);
     assert!(read < all * 5 / 4, "{read} bytes read for {all}");
     store.close().unwrap();
@@ -439,12 +439,12 @@ fn what_was_passed_leaves_room_where_there_is_little() {
             while store.read_ahead() {}
         }
     }
-    assert!(by_reader < all / 4, "{by_reader} reads by the reader himself, for {all}");
+    assert!(by_reader < all / 4, "{by_reader} reads by the reader, for {all}");
     store.close().unwrap();
 }
 
 #[test]
-fn who_read_large_files_and_went_away_leaves_room_for_others() {
+fn an_abandoned_scan_of_large_files_leaves_room_for_others() {
     let (device, index) = files(&[48; 24]);
     let store = open_with(&device, MEMORY);
     for start in [0, 8, 16] {
@@ -458,14 +458,14 @@ fn who_read_large_files_and_went_away_leaves_room_for_others() {
         }
         assert!(
             by_reader <= 4,
-            "{by_reader} reads by the reader himself, for the last three of files from {start} on"
+            "{by_reader} reads by the reader, for the last three of files from {start} on"
         );
     }
     store.close().unwrap();
 }
 
 #[test]
-fn who_comes_from_large_files_to_small_ones_is_read_ahead_of_as_others_are() {
+fn small_files_behind_large_ones_get_the_window_of_small_files() {
     let sizes: Vec<usize> = [48; 8].into_iter().chain([1; 500]).collect();
     let (device, index) = files(&sizes);
     let store = open_with(&device, 512 << 20);

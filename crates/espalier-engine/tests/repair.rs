@@ -159,7 +159,7 @@ fn scrubbed(store: &Store) -> Vec<String> {
 }
 
 /// A power cut may leave of the newest value part everything but the zeros behind a value. That is
-/// no damage, however full the store, whoever opens it first.
+/// no damage, however full the store, and whether it is opened for use or for repair first.
 #[test]
 fn a_part_whose_zeros_a_power_cut_left_out_is_sound() {
     let odd = |n: u64| value(n)[..(40 << 10) - 1003].to_vec();

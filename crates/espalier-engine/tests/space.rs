@@ -1,5 +1,5 @@
-//! Space as those see it who own a store: it grows, tells the device what is free, and gives back
-//! what was deleted by itself.
+//! Space of a store, as its owner sees it: the store is resized, tells the device what is free, and
+//! gives back by itself what was deleted.
 
 use espalier_engine::{Batch, ErrorKind, FormatOptions, IndexId, KeyRange, OpenOptions, Store};
 use espalier_storage::{AlignedBuf, BLOCK, Device, MemoryDevice, SimulatedDevice, SimulatedEnvironment};
@@ -75,9 +75,12 @@ fn a_store_grows_and_keeps_what_it_holds() {
     large.write_at(0, &[&blocks(&*small, 0..12 * MIB)]).unwrap();
     let old_slots = [0u64, 16].map(|block| blocks(&*large, block * BLOCK as u64..(block + 1) * BLOCK as u64));
 
-    assert_eq!(Store::grow(large.clone(), 8 * MIB).unwrap_err().kind(), ErrorKind::InvalidArgument);
-    assert_eq!(Store::grow(large.clone(), 41 * MIB).unwrap_err().kind(), ErrorKind::InvalidArgument);
-    assert_eq!(Store::grow(large.clone(), 40 * MIB).unwrap(), 40 * MIB);
+    assert_eq!(Store::resize_offline(large.clone(), 8 * MIB).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(
+        Store::resize_offline(large.clone(), 41 * MIB).unwrap_err().kind(),
+        ErrorKind::InvalidArgument
+    );
+    assert_eq!(Store::resize_offline(large.clone(), 40 * MIB).unwrap(), 40 * MIB);
     // A crash between the two superblocks: either slot as it was before.
     for (slot, block) in old_slots.iter().zip([0u64, 16]) {
         let copy: Arc<MemoryDevice> = Arc::new(MemoryDevice::new(40 * MIB));
@@ -110,12 +113,12 @@ fn an_open_store_grows_whenever_it_is_full() {
     let device = Arc::new(SimulatedDevice::with_garbage(40 * MIB, 4));
     on_a_larger_device(&small, &*device);
     let store = open(device.clone());
-    assert_eq!(store.enlarge(41 * MIB).unwrap_err().kind(), ErrorKind::InvalidArgument);
-    assert_eq!(store.enlarge(11 * MIB).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(store.resize_online(41 * MIB).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(store.resize_online(11 * MIB).unwrap_err().kind(), ErrorKind::InvalidArgument);
     let mut held = 0;
     for mib in [12, 13, 25, 26, 40] {
         let before = store.statistics().space;
-        assert_eq!(store.enlarge(mib * MIB).unwrap(), mib * MIB);
+        assert_eq!(store.resize_online(mib * MIB).unwrap(), mib * MIB);
         let after = store.statistics().space;
         assert_eq!(after.total, mib * MIB / BLOCK as u64);
         assert_eq!(after.free - before.free, after.total - before.total);
@@ -145,7 +148,7 @@ fn a_power_cut_while_an_open_store_grows_leaves_it_small_or_large() {
     let held = fill(&store, index, 0);
     store.sync_all().unwrap();
     device.record_crash_points(1);
-    assert_eq!(store.enlarge(16 * MIB).unwrap(), 16 * MIB);
+    assert_eq!(store.resize_online(16 * MIB).unwrap(), 16 * MIB);
     let growing = device.take_crash_points();
     // What is written into the new part, and over the old end, is part of it.
     let more = fill(&store, index, held);

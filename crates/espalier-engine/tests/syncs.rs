@@ -56,8 +56,8 @@ impl Bench {
 fn a_sync_does_not_wait_for_what_comes_after() {
     let mut bench = Bench::new(128 * MIB);
     let small = bench.put("small", 10);
-    // So little that nobody has to write it yet.
-    bench.put_much("somebody else's", 8);
+    // So little that no thread has to write it yet.
+    bench.put_much("another writer's", 8);
     assert_eq!(bench.sync(small), 4096);
 }
 
@@ -65,7 +65,7 @@ fn a_sync_does_not_wait_for_what_comes_after() {
 #[test]
 fn a_sync_does_not_wait_for_all_that_came_before() {
     let mut bench = Bench::new(768 * MIB);
-    bench.put_much("somebody else's", 512);
+    bench.put_much("another writer's", 512);
     let small = bench.put("small", 10);
     let bytes = bench.sync(small);
     assert!(bytes <= 17 * MIB, "{bytes}");

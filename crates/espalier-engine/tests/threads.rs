@@ -70,8 +70,8 @@ fn a_store_whose_threads_cannot_be_started_does_not_open() {
     store.close().unwrap();
 }
 
-/// Who commits to a volume that takes nothing is told so, also while others make and delete
-/// volumes: nobody waits for the other for ever.
+/// A commit to a volume that takes no changes fails, also while other threads make and delete
+/// volumes: no thread waits for another for ever.
 #[test]
 fn batches_for_volumes_that_come_and_go_are_answered() {
     const ROUNDS: usize = 300;

@@ -47,7 +47,7 @@ fn ask(dir: &Path, command: &str, what: &str) -> Result<u64> {
     }
 }
 
-/// What the server of a mount does when it is asked to trim or to grow. It holds nothing alive.
+/// What the server of a mount does when it is asked to trim or to resize. It holds nothing alive.
 pub(crate) fn server_side(
     store: &Arc<Store>,
     device: &Arc<FileDevice>,
@@ -59,7 +59,7 @@ pub(crate) fn server_side(
         let (store, device) = (store.upgrade()?, device.upgrade()?);
         let done = match what {
             "trim" => store.trim(number).map_err(|error| error.to_string()),
-            "resize" => grow_open(&store, &device, number),
+            "resize" => resize_online(&store, &device, number),
             _ => return None,
         };
         let answer = match done {
@@ -72,7 +72,7 @@ pub(crate) fn server_side(
 
 /// Makes an open store `bytes` long, 0 for all that its device has, and the image file with it. The
 /// device first: what is behind the store's end does no harm.
-fn grow_open(store: &Store, device: &FileDevice, bytes: u64) -> Result<u64, String> {
+fn resize_online(store: &Store, device: &FileDevice, bytes: u64) -> Result<u64, String> {
     let size = device.size().map_err(|error| error.to_string())?;
     let wanted = if bytes == 0 { size } else { bytes };
     let present = store.statistics().space.total * BLOCK as u64;
@@ -82,7 +82,7 @@ fn grow_open(store: &Store, device: &FileDevice, bytes: u64) -> Result<u64, Stri
     if wanted > device.len() {
         device.grow(wanted).map_err(|error| error.to_string())?;
     }
-    store.enlarge(wanted).map_err(|error| error.to_string())
+    store.resize_online(wanted).map_err(|error| error.to_string())
 }
 
 /// Runs `espalier resize`.
@@ -111,7 +111,7 @@ pub(crate) fn resize(args: &Resize) -> Result<()> {
         file.and_then(|file| file.set_len(wanted)).with_context(|| format!("{shown} cannot be enlarged"))?;
     }
     let device = Arc::new(image::open_device(&path, OpenMode::ReadWrite)?);
-    let now = Store::grow(device, wanted).map_err(|e| image::explain(e, &path))?;
+    let now = Store::resize_offline(device, wanted).map_err(|e| image::explain(e, &path))?;
     say!("{shown}: {} now", Size(now));
     Ok(())
 }

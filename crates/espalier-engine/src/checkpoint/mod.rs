@@ -27,6 +27,7 @@ use crate::index::accounting::SpaceAccounting;
 use crate::index::catalog::StoredRoot;
 use crate::index::memory::UnwrittenMemory;
 use crate::index::table::IndexTable;
+use crate::lock_order::{RankedMutex, rank};
 use crate::log::Log;
 use crate::model::ids::IndexId;
 use crate::model::piece::PieceHandle;
@@ -35,7 +36,6 @@ use crate::space::{Space, Superblock, VolumeTable};
 use crate::tree::{Root, Trees, Written};
 use cut::{Cut, CutTaker};
 use espalier_storage::Environment;
-use parking_lot::Mutex;
 use references::{LeftToReclaim, count_references};
 use state::{CheckpointState, CountedRoots};
 use std::sync::Arc;
@@ -62,7 +62,7 @@ pub(crate) struct Checkpointer {
 /// What checkpoints hand on to each other.
 pub(crate) struct CheckpointProgress {
     /// Held while a checkpoint is made.
-    state: Mutex<CheckpointState>,
+    state: RankedMutex<CheckpointState, { rank::CHECKPOINTER }>,
     counted: CountedRoots,
     /// When the last one ended, in milliseconds of the monotonic clock.
     last: AtomicU64,
@@ -80,7 +80,7 @@ impl CheckpointProgress {
     /// The next checkpoint follows `state`.
     pub(crate) fn new(state: CheckpointState) -> Self {
         let counted = CountedRoots::new(&state);
-        Self { state: Mutex::new(state), counted, last: AtomicU64::new(0) }
+        Self { state: RankedMutex::new(state), counted, last: AtomicU64::new(0) }
     }
 }
 
@@ -91,7 +91,7 @@ impl Checkpointer {
     }
 
     /// Waits for a checkpoint under way, and keeps the next one from beginning.
-    pub(crate) fn at_rest(&self) -> impl Drop + use<'_> {
+    pub(crate) fn at_rest(&self) -> impl Sized + use<'_> {
         self.progress.state.lock()
     }
 

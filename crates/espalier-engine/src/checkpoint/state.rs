@@ -1,8 +1,8 @@
 //! Checkpoint state: what checkpoints hand on to each other.
 
 use crate::index::catalog::StoredRoot;
+use crate::lock_order::{RankedMutex, rank};
 use crate::model::ids::{IndexId, PieceId, Reference};
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// The state as of the last checkpoint.
@@ -40,12 +40,12 @@ impl CheckpointState {
 /// under way.
 pub(crate) struct CountedRoots {
     /// `None` while counts change. With a number for each time that they did.
-    nodes: Mutex<(u64, Option<BTreeMap<IndexId, PieceId>>)>,
+    nodes: RankedMutex<(u64, Option<BTreeMap<IndexId, PieceId>>), { rank::COUNTED_ROOTS }>,
 }
 
 impl CountedRoots {
     pub(super) fn new(state: &CheckpointState) -> Self {
-        Self { nodes: Mutex::new((0, Some(state.nodes()))) }
+        Self { nodes: RankedMutex::new((0, Some(state.nodes()))) }
     }
 
     /// The root of an index (`None` if that was empty), and which count this is; `None` if nothing

@@ -7,7 +7,7 @@
 //! [`Request`]. `docs/design/space.md` says what is
 //! reserved, and why.
 
-use super::order::{Admitted, CommitOrder};
+use super::order::{Admitted, CommitOrder, OrderGuard};
 use super::pipeline::CommitPipeline;
 use crate::index::accounting::{CLONE_BLOCKS, SpaceAccounting, message_blocks};
 use crate::index::table::IndexTable;
@@ -19,7 +19,6 @@ use crate::model::options::Tuning;
 use crate::space::{Purpose, Reservation, Space};
 use crate::tree::{Root, Trees};
 use crate::{ErrorKind, Result};
-use parking_lot::MutexGuard;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -145,7 +144,7 @@ impl<'a> Request<'a> {
         (self.range_delete_blocks.unwrap_or(0), clones)
     }
 
-    fn admitted<'l>(&self, order: MutexGuard<'l, CommitOrder>) -> Outcome<'l> {
+    fn admitted<'l>(&self, order: OrderGuard<'l>) -> Outcome<'l> {
         let (range_delete_blocks, clone_blocks) = self.own_blocks();
         Outcome::Admitted(Admitted { order, range_delete_blocks, clone_blocks })
     }

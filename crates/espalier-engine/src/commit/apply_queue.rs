@@ -17,10 +17,10 @@
 //! [`CommitPipeline::lock_applied`]: super::pipeline::CommitPipeline::lock_applied
 
 use crate::Msn;
+use crate::lock_order::{RankedMutex, RankedMutexGuard, rank};
 use crate::log::{LoggedBatch, LoggedOp};
 use crate::model::ids::IndexId;
 use crate::model::key::{Key, KeyRange};
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -37,14 +37,16 @@ const LONG_QUEUE_SHARE: u64 = 64;
 /// The queue. See the [module](self).
 #[derive(Debug)]
 pub(crate) struct ApplyQueue {
-    queue: Mutex<Queue>,
+    queue: QueueLock,
     /// Held by the thread that applies a batch.
-    applying: Mutex<()>,
+    applying: RankedMutex<(), { rank::APPLYING }>,
     /// Operations that are worth a worker.
     worth: usize,
     /// With more bytes than these, the thread that accepts a batch applies it.
     most_bytes: u64,
 }
+
+type QueueLock = RankedMutex<Queue, { rank::APPLY_QUEUE }>;
 
 #[derive(Debug, Default)]
 struct Queue {
@@ -85,7 +87,7 @@ impl ApplyQueue {
     pub(crate) fn behind(msn: Msn, worth: usize, memory: u64) -> Self {
         let queue = Queue { applied: msn, ..Queue::default() };
         let most_bytes = LONG_QUEUE_BYTES.min(memory / LONG_QUEUE_SHARE);
-        Self { queue: Mutex::new(queue), applying: Mutex::default(), worth, most_bytes }
+        Self { queue: RankedMutex::new(queue), applying: RankedMutex::default(), worth, most_bytes }
     }
 
     /// Adds the next batch, of up to `bytes` bytes, that begins with `sorted` messages to single
@@ -140,8 +142,8 @@ impl ApplyQueue {
 /// been applied in part.
 pub(crate) struct Applying<'a> {
     waiting: Arc<Waiting>,
-    queue: &'a Mutex<Queue>,
-    applying: MutexGuard<'a, ()>,
+    queue: &'a QueueLock,
+    applying: RankedMutexGuard<'a, (), { rank::APPLYING }>,
 }
 
 impl<'a> Applying<'a> {
@@ -169,8 +171,8 @@ impl<'a> Applying<'a> {
 
 /// A batch that only the log does not have yet, perhaps. It has been applied as soon as this goes.
 pub(crate) struct Ending<'a> {
-    queue: &'a Mutex<Queue>,
-    _applying: MutexGuard<'a, ()>,
+    queue: &'a QueueLock,
+    _applying: RankedMutexGuard<'a, (), { rank::APPLYING }>,
 }
 
 impl Drop for Ending<'_> {

@@ -2,9 +2,9 @@
 //! ones join, and the space that batches take until a checkpoint covers them.
 
 use super::coalescing::CoalescedBatch;
+use crate::lock_order::{RankedMutexGuard, rank};
 use crate::model::ids::{Lsn, Msn};
 use crate::space::Reservation;
-use parking_lot::MutexGuard;
 
 /// What batches take on the device that wait for a checkpoint.
 #[derive(Debug, Default)]
@@ -44,6 +44,9 @@ impl PendingSpace {
     }
 }
 
+/// The commit lock, held.
+pub(crate) type OrderGuard<'a> = RankedMutexGuard<'a, CommitOrder, { rank::COMMIT }>;
+
 /// See the [module](self).
 #[derive(Default)]
 pub(crate) struct CommitOrder {
@@ -80,7 +83,7 @@ impl CommitOrder {
 
 /// The commit lock with what a batch takes reserved.
 pub(crate) struct Admitted<'a> {
-    pub(super) order: MutexGuard<'a, CommitOrder>,
+    pub(super) order: OrderGuard<'a>,
     /// Blocks of that which are for deleting its ranges when it is absorbed.
     pub(super) range_delete_blocks: u64,
     /// And for its clones.

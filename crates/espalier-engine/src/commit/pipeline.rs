@@ -13,18 +13,18 @@
 use super::applier::Applier;
 use super::apply_queue::{ApplyQueue, Backlog};
 use super::coalescing::{ClosedBatch, CoalescedBatch};
-use super::order::{Admitted, CommitOrder};
+use super::order::{Admitted, CommitOrder, OrderGuard};
 use crate::device::GuardedDevice;
 use crate::index::absorb::Absorber;
 use crate::index::accounting::SpaceAccounting;
 use crate::index::table::IndexTable;
+use crate::lock_order::{RankedMutex, rank};
 use crate::log::{Log, LoggedBatch, LoggedOp};
 use crate::model::batch::Batch;
 use crate::model::ids::{IndexId, Lsn, Msn};
 use crate::model::key::KeyRange;
 use crate::signal::WorkSignal;
 use crate::{Error, ErrorKind, Result};
-use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -45,7 +45,7 @@ pub(crate) struct CommitPipeline {
 
 /// What has been accepted.
 pub(crate) struct CommitProgress {
-    order: Mutex<CommitOrder>,
+    order: RankedMutex<CommitOrder, { rank::COMMIT }>,
     /// Something has been accepted that may not have been applied: changes under the commit lock.
     has_unapplied: AtomicBool,
     /// The store is closed.
@@ -56,7 +56,7 @@ impl CommitProgress {
     /// The next batches follow `order`.
     pub(crate) fn new(order: CommitOrder) -> Self {
         Self {
-            order: Mutex::new(order),
+            order: RankedMutex::new(order),
             has_unapplied: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
         }
@@ -123,7 +123,7 @@ impl CommitPipeline {
     }
 
     /// The commit lock.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, CommitOrder> {
+    pub(crate) fn lock(&self) -> OrderGuard<'_> {
         self.progress.order.lock()
     }
 
@@ -131,7 +131,7 @@ impl CommitPipeline {
     ///
     /// # Errors
     /// Of the log, which has failed then for good.
-    pub(crate) fn lock_applied(&self) -> Result<MutexGuard<'_, CommitOrder>> {
+    pub(crate) fn lock_applied(&self) -> Result<OrderGuard<'_>> {
         let mut order = self.lock();
         self.drain_all(&mut order)?;
         Ok(order)

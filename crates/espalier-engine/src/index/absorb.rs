@@ -94,7 +94,7 @@ impl Absorber {
     pub(crate) fn absorb_oldest(&self, index: &Index) -> Result<()> {
         let version = index.version();
         let Some(sealed) = version.sealed.first() else { return Ok(()) };
-        sealed.layer.settle(&self.trees.memory.value_bytes);
+        sealed.layer.freeze_values(&self.trees.memory.value_bytes);
         self.trees.absorbed.fetch_add(sealed.layer.messages(), Ordering::Relaxed);
         let (root, _reserved) = self.absorbed(&version.root, &sealed.layer)?;
         let pending = self.accounting.edit().heaviest_edge_bytes(&root)?.unwrap_or(0);
@@ -114,8 +114,8 @@ impl Absorber {
     /// it is counted as unwritten.
     fn absorbed(&self, root: &Root, layer: &Layer) -> Result<(Root, Vec<Reservation>)> {
         let mut reserved = Vec::new();
-        // A batch that was accepted because it gives back is absorbed after a crash, too, when it
-        // is not known any more which it was.
+        // A batch that was accepted because it gives back is absorbed after a crash, too. Then it is
+        // not known which batch that was.
         let clear = if self.accounting.checkpoints() == 0 { Purpose::Clear } else { Purpose::Essential };
         let mut next = absorbed_within(
             &self.trees,

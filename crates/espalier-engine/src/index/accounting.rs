@@ -11,11 +11,11 @@
 
 use super::table::IndexTable;
 use crate::Result;
+use crate::lock_order::{RankedMutex, rank};
 use crate::model::options::Tuning;
 use crate::space::{Purpose, Reservation, Space, SpaceStats};
 use crate::tree::{Root, TreeEditor, TreePolicy, Trees};
 use espalier_storage::BLOCK;
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -231,7 +231,7 @@ impl SpaceAccounting {
 /// Blocks reserved for deleting ranges when they are absorbed, and not used for that yet.
 #[derive(Debug, Default)]
 pub(crate) struct RangeDeleteReserve {
-    blocks: Mutex<RangeDeleteBlocks>,
+    blocks: RankedMutex<RangeDeleteBlocks, { rank::RANGE_DELETE_RESERVE }>,
 }
 
 #[derive(Debug, Default)]

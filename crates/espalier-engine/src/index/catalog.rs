@@ -11,13 +11,13 @@
 
 use super::table::IndexTable;
 use super::{Index, Version};
+use crate::lock_order::{RankedMutex, RankedMutexGuard, rank};
 use crate::model::ids::{IndexId, PieceId};
 use crate::space::Locator;
 use crate::space::{IndexRoot, Space, VolumeEntry, VolumeTable};
 use crate::tree::{NodeSlot, Root};
 use crate::{Error, ErrorKind, Result};
 use bytes::Bytes;
-use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 
 /// The flag of a volume that refuses every change. The other flags are free for the layer above.
@@ -67,7 +67,7 @@ pub(crate) fn no_such_index(id: IndexId) -> Error {
 pub(crate) struct VolumeCatalog {
     space: Arc<Space>,
     indexes: Arc<IndexTable>,
-    state: Mutex<CatalogState>,
+    state: RankedMutex<CatalogState, { rank::VOLUME_CATALOG }>,
 }
 
 /// What the catalog's lock guards.
@@ -80,11 +80,11 @@ pub(crate) struct CatalogState {
 impl VolumeCatalog {
     /// A catalog of the volumes in `table`, whose writable indexes are in `indexes`.
     pub(crate) fn new(space: Arc<Space>, indexes: Arc<IndexTable>, table: VolumeTable) -> Self {
-        Self { space, indexes, state: Mutex::new(CatalogState { table, hidden: None }) }
+        Self { space, indexes, state: RankedMutex::new(CatalogState { table, hidden: None }) }
     }
 
     /// The catalog's lock, for a checkpoint that changes the volumes.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, CatalogState> {
+    pub(crate) fn lock(&self) -> RankedMutexGuard<'_, CatalogState, { rank::VOLUME_CATALOG }> {
         self.state.lock()
     }
 

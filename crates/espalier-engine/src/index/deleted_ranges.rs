@@ -4,11 +4,11 @@
 //! collection takes all of it at once and pushes it down to the leaves; meanwhile, and as long as
 //! there is more, a superblock says that the store holds such ranges.
 
+use crate::lock_order::{RankedMutex, rank};
 use crate::log::LoggedOp;
 use crate::model::ids::IndexId;
 use crate::model::key::{Key, KeyRange, before_end, end_le};
 use crate::model::op::{Op, RangeOp};
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,7 +18,7 @@ const MOST_RANGES_OF_INDEX: usize = 256;
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct DeletedRanges {
-    ranges: Mutex<RangeSet>,
+    ranges: RankedMutex<RangeSet, { rank::DELETED_RANGES }>,
     /// Ranges that were taken are being pushed down.
     is_pushing_down: AtomicBool,
 }

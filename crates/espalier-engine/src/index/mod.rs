@@ -9,22 +9,22 @@ pub(crate) mod memory;
 pub(crate) mod table;
 
 use crate::Result;
+use crate::lock_order::{RankedMutex, RankedRwLock, rank};
 use crate::memtable::Memtable;
 use crate::message::pending_clone::PendingClone;
 use crate::model::ids::{IndexId, Lsn, Msn};
 use crate::model::op::Op;
 use crate::space::{Pin, Space};
 use crate::tree::{Root, TreeEditor};
-use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 /// An index of an open store.
 pub(crate) struct Index {
     pub(crate) id: IndexId,
-    version: RwLock<Arc<Version>>,
-    /// Held by the thread that computes a new tree from the current one.
-    pub(crate) structure: Mutex<()>,
+    version: RankedRwLock<Arc<Version>, { rank::INDEX_VERSION }>,
+    /// Held by the thread that makes a new tree of the current one.
+    pub(crate) structure: RankedMutex<(), { rank::INDEX_STRUCTURE }>,
 }
 
 /// Everything a reader needs, immutable except for the active memtable, which only grows.
@@ -34,7 +34,7 @@ pub(crate) struct Version {
     /// Oldest first.
     pub(crate) sealed: Vec<Sealed>,
     pub(crate) root: Root,
-    /// Keeps the blocks of what the root leads to, for as long as the version is held.
+    /// Keeps the blocks of what the root leads to for as long as the version exists.
     pub(crate) pin: Arc<Pin>,
 }
 
@@ -55,10 +55,10 @@ pub(crate) enum Layer {
 }
 
 impl Layer {
-    /// See [`Memtable::settle`].
-    pub(crate) fn settle(&self, resident: &Arc<AtomicUsize>) {
+    /// See [`Memtable::freeze_values`].
+    pub(crate) fn freeze_values(&self, resident: &Arc<AtomicUsize>) {
         if let Self::Table(table) = self {
-            table.settle(resident);
+            table.freeze_values(resident);
         }
     }
 
@@ -84,7 +84,7 @@ impl Layer {
 impl Index {
     pub(crate) fn new(id: IndexId, root: Root, pin: Arc<Pin>) -> Self {
         let version = Version { active: Arc::default(), sealed: Vec::new(), root, pin };
-        Self { id, version: RwLock::new(Arc::new(version)), structure: Mutex::default() }
+        Self { id, version: RankedRwLock::new(Arc::new(version)), structure: RankedMutex::default() }
     }
 
     /// The current version.
@@ -99,7 +99,7 @@ impl Index {
         sealed as u64 + u64::from(!version.active.is_empty())
     }
 
-    /// The memtable that takes messages. For the thread that applies a batch.
+    /// The memtable that takes messages. Only for the thread that applies batches.
     pub(crate) fn active(&self) -> Arc<Memtable> {
         self.version.read().active.clone()
     }
@@ -146,8 +146,8 @@ impl Index {
         self.version().memtables().find_map(|table| table.outcome(key, msn, resident))
     }
 
-    /// Seals the active memtable if it holds anything. For the thread that applies a batch, or that
-    /// holds the commit lock when all have been applied.
+    /// Seals the active memtable if it holds anything. Only for the thread that applies batches,
+    /// or under the commit lock when all batches have been applied.
     pub(crate) fn seal(&self, upto: Lsn) {
         if self.version.read().active.is_empty() {
             return;
@@ -158,7 +158,7 @@ impl Index {
         });
     }
 
-    /// Lays a clone over everything that is there. For the thread that applies a batch.
+    /// Lays a clone over everything that is there. Only for the thread that applies batches.
     pub(crate) fn push_clone(&self, clone: PendingClone, upto: Lsn) {
         self.publish(|v| {
             if !v.active.is_empty() {

@@ -5,8 +5,8 @@
 //! batches holds it (shared) while it applies one.
 
 use super::Index;
+use crate::lock_order::{RankedReadGuard, RankedRwLock, rank};
 use crate::model::ids::IndexId;
-use parking_lot::{RwLock, RwLockReadGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -16,17 +16,17 @@ pub(crate) type Indexes = BTreeMap<IndexId, Arc<Index>>;
 /// See the [module](self).
 #[derive(Default)]
 pub(crate) struct IndexTable {
-    indexes: RwLock<Indexes>,
+    indexes: RankedRwLock<Indexes, { rank::INDEX_TABLE }>,
 }
 
 impl IndexTable {
     /// A table of these indexes.
     pub(crate) fn new(indexes: Indexes) -> Self {
-        Self { indexes: RwLock::new(indexes) }
+        Self { indexes: RankedRwLock::new(indexes) }
     }
 
     /// The table, which nothing changes meanwhile.
-    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Indexes> {
+    pub(crate) fn read(&self) -> RankedReadGuard<'_, Indexes, { rank::INDEX_TABLE }> {
         self.indexes.read()
     }
 

@@ -11,12 +11,11 @@ use super::codec::{Encoder, put_varint};
 use super::format::{BuiltGroup, GroupBuilder, GroupHeader, GroupPlace, blocks_for};
 use super::plan::{self, Placement, Plan};
 use super::redo_log::Log;
-use super::state::{LogState, WrittenGroup};
+use super::state::{LogGuard, LogState, WrittenGroup};
 use super::{LogProgress, LoggedBatch};
 use crate::model::error::Context;
 use crate::{Error, ErrorKind, Lsn, Result};
 use espalier_storage::BLOCK;
-use parking_lot::MutexGuard;
 
 /// What is to be written as one group.
 struct Taken {
@@ -33,11 +32,7 @@ struct Prepared {
 impl Log {
     /// Writes one group of pending batches up to `target`, with the lock released meanwhile, or
     /// waits for other threads that write.
-    pub(super) fn write_step(
-        &self,
-        state: &mut MutexGuard<'_, LogState>,
-        target: Lsn,
-    ) -> Result<LogProgress> {
+    pub(super) fn write_step(&self, state: &mut LogGuard<'_>, target: Lsn) -> Result<LogProgress> {
         let Some(taken) = self.take(state, target) else {
             if state.pending.is_empty() {
                 // A trim has covered it meanwhile.
@@ -47,20 +42,20 @@ impl Log {
                 return Ok(LogProgress::Full);
             }
             // Groups mostly take less than the room that is kept for them.
-            self.changed.wait(state);
+            state.wait(&self.changed);
             return Ok(LogProgress::Done);
         };
         let turn = state.under_way.begin(taken.bound);
         let prepared = self.unlocked(state, || self.prepare(&taken));
         while !state.under_way.has_turn(turn) && state.alive().is_ok() {
-            self.changed.wait(state);
+            state.wait(&self.changed);
         }
         let result = prepared.and_then(|prepared| self.write_prepared(state, &taken, prepared));
         let result = result.context(|| "writing to the log".into()).map_err(|error| state.fail(error));
         state.under_way.end(taken.bound);
         self.changed.notify_all();
         // The batches may hold the last handles on values; drop them without the lock.
-        MutexGuard::unlocked(state, || drop(taken));
+        state.unlocked(|| drop(taken));
         result.map(|()| LogProgress::Done)
     }
 
@@ -100,7 +95,7 @@ impl Log {
     /// Writes a group that has its turn.
     fn write_prepared(
         &self,
-        state: &mut MutexGuard<'_, LogState>,
+        state: &mut LogGuard<'_>,
         taken: &Taken,
         Prepared { plan, placement }: Prepared,
     ) -> Result<()> {
@@ -132,7 +127,7 @@ impl Log {
     /// Syncs before a group if much is not synced, or if the group is oversized: that is written
     /// alone between two syncs. So there is a bound on how far behind a damaged block its evidence
     /// can lie, and on what recovery has to check.
-    fn limit_unsynced(&self, state: &mut MutexGuard<'_, LogState>, taken: &Taken) -> Result<()> {
+    fn limit_unsynced(&self, state: &mut LogGuard<'_>, taken: &Taken) -> Result<()> {
         loop {
             let unsynced = state.head - state.synced;
             let oversized = taken.bound > self.config.group_bytes && unsynced > 0;
@@ -142,7 +137,7 @@ impl Log {
                 return Ok(());
             }
             if state.syncing {
-                self.changed.wait(state);
+                state.wait(&self.changed);
                 state.alive()?;
             } else {
                 self.sync_step(state)?;

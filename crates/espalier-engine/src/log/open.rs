@@ -6,10 +6,11 @@ use super::redo_log::{Log, max_batch};
 use super::state::{GroupsUnderWay, LogCounters, LogState};
 use super::{Binder, LogConfig, LoggedBatch};
 use crate::device::GuardedDevice;
+use crate::lock_order::RankedMutex;
 use crate::model::error::Context;
 use crate::{Error, ErrorKind, Extent, Lsn, Result};
 use espalier_storage::{AlignedBuf, BLOCK};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Condvar;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -97,7 +98,7 @@ impl LogOpening<'_> {
             counters: LogCounters::default(),
         };
         let config = clamp(config, region);
-        let (state, changed) = (Mutex::new(state), Condvar::new());
+        let (state, changed) = (RankedMutex::new(state), Condvar::new());
         Ok((Log { device, region, tag, session, binder, config, state, changed }, broken))
     }
 

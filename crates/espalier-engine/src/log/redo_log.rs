@@ -1,13 +1,14 @@
 //! The open log: what it consists of, syncing, figures, trimming.
 
 use super::format::{LogPosition, PAYLOAD, StoreTag};
-use super::state::{LogCounters, LogState};
+use super::state::{LogCounters, LogGuard, LogState};
 use super::{Binder, LogConfig};
 use crate::device::GuardedDevice;
+use crate::lock_order::{RankedMutex, rank};
 use crate::model::error::Context;
 use crate::{Error, Extent, Lsn, Result};
 use espalier_storage::BLOCK;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::Condvar;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ pub(crate) struct Log {
     pub(super) session: u64,
     pub(super) binder: Arc<dyn Binder>,
     pub(super) config: LogConfig,
-    pub(super) state: Mutex<LogState>,
+    pub(super) state: RankedMutex<LogState, { rank::LOG }>,
     /// Something in `state` changed that a thread may wait for.
     pub(super) changed: Condvar,
 }
@@ -27,7 +28,7 @@ pub(crate) struct Log {
 impl Log {
     /// Makes what has been written durable, with the lock released meanwhile. Groups may be written
     /// at the same time; those that end before this does are not covered.
-    pub(super) fn sync_step(&self, state: &mut MutexGuard<'_, LogState>) -> Result<()> {
+    pub(super) fn sync_step(&self, state: &mut LogGuard<'_>) -> Result<()> {
         let (written, head, values) = (state.written, state.head, state.unsynced_values);
         state.syncing = true;
         let result = self.unlocked(state, || self.device.sync());
@@ -43,8 +44,8 @@ impl Log {
 
     /// Does `work` with the lock released. If it panics the log fails, as other threads wait for
     /// the end of the work.
-    pub(super) fn unlocked<T>(&self, state: &mut MutexGuard<'_, LogState>, work: impl FnOnce() -> T) -> T {
-        MutexGuard::unlocked(state, || catch_unwind(AssertUnwindSafe(work))).unwrap_or_else(|panic| {
+    pub(super) fn unlocked<T>(&self, state: &mut LogGuard<'_>, work: impl FnOnce() -> T) -> T {
+        state.unlocked(|| catch_unwind(AssertUnwindSafe(work))).unwrap_or_else(|panic| {
             state.fail(Error::damaged("writing the log panicked: this is a bug, please report it"));
             self.changed.notify_all();
             resume_unwind(panic)

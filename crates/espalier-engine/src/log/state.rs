@@ -2,6 +2,7 @@
 
 use super::LoggedBatch;
 use super::format::blocks_for;
+use crate::lock_order::{RankedMutexGuard, rank};
 use crate::model::piece::PieceHandle;
 use crate::{Error, Lsn, Result};
 use std::collections::{BTreeMap, VecDeque};
@@ -24,6 +25,9 @@ pub struct LogCounters {
     /// Device syncs.
     pub syncs: u64,
 }
+
+/// The lock of the log, held.
+pub(super) type LogGuard<'a> = RankedMutexGuard<'a, LogState, { rank::LOG }>;
 
 /// What the log holds and how far it has come.
 pub(super) struct LogState {

@@ -2,10 +2,9 @@
 
 use super::codec::op_bound;
 use super::redo_log::{Log, max_batch};
-use super::state::{LogState, PendingBatch};
+use super::state::{LogGuard, PendingBatch};
 use super::{LogProgress, LoggedBatch, LoggedOp};
 use crate::{Error, ErrorKind, Lsn, Result};
-use parking_lot::MutexGuard;
 
 /// Upper bound of what a batch costs beyond its operations.
 const BATCH_OVERHEAD_BYTES: u64 = 32;
@@ -72,7 +71,7 @@ impl Log {
             if state.must_sync() {
                 self.sync_step(&mut state)?;
             } else if !state.may_begin(target, self.config.groups) {
-                self.changed.wait(&mut state);
+                state.wait(&self.changed);
             } else if self.write_step(&mut state, target)? == LogProgress::Full {
                 return Ok(LogProgress::Full);
             }
@@ -105,7 +104,7 @@ impl Log {
         result
     }
 
-    fn sync_registered(&self, state: &mut MutexGuard<'_, LogState>, upto: Lsn) -> Result<LogProgress> {
+    fn sync_registered(&self, state: &mut LogGuard<'_>, upto: Lsn) -> Result<LogProgress> {
         loop {
             if state.durable >= upto {
                 return Ok(LogProgress::Done);
@@ -121,7 +120,7 @@ impl Log {
             // A caller that comes during a sync shares the next one; and a group that another
             // thread has begun may hold what is asked for.
             if state.syncing || !state.under_way.is_empty() {
-                self.changed.wait(state);
+                state.wait(&self.changed);
                 continue;
             }
             let target = state.waiting.keys().next_back().copied().unwrap_or(upto);

@@ -18,13 +18,13 @@ use crate::commit::pipeline::CommitPipeline;
 use crate::index::accounting::SpaceAccounting;
 use crate::index::deleted_ranges::{DeletedRanges, RangeSet};
 use crate::index::table::IndexTable;
+use crate::lock_order::{RankedMutex, rank};
 use crate::model::ids::IndexId;
 use crate::model::key::{Key, KeyRange};
 use crate::space::Space;
 use crate::tree::Relocation;
 use crate::{ErrorKind, Result};
 use espalier_storage::{BLOCK, Environment};
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -58,7 +58,7 @@ pub(crate) struct GarbageCollector {
 /// How far garbage collection has come.
 #[derive(Debug, Default)]
 pub(crate) struct CollectionProgress {
-    round: Mutex<Round>,
+    round: RankedMutex<Round, { rank::GARBAGE_COLLECTOR }>,
     /// An application has synced, since the last round began, and wants to see what is free.
     is_requested: AtomicBool,
 }

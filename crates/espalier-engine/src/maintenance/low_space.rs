@@ -14,6 +14,7 @@ use crate::index::Index;
 use crate::index::accounting::{SpaceAccounting, part_blocks};
 use crate::index::backlog::FlushBacklog;
 use crate::index::table::IndexTable;
+use crate::lock_order::{RankedMutex, rank};
 use crate::model::batch::Batch;
 use crate::model::ids::IndexId;
 use crate::model::key::{Key, KeyRange};
@@ -21,7 +22,6 @@ use crate::signal::WorkSignal;
 use crate::space::Purpose;
 use crate::tree::{Footprint, Relocation, Root, Trees};
 use crate::{ErrorKind, Result};
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,12 +55,12 @@ pub(crate) struct ReclaimProgress {
     /// The last batch when there was nothing left to move down.
     exhausted_at: AtomicU64,
     /// Where the search for leaves worth rewriting goes on.
-    swept: Mutex<BTreeMap<IndexId, Key>>,
+    swept: RankedMutex<BTreeMap<IndexId, Key>, { rank::SWEPT_LEAVES }>,
 }
 
 impl Default for ReclaimProgress {
     fn default() -> Self {
-        Self { exhausted_at: AtomicU64::new(u64::MAX), swept: Mutex::default() }
+        Self { exhausted_at: AtomicU64::new(u64::MAX), swept: RankedMutex::default() }
     }
 }
 

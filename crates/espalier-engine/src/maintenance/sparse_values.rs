@@ -8,11 +8,11 @@ use super::flusher::FlushShare;
 use crate::Result;
 use crate::commit::pipeline::CommitPipeline;
 use crate::index::accounting::SpaceAccounting;
+use crate::lock_order::{RankedMutex, rank};
 use crate::model::ids::PieceId;
 use crate::space::Space;
 use crate::tree::Trees;
 use espalier_storage::BLOCK;
-use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(crate) struct SparseValues {
     pub(crate) trees: Arc<Trees>,
     pub(crate) accounting: Arc<SpaceAccounting>,
     pub(crate) pipeline: Arc<CommitPipeline>,
-    pub(crate) search: Mutex<SparseSearch>,
+    pub(crate) search: RankedMutex<SparseSearch, { rank::SPARSE_SEARCH }>,
 }
 
 /// What the search for sparse parts has found out.

@@ -1,47 +1,48 @@
 //! Memtables: the newest messages of one index, sorted, in memory.
 //!
-//! Protocol: batches are applied in MSN order by one committer at a time; any number of readers
-//! look at the same time. A sealed memtable never changes again.
+//! Protocol: one thread at a time applies batches, in MSN order; any number of readers look at the
+//! same time. A sealed memtable never changes again, except that its values are frozen.
 //!
-//! Invariants: the versions of a key are ordered by MSN; a message that can no longer be seen by
-//! anybody (a newer one ends every search, and no snapshot lies between) is gone. Patches to a
-//! value that is here are made in place, so that a file written piece by piece becomes one message.
+//! Invariants:
+//! - the versions of a key are ordered by MSN;
+//! - a message that no reader can see any more (a newer one ends every search, and no snapshot lies
+//!   between) is gone;
+//! - the bytes of values that are shared with the log or the tree are counted with the values and
+//!   not here.
 //!
-//! Large values are shared with the log, which gives them their places; so what it has written is
-//! not written again. What grew here is shared from the moment on when the log asks for it
-//! ([`Memtable::outcome`]) or the memtable is absorbed ([`Memtable::settle`]). The bytes of shared
-//! values are counted where they are, not here.
+//! Patches to a value in the memtable are made in place, so that a file that is written piece by
+//! piece becomes one message ([`message_version`]). Large values are shared with the log, which
+//! gives them their places, so that what the log has written is not written again. A value that
+//! grew here is shared as soon as the log asks for it ([`Memtable::outcome`]) or the memtable is
+//! absorbed ([`Memtable::freeze_values`]).
 
+mod message_version;
 pub(crate) mod source;
 
+use crate::lock_order::{RankedRwLock, rank};
 use crate::message::Messages;
-use crate::message::compose::patched_buffer;
 use crate::message::range_messages::{RangeMessages, RangeOps};
 use crate::message::resolve::Found;
-use crate::model::batch::op_bytes;
 use crate::model::ids::Msn;
 use crate::model::key::{Key, KeyRange};
 use crate::model::op::{MergeFunctions, Op, RangeOp};
-use crate::model::value::{LARGE_VALUE, VALUE_PAGE, Value};
-use parking_lot::RwLock;
+use message_version::{MessageVersion, op_memory};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Roughly what a key costs beside its bytes.
-const KEY_OVERHEAD: usize = 96;
+/// Roughly what a key costs beside its bytes, in bytes.
+const KEY_OVERHEAD_BYTES: usize = 96;
 
-/// Roughly what a large value costs beside its bytes.
-const LARGE_OVERHEAD: usize = 128;
 /// How many older patches of a key are compared with a new one.
-const PATCHES_COMPARED: usize = 16;
-/// Keys that are settled before readers get a turn.
-const SETTLED_AT_ONCE: usize = 256;
+const MAX_COMPARED_PATCHES: usize = 16;
+/// Keys whose values are frozen before readers get a turn.
+const FROZEN_KEYS_PER_TURN: usize = 256;
 
 #[derive(Default)]
 pub(crate) struct Memtable {
-    inner: RwLock<Inner>,
+    inner: RankedRwLock<Inner, { rank::MEMTABLE }>,
     bytes: AtomicUsize,
     /// Bytes of large values that came in.
     values: AtomicUsize,
@@ -54,159 +55,7 @@ struct Inner {
 }
 
 /// Oldest first.
-type Versions = Vec<(Msn, Version)>;
-
-enum Version {
-    Op(Op),
-    /// An insert whose value is still growing; owned by the memtable alone.
-    Growing(Vec<u8>),
-    /// A patch that is still growing.
-    GrowingPatch(u32, Vec<u8>),
-}
-
-/// Memory that `op` takes, without the bytes of large values that others may hold as well.
-fn op_memory(op: &Op) -> usize {
-    match op.large_values() {
-        [] => op_bytes(op),
-        large => large.iter().map(|v| LARGE_OVERHEAD + v.len() / VALUE_PAGE * 4).sum(),
-    }
-}
-
-impl Version {
-    fn to_op(&self) -> Op {
-        match self {
-            Self::Op(op) => op.clone(),
-            Self::Growing(bytes) => Op::Insert(Value::from(&bytes[..])),
-            Self::GrowingPatch(offset, bytes) => {
-                Op::Patch { offset: *offset, bytes: Value::from(&bytes[..]) }
-            }
-        }
-    }
-
-    /// Memory held, without the bytes of large values that others may hold as well.
-    fn bytes(&self) -> usize {
-        match self {
-            Self::Op(op) => op_memory(op),
-            Self::Growing(bytes) | Self::GrowingPatch(_, bytes) => bytes.len(),
-        }
-    }
-
-    /// True if it is a large value that still grows.
-    fn is_unsettled(&self) -> bool {
-        matches!(self, Self::Growing(bytes) | Self::GrowingPatch(_, bytes) if bytes.len() >= LARGE_VALUE)
-    }
-
-    /// Ends the growth of what has become a large value, so that it can be shared.
-    fn settle(&mut self, resident: &Arc<AtomicUsize>) {
-        let op = match self {
-            Self::Growing(bytes) if bytes.len() >= LARGE_VALUE => {
-                Op::Insert(Value::from(std::mem::take(bytes)))
-            }
-            Self::GrowingPatch(offset, bytes) if bytes.len() >= LARGE_VALUE => {
-                Op::Patch { offset: *offset, bytes: Value::from(std::mem::take(bytes)) }
-            }
-            _ => return,
-        };
-        op.large_values().iter().for_each(|value| value.charge(resident));
-        *self = Self::Op(op);
-    }
-
-    /// Applies `op` to this version in place, if that gives one message. Gives `op` back if not.
-    fn absorb(self, op: &Op, merge: &MergeFunctions) -> Result<Version, Version> {
-        match (self, op) {
-            (_, Op::Insert(_) | Op::Delete) => Ok(Self::Op(op.clone())),
-            (old, Op::Patch { offset, bytes }) => match bytes.in_memory() {
-                Some(bytes) => old.absorb_patch(*offset, &bytes),
-                None => Err(old),
-            },
-            (Self::Op(Op::Update(a)), Op::Update(b)) => match merge.compose(&a, b) {
-                Some(both) => Ok(Self::Op(Op::Update(both))),
-                None => Err(Self::Op(Op::Update(a))),
-            },
-            (Self::Growing(old), Op::Update(update)) => match merge.apply(update, Some(&old)) {
-                Ok(Some(new)) => Ok(Self::Op(Op::Insert(Value::from(new)))),
-                Ok(None) => Ok(Self::Op(Op::Delete)),
-                Err(_) => Err(Self::Growing(old)),
-            },
-            (Self::Op(Op::Delete), Op::Update(update)) => match merge.apply(update, None) {
-                Ok(Some(new)) => Ok(Self::Op(Op::Insert(Value::from(new)))),
-                Ok(None) => Ok(Self::Op(Op::Delete)),
-                Err(_) => Err(Self::Op(Op::Delete)),
-            },
-            (Self::Op(Op::Insert(value)), Op::Update(update)) => {
-                let outcome = value.in_memory().map(|old| merge.apply(update, Some(&old)));
-                match outcome {
-                    Some(Ok(Some(new))) => Ok(Self::Op(Op::Insert(Value::from(new)))),
-                    Some(Ok(None)) => Ok(Self::Op(Op::Delete)),
-                    _ => Err(Self::Op(Op::Insert(value))),
-                }
-            }
-            (old, _) => Err(old),
-        }
-    }
-
-    /// A patch on top of this version, in place. What is stored already stays as it is.
-    fn absorb_patch(self, offset: u32, bytes: &[u8]) -> Result<Version, Version> {
-        let movable = |value: &Value| match value.reference_bytes() {
-            None => value.in_memory(),
-            Some(_) => None,
-        };
-        match self {
-            Self::Growing(old) => Ok(Self::Growing(patched_buffer(old, offset, bytes))),
-            Self::GrowingPatch(at, old) if touches((at, old.len()), (offset, bytes.len())) => {
-                Ok(grow_patch(at, old, offset, bytes))
-            }
-            Self::Op(Op::Insert(value)) => match movable(&value) {
-                Some(old) => {
-                    // Room to grow: the next write to this block likely follows this one.
-                    let len = old.len().max(offset as usize + bytes.len());
-                    let mut grown = Vec::with_capacity(len.next_power_of_two());
-                    grown.extend_from_slice(&old);
-                    Ok(Self::Growing(patched_buffer(grown, offset, bytes)))
-                }
-                None => Err(Self::Op(Op::Insert(value))),
-            },
-            Self::Op(Op::Delete) => Ok(Self::Growing(patched_buffer(Vec::new(), offset, bytes))),
-            Self::Op(Op::Patch { offset: at, bytes: old })
-                if touches((at, old.len()), (offset, bytes.len())) =>
-            {
-                match movable(&old) {
-                    Some(old) => Ok(grow_patch(at, old.to_vec(), offset, bytes)),
-                    None => Err(Self::Op(Op::Patch { offset: at, bytes: old })),
-                }
-            }
-            old => Err(old),
-        }
-    }
-
-    /// The bytes that a patch covers.
-    fn extent(&self) -> Option<(usize, usize)> {
-        match self {
-            Self::Op(Op::Patch { offset, bytes }) => Some((*offset as usize, *offset as usize + bytes.len())),
-            Self::GrowingPatch(offset, bytes) => Some((*offset as usize, *offset as usize + bytes.len())),
-            _ => None,
-        }
-    }
-}
-
-/// True if two patches, each as offset and length, together cover one run of bytes.
-fn touches((at, len): (u32, usize), (offset, added): (u32, usize)) -> bool {
-    let (at, offset) = (at as usize, offset as usize);
-    offset <= at + len && at <= offset + added
-}
-
-/// Two patches that touch as one.
-fn grow_patch(at: u32, mut old: Vec<u8>, offset: u32, bytes: &[u8]) -> Version {
-    if offset < at {
-        let inside = (offset as usize + bytes.len()).saturating_sub(at as usize);
-        let keep = old.get(inside..).unwrap_or(&[]);
-        return Version::GrowingPatch(offset, [bytes, keep].concat());
-    }
-    let inside = (offset - at) as usize;
-    old.resize(old.len().max(inside + bytes.len()), 0);
-    old[inside..inside + bytes.len()].copy_from_slice(bytes);
-    Version::GrowingPatch(at, old)
-}
+type Versions = Vec<(Msn, MessageVersion)>;
 
 /// Drops the newest patches among `versions` that `op`, if it is a patch, covers. They may be
 /// dropped if they are newer than `after`. Returns the memory that this gives back.
@@ -214,7 +63,7 @@ fn drop_covered(versions: &mut Versions, op: &Op, after: Msn) -> usize {
     let Op::Patch { offset, bytes } = op else { return 0 };
     let (start, end) = (*offset as usize, *offset as usize + bytes.len());
     let mut freed = 0;
-    let least = versions.len().saturating_sub(PATCHES_COMPARED);
+    let least = versions.len().saturating_sub(MAX_COMPARED_PATCHES);
     for at in (least..versions.len()).rev() {
         let (msn, version) = &versions[at];
         let Some((from, to)) = version.extent().filter(|_| *msn > after) else { break };
@@ -283,10 +132,10 @@ impl Memtable {
             }
             let divide = last_range.unwrap_or(Msn(0)).max(pinned);
             grown -= drop_covered(versions, op, divide) as isize;
-            versions.push((msn, Version::Op(op.clone())));
+            versions.push((msn, MessageVersion::Op(op.clone())));
         } else {
-            inner.points.insert(key.into(), vec![(msn, Version::Op(op.clone()))]);
-            grown += (key.len() + KEY_OVERHEAD) as isize;
+            inner.points.insert(key.into(), vec![(msn, MessageVersion::Op(op.clone()))]);
+            grown += (key.len() + KEY_OVERHEAD_BYTES) as isize;
         }
         self.grow(grown + op_memory(op) as isize);
     }
@@ -301,38 +150,39 @@ impl Memtable {
             return None;
         }
         let before = version.bytes();
-        version.settle(resident);
+        version.freeze(resident);
         self.grow(version.bytes() as isize - before as isize);
         Some(version.to_op())
     }
 
-    /// Ends all growth: when this returns, everybody gets the same large values. Only for sealed
-    /// memtables, of which no key goes; so who reads may do so in between.
-    pub(crate) fn settle(&self, resident: &Arc<AtomicUsize>) {
+    /// Ends all growth: from then on all readers get the same large values. Only for sealed
+    /// memtables, which lose no key; so readers may look in between.
+    pub(crate) fn freeze_values(&self, resident: &Arc<AtomicUsize>) {
         let mut from = Bound::Unbounded;
         loop {
             let inner = self.inner.read();
-            let (mut last, mut unsettled) = (None, false);
-            for (key, versions) in inner.points.range((from.clone(), Bound::Unbounded)).take(SETTLED_AT_ONCE)
+            let (mut last, mut has_growing) = (None, false);
+            for (key, versions) in
+                inner.points.range((from.clone(), Bound::Unbounded)).take(FROZEN_KEYS_PER_TURN)
             {
-                unsettled |= versions.iter().any(|(_, version)| version.is_unsettled());
+                has_growing |= versions.iter().any(|(_, version)| version.is_growing_large());
                 last = Some(key);
             }
             let Some(last) = last.cloned() else { return };
             drop(inner);
-            if unsettled {
-                self.settle_between((from, Bound::Included(last.clone())), resident);
+            if has_growing {
+                self.freeze_between((from, Bound::Included(last.clone())), resident);
             }
             from = Bound::Excluded(last);
         }
     }
 
-    fn settle_between(&self, keys: (Bound<Key>, Bound<Key>), resident: &Arc<AtomicUsize>) {
+    fn freeze_between(&self, keys: (Bound<Key>, Bound<Key>), resident: &Arc<AtomicUsize>) {
         let mut inner = self.inner.write();
         let mut grown = 0;
         for (_, version) in inner.points.range_mut(keys).flat_map(|(_, versions)| versions) {
             grown -= version.bytes() as isize;
-            version.settle(resident);
+            version.freeze(resident);
             grown += version.bytes() as isize;
         }
         self.grow(grown);
@@ -353,7 +203,7 @@ impl Memtable {
             });
             for (key, versions) in eaten {
                 let bytes: usize = versions.iter().map(|(_, v)| v.bytes()).sum();
-                grown -= (key.len() + KEY_OVERHEAD + bytes) as isize;
+                grown -= (key.len() + KEY_OVERHEAD_BYTES + bytes) as isize;
             }
         }
         let keep_history = pinned > Msn(0) && inner.ranges.touches(range);
@@ -424,9 +274,6 @@ fn owned_bounds(range: &KeyRange) -> (Bound<Key>, Bound<Key>) {
     (Bound::Included(range.start.clone()), range.end.clone().map_or(Bound::Unbounded, Bound::Excluded))
 }
 
-#[cfg(test)]
-mod tests;
-
 /// Range operations a snapshot at `upto` sees.
 fn seen(ranges: &[(Msn, RangeOp)], upto: Msn) -> &[(Msn, RangeOp)] {
     &ranges[..ranges.partition_point(|(msn, _)| *msn <= upto)]
@@ -458,3 +305,6 @@ fn copy<'a>(
     }
     copied
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,9 @@
 //! A memtable against plain maps, one for each moment that a snapshot holds.
 
 use super::*;
+use crate::message::compose::patched_buffer;
 use crate::model::op::Update;
+use crate::model::value::LARGE_VALUE;
 use crate::model::value_reader::NoReader;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -132,7 +134,8 @@ proptest! {
 fn when_a_table_is_settled_everybody_gets_the_same_values() {
     let table = Memtable::default();
     let merge = MergeFunctions::new();
-    let keys: Vec<Key> = (0..2 * SETTLED_AT_ONCE as u32 + 3).map(|n| Key::from(n.to_be_bytes())).collect();
+    let keys: Vec<Key> =
+        (0..2 * FROZEN_KEYS_PER_TURN as u32 + 3).map(|n| Key::from(n.to_be_bytes())).collect();
     for (n, key) in keys.iter().enumerate() {
         let msn = |step: u64| Msn(10 * n as u64 + step);
         // One of two is inserted, one patched; one of five stays small.
@@ -151,7 +154,7 @@ fn when_a_table_is_settled_everybody_gets_the_same_values() {
         versions.iter().flat_map(|op| op.large_values().to_vec()).collect::<Vec<_>>()
     };
     let resident = Arc::new(AtomicUsize::new(0));
-    table.settle(&resident);
+    table.freeze_values(&resident);
     let mut bytes = 0;
     for (n, key) in keys.iter().enumerate() {
         let (one, other) = (large(key), large(key));

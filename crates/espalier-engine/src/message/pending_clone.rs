@@ -3,7 +3,7 @@
 use crate::model::ids::Msn;
 use crate::model::key::Key;
 
-/// A clone as a layer between memtables; it is bound to the tree when its turn to be absorbed comes.
+/// A clone as a layer between memtables; it is bound to the tree when it is absorbed.
 ///
 /// Denotes the function that takes a map to the map in which `destination ++ x` has the value of
 /// `source ++ x`, and which is as before where keys do not begin with `destination`.

@@ -43,41 +43,24 @@ pub(crate) struct Found {
     /// The value before all steps, once known.
     base: Option<Option<Value>>,
     /// Where in the tree the oldest message was found.
-    spot: Option<Spot>,
+    position: Option<RunPosition>,
 }
 
-/// A place in a run of the tree: who reads keys in order comes through its parts one after the
+/// A position in a run of the tree. Reads in key order go through the parts of a run one after the
 /// other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Spot {
-    /// Tells the run from others.
+pub(crate) struct RunPosition {
+    /// Identifies the run.
     pub(crate) run: usize,
-    /// Which of its parts it is, and how many there are.
+    /// The number of the part in the run.
     pub(crate) part: usize,
+    /// How many parts the run has.
     pub(crate) parts: usize,
-    /// Where in that, in bytes, and the bytes of all its entries.
+    /// Where the entry begins among the entries of the part, in bytes.
     pub(crate) at: usize,
+    /// The bytes of all entries of the part.
     pub(crate) of: usize,
 }
-
-impl Spot {
-    /// What it says for a row of reads, of which `hits` were in order and ended at `before`, that
-    /// this is the next one; `None` if it is not. Where a run ends nobody knows which one comes
-    /// next: such a step does not count.
-    pub(crate) fn continues(&self, before: &Self, hits: u8) -> Option<u8> {
-        let from_end_to_start = before.of - before.at <= NEAR && self.at <= NEAR;
-        match self.run == before.run {
-            true if self.part == before.part => {
-                (before.at + 1..=before.at + NEAR).contains(&self.at).then_some(hits + 1)
-            }
-            true => (self.part == before.part + 1 && from_end_to_start).then_some(hits + 1),
-            false => (before.part + 1 == before.parts && self.part == 0 && from_end_to_start).then_some(hits),
-        }
-    }
-}
-
-/// Bytes of entries between two that are near each other.
-const NEAR: usize = 1024;
 
 /// A patch whose bytes are in memory: from which byte of the value on they stand.
 pub(crate) type InMemory = (u32, Bytes);
@@ -115,18 +98,18 @@ impl Found {
     }
 
     /// The value, if no messages change it.
-    pub(crate) fn settled(&self) -> Option<&Value> {
+    pub(crate) fn unchanged_value(&self) -> Option<&Value> {
         self.base.as_ref()?.as_ref().filter(|_| self.steps.is_empty())
     }
 
     /// Records where the messages of a level stand that are added next.
-    pub(crate) fn set_spot(&mut self, spot: Spot) {
-        self.spot = Some(spot);
+    pub(crate) fn set_position(&mut self, position: RunPosition) {
+        self.position = Some(position);
     }
 
     /// Where in the tree the oldest message was found.
-    pub(crate) fn spot(&self) -> Option<Spot> {
-        self.spot
+    pub(crate) fn position(&self) -> Option<RunPosition> {
+        self.position
     }
 
     /// All places on the device from which bytes of the value may have to be read.
@@ -226,7 +209,7 @@ impl Found {
         out: &mut [u8],
         left: &mut Unfinished,
     ) -> Result<Option<usize>> {
-        if let Some(value) = self.settled() {
+        if let Some(value) = self.unchanged_value() {
             let end = at.start + value.len().saturating_sub(offset).min(at.len());
             gather(value, offset, at.start..end, out, &mut left.wanted)?;
             out[end..at.end].fill(0);
@@ -352,7 +335,7 @@ impl Target<'_> {
         found
     }
 
-    /// What nobody has is zeros.
+    /// Bytes that no message has are zeros.
     fn fill_holes(mut self) {
         for hole in std::mem::take(&mut self.missing) {
             let range = self.range(&hole);

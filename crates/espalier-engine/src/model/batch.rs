@@ -58,7 +58,7 @@ impl Batch {
     }
 
     /// [`Batch::insert`] for a key of which the caller knows that it has no value. If that is taken
-    /// away again before anybody could see it, nothing remains of the two.
+    /// away again before any reader could see it, nothing remains of the two.
     pub fn insert_new(&mut self, index: IndexId, key: &[u8], value: impl Into<Value>) {
         self.new.add(self.ops.len());
         self.insert(index, key, value);
@@ -100,8 +100,8 @@ impl Batch {
     /// operations before this one, gives the key `destination ++ x` its value. From then on the two
     /// are independent. Either prefix may begin with the other.
     ///
-    /// The keys that arise should be no longer than [`MAX_KEY`](crate::MAX_KEY), which nobody
-    /// checks.
+    /// The keys that arise should be no longer than [`MAX_KEY`](crate::MAX_KEY); this is not
+    /// checked.
     pub fn clone_range(&mut self, index: IndexId, source: &[u8], destination: &[u8]) {
         self.copies += 1;
         self.redirect(index, source, destination);

@@ -30,7 +30,7 @@ pub enum ErrorKind {
     NotFound,
     /// What was to be made exists already.
     AlreadyExists,
-    /// Whoever asked for it no longer wants it; nothing was done.
+    /// The caller no longer wants it; nothing was done.
     Interrupted,
 }
 
@@ -60,9 +60,9 @@ impl Error {
         Self::new(ErrorKind::Damaged, message)
     }
 
-    /// Nobody wants any more what is about to be changed.
+    /// The caller has given up the change before it was made.
     pub(crate) fn given_up() -> Self {
-        Self::new(ErrorKind::Interrupted, "whoever asked for the change has given it up")
+        Self::new(ErrorKind::Interrupted, "the caller has given up the change")
     }
 
     /// What the caller must do about it.
@@ -70,8 +70,8 @@ impl Error {
         self.kind
     }
 
-    /// True if an earlier failed write or sync is the reason: nothing can be changed any more,
-    /// though nobody wanted that.
+    /// True if an earlier failed write or sync is the reason, not a choice: nothing can be changed
+    /// any more.
     pub fn is_after_failure(&self) -> bool {
         self.after_failure
     }

@@ -1,4 +1,5 @@
-//! Handles on pieces: who may still need one, before the node translation table counts it.
+//! Handles on pieces: what in memory still needs a piece that the node translation table may not
+//! count.
 //!
 //! A piece written to the device is *fresh* until a checkpoint counts its first reference. Fresh
 //! pieces belong to the handles in memory: when the last one goes, so does the piece. After a crash

@@ -1,16 +1,17 @@
 //! Values: small ones travel inside messages and parts, large ones by reference.
 //!
-//! A large value is written to the device once, into a value part, by whoever comes first: the log
-//! (early binding), a message part, or a leaf. Everybody who holds the same [`LargeValue`] sees it
-//! become *stored* at that moment, and refers to the same bytes from then on.
+//! A large value is written to the device once, into a value part, by the first component that has
+//! to write it: the log (early binding), the writer of a message part, or the writer of a leaf. All
+//! that share the [`LargeValue`] see it become *stored* at that moment, and refer to the same bytes
+//! from then on.
 //!
 //! A value that was overwritten page by page is *composed* of several large values, its *segments*:
 //! so the pages that were written stay where they are, and the others too. Each segment but the
 //! last has whole pages, so that every page of the value lies in one segment.
 
+use crate::lock_order::{RankedRwLock, rank};
 use crate::model::piece::PieceHandle;
 use bytes::Bytes;
-use parking_lot::RwLock;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -173,11 +174,11 @@ impl fmt::Debug for Value {
 /// A value of at least [`LARGE_VALUE`] bytes, or a segment: in memory, on the device, or both.
 pub(crate) struct LargeValue {
     len: usize,
-    state: RwLock<LargeState>,
+    state: RankedRwLock<LargeState, { rank::LARGE_VALUE }>,
 }
 
 struct LargeState {
-    /// Present until the value is stored and somebody needs the memory.
+    /// Present until the value is stored and its memory is needed.
     bytes: Option<Bytes>,
     /// Where it is stored; set once.
     place: Option<ValueRef>,
@@ -189,13 +190,13 @@ impl LargeValue {
     pub(crate) fn in_memory(bytes: Bytes) -> Self {
         Self {
             len: bytes.len(),
-            state: RwLock::new(LargeState { bytes: Some(bytes), place: None, charged: None }),
+            state: RankedRwLock::new(LargeState { bytes: Some(bytes), place: None, charged: None }),
         }
     }
 
     pub(crate) fn stored(place: ValueRef) -> Self {
         let len = place.len as usize;
-        Self { len, state: RwLock::new(LargeState { bytes: None, place: Some(place), charged: None }) }
+        Self { len, state: RankedRwLock::new(LargeState { bytes: None, place: Some(place), charged: None }) }
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -1,8 +1,8 @@
 //! A pool of read buffers. Memory that goes back to the system and comes again is cleared by the
 //! kernel each time, which takes as long as reading into it; so buffers are used again.
 
+use crate::lock_order::{RankedMutex, rank};
 use espalier_storage::{AlignedBuf, BLOCK, BufferPool, PooledBuf};
-use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 
 /// The shortest buffer, in bytes; the others are twice as long each time.
@@ -16,8 +16,8 @@ const PROVIDED_PIECES: usize = 16;
 /// Memory that is lent.
 pub(super) struct Buffers {
     /// None with very little memory.
-    pool: Mutex<Option<Arc<BufferPool>>>,
-    provision: Mutex<Provision>,
+    pool: RankedMutex<Option<Arc<BufferPool>>, { rank::BUFFER_POOL }>,
+    provision: RankedMutex<Provision, { rank::BUFFER_PROVISION }>,
 }
 
 /// Memory that is touched before a reader needs it.
@@ -48,7 +48,7 @@ enum Memory {
 impl Buffers {
     /// Buffers that keep up to `kept` bytes of memory.
     pub(super) fn new(kept: u64) -> Arc<Self> {
-        Arc::new(Self { pool: Mutex::new(pool(kept)), provision: Mutex::default() })
+        Arc::new(Self { pool: RankedMutex::new(pool(kept)), provision: RankedMutex::default() })
     }
 
     /// The bytes that a buffer for `used` bytes takes.
@@ -106,7 +106,7 @@ impl Buffers {
         };
         provision.left -= 1;
         provision.under_way += 1;
-        MutexGuard::unlocked(&mut provision, || piece.iter_mut().step_by(BLOCK).for_each(|byte| *byte = 0));
+        provision.unlocked(|| piece.iter_mut().step_by(BLOCK).for_each(|byte| *byte = 0));
         provision.under_way -= 1;
         provision.done.push(piece);
         provision.end();

@@ -19,9 +19,10 @@
 use super::buffers::Buffers;
 use crate::Result;
 use crate::device::GuardedDevice;
+use crate::lock_order::{RankedMutex, rank};
 use bytes::Bytes;
 use espalier_storage::BLOCK;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::Condvar;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -45,7 +46,7 @@ const MAX_STREAMS: usize = 16;
 /// The streams of one device.
 pub(super) struct DeviceReadahead {
     device: Arc<GuardedDevice>,
-    table: Mutex<StreamTable>,
+    table: RankedMutex<StreamTable, { rank::DEVICE_READAHEAD }>,
     /// A window is no longer in flight.
     arrived: Condvar,
     buffers: Arc<Buffers>,
@@ -117,7 +118,7 @@ impl DeviceReadahead {
             max_streams: 0,
             max_window: 0,
         };
-        let (table, arrived, wake) = (Mutex::new(table), Condvar::new(), OnceLock::new());
+        let (table, arrived, wake) = (RankedMutex::new(table), Condvar::new(), OnceLock::new());
         let readahead = Self { device, table, arrived, buffers, wake };
         readahead.set_limit(limit);
         readahead
@@ -161,10 +162,10 @@ impl DeviceReadahead {
                     }
                     return Some(bytes);
                 }
-                NextStep::Wait => self.arrived.wait(&mut table),
+                NextStep::Wait => table.wait(&self.arrived),
                 NextStep::Fetch(claim) => {
                     // A reader that needs the bytes reads them itself, and meets the error.
-                    if MutexGuard::unlocked(&mut table, || self.fetch(claim)).is_err() {
+                    if table.unlocked(|| self.fetch(claim)).is_err() {
                         return None;
                     }
                 }

@@ -18,9 +18,10 @@ use super::buffers::Buffers;
 use super::values::{Sums, Verified};
 use crate::Result;
 use crate::device::GuardedDevice;
+use crate::lock_order::{RankedMutex, rank};
 use bytes::Bytes;
 use espalier_storage::BLOCK;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::Condvar;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
@@ -45,7 +46,7 @@ pub(crate) struct PrefetchPlace {
 /// All that is queued for one device, or was read for it and not used yet.
 pub(super) struct PrefetchQueue {
     device: Arc<GuardedDevice>,
-    table: Mutex<QueueTable>,
+    table: RankedMutex<QueueTable, { rank::PREFETCH_QUEUE }>,
     /// An extent is no longer in flight.
     arrived: Condvar,
     buffers: Arc<Buffers>,
@@ -101,7 +102,7 @@ impl PrefetchQueue {
     /// For `device`, holding at most `limit` bytes in `buffers`.
     pub(super) fn new(device: Arc<GuardedDevice>, buffers: Arc<Buffers>, limit: u64) -> Self {
         let table = QueueTable { limit, ..QueueTable::default() };
-        Self { device, table: Mutex::new(table), arrived: Condvar::new(), buffers }
+        Self { device, table: RankedMutex::new(table), arrived: Condvar::new(), buffers }
     }
 
     /// Changes how many bytes may be held.
@@ -170,10 +171,10 @@ impl PrefetchQueue {
         loop {
             match table.next(range, value) {
                 NextStep::Serve(served) => return Some(served),
-                NextStep::Wait => self.arrived.wait(&mut table),
+                NextStep::Wait => table.wait(&self.arrived),
                 // A reader that needs the bytes reads them itself, and meets the error.
                 NextStep::Fetch(extent) => {
-                    if MutexGuard::unlocked(&mut table, || self.fetch(&extent)).is_err() {
+                    if table.unlocked(|| self.fetch(&extent)).is_err() {
                         return None;
                     }
                 }

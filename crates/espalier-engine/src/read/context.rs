@@ -1,6 +1,7 @@
 //! Read context: what a reader needs of an open store.
 //!
-//! Snapshots and cursors hold it instead of the store, so they may outlive the store that made them.
+//! Snapshots and cursors hold it instead of the store, so they may outlive the store that made
+//! them.
 
 use super::pins::PinTable;
 use crate::Result;

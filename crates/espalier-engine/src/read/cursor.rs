@@ -9,7 +9,7 @@ use crate::message::resolve::Found;
 use crate::model::key::{Key, KeyRange, end_le};
 use crate::model::value::Value;
 use crate::model::value_reader::load;
-use crate::read::snapshot::SnapshotIndex;
+use crate::read::snapshot_index::SnapshotIndex;
 use crate::tree::Toward;
 use crate::tree::source::{Merged, before_end_of};
 use bytes::Bytes;

@@ -4,3 +4,4 @@ pub(crate) mod context;
 pub(crate) mod cursor;
 pub(crate) mod pins;
 pub(crate) mod snapshot;
+pub(crate) mod snapshot_index;

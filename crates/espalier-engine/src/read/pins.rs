@@ -6,15 +6,15 @@
 //! Invariant: a snapshot is pinned under the commit lock, so no batch is applied between the choice
 //! of what it sees and its pin.
 
+use crate::lock_order::{RankedMutex, rank};
 use crate::model::ids::Msn;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct PinTable {
     /// How many snapshots see everything up to a message, by that message.
-    pins: Mutex<BTreeMap<Msn, usize>>,
+    pins: RankedMutex<BTreeMap<Msn, usize>, { rank::PIN_TABLE }>,
 }
 
 impl PinTable {

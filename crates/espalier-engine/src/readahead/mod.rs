@@ -29,7 +29,7 @@ mod walk;
 use crate::Result;
 use crate::model::ids::IndexId;
 use crate::read::context::ReadContext;
-use crate::read::snapshot::{Slice, SnapshotIndex};
+use crate::read::snapshot_index::{Slice, SnapshotIndex};
 use crate::signal::WorkSignal;
 use crate::space::Space;
 use scan_table::{ExpectedRead, ScanTable, UnexpectedRead};
@@ -75,10 +75,10 @@ impl Readahead {
         let was_expected = expected.is_some();
         let found = newest.find_slices(slices, expected.map(ExpectedRead::into_keys), out)?;
         let bytes: usize = found.left.wanted.iter().map(|wanted| wanted.out.len()).sum();
-        if let (Some(last), Some(spots)) = (slices.last(), found.spots)
+        if let (Some(last), Some(positions)) = (slices.last(), found.positions)
             && !was_expected
             && bytes > 0
-            && self.scans.notice(pieces, index, &UnexpectedRead { key: last.key, spots, bytes })
+            && self.scans.notice(pieces, index, &UnexpectedRead { key: last.key, positions, bytes })
         {
             self.signal.wake_readahead();
         }

@@ -6,21 +6,17 @@
 //!
 //! Invariant: `walked` is in key order; `from` is the last key of it, or lies behind that.
 
-use super::remembered::RememberedValue;
-use super::walk::{LargeValueRun, WalkResult, WalkTask, is_next_key};
+use super::walk::{LargeValueRun, MAX_WINDOW_KEYS, WalkResult, WalkTask, WalkedKey, is_next_key};
 use crate::index::Version;
 use crate::message::resolve::Found;
 use crate::model::ids::IndexId;
 use crate::model::key::Key;
 use crate::pieces::{LEAST_DIRECT_BYTES, PrefetchPlace};
-use crate::read::snapshot::Slice;
+use crate::read::snapshot_index::Slice;
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
-
-/// Keys of a window at most.
-pub(super) const MAX_WINDOW_KEYS: usize = 2048;
 
 /// Keys with values that a reader may skip for each key that it reads; with more, it does not read
 /// in key order, and the scan ends.
@@ -81,14 +77,6 @@ pub(super) struct SequentialScan {
     keys_passed: usize,
     /// Keys that the reader has read since the last walk.
     keys_read: usize,
-}
-
-/// A key that was walked over.
-pub(super) struct WalkedKey {
-    pub(super) key: Key,
-    /// What will be read for it, in bytes of memory; 0 for what is left out.
-    pub(super) bytes: u64,
-    pub(super) value: Option<RememberedValue>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -9,11 +9,11 @@
 use super::scan::{ReadOutcome, SequentialScan};
 use super::walk::{WalkResult, WalkTask};
 use crate::index::Version;
-use crate::message::resolve::{Found, Spot};
+use crate::lock_order::{RankedMutex, rank};
+use crate::message::resolve::{Found, RunPosition};
 use crate::model::ids::IndexId;
 use crate::pieces::{LEAST_DIRECT_BYTES, Pieces, PrefetchPlace};
-use crate::read::snapshot::Slice;
-use parking_lot::Mutex;
+use crate::read::snapshot_index::Slice;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -36,10 +36,13 @@ const ABANDONED_SCAN_EVENTS: u64 = 256;
 /// The same for a scan of large reads: fewer of them happen in the same time, and each takes more.
 const ABANDONED_LARGE_SCAN_EVENTS: u64 = 32;
 
+/// Bytes of entries between two reads that follow each other, at most.
+const NEAR_ENTRY_BYTES: usize = 1024;
+
 /// See the [module](self).
 #[derive(Default)]
 pub(super) struct ScanTable {
-    scans: Mutex<Scans>,
+    scans: RankedMutex<Scans, { rank::SCAN_TABLE }>,
 }
 
 /// What the lock of the table guards.
@@ -55,9 +58,28 @@ struct Scans {
 struct RecentRead {
     index: IndexId,
     /// Where its last key was found.
-    last: Spot,
+    last: RunPosition,
     /// Sequential reads up to it.
     hits: u8,
+}
+
+impl RecentRead {
+    /// Sequential reads up to the next one, if that begins at `first`; `None` if `first` does not
+    /// follow this read. From one run to another the order of runs is not known: such a step is
+    /// allowed and not counted.
+    fn hits_with(&self, first: &RunPosition) -> Option<u8> {
+        let last = &self.last;
+        let from_end_to_start = last.of - last.at <= NEAR_ENTRY_BYTES && first.at <= NEAR_ENTRY_BYTES;
+        if first.run != last.run {
+            let is_next = last.part + 1 == last.parts && first.part == 0 && from_end_to_start;
+            return is_next.then_some(self.hits);
+        }
+        let is_next = match first.part == last.part {
+            true => (last.at + 1..=last.at + NEAR_ENTRY_BYTES).contains(&first.at),
+            false => first.part == last.part + 1 && from_end_to_start,
+        };
+        is_next.then_some(self.hits + 1)
+    }
 }
 
 /// A look-up that no scan expected.
@@ -65,7 +87,7 @@ pub(super) struct UnexpectedRead<'a> {
     /// Its last key.
     pub(super) key: &'a [u8],
     /// Where its first and its last key were found.
-    pub(super) spots: (Spot, Spot),
+    pub(super) positions: (RunPosition, RunPosition),
     /// What is read for it from the device.
     pub(super) bytes: usize,
 }
@@ -133,9 +155,9 @@ impl ScanTable {
         let needed = if is_large { LARGE_SEQUENTIAL_READS_TO_SCAN } else { SEQUENTIAL_READS_TO_SCAN };
         let mut scans = self.scans.lock();
         let now = scans.tick();
-        let hits = scans.take_predecessor(index, &read.spots.0).unwrap_or(0);
+        let hits = scans.take_predecessor(index, &read.positions.0).unwrap_or(0);
         if hits < needed {
-            scans.remember(RecentRead { index, last: read.spots.1, hits });
+            scans.remember(RecentRead { index, last: read.positions.1, hits });
             return false;
         }
         let ended = scans.make_room(index, read.key);
@@ -187,9 +209,9 @@ impl Scans {
 
     /// Takes the recent read that one at `first` follows; returns the sequential reads up to this
     /// one.
-    fn take_predecessor(&mut self, index: IndexId, first: &Spot) -> Option<u8> {
+    fn take_predecessor(&mut self, index: IndexId, first: &RunPosition) -> Option<u8> {
         let mut recent = self.recent.iter().enumerate().filter(|(_, read)| read.index == index);
-        let (at, hits) = recent.find_map(|(at, read)| Some((at, first.continues(&read.last, read.hits)?)))?;
+        let (at, hits) = recent.find_map(|(at, read)| Some((at, read.hits_with(first)?)))?;
         self.recent.remove(at);
         Some(hits)
     }

@@ -6,7 +6,6 @@
 //! one.
 
 use super::remembered::RememberedValue;
-use super::scan::{MAX_WINDOW_KEYS, WalkedKey};
 use crate::Result;
 use crate::index::Version;
 use crate::model::ids::IndexId;
@@ -15,9 +14,12 @@ use crate::model::value::ValueRef;
 use crate::pieces::{Pieces, PrefetchPlace, Sums, cost};
 use crate::read::context::ReadContext;
 use crate::read::cursor::Cursor;
-use crate::read::snapshot::SnapshotIndex;
+use crate::read::snapshot_index::SnapshotIndex;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
+
+/// Keys of a window at most.
+pub(super) const MAX_WINDOW_KEYS: usize = 2048;
 
 /// Bytes from which on a value counts as one of a large file.
 const LARGE_FILE_VALUE_BYTES: u64 = 64 << 10;
@@ -36,6 +38,14 @@ pub(super) struct WalkTask {
     /// Bytes of memory that what it finds may take.
     pub(super) window: u64,
     pub(super) large_values: LargeValueRun,
+}
+
+/// A key that was walked over.
+pub(super) struct WalkedKey {
+    pub(super) key: Key,
+    /// What will be read for it, in bytes of memory; 0 for what is left out.
+    pub(super) bytes: u64,
+    pub(super) value: Option<RememberedValue>,
 }
 
 /// What a walk found.

@@ -19,9 +19,9 @@
 //! in its cut; after [`PIN_KNOWN_CHECKPOINTS`] checkpoints it holds only what had a number before.
 
 use crate::PieceId;
+use crate::lock_order::{RankedMutex, rank};
 use crate::model::ids::Location;
 use crate::model::piece::PieceHandle;
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Weak;
 
@@ -280,14 +280,16 @@ impl PieceLives {
     }
 }
 
+type HandleShard = RankedMutex<HashMap<PieceId, u32>, { rank::PIECE_HANDLES }>;
+
 /// How many handles there are on which pieces.
 #[derive(Default)]
 pub(super) struct HandleCounts {
-    shards: [Mutex<HashMap<PieceId, u32>>; 16],
+    shards: [HandleShard; 16],
 }
 
 impl HandleCounts {
-    fn shard(&self, id: PieceId) -> &Mutex<HashMap<PieceId, u32>> {
+    fn shard(&self, id: PieceId) -> &HandleShard {
         &self.shards[(id.0 % 16) as usize]
     }
 

@@ -6,9 +6,9 @@
 use super::superblock::Bounds;
 use crate::device::GuardedDevice;
 use crate::extents::ExtentList;
+use crate::lock_order::{RankedMutex, rank};
 use crate::model::ids::Location;
 use crate::{Error, Extent, PieceId, Result};
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ const REMEMBERED_EXTENTS: usize = 128 << 10;
 pub(super) struct ExtentLists {
     device: Arc<GuardedDevice>,
     bounds: Bounds,
-    lists: Mutex<ListCache>,
+    lists: RankedMutex<ListCache, { rank::EXTENT_LISTS }>,
 }
 
 #[derive(Default)]
@@ -33,7 +33,7 @@ struct ListCache {
 
 impl ExtentLists {
     pub(super) fn new(device: Arc<GuardedDevice>, bounds: Bounds) -> Self {
-        Self { device, bounds, lists: Mutex::default() }
+        Self { device, bounds, lists: RankedMutex::default() }
     }
 
     fn get(&self, id: PieceId) -> Option<Arc<ExtentList>> {

@@ -3,22 +3,22 @@
 use super::allocator::{Allocator, RunHistogram};
 use crate::device::GuardedDevice;
 use crate::extents::ExtentList;
+use crate::lock_order::{RankedMutex, RankedMutexGuard, rank};
 use crate::{Error, ErrorKind, Extent, Result};
-use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Hands out blocks and takes them back.
 pub(super) struct FreeBlocks {
     device: Arc<GuardedDevice>,
-    used: Mutex<Allocator>,
+    used: RankedMutex<Allocator, { rank::FREE_BLOCKS }>,
     /// Free blocks, readable without the lock.
     free: AtomicU64,
 }
 
 impl FreeBlocks {
     pub(super) fn new(device: Arc<GuardedDevice>, used: Allocator) -> Self {
-        Self { device, free: AtomicU64::new(used.free()), used: Mutex::new(used) }
+        Self { device, free: AtomicU64::new(used.free()), used: RankedMutex::new(used) }
     }
 
     /// Blocks that nothing uses (reserved ones included).
@@ -42,7 +42,7 @@ impl FreeBlocks {
     }
 
     /// The map, to be looked at; blocks are taken and put back by the other methods.
-    pub(super) fn lock(&self) -> MutexGuard<'_, Allocator> {
+    pub(super) fn lock(&self) -> RankedMutexGuard<'_, Allocator, { rank::FREE_BLOCKS }> {
         self.used.lock()
     }
 

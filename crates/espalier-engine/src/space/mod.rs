@@ -49,6 +49,7 @@ pub use volumes::{MAX_PARAMETERS, MAX_VOLUME_NAME};
 
 use crate::device::GuardedDevice;
 use crate::extents::ExtentList;
+use crate::lock_order::{RankedMutex, RankedRwLock, rank};
 use crate::model::error::Context;
 use crate::model::ids::Location;
 use crate::model::piece::{FreshOwner, PieceHandle};
@@ -57,7 +58,6 @@ use allocator::Allocator;
 use deferred_free::{FreshPiece, HandleCounts, PieceLives, PinKey};
 use extent_lists::ExtentLists;
 use free_blocks::FreeBlocks;
-use parking_lot::{Mutex, RwLock};
 use reservations::Reservations;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -151,7 +151,7 @@ pub(crate) struct Space {
     discard: bool,
     free_blocks: Arc<FreeBlocks>,
     reservations: Arc<Reservations>,
-    lives: RwLock<PieceLives>,
+    lives: RankedRwLock<PieceLives, { rank::PIECE_LIVES }>,
     handles: HandleCounts,
     extent_lists: ExtentLists,
     /// Bytes of counted value parts that nothing refers to.
@@ -159,9 +159,9 @@ pub(crate) struct Space {
     next_piece: AtomicU64,
     tables: Tables,
     /// The newest superblock on the device; held by a checkpoint while it counts and writes tables.
-    current: RwLock<Superblock>,
+    current: RankedRwLock<Superblock, { rank::SUPERBLOCK }>,
     /// Held while tables are changed.
-    writer: Mutex<()>,
+    writer: RankedMutex<(), { rank::SPACE_WRITER }>,
     when_gone: OnceLock<Box<dyn Fn(PieceId) + Send + Sync>>,
 }
 
@@ -273,12 +273,12 @@ impl Space {
             discard: options.discard,
             free_blocks,
             reservations,
-            lives: RwLock::default(),
+            lives: RankedRwLock::default(),
             handles: HandleCounts::default(),
             dead_values: AtomicU64::new(superblock.dead_values),
             next_piece: AtomicU64::new(next_piece),
-            current: RwLock::new(superblock),
-            writer: Mutex::new(()),
+            current: RankedRwLock::new(superblock),
+            writer: RankedMutex::new(()),
             when_gone: OnceLock::new(),
         })
     }
@@ -478,7 +478,9 @@ impl Space {
         if let Some(entry) = piece_table::get(&self.tables.ntt, &self.geometry(), id)? {
             return if entry.location == location { Ok(self.handle(id)) } else { clash(&entry.location) };
         }
-        if let Some(known) = self.lives.read().locate(id) {
+        // The lock is given back first: looking for a handle takes it again.
+        let known = self.lives.read().locate(id);
+        if let Some(known) = known {
             return if known == location { Ok(self.handle(id)) } else { clash(&known) };
         }
         let extents = self.extent_lists.occupied(id, &location).context(doing)?;

@@ -19,10 +19,10 @@
 use super::page::{Page, PageKey, Pointer, Shape};
 use super::superblock::{Bounds, MAX_HEIGHT, TableRoot};
 use crate::device::GuardedDevice;
+use crate::lock_order::{RankedRwLock, rank};
 use crate::model::error::Context;
 use crate::{Error, Extent, Result};
 use espalier_storage::BLOCK;
-use parking_lot::RwLock;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
@@ -64,7 +64,7 @@ pub(super) struct Table {
     bounds: Bounds,
     /// The most clean pages kept.
     budget: usize,
-    state: RwLock<TableState>,
+    state: RankedRwLock<TableState, { rank::SPACE_TABLE }>,
 }
 
 struct TableState {
@@ -177,7 +177,7 @@ impl Table {
             version: 0,
         };
         let budget = (budget / BLOCK).max(2 * usize::from(MAX_HEIGHT));
-        Self { id, device, bounds, budget, state: RwLock::new(state) }
+        Self { id, device, bounds, budget, state: RankedRwLock::new(state) }
     }
 
     /// Page `number` of level 0; `None` if it is absent (all zeros).

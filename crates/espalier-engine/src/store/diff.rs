@@ -9,7 +9,7 @@ use crate::model::ids::IndexId;
 use crate::model::key::{Key, KeyRange};
 use crate::model::value::Value;
 use crate::read::cursor::{Cursor, Entry};
-use crate::read::snapshot::SnapshotIndex;
+use crate::read::snapshot_index::SnapshotIndex;
 use crate::store::Store;
 use crate::tree::Suspects;
 

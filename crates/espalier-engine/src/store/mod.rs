@@ -20,7 +20,8 @@ use crate::model::ids::{IndexId, Lsn};
 use crate::model::key::KeyRange;
 use crate::model::options::{FormatOptions, OpenOptions};
 use crate::read::cursor::Cursor;
-use crate::read::snapshot::{Slice, Snapshot, SnapshotIndex};
+use crate::read::snapshot::Snapshot;
+use crate::read::snapshot_index::{Slice, SnapshotIndex};
 use bytes::Bytes;
 use components::Components;
 use espalier_storage::{BLOCK, Device, Environment};
@@ -230,13 +231,13 @@ impl Store {
         Ok(self.shared.space.trim(least)? * BLOCK as u64)
     }
 
-    /// Makes the store on `device`, which no process has open, as large as `bytes`; returns its new
+    /// Makes the store on `device`, which must not be open, as large as `bytes`; returns its new
     /// size in bytes. A crash leaves it as large as before or as large as wanted.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if it is larger already or the device smaller;
     /// [`ErrorKind::NotAStore`], [`ErrorKind::NewerFormat`], [`ErrorKind::Damaged`]; of the device.
-    pub fn grow(device: Arc<dyn Device>, bytes: u64) -> Result<u64> {
+    pub fn resize_offline(device: Arc<dyn Device>, bytes: u64) -> Result<u64> {
         let blocks = bytes / BLOCK as u64;
         crate::space::resize_offline(&GuardedDevice::new(device, false), blocks)?;
         Ok(blocks * BLOCK as u64)
@@ -248,7 +249,7 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if it is larger already or the device smaller;
     /// [`ErrorKind::ReadOnly`]; of the device.
-    pub fn enlarge(&self, bytes: u64) -> Result<u64> {
+    pub fn resize_online(&self, bytes: u64) -> Result<u64> {
         let shared = &self.shared;
         shared.write.pipeline.writable()?;
         let blocks = bytes / BLOCK as u64;

@@ -14,6 +14,7 @@ use crate::index::catalog::{READ_ONLY_VOLUME, StoredRoot};
 use crate::index::deleted_ranges::DeletedRanges;
 use crate::index::table::{IndexTable, Indexes};
 use crate::index::{Index, Layer};
+use crate::lock_order::RankedMutex;
 use crate::log::{Binder, Log, LogConfig, LogOpening, LogPosition, LoggedBatch, LoggedOp};
 use crate::memtable::Memtable;
 use crate::message::pending_clone::PendingClone;
@@ -102,9 +103,37 @@ pub(crate) fn make_trees(
         compression,
         memory: TreeMemory::default(),
         absorbed: AtomicU64::new(0),
-        sparse: Mutex::default(),
+        sparse: RankedMutex::default(),
         unflushable: UnflushableEdges::default(),
     })
+}
+
+/// Opens the space on `device`, and mends superblocks that are damaged.
+fn open_space(device: &Arc<GuardedDevice>, options: &OpenOptions) -> Result<Opened> {
+    let healed = if options.read_only { Vec::new() } else { heal(device)? };
+    let mut opened = Space::open(device.clone(), &space_options(options))?;
+    for error in healed.into_iter().chain(opened.damaged.drain(..)) {
+        tracing::warn!(%error, "a superblock of {} is damaged; another is good", device.name());
+    }
+    Ok(opened)
+}
+
+/// How the log is opened and written.
+pub(crate) fn log_config(options: &OpenOptions) -> LogConfig {
+    LogConfig { early_binding: options.tuning.early_binding as u64, ..LogConfig::default() }
+}
+
+/// The log of a store, to be opened where its superblock says.
+pub(crate) fn log_opening<'a>(
+    device: &Arc<GuardedDevice>,
+    superblock: &'a Superblock,
+    session: u64,
+    binder: Arc<PiecesBinder>,
+    config: LogConfig,
+) -> LogOpening<'a> {
+    let from = LogPosition::decode(&superblock.log_position);
+    let region = superblock.geometry.log;
+    LogOpening { device: device.clone(), region, uuid: &superblock.uuid, session, from, binder, config }
 }
 
 /// Opens the store on `device`.
@@ -114,13 +143,8 @@ pub(crate) fn open(
     mut options: OpenOptions,
 ) -> Result<Components> {
     choose_memtable(&mut options);
-    let name = device.name().to_owned();
     let device = GuardedDevice::new(device, options.read_only);
-    let healed = if options.read_only { Vec::new() } else { heal(&device)? };
-    let Opened { space, volumes, reclaim, damaged } = Space::open(device.clone(), &space_options(&options))?;
-    for error in healed.into_iter().chain(damaged) {
-        tracing::warn!(%error, "a superblock of {name} is damaged; another is good");
-    }
+    let Opened { space, volumes, reclaim, .. } = open_space(&device, &options)?;
     fit_leaves(&mut options, &space);
     let superblock = space.superblock();
     check_log_position(&superblock)?;
@@ -134,28 +158,18 @@ pub(crate) fn open(
     }
     let order = CommitOrder::after(superblock.checkpoint_lsn, Msn(superblock.next_msn.0.saturating_sub(1)));
     let shared_indexes = Arc::new(IndexTable::new(indexes.clone()));
-    let mut replay = Replay::new(&trees, &space, &options, &indexes, &deleted, order, Vec::new());
+    let mut replay = BatchReplay::new(&trees, &space, &options, &indexes, &deleted, order, Vec::new());
     let binder = Arc::new(PiecesBinder::new(&trees, &space, &shared_indexes));
     let config = LogConfig {
-        early_binding: options.tuning.early_binding as u64,
         unlogged: options.tuning.unlogged,
         // The cache is empty as yet.
         recovery_memory: options.memory / 4,
-        ..LogConfig::default()
+        ..log_config(&options)
     };
-    let position = LogPosition::decode(&superblock.log_position);
     replay.unmerged_bytes = (options.memory / 2) as usize;
-    let opening = LogOpening {
-        device: device.clone(),
-        region: superblock.geometry.log,
-        uuid: &superblock.uuid,
-        session: env.random(),
-        from: position,
-        binder: binder.clone(),
-        config,
-    };
-    let log =
-        opening.open(&mut |batch| replay.batch(batch)).context(|| format!("replaying the log of {name}"))?;
+    let log = log_opening(&device, &superblock, env.random(), binder.clone(), config)
+        .open(&mut |batch| replay.batch(batch))
+        .context(|| format!("replaying the log of {}", device.name()))?;
     let order = replay.order;
     let read_only = options.read_only;
     let checkpoint = CheckpointState::new(roots, reclaim);
@@ -233,7 +247,7 @@ pub(crate) struct Lost {
 const LAST_MSN: u64 = u64::MAX / 2;
 
 /// Puts logged batches back into memtables.
-pub(crate) struct Replay<'a> {
+pub(crate) struct BatchReplay<'a> {
     pub(crate) trees: &'a Arc<Trees>,
     pub(crate) space: &'a Arc<Space>,
     pub(crate) options: &'a OpenOptions,
@@ -249,7 +263,7 @@ pub(crate) struct Replay<'a> {
     pub(crate) unmerged_bytes: usize,
 }
 
-impl<'a> Replay<'a> {
+impl<'a> BatchReplay<'a> {
     pub(crate) fn new(
         trees: &'a Arc<Trees>,
         space: &'a Arc<Space>,
@@ -274,7 +288,7 @@ impl<'a> Replay<'a> {
         })? - 1;
         for (msn, op) in (first..).zip(&batch.ops) {
             self.op(op, Msn(msn), batch.lsn).context(|| format!("batch {}", batch.lsn.0))?;
-            // It waits for a checkpoint again, for which the next one who commits has to reserve.
+            // It waits for a checkpoint again, for which the next commit has to reserve.
             self.order.pending.bytes += bytes_in(op) as u64;
             self.order.pending.clone_blocks += CLONE_BLOCKS * u64::from(matches!(op, LoggedOp::Clone { .. }));
         }
@@ -335,7 +349,7 @@ impl<'a> Replay<'a> {
                 Layer::Table(table) => self.delete_baseless(index, table)?,
                 Layer::Clone(clone) => self.copy_losses(index.id, clone),
             }
-            sealed.layer.settle(&self.trees.memory.value_bytes);
+            sealed.layer.freeze_values(&self.trees.memory.value_bytes);
             self.trees.absorbed.fetch_add(sealed.layer.messages(), Ordering::Relaxed);
             let root = &index.version().root;
             let (low_space, unmerged_bytes) = (self.low_space.get(), self.unmerged_bytes);
@@ -361,8 +375,8 @@ impl<'a> Replay<'a> {
     }
 }
 
-impl Replay<'_> {
-    /// Deletes what messages make of nothing where something is lost. Nobody reads yet.
+impl BatchReplay<'_> {
+    /// Deletes what messages make of nothing where something is lost. There are no readers yet.
     fn delete_baseless(&self, index: &Index, table: &Arc<Memtable>) -> Result<()> {
         let mut losses = self.losses.lock();
         let in_tree = losses.iter().filter(|l| l.since.is_none() && l.loss.index == Some(index.id));
@@ -449,7 +463,7 @@ impl Binder for PiecesBinder {
 
     fn accept_unsynced(&self, part: PieceId) -> Result<()> {
         let Some(found) = self.pieces.torn(part)? else { return Ok(()) };
-        // Of what lies there now nothing gets lost any more, and nobody refers to what was cut off.
+        // What lies there now stays, and nothing refers to what was cut off.
         if self.space.amend(part, found) {
             tracing::info!("a power cut left value part {part} incomplete; every value in it is right");
             self.torn.store(true, Ordering::Relaxed);

@@ -20,7 +20,7 @@ use crate::index::Index;
 use crate::index::catalog::StoredRoot;
 use crate::index::deleted_ranges::DeletedRanges;
 use crate::index::table::{IndexTable, Indexes};
-use crate::log::{LogConfig, LogOpening, LogPosition, LoggedBatch, LoggedOp};
+use crate::log::{LoggedBatch, LoggedOp};
 use crate::memtable::Memtable;
 use crate::model::ids::{IndexId, Msn, PieceId, Reference};
 use crate::model::options::{Compression, OpenOptions};
@@ -30,7 +30,7 @@ use crate::model::value_reader::load;
 use crate::space::{Rebuilt, Space, VolumeTable};
 use crate::store::Store;
 use crate::store::components::{Components, Recovered};
-use crate::store::recovery::{self, Lost, PiecesBinder, Replay};
+use crate::store::recovery::{self, BatchReplay, Lost, PiecesBinder};
 use crate::tree::{Progress, References, Root, Salvager, TreePolicy, Trees};
 use crate::{Error, ErrorKind, Key, Loss, Op, RangeOp, Result};
 use espalier_storage::{BLOCK, Device, Environment};
@@ -96,12 +96,10 @@ fn open(
 
     // Volumes that are read-only too: what is left of their trees has to be written.
     let roots = roots_of(&space, &volumes);
-    let begun = device.stats().bytes_read;
-    let stats = space.stats();
-    let total = stats.total.saturating_sub(stats.free + stats.fixed) * BLOCK as u64;
-    // What is read again at the end is little, and is not counted.
-    let mut tick = || progress(Progress { done: (device.stats().bytes_read - begun).min(total), total });
-    let (left, keep, uncounted) = cut(&trees, &space, roots, superblock.next_msn, &mut losses, &mut tick)?;
+    let (left, keep, uncounted) = {
+        let mut tick = read_progress(&device, &space, progress);
+        cut(&trees, &space, roots, superblock.next_msn, &mut losses, &mut tick)?
+    };
     let pin = Arc::new(space.pin()?);
     let (mut indexes, mut stored) = (Indexes::new(), BTreeMap::new());
     for (id, counted, root) in left {
@@ -111,19 +109,12 @@ fn open(
 
     let order = CommitOrder::after(superblock.checkpoint_lsn, Msn(superblock.next_msn.0.saturating_sub(1)));
     let deleted: Arc<DeletedRanges> = Arc::default();
-    let mut replay = Replay::new(&trees, &space, &options, &indexes, &deleted, order, losses);
+    let mut replay = BatchReplay::new(&trees, &space, &options, &indexes, &deleted, order, losses);
     let shared_indexes = Arc::new(IndexTable::new(indexes.clone()));
     let binder = Arc::new(PiecesBinder::new(&trees, &space, &shared_indexes));
     let mut lost = LostValues::default();
-    let opening = LogOpening {
-        device: device.clone(),
-        region: superblock.geometry.log,
-        uuid: &superblock.uuid,
-        session: env.random(),
-        from: LogPosition::decode(&superblock.log_position),
-        binder,
-        config: LogConfig { early_binding: options.tuning.early_binding as u64, ..LogConfig::default() },
-    };
+    let config = recovery::log_config(&options);
+    let opening = recovery::log_opening(&device, &superblock, env.random(), binder, config);
     let (log, broken) = opening.open_damaged(&mut |mut batch| {
         lost.take_out(&trees, &mut batch, &mut replay.losses.lock());
         replay.batch(batch)
@@ -151,6 +142,15 @@ fn open(
     shared.accounting.refresh();
     shared.write.admission.admit_replayed()?;
     Ok((shared, losses, mended, keep))
+}
+
+/// Tells how much has been read, whenever it is called. What is read again at the end is little, and
+/// is not counted.
+fn read_progress(device: &GuardedDevice, space: &Space, progress: &mut dyn FnMut(Progress)) -> impl FnMut() {
+    let begun = device.stats().bytes_read;
+    let stats = space.stats();
+    let total = stats.total.saturating_sub(stats.free + stats.fixed) * BLOCK as u64;
+    move || progress(Progress { done: (device.stats().bytes_read - begun).min(total), total })
 }
 
 fn roots_of(space: &Arc<Space>, volumes: &VolumeTable) -> Vec<(IndexId, Root)> {

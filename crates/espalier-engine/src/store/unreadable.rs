@@ -1,5 +1,6 @@
-//! What cannot be read concerns whoever wants to read it, and nobody else: all that is for such a
-//! place waits above it, clones show it as it is, and what is deleted need not be read.
+//! Damage isolation: a piece that cannot be read fails the readers of its keys and nothing else.
+//! Messages for its keys wait above it, clones show it as it is, and deleting it reads nothing of
+//! it.
 
 use crate::model::ids::{IndexId, PieceKind};
 use crate::space::Locator;
@@ -160,7 +161,7 @@ fn damage_lets_trees_be_cloned_moved_and_deleted() {
     }
 }
 
-/// Nobody waits for messages that cannot move, and they do not keep others from moving.
+/// No writer waits for messages that cannot move, and these do not keep others from moving.
 #[test]
 fn writers_do_not_wait_for_what_cannot_be_read() {
     let (device, env) = (Arc::new(MemoryDevice::new(512 << 20)), Arc::new(SystemEnvironment::new(2)) as _);
@@ -182,7 +183,7 @@ fn writers_do_not_wait_for_what_cannot_be_read() {
     for (id, n) in ids.iter().flat_map(|id| (0..1900).map(|n| (*id, n))) {
         assert_eq!(store.get(id, &key("a", n)).unwrap().unwrap(), value(n + 3, 16 << 10));
     }
-    // Whoever deletes it all needs to read nothing of it.
+    // Deleting all of it reads nothing of it.
     let mut batch = Batch::new();
     batch.delete_range(ids[0], KeyRange::all());
     store.commit(batch).unwrap();

@@ -4,12 +4,12 @@
 //! *stored* once; what it holds never changes. Versions of trees share slots, so a write of one
 //! version writes the node for all of them.
 
+use crate::lock_order::{RankedRwLock, rank};
 use crate::message::range_messages::RangeMessages;
 use crate::model::key::{Key, KeyRange, lift};
 use crate::model::piece::PieceHandle;
 use crate::model::view::View;
 use crate::tree::run::{Run, ViewedPart};
-use parking_lot::RwLock;
 use std::sync::{Arc, OnceLock};
 
 /// A node header in memory. Keys are in the node's own key space.
@@ -69,7 +69,7 @@ impl AbsorbCost {
 
 /// The place of a node.
 pub(crate) struct NodeSlot {
-    state: RwLock<NodeState>,
+    state: RankedRwLock<NodeState, { rank::NODE_SLOT }>,
     /// Blocks that the tree below will take, once they were counted
     /// ([`Trees::unwritten_blocks`](super::Trees::unwritten_blocks)).
     unwritten: OnceLock<u64>,
@@ -94,7 +94,11 @@ impl NodeSlot {
     }
 
     fn with(state: NodeState) -> Arc<Self> {
-        Arc::new(Self { state: RwLock::new(state), unwritten: OnceLock::new(), spread: OnceLock::new() })
+        Arc::new(Self {
+            state: RankedRwLock::new(state),
+            unwritten: OnceLock::new(),
+            spread: OnceLock::new(),
+        })
     }
 
     /// Where the node lies, if it is on the device.

@@ -3,12 +3,12 @@
 //! A slot is filled once in memory and becomes *stored* once; what it holds never changes. Versions
 //! of nodes share slots, so a write of one version writes the part for all of them.
 
+use crate::lock_order::{RankedRwLock, rank};
 use crate::model::ids::Reference;
 use crate::model::key::Key;
 use crate::model::piece::PieceHandle;
 use crate::pieces::{Filter, Part};
 use crate::tree::memory::{Charge, TreeMemory};
-use parking_lot::RwLock;
 use std::sync::Arc;
 
 /// What a header says of a part without reading it. Keys are in the part's own key space.
@@ -40,7 +40,7 @@ impl PartSummary {
 /// The place of a key-value part.
 pub(crate) struct PartSlot {
     pub(crate) summary: PartSummary,
-    state: RwLock<PartState>,
+    state: RankedRwLock<PartState, { rank::PART_SLOT }>,
 }
 
 enum PartState {
@@ -62,12 +62,12 @@ impl PartSlot {
         let summary = PartSummary::of(&part);
         part.values().iter().filter(|v| !v.is_stored()).for_each(|v| v.charge(&memory.value_bytes));
         let charge = Charge::new(&memory.dirty_bytes, part.memory());
-        Arc::new(Self { summary, state: RwLock::new(PartState::Memory(Arc::new(part), charge)) })
+        Arc::new(Self { summary, state: RankedRwLock::new(PartState::Memory(Arc::new(part), charge)) })
     }
 
     /// A part that a header names.
     pub(crate) fn stored(summary: PartSummary, stored: StoredPart) -> Arc<Self> {
-        Arc::new(Self { summary, state: RwLock::new(PartState::Stored(stored)) })
+        Arc::new(Self { summary, state: RankedRwLock::new(PartState::Stored(stored)) })
     }
 
     /// Where the part lies, if it is on the device.

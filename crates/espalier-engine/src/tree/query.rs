@@ -1,7 +1,7 @@
 //! Looking things up: a point, and the sources for a walk.
 
 use crate::Result;
-use crate::message::resolve::{Found, Spot};
+use crate::message::resolve::{Found, RunPosition};
 use crate::model::ids::Msn;
 use crate::model::key::{Key, KeyRange, before_end, end_le};
 use crate::model::op::Op;
@@ -56,7 +56,7 @@ fn find_in_run(trees: &Trees, run: &Run, key: &[u8], found: &mut Found) -> Resul
         if cursor.valid() && cursor.key() == &*inner {
             let (at, of) = cursor.position();
             let address = std::ptr::from_ref(run) as usize;
-            found.set_spot(Spot { run: address, part: number, parts: run.parts.len(), at, of });
+            found.set_position(RunPosition { run: address, part: number, parts: run.parts.len(), at, of });
         }
         while cursor.valid() && cursor.key() == &*inner {
             points.push((cursor.msn(), cursor.op()));

@@ -1,5 +1,6 @@
 //! What all trees of a store share.
 
+use crate::lock_order::{RankedMutex, rank};
 use crate::model::ids::PieceId;
 use crate::model::op::MergeFunctions;
 use crate::model::options::{Compression, Tuning};
@@ -7,7 +8,6 @@ use crate::pieces::Pieces;
 use crate::space::Locator;
 use crate::tree::memory::TreeMemory;
 use crate::tree::unflushable::UnflushableEdges;
-use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -23,6 +23,6 @@ pub(crate) struct Trees {
     /// Messages that memtables have handed on.
     pub(crate) absorbed: AtomicU64,
     /// Sparse value parts, out of which live values are relocated.
-    pub(crate) sparse: Mutex<HashSet<PieceId>>,
+    pub(crate) sparse: RankedMutex<HashSet<PieceId>, { rank::SPARSE_PARTS }>,
     pub(crate) unflushable: UnflushableEdges,
 }

@@ -3,9 +3,9 @@
 //! What is on its way to a place that cannot be read waits above it, and keeps nothing else from
 //! moving. Such an edge is passed over until the next checkpoint, when it is tried again.
 
+use crate::lock_order::{RankedMutex, rank};
 use crate::tree::node::{Edge, NodeSlot};
 use crate::tree::part_slot::PartSlot;
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ impl EdgeToken {
 
 /// The edges that could not be flushed since the last checkpoint.
 #[derive(Default)]
-pub(crate) struct UnflushableEdges(Mutex<HashMap<usize, EdgeToken>>);
+pub(crate) struct UnflushableEdges(RankedMutex<HashMap<usize, EdgeToken>, { rank::UNFLUSHABLE_EDGES }>);
 
 impl UnflushableEdges {
     /// True if what waits on `edge` cannot move.
