@@ -9,7 +9,7 @@
 //! of background work that a writer has to wait for, and a lack of space are outcomes; the store
 //! holds the loop that acts on them ([`crate::store::write_path`]).
 //!
-//! [`LogFull`]: crate::log::Progress::Full
+//! [`LogFull`]: crate::log::LogProgress::Full
 
 pub(crate) mod admission;
 pub(crate) mod applier;

@@ -81,7 +81,7 @@ pub(crate) struct Location {
     pub(crate) checksum: u64,
     /// What it holds.
     pub(crate) kind: PieceKind,
-    /// It lies in several runs, which a list names: see [`Layout`](crate::extents::Layout).
+    /// It lies in several extents, which a list names: [`ExtentList`](crate::extents::ExtentList).
     pub(crate) scattered: bool,
 }
 

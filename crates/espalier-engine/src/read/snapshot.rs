@@ -3,6 +3,8 @@
 use super::context::ReadContext;
 use super::cursor::Cursor;
 use super::snapshot_index::{Slice, SnapshotIndex, SnapshotState};
+#[cfg(doc)]
+use crate::ErrorKind;
 use crate::Result;
 use crate::index::Version;
 use crate::index::catalog::no_such_index;

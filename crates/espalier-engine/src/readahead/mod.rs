@@ -4,7 +4,7 @@
 //! data lies where it was written: neighbours in the tree are not neighbours on the device. The
 //! tree knows which values come next. So look-ups that follow one another through the parts of an
 //! index start a *sequential scan*: a background thread walks the index ahead of the reader and
-//! enters the places of the next values into the prefetch queue ([`Pieces::announce`]). The walk
+//! enters the places of the next values into the prefetch queue ([`Pieces::prefetch`]). The walk
 //! brings the parts that describe the values into the cache as well, and the scan remembers what it
 //! found, so that the reader need not descend the tree for these keys.
 //!
@@ -19,7 +19,7 @@
 //! - what a scan remembers keeps neither blocks nor versions from being reused;
 //! - no lock of this module is held while the index is walked or the device is read.
 //!
-//! [`Pieces::announce`]: crate::pieces::Pieces::announce
+//! [`Pieces::prefetch`]: crate::pieces::Pieces::prefetch
 
 mod remembered;
 mod scan;

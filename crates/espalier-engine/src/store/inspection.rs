@@ -1,6 +1,8 @@
 //! Inspection: verification, space usage of ranges, and a dump of the trees as text.
 
 use super::Store;
+#[cfg(doc)]
+use crate::ErrorKind;
 use crate::Result;
 use crate::index::catalog::no_such_index;
 use crate::model::ids::{IndexId, PieceId};

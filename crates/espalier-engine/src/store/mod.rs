@@ -12,6 +12,8 @@ mod unreadable;
 mod volumes;
 pub(crate) mod write_path;
 
+#[cfg(doc)]
+use crate::ErrorKind;
 use crate::Result;
 use crate::device::GuardedDevice;
 use crate::maintenance::workers::Workers;

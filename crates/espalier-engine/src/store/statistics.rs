@@ -1,6 +1,8 @@
 //! Statistics: figures about an open store.
 
 use super::Store;
+#[cfg(doc)]
+use crate::ErrorKind;
 use crate::Result;
 use crate::commit::back_pressure::StallTimes;
 use crate::device::DeviceStats;
@@ -23,7 +25,7 @@ pub struct Statistics {
     pub created: std::time::Duration,
     /// How its parts are compressed.
     pub compression: Compression,
-    /// Space, in blocks of [`BLOCK`] bytes.
+    /// Space, in blocks of [`BLOCK`](espalier_storage::BLOCK) bytes.
     pub space: SpaceStats,
     /// The device.
     pub device: DeviceStats,

@@ -5,6 +5,8 @@
 //! count on the same roots.
 
 use super::Store;
+#[cfg(doc)]
+use crate::READ_ONLY_VOLUME;
 use crate::checkpoint::volume_changes::{VolumeChange, no_such_volume};
 use crate::index::accounting::CLONE_BLOCKS;
 use crate::index::catalog::VolumeInfo;
