@@ -241,6 +241,8 @@ fn who_tries_to_make_files_in_a_snapshot_is_refused_and_others_make_theirs_as_be
         let count = |kind: &str| json["mount"]["requests"][kind].as_u64().unwrap_or(0);
         (count("create"), count("mknod"))
     };
+    // With the first file the kernel learns that files are made by MKNOD here.
+    fs::write(place.dir.join("first"), "first").unwrap();
     let (before, then) = (made(), fs::write(place.dir.join("a"), "a").map(|()| made()).unwrap());
     for below in [".snapshots/then", ".snapshots"] {
         let dir = place.dir.join(below);
