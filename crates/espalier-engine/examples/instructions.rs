@@ -55,8 +55,8 @@ impl Bed {
         Ok(Self { device, store, index: IndexId { volume, index: 0 } })
     }
 
-    /// With `count` keys in the order of their numbers, all in the tree and on the device; reopened,
-    /// so that the cache is empty.
+    /// With `count` keys in the order of their numbers, all in the tree and on the device;
+    /// reopened, so that the cache is empty.
     fn filled(count: u64) -> Outcome<Self> {
         let mut bed = Self::new()?;
         for n in 0..count {

@@ -74,7 +74,7 @@ ranks! {
     SCAN_TABLE = 85;
     /// `Memtable`: its messages.
     MEMTABLE = 90;
-    /// `RedoLog`: batches and groups that are not durable yet. Released for every call of the device.
+    /// `RedoLog`: batches and groups that are not durable. Released for calls of the device.
     LOG = 95;
     /// `UnflushableEdges`: edges that wait for the next checkpoint.
     UNFLUSHABLE_EDGES = 100;

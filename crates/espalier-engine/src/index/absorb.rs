@@ -114,8 +114,8 @@ impl Absorber {
     /// it is counted as unwritten.
     fn absorbed(&self, root: &Root, layer: &Layer) -> Result<(Root, Vec<Reservation>)> {
         let mut reserved = Vec::new();
-        // A batch that was accepted because it gives back is absorbed after a crash, too. Then it is
-        // not known which batch that was.
+        // A batch that was accepted because it gives back is absorbed after a crash, too. Then
+        // nothing tells which batch that was.
         let clear = if self.accounting.checkpoints() == 0 { Purpose::Clear } else { Purpose::Essential };
         let mut next = absorbed_within(
             &self.trees,

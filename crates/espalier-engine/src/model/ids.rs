@@ -90,7 +90,7 @@ pub(crate) struct Location {
 pub(crate) struct Delta {
     /// References more, or fewer.
     pub(crate) count: i64,
-    /// Of a value part: bytes more, or fewer, in values that those who refer to it name.
+    /// Of a value part: bytes more, or fewer, in values that are referred to.
     pub(crate) bytes: i64,
 }
 

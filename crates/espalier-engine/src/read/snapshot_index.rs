@@ -237,7 +237,7 @@ impl Segment {
         });
     }
 
-    /// Cuts the interval at the destination of `clone`, and looks through it if `toward` lies there.
+    /// Cuts the interval at the destination of `clone`; looks through it if `toward` lies there.
     fn pass(&mut self, clone: &PendingClone, toward: Toward<'_>) {
         let covered = KeyRange::prefix(&clone.destination);
         let gap = |below: bool| match below {

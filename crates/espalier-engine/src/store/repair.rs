@@ -144,8 +144,8 @@ fn open(
     Ok((shared, losses, mended, keep))
 }
 
-/// Tells how much has been read, whenever it is called. What is read again at the end is little, and
-/// is not counted.
+/// Tells how much has been read, whenever it is called. What is read again at the end is little
+/// and is not counted.
 fn read_progress(device: &GuardedDevice, space: &Space, progress: &mut dyn FnMut(Progress)) -> impl FnMut() {
     let begun = device.stats().bytes_read;
     let stats = space.stats();

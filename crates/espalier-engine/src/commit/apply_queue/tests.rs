@@ -98,8 +98,8 @@ proptest! {
             let carrying = queue.next().unwrap();
             let batch = carrying.batch().clone();
             prop_assert_eq!((batch.lsn, batch.first_msn, &batch.ops), (Lsn(at as u64 + 1), Msn(msn + 1), ops));
-            // Until memtables have it, who looks for what it changes has to wait, and only what is
-            // before has been carried out.
+            // Until memtables have it, a reader of what it changes has to wait, and only what is
+            // before has been applied.
             let left = |range| (at..batches.len()).any(|at| batches[at].iter().any(|op| touches(op, INDEXES[0], range)));
             prop_assert_eq!(queue.concerns(INDEXES[0], &range), left(&range));
             prop_assert!(!queue.is_worthwhile());
@@ -108,7 +108,7 @@ proptest! {
             let left = |range| (at + 1..batches.len()).any(|at| batches[at].iter().any(|op| touches(op, INDEXES[0], range)));
             prop_assert_eq!(queue.concerns(INDEXES[0], &range), left(&range));
             prop_assert!(!queue.is_worthwhile());
-            // Who does not wait for it any more must see it, though the log may not have it yet.
+            // A reader that waits for it no more must see it, though the log may not have it yet.
             msn += ops.len() as u64;
             prop_assert_eq!(queue.applied(), Msn(msn));
             drop(ending);
@@ -125,7 +125,7 @@ mod in_a_store {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::Arc;
 
-    /// A store in which nothing is carried out unless somebody looks.
+    /// A store in which nothing is applied unless a reader looks.
     fn open(device: &Arc<dyn Device>) -> Arc<Store> {
         let merge = MergeFunctions::new().with(1, |_, _| panic!("a merge function that panics"));
         let options = OpenOptions { merge, ..OpenOptions::default() };
@@ -171,7 +171,7 @@ mod in_a_store {
         batch.update(index, b"a", 1, vec![0]);
         let half = store.commit(batch).unwrap();
         let looked = catch_unwind(AssertUnwindSafe(|| store.get(index, b"a").map(drop)));
-        assert!(looked.is_err(), "it panics in whoever looks");
+        assert!(looked.is_err(), "it panics in the reader");
         let mut batch = Batch::new();
         batch.insert(index, b"b", vec![3; 100]);
         assert_eq!(store.commit(batch).unwrap_err().kind(), ErrorKind::ReadOnly);
