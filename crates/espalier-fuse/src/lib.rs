@@ -7,6 +7,7 @@
 
 pub mod daemon;
 pub mod dispatch;
+mod kernel_release;
 mod mount;
 mod notifier;
 mod prefetch;

@@ -10,6 +10,7 @@ mod kernel;
 mod options;
 
 use crate::dispatch::Dispatcher;
+use crate::kernel_release;
 use crate::notifier::Notifier;
 use crate::prefetch::Prefetch;
 use crate::protocol::flags::init as bit;
@@ -84,7 +85,7 @@ impl Mount {
         fs.set_kernel_keeps_times(options.writeback);
         let handler = Arc::new(dispatcher);
         let mut mount = Self::start_handler(Arc::clone(&handler) as Arc<dyn Handler>, point, options)?;
-        handler.attach(mount.notifier());
+        handler.attach(&mount.notifier);
         if prefetches(options) {
             mount.prefetch = mount.start_prefetch(&fs, &handler);
         }
@@ -249,11 +250,6 @@ fn check_point(point: &Path, options: &MountOptions) -> Result<PathBuf, MountErr
     Ok(path)
 }
 
-/// See [`kernel::waits_for_writes`].
-pub(crate) fn kernel_waits_for_writes() -> bool {
-    kernel::waits_for_writes()
-}
-
 /// Files are given to the kernel before it asks for them where that is [safe](crate::prefetch) and
 /// another CPU has time for it.
 fn prefetches(options: &MountOptions) -> bool {
@@ -262,7 +258,7 @@ fn prefetches(options: &MountOptions) -> bool {
     // A change of the length of a file waits for what is being stored of it, which may wait for a
     // page that another thread is to serve.
     let others = options.threads_per_cpu != Some(1);
-    options.prefetch && asks && others && cpus > 1 && kernel::clears_what_is_stored()
+    options.prefetch && asks && others && cpus > 1 && kernel_release::clears_stored_tails()
 }
 
 /// What is asked of the kernel at INIT.
@@ -291,7 +287,7 @@ fn wishes(options: &MountOptions, block: bool) -> Wishes {
     if options.writeback {
         flags |= bit::WRITEBACK_CACHE;
     }
-    if !kernel::drops_pages_after_direct_writes() {
+    if !kernel_release::drops_pages_after_direct_writes() {
         // Where it does, it must wait for the write before that.
         flags |= bit::ASYNC_DIO;
     }

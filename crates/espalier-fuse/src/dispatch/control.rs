@@ -1,88 +1,64 @@
-//! What ioctls do: whole trees, snapshots.
+//! The ioctls of a mount: commands on whole trees and on snapshots.
 //!
-//! The kernel has checked that the caller may read what the ioctl is on. That it may make or remove
-//! entries in a directory is checked here; what is below is the file system's business. What the
-//! kernel has cached is taken from it when the change is done and all locks are released, and
-//! before the caller has its answer: what is cheap at once (a name is asked for again; a few nodes
-//! are forgotten one by one, or the epoch of all names counts up), what takes time for each file
-//! afterwards.
+//! The kernel has checked that the caller may read the file on which the ioctl is made. Whether the
+//! caller may create and remove entries in a directory is checked here; rights on what lies below
+//! are checked by the file system.
+//!
+//! When the change is done and all locks are released, and before the caller has its answer, the
+//! kernel's caches are invalidated as far as that is cheap: it looks the name up again, and either
+//! a few inodes are invalidated one by one, or the epoch of all names counts up. Invalidations that
+//! take time for each file are queued.
 
-use super::errno::{Errno, of};
-use super::{Dispatcher, attributes, caller, snapshots};
-use crate::protocol::control::{Command, DIFFERENCES_BYTES, TOKEN_BYTES, Token};
+mod handles;
+
+use super::caller;
+use super::errno::{Errno, or_errno, shown_path};
+use super::node_tag::{self, SNAPSHOT_DIRECTORY};
+use super::snapshots::{self, SnapshotTable};
+use crate::notifier::Notifier;
+use crate::protocol::control::{self, Command};
 use crate::protocol::notify::Notification;
+use crate::protocol::reply;
 use crate::protocol::request::Header;
-use crate::protocol::{control, reply};
-use espalier_fs::{Caller, Change, ModeChange, NodeId, OwnerChange, TreeDiff};
-use parking_lot::Mutex;
-use std::collections::{HashMap, VecDeque};
+use espalier_fs::{Caller, FileSystem, ModeChange, NodeId, OwnerChange, TreeDiff};
+use handles::{Comparisons, Tokens};
+use std::sync::{Arc, OnceLock};
 
-/// Tokens that are kept; the oldest go.
-const MAX_TOKENS: usize = 4096;
+/// Up to so many nodes are invalidated one by one when the attributes of a whole tree changed.
+const MAX_INVALIDATED_NODES: usize = 2048;
 
-/// The longest path that a comparison tells: what system calls take.
-const LONGEST_PATH: usize = 4096;
-
-/// Of as many nodes the kernel is told one by one that their attributes changed.
-const TOLD_SINGLY: usize = 2048;
-
-/// Comparisons under way at a time; the oldest goes.
-const MAX_SESSIONS: usize = 64;
-
-/// Comparisons under way, by number, with the user that began them.
-#[derive(Default)]
-pub(super) struct Sessions(Mutex<Comparing>);
-
-#[derive(Default)]
-struct Comparing {
-    last: u64,
-    all: HashMap<u64, (u32, TreeDiff)>,
+/// Carries out ioctls.
+pub(super) struct TreeCommands {
+    /// The live file system.
+    fs: Arc<FileSystem>,
+    snapshots: Arc<SnapshotTable>,
+    /// Set once the mount exists.
+    notifier: OnceLock<Arc<Notifier>>,
+    tokens: Tokens,
+    comparisons: Comparisons,
 }
 
-impl Sessions {
-    fn begin(&self, uid: u32, diff: TreeDiff) -> u64 {
-        let Comparing { last, all } = &mut *self.0.lock();
-        if all.len() >= MAX_SESSIONS
-            && let Some(oldest) = all.keys().min().copied()
-        {
-            all.remove(&oldest);
+impl TreeCommands {
+    /// Commands on `fs` and its `snapshots`.
+    pub(super) fn new(fs: Arc<FileSystem>, snapshots: Arc<SnapshotTable>) -> Self {
+        Self {
+            fs,
+            snapshots,
+            notifier: OnceLock::new(),
+            tokens: Tokens::default(),
+            comparisons: Comparisons::default(),
         }
-        *last += 1;
-        all.insert(*last, (uid, diff));
-        *last
-    }
-}
-
-/// Tokens that were given out and not used.
-#[derive(Default)]
-pub(super) struct Tokens(Mutex<VecDeque<(Token, u32, NodeId)>>);
-
-impl Tokens {
-    fn give(&self, uid: u32, node: NodeId) -> Result<Token, Errno> {
-        let mut token = [0; TOKEN_BYTES];
-        let length = rustix::rand::getrandom(&mut token[..], rustix::rand::GetRandomFlags::empty());
-        if length != Ok(TOKEN_BYTES) {
-            return Err(Errno(libc::EIO));
-        }
-        let mut tokens = self.0.lock();
-        if tokens.len() >= MAX_TOKENS {
-            tokens.pop_front();
-        }
-        tokens.push_back((token, uid, node));
-        Ok(token)
     }
 
-    /// What a token stands for; it is used up.
-    fn take(&self, token: &Token, uid: u32) -> Result<NodeId, Errno> {
-        let mut tokens = self.0.lock();
-        let found = tokens.iter().position(|(known, of, _)| known == token && *of == uid);
-        found.and_then(|at| tokens.remove(at)).map(|(_, _, node)| node).ok_or(Errno(libc::ESTALE))
+    /// Hands over what tells the kernel of changes.
+    pub(super) fn attach(&self, notifier: &Arc<Notifier>) {
+        // There is one mount, so it is set once.
+        let _ = self.notifier.set(Arc::clone(notifier));
     }
-}
 
-impl Dispatcher {
-    /// Answers an ioctl.
-    pub(super) fn control(
+    /// Answers the ioctl `command` with argument `input` on `node`; `room` is how many bytes of
+    /// output the caller takes. The result is the length of the reply's body.
+    pub(super) fn answer(
         &self,
         node: NodeId,
         header: &Header,
@@ -97,7 +73,7 @@ impl Dispatcher {
         };
         let caller = caller::of(header);
         let reads = matches!(asked, Command::Token | Command::Diff { .. } | Command::DiffNext { .. });
-        if !reads && snapshots::tag(node) != 0 {
+        if !reads && node_tag::tag(node) != 0 {
             return Err(Errno(libc::EROFS));
         }
         let answer = self.carry_out(node, &caller, asked)?;
@@ -109,37 +85,37 @@ impl Dispatcher {
 
     /// Carries out a command; the result is its output.
     fn carry_out(&self, node: NodeId, caller: &Caller, asked: Command<'_>) -> Result<Vec<u8>, Errno> {
-        let name = || self.name(node);
+        let path = || self.shown_path(node);
         let mut answer = Vec::new();
         match asked {
             Command::Token => answer.extend_from_slice(&self.tokens.give(caller.uid, node)?),
             Command::Clone { token, name: new } => {
                 let source = self.tokens.take(&token, caller.uid)?;
-                if snapshots::tag(source) != 0 {
+                if node_tag::tag(source) != 0 {
                     return Err(Errno(libc::EXDEV));
                 }
                 self.may_change(node, caller)?;
-                let made = of(self.fs.clone_tree(source, node, new, caller), name)?;
+                let made = or_errno(self.fs.clone_tree(source, node, new, caller), path)?;
                 // The kernel asks for the name and takes its own reference.
                 self.fs.forget(made.node, 1);
-                self.tell_entry(node, new);
+                self.entry_changed(node, new);
             }
             Command::RemoveTree { name: old } => {
                 self.may_change(node, caller)?;
-                of(self.fs.remove_tree(node, old, caller), name)?;
-                self.tell_entry(node, old);
+                or_errno(self.fs.remove_tree(node, old, caller), path)?;
+                self.entry_changed(node, old);
             }
             Command::ChownTree { uid, gid } => {
-                of(self.fs.chown_tree(node, OwnerChange { uid, gid }, caller), name)?;
-                self.tell_attributes(node);
+                or_errno(self.fs.chown_tree(node, OwnerChange { uid, gid }, caller), path)?;
+                self.attributes_below_changed(node);
             }
             Command::ChmodTree(
                 [keep_directories, add_directories, keep_files, add_files, add_executables],
             ) => {
                 let change =
                     ModeChange { keep_directories, add_directories, keep_files, add_files, add_executables };
-                of(self.fs.chmod_tree(node, change, caller), name)?;
-                self.tell_attributes(node);
+                or_errno(self.fs.chmod_tree(node, change, caller), path)?;
+                self.attributes_below_changed(node);
             }
             Command::Snapshot { name: new, writable, directory } => {
                 self.make_snapshot(node, new, writable, directory, caller)?;
@@ -152,16 +128,16 @@ impl Dispatcher {
                 if caller.uid != 0 {
                     return Err(Errno(libc::EPERM));
                 }
-                let (bytes, exclusive) = of(self.fs.space_of_tree(node), name)?;
+                let (bytes, exclusive) = or_errno(self.fs.space_of_tree(node), path)?;
                 answer.extend([bytes, exclusive].iter().flat_map(|n| n.to_ne_bytes()));
             }
             Command::Diff { token } => {
                 let old = self.tokens.take(&token, caller.uid)?;
                 let diff = self.compare(old, node, caller)?;
                 answer.extend_from_slice(&token);
-                answer.extend_from_slice(&self.sessions.begin(caller.uid, diff).to_ne_bytes());
+                answer.extend_from_slice(&self.comparisons.begin(caller.uid, diff).to_ne_bytes());
             }
-            Command::DiffNext { session } => self.differences(session, caller.uid, &mut answer)?,
+            Command::DiffNext { session } => self.comparisons.next(session, caller.uid, &mut answer)?,
         }
         Ok(answer)
     }
@@ -175,15 +151,15 @@ impl Dispatcher {
         directory: bool,
         caller: &Caller,
     ) -> Result<(), Errno> {
-        let (name, new) = (|| self.name(node), text(new)?);
+        let (path, new) = (|| self.shown_path(node), text(new)?);
         if !directory || node == NodeId::ROOT {
             self.may_administrate(caller)?;
-            of(self.fs.snapshot(new, writable), name)?;
-            self.tell_entry(snapshots::DIRECTORY, new.as_bytes());
+            or_errno(self.fs.snapshot(new, writable), path)?;
+            self.entry_changed(SNAPSHOT_DIRECTORY, new.as_bytes());
             return Ok(());
         }
-        of(self.fs.snapshot_tree(node, new, writable, caller), name)?;
-        self.tell_snapshot(node, of(self.fs.getattr(node), name)?.ino, new);
+        or_errno(self.fs.snapshot_tree(node, new, writable, caller), path)?;
+        self.snapshot_changed(node, or_errno(self.fs.getattr(node), path)?.ino, new);
         Ok(())
     }
 
@@ -196,46 +172,46 @@ impl Dispatcher {
         directory: bool,
         caller: &Caller,
     ) -> Result<(), Errno> {
-        let (name, old) = (|| self.name(node), text(old)?);
+        let (path, old) = (|| self.shown_path(node), text(old)?);
         if !directory || (node == NodeId::ROOT && !old.contains('/')) {
             self.may_administrate(caller)?;
-            let known = of(self.fs.snapshot_of(NodeId::ROOT, old), name)?;
-            of(self.fs.snapshot_delete(old), name)?;
+            let known = or_errno(self.fs.snapshot_of(NodeId::ROOT, old), path)?;
+            or_errno(self.fs.snapshot_delete(old), path)?;
             self.snapshots.close(known.id);
-            self.tell_entry(snapshots::DIRECTORY, old.as_bytes());
+            self.entry_changed(SNAPSHOT_DIRECTORY, old.as_bytes());
             return Ok(());
         }
-        let gone = of(self.fs.snapshot_tree_delete(node, old, caller), name)?;
+        let gone = or_errno(self.fs.snapshot_tree_delete(node, old, caller), path)?;
         self.snapshots.close(gone.id);
         match gone.directory {
-            Some(number) => self.tell_snapshot(node, number, &gone.name),
-            None => self.tell_entry(snapshots::DIRECTORY, gone.name.as_bytes()),
+            Some(number) => self.snapshot_changed(node, number, &gone.name),
+            None => self.entry_changed(SNAPSHOT_DIRECTORY, gone.name.as_bytes()),
         }
         Ok(())
     }
 
     /// Makes a directory what a snapshot holds.
     fn restore(&self, node: NodeId, snapshot: &[u8], caller: &Caller) -> Result<(), Errno> {
-        let name = || self.name(node);
-        let (parent, own) = of(self.fs.place_of(node), name)?;
+        let path = || self.shown_path(node);
+        let (parent, own) = or_errno(self.fs.place_of(node), path)?;
         self.may_change(parent, caller)?;
-        let made = of(self.fs.restore_tree(parent, &own, text(snapshot)?, caller), name)?;
+        let made = or_errno(self.fs.restore_tree(parent, &own, text(snapshot)?, caller), path)?;
         // The kernel asks for the name and takes its own reference.
         self.fs.forget(made.node, 1);
-        self.tell_entry(parent, &own);
+        self.entry_changed(parent, &own);
         Ok(())
     }
 
     /// A snapshot of the directory with this number is there, or is not any more.
-    fn tell_snapshot(&self, node: NodeId, number: u64, name: &str) {
+    fn snapshot_changed(&self, node: NodeId, number: u64, name: &str) {
         if let Some(directory) = self.snapshots.known_directory(number) {
-            self.tell_entry(directory, name.as_bytes());
+            self.entry_changed(directory, name.as_bytes());
         }
         let own = self.fs.getattr(node).is_ok_and(|attr| attr.ino == number);
         let left = self.fs.snapshots_of(node).map_or(0, |all| all.len());
         // The first or the last: its directory of snapshots comes or goes.
         if own && left < 2 {
-            self.tell_entry(node, snapshots::NAME);
+            self.entry_changed(node, snapshots::NAME);
         }
     }
 
@@ -244,9 +220,9 @@ impl Dispatcher {
         if caller.uid == 0 {
             return Ok(());
         }
-        let attr = attributes(&of(self.fs.getattr(dir), || self.name(dir))?);
-        // A list may forbid what the mode allows; callers other than the owner are not told what it
-        // says.
+        let attr = or_errno(self.fs.getattr(dir), || self.shown_path(dir))?;
+        // An access control list may forbid what the mode allows. It is not evaluated here, so with
+        // one only root and the owner may.
         let listed = || self.fs.getxattr(dir, b"system.posix_acl_access").is_ok();
         let class = match () {
             () if attr.uid == caller.uid => 6,
@@ -259,81 +235,52 @@ impl Dispatcher {
 
     /// Begins to compare two directories, each in the live tree or in a snapshot.
     fn compare(&self, old: NodeId, new: NodeId, caller: &Caller) -> Result<TreeDiff, Errno> {
-        if snapshots::is_directory(old) || snapshots::is_directory(new) {
+        if node_tag::is_snapshot_directory(old) || node_tag::is_snapshot_directory(new) {
             return Err(Errno(libc::EXDEV));
         }
-        let find = |node: NodeId| match snapshots::tag(node) {
+        let find = |node: NodeId| match node_tag::tag(node) {
             0 => Ok((None, node)),
-            tag => Ok((Some(self.snapshots.of(tag)?), NodeId(node.0 & !tag))),
+            tag => Ok((Some(self.snapshots.opened(tag)?), node_tag::local(node))),
         };
         let ((before, old), (after, new)) = (find(old)?, find(new)?);
-        let before = before.as_ref().map_or(&self.fs, |inner| &inner.fs);
-        let after = after.as_ref().map_or(&self.fs, |inner| &inner.fs);
-        of(after.diff_trees(before, old, new, caller), || self.name(new))
+        let before = before.as_ref().map_or(&self.fs, |volume| volume.fs());
+        let after = after.as_ref().map_or(&self.fs, |volume| volume.fs());
+        or_errno(after.diff_trees(before, old, new, caller), || self.shown_path(new))
     }
 
-    /// As many differences as there is room for in one answer.
-    fn differences(&self, session: u64, uid: u32, answer: &mut Vec<u8>) -> Result<(), Errno> {
-        let mut sessions = self.sessions.0.lock();
-        let (_, diff) =
-            sessions.all.get_mut(&session).filter(|(by, _)| *by == uid).ok_or(Errno(libc::ESTALE))?;
-        let mut data = Vec::new();
-        // A path has less than 64 KiB for the kernel's users, and no room here if it has more than
-        // 8 KiB.
-        while data.len() + LONGEST_PATH + 3 <= DIFFERENCES_BYTES {
-            let Some((change, path)) = of(diff.next(), String::new)? else { break };
-            if path.len() > LONGEST_PATH {
-                return Err(Errno(libc::ENAMETOOLONG));
-            }
-            data.push(match change {
-                Change::Added => b'+',
-                Change::Removed => b'-',
-                _ => b'~',
-            });
-            data.extend_from_slice(&(path.len() as u16).to_ne_bytes());
-            data.extend_from_slice(&path);
-        }
-        answer.extend_from_slice(&session.to_ne_bytes());
-        answer.extend_from_slice(&diff.nodes().to_ne_bytes());
-        answer.extend_from_slice(&(data.len() as u32).to_ne_bytes());
-        answer.extend_from_slice(&[0; 4]);
-        if data.is_empty() {
-            sessions.all.remove(&session);
-        }
-        data.resize(DIFFERENCES_BYTES, 0);
-        answer.extend_from_slice(&data);
-        Ok(())
-    }
-
-    /// Refuses callers that may not make and delete snapshots: all but root and the owner of the
-    /// mount's root.
+    /// Refuses callers that may not make and delete snapshots of the whole volume: all but root and
+    /// the owner of the mount's root.
     fn may_administrate(&self, caller: &Caller) -> Result<(), Errno> {
-        let root = of(self.fs.getattr(NodeId::ROOT), || self.name(NodeId::ROOT))?;
+        let root = or_errno(self.fs.getattr(NodeId::ROOT), || self.shown_path(NodeId::ROOT))?;
         if caller.uid == 0 || caller.uid == root.uid { Ok(()) } else { Err(Errno(libc::EPERM)) }
     }
 
-    /// A name means something else now.
-    fn tell_entry(&self, dir: NodeId, name: &[u8]) {
+    /// A name in a directory means something else now.
+    fn entry_changed(&self, dir: NodeId, name: &[u8]) {
         let Some(notifier) = self.notifier.get() else { return };
         let entry = |expire| Notification::Entry { parent: dir.0, name: name.to_vec(), expire };
         notifier.notify_and_wait([entry(true), Notification::Inode { node: dir.0, data: None }]);
-        // Takes the time of what the kernel knows below the name.
+        // Takes the kernel time for everything that it knows below the name.
         notifier.notify([entry(false)]);
     }
 
     /// The attributes of everything below a node changed.
-    fn tell_attributes(&self, node: NodeId) {
+    fn attributes_below_changed(&self, node: NodeId) {
         let Some(notifier) = self.notifier.get() else { return };
         let inode = |node: NodeId| Notification::Inode { node: node.0, data: None };
-        // One by one if there are few. Otherwise the kernel asks for every name of the mount again,
-        // as it does if an answer with what was true before may still be on its way to it: then it
-        // does not know yet of what it is told.
-        let few = self.fs.nodes_below(node, TOLD_SINGLY).ok().flatten();
+        // One by one if there are few. Otherwise the kernel looks every name of the mount up again.
+        // It does so too if it does not know one of the nodes yet: an answer with the attributes
+        // before the change may be on its way to it.
+        let few = self.fs.nodes_below(node, MAX_INVALIDATED_NODES).ok().flatten();
         if !few.is_some_and(|nodes| notifier.notify_known(nodes.into_iter().map(inode).collect())) {
             notifier.notify_and_wait([Notification::Epoch, inode(node)]);
         }
         let fs = self.fs.clone();
         notifier.notify_later(move || fs.changed_nodes().into_iter().map(inode).collect());
+    }
+
+    fn shown_path(&self, node: NodeId) -> String {
+        shown_path(&self.fs, node)
     }
 }
 

@@ -1,9 +1,9 @@
-//! Dirty pages: what the kernel has of a file and the server has not yet.
+//! Dirty pages: file data that the kernel has and the server has not yet.
 //!
-//! The kernel answers `read` from its pages, but passes LSEEK and the number of blocks on to the
-//! server without writing dirty pages first. A page becomes dirty by a store through a shared
-//! mapping, and with `-o writeback` by `write` too, which then may also lie behind the end of the
-//! file as the server knows it.
+//! The kernel answers `read` from its pages, but passes LSEEK and questions for the number of
+//! blocks on to the server without writing dirty pages first. A page becomes dirty by a store
+//! through a shared mapping, and with `-o writeback` by `write` too; then it may also lie behind
+//! the end of the file as the server knows it.
 //!
 //! The protocol of LSEEK: only a hole can hide data. So the server finds the hole that decides the
 //! answer, has the kernel write the pages in it and drop them (`FUSE_NOTIFY_INVAL_INODE` with a
@@ -11,91 +11,118 @@
 //!
 //! Invariants:
 //!
-//! 1. *A range is called a hole only if the kernel has written its dirty pages there* since the
-//!    question came. A file without holes needs nothing, unless the kernel keeps what is written.
-//! 2. *What waits for the kernel can be served meanwhile.* The kernel waits for the replies to the
-//!    WRITEs that it sends, and for READs of pages in the range, while it handles the notification;
-//!    LSEEK holds the lock of the inode, which neither takes. So at most [`MOST_FLUSHES`] handlers
-//!    wait in a notification at once, and none does where no more threads than that serve: one is
-//!    always left. What is beyond that limit is answered without the kernel's pages, by what cannot
-//!    be wrong: all is data. With `-o writeback` only the kernel knows where that ends, so LSEEK is
-//!    refused with ENOSYS, and the kernel answers so by itself from then on.
-//! 3. *No file that may have data has 0 blocks*: `tar -S` takes 0 for a promise that all is hole. A
-//!    file with a length and without data counts one unit of 512 bytes, with `-o writeback` an
-//!    empty file as well.
+//! 1. *A range is reported as a hole only if the kernel has written its dirty pages there* since
+//!    the request came. A file without holes needs no notification, unless the kernel keeps written
+//!    data.
+//! 2. *What the kernel waits for can be served meanwhile.* While the kernel handles the
+//!    notification it waits for the replies to the WRITEs that it sends, and for READs of pages in
+//!    the range; LSEEK holds the lock of the inode, which neither takes. So at most [`MAX_FLUSHES`]
+//!    handlers wait in a notification at once, and none does in a mount with no more threads than
+//!    that: one thread is always left. Beyond that limit the answer does without the kernel's
+//!    pages, and says what cannot be wrong: all is data. With `-o writeback` only the kernel knows
+//!    where the data ends, so LSEEK is refused with ENOSYS, and the kernel answers by itself from
+//!    then on.
+//! 3. *No file that may have data has 0 blocks*: `tar -S` takes 0 for a promise that the whole file
+//!    is a hole. A file with a length and without data counts one unit of 512 bytes, with
+//!    `-o writeback` an empty file as well.
 //!
 //! With `-o writeback` the kernel does not ask for the blocks again when it has written pages, so
-//! it is told to ([`Dispatcher::blocks_changed`]), before an `fsync` returns in any case.
+//! it is notified ([`DirtyPages::written_back`]), at the latest before an `fsync` returns.
 //!
 //! Kernels before 6.16 write from copies of pages, and call a page clean while its copy is on its
 //! way: there a notification returns too early, so no hole is reported at all.
 
-use super::errno::{Errno, of};
-use super::{Dispatcher, Small};
+use super::errno::{Errno, or_errno, shown_path};
+use crate::kernel_release;
+use crate::notifier::Notifier;
 use crate::protocol::notify::Notification;
 use crate::protocol::reply;
 use crate::transport;
-use espalier_fs::{NodeId, Seek};
+use espalier_fs::{FileSystem, NodeId, Seek};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 /// Handlers that may wait at once until the kernel has written pages.
-const MOST_FLUSHES: usize = 6;
+const MAX_FLUSHES: usize = 6;
 
-/// What is known of pages that the server has not seen.
-#[derive(Default)]
-pub(super) struct DirtyPages {
+/// How the kernel caches the data of files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PageCaching {
+    /// No file is ever written: a snapshot.
+    ReadOnly,
+    /// Only stores through mappings leave dirty pages.
+    WriteThrough,
     /// `write` leaves dirty pages too (`-o writeback`).
-    pub(super) has_written_data: bool,
+    WriteBack,
+}
+
+/// Answers the questions that dirty pages would make the server answer wrongly.
+pub(super) struct DirtyPages {
+    caching: PageCaching,
+    /// Set once the mount exists.
+    notifier: OnceLock<Arc<Notifier>>,
+    /// Handlers that wait now until the kernel has written pages.
     flushes: AtomicUsize,
-    /// Nodes of whose new number of blocks the kernel is about to be told.
+    /// Nodes with a queued notification of their new number of blocks.
     recounted: Arc<Mutex<HashSet<u64>>>,
 }
 
-/// Leave to wait for the kernel, until it is dropped.
-struct Leave<'a>(&'a AtomicUsize);
+/// Counts a handler that waits for the kernel, until it is dropped.
+struct FlushPermit<'a>(&'a AtomicUsize);
 
-impl Drop for Leave<'_> {
+impl Drop for FlushPermit<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
 impl DirtyPages {
-    /// Leave to wait for the kernel, if one more handler may.
-    fn leave(&self) -> Option<Leave<'_>> {
-        if transport::serving_threads() <= MOST_FLUSHES {
-            return None;
-        }
-        let more = |flushes: usize| (flushes < MOST_FLUSHES).then_some(flushes + 1);
-        self.flushes.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
-        Some(Leave(&self.flushes))
+    /// For files that the kernel caches as `caching` says.
+    pub(super) fn new(caching: PageCaching) -> Self {
+        Self { caching, notifier: OnceLock::new(), flushes: AtomicUsize::new(0), recounted: Arc::default() }
     }
 
-    /// Attributes as the kernel is to have them; see the module.
-    pub(super) fn counted(&self, mut attributes: reply::Attributes) -> reply::Attributes {
+    /// Hands over what tells the kernel to write its pages. Without it no hole is reported, but in
+    /// snapshots.
+    pub(super) fn attach(&self, notifier: &Arc<Notifier>) {
+        // There is one mount, so it is set once.
+        let _ = self.notifier.set(Arc::clone(notifier));
+    }
+
+    fn is_write_back(&self) -> bool {
+        self.caching == PageCaching::WriteBack
+    }
+
+    /// Leave to wait for the kernel; `None` if too many handlers wait already.
+    fn permit(&self) -> Option<FlushPermit<'_>> {
+        if transport::serving_threads() <= MAX_FLUSHES {
+            return None;
+        }
+        let more = |flushes: usize| (flushes < MAX_FLUSHES).then_some(flushes + 1);
+        self.flushes.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
+        Some(FlushPermit(&self.flushes))
+    }
+
+    /// Attributes with the number of blocks that the kernel is to have: invariant 3.
+    pub(super) fn adjust(&self, mut attributes: reply::Attributes) -> reply::Attributes {
         let is_file = attributes.mode & libc::S_IFMT == libc::S_IFREG;
-        if is_file && attributes.blocks == 0 && (attributes.size > 0 || self.has_written_data) {
+        if is_file && attributes.blocks == 0 && (attributes.size > 0 || self.is_write_back()) {
             attributes.blocks = 1;
         }
         attributes
     }
-}
 
-impl Dispatcher {
-    /// LSEEK: the next data, or the next hole, at or after `offset`.
-    pub(super) fn seek(&self, node: NodeId, offset: u64, what: Seek) -> Result<u64, Errno> {
-        let is_written_back = self.dirty_pages.has_written_data;
-        // A snapshot is not written.
-        let mut clean = if self.tag == 0 { offset..offset } else { 0..u64::MAX };
+    /// LSEEK: the next data, or the next hole, at or after `offset` in `node` of `fs`.
+    pub(super) fn seek(&self, fs: &FileSystem, node: NodeId, offset: u64, what: Seek) -> Result<u64, Errno> {
+        // Where the kernel has no dirty pages.
+        let mut clean = if self.caching == PageCaching::ReadOnly { 0..u64::MAX } else { offset..offset };
         let mut from = offset;
         loop {
-            let (hole, size) = of(self.fs.next_hole(node, from), || self.name(node))?;
-            let end_is_known = !is_written_back || clean.end == u64::MAX;
+            let (hole, size) = or_errno(fs.next_hole(node, from), || shown_path(fs, node))?;
+            let end_is_known = !self.is_write_back() || clean.end == u64::MAX;
             if what == Seek::Data && hole.start > offset {
                 return Ok(offset);
             }
@@ -110,9 +137,9 @@ impl Dispatcher {
                     Seek::Data => Ok(hole.end),
                 };
             }
-            if !self.write_dirty_pages(node, &hole) {
+            if !self.write_pages(node, &hole) {
                 return match what {
-                    _ if is_written_back => Err(Errno(libc::ENOSYS)),
+                    _ if self.is_write_back() => Err(Errno(libc::ENOSYS)),
                     Seek::Data => Ok(offset),
                     Seek::Hole => Ok(size),
                 };
@@ -123,25 +150,24 @@ impl Dispatcher {
     }
 
     /// Has the kernel write the dirty pages of `range` and drop the pages there; true if it has.
-    fn write_dirty_pages(&self, node: NodeId, range: &Range<u64>) -> bool {
+    fn write_pages(&self, node: NodeId, range: &Range<u64>) -> bool {
         let Some(notifier) = self.notifier.get().filter(|_| *WAITS_FOR_WRITES) else { return false };
-        let Some(_leave) = self.dirty_pages.leave() else { return false };
+        let Some(_permit) = self.permit() else { return false };
         // Length 0: to the end.
         let length = if range.end == u64::MAX { 0 } else { range.end - range.start };
         notifier.notify_here(&Notification::Inode { node: node.0, data: Some((range.start, length)) })
     }
 
-    /// The kernel has written pages of `node` that it had kept; see the module.
-    pub(super) fn blocks_changed(&self, node: NodeId) {
-        if !self.dirty_pages.has_written_data {
+    /// A WRITE from the kernel's pages is served: the number of blocks of `node` may have changed.
+    pub(super) fn written_back(&self, node: NodeId) {
+        if !self.is_write_back() {
             return;
         }
         let Some(notifier) = self.notifier.get() else { return };
-        let recounted = &self.dirty_pages.recounted;
-        if recounted.lock().insert(node.0) {
-            let recounted = Arc::clone(recounted);
-            // The kernel may give up the inode with that, and wait for this very request: so it is
-            // not for this thread to tell it.
+        if self.recounted.lock().insert(node.0) {
+            let recounted = Arc::clone(&self.recounted);
+            // Not on this thread: the page of this very WRITE is under write-back until it is
+            // answered, and the kernel may wait for such pages where it gives up an inode.
             notifier.notify_later(move || {
                 recounted.lock().remove(&node.0);
                 vec![Notification::Inode { node: node.0, data: None }]
@@ -150,26 +176,14 @@ impl Dispatcher {
     }
 
     /// `fsync` of `node` is about to return.
-    pub(super) fn synced(&self, node: NodeId) {
-        if self.dirty_pages.has_written_data
+    pub(super) fn fsync_returns(&self, node: NodeId) {
+        if self.is_write_back()
             && let Some(notifier) = self.notifier.get()
         {
             notifier.attributes_changed(node.0);
         }
     }
-
-    /// A reply with attributes as the kernel is to have them.
-    pub(super) fn counted(&self, small: Small) -> Small {
-        let counted = |attributes| self.dirty_pages.counted(attributes);
-        match small {
-            Small::Entry(node, attributes) => Small::Entry(node, counted(attributes)),
-            Small::Opened(node, attributes) => Small::Opened(node, counted(attributes)),
-            Small::Attributes(attributes) => Small::Attributes(counted(attributes)),
-            Small::Statx(attributes) => Small::Statx(counted(attributes)),
-            small => small,
-        }
-    }
 }
 
 /// The kernel waits until pages are written before it calls them clean; see the module.
-static WAITS_FOR_WRITES: LazyLock<bool> = LazyLock::new(crate::mount::kernel_waits_for_writes);
+static WAITS_FOR_WRITES: LazyLock<bool> = LazyLock::new(kernel_release::waits_for_writes);

@@ -1,22 +1,30 @@
-//! Kinds of errors to numbers: the only place where they meet.
+//! Errors of the file system as errno: the only place where a kind becomes a number.
 
-use espalier_fs::FsErrorKind;
+use espalier_fs::{FileSystem, FsErrorKind, NodeId};
 
 /// A positive errno.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Errno(pub(super) i32);
 
-/// The result of a call, with the error as a number. Errors that mean that something is broken are
-/// logged; `what` names what the call was about.
-pub(super) fn of<T>(result: espalier_fs::Result<T>, what: impl FnOnce() -> String) -> Result<T, Errno> {
+/// The result of a call, with an errno for the error. EIO, which means that something is broken, is
+/// logged; `path` names what the call was about.
+pub(super) fn or_errno<T>(result: espalier_fs::Result<T>, path: impl FnOnce() -> String) -> Result<T, Errno> {
     result.map_err(|error| {
         let number = number(error.kind());
         if number == libc::EIO {
             let cause = std::error::Error::source(&error).map(tracing::field::display);
-            tracing::error!(path = what(), cause, "{error}");
+            tracing::error!(path = path(), cause, "{error}");
         }
         Errno(number)
     })
+}
+
+/// The path of a node, for messages.
+pub(super) fn shown_path(fs: &FileSystem, node: NodeId) -> String {
+    match fs.path(node) {
+        Ok(path) => String::from_utf8_lossy(&path).into_owned(),
+        Err(_) => format!("node {}", node.0),
+    }
 }
 
 fn number(kind: FsErrorKind) -> i32 {
@@ -45,7 +53,7 @@ fn number(kind: FsErrorKind) -> i32 {
         Kind::Busy => libc::EBUSY,
         Kind::Interrupted => libc::EINTR,
         Kind::Io => libc::EIO,
-        // A kind that is new to the layer below and unknown here.
+        // A kind that the file system layer has and this table does not.
         _ => libc::EIO,
     }
 }

@@ -58,58 +58,6 @@ pub(super) fn mount(point: &Path, options: &MountOptions) -> Result<Mounted, Mou
     Ok(mounted)
 }
 
-/// True if the kernel drops its pages of what is written by direct I/O also after the write, so
-/// that none stays which a reader fetched meanwhile. Linux does since 6.19, 6.18.3 and 6.12.64 (its
-/// commit b359af8275a9), and no bit of the protocol says so.
-pub(super) fn drops_pages_after_direct_writes() -> bool {
-    let names = rustix::system::uname();
-    names.release().to_str().is_ok_and(drops)
-}
-
-/// See [`drops_pages_after_direct_writes`].
-fn drops(release: &str) -> bool {
-    match numbers(release) {
-        (6, 12, patch) => patch >= 64,
-        (6, 18, patch) => patch >= 3,
-        (major, minor, _) => (major, minor) >= (6, 19),
-    }
-}
-
-/// True if the kernel clears what lies behind the end of a file in the last page that is stored in
-/// its cache. Before, there was what had been in that memory (CVE-2024-44947); distributors may
-/// have mended it under other numbers.
-pub(super) fn clears_what_is_stored() -> bool {
-    let names = rustix::system::uname();
-    names.release().to_str().is_ok_and(clears)
-}
-
-/// See [`clears_what_is_stored`].
-fn clears(release: &str) -> bool {
-    match numbers(release) {
-        (5, 4, patch) => patch >= 283,
-        (5, 10, patch) => patch >= 225,
-        (5, 15, patch) => patch >= 166,
-        (6, 1, patch) => patch >= 107,
-        (6, 6, patch) => patch >= 48,
-        (6, 10, patch) => patch >= 7,
-        (major, minor, _) => (major, minor) >= (6, 11),
-    }
-}
-
-/// True if a page that is being written is not clean for the kernel before the server has answered:
-/// Linux before 6.16 writes from copies.
-pub(super) fn waits_for_writes() -> bool {
-    let names = rustix::system::uname();
-    names.release().to_str().is_ok_and(|release| numbers(release) >= (6, 16, 0))
-}
-
-/// The first three numbers of a kernel's release.
-fn numbers(release: &str) -> (u32, u32, u32) {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse().ok());
-    let mut next = || numbers.next().unwrap_or(0);
-    (next(), next(), next())
-}
-
 /// A process that unmounts when this one dies, however it dies.
 ///
 /// The helper has an option for that, but it tries first whether the mount can be opened, and here
@@ -405,35 +353,5 @@ impl std::fmt::Debug for Mounted {
             .field("device", &self.device.raw().as_raw_fd())
             .field("block", &self.block)
             .finish()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{clears, drops};
-
-    #[test]
-    fn kernels_are_known_that_drop_pages_after_direct_writes() {
-        let new =
-            ["6.19.0-rc1", "6.19", "7.0.1-generic", "10.1", "6.18.3", "6.18.44-x-y1", "6.12.64+deb13-amd64"];
-        for release in new {
-            assert!(drops(release), "{release}");
-        }
-        let old = ["6.18.2", "6.18", "6.12.63", "6.17.13", "6.1.170", "5.15.200", "", "x", "6.x.9"];
-        for release in old {
-            assert!(!drops(release), "{release}");
-        }
-    }
-
-    #[test]
-    fn kernels_are_known_that_clear_what_is_stored() {
-        for release in ["6.11", "6.18.44-x-y1", "7.0", "5.4.283", "6.1.107-1-amd64", "6.6.48", "6.10.7"] {
-            assert!(clears(release), "{release}");
-        }
-        for release in
-            ["5.4.282", "5.14.0-503.el9", "5.15.0-140-generic", "6.1.106", "6.8.0-60-generic", "6.9.12", ""]
-        {
-            assert!(!clears(release), "{release}");
-        }
     }
 }

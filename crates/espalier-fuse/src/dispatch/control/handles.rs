@@ -1,0 +1,102 @@
+//! Handles that ioctls give out: tokens for directories, and numbers of comparisons under way.
+
+use crate::dispatch::errno::{Errno, or_errno};
+use crate::protocol::control::{DIFFERENCES_BYTES, TOKEN_BYTES, Token};
+use espalier_fs::{Change, NodeId, TreeDiff};
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+
+/// Tokens that are kept; beyond that the oldest is dropped.
+const MAX_TOKENS: usize = 4096;
+
+/// The longest path that a comparison reports, in bytes: the longest that system calls take.
+const MAX_PATH_BYTES: usize = 4096;
+
+/// Comparisons under way at a time; beyond that the oldest is dropped.
+const MAX_COMPARISONS: usize = 64;
+
+/// Comparisons under way, by number, with the user that began them.
+#[derive(Default)]
+pub(super) struct Comparisons(Mutex<Running>);
+
+#[derive(Default)]
+struct Running {
+    last: u64,
+    all: HashMap<u64, (u32, TreeDiff)>,
+}
+
+impl Comparisons {
+    /// Begins a comparison of user `uid`; the result is its number.
+    pub(super) fn begin(&self, uid: u32, diff: TreeDiff) -> u64 {
+        let Running { last, all } = &mut *self.0.lock();
+        if all.len() >= MAX_COMPARISONS
+            && let Some(oldest) = all.keys().min().copied()
+        {
+            all.remove(&oldest);
+        }
+        *last += 1;
+        all.insert(*last, (uid, diff));
+        *last
+    }
+
+    /// Appends to `answer` as many further differences as one answer has room for. At the end the
+    /// comparison is dropped.
+    pub(super) fn next(&self, session: u64, uid: u32, answer: &mut Vec<u8>) -> Result<(), Errno> {
+        let mut running = self.0.lock();
+        let (_, diff) =
+            running.all.get_mut(&session).filter(|(by, _)| *by == uid).ok_or(Errno(libc::ESTALE))?;
+        let mut data = Vec::new();
+        // Each difference needs room for the longest path; its length takes two bytes.
+        while data.len() + MAX_PATH_BYTES + 3 <= DIFFERENCES_BYTES {
+            let Some((change, path)) = or_errno(diff.next(), String::new)? else { break };
+            if path.len() > MAX_PATH_BYTES {
+                return Err(Errno(libc::ENAMETOOLONG));
+            }
+            data.push(match change {
+                Change::Added => b'+',
+                Change::Removed => b'-',
+                _ => b'~',
+            });
+            data.extend_from_slice(&(path.len() as u16).to_ne_bytes());
+            data.extend_from_slice(&path);
+        }
+        answer.extend_from_slice(&session.to_ne_bytes());
+        answer.extend_from_slice(&diff.nodes().to_ne_bytes());
+        answer.extend_from_slice(&(data.len() as u32).to_ne_bytes());
+        answer.extend_from_slice(&[0; 4]);
+        if data.is_empty() {
+            running.all.remove(&session);
+        }
+        data.resize(DIFFERENCES_BYTES, 0);
+        answer.extend_from_slice(&data);
+        Ok(())
+    }
+}
+
+/// Tokens that were given out and not used.
+#[derive(Default)]
+pub(super) struct Tokens(Mutex<VecDeque<(Token, u32, NodeId)>>);
+
+impl Tokens {
+    /// A new token of user `uid` for a directory.
+    pub(super) fn give(&self, uid: u32, node: NodeId) -> Result<Token, Errno> {
+        let mut token = [0; TOKEN_BYTES];
+        let length = rustix::rand::getrandom(&mut token[..], rustix::rand::GetRandomFlags::empty());
+        if length != Ok(TOKEN_BYTES) {
+            return Err(Errno(libc::EIO));
+        }
+        let mut tokens = self.0.lock();
+        if tokens.len() >= MAX_TOKENS {
+            tokens.pop_front();
+        }
+        tokens.push_back((token, uid, node));
+        Ok(token)
+    }
+
+    /// The directory of a token, which is used up.
+    pub(super) fn take(&self, token: &Token, uid: u32) -> Result<NodeId, Errno> {
+        let mut tokens = self.0.lock();
+        let found = tokens.iter().position(|(known, of, _)| known == token && *of == uid);
+        found.and_then(|at| tokens.remove(at)).map(|(_, _, node)| node).ok_or(Errno(libc::ESTALE))
+    }
+}
