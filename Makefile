@@ -7,7 +7,7 @@ SBINDIR ?= /sbin
 DESTDIR ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: all demo test lint fuzz soak power-cut bench install uninstall clean
+.PHONY: all demo test lint fuzz soak power-cut bench install install-files uninstall clean
 
 all:
 	$(CARGO) build --release -p espalier
@@ -56,19 +56,38 @@ bench:
 	$(CARGO) build --release -p espalier-fuse --example bound
 	$(TARGET)/release/espalier-bench --espalier $(TARGET)/release/espalier --bound $(TARGET)/release/examples/bound $(BENCH)
 
-install: all
-	install -D -m 755 $(TARGET)/release/espalier $(DESTDIR)$(PREFIX)/bin/espalier
+HELPERS := mkfs.espalier fsck.espalier mount.espalier mount.fuse.espalier \
+	umount.espalier umount.fuse.espalier umount.fuseblk.espalier
+SHARE = $(DESTDIR)$(PREFIX)/share
+BASH_COMPLETION = $(SHARE)/bash-completion/completions/espalier
+ZSH_COMPLETION = $(SHARE)/zsh/$(ZSH_FUNCTIONS)/_espalier
+FISH_COMPLETION = $(SHARE)/fish/vendor_completions.d/espalier.fish
+UNIT = $(DESTDIR)$(PREFIX)/lib/systemd/system/espalier@.service
+# Debian's packages have vendor-completions.
+ZSH_FUNCTIONS ?= site-functions
+BINARY ?= $(TARGET)/release/espalier
+
+install: all install-files
+
+# What is built already, for packages.
+install-files:
+	install -D -m 755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/espalier
 	install -D -m 644 packaging/modprobe.d/espalier.conf $(DESTDIR)$(PREFIX)/lib/modprobe.d/espalier.conf
-	install -d $(DESTDIR)$(SBINDIR)
-	for name in mkfs.espalier fsck.espalier mount.espalier mount.fuse.espalier \
-		umount.espalier umount.fuse.espalier umount.fuseblk.espalier; do \
-		ln -sf $(PREFIX)/bin/espalier $(DESTDIR)$(SBINDIR)/$$name; done
+	install -d $(DESTDIR)$(SBINDIR) $(dir $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT))
+	for name in $(HELPERS); do ln -sf $(PREFIX)/bin/espalier $(DESTDIR)$(SBINDIR)/$$name; done
+	$(BINARY) man $(SHARE)/man
+	COMPLETE=bash $(BINARY) >$(BASH_COMPLETION)
+	COMPLETE=zsh $(BINARY) >$(ZSH_COMPLETION)
+	COMPLETE=fish $(BINARY) >$(FISH_COMPLETION)
+	sed 's|@BINDIR@|$(PREFIX)/bin|' packaging/systemd/espalier@.service.in >$(UNIT)
+	chmod 644 $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT)
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/espalier $(DESTDIR)$(PREFIX)/lib/modprobe.d/espalier.conf
-	for name in mkfs.espalier fsck.espalier mount.espalier mount.fuse.espalier \
-		umount.espalier umount.fuse.espalier umount.fuseblk.espalier; do \
-		rm -f $(DESTDIR)$(SBINDIR)/$$name; done
+	rm -f $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT)
+	rm -f $(SHARE)/man/man1/espalier.1 $(SHARE)/man/man1/espalier-*.1
+	rm -f $(SHARE)/man/man5/espalier.5 $(SHARE)/man/man5/espalier.toml.5
+	for name in $(HELPERS); do rm -f $(DESTDIR)$(SBINDIR)/$$name $(SHARE)/man/man8/$$name.8; done
 
 clean:
 	$(CARGO) clean

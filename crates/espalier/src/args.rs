@@ -1,6 +1,7 @@
 //! The command line: commands, their options, and the names under which mount(8) and its kin call
 //! us.
 
+pub(crate) mod mount_options;
 mod trees;
 
 use crate::units::Size;
@@ -75,6 +76,9 @@ pub(crate) enum Command {
     /// Show everything at work: make an image, unpack a source tree, search, edit, build, check,
     /// compare
     Demo(Demo),
+    /// Write the manual pages below a directory (make install does)
+    #[command(hide = true)]
+    Man(Man),
 }
 
 impl Command {
@@ -116,7 +120,7 @@ pub(crate) enum Compress {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = MOUNT_HELP)]
+#[command(after_help = mount_help())]
 pub(crate) struct Mount {
     /// The image file or block device
     #[arg(value_name = "IMAGE|DEVICE")]
@@ -137,35 +141,12 @@ pub(crate) struct Mount {
     pub(crate) from_mount: bool,
 }
 
-const MOUNT_HELP: &str = "Mount options (-o):
-  ro, rw              read-only, or for reading and writing (default)
-  cache=SIZE          the same as --cache
-  writeback           let the kernel gather writes: faster small writes, but what write() returned
-                      reaches the server later, and a full disk may be reported at close or fsync
-  allow_other         let other users in (always so for root's mounts; noallow_other forbids it)
-  discard              tell the device about space as soon as it is free
-  noatime, relatime, strictatime
-                      when reading changes the time of last access (default relatime); reads that the
-                      kernel answers from its cache change nothing
-  logfile=FILE        log there instead of to the journal, syslog, or a file that doctor names
-  nofail              an image that is not there is no failure
-  remount             change ro, rw, nosuid, nodev, noexec, nosymfollow and the times of last access
-                      of a mount that is there (root only)
-  commit=SECONDS      how often everything is made durable unasked (default 5; 0: never)
-  nonempty            mount over a directory that is not empty
-  snapshot=NAME       this snapshot instead of the volume, with the original file numbers; read-only unless
-                      it was made writable
-  noxattr             no extended attributes and ACLs, and no answer to espalier info
-  transport=WHICH     auto, io_uring or classic (/dev/fuse)
-  readahead=KIB       how far the kernel reads ahead (default 2048; root only)
-  noprefetch          give the kernel no files before it asks for them
-  threads=N           server threads per CPU
-  readdirplus=WHEN    list directories with attributes: auto, or always
-  auto_unmount        unmount when the server dies
-  nosuid, nodev, noexec, nosymfollow, sync, dirsync, user, users, owner, group, context=...
-                      and x-* as for mount(8)
+/// What help says below the options of `mount`.
+fn mount_help() -> String {
+    format!("Mount options (-o):\n{}\n{MOUNT_EXAMPLES}", mount_options::as_text())
+}
 
-In /etc/fstab, after `make install`:
+const MOUNT_EXAMPLES: &str = "In /etc/fstab:
   /srv/disk.img  /mnt  fuse.espalier  cache=4G,noatime  0  0
 
 Examples:
@@ -328,6 +309,12 @@ pub(crate) struct Demo {
     /// Leave the image there at the end
     #[arg(long)]
     pub(crate) keep: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Man {
+    /// Where man1, man5 and man8 are made
+    pub(crate) dir: PathBuf,
 }
 
 /// Turns a call under another name (`mkfs.espalier ...`) into one of ours. `Ok(None)` means that

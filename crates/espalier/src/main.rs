@@ -6,6 +6,8 @@
 mod args;
 mod change;
 mod clone;
+mod completion;
+mod config;
 mod control;
 mod demo;
 mod diff;
@@ -16,6 +18,7 @@ mod image;
 mod info;
 mod lock_holder;
 mod logging;
+mod manual;
 mod memory;
 mod mkfs;
 mod mount;
@@ -34,8 +37,10 @@ mod units;
 mod watchers;
 
 use args::{Cli, Command};
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
+use config::Config;
 use problem::{Exit, Shown};
+use std::ffi::OsString;
 use std::process::ExitCode;
 use ui::complain;
 
@@ -45,15 +50,22 @@ use ui::complain;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let cli = match args::translate(std::env::args_os().collect()) {
-        Ok(Some(words)) => match Cli::try_parse_from(&words) {
-            Ok(cli) => cli,
-            Err(error) => return usage(&error, words.get(1).is_some_and(|w| w == "fsck")),
-        },
+    completion::answer();
+    let words = match args::translate(std::env::args_os().collect()) {
+        Ok(Some(words)) => words,
         Ok(None) => return ExitCode::SUCCESS,
         Err(message) => {
             complain!("espalier: {message}");
             return ExitCode::from(Exit::Usage.code());
+        }
+    };
+    let is_fsck = words.get(1).is_some_and(|word| word == "fsck");
+    let (cli, config) = match parse(&words) {
+        Ok(Ok(parsed)) => parsed,
+        Ok(Err(error)) => return usage(&error, is_fsck),
+        Err(error) => {
+            complain!("espalier: {}", Shown(&error));
+            return ExitCode::from(if is_fsck { Exit::NotChecked } else { Exit::Usage }.code());
         }
     };
     if !cli.command.is_brief() {
@@ -63,7 +75,7 @@ fn main() -> ExitCode {
     if !matches!(cli.command, Command::Mount(_)) {
         logging::to_stderr(cli.verbose);
     }
-    let (name, outcome) = run(&cli);
+    let (name, outcome) = run(&cli, &config);
     let outcome = outcome.and_then(|exit| match ui::not_printed() {
         Some(error) => Err(anyhow::Error::new(error).context("standard output cannot be written")),
         None => Ok(exit),
@@ -73,6 +85,19 @@ fn main() -> ExitCode {
         if name == "fsck" { Exit::NotChecked } else { Exit::Failure }
     });
     ExitCode::from(exit.code())
+}
+
+/// The command line, with the defaults of the configuration files.
+///
+/// # Errors
+/// An error in a file; within, wrong usage.
+fn parse(words: &[OsString]) -> anyhow::Result<clap::error::Result<(Cli, Config)>> {
+    let matches = match Cli::command().try_get_matches_from(words) {
+        Ok(matches) => matches,
+        Err(error) => return Ok(Err(error)),
+    };
+    let (config, matches) = Config::for_words(Cli::command, matches, words)?;
+    Ok(matches.and_then(|matches| Cli::from_arg_matches(&matches)).map(|cli| (cli, config)))
 }
 
 /// Prints help to stdout and complaints to stderr.
@@ -87,11 +112,11 @@ fn usage(error: &clap::Error, is_fsck: bool) -> ExitCode {
     ExitCode::from(exit.code())
 }
 
-fn run(cli: &Cli) -> (&'static str, anyhow::Result<Exit>) {
+fn run(cli: &Cli, config: &Config) -> (&'static str, anyhow::Result<Exit>) {
     let done = |()| Exit::Success;
     match &cli.command {
         Command::Mkfs(args) => ("mkfs", mkfs::run(args).map(done)),
-        Command::Mount(args) => ("mount", mount::run(args, cli.verbose)),
+        Command::Mount(args) => ("mount", mount::run(args, &config.mount, cli.verbose)),
         Command::Umount(args) => ("umount", umount::run(args).map(done)),
         Command::Fsck(args) if args.repair => ("fsck", repair::run(args)),
         Command::Fsck(args) => ("fsck", fsck::run(args)),
@@ -110,5 +135,6 @@ fn run(cli: &Cli) -> (&'static str, anyhow::Result<Exit>) {
         Command::Diff(args) => ("diff", diff::run(args).map(done)),
         Command::Du(args) => ("du", diff::du(args).map(done)),
         Command::Demo(args) => ("demo", demo::run(args).map(done)),
+        Command::Man(args) => ("man", manual::run(args).map(done)),
     }
 }

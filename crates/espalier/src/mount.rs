@@ -9,8 +9,10 @@ mod io_uring;
 mod options;
 pub(crate) mod plan;
 mod server;
+mod service;
 
 use crate::args;
+use crate::config::MountRules;
 use crate::image;
 use crate::logging::{self, Sink};
 use crate::mounts;
@@ -18,15 +20,18 @@ use crate::problem::{Exit, Shown};
 use crate::ui::{complain, say};
 use crate::umount;
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use espalier_fs::FileSystem;
 use espalier_fuse::daemon::{self, Forked};
 use options::Settings;
 use plan::Plan;
 use server::Starter;
+use service::Service;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Runs the command; in the foreground it returns when the mount has ended.
-pub(crate) fn run(args: &args::Mount, verbose: u8) -> Result<Exit> {
-    let settings = Settings::new(&args.options, args.cache)?;
+pub(crate) fn run(args: &args::Mount, rules: &MountRules, verbose: u8) -> Result<Exit> {
+    let settings = Settings::by_rules(&args.options, args.cache, rules)?;
     if settings.remount {
         existing::remount(args, &settings)?;
         return Ok(Exit::Success);
@@ -49,7 +54,7 @@ pub(crate) fn run(args: &args::Mount, verbose: u8) -> Result<Exit> {
     }
     if args.foreground {
         logging::to_stderr(verbose);
-        server::serve(&plan, &mut Foreground(&plan))?;
+        server::serve(&plan, &mut Foreground { plan: &plan, service: Service::default() })?;
         return Ok(Exit::Success);
     }
     match daemon::fork().context("the server cannot be started")? {
@@ -85,16 +90,23 @@ pub(crate) fn run(args: &args::Mount, verbose: u8) -> Result<Exit> {
 }
 
 /// A server in the foreground is its own starter.
-struct Foreground<'a>(&'a Plan);
+struct Foreground<'a> {
+    plan: &'a Plan,
+    service: Service,
+}
 
 impl Starter for Foreground<'_> {
     fn waits(&self) -> bool {
         true
     }
 
-    fn ready(&mut self) -> std::io::Result<()> {
-        say!("{} is mounted at {}", self.0.source.display(), self.0.dir.display());
-        Ok(())
+    fn ready(&mut self, fs: &Arc<FileSystem>) -> std::io::Result<()> {
+        say!("{} is mounted at {}", self.plan.source.display(), self.plan.dir.display());
+        self.service.ready(&self.plan.dir, fs)
+    }
+
+    fn ending(&mut self) {
+        self.service.ending();
     }
 }
 
@@ -106,9 +118,12 @@ impl Starter for Background {
         self.0.as_ref().is_some_and(daemon::Report::is_awaited)
     }
 
-    fn ready(&mut self) -> std::io::Result<()> {
+    fn ready(&mut self, _: &Arc<FileSystem>) -> std::io::Result<()> {
         self.0.take().map_or(Ok(()), daemon::Report::ready)
     }
+
+    // The command has ended long ago.
+    fn ending(&mut self) {}
 }
 
 /// Refuses early, with clear words, what would fail later with others.

@@ -201,11 +201,33 @@ pub(crate) fn server_side(store: &Arc<Store>) -> impl Fn(&str) -> Option<String>
     }
 }
 
-fn list(args: &SnapshotList) -> Result<()> {
-    let (mut all, of) = found(&args.source)?;
+/// The names by which the snapshots of `source` can be deleted there.
+///
+/// # Errors
+/// If it is no image and no directory of a mount, or cannot be read.
+pub(crate) fn names(source: &Path) -> Result<Vec<String>> {
+    let (all, of) = found_of(source)?;
+    Ok(all.iter().filter_map(|snapshot| shown_name(snapshot, of)).collect())
+}
+
+/// The name of a snapshot, with the number of its directory where others may be meant.
+fn shown_name(snapshot: &Value, of: Option<u64>) -> Option<String> {
+    let directory = snapshot["directory"].as_u64().filter(|_| of.is_none());
+    let directory = directory.map(|number| format!("{number}/")).unwrap_or_default();
+    Some(format!("{directory}{}", snapshot["name"].as_str()?))
+}
+
+/// The snapshots of the whole, or of a directory and its number.
+fn found_of(source: &Path) -> Result<(Vec<Value>, Option<u64>)> {
+    let (mut all, of) = found(source)?;
     if let Some(number) = of {
         all.retain(|snapshot| snapshot["directory"] == json!(number));
     }
+    Ok((all, of))
+}
+
+fn list(args: &SnapshotList) -> Result<()> {
+    let (all, of) = found_of(&args.source)?;
     if args.json {
         say!("{}", Value::Array(all));
         return Ok(());
@@ -213,10 +235,8 @@ fn list(args: &SnapshotList) -> Result<()> {
     for snapshot in all {
         let created = snapshot["created_unix_seconds"].as_u64().unwrap_or(0);
         let kind = if snapshot["writable"] == json!(true) { "writable" } else { "read-only" };
-        // The directory is given where others may be meant.
-        let directory = snapshot["directory"].as_u64().filter(|_| of.is_none());
-        let directory = directory.map(|number| format!("{number}/")).unwrap_or_default();
-        say!("{}  {kind:9}  {directory}{}", date(created), snapshot["name"].as_str().unwrap_or_default());
+        let name = shown_name(&snapshot, of).unwrap_or_default();
+        say!("{}  {kind:9}  {name}", date(created));
     }
     Ok(())
 }

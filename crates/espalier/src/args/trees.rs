@@ -90,7 +90,7 @@ pub(crate) struct Chmod {
   ls /mnt/.snapshots/before-upgrade                 look into it; listings do not show .snapshots
   espalier snapshot list /mnt
   espalier snapshot delete /mnt before-upgrade
-  espalier snapshot restore disk.img before-upgrade the image must not be mounted
+  espalier snapshot restore disk.img before-upgrade  the image must not be mounted
   espalier mount disk.img /old -o ro,snapshot=before-upgrade
 
   espalier snapshot create /mnt/project monday      of a directory alone, with what is below
@@ -98,7 +98,7 @@ pub(crate) struct Chmod {
   espalier snapshot restore /mnt/project monday     in one step, mounted; what it was until then is removed
   espalier snapshot list /mnt                       of directories as NUMBER/NAME, with the directory's st_ino
   espalier snapshot delete /mnt 4711/monday         if the directory is gone
-  espalier snapshot create disk.img:project tuesday in an image that is not mounted
+  espalier snapshot create disk.img:project tuesday   in an image that is not mounted
   espalier mount disk.img /old -o ro,snapshot=4711/monday
 
 The root of a mount, or an image, stands for the whole volume; any other directory for itself. Snapshots are kept

@@ -1,6 +1,7 @@
 //! Mount options, as `-o` and fstab give them: those of the mount itself, and ours for store and
 //! file system.
 
+use crate::config::{self, MountRules};
 use crate::units::Size;
 use anyhow::{Context, Result, anyhow, bail};
 use espalier_fs::Atime;
@@ -75,6 +76,42 @@ impl Settings {
             );
         }
         Ok(settings)
+    }
+
+    /// Reads the options of the configuration files and those of the command, in this order; what
+    /// is enforced comes last. A remount takes none of the files but what is enforced.
+    ///
+    /// # Errors As for [`Settings::new`], with the line of the file; an option of the command or of
+    /// the user's file that the machine does not allow.
+    pub(crate) fn by_rules(lists: &[String], cache: Option<Size>, rules: &MountRules) -> Result<Self> {
+        let read = |list: &String| Self::new(std::slice::from_ref(list), None);
+        for rule in [&rules.system, &rules.user, &rules.enforce].into_iter().flatten() {
+            config::at(rule, read(&rule.text))?;
+        }
+        let command = Self::new(lists, cache)?;
+        let (system, user) = match command.remount {
+            true => (None, None),
+            false => (rules.system.as_ref(), rules.user.as_ref()),
+        };
+        let own: Vec<String> =
+            user.map(|rule| rule.text.clone()).into_iter().chain([command.words]).collect();
+        let system = system.map(|rule| rule.text.clone());
+        let all: Vec<String> = system.into_iter().chain(own.iter().cloned()).collect();
+        let asked = Self::new(&all, None)?;
+        let Some(enforce) = &rules.enforce else { return Ok(asked) };
+        let settings = Self::new(&[asked.words.clone(), enforce.text.clone()], None)?;
+        let own = own.join(",");
+        let refused = differing(&own, &settings.words).into_iter().find(|option| {
+            // Of two that contradict each other the first means nothing.
+            let mut changed = asked.clone();
+            changed.apply(option).is_ok() && format!("{changed:?}") == format!("{asked:?}")
+        });
+        match refused {
+            None => Ok(settings),
+            Some(option) => {
+                bail!("{}: '{option}' is not allowed here (enforce = \"{}\")", enforce.place, enforce.text)
+            }
+        }
     }
 
     fn apply(&mut self, option: &str) -> Result<()> {
@@ -203,6 +240,52 @@ mod tests {
                 .eq(&["noprefetch"])
         );
         assert_eq!(differing("commit=1,cache=2G,transport=auto", running), ["commit=1", "cache=2G"]);
+    }
+
+    fn rules(system: &str, user: &str, enforce: &str) -> MountRules {
+        let placed = |place: &str, text: &str| {
+            (!text.is_empty()).then(|| config::Placed { place: place.into(), text: text.into() })
+        };
+        MountRules {
+            system: placed("sys:1", system),
+            user: placed("user:2", user),
+            enforce: placed("sys:3", enforce),
+        }
+    }
+
+    #[test]
+    fn options_of_files_come_before_those_of_the_command() -> Result<()> {
+        let files = rules("writeback,commit=9", "commit=8,noatime", "");
+        let settings = Settings::by_rules(&["commit=7".into()], Some(Size(1 << 30)), &files)?;
+        assert!(settings.mount.writeback && settings.cache == 1 << 30);
+        assert_eq!(settings.mount.sync_interval.as_secs(), 7);
+        assert_eq!(settings.atime, Atime::Never);
+        let remount = Settings::by_rules(&["remount,ro".into()], None, &files)?;
+        assert!(!remount.mount.writeback, "a remount asks for what the files say");
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_enforced_cannot_be_contradicted() -> Result<()> {
+        let files = rules("writeback", "", "transport=classic,nosuid,nowriteback");
+        let settings = Settings::by_rules(&["suid,rw".into()], None, &files)?;
+        assert!(settings.mount.no_suid && !settings.mount.writeback);
+        assert_eq!(settings.mount.transport, Some(espalier_fuse::transport::Kind::Classic));
+        for (command, user) in [("transport=io_uring", ""), ("", "transport=io_uring"), ("writeback", "")] {
+            let files = MountRules { user: rules("", user, "").user, ..files.clone() };
+            let said = Settings::by_rules(&[command.into()], None, &files).unwrap_err().to_string();
+            assert!(said.starts_with("sys:3: '") && said.contains("not allowed"), "{said}");
+        }
+        // What the command takes back was never asked for.
+        let files = MountRules { user: rules("", "writeback", "").user, ..files };
+        assert!(Settings::by_rules(&["nowriteback".into()], None, &files).is_ok());
+        Ok(())
+    }
+
+    #[test]
+    fn wrong_options_of_a_file_name_their_line() {
+        let said = Settings::by_rules(&[], None, &rules("", "colour=red", "")).unwrap_err();
+        assert!(format!("{said:#}").starts_with("user:2: 'colour=red'"), "{said:#}");
     }
 
     #[test]

@@ -30,11 +30,14 @@ pub(crate) trait Starter {
     /// True while the command waits. A server whose command was interrupted gives up.
     fn waits(&self) -> bool;
 
-    /// The mount answers.
+    /// The mount of `fs` answers.
     ///
     /// # Errors
     /// If the command does not wait any more, or the server cannot leave its terminal.
-    fn ready(&mut self) -> std::io::Result<()>;
+    fn ready(&mut self, fs: &Arc<FileSystem>) -> std::io::Result<()>;
+
+    /// The mount is gone, and the server begins to end.
+    fn ending(&mut self);
 }
 
 /// Mounts, tells `starter` when the mount answers, and returns when it has ended and everything is
@@ -76,7 +79,7 @@ pub(crate) fn serve(plan: &Plan, starter: &mut dyn Starter) -> Result<()> {
     let _ = transport.set(mount.transport());
     heed(signals, Arc::clone(&mount), Arc::clone(&fs))?;
     memory::watch(settings.store_memory() + settings.name_memory())?;
-    if let Err(error) = starter.ready() {
+    if let Err(error) = starter.ready(&fs) {
         // The thread for signals holds the mount as well, so it does not end by being dropped.
         if let Err(error) = mount.unmount(true) {
             tracing::error!(%error, dir = %plan.dir.display(), "the mount cannot be taken away");
@@ -85,6 +88,7 @@ pub(crate) fn serve(plan: &Plan, starter: &mut dyn Starter) -> Result<()> {
     }
     tracing::info!(source = %plan.source.display(), dir = %plan.dir.display(), "mounted");
     let ended = mount.wait();
+    starter.ending();
     if ended == Ended::Poisoned {
         bail!(
             "{} was unmounted after an internal error; what was fsynced is safe, the rest is decided at the next mount",

@@ -1,0 +1,93 @@
+//! The mount options in one table, from which help, manual pages and completion are made.
+
+/// One line of the table.
+pub(crate) struct MountOption {
+    /// The option, or several that belong together, separated by commas.
+    pub(crate) names: &'static str,
+    pub(crate) meaning: &'static str,
+}
+
+const fn option(names: &'static str, meaning: &'static str) -> MountOption {
+    MountOption { names, meaning }
+}
+
+/// Every option of Espalier's own, and what those of mount(8) mean here.
+pub(crate) const MOUNT_OPTIONS: [MountOption; 21] = [
+    option("ro, rw", "read-only, or for reading and writing (default)"),
+    option("cache=SIZE", "memory for everything the server holds (default 2G); the same as --cache"),
+    option(
+        "writeback",
+        "let the kernel gather writes: faster small writes, but what write() returned reaches the server later, \
+         and a full disk may be reported at close or fsync",
+    ),
+    option("allow_other", "let other users in (always so for root's mounts; noallow_other forbids it)"),
+    option("discard", "tell the device about space as soon as it is free"),
+    option(
+        "noatime, relatime, strictatime",
+        "when reading changes the time of last access (default relatime); reads that the kernel answers from its \
+         cache change nothing",
+    ),
+    option("logfile=FILE", "log there instead of to the journal, syslog, or a file that doctor names"),
+    option("nofail", "an image that is not there is no failure"),
+    option(
+        "remount",
+        "change ro, rw, nosuid, nodev, noexec, nosymfollow and the times of last access of a mount that is there \
+         (root only)",
+    ),
+    option("commit=SECONDS", "how often everything is made durable unasked (default 5; 0: never)"),
+    option("nonempty", "mount over a directory that is not empty"),
+    option(
+        "snapshot=NAME",
+        "this snapshot instead of the volume, with the original file numbers; read-only unless it was made writable",
+    ),
+    option("noxattr", "no extended attributes and ACLs, and no answer to espalier info"),
+    option(
+        "transport=WHICH",
+        "auto (io_uring where it works), io_uring, or classic (/dev/fuse); root's mounts switch io_uring on in the \
+         kernel unless this is classic",
+    ),
+    option("readahead=KIB", "how far the kernel reads ahead (default 2048; root only)"),
+    option("noprefetch", "give the kernel no files before it asks for them"),
+    option("threads=N", "server threads per CPU, 1 to 16"),
+    option("readdirplus=WHEN", "list directories with attributes: auto, or always"),
+    option("auto_unmount", "unmount when the server dies"),
+    option(
+        "nosuid, nodev, noexec, nosymfollow, sync, dirsync, user, users, owner, group, context=LABEL",
+        "as for mount(8); context and nosymfollow are for root only",
+    ),
+    option("x-*, _netdev, noauto, comment=TEXT", "for systemd, mount(8) and people; ignored"),
+];
+
+/// Where the meanings begin, in columns.
+const INDENT: usize = 22;
+/// Where they end.
+const WIDTH: usize = 98;
+
+/// The table as text for help.
+pub(crate) fn as_text() -> String {
+    let mut text = String::new();
+    for MountOption { names, meaning } in &MOUNT_OPTIONS {
+        let mut line = format!("  {names}");
+        if line.len() + 2 > INDENT {
+            text += &line;
+            text.push('\n');
+            line.clear();
+        }
+        for word in meaning.split(' ') {
+            if line.len() + 1 + word.len() > WIDTH {
+                text += &line;
+                text.push('\n');
+                line.clear();
+            }
+            if line.len() < INDENT {
+                line += &" ".repeat(INDENT - line.len());
+            } else {
+                line.push(' ');
+            }
+            line += word;
+        }
+        text += &line;
+        text.push('\n');
+    }
+    text
+}

@@ -1,0 +1,160 @@
+//! What a shell offers when a command line is completed.
+//!
+//! The shell calls the program with the words so far (`COMPLETE=bash espalier -- ...`), so that it
+//! can offer what is there: mounts, snapshots, mount options, paths. A question that cannot be
+//! answered at once is answered with nothing: a completion does not wait for a lock.
+
+use crate::args::Cli;
+use crate::args::mount_options::MOUNT_OPTIONS;
+use crate::mounts;
+use crate::snapshot;
+use clap::{Command, CommandFactory};
+use clap_complete::CompleteEnv;
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
+use espalier_storage::{FileDevice, FileOptions, OpenMode};
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+/// The directory with snapshots, which no listing shows.
+const SNAPSHOTS_DIR: &str = ".snapshots";
+
+/// Answers the shell and ends, if the environment says that a shell asks.
+pub(crate) fn answer() {
+    CompleteEnv::with_factory(command).completer("espalier").complete();
+}
+
+/// The command line with what its arguments may be.
+fn command() -> Command {
+    let mut command = Cli::command();
+    for (name, argument, completer) in [
+        ("mount", "options", ArgValueCompleter::new(mount_options)),
+        ("umount", "dir", ArgValueCompleter::new(mount_points)),
+        ("scrub", "dir", ArgValueCompleter::new(mount_points)),
+        ("doctor", "dir", ArgValueCompleter::new(mount_points)),
+        ("info", "source", ArgValueCompleter::new(mount_points_and_paths)),
+        ("trim", "source", ArgValueCompleter::new(mount_points_and_paths)),
+        ("resize", "source", ArgValueCompleter::new(mount_points_and_paths)),
+        ("clone", "source", ArgValueCompleter::new(paths)),
+        ("diff", "old", ArgValueCompleter::new(paths)),
+        ("diff", "new", ArgValueCompleter::new(paths)),
+        ("du", "paths", ArgValueCompleter::new(paths)),
+    ] {
+        command = command.mut_subcommand(name, |command| with_completer(command, argument, &completer));
+    }
+    command.mut_subcommand("snapshot", |mut command| {
+        let completer = ArgValueCompleter::new(snapshots);
+        for name in ["delete", "restore"] {
+            command = command.mut_subcommand(name, |command| with_completer(command, "name", &completer));
+        }
+        command
+    })
+}
+
+/// Adds a completer to the argument of that name. clap puts an argument that changes behind all
+/// others, and the position of arguments counts, so all of them pass in their order.
+fn with_completer(mut command: Command, of: &str, completer: &ArgValueCompleter) -> Command {
+    let names: Vec<_> = command.get_arguments().map(|argument| argument.get_id().clone()).collect();
+    for name in names {
+        command = command.mut_arg(&name, |argument| match name == of {
+            true => argument.add(completer.clone()),
+            false => argument,
+        });
+    }
+    command
+}
+
+/// The words of the command line that is being completed, without the program's own.
+fn words() -> Vec<OsString> {
+    std::env::args_os().skip_while(|word| word != "--").skip(1).collect()
+}
+
+/// The options of a list whose last one is not complete.
+fn mount_options(current: &OsStr) -> Vec<CompletionCandidate> {
+    let Some(current) = current.to_str() else { return Vec::new() };
+    let (before, last) = current.rsplit_once(',').map_or(("", current), |(before, last)| (before, last));
+    let lead = if before.is_empty() { String::new() } else { format!("{before},") };
+    if let Some(begun) = last.strip_prefix("snapshot=") {
+        // The image is the word that is one.
+        let images = words().into_iter().map(|word| snapshots_of(Path::new(&word)));
+        let names = images.flatten().filter(|name| name.starts_with(begun));
+        return names.map(|name| CompletionCandidate::new(format!("{lead}snapshot={name}"))).collect();
+    }
+    let each =
+        MOUNT_OPTIONS.iter().flat_map(|option| option.names.split(", ").map(move |name| (name, option)));
+    let values = [("transport=", "auto io_uring classic"), ("readdirplus=", "auto always")];
+    let mut offers: Vec<(String, &str)> = Vec::new();
+    for (name, option) in each.filter(|(name, _)| !name.contains('*')) {
+        let key = name.find('=').map_or(name, |end| &name[..=end]);
+        match values.iter().find(|(of, _)| *of == key) {
+            Some((_, values)) => {
+                offers.extend(values.split(' ').map(|value| (format!("{key}{value}"), option.meaning)));
+            }
+            None => offers.push((key.to_owned(), option.meaning)),
+        }
+    }
+    let fitting = offers.into_iter().filter(|(offer, _)| offer.starts_with(last));
+    fitting
+        .map(|(offer, meaning)| {
+            CompletionCandidate::new(format!("{lead}{offer}")).help(Some(meaning.to_owned().into()))
+        })
+        .collect()
+}
+
+/// Where something of ours is mounted, dead or alive.
+fn mount_points(current: &OsStr) -> Vec<CompletionCandidate> {
+    let table = mounts::all().unwrap_or_default();
+    let ours = table.into_iter().filter(mounts::MountEntry::is_espalier).map(|mount| mount.dir);
+    let begin = |dir: &Path| dir.as_os_str().as_encoded_bytes().starts_with(current.as_encoded_bytes());
+    let found: Vec<_> = ours.filter(|dir| begin(dir)).map(CompletionCandidate::new).collect();
+    // A relative path, or a directory below a mount.
+    if found.is_empty() { PathCompleter::dir().complete(current) } else { found }
+}
+
+fn mount_points_and_paths(current: &OsStr) -> Vec<CompletionCandidate> {
+    let mut all = PathCompleter::any().complete(current);
+    for mount in mount_points(current) {
+        if !all.iter().any(|path| path.get_value() == mount.get_value()) {
+            all.push(mount);
+        }
+    }
+    all
+}
+
+/// Files and directories; also the directory with the snapshots, once it is begun.
+fn paths(current: &OsStr) -> Vec<CompletionCandidate> {
+    let mut all = PathCompleter::any().complete(current);
+    if let Some(text) = current.to_str() {
+        let (dir, name) = text.rsplit_once('/').map_or(("", text), |(dir, name)| (dir, name));
+        let dir = if text.contains('/') { format!("{dir}/") } else { dir.to_owned() };
+        let hidden = format!("{dir}{SNAPSHOTS_DIR}");
+        if name.len() > 1 && SNAPSHOTS_DIR.starts_with(name) && Path::new(&hidden).is_dir() {
+            all.push(CompletionCandidate::new(format!("{hidden}/")));
+        }
+    }
+    all
+}
+
+/// Snapshots of what the word before the name says.
+fn snapshots(current: &OsStr) -> Vec<CompletionCandidate> {
+    let words = words();
+    let source = words.iter().skip_while(|word| *word != "delete" && *word != "restore").skip(1);
+    let Some(source) = source.into_iter().find(|word| !word.as_encoded_bytes().starts_with(b"-")) else {
+        return Vec::new();
+    };
+    let Some(current) = current.to_str() else { return Vec::new() };
+    let names = snapshots_of(Path::new(source)).into_iter().filter(|name| name.starts_with(current));
+    names.map(CompletionCandidate::new).collect()
+}
+
+/// The names of snapshots of an image, a mount, or a directory in one.
+fn snapshots_of(source: &Path) -> Vec<String> {
+    let image = source.is_file();
+    if image && mounts::of(source).ok().flatten().is_none() {
+        // Another command may have it open, and for long.
+        let open = FileDevice::open_with(source, &FileOptions::new(OpenMode::ReadOnly));
+        if open.is_err() {
+            return Vec::new();
+        }
+    }
+    snapshot::names(source).unwrap_or_default()
+}

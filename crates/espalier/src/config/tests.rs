@@ -1,0 +1,62 @@
+use super::*;
+use crate::args::Cli;
+use clap::CommandFactory;
+use std::path::Path;
+
+fn parsed(text: &str, of_system: bool) -> Result<Config> {
+    let mut config = Config::default();
+    config.add(file::parse(Path::new("x.toml"), text)?, of_system, &Cli::command())?;
+    Ok(config)
+}
+
+#[test]
+fn the_nearer_file_wins_and_the_command_line_over_both() {
+    let command = Cli::command();
+    let mut config = parsed("[mkfs]\ncompress = \"lz4\"\n[scrub]\nrate = \"1M\"\n", true).unwrap();
+    let user = file::parse(Path::new("user.toml"), "mkfs.compress = \"zstd\"").unwrap();
+    config.add(user, false, &command).unwrap();
+    let command = config.defaults.iter().try_fold(command, with_default).unwrap();
+    let compress = |words: &[&str]| {
+        let matches = command.clone().try_get_matches_from(words).unwrap();
+        format!(
+            "{:?}",
+            matches.subcommand_matches("mkfs").unwrap().get_raw("compress").unwrap().next().unwrap()
+        )
+    };
+    assert_eq!(compress(&["espalier", "mkfs", "x"]), "\"zstd\"");
+    assert_eq!(compress(&["espalier", "mkfs", "--compress", "none", "x"]), "\"none\"");
+}
+
+#[test]
+fn errors_name_file_and_line() {
+    for (text, place, word) in [
+        ("[mkfs]\ncompress = \"rar\"", "x.toml:2", "rar"),
+        ("[mkfs]\n\nforce = true", "x.toml:3", "compress"),
+        ("[mkfs]\nsize = \"1G\"", "x.toml:2", "size"),
+        ("[mfks]\ncompress = \"lz4\"", "x.toml:2", "mfks"),
+        ("[man]\ndir = \"/\"", "x.toml:2", "no command"),
+        ("[snapshot.create]\nname = \"x\"", "x.toml:2", "snapshot create"),
+        ("rate = 1", "x.toml:1", "no table"),
+        ("[scrub]\nrate = [1]", "x.toml:2", "array"),
+        ("[scrub]\nrate = 1\nrate = 2", "x.toml:3", "duplicate"),
+        ("[scrub\n", "x.toml:1", ""),
+        ("[mount]\ncache = \"4G\"", "x.toml:2", "options"),
+        ("[mount]\noptions = true", "x.toml:2", "quotes"),
+    ] {
+        let said = format!("{:#}", parsed(text, true).expect_err(text));
+        assert!(said.starts_with(place) && said.contains(word), "{text}: {said}");
+    }
+    let said = format!("{:#}", parsed("[mount]\nenforce = \"ro\"", false).unwrap_err());
+    assert!(said.contains("x.toml:2") && said.contains(SYSTEM_PATH), "{said}");
+}
+
+#[test]
+fn commands_without_such_options_read_no_file() {
+    let configurable = |words: &[&str]| {
+        let matches = Cli::command().try_get_matches_from(words).unwrap();
+        is_configurable(&Cli::command(), &matches)
+    };
+    assert!(configurable(&["espalier", "mount", "a", "b"]) && configurable(&["espalier", "scrub", "a"]));
+    // What ends a mount must not depend on what a file says.
+    assert!(!configurable(&["espalier", "umount", "a"]) && !configurable(&["espalier", "rm", "a"]));
+}

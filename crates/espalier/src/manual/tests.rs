@@ -1,0 +1,41 @@
+use super::*;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+/// mandoc(1) knows what pages look like.
+#[test]
+fn mandoc_has_nothing_to_say_about_the_pages() {
+    // What an alias shows lies elsewhere.
+    let pages = pages().unwrap();
+    for page in pages.iter().filter(|page| !page.text.starts_with(b".so")) {
+        let mut lint = Command::new("mandoc")
+            .args(["-T", "lint", "-W", "warning"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("mandoc is installed (scripts/install-deps test)");
+        lint.stdin.take().unwrap().write_all(&page.text).unwrap();
+        let said = lint.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&said.stdout).into_owned();
+        assert_eq!(said, "", "{}({})", page.name, page.section);
+    }
+}
+
+#[test]
+fn every_command_has_a_page_and_pages_lead_to_pages() {
+    let pages = pages().unwrap();
+    let name = |page: &Page| format!("{}({})", page.name, page.section);
+    let names: Vec<String> = pages.iter().map(name).collect();
+    for wanted in ["espalier(1)", "espalier-mount(1)", "espalier-snapshot-create(1)", "mount.espalier(8)"] {
+        assert!(names.iter().any(|name| name == wanted), "{wanted}: {names:?}");
+    }
+    for page in &pages {
+        let text = String::from_utf8_lossy(&page.text).replace("\\fB", "").replace("\\fR", "");
+        let text = text.replace(".BR ", "").replace(" (", "(").replace("))", ")").replace("\\-", "-");
+        for word in text.split(|c: char| c.is_whitespace() || ",;".contains(c)) {
+            let word = word.trim_end_matches('.');
+            let page_of_ours = word.starts_with("espalier") && word.ends_with(')') && word.contains('(');
+            assert!(!page_of_ours || names.iter().any(|name| name == word), "{} names {word}", page.name);
+        }
+    }
+}
