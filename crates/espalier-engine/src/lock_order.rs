@@ -86,13 +86,13 @@ ranks! {
     PART_SLOT = 115;
     /// `LargeValue`: where a value is.
     LARGE_VALUE = 120;
-    /// `Space`: held while tables are changed and written.
+    /// `Tables`: held while tables are changed and written.
     SPACE_WRITER = 125;
     /// `Space`: the newest superblock.
     SUPERBLOCK = 130;
-    /// `Space`: fresh and dead pieces, and pins.
-    PIECE_LIVES = 135;
-    /// `Handles`: counts of handles, in shards.
+    /// `DeferredFree`: fresh and dead pieces, and pins.
+    UNCOUNTED_PIECES = 135;
+    /// `HandleCounts`: counts of handles, in shards.
     PIECE_HANDLES = 140;
     /// `ExtentLists`: pieces in several extents.
     EXTENT_LISTS = 145;

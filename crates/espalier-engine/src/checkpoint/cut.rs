@@ -133,7 +133,7 @@ impl CutTaker {
             let _structure = index.structure.lock();
             index.publish_root(&self.space, root.clone(), |version| {
                 version.sealed.retain(|sealed| sealed.upto > cut.lsn);
-            })?;
+            });
         }
         Ok(root)
     }
@@ -146,7 +146,7 @@ impl CutTaker {
         let msn = Msn(cut.next_msn.0 - 1);
         let root =
             self.accounting.edit().insert_at_prefix(&index.version().root, &graft.prefix, source, msn)?;
-        index.publish_root(&self.space, root.clone(), |_| ())?;
+        index.publish_root(&self.space, root.clone(), |_| ());
         Ok(Some(root))
     }
 }

@@ -159,6 +159,8 @@ impl Checkpointer {
         // What was to be deleted when it is absorbed has been, or waits.
         self.accounting.range_deletes().finish_cut();
         // From here on the counts are those of the new roots, whether or not the switch succeeds.
+        // So `cut.pending` is no longer needed either: what it was reserved for is written and in
+        // use.
         state.roots.retain(|id, _| cut.volumes.volumes.contains_key(&id.volume));
         state.roots.extend(stored);
         self.progress.counted.end_change(&state);
@@ -168,12 +170,13 @@ impl Checkpointer {
         self.switch(&cut, &state, clean)?;
         self.accounting.refresh();
         for index in &cut.indexes {
-            index.publish_pinned(&self.space, |_| ())?;
+            index.publish_pinned(&self.space, |_| ());
         }
-        self.space.checkpointed();
+        self.space.note_checkpoint();
         let made = cut.changed.made;
         drop(cut.pending);
-        self.accounting.edit().retry_unflushable();
+        // What could not be read is tried again.
+        self.trees.unflushable.clear();
         self.accounting.note_checkpoint();
         self.progress.last.store(self.env.monotonic().as_millis() as u64, Ordering::Relaxed);
         drop(state);
@@ -218,7 +221,7 @@ impl Checkpointer {
     fn switch(&self, cut: &Cut, state: &CheckpointState, clean: bool) -> Result<()> {
         let mut volumes = cut.volumes.clone();
         enter_roots(&mut volumes, &state.roots);
-        self.cutter.volumes.publish(cut.changed.made, &volumes)?;
+        self.cutter.volumes.publish(cut.changed.made, &volumes);
         let tables = self.space.write_tables(&volumes, &state.reclaim)?;
         let position = self.log.position_after(cut.lsn);
         self.space.commit_superblock(Superblock {

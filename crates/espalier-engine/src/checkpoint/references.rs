@@ -9,7 +9,7 @@ use crate::Result;
 use crate::index::catalog::StoredRoot;
 use crate::model::ids::{Delta, IndexId, PieceId, PieceKind, Reference};
 use crate::space::Locator;
-use crate::space::{Space, VolumeTable};
+use crate::space::{Space, VolumeTable, table_page_of};
 use crate::tree::Trees;
 use std::collections::{HashMap, HashSet};
 
@@ -54,7 +54,7 @@ pub(super) fn count_references(
     let waiting =
         state.reclaim.iter().copied().chain(without).filter(|id| !count.dead.contains(id)).collect();
     for id in count.dead {
-        space.forget(id)?;
+        space.uncount_node(id)?;
     }
     Ok(LeftToReclaim { waiting, unreadable: count.unreadable })
 }
@@ -120,7 +120,7 @@ impl Count<'_> {
             delta.count -= 1;
             delta.bytes = delta.bytes.saturating_sub_unsigned(bytes);
             // Later losses may bring it to 0, later gains cannot come: all are in.
-            let left = i64::from(self.space.references(id)?.unwrap_or(0)) + delta.count;
+            let left = i64::from(self.space.tables.references(id)?.unwrap_or(0)) + delta.count;
             if left == 0 && self.dead.len() < MOST_RECLAIMED && self.is_node(id)? && !self.dead.contains(&id)
             {
                 let Ok(refers) = self.trees.references_of(id) else {
@@ -152,14 +152,14 @@ impl Touched {
     fn new<'a>(space: &Space, ids: impl Iterator<Item = &'a PieceId>) -> Self {
         // Half of what is free, a half of that for the pages above.
         let most = (space.free_blocks() / 4) as usize;
-        Self { pages: ids.map(|id| Space::table_page_of(*id)).collect(), most }
+        Self { pages: ids.map(|id| table_page_of(*id)).collect(), most }
     }
 
     /// Notes changes of these pieces; false (and nothing noted) if they are too many and `bounded`.
     /// Those on pages that change anyway are never too many: mostly the newer header refers to the
     /// same pieces, and only if the older one is taken apart at once do they stay as they are.
     fn add(&mut self, refers: &[Reference], bounded: bool) -> bool {
-        let pages: HashSet<u64> = refers.iter().map(|(id, _)| Space::table_page_of(*id)).collect();
+        let pages: HashSet<u64> = refers.iter().map(|(id, _)| table_page_of(*id)).collect();
         let more = pages.difference(&self.pages).count();
         if bounded && more > 0 && self.pages.len() + more > self.most {
             return false;

@@ -166,8 +166,8 @@ impl VolumeChanges {
     }
 
     /// Shows a new volume to readers, and the roots of all that are read-only. During a checkpoint.
-    pub(super) fn publish(&self, made: Option<u32>, stored: &VolumeTable) -> Result<()> {
-        let pin = Arc::new(self.space.pin_version()?);
+    pub(super) fn publish(&self, made: Option<u32>, stored: &VolumeTable) {
+        let pin = Arc::new(self.space.deferred.pin_version());
         let mut catalog = self.catalog.lock();
         for (id, volume) in &mut catalog.table.volumes {
             let Some(entry) = stored.volumes.get(id) else { continue };
@@ -182,6 +182,5 @@ impl VolumeChanges {
             }
         }
         catalog.hidden = None;
-        Ok(())
     }
 }

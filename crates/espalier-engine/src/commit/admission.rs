@@ -81,7 +81,7 @@ pub(crate) enum Outcome<'a> {
 }
 
 /// Blocks that absorbing memtables takes beside what the messages come to
-/// ([`Trees::spreading`](crate::tree::Trees)).
+/// ([`TreeEditor::absorb_cost`](crate::tree::TreeEditor)).
 #[derive(Debug, Default, Clone, Copy)]
 struct Spread {
     /// Those that wait.
@@ -257,7 +257,7 @@ impl Admission {
         if pending.bytes > 0 {
             let spread = if low { self.spread_blocks(&tables).unwrap_or_default().waiting } else { 0 };
             let blocks = self.need(pending.bytes, spread + pending.other_blocks());
-            pending.reserve(self.space.reserve(blocks, Purpose::Accepted, 0)?);
+            pending.reserve(self.space.reservations.reserve(blocks, Purpose::Accepted, 0)?);
         }
         drop(order);
         self.accounting.refresh();
@@ -285,7 +285,7 @@ impl Admission {
         let mut roots: BTreeMap<IndexId, (Root, Root)> = BTreeMap::new();
         let mut blocks = 0;
         // What lies on the device stays while it is looked at.
-        let _pin = self.space.pin()?;
+        let _pin = self.space.deferred.pin();
         for op in &batch.ops {
             let LoggedOp::Clone { index, source, destination } = op else { continue };
             if source == destination {

@@ -34,7 +34,7 @@ impl BatchChecks {
         if let Ok(bytes) = self.log.check(&batch.ops) {
             return Ok(bytes);
         }
-        self.trees.pieces.write_values(&batch.large_values(), None)?;
+        self.trees.pieces.writer.write_values(&batch.large_values(), None)?;
         self.log.check(&batch.ops)
     }
 
@@ -101,7 +101,7 @@ impl BatchChecks {
         for op in &batch.ops {
             let values = op.large_values();
             if values.len() > 1 && !values.iter().all(|value| value.is_stored()) {
-                self.trees.pieces.write_values(values, None)?;
+                self.trees.pieces.writer.write_values(values, None)?;
             }
             values.iter().for_each(|value| value.charge(&self.trees.memory.value_bytes));
         }

@@ -101,7 +101,7 @@ impl Absorber {
         self.backlog.note_values(self.accounting.edit().pending_value_bytes(&root));
         index.publish_root(&self.space, root, |version| {
             version.sealed.remove(0);
-        })?;
+        });
         self.backlog.note_edge(pending);
         self.accounting.note_growth();
         // Also in the middle of a checkpoint, which absorbs many: writers may wait for the first of

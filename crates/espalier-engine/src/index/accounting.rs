@@ -133,9 +133,9 @@ impl SpaceAccounting {
     /// and those for table pages that the lowest level of the pool does not cover.
     pub(crate) fn unwritten_blocks(&self) -> u64 {
         let unwritten = self.unwritten.load(Ordering::Relaxed);
-        let pool = self.space.pool();
-        let new = unwritten + self.space.reserved();
-        unwritten + self.space.table_blocks(new).saturating_sub(pool / 8).min(pool / 2)
+        let pool = self.space.reservations.pool();
+        let new = unwritten + self.space.reservations.reserved();
+        unwritten + self.space.tables.checkpoint_blocks(new).saturating_sub(pool / 8).min(pool / 2)
     }
 
     /// The same of the tree below `root` alone, counted now, without table pages.
@@ -158,7 +158,7 @@ impl SpaceAccounting {
 
     /// True if space would be low with so many blocks more reserved.
     pub(crate) fn would_be_low_with(&self, more: u64) -> bool {
-        !self.can_grow(more + self.space.pool() + pending_blocks(&self.tuning))
+        !self.can_grow(more + self.space.reservations.pool() + pending_blocks(&self.tuning))
     }
 
     /// More is unwritten than before: from here on space may be low.
@@ -199,17 +199,17 @@ impl SpaceAccounting {
     /// # Errors
     /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) if there is less for that purpose.
     pub(crate) fn reserve(&self, blocks: u64, purpose: Purpose) -> Result<Reservation> {
-        self.space.reserve(blocks, purpose, self.unwritten_blocks())
+        self.space.reservations.reserve(blocks, purpose, self.unwritten_blocks())
     }
 
     /// True if [`Self::reserve`] would grant this to [`Purpose::Growth`].
     pub(crate) fn can_grow(&self, blocks: u64) -> bool {
-        self.space.can_grow(blocks, self.unwritten_blocks())
+        self.space.reservations.can_grow(blocks, self.unwritten_blocks())
     }
 
     /// The most that it would.
     pub(crate) fn growable(&self) -> u64 {
-        self.space.growable(self.unwritten_blocks())
+        self.space.reservations.growable_blocks(self.unwritten_blocks())
     }
 
     /// Blocks that are reserved for deleting ranges when they are absorbed.

@@ -104,10 +104,10 @@ impl VolumeCatalog {
     /// Enters a volume of empty indexes, which readers and writers see at once; returns its number.
     ///
     /// # Errors
-    /// As for [`VolumeTable::add`]; of pinning a version.
+    /// As for [`VolumeTable::add`].
     pub(crate) fn add(&self, entry: VolumeEntry) -> Result<u32> {
         let (flags, count) = (entry.flags, entry.indexes.len() as u8);
-        let pin = Arc::new(self.space.pin_version()?);
+        let pin = Arc::new(self.space.deferred.pin_version());
         let id = self.state.lock().table.add(entry)?;
         if flags & READ_ONLY_VOLUME == 0 {
             let index = |index| Index::new(IndexId { volume: id, index }, Root::default(), pin.clone());
@@ -119,14 +119,14 @@ impl VolumeCatalog {
     /// The state of an index as it is now.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if there is no such index; of pinning a version.
+    /// [`ErrorKind::NotFound`] if there is no such index.
     pub(crate) fn version(&self, id: IndexId) -> Result<Arc<Version>> {
         if let Some(index) = self.indexes.read().get(&id) {
             return Ok(index.version());
         }
         let state = self.state.lock();
         // Pinned before the look, so that what is found stays.
-        let pin = Arc::new(self.space.pin_version()?);
+        let pin = Arc::new(self.space.deferred.pin_version());
         let is_visible =
             |v: &&VolumeEntry| v.flags & READ_ONLY_VOLUME != 0 && state.hidden != Some(id.volume);
         let volume = state.table.volumes.get(&id.volume).filter(is_visible);

@@ -116,25 +116,15 @@ impl Index {
     }
 
     /// Replaces the version by what `change` makes of it, with a pin as young as that.
-    pub(crate) fn publish_pinned(&self, space: &Space, change: impl FnOnce(&mut Version)) -> Result<()> {
-        let mut pinned = Ok(());
-        self.publish(|version| match space.pin_version() {
-            Ok(pin) => {
-                version.pin = Arc::new(pin);
-                change(version);
-            }
-            Err(error) => pinned = Err(error),
+    pub(crate) fn publish_pinned(&self, space: &Space, change: impl FnOnce(&mut Version)) {
+        self.publish(|version| {
+            version.pin = Arc::new(space.deferred.pin_version());
+            change(version);
         });
-        pinned
     }
 
     /// Makes `root` the tree of the index.
-    pub(crate) fn publish_root(
-        &self,
-        space: &Space,
-        root: Root,
-        change: impl FnOnce(&mut Version),
-    ) -> Result<()> {
+    pub(crate) fn publish_root(&self, space: &Space, root: Root, change: impl FnOnce(&mut Version)) {
         self.publish_pinned(space, |version| {
             version.root = root;
             change(version);

@@ -152,8 +152,8 @@ impl Flusher {
             return Ok(Flushed::NoRoom);
         }
         // Until it is counted as unwritten.
-        let _reserved = self.space.reserve(more, Purpose::Accepted, 0)?;
-        index.publish_root(&self.space, root, |_| {})?;
+        let _reserved = self.space.reservations.reserve(more, Purpose::Accepted, 0)?;
+        index.publish_root(&self.space, root, |_| {});
         self.accounting.recount();
         Ok(Flushed::Published)
     }
@@ -206,7 +206,7 @@ impl Flusher {
     /// Of pinning what is read.
     pub(crate) fn footprint(&self, index: &Index, root: &Root, enough: u64) -> Result<Footprint> {
         // A checkpoint may end meanwhile, and what it replaces must remain readable.
-        let _pin = self.space.pin()?;
+        let _pin = self.space.deferred.pin();
         let counted_roots = self.checkpointer.counted_roots();
         let counted = counted_roots.of(index.id);
         let lasting = counted.map(|(_, counted)| self.trees.footprint(counted, root, enough));
@@ -220,7 +220,7 @@ impl Flusher {
         self.backlog.refuse();
         // No reader can have seen it, but older pins keep all that dies: these are as good.
         for index in self.indexes.all() {
-            index.publish_pinned(&self.space, |_| ())?;
+            index.publish_pinned(&self.space, |_| ());
         }
         Ok(())
     }

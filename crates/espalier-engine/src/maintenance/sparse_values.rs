@@ -53,7 +53,7 @@ impl SparseValues {
         // Half of it, for the leaves are written anew as well.
         let mut room = space.free.saturating_sub(taken) / 2;
         let most_live = if self.accounting.is_low() { (3, 4) } else { (1, 2) };
-        let mut found = self.space.sparse_values(most_live)?;
+        let mut found = self.space.tables.sparse_values(most_live)?;
         let mut search = self.search.lock();
         let last = self.pipeline.lock_applied()?.last_lsn.0;
         if std::mem::replace(&mut search.since, last) != last {

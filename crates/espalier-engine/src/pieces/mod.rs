@@ -1,10 +1,11 @@
 //! Pieces: key-value parts, value parts and node headers, encoded, written together, read and
 //! verified.
 //!
-//! Protocol: to write, encode pieces under ids from [`Pieces::new_id`] (large values first, with
-//! [`Pieces::write_values`]) and hand those that belong together to [`Pieces::write_group`]; they
-//! get neighbouring blocks. To read, ask by id: what is returned was verified against the checksum
-//! that the node translation table or the reference holds, now or when it was cached.
+//! Protocol: to write, encode pieces under new ids (large values first, with
+//! [`PieceWriter::write_values`]) and hand those that belong together to
+//! [`PieceWriter::write_group`]; they get neighbouring blocks. To read, ask by id: what is returned
+//! was verified against the checksum that the node translation table or the reference holds, now or
+//! when it was cached.
 //!
 //! Invariants:
 //! - a piece is registered after its bytes were written, and never written again;
@@ -19,6 +20,7 @@ mod frame;
 mod part;
 mod prefetch_queue;
 mod read;
+mod read_ahead;
 mod values;
 pub(crate) mod wire;
 mod write;
@@ -33,32 +35,24 @@ pub(crate) use values::Sums;
 use crate::device::GuardedDevice;
 use crate::space::Locator;
 use crate::{PieceId, Result};
-use buffers::Buffers;
 use bytes::Bytes;
 use cache::{Cache, Cached};
-use device_readahead::DeviceReadahead;
-use prefetch_queue::PrefetchQueue;
+use read_ahead::{MAX_READ_AHEAD_BYTES, PieceReadahead};
 use std::any::Any;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-
-/// The most memory for device readahead, and for the prefetch queue, in bytes each; with little
-/// memory an eighth of what there is, and a sixteenth.
-const MAX_READ_AHEAD_BYTES: u64 = 32 << 20;
+use std::sync::atomic::{AtomicU64, Ordering};
+use write::PieceWriter;
 
 /// The pieces of one store.
 pub(crate) struct Pieces {
     device: Arc<GuardedDevice>,
     locator: Arc<dyn Locator>,
     cache: Cache,
-    device_readahead: DeviceReadahead,
-    prefetch_queue: PrefetchQueue,
-    /// Memory that is read into.
-    buffers: Arc<Buffers>,
+    /// What is read before a reader asks for it.
+    pub(crate) read_ahead: Arc<PieceReadahead>,
+    pub(crate) writer: PieceWriter,
     /// As it was last set.
     capacity: AtomicU64,
-    /// Value parts are cut before they get longer than this, in bytes.
-    value_part: AtomicUsize,
 }
 
 /// Figures about the cache.
@@ -77,17 +71,14 @@ pub(crate) struct CacheStats {
 impl Pieces {
     /// The pieces on `device` that `locator` knows, with `capacity` bytes of memory.
     pub(crate) fn new(device: Arc<GuardedDevice>, locator: Arc<dyn Locator>, capacity: u64) -> Self {
-        let (cache, readahead, prefetch) = split(capacity);
-        let buffers = Buffers::new(readahead + prefetch);
+        let read_ahead = Arc::new(PieceReadahead::new(&device, read_ahead_share(capacity)));
         Self {
-            cache: Cache::new(cache),
-            device_readahead: DeviceReadahead::new(device.clone(), buffers.clone(), readahead),
-            prefetch_queue: PrefetchQueue::new(device.clone(), buffers.clone(), prefetch),
-            buffers,
+            cache: Cache::new(cache_share(capacity)),
+            writer: PieceWriter::new(device.clone(), locator.clone(), read_ahead.clone()),
+            read_ahead,
             device,
             locator,
             capacity: AtomicU64::new(capacity),
-            value_part: AtomicUsize::new(values::MAX_VALUE_PART_BYTES),
         }
     }
 
@@ -100,33 +91,14 @@ impl Pieces {
         {
             return;
         }
-        let (cache, readahead, prefetch) = split(capacity);
-        self.cache.set_capacity(cache);
-        self.device_readahead.set_limit(readahead);
-        self.prefetch_queue.set_limit(prefetch);
-        self.buffers.keep(readahead + prefetch);
-    }
-
-    /// Bounds the length of new value parts, in bytes: what is live in one must fit into what a
-    /// small store keeps free.
-    pub(crate) fn bound_value_parts(&self, bytes: usize) {
-        self.value_part.store(bytes.clamp(64 << 10, values::MAX_VALUE_PART_BYTES), Ordering::Relaxed);
+        self.cache.set_capacity(cache_share(capacity));
+        self.read_ahead.set_limits(read_ahead_share(capacity));
     }
 
     /// Figures. Cheap.
     pub(crate) fn stats(&self) -> CacheStats {
         let (bytes, hits, misses) = self.cache.figures();
-        CacheStats {
-            bytes,
-            read_ahead: self.device_readahead.bytes() + self.prefetch_queue.bytes(),
-            hits,
-            misses,
-        }
-    }
-
-    /// An id for a piece to be written.
-    pub(crate) fn new_id(&self) -> PieceId {
-        self.locator.new_id()
+        CacheStats { bytes, read_ahead: self.read_ahead.bytes(), hits, misses }
     }
 
     /// A key-value part.
@@ -177,50 +149,17 @@ impl Pieces {
     pub(crate) fn forget(&self, id: PieceId) {
         self.cache.remove(id);
     }
-
-    /// Calls `wake` when there is work for [`Self::read_ahead_step`]. Without it, readers read
-    /// ahead themselves.
-    pub(crate) fn set_read_ahead_wake(&self, wake: impl Fn() + Send + Sync + 'static) {
-        self.device_readahead.set_wake(Box::new(wake));
-    }
-
-    /// True if [`Self::read_ahead_step`] has something to do.
-    pub(crate) fn has_read_ahead(&self) -> bool {
-        self.buffers.is_wanted() || self.prefetch_queue.has_queued() || self.device_readahead.has_queued()
-    }
-
-    /// Much will be read. True if [`Self::read_ahead_step`] has something to do for that.
-    pub(crate) fn expect_reads(&self) -> bool {
-        self.buffers.want()
-    }
-
-    /// Reads one window or prefetch extent ahead of some reader; false if there is none to read.
-    pub(crate) fn read_ahead_step(&self) -> bool {
-        // That is over soon, and what is read afterwards finds the memory.
-        self.buffers.provide() || self.prefetch_queue.step() || self.device_readahead.step()
-    }
-
-    /// The memory in bytes that [`Self::prefetch`] still has, and that it has if nothing is queued.
-    pub(crate) fn prefetch_room(&self) -> (u64, u64) {
-        self.prefetch_queue.room()
-    }
-
-    /// Enqueues what the scan `scan` will want. A hint.
-    pub(crate) fn prefetch(&self, scan: u64, places: Vec<PrefetchPlace>) {
-        self.prefetch_queue.enqueue(scan, places);
-    }
-
-    /// The scan `scan` wants nothing any more that had its turn before `turn`.
-    pub(crate) fn passed(&self, scan: u64, turn: u64) {
-        self.prefetch_queue.passed(scan, turn);
-    }
 }
 
-/// Divides memory between cache, device readahead, and prefetch queue.
-fn split(capacity: u64) -> (u64, u64, u64) {
-    let (readahead, prefetch) =
-        ((capacity / 8).min(MAX_READ_AHEAD_BYTES), (capacity / 16).min(MAX_READ_AHEAD_BYTES));
-    (capacity - readahead - prefetch, readahead, prefetch)
+/// Of `capacity`, the bytes for device readahead and those for the prefetch queue.
+fn read_ahead_share(capacity: u64) -> (u64, u64) {
+    ((capacity / 8).min(MAX_READ_AHEAD_BYTES), (capacity / 16).min(MAX_READ_AHEAD_BYTES))
+}
+
+/// Of `capacity`, the bytes for decoded pieces.
+fn cache_share(capacity: u64) -> u64 {
+    let (device, queue) = read_ahead_share(capacity);
+    capacity - device - queue
 }
 
 impl std::fmt::Debug for Pieces {

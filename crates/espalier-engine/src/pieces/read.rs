@@ -101,7 +101,7 @@ impl Pieces {
         // Little is read by its reader just as fast.
         if let Some(run) = run.filter(|run| run.blocks >= LEAST_EXPECTED_BLOCKS) {
             let start = run.byte_offset();
-            self.device_readahead.expect(start..start + run.byte_len() as u64);
+            self.read_ahead.device.expect(start..start + run.byte_len() as u64);
         }
     }
 
@@ -137,8 +137,8 @@ impl Pieces {
         let start = location.extent.byte_offset();
         let range = start + span.device.start as u64..start + span.device.end as u64;
         // What was read ahead is only a hint: if it does not verify, the device decides.
-        let ahead = self.prefetch_queue.read(&range, &Verified::of(place, location.extent)).or_else(|| {
-            let bytes = join(&self.device_readahead.read(&range)?);
+        let ahead = self.read_ahead.queue.read(&range, &Verified::of(place, location.extent)).or_else(|| {
+            let bytes = join(&self.read_ahead.device.read(&range)?);
             Some(Served { bytes, sound: false })
         });
         if let Some(Served { bytes, sound }) = ahead {
@@ -146,15 +146,14 @@ impl Pieces {
                 out.copy_from_slice(&bytes[content][wanted..wanted + out.len()]);
                 return Ok(());
             }
-            self.prefetch_queue.invalidate(&range);
-            self.device_readahead.invalidate(&range);
+            self.read_ahead.invalidate(&range);
         }
         let whole_pages = content.start == 0 && wanted == 0 && out.len() == span.device.len();
         if whole_pages && (out.as_ptr() as usize).is_multiple_of(BLOCK) {
             self.device.read_at(range.start, out)?;
             return self.verify(place, &span, out);
         }
-        let mut lent = self.buffers.lend(span.device.len());
+        let mut lent = self.read_ahead.buffers.lend(span.device.len());
         let buffer = lent.as_mut();
         self.device.read_at(range.start, buffer)?;
         self.verify(place, &span, &buffer[content.clone()])?;
@@ -202,7 +201,7 @@ impl Pieces {
     /// True if what is wanted is being read ahead.
     fn is_announced(&self, wanted: &Wanted) -> Result<bool> {
         let place = self.whole_pages(wanted)?;
-        Ok(place.is_some_and(|(start, bytes)| self.prefetch_queue.covers(&(start..start + bytes))))
+        Ok(place.is_some_and(|(start, bytes)| self.read_ahead.queue.covers(&(start..start + bytes))))
     }
 
     /// How many of `wanted` are whole pages that follow one another on the device as they do in
@@ -286,7 +285,7 @@ impl Pieces {
         places: &[ValueRef],
         read: &mut [Bytes],
     ) -> Result<()> {
-        let mut lent = self.buffers.lend((range.end - range.start) as usize);
+        let mut lent = self.read_ahead.buffers.lend((range.end - range.start) as usize);
         let buffer = lent.as_mut();
         self.device.read_at(range.start, buffer)?;
         for (at, n) in run {
@@ -357,14 +356,14 @@ impl Pieces {
         let extent = used(location);
         let range = extent.byte_offset()..extent.byte_offset() + extent.byte_len() as u64;
         let length = location.len as usize;
-        let ahead = if location.scattered { None } else { self.device_readahead.read(&range) };
+        let ahead = if location.scattered { None } else { self.read_ahead.device.read(&range) };
         if let Some(chunks) = ahead {
             // A copy, lest a small part keep a window of a MiB alive.
             let ahead = Bytes::copy_from_slice(&join(&chunks)[..length]);
             if sums_agree(frame::checksum(id, &ahead), location.checksum) {
                 return Ok(ahead);
             }
-            self.device_readahead.invalidate(&range);
+            self.read_ahead.device.invalidate(&range);
         }
         let buffer = self.content(id, location)?;
         if !sums_agree(frame::checksum(id, &buffer[..length]), location.checksum) {

@@ -199,18 +199,20 @@ fn part(keys: std::ops::Range<u32>, value: usize) -> Arc<Part> {
 }
 
 fn parts(world: &World, count: u32) -> Vec<Encoded> {
-    let encode = |i| part(i * 50..i * 50 + 50, 300).encode(world.pieces.new_id(), Compression::None).unwrap();
+    let encode =
+        |i| part(i * 50..i * 50 + 50, 300).encode(world.pieces.locator.new_id(), Compression::None).unwrap();
     (0..count).map(encode).collect()
 }
 
 #[test]
 fn a_group_lies_together_and_comes_back() {
     let world = World::new(4096);
-    let node = Encoded::new(world.pieces.new_id(), PieceKind::Node(2), b"a node", Compression::Lz4, vec![]);
+    let node =
+        Encoded::new(world.pieces.locator.new_id(), PieceKind::Node(2), b"a node", Compression::Lz4, vec![]);
     let mut group = parts(&world, 5);
     group.push(node.unwrap());
     let ids: Vec<PieceId> = group.iter().map(Encoded::id).collect();
-    let (handles, writes) = world.writes(|| world.pieces.write_group(group, Some(100)).unwrap());
+    let (handles, writes) = world.writes(|| world.pieces.writer.write_group(group, Some(100)).unwrap());
     assert_eq!(writes, 1);
     assert_eq!(handles.iter().map(|h| h.id()).collect::<Vec<_>>(), ids);
     assert_eq!(world.extent(ids[0]).start, 100);
@@ -249,7 +251,7 @@ fn a_fragmented_device_takes_groups_in_fragments() {
     world.locator.state.lock().free.retain(|block| !block.is_multiple_of(8));
     let group = parts(&world, 6);
     let ids: Vec<PieceId> = group.iter().map(Encoded::id).collect();
-    let _handles = world.pieces.write_group(group, None).unwrap();
+    let _handles = world.pieces.writer.write_group(group, None).unwrap();
     let pieces = world.reopened();
     for (i, id) in ids.iter().enumerate() {
         assert_eq!(pieces.part(*id).unwrap().first_key(), format!("{:08}", i * 50).as_bytes());
@@ -260,14 +262,14 @@ fn a_fragmented_device_takes_groups_in_fragments() {
 fn a_full_device_is_an_error_that_leaks_nothing() {
     let world = World::new(20);
     let free = world.locator.free();
-    let error = world.pieces.write_group(parts(&world, 5), None).unwrap_err();
+    let error = world.pieces.writer.write_group(parts(&world, 5), None).unwrap_err();
     assert_eq!((error.kind(), world.locator.free()), (ErrorKind::NoSpace, free));
     let values: Vec<Arc<LargeValue>> =
         (0..30).map(|_| Arc::new(LargeValue::in_memory(vec![1; 4096].into()))).collect();
-    let error = world.pieces.write_values(&values, None).unwrap_err();
+    let error = world.pieces.writer.write_values(&values, None).unwrap_err();
     assert_eq!((error.kind(), world.locator.free()), (ErrorKind::NoSpace, free));
     assert!(values.iter().all(|v| v.place().is_none()));
-    let _handles = world.pieces.write_group(parts(&world, 4), None).unwrap();
+    let _handles = world.pieces.writer.write_group(parts(&world, 4), None).unwrap();
 }
 
 #[test]
@@ -276,9 +278,9 @@ fn a_failing_device_leaks_nothing() {
     let guarded = GuardedDevice::new(world.device.clone(), true);
     let pieces = Pieces::new(guarded, world.locator.clone(), 1 << 20);
     let free = world.locator.free();
-    assert_eq!(pieces.write_group(parts(&world, 2), None).unwrap_err().kind(), ErrorKind::ReadOnly);
+    assert_eq!(pieces.writer.write_group(parts(&world, 2), None).unwrap_err().kind(), ErrorKind::ReadOnly);
     let value = Arc::new(LargeValue::in_memory(vec![1; 5000].into()));
-    assert!(pieces.write_values(std::slice::from_ref(&value), None).is_err());
+    assert!(pieces.writer.write_values(std::slice::from_ref(&value), None).is_err());
     assert!(value.place().is_none());
     assert_eq!(world.locator.free(), free);
 }
@@ -288,7 +290,7 @@ fn damage_is_named_and_lost_writes_are_found() {
     let world = World::new(4096);
     let group = parts(&world, 3);
     let ids: Vec<PieceId> = group.iter().map(Encoded::id).collect();
-    let _handles = world.pieces.write_group(group, None).unwrap();
+    let _handles = world.pieces.writer.write_group(group, None).unwrap();
     let extent = world.extent(ids[1]);
     for byte in (0..world.locator.locate(ids[1]).unwrap().len).step_by(500) {
         world.corrupt(extent.byte_offset() + u64::from(byte));
@@ -316,10 +318,10 @@ fn a_part_that_is_forgotten_keeps_its_values() {
     let mut builder = PartBuilder::new();
     builder.push(b"key", Msn(1), &Op::Insert(value.clone()));
     let part = builder.finish();
-    let values = world.pieces.write_values(part.values(), None).unwrap();
-    let id = world.pieces.new_id();
+    let values = world.pieces.writer.write_values(part.values(), None).unwrap();
+    let id = world.pieces.locator.new_id();
     let encoded = part.encode(id, Compression::None).unwrap();
-    let handles = world.pieces.write_group(vec![encoded], None).unwrap();
+    let handles = world.pieces.writer.write_group(vec![encoded], None).unwrap();
     let free = world.locator.free();
     drop((part, value, values));
     assert_eq!(world.locator.free(), free, "the part on the device still refers to its value");
@@ -339,7 +341,7 @@ fn memory_stays_within_the_capacity() {
     let world = World::new(1 << 15);
     let group = parts(&world, 400);
     let ids: Vec<PieceId> = group.iter().map(Encoded::id).collect();
-    let _handles = world.pieces.write_group(group, None).unwrap();
+    let _handles = world.pieces.writer.write_group(group, None).unwrap();
     let pieces = world.reopened();
     pieces.set_capacity(2 << 20);
     for id in &ids {

@@ -1,20 +1,25 @@
 //! Writing: what belongs together gets neighbouring blocks and one call to the device.
 
 use super::frame::Encoded;
-use super::values::{self, Unstored, ValuePart};
-use super::{Locator, Pieces};
+use super::read_ahead::PieceReadahead;
+use super::values::{self, MAX_VALUE_PART_BYTES, Unstored, ValuePart};
+use crate::device::GuardedDevice;
 use crate::extents::ExtentList;
 use crate::model::ids::Location;
 use crate::model::piece::PieceHandle;
 use crate::model::value::LargeValue;
+use crate::space::Locator;
 use crate::{Error, ErrorKind, Extent, PieceId, Result};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// By what the longest value part is divided, and whether it may be scattered: what is tried, in
 /// order. Scattering costs a block for the list, so parts are not made smallest before.
 const VALUE_PART_TRIES: [(usize, bool); 4] = [(1, false), (4, false), (16, false), (4, true)];
+
+/// The least that a small store may bound value parts to.
+const LEAST_VALUE_PART_BYTES: usize = 64 << 10;
 
 /// Where one piece is going to lie.
 enum PiecePlace {
@@ -129,7 +134,31 @@ impl<'a> Allocation<'a> {
     }
 }
 
-impl Pieces {
+/// Writes pieces.
+pub(crate) struct PieceWriter {
+    device: Arc<GuardedDevice>,
+    locator: Arc<dyn Locator>,
+    read_ahead: Arc<PieceReadahead>,
+    /// Value parts are cut before they get longer than this, in bytes.
+    max_value_part: AtomicUsize,
+}
+
+impl PieceWriter {
+    pub(super) fn new(
+        device: Arc<GuardedDevice>,
+        locator: Arc<dyn Locator>,
+        read_ahead: Arc<PieceReadahead>,
+    ) -> Self {
+        Self { device, locator, read_ahead, max_value_part: AtomicUsize::new(MAX_VALUE_PART_BYTES) }
+    }
+
+    /// Bounds the length of new value parts, in bytes: what is live in one must fit into what a
+    /// small store keeps free.
+    pub(crate) fn bound_value_parts(&self, bytes: usize) {
+        self.max_value_part
+            .store(bytes.clamp(LEAST_VALUE_PART_BYTES, MAX_VALUE_PART_BYTES), Ordering::Relaxed);
+    }
+
     /// Writes `group` to neighbouring blocks (as far as there are such), preferably at block `near`
     /// or behind it, in the given order. The handles are in that order too.
     ///
@@ -198,12 +227,12 @@ impl Pieces {
         values: &[Unstored],
         near: Option<u64>,
     ) -> Result<(Allocation<'_>, Vec<ValuePartCut>)> {
-        let longest = self.value_part.load(Ordering::Relaxed);
+        let longest = self.max_value_part.load(Ordering::Relaxed);
         for (share, scatter) in VALUE_PART_TRIES {
             let mut requests: Vec<Request> = Vec::new();
             let mut runs = Vec::new();
             for run in values::cut(values, longest / share) {
-                let id = self.new_id();
+                let id = self.locator.new_id();
                 requests.push((id, values::blocks_of(&values[run.clone()])));
                 runs.push((id, run));
             }
@@ -254,8 +283,7 @@ impl Pieces {
         let range = first.byte_offset()..last.byte_offset() + last.byte_len() as u64;
         debug_assert_eq!(buffers.iter().map(|b| b.len() as u64).sum::<u64>(), range.end - range.start);
         let result = self.device.write_at(range.start, buffers);
-        self.prefetch_queue.invalidate(&range);
-        self.device_readahead.invalidate(&range);
+        self.read_ahead.invalidate(&range);
         result
     }
 

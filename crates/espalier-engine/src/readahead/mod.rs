@@ -4,7 +4,7 @@
 //! data lies where it was written: neighbours in the tree are not neighbours on the device. The
 //! tree knows which values come next. So look-ups that follow one another through the parts of an
 //! index start a *sequential scan*: a background thread walks the index ahead of the reader and
-//! enters the places of the next values into the prefetch queue ([`Pieces::prefetch`]). The walk
+//! enters the places of the next values into the [prefetch queue]. The walk
 //! brings the parts that describe the values into the cache as well, and the scan remembers what it
 //! found, so that the reader need not descend the tree for these keys.
 //!
@@ -19,7 +19,7 @@
 //! - what a scan remembers keeps neither blocks nor versions from being reused;
 //! - no lock of this module is held while the index is walked or the device is read.
 //!
-//! [`Pieces::prefetch`]: crate::pieces::Pieces::prefetch
+//! [prefetch queue]: crate::pieces::Pieces::read_ahead
 
 mod remembered;
 mod scan;
@@ -89,7 +89,7 @@ impl Readahead {
     /// Many reads will follow, by several readers: has background threads provide memory to read
     /// into, and prefetch the tables of the space. Takes effect once.
     pub(crate) fn expect_reads(&self) {
-        if self.context.trees.pieces.expect_reads() {
+        if self.context.trees.pieces.read_ahead.expect_reads() {
             self.wants_space_tables.store(true, Ordering::Release);
             self.signal.wake_readahead();
         }
@@ -97,7 +97,7 @@ impl Readahead {
 
     /// Calls `wake` whenever an extent enters the prefetch queue.
     pub(crate) fn wake_on_prefetch(&self, wake: impl Fn() + Send + Sync + 'static) {
-        self.context.trees.pieces.set_read_ahead_wake(wake);
+        self.context.trees.pieces.read_ahead.set_wake(wake);
     }
 
     /// Does one step of readahead; false if there is none to do.
@@ -106,14 +106,14 @@ impl Readahead {
         if self.wants_space_tables.swap(false, Ordering::AcqRel) {
             // Other readahead threads provide memory meanwhile.
             self.signal.wake_readahead();
-            self.space.prefetch_places();
+            self.space.tables.prefetch_locations();
             return true;
         }
-        let Some(task) = self.scans.take_walk() else { return pieces.read_ahead_step() };
+        let Some(task) = self.scans.take_walk() else { return pieces.read_ahead.step() };
         let result = walk::walk(&self.context, &task);
         let outcome = self.scans.finish_walk(&task, result.ok());
-        outcome.ended.into_iter().for_each(|scan| pieces.passed(scan, u64::MAX));
-        pieces.prefetch(task.scan, outcome.places);
+        outcome.ended.into_iter().for_each(|scan| pieces.read_ahead.passed(scan, u64::MAX));
+        pieces.read_ahead.prefetch(task.scan, outcome.places);
         if self.has_work() {
             self.signal.wake_readahead();
         }
@@ -123,7 +123,7 @@ impl Readahead {
     /// True if [`Self::step`] has something to do.
     pub(crate) fn has_work(&self) -> bool {
         self.scans.wants_walk()
-            || self.context.trees.pieces.has_read_ahead()
+            || self.context.trees.pieces.read_ahead.has_work()
             || self.wants_space_tables.load(Ordering::Acquire)
     }
 }

@@ -143,7 +143,7 @@ impl ScanTable {
         }
         drop(scans);
         if turn != turn_before {
-            pieces.passed(id, turn);
+            pieces.read_ahead.passed(id, turn);
         }
         Some(ExpectedRead { keys, wants_walk: outcome == ReadOutcome::WantsWalk })
     }
@@ -163,7 +163,7 @@ impl ScanTable {
         let ended = scans.make_room(index, read.key);
         scans.active.push(SequentialScan::new(now, index, read.key, is_large));
         drop(scans);
-        ended.into_iter().for_each(|scan| pieces.passed(scan, u64::MAX));
+        ended.into_iter().for_each(|scan| pieces.read_ahead.passed(scan, u64::MAX));
         true
     }
 

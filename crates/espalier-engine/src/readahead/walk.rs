@@ -73,7 +73,7 @@ impl WalkResult {
 /// Of the device; if the index is gone.
 pub(super) fn walk(context: &Arc<ReadContext>, task: &WalkTask) -> Result<WalkResult> {
     let pieces = &context.trees.pieces;
-    let (room, most) = pieces.prefetch_room();
+    let (room, most) = pieces.read_ahead.prefetch_room();
     let window_limit = most / 2;
     let window = task.window.min(room).min(window_limit);
     // A version by itself holds up nothing but what it shares with no newer one.

@@ -9,27 +9,27 @@ use crate::{Error, Result};
 use espalier_storage::BLOCK;
 use xxhash_rust::xxh3::xxh3_64;
 
-const HEADER: usize = 16;
+const HEADER_BYTES: usize = 16;
 /// Pages for which memory is set aside before any was seen.
-const MOST_EXPECTED: usize = 256;
+const MAX_PREALLOCATED_PAGES: usize = 256;
 /// The longest string: what damage can make us allocate at most.
-pub(super) const MAX: usize = 64 << 20;
+pub(super) const MAX_STRING_BYTES: usize = 64 << 20;
 
 /// Makes `content` the table's string. Writing happens with the table.
 ///
 /// # Errors
 /// As for [`Table::update`]; [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if
-/// it is longer than [`MAX`].
+/// it is longer than [`MAX_STRING_BYTES`].
 pub(super) fn store(table: &Table, content: &[u8]) -> Result<()> {
-    if content.len() > MAX {
+    if content.len() > MAX_STRING_BYTES {
         let message = format!("{} bytes exceed what a table of bytes can hold", content.len());
         return Err(Error::new(crate::ErrorKind::InvalidArgument, message));
     }
     let old_pages = match table.read(0)? {
-        Some(page) => pages(read_u64(page.bytes(), 0).min(MAX as u64) as usize),
+        Some(page) => pages(read_u64(page.bytes(), 0).min(MAX_STRING_BYTES as u64) as usize),
         None => 0,
     };
-    let mut bytes = Vec::with_capacity(HEADER + content.len());
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + content.len());
     bytes.extend((content.len() as u64).to_le_bytes());
     bytes.extend(xxh3_64(content).to_le_bytes());
     bytes.extend(content);
@@ -61,21 +61,21 @@ pub(super) fn store(table: &Table, content: &[u8]) -> Result<()> {
 pub(super) fn load(table: &Table) -> Result<Vec<u8>> {
     let Some(first) = table.read(0)? else { return Ok(Vec::new()) };
     let (len, sum) = (read_u64(first.bytes(), 0), read_u64(first.bytes(), 8));
-    if len > MAX as u64 {
+    if len > MAX_STRING_BYTES as u64 {
         return Err(Error::damaged(format!("a table of bytes claims a length of {len}")));
     }
     let pages = pages(len as usize);
     table.prefetch(0..pages as u64);
     // Damage must not make us take much at once.
-    let mut content = Vec::with_capacity(pages.min(MOST_EXPECTED) * BLOCK);
+    let mut content = Vec::with_capacity(pages.min(MAX_PREALLOCATED_PAGES) * BLOCK);
     for number in 0..pages {
         match table.read(number as u64)? {
             Some(page) => content.extend_from_slice(page.bytes()),
             None => content.resize(content.len() + BLOCK, 0),
         }
     }
-    content.truncate(HEADER + len as usize);
-    content.drain(..HEADER);
+    content.truncate(HEADER_BYTES + len as usize);
+    content.drain(..HEADER_BYTES);
     if !crate::model::ids::sums_agree(xxh3_64(&content), sum) {
         return Err(Error::damaged("the checksum of a table of bytes is wrong"));
     }
@@ -83,5 +83,5 @@ pub(super) fn load(table: &Table) -> Result<Vec<u8>> {
 }
 
 fn pages(len: usize) -> usize {
-    (HEADER + len).div_ceil(BLOCK)
+    (HEADER_BYTES + len).div_ceil(BLOCK)
 }

@@ -2,9 +2,10 @@
 
 use super::allocator::Allocator;
 use super::page::{PageKey, Pointer};
+use super::piece_table::PieceEntry;
 use super::superblock::read_superblocks;
 use super::table::{Table, TableId};
-use super::{Space, piece_table, space_map};
+use super::{Space, space_map};
 use crate::model::ids::Delta;
 use crate::{Extent, PieceId, PieceKind};
 use std::collections::{HashMap, HashSet};
@@ -24,7 +25,7 @@ impl Space {
         reclaim: &[PieceId],
         progress: &mut dyn FnMut(u64),
     ) -> Vec<String> {
-        let _writer = self.writer.lock();
+        let _change = self.tables.begin_change();
         let mut check = Check {
             space: self,
             accounted: Allocator::new(self.geometry().blocks, Vec::new()),
@@ -65,7 +66,7 @@ impl Space {
     /// What cannot be read of superblocks and tables, and can be read in another place. Reads all
     /// tables.
     pub(crate) fn damaged_copies(&self) -> Vec<String> {
-        let _writer = self.writer.lock();
+        let _change = self.tables.begin_change();
         let superblocks = read_superblocks(&self.device).map(|found| found.damaged).unwrap_or_default();
         let mut problems: Vec<String> = superblocks.iter().map(only_a_copy).collect();
         for table in self.tables.all() {
@@ -123,8 +124,8 @@ impl Check<'_> {
         reclaim: &HashSet<PieceId>,
         progress: &mut dyn FnMut(u64),
     ) {
-        let geometry = self.space.geometry();
-        let table = &self.space.tables.ntt;
+        let ntt = &self.space.tables.ntt;
+        let table = ntt.pages();
         table.walk(&mut |key, place, page| {
             self.page(table, TableId::Ntt, key, place);
             let page = match page {
@@ -134,10 +135,12 @@ impl Check<'_> {
             if key.level > 0 {
                 return;
             }
-            piece_table::for_each(key.number, page.bytes(), &geometry, &mut |id, entry| {
+            ntt.for_each_of(key.number, page.bytes(), &mut |entry| {
                 self.entries += 1;
                 match entry {
-                    Ok(entry) => self.entry(id, &entry, unseen.remove(&id).unwrap_or_default(), reclaim),
+                    Ok((id, entry)) => {
+                        self.entry(id, &entry, unseen.remove(&id).unwrap_or_default(), reclaim);
+                    }
                     Err(error) => self.problems.add(error.to_string()),
                 }
             });
@@ -145,13 +148,7 @@ impl Check<'_> {
         });
     }
 
-    fn entry(
-        &mut self,
-        id: PieceId,
-        entry: &piece_table::PieceEntry,
-        found: Delta,
-        reclaim: &HashSet<PieceId>,
-    ) {
+    fn entry(&mut self, id: PieceId, entry: &PieceEntry, found: Delta, reclaim: &HashSet<PieceId>) {
         self.dead += entry.dead();
         let references = found.count;
         if i64::try_from(entry.live) != Ok(found.bytes) {

@@ -3,6 +3,26 @@
 use espalier_storage::{AlignedBuf, BLOCK};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+/// The tables, by the number that seeds their checksums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TableId {
+    Ntt = 1,
+    SpaceMap = 2,
+    Volumes = 3,
+    Reclaim = 4,
+}
+
+impl TableId {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Ntt => "node translation table",
+            Self::SpaceMap => "space map",
+            Self::Volumes => "volume table",
+            Self::Reclaim => "reclaim list",
+        }
+    }
+}
+
 /// How pages point to each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shape {

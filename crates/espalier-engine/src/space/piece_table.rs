@@ -1,7 +1,7 @@
 //! The node translation table: for each counted piece its place, checksum, kind and count.
 
 use super::page::{read_u32, read_u64};
-use super::superblock::Geometry;
+use super::superblock::{Bounds, Geometry};
 use super::table::Table;
 use crate::model::ids::{Delta, Location};
 use crate::{Error, Extent, PieceId, PieceKind, Result};
@@ -117,46 +117,93 @@ pub(super) fn check_location(id: PieceId, location: &Location, geometry: &Geomet
 
 fn place(id: PieceId) -> (u64, std::ops::Range<usize>) {
     let at = (id.0 % PER_PAGE) as usize * ENTRY_BYTES;
-    (id.0 / PER_PAGE, at..at + ENTRY_BYTES)
+    (table_page_of(id), at..at + ENTRY_BYTES)
 }
 
-/// The entry of `id`.
-///
-/// # Errors
-/// As for [`Table::read`]; [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if it makes no sense.
-pub(super) fn get(table: &Table, geometry: &Geometry, id: PieceId) -> Result<Option<PieceEntry>> {
-    let (page, bytes) = place(id);
-    match table.read(page)? {
-        None => Ok(None),
-        Some(page) => PieceEntry::decode(id, &page.bytes()[bytes], geometry),
+/// The page of the node translation table that holds the entry of this piece.
+pub(crate) fn table_page_of(id: PieceId) -> u64 {
+    id.0 / PER_PAGE
+}
+
+/// The pieces of one page of the table with their lengths in bytes, and the number of the page;
+/// `None` behind the last page. An error comes with the number of the last page that it concerns.
+pub(crate) type CountedPage = std::result::Result<Option<(u64, Vec<(PieceId, u64)>)>, (u64, Error)>;
+
+/// The node translation table.
+pub(super) struct PieceTable {
+    table: Table,
+    bounds: Bounds,
+}
+
+impl PieceTable {
+    pub(super) fn new(table: Table, bounds: Bounds) -> Self {
+        Self { table, bounds }
     }
-}
 
-/// Replaces the entry of `id`.
-///
-/// # Errors
-/// As for [`Table::update`].
-pub(super) fn set(table: &Table, id: PieceId, entry: Option<&PieceEntry>) -> Result<()> {
-    let (page, range) = place(id);
-    table.update(page, |bytes| match entry {
-        Some(entry) => entry.encode(&mut bytes[range]),
-        None => bytes[range].fill(0),
-    })
-}
+    /// Its pages.
+    pub(super) fn pages(&self) -> &Table {
+        &self.table
+    }
 
-/// Calls `visit` with every entry of a page of level 0.
-pub(super) fn for_each(
-    number: u64,
-    page: &[u8],
-    geometry: &Geometry,
-    visit: &mut dyn FnMut(PieceId, Result<PieceEntry>),
-) {
-    for (slot, bytes) in page.chunks_exact(ENTRY_BYTES).enumerate() {
-        let id = PieceId(number.wrapping_mul(PER_PAGE) + slot as u64);
-        match PieceEntry::decode(id, bytes, geometry) {
-            Ok(None) => {}
-            Ok(Some(entry)) => visit(id, Ok(entry)),
-            Err(error) => visit(id, Err(error)),
+    /// The entry of `id`.
+    ///
+    /// # Errors
+    /// As for [`Table::read`]; [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if it makes no
+    /// sense.
+    pub(super) fn get(&self, id: PieceId) -> Result<Option<PieceEntry>> {
+        let (page, bytes) = place(id);
+        match self.table.read(page)? {
+            None => Ok(None),
+            Some(page) => PieceEntry::decode(id, &page.bytes()[bytes], &self.bounds.get()),
         }
+    }
+
+    /// Replaces the entry of `id`.
+    ///
+    /// # Errors
+    /// As for [`Table::update`].
+    pub(super) fn set(&self, id: PieceId, entry: Option<&PieceEntry>) -> Result<()> {
+        let (page, range) = place(id);
+        self.table.update(page, |bytes| match entry {
+            Some(entry) => entry.encode(&mut bytes[range]),
+            None => bytes[range].fill(0),
+        })
+    }
+
+    /// Calls `visit` with every entry, and with an error for each page or entry that is damaged.
+    pub(super) fn for_each(&self, visit: &mut dyn FnMut(Result<(PieceId, PieceEntry)>)) {
+        self.table.walk(&mut |key, _, page| match page {
+            Ok(page) if key.level == 0 => self.for_each_of(key.number, page.bytes(), visit),
+            Ok(_) => {}
+            Err(error) => visit(Err(error)),
+        });
+    }
+
+    /// Calls `visit` with every entry of page `number` of level 0.
+    pub(super) fn for_each_of(
+        &self,
+        number: u64,
+        page: &[u8],
+        visit: &mut dyn FnMut(Result<(PieceId, PieceEntry)>),
+    ) {
+        let geometry = self.bounds.get();
+        for (slot, bytes) in page.chunks_exact(ENTRY_BYTES).enumerate() {
+            let id = PieceId(number.wrapping_mul(PER_PAGE) + slot as u64);
+            if let Some(entry) = PieceEntry::decode(id, bytes, &geometry).transpose() {
+                visit(entry.map(|entry| (id, entry)));
+            }
+        }
+    }
+
+    /// The pieces of the first page at or behind `from` that is there.
+    pub(super) fn counted_from(&self, from: u64) -> CountedPage {
+        let Some((number, page)) = self.table.first_from(from)? else { return Ok(None) };
+        let mut pieces = Vec::new();
+        let mut failure = None;
+        self.for_each_of(number, page.bytes(), &mut |entry| match entry {
+            Ok((id, entry)) => pieces.push((id, u64::from(entry.location.len))),
+            Err(error) => failure = Some(error),
+        });
+        failure.map_or(Ok(Some((number, pieces))), |error| Err((number, error)))
     }
 }

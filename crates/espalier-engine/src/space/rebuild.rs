@@ -8,26 +8,22 @@
 //! The device is not changed before that checkpoint: until its superblock is written the old one
 //! stands, and every block that it accounts for, as far as it can be read, stays as it is.
 
+use super::deferred_free::FreshPiece;
+use super::piece_table::PieceEntry;
+use super::superblock::search_superblocks;
 use super::table::TableId;
-use super::{
-    Roots, SKIPPED_IDS, Space, SpaceOptions, Superblock, Tables, VolumeTable, byte_table, piece_table,
-    space_map,
-};
+use super::tables::Tables;
+use super::{Roots, SKIPPED_IDS, Space, SpaceOptions, Superblock, VolumeTable, space_map};
 use crate::device::GuardedDevice;
-use crate::model::error::Context;
 use crate::model::ids::{Delta, Location};
 use crate::model::piece::PieceHandle;
-use crate::space::Locator;
 use crate::{Extent, PieceId, Result};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use super::deferred_free::FreshPiece;
-use super::superblock::search_superblocks;
-
 /// A space of which nothing is counted yet.
-pub(crate) struct Rebuilt {
+pub(crate) struct RebuiltSpace {
     pub(crate) space: Arc<Space>,
     pub(crate) volumes: VolumeTable,
     /// What could not be read of the tables, in words.
@@ -47,10 +43,10 @@ struct TableRemains {
 }
 
 impl TableRemains {
-    fn gather(tables: &Tables, superblock: &Superblock) -> Self {
+    fn gather(tables: &Tables) -> Self {
         let mut remains = Self::default();
         for (table, id) in [
-            (&tables.ntt, TableId::Ntt),
+            (tables.ntt.pages(), TableId::Ntt),
             (&tables.volumes, TableId::Volumes),
             (&tables.reclaim, TableId::Reclaim),
             (&tables.map, TableId::SpaceMap),
@@ -61,15 +57,10 @@ impl TableRemains {
                 match page {
                     Err(error) => remains.problems.push(error.to_string()),
                     Ok(page) if id == TableId::Ntt && key.level == 0 => {
-                        piece_table::for_each(
-                            key.number,
-                            page.bytes(),
-                            &superblock.geometry,
-                            &mut |id, entry| match entry {
-                                Ok(entry) => remains.entries.push((id, entry.location)),
-                                Err(error) => remains.problems.push(error.to_string()),
-                            },
-                        );
+                        tables.ntt.for_each_of(key.number, page.bytes(), &mut |entry| match entry {
+                            Ok((id, entry)) => remains.entries.push((id, entry.location)),
+                            Err(error) => remains.problems.push(error.to_string()),
+                        });
                     }
                     Ok(_) => {}
                 }
@@ -85,14 +76,12 @@ impl Space {
     /// # Errors
     /// As for [`search_superblocks`]; [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if the
     /// volume table, to which everything belongs, cannot be read.
-    pub(crate) fn rebuild(device: Arc<GuardedDevice>, options: &SpaceOptions) -> Result<Rebuilt> {
+    pub(crate) fn rebuild(device: Arc<GuardedDevice>, options: &SpaceOptions) -> Result<RebuiltSpace> {
         let found = search_superblocks(&device)?;
         let old = found.newest;
-        let tables = Tables::new(&device, &old.geometry.into(), &old.roots, options.table_cache);
-        let volumes = byte_table::load(&tables.volumes)
-            .and_then(|bytes| VolumeTable::decode(&bytes))
-            .context(|| "loading the volume table".into())?;
-        let TableRemains { entries, pages, mut problems, mut mended } = TableRemains::gather(&tables, &old);
+        let tables = Tables::new(&device, &old.geometry.into(), &old, options.table_cache);
+        let volumes = tables.load_volumes()?;
+        let TableRemains { entries, pages, mut problems, mut mended } = TableRemains::gather(&tables);
         mended.extend(found.damaged.iter().map(ToString::to_string));
         let next_piece = old.next_piece.0.saturating_add(SKIPPED_IDS);
         let bare = Superblock { roots: Roots::default(), ..old.clone() };
@@ -106,11 +95,7 @@ impl Space {
                 }
             };
             match space.free_blocks.take_all(&extents) {
-                None => piece_table::set(
-                    &space.tables.ntt,
-                    id,
-                    Some(&piece_table::PieceEntry { location, count: 1, live: 0 }),
-                )?,
+                None => space.tables.ntt.set(id, Some(&PieceEntry { location, count: 1, live: 0 }))?,
                 Some(wrong) => {
                     problems.push(format!("piece {id} lies at {wrong}, where something else does"));
                 }
@@ -127,14 +112,14 @@ impl Space {
             }),
             Err(error) => problems.push(error.to_string()),
         }
-        Ok(Rebuilt { space, volumes, problems, mended })
+        Ok(RebuiltSpace { space, volumes, problems, mended })
     }
 
     /// Keeps a block that is not used by anything known until the next superblock is durable.
     fn keep_until_obsolete(&self, block: u64) {
         let place = Extent { start: block, blocks: 1 };
         if self.geometry().holds(place) && self.free_blocks.with_used(|used| used.take(place)) {
-            self.lives.write().add_page(block);
+            self.deferred.pieces().add_page(block);
         }
     }
 
@@ -150,20 +135,16 @@ impl Space {
         counts: &HashMap<PieceId, Delta>,
         fresh: &HashSet<PieceId>,
     ) -> Result<Vec<Arc<PieceHandle>>> {
-        let _writer = self.writer.lock();
+        let _change = self.tables.begin_change();
         let mut known = Vec::new();
-        self.tables.ntt.walk(&mut |key, _, page| {
-            if let (0, Ok(page)) = (key.level, page) {
-                piece_table::for_each(key.number, page.bytes(), &self.geometry(), &mut |id, entry| {
-                    known.extend(entry.ok().map(|entry| (id, entry.location)));
-                });
-            }
+        self.tables.ntt.for_each(&mut |entry| {
+            known.extend(entry.ok().map(|(id, entry)| (id, entry.location)));
         });
         let (mut handles, mut dead) = (Vec::new(), 0);
         for (id, location) in known {
             if let Some(delta) = counts.get(&id) {
-                let entry = piece_table::PieceEntry { location, count: 0, live: 0 }.changed(*delta)?;
-                piece_table::set(&self.tables.ntt, id, Some(&entry))?;
+                let entry = PieceEntry { location, count: 0, live: 0 }.changed(*delta)?;
+                self.tables.ntt.set(id, Some(&entry))?;
                 for extent in self.extent_lists.occupied(id, &location)? {
                     space_map::mark(&self.tables.map, extent, true)?;
                 }
@@ -173,14 +154,14 @@ impl Space {
             self.extent_lists.keep_of(id, &location)?;
             if fresh.contains(&id) {
                 let entry = FreshPiece { location, handle: Weak::new(), counting: false };
-                self.lives.write().add_fresh(id, entry);
-                handles.push(self.handle(id));
+                self.deferred.pieces().add_fresh(id, entry);
+                handles.push(self.deferred.handle(id));
             } else {
-                self.lives.write().die(id, location, true);
+                self.deferred.pieces().die(id, location, true);
             }
-            piece_table::set(&self.tables.ntt, id, None)?;
+            self.tables.ntt.set(id, None)?;
         }
-        self.dead_values.store(dead, Ordering::Relaxed);
+        self.tables.dead_values.store(dead, Ordering::Relaxed);
         Ok(handles)
     }
 }

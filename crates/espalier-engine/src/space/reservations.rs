@@ -27,7 +27,7 @@ pub(crate) enum Purpose {
 }
 
 /// The counters behind reservations.
-pub(super) struct Reservations {
+pub(crate) struct Reservations {
     blocks: Arc<FreeBlocks>,
     reserved: AtomicU64,
     /// Blocks that only [`Purpose::Essential`] gets.
@@ -49,23 +49,58 @@ impl Reservations {
     }
 
     /// Blocks reserved for accepted batches.
-    pub(super) fn reserved(&self) -> u64 {
+    pub(crate) fn reserved(&self) -> u64 {
         self.reserved.load(Ordering::Relaxed)
     }
 
     /// Blocks set aside for deleting and checkpoints.
-    pub(super) fn pool(&self) -> u64 {
+    pub(crate) fn pool(&self) -> u64 {
         self.pool.load(Ordering::Acquire)
     }
 
-    /// True if [`Reservation::take`] would grant so many to [`Purpose::Growth`].
-    pub(super) fn can_grow(&self, blocks: u64, unwritten: u64) -> bool {
+    /// Reserves `blocks` blocks, beside `unwritten` ones that the caller will need for what is in
+    /// memory only.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSpace`] if so many are not free, reserved blocks and (for growth) the pool
+    /// aside. Blocks with a deferred free become free with the next checkpoint: then it is worth
+    /// trying again.
+    pub(crate) fn reserve(
+        self: &Arc<Self>,
+        blocks: u64,
+        purpose: Purpose,
+        unwritten: u64,
+    ) -> Result<Reservation> {
+        let (free, pool) = (self.blocks.count().saturating_sub(unwritten), self.pool());
+        let limit = match purpose {
+            Purpose::Growth => free.saturating_sub(pool),
+            // The rest is for what makes the deleted free, and for checkpoints.
+            Purpose::Essential => free.saturating_sub(pool / 8 * 3),
+            Purpose::Last => free.saturating_sub(pool / 16 * 5),
+            Purpose::Clear => free.saturating_sub(pool / 6),
+            Purpose::Accepted => u64::MAX,
+        };
+        if !self.try_add(blocks, limit) {
+            return Err(Error::new(
+                ErrorKind::NoSpace,
+                format!(
+                    "{blocks} blocks are needed, but of {free} that are free and not needed by what is in \
+                     memory {} are reserved and {pool} set aside",
+                    self.reserved(),
+                ),
+            ));
+        }
+        Ok(Reservation { all: self.clone(), blocks })
+    }
+
+    /// True if [`Self::reserve`] would grant so many to [`Purpose::Growth`].
+    pub(crate) fn can_grow(&self, blocks: u64, unwritten: u64) -> bool {
         let all = self.reserved().saturating_add(unwritten).saturating_add(blocks);
         self.blocks.count() >= all.saturating_add(self.pool())
     }
 
-    /// The most that it would grant.
-    pub(super) fn growable(&self, unwritten: u64) -> u64 {
+    /// The most blocks that it would grant.
+    pub(crate) fn growable_blocks(&self, unwritten: u64) -> u64 {
         let all = self.reserved().saturating_add(unwritten).saturating_add(self.pool());
         self.blocks.count().saturating_sub(all)
     }
@@ -91,36 +126,6 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    pub(super) fn take(
-        all: &Arc<Reservations>,
-        blocks: u64,
-        purpose: Purpose,
-        unwritten: u64,
-    ) -> Result<Self> {
-        let free = all.blocks.count().saturating_sub(unwritten);
-        let limit = match purpose {
-            Purpose::Growth => free.saturating_sub(all.pool()),
-            // The rest is for what makes the deleted free, and for checkpoints.
-            Purpose::Essential => free.saturating_sub(all.pool() / 8 * 3),
-            Purpose::Last => free.saturating_sub(all.pool() / 16 * 5),
-            Purpose::Clear => free.saturating_sub(all.pool() / 6),
-            Purpose::Accepted => u64::MAX,
-        };
-        if !all.try_add(blocks, limit) {
-            return Err(Error::new(
-                ErrorKind::NoSpace,
-                format!(
-                    "{blocks} blocks are needed, but of {} that are free and not needed by what is in memory {} \
-                     are reserved and {} set aside",
-                    free,
-                    all.reserved(),
-                    all.pool()
-                ),
-            ));
-        }
-        Ok(Self { all: all.clone(), blocks })
-    }
-
     /// How many blocks are reserved.
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks

@@ -6,7 +6,7 @@ mod life;
 mod superblocks;
 
 use super::*;
-use crate::PieceKind;
+use crate::{ErrorKind, PieceKind};
 use espalier_storage::{AlignedBuf, BLOCK, Device, Random, SimulatedDevice};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;

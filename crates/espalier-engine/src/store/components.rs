@@ -1,7 +1,9 @@
 //! Components of an open store, and how they are put together: from the bottom up, each with what
 //! is below it that it needs.
 
+use super::opening::Opening;
 use super::write_path::WritePath;
+use crate::Result;
 use crate::checkpoint::cut::CutTaker;
 use crate::checkpoint::state::CheckpointState;
 use crate::checkpoint::volume_changes::VolumeChanges;
@@ -53,22 +55,18 @@ pub(crate) struct Components {
 }
 
 /// What recovery or repair has found.
-pub(crate) struct Recovered {
-    pub(crate) env: Arc<dyn Environment>,
-    pub(crate) device: Arc<GuardedDevice>,
-    pub(crate) options: OpenOptions,
-    pub(crate) space: Arc<Space>,
-    pub(crate) trees: Arc<Trees>,
-    pub(crate) log: Log,
-    pub(crate) indexes: Arc<IndexTable>,
-    pub(crate) volumes: VolumeTable,
-    pub(crate) deleted: Arc<DeletedRanges>,
-    pub(crate) order: CommitOrder,
-    pub(crate) checkpoint: CheckpointState,
+pub(super) struct Recovered {
+    pub(super) opening: Opening,
+    pub(super) log: Log,
+    pub(super) indexes: Arc<IndexTable>,
+    pub(super) volumes: VolumeTable,
+    pub(super) deleted: Arc<DeletedRanges>,
+    pub(super) order: CommitOrder,
+    pub(super) checkpoint: CheckpointState,
 }
 
 /// What is put together first, and what the other components share.
-struct Base {
+struct StoreBase {
     env: Arc<dyn Environment>,
     device: Arc<GuardedDevice>,
     options: OpenOptions,
@@ -92,10 +90,22 @@ struct IndexLayer {
 }
 
 impl Components {
-    /// Puts the components of a store together.
-    pub(crate) fn assemble(recovered: Recovered) -> Self {
-        let Recovered { env, device, options, space, trees, log, .. } = recovered;
-        let Recovered { indexes, volumes, deleted, order, checkpoint, .. } = recovered;
+    /// Puts the components of a store together, and reserves space for what was replayed.
+    ///
+    /// # Errors
+    /// Of the checkpoint that is made where there is not enough space.
+    pub(super) fn open(recovered: Recovered) -> Result<Self> {
+        let components = Self::assemble(recovered);
+        components.accounting.refresh();
+        if !components.options.read_only {
+            components.write.admission.admit_replayed()?;
+        }
+        Ok(components)
+    }
+
+    fn assemble(recovered: Recovered) -> Self {
+        let Recovered { opening, log, indexes, volumes, deleted, order, checkpoint } = recovered;
+        let Opening { env, device, options, space, trees, .. } = opening;
         let (log, signal) = (Arc::new(log), Arc::<WorkSignal>::default());
         let catalog = Arc::new(VolumeCatalog::new(space.clone(), indexes.clone(), volumes));
         let accounting = SpaceAccounting::new(space.clone(), trees.clone(), indexes.clone(), options.tuning);
@@ -116,11 +126,11 @@ impl Components {
         };
         let pins = Arc::<PinTable>::default();
         let read = Arc::new(ReadContext { trees: trees.clone(), indexes, catalog, pins });
-        Base { env, device, options, space, trees, log, signal, index, read }.assemble(order, checkpoint)
+        StoreBase { env, device, options, space, trees, log, signal, index, read }.assemble(order, checkpoint)
     }
 }
 
-impl Base {
+impl StoreBase {
     fn assemble(self, order: CommitOrder, checkpoint: CheckpointState) -> Components {
         let pipeline = Arc::new(self.pipeline(order));
         let back_pressure = Arc::new(self.back_pressure());

@@ -1,8 +1,8 @@
 //! Differences between two ranges, of one index or two, at the cost of what differs.
 //!
 //! Protocol: messages in memory are absorbed first, as far as that can be done at once. Then
-//! `tree::compare` tells at which keys the trees may differ, what is still in memtables adds its
-//! own, and the walk looks at those keys only, on both sides of one snapshot.
+//! `tree::inspect::compare` tells at which keys the trees may differ, what is still in memtables
+//! adds its own, and the walk looks at those keys only, on both sides of one snapshot.
 
 use crate::Result;
 use crate::model::ids::IndexId;
@@ -54,7 +54,7 @@ impl Store {
     /// Of the device; [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no such
     /// index.
     pub fn diff(&self, old: (IndexId, &[u8]), new: (IndexId, &[u8])) -> Result<Diff> {
-        self.shared.write.pipeline.absorb_now(&[old.0, new.0])?;
+        self.components.write.pipeline.absorb_now(&[old.0, new.0])?;
         let snapshot = self.snapshot()?;
         let side = |(index, prefix): (IndexId, &[u8])| {
             let index = snapshot.index(index)?;

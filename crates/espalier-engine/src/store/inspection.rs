@@ -21,23 +21,23 @@ impl Store {
     /// # Errors
     /// Of that checkpoint; [`ErrorKind::NotFound`] if there is no such index.
     pub fn space_of(&self, ranges: &[(IndexId, KeyRange)]) -> Result<SpaceUse> {
-        let shared = &self.shared;
-        if !shared.options.read_only {
-            shared.write.checkpointer.checkpoint()?;
+        let components = &self.components;
+        if !components.options.read_only {
+            components.write.checkpointer.checkpoint()?;
         }
-        shared.write.checkpointer.hold(|state| {
+        components.write.checkpointer.hold(|state| {
             let look = |id| {
-                let count = u64::from(shared.space.references(id)?.unwrap_or(0));
-                Ok((count, Locator::locate(&*shared.space, id)?.extent.byte_len() as u64))
+                let count = u64::from(components.space.tables.references(id)?.unwrap_or(0));
+                Ok((count, Locator::locate(&*components.space, id)?.extent.byte_len() as u64))
             };
-            let mut usage = Usage::new(&shared.trees, &look);
+            let mut usage = Usage::new(&components.trees, &look);
             let mut of: BTreeMap<IndexId, Vec<KeyRange>> = BTreeMap::new();
             for (index, range) in ranges.iter().filter(|(_, range)| !range.is_empty()) {
                 of.entry(*index).or_default().push(range.clone());
             }
             for (index, ranges) in of {
                 let root = state.roots.get(&index).ok_or_else(|| no_such_index(index))?;
-                usage.add(&root.as_root(&*shared.space), ranges.into());
+                usage.add(&root.as_root(&*components.space), ranges.into());
             }
             usage.finish()
         })
@@ -50,8 +50,8 @@ impl Store {
     /// # Errors
     /// Of that checkpoint; what is wrong with the store is in the report.
     pub fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
-        if !self.shared.options.read_only {
-            self.shared.write.checkpointer.checkpoint()?;
+        if !self.components.options.read_only {
+            self.components.write.checkpointer.checkpoint()?;
         }
         Ok(self.verify_checkpoint(progress))
     }
@@ -62,37 +62,37 @@ impl Store {
     /// Of the device, or [`ErrorKind::Damaged`].
     pub fn dump(&self, out: &mut dyn std::fmt::Write, node: Option<PieceId>) -> Result<()> {
         if let Some(id) = node {
-            let node = self.shared.trees.node(id)?;
-            return self.shared.trees.dump_node(&node, 0, out);
+            let node = self.components.trees.node(id)?;
+            return self.components.trees.dump_node(&node, 0, out);
         }
-        self.shared.write.pipeline.drain();
-        for index in self.shared.indexes.all() {
+        self.components.write.pipeline.drain();
+        for index in self.components.indexes.all() {
             let version = index.version();
             let _ = writeln!(out, "index {}: {} bytes in memtables", index.id, version.memtable_bytes());
-            self.shared.trees.dump(&version.root, out)?;
+            self.components.trees.dump(&version.root, out)?;
         }
         Ok(())
     }
 
     /// Checks what the last checkpoint left.
     fn verify_checkpoint(&self, progress: &mut dyn FnMut(Progress)) -> VerifyReport {
-        let shared = &self.shared;
-        shared.write.checkpointer.hold(|state| {
-            let stats = shared.space.stats();
+        let components = &self.components;
+        components.write.checkpointer.hold(|state| {
+            let stats = components.space.stats();
             let total = stats.total.saturating_sub(stats.free + stats.fixed) * BLOCK as u64;
             let mut tell = |done: u64| progress(Progress { done: done.min(total), total });
-            let mut verifier = Verifier::new(&shared.trees, &mut tell);
+            let mut verifier = Verifier::new(&components.trees, &mut tell);
             for (index, root) in &state.roots {
-                verifier.index(*index, &root.as_root(&*shared.space));
+                verifier.index(*index, &root.as_root(&*components.space));
             }
-            for index in shared.indexes.all() {
+            for index in components.indexes.all() {
                 verifier.pending(index.id, index.version().memtables().map(|table| table as &dyn MessageSet));
             }
             for id in &state.reclaim {
                 verifier.dying(*id);
             }
             let (mut report, references) = verifier.finish();
-            let problems = shared.space.check(&references, &state.reclaim, &mut |_| {});
+            let problems = components.space.check(&references, &state.reclaim, &mut |_| {});
             report.problems.extend(problems.into_iter().map(|message| Problem {
                 index: None,
                 range: None,

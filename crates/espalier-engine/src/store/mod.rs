@@ -1,14 +1,18 @@
 //! Store: the API of the engine. Open, commit, read, sync, checkpoint, close.
 
+mod batch_replay;
 pub(crate) mod components;
 pub(crate) mod diff;
+mod format;
 mod inspection;
-pub(crate) mod recovery;
+pub(crate) mod opening;
+mod recovery;
 pub(crate) mod repair;
 pub(crate) mod scrub;
 pub(crate) mod statistics;
 #[cfg(test)]
 mod unreadable;
+mod value_part_binder;
 mod volumes;
 pub(crate) mod write_path;
 
@@ -31,7 +35,7 @@ use std::sync::Arc;
 
 /// An open store.
 pub struct Store {
-    pub(crate) shared: Components,
+    pub(crate) components: Components,
     workers: Workers,
 }
 
@@ -41,7 +45,7 @@ impl Store {
     /// # Errors
     /// Of the device; [`ErrorKind::InvalidArgument`] if it is too small.
     pub fn format(device: Arc<dyn Device>, env: Arc<dyn Environment>, options: &FormatOptions) -> Result<()> {
-        recovery::format(device, &*env, options)
+        format::format(device, &*env, options)
     }
 
     /// Opens the store on `device`, recovering what was durable.
@@ -60,12 +64,12 @@ impl Store {
     ///
     /// # Errors
     /// If the system has no threads for them.
-    pub(crate) fn start(shared: Components) -> Result<Arc<Self>> {
-        let scheduler = &shared.write.scheduler;
-        let (env, signal) = (scheduler.env.clone(), shared.write.pipeline.signal.clone());
-        let scheduler = Some(scheduler).filter(|_| !shared.options.read_only);
-        let workers = Workers::start(env, signal, scheduler, &shared.readahead)?;
-        Ok(Arc::new(Self { shared, workers }))
+    pub(crate) fn start(components: Components) -> Result<Arc<Self>> {
+        let scheduler = &components.write.scheduler;
+        let (env, signal) = (scheduler.env.clone(), components.write.pipeline.signal.clone());
+        let scheduler = Some(scheduler).filter(|_| !components.options.read_only);
+        let workers = Workers::start(env, signal, scheduler, &components.readahead)?;
+        Ok(Arc::new(Self { components, workers }))
     }
 
     /// Commits `batch`: visible when this returns, durable after a [`Store::sync`]. Small
@@ -86,7 +90,7 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::Interrupted`] if it is not wanted; as for [`Store::commit`].
     pub fn commit_if(&self, batch: Batch, wanted: impl FnOnce() -> bool) -> Result<Lsn> {
-        self.shared.write.commit_if(batch, wanted)
+        self.components.write.commit_if(batch, wanted)
     }
 
     /// Makes all batches up to `upto` durable.
@@ -95,7 +99,7 @@ impl Store {
     /// Of the device; the store is read-only afterwards, and every later call fails, also about
     /// what was durable before.
     pub fn sync(&self, upto: Lsn) -> Result<()> {
-        self.shared.write.sync(upto)
+        self.components.write.sync(upto)
     }
 
     /// Makes all batches durable whose commit has returned.
@@ -103,7 +107,7 @@ impl Store {
     /// # Errors
     /// As for [`Store::sync`].
     pub fn sync_all(&self) -> Result<()> {
-        let write = &self.shared.write;
+        let write = &self.components.write;
         let upto = write.pipeline.lock_applied()?.last_lsn;
         write.scheduler.collector.request_now();
         write.pipeline.signal.request_work();
@@ -151,7 +155,7 @@ impl Store {
             KeyRange::through(keys().min().unwrap_or_default(), keys().max().unwrap_or_default())
         };
         let newest = self.newest(index, row)?;
-        self.shared.readahead.read_slices(index, &newest, slices, out)
+        self.components.readahead.read_slices(index, &newest, slices, out)
     }
 
     /// True if `key` has a value.
@@ -180,7 +184,7 @@ impl Store {
 
     /// The state of all indexes; where not all is wanted, as far as these keys are concerned.
     fn snapshot_of(&self, what: Option<(IndexId, &KeyRange)>) -> Result<Snapshot> {
-        let Components { read, indexes, write, .. } = &self.shared;
+        let Components { read, indexes, write, .. } = &self.components;
         write.pipeline.open()?;
         let mut order = write.pipeline.lock();
         let upto = write.pipeline.drain_locked(&mut order, what);
@@ -195,8 +199,8 @@ impl Store {
     /// # Errors
     /// Of the device.
     pub fn checkpoint(&self) -> Result<()> {
-        self.shared.write.pipeline.writable()?;
-        self.shared.write.checkpointer.checkpoint()
+        self.components.write.pipeline.writable()?;
+        self.components.write.checkpointer.checkpoint()
     }
 
     /// Does one piece of background work, if there is any; for environments without threads.
@@ -204,22 +208,22 @@ impl Store {
     /// # Errors
     /// Of the device.
     pub fn step(&self) -> Result<bool> {
-        if self.shared.options.read_only {
+        if self.components.options.read_only {
             return Ok(false);
         }
-        self.shared.write.scheduler.step()
+        self.components.write.scheduler.step()
     }
 
     /// Much will be read, by many: has memory to read into provided in the background, and what
     /// tells where everything lies read, before a reader waits for them. For once.
     pub fn expect_reads(&self) {
-        self.shared.readahead.expect_reads();
+        self.components.readahead.expect_reads();
     }
 
     /// Reads one piece ahead of a reader that goes through keys in order; false if there is none.
     /// For environments without threads; what cannot be read is left to the reader that needs it.
     pub fn read_ahead(&self) -> bool {
-        self.shared.readahead.step()
+        self.components.readahead.step()
     }
 
     /// Tells the device about free space, in runs of at least `least` bytes; returns the bytes.
@@ -228,9 +232,9 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::ReadOnly`].
     pub fn trim(&self, least: u64) -> Result<u64> {
-        self.shared.write.pipeline.writable()?;
+        self.components.write.pipeline.writable()?;
         let least = u32::try_from(least.div_ceil(BLOCK as u64)).unwrap_or(u32::MAX).max(1);
-        Ok(self.shared.space.trim(least)? * BLOCK as u64)
+        Ok(self.components.space.trim(least)? * BLOCK as u64)
     }
 
     /// Makes the store on `device`, which must not be open, as large as `bytes`; returns its new
@@ -252,11 +256,11 @@ impl Store {
     /// [`ErrorKind::InvalidArgument`] if it is larger already or the device smaller;
     /// [`ErrorKind::ReadOnly`]; of the device.
     pub fn resize_online(&self, bytes: u64) -> Result<u64> {
-        let shared = &self.shared;
-        shared.write.pipeline.writable()?;
+        let components = &self.components;
+        components.write.pipeline.writable()?;
         let blocks = bytes / BLOCK as u64;
-        shared.write.checkpointer.hold(|_| shared.space.resize_online(blocks))?;
-        shared.write.reclaim.note_more_room();
+        components.write.checkpointer.hold(|_| components.space.resize_online(blocks))?;
+        components.write.reclaim.note_more_room();
         Ok(blocks * BLOCK as u64)
     }
 
@@ -265,21 +269,21 @@ impl Store {
     /// # Errors
     /// Of the device; the store is closed all the same, and opening it recovers.
     pub fn close(&self) -> Result<()> {
-        if !self.shared.write.pipeline.close() {
+        if !self.components.write.pipeline.close() {
             return Ok(());
         }
-        self.shared.accounting.note_closing();
+        self.components.accounting.note_closing();
         self.workers.stop();
-        if self.shared.options.read_only {
+        if self.components.options.read_only {
             return Ok(());
         }
-        self.shared.write.checkpointer.checkpoint_to_close()
+        self.components.write.checkpointer.checkpoint_to_close()
     }
 
     fn newest(&self, index: IndexId, keys: impl FnOnce() -> KeyRange) -> Result<SnapshotIndex> {
-        self.shared.write.pipeline.open()?;
-        self.shared.write.pipeline.drain_range(index, keys);
-        Ok(SnapshotIndex::newest(self.shared.read.clone(), self.shared.read.version(index)?))
+        self.components.write.pipeline.open()?;
+        self.components.write.pipeline.drain_range(index, keys);
+        Ok(SnapshotIndex::newest(self.components.read.clone(), self.components.read.version(index)?))
     }
 }
 
@@ -287,7 +291,7 @@ impl Drop for Store {
     fn drop(&mut self) {
         self.workers.stop();
         // What dies now in memory lives on the device: the log may name it.
-        self.shared.device.retire();
+        self.components.device.retire();
     }
 }
 

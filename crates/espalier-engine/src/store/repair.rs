@@ -2,7 +2,7 @@
 //!
 //! 1. The tables are read as far as they can be, and new ones made of them in memory
 //!    (`space::rebuild`).
-//! 2. The trees are walked, and cut where they cannot be read (`tree::cut`).
+//! 2. The trees are walked, and cut where they cannot be read (`tree::inspect::salvage`).
 //! 3. References are counted anew.
 //! 4. What may be older than something lost is deleted; so is what messages make of nothing, where
 //!    what they were to change is lost.
@@ -14,7 +14,6 @@
 //! to be repaired again.
 
 use crate::checkpoint::state::CheckpointState;
-use crate::commit::order::CommitOrder;
 use crate::device::GuardedDevice;
 use crate::index::Index;
 use crate::index::catalog::StoredRoot;
@@ -27,10 +26,12 @@ use crate::model::options::{Compression, OpenOptions};
 use crate::model::piece::PieceHandle;
 use crate::model::value::Value;
 use crate::model::value_reader::load;
-use crate::space::{Rebuilt, Space, VolumeTable};
+use crate::space::{RebuiltSpace, Space, VolumeTable};
 use crate::store::Store;
+use crate::store::batch_replay::{BatchReplay, Lost};
 use crate::store::components::{Components, Recovered};
-use crate::store::recovery::{self, BatchReplay, Lost, PiecesBinder};
+use crate::store::opening::{Opening, choose_memtable, space_options};
+use crate::store::value_part_binder::ValuePartBinder;
 use crate::tree::{Progress, References, Root, Salvager, TreePolicy, Trees};
 use crate::{Error, ErrorKind, Key, Loss, Op, RangeOp, Result};
 use espalier_storage::{BLOCK, Device, Environment};
@@ -69,54 +70,49 @@ impl Store {
             let message = "a damaged store is opened for writing, be it on a device that keeps nothing";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        let (shared, losses, mended, keep) = open(device, env, options, progress)?;
-        Ok(Rescue { store: Store::start(shared)?, losses, mended, _keep: keep })
+        let (components, losses, mended, keep) = open(device, env, options, progress)?;
+        Ok(Rescue { store: Store::start(components)?, losses, mended, _keep: keep })
     }
 }
 
-type Opened = (Components, Vec<Loss>, Vec<String>, Vec<Arc<PieceHandle>>);
+type Salvaged = (Components, Vec<Loss>, Vec<String>, Vec<Arc<PieceHandle>>);
 
 fn open(
     device: Arc<dyn Device>,
     env: Arc<dyn Environment>,
     mut options: OpenOptions,
     progress: &mut dyn FnMut(Progress),
-) -> Result<Opened> {
-    recovery::choose_memtable(&mut options);
+) -> Result<Salvaged> {
+    choose_memtable(&mut options);
     let device = GuardedDevice::new(device, false);
-    let Rebuilt { space, volumes, problems, mended } =
-        Space::rebuild(device.clone(), &recovery::space_options(&options))?;
-    recovery::fit_leaves(&mut options, &space);
+    let RebuiltSpace { space, volumes, problems, mended } =
+        Space::rebuild(device.clone(), &space_options(&options))?;
     let nowhere = |message: String| Loss { index: None, range: None, message };
     let mut losses: Vec<Loss> = problems.into_iter().map(nowhere).collect();
-    let superblock = space.superblock();
-    recovery::check_log_position(&superblock)?;
-    let compression = Compression::from_code(superblock.compression).unwrap_or_default();
-    let trees = recovery::make_trees(&device, &space, &options, compression);
+    let compression = Compression::from_code(space.superblock().compression).unwrap_or_default();
+    let opening = Opening::new(env, device, options, space.clone(), compression)?;
+    let Opening { device, trees, options, superblock, .. } = &opening;
 
     // Volumes that are read-only too: what is left of their trees has to be written.
     let roots = roots_of(&space, &volumes);
     let (left, keep, uncounted) = {
-        let mut tick = read_progress(&device, &space, progress);
-        cut(&trees, &space, roots, superblock.next_msn, &mut losses, &mut tick)?
+        let mut tick = read_progress(device, &space, progress);
+        cut(trees, &space, roots, superblock.next_msn, &mut losses, &mut tick)?
     };
-    let pin = Arc::new(space.pin()?);
+    let pin = Arc::new(space.deferred.pin());
     let (mut indexes, mut stored) = (Indexes::new(), BTreeMap::new());
     for (id, counted, root) in left {
         stored.insert(id, counted);
         indexes.insert(id, Arc::new(Index::new(id, root, pin.clone())));
     }
 
-    let order = CommitOrder::after(superblock.checkpoint_lsn, Msn(superblock.next_msn.0.saturating_sub(1)));
     let deleted: Arc<DeletedRanges> = Arc::default();
-    let mut replay = BatchReplay::new(&trees, &space, &options, &indexes, &deleted, order, losses);
-    let shared_indexes = Arc::new(IndexTable::new(indexes.clone()));
-    let binder = Arc::new(PiecesBinder::new(&trees, &space, &shared_indexes));
+    let mut replay = BatchReplay::new(trees, &space, options, &indexes, &deleted, opening.order(), losses);
+    let table = Arc::new(IndexTable::new(indexes.clone()));
+    let binder = Arc::new(ValuePartBinder::new(trees, &space, &table));
     let mut lost = LostValues::default();
-    let config = recovery::log_config(&options);
-    let opening = recovery::log_opening(&device, &superblock, env.random(), binder, config);
-    let (log, broken) = opening.open_damaged(&mut |mut batch| {
-        lost.take_out(&trees, &mut batch, &mut replay.losses.lock());
+    let (log, broken) = opening.log(binder, opening.log_config()).open_damaged(&mut |mut batch| {
+        lost.take_out(trees, &mut batch, &mut replay.losses.lock());
         replay.batch(batch)
     })?;
     for index in indexes.values() {
@@ -126,22 +122,9 @@ fn open(
     let order = replay.order;
     losses.extend(broken.map(|error| nowhere(format!("the end of the log is lost: {error}"))));
     let checkpoint = CheckpointState::new(stored, Vec::new()).with_uncounted(uncounted);
-    let shared = Components::assemble(Recovered {
-        env,
-        device,
-        options,
-        space,
-        trees,
-        log,
-        indexes: shared_indexes,
-        volumes,
-        deleted,
-        order,
-        checkpoint,
-    });
-    shared.accounting.refresh();
-    shared.write.admission.admit_replayed()?;
-    Ok((shared, losses, mended, keep))
+    let components =
+        Components::open(Recovered { opening, log, indexes: table, volumes, deleted, order, checkpoint })?;
+    Ok((components, losses, mended, keep))
 }
 
 /// Tells how much has been read, whenever it is called. What is read again at the end is little

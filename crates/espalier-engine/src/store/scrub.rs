@@ -41,14 +41,14 @@ impl Store {
     /// [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly) after [`Store::close`]; damage is no
     /// error.
     pub fn scrub(&self, from: u64, bytes: u64) -> Result<Scrubbed> {
-        let shared = &self.shared;
+        let components = &self.components;
         let snapshot = self.snapshot()?;
-        let _pin = shared.space.pin()?;
+        let _pin = components.space.deferred.pin();
         let mut step = Scrubbed::default();
         let mut bad: Vec<(PieceId, String)> = Vec::new();
         let mut page = from;
         loop {
-            let (number, pieces) = match shared.space.counted_from(page) {
+            let (number, pieces) = match components.space.tables.counted_from(page) {
                 Ok(Some(found)) => found,
                 Ok(None) => break,
                 Err((number, error)) => {
@@ -60,7 +60,7 @@ impl Store {
             page = number + 1;
             for (id, length) in pieces {
                 step.bytes += length;
-                if let Err(error) = shared.trees.pieces.check(id) {
+                if let Err(error) = components.trees.pieces.check(id) {
                     bad.push((id, error.to_string()));
                 }
             }
@@ -73,13 +73,13 @@ impl Store {
             let wanted = HashSet::from([id]);
             let mut keys = Vec::new();
             for (index, version) in snapshot.versions() {
-                let found = holders(&shared.trees, &version.root, &wanted);
+                let found = holders(&components.trees, &version.root, &wanted);
                 keys.extend(found.into_iter().map(|range| (index, range)));
             }
             step.damaged.push(ScrubProblem { message, keys, is_copy: false });
         }
         if step.next.is_none() {
-            let copies = shared.space.damaged_copies().into_iter();
+            let copies = components.space.damaged_copies().into_iter();
             let problem = |message| ScrubProblem { message, keys: Vec::new(), is_copy: true };
             step.damaged.extend(copies.map(problem));
         }

@@ -68,34 +68,37 @@ pub struct Statistics {
 impl Store {
     /// Figures.
     pub fn statistics(&self) -> Statistics {
-        let shared = &self.shared;
-        shared.write.pipeline.drain();
-        let last_lsn = shared.write.pipeline.lock().last_lsn;
-        let superblock = shared.space.superblock();
-        let indexes: Vec<Arc<Index>> = shared.indexes.all();
-        let cache = shared.trees.pieces.stats();
+        let components = &self.components;
+        components.write.pipeline.drain();
+        let last_lsn = components.write.pipeline.lock().last_lsn;
+        let superblock = components.space.superblock();
+        let indexes: Vec<Arc<Index>> = components.indexes.all();
+        let cache = components.trees.pieces.stats();
         Statistics {
             uuid: superblock.uuid,
             label: superblock.label,
             created: superblock.created,
-            compression: shared.trees.compression,
-            space: SpaceStats { unwritten: shared.accounting.unwritten_blocks(), ..shared.space.stats() },
-            device: shared.device.stats(),
-            log_capacity: shared.log.capacity(),
-            log_used: shared.log.used_bytes(),
-            log: shared.log.counters(),
-            stalls: shared.write.back_pressure.stall_times(),
-            memory_budget: shared.options.memory,
-            absorbed: shared.trees.absorbed.load(Ordering::Relaxed),
+            compression: components.trees.compression,
+            space: SpaceStats {
+                unwritten: components.accounting.unwritten_blocks(),
+                ..components.space.stats()
+            },
+            device: components.device.stats(),
+            log_capacity: components.log.capacity(),
+            log_used: components.log.used_bytes(),
+            log: components.log.counters(),
+            stalls: components.write.back_pressure.stall_times(),
+            memory_budget: components.options.memory,
+            absorbed: components.trees.absorbed.load(Ordering::Relaxed),
             memtable_bytes: indexes.iter().map(|i| i.version().memtable_bytes() as u64).sum(),
-            dirty_bytes: shared.memory.bytes(),
+            dirty_bytes: components.memory.bytes(),
             cache_bytes: cache.bytes + cache.read_ahead,
             cache_hits: cache.hits,
             cache_misses: cache.misses,
-            checkpoints: shared.accounting.checkpoints(),
+            checkpoints: components.accounting.checkpoints(),
             generation: superblock.generation,
             checkpoint_lsn: superblock.checkpoint_lsn.0,
-            durable_lsn: shared.log.durable_lsn().0,
+            durable_lsn: components.log.durable_lsn().0,
             last_lsn: last_lsn.0,
             heights: indexes.iter().map(|i| (i.id, i.version().root.height)).collect(),
         }
@@ -106,11 +109,11 @@ impl Store {
     /// # Errors
     /// Of the device, or [`ErrorKind::Damaged`].
     pub fn census(&self) -> Result<Census> {
-        self.shared.space.census()
+        self.components.space.tables.census()
     }
 
     /// How the free space is divided into runs. Looks at the whole map of blocks in memory.
     pub fn free_runs(&self) -> RunHistogram {
-        self.shared.space.free_runs()
+        self.components.space.free_runs()
     }
 }

@@ -45,19 +45,19 @@ fn damaged(
     // Without threads: nothing moves.
     let still = Arc::new(SimulatedEnvironment::new(1));
     let store = Store::open(device.clone(), still, options()).unwrap();
-    let shared = &store.shared;
+    let components = &store.components;
     // All that waits goes down.
-    let index = shared.indexes.read()[&id].clone();
-    while let Some(root) = shared.accounting.edit().flush_for_space(&index.version().root).unwrap() {
-        index.publish_root(&shared.space, root, |_| {}).unwrap();
+    let index = components.indexes.read()[&id].clone();
+    while let Some(root) = components.accounting.edit().flush_for_space(&index.version().root).unwrap() {
+        index.publish_root(&components.space, root, |_| {});
     }
     drop(index);
     store.checkpoint().unwrap();
-    let handle = shared.indexes.read()[&id].version().root.slot.as_ref().unwrap().place().unwrap();
-    let below = shared.trees.references_of(handle.id()).unwrap().into_iter().map(|(piece, _)| piece);
-    let below: Vec<_> = below.map(|piece| shared.space.locate(piece).unwrap()).collect();
+    let handle = components.indexes.read()[&id].version().root.slot.as_ref().unwrap().place().unwrap();
+    let below = components.trees.references_of(handle.id()).unwrap().into_iter().map(|(piece, _)| piece);
+    let below: Vec<_> = below.map(|piece| components.space.locate(piece).unwrap()).collect();
     let places: Vec<_> = match damage {
-        Damage::Root => vec![shared.space.locate(handle.id()).unwrap()],
+        Damage::Root => vec![components.space.locate(handle.id()).unwrap()],
         Damage::Part => {
             below.into_iter().filter(|piece| matches!(piece.kind, PieceKind::KeyValue)).take(1).collect()
         }
@@ -157,7 +157,7 @@ fn damage_lets_trees_be_cloned_moved_and_deleted() {
         store.checkpoint().unwrap();
         assert!(store.get(ids[0], &key("c", 1)).unwrap().is_none());
         // What is dead and cannot be taken apart is tried once, and not for ever.
-        assert!(!store.shared.write.checkpointer.has_reclaim());
+        assert!(!store.components.write.checkpointer.has_reclaim());
     }
 }
 
@@ -218,10 +218,10 @@ fn what_waits_for_damage_is_there_when_it_can_be_read_again() {
     store.close().unwrap();
     drop(store);
     let store = Store::open(device.clone(), env.clone(), options.clone()).unwrap();
-    let shared = &store.shared;
-    let handle = shared.indexes.read()[&id].version().root.slot.as_ref().unwrap().place().unwrap();
-    let parts = shared.trees.references_of(handle.id()).unwrap().into_iter();
-    let parts = parts.map(|(piece, _)| shared.space.locate(piece).unwrap());
+    let components = &store.components;
+    let handle = components.indexes.read()[&id].version().root.slot.as_ref().unwrap().place().unwrap();
+    let parts = components.trees.references_of(handle.id()).unwrap().into_iter();
+    let parts = parts.map(|(piece, _)| components.space.locate(piece).unwrap());
     let parts: Vec<u64> = parts
         .filter(|piece| matches!(piece.kind, PieceKind::KeyValue))
         .map(|piece| piece.extent.start * BLOCK as u64)
@@ -231,11 +231,11 @@ fn what_waits_for_damage_is_there_when_it_can_be_read_again() {
     let mut before = AlignedBuf::zeroed(BLOCK);
     device.read_at(parts[0], &mut before).unwrap();
     device.write_at(parts[0], &[&AlignedBuf::zeroed(BLOCK)]).unwrap();
-    let index = shared.indexes.read()[&id].clone();
+    let index = components.indexes.read()[&id].clone();
     assert!(index.version().root.height > 1, "the tree is too small");
     let mut moved = 0;
-    while let Some(root) = shared.accounting.edit().flush_for_space(&index.version().root).unwrap() {
-        index.publish_root(&shared.space, root, |_| {}).unwrap();
+    while let Some(root) = components.accounting.edit().flush_for_space(&index.version().root).unwrap() {
+        index.publish_root(&components.space, root, |_| {});
         moved += 1;
     }
     assert!(moved > 0, "nothing waits below the root");

@@ -19,7 +19,7 @@ use bytes::Bytes;
 impl Store {
     /// The volumes, by number.
     pub fn volumes(&self) -> Vec<VolumeInfo> {
-        self.shared.read.catalog.volumes()
+        self.components.read.catalog.volumes()
     }
 
     /// Makes a volume of `indexes` empty indexes and returns its number. Durable when it returns.
@@ -27,14 +27,14 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::AlreadyExists`] if the name is taken; of the device.
     pub fn create_volume(&self, name: &str, indexes: u8, flags: u32, parameters: &[u8]) -> Result<u32> {
-        self.shared.write.pipeline.writable()?;
+        self.components.write.pipeline.writable()?;
         let entry = VolumeEntry {
             flags,
             name: name.into(),
             parameters: Bytes::copy_from_slice(parameters),
             indexes: vec![Default::default(); indexes.into()],
         };
-        let id = self.shared.read.catalog.add(entry)?;
+        let id = self.components.read.catalog.add(entry)?;
         self.checkpoint()?;
         Ok(id)
     }
@@ -73,10 +73,10 @@ impl Store {
         flags: u32,
         wanted: &dyn Fn() -> bool,
     ) -> Result<u32> {
-        let shared = &self.shared;
-        shared.write.pipeline.writable()?;
+        let components = &self.components;
+        components.write.pipeline.writable()?;
         let _reserved = self.reserve_borders(prefix)?;
-        let made = shared
+        let made = components
             .write
             .checkpointer
             .change_volumes(&VolumeChange::Snapshot { of: volume, prefix, name, flags }, wanted)?;
@@ -92,14 +92,14 @@ impl Store {
     /// As for [`Store::restore_volume`]; [`ErrorKind::NoSpace`]; [`ErrorKind::InvalidArgument`] for
     /// a prefix that is empty or too long, and a volume that is to hold itself.
     pub fn graft_volume(&self, volume: u32, prefix: &[u8], from: u32) -> Result<()> {
-        let shared = &self.shared;
-        shared.write.pipeline.writable()?;
+        let components = &self.components;
+        components.write.pipeline.writable()?;
         if prefix.is_empty() || prefix.len() > MAX_KEY || volume == from {
             let message = "a volume can be put behind a prefix of another volume only";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         let _reserved = self.reserve_borders(prefix)?;
-        shared
+        components
             .write
             .checkpointer
             .change_volumes(&VolumeChange::Graft { volume, from, prefix }, &|| true)
@@ -121,8 +121,8 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::Interrupted`] if it is not; as for [`Store::delete_volume`].
     pub fn delete_volume_if(&self, volume: u32, wanted: &dyn Fn() -> bool) -> Result<()> {
-        self.shared.write.pipeline.writable()?;
-        self.shared.write.checkpointer.change_volumes(&VolumeChange::Delete(volume), wanted).map(drop)
+        self.components.write.pipeline.writable()?;
+        self.components.write.checkpointer.change_volumes(&VolumeChange::Delete(volume), wanted).map(drop)
     }
 
     /// Makes `volume` hold what `from` holds now, instead of what it held. It keeps its name,
@@ -132,8 +132,8 @@ impl Store {
     /// [`ErrorKind::NotFound`] without one of the volumes, [`ErrorKind::InvalidArgument`] if they
     /// differ in indexes or parameters; of the device.
     pub fn restore_volume(&self, volume: u32, from: u32) -> Result<()> {
-        self.shared.write.pipeline.writable()?;
-        self.shared
+        self.components.write.pipeline.writable()?;
+        self.components
             .write
             .checkpointer
             .change_volumes(&VolumeChange::Restore { volume, from }, &|| true)
@@ -142,7 +142,7 @@ impl Store {
 
     /// Sets aside what the headers take that a change behind a prefix makes in each index.
     fn reserve_borders(&self, prefix: &[u8]) -> Result<Option<Reservation>> {
-        let indexes = self.shared.indexes.read();
+        let indexes = self.components.indexes.read();
         let most = indexes.keys().map(|id| u64::from(id.index) + 1).max().unwrap_or(0);
         if prefix.is_empty() {
             return Ok(None);
@@ -152,12 +152,12 @@ impl Store {
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         drop(indexes);
-        let each = if self.shared.accounting.is_low() { 8 } else { 2 } * CLONE_BLOCKS;
-        let reserve = || self.shared.accounting.reserve(each * most, Purpose::Growth);
+        let each = if self.components.accounting.is_low() { 8 } else { 2 } * CLONE_BLOCKS;
+        let reserve = || self.components.accounting.reserve(each * most, Purpose::Growth);
         match reserve() {
             // What is promised to batches that wait may be more than they take.
             Err(error) if error.kind() == ErrorKind::NoSpace => {
-                self.shared.write.checkpointer.checkpoint().and_then(|()| reserve())
+                self.components.write.checkpointer.checkpoint().and_then(|()| reserve())
             }
             reserved => reserved,
         }

@@ -51,7 +51,7 @@ impl UnflushableEdges {
     }
 
     /// Forgets all of them, so that flushes try them again.
-    pub(super) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         self.0.lock().clear();
     }
 }

@@ -47,7 +47,7 @@ impl Trees {
         debug_assert!(body.len() <= header_bytes(&node), "a header has more bytes than was reckoned");
         let refers = references(&node);
         let encoded = Encoded::new(id, crate::PieceKind::Node(node.height), &body, self.compression, holds)?;
-        let handles = self.pieces.write_group(vec![encoded], None)?;
+        let handles = self.pieces.writer.write_group(vec![encoded], None)?;
         let Some(handle) = handles.into_iter().next() else {
             return Err(crate::Error::damaged("a write gave no piece"));
         };
@@ -96,13 +96,13 @@ impl Trees {
         }
         let values: Vec<_> = parts.iter().flat_map(|(_, p)| p.unplaced_values()).cloned().collect();
         if !values.is_empty() {
-            self.pieces.write_values(&values, None)?;
+            self.pieces.writer.write_values(&values, None)?;
         }
         let mut encoded = Vec::with_capacity(parts.len());
         for (_, part) in &parts {
             encoded.push(part.encode(self.locator.new_id(), self.compression)?);
         }
-        for ((slot, part), handle) in parts.iter().zip(self.pieces.write_group(encoded, None)?) {
+        for ((slot, part), handle) in parts.iter().zip(self.pieces.writer.write_group(encoded, None)?) {
             self.pieces.keep_part(handle.id(), part.clone());
             slot.set_stored(StoredPart { handle, values: part.value_parts().into() });
             for value in part.values() {

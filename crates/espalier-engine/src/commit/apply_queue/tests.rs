@@ -149,14 +149,14 @@ mod in_a_store {
         batch.insert(index, b"a", vec![1; 100]);
         store.commit(batch).unwrap();
         store.checkpoint().unwrap();
-        assert!(!store.shared.write.scheduler.collector.deleted.is_untidy());
+        assert!(!store.components.write.scheduler.collector.deleted.is_untidy());
         let mut batch = Batch::new();
         batch.delete_range(index, KeyRange::prefix(b"a"));
         store.commit(batch).unwrap();
-        assert!(!store.shared.write.scheduler.collector.deleted.is_untidy(), "it waits");
+        assert!(!store.components.write.scheduler.collector.deleted.is_untidy(), "it waits");
         store.close().unwrap();
         drop(store);
-        assert!(open(&device).shared.write.scheduler.collector.deleted.is_untidy());
+        assert!(open(&device).components.write.scheduler.collector.deleted.is_untidy());
     }
 
     /// What has happened in part is never logged, nor does anything that follows seem to be.

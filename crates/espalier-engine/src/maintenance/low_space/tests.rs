@@ -23,20 +23,22 @@ fn value(seed: u64, len: usize) -> Vec<u8> {
 }
 
 /// Takes all that is free but so many hundredths of the pool, and what is promised and owed.
-fn leave(shared: &Components, hundredths: u64) -> Reservation {
-    let space = shared.space.stats();
-    let ballast =
-        space.free - space.reserved - shared.accounting.unwritten_blocks() - space.pool * hundredths / 100;
-    shared.space.reserve(ballast, Purpose::Clear, 0).unwrap()
+fn leave(components: &Components, hundredths: u64) -> Reservation {
+    let space = components.space.stats();
+    let ballast = space.free
+        - space.reserved
+        - components.accounting.unwritten_blocks()
+        - space.pool * hundredths / 100;
+    components.space.reservations.reserve(ballast, Purpose::Clear, 0).unwrap()
 }
 
 /// All messages down to the leaves, with two checkpoints.
 fn settle(store: &Store, id: IndexId) {
-    let shared = &store.shared;
-    shared.write.pipeline.absorb_now(&[id]).unwrap();
-    let index = shared.indexes.read()[&id].clone();
-    while let Some(root) = shared.accounting.edit().flush_for_space(&index.version().root).unwrap() {
-        index.publish_root(&shared.space, root, |_| {}).unwrap();
+    let components = &store.components;
+    components.write.pipeline.absorb_now(&[id]).unwrap();
+    let index = components.indexes.read()[&id].clone();
+    while let Some(root) = components.accounting.edit().flush_for_space(&index.version().root).unwrap() {
+        index.publish_root(&components.space, root, |_| {});
     }
     store.checkpoint().unwrap();
     store.checkpoint().unwrap();
@@ -66,7 +68,7 @@ fn two_trees(large: u8, len: usize) -> (Arc<Store>, u32) {
 fn a_range_is_deleted_with_a_few_keys_where_it_is_without() {
     let (store, volume) = two_trees(0, 100);
     let id = |index| IndexId { volume, index };
-    let _ballast = leave(&store.shared, 31);
+    let _ballast = leave(&store.components, 31);
     for (dir, names) in [("a/", 1), ("b/", 0)] {
         let mut batch = Batch::new();
         (0..names).for_each(|n| batch.delete(id(1), format!("name {n:05}").as_bytes()));
@@ -97,12 +99,12 @@ fn what_is_dead_is_swept_out_where_moves_have_used_their_share() {
         store.commit(batch).unwrap();
     }
     settle(&store, id);
-    let shared = &store.shared;
-    let dead = shared.space.stats().dead_values;
+    let components = &store.components;
+    let dead = components.space.stats().dead_values;
     assert!(dead > 0, "everything that was deleted was swept out already");
-    let _ballast = leave(shared, 42);
-    shared.write.reclaim.make_space(shared.space.pool(), Purpose::Essential).unwrap();
-    assert_eq!(shared.space.stats().dead_values, 0, "of {dead} bytes");
+    let _ballast = leave(components, 42);
+    components.write.reclaim.make_space(components.space.reservations.pool(), Purpose::Essential).unwrap();
+    assert_eq!(components.space.stats().dead_values, 0, "of {dead} bytes");
 }
 
 /// What a batch of ranges, and perhaps a key of an index, gives back where little of the pool is
@@ -110,17 +112,17 @@ fn what_is_dead_is_swept_out_where_moves_have_used_their_share() {
 fn gives_back(key_of: Option<u8>) -> u64 {
     let (store, volume) = two_trees(1, 1000);
     let id = |index| IndexId { volume, index };
-    let _ballast = leave(&store.shared, 31);
+    let _ballast = leave(&store.components, 31);
     let mut batch = Batch::new();
     if let Some(index) = key_of {
         batch.delete(id(index), b"name 00001");
     }
     (0..2).for_each(|index| batch.delete_range(id(index), KeyRange::new(&b"a/00100"[..], &b"a/00500"[..])));
-    let before = store.shared.space.free_blocks();
+    let before = store.components.space.free_blocks();
     store.commit(batch).unwrap();
     store.checkpoint().unwrap();
     store.checkpoint().unwrap();
-    store.shared.space.free_blocks().saturating_sub(before)
+    store.components.space.free_blocks().saturating_sub(before)
 }
 
 /// What was accepted because it gives back is carried out, in all indexes, whatever else comes with
@@ -151,22 +153,22 @@ fn as_much_is_promised_as_absorbing_many_memtables_takes() {
         store.commit(batch).unwrap();
     }
     settle(&store, id);
-    let shared = &store.shared;
+    let components = &store.components;
     // So that runs cannot be joined.
-    let _ballast = leave(shared, 350);
-    shared.accounting.refresh();
-    assert!(shared.accounting.is_low());
-    let before = shared.space.reserved();
+    let _ballast = leave(components, 350);
+    components.accounting.refresh();
+    assert!(components.accounting.is_low());
+    let before = components.space.reservations.reserved();
     let mut batch = Batch::new();
     for round in 0..60 {
         (0..40).for_each(|n| batch.delete(id, format!("{:06}", n * count / 40 + round).as_bytes()));
         batch.move_range(id, format!("x{round}").as_bytes(), format!("y{round}").as_bytes());
     }
     store.commit(batch).unwrap();
-    let promised = shared.space.reserved() - before;
-    shared.write.pipeline.absorb_now(&[id]).unwrap();
-    shared.accounting.recount();
-    let owed = shared.accounting.counted();
+    let promised = components.space.reservations.reserved() - before;
+    components.write.pipeline.absorb_now(&[id]).unwrap();
+    components.accounting.recount();
+    let owed = components.accounting.counted();
     assert!(owed > 500 && owed <= promised, "{promised} blocks were promised and {owed} are owed");
 }
 
@@ -187,26 +189,26 @@ fn as_much_is_promised_as_clones_take() {
         }
     }
     settle(&store, id);
-    let shared = &store.shared;
-    let _ballast = leave(shared, 350);
-    shared.accounting.refresh();
+    let components = &store.components;
+    let _ballast = leave(components, 350);
+    components.accounting.refresh();
     let mut random = Random::new(7);
     let mut most = 0;
     for round in 0..30u64 {
         let mut batch = Batch::new();
         (0..30).for_each(|_| batch.delete(id, &key(random.below(20), random.below(1000))));
         store.commit(batch).unwrap();
-        shared.write.pipeline.absorb_now(&[id]).unwrap();
-        shared.accounting.recount();
-        let (promised, owed) = (shared.space.reserved(), shared.accounting.counted());
+        components.write.pipeline.absorb_now(&[id]).unwrap();
+        components.accounting.recount();
+        let (promised, owed) = (components.space.reservations.reserved(), components.accounting.counted());
         let mut batch = Batch::new();
         let dir = random.below(20);
         batch.clone_range(id, format!("d{dir:03}/").as_bytes(), format!("copy {round}/").as_bytes());
         store.commit(batch).unwrap();
-        let promised = shared.space.reserved() - promised;
-        shared.write.pipeline.absorb_now(&[id]).unwrap();
-        shared.accounting.recount();
-        let owed = shared.accounting.counted().saturating_sub(owed);
+        let promised = components.space.reservations.reserved() - promised;
+        components.write.pipeline.absorb_now(&[id]).unwrap();
+        components.accounting.recount();
+        let owed = components.accounting.counted().saturating_sub(owed);
         assert!(owed <= promised, "round {round}: {promised} blocks were promised, {owed} are owed");
         most = most.max(owed);
     }
@@ -228,23 +230,23 @@ fn checkpoints_succeed_where_every_tree_is_a_leaf() {
     }
     store.checkpoint().unwrap();
     store.checkpoint().unwrap();
-    let shared = &store.shared;
-    let space = shared.space.stats();
-    let short =
-        2 * space.pool + 2 * part_blocks(&shared.options.tuning, (16 * shared.options.tuning.edge) as u64);
+    let components = &store.components;
+    let space = components.space.stats();
+    let short = 2 * space.pool
+        + 2 * part_blocks(&components.options.tuning, (16 * components.options.tuning.edge) as u64);
     // Just not short of space, and less than all leaves take once more.
     let ballast = space.free - short - 100;
-    let _ballast = shared.space.reserve(ballast, Purpose::Clear, 0).unwrap();
-    shared.accounting.refresh();
-    let lean = shared.accounting.is_low();
+    let _ballast = components.space.reservations.reserve(ballast, Purpose::Clear, 0).unwrap();
+    components.accounting.refresh();
+    let lean = components.accounting.is_low();
     for index in 0..60u8 {
         let (id, mut batch) = (IndexId { volume, index }, Batch::new());
         (0..280).step_by(20).for_each(|n| batch.insert(id, format!("{n:04}").as_bytes(), b"new".to_vec()));
         store.commit(batch).unwrap();
     }
-    (0..60u8).for_each(|index| shared.write.pipeline.absorb_now(&[IndexId { volume, index }]).unwrap());
-    shared.accounting.recount();
-    let (space, owed) = (shared.space.stats(), shared.accounting.counted());
+    (0..60u8).for_each(|index| components.write.pipeline.absorb_now(&[IndexId { volume, index }]).unwrap());
+    components.accounting.recount();
+    let (space, owed) = (components.space.stats(), components.accounting.counted());
     assert!(
         owed + space.pool <= space.free - ballast,
         "{owed} blocks are owed of {} ({lean}), with a pool of {}",
@@ -265,14 +267,14 @@ fn what_waits_is_promised_after_a_crash() {
     (0..500u64).for_each(|n| batch.insert(id, format!("{n:04}").as_bytes(), value(n, 1000)));
     store.commit(batch).unwrap();
     store.sync_all().unwrap();
-    let promised = store.shared.space.reserved();
+    let promised = store.components.space.reservations.reserved();
     drop(store);
     let options = OpenOptions { memory: 64 << 20, ..OpenOptions::default() };
     let store = Store::open(device, Arc::new(SimulatedEnvironment::new(2)), options).unwrap();
-    let again = store.shared.space.reserved();
+    let again = store.components.space.reservations.reserved();
     assert!(again * 10 >= promised * 9 && again > 120, "{again} of {promised} blocks");
     store.checkpoint().unwrap();
-    assert!(store.shared.space.reserved() < 120);
+    assert!(store.components.space.reservations.reserved() < 120);
 }
 
 /// Each of many small trees is written again for one message, which is more than the messages
@@ -291,13 +293,13 @@ fn many_small_trees_are_reckoned_with() {
     }
     ids().for_each(|id| settle(&store, id));
     // Not yet short of space, but nearly so.
-    let shared = &store.shared;
+    let components = &store.components;
     let _ballast = {
-        let (space, owed) = (shared.space.stats(), shared.accounting.unwritten_blocks());
-        let tuning = &shared.options.tuning;
+        let (space, owed) = (components.space.stats(), components.accounting.unwritten_blocks());
+        let tuning = &components.options.tuning;
         let pending = pending_blocks(tuning);
         let ballast = space.free - owed - space.reserved - 2 * space.pool - pending - 100;
-        shared.space.reserve(ballast, Purpose::Clear, 0).unwrap()
+        components.space.reservations.reserve(ballast, Purpose::Clear, 0).unwrap()
     };
     for id in ids() {
         let mut batch = Batch::new();

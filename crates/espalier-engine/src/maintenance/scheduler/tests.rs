@@ -21,11 +21,11 @@ fn nobody_waits_for_what_only_snapshots_hold() {
     for (n, snapshot) in snapshots.iter().enumerate() {
         assert_eq!(snapshot.get(id, b"key").unwrap().unwrap(), vec![n as u8; 8 << 10]);
     }
-    let shared = &store.shared;
-    assert!(shared.memory.bytes() <= shared.options.memory);
+    let components = &store.components;
+    assert!(components.memory.bytes() <= components.options.memory);
     drop(snapshots);
-    assert!(shared.memory.bytes() <= shared.options.memory);
-    assert!(shared.memory.pinned_bytes() <= 8 << 10);
+    assert!(components.memory.bytes() <= components.options.memory);
+    assert!(components.memory.pinned_bytes() <= 8 << 10);
 }
 
 #[test]
@@ -35,27 +35,27 @@ fn nobody_waits_for_nodes_that_only_snapshots_hold() {
     let options = OpenOptions { memory: 1 << 20, ..OpenOptions::default() };
     let store = Store::open(device, env, options).unwrap();
     let id = IndexId { volume: store.create_volume("v", 1, 0, &[]).unwrap(), index: 0 };
-    let shared = &store.shared;
+    let components = &store.components;
     let mut snapshots = Vec::new();
     for n in 0..200u8 {
         let mut batch = Batch::new();
         (0..100u8).for_each(|key| batch.insert(id, &[key], vec![n; 100]));
         store.commit(batch).unwrap();
         // What is in the tree now has not been written, and will be replaced before it is.
-        shared.write.pipeline.absorb_now(&[id]).unwrap();
+        components.write.pipeline.absorb_now(&[id]).unwrap();
         snapshots.push(store.snapshot().unwrap());
     }
     assert!(
-        shared.trees.memory.dirty_bytes.load(Ordering::Relaxed) as u64
-            > shared.write.scheduler.unwritten_limit
+        components.trees.memory.dirty_bytes.load(Ordering::Relaxed) as u64
+            > components.write.scheduler.unwritten_limit
     );
     store.checkpoint().unwrap();
-    assert_eq!(shared.memory.bytes(), 0);
+    assert_eq!(components.memory.bytes(), 0);
     for (n, snapshot) in snapshots.iter().enumerate() {
         assert_eq!(snapshot.get(id, &[7]).unwrap().unwrap(), vec![n as u8; 100]);
     }
     drop(snapshots);
-    assert_eq!((shared.memory.bytes(), shared.memory.pinned_bytes()), (0, 0));
+    assert_eq!((components.memory.bytes(), components.memory.pinned_bytes()), (0, 0));
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn who_clones_waits_until_older_clones_are_absorbed() {
     let mut batch = Batch::new();
     (0..4000u32).for_each(|n| batch.insert(id, format!("a/{n:05}").as_bytes(), vec![n as u8; 100]));
     store.commit(batch).unwrap();
-    let index = store.shared.indexes.read()[&id].clone();
+    let index = store.components.indexes.read()[&id].clone();
     let names = [&b"a/"[..], &b"b/"[..]];
     for round in 0..1500 {
         let mut batch = Batch::new();

@@ -18,7 +18,7 @@ fn files(world: &World, count: usize) -> Files {
         })
         .collect();
     let values: Vec<_> = bytes.iter().map(|b| Arc::new(LargeValue::in_memory(b.clone().into()))).collect();
-    let handles = world.pieces.write_values(&values, None).unwrap();
+    let handles = world.pieces.writer.write_values(&values, None).unwrap();
     for value in &values {
         value.forget_bytes();
     }
@@ -49,7 +49,7 @@ fn a_background_thread_reads_before_it_is_needed() {
     let pieces = world.reopened();
     let woken = Arc::new(AtomicUsize::new(0));
     let wake = woken.clone();
-    pieces.set_read_ahead_wake(move || wake.store(1, Ordering::Relaxed));
+    pieces.read_ahead.set_wake(move || wake.store(1, Ordering::Relaxed));
     let mut by_readers = 0;
     for (value, bytes) in values.iter().zip(&bytes) {
         let read = || bytes_of(&pieces, value).unwrap();
@@ -57,11 +57,11 @@ fn a_background_thread_reads_before_it_is_needed() {
         assert_eq!(got, *bytes);
         by_readers += reads;
         if woken.swap(0, Ordering::Relaxed) > 0 {
-            while pieces.read_ahead_step() {}
+            while pieces.read_ahead.step() {}
         }
     }
     assert!(by_readers < 20, "{by_readers} reads by readers themselves");
-    assert!(!pieces.read_ahead_step());
+    assert!(!pieces.read_ahead.step());
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn random_reads_are_exact() {
     let world = World::new(16384);
     let bytes = vec![7; 1 << 20];
     let values: Vec<_> = (0..32).map(|_| Arc::new(LargeValue::in_memory(bytes.clone().into()))).collect();
-    let _handles = world.pieces.write_values(&values, None).unwrap();
+    let _handles = world.pieces.writer.write_values(&values, None).unwrap();
     let pieces = world.reopened();
     let mut random = Random::new(5);
     let ((), reads, read_bytes) = world.reads(|| {
@@ -91,7 +91,7 @@ fn parts_in_a_row_are_read_together() {
     let world = World::new(16384);
     let group = parts(&world, 300);
     let ids: Vec<PieceId> = group.iter().map(Encoded::id).collect();
-    let _handles = world.pieces.write_group(group, None).unwrap();
+    let _handles = world.pieces.writer.write_group(group, None).unwrap();
     let pieces = world.reopened();
     let read = |ids: &[PieceId]| {
         for id in ids {
@@ -155,7 +155,7 @@ fn readers_in_parallel_get_the_right_bytes() {
                 2 => (0..1000).rev().for_each(|i| scan(pieces, &bytes[i..=i], &values[i..=i])),
                 5 => {
                     for _ in 0..2000 {
-                        pieces.read_ahead_step();
+                        pieces.read_ahead.step();
                     }
                 }
                 _ => {
@@ -176,10 +176,10 @@ fn the_end_of_the_device_ends_the_window() {
     let world = World::new(64);
     let group = parts(&world, 12);
     let ids: Vec<PieceId> = group.iter().map(Encoded::id).collect();
-    let _handles = world.pieces.write_group(group, Some(4)).unwrap();
+    let _handles = world.pieces.writer.write_group(group, Some(4)).unwrap();
     let pieces = world.reopened();
     for id in &ids {
         pieces.part(*id).unwrap();
     }
-    while pieces.read_ahead_step() {}
+    while pieces.read_ahead.step() {}
 }

@@ -25,7 +25,7 @@ fn place(value: &LargeValue) -> ValueRef {
 fn whole_pages_are_aligned_and_the_rest_is_packed() {
     let world = World::new(4096);
     let (_, values) = values(&[5000, 8192, 4097, 4096, 9001]);
-    let (handles, writes) = world.writes(|| world.pieces.write_values(&values, None).unwrap());
+    let (handles, writes) = world.writes(|| world.pieces.writer.write_values(&values, None).unwrap());
     assert_eq!((handles.len(), writes), (1, 1));
     let offsets: Vec<u32> = values.iter().map(|v| place(v).offset).collect();
     assert_eq!(offsets, [12288, 0, 17288, 8192, 21392]);
@@ -34,7 +34,7 @@ fn whole_pages_are_aligned_and_the_rest_is_packed() {
     assert_eq!(location.kind, PieceKind::Values);
     world.pieces.check(handles[0].id()).unwrap();
     // What is stored is not stored again.
-    assert!(world.pieces.write_values(&values, None).unwrap().is_empty());
+    assert!(world.pieces.writer.write_values(&values, None).unwrap().is_empty());
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn every_slice_of_every_value_can_be_read() {
         .map(|i| if i % 3 == 0 { (1 + random.index(5)) * 4096 } else { 4096 + random.index(20_000) })
         .collect();
     let (bytes, values) = values(&lengths);
-    let _handles = world.pieces.write_values(&values, None).unwrap();
+    let _handles = world.pieces.writer.write_values(&values, None).unwrap();
     values.iter().for_each(|v| v.forget_bytes());
     assert!(values.iter().all(|v| v.bytes().is_none()));
     for round in 0..3000 {
@@ -73,7 +73,7 @@ fn every_slice_of_every_value_can_be_read() {
 fn a_page_of_an_aligned_value_is_one_read_of_one_page() {
     let world = World::new(4096);
     let (bytes, values) = values(&[1 << 20, 1 << 20]);
-    let _handles = world.pieces.write_values(&values, None).unwrap();
+    let _handles = world.pieces.writer.write_values(&values, None).unwrap();
     let mut aligned = AlignedBuf::zeroed(4096);
     let mut any = vec![0; 4096];
     for page in [7, 200, 13, 77, 255, 0] {
@@ -96,7 +96,7 @@ fn neighbours_are_read_together_and_others_alone() {
     let mut lengths = vec![4096; 200];
     lengths.extend([5000, 4097, 7001]);
     let (bytes, values) = values(&lengths);
-    let _handles = world.pieces.write_values(&values, None).unwrap();
+    let _handles = world.pieces.writer.write_values(&values, None).unwrap();
     let pieces = world.reopened();
     let places = |wanted: &[usize]| wanted.iter().map(|&n| place(&values[n])).collect::<Vec<_>>();
     let read = |wanted: &[usize], reads: u64, blocks: u64| {
@@ -130,7 +130,7 @@ fn row(values: &[Arc<LargeValue>], mut at: usize) -> Vec<Wanted> {
 fn what_lies_together_is_read_in_one_piece() {
     let world = World::new(4096);
     let (bytes, values) = values(&[65536; 16]);
-    let _handles = world.pieces.write_values(&values, None).unwrap();
+    let _handles = world.pieces.writer.write_values(&values, None).unwrap();
     let pieces = world.reopened();
     let mut out = AlignedBuf::zeroed(1 << 20);
     let (result, reads, read_bytes) = world.reads(|| pieces.read_values(&row(&values, 0), &mut out));
@@ -159,7 +159,7 @@ fn what_lies_together_is_read_in_one_piece() {
 fn many_values_make_parts_of_a_few_mib() {
     let world = World::new(8192);
     let (bytes, values) = values(&[300_000; 50]);
-    let (handles, writes) = world.writes(|| world.pieces.write_values(&values, None).unwrap());
+    let (handles, writes) = world.writes(|| world.pieces.writer.write_values(&values, None).unwrap());
     assert_eq!((handles.len(), writes), (4, 1));
     let pieces = world.reopened();
     for (value, bytes) in values.iter().zip(&bytes) {
@@ -177,7 +177,7 @@ fn values_fit_between_the_pieces_of_a_full_device() {
     let world = World::new(4096);
     world.locator.state.lock().longest = 20;
     let (bytes, values) = values(&[30_000; 20]);
-    let _handles = world.pieces.write_values(&values, None).unwrap();
+    let _handles = world.pieces.writer.write_values(&values, None).unwrap();
     for (value, bytes) in values.iter().zip(&bytes) {
         value.forget_bytes();
         assert_eq!(bytes_of(&world.pieces, value).unwrap(), *bytes);
@@ -193,7 +193,7 @@ fn bytes_in_aligned_memory_are_written_as_they_are() {
     let aligned = |range| Arc::new(LargeValue::in_memory(whole.slice(range)));
     // Aligned, not aligned, aligned again, odd.
     let values = [aligned(0..8192), aligned(8200..16392), aligned(16384..32768), aligned(32768..40000)];
-    let _handles = world.pieces.write_values(&values, None).unwrap();
+    let _handles = world.pieces.writer.write_values(&values, None).unwrap();
     for (value, range) in values.iter().zip([0..8192, 8200..16392, 16384..32768, 32768..40000]) {
         value.forget_bytes();
         let back = bytes_of(&world.pieces, value).unwrap();
@@ -205,7 +205,7 @@ fn bytes_in_aligned_memory_are_written_as_they_are() {
 fn a_damaged_page_spoils_its_bytes_only_and_is_named() {
     let world = World::new(4096);
     let (bytes, values) = values(&[20_480, 10_001]);
-    let handles = world.pieces.write_values(&values, None).unwrap();
+    let handles = world.pieces.writer.write_values(&values, None).unwrap();
     let start = world.extent(handles[0].id()).byte_offset();
     world.corrupt(start + 8192 + 17);
     let mut out = vec![0; 20_480];
@@ -234,7 +234,7 @@ fn a_damaged_page_spoils_its_bytes_only_and_is_named() {
 fn references_that_lie_are_errors() {
     let world = World::new(4096);
     let (_, values) = values(&[20_480]);
-    let handles = world.pieces.write_values(&values, None).unwrap();
+    let handles = world.pieces.writer.write_values(&values, None).unwrap();
     let good = place(&values[0]);
     let try_read = |place: &ValueRef| {
         let mut out = vec![0; place.len as usize];
@@ -248,7 +248,7 @@ fn references_that_lie_are_errors() {
     assert_eq!(try_read(&few), ErrorKind::Damaged);
     let unknown = ValueRef { part: PieceHandle::counted(PieceId(999)), ..good.clone() };
     assert_eq!(try_read(&unknown), ErrorKind::Damaged);
-    let parts = world.pieces.write_group(parts(&world, 1), None).unwrap();
+    let parts = world.pieces.writer.write_group(parts(&world, 1), None).unwrap();
     let wrong_kind = ValueRef { part: parts[0].clone(), ..good };
     assert_eq!(try_read(&wrong_kind), ErrorKind::Damaged);
     drop(handles);

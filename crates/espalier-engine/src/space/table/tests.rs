@@ -5,6 +5,7 @@ use super::super::superblock::Geometry;
 use super::*;
 use espalier_storage::{MemoryDevice, Random};
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::AtomicBool;
 
 const DEVICE: u64 = 32 << 20;
 
@@ -233,7 +234,7 @@ fn a_table_of_bytes_keeps_any_length() {
         byte_table::store(&bench.table, &bytes).unwrap();
         assert_eq!(bench.table.dirty_bytes(), 0, "the same again changes nothing");
     }
-    assert!(byte_table::store(&bench.table, &vec![0; byte_table::MAX + 1]).is_err());
+    assert!(byte_table::store(&bench.table, &vec![0; byte_table::MAX_STRING_BYTES + 1]).is_err());
 }
 
 #[test]

@@ -37,11 +37,11 @@ impl Sample {
     }
 
     fn entry(&self, id: PieceId) -> piece_table::PieceEntry {
-        piece_table::get(&self.space.tables.ntt, &self.space.geometry(), id).unwrap().unwrap()
+        self.space.tables.ntt.get(id).unwrap().unwrap()
     }
 
     fn set(&self, id: PieceId, entry: piece_table::PieceEntry) {
-        piece_table::set(&self.space.tables.ntt, id, Some(&entry)).unwrap();
+        self.space.tables.ntt.set(id, Some(&entry)).unwrap();
     }
 
     fn extent(&self, id: PieceId) -> Extent {

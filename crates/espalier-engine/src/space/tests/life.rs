@@ -43,9 +43,9 @@ fn a_pin_keeps_what_dies_after_it() {
     let free = space.free_blocks();
     let piece = write_piece(&space, 3, PieceKind::KeyValue, Vec::new()).unwrap();
     let id = piece.id();
-    let pin = space.pin().unwrap();
+    let pin = space.deferred.pin();
     drop(piece);
-    let later = space.pin().unwrap();
+    let later = space.deferred.pin();
     read_piece(&space, id);
     assert_accounted(&space);
     drop(pin);
@@ -59,7 +59,7 @@ fn lives_shortly(space: &Space) -> PieceId {
     let piece = write_piece(space, 3, PieceKind::KeyValue, Vec::new()).unwrap();
     space.count(&delta(&[(&piece, 1)])).unwrap();
     checkpoint(space).unwrap();
-    space.checkpointed();
+    space.note_checkpoint();
     space.count(&delta(&[(&piece, -1)])).unwrap();
     piece.id()
 }
@@ -67,13 +67,13 @@ fn lives_shortly(space: &Space) -> PieceId {
 #[test]
 fn a_pin_of_a_version_keeps_only_what_a_version_can_lead_to() {
     let space = new_store(simulated(1));
-    let (version, other) = (space.pin_version().unwrap(), space.pin().unwrap());
+    let (version, other) = (space.deferred.pin_version(), space.deferred.pin());
     // The last of them is numbered before the last checkpoint ends that the version may have to do
     // with.
     let known: Vec<PieceId> = (0..4).map(|_| lives_shortly(&space)).collect();
     let unknown: Vec<PieceId> = (0..3).map(|_| lives_shortly(&space)).collect();
     checkpoint(&space).unwrap();
-    space.checkpointed();
+    space.note_checkpoint();
     known.iter().chain(&unknown).for_each(|id| read_piece(&space, *id));
     let free = space.free_blocks();
     drop(other);
@@ -92,16 +92,16 @@ fn a_pin_of_a_version_keeps_only_what_a_version_can_lead_to() {
 #[test]
 fn what_a_version_comes_not_to_know_is_free_at_that_checkpoint() {
     let space = new_store(simulated(1));
-    let version = space.pin_version().unwrap();
+    let version = space.deferred.pin_version();
     let waits = lives_shortly(&space);
     let unpinned = write_piece(&space, 1, PieceKind::KeyValue, Vec::new()).unwrap().id();
     for _ in 0..9 {
         checkpoint(&space).unwrap();
-        space.checkpointed();
+        space.note_checkpoint();
         read_piece(&space, waits);
         read_piece(&space, unpinned);
     }
-    let newer = space.pin_version().unwrap();
+    let newer = space.deferred.pin_version();
     let known = lives_shortly(&space);
     drop(version);
     assert!(space.locate(waits).is_err() && space.locate(unpinned).is_err());
@@ -127,7 +127,7 @@ fn a_counted_piece_outlives_its_handle_and_dies_with_its_count() {
 
     space.count(&HashMap::from([(id, -1)])).unwrap();
     read_piece(&space, id);
-    let pin = space.pin().unwrap();
+    let pin = space.deferred.pin();
     space.count(&HashMap::from([(id, -1)])).unwrap();
     let free = space.free_blocks();
     read_piece(&space, id);
@@ -211,25 +211,26 @@ fn the_reclaim_list_survives() {
     space.count(&delta(&[(&part, 1), (&node, 1)])).unwrap();
     drop((part, node));
     checkpoint(&space).unwrap();
-    assert_eq!(space.references(node_id).unwrap(), Some(1));
+    assert_eq!(space.tables.references(node_id).unwrap(), Some(1));
     assert_eq!(space.count(&HashMap::from([(node_id, -1)])).unwrap(), vec![node_id]);
     let roots = space.write_tables(&VolumeTable::default(), &[node_id]).unwrap();
     space.commit_superblock(Superblock { roots, ..space.superblock() }).unwrap();
     drop(space);
 
-    let Opened { space, reclaim, .. } = Space::open(GuardedDevice::new(device, false), &OPTIONS).unwrap();
+    let OpenedSpace { space, reclaim, .. } =
+        Space::open(GuardedDevice::new(device, false), &OPTIONS).unwrap();
     assert_eq!(reclaim, vec![node_id]);
     let references = HashMap::from([(part_id, 1)]);
     assert_eq!(problems_with(&space, &references, &reclaim), Vec::<String>::new());
     assert!(!problems(&space, &references).is_empty());
     read_piece(&space, node_id);
     space.count(&HashMap::from([(part_id, -1)])).unwrap();
-    space.forget(node_id).unwrap();
+    space.uncount_node(node_id).unwrap();
     checkpoint(&space).unwrap();
     assert!(space.locate(node_id).is_err() && space.locate(part_id).is_err());
     assert_accounted(&space);
     assert_eq!(problems(&space, &HashMap::new()), Vec::<String>::new());
-    assert!(space.forget(node_id).is_err(), "it is gone already");
+    assert!(space.uncount_node(node_id).is_err(), "it is gone already");
     assert!(space.device.failure().is_some());
 }
 
@@ -244,7 +245,8 @@ fn recovery_adopts_what_the_log_names() {
     let places = [&counted, &logged].map(|piece| (piece.id(), space.locate(piece.id()).unwrap()));
     device.sync().unwrap();
     let crashed = device.crash();
-    let Opened { space, .. } = Space::open(GuardedDevice::new(Arc::new(crashed), false), &OPTIONS).unwrap();
+    let OpenedSpace { space, .. } =
+        Space::open(GuardedDevice::new(Arc::new(crashed), false), &OPTIONS).unwrap();
     let free = space.free_blocks();
     assert!(space.new_id() > logged.id(), "ids are not used again");
     let handles: Vec<_> = places
@@ -290,7 +292,7 @@ fn a_full_store_says_so_and_goes_on() {
         }
     };
     assert_eq!(error.kind(), ErrorKind::NoSpace);
-    let refused = space.reserve(1, Purpose::Growth, 0).unwrap_err();
+    let refused = space.reservations.reserve(1, Purpose::Growth, 0).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::NoSpace);
     // The rest of the pool is enough to count them all, and to free them all.
     let all = |change: i64| pieces.iter().map(|piece| (piece.id(), change)).collect::<HashMap<_, _>>();
@@ -332,22 +334,22 @@ fn without_room_for_tables_nothing_is_lost() {
 fn reservations_add_up() {
     let space = new_store(simulated(1));
     let room = space.free_blocks() - space.reservations.pool();
-    let mut a = space.reserve(room - 10, Purpose::Growth, 0).unwrap();
-    let b = space.reserve(10, Purpose::Growth, 0).unwrap();
-    assert!(space.reserve(1, Purpose::Growth, 0).is_err());
-    assert!(space.reserve(u64::MAX, Purpose::Essential, 0).is_err());
+    let mut a = space.reservations.reserve(room - 10, Purpose::Growth, 0).unwrap();
+    let b = space.reservations.reserve(10, Purpose::Growth, 0).unwrap();
+    assert!(space.reservations.reserve(1, Purpose::Growth, 0).is_err());
+    assert!(space.reservations.reserve(u64::MAX, Purpose::Essential, 0).is_err());
     let pool = space.reservations.pool();
-    let essential = space.reserve(pool - pool / 8 * 3, Purpose::Essential, 0).unwrap();
-    assert!(space.reserve(1, Purpose::Essential, 0).is_err());
-    let last = space.reserve(pool / 8 * 3 - pool / 16 * 5, Purpose::Last, 0).unwrap();
-    assert!(space.reserve(1, Purpose::Last, 0).is_err());
-    let clear = space.reserve(pool / 16 * 5 - pool / 6, Purpose::Clear, 0).unwrap();
-    assert!(space.reserve(1, Purpose::Clear, 0).is_err());
+    let essential = space.reservations.reserve(pool - pool / 8 * 3, Purpose::Essential, 0).unwrap();
+    assert!(space.reservations.reserve(1, Purpose::Essential, 0).is_err());
+    let last = space.reservations.reserve(pool / 8 * 3 - pool / 16 * 5, Purpose::Last, 0).unwrap();
+    assert!(space.reservations.reserve(1, Purpose::Last, 0).is_err());
+    let clear = space.reservations.reserve(pool / 16 * 5 - pool / 6, Purpose::Clear, 0).unwrap();
+    assert!(space.reservations.reserve(1, Purpose::Clear, 0).is_err());
     drop((essential, last, clear));
     a.absorb(b);
     assert_eq!(a.blocks(), room);
     drop(a);
-    space.reserve(5, Purpose::Growth, 0).unwrap();
+    space.reservations.reserve(5, Purpose::Growth, 0).unwrap();
     assert_eq!(space.stats().reserved, 0);
 }
 
@@ -377,8 +379,9 @@ fn random_lives() {
                 }
                 5 if !held.is_empty() => drop(held.swap_remove(random.index(held.len()))),
                 6 => {
-                    let pin = if random.one_in(2) { space.pin() } else { space.pin_version() };
-                    pins.push((pin.unwrap(), counts.keys().copied().collect()));
+                    let pin =
+                        if random.one_in(2) { space.deferred.pin() } else { space.deferred.pin_version() };
+                    pins.push((pin, counts.keys().copied().collect()));
                 }
                 7 if !pins.is_empty() => drop(pins.swap_remove(random.index(pins.len()))),
                 8 if !counts.is_empty() => {
@@ -405,7 +408,7 @@ fn random_lives() {
                 }
                 11 => {
                     checkpoint(&space).unwrap();
-                    space.checkpointed();
+                    space.note_checkpoint();
                     let references = counts.iter().map(|(id, count)| (*id, *count as u64)).collect();
                     assert_eq!(problems(&space, &references), Vec::<String>::new(), "seed {seed}");
                     if random.one_in(3) {

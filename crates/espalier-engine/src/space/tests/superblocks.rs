@@ -217,7 +217,7 @@ fn a_superblock_whose_tree_and_log_part_is_damage() {
     for (tree, log, right) in [(7, 7, true), (7, 8, false), (8, 7, false)] {
         let (checkpoint_lsn, log_position) = (crate::Lsn(tree), position(crate::Lsn(log)));
         let superblock = Superblock { checkpoint_lsn, log_position, ..first(BYTES) };
-        let checked = crate::store::recovery::check_log_position(&superblock);
+        let checked = crate::store::opening::check_log_position(&superblock);
         assert_eq!(
             checked.map_err(|error| error.kind()),
             if right { Ok(()) } else { Err(ErrorKind::Damaged) }

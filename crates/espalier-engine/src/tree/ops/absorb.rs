@@ -3,6 +3,7 @@
 use super::compact::compact;
 use super::editor::TreeEditor;
 use super::leaf;
+use super::rebuild::{changeable_root, root_above};
 use crate::Result;
 use crate::message::range_messages::{RangeMessages, RangeOps};
 use crate::model::key::{Key, KeyRange, union_of};
@@ -32,7 +33,7 @@ impl TreeEditor<'_> {
     /// everything in a root that is a leaf; or messages wait above the leaves.
     pub(crate) fn absorb(&self, root: &Root, messages: &dyn MessageSet, at_once: bool) -> Result<Root> {
         match at_once {
-            true => self.absorb_runs(&self.cleared(root, &messages.ranges())?, messages, true),
+            true => self.absorb_runs(&self.delete_ranges(root, &messages.ranges())?, messages, true),
             false => self.absorb_runs(root, messages, false),
         }
     }
@@ -82,7 +83,7 @@ impl TreeEditor<'_> {
     pub(crate) fn absorb_runs(&self, root: &Root, messages: &dyn MessageSet, at_once: bool) -> Result<Root> {
         let all = KeyRange::all();
         let ranges = messages.ranges();
-        let node = self.top(root)?;
+        let node = changeable_root(self.trees, root)?;
         let mut merged = Merged::new(vec![messages.source()]);
         merged.seek(b"")?;
         match &node.body {
@@ -93,25 +94,25 @@ impl TreeEditor<'_> {
                     match leaf::apply(self, base, std::slice::from_ref(&run), &all, self.policy.gathering()) {
                         // What cannot be read must not keep a checkpoint from being made.
                         Err(_) if !at_once => {}
-                        leaves => return Ok(self.grown(leaves?)),
+                        leaves => return Ok(root_above(self.trees, leaves?)),
                     }
                 }
-                Ok(self.grown(vec![(Key::default(), above(root, &node, run))]))
+                Ok(root_above(self.trees, vec![(Key::default(), above(root, &node, run))]))
             }
             Body::Interior { .. } => {
                 let mut node = (*node).clone();
                 for i in 0..edges_of(&mut node).1.len() {
                     let interval = node.interval(i, &all);
                     let run = compact(self.trees, &mut merged, &ranges, &interval)?;
-                    self.receive(&mut edges_of(&mut node).1[i], &interval, run);
+                    self.runs().add_run(&mut edges_of(&mut node).1[i], &interval, run);
                 }
-                Ok(self.grown(vec![(Key::default(), node)]))
+                Ok(root_above(self.trees, vec![(Key::default(), node)]))
             }
         }
     }
 
     /// The root without what `ranges` delete, if that is a few ranges only.
-    fn cleared(&self, root: &Root, ranges: &RangeMessages) -> Result<Root> {
+    fn delete_ranges(&self, root: &Root, ranges: &RangeMessages) -> Result<Root> {
         let mut root = root.clone();
         let deletes = |ops: &RangeOps| ops.iter().any(|(_, op)| *op == RangeOp::Delete);
         let deleted: Vec<KeyRange> =

@@ -18,7 +18,8 @@
 //! Damage along a border keeps no clone from becoming part of the tree ([`graft`](super::graft)).
 
 use super::editor::TreeEditor;
-use super::graft::GraftTarget;
+use super::graft::{Grafter, SharedSubtree};
+use super::rebuild::changeable_root;
 use crate::Result;
 use crate::message::pending_clone::PendingClone;
 use crate::message::resolve::Found;
@@ -26,10 +27,10 @@ use crate::model::ids::Msn;
 use crate::model::key::{Key, KeyRange};
 use crate::model::value::Value;
 use crate::model::view::View;
-use crate::tree::node::{Body, Child, Edge, Node, Root, UNKNOWN_WEIGHT};
+use crate::tree::node::{Node, Root, UNKNOWN_WEIGHT};
 use crate::tree::query::{Descent, Toward};
-use crate::tree::run::{Run, runs_within};
 use crate::tree::source::{Inserts, Merged, before_end_of};
+use crate::tree::trees::Trees;
 use std::sync::Arc;
 
 /// What a large value counts for when it is decided whether to copy.
@@ -38,43 +39,45 @@ const VALUE_REFERENCE_BYTES: usize = 64;
 impl TreeEditor<'_> {
     /// The root after `clone`, where `root` is the state it refers to.
     pub(crate) fn bind(&self, root: &Root, clone: &PendingClone) -> Result<Root> {
+        let grafter = Grafter::of(self);
         let (source, destination) = (KeyRange::prefix(&clone.source), KeyRange::prefix(&clone.destination));
-        let node = self.top(root)?;
+        let node = changeable_root(self.trees, root)?;
         // What cannot be read is shared.
-        if let Some(entries) = self.few_entries(root, &source).unwrap_or_default() {
-            let root = self.hung((*node).clone(), &destination, None)?;
+        if let Some(entries) = small_source(self.trees, root, &source).unwrap_or_default() {
+            let root = grafter.graft((*node).clone(), &destination, None)?;
             let moved = |key: Key| [&*clone.destination, &key[clone.source.len()..]].concat().into();
             let entries = entries.into_iter().map(|(key, value)| (moved(key), value));
-            return self.with_copies(&root, entries, clone.msn);
+            return self.insert_copies(&root, entries, clone.msn);
         }
-        let target = match self.exact(&node, &source) {
+        let target = match grafter.find_exact(&node, &source) {
             Some(target) if target.runs.is_empty() => {
-                return self.hung((*node).clone(), &destination, Some(&target));
+                return grafter.graft((*node).clone(), &destination, Some(&target));
             }
             Some(target) => target,
-            None => self.cut_out(&node, &source),
+            None => grafter.extract(&node, &source),
         };
         // In the source's own place, too: from now on they share header and runs, and the next
         // clone finds them.
-        let root = self.hung((*node).clone(), &source, Some(&target))?;
-        self.hung((*self.top(&root)?).clone(), &destination, Some(&target))
+        let root = grafter.graft((*node).clone(), &source, Some(&target))?;
+        grafter.graft((*changeable_root(self.trees, &root)?).clone(), &destination, Some(&target))
     }
 
     /// A root that denotes what `root` does behind `prefix`, without the prefix; `msn` is as new as
     /// anything there.
     pub(crate) fn extract_prefix(&self, root: &Root, prefix: &[u8], msn: Msn) -> Result<Root> {
+        let grafter = Grafter::of(self);
         let source = KeyRange::prefix(prefix);
-        if let Some(entries) = self.few_entries(root, &source).unwrap_or_default() {
+        if let Some(entries) = small_source(self.trees, root, &source).unwrap_or_default() {
             let entries = entries.into_iter().map(|(key, value)| (key[prefix.len()..].into(), value));
-            return self.with_copies(&Root::default(), entries, msn);
+            return self.insert_copies(&Root::default(), entries, msn);
         }
-        let node = self.top(root)?;
-        let target = match self.exact(&node, &source) {
+        let node = changeable_root(self.trees, root)?;
+        let target = match grafter.find_exact(&node, &source) {
             Some(target) => target,
-            None => self.cut_out(&node, &source),
+            None => grafter.extract(&node, &source),
         };
         // Behind nothing the node's keys lack no more than what it lacks behind the prefix.
-        self.hung(Node::empty(0), &KeyRange::all(), Some(&target))
+        grafter.graft(Node::empty(0), &KeyRange::all(), Some(&target))
     }
 
     /// The root after what begins with `prefix` has made room for what `other` denotes, behind the
@@ -86,20 +89,21 @@ impl TreeEditor<'_> {
         other: &Root,
         msn: Msn,
     ) -> Result<Root> {
-        let (range, node) = (KeyRange::prefix(prefix), (*self.top(root)?).clone());
-        if let Some(entries) = self.few_entries(other, &KeyRange::all()).unwrap_or_default() {
+        let grafter = Grafter::of(self);
+        let (range, node) = (KeyRange::prefix(prefix), (*changeable_root(self.trees, root)?).clone());
+        if let Some(entries) = small_source(self.trees, other, &KeyRange::all()).unwrap_or_default() {
             let entries = entries.into_iter().map(|(key, value)| ([prefix, &key].concat().into(), value));
-            return self.with_copies(&self.hung(node, &range, None)?, entries, msn);
+            return self.insert_copies(&grafter.graft(node, &range, None)?, entries, msn);
         }
-        let Some(slot) = other.slot.clone() else { return self.hung(node, &range, None) };
+        let Some(slot) = other.slot.clone() else { return grafter.graft(node, &range, None) };
         let weight = self.trees.root_node(other).map_or(UNKNOWN_WEIGHT, |node| node.weight());
         let target =
-            GraftTarget { slot, behind: Key::default(), weight, height: other.height, runs: Vec::new() };
-        self.hung(node, &range, Some(&target))
+            SharedSubtree { slot, behind: Key::default(), weight, height: other.height, runs: Vec::new() };
+        grafter.graft(node, &range, Some(&target))
     }
 
     /// The root with entries that are newer than all that is there.
-    fn with_copies(
+    fn insert_copies(
         &self,
         root: &Root,
         entries: impl Iterator<Item = (Key, Value)>,
@@ -112,88 +116,47 @@ impl TreeEditor<'_> {
         let at_once = !self.policy.low_space;
         self.absorb_runs(root, &copies, at_once).or_else(|_| self.absorb_runs(root, &copies, false))
     }
+}
 
-    /// What begins with a prefix as a node that shows nothing else.
-    fn cut_out(&self, node: &Node, source: &KeyRange) -> GraftTarget {
-        let cut = self.lowered(self.cut(node, &KeyRange::all(), source), source);
-        let (weight, height) = (cut.weight(), cut.height);
-        let slot = Child::attach(&cut, source).slot;
-        GraftTarget { slot, behind: Key::default(), weight, height, runs: Vec::new() }
-    }
-
-    /// The node below which lies all that begins with a prefix, and nothing else, if there is one
-    /// and little is pending above; none if that cannot be read.
-    fn exact(&self, root: &Node, source: &KeyRange) -> Option<GraftTarget> {
-        let (mut node, mut covered) = (root.clone(), KeyRange::all());
-        let mut pending: Vec<Arc<Run>> = Vec::new();
-        loop {
-            let Body::Interior { pivots, edges } = &node.body else { return None };
-            let i = Node::edge_for(pivots, &source.start);
-            let edge = &edges[i];
-            let Some(child) = &edge.child else { return None };
-            if i != Node::edge_before(pivots, source.end.as_deref()) {
-                return None;
+/// The entries of a range, if they are few enough to be copied.
+fn small_source(trees: &Arc<Trees>, root: &Root, range: &KeyRange) -> Result<Option<Vec<(Key, Value)>>> {
+    let mut entries = Vec::new();
+    let Some(slot) = &root.slot else { return Ok(Some(entries)) };
+    let mut start = range.start.clone();
+    let (mut bytes, mut values) = (0, 0);
+    loop {
+        let all = KeyRange::all();
+        let toward = Toward::Key(&start);
+        let Descent { interval, sources } =
+            Descent::new(trees, slot, root.height, View::identity(), all, toward)?;
+        let mut merged = Merged::new(sources);
+        merged.seek(&start)?;
+        while let Some(key) =
+            merged.smallest().filter(|key| before_end_of(key, &interval) && before_end_of(key, range))
+        {
+            let mut found = Found::default();
+            merged.levels(&key, |points, ranges| {
+                found.add_level(points.iter().cloned(), ranges);
+                !found.is_done()
+            });
+            if found.is_costly() {
+                return Ok(None);
             }
-            // What lies lower is older.
-            pending.splice(0..0, runs_within(&edge.runs, source));
-            if self.weighs_more(&pending, self.little()) {
-                return None;
+            if let Some(value) = found.value(&trees.merge, &*trees.pieces)? {
+                let large = !value.segments().is_empty();
+                bytes += key.len() + if large { VALUE_REFERENCE_BYTES } else { value.len() };
+                values += if large { value.len() } else { 0 };
+                entries.push((key.clone(), value));
             }
-            let height = node.height - 1;
-            let whole = child.view.from.is_empty() && child.view.bounds == KeyRange::all();
-            if let Some(behind) = child.view.to.strip_prefix(&*source.start).filter(|_| whole) {
-                let (slot, behind) = (child.slot.clone(), behind.into());
-                let inward = View::translated(&source.start, b"");
-                let runs = pending.iter().map(|run| Arc::new(run.through(&inward))).collect();
-                let mut edge = Edge { child: None, runs };
-                self.merge_similar(&mut edge, &KeyRange::all());
-                return Some(GraftTarget { slot, behind, weight: child.weight, height, runs: edge.runs });
+            // Values by reference weigh on the edge that they are copied to.
+            if bytes > trees.tuning.part || values > trees.tuning.edge / 2 {
+                return Ok(None);
             }
-            covered = node.interval(i, &covered);
-            node = child.load(self.trees, height, &covered).ok()?;
+            merged.next_behind(&key)?;
         }
-    }
-
-    /// The entries of a range, if they are few enough to be copied.
-    fn few_entries(&self, root: &Root, range: &KeyRange) -> Result<Option<Vec<(Key, Value)>>> {
-        let mut entries = Vec::new();
-        let Some(slot) = &root.slot else { return Ok(Some(entries)) };
-        let mut start = range.start.clone();
-        let (mut bytes, mut values) = (0, 0);
-        loop {
-            let all = KeyRange::all();
-            let toward = Toward::Key(&start);
-            let Descent { interval, sources } =
-                Descent::new(self.trees, slot, root.height, View::identity(), all, toward)?;
-            let mut merged = Merged::new(sources);
-            merged.seek(&start)?;
-            while let Some(key) =
-                merged.smallest().filter(|key| before_end_of(key, &interval) && before_end_of(key, range))
-            {
-                let mut found = Found::default();
-                merged.levels(&key, |points, ranges| {
-                    found.add_level(points.iter().cloned(), ranges);
-                    !found.is_done()
-                });
-                if found.is_costly() {
-                    return Ok(None);
-                }
-                if let Some(value) = found.value(&self.trees.merge, &*self.trees.pieces)? {
-                    let large = !value.segments().is_empty();
-                    bytes += key.len() + if large { VALUE_REFERENCE_BYTES } else { value.len() };
-                    values += if large { value.len() } else { 0 };
-                    entries.push((key.clone(), value));
-                }
-                // Values by reference weigh on the edge that they are copied to.
-                if bytes > self.trees.tuning.part || values > self.trees.tuning.edge / 2 {
-                    return Ok(None);
-                }
-                merged.next_behind(&key)?;
-            }
-            match interval.end {
-                Some(end) if before_end_of(&end, range) => start = end,
-                _ => return Ok(Some(entries)),
-            }
+        match interval.end {
+            Some(end) if before_end_of(&end, range) => start = end,
+            _ => return Ok(Some(entries)),
         }
     }
 }

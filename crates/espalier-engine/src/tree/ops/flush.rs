@@ -5,11 +5,12 @@
 //! path that is being copied anyway.
 //!
 //! What is for a place that cannot be read waits above it, and keeps nothing else from moving: such
-//! an edge is *stuck*, and passed over, until the next checkpoint, when it is tried again.
+//! an edge is *unflushable*, and passed over, until the next checkpoint, when it is tried again.
 
 use super::compact::{compact, merged_ranges, run_sources};
 use super::editor::TreeEditor;
 use super::leaf;
+use super::rebuild::{is_shared, is_shared_root, replace_edge, root_above};
 use crate::Result;
 use crate::model::key::{Key, KeyRange, before_end};
 use crate::tree::interior::{edges_of, split_interior};
@@ -20,7 +21,7 @@ use std::sync::Arc;
 
 /// How far a flush goes.
 #[derive(Clone, Copy)]
-struct Reach {
+struct FlushReach {
     /// Edges with more bytes than this are flushed.
     least: u64,
     /// All of them, or on each level only the heaviest.
@@ -39,15 +40,14 @@ impl TreeEditor<'_> {
     /// The root after its heaviest edge has been flushed; `None` if no edge is too heavy.
     pub(crate) fn flush(&self, root: &Root) -> Result<Option<Root>> {
         let node = self.trees.root_node(root)?;
-        let reach = Reach { least: self.trees.tuning.edge as u64, all: !self.policy.low_space };
+        let reach = FlushReach { least: self.trees.tuning.edge as u64, all: !self.policy.low_space };
         let mut node = (*node).clone();
         while let Some((i, _)) = self.heaviest(&node, reach.least) {
             if self.flush_edge(&mut node, i, &KeyRange::all(), reach)? {
-                return Ok(Some(self.grown(split_interior(
-                    node,
-                    self.trees.tuning.fanout,
-                    &KeyRange::all(),
-                ))));
+                return Ok(Some(root_above(
+                    self.trees,
+                    split_interior(node, self.trees.tuning.fanout, &KeyRange::all()),
+                )));
             }
         }
         Ok(None)
@@ -61,12 +61,12 @@ impl TreeEditor<'_> {
         if !self.flush_node_for_space(&mut node, &KeyRange::all())? {
             return Ok(None);
         }
-        Ok(Some(self.grown(split_interior(node, self.trees.tuning.fanout, &KeyRange::all()))))
+        Ok(Some(root_above(self.trees, split_interior(node, self.trees.tuning.fanout, &KeyRange::all()))))
     }
 
     fn flush_node_for_space(&self, node: &mut Node, interval: &KeyRange) -> Result<bool> {
         while let Some((i, _)) = self.heaviest(node, 0) {
-            if self.flush_edge(node, i, interval, Reach { least: 0, all: false })? {
+            if self.flush_edge(node, i, interval, FlushReach { least: 0, all: false })? {
                 return Ok(true);
             }
         }
@@ -76,14 +76,15 @@ impl TreeEditor<'_> {
         for i in 0..edges_of(node).1.len() {
             let covered = node.interval(i, interval);
             let below = node.height - 1;
-            // Nothing is changed below what is stuck.
+            // Nothing is changed below what is unflushable.
             let Edge { child: Some(child), runs } = edges_of(node).1[i].clone() else { continue };
             if !runs.is_empty() {
                 continue;
             }
             let Ok(mut child) = child.load(self.trees, below, &covered) else { continue };
             if self.flush_node_for_space(&mut child, &covered)? {
-                self.replace(
+                replace_edge(
+                    self.trees,
                     node,
                     i,
                     split_interior(child, self.trees.tuning.fanout, &covered),
@@ -96,7 +97,7 @@ impl TreeEditor<'_> {
         Ok(false)
     }
 
-    /// The edge with most pending bytes that is not stuck, if that is more than `least`.
+    /// The edge with most pending bytes that is not unflushable, if that is more than `least`.
     ///
     /// Messages weigh as much as it costs to hand them on: large values are referred to, and not
     /// copied on the way. But what they replace takes space meanwhile, and a leaf may have to be
@@ -115,22 +116,17 @@ impl TreeEditor<'_> {
         pending.filter(|(_, bytes)| *bytes > least).max_by_key(|(_, bytes)| *bytes)
     }
 
-    /// Tries again what could not be read.
-    pub(crate) fn retry_unflushable(&self) {
-        self.trees.unflushable.clear();
-    }
-
     /// Moves one step down what is pending in `range`, but not into what is shared, for that would
     /// take space; returns the new root and where to go on. `None` if nothing is pending there.
     pub(crate) fn flush_range(&self, root: &Root, range: &KeyRange) -> Result<Option<(Root, Key)>> {
         let Ok(mut node) = self.trees.root_node(root).map(|node| (*node).clone()) else { return Ok(None) };
-        if matches!(node.body, Body::Leaf(_)) || self.is_shared_root(root)? {
+        if matches!(node.body, Body::Leaf(_)) || is_shared_root(self.trees, root)? {
             return Ok(None);
         }
         let all = KeyRange::all();
         let Some(at) = self.flush_range_node(&mut node, &all, range)? else { return Ok(None) };
         let next = if at > range.start { at } else { range.start.clone() };
-        Ok(Some((self.grown(split_interior(node, self.trees.tuning.fanout, &all)), next)))
+        Ok(Some((root_above(self.trees, split_interior(node, self.trees.tuning.fanout, &all)), next)))
     }
 
     /// The same below a node; returns the start of what was changed.
@@ -147,13 +143,13 @@ impl TreeEditor<'_> {
                 break;
             }
             let edge = edges_of(node).1[i].clone();
-            if edge.child.as_ref().is_some_and(|child| self.is_shared(child).unwrap_or(true)) {
+            if edge.child.as_ref().is_some_and(|child| is_shared(self.trees, child).unwrap_or(true)) {
                 continue;
             }
             // Also if it is for other keys: the child is not changed below messages that wait for
             // it.
             if !edge.runs.is_empty() {
-                let reach = Reach { least: self.trees.tuning.edge as u64, all: !self.policy.low_space };
+                let reach = FlushReach { least: self.trees.tuning.edge as u64, all: !self.policy.low_space };
                 if self.trees.unflushable.contains(&edge) || !self.flush_edge(node, i, interval, reach)? {
                     continue;
                 }
@@ -162,7 +158,8 @@ impl TreeEditor<'_> {
             let Some(child) = edge.child.filter(|_| below > 0) else { continue };
             let Ok(mut child) = child.load(self.trees, below, &covered) else { continue };
             if let Some(at) = self.flush_range_node(&mut child, &covered, range)? {
-                self.replace(
+                replace_edge(
+                    self.trees,
                     node,
                     i,
                     split_interior(child, self.trees.tuning.fanout, &covered),
@@ -196,13 +193,13 @@ impl TreeEditor<'_> {
     }
 
     /// Flushes edge `i` of `node`, which covers `interval`, into its child and further down as
-    /// needed; false if something there cannot be read: then it is as it was, and stuck.
-    fn flush_edge(&self, node: &mut Node, i: usize, interval: &KeyRange, reach: Reach) -> Result<bool> {
+    /// needed; false if something there cannot be read: then it is as it was, and unflushable.
+    fn flush_edge(&self, node: &mut Node, i: usize, interval: &KeyRange, reach: FlushReach) -> Result<bool> {
         let covered = node.interval(i, interval);
         let edge = edges_of(node).1[i].clone();
-        match self.flushed(&edge, node.height - 1, &covered, reach) {
+        match self.flush_into_child(&edge, node.height - 1, &covered, reach) {
             Ok(nodes) => {
-                self.replace(node, i, nodes, &[], interval);
+                replace_edge(self.trees, node, i, nodes, &[], interval);
                 Ok(true)
             }
             Err(error) if error.is_of_reading() && self.trees.unflushable.insert(&edge) => {
@@ -214,7 +211,13 @@ impl TreeEditor<'_> {
     }
 
     /// What the child of an edge over `covered` becomes with what waits on the edge.
-    fn flushed(&self, edge: &Edge, below: u8, covered: &KeyRange, reach: Reach) -> Result<Vec<(Key, Node)>> {
+    fn flush_into_child(
+        &self,
+        edge: &Edge,
+        below: u8,
+        covered: &KeyRange,
+        reach: FlushReach,
+    ) -> Result<Vec<(Key, Node)>> {
         let mut child = match &edge.child {
             Some(child) => child.load(self.trees, below, covered)?,
             None => Node::empty(below),
@@ -253,7 +256,7 @@ impl TreeEditor<'_> {
                     compact(self.trees, &mut merged, &ranges, &covered)?
                 }
             };
-            self.receive(&mut edges_of(node).1[i], &covered, run);
+            self.runs().add_run(&mut edges_of(node).1[i], &covered, run);
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! Grafting: cutting a key range out of a tree as a node of its own, and hanging a node in the
-//! place of a range.
+//! Grafting: a key range is cut out of a tree as a node of its own, and a node takes the place of a
+//! key range.
 //!
 //! Cutting makes headers along the two borders of the range that show no more than it; everything
 //! inside is shared through views. Where a header along a border cannot be read nothing is taken
@@ -7,16 +7,19 @@
 //! no clone from becoming part of the tree, and only readers of the damaged keys meet it.
 
 use super::editor::TreeEditor;
+use super::rebuild::{changeable_root, join_with_next, root_above};
+use super::run_merge::RunMerger;
 use crate::Result;
 use crate::model::key::{Key, KeyRange};
 use crate::model::view::View;
 use crate::tree::interior::{edges_of, split_interior};
 use crate::tree::node::{Body, Child, Edge, Node, NodeSlot, Root};
 use crate::tree::run::{Run, runs_within, runs_without};
+use crate::tree::trees::Trees;
 use std::sync::Arc;
 
 /// What a clone shares with its source: a node in a key space behind the prefix that is cloned.
-pub(super) struct GraftTarget {
+pub(super) struct SharedSubtree {
     pub(super) slot: Arc<NodeSlot>,
     /// What all of its keys begin with in that key space; they lack it in the node's own.
     pub(super) behind: Key,
@@ -26,7 +29,7 @@ pub(super) struct GraftTarget {
     pub(super) runs: Vec<Arc<Run>>,
 }
 
-impl GraftTarget {
+impl SharedSubtree {
     /// It as an edge.
     fn seen_behind(&self, prefix: &[u8]) -> Edge {
         let view = View::lifted(&[prefix, &*self.behind].concat());
@@ -40,15 +43,69 @@ impl GraftTarget {
 impl TreeEditor<'_> {
     /// The root without what lies in `range`.
     pub(crate) fn without_range(&self, root: &Root, range: &KeyRange) -> Result<Root> {
-        self.hung((*self.top(root)?).clone(), range, None)
+        let node = (*changeable_root(self.trees, root)?).clone();
+        Grafter::of(self).graft(node, range, None)
+    }
+}
+
+/// Cuts nodes out of trees, and grafts them into trees.
+pub(super) struct Grafter<'a> {
+    trees: &'a Arc<Trees>,
+    runs: RunMerger<'a>,
+}
+
+impl<'a> Grafter<'a> {
+    pub(super) fn of(editor: &TreeEditor<'a>) -> Self {
+        Self { trees: editor.trees, runs: editor.runs() }
+    }
+
+    /// The node below which lies all that begins with a prefix, and nothing else, if there is one
+    /// and little is pending above; none if that cannot be read.
+    pub(super) fn find_exact(&self, root: &Node, source: &KeyRange) -> Option<SharedSubtree> {
+        let (mut node, mut covered) = (root.clone(), KeyRange::all());
+        let mut pending: Vec<Arc<Run>> = Vec::new();
+        loop {
+            let Body::Interior { pivots, edges } = &node.body else { return None };
+            let i = Node::edge_for(pivots, &source.start);
+            let edge = &edges[i];
+            let Some(child) = &edge.child else { return None };
+            if i != Node::edge_before(pivots, source.end.as_deref()) {
+                return None;
+            }
+            // What lies lower is older.
+            pending.splice(0..0, runs_within(&edge.runs, source));
+            if self.runs.weigh_more(&pending, self.runs.small_pending_bytes()) {
+                return None;
+            }
+            let height = node.height - 1;
+            let whole = child.view.from.is_empty() && child.view.bounds == KeyRange::all();
+            if let Some(behind) = child.view.to.strip_prefix(&*source.start).filter(|_| whole) {
+                let (slot, behind) = (child.slot.clone(), behind.into());
+                let inward = View::translated(&source.start, b"");
+                let runs = pending.iter().map(|run| Arc::new(run.through(&inward))).collect();
+                let mut edge = Edge { child: None, runs };
+                self.runs.merge_similar(&mut edge, &KeyRange::all());
+                return Some(SharedSubtree { slot, behind, weight: child.weight, height, runs: edge.runs });
+            }
+            covered = node.interval(i, &covered);
+            node = child.load(self.trees, height, &covered).ok()?;
+        }
+    }
+
+    /// What begins with a prefix as a node that shows nothing else.
+    pub(super) fn extract(&self, node: &Node, source: &KeyRange) -> SharedSubtree {
+        let cut = self.collapse_top(self.cut(node, &KeyRange::all(), source), source);
+        let (weight, height) = (cut.weight(), cut.height);
+        let slot = Child::attach(&cut, source).slot;
+        SharedSubtree { slot, behind: Key::default(), weight, height, runs: Vec::new() }
     }
 
     /// The root after `target` has taken the place of what is in `range`.
-    pub(super) fn hung(
+    pub(super) fn graft(
         &self,
         mut node: Node,
         range: &KeyRange,
-        target: Option<&GraftTarget>,
+        target: Option<&SharedSubtree>,
     ) -> Result<Root> {
         let all = KeyRange::all();
         while target.is_some_and(|target| node.height <= target.height) {
@@ -56,16 +113,16 @@ impl TreeEditor<'_> {
             let edges = vec![Edge { child, runs: Vec::new() }];
             node = Node { height: node.height + 1, body: Body::Interior { pivots: Vec::new(), edges } };
         }
-        self.hang(&mut node, &all, range, target);
+        self.graft_into(&mut node, &all, range, target);
         if node.is_empty_map() {
             return Ok(Root::default());
         }
-        Ok(self.grown(split_interior(node, self.trees.tuning.fanout, &all)))
+        Ok(root_above(self.trees, split_interior(node, self.trees.tuning.fanout, &all)))
     }
 
     /// What `node`, covering `interval`, shows of `range`, as a node that refers to nothing else:
     /// headers are made along the borders, the rest is shared.
-    pub(crate) fn cut(&self, node: &Node, interval: &KeyRange, range: &KeyRange) -> Node {
+    fn cut(&self, node: &Node, interval: &KeyRange, range: &KeyRange) -> Node {
         let view = View::identity().restrict(range);
         let (pivots, edges) = match &node.body {
             Body::Leaf(run) => return Node { height: 0, body: Body::Leaf(Arc::new(run.through(&view))) },
@@ -90,7 +147,7 @@ impl TreeEditor<'_> {
             shown.1.push(Edge::default());
         }
         let mut node = Node { height: node.height, body: Body::Interior { pivots: shown.0, edges: shown.1 } };
-        self.drop_empty_edges(&mut node);
+        drop_empty_edges(&mut node);
         node
     }
 
@@ -114,7 +171,7 @@ impl TreeEditor<'_> {
 
     /// Goes down as long as there is a single edge, and it can be read: what is pending on it
     /// passes on to the edges below.
-    pub(crate) fn lowered(&self, mut node: Node, interval: &KeyRange) -> Node {
+    fn collapse_top(&self, mut node: Node, interval: &KeyRange) -> Node {
         loop {
             let Body::Interior { edges, .. } = &node.body else { return node };
             let [Edge { child, runs }] = &edges[..] else { return node };
@@ -127,13 +184,13 @@ impl TreeEditor<'_> {
                     let Ok(mut below) = child.load(self.trees, node.height - 1, interval) else {
                         return node;
                     };
-                    let runs = &self.as_one(runs, interval);
+                    let runs = &self.runs.merge_if_small(runs, interval);
                     if !runs.is_empty() {
                         for i in 0..edges_of(&mut below).1.len() {
                             let covered = below.interval(i, interval);
                             let edge = &mut edges_of(&mut below).1[i];
                             edge.runs.extend(runs_within(runs, &covered));
-                            self.merge_similar(edge, &covered);
+                            self.runs.merge_similar(edge, &covered);
                         }
                     }
                     node = below;
@@ -144,7 +201,13 @@ impl TreeEditor<'_> {
 
     /// Puts `target`, which is lower than `node`, in the place of what `node`, covering `interval`,
     /// has in `range`. `node` may have too many edges afterwards.
-    fn hang(&self, node: &mut Node, interval: &KeyRange, range: &KeyRange, target: Option<&GraftTarget>) {
+    fn graft_into(
+        &self,
+        node: &mut Node,
+        interval: &KeyRange,
+        range: &KeyRange,
+        target: Option<&SharedSubtree>,
+    ) {
         if let Body::Leaf(run) = &mut node.body {
             *run = Arc::new(run.without(range));
             return;
@@ -159,7 +222,7 @@ impl TreeEditor<'_> {
         // If it lies within what one child covers.
         let one = target.is_none_or(|target| target.height < below) && first == last;
         let within = one
-            .then(|| self.hang_into(&edges_of(node).1[first].clone(), below, &a, &a, range, target))
+            .then(|| self.graft_below(&edges_of(node).1[first].clone(), below, &a, &a, range, target))
             .flatten();
         let mut new: Vec<(Key, Edge)> = Vec::new();
         if let Some(within) = within {
@@ -176,19 +239,19 @@ impl TreeEditor<'_> {
             // The neighbour on the left makes room.
             let host = KeyRange { start: a.start.clone(), end: range.end.clone() };
             let beside = left.as_ref().filter(|edge| guest.is_some() && !edge.is_empty());
-            match beside.and_then(|left| self.hang_into(left, below, &before, &host, range, guest)) {
+            match beside.and_then(|left| self.graft_below(left, below, &before, &host, range, guest)) {
                 Some(hosted) => new.extend(hosted),
                 None => {
                     new.extend(left.map(|left| (a.start.clone(), left)));
                     let nothing = KeyRange { start: range.start.clone(), end: Some(range.start.clone()) };
                     let edge = Edge::default();
-                    let hung =
-                        guest.and_then(|_| self.hang_into(&edge, below, &nothing, range, range, guest));
-                    match (own, hung) {
+                    let grafted =
+                        guest.and_then(|_| self.graft_below(&edge, below, &nothing, range, range, guest));
+                    match (own, grafted) {
                         (Some(target), _) => {
                             new.push((range.start.clone(), target.seen_behind(&range.start)));
                         }
-                        (None, Some(hung)) => new.extend(hung),
+                        (None, Some(grafted)) => new.extend(grafted),
                         (None, None) => new.push((range.start.clone(), Edge::default())),
                     }
                 }
@@ -198,22 +261,22 @@ impl TreeEditor<'_> {
         self.put_edges(node, first..last + 1, new, interval);
     }
 
-    /// [`Self::hang`] below an edge that covers `covered` and is to cover `host`; the edges that
-    /// come out, each with its start. `None` if what is below cannot be read.
-    fn hang_into(
+    /// [`Self::graft_into`] below an edge that covers `covered` and is to cover `host`; the edges
+    /// that come out, each with its start. `None` if what is below cannot be read.
+    fn graft_below(
         &self,
         edge: &Edge,
         below: u8,
         covered: &KeyRange,
         host: &KeyRange,
         range: &KeyRange,
-        target: Option<&GraftTarget>,
+        target: Option<&SharedSubtree>,
     ) -> Option<Vec<(Key, Edge)>> {
         let mut child = match &edge.child {
             Some(child) => child.load(self.trees, below, covered).ok()?,
             None => Node::empty(below),
         };
-        self.hang(&mut child, host, range, target);
+        self.graft_into(&mut child, host, range, target);
         let runs = runs_without(&edge.runs, range);
         let nodes = split_interior(child, self.trees.tuning.fanout, host);
         let ends: Vec<Option<Key>> =
@@ -239,23 +302,23 @@ impl TreeEditor<'_> {
         let inner: Vec<Key> = new.iter().skip(1).map(|(start, _)| start.clone()).collect();
         edges.splice(place.clone(), new.into_iter().map(|(_, edge)| edge));
         pivots.splice(place.start..place.end - 1, inner);
-        self.drop_empty_edges(node);
+        drop_empty_edges(node);
         for left in (place.start.saturating_sub(1)..place.start + count).rev() {
-            self.join_with_next(node, left, interval);
+            join_with_next(self.trees, node, left, interval);
         }
     }
+}
 
-    /// Gives what empty edges cover to their neighbours: the children of these show nothing there.
-    fn drop_empty_edges(&self, node: &mut Node) {
-        let mut i = 0;
-        while edges_of(node).1.len() > 1 && i < edges_of(node).1.len() {
-            if !edges_of(node).1[i].is_empty() {
-                i += 1;
-                continue;
-            }
-            let (pivots, edges) = edges_of(node);
-            edges.remove(i);
-            pivots.remove(i.saturating_sub(1));
+/// Gives what empty edges cover to their neighbours: the children of these show nothing there.
+fn drop_empty_edges(node: &mut Node) {
+    let mut i = 0;
+    while edges_of(node).1.len() > 1 && i < edges_of(node).1.len() {
+        if !edges_of(node).1[i].is_empty() {
+            i += 1;
+            continue;
         }
+        let (pivots, edges) = edges_of(node);
+        edges.remove(i);
+        pivots.remove(i.saturating_sub(1));
     }
 }

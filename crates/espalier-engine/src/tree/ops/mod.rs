@@ -12,6 +12,7 @@ mod flush;
 mod gather;
 mod graft;
 mod leaf;
+mod rebuild;
 pub(super) mod relocate;
 mod run_merge;
 mod slice;

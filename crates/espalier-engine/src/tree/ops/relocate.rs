@@ -4,6 +4,7 @@
 use super::editor::TreeEditor;
 use super::gather::Gather;
 use super::leaf;
+use super::rebuild::{is_shared, is_shared_root, replace_edge, root_above};
 use crate::Result;
 use crate::model::key::{Key, KeyRange};
 use crate::tree::interior::{edges_of, split_interior};
@@ -22,7 +23,7 @@ pub(crate) enum Relocation {
 }
 
 /// The same below one node.
-enum Relocated {
+enum BelowNode {
     End,
     Paused(Key),
     Rewritten(Option<Key>),
@@ -33,7 +34,7 @@ impl TreeEditor<'_> {
     /// parts, and rewrites that one. Leaves below pending messages are passed over: flush
     /// those first.
     pub(crate) fn relocate_sparse(&self, root: &Root, from: &[u8], visits: &mut usize) -> Result<Relocation> {
-        if self.is_shared_root(root)? {
+        if is_shared_root(self.trees, root)? {
             return Ok(Relocation::End);
         }
         let Ok(mut node) = self.trees.root_node(root).map(|node| (*node).clone()) else {
@@ -41,22 +42,23 @@ impl TreeEditor<'_> {
         };
         let all = KeyRange::all();
         if let Body::Leaf(base) = &node.body {
-            return match self.rewritten(base, &all) {
-                Ok(Some(leaves)) => Ok(Relocation::Rewritten(self.grown(leaves), None)),
+            return match self.rewrite_sparse(base, &all) {
+                Ok(Some(leaves)) => Ok(Relocation::Rewritten(root_above(self.trees, leaves), None)),
                 Err(error) if !error.is_of_reading() => Err(error),
                 _ => Ok(Relocation::End),
             };
         }
         Ok(match self.relocate_in_node(&mut node, &all, from, visits)? {
-            Relocated::End => Relocation::End,
-            Relocated::Paused(next) => Relocation::Paused(next),
-            Relocated::Rewritten(next) => {
-                Relocation::Rewritten(self.grown(split_interior(node, self.trees.tuning.fanout, &all)), next)
-            }
+            BelowNode::End => Relocation::End,
+            BelowNode::Paused(next) => Relocation::Paused(next),
+            BelowNode::Rewritten(next) => Relocation::Rewritten(
+                root_above(self.trees, split_interior(node, self.trees.tuning.fanout, &all)),
+                next,
+            ),
         })
     }
 
-    fn rewritten(&self, base: &Run, interval: &KeyRange) -> Result<Option<Vec<(Key, Node)>>> {
+    fn rewrite_sparse(&self, base: &Run, interval: &KeyRange) -> Result<Option<Vec<(Key, Node)>>> {
         if Gather::of(self.trees, &base.parts, true).is_some() {
             return leaf::apply(self, base, &[], interval, Gathering::Sparse).map(Some);
         }
@@ -69,42 +71,42 @@ impl TreeEditor<'_> {
         interval: &KeyRange,
         from: &[u8],
         visits: &mut usize,
-    ) -> Result<Relocated> {
+    ) -> Result<BelowNode> {
         let below = node.height - 1;
         let first = Node::edge_for(edges_of(node).0, from);
         for i in first..edges_of(node).1.len() {
             let covered = node.interval(i, interval);
             let Edge { child: Some(child), runs } = edges_of(node).1[i].clone() else { continue };
-            if !runs.is_empty() || self.is_shared(&child)? {
+            if !runs.is_empty() || is_shared(self.trees, &child)? {
                 continue;
             }
             if *visits == 0 {
-                return Ok(Relocated::Paused(covered.start));
+                return Ok(BelowNode::Paused(covered.start));
             }
             // What cannot be read stays where it is.
             let Ok(mut child) = child.load(self.trees, below, &covered) else { continue };
             if let Body::Leaf(base) = &child.body {
                 *visits -= 1;
-                let rewritten = match self.rewritten(base, &covered) {
+                let rewritten = match self.rewrite_sparse(base, &covered) {
                     Err(error) if error.is_of_reading() => continue,
                     rewritten => rewritten?,
                 };
                 if let Some(leaves) = rewritten {
-                    self.replace(node, i, leaves, &[], interval);
-                    return Ok(Relocated::Rewritten(covered.end));
+                    replace_edge(self.trees, node, i, leaves, &[], interval);
+                    return Ok(BelowNode::Rewritten(covered.end));
                 }
                 continue;
             }
             match self.relocate_in_node(&mut child, &covered, from, visits)? {
-                Relocated::End => {}
-                Relocated::Rewritten(next) => {
+                BelowNode::End => {}
+                BelowNode::Rewritten(next) => {
                     let nodes = split_interior(child, self.trees.tuning.fanout, &covered);
-                    self.replace(node, i, nodes, &[], interval);
-                    return Ok(Relocated::Rewritten(next));
+                    replace_edge(self.trees, node, i, nodes, &[], interval);
+                    return Ok(BelowNode::Rewritten(next));
                 }
                 paused => return Ok(paused),
             }
         }
-        Ok(Relocated::End)
+        Ok(BelowNode::End)
     }
 }

@@ -11,6 +11,7 @@
 
 use super::editor::TreeEditor;
 use super::leaf;
+use super::rebuild::{is_shared, is_shared_root, replace_edge, root_above};
 use crate::Result;
 use crate::model::key::{Key, KeyRange, before_end};
 use crate::tree::interior::{edges_of, split_interior};
@@ -22,12 +23,13 @@ use std::sync::Arc;
 /// So many parts of a leaf are written again for one slice, at most.
 const SLICE_LEAF_PARTS: usize = 4;
 
-/// Which leaves are in question.
+/// Moves one slice.
 #[derive(Clone, Copy)]
-struct Search<'a> {
+struct SliceMove<'a> {
+    editor: TreeEditor<'a>,
     /// Where something has to be pending.
     range: &'a KeyRange,
-    /// Also shared ones.
+    /// Also into shared leaves.
     shared: bool,
 }
 
@@ -41,57 +43,55 @@ impl TreeEditor<'_> {
         let Ok(node) = self.trees.root_node(root) else { return Ok(None) };
         let all = KeyRange::all();
         let range = self.heaviest(&node, 0).map_or(all.clone(), |(i, _)| node.interval(i, &all));
-        let search = Search { range: &range, shared: true };
-        Ok(self.slice_root(&node, search)?.map(|(root, _)| root))
+        let slice = SliceMove { editor: *self, range: &range, shared: true };
+        Ok(slice.in_root(&node)?.map(|(root, _)| root))
     }
 
     /// The root after the first slice of what is pending in `range` has been moved to its leaf, and
     /// where to go on; but nothing into what is shared, for that would take space. `None` if
     /// nothing is pending there.
     pub(crate) fn flush_range_slice(&self, root: &Root, range: &KeyRange) -> Result<Option<(Root, Key)>> {
-        if self.is_shared_root(root)? {
+        if is_shared_root(self.trees, root)? {
             return Ok(None);
         }
         let Ok(node) = self.trees.root_node(root) else { return Ok(None) };
-        let sliced = self.slice_root(&node, Search { range, shared: false })?;
+        let sliced = SliceMove { editor: *self, range, shared: false }.in_root(&node)?;
         let next = |slice: KeyRange| slice.end.unwrap_or_default().max(range.start.clone());
         Ok(sliced.map(|(root, slice)| (root, next(slice))))
     }
+}
 
-    fn slice_root(&self, node: &Node, search: Search<'_>) -> Result<Option<(Root, KeyRange)>> {
+impl SliceMove<'_> {
+    fn in_root(&self, node: &Node) -> Result<Option<(Root, KeyRange)>> {
         let all = KeyRange::all();
-        let Some((nodes, slice)) = self.slice_node(node, &all, Vec::new(), search)? else { return Ok(None) };
-        Ok(Some((self.grown(nodes), slice)))
+        let Some((nodes, slice)) = self.in_node(node, &all, Vec::new())? else { return Ok(None) };
+        Ok(Some((root_above(self.editor.trees, nodes), slice)))
     }
 
     /// Moves a slice of `pending` (oldest first), and of what waits in the node, to a leaf below
     /// it; but to none that cannot be read.
-    fn slice_node(
-        &self,
-        node: &Node,
-        interval: &KeyRange,
-        pending: Vec<Arc<Run>>,
-        search: Search<'_>,
-    ) -> Result<Option<Sliced>> {
+    fn in_node(&self, node: &Node, interval: &KeyRange, pending: Vec<Arc<Run>>) -> Result<Option<Sliced>> {
         let (pivots, edges) = match &node.body {
             Body::Interior { pivots, edges } => (pivots, edges),
             Body::Leaf(_) if pending.is_empty() => return Ok(None),
-            Body::Leaf(base) => return self.slice_leaf(base, interval, &pending).map(Some),
+            Body::Leaf(base) => return self.in_leaf(base, interval, &pending).map(Some),
         };
         let below = node.height - 1;
-        for (i, edge) in edges.iter().enumerate().skip(Node::edge_for(pivots, &search.range.start)) {
+        for (i, edge) in edges.iter().enumerate().skip(Node::edge_for(pivots, &self.range.start)) {
             let covered = node.interval(i, interval);
-            if !before_end(&covered.start, search.range.end.as_deref()) {
+            if !before_end(&covered.start, self.range.end.as_deref()) {
                 break;
             }
             let Edge { child, runs } = edge;
-            if !search.shared && child.as_ref().map_or(Ok(false), |child| self.is_shared(child))? {
+            if !self.shared
+                && child.as_ref().map_or(Ok(false), |child| is_shared(self.editor.trees, child))?
+            {
                 continue;
             }
             let pending = [runs.clone(), runs_within(&pending, &covered)].concat();
             let child = match child {
                 Some(child) if below > 0 || !pending.is_empty() => {
-                    match child.load(self.trees, below, &covered) {
+                    match child.load(self.editor.trees, below, &covered) {
                         Ok(child) => child,
                         Err(_) => continue,
                     }
@@ -99,23 +99,24 @@ impl TreeEditor<'_> {
                 None if !pending.is_empty() => Node::empty(below),
                 _ => continue,
             };
-            let sliced = match self.slice_node(&child, &covered, pending, search) {
+            let sliced = match self.in_node(&child, &covered, pending) {
                 Err(error) if error.is_of_reading() => continue,
                 sliced => sliced?,
             };
             if let Some((nodes, slice)) = sliced {
                 let mut node = node.clone();
                 let rest = runs_without(&edges_of(&mut node).1[i].runs, &slice);
-                self.replace(&mut node, i, nodes, &rest, interval);
-                return Ok(Some((split_interior(node, self.trees.tuning.fanout, interval), slice)));
+                replace_edge(self.editor.trees, &mut node, i, nodes, &rest, interval);
+                return Ok(Some((split_interior(node, self.editor.trees.tuning.fanout, interval), slice)));
             }
         }
         Ok(None)
     }
 
-    fn slice_leaf(&self, base: &Run, interval: &KeyRange, pending: &[Arc<Run>]) -> Result<Sliced> {
+    fn in_leaf(&self, base: &Run, interval: &KeyRange, pending: &[Arc<Run>]) -> Result<Sliced> {
         let slice = KeyRange { start: interval.start.clone(), end: end_of_slice(base, interval, pending) };
-        let leaves = leaf::apply(self, base, &runs_within(pending, &slice), interval, Gathering::Nothing)?;
+        let leaves =
+            leaf::apply(&self.editor, base, &runs_within(pending, &slice), interval, Gathering::Nothing)?;
         Ok((leaves, slice))
     }
 }

@@ -39,7 +39,7 @@ fn a_run_through_a_view_shows_what_each_of_its_parts_does() {
     let (device, env) = (Arc::new(MemoryDevice::new(64 << 20)), Arc::new(SimulatedEnvironment::new(1)));
     Store::format(device.clone(), env.clone(), &FormatOptions::default()).unwrap();
     let store = Store::open(device, env, OpenOptions::default()).unwrap();
-    let trees = &store.shared.trees;
+    let trees = &store.components.trees;
     let mut random = Random::new(5);
     let mut wholly = 0;
     for _ in 0..5000 {

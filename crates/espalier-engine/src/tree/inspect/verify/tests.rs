@@ -24,7 +24,7 @@ impl Hand {
     }
 
     fn trees(&self) -> &Arc<Trees> {
-        &self.store.shared.trees
+        &self.store.components.trees
     }
 
     /// A part of inserts.
@@ -251,12 +251,12 @@ fn damage_of_any_piece_is_found() {
         store.commit(batch).unwrap();
     }
     store.close().unwrap();
-    let pieces = store.shared.space.counted_from(0).unwrap();
+    let pieces = store.components.space.tables.counted_from(0).unwrap();
     let mut all = Vec::new();
     let mut next = pieces;
     while let Some((page, found)) = next {
-        all.extend(found.into_iter().map(|(id, _)| (id, store.shared.trees.locator.locate(id).unwrap())));
-        next = store.shared.space.counted_from(page + 1).unwrap();
+        all.extend(found.into_iter().map(|(id, _)| (id, store.components.trees.locator.locate(id).unwrap())));
+        next = store.components.space.tables.counted_from(page + 1).unwrap();
     }
     drop(store);
     let kinds = |wanted: fn(&PieceKind) -> bool| all.iter().filter(|(_, at)| wanted(&at.kind)).count();

@@ -18,7 +18,7 @@ fn a_leaf_that_refers_to_what_the_log_has_placed_waits_for_the_checkpoint() {
             store.sync_all().unwrap();
         }
         let before = written();
-        store.shared.write.pipeline.absorb_now(&[id]).unwrap();
+        store.components.write.pipeline.absorb_now(&[id]).unwrap();
         written() - before
     };
     assert!(absorbed(1, false) >= 2 << 20, "values without a place are written with their leaf");

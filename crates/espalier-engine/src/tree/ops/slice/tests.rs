@@ -21,19 +21,19 @@ fn new_store(seed: u64, tuning: Tuning) -> (Arc<Store>, IndexId) {
 /// Moves one slice down; what it costs in blocks, or nothing if there was none. `range` asks as
 /// tidying does.
 fn slice(store: &Store, id: IndexId, range: Option<&KeyRange>) -> Option<u64> {
-    let shared = &store.shared;
-    shared.accounting.assume_low();
-    let index = shared.indexes.read()[&id].clone();
+    let components = &store.components;
+    components.accounting.assume_low();
+    let index = components.indexes.read()[&id].clone();
     let _structure = index.structure.lock();
     let root = index.version().root.clone();
     let sliced = match range {
-        None => shared.accounting.edit().flush_slice_for_space(&root).unwrap()?,
-        Some(range) => shared.accounting.edit().flush_range_slice(&root, range).unwrap()?.0,
+        None => components.accounting.edit().flush_slice_for_space(&root).unwrap()?,
+        Some(range) => components.accounting.edit().flush_range_slice(&root, range).unwrap()?.0,
     };
     let blocks =
-        |root: &super::Root| root.slot.as_ref().map_or(0, |slot| shared.trees.unwritten_blocks(slot));
+        |root: &super::Root| root.slot.as_ref().map_or(0, |slot| components.trees.unwritten_blocks(slot));
     let more = blocks(&sliced).saturating_sub(blocks(&root));
-    index.publish_root(&shared.space, sliced, |_| {}).unwrap();
+    index.publish_root(&components.space, sliced, |_| {});
     Some(more)
 }
 
@@ -148,11 +148,12 @@ fn a_slice_costs_little_however_much_waits() {
         while round % 50 == 0 && store.step().unwrap() {}
     }
     store.checkpoint().unwrap();
-    let root = store.shared.indexes.read()[&id].version().root.clone();
-    store.shared.accounting.assume_low();
-    let whole = store.shared.accounting.edit().flush_for_space(&root).unwrap().unwrap();
-    let blocks =
-        |root: &super::Root| root.slot.as_ref().map_or(0, |slot| store.shared.trees.unwritten_blocks(slot));
+    let root = store.components.indexes.read()[&id].version().root.clone();
+    store.components.accounting.assume_low();
+    let whole = store.components.accounting.edit().flush_for_space(&root).unwrap().unwrap();
+    let blocks = |root: &super::Root| {
+        root.slot.as_ref().map_or(0, |slot| store.components.trees.unwritten_blocks(slot))
+    };
     assert!(blocks(&whole) > 192, "an edge takes {} blocks, too few to say anything", blocks(&whole));
     drop(whole);
     let mut count = 0;

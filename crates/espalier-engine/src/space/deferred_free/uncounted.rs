@@ -1,4 +1,4 @@
-//! Which pieces outside the node translation table occupy blocks, and until when.
+//! Pieces outside the node translation table that occupy blocks, and until when they do.
 //!
 //! A piece is *fresh* (written, not counted), *counted* (in the node translation table; not here)
 //! or *dead* (its count fell to 0, or a fresh one's last handle went while an older pin was there).
@@ -10,31 +10,34 @@
 //!
 //! Time is counted in deaths: a pin notes the number of deaths so far, a death its own number.
 //!
-//! What a version of an index leads to is fixed when it is made: slots. Each is stored by the first
-//! checkpoint with a cut after that, or has been replaced by then, and no checkpoint ever counts
-//! it. What the device leads to from a stored piece was written before it, and what a piece leads
-//! to that is never counted, its handle owns. So a version leads to nothing, but by handles, that
-//! was given its number after that checkpoint had ended. A pin of a version stays in use for newer
-//! ones until the checkpoint after the next has ended, as an index that is made during one is not
-//! in its cut; after [`PIN_KNOWN_CHECKPOINTS`] checkpoints it holds only what had a number before.
+//! A version of an index leads to slots, which are fixed when it is made. The first checkpoint
+//! whose cut comes after that stores each slot, or it has been replaced by then and no checkpoint
+//! ever counts it. What a stored piece refers to was written before it; what an uncounted piece
+//! refers to, its handle owns. So a version leads to no piece that was numbered after that
+//! checkpoint had ended, except through handles.
+//!
+//! A pin of a version is taken over by newer versions of the index until the index is in a
+//! checkpoint's cut: that of the second checkpoint at the latest, as an index made during the first
+//! is not in its cut. The third stores what these versions lead to. So a pin need not hold pieces
+//! numbered after three checkpoints; [`PIN_KNOWN_CHECKPOINTS`] is one more, as a margin.
 
+use super::handle_counts::HandleCounts;
 use crate::PieceId;
-use crate::lock_order::{RankedMutex, rank};
 use crate::model::ids::Location;
 use crate::model::piece::PieceHandle;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Weak;
 
 /// A piece that is written but not counted.
-pub(super) struct FreshPiece {
-    pub(super) location: Location,
+pub(in crate::space) struct FreshPiece {
+    pub(in crate::space) location: Location,
     /// The handle that owns what the piece refers to.
-    pub(super) handle: Weak<PieceHandle>,
+    pub(in crate::space) handle: Weak<PieceHandle>,
     /// A checkpoint is entering it into the table: no longer the handles' to free.
-    pub(super) counting: bool,
+    pub(in crate::space) counting: bool,
 }
 
-/// PinGroup of versions know no piece that was numbered after so many checkpoints more had ended.
+/// Pins of versions know no piece that was numbered after so many checkpoints more had ended.
 const PIN_KNOWN_CHECKPOINTS: u64 = 4;
 
 struct DeadPiece {
@@ -50,7 +53,7 @@ struct DeadPiece {
 /// When a pin was taken: the number of deaths, and for pins of versions that of checkpoints.
 pub(super) type PinKey = (u64, Option<u64>);
 
-/// PinGroup that were taken at the same time.
+/// Pins that were taken at the same time.
 #[derive(Default)]
 struct PinGroup {
     count: usize,
@@ -76,9 +79,9 @@ struct ObsoleteBlocks {
     pages: Vec<u64>,
 }
 
-/// FreshPiece pieces, dead pieces and pins.
+/// Fresh pieces, dead pieces and pins.
 #[derive(Default)]
-pub(super) struct PieceLives {
+pub(in crate::space) struct UncountedPieces {
     pub(super) fresh: HashMap<PieceId, FreshPiece>,
     dead: HashMap<PieceId, DeadPiece>,
     /// What the tables in memory no longer account for.
@@ -94,7 +97,7 @@ pub(super) struct PieceLives {
     dead_blocks: u64,
 }
 
-impl PieceLives {
+impl UncountedPieces {
     /// Where a fresh or dead piece lies.
     pub(super) fn locate(&self, id: PieceId) -> Option<Location> {
         let fresh = self.fresh.get(&id).map(|fresh| fresh.location);
@@ -107,7 +110,7 @@ impl PieceLives {
     }
 
     /// Enters a fresh piece.
-    pub(super) fn add_fresh(&mut self, id: PieceId, fresh: FreshPiece) {
+    pub(in crate::space) fn add_fresh(&mut self, id: PieceId, fresh: FreshPiece) {
         self.fresh_blocks += fresh.location.blocks();
         self.fresh.insert(id, fresh);
     }
@@ -119,14 +122,14 @@ impl PieceLives {
     }
 
     /// Removes a fresh piece: it is counted now, or about to die.
-    pub(super) fn remove_fresh(&mut self, id: PieceId) -> Option<Location> {
+    pub(in crate::space) fn remove_fresh(&mut self, id: PieceId) -> Option<Location> {
         let fresh = self.fresh.remove(&id)?;
         self.fresh_blocks -= fresh.location.blocks();
         Some(fresh.location)
     }
 
     /// Takes a fresh piece away from its handles, or a dead one back to life, to be counted.
-    pub(super) fn begin_counting(&mut self, id: PieceId) -> Option<Location> {
+    pub(in crate::space) fn begin_counting(&mut self, id: PieceId) -> Option<Location> {
         if let Some(dead) = self.remove_dead(id) {
             let fresh = FreshPiece { location: dead, handle: Weak::new(), counting: true };
             self.add_fresh(id, fresh);
@@ -138,7 +141,7 @@ impl PieceLives {
     }
 
     /// A piece dies; `needed` if the superblock on the device may need it.
-    pub(super) fn die(&mut self, id: PieceId, location: Location, needed: bool) {
+    pub(in crate::space) fn die(&mut self, id: PieceId, location: Location, needed: bool) {
         self.deaths += 1;
         let died = self.deaths;
         if needed {
@@ -151,13 +154,13 @@ impl PieceLives {
     }
 
     /// The block of a table page is no longer accounted for.
-    pub(super) fn add_page(&mut self, block: u64) {
+    pub(in crate::space) fn add_page(&mut self, block: u64) {
         self.pending.pages.push(block);
     }
 
     /// The tables are written: what died so far is not needed by a superblock with their roots.
     /// What dies from now on waits for the one after it.
-    pub(super) fn tables_written(&mut self) {
+    pub(in crate::space) fn tables_written(&mut self) {
         self.sealed.pieces.append(&mut self.pending.pieces);
         self.sealed.pages.append(&mut self.pending.pages);
     }
@@ -235,7 +238,7 @@ impl PieceLives {
             Some(pins) if pins.count > 1 => pins.count -= 1,
             _ => {
                 if let Some(pins) = self.pins.remove(&key) {
-                    self.let_go(pins.held);
+                    self.release_from_pins(pins.held);
                 }
             }
         }
@@ -244,7 +247,7 @@ impl PieceLives {
 
     /// A checkpoint has ended, and the next piece gets the number `next`; true if the dead may have
     /// become free by that.
-    pub(super) fn checkpointed(&mut self, next: PieceId) -> bool {
+    pub(super) fn note_checkpoint(&mut self, next: PieceId) -> bool {
         self.checkpoints += 1;
         let mut held = Vec::new();
         for ((_, taken), pins) in &mut self.pins {
@@ -255,12 +258,12 @@ impl PieceLives {
                 held.extend(pins.held.extract_if(.., |(_, id)| *id >= next));
             }
         }
-        self.let_go(held);
+        self.release_from_pins(held);
         !self.loose.is_empty()
     }
 
     /// These no longer wait for the pins that they waited for.
-    fn let_go(&mut self, held: impl IntoIterator<Item = (u64, PieceId)>) {
+    fn release_from_pins(&mut self, held: impl IntoIterator<Item = (u64, PieceId)>) {
         for (died, id) in held {
             if let Some(dead) = self.dead.get_mut(&id) {
                 dead.held_by = None;
@@ -277,42 +280,5 @@ impl PieceLives {
     /// Blocks of dead pieces and of table pages that wait for a superblock.
     pub(super) fn deferred_blocks(&self) -> u64 {
         self.dead_blocks + (self.pending.pages.len() + self.sealed.pages.len()) as u64
-    }
-}
-
-type HandleShard = RankedMutex<HashMap<PieceId, u32>, { rank::PIECE_HANDLES }>;
-
-/// How many handles there are on which pieces.
-#[derive(Default)]
-pub(super) struct HandleCounts {
-    shards: [HandleShard; 16],
-}
-
-impl HandleCounts {
-    fn shard(&self, id: PieceId) -> &HandleShard {
-        &self.shards[(id.0 % 16) as usize]
-    }
-
-    pub(super) fn add(&self, id: PieceId) {
-        *self.shard(id).lock().entry(id).or_default() += 1;
-    }
-
-    /// One handle less; true if it was the last.
-    pub(super) fn remove(&self, id: PieceId) -> bool {
-        let mut shard = self.shard(id).lock();
-        match shard.get_mut(&id) {
-            Some(count) if *count > 1 => {
-                *count -= 1;
-                false
-            }
-            _ => {
-                shard.remove(&id);
-                true
-            }
-        }
-    }
-
-    pub(super) fn any(&self, id: PieceId) -> bool {
-        self.shard(id).lock().contains_key(&id)
     }
 }

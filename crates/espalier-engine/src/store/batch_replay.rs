@@ -1,0 +1,209 @@
+//! Batch replay: logged batches go back into memtables, and full memtables into the trees.
+
+use crate::commit::order::CommitOrder;
+use crate::index::absorb::absorbed_within;
+use crate::index::accounting::{CLONE_BLOCKS, is_low, message_blocks, unwritten_below};
+use crate::index::deleted_ranges::DeletedRanges;
+use crate::index::table::Indexes;
+use crate::index::{Index, Layer};
+use crate::log::{LoggedBatch, LoggedOp};
+use crate::memtable::Memtable;
+use crate::message::pending_clone::PendingClone;
+use crate::model::batch::bytes_in;
+use crate::model::error::Context;
+use crate::model::ids::{IndexId, Lsn, Msn};
+use crate::model::key::{Key, KeyRange};
+use crate::model::options::OpenOptions;
+use crate::space::{Purpose, Space};
+use crate::tree::{Loss, TreePolicy, Trees, baseless};
+use crate::{Error, ErrorKind, Result};
+use parking_lot::Mutex;
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Layers of an index that may be there during replay before they are absorbed.
+const MAX_REPLAY_LAYERS: usize = 16;
+
+/// No store counts so far: a log that says so is damaged.
+const LAST_MSN: u64 = u64::MAX / 2;
+
+/// Something that a damaged store has lost.
+pub(super) struct Lost {
+    pub(super) loss: Loss,
+    /// The message that brought it, if that was in the log; otherwise it was in the tree, and what
+    /// changes it has nothing to change.
+    pub(super) since: Option<Msn>,
+}
+
+/// Puts logged batches back into memtables.
+pub(super) struct BatchReplay<'a> {
+    pub(super) trees: &'a Arc<Trees>,
+    pub(super) space: &'a Arc<Space>,
+    pub(super) options: &'a OpenOptions,
+    pub(super) indexes: &'a Indexes,
+    pub(super) deleted: &'a DeletedRanges,
+    pub(super) order: CommitOrder,
+    /// What a damaged store has lost: where messages have nothing to change, they must make
+    /// nothing.
+    pub(super) losses: Mutex<Vec<Lost>>,
+    /// Space is low. What is replayed had its blocks reserved before: replay must take no more.
+    low_space: Cell<bool>,
+    /// See [`TreePolicy`].
+    pub(super) unmerged_bytes: usize,
+}
+
+impl<'a> BatchReplay<'a> {
+    pub(super) fn new(
+        trees: &'a Arc<Trees>,
+        space: &'a Arc<Space>,
+        options: &'a OpenOptions,
+        indexes: &'a Indexes,
+        deleted: &'a DeletedRanges,
+        order: CommitOrder,
+        losses: Vec<Loss>,
+    ) -> Self {
+        let losses = losses.into_iter().map(|loss| Lost { loss, since: None }).collect();
+        let low_space = Cell::new(is_low(&space.stats(), 0, &options.tuning));
+        let losses = Mutex::new(losses);
+        Self { trees, space, options, indexes, deleted, order, losses, low_space, unmerged_bytes: 0 }
+    }
+
+    pub(super) fn batch(&mut self, batch: LoggedBatch) -> Result<()> {
+        let first = batch.first_msn.0;
+        // Messages are numbered from 1, and there will be more of them.
+        let end = first.checked_add(batch.ops.len() as u64).filter(|end| first > 0 && *end <= LAST_MSN);
+        let last = end.ok_or_else(|| {
+            Error::damaged(format!("batch {} of the log numbers its messages from {first}", batch.lsn.0))
+        })? - 1;
+        for (msn, op) in (first..).zip(&batch.ops) {
+            self.op(op, Msn(msn), batch.lsn).context(|| format!("batch {}", batch.lsn.0))?;
+            // It waits for a checkpoint again, for which the next commit has to reserve.
+            self.order.pending.bytes += bytes_in(op) as u64;
+            self.order.pending.clone_blocks += CLONE_BLOCKS * u64::from(matches!(op, LoggedOp::Clone { .. }));
+        }
+        self.order.last_lsn = batch.lsn;
+        self.order.last_msn = Msn(last).max(self.order.last_msn);
+        if !self.options.read_only {
+            self.absorb_full(batch.lsn)?;
+        }
+        Ok(())
+    }
+
+    fn op(&mut self, op: &LoggedOp, msn: Msn, lsn: Lsn) -> Result<()> {
+        let (id, update) = match op {
+            LoggedOp::Point { index, op: crate::Op::Update(update), .. } => (index, Some(update)),
+            LoggedOp::Range { index, op: crate::RangeOp::Update(update), .. } => (index, Some(update)),
+            LoggedOp::Point { index, .. } | LoggedOp::Range { index, .. } | LoggedOp::Clone { index, .. } => {
+                (index, None)
+            }
+            LoggedOp::Superseded => return Ok(()),
+        };
+        if let Some(update) = update.filter(|u| !self.options.merge.knows(u.function)) {
+            let message =
+                format!("the log names merge function {}, which this program does not have", update.function);
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        let index = self.indexes.get(id).ok_or_else(|| Error::damaged(format!("there is no index {id}")))?;
+        self.deleted.note(std::slice::from_ref(op));
+        match op {
+            LoggedOp::Point { key, op, .. } => {
+                index.active().apply(key, msn, op, Msn(0), &self.options.merge)
+            }
+            LoggedOp::Range { range, op, .. } => index.active().apply_range(range, msn, op, Msn(0)),
+            LoggedOp::Clone { source, destination, .. } if source != destination => {
+                let (source, destination) = (source.clone(), destination.clone());
+                index.push_clone(PendingClone { msn, source, destination }, lsn);
+            }
+            LoggedOp::Clone { .. } | LoggedOp::Superseded => {}
+        }
+        Ok(())
+    }
+
+    /// Absorbs memtables that have become full.
+    fn absorb_full(&self, lsn: Lsn) -> Result<()> {
+        let due = |index: &&Arc<Index>| {
+            index.active().bytes() >= self.options.tuning.memtable
+                || index.version().sealed.len() >= MAX_REPLAY_LAYERS
+        };
+        for index in self.indexes.values().filter(due) {
+            self.absorb(index, lsn)?;
+        }
+        Ok(())
+    }
+
+    /// Makes all layers of an index part of its tree.
+    pub(super) fn absorb(&self, index: &Index, lsn: Lsn) -> Result<()> {
+        index.seal(lsn);
+        while let Some(sealed) = index.version().sealed.first() {
+            match &sealed.layer {
+                Layer::Table(table) => self.delete_baseless(index, table)?,
+                Layer::Clone(clone) => self.copy_losses(index.id, clone),
+            }
+            sealed.layer.freeze_values(&self.trees.memory.value_bytes);
+            self.trees.absorbed.fetch_add(sealed.layer.messages(), Ordering::Relaxed);
+            let root = &index.version().root;
+            let (low_space, unmerged_bytes) = (self.low_space.get(), self.unmerged_bytes);
+            let policy = TreePolicy { low_space, unmerged_bytes, ..TreePolicy::PLENTY };
+            let mut reserve = |more, purpose| {
+                self.space.reservations.reserve(more, purpose, self.unwritten_blocks()).is_ok()
+            };
+            let root =
+                absorbed_within(self.trees, policy, root, &sealed.layer, Purpose::Clear, &mut reserve)?;
+            index.publish_root(self.space, root, |version| {
+                version.sealed.remove(0);
+            });
+            if is_low(&self.space.stats(), self.unwritten_blocks(), &self.options.tuning) {
+                self.low_space.set(true);
+            }
+        }
+        Ok(())
+    }
+
+    /// Blocks that will be taken by what is in memory, at most: what was absorbed counts among the
+    /// messages, too.
+    fn unwritten_blocks(&self) -> u64 {
+        let roots = self.indexes.values().map(|index| unwritten_below(self.trees, &index.version().root));
+        roots.sum::<u64>() + message_blocks(&self.options.tuning, self.order.pending.bytes)
+    }
+}
+
+impl BatchReplay<'_> {
+    /// Deletes what messages make of nothing where something is lost. There are no readers yet.
+    fn delete_baseless(&self, index: &Index, table: &Arc<Memtable>) -> Result<()> {
+        let mut losses = self.losses.lock();
+        let in_tree = losses.iter().filter(|l| l.since.is_none() && l.loss.index == Some(index.id));
+        let ranges: Vec<KeyRange> = in_tree.filter_map(|l| l.loss.range.clone()).collect();
+        for range in ranges {
+            for key in baseless(self.trees, Some(table), &index.version().root, &range)? {
+                table.apply(&key, self.order.last_msn, &crate::Op::Delete, Msn(0), &self.options.merge);
+                let loss = Loss::key(index.id, &key, "what was changed there is lost");
+                losses.push(Lost { loss, since: None });
+            }
+        }
+        Ok(())
+    }
+
+    /// What a clone copies of something lost is lost there too: from here on, and not before, when
+    /// something else was there.
+    fn copy_losses(&self, index: IndexId, clone: &PendingClone) {
+        let PendingClone { msn, source, destination } = clone;
+        let below = KeyRange::prefix(source);
+        let moved = |key: &Key| key.strip_prefix(&**source).map(|rest| [destination, rest].concat().into());
+        let mut losses = self.losses.lock();
+        let mut copied = Vec::new();
+        let known = losses.iter().filter(|l| l.since.is_none_or(|since| since < *msn));
+        for Lost { loss, since } in known.filter(|l| l.loss.index == Some(index)) {
+            let Some(range) = loss.range.as_ref().map(|range| range.intersect(&below)) else { continue };
+            if range.is_empty() {
+                continue;
+            }
+            let whole = KeyRange::prefix(destination);
+            let start = moved(&range.start).unwrap_or(whole.start);
+            let end = range.end.as_ref().and_then(moved).or(whole.end);
+            let loss = Loss { range: Some(KeyRange { start, end }), ..loss.clone() };
+            copied.push(Lost { loss, since: since.map(|_| *msn) });
+        }
+        losses.append(&mut copied);
+    }
+}
