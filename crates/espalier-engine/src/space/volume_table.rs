@@ -3,6 +3,7 @@
 //! Read whole when the store is opened, written whole (as far as it changed) by each checkpoint.
 //! The layout is in docs/format.md, "Volume table".
 
+use super::byte_table;
 use crate::{Error, ErrorKind, PieceId, Result};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -13,6 +14,12 @@ pub const MAX_VOLUME_NAME: usize = 255;
 pub const MAX_PARAMETERS: usize = 65536;
 /// The most bytes of an index's view.
 const MAX_VIEW: usize = 4 << 20;
+
+/// What precedes the volumes, and what precedes the fields of variable length of a volume and of an
+/// index.
+const TABLE_HEADER_BYTES: usize = 8;
+const VOLUME_HEADER_BYTES: usize = 16;
+const INDEX_HEADER_BYTES: usize = 16;
 
 /// The root of one index.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -37,6 +44,13 @@ pub(crate) struct VolumeEntry {
     pub(crate) parameters: Bytes,
     /// The indexes, by their number; at most 255.
     pub(crate) indexes: Vec<IndexRoot>,
+}
+
+impl VolumeEntry {
+    fn encoded_bytes(&self) -> usize {
+        let indexes = self.indexes.iter().map(|index| INDEX_HEADER_BYTES + index.view.len());
+        VOLUME_HEADER_BYTES + self.name.len() + self.parameters.len() + indexes.sum::<usize>()
+    }
 }
 
 /// All volumes.
@@ -68,6 +82,10 @@ impl VolumeTable {
         if entry.parameters.len() > MAX_PARAMETERS || entry.indexes.len() > usize::from(u8::MAX) {
             return invalid("a volume has at most 64 KiB of parameters and 255 indexes");
         }
+        // Else no checkpoint could be made any more.
+        if self.encoded_bytes() + entry.encoded_bytes() > byte_table::MAX_STRING_BYTES {
+            return invalid("the volumes have more parameters together than the volume table holds");
+        }
         if self.volumes.values().any(|v| v.name == entry.name) {
             let message = format!("there is a volume {} already", entry.name);
             return Err(Error::new(ErrorKind::AlreadyExists, message));
@@ -77,6 +95,10 @@ impl VolumeTable {
         self.next_id = next;
         self.volumes.insert(id, entry);
         Ok(id)
+    }
+
+    fn encoded_bytes(&self) -> usize {
+        TABLE_HEADER_BYTES + self.volumes.values().map(VolumeEntry::encoded_bytes).sum::<usize>()
     }
 
     /// The bytes of the table.

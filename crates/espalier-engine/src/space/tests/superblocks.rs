@@ -294,3 +294,21 @@ fn volumes_survive_and_damage_to_them_is_told() {
     opened.space.commit_superblock(Superblock { roots, ..opened.space.superblock() }).unwrap();
     assert_eq!(Space::open(device, &OPTIONS).unwrap().volumes, table);
 }
+
+/// A table that could not be written would keep every later checkpoint from being made.
+#[test]
+fn volumes_never_outgrow_the_volume_table() {
+    let mut table = VolumeTable::default();
+    let parameters: bytes::Bytes = vec![7; MAX_PARAMETERS].into();
+    let entry = |number: u32| VolumeEntry {
+        name: number.to_string(),
+        parameters: parameters.clone(),
+        indexes: vec![IndexRoot::default(); 3],
+        ..VolumeEntry::default()
+    };
+    let refused = (0..2000).find_map(|number| table.add(entry(number)).err()).unwrap();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+    let full = table.encode().len();
+    assert!(full <= byte_table::MAX_STRING_BYTES && full + 2 * MAX_PARAMETERS > byte_table::MAX_STRING_BYTES);
+    table.add(VolumeEntry { name: "small".into(), ..VolumeEntry::default() }).unwrap();
+}
