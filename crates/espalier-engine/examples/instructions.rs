@@ -1,8 +1,10 @@
-//! Fixed workloads of the engine, for counting the instructions that they take.
+//! Fixed workloads of the engine, for counting the instructions that they take and the source files
+//! that they pass.
 //!
-//! `cargo run --release -p espalier-engine --example instructions -- WORKLOAD`; the script
-//! `scripts/instructions` runs all of them under callgrind and prints the table. Only what runs
-//! inside [`measured`] counts. Everything is decided by a seed: the device is memory, the clock and
+//! `cargo run --release -p espalier-engine --example instructions -- WORKLOAD`. The script
+//! `scripts/instructions` runs the first four under callgrind and prints the instructions of each;
+//! `scripts/files-passed` does the same with the files of single calls. Only what runs inside
+//! [`measured`] counts. Everything is decided by a seed: the device is memory, the clock and
 //! the random numbers are simulated, and there are no threads, so background work runs in the call
 //! that waits for it.
 
@@ -19,12 +21,17 @@ const VALUE_BYTES: usize = 100;
 const SEED: u64 = 29;
 
 fn main() -> Outcome {
-    let usage = "usage: instructions small-commits|point-reads|scan|clones";
+    let usage = "usage: instructions small-commits|point-reads|scan|clones|\
+                 one-write|one-read|one-clone|one-checkpoint";
     match std::env::args().nth(1).ok_or(usage)?.as_str() {
         "small-commits" => small_commits(),
         "point-reads" => point_reads(),
         "scan" => scan(),
         "clones" => clones(),
+        "one-write" => one_write(),
+        "one-read" => one_read(),
+        "one-clone" => one_clone(),
+        "one-checkpoint" => one_checkpoint(),
         _ => Err(usage.into()),
     }
 }
@@ -167,4 +174,43 @@ fn clones() -> Outcome {
         }
         Ok(())
     })
+}
+
+/// One commit of one key, and its sync.
+fn one_write() -> Outcome {
+    let bed = Bed::filled(4_000)?;
+    measured(&mut || {
+        bed.insert(&key(7), 1)?;
+        Ok(bed.store.sync_all()?)
+    })
+}
+
+/// One look-up, which reads the device.
+fn one_read() -> Outcome {
+    let bed = Bed::filled(4_000)?;
+    measured(&mut || {
+        assert!(bed.store.get(bed.index, &key(7))?.is_some());
+        Ok(())
+    })
+}
+
+/// One clone of a hundred keys, and a look-up in the copy.
+fn one_clone() -> Outcome {
+    let bed = Bed::filled(4_000)?;
+    measured(&mut || {
+        let mut batch = Batch::new();
+        batch.clone_range(bed.index, b"project/0003/", b"copy/");
+        bed.store.commit(batch)?;
+        assert!(bed.store.get(bed.index, b"copy/file-07")?.is_some());
+        Ok(())
+    })
+}
+
+/// One checkpoint after some commits.
+fn one_checkpoint() -> Outcome {
+    let bed = Bed::filled(4_000)?;
+    for n in 0..1_000 {
+        bed.insert(&key(3 * n), n)?;
+    }
+    measured(&mut || Ok(bed.store.checkpoint()?))
 }
