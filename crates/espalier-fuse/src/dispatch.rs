@@ -54,11 +54,11 @@ pub struct Requester;
 
 impl Waiter for Requester {
     fn waits(&self) -> bool {
-        transport::is_waited_for()
+        transport::is_caller_waiting()
     }
 
     fn stays(&self) -> bool {
-        transport::is_wanted()
+        transport::may_commit()
     }
 }
 

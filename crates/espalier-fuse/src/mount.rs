@@ -145,10 +145,9 @@ impl Mount {
     /// good, but slower.
     fn start_prefetch(&self, fs: &Arc<FileSystem>, handler: &Dispatcher) -> Option<Arc<Prefetch>> {
         let stored = Arc::clone(handler.counts().stored());
-        let started = self
-            .serving
-            .device()
-            .and_then(|device| Prefetch::start(Arc::clone(fs), device, self.serving.beside(), stored));
+        let started = self.serving.device().and_then(|device| {
+            Prefetch::start(Arc::clone(fs), device, self.serving.background_access(), stored)
+        });
         let prefetch = started.map(Arc::new);
         match &prefetch {
             Ok(prefetch) => handler.prefetch(Arc::clone(prefetch)),

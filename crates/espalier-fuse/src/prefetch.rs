@@ -45,7 +45,7 @@ mod sequence_detector;
 
 use crate::protocol::Operation;
 use crate::protocol::notify;
-use crate::transport::{Beside, Device};
+use crate::transport::{BackgroundAccess, Device};
 use espalier_fs::{FileSystem, NodeId};
 use page_buffer::{Gate, PageBuffer};
 use parking_lot::{Condvar, Mutex};
@@ -111,17 +111,17 @@ impl Prefetch {
     pub(crate) fn start(
         fs: Arc<FileSystem>,
         device: Device,
-        beside: Beside,
+        access: BackgroundAccess,
         stored: Arc<AtomicU64>,
     ) -> io::Result<Self> {
         let (buffer, gate) = PageBuffer::new(PIECE_BYTES as usize)?;
         let shared = Arc::new(Shared::new(gate, stored));
         let of_thread = Arc::clone(&shared);
         let body = move || {
-            let _apart = beside.keep_off();
+            let _apart = access.keep_off_busy_cpus();
             let read = |node, offset, out: &mut [u8]| {
                 // A real reader of the file meets its errors.
-                beside.call(|| fs.read(NodeId(node), offset, out).unwrap_or_default())
+                access.call(|| fs.read(NodeId(node), offset, out).unwrap_or_default())
             };
             of_thread.run(buffer, &device, &read);
         };

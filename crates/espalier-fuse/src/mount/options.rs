@@ -2,7 +2,7 @@
 
 use super::forget_hook::ForgetHook;
 use crate::dispatch::{Commands, Description};
-use crate::transport::{Kind, Threads};
+use crate::transport::{Kind, ThreadLister};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -59,11 +59,11 @@ pub struct MountOptions {
     pub transport: Option<Kind>,
     /// Threads per CPU with io_uring; `None`: chosen.
     pub threads_per_cpu: Option<usize>,
-    /// Tells the threads of this process that work in the background; see [`Threads`]. They keep
-    /// off CPUs on which many requests come, as long as there are others: with io_uring, and where
-    /// the process may use `SCHED_IDLE`. Of several mounts in one process the last that had
+    /// Tells the threads of this process that work in the background; see [`ThreadLister`]. They
+    /// keep off CPUs on which many requests come, as long as there are others: with io_uring, and
+    /// where the process may use `SCHED_IDLE`. Of several mounts in one process the last that had
     /// something to say decides.
-    pub background: Option<Threads>,
+    pub background: Option<ThreadLister>,
     /// How often everything is made durable unasked; zero: never.
     pub sync_interval: Duration,
     /// Small files are given to the kernel before it asks for them, to programs that read one after

@@ -1,52 +1,56 @@
-//! Background work keeps off CPUs that are full of requests.
+//! Background threads keep off CPUs that are full of requests.
 //!
 //! Where requests come one after the other a CPU has no time for anything else: client and server
-//! take turns on it. But as the threads that serve are of the idle class there
-//! ([`super::scheduling_class`]), Linux counts it as free and places threads there that wake up,
-//! and the serving threads wait until such a thread rests again: a background thread that writes a
-//! leaf, for milliseconds. So while a CPU is busy, background threads of this process may run on
-//! the others only, as long as there are any.
+//! take turns on it. But as the serving threads are in `SCHED_IDLE` there
+//! ([`super::scheduling_class`]), Linux takes the CPU for free and places threads there that wake
+//! up. The serving threads then wait until such a thread sleeps again: for milliseconds, if it is a
+//! background thread that writes a leaf. So while a CPU is busy, background threads of this process
+//! may run on the others only, as long as there are any.
 //!
-//! Where a thread may run otherwise is not decided here: it gets back the affinity that it had
-//! before, and a thread whose affinity another program has set meanwhile begins anew from that.
+//! Afterwards a thread gets back the affinity that it had before. If another program has set it
+//! meanwhile, that affinity counts instead.
 
-use super::{Threads, cpu};
+use super::config::ThreadLister;
+use super::cpu;
 use parking_lot::Mutex;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use std::collections::HashMap;
 
-/// The threads that keep off busy CPUs.
+/// An affinity that was changed: the one before, and the one that was set.
+type Restricted = (CpuSet, CpuSet);
+
+/// The background threads, and their affinity.
 #[derive(Debug, Default)]
-pub(super) struct Affinity {
-    /// Lists further threads than those that joined.
-    background: Option<Threads>,
+pub(super) struct BackgroundAffinity {
+    /// Lists the threads that did not join by themselves.
+    background: Option<ThreadLister>,
     joined: Mutex<Vec<i32>>,
-    /// Those that were sent away: where they might run before, and where since.
-    away: Mutex<HashMap<i32, (CpuSet, CpuSet)>>,
+    /// By thread id, the threads that may not run everywhere they might.
+    restricted: Mutex<HashMap<i32, Restricted>>,
 }
 
-impl Affinity {
+impl BackgroundAffinity {
     /// For the threads that `background` lists, and those that join.
-    pub(super) fn new(background: Option<Threads>) -> Self {
+    pub(super) fn new(background: Option<ThreadLister>) -> Self {
         Self { background, ..Self::default() }
     }
 
-    /// The calling thread is one of them until the result is dropped.
-    pub(super) fn join(&self) -> Joined<'_> {
+    /// The calling thread is a background thread until the result is dropped.
+    pub(super) fn join(&self) -> BackgroundMember<'_> {
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
         self.joined.lock().push(thread);
-        Joined { affinity: self, thread }
+        BackgroundMember { affinity: self, thread }
     }
 
-    /// From now on they keep off the `busy` CPUs, as long as there are others.
+    /// From now on background threads keep off the `busy` CPUs, as long as there are others.
     pub(super) fn keep_off(&self, busy: &[usize]) {
-        let mut before = std::mem::take(&mut *self.away.lock());
-        let mut away = HashMap::new();
+        let mut before = std::mem::take(&mut *self.restricted.lock());
+        let mut restricted = HashMap::new();
         let online = cpu::online();
-        let mut send = |thread: i32| {
+        let mut restrict_one = |thread: i32| {
             let Some(pid) = Pid::from_raw(thread) else { return };
-            match send_away(pid, before.remove(&thread), busy, online) {
-                Ok(Some(sent)) => drop(away.insert(thread, sent)),
+            match restrict(pid, before.remove(&thread), busy, online) {
+                Ok(Some(affinity)) => drop(restricted.insert(thread, affinity)),
                 Ok(None) => {}
                 Err(error) => {
                     tracing::debug!(%error, "a thread cannot keep off a CPU on which many requests come")
@@ -54,52 +58,52 @@ impl Affinity {
             }
         };
         let joined = self.joined.lock();
-        joined.iter().for_each(|thread| send(*thread));
-        if let Some(tell) = self.background {
-            tell(&mut send);
+        joined.iter().for_each(|thread| restrict_one(*thread));
+        if let Some(list) = self.background {
+            list(&mut restrict_one);
         }
         drop(joined);
-        *self.away.lock() = away;
+        *self.restricted.lock() = restricted;
     }
 }
 
-/// Lets `thread`, of which `sent` says where it was sent before, run on all of `online` CPUs but
-/// those that are `busy`; where it may run without that, and where now, if that is not the same.
-fn send_away(
+/// Lets `thread` run on all of its CPUs but those that are `busy`. `before` is how its affinity was
+/// changed before, `online` the number of CPUs; the result is how it is changed now.
+fn restrict(
     thread: Pid,
-    sent: Option<(CpuSet, CpuSet)>,
+    before: Option<Restricted>,
     busy: &[usize],
     online: usize,
-) -> rustix::io::Result<Option<(CpuSet, CpuSet)>> {
+) -> rustix::io::Result<Option<Restricted>> {
     let now = sched_getaffinity(Some(thread))?;
-    let home = sent.filter(|(_, sent)| *sent == now).map_or(now, |(home, _)| home);
+    let home = before.filter(|(_, set)| *set == now).map_or(now, |(home, _)| home);
     let mut left = home;
     busy.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU).for_each(|cpu| left.unset(*cpu));
     if left.count() == 0 {
         left = home;
     }
     if left != now {
-        // A thread that might run everywhere may run on CPUs that come later, too.
+        // A thread that might run on every CPU may run on CPUs that come online later, too.
         let everywhere = left == home && home.count() as usize >= online;
         sched_setaffinity(Some(thread), &if everywhere { all() } else { left })?;
     }
     Ok((left != home).then_some((home, left)))
 }
 
-/// Every CPU that there may ever be: the kernel takes those that it has, and that others allow.
+/// Every CPU that there may ever be: of these the kernel takes those that exist and are allowed.
 fn all() -> CpuSet {
     let mut set = CpuSet::new();
     (0..CpuSet::MAX_CPU).for_each(|cpu| set.set(cpu));
     set
 }
 
-/// A thread's membership of those that keep off busy CPUs.
-pub(super) struct Joined<'a> {
-    affinity: &'a Affinity,
+/// A background thread, until this is dropped.
+pub(super) struct BackgroundMember<'a> {
+    affinity: &'a BackgroundAffinity,
     thread: i32,
 }
 
-impl Drop for Joined<'_> {
+impl Drop for BackgroundMember<'_> {
     fn drop(&mut self) {
         self.affinity.joined.lock().retain(|thread| *thread != self.thread);
     }
@@ -110,16 +114,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_joined_keeps_off_and_comes_back() {
+    fn a_member_keeps_off_busy_cpus_and_comes_back() {
         // A thread of its own, since it changes where it may run.
         let body = || {
-            let affinity = Affinity::new(None);
+            let affinity = BackgroundAffinity::new(None);
             let all = cpu::allowed();
             let joined = affinity.join();
             affinity.keep_off(&all[..1]);
             let rest = if all.len() > 1 { &all[1..] } else { &all[..] };
             assert_eq!(cpu::allowed(), rest);
-            // Somewhere they may always run.
+            // With every CPU busy they may run on all.
             affinity.keep_off(&all);
             assert_eq!(cpu::allowed(), all);
             affinity.keep_off(&all[..1]);
@@ -133,9 +137,9 @@ mod tests {
     }
 
     #[test]
-    fn who_was_put_elsewhere_stays_there() {
+    fn an_affinity_set_from_outside_stays() {
         let body = || {
-            let affinity = Affinity::new(None);
+            let affinity = BackgroundAffinity::new(None);
             let all = cpu::allowed();
             if all.len() < 2 {
                 return;

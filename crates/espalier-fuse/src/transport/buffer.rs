@@ -55,47 +55,47 @@ impl Drop for Buffer {
 /// Where the kernel puts payloads and takes them from: an address that stays, and memory behind it
 /// that can be changed.
 ///
-/// The thread that serves a request has the same memory at another address, the [`View`]. So the
-/// address can be given other memory for the next request while the last one still uses what it
+/// The thread that serves a request has the same memory at another address, the [`PayloadView`]. So
+/// the address can be given other memory for the next request while the last one still uses what it
 /// came in.
-pub(super) struct Window {
-    place: Mapping,
+pub(super) struct PayloadWindow {
+    mapping: Mapping,
     length: usize,
 }
 
-/// The memory behind a [`Window`], now or formerly.
-pub(super) struct View {
-    place: Mapping,
+/// The memory behind a [`PayloadWindow`], now or formerly.
+pub(super) struct PayloadView {
+    mapping: Mapping,
     length: usize,
 }
 
 // SAFETY: a window gives no access to its memory, only to its address.
-unsafe impl Send for Window {}
+unsafe impl Send for PayloadWindow {}
 // SAFETY: the view owns its mapping, and gives access through `&mut self` only.
-unsafe impl Send for View {}
+unsafe impl Send for PayloadView {}
 
-impl Window {
+impl PayloadWindow {
     /// A window of `length` bytes, rounded up to pages, and the memory behind it, zeroed. Pages
     /// that are never touched cost nothing.
-    pub(super) fn new(length: usize) -> io::Result<(Self, View)> {
+    pub(super) fn new(length: usize) -> io::Result<(Self, PayloadView)> {
         let length = length.max(1).next_multiple_of(PAGE_BYTES);
         let memory = memory(length)?;
-        let window = Self { place: Mapping::new(&memory, length)?, length };
-        Ok((window, View { place: Mapping::new(&memory, length)?, length }))
+        let window = Self { mapping: Mapping::new(&memory, length)?, length };
+        Ok((window, PayloadView { mapping: Mapping::new(&memory, length)?, length }))
     }
 
     /// Puts fresh memory behind the window, and returns it. Not to be called while the kernel may
     /// use the window.
-    pub(super) fn renew(&mut self) -> io::Result<View> {
+    pub(super) fn renew(&mut self) -> io::Result<PayloadView> {
         let memory = memory(self.length)?;
-        let view = View { place: Mapping::new(&memory, self.length)?, length: self.length };
-        self.place.show(&memory)?;
+        let view = PayloadView { mapping: Mapping::new(&memory, self.length)?, length: self.length };
+        self.mapping.show(&memory)?;
         Ok(view)
     }
 
     /// Its address, for the kernel.
     pub(super) fn address(&self) -> *mut u8 {
-        self.place.start.as_ptr()
+        self.mapping.start.as_ptr()
     }
 
     /// Its length in bytes.
@@ -104,13 +104,13 @@ impl Window {
     }
 }
 
-impl View {
+impl PayloadView {
     /// The content. Not to be called while the kernel may write to the window before it.
     pub(super) fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: the mapping is initialized (zeroed at first), owned by `self` and borrowed for as
         // long as the slice lives. The window on the same memory is read and written by the kernel
         // only.
-        unsafe { std::slice::from_raw_parts_mut(self.place.start.as_ptr(), self.length) }
+        unsafe { std::slice::from_raw_parts_mut(self.mapping.start.as_ptr(), self.length) }
     }
 
     /// Makes the memory one piece, if the system can (Linux 6.1). Disks and copies take long pieces
@@ -125,7 +125,8 @@ impl View {
         unsafe { std::ptr::write_volatile(first, std::ptr::read_volatile(first)) };
         // SAFETY: the mapping is owned by `self`, and what it holds stays the same.
         let done =
-            unsafe { libc::madvise(self.place.start.as_ptr().cast(), self.place.length, MADV_COLLAPSE) } == 0;
+            unsafe { libc::madvise(self.mapping.start.as_ptr().cast(), self.mapping.length, MADV_COLLAPSE) }
+                == 0;
         if !done {
             tracing::debug!("a buffer stays in pieces: {}", io::Error::last_os_error());
         }
@@ -169,7 +170,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Maps `memory` in place of what is there.
+    /// Maps `memory` in mapping of what is there.
     fn show(&mut self, memory: &OwnedFd) -> io::Result<()> {
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
         // SAFETY: these addresses are set aside for `self`, and no references to what is there
@@ -194,14 +195,14 @@ mod tests {
     use super::*;
 
     /// Reads what the kernel would find at the window.
-    fn seen(window: &Window) -> u8 {
+    fn seen(window: &PayloadWindow) -> u8 {
         // SAFETY: the window is mapped, and not written meanwhile.
         unsafe { window.address().read_volatile() }
     }
 
     #[test]
     fn a_window_shows_the_newest_memory_and_the_older_one_stays() {
-        let (mut window, mut first) = Window::new(PAGE_BYTES + 1).unwrap();
+        let (mut window, mut first) = PayloadWindow::new(PAGE_BYTES + 1).unwrap();
         assert_eq!((window.len(), first.bytes().len()), (2 * PAGE_BYTES, 2 * PAGE_BYTES));
         first.bytes()[0] = 1;
         assert_eq!(seen(&window), 1);
@@ -216,7 +217,7 @@ mod tests {
 
     #[test]
     fn gathered_memory_holds_what_it_held() {
-        let (mut window, mut view) = Window::new(HUGE_PAGE_BYTES / 2).unwrap();
+        let (mut window, mut view) = PayloadWindow::new(HUGE_PAGE_BYTES / 2).unwrap();
         view.bytes().fill(7);
         let gathered = view.gather();
         assert!(view.bytes().iter().all(|byte| *byte == 7));

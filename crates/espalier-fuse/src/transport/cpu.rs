@@ -55,45 +55,45 @@ fn stay_in(set: &CpuSet) {
     }
 }
 
-/// A reply of so many bytes takes longer than it takes to wake another CPU for it.
+/// Copying a reply of so many bytes takes longer than waking another CPU for it.
 pub(super) const BULK_REPLY_BYTES: usize = 256 << 10;
-/// So many other replies in sequence, and a thread is back on its CPU.
-const OTHERS: u32 = 16;
+/// After so many smaller replies in sequence a roaming thread returns to its CPU.
+const SMALL_REPLIES_BEFORE_RETURN: u32 = 16;
 
-/// Where the calling thread may run: on one CPU, or, while it replies in bulk, on any. The kernel
-/// reads ahead of a reader that reads a file from its beginning to its end; on one CPU the copies
-/// for the reader and the copies by the reader would take turns.
+/// Where the calling thread may run: on one CPU, or, while it replies in bulk, on any. For a reader
+/// that reads a whole file the kernel reads ahead; on one CPU the copies of the server and those of
+/// the reader would take turns.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct CpuPlacement {
     cpu: usize,
-    anywhere: Option<CpuSet>,
-    roams: bool,
-    others: u32,
+    allowed_set: Option<CpuSet>,
+    is_roaming: bool,
+    small_replies: u32,
 }
 
-impl Place {
-    /// On `cpu`.
+impl CpuPlacement {
+    /// Keeps the calling thread on `cpu`.
     pub(super) fn on(cpu: usize) -> Self {
-        let anywhere = sched_getaffinity(None).ok();
+        let allowed_set = sched_getaffinity(None).ok();
         pin(cpu);
-        Self { cpu, anywhere, roams: false, others: 0 }
+        Self { cpu, allowed_set, is_roaming: false, small_replies: 0 }
     }
 
-    /// A reply of `bytes` is made.
+    /// The calling thread has made a reply of `bytes` bytes.
     pub(super) fn replied(&mut self, bytes: usize) {
         if bytes >= BULK_REPLY_BYTES {
-            self.others = 0;
-            if !self.roams
-                && let Some(set) = &self.anywhere
+            self.small_replies = 0;
+            if !self.is_roaming
+                && let Some(set) = &self.allowed_set
             {
                 stay_in(set);
-                self.roams = true;
+                self.is_roaming = true;
             }
-        } else if self.roams {
-            self.others += 1;
-            if self.others == OTHERS {
+        } else if self.is_roaming {
+            self.small_replies += 1;
+            if self.small_replies == SMALL_REPLIES_BEFORE_RETURN {
                 pin(self.cpu);
-                self.roams = false;
+                self.is_roaming = false;
             }
         }
     }
@@ -104,21 +104,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_replies_in_bulk_may_run_anywhere_until_it_is_over() {
+    fn a_thread_that_replies_in_bulk_may_run_anywhere_until_it_is_over() {
         // A thread of its own, since it changes where it may run.
         let body = || {
             let (all, here) = (allowed(), allowed()[0]);
-            let mut place = Place::on(here);
+            let mut placement = CpuPlacement::on(here);
             assert_eq!(allowed(), [here]);
-            place.replied(BULK_REPLY_BYTES - 1);
+            placement.replied(BULK_REPLY_BYTES - 1);
             assert_eq!(allowed(), [here]);
-            place.replied(BULK_REPLY_BYTES);
+            placement.replied(BULK_REPLY_BYTES);
             assert_eq!(allowed(), all);
-            (1..OTHERS).for_each(|_| place.replied(0));
-            place.replied(BULK_REPLY_BYTES);
-            (1..OTHERS).for_each(|_| place.replied(0));
+            (1..SMALL_REPLIES_BEFORE_RETURN).for_each(|_| placement.replied(0));
+            placement.replied(BULK_REPLY_BYTES);
+            (1..SMALL_REPLIES_BEFORE_RETURN).for_each(|_| placement.replied(0));
             assert_eq!(allowed(), all);
-            place.replied(0);
+            placement.replied(0);
             assert_eq!(allowed(), [here]);
         };
         std::thread::spawn(body).join().unwrap_or_else(|_| unreachable!("it asserts only"));

@@ -4,7 +4,7 @@
 use espalier_fuse::protocol::Moment;
 use espalier_fuse::protocol::reply::{self, Attributes, Directory, Statistics};
 use espalier_fuse::protocol::{Header, Operation, decode_parts};
-use espalier_fuse::transport::{Handler, Outcome, Request, is_wanted};
+use espalier_fuse::transport::{Handler, Outcome, Request, may_commit};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Condvar, Mutex};
 
@@ -340,7 +340,7 @@ impl Handler for Toy {
                         if name.starts_with(b"early") {
                             self.gate.pass();
                         }
-                        if !is_wanted() {
+                        if !may_commit() {
                             *self.unanswered.lock().unwrap() += 1;
                             return Outcome::Error(libc::EINTR);
                         }

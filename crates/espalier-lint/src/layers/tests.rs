@@ -127,3 +127,25 @@ fn a_module_without_a_layer_and_a_layer_without_a_module_are_found() {
     // A module that only publishes names needs no layer.
     assert_eq!(found, ["crates/x/layers.txt:3", "crates/x/src/high.rs:1"]);
 }
+
+#[test]
+fn the_crates_of_the_server_have_layers_that_can_be_broken() {
+    let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let mut workspace = Workspace::read(root).expect("the checkout can be read");
+    for folder in ["crates/espalier-engine", "crates/espalier-fs", "crates/espalier-fuse"] {
+        let modules = Crate::read(&workspace, folder).expect("the files parse");
+        let structure_of = |workspace: &Workspace| {
+            structure(&modules, Some(&Layers::read(workspace, folder).expect("there are layers")))
+        };
+        let kept = structure_of(&workspace);
+        assert_eq!(kept.findings, [], "{folder}");
+        let path = format!("{folder}/layers.txt");
+        let upside_down: Vec<&str> = workspace.files[&path].lines().rev().collect();
+        let upside_down = upside_down.join("\n");
+        workspace.files.insert(path, upside_down);
+        // Every use runs upwards now, but those within one layer.
+        let broken = structure_of(&workspace);
+        assert!(broken.upward * 2 > broken.arrows && broken.arrows == kept.arrows, "{folder}");
+        assert!(broken.findings.iter().any(|finding| finding.check == Check::Upward), "{folder}");
+    }
+}

@@ -1,0 +1,40 @@
+//! How a connection is to be served.
+
+use crate::protocol::init;
+use std::fmt;
+
+/// Which transport serves a mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// FUSE over io_uring.
+    Uring,
+    /// Reads and writes of the FUSE device.
+    Classic,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Uring => "io_uring",
+            Self::Classic => "classic",
+        })
+    }
+}
+
+/// Calls its argument with the ids (`gettid(2)`) of some threads of this process, none of which
+/// ends meanwhile.
+pub type ThreadLister = fn(&mut dyn FnMut(i32));
+
+/// How to serve.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Use this transport or fail; `None`: io_uring where it works, otherwise classic.
+    pub kind: Option<Kind>,
+    /// Ring threads per CPU; `None`: 16, on machines with 32 CPUs or more 8. So many requests on a
+    /// CPU may wait for storage.
+    pub threads_per_cpu: Option<usize>,
+    /// Lists the background threads that keep off CPUs on which many requests come.
+    pub background: Option<ThreadLister>,
+    /// What to ask of the kernel.
+    pub wishes: init::Wishes,
+}

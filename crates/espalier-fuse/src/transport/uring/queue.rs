@@ -1,0 +1,32 @@
+//! A queue of io_uring: the requests of one CPU, and the threads that serve them.
+
+use crate::transport::scheduling_class::{LoadMonitor, QueueActivity};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The threads of one CPU.
+pub(super) struct Queue {
+    pub(super) cpu: usize,
+    /// Threads whose entry is registered.
+    registered: AtomicUsize,
+    pub(super) activity: QueueActivity,
+    pub(super) monitor: Arc<LoadMonitor>,
+}
+
+impl Queue {
+    /// The queue of `cpu`, without threads.
+    pub(super) fn new(cpu: usize, monitor: &Arc<LoadMonitor>) -> Self {
+        let monitor = Arc::clone(monitor);
+        Self { cpu, registered: AtomicUsize::new(0), activity: QueueActivity::default(), monitor }
+    }
+
+    /// A thread has registered its entry.
+    pub(super) fn add_registered(&self) {
+        self.registered.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// How many threads have registered their entries.
+    pub(super) fn registered(&self) -> usize {
+        self.registered.load(Ordering::Acquire)
+    }
+}
