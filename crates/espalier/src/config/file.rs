@@ -27,9 +27,13 @@ pub(super) enum Value {
 }
 
 /// True if the file may lead this user: it belongs to the user of this process or to root, and
-/// others cannot write it. A file that is not trusted is named on standard error.
+/// others cannot write it. A file that is not trusted is named on standard error, unless this user
+/// cannot even see it: then the environment is that of another user.
 pub(super) fn is_trusted(path: &Path) -> bool {
-    let Ok(metadata) = path.metadata() else { return true };
+    let metadata = match std::fs::File::open(path).and_then(|file| file.metadata()) {
+        Ok(metadata) => metadata,
+        Err(error) => return error.kind() != ErrorKind::PermissionDenied,
+    };
     let user = rustix::process::geteuid().as_raw();
     let shown = path.display();
     if metadata.uid() != user && metadata.uid() != 0 {
