@@ -126,6 +126,7 @@ impl ApplyQueue {
     }
 
     /// True if what memtables do not have yet may concern a key in `range`.
+    #[inline]
     pub(crate) fn concerns(&self, index: IndexId, range: &KeyRange) -> bool {
         let queue = self.queue.lock();
         let current = queue.current.iter().map(|current| &**current);

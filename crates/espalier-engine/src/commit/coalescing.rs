@@ -89,6 +89,7 @@ impl CoalescedBatch {
     }
 
     /// True if it may change the value of a key in `range`.
+    #[inline]
     pub(crate) fn concerns(&self, index: IndexId, range: &KeyRange) -> bool {
         let points = self.points.get(&index).filter(|_| !range.is_empty());
         points.is_some_and(|points| points.range::<[u8], _>(range.bounds()).next().is_some())

@@ -57,6 +57,7 @@ impl<'a> Reader<'a> {
         self.long_varint()
     }
 
+    #[inline(never)]
     fn long_varint(&mut self) -> Option<u64> {
         let mut value = 0u64;
         for (i, &byte) in self.rest.iter().enumerate().take(10) {

@@ -108,7 +108,7 @@ pub(super) fn put(out: &mut Vec<u8>, shared: usize, suffix: &[u8], msn: u64, hea
 
 impl Entry {
     /// The entry that begins at `at`; `None` if there is none or it is no entry.
-    #[inline]
+    #[inline(always)]
     pub(super) fn parse(entries: &[u8], at: usize) -> Option<Self> {
         let mut reader = Reader::new(entries.get(at..)?);
         let shared = reader.varint32()? as usize;
