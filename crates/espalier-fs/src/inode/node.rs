@@ -18,8 +18,8 @@ use crate::volume::mtime_hold::MtimeHold;
 use espalier_engine::Lsn;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// A content prefix longer than this is computed each time instead of remembered, so that deep
 /// chains of directories do not take memory quadratic in their depth. In bytes.
@@ -115,8 +115,8 @@ pub(crate) struct Directory {
     pub(crate) link_counts: Mutex<LinkCounts>,
     /// As the flag of the inode; true at most too long.
     pub(crate) owned_alone: AtomicBool,
-    /// Changes of everything below.
-    pub(crate) notes: Arc<ChangeNotes>,
+    /// Changes of everything below; made when there is something to note.
+    notes: OnceLock<Arc<ChangeNotes>>,
     /// The sum of the deltas from the root to this directory, itself included; never changes.
     pub(crate) sum: u64,
     /// What is added to numbers in its link area, if it has one; never changes.
@@ -136,6 +136,11 @@ impl Directory {
     /// True if it has a link area of its own. The caller holds the tree lock.
     pub(crate) fn has_link_area(&self) -> bool {
         self.has_link_area.load(Ordering::Acquire)
+    }
+
+    /// Changes of everything below.
+    pub(crate) fn notes(&self) -> &Arc<ChangeNotes> {
+        self.notes.get_or_init(Arc::default)
     }
 }
 
@@ -174,7 +179,7 @@ impl Node {
                 link_area: Mutex::default(),
                 link_counts: Mutex::default(),
                 owned_alone: AtomicBool::new(inode.owned_alone),
-                notes: Arc::default(),
+                notes: OnceLock::new(),
                 link_area_sum: sum.wrapping_add(inode.link_area_delta),
                 sum,
                 names: RankedMutex::new(Rank::Names, Names::default()),
@@ -229,8 +234,8 @@ impl Node {
         let set = || std::mem::replace(&mut *self.place.write(), place);
         match &self.directory {
             Some(directory) => {
-                let above = || self.noted_above(directory.notes.inherited());
-                self.changes.move_directory(&directory.notes, above, set)
+                let above = || self.noted_above(directory.notes().inherited());
+                self.changes.move_directory(directory.notes(), above, set)
             }
             None => set(),
         }
@@ -277,7 +282,9 @@ impl Node {
             if directory.role == Role::Orphans {
                 break;
             }
-            after = directory.notes.collect(after, &mut found);
+            if let Some(notes) = directory.notes.get() {
+                after = notes.collect(after, &mut found);
+            }
             above = node.place().parent;
         }
         found.sort_unstable_by_key(|change| change.number);

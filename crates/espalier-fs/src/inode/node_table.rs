@@ -277,7 +277,7 @@ impl NodeTable {
     /// Notes a committed change of everything below a directory. The caller holds the exclusive
     /// tree lock.
     pub(crate) fn note_change(&self, top: &Node, function: u16, argument: &[u8], lsn: Lsn) {
-        if self.changes.note(&top.dir().notes, function, argument, lsn) {
+        if self.changes.note(top.dir().notes(), function, argument, lsn) {
             self.catch_up_all();
         }
     }

@@ -117,13 +117,18 @@ impl TreeGuard<'_> {
     }
 }
 
+impl Notices<'_> {
+    fn deliver(&mut self) {
+        if let Some(watch) = self.watch.read().clone() {
+            self.all.take().into_iter().for_each(|notice| watch(notice));
+        }
+    }
+}
+
 impl Drop for Notices<'_> {
     fn drop(&mut self) {
-        let all = std::mem::take(self.all.get_mut());
-        if !all.is_empty()
-            && let Some(watch) = self.watch.read().clone()
-        {
-            all.into_iter().for_each(|notice| watch(notice));
+        if !self.all.get_mut().is_empty() {
+            self.deliver();
         }
     }
 }
