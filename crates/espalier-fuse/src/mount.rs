@@ -14,7 +14,7 @@ use crate::kernel_release;
 use crate::notifier::Notifier;
 use crate::prefetch::Prefetch;
 use crate::protocol::flags::init as bit;
-use crate::protocol::init::Wishes;
+use crate::protocol::init::InitParameters;
 use crate::transport::{self, Config, Handler, Kind, Serving};
 pub use error::MountError;
 use espalier_fs::FileSystem;
@@ -63,10 +63,10 @@ pub struct Mount {
     point: PathBuf,
     serving: Serving,
     notifier: Arc<Notifier>,
-    ticker: Option<Ticker>,
+    ticker: Option<SyncTicker>,
     prefetch: Option<Arc<Prefetch>>,
     block: bool,
-    /// See [`kernel::connection`].
+    /// See [`kernel::connection_number`].
     connection: Option<u32>,
     _watcher: Option<kernel::Watcher>,
 }
@@ -90,7 +90,7 @@ impl Mount {
             mount.prefetch = mount.start_prefetch(&fs, &handler);
         }
         if !options.sync_interval.is_zero() && !options.read_only {
-            let ticker = Ticker::start(fs, options.sync_interval);
+            let ticker = SyncTicker::start(fs, options.sync_interval);
             mount.ticker =
                 Some(ticker.map_err(|source| MountError::Serve { point: point.to_owned(), source })?);
         }
@@ -112,7 +112,7 @@ impl Mount {
             kind: options.transport,
             threads_per_cpu: options.threads_per_cpu,
             background: options.background,
-            wishes: wishes(options, mounted.block),
+            init_parameters: init_parameters(options, mounted.block),
         };
         let started = transport::prepare(mounted.device, config)
             .and_then(|prepared| prepared.start(handler))
@@ -128,7 +128,7 @@ impl Mount {
         }
         tracing::info!(point = %point.display(), transport = %serving.kind(), block = mounted.block, "mounted");
         let mount = Self {
-            connection: kernel::connection(&point),
+            connection: kernel::connection_number(&point),
             point,
             serving,
             notifier: Arc::new(notifier),
@@ -137,12 +137,11 @@ impl Mount {
             block: mounted.block,
             _watcher: mounted.watcher,
         };
-        kernel::tune(&mount.point, options);
+        kernel::set_bdi_limits(&mount.point, options);
         Ok(mount)
     }
 
-    /// Has `handler` give the kernel files before it asks for them. A mount without that is as
-    /// good, but slower.
+    /// Starts to prefetch files. A mount without a prefetcher is as good, but slower.
     fn start_prefetch(&self, fs: &Arc<FileSystem>, handler: &Dispatcher) -> Option<Arc<Prefetch>> {
         let stored = Arc::clone(handler.counts().stored());
         let started = self.serving.device().and_then(|device| {
@@ -151,7 +150,7 @@ impl Mount {
         let prefetch = started.map(Arc::new);
         match &prefetch {
             Ok(prefetch) => handler.prefetch(Arc::clone(prefetch)),
-            Err(error) => tracing::warn!(%error, "files are read when they are asked for, and not before"),
+            Err(error) => tracing::warn!(%error, "files are not prefetched"),
         }
         prefetch.ok()
     }
@@ -182,7 +181,7 @@ impl Mount {
         self.block
     }
 
-    /// What tells the kernel of changes that it did not ask for.
+    /// The notifier, which tells the kernel of changes that no request of it made.
     pub fn notifier(&self) -> Arc<Notifier> {
         Arc::clone(&self.notifier)
     }
@@ -249,8 +248,7 @@ fn check_point(point: &Path, options: &MountOptions) -> Result<PathBuf, MountErr
     Ok(path)
 }
 
-/// Files are given to the kernel before it asks for them where that is [safe](crate::prefetch) and
-/// another CPU has time for it.
+/// Files are prefetched where that is [safe](crate::prefetch), and another CPU has time for it.
 fn prefetches(options: &MountOptions) -> bool {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let asks = options.xattrs && !options.writeback;
@@ -260,8 +258,8 @@ fn prefetches(options: &MountOptions) -> bool {
     options.prefetch && asks && others && cpus > 1 && kernel_release::clears_stored_tails()
 }
 
-/// What is asked of the kernel at INIT.
-fn wishes(options: &MountOptions, block: bool) -> Wishes {
+/// What the mount asks of the kernel at INIT.
+fn init_parameters(options: &MountOptions, block: bool) -> InitParameters {
     // All changes pass here: the kernel need not look after attributes, names, pages or listings on
     // its own.
     let mut flags = bit::ASYNC_READ
@@ -296,7 +294,7 @@ fn wishes(options: &MountOptions, block: bool) -> Wishes {
         flags |= bit::POSIX_ACL | bit::DONT_MASK;
     }
     tracing::debug!(flags = format_args!("{flags:#x}"), block, "asking the kernel");
-    Wishes {
+    InitParameters {
         flags,
         max_readahead: options.read_ahead_kib.saturating_mul(1024),
         max_write: MAX_TRANSFER_BYTES,
@@ -305,12 +303,12 @@ fn wishes(options: &MountOptions, block: bool) -> Wishes {
 }
 
 /// Calls the file system every few seconds.
-struct Ticker {
+struct SyncTicker {
     stopped: Arc<(Mutex<bool>, Condvar)>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
 
-impl Ticker {
+impl SyncTicker {
     fn start(fs: Arc<FileSystem>, interval: Duration) -> io::Result<Self> {
         let stopped = Arc::new((Mutex::new(false), Condvar::new()));
         let shared = Arc::clone(&stopped);

@@ -1,44 +1,45 @@
-//! Gives the kernel the content of files before it asks for it.
+//! Prefetch: stores the content of files in the kernel's pages before an application reads them.
 //!
-//! A program that goes through a tree and reads every file waits for a request for each: two
+//! An application that goes through a tree and reads every file waits for a request for each: two
 //! switches between processes, and the copying between them, while other CPUs have nothing to do.
 //! But which files it will read next is known once it has listed a directory and read its first
 //! files in order (`sequence_detector`). So the prefetch thread reads them and stores them in the
 //! kernel's pages (`FUSE_NOTIFY_STORE`), where the reader finds them without a request.
 //!
-//! The kernel stores without a check: it overwrites whatever is in those pages, even if a program
-//! changed it a moment ago and the server has not been told. So the invariant is that *nothing is
-//! stored in a page in which anything else can have been*:
+//! The kernel stores without a check: it overwrites whatever is in those pages, even if an
+//! application changed it a moment ago and the server has not been told. So the invariant is that
+//! *nothing is stored in a page that can have had any other content*:
 //!
 //! 1. Only the content of an *untouched* file is stored: the kernel learned of the file by a
-//!    listing and has asked for nothing of it since ([`Prefetch::before`] hears of each request
-//!    before it is served). So the kernel has none of its pages, and no program has written any.
-//!    That the listing was the first to tell is checked when requests are watched already
-//!    ([`Prefetch::listed`]).
-//! 2. It is stored once, from the first byte on, in one piece or several; from the beginning of
-//!    that on the file is *given*, and never begun again.
-//! 3. A request for a file that is being stored *revokes* the storing first: when the request is
-//!    served, no further page is stored, and the one under way is locked until it is there. Storing
-//!    may wait meanwhile for a page that is locked for the same request, so no request waits for
-//!    it: the memory out of which the kernel copies is taken from it (`page_buffer`).
-//! 4. Only a request that changes the length waits for the end of it, since storing makes a file at
-//!    least as long, whether the data can be copied or not. That request locks no page, and there
-//!    is another thread to serve those that do.
+//!    listing and has made no request for it since ([`Prefetch::before`] hears of each request
+//!    before it is served). So the kernel has none of its pages, and no application has written
+//!    any. Whether that listing was the first to name the file is checked after requests are
+//!    watched ([`Prefetch::listed`]).
+//! 2. A file is stored once, from the first byte on, in one piece or several. From the beginning of
+//!    that it counts as *prefetched*, and is never begun again.
+//! 3. A request for a file that is being stored *revokes* the store first: when the request is
+//!    served, no further page is stored, and the page under way is locked until it is complete. The
+//!    store may wait meanwhile for a page that is locked for the same request. So the request does
+//!    not wait for the store: the memory from which the kernel copies is taken away
+//!    (`page_buffer`).
+//! 4. Only a request that changes the length waits for the end of the store, since a store makes a
+//!    file at least as long, whether the data can be copied or not. That request locks no page, and
+//!    there is another thread to serve those that do.
 //!
 //! A file that grows is no exception. Its last page is stored with zeros behind the end, and the
 //! kernel raises the size to that end before it copies; but the end is the one of the listing,
-//! which the kernel knows already, and a change of length waits (4). A program that appends asks
-//! first, which revokes (3); the page that is locked then is complete before the append can lock
-//! it, and the size grows after the append has put its data there. What is stored is never read
-//! from the file after that.
+//! which the kernel knows already, and a change of length waits (4). The append of an application
+//! makes a request first, which revokes (3); the page that is locked then is complete before the
+//! append can lock it, and the size grows after the append has put its data there. What is stored
+//! is never read from the file after that.
 //!
-//! That there is a request before pages are changed is the kernel's way: `write` asks whether the
-//! file has capabilities (`security.capability`) when it is first called for a file that the kernel
-//! knows; a mapping reads a page first; truncating, punching and copying are requests of their own.
-//! With `-o noxattr` the kernel does not ask, with `-o writeback` it keeps what was changed to
-//! itself: then nothing is stored. And a write without such a request before it (its caller may
-//! have been killed before the server heard of it) ends all this for the mount. If the file has
-//! been given, such a write fails: what it brings may have been overwritten.
+//! That a request comes before pages are changed is the behaviour of the kernel: the first `write`
+//! to a file asks whether it has capabilities (`security.capability`); a mapping reads a page
+//! first; truncating, punching and copying are requests of their own. With `-o noxattr` the kernel
+//! does not ask, and with `-o writeback` it keeps changed data to itself: then nothing is stored. A
+//! write without such a request before it (its caller may have been killed before the server heard
+//! of it) ends prefetching for the mount. If the file has been prefetched, such a write fails,
+//! because its data may have been overwritten.
 
 mod page_buffer;
 mod sequence_detector;
@@ -50,43 +51,45 @@ use espalier_fs::{FileSystem, NodeId};
 use page_buffer::{Gate, PageBuffer};
 use parking_lot::{Condvar, Mutex};
 pub(crate) use sequence_detector::File;
-use sequence_detector::{Before, PIECE_BYTES, Piece, SequenceDetector};
+use sequence_detector::{FileState, MAX_PIECE_BYTES, Piece, SequenceDetector};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-/// Stores files in the kernel's pages before they are read.
+/// The prefetch thread, and what requests tell it.
 pub(crate) struct Prefetch {
-    shared: Arc<Shared>,
+    shared: Arc<PrefetchState>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What files are read from, from a byte on, into memory; `None` once that is not to be trusted.
+/// Reads a node from an offset on into memory; the result is the number of bytes, `None` once the
+/// file system is not to be trusted.
 type Read<'a> = dyn Fn(u64, u64, &mut [u8]) -> Option<usize> + 'a;
 
-struct Shared {
+struct PrefetchState {
     table: Mutex<Table>,
-    /// Files are wanted, or it is over.
+    /// Files are wanted, or the thread has to stop.
     changed: Condvar,
-    /// What was being stored is not any more.
-    landed: Condvar,
-    /// Requests matter: some file is untouched or given.
+    /// A store has ended.
+    store_ended: Condvar,
+    /// Requests have to be looked at: some file is untouched or prefetched.
     watching: AtomicBool,
     gate: Gate,
+    /// Files stored so far.
     stored: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
 struct Table {
     detector: SequenceDetector,
-    /// What is being stored.
-    flight: Option<Flight>,
+    /// The store under way.
+    active: Option<ActiveStore>,
     sleeping: bool,
     stopped: bool,
 }
 
-struct Flight {
+struct ActiveStore {
     node: u64,
     stage: Stage,
 }
@@ -95,42 +98,42 @@ struct Flight {
 enum Stage {
     /// Into the page buffer.
     Reading,
-    /// The kernel copies, or is about to.
+    /// The kernel copies the page buffer, or is about to.
     Storing,
     /// There was a request for the file.
     Revoked,
-    /// The same, and the gate was closed for it.
+    /// There was one, and the gate was closed for it.
     Closed,
 }
 
 impl Prefetch {
-    /// For what `fs` has, told to `device`. `stored` counts files.
+    /// Starts to prefetch files of `fs` by notifications to `device`. `stored` counts files.
     ///
     /// # Errors
-    /// No memory, no thread.
+    /// No memory or no thread is left.
     pub(crate) fn start(
         fs: Arc<FileSystem>,
         device: Device,
         access: BackgroundAccess,
         stored: Arc<AtomicU64>,
     ) -> io::Result<Self> {
-        let (buffer, gate) = PageBuffer::new(PIECE_BYTES as usize)?;
-        let shared = Arc::new(Shared::new(gate, stored));
-        let of_thread = Arc::clone(&shared);
+        let (buffer, gate) = PageBuffer::new(MAX_PIECE_BYTES as usize)?;
+        let shared = Arc::new(PrefetchState::new(gate, stored));
+        let thread_state = Arc::clone(&shared);
         let body = move || {
             let _apart = access.keep_off_busy_cpus();
             let read = |node, offset, out: &mut [u8]| {
                 // A real reader of the file meets its errors.
                 access.call(|| fs.read(NodeId(node), offset, out).unwrap_or_default())
             };
-            of_thread.run(buffer, &device, &read);
+            thread_state.run(buffer, &device, &read);
         };
         let thread = std::thread::Builder::new().name("fuse-prefetch".into()).spawn(body)?;
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// The kernel is about to be told of `files`, by one listing; `is_first` says whether it is the
-    /// first to tell of a node.
+    /// The kernel is about to be told of `files` by one listing; `is_first` says of a node whether
+    /// that listing is the first to name it.
     pub(crate) fn listed(&self, files: Vec<File>, is_first: impl Fn(u64) -> bool) {
         if !files.is_empty() {
             self.shared.listed(files, is_first);
@@ -140,15 +143,15 @@ impl Prefetch {
     /// A request is about to be served.
     ///
     /// # Errors
-    /// The request must not be served: something that is being stored could not be revoked, or what
-    /// the request brings may have been overwritten.
+    /// The request must not be served: a store could not be revoked, or the data of the request may
+    /// have been overwritten.
     pub(crate) fn before(&self, node: u64, operation: &Operation<'_>) -> io::Result<()> {
         let shared = &self.shared;
         if !shared.watching.load(Ordering::Acquire) {
             return Ok(());
         }
         match operation {
-            // What no change of content needs.
+            // No change of content begins with these.
             Operation::Lookup { .. }
             | Operation::GetAttributes
             | Operation::Statx { .. }
@@ -156,19 +159,19 @@ impl Prefetch {
             | Operation::Unlink { .. } => Ok(()),
             Operation::GetXattr { name, .. } if !name.starts_with(b"security.") => Ok(()),
             Operation::Read { offset, size, .. } => {
-                shared.asked(node, Asked::Read { end: offset.saturating_add(u64::from(*size)) })
+                shared.on_access(node, Access::Read { end: offset.saturating_add(u64::from(*size)) })
             }
-            Operation::Write { from_cache: false, .. } => shared.asked(node, Asked::Write),
-            Operation::SetAttributes(set) if set.size.is_some() => shared.asked(node, Asked::Resize),
+            Operation::Write { from_cache: false, .. } => shared.on_access(node, Access::Write),
+            Operation::SetAttributes(set) if set.size.is_some() => shared.on_access(node, Access::Resize),
             Operation::CopyRange { target, .. } => {
-                shared.asked(node, Asked::Else)?;
-                shared.asked(*target, Asked::Else)
+                shared.on_access(node, Access::Other)?;
+                shared.on_access(*target, Access::Other)
             }
-            _ => shared.asked(node, Asked::Else),
+            _ => shared.on_access(node, Access::Other),
         }
     }
 
-    /// Ends it: nothing is read from the file system any more when this returns.
+    /// Stops prefetching: when this returns nothing is read from the file system any more.
     pub(crate) fn stop(&self) {
         self.shared.table.lock().stopped = true;
         self.shared.changed.notify_all();
@@ -181,30 +184,30 @@ impl Prefetch {
 
 /// What came of storing a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stored {
-    /// The kernel has it, or some of it.
-    Something,
-    Nothing,
-    /// And there is no use in going on.
-    NeverAgain,
+enum StoreOutcome {
+    /// The kernel has the piece, or a part of it.
+    Stored,
+    NotStored,
+    /// Nothing was stored, and nothing can be from now on.
+    Refused,
 }
 
-/// What is asked of a file.
+/// What a request does to the content of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Asked {
+enum Access {
     Read {
-        /// Up to this byte.
+        /// Where the read ends, bytes.
         end: u64,
     },
     Write,
     Resize,
-    Else,
+    Other,
 }
 
-impl Shared {
+impl PrefetchState {
     fn new(gate: Gate, stored: Arc<AtomicU64>) -> Self {
-        let (changed, landed) = (Condvar::new(), Condvar::new());
-        Self { table: Mutex::default(), changed, landed, watching: AtomicBool::new(false), gate, stored }
+        let (changed, store_ended) = (Condvar::new(), Condvar::new());
+        Self { table: Mutex::default(), changed, store_ended, watching: AtomicBool::new(false), gate, stored }
     }
 
     fn listed(&self, files: Vec<File>, is_first: impl Fn(u64) -> bool) {
@@ -214,48 +217,47 @@ impl Shared {
         }
         let nodes: Vec<_> = files.iter().map(|file| file.node).collect();
         table.detector.listed(files);
-        self.note(&table);
-        // Now, and not before: a program that learns of a file from here on, and asks for it, is
-        // noticed.
+        self.update_watching(&table);
+        // Only now: from here on a request for one of the files is noticed.
         for node in nodes {
-            // What is still being stored of a file that the kernel gave up may be stored in the one
-            // that it learns of now.
-            let in_flight = table.flight.as_ref().is_some_and(|flight| flight.node == node);
-            if in_flight || !is_first(node) {
+            // The kernel may have dropped the inode and learn of it now, while the store for it is
+            // still under way: that store may go to the new inode.
+            let is_active = table.active.as_ref().is_some_and(|active| active.node == node);
+            if is_active || !is_first(node) {
                 table.detector.touch(node);
             }
         }
     }
 
-    fn asked(&self, node: u64, what: Asked) -> io::Result<()> {
+    fn on_access(&self, node: u64, what: Access) -> io::Result<()> {
         let mut table = self.table.lock();
         let mut result = self.revoke(&mut table, node);
-        // What could not be taken back is the last that was given.
+        // If a store could not be revoked it is the last one.
         table.stopped |= result.is_err();
         let mut wanted = result.is_err();
         match what {
-            Asked::Read { end } => wanted |= table.detector.read(node, end),
-            Asked::Write => match table.detector.touch(node) {
-                Before::Asked => {}
+            Access::Read { end } => wanted |= table.detector.read(node, end),
+            Access::Write => match table.detector.touch(node) {
+                FileState::Known => {}
                 before => {
                     tracing::warn!(
-                        "a write came without a request before it: from now on no file is read before it is asked for"
+                        "a write came without a request before it: from now on no file is prefetched"
                     );
                     (table.stopped, wanted) = (true, true);
-                    if before == Before::Given {
+                    if before == FileState::Prefetched {
                         result = Err(io::Error::other("what was written may have been overwritten"));
                     }
                 }
             },
-            Asked::Resize | Asked::Else => drop(table.detector.touch(node)),
+            Access::Resize | Access::Other => drop(table.detector.touch(node)),
         }
         let is_closed = |table: &Table| {
-            table.flight.as_ref().is_some_and(|flight| flight.node == node && flight.stage == Stage::Closed)
+            table.active.as_ref().is_some_and(|active| active.node == node && active.stage == Stage::Closed)
         };
-        while what == Asked::Resize && is_closed(&table) {
-            self.landed.wait(&mut table);
+        while what == Access::Resize && is_closed(&table) {
+            self.store_ended.wait(&mut table);
         }
-        self.note(&table);
+        self.update_watching(&table);
         if wanted && std::mem::take(&mut table.sleeping) {
             drop(table);
             self.changed.notify_all();
@@ -263,28 +265,28 @@ impl Shared {
         result
     }
 
-    /// When this returns no further page of `node` is stored.
+    /// Revokes a store of `node`: when this returns no further page of it is stored.
     fn revoke(&self, table: &mut Table, node: u64) -> io::Result<()> {
-        let Some(flight) = table.flight.as_mut().filter(|flight| flight.node == node) else { return Ok(()) };
-        match flight.stage {
-            Stage::Reading => flight.stage = Stage::Revoked,
+        let Some(active) = table.active.as_mut().filter(|active| active.node == node) else { return Ok(()) };
+        match active.stage {
+            Stage::Reading => active.stage = Stage::Revoked,
             Stage::Storing => {
                 self.gate.close().inspect_err(|error| {
-                    tracing::error!(%error, "what is being given to the kernel cannot be taken back");
+                    tracing::error!(%error, "a prefetch that the kernel copies cannot be revoked");
                 })?;
-                flight.stage = Stage::Closed;
+                active.stage = Stage::Closed;
             }
             Stage::Revoked | Stage::Closed => {}
         }
         Ok(())
     }
 
-    fn note(&self, table: &Table) {
-        let matters = table.flight.is_some() || table.detector.watched() > 0;
+    fn update_watching(&self, table: &Table) {
+        let matters = table.active.is_some() || table.detector.watched() > 0;
         self.watching.store(matters, Ordering::Release);
     }
 
-    /// Stores what is wanted until it is over.
+    /// Stores wanted files until it is stopped.
     fn run(&self, mut buffer: PageBuffer, device: &Device, read: &Read<'_>) {
         let mut table = self.table.lock();
         while !table.stopped {
@@ -293,61 +295,61 @@ impl Shared {
                 self.changed.wait(&mut table);
                 continue;
             };
-            table.flight = Some(Flight { node: piece.file.node, stage: Stage::Reading });
+            table.active = Some(ActiveStore { node: piece.file.node, stage: Stage::Reading });
             drop(table);
-            let came_of_it = self.store(&mut buffer, device, read, piece);
+            let outcome = self.store(&mut buffer, device, read, piece);
             table = self.table.lock();
-            let closed = table.flight.take().is_some_and(|flight| flight.stage == Stage::Closed);
-            self.landed.notify_all();
+            let closed = table.active.take().is_some_and(|active| active.stage == Stage::Closed);
+            self.store_ended.notify_all();
             let opened = if closed { self.gate.open() } else { Ok(()) };
             if let Err(error) = &opened {
-                tracing::error!(%error, "nothing is read any more before it is asked for");
+                tracing::error!(%error, "from now on no file is prefetched");
             }
-            match came_of_it {
-                // It counts as given, and was not: so it is neither.
-                Stored::Nothing if piece.offset == 0 => drop(table.detector.touch(piece.file.node)),
-                Stored::Nothing => table.detector.give_up(piece),
-                Stored::Something | Stored::NeverAgain => {}
+            match outcome {
+                // Nothing of the file was stored: it does not count as prefetched any more.
+                StoreOutcome::NotStored if piece.offset == 0 => drop(table.detector.touch(piece.file.node)),
+                StoreOutcome::NotStored => table.detector.abandon(piece),
+                StoreOutcome::Stored | StoreOutcome::Refused => {}
             }
-            table.stopped |= came_of_it == Stored::NeverAgain || opened.is_err();
-            self.note(&table);
+            table.stopped |= outcome == StoreOutcome::Refused || opened.is_err();
+            self.update_watching(&table);
         }
         table.detector = SequenceDetector::default();
-        self.note(&table);
+        self.update_watching(&table);
     }
 
-    /// Stores a piece unless that is revoked.
-    fn store(&self, buffer: &mut PageBuffer, device: &Device, read: &Read<'_>, piece: Piece) -> Stored {
+    /// Stores a piece unless it is revoked.
+    fn store(&self, buffer: &mut PageBuffer, device: &Device, read: &Read<'_>, piece: Piece) -> StoreOutcome {
         let (node, length) = (piece.file.node, piece.length());
         let Some(found) = read(node, piece.offset, &mut buffer.bytes()[..length]) else {
-            return Stored::NeverAgain;
+            return StoreOutcome::Refused;
         };
         if found != length || !self.advance() {
-            return Stored::Nothing;
+            return StoreOutcome::NotStored;
         }
         match buffer.send(device, &notify::store(node, piece.offset, length as u32), length) {
             Ok(true) => {
                 self.stored.fetch_add(u64::from(piece.offset == 0), Ordering::Relaxed);
-                Stored::Something
+                StoreOutcome::Stored
             }
-            // The kernel does not have the file any more.
-            Ok(false) => Stored::Nothing,
+            // The kernel has dropped the inode.
+            Ok(false) => StoreOutcome::NotStored,
             // Revoked or interrupted, or there is no memory for more pages.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EFAULT | libc::EINTR | libc::ENOMEM)) => {
-                Stored::Something
+                StoreOutcome::Stored
             }
             Err(error) => {
                 tracing::debug!(%error, "the kernel does not take the content of files");
-                Stored::NeverAgain
+                StoreOutcome::Refused
             }
         }
     }
 
-    /// What was read is about to be stored; false if that is revoked.
+    /// A piece was read and is about to be stored; false if it was revoked.
     fn advance(&self) -> bool {
         let mut table = self.table.lock();
-        let flight = table.flight.as_mut().filter(|flight| flight.stage == Stage::Reading);
-        flight.map(|flight| flight.stage = Stage::Storing).is_some()
+        let active = table.active.as_mut().filter(|active| active.stage == Stage::Reading);
+        active.map(|active| active.stage = Stage::Storing).is_some()
     }
 }
 

@@ -1,17 +1,16 @@
-//! How often the kernel asked for what: what a mount costs is mostly the number of its requests.
+//! Counts of requests by kind. The cost of a mount is mostly the number of its requests.
 
 use crate::protocol::flags::opcode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Operation codes counted; higher ones count as the last.
-const CODES: usize = 64;
+/// Operation codes that are counted; higher ones count as the last.
+const COUNTED_OPCODES: usize = 64;
 
-/// The requests served since the mount was made, by kind, and the files that the kernel was given
-/// without a request.
+/// The requests served since the mount was made, by kind, and the files that were prefetched.
 #[derive(Debug)]
 pub struct RequestCounts {
-    requests: [AtomicU64; CODES],
+    requests: [AtomicU64; COUNTED_OPCODES],
     stored: Arc<AtomicU64>,
 }
 
@@ -23,16 +22,16 @@ impl Default for RequestCounts {
 
 impl RequestCounts {
     pub(super) fn add(&self, code: u32) {
-        self.requests[(code as usize).min(CODES - 1)].fetch_add(1, Ordering::Relaxed);
+        self.requests[(code as usize).min(COUNTED_OPCODES - 1)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts files that the kernel was given.
+    /// The count of prefetched files.
     pub(crate) fn stored(&self) -> &Arc<AtomicU64> {
         &self.stored
     }
 
     /// The kinds that came up, in the protocol's order: the kernel's name in lower case, and the
-    /// number. Last, as `notify_store`, files that the kernel was given before it asked for them.
+    /// number. Last, as `notify_store`, prefetched files.
     pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let kinds = self.requests.iter().enumerate().map(|(code, count)| (name(code as u32), count));
         let counted = kinds.chain([("notify_store", &*self.stored)]);

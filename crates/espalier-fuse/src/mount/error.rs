@@ -1,4 +1,4 @@
-//! Why there is no mount.
+//! The errors of mounting.
 
 use std::io;
 use std::path::PathBuf;

@@ -3,11 +3,11 @@
 use parking_lot::RwLock;
 use std::sync::Arc;
 
-type Drain = Box<dyn Fn() + Send + Sync>;
+type DrainFunction = Box<dyn Fn() + Send + Sync>;
 
 /// Lets a file system, which exists before its mount, ask the mount for pending FORGETs.
 #[derive(Clone, Default)]
-pub struct ForgetHook(Arc<RwLock<Option<Drain>>>);
+pub struct ForgetHook(Arc<RwLock<Option<DrainFunction>>>);
 
 impl ForgetHook {
     /// From now on `drain` serves pending FORGETs.

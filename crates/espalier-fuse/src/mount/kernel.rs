@@ -40,9 +40,13 @@ pub(super) struct Mounted {
 
 /// Mounts, by whatever way is open to this process.
 pub(super) fn mount(point: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
-    let mut mounted = match directly(point, options) {
-        Err(MountError::Refused { source, .. }) if not_allowed(&source) => by_helper(point, options),
-        Err(MountError::NoFuse { source }) if not_allowed(&source) => by_helper(point, options),
+    let mut mounted = match mount_directly(point, options) {
+        Err(MountError::Refused { source, .. }) if is_permission_denied(&source) => {
+            mount_by_helper(point, options)
+        }
+        Err(MountError::NoFuse { source }) if is_permission_denied(&source) => {
+            mount_by_helper(point, options)
+        }
         result => result,
     }?;
     if options.auto_unmount {
@@ -94,7 +98,7 @@ impl Drop for Watcher {
     }
 }
 
-fn not_allowed(error: &io::Error) -> bool {
+fn is_permission_denied(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::PermissionDenied
 }
 
@@ -102,24 +106,24 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-fn directly(point: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
+fn mount_directly(point: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
     let refused = |source: io::Error| MountError::Refused { point: point.to_owned(), source };
     let no_fuse = |source| MountError::NoFuse { source };
     let mut device = Device::open().map_err(no_fuse)?;
     if options.block_device && is_root() {
-        match call(&device, point, options, true) {
+        match mount_call(&device, point, options, true) {
             Ok(()) => return Ok(Mounted { device, watcher: None, block: true }),
             Err(error) => tracing::debug!(%error, "no fuseblk: mounting as plain FUSE"),
         }
         // The failed mount may have taken the device.
         device = Device::open().map_err(no_fuse)?;
     }
-    call(&device, point, options, false).map_err(refused)?;
+    mount_call(&device, point, options, false).map_err(refused)?;
     Ok(Mounted { device, watcher: None, block: false })
 }
 
 /// The system call.
-fn call(device: &Device, point: &Path, options: &MountOptions, block: bool) -> io::Result<()> {
+fn mount_call(device: &Device, point: &Path, options: &MountOptions, block: bool) -> io::Result<()> {
     let mut data = format!(
         "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
         device.raw(),
@@ -187,7 +191,7 @@ fn per_mount_flags() -> MountFlags {
 /// Mounts through `fusermount3`, which opens the device, mounts, and passes the descriptor over a
 /// socket whose number it finds in its environment. The socket is its standard input, so that
 /// nothing else is inherited.
-fn by_helper(point: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
+fn mount_by_helper(point: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
     let no_helper = |source| MountError::NoHelper { source };
     let (ours, theirs) = UnixStream::pair().map_err(no_helper)?;
     let mut helper = Command::new(HELPER_PROGRAM)
@@ -289,7 +293,7 @@ pub(super) fn unmount(point: &Path, lazily: bool) -> io::Result<()> {
 
 /// Writes what the kernel's defaults for FUSE are too small for. A hint: failures are of no
 /// consequence.
-pub(super) fn tune(point: &Path, options: &MountOptions) {
+pub(super) fn set_bdi_limits(point: &Path, options: &MountOptions) {
     let Ok(status) = rustix::fs::stat(point) else { return };
     let (major, minor) = (rustix::fs::major(status.st_dev), rustix::fs::minor(status.st_dev));
     // On a block device the name without more is that of the device itself.
@@ -310,7 +314,7 @@ pub(super) fn tune(point: &Path, options: &MountOptions) {
 }
 
 /// The number of the connection of the mount at `point`: it names it in the control file system.
-pub(super) fn connection(point: &Path) -> Option<u32> {
+pub(super) fn connection_number(point: &Path) -> Option<u32> {
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
     // Blanks and the like are escaped in the table, and in nothing else.
     let mut wanted = Vec::new();

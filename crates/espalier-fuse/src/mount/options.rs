@@ -1,4 +1,4 @@
-//! What a mount may be told, in code and as `-o` strings.
+//! The options of a mount, as fields and as `-o` strings.
 
 use super::forget_hook::ForgetHook;
 use crate::dispatch::{Commands, Description};
@@ -19,7 +19,7 @@ pub enum ListAttributes {
 /// How a file system is mounted.
 #[derive(Debug, Clone)]
 pub struct MountOptions {
-    /// What is mounted, as `mount` shall show it: the path of an image or a device, in any bytes.
+    /// The path of the image or device, as mount(8) is to show it; any bytes.
     pub source: PathBuf,
     /// `source` is a block device: root's mounts are `fuseblk` where the kernel can, so that
     /// `syncfs` and `umount` wait for the file system.
@@ -47,9 +47,9 @@ pub struct MountOptions {
     pub auto_unmount: bool,
     /// The mount point may have content, which is hidden while the mount is there.
     pub nonempty: bool,
-    /// The kernel gathers writes and passes them on later. Faster for small writes; what `write`
-    /// returned is then neither ordered nor reserved before it is flushed (at close, at fsync, or
-    /// after some seconds).
+    /// The kernel gathers written data and passes it on later. Faster for small writes; but data of
+    /// a `write` that returned has no order and no reserved space until the kernel passes it on (at
+    /// close, at fsync, or after some seconds).
     pub writeback: bool,
     /// There are extended attributes and ACLs.
     pub xattrs: bool,
@@ -59,22 +59,22 @@ pub struct MountOptions {
     pub transport: Option<Kind>,
     /// Threads per CPU with io_uring; `None`: chosen.
     pub threads_per_cpu: Option<usize>,
-    /// Tells the threads of this process that work in the background; see [`ThreadLister`]. They
+    /// Lists the background threads of this process; see [`ThreadLister`]. They
     /// keep off CPUs on which many requests come, as long as there are others: with io_uring, and
     /// where the process may use `SCHED_IDLE`. Of several mounts in one process the last that had
     /// something to say decides.
     pub background: Option<ThreadLister>,
     /// How often everything is made durable unasked; zero: never.
     pub sync_interval: Duration,
-    /// Small files are given to the kernel before it asks for them, to programs that read one after
-    /// the other. Not with `writeback`, not without `xattrs`, and not with one thread.
+    /// Files are stored in the kernel's pages before an application reads them, if it reads one
+    /// after the other. Not with `writeback`, not without `xattrs`, and not with one thread.
     pub prefetch: bool,
     /// Read-ahead, KiB (root only).
     pub read_ahead_kib: u32,
-    /// What the mount tells about itself: the value of the extended attribute
+    /// The description of the mount: the value of the extended attribute
     /// [`DESCRIPTION_XATTR`](crate::DESCRIPTION_XATTR) of its root, which no listing shows.
     pub description: Option<Description>,
-    /// What may be asked of the server; see [`Commands`].
+    /// Commands that the server carries out; see [`Commands`].
     pub commands: Option<Commands>,
     /// How the file system asks for pending FORGETs.
     pub forgets: Option<ForgetHook>,

@@ -1,4 +1,5 @@
-//! Memory out of which the kernel copies, and that can be taken from it while it does.
+//! The page buffer: memory from which the kernel copies prefetched pages, and which can be made
+//! inaccessible to it meanwhile.
 
 use crate::transport::Device;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
@@ -41,7 +42,8 @@ impl PageBuffer {
         self.0.length
     }
 
-    /// Its content. Only while the gate is open: closed, it ends the process.
+    /// Its content. To be used only while the gate is open; access through a closed one ends the
+    /// process.
     pub(super) fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: the mapping is initialized (zeroed at first), and borrowed with `self`, of which
         // there is one.
@@ -64,12 +66,12 @@ impl PageBuffer {
 }
 
 impl Gate {
-    /// When this has returned, and until [`Gate::open`], the kernel begins to copy no page any
-    /// more. What page it is at it may still copy to its end: it has locked the page that it copies
-    /// to before it takes the one that it copies from.
+    /// From the return of this until [`Gate::open`] the kernel begins to copy no further page. The
+    /// page under way it may copy to its end: it has locked the page that it copies to before it
+    /// takes the one that it copies from.
     ///
     /// # Errors
-    /// What the system says; then the gate is open.
+    /// What the system says; then the gate stays open.
     pub(super) fn close(&self) -> io::Result<()> {
         self.protect(MprotectFlags::empty())
     }
@@ -77,7 +79,7 @@ impl Gate {
     /// Makes the memory accessible again.
     ///
     /// # Errors
-    /// What the system says; then the gate is closed.
+    /// What the system says; then the gate stays closed.
     pub(super) fn open(&self) -> io::Result<()> {
         self.protect(MprotectFlags::READ | MprotectFlags::WRITE)
     }

@@ -11,7 +11,7 @@ const READ: u32 = 2;
 
 /// Length of a token in bytes.
 pub const TOKEN_BYTES: usize = 16;
-/// Room for a name.
+/// Room for a name, bytes.
 const NAME_BYTES: usize = 256;
 /// Bytes of differences in one answer.
 pub const DIFFERENCES_BYTES: usize = 8168;
@@ -50,7 +50,7 @@ pub const SNAPSHOT_WRITABLE: u32 = 1;
 /// Flag: not of the whole volume, but of the directory alone.
 pub const SNAPSHOT_DIRECTORY: u32 = 2;
 
-/// Stands for an open file or directory.
+/// A secret that stands for a directory that its owner has opened.
 pub type Token = [u8; TOKEN_BYTES];
 
 /// The bytes that an ioctl's argument has.
@@ -58,69 +58,70 @@ pub const fn size(command: u32) -> usize {
     (command >> 16 & 0x3fff) as usize
 }
 
-/// What is asked.
+/// A command to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command<'a> {
-    /// A token.
+    /// Gives out a token for the directory.
     Token,
-    /// A clone of what the token stands for.
+    /// Clones the directory of the token.
     Clone {
-        /// Of the source.
+        /// The source.
         token: Token,
-        /// Of the clone.
+        /// The name of the clone.
         name: &'a [u8],
     },
-    /// A directory goes with all below.
+    /// Removes a directory with all that is below it.
     RemoveTree {
         /// Its name.
         name: &'a [u8],
     },
-    /// A tree changes hands; `None`: stays as it is.
+    /// Gives a tree another owner or group; `None`: it keeps its own.
     ChownTree {
         /// The new owner.
         uid: Option<u32>,
         /// The new group.
         gid: Option<u32>,
     },
-    /// A tree gets modes, in the order of the header's fields.
+    /// Changes the modes of a tree; in the order of the fields in `include/espalier.h`.
     ChmodTree([u32; 5]),
-    /// A snapshot is made.
+    /// Makes a snapshot.
     Snapshot {
         /// Its name.
         name: &'a [u8],
-        /// It can be changed.
+        /// Whether it can be changed.
         writable: bool,
-        /// Of the directory alone.
+        /// Of the directory alone, not of the whole volume.
         directory: bool,
     },
-    /// A snapshot is deleted.
+    /// Deletes a snapshot.
     SnapshotDelete {
         /// Its name.
         name: &'a [u8],
         /// Of the directory alone.
         directory: bool,
     },
-    /// The directory becomes what a snapshot holds.
+    /// Replaces the directory by its state in a snapshot.
     Restore {
-        /// Its name.
+        /// The name of the snapshot.
         snapshot: &'a [u8],
     },
-    /// A comparison begins.
+    /// Begins to compare two trees.
     Diff {
-        /// Of the older tree.
+        /// The older tree.
         token: Token,
     },
-    /// How much space a tree takes.
+    /// Asks how much space a tree takes.
     Space,
-    /// A comparison goes on.
+    /// Continues a comparison.
     DiffNext {
-        /// Which.
+        /// The number of the comparison.
         session: u64,
     },
 }
 
 impl<'a> Command<'a> {
-    /// Decodes an argument; `None` if there is no such ioctl, or the argument is not one of its.
+    /// Decodes the argument of an ioctl; `None` if there is no such ioctl, or the argument is not
+    /// valid.
     pub fn decode(command: u32, input: &'a [u8]) -> Option<Self> {
         let mut reader = Reader::new(input, "ioctl");
         Some(match command {

@@ -1,12 +1,12 @@
-//! INIT: what the kernel offers, what is taken of it, and what that means for the rest of the
-//! conversation.
+//! INIT: what the kernel offers, what the server takes of it, and what that means for later
+//! messages.
 
 use super::flags::init as bit;
 use super::reader::Reader;
 use super::reply::Writer;
 use super::{DecodeError, flags};
 
-/// The major version that is spoken.
+/// The major version of the protocol.
 pub const MAJOR: u32 = 7;
 
 /// The oldest minor version that is understood: Linux 5.4 and later.
@@ -18,7 +18,7 @@ pub const NEWEST_MINOR: u32 = 45;
 /// Length of the reply to INIT, bytes.
 pub const REPLY_BYTES: usize = 64;
 
-/// What the kernel offers.
+/// What the kernel offers at INIT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InitRequest {
     /// Major protocol version.
@@ -49,7 +49,7 @@ impl InitRequest {
     }
 }
 
-/// What the rest of the conversation depends on.
+/// What INIT agreed on; later messages depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Dialect {
     /// Minor version, the smaller of both sides'.
@@ -84,9 +84,9 @@ impl Dialect {
     }
 }
 
-/// What is asked of the kernel.
+/// What the server asks of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wishes {
+pub struct InitParameters {
     /// Wanted bits of [`flags::init`]; what the kernel did not offer is left out.
     pub flags: u64,
     /// The longest read-ahead, bytes.
@@ -101,23 +101,27 @@ pub struct Wishes {
 ///
 /// # Errors
 /// The kernel's version, if it is too old.
-pub fn negotiate(request: &InitRequest, wishes: &Wishes) -> Result<(Dialect, [u8; REPLY_BYTES]), (u32, u32)> {
+pub fn negotiate(
+    request: &InitRequest,
+    init_parameters: &InitParameters,
+) -> Result<(Dialect, [u8; REPLY_BYTES]), (u32, u32)> {
     if request.major < MAJOR || (request.major == MAJOR && request.minor < OLDEST_MINOR) {
         return Err((request.major, request.minor));
     }
-    let dialect = Dialect { minor: request.minor.min(NEWEST_MINOR), flags: wishes.flags & request.flags };
+    let dialect =
+        Dialect { minor: request.minor.min(NEWEST_MINOR), flags: init_parameters.flags & request.flags };
     let mut body = [0; REPLY_BYTES];
     let mut writer = Writer::new(&mut body);
     writer.u32(MAJOR);
     writer.u32(dialect.minor);
-    writer.u32(wishes.max_readahead);
+    writer.u32(init_parameters.max_readahead);
     writer.u32(dialect.flags as u32);
-    writer.u16(wishes.max_background);
-    writer.u16(wishes.max_background / 4 * 3);
-    writer.u32(wishes.max_write);
+    writer.u16(init_parameters.max_background);
+    writer.u16(init_parameters.max_background / 4 * 3);
+    writer.u32(init_parameters.max_write);
     // Granularity of times, nanoseconds.
     writer.u32(1);
-    writer.u16((wishes.max_write / 4096).min(u32::from(u16::MAX)) as u16);
+    writer.u16((init_parameters.max_write / 4096).min(u32::from(u16::MAX)) as u16);
     // Map alignment: no DAX.
     writer.u16(0);
     writer.u32((dialect.flags >> 32) as u32);

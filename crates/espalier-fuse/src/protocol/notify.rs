@@ -1,4 +1,4 @@
-//! Messages that the daemon sends unasked: the kernel's caches are to forget something.
+//! Notifications: messages to the kernel that answer no request, about its caches.
 
 use super::REPLY_HEADER_BYTES;
 use super::reply::Writer;
@@ -8,8 +8,8 @@ const INVALIDATE_ENTRY: i32 = 3;
 const STORE: i32 = 4;
 const INCREMENT_EPOCH: i32 = 8;
 
-/// INVAL_ENTRY: the kernel names what it waits for by this length at most.
-const LONGEST_NAME: usize = 1024;
+/// The longest name of an INVAL_ENTRY that the kernel takes, bytes.
+const MAX_NAME_BYTES: usize = 1024;
 
 /// A notification.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,11 +29,11 @@ pub enum Notification {
         parent: u64,
         /// The name.
         name: Vec<u8>,
-        /// The kernel is to ask again, and until then keeps what it knows below (protocol 7.38);
-        /// without it, it drops all of that.
+        /// Whether the kernel keeps what it knows below the name until it has looked the name up
+        /// again (protocol 7.38); otherwise it drops all of that.
         expire: bool,
     },
-    /// Every cached name of the mount is to be looked up anew (protocol 7.44).
+    /// The kernel has to look up every cached name of the mount again (protocol 7.44).
     Epoch,
 }
 
@@ -53,7 +53,7 @@ impl Notification {
                 })
             }
             Self::Entry { parent, name, expire } => {
-                let name = &name[..name.len().min(LONGEST_NAME)];
+                let name = &name[..name.len().min(MAX_NAME_BYTES)];
                 message(INVALIDATE_ENTRY, 16 + name.len() + 1, |writer| {
                     writer.u64(*parent);
                     writer.u32(name.len() as u32);
@@ -67,11 +67,11 @@ impl Notification {
     }
 }
 
-/// Bytes of [`store`].
+/// Length of what [`store`] returns, bytes.
 pub(crate) const STORE_BYTES: usize = REPLY_HEADER_BYTES + 24;
 
-/// What comes before `length` bytes that the kernel shall have as the content of a node from
-/// `offset` on, as if it had read them.
+/// The head of a message that stores data in the kernel's pages of a node; `length` bytes of data,
+/// which belong at `offset`, follow it.
 pub(crate) fn store(node: u64, offset: u64, length: u32) -> [u8; STORE_BYTES] {
     let mut bytes = [0; STORE_BYTES];
     let mut writer = Writer::new(&mut bytes);

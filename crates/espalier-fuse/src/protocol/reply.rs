@@ -88,9 +88,9 @@ pub const STATFS_BYTES: usize = 80;
 /// Length of what the kernel is told about an opened file.
 pub const OPEN_BYTES: usize = 16;
 
-/// How long the kernel may keep what it was told, seconds: practically for ever.
-/// All changes pass here, so nothing it keeps goes stale.
-const FOR_EVER: u64 = 1 << 30;
+/// How long the kernel may cache names and attributes, seconds: practically for ever. All changes
+/// pass through the mount, so nothing in the cache becomes stale.
+const CACHE_TIMEOUT_SECONDS: u64 = 1 << 30;
 
 fn attributes(writer: &mut Writer<'_>, of: &Attributes) {
     for value in [of.ino, of.size, of.blocks] {
@@ -114,8 +114,8 @@ pub fn entry(out: &mut [u8], node: u64, of: &Attributes) -> usize {
     writer.u64(node);
     // Generation: node ids are never used again while the mount lives.
     writer.u64(0);
-    writer.u64(FOR_EVER);
-    writer.u64(FOR_EVER);
+    writer.u64(CACHE_TIMEOUT_SECONDS);
+    writer.u64(CACHE_TIMEOUT_SECONDS);
     writer.u64(0);
     attributes(&mut writer, of);
     ENTRY_BYTES
@@ -126,14 +126,14 @@ pub fn no_entry(out: &mut [u8]) -> usize {
     let out = &mut out[..ENTRY_BYTES];
     out.fill(0);
     let mut writer = Writer::new(&mut out[16..24]);
-    writer.u64(FOR_EVER);
+    writer.u64(CACHE_TIMEOUT_SECONDS);
     ENTRY_BYTES
 }
 
 /// The body for GETATTR and SETATTR. Returns its length.
 pub fn attribute_reply(out: &mut [u8], of: &Attributes) -> usize {
     let mut writer = Writer::new(&mut out[..ATTRIBUTE_REPLY_BYTES]);
-    writer.u64(FOR_EVER);
+    writer.u64(CACHE_TIMEOUT_SECONDS);
     writer.u64(0);
     attributes(&mut writer, of);
     ATTRIBUTE_REPLY_BYTES
@@ -144,7 +144,7 @@ pub fn statx(out: &mut [u8], of: &Attributes) -> usize {
     let out = &mut out[..STATX_BYTES];
     out.fill(0);
     let mut writer = Writer::new(out);
-    writer.u64(FOR_EVER);
+    writer.u64(CACHE_TIMEOUT_SECONDS);
     // Nanoseconds of the timeout, flags, two spare words.
     writer.bytes(&[0; 24]);
     writer.u32(flags::statx::BASIC_STATS | flags::statx::BTIME);

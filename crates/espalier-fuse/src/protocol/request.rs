@@ -1,4 +1,4 @@
-//! Requests, decoded.
+//! Decoding of requests.
 
 use super::flags::{self, init as bit};
 use super::init::{Dialect, InitRequest};
@@ -6,7 +6,7 @@ use super::moment::Moment;
 use super::reader::Reader;
 use super::{DecodeError, HEADER_BYTES};
 
-/// What every request says.
+/// The header of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// Length of the whole message, bytes.
@@ -50,16 +50,16 @@ impl Header {
     }
 }
 
-/// Whether a caller waits for the answer to requests of this kind, and may give up.
+/// Whether a caller waits for the answer to requests of this kind, and may be killed meanwhile.
 pub fn has_caller(opcode: u32) -> bool {
     use flags::opcode::*;
     !matches!(opcode, FORGET | BATCH_FORGET | INTERRUPT | INIT | DESTROY | RELEASE | RELEASEDIR)
 }
 
-/// The errno with which a request of this kind is answered before it is served. Of
-/// removing and renaming the kernel takes `EINTR` to mean that it may have happened, and drops what
-/// is mounted below.
-pub fn given_up(opcode: u32) -> i32 {
+/// The errno for a request of this kind whose caller was killed before it was served. The kernel
+/// takes `EINTR` of removing and renaming to mean that it may have happened, and drops the mounts
+/// below.
+pub fn interrupt_errno(opcode: u32) -> i32 {
     use flags::opcode::*;
     match opcode {
         UNLINK | RMDIR | RENAME | RENAME2 => libc::ECANCELED,
@@ -67,10 +67,10 @@ pub fn given_up(opcode: u32) -> i32 {
     }
 }
 
-/// Whether the kernel keeps what the answer to a request of this kind says about a change: then it
-/// must be told of every change that was made. Of what an ioctl changed it is told by
+/// Whether the kernel learns from the answer to a request of this kind what was changed: then it
+/// must have the true answer once something was. Of the changes of an ioctl it learns by
 /// notifications.
-pub fn tells_of_changes(opcode: u32) -> bool {
+pub fn reports_changes(opcode: u32) -> bool {
     opcode != flags::opcode::IOCTL
 }
 
@@ -154,8 +154,8 @@ pub enum Operation<'a> {
         data: &'a [u8],
         from_cache: bool,
         kill_suid_sgid: bool,
-        /// It must be durable before it is answered; true: the data only. The kernel asks for that
-        /// by a request of its own where the write goes through its pages.
+        /// The write must be durable before it is answered (true: the data only). Where the write
+        /// goes through its pages the kernel sends an FSYNC instead.
         sync: Option<bool>,
     },
     FileSystemStatistics,

@@ -1,5 +1,5 @@
 use super::flags::{init as bit, opcode};
-use super::init::{Wishes, negotiate};
+use super::init::{InitParameters, negotiate};
 use super::notify::Notification;
 use super::*;
 use proptest::prelude::*;
@@ -100,7 +100,7 @@ fn a_forget_list_is_as_long_as_it_says() {
 
 #[test]
 fn what_is_not_offered_is_not_taken() {
-    let wishes = Wishes {
+    let init_parameters = InitParameters {
         flags: bit::POSIX_ACL | bit::OVER_IO_URING | bit::INIT_EXT,
         max_readahead: 1 << 20,
         max_write: 1 << 20,
@@ -108,11 +108,11 @@ fn what_is_not_offered_is_not_taken() {
     };
     let mut request =
         InitRequest { major: 7, minor: 99, max_readahead: 0, flags: bit::POSIX_ACL | bit::INIT_EXT };
-    let (dialect, body) = negotiate(&request, &wishes).unwrap();
+    let (dialect, body) = negotiate(&request, &init_parameters).unwrap();
     assert_eq!((dialect.minor, dialect.flags), (init::NEWEST_MINOR, bit::POSIX_ACL | bit::INIT_EXT));
     assert_eq!(body.len(), init::REPLY_BYTES);
     request.minor = init::OLDEST_MINOR - 1;
-    assert_eq!(negotiate(&request, &wishes).unwrap_err(), (7, init::OLDEST_MINOR - 1));
+    assert_eq!(negotiate(&request, &init_parameters).unwrap_err(), (7, init::OLDEST_MINOR - 1));
 }
 
 #[test]

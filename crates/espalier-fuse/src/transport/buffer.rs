@@ -8,8 +8,7 @@ use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 
 const PAGE_BYTES: usize = 4096;
-/// The length of memory that the system may have in one piece, and to a multiple of which it lies
-/// then.
+/// Length and alignment of memory that the system can keep as one piece.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Zeroed, page-aligned bytes. Pages that are never touched cost nothing.

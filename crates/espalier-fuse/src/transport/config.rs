@@ -36,5 +36,5 @@ pub struct Config {
     /// Lists the background threads that keep off CPUs on which many requests come.
     pub background: Option<ThreadLister>,
     /// What to ask of the kernel.
-    pub wishes: init::Wishes,
+    pub init_parameters: init::InitParameters,
 }

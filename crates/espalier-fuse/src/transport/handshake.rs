@@ -6,16 +6,16 @@ use crate::protocol::{self, Dialect, InitRequest, init};
 use std::io;
 
 /// Bytes that a WRITE carries or a READ returns at most.
-pub(super) fn payload_bytes(wishes: &init::Wishes) -> usize {
-    (wishes.max_write as usize).max(8192).next_multiple_of(4096)
+pub(super) fn payload_bytes(init_parameters: &init::InitParameters) -> usize {
+    (init_parameters.max_write as usize).max(8192).next_multiple_of(4096)
 }
 
 /// Waits for INIT and answers it.
 ///
 /// # Errors
 /// A kernel whose protocol is too old, or a device that fails.
-pub(super) fn greet(device: &Device, wishes: &init::Wishes) -> io::Result<Dialect> {
-    let mut buffer = Buffer::new(payload_bytes(wishes) + 4096)?;
+pub(super) fn greet(device: &Device, init_parameters: &init::InitParameters) -> io::Result<Dialect> {
+    let mut buffer = Buffer::new(payload_bytes(init_parameters) + 4096)?;
     let buffer = buffer.bytes();
     loop {
         let length = device.read(buffer)?;
@@ -34,12 +34,17 @@ pub(super) fn greet(device: &Device, wishes: &init::Wishes) -> io::Result<Dialec
             device.reply(header.unique, Ok(&body))?;
             continue;
         }
-        return answer(device, header.unique, &request, wishes);
+        return answer(device, header.unique, &request, init_parameters);
     }
 }
 
-fn answer(device: &Device, unique: u64, request: &InitRequest, wishes: &init::Wishes) -> io::Result<Dialect> {
-    match init::negotiate(request, wishes) {
+fn answer(
+    device: &Device,
+    unique: u64,
+    request: &InitRequest,
+    init_parameters: &init::InitParameters,
+) -> io::Result<Dialect> {
+    match init::negotiate(request, init_parameters) {
         Ok((dialect, body)) => {
             tracing::debug!(
                 minor = dialect.minor,

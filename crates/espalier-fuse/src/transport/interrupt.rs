@@ -15,7 +15,7 @@
 //!    ([`may_commit`](super::may_commit)).
 //! 3. *Once it was told to go on, the request gets its true answer and no other*, because the
 //!    kernel remembers what the answer says
-//!    ([`tells_of_changes`](crate::protocol::request::tells_of_changes)); the file system waits for
+//!    ([`reports_changes`](crate::protocol::request::reports_changes)); the file system waits for
 //!    nothing after the change.
 //!
 //! The kernel sends an INTERRUPT when a caller gets a signal. That is not enough: it sends one for

@@ -80,12 +80,12 @@ impl Prepared {
     /// A kernel whose protocol is too old, a device that fails, threads that cannot be started, and
     /// io_uring that was asked for by name and is refused.
     pub fn start(mut self, handler: Arc<dyn Handler>) -> io::Result<Serving> {
-        let mut wishes = self.config.wishes;
+        let mut init_parameters = self.config.init_parameters;
         if self.rings.is_some() {
-            wishes.flags |= protocol::flags::init::OVER_IO_URING;
+            init_parameters.flags |= protocol::flags::init::OVER_IO_URING;
         }
-        let dialect = handshake::greet(&self.device, &wishes)?;
-        let payload_bytes = handshake::payload_bytes(&wishes);
+        let dialect = handshake::greet(&self.device, &init_parameters)?;
+        let payload_bytes = handshake::payload_bytes(&init_parameters);
         let handler = GuardedHandler::new(handler);
         let connection = Arc::new(Connection::new(self.device, dialect, payload_bytes, handler));
         let granted = dialect.has(protocol::flags::init::OVER_IO_URING);

@@ -5,7 +5,7 @@
 //! whose request another thread has answered finds the slot empty when it is done.
 
 use crate::protocol::Header;
-use crate::protocol::request::{given_up, has_caller, tells_of_changes};
+use crate::protocol::request::{has_caller, interrupt_errno, reports_changes};
 use parking_lot::Mutex;
 use std::io;
 
@@ -29,8 +29,8 @@ impl InFlight {
         Self {
             unique,
             caller: if has_caller(opcode) { pid } else { 0 },
-            reports_changes: tells_of_changes(opcode),
-            interrupt_errno: given_up(opcode),
+            reports_changes: reports_changes(opcode),
+            interrupt_errno: interrupt_errno(opcode),
         }
     }
 }

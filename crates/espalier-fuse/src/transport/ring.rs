@@ -1,4 +1,4 @@
-//! The ring of a thread that serves: one command at a time, and the wait for what comes of it.
+//! The io_uring of a serving thread: one command at a time, and the wait for its completion.
 //!
 //! A thread enters its ring once or twice for each request that it serves, so a ring is registered
 //! with its thread: by its number there the kernel finds it without the table of files, which all
@@ -29,9 +29,9 @@ struct Update {
 /// A ring of the thread that made it.
 pub(super) struct Ring {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
-    /// The number that it has with its thread.
+    /// The number under which its thread has registered it.
     number: Option<u32>,
-    /// The number means nothing to other threads.
+    /// Other threads cannot use the number.
     of_thread: PhantomData<*const ()>,
 }
 
@@ -41,7 +41,7 @@ impl Ring {
         let mut builder = IoUring::builder();
         builder.setup_single_issuer().setup_defer_taskrun();
         let mut ring = Self { ring: builder.build(2)?, number: None, of_thread: PhantomData };
-        // Where it gets none, its descriptor does.
+        // Without a number the ring is used by its descriptor.
         ring.number = ring.renumber(REGISTER_RING_FDS, u32::MAX).ok();
         Ok(ring)
     }
@@ -71,16 +71,16 @@ impl Ring {
     /// What the kernel reads because of it must live until it is submitted, and what it fills until
     /// its completion or until the ring is dropped.
     pub(super) unsafe fn push(&mut self, command: &squeue::Entry128) -> io::Result<()> {
-        // SAFETY: the caller sees to it.
+        // SAFETY: the condition is the same as that of this function.
         unsafe { self.ring.submission().push(command) }.map_err(io::Error::other)
     }
 
-    /// Commands that are queued.
+    /// How many commands are queued and not submitted.
     pub(super) fn queued(&mut self) -> usize {
         self.ring.submission().len()
     }
 
-    /// What came of a command.
+    /// The result of a completed command, if there is one.
     pub(super) fn completion(&mut self) -> Option<i32> {
         self.ring.completion().next().map(|completion| completion.result())
     }
