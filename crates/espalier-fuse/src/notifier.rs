@@ -1,55 +1,86 @@
-//! Tells the kernel of changes that it did not ask for: a clone that appears, a subtree that is
-//! gone.
+//! The notifier tells the kernel of changes that no request of the kernel made: a clone appears, a
+//! subtree is removed.
 //!
-//! Threads of their own write the notifications, because the kernel takes locks while it handles
-//! one, which a request in work may hold. So: finish the change, release every lock, notify, and
-//! only then answer. One thread writes what callers wait for, another one what may take the kernel
-//! long, so that no caller waits for that. That attributes changed is told by the thread that
-//! serves the request, before it answers: the kernel then waits for no lock and for no page.
+//! Threads of the notifier write the notifications, because the kernel takes locks while it handles
+//! one, which the caller of a request may hold until the request is answered. So the order is:
+//! finish the change, release every lock, notify, and only then answer. One thread writes the
+//! notifications for which requests wait. Another one writes those that may take the kernel long,
+//! so that no request waits for them.
+//!
+//! # What a serving thread may wait for
+//!
+//! With one thread for the requests of a CPU (`-o threads=1`) a serving thread that waits for the
+//! kernel can be the one for which the kernel waits:
+//!
+//! - An invalidated name needs the lock of its directory. The caller that holds it may wait for a
+//!   request in the queue of the waiting thread.
+//! - A notification drops a reference to an inode, which may be the last one. FORGET has no reply:
+//!   the kernel queues it and goes on. But evicting the inode waits for its locked pages, and
+//!   another eviction of the same inode is waited for. Where the server has no OPEN, kernels before
+//!   the end of 2025 do not hold the inode while read-ahead of a closed file is under way (mended
+//!   by "fuse: fix readahead reclaim deadlock"): there a page is locked for a READ that may be in
+//!   the queue of the waiting thread.
+//!
+//! So a request waits for its notifications, which a thread of the notifier writes, for
+//! [`MAX_WAIT`] at most, or [`MAX_WAIT_OF_ONLY_THREAD`]: then it is answered, the kernel goes on,
+//! and the notification takes effect a moment after the answer.
+//!
+//! A serving thread writes a notification by itself only if the caller of its request has the file
+//! open and stays until the answer: then the inode is not evicted. So do `fsync`
+//! ([`Notifier::attributes_changed_here`]), and LSEEK, which has pages written that other threads
+//! serve ([`Notifier::notify_on_this_thread`], `dispatch/dirty_pages`).
 
 use crate::protocol::notify::Notification;
-use crate::transport::Device;
+use crate::transport::{self, Device};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a request waits for the kernel to handle its notifications.
+const MAX_WAIT: Duration = Duration::from_secs(10);
+/// The same if its thread is the only one for the requests of a CPU.
+const MAX_WAIT_OF_ONLY_THREAD: Duration = Duration::from_millis(100);
 
 /// Sends notifications.
 pub struct Notifier {
-    prompt: Sender,
-    patient: Sender,
-    /// Until it is stopped.
+    /// Sends what requests wait for.
+    urgent: Sender,
+    /// Sends what may take the kernel long.
+    deferred: Sender,
+    /// For serving threads; `None` once the notifier is stopped.
     device: RwLock<Option<Arc<Device>>>,
 }
 
-/// Sends notifications in order.
+/// A thread that sends notifications in order.
 struct Sender {
-    shared: Arc<Shared>,
+    shared: Arc<SenderQueue>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
+struct SenderQueue {
+    state: Mutex<SenderState>,
     changed: Condvar,
 }
 
-/// What waits to be sent.
-enum Waiting {
+/// A message in the queue of a sender.
+enum QueuedMessage {
     One(Notification),
-    /// Takes note if the kernel does not know what one of them is about.
-    Known(Vec<Notification>, Arc<AtomicBool>),
-    /// What it takes time to find out.
-    Later(Box<dyn FnOnce() -> Vec<Notification> + Send>),
-    /// What follows when the kernel has dealt with it.
-    Then(Notification, Box<dyn FnOnce() + Send>),
+    /// Sets the flag if the kernel does not know the node of one of them.
+    Group(Vec<Notification>, Arc<AtomicBool>),
+    /// The notifications are computed when their turn comes.
+    Computed(Box<dyn FnOnce() -> Vec<Notification> + Send>),
+    /// Calls the function when the kernel has handled the notification.
+    Followed(Notification, Box<dyn FnOnce() + Send>),
 }
 
 #[derive(Default)]
-struct State {
-    queue: VecDeque<Waiting>,
+struct SenderState {
+    queue: VecDeque<QueuedMessage>,
     queued: u64,
     sent: u64,
     stopped: bool,
@@ -58,79 +89,100 @@ struct State {
 impl Notifier {
     pub(crate) fn start(device: Device) -> io::Result<Self> {
         let device = Arc::new(device);
-        let prompt = Sender::start("fuse-notify", device.clone())?;
-        let patient = Sender::start("fuse-notify-late", device.clone())?;
-        Ok(Self { prompt, patient, device: RwLock::new(Some(device)) })
+        let urgent = Sender::start("fuse-notify", device.clone())?;
+        let deferred = Sender::start("fuse-notify-late", device.clone())?;
+        Ok(Self { urgent, deferred, device: RwLock::new(Some(device)) })
     }
 
-    /// Tells at once that attributes of a node changed. For a thread that serves a request: the
-    /// kernel counts up the version of the attributes, so that it takes no older ones from answers
-    /// on their way, and neither locks pages nor waits for requests.
+    /// Tells the kernel that attributes of a node changed: when this returns it takes no older ones
+    /// from answers that are on their way.
     pub fn attributes_changed(&self, node: u64) {
-        let device = self.device.read().clone();
-        if let Some(device) = device {
-            send(&device, &Notification::Inode { node, data: None });
+        self.notify_and_wait([Notification::Inode { node, data: None }]);
+    }
+
+    /// The same, on the calling thread if the caller of its request still waits, and is bound to
+    /// wait for the answer. The caller has the file open.
+    pub(crate) fn attributes_changed_here(&self, node: u64) {
+        let notification = Notification::Inode { node, data: None };
+        if transport::may_commit() {
+            self.notify_on_this_thread(&notification);
+        } else {
+            // The caller was killed, and may have closed the file.
+            self.notify([notification]);
         }
     }
 
-    /// Has the kernel write back all changed pages of a node, and drop all its pages, when the turn
-    /// of that comes; then calls `done`.
+    /// Queues that the kernel writes back all changed pages of a node and drops all its pages;
+    /// afterwards `done` is called.
     pub fn write_back(&self, node: u64, done: impl FnOnce() + Send + 'static) {
         let all = Notification::Inode { node, data: Some((0, 0)) };
-        self.patient.queue([Waiting::Then(all, Box::new(done))]);
+        self.deferred.queue([QueuedMessage::Followed(all, Box::new(done))]);
     }
 
     /// Sends a notification on the calling thread, and returns when the kernel has carried it out;
-    /// false if it did not. For a request whose file is open, and of which no lock is held that
-    /// the kernel takes for this notification: nothing waits for the threads of the notifier.
-    pub(crate) fn notify_here(&self, notification: &Notification) -> bool {
+    /// false if it did not. Only for a request whose caller has the file open and holds no lock
+    /// that the kernel takes for this notification.
+    pub(crate) fn notify_on_this_thread(&self, notification: &Notification) -> bool {
         let device = self.device.read().clone();
         device.is_some_and(|device| send(&device, notification))
     }
 
     /// Queues notifications that may take the kernel long, and returns at once.
     pub fn notify(&self, notifications: impl IntoIterator<Item = Notification>) {
-        self.patient.queue(notifications.into_iter().map(Waiting::One));
+        self.deferred.queue(notifications.into_iter().map(QueuedMessage::One));
     }
 
-    /// As [`Notifier::notify`], for what takes time to find out: that happens when its turn comes.
+    /// As [`Notifier::notify`], with notifications that take time to find out: `find` is called
+    /// when their turn comes.
     pub fn notify_later(&self, find: impl FnOnce() -> Vec<Notification> + Send + 'static) {
-        self.patient.queue([Waiting::Later(Box::new(find))]);
+        self.deferred.queue([QueuedMessage::Computed(Box::new(find))]);
     }
 
-    /// Queues notifications and returns when the kernel has taken the last of them (or the mount
-    /// has ended). Not to be called with a lock held that a request may need.
+    /// Queues notifications and returns when the kernel has handled the last of them (or the mount
+    /// has ended, or it takes too long). The calling thread must hold no lock that a request may
+    /// need.
     pub fn notify_and_wait(&self, notifications: impl IntoIterator<Item = Notification>) {
-        let upto = self.prompt.queue(notifications.into_iter().map(Waiting::One));
-        self.prompt.wait(upto);
+        let upto = self.urgent.queue(notifications.into_iter().map(QueuedMessage::One));
+        self.wait_for(upto);
     }
 
-    /// As [`Notifier::notify_and_wait`]; false if the kernel did not know what one of them is
-    /// about: then an answer that makes it known may be on its way, with what was true before.
-    pub fn notify_known(&self, notifications: Vec<Notification>) -> bool {
+    /// As [`Notifier::notify_and_wait`]; false if the kernel did not know one of the nodes, or it
+    /// took too long: then an answer that tells it of the node may be on its way, with what was
+    /// true before.
+    pub fn notify_if_known(&self, notifications: Vec<Notification>) -> bool {
         let unknown = Arc::new(AtomicBool::new(false));
-        let upto = self.prompt.queue([Waiting::Known(notifications, Arc::clone(&unknown))]);
-        self.prompt.wait(upto);
-        !unknown.load(Ordering::Acquire)
+        let upto = self.urgent.queue([QueuedMessage::Group(notifications, Arc::clone(&unknown))]);
+        self.wait_for(upto) && !unknown.load(Ordering::Acquire)
+    }
+
+    /// Waits until the kernel has handled urgent messages up to `upto`; false if that takes too
+    /// long.
+    fn wait_for(&self, upto: u64) -> bool {
+        let limit = if transport::serving_threads() == 1 { MAX_WAIT_OF_ONLY_THREAD } else { MAX_WAIT };
+        let handled = self.urgent.wait(upto, limit);
+        if !handled {
+            tracing::debug!("the kernel takes long to handle a notification: the request is answered before");
+        }
+        handled
     }
 
     pub(crate) fn stop(&self) {
         self.device.write().take();
-        self.prompt.stop();
-        self.patient.stop();
+        self.urgent.stop();
+        self.deferred.stop();
     }
 }
 
 impl Sender {
     fn start(name: &str, device: Arc<Device>) -> io::Result<Self> {
-        let shared = Arc::new(Shared::default());
-        let of_thread = Arc::clone(&shared);
+        let shared = Arc::new(SenderQueue::default());
+        let thread_queue = Arc::clone(&shared);
         let builder = std::thread::Builder::new().name(name.into());
-        let thread = builder.spawn(move || of_thread.send_all(&device))?;
+        let thread = builder.spawn(move || thread_queue.send_all(&device))?;
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    fn queue(&self, notifications: impl IntoIterator<Item = Waiting>) -> u64 {
+    fn queue(&self, notifications: impl IntoIterator<Item = QueuedMessage>) -> u64 {
         let mut state = self.shared.state.lock();
         let before = state.queue.len();
         state.queue.extend(notifications);
@@ -139,11 +191,17 @@ impl Sender {
         state.queued
     }
 
-    fn wait(&self, upto: u64) {
+    /// Returns when the kernel has handled the messages up to `upto`, or nothing is sent any more;
+    /// false if that takes longer than `limit`.
+    fn wait(&self, upto: u64, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
         let mut state = self.shared.state.lock();
         while state.sent < upto && !state.stopped {
-            self.shared.changed.wait(&mut state);
+            if self.shared.changed.wait_until(&mut state, deadline).timed_out() {
+                return state.sent >= upto || state.stopped;
+            }
         }
+        true
     }
 
     fn stop(&self) {
@@ -156,7 +214,7 @@ impl Sender {
     }
 }
 
-impl Shared {
+impl SenderQueue {
     fn send_all(&self, device: &Device) {
         let mut state = self.state.lock();
         while !state.stopped {
@@ -166,21 +224,21 @@ impl Shared {
             };
             drop(state);
             match waiting {
-                Waiting::One(notification) => {
+                QueuedMessage::One(notification) => {
                     send(device, &notification);
                 }
-                Waiting::Then(notification, done) => {
+                QueuedMessage::Followed(notification, done) => {
                     send(device, &notification);
                     done();
                 }
-                Waiting::Known(notifications, unknown) => {
+                QueuedMessage::Group(notifications, unknown) => {
                     for notification in &notifications {
                         if !send(device, notification) {
                             unknown.store(true, Ordering::Release);
                         }
                     }
                 }
-                Waiting::Later(find) => {
+                QueuedMessage::Computed(find) => {
                     for notification in find() {
                         if self.state.lock().stopped {
                             return;
@@ -196,10 +254,36 @@ impl Shared {
     }
 }
 
-/// False if the kernel did not take it, or does not know what it is about.
+/// False if the kernel refused the notification, or does not know the node.
 fn send(device: &Device, notification: &Notification) -> bool {
     device.notify(&notification.encode()).unwrap_or_else(|error| {
         tracing::debug!(%error, ?notification, "the kernel did not take a notification");
         false
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::fd::{AsFd, OwnedFd};
+
+    #[test]
+    fn a_request_does_not_wait_for_ever_for_the_kernel() {
+        let (mut reader, mut writer) = std::io::pipe().unwrap();
+        // A device that takes no message: a full pipe.
+        let size = rustix::pipe::fcntl_getpipe_size(writer.as_fd()).unwrap();
+        writer.write_all(&vec![0; size]).unwrap();
+        let device = Arc::new(Device::from_descriptor(OwnedFd::from(writer)));
+        let sender = Sender::start("test-notify", device).unwrap();
+        let message = Notification::Inode { node: 7, data: None };
+        let upto = sender.queue([QueuedMessage::One(message.clone())]);
+        assert!(!sender.wait(upto, Duration::ZERO), "the message cannot be sent");
+        reader.read_exact(&mut vec![0; size]).unwrap();
+        assert!(sender.wait(upto, Duration::MAX / 4), "there is room now");
+        let mut sent = vec![0; message.encode().len()];
+        reader.read_exact(&mut sent).unwrap();
+        assert_eq!(sent, message.encode());
+        sender.stop();
+    }
 }

@@ -272,7 +272,7 @@ impl TreeCommands {
         // It does so too if it does not know one of the nodes yet: an answer with the attributes
         // before the change may be on its way to it.
         let few = self.fs.nodes_below(node, MAX_INVALIDATED_NODES).ok().flatten();
-        if !few.is_some_and(|nodes| notifier.notify_known(nodes.into_iter().map(inode).collect())) {
+        if !few.is_some_and(|nodes| notifier.notify_if_known(nodes.into_iter().map(inode).collect())) {
             notifier.notify_and_wait([Notification::Epoch, inode(node)]);
         }
         let fs = self.fs.clone();

@@ -155,7 +155,8 @@ impl DirtyPages {
         let Some(_permit) = self.permit() else { return false };
         // Length 0: to the end.
         let length = if range.end == u64::MAX { 0 } else { range.end - range.start };
-        notifier.notify_here(&Notification::Inode { node: node.0, data: Some((range.start, length)) })
+        notifier
+            .notify_on_this_thread(&Notification::Inode { node: node.0, data: Some((range.start, length)) })
     }
 
     /// A WRITE from the kernel's pages is served: the number of blocks of `node` may have changed.
@@ -180,7 +181,7 @@ impl DirtyPages {
         if self.is_write_back()
             && let Some(notifier) = self.notifier.get()
         {
-            notifier.attributes_changed(node.0);
+            notifier.attributes_changed_here(node.0);
         }
     }
 }
