@@ -66,7 +66,7 @@ const WAYS: [i32; 2] = [0, libc::O_DIRECT];
 /// The writer, whose file is open with `flags`, writes numbers that grow by `write_all`, each page
 /// by one piece at most. Others read and map the file meanwhile, so that the kernel fetches pages
 /// while they are being written: no reader sees less than what had been written before it looked.
-fn nobody_sees_less(kind: Kind, flags: i32, mut write_all: impl FnMut(&File, &[Piece])) {
+fn no_reader_sees_less(kind: Kind, flags: i32, mut write_all: impl FnMut(&File, &[Piece])) {
     let image = Image::new(64 << 20);
     let mounted = image.mount(kind, "");
     let path = mounted.path().join("f");
@@ -150,9 +150,9 @@ fn kinds_and_ways() -> impl Iterator<Item = (Kind, i32)> {
 }
 
 #[test]
-fn nobody_sees_what_was_there_before_a_write_that_is_done() {
+fn no_reader_sees_the_state_before_a_write_that_returned() {
     for (kind, flags) in kinds_and_ways() {
-        nobody_sees_less(kind, flags, |file, pieces| {
+        no_reader_sees_less(kind, flags, |file, pieces| {
             for Piece { page, data } in pieces {
                 file.write_all_at(data, (page * PAGE) as u64).unwrap();
             }
@@ -162,10 +162,10 @@ fn nobody_sees_what_was_there_before_a_write_that_is_done() {
 
 /// The same of a writer that lets the kernel write, and hears when it has.
 #[test]
-fn nobody_sees_what_was_there_before_asynchronous_writes_that_are_done() {
+fn no_reader_sees_the_state_before_asynchronous_writes_that_completed() {
     for (kind, flags) in kinds_and_ways() {
         let mut ring = IoUring::new(8).unwrap();
-        nobody_sees_less(kind, flags, |file, pieces| {
+        no_reader_sees_less(kind, flags, |file, pieces| {
             for (at, Piece { page, data }) in pieces.iter().enumerate() {
                 let length = data.len() as u32;
                 let write = opcode::Write::new(types::Fd(file.as_raw_fd()), data.as_ptr(), length)
@@ -308,7 +308,7 @@ fn what_is_written_back_takes_no_capabilities() {
 
 /// A write through a mapping is reported as failed for lack of space at the latest by close.
 #[test]
-fn who_closes_a_file_hears_what_became_of_its_mapping() {
+fn closing_a_file_reports_what_became_of_its_mapping() {
     const LENGTH: usize = 8 << 20;
     for kind in kinds() {
         let image = Image::new(64 << 20);
@@ -340,7 +340,7 @@ fn who_closes_a_file_hears_what_became_of_its_mapping() {
 
 /// A name that the kernel does not know of appears while a program is about to make it.
 #[test]
-fn who_makes_what_is_made_meanwhile_opens_it() {
+fn a_file_that_is_made_meanwhile_is_opened() {
     for kind in kinds() {
         let image = Image::new(64 << 20);
         let mounted = image.mount(kind, "");

@@ -190,7 +190,7 @@ fn blocks_are_right_after_a_sync_while_the_file_is_open() {
 /// More programs than may wait for the kernel at once ask about files with dirty pages: all are
 /// answered, and no call reports data as a hole.
 #[test]
-fn many_who_seek_at_once_miss_nothing() {
+fn many_callers_that_seek_at_once_miss_nothing() {
     const LENGTH: u64 = 8 * BLOCK;
     for kind in kinds() {
         for options in ["", "writeback", "threads=1", "threads=1,writeback"] {

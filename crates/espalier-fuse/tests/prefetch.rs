@@ -97,7 +97,7 @@ fn is_done() -> bool {
 }
 
 #[test]
-fn who_reads_in_order_finds_what_is_there() {
+fn a_reader_in_order_finds_the_content() {
     let image = SMALL.image(&["a", "b", "c"]);
     for kind in kinds() {
         let mounted = image.mount(kind, "");
@@ -116,7 +116,7 @@ fn who_reads_in_order_finds_what_is_there() {
 }
 
 #[test]
-fn who_reads_large_files_to_their_ends_finds_what_is_there() {
+fn a_reader_of_whole_large_files_finds_the_content() {
     let image = LARGE.image(&["a", "b", "c"]);
     for kind in kinds() {
         let mounted = image.mount(kind, "");
@@ -131,7 +131,7 @@ fn who_reads_large_files_to_their_ends_finds_what_is_there() {
 }
 
 #[test]
-fn who_leaves_large_files_before_their_ends_is_given_none() {
+fn a_reader_that_leaves_large_files_before_their_ends_gets_no_prefetch() {
     let image = LARGE.image(&["a"]);
     for kind in kinds() {
         let mounted = image.mount(kind, "");
@@ -354,11 +354,11 @@ fn changes(set: Set, rounds: u64) {
 }
 
 #[test]
-fn who_changes_files_that_are_being_given_loses_nothing() {
+fn changes_of_files_that_are_being_prefetched_are_kept() {
     changes(SMALL, 12);
 }
 
 #[test]
-fn who_changes_large_files_that_are_being_given_loses_nothing() {
+fn changes_of_large_files_that_are_being_prefetched_are_kept() {
     changes(LARGE, 8);
 }

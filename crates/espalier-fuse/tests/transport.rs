@@ -117,7 +117,7 @@ fn wait_until(mut done: impl FnMut() -> bool) {
 }
 
 #[test]
-fn who_is_killed_is_gone_before_there_is_an_answer() {
+fn a_killed_caller_ends_before_there_is_an_answer() {
     on_each(|toy, root| {
         toy.plant("wait", Vec::new());
         let mut child = program(root, "stat", "wait");
@@ -133,7 +133,7 @@ fn who_is_killed_is_gone_before_there_is_an_answer() {
 }
 
 #[test]
-fn who_only_catches_a_signal_gets_his_answer_and_can_be_killed_later() {
+fn a_caller_that_catches_a_signal_gets_its_answer_and_can_be_killed_later() {
     on_each(|toy, root| {
         toy.plant("wait1", Vec::new());
         let patient = |name: &str| {
@@ -159,7 +159,7 @@ fn who_only_catches_a_signal_gets_his_answer_and_can_be_killed_later() {
 }
 
 #[test]
-fn all_can_be_killed_when_nobody_is_left_to_serve() {
+fn all_callers_can_be_killed_when_no_thread_is_left_to_serve() {
     const EACH: usize = 16;
     let cpus = common::cpus();
     for kind in kinds() {
@@ -221,7 +221,7 @@ fn what_is_still_served_for_the_dead_does_not_reach_the_living() {
 }
 
 #[test]
-fn nothing_is_changed_for_the_dead_and_who_was_served_hears_of_it() {
+fn nothing_is_changed_for_killed_callers_and_served_ones_get_their_answer() {
     on_each(|toy, root| {
         // The kernel lets only one at a time change a directory.
         for dir in ["a", "b", "c"] {

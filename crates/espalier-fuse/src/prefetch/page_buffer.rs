@@ -8,22 +8,22 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// Page-aligned memory of one owner, which fills it and has the kernel copy it.
-pub(super) struct PageBuffer(Arc<Mapping>);
+pub(super) struct PageBuffer(Arc<PageMapping>);
 
 /// Keeps the kernel from going on to copy out of a [`PageBuffer`]; from any thread.
 #[derive(Clone)]
-pub(super) struct Gate(Arc<Mapping>);
+pub(super) struct Gate(Arc<PageMapping>);
 
-struct Mapping {
+struct PageMapping {
     start: NonNull<u8>,
     length: usize,
 }
 
 // SAFETY: a mapping gives no access to its memory but through the `&mut` of the one buffer that
 // has it.
-unsafe impl Send for Mapping {}
+unsafe impl Send for PageMapping {}
 // SAFETY: as above; what a gate does is a system call on addresses.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for PageMapping {}
 
 impl PageBuffer {
     /// Memory of `length` bytes, and its gate, which is open. Pages that are never touched cost
@@ -33,7 +33,7 @@ impl PageBuffer {
         // SAFETY: the kernel chooses an address that is not in use.
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), length, access, MapFlags::PRIVATE)? };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let mapping = Arc::new(Mapping { start, length });
+        let mapping = Arc::new(PageMapping { start, length });
         Ok((Self(Arc::clone(&mapping)), Gate(mapping)))
     }
 
@@ -92,7 +92,7 @@ impl Gate {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for PageMapping {
     fn drop(&mut self) {
         // SAFETY: mapped in `new`, and neither a buffer nor a gate is left.
         if let Err(error) = unsafe { munmap(self.start.as_ptr().cast(), self.length) } {
