@@ -23,7 +23,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 const HELPER_PROGRAM: &str = "fusermount3";
 const SUBTYPE: &str = "espalier";
 
-/// There while SELinux is active.
+/// Exists while SELinux is active.
 const SELINUX_PATH: &str = "/sys/fs/selinux/enforce";
 
 /// `MS_NOSYMFOLLOW` of Linux 5.10.
@@ -38,7 +38,7 @@ pub(super) struct Mounted {
     pub(super) block: bool,
 }
 
-/// Mounts, by whatever way is open to this process.
+/// Mounts: by the system call, or by the helper if this process may not make it.
 pub(super) fn mount(point: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
     let mut mounted = match mount_directly(point, options) {
         Err(MountError::Refused { source, .. }) if is_permission_denied(&source) => {
@@ -272,7 +272,7 @@ fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     Ok(descriptors.flatten().next())
 }
 
-/// Unmounts; with `lazily`, from the tree at once and really when it is not in use any more.
+/// Unmounts; with `lazily`, it leaves the tree at once, and ends when it is not in use any more.
 pub(super) fn unmount(point: &Path, lazily: bool) -> io::Result<()> {
     let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() } | UnmountFlags::NOFOLLOW;
     match rustix::mount::unmount(point, flags) {
@@ -291,8 +291,8 @@ pub(super) fn unmount(point: &Path, lazily: bool) -> io::Result<()> {
     Err(io::Error::new(kind, said.trim().to_owned()))
 }
 
-/// Writes what the kernel's defaults for FUSE are too small for. A hint: failures are of no
-/// consequence.
+/// Raises limits of the kernel for a FUSE mount (read-ahead, dirty pages) whose defaults are too
+/// small. A failure only costs speed.
 pub(super) fn set_bdi_limits(point: &Path, options: &MountOptions) {
     let Ok(status) = rustix::fs::stat(point) else { return };
     let (major, minor) = (rustix::fs::major(status.st_dev), rustix::fs::minor(status.st_dev));
@@ -313,7 +313,8 @@ pub(super) fn set_bdi_limits(point: &Path, options: &MountOptions) {
     }
 }
 
-/// The number of the connection of the mount at `point`: it names it in the control file system.
+/// The number of the connection of the mount at `point`, its name in the control file system of
+/// FUSE.
 pub(super) fn connection_number(point: &Path) -> Option<u32> {
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
     // Blanks and the like are escaped in the table, and in nothing else.
@@ -332,9 +333,9 @@ pub(super) fn connection_number(point: &Path) -> Option<u32> {
     })
 }
 
-/// Ends a connection from our side, even if the mount is in use: everything pending fails. By the
-/// control file system, which also works for what is no longer in the tree; as root that needs to
-/// be mounted nowhere.
+/// Ends a connection even if the mount is in use: all pending requests fail. It uses the control
+/// file system of FUSE, so it works also for a mount that is no longer in the tree. Root need not
+/// have the control file system mounted.
 pub(super) fn abort(point: &Path, connection: Option<u32>) -> io::Result<()> {
     let Some(number) = connection else {
         return Ok(rustix::mount::unmount(point, UnmountFlags::FORCE | UnmountFlags::DETACH)?);

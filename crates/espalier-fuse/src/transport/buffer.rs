@@ -1,4 +1,4 @@
-//! Page-aligned memory that the kernel fills.
+//! Page-aligned memory for requests and replies, which the kernel fills and reads.
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};

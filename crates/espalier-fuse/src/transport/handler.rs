@@ -28,8 +28,8 @@ pub enum Outcome {
 pub trait Handler: Send + Sync {
     /// Serves one request. `buffer` holds its payload, `received` bytes of it, and takes the body
     /// of the reply. Called from many threads at a time; may block. The caller of the request may
-    /// be killed and answered meanwhile, so before the handler changes anything it must ask whether
-    /// it [may](super::may_commit).
+    /// be killed and answered meanwhile, so the handler must ask
+    /// [`may_commit`](super::may_commit) before it changes anything.
     fn handle(&self, request: &Request<'_>, buffer: &mut [u8], received: usize) -> Outcome;
 
     /// The reply `reply` to the request with this header is not sent: its caller was killed, and
