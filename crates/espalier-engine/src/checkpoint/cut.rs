@@ -6,7 +6,7 @@
 //! taken ([`CutTaker::take_roots`]); newer layers wait at the absorber's barrier meanwhile.
 
 use super::state::CheckpointState;
-use super::volume_changes::{Alias, Changed, Graft, VolumeChange, VolumeChanges};
+use super::volume_changes::{Alias, Graft, VolumeChange, VolumeChanges, VolumeEffects};
 use crate::commit::order::PendingSpace;
 use crate::commit::pipeline::CommitPipeline;
 use crate::index::Index;
@@ -27,7 +27,7 @@ pub(super) struct Cut {
     pub(super) next_msn: Msn,
     pub(super) volumes: VolumeTable,
     pub(super) indexes: Vec<Arc<Index>>,
-    pub(super) changed: Changed,
+    pub(super) changed: VolumeEffects,
     /// What is released when it is on the device.
     pub(super) pending: PendingSpace,
     /// Bytes of it that the log had not written yet.

@@ -91,7 +91,7 @@ impl Checkpointer {
     }
 
     /// Waits for a checkpoint under way, and keeps the next one from beginning.
-    pub(crate) fn at_rest(&self) -> impl Sized + use<'_> {
+    pub(crate) fn lock_out_checkpoints(&self) -> impl Sized + use<'_> {
         self.progress.state.lock()
     }
 

@@ -1,4 +1,7 @@
-//! What only snapshots hold of the memory that the device does not have.
+//! Pinned memory: nodes and values that are in memory only and that only snapshots still hold.
+//!
+//! Newer ones have replaced them, so no checkpoint will write them. Writers that wait for unwritten
+//! memory to be written must not wait for these.
 
 use super::Checkpointer;
 use crate::index::Version;

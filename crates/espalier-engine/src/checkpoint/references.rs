@@ -14,7 +14,7 @@ use crate::tree::Trees;
 use std::collections::{HashMap, HashSet};
 
 /// Dead nodes taken apart in one checkpoint; the rest waits on the reclaim list.
-const MOST_RECLAIMED: usize = 16 << 10;
+const MAX_RECLAIMED_NODES: usize = 16 << 10;
 
 /// What is left to reclaim.
 pub(super) struct LeftToReclaim {
@@ -99,7 +99,7 @@ fn count_gains(mut gained: Vec<Reference>, state: &CheckpointState) -> HashMap<P
 impl Count<'_> {
     /// Takes apart nodes on the reclaim list.
     fn reclaim(&mut self, state: &CheckpointState) {
-        for id in state.reclaim.iter().filter(|id| !state.unreadable.contains(id)).take(MOST_RECLAIMED) {
+        for id in state.reclaim.iter().filter(|id| !state.unreadable.contains(id)).take(MAX_RECLAIMED_NODES) {
             let Ok(refers) = self.trees.references_of(*id) else {
                 self.unreadable.insert(*id);
                 continue;
@@ -121,7 +121,10 @@ impl Count<'_> {
             delta.bytes = delta.bytes.saturating_sub_unsigned(bytes);
             // Later losses may bring it to 0, later gains cannot come: all are in.
             let left = i64::from(self.space.tables.references(id)?.unwrap_or(0)) + delta.count;
-            if left == 0 && self.dead.len() < MOST_RECLAIMED && self.is_node(id)? && !self.dead.contains(&id)
+            if left == 0
+                && self.dead.len() < MAX_RECLAIMED_NODES
+                && self.is_node(id)?
+                && !self.dead.contains(&id)
             {
                 let Ok(refers) = self.trees.references_of(id) else {
                     self.unreadable.insert(id);

@@ -60,7 +60,7 @@ pub(crate) struct Graft {
 
 /// What a change of the volumes means for the roots.
 #[derive(Default)]
-pub(crate) struct Changed {
+pub(crate) struct VolumeEffects {
     /// The volume that was made.
     pub(crate) made: Option<u32>,
     pub(crate) aliases: Vec<Alias>,
@@ -68,7 +68,7 @@ pub(crate) struct Changed {
 }
 
 /// The entry of `from`, if volume `volume`, which can be changed, is of the same kind.
-fn alike(volumes: &VolumeTable, volume: u32, from: u32) -> Result<VolumeEntry> {
+fn same_kind(volumes: &VolumeTable, volume: u32, from: u32) -> Result<VolumeEntry> {
     let find = |id: u32| volumes.volumes.get(&id).ok_or_else(|| no_such_volume(id));
     let (old, new) = (find(volume)?, find(from)?);
     if old.flags & READ_ONLY_VOLUME != 0 {
@@ -107,7 +107,7 @@ pub(crate) struct VolumeChanges {
 impl VolumeChanges {
     /// Changes the table and the indexes in memory; returns a volume that was made, and which
     /// indexes get the roots of which. Under the commit lock, during a checkpoint.
-    pub(super) fn begin(&self, change: &VolumeChange<'_>) -> Result<Changed> {
+    pub(super) fn begin(&self, change: &VolumeChange<'_>) -> Result<VolumeEffects> {
         let mut catalog = self.catalog.lock();
         let volumes = &mut catalog.table;
         let find = |volumes: &VolumeTable, id: u32| {
@@ -121,36 +121,36 @@ impl VolumeChanges {
             (0..entry.indexes.len() as u8).map(alias).collect()
         };
         match *change {
-            VolumeChange::None => Ok(Changed::default()),
+            VolumeChange::None => Ok(VolumeEffects::default()),
             VolumeChange::Snapshot { of, prefix, name, flags } => {
                 let entry = find(volumes, of)?;
                 let aliases = aliases(volumes.next_id, of, prefix, &entry);
                 // Hidden from readers until the roots are known.
                 let id = volumes.add(VolumeEntry { flags, name: name.into(), ..entry })?;
                 catalog.hidden = Some(id);
-                Ok(Changed { made: Some(id), aliases, grafts: Vec::new() })
+                Ok(VolumeEffects { made: Some(id), aliases, grafts: Vec::new() })
             }
             VolumeChange::Delete(id) => {
                 volumes.volumes.remove(&id).ok_or_else(|| no_such_volume(id))?;
                 self.indexes.remove_volume(id);
-                Ok(Changed::default())
+                Ok(VolumeEffects::default())
             }
             VolumeChange::Restore { volume, from } => {
-                let new = alike(volumes, volume, from)?;
+                let new = same_kind(volumes, volume, from)?;
                 let same = volume == from;
                 let aliases = if same { Vec::new() } else { aliases(volume, from, b"", &new) };
-                Ok(Changed { aliases, ..Changed::default() })
+                Ok(VolumeEffects { aliases, ..VolumeEffects::default() })
             }
             VolumeChange::Graft { volume, from, prefix } => {
-                let entry = alike(volumes, volume, from)?;
+                let entry = same_kind(volumes, volume, from)?;
                 let graft = |index| Graft {
                     id: IndexId { volume, index },
                     from: IndexId { volume: from, index },
                     prefix: prefix.into(),
                 };
-                Ok(Changed {
+                Ok(VolumeEffects {
                     grafts: (0..entry.indexes.len() as u8).map(graft).collect(),
-                    ..Changed::default()
+                    ..VolumeEffects::default()
                 })
             }
         }

@@ -28,14 +28,14 @@ use std::sync::atomic::Ordering;
 const SPARE_BLOCKS: u64 = 8192;
 
 /// How often room is made for one batch that adds data before it is refused.
-const MOST_TRIES: usize = 8;
+const MAX_ADMISSION_TRIES: usize = 8;
 
 /// How many more blocks than [`CLONE_BLOCKS`] those clones may take which wait, for each of these
 /// blocks.
 const CLONE_RISK_FACTOR: u64 = 3;
 
 /// The same for all of them together.
-const MOST_CLONE_RISK_BLOCKS: u64 = 6144;
+const MAX_CLONE_RISK_BLOCKS: u64 = 6144;
 
 /// Blocks that absorbing may take beside the messages in a tree that is one small leaf: while there
 /// is plenty of space they are not reserved.
@@ -119,7 +119,7 @@ impl<'a> Request<'a> {
     /// True if it has to do with what there is now.
     pub(crate) fn note_try(&mut self, more: bool) -> bool {
         self.tries += 1;
-        self.is_exhausted = !more || (self.purpose == Purpose::Growth && self.tries == MOST_TRIES);
+        self.is_exhausted = !more || (self.purpose == Purpose::Growth && self.tries == MAX_ADMISSION_TRIES);
         self.is_exhausted
     }
 
@@ -130,7 +130,7 @@ impl<'a> Request<'a> {
     }
 
     /// For what it asks now.
-    fn asks_for(&self) -> Purpose {
+    fn reservation_purpose(&self) -> Purpose {
         match self.purpose {
             Purpose::Essential if self.range_delete_blocks.is_some() => Purpose::Clear,
             Purpose::Essential if self.is_exhausted => Purpose::Last,
@@ -184,7 +184,7 @@ impl Admission {
                 self.absorb_clones();
                 continue;
             }
-            return match self.accounting.reserve(want - have, request.asks_for()) {
+            return match self.accounting.reserve(want - have, request.reservation_purpose()) {
                 Ok(more) => {
                     order.pending.reserve(more);
                     Ok(request.admitted(order))
@@ -225,7 +225,7 @@ impl Admission {
     /// Blocks that absorbing may take, beside those reserved, of which `clone_blocks` are for
     /// clones, while space is plentiful.
     fn risk_blocks(&self, clone_blocks: u64) -> u64 {
-        (CLONE_RISK_FACTOR * clone_blocks).min(MOST_CLONE_RISK_BLOCKS)
+        (CLONE_RISK_FACTOR * clone_blocks).min(MAX_CLONE_RISK_BLOCKS)
             + SMALL_TREE_RISK_BLOCKS * self.indexes.len() as u64
     }
 

@@ -36,10 +36,10 @@ const FORCED_LOG_WRITE_BYTES: (u64, u64) = (16 << 20, 64 << 20);
 const LOOK_AFTER_BYTES: u64 = 64 << 10;
 
 /// Memtables and clones that may wait for being absorbed, of one index: a look-up passes them all.
-pub(crate) const MOST_LAYERS: usize = 128;
+pub(crate) const MAX_WAITING_LAYERS: usize = 128;
 
 /// The longest a writer is slowed down per commit before it has to wait.
-const MAX_DELAY: Duration = Duration::from_millis(2);
+const MAX_WRITER_DELAY: Duration = Duration::from_millis(2);
 
 /// How long a writer waits for progress before it looks again.
 const PROGRESS_WAIT: Duration = Duration::from_millis(500);
@@ -156,7 +156,7 @@ impl BackPressure {
                 if !threads {
                     return Ok(Verdict::StepAndAccept);
                 }
-                let delay = MAX_DELAY.mul_f64(fraction * fraction);
+                let delay = MAX_WRITER_DELAY.mul_f64(fraction * fraction);
                 self.timed(&self.stalls.slowed, || self.env.sleep(delay));
                 Ok(Verdict::Accept)
             }
@@ -232,7 +232,7 @@ impl BackPressure {
         let quarter = (self.budget / 4).max(1) as f64;
         self.set_cache_capacity(tables as u64 + unwritten + self.memory.pinned_bytes());
         let worst = (tables as f64 / quarter)
-            .max(layers as f64 / MOST_LAYERS as f64)
+            .max(layers as f64 / MAX_WAITING_LAYERS as f64)
             .max(unwritten as f64 / (1.5 * quarter))
             .max(log / 0.9)
             .max(self.backlog.fullness());

@@ -76,7 +76,7 @@ impl CommitOrder {
     }
 
     /// So many bytes that were to come into the store will not.
-    pub(crate) fn note_wiped(&mut self, bytes: u64) {
+    pub(crate) fn note_superseded(&mut self, bytes: u64) {
         self.pending.bytes -= bytes.min(self.pending.bytes);
     }
 }

@@ -108,7 +108,7 @@ impl CommitPipeline {
         // What absorbing takes when space is low is known of what lies in memtables.
         if order.coalesced.takes(&batch, bytes, most) && !self.accounting.is_low() {
             let wiped = order.coalesced.join(batch, bytes);
-            order.note_wiped(wiped);
+            order.note_superseded(wiped);
             self.progress.has_unapplied.store(true, Ordering::Release);
             let lsn = Lsn(order.last_lsn.0 + 1);
             if order.coalesced.is_full(most) {
@@ -118,7 +118,7 @@ impl CommitPipeline {
         }
         let bytes = order.coalesced.bytes() + bytes;
         let (closed, wiped) = order.coalesced.close_with(batch);
-        order.note_wiped(wiped);
+        order.note_superseded(wiped);
         self.accept(&mut order, closed, bytes)
     }
 

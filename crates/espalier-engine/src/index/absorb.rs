@@ -34,7 +34,7 @@ pub(crate) struct Absorber {
 /// checkpoint from being made: then messages wait above it. When space is low, ranges are deleted
 /// at once, and leaves written again, only if `reserve` has so many blocks for a purpose more than
 /// waiting takes.
-pub(crate) fn absorbed_within(
+pub(crate) fn absorb_within_space(
     trees: &Arc<Trees>,
     policy: TreePolicy,
     root: &Root,
@@ -43,9 +43,9 @@ pub(crate) fn absorbed_within(
     reserve: &mut dyn FnMut(u64, Purpose) -> bool,
 ) -> Result<Root> {
     let edit = trees.edit(policy);
-    let at_once = match layer.absorbed(edit, root, true) {
+    let at_once = match layer.absorb_into(edit, root, true) {
         Err(error) if matches!(layer, Layer::Clone(_)) => return Err(error),
-        Err(_) => return layer.absorbed(edit, root, false),
+        Err(_) => return layer.absorb_into(edit, root, false),
         Ok(next) => next,
     };
     let many = layer.has_ranges() || root.height == 0;
@@ -53,7 +53,7 @@ pub(crate) fn absorbed_within(
         return Ok(at_once);
     }
     // What the messages take that wait has been reserved.
-    let waiting = layer.absorbed(edit, root, false)?;
+    let waiting = layer.absorb_into(edit, root, false)?;
     let more = unwritten_below(trees, &at_once).saturating_sub(unwritten_below(trees, &waiting));
     let purpose = if layer.has_ranges() { clear } else { Purpose::Growth };
     Ok(if reserve(more, purpose) { at_once } else { waiting })
@@ -96,7 +96,7 @@ impl Absorber {
         let Some(sealed) = version.sealed.first() else { return Ok(()) };
         sealed.layer.freeze_values(&self.trees.memory.value_bytes);
         self.trees.absorbed.fetch_add(sealed.layer.messages(), Ordering::Relaxed);
-        let (root, _reserved) = self.absorbed(&version.root, &sealed.layer)?;
+        let (root, _reserved) = self.absorb_layer(&version.root, &sealed.layer)?;
         let pending = self.accounting.edit().heaviest_edge_bytes(&root)?.unwrap_or(0);
         self.backlog.note_values(self.accounting.edit().pending_value_bytes(&root));
         index.publish_root(&self.space, root, |version| {
@@ -112,12 +112,12 @@ impl Absorber {
 
     /// The root of an index after a layer has become part of the tree, and what is reserved until
     /// it is counted as unwritten.
-    fn absorbed(&self, root: &Root, layer: &Layer) -> Result<(Root, Vec<Reservation>)> {
+    fn absorb_layer(&self, root: &Root, layer: &Layer) -> Result<(Root, Vec<Reservation>)> {
         let mut reserved = Vec::new();
         // A batch that was accepted because it gives back is absorbed after a crash, too. Then
         // nothing tells which batch that was.
         let clear = if self.accounting.checkpoints() == 0 { Purpose::Clear } else { Purpose::Essential };
-        let mut next = absorbed_within(
+        let mut next = absorb_within_space(
             &self.trees,
             self.accounting.policy(),
             root,

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 const LEAST_VALUE_QUOTA: u64 = 32;
 
 /// The most bytes of large values in a memtable.
-const MOST_MEMTABLE_VALUE_BYTES: u64 = 1 << 30;
+const MAX_MEMTABLE_VALUE_BYTES: u64 = 1 << 30;
 
 /// Blocks that a clone is reckoned at while there is plenty of space: the headers along the borders
 /// of source and destination. When space is low, it is found out what they are.
@@ -93,7 +93,7 @@ impl SpaceAccounting {
             low_space: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
             value_quota: AtomicU64::new(TreePolicy::PLENTY.value_quota),
-            memtable_value_limit: AtomicU64::new(MOST_MEMTABLE_VALUE_BYTES),
+            memtable_value_limit: AtomicU64::new(MAX_MEMTABLE_VALUE_BYTES),
             range_deletes: RangeDeleteReserve::default(),
             checkpoints: AtomicU64::new(0),
         }
@@ -184,7 +184,7 @@ impl SpaceAccounting {
         };
         self.value_quota.store(quota, Ordering::Relaxed);
         let least = (self.tuning.fanout * self.tuning.edge / 2) as u64;
-        let values = (space.free * BLOCK as u64 / 16).max(least).min(MOST_MEMTABLE_VALUE_BYTES);
+        let values = (space.free * BLOCK as u64 / 16).max(least).min(MAX_MEMTABLE_VALUE_BYTES);
         self.memtable_value_limit.store(values, Ordering::Relaxed);
     }
 

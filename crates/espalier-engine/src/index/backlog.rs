@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// When space is low, writers wait while an edge of a root has more than this many times what makes
 /// it heavy: the more lies there, the more room its flush takes. An edge is heavy with at most an
 /// eighth of the pool, so what waits can be flushed.
-const MOST_HEAVY_EDGES: usize = 3;
+const MAX_HEAVY_EDGES: usize = 3;
 
 /// Writers wait while large values that wait on roots take more than one part in so many of the
 /// free space: what they replace is free only when they have come down. (A bound for each edge made
@@ -51,7 +51,7 @@ impl FlushBacklog {
             space,
             accounting,
             signal,
-            most_edge_bytes: (MOST_HEAVY_EDGES * heavy.max(1)) as f64,
+            most_edge_bytes: (MAX_HEAVY_EDGES * heavy.max(1)) as f64,
             edge_bytes: AtomicU64::new(0),
             value_percent: AtomicU64::new(0),
             refused_at: AtomicU64::new(u64::MAX),

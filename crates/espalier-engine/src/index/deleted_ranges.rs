@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Ranges remembered for each index; what is more becomes one that spans them all.
-const MOST_RANGES_OF_INDEX: usize = 256;
+const MAX_RANGES_PER_INDEX: usize = 256;
 
 /// See the [module](self).
 #[derive(Debug, Default)]
@@ -105,7 +105,7 @@ impl RangeSet {
             return;
         }
         ranges.insert(start.clone(), end);
-        if ranges.len() > MOST_RANGES_OF_INDEX {
+        if ranges.len() > MAX_RANGES_PER_INDEX {
             let first = ranges.keys().next().cloned().unwrap_or_default();
             let last = ranges.values().reduce(|a, b| if end_le(a.as_deref(), b.as_deref()) { b } else { a });
             let last = last.cloned().flatten();

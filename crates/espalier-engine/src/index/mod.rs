@@ -63,7 +63,7 @@ impl Layer {
     }
 
     /// `root` after this layer has become part of the tree. See [`TreeEditor::absorb`].
-    pub(crate) fn absorbed(&self, edit: TreeEditor<'_>, root: &Root, at_once: bool) -> Result<Root> {
+    pub(crate) fn absorb_into(&self, edit: TreeEditor<'_>, root: &Root, at_once: bool) -> Result<Root> {
         match self {
             Self::Table(table) => edit.absorb(root, table, at_once),
             Self::Clone(clone) => edit.bind(root, clone),

@@ -1,7 +1,7 @@
-//! Records: operations as bytes and back (docs/format.md, "Log").
+//! Log records: the operations of a batch as bytes and back (docs/format.md, "Log").
 //!
-//! Numbers are LEB128 varints; keys are front-coded against the key before them in the group.
-//! Decoding allocates at most what its input and the caller's limit allow.
+//! Numbers are LEB128 varints; a key is stored as its difference from the key before it in the
+//! group. Decoding allocates at most what its input and the caller's limit allow.
 
 use super::LoggedOp;
 use super::format::{GroupBuilder, bounded, malformed};
@@ -39,10 +39,10 @@ const END_SUCCESSOR: u64 = 1;
 const END_KEY: u64 = 2;
 
 /// Upper bound of the bytes that one record adds to its key and value: tag, index, lengths, MSN.
-pub(super) const RECORD_OVERHEAD: u64 = 48;
+pub(super) const RECORD_OVERHEAD_BYTES: u64 = 48;
 /// Upper bound of what a reference adds to that: its entry in the part table, place and checksums,
 /// as far as they exceed the bytes that are not written in return.
-const REFERENCE_OVERHEAD: u64 = 64;
+const REFERENCE_OVERHEAD_BYTES: u64 = 64;
 
 /// Where the payload goes: a group, or a counter.
 pub(super) trait Sink {
@@ -123,13 +123,13 @@ impl PartTable {
 
 /// Encodes the operations of a group, one after the other.
 #[derive(Default)]
-pub(super) struct Encoder<'a> {
+pub(super) struct GroupEncoder<'a> {
     index: Option<IndexId>,
     key: &'a [u8],
     superseded: u64,
 }
 
-impl<'a> Encoder<'a> {
+impl<'a> GroupEncoder<'a> {
     /// An operation that need not be replayed; it only keeps its number.
     pub(super) fn superseded(&mut self) {
         self.superseded += 1;
@@ -282,17 +282,17 @@ fn unprepared(what: &str) -> Error {
 fn value_bound(value: &Value) -> u64 {
     match value.segments() {
         [] => value.len() as u64,
-        [one] if !one.is_stored() => REFERENCE_OVERHEAD + one.len() as u64,
+        [one] if !one.is_stored() => REFERENCE_OVERHEAD_BYTES + one.len() as u64,
         segments => segments
             .iter()
-            .map(|segment| REFERENCE_OVERHEAD + 8 * segment.len().div_ceil(VALUE_PAGE) as u64)
+            .map(|segment| REFERENCE_OVERHEAD_BYTES + 8 * segment.len().div_ceil(VALUE_PAGE) as u64)
             .sum(),
     }
 }
 
 /// Upper bound of an operation's bytes in the log, table entry included.
 pub(super) fn op_bound(op: &LoggedOp) -> u64 {
-    RECORD_OVERHEAD
+    RECORD_OVERHEAD_BYTES
         + match op {
             LoggedOp::Superseded => 0,
             LoggedOp::Point { key, op, .. } => {
@@ -412,7 +412,7 @@ pub(super) trait Resolve {
 }
 
 /// Decodes the operations of a group, batch after batch.
-pub(super) struct Decoder<'a> {
+pub(super) struct GroupDecoder<'a> {
     reader: Reader<'a>,
     parts: &'a [(PieceId, Location)],
     index: Option<IndexId>,
@@ -422,7 +422,7 @@ pub(super) struct Decoder<'a> {
     limit: u64,
 }
 
-impl<'a> Decoder<'a> {
+impl<'a> GroupDecoder<'a> {
     /// `limit` bounds the bytes that the operations of one batch take in memory.
     pub(super) fn new(reader: Reader<'a>, parts: &'a [(PieceId, Location)], limit: u64) -> Self {
         Self { reader, parts, index: None, key: Vec::new(), budget: 0, limit }
@@ -458,11 +458,11 @@ impl<'a> Decoder<'a> {
             if run == 0 || run > count - ops.len() as u64 {
                 return Err(malformed("a run of superseded records of the wrong length"));
             }
-            self.spend(run.saturating_mul(RECORD_OVERHEAD))?;
+            self.spend(run.saturating_mul(RECORD_OVERHEAD_BYTES))?;
             ops.extend((0..run).map(|_| LoggedOp::Superseded));
             return Ok(());
         }
-        self.spend(RECORD_OVERHEAD)?;
+        self.spend(RECORD_OVERHEAD_BYTES)?;
         if tag & NAMES_INDEX != 0 {
             let volume = self.reader.narrow("a volume number")?;
             self.index = Some(IndexId { volume, index: self.reader.byte("an index number")? });

@@ -14,15 +14,15 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 /// First word of a log block.
 const MAGIC: u32 = u32::from_le_bytes(*b"EspL");
 /// Bytes of a block header.
-pub(super) const BLOCK_HEADER: usize = 56;
+pub(super) const BLOCK_HEADER_BYTES: usize = 56;
 /// Bytes of a group header, at the start of the first block's payload.
-pub(super) const GROUP_HEADER: usize = 48;
+pub(super) const GROUP_HEADER_BYTES: usize = 48;
 /// Payload bytes of a block.
-pub(super) const PAYLOAD: usize = BLOCK - BLOCK_HEADER;
+pub(super) const BLOCK_PAYLOAD_BYTES: usize = BLOCK - BLOCK_HEADER_BYTES;
 /// Blocks allocated at once while a group is built.
 const SEGMENT_BLOCKS: usize = 64;
 /// Length of an encoded [`LogPosition`].
-pub(crate) const POSITION_LEN: usize = 32;
+pub(crate) const POSITION_BYTES: usize = 32;
 
 /// Where replay starts: kept by the superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,8 +39,8 @@ pub(crate) struct LogPosition {
 
 impl LogPosition {
     /// The bytes that [`LogPosition::decode`] reads.
-    pub(crate) fn encode(&self) -> [u8; POSITION_LEN] {
-        let mut out = [0; POSITION_LEN];
+    pub(crate) fn encode(&self) -> [u8; POSITION_BYTES] {
+        let mut out = [0; POSITION_BYTES];
         for (chunk, word) in out.chunks_mut(8).zip([self.block, self.lsn.0, self.chain, self.synced]) {
             chunk.copy_from_slice(&word.to_le_bytes());
         }
@@ -48,7 +48,7 @@ impl LogPosition {
     }
 
     /// Reads what [`LogPosition::encode`] made; every bit pattern is a position.
-    pub(crate) fn decode(bytes: &[u8; POSITION_LEN]) -> Self {
+    pub(crate) fn decode(bytes: &[u8; POSITION_BYTES]) -> Self {
         Self {
             block: u64_at(bytes, 0),
             lsn: Lsn(u64_at(bytes, 8)),
@@ -124,7 +124,7 @@ impl BlockHeader {
             checksum: u64_at(block, 0),
         };
         let intact = sums_agree(xxh3_64_with_seed(&block[8..], tag.0 ^ header.number), header.checksum);
-        let sane = usize::from(header.used) <= PAYLOAD
+        let sane = usize::from(header.used) <= BLOCK_PAYLOAD_BYTES
             && header.index < header.count
             && u64::from(header.index) <= header.number
             && header.synced <= header.number;
@@ -174,7 +174,7 @@ impl GroupHeader {
 
     /// Reads the header from a group's first block, which has passed its own check.
     pub(super) fn decode(block: &[u8]) -> Self {
-        let bytes = &block[BLOCK_HEADER..];
+        let bytes = &block[BLOCK_HEADER_BYTES..];
         Self {
             first_lsn: Lsn(u64_at(bytes, 0)),
             last_lsn: Lsn(u64_at(bytes, 8)),
@@ -206,7 +206,7 @@ impl RestHash {
 
 /// How many blocks a group with `length` payload bytes takes.
 pub(super) fn blocks_for(length: u64) -> u64 {
-    length.saturating_add(GROUP_HEADER as u64).div_ceil(PAYLOAD as u64)
+    length.saturating_add(GROUP_HEADER_BYTES as u64).div_ceil(BLOCK_PAYLOAD_BYTES as u64)
 }
 
 /// Takes the payload of a group and lays it out in blocks as it comes.
@@ -241,7 +241,12 @@ impl GroupBuilder {
     /// An empty group; `expected` payload bytes are allocated at once.
     pub(super) fn new(expected: u64) -> Self {
         let blocks = usize::try_from(blocks_for(expected)).unwrap_or(SEGMENT_BLOCKS).min(SEGMENT_BLOCKS);
-        Self { segments: vec![AlignedBuf::zeroed(blocks * BLOCK)], blocks: 1, used: GROUP_HEADER, length: 0 }
+        Self {
+            segments: vec![AlignedBuf::zeroed(blocks * BLOCK)],
+            blocks: 1,
+            used: GROUP_HEADER_BYTES,
+            length: 0,
+        }
     }
 
     /// Payload bytes so far.
@@ -253,11 +258,11 @@ impl GroupBuilder {
     pub(super) fn put(&mut self, mut bytes: &[u8]) {
         self.length += bytes.len() as u64;
         while !bytes.is_empty() {
-            if self.used == PAYLOAD {
+            if self.used == BLOCK_PAYLOAD_BYTES {
                 self.begin_block();
             }
-            let n = bytes.len().min(PAYLOAD - self.used);
-            let at = BLOCK_HEADER + self.used;
+            let n = bytes.len().min(BLOCK_PAYLOAD_BYTES - self.used);
+            let at = BLOCK_HEADER_BYTES + self.used;
             block_mut(&mut self.segments, self.blocks - 1)[at..at + n].copy_from_slice(&bytes[..n]);
             self.used += n;
             bytes = &bytes[n..];
@@ -283,9 +288,9 @@ impl GroupBuilder {
             if index == 0 {
                 header.rest = rest.finish();
                 header.length = self.length;
-                header.encode(&mut block[BLOCK_HEADER..]);
+                header.encode(&mut block[BLOCK_HEADER_BYTES..]);
             }
-            let used = if index + 1 == self.blocks { self.used } else { PAYLOAD };
+            let used = if index + 1 == self.blocks { self.used } else { BLOCK_PAYLOAD_BYTES };
             let header = BlockHeader {
                 used: used as u16,
                 number: place.number + index as u64,

@@ -1,13 +1,13 @@
-//! Writing one group: taking its batches, giving its large values their place, and writing it
-//! behind the one before.
+//! Writing one group: its batches are taken, its large values written to value parts, and its
+//! blocks written behind those of the group before.
 //!
-//! Several are under way at a time, for a device that has several requests is faster than with one,
-//! and while it is busy the next one can be made ready. What takes long, the value parts, is
-//! written by all of them at once. The groups themselves follow each other: each names its
-//! predecessor by checksum, and its place is where that one ends. So each waits for its *turn* in
-//! between, which is when the one that was begun before it has ended.
+//! Several groups are under way at a time, because a device serves several requests faster than
+//! one, and the next group can be encoded while the device is busy. Value parts take long and need
+//! no order, so all groups write theirs at once. The blocks of groups need an order: each group
+//! names its predecessor by checksum and begins where that one ends. So each group waits for its
+//! *turn*, which comes when the group that was begun before it has ended.
 
-use super::codec::{Encoder, put_varint};
+use super::codec::{GroupEncoder, put_varint};
 use super::format::{BuiltGroup, GroupBuilder, GroupHeader, GroupPlace, blocks_for};
 use super::plan::{self, Placement, Plan};
 use super::redo_log::Log;
@@ -170,7 +170,7 @@ fn encode(
     let expected = if placement.placed.is_empty() { taken.bound } else { taken.bound / 8 };
     let mut out = GroupBuilder::new(expected);
     placement.parts.encode(&mut out);
-    let mut encoder = Encoder::default();
+    let mut encoder = GroupEncoder::default();
     let mut ops = plan.ops(&taken.batches);
     let mut placed = &placement.placed[..];
     let mut next_msn = 0u64;

@@ -1,8 +1,8 @@
-//! What of a group need not be written, and where its large values go.
+//! Group plan: which operations of a group get a record, and where its large values go.
 //!
-//! A group is atomic, so only its net effect matters: an operation that a later one of the
-//! same group wipes out keeps its number and loses its record. Data deleted before it was
-//! written is never written. A value that was written piece by piece is written as what it came to.
+//! A group is atomic, so only its net effect matters. An operation that a later one of the same
+//! group wipes out keeps its number and gets no record; data deleted before it was written is never
+//! written. A value that was written piece by piece is logged as the outcome of the pieces.
 
 use super::codec::{PartTable, Placed};
 use super::{Binder, LoggedBatch, LoggedOp};
@@ -14,7 +14,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 /// How many patches of a key, from the newest backward, are compared with a new one.
-const PATCHES_COMPARED: usize = 8;
+const MAX_COMPARED_PATCHES: usize = 8;
 
 /// What of a group is written.
 pub(super) struct Plan {
@@ -178,7 +178,7 @@ fn drop_covered(
     dead: &mut [bool],
 ) {
     let mut at = chain.len();
-    for _ in 0..PATCHES_COMPARED {
+    for _ in 0..MAX_COMPARED_PATCHES {
         let Some(newest) = at.checked_sub(1) else { break };
         at = newest;
         let LoggedOp::Point { op: Op::Patch { offset, bytes }, .. } = ops[chain[at]] else { break };
@@ -211,7 +211,7 @@ pub(super) fn place<'a>(
     early_binding: u64,
     binder: &dyn Binder,
 ) -> Result<Placement> {
-    let bound_bytes = bind(unbound(live.clone()), early_binding, binder)?;
+    let bound_bytes = bind(unbound_values(live.clone()), early_binding, binder)?;
     let mut placed = Vec::new();
     let mut parts = PartTable::default();
     let mut stored_bytes = 0;
@@ -233,7 +233,7 @@ fn large_values<'a>(live: impl Iterator<Item = &'a LoggedOp>) -> impl Iterator<I
 }
 
 /// The large values that have no place yet, each once, in the order in which they will be read.
-fn unbound<'a>(live: impl Iterator<Item = &'a LoggedOp>) -> Vec<Arc<LargeValue>> {
+fn unbound_values<'a>(live: impl Iterator<Item = &'a LoggedOp>) -> Vec<Arc<LargeValue>> {
     let mut seen = HashSet::new();
     let mut values = Vec::new();
     for op in live {

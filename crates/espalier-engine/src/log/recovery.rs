@@ -6,10 +6,10 @@
 //! from blocks behind the end: every block written after the sync that covered an earlier block
 //! says so.
 
-use super::codec::{Decoder, Reader, Reference, Resolve, decode_parts};
+use super::codec::{GroupDecoder, Reader, Reference, Resolve, decode_parts};
 use super::format::{
-    BLOCK_HEADER, BlockHeader, GROUP_HEADER, GroupHeader, LogPosition, PAYLOAD, RestHash, StoreTag,
-    blocks_for, malformed,
+    BLOCK_HEADER_BYTES, BLOCK_PAYLOAD_BYTES, BlockHeader, GROUP_HEADER_BYTES, GroupHeader, LogPosition,
+    RestHash, StoreTag, blocks_for, malformed,
 };
 use super::state::WrittenGroup;
 use super::{Binder, LogConfig, LoggedBatch};
@@ -188,7 +188,7 @@ impl Scan<'_> {
             found.push(scanned);
         }
         if number >= self.synced {
-            self.synced = self.synced.max(self.evidence_behind(number)?);
+            self.synced = self.synced.max(self.known_synced_behind(number)?);
         }
         if number < self.synced {
             let next = last.unwrap_or(Lsn(0)).max(self.from.lsn).0.saturating_add(1);
@@ -257,14 +257,15 @@ impl Scan<'_> {
             && first.group_end() - self.from.block <= ring
             && batches.is_some_and(|n| n.checked_add(1) == Some(u64::from(header.batches)))
             && header.first_lsn > Lsn(0);
-        if !sane || usize::from(first.used) < GROUP_HEADER {
+        if !sane || usize::from(first.used) < GROUP_HEADER_BYTES {
             return Ok(None);
         }
         // The group is no longer than the ring, so that is what a hostile length can ask for at
         // most.
         let mut payload = Vec::with_capacity(header.length as usize);
-        payload
-            .extend_from_slice(&block[BLOCK_HEADER + GROUP_HEADER..BLOCK_HEADER + usize::from(first.used)]);
+        payload.extend_from_slice(
+            &block[BLOCK_HEADER_BYTES + GROUP_HEADER_BYTES..BLOCK_HEADER_BYTES + usize::from(first.used)],
+        );
         let mut group = Group {
             header,
             blocks: number..first.group_end(),
@@ -287,7 +288,9 @@ impl Scan<'_> {
                 return Ok(None);
             }
             rest.add(next.checksum);
-            group.payload.extend_from_slice(&block[BLOCK_HEADER..BLOCK_HEADER + usize::from(next.used)]);
+            group
+                .payload
+                .extend_from_slice(&block[BLOCK_HEADER_BYTES..BLOCK_HEADER_BYTES + usize::from(next.used)]);
         }
         let whole = rest.finish() == group.header.rest && group.payload.len() as u64 == group.header.length;
         Ok(whole.then_some(group))
@@ -298,7 +301,7 @@ impl Scan<'_> {
     /// The writer begins a group only while few blocks are unsynced, so the first group after the
     /// sync that covered `end` begins at most that many blocks and one group further; and an
     /// oversized group, which lies between two syncs, says itself where it ends.
-    fn evidence_behind(&mut self, end: u64) -> Result<u64> {
+    fn known_synced_behind(&mut self, end: u64) -> Result<u64> {
         let ring = u64::from(self.place.region.blocks);
         let most = LogConfig::default();
         let reach = most.unsynced_blocks + blocks_for(most.group_bytes) + 1;
@@ -403,7 +406,7 @@ fn decode(
 ) -> Result<()> {
     let mut reader = Reader(&group.payload);
     decode_parts(&mut reader, group.header.parts)?;
-    let mut decoder = Decoder::new(reader, parts, max_batch);
+    let mut decoder = GroupDecoder::new(reader, parts, max_batch);
     let (mut lsn, mut next_msn) = (group.header.first_lsn, 0u64);
     for _ in 0..group.header.batches {
         let (skip, ops) = decoder.batch(resolve)?;
@@ -546,4 +549,4 @@ impl<'a> DeviceReader<'a> {
     }
 }
 
-const _: () = assert!(PAYLOAD > GROUP_HEADER);
+const _: () = assert!(BLOCK_PAYLOAD_BYTES > GROUP_HEADER_BYTES);

@@ -1,6 +1,6 @@
-//! The open log: what it consists of, syncing, figures, trimming.
+//! The open redo log: its components, sync, statistics, trimming.
 
-use super::format::{LogPosition, PAYLOAD, StoreTag};
+use super::format::{BLOCK_PAYLOAD_BYTES, LogPosition, StoreTag};
 use super::state::{LogCounters, LogGuard, LogState};
 use super::{Binder, LogConfig};
 use crate::device::GuardedDevice;
@@ -158,5 +158,5 @@ impl std::fmt::Debug for Log {
 /// The largest batch that a region takes: half of it, so that one can be written while another
 /// waits for its checkpoint.
 pub(super) fn max_batch(region: Extent) -> u64 {
-    u64::from(region.blocks / 2) * PAYLOAD as u64 - super::format::GROUP_HEADER as u64
+    u64::from(region.blocks / 2) * BLOCK_PAYLOAD_BYTES as u64 - super::format::GROUP_HEADER_BYTES as u64
 }

@@ -34,7 +34,7 @@ pub(crate) enum FlushShare {
 
 impl FlushShare {
     /// How much of the pool it leaves.
-    pub(super) fn aside(self, pool: u64) -> u64 {
+    pub(super) fn floor_blocks(self, pool: u64) -> u64 {
         match self {
             Self::Growth | Self::Freed => pool / 2,
             Self::Sweep => pool / 8 * 3,
@@ -163,14 +163,15 @@ impl Flusher {
         let space = self.space.stats();
         let unwritten = self.accounting.unwritten_blocks() + space.reserved;
         let whole = unwritten + space.pool / 8 * 7 <= space.free + space.deferred;
-        (whole || share != FlushShare::Growth) && unwritten + more + share.aside(space.pool) <= space.free
+        (whole || share != FlushShare::Growth)
+            && unwritten + more + share.floor_blocks(space.pool) <= space.free
     }
 
     /// Blocks that a flush may take.
     pub(crate) fn room(&self, share: FlushShare) -> u64 {
         let space = self.space.stats();
         let taken = self.accounting.unwritten_blocks() + space.reserved;
-        space.free.saturating_sub(taken + share.aside(space.pool))
+        space.free.saturating_sub(taken + share.floor_blocks(space.pool))
     }
 
     /// True if enough of the pool is left when all has come back that does so with the next
@@ -185,7 +186,8 @@ impl Flusher {
             return Ok(true);
         }
         // Sweeping gives back in the end, which is what moves have to leave room for.
-        let part = if share == FlushShare::Sweep { share.aside(space.pool) } else { space.pool / 16 * 7 };
+        let part =
+            if share == FlushShare::Sweep { share.floor_blocks(space.pool) } else { space.pool / 16 * 7 };
         let leaves = |blocks: u64, part: u64| others + blocks + part <= space.free + space.deferred;
         let footprint = |root: &Root| -> Result<(u64, u64)> {
             let lasting = self.footprint(index, root, 0)?;

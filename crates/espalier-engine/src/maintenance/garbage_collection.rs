@@ -1,15 +1,16 @@
-//! Garbage collection: space comes back by itself, once the store is idle or was synced.
+//! Garbage collection: deleted data gives its space back once the store is idle or was synced.
 //!
-//! What is deleted takes space until the message that says so reaches a leaf, which may be long
-//! after: messages wait until there are many. And a value part takes its space as long as one value
-//! in it is referred to. So, when there is nothing else to do: 1. what is pending where something
-//! was deleted is pushed down to the leaves; 2. if much is dead in value parts, the leaves are
-//! looked through for those that refer to sparse ones, and what is live there is written again; 3.
-//! two checkpoints set the blocks free. Then the store rests: nothing is looked at again until more
-//! is deleted, and where that is all the time, for a while: a round is several checkpoints.
+//! A deletion gives no space back before its message reaches a leaf, which may be long after,
+//! because messages wait until there are many. And a value part takes its space as long as one
+//! value in it is referred to. So a round, when there is nothing else to do:
+//! 1. pushes pending messages down to the leaves where something was deleted;
+//! 2. if much is dead in value parts, looks for leaves that refer to sparse ones, and writes what
+//!    is live there again;
+//! 3. makes two checkpoints, which set the blocks free.
 //!
-//! Nothing is unshared for that: what a clone or a snapshot shares would take more space, not less.
-//! Each step takes one leaf and is given up at the first commit that comes.
+//! Then the store rests until more is deleted; while deletions go on, for a minimum time, because a
+//! round costs several checkpoints. Shared data is left alone: unsharing would take space. Each
+//! step takes one leaf, and a commit ends the round early.
 
 use super::flusher::{FlushShare, Flushed, Flusher};
 use super::sparse_values::SparseValues;
@@ -30,16 +31,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// A store is idle when nothing was committed for so long.
-const IDLE_FOR: Duration = Duration::from_secs(1);
+const IDLE_BEFORE_COLLECTION: Duration = Duration::from_secs(1);
 
 /// In a store that is never idle a round begins, after a sync, at most so often.
-const ROUNDS_APART: Duration = Duration::from_secs(2);
+const MIN_ROUND_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Leaves looked at in one step.
 const LEAVES_PER_STEP: usize = 64;
 
 /// Refusals for lack of space after which a range is left as it is.
-const MOST_REFUSALS: u32 = 3;
+const MAX_REFUSALS: u32 = 3;
 
 /// See the [module](self).
 pub(crate) struct GarbageCollector {
@@ -144,10 +145,10 @@ impl GarbageCollector {
         let longer = |since: Duration, wait| now.saturating_sub(since) >= wait || !threads;
         if round.seen.0 != last {
             round.seen = (last, now);
-        } else if longer(round.seen.1, IDLE_FOR) {
+        } else if longer(round.seen.1, IDLE_BEFORE_COLLECTION) {
             return Ok(true);
         }
-        let may = round.requested || round.rested.is_none_or(|since| longer(since, ROUNDS_APART));
+        let may = round.requested || round.rested.is_none_or(|since| longer(since, MIN_ROUND_INTERVAL));
         let is_requested = &self.progress.is_requested;
         round.requested = round.requested || may && is_requested.swap(false, Ordering::AcqRel);
         Ok(round.requested)
@@ -179,7 +180,7 @@ impl GarbageCollector {
                 drop(structure);
                 self.checkpointer.checkpoint()?;
                 *refused += 1;
-                Ok((*refused < MOST_REFUSALS).then(|| range.clone()))
+                Ok((*refused < MAX_REFUSALS).then(|| range.clone()))
             }
             Err(error) if error.kind() == ErrorKind::NoSpace => Ok(None),
             Err(error) => Err(error),

@@ -27,13 +27,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Leaves looked at on behalf of one commit.
-const MOST_SWEEP_VISITS: usize = 512;
+const MAX_SWEEP_VISITS: usize = 512;
 
 /// Leaves written on behalf of one commit.
-const MOST_LEAVES_WRITTEN: usize = 64;
+const MAX_LEAVES_WRITTEN: usize = 64;
 
 /// Slices of one index that may be refused before nothing more is tried.
-const MOST_REFUSED_SLICES: usize = 64;
+const MAX_REFUSED_SLICES: usize = 64;
 
 /// See the [module](self).
 pub(crate) struct LowSpaceReclaim {
@@ -81,7 +81,7 @@ impl LowSpaceReclaim {
     /// Of the device.
     pub(crate) fn gives_back(&self, batch: &Batch) -> Result<Option<u64>> {
         let Some(ranges) = batch.cleared() else { return Ok(None) };
-        let _counted = self.checkpointer.at_rest();
+        let _counted = self.checkpointer.lock_out_checkpoints();
         let (mut written, mut takes) = (0, 0);
         for id in BTreeSet::from_iter(batch.indexes()) {
             let Some(index) = self.indexes.get(id) else { continue };
@@ -118,7 +118,7 @@ impl LowSpaceReclaim {
             return Ok(false);
         }
         self.accounting.assume_low();
-        let mut left = MOST_LEAVES_WRITTEN;
+        let mut left = MAX_LEAVES_WRITTEN;
         if self.sparse.is_empty() {
             self.sparse.choose()?;
         }
@@ -138,7 +138,7 @@ impl LowSpaceReclaim {
             }
             self.checkpoint_twice()?;
         }
-        Ok(left < MOST_LEAVES_WRITTEN)
+        Ok(left < MAX_LEAVES_WRITTEN)
     }
 
     /// What is free only when nothing needs the older checkpoint any more takes two.
@@ -205,7 +205,7 @@ impl LowSpaceReclaim {
     /// Moves slices down into leaves that nothing shares, from the first key to the last.
     fn move_slices(&self, index: &Index, share: FlushShare, left: &mut usize) -> Result<()> {
         let (mut range, mut refused) = (KeyRange::all(), 0);
-        while *left > 0 && refused < MOST_REFUSED_SLICES {
+        while *left > 0 && refused < MAX_REFUSED_SLICES {
             let pushed = self.accounting.edit().flush_range_slice(&index.version().root, &range);
             let (root, next) = match pushed {
                 Ok(Some(pushed)) => pushed,
@@ -239,7 +239,7 @@ impl LowSpaceReclaim {
     /// Rewrites leaves as long as there is room, going on where it ended the last time; true if it
     /// came to the last leaf.
     fn sweep_in(&self, index: &Index, left: &mut usize) -> Result<bool> {
-        let mut visits = MOST_SWEEP_VISITS;
+        let mut visits = MAX_SWEEP_VISITS;
         let mut from = self.progress.swept.lock().remove(&index.id).unwrap_or_default();
         while *left > 0 && !self.backlog.is_refused() {
             let swept =

@@ -47,7 +47,7 @@ impl Scheduler {
     /// [`ErrorKind::ReadOnly`]; of the device.
     pub(crate) fn step(&self) -> Result<bool> {
         self.pipeline.device.writable()?;
-        let result = self.step_unnoticed();
+        let result = self.take_step();
         match &result {
             Ok(_) => self.back_pressure.set_starved(false),
             Err(error) if error.kind() == ErrorKind::NoSpace => self.back_pressure.set_starved(true),
@@ -67,7 +67,7 @@ impl Scheduler {
         }
     }
 
-    fn step_unnoticed(&self) -> Result<bool> {
+    fn take_step(&self) -> Result<bool> {
         if self.pipeline.has_backlog() {
             self.pipeline.apply_queued()?;
             return Ok(true);

@@ -49,7 +49,7 @@ impl SparseValues {
     pub(crate) fn choose(&self) -> Result<bool> {
         let space = self.space.stats();
         let taken = self.accounting.unwritten_blocks() + space.reserved;
-        let taken = taken + FlushShare::Sweep.aside(space.pool);
+        let taken = taken + FlushShare::Sweep.floor_blocks(space.pool);
         // Half of it, for the leaves are written anew as well.
         let mut room = space.free.saturating_sub(taken) / 2;
         let most_live = if self.accounting.is_low() { (3, 4) } else { (1, 2) };

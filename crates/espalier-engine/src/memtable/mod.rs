@@ -22,7 +22,7 @@ pub(crate) mod source;
 use crate::lock_order::{RankedRwLock, rank};
 use crate::message::Messages;
 use crate::message::range_messages::{RangeMessages, RangeOps};
-use crate::message::resolve::Found;
+use crate::message::resolve::KeyMessages;
 use crate::model::ids::Msn;
 use crate::model::key::{Key, KeyRange};
 use crate::model::op::{MergeFunctions, Op, RangeOp};
@@ -219,7 +219,7 @@ impl Memtable {
     }
 
     /// Adds what the memtable holds for `key`, as a snapshot at `upto` sees it.
-    pub(crate) fn find(&self, key: &[u8], upto: Msn, found: &mut Found) {
+    pub(crate) fn find(&self, key: &[u8], upto: Msn, found: &mut KeyMessages) {
         let inner = self.inner.read();
         let ranges = seen(inner.ranges.covering(key), upto);
         match inner.points.get(key) {

@@ -1,4 +1,4 @@
-//! A memtable as a sorted stream of messages.
+//! Memtable source: a memtable as a sorted stream of messages.
 
 use super::Memtable;
 use crate::Result;

@@ -120,7 +120,7 @@ proptest! {
             let newest = (Msn(u64::MAX), plain.clone());
             for (upto, expected) in snapshots.iter().chain([&newest]) {
                 for k in 0u8..6 {
-                    let mut found = Found::default();
+                    let mut found = KeyMessages::default();
                     table.find(&[k], *upto, &mut found);
                     let value = found.value(&merge, &NoReader).unwrap().and_then(|v| v.in_memory());
                     prop_assert_eq!(value.as_deref(), expected.get(&Key::from([k])).map(|v| &v[..]));

@@ -1,9 +1,9 @@
-//! Values and patches as one value, page by page.
+//! Composition: a value and patches to it as one value, page by page, without reading whole pages.
 //!
-//! A page that a patch covers is taken from the patch where it lies, and a page that none touches
-//! from the value where it lies; only what is covered in part is read and becomes new bytes. So a
-//! value that is overwritten in whole pages is never read or written again for it: it becomes a
-//! *composed* one.
+//! A page that a patch covers is taken from the patch, and a page that no patch touches from the
+//! old value, both where they lie. Only a page that is covered in part is read and becomes new
+//! bytes. So a value that is overwritten in whole pages is never read or written again: it becomes
+//! a *composed* value.
 
 use crate::model::value::{LARGE_VALUE, LargeValue, MAX_VALUE, VALUE_PAGE, Value, ValueRef};
 use crate::model::value_reader::{ValueReader, read_slice};
@@ -30,7 +30,7 @@ pub(crate) fn patched(base: Option<&Value>, patches: &[Patch], reader: &dyn Valu
     }
     let mut pages = Pages { len, pages: vec![Page::Zero; len.div_ceil(VALUE_PAGE)], sources: Vec::new() };
     if let Some(base) = base {
-        pages.lay(base);
+        pages.place_value(base);
     }
     for (offset, bytes) in patches {
         pages.patch(*offset as usize, bytes, reader)?;
@@ -99,7 +99,7 @@ impl Pages {
     }
 
     /// Begins with `value`.
-    fn lay(&mut self, value: &Value) {
+    fn place_value(&mut self, value: &Value) {
         let small;
         let segments = match value.segments() {
             [] => {
@@ -132,7 +132,7 @@ impl Pages {
             }
             let mut own = match covered {
                 true => vec![0; range.len()].into(),
-                false => self.own(page, reader)?,
+                false => self.own_page(page, reader)?,
             };
             let (from, to) = (offset.max(range.start), end.min(range.end));
             read_slice(bytes, reader, from - offset, &mut own[from - range.start..to - range.start])?;
@@ -142,7 +142,7 @@ impl Pages {
     }
 
     /// The bytes of a page as they are so far.
-    fn own(&mut self, page: usize, reader: &dyn ValueReader) -> Result<Box<[u8]>> {
+    fn own_page(&mut self, page: usize, reader: &dyn ValueReader) -> Result<Box<[u8]>> {
         let mut own = vec![0; self.range(page).len()].into_boxed_slice();
         match std::mem::replace(&mut self.pages[page], Page::Zero) {
             Page::Zero => {}
@@ -162,7 +162,7 @@ impl Pages {
             if let Page::Of(source, n) = self.pages[page]
                 && self.sources[source].len() < n * VALUE_PAGE + self.range(page).len()
             {
-                self.pages[page] = Page::Own(self.own(page, reader)?);
+                self.pages[page] = Page::Own(self.own_page(page, reader)?);
             }
         }
         let mut segments: Vec<Arc<LargeValue>> = Vec::new();

@@ -1,4 +1,4 @@
-//! What the messages for one key, or for a range of keys, come to.
+//! Messages: how the messages for one key, or for a range of keys, give its value.
 
 pub(crate) mod compose;
 pub(crate) mod pending_clone;

@@ -1,4 +1,4 @@
-//! Clones that wait to become part of a tree.
+//! Pending clones: clones that are layers of a version and not yet part of its tree.
 
 use crate::model::ids::Msn;
 use crate::model::key::Key;

@@ -1,10 +1,10 @@
-//! From the messages for one key to its value.
+//! Resolution: from the messages for one key to its value.
 //!
-//! Messages are added newest first, until one is *terminal*: its outcome does not depend on what is
-//! older. Then they are applied oldest first. Patches alone never need the whole value: a slice of
-//! a large value costs only its own pages, each of them read once, from what covers it last. What
-//! is patched in part is read whole, and the patch is laid over it: so the pages around it are read
-//! in one piece.
+//! Messages are collected newest first, until one is *terminal*: its outcome does not depend on
+//! older messages. Then they are applied oldest first. Patches never need the whole value: a slice
+//! of a large value costs only its own pages, each read once, from the newest message that covers
+//! it. A page that is patched in part is read whole together with its neighbours, and the patches
+//! are laid over it.
 
 use crate::Result;
 use crate::message::compose::{Patch, patched};
@@ -37,7 +37,7 @@ impl Unfinished {
 
 /// The messages found for one key so far, newest first.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct KeyMessages {
     /// What is to be done to the base, newest first.
     steps: Vec<Step>,
     /// The value before all steps, once known.
@@ -73,7 +73,7 @@ enum Step {
     RangeUpdate(Update),
 }
 
-impl Found {
+impl KeyMessages {
     /// True once older messages cannot matter.
     pub(crate) fn is_done(&self) -> bool {
         self.base.is_some()
@@ -236,12 +236,12 @@ impl Found {
             let at = *at as usize;
             len = len.max(at + bytes.len());
             match bytes.in_memory().filter(|_| bytes.segments().is_empty()) {
-                Some(bytes) => target.lay_over(at, &bytes),
+                Some(bytes) => target.overlay(at, &bytes),
                 None => target.take(at, bytes)?,
             }
         }
         if let Some(base) = &base {
-            target.leave_out_covered(base.len());
+            target.drop_covered_pages(base.len());
             target.take(0, base)?;
         }
         target.fill_holes();
@@ -285,7 +285,7 @@ impl Target<'_> {
     }
 
     /// Lays `bytes`, less than a page, over what is missing, which stays missing.
-    fn lay_over(&mut self, at: usize, bytes: &Bytes) {
+    fn overlay(&mut self, at: usize, bytes: &Bytes) {
         for hole in &self.missing {
             let (from, to) = (hole.start.max(at), hole.end.min(at + bytes.len()));
             if from < to {
@@ -297,7 +297,7 @@ impl Target<'_> {
 
     /// Pages of a value of `len` bytes that will be covered as far as they are wanted need not be
     /// read.
-    fn leave_out_covered(&mut self, len: usize) {
+    fn drop_covered_pages(&mut self, len: usize) {
         let end = self.window.end.min(len);
         let mut laid = std::mem::take(&mut self.laid);
         laid.sort_by_key(|range| range.start);

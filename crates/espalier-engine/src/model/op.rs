@@ -1,4 +1,4 @@
-//! What a message does to a key or a range of keys, and the functions that merge.
+//! Operations: what a message does to a key or a range of keys; merge functions of updates.
 
 use crate::model::value::{LargeValue, Value};
 use crate::{Error, ErrorKind, Result};

@@ -1,4 +1,4 @@
-//! What a store is made with and opened with.
+//! Options: what a store is formatted with and opened with.
 
 use crate::model::op::MergeFunctions;
 

@@ -1,5 +1,7 @@
-//! A pool of read buffers. Memory that goes back to the system and comes again is cleared by the
-//! kernel each time, which takes as long as reading into it; so buffers are used again.
+//! Read buffers: a pool of memory to read into.
+//!
+//! The kernel clears memory that it hands to a process, which takes as long as reading into it. So
+//! buffers are used again instead of being returned to the system.
 
 use crate::lock_order::{RankedMutex, rank};
 use espalier_storage::{AlignedBuf, BLOCK, BufferPool, PooledBuf};

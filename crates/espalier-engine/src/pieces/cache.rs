@@ -1,6 +1,6 @@
-//! What was decoded stays in memory, within a budget in bytes.
+//! Piece cache: decoded nodes and parts stay in memory, within a budget in bytes.
 //!
-//! Keyed by piece id, which names one content for ever: an entry can be useless, never wrong.
+//! The key is the piece id, which names one content for ever: an entry can be useless, never wrong.
 
 use super::part::Part;
 use crate::{PieceId, Result};
@@ -45,7 +45,7 @@ impl Lifecycle<PieceId, Cached> for DropUnlocked {
 }
 
 /// The least capacity of one shard in bytes: entries that are heavier than a shard are not kept.
-const SHARD: u64 = 8 << 20;
+const SHARD_BYTES: u64 = 8 << 20;
 
 /// Decoded pieces.
 pub(super) struct Cache {
@@ -55,7 +55,7 @@ pub(super) struct Cache {
 impl Cache {
     /// Of `capacity` bytes.
     pub(super) fn new(capacity: u64) -> Self {
-        let shards = usize::try_from(capacity / SHARD).unwrap_or(usize::MAX).clamp(1, 16);
+        let shards = usize::try_from(capacity / SHARD_BYTES).unwrap_or(usize::MAX).clamp(1, 16);
         // About the size of a part, which is what most entries are.
         let entries = usize::try_from(capacity / (16 << 10)).unwrap_or(usize::MAX).max(64);
         let options = OptionsBuilder::new()

@@ -101,7 +101,7 @@ struct WindowClaim {
 }
 
 /// What to do next, decided under the lock.
-enum NextStep {
+enum StreamStep {
     Serve(Vec<Bytes>),
     Wait,
     Fetch(WindowClaim),
@@ -154,7 +154,7 @@ impl DeviceReadahead {
         let mut table = self.table.lock();
         loop {
             match table.next(range, self.device.len()) {
-                NextStep::Serve(bytes) => {
+                StreamStep::Serve(bytes) => {
                     let queued = table.advance(range, self.device.len());
                     drop(table);
                     if queued && let Some(wake) = self.wake.get() {
@@ -162,14 +162,14 @@ impl DeviceReadahead {
                     }
                     return Some(bytes);
                 }
-                NextStep::Wait => table.wait(&self.arrived),
-                NextStep::Fetch(claim) => {
+                StreamStep::Wait => table.wait(&self.arrived),
+                StreamStep::Fetch(claim) => {
                     // A reader that needs the bytes reads them itself, and meets the error.
                     if table.unlocked(|| self.fetch(claim)).is_err() {
                         return None;
                     }
                 }
-                NextStep::Unknown => return None,
+                StreamStep::Unknown => return None,
             }
         }
     }
@@ -232,22 +232,22 @@ impl DeviceReadahead {
 
     /// Reads the window of `claim` and hands it to its stream, if that still wants it.
     fn fetch(&self, claim: WindowClaim) -> Result<()> {
-        let landing = Landing { readahead: self, claim: &claim };
+        let read = WindowRead { readahead: self, claim: &claim };
         let mut buffer = self.buffers.lend((claim.range.end - claim.range.start) as usize);
         let result = self.device.read_at(claim.range.start, buffer.as_mut());
-        landing.land(result.is_ok().then(|| Bytes::from_owner(buffer)));
+        read.finish(result.is_ok().then(|| Bytes::from_owner(buffer)));
         result
     }
 }
 
 /// Ends the flight of a window even if the device panics.
-struct Landing<'a> {
+struct WindowRead<'a> {
     readahead: &'a DeviceReadahead,
     claim: &'a WindowClaim,
 }
 
-impl Landing<'_> {
-    fn land(self, bytes: Option<Bytes>) {
+impl WindowRead<'_> {
+    fn finish(self, bytes: Option<Bytes>) {
         self.end(bytes);
         std::mem::forget(self);
     }
@@ -268,7 +268,7 @@ impl Landing<'_> {
     }
 }
 
-impl Drop for Landing<'_> {
+impl Drop for WindowRead<'_> {
     fn drop(&mut self) {
         self.end(None);
     }
@@ -276,7 +276,7 @@ impl Drop for Landing<'_> {
 
 impl StreamTable {
     /// What a read of `range` has to do.
-    fn next(&mut self, range: &Range<u64>, device: u64) -> NextStep {
+    fn next(&mut self, range: &Range<u64>, device: u64) -> StreamStep {
         if let Some(at) = self.streams.iter().position(|s| s.covers(range.start)) {
             return self.streams[at].next(range, device, self.max_window);
         }
@@ -296,11 +296,11 @@ impl StreamTable {
                 self.recent.pop_front();
             }
             self.recent.push_back(RecentRead { next: range.end, hits });
-            return NextStep::Unknown;
+            return StreamStep::Unknown;
         }
         let first = range.start..range.end.max(range.start + FIRST_WINDOW_BYTES.min(self.max_window));
         self.open(range.start, first, device, u64::MAX);
-        self.claim_queued_of(self.clock).map_or(NextStep::Unknown, NextStep::Fetch)
+        self.claim_queued_of(self.clock).map_or(StreamStep::Unknown, StreamStep::Fetch)
     }
 
     /// Makes a stream with `first` as its first window, queued.
@@ -379,7 +379,7 @@ impl Stream {
     }
 
     /// What a read has to do that begins in one of the windows.
-    fn next(&mut self, range: &Range<u64>, device: u64, max_window: u64) -> NextStep {
+    fn next(&mut self, range: &Range<u64>, device: u64, max_window: u64) -> StreamStep {
         let mut found = Vec::new();
         let mut at = range.start;
         for i in 0..self.windows.len() {
@@ -388,8 +388,8 @@ impl Stream {
                 continue;
             }
             match &window.state {
-                WindowState::Queued => return NextStep::Fetch(self.claim(i)),
-                WindowState::InFlight => return NextStep::Wait,
+                WindowState::Queued => return StreamStep::Fetch(self.claim(i)),
+                WindowState::InFlight => return StreamStep::Wait,
                 WindowState::Ready(bytes) => {
                     let end = window.range.end.min(range.end);
                     let start = window.range.start;
@@ -398,23 +398,23 @@ impl Stream {
                 }
             }
             if at == range.end {
-                return NextStep::Serve(found);
+                return StreamStep::Serve(found);
             }
         }
-        if at == self.end() { self.extend(at..range.end, device, max_window) } else { NextStep::Unknown }
+        if at == self.end() { self.extend(at..range.end, device, max_window) } else { StreamStep::Unknown }
     }
 
     /// Claims a window that begins with `range`.
-    fn extend(&mut self, range: Range<u64>, device: u64, max_window: u64) -> NextStep {
+    fn extend(&mut self, range: Range<u64>, device: u64, max_window: u64) -> StreamStep {
         if range.end > self.limit {
             self.limit = u64::MAX;
         }
         let end = range.end.max((range.start + self.window).min(self.limit));
         self.drop_used();
         if self.queue(range.start..end, device, max_window) {
-            NextStep::Fetch(self.claim(self.windows.len() - 1))
+            StreamStep::Fetch(self.claim(self.windows.len() - 1))
         } else {
-            NextStep::Unknown
+            StreamStep::Unknown
         }
     }
 

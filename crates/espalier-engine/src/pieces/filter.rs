@@ -1,5 +1,5 @@
-//! A filter tells most of the keys that a part does not hold, at ten bits per key
-//! [Bloom 1970; double hashing after Kirsch and Mitzenmacher 2006].
+//! Filters: a filter in the node header rules out most parts that do not hold a key, at ten bits
+//! per key [Bloom 1970; double hashing after Kirsch and Mitzenmacher 2006].
 //!
 //! Filters lie in node headers, so their bits are part of the format and must mean the same for
 //! ever. That is why this is no general-purpose crate: those promise no stable layout.
@@ -13,10 +13,10 @@ use xxhash_rust::xxh3::xxh3_64;
 const BITS_PER_KEY: usize = 10;
 
 /// Bits set and tested per key: `BITS_PER_KEY * ln 2`, which makes about 0.9% false positives.
-const PROBES: u8 = 7;
+const PROBES_PER_KEY: u8 = 7;
 
 /// The longest filter that is made or accepted, in bytes.
-pub(crate) const MAX_FILTER: usize = 1 << 20;
+pub(crate) const MAX_FILTER_BYTES: usize = 1 << 20;
 
 /// The set of keys of a part, approximately. Cloning copies its bits.
 #[derive(Clone, PartialEq, Eq)]
@@ -33,8 +33,8 @@ impl Filter {
 
     /// The filter of the keys with these hashes.
     pub(crate) fn build(hashes: &[u64]) -> Self {
-        let bytes = (hashes.len() * BITS_PER_KEY).div_ceil(8).clamp(8, MAX_FILTER);
-        let mut filter = Self { probes: PROBES, bits: vec![0; bytes].into() };
+        let bytes = (hashes.len() * BITS_PER_KEY).div_ceil(8).clamp(8, MAX_FILTER_BYTES);
+        let mut filter = Self { probes: PROBES_PER_KEY, bits: vec![0; bytes].into() };
         for &hash in hashes {
             for bit in filter.positions(hash) {
                 filter.bits[bit / 8] |= 1 << (bit % 8);
@@ -81,7 +81,7 @@ impl Filter {
     /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if no filter has this encoding.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self> {
         match bytes.split_first() {
-            Some((&probes @ 1..=32, bits)) if !bits.is_empty() && bits.len() <= MAX_FILTER => {
+            Some((&probes @ 1..=32, bits)) if !bits.is_empty() && bits.len() <= MAX_FILTER_BYTES => {
                 Ok(Self { probes, bits: bits.into() })
             }
             _ => Err(Error::damaged(format!("{} bytes are no filter", bytes.len()))),
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        for bytes in [&[][..], &[7], &[0, 1], &[33, 1], &vec![7; MAX_FILTER + 2]] {
+        for bytes in [&[][..], &[7], &[0, 1], &[33, 1], &vec![7; MAX_FILTER_BYTES + 2]] {
             assert!(Filter::from_bytes(bytes).is_err());
         }
     }

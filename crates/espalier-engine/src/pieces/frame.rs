@@ -20,10 +20,10 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Bytes of the header.
-const HEADER: usize = 24;
+const FRAME_HEADER_BYTES: usize = 24;
 
 /// The longest body of a piece in bytes, uncompressed.
-pub(crate) const MAX_BODY: usize = 64 << 20;
+pub(crate) const MAX_BODY_BYTES: usize = 64 << 20;
 
 const MAGIC: [u8; 4] = *b"ESPL";
 const VERSION: u8 = 1;
@@ -55,25 +55,25 @@ impl Encoded {
         compression: Compression,
         holds: Vec<Arc<PieceHandle>>,
     ) -> Result<Self> {
-        if body.len() > MAX_BODY {
-            let message = format!("piece {id} would have {} bytes, more than {MAX_BODY}", body.len());
+        if body.len() > MAX_BODY_BYTES {
+            let message = format!("piece {id} would have {} bytes, more than {MAX_BODY_BYTES}", body.len());
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        let plain_blocks = (HEADER + body.len()).div_ceil(BLOCK);
+        let plain_blocks = (FRAME_HEADER_BYTES + body.len()).div_ceil(BLOCK);
         let compressed = match compression {
             Compression::Lz4 if plain_blocks > 1 => Some(lz4_flex::block::compress(body)),
             Compression::Zstd if plain_blocks > 1 => zstd_compress(body),
             _ => None,
         }
-        .filter(|c| (HEADER + c.len()).div_ceil(BLOCK) < plain_blocks);
+        .filter(|c| (FRAME_HEADER_BYTES + c.len()).div_ceil(BLOCK) < plain_blocks);
         let (used, stored) = match &compressed {
             Some(compressed) => (compression, compressed.as_slice()),
             None => (Compression::None, body),
         };
-        let len = HEADER + stored.len();
+        let len = FRAME_HEADER_BYTES + stored.len();
         let mut bytes = AlignedBuf::zeroed(len.next_multiple_of(BLOCK));
-        bytes[..HEADER].copy_from_slice(&header(id, kind, used, body.len(), stored.len()));
-        bytes[HEADER..len].copy_from_slice(stored);
+        bytes[..FRAME_HEADER_BYTES].copy_from_slice(&header(id, kind, used, body.len(), stored.len()));
+        bytes[FRAME_HEADER_BYTES..len].copy_from_slice(stored);
         let checksum = checksum(id, &bytes[..len]);
         Ok(Self { id, kind, bytes, len: len as u32, checksum, holds })
     }
@@ -122,7 +122,7 @@ pub(super) fn not_a(id: PieceId, what: &str) -> Error {
 pub(crate) fn open(id: PieceId, kind: PieceKind, stored: &Bytes) -> Result<Bytes> {
     let damaged = |what: &str| Error::damaged(format!("piece {id}: {what}"));
     let mut reader = Reader::new(stored);
-    let head = Head::read(&mut reader).ok_or_else(|| damaged("shorter than its header"))?;
+    let head = FrameHead::read(&mut reader).ok_or_else(|| damaged("shorter than its header"))?;
     if head.magic != MAGIC {
         return Err(damaged("no piece begins like this"));
     }
@@ -136,10 +136,10 @@ pub(crate) fn open(id: PieceId, kind: PieceKind, stored: &Bytes) -> Result<Bytes
     if (head.kind, head.height) != kind_bytes(kind) {
         return Err(damaged(&format!("it is of kind {} height {}, not {kind:?}", head.kind, head.height)));
     }
-    if head.stored as usize != reader.remaining() || head.body as usize > MAX_BODY {
+    if head.stored as usize != reader.remaining() || head.body as usize > MAX_BODY_BYTES {
         return Err(damaged("its lengths contradict each other"));
     }
-    let body = stored.slice(HEADER..);
+    let body = stored.slice(FRAME_HEADER_BYTES..);
     let length = head.body as usize;
     match head.compression {
         0 if length == body.len() => Ok(body),
@@ -150,7 +150,7 @@ pub(crate) fn open(id: PieceId, kind: PieceKind, stored: &Bytes) -> Result<Bytes
     }
 }
 
-struct Head {
+struct FrameHead {
     magic: [u8; 4],
     version: u8,
     kind: u8,
@@ -161,7 +161,7 @@ struct Head {
     stored: u32,
 }
 
-impl Head {
+impl FrameHead {
     fn read(reader: &mut Reader<'_>) -> Option<Self> {
         Some(Self {
             magic: reader.bytes(4)?.try_into().ok()?,
@@ -182,14 +182,14 @@ fn header(
     compression: Compression,
     body: usize,
     stored: usize,
-) -> [u8; HEADER] {
+) -> [u8; FRAME_HEADER_BYTES] {
     let (kind, height) = kind_bytes(kind);
     let compression = match compression {
         Compression::None => 0,
         Compression::Lz4 => 1,
         Compression::Zstd => 2,
     };
-    let mut out = [0; HEADER];
+    let mut out = [0; FRAME_HEADER_BYTES];
     out[..4].copy_from_slice(&MAGIC);
     out[4..8].copy_from_slice(&[VERSION, kind, height, compression]);
     out[8..16].copy_from_slice(&id.0.to_le_bytes());

@@ -91,7 +91,7 @@ pub(super) struct Served {
     pub(super) sound: bool,
 }
 
-enum NextStep {
+enum QueueStep {
     Serve(Served),
     Wait,
     Fetch(Range<u64>),
@@ -170,15 +170,15 @@ impl PrefetchQueue {
         let mut table = self.table.lock();
         loop {
             match table.next(range, value) {
-                NextStep::Serve(served) => return Some(served),
-                NextStep::Wait => table.wait(&self.arrived),
+                QueueStep::Serve(served) => return Some(served),
+                QueueStep::Wait => table.wait(&self.arrived),
                 // A reader that needs the bytes reads them itself, and meets the error.
-                NextStep::Fetch(extent) => {
+                QueueStep::Fetch(extent) => {
                     if table.unlocked(|| self.fetch(&extent)).is_err() {
                         return None;
                     }
                 }
-                NextStep::Unknown => return None,
+                QueueStep::Unknown => return None,
             }
         }
     }
@@ -238,22 +238,22 @@ impl PrefetchQueue {
 
     /// Reads an extent that is claimed.
     fn fetch(&self, extent: &Range<u64>) -> Result<Bytes> {
-        let landing = Landing { queue: self, extent };
+        let read = ExtentRead { queue: self, extent };
         let mut buffer = self.buffers.lend((extent.end - extent.start) as usize);
         let result = self.device.read_at(extent.start, buffer.as_mut()).map(|()| Bytes::from_owner(buffer));
-        landing.land(result.as_ref().ok().cloned());
+        read.finish(result.as_ref().ok().cloned());
         result
     }
 }
 
 /// Ends the flight of an extent even if the device panics.
-struct Landing<'a> {
+struct ExtentRead<'a> {
     queue: &'a PrefetchQueue,
     extent: &'a Range<u64>,
 }
 
-impl Landing<'_> {
-    fn land(self, bytes: Option<Bytes>) {
+impl ExtentRead<'_> {
+    fn finish(self, bytes: Option<Bytes>) {
         self.end(bytes);
         std::mem::forget(self);
     }
@@ -275,7 +275,7 @@ impl Landing<'_> {
     }
 }
 
-impl Drop for Landing<'_> {
+impl Drop for ExtentRead<'_> {
     fn drop(&mut self) {
         self.end(None);
     }
@@ -307,18 +307,18 @@ impl QueueTable {
     }
 
     /// What a read of `range` has to do.
-    fn next(&mut self, range: &Range<u64>, value: &Verified) -> NextStep {
-        let Some((start, extent)) = self.find(range) else { return NextStep::Unknown };
+    fn next(&mut self, range: &Range<u64>, value: &Verified) -> QueueStep {
+        let Some((start, extent)) = self.find(range) else { return QueueStep::Unknown };
         match &extent.state {
             ExtentState::Ready(bytes) => {
                 let bytes = bytes.slice((range.start - start) as usize..(range.end - start) as usize);
                 let sound = extent.sound.binary_search(value).is_ok();
-                NextStep::Serve(Served { bytes, sound })
+                QueueStep::Serve(Served { bytes, sound })
             }
-            ExtentState::InFlight => NextStep::Wait,
+            ExtentState::InFlight => QueueStep::Wait,
             ExtentState::Queued => {
                 extent.state = ExtentState::InFlight;
-                NextStep::Fetch(start..extent.end)
+                QueueStep::Fetch(start..extent.end)
             }
         }
     }

@@ -18,7 +18,7 @@ pub(crate) const LEAST_DIRECT_BYTES: usize = 256 << 10;
 /// them takes less than another read.
 const NEIGHBOUR_GAP_BYTES: u64 = 32 << 10;
 /// The most that is read so in one piece, in bytes.
-const NEIGHBOURS_BYTES: u64 = 1 << 20;
+const MAX_NEIGHBOURS_BYTES: u64 = 1 << 20;
 /// Runs of fewer blocks than this are not worth a window.
 const LEAST_EXPECTED_BLOCKS: u32 = 8;
 
@@ -48,7 +48,7 @@ impl Pieces {
     ///
     /// # Errors
     /// What the device says.
-    pub(crate) fn torn(&self, id: PieceId) -> Result<Option<u64>> {
+    pub(crate) fn torn_checksum(&self, id: PieceId) -> Result<Option<u64>> {
         let location = self.locate(id, |kind| kind == PieceKind::Values, "value part")?;
         let found = checksum_of_values(id, &self.content(id, &location)?);
         Ok((!sums_agree(found, location.checksum)).then_some(found))
@@ -178,7 +178,7 @@ impl Pieces {
             // Some of it may be read ahead already.
             let mut announced = Vec::with_capacity(run.len());
             for one in run {
-                announced.push(self.is_announced(one)?);
+                announced.push(self.is_being_read_ahead(one)?);
             }
             let long = run[run.len() - 1].out.end - run[0].out.start >= LEAST_DIRECT_BYTES;
             let mut run = run;
@@ -199,7 +199,7 @@ impl Pieces {
     }
 
     /// True if what is wanted is being read ahead.
-    fn is_announced(&self, wanted: &Wanted) -> Result<bool> {
+    fn is_being_read_ahead(&self, wanted: &Wanted) -> Result<bool> {
         let place = self.whole_pages(wanted)?;
         Ok(place.is_some_and(|(start, bytes)| self.read_ahead.queue.covers(&(start..start + bytes))))
     }
@@ -265,7 +265,7 @@ impl Pieces {
         while let Some(((first, _), others)) = rest.split_first() {
             let (start, mut end, mut count) = (first.start, first.end, 1);
             for (range, _) in others {
-                if !close(&(start..end), range) || range.end.max(end) - start > NEIGHBOURS_BYTES {
+                if !close(&(start..end), range) || range.end.max(end) - start > MAX_NEIGHBOURS_BYTES {
                     break;
                 }
                 (end, count) = (range.end.max(end), count + 1);

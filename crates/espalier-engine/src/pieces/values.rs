@@ -25,7 +25,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 pub(super) const MAX_VALUE_PART_BYTES: usize = 4 << 20;
 
 /// Values that are not page multiples begin at multiples of this many bytes.
-const PACK_BYTES: usize = 8;
+const PACKED_ALIGNMENT_BYTES: usize = 8;
 
 /// The hash of a page of a value, or of a page of a value part.
 pub(super) fn page_hash(part: PieceId, page: &[u8]) -> u64 {
@@ -74,7 +74,7 @@ pub(super) fn cut(values: &[Unstored], max: usize) -> Vec<Range<usize>> {
     let mut runs = Vec::new();
     let (mut start, mut total) = (0, 0);
     for (i, (_, bytes)) in values.iter().enumerate() {
-        let need = bytes.len().next_multiple_of(PACK_BYTES);
+        let need = bytes.len().next_multiple_of(PACKED_ALIGNMENT_BYTES);
         if i > start && total + need > max {
             runs.push(start..i);
             (start, total) = (i, 0);
@@ -89,7 +89,8 @@ pub(super) fn cut(values: &[Unstored], max: usize) -> Vec<Range<usize>> {
 
 /// The blocks that a part of `values` takes.
 pub(super) fn blocks_of(values: &[Unstored]) -> u32 {
-    let total: usize = values.iter().map(|(_, bytes)| bytes.len().next_multiple_of(PACK_BYTES)).sum();
+    let total: usize =
+        values.iter().map(|(_, bytes)| bytes.len().next_multiple_of(PACKED_ALIGNMENT_BYTES)).sum();
     total.div_ceil(BLOCK) as u32
 }
 
@@ -138,7 +139,8 @@ impl ValuePart {
 
     /// Adds values of any length behind the others.
     fn add_odd(&mut self, values: &[&Unstored], page_hashes: &mut Vec<u64>) {
-        let total: usize = values.iter().map(|(_, bytes)| bytes.len().next_multiple_of(PACK_BYTES)).sum();
+        let total: usize =
+            values.iter().map(|(_, bytes)| bytes.len().next_multiple_of(PACKED_ALIGNMENT_BYTES)).sum();
         if total == 0 {
             return;
         }
@@ -149,7 +151,7 @@ impl ValuePart {
             staged[at..end].copy_from_slice(bytes);
             let sums = bytes.chunks(VALUE_PAGE).map(|page| page_hash(self.id, page) as u32).collect();
             self.values.push((value.clone(), (start + at) as u32, sums));
-            at = end.next_multiple_of(PACK_BYTES);
+            at = end.next_multiple_of(PACKED_ALIGNMENT_BYTES);
         }
         page_hashes.extend(staged.chunks(BLOCK).map(|page| page_hash(self.id, page)));
         self.len = (start + end) as u32;

@@ -5,7 +5,7 @@
 //! interval it descends again. Nothing that happens after it was made is visible to it.
 
 use crate::Result;
-use crate::message::resolve::Found;
+use crate::message::resolve::KeyMessages;
 use crate::model::key::{Key, KeyRange, end_le};
 use crate::model::value::Value;
 use crate::model::value_reader::load;
@@ -73,20 +73,20 @@ impl Cursor {
     #[allow(clippy::should_implement_trait, reason = "fallible, and it has a prev")]
     pub fn next(&mut self) -> Result<Option<Entry>> {
         let resolve =
-            |found: Found, index: &SnapshotIndex| found.value(index.merge_functions(), index.reader());
+            |found: KeyMessages, index: &SnapshotIndex| found.value(index.merge_functions(), index.reader());
         Ok(self.advance(resolve)?.map(|(key, value)| Entry { key, value }))
     }
 
     /// The next key that has messages, with what `look` makes of them. Reads no values, and may
     /// give keys that have none.
-    pub(crate) fn next_with<T>(&mut self, look: impl Fn(Found) -> T) -> Result<Option<(Key, T)>> {
+    pub(crate) fn next_with<T>(&mut self, look: impl Fn(KeyMessages) -> T) -> Result<Option<(Key, T)>> {
         self.advance(|found, _| Ok(Some(look(found))))
     }
 
     /// Goes on to the next key of whose messages `resolve` makes something.
     fn advance<T>(
         &mut self,
-        resolve: impl Fn(Found, &SnapshotIndex) -> Result<Option<T>>,
+        resolve: impl Fn(KeyMessages, &SnapshotIndex) -> Result<Option<T>>,
     ) -> Result<Option<(Key, T)>> {
         loop {
             if self.range.is_empty() || self.gap == Gap::End {
@@ -110,7 +110,7 @@ impl Cursor {
                 }
                 continue;
             };
-            let value = resolve(found_in(&walk.merged, &key), &self.index)?;
+            let value = resolve(messages_at(&walk.merged, &key), &self.index)?;
             walk.merged.next_behind(&key)?;
             self.walk = Some(walk);
             match &mut self.gap {
@@ -205,13 +205,13 @@ impl Cursor {
     }
 
     fn resolve(&self, merged: &Merged, key: &[u8]) -> Result<Option<Value>> {
-        found_in(merged, key).value(self.index.merge_functions(), self.index.reader())
+        messages_at(merged, key).value(self.index.merge_functions(), self.index.reader())
     }
 }
 
 /// What `merged`, which stands on `key`, has for it.
-fn found_in(merged: &Merged, key: &[u8]) -> Found {
-    let mut found = Found::default();
+fn messages_at(merged: &Merged, key: &[u8]) -> KeyMessages {
+    let mut found = KeyMessages::default();
     merged.levels(key, |points, ranges| {
         found.add_level(points.iter().cloned(), ranges);
         !found.is_done()

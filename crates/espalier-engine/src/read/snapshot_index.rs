@@ -7,7 +7,7 @@ use crate::index::{Layer, Version};
 use crate::memtable::Memtable;
 use crate::memtable::source::MemtableSource;
 use crate::message::pending_clone::PendingClone;
-use crate::message::resolve::{Found, RunPosition, Unfinished};
+use crate::message::resolve::{KeyMessages, RunPosition, Unfinished};
 use crate::model::ids::{IndexId, Msn};
 use crate::model::key::{Key, KeyRange, end_le};
 use crate::model::op::MergeFunctions;
@@ -111,7 +111,7 @@ impl SnapshotIndex {
     pub(crate) fn find_slices(
         &self,
         slices: &[Slice<'_>],
-        known: Option<Vec<Option<Found>>>,
+        known: Option<Vec<Option<KeyMessages>>>,
         out: &mut [u8],
     ) -> Result<FoundSlices> {
         let total = slices.iter().try_fold(0, |sum: usize, slice| sum.checked_add(slice.len));
@@ -176,8 +176,8 @@ impl SnapshotIndex {
     }
 
     /// Collects what is known about `key`, from the newest message down.
-    fn find(&self, key: &[u8]) -> Result<Found> {
-        let mut found = Found::default();
+    fn find(&self, key: &[u8]) -> Result<KeyMessages> {
+        let mut found = KeyMessages::default();
         self.version.active.find(key, self.upto, &mut found);
         // Below a clone the search goes on for another key.
         let mut redirected: Option<Key> = None;

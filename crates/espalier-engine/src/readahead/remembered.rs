@@ -1,6 +1,6 @@
-//! Remembered results: what a walk found for a key, for the reader that will look it up.
+//! Remembered results: what the walk of a scan found for a key, kept for the reader.
 
-use crate::message::resolve::{Found, InMemory};
+use crate::message::resolve::{InMemory, KeyMessages};
 use crate::model::value::{LargeValue, Value};
 use bytes::Bytes;
 use std::sync::{Arc, Weak};
@@ -14,13 +14,13 @@ const MAX_REMEMBERED_PATCH_BYTES: usize = 4096;
 
 /// The value of a key, and the patches to it.
 pub(super) struct RememberedValue {
-    base: Base,
+    base: PatchBase,
     /// Newest first.
     patches: Vec<InMemory>,
 }
 
 /// A value before its patches.
-enum Base {
+enum PatchBase {
     Small(Bytes),
     /// Owned by a part, which the cache may drop.
     Large(Weak<LargeValue>),
@@ -28,15 +28,15 @@ enum Base {
 
 impl RememberedValue {
     /// What is known about a key, if that is one value and a few patches to it.
-    pub(super) fn of(found: &Found) -> Option<Self> {
+    pub(super) fn of(found: &KeyMessages) -> Option<Self> {
         let few = |patches: &[InMemory]| {
             let bytes: usize = patches.iter().map(|(_, bytes)| bytes.len()).sum();
             patches.len() <= MAX_REMEMBERED_PATCHES && bytes <= MAX_REMEMBERED_PATCH_BYTES
         };
         let (value, patches) = found.patched().filter(|(_, patches)| few(patches))?;
         let base = match value.large() {
-            Some(large) => Base::Large(Arc::downgrade(large)),
-            None if value.segments().is_empty() => Base::Small(value.in_memory()?),
+            Some(large) => PatchBase::Large(Arc::downgrade(large)),
+            None if value.segments().is_empty() => PatchBase::Small(value.in_memory()?),
             None => return None,
         };
         Some(Self { base, patches })
@@ -45,19 +45,19 @@ impl RememberedValue {
     /// Bytes that it keeps in memory.
     pub(super) fn memory(&self) -> u64 {
         let base = match &self.base {
-            Base::Small(bytes) => bytes.len(),
-            Base::Large(_) => 0,
+            PatchBase::Small(bytes) => bytes.len(),
+            PatchBase::Large(_) => 0,
         };
         let patches: usize = self.patches.iter().map(|(_, bytes)| bytes.len() + size_of::<InMemory>()).sum();
         (base + patches) as u64
     }
 
     /// The same as the result of a look-up; `None` if the value has left the cache.
-    pub(super) fn found(&self) -> Option<Found> {
+    pub(super) fn found(&self) -> Option<KeyMessages> {
         let value = match &self.base {
-            Base::Small(bytes) => bytes.clone().into(),
-            Base::Large(large) => large.upgrade().map(Value::shared)?,
+            PatchBase::Small(bytes) => bytes.clone().into(),
+            PatchBase::Large(large) => large.upgrade().map(Value::shared)?,
         };
-        Some(Found::known(value, &self.patches))
+        Some(KeyMessages::known(value, &self.patches))
     }
 }

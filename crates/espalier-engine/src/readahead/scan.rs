@@ -8,7 +8,7 @@
 
 use super::walk::{LargeValueRun, MAX_WINDOW_KEYS, WalkResult, WalkTask, WalkedKey, is_next_key};
 use crate::index::Version;
-use crate::message::resolve::Found;
+use crate::message::resolve::KeyMessages;
 use crate::model::ids::IndexId;
 use crate::model::key::Key;
 use crate::pieces::{LEAST_DIRECT_BYTES, PrefetchPlace};
@@ -183,7 +183,11 @@ impl SequentialScan {
     }
 
     /// For each slice what `version` has of its key, if that is known.
-    pub(super) fn remembered(&self, version: &Arc<Version>, slices: &[Slice<'_>]) -> Vec<Option<Found>> {
+    pub(super) fn remembered(
+        &self,
+        version: &Arc<Version>,
+        slices: &[Slice<'_>],
+    ) -> Vec<Option<KeyMessages>> {
         if self.version.as_ptr() != Arc::as_ptr(version) || !version.active.is_empty() {
             return slices.iter().map(|_| None).collect();
         }

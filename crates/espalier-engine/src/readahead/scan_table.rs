@@ -10,7 +10,7 @@ use super::scan::{ReadOutcome, SequentialScan};
 use super::walk::{WalkResult, WalkTask};
 use crate::index::Version;
 use crate::lock_order::{RankedMutex, rank};
-use crate::message::resolve::{Found, RunPosition};
+use crate::message::resolve::{KeyMessages, RunPosition};
 use crate::model::ids::IndexId;
 use crate::pieces::{LEAST_DIRECT_BYTES, Pieces, PrefetchPlace};
 use crate::read::snapshot_index::Slice;
@@ -94,14 +94,14 @@ pub(super) struct UnexpectedRead<'a> {
 
 /// What a scan remembers of the keys of a look-up.
 pub(super) struct ExpectedRead {
-    keys: Vec<Option<Found>>,
+    keys: Vec<Option<KeyMessages>>,
     /// The scan wants a walk.
     pub(super) wants_walk: bool,
 }
 
 impl ExpectedRead {
     /// For each key what there is of it, if that is known.
-    pub(super) fn into_keys(self) -> Vec<Option<Found>> {
+    pub(super) fn into_keys(self) -> Vec<Option<KeyMessages>> {
         self.keys
     }
 }
@@ -129,7 +129,7 @@ impl ScanTable {
         let (first, last) = (slices.first()?, slices.last()?);
         let mut scans = self.scans.lock();
         let at = scans.active.iter().position(|scan| scan.index == index && scan.covers(first.key))?;
-        let now = scans.tick();
+        let now = scans.next_event();
         let scan = &mut scans.active[at];
         scan.used_at = now;
         let keys = scan.remembered(version, slices);
@@ -154,7 +154,7 @@ impl ScanTable {
         let is_large = read.bytes >= LEAST_DIRECT_BYTES;
         let needed = if is_large { LARGE_SEQUENTIAL_READS_TO_SCAN } else { SEQUENTIAL_READS_TO_SCAN };
         let mut scans = self.scans.lock();
-        let now = scans.tick();
+        let now = scans.next_event();
         let hits = scans.take_predecessor(index, &read.positions.0).unwrap_or(0);
         if hits < needed {
             scans.remember(RecentRead { index, last: read.positions.1, hits });
@@ -202,7 +202,7 @@ impl ScanTable {
 
 impl Scans {
     /// The number of an event that happens now.
-    fn tick(&mut self) -> u64 {
+    fn next_event(&mut self) -> u64 {
         self.clock += 1;
         self.clock
     }

@@ -1,27 +1,27 @@
-//! The map `used`, in memory: which blocks may not be allocated.
+//! Block allocator: the map `used`, in memory, says which blocks may not be allocated.
 //!
-//! A bitmap with a tree of summaries above it, as in a buddy-less extent allocator: each node of
-//! the tree knows the longest free run below it and the runs at its two ends. Finding the leftmost
-//! run of a given length from a given block, taking and releasing it cost O(log n) plus the bitmap
-//! words of the leaves concerned, at any fill.
+//! A bitmap with a tree of summaries above it: each node of the tree knows the longest free run
+//! below it and the free runs at its two ends. Finding the leftmost run of a given length from a
+//! given block, taking and releasing it cost O(log n) plus the bitmap words of the leaves
+//! concerned, at any fill.
 //!
-//! A request goes, in this order, to: a run close behind its hint (close as measured by the
-//! request's own length, so that the small do not settle among the large); a leaf meant for its
-//! size class; a leaf that is wholly free, which is then meant for that class; anywhere. Small
-//! requests take the lowest such place, large ones the highest. So holes have the sizes that will
-//! be asked for, and long runs stay long.
+//! A request takes the first of these that exists: a run close behind its hint (no further than a
+//! few times the length of the request, so that small requests do not settle among large ones); a
+//! leaf that is meant for its size class; a leaf that is wholly free, which is then meant for that
+//! class; any run. Small requests take the lowest such run, large ones the highest. So holes have
+//! the sizes that will be asked for, and long runs stay long.
 //!
 //! Memory: 1 bit per block and 101 bytes per 4096 blocks: 38.3 MiB per TiB, however fragmented.
 
 use crate::Extent;
 
 /// Blocks per leaf of the summary tree.
-const LEAF: u64 = 4096;
-const WORDS: usize = (LEAF / 64) as usize;
+const LEAF_BLOCKS: u64 = 4096;
+const LEAF_WORDS: usize = (LEAF_BLOCKS / 64) as usize;
 /// Requests of at least this many blocks (256 KiB) are large.
-const LARGE: u64 = 64;
+const LARGE_REQUEST_BLOCKS: u64 = 64;
 /// How far behind its hint a run may lie, in lengths of the request.
-const NEAR: u64 = 16;
+const NEAR_REQUEST_LENGTHS: u64 = 16;
 
 /// What a node of the tree knows of its blocks. All lengths in blocks.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -54,12 +54,12 @@ pub struct RunHistogram {
 }
 
 /// Size classes of requests, by the binary logarithm of their blocks; the last has all larger ones.
-const CLASSES: usize = 8;
+const SIZE_CLASSES: usize = 8;
 /// The class of a leaf that is wholly free.
-const EMPTY: usize = CLASSES;
+const EMPTY_CLASS: usize = SIZE_CLASSES;
 
 /// The longest run that lies in a single leaf, among the leaves of each class.
-type ByClass = [u16; CLASSES + 1];
+type ByClass = [u16; SIZE_CLASSES + 1];
 
 /// Allocates runs of blocks.
 pub(super) struct Allocator {
@@ -78,8 +78,8 @@ pub(super) struct Allocator {
 impl Allocator {
     /// A map of `blocks` blocks, those set in `words` (one bit each, shorter is zero-filled) used.
     pub(super) fn new(blocks: u64, mut words: Vec<u64>) -> Self {
-        let leaves = (blocks.div_ceil(LEAF).max(1) as usize).next_power_of_two();
-        let present = blocks.div_ceil(LEAF) as usize * WORDS;
+        let leaves = (blocks.div_ceil(LEAF_BLOCKS).max(1) as usize).next_power_of_two();
+        let present = blocks.div_ceil(LEAF_BLOCKS) as usize * LEAF_WORDS;
         words.resize(present, 0);
         for block in blocks..present as u64 * 64 {
             words[(block / 64) as usize] |= 1 << (block % 64);
@@ -92,11 +92,11 @@ impl Allocator {
             leaves,
             blocks,
         };
-        for leaf in 0..present / WORDS {
+        for leaf in 0..present / LEAF_WORDS {
             this.class[leaf] = this.guess_class(leaf);
         }
         if present > 0 {
-            this.refresh(0, present / WORDS - 1);
+            this.refresh(0, present / LEAF_WORDS - 1);
         }
         this
     }
@@ -119,7 +119,7 @@ impl Allocator {
     /// The class that suits the holes a leaf has.
     fn guess_class(&self, leaf: usize) -> u8 {
         let (mut free, mut holes, mut open) = (0, 0, false);
-        for word in &self.words[leaf * WORDS..(leaf + 1) * WORDS] {
+        for word in &self.words[leaf * LEAF_WORDS..(leaf + 1) * LEAF_WORDS] {
             for_each_run(*word, |used, length| {
                 free += if used { 0 } else { length };
                 holes += u64::from(!used && !open);
@@ -133,12 +133,13 @@ impl Allocator {
     fn refresh(&mut self, first: usize, last: usize) {
         for leaf in first..=last {
             let summary = self.summarize(leaf);
-            let class = if summary.free == LEAF { EMPTY } else { usize::from(self.class[leaf]) };
+            let class = if summary.free == LEAF_BLOCKS { EMPTY_CLASS } else { usize::from(self.class[leaf]) };
             self.tree[self.leaves + leaf] = summary;
             self.by_class[self.leaves + leaf] = ByClass::default();
             self.by_class[self.leaves + leaf][class] = summary.longest as u16;
         }
-        let (mut first, mut last, mut half) = ((self.leaves + first) / 2, (self.leaves + last) / 2, LEAF);
+        let (mut first, mut last, mut half) =
+            ((self.leaves + first) / 2, (self.leaves + last) / 2, LEAF_BLOCKS);
         while first > 0 {
             for node in first..=last {
                 self.tree[node] = Summary::join(self.tree[2 * node], self.tree[2 * node + 1], half);
@@ -172,16 +173,18 @@ impl Allocator {
         if want == 0 || self.longest() < want {
             return None;
         }
-        let close = near
-            .filter(|near| *near < self.blocks)
-            .and_then(|near| self.find(want, near).filter(|start| *start - near <= NEAR * want));
+        let close = near.filter(|near| *near < self.blocks).and_then(|near| {
+            self.find(want, near).filter(|start| *start - near <= NEAR_REQUEST_LENGTHS * want)
+        });
         let class = class_of(want);
         let start = close
-            .or_else(|| self.find_in_class(want, class, want >= LARGE))
-            .or_else(|| self.find_in_class(want, EMPTY, want >= LARGE))
-            .or_else(|| if want < LARGE { self.find(want, 0) } else { self.find_last(want) })?;
-        let leaf = (start / LEAF) as usize;
-        if self.tree[self.leaves + leaf].free == LEAF {
+            .or_else(|| self.find_in_class(want, class, want >= LARGE_REQUEST_BLOCKS))
+            .or_else(|| self.find_in_class(want, EMPTY_CLASS, want >= LARGE_REQUEST_BLOCKS))
+            .or_else(
+                || if want < LARGE_REQUEST_BLOCKS { self.find(want, 0) } else { self.find_last(want) },
+            )?;
+        let leaf = (start / LEAF_BLOCKS) as usize;
+        if self.tree[self.leaves + leaf].free == LEAF_BLOCKS {
             self.class[leaf] = class as u8;
         }
         let extent = Extent { start, blocks };
@@ -282,13 +285,13 @@ impl Allocator {
                 self.words[word] &= !mask;
             }
         }
-        self.refresh((extent.start / LEAF) as usize, ((extent.end() - 1) / LEAF) as usize);
+        self.refresh((extent.start / LEAF_BLOCKS) as usize, ((extent.end() - 1) / LEAF_BLOCKS) as usize);
     }
 
     fn summarize(&self, leaf: usize) -> Summary {
         let mut summary = Summary::default();
         let (mut run, mut seen_used) = (0, false);
-        for word in &self.words[leaf * WORDS..(leaf + 1) * WORDS] {
+        for word in &self.words[leaf * LEAF_WORDS..(leaf + 1) * LEAF_WORDS] {
             for_each_run(*word, |used, length| {
                 if used {
                     if !seen_used {
@@ -311,11 +314,11 @@ impl Allocator {
 
     /// The start of the leftmost run of `want` free blocks that begins at `from` or later.
     fn find(&self, want: u64, from: u64) -> Option<u64> {
-        let mut search = Search { want, from, carry: 0 };
-        self.descend(&mut search, 1, 0, self.leaves as u64 * LEAF)
+        let mut search = RunSearch { want, from, carry: 0 };
+        self.descend(&mut search, 1, 0, self.leaves as u64 * LEAF_BLOCKS)
     }
 
-    fn descend(&self, search: &mut Search, node: usize, start: u64, length: u64) -> Option<u64> {
+    fn descend(&self, search: &mut RunSearch, node: usize, start: u64, length: u64) -> Option<u64> {
         let end = start + length;
         if end <= search.from {
             return None;
@@ -352,12 +355,12 @@ impl Allocator {
             node = if fits(one) { one } else { other };
         }
         let leaf = node - self.leaves;
-        self.scan(&mut Search { want, from: 0, carry: 0 }, leaf)
+        self.scan(&mut RunSearch { want, from: 0, carry: 0 }, leaf)
     }
 
     /// The highest start of a run of `want` free blocks.
     fn find_last(&self, want: u64) -> Option<u64> {
-        let (mut node, mut start, mut length) = (1, 0, self.leaves as u64 * LEAF);
+        let (mut node, mut start, mut length) = (1, 0, self.leaves as u64 * LEAF_BLOCKS);
         if self.longest() < want {
             return None;
         }
@@ -376,7 +379,7 @@ impl Allocator {
         }
         let leaf = node - self.leaves;
         let (mut at, mut run, mut found) = (start, 0, None);
-        for word in &self.words[leaf * WORDS..(leaf + 1) * WORDS] {
+        for word in &self.words[leaf * LEAF_WORDS..(leaf + 1) * LEAF_WORDS] {
             for_each_run(*word, |used, length| {
                 at += length;
                 run = if used { 0 } else { run + length };
@@ -389,10 +392,10 @@ impl Allocator {
     }
 
     /// Searches one leaf run by run.
-    fn scan(&self, search: &mut Search, leaf: usize) -> Option<u64> {
-        let mut at = leaf as u64 * LEAF;
+    fn scan(&self, search: &mut RunSearch, leaf: usize) -> Option<u64> {
+        let mut at = leaf as u64 * LEAF_BLOCKS;
         let mut found = None;
-        for word in &self.words[leaf * WORDS..(leaf + 1) * WORDS] {
+        for word in &self.words[leaf * LEAF_WORDS..(leaf + 1) * LEAF_WORDS] {
             for_each_run(*word, |used, length| {
                 let begin = at.max(search.from);
                 at += length;
@@ -414,10 +417,10 @@ impl Allocator {
 }
 
 fn class_of(blocks: u64) -> usize {
-    (blocks.max(1).ilog2() as usize).min(CLASSES - 1)
+    (blocks.max(1).ilog2() as usize).min(SIZE_CLASSES - 1)
 }
 
-struct Search {
+struct RunSearch {
     want: u64,
     from: u64,
     /// Free blocks just before the place reached, none of them before `from`.

@@ -11,7 +11,7 @@ use crate::{Extent, PieceId, PieceKind};
 use std::collections::{HashMap, HashSet};
 
 /// More problems of one sort than this are only counted.
-const LISTED_PROBLEMS: usize = 100;
+const MAX_LISTED_PROBLEMS: usize = 100;
 
 impl Space {
     /// Compares tables with each other and with what the tree refers to: `referenced` holds, for
@@ -224,7 +224,7 @@ struct Problems {
 
 impl Problems {
     fn add(&mut self, problem: String) {
-        if self.list.len() < LISTED_PROBLEMS {
+        if self.list.len() < MAX_LISTED_PROBLEMS {
             self.list.push(problem);
         } else {
             self.more += 1;

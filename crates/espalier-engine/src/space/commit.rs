@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 const COUNT_PAGES_POOLS: u64 = 8;
 
 /// Blocks that are told to the device with one call, at most: 64 MiB.
-const MOST_TRIMMED_BLOCKS: u64 = 16 << 10;
+const MAX_TRIMMED_BLOCKS: u64 = 16 << 10;
 
 impl Space {
     /// Adds `deltas` to the reference counts. A fresh piece becomes a counted one, and its blocks
@@ -93,7 +93,7 @@ impl Space {
     /// table, so that it can be located all the time.
     fn uncount(&self, id: PieceId, entry: &piece_table::PieceEntry) -> Result<()> {
         let extents = self.extent_lists.occupied(id, &entry.location)?;
-        self.extent_lists.keep_of(id, &entry.location)?;
+        self.extent_lists.keep_list(id, &entry.location)?;
         self.deferred.pieces().die(id, entry.location, true);
         self.tables.ntt.set(id, None)?;
         for extent in extents {
@@ -249,7 +249,7 @@ impl Space {
         let (mut from, mut told) = (self.geometry().data_start(), 0);
         loop {
             self.device.writable()?;
-            let most = (self.free_blocks() / 8).clamp(1, MOST_TRIMMED_BLOCKS) as u32;
+            let most = (self.free_blocks() / 8).clamp(1, MAX_TRIMMED_BLOCKS) as u32;
             let run = self.free_blocks.with_used(|used| {
                 let run = used.free_run(from, most)?;
                 (run.blocks < least.min(most) || used.take(run)).then_some(run)

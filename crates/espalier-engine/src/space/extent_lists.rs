@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Extents of counted pieces that are remembered: about 2 MiB of memory.
-const REMEMBERED_EXTENTS: usize = 128 << 10;
+const MAX_REMEMBERED_EXTENTS: usize = 128 << 10;
 
 /// The extent lists that are in memory, and how the others are read.
 pub(super) struct ExtentLists {
@@ -48,7 +48,7 @@ impl ExtentLists {
 
     fn remember(&self, id: PieceId, list: Arc<ExtentList>) {
         let mut lists = self.lists.lock();
-        if lists.seen_extents > REMEMBERED_EXTENTS {
+        if lists.seen_extents > MAX_REMEMBERED_EXTENTS {
             lists.seen.clear();
             lists.seen_extents = 0;
         }
@@ -109,7 +109,7 @@ impl ExtentLists {
     ///
     /// # Errors
     /// As for [`ExtentList::load`].
-    pub(super) fn keep_of(&self, id: PieceId, location: &Location) -> Result<()> {
+    pub(super) fn keep_list(&self, id: PieceId, location: &Location) -> Result<()> {
         if location.scattered {
             self.keep(id, self.of(id, location)?);
         }
@@ -117,7 +117,7 @@ impl ExtentLists {
     }
 
     /// The blocks of a piece that is gone: its list is forgotten.
-    pub(super) fn vacated(&self, id: PieceId, location: &Location) -> Vec<Extent> {
+    pub(super) fn forget_extents(&self, id: PieceId, location: &Location) -> Vec<Extent> {
         let found = self.occupied(id, location);
         self.forget(id);
         found.unwrap_or_else(|error| {

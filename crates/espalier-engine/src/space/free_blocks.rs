@@ -1,4 +1,4 @@
-//! The map `used`: which blocks may not be allocated, and how many are free.
+//! Free blocks: the map `used` behind a lock, and the number of free blocks beside it.
 
 use super::allocator::{Allocator, RunHistogram};
 use crate::device::GuardedDevice;

@@ -76,7 +76,7 @@ use tables::Tables;
 
 /// Ids skipped when a store is opened: pieces that a crash made vanish had ids behind the recorded
 /// one, and fewer than this (they would fill a TiB).
-const SKIPPED_IDS: u64 = 1 << 28;
+const SKIPPED_PIECE_IDS: u64 = 1 << 28;
 /// How to open a space.
 #[derive(Debug, Clone)]
 pub(crate) struct SpaceOptions {
@@ -149,7 +149,7 @@ impl Space {
         // The tables are made twice: the first ones load what must be known to make the space.
         let tables = Tables::new(&device, &geometry.into(), &superblock, options.table_cache);
         let committed = space_map::load(&tables.map, &geometry).context(|| "loading the space map".into())?;
-        let next_piece = superblock.next_piece.0.saturating_add(SKIPPED_IDS);
+        let next_piece = superblock.next_piece.0.saturating_add(SKIPPED_PIECE_IDS);
         let space = Self::assemble(device, superblock, options, committed, next_piece);
         let (volumes, reclaim) = (space.tables.load_volumes()?, space.tables.load_reclaim()?);
         space.count_pages();
@@ -280,7 +280,7 @@ impl Space {
         if let Some(wrong) = self.free_blocks.take_all(&extents) {
             return Err(Error::damaged(format!("{wrong} belong to something else"))).context(doing);
         }
-        self.extent_lists.keep_of(id, &location)?;
+        self.extent_lists.keep_list(id, &location)?;
         self.register(id, location, Vec::new())
     }
 

@@ -9,7 +9,7 @@ use espalier_storage::BLOCK;
 
 const ENTRY_BYTES: usize = 32;
 /// Entries of a page.
-pub(super) const PER_PAGE: u64 = (BLOCK / ENTRY_BYTES) as u64;
+pub(super) const ENTRIES_PER_PAGE: u64 = (BLOCK / ENTRY_BYTES) as u64;
 
 const KIND_NODE: u8 = 1;
 const KIND_KEY_VALUE: u8 = 2;
@@ -19,7 +19,7 @@ const KIND_VALUES: u8 = 3;
 const SCATTERED: u8 = 0x80;
 
 /// The live bytes of a value part are fewer.
-const MAX_LIVE: u64 = 1 << 48;
+const MAX_LIVE_BYTES: u64 = 1 << 48;
 
 /// What the table says of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl PieceEntry {
         let sum = i64::from(self.count).saturating_add(delta.count);
         let count = u32::try_from(sum)
             .map_err(|_| Error::damaged(format!("it would be {sum}: counts and references differ")))?;
-        let live = self.live.checked_add_signed(delta.bytes).filter(|live| *live < MAX_LIVE);
+        let live = self.live.checked_add_signed(delta.bytes).filter(|live| *live < MAX_LIVE_BYTES);
         let live = live.ok_or_else(|| {
             Error::damaged("its live bytes would make no sense: counts and references differ")
         })?;
@@ -116,13 +116,13 @@ pub(super) fn check_location(id: PieceId, location: &Location, geometry: &Geomet
 }
 
 fn place(id: PieceId) -> (u64, std::ops::Range<usize>) {
-    let at = (id.0 % PER_PAGE) as usize * ENTRY_BYTES;
+    let at = (id.0 % ENTRIES_PER_PAGE) as usize * ENTRY_BYTES;
     (table_page_of(id), at..at + ENTRY_BYTES)
 }
 
 /// The page of the node translation table that holds the entry of this piece.
 pub(crate) fn table_page_of(id: PieceId) -> u64 {
-    id.0 / PER_PAGE
+    id.0 / ENTRIES_PER_PAGE
 }
 
 /// The pieces of one page of the table with their lengths in bytes, and the number of the page;
@@ -188,7 +188,7 @@ impl PieceTable {
     ) {
         let geometry = self.bounds.get();
         for (slot, bytes) in page.chunks_exact(ENTRY_BYTES).enumerate() {
-            let id = PieceId(number.wrapping_mul(PER_PAGE) + slot as u64);
+            let id = PieceId(number.wrapping_mul(ENTRIES_PER_PAGE) + slot as u64);
             if let Some(entry) = PieceEntry::decode(id, bytes, &geometry).transpose() {
                 visit(entry.map(|entry| (id, entry)));
             }

@@ -13,7 +13,7 @@ use super::piece_table::PieceEntry;
 use super::superblock::search_superblocks;
 use super::table::TableId;
 use super::tables::Tables;
-use super::{Roots, SKIPPED_IDS, Space, SpaceOptions, Superblock, VolumeTable, space_map};
+use super::{Roots, SKIPPED_PIECE_IDS, Space, SpaceOptions, Superblock, VolumeTable, space_map};
 use crate::device::GuardedDevice;
 use crate::model::ids::{Delta, Location};
 use crate::model::piece::PieceHandle;
@@ -83,7 +83,7 @@ impl Space {
         let volumes = tables.load_volumes()?;
         let TableRemains { entries, pages, mut problems, mut mended } = TableRemains::gather(&tables);
         mended.extend(found.damaged.iter().map(ToString::to_string));
-        let next_piece = old.next_piece.0.saturating_add(SKIPPED_IDS);
+        let next_piece = old.next_piece.0.saturating_add(SKIPPED_PIECE_IDS);
         let bare = Superblock { roots: Roots::default(), ..old.clone() };
         let space = Self::assemble(device, bare, options, Vec::new(), next_piece);
         for (id, location) in entries {
@@ -151,7 +151,7 @@ impl Space {
                 dead += entry.dead();
                 continue;
             }
-            self.extent_lists.keep_of(id, &location)?;
+            self.extent_lists.keep_list(id, &location)?;
             if fresh.contains(&id) {
                 let entry = FreshPiece { location, handle: Weak::new(), counting: false };
                 self.deferred.pieces().add_fresh(id, entry);

@@ -6,7 +6,7 @@ use crate::{Error, Extent, Result};
 use espalier_storage::BLOCK;
 
 /// Blocks per page.
-pub(super) const PER_PAGE: u64 = (BLOCK * 8) as u64;
+pub(super) const BLOCKS_PER_PAGE: u64 = (BLOCK * 8) as u64;
 
 /// Enters `extent` into the map, or removes it.
 ///
@@ -17,9 +17,10 @@ pub(super) const PER_PAGE: u64 = (BLOCK * 8) as u64;
 pub(super) fn mark(table: &Table, extent: Extent, committed: bool) -> Result<()> {
     let (mut at, end) = (extent.start, extent.end());
     while at < end {
-        let page = at / PER_PAGE;
-        let stop = end.min((page + 1) * PER_PAGE);
-        let wrong = table.update(page, |bytes| set_bits(bytes, at % PER_PAGE, stop - at, committed))?;
+        let page = at / BLOCKS_PER_PAGE;
+        let stop = end.min((page + 1) * BLOCKS_PER_PAGE);
+        let wrong =
+            table.update(page, |bytes| set_bits(bytes, at % BLOCKS_PER_PAGE, stop - at, committed))?;
         if let Some(offset) = wrong {
             let state = if committed { "accounted for twice" } else { "not accounted for" };
             return Err(Error::damaged(format!("block {} is {state}", at + offset)));
@@ -53,12 +54,12 @@ fn set_bits(bytes: &mut [u8], from: u64, count: u64, value: bool) -> Option<u64>
 /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if it accounts for blocks outside the data
 /// region; otherwise as for [`Table::read`].
 pub(super) fn load(table: &Table, geometry: &Geometry) -> Result<Vec<u64>> {
-    let pages = geometry.blocks.div_ceil(PER_PAGE);
+    let pages = geometry.blocks.div_ceil(BLOCKS_PER_PAGE);
     let mut words = vec![0; geometry.blocks.div_ceil(64) as usize];
     let outside = || Error::damaged("the space map accounts for blocks outside the data region");
     for number in 0..pages {
         let Some(page) = table.read(number)? else { continue };
-        let first = (number * PER_PAGE / 64) as usize;
+        let first = (number * BLOCKS_PER_PAGE / 64) as usize;
         for (i, chunk) in page.bytes().chunks_exact(8).enumerate() {
             let word = super::page::read_u64(chunk, 0);
             match words.get_mut(first + i) {

@@ -38,28 +38,28 @@ pub(crate) const MAGIC: [u8; 8] = *b"ESPALIER";
 /// The newest format this program reads, and the one it writes.
 pub(crate) const FORMAT_VERSION: u32 = 1;
 /// The blocks of the two slots.
-pub(crate) const SLOTS: [u64; 2] = [0, 16];
+pub(crate) const SLOT_BLOCKS: [u64; 2] = [0, 16];
 /// The first block of the log region.
-pub(crate) const LOG_START: u64 = 32;
+pub(crate) const LOG_START_BLOCK: u64 = 32;
 /// The smallest device a store fits on, in blocks.
 pub(crate) const MIN_BLOCKS: u64 = 256;
 /// The longest label, in bytes.
 pub const MAX_LABEL: usize = 64;
 /// The highest tree of table pages: ten levels of 128 pointers number more than 2^64 pages.
-pub(super) const MAX_HEIGHT: u8 = 10;
+pub(super) const MAX_TABLE_HEIGHT: u8 = 10;
 
 /// No counter gets near this: whatever is added to one cannot overflow.
 pub(super) const MAX_COUNTER: u64 = 1 << 62;
 
 /// Table pages lie on the device twice, and the last block is for a spare superblock.
-const COPIES: u64 = 1;
+const FEATURE_COPIES: u64 = 1;
 /// Incompatible features this program knows.
-const KNOWN_INCOMPATIBLE: u64 = COPIES;
+const KNOWN_INCOMPATIBLE_FEATURES: u64 = FEATURE_COPIES;
 /// Bytes that are read at once in the search for a spare superblock.
 const SEARCH_READ_BYTES: u64 = 1 << 20;
 /// Bytes of a superblock: one sector.
 const SUPERBLOCK_BYTES: usize = 512;
-const SUM_AT: usize = SUPERBLOCK_BYTES - 8;
+const CHECKSUM_OFFSET: usize = SUPERBLOCK_BYTES - 8;
 
 /// How the device is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +90,7 @@ impl Geometry {
         }
         let wish = log_bytes.unwrap_or((device_bytes / 16).clamp(MIB, 1024 * MIB));
         let log_blocks = (wish / BLOCK as u64).clamp(16, blocks / 4).min(u64::from(u32::MAX)) as u32;
-        Ok(Self { blocks, log: Extent { start: LOG_START, blocks: log_blocks }, copies: true })
+        Ok(Self { blocks, log: Extent { start: LOG_START_BLOCK, blocks: log_blocks }, copies: true })
     }
 
     /// The first block of the data region, which holds pieces and table pages.
@@ -211,7 +211,7 @@ impl Superblock {
     pub(crate) fn initial(geometry: Geometry, uuid: [u8; 16], label: &str, created: Duration) -> Self {
         Self {
             compatible: 0,
-            incompatible: if geometry.copies { COPIES } else { 0 },
+            incompatible: if geometry.copies { FEATURE_COPIES } else { 0 },
             uuid,
             label: label.into(),
             geometry,
@@ -254,7 +254,7 @@ enum SuperblockPlace {
 impl SuperblockPlace {
     fn block(self) -> u64 {
         match self {
-            Self::Slot(slot) => SLOTS[slot],
+            Self::Slot(slot) => SLOT_BLOCKS[slot],
             Self::Spare(block) => block,
         }
     }

@@ -23,7 +23,7 @@ mod write;
 
 pub(super) use super::page::TableId;
 use super::page::{Page, PageKey, Pointer, Shape};
-use super::superblock::{Bounds, MAX_HEIGHT, TableRoot};
+use super::superblock::{Bounds, MAX_TABLE_HEIGHT, TableRoot};
 use crate::device::GuardedDevice;
 use crate::lock_order::{RankedRwLock, rank};
 use crate::{Error, Extent, Result};
@@ -72,7 +72,7 @@ impl Table {
             placed: None,
             version: 0,
         };
-        let budget = (budget / BLOCK).max(2 * usize::from(MAX_HEIGHT));
+        let budget = (budget / BLOCK).max(2 * usize::from(MAX_TABLE_HEIGHT));
         Self { id, device, bounds, budget, state: RankedRwLock::new(state) }
     }
 

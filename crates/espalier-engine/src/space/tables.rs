@@ -3,7 +3,7 @@
 //! Protocol: any thread reads. One thread at a time changes tables, and holds
 //! [`Tables::begin_change`] meanwhile.
 
-use super::piece_table::{CountedPage, PER_PAGE, PieceEntry, PieceTable};
+use super::piece_table::{CountedPage, ENTRIES_PER_PAGE, PieceEntry, PieceTable};
 use super::statistics::Census;
 use super::superblock::{Bounds, Superblock};
 use super::table::{Table, TableId};
@@ -167,7 +167,7 @@ impl Tables {
     pub(crate) fn checkpoint_blocks(&self, new: u64) -> u64 {
         match self.pages.load(Ordering::Relaxed) {
             0 => 0,
-            placed => placed + new / PER_PAGE + NEW_TABLE_PAGES,
+            placed => placed + new / ENTRIES_PER_PAGE + NEW_TABLE_PAGES,
         }
     }
 

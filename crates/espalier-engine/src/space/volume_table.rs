@@ -13,7 +13,7 @@ pub const MAX_VOLUME_NAME: usize = 255;
 /// The most parameter bytes of a volume.
 pub const MAX_PARAMETERS: usize = 65536;
 /// The most bytes of an index's view.
-const MAX_VIEW: usize = 4 << 20;
+const MAX_VIEW_BYTES: usize = 4 << 20;
 
 /// What precedes the volumes, and what precedes the fields of variable length of a volume and of an
 /// index.
@@ -191,7 +191,7 @@ impl<'a> Input<'a> {
         let node = u64::from_le_bytes(self.array()?);
         let [height, ..] = self.array::<4>()?;
         let view_len = self.u32()?;
-        let view = self.string(view_len as usize, MAX_VIEW)?;
+        let view = self.string(view_len as usize, MAX_VIEW_BYTES)?;
         Ok(IndexRoot { node: (node != 0).then_some(PieceId(node)), height, view })
     }
 }

@@ -1,7 +1,7 @@
 //! Batch replay: logged batches go back into memtables, and full memtables into the trees.
 
 use crate::commit::order::CommitOrder;
-use crate::index::absorb::absorbed_within;
+use crate::index::absorb::absorb_within_space;
 use crate::index::accounting::{CLONE_BLOCKS, is_low, message_blocks, unwritten_below};
 use crate::index::deleted_ranges::DeletedRanges;
 use crate::index::table::Indexes;
@@ -15,7 +15,7 @@ use crate::model::ids::{IndexId, Lsn, Msn};
 use crate::model::key::{Key, KeyRange};
 use crate::model::options::OpenOptions;
 use crate::space::{Purpose, Space};
-use crate::tree::{Loss, TreePolicy, Trees, baseless};
+use crate::tree::{Loss, TreePolicy, Trees, keys_without_base};
 use crate::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use std::cell::Cell;
@@ -149,7 +149,7 @@ impl<'a> BatchReplay<'a> {
                 self.space.reservations.reserve(more, purpose, self.unwritten_blocks()).is_ok()
             };
             let root =
-                absorbed_within(self.trees, policy, root, &sealed.layer, Purpose::Clear, &mut reserve)?;
+                absorb_within_space(self.trees, policy, root, &sealed.layer, Purpose::Clear, &mut reserve)?;
             index.publish_root(self.space, root, |version| {
                 version.sealed.remove(0);
             });
@@ -175,7 +175,7 @@ impl BatchReplay<'_> {
         let in_tree = losses.iter().filter(|l| l.since.is_none() && l.loss.index == Some(index.id));
         let ranges: Vec<KeyRange> = in_tree.filter_map(|l| l.loss.range.clone()).collect();
         for range in ranges {
-            for key in baseless(self.trees, Some(table), &index.version().root, &range)? {
+            for key in keys_without_base(self.trees, Some(table), &index.version().root, &range)? {
                 table.apply(&key, self.order.last_msn, &crate::Op::Delete, Msn(0), &self.options.merge);
                 let loss = Loss::key(index.id, &key, "what was changed there is lost");
                 losses.push(Lost { loss, since: None });

@@ -89,7 +89,7 @@ impl Store {
                 verifier.pending(index.id, index.version().memtables().map(|table| table as &dyn MessageSet));
             }
             for id in &state.reclaim {
-                verifier.dying(*id);
+                verifier.visit_dead(*id);
             }
             let (mut report, references) = verifier.finish();
             let problems = components.space.check(&references, &state.reclaim, &mut |_| {});

@@ -175,7 +175,7 @@ fn cut(
     let keep = space.recount(&references.counts, &references.fresh)?;
     for (id, counted, root) in &mut left {
         counted.node = root.slot.as_ref().and_then(|slot| slot.place()).map(|handle| handle.id());
-        let stale = cutter.stale(*id, root)?;
+        let stale = cutter.stale_keys(*id, root)?;
         if !stale.is_empty() {
             // Newer than everything in the tree, older than everything in the log.
             let msn = Msn(next_msn.0.saturating_sub(1));

@@ -6,7 +6,7 @@
 
 use crate::model::ids::{IndexId, PieceId};
 use crate::store::Store;
-use crate::tree::holders;
+use crate::tree::ranges_of_pieces;
 use crate::{KeyRange, Result};
 use std::collections::HashSet;
 
@@ -73,7 +73,7 @@ impl Store {
             let wanted = HashSet::from([id]);
             let mut keys = Vec::new();
             for (index, version) in snapshot.versions() {
-                let found = holders(&components.trees, &version.root, &wanted);
+                let found = ranges_of_pieces(&components.trees, &version.root, &wanted);
                 keys.extend(found.into_iter().map(|range| (index, range)));
             }
             step.damaged.push(ScrubProblem { message, keys, is_copy: false });

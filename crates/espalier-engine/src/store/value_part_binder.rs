@@ -59,7 +59,7 @@ impl Binder for ValuePartBinder {
     }
 
     fn accept_unsynced(&self, part: PieceId) -> Result<()> {
-        let Some(found) = self.pieces.torn(part)? else { return Ok(()) };
+        let Some(found) = self.pieces.torn_checksum(part)? else { return Ok(()) };
         // What lies there now stays, and nothing refers to what was cut off.
         if self.space.deferred.amend(part, found) {
             tracing::info!("a power cut left value part {part} incomplete; every value in it is right");

@@ -32,7 +32,7 @@ const MAX_NAMED_VALUE_BYTES: u64 = 1 << 40;
 
 /// The header's body, and handles on what it refers to. Everything below must be stored.
 pub(crate) fn encode(node: &Node) -> Result<(Vec<u8>, Vec<Arc<PieceHandle>>)> {
-    let mut out = Encoder { bytes: Vec::new(), holds: Vec::new(), previous: Key::default() };
+    let mut out = HeaderEncoder { bytes: Vec::new(), holds: Vec::new(), previous: Key::default() };
     match &node.body {
         Body::Leaf(run) => {
             out.bytes.push(LEAF);
@@ -52,14 +52,14 @@ pub(crate) fn encode(node: &Node) -> Result<(Vec<u8>, Vec<Arc<PieceHandle>>)> {
     Ok((out.bytes, out.holds))
 }
 
-struct Encoder {
+struct HeaderEncoder {
     bytes: Vec<u8>,
     holds: Vec<Arc<PieceHandle>>,
     /// Keys are written as the difference to the one before.
     previous: Key,
 }
 
-impl Encoder {
+impl HeaderEncoder {
     fn number(&mut self, number: u64) {
         put_varint(&mut self.bytes, number);
     }
@@ -173,18 +173,18 @@ fn unwritten() -> Error {
 /// # Errors
 /// [`crate::ErrorKind::Damaged`] for anything that `encode` does not write.
 pub(crate) fn decode(id: PieceId, height: u8, body: &[u8], locator: &dyn Locator) -> Result<Node> {
-    let mut decoder = Decoder { reader: Reader::new(body), previous: Vec::new(), locator };
+    let mut decoder = HeaderDecoder { reader: Reader::new(body), previous: Vec::new(), locator };
     let node = decoder.node(height).filter(|_| decoder.reader.remaining() == 0);
     node.ok_or_else(|| Error::damaged(format!("node {id}: its header cannot be decoded")))
 }
 
-struct Decoder<'a> {
+struct HeaderDecoder<'a> {
     reader: Reader<'a>,
     previous: Vec<u8>,
     locator: &'a dyn Locator,
 }
 
-impl Decoder<'_> {
+impl HeaderDecoder<'_> {
     fn node(&mut self, height: u8) -> Option<Node> {
         let body = match (self.reader.u8()?, height) {
             (LEAF, 0) => {

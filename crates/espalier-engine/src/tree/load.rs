@@ -1,4 +1,4 @@
-//! Loading: the node or part of a slot, read from the device unless it is in memory.
+//! Loading: the node or part of a slot, from memory or else from the device.
 
 use crate::model::ids::PieceId;
 use crate::model::key::KeyRange;

@@ -1,4 +1,4 @@
-//! The memory that trees take: bytes of parts and large values that the device does not have.
+//! Tree memory: bytes of parts and large values in memory that the device does not have yet.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};

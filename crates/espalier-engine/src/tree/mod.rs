@@ -30,7 +30,7 @@ mod write;
 pub(crate) use inspect::compare::Suspects;
 pub(crate) use inspect::footprint::Footprint;
 pub use inspect::salvage::Loss;
-pub(crate) use inspect::salvage::{References, Salvager, baseless, holders};
+pub(crate) use inspect::salvage::{References, Salvager, keys_without_base, ranges_of_pieces};
 pub use inspect::usage::SpaceUse;
 pub(crate) use inspect::usage::Usage;
 pub(crate) use inspect::verify::Verifier;

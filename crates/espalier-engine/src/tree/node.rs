@@ -118,7 +118,7 @@ impl NodeSlot {
     }
 
     /// The node, if it is not on the device.
-    pub(crate) fn unstored(&self) -> Option<Arc<Node>> {
+    pub(crate) fn as_unwritten(&self) -> Option<Arc<Node>> {
         match &*self.state.read() {
             NodeState::Memory(node) => Some(node.clone()),
             NodeState::Stored(_) => None,

@@ -79,7 +79,7 @@ impl PartSlot {
     }
 
     /// The part, if it is not on the device.
-    pub(crate) fn unstored(&self) -> Option<Arc<Part>> {
+    pub(crate) fn as_unwritten(&self) -> Option<Arc<Part>> {
         match &*self.state.read() {
             PartState::Memory(part, _) => Some(part.clone()),
             PartState::Stored(_) => None,

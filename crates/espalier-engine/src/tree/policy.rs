@@ -1,4 +1,4 @@
-//! What a change of a tree may take beyond what it must.
+//! Tree policy: what a change of a tree may take beyond what it must, as an argument of the change.
 
 /// How a tree may be changed.
 ///

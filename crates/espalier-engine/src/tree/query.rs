@@ -1,7 +1,7 @@
-//! Looking things up: a point, and the sources for a walk.
+//! Queries: look-up of one key, and the sources that a cursor merges for the keys of one leaf.
 
 use crate::Result;
-use crate::message::resolve::{Found, RunPosition};
+use crate::message::resolve::{KeyMessages, RunPosition};
 use crate::model::ids::Msn;
 use crate::model::key::{Key, KeyRange, before_end, end_le};
 use crate::model::op::Op;
@@ -19,7 +19,7 @@ pub(crate) fn find(
     root: &Arc<NodeSlot>,
     height: u8,
     key: &[u8],
-    found: &mut Found,
+    found: &mut KeyMessages,
 ) -> Result<()> {
     let mut slot = root.clone();
     let mut key: Key = key.into();
@@ -45,7 +45,7 @@ pub(crate) fn find(
     }
 }
 
-fn find_in_run(trees: &Trees, run: &Run, key: &[u8], found: &mut Found) -> Result<()> {
+fn find_in_run(trees: &Trees, run: &Run, key: &[u8], found: &mut KeyMessages) -> Result<()> {
     let mut points: Vec<(Msn, Op)> = Vec::new();
     if let Some((number, part)) = run.part_for(key)
         && let Some(inner) = part.view.inward(key)

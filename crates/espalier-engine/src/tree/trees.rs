@@ -1,4 +1,4 @@
-//! What all trees of a store share.
+//! What all trees of a store share: pieces, merge functions, tuning, counters.
 
 use crate::lock_order::{RankedMutex, rank};
 use crate::model::ids::PieceId;

@@ -28,7 +28,7 @@ impl Trees {
     /// Writes what the device does not have of the tree below `slot`, children first, and adds the
     /// headers that it wrote to `written`.
     pub(crate) fn write(&self, slot: &Arc<NodeSlot>, written: &mut Vec<Written>) -> Result<Arc<PieceHandle>> {
-        let Some(node) = slot.unstored() else {
+        let Some(node) = slot.as_unwritten() else {
             return slot.place().ok_or_else(|| crate::Error::damaged("a node is nowhere"));
         };
         if let Body::Interior { edges, .. } = &node.body {
@@ -39,7 +39,7 @@ impl Trees {
         let new: Vec<Arc<PartSlot>> = runs_of(&node)
             .flat_map(|r| &r.parts)
             .map(|p| p.slot.clone())
-            .filter(|s| s.unstored().is_some())
+            .filter(|s| s.as_unwritten().is_some())
             .collect();
         self.store_parts(&new)?;
         let id = self.locator.new_id();
@@ -66,14 +66,14 @@ impl Trees {
 
     /// The same but for the nodes and parts in `seen`, by their address.
     fn unwritten(&self, slot: &NodeSlot, seen: &mut HashSet<usize>) -> u64 {
-        let Some(node) = slot.unstored() else { return 0 };
+        let Some(node) = slot.as_unwritten() else { return 0 };
         if !seen.insert(std::ptr::from_ref(slot).addr()) {
             return 0;
         }
         let mut total = 0;
         for part in runs_of(&node).flat_map(|run| &run.parts) {
             // Several edges, and clones, may see one part.
-            let new = part.slot.unstored().filter(|_| seen.insert(Arc::as_ptr(&part.slot).addr()));
+            let new = part.slot.as_unwritten().filter(|_| seen.insert(Arc::as_ptr(&part.slot).addr()));
             if let Some(part) = new {
                 let values = part.unplaced_values().map(|value| blocks_of(value.len()));
                 total += blocks_of(part.memory()) + values.sum::<u64>();
@@ -90,7 +90,7 @@ impl Trees {
     pub(crate) fn store_parts(&self, slots: &[Arc<PartSlot>]) -> Result<()> {
         let mut seen = HashSet::new();
         let slots = slots.iter().filter(|slot| seen.insert(Arc::as_ptr(slot)));
-        let parts: Vec<_> = slots.filter_map(|s| s.unstored().map(|p| (s, p))).collect();
+        let parts: Vec<_> = slots.filter_map(|s| s.as_unwritten().map(|p| (s, p))).collect();
         if parts.is_empty() {
             return Ok(());
         }

@@ -1,7 +1,7 @@
 //! Records: round trips, and decoding whatever comes.
 
 use super::super::codec::{
-    Decoder, Encoder, PartTable, Placed, Reader, Reference, Resolve, decode_parts, put_varint,
+    GroupDecoder, GroupEncoder, PartTable, Placed, Reader, Reference, Resolve, decode_parts, put_varint,
 };
 use super::model::Workload;
 use super::*;
@@ -54,7 +54,7 @@ fn encode(work: &mut Workload) -> Encoded {
     table.encode(&mut bytes);
     put_varint(&mut bytes, 77);
     put_varint(&mut bytes, ops.len() as u64);
-    let mut encoder = Encoder::default();
+    let mut encoder = GroupEncoder::default();
     let mut rest = &placed[..];
     for op in &ops {
         let (own, others) = rest.split_at(op.large_values().len());
@@ -69,7 +69,7 @@ fn decode(bytes: &[u8], count: u32, limit: u64) -> Result<(u64, Vec<LoggedOp>, b
     let mut reader = Reader(bytes);
     let parts = decode_parts(&mut reader, count)?;
     let handles = parts.iter().map(|(id, _)| PieceHandle::counted(*id)).collect();
-    let mut decoder = Decoder::new(reader, &parts, limit);
+    let mut decoder = GroupDecoder::new(reader, &parts, limit);
     let (skip, ops) = decoder.batch(&mut Resolved(handles))?;
     Ok((skip, ops, decoder.is_empty()))
 }
@@ -91,7 +91,7 @@ fn round_trip() {
 #[test]
 fn superseded_runs_keep_their_number() {
     let ops = [LoggedOp::Superseded, LoggedOp::Superseded, delete("a"), LoggedOp::Superseded];
-    let (mut bytes, mut encoder) = (Vec::new(), Encoder::default());
+    let (mut bytes, mut encoder) = (Vec::new(), GroupEncoder::default());
     put_varint(&mut bytes, 0);
     put_varint(&mut bytes, ops.len() as u64);
     for op in &ops {
@@ -130,7 +130,7 @@ fn small_input_does_not_grow_without_bound() {
     let mut bytes = Vec::new();
     put_varint(&mut bytes, 0);
     put_varint(&mut bytes, 1 << 40);
-    let mut encoder = Encoder::default();
+    let mut encoder = GroupEncoder::default();
     let op = LoggedOp::Point { index: INDEX, key: vec![b'k'; 1000].into(), op: Op::Delete };
     for _ in 0..100_000 {
         encoder.op(&op, &[], &PartTable::default(), &mut bytes).unwrap();

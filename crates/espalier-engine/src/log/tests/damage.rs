@@ -1,6 +1,6 @@
 //! Damage is told from a torn tail, and nothing that lies on the device makes recovery panic.
 
-use super::super::codec::{Encoder, PartTable, put_varint};
+use super::super::codec::{GroupEncoder, PartTable, put_varint};
 use super::super::format::{GroupBuilder, GroupHeader, GroupPlace, StoreTag};
 use super::model::Workload;
 use super::*;
@@ -245,7 +245,7 @@ fn a_group_of_mixed_blocks_does_not_count() {
         for bytes in [bytes, more] {
             let op =
                 LoggedOp::Point { index: INDEX, key: b"k"[..].into(), op: Op::Patch { offset: 0, bytes } };
-            Encoder::default().op(&op, &[], &PartTable::default(), &mut payload).unwrap();
+            GroupEncoder::default().op(&op, &[], &PartTable::default(), &mut payload).unwrap();
         }
         builder.put(&payload);
         let group = builder.finish(&GroupPlace { tag, number: 0, synced: 0, session: 1 }, header);

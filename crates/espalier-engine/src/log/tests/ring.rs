@@ -1,6 +1,6 @@
 //! The ring, group by group, on a device that behaves.
 
-use super::super::format::PAYLOAD;
+use super::super::format::BLOCK_PAYLOAD_BYTES;
 use super::*;
 
 fn sync(rig: &Rig, lsn: u64) -> LogProgress {
@@ -178,7 +178,7 @@ fn a_batch_too_large_is_refused_and_the_largest_taken() {
             largest += 1 << bit;
         }
     }
-    assert!(largest > 3 * PAYLOAD, "{largest}");
+    assert!(largest > 3 * BLOCK_PAYLOAD_BYTES, "{largest}");
     let error = rig.log.append(batch(1, of(largest + 1))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     // Two of the largest fit beside each other, and a third after a checkpoint.

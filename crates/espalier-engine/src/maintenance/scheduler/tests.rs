@@ -1,5 +1,5 @@
 use super::*;
-use crate::commit::back_pressure::MOST_LAYERS;
+use crate::commit::back_pressure::MAX_WAITING_LAYERS;
 use crate::{Batch, FormatOptions, IndexId, OpenOptions, Store};
 use espalier_storage::{MemoryDevice, SimulatedEnvironment, SystemEnvironment};
 use std::sync::atomic::Ordering;
@@ -74,7 +74,7 @@ fn who_clones_waits_until_older_clones_are_absorbed() {
         batch.move_range(id, names[round % 2], names[(round + 1) % 2]);
         store.commit(batch).unwrap();
         // The clone and what was above the one before; and a checkpoint may seal once more.
-        assert!(index.version().sealed.len() <= MOST_LAYERS + 2, "round {round}");
+        assert!(index.version().sealed.len() <= MAX_WAITING_LAYERS + 2, "round {round}");
     }
     let mut cursor = store.cursor(id, crate::KeyRange::prefix(names[0])).unwrap();
     let mut keys = 0;

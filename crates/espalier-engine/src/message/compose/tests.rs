@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::PieceId;
-use crate::message::resolve::{Found, Unfinished};
+use crate::message::resolve::{KeyMessages, Unfinished};
 use crate::model::piece::PieceHandle;
 use crate::model::value_reader::load;
 use crate::{Msn, Op};
@@ -101,7 +101,7 @@ proptest! {
             made.push((piece.at as u32, parts.value(&bytes, at)));
         }
         let found = || {
-            let mut found = Found::default();
+            let mut found = KeyMessages::default();
             let newest = made.iter().rev().enumerate();
             found.add_level(newest.map(|(n, (offset, bytes))| {
                 (Msn(100 - n as u64), Op::Patch { offset: *offset, bytes: bytes.clone() })
@@ -137,7 +137,7 @@ proptest! {
 }
 
 /// A slice of a value, as it comes behind another in a buffer.
-fn slice(found: Found, parts: &Parts, offset: usize, out: &mut [u8]) -> Option<usize> {
+fn slice(found: KeyMessages, parts: &Parts, offset: usize, out: &mut [u8]) -> Option<usize> {
     let mut buffer = [vec![0xaa; 5], out.to_vec(), vec![0xbb]].concat();
     let mut left = Unfinished::default();
     let at = 5..5 + out.len();
@@ -159,7 +159,7 @@ fn whole_pages_are_referred_to_and_not_read() {
     assert_eq!(lengths, [4096, 4096, 8192, 48 << 10]);
     // A page read at random costs that page.
     let found = || {
-        let mut found = Found::default();
+        let mut found = KeyMessages::default();
         patches.iter().rev().for_each(|(offset, bytes)| {
             found.add_point(Op::Patch { offset: *offset, bytes: bytes.clone() });
         });
@@ -178,7 +178,7 @@ fn a_value_with_small_patches_is_read_in_one_piece_but_for_pages_that_they_cover
     let mut parts = Parts::default();
     let base = parts.value(&[1; 64 << 10], Some((1, 0)));
     let found = |patches: &[(u32, Vec<u8>)]| {
-        let mut found = Found::default();
+        let mut found = KeyMessages::default();
         patches.iter().rev().for_each(|(offset, bytes)| {
             found.add_point(Op::Patch { offset: *offset, bytes: Value::from(&bytes[..]) });
         });

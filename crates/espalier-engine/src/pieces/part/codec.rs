@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 /// Bytes before the entries.
-const HEAD: usize = 28;
+const PART_HEADER_BYTES: usize = 28;
 
 impl Part {
     /// The part as a piece ready to be written.
@@ -24,7 +24,7 @@ impl Part {
     /// big.
     pub(crate) fn encode(&self, id: PieceId, compression: Compression) -> Result<Encoded> {
         let (table, holds) = self.value_table(id)?;
-        let mut body = Vec::with_capacity(HEAD + self.body.len() + table.len());
+        let mut body = Vec::with_capacity(PART_HEADER_BYTES + self.body.len() + table.len());
         for number in [
             self.entries,
             self.restarts().len() as u32,
@@ -100,7 +100,9 @@ impl Part {
             value_bytes: values.iter().map(|v| v.len() as u64).sum(),
             value_pages: values.iter().map(|v| v.len().div_ceil(crate::VALUE_PAGE)).sum(),
             values,
-            body: body.slice(HEAD..HEAD + sections.entries.len() + sections.restarts.len() * 4),
+            body: body.slice(
+                PART_HEADER_BYTES..PART_HEADER_BYTES + sections.entries.len() + sections.restarts.len() * 4,
+            ),
             filter: OnceLock::new(),
             placed: Default::default(),
         })

@@ -87,8 +87,9 @@ fn agrees_with_a_list_of_booleans() {
                     };
                     model.runs().iter().find_map(fits)
                 };
-                let close = near
-                    .and_then(|near| lowest(near).filter(|start| *start - near <= NEAR * u64::from(want)));
+                let close = near.and_then(|near| {
+                    lowest(near).filter(|start| *start - near <= NEAR_REQUEST_LENGTHS * u64::from(want))
+                });
                 let got = allocator.allocate(want, near);
                 assert_eq!(got.is_some(), lowest(0).is_some(), "seed {seed}: {want} blocks");
                 if close.is_some() {

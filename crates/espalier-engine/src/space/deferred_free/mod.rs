@@ -157,8 +157,10 @@ impl DeferredFree {
     /// Frees the dead that nothing needs any more, and the blocks of some table pages.
     fn release(&self, pages: &[u64]) {
         let pieces = self.uncounted.write().take_released(&self.handles);
-        let mut extents: Vec<Extent> =
-            pieces.iter().flat_map(|(id, location)| self.extent_lists.vacated(*id, location)).collect();
+        let mut extents: Vec<Extent> = pieces
+            .iter()
+            .flat_map(|(id, location)| self.extent_lists.forget_extents(*id, location))
+            .collect();
         extents.extend(pages.iter().map(|block| Extent { start: *block, blocks: 1 }));
         extents.sort_unstable();
         // Discarded before they leave `used`: afterwards another thread may be writing there.
@@ -204,7 +206,7 @@ impl FreshOwner for DeferredFree {
         }
         drop(pieces);
         if let Some(location) = released {
-            self.free_blocks.put_back(&self.extent_lists.vacated(id, &location));
+            self.free_blocks.put_back(&self.extent_lists.forget_extents(id, &location));
         }
         self.tell_death(id);
     }

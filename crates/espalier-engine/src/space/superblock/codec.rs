@@ -1,8 +1,9 @@
 //! Superblocks as bytes: encoding, decoding, writing.
 
 use super::{
-    COPIES, FORMAT_VERSION, Geometry, LOG_START, MAGIC, MAX_COUNTER, MAX_HEIGHT, MAX_LABEL, Roots, SLOTS,
-    SUM_AT, SUPERBLOCK_BYTES, Superblock, SuperblockPlace, TableRoot,
+    CHECKSUM_OFFSET, FEATURE_COPIES, FORMAT_VERSION, Geometry, LOG_START_BLOCK, MAGIC, MAX_COUNTER,
+    MAX_LABEL, MAX_TABLE_HEIGHT, Roots, SLOT_BLOCKS, SUPERBLOCK_BYTES, Superblock, SuperblockPlace,
+    TableRoot,
 };
 use crate::device::GuardedDevice;
 use crate::{Error, Extent, Lsn, Msn, PieceId, Result};
@@ -46,7 +47,7 @@ impl Superblock {
             at.u64(root.copy);
         }
         let sum = checksum(&block, place);
-        block[SUM_AT..SUPERBLOCK_BYTES].copy_from_slice(&sum.to_le_bytes());
+        block[CHECKSUM_OFFSET..SUPERBLOCK_BYTES].copy_from_slice(&sum.to_le_bytes());
         block
     }
 
@@ -72,7 +73,7 @@ impl Superblock {
         };
         let mut roots = Roots { ntt: root(), space_map: root(), volumes: root(), reclaim: root() };
         let dead_values = at.u64();
-        let copies = incompatible & COPIES != 0;
+        let copies = incompatible & FEATURE_COPIES != 0;
         if copies {
             for root in [&mut roots.ntt, &mut roots.space_map, &mut roots.volumes, &mut roots.reclaim] {
                 root.copy = at.u64();
@@ -114,7 +115,7 @@ impl Superblock {
     fn validate(&self, place: SuperblockPlace) -> Result<()> {
         let geometry = &self.geometry;
         let log = geometry.log;
-        if log.start != LOG_START
+        if log.start != LOG_START_BLOCK
             || log.blocks == 0
             || geometry.data_start() >= geometry.blocks.saturating_sub(1)
         {
@@ -134,7 +135,7 @@ impl Superblock {
         let roots = &self.roots;
         for root in [roots.ntt, roots.space_map, roots.volumes, roots.reclaim] {
             let outside = |block| block != 0 && !geometry.holds(Extent { start: block, blocks: 1 });
-            if root.height > MAX_HEIGHT || outside(root.block) || outside(root.copy) {
+            if root.height > MAX_TABLE_HEIGHT || outside(root.block) || outside(root.copy) {
                 return Err(senseless(place, "a table root points outside the data region"));
             }
         }
@@ -146,7 +147,7 @@ impl Superblock {
     /// # Errors
     /// Whatever the device says.
     pub(crate) fn write(&self, device: &GuardedDevice) -> Result<()> {
-        let place = SLOTS[self.slot()];
+        let place = SLOT_BLOCKS[self.slot()];
         device.write_at(place * BLOCK as u64, &[&self.encode(place)])
     }
 
@@ -167,7 +168,7 @@ fn senseless(place: SuperblockPlace, what: &str) -> Error {
 
 /// The checksum of the superblock in `block`, as it must be in block `place`.
 pub(super) fn checksum(block: &[u8], place: u64) -> u64 {
-    xxh3_64_with_seed(&block[..SUM_AT], place)
+    xxh3_64_with_seed(&block[..CHECKSUM_OFFSET], place)
 }
 
 /// Writes fields one after the other.

@@ -2,8 +2,8 @@
 
 use super::codec::{Get, checksum};
 use super::{
-    FORMAT_VERSION, KNOWN_INCOMPATIBLE, LOG_START, MAGIC, SEARCH_READ_BYTES, SUM_AT, Superblock,
-    SuperblockPlace,
+    CHECKSUM_OFFSET, FORMAT_VERSION, KNOWN_INCOMPATIBLE_FEATURES, LOG_START_BLOCK, MAGIC, SEARCH_READ_BYTES,
+    Superblock, SuperblockPlace,
 };
 use crate::device::GuardedDevice;
 use crate::model::error::Context;
@@ -41,26 +41,26 @@ fn read_place(device: &GuardedDevice, place: SuperblockPlace) -> SlotContent {
     }
     // A place that cannot be read is like one that is damaged: there are others.
     match device.read_extent(extent).context(|| format!("reading {place}")) {
-        Ok(block) => judge(device, &block, place),
+        Ok(block) => classify_slot(device, &block, place),
         Err(error) => SlotContent::Damaged(error),
     }
 }
 
 /// What the block in a place is.
-fn judge(device: &GuardedDevice, block: &[u8], place: SuperblockPlace) -> SlotContent {
+fn classify_slot(device: &GuardedDevice, block: &[u8], place: SuperblockPlace) -> SlotContent {
     if block[..8] != MAGIC {
         return SlotContent::Empty;
     }
-    let stored = u64::from_le_bytes(Get { bytes: block, at: SUM_AT }.array());
+    let stored = u64::from_le_bytes(Get { bytes: block, at: CHECKSUM_OFFSET }.array());
     if !crate::model::ids::sums_agree(checksum(block, place.block()), stored) {
         return SlotContent::Damaged(Error::damaged(format!("{place}: the checksum is wrong")));
     }
     let version = u32::from_le_bytes(Get { bytes: block, at: 8 }.array());
     let incompatible = u64::from_le_bytes(Get { bytes: block, at: 24 }.array());
-    if version > FORMAT_VERSION || incompatible & !KNOWN_INCOMPATIBLE != 0 {
+    if version > FORMAT_VERSION || incompatible & !KNOWN_INCOMPATIBLE_FEATURES != 0 {
         let message = format!(
             "{} has format {version} with features {incompatible:#x}; this program knows format {FORMAT_VERSION} \
-             with features {KNOWN_INCOMPATIBLE:#x}: use a newer one",
+             with features {KNOWN_INCOMPATIBLE_FEATURES:#x}: use a newer one",
             device.name()
         );
         return SlotContent::Newer(Error::new(ErrorKind::NewerFormat, message));
@@ -135,14 +135,14 @@ pub(crate) fn search_superblocks(device: &GuardedDevice) -> Result<FoundSuperblo
 fn search_spare(device: &GuardedDevice, blocks: u64) -> Option<Superblock> {
     let mut found: Option<Superblock> = None;
     let step = SEARCH_READ_BYTES / BLOCK as u64;
-    for start in (LOG_START..blocks).step_by(step as usize) {
+    for start in (LOG_START_BLOCK..blocks).step_by(step as usize) {
         let count = (blocks - start).min(step) as u32;
         let whole = device.read_extent(Extent { start, blocks: count });
         for block in start..start + u64::from(count) {
             let at = (block - start) as usize * BLOCK;
             let slot = match &whole {
                 Ok(bytes) if bytes[at..at + 8] != MAGIC => continue,
-                Ok(bytes) => judge(device, &bytes[at..at + BLOCK], SuperblockPlace::Spare(block)),
+                Ok(bytes) => classify_slot(device, &bytes[at..at + BLOCK], SuperblockPlace::Spare(block)),
                 Err(_) => read_place(device, SuperblockPlace::Spare(block)),
             };
             if let SlotContent::Valid(spare) = slot

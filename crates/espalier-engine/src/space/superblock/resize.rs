@@ -1,7 +1,7 @@
 //! Changing the size of a store, and erasing superblocks.
 
 use super::find::read_superblocks;
-use super::{LOG_START, SLOTS, Superblock};
+use super::{LOG_START_BLOCK, SLOT_BLOCKS, Superblock};
 use crate::device::GuardedDevice;
 use crate::{Error, ErrorKind, Result};
 use espalier_storage::{AlignedBuf, BLOCK};
@@ -56,12 +56,12 @@ pub(crate) fn write_resized(device: &GuardedDevice, superblock: &mut Superblock,
 /// # Errors
 /// Whatever the device says.
 pub(crate) fn erase_superblocks(device: &GuardedDevice) -> Result<()> {
-    let last = (device.len() / BLOCK as u64).checked_sub(1).filter(|last| *last >= LOG_START);
+    let last = (device.len() / BLOCK as u64).checked_sub(1).filter(|last| *last >= LOG_START_BLOCK);
     let known = read_superblocks(device).ok().and_then(|found| found.newest.geometry.spare());
     let spares: Vec<u64> = last.into_iter().chain(known).collect();
     // The spare ones first: without the others they are all that leads to what is there.
     erase(device, &spares)?;
-    erase(device, &SLOTS)
+    erase(device, &SLOT_BLOCKS)
 }
 
 fn erase(device: &GuardedDevice, blocks: &[u64]) -> Result<()> {

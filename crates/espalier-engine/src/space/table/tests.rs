@@ -132,7 +132,10 @@ fn agrees_with_an_ordered_map() {
         let leaves: Vec<u64> =
             bench.places().into_iter().filter(|(key, _)| key.level == 0).map(|(key, _)| key.number).collect();
         assert_eq!(leaves, model.keys().copied().collect::<Vec<_>>(), "seed {seed}");
-        assert!(bench.table.cached_bytes() <= 2 * usize::from(MAX_HEIGHT) * BLOCK, "the cache is bounded");
+        assert!(
+            bench.table.cached_bytes() <= 2 * usize::from(MAX_TABLE_HEIGHT) * BLOCK,
+            "the cache is bounded"
+        );
     }
 }
 
@@ -210,7 +213,7 @@ fn damage_of_a_page_is_an_error_and_of_one_copy_is_told() {
 fn pointers_outside_the_device_are_errors() {
     let bench = Bench::new(1 << 20);
     for block in [1, u64::MAX, u64::MAX / 2, DEVICE / BLOCK as u64] {
-        for height in 0..=MAX_HEIGHT {
+        for height in 0..=MAX_TABLE_HEIGHT {
             let root = TableRoot { block, copy: block, checksum: 5, height };
             let table = Table::new(TableId::Ntt, root, bench.device.clone(), bench.geometry, 0);
             assert_eq!(table.read(0).unwrap_err().kind(), crate::ErrorKind::Damaged);

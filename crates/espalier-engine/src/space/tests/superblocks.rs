@@ -1,7 +1,7 @@
 //! What is said of devices that hold no store, half a store, or a newer one.
 
 use super::*;
-use crate::space::superblock::{FORMAT_VERSION, MAGIC, SLOTS};
+use crate::space::superblock::{FORMAT_VERSION, MAGIC, SLOT_BLOCKS};
 use espalier_storage::MemoryDevice;
 
 fn guarded(device: impl Device + 'static) -> Arc<GuardedDevice> {
@@ -13,16 +13,16 @@ fn store() -> Arc<GuardedDevice> {
 }
 
 fn block(device: &GuardedDevice, slot: usize) -> AlignedBuf {
-    device.read_extent(Extent { start: SLOTS[slot], blocks: 1 }).unwrap()
+    device.read_extent(Extent { start: SLOT_BLOCKS[slot], blocks: 1 }).unwrap()
 }
 
 /// Changes a superblock and makes its checksum right again.
 fn forge(device: &GuardedDevice, slot: usize, change: impl FnOnce(&mut [u8])) {
     let mut bytes = block(device, slot);
     change(&mut bytes);
-    let sum = xxh3_64_with_seed(&bytes[..504], SLOTS[slot]);
+    let sum = xxh3_64_with_seed(&bytes[..504], SLOT_BLOCKS[slot]);
     bytes[504..512].copy_from_slice(&sum.to_le_bytes());
-    device.write_at(SLOTS[slot] * BLOCK as u64, &[&bytes]).unwrap();
+    device.write_at(SLOT_BLOCKS[slot] * BLOCK as u64, &[&bytes]).unwrap();
 }
 
 fn kind_of(device: &Arc<GuardedDevice>) -> ErrorKind {
@@ -89,7 +89,7 @@ fn newer_formats_are_refused_whatever_the_other_slot_says() {
 fn a_truncated_device_is_told_so() {
     let device = store();
     let short = MemoryDevice::new(BYTES - BLOCK as u64);
-    for (slot, place) in SLOTS.iter().enumerate() {
+    for (slot, place) in SLOT_BLOCKS.iter().enumerate() {
         short.write_at(place * BLOCK as u64, &[&block(&device, slot)]).unwrap();
     }
     let error = read_superblocks(&guarded(short)).unwrap_err();
@@ -99,7 +99,7 @@ fn a_truncated_device_is_told_so() {
 
 #[test]
 fn one_damaged_superblock_is_survived_and_told() {
-    for (slot, place) in SLOTS.iter().enumerate() {
+    for (slot, place) in SLOT_BLOCKS.iter().enumerate() {
         for at in [0, 9, 200, 511] {
             let device = store();
             let roots = read_superblocks(&device).unwrap().newest.roots;
@@ -120,7 +120,7 @@ fn one_damaged_superblock_is_survived_and_told() {
 #[test]
 fn two_damaged_superblocks_are_damage() {
     let device = store();
-    for (slot, place) in SLOTS.iter().enumerate() {
+    for (slot, place) in SLOT_BLOCKS.iter().enumerate() {
         let mut bytes = block(&device, slot);
         bytes[100] ^= 1;
         device.write_at(place * BLOCK as u64, &[&bytes]).unwrap();
@@ -145,7 +145,7 @@ fn the_spare_superblock_is_for_repairs() {
         let space = Space::create(device.clone(), first(BYTES), &VolumeTable::default(), &OPTIONS).unwrap();
         checkpoint(&space).unwrap();
         let newest = read_superblocks(&device).unwrap().newest;
-        for place in SLOTS {
+        for place in SLOT_BLOCKS {
             if wiped {
                 wipe(&device, place);
             } else {
@@ -177,7 +177,7 @@ fn the_newest_superblock_counts_wherever_it_is() {
         opened.space.commit_superblock(Superblock { roots, ..opened.space.superblock() }).unwrap();
         if ahead {
             for (slot, bytes) in before.iter().enumerate() {
-                device.write_at(SLOTS[slot] * BLOCK as u64, &[bytes]).unwrap();
+                device.write_at(SLOT_BLOCKS[slot] * BLOCK as u64, &[bytes]).unwrap();
             }
         } else {
             device.write_at(place.byte_offset(), &[&old_spare]).unwrap();
@@ -185,12 +185,13 @@ fn the_newest_superblock_counts_wherever_it_is() {
         assert_eq!(read_superblocks(&device).unwrap().newest.roots, roots);
         heal(&device).unwrap();
         for lost in [vec![], vec![0], vec![1], vec![0, 1], vec![place.start]] {
-            let all: Vec<(u64, AlignedBuf)> = [SLOTS[0], SLOTS[1], place.start]
+            let all: Vec<(u64, AlignedBuf)> = [SLOT_BLOCKS[0], SLOT_BLOCKS[1], place.start]
                 .map(|start| (start, device.read_extent(Extent { start, blocks: 1 }).unwrap()))
                 .into();
             // The slot that heals last may still say the older state; the two others say the newer
             // one.
-            let slots: Vec<u64> = lost.iter().map(|n| if *n < 2 { SLOTS[*n as usize] } else { *n }).collect();
+            let slots: Vec<u64> =
+                lost.iter().map(|n| if *n < 2 { SLOT_BLOCKS[*n as usize] } else { *n }).collect();
             slots.iter().for_each(|block| wipe(&device, *block));
             let found = superblock::search_superblocks(&device).unwrap();
             assert_eq!(found.newest.roots, roots, "without {slots:?}");
@@ -206,7 +207,7 @@ fn a_superblock_in_the_other_slot_is_damage() {
     let device = store();
     let (a, b) = (block(&device, 0), block(&device, 1));
     device.write_at(0, &[&b]).unwrap();
-    device.write_at(SLOTS[1] * BLOCK as u64, &[&a]).unwrap();
+    device.write_at(SLOT_BLOCKS[1] * BLOCK as u64, &[&a]).unwrap();
     assert_eq!(kind_of(&device), ErrorKind::Damaged);
 }
 

@@ -1,10 +1,10 @@
-//! Where two ranges may differ, without looking at what they share.
+//! Comparison: at which keys two ranges may differ, without looking at what they share.
 //!
 //! Both trees are walked from the top, each range in the key space behind its prefix. A node that
-//! both reach through the same translation denotes the same on both sides and is not looked into.
-//! So is a part: two paths that see the same parts in the same order give a key the same messages,
-//! except for keys in parts (and range messages) that only one side sees. Those keys are the
-//! *suspects*.
+//! both walks reach through the same translation denotes the same on both sides and is skipped.
+//! Parts are skipped likewise: two paths that see the same parts in the same order give a key the
+//! same messages, except for keys in parts (and range messages) that only one side sees. Those keys
+//! are the *suspects*.
 
 use crate::Result;
 use crate::model::ids::{Msn, PieceId};
@@ -77,7 +77,7 @@ impl Trees {
         let mut comparison = Comparison::default();
         for (side, (root, prefix)) in sides.into_iter().enumerate() {
             if let Some(slot) = &root.slot {
-                comparison.meet(side, slot, root.height, View::translated(prefix, b""));
+                comparison.visit_node(side, slot, root.height, View::translated(prefix, b""));
             }
         }
         while let Some((side, slot, height, view)) = comparison.next() {
@@ -90,7 +90,7 @@ impl Trees {
 }
 
 impl Comparison {
-    fn meet(&mut self, side: usize, slot: &Arc<NodeSlot>, height: u8, view: View) {
+    fn visit_node(&mut self, side: usize, slot: &Arc<NodeSlot>, height: u8, view: View) {
         if view.is_empty() {
             return;
         }
@@ -128,7 +128,7 @@ impl Comparison {
                 for edge in edges {
                     edge.runs.iter().for_each(|run| self.run(side, run, view));
                     if let Some(child) = &edge.child {
-                        self.meet(side, &child.slot, node.height - 1, view.compose(&child.view));
+                        self.visit_node(side, &child.slot, node.height - 1, view.compose(&child.view));
                     }
                 }
             }

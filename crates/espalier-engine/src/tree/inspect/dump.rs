@@ -1,4 +1,4 @@
-//! The tree as text, for people and for tests.
+//! Dump: a tree as text, for people and for tests.
 
 use crate::Result;
 use crate::model::key::Key;
@@ -14,7 +14,7 @@ impl Trees {
         match &root.slot {
             Some(slot) => self.dump_slot(slot, root.height, 0, out),
             None => {
-                say(out, 0, "empty");
+                write_line(out, 0, "empty");
                 Ok(())
             }
         }
@@ -23,7 +23,7 @@ impl Trees {
     fn dump_slot(&self, slot: &Arc<NodeSlot>, height: u8, depth: usize, out: &mut dyn Write) -> Result<()> {
         let place = slot.place().map_or("in memory".into(), |h| h.id().to_string());
         let node = slot.load(self, height)?;
-        say(out, depth, &format!("node {place} height {height}, weight {}", node.weight()));
+        write_line(out, depth, &format!("node {place} height {height}, weight {}", node.weight()));
         self.dump_node(&node, depth + 1, out)
     }
 
@@ -33,22 +33,26 @@ impl Trees {
             Body::Leaf(run) => dump_run("entries", run, depth, out),
             Body::Interior { pivots, edges } => {
                 for (i, edge) in edges.iter().enumerate() {
-                    let from = i.checked_sub(1).map_or(String::new(), |i| show(&pivots[i]));
-                    say(out, depth, &format!("edge from \"{from}\", {} bytes pending", edge.pending()));
+                    let from = i.checked_sub(1).map_or(String::new(), |i| key_text(&pivots[i]));
+                    write_line(
+                        out,
+                        depth,
+                        &format!("edge from \"{from}\", {} bytes pending", edge.pending()),
+                    );
                     for run in &edge.runs {
                         dump_run("messages", run, depth + 1, out);
                     }
                     match &edge.child {
-                        None => say(out, depth + 1, "nothing below"),
+                        None => write_line(out, depth + 1, "nothing below"),
                         Some(child) => {
                             let view = &child.view;
-                            say(
+                            write_line(
                                 out,
                                 depth + 1,
                                 &format!(
                                     "seen \"{}\" -> \"{}\" {:?}",
-                                    show(&view.from),
-                                    show(&view.to),
+                                    key_text(&view.from),
+                                    key_text(&view.to),
                                     view.bounds
                                 ),
                             );
@@ -63,37 +67,42 @@ impl Trees {
 }
 
 fn dump_run(what: &str, run: &Run, depth: usize, out: &mut dyn Write) {
-    say(out, depth, &format!("{what}: {} parts, {} bytes", run.parts.len(), run.weight()));
+    write_line(out, depth, &format!("{what}: {} parts, {} bytes", run.parts.len(), run.weight()));
     for part in &run.parts {
         let place = part.slot.place().map_or("in memory".into(), |p| p.handle.id().to_string());
         let summary = &part.slot.summary;
-        let last = part.last.as_ref().map_or("?".into(), show);
+        let last = part.last.as_ref().map_or("?".into(), key_text);
         let mut line = format!(
             "part {place}: {} entries, {} bytes, {} in values, \"{}\" .. \"{last}\"",
             summary.entries,
             summary.bytes,
             summary.value_bytes,
-            show(&part.first)
+            key_text(&part.first)
         );
         if !part.view.is_identity() {
             let view = &part.view;
-            let _ =
-                write!(line, ", seen \"{}\" -> \"{}\" {:?}", show(&view.from), show(&view.to), view.bounds);
+            let _ = write!(
+                line,
+                ", seen \"{}\" -> \"{}\" {:?}",
+                key_text(&view.from),
+                key_text(&view.to),
+                view.bounds
+            );
         }
-        say(out, depth + 1, &line);
+        write_line(out, depth + 1, &line);
     }
     for (range, ops) in run.ranges.iter() {
-        say(out, depth + 1, &format!("{range:?} {ops:?}"));
+        write_line(out, depth + 1, &format!("{range:?} {ops:?}"));
     }
 }
 
-fn show(key: &Key) -> String {
-    const MOST: usize = 80;
-    let cut = &key[..key.len().min(MOST)];
-    format!("{}{}", cut.escape_ascii(), if key.len() > MOST { "..." } else { "" })
+fn key_text(key: &Key) -> String {
+    const MAX_KEY_CHARS: usize = 80;
+    let cut = &key[..key.len().min(MAX_KEY_CHARS)];
+    format!("{}{}", cut.escape_ascii(), if key.len() > MAX_KEY_CHARS { "..." } else { "" })
 }
 
 /// A line at a depth; a writer into memory does not fail.
-fn say(out: &mut dyn Write, depth: usize, line: &str) {
+fn write_line(out: &mut dyn Write, depth: usize, line: &str) {
     let _ = writeln!(out, "{:depth$}{line}", "", depth = 2 * depth);
 }

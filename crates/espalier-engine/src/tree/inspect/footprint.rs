@@ -122,7 +122,7 @@ impl Replaced {
 /// The stored pieces that what is not stored of a tree names; what lies below them is named by
 /// them.
 fn name(slot: &Arc<NodeSlot>, named: &mut HashSet<PieceId>, seen: &mut HashSet<*const NodeSlot>) {
-    let Some(node) = slot.unstored() else {
+    let Some(node) = slot.as_unwritten() else {
         named.extend(slot.place().map(|handle| handle.id()));
         return;
     };

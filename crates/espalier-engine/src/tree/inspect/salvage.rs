@@ -1,4 +1,4 @@
-//! Repair: trees without what cannot be read.
+//! Salvage: trees without what cannot be read, for a repair.
 //!
 //! A walk over everything that a root reaches gives a root that reaches only what can be read:
 //! unreadable nodes become empty children, unreadable parts leave their runs, and parts with
@@ -7,12 +7,12 @@
 //!
 //! What is cut is told as [`Loss`]es. Losing a part of messages is worse than losing entries: what
 //! lies below may be older than what was lost, and must not come to light. The filter of the part
-//! tells which keys it may have held; [`Salvager::stale`] finds those that are still visible. And
-//! where a value is lost, newer messages that were to change it make something of nothing;
-//! [`baseless`] finds those.
+//! tells which keys it may have held; [`Salvager::stale_keys`] finds those that are still visible.
+//! And where a value is lost, newer messages that were to change it make something of nothing;
+//! [`keys_without_base`] finds those.
 
 use crate::Result;
-use crate::message::resolve::Found;
+use crate::message::resolve::KeyMessages;
 use crate::model::ids::{Delta, IndexId, PieceId, Reference};
 use crate::model::key::{Key, KeyRange, before_end};
 use crate::model::value::Value;
@@ -59,7 +59,7 @@ struct Hidden {
 }
 
 /// What has become of a piece.
-enum Cut<T> {
+enum Salvaged<T> {
     /// It is whole.
     Whole,
     /// What is left of it.
@@ -106,9 +106,9 @@ impl<'a> Salvager<'a> {
         self.index = index;
         let Some(slot) = &root.slot else { return root.clone() };
         match self.node(slot, root.height, &View::identity(), &KeyRange::all()) {
-            Cut::Whole => root.clone(),
-            Cut::Left(slot) => Root { slot: Some(slot), height: root.height },
-            Cut::Gone => Root { slot: None, height: 0 },
+            Salvaged::Whole => root.clone(),
+            Salvaged::Left(slot) => Root { slot: Some(slot), height: root.height },
+            Salvaged::Gone => Root { slot: None, height: 0 },
         }
     }
 
@@ -124,17 +124,17 @@ impl<'a> Salvager<'a> {
         height: u8,
         view: &View,
         interval: &KeyRange,
-    ) -> Cut<Arc<NodeSlot>> {
+    ) -> Salvaged<Arc<NodeSlot>> {
         let id = slot.place().map(|handle| handle.id());
         if id.is_some_and(|id| self.whole.contains(&id)) {
-            return Cut::Whole;
+            return Salvaged::Whole;
         }
         (self.tick)();
         let node = match slot.load(self.trees, height) {
             Ok(node) => node,
             Err(error) => {
                 self.lose(view.range_to_outer(interval), format!("everything there is lost: {error}"));
-                return Cut::Gone;
+                return Salvaged::Gone;
             }
         };
         let body = match &node.body {
@@ -145,16 +145,16 @@ impl<'a> Salvager<'a> {
         };
         let Some(body) = body else {
             self.whole.extend(id);
-            return Cut::Whole;
+            return Salvaged::Whole;
         };
         // All that share the node share what is left of it; the walk went on only to report what
         // each of them lost.
         if let Some(left) = id.and_then(|id| self.left.get(&id)) {
-            return Cut::Left(left.clone());
+            return Salvaged::Left(left.clone());
         }
         let left = NodeSlot::new(Node { height: node.height, body });
         self.left.extend(id.map(|id| (id, left.clone())));
-        Cut::Left(left)
+        Salvaged::Left(left)
     }
 
     /// The edges of a node without what is gone; `None` if nothing is.
@@ -175,9 +175,9 @@ impl<'a> Salvager<'a> {
             }
             if let Some(child) = &edge.child {
                 match self.child(child, node.height, &covered, view) {
-                    Cut::Whole => {}
-                    Cut::Left(child) => (changed, kept.child) = (true, Some(child)),
-                    Cut::Gone => (changed, kept.child) = (true, None),
+                    Salvaged::Whole => {}
+                    Salvaged::Left(child) => (changed, kept.child) = (true, Some(child)),
+                    Salvaged::Gone => (changed, kept.child) = (true, None),
                 }
             }
             left.push(kept);
@@ -185,19 +185,19 @@ impl<'a> Salvager<'a> {
         changed.then_some(left)
     }
 
-    fn child(&mut self, child: &Child, height: u8, covered: &KeyRange, view: &View) -> Cut<Child> {
+    fn child(&mut self, child: &Child, height: u8, covered: &KeyRange, view: &View) -> Salvaged<Child> {
         let Some(height) = height.checked_sub(1) else {
             self.lose(view.range_to_outer(covered), "a leaf has a child".into());
-            return Cut::Gone;
+            return Salvaged::Gone;
         };
         let inner = child.view.range_inward(covered);
         let down = view.compose(&child.view.restrict(covered));
         match self.node(&child.slot, height, &down, &inner) {
-            Cut::Whole => Cut::Whole,
-            Cut::Gone => Cut::Gone,
-            Cut::Left(slot) => {
-                let weight = slot.unstored().map_or(child.weight, |node| node.weight());
-                Cut::Left(Child { slot, view: child.view.clone(), weight })
+            Salvaged::Whole => Salvaged::Whole,
+            Salvaged::Gone => Salvaged::Gone,
+            Salvaged::Left(slot) => {
+                let weight = slot.as_unwritten().map_or(child.weight, |node| node.weight());
+                Salvaged::Left(Child { slot, view: child.view.clone(), weight })
             }
         }
     }
@@ -208,16 +208,16 @@ impl<'a> Salvager<'a> {
         let mut parts = Vec::with_capacity(run.parts.len());
         for part in &run.parts {
             match self.part(part, view, leaf) {
-                Cut::Whole => parts.push(part.clone()),
-                Cut::Left(left) => (changed, _) = (true, parts.extend(left)),
-                Cut::Gone => changed = true,
+                Salvaged::Whole => parts.push(part.clone()),
+                Salvaged::Left(left) => (changed, _) = (true, parts.extend(left)),
+                Salvaged::Gone => changed = true,
             }
         }
         changed.then(|| Run { parts, ranges: run.ranges.clone() })
     }
 
     /// What is left of a part may show nothing through its view any more.
-    fn part(&mut self, viewed: &ViewedPart, view: &View, leaf: bool) -> Cut<Option<ViewedPart>> {
+    fn part(&mut self, viewed: &ViewedPart, view: &View, leaf: bool) -> Salvaged<Option<ViewedPart>> {
         let id = viewed.slot.place().map(|stored| stored.handle.id());
         let part = match viewed.slot.load(self.trees) {
             Ok(part) => part,
@@ -231,17 +231,17 @@ impl<'a> Salvager<'a> {
                     let (index, part) = (self.index, viewed.clone());
                     self.hidden.push(Hidden { index, view: view.clone(), range, part, message });
                 }
-                return Cut::Gone;
+                return Salvaged::Gone;
             }
         };
         if part.values().iter().all(|v| v.place().is_none_or(|place| self.is_sound(place.part.id()))) {
-            return Cut::Whole;
+            return Salvaged::Whole;
         }
         let known = id.and_then(|id| self.parts.get(&id).cloned());
         let rebuilt = self.without_lost_values(&part, viewed, view, leaf);
         let slot = known.unwrap_or_else(|| rebuilt.map(|part| PartSlot::new(&self.trees.memory, part)));
         self.parts.extend(id.map(|id| (id, slot.clone())));
-        Cut::Left(slot.and_then(|slot| ViewedPart::viewed(slot, viewed.view.clone())))
+        Salvaged::Left(slot.and_then(|slot| ViewedPart::viewed(slot, viewed.view.clone())))
     }
 
     /// A value part is read whole, once.
@@ -296,7 +296,7 @@ impl<'a> Salvager<'a> {
     ///
     /// # Errors
     /// If what is left cannot be read after all.
-    pub(crate) fn stale(&mut self, index: IndexId, root: &Root) -> Result<HashSet<Key>> {
+    pub(crate) fn stale_keys(&mut self, index: IndexId, root: &Root) -> Result<HashSet<Key>> {
         let mut stale = HashSet::new();
         let all = std::mem::take(&mut self.hidden);
         let (concerned, others) = all.into_iter().partition(|hidden| hidden.index == index);
@@ -314,7 +314,7 @@ impl<'a> Salvager<'a> {
         }
         let lost = self.losses.iter().filter(|loss| loss.index == Some(index));
         for range in lost.filter_map(|loss| loss.range.as_ref()) {
-            stale.extend(baseless(self.trees, None, root, range)?);
+            stale.extend(keys_without_base(self.trees, None, root, range)?);
         }
         let stale_key = |key| Loss::key(index, key, "what is there may be older than what was lost");
         self.losses.extend(stale.iter().map(stale_key));
@@ -326,7 +326,7 @@ impl<'a> Salvager<'a> {
 ///
 /// # Errors
 /// If what is left cannot be read after all.
-pub(crate) fn baseless(
+pub(crate) fn keys_without_base(
     trees: &Arc<Trees>,
     newer: Option<&dyn MessageSet>,
     root: &Root,
@@ -362,7 +362,7 @@ fn visible(
         let mut merged = Merged::new(sources);
         merged.seek(&start)?;
         while let Some(key) = merged.smallest().filter(|key| before_end(key, interval.end.as_deref())) {
-            let mut found = Found::default();
+            let mut found = KeyMessages::default();
             merged.levels(&key, |points, ranges| {
                 found.add_level(points.iter().cloned(), ranges);
                 !found.is_done()
@@ -469,23 +469,23 @@ fn children(node: &Node) -> impl Iterator<Item = &Child> {
 
 /// The ranges of keys that lie in some of the pieces `wanted`, below a root. What cannot be read
 /// holds nothing.
-pub(crate) fn holders(trees: &Arc<Trees>, root: &Root, wanted: &HashSet<PieceId>) -> Vec<KeyRange> {
+pub(crate) fn ranges_of_pieces(trees: &Arc<Trees>, root: &Root, wanted: &HashSet<PieceId>) -> Vec<KeyRange> {
     let mut found = Vec::new();
     if let Some(slot) = &root.slot {
-        let mut search = Search { trees, wanted, found: &mut found };
+        let mut search = PieceSearch { trees, wanted, found: &mut found };
         search.node(slot, root.height, &View::identity(), &KeyRange::all());
     }
     found
 }
 
 /// A walk over headers.
-struct Search<'a> {
+struct PieceSearch<'a> {
     trees: &'a Arc<Trees>,
     wanted: &'a HashSet<PieceId>,
     found: &'a mut Vec<KeyRange>,
 }
 
-impl Search<'_> {
+impl PieceSearch<'_> {
     fn node(&mut self, slot: &Arc<NodeSlot>, height: u8, view: &View, interval: &KeyRange) {
         if slot.place().is_some_and(|handle| self.wanted.contains(&handle.id())) {
             self.found.push(view.range_to_outer(interval));

@@ -1,8 +1,9 @@
-//! How much space ranges take, and how much of it nothing else needs: from counts, without parts.
+//! Space usage: how much space ranges take, and how much of it is theirs alone. Headers and
+//! reference counts tell; no part is read.
 //!
 //! The headers that show something of the ranges are walked from the top. A piece is *theirs alone*
 //! if every header that refers to it is theirs alone too, or refers to it only for keys inside the
-//! ranges: that is the case if as many such headers have been met as the piece has counts.
+//! ranges. That is the case if the walk met as many such headers as the piece has references.
 
 use crate::Result;
 use crate::model::ids::PieceId;
@@ -59,7 +60,7 @@ impl<'a> Usage<'a> {
         while let Some(((_, id), places)) = self.nodes.pop_first() {
             let node = self.trees.node(id)?;
             let whole = places.iter().all(|(view, ranges)| covers(ranges, &view.range_outward()));
-            let own = self.tally(id, &mut space)? && whole;
+            let own = self.add_piece(id, &mut space)? && whole;
             let (mut inside, mut outside) = (HashSet::new(), HashSet::new());
             for place in &places {
                 self.look_at(&node, place, &mut inside, &mut outside);
@@ -73,13 +74,13 @@ impl<'a> Usage<'a> {
             }
         }
         for part in parts {
-            self.tally(part, &mut space)?;
+            self.add_piece(part, &mut space)?;
         }
         Ok(space)
     }
 
     /// Adds a piece; true if it is theirs alone.
-    fn tally(&self, id: PieceId, space: &mut SpaceUse) -> Result<bool> {
+    fn add_piece(&self, id: PieceId, space: &mut SpaceUse) -> Result<bool> {
         let (count, bytes) = (self.look)(id)?;
         let own = self.met.get(&id).is_some_and(|met| *met >= count);
         space.bytes += bytes;

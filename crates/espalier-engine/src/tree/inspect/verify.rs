@@ -1,8 +1,8 @@
-//! Checking a tree against what its parts denote.
+//! Verification: checks a tree against the definitions of `docs/design/tree.md`.
 //!
-//! The walk follows logical edges with the same functions that queries use, so that what it accepts
-//! is what readers see. A header that several edges share is checked once for each interval that it
-//! covers in its own key space, and counted once.
+//! The walk follows logical edges with the functions that queries use, so it accepts exactly what
+//! readers see. A header that several edges share is checked once for each interval that it covers
+//! in its own key space, and counted once.
 
 use crate::Result;
 use crate::model::ids::{Delta, IndexId, PieceId, PieceKind};
@@ -113,7 +113,7 @@ impl<'a> Verifier<'a> {
     pub(crate) fn finish(mut self) -> (VerifyReport, HashMap<PieceId, Delta>) {
         for piece in std::mem::take(&mut self.hidden) {
             if self.is_node(piece) {
-                self.unseen(piece, "of which nothing is seen any more");
+                self.note_unreadable(piece, "of which nothing is seen any more");
             }
         }
         // What is damaged outside of every value harms no path, but it is damage.
@@ -183,9 +183,9 @@ impl<'a> Verifier<'a> {
     }
 
     /// Counts the references of a node without references that is still to be taken apart.
-    pub(crate) fn dying(&mut self, id: PieceId) {
+    pub(crate) fn visit_dead(&mut self, id: PieceId) {
         self.references.entry(id).or_default();
-        self.unseen(id, "being reclaimed");
+        self.note_unreadable(id, "being reclaimed");
     }
 
     fn is_node(&self, id: PieceId) -> bool {
@@ -194,7 +194,7 @@ impl<'a> Verifier<'a> {
 
     /// Counts the references of a node that no index shows, and of those below it that were not
     /// counted yet.
-    fn unseen(&mut self, id: PieceId, why: &str) {
+    fn note_unreadable(&mut self, id: PieceId, why: &str) {
         let mut rest = vec![id];
         while let Some(id) = rest.pop() {
             if !self.seen_nodes.insert(id) {
@@ -203,7 +203,7 @@ impl<'a> Verifier<'a> {
             match self.trees.references_of(id) {
                 Ok(refers) => {
                     for (piece, bytes) in refers {
-                        self.refer(piece, bytes);
+                        self.count_reference(piece, bytes);
                         // Below a node that nothing refers to there are others that only it refers
                         // to.
                         if self.is_node(piece) {
@@ -217,7 +217,7 @@ impl<'a> Verifier<'a> {
     }
 
     /// A header refers to `piece`.
-    fn refer(&mut self, piece: PieceId, bytes: u64) {
+    fn count_reference(&mut self, piece: PieceId, bytes: u64) {
         let found = self.references.entry(piece).or_default();
         found.count += 1;
         found.bytes = found.bytes.saturating_add_unsigned(bytes);
@@ -242,7 +242,7 @@ impl<'a> Verifier<'a> {
             self.report.nodes += 1;
             if id.is_some() {
                 for (piece, bytes) in references(&node) {
-                    self.refer(piece, bytes);
+                    self.count_reference(piece, bytes);
                 }
             }
         }

@@ -13,6 +13,7 @@ use crate::tree::interior::edges_of;
 use crate::tree::node::{AbsorbCost, Body, Child, Edge, Node, NodeSlot, Root};
 use crate::tree::run::Run;
 use crate::tree::source::{Merged, MessageSet};
+use crate::tree::trees::Trees;
 use crate::tree::write::{blocks_of, header_blocks};
 use std::sync::Arc;
 
@@ -51,7 +52,7 @@ impl TreeEditor<'_> {
         let node = self.trees.root_node(root)?;
         let once = header_blocks(&node) + 1;
         let found = match &node.body {
-            Body::Leaf(base) => match self.leaf_blocks(base) {
+            Body::Leaf(base) => match leaf_blocks(self.trees, base) {
                 Some(blocks) => AbsorbCost { each: 1, once: once + blocks },
                 None => ABOVE_LEAF_COST,
             },
@@ -72,13 +73,6 @@ impl TreeEditor<'_> {
         }
     }
 
-    /// The blocks of the parts of a leaf; `None` if they are many.
-    fn leaf_blocks(&self, base: &Run) -> Option<u64> {
-        let most = SMALL_LEAF_BLOCKS.min((self.trees.tuning.leaf / self.trees.tuning.part.max(1) / 2) as u64);
-        let blocks = base.parts.iter().map(|part| blocks_of(part.slot.summary.bytes as usize)).sum();
-        (blocks <= most).then_some(blocks)
-    }
-
     /// The root after a sealed memtable's messages have become runs on its edges.
     pub(crate) fn absorb_runs(&self, root: &Root, messages: &dyn MessageSet, at_once: bool) -> Result<Root> {
         let all = KeyRange::all();
@@ -89,7 +83,8 @@ impl TreeEditor<'_> {
         match &node.body {
             Body::Leaf(base) => {
                 let run = Arc::new(compact(self.trees, &mut merged, &ranges, &all)?);
-                let small = at_once || self.leaf_blocks(base).is_some() || run.ranges.deletes_all_of(&all);
+                let small =
+                    at_once || leaf_blocks(self.trees, base).is_some() || run.ranges.deletes_all_of(&all);
                 if small {
                     match leaf::apply(self, base, std::slice::from_ref(&run), &all, self.policy.gathering()) {
                         // What cannot be read must not keep a checkpoint from being made.
@@ -124,6 +119,13 @@ impl TreeEditor<'_> {
         }
         Ok(root)
     }
+}
+
+/// The blocks of the parts of a leaf; `None` if they are many.
+fn leaf_blocks(trees: &Trees, base: &Run) -> Option<u64> {
+    let most = SMALL_LEAF_BLOCKS.min((trees.tuning.leaf / trees.tuning.part.max(1) / 2) as u64);
+    let blocks = base.parts.iter().map(|part| blocks_of(part.slot.summary.bytes as usize)).sum();
+    (blocks <= most).then_some(blocks)
 }
 
 /// A root above the root `leaf` with a run that waits for it.

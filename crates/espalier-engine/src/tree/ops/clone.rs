@@ -5,9 +5,9 @@
 //! that it refers to. What begins with the source is then *cut out*: along its two borders headers
 //! are made that show no more than it, everything inside is shared through views, and messages on
 //! their way there become runs, seen through views, on the edges of the node that comes out. That
-//! node is *hung* in the place of what begins with the destination, one level above its own height,
-//! so that all paths stay of equal length [BetrFS 0.5, section 3]. No part is read or written but
-//! those of small sources, which are copied.
+//! node is *grafted* in the place of what begins with the destination, one level above its own
+//! height, so that all paths stay of equal length [BetrFS 0.5, section 3]. No part is read or
+//! written but those of small sources, which are copied.
 //!
 //! If there is such a node already, because the source was cloned before, and little is pending
 //! above it, then no header is made: what is pending becomes runs on the edge above it, in both
@@ -22,7 +22,7 @@ use super::graft::{Grafter, SharedSubtree};
 use super::rebuild::changeable_root;
 use crate::Result;
 use crate::message::pending_clone::PendingClone;
-use crate::message::resolve::Found;
+use crate::message::resolve::KeyMessages;
 use crate::model::ids::Msn;
 use crate::model::key::{Key, KeyRange};
 use crate::model::value::Value;
@@ -134,7 +134,7 @@ fn small_source(trees: &Arc<Trees>, root: &Root, range: &KeyRange) -> Result<Opt
         while let Some(key) =
             merged.smallest().filter(|key| before_end_of(key, &interval) && before_end_of(key, range))
         {
-            let mut found = Found::default();
+            let mut found = KeyMessages::default();
             merged.levels(&key, |points, ranges| {
                 found.add_level(points.iter().cloned(), ranges);
                 !found.is_done()

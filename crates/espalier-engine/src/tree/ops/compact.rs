@@ -1,4 +1,4 @@
-//! Merging runs into one run, cut into parts.
+//! Compaction: several runs are merged into one, which is cut into parts.
 
 use crate::Result;
 use crate::message::Messages;
@@ -48,7 +48,7 @@ impl<'a> PartsBuilder<'a> {
     }
 
     /// True if a part is being built that is still small.
-    pub(crate) fn is_hungry(&self) -> bool {
+    pub(crate) fn is_building_small_part(&self) -> bool {
         !self.builder.is_empty() && self.builder.bytes() < self.trees.tuning.part / 2
     }
 
@@ -108,7 +108,7 @@ pub(crate) fn compact(
 }
 
 /// How many newer patches of a key are compared with an older one.
-const PATCHES_COMPARED: usize = 16;
+const MAX_COMPARED_PATCHES: usize = 16;
 
 /// Drops the messages of one key (newest first) that newer ones make void, and makes one of those
 /// that can be one. `ranges` cover the key, oldest first.
@@ -139,9 +139,9 @@ fn shorten(messages: &mut Messages, ranges: &[(Msn, RangeOp)], merge: &MergeFunc
                 Op::Patch { offset, bytes } => Some((*offset, bytes.clone())),
                 _ => None,
             }));
-            (first, patched_base(base, &patches))
+            (first, apply_patches_to_base(base, &patches))
         } else {
-            (end - 1, joined(base, op, merge))
+            (end - 1, merge_two(base, op, merge))
         };
         let Some(both) = both else { return };
         let newest = messages[keep].0;
@@ -162,7 +162,7 @@ fn drop_covered(messages: &mut Messages, divided: impl Fn(Msn, Msn) -> bool) {
             at += 1;
             continue;
         };
-        let newer = messages[..at].iter().rev().take(PATCHES_COMPARED);
+        let newer = messages[..at].iter().rev().take(MAX_COMPARED_PATCHES);
         let covered = newer
             .map_while(|(msn, op)| extent(op).map(|extent| (*msn, extent)))
             .take_while(|(msn, _)| !divided(messages[at].0, *msn))
@@ -176,7 +176,7 @@ fn drop_covered(messages: &mut Messages, divided: impl Fn(Msn, Msn) -> bool) {
 }
 
 /// What `patches` make of what `base` leaves, if that takes no reading.
-fn patched_base(base: &Op, patches: &[Patch]) -> Option<Op> {
+fn apply_patches_to_base(base: &Op, patches: &[Patch]) -> Option<Op> {
     match base {
         Op::Insert(value) => patched_unread(Some(value), patches).map(Op::Insert),
         Op::Delete => patched_unread(None, patches).map(Op::Insert),
@@ -185,7 +185,7 @@ fn patched_base(base: &Op, patches: &[Patch]) -> Option<Op> {
 }
 
 /// `base` and then `op` as one message, if that takes no reading.
-fn joined(base: &Op, op: &Op, merge: &MergeFunctions) -> Option<Op> {
+fn merge_two(base: &Op, op: &Op, merge: &MergeFunctions) -> Option<Op> {
     let base_bytes = match base {
         Op::Insert(value) => Some(value.in_memory()?),
         Op::Delete => None,
@@ -196,7 +196,7 @@ fn joined(base: &Op, op: &Op, merge: &MergeFunctions) -> Option<Op> {
         },
     };
     match op {
-        Op::Patch { offset, bytes } => patched_base(base, &[(*offset, bytes.clone())]),
+        Op::Patch { offset, bytes } => apply_patches_to_base(base, &[(*offset, bytes.clone())]),
         Op::Update(update) => match merge.apply(update, base_bytes.as_deref()).ok()? {
             Some(new) => Some(Op::Insert(Value::from(new))),
             None => Some(Op::Delete),

@@ -33,7 +33,7 @@ impl TreeEditor<'_> {
     pub(crate) fn heaviest_edge_bytes(&self, root: &Root) -> Result<Option<u64>> {
         let Some(slot) = &root.slot else { return Ok(None) };
         // A root on the device has been left in order, or will be put in order when it is changed.
-        let Some(node) = slot.unstored() else { return Ok(None) };
+        let Some(node) = slot.as_unwritten() else { return Ok(None) };
         Ok(self.heaviest(&node, self.trees.tuning.edge as u64).map(|(_, bytes)| bytes))
     }
 
@@ -184,7 +184,7 @@ impl TreeEditor<'_> {
     /// The bytes of large values that wait on the edges of the root; none if no edge has more than
     /// it may, for then nothing will be done about them.
     pub(crate) fn pending_value_bytes(&self, root: &Root) -> u64 {
-        let Some(node) = root.slot.as_ref().and_then(|slot| slot.unstored()) else { return 0 };
+        let Some(node) = root.slot.as_ref().and_then(|slot| slot.as_unwritten()) else { return 0 };
         let Body::Interior { edges, .. } = &node.body else { return 0 };
         let moving =
             || edges.iter().filter(|edge| !self.trees.unflushable.contains(edge)).map(Edge::pending_values);

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 /// A leaf with values in no more places than this is not rewritten.
-const FEW_VALUE_PLACES: u64 = 8;
+const MAX_VALUE_PLACES: u64 = 8;
 
 /// A leaf is rewritten if its values lie in places of fewer bytes than this on average: about what
 /// a device reads in the time that it takes to begin somewhere else.
@@ -66,7 +66,7 @@ impl ValueSpread {
 fn is_scattered(parts: &[ViewedPart]) -> bool {
     let mut spread = ValueSpread::default();
     for part in parts {
-        match part.slot.unstored() {
+        match part.slot.as_unwritten() {
             Some(part) => part.values().iter().filter_map(|v| v.place()).for_each(|place| spread.add(&place)),
             None => {
                 spread.live += part.slot.summary.value_bytes;
@@ -75,7 +75,7 @@ fn is_scattered(parts: &[ViewedPart]) -> bool {
             }
         }
     }
-    spread.places > FEW_VALUE_PLACES && spread.places * PLACE_BYTES > spread.live
+    spread.places > MAX_VALUE_PLACES && spread.places * PLACE_BYTES > spread.live
 }
 
 /// Which of the value parts that a leaf's values lie in are to be left: all if they are too many,
@@ -95,7 +95,7 @@ impl Gather {
         }
         let mut holders: BTreeSet<PieceId> = BTreeSet::new();
         for part in parts {
-            match part.slot.unstored() {
+            match part.slot.as_unwritten() {
                 Some(part) => {
                     holders.extend(part.values().iter().filter_map(|v| v.place()).map(|p| p.part.id()));
                 }
@@ -119,7 +119,7 @@ impl Gather {
     }
 
     fn concerns_part(&self, slot: &PartSlot) -> bool {
-        match slot.unstored() {
+        match slot.as_unwritten() {
             Some(part) => part.values().iter().filter_map(|v| v.place()).any(|p| self.concerns(p.part.id())),
             None => slot.place().is_none_or(|p| p.values.iter().any(|(id, _)| self.concerns(*id))),
         }
@@ -168,7 +168,7 @@ pub(super) fn rewrite(
             LeafPiece::Kept(part) => out.push_part(part),
             LeafPiece::Entry(key, msn, value) => {
                 let value =
-                    if gather.concerns_value(&value) { joined(trees, value, &mut read)? } else { value };
+                    if gather.concerns_value(&value) { read_as_one(trees, value, &mut read)? } else { value };
                 out.push(&key, &[(msn, Op::Insert(value))]);
             }
         }
@@ -177,7 +177,7 @@ pub(super) fn rewrite(
 }
 
 /// A value in memory; `read` holds segments of it that were read.
-fn joined(trees: &Trees, value: Value, read: &mut HashMap<*const LargeValue, Bytes>) -> Result<Value> {
+fn read_as_one(trees: &Trees, value: Value, read: &mut HashMap<*const LargeValue, Bytes>) -> Result<Value> {
     Ok(match value.segments() {
         [] => value,
         [one] => {

@@ -31,7 +31,7 @@ pub(super) struct SharedSubtree {
 
 impl SharedSubtree {
     /// It as an edge.
-    fn seen_behind(&self, prefix: &[u8]) -> Edge {
+    fn as_edge_behind(&self, prefix: &[u8]) -> Edge {
         let view = View::lifted(&[prefix, &*self.behind].concat());
         let child = Child { slot: self.slot.clone(), view, weight: self.weight };
         let view = View::lifted(prefix);
@@ -249,7 +249,7 @@ impl<'a> Grafter<'a> {
                         guest.and_then(|_| self.graft_below(&edge, below, &nothing, range, range, guest));
                     match (own, grafted) {
                         (Some(target), _) => {
-                            new.push((range.start.clone(), target.seen_behind(&range.start)));
+                            new.push((range.start.clone(), target.as_edge_behind(&range.start)));
                         }
                         (None, Some(grafted)) => new.extend(grafted),
                         (None, None) => new.push((range.start.clone(), Edge::default())),

@@ -9,7 +9,7 @@ use super::editor::TreeEditor;
 use super::gather::{Gather, rewrite};
 use crate::Result;
 use crate::message::range_messages::RangeMessages;
-use crate::message::resolve::Found;
+use crate::message::resolve::KeyMessages;
 use crate::model::ids::Msn;
 use crate::model::key::{Key, KeyRange, before_end, common_prefix_len};
 use crate::model::op::Op;
@@ -55,7 +55,7 @@ pub(crate) fn apply(
             *parts = rewrite(trees, std::mem::take(parts), interval, &gather)?;
         }
         let new: Vec<Arc<PartSlot>> =
-            parts.iter().map(|p| p.slot.clone()).filter(|s| s.unstored().is_some()).collect();
+            parts.iter().map(|p| p.slot.clone()).filter(|s| s.as_unwritten().is_some()).collect();
         // When space is low it stays in memory: then a flush that does not fit can be given up.
         if !editor.policy.low_space
             && new.iter().map(|slot| to_write(slot)).sum::<u64>() >= WRITE_AT_ONCE_BYTES
@@ -70,7 +70,7 @@ pub(crate) fn apply(
 fn to_write(slot: &PartSlot) -> u64 {
     let bytes =
         |part: Arc<Part>| part.memory() + part.unplaced_values().map(|value| value.len()).sum::<usize>();
-    slot.unstored().map_or(0, bytes) as u64
+    slot.as_unwritten().map_or(0, bytes) as u64
 }
 
 fn merge(trees: &Arc<Trees>, base: &Run, runs: &[Arc<Run>], interval: &KeyRange) -> Result<Vec<ViewedPart>> {
@@ -90,7 +90,7 @@ fn merge(trees: &Arc<Trees>, base: &Run, runs: &[Arc<Run>], interval: &KeyRange)
         match part {
             Some(part)
                 if !touched
-                    && !out.is_hungry()
+                    && !out.is_building_small_part()
                     && (part.slot.summary.bytes >= small || base.parts.len() == 1) =>
             {
                 out.push_part(part.clone());
@@ -118,7 +118,7 @@ fn resolve_into(
     out: &mut PartsBuilder<'_>,
 ) -> Result<()> {
     while let Some(key) = merged.smallest().filter(|key| before_end(key, segment.end.as_deref())) {
-        let mut found = Found::default();
+        let mut found = KeyMessages::default();
         merged.levels(&key, |points, ranges| {
             found.add_level(points.iter().cloned(), ranges);
             !found.is_done()
