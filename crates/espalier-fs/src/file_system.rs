@@ -1,5 +1,7 @@
-//! A mounted volume: the components and their wiring. Its public calls, which delegate to them, are
-//! in the modules below.
+//! A mounted volume: the components and their wiring.
+//!
+//! [`FileSystem`] is a facade: the public calls are in the modules below, by subject, and delegate
+//! to the components. They are methods of one type because a mount makes all of them on one volume.
 
 mod contents;
 mod durability;
@@ -31,7 +33,7 @@ use crate::references::References;
 use crate::snapshot::tree::Snapshots;
 use crate::volume::context::{VolumeContext, encode_parameters};
 use crate::volume::link_index::LinkIndex;
-use crate::volume::state_record::{FIRST_NUMBER, VolumeStateRecord};
+use crate::volume::state_record::{FIRST_INODE_NUMBER, VolumeStateRecord};
 use crate::volume::tree_lock::TreeLock;
 use espalier_engine::{Batch, IndexId, Lsn, Store};
 use espalier_storage::Environment;
@@ -78,7 +80,7 @@ impl FileSystem {
         let metadata = IndexId { volume, index: METADATA };
         let mut batch = Batch::new();
         batch.insert(metadata, layout::ROOT_KEY, root.encode());
-        let state = VolumeState { next_number: FIRST_NUMBER, longest_key: Some(0) };
+        let state = VolumeState { next_number: FIRST_INODE_NUMBER, longest_key: Some(0) };
         batch.insert(metadata, layout::STATE_KEY, state.encode());
         let lsn = store.commit(batch)?;
         Ok(store.sync(lsn)?)

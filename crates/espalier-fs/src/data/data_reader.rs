@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Reads without lock before one with the locks.
-const ATTEMPTS: u32 = 4;
+const LOCK_FREE_ATTEMPTS: u32 = 4;
 
 pub(crate) struct DataReader {
     pub(crate) volume: Arc<VolumeContext>,
@@ -31,7 +31,7 @@ impl DataReader {
             size: state.inode.size,
             sparse: state.inode.sparse,
         };
-        for _ in 0..ATTEMPTS {
+        for _ in 0..LOCK_FREE_ATTEMPTS {
             let (found, version, epoch) = {
                 let tree = self.tree.shared();
                 let state = node.state();

@@ -7,7 +7,7 @@ use crate::model::acl::{self, Acl};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::privileges::{CAPABILITIES, SET_GID};
-use crate::model::record::{INLINE_TOTAL, Inode};
+use crate::model::record::{INLINE_XATTRS_MAX_BYTES, Inode};
 use crate::model::types::*;
 use crate::orphan::detached::DetachedFiles;
 use crate::volume::context::VolumeContext;
@@ -79,7 +79,7 @@ impl ExtendedAttributes {
         let node = self.nodes.node(node)?;
         check_xattr_name(name)?;
         self.volume.check_writable()?;
-        if must_stay_in_entry(name) && value.is_some_and(|v| v.len() > INLINE_TOTAL) {
+        if must_stay_in_entry(name) && value.is_some_and(|v| v.len() > INLINE_XATTRS_MAX_BYTES) {
             return fail(FsErrorKind::NoSpace, format!("{} with so many entries", layout::show(name)));
         }
         let tree = self.tree.shared();
@@ -92,7 +92,7 @@ impl ExtendedAttributes {
         let mut state = node.state();
         check_mode(change, &state.inode)?;
         let mut inode = state.inode.clone();
-        if name == acl::ACCESS || name == acl::DEFAULT {
+        if name == acl::ACCESS_ACL_XATTR || name == acl::DEFAULT_ACL_XATTR {
             value = apply_acl(&mut inode, name, value)?;
             if clear_setgid {
                 inode.mode &= !SET_GID;
@@ -135,13 +135,13 @@ fn apply_acl<'v>(inode: &mut Inode, name: &[u8], value: Option<&'v [u8]>) -> Res
             return fail(FsErrorKind::Unsupported, "a symbolic link has no access control list");
         }
         FileKind::Directory => {}
-        _ if name == acl::DEFAULT && value.is_some() => {
+        _ if name == acl::DEFAULT_ACL_XATTR && value.is_some() => {
             return fail(FsErrorKind::AccessDenied, "only a directory has a default access control list");
         }
         _ => {}
     }
     let Some(list) = value.map(Acl::parse).transpose()?.flatten() else { return Ok(None) };
-    if name == acl::DEFAULT {
+    if name == acl::DEFAULT_ACL_XATTR {
         return Ok(value);
     }
     inode.mode = (inode.mode & !0o777) | list.mode();
@@ -157,7 +157,7 @@ fn check_xattr_name(name: &[u8]) -> Result<()> {
     if NAMESPACES.contains(&name) {
         return fail(FsErrorKind::Invalid, format!("{} is a namespace, not a name", layout::show(name)));
     }
-    if name.contains(&0) || !(known || name == acl::ACCESS || name == acl::DEFAULT) {
+    if name.contains(&0) || !(known || name == acl::ACCESS_ACL_XATTR || name == acl::DEFAULT_ACL_XATTR) {
         return fail(
             FsErrorKind::Unsupported,
             format!("no extended attribute can be called {}", layout::show(name)),

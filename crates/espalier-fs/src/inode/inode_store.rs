@@ -8,7 +8,7 @@ use crate::model::acl::{self, Acl};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::privileges::{CAPABILITIES, SET_GID, clear_set_id};
-use crate::model::record::{INLINE_TOTAL, INLINE_XATTR, Inode, XattrValue};
+use crate::model::record::{INLINE_XATTR_MAX_BYTES, INLINE_XATTRS_MAX_BYTES, Inode, XattrValue};
 use crate::model::types::*;
 use crate::volume::context::VolumeContext;
 use crate::volume::tree_lock::TreeGuard;
@@ -111,19 +111,19 @@ impl InodeStore {
             inode.size = target.len() as u64;
             return Ok(inode);
         }
-        if !above.xattrs.as_ref().is_some_and(|x| x.contains_key(acl::DEFAULT)) {
+        if !above.xattrs.as_ref().is_some_and(|x| x.contains_key(acl::DEFAULT_ACL_XATTR)) {
             inode.mode &= !(caller.umask & 0o777);
             return Ok(inode);
         }
-        let value = self.load_xattr(&dir.data_base(tree.epoch, state), above, acl::DEFAULT)?;
+        let value = self.load_xattr(&dir.data_base(tree.epoch, state), above, acl::DEFAULT_ACL_XATTR)?;
         if let Some(default) = Acl::parse(&value)? {
             let (access, mode) = default.inherit(inode.mode);
             inode.mode = mode;
             if !access.is_plain() {
-                self.put_xattr(key, &mut inode, acl::ACCESS, Some(&access.encode()), batch)?;
+                self.put_xattr(key, &mut inode, acl::ACCESS_ACL_XATTR, Some(&access.encode()), batch)?;
             }
             if inode.is_dir() {
-                self.put_xattr(key, &mut inode, acl::DEFAULT, Some(&value), batch)?;
+                self.put_xattr(key, &mut inode, acl::DEFAULT_ACL_XATTR, Some(&value), batch)?;
             }
         }
         Ok(inode)
@@ -172,12 +172,12 @@ impl InodeStore {
         batch: &mut Batch,
     ) -> Result<()> {
         inode.mode = mode & 0o7777;
-        if inode.xattrs.as_ref().is_some_and(|x| x.contains_key(acl::ACCESS)) {
+        if inode.xattrs.as_ref().is_some_and(|x| x.contains_key(acl::ACCESS_ACL_XATTR)) {
             let base = node.data_base(tree.epoch, state);
-            let list = self.load_xattr(&base, inode, acl::ACCESS)?;
+            let list = self.load_xattr(&base, inode, acl::ACCESS_ACL_XATTR)?;
             if let Some(mut list) = Acl::parse(&list)? {
                 list.chmod(mode);
-                self.put_xattr(&base, inode, acl::ACCESS, Some(&list.encode()), batch)?;
+                self.put_xattr(&base, inode, acl::ACCESS_ACL_XATTR, Some(&list.encode()), batch)?;
             }
         }
         Ok(())
@@ -229,9 +229,10 @@ impl InodeStore {
             let inline = |v: &XattrValue| if let XattrValue::Inline(v) = v { v.len() } else { 0 };
             let taken: usize = names + xattrs.values().map(inline).sum::<usize>();
             // A change of a whole tree cannot reach a value outside of the entry.
-            let stays = must_stay_in_entry(name) && value.len() <= INLINE_TOTAL;
-            is_large =
-                !stays && (value.len() > INLINE_XATTR || taken + name.len() + value.len() > INLINE_TOTAL);
+            let stays = must_stay_in_entry(name) && value.len() <= INLINE_XATTRS_MAX_BYTES;
+            is_large = !stays
+                && (value.len() > INLINE_XATTR_MAX_BYTES
+                    || taken + name.len() + value.len() > INLINE_XATTRS_MAX_BYTES);
             let stored = if is_large {
                 batch.insert(self.volume.data(), &key, value);
                 XattrValue::Large(value.len() as u32)
@@ -250,7 +251,7 @@ impl InodeStore {
 
 /// True for extended attributes that changes of whole trees rewrite.
 pub(crate) fn must_stay_in_entry(name: &[u8]) -> bool {
-    name == CAPABILITIES || name == acl::ACCESS
+    name == CAPABILITIES || name == acl::ACCESS_ACL_XATTR
 }
 
 /// One entry more in a directory: counts and times.

@@ -353,7 +353,7 @@ impl Node {
     }
 
     /// The key of the record of the node in the orphan area.
-    pub(crate) fn orphan_key(&self) -> [u8; layout::ORPHAN_KEY] {
+    pub(crate) fn orphan_key(&self) -> [u8; layout::ORPHAN_KEY_BYTES] {
         layout::orphan_key(self.id.0)
     }
 

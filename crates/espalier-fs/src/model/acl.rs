@@ -6,9 +6,9 @@
 use crate::model::error::{FsErrorKind, Result, fail};
 
 /// The list that rules access.
-pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
+pub(crate) const ACCESS_ACL_XATTR: &[u8] = b"system.posix_acl_access";
 /// The list that new entries of a directory inherit.
-pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
+pub(crate) const DEFAULT_ACL_XATTR: &[u8] = b"system.posix_acl_default";
 
 const VERSION: u32 = 2;
 const USER_OBJ: u16 = 0x01;

@@ -39,9 +39,9 @@ pub(crate) const STATE_KEY: &[u8] = &[1, 1, 0];
 pub(crate) const ROOT_KEY: &[u8] = &[0];
 
 /// Length of the names in areas.
-const AREA_NAME: usize = 16;
+const AREA_NAME_BYTES: usize = 16;
 /// Length of the keys of entries in the orphan area.
-pub(crate) const ORPHAN_KEY: usize = ORPHAN_AREA.len() + 1 + AREA_NAME;
+pub(crate) const ORPHAN_KEY_BYTES: usize = ORPHAN_AREA.len() + 1 + AREA_NAME_BYTES;
 const ENTRY: u8 = 0;
 pub(crate) const CONTENT: u8 = 1;
 pub(crate) const BLOCK: u8 = 0;
@@ -172,8 +172,8 @@ pub(crate) fn file_prefixes(base: &[u8], with_xattrs: bool) -> impl Iterator<Ite
 }
 
 /// The name of entry number `id` in the link area or the orphan area.
-pub(crate) fn area_name(id: u64) -> [u8; AREA_NAME] {
-    let mut name = [0; AREA_NAME];
+pub(crate) fn area_name(id: u64) -> [u8; AREA_NAME_BYTES] {
+    let mut name = [0; AREA_NAME_BYTES];
     for (i, digit) in name.iter_mut().enumerate() {
         *digit = b"0123456789abcdef"[(id >> (60 - 4 * i)) as usize & 15];
     }
@@ -181,8 +181,8 @@ pub(crate) fn area_name(id: u64) -> [u8; AREA_NAME] {
 }
 
 /// [`entry_key`] of entry number `id` in the orphan area.
-pub(crate) fn orphan_key(id: u64) -> [u8; ORPHAN_KEY] {
-    let mut key = [ENTRY; ORPHAN_KEY];
+pub(crate) fn orphan_key(id: u64) -> [u8; ORPHAN_KEY_BYTES] {
+    let mut key = [ENTRY; ORPHAN_KEY_BYTES];
     key[..ORPHAN_AREA.len()].copy_from_slice(ORPHAN_AREA);
     key[ORPHAN_AREA.len() + 1..].copy_from_slice(&area_name(id));
     key
@@ -190,7 +190,7 @@ pub(crate) fn orphan_key(id: u64) -> [u8; ORPHAN_KEY] {
 
 /// The number that `name` stands for in an area.
 pub(crate) fn area_id(name: &[u8]) -> Option<u64> {
-    let plain = name.len() == AREA_NAME && name.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    let plain = name.len() == AREA_NAME_BYTES && name.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     u64::from_str_radix(std::str::from_utf8(name).ok().filter(|_| plain)?, 16).ok()
 }
 

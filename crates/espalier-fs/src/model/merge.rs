@@ -118,14 +118,14 @@ pub(crate) fn change_mode(inode: &mut Inode, argument: &[u8]) {
     if (add_files | add_executables) & SET_ID != 0 {
         inode.owned_alone = false;
     }
-    let list = match inode.xattrs.as_ref().and_then(|x| x.get(acl::ACCESS)) {
+    let list = match inode.xattrs.as_ref().and_then(|x| x.get(acl::ACCESS_ACL_XATTR)) {
         Some(XattrValue::Inline(list)) => Acl::parse(list).ok().flatten(),
         _ => None,
     };
     if let (Some(mut list), Some(xattrs)) = (list, &inode.xattrs) {
         list.chmod(inode.mode);
         let mut xattrs = (**xattrs).clone();
-        xattrs.insert(acl::ACCESS.into(), XattrValue::Inline(list.encode().into()));
+        xattrs.insert(acl::ACCESS_ACL_XATTR.into(), XattrValue::Inline(list.encode().into()));
         inode.xattrs = Some(Arc::new(xattrs));
     }
 }

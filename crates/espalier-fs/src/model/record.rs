@@ -31,12 +31,12 @@ pub(crate) const LINK_COUNTS_RIGHT: &[u8] = &[0];
 pub(crate) const LINK_COUNTS_STALE: &[u8] = &[1];
 
 /// Length of an inode's fixed fields.
-const FIXED: usize = 64;
+const FIXED_RECORD_BYTES: usize = 64;
 
 /// Extended attributes up to this length may lie in the entry, in bytes.
-pub(crate) const INLINE_XATTR: usize = 512;
+pub(crate) const INLINE_XATTR_MAX_BYTES: usize = 512;
 /// The entry holds extended attributes inline while it stays below this, in bytes.
-pub(crate) const INLINE_TOTAL: usize = 2048;
+pub(crate) const INLINE_XATTRS_MAX_BYTES: usize = 2048;
 
 /// The attributes of a file or directory, as stored and as held in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -190,7 +190,8 @@ impl Inode {
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let extra = self.target.as_ref().map_or(0, |t| t.len() + 8);
-        let mut out = Vec::with_capacity(FIXED + extra + if self.xattrs.is_some() { 128 } else { 0 });
+        let mut out =
+            Vec::with_capacity(FIXED_RECORD_BYTES + extra + if self.xattrs.is_some() { 128 } else { 0 });
         out.push(kind_code(self.kind));
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
         let dir = flag(self.owned_alone, FLAG_OWNED_ALONE) | flag(self.has_link_area, FLAG_AREA);
@@ -204,7 +205,7 @@ impl Inode {
         for time in [self.mtime, self.ctime, self.atime, self.btime] {
             out.extend_from_slice(&time.to_le_bytes());
         }
-        debug_assert_eq!(out.len(), FIXED);
+        debug_assert_eq!(out.len(), FIXED_RECORD_BYTES);
         if self.delta != 0 {
             push_field(&mut out, TAG_DELTA, &[&self.delta.to_le_bytes()]);
         }
@@ -230,7 +231,7 @@ impl Inode {
     }
 
     fn decode(bytes: &[u8], kind: FileKind) -> Result<Self> {
-        let Some((fixed, mut rest)) = bytes.split_first_chunk::<FIXED>() else {
+        let Some((fixed, mut rest)) = bytes.split_first_chunk::<FIXED_RECORD_BYTES>() else {
             return damaged(format!("an inode of {} bytes is too short", bytes.len()));
         };
         let u32_at = |at: usize| u32::from_le_bytes(fixed[at..at + 4].try_into().unwrap_or_default());

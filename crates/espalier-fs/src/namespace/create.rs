@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 
 /// Makes a symbolic link to `target`.
 pub(crate) fn symlink(
-    cx: &Namespace,
+    namespace: &Namespace,
     parent: NodeId,
     name: &[u8],
     target: &[u8],
@@ -28,12 +28,12 @@ pub(crate) fn symlink(
         return fail(FsErrorKind::NameTooLong, format!("a target of {} bytes", target.len()));
     }
     let new = NewObject { kind: FileKind::Symlink, mode: 0o777, rdev: 0, target: Some(target) };
-    create(cx, parent, name, &new, caller)
+    create(namespace, parent, name, &new, caller)
 }
 
 /// Makes a file that is no directory and no symbolic link. `mode`: the low 12 bits.
 pub(crate) fn mknod(
-    cx: &Namespace,
+    namespace: &Namespace,
     parent: NodeId,
     name: &[u8],
     what: NewNode,
@@ -47,69 +47,69 @@ pub(crate) fn mknod(
         NewNode::CharDevice(rdev) => (FileKind::CharDevice, rdev),
         NewNode::BlockDevice(rdev) => (FileKind::BlockDevice, rdev),
     };
-    create(cx, parent, name, &NewObject { kind, mode, rdev, target: None }, caller)
+    create(namespace, parent, name, &NewObject { kind, mode, rdev, target: None }, caller)
 }
 
 /// Makes a directory.
 pub(crate) fn mkdir(
-    cx: &Namespace,
+    namespace: &Namespace,
     parent: NodeId,
     name: &[u8],
     mode: u32,
     caller: &Caller,
 ) -> Result<Entry> {
     let new = NewObject { kind: FileKind::Directory, mode: mode & 0o1777, rdev: 0, target: None };
-    create(cx, parent, name, &new, caller)
+    create(namespace, parent, name, &new, caller)
 }
 
 fn create(
-    cx: &Namespace,
+    namespace: &Namespace,
     parent: NodeId,
     name: &[u8],
     new: &NewObject<'_>,
     caller: &Caller,
 ) -> Result<Entry> {
-    let dir = cx.nodes.dir(parent)?;
+    let dir = namespace.nodes.dir(parent)?;
     check_new_name(name)?;
-    cx.volume.check_writable()?;
+    namespace.volume.check_writable()?;
     // Before the change, because a call waits for nothing afterwards.
-    cx.nodes.trim_names();
-    let held = create_in(cx, &dir, name, new, caller)?;
-    cx.lookup.entry(held)
+    namespace.nodes.trim_names();
+    let held = create_in(namespace, &dir, name, new, caller)?;
+    namespace.lookup.entry(held)
 }
 
 fn create_in<'a>(
-    cx: &'a Namespace,
+    namespace: &'a Namespace,
     dir: &Arc<Node>,
     name: &[u8],
     new: &NewObject<'_>,
     caller: &Caller,
 ) -> Result<HeldNode<'a>> {
-    let tree = cx.tree.shared();
+    let tree = namespace.tree.shared();
     let mut names = dir.dir().names.lock();
-    cx.lookup.check_free(&tree, dir, &mut names, name)?;
+    namespace.lookup.check_free(&tree, dir, &mut names, name)?;
     let prefix = dir.content_prefix(tree.epoch);
     let key = layout::entry_key(&prefix, name);
-    cx.state_record.check_key(&key)?;
-    cx.orphans.clear_place(&key)?;
-    let number = cx.state_record.fresh_number()?.wrapping_sub(dir.dir().sum);
+    namespace.state_record.check_key(&key)?;
+    namespace.orphans.clear_place(&key)?;
+    let number = namespace.state_record.fresh_number()?.wrapping_sub(dir.dir().sum);
     if caller.uid != dir.state().inode.uid || (new.kind != FileKind::Directory && new.mode & SET_ID != 0) {
-        cx.ownership.clear(dir)?;
+        namespace.ownership.clear(dir)?;
     }
     let mut state = dir.state();
-    let now = cx.volume.now();
+    let now = namespace.volume.now();
     let mut batch = Batch::new();
     let mut above = state.inode.clone();
     let creation = Creation { caller, number, now };
-    let inode = cx.inodes.new_inode(&tree, (dir, &state), &key, new, &creation, &mut batch)?;
+    let inode = namespace.inodes.new_inode(&tree, (dir, &state), &key, new, &creation, &mut batch)?;
     count_entry(&mut above, &inode, now)?;
-    batch.insert_new(cx.volume.metadata(), &key, inode.encode());
-    cx.inodes.put(&tree, dir, &state, &above, &mut batch);
-    let lsn = cx.volume.commit(batch)?;
+    batch.insert_new(namespace.volume.metadata(), &key, inode.encode());
+    namespace.inodes.put(&tree, dir, &state, &above, &mut batch);
+    let lsn = namespace.volume.commit(batch)?;
     dir.take_over(&mut state, above, lsn);
     drop(state);
-    let held = cx.lookup.add_entry(dir, &mut names, name, inode, lsn);
+    let held = namespace.lookup.add_entry(dir, &mut names, name, inode, lsn);
     names.version += 1;
-    cx.volume.counters.creates.fetch_add(1, Ordering::Relaxed);
+    namespace.volume.counters.creates.fetch_add(1, Ordering::Relaxed);
     Ok(held)
 }

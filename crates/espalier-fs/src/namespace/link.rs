@@ -32,67 +32,71 @@ enum LinkOutcome {
 }
 
 /// Gives `node`, which is no directory, one name more.
-pub(crate) fn link(cx: &Namespace, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry> {
-    let node = cx.nodes.node(node)?;
-    let dir = cx.nodes.dir(parent)?;
+pub(crate) fn link(namespace: &Namespace, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry> {
+    let node = namespace.nodes.node(node)?;
+    let dir = namespace.nodes.dir(parent)?;
     if node.is_dir() {
         return fail(FsErrorKind::Permission, "a directory has one name only");
     }
     check_new_name(name)?;
-    cx.volume.check_writable()?;
+    namespace.volume.check_writable()?;
     // Counts the blocks that the answer needs before the change, because a call waits for nothing
     // afterwards.
-    cx.lookup.attrs.attr(&node)?;
+    namespace.lookup.attrs.attr(&node)?;
     let new = NamedNode { node: &node, dir: &dir, name };
-    let mut releases = cx.references.release_later();
+    let mut releases = namespace.references.release_later();
     let outcome = {
-        let tree = cx.tree.shared();
-        link_in(cx, &tree, &new, &mut releases)?
+        let tree = namespace.tree.shared();
+        link_in(namespace, &tree, &new, &mut releases)?
     };
     let attr = match outcome {
         LinkOutcome::Done(attr) => attr,
-        LinkOutcome::NeedsMerge => link_merged(cx, &new, &mut releases)?,
+        LinkOutcome::NeedsMerge => link_merged(namespace, &new, &mut releases)?,
     };
     drop(releases);
-    Ok(Entry { node: cx.references.hold(&node)?.keep().id, attr })
+    Ok(Entry { node: namespace.references.hold(&node)?.keep().id, attr })
 }
 
 /// Gives a file a name where another link area serves.
-fn link_merged(cx: &Namespace, new: &NamedNode<'_>, releases: &mut DeferredReleases<'_>) -> Result<Attr> {
-    let tree = cx.tree.exclusive_for_move();
+fn link_merged(
+    namespace: &Namespace,
+    new: &NamedNode<'_>,
+    releases: &mut DeferredReleases<'_>,
+) -> Result<Attr> {
+    let tree = namespace.tree.exclusive_for_move();
     // Other operations came in between since the merge was found to be necessary.
-    if let LinkOutcome::Done(attr) = link_in(cx, &tree, new, releases)? {
+    if let LinkOutcome::Done(attr) = link_in(namespace, &tree, new, releases)? {
         return Ok(attr);
     }
     if let Some(home) = new.node.place().parent {
-        cx.area_merger().merge(&tree, &home, new.dir, releases)?;
+        namespace.area_merger().merge(&tree, &home, new.dir, releases)?;
     }
-    match link_in(cx, &tree, new, releases)? {
+    match link_in(namespace, &tree, new, releases)? {
         LinkOutcome::Done(attr) => Ok(attr),
         LinkOutcome::NeedsMerge => fail(FsErrorKind::NotFound, "the file was removed"),
     }
 }
 
 fn link_in(
-    cx: &Namespace,
+    namespace: &Namespace,
     tree: &TreeGuard<'_>,
     new: &NamedNode<'_>,
     releases: &mut DeferredReleases<'_>,
 ) -> Result<LinkOutcome> {
     let &NamedNode { node, dir, name } = new;
     let mut names = dir.dir().names.lock();
-    cx.lookup.check_free(tree, dir, &mut names, name)?;
+    namespace.lookup.check_free(tree, dir, &mut names, name)?;
     let key = layout::entry_key(&dir.content_prefix(tree.epoch), name);
-    cx.state_record.check_key(&key)?;
-    cx.orphans.clear_place(&key)?;
-    let area = cx.areas.area_of(dir)?;
-    clear_marks(cx, node, dir)?;
+    namespace.state_record.check_key(&key)?;
+    namespace.orphans.clear_place(&key)?;
+    let area = namespace.areas.area_of(dir)?;
+    clear_marks(namespace, node, dir)?;
     let mut area_names = area.dir().names.lock();
     let mut states = States::lock(&[node, dir]);
     let state = states.of(node);
     if state.orphan != Orphan::No && state.linkable {
-        tmpfile::link_first(cx, tree, new, &mut names, &mut states, releases)?;
-        return Ok(LinkOutcome::Done(cx.lookup.attrs.known_attr(node, states.of(node)).0));
+        tmpfile::link_first(namespace, tree, new, &mut names, &mut states, releases)?;
+        return Ok(LinkOutcome::Done(namespace.lookup.attrs.known_attr(node, states.of(node)).0));
     }
     if state.orphan != Orphan::No {
         return fail(FsErrorKind::NotFound, "the file was removed");
@@ -101,7 +105,7 @@ fn link_in(
     if inode.links >= MAX_LINKS {
         return fail(FsErrorKind::TooManyLinks, format!("the file has {} names", inode.links));
     }
-    let now = cx.volume.now();
+    let now = namespace.volume.now();
     inode.links += 1;
     inode.set_ctime(now);
     let place = node.place();
@@ -111,53 +115,53 @@ fn link_in(
     let is_linked = place.parent.as_ref().is_some_and(|p| p.dir().role == Role::LinkArea);
     let id = match is_linked {
         true => layout::area_id(&place.name).unwrap_or_default(),
-        false => cx.state_record.fresh_number()?,
+        false => namespace.state_record.fresh_number()?,
     };
     let link = Link { kind: inode.kind, id, number: node.ino.wrapping_sub(area.dir().sum) };
     let home = layout::entry_key(&area.content_prefix(tree.epoch), &layout::area_name(id));
     let mut batch = Batch::new();
     if !is_linked {
-        move_file_to_area(cx, tree, node, (&mut inode, &link), &home, &mut batch)?;
+        move_file_to_area(namespace, tree, node, (&mut inode, &link), &home, &mut batch)?;
     }
-    batch.insert(cx.volume.metadata(), &home, inode.encode());
-    batch.insert(cx.volume.metadata(), &key, link.encode());
-    batch.insert(cx.volume.links(), &key, id.to_le_bytes().to_vec());
+    batch.insert(namespace.volume.metadata(), &home, inode.encode());
+    batch.insert(namespace.volume.metadata(), &key, link.encode());
+    batch.insert(namespace.volume.links(), &key, id.to_le_bytes().to_vec());
     let mut above = states.of(dir).inode.clone();
     count_entry(&mut above, &inode, now)?;
-    cx.inodes.put(tree, dir, states.of(dir), &above, &mut batch);
-    let lsn = cx.volume.commit(batch)?;
-    cx.links.set_in_use();
+    namespace.inodes.put(tree, dir, states.of(dir), &above, &mut batch);
+    let lsn = namespace.volume.commit(batch)?;
+    namespace.links.set_in_use();
     area.set_link_count(id, inode.links);
     node.take_over(states.of(node), inode, lsn);
     dir.take_over(states.of(dir), above, lsn);
     if !is_linked {
-        move_node_to_area(cx, node, &area, id, &mut area_names, releases);
+        move_node_to_area(namespace, node, &area, id, &mut area_names, releases);
     }
     names.version += 1;
-    cx.nodes.set_name(dir, &mut names, name, Known::Present(node.id));
-    Ok(LinkOutcome::Done(cx.lookup.attrs.known_attr(node, states.of(node)).0))
+    namespace.nodes.set_name(dir, &mut names, name, Known::Present(node.id));
+    Ok(LinkOutcome::Done(namespace.lookup.attrs.known_attr(node, states.of(node)).0))
 }
 
 /// Clears the ownership marks that a second name of `node` in `dir` contradicts.
-fn clear_marks(cx: &Namespace, node: &Arc<Node>, dir: &Arc<Node>) -> Result<()> {
+fn clear_marks(namespace: &Namespace, node: &Arc<Node>, dir: &Arc<Node>) -> Result<()> {
     let Some(home) = node.place().parent else {
         return fail(FsErrorKind::Permission, "a directory has one name only");
     };
     if node.state().linkable {
         let inode = node.state().inode.clone();
-        return cx.ownership.clear_before_entry(dir, &inode);
+        return namespace.ownership.clear_before_entry(dir, &inode);
     }
     if home.is_removed() {
         return fail(FsErrorKind::NotFound, "the file was removed");
     }
-    cx.ownership.clear(dir)?;
-    cx.ownership.clear(&home)
+    namespace.ownership.clear(dir)?;
+    namespace.ownership.clear(&home)
 }
 
 /// Adds to a batch that a file with one name moves to the link area, where its entry lies at
 /// `home`.
 fn move_file_to_area(
-    cx: &Namespace,
+    namespace: &Namespace,
     tree: &TreeGuard<'_>,
     node: &Arc<Node>,
     (inode, link): (&mut Inode, &Link),
@@ -168,16 +172,16 @@ fn move_file_to_area(
     let old = node.entry_key(tree.epoch);
     node.version.fetch_add(1, Ordering::AcqRel);
     if inode.has_data() {
-        blocks::move_all(&cx.volume, inode, &old, home, batch)?;
+        blocks::move_all(&namespace.volume, inode, &old, home, batch)?;
     }
-    batch.insert(cx.volume.metadata(), &old, link.encode());
-    batch.insert(cx.volume.links(), &old, link.id.to_le_bytes().to_vec());
+    batch.insert(namespace.volume.metadata(), &old, link.encode());
+    batch.insert(namespace.volume.links(), &old, link.id.to_le_bytes().to_vec());
     Ok(())
 }
 
 /// In memory, a node moves to the link area.
 fn move_node_to_area(
-    cx: &Namespace,
+    namespace: &Namespace,
     node: &Arc<Node>,
     area: &Arc<Node>,
     id: u64,
@@ -189,6 +193,6 @@ fn move_node_to_area(
         // A lookup under way may have read the entry when it was the file itself.
         parent.dir().evictions.fetch_add(1, Ordering::AcqRel);
     }
-    releases.add(cx.nodes.move_node(node, area, &name));
-    cx.nodes.set_name(area, area_names, &name[..], Known::Present(node.id));
+    releases.add(namespace.nodes.move_node(node, area, &name));
+    namespace.nodes.set_name(area, area_names, &name[..], Known::Present(node.id));
 }

@@ -31,7 +31,7 @@ const ASIDE_MAX_DIRECTORIES: usize = 1024;
 type Each<'a> = &'a mut dyn FnMut(DirEntry<'_>) -> bool;
 
 pub(crate) struct Listings {
-    cx: Arc<Namespace>,
+    namespace: Arc<Namespace>,
     access_times: Arc<AccessTimes>,
     cache: ListingCache,
 }
@@ -65,14 +65,14 @@ struct Walk<'a> {
 }
 
 impl Listings {
-    pub(crate) fn new(cx: Arc<Namespace>, access_times: Arc<AccessTimes>) -> Self {
-        Self { cx, access_times, cache: ListingCache::default() }
+    pub(crate) fn new(namespace: Arc<Namespace>, access_times: Arc<AccessTimes>) -> Self {
+        Self { namespace, access_times, cache: ListingCache::default() }
     }
 
     /// Lists directory `node` from `cookie` (0: the beginning) until `each` returns false, which
     /// means that it did not keep the entry.
     pub(crate) fn list(&self, node: NodeId, cookie: u64, nodes: WithNodes, each: Each<'_>) -> Result<()> {
-        let dir = self.cx.nodes.dir(node)?;
+        let dir = self.namespace.nodes.dir(node)?;
         if self.list_remembered(&dir, cookie, nodes, each)? {
             return Ok(());
         }
@@ -101,10 +101,10 @@ impl Listings {
         if cookie != 0 && cookie <= COOKIE_DOTDOT {
             return Ok(false);
         }
-        let cx = &*self.cx;
+        let namespace = &*self.namespace;
         let mut held = Vec::new();
         let entries = {
-            let tree = cx.tree.shared();
+            let tree = namespace.tree.shared();
             let names = dir.dir().names.lock();
             let stamp = stamp(&tree, dir, &names);
             if names.dead {
@@ -118,8 +118,8 @@ impl Listings {
                 held.reserve(entries.len());
                 for entry in entries.iter() {
                     let Some(Known::Present(id)) = names.get(&entry.name) else { return Ok(false) };
-                    let Some(node) = cx.nodes.acquire(id) else { return Ok(false) };
-                    held.push(cx.references.adopt(node));
+                    let Some(node) = namespace.nodes.acquire(id) else { return Ok(false) };
+                    held.push(namespace.references.adopt(node));
                 }
             }
             entries
@@ -137,7 +137,7 @@ impl Listings {
                 }
                 continue;
             };
-            let entry = Entry { node: held.id, attr: cx.lookup.attrs.attr(&held)? };
+            let entry = Entry { node: held.id, attr: namespace.lookup.attrs.attr(&held)? };
             if !each(DirEntry { name, ino, kind, cookie, entry: Some(&entry) }) {
                 break;
             }
@@ -149,22 +149,24 @@ impl Listings {
     /// A walk over what the directory holds now; `None` if it was removed. `plus`: nodes are
     /// wanted, whose names become known with them.
     fn walk<'a>(&'a self, dir: &'a Arc<Node>, plus: bool) -> Result<Option<Walk<'a>>> {
-        let cx = &*self.cx;
-        let tree = cx.tree.shared();
+        let namespace = &*self.namespace;
+        let tree = namespace.tree.shared();
         let mut names = dir.dir().names.lock();
-        if names.dead || cx.orphans.is_in_removed_tree(dir, tree.epoch) {
+        if names.dead || namespace.orphans.is_in_removed_tree(dir, tree.epoch) {
             return Ok(None);
         }
         let stamp = stamp(&tree, dir, &names);
         let prefix = dir.content_prefix(tree.epoch);
-        let cursor = cx.volume.store.cursor(cx.volume.metadata(), layout::entries_range(&prefix))?;
+        let cursor =
+            namespace.volume.store.cursor(namespace.volume.metadata(), layout::entries_range(&prefix))?;
         let (entries, directories) = {
             let state = dir.state();
             (state.inode.size, state.inode.links)
         };
         // As many as one answer is likely to take; a listing of few should not grow step by step.
         let expected = entries.min(RESERVE_MAX_ENTRIES) as usize;
-        let learn = entries <= LEARN_MAX_ENTRIES && names.present() < entries && cx.nodes.has_name_budget();
+        let learn =
+            entries <= LEARN_MAX_ENTRIES && names.present() < entries && namespace.nodes.has_name_budget();
         if learn {
             names.expect(expected);
         }
@@ -285,7 +287,7 @@ impl Walk<'_> {
         let ino;
         let kept = if plus {
             let Some(held) = self.node(&name, record)? else { return Ok(true) };
-            let entry = Entry { node: held.id, attr: self.listings.cx.lookup.attrs.attr(&held)? };
+            let entry = Entry { node: held.id, attr: self.listings.namespace.lookup.attrs.attr(&held)? };
             ino = entry.attr.ino;
             let kept = each(DirEntry { name: &name, ino, kind, cookie, entry: Some(&entry) });
             if kept {
@@ -310,14 +312,14 @@ impl Walk<'_> {
     /// The node of an entry that the walk has come to; `None` if the entry is gone by now, or is of
     /// another kind.
     fn node(&self, name: &Arc<[u8]>, record: Record) -> Result<Option<HeldNode<'_>>> {
-        let (cx, kind) = (&*self.listings.cx, record.kind());
+        let (namespace, kind) = (&*self.listings.namespace, record.kind());
         let held;
-        let tree = cx.tree.shared();
+        let tree = namespace.tree.shared();
         let mut names = self.dir.dir().names.lock();
         held = if stamp(&tree, self.dir, &names) == self.stamp {
-            cx.lookup.learn(&tree, self.dir, &mut names, name.clone(), Some(record))?
+            namespace.lookup.learn(&tree, self.dir, &mut names, name.clone(), Some(record))?
         } else {
-            cx.lookup.resolve(&tree, self.dir, &mut names, name)?
+            namespace.lookup.resolve(&tree, self.dir, &mut names, name)?
         };
         Ok(held.filter(|held| held.kind == kind))
     }
@@ -334,7 +336,7 @@ impl Walk<'_> {
         }
         for name in learned {
             if names.get(&name).is_none() {
-                self.listings.cx.nodes.set_name(self.dir, &mut names, name, Known::Present(NodeId(0)));
+                self.listings.namespace.nodes.set_name(self.dir, &mut names, name, Known::Present(NodeId(0)));
             }
         }
     }

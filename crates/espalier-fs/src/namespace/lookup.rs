@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Lookups without lock before one with it.
-const ATTEMPTS: u32 = 3;
+const LOCK_FREE_ATTEMPTS: u32 = 3;
 
 pub(crate) struct Lookup {
     pub(crate) volume: Arc<VolumeContext>,
@@ -74,7 +74,7 @@ impl Lookup {
     /// The node of an entry, with a reference; `None` if there is no such entry.
     pub(crate) fn find(&self, dir: &Arc<Node>, name: &[u8]) -> Result<Option<HeldNode<'_>>> {
         check_name(name)?;
-        for _ in 0..ATTEMPTS {
+        for _ in 0..LOCK_FREE_ATTEMPTS {
             let (stamp, key) = {
                 let tree = self.tree.shared();
                 let names = dir.dir().names.lock();

@@ -55,7 +55,7 @@ impl Arrivals {
 
 /// Moves of entries at one time, in one state of the keys.
 pub(crate) struct EntryMove<'a> {
-    pub(crate) cx: &'a Namespace,
+    pub(crate) namespace: &'a Namespace,
     pub(crate) tree: &'a TreeGuard<'a>,
     pub(crate) now: i64,
 }
@@ -77,7 +77,7 @@ impl EntryMove<'_> {
         state: &State,
         batch: &mut Batch,
     ) -> Result<(Inode, Arrivals)> {
-        let (volume, node) = (&self.cx.volume, entry.node);
+        let (volume, node) = (&self.namespace.volume, entry.node);
         let new = layout::entry_key(&to.content_prefix(self.tree.epoch), new_name);
         let keys = Keys { old: entry.key(self.tree), new, to };
         let mut inode = state.inode.clone();
@@ -99,14 +99,14 @@ impl EntryMove<'_> {
         if node.is_dir() {
             let old = node.content_prefix(self.tree.epoch);
             let new = layout::content_prefix(&to.content_prefix(self.tree.epoch), new_name);
-            self.cx.state_record.check_move(&old, &new)?;
+            self.namespace.state_record.check_move(&old, &new)?;
             if inode.size == 0 && !inode.has_link_area {
                 // There is nothing below.
                 return Ok((inode, arrivals));
             }
             arrivals.moves.push((volume.metadata(), old.to_vec(), new.clone()));
             arrivals.moves.push((volume.data(), old.to_vec(), new.clone()));
-            if self.cx.links.is_in_use() {
+            if self.namespace.links.is_in_use() {
                 arrivals.moves.push((volume.links(), old.to_vec(), new));
             }
         }
@@ -122,7 +122,7 @@ impl EntryMove<'_> {
         batch: &mut Batch,
         arrivals: &mut Arrivals,
     ) -> Result<()> {
-        let volume = &self.cx.volume;
+        let volume = &self.namespace.volume;
         if !inode.has_data() {
             return Ok(());
         }
@@ -149,7 +149,7 @@ impl EntryMove<'_> {
         batch: &mut Batch,
         arrivals: &mut Arrivals,
     ) -> Result<()> {
-        let (volume, node) = (&self.cx.volume, entry.node);
+        let (volume, node) = (&self.namespace.volume, entry.node);
         let area = node.place().parent.filter(|p| p.dir().role == Role::LinkArea);
         let sum = area.map_or(0, |area| area.dir().sum);
         let id = layout::area_id(&node.place().name).unwrap_or_default();

@@ -13,72 +13,72 @@ use crate::references::HeldNode;
 use espalier_engine::Batch;
 
 /// Removes the entry of an object that is no directory.
-pub(crate) fn unlink(cx: &Namespace, parent: NodeId, name: &[u8]) -> Result<()> {
-    let dir = cx.nodes.dir(parent)?;
+pub(crate) fn unlink(namespace: &Namespace, parent: NodeId, name: &[u8]) -> Result<()> {
+    let dir = namespace.nodes.dir(parent)?;
     check_name(name)?;
-    cx.volume.check_writable()?;
-    let mut releases = cx.references.release_later();
+    namespace.volume.check_writable()?;
+    let mut releases = namespace.references.release_later();
     let held: HeldNode<'_>;
-    let tree = cx.tree.shared();
+    let tree = namespace.tree.shared();
     let mut names = dir.dir().names.lock();
-    held = cx.lookup.resolve(&tree, &dir, &mut names, name)?.ok_or_else(|| no_entry(name))?;
+    held = namespace.lookup.resolve(&tree, &dir, &mut names, name)?.ok_or_else(|| no_entry(name))?;
     if held.is_dir() {
         return fail(FsErrorKind::IsDirectory, format!("{} is a directory", layout::show(name)));
     }
     let mut states = States::lock(&[&dir, &held]);
-    let now = cx.volume.now();
+    let now = namespace.volume.now();
     let mut batch = Batch::new();
     let gone = NamedNode { dir: &dir, name, node: &held };
     let state = states.of(&held);
-    let removal = cx.orphans.remove_name(&tree, &gone, state, now, DataPlace::Stays, &mut batch)?;
+    let removal = namespace.orphans.remove_name(&tree, &gone, state, now, DataPlace::Stays, &mut batch)?;
     let mut above = states.of(&dir).inode.clone();
     uncount_entry(&mut above, held.kind, now);
-    cx.inodes.put(&tree, &dir, states.of(&dir), &above, &mut batch);
-    let lsn = cx.volume.commit(batch)?;
+    namespace.inodes.put(&tree, &dir, states.of(&dir), &above, &mut batch);
+    let lsn = namespace.volume.commit(batch)?;
     dir.take_over(states.of(&dir), above, lsn);
-    releases.add(cx.orphans.name_removed(&held, states.of(&held), removal, lsn));
+    releases.add(namespace.orphans.name_removed(&held, states.of(&held), removal, lsn));
     names.version += 1;
-    cx.nodes.set_name(&dir, &mut names, name, Known::Absent);
+    namespace.nodes.set_name(&dir, &mut names, name, Known::Absent);
     Ok(())
 }
 
 /// Removes an empty directory.
-pub(crate) fn rmdir(cx: &Namespace, parent: NodeId, name: &[u8]) -> Result<()> {
-    let dir = cx.nodes.dir(parent)?;
+pub(crate) fn rmdir(namespace: &Namespace, parent: NodeId, name: &[u8]) -> Result<()> {
+    let dir = namespace.nodes.dir(parent)?;
     match name {
         b"." => return fail(FsErrorKind::Invalid, "a directory cannot be removed by the name ."),
         b".." => return fail(FsErrorKind::NotEmpty, "the parent has at least this directory"),
         _ => check_name(name)?,
     }
-    cx.volume.check_writable()?;
-    cx.orphans.drain_below(&cx.tree, &dir, name);
+    namespace.volume.check_writable()?;
+    namespace.orphans.drain_below(&namespace.tree, &dir, name);
     let held: HeldNode<'_>;
-    let tree = cx.tree.shared();
+    let tree = namespace.tree.shared();
     let mut names = dir.dir().names.lock();
-    held = cx.lookup.resolve(&tree, &dir, &mut names, name)?.ok_or_else(|| no_entry(name))?;
+    held = namespace.lookup.resolve(&tree, &dir, &mut names, name)?.ok_or_else(|| no_entry(name))?;
     if !held.is_dir() {
         return fail(FsErrorKind::NotDirectory, format!("{} is no directory", layout::show(name)));
     }
     let mut below = held.dir().names.lock();
     check_empty(&held)?;
     let content = layout::content_range(&held.content_prefix(tree.epoch));
-    let unlinked = cx.orphans.deferred.take_with_directory(&content);
-    cx.orphans.move_away(&content)?;
+    let unlinked = namespace.orphans.deferred.take_with_directory(&content);
+    namespace.orphans.move_away(&content)?;
     let mut states = States::lock(&[&dir, &held]);
     let mut batch = Batch::new();
-    let now = cx.volume.now();
-    cx.orphans.remove_directory(&tree, &held, states.of(&held), &mut batch);
+    let now = namespace.volume.now();
+    namespace.orphans.remove_directory(&tree, &held, states.of(&held), &mut batch);
     let mut above = states.of(&dir).inode.clone();
     uncount_entry(&mut above, FileKind::Directory, now);
-    cx.inodes.put(&tree, &dir, states.of(&dir), &above, &mut batch);
+    namespace.inodes.put(&tree, &dir, states.of(&dir), &above, &mut batch);
     unlinked.add_to(&mut batch);
-    let lsn = cx.volume.commit(batch)?;
+    let lsn = namespace.volume.commit(batch)?;
     dir.take_over(states.of(&dir), above, lsn);
-    cx.orphans.directory_removed(&held, states.of(&held), now, lsn);
+    namespace.orphans.directory_removed(&held, states.of(&held), now, lsn);
     drop(states);
     below.dead = true;
     names.version += 1;
-    cx.nodes.set_name(&dir, &mut names, name, Known::Absent);
+    namespace.nodes.set_name(&dir, &mut names, name, Known::Absent);
     unlinked.removed();
     Ok(())
 }

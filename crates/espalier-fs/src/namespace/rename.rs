@@ -112,48 +112,54 @@ impl Default for RenameLock {
 
 /// Moves an entry; what is in use in it and below stays in use.
 pub(crate) fn rename(
-    cx: &Namespace,
+    namespace: &Namespace,
     lock: &RenameLock,
     (parent, name): (NodeId, &[u8]),
     (new_parent, new_name): (NodeId, &[u8]),
     mode: RenameMode,
 ) -> Result<()> {
-    let (from, to) = (cx.nodes.dir(parent)?, cx.nodes.dir(new_parent)?);
+    let (from, to) = (namespace.nodes.dir(parent)?, namespace.nodes.dir(new_parent)?);
     check_name(name)?;
     check_name(new_name)?;
-    cx.volume.check_writable()?;
+    namespace.volume.check_writable()?;
     let request = RenameRequest { from: &from, name, to: &to, new_name, mode };
     let is_dir = |held: Option<HeldNode<'_>>| held.is_some_and(|h| h.is_dir());
-    let exclusive = is_dir(cx.lookup.find(&from, name)?) || is_dir(cx.lookup.find(&to, new_name)?);
-    if !exclusive && rename_shared(cx, lock, &request)? == RenameOutcome::Done {
+    let exclusive =
+        is_dir(namespace.lookup.find(&from, name)?) || is_dir(namespace.lookup.find(&to, new_name)?);
+    if !exclusive && rename_shared(namespace, lock, &request)? == RenameOutcome::Done {
         return Ok(());
     }
-    cx.orphans.drain_below(&cx.tree, &from, name);
-    cx.orphans.drain_below(&cx.tree, &to, new_name);
-    rename_exclusive(cx, &request)
+    namespace.orphans.drain_below(&namespace.tree, &from, name);
+    namespace.orphans.drain_below(&namespace.tree, &to, new_name);
+    rename_exclusive(namespace, &request)
 }
 
-fn rename_shared(cx: &Namespace, lock: &RenameLock, request: &RenameRequest<'_>) -> Result<RenameOutcome> {
-    let mut releases = cx.references.release_later();
+fn rename_shared(
+    namespace: &Namespace,
+    lock: &RenameLock,
+    request: &RenameRequest<'_>,
+) -> Result<RenameOutcome> {
+    let mut releases = namespace.references.release_later();
     let mut held = Vec::new();
-    let tree = cx.tree.shared();
+    let tree = namespace.tree.shared();
     let _renames = (request.from.id != request.to.id).then(|| lock.0.lock());
-    rename_locked(cx, &tree, request, false, &mut held, &mut releases)
+    rename_locked(namespace, &tree, request, false, &mut held, &mut releases)
 }
 
-fn rename_exclusive(cx: &Namespace, request: &RenameRequest<'_>) -> Result<()> {
-    let mut releases = cx.references.release_later();
+fn rename_exclusive(namespace: &Namespace, request: &RenameRequest<'_>) -> Result<()> {
+    let mut releases = namespace.references.release_later();
     let (mut held, mut held_again) = (Vec::new(), Vec::new());
-    let tree = cx.tree.exclusive_for_move();
-    if rename_locked(cx, &tree, request, true, &mut held, &mut releases)? == RenameOutcome::NeedsMerge {
-        cx.area_merger().merge(&tree, request.from, request.to, &mut releases)?;
-        rename_locked(cx, &tree, request, true, &mut held_again, &mut releases)?;
+    let tree = namespace.tree.exclusive_for_move();
+    if rename_locked(namespace, &tree, request, true, &mut held, &mut releases)? == RenameOutcome::NeedsMerge
+    {
+        namespace.area_merger().merge(&tree, request.from, request.to, &mut releases)?;
+        rename_locked(namespace, &tree, request, true, &mut held_again, &mut releases)?;
     }
     Ok(())
 }
 
 fn rename_locked<'a>(
-    cx: &'a Namespace,
+    namespace: &'a Namespace,
     tree: &TreeGuard<'_>,
     request: &RenameRequest<'_>,
     exclusive: bool,
@@ -162,11 +168,11 @@ fn rename_locked<'a>(
 ) -> Result<RenameOutcome> {
     let RenameRequest { from, name, to, new_name, .. } = *request;
     let mut names = NamesPair::lock(from, to);
-    cx.lookup.check_not_removed(tree, from, &names.from)?;
-    cx.lookup.check_not_removed(tree, to, names.to())?;
-    held.push(cx.lookup.resolve(tree, from, &mut names.from, name)?.ok_or_else(|| no_entry(name))?);
+    namespace.lookup.check_not_removed(tree, from, &names.from)?;
+    namespace.lookup.check_not_removed(tree, to, names.to())?;
+    held.push(namespace.lookup.resolve(tree, from, &mut names.from, name)?.ok_or_else(|| no_entry(name))?);
     let source = held[0].clone();
-    let target = cx.lookup.resolve(tree, to, names.to(), new_name)?.map(|target| {
+    let target = namespace.lookup.resolve(tree, to, names.to(), new_name)?.map(|target| {
         let node = target.clone();
         held.push(target);
         node
@@ -184,10 +190,10 @@ fn rename_locked<'a>(
         source: NamedNode { dir: from, name, node: &source },
         target: target.map(|node| NamedNode { dir: to, name: new_name, node }),
     };
-    clear_marks(cx, request, &found)?;
-    cx.state_record.check_key(&layout::entry_key(&to.content_prefix(tree.epoch), new_name))?;
-    move_detached_away(cx, tree, request, &found)?;
-    move_entries(cx, tree, request, &found, &mut names, releases)
+    clear_marks(namespace, request, &found)?;
+    namespace.state_record.check_key(&layout::entry_key(&to.content_prefix(tree.epoch), new_name))?;
+    move_detached_away(namespace, tree, request, &found)?;
+    move_entries(namespace, tree, request, &found, &mut names, releases)
 }
 
 /// Refuses to replace an entry where that was not asked for, and to exchange with none.
@@ -223,13 +229,13 @@ fn check_nesting(request: &RenameRequest<'_>, source: &Arc<Node>, target: Option
 }
 
 /// Clears the ownership marks that entries contradict in their new places.
-fn clear_marks(cx: &Namespace, request: &RenameRequest<'_>, found: &Found<'_>) -> Result<()> {
+fn clear_marks(namespace: &Namespace, request: &RenameRequest<'_>, found: &Found<'_>) -> Result<()> {
     let clear = |entry: &NamedNode<'_>, to: &Arc<Node>| {
         if !entry.node.is_at(entry.dir, entry.name) {
-            return cx.ownership.clear(to);
+            return namespace.ownership.clear(to);
         }
         let inode = entry.node.state().inode.clone();
-        cx.ownership.clear_before_entry(to, &inode)
+        namespace.ownership.clear_before_entry(to, &inode)
     };
     clear(&found.source, request.to)?;
     if let Some(target) = found.target.as_ref().filter(|_| request.is_exchange()) {
@@ -238,31 +244,31 @@ fn clear_marks(cx: &Namespace, request: &RenameRequest<'_>, found: &Found<'_>) -
     if let RenameMode::Whiteout { uid, .. } = request.mode
         && request.from.state().inode.uid != uid
     {
-        cx.ownership.clear(request.from)?;
+        namespace.ownership.clear(request.from)?;
     }
     Ok(())
 }
 
 /// Moves data of unlinked files away from what moves or is replaced.
 fn move_detached_away(
-    cx: &Namespace,
+    namespace: &Namespace,
     tree: &TreeGuard<'_>,
     request: &RenameRequest<'_>,
     found: &Found<'_>,
 ) -> Result<()> {
     let entries = [Some(&found.source), found.target.as_ref()];
     for dir in entries.into_iter().flatten().filter(|entry| entry.node.is_dir()) {
-        cx.orphans.move_away(&layout::content_range(&dir.node.content_prefix(tree.epoch)))?;
+        namespace.orphans.move_away(&layout::content_range(&dir.node.content_prefix(tree.epoch)))?;
     }
     if found.target.is_none() {
         let prefix = request.to.content_prefix(tree.epoch);
-        cx.orphans.clear_place(&layout::entry_key(&prefix, request.new_name))?;
+        namespace.orphans.clear_place(&layout::entry_key(&prefix, request.new_name))?;
     }
     Ok(())
 }
 
 fn move_entries(
-    cx: &Namespace,
+    namespace: &Namespace,
     tree: &TreeGuard<'_>,
     request: &RenameRequest<'_>,
     found: &Found<'_>,
@@ -274,19 +280,19 @@ fn move_entries(
     let mut nodes = vec![from, to, source.node];
     nodes.extend(target.iter().map(|t| t.node));
     let mut states = States::lock(&nodes);
-    if must_merge(cx, tree, source, states.of(source.node), to)? {
+    if must_merge(namespace, tree, source, states.of(source.node), to)? {
         return Ok(RenameOutcome::NeedsMerge);
     }
     if let Some(target) = target.as_ref().filter(|_| request.is_exchange())
-        && must_merge(cx, tree, target, states.of(target.node), from)?
+        && must_merge(namespace, tree, target, states.of(target.node), from)?
     {
         return Ok(RenameOutcome::NeedsMerge);
     }
     let mut batch = Batch::new();
-    let changes = prepare(cx, tree, request, found, &mut states, &mut batch)?;
-    let lsn = cx.volume.commit(batch)?;
+    let changes = prepare(namespace, tree, request, found, &mut states, &mut batch)?;
+    let lsn = namespace.volume.commit(batch)?;
     let left_whiteout = changes.left_whiteout;
-    take_over(cx, request, found, changes, &mut states, lsn, releases);
+    take_over(namespace, request, found, changes, &mut states, lsn, releases);
     if let Some(target) = target.as_ref().filter(|t| !request.is_exchange() && t.node.is_dir()) {
         drop(states);
         target.node.dir().names.lock().dead = true;
@@ -297,16 +303,16 @@ fn move_entries(
         _ if left_whiteout => Known::Present(NodeId(0)),
         _ => Known::Absent,
     };
-    cx.nodes.set_name(from, &mut names.from, source.name, left);
+    namespace.nodes.set_name(from, &mut names.from, source.name, left);
     names.from.version += 1;
-    cx.nodes.set_name(to, names.to(), request.new_name, Known::Present(source.node.id));
+    namespace.nodes.set_name(to, names.to(), request.new_name, Known::Present(source.node.id));
     names.to().version += 1;
     Ok(RenameOutcome::Done)
 }
 
 /// Builds the batch of a rename.
 fn prepare(
-    cx: &Namespace,
+    namespace: &Namespace,
     tree: &TreeGuard<'_>,
     request: &RenameRequest<'_>,
     found: &Found<'_>,
@@ -315,8 +321,8 @@ fn prepare(
 ) -> Result<Changes> {
     let RenameRequest { from, to, .. } = *request;
     let Found { source, target } = found;
-    let now = cx.volume.now();
-    let mover = EntryMove { cx, tree, now };
+    let now = namespace.volume.now();
+    let mover = EntryMove { namespace, tree, now };
     let (mut removal, mut swapped) = (None, None);
     match target {
         Some(target) if request.is_exchange() => {
@@ -324,11 +330,11 @@ fn prepare(
             swapped = Some(mover.add_to(target, (source.dir, source.name), state, batch)?);
         }
         Some(target) if target.node.is_dir() => {
-            cx.orphans.remove_directory(tree, target.node, states.of(target.node), batch);
+            namespace.orphans.remove_directory(tree, target.node, states.of(target.node), batch);
         }
         Some(target) => {
             let (state, data) = (states.of(target.node), DataPlace::Vacated);
-            removal = Some(cx.orphans.remove_name(tree, target, state, now, data, batch)?);
+            removal = Some(namespace.orphans.remove_name(tree, target, state, now, data, batch)?);
         }
         None => {}
     }
@@ -341,10 +347,10 @@ fn prepare(
     if let Some(swapped) = &swapped {
         count_entry(&mut above, swapped, now)?;
     }
-    let whiteout = new_whiteout(cx, tree, request, states.of(from), now, batch)?;
+    let whiteout = new_whiteout(namespace, tree, request, states.of(from), now, batch)?;
     if let Some(whiteout) = &whiteout {
         count_entry(&mut above, whiteout, now)?;
-        batch.insert(cx.volume.metadata(), &source.key(tree), whiteout.encode());
+        batch.insert(namespace.volume.metadata(), &source.key(tree), whiteout.encode());
     }
     let mut above_new = if from.id == to.id { above.clone() } else { states.of(to).inode.clone() };
     if let Some(target) = target {
@@ -352,9 +358,9 @@ fn prepare(
     }
     count_entry(&mut above_new, &moved, now)?;
     if from.id != to.id {
-        cx.inodes.put(tree, from, states.of(from), &above, batch);
+        namespace.inodes.put(tree, from, states.of(from), &above, batch);
     }
-    cx.inodes.put(tree, to, states.of(to), &above_new, batch);
+    namespace.inodes.put(tree, to, states.of(to), &above_new, batch);
     let source_moves = arrivals.node_moves;
     let target_moves = back.as_ref().is_some_and(|back| back.node_moves);
     Arrivals::add_to(back, arrivals, batch);
@@ -373,7 +379,7 @@ fn prepare(
 
 /// Takes over in memory what was committed.
 fn take_over(
-    cx: &Namespace,
+    namespace: &Namespace,
     request: &RenameRequest<'_>,
     found: &Found<'_>,
     changes: Changes,
@@ -389,27 +395,27 @@ fn take_over(
     to.take_over(states.of(to), changes.to, lsn);
     if let Some((target, removal)) = target.as_ref().zip(changes.removal) {
         let state = states.of(target.node);
-        releases.add(cx.orphans.name_removed(target.node, state, removal, lsn));
+        releases.add(namespace.orphans.name_removed(target.node, state, removal, lsn));
     }
     if let Some(target) = target.as_ref().filter(|t| !request.is_exchange() && t.node.is_dir()) {
-        cx.orphans.directory_removed(target.node, states.of(target.node), changes.now, lsn);
+        namespace.orphans.directory_removed(target.node, states.of(target.node), changes.now, lsn);
     }
     // A node is where its entry is, unless the entry is a name of a file in a link area.
     source.node.take_over(states.of(source.node), changes.moved, lsn);
     if changes.source_moves {
-        releases.add(cx.nodes.move_node(source.node, to, request.new_name));
+        releases.add(namespace.nodes.move_node(source.node, to, request.new_name));
     }
     if let Some((target, swapped)) = target.as_ref().zip(changes.swapped) {
         target.node.take_over(states.of(target.node), swapped, lsn);
         if changes.target_moves {
-            releases.add(cx.nodes.move_node(target.node, from, source.name));
+            releases.add(namespace.nodes.move_node(target.node, from, source.name));
         }
     }
 }
 
 /// The inode of the whiteout that a rename leaves in the place of the entry, if it leaves one.
 fn new_whiteout(
-    cx: &Namespace,
+    namespace: &Namespace,
     tree: &TreeGuard<'_>,
     request: &RenameRequest<'_>,
     state: &State,
@@ -418,18 +424,18 @@ fn new_whiteout(
 ) -> Result<Option<Inode>> {
     let RenameMode::Whiteout { uid, gid, .. } = request.mode else { return Ok(None) };
     let dir = request.from;
-    let number = cx.state_record.fresh_number()?.wrapping_sub(dir.dir().sum);
+    let number = namespace.state_record.fresh_number()?.wrapping_sub(dir.dir().sum);
     let key = layout::entry_key(&dir.content_prefix(tree.epoch), request.name);
     let new = NewObject { kind: FileKind::CharDevice, mode: 0, rdev: 0, target: None };
     let caller = Caller { uid, gid, ..Caller::default() };
     let creation = Creation { caller: &caller, number, now };
-    cx.inodes.new_inode(tree, (dir, state), &key, &new, &creation, batch).map(Some)
+    namespace.inodes.new_inode(tree, (dir, state), &key, &new, &creation, batch).map(Some)
 }
 
 /// True if names of files with several names would come to be served by another link area than now:
 /// the entry itself, or entries below it.
 fn must_merge(
-    cx: &Namespace,
+    namespace: &Namespace,
     tree: &TreeGuard<'_>,
     entry: &NamedNode<'_>,
     state: &State,
@@ -445,5 +451,5 @@ fn must_merge(
     if node.dir().has_link_area() {
         return Ok(false);
     }
-    cx.links.has_names_below(&node.content_prefix(tree.epoch))
+    namespace.links.has_names_below(&node.content_prefix(tree.epoch))
 }

@@ -21,53 +21,58 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Makes a regular file without a name.
-pub(crate) fn tmpfile(cx: &Namespace, parent: NodeId, mode: u32, caller: &Caller) -> Result<Entry> {
-    let dir = cx.nodes.dir(parent)?;
-    cx.volume.check_writable()?;
-    let held = tmpfile_in(cx, &dir, mode, caller)?;
-    cx.lookup.entry(held)
+pub(crate) fn tmpfile(namespace: &Namespace, parent: NodeId, mode: u32, caller: &Caller) -> Result<Entry> {
+    let dir = namespace.nodes.dir(parent)?;
+    namespace.volume.check_writable()?;
+    let held = tmpfile_in(namespace, &dir, mode, caller)?;
+    namespace.lookup.entry(held)
 }
 
-fn tmpfile_in<'a>(cx: &'a Namespace, dir: &Arc<Node>, mode: u32, caller: &Caller) -> Result<HeldNode<'a>> {
-    let tree = cx.tree.shared();
+fn tmpfile_in<'a>(
+    namespace: &'a Namespace,
+    dir: &Arc<Node>,
+    mode: u32,
+    caller: &Caller,
+) -> Result<HeldNode<'a>> {
+    let tree = namespace.tree.shared();
     let names = dir.dir().names.lock();
-    cx.lookup.check_not_removed(&tree, dir, &names)?;
-    let area = &cx.orphans.area;
-    let number = cx.state_record.fresh_number()?.wrapping_sub(area.dir().sum);
-    let id = cx.nodes.fresh_id();
+    namespace.lookup.check_not_removed(&tree, dir, &names)?;
+    let area = &namespace.orphans.area;
+    let number = namespace.state_record.fresh_number()?.wrapping_sub(area.dir().sum);
+    let id = namespace.nodes.fresh_id();
     let base: Arc<[u8]> = layout::orphan_key(id.0).into();
     let new = NewObject { kind: FileKind::Regular, mode, rdev: 0, target: None };
-    let creation = Creation { caller, number, now: cx.volume.now() };
+    let creation = Creation { caller, number, now: namespace.volume.now() };
     let mut batch = Batch::new();
     let mut inode = {
         let state = dir.state();
-        cx.inodes.new_inode(&tree, (dir, &state), &base, &new, &creation, &mut batch)?
+        namespace.inodes.new_inode(&tree, (dir, &state), &base, &new, &creation, &mut batch)?
     };
     inode.links = 0;
     let place = Place { parent: Some(area.clone()), name: layout::area_name(id.0)[..].into() };
     let has_data = inode.has_data();
-    let node = Node::new(id, place, inode, area.dir().sum, cx.volume.last_lsn());
+    let node = Node::new(id, place, inode, area.dir().sum, namespace.volume.last_lsn());
     {
         let mut state = node.state();
         state.linkable = true;
         state.orphan = Orphan::Empty;
         if has_data {
-            let orphan = cx.orphans.detached.detach(&node, base, &mut batch);
-            state.lsn = cx.volume.commit_internal(batch)?;
-            cx.orphans.detached.recorded(&mut state, Some(orphan));
+            let orphan = namespace.orphans.detached.detach(&node, base, &mut batch);
+            state.lsn = namespace.volume.commit_internal(batch)?;
+            namespace.orphans.detached.recorded(&mut state, Some(orphan));
         }
     }
     node.changed.store(true, Ordering::Release);
-    cx.nodes.acquire(area.id);
-    cx.nodes.add(&node);
-    cx.volume.counters.creates.fetch_add(1, Ordering::Relaxed);
-    Ok(cx.references.adopt(node))
+    namespace.nodes.acquire(area.id);
+    namespace.nodes.add(&node);
+    namespace.volume.counters.creates.fetch_add(1, Ordering::Relaxed);
+    Ok(namespace.references.adopt(node))
 }
 
 /// Gives a file that never had a name its first one, where there is no such entry yet and the names
 /// are locked.
 pub(crate) fn link_first(
-    cx: &Namespace,
+    namespace: &Namespace,
     tree: &TreeGuard<'_>,
     new: &NamedNode<'_>,
     names: &mut Names,
@@ -75,7 +80,7 @@ pub(crate) fn link_first(
     releases: &mut DeferredReleases<'_>,
 ) -> Result<()> {
     let &NamedNode { node, dir, name } = new;
-    let now = cx.volume.now();
+    let now = namespace.volume.now();
     let key = layout::entry_key(&dir.content_prefix(tree.epoch), name);
     let mut inode = states.of(node).inode.clone();
     inode.links = 1;
@@ -85,26 +90,26 @@ pub(crate) fn link_first(
     let had_data = match &states.of(node).orphan {
         Orphan::Data(base) => {
             node.version.fetch_add(1, Ordering::AcqRel);
-            blocks::move_all(&cx.volume, &inode, base, &key, &mut batch)?;
-            batch.delete(cx.volume.metadata(), base);
+            blocks::move_all(&namespace.volume, &inode, base, &key, &mut batch)?;
+            batch.delete(namespace.volume.metadata(), base);
             true
         }
         _ => false,
     };
-    batch.insert(cx.volume.metadata(), &key, inode.encode());
+    batch.insert(namespace.volume.metadata(), &key, inode.encode());
     let mut above = states.of(dir).inode.clone();
     count_entry(&mut above, &inode, now)?;
-    cx.inodes.put(tree, dir, states.of(dir), &above, &mut batch);
-    let lsn = cx.volume.commit(batch)?;
+    namespace.inodes.put(tree, dir, states.of(dir), &above, &mut batch);
+    let lsn = namespace.volume.commit(batch)?;
     dir.take_over(states.of(dir), above, lsn);
     let state: &mut State = states.of(node);
     node.take_over(state, inode, lsn);
     (state.orphan, state.linkable) = (Orphan::No, false);
     if had_data {
-        cx.volume.counters.orphans.fetch_sub(1, Ordering::Relaxed);
+        namespace.volume.counters.orphans.fetch_sub(1, Ordering::Relaxed);
     }
-    releases.add(cx.nodes.move_node(node, dir, name));
+    releases.add(namespace.nodes.move_node(node, dir, name));
     names.version += 1;
-    cx.nodes.set_name(dir, names, name, Known::Present(node.id));
+    namespace.nodes.set_name(dir, names, name, Known::Present(node.id));
     Ok(())
 }

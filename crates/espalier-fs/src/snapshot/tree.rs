@@ -39,8 +39,8 @@ struct Image {
 
 impl Image {
     /// A new place in the orphan area.
-    fn new(cx: &Namespace) -> Self {
-        let id = cx.nodes.fresh_id();
+    fn new(namespace: &Namespace) -> Self {
+        let id = namespace.nodes.fresh_id();
         let prefix = layout::content_prefix(layout::ORPHAN_AREA, &layout::area_name(id.0));
         Self { record: layout::orphan_key(id.0).to_vec(), prefix }
     }
@@ -56,34 +56,34 @@ impl Image {
     }
 
     /// Adds to a batch the record that names it.
-    fn put_record(&self, cx: &Namespace, batch: &mut Batch) {
-        let tree = Inode::new(FileKind::Directory, 0, 0, 0, 0, cx.volume.now());
-        batch.insert(cx.volume.metadata(), &self.record, tree.encode());
+    fn put_record(&self, namespace: &Namespace, batch: &mut Batch) {
+        let tree = Inode::new(FileKind::Directory, 0, 0, 0, 0, namespace.volume.now());
+        batch.insert(namespace.volume.metadata(), &self.record, tree.encode());
     }
 
     /// Deletes it with its record.
-    fn delete(&self, cx: &Namespace) -> Result<()> {
+    fn delete(&self, namespace: &Namespace) -> Result<()> {
         let mut batch = Batch::new();
-        cx.orphans.delete_tree_record(&self.record, &mut batch);
-        cx.volume.commit_internal(batch).map(drop)
+        namespace.orphans.delete_tree_record(&self.record, &mut batch);
+        namespace.volume.commit_internal(batch).map(drop)
     }
 }
 
 pub(crate) struct Snapshots {
-    cx: Arc<Namespace>,
+    namespace: Arc<Namespace>,
     access_times: Arc<AccessTimes>,
     /// Held while a snapshot is made, so that no two get one name.
     making: RankedMutex<()>,
 }
 
 impl Snapshots {
-    pub(crate) fn new(cx: Arc<Namespace>, access_times: Arc<AccessTimes>) -> Self {
-        Self { cx, access_times, making: RankedMutex::new(Rank::Snapshot, ()) }
+    pub(crate) fn new(namespace: Arc<Namespace>, access_times: Arc<AccessTimes>) -> Self {
+        Self { namespace, access_times, making: RankedMutex::new(Rank::Snapshot, ()) }
     }
 
     /// Makes a snapshot of this volume.
     pub(crate) fn create(&self, name: &str, writable: bool) -> Result<()> {
-        let volume = &self.cx.volume;
+        let volume = &self.namespace.volume;
         volume.check_writable()?;
         let _one = self.making.lock();
         self.access_times.write_all()?;
@@ -95,7 +95,7 @@ impl Snapshots {
 
     /// Deletes a snapshot.
     pub(crate) fn delete(&self, name: &str) -> Result<()> {
-        let volume = &self.cx.volume;
+        let volume = &self.namespace.volume;
         volume.check_writable()?;
         let snapshot = find_snapshot(&volume.store, name)?;
         Ok(volume.store.delete_volume_if(snapshot.id, &|| volume.caller_stays())?)
@@ -109,8 +109,8 @@ impl Snapshots {
         writable: bool,
         caller: &Caller,
     ) -> Result<()> {
-        let (cx, volume) = (&*self.cx, &self.cx.volume);
-        let node = cx.nodes.dir(dir)?;
+        let (namespace, volume) = (&*self.namespace, &self.namespace.volume);
+        let node = namespace.nodes.dir(dir)?;
         volume.check_writable()?;
         if node.id == NodeId::ROOT {
             return self.create(name, writable);
@@ -119,28 +119,28 @@ impl Snapshots {
         let now = volume.env.now().as_secs();
         let volume_name = new_volume_name(&volume.store, Some(node.ino), name, now)?;
         if let Some(parent) = &node.place().parent {
-            cx.orphans.drain_below(&cx.tree, parent, &node.place().name);
+            namespace.orphans.drain_below(&namespace.tree, parent, &node.place().name);
         }
         self.access_times.write_all()?;
-        let image = make_image(cx, &node, caller)?;
+        let image = make_image(namespace, &node, caller)?;
         let (flags, wanted) = (volume::volume_flags(writable), || volume.caller_stays());
         let made = volume.store.snapshot_prefix_if(volume.id, &image.prefix, &volume_name, flags, &wanted);
-        image.delete(cx)?;
+        image.delete(namespace)?;
         made?;
         Ok(())
     }
 
     /// The snapshots of directory `dir`, oldest first; of the root those of the whole volume.
     pub(crate) fn of_tree(&self, dir: NodeId) -> Result<Vec<SnapshotInfo>> {
-        let directory = number_of(&*self.cx.nodes.dir(dir)?);
-        let all = volume::snapshots(&self.cx.volume.store);
+        let directory = number_of(&*self.namespace.nodes.dir(dir)?);
+        let all = volume::snapshots(&self.namespace.volume.store);
         Ok(all.into_iter().filter(|snapshot| snapshot.directory == directory).collect())
     }
 
     /// The snapshot `name` of directory `dir`; `NUMBER/NAME` names one of any directory.
     pub(crate) fn find(&self, dir: NodeId, name: &str) -> Result<SnapshotInfo> {
-        let node = self.cx.nodes.dir(dir)?;
-        let store = &self.cx.volume.store;
+        let node = self.namespace.nodes.dir(dir)?;
+        let store = &self.namespace.volume.store;
         if name.contains('/') {
             return find_snapshot(store, name);
         }
@@ -149,10 +149,10 @@ impl Snapshots {
 
     /// Deletes a snapshot of directory `dir`.
     pub(crate) fn delete_of_tree(&self, dir: NodeId, name: &str, caller: &Caller) -> Result<SnapshotInfo> {
-        let volume = &self.cx.volume;
+        let volume = &self.namespace.volume;
         volume.check_writable()?;
         let snapshot = self.find(dir, name)?;
-        let node = self.cx.nodes.dir(dir)?;
+        let node = self.namespace.nodes.dir(dir)?;
         let own = snapshot.directory == Some(node.ino) && node.state().inode.uid == caller.uid;
         if caller.uid != 0 && !own {
             return fail(FsErrorKind::Permission, "the directory belongs to another user");
@@ -171,11 +171,11 @@ impl Snapshots {
         caller: &Caller,
         check_owner: impl FnOnce(&SnapshotInfo) -> Result<()>,
     ) -> Result<HeldNode<'_>> {
-        let (cx, volume) = (&*self.cx, &self.cx.volume);
-        let dir = cx.nodes.dir(parent)?;
+        let (namespace, volume) = (&*self.namespace, &self.namespace.volume);
+        let dir = namespace.nodes.dir(parent)?;
         volume.check_writable()?;
         let (snapshot, number) = {
-            let current = cx.lookup.find(&dir, name)?.ok_or_else(|| no_entry(name))?;
+            let current = namespace.lookup.find(&dir, name)?.ok_or_else(|| no_entry(name))?;
             // The reference is given back here: with it the directory would count as in use.
             (self.find(current.id, snapshot)?, current.ino)
         };
@@ -186,17 +186,17 @@ impl Snapshots {
             );
         }
         check_owner(&snapshot)?;
-        cx.orphans.drain_below(&cx.tree, &dir, name);
-        let image = Image::new(cx);
+        namespace.orphans.drain_below(&namespace.tree, &dir, name);
+        let image = Image::new(namespace);
         let mut batch = Batch::new();
-        image.put_record(cx, &mut batch);
+        image.put_record(namespace, &mut batch);
         volume.commit_internal(batch)?;
         let restored = (|| {
             volume.store.graft_volume(volume.id, &image.prefix, snapshot.id)?;
-            exchange_for_image(cx, (&dir, name), number, &image, caller)
+            exchange_for_image(namespace, (&dir, name), number, &image, caller)
         })();
         // Only the record is left of it, or all of it.
-        let deleted = image.delete(cx);
+        let deleted = image.delete(namespace);
         let held = restored?;
         deleted?;
         Ok(held)
@@ -209,21 +209,21 @@ fn number_of(node: &Node) -> Option<u64> {
 }
 
 /// Puts together the image of a volume whose root is `source` as it is now.
-fn make_image(cx: &Namespace, source: &Arc<Node>, caller: &Caller) -> Result<Image> {
-    let volume = &cx.volume;
-    let tree = cx.tree.exclusive();
+fn make_image(namespace: &Namespace, source: &Arc<Node>, caller: &Caller) -> Result<Image> {
+    let volume = &namespace.volume;
+    let tree = namespace.tree.exclusive();
     let from = source.content_prefix(tree.epoch);
     if source.is_removed() || source.state().orphan != Orphan::No {
         return fail(FsErrorKind::NotFound, "the directory was removed");
     }
-    let image = Image::new(cx);
-    cx.state_record.check_move(&from, &image.prefix)?;
-    cx.ownership.check_owned_alone(source, tree.epoch, caller)?;
-    cx.orphans.move_away(&layout::content_range(&from))?;
+    let image = Image::new(namespace);
+    namespace.state_record.check_move(&from, &image.prefix)?;
+    namespace.ownership.check_owned_alone(source, tree.epoch, caller)?;
+    namespace.orphans.move_away(&layout::content_range(&from))?;
     let mut batch = Batch::new();
-    image.put_record(cx, &mut batch);
+    image.put_record(namespace, &mut batch);
     let mut root = source.state().inode.clone();
-    clone_content(cx, &tree, source, &image.prefix, &mut root, &mut batch)?;
+    clone_content(namespace, &tree, source, &image.prefix, &mut root, &mut batch)?;
     if root.has_large_xattrs() {
         let (old, new) = (source.entry_key(tree.epoch), image.root_key());
         blocks::for_each_value(volume, &root, &old, |xattr, value| {
@@ -232,7 +232,7 @@ fn make_image(cx: &Namespace, source: &Arc<Node>, caller: &Caller) -> Result<Ima
     }
     root.delta = source.dir().sum;
     batch.insert(volume.metadata(), &image.root_key(), root.encode());
-    batch.insert(volume.metadata(), &image.state_key(), cx.state_record.current().encode());
+    batch.insert(volume.metadata(), &image.state_key(), namespace.state_record.current().encode());
     volume.commit_internal(batch)?;
     volume.copied_now();
     Ok(image)
@@ -240,33 +240,33 @@ fn make_image(cx: &Namespace, source: &Arc<Node>, caller: &Caller) -> Result<Ima
 
 /// Gives the place of directory `name` of `dir` to what an image holds.
 fn exchange_for_image<'a>(
-    cx: &'a Namespace,
+    namespace: &'a Namespace,
     (dir, name): (&Arc<Node>, &[u8]),
     number: u64,
     image: &Image,
     caller: &Caller,
 ) -> Result<HeldNode<'a>> {
-    let mut releases = cx.references.release_later();
+    let mut releases = namespace.references.release_later();
     // Given back after the locks: that may be what deletes the old tree.
     let held: HeldNode<'_>;
-    let tree = cx.tree.exclusive_for_move();
+    let tree = namespace.tree.exclusive_for_move();
     let mut names = dir.dir().names.lock();
-    held = cx.lookup.resolve(&tree, dir, &mut names, name)?.ok_or_else(|| no_entry(name))?;
+    held = namespace.lookup.resolve(&tree, dir, &mut names, name)?.ok_or_else(|| no_entry(name))?;
     if held.ino != number || !held.is_dir() {
         return fail(FsErrorKind::NotFound, "the directory was moved or removed meanwhile");
     }
-    cx.ownership.check_owned_alone(&held, tree.epoch, caller)?;
-    let (inode, content) = unpack_image(cx, &tree, image, dir, &held)?;
-    cx.ownership.clear_before_entry(dir, &inode)?;
+    namespace.ownership.check_owned_alone(&held, tree.epoch, caller)?;
+    let (inode, content) = unpack_image(namespace, &tree, image, dir, &held)?;
+    namespace.ownership.clear_before_entry(dir, &inode)?;
     let replacement = Replacement { inode: &inode, content };
-    let lsn = take_away(cx, &tree, dir, &held, Some(replacement), &mut releases)?;
+    let lsn = take_away(namespace, &tree, dir, &held, Some(replacement), &mut releases)?;
     let has_link_area = inode.has_link_area;
-    let new = cx.lookup.add_entry(dir, &mut names, name, inode, lsn);
+    let new = namespace.lookup.add_entry(dir, &mut names, name, inode, lsn);
     names.version += 1;
     if has_link_area {
-        cx.links.set_in_use();
-        let area = cx.areas.area_of(&new)?;
-        cx.areas.plan_correction(&area);
+        namespace.links.set_in_use();
+        let area = namespace.areas.area_of(&new)?;
+        namespace.areas.plan_correction(&area);
     }
     Ok(new)
 }
@@ -274,13 +274,13 @@ fn exchange_for_image<'a>(
 /// The inode of directory `old` of `dir` when it holds what an image does, and the batch that gives
 /// it its content.
 fn unpack_image(
-    cx: &Namespace,
+    namespace: &Namespace,
     tree: &TreeGuard<'_>,
     image: &Image,
     dir: &Arc<Node>,
     old: &Arc<Node>,
 ) -> Result<(Inode, Batch)> {
-    let volume = &cx.volume;
+    let volume = &namespace.volume;
     let content = &*old.content_prefix(tree.epoch);
     let read = |key: &[u8]| volume.store.get(volume.metadata(), key);
     let root = read(&image.root_key())?.map(|value| Record::decode(&value)).transpose()?;
@@ -290,8 +290,8 @@ fn unpack_image(
     };
     let longest = VolumeState::decode(&state)?.longest_key.unwrap_or(MAX_KEY as u64);
     let longest = (longest as usize).min(MAX_KEY) + image.prefix.len();
-    cx.state_record.note_key_length(longest)?;
-    cx.state_record.check_move(&image.prefix, content)?;
+    namespace.state_record.note_key_length(longest)?;
+    namespace.state_record.check_move(&image.prefix, content)?;
     let mut batch = Batch::new();
     for index in [volume.metadata(), volume.data(), volume.links()] {
         batch.move_range(index, &image.prefix, content);
@@ -310,9 +310,9 @@ fn unpack_image(
         })?;
     }
     batch.delete_range(volume.data(), layout::file_range(&own));
-    inode.has_link_area = has_links(cx, image)?;
+    inode.has_link_area = has_links(namespace, image)?;
     if inode.has_link_area {
-        let stale = cx.links.has_stale_counts(&image.prefix)?;
+        let stale = namespace.links.has_stale_counts(&image.prefix)?;
         batch.insert(volume.links(), content, if stale { LINK_COUNTS_STALE } else { LINK_COUNTS_RIGHT });
     } else {
         batch.delete(volume.links(), content);
@@ -326,8 +326,9 @@ fn unpack_image(
 }
 
 /// True if the links index of an image has keys besides the mark of its root.
-fn has_links(cx: &Namespace, image: &Image) -> Result<bool> {
-    let mut links = cx.volume.store.cursor(cx.volume.links(), KeyRange::prefix(&image.prefix))?;
+fn has_links(namespace: &Namespace, image: &Image) -> Result<bool> {
+    let mut links =
+        namespace.volume.store.cursor(namespace.volume.links(), KeyRange::prefix(&image.prefix))?;
     while let Some(entry) = links.next()? {
         if *entry.key != *image.prefix {
             return Ok(true);

@@ -25,37 +25,47 @@ struct TreeUpdate {
 }
 
 /// Changes owner and group of `node` and everything below.
-pub(crate) fn chown_tree(cx: &Namespace, node: NodeId, change: OwnerChange, caller: &Caller) -> Result<()> {
+pub(crate) fn chown_tree(
+    namespace: &Namespace,
+    node: NodeId,
+    change: OwnerChange,
+    caller: &Caller,
+) -> Result<()> {
     if caller.uid != 0 {
         return fail(FsErrorKind::Permission, "only root gives files away");
     }
-    let argument = merge::owner_argument(change.uid, change.gid, cx.volume.now());
+    let argument = merge::owner_argument(change.uid, change.gid, namespace.volume.now());
     let contradicts_marks = change.uid.is_some();
     let update = TreeUpdate { function: merge::CHANGE_OWNER, argument, contradicts_marks };
-    change_tree(cx, node, &update, caller)
+    change_tree(namespace, node, &update, caller)
 }
 
 /// Changes the modes of `node` and everything below but symbolic links.
-pub(crate) fn chmod_tree(cx: &Namespace, node: NodeId, change: ModeChange, caller: &Caller) -> Result<()> {
+pub(crate) fn chmod_tree(
+    namespace: &Namespace,
+    node: NodeId,
+    change: ModeChange,
+    caller: &Caller,
+) -> Result<()> {
     let contradicts_marks = (change.add_files | change.add_executables) & SET_ID != 0;
-    let argument = merge::mode_argument(&change, cx.volume.now());
+    let argument = merge::mode_argument(&change, namespace.volume.now());
     let update = TreeUpdate { function: merge::CHANGE_MODE, argument, contradicts_marks };
-    change_tree(cx, node, &update, caller)
+    change_tree(namespace, node, &update, caller)
 }
 
-fn change_tree(cx: &Namespace, node: NodeId, update: &TreeUpdate, caller: &Caller) -> Result<()> {
-    let node = cx.nodes.node(node)?;
-    cx.volume.check_writable()?;
-    let tree = cx.tree.exclusive();
+fn change_tree(namespace: &Namespace, node: NodeId, update: &TreeUpdate, caller: &Caller) -> Result<()> {
+    let node = namespace.nodes.node(node)?;
+    namespace.volume.check_writable()?;
+    let tree = namespace.tree.exclusive();
     let removed = node.is_removed() || node.state().orphan != Orphan::No;
     if removed {
         return fail(FsErrorKind::NotFound, "the file or directory was removed");
     }
-    cx.ownership.check_owned_alone(&node, tree.epoch, caller)?;
+    namespace.ownership.check_owned_alone(&node, tree.epoch, caller)?;
     if update.contradicts_marks
         && let Some(parent) = node.place().parent
     {
-        cx.ownership.clear(&parent)?;
+        namespace.ownership.clear(&parent)?;
     }
     let mut batch = Batch::new();
     // Nodes that the note at the directory does not reach.
@@ -63,17 +73,17 @@ fn change_tree(cx: &Namespace, node: NodeId, update: &TreeUpdate, caller: &Calle
     if node.is_dir() {
         let content = node.content_prefix(tree.epoch);
         for range in entries_below(&content) {
-            batch.update_range(cx.volume.metadata(), range, update.function, update.argument.clone());
+            batch.update_range(namespace.volume.metadata(), range, update.function, update.argument.clone());
         }
         if !node.dir().has_link_area() {
-            change_linked_files(cx, &tree, &node, update, &mut batch, &mut apart)?;
+            change_linked_files(namespace, &tree, &node, update, &mut batch, &mut apart)?;
         }
     }
     let own = merge::changed_inode(&node.state().inode, update.function, &update.argument);
-    batch.insert(cx.volume.metadata(), &node.entry_key(tree.epoch), own.encode());
-    let lsn = cx.volume.commit(batch)?;
+    batch.insert(namespace.volume.metadata(), &node.entry_key(tree.epoch), own.encode());
+    let lsn = namespace.volume.commit(batch)?;
     if node.is_dir() {
-        cx.nodes.note_change(&node, update.function, &update.argument, lsn);
+        namespace.nodes.note_change(&node, update.function, &update.argument, lsn);
     }
     for node in apart {
         let mut state = node.state();
@@ -103,26 +113,26 @@ fn entries_below(content: &[u8]) -> Vec<KeyRange> {
 /// Adds to a batch the change of the files that have names below `node` and lie in the link area
 /// above that serves it, and their nodes to `apart`.
 fn change_linked_files(
-    cx: &Namespace,
+    namespace: &Namespace,
     tree: &TreeGuard<'_>,
     node: &Arc<Node>,
     update: &TreeUpdate,
     batch: &mut Batch,
     apart: &mut Vec<Arc<Node>>,
 ) -> Result<()> {
-    let counts = cx.links.count_below(&node.content_prefix(tree.epoch))?;
+    let counts = namespace.links.count_below(&node.content_prefix(tree.epoch))?;
     if counts.is_empty() {
         return Ok(());
     }
-    let area = cx.areas.area_of(node)?;
+    let area = namespace.areas.area_of(node)?;
     let prefix = area.content_prefix(tree.epoch);
     let names = area.dir().names.lock();
     for id in counts.keys() {
         let name = layout::area_name(*id);
         let key = layout::entry_key(&prefix, &name);
-        batch.update(cx.volume.metadata(), &key, update.function, update.argument.clone());
+        batch.update(namespace.volume.metadata(), &key, update.function, update.argument.clone());
         let known = names.get(&name).and_then(|known| known.node());
-        apart.extend(known.and_then(|id| cx.nodes.get(id)));
+        apart.extend(known.and_then(|id| namespace.nodes.get(id)));
     }
     Ok(())
 }

@@ -27,80 +27,80 @@ const PENDING_ATIMES_MAX: usize = 512;
 
 /// Makes entry `name` in `parent` a clone of `source`, with everything below it.
 pub(crate) fn clone_tree(
-    cx: &Namespace,
+    namespace: &Namespace,
     access_times: &AccessTimes,
     source: NodeId,
     (parent, name): (NodeId, &[u8]),
     caller: &Caller,
 ) -> Result<Entry> {
-    let (source, dir) = (cx.nodes.node(source)?, cx.nodes.dir(parent)?);
+    let (source, dir) = (namespace.nodes.node(source)?, namespace.nodes.dir(parent)?);
     check_new_name(name)?;
-    cx.volume.check_writable()?;
+    namespace.volume.check_writable()?;
     let held = if source.is_dir() {
         // The data of unlinked files would be moved out of the source first.
         if let Some(parent) = &source.place().parent {
-            cx.orphans.drain_below(&cx.tree, parent, &source.place().name);
+            namespace.orphans.drain_below(&namespace.tree, parent, &source.place().name);
         }
         if access_times.queued() <= PENDING_ATIMES_MAX {
             access_times.write_all()?;
         }
-        clone_directory(cx, &source, &dir, name, caller)?
+        clone_directory(namespace, &source, &dir, name, caller)?
     } else {
-        clone_file(cx, &source, &dir, name, caller)?
+        clone_file(namespace, &source, &dir, name, caller)?
     };
-    cx.volume.counters.creates.fetch_add(1, Ordering::Relaxed);
-    cx.nodes.trim_names();
-    cx.lookup.entry(held)
+    namespace.volume.counters.creates.fetch_add(1, Ordering::Relaxed);
+    namespace.nodes.trim_names();
+    namespace.lookup.entry(held)
 }
 
 fn clone_directory<'a>(
-    cx: &'a Namespace,
+    namespace: &'a Namespace,
     source: &Arc<Node>,
     dir: &Arc<Node>,
     name: &[u8],
     caller: &Caller,
 ) -> Result<HeldNode<'a>> {
-    let tree = cx.tree.exclusive();
+    let tree = namespace.tree.exclusive();
     let mut names = dir.dir().names.lock();
-    cx.lookup.check_free(&tree, dir, &mut names, name)?;
+    namespace.lookup.check_free(&tree, dir, &mut names, name)?;
     let from = source.content_prefix(tree.epoch);
     if from.starts_with(layout::ORPHAN_AREA) || source.state().orphan != Orphan::No {
         return fail(FsErrorKind::NotFound, "the directory was removed");
     }
     let prefix = dir.content_prefix(tree.epoch);
     let (key, to) = (layout::entry_key(&prefix, name), layout::content_prefix(&prefix, name));
-    cx.state_record.check_key(&key)?;
-    cx.state_record.check_move(&from, &to)?;
-    cx.ownership.check_owned_alone(source, tree.epoch, caller)?;
-    cx.orphans.clear_place(&key)?;
-    cx.orphans.move_away(&layout::content_range(&from))?;
+    namespace.state_record.check_key(&key)?;
+    namespace.state_record.check_move(&from, &to)?;
+    namespace.ownership.check_owned_alone(source, tree.epoch, caller)?;
+    namespace.orphans.clear_place(&key)?;
+    namespace.orphans.move_away(&layout::content_range(&from))?;
 
     let mut inode = source.state().inode.clone();
     let mut batch = Batch::new();
-    clone_content(cx, &tree, source, &to, &mut inode, &mut batch)?;
+    clone_content(namespace, &tree, source, &to, &mut inode, &mut batch)?;
     if inode.has_large_xattrs() {
         let old = source.entry_key(tree.epoch);
-        blocks::for_each_value(&cx.volume, &inode, &old, |xattr, value| {
-            batch.insert(cx.volume.data(), &layout::rebase(xattr, &old, &key), value);
+        blocks::for_each_value(&namespace.volume, &inode, &old, |xattr, value| {
+            batch.insert(namespace.volume.data(), &layout::rebase(xattr, &old, &key), value);
         })?;
     }
-    inode.delta = cx.volume.env.random();
-    cx.ownership.clear_before_entry(dir, &inode)?;
-    batch.insert(cx.volume.metadata(), &key, inode.encode());
+    inode.delta = namespace.volume.env.random();
+    namespace.ownership.clear_before_entry(dir, &inode)?;
+    batch.insert(namespace.volume.metadata(), &key, inode.encode());
     let mut state = dir.state();
     let mut above = state.inode.clone();
-    count_entry(&mut above, &inode, cx.volume.now())?;
-    cx.inodes.put(&tree, dir, &state, &above, &mut batch);
-    let lsn = cx.volume.commit(batch)?;
-    cx.volume.copied_now();
+    count_entry(&mut above, &inode, namespace.volume.now())?;
+    namespace.inodes.put(&tree, dir, &state, &above, &mut batch);
+    let lsn = namespace.volume.commit(batch)?;
+    namespace.volume.copied_now();
     dir.take_over(&mut state, above, lsn);
     drop(state);
     let has_link_area = inode.has_link_area;
-    let held = cx.lookup.add_entry(dir, &mut names, name, inode, lsn);
+    let held = namespace.lookup.add_entry(dir, &mut names, name, inode, lsn);
     names.version += 1;
     if has_link_area {
-        let area = cx.areas.area_of(&held)?;
-        cx.areas.plan_correction(&area);
+        let area = namespace.areas.area_of(&held)?;
+        namespace.areas.plan_correction(&area);
     }
     Ok(held)
 }
@@ -108,7 +108,7 @@ fn clone_directory<'a>(
 /// Adds to a batch that everything below directory `source` appears below content prefix `to`,
 /// whose directory has the inode `inode`.
 pub(crate) fn clone_content(
-    cx: &Namespace,
+    namespace: &Namespace,
     tree: &TreeGuard<'_>,
     source: &Arc<Node>,
     to: &[u8],
@@ -116,10 +116,10 @@ pub(crate) fn clone_content(
     batch: &mut Batch,
 ) -> Result<()> {
     let from = source.content_prefix(tree.epoch);
-    batch.clone_range(cx.volume.metadata(), &from, to);
-    batch.clone_range(cx.volume.data(), &from, to);
-    if cx.links.is_in_use() {
-        clone_links(cx, tree, source, to, inode, batch)?;
+    batch.clone_range(namespace.volume.metadata(), &from, to);
+    batch.clone_range(namespace.volume.data(), &from, to);
+    if namespace.links.is_in_use() {
+        clone_links(namespace, tree, source, to, inode, batch)?;
     } else if from.is_empty() {
         inode.has_link_area = false;
     }
@@ -127,36 +127,36 @@ pub(crate) fn clone_content(
         // Keys of the root that belong to the volume are not cloned: the root's attributes, the
         // volume's state, the orphan area.
         let own = [to, layout::ROOT_KEY].concat();
-        batch.delete(cx.volume.metadata(), &own);
-        batch.delete_range(cx.volume.data(), layout::file_range(&own));
+        batch.delete(namespace.volume.metadata(), &own);
+        batch.delete_range(namespace.volume.data(), layout::file_range(&own));
         let orphans = KeyRange::prefix(&[to, layout::ORPHAN_AREA].concat());
-        batch.delete_range(cx.volume.metadata(), orphans.clone());
-        batch.delete_range(cx.volume.data(), orphans);
+        batch.delete_range(namespace.volume.metadata(), orphans.clone());
+        batch.delete_range(namespace.volume.data(), orphans);
     }
     Ok(())
 }
 
 /// Adds to a batch that the links below a clone are its own.
 fn clone_links(
-    cx: &Namespace,
+    namespace: &Namespace,
     tree: &TreeGuard<'_>,
     source: &Arc<Node>,
     to: &[u8],
     inode: &mut Inode,
     batch: &mut Batch,
 ) -> Result<()> {
-    let volume = &cx.volume;
+    let volume = &namespace.volume;
     let from = source.content_prefix(tree.epoch);
     batch.clone_range(volume.links(), &from, to);
     if source.dir().has_link_area() && !from.is_empty() {
         return Ok(());
     }
-    inode.has_link_area = cx.links.has_names_below(&from)?;
+    inode.has_link_area = namespace.links.has_names_below(&from)?;
     if !inode.has_link_area {
         return Ok(());
     }
     if from.is_empty() {
-        let stale = cx.links.has_stale_counts(&from)?;
+        let stale = namespace.links.has_stale_counts(&from)?;
         batch.insert(volume.links(), to, if stale { LINK_COUNTS_STALE } else { LINK_COUNTS_RIGHT });
         return Ok(());
     }
@@ -165,7 +165,7 @@ fn clone_links(
     inode.link_area_delta = top.dir().link_area_sum.wrapping_sub(source.dir().sum);
     let area = layout::area_files(&top.content_prefix(tree.epoch));
     // Unlinked files in use there are not to be copied.
-    cx.orphans.move_away(&KeyRange::prefix(&area))?;
+    namespace.orphans.move_away(&KeyRange::prefix(&area))?;
     let copy = layout::area_files(to);
     batch.clone_range(volume.metadata(), &area, &copy);
     batch.clone_range(volume.data(), &area, &copy);
@@ -174,25 +174,25 @@ fn clone_links(
 }
 
 fn clone_file<'a>(
-    cx: &'a Namespace,
+    namespace: &'a Namespace,
     source: &Arc<Node>,
     dir: &Arc<Node>,
     name: &[u8],
     caller: &Caller,
 ) -> Result<HeldNode<'a>> {
-    let tree = cx.tree.shared();
+    let tree = namespace.tree.shared();
     let mut names = dir.dir().names.lock();
-    cx.lookup.check_free(&tree, dir, &mut names, name)?;
+    namespace.lookup.check_free(&tree, dir, &mut names, name)?;
     let key = layout::entry_key(&dir.content_prefix(tree.epoch), name);
-    cx.state_record.check_key(&key)?;
+    namespace.state_record.check_key(&key)?;
     if source.is_removed() {
         return fail(FsErrorKind::NotFound, "the file was removed");
     }
-    cx.ownership.check_owned_alone(source, tree.epoch, caller)?;
-    cx.orphans.clear_place(&key)?;
-    let number = cx.state_record.fresh_number()?.wrapping_sub(dir.dir().sum);
+    namespace.ownership.check_owned_alone(source, tree.epoch, caller)?;
+    namespace.orphans.clear_place(&key)?;
+    let number = namespace.state_record.fresh_number()?.wrapping_sub(dir.dir().sum);
     let owned = source.state().inode.clone();
-    cx.ownership.clear_before_entry(dir, &owned)?;
+    namespace.ownership.clear_before_entry(dir, &owned)?;
     let mut states = States::lock(&[source, dir]);
     let state = states.of(source);
     if state.orphan != Orphan::No {
@@ -201,23 +201,23 @@ fn clone_file<'a>(
     let mut inode = state.inode.clone();
     (inode.links, inode.number) = (1, number);
     let mut batch = Batch::new();
-    clone_data(cx, &inode, &source.entry_key(tree.epoch), &key, &mut batch)?;
-    batch.insert(cx.volume.metadata(), &key, inode.encode());
+    clone_data(namespace, &inode, &source.entry_key(tree.epoch), &key, &mut batch)?;
+    batch.insert(namespace.volume.metadata(), &key, inode.encode());
     let mut above = states.of(dir).inode.clone();
-    count_entry(&mut above, &inode, cx.volume.now())?;
-    cx.inodes.put(&tree, dir, states.of(dir), &above, &mut batch);
-    let lsn = cx.volume.commit(batch)?;
-    cx.volume.copied_now();
+    count_entry(&mut above, &inode, namespace.volume.now())?;
+    namespace.inodes.put(&tree, dir, states.of(dir), &above, &mut batch);
+    let lsn = namespace.volume.commit(batch)?;
+    namespace.volume.copied_now();
     dir.take_over(states.of(dir), above, lsn);
     drop(states);
-    let held = cx.lookup.add_entry(dir, &mut names, name, inode, lsn);
+    let held = namespace.lookup.add_entry(dir, &mut names, name, inode, lsn);
     names.version += 1;
     Ok(held)
 }
 
 /// Adds to a batch that the data and large attributes of the file at `from` appear at `to`.
-fn clone_data(cx: &Namespace, inode: &Inode, from: &[u8], to: &[u8], batch: &mut Batch) -> Result<()> {
-    let volume = &cx.volume;
+fn clone_data(namespace: &Namespace, inode: &Inode, from: &[u8], to: &[u8], batch: &mut Batch) -> Result<()> {
+    let volume = &namespace.volume;
     if blocks::moves_as_range(volume, inode) {
         let xattrs = inode.has_large_xattrs();
         for (from, to) in layout::file_prefixes(from, xattrs).zip(layout::file_prefixes(to, xattrs)) {

@@ -41,21 +41,22 @@ pub struct TreeDiff {
 /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the caller is not root, and
 /// not all of both is the caller's own; of the store.
 pub(crate) fn diff_trees(
-    cx: &Namespace,
+    namespace: &Namespace,
     before: &Namespace,
     old: NodeId,
     node: NodeId,
     caller: &Caller,
 ) -> Result<TreeDiff> {
-    let (old, new) = (before.nodes.dir(old)?, cx.nodes.dir(node)?);
-    let (there, here) = (before.tree.shared_again(), cx.tree.shared_again());
+    let (old, new) = (before.nodes.dir(old)?, namespace.nodes.dir(node)?);
+    let (there, here) = (before.tree.shared_again(), namespace.tree.shared_again());
     before.ownership.check_owned_alone(&old, there.epoch, caller)?;
-    cx.ownership.check_owned_alone(&new, here.epoch, caller)?;
+    namespace.ownership.check_owned_alone(&new, here.epoch, caller)?;
     let (from, to) = (old.content_prefix(there.epoch), new.content_prefix(here.epoch));
-    let diff = cx.volume.store.diff((before.volume.metadata(), &from), (cx.volume.metadata(), &to))?;
+    let diff =
+        namespace.volume.store.diff((before.volume.metadata(), &from), (namespace.volume.metadata(), &to))?;
     let mut linked = VecDeque::new();
     let mut names = linked_below(before, &old, there.epoch)?;
-    for (path, inode) in linked_below(cx, &new, here.epoch)? {
+    for (path, inode) in linked_below(namespace, &new, here.epoch)? {
         match names.remove(&path) {
             Some(was) if differs(&was, &inode) => linked.push_back((Change::Changed, path)),
             // Whether it is new the entries tell.
@@ -66,16 +67,16 @@ pub(crate) fn diff_trees(
 }
 
 /// The files with several names below a directory that its own link area serves, by path.
-fn linked_below(cx: &Namespace, dir: &Arc<Node>, epoch: u64) -> Result<BTreeMap<Vec<u8>, Inode>> {
+fn linked_below(namespace: &Namespace, dir: &Arc<Node>, epoch: u64) -> Result<BTreeMap<Vec<u8>, Inode>> {
     let prefix = dir.content_prefix(epoch);
     let Some(top) = dir.link_area_directory() else { return Ok(BTreeMap::new()) };
     let area = layout::area_prefix(&top.content_prefix(epoch));
     let mut found = Vec::new();
-    cx.links.for_each_below(&prefix, |key, id| {
+    namespace.links.for_each_below(&prefix, |key, id| {
         found.extend(path_below(&key[prefix.len()..]).map(|path| (path, id)));
         true
     })?;
-    found.into_iter().map(|(path, id)| Ok((path, cx.links.inode_in_area(&area, id)?))).collect()
+    found.into_iter().map(|(path, id)| Ok((path, namespace.links.inode_in_area(&area, id)?))).collect()
 }
 
 /// How much space a tree takes in the store, in bytes, and how much of it nothing else shares.
@@ -83,24 +84,24 @@ fn linked_below(cx: &Namespace, dir: &Arc<Node>, epoch: u64) -> Result<BTreeMap<
 ///
 /// # Errors
 /// [`FsErrorKind::Stale`](crate::FsErrorKind::Stale); of the store.
-pub(crate) fn space_of_tree(cx: &Namespace, node: NodeId) -> Result<(u64, u64)> {
-    let node = cx.nodes.node(node)?;
+pub(crate) fn space_of_tree(namespace: &Namespace, node: NodeId) -> Result<(u64, u64)> {
+    let node = namespace.nodes.node(node)?;
     let ranges = {
-        let tree = cx.tree.shared();
+        let tree = namespace.tree.shared();
         let key = node.data_base(tree.epoch, &node.state());
-        let mut ranges = vec![(cx.volume.data(), layout::file_range(&key))];
+        let mut ranges = vec![(namespace.volume.data(), layout::file_range(&key))];
         if node.is_dir() {
             let content = layout::content_range(&node.content_prefix(tree.epoch));
             if content.start.is_empty() {
                 ranges.clear();
             }
-            for index in [cx.volume.metadata(), cx.volume.data(), cx.volume.links()] {
+            for index in [namespace.volume.metadata(), namespace.volume.data(), namespace.volume.links()] {
                 ranges.push((index, content.clone()));
             }
         }
         ranges
     };
-    let space = cx.volume.store.space_of(&ranges)?;
+    let space = namespace.volume.store.space_of(&ranges)?;
     Ok((space.bytes, space.exclusive))
 }
 

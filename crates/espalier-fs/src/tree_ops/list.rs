@@ -30,23 +30,23 @@ struct Level {
 /// Gives everything below directory `node`, in the order of keys, until `each` returns false.
 /// All of it is of one instant; times of the last read may be a few seconds older.
 pub(crate) fn list_tree(
-    cx: &Namespace,
+    namespace: &Namespace,
     node: NodeId,
     each: &mut dyn FnMut(TreeEntry<'_>) -> bool,
 ) -> Result<()> {
-    let top = cx.nodes.dir(node)?;
+    let top = namespace.nodes.dir(node)?;
     let (snapshot, first) = {
-        let tree = cx.tree.shared();
+        let tree = namespace.tree.shared();
         let prefix = top.content_prefix(tree.epoch).to_vec();
         let area = match top.link_area_directory() {
             Some(at) => (at.content_prefix(tree.epoch).to_vec(), at.dir().link_area_sum),
             None => return Ok(()),
         };
         let sum = top.dir().sum;
-        (cx.volume.store.snapshot()?, Level { prefix, path: Vec::new(), sum, area })
+        (namespace.volume.store.snapshot()?, Level { prefix, path: Vec::new(), sum, area })
     };
     let range = layout::content_range(&first.prefix);
-    let mut cursor = snapshot.cursor(cx.volume.metadata(), range)?;
+    let mut cursor = snapshot.cursor(namespace.volume.metadata(), range)?;
     // Directories that were seen and whose content is still to come.
     let mut coming: HashMap<Vec<u8>, Level> = HashMap::new();
     let mut at = first;
@@ -75,7 +75,7 @@ pub(crate) fn list_tree(
             }
             Record::Link(link) => {
                 let key = layout::entry_key(&layout::area_prefix(&at.area.0), &layout::area_name(link.id));
-                let Some(value) = snapshot.get(cx.volume.metadata(), &key)? else { continue };
+                let Some(value) = snapshot.get(namespace.volume.metadata(), &key)? else { continue };
                 let Record::Inode(inode) = Record::decode(&value)? else { continue };
                 (inode, link.number.wrapping_add(at.area.1))
             }
@@ -91,7 +91,7 @@ pub(crate) fn list_tree(
             coming.insert(prefix.clone(), Level { prefix, path: path.clone(), sum, area });
         }
         let blocks = if inode.kind == FileKind::Regular { units(inode.size) } else { 0 };
-        let attr = inode.attr(ino, blocks, cx.volume.block_size);
+        let attr = inode.attr(ino, blocks, namespace.volume.block_size);
         if !each(TreeEntry { path: &path, attr }) {
             return Ok(());
         }

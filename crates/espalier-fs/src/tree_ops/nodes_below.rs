@@ -11,9 +11,9 @@ const NAMES_PER_NODE: usize = 16;
 
 /// The nodes in memory of a directory (or file) and everything below it, each file by any name that
 /// is known; `None` if there are more than `limit`, or many more names have to be looked at.
-pub(crate) fn nodes_below(cx: &Namespace, node: NodeId, limit: usize) -> Result<Option<Vec<NodeId>>> {
-    let top = cx.nodes.node(node)?;
-    let tree = cx.tree.shared();
+pub(crate) fn nodes_below(namespace: &Namespace, node: NodeId, limit: usize) -> Result<Option<Vec<NodeId>>> {
+    let top = namespace.nodes.node(node)?;
+    let tree = namespace.tree.shared();
     let (mut found, mut looked_at) = (vec![top.id], 0);
     let mut waiting = vec![top.clone()];
     while let Some(node) = waiting.pop() {
@@ -23,7 +23,7 @@ pub(crate) fn nodes_below(cx: &Namespace, node: NodeId, limit: usize) -> Result<
         if looked_at > NAMES_PER_NODE * limit {
             return Ok(None);
         }
-        for node in names.nodes().filter_map(|id| cx.nodes.get(id)) {
+        for node in names.nodes().filter_map(|id| namespace.nodes.get(id)) {
             found.push(node.id);
             waiting.push(node);
         }
@@ -33,9 +33,9 @@ pub(crate) fn nodes_below(cx: &Namespace, node: NodeId, limit: usize) -> Result<
     }
     if top.is_dir() && !top.is_removed() {
         // What is known by a name elsewhere.
-        let area = cx.areas.area_of(&top)?;
+        let area = namespace.areas.area_of(&top)?;
         let (mut known, mut room) = (Vec::new(), limit);
-        cx.links.for_each_below(&top.content_prefix(tree.epoch), |_, id| {
+        namespace.links.for_each_below(&top.content_prefix(tree.epoch), |_, id| {
             known.push(layout::area_name(id));
             room = room.saturating_sub(1);
             room > 0
@@ -45,7 +45,7 @@ pub(crate) fn nodes_below(cx: &Namespace, node: NodeId, limit: usize) -> Result<
         }
         let names = area.dir().names.lock();
         let nodes = known.iter().filter_map(|name| names.get(name)).filter_map(|known| known.node());
-        found.extend(nodes.filter(|id| cx.nodes.is_live(*id)));
+        found.extend(nodes.filter(|id| namespace.nodes.is_live(*id)));
     }
     found.sort_unstable();
     found.dedup();

@@ -35,46 +35,46 @@ pub(crate) struct Replacement<'a> {
 }
 
 /// Removes directory `name` of `parent` and everything below it.
-pub(crate) fn remove_tree(cx: &Namespace, parent: NodeId, name: &[u8], caller: &Caller) -> Result<()> {
-    let dir = cx.nodes.dir(parent)?;
+pub(crate) fn remove_tree(namespace: &Namespace, parent: NodeId, name: &[u8], caller: &Caller) -> Result<()> {
+    let dir = namespace.nodes.dir(parent)?;
     check_name(name)?;
-    cx.volume.check_writable()?;
-    cx.orphans.drain_below(&cx.tree, &dir, name);
-    let mut releases = cx.references.release_later();
+    namespace.volume.check_writable()?;
+    namespace.orphans.drain_below(&namespace.tree, &dir, name);
+    let mut releases = namespace.references.release_later();
     // Given back after the locks: that may be what deletes the tree.
     let held: HeldNode<'_>;
-    let tree = cx.tree.exclusive_for_move();
+    let tree = namespace.tree.exclusive_for_move();
     let mut names = dir.dir().names.lock();
-    held = cx.lookup.resolve(&tree, &dir, &mut names, name)?.ok_or_else(|| no_entry(name))?;
+    held = namespace.lookup.resolve(&tree, &dir, &mut names, name)?.ok_or_else(|| no_entry(name))?;
     if !held.is_dir() {
         return fail(FsErrorKind::NotDirectory, format!("{} is no directory", layout::show(name)));
     }
-    cx.ownership.check_owned_alone(&held, tree.epoch, caller)?;
-    take_away(cx, &tree, &dir, &held, None, &mut releases)?;
+    namespace.ownership.check_owned_alone(&held, tree.epoch, caller)?;
+    take_away(namespace, &tree, &dir, &held, None, &mut releases)?;
     names.version += 1;
-    cx.nodes.set_name(&dir, &mut names, name, Known::Absent);
+    namespace.nodes.set_name(&dir, &mut names, name, Known::Absent);
     Ok(())
 }
 
 /// Removes a tree, and puts another one in its place if there is one. The caller holds the
 /// exclusive tree lock, one reference on `node`, and the names of `dir`.
 pub(crate) fn take_away(
-    cx: &Namespace,
+    namespace: &Namespace,
     tree: &TreeGuard<'_>,
     dir: &Arc<Node>,
     node: &Arc<Node>,
     replacement: Option<Replacement<'_>>,
     releases: &mut DeferredReleases<'_>,
 ) -> Result<Lsn> {
-    let volume = &cx.volume;
+    let volume = &namespace.volume;
     let content = node.content_prefix(tree.epoch);
-    cx.orphans.move_away(&layout::content_range(&content))?;
+    namespace.orphans.move_away(&layout::content_range(&content))?;
     let (key, now) = (node.entry_key(tree.epoch), volume.now());
     let mut batch = Batch::new();
-    let linked = remove_linked_names(cx, tree, node, now, &mut batch)?;
+    let linked = remove_linked_names(namespace, tree, node, now, &mut batch)?;
     // Every node below has a reference on its parent.
-    let in_use = cx.nodes.references(node.id) > 1;
-    let inode = delete_or_move(cx, tree, node, now, in_use, &mut batch);
+    let in_use = namespace.nodes.references(node.id) > 1;
+    let inode = delete_or_move(namespace, tree, node, now, in_use, &mut batch);
     let mut above = dir.state().inode.clone();
     uncount_entry(&mut above, FileKind::Directory, now);
     if let Some(Replacement { inode: new, content }) = replacement {
@@ -82,11 +82,11 @@ pub(crate) fn take_away(
         batch.insert(volume.metadata(), &key, new.encode());
         count_entry(&mut above, new, now)?;
     }
-    cx.inodes.put(tree, dir, &dir.state(), &above, &mut batch);
+    namespace.inodes.put(tree, dir, &dir.state(), &above, &mut batch);
     let lsn = volume.commit(batch)?;
     dir.take_over(&mut dir.state(), above, lsn);
     for LinkedFile { held, removal } in linked {
-        releases.add(cx.orphans.name_removed(&held, &mut held.state(), removal, lsn));
+        releases.add(namespace.orphans.name_removed(&held, &mut held.state(), removal, lsn));
         held.keep_until(releases);
     }
     node.dir().names.lock().dead = true;
@@ -97,7 +97,7 @@ pub(crate) fn take_away(
     }
     if in_use {
         tree.changed_unasked(node.id);
-        releases.add(cx.orphans.adopt_tree(node));
+        releases.add(namespace.orphans.adopt_tree(node));
     }
     Ok(lsn)
 }
@@ -105,14 +105,14 @@ pub(crate) fn take_away(
 /// Adds to a batch that a tree is deleted, or moves to the orphan area if it is in use. Returns the
 /// inode that its top has afterwards.
 fn delete_or_move(
-    cx: &Namespace,
+    namespace: &Namespace,
     tree: &TreeGuard<'_>,
     node: &Arc<Node>,
     now: i64,
     in_use: bool,
     batch: &mut Batch,
 ) -> Inode {
-    let volume = &cx.volume;
+    let volume = &namespace.volume;
     let (key, content) = (node.entry_key(tree.epoch), node.content_prefix(tree.epoch));
     let range = layout::content_range(&content);
     let mut inode = node.state().inode.clone();
@@ -122,7 +122,7 @@ fn delete_or_move(
         batch.delete_range(volume.data(), layout::file_range(&key));
     }
     (inode.xattrs, inode.size, inode.links) = (None, 0, 0);
-    if cx.links.is_in_use() {
+    if namespace.links.is_in_use() {
         batch.delete_range(volume.links(), range.clone());
     }
     if in_use {
@@ -139,7 +139,7 @@ fn delete_or_move(
 
 /// Adds to a batch that the files of the area that serves `node` lose their names below.
 fn remove_linked_names<'a>(
-    cx: &'a Namespace,
+    namespace: &'a Namespace,
     tree: &TreeGuard<'_>,
     node: &Arc<Node>,
     now: i64,
@@ -149,28 +149,28 @@ fn remove_linked_names<'a>(
     if node.dir().has_link_area() {
         return Ok(files);
     }
-    let counts = cx.links.count_below(&node.content_prefix(tree.epoch))?;
+    let counts = namespace.links.count_below(&node.content_prefix(tree.epoch))?;
     if counts.is_empty() {
         return Ok(files);
     }
-    let area = cx.areas.area_of(node)?;
-    cx.areas.load_link_counts(&area)?;
+    let area = namespace.areas.area_of(node)?;
+    namespace.areas.load_link_counts(&area)?;
     for (id, count) in counts {
-        let held = cx.lookup.file_in_area(tree, &area, id, None)?;
+        let held = namespace.lookup.file_in_area(tree, &area, id, None)?;
         let mut inode = held.state().inode.clone();
         inode.links = inode.links.saturating_sub(count);
         inode.set_ctime(now);
         let home = held.entry_key(tree.epoch);
         let mut orphan = Orphan::No;
         if inode.links > 0 {
-            batch.insert(cx.volume.metadata(), &home, inode.encode());
+            batch.insert(namespace.volume.metadata(), &home, inode.encode());
         } else {
-            batch.delete(cx.volume.metadata(), &home);
+            batch.delete(namespace.volume.metadata(), &home);
             orphan = Orphan::Empty;
-            if inode.has_data() && cx.nodes.references(held.id) > 1 {
-                orphan = cx.orphans.detached.detach(&held, home.into(), batch);
+            if inode.has_data() && namespace.nodes.references(held.id) > 1 {
+                orphan = namespace.orphans.detached.detach(&held, home.into(), batch);
             } else if inode.has_data() {
-                blocks::delete_all(&cx.volume, &home, &inode, batch);
+                blocks::delete_all(&namespace.volume, &home, &inode, batch);
             }
         }
         tree.changed_unasked(held.id);

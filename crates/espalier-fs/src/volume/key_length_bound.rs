@@ -6,7 +6,7 @@
 //! it is measured anew, in the background.
 
 /// The least bound that is stored, in bytes.
-const STORED_MIN_BYTES: u64 = 4096;
+const STORED_BOUND_MIN_BYTES: u64 = 4096;
 
 pub(crate) struct KeyLengthBound {
     /// No key is longer; `u64::MAX`: not known.
@@ -58,7 +58,7 @@ impl KeyLengthBound {
 
     /// The bound to store when one that covers keys of `length` is needed.
     pub(crate) fn stored_to_cover(&self, length: u64) -> u64 {
-        let enough = length.next_power_of_two().max(STORED_MIN_BYTES);
+        let enough = length.next_power_of_two().max(STORED_BOUND_MIN_BYTES);
         self.stored().map_or(u64::MAX, |stored| stored.max(enough))
     }
 
@@ -77,7 +77,7 @@ impl KeyLengthBound {
     pub(crate) fn end_measurement(&mut self, longest: u64) -> u64 {
         self.measured = longest;
         self.bound = longest.max(self.recent);
-        let new = self.bound.next_power_of_two().max(STORED_MIN_BYTES);
+        let new = self.bound.next_power_of_two().max(STORED_BOUND_MIN_BYTES);
         // A smaller bound holds before it is stored, a larger one afterwards.
         self.stored = self.stored.min(new);
         new

@@ -39,13 +39,13 @@ const PROMPT_FLUSHES_PER_SECOND: u32 = 16;
 /// Whether write-back sets the time of modification of a file.
 #[derive(Debug, Default)]
 pub(crate) struct MtimeHold {
-    held: Option<Held>,
+    held: Option<HeldTime>,
     /// Numbers the holds of a node.
     number: u64,
 }
 
 #[derive(Debug)]
-struct Held {
+struct HeldTime {
     since: Duration,
     is_flushing: bool,
 }
@@ -67,7 +67,7 @@ impl MtimeHold {
     pub(crate) fn set(&mut self, set: &SetAttr, now: Duration) -> Option<u64> {
         match set.mtime {
             Some(SetTime::At(_)) => {
-                self.held = Some(Held { since: now, is_flushing: false });
+                self.held = Some(HeldTime { since: now, is_flushing: false });
                 self.number += 1;
                 return Some(self.number);
             }

@@ -15,9 +15,9 @@ use espalier_engine::{Batch, KeyRange};
 use std::sync::Arc;
 
 /// The first number that is given out; the ones before are the root's and reserved.
-pub(crate) const FIRST_NUMBER: u64 = 16;
+pub(crate) const FIRST_INODE_NUMBER: u64 = 16;
 /// Inode numbers that are set aside at a time.
-const NUMBERS_PER_RESERVATION: u64 = 1 << 16;
+const INODE_NUMBERS_PER_RESERVATION: u64 = 1 << 16;
 /// Bytes that a key may need behind the key of an entry: block number, attribute name, content.
 const KEY_SUFFIX_BYTES: usize = 2 * MAX_NAME + 16;
 
@@ -53,7 +53,7 @@ impl VolumeStateRecord {
     pub(crate) fn fresh_number(&self) -> Result<u64> {
         let mut numbers = self.numbers.lock();
         if numbers.next == numbers.limit {
-            let limit = numbers.limit + NUMBERS_PER_RESERVATION;
+            let limit = numbers.limit + INODE_NUMBERS_PER_RESERVATION;
             let longest_key = self.lengths.lock().stored();
             self.store(VolumeState { next_number: limit, longest_key })?;
             numbers.limit = limit;

@@ -8,7 +8,7 @@ use espalier_engine::{Cursor, Key};
 use std::collections::{BTreeMap, HashMap};
 
 /// A file in a link area: the directory that has the area, and the number in it.
-type AreaFile = (Key, u64);
+type CheckedAreaFile = (Key, u64);
 
 /// Names of one file in a link area.
 struct LinkNames {
@@ -20,9 +20,9 @@ struct LinkNames {
 /// What the volume says of links.
 #[derive(Default)]
 pub(crate) struct LinkCheck {
-    linked: BTreeMap<AreaFile, Inode>,
+    linked: BTreeMap<CheckedAreaFile, Inode>,
     /// Entries that lead to them.
-    names: BTreeMap<AreaFile, LinkNames>,
+    names: BTreeMap<CheckedAreaFile, LinkNames>,
     /// Directories that have an area as the links index says, and whether its counts are right.
     marks: BTreeMap<Key, bool>,
     /// Directories that say that they have an area, and the sum of deltas there.

@@ -47,7 +47,7 @@ proptest! {
         let len = bytes.len();
         bytes[at.index(len)] = byte;
         let _ = Record::decode(&bytes);
-        prop_assert!(Record::decode(&bytes[..cut.index(FIXED)]).is_err());
+        prop_assert!(Record::decode(&bytes[..cut.index(FIXED_RECORD_BYTES)]).is_err());
         let _ = Record::decode(&bytes[..cut.index(len)]);
     }
 
