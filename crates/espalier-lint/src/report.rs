@@ -99,7 +99,9 @@ fn print_crate(workspace: &Workspace, modules: &Crate, structure: &Structure) {
         println!("  modules in circles    {}", structure.entries_in_circles);
     }
     let sizes = sizes(modules);
-    if let Some(size) = sizes.iter().max_by_key(|size| size.fields) {
+    let mut by_fields: Vec<_> = sizes.iter().collect();
+    by_fields.sort_by_key(|size| std::cmp::Reverse(size.fields));
+    for size in by_fields.iter().take(5) {
         println!("  most fields           {} {} ({})", size.fields, size.name, size.file);
     }
     let mut by_methods: Vec<_> = sizes.iter().collect();

@@ -3,11 +3,11 @@
 //! Protocol: there are two slots at the start of the device and a spare place at its end. The
 //! superblock of generation `g` goes to slot `g % 2` and to the spare place, where it is durable
 //! with the same sync; then the other slot gets a copy, as generation `g + 1`. The newest of the
-//! three counts. So damage to two of them takes no checkpoint back, and the spare one names at any
-//! time a state that is whole: nothing that the one before needs is given up before that sync, and
-//! a store that finds the three different makes them agree before it writes anything else
-//! ([`heal`]). A
-//! superblock is complete in one 512-byte sector, which devices write as a whole: a place that is
+//! three counts. So damage to two of them takes no checkpoint back. The spare one names a whole
+//! state at any time: blocks of the state before are not reused before that sync. A store that
+//! finds the three different makes them agree before it writes anything else ([`heal`]).
+//!
+//! A superblock is complete in one 512-byte sector, which devices write as a whole: a place that is
 //! found damaged was damaged, not torn.
 //!
 //! A device with neither slot is no store to a mount, whatever lies at its end: the device may
