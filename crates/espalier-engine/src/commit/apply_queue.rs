@@ -8,11 +8,11 @@
 //! Invariants: batches are applied one at a time and in the order of their numbers, by the thread
 //! that holds `applying`. A thread that holds the commit lock and has emptied the queue
 //! ([`CommitPipeline::lock_applied`]) knows that everything that was accepted has been applied, and
-//! that nothing else will be meanwhile. So callers cannot tell, as with the coalesced batch.
+//! that nothing else will be meanwhile. So no caller can observe the queue.
 //!
-//! A reader of some keys only need not wait for batches that do not concern them: neither for those
-//! in the queue nor for the one that is being applied, of which the queue keeps what it is until
-//! memtables have it.
+//! A reader of some keys need not wait for batches that do not change them: neither for those in
+//! the queue, nor for the one that is being applied, whose operations the queue keeps until
+//! memtables have them.
 //!
 //! [`CommitPipeline::lock_applied`]: super::pipeline::CommitPipeline::lock_applied
 

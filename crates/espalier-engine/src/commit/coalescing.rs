@@ -3,14 +3,13 @@
 //! What applying a batch costs does not depend on how small it is: numbers, a record in the log, a
 //! place in memtables for each key. So small batches of single keys join the coalesced batch first,
 //! where a later one takes the place of what it wipes out: an application that removes a tree file
-//! by file deletes ranges in the end that cover what it did before, and it is as if nothing had
-//! been done.
+//! by file deletes ranges in the end that cover its earlier deletions, and these are never applied.
 //!
-//! Invariant: callers cannot tell. A thread that looks at memtables, numbers or the log, or changes
-//! them, closes the coalesced batch first, under the commit lock
-//! ([`CommitPipeline::lock_applied`]): so it is a stretch of the order of all batches, and one of
-//! them for log and recovery. It is denoted by its points, each of which is what happened to one
-//! key, in order; points of different keys commute.
+//! Invariant: callers cannot observe it. A thread that looks at memtables, numbers or the log, or
+//! changes them, closes the coalesced batch first, under the commit lock
+//! ([`CommitPipeline::lock_applied`]). So the batches in it follow one another in the order of all
+//! batches, and log and recovery see them as one. It consists of *points*: each is what happened to
+//! one key, in order; points of different keys commute.
 //!
 //! [`CommitPipeline::lock_applied`]: super::pipeline::CommitPipeline::lock_applied
 
