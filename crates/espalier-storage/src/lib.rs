@@ -33,6 +33,7 @@ pub use memory::MemoryDevice;
 pub use overlay::OverlayDevice;
 pub use pool::{BufferPool, PooledBuf};
 pub use random::Random;
+pub use request::{check_discard, check_read, check_write};
 pub use simulated::{
     CrashPoint, Fault, FaultCounts, Image, OperationCounts, SECTOR, SimulatedDevice, SimulatedEnvironment,
 };

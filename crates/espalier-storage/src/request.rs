@@ -3,13 +3,13 @@
 use crate::{BLOCK, Device, Error, ErrorKind, Operation, Result};
 
 /// Checks a read: alignment by assertion, the range by an error.
-pub(crate) fn check_read(device: &dyn Device, offset: u64, buffer: &[u8]) -> Result<()> {
+pub fn check_read(device: &dyn Device, offset: u64, buffer: &[u8]) -> Result<()> {
     assert_aligned(Operation::Read, buffer);
     check_range(device, Operation::Read, offset, buffer.len() as u64)
 }
 
 /// Checks a write; returns its length.
-pub(crate) fn check_write(device: &dyn Device, offset: u64, buffers: &[&[u8]]) -> Result<u64> {
+pub fn check_write(device: &dyn Device, offset: u64, buffers: &[&[u8]]) -> Result<u64> {
     buffers.iter().for_each(|buffer| assert_aligned(Operation::Write, buffer));
     let length = buffers.iter().map(|buffer| buffer.len() as u64).sum();
     check_range(device, Operation::Write, offset, length)?;
@@ -17,7 +17,7 @@ pub(crate) fn check_write(device: &dyn Device, offset: u64, buffers: &[&[u8]]) -
 }
 
 /// Checks a discard.
-pub(crate) fn check_discard(device: &dyn Device, offset: u64, length: u64) -> Result<()> {
+pub fn check_discard(device: &dyn Device, offset: u64, length: u64) -> Result<()> {
     check_range(device, Operation::Discard, offset, length)
 }
 

@@ -1,0 +1,292 @@
+//! Remote bucket: a prefix of a store that the crate `object_store` reaches.
+//!
+//! Protocol: each request is one future on the [`EventLoop`], with a time limit. `object_store`
+//! repeats nothing: what is repeated, and what a lost reply means, is decided above.
+
+use super::event_loop::EventLoop;
+use super::{
+    Bucket, Condition, Failure, FailureKind, Location, ObjectFacts, Reply, Request, Ticket, Version,
+    directory,
+};
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt};
+use object_store::path::Path;
+use object_store::{
+    GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
+    UpdateVersion,
+};
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+/// How long a request may take, and how much longer for each MiB that it moves.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT_PER_MIB: Duration = Duration::from_secs(4);
+
+/// Most objects that one list gives: a bound on memory.
+const MAX_LISTED: usize = 10_000_000;
+
+/// A prefix of an object store.
+pub struct RemoteBucket {
+    name: String,
+    store: Arc<dyn ObjectStore>,
+    prefix: String,
+    /// The directory of a local one.
+    directory: Option<PathBuf>,
+    events: EventLoop,
+}
+
+impl fmt::Debug for RemoteBucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RemoteBucket({})", self.name)
+    }
+}
+
+impl RemoteBucket {
+    /// Reaches the store at a location. With `create`, a local directory that is not there is made.
+    ///
+    /// # Errors
+    /// If the location is not complete, or this program was built without what it needs.
+    pub fn open(location: &Location, create: bool) -> Result<Self, Failure> {
+        let name = location.to_string();
+        match location {
+            Location::Directory(path) => {
+                if create {
+                    std::fs::create_dir_all(path).map_err(|e| {
+                        Failure::new(FailureKind::Denied, format!("cannot make {}: {e}", path.display()))
+                    })?;
+                }
+                let store = object_store::local::LocalFileSystem::new_with_prefix(path)
+                    .map_err(failure)?
+                    .with_fsync(true);
+                Self::new(name, Arc::new(store), "", Some(path.clone()))
+            }
+            Location::S3 { prefix, .. } => Self::new(name, s3(location)?, prefix, None),
+        }
+    }
+
+    /// A store in memory, for tests.
+    ///
+    /// # Errors
+    /// If the system has no thread left.
+    pub fn in_memory() -> Result<Self, Failure> {
+        Self::new("memory://".into(), Arc::new(object_store::memory::InMemory::new()), "", None)
+    }
+
+    /// A prefix of any store.
+    ///
+    /// # Errors
+    /// If the system has no thread left.
+    fn new(
+        name: String,
+        store: Arc<dyn ObjectStore>,
+        prefix: &str,
+        directory: Option<PathBuf>,
+    ) -> Result<Self, Failure> {
+        let events = EventLoop::start()
+            .map_err(|e| Failure::new(FailureKind::Unsupported, format!("no thread for requests: {e}")))?;
+        Ok(Self { name, store, prefix: prefix.to_owned(), directory, events })
+    }
+
+    fn path(&self, name: &str) -> Path {
+        match (self.prefix.is_empty(), name.is_empty()) {
+            (true, _) => Path::from(name),
+            (false, true) => Path::from(self.prefix.as_str()),
+            (false, false) => Path::from(format!("{}/{name}", self.prefix)),
+        }
+    }
+}
+
+#[cfg(feature = "aws")]
+fn s3(location: &Location) -> Result<Arc<dyn ObjectStore>, Failure> {
+    use object_store::aws::{AmazonS3Builder, S3ConditionalPut};
+    let Location::S3 { bucket, endpoint, region, .. } = location else {
+        return Err(Failure::new(FailureKind::Unsupported, format!("{location} is no bucket")));
+    };
+    // TLS takes its ciphers from the process. Another library may have chosen them already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let retry = object_store::RetryConfig { max_retries: 0, ..Default::default() };
+    let mut builder = AmazonS3Builder::from_env()
+        .with_bucket_name(bucket)
+        .with_retry(retry)
+        .with_conditional_put(S3ConditionalPut::ETagMatch);
+    if let Some(endpoint) = endpoint {
+        builder = builder.with_endpoint(endpoint).with_allow_http(endpoint.starts_with("http://"));
+    }
+    if let Some(region) = region {
+        builder = builder.with_region(region);
+    }
+    let store = builder.build().map_err(failure)?;
+    Ok(Arc::new(store))
+}
+
+#[cfg(not(feature = "aws"))]
+fn s3(location: &Location) -> Result<Arc<dyn ObjectStore>, Failure> {
+    let message = format!("{location}: this program was built without S3 (feature aws)");
+    Err(Failure::new(FailureKind::Unsupported, message))
+}
+
+impl Bucket for RemoteBucket {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn submit(&self, request: Request) -> Box<dyn Ticket> {
+        let call = Call {
+            store: Arc::clone(&self.store),
+            path: self.path(request.name()),
+            root: self.path("").as_ref().to_owned(),
+            directory: self.directory.clone(),
+        };
+        Box::new(RemoteTicket(self.events.begin(call.run(request))))
+    }
+}
+
+struct RemoteTicket(Receiver<Result<Reply, Failure>>);
+
+impl Ticket for RemoteTicket {
+    fn wait(self: Box<Self>) -> Result<Reply, Failure> {
+        self.0.recv().unwrap_or_else(|_| {
+            Err(Failure::new(FailureKind::Unsupported, "the thread of the object store has ended"))
+        })
+    }
+}
+
+/// One request on its way.
+struct Call {
+    store: Arc<dyn ObjectStore>,
+    path: Path,
+    /// What all names begin with.
+    root: String,
+    directory: Option<PathBuf>,
+}
+
+impl Call {
+    async fn run(self, request: Request) -> Result<Reply, Failure> {
+        let verb = request.verb();
+        let limit = time_limit(&request);
+        let path = self.path.clone();
+        match tokio::time::timeout(limit, self.carry_out(request)).await {
+            Ok(outcome) => outcome,
+            Err(_) => {
+                let message = format!("no reply to {verb} {path} within {} s", limit.as_secs());
+                Err(Failure::new(FailureKind::Unknown, message))
+            }
+        }
+    }
+
+    async fn carry_out(self, request: Request) -> Result<Reply, Failure> {
+        match request {
+            Request::Put { name, body, condition } => self.put(name, body, condition).await,
+            Request::Get { range, .. } => self.get(range).await,
+            Request::Head { .. } => {
+                let meta = self.store.head(&self.path).await.map_err(failure)?;
+                Ok(Reply::Facts(self.facts(&meta)))
+            }
+            Request::Delete { .. } => match self.store.delete(&self.path).await {
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(Reply::Deleted),
+                Err(error) => Err(failure(error)),
+            },
+            Request::List { .. } => {
+                let folder = Some(&self.path).filter(|path| !path.as_ref().is_empty());
+                let metas: Vec<ObjectMeta> =
+                    self.store.list(folder).take(MAX_LISTED).try_collect().await.map_err(failure)?;
+                Ok(Reply::Listed(metas.iter().map(|meta| self.facts(meta)).collect()))
+            }
+        }
+    }
+
+    async fn put(self, name: String, body: Vec<Bytes>, condition: Condition) -> Result<Reply, Failure> {
+        if let (Some(directory), true) = (self.directory, condition != Condition::None) {
+            let put = move || directory::put_if(&directory, &name, &body, &condition);
+            let outcome = tokio::task::spawn_blocking(put).await;
+            let version =
+                outcome.unwrap_or_else(|e| Err(Failure::new(FailureKind::Unknown, e.to_string())))?;
+            return Ok(Reply::Put(Some(version)));
+        }
+        let mode = match condition {
+            Condition::None => PutMode::Overwrite,
+            Condition::Absent => PutMode::Create,
+            Condition::Matches(Version(tag)) => {
+                PutMode::Update(UpdateVersion { e_tag: Some(tag), version: None })
+            }
+        };
+        let options = PutOptions { mode, ..Default::default() };
+        let payload: PutPayload = body.into_iter().collect();
+        let put = self.store.put_opts(&self.path, payload, options).await.map_err(failure)?;
+        Ok(Reply::Put(put.e_tag.map(Version)))
+    }
+
+    async fn get(&self, range: Option<std::ops::Range<u64>>) -> Result<Reply, Failure> {
+        let whole = range.is_none();
+        let options = GetOptions { range: range.map(GetRange::Bounded), ..Default::default() };
+        let got = self.store.get_opts(&self.path, options).await.map_err(failure)?;
+        let mut facts = self.facts(&got.meta);
+        let bytes = got.bytes().await.map_err(failure)?;
+        if self.directory.is_some() && whole {
+            facts.version = Some(directory::version(&bytes));
+        }
+        Ok(Reply::Got(bytes, facts))
+    }
+
+    fn facts(&self, meta: &ObjectMeta) -> ObjectFacts {
+        let name = meta.location.as_ref();
+        let name = name.strip_prefix(&self.root).unwrap_or(name).trim_start_matches('/');
+        ObjectFacts {
+            name: name.to_owned(),
+            bytes: meta.size,
+            version: meta.e_tag.clone().filter(|_| self.directory.is_none()).map(Version),
+            modified: u64::try_from(meta.last_modified.timestamp_millis()).unwrap_or(0),
+        }
+    }
+}
+
+/// How long a request may take.
+fn time_limit(request: &Request) -> Duration {
+    let bytes = match request {
+        Request::Put { body, .. } => body.iter().map(|b| b.len() as u64).sum(),
+        Request::Get { range: Some(range), .. } => range.end.saturating_sub(range.start),
+        // Lists of many objects come in many parts.
+        Request::List { .. } => 256 << 20,
+        Request::Get { range: None, .. } => 16 << 20,
+        _ => 0,
+    };
+    REQUEST_TIMEOUT + TIMEOUT_PER_MIB * u32::try_from(bytes >> 20).unwrap_or(u32::MAX / 8)
+}
+
+/// What to do about an error of `object_store`.
+fn failure(error: object_store::Error) -> Failure {
+    use object_store::Error;
+    let text = causes(&error);
+    let kind = match &error {
+        Error::NotFound { .. } => FailureKind::NotFound,
+        Error::AlreadyExists { .. } | Error::Precondition { .. } | Error::NotModified { .. } => {
+            FailureKind::Condition
+        }
+        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => FailureKind::Denied,
+        Error::NotImplemented { .. }
+        | Error::NotSupported { .. }
+        | Error::InvalidPath { .. }
+        | Error::UnknownConfigurationKey { .. } => FailureKind::Unsupported,
+        _ if ["503", "SlowDown", "429"].iter().any(|word| text.contains(word)) => FailureKind::Throttled,
+        _ if text.contains("NoSuchBucket") => FailureKind::NotFound,
+        _ => FailureKind::Unknown,
+    };
+    Failure::new(kind, text)
+}
+
+/// An error with its causes, of which each says what the one above does not.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        let said = next.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = next.source();
+    }
+    text
+}

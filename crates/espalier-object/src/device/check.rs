@@ -1,0 +1,198 @@
+//! Check: is everything there that the root names, and what is there that it does not name?
+//!
+//! The only place that believes a list, and only about what nothing names.
+
+use super::error;
+use super::object_device::ObjectDevice;
+use super::options::{Access, Options};
+use crate::bucket::{Bucket, Failure, FailureKind, ObjectFacts, Reply, Request};
+use crate::format::{
+    FRAME_BLOCKS, Header, Malformed, NewObject, ObjectId, ObjectKind, frame_bytes, frames, open_frame,
+};
+use crate::objects::{ObjectEntry, Usage};
+use crate::pages::PAGE_BLOCKS;
+use crate::requests::PARALLEL_REQUESTS;
+use bytes::Bytes;
+use espalier_storage::{BLOCK, Device, Environment, Operation, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// What a check found.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct CheckReport {
+    /// What is stored, and what of it is in use.
+    pub usage: Usage,
+    /// Objects in use that are not there, or not as long as they should be.
+    pub missing: Vec<String>,
+    /// Objects in use whose bytes are wrong, with what is wrong.
+    pub damaged: Vec<String>,
+    /// Objects of which the table has another live count than the map.
+    pub miscounted: Vec<String>,
+    /// Objects that nothing names, with their bytes. A writer that works puts objects before it
+    /// names them; those of older epochs are of use to nothing.
+    pub orphans: Vec<(String, u64)>,
+    /// Of the orphans, those of older epochs.
+    pub old_orphans: Vec<String>,
+    /// Objects with names that are not of a store.
+    pub strangers: Vec<String>,
+}
+
+impl CheckReport {
+    /// True if everything that is named is there and right.
+    pub fn is_sound(&self) -> bool {
+        self.missing.is_empty() && self.damaged.is_empty() && self.miscounted.is_empty()
+    }
+}
+
+/// Checks all objects of a store. With `deep` every byte in use is got.
+///
+/// # Errors
+/// As for [`ObjectDevice::open`]; if a page of the map cannot be got.
+pub fn check_objects(
+    bucket: Arc<dyn Bucket>,
+    environment: &Arc<dyn Environment>,
+    options: &Options,
+    deep: bool,
+) -> Result<CheckReport> {
+    let device = ObjectDevice::open(bucket, environment, Access::ReadOnly, options.clone())?;
+    device.check(deep)
+}
+
+impl ObjectDevice {
+    fn check(&self, deep: bool) -> Result<CheckReport> {
+        let inner = &self.inner;
+        let failed = |failure: Failure| error::of_failure(&failure, Operation::Read, &inner.name);
+        // A range at a time, so that not all pages are under way together.
+        let step = PAGE_BLOCKS * PARALLEL_REQUESTS as u64;
+        for start in (0..inner.blocks).step_by(step as usize) {
+            let range = start..inner.blocks.min(start + step);
+            inner.load_pages(std::slice::from_ref(&range)).map_err(failed)?;
+        }
+        let mut report = CheckReport { usage: self.usage(), ..CheckReport::default() };
+        self.recount(&mut report);
+        let entries: Vec<ObjectEntry> = inner.state.read().objects.iter().copied().collect();
+        let used: Vec<NewObject> = entries.iter().filter(|e| !e.is_dead()).map(|e| e.object).collect();
+        for part in used.chunks(PARALLEL_REQUESTS) {
+            for object in part {
+                self.check_object(object, deep, &mut report).map_err(failed)?;
+            }
+        }
+        let known: BTreeSet<String> = entries.iter().map(ObjectEntry::name).collect();
+        self.find_orphans(&known, &mut report).map_err(failed)?;
+        Ok(report)
+    }
+
+    /// Compares the table with the map.
+    fn recount(&self, report: &mut CheckReport) {
+        let state = self.inner.state.read();
+        let mut live: BTreeMap<ObjectId, u32> = BTreeMap::new();
+        for run in state.map.lookup(&(0..self.inner.blocks)) {
+            if let Some(place) = run.place {
+                *live.entry(place.object).or_default() += run.blocks;
+            }
+        }
+        for entry in state.objects.iter().filter(|entry| entry.object.kind == ObjectKind::Data) {
+            let found = live.remove(&entry.object.id).unwrap_or(0);
+            if found != entry.live {
+                report.miscounted.push(format!("{}: {} instead of {found}", entry.name(), entry.live));
+            }
+        }
+        report.miscounted.extend(live.keys().map(|id| format!("object {id} is in no table")));
+    }
+
+    fn check_object(
+        &self,
+        object: &NewObject,
+        deep: bool,
+        report: &mut CheckReport,
+    ) -> std::result::Result<(), Failure> {
+        let name = object.name();
+        let range = (!deep).then(|| 0..u64::from(object.header_bytes));
+        let request = Request::Get { name: name.clone(), range };
+        let reply = match self.inner.requests.call(&request) {
+            Ok(reply) => reply,
+            Err(failure) if failure.kind == FailureKind::NotFound => {
+                report.missing.push(name);
+                return Ok(());
+            }
+            Err(failure) => return Err(failure),
+        };
+        match self.inner.requests.checked(&request, reply, |bytes| open_object(object, deep, bytes)) {
+            Ok(()) => Ok(()),
+            Err(failure) if failure.kind == FailureKind::Unsupported => {
+                report.damaged.push(failure.message);
+                Ok(())
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    fn find_orphans(
+        &self,
+        known: &BTreeSet<String>,
+        report: &mut CheckReport,
+    ) -> std::result::Result<(), Failure> {
+        for kind in [ObjectKind::Data, ObjectKind::Map] {
+            let request = Request::List { folder: kind.folder().into() };
+            let Reply::Listed(listed) = self.inner.requests.call(&request)? else { continue };
+            for ObjectFacts { name, bytes, .. } in listed {
+                match ObjectId::of_name(&name) {
+                    None => report.strangers.push(name),
+                    Some(_) if known.contains(&name) => {}
+                    Some((id, ..)) => {
+                        if id.epoch() < self.inner.epoch {
+                            report.old_orphans.push(name.clone());
+                        }
+                        report.orphans.push((name, bytes));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes objects that a check found to be orphans of older epochs. Only for a device that is
+    /// open for writing: then nothing older can name them any more.
+    ///
+    /// # Errors
+    /// What a request fails with; if the device takes no writes.
+    pub fn delete_orphans(&self, names: &[String]) -> Result<()> {
+        let inner = &self.inner;
+        inner.writable(Operation::Discard)?;
+        let deletes: Vec<Request> = {
+            let state = inner.state.read();
+            let known: BTreeSet<String> = state.objects.iter().map(ObjectEntry::name).collect();
+            let old = |name: &&String| {
+                ObjectId::of_name(name).is_some_and(|(id, ..)| id.epoch() < inner.epoch)
+                    && !known.contains(*name)
+            };
+            names.iter().filter(old).map(|name| Request::Delete { name: name.clone() }).collect()
+        };
+        let failed = |failure: Failure| error::of_failure(&failure, Operation::Discard, &inner.name);
+        inner.requests.call_all(&deletes, PARALLEL_REQUESTS).map_err(failed).map(drop)
+    }
+
+    /// Bytes of the device that are in use.
+    pub fn mapped_bytes(&self) -> u64 {
+        let state = self.inner.state.read();
+        let live = state.objects.iter().filter(|entry| entry.object.kind == ObjectKind::Data);
+        live.map(|entry| u64::from(entry.live) * BLOCK as u64).sum::<u64>().min(self.len())
+    }
+}
+
+/// Checks the header of an object, and with `deep` all of it.
+fn open_object(object: &NewObject, deep: bool, bytes: &Bytes) -> std::result::Result<(), Malformed> {
+    Header::decode(object.id, object.nonce, bytes)?;
+    if !deep {
+        return Ok(());
+    }
+    if bytes.len() as u64 != u64::from(object.bytes) {
+        return Err(Malformed::new(format!("it has {} bytes instead of {}", bytes.len(), object.bytes)));
+    }
+    for frame in 0..frames(object.blocks) {
+        let start = object.header_bytes as usize + frame as usize * frame_bytes(FRAME_BLOCKS);
+        let end = (start + frame_bytes(FRAME_BLOCKS)).min(bytes.len());
+        open_frame(object.id, object.nonce, frame, &bytes[start.min(end)..end])?;
+    }
+    Ok(())
+}

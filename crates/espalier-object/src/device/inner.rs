@@ -1,0 +1,213 @@
+//! What device and background thread share: where blocks are, the line of roots, the latch.
+
+use super::error;
+use super::options::Options;
+use crate::bucket::{Failure, Version};
+use crate::cache::FrameCache;
+use crate::format::{NewObject, ObjectId, Root};
+use crate::map::BlockMap;
+use crate::objects::ObjectTable;
+use crate::requests::Requests;
+use crate::runs::{Place, Run, RunMap};
+use crate::segment::{Segment, SegmentBuilder};
+use espalier_storage::{BLOCK, Environment, Error, ErrorKind, Operation, Result};
+use parking_lot::{Condvar, Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// What device and background thread share.
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) name: String,
+    pub(super) blocks: u64,
+    pub(super) options: Options,
+    /// Part of the names of this session's objects.
+    pub(super) session: u64,
+    pub(super) epoch: u32,
+    pub(super) environment: Arc<dyn Environment>,
+    pub(super) requests: Requests,
+    pub(super) cache: FrameCache,
+    pub(super) chain: Mutex<Chain>,
+    pub(super) state: RwLock<State>,
+    pub(super) latch: OnceLock<Latched>,
+    /// Set and told when the device is closed or dropped.
+    pub(super) ended: Mutex<bool>,
+    pub(super) end: Condvar,
+}
+
+/// Why nothing is written any more.
+#[derive(Debug)]
+pub(super) enum Latched {
+    /// The device was opened for reading, or closed.
+    Closed(&'static str),
+    /// Publishing failed.
+    Failed(String),
+    /// Another writer took over.
+    Fenced(String),
+}
+
+/// Where blocks are.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) map: BlockMap,
+    pub(super) objects: ObjectTable,
+    /// What changed since the last publishing began.
+    pub(super) overlay: RunMap,
+    /// What the publishing under way makes durable.
+    pub(super) frozen: RunMap,
+    /// Where writes go.
+    pub(super) active: Option<SegmentBuilder>,
+    /// Sealed segments that no root names yet.
+    pub(super) unpublished: BTreeMap<ObjectId, NewObject>,
+    /// Those of them whose bytes are in memory.
+    pub(super) resident: BTreeMap<ObjectId, Arc<Segment>>,
+    /// The number of the next object.
+    pub(super) next: u32,
+}
+
+impl State {
+    /// Moves the segment that takes writes to those that are sealed, and begins its upload.
+    pub(super) fn seal(&mut self, inner: &Inner) {
+        let Some(builder) = self.active.take() else { return };
+        let segment = Arc::new(builder.seal());
+        segment.begin_upload(&inner.requests);
+        self.unpublished.insert(segment.object.id, segment.object);
+        self.resident.insert(segment.object.id, segment);
+    }
+
+    /// The number of a new object.
+    pub(super) fn new_id(&mut self, epoch: u32) -> ObjectId {
+        self.next += 1;
+        ObjectId::new(epoch, self.next)
+    }
+
+    /// Writes blocks that follow each other, into the active segment as far as it has room; returns
+    /// how many that were.
+    pub(super) fn write(&mut self, inner: &Inner, start: u64, blocks: &[u8]) -> u32 {
+        let id = match &self.active {
+            Some(active) => active.id(),
+            None => {
+                let id = self.new_id(inner.epoch);
+                self.active = Some(SegmentBuilder::new(id, inner.session));
+                id
+            }
+        };
+        let wanted = (blocks.len() / BLOCK) as u32;
+        let end = start + u64::from(wanted);
+        // The first blocks either all lie in the active segment already, or none of them does.
+        let is_here = |run: &Run| run.place.is_some_and(|place| place.object == id);
+        let first = self.overlay.overlapping(start..end).find(is_here);
+        let Some(active) = &mut self.active else { return 0 };
+        if let Some(Run { start: at, blocks: count, place: Some(place) }) = first
+            && at == start
+        {
+            for (block, index) in blocks.chunks_exact(BLOCK).zip(place.index..place.index + count) {
+                if let Some(old) = active.block_mut(index) {
+                    old.copy_from_slice(block);
+                }
+            }
+            return count;
+        }
+        let gap = first.map_or(wanted, |run| (run.start - start) as u32);
+        let index = active.len();
+        let count = gap.min(inner.options.segment_blocks.saturating_sub(index));
+        for (number, block) in (start..start + u64::from(count)).zip(blocks.chunks_exact(BLOCK)) {
+            active.push(number, block);
+        }
+        if count > 0 {
+            self.overlay.replace(Run { start, blocks: count, place: Some(Place { object: id, index }) });
+        }
+        if active.len() >= inner.options.segment_blocks {
+            self.seal(inner);
+        }
+        count
+    }
+}
+
+/// The line of roots that this device puts.
+#[derive(Debug)]
+pub(super) struct Chain {
+    /// The last root that is known to be there. Objects and delta are kept below.
+    pub(super) root: Root,
+    /// Its version.
+    pub(super) version: Version,
+    /// Objects that the last map checkpoint does not have.
+    pub(super) objects: Vec<NewObject>,
+    /// Changes of the map since the last map checkpoint.
+    pub(super) delta: RunMap,
+    /// When the last root was put, by the environment's clock.
+    pub(super) put_at: Duration,
+}
+
+impl Inner {
+    /// Fails if nothing may be written any more.
+    pub(super) fn writable(&self, operation: Operation) -> Result<()> {
+        let (kind, why) = match self.latch.get() {
+            None => return Ok(()),
+            Some(Latched::Closed(why)) => (ErrorKind::ReadOnly, (*why).to_owned()),
+            Some(Latched::Failed(why)) => {
+                (ErrorKind::Io, format!("nothing is written since an earlier failure: {why}"))
+            }
+            Some(Latched::Fenced(why)) => (ErrorKind::Io, why.clone()),
+        };
+        Err(Error::new(kind, operation, &self.name, why))
+    }
+
+    /// Fails if something that was written may be lost.
+    pub(super) fn still_whole(&self) -> Result<()> {
+        match self.latch.get() {
+            None | Some(Latched::Closed(_)) => Ok(()),
+            Some(_) => self.writable(Operation::Sync),
+        }
+    }
+
+    /// Takes no more writes, because of a failure; returns the error.
+    pub(super) fn latch(&self, failure: &Failure, operation: Operation) -> Error {
+        let error = error::of_failure(failure, operation, &self.name);
+        if self.latch.set(Latched::Failed(failure.message.clone())).is_ok() {
+            tracing::error!(device = self.name, %failure, "the device takes no more writes");
+        }
+        error
+    }
+
+    /// Takes no more writes, because another writer has the store.
+    pub(super) fn fenced(&self, why: String) -> Error {
+        tracing::error!(device = self.name, why, "fenced");
+        let error = Error::new(ErrorKind::Io, Operation::Sync, &self.name, why.clone());
+        let _ = self.latch.set(Latched::Fenced(why));
+        error
+    }
+
+    /// Waits until the segments in memory are no more than they may be.
+    pub(super) fn make_room(&self) -> Result<()> {
+        loop {
+            let segment = {
+                let state = self.state.read();
+                let bytes: u64 = state.resident.values().map(|s| u64::from(s.object.bytes)).sum();
+                if bytes <= self.options.resident_bytes {
+                    return Ok(());
+                }
+                state.resident.values().next().cloned()
+            };
+            let Some(segment) = segment else { return Ok(()) };
+            segment.finish_upload(&self.requests).map_err(|f| self.latch(&f, Operation::Write))?;
+            self.state.write().resident.remove(&segment.object.id);
+        }
+    }
+
+    /// A random number that is not 0.
+    pub(super) fn nonce(&self) -> u64 {
+        self.environment.random() | 1 << 63
+    }
+
+    /// Milliseconds of the environment's clock that never goes back.
+    pub(super) fn elapsed(&self) -> Duration {
+        self.environment.monotonic()
+    }
+
+    /// True if the device was fenced or failed.
+    pub(super) fn is_latched(&self) -> bool {
+        matches!(self.latch.get(), Some(Latched::Failed(_) | Latched::Fenced(_)))
+    }
+}

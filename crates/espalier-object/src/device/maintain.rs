@@ -1,0 +1,113 @@
+//! Maintenance: the lease is renewed, what is dead is deleted, what is sparse is compacted.
+//!
+//! Protocol: with threads, a background thread takes a [step](Inner::maintain) now and then; in a
+//! simulation the caller does.
+//!
+//! Invariant: an object is deleted only if it was dead in a root that is known to be there, at a
+//! time of the server's clock that lies at least the grace time before that of the root now.
+
+use super::error;
+use super::inner::Inner;
+use super::publish::Scope;
+use crate::bucket::{Failure, Request};
+use crate::format::ObjectId;
+use crate::requests::PARALLEL_REQUESTS;
+use espalier_storage::{JoinHandle, Operation, Result};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Between two steps: this part of the lease.
+const STEPS_PER_LEASE: u32 = 6;
+
+/// Most objects that one step deletes.
+const MAX_DELETES: usize = 1000;
+
+impl Inner {
+    /// Starts the background thread, if there may be one.
+    pub(super) fn start_maintenance(inner: &Arc<Self>) -> std::io::Result<Option<JoinHandle>> {
+        if inner.environment.threads() == 0 {
+            return Ok(None);
+        }
+        let shared = Arc::clone(inner);
+        let body = Box::new(move || shared.maintain_until_the_end());
+        inner.environment.spawn("object maintenance", body).map(Some)
+    }
+
+    fn maintain_until_the_end(&self) {
+        let pause = (self.options.lease / STEPS_PER_LEASE).max(Duration::from_millis(10));
+        loop {
+            {
+                let mut ended = self.ended.lock();
+                if !*ended {
+                    self.end.wait_for(&mut ended, pause);
+                }
+                if *ended {
+                    return;
+                }
+            }
+            loop {
+                match self.maintain() {
+                    Ok(true) if !*self.ended.lock() => {}
+                    Ok(_) => break,
+                    Err(error) => {
+                        tracing::warn!(device = self.name, %error, "maintenance");
+                        break;
+                    }
+                }
+            }
+            if self.latch.get().is_some() {
+                return;
+            }
+        }
+    }
+
+    pub(super) fn maintain(&self) -> Result<bool> {
+        self.writable(Operation::Sync)?;
+        let since = self.elapsed().saturating_sub(self.chain.lock().put_at);
+        if since >= self.options.lease / 3 {
+            self.publish(Scope::Renew)?;
+        }
+        let deleted = self.delete_dead()?;
+        Ok(self.compact()? || deleted)
+    }
+
+    /// Deletes what has been dead for the grace time.
+    fn delete_dead(&self) -> Result<bool> {
+        let failed = |failure: Failure| error::of_failure(&failure, Operation::Discard, &self.name);
+        let due = self.due().map_err(failed)?;
+        let deletes: Vec<Request> =
+            due.iter().map(|(_, name)| Request::Delete { name: name.clone() }).collect();
+        self.requests.call_all(&deletes, PARALLEL_REQUESTS).map_err(failed)?;
+        let mut chain = self.chain.lock();
+        let mut state = self.state.write();
+        for (id, _) in &due {
+            state.objects.remove(*id);
+            chain.objects.retain(|object| object.id != *id);
+        }
+        Ok(!due.is_empty())
+    }
+
+    /// The objects that may be deleted. Notes for the others since when they are dead.
+    fn due(&self) -> std::result::Result<Vec<(ObjectId, String)>, Failure> {
+        let chain = self.chain.lock();
+        if self.is_latched() || !self.state.read().objects.iter().any(|entry| entry.is_dead()) {
+            return Ok(Vec::new());
+        }
+        let now = match self.requests.read_root()? {
+            Some((root, facts, _)) if root.nonce == chain.root.nonce => facts.modified,
+            // The next put of a root finds out what happened.
+            _ => return Ok(Vec::new()),
+        };
+        let grace = u64::try_from(self.options.grace.as_millis()).unwrap_or(u64::MAX);
+        let mut state = self.state.write();
+        let mut due = Vec::new();
+        for entry in state.objects.iter_mut().filter(|entry| entry.is_dead()) {
+            let died = *entry.died.get_or_insert(now);
+            // Strictly later: the root of that time has been replaced since.
+            if now > died && now - died >= grace && due.len() < MAX_DELETES {
+                due.push((entry.object.id, entry.name()));
+            }
+        }
+        Ok(due)
+    }
+}

@@ -1,0 +1,132 @@
+//! The device as its users see it.
+
+use super::inner::{Inner, Latched};
+use super::publish::Scope;
+use crate::objects::Usage;
+use crate::requests::RequestCounts;
+use crate::runs::Run;
+use espalier_storage::{
+    BLOCK, Device, JoinHandle, Operation, Result, check_discard, check_read, check_write,
+};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// A block device in an object store.
+#[derive(Debug)]
+pub struct ObjectDevice {
+    pub(super) inner: Arc<Inner>,
+    pub(super) maintenance: Mutex<Option<JoinHandle>>,
+}
+
+impl ObjectDevice {
+    /// What is stored, and what of it is in use.
+    pub fn usage(&self) -> Usage {
+        self.inner.state.read().objects.usage()
+    }
+
+    /// How many requests there were.
+    pub fn request_counts(&self) -> RequestCounts {
+        self.inner.requests.counts()
+    }
+
+    /// Why the device takes no writes any more, if it does not.
+    pub fn failure(&self) -> Option<String> {
+        match self.inner.latch.get()? {
+            Latched::Closed(_) => None,
+            Latched::Failed(why) | Latched::Fenced(why) => Some(why.clone()),
+        }
+    }
+
+    /// True if another writer took the store over.
+    pub fn is_fenced(&self) -> bool {
+        matches!(self.inner.latch.get(), Some(Latched::Fenced(_)))
+    }
+
+    /// Takes one step of maintenance: renews the lease if it is time, deletes, compacts. Returns
+    /// true if it deleted or compacted something. With threads it happens by itself.
+    ///
+    /// # Errors
+    /// If a request fails, or another writer took over.
+    pub fn step(&self) -> Result<bool> {
+        self.inner.maintain()
+    }
+
+    /// Publishes what was written, gives the lease back and takes no writes from then on.
+    ///
+    /// # Errors
+    /// As for [`Device::sync`].
+    pub fn close(&self) -> Result<()> {
+        self.stop();
+        if self.inner.latch.get().is_some() {
+            return self.inner.still_whole();
+        }
+        let outcome = self.inner.publish(Scope::Close);
+        // An earlier failure stays the reason.
+        let _ = self.inner.latch.set(Latched::Closed("it was closed"));
+        outcome
+    }
+
+    /// Ends the background thread.
+    fn stop(&self) {
+        *self.inner.ended.lock() = true;
+        self.inner.end.notify_all();
+        if let Some(thread) = self.maintenance.lock().take() {
+            thread.join();
+        }
+    }
+}
+
+impl Drop for ObjectDevice {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Device for ObjectDevice {
+    fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    fn len(&self) -> u64 {
+        self.inner.blocks * BLOCK as u64
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        check_read(self, offset, buffer)?;
+        let length = buffer.len() as u64;
+        self.inner.read(offset / BLOCK as u64, buffer).map_err(|error| error.at(offset, length))
+    }
+
+    fn write_at(&self, offset: u64, buffers: &[&[u8]]) -> Result<()> {
+        let length = check_write(self, offset, buffers)?;
+        let inner = &*self.inner;
+        inner.writable(Operation::Write).map_err(|error| error.at(offset, length))?;
+        let mut at = offset / BLOCK as u64;
+        for buffer in buffers {
+            let mut rest = *buffer;
+            while !rest.is_empty() {
+                let written = inner.state.write().write(inner, at, rest);
+                at += u64::from(written);
+                rest = &rest[written as usize * BLOCK..];
+            }
+        }
+        inner.make_room().map_err(|error| error.at(offset, length))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.inner.publish(Scope::Sync)
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> Result<()> {
+        check_discard(self, offset, length)?;
+        self.inner.writable(Operation::Discard).map_err(|error| error.at(offset, length))?;
+        let (mut start, end) = (offset / BLOCK as u64, (offset + length) / BLOCK as u64);
+        let mut state = self.inner.state.write();
+        while start < end {
+            let blocks = u32::try_from(end - start).unwrap_or(u32::MAX);
+            state.overlay.replace(Run { start, blocks, place: None });
+            start += u64::from(blocks);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,301 @@
+//! Making and opening: the first root, taking the lease, the map of what is there.
+
+use super::inner::{Chain, Inner, Latched, State};
+use super::object_device::ObjectDevice;
+use super::options::{Access, Options, Present};
+use super::{error, probe};
+use crate::bucket::{Bucket, Condition, Failure, ObjectFacts, Request, Version};
+use crate::cache::FrameCache;
+use crate::format::{
+    Holder, MapReference, ObjectId, ObjectKind, Root, decode_directory, decode_objects, open_section,
+};
+use crate::map::BlockMap;
+use crate::objects::{ObjectEntry, ObjectTable};
+use crate::requests::{PARALLEL_REQUESTS, Replaced, Requests};
+use espalier_storage::{BLOCK, Environment, Error, ErrorKind, Operation, Result};
+use parking_lot::{Condvar, Mutex, RwLock};
+use std::sync::{Arc, OnceLock};
+
+/// How often a claim is tried again because the writer that is to be fenced was faster.
+const MAX_CLAIMS: usize = 20;
+
+/// Most blocks of a device.
+const MAX_BLOCKS: u64 = 1 << 32;
+
+impl ObjectDevice {
+    /// Makes an empty device of `bytes`, rounded down to whole blocks.
+    ///
+    /// # Errors
+    /// [`ErrorKind::AlreadyExists`] if there is one and it is not to be replaced;
+    /// [`ErrorKind::Busy`] if it is in use; [`ErrorKind::Unsupported`] if the server does not
+    /// honour conditions; what a request fails with.
+    pub fn create(
+        bucket: Arc<dyn Bucket>,
+        environment: &Arc<dyn Environment>,
+        bytes: u64,
+        options: &Options,
+        present: Present,
+    ) -> Result<()> {
+        let requests = Requests::new(bucket, Arc::clone(environment), options.budget);
+        let name = requests.name().to_owned();
+        let failed = |failure: Failure| error::of_failure(&failure, Operation::Open, &name);
+        let refused = |kind, what: &str| Err(Error::new(kind, Operation::Open, &name, what));
+        let blocks = bytes / BLOCK as u64;
+        if blocks == 0 || blocks > MAX_BLOCKS {
+            return refused(ErrorKind::Unsupported, "a device has 4 KiB to 16 TiB");
+        }
+        let now =
+            if options.probe { Some(probe::probe(&requests, environment).map_err(failed)?) } else { None };
+        let before = requests.read_root().map_err(failed)?;
+        if let Some((root, facts, _)) = &before {
+            if present == Present::Refuse {
+                return refused(ErrorKind::AlreadyExists, "a store is there already; it was left as it is");
+            }
+            if let Some(busy) = lease_of(root, facts, now) {
+                return refused(ErrorKind::Busy, &busy);
+            }
+        }
+        let number = || environment.random();
+        let (high, low) = (number(), number());
+        let uuid = (u128::from(high) << 64 | u128::from(low)).to_le_bytes();
+        let (epoch, previous) = before.as_ref().map_or((0, 0), |(root, ..)| (root.epoch, root.nonce));
+        let root = Root {
+            uuid,
+            blocks,
+            epoch: epoch + 1,
+            generation: 1,
+            nonce: number() | 1 << 63,
+            previous,
+            session: number() | 1 << 63,
+            holder: Holder::default(),
+            map: None,
+            objects: Vec::new(),
+            delta: Vec::new(),
+        };
+        let condition = before.map_or(Condition::Absent, |(_, _, version)| Condition::Matches(version));
+        match requests.replace_root(&root, &condition).map_err(failed)? {
+            Replaced::Done(_) => delete_older(&requests, root.epoch).map_err(failed),
+            Replaced::Lost(_) => refused(ErrorKind::Busy, "another program made a store there just now"),
+        }
+    }
+
+    /// Opens the device of a bucket.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if there is none; [`ErrorKind::Busy`] if another writer has the
+    /// lease; [`ErrorKind::Unsupported`] if the server does not honour conditions; what a request
+    /// fails with.
+    pub fn open(
+        bucket: Arc<dyn Bucket>,
+        environment: &Arc<dyn Environment>,
+        access: Access,
+        options: Options,
+    ) -> Result<Self> {
+        let requests = Requests::new(bucket, Arc::clone(environment), options.budget);
+        let name = requests.name().to_owned();
+        let failed = |failure: Failure| error::of_failure(&failure, Operation::Open, &name);
+        let claimed = match access {
+            Access::ReadOnly => read_root(&requests).map(|(root, _, version)| (root, version)),
+            _ => claim(&requests, environment, access, &options),
+        };
+        let (root, version) = claimed.map_err(|refusal| match refusal {
+            Refusal::Failed(failure) => failed(failure),
+            Refusal::None => {
+                let message = "there is no store; make one with espalier mkfs";
+                Error::new(ErrorKind::NotFound, Operation::Open, &name, message)
+            }
+            Refusal::Busy(holder) => Error::new(ErrorKind::Busy, Operation::Open, &name, holder),
+        })?;
+        requests.establish();
+        let inner = Inner::new(requests, environment, options, root, version);
+        inner.load_state().map_err(failed)?;
+        if access == Access::ReadOnly {
+            let _ = inner.latch.set(Latched::Closed("it is open for reading only"));
+        }
+        let inner = Arc::new(inner);
+        let maintenance = match access {
+            Access::ReadOnly => None,
+            _ => Inner::start_maintenance(&inner)
+                .map_err(|e| Error::system(Operation::Open, inner.name.clone(), e))?,
+        };
+        Ok(Self { inner, maintenance: Mutex::new(maintenance) })
+    }
+}
+
+/// Why a device is not opened.
+enum Refusal {
+    Failed(Failure),
+    None,
+    Busy(String),
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+fn read_root(requests: &Requests) -> std::result::Result<(Root, ObjectFacts, Version), Refusal> {
+    requests.read_root()?.ok_or(Refusal::None)
+}
+
+/// Puts a root with the next epoch, so that every other writer is fenced.
+fn claim(
+    requests: &Requests,
+    environment: &Arc<dyn Environment>,
+    access: Access,
+    options: &Options,
+) -> std::result::Result<(Root, Version), Refusal> {
+    let now = if options.probe { Some(probe::probe(requests, environment)?) } else { None };
+    let (mut root, mut facts, mut version) = read_root(requests)?;
+    for _ in 0..MAX_CLAIMS {
+        if access != Access::TakeOver
+            && let Some(busy) = lease_of(&root, &facts, now)
+        {
+            return Err(Refusal::Busy(busy));
+        }
+        let claim = Root {
+            epoch: root.epoch + 1,
+            generation: root.generation + 1,
+            nonce: environment.random() | 1 << 63,
+            previous: root.nonce,
+            session: environment.random() | 1 << 63,
+            holder: options.holder(),
+            ..root.clone()
+        };
+        match requests.replace_root(&claim, &Condition::Matches(version))? {
+            Replaced::Done(version) => return Ok((claim, version)),
+            Replaced::Lost(found) if access != Access::TakeOver => {
+                return Err(Refusal::Busy(holder_text(&found)));
+            }
+            // The writer that is to be fenced has synced meanwhile, or the claim of a dead one has
+            // arrived.
+            Replaced::Lost(_) => (root, facts, version) = read_root(requests)?,
+        }
+    }
+    Err(Refusal::Busy(holder_text(&root)))
+}
+
+/// Whose lease runs, if one does; without a time of the server's clock every lease does.
+fn lease_of(root: &Root, facts: &ObjectFacts, now: Option<u64>) -> Option<String> {
+    let end = facts.modified.saturating_add(u64::from(root.holder.lease_ms));
+    let runs = !root.holder.host.is_empty() && now.is_none_or(|now| now < end);
+    runs.then(|| holder_text(root))
+}
+
+fn holder_text(root: &Root) -> String {
+    let Holder { host, process, lease_ms } = &root.holder;
+    format!(
+        "process {process} on {host} has it open for writing. Let that end, or wait until its lease of {} s has run out, \
+         or take the store over (mount --take-over), which ends all writing there",
+        lease_ms / 1000
+    )
+}
+
+/// Deletes what a device had that was replaced. Only objects of older epochs: the new one is empty.
+fn delete_older(requests: &Requests, epoch: u32) -> std::result::Result<(), Failure> {
+    for kind in [ObjectKind::Data, ObjectKind::Map] {
+        let listed = requests.call(&Request::List { folder: kind.folder().into() })?;
+        let crate::bucket::Reply::Listed(listed) = listed else { continue };
+        let older = listed
+            .into_iter()
+            .filter(|facts| ObjectId::of_name(&facts.name).is_some_and(|(id, ..)| id.epoch() < epoch));
+        let deletes: Vec<Request> = older.map(|facts| Request::Delete { name: facts.name }).collect();
+        requests.call_all(&deletes, PARALLEL_REQUESTS)?;
+    }
+    Ok(())
+}
+
+impl Inner {
+    fn new(
+        requests: Requests,
+        environment: &Arc<dyn Environment>,
+        options: Options,
+        root: Root,
+        version: Version,
+    ) -> Self {
+        let chain = Chain {
+            version,
+            objects: root.objects.clone(),
+            delta: Default::default(),
+            put_at: environment.monotonic(),
+            root,
+        };
+        Self {
+            name: requests.name().to_owned(),
+            blocks: chain.root.blocks,
+            session: chain.root.session,
+            epoch: chain.root.epoch,
+            environment: Arc::clone(environment),
+            cache: FrameCache::new(options.cache_bytes),
+            requests,
+            options,
+            chain: Mutex::new(chain),
+            state: RwLock::default(),
+            latch: OnceLock::new(),
+            ended: Mutex::new(false),
+            end: Condvar::new(),
+        }
+    }
+
+    /// Gets the map that the root names, and lets it have the delta.
+    pub(super) fn load_state(&self) -> std::result::Result<(), Failure> {
+        let mut chain = self.chain.lock();
+        let (mut map, mut objects) = match &chain.root.map {
+            None => Default::default(),
+            Some(reference) => self.get_tables(reference, chain.root.blocks)?,
+        };
+        for object in &chain.root.objects {
+            objects.insert(ObjectEntry::new(*object));
+        }
+        count_map_objects(&mut objects, &map, chain.root.map.as_ref());
+        *self.state.write() = State { map: std::mem::take(&mut map), objects, ..State::default() };
+        let delta = chain.root.delta.clone();
+        let ranges: Vec<_> = delta.iter().map(|run| run.start..run.end()).collect();
+        self.load_pages(&ranges)?;
+        let state = &mut *self.state.write();
+        for run in &delta {
+            let before = state.map.apply(run);
+            state.objects.moved(&before, run);
+            chain.delta.replace(*run);
+        }
+        Ok(())
+    }
+
+    fn get_tables(
+        &self,
+        map: &MapReference,
+        blocks: u64,
+    ) -> std::result::Result<(BlockMap, ObjectTable), Failure> {
+        let name = map.object.name(ObjectKind::Map, map.nonce);
+        let parts = [map.directory, map.objects];
+        let gets = parts.map(|(offset, length)| {
+            let range = u64::from(offset)..u64::from(offset) + u64::from(length);
+            Request::Get { name: name.clone(), range: Some(range) }
+        });
+        let [directory, objects] = &gets;
+        let [first, second] = [self.requests.begin(directory), self.requests.begin(objects)];
+        let reply = self.requests.finish(first, directory)?;
+        let directory = self.requests.checked(directory, reply, |bytes| {
+            decode_directory(open_section(map.object, map.nonce, map.directory.0, bytes)?, blocks)
+        })?;
+        let reply = self.requests.finish(second, objects)?;
+        let objects = self.requests.checked(objects, reply, |bytes| {
+            decode_objects(open_section(map.object, map.nonce, map.objects.0, bytes)?)
+        })?;
+        Ok((BlockMap::new(directory), objects))
+    }
+}
+
+/// Counts what is live in map objects: their pages in the directory, and the root's reference.
+fn count_map_objects(objects: &mut ObjectTable, map: &BlockMap, root: Option<&MapReference>) {
+    for entry in objects.iter_mut().filter(|entry| entry.object.kind == ObjectKind::Map) {
+        entry.live = 0;
+    }
+    for page in map.directory().values() {
+        objects.add(page.object, 1);
+    }
+    if let Some(root) = root {
+        objects.add(root.object, 1);
+    }
+}

@@ -1,0 +1,275 @@
+//! Publishing: makes what was written durable, by one new root.
+//!
+//! Protocol: under the chain lock, what changed is frozen and its segments are acknowledged; the
+//! map takes the changes, in memory; if the delta has become long, the map is written; then the
+//! root is replaced under the condition that it is the last one that is known.
+//!
+//! Invariants:
+//! - a root names only objects that were acknowledged before it was put;
+//! - between two publishings, map and object table are those of the root that is there; if
+//!   publishing fails they may be ahead of it, and the device is latched.
+
+use super::inner::{Chain, Inner};
+use crate::bucket::{Condition, Failure, Request};
+use crate::format::{
+    Header, Holder, MapReference, NewObject, ObjectId, ObjectKind, PageReference, Root, encode_directory,
+    encode_objects, encode_page, section,
+};
+use crate::objects::ObjectEntry;
+use crate::pages::PageNumber;
+use crate::requests::Replaced;
+use crate::runs::{Place, Run, RunMap};
+use crate::segment::Segment;
+use bytes::Bytes;
+use espalier_storage::{Operation, Result};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Map objects may hold so much more than twice what is live in them.
+const MAP_SLACK_BYTES: u64 = 256 << 10;
+
+/// What a root is for.
+pub(super) enum Scope {
+    /// Everything that was written.
+    Sync,
+    /// The same, and the lease is given back.
+    Close,
+    /// The lease alone.
+    Renew,
+    /// Copies of blocks, where nothing else has changed them.
+    Move(Vec<Arc<Segment>>, Vec<Moved>),
+}
+
+/// Blocks that were copied.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Moved {
+    /// The blocks and where the copies are.
+    pub(super) run: Run,
+    /// Where they were when they were read.
+    pub(super) from: Place,
+}
+
+/// What becomes durable.
+#[derive(Default)]
+struct Changes {
+    runs: Vec<Run>,
+    objects: Vec<NewObject>,
+    segments: Vec<Arc<Segment>>,
+    moved: Vec<Moved>,
+}
+
+impl Changes {
+    fn is_empty(&self) -> bool {
+        self.runs.is_empty() && self.objects.is_empty()
+    }
+
+    /// The blocks concerned.
+    fn ranges(&self) -> Vec<Range<u64>> {
+        let moved = self.moved.iter().map(|moved| moved.run);
+        self.runs.iter().copied().chain(moved).map(|run| run.start..run.end()).collect()
+    }
+}
+
+impl Inner {
+    /// Puts a new root.
+    ///
+    /// # Errors
+    /// If the device takes no writes any more, or does not from now on.
+    pub(super) fn publish(&self, scope: Scope) -> Result<()> {
+        let mut chain = self.chain.lock();
+        self.writable(Operation::Sync)?;
+        let (close, forced) = (matches!(scope, Scope::Close), matches!(scope, Scope::Close | Scope::Renew));
+        let changes = self.freeze(scope);
+        if changes.is_empty() && !forced {
+            return Ok(());
+        }
+        match self.try_publish(&mut chain, &changes, close) {
+            Ok(Replaced::Done(version)) => {
+                chain.version = version;
+                let mut state = self.state.write();
+                changes.objects.iter().for_each(|object| drop(state.resident.remove(&object.id)));
+                Ok(())
+            }
+            Ok(Replaced::Lost(found)) => Err(self.fenced(whose(&found))),
+            Err(failure) => Err(self.latch(&failure, Operation::Sync)),
+        }
+    }
+
+    /// What the new root shall have that the last one has not.
+    fn freeze(&self, scope: Scope) -> Changes {
+        match scope {
+            Scope::Renew => Changes::default(),
+            Scope::Move(segments, moved) => {
+                let objects = segments.iter().map(|segment| segment.object).collect();
+                Changes { objects, segments, moved, ..Changes::default() }
+            }
+            Scope::Sync | Scope::Close => {
+                let mut state = self.state.write();
+                state.seal(self);
+                state.frozen = std::mem::take(&mut state.overlay);
+                Changes {
+                    runs: state.frozen.iter().collect(),
+                    objects: state.unpublished.values().copied().collect(),
+                    segments: state.resident.values().cloned().collect(),
+                    moved: Vec::new(),
+                }
+            }
+        }
+    }
+
+    fn try_publish(
+        &self,
+        chain: &mut Chain,
+        changes: &Changes,
+        close: bool,
+    ) -> std::result::Result<Replaced, Failure> {
+        // All are under way before the first is waited for.
+        changes.segments.iter().for_each(|segment| segment.begin_upload(&self.requests));
+        for segment in &changes.segments {
+            segment.finish_upload(&self.requests)?;
+        }
+        self.load_pages(&changes.ranges())?;
+        self.apply(chain, changes);
+        if chain.delta.len() > self.options.delta_runs || chain.objects.len() > self.options.delta_runs / 4 {
+            self.checkpoint_map(chain)?;
+        }
+        let holder = if close { Holder::default() } else { self.options.holder() };
+        let next = Root {
+            generation: chain.root.generation + 1,
+            nonce: self.nonce(),
+            previous: chain.root.nonce,
+            holder,
+            objects: chain.objects.clone(),
+            delta: chain.delta.iter().collect(),
+            ..chain.root.clone()
+        };
+        let began = self.elapsed();
+        let replaced = self.requests.replace_root(&next, &Condition::Matches(chain.version.clone()))?;
+        if matches!(replaced, Replaced::Done(_)) {
+            (chain.root, chain.put_at) = (next, began);
+        }
+        Ok(replaced)
+    }
+
+    /// Lets the map have the changes.
+    fn apply(&self, chain: &mut Chain, changes: &Changes) {
+        let state = &mut *self.state.write();
+        for object in &changes.objects {
+            state.objects.insert(ObjectEntry::new(*object));
+            state.unpublished.remove(&object.id);
+            chain.objects.push(*object);
+        }
+        let moved = changes.moved.iter().flat_map(|moved| state.map.still_at(&moved.run, moved.from));
+        let moved: Vec<Run> = moved.collect();
+        for run in changes.runs.iter().chain(&moved) {
+            let before = state.map.apply(run);
+            state.objects.moved(&before, run);
+            match run.place {
+                Some(_) => drop(chain.delta.replace(*run)),
+                // Where nothing was, nothing has to be said.
+                None => {
+                    before.iter().for_each(|part| drop(chain.delta.replace(Run { place: None, ..*part })))
+                }
+            }
+        }
+        if !changes.runs.is_empty() {
+            state.frozen = RunMap::default();
+        }
+    }
+
+    /// Writes the pages of the map that changed, the directory and the object table.
+    fn checkpoint_map(&self, chain: &mut Chain) -> std::result::Result<(), Failure> {
+        self.touch_sparse_pages()?;
+        let id = self.state.write().new_id(self.epoch);
+        let (object, body, pages, map) = self.encode_map(id);
+        let put = Request::Put { name: object.name(), body: vec![body], condition: Condition::None };
+        self.requests.call(&put)?;
+        let state = &mut *self.state.write();
+        let live = 1 + pages.iter().filter(|(_, page)| page.is_some()).count() as u32;
+        for page in state.map.written(pages) {
+            state.objects.subtract(page.object, 1);
+        }
+        if let Some(before) = chain.root.map.replace(map) {
+            state.objects.subtract(before.object, 1);
+        }
+        state.objects.insert(ObjectEntry { live, ..ObjectEntry::new(object) });
+        chain.objects = vec![object];
+        chain.delta = RunMap::default();
+        Ok(())
+    }
+
+    /// The next map object, the pages in it, and how the root refers to it.
+    fn encode_map(
+        &self,
+        id: ObjectId,
+    ) -> (NewObject, Bytes, Vec<(PageNumber, Option<PageReference>)>, MapReference) {
+        let state = self.state.read();
+        let nonce = self.session;
+        let header = Header { id, nonce, kind: ObjectKind::Map, blocks: 0, index: Vec::new() };
+        let mut body = header.encode();
+        let header_bytes = body.len() as u32;
+        let mut directory = state.map.directory().clone();
+        let mut pages = Vec::new();
+        for (number, runs) in state.map.dirty() {
+            let page = (!runs.is_empty()).then(|| {
+                let (offset, length) = section(id, nonce, &mut body, &encode_page(number, runs));
+                PageReference { object: id, offset, length }
+            });
+            match page {
+                Some(page) => drop(directory.insert(number, page)),
+                None => drop(directory.remove(&number)),
+            }
+            pages.push((number, page));
+        }
+        let directory = section(id, nonce, &mut body, &encode_directory(&directory));
+        let objects = section(id, nonce, &mut body, &encode_objects(&state.objects));
+        let bytes = body.len() as u32;
+        let object = NewObject { id, nonce, kind: ObjectKind::Map, blocks: 0, header_bytes, bytes };
+        (object, Bytes::from(body), pages, MapReference { object: id, nonce, directory, objects })
+    }
+
+    /// Lets the pages in the sparsest map objects be written again, if too little in them is live.
+    fn touch_sparse_pages(&self) -> std::result::Result<(), Failure> {
+        let pages: Vec<PageNumber> = {
+            let state = self.state.read();
+            let mut live: BTreeMap<ObjectId, u64> = BTreeMap::new();
+            for page in state.map.directory().values() {
+                *live.entry(page.object).or_default() += u64::from(page.length);
+            }
+            let stored: u64 = state.objects.usage().map_bytes;
+            let wanted = 2 * live.values().sum::<u64>() + MAP_SLACK_BYTES;
+            let mut sparse: Vec<(ObjectId, u64)> = live
+                .iter()
+                .filter_map(|(id, live)| {
+                    let bytes = u64::from(state.objects.get(*id)?.object.bytes);
+                    Some((*id, live * 1000 / bytes.max(1)))
+                })
+                .collect();
+            sparse.sort_by_key(|(_, share)| *share);
+            let count = if stored > wanted { sparse.len().div_ceil(2) } else { 0 };
+            let chosen: Vec<ObjectId> = sparse[..count].iter().map(|(id, _)| *id).collect();
+            let pages = state.map.directory().iter().filter(|(_, page)| chosen.contains(&page.object));
+            pages.map(|(number, _)| *number).collect()
+        };
+        let ranges: Vec<Range<u64>> = pages.iter().map(|n| n.first_block()..n.first_block() + 1).collect();
+        self.load_pages(&ranges)?;
+        let mut state = self.state.write();
+        pages.iter().for_each(|number| state.map.touch(*number));
+        Ok(())
+    }
+}
+
+/// Says that another writer has the store.
+fn whose(found: &Root) -> String {
+    let holder = &found.holder;
+    let whom = match holder.host.as_str() {
+        "" => "another writer, which has closed it since,".to_owned(),
+        host => format!("process {} on {host}", holder.process),
+    };
+    format!(
+        "{whom} took the store over (epoch {}); nothing that was written here since the last sync is kept. Unmount, and \
+         mount again if the other one has ended",
+        found.epoch
+    )
+}

@@ -1,0 +1,50 @@
+//! Blocks that say what they are.
+#![allow(dead_code, reason = "not every test uses everything")]
+
+use espalier_object::{ObjectDevice, Options};
+use espalier_storage::{AlignedBuf, BLOCK, Device};
+
+/// Small segments, a short delta, no cache to speak of.
+pub(crate) fn options() -> Options {
+    Options {
+        segment_blocks: 32,
+        resident_bytes: 256 << 10,
+        delta_runs: 24,
+        cache_bytes: 256 << 10,
+        host: "test".into(),
+        ..Options::default()
+    }
+}
+
+/// A block that is all of one number.
+pub(crate) fn block(tag: u64) -> AlignedBuf {
+    let mut block = AlignedBuf::zeroed(BLOCK);
+    block.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&tag.to_le_bytes()));
+    block
+}
+
+/// The numbers of blocks.
+pub(crate) fn tags(bytes: &[u8]) -> Vec<u64> {
+    let tag = |block: &[u8]| {
+        let word: [u8; 8] = block[..8].try_into().unwrap();
+        assert!(block.chunks_exact(8).all(|other| other == word), "a block of several numbers");
+        u64::from_le_bytes(word)
+    };
+    bytes.chunks_exact(BLOCK).map(tag).collect()
+}
+
+/// Writes blocks.
+pub(crate) fn write(device: &ObjectDevice, start: u64, tags: &[u64]) {
+    let mut bytes = AlignedBuf::zeroed(tags.len() * BLOCK);
+    for (target, tag) in bytes.chunks_exact_mut(BLOCK).zip(tags) {
+        target.copy_from_slice(&block(*tag));
+    }
+    device.write_at(start * BLOCK as u64, &[&bytes]).unwrap();
+}
+
+/// Reads blocks.
+pub(crate) fn read(device: &ObjectDevice, start: u64, blocks: usize) -> Vec<u64> {
+    let mut bytes = AlignedBuf::zeroed(blocks * BLOCK);
+    device.read_at(start * BLOCK as u64, &mut bytes).unwrap();
+    tags(&bytes)
+}

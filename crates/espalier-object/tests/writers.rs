@@ -1,0 +1,245 @@
+//! Two writers: leases, take-over, races, and servers that do not honour conditions.
+
+mod support;
+
+use espalier_object::{
+    Access, Bucket, Location, ObjectDevice, Options, Present, RemoteBucket, SimulatedBucket, Trouble,
+};
+use espalier_storage::{
+    BLOCK, Device, Environment, ErrorKind, Random, SimulatedEnvironment, SystemEnvironment,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use support::{block, options, read, write};
+
+fn simulated(seed: u64) -> (Arc<SimulatedBucket>, Arc<SimulatedEnvironment>, Arc<dyn Environment>) {
+    let environment = Arc::new(SimulatedEnvironment::new(seed));
+    (Arc::new(SimulatedBucket::new(seed)), environment.clone(), environment)
+}
+
+fn named(host: &str) -> Options {
+    Options { host: host.into(), ..options() }
+}
+
+#[test]
+fn a_lease_keeps_others_out_until_it_runs_out_or_is_given_back() {
+    let (bucket, simulated, environment) = simulated(1);
+    ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options(), Present::Refuse).unwrap();
+    let open = |host, access| ObjectDevice::open(bucket.clone(), &environment, access, named(host));
+    let first = open("first", Access::Write).unwrap();
+    let error = open("second", Access::Write).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Busy);
+    assert!(error.to_string().contains("on first") && error.to_string().contains("--take-over"), "{error}");
+    // A writer that is idle renews its lease.
+    for _ in 0..10 {
+        bucket.advance(25_000);
+        simulated.advance(Duration::from_secs(25));
+        first.step().unwrap();
+    }
+    assert_eq!(open("second", Access::Write).unwrap_err().kind, ErrorKind::Busy);
+    write(&first, 0, &[1]);
+    first.sync().unwrap();
+    // One that is dead does not. Clocks of machines are not looked at, only the server's.
+    bucket.advance(59_000);
+    simulated.advance(Duration::from_secs(7_000_000));
+    assert_eq!(open("second", Access::Write).unwrap_err().kind, ErrorKind::Busy);
+    bucket.advance(2_000);
+    let second = open("second", Access::Write).unwrap();
+    assert_eq!(read(&second, 0, 1), [1]);
+    second.close().unwrap();
+    open("third", Access::Write).unwrap();
+}
+
+#[test]
+fn a_writer_that_was_fenced_makes_nothing_durable_and_says_why() {
+    let (bucket, simulated, environment) = simulated(2);
+    ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options(), Present::Refuse).unwrap();
+    let open = |host, access| ObjectDevice::open(bucket.clone(), &environment, access, named(host)).unwrap();
+    let first = open("first", Access::Write);
+    write(&first, 0, &[1, 1]);
+    first.sync().unwrap();
+    write(&first, 0, &[2]);
+    let second = open("second", Access::TakeOver);
+    write(&second, 1, &[3]);
+    second.sync().unwrap();
+    let error = first.sync().unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Io);
+    assert!(error.to_string().contains("on second took the store over"), "{error}");
+    assert!(first.is_fenced());
+    for error in
+        [first.sync().unwrap_err(), first.write_at(0, &[&block(4)]).unwrap_err(), first.close().unwrap_err()]
+    {
+        assert!(error.kind == ErrorKind::Io && error.to_string().contains("on second"), "{error}");
+    }
+    assert!(first.step().is_err());
+    assert_eq!(read(&second, 0, 2), [1, 3]);
+    // Also one that only renews finds out.
+    let third = open("third", Access::TakeOver);
+    simulated.advance(Duration::from_secs(30));
+    assert!(second.step().is_err());
+    assert!(second.is_fenced());
+    drop((first, second));
+    assert_eq!(read(&third, 0, 2), [1, 3]);
+}
+
+/// One writer after the other takes over while the others go on writing, on a bad network. The
+/// oracle: a sync that returned is in what each later writer finds.
+#[test]
+fn syncs_of_writers_that_race_are_kept() {
+    for seed in 1..=40 {
+        let (bucket, _, environment) = simulated(seed);
+        let mut random = Random::new(seed);
+        ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options(), Present::Refuse).unwrap();
+        let open = || {
+            ObjectDevice::open(
+                bucket.clone(),
+                &environment,
+                Access::TakeOver,
+                Options { probe: false, ..options() },
+            )
+        };
+        bucket.set_trouble(Trouble::all(10));
+        // Each writer counts in block 0; what one has synced is never less for another.
+        let mut writers = vec![open().unwrap()];
+        let mut acknowledged = 0;
+        for _ in 0..60 {
+            if random.one_in(6) {
+                let writer = open().unwrap();
+                let found = read(&writer, 0, 1)[0];
+                assert!(found >= acknowledged, "seed {seed}: {found} after {acknowledged}");
+                writers.push(writer);
+            }
+            let writer = random.choose(&writers);
+            let next = read(writer, 0, 1)[0] + 1;
+            if writer.write_at(0, &[&block(next)]).is_ok() && writer.sync().is_ok() {
+                assert!(next > acknowledged, "seed {seed}: {next} was synced after {acknowledged}");
+                acknowledged = next;
+            }
+        }
+        bucket.set_trouble(Trouble::default());
+        assert!(read(&open().unwrap(), 0, 1)[0] >= acknowledged, "seed {seed}");
+    }
+}
+
+/// Threads with a device each, on stores that several may use at once. Of those that begin from one
+/// root, exactly one goes on.
+#[test]
+fn of_writers_that_open_together_one_wins() {
+    let directory = tempfile::tempdir().unwrap();
+    let location = Location::Directory(directory.path().join("store"));
+    let stores: [Arc<dyn Bucket>; 2] = [
+        Arc::new(RemoteBucket::in_memory().unwrap()),
+        Arc::new(RemoteBucket::open(&location, true).unwrap()),
+    ];
+    for bucket in stores {
+        let environment: Arc<dyn Environment> = Arc::new(SystemEnvironment::new(2));
+        ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options(), Present::Refuse).unwrap();
+        for round in 1..=5 {
+            let (won, synced) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            let all_tried = std::sync::Barrier::new(4);
+            std::thread::scope(|scope| {
+                for writer in 0..4 {
+                    let (bucket, environment, won, synced, all_tried) =
+                        (&bucket, &environment, &won, &synced, &all_tried);
+                    scope.spawn(move || {
+                        let options = named(&format!("writer {writer}"));
+                        match ObjectDevice::open(bucket.clone(), environment, Access::Write, options) {
+                            Ok(device) => {
+                                won.fetch_add(1, Ordering::SeqCst);
+                                write(&device, round * 4 + writer, &[round]);
+                                all_tried.wait();
+                                device.close().unwrap();
+                                synced.fetch_add(1, Ordering::SeqCst);
+                            }
+                            Err(error) => {
+                                all_tried.wait();
+                                assert_eq!(error.kind, ErrorKind::Busy, "{error}");
+                            }
+                        }
+                    });
+                }
+            });
+            assert_eq!((won.into_inner(), synced.into_inner()), (1, 1), "round {round}");
+        }
+    }
+}
+
+/// Writers take the store from each other as fast as they can, in threads: what was synced last is
+/// there in the end.
+#[test]
+fn take_overs_at_the_same_time_lose_no_sync() {
+    let bucket: Arc<dyn Bucket> = Arc::new(RemoteBucket::in_memory().unwrap());
+    let environment: Arc<dyn Environment> = Arc::new(SystemEnvironment::new(2));
+    ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options(), Present::Refuse).unwrap();
+    let threads = 4;
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let (bucket, environment) = (&bucket, &environment);
+            scope.spawn(move || {
+                let mut acknowledged = 0;
+                for _ in 0..15 {
+                    let options = Options { probe: false, ..named("racer") };
+                    let Ok(device) =
+                        ObjectDevice::open(bucket.clone(), environment, Access::TakeOver, options)
+                    else {
+                        continue;
+                    };
+                    // Every writer has a block of its own, which no other changes.
+                    assert_eq!(read(&device, thread, 1)[0], acknowledged, "thread {thread}");
+                    let next = acknowledged + 1;
+                    write(&device, thread, &[next]);
+                    match device.sync() {
+                        Ok(()) => acknowledged = next,
+                        Err(error) => assert!(device.is_fenced(), "{error}"),
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_server_that_does_not_honour_conditions_is_refused() {
+    for seed in 1..=20 {
+        let (bucket, _, environment) = simulated(seed);
+        ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options(), Present::Refuse).unwrap();
+        // Always, and now and then.
+        for ignore_condition in [1, 3] {
+            bucket.set_trouble(Trouble { ignore_condition, ..Trouble::default() });
+            for access in [Access::Write, Access::TakeOver] {
+                let error = ObjectDevice::open(bucket.clone(), &environment, access, options()).unwrap_err();
+                assert_eq!(error.kind, ErrorKind::Unsupported, "{error}");
+                assert!(error.to_string().contains("does not honour"), "{error}");
+            }
+            // Reading is harmless.
+            ObjectDevice::open(bucket.clone(), &environment, Access::ReadOnly, options()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_store_that_is_away_fails_the_sync_and_latches() {
+    let (bucket, _, environment) = simulated(9);
+    ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options(), Present::Refuse).unwrap();
+    let device = ObjectDevice::open(bucket.clone(), &environment, Access::Write, options()).unwrap();
+    write(&device, 0, &[1]);
+    device.sync().unwrap();
+    write(&device, 0, &[2]);
+    bucket.set_away(true);
+    let error = device.sync().unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Io, "{error}");
+    bucket.set_away(false);
+    // What was written may or may not be there: nothing after it pretends.
+    assert!(device.sync().is_err());
+    assert!(device.write_at(0, &[&block(3)]).is_err());
+    assert!(device.failure().is_some() && !device.is_fenced());
+    let device = ObjectDevice::open(bucket.clone(), &environment, Access::TakeOver, options()).unwrap();
+    assert!([1, 2].contains(&read(&device, 0, 1)[0]));
+    // The root is gone: the store was deleted while it was in use.
+    write(&device, 0, &[5]);
+    bucket.remove("root");
+    let error = device.sync().unwrap_err();
+    assert!(error.to_string().contains("was deleted"), "{error}");
+    assert_eq!(device.len(), (1 << 30) / BLOCK as u64 * BLOCK as u64);
+}
