@@ -8,7 +8,7 @@
 use crate::failure::ensure;
 use crate::history::{Event, History};
 use crate::setup::{compare, contents, verify};
-use crate::{Bench, Change, Failure, Outcome, Setup, Step, differential};
+use crate::{Bench, Change, CrashDevice, Failure, Outcome, Setup, Step, differential};
 use bytes::Bytes;
 use espalier_engine::ErrorKind;
 use espalier_storage::{CrashPoint, Device, Random, SimulatedDevice};
@@ -50,7 +50,15 @@ impl CrashTally {
 /// # Errors
 /// If a state is found that the oracle forbids, or that is no sound store.
 pub fn run(setup: &Setup, steps: &[Step], plan: Plan) -> Outcome<CrashTally> {
-    let mut run = Run::new(setup, plan)?;
+    run_on::<SimulatedDevice>(setup, steps, plan)
+}
+
+/// [`run`] on a device of another kind.
+///
+/// # Errors
+/// As for [`run`].
+pub fn run_on<D: CrashDevice>(setup: &Setup, steps: &[Step], plan: Plan) -> Outcome<CrashTally> {
+    let mut run = Run::<D>::new(setup, plan)?;
     let first = steps.len() - plan.last.unwrap_or(steps.len()).min(steps.len());
     for (i, step) in steps.iter().enumerate() {
         if i == first {
@@ -72,25 +80,25 @@ pub fn run_caught(setup: &Setup, steps: &[Step], plan: Plan) -> Outcome<CrashTal
     crate::catch(|| run(setup, steps, plan))
 }
 
-struct Run {
-    bench: Bench,
+struct Run<D> {
+    bench: Bench<D>,
     history: History,
     random: Random,
     plan: Plan,
     tally: CrashTally,
 }
 
-impl Run {
+impl<D: CrashDevice> Run<D> {
     fn new(setup: &Setup, plan: Plan) -> Outcome<Self> {
-        let bench = Bench::new(setup.clone())?;
+        let bench = Bench::<D>::on_blank(setup.clone())?;
         bench.store.sync_all()?;
-        let history = History::new(bench.model.clone(), bench.device.counts().changes());
+        let history = History::new(bench.model.clone(), bench.device.changes());
         let random = Random::new(setup.seed ^ 0xc7a5);
         Ok(Self { bench, history, random, plan, tally: CrashTally::default() })
     }
 
     fn now(&self) -> u64 {
-        self.bench.device.counts().changes()
+        self.bench.device.changes()
     }
 
     fn take(&mut self, step: &Step) -> Outcome {
@@ -145,6 +153,7 @@ impl Run {
         self.crash_points()?;
         // Whatever began may have been written.
         let possible = self.history.possible(self.now() + 1);
+        self.bench.device = self.bench.device.after_kill()?;
         self.bench.open_again().map_err(|e| e.during("open after the process was killed"))?;
         let events = self
             .history
@@ -163,8 +172,8 @@ impl Run {
                 self.crash(&point, seed).map_err(|e| {
                     e.during(format_args!(
                         "crash at change {} with {} writes pending, survivors {seed}",
-                        point.change(),
-                        point.pending()
+                        D::change(&point),
+                        D::pending(&point)
                     ))
                 })?;
             }
@@ -172,10 +181,10 @@ impl Run {
         Ok(())
     }
 
-    fn crash(&mut self, point: &CrashPoint, seed: u64) -> Outcome {
+    fn crash(&mut self, point: &D::Point, seed: u64) -> Outcome {
         let mut random = Random::new(seed);
-        let possible = self.history.possible(point.change());
-        let device = Arc::new(point.crash(seed));
+        let possible = self.history.possible(D::change(point));
+        let device = Arc::new(D::crash_at(point, seed)?);
         device.record_crash_points(1);
         self.tally.crashes += 1;
         let events = self.recover(&device, |history, found| history.locate(found, possible.clone()))?;
@@ -184,9 +193,10 @@ impl Run {
         random.shuffle(&mut points);
         for again in points.iter().take(2) {
             self.tally.crashes_in_recovery += 1;
-            let device = Arc::new(again.crash(random.next_u64()));
-            self.recover(&device, |history, found| history.locate(found, possible.clone()))
-                .map_err(|e| e.during(format_args!("crash at change {} of the recovery", again.change())))?;
+            let device = Arc::new(D::crash_at(again, random.next_u64())?);
+            self.recover(&device, |history, found| history.locate(found, possible.clone())).map_err(|e| {
+                e.during(format_args!("crash at change {} of the recovery", D::change(again)))
+            })?;
         }
         if random.one_in(4) {
             self.go_on(&device, events).map_err(|e| e.during("work after recovery"))?;
@@ -197,7 +207,7 @@ impl Run {
     /// Opens, reads everything, verifies, and drops the store without closing it.
     fn recover<T>(
         &mut self,
-        device: &Arc<SimulatedDevice>,
+        device: &Arc<D>,
         check: impl FnOnce(&History, &crate::Model) -> Outcome<T>,
     ) -> Outcome<T> {
         let store = self.bench.setup.open(device.clone()).map_err(|e| Failure::from(e).during("recovery"))?;
@@ -209,7 +219,7 @@ impl Run {
     }
 
     /// A recovered store takes new batches, and the next crash finds them.
-    fn go_on(&mut self, device: &Arc<SimulatedDevice>, events: usize) -> Outcome {
+    fn go_on(&mut self, device: &Arc<D>, events: usize) -> Outcome {
         let setup = self.bench.setup.clone();
         let mut bench = Bench {
             store: setup.open(device.clone())?,
@@ -228,7 +238,7 @@ impl Run {
                 1 => bench.store.checkpoint()?,
                 _ => bench.store.close()?,
             }
-            let crashed = Arc::new(device.crash());
+            let crashed = Arc::new(device.crash_now()?);
             let store = bench.setup.open(crashed)?;
             compare(&store, &bench.model).map_err(|e| e.during(format_args!("round {round}")))?;
             verify(&store)?;

@@ -14,19 +14,23 @@
 
 pub mod concurrent;
 pub mod crash;
+mod crash_device;
 pub mod differential;
 mod failure;
 pub mod fault;
 mod history;
 pub mod minimize;
 mod model;
+mod object;
 mod setup;
 pub mod soak;
 mod walk;
 mod workload;
 
+pub use crash_device::CrashDevice;
 pub use failure::{Failure, Outcome, catch};
 pub use model::{Change, Model, ShortPrefix, VolumeStep, merge_functions};
+pub use object::SimulatedObjectDevice;
 pub use setup::{Bench, Setup};
 pub use walk::{Move, Reference};
 pub use workload::{Profile, Step, Workload};

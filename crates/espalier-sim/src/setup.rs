@@ -3,7 +3,7 @@
 use crate::failure::ensure;
 use crate::model::show;
 use crate::walk::walk_all;
-use crate::{Change, Failure, Model, Outcome, VolumeStep, merge_functions};
+use crate::{Change, CrashDevice, Failure, Model, Outcome, VolumeStep, merge_functions};
 use bytes::Bytes;
 use espalier_engine::{
     Compression, ErrorKind, FormatOptions, IndexId, KeyRange, OpenOptions, READ_ONLY_VOLUME, Rescue, Slice,
@@ -128,11 +128,11 @@ impl Setup {
 
 /// An open store, the device below it and the model beside it.
 #[derive(Debug)]
-pub struct Bench {
+pub struct Bench<D = SimulatedDevice> {
     /// What the store is made with.
     pub setup: Setup,
     /// The device.
-    pub device: Arc<SimulatedDevice>,
+    pub device: Arc<D>,
     /// The store.
     pub store: Arc<Store>,
     /// What it denotes.
@@ -140,12 +140,22 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// A new store with one volume.
+    /// A new store with one volume, on a simulated device.
     ///
     /// # Errors
     /// Those of the store.
     pub fn new(setup: Setup) -> Outcome<Self> {
-        let device = setup.blank_device();
+        Self::on_blank(setup)
+    }
+}
+
+impl<D: CrashDevice> Bench<D> {
+    /// A new store with one volume.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn on_blank(setup: Setup) -> Outcome<Self> {
+        let device = D::blank(setup.device, setup.seed)?;
         setup.format(device.clone())?;
         let store = setup.open(device.clone())?;
         let mut bench = Self { setup, device, store, model: Model::new() };

@@ -5,7 +5,10 @@
 //! store at every change of the device: recovering costs a fraction of a millisecond there, so that
 //! is where most power cuts are tried.
 
-use crate::{Failure, Outcome, Profile, Setup, Step, Workload, catch, crash, differential, fault, minimize};
+use crate::{
+    Failure, Outcome, Profile, Setup, SimulatedObjectDevice, Step, Workload, catch, crash, differential,
+    fault, minimize,
+};
 use espalier_storage::Random;
 
 /// What was tried.
@@ -75,6 +78,15 @@ pub const SIMULATIONS: &[Simulation] = &[
         ..simulation("short", |case, tally| {
             let plan = crash::Plan { one_in: 1, outcomes: 4, last: Some(recorded(&case.setup)) };
             crash::run(&case.setup, &case.steps, plan).map(|more| tally.crash.add(more))
+        })
+    },
+    Simulation {
+        rounds: 4,
+        case: |case, round| short(case.setup.seed, round | 1 << 22),
+        ..simulation("object", |case, tally| {
+            let plan = crash::Plan { one_in: 1, outcomes: 2, last: Some(recorded(&case.setup)) };
+            let run = crash::run_on::<SimulatedObjectDevice>(&case.setup, &case.steps, plan);
+            run.map(|more| tally.crash.add(more))
         })
     },
     simulation("format", |case, tally| {
