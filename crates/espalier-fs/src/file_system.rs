@@ -17,7 +17,7 @@ use crate::inode::access_times::AccessTimes;
 use crate::inode::inode_store::InodeStore;
 use crate::inode::node::{LinkCounts, Node, Place, Role};
 use crate::inode::node_table::NodeTable;
-use crate::inode::ownership::OwnershipMarks;
+use crate::inode::ownership::{ActiveWalks, OwnershipMarks};
 use crate::links::link_area::LinkAreas;
 use crate::lock_order::{Rank, RankedMutex};
 use crate::model::error::{FsErrorKind, Result, fail};
@@ -172,6 +172,8 @@ fn namespace(parts: Parts, orphans: Arc<Orphans>, access_times: Arc<AccessTimes>
     let ownership = Arc::new(OwnershipMarks {
         volume: volume.clone(),
         tree: tree.clone(),
+        nodes: nodes.clone(),
+        walks: ActiveWalks::default(),
         inodes: inodes.clone(),
         links: links.clone(),
     });

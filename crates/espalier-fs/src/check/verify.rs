@@ -221,7 +221,7 @@ impl Verification<'_> {
         let setting = setting.unwrap_or_default();
         let keeps = match (&record, setting.owned_alone) {
             (Record::Inode(inode), Some(uid)) => agrees_with_mark(inode, uid),
-            (Record::Link(_), promised) => promised.is_none(),
+            // The file that it leads to decides.
             _ => true,
         };
         if !keeps {
@@ -231,7 +231,8 @@ impl Verification<'_> {
             Record::Inode(inode) => self.inode(parsed, &inode, &setting),
             Record::Link(link) => {
                 let listed = self.snapshot.get(self.index(LINKS), parsed.base).ok().flatten();
-                self.links.see_name(parsed, link, &setting.area, listed.as_deref(), &mut self.found);
+                let place = (&setting.area, setting.owned_alone);
+                self.links.see_name(parsed, link, place, listed.as_deref(), &mut self.found);
             }
         }
     }
@@ -283,7 +284,8 @@ impl Verification<'_> {
             };
             if inode.has_link_area || prefix.is_empty() {
                 let sum = sum.wrapping_add(inode.link_area_delta);
-                self.links.see_area(parsed, &prefix, sum, &mut self.found);
+                let promised = inode.owned_alone.then_some(inode.uid);
+                self.links.see_area(parsed, &prefix, (sum, promised), &mut self.found);
             }
             if inode.size > 0 {
                 let (entries, directories) = (inode.size, u64::from(inode.links));

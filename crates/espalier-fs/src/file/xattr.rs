@@ -6,7 +6,7 @@ use crate::inode::ownership::OwnershipMarks;
 use crate::model::acl::{self, Acl};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
-use crate::model::privileges::{CAPABILITIES, SET_GID};
+use crate::model::privileges::{CAPABILITIES, SET_GID, are_capabilities_of};
 use crate::model::record::{INLINE_XATTRS_MAX_BYTES, Inode};
 use crate::model::types::*;
 use crate::orphan::detached::DetachedFiles;
@@ -83,13 +83,9 @@ impl ExtendedAttributes {
             return fail(FsErrorKind::NoSpace, format!("{} with so many entries", layout::show(name)));
         }
         let tree = self.tree.shared();
-        if name == CAPABILITIES
-            && value.is_some()
-            && let Some(parent) = node.place().parent
-        {
-            self.ownership.clear(&parent)?;
-        }
-        let mut state = node.state();
+        let lends_rights = value.filter(|_| name == CAPABILITIES);
+        let contradicts = |inode: &Inode| lends_rights.is_some_and(|v| !are_capabilities_of(v, inode.uid));
+        let mut state = self.ownership.lock_for_change(&node, contradicts)?;
         check_mode(change, &state.inode)?;
         let mut inode = state.inode.clone();
         if name == acl::ACCESS_ACL_XATTR || name == acl::DEFAULT_ACL_XATTR {

@@ -106,6 +106,7 @@ impl FileSystem {
             creates: get(&counters.creates),
             create_queries: get(&counters.create_queries),
             orphans: get(&counters.orphans),
+            ownership_walks: get(&counters.ownership_walks),
             bytes_read: get(&counters.bytes_read),
             bytes_written: get(&counters.bytes_written),
         }

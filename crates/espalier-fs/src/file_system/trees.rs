@@ -216,6 +216,6 @@ impl FileSystem {
         let inner = self.open_snapshot(snapshot, SNAPSHOT_CHECK_NAME_BYTES)?;
         let root = inner.names.nodes.dir(NodeId::ROOT)?;
         let tree = inner.names.tree.shared();
-        inner.names.ownership.check_owned_alone(&root, tree.epoch, caller)
+        inner.names.ownership.check_owned_alone(&root, &tree, caller, None)
     }
 }

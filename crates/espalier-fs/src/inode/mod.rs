@@ -6,4 +6,5 @@ pub(crate) mod names;
 pub(crate) mod node;
 pub(crate) mod node_table;
 pub(crate) mod ownership;
+pub(crate) mod ownership_walk;
 pub(crate) mod pending_changes;

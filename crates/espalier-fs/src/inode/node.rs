@@ -113,7 +113,7 @@ pub(crate) struct Directory {
     pub(crate) link_area: Mutex<Option<NodeId>>,
     /// Of a link area: what is known about the link counts in it.
     pub(crate) link_counts: Mutex<LinkCounts>,
-    /// As the flag of the inode; true at most too long.
+    /// As the flag of the inode when tree changes were last applied to it.
     pub(crate) owned_alone: AtomicBool,
     /// Changes of everything below; made when there is something to note.
     notes: OnceLock<Arc<ChangeNotes>>,
@@ -263,7 +263,9 @@ impl Node {
             }
             if !missed.is_empty() {
                 self.changed.store(true, Ordering::Release);
-                self.changes.report(self.id);
+                if missed.iter().any(TreeChange::is_visible) {
+                    self.changes.report(self.id);
+                }
                 if let Some(directory) = &self.directory {
                     directory.owned_alone.store(state.inode.owned_alone, Ordering::Release);
                 }

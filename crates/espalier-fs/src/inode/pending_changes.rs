@@ -44,6 +44,11 @@ pub(crate) struct TreeChange {
 }
 
 impl TreeChange {
+    /// Users see what it changes.
+    pub(crate) fn is_visible(&self) -> bool {
+        self.function != merge::MARK_OWNED
+    }
+
     pub(crate) fn apply(&self, inode: &Inode) -> Inode {
         merge::changed_inode(inode, self.function, &self.argument)
     }

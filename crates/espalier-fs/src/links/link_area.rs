@@ -15,7 +15,7 @@ use crate::inode::node_table::NodeTable;
 use crate::lock_order::RankedMutex;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
-use crate::model::record::LINK_COUNTS_RIGHT;
+use crate::model::record::AreaMark;
 use crate::model::types::NodeId;
 use crate::orphan::orphan_area::Orphans;
 use crate::references::{HeldNode, References};
@@ -116,7 +116,8 @@ impl LinkAreas {
         let Some(area) = self.nodes.get(id) else { return Ok(()) };
         let Some(top) = area.place().parent.filter(|top| !top.is_removed()) else { return Ok(()) };
         let prefix = top.content_prefix(tree.epoch);
-        if !self.links.has_stale_counts(&prefix)? {
+        let mark = self.links.area_mark(&prefix)?;
+        if !mark.stale_counts {
             return Ok(());
         }
         // Unlinked files in use whose data still lies there are not to lose it.
@@ -139,7 +140,8 @@ impl LinkAreas {
                 self.commit_if_full(&mut batch)?;
             }
         }
-        batch.insert(self.volume.links(), &prefix, LINK_COUNTS_RIGHT);
+        let mark = AreaMark { stale_counts: false, ..mark };
+        batch.insert(self.volume.links(), &prefix, mark.encode());
         self.volume.commit_internal(batch)?;
         *area.dir().link_counts.lock() = LinkCounts::Right;
         Ok(())

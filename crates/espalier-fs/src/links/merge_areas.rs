@@ -110,12 +110,34 @@ impl AreaMerger<'_> {
         }
         batch.delete_range(volume.metadata(), files.clone());
         batch.delete_range(volume.data(), files);
+        self.move_doubts(tree, &area, &above, &mut batch)?;
         batch.delete(volume.links(), &area.prefix);
         let mut inode = top.state().inode.clone();
         (inode.has_link_area, inode.link_area_delta) = (false, 0);
         self.inodes.put(tree, top, &top.state(), &inode, &mut batch);
         let lsn = volume.commit_internal(batch)?;
         self.dissolved(&area, moving, lsn, releases);
+        Ok(())
+    }
+
+    /// Adds to a batch that the area above doubts the marks that the lower area doubts, because the
+    /// names that lead there lead to the area above from now on.
+    fn move_doubts(
+        &self,
+        tree: &TreeGuard<'_>,
+        area: &Dissolution,
+        above: &Arc<Node>,
+        batch: &mut Batch,
+    ) -> Result<()> {
+        let links = &self.areas.links;
+        let doubted = links.area_mark(&area.prefix)?.doubted_owners;
+        let Some(top) = above.link_area_directory().filter(|_| !doubted.is_empty()) else {
+            return Ok(());
+        };
+        let prefix = top.content_prefix(tree.epoch);
+        let mut mark = links.area_mark(&prefix)?;
+        mark.doubt(doubted);
+        batch.insert(self.areas.volume.links(), &prefix, mark.encode());
         Ok(())
     }
 

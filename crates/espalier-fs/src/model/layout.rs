@@ -119,6 +119,18 @@ pub(crate) fn content_range(prefix: &[u8]) -> KeyRange {
     KeyRange::prefix(prefix)
 }
 
+/// The keys below a content prefix that a change of the whole tree reaches: all but the volume's
+/// own records.
+pub(crate) fn entries_below(content: &[u8]) -> Vec<KeyRange> {
+    let whole = content_range(content);
+    if !content.is_empty() {
+        return vec![whole];
+    }
+    let files = KeyRange::prefix(&area_files(content));
+    let behind = KeyRange { start: vec![2].into(), end: None };
+    vec![entries_range(content), files, behind]
+}
+
 /// Block `number` of the file whose entry key (or place of detached data) is `base`.
 pub(crate) fn block_key(base: &[u8], number: u64) -> Vec<u8> {
     let mut key = Vec::with_capacity(base.len() + 9);

@@ -20,6 +20,10 @@ pub(crate) const CHANGE_OWNER: u16 = 3;
 /// get if an execute bit is set.
 pub(crate) const CHANGE_MODE: u16 = 4;
 
+/// Gives directories of one owner the ownership mark; everything else stays as it is. Argument: the
+/// owner (u32).
+pub(crate) const MARK_OWNED: u16 = 5;
+
 const SET_OWNER: u32 = 1;
 const SET_GROUP: u32 = 2;
 
@@ -30,6 +34,7 @@ pub fn merge_functions() -> MergeFunctions {
         .with(ZERO, zero)
         .with(CHANGE_OWNER, |old, argument| with_inode(old?, argument, change_owner))
         .with(CHANGE_MODE, |old, argument| with_inode(old?, argument, change_mode))
+        .with(MARK_OWNED, |old, argument| with_inode(old?, argument, mark_owned))
 }
 
 /// Changes a stored inode. What is none, or cannot be understood, stays as it is.
@@ -130,11 +135,17 @@ pub(crate) fn change_mode(inode: &mut Inode, argument: &[u8]) {
     }
 }
 
-/// What [`CHANGE_OWNER`] or [`CHANGE_MODE`] makes of an inode.
+/// What [`MARK_OWNED`] does.
+fn mark_owned(inode: &mut Inode, argument: &[u8]) {
+    inode.owned_alone |= inode.is_dir() && inode.uid.to_le_bytes() == *argument;
+}
+
+/// What [`CHANGE_OWNER`], [`CHANGE_MODE`] or [`MARK_OWNED`] makes of an inode.
 pub(crate) fn changed_inode(inode: &Inode, function: u16, argument: &[u8]) -> Inode {
     let mut inode = inode.clone();
     match function {
         CHANGE_OWNER => change_owner(&mut inode, argument),
+        MARK_OWNED => mark_owned(&mut inode, argument),
         _ => change_mode(&mut inode, argument),
     }
     inode

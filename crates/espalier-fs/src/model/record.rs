@@ -6,7 +6,7 @@
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::types::{Attr, FileKind, MAX_NAME, MAX_SYMLINK, MAX_XATTR};
 use bytes::Bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 const KIND_LINK: u8 = 8;
@@ -25,11 +25,6 @@ const TAG_XATTR: u8 = 4;
 const TAG_LARGE_XATTR: u8 = 5;
 const TAG_AREA_DELTA: u8 = 6;
 
-/// The mark of a link area, in the links index, whose link counts are right.
-pub(crate) const LINK_COUNTS_RIGHT: &[u8] = &[0];
-/// The mark of a link area whose link counts have to be corrected.
-pub(crate) const LINK_COUNTS_STALE: &[u8] = &[1];
-
 /// Length of an inode's fixed fields.
 const FIXED_RECORD_BYTES: usize = 64;
 
@@ -44,8 +39,8 @@ pub(crate) struct Inode {
     pub(crate) kind: FileKind,
     /// Some of the blocks below `size` may be absent.
     pub(crate) sparse: bool,
-    /// Of a directory: whatever lies below belongs to its owner and has neither set-id bits nor
-    /// capabilities nor several names. Absence of the flag says nothing.
+    /// Of a directory: everything below belongs to its owner, as
+    /// [`belongs_alone`](crate::model::privileges::belongs_alone) says. Its absence says nothing.
     pub(crate) owned_alone: bool,
     /// Of a directory: it has a link area of its own.
     pub(crate) has_link_area: bool,
@@ -111,6 +106,56 @@ pub(crate) struct Link {
     pub(crate) id: u64,
     /// The inode's number, so that a listing needs no more than the entry.
     pub(crate) number: u64,
+}
+
+/// The mark of a link area, in the links index.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct AreaMark {
+    /// The link counts of files in the area have to be corrected.
+    pub(crate) stale_counts: bool,
+    /// A marked directory of one of these owners may hold a name that leads to a file in this area
+    /// which contradicts the mark. [`AreaMark::EVERY_OWNER`] stands for all.
+    pub(crate) doubted_owners: BTreeSet<u32>,
+}
+
+impl AreaMark {
+    /// No user has this number.
+    pub(crate) const EVERY_OWNER: u32 = u32::MAX;
+    /// With more owners than this all are doubted.
+    const MAX_OWNERS: usize = 256;
+
+    /// The marks of directories of `uid` say nothing of names that lead to this area.
+    pub(crate) fn doubts(&self, uid: u32) -> bool {
+        self.doubted_owners.contains(&uid) || self.doubted_owners.contains(&Self::EVERY_OWNER)
+    }
+
+    /// Adds owners to those whose marks are doubted.
+    pub(crate) fn doubt(&mut self, owners: impl IntoIterator<Item = u32>) {
+        self.doubted_owners.extend(owners);
+        if self.doubted_owners.len() > Self::MAX_OWNERS {
+            self.doubted_owners = [Self::EVERY_OWNER].into();
+        }
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = vec![u8::from(self.stale_counts)];
+        out.extend(self.doubted_owners.iter().flat_map(|uid| uid.to_le_bytes()));
+        out
+    }
+
+    /// # Errors
+    /// [`FsErrorKind::Io`] if it cannot be understood.
+    pub(crate) fn decode(value: &[u8]) -> Result<Self> {
+        let (Some(&stale), owners) = (value.first(), value.get(1..).unwrap_or_default()) else {
+            return fail(FsErrorKind::Io, "the mark of a link area is empty");
+        };
+        let (owners, rest) = owners.as_chunks::<4>();
+        let doubted_owners: BTreeSet<u32> = owners.iter().map(|uid| u32::from_le_bytes(*uid)).collect();
+        if stale > 1 || !rest.is_empty() || doubted_owners.len() != owners.len() {
+            return fail(FsErrorKind::Io, "the mark of a link area cannot be understood");
+        }
+        Ok(Self { stale_counts: stale == 1, doubted_owners })
+    }
 }
 
 /// The clock for times of files ticks at least so often (100 Hz).

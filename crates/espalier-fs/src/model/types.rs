@@ -287,6 +287,8 @@ pub struct FsStatistics {
     pub create_queries: u64,
     /// Unlinked files that are still in use.
     pub orphans: u64,
+    /// Walks over whole trees that found out whether everything in them is the caller's own.
+    pub ownership_walks: u64,
     /// Bytes read by callers.
     pub bytes_read: u64,
     /// Bytes written by callers.

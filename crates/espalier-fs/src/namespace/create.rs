@@ -4,7 +4,7 @@ use crate::inode::inode_store::{Creation, NewObject, count_entry};
 use crate::inode::node::Node;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
-use crate::model::privileges::SET_ID;
+use crate::model::privileges::SET_GID;
 use crate::model::types::*;
 use crate::namespace::context::Namespace;
 use crate::namespace::lookup::check_new_name;
@@ -93,7 +93,7 @@ fn create_in<'a>(
     namespace.state_record.check_key(&key)?;
     namespace.orphans.clear_place(&key)?;
     let number = namespace.state_record.fresh_number()?.wrapping_sub(dir.dir().sum);
-    if caller.uid != dir.state().inode.uid || (new.kind != FileKind::Directory && new.mode & SET_ID != 0) {
+    if caller.uid != dir.state().inode.uid || (new.kind != FileKind::Directory && new.mode & SET_GID != 0) {
         namespace.ownership.clear(dir)?;
     }
     let mut state = dir.state();

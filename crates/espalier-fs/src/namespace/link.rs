@@ -11,6 +11,7 @@ use crate::inode::node::{Node, Orphan, Role, States};
 use crate::links::link_area::are_served_apart;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
+use crate::model::privileges::agrees_with_mark;
 use crate::model::record::{Inode, Link};
 use crate::model::types::*;
 use crate::namespace::context::Namespace;
@@ -27,6 +28,8 @@ use std::sync::atomic::Ordering;
 enum LinkOutcome {
     /// With the file's attributes after the change.
     Done(Attr),
+    /// Nothing was done, because other operations may come between the steps.
+    NeedsExclusive,
     /// Different link areas serve its names: they have to become one first.
     NeedsMerge,
 }
@@ -51,7 +54,7 @@ pub(crate) fn link(namespace: &Namespace, node: NodeId, parent: NodeId, name: &[
     };
     let attr = match outcome {
         LinkOutcome::Done(attr) => attr,
-        LinkOutcome::NeedsMerge => link_merged(namespace, &new, &mut releases)?,
+        LinkOutcome::NeedsMerge | LinkOutcome::NeedsExclusive => link_merged(namespace, &new, &mut releases)?,
     };
     drop(releases);
     Ok(Entry { node: namespace.references.hold(&node)?.keep().id, attr })
@@ -73,7 +76,9 @@ fn link_merged(
     }
     match link_in(namespace, &tree, new, releases)? {
         LinkOutcome::Done(attr) => Ok(attr),
-        LinkOutcome::NeedsMerge => fail(FsErrorKind::NotFound, "the file was removed"),
+        LinkOutcome::NeedsMerge | LinkOutcome::NeedsExclusive => {
+            fail(FsErrorKind::NotFound, "the file was removed")
+        }
     }
 }
 
@@ -90,9 +95,14 @@ fn link_in(
     namespace.state_record.check_key(&key)?;
     namespace.orphans.clear_place(&key)?;
     let area = namespace.areas.area_of(dir)?;
-    clear_marks(namespace, node, dir)?;
+    let has_cleared = clear_marks(namespace, node, dir)?;
     let mut area_names = area.dir().names.lock();
     let mut states = States::lock(&[node, dir]);
+    let owner = states.of(dir).inode.uid;
+    if !has_cleared && !agrees_with_mark(&states.of(node).inode, owner) {
+        // Attributes have changed since; the exclusive lock excludes that.
+        return Ok(LinkOutcome::NeedsExclusive);
+    }
     let state = states.of(node);
     if state.orphan != Orphan::No && state.linkable {
         tmpfile::link_first(namespace, tree, new, &mut names, &mut states, releases)?;
@@ -142,20 +152,19 @@ fn link_in(
     Ok(LinkOutcome::Done(namespace.lookup.attrs.known_attr(node, states.of(node)).0))
 }
 
-/// Clears the ownership marks that a second name of `node` in `dir` contradicts.
-fn clear_marks(namespace: &Namespace, node: &Arc<Node>, dir: &Arc<Node>) -> Result<()> {
+/// Clears the ownership marks that a further name of `node` in `dir` contradicts; true if it does.
+fn clear_marks(namespace: &Namespace, node: &Arc<Node>, dir: &Arc<Node>) -> Result<bool> {
     let Some(home) = node.place().parent else {
         return fail(FsErrorKind::Permission, "a directory has one name only");
     };
-    if node.state().linkable {
-        let inode = node.state().inode.clone();
-        return namespace.ownership.clear_before_entry(dir, &inode);
-    }
-    if home.is_removed() {
+    let (inode, linkable) = {
+        let state = node.state();
+        (state.inode.clone(), state.linkable)
+    };
+    if !linkable && home.is_removed() {
         return fail(FsErrorKind::NotFound, "the file was removed");
     }
-    namespace.ownership.clear(dir)?;
-    namespace.ownership.clear(&home)
+    namespace.ownership.clear_before_entry(dir, &inode)
 }
 
 /// Adds to a batch that a file with one name moves to the link area, where its entry lies at

@@ -15,6 +15,7 @@ use crate::links::link_area::are_served_apart;
 use crate::lock_order::{Rank, RankedGuard, RankedMutex};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
+use crate::model::privileges::agrees_with_mark;
 use crate::model::record::Inode;
 use crate::model::types::*;
 use crate::namespace::context::Namespace;
@@ -190,10 +191,10 @@ fn rename_locked<'a>(
         source: NamedNode { dir: from, name, node: &source },
         target: target.map(|node| NamedNode { dir: to, name: new_name, node }),
     };
-    clear_marks(namespace, request, &found)?;
+    let cleared = clear_marks(namespace, request, &found)?;
     namespace.state_record.check_key(&layout::entry_key(&to.content_prefix(tree.epoch), new_name))?;
     move_detached_away(namespace, tree, request, &found)?;
-    move_entries(namespace, tree, request, &found, &mut names, releases)
+    move_entries(namespace, tree, request, &found, cleared, &mut names, releases)
 }
 
 /// Refuses to replace an entry where that was not asked for, and to exchange with none.
@@ -228,25 +229,34 @@ fn check_nesting(request: &RenameRequest<'_>, source: &Arc<Node>, target: Option
     }
 }
 
+/// Where the ownership marks were cleared because an entry contradicts them in its new place.
+#[derive(Clone, Copy)]
+struct ClearedMarks {
+    /// Where the source goes.
+    to: bool,
+    /// Where the target of an exchange goes.
+    from: bool,
+}
+
 /// Clears the ownership marks that entries contradict in their new places.
-fn clear_marks(namespace: &Namespace, request: &RenameRequest<'_>, found: &Found<'_>) -> Result<()> {
+fn clear_marks(
+    namespace: &Namespace,
+    request: &RenameRequest<'_>,
+    found: &Found<'_>,
+) -> Result<ClearedMarks> {
     let clear = |entry: &NamedNode<'_>, to: &Arc<Node>| {
-        if !entry.node.is_at(entry.dir, entry.name) {
-            return namespace.ownership.clear(to);
-        }
         let inode = entry.node.state().inode.clone();
         namespace.ownership.clear_before_entry(to, &inode)
     };
-    clear(&found.source, request.to)?;
-    if let Some(target) = found.target.as_ref().filter(|_| request.is_exchange()) {
-        clear(target, request.from)?;
-    }
+    let to = clear(&found.source, request.to)?;
+    let swapped = found.target.as_ref().filter(|_| request.is_exchange());
+    let from = swapped.map_or(Ok(false), |target| clear(target, request.from))?;
     if let RenameMode::Whiteout { uid, .. } = request.mode
         && request.from.state().inode.uid != uid
     {
         namespace.ownership.clear(request.from)?;
     }
-    Ok(())
+    Ok(ClearedMarks { to, from })
 }
 
 /// Moves data of unlinked files away from what moves or is replaced.
@@ -272,6 +282,7 @@ fn move_entries(
     tree: &TreeGuard<'_>,
     request: &RenameRequest<'_>,
     found: &Found<'_>,
+    cleared: ClearedMarks,
     names: &mut NamesPair<'_>,
     releases: &mut DeferredReleases<'_>,
 ) -> Result<RenameOutcome> {
@@ -280,6 +291,17 @@ fn move_entries(
     let mut nodes = vec![from, to, source.node];
     nodes.extend(target.iter().map(|t| t.node));
     let mut states = States::lock(&nodes);
+    // Attributes may have changed since the marks were cleared; the exclusive lock excludes that.
+    let (to_owner, from_owner) = (states.of(to).inode.uid, states.of(from).inode.uid);
+    let is_foreign = |inode: &Inode, owner| !agrees_with_mark(inode, owner);
+    if !cleared.to && is_foreign(&states.of(source.node).inode, to_owner) {
+        return Ok(RenameOutcome::NeedsExclusive);
+    }
+    if let Some(target) = target.as_ref().filter(|_| request.is_exchange() && !cleared.from)
+        && is_foreign(&states.of(target.node).inode, from_owner)
+    {
+        return Ok(RenameOutcome::NeedsExclusive);
+    }
     if must_merge(namespace, tree, source, states.of(source.node), to)? {
         return Ok(RenameOutcome::NeedsMerge);
     }

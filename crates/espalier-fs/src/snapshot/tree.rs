@@ -17,14 +17,14 @@ use crate::inode::node::{Node, Orphan};
 use crate::lock_order::{Rank, RankedMutex};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
-use crate::model::record::{Inode, LINK_COUNTS_RIGHT, LINK_COUNTS_STALE, Record, VolumeState};
+use crate::model::record::{Inode, Record, VolumeState};
 use crate::model::types::*;
 use crate::namespace::context::Namespace;
 use crate::namespace::lookup::no_entry;
 use crate::references::HeldNode;
 use crate::snapshot::volume::{self, SnapshotInfo, find_snapshot, find_snapshot_of, new_volume_name};
 use crate::tree_ops::clone::clone_content;
-use crate::tree_ops::remove::{Replacement, take_away};
+use crate::tree_ops::remove::{Replacement, VerifiedEntry, take_away};
 use crate::volume::tree_lock::TreeGuard;
 use espalier_engine::{Batch, KeyRange};
 use std::sync::Arc;
@@ -211,6 +211,7 @@ fn number_of(node: &Node) -> Option<u64> {
 /// Puts together the image of a volume whose root is `source` as it is now.
 fn make_image(namespace: &Namespace, source: &Arc<Node>, caller: &Caller) -> Result<Image> {
     let volume = &namespace.volume;
+    let verified = namespace.ownership.verify(source, caller)?;
     let tree = namespace.tree.exclusive();
     let from = source.content_prefix(tree.epoch);
     if source.is_removed() || source.state().orphan != Orphan::No {
@@ -218,7 +219,8 @@ fn make_image(namespace: &Namespace, source: &Arc<Node>, caller: &Caller) -> Res
     }
     let image = Image::new(namespace);
     namespace.state_record.check_move(&from, &image.prefix)?;
-    namespace.ownership.check_owned_alone(source, tree.epoch, caller)?;
+    namespace.ownership.check_owned_alone(source, &tree, caller, verified.as_ref())?;
+    namespace.ownership.restore_marks(source, &tree, caller, verified.as_ref())?;
     namespace.orphans.move_away(&layout::content_range(&from))?;
     let mut batch = Batch::new();
     image.put_record(namespace, &mut batch);
@@ -249,13 +251,14 @@ fn exchange_for_image<'a>(
     let mut releases = namespace.references.release_later();
     // Given back after the locks: that may be what deletes the old tree.
     let held: HeldNode<'_>;
+    let mut verified = VerifiedEntry::find(namespace, dir, name, caller)?;
     let tree = namespace.tree.exclusive_for_move();
     let mut names = dir.dir().names.lock();
     held = namespace.lookup.resolve(&tree, dir, &mut names, name)?.ok_or_else(|| no_entry(name))?;
     if held.ino != number || !held.is_dir() {
         return fail(FsErrorKind::NotFound, "the directory was moved or removed meanwhile");
     }
-    namespace.ownership.check_owned_alone(&held, tree.epoch, caller)?;
+    namespace.ownership.check_owned_alone(&held, &tree, caller, verified.of(&held))?;
     let (inode, content) = unpack_image(namespace, &tree, image, dir, &held)?;
     namespace.ownership.clear_before_entry(dir, &inode)?;
     let replacement = Replacement { inode: &inode, content };
@@ -312,8 +315,7 @@ fn unpack_image(
     batch.delete_range(volume.data(), layout::file_range(&own));
     inode.has_link_area = has_links(namespace, image)?;
     if inode.has_link_area {
-        let stale = namespace.links.has_stale_counts(&image.prefix)?;
-        batch.insert(volume.links(), content, if stale { LINK_COUNTS_STALE } else { LINK_COUNTS_RIGHT });
+        batch.insert(volume.links(), content, namespace.links.area_mark(&image.prefix)?.encode());
     } else {
         batch.delete(volume.links(), content);
         for index in [volume.metadata(), volume.data()] {

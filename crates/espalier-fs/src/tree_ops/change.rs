@@ -13,7 +13,8 @@ use crate::model::privileges::SET_ID;
 use crate::model::types::*;
 use crate::namespace::context::Namespace;
 use crate::volume::tree_lock::TreeGuard;
-use espalier_engine::{Batch, KeyRange};
+use espalier_engine::Batch;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A merge function with its argument.
@@ -56,23 +57,23 @@ pub(crate) fn chmod_tree(
 fn change_tree(namespace: &Namespace, node: NodeId, update: &TreeUpdate, caller: &Caller) -> Result<()> {
     let node = namespace.nodes.node(node)?;
     namespace.volume.check_writable()?;
+    let verified = namespace.ownership.verify(&node, caller)?;
     let tree = namespace.tree.exclusive();
     let removed = node.is_removed() || node.state().orphan != Orphan::No;
     if removed {
         return fail(FsErrorKind::NotFound, "the file or directory was removed");
     }
-    namespace.ownership.check_owned_alone(&node, tree.epoch, caller)?;
-    if update.contradicts_marks
-        && let Some(parent) = node.place().parent
-    {
-        namespace.ownership.clear(&parent)?;
+    namespace.ownership.check_owned_alone(&node, &tree, caller, verified.as_ref())?;
+    namespace.ownership.restore_marks(&node, &tree, caller, verified.as_ref())?;
+    if update.contradicts_marks {
+        namespace.ownership.clear_above_tree(&node)?;
     }
     let mut batch = Batch::new();
     // Nodes that the note at the directory does not reach.
     let mut apart: Vec<Arc<Node>> = vec![node.clone()];
     if node.is_dir() {
         let content = node.content_prefix(tree.epoch);
-        for range in entries_below(&content) {
+        for range in layout::entries_below(&content) {
             batch.update_range(namespace.volume.metadata(), range, update.function, update.argument.clone());
         }
         if !node.dir().has_link_area() {
@@ -98,18 +99,6 @@ fn change_tree(namespace: &Namespace, node: NodeId, update: &TreeUpdate, caller:
     Ok(())
 }
 
-/// The keys below a content prefix that a change of the tree reaches: all but the volume's own
-/// records.
-fn entries_below(content: &[u8]) -> Vec<KeyRange> {
-    let whole = layout::content_range(content);
-    if !content.is_empty() {
-        return vec![whole];
-    }
-    let files = KeyRange::prefix(&layout::area_files(content));
-    let behind = KeyRange { start: vec![2].into(), end: None };
-    vec![layout::entries_range(content), files, behind]
-}
-
 /// Adds to a batch the change of the files that have names below `node` and lie in the link area
 /// above that serves it, and their nodes to `apart`.
 fn change_linked_files(
@@ -125,6 +114,17 @@ fn change_linked_files(
         return Ok(());
     }
     let area = namespace.areas.area_of(node)?;
+    if update.contradicts_marks
+        && let Some(top) = area.place().parent
+    {
+        // Other names of these files may lie outside the tree.
+        let served = layout::area_prefix(&top.content_prefix(tree.epoch));
+        let mut owners = BTreeSet::new();
+        for id in counts.keys() {
+            owners.insert(namespace.links.inode_in_area(&served, *id)?.uid);
+        }
+        namespace.ownership.doubt(&top, owners)?;
+    }
     let prefix = area.content_prefix(tree.epoch);
     let names = area.dir().names.lock();
     for id in counts.keys() {

@@ -12,7 +12,7 @@ use crate::inode::inode_store::count_entry;
 use crate::inode::node::{Node, Orphan, States};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
-use crate::model::record::{Inode, LINK_COUNTS_RIGHT, LINK_COUNTS_STALE};
+use crate::model::record::{AreaMark, Inode};
 use crate::model::types::*;
 use crate::namespace::context::Namespace;
 use crate::namespace::lookup::check_new_name;
@@ -60,6 +60,7 @@ fn clone_directory<'a>(
     name: &[u8],
     caller: &Caller,
 ) -> Result<HeldNode<'a>> {
+    let verified = namespace.ownership.verify(source, caller)?;
     let tree = namespace.tree.exclusive();
     let mut names = dir.dir().names.lock();
     namespace.lookup.check_free(&tree, dir, &mut names, name)?;
@@ -71,7 +72,8 @@ fn clone_directory<'a>(
     let (key, to) = (layout::entry_key(&prefix, name), layout::content_prefix(&prefix, name));
     namespace.state_record.check_key(&key)?;
     namespace.state_record.check_move(&from, &to)?;
-    namespace.ownership.check_owned_alone(source, tree.epoch, caller)?;
+    namespace.ownership.check_owned_alone(source, &tree, caller, verified.as_ref())?;
+    namespace.ownership.restore_marks(source, &tree, caller, verified.as_ref())?;
     namespace.orphans.clear_place(&key)?;
     namespace.orphans.move_away(&layout::content_range(&from))?;
 
@@ -153,23 +155,29 @@ fn clone_links(
     }
     inode.has_link_area = namespace.links.has_names_below(&from)?;
     if !inode.has_link_area {
+        // The root may have a mark all the same.
+        batch.delete(volume.links(), to);
         return Ok(());
     }
     if from.is_empty() {
-        let stale = namespace.links.has_stale_counts(&from)?;
-        batch.insert(volume.links(), to, if stale { LINK_COUNTS_STALE } else { LINK_COUNTS_RIGHT });
+        let mark = namespace.links.area_mark(&from)?;
+        inode.owned_alone &= !mark.doubts(inode.uid);
+        batch.insert(volume.links(), to, mark.encode());
         return Ok(());
     }
     let Some(top) = source.link_area_directory() else { return Ok(()) };
     // Numbers there keep their distance to those of entries.
     inode.link_area_delta = top.dir().link_area_sum.wrapping_sub(source.dir().sum);
-    let area = layout::area_files(&top.content_prefix(tree.epoch));
+    let served = top.content_prefix(tree.epoch);
+    let area = layout::area_files(&served);
     // Unlinked files in use there are not to be copied.
     namespace.orphans.move_away(&KeyRange::prefix(&area))?;
     let copy = layout::area_files(to);
     batch.clone_range(volume.metadata(), &area, &copy);
     batch.clone_range(volume.data(), &area, &copy);
-    batch.insert(volume.links(), to, LINK_COUNTS_STALE);
+    let mark = AreaMark { stale_counts: true, ..namespace.links.area_mark(&served)? };
+    inode.owned_alone &= !mark.doubts(inode.uid);
+    batch.insert(volume.links(), to, mark.encode());
     Ok(())
 }
 
@@ -188,7 +196,7 @@ fn clone_file<'a>(
     if source.is_removed() {
         return fail(FsErrorKind::NotFound, "the file was removed");
     }
-    namespace.ownership.check_owned_alone(source, tree.epoch, caller)?;
+    namespace.ownership.check_owned_alone(source, &tree, caller, None)?;
     namespace.orphans.clear_place(&key)?;
     let number = namespace.state_record.fresh_number()?.wrapping_sub(dir.dir().sum);
     let owned = source.state().inode.clone();

@@ -48,9 +48,11 @@ pub(crate) fn diff_trees(
     caller: &Caller,
 ) -> Result<TreeDiff> {
     let (old, new) = (before.nodes.dir(old)?, namespace.nodes.dir(node)?);
+    let verified_old = before.ownership.verify(&old, caller)?;
+    let verified_new = namespace.ownership.verify(&new, caller)?;
     let (there, here) = (before.tree.shared_again(), namespace.tree.shared_again());
-    before.ownership.check_owned_alone(&old, there.epoch, caller)?;
-    namespace.ownership.check_owned_alone(&new, here.epoch, caller)?;
+    before.ownership.check_owned_alone(&old, &there, caller, verified_old.as_ref())?;
+    namespace.ownership.check_owned_alone(&new, &here, caller, verified_new.as_ref())?;
     let (from, to) = (old.content_prefix(there.epoch), new.content_prefix(here.epoch));
     let diff =
         namespace.volume.store.diff((before.volume.metadata(), &from), (namespace.volume.metadata(), &to))?;

@@ -9,6 +9,7 @@ use crate::data::blocks;
 use crate::inode::inode_store::{count_entry, uncount_entry};
 use crate::inode::names::Known;
 use crate::inode::node::{Node, Orphan};
+use crate::inode::ownership::VerifiedTree;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::record::Inode;
@@ -34,6 +35,45 @@ pub(crate) struct Replacement<'a> {
     pub(crate) content: Batch,
 }
 
+/// A tree whose owner was verified before the locks were taken.
+pub(crate) struct VerifiedEntry<'a> {
+    held: Option<HeldNode<'a>>,
+    verified: Option<VerifiedTree<'a>>,
+}
+
+impl<'a> VerifiedEntry<'a> {
+    /// Finds entry `name` of `dir`, and whether all of it is the caller's. Called without locks.
+    pub(crate) fn find(
+        namespace: &'a Namespace,
+        dir: &Arc<Node>,
+        name: &[u8],
+        caller: &Caller,
+    ) -> Result<Self> {
+        if caller.uid == 0 {
+            return Ok(Self { held: None, verified: None });
+        }
+        let held = {
+            let tree = namespace.tree.shared();
+            let mut names = dir.dir().names.lock();
+            namespace.lookup.resolve(&tree, dir, &mut names, name)?
+        };
+        let verified = match &held {
+            Some(node) => namespace.ownership.verify(node, caller)?,
+            None => None,
+        };
+        Ok(Self { held, verified })
+    }
+
+    /// What is known of `node`, on which the caller has a reference. From now on this is the only
+    /// one, so that a removal can tell whether the tree is in use.
+    pub(crate) fn of(&mut self, node: &HeldNode<'_>) -> Option<&VerifiedTree<'a>> {
+        if self.held.as_ref().is_some_and(|held| held.id == node.id) {
+            self.held = None;
+        }
+        self.verified.as_ref()
+    }
+}
+
 /// Removes directory `name` of `parent` and everything below it.
 pub(crate) fn remove_tree(namespace: &Namespace, parent: NodeId, name: &[u8], caller: &Caller) -> Result<()> {
     let dir = namespace.nodes.dir(parent)?;
@@ -43,13 +83,14 @@ pub(crate) fn remove_tree(namespace: &Namespace, parent: NodeId, name: &[u8], ca
     let mut releases = namespace.references.release_later();
     // Given back after the locks: that may be what deletes the tree.
     let held: HeldNode<'_>;
+    let mut verified = VerifiedEntry::find(namespace, &dir, name, caller)?;
     let tree = namespace.tree.exclusive_for_move();
     let mut names = dir.dir().names.lock();
     held = namespace.lookup.resolve(&tree, &dir, &mut names, name)?.ok_or_else(|| no_entry(name))?;
     if !held.is_dir() {
         return fail(FsErrorKind::NotDirectory, format!("{} is no directory", layout::show(name)));
     }
-    namespace.ownership.check_owned_alone(&held, tree.epoch, caller)?;
+    namespace.ownership.check_owned_alone(&held, &tree, caller, verified.of(&held))?;
     take_away(namespace, &tree, &dir, &held, None, &mut releases)?;
     names.version += 1;
     namespace.nodes.set_name(&dir, &mut names, name, Known::Absent);

@@ -36,6 +36,7 @@ pub(crate) struct Counters {
     pub(crate) creates: AtomicU64,
     pub(crate) create_queries: AtomicU64,
     pub(crate) orphans: AtomicU64,
+    pub(crate) ownership_walks: AtomicU64,
     pub(crate) bytes_read: AtomicU64,
     pub(crate) bytes_written: AtomicU64,
 }

@@ -3,13 +3,14 @@
 //! It maps the key of such an entry to the number of the file in its area, and has a mark at the
 //! content prefix of every directory with a link area of its own, so that a walk over the names
 //! that one area serves can step over the names that another area serves. The value of the mark
-//! says whether the link counts in the area are right.
+//! ([`AreaMark`]) says whether the link counts in the area are right, and whose ownership marks
+//! names that lead there may contradict.
 
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
-use crate::model::record::{Inode, LINK_COUNTS_STALE, Record};
+use crate::model::record::{AreaMark, Inode, Record};
 use crate::volume::context::VolumeContext;
-use espalier_engine::{Key, KeyRange};
+use espalier_engine::{Cursor, Key, KeyRange};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,23 +37,34 @@ impl LinkIndex {
         self.in_use.store(true, Ordering::Relaxed);
     }
 
+    /// The mark of the area of the directory with this content prefix. Without one, which only the
+    /// root may be, counts are right and no owner is doubted.
+    pub(crate) fn area_mark(&self, prefix: &[u8]) -> Result<AreaMark> {
+        let mark = self.volume.store.get(self.volume.links(), prefix)?;
+        mark.map_or_else(|| Ok(AreaMark::default()), |mark| AreaMark::decode(&mark))
+    }
+
     /// True if the link counts in the area of the directory with this content prefix are stale.
     pub(crate) fn has_stale_counts(&self, prefix: &[u8]) -> Result<bool> {
-        let mark = self.volume.store.get(self.volume.links(), prefix)?;
-        Ok(mark.as_deref() == Some(LINK_COUNTS_STALE))
+        Ok(self.area_mark(prefix)?.stale_counts)
     }
 
     /// Gives key and number of every name below content prefix `prefix` whose file lies in the area
     /// that serves that directory, until `each` returns false.
-    pub(crate) fn for_each_below(
-        &self,
-        prefix: &[u8],
-        mut each: impl FnMut(&Key, u64) -> bool,
-    ) -> Result<()> {
+    pub(crate) fn for_each_below(&self, prefix: &[u8], each: impl FnMut(&Key, u64) -> bool) -> Result<()> {
         if !self.is_in_use() {
             return Ok(());
         }
-        let mut cursor = self.volume.store.cursor(self.volume.links(), KeyRange::prefix(prefix))?;
+        let cursor = self.volume.store.cursor(self.volume.links(), KeyRange::prefix(prefix))?;
+        Self::for_each_of(cursor, prefix, each)
+    }
+
+    /// As [`LinkIndex::for_each_below`], by a cursor over the keys with that prefix.
+    pub(crate) fn for_each_of(
+        mut cursor: Cursor,
+        prefix: &[u8],
+        mut each: impl FnMut(&Key, u64) -> bool,
+    ) -> Result<()> {
         while let Some(entry) = cursor.next()? {
             if *entry.key == *prefix {
                 continue;

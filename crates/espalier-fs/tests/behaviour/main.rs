@@ -6,6 +6,7 @@ mod durability;
 mod full;
 mod listing;
 mod orphans;
+mod ownership;
 mod semantics;
 mod snapshots;
 mod trees;

@@ -196,7 +196,7 @@ fn only_root_clones_or_removes_what_is_not_all_his_own() {
     };
     assert_eq!(clone("one"), Ok(()));
     let set = |mode, uid| SetAttr { mode, uid, ..Default::default() };
-    bench.fs.setattr(file, &set(Some(0o4755), None)).expect("chmod");
+    bench.fs.setattr(file, &SetAttr { gid: Some(9), ..set(Some(0o2755), None) }).expect("chmod");
     assert_eq!(clone("two"), Err(FsErrorKind::Permission));
     bench.fs.setattr(file, &set(Some(0o755), None)).expect("chmod");
     assert_eq!(clone("two"), Ok(()));

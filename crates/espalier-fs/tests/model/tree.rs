@@ -317,7 +317,7 @@ impl Tree {
         all.insert(id);
         let own = |id: &Id| {
             let object = &self.objects[*id];
-            let special = !object.is_dir() && object.mode & 0o6000 != 0;
+            let special = !object.is_dir() && object.mode & 0o2000 != 0 && object.gid != caller.gid;
             object.uid == caller.uid && !special && !object.xattrs.contains_key(&b"security.capability"[..])
         };
         if caller.uid == 0 || all.iter().all(own) { Ok(()) } else { Err(Kind::Permission) }

@@ -5,7 +5,7 @@ use crate::check::repair::state::{AreaFile, Repair};
 use crate::check::repair::writer::Repaired;
 use crate::model::error::Result;
 use crate::model::layout::{self, DATA, LINKS, METADATA};
-use crate::model::record::{Inode, LINK_COUNTS_RIGHT, LINK_COUNTS_STALE, Link};
+use crate::model::record::{AreaMark, Inode, Link};
 use espalier_engine::{Key, KeyRange};
 use std::collections::{BTreeMap, HashMap};
 
@@ -29,7 +29,8 @@ impl Repair<'_> {
         }
         for (place, inode) in linked {
             let (holder, id) = &place;
-            if self.links.marks.get(holder) == Some(&LINK_COUNTS_STALE.first().copied()) {
+            let mark = self.links.marks.get(holder).and_then(Option::as_ref);
+            if mark.is_some_and(|mark| mark.stale_counts) {
                 // It came with a clone that has no name of it.
                 let home = layout::entry_key(&layout::area_prefix(holder), &layout::area_name(*id));
                 self.writer.delete(METADATA, &home)?;
@@ -109,10 +110,24 @@ impl Repair<'_> {
         for ((_, id), entries) in std::mem::take(&mut self.links.names) {
             due.extend(entries.into_iter().map(|(key, _)| (key, id.to_le_bytes().to_vec())));
         }
-        // All counts are right now.
         let exists = |holder: &Key| self.directories.get(holder).is_some_and(|d| d.says.is_some());
-        let holders = self.links.marks.keys().filter(|holder| !holder.is_empty() && exists(holder));
-        due.extend(holders.map(|holder| (holder.clone(), LINK_COUNTS_RIGHT.to_vec())));
+        // A file whose attributes were lost belongs to root now, in directories of any owner.
+        let is_lossy = self.writer.done.iter().any(|repaired| repaired.lost);
+        let mut doubtful = Vec::new();
+        for (holder, mark) in self.links.marks.iter().filter(|(holder, _)| exists(holder)) {
+            let is_doubtful = is_lossy || (mark.is_none() && !holder.is_empty());
+            doubtful.extend(is_doubtful.then(|| holder.clone()));
+            // All counts are right now.
+            let mut mark = AreaMark { stale_counts: false, ..mark.clone().unwrap_or_default() };
+            mark.doubt(is_doubtful.then_some(AreaMark::EVERY_OWNER));
+            // The root needs no mark.
+            if !holder.is_empty() || mark != AreaMark::default() {
+                due.insert(holder.clone(), mark.encode());
+            }
+        }
+        for holder in doubtful {
+            self.clear_marks(&holder);
+        }
         let mut cursor = self.cursor(LINKS, KeyRange::all())?;
         while let Some((key, value)) = self.writer.next(&mut cursor)? {
             match due.remove(&key) {

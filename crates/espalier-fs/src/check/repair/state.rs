@@ -4,7 +4,7 @@ use crate::check::repair::data::DataRepair;
 use crate::check::repair::writer::RepairWriter;
 use crate::model::error::Result;
 use crate::model::layout;
-use crate::model::record::{Inode, Link, VolumeState};
+use crate::model::record::{AreaMark, Inode, Link, VolumeState};
 use crate::model::types::FileKind;
 use espalier_engine::{Cursor, Key, KeyRange, Snapshot};
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,8 +30,9 @@ pub(crate) struct FoundLinks {
     pub(crate) linked: BTreeMap<AreaFile, Inode>,
     /// The entries that lead to them.
     pub(crate) names: BTreeMap<AreaFile, Vec<(Key, Link)>>,
-    /// Directories that have a link area, and the mark in the links index.
-    pub(crate) marks: BTreeMap<Key, Option<u8>>,
+    /// Directories that have a link area, and the mark in the links index if there is one that can
+    /// be understood.
+    pub(crate) marks: BTreeMap<Key, Option<AreaMark>>,
 }
 
 impl FoundLinks {

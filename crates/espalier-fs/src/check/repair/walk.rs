@@ -4,7 +4,7 @@ use crate::check::paths::path_of;
 use crate::check::repair::state::Repair;
 use crate::model::error::Result;
 use crate::model::layout::{self, DATA, LINKS, METADATA, Parsed};
-use crate::model::record::{Inode, OrphanRecord, Record, VolumeState};
+use crate::model::record::{AreaMark, Inode, OrphanRecord, Record, VolumeState};
 use crate::model::types::FileKind;
 use espalier_engine::{Key, KeyRange};
 
@@ -29,8 +29,8 @@ impl Repair<'_> {
         self.links.marks.insert(Key::default(), None);
         let mut cursor = self.cursor(LINKS, KeyRange::all())?;
         while let Some((key, value)) = self.writer.next(&mut cursor)? {
-            if layout::is_area_mark(&key) {
-                self.links.marks.insert(key, value.first().copied());
+            if key.is_empty() || layout::is_area_mark(&key) {
+                self.links.marks.insert(key, AreaMark::decode(&value).ok());
             }
         }
         Ok(())

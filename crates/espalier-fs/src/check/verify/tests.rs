@@ -1,7 +1,7 @@
 use super::*;
 use crate::FileSystem;
 use crate::check::report::*;
-use crate::model::record::{LINK_COUNTS_RIGHT, Link};
+use crate::model::record::{AreaMark, Link};
 use crate::model::types::*;
 use espalier_engine::Batch;
 use std::sync::Arc;
@@ -183,7 +183,7 @@ fn links_that_do_not_agree_are_found() {
 #[test]
 fn link_areas_and_their_marks_that_do_not_agree_are_found() {
     damaged(
-        |fs, b| b.insert(fs.volume.links(), &dir(), LINK_COUNTS_RIGHT.to_vec()),
+        |fs, b| b.insert(fs.volume.links(), &dir(), AreaMark::default().encode()),
         "/dir",
         "names a link area that does not exist",
     );
@@ -232,9 +232,31 @@ fn orphans_that_make_no_sense_are_found() {
 
 #[test]
 fn broken_promises_about_what_is_below_are_found() {
-    let uniform =
-        |fs: &FileSystem, b: &mut Batch| edit(fs, b, layout::ROOT_KEY, |root| root.owned_alone = true);
-    damaged(uniform, "/two", "promises that no such entry is below");
+    // The file with the names /dir/one and /two belongs to another user than the root.
+    let home = || layout::area_prefix(b"");
+    let given_away = |fs: &FileSystem, b: &mut Batch| {
+        let mut files = fs.volume.store.cursor(fs.volume.metadata(), layout::entries_range(&home())).unwrap();
+        let linked = files.next().unwrap().unwrap().key;
+        edit(fs, b, &linked, |inode| inode.uid = 12);
+    };
+    let mark = |fs: &FileSystem, b: &mut Batch| {
+        edit(fs, b, layout::ROOT_KEY, |root| root.owned_alone = true);
+    };
+    let doubt = |fs: &FileSystem, b: &mut Batch| {
+        let mut mark = AreaMark::default();
+        mark.doubt([0]);
+        b.insert(fs.volume.links(), b"", mark.encode());
+    };
+    damaged(given_away, "/two", "promises that no such is below");
+    damaged(|fs, b| (mark(fs, b), doubt(fs, b)).0, "/", "which its own link area doubts");
+    // The area knows: the directory with the other name may bear the mark.
+    let (store, fs) = sample();
+    let mut batch = Batch::new();
+    given_away(&fs, &mut batch);
+    doubt(&fs, &mut batch);
+    edit(&fs, &mut batch, layout::ROOT_KEY, |root| root.owned_alone = false);
+    store.commit(batch).unwrap();
+    assert_eq!(run(&store).problems, []);
     let foreign = |fs: &FileSystem, b: &mut Batch| {
         edit(fs, b, &root_entry(b"dir"), |dir| dir.owned_alone = true);
         edit(fs, b, &file(), |inode| inode.uid = 12);
