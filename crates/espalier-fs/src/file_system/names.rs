@@ -4,7 +4,7 @@ use crate::file_system::FileSystem;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::types::*;
 use crate::namespace::listing::WithNodes;
-use crate::namespace::{create, link, remove, rename, tmpfile};
+use crate::namespace::{create, link, remove, rename, rename_all, tmpfile};
 
 impl FileSystem {
     /// Finds `name` in directory `parent` and takes a reference on it. `.` and `..` are understood.
@@ -143,6 +143,27 @@ impl FileSystem {
         mode: RenameMode,
     ) -> Result<()> {
         rename::rename(&self.names, &self.renames, (parent, name), (new_parent, new_name), mode)
+    }
+
+    /// Carries out renames between paths below directory `target` and names in directory `staging`
+    /// in one step: all or none, also after a crash. What is at a place must have the number and
+    /// the time of change that its step says; no step may concern what another one moves. A caller
+    /// other than root must own every directory on the way to a place, and may write in it. The
+    /// cost grows with the steps, and with the blocks of files of up to 64.
+    ///
+    /// # Errors
+    /// As for [`FileSystem::rename`]; [`FsErrorKind::Stale`] if something is not what was expected;
+    /// [`FsErrorKind::AccessDenied`]; [`FsErrorKind::Permission`] to change the owner of a
+    /// directory without being root; [`FsErrorKind::TooBig`] if there are more steps than the log
+    /// takes at a time.
+    pub fn rename_all(
+        &self,
+        target: NodeId,
+        staging: NodeId,
+        steps: &[RenameStep],
+        caller: &Caller,
+    ) -> Result<()> {
+        rename_all::rename_all(&self.names, (target, staging), steps, caller)
     }
 
     /// Lists directory `node` from `cookie` (0: the beginning) until `each` returns false, which

@@ -175,6 +175,34 @@ pub enum RenameMode {
     },
 }
 
+/// One of the changes that [`FileSystem::rename_all`](crate::FileSystem::rename_all) makes at a
+/// place below a directory, with an entry of another directory, where things are staged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RenameStep {
+    /// What is done.
+    pub action: RenameAction,
+    /// The path below the directory: names.
+    pub place: Vec<Vec<u8>>,
+    /// The name of what is staged, or the name that it gets there.
+    pub staged: Vec<u8>,
+    /// What must be at the place: number and time of change (nanoseconds since the Unix epoch).
+    /// Not looked at where nothing may be there.
+    pub expected: (u64, i64),
+}
+
+/// What a [`RenameStep`] does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RenameAction {
+    /// What is staged moves to the place, where nothing may be.
+    Enter,
+    /// What is at the place moves away and is staged.
+    Leave,
+    /// The two change places.
+    Exchange,
+    /// The two, both directories, exchange mode, owner, group and extended attributes.
+    ExchangeAttributes,
+}
+
 /// What [`FileSystem::fallocate`](crate::FileSystem::fallocate) does to a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fallocate {

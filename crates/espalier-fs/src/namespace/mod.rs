@@ -9,4 +9,5 @@ pub(crate) mod lookup;
 pub(crate) mod move_entry;
 pub(crate) mod remove;
 pub(crate) mod rename;
+pub(crate) mod rename_all;
 pub(crate) mod tmpfile;

@@ -10,7 +10,7 @@
 
 use crate::inode::inode_store::{Creation, NewObject, count_entry, uncount_entry};
 use crate::inode::names::{Known, Names};
-use crate::inode::node::{Node, State, States};
+use crate::inode::node::{Node, Place, State, States};
 use crate::links::link_area::are_served_apart;
 use crate::lock_order::{Rank, RankedGuard, RankedMutex};
 use crate::model::error::{FsErrorKind, Result, fail};
@@ -29,13 +29,103 @@ use std::sync::Arc;
 
 /// How far a rename came.
 #[derive(PartialEq)]
-enum RenameOutcome {
+pub(crate) enum RenameOutcome {
     Done,
     /// A directory is concerned: the exclusive lock is needed.
     NeedsExclusive,
     /// Names of files with several names would come to be served by another link area: the areas
     /// have to become one first.
     NeedsMerge,
+}
+
+/// What memory held of nodes and names before a rename whose batch is not committed yet.
+pub(crate) struct Before {
+    /// Nodes with inode, last batch, and whether the time of the last read was to be written.
+    pub(crate) states: Vec<(Arc<Node>, Inode, Lsn, bool)>,
+    /// Where nodes were.
+    places: Vec<(Arc<Node>, Place)>,
+    names: Vec<(Arc<Node>, Vec<u8>, Known)>,
+}
+
+/// Where the batches of renames go.
+pub(crate) enum Commits {
+    /// Each is committed.
+    Single,
+    /// They wait in one batch, with what was before. Nodes get the batch number given.
+    Gathered { batch: Batch, lsn: Lsn, before: Vec<Before> },
+}
+
+impl Commits {
+    /// An empty batch.
+    pub(crate) fn gathered(lsn: Lsn) -> Self {
+        Self::Gathered { batch: Batch::new(), lsn, before: Vec::new() }
+    }
+
+    fn commit(&mut self, namespace: &Namespace, new: Batch, was: impl FnOnce() -> Before) -> Result<Lsn> {
+        match self {
+            Self::Single => namespace.volume.commit(new),
+            Self::Gathered { batch, lsn, before } => {
+                batch.append(new);
+                before.push(was());
+                Ok(*lsn)
+            }
+        }
+    }
+}
+
+impl Before {
+    fn of(
+        request: &RenameRequest<'_>,
+        found: &Found<'_>,
+        changes: &Changes,
+        states: &mut States<'_>,
+    ) -> Self {
+        let (source, target) = (found.source.node, found.target.as_ref().map(|target| target.node));
+        let mut nodes: Vec<&Arc<Node>> = vec![request.from, request.to, source];
+        nodes.extend(target);
+        let moved = [changes.source_moves.then_some(source), target.filter(|_| changes.target_moves)];
+        let known = target.map_or(Known::Absent, |target| Known::Present(target.id));
+        Self {
+            places: moved.into_iter().flatten().map(|node| (node.clone(), node.place())).collect(),
+            names: vec![
+                (request.from.clone(), request.name.to_vec(), Known::Present(source.id)),
+                (request.to.clone(), request.new_name.to_vec(), known),
+            ],
+            ..Self::of_states(&nodes, states)
+        }
+    }
+
+    /// Of nodes that stay where they are.
+    pub(crate) fn of_states(nodes: &[&Arc<Node>], states: &mut States<'_>) -> Self {
+        let mut nodes = nodes.to_vec();
+        nodes.sort_unstable_by_key(|node| node.id);
+        nodes.dedup_by_key(|node| node.id);
+        let states = nodes.into_iter().map(|node| {
+            let state = states.of(node);
+            (node.clone(), state.inode.clone(), state.lsn, state.atime_dirty)
+        });
+        Self { states: states.collect(), places: Vec::new(), names: Vec::new() }
+    }
+
+    /// Makes memory what it was. The caller holds the exclusive tree lock since before the rename,
+    /// and no names and no states.
+    pub(crate) fn restore(self, namespace: &Namespace, releases: &mut DeferredReleases<'_>) {
+        for (node, inode, lsn, atime_dirty) in self.states {
+            let mut state = node.state();
+            node.take_over(&mut state, inode, lsn);
+            state.atime_dirty = atime_dirty;
+        }
+        for (node, Place { parent, name }) in self.places {
+            if let Some(parent) = parent {
+                releases.add(namespace.nodes.move_node(&node, &parent, &name));
+            }
+        }
+        for (dir, name, known) in self.names {
+            let mut names = dir.dir().names.lock();
+            namespace.nodes.set_name(&dir, &mut names, name, known);
+            names.version += 1;
+        }
+    }
 }
 
 /// The locked names of one or two directories.
@@ -144,57 +234,129 @@ fn rename_shared(
     let mut held = Vec::new();
     let tree = namespace.tree.shared();
     let _renames = (request.from.id != request.to.id).then(|| lock.0.lock());
-    rename_locked(namespace, &tree, request, false, &mut held, &mut releases)
+    let mut mover = Mover { namespace, tree: &tree, exclusive: false, commits: &mut Commits::Single };
+    mover.rename(request, &mut held, &mut releases)
 }
 
 fn rename_exclusive(namespace: &Namespace, request: &RenameRequest<'_>) -> Result<()> {
     let mut releases = namespace.references.release_later();
     let (mut held, mut held_again) = (Vec::new(), Vec::new());
     let tree = namespace.tree.exclusive_for_move();
-    if rename_locked(namespace, &tree, request, true, &mut held, &mut releases)? == RenameOutcome::NeedsMerge
-    {
+    let mut mover = Mover { namespace, tree: &tree, exclusive: true, commits: &mut Commits::Single };
+    if mover.rename(request, &mut held, &mut releases)? == RenameOutcome::NeedsMerge {
         namespace.area_merger().merge(&tree, request.from, request.to, &mut releases)?;
-        rename_locked(namespace, &tree, request, true, &mut held_again, &mut releases)?;
+        mover.rename(request, &mut held_again, &mut releases)?;
     }
     Ok(())
 }
 
-fn rename_locked<'a>(
-    namespace: &'a Namespace,
-    tree: &TreeGuard<'_>,
-    request: &RenameRequest<'_>,
-    exclusive: bool,
-    held: &mut Vec<HeldNode<'a>>,
-    releases: &mut DeferredReleases<'_>,
-) -> Result<RenameOutcome> {
-    let RenameRequest { from, name, to, new_name, .. } = *request;
-    let mut names = NamesPair::lock(from, to);
-    namespace.lookup.check_not_removed(tree, from, &names.from)?;
-    namespace.lookup.check_not_removed(tree, to, names.to())?;
-    held.push(namespace.lookup.resolve(tree, from, &mut names.from, name)?.ok_or_else(|| no_entry(name))?);
-    let source = held[0].clone();
-    let target = namespace.lookup.resolve(tree, to, names.to(), new_name)?.map(|target| {
-        let node = target.clone();
-        held.push(target);
-        node
-    });
-    check_target_exists(request, target.is_some())?;
-    let target = target.as_ref();
-    if target.is_some_and(|t| t.id == source.id) {
-        return Ok(RenameOutcome::Done);
+/// Renames with the tree lock held.
+pub(crate) struct Mover<'a, 'b> {
+    pub(crate) namespace: &'a Namespace,
+    pub(crate) tree: &'b TreeGuard<'b>,
+    /// Whether the lock is held exclusively, for a move.
+    pub(crate) exclusive: bool,
+    pub(crate) commits: &'b mut Commits,
+}
+
+impl<'a> Mover<'a, '_> {
+    /// Moves an entry. The nodes that it concerns are added to `held`, to be given back after the
+    /// locks.
+    pub(crate) fn rename(
+        &mut self,
+        request: &RenameRequest<'_>,
+        held: &mut Vec<HeldNode<'a>>,
+        releases: &mut DeferredReleases<'_>,
+    ) -> Result<RenameOutcome> {
+        let (namespace, tree) = (self.namespace, self.tree);
+        let RenameRequest { from, name, to, new_name, .. } = *request;
+        let mut names = NamesPair::lock(from, to);
+        namespace.lookup.check_not_removed(tree, from, &names.from)?;
+        namespace.lookup.check_not_removed(tree, to, names.to())?;
+        let found =
+            namespace.lookup.resolve(tree, from, &mut names.from, name)?.ok_or_else(|| no_entry(name))?;
+        let source = found.clone();
+        held.push(found);
+        let target = namespace.lookup.resolve(tree, to, names.to(), new_name)?.map(|target| {
+            let node = target.clone();
+            held.push(target);
+            node
+        });
+        check_target_exists(request, target.is_some())?;
+        let target = target.as_ref();
+        if target.is_some_and(|t| t.id == source.id) {
+            return Ok(RenameOutcome::Done);
+        }
+        if !self.exclusive && (source.is_dir() || target.is_some_and(|t| t.is_dir())) {
+            return Ok(RenameOutcome::NeedsExclusive);
+        }
+        check_nesting(request, &source, target)?;
+        let found = Found {
+            source: NamedNode { dir: from, name, node: &source },
+            target: target.map(|node| NamedNode { dir: to, name: new_name, node }),
+        };
+        let cleared = clear_marks(namespace, request, &found)?;
+        namespace.state_record.check_key(&layout::entry_key(&to.content_prefix(tree.epoch), new_name))?;
+        move_detached_away(namespace, tree, request, &found)?;
+        self.move_entries(request, &found, cleared, &mut names, releases)
     }
-    if !exclusive && (source.is_dir() || target.is_some_and(|t| t.is_dir())) {
-        return Ok(RenameOutcome::NeedsExclusive);
+
+    fn move_entries(
+        &mut self,
+        request: &RenameRequest<'_>,
+        found: &Found<'_>,
+        cleared: ClearedMarks,
+        names: &mut NamesPair<'_>,
+        releases: &mut DeferredReleases<'_>,
+    ) -> Result<RenameOutcome> {
+        let (namespace, tree) = (self.namespace, self.tree);
+        let RenameRequest { from, to, .. } = *request;
+        let Found { source, target } = found;
+        let mut nodes = vec![from, to, source.node];
+        nodes.extend(target.iter().map(|t| t.node));
+        let mut states = States::lock(&nodes);
+        // Attributes may have changed since the marks were cleared; the exclusive lock excludes
+        // that.
+        let (to_owner, from_owner) = (states.of(to).inode.uid, states.of(from).inode.uid);
+        let is_foreign = |inode: &Inode, owner| !agrees_with_mark(inode, owner);
+        if !cleared.to && is_foreign(&states.of(source.node).inode, to_owner) {
+            return Ok(RenameOutcome::NeedsExclusive);
+        }
+        if let Some(target) = target.as_ref().filter(|_| request.is_exchange() && !cleared.from)
+            && is_foreign(&states.of(target.node).inode, from_owner)
+        {
+            return Ok(RenameOutcome::NeedsExclusive);
+        }
+        if must_merge(namespace, tree, source, states.of(source.node), to)? {
+            return Ok(RenameOutcome::NeedsMerge);
+        }
+        if let Some(target) = target.as_ref().filter(|_| request.is_exchange())
+            && must_merge(namespace, tree, target, states.of(target.node), from)?
+        {
+            return Ok(RenameOutcome::NeedsMerge);
+        }
+        let mut batch = Batch::new();
+        let changes = prepare(namespace, tree, request, found, &mut states, &mut batch)?;
+        let was = || Before::of(request, found, &changes, &mut states);
+        let lsn = self.commits.commit(namespace, batch, was)?;
+        let left_whiteout = changes.left_whiteout;
+        take_over(namespace, request, found, changes, &mut states, lsn, releases);
+        if let Some(target) = target.as_ref().filter(|t| !request.is_exchange() && t.node.is_dir()) {
+            drop(states);
+            target.node.dir().names.lock().dead = true;
+        }
+        let left = match target {
+            Some(target) if request.is_exchange() => Known::Present(target.node.id),
+            // It has no node yet.
+            _ if left_whiteout => Known::Present(NodeId(0)),
+            _ => Known::Absent,
+        };
+        namespace.nodes.set_name(from, &mut names.from, source.name, left);
+        names.from.version += 1;
+        namespace.nodes.set_name(to, names.to(), request.new_name, Known::Present(source.node.id));
+        names.to().version += 1;
+        Ok(RenameOutcome::Done)
     }
-    check_nesting(request, &source, target)?;
-    let found = Found {
-        source: NamedNode { dir: from, name, node: &source },
-        target: target.map(|node| NamedNode { dir: to, name: new_name, node }),
-    };
-    let cleared = clear_marks(namespace, request, &found)?;
-    namespace.state_record.check_key(&layout::entry_key(&to.content_prefix(tree.epoch), new_name))?;
-    move_detached_away(namespace, tree, request, &found)?;
-    move_entries(namespace, tree, request, &found, cleared, &mut names, releases)
 }
 
 /// Refuses to replace an entry where that was not asked for, and to exchange with none.
@@ -259,6 +421,27 @@ fn clear_marks(
     Ok(ClearedMarks { to, from })
 }
 
+/// Commits what has to be stored before an entry moves to a place, or before something else moves
+/// to that place if there is no entry: marks that it contradicts are cleared, data of unlinked
+/// files is moved away.
+pub(crate) fn prepare_move(
+    namespace: &Namespace,
+    tree: &TreeGuard<'_>,
+    entry: Option<&NamedNode<'_>>,
+    (to, new_name): (&Arc<Node>, &[u8]),
+) -> Result<()> {
+    if let Some(NamedNode { node, .. }) = entry {
+        if node.is_dir() {
+            namespace.orphans.move_away(&layout::content_range(&node.content_prefix(tree.epoch)))?;
+        }
+        let inode = node.state().inode.clone();
+        namespace.ownership.clear_before_entry(to, &inode)?;
+    }
+    let key = layout::entry_key(&to.content_prefix(tree.epoch), new_name);
+    namespace.state_record.check_key(&key)?;
+    namespace.orphans.clear_place(&key)
+}
+
 /// Moves data of unlinked files away from what moves or is replaced.
 fn move_detached_away(
     namespace: &Namespace,
@@ -275,61 +458,6 @@ fn move_detached_away(
         namespace.orphans.clear_place(&layout::entry_key(&prefix, request.new_name))?;
     }
     Ok(())
-}
-
-fn move_entries(
-    namespace: &Namespace,
-    tree: &TreeGuard<'_>,
-    request: &RenameRequest<'_>,
-    found: &Found<'_>,
-    cleared: ClearedMarks,
-    names: &mut NamesPair<'_>,
-    releases: &mut DeferredReleases<'_>,
-) -> Result<RenameOutcome> {
-    let RenameRequest { from, to, .. } = *request;
-    let Found { source, target } = found;
-    let mut nodes = vec![from, to, source.node];
-    nodes.extend(target.iter().map(|t| t.node));
-    let mut states = States::lock(&nodes);
-    // Attributes may have changed since the marks were cleared; the exclusive lock excludes that.
-    let (to_owner, from_owner) = (states.of(to).inode.uid, states.of(from).inode.uid);
-    let is_foreign = |inode: &Inode, owner| !agrees_with_mark(inode, owner);
-    if !cleared.to && is_foreign(&states.of(source.node).inode, to_owner) {
-        return Ok(RenameOutcome::NeedsExclusive);
-    }
-    if let Some(target) = target.as_ref().filter(|_| request.is_exchange() && !cleared.from)
-        && is_foreign(&states.of(target.node).inode, from_owner)
-    {
-        return Ok(RenameOutcome::NeedsExclusive);
-    }
-    if must_merge(namespace, tree, source, states.of(source.node), to)? {
-        return Ok(RenameOutcome::NeedsMerge);
-    }
-    if let Some(target) = target.as_ref().filter(|_| request.is_exchange())
-        && must_merge(namespace, tree, target, states.of(target.node), from)?
-    {
-        return Ok(RenameOutcome::NeedsMerge);
-    }
-    let mut batch = Batch::new();
-    let changes = prepare(namespace, tree, request, found, &mut states, &mut batch)?;
-    let lsn = namespace.volume.commit(batch)?;
-    let left_whiteout = changes.left_whiteout;
-    take_over(namespace, request, found, changes, &mut states, lsn, releases);
-    if let Some(target) = target.as_ref().filter(|t| !request.is_exchange() && t.node.is_dir()) {
-        drop(states);
-        target.node.dir().names.lock().dead = true;
-    }
-    let left = match target {
-        Some(target) if request.is_exchange() => Known::Present(target.node.id),
-        // It has no node yet.
-        _ if left_whiteout => Known::Present(NodeId(0)),
-        _ => Known::Absent,
-    };
-    namespace.nodes.set_name(from, &mut names.from, source.name, left);
-    names.from.version += 1;
-    namespace.nodes.set_name(to, names.to(), request.new_name, Known::Present(source.node.id));
-    names.to().version += 1;
-    Ok(RenameOutcome::Done)
 }
 
 /// Builds the batch of a rename.

@@ -11,8 +11,8 @@ use crate::seeds;
 use crate::world::{Random, World};
 use espalier_engine::Store;
 use espalier_fs::{
-    Caller, FileSystem, FormatOptions, ModeChange, NewNode, NodeId, OpenOptions, OwnerChange, RenameMode,
-    check, snapshots,
+    Caller, FileSystem, FormatOptions, ModeChange, NewNode, NodeId, OpenOptions, OwnerChange, RenameAction,
+    RenameMode, RenameStep, check, snapshots,
 };
 use espalier_storage::{CrashPoint, Device, SimulatedDevice};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const ROOT: Caller = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
 /// Steps of one run.
 const STEPS: usize = 12;
 /// Kinds of steps.
-const KINDS: usize = 14;
+const KINDS: usize = 15;
 /// Of so many cuts one is followed by cuts of the recovery.
 const AGAIN: usize = 40;
 
@@ -176,6 +176,32 @@ impl Cuts {
                 self.durable = true;
             }
             11 => self.held.drain(..).for_each(give_back),
+            14 => {
+                let b = self.find("B")?;
+                let there = GivenBack(&fs, b);
+                let step = |action, path: &str, staged: &str| {
+                    let node = self.find(&format!("C/{path}"));
+                    let attr = node.map(|node| fs.getattr(node).expect("attributes"));
+                    node.into_iter().for_each(give_back);
+                    let place = path.split('/').map(|name| name.as_bytes().to_vec()).collect();
+                    let expected = attr.map_or((0, 0), |attr| (attr.ino, attr.ctime));
+                    RenameStep { action, place, staged: staged.as_bytes().to_vec(), expected }
+                };
+                let steps = [
+                    step(RenameAction::Exchange, "sub/x", "foo"),
+                    step(RenameAction::Leave, "bar", "taken"),
+                    step(RenameAction::Enter, "sub/new", "sub"),
+                ];
+                // As many of them as can be made now.
+                let possible = (1..=steps.len()).rev().any(|count| {
+                    (0..steps.len()).any(|first| {
+                        let some = steps.get(first..first + count);
+                        some.is_some_and(|some| fs.rename_all(c.unwrap_or(b), b, some, &ROOT).is_ok())
+                    })
+                });
+                drop(there);
+                possible.then_some(())?;
+            }
             12 => {
                 fs.background_tick().expect("tick");
                 self.durable = true;

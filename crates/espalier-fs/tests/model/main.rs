@@ -6,6 +6,7 @@ mod crash;
 mod cuts;
 mod exhaustive;
 mod giving_up;
+mod renames;
 mod run;
 mod tree;
 mod world;
@@ -23,11 +24,15 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
 
 #[test]
 fn random_operations_match_the_model() {
-    for seed in seeds(40) {
+    let seeds = seeds(40);
+    let (count, mut renamed) = (seeds.clone().count(), 0);
+    for seed in seeds {
         let mut run = Run::new(seed);
         run.steps(1000);
         run.finish();
+        renamed += run.renamed_all;
     }
+    assert!(count < 40 || 2 * renamed > count, "{renamed} calls renamed several entries in {count} runs");
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub(crate) struct Run {
     /// The numbers that users have seen.
     numbers: HashMap<Id, u64>,
     pub(crate) step: usize,
-    last: String,
+    pub(crate) last: String,
     /// Mostly links, renames and clones.
     pub(crate) of_links: bool,
     /// The last step made this object durable, or (`Some(None)`) everything.
@@ -45,6 +45,8 @@ pub(crate) struct Run {
     gives_up: bool,
     /// How many were.
     pub(crate) given_up: usize,
+    /// Calls that renamed several entries at once.
+    pub(crate) renamed_all: usize,
 }
 
 pub(crate) fn open_store(device: &Arc<dyn Device>, world: &Arc<World>) -> Arc<Store> {
@@ -119,6 +121,7 @@ impl Run {
             caring,
             gives_up: false,
             given_up: 0,
+            renamed_all: 0,
         }
     }
 
@@ -149,6 +152,7 @@ impl Run {
             caring,
             gives_up: false,
             given_up: 0,
+            renamed_all: 0,
         }
     }
 
@@ -169,8 +173,8 @@ impl Run {
         let pause = *self.random.pick(&[10_000_001, 20_000_000, 1_000_000_000, 100_000_000_000_000]);
         self.tree.now = self.world.step(pause);
         let kind = match self.of_links && !self.random.chance(4) {
-            true => *self.random.pick(&[0, 3, 6, 7, 8, 9, 10, 9, 10, 24, 31, 32, 33]),
-            false => self.random.below(35),
+            true => *self.random.pick(&[0, 3, 6, 7, 8, 9, 10, 9, 10, 24, 31, 32, 33, 35]),
+            false => self.random.below(37),
         };
         match kind {
             0..=2 => self.create(),
@@ -194,13 +198,14 @@ impl Run {
             31..=32 => self.clone_tree(),
             33 => self.remove_tree(),
             34 => self.change_tree(),
+            35..=36 => self.rename_all(),
             _ => self.lookup(),
         }
     }
 
     /// Has the file system do something that changes what users see, if anything. If calls are
     /// given up, this one may be given up first, which changes nothing.
-    fn ask<T>(&mut self, call: impl Fn(&FileSystem) -> Result<T, FsError>) -> Result<T, FsError> {
+    pub(crate) fn ask<T>(&mut self, call: impl Fn(&FileSystem) -> Result<T, FsError>) -> Result<T, FsError> {
         if self.gives_up && self.random.chance(2) {
             self.caring.given_up.store(true, Ordering::Relaxed);
             let got = call(&self.fs);
@@ -236,7 +241,7 @@ impl Run {
         got.ok()
     }
 
-    fn name(&mut self) -> Vec<u8> {
+    pub(crate) fn name(&mut self) -> Vec<u8> {
         const NAMES: [&[u8]; 9] =
             [b"a", b"b", b"ab", b"a\x01", b"\x02", b"\x01\x02", b"\xff", b"a ", b"\x03x"];
         if self.random.chance(200) { vec![b'n'; 256] } else { self.random.pick(&NAMES).to_vec() }
@@ -248,7 +253,7 @@ impl Run {
     }
 
     /// Something in use, a directory if there is a choice.
-    fn a_dir(&mut self) -> (Id, NodeId) {
+    pub(crate) fn a_dir(&mut self) -> (Id, NodeId) {
         for _ in 0..8 {
             let (id, node) = self.any();
             if self.tree.objects[id].is_dir() {
@@ -442,7 +447,7 @@ impl Run {
     }
 
     /// Mostly root, which may do anything.
-    fn tree_caller(&mut self) -> Caller {
+    pub(crate) fn tree_caller(&mut self) -> Caller {
         let uid = *self.random.pick(&[0, 0, 0, 1, 2]);
         Caller { uid, gid: uid + 10, pid: 1, umask: 0 }
     }

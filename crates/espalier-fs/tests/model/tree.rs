@@ -1,5 +1,6 @@
 //! A POSIX tree in memory, as plain as can be: what the file system is compared with.
 
+use crate::renames::later_than;
 use espalier_fs::FsErrorKind as Kind;
 use espalier_fs::{Caller, Fallocate, FileKind, RenameMode, SetAttr, SetTime, XattrMode};
 use std::collections::BTreeMap;
@@ -294,7 +295,7 @@ impl Tree {
             self.objects[id].home = None;
         }
         self.objects[id].parent = to;
-        self.objects[id].ctime = self.now;
+        self.objects[id].ctime = later_than(self.objects[id].ctime, self.now);
     }
 
     /// Everything below a directory, once.
