@@ -115,6 +115,25 @@ struct espalier_differences {
 #define ESPALIER_IOC_DIFF        _IOWR(ESPALIER_IOC_MAGIC, 8, struct espalier_diff)
 #define ESPALIER_IOC_DIFF_NEXT   _IOWR(ESPALIER_IOC_MAGIC, 9, struct espalier_differences)
 
+/* On a directory: carries out renames between paths below it and names in a staging directory, all
+ * or none, also after a crash. The steps lie one after the other in a file on the same mount:
+ * action (1 byte), expected number (st_ino, 8 bytes) and time of change (nanoseconds since the Unix
+ * epoch, 8 bytes) of what is at the place, lengths of place and staged (2 bytes each), place,
+ * staged; in the machine's order, without gaps. What is expected does not count for ENTER. No step
+ * may concern what another one moves. Every directory on the way to a place, and the staging
+ * directory, must belong to the caller, and be for its owner to write and search, or the caller be
+ * root. Watchers (inotify) hear nothing. ESTALE if something is not what is expected, ENOENT,
+ * EEXIST; E2BIG if there are more steps than fit the log. */
+#define ESPALIER_STEP_ENTER      1	/* what is staged moves to the place, where nothing may be */
+#define ESPALIER_STEP_LEAVE      2	/* what is at the place is staged */
+#define ESPALIER_STEP_EXCHANGE   3	/* the two change places */
+#define ESPALIER_STEP_ATTRIBUTES 4	/* two directories exchange mode, owner and attributes */
+struct espalier_rename_all {
+	__u8 staging[16];	/* token of the staging directory */
+	__u8 steps[16];		/* token of the file with the steps */
+};
+#define ESPALIER_IOC_RENAME_ALL      _IOW(ESPALIER_IOC_MAGIC, 12, struct espalier_rename_all)
+
 /* On a file or directory, for root: bytes of the store that it takes with all below, and how many
  * of them are shared with nothing else. Whole pieces are counted, after compression. EPERM. */
 struct espalier_space {

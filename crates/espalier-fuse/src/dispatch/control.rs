@@ -10,6 +10,7 @@
 //! take time for each file are queued.
 
 mod handles;
+mod renames;
 
 use super::caller;
 use super::errno::{Errno, or_errno, shown_path};
@@ -124,6 +125,12 @@ impl TreeCommands {
                 self.delete_snapshot(node, old, directory, caller)?;
             }
             Command::Restore { snapshot } => self.restore(node, snapshot, caller)?,
+            Command::RenameAll { staging, steps } => {
+                let staging = self.tokens.take(&staging, caller.uid)?;
+                let steps = self.tokens.take(&steps, caller.uid)?;
+                let notifier = self.notifier.get().map(|notifier| &**notifier);
+                renames::rename_all(&self.fs, notifier, (node, staging), steps, caller)?;
+            }
             Command::Space => {
                 if caller.uid != 0 {
                     return Err(Errno(libc::EPERM));

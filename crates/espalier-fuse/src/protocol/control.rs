@@ -13,6 +13,8 @@ const READ: u32 = 2;
 pub const TOKEN_BYTES: usize = 16;
 /// Room for a name, bytes.
 const NAME_BYTES: usize = 256;
+/// Bytes of a step before its path and name.
+const STEP_HEAD_BYTES: usize = 21;
 /// Bytes of differences in one answer.
 pub const DIFFERENCES_BYTES: usize = 8168;
 
@@ -44,6 +46,18 @@ pub const SPACE: u32 = number(READ, 10, 16);
 
 /// `ESPALIER_IOC_RESTORE`.
 pub const RESTORE: u32 = number(WRITE, 11, 8 + NAME_BYTES);
+
+/// `ESPALIER_IOC_RENAME_ALL`.
+pub const RENAME_ALL: u32 = number(WRITE, 12, 2 * TOKEN_BYTES);
+
+/// Step of [`RENAME_ALL`]: what is staged moves to its place.
+pub const ENTER: u8 = 1;
+/// Step of [`RENAME_ALL`]: what is at the place moves to the staging directory.
+pub const LEAVE: u8 = 2;
+/// Step of [`RENAME_ALL`]: the two change places.
+pub const EXCHANGE: u8 = 3;
+/// Step of [`RENAME_ALL`]: two directories exchange their attributes.
+pub const ATTRIBUTES: u8 = 4;
 
 /// Flag of a snapshot that can be changed when it is mounted on its own.
 pub const SNAPSHOT_WRITABLE: u32 = 1;
@@ -112,6 +126,13 @@ pub enum Command<'a> {
     },
     /// Asks how much space a tree takes.
     Space,
+    /// Makes many renames as one step.
+    RenameAll {
+        /// Of the staging directory.
+        staging: Token,
+        /// Of the file with the steps.
+        steps: Token,
+    },
     /// Continues a comparison.
     DiffNext {
         /// The number of the comparison.
@@ -161,6 +182,10 @@ impl<'a> Command<'a> {
                 known.then_some(Self::Snapshot { name, writable, directory })?
             }
             DIFF => Self::Diff { token: reader.bytes(TOKEN_BYTES).ok()?.try_into().ok()? },
+            RENAME_ALL => Self::RenameAll {
+                staging: reader.bytes(TOKEN_BYTES).ok()?.try_into().ok()?,
+                steps: reader.bytes(TOKEN_BYTES).ok()?.try_into().ok()?,
+            },
             DIFF_NEXT => Self::DiffNext { session: reader.u64().ok()? },
             _ => return None,
         })
@@ -189,6 +214,45 @@ pub fn clone_argument(token: &Token, name: &[u8]) -> Option<Vec<u8>> {
     name_argument(0, name).map(|rest| [&token[..], &rest].concat())
 }
 
+/// One step of [`RENAME_ALL`], as it lies in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RawStep<'a> {
+    /// [`ENTER`], [`LEAVE`], [`EXCHANGE`] or [`ATTRIBUTES`].
+    pub action: u8,
+    /// The path below the directory that the ioctl is on.
+    pub place: &'a [u8],
+    /// The name in the staging directory.
+    pub staged: &'a [u8],
+    /// What must be at the place: number, and time of change in nanoseconds since the Unix epoch.
+    pub expected: (u64, i64),
+}
+
+impl<'a> RawStep<'a> {
+    /// Appends it to the text of a file; `None` if a path or name is too long.
+    pub fn push_to(&self, out: &mut Vec<u8>) -> Option<()> {
+        let lengths = [u16::try_from(self.place.len()).ok()?, u16::try_from(self.staged.len()).ok()?];
+        out.push(self.action);
+        out.extend(self.expected.0.to_ne_bytes());
+        out.extend(self.expected.1.to_ne_bytes());
+        out.extend(lengths.iter().flat_map(|length| length.to_ne_bytes()));
+        out.extend_from_slice(self.place);
+        out.extend_from_slice(self.staged);
+        Some(())
+    }
+
+    /// Takes one from the front of the text of a file; `None` if that is none.
+    pub fn take_from(text: &mut &'a [u8]) -> Option<Self> {
+        let (head, rest) = text.split_first_chunk::<STEP_HEAD_BYTES>()?;
+        let field = |at: usize| head[at..at + 8].try_into().ok();
+        let length = |at: usize| head[at..at + 2].try_into().ok().map(|l| usize::from(u16::from_ne_bytes(l)));
+        let (place, rest) = rest.split_at_checked(length(17)?)?;
+        let (staged, rest) = rest.split_at_checked(length(19)?)?;
+        let expected = (u64::from_ne_bytes(field(1)?), i64::from_ne_bytes(field(9)?));
+        *text = rest;
+        Some(Self { action: head[0], place, staged, expected })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -207,6 +271,7 @@ mod tests {
             DIFF,
             DIFF_NEXT,
             RESTORE,
+            RENAME_ALL,
         ];
         let expected = [
             0x8010_e501,
@@ -219,6 +284,7 @@ mod tests {
             0xc018_e508,
             0xe000_e509,
             0x4108_e50b,
+            0x4020_e50c,
         ];
         assert_eq!(numbers, expected);
     }
@@ -242,9 +308,29 @@ mod tests {
     }
 
     #[test]
+    fn steps_come_back_and_cut_off_ones_do_not() {
+        let steps = [
+            RawStep { action: ENTER, place: b"a/b", staged: b"0", expected: (0, 0) },
+            RawStep { action: EXCHANGE, place: b"", staged: b"", expected: (u64::MAX, i64::MIN) },
+        ];
+        let mut text = Vec::new();
+        steps.iter().for_each(|step| step.push_to(&mut text).unwrap());
+        let mut rest = &text[..];
+        assert_eq!(steps.map(Some), [0, 1].map(|_| RawStep::take_from(&mut rest)));
+        assert!(rest.is_empty());
+        for length in 0..STEP_HEAD_BYTES + 4 {
+            assert_eq!(RawStep::take_from(&mut &text[..length]), None, "{length}");
+        }
+        let long = RawStep { place: &[b'a'; 70_000], ..steps[0] };
+        assert_eq!(long.push_to(&mut Vec::new()), None);
+    }
+
+    #[test]
     fn noise_gives_nothing_or_something() {
         let mut bytes = vec![0xffu8; 300];
-        for command in [CLONE, REMOVE_TREE, CHOWN_TREE, CHMOD_TREE, SNAPSHOT, DIFF, DIFF_NEXT, 0, u32::MAX] {
+        for command in
+            [CLONE, REMOVE_TREE, CHOWN_TREE, CHMOD_TREE, SNAPSHOT, DIFF, DIFF_NEXT, RENAME_ALL, 0, u32::MAX]
+        {
             for length in [0, 3, 8, 20, 264, 280, 300] {
                 let _ = Command::decode(command, &bytes[..length]);
                 bytes[length.min(299)] ^= 0x5a;
