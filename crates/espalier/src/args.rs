@@ -3,6 +3,7 @@
 
 pub(crate) mod mount_options;
 mod trees;
+mod workspace;
 
 use crate::units::Size;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -11,6 +12,10 @@ use std::path::PathBuf;
 pub(crate) use trees::{
     Chmod, Chown, CloneArgs, Diff, Du, Remove, Snapshot, SnapshotCommand, SnapshotCreate, SnapshotList,
     SnapshotOne,
+};
+pub(crate) use workspace::{
+    Workspace, WorkspaceApply, WorkspaceCheckpoint, WorkspaceCommand, WorkspaceCreate, WorkspaceDiff,
+    WorkspaceDiscard, WorkspaceExec, WorkspaceForce, WorkspaceGc, WorkspaceName, WorkspaceUndo,
 };
 
 /// A file system for millions of small files, cheap clones and random writes, in an image file or
@@ -69,6 +74,9 @@ pub(crate) enum Command {
     Chmod(Chmod),
     /// Make, list, delete and restore snapshots of the whole volume or of a directory
     Snapshot(Snapshot),
+    /// Make, compare, apply, undo and throw away workspaces: clones to work in
+    #[command(visible_alias = "ws")]
+    Workspace(Workspace),
     /// List what differs between two trees, in time that grows with what differs
     Diff(Diff),
     /// Show the space that trees take, and what nothing else shares
@@ -84,8 +92,19 @@ pub(crate) enum Command {
 impl Command {
     /// True if all it does is to ask the server of a mount, as a rule.
     pub(crate) fn is_brief(&self) -> bool {
-        use Command::{Chmod, Chown, Clone, Doctor, Info, Rm, Snapshot, Umount};
-        matches!(self, Umount(_) | Doctor(_) | Info(_) | Clone(_) | Rm(_) | Chown(_) | Chmod(_) | Snapshot(_))
+        use Command::{Chmod, Chown, Clone, Doctor, Info, Rm, Snapshot, Umount, Workspace};
+        matches!(
+            self,
+            Umount(_)
+                | Doctor(_)
+                | Info(_)
+                | Clone(_)
+                | Rm(_)
+                | Chown(_)
+                | Chmod(_)
+                | Snapshot(_)
+                | Workspace(_)
+        )
     }
 }
 

@@ -35,6 +35,7 @@ mod ui;
 mod umount;
 mod units;
 mod watchers;
+mod workspace;
 
 use args::{Cli, Command};
 use clap::{CommandFactory, FromArgMatches};
@@ -132,6 +133,7 @@ fn run(cli: &Cli, config: &Config) -> (&'static str, anyhow::Result<Exit>) {
         Command::Chown(args) => ("chown", change::chown(args).map(done)),
         Command::Chmod(args) => ("chmod", change::chmod(args).map(done)),
         Command::Snapshot(args) => ("snapshot", snapshot::run(args).map(done)),
+        Command::Workspace(args) => ("workspace", workspace::run(args)),
         Command::Diff(args) => ("diff", diff::run(args).map(done)),
         Command::Du(args) => ("du", diff::du(args).map(done)),
         Command::Demo(args) => ("demo", demo::run(args).map(done)),

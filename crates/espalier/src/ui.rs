@@ -33,6 +33,17 @@ pub(crate) fn print_line(text: Arguments<'_>) {
     }
 }
 
+/// Prints bytes to standard output as they are, if the reader is still there.
+///
+/// # Errors
+/// What the system says, unless the reader has gone away.
+pub(crate) fn print_bytes(bytes: &[u8]) -> std::io::Result<()> {
+    match std::io::stdout().write_all(bytes) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written,
+    }
+}
+
 /// Prints a line to standard error; a failure of that cannot be reported.
 pub(crate) fn print_complaint(text: Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "{text}");

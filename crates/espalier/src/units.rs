@@ -55,6 +55,35 @@ impl fmt::Display for Size {
     }
 }
 
+const SPANS: [(&str, u64); 4] = [("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)];
+
+/// A span of time: `90s`, `30m`, `12h`, `7d`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Span(pub(crate) Duration);
+
+impl FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("'{text}' is no time; write a number and s, m, h or d, like 7d");
+        let split = text.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(wrong)?;
+        let (number, unit) = text.split_at(split);
+        let (_, seconds) = SPANS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
+        let number: u64 = number.parse().map_err(|_| wrong())?;
+        let seconds = number.checked_mul(*seconds).ok_or_else(|| format!("'{text}' is too long"))?;
+        Ok(Self(Duration::from_secs(seconds)))
+    }
+}
+
+impl fmt::Display for Span {
+    /// In the largest unit of which there are two or more.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.as_secs();
+        let (unit, length) = SPANS.iter().find(|(_, length)| seconds >= 2 * length).unwrap_or(&SPANS[3]);
+        write!(f, "{}{unit}", seconds / length)
+    }
+}
+
 /// Shows a time as `0.42 s` or `3 min 20 s`.
 pub(crate) fn duration(time: Duration) -> String {
     let seconds = time.as_secs_f64();
@@ -102,6 +131,23 @@ mod tests {
             ["", "G", "-1", "1.5", "1x", "1.2.3G", "1 G", "99999999999E", "16E", "1.0000000000G", "15.9Q"]
         {
             assert!(text.parse::<Size>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn spans_are_read_and_shown() {
+        for (text, seconds, shown) in [
+            ("7d", 604_800, "7d"),
+            ("90s", 90, "90s"),
+            ("120s", 120, "2m"),
+            ("36h", 129_600, "36h"),
+            ("0s", 0, "0s"),
+        ] {
+            let span: Span = text.parse().unwrap();
+            assert_eq!((span.0.as_secs(), &*span.to_string()), (seconds, shown), "{text}");
+        }
+        for text in ["", "7", "d", "1w", "-1d", "1.5h", "99999999999999999999d", "999999999999999999d"] {
+            assert!(text.parse::<Span>().is_err(), "{text}");
         }
     }
 

@@ -1,0 +1,192 @@
+//! Bringing the changes of a workspace into its original, or into another directory.
+
+use crate::entry::{Kind, Trust};
+use crate::error::{AtPath, Error, Result};
+use crate::merge;
+use crate::plan::{Plan, Sides};
+use crate::record::now;
+use crate::stage::{Stage, inverse, parts};
+use crate::three_way::Decision;
+use crate::trees::{Change, Step, Trees};
+use crate::workspace::{Workspace, changed_paths};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+pub use crate::plan::{Conflict, Prefer};
+
+/// How changes are applied.
+#[derive(Debug, Clone, Default)]
+pub struct Apply<'a> {
+    /// Where; by default to the original.
+    pub to: Option<&'a Path>,
+    /// Only say what would be done.
+    pub check: bool,
+    /// Only what is at or below these paths, relative to the workspace; everything if there are
+    /// none.
+    pub paths: &'a [PathBuf],
+    /// Which side wins where both changed.
+    pub prefer: Prefer,
+    /// Whether text that both changed is merged line by line.
+    pub merge: bool,
+}
+
+/// What was done to a path of the target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Applied {
+    /// The path.
+    pub path: PathBuf,
+    /// What became of it there.
+    pub change: Change,
+    /// Its text was merged.
+    pub merged: bool,
+}
+
+/// What came of it.
+#[derive(Debug, Clone)]
+pub enum ApplyOutcome {
+    /// These paths of the target were changed, or would be.
+    Applied(Vec<Applied>),
+    /// Nothing was changed, because of these.
+    Conflicts(Vec<Conflict>),
+}
+
+impl Apply<'_> {
+    /// Applies the changes, all or none.
+    ///
+    /// # Errors
+    /// [`Error::Meanwhile`]; as for [`Trees::clone_tree`] and [`Trees::rename_all`].
+    pub fn run(&self, trees: &dyn Trees, workspace: &mut Workspace) -> Result<ApplyOutcome> {
+        let _lock = workspace.lock(trees)?;
+        let target = match self.to {
+            Some(to) => to.canonicalize().at(to)?,
+            None => workspace.original(),
+        };
+        if target.starts_with(workspace.place()) || workspace.place().starts_with(&target) {
+            return Err(Error::Unsuitable(format!(
+                "{} and {} lie in one another",
+                target.display(),
+                workspace.place().display()
+            )));
+        }
+        let scratch = workspace.scratch()?;
+        let outcome = self.in_scratch(trees, workspace, &target, &scratch);
+        let removed = trees.remove_tree(&scratch);
+        let outcome = outcome?;
+        removed?;
+        Ok(outcome)
+    }
+
+    fn in_scratch(
+        &self,
+        trees: &dyn Trees,
+        workspace: &mut Workspace,
+        target: &Path,
+        scratch: &Path,
+    ) -> Result<ApplyOutcome> {
+        // One state of the workspace is compared, applied, and becomes the base.
+        let (frozen, base) = (scratch.join("workspace"), workspace.base());
+        trees.clone_tree(&workspace.place(), &frozen)?;
+        let sides = Sides { base: &base, workspace: &frozen, target };
+        let wanted = |path: &Path| self.paths.is_empty() || self.paths.iter().any(|p| path.starts_with(p));
+        let mut plan = Plan::make(trees, &sides, &wanted, self.prefer)?;
+        if self.merge {
+            merge::merge_texts(&mut plan, &scratch.join("merged"))?;
+        }
+        if !plan.conflicts.is_empty() {
+            return Ok(ApplyOutcome::Conflicts(plan.conflicts));
+        }
+        let applied = plan.applied();
+        if self.check {
+            return Ok(ApplyOutcome::Applied(applied));
+        }
+        let staged = scratch.join("staged");
+        std::fs::create_dir(&staged).at(&staged)?;
+        let steps = Stage::make(trees, &plan, &frozen, &staged, Some(SystemTime::now()))?;
+        trees.rename_all(&staged, target, &steps)?;
+        if self.prefer != Prefer::Workspace {
+            take_back_if_changed(trees, &steps, &sides, &staged)?;
+        }
+        announce(&steps, target);
+        self.advance_base(trees, &sides, &wanted, scratch)?;
+        workspace.record.applied = Some(now());
+        workspace.store()?;
+        Ok(ApplyOutcome::Applied(applied))
+    }
+
+    /// What was applied is in the base from now on.
+    fn advance_base(
+        &self,
+        trees: &dyn Trees,
+        sides: &Sides<'_>,
+        wanted: &dyn Fn(&Path) -> bool,
+        scratch: &Path,
+    ) -> Result<()> {
+        if self.paths.is_empty() {
+            let exchanged = renameat_with(CWD, sides.workspace, CWD, sides.base, RenameFlags::EXCHANGE);
+            return exchanged.at(sides.base);
+        }
+        let sides = Sides { target: sides.base, ..*sides };
+        let plan = Plan::make(trees, &sides, wanted, Prefer::Workspace)?;
+        let staged = scratch.join("base");
+        std::fs::create_dir(&staged).at(&staged)?;
+        let steps = Stage::make(trees, &plan, sides.workspace, &staged, None)?;
+        trees.rename_all(&staged, sides.base, &steps)
+    }
+}
+
+impl Plan {
+    /// What it does to the target.
+    fn applied(&self) -> Vec<Applied> {
+        let done = self.items.iter().filter(|(_, item)| item.decision != Decision::Keep);
+        let done = done.filter_map(|(path, item)| {
+            let change = match (&item.workspace, &item.target) {
+                (None, None) => return None,
+                (None, Some(_)) => Change::Removed,
+                (Some(_), None) => Change::Added,
+                (Some(_), Some(_)) => Change::Changed,
+            };
+            Some(Applied { path: path.clone(), change, merged: item.merged.is_some() })
+        });
+        done.collect()
+    }
+}
+
+/// Directories that went are compared with the base once more: what was changed in them while the
+/// trees were compared comes back, with everything else.
+fn take_back_if_changed(trees: &dyn Trees, steps: &[Step], sides: &Sides<'_>, staged: &Path) -> Result<()> {
+    for step in steps {
+        let (place, name) = parts(step);
+        let (old, gone) = (sides.base.join(place), staged.join(name));
+        let left = matches!(step, Step::Leave { .. } | Step::Exchange { .. });
+        let is_directory = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_dir());
+        if !left || !is_directory(&old) || !is_directory(&gone) {
+            continue;
+        }
+        for (below, _) in changed_paths(trees, &old, &gone)? {
+            let same = match (crate::entry::read(&old, &below)?, crate::entry::read(&gone, &below)?) {
+                (Some(old), Some(gone)) => old.is_like(&gone, Trust::Times)?,
+                // The target had removed it, too.
+                (_, None) => true,
+                (None, Some(_)) => false,
+            };
+            if !same {
+                trees.rename_all(staged, sides.target, &inverse(steps, sides.target)?)?;
+                return Err(Error::Meanwhile(sides.target.join(place).join(below)));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Programs that watch the target hear of each file as if it had been written. A hint: where it
+/// fails they do not.
+fn announce(steps: &[Step], target: &Path) {
+    for step in steps.iter().filter(|step| matches!(step, Step::Enter { .. } | Step::Exchange { .. })) {
+        let path = target.join(parts(step).0);
+        if crate::entry::read(target, parts(step).0).ok().flatten().is_some_and(|e| e.kind == Kind::File) {
+            drop(File::options().append(true).open(path));
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! States of a workspace that are kept, and going back to them.
+
+use crate::error::{AtPath, Error, Result};
+use crate::processes::Processes;
+use crate::record::{Checkpoint, now};
+use crate::trees::Trees;
+use crate::workspace::{Workspace, set_identifier};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+/// How a workspace was put back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Undone {
+    /// The checkpoint that it is like now.
+    pub to: Checkpoint,
+    /// The checkpoint of what it was before.
+    pub before: Checkpoint,
+}
+
+impl Workspace {
+    /// Keeps everything in it as it is.
+    ///
+    /// # Errors
+    /// As for [`Trees::clone_tree`].
+    pub fn checkpoint(&mut self, trees: &dyn Trees, message: &str) -> Result<Checkpoint> {
+        let _lock = self.lock(trees)?;
+        self.keep(trees, message)
+    }
+
+    /// The same for a caller that holds the lock.
+    fn keep(&mut self, trees: &dyn Trees, message: &str) -> Result<Checkpoint> {
+        let number = self.record.checkpoints.last().map_or(1, |last| last.number + 1);
+        let dir = self.checkpoint_dir(number);
+        if dir.symlink_metadata().is_ok() {
+            // A crash came before it was recorded.
+            trees.remove_tree(&dir)?;
+        }
+        trees.clone_tree(&self.place(), &dir)?;
+        let checkpoint = Checkpoint { number, created: now(), message: message.to_owned() };
+        self.record.checkpoints.push(checkpoint.clone());
+        self.store()?;
+        Ok(checkpoint)
+    }
+
+    /// Makes it what it was at a checkpoint, by default the last one. What it is now is kept as a
+    /// checkpoint first, so this can be undone.
+    ///
+    /// # Errors
+    /// [`Error::Name`] without such a checkpoint; [`Error::InUse`] unless `force`; as for
+    /// [`Trees::clone_tree`].
+    pub fn undo(
+        &mut self,
+        trees: &dyn Trees,
+        number: Option<u64>,
+        processes: &Processes,
+        force: bool,
+    ) -> Result<Undone> {
+        let _lock = self.lock(trees)?;
+        let to = match number {
+            Some(number) => self.record.checkpoint(number).cloned(),
+            None => self.record.checkpoints.last().cloned(),
+        };
+        let Some(to) = to else {
+            let name = &self.record.name;
+            return Err(Error::Name(match number {
+                Some(number) => {
+                    format!("workspace '{name}' has no checkpoint {number} (espalier workspace log {name})")
+                }
+                None => {
+                    format!("workspace '{name}' has no checkpoint (espalier workspace checkpoint {name})")
+                }
+            }));
+        };
+        if !force {
+            self.check_unused(processes)?;
+        }
+        let before = self.keep(trees, &format!("before undo to {}", to.number))?;
+        let scratch = self.scratch()?;
+        let (tree, place) = (scratch.join("tree"), self.place());
+        trees.clone_tree(&self.checkpoint_dir(to.number), &tree)?;
+        set_identifier(&tree, &self.record.id)?;
+        renameat_with(CWD, &tree, CWD, &place, RenameFlags::EXCHANGE).at(&place)?;
+        trees.remove_tree(&scratch)?;
+        Ok(Undone { to, before })
+    }
+}

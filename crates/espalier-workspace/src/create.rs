@@ -1,0 +1,194 @@
+//! Making workspaces. A new workspace is made in the user's home as a whole, and then moved to its
+//! place, where nothing may be.
+
+use crate::error::{AtPath, Error, Result};
+use crate::git::{self, GitNote};
+use crate::home::Home;
+use crate::process::start_of;
+use crate::record::{Record, now};
+use crate::registry::{NEW_PREFIX, Registry};
+use crate::source::{Source, is_mount};
+use crate::trees::Trees;
+use crate::workspace::{Workspace, set_identifier};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What is to be made.
+#[derive(Debug, Clone)]
+pub struct Create<'a> {
+    /// The name.
+    pub name: &'a str,
+    /// A directory, a workspace, or a snapshot of a directory (`DIR/.snapshots/NAME`).
+    pub from: &'a Path,
+    /// The place; by default beside the original, under the name.
+    pub place: Option<&'a Path>,
+    /// After which time `gc` may throw it away.
+    pub time_to_live: Option<Duration>,
+    /// Whether git's files are prepared.
+    pub prepare_git: bool,
+    /// The process that it is made for; when that has ended, `gc` may throw it away if all its
+    /// changes were applied.
+    pub process: Option<i32>,
+}
+
+/// What was made.
+#[derive(Debug, Clone)]
+pub struct Created {
+    /// The workspace.
+    pub workspace: Workspace,
+    /// What was done for git.
+    pub git: Vec<GitNote>,
+}
+
+/// Names that would be taken for paths.
+fn check_name(name: &str) -> Result<()> {
+    let bad = name.is_empty()
+        || name.len() > 200
+        || name.starts_with(['.', '-'])
+        || name.contains('/')
+        || name.chars().any(char::is_control);
+    match bad {
+        true => Err(Error::Name(format!(
+            "'{name}' cannot be the name of a workspace: up to 200 bytes, no '/', and no '.' or '-' in front"
+        ))),
+        false => Ok(()),
+    }
+}
+
+/// What the new workspace is made from, what its changes will be applied to, and its place.
+struct Way {
+    source: Source,
+    original: PathBuf,
+    place: PathBuf,
+    made_from: String,
+}
+
+impl Create<'_> {
+    /// Makes the workspace.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::Name`], [`Error::Unsuitable`]; as for [`Trees::clone_tree`].
+    pub fn run(&self, trees: &dyn Trees) -> Result<Created> {
+        check_name(self.name)?;
+        let way = self.way()?;
+        let parent = way.place.parent().unwrap_or(Path::new("/"));
+        let home = Home::make(parent, way.source.directory())?;
+        let registry = Registry::around(parent)?;
+        if registry.workspaces().iter().any(|known| known.record.name == self.name) {
+            return Err(Error::Name(format!("there is a workspace '{}' already", self.name)));
+        }
+        let id = new_identifier()?;
+        let mut record = Record::new(
+            id.clone(),
+            self.name.into(),
+            home.relative(&way.place),
+            home.relative(&way.original),
+        );
+        record.made_from = way.made_from;
+        record.expires = self.time_to_live.map(|time| now().saturating_add(time.as_secs()));
+        record.process = self.process.and_then(|process| Some((process, start_of(process)?)));
+        let workspace = Workspace { home, record };
+        let new = workspace.home.dir().join(format!("{NEW_PREFIX}{id}"));
+        std::fs::create_dir(&new).at(&new)?;
+        let made = self.make(trees, &workspace, &new, (&way.source, &way.place));
+        if made.is_err() {
+            // The error that matters is the first; gc removes what is left.
+            let _ = trees.remove_tree(&new);
+            let _ = trees.remove_tree(&workspace.dir());
+        }
+        Ok(Created { git: made?, workspace })
+    }
+
+    fn make(
+        &self,
+        trees: &dyn Trees,
+        workspace: &Workspace,
+        new: &Path,
+        (source, place): (&Source, &Path),
+    ) -> Result<Vec<GitNote>> {
+        let tree = new.join("tree");
+        source.clone_to(trees, &tree).map_err(|error| name_source(error, &tree, source))?;
+        let git = match self.prepare_git {
+            true => git::prepare(&tree, source.directory(), place)?,
+            false => Vec::new(),
+        };
+        trees.clone_tree(&tree, &new.join("base"))?;
+        set_identifier(&tree, &workspace.record.id)?;
+        workspace.record.store(new)?;
+        std::fs::rename(new, workspace.dir()).at(new)?;
+        let tree = workspace.dir().join("tree");
+        match renameat_with(CWD, &tree, CWD, place, RenameFlags::NOREPLACE) {
+            Err(rustix::io::Errno::EXIST) => Err(Error::Exists(place.to_owned())),
+            done => done.at(place),
+        }?;
+        Ok(git)
+    }
+
+    fn way(&self) -> Result<Way> {
+        let known = Registry::around(Path::new("."))
+            .ok()
+            .filter(|_| !self.from.is_dir())
+            .and_then(|registry| registry.find(self.from.as_os_str()).ok());
+        let source = match &known {
+            Some(workspace) => Source::Directory(workspace.place()),
+            None => Source::of(self.from)?,
+        };
+        if is_mount(source.directory())? {
+            return Err(Error::Unsuitable(format!(
+                "{}: the root of a mount cannot be made a workspace of; name a directory below",
+                self.from.display()
+            )));
+        }
+        // A workspace of a workspace brings its changes back to that.
+        let original = source.directory().to_owned();
+        let wanted = match self.place {
+            Some(place) => place.to_owned(),
+            None => original.with_file_name(self.name),
+        };
+        let (parent, name) = match (wanted.parent(), wanted.file_name()) {
+            (Some(parent), Some(name)) if parent.as_os_str().is_empty() => (Path::new("."), name),
+            (Some(parent), Some(name)) => (parent, name),
+            _ => return Err(Error::Name(format!("{} does not end with a name", wanted.display()))),
+        };
+        let parent = parent.canonicalize().at(parent)?;
+        let place = parent.join(name);
+        if place.symlink_metadata().is_ok() {
+            return Err(Error::Exists(place));
+        }
+        let device = |of: &Path| of.metadata().at(of).map(|found| found.dev());
+        if device(&parent)? != device(&original)? {
+            return Err(Error::Unsuitable(format!(
+                "{} and {} lie in different file systems; a workspace lies on the mount of its original",
+                original.display(),
+                place.display()
+            )));
+        }
+        let made_from = match &known {
+            Some(workspace) => format!("workspace {}", workspace.record.name),
+            None => self.from.canonicalize().at(self.from)?.to_string_lossy().into_owned(),
+        };
+        Ok(Way { source, original, place, made_from })
+    }
+}
+
+/// Messages name what the user named, and not the place where the clone is made.
+fn name_source(error: Error, tree: &Path, source: &Source) -> Error {
+    match error {
+        Error::NotEspalier(path) | Error::NotOwned(path) if path == tree => {
+            Error::NotOwned(source.directory().to_owned())
+        }
+        error => error,
+    }
+}
+
+fn new_identifier() -> Result<String> {
+    let mut bytes = [0u8; 8];
+    let filled = getrandom(&mut bytes[..], GetRandomFlags::empty()).at(Path::new("/dev/random"))?;
+    match filled == bytes.len() {
+        true => Ok(format!("{:016x}", u64::from_be_bytes(bytes))),
+        false => Err(Error::io(Path::new("/dev/random"), rustix::io::Errno::AGAIN)),
+    }
+}

@@ -1,0 +1,58 @@
+//! Throwing workspaces away.
+
+use crate::error::{AtPath, Error, Result};
+use crate::processes::Processes;
+use crate::trees::Trees;
+use crate::workspace::Workspace;
+
+/// How a workspace is thrown away.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Discard {
+    /// Even if processes work in it, or it has changes that were not applied.
+    pub force: bool,
+}
+
+impl Discard {
+    /// Removes a workspace with all that is known of it.
+    ///
+    /// # Errors
+    /// [`Error::InUse`], [`Error::Unapplied`]; of the system.
+    pub fn run(self, trees: &dyn Trees, workspace: &mut Workspace, processes: &Processes) -> Result<()> {
+        let lock = workspace.lock(trees)?;
+        if !self.force {
+            workspace.check_unused(processes)?;
+            workspace.check_applied(trees)?;
+        }
+        // In the directory with its data it is nowhere else, and goes with all of it at once.
+        let gone = workspace.dir().join("discarded");
+        std::fs::rename(workspace.place(), &gone).at(&workspace.place())?;
+        let removed = trees.remove_tree(&workspace.dir());
+        drop(lock);
+        removed
+    }
+}
+
+impl Workspace {
+    /// Refuses if processes work in it.
+    ///
+    /// # Errors
+    /// [`Error::InUse`].
+    pub fn check_unused(&self, processes: &Processes) -> Result<()> {
+        let found = processes.in_tree(&self.place());
+        match found.is_empty() {
+            true => Ok(()),
+            false => Err(Error::InUse { name: self.record.name.clone(), processes: found }),
+        }
+    }
+
+    /// Refuses if it has changes that were not applied.
+    ///
+    /// # Errors
+    /// [`Error::Unapplied`]; as for [`Workspace::differences`].
+    pub fn check_applied(&self, trees: &dyn Trees) -> Result<()> {
+        match self.differences(trees)?.len() {
+            0 => Ok(()),
+            changed => Err(Error::Unapplied { name: self.record.name.clone(), changed }),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Failures, by what the caller must do.
+
+use crate::process::Process;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+/// The result of this crate's calls.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why something was not done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The system refused a call on a path.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The path.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The path lies in no mounted Espalier file system, or in one that does not know the call.
+    #[error("{} does not lie in a mounted Espalier file system", .0.display())]
+    NotEspalier(PathBuf),
+    /// Something there belongs to another user.
+    #[error(
+        "{}: something there belongs to another user, or may run as another user; only root may do that",
+        .0.display()
+    )]
+    NotOwned(PathBuf),
+    /// There is something at the place already.
+    #[error("{} exists already; a workspace is never merged into what is there", .0.display())]
+    Exists(PathBuf),
+    /// There is no such workspace.
+    #[error("there is no workspace '{name}' (espalier workspace list shows all, from {})", at.display())]
+    NotFound {
+        /// What was asked for.
+        name: String,
+        /// Where it was looked for.
+        at: PathBuf,
+    },
+    /// Several workspaces have the name.
+    #[error("several workspaces are called '{0}'; name one by its path")]
+    Ambiguous(String),
+    /// A name is in use, or is none.
+    #[error("{0}")]
+    Name(String),
+    /// Processes work in the workspace.
+    #[error("{}", in_use(.name, .processes))]
+    InUse {
+        /// The workspace.
+        name: String,
+        /// They.
+        processes: Vec<Process>,
+    },
+    /// The workspace has changes that were never applied.
+    #[error(
+        "workspace '{name}' has {changed} changed paths that were not applied (espalier workspace diff {name}); \
+         --force goes on"
+    )]
+    Unapplied {
+        /// The workspace.
+        name: String,
+        /// How many.
+        changed: usize,
+    },
+    /// The target changed while it was compared.
+    #[error("{}: something was changed there meanwhile; nothing was applied, try again", .0.display())]
+    Meanwhile(PathBuf),
+    /// The place cannot hold a workspace, or the directory cannot be made one of.
+    #[error("{0}")]
+    Unsuitable(String),
+    /// What is known of workspaces cannot be read.
+    #[error("{}: {what}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A program that is needed cannot be run or failed.
+    #[error("{program}: {what}")]
+    Program {
+        /// The program.
+        program: String,
+        /// What it said.
+        what: String,
+    },
+}
+
+impl Error {
+    /// An error of the system about a path.
+    pub(crate) fn io(path: &Path, source: impl Into<std::io::Error>) -> Self {
+        Self::Io { path: path.to_owned(), source: source.into() }
+    }
+}
+
+/// Gives a failure of the system the path that it is about.
+pub(crate) trait AtPath<T> {
+    /// The result with the path.
+    fn at(self, path: &Path) -> Result<T>;
+}
+
+impl<T, E: Into<std::io::Error>> AtPath<T> for std::result::Result<T, E> {
+    fn at(self, path: &Path) -> Result<T> {
+        self.map_err(|error| Error::io(path, error))
+    }
+}
+
+/// So many processes are named in a message.
+const NAMED_PROCESSES: usize = 5;
+
+fn in_use(name: &str, processes: &[Process]) -> String {
+    let mut text = format!("workspace '{name}' is in use by");
+    for (at, process) in processes.iter().take(NAMED_PROCESSES).enumerate() {
+        let comma = if at > 0 { "," } else { "" };
+        // Writing to a string does not fail.
+        let _ = write!(text, "{comma} {} ({})", process.command, process.pid);
+    }
+    if processes.len() > NAMED_PROCESSES {
+        let _ = write!(text, " and {} more", processes.len() - NAMED_PROCESSES);
+    }
+    text + "; --force goes on"
+}

@@ -1,0 +1,189 @@
+//! Removes what is left of workspaces: those whose time is over, or whose process has ended, and
+//! what a crash or `rm -rf` has left in a home.
+
+use crate::discard::Discard;
+use crate::error::{AtPath, Error, Result};
+use crate::home::Home;
+use crate::process::start_of;
+use crate::processes::Processes;
+use crate::record::now;
+use crate::registry::{NEW_PREFIX, Registry, is_identifier};
+use crate::trees::Trees;
+use crate::workspace::Workspace;
+use rustix::fs::{FlockOperation, flock};
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// What is known of a workspace that cannot be found is kept for so long, in seconds: it may have
+/// been moved to where it is not looked for.
+const MISSING_KEPT_SECONDS: u64 = 7 * 24 * 3600;
+/// What is being made is taken for left behind after so many seconds.
+const NEW_KEPT_SECONDS: u64 = 3600;
+
+/// Why something was removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// Its time to live is over.
+    Expired,
+    /// The process that it was made for has ended, and nothing is left to apply.
+    ProcessEnded,
+    /// It was discarded, or removed by other means, and only data about it is left.
+    Leftover,
+}
+
+impl Reason {
+    /// The words for it.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Expired => "time to live is over",
+            Self::ProcessEnded => "process has ended",
+            Self::Leftover => "left behind",
+        }
+    }
+}
+
+/// How to collect.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Collect {
+    /// Only say what would be removed.
+    pub dry_run: bool,
+    /// What is known of workspaces that are not found goes at once, and not after a week.
+    pub missing: bool,
+}
+
+/// Something that was removed, or would be.
+#[derive(Debug, Clone)]
+pub struct Collected {
+    /// The workspace's name, or what the left data is called.
+    pub name: String,
+    /// Where it was.
+    pub path: PathBuf,
+    /// Why.
+    pub reason: Reason,
+    /// Why it was not removed after all.
+    pub kept: Option<String>,
+}
+
+impl Registry {
+    /// Removes what is not needed any more. Workspaces that processes work in are kept.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub fn collect(
+        &mut self,
+        trees: &dyn Trees,
+        processes: &Processes,
+        collect: Collect,
+    ) -> Result<Vec<Collected>> {
+        let mut all = Vec::new();
+        let mut homes: Vec<Home> = Vec::new();
+        for workspace in &mut self.present {
+            if !homes.contains(&workspace.home) {
+                homes.push(workspace.home.clone());
+            }
+            let Some(reason) = due(trees, workspace)? else { continue };
+            let (name, path) = (workspace.record.name.clone(), workspace.place());
+            let kept = match workspace.check_unused(processes) {
+                Err(error) => Some(error.to_string()),
+                Ok(()) if collect.dry_run => None,
+                Ok(()) => discard(trees, workspace, processes, reason)?,
+            };
+            all.push(Collected { name, path, reason, kept });
+        }
+        for workspace in &mut self.missing {
+            if !homes.contains(&workspace.home) {
+                homes.push(workspace.home.clone());
+            }
+            if let Some(gone) = collect_missing(trees, workspace, collect)? {
+                all.push(gone);
+            }
+        }
+        for home in homes {
+            collect_unfinished(trees, &home, collect.dry_run, &mut all)?;
+        }
+        Ok(all)
+    }
+}
+
+/// Throws away what is due; gives the reason why not.
+fn discard(
+    trees: &dyn Trees,
+    workspace: &mut Workspace,
+    processes: &Processes,
+    reason: Reason,
+) -> Result<Option<String>> {
+    // Whose time is over goes with its changes: that is what the user said.
+    let discard = Discard { force: reason == Reason::Expired };
+    match discard.run(trees, workspace, processes) {
+        Err(error @ (Error::InUse { .. } | Error::Unapplied { .. })) => Ok(Some(error.to_string())),
+        done => done.map(|()| None),
+    }
+}
+
+/// Why a workspace may go.
+fn due(trees: &dyn Trees, workspace: &Workspace) -> Result<Option<Reason>> {
+    if workspace.record.expires.is_some_and(|expires| expires <= now()) {
+        return Ok(Some(Reason::Expired));
+    }
+    let ended = |(process, start): (i32, u64)| start_of(process) != Some(start);
+    if !workspace.record.process.is_some_and(ended) {
+        return Ok(None);
+    }
+    match workspace.check_applied(trees) {
+        Err(Error::Unapplied { .. }) => Ok(None),
+        done => done.map(|()| Some(Reason::ProcessEnded)),
+    }
+}
+
+/// Removes the data about a workspace that is gone.
+fn collect_missing(
+    trees: &dyn Trees,
+    workspace: &mut Workspace,
+    collect: Collect,
+) -> Result<Option<Collected>> {
+    let dir = workspace.dir();
+    let discarded = dir.join("discarded").symlink_metadata().is_ok();
+    // Made, but never moved to its place.
+    let unfinished = dir.join("tree").symlink_metadata().is_ok();
+    let since =
+        if collect.dry_run { workspace.record.missing.unwrap_or(now()) } else { workspace.note_missing()? };
+    let over = collect.missing || now().saturating_sub(since) >= MISSING_KEPT_SECONDS;
+    if !discarded && !unfinished && !over {
+        return Ok(None);
+    }
+    if !collect.dry_run {
+        trees.remove_tree(&dir)?;
+    }
+    let (name, path) = (workspace.record.name.clone(), workspace.place());
+    Ok(Some(Collected { name, path, reason: Reason::Leftover, kept: None }))
+}
+
+/// Removes what a crash has left of workspaces that were being made or removed.
+fn collect_unfinished(trees: &dyn Trees, home: &Home, dry_run: bool, all: &mut Vec<Collected>) -> Result<()> {
+    for entry in home.dir().read_dir().at(home.dir())? {
+        let entry = entry.at(home.dir())?;
+        let (name, path) = (entry.file_name(), entry.path());
+        let old = || {
+            let age = entry.metadata().ok().and_then(|m| m.modified().ok()?.elapsed().ok());
+            age.is_some_and(|age| age.as_secs() > NEW_KEPT_SECONDS)
+        };
+        let new = name.as_bytes().starts_with(NEW_PREFIX.as_bytes());
+        let without_record = is_identifier(&name) && !path.join("record").exists() && is_unlocked(&path);
+        if !(new || without_record) || !old() {
+            continue;
+        }
+        if !dry_run {
+            trees.remove_tree(&path)?;
+        }
+        let name = name.to_string_lossy().into_owned();
+        all.push(Collected { name, path, reason: Reason::Leftover, kept: None });
+    }
+    Ok(())
+}
+
+/// True if no command holds the lock of a workspace.
+fn is_unlocked(dir: &Path) -> bool {
+    let Ok(file) = File::open(dir.join("lock")) else { return true };
+    flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
+}

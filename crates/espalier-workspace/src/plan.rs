@@ -1,0 +1,371 @@
+//! What an apply does, path by path: the three-way rule on real trees, and on the places of paths
+//! in them.
+//!
+//! Only paths that the workspace changed are decided on. Whatever the target changed beside that
+//! matters in two ways: a directory that the workspace removed may hold something of the target's,
+//! and a path may have been moved on both sides.
+
+use crate::entry::{self, Entry, Kind, Trust, identity};
+use crate::error::Result;
+use crate::three_way::{ConflictKind, Decision, Pick, Side, Triple, decide, pick_attributes};
+use crate::trees::{Change, Trees};
+use crate::workspace::changed_paths;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+
+/// Which side wins where both changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Prefer {
+    /// Neither: it is a conflict.
+    #[default]
+    Neither,
+    /// The workspace.
+    Workspace,
+    /// The target.
+    Target,
+}
+
+/// A path on which neither side can be preferred.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Conflict {
+    /// The path.
+    pub path: PathBuf,
+    /// Why.
+    pub kind: ConflictKind,
+    /// What happened, for people.
+    pub what: String,
+}
+
+/// The trees that are compared.
+pub(crate) struct Sides<'a> {
+    pub(crate) base: &'a Path,
+    pub(crate) workspace: &'a Path,
+    pub(crate) target: &'a Path,
+}
+
+/// A path that the workspace changed.
+#[derive(Debug)]
+pub(crate) struct Item {
+    pub(crate) workspace: Option<Entry>,
+    pub(crate) target: Option<Entry>,
+    pub(crate) base: Option<Entry>,
+    pub(crate) decision: Decision,
+    /// It was decided by a preference.
+    pub(crate) preferred: bool,
+    /// Whose attributes it gets if its content is merged.
+    pub(crate) attributes: Option<Pick>,
+    /// A file with the merged content.
+    pub(crate) merged: Option<PathBuf>,
+}
+
+/// What is to be done.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    /// By path; parents come before what is below them.
+    pub(crate) items: BTreeMap<PathBuf, Item>,
+    pub(crate) conflicts: Vec<Conflict>,
+    /// Paths that the workspace changed and that are not taken as they are.
+    left: BTreeSet<PathBuf>,
+}
+
+/// Where entries of the base are in another tree, by their identity.
+struct Moves {
+    /// From the path in the base to the path there.
+    to: HashMap<PathBuf, PathBuf>,
+}
+
+impl Plan {
+    /// Compares, and decides on all paths that `wanted` accepts.
+    pub(crate) fn make(
+        trees: &dyn Trees,
+        sides: &Sides<'_>,
+        wanted: &dyn Fn(&Path) -> bool,
+        prefer: Prefer,
+    ) -> Result<Self> {
+        let ours = changed_paths(trees, sides.base, sides.workspace)?;
+        let theirs = changed_paths(trees, sides.base, sides.target)?;
+        let mut plan = Self::default();
+        for (path, _) in ours.iter().filter(|(path, _)| wanted(path)) {
+            if let Some(item) = compare(sides, path)? {
+                plan.items.insert(path.clone(), item);
+            }
+        }
+        let moved_here = Moves::find(sides.base, sides.workspace, &ours)?;
+        let moved_there = Moves::find(sides.base, sides.target, &theirs)?;
+        plan.name_renames(&moved_here, &moved_there);
+        plan.resolve(prefer);
+        plan.check_removed_directories(sides, &theirs, prefer)?;
+        plan.check_parents(sides, prefer)?;
+        let taken = |path: &Path| plan.items.get(path).is_some_and(|item| item.decision == Decision::Take);
+        plan.left = ours.into_iter().map(|(path, _)| path).filter(|path| !taken(path)).collect();
+        plan.items.retain(|_, item| item.decision != Decision::Keep);
+        plan.conflicts.sort();
+        plan.conflicts.dedup();
+        Ok(plan)
+    }
+
+    /// True if all that the workspace has below a path is taken as it is.
+    pub(crate) fn is_whole(&self, path: &Path) -> bool {
+        !self.left.range(path.to_owned()..).next().is_some_and(|left| left.starts_with(path))
+    }
+
+    /// Conflicts of paths that were moved are conflicts of renames.
+    fn name_renames(&mut self, here: &Moves, there: &Moves) {
+        for (path, item) in &mut self.items {
+            let moved = (here.to.get(path), there.to.get(path));
+            let what = match (&item.decision, moved) {
+                (Decision::Conflict(ConflictKind::Deletion), (Some(to), None)) => {
+                    format!("the workspace moved it to {}, the target changed it", to.display())
+                }
+                (Decision::Conflict(ConflictKind::Deletion), (None, Some(to))) => {
+                    format!("the target moved it to {}, the workspace changed it", to.display())
+                }
+                (Decision::Keep, (Some(to), Some(other))) if to != other => {
+                    format!("the workspace moved it to {}, the target to {}", to.display(), other.display())
+                }
+                _ => continue,
+            };
+            item.decision = Decision::Conflict(ConflictKind::Rename);
+            self.conflicts.push(Conflict { path: path.clone(), kind: ConflictKind::Rename, what });
+        }
+    }
+
+    /// Lists the conflicts, or decides them as preferred.
+    fn resolve(&mut self, prefer: Prefer) {
+        for (path, item) in &mut self.items {
+            let Decision::Conflict(kind) = item.decision else { continue };
+            if let Some(decision) = preferred(prefer) {
+                (item.decision, item.preferred) = (decision, true);
+            } else if kind != ConflictKind::Rename {
+                let what = words(kind, item);
+                self.conflicts.push(Conflict { path: path.clone(), kind, what });
+            }
+        }
+        if prefer != Prefer::Neither {
+            self.conflicts.clear();
+        }
+    }
+
+    /// A directory that goes must hold nothing that only the target has.
+    fn check_removed_directories(
+        &mut self,
+        sides: &Sides<'_>,
+        theirs: &[(PathBuf, Change)],
+        prefer: Prefer,
+    ) -> Result<()> {
+        for (path, change) in theirs {
+            if *change == Change::Removed {
+                continue;
+            }
+            let known = self.items.get(path);
+            let stays = match known {
+                Some(item) => item.decision == Decision::Keep && item.target.is_some(),
+                None => true,
+            };
+            let Some(top) = path.ancestors().skip(1).find(|above| self.removes_directory(above)) else {
+                continue;
+            };
+            if !stays || (known.is_none() && !is_changed(sides, path)?) {
+                continue;
+            }
+            let top = top.to_owned();
+            match prefer {
+                Prefer::Workspace => {}
+                Prefer::Target => self.keep_above(path),
+                Prefer::Neither => self.conflicts.push(Conflict {
+                    path: path.clone(),
+                    kind: ConflictKind::Deletion,
+                    what: format!("the workspace removed {}, the target has this in it", top.display()),
+                }),
+            }
+        }
+        Ok(())
+    }
+
+    /// True if there is a directory in the target that goes, or is replaced by something else.
+    fn removes_directory(&self, path: &Path) -> bool {
+        let gone = |item: &Item| {
+            item.decision == Decision::Take
+                && item.target.as_ref().is_some_and(|target| target.kind == Kind::Directory)
+                && item.workspace.as_ref().is_none_or(|workspace| workspace.kind != Kind::Directory)
+        };
+        self.items.get(path).is_some_and(gone)
+    }
+
+    /// The directories above a path stay, because the path does.
+    fn keep_above(&mut self, path: &Path) {
+        for above in path.ancestors().skip(1) {
+            if self.removes_directory(above)
+                && let Some(item) = self.items.get_mut(above)
+            {
+                (item.decision, item.preferred) = (Decision::Keep, true);
+            }
+        }
+    }
+
+    /// What is taken must have a directory to lie in.
+    fn check_parents(&mut self, sides: &Sides<'_>, prefer: Prefer) -> Result<()> {
+        let paths: Vec<PathBuf> = self.items.keys().cloned().collect();
+        for path in paths {
+            let Some(item) = self.items.get(&path) else { continue };
+            let arrives = matches!(item.decision, Decision::Take | Decision::Mix { .. });
+            if !arrives || item.workspace.is_none() {
+                continue;
+            }
+            let mut missing = Vec::new();
+            for above in path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty()) {
+                match self.items.get(above).map(|item| item.decision) {
+                    // The workspace has a directory there, because it has something in it.
+                    Some(Decision::Take) => continue,
+                    Some(Decision::Conflict(_)) => continue,
+                    _ => {}
+                }
+                let there = entry::read(sides.target, above)?;
+                if there.as_ref().is_none_or(|there| there.kind != Kind::Directory) {
+                    missing.push((above.to_owned(), there));
+                }
+            }
+            self.settle_parents(sides, &path, missing, prefer)?;
+        }
+        Ok(())
+    }
+
+    /// Directories above a path are missing in the target: a conflict if the target removed or
+    /// replaced them, and no matter if the workspace made them.
+    fn settle_parents(
+        &mut self,
+        sides: &Sides<'_>,
+        path: &Path,
+        missing: Vec<(PathBuf, Option<Entry>)>,
+        prefer: Prefer,
+    ) -> Result<()> {
+        for (above, there) in missing {
+            let base = entry::read(sides.base, &above)?;
+            let workspace = entry::read(sides.workspace, &above)?;
+            let made_here = base.is_none() && there.is_none();
+            if made_here || prefer == Prefer::Workspace {
+                let item = Item {
+                    workspace,
+                    target: there,
+                    base,
+                    decision: Decision::Take,
+                    preferred: !made_here,
+                    attributes: None,
+                    merged: None,
+                };
+                self.items.insert(above, item);
+                continue;
+            }
+            if prefer == Prefer::Target {
+                if let Some(item) = self.items.get_mut(path) {
+                    (item.decision, item.preferred) = (Decision::Keep, true);
+                }
+                continue;
+            }
+            let (kind, word) = match there {
+                None => (ConflictKind::Deletion, "removed"),
+                Some(_) => (ConflictKind::Type, "replaced"),
+            };
+            let what = format!("the target {word} {}, the workspace has this in it", above.display());
+            self.conflicts.push(Conflict { path: path.to_owned(), kind, what });
+        }
+        Ok(())
+    }
+}
+
+fn preferred(prefer: Prefer) -> Option<Decision> {
+    match prefer {
+        Prefer::Neither => None,
+        Prefer::Workspace => Some(Decision::Take),
+        Prefer::Target => Some(Decision::Keep),
+    }
+}
+
+fn words(kind: ConflictKind, item: &Item) -> String {
+    match kind {
+        ConflictKind::Content if item.base.is_none() => "both made it, with different content".into(),
+        ConflictKind::Content => "both changed its content".into(),
+        ConflictKind::Mode => "both changed mode, owner or extended attributes".into(),
+        ConflictKind::Deletion if item.workspace.is_none() => {
+            "the workspace removed it, the target changed it".into()
+        }
+        ConflictKind::Deletion => "the target removed it, the workspace changed it".into(),
+        ConflictKind::Rename => "both moved it".into(),
+        ConflictKind::Type => {
+            let word = |entry: &Option<Entry>| entry.as_ref().map_or("nothing", |entry| entry.kind.word());
+            format!(
+                "it is a {} in the workspace, a {} in the target",
+                word(&item.workspace),
+                word(&item.target)
+            )
+        }
+    }
+}
+
+/// True if a path of the target is not as in the base.
+fn is_changed(sides: &Sides<'_>, path: &Path) -> Result<bool> {
+    match (entry::read(sides.base, path)?, entry::read(sides.target, path)?) {
+        (Some(base), Some(target)) => Ok(!base.is_like(&target, Trust::Times)?),
+        (base, target) => Ok(base.is_some() || target.is_some()),
+    }
+}
+
+/// Decides on one path; `None` if the workspace has not changed it after all.
+fn compare(sides: &Sides<'_>, path: &Path) -> Result<Option<Item>> {
+    // The target first: what changes afterwards is found by the number and time that were read.
+    let target = entry::read(sides.target, path)?;
+    let (base, workspace) = (entry::read(sides.base, path)?, entry::read(sides.workspace, path)?);
+    let all = [&base, &workspace, &target];
+    let mut sides = [None; 3];
+    for at in 0..all.len() {
+        let Some(entry) = all[at] else { continue };
+        let mut side = Side { kind: entry.kind, content: at as u32, attributes: at as u32 };
+        for (index, (before, known)) in all[..at].iter().zip(&sides).enumerate() {
+            let (Some(before), Some(known)) = (before, known) else { continue };
+            let known: &Side = known;
+            let trust = if index == 0 { Trust::Times } else { Trust::Content };
+            if before.kind != entry.kind {
+                continue;
+            }
+            if side.content == at as u32 && entry.has_content_of(before, trust)? {
+                side.content = known.content;
+            }
+            if side.attributes == at as u32 && entry.has_attributes_of(before, trust)? {
+                side.attributes = known.attributes;
+            }
+        }
+        sides[at] = Some(side);
+    }
+    let [base_side, workspace_side, target_side] = sides;
+    if base_side == workspace_side {
+        return Ok(None);
+    }
+    let triple = Triple { base: base_side, workspace: workspace_side, target: target_side };
+    let (decision, attributes) = (decide(triple), pick_attributes(triple));
+    Ok(Some(Item { workspace, target, base, decision, preferred: false, attributes, merged: None }))
+}
+
+impl Moves {
+    /// Finds what is gone here and new there with the same identity.
+    fn find(base: &Path, tree: &Path, changes: &[(PathBuf, Change)]) -> Result<Self> {
+        let (old_top, new_top) = (identity(base)?, identity(tree)?);
+        let mut gone = HashMap::new();
+        for (path, _) in changes.iter().filter(|(_, change)| *change == Change::Removed) {
+            if let Some(entry) = entry::read(base, path)? {
+                gone.insert(entry.number.wrapping_sub(old_top), path);
+            }
+        }
+        let mut to = HashMap::new();
+        if gone.is_empty() {
+            return Ok(Self { to });
+        }
+        for (path, _) in changes.iter().filter(|(_, change)| *change == Change::Added) {
+            if let Some(entry) = entry::read(tree, path)?
+                && let Some(from) = gone.get(&entry.number.wrapping_sub(new_top))
+            {
+                to.insert((*from).clone(), path.clone());
+            }
+        }
+        Ok(Self { to })
+    }
+}

@@ -1,0 +1,169 @@
+//! Finds workspaces: by the records in the user's homes, and by the attributes of directories.
+
+use crate::error::{AtPath, Error, Result};
+use crate::home::Home;
+use crate::record::{Record, now};
+use crate::workspace::{Workspace, clear_identifier, identifier, set_identifier};
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Directories under this name are being made.
+pub(crate) const NEW_PREFIX: &str = "new-";
+
+/// The workspaces that a user has around a directory.
+#[derive(Debug)]
+pub struct Registry {
+    at: PathBuf,
+    /// Those that are where their records say, or near.
+    pub(crate) present: Vec<Workspace>,
+    /// Those that were not found.
+    pub(crate) missing: Vec<Workspace>,
+}
+
+impl Registry {
+    /// Looks for all workspaces whose data lies in a directory from `at` up to the root of its
+    /// mount. Notes where those are that were moved.
+    ///
+    /// # Errors
+    /// Of the system; [`Error::Damaged`].
+    pub fn around(at: &Path) -> Result<Self> {
+        let at = at.canonicalize().at(at)?;
+        let mut all = Vec::new();
+        for home in Home::around(&at)? {
+            for entry in home.dir().read_dir().at(home.dir())? {
+                let name = entry.at(home.dir())?.file_name();
+                if is_identifier(&name)
+                    && let Some(record) = Record::load(&home.dir().join(&name))?
+                {
+                    all.push(Workspace { home: home.clone(), record });
+                }
+            }
+        }
+        let mut this = Self { at, present: Vec::new(), missing: Vec::new() };
+        for mut workspace in all {
+            workspace.complete_promotion()?;
+            if identifier(&workspace.place()).as_deref() == Some(&workspace.record.id) {
+                this.present.push(workspace);
+            } else {
+                this.missing.push(workspace);
+            }
+        }
+        this.find_moved()?;
+        this.present.sort_by(|a, b| a.record.name.cmp(&b.record.name));
+        Ok(this)
+    }
+
+    /// Looks for missing workspaces among the neighbours of all places.
+    fn find_moved(&mut self) -> Result<()> {
+        if self.missing.is_empty() {
+            return Ok(());
+        }
+        let places = self.present.iter().chain(&self.missing).map(Workspace::place);
+        let parents: BTreeSet<PathBuf> = places.filter_map(|p| p.parent().map(Path::to_owned)).collect();
+        let mut found = HashMap::new();
+        for entry in parents.iter().filter_map(|parent| parent.read_dir().ok()).flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir())
+                && let Some(id) = identifier(&entry.path())
+            {
+                found.insert(id, entry.path());
+            }
+        }
+        for mut workspace in std::mem::take(&mut self.missing) {
+            match found.get(&workspace.record.id) {
+                Some(place) => {
+                    workspace.note_place(place)?;
+                    self.present.push(workspace);
+                }
+                None => self.missing.push(workspace),
+            }
+        }
+        Ok(())
+    }
+
+    /// All that were found, by name.
+    pub fn workspaces(&self) -> &[Workspace] {
+        &self.present
+    }
+
+    /// The workspace with a name, or the one at a path: its top directory, or one below.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Ambiguous`]; of the system.
+    pub fn find(&self, name: &OsStr) -> Result<Workspace> {
+        let mut named = self.present.iter().filter(|known| OsStr::new(&known.record.name) == name);
+        if let Some(found) = named.next() {
+            return match named.next() {
+                Some(_) => Err(Error::Ambiguous(found.record.name.clone())),
+                None => Ok(found.clone()),
+            };
+        }
+        match self.at_path(Path::new(name))? {
+            Some(found) => Ok(found),
+            None => Err(Error::NotFound { name: name.to_string_lossy().into_owned(), at: self.at.clone() }),
+        }
+    }
+
+    /// The workspace that a path lies in.
+    fn at_path(&self, path: &Path) -> Result<Option<Workspace>> {
+        let Ok(path) = path.canonicalize() else { return Ok(None) };
+        for dir in path.ancestors() {
+            let Some(id) = identifier(dir) else { continue };
+            if let Some(known) = self.present.iter().find(|known| known.record.id == id) {
+                return Ok(Some(known.clone()));
+            }
+            for home in Home::around(dir)? {
+                if is_identifier(OsStr::new(&id))
+                    && let Some(record) = Record::load(&home.dir().join(&id))?
+                {
+                    let mut workspace = Workspace { home, record };
+                    workspace.note_place(dir)?;
+                    return Ok(Some(workspace));
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Workspace {
+    /// Records that it is at `place`, where it was found.
+    fn note_place(&mut self, place: &Path) -> Result<()> {
+        self.record.place = self.home.relative(place);
+        self.record.missing = None;
+        self.store()
+    }
+
+    /// Records that it was not found, and says since when.
+    pub(crate) fn note_missing(&mut self) -> Result<u64> {
+        match self.record.missing {
+            Some(since) => Ok(since),
+            None => {
+                self.record.missing = Some(now());
+                self.store()?;
+                Ok(now())
+            }
+        }
+    }
+
+    /// Completes a promotion that a crash interrupted, or forgets it if it had not come that far.
+    pub(crate) fn complete_promotion(&mut self) -> Result<()> {
+        if !self.record.promoting {
+            return Ok(());
+        }
+        let (place, original, id) = (self.place(), self.original(), self.record.id.clone());
+        if identifier(&original).as_ref() == Some(&id) {
+            set_identifier(&place, &id)?;
+            clear_identifier(&original)?;
+        }
+        self.record.promoting = false;
+        self.store()
+    }
+}
+
+/// True for the name of a directory with the data of a workspace.
+pub(crate) fn is_identifier(name: &OsStr) -> bool {
+    let name = name.as_bytes();
+    name.len() == 16 && name.iter().all(u8::is_ascii_hexdigit)
+}

@@ -1,0 +1,216 @@
+//! One workspace: where its parts are, and what it has become.
+
+use crate::entry::{self, Kind, Trust, identity};
+use crate::error::{AtPath, Error, Result};
+use crate::home::Home;
+use crate::record::Record;
+use crate::trees::{Change, Trees};
+use rustix::fs::{FlockOperation, XattrFlags, flock};
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// The attribute of the top directory.
+const ATTRIBUTE: &str = "user.espalier.workspace";
+/// The longest value of it.
+const ATTRIBUTE_BYTES: usize = 64;
+
+/// A workspace that was found.
+#[derive(Debug, Clone)]
+pub struct Workspace {
+    pub(crate) home: Home,
+    pub(crate) record: Record,
+}
+
+/// What differs between a workspace and its base.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// The path below the workspace.
+    pub path: PathBuf,
+    /// What became of it.
+    pub change: Changed,
+    /// What it is, or was.
+    pub kind: Kind,
+}
+
+/// What became of a path of a workspace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Changed {
+    /// It is new.
+    Added,
+    /// It is gone.
+    Removed,
+    /// Content or attributes differ.
+    Modified,
+    /// It had another path.
+    Renamed {
+        /// That path.
+        from: PathBuf,
+    },
+}
+
+/// One command at a time changes a workspace, as long as this lives.
+pub(crate) struct Lock(#[allow(dead_code, reason = "the file is held, not read")] File);
+
+impl Workspace {
+    /// What is recorded of it.
+    pub fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// Where it is.
+    pub fn place(&self) -> PathBuf {
+        self.home.absolute(&self.record.place)
+    }
+
+    /// The directory that its changes are applied to.
+    pub fn original(&self) -> PathBuf {
+        self.home.absolute(&self.record.original)
+    }
+
+    /// The directory with its data.
+    pub(crate) fn dir(&self) -> PathBuf {
+        self.home.dir().join(&self.record.id)
+    }
+
+    /// What it was when it was made, or when its changes were applied last.
+    pub(crate) fn base(&self) -> PathBuf {
+        self.dir().join("base")
+    }
+
+    /// A checkpoint.
+    pub(crate) fn checkpoint_dir(&self, number: u64) -> PathBuf {
+        self.dir().join(format!("checkpoint-{number}"))
+    }
+
+    /// Waits until no other command changes it, removes what a crashed one has left, and reads the
+    /// record anew.
+    pub(crate) fn lock(&mut self, trees: &dyn Trees) -> Result<Lock> {
+        let file = self.dir().join("lock");
+        let open = File::options().create(true).append(true).open(&file).at(&file)?;
+        flock(&open, FlockOperation::LockExclusive).at(&file)?;
+        if let Some(record) = Record::load(&self.dir())? {
+            self.record = record;
+        }
+        let scratch = self.scratch_dir();
+        if scratch.symlink_metadata().is_ok() {
+            trees.remove_tree(&scratch)?;
+        }
+        Ok(Lock(open))
+    }
+
+    fn scratch_dir(&self) -> PathBuf {
+        self.dir().join("scratch")
+    }
+
+    /// An empty directory for the files of a command that holds the lock.
+    pub(crate) fn scratch(&self) -> Result<PathBuf> {
+        let dir = self.scratch_dir();
+        std::fs::create_dir(&dir).at(&dir)?;
+        Ok(dir)
+    }
+
+    /// Writes the record.
+    pub(crate) fn store(&self) -> Result<()> {
+        self.record.store(&self.dir())
+    }
+
+    /// What the workspace has become since its base, by path; without `.git` and what is below.
+    ///
+    /// # Errors
+    /// As for [`Trees::differences`].
+    pub fn differences(&self, trees: &dyn Trees) -> Result<Vec<Difference>> {
+        let (base, place) = (self.base(), self.place());
+        let mut found = Vec::new();
+        for (path, change) in changed_paths(trees, &base, &place)? {
+            let (old, new) = (entry::read(&base, &path)?, entry::read(&place, &path)?);
+            if change == Change::Changed
+                && let (Some(old), Some(new)) = (&old, &new)
+                && old.is_like(new, Trust::Times)?
+            {
+                continue;
+            }
+            let (change, shown) = match (old, new) {
+                (None, None) => continue,
+                (None, Some(new)) => (Changed::Added, new),
+                (Some(old), None) => (Changed::Removed, old),
+                (Some(_), Some(new)) => (Changed::Modified, new),
+            };
+            found.push((Difference { path, change, kind: shown.kind }, shown.number));
+        }
+        Ok(pair_renames(found, identity(&base)?, identity(&place)?))
+    }
+}
+
+/// Makes one rename of what is gone here and new there with the same identity: the number less that
+/// of the top directory.
+fn pair_renames(found: Vec<(Difference, u64)>, base: u64, place: u64) -> Vec<Difference> {
+    let gone: HashMap<u64, PathBuf> = found
+        .iter()
+        .filter(|(difference, _)| difference.change == Changed::Removed)
+        .map(|(difference, number)| (number.wrapping_sub(base), difference.path.clone()))
+        .collect();
+    let mut moved = HashMap::new();
+    let mut all: Vec<Difference> = found
+        .into_iter()
+        .map(|(mut difference, number)| {
+            if difference.change == Changed::Added
+                && let Some(from) = gone.get(&number.wrapping_sub(place))
+            {
+                difference.change = Changed::Renamed { from: from.clone() };
+                moved.insert(from.clone(), ());
+            }
+            difference
+        })
+        .collect();
+    all.retain(|d| d.change != Changed::Removed || !moved.contains_key(&d.path));
+    all
+}
+
+/// The paths that differ, sorted, with what the comparison says about each; without `.git` and what
+/// is below such.
+pub(crate) fn changed_paths(trees: &dyn Trees, old: &Path, new: &Path) -> Result<Vec<(PathBuf, Change)>> {
+    let mut all = Vec::new();
+    trees.differences(old, new, &mut |change, path| {
+        if !path.split(|byte| *byte == b'/').any(|name| name == b".git") {
+            all.push((PathBuf::from(OsStr::from_bytes(path)), change));
+        }
+    })?;
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    // A file with several names may be told twice.
+    all.dedup_by(|a, b| a.0 == b.0);
+    Ok(all)
+}
+
+/// The identifier in the attribute of a directory that is a workspace, and no copy of one.
+pub(crate) fn identifier(dir: &Path) -> Option<String> {
+    let mut value = [0; ATTRIBUTE_BYTES];
+    let length = rustix::fs::lgetxattr(dir, ATTRIBUTE, &mut value).ok()?;
+    let (id, number) = std::str::from_utf8(value.get(..length)?).ok()?.split_once(' ')?;
+    let own = dir.symlink_metadata().ok()?.ino();
+    (number.parse() == Ok(own)).then(|| id.to_owned())
+}
+
+/// Makes a directory the one that bears an identifier.
+pub(crate) fn set_identifier(dir: &Path, id: &str) -> Result<()> {
+    let number = dir.metadata().at(dir)?.ino();
+    let value = format!("{id} {number}");
+    rustix::fs::setxattr(dir, ATTRIBUTE, value.as_bytes(), XattrFlags::empty()).map_err(|error| match error {
+        rustix::io::Errno::OPNOTSUPP => Error::Unsuitable(format!(
+            "{}: the file system is mounted without extended attributes (-o noxattr); workspaces need them",
+            dir.display()
+        )),
+        error => Error::io(dir, error),
+    })
+}
+
+/// Takes the identifier from a directory, if it has one.
+pub(crate) fn clear_identifier(dir: &Path) -> Result<()> {
+    match rustix::fs::removexattr(dir, ATTRIBUTE) {
+        Err(rustix::io::Errno::NODATA) => Ok(()),
+        done => done.at(dir),
+    }
+}

@@ -1,0 +1,50 @@
+//! What the commands have in common: where they look for workspaces, and how they show paths.
+
+use anyhow::{Context, Result};
+use espalier_workspace::{Mounted, Processes, Registry, Workspace};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+/// What every command is given.
+pub(super) struct Asked<'a> {
+    pub(super) at: &'a Path,
+    pub(super) json: bool,
+}
+
+impl Asked<'_> {
+    pub(super) fn registry(&self) -> Result<Registry> {
+        Ok(Registry::around(self.at)?)
+    }
+
+    /// The workspace that a user has named.
+    pub(super) fn find(&self, name: &OsStr) -> Result<Workspace> {
+        Ok(self.registry()?.find(name)?)
+    }
+}
+
+/// The primitives.
+pub(super) const TREES: Mounted = Mounted;
+
+/// Uses of the mount that a workspace lies on.
+pub(super) fn processes_around(workspace: &Workspace) -> Result<Processes> {
+    Processes::look(&workspace.place()).context("processes cannot be looked at")
+}
+
+/// A path as JSON has it.
+pub(super) fn shown(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+/// Paths that users give relative to a workspace, also as paths from where they are.
+pub(super) fn paths_below(workspace: &Workspace, paths: &[PathBuf]) -> Vec<PathBuf> {
+    let below = |path: &PathBuf| {
+        let absolute = if path.is_absolute() {
+            path.canonicalize().unwrap_or_else(|_| path.clone())
+        } else {
+            path.clone()
+        };
+        absolute.strip_prefix(workspace.place()).map_or_else(|_| path.clone(), Path::to_owned)
+    };
+    // Without `.` and doubled slashes.
+    paths.iter().map(|path| below(path).components().filter(|c| c.as_os_str() != ".").collect()).collect()
+}

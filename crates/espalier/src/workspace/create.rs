@@ -1,0 +1,79 @@
+//! `espalier workspace create`.
+
+use super::asked::{Asked, TREES, shown};
+use crate::args::WorkspaceCreate;
+use crate::problem::Exit;
+use crate::ui::say;
+use anyhow::{Context, Result, bail};
+use espalier_workspace::{Create, Created, GitNote};
+use serde_json::{Value, json};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+pub(super) fn run(asked: &Asked<'_>, args: &WorkspaceCreate) -> Result<Exit> {
+    if args.count == Some(0) {
+        bail!("--count 0 makes nothing");
+    }
+    let mut all = Vec::new();
+    for number in 1..=args.count.unwrap_or(1) {
+        let (name, place) = match args.count {
+            Some(_) => (format!("{}-{number}", args.name), args.at.as_deref().map(|at| numbered(at, number))),
+            None => (args.name.clone(), args.at.clone()),
+        };
+        let process = (!args.command.is_empty()).then(|| std::process::id().cast_signed());
+        let create = Create {
+            name: &name,
+            from: &args.from,
+            place: place.as_deref(),
+            time_to_live: args.ttl.map(|span| span.0),
+            prepare_git: !args.no_git,
+            process,
+        };
+        let begun = std::time::Instant::now();
+        let created = create.run(&TREES)?;
+        all.push(describe(&created, begun.elapsed().as_micros() as u64));
+        if !asked.json {
+            tell(&created);
+        }
+        if let [program, arguments @ ..] = &args.command[..] {
+            if asked.json {
+                say!("{}", json!({ "created": all }));
+            }
+            let place = created.workspace.place();
+            let error = Command::new(program).args(arguments).current_dir(&place).exec();
+            return Err(error).with_context(|| format!("{} cannot be run", program.to_string_lossy()));
+        }
+    }
+    if asked.json {
+        say!("{}", json!({ "created": all }));
+    }
+    Ok(Exit::Success)
+}
+
+fn numbered(path: &Path, number: u32) -> PathBuf {
+    let mut text = path.as_os_str().to_owned();
+    text.push(format!("-{number}"));
+    text.into()
+}
+
+fn describe(created: &Created, microseconds: u64) -> Value {
+    let record = created.workspace.record();
+    json!({
+        "name": record.name,
+        "path": shown(&created.workspace.place()),
+        "original": shown(&created.workspace.original()),
+        "from": record.made_from,
+        "id": record.id,
+        "git": created.git.iter().map(GitNote::words).collect::<Vec<_>>(),
+        "microseconds": microseconds,
+    })
+}
+
+fn tell(created: &Created) {
+    say!("{}", created.workspace.place().display());
+    for note in &created.git {
+        // What is done to git's files is said, but is no output to be read by programs.
+        crate::ui::complain!("git: {}", note.words());
+    }
+}

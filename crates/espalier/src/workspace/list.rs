@@ -1,0 +1,93 @@
+//! `espalier workspace list`.
+
+use super::asked::{Asked, TREES, processes_around, shown};
+use crate::problem::Exit;
+use crate::ui::say;
+use crate::units::{Size, Span};
+use anyhow::Result;
+use espalier_workspace::{Listed, Record};
+use serde_json::{Value, json};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+pub(super) fn run(asked: &Asked<'_>) -> Result<Exit> {
+    let registry = asked.registry()?;
+    let all = registry.workspaces();
+    let processes = match all.first() {
+        Some(first) => processes_around(first)?,
+        None => espalier_workspace::Processes::default(),
+    };
+    let listed = all.iter().map(|workspace| Listed::of(&TREES, workspace, &processes));
+    let listed: Vec<Listed> = listed.collect::<Result<_, _>>()?;
+    if asked.json {
+        let all: Vec<Value> = listed.iter().map(describe).collect();
+        say!("{}", json!({ "workspaces": all }));
+        return Ok(Exit::Success);
+    }
+    let mut rows =
+        vec![["NAME", "AGE", "LEFT", "OWN", "CHANGED", "IN USE BY", "PATH", "FROM"].map(str::to_owned)];
+    rows.extend(listed.iter().map(row));
+    if rows.len() > 1 {
+        print(&rows);
+    }
+    Ok(Exit::Success)
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+fn describe(listed: &Listed) -> Value {
+    let record = listed.workspace.record();
+    let processes = listed.processes.iter().map(|p| json!({"pid": p.pid, "command": p.command}));
+    json!({
+        "name": record.name,
+        "path": shown(&listed.workspace.place()),
+        "original": shown(&listed.workspace.original()),
+        "from": record.made_from,
+        "id": record.id,
+        "created_unix_seconds": record.created,
+        "age_seconds": now().saturating_sub(record.created),
+        "expires_unix_seconds": record.expires,
+        "applied_unix_seconds": record.applied,
+        "own_bytes": listed.own_bytes,
+        "changed": listed.changed,
+        "checkpoints": record.checkpoints.len(),
+        "processes": processes.collect::<Vec<_>>(),
+    })
+}
+
+/// What is left of the time to live.
+fn left(record: &Record) -> String {
+    match record.expires {
+        None => "-".into(),
+        Some(expires) if expires <= now() => "over".into(),
+        Some(expires) => Span(Duration::from_secs(expires - now())).to_string(),
+    }
+}
+
+fn row(listed: &Listed) -> [String; 8] {
+    let record = listed.workspace.record();
+    let processes: Vec<String> =
+        listed.processes.iter().take(3).map(|p| format!("{} ({})", p.command, p.pid)).collect();
+    let more = if listed.processes.len() > 3 { ", ..." } else { "" };
+    [
+        record.name.clone(),
+        Span(Duration::from_secs(now().saturating_sub(record.created))).to_string(),
+        left(record),
+        listed.own_bytes.map_or("-".into(), |bytes| Size(bytes).to_string()),
+        listed.changed.to_string(),
+        if processes.is_empty() { "-".into() } else { processes.join(", ") + more },
+        shown(&listed.workspace.place()),
+        record.made_from.clone(),
+    ]
+}
+
+fn print(rows: &[[String; 8]]) {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..8).map(width).collect();
+    for row in rows {
+        let cells: Vec<String> =
+            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}", width = *width)).collect();
+        say!("{}", cells.join("  ").trim_end());
+    }
+}

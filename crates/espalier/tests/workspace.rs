@@ -1,0 +1,401 @@
+//! Workspaces on a mount: the commands, as root and as an ordinary user.
+
+mod common;
+
+use common::{Place, Ran, assert_same_tree, espalier, make_tree, run};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// An ordinary user.
+const USER: u32 = 4321;
+
+/// A mount with a directory `top` in it that belongs to the user that gives the commands.
+struct Pool {
+    place: Place,
+    top: PathBuf,
+    user: Option<u32>,
+}
+
+impl Pool {
+    fn of(user: Option<u32>) -> Self {
+        let place = Place::mounted("1G");
+        fs::set_permissions(place.base.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let top = place.dir.join("top");
+        fs::create_dir(&top).unwrap();
+        if let Some(user) = user {
+            std::os::unix::fs::chown(&top, Some(user), Some(user)).unwrap();
+        }
+        Self { place, top, user }
+    }
+
+    /// A program, as the user, in `top`.
+    fn program(&self, program: &str) -> Command {
+        let mut command = match self.user {
+            None => Command::new(program),
+            Some(user) => {
+                let mut command = Command::new("setpriv");
+                let id = user.to_string();
+                command.args(["--reuid", &id, "--regid", &id, "--clear-groups", program]);
+                command
+            }
+        };
+        command.current_dir(&self.top).env("HOME", &self.top).stdin(Stdio::null());
+        command
+    }
+
+    /// A shell command, which must succeed.
+    #[track_caller]
+    fn sh(&self, text: &str) -> String {
+        run(self.program("sh").args(["-ec", text]))
+    }
+
+    /// `espalier workspace` with blanks between its words.
+    fn ws(&self, words: &str) -> Ran {
+        let mut command = self.program(env!("CARGO_BIN_EXE_espalier"));
+        command.arg("workspace").args(words.split(' ')).output().expect("the program runs").into()
+    }
+
+    #[track_caller]
+    fn json(&self, words: &str) -> Value {
+        let said = self.ws(&format!("{words} --json"));
+        serde_json::from_str(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said:?}"))
+    }
+
+    fn names(&self) -> Vec<String> {
+        let all = self.json("list");
+        let name = |one: &Value| one["name"].as_str().unwrap().to_owned();
+        all["workspaces"].as_array().unwrap().iter().map(name).collect()
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.top.join(path)
+    }
+}
+
+/// What every test does as root and as an ordinary user.
+fn as_both(test: impl Fn(&Pool)) {
+    for user in [None, Some(USER)] {
+        let pool = Pool::of(user);
+        test(&pool);
+        // All that is left is sound.
+        pool.place.remount();
+    }
+}
+
+const REPOSITORY: &str = "git init -q base; cd base; git config user.email a@b.c; git config user.name n; \
+    mkdir -p src/deep; echo one > src/a; seq 100 > src/b; echo x > src/deep/c; printf 'ignored\\n' > .gitignore; \
+    head -c 3000 /dev/zero > bin; git add .; git commit -qm 1; echo i > ignored; git update-index --refresh";
+
+#[test]
+fn the_life_of_a_workspace() {
+    as_both(|pool| {
+        pool.sh(REPOSITORY);
+        let created = pool.json("create w --from base");
+        assert_eq!(created["created"][0]["path"], pool.path("w").to_str().unwrap());
+        assert!(created["created"][0]["git"][0].as_str().unwrap().contains("checkStat"), "{created}");
+        assert_eq!(pool.sh("git -C w status --porcelain"), "");
+        assert_eq!(pool.json("diff w")["changes"], Value::Array(vec![]), "git's setting is no change");
+        pool.sh("cd w; echo two >> src/a; rm src/deep/c; mv bin moved; chmod 700 src/b; ln -s a src/l; echo j > ignored");
+        let diff = pool.ws("diff w").ok();
+        assert_eq!(diff, "~ ignored\n> bin -> moved\n~ src/a\n~ src/b\n- src/deep/c\n+ src/l\n");
+        assert_eq!(pool.ws("diff w --name-only src/a src/deep").ok(), "src/a\nsrc/deep/c\n");
+        assert!(pool.ws("diff w --stat").ok().contains("src/a"));
+        let listed = pool.json("list");
+        assert_eq!(
+            (listed["workspaces"][0]["changed"].as_u64(), listed["workspaces"][0]["own_bytes"].is_u64()),
+            (Some(6), pool.user.is_none())
+        );
+        // The patch leads to the same, by git.
+        pool.sh("cp -a base copy");
+        let patch = pool.ws("diff w --patch").ok();
+        fs::write(pool.path("patch"), patch).unwrap();
+        pool.sh("cd copy; git apply ../patch; for f in src/a src/b moved ignored; do cmp $f ../w/$f; done; test ! -e bin; test ! -e src/deep/c; test -x src/b; test -L src/l");
+        assert_eq!(pool.json("apply w --check")["done"], false);
+        assert!(pool.path("base/bin").exists());
+        let inode = pool.path("base/src").metadata().unwrap().ino();
+        pool.ws("apply w").ok();
+        assert_eq!(
+            pool.path("base/src").metadata().unwrap().ino(),
+            inode,
+            "files are replaced, not directories"
+        );
+        pool.sh("cd base; for f in src/a src/b moved ignored; do cmp $f ../w/$f; done; test ! -e bin; test ! -e src/deep/c; test -d src/deep; test -x src/b; test -L src/l");
+        assert_eq!(pool.json("diff w")["changes"], Value::Array(vec![]), "what was applied is the base");
+        assert_eq!(pool.ws("apply w").ok(), "");
+        pool.ws("discard w").ok();
+        assert!(!pool.path("w").exists() && pool.names().is_empty());
+        pool.ws("discard w").refused(1, &["no workspace 'w'"]);
+    });
+}
+
+#[test]
+fn conflicts_are_listed_and_nothing_is_changed() {
+    as_both(|pool| {
+        pool.sh("mkdir -p base/gone base/type; cd base; for f in content mode deleted renamed text; do seq 20 > $f; done; echo x > gone/x; echo y > type/y");
+        pool.ws("create w --from base").ok();
+        pool.sh("cd w; echo w >> content; chmod 600 mode; rm deleted; mv renamed elsewhere; sed -i 1s/1/one/ text; echo w > gone/new; rm -r type; echo file > type; echo both > made; echo ok > taken");
+        pool.sh("cd base; echo t >> content; chmod 640 mode; echo t >> deleted; echo t >> renamed; sed -i 20s/20/twenty/ text; rm -r gone; echo t > type/z; echo BOTH > made");
+        pool.sh("cp -a base before");
+        let answer = pool.json("apply w");
+        let kinds: Vec<(String, String)> = answer["conflicts"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|c| (c["path"].as_str().unwrap().to_owned(), c["kind"].as_str().unwrap().to_owned()))
+            .collect();
+        let expected = [
+            ("content", "content"),
+            ("deleted", "deletion"),
+            ("gone/new", "deletion"),
+            ("made", "content"),
+            ("mode", "mode"),
+            ("renamed", "rename"),
+            ("text", "content"),
+            ("type/z", "deletion"),
+        ];
+        assert_eq!(kinds, expected.map(|(a, b)| (a.to_owned(), b.to_owned())));
+        assert_same_tree(&pool.path("before"), &pool.path("base"));
+        pool.ws("apply w").refused(1, &["nothing was changed", "8 conflicts", "! mode     mode"]);
+        // Paths.
+        pool.ws("apply w taken").ok();
+        assert_eq!(pool.sh("cat base/taken"), "ok\n");
+        assert!(!pool.ws("diff w").ok().contains("taken"), "it is in the base");
+        // Lines.
+        pool.ws("apply w --merge text").ok();
+        assert_eq!(pool.sh("head -1 base/text; tail -1 base/text"), "one\ntwenty\n");
+        pool.ws("apply w --merge content").refused(1, &["content"]);
+        // Sides.
+        pool.ws("apply w --ours").ok();
+        assert_eq!(
+            pool.sh("cat base/made; tail -1 base/content; ls base/type"),
+            "BOTH\nt\ny\nz\n".replace("y\n", "")
+        );
+        pool.ws("create v --from base").ok();
+        pool.sh("cd v; echo v > made; rm -r type");
+        pool.sh("cd base; echo b > made; echo more > type/more");
+        pool.ws("apply v --theirs").ok();
+        assert_eq!(pool.sh("cat base/made; test ! -e base/type"), "v\n");
+    });
+}
+
+#[test]
+fn checkpoints_are_gone_back_to_and_undo_is_undone() {
+    as_both(|pool| {
+        pool.sh("mkdir base; echo 1 > base/f; printf 'f\\n' > base/.gitignore");
+        pool.ws("create w --from base").ok();
+        pool.ws("undo w").refused(1, &["no checkpoint"]);
+        assert_eq!(pool.ws("checkpoint w first").ok(), "1\n");
+        pool.sh("cd w; echo 2 > f; mkdir d; echo x > d/x");
+        assert_eq!(pool.ws("checkpoint w").ok(), "2\n");
+        pool.sh("cd w; rm -r d");
+        pool.ws("undo w 1").ok();
+        assert_eq!(pool.sh("cat w/f; ls w"), "1\nf\n");
+        pool.ws("undo w").ok();
+        assert_eq!(pool.sh("cat w/f; ls w"), "2\nf\n", "what it was before");
+        pool.ws("undo w 2").ok();
+        assert_eq!(pool.sh("cat w/d/x"), "x\n");
+        pool.ws("undo w 99").refused(1, &["no checkpoint 99"]);
+        let log = pool.json("log w");
+        assert_eq!(
+            (log["checkpoints"].as_array().unwrap().len(), &log["checkpoints"][0]["message"]),
+            (5, &Value::from("first"))
+        );
+        // It is a workspace still, after a remount too.
+        pool.place.remount();
+        assert_eq!(pool.names(), ["w"]);
+        assert_eq!(pool.ws("diff w").ok(), "+ d\n+ d/x\n~ f\n");
+    });
+}
+
+#[test]
+fn a_workspace_becomes_the_original_and_back() {
+    as_both(|pool| {
+        pool.sh("mkdir base; echo base > base/f");
+        pool.ws("create w --from base").ok();
+        pool.sh("echo w > w/f");
+        pool.ws("promote w").ok();
+        assert_eq!(pool.sh("cat base/f w/f"), "w\nbase\n");
+        assert_eq!(pool.names(), ["w"]);
+        pool.ws("diff w").ok();
+        pool.ws("promote w").ok();
+        assert_eq!(pool.sh("cat base/f w/f"), "base\nw\n");
+        assert_eq!(pool.ws("diff w").ok(), "~ f\n");
+    });
+}
+
+#[test]
+fn creation_merges_with_nothing_and_says_why() {
+    as_both(|pool| {
+        pool.sh("mkdir base there; echo x > base/f");
+        pool.ws("create there --from base").refused(1, &["exists already"]);
+        pool.ws("create ../x --from base").refused(1, &["cannot be the name"]);
+        pool.ws("create w --from nowhere").refused(1, &["nowhere"]);
+        pool.ws("create w --from base/f").refused(1, &["no directory"]);
+        pool.ws("create w --from base --at /tmp/espalier-ws-nowhere").refused(1, &["different file systems"]);
+        pool.ws("create w --from base").ok();
+        pool.ws("create w --from base").refused(1, &["exists already"]);
+        pool.ws("create w --from base --at other").refused(1, &["there is a workspace 'w' already"]);
+        assert!(!pool.path("other").exists());
+        pool.ws("create").refused(2, &["NAME"]);
+        let many = pool.json("create m --from base --count 3 --at there/m");
+        assert_eq!(many["created"].as_array().unwrap().len(), 3);
+        assert_eq!(pool.sh("cat there/m-3/f"), "x\n");
+        // Of a workspace, and of a snapshot.
+        pool.sh("echo changed > there/m-1/f");
+        pool.ws("create again --from m-1").ok();
+        assert_eq!(pool.sh("cat there/again/f"), "changed\n");
+        pool.sh("echo once more > there/again/f");
+        pool.ws("apply again").ok();
+        assert_eq!(pool.sh("cat there/m-1/f base/f"), "once more\nx\n", "its original is the workspace");
+        run(pool.program(env!("CARGO_BIN_EXE_espalier")).args(["snapshot", "create", "base", "monday"]));
+        pool.sh("echo tuesday > base/f");
+        pool.ws("create old --from base/.snapshots/monday").ok();
+        assert_eq!(pool.sh("cat old/f"), "x\n");
+        pool.ws("diff old").ok();
+    });
+}
+
+#[test]
+fn what_is_in_use_or_not_applied_stays() {
+    as_both(|pool| {
+        pool.sh("mkdir base; echo x > base/f; cp /bin/sleep base/program");
+        pool.ws("create w --from base").ok();
+        pool.ws("checkpoint w").ok();
+        let mut sleeper = pool.program("sleep").arg("1000").current_dir(pool.path("w")).spawn().unwrap();
+        let pid = sleeper.id().to_string();
+        pool.ws("discard w").refused(1, &["in use by", &pid]);
+        pool.ws("undo w").refused(1, &["in use by", &pid]);
+        let listed = pool.json("list");
+        assert_eq!(listed["workspaces"][0]["processes"][0]["pid"].to_string(), pid);
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        // A program from it, and one that sees it at the original's path.
+        let mut sleeper = pool.program(pool.path("w/program").to_str().unwrap()).arg("1000").spawn().unwrap();
+        while pool.json("list")["workspaces"][0]["processes"].as_array().unwrap().is_empty() {
+            std::thread::yield_now();
+        }
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        let mut inside = pool.program(env!("CARGO_BIN_EXE_espalier"));
+        inside.args(["ws", "exec", "w", "--", "sleep", "1000"]);
+        let mut inside = inside.spawn().unwrap();
+        while pool.json("list")["workspaces"][0]["processes"].as_array().unwrap().is_empty() {
+            std::thread::yield_now();
+        }
+        inside.kill().unwrap();
+        inside.wait().unwrap();
+        pool.sh("echo y > w/f");
+        pool.ws("discard w").refused(1, &["1 changed paths", "--force"]);
+        assert!(pool.path("w/f").exists());
+        pool.ws("discard --force w").ok();
+        assert!(pool.names().is_empty());
+    });
+}
+
+#[test]
+fn programs_see_the_workspace_at_the_originals_path() {
+    as_both(|pool| {
+        pool.sh("mkdir -p base/sub; echo base > base/sub/f");
+        pool.ws("create w --from base").ok();
+        pool.sh("echo w > w/sub/f");
+        let mut command = pool.program(env!("CARGO_BIN_EXE_espalier"));
+        let text = format!("cat {}; pwd; id -u; echo made > made; exit 7", pool.path("base/sub/f").display());
+        command.current_dir(pool.path("w/sub")).args(["ws", "exec", ".", "--", "sh", "-c", &text]);
+        let ran: Ran = command.output().unwrap().into();
+        let uid = pool.user.unwrap_or(0);
+        assert_eq!(ran.stdout, format!("w\n{}\n{uid}\n", pool.path("base/sub").display()));
+        assert_eq!(ran.code, Some(7));
+        assert_eq!(pool.sh("cat w/sub/made base/sub/f; test ! -e base/sub/made"), "made\nbase\n");
+    });
+}
+
+#[test]
+fn workspaces_are_found_after_moves_and_not_after_removal() {
+    as_both(|pool| {
+        pool.sh("mkdir base work; echo x > base/f");
+        for name in ["a", "b", "c"] {
+            pool.ws(&format!("create {name} --from base --at work/{name}")).ok();
+        }
+        pool.sh("mv work/a work/renamed; rm -rf work/b; mv work/c c; cp -a c copy");
+        assert_eq!(pool.names(), ["a"], "c is where no other workspace is");
+        assert_eq!(pool.ws("diff c/f").ok(), "", "its path leads to it");
+        assert_eq!(pool.names(), ["a", "c"]);
+        pool.ws("diff copy").refused(1, &["no workspace"]);
+        // Above all of it, and at another place.
+        pool.place.umount().ok();
+        let other = pool.place.path("other");
+        fs::create_dir(&other).unwrap();
+        espalier(&["mount".as_ref(), pool.place.image.as_os_str(), other.as_os_str()]).ok();
+        let mut command = pool.program(env!("CARGO_BIN_EXE_espalier"));
+        command.current_dir(other.join("top")).args(["ws", "list"]);
+        let listed: Ran = command.output().unwrap().into();
+        espalier(&["umount".as_ref(), other.as_os_str()]).ok();
+        pool.place.mount(&[]).ok();
+        assert_eq!(listed.ok().lines().count(), 3);
+        // What is known of b is kept for a while, or goes when that is said.
+        assert_eq!(pool.ws("gc").ok(), "");
+        assert!(pool.ws("gc --missing --dry-run").ok().contains("would remove b"));
+        assert!(pool.ws("gc --missing").ok().contains("removed b"));
+        assert_eq!(pool.ws("gc --missing").ok(), "");
+        assert_eq!(pool.names(), ["a", "c"]);
+    });
+}
+
+#[test]
+fn time_and_programs_end_workspaces() {
+    as_both(|pool| {
+        pool.sh("mkdir base; echo x > base/f");
+        pool.ws("create over --from base --ttl 0s").ok();
+        pool.ws("create later --from base --ttl 7d").ok();
+        pool.ws("create job --from base -- true").ok();
+        assert_eq!(pool.ws("create failed --from base -- sh -c exit\t3").code, Some(3));
+        pool.ws("create changed --from base -- touch new").ok();
+        pool.sh("echo y > over/f");
+        let plan = pool.ws("gc --dry-run").ok();
+        assert_eq!(plan.lines().count(), 3, "{plan}");
+        assert_eq!(pool.names().len(), 5);
+        pool.ws("gc").ok();
+        assert_eq!(pool.names(), ["changed", "later"]);
+    });
+}
+
+#[test]
+fn linked_worktrees_and_submodules_become_the_workspaces_own() {
+    as_both(|pool| {
+        pool.sh(REPOSITORY);
+        pool.sh("git -C base worktree add -q ../tree -b other; git init -q sub; cd sub; git config user.email a@b.c; git config user.name n; echo s > s; git add .; git commit -qm s; cd ../base; git -c protocol.file.allow=always submodule --quiet add ../sub lib; git commit -qm sub");
+        pool.ws("create linked --from tree").ok();
+        pool.sh("cd linked; echo more >> src/a; git add .; git -c user.email=a@b.c -c user.name=n commit -qm linked");
+        assert_eq!(pool.sh("git -C tree status --porcelain"), "", "its index is its own");
+        assert_ne!(pool.sh("git -C linked rev-parse HEAD"), pool.sh("git -C tree rev-parse HEAD"));
+        assert_eq!(pool.sh("git -C base worktree list | wc -l"), "3\n");
+        pool.ws("create w --from base").ok();
+        pool.sh("cd w/lib; echo more >> s; git -c user.email=a@b.c -c user.name=n commit -qam more");
+        assert_eq!(pool.sh("git -C base status --porcelain"), "", "its submodule is its own");
+        assert_eq!(pool.sh("git -C w worktree list | wc -l"), "1\n");
+        let note = pool.json("create plain --from base --no-git");
+        assert_eq!(note["created"][0]["git"], Value::Array(vec![]));
+    });
+}
+
+#[test]
+fn what_an_apply_brings_is_all_there_with_attributes() {
+    let pool = Pool::of(None);
+    make_tree(&pool.path("base"), 5, 120);
+    pool.ws("create w --from base").ok();
+    make_tree(&pool.path("w/new"), 6, 150);
+    symlink("nowhere", pool.path("w/link")).unwrap();
+    pool.sh("cd w; mkfifo pipe; chown -h 77:88 link; mkdir -m 1770 dir; setfattr -n user.x -v y dir; chmod 2750 .; chmod 700 new");
+    pool.ws("apply w").ok();
+    let differences = run(Command::new("rsync")
+        .args(["-aAXSnicO", "--no-t", "--delete", "--no-inc-recursive", "--exclude=/.espalier*"])
+        .arg(pool.path("w/."))
+        .arg(pool.path("base/.")));
+    let differences: Vec<&str> = differences.lines().filter(|line| !line.ends_with(" ./")).collect();
+    assert_eq!(differences, [""; 0]);
+    assert!(Path::new(&pool.path("base/pipe")).symlink_metadata().is_ok());
+    pool.place.remount();
+}
