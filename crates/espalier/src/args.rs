@@ -58,6 +58,10 @@ pub(crate) enum Command {
     Trim(Trim),
     /// Make a file system larger
     Resize(Resize),
+    /// Copy a whole file system between an image and an object store, without what is free
+    Copy(Copy),
+    /// Show what a file system has in an object store, and check that all of it is there
+    Objects(Objects),
     /// Show geometry, space, node counts and heights, cache and log
     Info(Info),
     /// Look at what this machine offers to a mount, and say what to do about what it lacks
@@ -111,7 +115,12 @@ impl Command {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   espalier mkfs --size 20G disk.img                      a new image file, sparse
-  espalier mkfs --compress zstd --label home /dev/vdb    a whole block device")]
+  espalier mkfs --compress zstd --label home /dev/vdb    a whole block device
+  espalier mkfs --size 1T s3://bucket/prefix             in an object store
+
+An object store is s3://BUCKET/PREFIX?endpoint=URL&region=NAME or file:///DIRECTORY, here and in
+place of an image elsewhere. Credentials come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the
+like, or from the machine's role.")]
 pub(crate) struct Mkfs {
     /// Size of the file system (default: that of the existing file or device)
     #[arg(long, value_name = "SIZE")]
@@ -125,9 +134,53 @@ pub(crate) struct Mkfs {
     /// A name for people, at most 64 bytes
     #[arg(long, default_value = "")]
     pub(crate) label: String,
-    /// The image file or block device
-    #[arg(value_name = "IMAGE|DEVICE")]
+    /// The image file, block device or URL of an object store
+    #[arg(value_name = "IMAGE|DEVICE|URL")]
     pub(crate) target: PathBuf,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  espalier copy disk.img s3://bucket/prefix            migrate, or back up
+  espalier copy --resume disk.img s3://bucket/prefix   go on after an interruption
+  espalier copy s3://bucket/prefix disk.img            and back
+
+Neither may be mounted for writing. The source does not change. What is not complete is no file
+system.")]
+pub(crate) struct Copy {
+    /// Go on with a copy that was interrupted; neither may have changed since
+    #[arg(long)]
+    pub(crate) resume: bool,
+    /// The image file, block device or URL to copy
+    #[arg(value_name = "FROM")]
+    pub(crate) source: PathBuf,
+    /// Where to copy it: a new image file, or a URL where no file system is yet
+    #[arg(value_name = "TO")]
+    pub(crate) target: PathBuf,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  espalier objects --check s3://bucket/prefix     are all objects there, and which are not needed?
+  espalier objects --deep s3://bucket/prefix      gets all of them, and checks every byte
+
+Exit status: 0 all there, 4 something is missing or damaged, 1 could not run")]
+pub(crate) struct Objects {
+    /// Look for each object, and for objects that nothing needs
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// Check every byte, too
+    #[arg(long)]
+    pub(crate) deep: bool,
+    /// Delete objects that writers left behind which died; takes the lease for a moment
+    #[arg(long)]
+    pub(crate) delete_orphans: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The object store
+    #[arg(value_name = "URL")]
+    pub(crate) source: PathBuf,
 }
 
 /// Names of the compressions.
@@ -141,8 +194,8 @@ pub(crate) enum Compress {
 #[derive(Debug, Args)]
 #[command(after_help = mount_help())]
 pub(crate) struct Mount {
-    /// The image file or block device
-    #[arg(value_name = "IMAGE|DEVICE")]
+    /// The image file, block device or URL of an object store
+    #[arg(value_name = "IMAGE|DEVICE|URL")]
     pub(crate) source: PathBuf,
     /// Where to mount it: an empty directory
     pub(crate) dir: PathBuf,
@@ -155,6 +208,9 @@ pub(crate) struct Mount {
     /// Memory budget for everything the server holds (default 2G)
     #[arg(long, value_name = "SIZE")]
     pub(crate) cache: Option<Size>,
+    /// Take an object store from another machine that has it mounted; writing ends there at once
+    #[arg(long)]
+    pub(crate) take_over: bool,
     /// mount(8) asks: an image that is mounted is bound to the directory, as kernel file systems do
     #[arg(long, hide = true)]
     pub(crate) from_mount: bool,
@@ -208,7 +264,7 @@ pub(crate) struct Fsck {
     #[arg(long, conflicts_with = "repair")]
     pub(crate) snapshots: bool,
     /// The image file or block device; it must not be mounted for writing
-    #[arg(value_name = "IMAGE|DEVICE")]
+    #[arg(value_name = "IMAGE|DEVICE|URL")]
     pub(crate) source: PathBuf,
     /// Memory for the check
     #[arg(long, value_name = "SIZE", default_value = "512M")]

@@ -1,12 +1,13 @@
 //! Opening images and stores, with messages that say what to do.
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use espalier_engine::{ErrorKind, OpenOptions, Store};
-use espalier_storage::{FileDevice, FileOptions, OpenMode, SystemEnvironment};
+use espalier_storage::{Environment, FileDevice, FileOptions, OpenMode, SystemEnvironment};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::backing::{self, Backing};
 use crate::lock_holder;
 use crate::mounts;
 use crate::ui::complain;
@@ -51,6 +52,11 @@ pub(crate) fn open_device_while(
     mode: OpenMode,
     wanted: &dyn Fn() -> bool,
 ) -> Result<FileDevice> {
+    ensure!(
+        !backing::is_url(path),
+        "{}: this is done on an image only; espalier copy makes one of an object store",
+        path.display()
+    );
     let begun = Instant::now();
     let mut told = false;
     loop {
@@ -84,17 +90,49 @@ pub(crate) fn open_device_while(
     }
 }
 
+/// Opens what a store lies in: an image, a block device or an object store.
+///
+/// # Errors
+/// As for [`open_device`].
+pub(crate) fn open_backing(path: &Path, mode: OpenMode) -> Result<Backing> {
+    open_backing_while(path, mode, false, &|| true)
+}
+
+/// As [`open_backing`], and gives up waiting as soon as `wanted` says no; with `take_over` an
+/// object store is taken from another writer.
+///
+/// # Errors
+/// As for [`open_device_while`].
+pub(crate) fn open_backing_while(
+    path: &Path,
+    mode: OpenMode,
+    take_over: bool,
+    wanted: &dyn Fn() -> bool,
+) -> Result<Backing> {
+    match backing::location(path)? {
+        Some(location) => {
+            let environment: Arc<dyn Environment> = environment();
+            let access = backing::access(mode, take_over);
+            backing::open_object(&location, access, &environment).map(Backing::Object)
+        }
+        None => Ok(Backing::File(Arc::new(open_device_while(path, mode, wanted)?))),
+    }
+}
+
 /// Where the image is mounted, as far as this process can see, by a server that lives.
 pub(crate) fn mounted(path: &Path) -> Option<std::path::PathBuf> {
-    let absolute = path.canonicalize().ok()?;
+    let absolute = if backing::is_url(path) { path.to_owned() } else { path.canonicalize().ok()? };
     mounts::of(&absolute).ok()?.filter(|m| !m.is_dead()).map(|m| m.dir)
 }
 
-/// The absolute path of an image, without links.
+/// The absolute path of an image, without links; a URL as it is always written.
 ///
 /// # Errors
 /// If there is none.
 pub(crate) fn resolve(path: &Path) -> Result<std::path::PathBuf> {
+    if let Some(location) = backing::location(path)? {
+        return Ok(location.to_string().into());
+    }
     path.canonicalize().map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => {
             anyhow!(
@@ -123,7 +161,7 @@ fn explain_device(error: espalier_storage::Error, path: &Path) -> anyhow::Error 
 /// As [`open_device`]; if there is no store, or one that this program cannot read.
 pub(crate) fn open_store(path: &Path, memory: u64, read_only: bool) -> Result<Arc<Store>> {
     let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
-    store_on(Arc::new(open_device(path, mode)?), memory, read_only, false)
+    store_on(&open_backing(path, mode)?, memory, read_only, false)
 }
 
 /// Opens the store on a device that is open already; with `discard` the device is told what becomes
@@ -131,16 +169,12 @@ pub(crate) fn open_store(path: &Path, memory: u64, read_only: bool) -> Result<Ar
 ///
 /// # Errors
 /// If there is no store, or one that this program cannot read.
-pub(crate) fn store_on(
-    device: Arc<FileDevice>,
-    memory: u64,
-    read_only: bool,
-    discard: bool,
-) -> Result<Arc<Store>> {
-    let path = device.path().to_owned();
+pub(crate) fn store_on(backing: &Backing, memory: u64, read_only: bool, discard: bool) -> Result<Arc<Store>> {
+    let path = backing.path();
     let merge = espalier_fs::merge_functions();
+    let discard = discard || backing.wants_discards();
     let options = OpenOptions { memory, read_only, merge, discard, ..Default::default() };
-    let store = Store::open(device, environment(), options);
+    let store = Store::open(backing.device(), environment(), options);
     store.map_err(|e| explain(e, &path)).with_context(|| format!("{} cannot be opened", path.display()))
 }
 

@@ -4,6 +4,7 @@
 //! mount's root. The text for people is made of the same JSON, so that both always say the same.
 
 use crate::args::Info;
+use crate::backing::Backing;
 use crate::image;
 use crate::mount::plan::Plan;
 use crate::mounts;
@@ -14,7 +15,7 @@ use espalier_engine::Store;
 use espalier_fs::FileSystem;
 use espalier_fuse::transport::Kind;
 use espalier_fuse::{DESCRIPTION_XATTR, RequestCounts};
-use espalier_storage::BLOCK;
+use espalier_storage::{BLOCK, OpenMode};
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -45,8 +46,13 @@ fn describe(source: &Path) -> Result<Value> {
     if let Some(dir) = image::mounted(source) {
         return ask_server(&dir);
     }
-    let store = image::open_store(source, MEMORY_BYTES, true)?;
-    Ok(of_store(source, &store))
+    let backing = image::open_backing(source, OpenMode::ReadOnly)?;
+    let store = image::store_on(&backing, MEMORY_BYTES, true, false)?;
+    let mut description = of_store(source, &store);
+    if let Backing::Object(device) = &backing {
+        description["object_store"] = device.describe();
+    }
+    Ok(description)
 }
 
 /// The mount at, or around, `dir`.
@@ -104,15 +110,23 @@ pub(crate) fn server_side(
     plan: &Plan,
     read_only: bool,
     transport: &Arc<OnceLock<Kind>>,
+    backing: &Backing,
     store: &Arc<Store>,
     fs: &Arc<FileSystem>,
 ) -> impl Fn(&RequestCounts) -> String + Send + Sync + 'static {
-    let Plan { source, dir, settings } = plan.clone();
+    let Plan { source, dir, settings, .. } = plan.clone();
+    let object = match backing {
+        Backing::File(_) => None,
+        Backing::Object(device) => Some(Arc::downgrade(device)),
+    };
     let (options, transport) = (settings.words, Arc::clone(transport));
     let (store, fs): (Weak<Store>, Weak<FileSystem>) = (Arc::downgrade(store), Arc::downgrade(fs));
     move |requests: &RequestCounts| {
         let (Some(store), Some(fs)) = (store.upgrade(), fs.upgrade()) else { return "{}".into() };
         let mut description = of_store(&source, &store);
+        if let Some(device) = object.as_ref().and_then(Weak::upgrade) {
+            description["object_store"] = device.describe();
+        }
         let figures = fs.statistics();
         description["names"] = json!({
             "nodes": figures.nodes,

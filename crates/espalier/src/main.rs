@@ -4,11 +4,13 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
+mod backing;
 mod change;
 mod clone;
 mod completion;
 mod config;
 mod control;
+mod copy;
 mod demo;
 mod diff;
 mod doctor;
@@ -23,6 +25,7 @@ mod memory;
 mod mkfs;
 mod mount;
 mod mounts;
+mod objects;
 mod place;
 mod problem;
 mod remove;
@@ -125,6 +128,8 @@ fn run(cli: &Cli, config: &Config) -> (&'static str, anyhow::Result<Exit>) {
         Command::Trim(args) => ("trim", space::trim(args).map(done)),
         Command::Resize(args) => ("resize", space::resize(args).map(done)),
         Command::Scrub(args) => ("scrub", scrub::run(args)),
+        Command::Copy(args) => ("copy", copy::run(args).map(done)),
+        Command::Objects(args) => ("objects", objects::run(args)),
         Command::Info(args) => ("info", info::run(args).map(done)),
         Command::Doctor(args) => ("doctor", doctor::run(args)),
         Command::Dump(args) => ("dump", dump::run(args).map(done)),

@@ -1,12 +1,14 @@
 //! `espalier mkfs`: makes an empty file system.
 
 use crate::args::{Compress, Mkfs};
+use crate::backing;
 use crate::image;
 use crate::signature;
 use crate::ui::say;
 use crate::units::Size;
 use anyhow::{Context, Result, bail, ensure};
 use espalier_engine::{Compression, FormatOptions, OpenOptions, Store};
+use espalier_object::{Access, Location, ObjectDevice, Options, Present};
 use espalier_storage::{Device, Environment, Existing, FileDevice};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -23,6 +25,9 @@ pub(crate) fn run(args: &Mkfs) -> Result<()> {
         "the label is {} bytes long; at most {MAX_LABEL_BYTES} fit",
         args.label.len()
     );
+    if let Some(location) = backing::location(target)? {
+        return in_object_store(&location, args);
+    }
     let before = std::fs::metadata(target).ok();
     let size = wanted_size(args, before.as_ref())?;
     if let Some(dir) = image::mounted(target) {
@@ -55,7 +60,30 @@ pub(crate) fn run(args: &Mkfs) -> Result<()> {
     Ok(())
 }
 
-fn format(device: Arc<FileDevice>, args: &Mkfs) -> Result<()> {
+/// Makes a file system in an object store.
+fn in_object_store(location: &Location, args: &Mkfs) -> Result<()> {
+    let Some(Size(size)) = args.size else {
+        bail!("{location}: say how large it shall be, for example --size 1T; only what is used is stored");
+    };
+    if let Some(dir) = image::mounted(&args.target) {
+        bail!("{location} is mounted at {}; it was left as it is", dir.display());
+    }
+    let environment: Arc<dyn Environment> = image::environment();
+    let present = if args.force { Present::Replace } else { Present::Refuse };
+    let bucket = backing::bucket(location, true)?;
+    ObjectDevice::create(bucket, &environment, size, &Options::default(), present)
+        .with_context(|| format!("{location} cannot be made (--force overwrites what is there)"))?;
+    let device = backing::open_object(location, Access::Write, &environment)?;
+    let size = Size(device.len());
+    format(device, args)?;
+    say!(
+        "{location}: made an Espalier file system of {size}, compression {}; mount it with: espalier mount '{location}' DIR",
+        compression_name(args.compress)
+    );
+    Ok(())
+}
+
+fn format(device: Arc<dyn Device>, args: &Mkfs) -> Result<()> {
     let target = &args.target;
     let environment = image::environment();
     let options = FormatOptions {

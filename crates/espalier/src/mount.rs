@@ -12,6 +12,7 @@ mod server;
 mod service;
 
 use crate::args;
+use crate::backing;
 use crate::config::MountRules;
 use crate::image;
 use crate::logging::{self, Sink};
@@ -36,11 +37,11 @@ pub(crate) fn run(args: &args::Mount, rules: &MountRules, verbose: u8) -> Result
         existing::remount(args, &settings)?;
         return Ok(Exit::Success);
     }
-    if settings.no_fail && !args.source.exists() {
+    if settings.no_fail && !backing::is_url(&args.source) && !args.source.exists() {
         complain!("espalier: {}: there is no such image; nothing is mounted (nofail)", args.source.display());
         return Ok(Exit::Success);
     }
-    let plan = check(&args.source, &args.dir, settings)?;
+    let plan = check(args, settings)?;
     if let Some(at) = image::mounted(&plan.source) {
         if args.from_mount && rustix::process::geteuid().is_root() {
             existing::bind(&plan, &at)?;
@@ -127,16 +128,16 @@ impl Starter for Background {
 }
 
 /// Refuses early, with clear words, what would fail later with others.
-fn check(source: &Path, dir: &Path, settings: Settings) -> Result<Plan> {
-    let source = image::resolve(source)?;
-    let dir = resolve_mount_point(dir)?;
+fn check(args: &args::Mount, settings: Settings) -> Result<Plan> {
+    let source = image::resolve(&args.source)?;
+    let dir = resolve_mount_point(&args.dir)?;
     let metadata = dir.metadata().with_context(|| format!("{} cannot be read", dir.display()))?;
     ensure!(
         metadata.is_dir(),
         "{} is no directory; a file system is mounted on an empty directory",
         dir.display()
     );
-    Ok(Plan { source, dir, settings })
+    Ok(Plan { source, dir, take_over: args.take_over, settings })
 }
 
 /// The absolute path of a mount point, without links. Dead mounts there, which a server left that

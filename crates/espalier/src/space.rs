@@ -4,6 +4,7 @@
 //! A mounted store is asked through its server, as for `espalier scrub`; any other is opened here.
 
 use crate::args::{Resize, Trim};
+use crate::backing::Backing;
 use crate::image;
 use crate::info;
 use crate::mounts;
@@ -50,16 +51,23 @@ fn ask(dir: &Path, command: &str, what: &str) -> Result<u64> {
 /// What the server of a mount does when it is asked to trim or to resize. It holds nothing alive.
 pub(crate) fn server_side(
     store: &Arc<Store>,
-    device: &Arc<FileDevice>,
+    device: &Backing,
 ) -> impl Fn(&str) -> Option<String> + Send + Sync + 'static {
-    let (store, device): (Weak<Store>, Weak<FileDevice>) = (Arc::downgrade(store), Arc::downgrade(device));
+    let store: Weak<Store> = Arc::downgrade(store);
+    let file: Option<Weak<FileDevice>> = match device {
+        Backing::File(file) => Some(Arc::downgrade(file)),
+        Backing::Object(_) => None,
+    };
     move |command| {
         let (what, number) = command.split_once('.')?;
         let number = number.parse().ok()?;
-        let (store, device) = (store.upgrade()?, device.upgrade()?);
+        let store = store.upgrade()?;
         let done = match what {
             "trim" => store.trim(number).map_err(|error| error.to_string()),
-            "resize" => resize_online(&store, &device, number),
+            "resize" => match &file {
+                Some(file) => resize_online(&store, &*file.upgrade()?, number),
+                None => Err("a store in an object store keeps its size".into()),
+            },
             _ => return None,
         };
         let answer = match done {

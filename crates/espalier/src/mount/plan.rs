@@ -8,5 +8,7 @@ use std::path::PathBuf;
 pub(crate) struct Plan {
     pub(crate) source: PathBuf,
     pub(crate) dir: PathBuf,
+    /// An object store is taken from another writer.
+    pub(crate) take_over: bool,
     pub(crate) settings: Settings,
 }

@@ -49,8 +49,8 @@ pub(crate) fn serve(plan: &Plan, starter: &mut dyn Starter) -> Result<()> {
     let read_only = settings.mount.read_only;
     let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
     let wanted = || starter.waits() && !signals.is_pending();
-    let device = Arc::new(image::open_device_while(&plan.source, mode, &wanted)?);
-    let store = image::store_on(Arc::clone(&device), settings.store_memory(), read_only, settings.discard)?;
+    let device = image::open_backing_while(&plan.source, mode, plan.take_over, &wanted)?;
+    let store = image::store_on(&device, settings.store_memory(), read_only, settings.discard)?;
     store.expect_reads();
     let forgets = ForgetHook::default();
     let (volume, can_change) = choose_volume(plan, &store)?;
@@ -61,7 +61,7 @@ pub(crate) fn serve(plan: &Plan, starter: &mut dyn Starter) -> Result<()> {
     options.block_device = device.is_block_device();
     options.forgets = Some(forgets);
     let transport: Arc<OnceLock<Kind>> = Arc::default();
-    let described = info::server_side(plan, options.read_only, &transport, &store, &fs);
+    let described = info::server_side(plan, options.read_only, &transport, &device, &store, &fs);
     options.description = Some(Description(Arc::new(described)));
     let (scrub, trim) = (scrub::server_side(&store), space::server_side(&store, &device));
     let (list, atime) = (snapshot::server_side(&store), existing::server_side(&fs));
