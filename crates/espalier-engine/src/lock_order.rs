@@ -98,6 +98,8 @@ ranks! {
     EXTENT_LISTS = 145;
     /// `FreeBlocks`: the map of used blocks.
     FREE_BLOCKS = 150;
+    /// `Reservations`: held for a few instructions.
+    RESERVATIONS = 153;
     /// `Table`: the pages of a space table.
     SPACE_TABLE = 155;
     /// `PrefetchQueue`: extents that will be read. Released for every call of the device.

@@ -9,6 +9,7 @@ mod names;
 mod trees;
 
 use crate::data::data_reader::DataReader;
+use crate::data::reservation;
 use crate::file::attr_reader::AttrReader;
 use crate::file::attributes::Attributes;
 use crate::file::data::FileData;
@@ -110,6 +111,7 @@ impl FileSystem {
         let fs = Arc::new(Self::with_names(names, access_times));
         if !fs.volume.options.read_only {
             fs.names.orphans.empty_area()?;
+            reservation::open(&fs.volume)?;
         }
         Ok(fs)
     }

@@ -9,7 +9,7 @@
 
 use super::order::{Admitted, CommitOrder, OrderGuard};
 use super::pipeline::CommitPipeline;
-use crate::index::accounting::{CLONE_BLOCKS, SpaceAccounting, message_blocks};
+use crate::index::accounting::{CLONE_BLOCKS, SpaceAccounting, WantedRoom, message_blocks};
 use crate::index::table::IndexTable;
 use crate::log::LoggedOp;
 use crate::message::pending_clone::PendingClone;
@@ -28,7 +28,7 @@ use std::sync::atomic::Ordering;
 const SPARE_BLOCKS: u64 = 8192;
 
 /// How often room is made for one batch that adds data before it is refused.
-const MAX_ADMISSION_TRIES: usize = 8;
+pub(crate) const MAX_ADMISSION_TRIES: usize = 8;
 
 /// How many more blocks than [`CLONE_BLOCKS`] those clones may take which wait, for each of these
 /// blocks.
@@ -76,8 +76,8 @@ pub(crate) struct Request<'a> {
 pub(crate) enum Outcome<'a> {
     /// The batch may take its place.
     Admitted(Admitted<'a>),
-    /// So many blocks are wanted, and there are fewer.
-    NeedsSpace(u64),
+    /// So much is wanted, and there is less.
+    NeedsSpace(WantedRoom),
 }
 
 /// Blocks that absorbing memtables takes beside what the messages come to
@@ -96,7 +96,11 @@ impl<'a> Request<'a> {
     /// deletion of no keys has none.
     pub(crate) fn new(batch: &'a Batch) -> Self {
         let frees = batch.copies == 0 && batch.deletes();
-        let purpose = if batch.is_empty() || frees { Purpose::Essential } else { Purpose::Growth };
+        let purpose = match batch.is_empty() || frees {
+            true => Purpose::Essential,
+            false if batch.is_promised => Purpose::Promised,
+            false => Purpose::Growth,
+        };
         Self {
             batch,
             purpose,
@@ -184,13 +188,16 @@ impl Admission {
                 self.absorb_clones();
                 continue;
             }
-            return match self.accounting.reserve(want - have, request.reservation_purpose()) {
+            let drawn = request.batch.drawn;
+            return match self.accounting.reserve_drawing(want - have, request.reservation_purpose(), drawn) {
                 Ok(more) => {
                     order.pending.reserve(more);
                     Ok(request.admitted(order))
                 }
                 Err(error) if request.is_exhausted || error.kind() != ErrorKind::NoSpace => Err(error),
-                Err(_) => Ok(Outcome::NeedsSpace(want)),
+                Err(_) => {
+                    Ok(Outcome::NeedsSpace(WantedRoom { blocks: want, purpose: request.purpose, drawn }))
+                }
             };
         }
     }

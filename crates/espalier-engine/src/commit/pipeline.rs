@@ -100,6 +100,7 @@ impl CommitPipeline {
         order.pending.clone_blocks += clone_blocks;
         order.pending.range_delete_blocks += range_delete_blocks;
         self.accounting.range_deletes().add(range_delete_blocks);
+        self.accounting.stop_keeping(batch.drawn);
         let together = order.coalesced.bytes() + bytes;
         if !CoalescedBatch::may_close_with(bytes) || self.log.is_too_long(together) {
             self.close_coalesced(&mut order)?;

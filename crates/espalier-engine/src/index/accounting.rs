@@ -48,6 +48,17 @@ pub(crate) struct SpaceAccounting {
     checkpoints: AtomicU64,
 }
 
+/// Room that a batch waits for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WantedRoom {
+    /// Blocks.
+    pub(crate) blocks: u64,
+    /// What they are for.
+    pub(crate) purpose: Purpose,
+    /// Of the kept blocks it may have so many.
+    pub(crate) drawn: u64,
+}
+
 /// True if a store has so little space that nothing is written to make reading faster, and all that
 /// absorbing takes has to be reserved.
 pub(crate) fn is_low(space: &SpaceStats, unwritten: u64, tuning: &Tuning) -> bool {
@@ -158,7 +169,8 @@ impl SpaceAccounting {
 
     /// True if space would be low with so many blocks more reserved.
     pub(crate) fn would_be_low_with(&self, more: u64) -> bool {
-        !self.can_grow(more + self.space.reservations.pool() + pending_blocks(&self.tuning))
+        let more = more + self.space.reservations.pool() + pending_blocks(&self.tuning);
+        !self.space.reservations.is_free(more, self.unwritten_blocks())
     }
 
     /// More is unwritten than before: from here on space may be low.
@@ -202,14 +214,41 @@ impl SpaceAccounting {
         self.space.reservations.reserve(blocks, purpose, self.unwritten_blocks())
     }
 
-    /// True if [`Self::reserve`] would grant this to [`Purpose::Growth`].
-    pub(crate) fn can_grow(&self, blocks: u64) -> bool {
-        self.space.reservations.can_grow(blocks, self.unwritten_blocks())
+    /// The same for a batch that may have `drawn` of the kept blocks.
+    ///
+    /// # Errors
+    /// As for [`Self::reserve`].
+    pub(crate) fn reserve_drawing(&self, blocks: u64, purpose: Purpose, drawn: u64) -> Result<Reservation> {
+        self.space.reservations.reserve_drawing(blocks, purpose, self.unwritten_blocks(), drawn)
     }
 
-    /// The most that it would.
+    /// Keeps the blocks of a reservation for writes to come.
+    pub(crate) fn keep(&self, reservation: Reservation) {
+        self.space.reservations.keep(reservation);
+    }
+
+    /// So many blocks are no longer kept.
+    pub(crate) fn stop_keeping(&self, blocks: u64) {
+        if blocks > 0 {
+            self.space.reservations.stop_keeping(blocks);
+        }
+    }
+
+    /// Blocks that hold neither superblocks nor the log.
+    pub(crate) fn data_blocks(&self) -> u64 {
+        let space = self.space.stats();
+        space.total - space.fixed
+    }
+
+    /// True if there is so much more room than a batch has to leave that waits for it.
+    pub(crate) fn has_room(&self, wanted: &WantedRoom) -> bool {
+        let purpose = if wanted.purpose == Purpose::Promised { Purpose::Promised } else { Purpose::Growth };
+        self.space.reservations.available(purpose, self.unwritten_blocks(), wanted.drawn) >= wanted.blocks
+    }
+
+    /// The most that [`Self::reserve`] would grant to [`Purpose::Growth`].
     pub(crate) fn growable(&self) -> u64 {
-        self.space.reservations.growable_blocks(self.unwritten_blocks())
+        self.space.reservations.available(Purpose::Growth, self.unwritten_blocks(), 0)
     }
 
     /// Blocks that are reserved for deleting ranges when they are absorbed.

@@ -13,7 +13,7 @@
 //! step takes one leaf, and a commit ends the round early.
 
 use super::flusher::{FlushShare, Flushed, Flusher};
-use super::sparse_values::SparseValues;
+use super::sparse_values::{Effort, SparseValues};
 use crate::checkpoint::Checkpointer;
 use crate::commit::pipeline::CommitPipeline;
 use crate::index::accounting::SpaceAccounting;
@@ -194,7 +194,7 @@ impl GarbageCollector {
         let worthwhile = round.left_dead + stats.pool / 2 * BLOCK as u64;
         let (id, from) = match round.sweep.take() {
             Some(place) => place,
-            None if stats.dead_values > worthwhile && self.sparse.choose()? => {
+            None if stats.dead_values > worthwhile && self.sparse.choose(Effort::Usual)? => {
                 let Some(first) = self.indexes.first() else { return Ok(false) };
                 round.dead_before = stats.dead_values;
                 (first, Key::default())
@@ -211,7 +211,8 @@ impl GarbageCollector {
             self.checkpoint_twice()?;
             let dead = self.space.stats().dead_values;
             // There may have been room for some of it only.
-            let again = dead < std::mem::replace(&mut round.dead_before, dead) && self.sparse.choose()?;
+            let again = dead < std::mem::replace(&mut round.dead_before, dead)
+                && self.sparse.choose(Effort::Usual)?;
             next = self.indexes.first().filter(|_| again).map(|first| (first, Key::default()));
             if next.is_none() {
                 round.left_dead = dead;

@@ -7,11 +7,11 @@
 //! full store.
 
 use super::flusher::{FlushShare, Flushed, Flusher};
-use super::sparse_values::SparseValues;
+use super::sparse_values::{Effort, SparseValues};
 use crate::checkpoint::Checkpointer;
 use crate::commit::pipeline::CommitPipeline;
 use crate::index::Index;
-use crate::index::accounting::{SpaceAccounting, part_blocks};
+use crate::index::accounting::{SpaceAccounting, WantedRoom, part_blocks};
 use crate::index::backlog::FlushBacklog;
 use crate::index::table::IndexTable;
 use crate::lock_order::{RankedMutex, rank};
@@ -105,13 +105,16 @@ impl LowSpaceReclaim {
         Ok((takes <= 0).then_some(written))
     }
 
-    /// Makes room for `want` blocks of growth, if that can be done. False if there was nothing left
-    /// to move or rewrite.
+    /// Makes the room that is wanted, if that can be done. False if there was nothing left to move
+    /// or rewrite.
     ///
     /// # Errors
     /// Of the device.
-    pub(crate) fn make_space(&self, want: u64, purpose: Purpose) -> Result<bool> {
-        let share = if purpose == Purpose::Growth { FlushShare::Freed } else { FlushShare::Urgent };
+    pub(crate) fn make_space(&self, wanted: &WantedRoom) -> Result<bool> {
+        let share = match wanted.purpose {
+            Purpose::Growth | Purpose::Promised => FlushShare::Freed,
+            _ => FlushShare::Urgent,
+        };
         self.checkpoint_twice()?;
         let last = self.pipeline.lock_applied()?.last_lsn.0;
         if self.progress.exhausted_at.load(Ordering::Acquire) == last {
@@ -120,15 +123,18 @@ impl LowSpaceReclaim {
         self.accounting.assume_low();
         let mut left = MAX_LEAVES_WRITTEN;
         if self.sparse.is_empty() {
-            self.sparse.choose()?;
+            self.choose_sparse(wanted.purpose)?;
         }
-        while !self.accounting.can_grow(want) && left > 0 {
+        while !self.accounting.has_room(wanted) && left > 0 {
             let before = left;
             self.move_down(share, &mut left)?;
+            if wanted.purpose == Purpose::Promised {
+                self.join_all_runs(share, &mut left)?;
+            }
             let done = self.sweep(&mut left)?;
             let again = done && {
                 self.checkpoint_twice()?;
-                self.sparse.choose()?
+                self.choose_sparse(wanted.purpose)?
             };
             if left == before && done && !again {
                 self.progress.exhausted_at.store(last, Ordering::Release);
@@ -139,6 +145,12 @@ impl LowSpaceReclaim {
             self.checkpoint_twice()?;
         }
         Ok(left < MAX_LEAVES_WRITTEN)
+    }
+
+    /// Chooses value parts to be emptied; where room was promised also those of which most is live.
+    fn choose_sparse(&self, purpose: Purpose) -> Result<bool> {
+        let found = self.sparse.choose(Effort::Usual)?;
+        Ok(found || (purpose == Purpose::Promised && self.sparse.choose(Effort::Utmost)?))
     }
 
     /// What is free only when nothing needs the older checkpoint any more takes two.
@@ -187,6 +199,15 @@ impl LowSpaceReclaim {
         self.join_runs(index, share, left)?;
         self.move_slices(index, share, left)?;
         Ok(true)
+    }
+
+    /// Joins what waits above the leaves in all indexes.
+    fn join_all_runs(&self, share: FlushShare, left: &mut usize) -> Result<()> {
+        for index in self.indexes.all() {
+            let _structure = index.structure.lock();
+            self.join_runs(&index, share, left)?;
+        }
+        Ok(())
     }
 
     /// What cannot come down for now takes as little as it can where it is.

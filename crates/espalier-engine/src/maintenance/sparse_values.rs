@@ -25,6 +25,15 @@ pub(crate) struct SparseValues {
     pub(crate) search: RankedMutex<SparseSearch, { rank::SPARSE_SEARCH }>,
 }
 
+/// How much may be written again for what is dead beside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effort {
+    /// As much as is worth it.
+    Usual,
+    /// All that gives anything.
+    Utmost,
+}
+
 /// What the search for sparse parts has found out.
 #[derive(Debug, Default)]
 pub(crate) struct SparseSearch {
@@ -46,13 +55,17 @@ impl SparseValues {
     ///
     /// # Errors
     /// Of the device, and of the log.
-    pub(crate) fn choose(&self) -> Result<bool> {
+    pub(crate) fn choose(&self, effort: Effort) -> Result<bool> {
         let space = self.space.stats();
         let taken = self.accounting.unwritten_blocks() + space.reserved;
         let taken = taken + FlushShare::Sweep.floor_blocks(space.pool);
         // Half of it, for the leaves are written anew as well.
         let mut room = space.free.saturating_sub(taken) / 2;
-        let most_live = if self.accounting.is_low() { (3, 4) } else { (1, 2) };
+        let most_live = match effort {
+            Effort::Utmost => (127, 128),
+            Effort::Usual if self.accounting.is_low() => (3, 4),
+            Effort::Usual => (1, 2),
+        };
         let mut found = self.space.tables.sparse_values(most_live)?;
         let mut search = self.search.lock();
         let last = self.pipeline.lock_applied()?.last_lsn.0;

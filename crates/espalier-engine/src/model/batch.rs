@@ -6,6 +6,7 @@ use crate::model::logged_op::LoggedOp;
 use crate::model::op::{Op, RangeOp, Update, range_op_bytes};
 use crate::model::value::{LargeValue, Value};
 use bytes::Bytes;
+use espalier_storage::BLOCK;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -42,6 +43,10 @@ pub struct Batch {
     pub(crate) copies: u64,
     /// It moves a range into itself or over itself.
     pub(crate) nested: bool,
+    /// Kept blocks that are no longer kept with it.
+    pub(crate) drawn: u64,
+    /// See [`Batch::promise`].
+    pub(crate) is_promised: bool,
     /// The places of [`Batch::insert_new`].
     pub(crate) new: Places,
 }
@@ -120,9 +125,23 @@ impl Batch {
         self.delete_range(index, KeyRange::prefix(source));
     }
 
+    /// With the batch so many bytes less are kept for writes ([`Store::keep`](crate::Store::keep)):
+    /// it may have them, and what it does not take is free.
+    pub fn draw(&mut self, bytes: u64) {
+        self.drawn += bytes / BLOCK as u64;
+    }
+
+    /// The caller says that what the batch writes replaces values which nothing else needs, or that
+    /// it draws on what was kept: then it is accepted also where the last free space is taken.
+    pub fn promise(&mut self) {
+        self.is_promised = true;
+    }
+
     /// Adds the operations of another batch, to be carried out after those before.
     pub fn append(&mut self, other: Batch) {
-        let Batch { ops, bytes, clones, copies, nested, new } = other;
+        let Batch { ops, bytes, clones, copies, nested, drawn, is_promised, new } = other;
+        self.is_promised = (self.is_promised || self.is_empty()) && is_promised;
+        self.drawn += drawn;
         self.new.append(new, self.ops.len());
         self.ops.extend(ops);
         self.bytes += bytes;

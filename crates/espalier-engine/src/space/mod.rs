@@ -242,6 +242,7 @@ impl Space {
             fixed: geometry.data_start() + geometry.blocks - geometry.data_end(),
             free: self.free_blocks(),
             reserved: self.reservations.reserved(),
+            kept: self.reservations.kept(),
             unwritten: 0,
             pool: self.reservations.pool(),
             fresh,

@@ -14,6 +14,8 @@ pub struct SpaceStats {
     pub free: u64,
     /// Reserved for accepted operations.
     pub reserved: u64,
+    /// Kept for writes to come ([`Store::keep`](crate::Store::keep)).
+    pub kept: u64,
     /// What is in memory only will take, when it was last counted.
     pub unwritten: u64,
     /// Set aside for deleting and checkpoints.

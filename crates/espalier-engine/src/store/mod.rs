@@ -33,6 +33,11 @@ use components::Components;
 use espalier_storage::{BLOCK, Device, Environment};
 use std::sync::Arc;
 
+/// Bytes that the key of a large value and the reference to it take in a part.
+const VALUE_ENTRY_BYTES: u64 = 256;
+/// Its share of table pages, which name few pieces each where those are of very different ages.
+const VALUE_TABLE_BYTES: u64 = 1024;
+
 /// An open store.
 pub struct Store {
     pub(crate) components: Components,
@@ -91,6 +96,43 @@ impl Store {
     /// [`ErrorKind::Interrupted`] if it is not wanted; as for [`Store::commit`].
     pub fn commit_if(&self, batch: Batch, wanted: impl FnOnce() -> bool) -> Result<Lsn> {
         self.components.write.commit_if(batch, wanted)
+    }
+
+    /// Bytes that `values` large values of `bytes` bytes take together, with what leads to them,
+    /// also where space is short and parts and node headers are far from full: a measure for
+    /// [`Store::keep`]. It is the same as long as the store is open.
+    pub fn room_for(&self, values: u64, bytes: u64) -> u64 {
+        let leaf = self.components.options.tuning.leaf as u64;
+        let length = bytes.div_ceil(values.max(1)).max(1);
+        let in_part = (leaf / 8 / length).max(1);
+        let in_leaf = (leaf / 2 / length).max(1);
+        let each = VALUE_ENTRY_BYTES + VALUE_TABLE_BYTES + BLOCK as u64 / in_part + BLOCK as u64 / in_leaf;
+        let all = bytes.saturating_add(values.saturating_mul(each));
+        all.div_ceil(BLOCK as u64).saturating_mul(BLOCK as u64)
+    }
+
+    /// Keeps room for `bytes` bytes, rounded up to whole blocks, for batches that draw on it
+    /// ([`Batch::draw`]); no other batch gets it. It is kept in memory only: after the store was
+    /// opened the caller asks again ([`Store::keep_again`]). Returns what is kept.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSpace`] if there is not so much, and no more can be made;
+    /// [`ErrorKind::ReadOnly`]; of the device.
+    pub fn keep(&self, bytes: u64) -> Result<u64> {
+        let blocks = bytes.div_ceil(BLOCK as u64);
+        self.components.write.keep(blocks)?;
+        Ok(blocks * BLOCK as u64)
+    }
+
+    /// Keeps room for `bytes` bytes in place of all that was kept before, whether there is room or
+    /// not: it was kept when the store was last open.
+    pub fn keep_again(&self, bytes: u64) {
+        self.components.space.reservations.keep_again(bytes.div_ceil(BLOCK as u64));
+    }
+
+    /// Room for `bytes` bytes is no longer kept.
+    pub fn stop_keeping(&self, bytes: u64) {
+        self.components.accounting.stop_keeping(bytes / BLOCK as u64);
     }
 
     /// Makes all batches up to `upto` durable.

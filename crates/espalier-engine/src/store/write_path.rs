@@ -6,17 +6,19 @@
 //! happens.
 
 use crate::checkpoint::Checkpointer;
-use crate::commit::admission::{Admission, Outcome, Request};
+use crate::commit::admission::{Admission, MAX_ADMISSION_TRIES, Outcome, Request};
 use crate::commit::back_pressure::{BackPressure, Verdict};
 use crate::commit::batch_checks::BatchChecks;
 use crate::commit::order::Admitted;
 use crate::commit::pipeline::CommitPipeline;
+use crate::index::accounting::WantedRoom;
 use crate::log::LogProgress;
 use crate::maintenance::low_space::LowSpaceReclaim;
 use crate::maintenance::scheduler::Scheduler;
 use crate::model::batch::Batch;
 use crate::model::ids::Lsn;
-use crate::{Error, Result};
+use crate::space::Purpose;
+use crate::{Error, ErrorKind, Result};
 use std::sync::Arc;
 
 /// See the [module](self).
@@ -68,14 +70,39 @@ impl WritePath {
     /// Reserves what the batch takes, and makes room as long as that helps.
     fn admit(&self, batch: &Batch, request: &mut Request<'_>) -> Result<Admitted<'_>> {
         loop {
-            let blocks = match self.admission.admit(request)? {
+            let wanted = match self.admission.admit(request)? {
                 Outcome::Admitted(admitted) => return Ok(admitted),
-                Outcome::NeedsSpace(blocks) => blocks,
+                Outcome::NeedsSpace(wanted) => wanted,
             };
-            let more = self.reclaim.make_space(blocks, request.purpose())?;
+            let more = self.reclaim.make_space(&wanted)?;
             let is_last = request.note_try(more);
             request.set_range_deletes(if is_last { self.reclaim.gives_back(batch)? } else { None });
         }
+    }
+
+    /// See [`Store::keep`](crate::Store::keep).
+    pub(super) fn keep(&self, blocks: u64) -> Result<()> {
+        self.pipeline.writable()?;
+        let accounting = &self.pipeline.accounting;
+        let wanted = WantedRoom { blocks, purpose: Purpose::Growth, drawn: 0 };
+        for tries in 0.. {
+            match accounting.reserve(blocks, Purpose::Growth) {
+                Ok(reservation) => {
+                    accounting.keep(reservation);
+                    return Ok(());
+                }
+                Err(error) if error.kind() != ErrorKind::NoSpace => return Err(error),
+                // No reclaim could make so much.
+                Err(error) if blocks > accounting.data_blocks() || tries == MAX_ADMISSION_TRIES => {
+                    return Err(error);
+                }
+                Err(error) if !self.reclaim.make_space(&wanted)? && !accounting.has_room(&wanted) => {
+                    return Err(error);
+                }
+                Err(_) => {}
+            }
+        }
+        Ok(())
     }
 
     /// See [`Store::sync`](crate::Store::sync).

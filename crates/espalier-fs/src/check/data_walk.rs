@@ -39,6 +39,12 @@ impl OrphanRecords {
     pub(crate) fn own(&self, key: &Parsed<'_>) -> bool {
         self.bases.contains(key.base) || (self.has_trees && key.prefix.starts_with(layout::ORPHAN_AREA))
     }
+
+    /// True if what begins at `base` in the data index belongs to an unlinked file or a removed
+    /// tree.
+    pub(crate) fn have(&self, base: &[u8]) -> bool {
+        layout::parse(base).is_some_and(|parsed| self.own(&parsed))
+    }
 }
 
 /// What is wrong with the value of a large extended attribute, if anything. `rest`: its key behind

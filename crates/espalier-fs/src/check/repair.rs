@@ -71,6 +71,7 @@ pub fn repair(
         directories: BTreeMap::new(),
         links: FoundLinks::default(),
         unmarked: BTreeSet::new(),
+        reserved: Vec::new(),
         state: None,
         next_number: 0,
         highest: 0,
@@ -92,6 +93,7 @@ fn run(repair: &mut Repair<'_>) -> Result<()> {
     repair.mend_directories()?;
     repair.mend_links_index()?;
     repair.mend_counts()?;
+    repair.mend_reserved()?;
     repair.writer.flush()?;
     (repair.writer.progress)(repair.writer.keys);
     Ok(())

@@ -29,6 +29,8 @@ pub struct CheckReport {
     pub blocks: u64,
     /// Bytes in them.
     pub bytes: u64,
+    /// Bytes of room that the store keeps for reserved blocks.
+    pub reserved: u64,
     /// Unlinked files that are still in use, or wait to be removed by the next mount.
     pub orphans: u64,
 }

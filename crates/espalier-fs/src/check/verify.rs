@@ -11,7 +11,8 @@
 //! the entries that list them belong together; links, the files they lead to, their counts and the
 //! links index agree, in every link area; areas and their marks belong together; no two files have
 //! one number; directories that bear the ownership mark own what is below; no key is longer than
-//! the volume says; what lies in the data index belongs to a file or an orphan.
+//! the volume says; what lies in the data index belongs to a file or an orphan; reserved blocks
+//! have no data.
 
 mod data;
 mod links;
@@ -19,12 +20,15 @@ mod links;
 use crate::check::data_walk::{DataWalk, OrphanRecords};
 use crate::check::paths::{directory_path, path_of};
 use crate::check::report::{CheckReport, Findings};
+use crate::check::reserved::ReservedCheck;
 use crate::check::verify::data::DataCheck;
 use crate::check::verify::links::LinkCheck;
+use crate::data::reservation::kept_bytes;
 use crate::model::error::Result;
 use crate::model::layout::{self, DATA, LINKS, METADATA, Parsed};
 use crate::model::privileges::agrees_with_mark;
 use crate::model::record::{Inode, OrphanRecord, Record, VolumeState};
+use crate::model::reserved_blocks::ReservedBlocks;
 use crate::model::types::FileKind;
 use crate::volume::context::{decode_parameters, find_volume};
 use espalier_engine::{Cursor, IndexId, Key, KeyRange, Snapshot, Store};
@@ -42,6 +46,7 @@ pub fn check(store: &Store, name: &str, progress: &mut dyn FnMut(u64)) -> Result
     let snapshot = store.snapshot()?;
     let data = snapshot.cursor(IndexId { volume: volume.id, index: DATA }, KeyRange::all())?;
     let verification = Verification {
+        store,
         volume: volume.id,
         snapshot,
         found: Findings { report: CheckReport::default(), keys: 0, progress },
@@ -83,6 +88,7 @@ struct Walked {
 }
 
 struct Verification<'a> {
+    store: &'a Store,
     volume: u32,
     snapshot: Snapshot,
     found: Findings<'a>,
@@ -201,6 +207,9 @@ impl Verification<'_> {
         if parsed.base == layout::STATE_KEY {
             return;
         }
+        if parsed.base.starts_with(layout::RESERVATION_AREA) {
+            return self.reserved(parsed, value);
+        }
         if parsed.prefix.starts_with(layout::ORPHAN_AREA) {
             return;
         }
@@ -235,6 +244,24 @@ impl Verification<'_> {
                 self.links.see_name(parsed, link, place, listed.as_deref(), &mut self.found);
             }
         }
+    }
+
+    /// The record of reserved blocks of a file.
+    fn reserved(&mut self, parsed: &Parsed<'_>, value: &[u8]) {
+        let base = &parsed.base[layout::RESERVATION_AREA.len()..];
+        let (snapshot, block_size) = (&self.snapshot, self.data.block_size);
+        let check = ReservedCheck { snapshot, volume: self.volume, block_size };
+        let message = match check.fault(base, value, self.data.orphans.have(base)) {
+            Ok(None) => {
+                let kept = ReservedBlocks::decode(value)
+                    .map(|reserved| kept_bytes(self.store, block_size, &reserved));
+                self.found.report.reserved += kept.unwrap_or(0);
+                return;
+            }
+            Ok(Some(fault)) => fault,
+            Err(error) => error.to_string(),
+        };
+        self.found.problem(path_of(base), message);
     }
 
     fn count_entry(&mut self, parsed: &Parsed<'_>, kind: FileKind, walked: &mut Option<Walked>) {

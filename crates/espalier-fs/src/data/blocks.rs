@@ -7,6 +7,7 @@
 //! While a file is not marked sparse, every block below its size is present (blocks may be short
 //! only where the file ends, or ended).
 
+use crate::data::reservation;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::merge;
@@ -31,6 +32,15 @@ pub(crate) struct DataSource {
     pub(crate) base: Arc<[u8]>,
     pub(crate) size: u64,
     pub(crate) sparse: bool,
+    /// See [`Inode::reserved`].
+    pub(crate) reserved: bool,
+}
+
+impl DataSource {
+    /// The data at `base` of a file with `inode`.
+    pub(crate) fn new(base: Arc<[u8]>, inode: &Inode) -> Self {
+        Self { base, size: inode.size, sparse: inode.sparse, reserved: inode.reserved }
+    }
 }
 
 /// The part of a byte range that lies in one block.
@@ -133,8 +143,21 @@ fn delete_from(volume: &VolumeContext, base: &[u8], first: u64, size: u64, batch
     }
 }
 
+/// Adds to a batch that everything is deleted that a file has in the data index at `base`, and that
+/// no blocks of it are reserved.
+pub(crate) fn delete_all(
+    volume: &VolumeContext,
+    base: &[u8],
+    inode: &Inode,
+    batch: &mut Batch,
+) -> Result<()> {
+    reservation::drop_file(volume, base, inode, batch)?;
+    delete_data(volume, base, inode, batch);
+    Ok(())
+}
+
 /// Adds to a batch that everything is deleted that a file has in the data index at `base`.
-pub(crate) fn delete_all(volume: &VolumeContext, base: &[u8], inode: &Inode, batch: &mut Batch) {
+pub(crate) fn delete_data(volume: &VolumeContext, base: &[u8], inode: &Inode, batch: &mut Batch) {
     if inode.kind == FileKind::Regular && !inode.has_large_xattrs() {
         delete_from(volume, base, 0, inode.size, batch);
     } else {
@@ -236,8 +259,18 @@ pub(crate) fn next_hole(volume: &VolumeContext, source: &DataSource, offset: u64
     Ok(offset.max(block.saturating_mul(size)).min(source.size)..u64::MAX)
 }
 
+/// Units of 512 bytes that a file takes, reserved blocks included.
+pub(crate) fn count_all_units(volume: &VolumeContext, source: &DataSource) -> Result<u64> {
+    let data = match source.sparse || source.reserved {
+        true => count_units(volume, &source.base, source.size)?,
+        false => units(source.size),
+    };
+    let reserved = reservation::load(volume, &source.base, source.reserved)?;
+    Ok(data + reserved.map_or(0, |reserved| reservation::count_units(volume, &reserved)))
+}
+
 /// Units of 512 bytes that the blocks at `base` take within the first `size` bytes.
-pub(crate) fn count_units(volume: &VolumeContext, base: &[u8], size: u64) -> Result<u64> {
+fn count_units(volume: &VolumeContext, base: &[u8], size: u64) -> Result<u64> {
     let mut cursor = volume.store.cursor(volume.data(), layout::blocks_from(base, 0))?;
     let mut sum = 0;
     while let Some(entry) = cursor.next()? {
@@ -251,7 +284,8 @@ pub(crate) fn count_units(volume: &VolumeContext, base: &[u8], size: u64) -> Res
     Ok(sum)
 }
 
-/// Adds to a batch that everything of a file in the data index moves. Values move by reference.
+/// Adds to a batch that everything of a file in the data index moves, with the record of its
+/// reserved blocks. Values move by reference.
 pub(crate) fn move_all(
     volume: &VolumeContext,
     inode: &Inode,
@@ -259,6 +293,7 @@ pub(crate) fn move_all(
     to: &[u8],
     batch: &mut Batch,
 ) -> Result<()> {
+    reservation::move_file(volume, inode, (from, to), batch)?;
     if moves_as_range(volume, inode) {
         let xattrs = inode.has_large_xattrs();
         for (from, to) in layout::file_prefixes(from, xattrs).zip(layout::file_prefixes(to, xattrs)) {
@@ -269,7 +304,7 @@ pub(crate) fn move_all(
     for_each_value(volume, inode, from, |key, value| {
         batch.insert(volume.data(), &layout::rebase(key, from, to), value)
     })?;
-    delete_all(volume, from, inode, batch);
+    delete_data(volume, from, inode, batch);
     Ok(())
 }
 

@@ -26,10 +26,8 @@ impl DataReader {
         node: &Arc<Node>,
         mut read: impl FnMut(&DataSource) -> Result<T>,
     ) -> Result<T> {
-        let source = |tree: &TreeGuard<'_>, state: &State| DataSource {
-            base: node.data_base(tree.epoch, state),
-            size: state.inode.size,
-            sparse: state.inode.sparse,
+        let source = |tree: &TreeGuard<'_>, state: &State| {
+            DataSource::new(node.data_base(tree.epoch, state), &state.inode)
         };
         for _ in 0..LOCK_FREE_ATTEMPTS {
             let (found, version, epoch) = {
@@ -47,8 +45,8 @@ impl DataReader {
         read(&source(&tree, &state))
     }
 
-    /// Units of 512 bytes that the blocks of a sparse file take.
+    /// Units of 512 bytes that a file takes.
     pub(crate) fn count_units(&self, node: &Arc<Node>) -> Result<u64> {
-        self.read_stable(node, |source| blocks::count_units(&self.volume, &source.base, source.size))
+        self.read_stable(node, |source| blocks::count_all_units(&self.volume, source))
     }
 }

@@ -2,3 +2,4 @@
 
 pub(crate) mod blocks;
 pub(crate) mod data_reader;
+pub(crate) mod reservation;

@@ -1,7 +1,7 @@
-//! The attributes of a node as users see them. The blocks of a sparse file are counted when they
-//! are asked for, and remembered until its data changes.
+//! The attributes of a node as users see them. The blocks of a file that is sparse or has reserved
+//! blocks are counted when they are asked for, and remembered until its data changes.
 
-use crate::data::blocks::{self, units};
+use crate::data::blocks::{self, DataSource, units};
 use crate::data::data_reader::DataReader;
 use crate::inode::node::{Node, Orphan, State};
 use crate::model::error::Result;
@@ -19,7 +19,7 @@ impl AttrReader {
     pub(crate) fn known_attr(&self, node: &Node, state: &State) -> (Attr, bool) {
         let inode = &state.inode;
         let known = match inode.kind {
-            FileKind::Regular if inode.sparse => state.blocks,
+            FileKind::Regular if inode.sparse || inode.reserved => state.blocks,
             FileKind::Regular => Some(units(inode.size)),
             _ => Some(0),
         };
@@ -57,10 +57,13 @@ impl AttrReader {
             None => self.data.count_units(node).map(Some),
             Some(_) if node.kind != FileKind::Regular => Ok(None),
             Some(size) => self.data.read_stable(node, |source| {
-                match blocks::is_sparse_with(&self.volume, size, source.size, source.sparse) {
-                    true => blocks::count_units(&self.volume, &source.base, size).map(Some),
-                    false => Ok(None),
+                let sparse = blocks::is_sparse_with(&self.volume, size, source.size, source.sparse);
+                // Which blocks stay reserved is known only with the change.
+                if !sparse || source.reserved {
+                    return Ok(None);
                 }
+                let source = DataSource { base: source.base.clone(), size, sparse, reserved: false };
+                blocks::count_all_units(&self.volume, &source).map(Some)
             }),
         }
     }

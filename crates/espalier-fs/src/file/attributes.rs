@@ -1,6 +1,7 @@
 //! Reading and setting attributes.
 
-use crate::data::blocks;
+use crate::data::blocks::{self, DataSource};
+use crate::data::reservation;
 use crate::file::attr_reader::AttrReader;
 use crate::inode::access_times::AccessTimes;
 use crate::inode::inode_store::InodeStore;
@@ -54,10 +55,11 @@ impl Attributes {
         let mut inode = state.inode.clone();
         let now = self.volume.now();
         let time = |t: SetTime| if let SetTime::At(at) = t { at } else { now };
+        let mut reserved_units = 0;
         if let Some(size) = set.size {
             check_size(inode.kind, size)?;
             let base = || node.data_base(tree.epoch, &state);
-            blocks::resize(&self.volume, base, &mut inode, size, &mut batch);
+            reserved_units = self.resize(base, &mut inode, size, &mut batch)?;
             inode.mtime = now;
         }
         if set.kill_privileges || set.uid.is_some() || set.gid.is_some() {
@@ -83,9 +85,10 @@ impl Attributes {
         self.inodes.put(&tree, &node, &state, &inode, &mut batch);
         let known = state.blocks.filter(|_| set.size.is_none()).or(counted);
         let blocks = match known {
-            None if inode.sparse => {
-                let base = node.data_base(tree.epoch, &state);
-                Some(blocks::count_units(&self.volume, &base, inode.size)?)
+            None if inode.sparse || inode.reserved => {
+                let source = DataSource::new(node.data_base(tree.epoch, &state), &inode);
+                let source = DataSource { reserved: source.reserved && set.size.is_none(), ..source };
+                Some(blocks::count_all_units(&self.volume, &source)? + reserved_units)
             }
             known => known,
         };
@@ -96,6 +99,32 @@ impl Attributes {
         state.blocks = blocks;
         self.hold_mtime(&tree, &node, &mut state, set);
         Ok(self.reader.known_attr(&node, &state).0)
+    }
+
+    /// Adds to a batch that a file gets `size` bytes; returns the units that its reserved blocks
+    /// take then. `base` is asked for only if it is needed.
+    fn resize(
+        &self,
+        base: impl Fn() -> Arc<[u8]>,
+        inode: &mut Inode,
+        size: u64,
+        batch: &mut Batch,
+    ) -> Result<u64> {
+        if !inode.reserved {
+            blocks::resize(&self.volume, base, inode, size, batch);
+            return Ok(0);
+        }
+        let (base, before) = (base(), inode.clone());
+        let mut reserved = reservation::ReservationChange::new(&self.volume, &base, &before)?;
+        if size > before.size {
+            reserved.grow(&before, u64::MAX, size);
+        } else {
+            reserved.cut(&before, size)?;
+        }
+        blocks::resize(&self.volume, || base.clone(), inode, size, batch);
+        let units = reserved.units();
+        reserved.put(&before, inode, batch)?;
+        Ok(units)
     }
 
     /// Holds a time of modification that was set; see `volume::mtime_hold`.

@@ -1,7 +1,8 @@
-//! Calls on the data of regular files: read, write, allocate, seek, copy.
+//! Calls on the data of regular files: read, write, seek, copy.
 
 use crate::data::blocks::{self, DataSource};
 use crate::data::data_reader::DataReader;
+use crate::data::reservation;
 use crate::inode::access_times::AccessTimes;
 use crate::inode::inode_store::InodeStore;
 use crate::inode::node::{Node, Orphan, State, States};
@@ -21,6 +22,8 @@ use std::sync::atomic::Ordering;
 
 /// Bytes that one call copies at most: with one batch.
 const COPY_MAX_BYTES: u64 = 1 << 20;
+/// A write that finds no room for so many bytes at once is not cut into smaller pieces.
+const SMALL_PIECE_BYTES: usize = 64 << 10;
 /// Blocks that one call shares between files at most.
 const SHARE_MAX_BLOCKS: u64 = 4096;
 
@@ -64,12 +67,12 @@ pub(crate) struct CopyRequest {
 }
 
 /// A change of a file's data that is ready but for times, privileges, and its entry.
-struct DataChange<'a> {
-    inode: Inode,
-    privileges: Privileges,
+pub(super) struct DataChange<'a> {
+    pub(super) inode: Inode,
+    pub(super) privileges: Privileges,
     /// Where its data lies, if it is known: for a file with a name that is the key of its entry.
-    base: Option<&'a [u8]>,
-    batch: Batch,
+    pub(super) base: Option<&'a [u8]>,
+    pub(super) batch: Batch,
 }
 
 impl FileData {
@@ -88,7 +91,8 @@ impl FileData {
         Ok((len, is_touched))
     }
 
-    /// Writes all of `data` at `offset`.
+    /// Writes all of `data` at `offset`; what room was promised for in pieces, if there is no room
+    /// to write it at once.
     pub(crate) fn write(
         &self,
         node: NodeId,
@@ -96,6 +100,34 @@ impl FileData {
         data: &[u8],
         privileges: Privileges,
     ) -> Result<usize> {
+        let written = self.write_at_once(node, offset, data, privileges);
+        let is_full = matches!(&written, Err(error) if error.kind() == FsErrorKind::NoSpace);
+        if !is_full || data.len() <= SMALL_PIECE_BYTES || !self.is_promised(node, offset, data.len())? {
+            return written;
+        }
+        let mut done = 0;
+        for piece in data.chunks(SMALL_PIECE_BYTES) {
+            match self.write_at_once(node, offset + done as u64, piece, privileges) {
+                Ok(count) => done += count,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// True if a write goes only where room is kept or data is already.
+    fn is_promised(&self, node: NodeId, offset: u64, length: usize) -> Result<bool> {
+        let node = self.file(node)?;
+        let tree = self.tree.shared();
+        let state = node.state();
+        let base = node.data_base(tree.epoch, &state);
+        let mut reserved = reservation::ReservationChange::new(&self.volume, &base, &state.inode)?;
+        Ok(reserved.write(&state.inode, offset, length as u64)?.is_covered)
+    }
+
+    /// Writes all of `data` at `offset` with one batch.
+    fn write_at_once(&self, node: NodeId, offset: u64, data: &[u8], privileges: Privileges) -> Result<usize> {
         let node = self.file(node)?;
         self.volume.check_writable()?;
         let end = end_of(offset, data.len() as u64)?;
@@ -106,9 +138,24 @@ impl FileData {
         let mut state = node.state();
         let base = node.data_base(tree.epoch, &state);
         let mut batch = Batch::new();
-        let mut inode = state.inode.clone();
-        blocks::write(&self.volume, &base, &mut inode, offset, data, &mut batch);
+        let before = &state.inode;
+        let mut inode = before.clone();
+        let mut reserved = reservation::ReservationChange::new(&self.volume, &base, before)?;
+        let length = data.len() as u64;
+        let written = reserved.write(before, offset, length)?;
+        if written.is_covered {
+            batch.promise();
+        }
+        if written.gap > 0 {
+            let start = offset - written.gap as u64;
+            let padded = [&vec![0; written.gap], data].concat();
+            blocks::write(&self.volume, &base, &mut inode, start, &padded, &mut batch);
+        } else {
+            blocks::write(&self.volume, &base, &mut inode, offset, data, &mut batch);
+        }
         debug_assert!(inode.size >= end);
+        reserved.complete(inode.size, &mut batch);
+        reserved.put(before, &mut inode, &mut batch)?;
         let change = DataChange { inode, privileges, base: Some(&base), batch };
         self.change(&tree, &node, &mut state, change)?;
         self.volume.counters.bytes_written.fetch_add(data.len() as u64, Ordering::Relaxed);
@@ -116,7 +163,7 @@ impl FileData {
     }
 
     /// Completes and commits a change of a file's data.
-    fn change(
+    pub(super) fn change(
         &self,
         tree: &TreeGuard<'_>,
         node: &Node,
@@ -169,46 +216,6 @@ impl FileData {
             Arrival::Held(None) | Arrival::TimesAreTheKernels => {}
         }
         Ok(())
-    }
-
-    /// Allocates, zeroes or punches a range.
-    pub(crate) fn fallocate(
-        &self,
-        node: NodeId,
-        offset: u64,
-        length: u64,
-        what: Fallocate,
-        privileges: Privileges,
-    ) -> Result<()> {
-        let node = self.file(node)?;
-        self.volume.check_writable()?;
-        let end = end_of(offset, length)?;
-        if length == 0 {
-            return fail(FsErrorKind::Invalid, "an empty range cannot be allocated");
-        }
-        let tree = self.tree.shared();
-        let mut state = node.state();
-        let mut inode = state.inode.clone();
-        let mut batch = Batch::new();
-        let keep_size = match what {
-            Fallocate::Allocate { keep_size } => {
-                let grown = end.saturating_sub(inode.size.max(offset));
-                if grown > self.volume.space().free {
-                    return fail(FsErrorKind::NoSpace, format!("there is no space for {grown} bytes"));
-                }
-                keep_size
-            }
-            Fallocate::PunchHole | Fallocate::ZeroRange { .. } => {
-                let base = node.data_base(tree.epoch, &state);
-                blocks::punch(&self.volume, &base, &mut inode, offset, end, &mut batch);
-                !matches!(what, Fallocate::ZeroRange { keep_size: false })
-            }
-        };
-        if !keep_size && end > inode.size {
-            let base = || node.data_base(tree.epoch, &state);
-            blocks::resize(&self.volume, base, &mut inode, end, &mut batch);
-        }
-        self.change(&tree, &node, &mut state, DataChange { inode, privileges, base: None, batch })
     }
 
     /// The next data or hole at or after `offset`.
@@ -276,9 +283,13 @@ impl FileData {
         let inode = states.of(&from).inode.clone();
         let end = inode.size.min(from_offset + length.min(SHARE_MAX_BLOCKS * size));
         let base = from.data_base(tree.epoch, states.of(&from));
-        let source = DataSource { base, size: inode.size, sparse: inode.sparse };
+        let source = DataSource::new(base, &inode);
         let state = states.of(&to);
         let mut inode = state.inode.clone();
+        if inode.reserved {
+            // What is shared would have to be kept room for when it is overwritten.
+            return Ok(0);
+        }
         let mut length = end.saturating_sub(from_offset);
         // A short block may only be the target's last.
         if end < source.size || to_offset + length < inode.size {
@@ -331,7 +342,7 @@ impl FileData {
     }
 
     /// The regular file behind an id.
-    fn file(&self, id: NodeId) -> Result<Arc<Node>> {
+    pub(super) fn file(&self, id: NodeId) -> Result<Arc<Node>> {
         let node = self.nodes.node(id)?;
         match node.kind {
             FileKind::Regular => Ok(node),
@@ -342,7 +353,7 @@ impl FileData {
 }
 
 /// The end of a range, if files can reach that far.
-fn end_of(offset: u64, length: u64) -> Result<u64> {
+pub(super) fn end_of(offset: u64, length: u64) -> Result<u64> {
     match offset.checked_add(length) {
         Some(end) if end <= MAX_FILE_SIZE => Ok(end),
         _ => fail(

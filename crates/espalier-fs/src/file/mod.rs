@@ -1,5 +1,6 @@
 //! Calls on one file or directory: attributes, extended attributes, data.
 
+pub(crate) mod allocate;
 pub(crate) mod attr_reader;
 pub(crate) mod attributes;
 pub(crate) mod data;

@@ -10,6 +10,7 @@
 //! D has an area            P(D)                                    links
 //! link area of D           P(D) 01 = L, laid out as a directory's content
 //! orphan area              P(root) 01 01, laid out as a directory's content
+//! reserved blocks at K     01 01 01 K                              metadata
 //! ```
 //!
 //! The root always has an area; its mark says only whether the link counts there are right.
@@ -35,6 +36,9 @@ pub(crate) const INDEXES: u8 = 3;
 pub(crate) const ORPHAN_AREA: &[u8] = &[1, 1];
 /// The key of the volume's state record: the attributes of the orphan area.
 pub(crate) const STATE_KEY: &[u8] = &[1, 1, 0];
+/// What the keys of records of reserved blocks begin with: behind it comes the key at which the
+/// data of the file begins.
+pub(crate) const RESERVATION_AREA: &[u8] = &[1, 1, 1];
 /// The key of the root's attributes.
 pub(crate) const ROOT_KEY: &[u8] = &[0];
 
@@ -190,6 +194,17 @@ pub(crate) fn area_name(id: u64) -> [u8; AREA_NAME_BYTES] {
         *digit = b"0123456789abcdef"[(id >> (60 - 4 * i)) as usize & 15];
     }
     name
+}
+
+/// The key of the record of the reserved blocks of the file whose data begins at `base`; the prefix
+/// of all below a content prefix.
+pub(crate) fn reservation_key(base: &[u8]) -> Vec<u8> {
+    [RESERVATION_AREA, base].concat()
+}
+
+/// The range of all records of reserved blocks.
+pub(crate) fn reservations_range() -> KeyRange {
+    KeyRange::prefix(RESERVATION_AREA)
 }
 
 /// [`entry_key`] of entry number `id` in the orphan area.

@@ -7,4 +7,5 @@ pub(crate) mod layout;
 pub(crate) mod merge;
 pub(crate) mod privileges;
 pub(crate) mod record;
+pub(crate) mod reserved_blocks;
 pub(crate) mod types;

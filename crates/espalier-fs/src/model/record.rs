@@ -16,7 +16,8 @@ const KIND_STATE: u8 = 10;
 const FLAG_SPARSE: u8 = 1;
 const FLAG_OWNED_ALONE: u8 = 2;
 const FLAG_AREA: u8 = 4;
-const KNOWN_FLAGS: u8 = FLAG_SPARSE | FLAG_OWNED_ALONE | FLAG_AREA;
+const FLAG_RESERVED: u8 = 8;
+const KNOWN_FLAGS: u8 = FLAG_SPARSE | FLAG_OWNED_ALONE | FLAG_AREA | FLAG_RESERVED;
 
 const TAG_DELTA: u8 = 1;
 const TAG_RDEV: u8 = 2;
@@ -39,6 +40,8 @@ pub(crate) struct Inode {
     pub(crate) kind: FileKind,
     /// Some of the blocks below `size` may be absent.
     pub(crate) sparse: bool,
+    /// Of a file: a record may say that blocks are reserved. In a copy it says nothing.
+    pub(crate) reserved: bool,
     /// Of a directory: everything below belongs to its owner, as
     /// [`belongs_alone`](crate::model::privileges::belongs_alone) says. Its absence says nothing.
     pub(crate) owned_alone: bool,
@@ -173,6 +176,7 @@ impl Inode {
         Self {
             kind,
             sparse: false,
+            reserved: false,
             owned_alone: kind == FileKind::Directory,
             has_link_area: false,
             mode: mode & 0o7777,
@@ -204,9 +208,9 @@ impl Inode {
         self.ctime = later_than(self.ctime, now);
     }
 
-    /// True if something of it lies in the data index.
+    /// True if something of it lies in the data index, or blocks of it are reserved.
     pub(crate) fn has_data(&self) -> bool {
-        (self.kind == FileKind::Regular && self.size > 0) || self.has_large_xattrs()
+        (self.kind == FileKind::Regular && (self.size > 0 || self.reserved)) || self.has_large_xattrs()
     }
 
     pub(crate) fn has_large_xattrs(&self) -> bool {
@@ -240,7 +244,8 @@ impl Inode {
         out.push(kind_code(self.kind));
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
         let dir = flag(self.owned_alone, FLAG_OWNED_ALONE) | flag(self.has_link_area, FLAG_AREA);
-        out.push(flag(self.sparse, FLAG_SPARSE) | dir);
+        let file = flag(self.sparse, FLAG_SPARSE) | flag(self.reserved, FLAG_RESERVED);
+        out.push(file | dir);
         out.extend_from_slice(&(self.mode as u16).to_le_bytes());
         for field in [self.links, self.uid, self.gid] {
             out.extend_from_slice(&field.to_le_bytes());
@@ -287,6 +292,7 @@ impl Inode {
         let mut inode = Self {
             kind,
             sparse: fixed[1] & FLAG_SPARSE != 0,
+            reserved: fixed[1] & FLAG_RESERVED != 0,
             owned_alone: fixed[1] & FLAG_OWNED_ALONE != 0,
             has_link_area: fixed[1] & FLAG_AREA != 0,
             mode: u32::from(u16::from_le_bytes([fixed[2], fixed[3]])),
@@ -350,6 +356,9 @@ impl Inode {
         }
         if (self.owned_alone || self.has_link_area) && !self.is_dir() {
             return damaged("what only a directory has, on something else");
+        }
+        if self.reserved && self.kind != FileKind::Regular {
+            return damaged("reserved blocks of something that is no file");
         }
         if (self.kind == FileKind::Symlink) != self.target.is_some() {
             return damaged("a target belongs to a symbolic link, and to nothing else");

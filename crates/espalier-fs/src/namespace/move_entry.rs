@@ -1,7 +1,7 @@
 //! The move of one entry as operations of a batch: what is deleted in the old place, and what
 //! arrives in the new one.
 
-use crate::data::blocks;
+use crate::data::{blocks, reservation};
 use crate::inode::node::{Node, Role, State};
 use crate::links::link_area::are_served_apart;
 use crate::model::error::Result;
@@ -106,6 +106,10 @@ impl EntryMove<'_> {
             }
             arrivals.moves.push((volume.metadata(), old.to_vec(), new.clone()));
             arrivals.moves.push((volume.data(), old.to_vec(), new.clone()));
+            if reservation::any_below(volume, &old)? {
+                let [old, new] = [&*old, &new].map(layout::reservation_key);
+                arrivals.moves.push((volume.metadata(), old, new));
+            }
             if self.namespace.links.is_in_use() {
                 arrivals.moves.push((volume.links(), old.to_vec(), new));
             }
@@ -126,6 +130,10 @@ impl EntryMove<'_> {
         if !inode.has_data() {
             return Ok(());
         }
+        if let Some(record) = reservation::moving_record(volume, old, inode)? {
+            batch.delete(volume.metadata(), &layout::reservation_key(old));
+            arrivals.put(volume.metadata(), &layout::reservation_key(new), record);
+        }
         if blocks::moves_as_range(volume, inode) {
             let xattrs = inode.has_large_xattrs();
             let pairs = layout::file_prefixes(old, xattrs).zip(layout::file_prefixes(new, xattrs));
@@ -135,7 +143,7 @@ impl EntryMove<'_> {
         blocks::for_each_value(volume, inode, old, |key, value| {
             arrivals.keys.push((volume.data(), layout::rebase(key, old, new), value))
         })?;
-        blocks::delete_all(volume, old, inode, batch);
+        blocks::delete_data(volume, old, inode, batch);
         Ok(())
     }
 

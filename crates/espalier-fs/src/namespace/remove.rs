@@ -67,7 +67,7 @@ pub(crate) fn rmdir(namespace: &Namespace, parent: NodeId, name: &[u8]) -> Resul
     let mut states = States::lock(&[&dir, &held]);
     let mut batch = Batch::new();
     let now = namespace.volume.now();
-    namespace.orphans.remove_directory(&tree, &held, states.of(&held), &mut batch);
+    namespace.orphans.remove_directory(&tree, &held, states.of(&held), &mut batch)?;
     let mut above = states.of(&dir).inode.clone();
     uncount_entry(&mut above, FileKind::Directory, now);
     namespace.inodes.put(&tree, &dir, states.of(&dir), &above, &mut batch);

@@ -480,7 +480,7 @@ fn prepare(
             swapped = Some(mover.add_to(target, (source.dir, source.name), state, batch)?);
         }
         Some(target) if target.node.is_dir() => {
-            namespace.orphans.remove_directory(tree, target.node, states.of(target.node), batch);
+            namespace.orphans.remove_directory(tree, target.node, states.of(target.node), batch)?;
         }
         Some(target) => {
             let (state, data) = (states.of(target.node), DataPlace::Vacated);

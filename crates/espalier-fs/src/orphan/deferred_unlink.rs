@@ -13,9 +13,10 @@
 //! would delete the data later.
 
 use crate::data::blocks::{self, SINGLE_DELETES_MAX_BLOCKS};
-use crate::inode::node::{Node, Orphan};
+use crate::inode::node::{Node, Orphan, State};
 use crate::inode::node_table::NodeTable;
-use crate::lock_order::{Rank, RankedMutex};
+use crate::lock_order::{Rank, RankedGuard, RankedMutex};
+use crate::model::error::Result;
 use crate::model::types::FileKind;
 use crate::orphan::detached::DetachedFiles;
 use crate::volume::context::VolumeContext;
@@ -147,15 +148,7 @@ impl DeferredUnlinks {
         files.sort_unstable_by_key(|file| file.node.id);
         {
             let mut states: Vec<_> = files.iter().map(|file| file.node.state()).collect();
-            let mut batch = Batch::new();
-            for (file, state) in files.iter().zip(&states) {
-                // An operation that needed the place may have moved the data.
-                if let Orphan::Data(base) = &state.orphan {
-                    blocks::delete_all(&self.volume, base, &state.inode, &mut batch);
-                    batch.delete(self.volume.metadata(), &file.node.orphan_key());
-                }
-            }
-            let removed = self.volume.commit_internal(batch).is_ok();
+            let removed = self.remove_together(files.iter().zip(&states)).is_ok();
             for (file, state) in files.iter().zip(&mut states) {
                 if removed {
                     self.detached.data_removed(state);
@@ -171,6 +164,22 @@ impl DeferredUnlinks {
         let (kept, gone): (Vec<_>, Vec<_>) = files.into_iter().partition(stays);
         self.waiting.lock().add(kept);
         gone.iter().for_each(|file| self.release(file));
+    }
+
+    /// Deletes the data of these files, which have these states, with one batch.
+    fn remove_together<'a>(
+        &self,
+        files: impl Iterator<Item = (&'a WaitingFile, &'a RankedGuard<'a, State>)>,
+    ) -> Result<()> {
+        let mut batch = Batch::new();
+        for (file, state) in files {
+            // An operation that needed the place may have moved the data.
+            if let Orphan::Data(base) = &state.orphan {
+                blocks::delete_all(&self.volume, base, &state.inode, &mut batch)?;
+                batch.delete(self.volume.metadata(), &file.node.orphan_key());
+            }
+        }
+        self.volume.commit_internal(batch).map(drop)
     }
 
     /// Gives back the last reference on a file without a name and without data.

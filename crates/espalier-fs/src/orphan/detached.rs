@@ -77,7 +77,7 @@ impl DetachedFiles {
     pub(crate) fn remove_file(&self, node: &Node, state: &mut State) -> Result<()> {
         let Orphan::Data(base) = state.orphan.clone() else { return Ok(()) };
         let mut batch = Batch::new();
-        blocks::delete_all(&self.volume, &base, &state.inode, &mut batch);
+        blocks::delete_all(&self.volume, &base, &state.inode, &mut batch)?;
         batch.delete(self.volume.metadata(), &node.orphan_key());
         // If that fails all stays as it is: as long as the record names the place, no other file
         // may get it.

@@ -8,6 +8,7 @@
 //! An operation that needs the place of detached data sooner (a new entry of that name, a move or
 //! removal of the directory) moves the data into the area first ([`Orphans::move_away`]).
 
+use crate::data::reservation;
 use crate::inode::node::{Node, Orphan, State};
 use crate::inode::node_table::NodeTable;
 use crate::model::error::Result;
@@ -103,7 +104,7 @@ impl Orphans {
         let content = layout::content_range(&node.content_prefix(tree.epoch));
         self.move_away(&content)?;
         let mut batch = Batch::new();
-        self.delete_tree_record(&node.orphan_key(), &mut batch);
+        self.delete_tree_record(&node.orphan_key(), &mut batch)?;
         let result = self.volume.commit_internal(batch);
         // If that failed, recovery removes it: no other node gets this place, because none has the
         // same id.
@@ -114,17 +115,20 @@ impl Orphans {
     }
 
     /// Adds to a batch that a tree in the orphan area is deleted, whose record lies at `key`.
-    pub(crate) fn delete_tree_record(&self, key: &[u8], batch: &mut Batch) {
+    pub(crate) fn delete_tree_record(&self, key: &[u8], batch: &mut Batch) -> Result<()> {
         batch.delete(self.volume.metadata(), key);
         batch.delete_range(self.volume.data(), layout::file_range(key));
         if let Some(parsed) = layout::parse(key) {
-            let content = layout::content_range(&layout::content_prefix(parsed.prefix, &parsed.name));
+            let prefix = layout::content_prefix(parsed.prefix, &parsed.name);
+            reservation::drop_below(&self.volume, &prefix, batch)?;
+            let content = layout::content_range(&prefix);
             batch.delete_range(self.volume.metadata(), content.clone());
             batch.delete_range(self.volume.data(), content.clone());
             if self.links.is_in_use() {
                 batch.delete_range(self.volume.links(), content);
             }
         }
+        Ok(())
     }
 
     /// True if detached data lies in `range`.
@@ -200,7 +204,7 @@ impl Orphans {
         while let Some(entry) = cursor.next()? {
             let record = cursor.read(&entry.value)?;
             match OrphanRecord::decode(&record)? {
-                OrphanRecord::Tree => self.delete_tree_record(&entry.key, &mut batch),
+                OrphanRecord::Tree => self.delete_tree_record(&entry.key, &mut batch)?,
                 OrphanRecord::File(base) => {
                     batch.delete_range(self.volume.data(), layout::file_range(base));
                     batch.delete(self.volume.metadata(), &entry.key);

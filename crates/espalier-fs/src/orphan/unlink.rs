@@ -1,7 +1,7 @@
 //! The removal of names: what a file or directory loses with an entry, and whether its data is
 //! deleted, detached or moved to the orphan area.
 
-use crate::data::blocks;
+use crate::data::{blocks, reservation};
 use crate::inode::node::{Node, Orphan, State};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
@@ -79,7 +79,7 @@ impl Orphans {
                     self.detached.detach(node, base, batch)
                 };
             } else {
-                blocks::delete_all(&self.volume, &base, &inode, batch);
+                blocks::delete_all(&self.volume, &base, &inode, batch)?;
             }
         }
         Ok(NameRemoval { inode, orphan })
@@ -106,14 +106,15 @@ impl Orphans {
     }
 
     /// Adds to a batch that the empty directory `node` is removed: its entry, and one range in each
-    /// index, which absorbs the messages that emptied it.
+    /// index, which absorbs the messages that emptied it. Unlinked files whose data still lies
+    /// there go too.
     pub(crate) fn remove_directory(
         &self,
         tree: &TreeGuard<'_>,
         node: &Arc<Node>,
         state: &State,
         batch: &mut Batch,
-    ) {
+    ) -> Result<()> {
         let key = node.entry_key(tree.epoch);
         let content = layout::content_range(&node.content_prefix(tree.epoch));
         batch.delete(self.volume.metadata(), &key);
@@ -125,6 +126,7 @@ impl Orphans {
             batch.delete_range(self.volume.links(), content.clone());
         }
         batch.delete_range(self.volume.data(), content);
+        reservation::drop_below(&self.volume, &node.content_prefix(tree.epoch), batch)
     }
 
     /// In memory, a directory is removed. Its node stays until it has no references.

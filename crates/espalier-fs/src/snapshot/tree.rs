@@ -64,7 +64,7 @@ impl Image {
     /// Deletes it with its record.
     fn delete(&self, namespace: &Namespace) -> Result<()> {
         let mut batch = Batch::new();
-        namespace.orphans.delete_tree_record(&self.record, &mut batch);
+        namespace.orphans.delete_tree_record(&self.record, &mut batch)?;
         namespace.volume.commit_internal(batch).map(drop)
     }
 }

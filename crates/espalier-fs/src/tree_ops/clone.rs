@@ -208,6 +208,8 @@ fn clone_file<'a>(
     }
     let mut inode = state.inode.clone();
     (inode.links, inode.number) = (1, number);
+    // What is kept for the source is not kept twice.
+    inode.reserved = false;
     let mut batch = Batch::new();
     clone_data(namespace, &inode, &source.entry_key(tree.epoch), &key, &mut batch)?;
     batch.insert(namespace.volume.metadata(), &key, inode.encode());

@@ -5,7 +5,7 @@
 //! reference deletes the tree, or recovery does. Names of files in a link area outside are removed
 //! one by one: the cost of that part grows with the number of such names.
 
-use crate::data::blocks;
+use crate::data::{blocks, reservation};
 use crate::inode::inode_store::{count_entry, uncount_entry};
 use crate::inode::names::Known;
 use crate::inode::node::{Node, Orphan};
@@ -115,7 +115,7 @@ pub(crate) fn take_away(
     let linked = remove_linked_names(namespace, tree, node, now, &mut batch)?;
     // Every node below has a reference on its parent.
     let in_use = namespace.nodes.references(node.id) > 1;
-    let inode = delete_or_move(namespace, tree, node, now, in_use, &mut batch);
+    let inode = delete_or_move(namespace, tree, node, now, in_use, &mut batch)?;
     let mut above = dir.state().inode.clone();
     uncount_entry(&mut above, FileKind::Directory, now);
     if let Some(Replacement { inode: new, content }) = replacement {
@@ -152,7 +152,7 @@ fn delete_or_move(
     now: i64,
     in_use: bool,
     batch: &mut Batch,
-) -> Inode {
+) -> Result<Inode> {
     let volume = &namespace.volume;
     let (key, content) = (node.entry_key(tree.epoch), node.content_prefix(tree.epoch));
     let range = layout::content_range(&content);
@@ -171,11 +171,13 @@ fn delete_or_move(
         batch.insert(volume.metadata(), &node.orphan_key(), inode.encode());
         batch.move_range(volume.metadata(), &content, &aside);
         batch.move_range(volume.data(), &content, &aside);
+        reservation::move_below(volume, (&content, &aside), batch)?;
     } else {
+        reservation::drop_below(volume, &content, batch)?;
         batch.delete_range(volume.metadata(), range.clone());
         batch.delete_range(volume.data(), range);
     }
-    inode
+    Ok(inode)
 }
 
 /// Adds to a batch that the files of the area that serves `node` lose their names below.
@@ -211,7 +213,7 @@ fn remove_linked_names<'a>(
             if inode.has_data() && namespace.nodes.references(held.id) > 1 {
                 orphan = namespace.orphans.detached.detach(&held, home.into(), batch);
             } else if inode.has_data() {
-                blocks::delete_all(&namespace.volume, &home, &inode, batch);
+                blocks::delete_all(&namespace.volume, &home, &inode, batch)?;
             }
         }
         tree.changed_unasked(held.id);

@@ -27,6 +27,8 @@ pub(crate) struct VolumeContext {
     /// See [`FileSystem::set_kernel_keeps_times`](crate::FileSystem::set_kernel_keeps_times).
     pub(crate) kernel_keeps_times: AtomicBool,
     pub(crate) prompt_flushes: PromptFlushes,
+    /// Blocks of some file may be reserved.
+    has_reservations: AtomicBool,
 }
 
 #[derive(Default)]
@@ -63,6 +65,7 @@ impl VolumeContext {
             copied: AtomicI64::new(i64::MIN),
             kernel_keeps_times: AtomicBool::new(false),
             prompt_flushes: PromptFlushes::default(),
+            has_reservations: AtomicBool::new(false),
         })
     }
 
@@ -138,16 +141,26 @@ impl VolumeContext {
         self.options.waiter.as_ref().is_none_or(|waiter| waiter.waits())
     }
 
+    /// True if blocks of some file may be reserved.
+    pub(crate) fn has_reservations(&self) -> bool {
+        self.has_reservations.load(Ordering::Acquire)
+    }
+
+    /// Blocks of some file will be reserved.
+    pub(crate) fn note_reservations(&self) {
+        self.has_reservations.store(true, Ordering::Release);
+    }
+
     /// The newest batch so far.
     pub(crate) fn last_lsn(&self) -> Lsn {
         Lsn(self.last_lsn.load(Ordering::Acquire))
     }
 
-    /// Total and free space. Space that is set aside for deletions and checkpoints counts as used;
-    /// superblocks and log are not part of the total.
+    /// Total and free space. Space that is reserved for files, or set aside for deletions and
+    /// checkpoints counts as used; superblocks and log are not part of the total.
     pub(crate) fn space(&self) -> Space {
         let space = self.store.statistics().space;
-        let taken = space.reserved + space.unwritten + space.pool;
+        let taken = space.reserved + space.unwritten + space.pool + space.kept;
         let free = space.free.saturating_sub(taken);
         let bytes = |blocks: u64| blocks.saturating_mul(BLOCK as u64);
         Space { total: bytes(space.total.saturating_sub(space.fixed)), free: bytes(free) }

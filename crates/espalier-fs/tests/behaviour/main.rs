@@ -6,7 +6,7 @@ mod durability;
 mod full;
 mod listing;
 mod orphans;
-mod ownership;
+mod reserved;
 mod semantics;
 mod snapshots;
 mod trees;

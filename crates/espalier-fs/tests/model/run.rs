@@ -328,7 +328,7 @@ impl Run {
             "seed {}, step {} after {}: object {id}",
             self.seed, self.step, self.last
         );
-        let full = object.data.len().div_ceil(4096) as u64 * 8;
+        let full = object.data.len().max(object.allocated).div_ceil(4096) as u64 * 8;
         assert!(attr.blocks <= full, "seed {}, step {}: {} blocks", self.seed, self.step, attr.blocks);
         if object.data.iter().any(|b| *b != 0) {
             assert!(attr.blocks > 0, "seed {}, step {}: data without blocks", self.seed, self.step);
@@ -842,6 +842,8 @@ impl Run {
     fn check(&self) {
         let report = espalier_fs::check(&self.store, "main", &mut |_| {}).expect("the volume can be checked");
         assert_eq!(report.problems, [], "seed {}, step {} after {}", self.seed, self.step, self.last);
+        let kept = self.store.statistics().space.kept * 4096;
+        assert_eq!(kept, report.reserved, "seed {}, step {} after {}", self.seed, self.step, self.last);
     }
 
     /// Gives everything back: nothing may be left of what has no name.

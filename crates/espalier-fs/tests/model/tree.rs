@@ -24,6 +24,8 @@ pub(crate) struct Object {
     /// Of a file that had a second name: the directory whose link area it lives in.
     home: Option<Id>,
     pub(crate) data: Vec<u8>,
+    /// How far blocks of it may be reserved.
+    pub(crate) allocated: usize,
     pub(crate) target: Vec<u8>,
     pub(crate) entries: BTreeMap<Vec<u8>, Id>,
     pub(crate) parent: Id,
@@ -80,6 +82,7 @@ fn object(kind: FileKind, mode: u32, uid: u32, gid: u32, parent: Id, now: i64) -
         area: false,
         home: None,
         data: Vec::new(),
+        allocated: 0,
         target: Vec::new(),
         entries: BTreeMap::new(),
         parent,
@@ -580,6 +583,9 @@ impl Tree {
         }
         if grow && end > object.data.len() {
             object.data.resize(end, 0);
+        }
+        if what != Fallocate::PunchHole {
+            object.allocated = object.allocated.max(end);
         }
         Self::changed(object, now);
         Ok(())

@@ -103,7 +103,9 @@ fn what_is_dead_is_swept_out_where_moves_have_used_their_share() {
     let dead = components.space.stats().dead_values;
     assert!(dead > 0, "everything that was deleted was swept out already");
     let _ballast = leave(components, 42);
-    components.write.reclaim.make_space(components.space.reservations.pool(), Purpose::Essential).unwrap();
+    let wanted =
+        WantedRoom { blocks: components.space.reservations.pool(), purpose: Purpose::Essential, drawn: 0 };
+    components.write.reclaim.make_space(&wanted).unwrap();
     assert_eq!(components.space.stats().dead_values, 0, "of {dead} bytes");
 }
 

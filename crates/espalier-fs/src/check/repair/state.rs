@@ -52,6 +52,8 @@ pub(crate) struct Repair<'a> {
     pub(crate) links: FoundLinks,
     /// Directories below which an entry contradicts an ownership mark.
     pub(crate) unmarked: BTreeSet<Key>,
+    /// Keys of records of reserved blocks.
+    pub(crate) reserved: Vec<Key>,
     pub(crate) state: Option<VolumeState>,
     pub(crate) next_number: u64,
     /// The highest inode number so far that is not of a clone.

@@ -2,6 +2,7 @@
 
 use crate::check::paths::path_of;
 use crate::check::repair::state::Repair;
+use crate::check::reserved::ReservedCheck;
 use crate::model::error::Result;
 use crate::model::layout::{self, DATA, LINKS, METADATA, Parsed};
 use crate::model::record::{AreaMark, Inode, OrphanRecord, Record, VolumeState};
@@ -51,10 +52,30 @@ impl Repair<'_> {
                     continue;
                 }
             };
-            if parsed.base == layout::STATE_KEY {
+            if parsed.base.starts_with(layout::RESERVATION_AREA) {
+                self.reserved.push(key);
+            } else if parsed.base == layout::STATE_KEY {
                 self.state = VolumeState::decode(&value).ok();
             } else if !parsed.prefix.starts_with(layout::ORPHAN_AREA) {
                 self.metadata(&parsed, &value)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes away records of reserved blocks that are wrong now; without a record nothing is lost
+    /// but the promise that there is room.
+    pub(crate) fn mend_reserved(&mut self) -> Result<()> {
+        self.writer.flush()?;
+        let snapshot = self.writer.store.snapshot()?;
+        let (volume, block_size) = (self.writer.volume, self.data.block_size);
+        let check = ReservedCheck { snapshot: &snapshot, volume, block_size };
+        for key in std::mem::take(&mut self.reserved) {
+            let base = &key[layout::RESERVATION_AREA.len()..];
+            let Some(value) = self.writer.get(METADATA, &key)? else { continue };
+            if let Some(fault) = check.fault(base, &value, self.data.orphans.have(base))? {
+                self.writer.tell(path_of(base), format!("no room is reserved any more: {fault}"), false);
+                self.writer.delete(METADATA, &key)?;
             }
         }
         Ok(())

@@ -15,12 +15,12 @@ fn xattrs() -> impl Strategy<Value = Xattrs> {
 
 prop_compose! {
     fn inode()(
-        kind in kind(), (sparse, uniform, area) in any::<(bool, bool, bool)>(), mode in 0u32..0o10000, links: u32, uid: u32, gid: u32, number: u64,
+        kind in kind(), (sparse, reserved, uniform, area) in any::<(bool, bool, bool, bool)>(), mode in 0u32..0o10000, links: u32, uid: u32, gid: u32, number: u64,
         (delta, rdev) in any::<(u64, u64)>(), size in 0..=crate::model::types::MAX_FILE_SIZE, times: [i64; 4],
         target in prop::collection::vec(1u8.., 1..100), xattrs in xattrs(),
     ) -> Inode {
         Inode {
-            kind, sparse, mode, links, owned_alone: uniform && kind == FileKind::Directory, has_link_area: area && kind == FileKind::Directory, uid, gid, number, delta, link_area_delta: delta ^ rdev, size, rdev,
+            kind, sparse, reserved: reserved && kind == FileKind::Regular, mode, links, owned_alone: uniform && kind == FileKind::Directory, has_link_area: area && kind == FileKind::Directory, uid, gid, number, delta, link_area_delta: delta ^ rdev, size, rdev,
             atime: times[0], mtime: times[1], ctime: times[2], btime: times[3],
             target: (kind == FileKind::Symlink).then(|| target.into()),
             xattrs: (!xattrs.is_empty()).then(|| Arc::new(xattrs)),
