@@ -36,6 +36,12 @@ const IDLE_BEFORE_COLLECTION: Duration = Duration::from_secs(1);
 /// In a store that is never idle a round begins, after a sync, at most so often.
 const MIN_ROUND_INTERVAL: Duration = Duration::from_secs(2);
 
+/// A collection for a caller that takes no longer is not counted.
+const SHORT_COLLECTION: Duration = Duration::from_millis(50);
+
+/// After steps were taken for a caller none are for so many times as long.
+const REST_FACTOR: u32 = 9;
+
 /// Leaves looked at in one step.
 const LEAVES_PER_STEP: usize = 64;
 
@@ -76,6 +82,8 @@ struct Round {
     unfinished: bool,
     /// This round goes on although the store is not idle, because of a sync.
     requested: bool,
+    /// No caller is collected for before this time.
+    asked_again: Duration,
     /// When the last such round came to an end.
     rested: Option<Duration>,
     /// Where the search for sparse value parts is.
@@ -101,6 +109,34 @@ impl GarbageCollector {
         if !self.is_quiet(&mut round)? {
             return Ok(false);
         }
+        self.advance(&mut round)
+    }
+
+    /// Takes steps now, so that what was deleted is free when a caller looks: until nothing is left
+    /// to do, or for `limit`. Such callers together take a tenth of the time at most, so one that
+    /// asks again and again changes little for others.
+    ///
+    /// # Errors
+    /// Of the device.
+    pub(crate) fn collect_for(&self, limit: Duration) -> Result<()> {
+        let begun = self.env.monotonic();
+        let mut round = self.progress.round.lock();
+        if begun < round.asked_again {
+            return Ok(());
+        }
+        self.pipeline.drain();
+        while self.deleted.is_untidy() || round.unfinished {
+            if !self.advance(&mut round)? || self.env.monotonic().saturating_sub(begun) >= limit {
+                break;
+            }
+        }
+        let now = self.env.monotonic();
+        round.asked_again = now + now.saturating_sub(begun + SHORT_COLLECTION) * REST_FACTOR;
+        Ok(())
+    }
+
+    /// The next step of a round; false if there is none.
+    fn advance(&self, round: &mut Round) -> Result<bool> {
         if round.ranges.is_empty() && !round.unfinished && !self.deleted.is_empty() {
             // All that was deleted goes into the trees first. What is deleted from now on waits for
             // the next round: where more comes all the time, none would end otherwise.
@@ -116,7 +152,7 @@ impl GarbageCollector {
             }
             return Ok(true);
         }
-        if self.sweep(&mut round)? {
+        if self.sweep(round)? {
             return Ok(true);
         }
         if round.unfinished {

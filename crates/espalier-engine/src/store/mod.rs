@@ -32,6 +32,7 @@ use bytes::Bytes;
 use components::Components;
 use espalier_storage::{BLOCK, Device, Environment};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Bytes that the key of a large value and the reference to it take in a part.
 const VALUE_ENTRY_BYTES: u64 = 256;
@@ -234,6 +235,16 @@ impl Store {
         let versions = indexes.read().iter().map(|(id, index)| (*id, index.version())).collect();
         drop(order);
         Ok(Snapshot::new(read.clone(), versions, upto))
+    }
+
+    /// Has what was deleted free, as far as that takes no longer than `limit`; without this it is
+    /// after some seconds. What a clone, a snapshot or a reader needs does not become free.
+    ///
+    /// # Errors
+    /// Of the device.
+    pub fn collect_deleted(&self, limit: Duration) -> Result<()> {
+        self.components.write.pipeline.writable()?;
+        self.components.write.scheduler.collector.collect_for(limit)
     }
 
     /// Makes the whole state durable in the tree, so that the log can forget it.

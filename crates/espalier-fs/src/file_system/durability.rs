@@ -4,9 +4,13 @@ use crate::file_system::FileSystem;
 use crate::model::error::Result;
 use crate::model::types::*;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// The unit of [`FileSystem::statfs`], in bytes.
 const STATFS_UNIT_BYTES: u32 = 4096;
+
+/// [`FileSystem::statfs`] waits no longer for what was removed to be free.
+const STATFS_COLLECTS_FOR: Duration = Duration::from_millis(500);
 
 impl FileSystem {
     /// Makes what was done to `node` before this call durable; for a directory, everything that was
@@ -76,12 +80,19 @@ impl FileSystem {
         self.names.orphans.release_unlinked()
     }
 
-    /// Room and limits.
+    /// Room and limits. What was removed counts as free, if making it free takes no longer than a
+    /// moment; otherwise the next call may know more.
     ///
     /// # Errors
     /// None today.
     pub fn statfs(&self) -> Result<StatFs> {
-        self.names.orphans.deferred.remove_all();
+        if !self.volume.options.read_only {
+            self.names.orphans.release_unlinked();
+            self.names.orphans.deferred.remove_all();
+            if let Err(error) = self.volume.store.collect_deleted(STATFS_COLLECTS_FOR) {
+                tracing::debug!(%error, "what was removed is not free yet");
+            }
+        }
         let space = self.volume.space();
         let unit = |bytes: u64| bytes / u64::from(STATFS_UNIT_BYTES);
         Ok(StatFs {

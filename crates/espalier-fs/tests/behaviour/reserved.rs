@@ -4,7 +4,7 @@
 use crate::Bench;
 use espalier_fs::{Caller, Fallocate, FsErrorKind, NewNode, NodeId, RenameMode, SetAttr, merge_functions};
 use espalier_fs::{FileSystem, FormatOptions};
-use espalier_storage::{Device, MemoryDevice, Random, SystemEnvironment};
+use espalier_storage::{Device, MemoryDevice, Random, SimulatedEnvironment};
 use std::sync::Arc;
 
 const ROOT: Caller = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
@@ -22,7 +22,7 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
 /// With nodes of the usual sizes, in a store of so many MiB.
 fn store_of(mib: u64, block_size: u32) -> Bench {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(mib * MIB));
-    let env: Arc<dyn espalier_storage::Environment> = Arc::new(SystemEnvironment::new(0));
+    let env: Arc<dyn espalier_storage::Environment> = Arc::new(SimulatedEnvironment::new(1));
     espalier_engine::Store::format(device.clone(), env.clone(), &Default::default()).expect("format");
     let options = espalier_engine::OpenOptions { merge: merge_functions(), ..Default::default() };
     let store = espalier_engine::Store::open(device.clone(), env.clone(), options).expect("open");
@@ -219,6 +219,24 @@ fn a_disk_is_filled_by_allocation() {
     }
     bench.fs.syncfs().expect("sync");
     bench.check_kept();
+}
+
+#[test]
+fn what_was_removed_is_free_at_once() {
+    let bench = store_of(64, 64 << 10);
+    let before = bench.free();
+    for n in 0..3 {
+        let file = bench.file(NodeId::ROOT, "large");
+        for piece in 0..24 {
+            bench.fs.write(file, piece * MIB, &noise(n * 24 + piece, MIB as usize), false).expect("write");
+        }
+        bench.fs.syncfs().expect("sync");
+        assert!(bench.free() + 23 * MIB < before);
+        bench.fs.unlink(NodeId::ROOT, b"large").expect("unlink");
+        bench.fs.forget(file, 1);
+        let free = bench.free();
+        assert!(free + MIB > before, "round {n}: {free} of {before}");
+    }
 }
 
 #[test]
