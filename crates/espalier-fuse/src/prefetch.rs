@@ -158,6 +158,8 @@ impl Prefetch {
             | Operation::ReadDirectory { .. }
             | Operation::Unlink { .. } => Ok(()),
             Operation::GetXattr { name, .. } if !name.starts_with(b"security.") => Ok(()),
+            // What is prefetched counts as read, which this program does not want.
+            Operation::Read { no_atime: true, .. } => shared.on_access(node, Access::Other),
             Operation::Read { offset, size, .. } => {
                 shared.on_access(node, Access::Read { end: offset.saturating_add(u64::from(*size)) })
             }

@@ -326,3 +326,26 @@ fn times_beyond_what_is_stored_are_cut_at_once() {
         }
     }
 }
+
+/// A backup program reads without being seen.
+#[test]
+fn a_read_with_noatime_changes_no_time() {
+    on_each(|root| {
+        let paths = ["quiet", "loud"].map(|name| root.join(name));
+        let read = |path: &Path, flags: i32| {
+            let mut file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).unwrap();
+            std::io::copy(&mut file, &mut std::io::sink()).unwrap()
+        };
+        for path in &paths {
+            fs::write(path, [7; 3 * PAGE]).unwrap();
+            File::open(path).unwrap().sync_all().unwrap();
+            File::open(path).unwrap().set_times(FileTimes::new().set_accessed(fixed())).unwrap();
+        }
+        // The pages have to come from the server.
+        fs::write("/proc/sys/vm/drop_caches", "1").unwrap();
+        assert_eq!(read(&paths[0], libc::O_NOATIME), 3 * PAGE as u64);
+        assert_eq!(fs::metadata(&paths[0]).unwrap().accessed().unwrap(), fixed());
+        assert_eq!(read(&paths[1], 0), 3 * PAGE as u64);
+        assert!(fs::metadata(&paths[1]).unwrap().accessed().unwrap() > fixed());
+    });
+}

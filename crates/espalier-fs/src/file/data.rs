@@ -81,14 +81,23 @@ impl FileData {
         Ok(self.read_and_touch(node, offset, out)?.0)
     }
 
+    /// As [`FileData::read`]; the time of the last read stays.
+    pub(crate) fn read_unnoticed(&self, node: NodeId, offset: u64, out: &mut [u8]) -> Result<usize> {
+        self.read_file(&self.file(node)?, offset, out)
+    }
+
     /// As [`FileData::read`]; also whether the time of the last read changed.
     fn read_and_touch(&self, node: NodeId, offset: u64, out: &mut [u8]) -> Result<(usize, bool)> {
         let node = self.file(node)?;
+        let len = self.read_file(&node, offset, out)?;
+        Ok((len, self.access_times.touch(&node)))
+    }
+
+    fn read_file(&self, node: &Arc<Node>, offset: u64, out: &mut [u8]) -> Result<usize> {
         let read = |source: &_| blocks::read(&self.volume, source, offset, out);
-        let len = self.reader.read_stable(&node, read)?;
-        let is_touched = self.access_times.touch(&node);
+        let len = self.reader.read_stable(node, read)?;
         self.volume.counters.bytes_read.fetch_add(len as u64, Ordering::Relaxed);
-        Ok((len, is_touched))
+        Ok(len)
     }
 
     /// Writes all of `data` at `offset`; what room was promised for in pieces, if there is no room

@@ -131,6 +131,14 @@ impl FileSystem {
         self.data.read(node, offset, out)
     }
 
+    /// As [`FileSystem::read`]; the time of the last read stays as it is.
+    ///
+    /// # Errors
+    /// As for [`FileSystem::read`].
+    pub fn read_unnoticed(&self, node: NodeId, offset: u64, out: &mut [u8]) -> Result<usize> {
+        self.data.read_unnoticed(node, offset, out)
+    }
+
     /// Writes all of `data` at `offset`. `kill_privileges`: clear set-id bits, as a write by an
     /// ordinary user does; capabilities go with every write.
     ///

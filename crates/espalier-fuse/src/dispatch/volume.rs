@@ -93,7 +93,7 @@ impl ServedVolume {
         let operation = decode(request, payload)?;
         self.announce(node, &operation)?;
         match operation {
-            Operation::Read { offset, size } => self.read(node, offset, size, out),
+            Operation::Read { offset, size, no_atime } => self.read(node, offset, size, no_atime, out),
             Operation::Write { offset, data, from_cache: true, kill_suid_sgid: false, .. } => {
                 self.write_cached(node, offset, data).map(|count| reply::written(out, count))
             }
@@ -189,9 +189,21 @@ impl ServedVolume {
         or_errno(written, || self.shown_path(node))
     }
 
-    fn read(&self, node: NodeId, offset: u64, size: u32, out: &mut [u8]) -> Result<usize, Errno> {
+    fn read(
+        &self,
+        node: NodeId,
+        offset: u64,
+        size: u32,
+        no_atime: bool,
+        out: &mut [u8],
+    ) -> Result<usize, Errno> {
         let size = (size as usize).min(out.len());
-        or_errno(self.fs.read(node, offset, &mut out[..size]), || self.shown_path(node))
+        let out = &mut out[..size];
+        let read = match no_atime {
+            true => self.fs.read_unnoticed(node, offset, out),
+            false => self.fs.read(node, offset, out),
+        };
+        or_errno(read, || self.shown_path(node))
     }
 
     fn list(&self, node: NodeId, cookie: u64, size: u32, plus: bool, out: &mut [u8]) -> Result<usize, Errno> {

@@ -148,6 +148,8 @@ pub enum Operation<'a> {
     Read {
         offset: u64,
         size: u32,
+        /// The file was opened with `O_NOATIME`: the read is not to be seen in its times.
+        no_atime: bool,
     },
     Write {
         offset: u64,
@@ -384,7 +386,13 @@ fn data<'a>(
     // All of these begin with a file handle, and there are no open files here.
     fixed.skip(8)?;
     Ok(match header.opcode {
-        READ => Operation::Read { offset: fixed.u64()?, size: fixed.u32()? },
+        READ => {
+            let (offset, size) = (fixed.u64()?, fixed.u32()?);
+            // How the read came about, and whose locks count, are no concern here.
+            fixed.skip(12)?;
+            let no_atime = fixed.u32()? & libc::O_NOATIME as u32 != 0;
+            Operation::Read { offset, size, no_atime }
+        }
         READDIR | READDIRPLUS => Operation::ReadDirectory {
             offset: fixed.u64()?,
             size: fixed.u32()?,

@@ -327,7 +327,7 @@ impl Handler for Toy {
                 *self.forgotten.lock().unwrap() += list.iter().map(|(_, count)| count).sum::<u64>();
                 return Outcome::Silent;
             }
-            Operation::Read { offset, size } => self.read(id, offset, size, out),
+            Operation::Read { offset, size, .. } => self.read(id, offset, size, out),
             Operation::ReadDirectory { offset, size, plus } => self.list(id, offset, size, plus, out),
             other => {
                 let is_late =
