@@ -2,9 +2,12 @@
 
 mod support;
 
-use espalier_object::{Access, ObjectDevice, Options, Present, SimulatedBucket, check_objects};
-use espalier_storage::{AlignedBuf, BLOCK, Device, Environment, Random, SimulatedEnvironment};
+use espalier_object::{Access, ObjectDevice, Options, Present, RemoteBucket, SimulatedBucket, check_objects};
+use espalier_storage::{
+    AlignedBuf, BLOCK, Device, Environment, Random, SimulatedEnvironment, SystemEnvironment,
+};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use support::{options, read, write};
 
@@ -139,6 +142,53 @@ fn reads_of_the_writer_survive_compaction() {
         let expected: Vec<u64> = (start + 25..=start + 32).collect();
         assert_eq!(read(&bench.device, start + 24, 8), expected);
     }
+}
+
+/// Tells a thread to end, when it is dropped.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// One thread compacts all the time, another replaces blocks and syncs meanwhile: a copy that was
+/// made of the old ones never takes the place of the new ones.
+#[test]
+fn compaction_beside_a_writer_brings_nothing_old_back() {
+    let bucket = Arc::new(RemoteBucket::in_memory().unwrap());
+    let environment: Arc<dyn Environment> = Arc::new(SystemEnvironment::new(0));
+    let options = Options { probe: false, cache_bytes: 0, ..options() };
+    ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options, Present::Refuse).unwrap();
+    let device = ObjectDevice::open(bucket.clone(), &environment, Access::Write, options.clone()).unwrap();
+    let mut model = vec![0; 512];
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                device.step().unwrap();
+            }
+        });
+        // Also when something is wrong: else the other thread has no end.
+        let _end = Ends(&done);
+        let mut random = Random::new(4);
+        for round in 1..=3000u64 {
+            let start = random.index(model.len());
+            let blocks = 1 + random.index(4.min(model.len() - start));
+            model[start..start + blocks].fill(round);
+            write(&device, start as u64, &model[start..start + blocks]);
+            if random.one_in(2) {
+                device.sync().unwrap();
+            }
+            if round % 50 == 0 {
+                assert_eq!(read(&device, 0, model.len()), model, "round {round}");
+            }
+        }
+    });
+    device.close().unwrap();
+    let reader = ObjectDevice::open(bucket, &environment, Access::ReadOnly, options).unwrap();
+    assert_eq!(read(&reader, 0, model.len()), model);
 }
 
 #[test]
