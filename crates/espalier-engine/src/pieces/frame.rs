@@ -5,7 +5,7 @@
 //!
 //! Invariants: the checksum in the piece's [`Location`] has been compared before [`open`] is
 //! called, so what fails here is damage that was there before the checksum was made, or another
-//! piece. Whatever the bytes are, opening them allocates at most [`MAX_BODY`] bytes and never
+//! piece. Whatever the bytes are, opening them allocates at most [`MAX_BODY_BYTES`] bytes and never
 //! panics.
 
 use super::wire::Reader;
@@ -47,7 +47,7 @@ impl Encoded {
     /// Frames `body`. `holds` are the handles on pieces it refers to that must live as long as it.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for bodies of more than [`MAX_BODY`] bytes.
+    /// [`ErrorKind::InvalidArgument`] for bodies of more than [`MAX_BODY_BYTES`] bytes.
     pub(crate) fn new(
         id: PieceId,
         kind: PieceKind,

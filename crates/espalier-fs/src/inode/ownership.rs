@@ -268,7 +268,8 @@ impl OwnershipMarks {
     /// The caller holds the exclusive tree lock; `verified` is what a walk found out before.
     ///
     /// # Errors
-    /// [`FsErrorKind::Permission`], with the first path that is not the caller's.
+    /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission), with the first path that is not
+    /// the caller's.
     pub(crate) fn check_owned_alone(
         &self,
         node: &Arc<Node>,
@@ -288,7 +289,7 @@ impl OwnershipMarks {
     /// True if no walk is needed to know that everything in and below `node` is the caller's.
     ///
     /// # Errors
-    /// [`FsErrorKind::Permission`] if the object itself is not.
+    /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the object itself is not.
     fn is_known_owned(&self, node: &Arc<Node>, tree: &TreeGuard<'_>, caller: &Caller) -> Result<bool> {
         let is_marked = {
             let state = node.state();
