@@ -8,7 +8,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// `FUSE_DEV_IOC_CLONE`: attaches a freshly opened device to the connection of another.
-const IOC_CLONE: libc::c_ulong = 0x8004_e500;
+const IOC_CLONE: libc::Ioctl = 0x8004_e500_u32 as libc::Ioctl;
 
 /// A descriptor of a FUSE connection.
 #[derive(Debug)]
