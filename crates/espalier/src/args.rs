@@ -248,6 +248,7 @@ pub(crate) struct Umount {
   espalier fsck disk.img
   espalier fsck --snapshots disk.img   looks into every snapshot too
   espalier fsck --repair disk.img      keeps what can be read; lists the rest in disk.img.lost
+  espalier fsck --json disk.img | jq -r '.problems[].place'
 
 If a device fails, salvage first: espalier salvage disk.img DIR changes nothing.
 
@@ -266,6 +267,9 @@ pub(crate) struct Fsck {
     /// The image file or block device; it must not be mounted for writing
     #[arg(value_name = "IMAGE|DEVICE|URL")]
     pub(crate) source: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
     /// Memory for the check
     #[arg(long, value_name = "SIZE", default_value = "512M")]
     pub(crate) cache: Size,

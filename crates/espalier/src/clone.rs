@@ -9,6 +9,7 @@ use crate::watchers;
 use anyhow::{Context, Result, bail};
 use espalier_fuse::control::{CLONE, clone_argument};
 use serde_json::json;
+use std::fmt::Display;
 use std::fs::File;
 use std::path::Path;
 use std::time::Instant;
@@ -17,7 +18,7 @@ use std::time::Instant;
 pub(crate) fn run(args: &CloneArgs) -> Result<()> {
     match (place::inside(&args.source), place::inside(&args.destination)) {
         (None, None) => {}
-        (Some(source), Some(destination)) => return in_image(&source, &destination, args.json),
+        (Some(source), Some(destination)) => return in_image(&source, &destination, args),
         (Some(_), None) => {
             bail!("the clone must lie in the image too: name it {}:PATH", image_of(&args.source))
         }
@@ -27,7 +28,7 @@ pub(crate) fn run(args: &CloneArgs) -> Result<()> {
     }
     // Into a directory that exists, under the same name, as cp does.
     let destination = match args.source.file_name() {
-        Some(name) if args.destination.is_dir() => args.destination.join(name),
+        Some(name) if !args.no_target_directory && args.destination.is_dir() => args.destination.join(name),
         _ => args.destination.clone(),
     };
     let (parent, _) = control::split(&destination)?;
@@ -60,8 +61,15 @@ pub(crate) fn run(args: &CloneArgs) -> Result<()> {
             "microseconds": begun.elapsed().as_micros() as u64,
         });
         say!("{done}");
+    } else if destination != args.destination {
+        tell_where(&args.source.display(), &args.destination.display(), &destination.display());
     }
     Ok(())
+}
+
+/// Says that a clone lies in a directory that was there, as the caller may not have expected.
+fn tell_where(source: &dyn Display, dir: &dyn Display, clone: &dyn Display) {
+    say!("{dir} is a directory: {source} was cloned as {clone} (-T refuses that)");
 }
 
 /// Clones what `source` has open as `destination`, whose directory `dir` has open.
@@ -83,7 +91,7 @@ fn image_of(path: &Path) -> String {
 }
 
 /// The same within an image that is not mounted.
-fn in_image(source: &Inside, destination: &Inside, json: bool) -> Result<()> {
+fn in_image(source: &Inside, destination: &Inside, args: &CloneArgs) -> Result<()> {
     let same = source.image.canonicalize().ok() == destination.image.canonicalize().ok();
     if !same {
         bail!("{source} and {destination} lie in different images; mount them and copy with cp -a");
@@ -94,6 +102,7 @@ fn in_image(source: &Inside, destination: &Inside, json: bool) -> Result<()> {
         let mut to = destination.clone();
         if let (Ok(there), Some(name)) = (image.find_live(destination), source.names.last())
             && there.is_dir()
+            && !args.no_target_directory
         {
             to = destination.join(name);
         }
@@ -105,13 +114,15 @@ fn in_image(source: &Inside, destination: &Inside, json: bool) -> Result<()> {
             .map_err(|error| place::explain(error, &to))?;
         Ok(to)
     })?;
-    if json {
+    if args.json {
         let done = json!({
             "source": source.to_string(),
             "clone": made.to_string(),
             "microseconds": begun.elapsed().as_micros() as u64,
         });
         say!("{done}");
+    } else if made != *destination {
+        tell_where(source, destination, &made);
     }
     Ok(())
 }

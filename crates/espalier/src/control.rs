@@ -72,6 +72,9 @@ pub(crate) fn explain(error: std::io::Error, path: &Path) -> anyhow::Error {
         ),
         Some(libc::EACCES) => anyhow!("{shown}: you may not make or remove entries in its directory"),
         Some(libc::EEXIST) => anyhow!("{shown} exists already"),
+        Some(libc::ENOSPC) => anyhow!(
+            "{shown}: the file system is full; remove something, or make it larger (espalier resize DIR SIZE)"
+        ),
         Some(libc::ESTALE) => anyhow!("{shown} was removed in the meantime"),
         _ => anyhow!(error).context(format!("{shown}")),
     }

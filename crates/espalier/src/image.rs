@@ -197,7 +197,9 @@ pub(crate) fn explain(error: espalier_engine::Error, path: &Path) -> anyhow::Err
         ErrorKind::Io => {
             format!("the device below {shown} fails; see the kernel log, and save what can be read")
         }
-        ErrorKind::NoSpace => format!("{shown} is full; free some space or make it larger"),
+        ErrorKind::NoSpace => {
+            format!("{shown} is full; free some space, or make it larger (espalier resize {shown} SIZE)")
+        }
         _ => return error.into(),
     };
     anyhow!(advice).context(error)

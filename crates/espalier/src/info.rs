@@ -35,8 +35,19 @@ pub(crate) fn run(args: &Info) -> Result<()> {
         say!("{}", serde_json::to_string_pretty(&description)?);
     } else {
         say!("{}", text(&description).trim_end());
+        if let Some(hint) = hint_when_full(&args.source, &description["space"]) {
+            say!("{hint}");
+        }
     }
     Ok(())
+}
+
+/// What to do when less than a tenth is free.
+fn hint_when_full(source: &Path, space: &Value) -> Option<String> {
+    let (free, total) = (space["free_bytes"].as_u64()?, space["total_bytes"].as_u64()?);
+    (free < total / 10).then(|| {
+        format!("nearly full: remove something, or make it larger: espalier resize {} SIZE", source.display())
+    })
 }
 
 fn describe(source: &Path) -> Result<Value> {

@@ -1,5 +1,7 @@
 //! `espalier mkfs`: makes an empty file system.
 
+mod target;
+
 use crate::args::{Compress, Mkfs};
 use crate::backing;
 use crate::image;
@@ -10,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use espalier_engine::{Compression, FormatOptions, OpenOptions, Store};
 use espalier_object::{Access, Location, ObjectDevice, Options, Present};
 use espalier_storage::{Device, Environment, Existing, FileDevice};
+use std::io::IsTerminal;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -34,11 +37,19 @@ pub(crate) fn run(args: &Mkfs) -> Result<()> {
         bail!("{} is mounted at {}; it was left as it is", target.display(), dir.display());
     }
     let has_content = before.as_ref().is_some_and(|m| m.len() > 0 || m.file_type().is_block_device());
-    if has_content
-        && !args.force
-        && let Some(found) = signature::find(target)?
+    let content = match signature::find(target) {
+        // Force means not to care.
+        _ if !has_content => None,
+        Err(_) if args.force => None,
+        found => found?,
+    };
+    if !args.force
+        && let Some(found) = &content
     {
         bail!("{} contains {found}; it was left as it is (--force overwrites it)", target.display());
+    }
+    if std::io::stdout().is_terminal() {
+        say!("{}", target::describe(target, before.as_ref(), size, content.as_deref()));
     }
     let device = FileDevice::create_with(target, size, Existing::Replace)
         .with_context(|| format!("{} cannot be made", target.display()))?;

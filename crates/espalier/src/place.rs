@@ -194,6 +194,10 @@ pub(crate) fn explain(error: espalier_fs::FsError, place: &Inside) -> anyhow::Er
     match error.kind() {
         FsErrorKind::NotFound => anyhow!("{place}: there is nothing of that name"),
         FsErrorKind::Exists => anyhow!("{place} exists already"),
+        FsErrorKind::NoSpace => anyhow!(
+            "{place}: the file system is full; remove something, or make it larger (espalier resize {} SIZE)",
+            place.image.display()
+        ),
         FsErrorKind::NotDirectory => anyhow!("{place}: a directory is needed"),
         _ => anyhow!(error).context(place.to_string()),
     }

@@ -16,6 +16,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use espalier_engine::{Loss, OpenOptions, Rescue, Store};
 use espalier_fs::FileSystem;
 use espalier_storage::{Device, Environment, OpenMode, OverlayDevice};
+use serde_json::{Value, json};
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -43,7 +44,11 @@ pub(crate) fn run(args: &Fsck) -> Result<Exit> {
     )?;
     drop(rescue);
     if list.is_empty() {
-        say!("{shown}: nothing to repair; read in {}", units::duration(started.elapsed()));
+        if args.json {
+            say!("{}", list.described(&args.source, None, started));
+        } else {
+            say!("{shown}: nothing to repair; read in {}", units::duration(started.elapsed()));
+        }
         return Ok(Exit::Success);
     }
     let path = match &args.lost {
@@ -51,7 +56,12 @@ pub(crate) fn run(args: &Fsck) -> Result<Exit> {
         None => fresh_path(&args.source)?,
     };
     list.write(&path)?;
-    say!("{shown}: repaired in {}; {}", units::duration(started.elapsed()), list.summary(&path));
+    if args.json {
+        say!("{}", list.described(&args.source, Some(&path), started));
+    } else {
+        list.print();
+        say!("{shown}: repaired in {}; {}", units::duration(started.elapsed()), list.summary(&path));
+    }
     Ok(Exit::Repaired)
 }
 
@@ -98,6 +108,7 @@ pub(crate) fn salvage(args: &Salvage) -> Result<()> {
         let mut path = out.into_os_string();
         path.push(".lost");
         let path = PathBuf::from(path);
+        list.print();
         list.write(&path)?;
         say!("{}: {}", args.source.display(), list.summary(&path));
     }
@@ -181,11 +192,26 @@ impl List {
         self.lines.is_empty()
     }
 
-    fn write(&self, path: &Path) -> Result<()> {
+    /// What a repair did, for JSON; the file that is named has the details.
+    fn described(&self, source: &Path, file: Option<&Path>, started: Instant) -> Value {
+        json!({
+            "image": source.to_string_lossy(),
+            "repaired": !self.is_empty(),
+            "lost": self.lost,
+            "mended": self.lines.len() - self.lost,
+            "list": file.map(Path::to_string_lossy),
+            "seconds": started.elapsed().as_millis() as f64 / 1000.0,
+        })
+    }
+
+    fn print(&self) {
         self.lines.iter().take(MAX_PRINTED_LINES).for_each(|line| say!("{line}"));
         if self.lines.len() > MAX_PRINTED_LINES {
             say!("... and {} more", self.lines.len() - MAX_PRINTED_LINES);
         }
+    }
+
+    fn write(&self, path: &Path) -> Result<()> {
         let written = File::create(path).and_then(|mut file| {
             file.write_all((self.lines.join("\n") + "\n").as_bytes())?;
             file.sync_all()

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 #[command(after_help = "Examples:
   espalier clone /mnt/project /mnt/work/1      a writable copy of everything below, at once
   espalier clone /mnt/project /mnt/work        the same as /mnt/work/project, if /mnt/work is a directory
+  espalier clone -T /mnt/project /mnt/work     refuses if /mnt/work exists
   espalier clone disk.img:project disk.img:copy   in an image that is not mounted
 
 Source and clone share what they have in common and change independently. Times, owners, modes, extended
@@ -19,6 +20,9 @@ pub(crate) struct CloneArgs {
     /// What the clone is called, or a directory to put it in
     #[arg(value_name = "DST")]
     pub(crate) destination: PathBuf,
+    /// DST is what the clone is called, and never a directory to put it in
+    #[arg(short = 'T', long)]
+    pub(crate) no_target_directory: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
