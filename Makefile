@@ -7,7 +7,8 @@ SBINDIR ?= /sbin
 DESTDIR ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: all demo test lint fuzz soak power-cut bench install install-files uninstall clean
+.PHONY: all demo test lint fuzz soak power-cut bench install install-files uninstall clean \
+	static deb rpm dist dist-check package-test publish-check site guarantees
 
 all:
 	$(CARGO) build --release -p espalier
@@ -88,6 +89,40 @@ uninstall:
 	rm -f $(SHARE)/man/man1/espalier.1 $(SHARE)/man/man1/espalier-*.1
 	rm -f $(SHARE)/man/man5/espalier.5 $(SHARE)/man/man5/espalier.toml.5
 	for name in $(HELPERS); do rm -f $(DESTDIR)$(SBINDIR)/$$name $(SHARE)/man/man8/$$name.8; done
+
+# Packages, in target/dist-out: a static binary, a Debian package, an RPM.
+static deb rpm:
+	./scripts/install-deps build dist
+	./scripts/package $@
+
+# All of them, with SHA-256 sums and a list of the crates that they are made of.
+dist:
+	./scripts/install-deps build dist
+	./scripts/package all
+
+# Two builds of the static binary, from two directories, have the same bytes; lintian has no error.
+dist-check:
+	./scripts/install-deps build dist
+	./scripts/package check
+
+# The Debian package in a fresh root, with the README's commands.
+package-test:
+	./scripts/install-deps build dist
+	./scripts/package deb
+	./scripts/package-test
+
+# What crates.io would get is complete, and builds.
+publish-check:
+	$(CARGO) publish --workspace --dry-run --locked $(PUBLISH)
+
+# The documentation site, in target/site.
+site:
+	./scripts/install-deps build site
+	./scripts/site
+
+# How many cases stand behind docs/guarantees.md.
+guarantees:
+	./scripts/guarantees
 
 clean:
 	$(CARGO) clean

@@ -404,7 +404,10 @@ pub(crate) struct Man {
 pub(crate) fn translate(arguments: Vec<OsString>) -> Result<Option<Vec<OsString>>, String> {
     let name = arguments.first().and_then(|a| std::path::Path::new(a).file_name()).map(OsStr::to_owned);
     let name = name.unwrap_or_default();
-    let Some((tool, _)) = name.to_str().and_then(|n| n.split_once('.')) else { return Ok(Some(arguments)) };
+    // A program that is called espalier-0.1.0 is no helper.
+    let helper =
+        name.to_str().and_then(|name| name.split_once('.')).filter(|(_, rest)| rest.ends_with("espalier"));
+    let Some((tool, _)) = helper else { return Ok(Some(arguments)) };
     let rest = arguments.into_iter().skip(1);
     match tool {
         "mkfs" => Ok(Some(with_command("mkfs", mkfs_words(rest)))),
@@ -504,6 +507,7 @@ mod tests {
     fn helpers_of_mount_and_its_kin_become_our_commands() {
         for (call, ours) in [
             ("espalier info x", "espalier info x"),
+            ("./espalier-0.1.0-static info x", "./espalier-0.1.0-static info x"),
             ("/sbin/mkfs.espalier -V -F -L home /dev/vdb", "espalier mkfs --force --label home /dev/vdb"),
             ("fsck.espalier -a -C0 /dev/vdb", "espalier fsck /dev/vdb"),
             (

@@ -18,8 +18,8 @@ impl SchedulingClass {
             Self::Ordinary => libc::SCHED_OTHER,
             Self::Idle => libc::SCHED_IDLE,
         };
-        // All that the kernel's `sched_param` has. musl's function refuses every call, because POSIX
-        // means processes and the kernel means threads.
+        // All that the kernel's `sched_param` has. musl's function refuses every call, because
+        // POSIX means processes and the kernel means threads.
         let priority: libc::c_int = 0;
         // SAFETY: `priority` lives for the length of the call, which changes no memory.
         unsafe { libc::syscall(libc::SYS_sched_setscheduler, thread, policy, &raw const priority) == 0 }
