@@ -2,12 +2,17 @@
 //! gone.
 
 use crate::args::Umount;
+use crate::backing;
+use crate::info;
 use crate::mounts::{self, MountEntry};
 use crate::ui;
 use anyhow::{Context, Result, anyhow, bail};
 use espalier_storage::{ErrorKind, FileDevice, FileOptions, OpenMode};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
+use rustix::process::{Pid, PidfdFlags};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -22,11 +27,40 @@ pub(crate) fn run(args: &Umount) -> Result<()> {
     if !mount.is_espalier() {
         bail!("{} is a mount of type {}; unmount it with umount(8)", dir.display(), mount.kind);
     }
+    let server = if args.lazy { None } else { server_of(&mount) };
     detach(&dir, args.lazy)?;
     if args.lazy {
         return Ok(());
     }
-    wait_for_release(&mount)
+    match server {
+        Some(server) => wait_for_end(&server),
+        None => wait_for_release(&mount),
+    }
+}
+
+/// The server of a mount whose store has no lock to wait for: that of an object store. `None` if it
+/// cannot be found.
+fn server_of(mount: &MountEntry) -> Option<OwnedFd> {
+    if !backing::is_url(&mount.source) {
+        return None;
+    }
+    let pid = info::ask_server(&mount.dir).ok()?["mount"]["pid"].as_i64()?;
+    let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
+    rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()
+}
+
+/// Waits until a server has made everything durable and is gone.
+fn wait_for_end(server: &OwnedFd) -> Result<()> {
+    let spinner = ui::spinner("making everything durable");
+    let outcome = loop {
+        match rustix::event::poll(&mut [PollFd::new(server, PollFlags::IN)], None) {
+            Err(Errno::INTR) => {}
+            outcome => break outcome,
+        }
+    };
+    spinner.finish_and_clear();
+    outcome.context("the end of the server cannot be waited for")?;
+    Ok(())
 }
 
 /// The path without links, found without touching its last component, whose server may be dead.
