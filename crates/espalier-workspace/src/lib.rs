@@ -46,7 +46,7 @@ pub use home::Home;
 pub use listing::{Listed, own_bytes};
 pub use patch::{patch, statistics};
 pub use process::Process;
-pub use processes::Processes;
+pub use processes::{Processes, unescape_mount_path};
 pub use record::{Checkpoint, Record};
 pub use registry::Registry;
 pub use three_way::{ConflictKind, Decision, Pick, Side, Triple, decide};

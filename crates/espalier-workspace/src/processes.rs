@@ -104,7 +104,7 @@ fn used_paths(dir: &Path) -> BTreeSet<PathBuf> {
     let maps = std::fs::read(dir.join("maps")).unwrap_or_default();
     for line in maps.split(|byte| *byte == b'\n') {
         if let Some(at) = line.iter().position(|byte| *byte == b'/') {
-            paths.insert(unescape(&line[at..]));
+            paths.insert(unescape_mount_path(&line[at..]));
         }
     }
     paths.retain(|path| path.is_absolute());
@@ -119,13 +119,14 @@ fn mounts_of(process: &Path, device: u64) -> Vec<MountPoint> {
         let mut fields = line.split(|byte| *byte == b' ').skip(2);
         let same = fields.next()? == wanted.as_bytes();
         let (root, at) = (fields.next()?, fields.next()?);
-        same.then(|| MountPoint { root: unescape(root), at: unescape(at) })
+        same.then(|| MountPoint { root: unescape_mount_path(root), at: unescape_mount_path(at) })
     };
     table.split(|byte| *byte == b'\n').filter_map(parse).collect()
 }
 
-/// The kernel writes blanks, tabs, newlines and backslashes as three octal digits.
-fn unescape(field: &[u8]) -> PathBuf {
+/// A path in the kernel's table of mounts, where blanks, tabs, newlines and backslashes stand as
+/// three octal digits.
+pub fn unescape_mount_path(field: &[u8]) -> PathBuf {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((&first, tail)) = rest.split_first() {

@@ -1,7 +1,8 @@
 //! The table of mounts.
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use espalier_workspace::unescape_mount_path;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -90,27 +91,7 @@ fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut rest = text[dash + 3..].split(|&b| b == b' ');
     let kind = String::from_utf8_lossy(rest.next()?).into_owned();
     let source = rest.next()?;
-    Some(MountEntry { dir: unescape(dir).into(), kind, source: unescape(source).into(), device })
-}
-
-/// The kernel writes blanks, tabs, newlines and backslashes as three octal digits.
-fn unescape(field: &[u8]) -> OsString {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((&first, tail)) = rest.split_first() {
-        let octal = tail.get(..3).filter(|d| d.iter().all(|b| (b'0'..=b'7').contains(b)));
-        match (first, octal) {
-            (b'\\', Some(digits)) => {
-                out.push(digits.iter().fold(0u8, |n, d| n.wrapping_mul(8).wrapping_add(d - b'0')));
-                rest = &tail[3..];
-            }
-            _ => {
-                out.push(first);
-                rest = tail;
-            }
-        }
-    }
-    OsString::from_vec(out)
+    Some(MountEntry { dir: unescape_mount_path(dir), kind, source: unescape_mount_path(source), device })
 }
 
 #[cfg(test)]

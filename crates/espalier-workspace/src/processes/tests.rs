@@ -1,4 +1,4 @@
-use super::{MountPoint, Process, Processes, unescape, within};
+use super::{MountPoint, Process, Processes, unescape_mount_path, within};
 use std::path::Path;
 
 fn mount(root: &str, at: &str) -> MountPoint {
@@ -35,5 +35,5 @@ fn uses_below_a_directory_are_found_and_no_others() {
 
 #[test]
 fn escapes_are_undone() {
-    assert_eq!(unescape(br"/mnt/two\040words\134"), Path::new(r"/mnt/two words\"));
+    assert_eq!(unescape_mount_path(br"/mnt/two\040words\134"), Path::new(r"/mnt/two words\"));
 }
