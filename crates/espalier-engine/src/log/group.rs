@@ -34,7 +34,7 @@ impl Log {
     /// waits for other threads that write.
     pub(super) fn write_step(&self, state: &mut LogGuard<'_>, target: Lsn) -> Result<LogProgress> {
         let Some(taken) = self.take(state, target) else {
-            if state.pending.is_empty() {
+            if state.pending.batches.is_empty() {
                 // A trim has covered it meanwhile.
                 return Ok(LogProgress::Done);
             }
@@ -64,23 +64,23 @@ impl Log {
     /// one fits.
     fn take(&self, state: &mut LogState, target: Lsn) -> Option<Taken> {
         let free = u64::from(self.region.blocks)
-            .saturating_sub(state.head - state.tail)
+            .saturating_sub(state.ring.head - state.ring.tail)
             .saturating_sub(state.under_way.blocks);
         let mut batches = Vec::new();
         let mut bound = 0;
         // Groups of one size, so that the last is not too small to bind its values early.
-        let groups = state.pending_bytes.div_ceil(self.config.group_bytes).max(1);
-        let limit = state.pending_bytes.div_ceil(groups);
-        while let Some(next) = state.pending.front() {
+        let groups = state.pending.bytes.div_ceil(self.config.group_bytes).max(1);
+        let limit = state.pending.bytes.div_ceil(groups);
+        while let Some(next) = state.pending.batches.front() {
             let sum = bound + next.bound;
             let enough = !batches.is_empty() && (next.batch.lsn > target || sum > limit);
             if enough || blocks_for(sum) > free {
                 break;
             }
             bound = sum;
-            batches.extend(state.pending.pop_front().map(|pending| pending.batch));
+            batches.extend(state.pending.batches.pop_front().map(|pending| pending.batch));
         }
-        state.pending_bytes -= bound;
+        state.pending.bytes -= bound;
         (!batches.is_empty()).then_some(Taken { batches, bound })
     }
 
@@ -101,20 +101,24 @@ impl Log {
     ) -> Result<()> {
         state.alive()?;
         self.limit_unsynced(state, taken)?;
-        let place =
-            GroupPlace { tag: self.tag, number: state.head, synced: state.synced, session: self.session };
-        let previous = state.chain;
+        let place = GroupPlace {
+            tag: self.tag,
+            number: state.ring.head,
+            synced: state.ring.synced,
+            session: self.session,
+        };
+        let previous = state.ring.chain;
         let group = self.unlocked(state, || {
             let group = encode(taken, &plan, &placement, &place, previous)?;
             self.write_blocks(place.number, &group).map(|()| group)
         })?;
         let last = taken.batches.last().map_or(Lsn(0), |batch| batch.lsn);
         let parts = placement.parts.parts.into_iter().map(|(handle, _)| handle).collect();
-        state.groups.push_back(WrittenGroup { start: place.number, last, previous, parts });
-        state.head += group.blocks as u64;
-        state.chain = group.chain;
-        state.written = state.written.max(last);
-        state.unsynced_values += placement.stored_bytes;
+        state.ring.groups.push_back(WrittenGroup { start: place.number, last, previous, parts });
+        state.ring.head += group.blocks as u64;
+        state.ring.chain = group.chain;
+        state.progress.written = state.progress.written.max(last);
+        state.ring.unsynced_values += placement.stored_bytes;
         let counters = &mut state.counters;
         counters.groups += 1;
         counters.batches += taken.batches.len() as u64;
@@ -129,10 +133,10 @@ impl Log {
     /// can lie, and on what recovery has to check.
     fn limit_unsynced(&self, state: &mut LogGuard<'_>, taken: &Taken) -> Result<()> {
         loop {
-            let unsynced = state.head - state.synced;
+            let unsynced = state.ring.head - state.ring.synced;
             let oversized = taken.bound > self.config.group_bytes && unsynced > 0;
             let too_much = unsynced >= self.config.unsynced_blocks
-                || state.unsynced_values >= self.config.unsynced_values;
+                || state.ring.unsynced_values >= self.config.unsynced_values;
             if !oversized && !too_much {
                 return Ok(());
             }

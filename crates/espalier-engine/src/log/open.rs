@@ -3,7 +3,7 @@
 use super::format::{LogPosition, StoreTag};
 use super::recovery::{self, RecoveredLog};
 use super::redo_log::{Log, max_batch};
-use super::state::{GroupsUnderWay, LogCounters, LogState};
+use super::state::{LogState, Ring};
 use super::{Binder, LogConfig, LoggedBatch};
 use crate::device::GuardedDevice;
 use crate::lock_order::RankedMutex;
@@ -11,7 +11,6 @@ use crate::model::error::Context;
 use crate::{Error, ErrorKind, Extent, Lsn, Result};
 use espalier_storage::{AlignedBuf, BLOCK};
 use parking_lot::Condvar;
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// The smallest region, in blocks: two groups of a few operations.
@@ -79,24 +78,15 @@ impl LogOpening<'_> {
             recovered.groups.clear();
         }
         let tag = StoreTag::new(uuid);
-        let state = LogState {
-            pending: VecDeque::new(),
-            pending_bytes: 0,
-            appended: recovered.last,
-            written: recovered.last,
-            durable: recovered.last,
+        let ring = Ring {
             head: recovered.end,
             tail,
             synced: recovered.end,
             chain: recovered.chain,
             unsynced_values: 0,
-            under_way: GroupsUnderWay::default(),
-            syncing: false,
-            waiting: BTreeMap::new(),
             groups: recovered.groups.into(),
-            failed: None,
-            counters: LogCounters::default(),
         };
+        let state = LogState::new(recovered.last, ring);
         let config = clamp(config, region);
         let (state, changed) = (RankedMutex::new(state), Condvar::new());
         Ok((Log { device, region, tag, session, binder, config, state, changed }, broken))

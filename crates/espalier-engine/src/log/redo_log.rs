@@ -29,15 +29,15 @@ impl Log {
     /// Makes what has been written durable, with the lock released meanwhile. Groups may be written
     /// at the same time; those that end before this does are not covered.
     pub(super) fn sync_step(&self, state: &mut LogGuard<'_>) -> Result<()> {
-        let (written, head, values) = (state.written, state.head, state.unsynced_values);
+        let (written, head, values) = (state.progress.written, state.ring.head, state.ring.unsynced_values);
         state.syncing = true;
         let result = self.unlocked(state, || self.device.sync());
         state.syncing = false;
         self.changed.notify_all();
         result.context(|| "syncing the log".into()).map_err(|error| state.fail(error))?;
-        state.durable = state.durable.max(written);
-        state.synced = head;
-        state.unsynced_values -= values;
+        state.progress.durable = state.progress.durable.max(written);
+        state.ring.synced = head;
+        state.ring.unsynced_values -= values;
         state.counters.syncs += 1;
         Ok(())
     }
@@ -54,13 +54,13 @@ impl Log {
 
     /// Bytes of batches (an upper bound) that no group has taken yet.
     pub(crate) fn pending_bytes(&self) -> u64 {
-        self.state.lock().pending_bytes
+        self.state.lock().pending.bytes
     }
 
     /// The same with those of groups that are being written.
     pub(crate) fn unwritten_bytes(&self) -> u64 {
         let state = self.state.lock();
-        state.pending_bytes + state.under_way.bytes
+        state.pending.bytes + state.under_way.bytes
     }
 
     /// True if one more could write a group now.
@@ -70,13 +70,13 @@ impl Log {
 
     /// The last batch that was written, durably or not.
     pub(crate) fn written_lsn(&self) -> Lsn {
-        self.state.lock().written
+        self.state.lock().progress.written
     }
 
     /// Bytes of the region that hold groups which are not trimmed.
     pub(crate) fn used_bytes(&self) -> u64 {
         let state = self.state.lock();
-        (state.head - state.tail) * BLOCK as u64
+        (state.ring.head - state.ring.tail) * BLOCK as u64
     }
 
     /// Bytes of the region.
@@ -86,13 +86,13 @@ impl Log {
 
     /// The last batch that is durable.
     pub(crate) fn durable_lsn(&self) -> Lsn {
-        self.state.lock().durable
+        self.state.lock().progress.durable
     }
 
     /// The last batch that was appended.
     #[cfg(test)]
     pub(crate) fn appended_lsn(&self) -> Lsn {
-        self.state.lock().appended
+        self.state.lock().progress.appended
     }
 
     /// How many calls of `sync` wait.
@@ -112,12 +112,12 @@ impl Log {
     /// so far is durable, so that damage to it is never taken for a torn tail.
     pub(crate) fn position_after(&self, lsn: Lsn) -> LogPosition {
         let state = self.state.lock();
-        let first = state.groups.partition_point(|group| group.last <= lsn);
-        let (block, chain) = match state.groups.get(first) {
+        let first = state.ring.groups.partition_point(|group| group.last <= lsn);
+        let (block, chain) = match state.ring.groups.get(first) {
             Some(group) => (group.start, group.previous),
-            None => (state.head, state.chain),
+            None => (state.ring.head, state.ring.chain),
         };
-        LogPosition { block, lsn, chain, synced: state.head }
+        LogPosition { block, lsn, chain, synced: state.ring.head }
     }
 
     /// Gives up everything before `position`: a superblock that is durable starts replay there.
@@ -125,17 +125,20 @@ impl Log {
     pub(crate) fn trim(&self, position: LogPosition) {
         let mut gone = (Vec::new(), Vec::new());
         let mut state = self.state.lock();
-        debug_assert!(position.block <= state.head && position.lsn <= state.appended, "trim behind the end");
-        state.tail = state.tail.max(position.block.min(state.head));
-        while state.groups.front().is_some_and(|group| group.start < state.tail) {
-            gone.0.extend(state.groups.pop_front());
+        debug_assert!(
+            position.block <= state.ring.head && position.lsn <= state.progress.appended,
+            "trim behind the end"
+        );
+        state.ring.tail = state.ring.tail.max(position.block.min(state.ring.head));
+        while state.ring.groups.front().is_some_and(|group| group.start < state.ring.tail) {
+            gone.0.extend(state.ring.groups.pop_front());
         }
-        while state.pending.front().is_some_and(|next| next.batch.lsn <= position.lsn) {
-            gone.1.extend(state.pending.pop_front());
+        while state.pending.batches.front().is_some_and(|next| next.batch.lsn <= position.lsn) {
+            gone.1.extend(state.pending.batches.pop_front());
         }
-        state.pending_bytes -= gone.1.iter().map(|pending| pending.bound).sum::<u64>();
-        state.written = state.written.max(position.lsn);
-        state.durable = state.durable.max(position.lsn);
+        state.pending.bytes -= gone.1.iter().map(|pending| pending.bound).sum::<u64>();
+        state.progress.written = state.progress.written.max(position.lsn);
+        state.progress.durable = state.progress.durable.max(position.lsn);
         drop(state);
         self.changed.notify_all();
         // Dropping handles may free parts, which takes other locks than ours.
@@ -148,9 +151,9 @@ impl std::fmt::Debug for Log {
         let state = self.state.lock();
         f.debug_struct("Log")
             .field("region", &self.region)
-            .field("blocks", &(state.tail..state.head))
-            .field("synced", &state.synced)
-            .field("lsn", &[state.appended.0, state.written.0, state.durable.0])
+            .field("blocks", &(state.ring.tail..state.ring.head))
+            .field("synced", &state.ring.synced)
+            .field("lsn", &[state.progress.appended.0, state.progress.written.0, state.progress.durable.0])
             .finish()
     }
 }

@@ -31,13 +31,30 @@ pub(super) type LogGuard<'a> = RankedMutexGuard<'a, LogState, { rank::LOG }>;
 
 /// What the log holds and how far it has come.
 pub(super) struct LogState {
-    pub(super) pending: VecDeque<PendingBatch>,
-    /// Sum of the bounds of the pending batches.
-    pub(super) pending_bytes: u64,
-    /// Last batch appended, written and synced. What a trim covers counts as all three.
+    pub(super) pending: PendingBatches,
+    pub(super) progress: LogProgress,
+    pub(super) ring: Ring,
+    /// The groups that have been begun and have not ended.
+    pub(super) under_way: GroupsUnderWay,
+    /// A thread syncs the device, with the lock released.
+    pub(super) syncing: bool,
+    /// The LSNs that callers of `sync` wait for, with how many do.
+    pub(super) waiting: BTreeMap<Lsn, usize>,
+    /// The first failure.
+    pub(super) failed: Option<Error>,
+    pub(super) counters: LogCounters,
+}
+
+/// Last batch appended, written and synced. What a trim covers counts as all three.
+pub(super) struct LogProgress {
     pub(super) appended: Lsn,
     pub(super) written: Lsn,
     pub(super) durable: Lsn,
+}
+
+/// The blocks of the region that are in use. Blocks have ascending numbers, taken modulo the
+/// length of the region.
+pub(super) struct Ring {
     /// Number of the next block to write.
     pub(super) head: u64,
     /// Number of the first block that must stay.
@@ -48,17 +65,16 @@ pub(super) struct LogState {
     pub(super) chain: u64,
     /// Bytes of value parts named since the last sync.
     pub(super) unsynced_values: u64,
-    /// The groups that have been begun and have not ended.
-    pub(super) under_way: GroupsUnderWay,
-    /// A thread syncs the device, with the lock released.
-    pub(super) syncing: bool,
-    /// The LSNs that callers of `sync` wait for, with how many do.
-    pub(super) waiting: BTreeMap<Lsn, usize>,
     /// The groups in the region that are not trimmed, in order.
     pub(super) groups: VecDeque<WrittenGroup>,
-    /// The first failure.
-    pub(super) failed: Option<Error>,
-    pub(super) counters: LogCounters,
+}
+
+/// Batches that no group has taken yet.
+#[derive(Default)]
+pub(super) struct PendingBatches {
+    pub(super) batches: VecDeque<PendingBatch>,
+    /// Sum of their bounds.
+    pub(super) bytes: u64,
 }
 
 pub(super) struct PendingBatch {
@@ -80,6 +96,20 @@ pub(super) struct WrittenGroup {
 }
 
 impl LogState {
+    /// A log whose last batch is `last`, durable in `ring`.
+    pub(super) fn new(last: Lsn, ring: Ring) -> Self {
+        Self {
+            pending: PendingBatches::default(),
+            progress: LogProgress { appended: last, written: last, durable: last },
+            ring,
+            under_way: GroupsUnderWay::default(),
+            syncing: false,
+            waiting: BTreeMap::new(),
+            failed: None,
+            counters: LogCounters::default(),
+        }
+    }
+
     pub(super) fn alive(&self) -> Result<()> {
         self.failed.clone().map_or(Ok(()), Err)
     }
@@ -91,15 +121,16 @@ impl LogState {
 
     /// True if a group of batches up to `target` can be begun beside those under way.
     pub(super) fn may_begin(&self, target: Lsn, groups: usize) -> bool {
-        self.under_way.len() < groups && self.pending.front().is_some_and(|next| next.batch.lsn <= target)
+        self.under_way.len() < groups
+            && self.pending.batches.front().is_some_and(|next| next.batch.lsn <= target)
     }
 
     /// True if a caller waits for a sync and for nothing else, and no sync is under way. Such a
     /// caller must not wait for groups of others: the next thread that would write a group syncs
     /// first.
     pub(super) fn must_sync(&self) -> bool {
-        let mut unsynced = self.waiting.range((Bound::Excluded(self.durable), Bound::Unbounded));
-        !self.syncing && unsynced.next().is_some_and(|(lsn, _)| *lsn <= self.written)
+        let mut unsynced = self.waiting.range((Bound::Excluded(self.progress.durable), Bound::Unbounded));
+        !self.syncing && unsynced.next().is_some_and(|(lsn, _)| *lsn <= self.progress.written)
     }
 }
 

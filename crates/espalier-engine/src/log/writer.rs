@@ -20,18 +20,20 @@ impl Log {
         let bound = self.check(&batch.ops)?;
         let mut state = self.state.lock();
         state.alive()?;
-        if batch.lsn.0 != state.appended.0 + 1 {
-            let message =
-                format!("batch {} was logged after {}; this is a bug", batch.lsn.0, state.appended.0);
+        if batch.lsn.0 != state.progress.appended.0 + 1 {
+            let message = format!(
+                "batch {} was logged after {}; this is a bug",
+                batch.lsn.0, state.progress.appended.0
+            );
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        state.appended = batch.lsn;
+        state.progress.appended = batch.lsn;
         if self.config.unlogged {
             return Ok(0);
         }
-        state.pending_bytes += bound;
-        state.pending.push_back(PendingBatch { batch, bound });
-        Ok(state.pending_bytes)
+        state.pending.bytes += bound;
+        state.pending.batches.push_back(PendingBatch { batch, bound });
+        Ok(state.pending.bytes)
     }
 
     /// True if a batch of `bytes` bytes, by the bound of [`Log::check`], is too long.
@@ -61,10 +63,10 @@ impl Log {
     /// The first failure of the log, which is final.
     pub(crate) fn push(&self, leave: u64) -> Result<LogProgress> {
         let mut state = self.state.lock();
-        let target = state.appended;
+        let target = state.progress.appended;
         loop {
             state.alive()?;
-            let enough = state.written >= target || (leave > 0 && state.pending_bytes <= leave);
+            let enough = state.progress.written >= target || (leave > 0 && state.pending.bytes <= leave);
             if enough || self.config.unlogged {
                 return Ok(LogProgress::Done);
             }
@@ -85,12 +87,12 @@ impl Log {
     /// which is final.
     pub(crate) fn sync(&self, upto: Lsn) -> Result<LogProgress> {
         let mut state = self.state.lock();
-        if upto > state.appended {
+        if upto > state.progress.appended {
             state.alive()?;
             let message = format!("sync of batch {} before it was logged; this is a bug", upto.0);
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        if state.durable >= upto {
+        if state.progress.durable >= upto {
             return Ok(LogProgress::Done);
         }
         *state.waiting.entry(upto).or_default() += 1;
@@ -106,7 +108,7 @@ impl Log {
 
     fn sync_registered(&self, state: &mut LogGuard<'_>, upto: Lsn) -> Result<LogProgress> {
         loop {
-            if state.durable >= upto {
+            if state.progress.durable >= upto {
                 return Ok(LogProgress::Done);
             }
             state.alive()?;

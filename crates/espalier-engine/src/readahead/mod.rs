@@ -25,6 +25,8 @@ mod remembered;
 mod scan;
 mod scan_table;
 mod walk;
+mod walked_keys;
+mod window;
 
 use crate::Result;
 use crate::model::ids::IndexId;

@@ -6,42 +6,20 @@
 //!
 //! Invariant: `walked` is in key order; `from` is the last key of it, or lies behind that.
 
-use super::walk::{LargeValueRun, MAX_WINDOW_KEYS, WalkResult, WalkTask, WalkedKey, is_next_key};
+use super::walk::{LargeValueRun, MAX_WINDOW_KEYS, WalkResult, WalkTask, is_next_key};
+use super::walked_keys::WalkedKeys;
+use super::window::Window;
 use crate::index::Version;
 use crate::message::resolve::KeyMessages;
 use crate::model::ids::IndexId;
 use crate::model::key::Key;
-use crate::pieces::{LEAST_DIRECT_BYTES, PrefetchPlace};
+use crate::pieces::PrefetchPlace;
 use crate::read::snapshot_index::Slice;
-use std::cmp::Ordering;
-use std::collections::VecDeque;
-use std::ops::Range;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 /// Keys with values that a reader may skip for each key that it reads; with more, it does not read
 /// in key order, and the scan ends.
 const MAX_SKIPPED_KEYS_PER_READ: usize = 4;
-
-/// Keys that are kept behind the reader, as far as they take half a window: several reads at a time
-/// arrive in any order, and the mount prefetches files for a reader that comes later.
-const KEPT_KEYS_BEHIND_READER: usize = 64;
-
-/// The same for a scan of large reads, each of which has many keys.
-const KEPT_KEYS_BEHIND_LARGE_READER: usize = 256;
-
-/// A scan of large reads becomes one of small reads after this many small ones in a row: what is
-/// read far ahead of small files has left the caches of the processor when it is used.
-const SMALL_READS_AFTER_LARGE: u8 = 16;
-
-/// Keys from an expected position on that are compared before the binary search.
-const LINEAR_SEARCH_KEYS: usize = 4;
-
-/// The first window of a scan and its longest, in bytes of memory. The longest keeps a device busy.
-/// For large reads it is longer: where the mount prefetches large files for an application, the two
-/// read in turn and use up a short window faster than the next one is found.
-fn window_bytes(is_large: bool) -> Range<u64> {
-    if is_large { 2 << 20..16 << 20 } else { 256 << 10..4 << 20 }
-}
 
 /// See the [module](self).
 pub(super) struct SequentialScan {
@@ -50,33 +28,16 @@ pub(super) struct SequentialScan {
     pub(super) index: IndexId,
     /// The event at which it was last used.
     pub(super) used_at: u64,
-    /// Keys that were walked over, some of which the reader has passed.
-    walked: VecDeque<WalkedKey>,
-    /// The version of the index in which their values were found.
-    version: Weak<Version>,
-    /// The turn of the first of them.
-    first_turn: u64,
-    /// How many of them the reader has passed.
-    keys_behind: usize,
-    /// The bytes of the others.
-    bytes_ahead: u64,
+    walked: WalkedKeys,
+    window: Window,
+    walk: WalkState,
     /// Where the walk goes on: behind this key.
     from: Key,
-    /// Small reads that are left until it no longer counts as a scan of large reads.
-    small_reads_left: u8,
-    /// Bytes of the next window.
-    window: u64,
-    /// Bytes of the longest window that there is room for.
-    window_limit: u64,
-    /// The run of large values in which the last walk stopped.
-    large_values: LargeValueRun,
-    walk: WalkState,
     /// Where the reader is, if it has overtaken the walk: it needs nothing before this key.
     overtaken_at: Option<Key>,
-    /// Keys with values on the device that the reader has passed since the last walk.
-    keys_passed: usize,
-    /// Keys that the reader has read since the last walk.
-    keys_read: usize,
+    /// The run of large values in which the last walk stopped.
+    large_values: LargeValueRun,
+    reads: ReadsSinceWalk,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -88,6 +49,15 @@ enum WalkState {
     Running,
     /// The index has no more keys.
     AtEnd,
+}
+
+/// What the reader has done since the last walk.
+#[derive(Default)]
+struct ReadsSinceWalk {
+    /// Keys with values on the device that it has passed.
+    passed: usize,
+    /// Keys that it has read.
+    read: usize,
 }
 
 /// What follows from a read.
@@ -106,45 +76,37 @@ impl SequentialScan {
             id,
             index,
             used_at: id,
-            walked: VecDeque::new(),
-            version: Weak::new(),
-            first_turn: 0,
-            keys_behind: 0,
-            bytes_ahead: 0,
-            from: key.into(),
-            small_reads_left: if is_large { SMALL_READS_AFTER_LARGE } else { 0 },
-            window: window_bytes(is_large).start,
-            window_limit: u64::MAX,
-            large_values: LargeValueRun::default(),
+            walked: WalkedKeys::default(),
+            window: Window::new(is_large),
             walk: WalkState::Wanted,
+            from: key.into(),
             overtaken_at: None,
-            keys_passed: 0,
-            keys_read: 0,
+            large_values: LargeValueRun::default(),
+            reads: ReadsSinceWalk::default(),
         }
     }
 
     /// True if the reader asks for large pieces.
     pub(super) fn is_large(&self) -> bool {
-        self.small_reads_left > 0
+        self.window.is_large()
     }
 
     /// True if keys that begin with `first` begin where the walk was, or where it goes on.
     pub(super) fn covers(&self, first: &[u8]) -> bool {
-        let start = self.walked.front().map_or(&self.from, |walked| &walked.key);
+        let start = self.walked.first().unwrap_or(&self.from);
         **start <= *first && (*first <= *self.from || is_next_key(&self.from, first))
     }
 
     /// True if the reader has passed all that was found while a walk is due: a scan that begins
     /// behind this one has most likely the same reader.
     pub(super) fn is_late_for(&self, index: IndexId, key: &[u8]) -> bool {
-        let is_late = matches!(self.walk, WalkState::Wanted | WalkState::Running)
-            && self.keys_behind == self.walked.len();
+        let is_late = matches!(self.walk, WalkState::Wanted | WalkState::Running) && self.walked.ahead() == 0;
         is_late && self.index == index && *self.from < *key
     }
 
-    /// What the reader needs nothing before.
+    /// The reader needs nothing before this turn.
     pub(super) fn first_turn(&self) -> u64 {
-        self.first_turn
+        self.walked.first_turn()
     }
 
     /// True if the scan wants a thread to walk.
@@ -159,8 +121,8 @@ impl SequentialScan {
             scan: self.id,
             index: self.index,
             from: self.from.clone(),
-            turn: self.first_turn + self.walked.len() as u64,
-            window: self.window,
+            turn: self.walked.next_turn(),
+            window: self.window.bytes(),
             large_values: self.large_values,
         }
     }
@@ -188,112 +150,46 @@ impl SequentialScan {
         version: &Arc<Version>,
         slices: &[Slice<'_>],
     ) -> Vec<Option<KeyMessages>> {
-        if self.version.as_ptr() != Arc::as_ptr(version) || !version.active.is_empty() {
-            return slices.iter().map(|_| None).collect();
-        }
-        let mut near = self.keys_behind;
-        let look = |slice: &Slice<'_>| {
-            let at = self.position(slice.key, near)?;
-            near = at + 1;
-            self.walked[at].value.as_ref()?.found()
-        };
-        slices.iter().map(look).collect()
-    }
-
-    /// The position of `key` among the keys that were walked over, most likely at `near` or a
-    /// little behind.
-    fn position(&self, key: &[u8], near: usize) -> Option<usize> {
-        for (at, walked) in self.walked.iter().enumerate().skip(near).take(LINEAR_SEARCH_KEYS) {
-            match (*walked.key).cmp(key) {
-                Ordering::Less => {}
-                Ordering::Equal => return Some(at),
-                Ordering::Greater => break,
-            }
-        }
-        self.walked.binary_search_by(|walked| (*walked.key).cmp(key)).ok()
+        self.walked.remembered(version, slices)
     }
 
     /// The reader is at `key`, the last of `keys` keys for which it asks, and of `bytes` bytes.
     pub(super) fn advance(&mut self, key: &[u8], keys: usize, bytes: u64) -> ReadOutcome {
-        self.keys_read += keys;
-        self.small_reads_left = match bytes >= LEAST_DIRECT_BYTES as u64 {
-            true => SMALL_READS_AFTER_LARGE,
-            false => self.small_reads_left.saturating_sub(1),
-        };
-        self.window = self.window.min(window_bytes(self.is_large()).end);
-        while let Some(walked) = self.walked.get(self.keys_behind).filter(|walked| *walked.key < *key) {
-            self.bytes_ahead -= walked.bytes;
-            self.keys_passed += usize::from(walked.bytes > 0);
-            self.keys_behind += 1;
-        }
-        if self.keys_passed > self.keys_read * MAX_SKIPPED_KEYS_PER_READ {
+        self.window.note_read(bytes);
+        self.reads.read += keys;
+        self.reads.passed += self.walked.pass(key);
+        if self.reads.passed > self.reads.read * MAX_SKIPPED_KEYS_PER_READ {
             return ReadOutcome::Ends;
         }
-        self.forget_keys_behind();
-        let keys = self.walked.len() - self.keys_behind;
-        let least = (self.window / 2).max(bytes.saturating_mul(2)).min(self.window_limit);
-        if self.walk == WalkState::Idle && self.bytes_ahead < least && keys < MAX_WINDOW_KEYS / 2 {
+        self.walked.forget(self.window.kept_keys(), self.window.bytes());
+        let is_low = self.walked.bytes_ahead() < self.window.least_ahead(bytes);
+        if self.walk == WalkState::Idle && is_low && self.walked.ahead() < MAX_WINDOW_KEYS / 2 {
             self.walk = WalkState::Wanted;
         }
         if self.wants_walk() { ReadOutcome::WantsWalk } else { ReadOutcome::Nothing }
     }
 
-    /// Forgets keys far behind the reader. Many at a time, as the whole prefetch queue is gone
-    /// through then, but before they take the room of other scans.
-    fn forget_keys_behind(&mut self) {
-        let over = self.keys_behind - self.kept_keys();
-        let bytes = || self.walked.range(..over).map(|walked| walked.bytes).sum::<u64>();
-        if over > KEPT_KEYS_BEHIND_READER || (over > 0 && bytes() > self.window / 8) {
-            self.walked.drain(..over);
-            self.keys_behind -= over;
-            self.first_turn += over as u64;
-        }
-    }
-
-    /// How many of the keys that the reader has passed are kept.
-    fn kept_keys(&self) -> usize {
-        let most = if self.is_large() { KEPT_KEYS_BEHIND_LARGE_READER } else { KEPT_KEYS_BEHIND_READER };
-        let room = self.window / 2;
-        let mut bytes = 0;
-        let behind = self.walked.range(..self.keys_behind).rev().take(most);
-        let fits = |walked: &&WalkedKey| {
-            bytes += walked.bytes;
-            bytes <= room
-        };
-        behind.take_while(fits).count()
-    }
-
     /// Takes over what a walk from `turn` on found; returns what to prefetch of it.
     pub(super) fn extend(&mut self, turn: u64, found: WalkResult) -> Vec<PrefetchPlace> {
-        let starved = found.is_starved();
+        self.window.adapt(found.is_starved(), found.window_limit);
         if let Some(last) = found.keys.last() {
             self.from = last.key.clone();
         }
-        if !Weak::ptr_eq(&self.version, &found.version) {
-            self.walked.iter_mut().for_each(|walked| walked.value = None);
-            self.version = found.version;
-        }
-        self.bytes_ahead += found.keys.iter().map(|walked| walked.bytes).sum::<u64>();
-        self.window_limit = found.window_limit;
-        let sizes = window_bytes(self.is_large());
-        // With a smaller window the keys kept behind the reader take less room, too.
-        self.window = if starved { (self.window / 2).max(sizes.start) } else { self.window * 2 };
-        self.window = self.window.min(sizes.end).min(found.window_limit);
         self.large_values = found.large_values;
-        (self.keys_passed, self.keys_read) = (0, 0);
+        self.reads = ReadsSinceWalk::default();
         self.walk = if found.at_end { WalkState::AtEnd } else { WalkState::Idle };
         let mut places = found.places;
         if let Some(reader) = self.overtaken_at.take() {
             let late = found.keys.partition_point(|walked| walked.key <= reader);
             places.retain(|place| place.turn >= turn + late as u64);
             // The reader has read these from the device.
-            self.keys_read = late;
+            self.reads.read = late;
             if self.from <= reader && !found.at_end {
                 self.from = reader;
                 self.walk = WalkState::Wanted;
             }
         }
-        self.walked.extend(found.keys);
+        self.walked.extend(found.keys, found.version);
         places
     }
 }
