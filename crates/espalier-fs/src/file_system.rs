@@ -244,7 +244,7 @@ fn first_nodes(
     let root = Node::new(NodeId::ROOT, place, root, volume.options.number_delta, Lsn(0));
     let area = Node::new_area(LINKS_NODE, &root, Role::LinkArea);
     let orphans = Node::new_area(ORPHANS_NODE, &area, Role::Orphans);
-    *root.dir().link_area.lock() = Some(LINKS_NODE);
+    *root.dir().link_area.node.lock() = Some(LINKS_NODE);
     // The root of a snapshot of a directory may have a copy of an area.
     if !links.has_stale_counts(b"")? {
         *area.dir().link_counts.lock() = LinkCounts::Right;

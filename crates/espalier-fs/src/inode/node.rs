@@ -104,13 +104,20 @@ pub(crate) enum Role {
     Orphans,
 }
 
+/// The link area of a directory, if it has one of its own.
+pub(crate) struct LinkAreaOf {
+    /// It has one; it may lose it, but never gets one.
+    pub(crate) exists: AtomicBool,
+    /// Its node, while that is in memory.
+    pub(crate) node: Mutex<Option<NodeId>>,
+    /// What is added to numbers in it; never changes.
+    pub(crate) sum: u64,
+}
+
 /// What only directories have.
 pub(crate) struct Directory {
     pub(crate) role: Role,
-    /// It has a link area of its own; it may lose it, but never gets one.
-    pub(crate) has_link_area: AtomicBool,
-    /// That link area, while it is in memory.
-    pub(crate) link_area: Mutex<Option<NodeId>>,
+    pub(crate) link_area: LinkAreaOf,
     /// Of a link area: what is known about the link counts in it.
     pub(crate) link_counts: Mutex<LinkCounts>,
     /// As the flag of the inode when tree changes were last applied to it.
@@ -119,8 +126,6 @@ pub(crate) struct Directory {
     notes: OnceLock<Arc<ChangeNotes>>,
     /// The sum of the deltas from the root to this directory, itself included; never changes.
     pub(crate) sum: u64,
-    /// What is added to numbers in its link area, if it has one; never changes.
-    pub(crate) link_area_sum: u64,
     pub(crate) names: RankedMutex<Names>,
     /// Counts nodes that were changed and left memory, so that what was read from the store before
     /// is known to be stale.
@@ -135,7 +140,7 @@ pub(crate) struct Directory {
 impl Directory {
     /// True if it has a link area of its own. The caller holds the tree lock.
     pub(crate) fn has_link_area(&self) -> bool {
-        self.has_link_area.load(Ordering::Acquire)
+        self.link_area.exists.load(Ordering::Acquire)
     }
 
     /// Changes of everything below.
@@ -166,7 +171,7 @@ impl Node {
     /// The node of an area, which is a directory without a name.
     pub(crate) fn new_area(id: NodeId, parent: &Arc<Self>, role: Role) -> Arc<Self> {
         let place = Place { parent: Some(parent.clone()), name: [].into() };
-        let sum = parent.directory.as_ref().map_or(0, |d| d.link_area_sum);
+        let sum = parent.directory.as_ref().map_or(0, |d| d.link_area.sum);
         Self::with_role(id, place, Inode::new(FileKind::Directory, 0, 0, 0, 0, 0), sum, Lsn(0), role)
     }
 
@@ -175,12 +180,14 @@ impl Node {
         let directory = inode.is_dir().then(|| {
             Box::new(Directory {
                 role,
-                has_link_area: AtomicBool::new(inode.has_link_area),
-                link_area: Mutex::default(),
+                link_area: LinkAreaOf {
+                    exists: AtomicBool::new(inode.has_link_area),
+                    node: Mutex::default(),
+                    sum: sum.wrapping_add(inode.link_area_delta),
+                },
                 link_counts: Mutex::default(),
                 owned_alone: AtomicBool::new(inode.owned_alone),
                 notes: OnceLock::new(),
-                link_area_sum: sum.wrapping_add(inode.link_area_delta),
                 sum,
                 names: RankedMutex::new(Rank::Names, Names::default()),
                 evictions: AtomicU64::new(0),

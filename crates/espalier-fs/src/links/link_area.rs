@@ -54,7 +54,7 @@ impl LinkAreas {
 
     /// The node of the link area of `top`, which has one.
     fn area_at(&self, top: &Arc<Node>) -> HeldNode<'_> {
-        let mut area = top.dir().link_area.lock();
+        let mut area = top.dir().link_area.node.lock();
         if let Some(node) = area.and_then(|id| self.nodes.acquire(id)) {
             return self.references.adopt(node);
         }

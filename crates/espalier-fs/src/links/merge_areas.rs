@@ -154,8 +154,8 @@ impl AreaMerger<'_> {
             (state.inode.has_link_area, state.inode.link_area_delta, state.lsn) = (false, 0, lsn);
         }
         area.top.changed.store(true, Ordering::Release);
-        area.top.dir().has_link_area.store(false, Ordering::Release);
-        *area.top.dir().link_area.lock() = None;
+        area.top.dir().link_area.exists.store(false, Ordering::Release);
+        *area.top.dir().link_area.node.lock() = None;
         let nodes = &self.areas.nodes;
         for (old, file) in moving {
             area.upper.set_link_count(file.id, file.names);

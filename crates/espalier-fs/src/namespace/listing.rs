@@ -177,7 +177,7 @@ impl Listings {
             stamp,
             cursor,
             has_directories: directories > 0,
-            link_area_sum: dir.link_area_directory().map_or(0, |d| d.dir().link_area_sum),
+            link_area_sum: dir.link_area_directory().map_or(0, |d| d.dir().link_area.sum),
             listed: Vec::with_capacity(expected),
             from_start: false,
             to_end: false,

@@ -167,7 +167,7 @@ fn clone_links(
     }
     let Some(top) = source.link_area_directory() else { return Ok(()) };
     // Numbers there keep their distance to those of entries.
-    inode.link_area_delta = top.dir().link_area_sum.wrapping_sub(source.dir().sum);
+    inode.link_area_delta = top.dir().link_area.sum.wrapping_sub(source.dir().sum);
     let served = top.content_prefix(tree.epoch);
     let area = layout::area_files(&served);
     // Unlinked files in use there are not to be copied.

@@ -39,7 +39,7 @@ pub(crate) fn list_tree(
         let tree = namespace.tree.shared();
         let prefix = top.content_prefix(tree.epoch).to_vec();
         let area = match top.link_area_directory() {
-            Some(at) => (at.content_prefix(tree.epoch).to_vec(), at.dir().link_area_sum),
+            Some(at) => (at.content_prefix(tree.epoch).to_vec(), at.dir().link_area.sum),
             None => return Ok(()),
         };
         let sum = top.dir().sum;
