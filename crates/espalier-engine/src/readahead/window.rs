@@ -66,7 +66,7 @@ impl Window {
         (self.bytes / 2).max(bytes.saturating_mul(2)).min(self.limit)
     }
 
-    /// A walk ended, for which there was no memory (`starved`), or else room for `limit` bytes. With
+    /// A walk ended for which there was no memory (`starved`), or else room for `limit` bytes. With
     /// a smaller window the keys kept behind the reader take less room, too.
     pub(super) fn adapt(&mut self, starved: bool, limit: u64) {
         let sizes = window_bytes(self.is_large());
