@@ -17,6 +17,7 @@ use crate::file::xattr::ExtendedAttributes;
 use crate::inode::access_times::AccessTimes;
 use crate::inode::inode_store::InodeStore;
 use crate::inode::node::{LinkCounts, Node, Place, Role};
+use crate::inode::node_id::Identity;
 use crate::inode::node_table::NodeTable;
 use crate::inode::ownership::{ActiveWalks, OwnershipMarks};
 use crate::links::link_area::LinkAreas;
@@ -40,12 +41,14 @@ use espalier_engine::{Batch, IndexId, Lsn, Store};
 use espalier_storage::Environment;
 use std::sync::Arc;
 
+/// The node of the root.
+const ROOT: Identity = Identity { id: NodeId::ROOT, serial: 1 };
 /// The node of the root's link area.
-const LINKS_NODE: NodeId = NodeId(2);
+const LINKS: Identity = Identity { id: NodeId(2), serial: 2 };
 /// The node of the orphan area.
-const ORPHANS_NODE: NodeId = NodeId(3);
-/// The first node id that is given out.
-const FIRST_NODE: u64 = 16;
+const ORPHANS: Identity = Identity { id: NodeId(3), serial: 3 };
+/// The first serial number that is given to another node.
+const FIRST_SERIAL: u64 = 16;
 
 /// A mounted volume. All calls may come from many threads at once.
 pub struct FileSystem {
@@ -241,15 +244,15 @@ fn first_nodes(
     root: Inode,
 ) -> Result<(Arc<NodeTable>, Arc<Node>)> {
     let place = Place { parent: None, name: [].into() };
-    let root = Node::new(NodeId::ROOT, place, root, volume.options.number_delta, Lsn(0));
-    let area = Node::new_area(LINKS_NODE, &root, Role::LinkArea);
-    let orphans = Node::new_area(ORPHANS_NODE, &area, Role::Orphans);
-    *root.dir().link_area.node.lock() = Some(LINKS_NODE);
+    let root = Node::new(ROOT, place, root, volume.options.number_delta, Lsn(0));
+    let area = Node::new_area(LINKS, &root, Role::LinkArea);
+    let orphans = Node::new_area(ORPHANS, &area, Role::Orphans);
+    *root.dir().link_area.node.lock() = Some(LINKS.id);
     // The root of a snapshot of a directory may have a copy of an area.
     if !links.has_stale_counts(b"")? {
         *area.dir().link_counts.lock() = LinkCounts::Right;
     }
-    let nodes = NodeTable::new(FIRST_NODE, volume.options.name_memory, root.changes.clone());
+    let nodes = NodeTable::new(FIRST_SERIAL, volume.options.name_memory, root.changes.clone());
     [&root, &area, &orphans].into_iter().for_each(|node| nodes.add(node));
     Ok((Arc::new(nodes), orphans))
 }

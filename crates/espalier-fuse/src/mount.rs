@@ -275,6 +275,8 @@ fn init_parameters(options: &MountOptions, block: bool) -> InitParameters {
         | bit::EXPLICIT_INVAL_DATA
         | bit::HANDLE_KILLPRIV_V2
         | bit::SETXATTR_EXT
+        // File handles: LOOKUP of `.` by any node id that was given out, and of `..`.
+        | bit::EXPORT_SUPPORT
         | bit::INIT_EXT
         // The kernel checks permissions, so it can translate owners for idmapped mounts (6.12).
         | bit::ALLOW_IDMAP;

@@ -3,16 +3,23 @@
 use crate::file_system::FileSystem;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::types::*;
+use crate::namespace::by_id::entry_by_id;
 use crate::namespace::listing::WithNodes;
 use crate::namespace::{create, link, remove, rename, rename_all, tmpfile};
 
 impl FileSystem {
-    /// Finds `name` in directory `parent` and takes a reference on it. `.` and `..` are understood.
+    /// Finds `name` in directory `parent` and takes a reference on it. `..` is understood, and `.`,
+    /// for which `parent` may be anything that had an id since the file system was opened: so a
+    /// file is found by its id.
     ///
     /// # Errors
-    /// [`FsErrorKind::NotFound`], [`FsErrorKind::NotDirectory`], [`FsErrorKind::NameTooLong`]; of
+    /// [`FsErrorKind::NotFound`], [`FsErrorKind::NotDirectory`], [`FsErrorKind::NameTooLong`];
+    /// [`FsErrorKind::Stale`] if there is no name for an id, or the id was given up long ago; of
     /// the store.
     pub fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Entry> {
+        if name == b"." {
+            return entry_by_id(&self.names.lookup, parent);
+        }
         self.names.lookup.lookup(parent, name)
     }
 

@@ -1,9 +1,11 @@
 //! Inodes in memory and in the store: nodes, their table, ownership marks, times of the last read.
 
 pub(crate) mod access_times;
+pub(crate) mod forgotten;
 pub(crate) mod inode_store;
 pub(crate) mod names;
 pub(crate) mod node;
+pub(crate) mod node_id;
 pub(crate) mod node_table;
 pub(crate) mod ownership;
 pub(crate) mod ownership_walk;

@@ -39,6 +39,12 @@ impl Known {
 }
 
 impl Names {
+    /// Nothing is known. `serial`: of the node, so that no version is one that an earlier node of
+    /// the directory had.
+    pub(crate) fn of_node(serial: u64) -> Self {
+        Self { version: serial << 32, ..Self::default() }
+    }
+
     pub(crate) fn get(&self, name: &[u8]) -> Option<Known> {
         self.map.get(name).copied()
     }

@@ -9,6 +9,7 @@
 //! visible is the order of the log.
 
 use crate::inode::names::Names;
+use crate::inode::node_id::Identity;
 use crate::inode::pending_changes::{ChangeNotes, PendingChanges, TreeChange};
 use crate::lock_order::{Rank, RankedGuard, RankedMutex};
 use crate::model::layout;
@@ -28,6 +29,8 @@ const REMEMBERED_PREFIX: usize = 1024;
 /// A file or directory in use.
 pub(crate) struct Node {
     pub(crate) id: NodeId,
+    /// See [`Identity`].
+    pub(crate) serial: u64,
     pub(crate) kind: FileKind,
     /// `st_ino`; never changes.
     pub(crate) ino: u64,
@@ -164,18 +167,26 @@ pub(crate) enum LinkCounts {
 
 impl Node {
     /// A node of something found in the store. `sum`: of the deltas above it.
-    pub(crate) fn new(id: NodeId, place: Place, inode: Inode, sum: u64, lsn: Lsn) -> Arc<Self> {
-        Self::with_role(id, place, inode, sum, lsn, Role::Tree)
+    pub(crate) fn new(identity: Identity, place: Place, inode: Inode, sum: u64, lsn: Lsn) -> Arc<Self> {
+        Self::with_role(identity, place, inode, sum, lsn, Role::Tree)
     }
 
     /// The node of an area, which is a directory without a name.
-    pub(crate) fn new_area(id: NodeId, parent: &Arc<Self>, role: Role) -> Arc<Self> {
+    pub(crate) fn new_area(identity: Identity, parent: &Arc<Self>, role: Role) -> Arc<Self> {
         let place = Place { parent: Some(parent.clone()), name: [].into() };
         let sum = parent.directory.as_ref().map_or(0, |d| d.link_area.sum);
-        Self::with_role(id, place, Inode::new(FileKind::Directory, 0, 0, 0, 0, 0), sum, Lsn(0), role)
+        Self::with_role(identity, place, Inode::new(FileKind::Directory, 0, 0, 0, 0, 0), sum, Lsn(0), role)
     }
 
-    fn with_role(id: NodeId, place: Place, inode: Inode, sum: u64, lsn: Lsn, role: Role) -> Arc<Self> {
+    fn with_role(
+        identity: Identity,
+        place: Place,
+        inode: Inode,
+        sum: u64,
+        lsn: Lsn,
+        role: Role,
+    ) -> Arc<Self> {
+        let Identity { id, serial } = identity;
         let sum = sum.wrapping_add(inode.delta);
         let directory = inode.is_dir().then(|| {
             Box::new(Directory {
@@ -189,7 +200,7 @@ impl Node {
                 owned_alone: AtomicBool::new(inode.owned_alone),
                 notes: OnceLock::new(),
                 sum,
-                names: RankedMutex::new(Rank::Names, Names::default()),
+                names: RankedMutex::new(Rank::Names, Names::of_node(serial)),
                 evictions: AtomicU64::new(0),
                 name_bytes: AtomicU64::new(0),
                 used: AtomicBool::new(true),
@@ -199,6 +210,7 @@ impl Node {
         let changes = place.parent.as_ref().map_or_else(Arc::default, |parent| parent.changes.clone());
         Arc::new(Self {
             id,
+            serial,
             kind: inode.kind,
             ino: inode.number.wrapping_add(sum),
             place: RwLock::new(place),
@@ -363,7 +375,7 @@ impl Node {
 
     /// The key of the record of the node in the orphan area.
     pub(crate) fn orphan_key(&self) -> [u8; layout::ORPHAN_KEY_BYTES] {
-        layout::orphan_key(self.id.0)
+        layout::orphan_key(self.serial)
     }
 
     /// Its path in the volume. The caller holds the tree lock.

@@ -1,12 +1,17 @@
 //! The node table: all nodes in memory, the references to each, and the memory that their names
 //! take.
 //!
+//! Ids are given out here ([`crate::inode::node_id`]), and nodes that leave memory are remembered
+//! ([`crate::inode::forgotten`]).
+//!
 //! A node stays in the table while it has references: one for each entry that the kernel knows, one
 //! for each node below it, and those that calls hold. Known names have a budget of memory: a sweep
 //! over the directories drops the names of those that were not used lately.
 
+use crate::inode::forgotten::{ForgottenNodes, Location};
 use crate::inode::names::{Known, Names};
 use crate::inode::node::{Node, Place};
+use crate::inode::node_id::{Identity, id_of, temporary_id};
 use crate::inode::pending_changes::PendingChanges;
 use crate::lock_order::{Rank, RankedMutex};
 use crate::model::error::{FsErrorKind, Result, fail};
@@ -14,6 +19,7 @@ use crate::model::record::Inode;
 use crate::model::types::NodeId;
 use espalier_engine::Lsn;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -45,7 +51,8 @@ type Shard = HashMap<NodeId, Slot, BuildHasherDefault<IdHasher>>;
 /// All nodes in memory, with the number of references to each.
 pub(crate) struct NodeTable {
     shards: Vec<RankedMutex<Shard>>,
-    next: AtomicU64,
+    next_serial: AtomicU64,
+    forgotten: ForgottenNodes,
     count: AtomicU64,
     changes: Arc<PendingChanges>,
     /// Bytes of known names, of all directories.
@@ -72,12 +79,13 @@ enum Released {
 }
 
 impl NodeTable {
-    /// A table whose ids begin at `first`. `changes`: of all its nodes.
+    /// A table whose serial numbers begin at `first`. `changes`: of all its nodes.
     pub(crate) fn new(first: u64, name_budget: u64, changes: Arc<PendingChanges>) -> Self {
         let shards = (0..SHARDS).map(|_| RankedMutex::new(Rank::NodeShard, Shard::default())).collect();
         Self {
             shards,
-            next: AtomicU64::new(first),
+            next_serial: AtomicU64::new(first),
+            forgotten: ForgottenNodes::new(name_budget / 2),
             count: AtomicU64::new(0),
             changes,
             name_bytes: AtomicU64::new(0),
@@ -90,15 +98,52 @@ impl NodeTable {
         &self.shards[id.0 as usize % SHARDS]
     }
 
-    /// An id that was never used.
-    pub(crate) fn fresh_id(&self) -> NodeId {
-        NodeId(self.next.fetch_add(1, Ordering::Relaxed))
+    /// A serial number that was never used.
+    pub(crate) fn fresh_serial(&self) -> u64 {
+        self.next_serial.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Adds a node with one reference.
+    /// What tells a new node that is no file from all others.
+    pub(crate) fn temporary_identity(&self) -> Identity {
+        let serial = self.fresh_serial();
+        Identity { id: temporary_id(serial), serial }
+    }
+
+    /// Adds a node with one reference. No other has its id.
     pub(crate) fn add(&self, node: &Arc<Node>) {
         self.count.fetch_add(1, Ordering::Relaxed);
         self.shard(node.id).lock().insert(node.id, Slot { node: node.clone(), references: 1 });
+    }
+
+    /// Makes the node of file `ino` with serial number `serial`, with one reference. It gets the id
+    /// of the number, or a temporary one if another node has that: a file that was unlinked or
+    /// replaced and is still in use, or one whose number hashes to the same.
+    pub(crate) fn add_file(
+        &self,
+        ino: u64,
+        serial: u64,
+        make: impl FnOnce(Identity) -> Arc<Node>,
+    ) -> Arc<Node> {
+        let id = id_of(ino);
+        if let Entry::Vacant(slot) = self.shard(id).lock().entry(id) {
+            let node = make(Identity { id, serial });
+            slot.insert(Slot { node: node.clone(), references: 1 });
+            self.count.fetch_add(1, Ordering::Relaxed);
+            return node;
+        }
+        let node = make(Identity { id: temporary_id(serial), serial });
+        self.add(&node);
+        node
+    }
+
+    /// The file with this id, which is not in memory, lies in another place now.
+    pub(crate) fn relocate(&self, id: NodeId, location: Location) {
+        self.forgotten.relocate(id, location);
+    }
+
+    /// Where the node with this id was when it left memory.
+    pub(crate) fn location(&self, id: NodeId) -> Option<Location> {
+        self.forgotten.location(id)
     }
 
     /// The node, without a reference.
@@ -182,6 +227,7 @@ impl NodeTable {
         }
         // Before any lookup can find that the node is missing.
         slot.node.count_eviction();
+        self.forgotten.remember(&slot.node);
         let gone = shard.remove(&id).map(|slot| slot.node);
         self.count.fetch_sub(1, Ordering::Relaxed);
         gone.map_or(Released::Done, Released::Gone)
@@ -204,9 +250,11 @@ impl NodeTable {
     ) -> Arc<Node> {
         let name = name.into();
         let place = Place { parent: Some(dir.clone()), name: name.clone() };
-        let node = Node::new(self.fresh_id(), place, inode, dir.dir().sum, lsn);
+        let sum = dir.dir().sum;
+        let ino = inode.number.wrapping_add(inode.delta).wrapping_add(sum);
         self.acquire(dir.id);
-        self.add(&node);
+        let make = |identity| Node::new(identity, place, inode, sum, lsn);
+        let node = self.add_file(ino, self.fresh_serial(), make);
         self.set_name(dir, names, name, Known::Present(node.id));
         node
     }

@@ -58,7 +58,7 @@ impl LinkAreas {
         if let Some(node) = area.and_then(|id| self.nodes.acquire(id)) {
             return self.references.adopt(node);
         }
-        let node = Node::new_area(self.nodes.fresh_id(), top, Role::LinkArea);
+        let node = Node::new_area(self.nodes.temporary_identity(), top, Role::LinkArea);
         self.nodes.acquire(top.id);
         self.nodes.add(&node);
         *area = Some(node.id);

@@ -13,9 +13,11 @@
 //! corrected yet) stay behind and are deleted.
 
 use crate::data::blocks;
+use crate::inode::forgotten::Location;
 use crate::inode::inode_store::InodeStore;
 use crate::inode::names::Known;
 use crate::inode::node::Node;
+use crate::inode::node_id::id_of;
 use crate::links::link_area::LinkAreas;
 use crate::model::error::Result;
 use crate::model::layout;
@@ -159,14 +161,21 @@ impl AreaMerger<'_> {
         let nodes = &self.areas.nodes;
         for (old, file) in moving {
             area.upper.set_link_count(file.id, file.names);
-            let Some(node) = file.node else { continue };
+            let new = layout::area_name(file.id);
+            let Some(node) = file.node else {
+                let ino = file.inode.number.wrapping_add(area.upper.dir().sum);
+                if let Some(above) = area.upper.place().parent {
+                    let location = Location { parent: above.id, in_link_area: true, name: new[..].into() };
+                    nodes.relocate(id_of(ino), location);
+                }
+                continue;
+            };
             {
                 let mut state = node.state();
                 (state.inode.number, state.inode.links) = (file.inode.number, file.inode.links);
                 state.lsn = lsn;
                 node.changed.store(true, Ordering::Release);
             }
-            let new = layout::area_name(file.id);
             releases.add(nodes.move_node(&node, &area.upper, &new));
             let (lower, upper) = (&area.lower, &area.upper);
             nodes.set_name(upper, &mut upper.dir().names.lock(), &new[..], Known::Present(node.id));

@@ -19,10 +19,12 @@ pub const MAX_FILE_SIZE: u64 = i64::MAX as u64;
 /// included.
 pub(crate) const MAX_KEY: usize = 1 << 20;
 
-/// The handle of a file or directory that is in use. It stands for a (parent, name) pair, or, for
-/// a file with several names, for the file; it is never reused while the file system is open.
-/// Each [`FileSystem::lookup`](crate::FileSystem::lookup) and each call that makes an entry takes
-/// one reference, which [`FileSystem::forget`](crate::FileSystem::forget) gives back.
+/// Names a file or directory that is in use. It stands for a (parent, name) pair, or, for a file
+/// with several names, for the file, and stays when the file is renamed. Each
+/// [`FileSystem::lookup`](crate::FileSystem::lookup) and each call that makes an entry takes one
+/// reference, which [`FileSystem::forget`](crate::FileSystem::forget) gives back. A file that comes
+/// back into use has the same id, unless the id is taken; [`Entry::generation`] tells those with
+/// one id apart. Ids have 48 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u64);
 
@@ -104,6 +106,9 @@ pub struct Caller {
 pub struct Entry {
     /// The node, with one reference more.
     pub node: NodeId,
+    /// Never the same for two files that have one id at different times, in this volume or another
+    /// (but for a chance of one in 2^32).
+    pub generation: u32,
     /// Its attributes.
     pub attr: Attr,
 }

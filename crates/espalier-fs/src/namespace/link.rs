@@ -57,7 +57,8 @@ pub(crate) fn link(namespace: &Namespace, node: NodeId, parent: NodeId, name: &[
         LinkOutcome::NeedsMerge | LinkOutcome::NeedsExclusive => link_merged(namespace, &new, &mut releases)?,
     };
     drop(releases);
-    Ok(Entry { node: namespace.references.hold(&node)?.keep().id, attr })
+    let generation = namespace.lookup.generation(&attr);
+    Ok(Entry { node: namespace.references.hold(&node)?.keep().id, generation, attr })
 }
 
 /// Gives a file a name where another link area serves.

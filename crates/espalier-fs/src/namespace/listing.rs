@@ -137,7 +137,7 @@ impl Listings {
                 }
                 continue;
             };
-            let entry = Entry { node: held.id, attr: namespace.lookup.attrs.attr(&held)? };
+            let entry = namespace.lookup.entry_of(&held)?;
             if !each(DirEntry { name, ino, kind, cookie, entry: Some(&entry) }) {
                 break;
             }
@@ -287,7 +287,7 @@ impl Walk<'_> {
         let ino;
         let kept = if plus {
             let Some(held) = self.node(&name, record)? else { return Ok(true) };
-            let entry = Entry { node: held.id, attr: self.listings.namespace.lookup.attrs.attr(&held)? };
+            let entry = self.listings.namespace.lookup.entry_of(&held)?;
             ino = entry.attr.ino;
             let kept = each(DirEntry { name: &name, ino, kind, cookie, entry: Some(&entry) });
             if kept {

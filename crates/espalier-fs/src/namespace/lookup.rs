@@ -7,6 +7,7 @@
 use crate::file::attr_reader::AttrReader;
 use crate::inode::names::{Known, Names};
 use crate::inode::node::{Node, Role};
+use crate::inode::node_id;
 use crate::inode::node_table::NodeTable;
 use crate::links::link_area::LinkAreas;
 use crate::model::error::{FsError, FsErrorKind, Result, fail};
@@ -51,13 +52,13 @@ enum Remembered<'a> {
 }
 
 impl Lookup {
-    /// Finds `name` in directory `parent` and takes a reference on it. `.` and `..` are understood.
+    /// Finds `name` in directory `parent` and takes a reference on it. `..` is understood.
     pub(crate) fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Entry> {
         let dir = self.nodes.dir(parent)?;
         let held = match name {
-            b"." => self.references.hold(&dir)?,
             b".." => match dir.place().parent {
-                Some(parent) => self.references.hold(&parent)?,
+                Some(parent) if parent.dir().role == Role::Tree => self.references.hold(&parent)?,
+                Some(_) => return fail(FsErrorKind::Stale, "the directory was removed"),
                 None => self.references.hold(&dir)?,
             },
             _ => self.find(&dir, name)?.ok_or_else(|| no_entry(name))?,
@@ -67,8 +68,20 @@ impl Lookup {
 
     /// Turns a held node into the answer that passes the reference to the caller.
     pub(crate) fn entry(&self, held: HeldNode<'_>) -> Result<Entry> {
-        let attr = self.attrs.attr(&held)?;
-        Ok(Entry { node: held.keep().id, attr })
+        let entry = self.entry_of(&held)?;
+        held.keep();
+        Ok(entry)
+    }
+
+    /// What users see of a node under a name; the reference stays with the caller.
+    pub(crate) fn entry_of(&self, node: &Arc<Node>) -> Result<Entry> {
+        let attr = self.attrs.attr(node)?;
+        Ok(Entry { node: node.id, generation: self.generation(&attr), attr })
+    }
+
+    /// The generation that goes with the id of a node with these attributes.
+    pub(crate) fn generation(&self, attr: &Attr) -> u32 {
+        node_id::generation(self.volume.identity, attr.ino, attr.btime)
     }
 
     /// The node of an entry, with a reference; `None` if there is no such entry.
@@ -254,10 +267,24 @@ impl Lookup {
         id: u64,
         kind: Option<FileKind>,
     ) -> Result<HeldNode<'_>> {
+        match self.find_in_area(tree, area, id, kind)? {
+            Some(held) => Ok(held),
+            None => fail(FsErrorKind::Io, format!("file {id:#x} of the link area is missing")),
+        }
+    }
+
+    /// As [`Lookup::file_in_area`]; `None` if the area has no such file.
+    pub(crate) fn find_in_area(
+        &self,
+        tree: &TreeGuard<'_>,
+        area: &Arc<Node>,
+        id: u64,
+        kind: Option<FileKind>,
+    ) -> Result<Option<HeldNode<'_>>> {
         let name = layout::area_name(id);
         let mut names = area.dir().names.lock();
         if let Remembered::Held(held) = self.remembered(tree, area, &names, &name) {
-            return Ok(held);
+            return Ok(Some(held));
         }
         let key = layout::entry_key(&area.content_prefix(tree.epoch), &name);
         let value = self.volume.store.get(self.volume.metadata(), &key)?;
@@ -266,9 +293,9 @@ impl Lookup {
                 if !inode.is_dir() && kind.is_none_or(|kind| kind == inode.kind) =>
             {
                 inode.links = area.link_count(id).unwrap_or(inode.links);
-                Ok(self.add_entry(area, &mut names, &name[..], inode, self.volume.last_lsn()))
+                Ok(Some(self.add_entry(area, &mut names, &name[..], inode, self.volume.last_lsn())))
             }
-            _ => fail(FsErrorKind::Io, format!("file {id:#x} of the link area is missing")),
+            _ => Ok(None),
         }
     }
 }

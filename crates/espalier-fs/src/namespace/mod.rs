@@ -1,5 +1,6 @@
 //! Names: lookup, creation, removal, rename and listing of directory entries.
 
+pub(crate) mod by_id;
 pub(crate) mod context;
 pub(crate) mod create;
 pub(crate) mod link;

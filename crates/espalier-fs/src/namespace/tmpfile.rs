@@ -34,13 +34,15 @@ fn tmpfile_in<'a>(
     mode: u32,
     caller: &Caller,
 ) -> Result<HeldNode<'a>> {
+    // Given back after the locks.
+    let held;
     let tree = namespace.tree.shared();
     let names = dir.dir().names.lock();
     namespace.lookup.check_not_removed(&tree, dir, &names)?;
     let area = &namespace.orphans.area;
     let number = namespace.state_record.fresh_number()?.wrapping_sub(area.dir().sum);
-    let id = namespace.nodes.fresh_id();
-    let base: Arc<[u8]> = layout::orphan_key(id.0).into();
+    let serial = namespace.nodes.fresh_serial();
+    let base: Arc<[u8]> = layout::orphan_key(serial).into();
     let new = NewObject { kind: FileKind::Regular, mode, rdev: 0, target: None };
     let creation = Creation { caller, number, now: namespace.volume.now() };
     let mut batch = Batch::new();
@@ -49,9 +51,13 @@ fn tmpfile_in<'a>(
         namespace.inodes.new_inode(&tree, (dir, &state), &base, &new, &creation, &mut batch)?
     };
     inode.links = 0;
-    let place = Place { parent: Some(area.clone()), name: layout::area_name(id.0)[..].into() };
+    let place = Place { parent: Some(area.clone()), name: layout::area_name(serial)[..].into() };
     let has_data = inode.has_data();
-    let node = Node::new(id, place, inode, area.dir().sum, namespace.volume.last_lsn());
+    let (sum, lsn) = (area.dir().sum, namespace.volume.last_lsn());
+    let make = |identity| Node::new(identity, place, inode, sum, lsn);
+    namespace.nodes.acquire(area.id);
+    let node = namespace.nodes.add_file(number.wrapping_add(sum), serial, make);
+    held = namespace.references.adopt(node.clone());
     {
         let mut state = node.state();
         state.linkable = true;
@@ -63,10 +69,8 @@ fn tmpfile_in<'a>(
         }
     }
     node.changed.store(true, Ordering::Release);
-    namespace.nodes.acquire(area.id);
-    namespace.nodes.add(&node);
     namespace.volume.counters.creates.fetch_add(1, Ordering::Relaxed);
-    Ok(namespace.references.adopt(node))
+    Ok(held)
 }
 
 /// Gives a file that never had a name its first one, where there is no such entry yet and the names

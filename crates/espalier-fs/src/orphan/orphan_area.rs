@@ -76,7 +76,7 @@ impl Orphans {
     }
 
     fn adopt(&self, node: &Arc<Node>) -> Option<NodeId> {
-        self.nodes.move_node(node, &self.area, &layout::area_name(node.id.0))
+        self.nodes.move_node(node, &self.area, &layout::area_name(node.serial))
     }
 
     /// True if a directory lies in a removed tree: no name is found in it, and none made. The
@@ -107,7 +107,7 @@ impl Orphans {
         self.delete_tree_record(&node.orphan_key(), &mut batch)?;
         let result = self.volume.commit_internal(batch);
         // If that failed, recovery removes it: no other node gets this place, because none has the
-        // same id.
+        // same serial number.
         node.state().orphan = Orphan::Empty;
         self.volume.counters.orphans.fetch_sub(1, Ordering::Relaxed);
         self.removed_trees.fetch_sub(1, Ordering::AcqRel);

@@ -40,9 +40,9 @@ struct Image {
 impl Image {
     /// A new place in the orphan area.
     fn new(namespace: &Namespace) -> Self {
-        let id = namespace.nodes.fresh_id();
-        let prefix = layout::content_prefix(layout::ORPHAN_AREA, &layout::area_name(id.0));
-        Self { record: layout::orphan_key(id.0).to_vec(), prefix }
+        let serial = namespace.nodes.fresh_serial();
+        let prefix = layout::content_prefix(layout::ORPHAN_AREA, &layout::area_name(serial));
+        Self { record: layout::orphan_key(serial).to_vec(), prefix }
     }
 
     /// The key of the attributes of the root of the volume.

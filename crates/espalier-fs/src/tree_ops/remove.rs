@@ -167,7 +167,7 @@ fn delete_or_move(
         batch.delete_range(volume.links(), range.clone());
     }
     if in_use {
-        let aside = layout::content_prefix(layout::ORPHAN_AREA, &layout::area_name(node.id.0));
+        let aside = layout::content_prefix(layout::ORPHAN_AREA, &layout::area_name(node.serial));
         batch.insert(volume.metadata(), &node.orphan_key(), inode.encode());
         batch.move_range(volume.metadata(), &content, &aside);
         batch.move_range(volume.data(), &content, &aside);

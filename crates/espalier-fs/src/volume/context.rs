@@ -19,6 +19,8 @@ pub(crate) struct VolumeContext {
     pub(crate) env: Arc<dyn Environment>,
     pub(crate) options: OpenOptions,
     pub(crate) id: u32,
+    /// No other volume of this store or another has it (but for a chance of one in 2^64).
+    pub(crate) identity: u64,
     pub(crate) block_size: u32,
     pub(crate) counters: Counters,
     last_lsn: AtomicU64,
@@ -54,7 +56,9 @@ impl VolumeContext {
     pub(crate) fn open(store: Arc<Store>, env: Arc<dyn Environment>, options: OpenOptions) -> Result<Self> {
         let volume = find_volume(&store, &options.volume)?;
         let block_size = decode_parameters(&volume.parameters)?;
+        let identity = [&store.statistics().uuid[..], &volume.id.to_le_bytes()].concat();
         Ok(Self {
+            identity: xxhash_rust::xxh3::xxh3_64(&identity),
             store,
             env,
             options,

@@ -4,6 +4,7 @@ mod areas;
 mod concurrency;
 mod durability;
 mod full;
+mod handles;
 mod listing;
 mod orphans;
 mod reserved;

@@ -4,7 +4,7 @@ use super::errno::Errno;
 use crate::protocol::request::{SetAttributes, SetTime as WireTime};
 use crate::protocol::{self, Moment, Operation, reply};
 use crate::transport::Request;
-use espalier_fs::{Attr, Fallocate, FileKind, NewNode, RenameMode, SetAttr, SetTime, XattrMode};
+use espalier_fs::{Attr, Entry, Fallocate, FileKind, NewNode, RenameMode, SetAttr, SetTime, XattrMode};
 
 /// Decodes a request. `payload` is the variable part of the request, or a copy of it.
 pub(super) fn decode<'a>(request: &Request<'a>, payload: &'a [u8]) -> Result<Operation<'a>, Errno> {
@@ -42,6 +42,11 @@ pub(super) fn kind_bits(kind: FileKind) -> u32 {
     }
 }
 
+/// A node under a name, for a reply.
+pub(super) fn entry(of: &Entry) -> reply::Attributes {
+    reply::Attributes { generation: of.generation, ..attributes(&of.attr) }
+}
+
 /// Attributes for a reply.
 pub(super) fn attributes(of: &Attr) -> reply::Attributes {
     reply::Attributes {
@@ -52,6 +57,7 @@ pub(super) fn attributes(of: &Attr) -> reply::Attributes {
         mtime: moment(of.mtime),
         ctime: moment(of.ctime),
         btime: moment(of.btime),
+        generation: 0,
         mode: kind_bits(of.kind) | of.mode & 0o7777,
         nlink: of.nlink,
         uid: of.uid,

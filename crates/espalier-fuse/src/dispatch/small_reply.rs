@@ -1,6 +1,6 @@
 //! Replies of a small fixed length, and values of extended attributes.
 
-use super::convert::attributes;
+use super::convert;
 use super::errno::Errno;
 use crate::protocol::reply;
 
@@ -27,12 +27,12 @@ pub(super) enum SmallReply {
 impl SmallReply {
     /// A node under a name.
     pub(super) fn entry(entry: espalier_fs::Entry) -> Self {
-        Self::Entry(entry.node.0, attributes(&entry.attr))
+        Self::Entry(entry.node.0, convert::entry(&entry))
     }
 
     /// A node that is open already.
     pub(super) fn opened(entry: espalier_fs::Entry) -> Self {
-        Self::Opened(entry.node.0, attributes(&entry.attr))
+        Self::Opened(entry.node.0, convert::entry(&entry))
     }
 
     /// The answer to `statfs`.

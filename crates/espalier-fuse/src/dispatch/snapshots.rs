@@ -189,6 +189,8 @@ impl SnapshotTable {
         let mut attributes = attributes(&root);
         (attributes.ino, attributes.size, attributes.nlink) =
             (directory_ino(directory), count as u64, 2 + count as u32);
+        // The node id may be that of another directory of snapshots in the next mount.
+        attributes.generation = (attributes.ino >> 32) as u32;
         // No application can create an entry in it.
         attributes.mode &= !0o222;
         Ok(attributes)

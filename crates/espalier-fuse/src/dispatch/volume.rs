@@ -6,7 +6,8 @@
 
 use super::caller;
 use super::convert::{
-    attributes, check_times, decode, fallocate_mode, kind_bits, new_node, rename_mode, set_attr, xattr_mode,
+    self, attributes, check_times, decode, fallocate_mode, kind_bits, new_node, rename_mode, set_attr,
+    xattr_mode,
 };
 use super::dirty_pages::{DirtyPages, PageCaching};
 use super::errno::{Errno, or_errno, shown_path};
@@ -136,6 +137,10 @@ impl ServedVolume {
 
     /// The entry `name` of a directory.
     pub(super) fn lookup(&self, node: NodeId, name: &[u8]) -> Result<SmallReply, Errno> {
+        if self.is_snapshot() && node == NodeId::ROOT && name == b".." {
+            // It lies in a directory of snapshots, in which the kernel would not find its name.
+            return Ok(SmallReply::NoEntry);
+        }
         match self.fs.lookup(node, name) {
             Err(error) if error.kind() == FsErrorKind::NotFound => Ok(SmallReply::NoEntry),
             found => or_errno(found, || self.shown_path(node)).map(SmallReply::entry),
@@ -214,7 +219,7 @@ impl ServedVolume {
         let mut each = |entry: espalier_fs::DirEntry<'_>| {
             let kind = kind_bits(entry.kind) >> 12;
             let known = entry.entry.map(|entry| {
-                let attributes = self.dirty_pages.adjust(attributes(&entry.attr));
+                let attributes = self.dirty_pages.adjust(convert::entry(entry));
                 (entry.node.0 | self.node_tag, attributes)
             });
             let known = known.as_ref().map(|(node, attributes)| (*node, attributes));

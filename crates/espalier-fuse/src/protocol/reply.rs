@@ -64,6 +64,9 @@ pub struct Attributes {
     pub ctime: Moment,
     /// When the node was made; only STATX carries it.
     pub btime: Moment,
+    /// Tells files apart that have one node id at different times; only an entry carries it, and
+    /// not that of the root.
+    pub generation: u32,
     /// Kind and permissions.
     pub mode: u32,
     pub nlink: u32,
@@ -112,8 +115,8 @@ fn attributes(writer: &mut Writer<'_>, of: &Attributes) {
 pub fn entry(out: &mut [u8], node: u64, of: &Attributes) -> usize {
     let mut writer = Writer::new(&mut out[..ENTRY_BYTES]);
     writer.u64(node);
-    // Generation: node ids are never used again while the mount lives.
-    writer.u64(0);
+    // The kernel knows the root before it was told of it.
+    writer.u64(if node == ROOT { 0 } else { of.generation.into() });
     writer.u64(CACHE_TIMEOUT_SECONDS);
     writer.u64(CACHE_TIMEOUT_SECONDS);
     writer.u64(0);

@@ -178,6 +178,7 @@ fn a_reply_refers_to_what_it_names() {
         mtime: zero,
         ctime: zero,
         btime: zero,
+        generation: 7,
         mode: 0,
         nlink: 1,
         uid: 0,

@@ -167,6 +167,7 @@ fn attributes(ino: u64, node: &Node) -> Attributes {
         mtime: zero,
         ctime: zero,
         btime: zero,
+        generation: 0,
         mode: node.mode,
         nlink: node.nlink,
         uid: 0,
