@@ -142,4 +142,8 @@ struct espalier_space {
 };
 #define ESPALIER_IOC_SPACE       _IOR(ESPALIER_IOC_MAGIC, 10, struct espalier_space)
 
+/* On a file or directory, for its owner and for root: how many bytes are shared with nothing else,
+ * as of at most two seconds ago. Takes time for these bytes, not for shared ones. EPERM. */
+#define ESPALIER_IOC_EXCLUSIVE_SPACE _IOR(ESPALIER_IOC_MAGIC, 13, __u64)
+
 #endif

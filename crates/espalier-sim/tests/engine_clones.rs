@@ -6,6 +6,7 @@ use espalier_engine::{
 };
 use espalier_storage::{BLOCK, Random, SimulatedDevice, SimulatedEnvironment};
 use std::sync::Arc;
+use std::time::Duration;
 
 const DEVICE: u64 = 256 << 20;
 
@@ -301,6 +302,17 @@ fn space_is_told_apart_by_who_shares_it() {
     let (source, clone) = (space(b"a"), space(b"b"));
     println!("source {source:?}, clone {clone:?}");
     assert!(source.exclusive < 200_000 && clone.exclusive < 200_000 && clone.bytes > 11_000_000);
+    let alone = |prefix: &[u8]| {
+        let ranges = [(index, KeyRange::prefix(prefix))];
+        store.exclusive_space_of(&ranges, Duration::ZERO).unwrap()
+    };
+    assert_eq!([alone(b"a"), alone(b"b")], [source.exclusive, clone.exclusive]);
+    // What lies within a shared tree is shared.
+    for within in [&b"a/dir003"[..], b"a/dir01", b"b/dir007/file002"] {
+        let part = space(within);
+        assert!(part.exclusive < 200_000, "{part:?}");
+        assert_eq!(alone(within), part.exclusive);
+    }
     // Both together are theirs alone.
     let both = store.space_of(&[(index, KeyRange::prefix(b"a")), (index, KeyRange::prefix(b"b"))]).unwrap();
     println!("both {both:?}");

@@ -248,11 +248,11 @@ impl Trees for Mounted {
     }
 
     fn exclusive_bytes(&self, path: &Path) -> Result<Option<u64>> {
-        let mut answer = [0; control::size(control::SPACE)];
-        match ask(&open(path)?, control::SPACE, &mut answer) {
+        let mut answer = [0; control::size(control::EXCLUSIVE_SPACE)];
+        match ask(&open(path)?, control::EXCLUSIVE_SPACE, &mut answer) {
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(None),
             Err(error) => Err(explain(error, path)),
-            Ok(()) => Ok(answer.last_chunk().map(|bytes| u64::from_ne_bytes(*bytes))),
+            Ok(()) => Ok(Some(u64::from_ne_bytes(answer))),
         }
     }
 }

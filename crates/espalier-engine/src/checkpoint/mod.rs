@@ -20,7 +20,6 @@ mod references;
 pub(crate) mod state;
 pub(crate) mod volume_changes;
 
-use crate::Result;
 use crate::commit::pipeline::CommitPipeline;
 use crate::device::GuardedDevice;
 use crate::index::accounting::SpaceAccounting;
@@ -34,6 +33,7 @@ use crate::model::piece::PieceHandle;
 use crate::signal::WorkSignal;
 use crate::space::{Space, Superblock, VolumeTable};
 use crate::tree::{Root, Trees, Written};
+use crate::{Lsn, Result};
 use cut::{Cut, CutTaker};
 use espalier_storage::Environment;
 use references::{LeftToReclaim, count_references};
@@ -122,6 +122,20 @@ impl Checkpointer {
     /// Of the device.
     pub(crate) fn checkpoint(&self) -> Result<()> {
         self.run(false, &VolumeChange::None, &|| true).map(drop)
+    }
+
+    /// Makes a checkpoint unless the last one covers all batches up to `last`, or was made since
+    /// the store was opened and no longer than `max_age` ago.
+    ///
+    /// # Errors
+    /// Of the device.
+    pub(crate) fn checkpoint_if_older(&self, last: Lsn, max_age: Duration) -> Result<()> {
+        let was_made = self.progress.last.load(Ordering::Relaxed) > 0;
+        let is_young = was_made && self.age(self.env.monotonic()) <= max_age;
+        if is_young || self.space.superblock().checkpoint_lsn >= last {
+            return Ok(());
+        }
+        self.checkpoint()
     }
 
     /// Makes a checkpoint in which the volumes have changed, if that is `wanted` when they are

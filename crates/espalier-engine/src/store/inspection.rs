@@ -9,9 +9,10 @@ use crate::model::ids::{IndexId, PieceId};
 use crate::model::key::KeyRange;
 use crate::space::Locator;
 use crate::tree::source::MessageSet;
-use crate::tree::{Problem, Progress, SpaceUse, Usage, Verifier, VerifyReport};
+use crate::tree::{Problem, Progress, Sought, SpaceUse, Usage, Verifier, VerifyReport};
 use espalier_storage::BLOCK;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 impl Store {
     /// How much space some ranges take together, and how much of it is theirs alone. Counts whole
@@ -21,16 +22,36 @@ impl Store {
     /// # Errors
     /// Of that checkpoint; [`ErrorKind::NotFound`] if there is no such index.
     pub fn space_of(&self, ranges: &[(IndexId, KeyRange)]) -> Result<SpaceUse> {
+        if !self.components.options.read_only {
+            self.components.write.checkpointer.checkpoint()?;
+        }
+        self.usage(Sought::All, ranges)
+    }
+
+    /// How many bytes of the store some ranges take that are theirs alone, as of a checkpoint no
+    /// older than `max_age`, which is made if need be and unless the store is read-only. Reads the
+    /// headers of what is theirs alone and of the borders, no parts. The ranges must not overlap.
+    ///
+    /// # Errors
+    /// As for [`Store::space_of`].
+    pub fn exclusive_space_of(&self, ranges: &[(IndexId, KeyRange)], max_age: Duration) -> Result<u64> {
         let components = &self.components;
         if !components.options.read_only {
-            components.write.checkpointer.checkpoint()?;
+            let last = components.write.pipeline.lock_applied()?.last_lsn;
+            components.write.checkpointer.checkpoint_if_older(last, max_age)?;
         }
+        Ok(self.usage(Sought::Exclusive, ranges)?.exclusive)
+    }
+
+    /// As of the last checkpoint.
+    fn usage(&self, sought: Sought, ranges: &[(IndexId, KeyRange)]) -> Result<SpaceUse> {
+        let components = &self.components;
         components.write.checkpointer.hold(|state| {
             let look = |id| {
                 let count = u64::from(components.space.tables.references(id)?.unwrap_or(0));
                 Ok((count, Locator::locate(&*components.space, id)?.extent.byte_len() as u64))
             };
-            let mut usage = Usage::new(&components.trees, &look);
+            let mut usage = Usage::new(&components.trees, sought, &look);
             let mut of: BTreeMap<IndexId, Vec<KeyRange>> = BTreeMap::new();
             for (index, range) in ranges.iter().filter(|(_, range)| !range.is_empty()) {
                 of.entry(*index).or_default().push(range.clone());

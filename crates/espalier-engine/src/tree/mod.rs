@@ -32,7 +32,7 @@ pub(crate) use inspect::footprint::Footprint;
 pub use inspect::salvage::Loss;
 pub(crate) use inspect::salvage::{References, Salvager, keys_without_base, ranges_of_pieces};
 pub use inspect::usage::SpaceUse;
-pub(crate) use inspect::usage::Usage;
+pub(crate) use inspect::usage::{Sought, Usage};
 pub(crate) use inspect::verify::Verifier;
 pub use inspect::verify::{Problem, Progress, VerifyReport};
 pub(crate) use memory::TreeMemory;

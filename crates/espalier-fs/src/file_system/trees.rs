@@ -6,7 +6,7 @@ use crate::model::types::*;
 use crate::snapshot::volume::{SnapshotInfo, open_options, snapshots};
 use crate::tree_ops::diff::TreeDiff;
 use crate::tree_ops::list::TreeEntry;
-use crate::tree_ops::{self, change, clone, diff, list, nodes_below};
+use crate::tree_ops::{self, change, clone, diff, list, nodes_below, space};
 use std::sync::Arc;
 
 /// Memory for names while the owner of a snapshot is checked.
@@ -110,7 +110,17 @@ impl FileSystem {
     /// # Errors
     /// [`FsErrorKind::Stale`](crate::FsErrorKind::Stale); of the store.
     pub fn space_of_tree(&self, node: NodeId) -> Result<(u64, u64)> {
-        diff::space_of_tree(&self.names, node)
+        space::space_of_tree(&self.names, node)
+    }
+
+    /// How many bytes of the store a tree takes that nothing else shares, as they were at most two
+    /// seconds ago. Takes time for what is not shared.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) unless the caller is root or
+    /// owns the top of the tree; [`FsErrorKind::Stale`](crate::FsErrorKind::Stale); of the store.
+    pub fn exclusive_space_of_tree(&self, node: NodeId, caller: &Caller) -> Result<u64> {
+        space::exclusive_space_of_tree(&self.names, node, caller)
     }
 
     /// Makes a snapshot of this volume. What every call that returned has done is in it. Durable

@@ -81,32 +81,6 @@ fn linked_below(namespace: &Namespace, dir: &Arc<Node>, epoch: u64) -> Result<BT
     found.into_iter().map(|(path, id)| Ok((path, namespace.links.inode_in_area(&area, id)?))).collect()
 }
 
-/// How much space a tree takes in the store, in bytes, and how much of it nothing else shares.
-/// Counts whole pieces, after compression; what is small is rounded up.
-///
-/// # Errors
-/// [`FsErrorKind::Stale`](crate::FsErrorKind::Stale); of the store.
-pub(crate) fn space_of_tree(namespace: &Namespace, node: NodeId) -> Result<(u64, u64)> {
-    let node = namespace.nodes.node(node)?;
-    let ranges = {
-        let tree = namespace.tree.shared();
-        let key = node.data_base(tree.epoch, &node.state());
-        let mut ranges = vec![(namespace.volume.data(), layout::file_range(&key))];
-        if node.is_dir() {
-            let content = layout::content_range(&node.content_prefix(tree.epoch));
-            if content.start.is_empty() {
-                ranges.clear();
-            }
-            for index in [namespace.volume.metadata(), namespace.volume.data(), namespace.volume.links()] {
-                ranges.push((index, content.clone()));
-            }
-        }
-        ranges
-    };
-    let space = namespace.volume.store.space_of(&ranges)?;
-    Ok((space.bytes, space.exclusive))
-}
-
 impl TreeDiff {
     /// The next difference; paths are relative to the trees.
     ///

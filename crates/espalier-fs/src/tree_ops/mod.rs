@@ -1,4 +1,5 @@
-//! Operations on whole trees: clone, change of owners and modes, removal, listing, comparison.
+//! Operations on whole trees: clone, change of owners and modes, removal, listing, comparison,
+//! space.
 
 pub(crate) mod change;
 pub(crate) mod clone;
@@ -6,3 +7,4 @@ pub(crate) mod diff;
 pub(crate) mod list;
 pub(crate) mod nodes_below;
 pub(crate) mod remove;
+pub(crate) mod space;

@@ -2,7 +2,9 @@
 
 use crate::Bench;
 use espalier_engine::{OpenOptions, Store};
-use espalier_fs::{Caller, FileSystem, FormatOptions, NodeId, SetAttr, SetTime, merge_functions};
+use espalier_fs::{
+    Caller, FileSystem, FormatOptions, FsErrorKind, NodeId, SetAttr, SetTime, merge_functions,
+};
 use espalier_storage::{Device, Environment, MemoryDevice, SystemEnvironment};
 use std::sync::Arc;
 
@@ -110,6 +112,13 @@ fn free_space_is_told_truly_before_during_and_after_with_clones() {
     let copied = bench.fs.lookup(copy, b"file").expect("lookup").node;
     bench.fs.write(copied, 0, &vec![99; 3 * MIB as usize], false).expect("write");
     near(free(&bench), whole - 3 * MIB, "free when 3 MiB of the clone are its own");
+    let (_, exclusive) = bench.fs.space_of_tree(copy).expect("space");
+    near(exclusive, 3 * MIB, "exclusive of the clone");
+    let told = bench.fs.exclusive_space_of_tree(copy, &Caller::default()).expect("exclusive space");
+    assert_eq!(told, exclusive, "the two ways of counting");
+    let stranger = Caller { uid: 1000, gid: 1000, ..Caller::default() };
+    let refused = bench.fs.exclusive_space_of_tree(copy, &stranger).expect_err("another user's tree");
+    assert_eq!(refused.kind(), FsErrorKind::Permission);
     // A removed file in use goes with its last reference.
     [file, dir, copied, copy].iter().for_each(|node| bench.fs.forget(*node, 1));
     // The first three MiB were the source's alone. They may lie in one part with what the clone

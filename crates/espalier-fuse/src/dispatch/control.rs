@@ -138,6 +138,10 @@ impl TreeCommands {
                 let (bytes, exclusive) = or_errno(self.fs.space_of_tree(node), path)?;
                 answer.extend([bytes, exclusive].iter().flat_map(|n| n.to_ne_bytes()));
             }
+            Command::ExclusiveSpace => {
+                let exclusive = or_errno(self.fs.exclusive_space_of_tree(node, caller), path)?;
+                answer.extend_from_slice(&exclusive.to_ne_bytes());
+            }
             Command::Diff { token } => {
                 let old = self.tokens.take(&token, caller.uid)?;
                 let diff = self.compare(old, node, caller)?;

@@ -50,6 +50,9 @@ pub const RESTORE: u32 = number(WRITE, 11, 8 + NAME_BYTES);
 /// `ESPALIER_IOC_RENAME_ALL`.
 pub const RENAME_ALL: u32 = number(WRITE, 12, 2 * TOKEN_BYTES);
 
+/// `ESPALIER_IOC_EXCLUSIVE_SPACE`.
+pub const EXCLUSIVE_SPACE: u32 = number(READ, 13, 8);
+
 /// Step of [`RENAME_ALL`]: what is staged moves to its place.
 pub const ENTER: u8 = 1;
 /// Step of [`RENAME_ALL`]: what is at the place moves to the staging directory.
@@ -126,6 +129,8 @@ pub enum Command<'a> {
     },
     /// Asks how much space a tree takes.
     Space,
+    /// Asks how much of the space of a tree nothing else shares.
+    ExclusiveSpace,
     /// Makes many renames as one step.
     RenameAll {
         /// Of the staging directory.
@@ -148,6 +153,7 @@ impl<'a> Command<'a> {
         Some(match command {
             TOKEN => Self::Token,
             SPACE => Self::Space,
+            EXCLUSIVE_SPACE => Self::ExclusiveSpace,
             CLONE => {
                 let token = reader.bytes(TOKEN_BYTES).ok()?.try_into().ok()?;
                 let (flags, name) = take_name(&mut reader)?;

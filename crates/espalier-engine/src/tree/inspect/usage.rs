@@ -1,9 +1,12 @@
 //! Space usage: how much space ranges take, and how much of it is theirs alone. Headers and
 //! reference counts tell; no part is read.
 //!
-//! The headers that show something of the ranges are walked from the top. A piece is *theirs alone*
-//! if every header that refers to it is theirs alone too, or refers to it only for keys inside the
-//! ranges. That is the case if the walk met as many such headers as the piece has references.
+//! The headers that show something of the ranges are walked from the top. A node is *known* if the
+//! walk has met all that refers to it: the volume table, or headers of known nodes that refer to it
+//! for keys inside the ranges only, or for both. A piece is *theirs alone* if all that refers to it
+//! was met, and shows it inside the ranges only. So nothing below a node that is not known is
+//! theirs alone, and a walk that asks for no more ends there: it costs what is theirs alone, and
+//! the borders of the ranges.
 
 use crate::Result;
 use crate::model::ids::PieceId;
@@ -25,12 +28,22 @@ pub struct SpaceUse {
     pub exclusive: u64,
 }
 
+/// What a walk has to find.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sought {
+    /// All that the ranges take.
+    All,
+    /// What is theirs alone; the other figure is too small.
+    Exclusive,
+}
+
 /// Where a node appears, and which keys of that place are asked for.
 type Place = (View, Arc<[KeyRange]>);
 
 /// A walk over what some ranges take.
 pub(crate) struct Usage<'a> {
     trees: &'a Trees,
+    sought: Sought,
     /// How many counts a piece has, and its bytes.
     look: &'a dyn Fn(PieceId) -> Result<(u64, u64)>,
     /// Nodes to be looked at, the highest first.
@@ -39,16 +52,19 @@ pub(crate) struct Usage<'a> {
 }
 
 impl<'a> Usage<'a> {
-    pub(crate) fn new(trees: &'a Trees, look: &'a dyn Fn(PieceId) -> Result<(u64, u64)>) -> Self {
-        Self { trees, look, nodes: BTreeMap::new(), met: HashMap::new() }
+    pub(crate) fn new(
+        trees: &'a Trees,
+        sought: Sought,
+        look: &'a dyn Fn(PieceId) -> Result<(u64, u64)>,
+    ) -> Self {
+        Self { trees, sought, look, nodes: BTreeMap::new(), met: HashMap::new() }
     }
 
     /// Adds all ranges of an index with this root; none of them may overlap.
     pub(crate) fn add(&mut self, root: &Root, ranges: Arc<[KeyRange]>) {
         let Some(handle) = root.slot.as_ref().and_then(|slot| slot.place()) else { return };
-        // The volume table refers to the root for all keys.
-        let met = self.met.entry(handle.id()).or_default();
-        *met += u64::from(*ranges == [KeyRange::all()]);
+        // By the volume table.
+        *self.met.entry(handle.id()).or_default() += 1;
         let place = (View::identity(), ranges);
         self.nodes.entry((Reverse(root.height), handle.id())).or_default().push(place);
     }
@@ -60,32 +76,36 @@ impl<'a> Usage<'a> {
         while let Some(((_, id), places)) = self.nodes.pop_first() {
             let node = self.trees.node(id)?;
             let whole = places.iter().all(|(view, ranges)| covers(ranges, &view.range_outward()));
-            let own = self.add_piece(id, &mut space)? && whole;
+            let known = self.add_piece(id, whole, &mut space)?;
+            if !known && self.sought == Sought::Exclusive {
+                continue;
+            }
             let (mut inside, mut outside) = (HashSet::new(), HashSet::new());
             for place in &places {
                 self.look_at(&node, place, &mut inside, &mut outside);
             }
             for piece in inside {
                 let met = self.met.entry(piece.id).or_default();
-                *met += u64::from((own || !whole) && !outside.contains(&piece.id));
+                *met += u64::from(known && !outside.contains(&piece.id));
                 if !piece.is_node {
                     parts.insert(piece.id);
                 }
             }
         }
         for part in parts {
-            self.add_piece(part, &mut space)?;
+            self.add_piece(part, true, &mut space)?;
         }
         Ok(space)
     }
 
-    /// Adds a piece; true if it is theirs alone.
-    fn add_piece(&self, id: PieceId, space: &mut SpaceUse) -> Result<bool> {
+    /// Adds a piece, `whole` if nothing of it is outside the ranges in the places that were met.
+    /// True if all that refers to it was met.
+    fn add_piece(&self, id: PieceId, whole: bool, space: &mut SpaceUse) -> Result<bool> {
         let (count, bytes) = (self.look)(id)?;
-        let own = self.met.get(&id).is_some_and(|met| *met >= count);
+        let known = self.met.get(&id).is_some_and(|met| *met >= count);
         space.bytes += bytes;
-        space.exclusive += if own { bytes } else { 0 };
-        Ok(own)
+        space.exclusive += if known && whole { bytes } else { 0 };
+        Ok(known)
     }
 
     /// Sorts what a node refers to by whether that is for keys inside the range.
