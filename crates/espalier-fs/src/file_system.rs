@@ -84,7 +84,11 @@ impl FileSystem {
         let metadata = IndexId { volume, index: METADATA };
         let mut batch = Batch::new();
         batch.insert(metadata, layout::ROOT_KEY, root.encode());
-        let state = VolumeState { next_number: FIRST_INODE_NUMBER, longest_key: Some(0) };
+        let state = VolumeState {
+            next_number: FIRST_INODE_NUMBER,
+            longest_key: Some(0),
+            flags_used: FileFlags::default(),
+        };
         batch.insert(metadata, layout::STATE_KEY, state.encode());
         let lsn = store.commit(batch)?;
         Ok(store.sync(lsn)?)
@@ -131,6 +135,7 @@ impl FileSystem {
             reader: names.lookup.attrs.clone(),
             ownership: names.ownership.clone(),
             access_times: access_times.clone(),
+            state_record: names.state_record.clone(),
         };
         let xattrs = ExtendedAttributes {
             volume: volume.clone(),
@@ -178,6 +183,7 @@ fn namespace(parts: Parts, orphans: Arc<Orphans>, access_times: Arc<AccessTimes>
         volume: volume.clone(),
         tree: tree.clone(),
         nodes: nodes.clone(),
+        state_record: state_record.clone(),
         walks: ActiveWalks::default(),
         inodes: inodes.clone(),
         links: links.clone(),

@@ -1,10 +1,10 @@
 //! The dispatcher of a mount: decides which component answers a request.
 //!
 //! Requests go by node and kind to the live file system or an opened snapshot (`volume`), to the
-//! directories of snapshots (`snapshots`), to the ioctls on whole trees (`control`), or to the
-//! description and the commands of the mount (`root_xattrs`). Each component owns its state and
-//! knows only what stands below it in `layers.txt`. Errors become numbers in `errno` and nowhere
-//! else.
+//! directories of snapshots (`snapshots`), to the ioctls on whole trees (`control`) or those of
+//! Linux (`linux_commands`), or to the description and the commands of the mount (`root_xattrs`).
+//! Each component owns its state and knows only what stands below it in `layers.txt`. Errors become
+//! numbers in `errno` and nowhere else.
 //!
 //! There are no open files: OPEN, OPENDIR and FLUSH are answered with ENOSYS, after which the
 //! kernel no longer asks, and keeps the pages of files and the listings of directories. Existing
@@ -25,6 +25,7 @@ mod convert;
 mod counts;
 mod dirty_pages;
 mod errno;
+mod linux_commands;
 mod node_tag;
 mod root_xattrs;
 mod small_reply;
@@ -34,6 +35,7 @@ mod volume;
 use crate::notifier::Notifier;
 use crate::prefetch::Prefetch;
 use crate::protocol::flags::opcode;
+use crate::protocol::linux_ioctl::LinuxCommand;
 use crate::protocol::{Header, Operation, reply};
 use crate::transport::{self, Handler, Outcome, Request};
 use control::TreeCommands;
@@ -41,6 +43,7 @@ use convert::decode;
 pub use counts::RequestCounts;
 use errno::Errno;
 use espalier_fs::{FileSystem, NodeId, Notice, Waiter};
+use linux_commands::LinuxCommands;
 use root_xattrs::RootXattrs;
 pub use root_xattrs::{COMMAND_XATTR, Commands, DESCRIPTION_XATTR, Description, LIST_COMMAND};
 use small_reply::SmallReply;
@@ -67,6 +70,7 @@ pub struct Dispatcher {
     live: ServedVolume,
     snapshots: Arc<SnapshotTable>,
     commands: TreeCommands,
+    linux_commands: LinuxCommands,
     root_xattrs: RootXattrs,
     counts: RequestCounts,
 }
@@ -83,6 +87,7 @@ impl Dispatcher {
         let snapshots = Arc::new(SnapshotTable::new(Arc::clone(&fs), xattrs));
         Self {
             commands: TreeCommands::new(Arc::clone(&fs), Arc::clone(&snapshots)),
+            linux_commands: LinuxCommands::new(Arc::clone(&fs), Arc::clone(&snapshots)),
             snapshots,
             live: ServedVolume::live(fs, xattrs),
             root_xattrs: RootXattrs::new(description, commands),
@@ -100,6 +105,7 @@ impl Dispatcher {
         self.pass_on_notices(notifier);
         self.live.attach(notifier);
         self.commands.attach(notifier);
+        self.linux_commands.attach(notifier);
     }
 
     /// Has the notifier tell the kernel what the file system says that it should be told.
@@ -206,7 +212,15 @@ impl Dispatcher {
         let Operation::Ioctl { command, input, output_size, .. } = operation else {
             return Err(Errno(libc::EIO));
         };
-        self.commands.answer(node, &request.header, command, input, output_size, out)
+        let Some(asked) = LinuxCommand::decode(command, input) else {
+            return self.commands.answer(node, &request.header, command, input, output_size, out);
+        };
+        let write_pages = || self.live.write_pages(node);
+        let answer = self.linux_commands.carry_out(node, &request.header, asked, write_pages)?;
+        match answer.len() <= output_size as usize {
+            true => Ok(reply::ioctl(out, 0, &answer)),
+            false => Err(Errno(libc::EINVAL)),
+        }
     }
 
     /// Serves FORGET and BATCH_FORGET, which have no answer.

@@ -5,7 +5,7 @@ mod common;
 
 use common::kinds;
 use common::store::{Image, output, serve_if_asked};
-use rustix::fs::{FallocateFlags, copy_file_range, fallocate};
+use rustix::fs::{FallocateFlags, XattrFlags, copy_file_range, fallocate};
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use std::fs::{self, File, FileTimes, Permissions};
@@ -348,4 +348,103 @@ fn a_read_with_noatime_changes_no_time() {
         assert_eq!(read(&paths[1], 0), 3 * PAGE as u64);
         assert!(fs::metadata(&paths[1]).unwrap().accessed().unwrap() > fixed());
     });
+}
+
+/// Runs `chattr`, or another program on a path; true if it says that all is well.
+fn said(program: &str, arguments: &[&str], path: &Path) -> Result<String, String> {
+    let run = output(Command::new(program).args(arguments).arg(path)).unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if run.status.success() { Ok(text(&run.stdout)) } else { Err(text(&run.stderr)) }
+}
+
+/// Fails if a call did not fail with EPERM.
+#[track_caller]
+fn refused(result: std::io::Result<()>) {
+    assert_eq!(result.map_err(|error| error.raw_os_error()), Err(Some(libc::EPERM)));
+}
+
+/// What root is refused on a mount with immutable and append-only files.
+fn changes_are_forbidden(root: &Path, is_write_back: bool) {
+    let path = |name: &str| root.join(name);
+    assert!(said("lsattr", &["-d"], &path("fixed")).unwrap().starts_with("----i"));
+    assert!(said("lsattr", &["-d"], &path("log")).unwrap().starts_with("-----ad"));
+    refused(File::create(path("fixed")).map(drop));
+    // A file is opened without the server's knowledge.
+    let mut fixed = File::options().append(true).open(path("fixed")).unwrap();
+    match fixed.write_all(b"x") {
+        Ok(()) if is_write_back => refused(fixed.sync_all()),
+        written => refused(written),
+    }
+    drop(fixed);
+    refused(File::options().write(true).open(path("fixed")).unwrap().set_len(1));
+    refused(fs::remove_file(path("fixed")));
+    refused(fs::rename(path("fixed"), path("moved")));
+    refused(fs::rename(path("other"), path("fixed")));
+    refused(fs::hard_link(path("fixed"), path("second")));
+    refused(fs::set_permissions(path("fixed"), Permissions::from_mode(0o600)));
+    refused(chown(path("fixed"), Some(OWNER), None));
+    refused(rustix::fs::setxattr(path("fixed"), "user.x", b"y", XattrFlags::empty()).map_err(Into::into));
+    refused(File::create(path("log")).map(drop));
+    refused(fs::remove_file(path("log")));
+    refused(fs::write(path("dir/new"), b"text"));
+    refused(fs::remove_file(path("dir/file")));
+    refused(fs::rename(path("dir/file"), path("file")));
+    fs::write(path("dir/file"), b"changed").unwrap();
+    let log = File::options().append(true).open(path("log")).unwrap();
+    (&log).write_all(b", second").unwrap();
+    log.sync_all().unwrap();
+    refused(log.set_len(0));
+    let inside = File::options().write(true).open(path("log")).unwrap();
+    match inside.write_at(b"x", 0) {
+        Ok(_) if is_write_back => refused(inside.sync_all()),
+        written => refused(written.map(drop)),
+    }
+    let other = output(Command::new("chattr").arg("-i").arg(path("fixed")).uid(WRITER).gid(WRITER));
+    assert!(!other.unwrap().status.success(), "another user takes the flag away");
+}
+
+/// Root is refused too, and a remount changes nothing about it.
+#[test]
+fn flags_that_forbid_changes_are_kept() {
+    for kind in kinds() {
+        for options in ["", "writeback"] {
+            eprintln!("{kind:?} {options}");
+            let image = Image::new(64 << 20);
+            let mounted = image.mount(kind, options);
+            let path = |name: &str| mounted.path().join(name);
+            for name in ["fixed", "log", "other"] {
+                fs::write(path(name), b"first").unwrap();
+            }
+            fs::create_dir(path("dir")).unwrap();
+            fs::write(path("dir/file"), b"text").unwrap();
+            said("chattr", &["+ad"], &path("log")).unwrap();
+            said("chattr", &["+i"], &path("dir")).unwrap();
+            // What is stored before is kept.
+            let file = File::options().read(true).write(true).open(path("fixed")).unwrap();
+            (&file).write_all(b"FI").unwrap();
+            let before = file.metadata().unwrap().ctime_nsec();
+            said("chattr", &["+i"], &path("fixed")).unwrap();
+            if options.is_empty() {
+                // With write-back the kernel shows its own time of change.
+                assert_ne!(file.metadata().unwrap().ctime_nsec(), before);
+            }
+            drop(file);
+            mounted.end();
+            let mounted = image.mount(kind, options);
+            changes_are_forbidden(mounted.path(), options == "writeback");
+            mounted.end();
+            let mounted = image.mount(kind, options);
+            let path = |name: &str| mounted.path().join(name);
+            assert_eq!(fs::read(path("log")).unwrap(), b"first, second");
+            assert_eq!(fs::read(path("fixed")).unwrap(), b"FIrst");
+            for name in ["fixed", "log", "dir"] {
+                said("chattr", &["-ia"], &path(name)).unwrap();
+            }
+            fs::remove_file(path("fixed")).unwrap();
+            fs::remove_file(path("log")).unwrap();
+            fs::remove_dir_all(path("dir")).unwrap();
+            assert!(said("fstrim", &["-v"], mounted.path()).unwrap().contains("trimmed"));
+            mounted.end();
+        }
+    }
 }

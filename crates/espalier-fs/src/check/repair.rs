@@ -27,6 +27,7 @@ use crate::check::repair::state::{FoundLinks, Repair};
 use crate::check::repair::writer::RepairWriter;
 use crate::model::error::Result;
 use crate::model::layout::DATA;
+use crate::model::types::FileFlags;
 use crate::volume::context::{decode_parameters, find_volume};
 use espalier_engine::{Batch, IndexId, KeyRange, Loss, Store};
 use std::collections::{BTreeMap, BTreeSet};
@@ -73,6 +74,7 @@ pub fn repair(
         unmarked: BTreeSet::new(),
         reserved: Vec::new(),
         state: None,
+        flags_seen: FileFlags::default(),
         next_number: 0,
         highest: 0,
         now,

@@ -11,8 +11,8 @@
 //! the entries that list them belong together; links, the files they lead to, their counts and the
 //! links index agree, in every link area; areas and their marks belong together; no two files have
 //! one number; directories that bear the ownership mark own what is below; no key is longer than
-//! the volume says; what lies in the data index belongs to a file or an orphan; reserved blocks
-//! have no data.
+//! the volume says; no object has a flag that the volume does not know of; what lies in the data
+//! index belongs to a file or an orphan; reserved blocks have no data.
 
 mod data;
 mod links;
@@ -29,7 +29,7 @@ use crate::model::layout::{self, DATA, LINKS, METADATA, Parsed};
 use crate::model::privileges::agrees_with_mark;
 use crate::model::record::{Inode, OrphanRecord, Record, VolumeState};
 use crate::model::reserved_blocks::ReservedBlocks;
-use crate::model::types::FileKind;
+use crate::model::types::{FileFlags, FileKind};
 use crate::volume::context::{decode_parameters, find_volume};
 use espalier_engine::{Cursor, IndexId, Key, KeyRange, Snapshot, Store};
 use std::collections::HashMap;
@@ -55,6 +55,7 @@ pub fn check(store: &Store, name: &str, progress: &mut dyn FnMut(u64)) -> Result
         expected: HashMap::new(),
         numbers: Vec::new(),
         longest_key: u64::MAX,
+        flags_used: FileFlags::default(),
     };
     Ok(verification.run())
 }
@@ -99,6 +100,7 @@ struct Verification<'a> {
     /// The numbers of all inodes.
     numbers: Vec<u64>,
     longest_key: u64,
+    flags_used: FileFlags,
 }
 
 impl Verification<'_> {
@@ -140,7 +142,10 @@ impl Verification<'_> {
             .map_err(Into::into)
             .and_then(|value| value.as_deref().map(VolumeState::decode).transpose())
         {
-            Ok(state) => self.longest_key = state.and_then(|state| state.longest_key).unwrap_or(u64::MAX),
+            Ok(state) => {
+                self.longest_key = state.and_then(|state| state.longest_key).unwrap_or(u64::MAX);
+                self.flags_used = state.map_or(FileFlags::ALL, |state| state.flags_used);
+            }
             Err(error) => self.found.problem("/", error.to_string()),
         }
     }
@@ -217,6 +222,11 @@ impl Verification<'_> {
             Ok(record) => record,
             Err(error) => return self.found.problem(parsed.path(), error.to_string()),
         };
+        if let Record::Inode(inode) = &record
+            && inode.flags.0 & !self.flags_used.0 != 0
+        {
+            self.found.problem(parsed.path(), "it has a flag that the volume says no object has");
+        }
         if parsed.directory.last().is_some_and(Vec::is_empty) {
             return self.linked_file(parsed, record);
         }

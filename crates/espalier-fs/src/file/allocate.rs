@@ -36,6 +36,10 @@ impl FileData {
         }
         let tree = self.tree.shared();
         let mut state = node.state();
+        state.inode.flags.check_mutable()?;
+        if !matches!(what, Fallocate::Allocate { .. }) {
+            state.inode.flags.check_unprotected()?;
+        }
         let base = node.data_base(tree.epoch, &state);
         let mut change = reservation::ReservationChange::new(&self.volume, &base, &state.inode)?;
         let mut inode = state.inode.clone();

@@ -13,6 +13,7 @@ use crate::model::privileges::{SET_GID, SET_ID};
 use crate::model::record::{Inode, later_than};
 use crate::model::types::*;
 use crate::volume::context::VolumeContext;
+use crate::volume::state_record::VolumeStateRecord;
 use crate::volume::tree_lock::{TreeGuard, TreeLock};
 use espalier_engine::Batch;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ pub(crate) struct Attributes {
     pub(crate) reader: Arc<AttrReader>,
     pub(crate) ownership: Arc<OwnershipMarks>,
     pub(crate) access_times: Arc<AccessTimes>,
+    pub(crate) state_record: Arc<VolumeStateRecord>,
 }
 
 impl Attributes {
@@ -51,6 +53,7 @@ impl Attributes {
         let contradicts = |inode: &Inode| lends_rights(inode) || gives_away(inode);
         let mut state = self.ownership.lock_for_change(&node, contradicts)?;
         let counted = counted.filter(|_| state.changes == changes);
+        self.check_flags(state.inode.flags, set)?;
         let mut batch = Batch::new();
         let mut inode = state.inode.clone();
         let now = self.volume.now();
@@ -99,6 +102,51 @@ impl Attributes {
         state.blocks = blocks;
         self.hold_mtime(&tree, &node, &mut state, set);
         Ok(self.reader.known_attr(&node, &state).0)
+    }
+
+    /// The flags that `chattr` sets.
+    pub(crate) fn flags(&self, node: NodeId) -> Result<FileFlags> {
+        Ok(self.nodes.node(node)?.state().inode.flags)
+    }
+
+    /// Sets them.
+    pub(crate) fn set_flags(&self, node: NodeId, flags: FileFlags, caller: &Caller) -> Result<()> {
+        let node = self.nodes.node(node)?;
+        self.volume.check_writable()?;
+        if flags.0 & !FileFlags::ALL.0 != 0 {
+            return fail(FsErrorKind::Unsupported, format!("flags {:#x} are not known here", flags.0));
+        }
+        if flags.has(FileFlags::DIRSYNC) && !node.is_dir() {
+            return fail(FsErrorKind::Unsupported, "only a directory can have flag D");
+        }
+        let tree = self.tree.shared();
+        let mut state = self.ownership.lock_for_change(&node, |_| flags.protect())?;
+        let changes = FileFlags(state.inode.flags.0 ^ flags.0);
+        if caller.uid != 0 && (caller.uid != state.inode.uid || changes.protect()) {
+            return fail(FsErrorKind::Permission, "these flags are not this user's to change");
+        }
+        self.state_record.note_flags(flags)?;
+        let mut inode = state.inode.clone();
+        inode.flags = flags;
+        inode.set_ctime(self.volume.now());
+        let mut batch = Batch::new();
+        self.inodes.put(&tree, &node, &state, &inode, &mut batch);
+        self.inodes.commit_inode(&node, &mut state, inode, batch)
+    }
+
+    /// Refuses a change of attributes that the flags of an object forbid. What the kernel says of
+    /// the times of data that it wrote before, if it keeps the times, is no change by a user.
+    fn check_flags(&self, flags: FileFlags, set: &SetAttr) -> Result<()> {
+        let is_set = |time: Option<SetTime>| matches!(time, Some(SetTime::At(_)));
+        let is_owner = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+        let only_written = is_set(set.mtime) && set.atime.is_none() && !is_owner && set.size.is_none();
+        if only_written && self.volume.kernel_keeps_times.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        if is_owner || set.size.is_some() || is_set(set.atime) || is_set(set.mtime) {
+            flags.check_unprotected()?;
+        }
+        flags.check_mutable()
     }
 
     /// Adds to a batch that a file gets `size` bytes; returns the units that its reserved blocks

@@ -148,6 +148,14 @@ impl FileData {
         let base = node.data_base(tree.epoch, &state);
         let mut batch = Batch::new();
         let before = &state.inode;
+        before.flags.check_mutable()?;
+        if before.flags.has(FileFlags::APPEND) && offset < before.size {
+            match privileges {
+                // The kernel writes whole pages when a program has appended to a file.
+                Privileges::Keep => self.check_unchanged(&base, before, offset, data)?,
+                Privileges::Clear | Privileges::ClearCapabilities => before.flags.check_unprotected()?,
+            }
+        }
         let mut inode = before.clone();
         let mut reserved = reservation::ReservationChange::new(&self.volume, &base, before)?;
         let length = data.len() as u64;
@@ -169,6 +177,17 @@ impl FileData {
         self.change(&tree, &node, &mut state, change)?;
         self.volume.counters.bytes_written.fetch_add(data.len() as u64, Ordering::Relaxed);
         Ok(data.len())
+    }
+
+    /// Refuses to write anything below the end of a file but what is there already.
+    fn check_unchanged(&self, base: &Arc<[u8]>, inode: &Inode, offset: u64, data: &[u8]) -> Result<()> {
+        let length = (inode.size - offset).min(data.len() as u64) as usize;
+        let mut present = vec![0; length];
+        blocks::read(&self.volume, &DataSource::new(base.clone(), inode), offset, &mut present)?;
+        match present == data[..length] {
+            true => Ok(()),
+            false => fail(FsErrorKind::Permission, "the file is append-only"),
+        }
     }
 
     /// Completes and commits a change of a file's data.
@@ -295,8 +314,9 @@ impl FileData {
         let source = DataSource::new(base, &inode);
         let state = states.of(&to);
         let mut inode = state.inode.clone();
-        if inode.reserved {
-            // What is shared would have to be kept room for when it is overwritten.
+        if inode.reserved || inode.flags.protect() {
+            // Writing the ordinary way asks whether it may. What is shared would have to be kept
+            // room for when it is overwritten.
             return Ok(0);
         }
         let mut length = end.saturating_sub(from_offset);

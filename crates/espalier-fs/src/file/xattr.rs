@@ -86,6 +86,7 @@ impl ExtendedAttributes {
         let lends_rights = value.filter(|_| name == CAPABILITIES);
         let contradicts = |inode: &Inode| lends_rights.is_some_and(|v| !are_capabilities_of(v, inode.uid));
         let mut state = self.ownership.lock_for_change(&node, contradicts)?;
+        state.inode.flags.check_unprotected()?;
         check_mode(change, &state.inode)?;
         let mut inode = state.inode.clone();
         if name == acl::ACCESS_ACL_XATTR || name == acl::DEFAULT_ACL_XATTR {

@@ -55,7 +55,7 @@ impl FileSystem {
     /// is no regular file, [`FsErrorKind::FileTooLarge`](crate::FsErrorKind::FileTooLarge); of the
     /// store.
     pub fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr> {
-        self.attributes.setattr(node, set)
+        self.settled(self.attributes.setattr(node, set)?, &[node], FileFlags::SYNC)
     }
 
     /// The target of a symbolic link.
@@ -64,6 +64,23 @@ impl FileSystem {
     /// [`FsErrorKind::Invalid`](crate::FsErrorKind::Invalid) if it is none.
     pub fn readlink(&self, node: NodeId) -> Result<Vec<u8>> {
         self.attributes.readlink(node)
+    }
+
+    /// The flags that `chattr` sets.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::Stale`](crate::FsErrorKind::Stale).
+    pub fn flags(&self, node: NodeId) -> Result<FileFlags> {
+        self.attributes.flags(node)
+    }
+
+    /// Sets the flags that `chattr` sets: the owner may, but only root those that forbid changes.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) for other callers;
+    /// [`FsErrorKind::Unsupported`](crate::FsErrorKind::Unsupported) for other flags; of the store.
+    pub fn set_flags(&self, node: NodeId, flags: FileFlags, caller: &Caller) -> Result<()> {
+        self.attributes.set_flags(node, flags, caller)
     }
 
     /// The value of an extended attribute.
@@ -96,7 +113,7 @@ impl FileSystem {
         clear_setgid: bool,
     ) -> Result<()> {
         let change = XattrChange { name, value: Some(value), mode, clear_setgid };
-        self.xattrs.change(node, &change)
+        self.settled(self.xattrs.change(node, &change)?, &[node], FileFlags::SYNC)
     }
 
     /// Removes an extended attribute.
@@ -105,7 +122,7 @@ impl FileSystem {
     /// [`FsErrorKind::NoData`](crate::FsErrorKind::NoData) if there is none; of the store.
     pub fn removexattr(&self, node: NodeId, name: &[u8]) -> Result<()> {
         let change = XattrChange { name, value: None, mode: XattrMode::Replace, clear_setgid: false };
-        self.xattrs.change(node, &change)
+        self.settled(self.xattrs.change(node, &change)?, &[node], FileFlags::SYNC)
     }
 
     /// The names of all extended attributes, each followed by a NUL.
@@ -146,7 +163,8 @@ impl FileSystem {
     /// [`FsErrorKind::FileTooLarge`](crate::FsErrorKind::FileTooLarge),
     /// [`FsErrorKind::NoSpace`](crate::FsErrorKind::NoSpace); as for [`FileSystem::read`].
     pub fn write(&self, node: NodeId, offset: u64, data: &[u8], kill_privileges: bool) -> Result<usize> {
-        self.data.write(node, offset, data, Privileges::after_change(kill_privileges))
+        let written = self.data.write(node, offset, data, Privileges::after_change(kill_privileges))?;
+        self.settled(written, &[node], FileFlags::SYNC)
     }
 
     /// As [`FileSystem::write`], of what was written before, into a cache or a mapping: privileges
@@ -161,8 +179,7 @@ impl FileSystem {
 
     /// Allocates, zeroes or punches a range. `kill_privileges` as for [`FileSystem::write`].
     ///
-    /// Allocation is a check that there is room now; a store that never overwrites cannot set
-    /// blocks aside.
+    /// Allocation reserves room: what is written into the range later finds some.
     ///
     /// # Errors
     /// [`FsErrorKind::NoSpace`](crate::FsErrorKind::NoSpace),
@@ -176,7 +193,9 @@ impl FileSystem {
         what: Fallocate,
         kill_privileges: bool,
     ) -> Result<()> {
-        self.data.fallocate(node, offset, length, what, Privileges::after_change(kill_privileges))
+        let privileges = Privileges::after_change(kill_privileges);
+        self.data.fallocate(node, offset, length, what, privileges)?;
+        self.settled((), &[node], FileFlags::SYNC)
     }
 
     /// The next data or hole at or after `offset`.
@@ -214,6 +233,7 @@ impl FileSystem {
         kill_privileges: bool,
     ) -> Result<u64> {
         let privileges = Privileges::after_change(kill_privileges);
-        self.data.copy_range(&CopyRequest { from, from_offset, to, to_offset, length, privileges })
+        let request = CopyRequest { from, from_offset, to, to_offset, length, privileges };
+        self.settled(self.data.copy_range(&request)?, &[to], FileFlags::SYNC)
     }
 }

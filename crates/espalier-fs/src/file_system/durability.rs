@@ -31,6 +31,25 @@ impl FileSystem {
         Ok(self.volume.store.sync(lsn)?)
     }
 
+    /// Passes a result on, once what was done to some nodes is durable, if one of them has one of
+    /// the `flags` that ask for it.
+    pub(crate) fn settled<T>(&self, done: T, nodes: &[NodeId], flags: FileFlags) -> Result<T> {
+        if !self.names.state_record.may_have(flags) {
+            return Ok(done);
+        }
+        for node in nodes {
+            if self.attributes.flags(*node)?.has(flags) {
+                self.fsync(*node, true)?;
+            }
+        }
+        Ok(done)
+    }
+
+    /// The same for a change of names in directories.
+    pub(crate) fn names_settled<T>(&self, done: T, dirs: &[NodeId]) -> Result<T> {
+        self.settled(done, dirs, FileFlags(FileFlags::SYNC.0 | FileFlags::DIRSYNC.0))
+    }
+
     /// Makes everything durable.
     ///
     /// # Errors
@@ -103,6 +122,14 @@ impl FileSystem {
             files: 0,
             max_name: MAX_NAME as u32,
         })
+    }
+
+    /// Tells the device about free space, in runs of at least `least` bytes; returns the bytes.
+    ///
+    /// # Errors
+    /// Of the store, if it takes no changes.
+    pub fn trim(&self, least: u64) -> Result<u64> {
+        Ok(self.volume.store.trim(least)?)
     }
 
     /// Counters and memory.

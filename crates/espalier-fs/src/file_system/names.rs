@@ -66,7 +66,7 @@ impl FileSystem {
     /// As for [`FileSystem::mknod`]; [`FsErrorKind::NameTooLong`] for a target beyond 4095 bytes,
     /// [`FsErrorKind::NotFound`] for an empty one.
     pub fn symlink(&self, parent: NodeId, name: &[u8], target: &[u8], caller: &Caller) -> Result<Entry> {
-        create::symlink(&self.names, parent, name, target, caller)
+        self.names_settled(create::symlink(&self.names, parent, name, target, caller)?, &[parent])
     }
 
     /// Makes a file that is no directory and no symbolic link. `mode`: the low 12 bits.
@@ -83,7 +83,7 @@ impl FileSystem {
         mode: u32,
         caller: &Caller,
     ) -> Result<Entry> {
-        create::mknod(&self.names, parent, name, what, mode, caller)
+        self.names_settled(create::mknod(&self.names, parent, name, what, mode, caller)?, &[parent])
     }
 
     /// Makes a directory.
@@ -91,7 +91,7 @@ impl FileSystem {
     /// # Errors
     /// As for [`FileSystem::mknod`]; [`FsErrorKind::TooManyLinks`].
     pub fn mkdir(&self, parent: NodeId, name: &[u8], mode: u32, caller: &Caller) -> Result<Entry> {
-        create::mkdir(&self.names, parent, name, mode, caller)
+        self.names_settled(create::mkdir(&self.names, parent, name, mode, caller)?, &[parent])
     }
 
     /// Makes a regular file without a name. It takes owner, group and access control list as a file
@@ -113,7 +113,7 @@ impl FileSystem {
     /// [`FsErrorKind::Permission`] for a directory, [`FsErrorKind::NotFound`] for a file without
     /// name, [`FsErrorKind::TooManyLinks`]; as for [`FileSystem::mknod`].
     pub fn link(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry> {
-        link::link(&self.names, node, parent, name)
+        self.names_settled(link::link(&self.names, node, parent, name)?, &[parent])
     }
 
     /// Removes the entry of something that is no directory.
@@ -121,7 +121,7 @@ impl FileSystem {
     /// # Errors
     /// [`FsErrorKind::NotFound`], [`FsErrorKind::IsDirectory`]; of the store.
     pub fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
-        remove::unlink(&self.names, parent, name)
+        self.names_settled(remove::unlink(&self.names, parent, name)?, &[parent])
     }
 
     /// Removes an empty directory.
@@ -130,7 +130,7 @@ impl FileSystem {
     /// [`FsErrorKind::NotFound`], [`FsErrorKind::NotDirectory`], [`FsErrorKind::NotEmpty`]; of the
     /// store.
     pub fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()> {
-        remove::rmdir(&self.names, parent, name)
+        self.names_settled(remove::rmdir(&self.names, parent, name)?, &[parent])
     }
 
     /// Moves an entry; what is in use in it and below stays in use. The cost does not depend on
@@ -149,7 +149,8 @@ impl FileSystem {
         new_name: &[u8],
         mode: RenameMode,
     ) -> Result<()> {
-        rename::rename(&self.names, &self.renames, (parent, name), (new_parent, new_name), mode)
+        rename::rename(&self.names, &self.renames, (parent, name), (new_parent, new_name), mode)?;
+        self.names_settled((), &[parent, new_parent])
     }
 
     /// Carries out renames between paths below directory `target` and names in directory `staging`

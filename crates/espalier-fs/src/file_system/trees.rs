@@ -1,6 +1,7 @@
 //! Public calls on whole trees and snapshots.
 
 use crate::file_system::FileSystem;
+use crate::inode::ownership::TreeUse;
 use crate::model::error::Result;
 use crate::model::types::*;
 use crate::snapshot::volume::{SnapshotInfo, open_options, snapshots};
@@ -24,7 +25,10 @@ impl FileSystem {
     /// caller is not root, and something in the source is not the caller's own or has set-id bits
     /// or capabilities.
     pub fn clone_tree(&self, source: NodeId, parent: NodeId, name: &[u8], caller: &Caller) -> Result<Entry> {
-        clone::clone_tree(&self.names, &self.access_times, source, (parent, name), caller)
+        self.names_settled(
+            clone::clone_tree(&self.names, &self.access_times, source, (parent, name), caller)?,
+            &[parent],
+        )
     }
 
     /// Removes directory `name` of `parent` and everything below it. Files and directories in
@@ -37,7 +41,7 @@ impl FileSystem {
     /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the caller is not root, and
     /// something there is not the caller's own or has set-id bits or capabilities; of the store.
     pub fn remove_tree(&self, parent: NodeId, name: &[u8], caller: &Caller) -> Result<()> {
-        tree_ops::remove::remove_tree(&self.names, parent, name, caller)
+        self.names_settled(tree_ops::remove::remove_tree(&self.names, parent, name, caller)?, &[parent])
     }
 
     /// Changes owner and group of `node` and everything below, as `chown -R -h` does: set-id bits
@@ -226,6 +230,6 @@ impl FileSystem {
         let inner = self.open_snapshot(snapshot, SNAPSHOT_CHECK_NAME_BYTES)?;
         let root = inner.names.nodes.dir(NodeId::ROOT)?;
         let tree = inner.names.tree.shared();
-        inner.names.ownership.check_owned_alone(&root, &tree, caller, None)
+        inner.names.ownership.check_use(&root, &tree, (caller, TreeUse::Read), None)
     }
 }

@@ -62,6 +62,9 @@ impl AccessTimes {
         }
         let now = self.volume.clock();
         let inode = &mut state.inode;
+        if inode.flags.has(FileFlags::NOATIME) {
+            return false;
+        }
         let newer = inode.atime > inode.mtime && inode.atime > inode.ctime;
         let is_recent = newer && now.saturating_sub(inode.atime) < RENEWAL_AGE_NANOSECONDS;
         if is_recent && self.rule.get() == Atime::Relative {

@@ -100,6 +100,7 @@ impl InodeStore {
         let &Creation { caller, number, now } = creation;
         let mut inode = Inode::new(new.kind, new.mode, caller.uid, caller.gid, number, now);
         inode.rdev = new.rdev;
+        inode.flags = above.flags.inherited(inode.is_dir());
         if above.mode & SET_GID != 0 {
             inode.gid = above.gid;
             if inode.is_dir() {
@@ -256,6 +257,7 @@ pub(crate) fn must_stay_in_entry(name: &[u8]) -> bool {
 
 /// One entry more in a directory: counts and times.
 pub(crate) fn count_entry(above: &mut Inode, entry: &Inode, now: i64) -> Result<()> {
+    above.flags.check_mutable()?;
     if entry.is_dir() {
         if above.links >= MAX_LINKS {
             return fail(
@@ -271,10 +273,12 @@ pub(crate) fn count_entry(above: &mut Inode, entry: &Inode, now: i64) -> Result<
 }
 
 /// One entry less in a directory.
-pub(crate) fn uncount_entry(above: &mut Inode, kind: FileKind, now: i64) {
+pub(crate) fn uncount_entry(above: &mut Inode, kind: FileKind, now: i64) -> Result<()> {
+    above.flags.check_unprotected()?;
     if kind == FileKind::Directory {
         above.links = above.links.saturating_sub(1);
     }
     above.size = above.size.saturating_sub(1);
     (above.mtime, above.ctime) = (now, now);
+    Ok(())
 }

@@ -21,19 +21,23 @@
 //! found nothing foreign and is not spoiled when the exclusive tree lock is held says what is true
 //! under that lock; it gives the tree its marks back by one range message.
 
+//! *Root* needs no mark, but must not change what is immutable or append-only. Where the volume may
+//! have such objects, a tree that bears the mark has none, and others are walked.
+
 use crate::inode::inode_store::InodeStore;
 use crate::inode::node::{Node, Orphan, Role, State};
 use crate::inode::node_table::NodeTable;
-use crate::inode::ownership_walk::{OwnershipWalk, WalkResult, not_owned};
+use crate::inode::ownership_walk::{OwnershipWalk, WalkResult, check_holder};
 use crate::lock_order::RankedGuard;
 use crate::model::error::{FsError, Result};
 use crate::model::layout;
 use crate::model::merge::MARK_OWNED;
-use crate::model::privileges::{agrees_with_mark, belongs_to_caller};
+use crate::model::privileges::agrees_with_mark;
 use crate::model::record::Inode;
 use crate::model::types::*;
 use crate::volume::context::VolumeContext;
 use crate::volume::link_index::LinkIndex;
+use crate::volume::state_record::VolumeStateRecord;
 use crate::volume::tree_lock::{TreeGuard, TreeLock};
 use espalier_engine::Batch;
 use parking_lot::Mutex;
@@ -49,7 +53,17 @@ pub(crate) struct OwnershipMarks {
     pub(crate) nodes: Arc<NodeTable>,
     pub(crate) inodes: Arc<InodeStore>,
     pub(crate) links: Arc<LinkIndex>,
+    pub(crate) state_record: Arc<VolumeStateRecord>,
     pub(crate) walks: ActiveWalks,
+}
+
+/// What a caller is about to do with a whole tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TreeUse {
+    /// To copy it or to compare it, which root may do with all.
+    Read,
+    /// To change or to remove it, which root may do where no flag forbids it.
+    Change,
 }
 
 /// The walks under way or done, whose conclusions operations may spoil.
@@ -211,7 +225,7 @@ impl OwnershipMarks {
         if owners.is_empty() {
             return Ok(());
         }
-        self.walks.spoil(|walk| owners.contains(&walk.uid));
+        self.walks.spoil(|walk| walk.uid == 0 || owners.contains(&walk.uid));
         // Directories above the top do not ask its area.
         self.clear(top)?;
         let prefix = top.content_prefix(self.tree.epoch());
@@ -236,14 +250,24 @@ impl OwnershipMarks {
         Ok(!agrees)
     }
 
-    /// Finds out, without holding up other operations, whether everything in and below `node`
-    /// belongs to the caller. `None` if [`OwnershipMarks::check_owned_alone`] will need no answer,
+    /// True if the caller is root, and no flag can forbid the use of any tree.
+    fn is_free(&self, caller: &Caller, usage: TreeUse) -> bool {
+        caller.uid == 0 && (usage == TreeUse::Read || !self.state_record.may_have(FileFlags::PROTECTION))
+    }
+
+    /// Finds out, without holding up other operations, whether everything in and below `node` is
+    /// the caller's to use. `None` if [`OwnershipMarks::check_use`] will need no answer,
     /// or operations in the tree kept spoiling it. Called without locks.
     ///
     /// # Errors
     /// Of the store.
-    pub(crate) fn verify(&self, node: &Arc<Node>, caller: &Caller) -> Result<Option<VerifiedTree<'_>>> {
-        if caller.uid == 0 || !node.is_dir() {
+    pub(crate) fn verify(
+        &self,
+        node: &Arc<Node>,
+        caller: &Caller,
+        usage: TreeUse,
+    ) -> Result<Option<VerifiedTree<'_>>> {
+        if self.is_free(caller, usage) || !node.is_dir() {
             return Ok(None);
         }
         for _ in 0..WALKS_MAX {
@@ -264,20 +288,21 @@ impl OwnershipMarks {
         Ok(None)
     }
 
-    /// Refuses unless everything in and below `node` belongs to the caller, or the caller is root.
-    /// The caller holds the exclusive tree lock; `verified` is what a walk found out before.
+    /// Refuses unless everything in and below `node` is the caller's to use: it belongs to the
+    /// caller, or the caller is root, and no flag forbids it. The caller holds the exclusive tree
+    /// lock; `verified` is what a walk found out before.
     ///
     /// # Errors
     /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission), with the first path that is not
-    /// the caller's.
-    pub(crate) fn check_owned_alone(
+    /// the caller's to use.
+    pub(crate) fn check_use(
         &self,
         node: &Arc<Node>,
         tree: &TreeGuard<'_>,
-        caller: &Caller,
+        (caller, usage): (&Caller, TreeUse),
         verified: Option<&VerifiedTree<'_>>,
     ) -> Result<()> {
-        if caller.uid == 0 || self.is_known_owned(node, tree, caller)? {
+        if self.is_free(caller, usage) || self.is_known_owned(node, tree, caller)? {
             return Ok(());
         }
         match verified.and_then(|verified| verified.answer(node, caller)) {
@@ -286,17 +311,17 @@ impl OwnershipMarks {
         }
     }
 
-    /// True if no walk is needed to know that everything in and below `node` is the caller's.
+    /// True if no walk is needed to know that everything in and below `node` is the caller's, or,
+    /// if the caller is root, that no flag there forbids changes.
     ///
     /// # Errors
-    /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the object itself is not.
+    /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the object itself is not, or
+    /// one does.
     fn is_known_owned(&self, node: &Arc<Node>, tree: &TreeGuard<'_>, caller: &Caller) -> Result<bool> {
-        let is_marked = {
+        let (is_marked, owner) = {
             let state = node.state();
-            if !belongs_to_caller(&state.inode, caller.uid, caller.gid) {
-                return not_owned(&layout::show(&node.path()));
-            }
-            state.inode.owned_alone
+            check_holder(&state.inode, caller, || layout::show(&node.path()))?;
+            (state.inode.owned_alone, state.inode.uid)
         };
         if !node.is_dir() {
             return Ok(true);
@@ -306,7 +331,7 @@ impl OwnershipMarks {
         }
         let Some(top) = node.link_area_directory() else { return Ok(false) };
         let prefix = top.content_prefix(tree.epoch);
-        Ok(!self.links.area_mark(&prefix)?.doubts(caller.uid))
+        Ok(!self.links.area_mark(&prefix)?.doubts(owner))
     }
 
     /// Gives a tree its marks back that a walk has verified. The caller holds the exclusive tree

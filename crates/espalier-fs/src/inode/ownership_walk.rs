@@ -24,8 +24,7 @@ pub(crate) struct OwnershipWalk {
     links: IndexId,
     /// The content prefix of the top.
     prefix: Arc<[u8]>,
-    uid: u32,
-    gid: u32,
+    caller: Caller,
     /// The areas that serve what is walked, outermost first. The last one whose prefix fits serves
     /// an entry, because each lies below the one before or beside it.
     areas: Vec<ServingArea>,
@@ -71,11 +70,11 @@ impl OwnershipWalk {
             metadata: volume.metadata(),
             links: volume.links(),
             prefix: top.content_prefix(tree.epoch),
-            uid: caller.uid,
-            gid: caller.gid,
+            caller: caller.clone(),
             areas: Vec::new(),
             is_marked: top.state().inode.owned_alone,
-            found: WalkResult { is_markable: true, areas_below: Vec::new() },
+            // Root's trees are not all root's own.
+            found: WalkResult { is_markable: caller.uid != 0, areas_below: Vec::new() },
         };
         if let Some(prefix) = serving {
             walk.enter_area(prefix.to_vec())?;
@@ -86,7 +85,8 @@ impl OwnershipWalk {
     /// Looks at everything below the top.
     ///
     /// # Errors
-    /// [`FsErrorKind::Permission`], with the first path that is not the caller's; of the store.
+    /// [`FsErrorKind::Permission`], with the first path that is not the caller's to use; of the
+    /// store.
     pub(crate) fn run(mut self) -> Result<WalkResult> {
         if self.is_marked {
             self.check_names_below(&self.prefix.clone())?;
@@ -137,7 +137,10 @@ impl OwnershipWalk {
     fn enter_area(&mut self, prefix: Vec<u8>) -> Result<()> {
         let mark = self.snapshot.get(self.links, &prefix)?;
         let mark = mark.map_or_else(|| Ok(AreaMark::default()), |mark| AreaMark::decode(&mark))?;
-        let is_doubting = mark.doubts(self.uid);
+        let is_doubting = match self.caller.uid {
+            0 => !mark.doubted_owners.is_empty(),
+            uid => mark.doubts(uid),
+        };
         if is_doubting && let Some(below) = prefix.strip_prefix(&self.prefix[..]) {
             self.found.areas_below.push(below.to_vec());
         }
@@ -189,18 +192,21 @@ impl OwnershipWalk {
     }
 
     fn check(&mut self, inode: &Inode, name: &Parsed<'_>) -> Result<()> {
-        if !belongs_to_caller(inode, self.uid, self.gid) {
-            return not_owned(&name.path());
-        }
-        self.found.is_markable &= belongs_alone(inode, self.uid);
+        check_holder(inode, &self.caller, || name.path())?;
+        self.found.is_markable &= belongs_alone(inode, self.caller.uid);
         Ok(())
     }
 }
 
-/// The error for an object that is not the caller's alone.
-pub(crate) fn not_owned<T>(path: &str) -> Result<T> {
-    fail(
-        FsErrorKind::Permission,
-        format!("{path} belongs to another user, or may run with another user's rights"),
-    )
+/// Refuses an object that is not the caller's alone, or, if that is root, which a flag forbids to
+/// change.
+pub(crate) fn check_holder(inode: &Inode, caller: &Caller, path: impl Fn() -> String) -> Result<()> {
+    if inode.flags.protect() {
+        return fail(FsErrorKind::Permission, format!("{} is immutable or append-only", path()));
+    }
+    if caller.uid == 0 || belongs_to_caller(inode, caller.uid, caller.gid) {
+        return Ok(());
+    }
+    let reason = "belongs to another user, or may run with another user's rights";
+    fail(FsErrorKind::Permission, format!("{} {reason}", path()))
 }

@@ -3,6 +3,7 @@
 pub(crate) mod acl;
 pub(crate) mod describe;
 pub(crate) mod error;
+pub(crate) mod file_flags;
 pub(crate) mod layout;
 pub(crate) mod merge;
 pub(crate) mod privileges;

@@ -30,17 +30,24 @@ pub(crate) fn agrees_with_mark(inode: &Inode, uid: u32) -> bool {
     belongs_alone(inode, uid) && (!inode.is_dir() || inode.owned_alone)
 }
 
-/// True if an object belongs to `uid`, and lends no rights that `uid` could not lend by hand: its
-/// owner may set the set-user-id bit, and give it capabilities that count only in the owner's own
-/// user namespaces. The group of a file may not be one of its owner's groups.
+/// True if an object belongs to `uid`, no flag keeps `uid` from changing it, and it lends no rights
+/// that `uid` could not lend by hand: its owner may set the set-user-id bit, and give it
+/// capabilities that count only in the owner's own user namespaces. The group of a file may not be
+/// one of its owner's groups.
 pub(crate) fn belongs_alone(inode: &Inode, uid: u32) -> bool {
-    inode.uid == uid && !lends_group_rights(inode) && has_own_capabilities(inode, uid)
+    inode.uid == uid
+        && !lends_group_rights(inode)
+        && has_own_capabilities(inode, uid)
+        && !inode.flags.protect()
 }
 
 /// As [`belongs_alone`], for a caller of known group: it could set the set-group-id bit of a file
 /// of its group.
 pub(crate) fn belongs_to_caller(inode: &Inode, uid: u32, gid: u32) -> bool {
-    inode.uid == uid && (!lends_group_rights(inode) || inode.gid == gid) && has_own_capabilities(inode, uid)
+    inode.uid == uid
+        && (!lends_group_rights(inode) || inode.gid == gid)
+        && has_own_capabilities(inode, uid)
+        && !inode.flags.protect()
 }
 
 fn lends_group_rights(inode: &Inode) -> bool {

@@ -4,7 +4,7 @@
 //! Decoding checks every length before it believes it.
 
 use crate::model::error::{FsErrorKind, Result, fail};
-use crate::model::types::{Attr, FileKind, MAX_NAME, MAX_SYMLINK, MAX_XATTR};
+use crate::model::types::{Attr, FileFlags, FileKind, MAX_NAME, MAX_SYMLINK, MAX_XATTR};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,6 +25,7 @@ const TAG_TARGET: u8 = 3;
 const TAG_XATTR: u8 = 4;
 const TAG_LARGE_XATTR: u8 = 5;
 const TAG_AREA_DELTA: u8 = 6;
+const TAG_FLAGS: u8 = 7;
 
 /// Length of an inode's fixed fields.
 const FIXED_RECORD_BYTES: usize = 64;
@@ -67,6 +68,7 @@ pub(crate) struct Inode {
     pub(crate) ctime: i64,
     pub(crate) btime: i64,
     pub(crate) rdev: u64,
+    pub(crate) flags: FileFlags,
     pub(crate) target: Option<Arc<[u8]>>,
     pub(crate) xattrs: Option<Arc<Xattrs>>,
 }
@@ -192,6 +194,7 @@ impl Inode {
             ctime: now,
             btime: now,
             rdev: 0,
+            flags: FileFlags::default(),
             target: None,
             xattrs: None,
         }
@@ -265,6 +268,9 @@ impl Inode {
         if self.rdev != 0 {
             push_field(&mut out, TAG_RDEV, &[&self.rdev.to_le_bytes()]);
         }
+        if self.flags != FileFlags::default() {
+            push_field(&mut out, TAG_FLAGS, &[&self.flags.0.to_le_bytes()]);
+        }
         if let Some(target) = &self.target {
             push_field(&mut out, TAG_TARGET, &[target]);
         }
@@ -308,6 +314,7 @@ impl Inode {
             delta: 0,
             link_area_delta: 0,
             rdev: 0,
+            flags: FileFlags::default(),
             target: None,
             xattrs: None,
         };
@@ -328,6 +335,7 @@ impl Inode {
         match tag {
             TAG_DELTA => self.delta = u64::from_le_bytes(exact(field)?),
             TAG_AREA_DELTA => self.link_area_delta = u64::from_le_bytes(exact(field)?),
+            TAG_FLAGS => self.flags = FileFlags(u32::from_le_bytes(exact(field)?)),
             TAG_RDEV => self.rdev = u64::from_le_bytes(exact(field)?),
             TAG_TARGET if field.len() <= MAX_SYMLINK => self.target = Some(field.into()),
             TAG_XATTR | TAG_LARGE_XATTR => {
@@ -356,6 +364,9 @@ impl Inode {
         }
         if (self.owned_alone || self.has_link_area) && !self.is_dir() {
             return damaged("what only a directory has, on something else");
+        }
+        if self.flags.0 & !FileFlags::ALL.0 != 0 {
+            return damaged(format!("unknown file flags {:#x}", self.flags.0));
         }
         if self.reserved && self.kind != FileKind::Regular {
             return damaged("reserved blocks of something that is no file");
@@ -430,25 +441,43 @@ pub(crate) struct VolumeState {
     pub(crate) next_number: u64,
     /// No key of the metadata index is longer, in bytes; `None`: not known.
     pub(crate) longest_key: Option<u64>,
+    /// No object has a flag that is not among these.
+    pub(crate) flags_used: FileFlags,
 }
+
+/// In the place of the longest key: its length is not known.
+const UNKNOWN_LENGTH: u64 = u64::MAX;
 
 impl VolumeState {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = vec![KIND_STATE];
         out.extend_from_slice(&self.next_number.to_le_bytes());
-        self.longest_key.iter().for_each(|length| out.extend_from_slice(&length.to_le_bytes()));
+        let has_flags = self.flags_used != FileFlags::default();
+        let length = self.longest_key.or(has_flags.then_some(UNKNOWN_LENGTH));
+        length.iter().for_each(|length| out.extend_from_slice(&length.to_le_bytes()));
+        if has_flags {
+            out.extend_from_slice(&self.flags_used.0.to_le_bytes());
+        }
         out
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        let number = |field: &[u8]| -> Result<u64> { Ok(u64::from_le_bytes(exact(field)?)) };
         match bytes.split_first() {
-            Some((&KIND_STATE, numbers)) if numbers.len() == 16 => {
-                let (next, longest) = numbers.split_at(8);
-                let longest_key = Some(u64::from_le_bytes(exact(longest)?));
-                Ok(Self { next_number: u64::from_le_bytes(exact(next)?), longest_key })
+            Some((&KIND_STATE, fields)) if fields.len() >= 16 => {
+                let (next, rest) = fields.split_at(8);
+                let (longest, flags) = rest.split_at(8);
+                let longest = number(longest)?;
+                let flags = if flags.is_empty() { 0 } else { u32::from_le_bytes(exact(flags)?) };
+                Ok(Self {
+                    next_number: number(next)?,
+                    longest_key: (longest != UNKNOWN_LENGTH).then_some(longest),
+                    flags_used: FileFlags(flags),
+                })
             }
-            Some((&KIND_STATE, number)) => {
-                Ok(Self { next_number: u64::from_le_bytes(exact(number)?), longest_key: None })
+            Some((&KIND_STATE, next)) => {
+                let (longest_key, flags_used) = (None, FileFlags::default());
+                Ok(Self { next_number: number(next)?, longest_key, flags_used })
             }
             _ => damaged("a volume state record of unknown kind"),
         }

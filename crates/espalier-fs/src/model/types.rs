@@ -1,5 +1,6 @@
 //! The vocabulary of the file system's calls.
 
+pub use crate::model::file_flags::FileFlags;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 

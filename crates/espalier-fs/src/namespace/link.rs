@@ -104,6 +104,7 @@ fn link_in(
         // Attributes have changed since; the exclusive lock excludes that.
         return Ok(LinkOutcome::NeedsExclusive);
     }
+    check_flags(new, &mut states)?;
     let state = states.of(node);
     if state.orphan != Orphan::No && state.linkable {
         tmpfile::link_first(namespace, tree, new, &mut names, &mut states, releases)?;
@@ -151,6 +152,16 @@ fn link_in(
     names.version += 1;
     namespace.nodes.set_name(dir, &mut names, name, Known::Present(node.id));
     Ok(LinkOutcome::Done(namespace.lookup.attrs.known_attr(node, states.of(node)).0))
+}
+
+/// Refuses what the flags of the file and the directory forbid, before link areas are merged.
+fn check_flags(new: &NamedNode<'_>, states: &mut States<'_>) -> Result<()> {
+    let state = states.of(new.node);
+    if state.orphan != Orphan::No && !state.linkable {
+        return Ok(());
+    }
+    state.inode.flags.check_unprotected()?;
+    states.of(new.dir).inode.flags.check_mutable()
 }
 
 /// Clears the ownership marks that a further name of `node` in `dir` contradicts; true if it does.

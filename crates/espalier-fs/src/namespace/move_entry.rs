@@ -80,6 +80,7 @@ impl EntryMove<'_> {
         let (volume, node) = (&self.namespace.volume, entry.node);
         let new = layout::entry_key(&to.content_prefix(self.tree.epoch), new_name);
         let keys = Keys { old: entry.key(self.tree), new, to };
+        state.inode.flags.check_unprotected()?;
         let mut inode = state.inode.clone();
         inode.set_ctime(self.now);
         batch.delete(volume.metadata(), &keys.old);

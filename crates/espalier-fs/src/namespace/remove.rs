@@ -32,7 +32,7 @@ pub(crate) fn unlink(namespace: &Namespace, parent: NodeId, name: &[u8]) -> Resu
     let state = states.of(&held);
     let removal = namespace.orphans.remove_name(&tree, &gone, state, now, DataPlace::Stays, &mut batch)?;
     let mut above = states.of(&dir).inode.clone();
-    uncount_entry(&mut above, held.kind, now);
+    uncount_entry(&mut above, held.kind, now)?;
     namespace.inodes.put(&tree, &dir, states.of(&dir), &above, &mut batch);
     let lsn = namespace.volume.commit(batch)?;
     dir.take_over(states.of(&dir), above, lsn);
@@ -69,7 +69,7 @@ pub(crate) fn rmdir(namespace: &Namespace, parent: NodeId, name: &[u8]) -> Resul
     let now = namespace.volume.now();
     namespace.orphans.remove_directory(&tree, &held, states.of(&held), &mut batch)?;
     let mut above = states.of(&dir).inode.clone();
-    uncount_entry(&mut above, FileKind::Directory, now);
+    uncount_entry(&mut above, FileKind::Directory, now)?;
     namespace.inodes.put(&tree, &dir, states.of(&dir), &above, &mut batch);
     unlinked.add_to(&mut batch);
     let lsn = namespace.volume.commit(batch)?;

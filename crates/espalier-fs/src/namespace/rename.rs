@@ -327,6 +327,7 @@ impl<'a> Mover<'a, '_> {
         {
             return Ok(RenameOutcome::NeedsExclusive);
         }
+        check_flags(request, found, &mut states)?;
         if must_merge(namespace, tree, source, states.of(source.node), to)? {
             return Ok(RenameOutcome::NeedsMerge);
         }
@@ -389,6 +390,16 @@ fn check_nesting(request: &RenameRequest<'_>, source: &Arc<Node>, target: Option
         (true, true) => check_empty(target),
         (false, false) => Ok(()),
     }
+}
+
+/// Refuses what the flags of the entries and their directories forbid, before link areas are merged
+/// for it.
+fn check_flags(request: &RenameRequest<'_>, found: &Found<'_>, states: &mut States<'_>) -> Result<()> {
+    states.of(request.from).inode.flags.check_unprotected()?;
+    states.of(found.source.node).inode.flags.check_unprotected()?;
+    let Some(target) = &found.target else { return states.of(request.to).inode.flags.check_mutable() };
+    states.of(request.to).inode.flags.check_unprotected()?;
+    states.of(target.node).inode.flags.check_unprotected()
 }
 
 /// Where the ownership marks were cleared because an entry contradicts them in its new place.
@@ -493,7 +504,7 @@ fn prepare(
     let (swapped, back) = swapped.unzip();
 
     let mut above = states.of(from).inode.clone();
-    uncount_entry(&mut above, source.node.kind, now);
+    uncount_entry(&mut above, source.node.kind, now)?;
     if let Some(swapped) = &swapped {
         count_entry(&mut above, swapped, now)?;
     }
@@ -504,7 +515,7 @@ fn prepare(
     }
     let mut above_new = if from.id == to.id { above.clone() } else { states.of(to).inode.clone() };
     if let Some(target) = target {
-        uncount_entry(&mut above_new, target.node.kind, now);
+        uncount_entry(&mut above_new, target.node.kind, now)?;
     }
     count_entry(&mut above_new, &moved, now)?;
     if from.id != to.id {

@@ -297,6 +297,8 @@ impl<'a> Between<'a> {
         };
         let mut states = States::lock(&[&one, &other]);
         let (here, there) = (states.of(&one).inode.clone(), states.of(&other).inode.clone());
+        here.flags.check_unprotected()?;
+        there.flags.check_unprotected()?;
         if here.has_large_xattrs() || there.has_large_xattrs() {
             return fail(
                 FsErrorKind::Unsupported,

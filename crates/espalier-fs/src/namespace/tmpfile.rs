@@ -48,6 +48,7 @@ fn tmpfile_in<'a>(
     let mut batch = Batch::new();
     let mut inode = {
         let state = dir.state();
+        state.inode.flags.check_mutable()?;
         namespace.inodes.new_inode(&tree, (dir, &state), &base, &new, &creation, &mut batch)?
     };
     inode.links = 0;

@@ -54,6 +54,7 @@ impl Orphans {
     ) -> Result<NameRemoval> {
         let node = name.node;
         let key: Arc<[u8]> = name.key(tree).into();
+        state.inode.flags.check_unprotected()?;
         let mut inode = state.inode.clone();
         inode.links = inode.links.saturating_sub(1);
         inode.set_ctime(now);
@@ -115,6 +116,7 @@ impl Orphans {
         state: &State,
         batch: &mut Batch,
     ) -> Result<()> {
+        state.inode.flags.check_unprotected()?;
         let key = node.entry_key(tree.epoch);
         let content = layout::content_range(&node.content_prefix(tree.epoch));
         batch.delete(self.volume.metadata(), &key);

@@ -14,6 +14,7 @@
 use crate::data::blocks;
 use crate::inode::access_times::AccessTimes;
 use crate::inode::node::{Node, Orphan};
+use crate::inode::ownership::TreeUse;
 use crate::lock_order::{Rank, RankedMutex};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
@@ -211,7 +212,7 @@ fn number_of(node: &Node) -> Option<u64> {
 /// Puts together the image of a volume whose root is `source` as it is now.
 fn make_image(namespace: &Namespace, source: &Arc<Node>, caller: &Caller) -> Result<Image> {
     let volume = &namespace.volume;
-    let verified = namespace.ownership.verify(source, caller)?;
+    let verified = namespace.ownership.verify(source, caller, TreeUse::Read)?;
     let tree = namespace.tree.exclusive();
     let from = source.content_prefix(tree.epoch);
     if source.is_removed() || source.state().orphan != Orphan::No {
@@ -219,7 +220,7 @@ fn make_image(namespace: &Namespace, source: &Arc<Node>, caller: &Caller) -> Res
     }
     let image = Image::new(namespace);
     namespace.state_record.check_move(&from, &image.prefix)?;
-    namespace.ownership.check_owned_alone(source, &tree, caller, verified.as_ref())?;
+    namespace.ownership.check_use(source, &tree, (caller, TreeUse::Read), verified.as_ref())?;
     namespace.ownership.restore_marks(source, &tree, caller, verified.as_ref())?;
     namespace.orphans.move_away(&layout::content_range(&from))?;
     let mut batch = Batch::new();
@@ -258,7 +259,7 @@ fn exchange_for_image<'a>(
     if held.ino != number || !held.is_dir() {
         return fail(FsErrorKind::NotFound, "the directory was moved or removed meanwhile");
     }
-    namespace.ownership.check_owned_alone(&held, &tree, caller, verified.of(&held))?;
+    namespace.ownership.check_use(&held, &tree, (caller, TreeUse::Change), verified.of(&held))?;
     let (inode, content) = unpack_image(namespace, &tree, image, dir, &held)?;
     namespace.ownership.clear_before_entry(dir, &inode)?;
     let replacement = Replacement { inode: &inode, content };
@@ -291,7 +292,9 @@ fn unpack_image(
     let (Some(Record::Inode(mut inode)), Some(state)) = (root, state) else {
         return fail(FsErrorKind::Io, "the snapshot holds no file system");
     };
-    let longest = VolumeState::decode(&state)?.longest_key.unwrap_or(MAX_KEY as u64);
+    let state = VolumeState::decode(&state)?;
+    namespace.state_record.note_flags(state.flags_used)?;
+    let longest = state.longest_key.unwrap_or(MAX_KEY as u64);
     let longest = (longest as usize).min(MAX_KEY) + image.prefix.len();
     namespace.state_record.note_key_length(longest)?;
     namespace.state_record.check_move(&image.prefix, content)?;

@@ -6,6 +6,7 @@
 //! in a link area outside, are changed one by one.
 
 use crate::inode::node::{Node, Orphan};
+use crate::inode::ownership::TreeUse;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::merge;
@@ -57,13 +58,13 @@ pub(crate) fn chmod_tree(
 fn change_tree(namespace: &Namespace, node: NodeId, update: &TreeUpdate, caller: &Caller) -> Result<()> {
     let node = namespace.nodes.node(node)?;
     namespace.volume.check_writable()?;
-    let verified = namespace.ownership.verify(&node, caller)?;
+    let verified = namespace.ownership.verify(&node, caller, TreeUse::Change)?;
     let tree = namespace.tree.exclusive();
     let removed = node.is_removed() || node.state().orphan != Orphan::No;
     if removed {
         return fail(FsErrorKind::NotFound, "the file or directory was removed");
     }
-    namespace.ownership.check_owned_alone(&node, &tree, caller, verified.as_ref())?;
+    namespace.ownership.check_use(&node, &tree, (caller, TreeUse::Change), verified.as_ref())?;
     namespace.ownership.restore_marks(&node, &tree, caller, verified.as_ref())?;
     if update.contradicts_marks {
         namespace.ownership.clear_above_tree(&node)?;

@@ -10,6 +10,7 @@ use crate::data::blocks;
 use crate::inode::access_times::AccessTimes;
 use crate::inode::inode_store::count_entry;
 use crate::inode::node::{Node, Orphan, States};
+use crate::inode::ownership::TreeUse;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::record::{AreaMark, Inode};
@@ -60,7 +61,7 @@ fn clone_directory<'a>(
     name: &[u8],
     caller: &Caller,
 ) -> Result<HeldNode<'a>> {
-    let verified = namespace.ownership.verify(source, caller)?;
+    let verified = namespace.ownership.verify(source, caller, TreeUse::Read)?;
     let tree = namespace.tree.exclusive();
     let mut names = dir.dir().names.lock();
     namespace.lookup.check_free(&tree, dir, &mut names, name)?;
@@ -72,7 +73,7 @@ fn clone_directory<'a>(
     let (key, to) = (layout::entry_key(&prefix, name), layout::content_prefix(&prefix, name));
     namespace.state_record.check_key(&key)?;
     namespace.state_record.check_move(&from, &to)?;
-    namespace.ownership.check_owned_alone(source, &tree, caller, verified.as_ref())?;
+    namespace.ownership.check_use(source, &tree, (caller, TreeUse::Read), verified.as_ref())?;
     namespace.ownership.restore_marks(source, &tree, caller, verified.as_ref())?;
     namespace.orphans.clear_place(&key)?;
     namespace.orphans.move_away(&layout::content_range(&from))?;
@@ -196,7 +197,7 @@ fn clone_file<'a>(
     if source.is_removed() {
         return fail(FsErrorKind::NotFound, "the file was removed");
     }
-    namespace.ownership.check_owned_alone(source, &tree, caller, None)?;
+    namespace.ownership.check_use(source, &tree, (caller, TreeUse::Read), None)?;
     namespace.orphans.clear_place(&key)?;
     let number = namespace.state_record.fresh_number()?.wrapping_sub(dir.dir().sum);
     let owned = source.state().inode.clone();

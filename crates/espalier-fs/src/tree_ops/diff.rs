@@ -5,6 +5,7 @@
 //! say nothing, are compared one by one.
 
 use crate::inode::node::Node;
+use crate::inode::ownership::TreeUse;
 use crate::model::error::Result;
 use crate::model::layout;
 use crate::model::record::{Inode, Record};
@@ -48,11 +49,11 @@ pub(crate) fn diff_trees(
     caller: &Caller,
 ) -> Result<TreeDiff> {
     let (old, new) = (before.nodes.dir(old)?, namespace.nodes.dir(node)?);
-    let verified_old = before.ownership.verify(&old, caller)?;
-    let verified_new = namespace.ownership.verify(&new, caller)?;
+    let verified_old = before.ownership.verify(&old, caller, TreeUse::Read)?;
+    let verified_new = namespace.ownership.verify(&new, caller, TreeUse::Read)?;
     let (there, here) = (before.tree.shared_again(), namespace.tree.shared_again());
-    before.ownership.check_owned_alone(&old, &there, caller, verified_old.as_ref())?;
-    namespace.ownership.check_owned_alone(&new, &here, caller, verified_new.as_ref())?;
+    before.ownership.check_use(&old, &there, (caller, TreeUse::Read), verified_old.as_ref())?;
+    namespace.ownership.check_use(&new, &here, (caller, TreeUse::Read), verified_new.as_ref())?;
     let (from, to) = (old.content_prefix(there.epoch), new.content_prefix(here.epoch));
     let diff =
         namespace.volume.store.diff((before.volume.metadata(), &from), (namespace.volume.metadata(), &to))?;

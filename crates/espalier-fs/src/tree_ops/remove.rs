@@ -9,7 +9,7 @@ use crate::data::{blocks, reservation};
 use crate::inode::inode_store::{count_entry, uncount_entry};
 use crate::inode::names::Known;
 use crate::inode::node::{Node, Orphan};
-use crate::inode::ownership::VerifiedTree;
+use crate::inode::ownership::{TreeUse, VerifiedTree};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::record::Inode;
@@ -35,7 +35,7 @@ pub(crate) struct Replacement<'a> {
     pub(crate) content: Batch,
 }
 
-/// A tree whose owner was verified before the locks were taken.
+/// A tree of which was verified, before the locks were taken, that the caller may remove it.
 pub(crate) struct VerifiedEntry<'a> {
     held: Option<HeldNode<'a>>,
     verified: Option<VerifiedTree<'a>>,
@@ -58,7 +58,7 @@ impl<'a> VerifiedEntry<'a> {
             namespace.lookup.resolve(&tree, dir, &mut names, name)?
         };
         let verified = match &held {
-            Some(node) => namespace.ownership.verify(node, caller)?,
+            Some(node) => namespace.ownership.verify(node, caller, TreeUse::Change)?,
             None => None,
         };
         Ok(Self { held, verified })
@@ -90,7 +90,7 @@ pub(crate) fn remove_tree(namespace: &Namespace, parent: NodeId, name: &[u8], ca
     if !held.is_dir() {
         return fail(FsErrorKind::NotDirectory, format!("{} is no directory", layout::show(name)));
     }
-    namespace.ownership.check_owned_alone(&held, &tree, caller, verified.of(&held))?;
+    namespace.ownership.check_use(&held, &tree, (caller, TreeUse::Change), verified.of(&held))?;
     take_away(namespace, &tree, &dir, &held, None, &mut releases)?;
     names.version += 1;
     namespace.nodes.set_name(&dir, &mut names, name, Known::Absent);
@@ -110,6 +110,7 @@ pub(crate) fn take_away(
     let volume = &namespace.volume;
     let content = node.content_prefix(tree.epoch);
     namespace.orphans.move_away(&layout::content_range(&content))?;
+    node.state().inode.flags.check_unprotected()?;
     let (key, now) = (node.entry_key(tree.epoch), volume.now());
     let mut batch = Batch::new();
     let linked = remove_linked_names(namespace, tree, node, now, &mut batch)?;
@@ -117,7 +118,7 @@ pub(crate) fn take_away(
     let in_use = namespace.nodes.references(node.id) > 1;
     let inode = delete_or_move(namespace, tree, node, now, in_use, &mut batch)?;
     let mut above = dir.state().inode.clone();
-    uncount_entry(&mut above, FileKind::Directory, now);
+    uncount_entry(&mut above, FileKind::Directory, now)?;
     if let Some(Replacement { inode: new, content }) = replacement {
         batch.append(content);
         batch.insert(volume.metadata(), &key, new.encode());

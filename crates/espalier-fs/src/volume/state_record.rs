@@ -1,18 +1,21 @@
-//! The volume's state record: inode numbers that are set aside, and the key length bound.
+//! The volume's state record: inode numbers that are set aside, the key length bound, and which
+//! flags any object may have.
 //!
 //! Inode numbers are set aside durably, many at a time, before an inode that is stored can carry
-//! one. The record holds both values, so one component writes it. Locks: numbers before bound.
+//! one; so are flags, once for all. The record holds all three, so one component writes it. Locks:
+//! numbers before bound.
 
 use crate::lock_order::{Rank, RankedMutex};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::record::VolumeState;
-use crate::model::types::{MAX_KEY, MAX_NAME};
+use crate::model::types::{FileFlags, MAX_KEY, MAX_NAME};
 use crate::volume::context::VolumeContext;
 use crate::volume::key_length_bound::KeyLengthBound;
 use crate::volume::tree_lock::TreeLock;
 use espalier_engine::{Batch, KeyRange};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The first number that is given out; the ones before are the root's and reserved.
 pub(crate) const FIRST_INODE_NUMBER: u64 = 16;
@@ -26,6 +29,8 @@ pub(crate) struct VolumeStateRecord {
     tree: Arc<TreeLock>,
     numbers: RankedMutex<InodeNumbers>,
     lengths: RankedMutex<KeyLengthBound>,
+    /// Flags that some object has, or had. Written under the lock of the numbers.
+    flags: AtomicU32,
 }
 
 /// Inode numbers: `next` is given out next; those below `limit` are set aside durably.
@@ -46,6 +51,7 @@ impl VolumeStateRecord {
             tree,
             numbers: RankedMutex::new(Rank::Numbers, numbers),
             lengths: RankedMutex::new(Rank::KeyLengths, KeyLengthBound::new(state.longest_key)),
+            flags: AtomicU32::new(state.flags_used.0),
         })
     }
 
@@ -55,7 +61,7 @@ impl VolumeStateRecord {
         if numbers.next == numbers.limit {
             let limit = numbers.limit + INODE_NUMBERS_PER_RESERVATION;
             let longest_key = self.lengths.lock().stored();
-            self.store(VolumeState { next_number: limit, longest_key })?;
+            self.store(VolumeState { next_number: limit, longest_key, flags_used: self.flags_used() })?;
             numbers.limit = limit;
         }
         numbers.next += 1;
@@ -64,8 +70,31 @@ impl VolumeStateRecord {
 
     /// The record for an image of the volume: no number from its first on was given out.
     pub(crate) fn current(&self) -> VolumeState {
-        let next_number = self.numbers.lock().limit;
-        VolumeState { next_number, longest_key: self.lengths.lock().stored() }
+        let numbers = self.numbers.lock();
+        let longest_key = self.lengths.lock().stored();
+        VolumeState { next_number: numbers.limit, longest_key, flags_used: self.flags_used() }
+    }
+
+    fn flags_used(&self) -> FileFlags {
+        FileFlags(self.flags.load(Ordering::Acquire))
+    }
+
+    /// True if an object of the volume may have one of these flags.
+    pub(crate) fn may_have(&self, flags: FileFlags) -> bool {
+        self.flags_used().has(flags)
+    }
+
+    /// Notes that an object is about to get these flags.
+    pub(crate) fn note_flags(&self, flags: FileFlags) -> Result<()> {
+        let numbers = self.numbers.lock();
+        let flags_used = FileFlags(self.flags_used().0 | flags.0);
+        if flags_used == self.flags_used() {
+            return Ok(());
+        }
+        let longest_key = self.lengths.lock().stored();
+        self.store(VolumeState { next_number: numbers.limit, longest_key, flags_used })?;
+        self.flags.store(flags_used.0, Ordering::Release);
+        Ok(())
     }
 
     fn store(&self, state: VolumeState) -> Result<()> {
@@ -78,7 +107,8 @@ impl VolumeStateRecord {
     fn store_bound(&self, choose: impl FnOnce(&mut KeyLengthBound) -> u64) -> Result<()> {
         let numbers = self.numbers.lock();
         let longest = choose(&mut self.lengths.lock());
-        self.store(VolumeState { next_number: numbers.limit, longest_key: Some(longest) })?;
+        let (longest_key, flags_used) = (Some(longest), self.flags_used());
+        self.store(VolumeState { next_number: numbers.limit, longest_key, flags_used })?;
         self.lengths.lock().set_stored(longest);
         Ok(())
     }

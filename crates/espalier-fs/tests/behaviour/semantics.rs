@@ -2,7 +2,8 @@
 
 use crate::Bench;
 use espalier_fs::{
-    Caller, Fallocate, FsErrorKind, NewNode, NodeId, RenameMode, Seek, SetAttr, SetTime, XattrMode,
+    Caller, Fallocate, FileFlags, FsErrorKind, ModeChange, NewNode, NodeId, OwnerChange, RenameMode, Seek,
+    SetAttr, SetTime, XattrMode,
 };
 
 fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
@@ -326,5 +327,107 @@ fn files_of_many_blocks_move_whole_with_attributes_and_without() {
             bench.fs.forget(file, 1);
         }
     }
+    bench.check(0);
+}
+
+#[test]
+fn flags_are_cloned_and_inherited_and_take_the_ownership_mark_away() {
+    let bench = Bench::new(0);
+    let owner = Caller { uid: 7, gid: 7, ..Caller::default() };
+    let dir = bench.fs.mkdir(NodeId::ROOT, b"dir", 0o755, &owner).expect("mkdir").node;
+    bench.fs.set_flags(dir, FileFlags(FileFlags::NODUMP.0 | FileFlags::NOATIME.0), &owner).expect("flags");
+    let file = bench.fs.mknod(dir, b"file", NewNode::Regular, 0o644, &owner).expect("mknod").node;
+    assert_eq!(bench.fs.flags(file).expect("flags"), FileFlags(0xc0));
+    let refused = bench.fs.set_flags(file, FileFlags::IMMUTABLE, &owner).expect_err("only root may");
+    assert_eq!(refused.kind(), FsErrorKind::Permission);
+    for unknown in [FileFlags(0x100), FileFlags::DIRSYNC] {
+        let refused = bench.fs.set_flags(file, unknown, &Caller::default()).expect_err("not of a file");
+        assert_eq!(refused.kind(), FsErrorKind::Unsupported);
+    }
+    bench.fs.set_flags(file, FileFlags::IMMUTABLE, &Caller::default()).expect("root may");
+    bench.check(0);
+    let refused = bench.fs.remove_tree(NodeId::ROOT, b"dir", &owner).expect_err("not all may be removed");
+    assert_eq!(refused.kind(), FsErrorKind::Permission);
+    let clone = bench.fs.clone_tree(dir, NodeId::ROOT, b"clone", &Caller::default()).expect("clone").node;
+    let copy = bench.fs.lookup(clone, b"file").expect("lookup").node;
+    assert_eq!(bench.fs.flags(copy).expect("flags"), FileFlags::IMMUTABLE);
+    for node in [file, copy] {
+        let refused = bench.fs.write(node, 0, b"x", false).expect_err("it is immutable");
+        assert_eq!(refused.kind(), FsErrorKind::Permission);
+        let cut = SetAttr { size: Some(0), ..SetAttr::default() };
+        assert!(bench.fs.setattr(node, &cut).is_err());
+        let grow = Fallocate::Allocate { keep_size: false };
+        assert!(bench.fs.fallocate(node, 0, 10, grow, false).is_err());
+        assert!(bench.fs.setxattr(node, b"user.x", b"y", XattrMode::Set, false).is_err());
+    }
+    bench.check(0);
+}
+
+/// Root may change and remove no tree in which something is immutable, however it is named there.
+#[test]
+fn a_tree_with_something_immutable_is_changed_by_no_user() {
+    let bench = Bench::new(0);
+    let (root, owner) = (Caller::default(), Caller { uid: 7, gid: 7, ..Caller::default() });
+    let top = bench.fs.mkdir(NodeId::ROOT, b"top", 0o755, &root).expect("mkdir").node;
+    let dir = bench.fs.mkdir(top, b"dir", 0o755, &owner).expect("mkdir").node;
+    let file = bench.fs.mknod(dir, b"file", NewNode::Regular, 0o644, &owner).expect("mknod").node;
+    let outside = bench.fs.mkdir(NodeId::ROOT, b"outside", 0o755, &root).expect("mkdir").node;
+    let refused = |what: espalier_fs::Result<()>| {
+        let error = what.expect_err("something there is immutable");
+        assert_eq!(error.kind(), FsErrorKind::Permission);
+        assert!(error.to_string().contains("immutable"), "{error}");
+    };
+    let change = ModeChange {
+        keep_directories: 0o700,
+        add_directories: 0,
+        keep_files: 0o600,
+        add_files: 0,
+        add_executables: 0,
+    };
+    let all_refused = || {
+        refused(bench.fs.remove_tree(NodeId::ROOT, b"top", &root));
+        refused(bench.fs.chmod_tree(top, change, &root));
+        refused(bench.fs.chown_tree(top, OwnerChange { uid: Some(9), gid: None }, &root));
+        refused(bench.fs.restore_tree(NodeId::ROOT, b"top", "before", &root).map(drop));
+        bench.check(0);
+    };
+    bench.fs.snapshot_tree(top, "before", false, &root).expect("snapshot");
+    bench.fs.set_flags(file, FileFlags::IMMUTABLE, &root).expect("flags");
+    all_refused();
+    bench.fs.set_flags(file, FileFlags::default(), &root).expect("flags");
+    // By a name in the tree of a file that lies outside of it.
+    let second = bench.fs.mknod(outside, b"file", NewNode::Regular, 0o644, &owner).expect("mknod").node;
+    bench.fs.link(second, dir, b"second").expect("link");
+    bench.fs.set_flags(second, FileFlags::APPEND, &root).expect("flags");
+    all_refused();
+    bench.fs.set_flags(second, FileFlags::default(), &root).expect("flags");
+    // The snapshot holds what was immutable when it was made, and restoring it brings that back.
+    bench.fs.set_flags(file, FileFlags::IMMUTABLE, &root).expect("flags");
+    bench.fs.snapshot_tree(top, "fixed", false, &root).expect("snapshot");
+    bench.fs.set_flags(file, FileFlags::default(), &root).expect("flags");
+    let restored = bench.fs.restore_tree(NodeId::ROOT, b"top", "fixed", &root).expect("restore").node;
+    let dir = bench.fs.lookup(restored, b"dir").expect("lookup").node;
+    let file = bench.fs.lookup(dir, b"file").expect("lookup").node;
+    assert_eq!(bench.fs.flags(file).expect("flags"), FileFlags::IMMUTABLE);
+    refused(bench.fs.remove_tree(NodeId::ROOT, b"top", &root));
+    bench.fs.set_flags(file, FileFlags::default(), &root).expect("flags");
+    bench.fs.remove_tree(NodeId::ROOT, b"top", &root).expect("nothing is immutable any more");
+    // Both trees are in use here.
+    bench.check(2);
+}
+
+/// The kernel writes a whole page when a program has appended to a file.
+#[test]
+fn write_back_appends_to_an_append_only_file_and_changes_nothing_before_its_end() {
+    let bench = Bench::new(0);
+    let file = bench.file(NodeId::ROOT, "log");
+    bench.fs.write(file, 0, b"first", false).expect("write");
+    bench.fs.set_flags(file, FileFlags::APPEND, &Caller::default()).expect("flags");
+    bench.fs.write_back(file, 0, b"first, second").expect("only the end is new");
+    let refused = bench.fs.write_back(file, 0, b"First").expect_err("a byte is another one");
+    assert_eq!(refused.kind(), FsErrorKind::Permission);
+    let mut out = [0; 20];
+    let length = bench.fs.read(file, 0, &mut out).expect("read");
+    assert_eq!(&out[..length], b"first, second");
     bench.check(0);
 }

@@ -7,7 +7,7 @@
 use crate::run::{Run, open_fs, open_store};
 use crate::tree::{Id, ROOT, Tree};
 use crate::world::Random;
-use espalier_fs::{Caller, FileKind, FileSystem, NewNode, NodeId};
+use espalier_fs::{Caller, FileFlags, FileKind, FileSystem, NewNode, NodeId};
 use espalier_storage::{CrashPoint, Device, SimulatedDevice};
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -114,6 +114,7 @@ pub(crate) fn crash(run: &Run, history: &History, point: &CrashPoint, survivors:
     sound();
     history.assert_possible(point.change(), hash_found(&fs), &what);
     // Work goes on, and nothing given out before is given out again.
+    fs.set_flags(NodeId::ROOT, FileFlags::default(), &Caller::default()).expect("root may");
     let new = fs.mknod(NodeId::ROOT, b"after the crash", NewNode::Regular, 0o644, &Caller::default());
     let new = new.unwrap_or_else(|e| panic!("{what}: {e}")).node;
     fs.write(new, 5000, b"new", false).unwrap_or_else(|e| panic!("{what}: {e}"));
@@ -129,7 +130,7 @@ fn hash_object(tree: &Tree, id: Id) -> u64 {
     let object = &tree.objects[id];
     let mut hash = Xxh3::new();
     add(&mut hash, (object.kind, object.mode, object.uid, object.gid, object.rdev, object.nlink(tree)));
-    add(&mut hash, (object.size(), object.mtime, object.ctime, object.btime));
+    add(&mut hash, (object.size(), object.mtime, object.ctime, object.btime, object.flags));
     add(&mut hash, &object.target);
     for (name, value) in &object.xattrs {
         add(&mut hash, name);
@@ -170,7 +171,8 @@ fn add_found(fs: &FileSystem, node: NodeId, hash: &mut Xxh3, seen: &mut HashMap<
     let first = *seen.entry(attr.ino).or_insert(order);
     let mut own = Xxh3::new();
     add(&mut own, (attr.kind, attr.mode, attr.uid, attr.gid, attr.rdev, attr.nlink));
-    add(&mut own, (attr.size, attr.mtime, attr.ctime, attr.btime));
+    let flags = fs.flags(node).expect("flags");
+    add(&mut own, (attr.size, attr.mtime, attr.ctime, attr.btime, flags));
     let target = if attr.kind == FileKind::Symlink { fs.readlink(node).expect("target") } else { Vec::new() };
     add(&mut own, &target);
     let names = fs.listxattr(node).expect("names");

@@ -88,6 +88,9 @@ impl Tree {
         if here.uid != there.uid && caller.uid != 0 {
             return Err(Kind::Permission);
         }
+        if here.flags.protect() || there.flags.protect() {
+            return Err(Kind::Permission);
+        }
         for (id, new) in [(one, &there), (other, &here)] {
             let now = self.now;
             let object = &mut self.objects[id];

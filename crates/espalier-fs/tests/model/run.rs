@@ -5,8 +5,9 @@ use crate::tree::{Id, ROOT, Tree};
 use crate::world::{Random, World};
 use espalier_engine::{Store, Tuning};
 use espalier_fs::{
-    Attr, Caller, Fallocate, FileKind, FileSystem, FormatOptions, FsError, FsErrorKind, ModeChange, NewNode,
-    NodeId, OpenOptions, OwnerChange, RenameMode, Seek, SetAttr, SetTime, XattrMode, merge_functions,
+    Attr, Caller, Fallocate, FileFlags, FileKind, FileSystem, FormatOptions, FsError, FsErrorKind,
+    ModeChange, NewNode, NodeId, OpenOptions, OwnerChange, RenameMode, Seek, SetAttr, SetTime, XattrMode,
+    merge_functions,
 };
 use espalier_storage::{Device, MemoryDevice};
 use std::collections::HashMap;
@@ -174,7 +175,7 @@ impl Run {
         self.tree.now = self.world.step(pause);
         let kind = match self.of_links && !self.random.chance(4) {
             true => *self.random.pick(&[0, 3, 6, 7, 8, 9, 10, 9, 10, 24, 31, 32, 33, 35]),
-            false => self.random.below(37),
+            false => self.random.below(38),
         };
         match kind {
             0..=2 => self.create(),
@@ -199,6 +200,7 @@ impl Run {
             33 => self.remove_tree(),
             34 => self.change_tree(),
             35..=36 => self.rename_all(),
+            37 => self.set_flags(),
             _ => self.lookup(),
         }
     }
@@ -374,6 +376,10 @@ impl Run {
             FileKind::Symlink => self.ask(|fs| fs.symlink(node, &name, target, &caller)),
             _ => self.ask(|fs| fs.mknod(node, &name, new, mode, &caller)),
         };
+        let settles = FileFlags(FileFlags::SYNC.0 | FileFlags::DIRSYNC.0);
+        if got.is_ok() && self.tree.objects[dir].flags.has(settles) {
+            self.synced = Some(None);
+        }
         self.created(got, expected);
     }
 
@@ -555,6 +561,10 @@ impl Run {
         self.last = format!("write {len} bytes at {offset} of {id}");
         let expected = self.tree.write(id, offset, &data, kill);
         let got = self.ask(|fs| fs.write(node, offset as u64, &data, kill));
+        let object = &self.tree.objects[id];
+        if got.is_ok() && object.flags.has(FileFlags::SYNC) && object.names > 0 {
+            self.synced = Some(Some(id));
+        }
         self.same("write", got, expected);
     }
 
@@ -593,6 +603,29 @@ impl Run {
             kill_privileges: random.chance(4),
         };
         self.set(id, node, &set);
+    }
+
+    /// Mostly takes protection away again, so that there is something to do.
+    fn set_flags(&mut self) {
+        let protected: Vec<_> =
+            self.open.iter().filter(|(id, ..)| self.tree.objects[*id].flags.protect()).collect();
+        let (id, node) = match protected[..] {
+            [] => self.any(),
+            [(id, node, _), ..] if self.random.chance(2) => (*id, *node),
+            _ => self.any(),
+        };
+        let mut rest = self.random.next() as u32 & FileFlags::ALL.0 & !FileFlags::PROTECTION.0;
+        if self.gives_up {
+            // Such calls wait after their change, until it is durable.
+            rest &= !(FileFlags::SYNC.0 | FileFlags::DIRSYNC.0);
+        }
+        let protection = *self.random.pick(&[0, 0, 0x10, 0x20, 0x30]);
+        let flags = FileFlags(if self.tree.objects[id].flags.protect() { rest } else { rest | protection });
+        let caller = self.tree_caller();
+        self.last = format!("flags {:#x} of {id} by {}", flags.0, caller.uid);
+        let expected = self.tree.set_flags(id, flags, &caller);
+        let got = self.ask(|fs| fs.set_flags(node, flags, &caller));
+        self.same("set_flags", got, expected);
     }
 
     fn set(&mut self, id: Id, node: NodeId, set: &SetAttr) {
@@ -876,6 +909,7 @@ impl Run {
     fn compare_object(&mut self, id: Id, node: NodeId) {
         let attr = self.fs.getattr(node).expect("what is in use has attributes");
         self.check_attr(id, &attr);
+        self.same("flags", self.fs.flags(node), Ok(self.tree.objects[id].flags));
         self.compare_xattrs(id, node);
         match self.tree.objects[id].kind {
             FileKind::Symlink => {

@@ -2,7 +2,7 @@
 
 use crate::renames::later_than;
 use espalier_fs::FsErrorKind as Kind;
-use espalier_fs::{Caller, Fallocate, FileKind, RenameMode, SetAttr, SetTime, XattrMode};
+use espalier_fs::{Caller, Fallocate, FileFlags, FileKind, RenameMode, SetAttr, SetTime, XattrMode};
 use std::collections::BTreeMap;
 
 pub(crate) type Id = usize;
@@ -32,6 +32,7 @@ pub(crate) struct Object {
     /// It never had a name.
     pub(crate) linkable: bool,
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    pub(crate) flags: FileFlags,
     pub(crate) atime: i64,
     pub(crate) mtime: i64,
     pub(crate) ctime: i64,
@@ -41,6 +42,16 @@ pub(crate) struct Object {
 impl Object {
     pub(crate) fn is_dir(&self) -> bool {
         self.kind == FileKind::Directory
+    }
+
+    /// Refuses what must not be done to an object that is immutable.
+    fn mutable(&self) -> Answer<()> {
+        if self.flags.has(FileFlags::IMMUTABLE) { Err(Kind::Permission) } else { Ok(()) }
+    }
+
+    /// Refuses what must not be done to an object that is immutable or append-only.
+    fn unprotected(&self) -> Answer<()> {
+        if self.flags.protect() { Err(Kind::Permission) } else { Ok(()) }
     }
 
     pub(crate) fn nlink(&self, tree: &Tree) -> u32 {
@@ -88,6 +99,7 @@ fn object(kind: FileKind, mode: u32, uid: u32, gid: u32, parent: Id, now: i64) -
         parent,
         linkable: false,
         xattrs: BTreeMap::new(),
+        flags: FileFlags::default(),
         atime: now,
         mtime: now,
         ctime: now,
@@ -135,7 +147,9 @@ impl Tree {
         if self.objects[dir].entries.contains_key(name) {
             return Err(Kind::Exists);
         }
+        self.objects[dir].mutable()?;
         let mut new = object(kind, mode & !caller.umask, caller.uid, caller.gid, dir, self.now);
+        new.flags = self.inherited(dir, kind);
         if self.objects[dir].mode & 0o2000 != 0 {
             new.gid = self.objects[dir].gid;
             if kind == FileKind::Directory {
@@ -159,13 +173,35 @@ impl Tree {
         if self.objects[dir].names == 0 {
             return Err(Kind::NotFound);
         }
+        self.objects[dir].mutable()?;
         let mut new = object(FileKind::Regular, mode & !caller.umask, caller.uid, caller.gid, dir, self.now);
         if self.objects[dir].mode & 0o2000 != 0 {
             new.gid = self.objects[dir].gid;
         }
         (new.names, new.linkable) = (0, true);
+        new.flags = self.inherited(dir, FileKind::Regular);
         self.objects.push(new);
         Ok(self.objects.len() - 1)
+    }
+
+    fn inherited(&self, dir: Id, kind: FileKind) -> FileFlags {
+        let all = FileFlags::SYNC.0 | FileFlags::NODUMP.0 | FileFlags::NOATIME.0;
+        let more = if kind == FileKind::Directory { FileFlags::DIRSYNC.0 } else { 0 };
+        FileFlags(self.objects[dir].flags.0 & (all | more))
+    }
+
+    pub(crate) fn set_flags(&mut self, id: Id, flags: FileFlags, caller: &Caller) -> Answer<()> {
+        let now = self.now;
+        let object = &mut self.objects[id];
+        if flags.has(FileFlags::DIRSYNC) && !object.is_dir() {
+            return Err(Kind::Unsupported);
+        }
+        let changes = FileFlags(object.flags.0 ^ flags.0);
+        if caller.uid != 0 && (caller.uid != object.uid || changes.protect()) {
+            return Err(Kind::Permission);
+        }
+        (object.flags, object.ctime) = (flags, now);
+        Ok(())
     }
 
     fn enter(&mut self, dir: Id, name: &[u8], id: Id) {
@@ -197,6 +233,8 @@ impl Tree {
         if self.objects[id].is_dir() {
             return Err(Kind::IsDirectory);
         }
+        self.objects[id].unprotected()?;
+        self.objects[dir].unprotected()?;
         self.leave(dir, name);
         self.drop_name(id);
         Ok(())
@@ -210,6 +248,8 @@ impl Tree {
         if !self.objects[id].entries.is_empty() {
             return Err(Kind::NotEmpty);
         }
+        self.objects[id].unprotected()?;
+        self.objects[dir].unprotected()?;
         self.leave(dir, name);
         self.drop_name(id);
         Ok(())
@@ -231,6 +271,8 @@ impl Tree {
         if (self.objects[id].names == 0 && !first) || self.objects[id].lost {
             return Err(Kind::NotFound);
         }
+        self.objects[id].unprotected()?;
+        self.objects[dir].mutable()?;
         if first {
             self.objects[id].parent = dir;
         } else {
@@ -315,16 +357,22 @@ impl Tree {
         found
     }
 
-    /// Refuses what only root may do with what is not all the caller's own.
-    fn check_own(&self, id: Id, caller: &Caller) -> Answer<()> {
+    /// Refuses what only root may do with what is not all the caller's own, and to change what
+    /// flags forbid to change.
+    fn check_own(&self, id: Id, caller: &Caller, changes: bool) -> Answer<()> {
         let mut all = self.below(id);
         all.insert(id);
         let own = |id: &Id| {
             let object = &self.objects[*id];
             let special = !object.is_dir() && object.mode & 0o2000 != 0 && object.gid != caller.gid;
-            object.uid == caller.uid && !special && !object.xattrs.contains_key(&b"security.capability"[..])
+            let plain = !special && !object.xattrs.contains_key(&b"security.capability"[..]);
+            object.uid == caller.uid && plain && !object.flags.protect()
         };
-        if caller.uid == 0 || all.iter().all(own) { Ok(()) } else { Err(Kind::Permission) }
+        let allowed = match caller.uid {
+            0 => !changes || !all.iter().any(|id| self.objects[*id].flags.protect()),
+            _ => all.iter().all(own),
+        };
+        if allowed { Ok(()) } else { Err(Kind::Permission) }
     }
 
     pub(crate) fn clone_tree(&mut self, source: Id, dir: Id, name: &[u8], caller: &Caller) -> Answer<Id> {
@@ -339,7 +387,8 @@ impl Tree {
         if self.objects[source].names == 0 || self.objects[source].lost {
             return Err(Kind::NotFound);
         }
-        self.check_own(source, caller)?;
+        self.check_own(source, caller, false)?;
+        self.objects[dir].mutable()?;
         let needs_area = self.objects[source].is_dir() && self.needs_area(source);
         let keeps_area = self.objects[source].area && source != ROOT;
         let mut copies = BTreeMap::new();
@@ -382,7 +431,8 @@ impl Tree {
         if !self.objects[top].is_dir() {
             return Err(Kind::NotDirectory);
         }
-        self.check_own(top, caller)?;
+        self.check_own(top, caller, true)?;
+        self.objects[dir].unprotected()?;
         self.leave(dir, name);
         let mut waiting = vec![top];
         while let Some(dir) = waiting.pop() {
@@ -413,7 +463,7 @@ impl Tree {
         if self.objects[id].names == 0 || self.objects[id].lost {
             return Err(Kind::NotFound);
         }
-        self.check_own(id, caller)?;
+        self.check_own(id, caller, true)?;
         let mut all = self.below(id);
         all.insert(id);
         all.into_iter().for_each(|id| change(&mut self.objects[id], self.now));
@@ -472,6 +522,9 @@ impl Tree {
                 (true, true) if !self.objects[target].entries.is_empty() => return Err(Kind::NotEmpty),
                 _ => {}
             }
+        }
+        self.check_flags((from, source), (to, target))?;
+        if let Some(target) = target {
             self.leave(to, new);
             self.drop_name(target);
         }
@@ -488,10 +541,20 @@ impl Tree {
         Ok(())
     }
 
+    /// What flags forbid of a rename.
+    fn check_flags(&self, (from, source): (Id, Id), (to, target): (Id, Option<Id>)) -> Answer<()> {
+        self.objects[from].unprotected()?;
+        self.objects[source].unprotected()?;
+        let Some(target) = target else { return self.objects[to].mutable() };
+        self.objects[to].unprotected()?;
+        self.objects[target].unprotected()
+    }
+
     fn exchange(&mut self, a: (Id, &[u8], Id), b: (Id, &[u8], Id)) -> Answer<()> {
         if self.objects[b.2].is_dir() && self.is_below(a.0, b.2) {
             return Err(Kind::Invalid);
         }
+        self.check_flags((a.0, a.2), (b.0, Some(b.2)))?;
         if self.crosses(a.2, a.0, b.0) || self.crosses(b.2, b.0, a.0) {
             self.join(a.0, b.0);
         }
@@ -515,6 +578,9 @@ impl Tree {
     pub(crate) fn touch(&mut self, id: Id) {
         let now = self.now;
         let object = &mut self.objects[id];
+        if object.flags.has(FileFlags::NOATIME) {
+            return;
+        }
         if object.atime <= object.mtime
             || object.atime <= object.ctime
             || now - object.atime >= 86_400_000_000_000
@@ -536,6 +602,11 @@ impl Tree {
         let object = self.file(id)?;
         if data.is_empty() {
             return Ok(0);
+        }
+        if offset < object.data.len() {
+            object.unprotected()?
+        } else {
+            object.mutable()?
         }
         if object.data.len() < offset + data.len() {
             object.data.resize(offset + data.len(), 0);
@@ -572,6 +643,10 @@ impl Tree {
         if len == 0 {
             return Err(Kind::Invalid);
         }
+        match what {
+            Fallocate::Allocate { .. } => object.mutable()?,
+            _ => object.unprotected()?,
+        }
         let (zero, grow) = match what {
             Fallocate::Allocate { keep_size } => (false, !keep_size),
             Fallocate::PunchHole => (true, false),
@@ -594,6 +669,12 @@ impl Tree {
     pub(crate) fn setattr(&mut self, id: Id, set: &SetAttr) -> Answer<()> {
         let now = self.now;
         let time = |t: SetTime| if let SetTime::At(at) = t { at } else { now };
+        let is_set = |time: Option<SetTime>| matches!(time, Some(SetTime::At(_)));
+        let more = set.mode.or(set.uid).or(set.gid).is_some() || set.size.is_some();
+        match more || is_set(set.atime) || is_set(set.mtime) {
+            true => self.objects[id].unprotected()?,
+            false => self.objects[id].mutable()?,
+        }
         let object = if let Some(size) = set.size {
             let object = self.file(id)?;
             object.data.resize(size as usize, 0);
@@ -623,6 +704,7 @@ impl Tree {
     ) -> Answer<()> {
         let now = self.now;
         let object = &mut self.objects[id];
+        object.unprotected()?;
         let exists = object.xattrs.contains_key(name);
         match mode {
             XattrMode::Create if exists => return Err(Kind::Exists),

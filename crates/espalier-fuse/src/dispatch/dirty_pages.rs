@@ -150,7 +150,7 @@ impl DirtyPages {
     }
 
     /// Has the kernel write the dirty pages of `range` and drop the pages there; true if it has.
-    fn write_pages(&self, node: NodeId, range: &Range<u64>) -> bool {
+    pub(super) fn write_pages(&self, node: NodeId, range: &Range<u64>) -> bool {
         let Some(notifier) = self.notifier.get().filter(|_| *WAITS_FOR_WRITES) else { return false };
         let Some(_permit) = self.permit() else { return false };
         // Length 0: to the end.

@@ -61,6 +61,11 @@ impl ServedVolume {
         self.dirty_pages.attach(notifier);
     }
 
+    /// Has the kernel write the dirty pages of a file, and drop them, if it can be waited for.
+    pub(super) fn write_pages(&self, node: NodeId) {
+        self.dirty_pages.write_pages(node, &(0..u64::MAX));
+    }
+
     /// From now on `prefetch` hears of every request before it is served.
     pub(super) fn prefetch(&self, prefetch: Arc<Prefetch>) {
         // There is one mount, so it is set once.

@@ -9,6 +9,7 @@
 pub mod control;
 pub mod flags;
 pub mod init;
+pub mod linux_ioctl;
 mod message;
 mod moment;
 pub mod notify;

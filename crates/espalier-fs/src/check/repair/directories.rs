@@ -5,7 +5,7 @@ use crate::check::repair::state::{FoundDirectory, Repair};
 use crate::model::error::Result;
 use crate::model::layout::{self, DATA, LINKS, METADATA};
 use crate::model::record::{Inode, Record, VolumeState};
-use crate::model::types::FileKind;
+use crate::model::types::{FileFlags, FileKind};
 use espalier_engine::Key;
 use std::collections::BTreeSet;
 
@@ -77,7 +77,8 @@ impl Repair<'_> {
         }
         let known = self.state.filter(|_| self.unmarked.is_empty());
         let longest_key = known.and_then(|state| state.longest_key);
-        let state = VolumeState { next_number: self.next_number, longest_key };
+        let flags_used = FileFlags(self.flags_seen.0 | self.state.map_or(0, |state| state.flags_used.0));
+        let state = VolumeState { next_number: self.next_number, longest_key, flags_used };
         if self.state != Some(state) {
             self.writer.put(METADATA, layout::STATE_KEY, state.encode())?;
         }

@@ -5,7 +5,7 @@ use crate::check::repair::writer::RepairWriter;
 use crate::model::error::Result;
 use crate::model::layout;
 use crate::model::record::{AreaMark, Inode, Link, VolumeState};
-use crate::model::types::FileKind;
+use crate::model::types::{FileFlags, FileKind};
 use espalier_engine::{Cursor, Key, KeyRange, Snapshot};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,6 +55,8 @@ pub(crate) struct Repair<'a> {
     /// Keys of records of reserved blocks.
     pub(crate) reserved: Vec<Key>,
     pub(crate) state: Option<VolumeState>,
+    /// All flags that objects have.
+    pub(crate) flags_seen: FileFlags,
     pub(crate) next_number: u64,
     /// The highest inode number so far that is not of a clone.
     pub(crate) highest: u64,

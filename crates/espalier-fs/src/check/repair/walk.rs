@@ -91,6 +91,9 @@ impl Repair<'_> {
                 return self.writer.delete(METADATA, parsed.base);
             }
         };
+        if let Record::Inode(inode) = &record {
+            self.flags_seen.0 |= inode.flags.0;
+        }
         if parsed.directory.last().is_some_and(Vec::is_empty) {
             let holder: Key = parsed.prefix[..parsed.prefix.len() - 1].into();
             return match (layout::area_id(&parsed.name), record) {

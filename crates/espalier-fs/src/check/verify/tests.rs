@@ -263,10 +263,14 @@ fn broken_promises_about_what_is_below_are_found() {
     };
     damaged(foreign, "/dir/file", "promises that no such entry is below");
     let short = |fs: &FileSystem, b: &mut Batch| {
-        let state = VolumeState { next_number: 1000, longest_key: Some(4) };
+        let state = VolumeState { next_number: 1000, longest_key: Some(4), flags_used: FileFlags::default() };
         b.insert(fs.volume.metadata(), layout::STATE_KEY, state.encode());
     };
     damaged(short, "/sparse", "the volume says that none is so long");
+    let flagged = |fs: &FileSystem, b: &mut Batch| {
+        edit(fs, b, &file(), |inode| inode.flags = FileFlags::NOATIME);
+    };
+    damaged(flagged, "/dir/file", "a flag that the volume says no object has");
     damaged(|fs, b| b.insert(fs.volume.metadata(), layout::STATE_KEY, &b"\x63"[..]), "/", "volume state");
     let of_a_directory = |fs: &FileSystem, b: &mut Batch| {
         b.insert(fs.volume.data(), &layout::block_key(&root_entry(b"dir"), 0), &b"x"[..]);

@@ -20,7 +20,7 @@ prop_compose! {
         target in prop::collection::vec(1u8.., 1..100), xattrs in xattrs(),
     ) -> Inode {
         Inode {
-            kind, sparse, reserved: reserved && kind == FileKind::Regular, mode, links, owned_alone: uniform && kind == FileKind::Directory, has_link_area: area && kind == FileKind::Directory, uid, gid, number, delta, link_area_delta: delta ^ rdev, size, rdev,
+            kind, sparse, reserved: reserved && kind == FileKind::Regular, mode, links, owned_alone: uniform && kind == FileKind::Directory, has_link_area: area && kind == FileKind::Directory, uid, gid, number, delta, link_area_delta: delta ^ rdev, size, rdev, flags: FileFlags(uid & FileFlags::ALL.0),
             atime: times[0], mtime: times[1], ctime: times[2], btime: times[3],
             target: (kind == FileKind::Symlink).then(|| target.into()),
             xattrs: (!xattrs.is_empty()).then(|| Arc::new(xattrs)),
@@ -60,9 +60,16 @@ proptest! {
 #[test]
 fn small_records_come_back() {
     for longest_key in [None, Some(88)] {
-        let state = VolumeState { next_number: 77, longest_key };
-        assert_eq!(VolumeState::decode(&state.encode()).ok(), Some(state));
+        for flags_used in [FileFlags::default(), FileFlags::IMMUTABLE] {
+            let state = VolumeState { next_number: 77, longest_key, flags_used };
+            assert_eq!(VolumeState::decode(&state.encode()).ok(), Some(state));
+        }
     }
+    let odd = [
+        &VolumeState { next_number: 1, longest_key: Some(2), flags_used: FileFlags::ALL }.encode()[..],
+        b"x",
+    ];
+    assert!(VolumeState::decode(&odd.concat()).is_err());
     let base = crate::model::layout::entry_key(b"dir\x01", b"name");
     assert_eq!(decode_orphan(&encode_orphan(&base)).ok(), Some(&*base));
     assert!(decode_orphan(&encode_orphan(b"dir")).is_err());
