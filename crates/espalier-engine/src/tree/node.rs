@@ -10,6 +10,7 @@ use crate::model::key::{Key, KeyRange, lift};
 use crate::model::piece::PieceHandle;
 use crate::model::view::View;
 use crate::tree::run::{Run, ViewedPart};
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 /// A node header in memory. Keys are in the node's own key space.
@@ -229,6 +230,16 @@ impl Node {
     /// The edge with the interval that holds the keys just before `end`.
     pub(crate) fn edge_before(pivots: &[Key], end: Option<&[u8]>) -> usize {
         end.map_or(pivots.len(), |end| pivots.partition_point(|p| **p < *end))
+    }
+
+    /// The edges that keys in `range` belong to.
+    pub(crate) fn edges_within(pivots: &[Key], range: &KeyRange) -> Range<usize> {
+        match range.is_empty() {
+            true => 0..0,
+            false => {
+                Self::edge_for(pivots, &range.start)..Self::edge_before(pivots, range.end.as_deref()) + 1
+            }
+        }
     }
 
     /// The node that denotes what this one, covering `interval`, denotes through `view`.

@@ -124,7 +124,7 @@ impl Run {
     }
 
     /// The parts that may show keys in `range`, and perhaps one more.
-    fn parts_near(&self, range: &KeyRange) -> &[ViewedPart] {
+    pub(super) fn parts_near(&self, range: &KeyRange) -> &[ViewedPart] {
         // Each ends where the next one begins, or before.
         let from = self.parts.partition_point(|p| p.first < range.start).saturating_sub(1);
         let to = self.parts.partition_point(|p| before_end(&p.first, range.end.as_deref()));

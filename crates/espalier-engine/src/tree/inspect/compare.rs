@@ -124,8 +124,8 @@ impl Comparison {
     fn look(&mut self, side: usize, node: &Node, view: &View) {
         match &node.body {
             Body::Leaf(run) => self.run(side, run, view),
-            Body::Interior { edges, .. } => {
-                for edge in edges {
+            Body::Interior { pivots, edges } => {
+                for edge in &edges[Node::edges_within(pivots, &view.bounds)] {
                     edge.runs.iter().for_each(|run| self.run(side, run, view));
                     if let Some(child) = &edge.child {
                         self.visit_node(side, &child.slot, node.height - 1, view.compose(&child.view));
@@ -136,7 +136,7 @@ impl Comparison {
     }
 
     fn run(&mut self, side: usize, run: &Run, view: &View) {
-        for part in &run.parts {
+        for part in run.parts_near(&view.bounds) {
             let name = match part.slot.place() {
                 Some(place) => Name::Stored(place.handle.id()),
                 None => Name::Memory(Arc::as_ptr(&part.slot) as usize),

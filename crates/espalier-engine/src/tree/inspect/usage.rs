@@ -12,11 +12,11 @@ use crate::Result;
 use crate::model::ids::PieceId;
 use crate::model::key::KeyRange;
 use crate::model::view::View;
-use crate::tree::node::{Body, Node, Root};
+use crate::tree::node::{Body, Edge, Node, Root};
 use crate::tree::run::Run;
 use crate::tree::trees::Trees;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 /// Space on the device, in bytes.
@@ -80,10 +80,8 @@ impl<'a> Usage<'a> {
             if !known && self.sought == Sought::Exclusive {
                 continue;
             }
-            let (mut inside, mut outside) = (HashSet::new(), HashSet::new());
-            for place in &places {
-                self.look_at(&node, place, &mut inside, &mut outside);
-            }
+            let seen = self.look_at(&node, &places);
+            let (inside, outside) = (seen.inside, seen.outside);
             for piece in inside {
                 let met = self.met.entry(piece.id).or_default();
                 *met += u64::from(known && !outside.contains(&piece.id));
@@ -108,34 +106,55 @@ impl<'a> Usage<'a> {
         Ok(known)
     }
 
-    /// Sorts what a node refers to by whether that is for keys inside the range.
-    fn look_at(
-        &mut self,
-        node: &Node,
-        (view, ranges): &Place,
-        inside: &mut HashSet<Piece>,
-        outside: &mut HashSet<PieceId>,
-    ) {
+    /// Sorts what a node refers to by whether that is for keys inside the ranges.
+    fn look_at(&mut self, node: &Node, places: &[Place]) -> Seen {
+        let mut seen = Seen::default();
         match &node.body {
-            Body::Leaf(run) => look_at_run(run, view, ranges, inside, outside),
-            Body::Interior { edges, .. } => {
-                for edge in edges {
-                    edge.runs.iter().for_each(|run| look_at_run(run, view, ranges, inside, outside));
-                    let Some(child) = &edge.child else { continue };
-                    let Some(handle) = child.slot.place() else { continue };
-                    let view = view.compose(&child.view);
-                    let shown = view.range_outward();
-                    if ranges.iter().any(|range| range.overlaps(&shown)) {
-                        inside.insert(Piece { id: handle.id(), is_node: true });
-                        let key = (Reverse(node.height - 1), handle.id());
-                        self.nodes.entry(key).or_default().push((view, ranges.clone()));
-                    } else {
-                        outside.insert(handle.id());
+            Body::Leaf(run) => places.iter().for_each(|place| seen.look_at_run(run, place)),
+            Body::Interior { pivots, edges } => {
+                for place @ (view, ranges) in places {
+                    let touched = |range| Node::edges_within(pivots, &view.range_inward(range));
+                    let touched: BTreeSet<usize> = ranges.iter().flat_map(touched).collect();
+                    for edge in &touched {
+                        self.look_at_edge(&edges[*edge], node.height, place, &mut seen);
                     }
+                    let shown = Node::edges_within(pivots, &view.bounds);
+                    seen.others.extend(shown.filter(|edge| !touched.contains(edge)));
+                }
+                for edge in std::mem::take(&mut seen.others) {
+                    seen.pass_edge(&edges[edge]);
                 }
             }
         }
+        seen
     }
+
+    fn look_at_edge(&mut self, edge: &Edge, height: u8, place: &Place, seen: &mut Seen) {
+        edge.runs.iter().for_each(|run| seen.look_at_run(run, place));
+        let (view, ranges) = place;
+        let Some(child) = &edge.child else { return };
+        let Some(handle) = child.slot.place() else { return };
+        let view = view.compose(&child.view);
+        let shown = view.range_outward();
+        if ranges.iter().any(|range| range.overlaps(&shown)) {
+            seen.inside.insert(Piece { id: handle.id(), is_node: true });
+            let key = (Reverse(height - 1), handle.id());
+            self.nodes.entry(key).or_default().push((view, ranges.clone()));
+        } else {
+            seen.outside.insert(handle.id());
+        }
+    }
+}
+
+/// What a node refers to.
+#[derive(Default)]
+struct Seen {
+    /// For keys inside the ranges.
+    inside: HashSet<Piece>,
+    /// For keys outside of them; of edges that show nothing inside, only what is `inside`, too.
+    outside: HashSet<PieceId>,
+    /// Edges that a place shows and that show nothing inside.
+    others: BTreeSet<usize>,
 }
 
 /// Something that a header refers to.
@@ -150,23 +169,35 @@ fn covers(ranges: &[KeyRange], shown: &KeyRange) -> bool {
     ranges.iter().any(|range| range.covers(shown))
 }
 
-fn look_at_run(
-    run: &Run,
-    view: &View,
-    ranges: &[KeyRange],
-    inside: &mut HashSet<Piece>,
-    outside: &mut HashSet<PieceId>,
-) {
-    for part in &run.parts {
-        let Some(place) = part.slot.place() else { continue };
-        let last = part.last.as_ref().map(|last| [&**last, &[0]].concat().into());
-        let shown = view.range_to_outer(&KeyRange { start: part.first.clone(), end: last });
-        let pieces = std::iter::once(place.handle.id()).chain(place.values.iter().map(|(id, _)| *id));
-        if ranges.iter().any(|range| range.overlaps(&shown)) {
-            inside.extend(pieces.clone().map(|id| Piece { id, is_node: false }));
+impl Seen {
+    fn look_at_run(&mut self, run: &Run, (view, ranges): &Place) {
+        for part in run.parts_near(&view.bounds) {
+            let Some(place) = part.slot.place() else { continue };
+            let last = part.last.as_ref().map(|last| [&**last, &[0]].concat().into());
+            let shown = view.range_to_outer(&KeyRange { start: part.first.clone(), end: last });
+            let pieces = std::iter::once(place.handle.id()).chain(place.values.iter().map(|(id, _)| *id));
+            if ranges.iter().any(|range| range.overlaps(&shown)) {
+                self.inside.extend(pieces.clone().map(|id| Piece { id, is_node: false }));
+            }
+            if !covers(ranges, &shown) {
+                self.outside.extend(pieces);
+            }
         }
-        if !covers(ranges, &shown) {
-            outside.extend(pieces);
+    }
+
+    /// Passes an edge that shows nothing inside.
+    fn pass_edge(&mut self, edge: &Edge) {
+        let mut pass = |id: PieceId, is_node: bool| {
+            if self.inside.contains(&Piece { id, is_node }) {
+                self.outside.insert(id);
+            }
+        };
+        for place in edge.runs.iter().flat_map(|run| &run.parts).filter_map(|part| part.slot.place()) {
+            pass(place.handle.id(), false);
+            place.values.iter().for_each(|(id, _)| pass(*id, false));
+        }
+        if let Some(handle) = edge.child.as_ref().and_then(|child| child.slot.place()) {
+            pass(handle.id(), true);
         }
     }
 }
