@@ -13,6 +13,7 @@ use crate::inode::node_id::Identity;
 use crate::inode::pending_changes::{ChangeNotes, PendingChanges, TreeChange};
 use crate::lock_order::{Rank, RankedGuard, RankedMutex};
 use crate::model::layout;
+use crate::model::position::Positions;
 use crate::model::record::Inode;
 use crate::model::types::{FileKind, NodeId};
 use crate::volume::mtime_hold::MtimeHold;
@@ -138,6 +139,8 @@ pub(crate) struct Directory {
     /// It was used since names were last given up to save memory.
     pub(crate) used: AtomicBool,
     prefix: Mutex<Option<(u64, Arc<[u8]>)>>,
+    /// The sort of positions that a listing chose last, with the version of the names.
+    pub(crate) positions: Mutex<Option<(u64, Positions)>>,
 }
 
 impl Directory {
@@ -205,6 +208,7 @@ impl Node {
                 name_bytes: AtomicU64::new(0),
                 used: AtomicBool::new(true),
                 prefix: Mutex::default(),
+                positions: Mutex::default(),
             })
         });
         let changes = place.parent.as_ref().map_or_else(Arc::default, |parent| parent.changes.clone());

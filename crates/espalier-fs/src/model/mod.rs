@@ -6,6 +6,7 @@ pub(crate) mod error;
 pub(crate) mod file_flags;
 pub(crate) mod layout;
 pub(crate) mod merge;
+pub(crate) mod position;
 pub(crate) mod privileges;
 pub(crate) mod record;
 pub(crate) mod reserved_blocks;

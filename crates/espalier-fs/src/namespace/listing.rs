@@ -1,17 +1,18 @@
 //! Listings of directories, with cookies that stay good without any open state.
 //!
 //! Order: `.` and `..`, then what is no directory, then directories, each in the order of names, so
-//! that a program that recurses walks in key order. A cookie is the kind of the entry and a hash of
-//! its name. The name behind which it leads is looked up among recent listings; if it is not there,
-//! the directory is searched for the name that has the hash. Only if that name was removed *and*
-//! the listing is no longer remembered does a listing begin its kind anew: it then repeats entries,
-//! but never skips one.
+//! that a program that recurses walks in key order. A cookie is a position: the kind of the entry
+//! and a hash of its name ([`crate::model::position`]). The name behind which it leads is looked up
+//! among recent listings; if it is not there, the directory is searched for the name that has the
+//! hash. Only if that name was removed *and* the listing is no longer remembered does a listing
+//! begin its kind anew: it then repeats entries, but never skips one.
 
 use crate::inode::access_times::AccessTimes;
 use crate::inode::names::Known;
 use crate::inode::node::Node;
 use crate::model::error::{FsError, FsErrorKind, Result};
 use crate::model::layout;
+use crate::model::position::{self, DOT, DOTDOT, Positions, SHORT_MAX_ENTRIES};
 use crate::model::record::Record;
 use crate::model::types::*;
 use crate::namespace::context::Namespace;
@@ -25,6 +26,8 @@ use std::sync::Arc;
 const LEARN_MAX_ENTRIES: u64 = 64 << 10;
 /// Entries for which a listing reserves memory at most before it has seen them.
 const RESERVE_MAX_ENTRIES: u64 = 256;
+/// A listing reads the entries of a directory of no more than so many before it shows the first.
+const READ_FIRST_MAX_ENTRIES: u64 = 1024;
 /// Directories that a walk sets aside while it shows the rest, so that it need not walk twice.
 const ASIDE_MAX_DIRECTORIES: usize = 1024;
 
@@ -53,6 +56,11 @@ struct Walk<'a> {
     stamp: Stamp,
     cursor: Cursor,
     has_directories: bool,
+    /// The number of entries that the directory counts.
+    entries: u64,
+    positions: Positions,
+    /// Entries that were read before the first was shown; they come before those of the cursor.
+    read: std::vec::IntoIter<(Arc<[u8]>, Record)>,
     /// What is added to the numbers of links.
     link_area_sum: u64,
     listed: Vec<ListedEntry>,
@@ -81,7 +89,8 @@ impl Listings {
         if cookie == 0 {
             self.access_times.touch(&dir);
         }
-        walk.from_start = cookie <= COOKIE_DOTDOT;
+        walk.from_start = cookie <= DOTDOT;
+        walk.positions = if walk.from_start { walk.choose_positions() } else { Positions::of(cookie) };
         let result = if list_dots(&dir, cookie, each) { walk.run(cookie, plus, each) } else { Ok(()) };
         walk.finish(plus);
         result
@@ -98,7 +107,7 @@ impl Listings {
         nodes: WithNodes,
         each: Each<'_>,
     ) -> Result<bool> {
-        if cookie != 0 && cookie <= COOKIE_DOTDOT {
+        if cookie != 0 && cookie <= DOTDOT {
             return Ok(false);
         }
         let namespace = &*self.namespace;
@@ -177,6 +186,9 @@ impl Listings {
             stamp,
             cursor,
             has_directories: directories > 0,
+            entries,
+            positions: Positions::Long,
+            read: Vec::new().into_iter(),
             link_area_sum: dir.link_area_directory().map_or(0, |d| d.dir().link_area.sum),
             listed: Vec::with_capacity(expected),
             from_start: false,
@@ -190,17 +202,17 @@ impl Listings {
 fn list_dots(dir: &Arc<Node>, cookie: u64, each: Each<'_>) -> bool {
     let kind = FileKind::Directory;
     let above = dir.place().parent.map_or(dir.ino, |p| p.ino);
-    let dots = [(&b"."[..], dir.ino, COOKIE_DOT), (b"..", above, COOKIE_DOTDOT)];
+    let dots = [(&b"."[..], dir.ino, DOT), (b"..", above, DOTDOT)];
     let mut left = dots.into_iter().filter(|(_, _, at)| cookie < *at);
     left.all(|(name, ino, cookie)| each(DirEntry { name, ino, kind, cookie, entry: None }))
 }
 
 impl Walk<'_> {
     fn run(&mut self, cookie: u64, plus: bool, each: Each<'_>) -> Result<()> {
-        let mut directories = cookie & COOKIE_DIRECTORY != 0;
+        let mut directories = cookie > DOTDOT && position::is_directory(cookie);
         // All directories so far, if the walk began with the first entry and they are not too many.
-        let mut aside = (cookie <= COOKIE_DOTDOT).then(Vec::new);
-        if cookie > COOKIE_DOTDOT
+        let mut aside = (cookie <= DOTDOT).then(Vec::new);
+        if cookie > DOTDOT
             && let Some(name) = self.position(cookie)?
         {
             let behind = [&layout::entry_key(&self.prefix, &name)[..], &[0]].concat();
@@ -239,6 +251,46 @@ impl Walk<'_> {
         Ok(())
     }
 
+    /// The sort of positions for a listing that begins. Reads all names to find it, unless that was
+    /// done since the directory changed; what is read is kept if it is little.
+    fn choose_positions(&mut self) -> Positions {
+        if self.entries > SHORT_MAX_ENTRIES {
+            return Positions::Long;
+        }
+        let known = *self.dir.dir().positions.lock();
+        if let Some((_, positions)) = known.filter(|(version, _)| *version == self.stamp.version) {
+            return positions;
+        }
+        let keep = self.entries <= READ_FIRST_MAX_ENTRIES;
+        let expected = self.entries as usize;
+        let mut read = Vec::with_capacity(if keep { expected } else { 0 });
+        let mut hashes = Vec::with_capacity(expected);
+        loop {
+            match self.next() {
+                Ok(Some((name, record))) => {
+                    hashes.push(position::hash_of(&name));
+                    if keep {
+                        read.push((name, record));
+                    }
+                }
+                Ok(None) => break,
+                Err(_) => {
+                    // The listing shows what comes before, and meets the error again.
+                    self.rewind();
+                    return Positions::Long;
+                }
+            }
+        }
+        let positions = Positions::for_names(&hashes);
+        *self.dir.dir().positions.lock() = Some((self.stamp.version, positions));
+        if keep {
+            self.read = read.into_iter();
+        } else {
+            self.rewind();
+        }
+        positions
+    }
+
     fn rewind(&mut self) {
         self.cursor.seek(&layout::entries_range(&self.prefix).start);
     }
@@ -251,7 +303,8 @@ impl Walk<'_> {
         while let Some(key) = self.next_key()? {
             let name = self.name_of(&key.0)?;
             // The kind may have changed since; the place is the same.
-            if cookie_of(&name, FileKind::Regular) == cookie & !COOKIE_DIRECTORY {
+            let found = self.positions.position(position::hash_of(&name), FileKind::Regular);
+            if position::is_same_name(found, cookie) {
                 return Ok(Some(name));
             }
         }
@@ -270,6 +323,9 @@ impl Walk<'_> {
     }
 
     fn next(&mut self) -> Result<Option<(Arc<[u8]>, Record)>> {
+        if let Some(entry) = self.read.next() {
+            return Ok(Some(entry));
+        }
         let Some((key, value)) = self.next_key()? else { return Ok(None) };
         let name = self.name_of(&key)?;
         let value = match value.in_memory() {
@@ -283,7 +339,7 @@ impl Walk<'_> {
     /// Gives one entry to the caller; false if it was not kept.
     fn show(&mut self, name: Arc<[u8]>, record: Record, plus: bool, each: Each<'_>) -> Result<bool> {
         let kind = record.kind();
-        let cookie = cookie_of(&name, kind);
+        let cookie = self.positions.position(position::hash_of(&name), kind);
         let ino;
         let kept = if plus {
             let Some(held) = self.node(&name, record)? else { return Ok(true) };

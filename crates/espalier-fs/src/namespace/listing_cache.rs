@@ -7,23 +7,12 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-pub(crate) const COOKIE_DOT: u64 = 1;
-pub(crate) const COOKIE_DOTDOT: u64 = 2;
-/// The bit that tells directories from other entries.
-pub(crate) const COOKIE_DIRECTORY: u64 = 1 << 62;
 /// Answers that are remembered.
 const REMEMBERED_MAX_ANSWERS: usize = 1024;
 /// Names that are remembered, in all answers.
 const REMEMBERED_MAX_NAMES: usize = 64 << 10;
 /// The newest answers, among which a listing that is asked for again is looked for.
 const RECENT_ANSWERS: usize = 8;
-
-/// The cookie that leads behind an entry.
-pub(crate) fn cookie_of(name: &[u8], kind: FileKind) -> u64 {
-    let hash = xxhash_rust::xxh3::xxh3_64(name) & (COOKIE_DIRECTORY - 1);
-    let directory = if kind == FileKind::Directory { COOKIE_DIRECTORY } else { 0 };
-    directory | hash.max(COOKIE_DOTDOT + 1)
-}
 
 /// Answers to recent listings, newest first.
 #[derive(Default)]

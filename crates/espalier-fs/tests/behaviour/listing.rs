@@ -232,3 +232,59 @@ fn nodes_are_given_once_to_a_caller_that_keeps_them() {
     assert_eq!(nodes.len(), 22);
     nodes.iter().for_each(|(node, _)| bench.fs.forget(*node, 1));
 }
+
+/// Names and positions of all entries behind `position`.
+fn positions_behind(bench: &Bench, dir: NodeId, position: u64) -> Vec<(Vec<u8>, u64)> {
+    let mut seen = Vec::new();
+    let each = &mut |entry: espalier_fs::DirEntry<'_>| {
+        seen.push((entry.name.to_vec(), entry.cookie));
+        true
+    };
+    bench.fs.readdir(dir, position, each).expect("a directory can be listed");
+    seen
+}
+
+#[test]
+fn positions_fit_in_31_bits_where_the_directory_is_not_huge() {
+    for entries in [0, 1, 100, 1024, 1025, 2000] {
+        let bench = Bench::new(0);
+        let dir = bench.dir(NodeId::ROOT, "dir");
+        for i in 0..entries {
+            let name = format!("entry{i}");
+            let node = if i % 7 == 0 { bench.dir(dir, &name) } else { bench.file(dir, &name) };
+            bench.fs.forget(node, 1);
+        }
+        let all = positions_behind(&bench, dir, 0);
+        assert_eq!(all.len(), entries + 2);
+        assert!(all.iter().all(|(_, position)| (1..1 << 31).contains(position)), "{entries} entries");
+        // Each leads behind its entry, in the listing that gave it and in one after a remount.
+        bench.fs.syncfs().unwrap();
+        let bench = bench.crash();
+        let dir = bench.fs.lookup(NodeId::ROOT, b"dir").unwrap().node;
+        let step = 1 + entries / 40;
+        for at in (0..all.len()).step_by(step) {
+            assert_eq!(positions_behind(&bench, dir, all[at].1), all[at + 1..], "behind {at} of {entries}");
+        }
+    }
+}
+
+#[test]
+fn a_position_stays_good_when_the_directory_becomes_huge() {
+    let bench = Bench::new(0);
+    let dir = bench.dir(NodeId::ROOT, "dir");
+    let fill = |from: usize, to: usize| {
+        (from..to).for_each(|i| bench.fs.forget(bench.file(dir, &format!("entry{i:05}")), 1));
+    };
+    fill(0, 100);
+    let short = positions_behind(&bench, dir, 0);
+    fill(100, 17_000);
+    let long = positions_behind(&bench, dir, 0);
+    assert!(long[2..].iter().all(|(_, position)| *position > u64::from(u32::MAX)));
+    for at in [2, 50, 101] {
+        let names = |list: &[(Vec<u8>, u64)]| list.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+        let behind = positions_behind(&bench, dir, short[at].1);
+        assert_eq!(names(&behind), names(&long[at + 1..]));
+        // A listing goes on as it began.
+        assert!(behind.iter().all(|(_, position)| *position < 1 << 31));
+    }
+}
