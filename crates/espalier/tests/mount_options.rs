@@ -92,24 +92,77 @@ fn the_rule_for_times_of_last_access_changes_with_a_remount() {
 
 #[test]
 fn mount_shows_a_mounted_image_at_a_second_place() {
-    let place = Place::mounted("64M");
-    fs::write(place.dir.join("f"), "same").unwrap();
-    let second = place.path("second");
-    fs::create_dir(&second).unwrap();
-    let words = |options: &'static str| {
-        [place.image.clone().into_os_string(), second.clone().into(), "-o".into(), options.into()]
-    };
-    let call = |options| helper(&place, &words(options).each_ref().map(AsRef::as_ref));
-    call("writeback").refused(1, &["writeback", "same options"]);
-    call("ro,cache=256M").ok();
-    assert_eq!(fs::read(second.join("f")).unwrap(), b"same");
-    assert_eq!(fs::write(second.join("f"), "x").unwrap_err().raw_os_error(), Some(libc::EROFS));
-    fs::write(place.dir.join("g"), "seen at both").unwrap();
-    assert_eq!(fs::read(second.join("g")).unwrap(), b"seen at both");
-    place.umount().ok();
-    assert_eq!(fs::read(second.join("g")).unwrap(), b"seen at both", "the server ended too early");
-    espalier(&["umount".as_ref(), second.as_os_str()]).ok();
-    place.fsck().ok();
+    for transport in ["io_uring", "classic"] {
+        let place = Place::with_image("64M");
+        place.mount(&["-o", &format!("transport={transport}")]).ok();
+        fs::write(place.dir.join("f"), "same").unwrap();
+        let second = place.path("second");
+        fs::create_dir(&second).unwrap();
+        let call = |options: &str| {
+            let words = [place.image.as_os_str(), second.as_os_str(), "-o".as_ref(), options.as_ref()];
+            helper(&place, &words)
+        };
+        for refused in ["writeback", "commit=1", "inode32", "noxattr", "snapshot=other"] {
+            call(refused).refused(1, &[refused, "same options"]);
+        }
+        call(&format!("ro,cache=256M,relatime,nofail,x-systemd.automount,transport={transport}")).ok();
+        assert_eq!(fs::read(second.join("f")).unwrap(), b"same");
+        assert_eq!(fs::write(second.join("f"), "x").unwrap_err().raw_os_error(), Some(libc::EROFS));
+        fs::write(place.dir.join("g"), "seen at both").unwrap();
+        assert_eq!(fs::read(second.join("g")).unwrap(), b"seen at both");
+        assert!(shown_options(&second).starts_with("ro,") && shown_options(&place.dir).starts_with("rw,"));
+        // By hand no server is started beside the one that runs.
+        let third = place.path("third");
+        fs::create_dir(&third).unwrap();
+        espalier(&["mount".as_ref(), "--foreground".as_ref(), place.image.as_os_str(), third.as_os_str()])
+            .refused(1, &["mounted"]);
+        place.umount().ok();
+        assert_eq!(fs::read(second.join("g")).unwrap(), b"seen at both", "the server ended too early");
+        espalier(&["umount".as_ref(), second.as_os_str()]).ok();
+        place.fsck().ok();
+    }
+}
+
+/// Names, numbers and positions of the entries of a directory.
+fn entries(dir: &Path) -> Vec<(Vec<u8>, u64, u64)> {
+    let open = fs::File::open(dir).unwrap();
+    let mut buffer = Vec::with_capacity(32 << 10);
+    let mut raw = rustix::fs::RawDir::new(open, buffer.spare_capacity_mut());
+    let mut all = Vec::new();
+    while let Some(entry) = raw.next() {
+        let entry = entry.unwrap();
+        all.push((entry.file_name().to_bytes().to_vec(), entry.ino(), entry.next_entry_cookie()));
+    }
+    all
+}
+
+#[test]
+fn programs_of_32_bits_can_list_directories_and_clones() {
+    for transport in ["io_uring", "classic"] {
+        let place = Place::with_image("64M");
+        place.mount(&["-o", &format!("inode32,transport={transport}")]).ok();
+        let source = place.dir.join("source");
+        fs::create_dir_all(source.join("sub")).unwrap();
+        (0..300).for_each(|n| fs::write(source.join(format!("file-{n}")), "").unwrap());
+        fs::hard_link(source.join("file-0"), source.join("sub/second")).unwrap();
+        let copies = ["one", "two", "one/three"].map(|name| place.dir.join(name));
+        for copy in &copies {
+            espalier(&["clone".as_ref(), source.as_os_str(), copy.as_os_str()]).ok();
+        }
+        let mut numbers = std::collections::BTreeSet::new();
+        for dir in copies.iter().chain([&source]) {
+            let all = entries(dir);
+            assert!(all.len() >= 303);
+            for (name, ino, position) in all.iter().filter(|(name, ..)| !name.starts_with(b".")) {
+                let shown = String::from_utf8_lossy(name);
+                assert!(*ino < 1 << 32 && *position < 1 << 31, "{shown}: {ino:#x}, {position:#x}");
+                assert_eq!(fs::symlink_metadata(dir.join(OsStr::from_bytes(name))).unwrap().ino(), *ino);
+                assert!(numbers.insert(*ino), "{shown}: {ino}");
+            }
+        }
+        place.umount().ok();
+        place.fsck().ok();
+    }
 }
 
 #[test]

@@ -438,6 +438,10 @@ pub struct OpenOptions {
     pub waiter: Option<Arc<dyn Waiter>>,
     /// Added to every number ([`Attr::ino`]), for several volumes that are seen as one.
     pub number_delta: u64,
+    /// New files get numbers with 32 bits, and so do copies of trees, which takes longer the more
+    /// they hold; without such numbers they fail with
+    /// [`FsErrorKind::NoSpace`](crate::FsErrorKind::NoSpace).
+    pub narrow_numbers: bool,
 }
 
 impl Default for OpenOptions {
@@ -451,6 +455,7 @@ impl Default for OpenOptions {
             forget_drain: None,
             waiter: None,
             number_delta: 0,
+            narrow_numbers: false,
         }
     }
 }

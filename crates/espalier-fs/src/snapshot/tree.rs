@@ -25,6 +25,8 @@ use crate::namespace::lookup::no_entry;
 use crate::references::HeldNode;
 use crate::snapshot::volume::{self, SnapshotInfo, find_snapshot, find_snapshot_of, new_volume_name};
 use crate::tree_ops::clone::clone_content;
+use crate::tree_ops::copy_numbers::delta_of_copy;
+use crate::tree_ops::list::Level;
 use crate::tree_ops::remove::{Replacement, VerifiedEntry, take_away};
 use crate::volume::tree_lock::TreeGuard;
 use espalier_engine::{Batch, KeyRange};
@@ -325,7 +327,10 @@ fn unpack_image(
             batch.delete_range(index, KeyRange::prefix(&layout::area_files(content)));
         }
     }
-    inode.delta = volume.env.random();
+    let sum = inode.delta;
+    let area = (image.prefix.clone(), sum.wrapping_add(inode.link_area_delta));
+    let level = Level { prefix: image.prefix.clone(), path: Vec::new(), sum, area };
+    inode.delta = delta_of_copy(namespace, &level, None, dir.dir().sum)?;
     inode.number = old.ino.wrapping_sub(dir.dir().sum).wrapping_sub(inode.delta);
     Ok((inode, batch))
 }

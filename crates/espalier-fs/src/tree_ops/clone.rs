@@ -18,6 +18,8 @@ use crate::model::types::*;
 use crate::namespace::context::Namespace;
 use crate::namespace::lookup::check_new_name;
 use crate::references::HeldNode;
+use crate::tree_ops::copy_numbers::delta_of_copy;
+use crate::tree_ops::list::Level;
 use crate::volume::tree_lock::TreeGuard;
 use espalier_engine::{Batch, KeyRange};
 use std::sync::Arc;
@@ -87,7 +89,10 @@ fn clone_directory<'a>(
             batch.insert(namespace.volume.data(), &layout::rebase(xattr, &old, &key), value);
         })?;
     }
-    inode.delta = namespace.volume.env.random();
+    let Some(level) = Level::of(source, tree.epoch) else {
+        return fail(FsErrorKind::NotFound, "the directory was removed");
+    };
+    inode.delta = delta_of_copy(namespace, &level, Some(source.ino), dir.dir().sum)?;
     namespace.ownership.clear_before_entry(dir, &inode)?;
     batch.insert(namespace.volume.metadata(), &key, inode.encode());
     let mut state = dir.state();

@@ -2,12 +2,15 @@
 //! subdirectories, each by name, in one sweep over one consistent state.
 
 use crate::data::blocks::units;
+use crate::inode::node::Node;
 use crate::model::error::Result;
 use crate::model::layout;
 use crate::model::record::Record;
 use crate::model::types::*;
 use crate::namespace::context::Namespace;
+use espalier_engine::Snapshot;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// One entry of a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,11 +23,22 @@ pub struct TreeEntry<'a> {
 
 /// What a directory means for what is below: where in keys it is, the sum of deltas, and the
 /// content prefix of the directory whose link area serves it, with the sum there.
-struct Level {
-    prefix: Vec<u8>,
-    path: Vec<u8>,
-    sum: u64,
-    area: (Vec<u8>, u64),
+#[derive(Clone)]
+pub(crate) struct Level {
+    pub(crate) prefix: Vec<u8>,
+    pub(crate) path: Vec<u8>,
+    pub(crate) sum: u64,
+    pub(crate) area: (Vec<u8>, u64),
+}
+
+impl Level {
+    /// That of a directory; `None` in a removed tree. The caller holds the tree lock.
+    pub(crate) fn of(dir: &Arc<Node>, epoch: u64) -> Option<Self> {
+        let prefix = dir.content_prefix(epoch).to_vec();
+        let top = dir.link_area_directory()?;
+        let area = (top.content_prefix(epoch).to_vec(), top.dir().link_area.sum);
+        Some(Self { prefix, path: Vec::new(), sum: dir.dir().sum, area })
+    }
 }
 
 /// Gives everything below directory `node`, in the order of keys, until `each` returns false.
@@ -37,14 +51,19 @@ pub(crate) fn list_tree(
     let top = namespace.nodes.dir(node)?;
     let (snapshot, first) = {
         let tree = namespace.tree.shared();
-        let prefix = top.content_prefix(tree.epoch).to_vec();
-        let area = match top.link_area_directory() {
-            Some(at) => (at.content_prefix(tree.epoch).to_vec(), at.dir().link_area.sum),
-            None => return Ok(()),
-        };
-        let sum = top.dir().sum;
-        (namespace.volume.store.snapshot()?, Level { prefix, path: Vec::new(), sum, area })
+        let Some(first) = Level::of(&top, tree.epoch) else { return Ok(()) };
+        (namespace.volume.store.snapshot()?, first)
     };
+    list_below(namespace, &snapshot, first, each)
+}
+
+/// Gives everything below a directory in a state of the store, as [`list_tree`].
+pub(crate) fn list_below(
+    namespace: &Namespace,
+    snapshot: &Snapshot,
+    first: Level,
+    each: &mut dyn FnMut(TreeEntry<'_>) -> bool,
+) -> Result<()> {
     let range = layout::content_range(&first.prefix);
     let mut cursor = snapshot.cursor(namespace.volume.metadata(), range)?;
     // Directories that were seen and whose content is still to come.

@@ -3,6 +3,7 @@
 
 pub(crate) mod change;
 pub(crate) mod clone;
+pub(crate) mod copy_numbers;
 pub(crate) mod diff;
 pub(crate) mod list;
 pub(crate) mod nodes_below;

@@ -21,6 +21,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(crate) const FIRST_INODE_NUMBER: u64 = 16;
 /// Inode numbers that are set aside at a time.
 const INODE_NUMBERS_PER_RESERVATION: u64 = 1 << 16;
+/// As many numbers there are with 32 bits.
+const NARROW_NUMBERS: u64 = 1 << 32;
 /// Bytes that a key may need behind the key of an entry: block number, attribute name, content.
 const KEY_SUFFIX_BYTES: usize = 2 * MAX_NAME + 16;
 
@@ -59,13 +61,34 @@ impl VolumeStateRecord {
     pub(crate) fn fresh_number(&self) -> Result<u64> {
         let mut numbers = self.numbers.lock();
         if numbers.next == numbers.limit {
-            let limit = numbers.limit + INODE_NUMBERS_PER_RESERVATION;
-            let longest_key = self.lengths.lock().stored();
-            self.store(VolumeState { next_number: limit, longest_key, flags_used: self.flags_used() })?;
-            numbers.limit = limit;
+            self.raise_limit(&mut numbers, 1)?;
         }
         numbers.next += 1;
         Ok(numbers.next - 1)
+    }
+
+    /// The first of `count` numbers in sequence that no inode of the volume has or had.
+    pub(crate) fn set_aside(&self, count: u64) -> Result<u64> {
+        let mut numbers = self.numbers.lock();
+        if numbers.limit - numbers.next < count {
+            self.raise_limit(&mut numbers, count)?;
+        }
+        numbers.next += count;
+        Ok(numbers.next - count)
+    }
+
+    /// Sets numbers aside durably, so that `count` can be given out.
+    fn raise_limit(&self, numbers: &mut InodeNumbers, count: u64) -> Result<()> {
+        let most = if self.volume.options.narrow_numbers { NARROW_NUMBERS } else { u64::MAX };
+        let Some(needed) = numbers.next.checked_add(count).filter(|needed| *needed <= most) else {
+            let message = "there are not enough inode numbers below 2^32 left; without -o inode32 there are";
+            return fail(FsErrorKind::NoSpace, message);
+        };
+        let limit = needed.max(numbers.limit.saturating_add(INODE_NUMBERS_PER_RESERVATION)).min(most);
+        let longest_key = self.lengths.lock().stored();
+        self.store(VolumeState { next_number: limit, longest_key, flags_used: self.flags_used() })?;
+        numbers.limit = limit;
+        Ok(())
     }
 
     /// The record for an image of the volume: no number from its first on was given out.

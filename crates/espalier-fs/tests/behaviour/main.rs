@@ -6,6 +6,7 @@ mod durability;
 mod full;
 mod handles;
 mod listing;
+mod numbers;
 mod orphans;
 mod reserved;
 mod semantics;

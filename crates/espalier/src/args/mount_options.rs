@@ -12,7 +12,7 @@ const fn option(names: &'static str, meaning: &'static str) -> MountOption {
 }
 
 /// Every option of Espalier's own, and what those of mount(8) mean here.
-pub(crate) const MOUNT_OPTIONS: [MountOption; 21] = [
+pub(crate) const MOUNT_OPTIONS: [MountOption; 22] = [
     option("ro, rw", "read-only, or for reading and writing (default)"),
     option("cache=SIZE", "memory for everything the server holds (default 2G); the same as --cache"),
     option(
@@ -26,6 +26,11 @@ pub(crate) const MOUNT_OPTIONS: [MountOption; 21] = [
         "noatime, relatime, strictatime",
         "when reading changes the time of last access (default relatime); reads that the kernel answers from its \
          cache change nothing",
+    ),
+    option(
+        "inode32, inode64",
+        "give new files and clones inode numbers with 32 bits, for 32-bit programs; a clone then takes longer the \
+         more it holds (default inode64)",
     ),
     option("logfile=FILE", "log there instead of to the journal, syslog, or a file that doctor names"),
     option("nofail", "an image that is not there is no failure"),

@@ -20,6 +20,8 @@ pub(crate) struct Settings {
     /// The budget for everything the server holds, in bytes.
     cache: u64,
     pub(crate) atime: Atime,
+    /// New files and clones get inode numbers with 32 bits.
+    pub(crate) narrow_numbers: bool,
     /// Tell the device about space as soon as it is free.
     pub(crate) discard: bool,
     pub(crate) mount: MountOptions,
@@ -40,6 +42,7 @@ impl Default for Settings {
         Self {
             cache: DEFAULT_CACHE_BYTES,
             atime: Atime::Relative,
+            narrow_numbers: false,
             discard: false,
             snapshot: None,
             no_fail: false,
@@ -121,6 +124,7 @@ impl Settings {
                 self.cache = size.map_err(|e| anyhow!("mount option cache: {e}"))?.0;
             }
             ("snapshot", Some(name)) => self.snapshot = Some(name.to_owned()),
+            ("inode32" | "inode64", None) => self.narrow_numbers = option == "inode32",
             ("discard" | "nodiscard", None) => self.discard = option == "discard",
             ("noatime", None) => self.atime = Atime::Never,
             ("strictatime", None) => self.atime = Atime::Strict,

@@ -118,6 +118,7 @@ fn open_file_system(
         name_memory: plan.settings.name_memory(),
         read_only,
         atime: plan.settings.atime,
+        narrow_numbers: plan.settings.narrow_numbers,
         forget_drain: Some(forgets.drain()),
         waiter: Some(Arc::new(espalier_fuse::Requester)),
         ..Default::default()
