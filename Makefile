@@ -74,6 +74,7 @@ install: all install-files
 install-files:
 	install -D -m 755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/espalier
 	install -D -m 644 packaging/modprobe.d/espalier.conf $(DESTDIR)$(PREFIX)/lib/modprobe.d/espalier.conf
+	install -D -m 644 packaging/grafana/espalier.json $(SHARE)/espalier/grafana.json
 	install -d $(DESTDIR)$(SBINDIR) $(dir $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT))
 	for name in $(HELPERS); do ln -sf $(PREFIX)/bin/espalier $(DESTDIR)$(SBINDIR)/$$name; done
 	$(BINARY) man $(SHARE)/man
@@ -86,6 +87,7 @@ install-files:
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/espalier $(DESTDIR)$(PREFIX)/lib/modprobe.d/espalier.conf
 	rm -f $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT)
+	rm -f $(SHARE)/espalier/grafana.json
 	rm -f $(SHARE)/man/man1/espalier.1 $(SHARE)/man/man1/espalier-*.1
 	rm -f $(SHARE)/man/man5/espalier.5 $(SHARE)/man/man5/espalier.toml.5
 	for name in $(HELPERS); do rm -f $(DESTDIR)$(SBINDIR)/$$name $(SHARE)/man/man8/$$name.8; done

@@ -22,7 +22,6 @@
 mod caller;
 mod control;
 mod convert;
-mod counts;
 mod dirty_pages;
 mod errno;
 mod linux_commands;
@@ -30,8 +29,10 @@ mod node_tag;
 mod root_xattrs;
 mod small_reply;
 mod snapshots;
+mod traced;
 mod volume;
 
+use crate::metrics::{Metrics, Served, TraceEvent, kind_name};
 use crate::notifier::Notifier;
 use crate::prefetch::Prefetch;
 use crate::protocol::flags::opcode;
@@ -40,7 +41,6 @@ use crate::protocol::{Header, Operation, reply};
 use crate::transport::{self, Handler, Outcome, Request};
 use control::TreeCommands;
 use convert::decode;
-pub use counts::RequestCounts;
 use errno::Errno;
 use espalier_fs::{FileSystem, NodeId, Notice, Waiter};
 use linux_commands::LinuxCommands;
@@ -49,6 +49,8 @@ pub use root_xattrs::{COMMAND_XATTR, Commands, DESCRIPTION_XATTR, Description, L
 use small_reply::SmallReply;
 use snapshots::SnapshotTable;
 use std::sync::Arc;
+use std::time::Duration;
+use traced::Subject;
 use volume::ServedVolume;
 
 /// Whether the caller waits for the answer to the request that the calling thread serves.
@@ -72,17 +74,18 @@ pub struct Dispatcher {
     commands: TreeCommands,
     linux_commands: LinuxCommands,
     root_xattrs: RootXattrs,
-    counts: RequestCounts,
+    metrics: Arc<Metrics>,
 }
 
 impl Dispatcher {
     /// Serves `fs`. Without `xattrs` the mount has no extended attributes, which saves the requests
-    /// for them.
+    /// for them. `metrics` has what was counted so far, for the description.
     pub fn new(
         fs: Arc<FileSystem>,
         xattrs: bool,
         description: Option<Description>,
         commands: Option<Commands>,
+        metrics: Arc<Metrics>,
     ) -> Self {
         let snapshots = Arc::new(SnapshotTable::new(Arc::clone(&fs), xattrs));
         Self {
@@ -91,7 +94,7 @@ impl Dispatcher {
             snapshots,
             live: ServedVolume::live(fs, xattrs),
             root_xattrs: RootXattrs::new(description, commands),
-            counts: RequestCounts::default(),
+            metrics,
         }
     }
 
@@ -130,16 +133,32 @@ impl Dispatcher {
     pub(crate) fn prefetch(&self, prefetch: Arc<Prefetch>) {
         self.live.prefetch(prefetch);
     }
-
-    /// Requests served so far, and files stored in the kernel's pages without any.
-    pub(crate) fn counts(&self) -> &RequestCounts {
-        &self.counts
-    }
 }
 
 impl Handler for Dispatcher {
     fn handle(&self, request: &Request<'_>, buffer: &mut [u8], received: usize) -> Outcome {
-        self.counts.add(request.header.opcode);
+        let tracer = self.metrics.tracer();
+        let subject = if tracer.is_on() { self.subject(request, buffer, received) } else { None };
+        let outcome = self.serve(request, buffer, received);
+        let served = Served {
+            errno: if let Outcome::Error(errno) = outcome { errno } else { 0 },
+            bytes_in: received as u64,
+            bytes_out: if let Outcome::Reply(length) = outcome { length as u64 } else { 0 },
+        };
+        let work = request.recorder.served(&request.header, &request.arrival, &served);
+        if let Some(subject) = subject {
+            self.trace(request, &subject, &served, work);
+        }
+        outcome
+    }
+
+    fn unanswered(&self, header: &Header, reply: &[u8]) {
+        reply::references(header.opcode, reply).for_each(|node| self.forget(NodeId(node), 1));
+    }
+}
+
+impl Dispatcher {
+    fn serve(&self, request: &Request<'_>, buffer: &mut [u8], received: usize) -> Outcome {
         if matches!(request.header.opcode, opcode::FORGET | opcode::BATCH_FORGET) {
             return self.answer_forget(request, buffer, received);
         }
@@ -154,12 +173,28 @@ impl Handler for Dispatcher {
         }
     }
 
-    fn unanswered(&self, header: &Header, reply: &[u8]) {
-        reply::references(header.opcode, reply).for_each(|node| self.forget(NodeId(node), 1));
+    /// What a request is about, for a trace; `None` for what is not traced.
+    fn subject(&self, request: &Request<'_>, buffer: &[u8], received: usize) -> Option<Subject> {
+        let operation = decode(request, buffer.get(..received)?).ok()?;
+        Subject::of(NodeId(request.header.node), &operation)
     }
-}
 
-impl Dispatcher {
+    /// Gives a request that took `work` to the traces that want it.
+    fn trace(&self, request: &Request<'_>, subject: &Subject, served: &Served, work: Duration) {
+        let (header, arrival) = (&request.header, &request.arrival);
+        let total = work + arrival.queue.unwrap_or_default();
+        self.metrics.tracer().add(header.pid, total, || TraceEvent {
+            begun: self.metrics.unix(arrival.begun),
+            kind: kind_name(header.opcode),
+            thread: header.pid,
+            path: subject.path(self.live.fs(), &self.snapshots),
+            queue: arrival.queue,
+            work,
+            bytes: served.bytes_in + served.bytes_out,
+            errno: served.errno,
+        });
+    }
+
     /// Answers a request that has an answer; the result is the length of its body in bytes. Kind
     /// and node decide which component does, so that most requests are decoded once, by that
     /// component.
@@ -184,7 +219,7 @@ impl Dispatcher {
                     return Err(Errno(libc::EIO));
                 };
                 match self.root_xattrs.find(name) {
-                    Some(asked) => self.root_xattrs.answer(&asked, &request.header, size, &self.counts, out),
+                    Some(asked) => self.root_xattrs.answer(&asked, &request.header, size, &self.metrics, out),
                     None => self.live.answer(request, out, received),
                 }
             }

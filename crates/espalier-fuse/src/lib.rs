@@ -8,15 +8,14 @@
 pub mod daemon;
 pub mod dispatch;
 mod kernel_release;
+pub mod metrics;
 mod mount;
 mod notifier;
 mod prefetch;
 pub mod protocol;
 pub mod transport;
 
-pub use dispatch::{
-    COMMAND_XATTR, Commands, DESCRIPTION_XATTR, Description, LIST_COMMAND, RequestCounts, Requester,
-};
+pub use dispatch::{COMMAND_XATTR, Commands, DESCRIPTION_XATTR, Description, LIST_COMMAND, Requester};
 pub use mount::{Ended, ForgetHook, ListAttributes, Mount, MountError, MountOptions, bind, remount};
 pub use notifier::Notifier;
 pub use protocol::control;

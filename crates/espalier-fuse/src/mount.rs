@@ -11,6 +11,7 @@ mod options;
 
 use crate::dispatch::Dispatcher;
 use crate::kernel_release;
+use crate::metrics::Metrics;
 use crate::notifier::Notifier;
 use crate::prefetch::Prefetch;
 use crate::protocol::flags::init as bit;
@@ -68,6 +69,8 @@ pub struct Mount {
     block: bool,
     /// See [`kernel::connection_number`].
     connection: Option<u32>,
+    /// Root only.
+    control: Option<kernel::ControlFileSystem>,
     _watcher: Option<kernel::Watcher>,
 }
 
@@ -78,7 +81,11 @@ impl Mount {
     /// [`MountError`]; then nothing is mounted.
     pub fn start(fs: Arc<FileSystem>, point: &Path, options: &MountOptions) -> Result<Self, MountError> {
         let (description, commands) = (options.description.clone(), options.commands.clone());
-        let mut dispatcher = Dispatcher::new(Arc::clone(&fs), options.xattrs, description, commands);
+        let mut options = options.clone();
+        let metrics = Arc::clone(options.metrics.get_or_insert_default());
+        let options = &options;
+        let mut dispatcher =
+            Dispatcher::new(Arc::clone(&fs), options.xattrs, description, commands, Arc::clone(&metrics));
         if options.writeback {
             dispatcher.expect_write_back();
         }
@@ -87,7 +94,7 @@ impl Mount {
         let mut mount = Self::start_handler(Arc::clone(&handler) as Arc<dyn Handler>, point, options)?;
         handler.attach(&mount.notifier);
         if prefetches(options) {
-            mount.prefetch = mount.start_prefetch(&fs, &handler);
+            mount.prefetch = mount.start_prefetch(&fs, &handler, &metrics);
         }
         if !options.sync_interval.is_zero() && !options.read_only {
             let ticker = SyncTicker::start(fs, options.sync_interval);
@@ -113,6 +120,7 @@ impl Mount {
             threads_per_cpu: options.threads_per_cpu,
             background: options.background,
             init_parameters: init_parameters(options, mounted.block),
+            metrics: options.metrics.clone().unwrap_or_default(),
         };
         let started = transport::prepare(mounted.device, config)
             .and_then(|prepared| prepared.start(handler))
@@ -127,8 +135,10 @@ impl Mount {
             hook.attach(serving.forget_drain());
         }
         tracing::info!(point = %point.display(), transport = %serving.kind(), block = mounted.block, "mounted");
+        let connection = kernel::connection_number(&point);
         let mount = Self {
-            connection: kernel::connection_number(&point),
+            connection,
+            control: kernel::ControlFileSystem::mount().ok(),
             point,
             serving,
             notifier: Arc::new(notifier),
@@ -142,8 +152,13 @@ impl Mount {
     }
 
     /// Starts to prefetch files. A mount without a prefetcher is as good, but slower.
-    fn start_prefetch(&self, fs: &Arc<FileSystem>, handler: &Dispatcher) -> Option<Arc<Prefetch>> {
-        let stored = Arc::clone(handler.counts().stored());
+    fn start_prefetch(
+        &self,
+        fs: &Arc<FileSystem>,
+        handler: &Dispatcher,
+        metrics: &Metrics,
+    ) -> Option<Arc<Prefetch>> {
+        let stored = Arc::clone(metrics.stored());
         let started = self.serving.device().and_then(|device| {
             Prefetch::start(Arc::clone(fs), device, self.serving.background_access(), stored)
         });
@@ -179,6 +194,12 @@ impl Mount {
     /// True if the mount is a `fuseblk`, for which `syncfs` and `umount` wait.
     pub fn is_block(&self) -> bool {
         self.block
+    }
+
+    /// How many requests the kernel holds, those that are being served included; `None` where this
+    /// process may not see it.
+    pub fn kernel_requests(&self) -> Option<u64> {
+        self.control.as_ref()?.waiting(self.connection?)
     }
 
     /// The notifier, which tells the kernel of changes that no request of it made.

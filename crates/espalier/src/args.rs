@@ -3,6 +3,7 @@
 
 pub(crate) mod mount_options;
 mod trees;
+mod watch;
 mod workspace;
 
 use crate::units::Size;
@@ -13,6 +14,7 @@ pub(crate) use trees::{
     Chmod, Chown, CloneArgs, Diff, Du, Remove, Snapshot, SnapshotCommand, SnapshotCreate, SnapshotList,
     SnapshotOne,
 };
+pub(crate) use watch::{Stat, Top, Trace};
 pub(crate) use workspace::{
     Workspace, WorkspaceApply, WorkspaceCheckpoint, WorkspaceCommand, WorkspaceCreate, WorkspaceDiff,
     WorkspaceDiscard, WorkspaceExec, WorkspaceForce, WorkspaceGc, WorkspaceName, WorkspaceUndo,
@@ -66,6 +68,12 @@ pub(crate) enum Command {
     Info(Info),
     /// Look at what this machine offers to a mount, and say what to do about what it lacks
     Doctor(Doctor),
+    /// Print figures of a mounted file system: requests, latencies, caches, log, device, space
+    Stat(Stat),
+    /// Show live what a mounted file system does, and for which processes
+    Top(Top),
+    /// Print a line for each request to a mounted file system, with path and times
+    Trace(Trace),
     /// Print the tree as text
     Dump(Dump),
     /// Copy a file or tree in one step, whatever its size
@@ -96,12 +104,15 @@ pub(crate) enum Command {
 impl Command {
     /// True if all it does is to ask the server of a mount, as a rule.
     pub(crate) fn is_brief(&self) -> bool {
-        use Command::{Chmod, Chown, Clone, Doctor, Info, Rm, Snapshot, Umount, Workspace};
+        use Command::{Chmod, Chown, Clone, Doctor, Info, Rm, Snapshot, Stat, Top, Trace, Umount, Workspace};
         matches!(
             self,
             Umount(_)
                 | Doctor(_)
                 | Info(_)
+                | Stat(_)
+                | Top(_)
+                | Trace(_)
                 | Clone(_)
                 | Rm(_)
                 | Chown(_)

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, anyhow, ensure};
 use espalier_engine::{ErrorKind, OpenOptions, Store};
-use espalier_storage::{Environment, FileDevice, FileOptions, OpenMode, SystemEnvironment};
+use espalier_storage::{Device, Environment, FileDevice, FileOptions, OpenMode, SystemEnvironment};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -170,11 +170,25 @@ pub(crate) fn open_store(path: &Path, memory: u64, read_only: bool) -> Result<Ar
 /// # Errors
 /// If there is no store, or one that this program cannot read.
 pub(crate) fn store_on(backing: &Backing, memory: u64, read_only: bool, discard: bool) -> Result<Arc<Store>> {
+    store_over(backing.device(), backing, memory, read_only, discard)
+}
+
+/// As [`store_on`], through `device`, which passes everything on to the device of `backing`.
+///
+/// # Errors
+/// As for [`store_on`].
+pub(crate) fn store_over(
+    device: Arc<dyn Device>,
+    backing: &Backing,
+    memory: u64,
+    read_only: bool,
+    discard: bool,
+) -> Result<Arc<Store>> {
     let path = backing.path();
     let merge = espalier_fs::merge_functions();
     let discard = discard || backing.wants_discards();
     let options = OpenOptions { memory, read_only, merge, discard, ..Default::default() };
-    let store = Store::open(backing.device(), environment(), options);
+    let store = Store::open(device, environment(), options);
     store.map_err(|e| explain(e, &path)).with_context(|| format!("{} cannot be opened", path.display()))
 }
 

@@ -13,8 +13,9 @@ use crate::units::{self, Size};
 use anyhow::{Context, Result, bail};
 use espalier_engine::Store;
 use espalier_fs::FileSystem;
+use espalier_fuse::DESCRIPTION_XATTR;
+use espalier_fuse::metrics::Metrics;
 use espalier_fuse::transport::Kind;
-use espalier_fuse::{DESCRIPTION_XATTR, RequestCounts};
 use espalier_storage::{BLOCK, OpenMode};
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
@@ -124,7 +125,7 @@ pub(crate) fn server_side(
     backing: &Backing,
     store: &Arc<Store>,
     fs: &Arc<FileSystem>,
-) -> impl Fn(&RequestCounts) -> String + Send + Sync + 'static {
+) -> impl Fn(&Metrics) -> String + Send + Sync + 'static {
     let Plan { source, dir, settings, .. } = plan.clone();
     let object = match backing {
         Backing::File(_) => None,
@@ -132,7 +133,7 @@ pub(crate) fn server_side(
     };
     let (options, transport) = (settings.words, Arc::clone(transport));
     let (store, fs): (Weak<Store>, Weak<FileSystem>) = (Arc::downgrade(store), Arc::downgrade(fs));
-    move |requests: &RequestCounts| {
+    move |requests: &Metrics| {
         let (Some(store), Some(fs)) = (store.upgrade(), fs.upgrade()) else { return "{}".into() };
         let mut description = of_store(&source, &store);
         if let Some(device) = object.as_ref().and_then(Weak::upgrade) {

@@ -7,7 +7,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -56,21 +57,25 @@ impl Sink {
     }
 }
 
-fn filter(verbose: u8) -> EnvFilter {
+/// What is logged: `RUST_LOG` says it (`debug`, or `espalier_engine=debug,warn`), or else how often
+/// the command line asks for more.
+fn filter(verbose: u8) -> Targets {
     let level = match verbose {
-        0 => "warn",
-        1 => "info",
-        _ => "debug",
+        0 => LevelFilter::WARN,
+        1 => LevelFilter::INFO,
+        _ => LevelFilter::DEBUG,
     };
-    EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level))
+    let asked = std::env::var("RUST_LOG").ok().filter(|text| !text.trim().is_empty());
+    let asked = asked.and_then(|text| text.parse().ok());
+    asked.unwrap_or_else(|| Targets::new().with_default(level))
 }
 
 /// Logs to standard error.
 pub(crate) fn to_stderr(verbose: u8) {
-    let format = tracing_subscriber::fmt().with_env_filter(filter(verbose)).with_writer(io::stderr);
-    let format = format.log_internal_errors(false);
+    let format = fmt::layer().with_writer(io::stderr).log_internal_errors(false);
+    let format = format.with_ansi(io::stderr().is_terminal());
     // Fails only if logging was set up before, and then there is nothing to do.
-    let _ = format.with_ansi(io::stderr().is_terminal()).try_init();
+    let _ = tracing_subscriber::registry().with(filter(verbose)).with(format).try_init();
 }
 
 /// Logs to `sink`, for a server without a terminal.
@@ -78,19 +83,21 @@ pub(crate) fn to_stderr(verbose: u8) {
 /// # Errors
 /// If the file of the sink cannot be written, or the journal does not answer.
 pub(crate) fn to_sink(sink: &Sink, verbose: u8) -> io::Result<()> {
-    let format = tracing_subscriber::fmt().with_env_filter(filter(verbose)).with_ansi(false);
+    let registry = tracing_subscriber::registry().with(filter(verbose));
+    let format = fmt::layer().with_ansi(false);
     // Setting logging up fails only if it was set up before, and then there is nothing to do.
     match sink {
         Sink::Journal => {
             let journal = tracing_journald::layer()?.with_syslog_identifier("espalier".into());
-            let _ = tracing_subscriber::registry().with(filter(verbose)).with(journal).try_init();
+            let _ = registry.with(journal).try_init();
         }
         Sink::Syslog => {
-            let _ = format.without_time().with_writer(|| Syslog).try_init();
+            let _ = registry.with(format.without_time().with_writer(|| Syslog)).try_init();
         }
         Sink::File(path) => {
             let file = open(path)?;
-            let _ = format.log_internal_errors(false).with_writer(file).try_init();
+            let format = format.log_internal_errors(false).with_writer(file);
+            let _ = registry.with(format).try_init();
         }
         Sink::Nowhere => {}
     }

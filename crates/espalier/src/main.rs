@@ -37,6 +37,7 @@ mod space;
 mod ui;
 mod umount;
 mod units;
+mod watch;
 mod watchers;
 mod workspace;
 
@@ -132,6 +133,9 @@ fn run(cli: &Cli, config: &Config) -> (&'static str, anyhow::Result<Exit>) {
         Command::Objects(args) => ("objects", objects::run(args)),
         Command::Info(args) => ("info", info::run(args).map(done)),
         Command::Doctor(args) => ("doctor", doctor::run(args)),
+        Command::Stat(args) => ("stat", watch::stat(args).map(done)),
+        Command::Top(args) => ("top", watch::top(args).map(done)),
+        Command::Trace(args) => ("trace", watch::trace(args).map(done)),
         Command::Dump(args) => ("dump", dump::run(args).map(done)),
         Command::Clone(args) => ("clone", clone::run(args).map(done)),
         Command::Rm(args) => ("rm", remove::run(args)),

@@ -84,6 +84,28 @@ impl fmt::Display for Span {
     }
 }
 
+/// A short time: `100us`, `10ms`, `1.5s`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Moment(pub(crate) Duration);
+
+impl FromStr for Moment {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("'{text}' is no time; write a number and us, ms or s, like 10ms");
+        let split = text.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(wrong)?;
+        let (number, unit) = text.split_at(split);
+        let number: f64 = number.parse().map_err(|_| wrong())?;
+        let seconds = match unit {
+            "us" => number / 1e6,
+            "ms" => number / 1e3,
+            "s" => number,
+            _ => return Err(wrong()),
+        };
+        Duration::try_from_secs_f64(seconds).map(Self).map_err(|_| wrong())
+    }
+}
+
 /// Shows a time as `0.42 s` or `3 min 20 s`.
 pub(crate) fn duration(time: Duration) -> String {
     let seconds = time.as_secs_f64();

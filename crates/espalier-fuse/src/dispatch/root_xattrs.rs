@@ -2,9 +2,9 @@
 //! mount, and commands for the server. No listing shows them.
 
 use super::caller;
-use super::counts::RequestCounts;
 use super::errno::Errno;
 use super::small_reply::put_xattr;
+use crate::metrics::Metrics;
 use crate::protocol::Header;
 use crate::protocol::reply;
 use espalier_fs::MAX_XATTR;
@@ -17,9 +17,9 @@ pub const DESCRIPTION_XATTR: &str = "espalier.info";
 /// value, bytes.
 const DESCRIPTION_SLACK_BYTES: usize = 4096;
 
-/// Describes the mounted file system, in any form. The argument are the requests served so far.
+/// Describes the mounted file system, in any form. The argument has the requests served so far.
 #[derive(Clone)]
-pub struct Description(pub Arc<dyn Fn(&RequestCounts) -> String + Send + Sync>);
+pub struct Description(pub Arc<dyn Fn(&Metrics) -> String + Send + Sync>);
 
 impl std::fmt::Debug for Description {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -85,17 +85,17 @@ impl RootXattrs {
         asked: &RootXattr,
         header: &Header,
         size: u32,
-        counts: &RequestCounts,
+        metrics: &Metrics,
         out: &mut [u8],
     ) -> Result<usize, Errno> {
         match asked {
-            RootXattr::Description => self.describe(size, counts, out),
+            RootXattr::Description => self.describe(size, metrics, out),
             RootXattr::Command(command) => self.command(command, caller::user(header), size, out),
         }
     }
 
-    fn describe(&self, size: u32, counts: &RequestCounts, out: &mut [u8]) -> Result<usize, Errno> {
-        let text = self.description.as_ref().map(|description| description.0(counts)).unwrap_or_default();
+    fn describe(&self, size: u32, metrics: &Metrics, out: &mut [u8]) -> Result<usize, Errno> {
+        let text = self.description.as_ref().map(|description| description.0(metrics)).unwrap_or_default();
         match size {
             0 => Ok(reply::xattr_size(out, (text.len() + DESCRIPTION_SLACK_BYTES) as u32)),
             _ => put_xattr(out, text.as_bytes(), size),

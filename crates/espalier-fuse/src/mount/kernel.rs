@@ -345,11 +345,37 @@ pub(super) fn abort(point: &Path, connection: Option<u32>) -> io::Result<()> {
     {
         return file.write_all(b"1");
     }
-    let made = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    fsconfig_create(made.as_fd())?;
-    let root = fsmount(made.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
-    let file = rustix::fs::openat(&root, &leaf, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-    File::from(file).write_all(b"1")
+    ControlFileSystem::mount()?.open(&leaf, OFlags::WRONLY)?.write_all(b"1")
+}
+
+/// The control file system of FUSE, mounted for this process alone. It has a directory for each
+/// connection.
+pub(super) struct ControlFileSystem(OwnedFd);
+
+impl ControlFileSystem {
+    /// Mounts it; for root.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(super) fn mount() -> io::Result<Self> {
+        let made = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_create(made.as_fd())?;
+        let root = fsmount(made.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+        Ok(Self(root))
+    }
+
+    /// How many requests the kernel holds for a connection.
+    pub(super) fn waiting(&self, connection: u32) -> Option<u64> {
+        // The kernel tells the same number to every read of a file that is open.
+        let mut file = self.open(&format!("{connection}/waiting"), OFlags::RDONLY).ok()?;
+        let mut text = String::new();
+        file.read_to_string(&mut text).ok()?;
+        text.trim().parse().ok()
+    }
+
+    fn open(&self, leaf: &str, flags: OFlags) -> io::Result<File> {
+        Ok(rustix::fs::openat(&self.0, leaf, flags | OFlags::CLOEXEC, Mode::empty())?.into())
+    }
 }
 
 impl std::fmt::Debug for Mounted {

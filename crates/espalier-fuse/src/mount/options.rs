@@ -2,8 +2,10 @@
 
 use super::forget_hook::ForgetHook;
 use crate::dispatch::{Commands, Description};
+use crate::metrics::Metrics;
 use crate::transport::{Kind, ThreadLister};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How directories are listed.
@@ -78,6 +80,9 @@ pub struct MountOptions {
     pub commands: Option<Commands>,
     /// How the file system asks for pending FORGETs.
     pub forgets: Option<ForgetHook>,
+    /// Where the mount counts and measures requests; `None`: where nothing but the description sees
+    /// it.
+    pub metrics: Option<Arc<Metrics>>,
 }
 
 impl Default for MountOptions {
@@ -108,6 +113,7 @@ impl Default for MountOptions {
             description: None,
             commands: None,
             forgets: None,
+            metrics: None,
         }
     }
 }

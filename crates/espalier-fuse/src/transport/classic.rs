@@ -94,11 +94,11 @@ impl ThreadPool {
     ) -> io::Result<()> {
         loop {
             let message = &mut buffer.bytes()[PAYLOAD_OFFSET - DATA_HEAD_BYTES..];
-            let length = worker.read(message)?;
+            let (length, arrival) = worker.read(message)?;
             if self.idle.fetch_sub(1, Ordering::Relaxed) == 1 {
                 self.call_spare();
             }
-            let result = worker.serve(message, length);
+            let result = worker.serve(message, length, arrival);
             if !permanent && self.idle.load(Ordering::Relaxed) >= self.permanent && !self.rest() {
                 return Ok(());
             }

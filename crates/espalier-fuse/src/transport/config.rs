@@ -1,7 +1,9 @@
 //! How a connection is to be served.
 
+use crate::metrics::Metrics;
 use crate::protocol::init;
 use std::fmt;
+use std::sync::Arc;
 
 /// Which transport serves a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,4 +39,6 @@ pub struct Config {
     pub background: Option<ThreadLister>,
     /// What to ask of the kernel.
     pub init_parameters: init::InitParameters,
+    /// Where to count what is served.
+    pub metrics: Arc<Metrics>,
 }

@@ -6,6 +6,7 @@ use super::handler::{Outcome, Request};
 use super::interrupt::InterruptTable;
 use super::reply_slot::{InFlight, ReplySlot};
 use super::thread_group::ThreadGroup;
+use crate::metrics::Metrics;
 use crate::protocol::Dialect;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +20,7 @@ pub(super) struct Connection {
     pub(super) handler: Arc<GuardedHandler>,
     pub(super) threads: ThreadGroup,
     pub(super) interrupts: InterruptTable,
+    pub(super) metrics: Arc<Metrics>,
     /// The kernel ended the connection.
     ended: AtomicBool,
 }
@@ -30,6 +32,7 @@ impl Connection {
         dialect: Dialect,
         payload_bytes: usize,
         handler: GuardedHandler,
+        metrics: Arc<Metrics>,
     ) -> Self {
         Self {
             device,
@@ -38,6 +41,7 @@ impl Connection {
             handler: Arc::new(handler),
             threads: ThreadGroup::default(),
             interrupts: InterruptTable::default(),
+            metrics,
             ended: AtomicBool::new(false),
         }
     }

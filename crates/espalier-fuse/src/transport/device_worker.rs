@@ -8,6 +8,7 @@ use super::device::{self, Device};
 use super::handler::{Outcome, Request};
 use super::reply_slot::{InFlight, ReplySlot};
 use super::worker::{CurrentWorker, Worker};
+use crate::metrics::{Arrival, Recorder};
 use crate::protocol::{HEADER_BYTES, Header, REPLY_HEADER_BYTES, flags, reply};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -20,6 +21,9 @@ pub(super) struct DeviceWorker {
     connection: Arc<Connection>,
     device: Device,
     slot: ReplySlot<()>,
+    /// Its thread waits for a request and serves it; see [`DeviceWorker::serve_next`] for another
+    /// one that does so in between.
+    recorder: Recorder,
 }
 
 impl Worker for DeviceWorker {
@@ -57,8 +61,8 @@ impl DeviceWorker {
     /// No descriptor is left.
     pub(super) fn new(connection: &Arc<Connection>) -> io::Result<Arc<Self>> {
         let device = connection.device.another()?;
-        let connection = Arc::clone(connection);
-        let worker = Arc::new(Self { connection, device, slot: ReplySlot::idle() });
+        let (connection, recorder) = (Arc::clone(connection), Recorder::new(&connection.metrics));
+        let worker = Arc::new(Self { connection, device, slot: ReplySlot::idle(), recorder });
         worker.connection.interrupts.register(&worker);
         Ok(worker)
     }
@@ -69,21 +73,23 @@ impl DeviceWorker {
     }
 
     /// Reads one message into `buffer`, which is large enough for any; the result is its length.
-    pub(super) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.device.read(buffer)
+    /// Also: when it came.
+    pub(super) fn read(&self, buffer: &mut [u8]) -> io::Result<(usize, Arrival)> {
+        let wait = self.recorder.wait();
+        Ok((self.device.read(buffer)?, wait.arrived()))
     }
 
     /// Reads one message into `buffer`, which is large enough for any, and serves it, perhaps while
     /// the calling thread serves another request.
     pub(super) fn serve_next(self: &Arc<Self>, buffer: &mut [u8]) -> io::Result<()> {
-        let length = self.device.read(buffer)?;
+        let (length, arrival) = self.read(buffer)?;
         let _current = CurrentWorker::enter(self);
-        self.serve(buffer, length)
+        self.serve(buffer, length, arrival)
     }
 
-    /// Serves the message in the first `length` bytes of `message`. Fails only if the connection
-    /// has ended.
-    pub(super) fn serve(&self, message: &mut [u8], length: usize) -> io::Result<()> {
+    /// Serves the message in the first `length` bytes of `message`, which came at `arrival`. Fails
+    /// only if the connection has ended.
+    pub(super) fn serve(&self, message: &mut [u8], length: usize, arrival: Arrival) -> io::Result<()> {
         let Ok(header) = Header::decode(&message[..length]) else {
             return Err(io::Error::other("a message on the FUSE device has no header"));
         };
@@ -91,7 +97,8 @@ impl DeviceWorker {
         let fixed = dialect.argument_bytes(header.opcode).min(length - HEADER_BYTES);
         let start = HEADER_BYTES + fixed;
         let (head, payload) = message.split_at_mut(start);
-        let request = Request { header, argument: &head[HEADER_BYTES..], dialect };
+        let argument = &head[HEADER_BYTES..];
+        let request = Request { header, argument, dialect, recorder: &self.recorder, arrival };
         if header.opcode == flags::opcode::INTERRUPT {
             // Killed callers are found without it.
             return Ok(());

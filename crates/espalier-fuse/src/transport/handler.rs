@@ -1,5 +1,6 @@
 //! The interface between a transport and the server behind it.
 
+use crate::metrics::{Arrival, Recorder};
 use crate::protocol::{Dialect, Header};
 
 /// A request: everything but its payload.
@@ -11,6 +12,10 @@ pub struct Request<'a> {
     pub argument: &'a [u8],
     /// What INIT agreed on.
     pub dialect: &'a Dialect,
+    /// Where the worker counts what it serves.
+    pub recorder: &'a Recorder,
+    /// When it came.
+    pub arrival: Arrival,
 }
 
 /// What a handler answers.

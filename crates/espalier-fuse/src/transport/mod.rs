@@ -87,7 +87,8 @@ impl Prepared {
         let dialect = handshake::greet(&self.device, &init_parameters)?;
         let payload_bytes = handshake::payload_bytes(&init_parameters);
         let handler = GuardedHandler::new(handler);
-        let connection = Arc::new(Connection::new(self.device, dialect, payload_bytes, handler));
+        let connection =
+            Arc::new(Connection::new(self.device, dialect, payload_bytes, handler, self.config.metrics));
         let granted = dialect.has(protocol::flags::init::OVER_IO_URING);
         let uring = match self.rings.take().filter(|_| granted).map(|rings| rings.start(&connection)) {
             Some(Ok(parts)) => Some(parts),

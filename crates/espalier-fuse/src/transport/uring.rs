@@ -35,6 +35,7 @@ use super::reply_slot::{InFlight, ReplySlot};
 use super::ring::Ring;
 use super::scheduling_class::LoadMonitor;
 use super::worker::{CurrentWorker, Worker};
+use crate::metrics::Recorder;
 use entry::{Entry, KernelSide};
 use queue::Queue;
 use std::io;
@@ -186,7 +187,9 @@ fn serve(connection: &Arc<Connection>, mut entry: Entry, mut placement: CpuPlace
     connection.interrupts.register(&worker);
     let _current = CurrentWorker::enter(&worker);
     let member = queue.activity.join();
+    let recorder = Recorder::new(&connection.metrics);
     loop {
+        let wait = recorder.wait();
         match entry.wait() {
             Ok(()) => {}
             Err(error) => {
@@ -196,10 +199,12 @@ fn serve(connection: &Arc<Connection>, mut entry: Entry, mut placement: CpuPlace
                 return;
             }
         }
+        let arrival = wait.arrived();
         if member.count_request(entry.client()) {
             queue.monitor.wake();
         }
-        let Some((unique, outcome)) = entry.serve(connection, &worker.slot) else { return };
+        let served = entry.serve(connection, &worker.slot, &recorder, arrival);
+        let Some((unique, outcome)) = served else { return };
         if let Outcome::Reply(bytes) = outcome {
             placement.replied(bytes);
         }

@@ -134,7 +134,7 @@ impl Mounted {
         self.directory.path()
     }
 
-    /// How many requests of a kind were served; see [`espalier_fuse::RequestCounts::each`].
+    /// How many requests of a kind were served; see [`espalier_fuse::metrics::Metrics::each`].
     pub(crate) fn count(&self, kind: &str) -> u64 {
         let mut text = [0; 8192];
         let length = rustix::fs::getxattr(self.path(), DESCRIPTION_XATTR, &mut text).unwrap();
@@ -185,8 +185,8 @@ pub(crate) fn serve_if_asked() {
     };
     let fs = FileSystem::open(Arc::clone(&store), environment(), open).unwrap();
     options.forgets = Some(forgets);
-    options.description = Some(Description(Arc::new(|counts| {
-        counts.each().map(|(name, count)| format!("{name} {count}\n")).collect()
+    options.description = Some(Description(Arc::new(|metrics| {
+        metrics.each().map(|(name, count)| format!("{name} {count}\n")).collect()
     })));
     let point = PathBuf::from(std::env::var_os(POINT).unwrap());
     let mount = Mount::start(Arc::clone(&fs), &point, &options).unwrap();

@@ -33,6 +33,10 @@ pub(crate) const MOUNT_OPTIONS: [MountOption; 22] = [
          more it holds (default inode64)",
     ),
     option("logfile=FILE", "log there instead of to the journal, syslog, or a file that doctor names"),
+    option(
+        "metrics=ADDRESS",
+        "metrics for Prometheus there: unix:PATH or 127.0.0.1:PORT; public:ADDRESS:PORT lets other machines in",
+    ),
     option("nofail", "an image that is not there is no failure"),
     option(
         "remount",

@@ -3,6 +3,7 @@
 
 use crate::config::{self, MountRules};
 use crate::units::Size;
+use crate::watch::address::MetricsAddress;
 use anyhow::{Context, Result, anyhow, bail};
 use espalier_fs::Atime;
 use espalier_fuse::MountOptions;
@@ -31,6 +32,8 @@ pub(crate) struct Settings {
     pub(crate) no_fail: bool,
     /// The file that a server in the background logs to, instead of the log of the machine.
     pub(crate) log_file: Option<PathBuf>,
+    /// Where metrics are to be had.
+    pub(crate) metrics: Option<MetricsAddress>,
     /// A mount that is there changes.
     pub(crate) remount: bool,
     /// The options as they were given.
@@ -47,6 +50,7 @@ impl Default for Settings {
             snapshot: None,
             no_fail: false,
             log_file: None,
+            metrics: None,
             remount: false,
             mount: MountOptions {
                 background: Some(espalier_storage::each_background_thread),
@@ -140,6 +144,11 @@ impl Settings {
                 // The server changes its directory before it opens the file.
                 self.log_file = Some(std::path::absolute(path).context("mount option logfile")?);
             }
+            ("metrics", Some(address)) => {
+                let address: Result<MetricsAddress, String> = address.parse();
+                self.metrics = Some(address.map_err(|error| anyhow!("mount option metrics: {error}"))?);
+            }
+            ("nometrics", None) => self.metrics = None,
             ("remount", None) => self.remount = true,
             _ => match self.mount.apply(option) {
                 Ok(true) => {}

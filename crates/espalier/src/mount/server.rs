@@ -14,13 +14,17 @@ use crate::memory;
 use crate::scrub;
 use crate::snapshot;
 use crate::space;
+use crate::watch::device::MeteredDevice;
+use crate::watch::endpoint::Endpoint;
+use crate::watch::server::Watch;
 use anyhow::{Context, Result, bail};
 use espalier_engine::Store;
 use espalier_fs::{FileSystem, OpenOptions};
 use espalier_fuse::daemon::{Signals, Termination};
+use espalier_fuse::metrics::Metrics;
 use espalier_fuse::transport::Kind;
 use espalier_fuse::{Commands, Description, Ended, ForgetHook, Mount};
-use espalier_storage::OpenMode;
+use espalier_storage::{Device, OpenMode};
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -50,7 +54,15 @@ pub(crate) fn serve(plan: &Plan, starter: &mut dyn Starter) -> Result<()> {
     let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
     let wanted = || starter.waits() && !signals.is_pending();
     let device = image::open_backing_while(&plan.source, mode, plan.take_over, &wanted)?;
-    let store = image::store_on(&device, settings.store_memory(), read_only, settings.discard)?;
+    let endpoint = settings.metrics.as_ref().map(Endpoint::bind).transpose()?;
+    let metered = MeteredDevice::new(device.device());
+    let store = image::store_over(
+        Arc::clone(&metered) as Arc<dyn Device>,
+        &device,
+        settings.store_memory(),
+        read_only,
+        settings.discard,
+    )?;
     store.expect_reads();
     let forgets = ForgetHook::default();
     let (volume, can_change) = choose_volume(plan, &store)?;
@@ -60,13 +72,18 @@ pub(crate) fn serve(plan: &Plan, starter: &mut dyn Starter) -> Result<()> {
     options.source.clone_from(&plan.source);
     options.block_device = device.is_block_device();
     options.forgets = Some(forgets);
+    let metrics: Arc<Metrics> = Arc::default();
+    options.metrics = Some(Arc::clone(&metrics));
+    let watch = Watch::new((&plan.source, &plan.dir), &metrics, &store, &fs, &metered);
     let transport: Arc<OnceLock<Kind>> = Arc::default();
     let described = info::server_side(plan, options.read_only, &transport, &device, &store, &fs);
     options.description = Some(Description(Arc::new(described)));
     let (scrub, trim) = (scrub::server_side(&store), space::server_side(&store, &device));
     let (list, atime) = (snapshot::server_side(&store), existing::server_side(&fs));
+    let watched = Arc::clone(&watch);
     let answer = move |command: &str| {
-        scrub(command).or_else(|| trim(command)).or_else(|| list(command)).or_else(|| atime(command))
+        let told = scrub(command).or_else(|| trim(command)).or_else(|| list(command));
+        told.or_else(|| atime(command)).or_else(|| watched.answer(command))
     };
     options.commands = Some(Commands(Arc::new(answer)));
     if settings.mount.transport != Some(Kind::Classic) {
@@ -77,6 +94,8 @@ pub(crate) fn serve(plan: &Plan, starter: &mut dyn Starter) -> Result<()> {
     let mount = Arc::new(Mount::start(Arc::clone(&fs), &plan.dir, &options)?);
     // There is one mount, so it is set once.
     let _ = transport.set(mount.transport());
+    watch.attach(&mount);
+    let _socket = endpoint.map(|endpoint| endpoint.serve(watch)).transpose()?;
     heed(signals, Arc::clone(&mount), Arc::clone(&fs))?;
     memory::watch(settings.store_memory() + settings.name_memory())?;
     if let Err(error) = starter.ready(&fs) {

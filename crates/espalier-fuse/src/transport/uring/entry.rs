@@ -6,6 +6,7 @@
 //! request is there, or when the connection has ended.
 
 use super::queue::Queue;
+use crate::metrics::{Arrival, Recorder};
 use crate::protocol::{ARGUMENT_BYTES, HEADER_BYTES, Header, REPLY_HEADER_BYTES, reply};
 use crate::transport::buffer::{Buffer, PayloadView, PayloadWindow};
 use crate::transport::connection::Connection;
@@ -160,11 +161,14 @@ impl Entry {
     }
 
     /// Serves the request that is at the kernel's side, which lies in `slot` meanwhile: its number,
-    /// and what to reply. `None`: another thread has answered it, and has that side now.
+    /// and what to reply. It came at `arrival` and is counted by `recorder`. `None`: another thread
+    /// has answered it, and has that side now.
     pub(super) fn serve(
         &mut self,
         connection: &Connection,
         slot: &ReplySlot<KernelSide>,
+        recorder: &Recorder,
+        arrival: Arrival,
     ) -> Option<(u64, Outcome)> {
         let mut side = self.side.take()?;
         let mut headers = [0; HEADERS_BYTES];
@@ -176,7 +180,8 @@ impl Entry {
             Ok(header) => header,
             Err(_) => unreachable!("the slice has a header's length"),
         };
-        let request = Request { header, argument: &rest[..ARGUMENT_BYTES], dialect: &connection.dialect };
+        let (argument, dialect) = (&rest[..ARGUMENT_BYTES], &connection.dialect);
+        let request = Request { header, argument, dialect, recorder, arrival };
         let payload = self.view.bytes();
         let received = received.min(payload.len());
         let (outcome, side) = connection.serve(slot, side, &request, payload, received)?;

@@ -1,46 +1,23 @@
-//! Counts of requests by kind. The cost of a mount is mostly the number of its requests.
+//! Kinds of requests as they are counted: by operation code.
 
 use crate::protocol::flags::opcode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Operation codes that are counted; higher ones count as the last.
-const COUNTED_OPCODES: usize = 64;
+pub(super) const KINDS: usize = 64;
 
-/// The requests served since the mount was made, by kind, and the files that were prefetched.
-#[derive(Debug)]
-pub struct RequestCounts {
-    requests: [AtomicU64; COUNTED_OPCODES],
-    stored: Arc<AtomicU64>,
+/// Where requests with operation code `code` are counted.
+pub(super) fn kind_of(code: u32) -> usize {
+    (code as usize).min(KINDS - 1)
 }
 
-impl Default for RequestCounts {
-    fn default() -> Self {
-        Self { requests: std::array::from_fn(|_| AtomicU64::new(0)), stored: Arc::default() }
-    }
+/// The name of the kind with operation code `code`.
+pub(crate) fn kind_name(code: u32) -> &'static str {
+    name(kind_of(code))
 }
 
-impl RequestCounts {
-    pub(super) fn add(&self, code: u32) {
-        self.requests[(code as usize).min(COUNTED_OPCODES - 1)].fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// The count of prefetched files.
-    pub(crate) fn stored(&self) -> &Arc<AtomicU64> {
-        &self.stored
-    }
-
-    /// The kinds that came up, in the protocol's order: the kernel's name in lower case, and the
-    /// number. Last, as `notify_store`, prefetched files.
-    pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        let kinds = self.requests.iter().enumerate().map(|(code, count)| (name(code as u32), count));
-        let counted = kinds.chain([("notify_store", &*self.stored)]);
-        counted.map(|(name, count)| (name, count.load(Ordering::Relaxed))).filter(|(_, count)| *count > 0)
-    }
-}
-
-fn name(code: u32) -> &'static str {
-    match code {
+/// The name of a kind: the kernel's, in lower case.
+pub(super) fn name(kind: usize) -> &'static str {
+    match kind as u32 {
         opcode::LOOKUP => "lookup",
         opcode::FORGET => "forget",
         opcode::GETATTR => "getattr",

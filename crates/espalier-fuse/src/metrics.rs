@@ -1,0 +1,30 @@
+//! Metrics: what a mount counts and measures of the requests that it serves.
+//!
+//! Each worker of a transport has a [`Recorder`] of its own, into which one thread at a time writes
+//! with plain loads and stores: nothing is shared between threads while requests are served, and no
+//! lock is taken. [`Metrics::snapshot`] adds up all recorders; what it reads may be some requests
+//! apart from counter to counter.
+//!
+//! Which callers ask is recorded only for [`WATCHED_FOR`] after [`Metrics::callers`] was called,
+//! and single requests only while a trace is on: neither costs anything otherwise.
+
+mod callers;
+mod cells;
+mod histogram;
+mod kinds;
+mod recorder;
+mod registry;
+mod run_delay;
+mod trace;
+
+pub use callers::{CallerSnapshot, WATCHED_FOR};
+pub use cells::KindSnapshot;
+pub use histogram::{BUCKETS, Histogram, SharedHistogram, bucket_bounds};
+pub(crate) use kinds::kind_name;
+pub(crate) use recorder::Served;
+pub use recorder::{Arrival, Recorder};
+pub use registry::Metrics;
+pub use trace::{TraceEvent, TraceFilter, TracePart, Tracer};
+
+#[cfg(test)]
+mod tests;
