@@ -4,7 +4,7 @@
 mod common;
 
 use common::kinds;
-use common::store::{Image, Mounted};
+use common::store::{Image, Mounted, output};
 use parking_lot::Mutex;
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -13,6 +13,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Bytes of a handle at most (`MAX_HANDLE_SZ`).
 const MAX_HANDLE_BYTES: usize = 128;
@@ -193,5 +194,76 @@ fn handles_of_removed_files_are_stale() {
         }
         drop_caches();
         handles.iter().chain([&handle]).for_each(|handle| handle.assert_stale(root));
+    });
+}
+
+/// `struct fanotify_event_metadata`, and in front of a handle the header of an information record
+/// with the identifier of the file system.
+const EVENT_BYTES: usize = 24;
+const RECORD_BYTES: usize = 12;
+
+/// A group of fanotify that reports directories by handle, with names.
+fn fanotify_with_names() -> File {
+    let flags = libc::FAN_REPORT_DFID_NAME | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK;
+    // SAFETY: it takes numbers only.
+    let group = unsafe { libc::fanotify_init(flags, libc::O_RDONLY as u32) };
+    assert!(group >= 0, "{}", io::Error::last_os_error());
+    // SAFETY: the descriptor is new, and belongs to no other owner.
+    unsafe { File::from_raw_fd(group) }
+}
+
+fn watch(group: &File, path: &Path, what: u32) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes()).unwrap();
+    let events = libc::FAN_CREATE | libc::FAN_DELETE | libc::FAN_EVENT_ON_CHILD;
+    let events = if what == 0 { events } else { events & !libc::FAN_EVENT_ON_CHILD };
+    // SAFETY: the path ends with a zero byte.
+    let result = unsafe {
+        libc::fanotify_mark(
+            group.as_raw_fd(),
+            libc::FAN_MARK_ADD | what,
+            events,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The handle of the directory and the name in the first event of `group`.
+fn first_event(group: &mut File) -> (Handle, String) {
+    let mut event = [0; 4096];
+    let length = group.read(&mut event).expect("an event");
+    let record = &event[EVENT_BYTES + RECORD_BYTES..length];
+    let number = |at: usize| u32::from_ne_bytes(*record[at..].first_chunk().unwrap());
+    let bytes = number(0) as usize;
+    let mut handle = Handle { bytes: number(0), kind: number(4) as i32, content: [0; MAX_HANDLE_BYTES] };
+    handle.content[..bytes].copy_from_slice(&record[8..8 + bytes]);
+    let name = &record[8 + bytes..];
+    let end = name.iter().position(|byte| *byte == 0).unwrap();
+    (handle, String::from_utf8(name[..end].to_vec()).unwrap())
+}
+
+#[test]
+fn fanotify_reports_handles_and_names_of_directories() {
+    on_each_mount(|_, root| {
+        fs::create_dir(root.join("dir")).unwrap();
+        let mut group = fanotify_with_names();
+        watch(&group, &root.join("dir"), 0).unwrap();
+        fs::write(root.join("dir/new"), "").unwrap();
+        let (handle, name) = first_event(&mut group);
+        assert_eq!(name, "new");
+        fs::rename(root.join("dir"), root.join("moved")).unwrap();
+        drop(group);
+        drop_caches();
+        assert_eq!(handle.leads_to(root).unwrap().0, Path::new("moved"));
+        // What docs/semantics.md says that the kernel refuses.
+        let mut stat = Command::new("stat");
+        let identifier = output(stat.args(["--file-system", "--format=%i"]).arg(root)).unwrap().stdout;
+        assert_eq!(identifier, b"0\n");
+        let group = fanotify_with_names();
+        for what in [libc::FAN_MARK_FILESYSTEM, libc::FAN_MARK_MOUNT] {
+            let refused = watch(&group, root, what).expect_err("it has no identifier");
+            assert!(matches!(refused.raw_os_error(), Some(libc::ENODEV | libc::EINVAL)), "{refused}");
+        }
     });
 }
