@@ -170,6 +170,49 @@ fn a_power_cut_while_an_open_store_grows_leaves_it_small_or_large() {
 }
 
 #[test]
+fn a_power_cut_while_the_label_changes_leaves_the_old_one_or_the_new() {
+    let device = Arc::new(SimulatedDevice::with_garbage(8 * MIB, 3));
+    let (store, index) = new_store(&device);
+    let held = fill(&store, index, 0);
+    store.sync_all().unwrap();
+    let before = store.statistics().label;
+    for wrong in ["x".repeat(65), "\0".into()] {
+        assert_eq!(store.set_label(&wrong).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+    device.record_crash_points(1);
+    let label = "é".repeat(32);
+    store.set_label(&label).unwrap();
+    let mut found = Vec::new();
+    for point in device.take_crash_points() {
+        for seed in 0..4 {
+            let crashed = open(Arc::new(point.crash(seed)));
+            assert_sound(&crashed, index, 0..held);
+            found.push(crashed.statistics().label);
+        }
+    }
+    assert!(found.iter().all(|l| *l == before || *l == label) && found.contains(&before), "{found:?}");
+    assert_eq!(open(Arc::new(device.crash())).statistics().label, label);
+    // The next checkpoint keeps it.
+    store.checkpoint().unwrap();
+    assert_eq!(open(Arc::new(device.crash())).statistics().label, label);
+}
+
+#[test]
+fn a_store_that_was_shut_down_keeps_what_was_synced() {
+    let device = Arc::new(SimulatedDevice::with_garbage(8 * MIB, 3));
+    let (store, index) = new_store(&device);
+    let held = fill(&store, index, 0);
+    store.sync_all().unwrap();
+    store.shut_down("this test wants it");
+    let mut batch = Batch::new();
+    batch.insert(index, &key(held), &b"late"[..]);
+    let late = store.commit(batch).and_then(|lsn| store.sync(lsn)).unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::ReadOnly);
+    assert!(late.to_string().contains("this test wants it"), "{late}");
+    assert_sound(&open(Arc::new(device.crash())), index, 0..held);
+}
+
+#[test]
 fn trimming_takes_only_what_is_free() {
     let device = Arc::new(SimulatedDevice::with_garbage(16 * MIB, 5));
     let (store, index) = new_store(&device);

@@ -162,6 +162,9 @@ impl Dispatcher {
         if matches!(request.header.opcode, opcode::FORGET | opcode::BATCH_FORGET) {
             return self.answer_forget(request, buffer, received);
         }
+        if self.linux_commands.is_shut_down() && !outlives_shutdown(&request.header) {
+            return Outcome::Error(libc::EIO);
+        }
         let mut answer = self.answer(request, buffer, received);
         // A refusal leaves the buffer, and with it the request's data, as it was.
         if matches!(answer, Err(Errno(libc::ENOSPC))) && self.live.fs().release_unlinked() {
@@ -279,4 +282,11 @@ impl Dispatcher {
             _ => self.snapshots.forget(node, count),
         }
     }
+}
+
+/// True for requests that are served when the file system was shut down: the end of the mount, and
+/// its description, from which commands learn of the server.
+fn outlives_shutdown(header: &Header) -> bool {
+    header.opcode == opcode::DESTROY
+        || (header.opcode == opcode::GETXATTR && NodeId(header.node) == NodeId::ROOT)
 }

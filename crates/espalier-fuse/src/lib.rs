@@ -18,5 +18,5 @@ pub mod transport;
 pub use dispatch::{COMMAND_XATTR, Commands, DESCRIPTION_XATTR, Description, LIST_COMMAND, Requester};
 pub use mount::{Ended, ForgetHook, ListAttributes, Mount, MountError, MountOptions, bind, remount};
 pub use notifier::Notifier;
-pub use protocol::control;
 pub use protocol::notify::Notification;
+pub use protocol::{control, linux_ioctl};

@@ -4,11 +4,17 @@ mod common;
 
 use common::kinds;
 use common::store::Image;
+use espalier_fuse::{control, linux_ioctl};
+use rustix::process::Uid;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+
+/// A user without rights.
+const OTHER: u32 = 65534;
 
 #[test]
 fn serves_when_asked() {
@@ -304,6 +310,84 @@ fn a_killed_server_leaves_errors_and_what_was_synced() {
         });
         let mounted = image.mount(kind, "");
         assert!(fs::read(mounted.path().join("synced")).unwrap() == content(3 << 20, 5));
+        mounted.end();
+    }
+}
+
+/// Carries out an ioctl whose argument is `argument`.
+fn ioctl(file: &File, command: u32, argument: &mut [u8]) -> std::io::Result<()> {
+    assert_eq!(argument.len(), control::size(command));
+    // SAFETY: the kernel reads and writes as many bytes as the number says, and the slice has that
+    // many.
+    match unsafe { libc::ioctl(file.as_raw_fd(), command as libc::Ioctl, argument.as_mut_ptr()) } {
+        -1 => Err(std::io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// Carries out a command as another user.
+fn refused_to_others(file: &File, command: u32) {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let user = Uid::from_raw(OTHER);
+            rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+            let refused = ioctl(file, command, &mut vec![0; control::size(command)]);
+            assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EPERM), "{command:#x}");
+        });
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn a_label_is_set_for_good() {
+    on_each(
+        |root| {
+            let file = File::open(root).unwrap();
+            refused_to_others(&file, linux_ioctl::SET_LABEL);
+            let long =
+                ioctl(&file, linux_ioctl::SET_LABEL, &mut linux_ioctl::label_bytes(&"x".repeat(65)).unwrap());
+            assert_eq!(long.unwrap_err().raw_os_error(), Some(libc::EINVAL));
+            ioctl(&file, linux_ioctl::SET_LABEL, &mut linux_ioctl::label_bytes("home").unwrap()).unwrap();
+        },
+        |root| {
+            let mut label = [1; linux_ioctl::LABEL_BYTES];
+            ioctl(&File::open(root).unwrap(), linux_ioctl::GET_LABEL, &mut label).unwrap();
+            assert_eq!(label[..], linux_ioctl::label_bytes("home").unwrap());
+        },
+    );
+}
+
+#[test]
+fn a_shutdown_keeps_what_was_synced_and_lets_nothing_more_be_written() {
+    for kind in kinds() {
+        let image = Image::new(64 << 20);
+        let mounted = image.mount(kind, "");
+        let path = |name: &str| mounted.path().join(name);
+        let mut synced = File::create(path("synced")).unwrap();
+        synced.write_all(b"text").unwrap();
+        synced.sync_all().unwrap();
+        fs::write(path("other"), b"text").unwrap();
+        let root = File::open(mounted.path()).unwrap();
+        refused_to_others(&root, linux_ioctl::SHUTDOWN);
+        fs::write(path("more"), b"text").unwrap();
+        ioctl(&root, linux_ioctl::SHUTDOWN, &mut [0; 4]).unwrap();
+        let failed = |result: std::io::Result<()>| {
+            assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EIO));
+        };
+        failed(fs::write(path("late"), b"text"));
+        failed(synced.write_all(b"x"));
+        failed(synced.sync_all());
+        failed(fs::remove_file(path("synced")));
+        failed(
+            fs::read_dir(mounted.path())
+                .and_then(|mut all| all.next().map_or(Ok(()), |entry| entry.map(drop))),
+        );
+        failed(fs::metadata(path("unknown")).map(drop));
+        drop((synced, root));
+        mounted.kill(|_| ());
+        let mounted = image.mount(kind, "");
+        assert_eq!(fs::read(mounted.path().join("synced")).unwrap(), b"text");
+        assert!(!mounted.path().join("late").exists());
         mounted.end();
     }
 }

@@ -60,6 +60,8 @@ pub(crate) enum Command {
     Trim(Trim),
     /// Make a file system larger
     Resize(Resize),
+    /// Show or set the label of a file system, mounted or not
+    Label(Label),
     /// Copy a whole file system between an image and an object store, without what is free
     Copy(Copy),
     /// Show what a file system has in an object store, and check that all of it is there
@@ -339,6 +341,20 @@ pub(crate) struct Resize {
     /// The new size, or max for all that the file or device has
     #[arg(value_name = "SIZE|max")]
     pub(crate) size: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  espalier label disk.img           shows it
+  espalier label /mnt home          sets it while the file system is mounted
+  espalier label disk.img \"\"        takes it away")]
+pub(crate) struct Label {
+    /// An image or device, or a directory of a mount
+    #[arg(value_name = "IMAGE|DIR")]
+    pub(crate) source: PathBuf,
+    /// The new label, up to 64 bytes
+    #[arg(value_name = "LABEL")]
+    pub(crate) label: Option<String>,
 }
 
 #[derive(Debug, Args)]

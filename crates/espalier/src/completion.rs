@@ -37,6 +37,7 @@ fn command() -> Command {
         ("info", "source", ArgValueCompleter::new(mount_points_and_paths)),
         ("trim", "source", ArgValueCompleter::new(mount_points_and_paths)),
         ("resize", "source", ArgValueCompleter::new(mount_points_and_paths)),
+        ("label", "source", ArgValueCompleter::new(mount_points_and_paths)),
         ("clone", "source", ArgValueCompleter::new(paths)),
         ("diff", "old", ArgValueCompleter::new(paths)),
         ("diff", "new", ArgValueCompleter::new(paths)),

@@ -68,7 +68,7 @@ pub(crate) fn explain(error: std::io::Error, path: &Path) -> anyhow::Error {
             anyhow!("{shown} does not lie in a mounted Espalier file system")
         }
         Some(libc::EPERM) => anyhow!(
-            "{shown}: something there belongs to another user, or may run as another user; only root may do that"
+            "{shown}: something there belongs to another user or may run as another user, which only root may do, or is immutable or append-only (lsattr -R)"
         ),
         Some(libc::EACCES) => anyhow!("{shown}: you may not make or remove entries in its directory"),
         Some(libc::EEXIST) => anyhow!("{shown} exists already"),

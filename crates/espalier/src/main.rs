@@ -18,6 +18,7 @@ mod dump;
 mod fsck;
 mod image;
 mod info;
+mod label;
 mod lock_holder;
 mod logging;
 mod manual;
@@ -128,6 +129,7 @@ fn run(cli: &Cli, config: &Config) -> (&'static str, anyhow::Result<Exit>) {
         Command::Salvage(args) => ("salvage", repair::salvage(args).map(done)),
         Command::Trim(args) => ("trim", space::trim(args).map(done)),
         Command::Resize(args) => ("resize", space::resize(args).map(done)),
+        Command::Label(args) => ("label", label::run(args).map(done)),
         Command::Scrub(args) => ("scrub", scrub::run(args)),
         Command::Copy(args) => ("copy", copy::run(args).map(done)),
         Command::Objects(args) => ("objects", objects::run(args)),

@@ -177,3 +177,24 @@ fn a_mount_with_discard_gives_space_back_by_itself() {
     assert!(taken(&place) + 35 * MIB < full, "{full} bytes before and {} after", taken(&place));
     place.fsck().ok();
 }
+
+#[test]
+fn a_label_is_shown_and_set_mounted_or_not() {
+    let place = Place::with_image("32M");
+    let label = |target: &Path, more: &[&str]| {
+        let words = ["label".into(), target.as_os_str().to_owned()];
+        espalier(&words.into_iter().chain(more.iter().map(Into::into)).collect::<Vec<_>>())
+    };
+    assert_eq!(label(&place.image, &[]).ok(), "\n");
+    label(&place.image, &["first"]).ok();
+    assert_eq!(label(&place.image, &[]).ok(), "first\n");
+    place.mount(&[]).ok();
+    assert_eq!(label(&place.dir, &[]).ok(), "first\n");
+    label(&place.dir, &["second one"]).ok();
+    assert!(espalier(&["info".as_ref(), place.dir.as_os_str()]).ok().contains("second one"));
+    label(&place.dir, &[&"x".repeat(65)]).refused(1, &["65 bytes"]);
+    label(Path::new("/proc"), &["x"]).refused(1, &["does not lie in a mounted Espalier file system"]);
+    place.umount().ok();
+    assert_eq!(label(&place.image, &[]).ok(), "second one\n");
+    place.fsck().ok();
+}

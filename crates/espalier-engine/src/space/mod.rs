@@ -217,6 +217,20 @@ impl Space {
         Ok(())
     }
 
+    /// Gives the store another label, durably. Not while a checkpoint is made.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if it cannot be one; of the device, which is latched then.
+    pub(crate) fn set_label(&self, label: &str) -> Result<()> {
+        let _change = self.tables.begin_change();
+        let mut superblock = self.superblock();
+        // The second copy of the last checkpoint need not have been durable yet.
+        self.device.sync().context(|| "syncing before the label changes".into())?;
+        superblock::write_label(&self.device, &mut superblock, label)?;
+        *self.current.write() = superblock;
+        Ok(())
+    }
+
     /// The newest superblock on the device.
     pub(crate) fn superblock(&self) -> Superblock {
         self.current.read().clone()

@@ -24,8 +24,8 @@ mod resize;
 
 pub(super) use find::search_superblocks;
 pub(crate) use find::{heal, read_superblocks};
-pub(super) use resize::write_resized;
 pub(crate) use resize::{erase_superblocks, resize_offline};
+pub(super) use resize::{write_label, write_resized};
 
 use crate::{Error, ErrorKind, Extent, Lsn, Msn, PieceId, Result};
 use espalier_storage::BLOCK;

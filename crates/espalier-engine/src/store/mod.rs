@@ -16,9 +16,6 @@ mod value_part_binder;
 mod volumes;
 pub(crate) mod write_path;
 
-#[cfg(doc)]
-use crate::ErrorKind;
-use crate::Result;
 use crate::device::GuardedDevice;
 use crate::maintenance::workers::Workers;
 use crate::model::batch::Batch;
@@ -28,6 +25,7 @@ use crate::model::options::{FormatOptions, OpenOptions};
 use crate::read::cursor::Cursor;
 use crate::read::snapshot::Snapshot;
 use crate::read::snapshot_index::{Slice, SnapshotIndex};
+use crate::{Error, ErrorKind, Result};
 use bytes::Bytes;
 use components::Components;
 use espalier_storage::{BLOCK, Device, Environment};
@@ -315,6 +313,22 @@ impl Store {
         components.write.checkpointer.hold(|_| components.space.resize_online(blocks))?;
         components.write.reclaim.note_more_room();
         Ok(blocks * BLOCK as u64)
+    }
+
+    /// Gives the store another label, durably. A crash leaves the old one or the new.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if it has more than 64 bytes, or a NUL;
+    /// [`ErrorKind::ReadOnly`]; of the device.
+    pub fn set_label(&self, label: &str) -> Result<()> {
+        self.components.write.pipeline.writable()?;
+        self.components.write.checkpointer.hold(|_| self.components.space.set_label(label))
+    }
+
+    /// Lets nothing more be written, as after a failure of the device: what is durable stays, all
+    /// else is lost. `reason` is part of the errors that changes get from now on.
+    pub fn shut_down(&self, reason: &str) {
+        self.components.device.latch(Error::new(ErrorKind::Io, reason));
     }
 
     /// Checkpoints and stops; every later call fails.

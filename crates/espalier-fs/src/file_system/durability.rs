@@ -132,6 +132,27 @@ impl FileSystem {
         Ok(self.volume.store.trim(least)?)
     }
 
+    /// The label of the store.
+    pub fn label(&self) -> String {
+        self.volume.store.statistics().label
+    }
+
+    /// Gives the store another label, durably.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::Invalid`](crate::FsErrorKind::Invalid) if it has more than 64 bytes, or a
+    /// NUL; of the store.
+    pub fn set_label(&self, label: &str) -> Result<()> {
+        self.volume.check_writable()?;
+        Ok(self.volume.store.set_label(label)?)
+    }
+
+    /// Lets nothing more be written, as after a failure of the device: what is durable stays, all
+    /// else is lost.
+    pub fn shut_down(&self) {
+        self.volume.store.shut_down("the file system was shut down (FS_IOC_SHUTDOWN)");
+    }
+
     /// Counters and memory.
     pub fn statistics(&self) -> FsStatistics {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! The ioctls that Linux defines for file systems: the flags of `chattr`, `fstrim`.
+//! The ioctls that Linux defines for file systems: the flags of `chattr`, `fstrim`, the label,
+//! shutdown.
 
 use super::caller;
 use super::errno::{Errno, or_errno, shown_path};
@@ -8,6 +9,7 @@ use crate::notifier::Notifier;
 use crate::protocol::linux_ioctl::{self, LinuxCommand};
 use crate::protocol::request::Header;
 use espalier_fs::{FileFlags, FileSystem, NodeId};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Flags with the numbers that XFS has for them.
@@ -38,12 +40,13 @@ pub(super) struct LinuxCommands {
     snapshots: Arc<SnapshotTable>,
     /// Set once the mount exists.
     notifier: OnceLock<Arc<Notifier>>,
+    is_shut_down: AtomicBool,
 }
 
 impl LinuxCommands {
     /// Commands on `fs` and its `snapshots`.
     pub(super) fn new(fs: Arc<FileSystem>, snapshots: Arc<SnapshotTable>) -> Self {
-        Self { fs, snapshots, notifier: OnceLock::new() }
+        Self { fs, snapshots, notifier: OnceLock::new(), is_shut_down: AtomicBool::new(false) }
     }
 
     /// Hands over what tells the kernel of changes.
@@ -58,7 +61,7 @@ impl LinuxCommands {
         &self,
         node: NodeId,
         header: &Header,
-        asked: LinuxCommand,
+        asked: LinuxCommand<'_>,
         write_pages: impl Fn(),
     ) -> Result<Vec<u8>, Errno> {
         if !asked.reads() && node_tag::tag(node) != 0 {
@@ -74,13 +77,28 @@ impl LinuxCommands {
                 self.set_flags(node, header, flags, write_pages)
             }
             LinuxCommand::Trim { least } => {
-                if caller::user(header) != 0 {
-                    return Err(Errno(libc::EPERM));
-                }
+                check_administrator(header)?;
                 let trimmed = or_errno(self.fs.trim(least), || "/".into())?;
                 Ok(linux_ioctl::trim_answer(trimmed, least))
             }
+            LinuxCommand::GetLabel => linux_ioctl::label_bytes(&self.fs.label()).ok_or(Errno(libc::EINVAL)),
+            LinuxCommand::SetLabel(label) => {
+                check_administrator(header)?;
+                let label = std::str::from_utf8(label).map_err(|_| Errno(libc::EINVAL))?;
+                or_errno(self.fs.set_label(label), || "/".into()).map(|()| Vec::new())
+            }
+            LinuxCommand::ShutDown => {
+                check_administrator(header)?;
+                self.fs.shut_down();
+                self.is_shut_down.store(true, Ordering::Release);
+                Ok(Vec::new())
+            }
         }
+    }
+
+    /// True if the file system was shut down: only what ends the mount is served then.
+    pub(super) fn is_shut_down(&self) -> bool {
+        self.is_shut_down.load(Ordering::Acquire)
     }
 
     /// The flags of a node of the live file system or of a snapshot.
@@ -114,4 +132,10 @@ impl LinuxCommands {
         }
         Ok(Vec::new())
     }
+}
+
+/// Refuses callers other than root and the user of the server.
+fn check_administrator(header: &Header) -> Result<(), Errno> {
+    let user = caller::user(header);
+    if user == 0 || user == rustix::process::geteuid().as_raw() { Ok(()) } else { Err(Errno(libc::EPERM)) }
 }

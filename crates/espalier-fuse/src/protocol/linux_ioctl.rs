@@ -22,12 +22,22 @@ pub const SET_XFLAGS: u32 = 0x401c_5820;
 /// `FITRIM`.
 pub const TRIM: u32 = 0xc018_5879;
 
+/// `FS_IOC_GETFSLABEL`.
+pub const GET_LABEL: u32 = 0x8100_9431;
+/// `FS_IOC_SETFSLABEL`.
+pub const SET_LABEL: u32 = 0x4100_9432;
+/// `FS_IOC_SHUTDOWN`. Its number says that it returns something; what it takes the kernel does not
+/// pass on.
+pub const SHUTDOWN: u32 = 0x8004_587d;
+
+/// Room for a label in bytes (`FSLABEL_MAX`), with the NUL that ends it.
+pub const LABEL_BYTES: usize = 256;
 /// Length of `struct fsxattr` in bytes.
 const FSXATTR_BYTES: usize = 28;
 
 /// What a caller asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LinuxCommand {
+pub enum LinuxCommand<'a> {
     /// The flags that `chattr` sets.
     GetFlags,
     /// Sets them.
@@ -41,12 +51,18 @@ pub enum LinuxCommand {
         /// Free runs of fewer bytes are left alone.
         least: u64,
     },
+    /// The label.
+    GetLabel,
+    /// Sets it.
+    SetLabel(&'a [u8]),
+    /// Lets nothing more be read or written.
+    ShutDown,
 }
 
-impl LinuxCommand {
+impl<'a> LinuxCommand<'a> {
     /// Decodes the argument of an ioctl; `None` if it is none of these, or the argument is not
     /// valid.
-    pub fn decode(command: u32, input: &[u8]) -> Option<Self> {
+    pub fn decode(command: u32, input: &'a [u8]) -> Option<Self> {
         let mut reader = Reader::new(input, "ioctl");
         Some(match command {
             GET_FLAGS => Self::GetFlags,
@@ -64,13 +80,19 @@ impl LinuxCommand {
                 reader.skip(16).ok()?;
                 Self::Trim { least: reader.u64().ok()? }
             }
+            GET_LABEL => Self::GetLabel,
+            SET_LABEL => {
+                let text = reader.bytes(LABEL_BYTES).ok()?;
+                Self::SetLabel(&text[..text.iter().position(|byte| *byte == 0)?])
+            }
+            SHUTDOWN => Self::ShutDown,
             _ => return None,
         })
     }
 
     /// True if it changes nothing.
     pub fn reads(self) -> bool {
-        matches!(self, Self::GetFlags | Self::GetXflags)
+        matches!(self, Self::GetFlags | Self::GetXflags | Self::GetLabel)
     }
 }
 
@@ -84,6 +106,15 @@ pub fn xflags_answer(flags: u32) -> [u8; FSXATTR_BYTES] {
 /// The answer to [`TRIM`]: a range from its beginning that has as many bytes as were trimmed.
 pub fn trim_answer(trimmed: u64, least: u64) -> Vec<u8> {
     [0, trimmed, least].iter().flat_map(|n| n.to_ne_bytes()).collect()
+}
+
+/// The argument of [`SET_LABEL`] and the answer to [`GET_LABEL`]; `None` if the label is too long.
+pub fn label_bytes(label: &str) -> Option<Vec<u8>> {
+    let mut out = label.as_bytes().to_vec();
+    (out.len() < LABEL_BYTES).then(|| {
+        out.resize(LABEL_BYTES, 0);
+        out
+    })
 }
 
 #[cfg(test)]
@@ -106,5 +137,9 @@ mod tests {
         let argument = trim_answer(1 << 20, 4096);
         assert_eq!(LinuxCommand::decode(TRIM, &argument), Some(LinuxCommand::Trim { least: 4096 }));
         assert_eq!(LinuxCommand::decode(0, &argument), None);
+        let label = label_bytes("home").unwrap();
+        assert_eq!(LinuxCommand::decode(SET_LABEL, &label), Some(LinuxCommand::SetLabel(b"home")));
+        assert_eq!(LinuxCommand::decode(SET_LABEL, &[b'x'; LABEL_BYTES]), None);
+        assert_eq!(label_bytes(&"x".repeat(LABEL_BYTES)), None);
     }
 }

@@ -1,7 +1,7 @@
-//! Changing the size of a store, and erasing superblocks.
+//! Changing the size of a store or its label, and erasing superblocks.
 
 use super::find::read_superblocks;
-use super::{LOG_START_BLOCK, SLOT_BLOCKS, Superblock};
+use super::{LOG_START_BLOCK, MAX_LABEL, SLOT_BLOCKS, Superblock};
 use crate::device::GuardedDevice;
 use crate::{Error, ErrorKind, Result};
 use espalier_storage::{AlignedBuf, BLOCK};
@@ -38,17 +38,37 @@ pub(crate) fn write_resized(device: &GuardedDevice, superblock: &mut Superblock,
     }
     let old_spare = superblock.geometry.spare();
     superblock.geometry.blocks = blocks;
+    write_twice(device, superblock)?;
+    // What lies in the middle of the store must not be taken for its superblock.
+    match old_spare {
+        Some(block) => erase(device, &[block]),
+        None => Ok(()),
+    }
+}
+
+/// Gives the store with the newest superblock `superblock` another label, durably. A crash leaves
+/// the old one or the new.
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`] if it is too long, or has a NUL; what the device says.
+pub(crate) fn write_label(device: &GuardedDevice, superblock: &mut Superblock, label: &str) -> Result<()> {
+    if label.len() > MAX_LABEL || label.contains('\0') {
+        let message = format!("a label has up to {MAX_LABEL} bytes, and no NUL");
+        return Err(Error::new(ErrorKind::InvalidArgument, message));
+    }
+    label.clone_into(&mut superblock.label);
+    write_twice(device, superblock)
+}
+
+/// Writes a superblock that leads to what the newest one does into both slots, durably.
+fn write_twice(device: &GuardedDevice, superblock: &mut Superblock) -> Result<()> {
     for _ in 0..2 {
         superblock.generation += 1;
         superblock.write(device)?;
         superblock.write_spare(device)?;
         device.sync()?;
     }
-    // What lies in the middle of the store must not be taken for its superblock.
-    match old_spare {
-        Some(block) => erase(device, &[block]),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 /// Makes all superblocks unrecognisable, durably: the first step of `mkfs`.
