@@ -83,8 +83,10 @@ struct espalier_differences {
  * source is the caller's own; EACCES. */
 #define ESPALIER_IOC_CLONE       _IOW(ESPALIER_IOC_MAGIC, 2, struct espalier_clone)
 
-/* On a directory: removes the directory of that name in it, with all below. ENOENT, ENOTDIR, EPERM,
+/* On a directory: removes the directory of that name in it, with all below. With the flag an empty
+ * directory is left in its place, for rmdir(2), of which watchers hear. ENOENT, ENOTDIR, EPERM,
  * EACCES. */
+#define ESPALIER_REMOVE_LEAVING_EMPTY 1	/* flag */
 #define ESPALIER_IOC_REMOVE_TREE _IOW(ESPALIER_IOC_MAGIC, 3, struct espalier_name)
 
 /* On a file or directory: sets the owner of it and all below. For root. EPERM. */

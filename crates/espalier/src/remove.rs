@@ -1,5 +1,8 @@
 //! `espalier rm`: removes trees in one step each. Where that is not allowed, because something
 //! below belongs to another user, it goes down, removes what may be removed, and reports the rest.
+//!
+//! The step leaves an empty directory, which rmdir(2) then removes: so watchers of the directory
+//! above hear that the tree was deleted. A crash in between leaves the empty directory.
 
 use crate::args::Remove;
 use crate::control;
@@ -8,7 +11,7 @@ use crate::problem::Exit;
 use crate::ui::{complain, say};
 use anyhow::{Result, anyhow};
 use espalier_fs::FileKind;
-use espalier_fuse::control::REMOVE_TREE;
+use espalier_fuse::control::{REMOVE_LEAVING_EMPTY, REMOVE_TREE};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
@@ -94,8 +97,15 @@ pub(crate) fn remove_anything(path: &Path) -> std::io::Result<()> {
 fn remove_tree(path: &Path) -> std::io::Result<()> {
     let invalid = |error: anyhow::Error| std::io::Error::other(error.to_string());
     let (parent, name) = control::split(path).map_err(invalid)?;
-    let mut argument = control::name_argument(0, &name).map_err(invalid)?;
-    control::ask(&std::fs::File::open(parent)?, REMOVE_TREE, &mut argument)
+    let dir = std::fs::File::open(parent)?;
+    let argument = |flags| control::name_argument(flags, &name).map_err(invalid);
+    match control::ask(&dir, REMOVE_TREE, &mut argument(REMOVE_LEAVING_EMPTY)?) {
+        // An older server does not know the flag.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            control::ask(&dir, REMOVE_TREE, &mut argument(0)?)
+        }
+        emptied => emptied.and_then(|()| std::fs::remove_dir(path)),
+    }
 }
 
 /// Removes what may be removed below a directory, and the directory if that was everything.

@@ -2,9 +2,10 @@
 //!
 //! A whole tree is cloned or changed by an ioctl, of which the kernel's watchers hear nothing. So
 //! each of these commands has one step that is an ordinary call on the top of the tree: a clone is
-//! made under a hidden name and then renamed, and a change of modes or owners ends with a call that
-//! changes nothing. A watcher of the directory above hears of the top what it hears of `mv` or
-//! `chmod`; of what lies below the top it hears nothing.
+//! made under a hidden name and then renamed, a change of modes or owners ends with a call that
+//! changes nothing, and a removal (`remove`) leaves an empty directory for rmdir(2). A watcher of
+//! the directory above hears of the top what it hears of `mv`, `chmod` or `rmdir`; of what lies
+//! below the top it hears nothing.
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::ffi::OsString;

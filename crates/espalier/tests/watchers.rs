@@ -96,3 +96,38 @@ fn changes_of_modes_and_owners_and_restores_are_announced() {
     espalier(&restore).ok();
     assert!(heard(&watch.seen(), ReadFlags::ATTRIB, "tree"));
 }
+
+#[test]
+fn removals_are_announced_above_and_at_the_top() {
+    let place = with_tree();
+    for name in ["second", "third"] {
+        fs::create_dir_all(place.dir.join(name).join("below")).unwrap();
+    }
+    let above = Watch::of(&place.dir);
+    let tops = ["tree", "second", "third"].map(|name| Watch::of(&place.dir.join(name)));
+    call(&place, &["rm"], &["tree", "second", "third", "file"]);
+    let events = above.seen();
+    for name in ["tree", "second", "third", "file"] {
+        assert!(heard(&events, ReadFlags::DELETE, name), "{name}: {events:?}");
+    }
+    assert!(!events.iter().any(|(_, name)| name.starts_with(".espalier")), "{events:?}");
+    for top in &tops {
+        let events = top.seen();
+        assert!(heard(&events, ReadFlags::DELETE_SELF, ""), "{events:?}");
+    }
+    assert_eq!(fs::read_dir(&place.dir).unwrap().count(), 0);
+}
+
+/// A directory in use below takes the news from the watcher at the top, not from the one above.
+#[test]
+fn a_removal_of_a_tree_in_use_is_announced_above() {
+    let place = with_tree();
+    let above = Watch::of(&place.dir);
+    let mut open = fs::File::open(place.dir.join("tree/below/f")).unwrap();
+    call(&place, &["rm"], &["tree"]);
+    assert!(heard(&above.seen(), ReadFlags::DELETE, "tree"));
+    assert!(!place.dir.join("tree").exists());
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut open, &mut text).unwrap();
+    assert_eq!(text, "content");
+}

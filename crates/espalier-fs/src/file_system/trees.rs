@@ -7,7 +7,8 @@ use crate::model::types::*;
 use crate::snapshot::volume::{SnapshotInfo, open_options, snapshots};
 use crate::tree_ops::diff::TreeDiff;
 use crate::tree_ops::list::TreeEntry;
-use crate::tree_ops::{self, change, clone, diff, list, nodes_below, space};
+use crate::tree_ops::remove::{self, Remains};
+use crate::tree_ops::{change, clone, diff, list, nodes_below, space};
 use std::sync::Arc;
 
 /// Memory for names while the owner of a snapshot is checked.
@@ -41,7 +42,19 @@ impl FileSystem {
     /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the caller is not root, and
     /// something there is not the caller's own or has set-id bits or capabilities; of the store.
     pub fn remove_tree(&self, parent: NodeId, name: &[u8], caller: &Caller) -> Result<()> {
-        self.names_settled(tree_ops::remove::remove_tree(&self.names, parent, name, caller)?, &[parent])
+        remove::remove_tree(&self.names, (parent, name), Remains::Nothing, caller)?;
+        self.names_settled((), &[parent])
+    }
+
+    /// As [`FileSystem::remove_tree`], but an empty directory with the same attributes is in the
+    /// place afterwards, so that the caller can remove that in the ordinary way, of which the
+    /// kernel tells watchers. Returns the node that was there.
+    ///
+    /// # Errors
+    /// As for [`FileSystem::remove_tree`].
+    pub fn empty_tree(&self, parent: NodeId, name: &[u8], caller: &Caller) -> Result<NodeId> {
+        let (old, _) = remove::remove_tree(&self.names, (parent, name), Remains::EmptyDirectory, caller)?;
+        self.names_settled(old, &[parent])
     }
 
     /// Changes owner and group of `node` and everything below, as `chown -R -h` does: set-id bits

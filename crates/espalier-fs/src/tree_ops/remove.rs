@@ -12,7 +12,7 @@ use crate::inode::node::{Node, Orphan};
 use crate::inode::ownership::{TreeUse, VerifiedTree};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
-use crate::model::record::Inode;
+use crate::model::record::{Inode, XattrValue, Xattrs};
 use crate::model::types::*;
 use crate::namespace::context::Namespace;
 use crate::namespace::lookup::{check_name, no_entry};
@@ -74,8 +74,23 @@ impl<'a> VerifiedEntry<'a> {
     }
 }
 
-/// Removes directory `name` of `parent` and everything below it.
-pub(crate) fn remove_tree(namespace: &Namespace, parent: NodeId, name: &[u8], caller: &Caller) -> Result<()> {
+/// What is at the place of a removed tree afterwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Remains {
+    /// No entry.
+    Nothing,
+    /// An empty directory with the attributes of the top.
+    EmptyDirectory,
+}
+
+/// Removes directory `name` of `parent` and everything below it. Returns what the top was, and what
+/// remains.
+pub(crate) fn remove_tree<'a>(
+    namespace: &'a Namespace,
+    (parent, name): (NodeId, &[u8]),
+    remains: Remains,
+    caller: &Caller,
+) -> Result<(NodeId, Option<HeldNode<'a>>)> {
     let dir = namespace.nodes.dir(parent)?;
     check_name(name)?;
     namespace.volume.check_writable()?;
@@ -91,10 +106,31 @@ pub(crate) fn remove_tree(namespace: &Namespace, parent: NodeId, name: &[u8], ca
         return fail(FsErrorKind::NotDirectory, format!("{} is no directory", layout::show(name)));
     }
     namespace.ownership.check_use(&held, &tree, (caller, TreeUse::Change), verified.of(&held))?;
-    take_away(namespace, &tree, &dir, &held, None, &mut releases)?;
+    if remains == Remains::Nothing {
+        take_away(namespace, &tree, &dir, &held, None, &mut releases)?;
+        names.version += 1;
+        namespace.nodes.set_name(&dir, &mut names, name, Known::Absent);
+        return Ok((held.id, None));
+    }
+    let inode = emptied(&held.state().inode);
+    let replacement = Replacement { inode: &inode, content: Batch::new() };
+    let lsn = take_away(namespace, &tree, &dir, &held, Some(replacement), &mut releases)?;
+    let new = namespace.lookup.add_entry(&dir, &mut names, name, inode, lsn);
     names.version += 1;
-    namespace.nodes.set_name(&dir, &mut names, name, Known::Absent);
-    Ok(())
+    Ok((held.id, Some(new)))
+}
+
+/// What an empty directory has of another one's attributes: all that lies in the entry.
+fn emptied(inode: &Inode) -> Inode {
+    let mut empty = inode.clone();
+    (empty.size, empty.links, empty.owned_alone) = (0, 0, true);
+    (empty.has_link_area, empty.link_area_delta) = (false, 0);
+    let inline = |xattrs: &Arc<Xattrs>| {
+        let all = xattrs.iter().filter(|(_, value)| matches!(value, XattrValue::Inline(_)));
+        Arc::new(all.map(|(name, value)| (name.clone(), value.clone())).collect::<Xattrs>())
+    };
+    empty.xattrs = inode.xattrs.as_ref().map(inline).filter(|xattrs| !xattrs.is_empty());
+    empty
 }
 
 /// Removes a tree, and puts another one in its place if there is one. The caller holds the

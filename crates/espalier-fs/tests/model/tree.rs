@@ -454,6 +454,18 @@ impl Tree {
         Ok(())
     }
 
+    /// As the removal of a tree; an empty directory with the same attributes is left.
+    pub(crate) fn empty_tree(&mut self, dir: Id, name: &[u8], caller: &Caller) -> Answer<()> {
+        let before = self.lookup(dir, name).map(|top| self.objects[top].clone());
+        self.remove_tree(dir, name, caller)?;
+        let mut empty = before?;
+        (empty.area, empty.home) = (false, None);
+        empty.entries.clear();
+        self.objects.push(empty);
+        self.enter(dir, name, self.objects.len() - 1);
+        Ok(())
+    }
+
     pub(crate) fn change_tree(
         &mut self,
         id: Id,

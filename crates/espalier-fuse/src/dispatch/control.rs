@@ -101,10 +101,8 @@ impl TreeCommands {
                 self.fs.forget(made.node, 1);
                 self.entry_changed(node, new);
             }
-            Command::RemoveTree { name: old } => {
-                self.may_change(node, caller)?;
-                or_errno(self.fs.remove_tree(node, old, caller), path)?;
-                self.entry_changed(node, old);
+            Command::RemoveTree { name: old, leaves_empty } => {
+                self.remove_tree(node, old, leaves_empty, caller)?;
             }
             Command::ChownTree { uid, gid } => {
                 or_errno(self.fs.chown_tree(node, OwnerChange { uid, gid }, caller), path)?;
@@ -151,6 +149,26 @@ impl TreeCommands {
             Command::DiffNext { session } => self.comparisons.next(session, caller.uid, &mut answer)?,
         }
         Ok(answer)
+    }
+
+    /// Removes a tree, but for an empty directory if that is wanted.
+    fn remove_tree(
+        &self,
+        dir: NodeId,
+        name: &[u8],
+        leaves_empty: bool,
+        caller: &Caller,
+    ) -> Result<(), Errno> {
+        let path = || self.shown_path(dir);
+        self.may_change(dir, caller)?;
+        if leaves_empty {
+            let gone = or_errno(self.fs.empty_tree(dir, name, caller), path)?;
+            self.tree_deleted(dir, name, gone);
+        } else {
+            or_errno(self.fs.remove_tree(dir, name, caller), path)?;
+            self.entry_changed(dir, name);
+        }
+        Ok(())
     }
 
     /// Makes a snapshot of the whole volume, or of a directory alone.
@@ -273,6 +291,15 @@ impl TreeCommands {
         notifier.notify_and_wait([entry(true), Notification::Inode { node: dir.0, data: None }]);
         // Takes the kernel time for everything that it knows below the name.
         notifier.notify([entry(false)]);
+    }
+
+    /// What a name in a directory meant is gone with all that was below, and another directory has
+    /// the name, which the caller is about to remove: that needs the kernel to have dropped what it
+    /// knows below anyway.
+    fn tree_deleted(&self, dir: NodeId, name: &[u8], gone: NodeId) {
+        let Some(notifier) = self.notifier.get() else { return };
+        let deleted = Notification::Deleted { parent: dir.0, node: gone.0, name: name.to_vec() };
+        notifier.notify_and_wait([deleted, Notification::Inode { node: dir.0, data: None }]);
     }
 
     /// The attributes of everything below a node changed.

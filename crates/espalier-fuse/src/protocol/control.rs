@@ -62,6 +62,8 @@ pub const EXCHANGE: u8 = 3;
 /// Step of [`RENAME_ALL`]: two directories exchange their attributes.
 pub const ATTRIBUTES: u8 = 4;
 
+/// Flag of a removal: an empty directory is left.
+pub const REMOVE_LEAVING_EMPTY: u32 = 1;
 /// Flag of a snapshot that can be changed when it is mounted on its own.
 pub const SNAPSHOT_WRITABLE: u32 = 1;
 /// Flag: not of the whole volume, but of the directory alone.
@@ -91,6 +93,8 @@ pub enum Command<'a> {
     RemoveTree {
         /// Its name.
         name: &'a [u8],
+        /// An empty directory is left in its place.
+        leaves_empty: bool,
     },
     /// Gives a tree another owner or group; `None`: it keeps its own.
     ChownTree {
@@ -162,7 +166,9 @@ impl<'a> Command<'a> {
             REMOVE_TREE | SNAPSHOT_DELETE | RESTORE => {
                 let (flags, name) = take_name(&mut reader)?;
                 match (flags, command) {
-                    (0, REMOVE_TREE) => Self::RemoveTree { name },
+                    (0 | REMOVE_LEAVING_EMPTY, REMOVE_TREE) => {
+                        Self::RemoveTree { name, leaves_empty: flags != 0 }
+                    }
                     (0, RESTORE) => Self::Restore { snapshot: name },
                     (0 | SNAPSHOT_DIRECTORY, SNAPSHOT_DELETE) => {
                         Self::SnapshotDelete { name, directory: flags != 0 }
@@ -306,7 +312,9 @@ mod tests {
             Command::decode(SNAPSHOT, &argument),
             Some(Command::Snapshot { name: b"n", writable: true, directory: false })
         );
-        assert_eq!(Command::decode(REMOVE_TREE, &argument), None);
+        let removal = Some(Command::RemoveTree { name: b"n", leaves_empty: true });
+        assert_eq!(Command::decode(REMOVE_TREE, &argument), removal);
+        assert_eq!(Command::decode(REMOVE_TREE, &name_argument(2, b"n").unwrap()), None);
         assert_eq!(name_argument(0, &[b'n'; 256]), None);
         assert_eq!(Command::decode(REMOVE_TREE, &name_argument(0, b"").unwrap()), None);
         let owner = [5u32.to_ne_bytes(), u32::MAX.to_ne_bytes()].concat();

@@ -6,6 +6,7 @@ use super::reply::Writer;
 const INVALIDATE_INODE: i32 = 2;
 const INVALIDATE_ENTRY: i32 = 3;
 const STORE: i32 = 4;
+const DELETE: i32 = 6;
 const INCREMENT_EPOCH: i32 = 8;
 
 /// The longest name of an INVAL_ENTRY that the kernel takes, bytes.
@@ -33,6 +34,16 @@ pub enum Notification {
         /// again (protocol 7.38); otherwise it drops all of that.
         expire: bool,
     },
+    /// A name in a directory is gone, and what it meant: the kernel drops all that it knows below,
+    /// and tells watchers of the node that it was deleted, unless something below is open.
+    Deleted {
+        /// The directory.
+        parent: u64,
+        /// What the name meant.
+        node: u64,
+        /// The name.
+        name: Vec<u8>,
+    },
     /// The kernel has to look up every cached name of the mount again (protocol 7.44).
     Epoch,
 }
@@ -58,6 +69,17 @@ impl Notification {
                     writer.u64(*parent);
                     writer.u32(name.len() as u32);
                     writer.u32(u32::from(*expire));
+                    writer.bytes(name);
+                    writer.bytes(&[0]);
+                })
+            }
+            Self::Deleted { parent, node, name } => {
+                let name = &name[..name.len().min(MAX_NAME_BYTES)];
+                message(DELETE, 24 + name.len() + 1, |writer| {
+                    writer.u64(*parent);
+                    writer.u64(*node);
+                    writer.u32(name.len() as u32);
+                    writer.u32(0);
                     writer.bytes(name);
                     writer.bytes(&[0]);
                 })
