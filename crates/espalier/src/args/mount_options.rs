@@ -12,7 +12,7 @@ const fn option(names: &'static str, meaning: &'static str) -> MountOption {
 }
 
 /// Every option of Espalier's own, and what those of mount(8) mean here.
-pub(crate) const MOUNT_OPTIONS: [MountOption; 22] = [
+pub(crate) const MOUNT_OPTIONS: [MountOption; 23] = [
     option("ro, rw", "read-only, or for reading and writing (default)"),
     option("cache=SIZE", "memory for everything the server holds (default 2G); the same as --cache"),
     option(
