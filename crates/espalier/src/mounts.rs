@@ -1,6 +1,7 @@
 //! The table of mounts.
 
 use espalier_workspace::unescape_mount_path;
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -23,6 +24,31 @@ impl MountEntry {
     /// True if it is one of ours.
     pub(crate) fn is_espalier(&self) -> bool {
         self.kind == "fuse.espalier" || self.kind == "fuseblk.espalier"
+    }
+
+    /// A process in another mount namespace that has it, too: its number and name. What is
+    /// unmounted here stays mounted there.
+    pub(crate) fn elsewhere(&self) -> std::io::Result<Option<(i32, String)>> {
+        let own = std::fs::read_link("/proc/self/ns/mnt")?;
+        let mut looked_at = HashSet::from([own]);
+        for process in std::fs::read_dir("/proc")?.flatten() {
+            let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+                continue;
+            };
+            let path = process.path();
+            // A process of another user may hide its namespace, and still tell its mounts.
+            if path.join("ns/mnt").read_link().is_ok_and(|namespace| !looked_at.insert(namespace)) {
+                continue;
+            }
+            // It may have ended.
+            let Ok(table) = std::fs::read(path.join("mountinfo")) else { continue };
+            let mut mounts = table.split(|&b| b == b'\n').filter_map(parse);
+            if mounts.any(|mount| mount.is_espalier() && mount.device == self.device) {
+                let name = std::fs::read_to_string(path.join("comm")).unwrap_or_default();
+                return Ok(Some((pid, name.trim_end().to_owned())));
+            }
+        }
+        Ok(None)
     }
 
     /// True if no server serves it any more.

@@ -8,7 +8,7 @@ use crate::mounts::{self, MountEntry};
 use crate::ui;
 use anyhow::{Context, Result, anyhow, bail};
 use espalier_storage::{ErrorKind, FileDevice, FileOptions, OpenMode};
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, PidfdFlags};
@@ -16,6 +16,9 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
+
+/// How long to wait for the end of a server before a look at other mount namespaces.
+const LOOK_ELSEWHERE: Duration = Duration::from_secs(1);
 
 /// Runs the command.
 pub(crate) fn run(args: &Umount) -> Result<()> {
@@ -27,14 +30,43 @@ pub(crate) fn run(args: &Umount) -> Result<()> {
     if !mount.is_espalier() {
         bail!("{} is a mount of type {}; unmount it with umount(8)", dir.display(), mount.kind);
     }
-    let server = if args.lazy { None } else { server_of(&mount) };
-    detach(&dir, args.lazy)?;
     if args.lazy {
-        return Ok(());
+        return detach(&dir, true);
     }
-    match server {
-        Some(server) => wait_for_end(&server),
+    let server = server_of(&mount);
+    sync(&dir);
+    detach(&dir, false)?;
+    let spinner = ui::spinner("making everything durable");
+    let outcome = match server {
+        Some(server) => wait_for_end(&server, &mount),
         None => wait_for_release(&mount),
+    };
+    spinner.finish_and_clear();
+    if let Waited::Elsewhere(pid, name) = outcome? {
+        ui::complain!(
+            "{}: unmounted, and all that was written is durable; but process {pid} ({name}) has it in a mount namespace of its own, so its server goes on and the image stays in use until that ends",
+            dir.display()
+        );
+    }
+    Ok(())
+}
+
+/// What ended the wait for the server.
+enum Waited {
+    /// The server is gone.
+    Gone,
+    /// It goes on, because this process has the mount in another namespace.
+    Elsewhere(i32, String),
+}
+
+/// Makes everything durable that was written: the kernel does so only with the last mount of a file
+/// system, and there may be more in other namespaces. A mount that cannot be opened (its server is
+/// dead, the directory is not the caller's) has nothing that this command could wait for.
+fn sync(dir: &Path) {
+    if let Ok(open) = std::fs::File::open(dir)
+        && let Err(error) = rustix::fs::syncfs(open)
+    {
+        tracing::debug!(%error, "not everything is durable yet");
     }
 }
 
@@ -50,17 +82,22 @@ fn server_of(mount: &MountEntry) -> Option<OwnedFd> {
 }
 
 /// Waits until a server has made everything durable and is gone.
-fn wait_for_end(server: &OwnedFd) -> Result<()> {
-    let spinner = ui::spinner("making everything durable");
-    let outcome = loop {
-        match rustix::event::poll(&mut [PollFd::new(server, PollFlags::IN)], None) {
+fn wait_for_end(server: &OwnedFd, mount: &MountEntry) -> Result<Waited> {
+    loop {
+        let timeout = Timespec { tv_sec: LOOK_ELSEWHERE.as_secs().cast_signed(), tv_nsec: 0 };
+        match rustix::event::poll(&mut [PollFd::new(server, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => {
+                if let Some((pid, name)) = mount.elsewhere()? {
+                    return Ok(Waited::Elsewhere(pid, name));
+                }
+            }
             Err(Errno::INTR) => {}
-            outcome => break outcome,
+            outcome => {
+                outcome.context("the end of the server cannot be waited for")?;
+                return Ok(Waited::Gone);
+            }
         }
-    };
-    spinner.finish_and_clear();
-    outcome.context("the end of the server cannot be waited for")?;
-    Ok(())
+    }
 }
 
 /// The path without links, found without touching its last component, whose server may be dead.
@@ -103,24 +140,26 @@ pub(crate) fn detach(dir: &Path, lazy: bool) -> Result<()> {
 }
 
 /// Waits until the lock of the image is free, which the server keeps to its last write.
-fn wait_for_release(mount: &MountEntry) -> Result<()> {
-    let spinner = ui::spinner("making everything durable");
-    let outcome = loop {
+fn wait_for_release(mount: &MountEntry) -> Result<Waited> {
+    loop {
         let options = FileOptions { direct: false, ..FileOptions::new(OpenMode::ReadOnly) };
-        match FileDevice::open_with(&mount.source, &options.wait(Duration::from_millis(200))) {
-            Ok(_) => break Ok(()),
+        match FileDevice::open_with(&mount.source, &options.wait(LOOK_ELSEWHERE)) {
+            Ok(_) => return Ok(Waited::Gone),
             Err(e) if e.kind == ErrorKind::Busy => {
                 // Mounted again by another process, so released in between; or mounted twice.
                 if mounts::of(&mount.source)?.is_some() {
-                    break Ok(());
+                    return Ok(Waited::Gone);
+                }
+                if let Some((pid, name)) = mount.elsewhere()? {
+                    return Ok(Waited::Elsewhere(pid, name));
                 }
             }
             // The image is gone or not ours to open: there is nothing to wait for that we could
             // see.
-            Err(e) if matches!(e.kind, ErrorKind::NotFound | ErrorKind::PermissionDenied) => break Ok(()),
-            Err(e) => break Err(e.into()),
+            Err(e) if matches!(e.kind, ErrorKind::NotFound | ErrorKind::PermissionDenied) => {
+                return Ok(Waited::Gone);
+            }
+            Err(e) => return Err(e.into()),
         }
-    };
-    spinner.finish_and_clear();
-    outcome
+    }
 }

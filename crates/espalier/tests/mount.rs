@@ -4,7 +4,7 @@ mod common;
 
 use common::{Loop, Place, content, espalier, run};
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -177,6 +177,34 @@ fn a_busy_mount_is_not_unmounted() {
     espalier(&["umount".as_ref(), place.base.path().as_os_str()]).refused(1, &["nothing is mounted"]);
     espalier(&["umount", "/proc"]).refused(1, &["umount(8)"]);
     espalier(&["umount", "/no/such/dir"]).refused(1, &["no such directory"]);
+}
+
+#[test]
+fn umount_does_not_wait_for_another_mount_namespace() {
+    let place = Place::mounted("64M");
+    let server = place.server();
+    let mut holder = Command::new("unshare")
+        .args(["--mount", "sh", "-c", "echo ready; read line; exit 0"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    BufReader::new(holder.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    fs::write(place.dir.join("f"), "kept").unwrap();
+    let left = place.umount();
+    let told = left.stderr.clone();
+    left.ok();
+    assert!(told.contains(&holder.id().to_string()) && told.contains("namespace"), "{told}");
+    assert!(fs::read_dir(&place.dir).unwrap().next().is_none(), "it is still mounted here");
+    assert!(Path::new(&format!("/proc/{server}")).exists(), "it is served there");
+    holder.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert!(holder.wait().unwrap().success());
+    while Path::new(&format!("/proc/{server}")).exists() {
+        std::thread::yield_now();
+    }
+    place.mount(&[]).ok();
+    assert_eq!(fs::read(place.dir.join("f")).unwrap(), b"kept");
 }
 
 #[test]
