@@ -4,6 +4,7 @@
 use crate::error::{AtPath, Error, Result};
 use crate::git::{self, GitNote};
 use crate::home::Home;
+use crate::names::{check_free, check_name};
 use crate::process::start_of;
 use crate::record::{Record, now};
 use crate::registry::{NEW_PREFIX, Registry};
@@ -43,21 +44,6 @@ pub struct Created {
     pub git: Vec<GitNote>,
 }
 
-/// Names that would be taken for paths.
-fn check_name(name: &str) -> Result<()> {
-    let bad = name.is_empty()
-        || name.len() > 200
-        || name.starts_with(['.', '-'])
-        || name.contains('/')
-        || name.chars().any(char::is_control);
-    match bad {
-        true => Err(Error::Name(format!(
-            "'{name}' cannot be the name of a workspace: up to 200 bytes, no '/', and no '.' or '-' in front"
-        ))),
-        false => Ok(()),
-    }
-}
-
 /// What the new workspace is made from, what its changes will be applied to, and its place.
 struct Way {
     source: Source,
@@ -76,10 +62,7 @@ impl Create<'_> {
         let way = self.way()?;
         let parent = way.place.parent().unwrap_or(Path::new("/"));
         let home = Home::make(parent, way.source.directory())?;
-        let registry = Registry::around(parent)?;
-        if registry.workspaces().iter().any(|known| known.record.name == self.name) {
-            return Err(Error::Name(format!("there is a workspace '{}' already", self.name)));
-        }
+        check_free(parent, self.name)?;
         let id = new_identifier()?;
         let mut record = Record::new(
             id.clone(),
@@ -98,6 +81,7 @@ impl Create<'_> {
             // The error that matters is the first; gc removes what is left.
             let _ = trees.remove_tree(&new);
             let _ = trees.remove_tree(&workspace.dir());
+            let _ = workspace.home.free_name(self.name, &workspace.record.id);
         }
         Ok(Created { git: made?, workspace })
     }
@@ -119,6 +103,7 @@ impl Create<'_> {
         set_identifier(&tree, &workspace.record.id)?;
         workspace.record.store(new)?;
         std::fs::rename(new, workspace.dir()).at(new)?;
+        workspace.home.take_name(self.name, &workspace.record.id)?;
         let tree = workspace.dir().join("tree");
         match renameat_with(CWD, &tree, CWD, place, RenameFlags::NOREPLACE) {
             Err(rustix::io::Errno::EXIST) => Err(Error::Exists(place.to_owned())),

@@ -26,9 +26,9 @@ impl Discard {
         // In the directory with its data it is nowhere else, and goes with all of it at once.
         let gone = workspace.dir().join("discarded");
         std::fs::rename(workspace.place(), &gone).at(&workspace.place())?;
-        let removed = trees.remove_tree(&workspace.dir());
+        trees.remove_tree(&workspace.dir())?;
         drop(lock);
-        removed
+        workspace.home.free_name(&workspace.record.name, &workspace.record.id)
     }
 }
 

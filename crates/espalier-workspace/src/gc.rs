@@ -100,6 +100,9 @@ impl Registry {
             }
         }
         for home in homes {
+            if !collect.dry_run {
+                home.remove_dangling_names()?;
+            }
             collect_unfinished(trees, &home, collect.dry_run, &mut all)?;
         }
         Ok(all)

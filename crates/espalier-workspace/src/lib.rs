@@ -19,6 +19,7 @@ mod git;
 mod home;
 mod listing;
 mod merge;
+mod names;
 mod patch;
 mod path_text;
 mod plan;

@@ -2,6 +2,7 @@
 
 use crate::error::{AtPath, Error, Result};
 use crate::home::Home;
+use crate::names::check_name;
 use crate::record::{Record, now};
 use crate::workspace::{Workspace, clear_identifier, identifier, set_identifier};
 use std::collections::{BTreeSet, HashMap};
@@ -43,8 +44,7 @@ impl Registry {
         }
         let mut this = Self { at, present: Vec::new(), missing: Vec::new() };
         for mut workspace in all {
-            workspace.complete_promotion()?;
-            if identifier(&workspace.place()).as_deref() == Some(&workspace.record.id) {
+            if workspace.is_present()? {
                 this.present.push(workspace);
             } else {
                 this.missing.push(workspace);
@@ -53,6 +53,35 @@ impl Registry {
         this.find_moved()?;
         this.present.sort_by(|a, b| a.record.name.cmp(&b.record.name));
         Ok(this)
+    }
+
+    /// The workspace around `at` with a name, or the one at a path, without a look at all others if
+    /// that can be.
+    ///
+    /// # Errors
+    /// As for [`Registry::find`].
+    pub fn locate(at: &Path, name: &OsStr) -> Result<Workspace> {
+        let around = at.canonicalize().at(at)?;
+        let mut found = Vec::new();
+        if let Some(name) = name.to_str().filter(|name| check_name(name).is_ok()) {
+            for home in Home::around(&around)? {
+                if let Some(mut known) = home.named(name)?
+                    && known.is_present()?
+                {
+                    found.push(known);
+                }
+            }
+        }
+        match found.pop() {
+            Some(_) if !found.is_empty() => Err(Error::Ambiguous(name.to_string_lossy().into_owned())),
+            Some(known) => Ok(known),
+            None => Self::around(at)?.find(name),
+        }
+    }
+
+    /// True if the workspace with this identifier was found.
+    pub(crate) fn has(&self, id: &str) -> bool {
+        self.present.iter().any(|known| known.record.id == id)
     }
 
     /// Looks for missing workspaces among the neighbours of all places.
@@ -145,6 +174,12 @@ impl Workspace {
                 Ok(now())
             }
         }
+    }
+
+    /// True if it is where its record says.
+    pub(crate) fn is_present(&mut self) -> Result<bool> {
+        self.complete_promotion()?;
+        Ok(identifier(&self.place()).as_deref() == Some(&self.record.id))
     }
 
     /// Completes a promotion that a crash interrupted, or forgets it if it had not come that far.

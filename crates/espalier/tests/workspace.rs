@@ -345,6 +345,47 @@ fn workspaces_are_found_after_moves_and_not_after_removal() {
 }
 
 #[test]
+fn a_name_is_taken_by_one_workspace_until_it_is_gone() {
+    as_both(|pool| {
+        pool.sh("mkdir base; echo x > base/f");
+        pool.ws("create w --from base").ok();
+        // For root the home lies in the root of the mount.
+        let home = pool.sh("ls -d .espalier-* ../.espalier-* 2>/dev/null || true").trim().to_owned();
+        let links = || pool.sh(&format!("ls -A {home}/names")).lines().count();
+        pool.ws("create w --from base --at other").refused(1, &["there is a workspace 'w' already"]);
+        assert!(!pool.path("other").exists());
+        // Moved, it keeps its name; removed by rm, it does not; nor do links that lead nowhere.
+        pool.sh("mv w moved");
+        pool.ws("create w --from base --at other").refused(1, &["there is a workspace 'w' already"]);
+        pool.sh("rm -rf moved");
+        pool.ws("create w --from base").ok();
+        assert_eq!(pool.ws("diff w").ok(), "");
+        pool.sh(&format!("rm -rf w {home}/[0-9a-f]*[0-9]*"));
+        assert_eq!(links(), 1);
+        pool.ws("create w --from base").ok();
+        pool.ws("create x --from base").ok();
+        pool.ws("discard w").ok();
+        assert_eq!((pool.names(), links()), (vec!["x".to_owned()], 1));
+        // Without the links all is found as well.
+        pool.sh(&format!("rm -rf {home}/names"));
+        assert_eq!(pool.ws("diff x").ok(), "");
+        pool.ws("discard x").ok();
+        pool.ws("create x --from base").ok();
+        // Of many that ask for a name at once, one gets it.
+        let race = "for n in 1 2 3 4 5 6; do espalier ws create race --from base --at r$n & done; wait";
+        pool.sh(&race.replace("espalier", env!("CARGO_BIN_EXE_espalier")));
+        assert_eq!(pool.names().iter().filter(|name| *name == "race").count(), 1);
+        assert_eq!(
+            pool.sh("ls -d r*"),
+            pool.json("list")["workspaces"][0]["path"]
+                .as_str()
+                .map(|path| format!("{}\n", path.rsplit('/').next().unwrap()))
+                .unwrap()
+        );
+    });
+}
+
+#[test]
 fn time_and_programs_end_workspaces() {
     as_both(|pool| {
         pool.sh("mkdir base; echo x > base/f");

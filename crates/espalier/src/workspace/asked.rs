@@ -18,7 +18,7 @@ impl Asked<'_> {
 
     /// The workspace that a user has named.
     pub(super) fn find(&self, name: &OsStr) -> Result<Workspace> {
-        Ok(self.registry()?.find(name)?)
+        Ok(Registry::locate(self.at, name)?)
     }
 }
 
