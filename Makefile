@@ -7,7 +7,7 @@ SBINDIR ?= /sbin
 DESTDIR ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: all demo test lint fuzz soak power-cut bench install install-files uninstall clean \
+.PHONY: all demo test test-long conformance soak-fsx lint fuzz soak power-cut bench install install-files uninstall clean \
 	static deb rpm dist dist-check package-test publish-check site guarantees
 
 all:
@@ -23,8 +23,28 @@ demo:
 
 # Every test, the lints first. Needs root, or FUSE and fusermount3 at least.
 test:
-	./scripts/install-deps build test fuzz
+	./scripts/install-deps build test suites fuzz
 	./scripts/test
+
+# What takes too long for every run: all outside suites with all their cases on every kind of mount,
+# and fsx for MINUTES. Needs root.
+test-long:
+	./scripts/install-deps build suites suites-long
+	$(CARGO) build --release -p espalier
+	./scripts/conformance $(CONFORMANCE)
+	./scripts/soak-fsx --minutes $(or $(MINUTES),60)
+
+# The outside suites, and the table of docs/conformance.md from what came out. Needs root.
+conformance:
+	./scripts/install-deps build suites suites-long
+	$(CARGO) build --release -p espalier
+	./scripts/conformance --write $(CONFORMANCE)
+
+# fsx with new seeds on several mounts for MINUTES; counts its operations. Needs root.
+soak-fsx:
+	./scripts/install-deps build suites
+	$(CARGO) build --release -p espalier
+	./scripts/soak-fsx --minutes $(or $(MINUTES),60)
 
 lint:
 	$(CARGO) fmt --all --check

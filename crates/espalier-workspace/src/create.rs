@@ -4,10 +4,10 @@
 use crate::error::{AtPath, Error, Result};
 use crate::git::{self, GitNote};
 use crate::home::Home;
-use crate::names::{check_free, check_name};
+use crate::names::check_name;
 use crate::process::start_of;
 use crate::record::{Record, now};
-use crate::registry::{NEW_PREFIX, Registry};
+use crate::registry::{NEW_PREFIX, Registry, check_free};
 use crate::source::{Source, is_mount};
 use crate::trees::Trees;
 use crate::workspace::{Workspace, set_identifier};

@@ -3,13 +3,12 @@
 //!
 //! Invariant: a name belongs to one workspace of a home, because making a link fails where one is.
 //! Links say nothing that records do not say. One that leads to no workspace is left by a crash or
-//! by `rm -rf`: the name can be taken all the same, and `gc` removes the link. A name without a link is
-//! looked for among all records.
+//! by `rm -rf`: the name can be taken all the same, and `gc` removes the link. A name without a
+//! link is looked for among all records.
 
 use crate::error::{AtPath, Error, Result};
 use crate::home::Home;
 use crate::record::Record;
-use crate::registry::Registry;
 use crate::workspace::Workspace;
 use std::fs::DirBuilder;
 use std::io::ErrorKind;
@@ -20,7 +19,8 @@ use std::path::{Path, PathBuf};
 const NAMES: &str = "names";
 
 impl Home {
-    fn name_link(&self, name: &str) -> PathBuf {
+    /// The link of a name.
+    pub(crate) fn name_link(&self, name: &str) -> PathBuf {
         self.dir().join(NAMES).join(name)
     }
 
@@ -97,27 +97,7 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
     }
 }
 
-/// Refuses if a workspace around `parent` has the name. Frees the name of one that is gone.
-///
-/// # Errors
-/// [`Error::Name`]; of the system.
-pub(crate) fn check_free(parent: &Path, name: &str) -> Result<()> {
-    for home in Home::around(parent)? {
-        let Some(mut known) = home.named(name)? else {
-            // Whatever is left of it.
-            if home.name_link(name).symlink_metadata().is_ok() {
-                std::fs::remove_file(home.name_link(name)).at(&home.name_link(name))?;
-            }
-            continue;
-        };
-        if known.is_present()? || Registry::around(parent)?.has(&known.record.id) {
-            return Err(taken(name));
-        }
-        home.free_name(name, &known.record.id)?;
-    }
-    Ok(())
-}
-
-fn taken(name: &str) -> Error {
+/// The error for a name that another workspace has.
+pub(crate) fn taken(name: &str) -> Error {
     Error::Name(format!("there is a workspace '{name}' already"))
 }

@@ -2,7 +2,7 @@
 
 use crate::error::{AtPath, Error, Result};
 use crate::home::Home;
-use crate::names::check_name;
+use crate::names::{check_name, taken};
 use crate::record::{Record, now};
 use crate::workspace::{Workspace, clear_identifier, identifier, set_identifier};
 use std::collections::{BTreeSet, HashMap};
@@ -195,6 +195,27 @@ impl Workspace {
         self.record.promoting = false;
         self.store()
     }
+}
+
+/// Refuses if a workspace around `parent` has the name. Frees the name of one that is gone.
+///
+/// # Errors
+/// [`Error::Name`]; of the system.
+pub(crate) fn check_free(parent: &Path, name: &str) -> Result<()> {
+    for home in Home::around(parent)? {
+        let Some(mut known) = home.named(name)? else {
+            // Whatever is left of it.
+            if home.name_link(name).symlink_metadata().is_ok() {
+                std::fs::remove_file(home.name_link(name)).at(&home.name_link(name))?;
+            }
+            continue;
+        };
+        if known.is_present()? || Registry::around(parent)?.has(&known.record.id) {
+            return Err(taken(name));
+        }
+        home.free_name(name, &known.record.id)?;
+    }
+    Ok(())
 }
 
 /// True for the name of a directory with the data of a workspace.
