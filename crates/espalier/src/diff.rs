@@ -8,7 +8,7 @@ use crate::ui::{self, say};
 use crate::units::Size;
 use anyhow::{Context, Result, bail};
 use espalier_fs::Change;
-use espalier_fuse::control::{DIFF, DIFF_NEXT, DIFFERENCES_BYTES, SPACE, size};
+use espalier_fuse::control::{DIFF, DIFF_NEXT, DIFFERENCES_BYTES, EXCLUSIVE_SPACE, SPACE, size};
 use serde_json::json;
 use std::path::Path;
 
@@ -117,26 +117,49 @@ fn on_mount(args: &Diff, told: &mut Told) -> Result<()> {
 /// Runs `espalier du`.
 pub(crate) fn du(args: &Du) -> Result<()> {
     for path in &args.paths {
-        let (bytes, exclusive) = match place::inside(path) {
+        let Space { bytes, exclusive } = match place::inside(path) {
             Some(inside) => place::open(&inside.image, true, |image| {
                 let found = image.find(&inside)?;
-                found.fs.space_of_tree(found.node).map_err(|error| place::explain(error, &inside))
+                let space = found.fs.space_of_tree(found.node);
+                space.map(Space::from).map_err(|error| place::explain(error, &inside))
             }),
+            None if args.exclusive => exclusive_on_mount(path),
             None => space_on_mount(path),
         }
         .with_context(|| "space cannot be told")?;
         if args.json {
             say!("{}", json!({"path": path.to_string_lossy(), "bytes": bytes, "exclusive": exclusive}));
         } else {
-            say!("{:>12}  {}", Size(if args.exclusive { exclusive } else { bytes }), path.display());
+            let shown = bytes.filter(|_| !args.exclusive).unwrap_or(exclusive);
+            say!("{:>12}  {}", Size(shown), path.display());
         }
     }
     Ok(())
 }
 
-fn space_on_mount(path: &Path) -> Result<(u64, u64)> {
+/// Bytes that a tree takes, if that was asked, and those that nothing else shares.
+struct Space {
+    bytes: Option<u64>,
+    exclusive: u64,
+}
+
+impl From<(u64, u64)> for Space {
+    fn from((bytes, exclusive): (u64, u64)) -> Self {
+        Self { bytes: Some(bytes), exclusive }
+    }
+}
+
+fn space_on_mount(path: &Path) -> Result<Space> {
     let mut answer = [0; size(SPACE)];
     control::ask(&control::open(path)?, SPACE, &mut answer).map_err(|error| control::explain(error, path))?;
     let (bytes, exclusive) = answer.split_at(8);
-    Ok((u64::from_ne_bytes(bytes.try_into()?), u64::from_ne_bytes(exclusive.try_into()?)))
+    Ok(Space::from((u64::from_ne_bytes(bytes.try_into()?), u64::from_ne_bytes(exclusive.try_into()?))))
+}
+
+/// Also for users that are not root, and without a look at what is shared.
+fn exclusive_on_mount(path: &Path) -> Result<Space> {
+    let mut answer = [0; size(EXCLUSIVE_SPACE)];
+    control::ask(&control::open(path)?, EXCLUSIVE_SPACE, &mut answer)
+        .map_err(|error| control::explain(error, path))?;
+    Ok(Space { bytes: None, exclusive: u64::from_ne_bytes(answer) })
 }

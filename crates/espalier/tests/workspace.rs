@@ -108,6 +108,9 @@ fn the_life_of_a_workspace() {
             (listed["workspaces"][0]["changed"].as_u64(), listed["workspaces"][0]["own_bytes"].is_u64()),
             (Some(6), true)
         );
+        let mut du = pool.program(env!("CARGO_BIN_EXE_espalier"));
+        let told: Ran = du.args(["du", "--exclusive", "w"]).output().unwrap().into();
+        assert!(told.ok().contains("KiB"), "a user may ask, too");
         // The patch leads to the same, by git.
         pool.sh("cp -a base copy");
         let patch = pool.ws("diff w --patch").ok();

@@ -192,12 +192,12 @@ pub(crate) struct Diff {
   espalier du disk.img:work              in an image that is not mounted
 
 Space in the store, after compression, of whole pieces of up to some hundred KiB; what clones share counts for
-each of them, unless --exclusive. For root.")]
+each of them, unless --exclusive. For root; with --exclusive, as of at most two seconds ago, also for the owner.")]
 pub(crate) struct Du {
     /// Files or directories
     #[arg(value_name = "PATH", required = true)]
     pub(crate) paths: Vec<PathBuf>,
-    /// What nothing else shares
+    /// Only what nothing else shares (takes time for that alone)
     #[arg(long)]
     pub(crate) exclusive: bool,
     /// Print JSON
