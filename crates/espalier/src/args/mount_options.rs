@@ -12,7 +12,7 @@ const fn option(names: &'static str, meaning: &'static str) -> MountOption {
 }
 
 /// Every option of Espalier's own, and what those of mount(8) mean here.
-pub(crate) const MOUNT_OPTIONS: [MountOption; 23] = [
+pub(crate) const MOUNT_OPTIONS: &[MountOption] = &[
     option("ro, rw", "read-only, or for reading and writing (default)"),
     option("cache=SIZE", "memory for everything the server holds (default 2G); the same as --cache"),
     option(
@@ -75,7 +75,7 @@ const WIDTH: usize = 98;
 /// The table as text for help.
 pub(crate) fn as_text() -> String {
     let mut text = String::new();
-    for MountOption { names, meaning } in &MOUNT_OPTIONS {
+    for MountOption { names, meaning } in MOUNT_OPTIONS {
         let mut line = format!("  {names}");
         if line.len() + 2 > INDENT {
             text += &line;

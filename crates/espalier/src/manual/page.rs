@@ -112,7 +112,7 @@ fn commands(command: &clap::Command, name: &str) -> Roff {
 
 fn mount_options() -> Roff {
     let mut roff = Roff::new();
-    for option in &MOUNT_OPTIONS {
+    for option in MOUNT_OPTIONS {
         roff.control("TP", []);
         let mut names: Vec<Inline> = Vec::new();
         for name in option.names.split(", ") {
