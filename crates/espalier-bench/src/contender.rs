@@ -1,6 +1,5 @@
 //! A file system on a loop device of its own.
 
-use crate::options::{BEFORE, BOUND, Options};
 use crate::system::{self, Undo};
 use anyhow::{Context, Result, bail, ensure};
 use std::ffi::OsStr;
@@ -10,6 +9,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
+
+/// The contender that is the other build.
+pub(crate) const BEFORE: &str = "espalier@before";
+
+/// The contender that says what any server can reach at most.
+pub(crate) const BOUND: &str = "bound";
 
 /// The kinds of file system that are compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +30,23 @@ enum Kind {
     Bound {
         program: PathBuf,
     },
+}
+
+/// How contenders are made.
+pub(crate) struct Setup<'a> {
+    /// Where images and mount points lie.
+    pub(crate) dir: &'a Path,
+    /// Size of each loop device, in bytes.
+    pub(crate) device_size: u64,
+    /// A device for all of them, one after the other, in place of loop devices.
+    pub(crate) device: Option<&'a Path>,
+    /// The espalier program, and another build of it.
+    pub(crate) espalier: &'a Path,
+    pub(crate) before: Option<&'a Path>,
+    /// The program that is the bound.
+    pub(crate) bound: Option<&'a Path>,
+    /// Espalier's memory budget, in bytes.
+    pub(crate) cache: u64,
 }
 
 /// One contender: its name in the tables, its device, its mount point.
@@ -62,24 +84,25 @@ impl Drop for Server {
 }
 
 impl Contender {
-    /// Makes the backing file and the loop device; `undo` takes them down again.
-    pub(crate) fn new(name: &str, options: &Options, undo: &Undo) -> Result<Self> {
+    /// Makes the backing file and the loop device, if it is to have some; `undo` takes them down
+    /// again.
+    pub(crate) fn new(name: &str, setup: &Setup<'_>, undo: &Undo) -> Result<Self> {
         let mut words = name.split('+').map(str::to_owned);
         let kind = match words.next().as_deref() {
             Some("ext4") => Kind::Ext4,
             Some("xfs") => Kind::Xfs,
             Some("btrfs") => Kind::Btrfs,
             Some("espalier") => {
-                Kind::Espalier { program: std::path::absolute(&options.espalier)?, cache: options.cache }
+                Kind::Espalier { program: std::path::absolute(setup.espalier)?, cache: setup.cache }
             }
             Some(BEFORE) => {
-                let program = options.before.as_ref();
+                let program = setup.before;
                 let program =
                     program.with_context(|| format!("{BEFORE} is the program that --before names"))?;
-                Kind::Espalier { program: std::path::absolute(program)?, cache: options.cache }
+                Kind::Espalier { program: std::path::absolute(program)?, cache: setup.cache }
             }
             Some(BOUND) => {
-                let program = options.bound.as_ref();
+                let program = setup.bound;
                 let program =
                     program.with_context(|| format!("{BOUND} is the program that --bound names"))?;
                 Kind::Bound { program: std::path::absolute(program)? }
@@ -95,25 +118,15 @@ impl Contender {
                 program.display()
             );
         }
-        let base = std::path::absolute(&options.dir)?;
-        let image = base.join(format!("{name}.img"));
+        let base = std::path::absolute(setup.dir)?;
         let dir = base.join("mnt").join(name);
         std::fs::create_dir_all(&dir)?;
         let mount_options = words.collect();
-        undo.push({
-            let image = image.clone();
-            move || drop(std::fs::remove_file(image))
-        });
-        fill(&image, options.device_size)?;
-        let device = attach(&image)?;
-        undo.push({
-            let device = device.clone();
-            move || drop(system::run("losetup", &[OsStr::new("-d"), device.as_os_str()]))
-        });
+        let device = match setup.device {
+            Some(device) => device.to_owned(),
+            None => loop_device(&base.join(format!("{name}.img")), setup.device_size, undo)?,
+        };
         let contender = Self { name: name.into(), dir, kind, mount_options, device, server: None };
-        // Discards would punch holes into the backing file, for some and not for others.
-        let limit = contender.sysfs("queue/discard_max_bytes");
-        std::fs::write(&limit, "0").with_context(|| format!("{} cannot be written", limit.display()))?;
         undo.push({
             let (dir, device) = (contender.dir.clone(), contender.device.clone());
             move || take_down(&dir, &device)
@@ -272,7 +285,7 @@ impl Contender {
 
     fn sysfs(&self, leaf: &str) -> PathBuf {
         let name = self.device.file_name().unwrap_or_default();
-        Path::new("/sys/block").join(name).join(leaf)
+        Path::new("/sys/class/block").join(name).join(leaf)
     }
 }
 
@@ -297,9 +310,28 @@ fn take_down(dir: &Path, device: &Path) {
     }
 }
 
+/// A loop device on a file of its own.
+fn loop_device(image: &Path, size: u64, undo: &Undo) -> Result<PathBuf> {
+    undo.push({
+        let image = image.to_owned();
+        move || drop(std::fs::remove_file(image))
+    });
+    fill(image, size)?;
+    let device = attach(image)?;
+    undo.push({
+        let device = device.clone();
+        move || drop(system::run("losetup", &[OsStr::new("-d"), device.as_os_str()]))
+    });
+    // Discards would punch holes into the backing file, for some and not for others.
+    let name = device.file_name().unwrap_or_default();
+    let limit = Path::new("/sys/class/block").join(name).join("queue/discard_max_bytes");
+    std::fs::write(&limit, "0").with_context(|| format!("{} cannot be written", limit.display()))?;
+    Ok(device)
+}
+
 /// Writes the backing file once, so that no step pays for allocating it.
 fn fill(image: &Path, size: u64) -> Result<()> {
-    println!("writing {} ({} MiB)", image.display(), size >> 20);
+    eprintln!("writing {} ({} MiB)", image.display(), size >> 20);
     let mut file = OpenOptions::new().create(true).write(true).truncate(true).open(image)?;
     let chunk = vec![0u8; 4 << 20];
     let mut left = size;

@@ -1,5 +1,6 @@
 //! The command line of the benchmarks.
 
+use crate::contender::{BEFORE, BOUND, Setup};
 use clap::{Parser, ValueEnum};
 use std::path::PathBuf;
 
@@ -91,11 +92,6 @@ const EXAMPLES: &str = "Examples:
   espalier-bench --contenders espalier --before OLD/espalier --steps unpack --rounds 5
                                                         what changed between two builds";
 
-/// The contender that is the other build.
-pub(crate) const BEFORE: &str = "espalier@before";
-/// The contender that says what any server can reach at most.
-pub(crate) const BOUND: &str = "bound";
-
 impl Options {
     /// Applies `--quick`, `--before` and `--bound`.
     pub(crate) fn settle(mut self) -> Self {
@@ -119,6 +115,19 @@ impl Options {
             self.scale = 20;
         }
         self
+    }
+
+    /// How the contenders are made.
+    pub(crate) fn setup(&self) -> Setup<'_> {
+        Setup {
+            dir: &self.dir,
+            device_size: self.device_size,
+            device: None,
+            espalier: &self.espalier,
+            before: self.before.as_deref(),
+            bound: self.bound.as_deref(),
+            cache: self.cache,
+        }
     }
 
     /// Where the figures go.

@@ -1,6 +1,7 @@
 //! Figures as a table for people and as JSON for everything else.
 
-use crate::options::{BEFORE, BOUND, Options};
+use crate::contender::{BEFORE, BOUND};
+use crate::options::Options;
 use crate::steps::{Setting, Step};
 use anyhow::{Context, Result};
 use serde::Serialize;

@@ -61,7 +61,7 @@ pub(crate) fn run(options: &Options, undo: &Undo) -> Result<()> {
     };
     let mut contenders = Vec::new();
     for name in &options.contenders {
-        contenders.push(Contender::new(name, options, undo)?);
+        contenders.push(Contender::new(name, &options.setup(), undo)?);
     }
     let mut figures = Figures::new(&options.contenders);
     for round in 0..options.rounds {

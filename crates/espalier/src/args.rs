@@ -1,12 +1,14 @@
 //! The command line: commands, their options, and the names under which mount(8) and its kin call
 //! us.
 
+mod bench;
 pub(crate) mod mount_options;
 mod trees;
 mod watch;
 mod workspace;
 
 use crate::units::Size;
+pub(crate) use bench::Bench;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -95,6 +97,8 @@ pub(crate) enum Command {
     Diff(Diff),
     /// Show the space that trees take, and what nothing else shares
     Du(Du),
+    /// Compare file systems: how many operations a second, and how long each takes
+    Bench(Bench),
     /// Show everything at work: make an image, unpack a source tree, search, edit, build, check,
     /// compare
     Demo(Demo),

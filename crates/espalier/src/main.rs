@@ -5,6 +5,7 @@
 
 mod args;
 mod backing;
+mod bench;
 mod change;
 mod clone;
 mod completion;
@@ -147,6 +148,7 @@ fn run(cli: &Cli, config: &Config) -> (&'static str, anyhow::Result<Exit>) {
         Command::Workspace(args) => ("workspace", workspace::run(args)),
         Command::Diff(args) => ("diff", diff::run(args).map(done)),
         Command::Du(args) => ("du", diff::du(args).map(done)),
+        Command::Bench(args) => ("bench", bench::run(args).map(done)),
         Command::Demo(args) => ("demo", demo::run(args).map(done)),
         Command::Man(args) => ("man", manual::run(args).map(done)),
     }

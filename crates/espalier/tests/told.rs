@@ -33,6 +33,27 @@ fn mkfs_on_a_terminal_says_what_it_writes_to() {
     assert!(!espalier(&[&again[..], &[image]].concat()).ok().contains("holds"), "a pipe is no terminal");
 }
 
+#[test]
+fn bench_says_what_it_does_not_do() {
+    let place = Place::new();
+    let missing = place.base.path().join("missing");
+    espalier(&["bench".as_ref(), missing.as_os_str()]).refused(1, &["missing cannot be used"]);
+    espalier(&["bench", "--device", "/dev/null"]).refused(2, &["--force"]);
+    let scratch = place.base.path().join("scratch");
+    let words = [
+        "bench".as_ref(),
+        "--contenders".as_ref(),
+        "fat".as_ref(),
+        "--scratch".as_ref(),
+        scratch.as_os_str(),
+    ];
+    espalier(&words).refused(1, &["'fat' is no contender"]);
+    let page = place.base.path().join("none/page.html");
+    let words = ["bench".as_ref(), "--html".as_ref(), page.as_os_str(), place.dir.as_os_str()];
+    espalier(&words).refused(1, &["page.html cannot be written"]);
+    assert!(fs::read_dir(&place.dir).unwrap().next().is_none(), "work is left behind");
+}
+
 fn fsck_json(place: &Place, more: &[&str]) -> (Ran, Value) {
     let words = ["fsck", "--json"].iter().chain(more).map(OsStr::new).chain([place.image.as_os_str()]);
     let ran = espalier(&words.collect::<Vec<_>>());

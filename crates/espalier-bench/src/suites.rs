@@ -1,0 +1,129 @@
+//! The suites: real work on files and trees, and on whole subtrees, for developers of Espalier.
+//!
+//! Protocol: every contender gets a loop device of the same size, with direct I/O, on a file of the
+//! same disk, filled before (so that no contender pays for the first allocation in the file below)
+//! and with discard switched off. Rounds repeat everything on freshly made file systems; inside a
+//! round the contenders take turns step by step, so that a slow minute of the machine hits all of
+//! them. A step begins on a fresh mount with dropped caches, unless its name says `warm`, and with
+//! some memory touched (a host may have taken back what was free); its time includes syncfs and an
+//! fsync of the root directory.
+
+use crate::contender::Contender;
+use crate::options::{Options, Suite};
+use crate::report::{Measure, Report};
+use crate::steps::{self, Setting, Stage, Step};
+use crate::system::{self, Undo};
+use crate::{subtrees, tree};
+use anyhow::{Context, Result};
+use clap::Parser;
+use std::time::Instant;
+
+/// Runs what the command line asks for; ends the process if that fails.
+pub fn main() {
+    let options = Options::parse().settle();
+    let undo = Undo::on_signals();
+    let outcome = match options.suite {
+        Suite::Files => run(&options, &undo),
+        Suite::Subtrees => subtrees::run(&options, &undo),
+    };
+    undo.play();
+    if let Err(error) = outcome {
+        eprintln!("espalier-bench: {error:#}");
+        std::process::exit(1);
+    }
+}
+
+fn run(options: &Options, undo: &Undo) -> Result<()> {
+    system::require_root()?;
+    std::fs::create_dir_all(&options.dir)
+        .with_context(|| format!("{} cannot be made", options.dir.display()))?;
+    let stages = steps::stages(&options.steps)?;
+    let setting = Setting {
+        tarball: tree::prepare(options)?,
+        file_bytes: options.file_size,
+        overwrites: options.overwrites,
+        appends: options.appends,
+        touch: options.touch,
+    };
+    let mut contenders = Vec::new();
+    for name in &options.contenders {
+        contenders.push(Contender::new(name, &options.setup(), undo)?);
+    }
+    let mut report = Report::new(options, &setting);
+    for round in 0..options.rounds {
+        for contender in &mut contenders {
+            contender.make()?;
+        }
+        for stage in &stages {
+            // The order turns from round to round: none always goes first.
+            for turn in 0..contenders.len() {
+                let contender = &mut contenders[(turn + round) % options.contenders.len()];
+                if !stage.steps.iter().all(|&step| step.is_possible(contender)) {
+                    continue;
+                }
+                run_stage(round, stage, contender, &setting, &mut report)
+                    .with_context(|| format!("{} on {}", stage.name(), contender.name))?;
+            }
+        }
+        report.write_json(&options.json())?;
+    }
+    report.write_json(&options.json())?;
+    println!("{}", report.text());
+    println!("all figures: {}", options.json().display());
+    Ok(())
+}
+
+/// Runs the steps of one stage on one contender, from mount to unmount.
+fn run_stage(
+    round: usize,
+    stage: &Stage,
+    contender: &mut Contender,
+    setting: &Setting,
+    report: &mut Report,
+) -> Result<()> {
+    if stage.steps == [Step::Recovery] {
+        stage.prepare(setting)?;
+        if let Some(seconds) = steps::recovery(contender, setting)? {
+            progress(round, &contender.name, "recovery", seconds);
+            report.add(Measure::plain(round, &contender.name, "recovery", seconds));
+        }
+        return Ok(());
+    }
+    stage.prepare(setting)?;
+    let mount_seconds = contender.mount()?;
+    let mut measures = Vec::new();
+    for &step in &stage.steps {
+        let before = contender.written_bytes()?;
+        let seconds = step.run(&contender.dir, setting)?;
+        let written = contender.written_bytes()? - before;
+        progress(round, &contender.name, step.name(), seconds);
+        measures.push(Measure {
+            round,
+            contender: contender.name.clone(),
+            step: step.name().into(),
+            seconds,
+            written,
+            mount_seconds,
+            unmount_seconds: 0.0,
+            unmount_written: 0,
+            peak_resident: 0,
+        });
+    }
+    let peak_resident = contender.peak_resident()?;
+    let before = contender.written_bytes()?;
+    let started = Instant::now();
+    contender.unmount()?;
+    let unmount_seconds = started.elapsed().as_secs_f64();
+    let unmount_written = contender.written_bytes()? - before;
+    for mut measure in measures {
+        measure.peak_resident = peak_resident;
+        measure.unmount_seconds = unmount_seconds;
+        measure.unmount_written = unmount_written;
+        report.add(measure);
+    }
+    Ok(())
+}
+
+fn progress(round: usize, contender: &str, step: &str, seconds: f64) {
+    println!("round {}  {contender:<12} {step:<16} {seconds:>9.3} s", round + 1);
+}

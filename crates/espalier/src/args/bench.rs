@@ -1,0 +1,46 @@
+//! The options of `espalier bench`.
+
+use clap::Args;
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  espalier bench                                     a minute, all of this machine, as root
+  espalier bench --html report.html ~/a /mnt/b       two directories, as anyone
+  espalier bench --full --contenders xfs,espalier --html report.html
+  espalier bench --device /dev/vdb --force           on a real device; its content is lost
+
+Without directories, file systems of each kind are made on loop devices of the same size, or one
+after the other on a device, and taken away again. The steps are small files, a large file, random
+overwrites, fsyncs; every operation is timed. Caches are dropped before each step by root only, so
+figures of other users are those of warm caches.")]
+pub(crate) struct Bench {
+    /// Directories to compare; nothing is made or mounted, and no rights are needed
+    #[arg(value_name = "DIR")]
+    pub(crate) dirs: Vec<PathBuf>,
+    /// File systems to make otherwise: ext4, xfs, btrfs, espalier; mount options follow a plus sign
+    /// (default: those that this machine can make)
+    #[arg(long, value_delimiter = ',', value_name = "LIST", conflicts_with = "dirs")]
+    pub(crate) contenders: Vec<String>,
+    /// Make them on this block device, one after the other
+    #[arg(long, value_name = "DEV", conflicts_with = "dirs", requires = "force")]
+    pub(crate) device: Option<PathBuf>,
+    /// What is on the device may be lost
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Five rounds with large sizes: an hour or more, and 12 GiB for each file system
+    #[arg(long)]
+    pub(crate) full: bool,
+    /// How often everything is repeated (default: 1, with --full 5)
+    #[arg(long, value_name = "N")]
+    pub(crate) rounds: Option<usize>,
+    /// Where images and mount points lie meanwhile
+    #[arg(long, value_name = "DIR", default_value = "espalier-bench-work")]
+    pub(crate) scratch: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write a page with tables and pictures, too
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+}

@@ -1,0 +1,39 @@
+//! `espalier bench`: compares file systems, and shows figures and pictures of it.
+
+use crate::args::Bench;
+use crate::ui::{complain, say};
+use anyhow::{Context, Result};
+use espalier_bench::compare::{self, Amount, Plan};
+use std::io::IsTerminal;
+
+/// Runs the command.
+pub(crate) fn run(args: &Bench) -> Result<()> {
+    let contenders = match args.contenders.is_empty() {
+        true => compare::contenders_of_machine(),
+        false => args.contenders.clone(),
+    };
+    let plan = Plan {
+        dirs: args.dirs.clone(),
+        contenders,
+        device: args.device.clone(),
+        scratch: args.scratch.clone(),
+        espalier: std::env::current_exe().context("this program cannot be found")?,
+        rounds: args.rounds.unwrap_or(if args.full { 5 } else { 1 }),
+        amount: if args.full { Amount::FULL } else { Amount::MINUTE },
+    };
+    if let Some(page) = &args.html {
+        // Not after an hour.
+        std::fs::write(page, "").with_context(|| format!("{} cannot be written", page.display()))?;
+    }
+    let results = compare::run(&plan, &mut |done| complain!("{done}"))?;
+    if args.json {
+        say!("{}", serde_json::to_string_pretty(&results.json())?);
+    } else {
+        let colours = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        say!("{}", results.text(colours).trim_end());
+    }
+    if let Some(page) = &args.html {
+        compare::write_html(&results, page)?;
+    }
+    Ok(())
+}
