@@ -55,6 +55,10 @@ impl Attributes {
         let counted = counted.filter(|_| state.changes == changes);
         self.check_flags(state.inode.flags, set)?;
         let mut batch = Batch::new();
+        if self.tells_of_writes(set) {
+            // It goes with data for which there was room, and an entry replaces an entry.
+            batch.promise();
+        }
         let mut inode = state.inode.clone();
         let now = self.volume.now();
         let time = |t: SetTime| if let SetTime::At(at) = t { at } else { now };
@@ -134,15 +138,22 @@ impl Attributes {
         self.inodes.commit_inode(&node, &mut state, inode, batch)
     }
 
+    /// True if the kernel, which keeps the times, may be saying with this when the data was written
+    /// that it has sent.
+    fn tells_of_writes(&self, set: &SetAttr) -> bool {
+        let is_owner = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+        let only_written = set.mtime.is_some() && set.atime.is_none() && !is_owner && set.size.is_none();
+        only_written && self.volume.kernel_keeps_times.load(Ordering::Acquire)
+    }
+
     /// Refuses a change of attributes that the flags of an object forbid. What the kernel says of
     /// the times of data that it wrote before, if it keeps the times, is no change by a user.
     fn check_flags(&self, flags: FileFlags, set: &SetAttr) -> Result<()> {
         let is_set = |time: Option<SetTime>| matches!(time, Some(SetTime::At(_)));
-        let is_owner = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
-        let only_written = is_set(set.mtime) && set.atime.is_none() && !is_owner && set.size.is_none();
-        if only_written && self.volume.kernel_keeps_times.load(Ordering::Acquire) {
+        if self.tells_of_writes(set) {
             return Ok(());
         }
+        let is_owner = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
         if is_owner || set.size.is_some() || is_set(set.atime) || is_set(set.mtime) {
             flags.check_unprotected()?;
         }
