@@ -24,6 +24,7 @@ mod control;
 mod convert;
 mod dirty_pages;
 mod errno;
+mod fullness;
 mod linux_commands;
 mod node_tag;
 mod root_xattrs;
@@ -43,6 +44,7 @@ use control::TreeCommands;
 use convert::decode;
 use errno::Errno;
 use espalier_fs::{FileSystem, NodeId, Notice, Waiter};
+pub(crate) use fullness::Fullness;
 use linux_commands::LinuxCommands;
 use root_xattrs::RootXattrs;
 pub use root_xattrs::{COMMAND_XATTR, Commands, DESCRIPTION_XATTR, Description, LIST_COMMAND};
@@ -73,6 +75,7 @@ pub struct Dispatcher {
     snapshots: Arc<SnapshotTable>,
     commands: TreeCommands,
     linux_commands: LinuxCommands,
+    fullness: Arc<Fullness>,
     root_xattrs: RootXattrs,
     metrics: Arc<Metrics>,
 }
@@ -91,6 +94,7 @@ impl Dispatcher {
         Self {
             commands: TreeCommands::new(Arc::clone(&fs), Arc::clone(&snapshots)),
             linux_commands: LinuxCommands::new(Arc::clone(&fs), Arc::clone(&snapshots)),
+            fullness: Arc::new(Fullness::new(Arc::clone(&fs))),
             snapshots,
             live: ServedVolume::live(fs, xattrs),
             root_xattrs: RootXattrs::new(description, commands),
@@ -127,6 +131,11 @@ impl Dispatcher {
                 }
             }
         }));
+    }
+
+    /// Whether the store counts as full.
+    pub(crate) fn fullness(&self) -> &Arc<Fullness> {
+        &self.fullness
     }
 
     /// From now on `prefetch` hears of every request on the live file system before it is served.
@@ -169,6 +178,9 @@ impl Dispatcher {
         // A refusal leaves the buffer, and with it the request's data, as it was.
         if matches!(answer, Err(Errno(libc::ENOSPC))) && self.live.fs().release_unlinked() {
             answer = self.answer(request, buffer, received);
+        }
+        if matches!(answer, Err(Errno(libc::ENOSPC))) {
+            self.fullness.refused();
         }
         match answer {
             Ok(length) => Outcome::Reply(length),

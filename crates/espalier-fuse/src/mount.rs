@@ -9,7 +9,7 @@ mod forget_hook;
 mod kernel;
 mod options;
 
-use crate::dispatch::Dispatcher;
+use crate::dispatch::{Dispatcher, Fullness};
 use crate::kernel_release;
 use crate::metrics::Metrics;
 use crate::notifier::Notifier;
@@ -97,7 +97,7 @@ impl Mount {
             mount.prefetch = mount.start_prefetch(&fs, &handler, &metrics);
         }
         if !options.sync_interval.is_zero() && !options.read_only {
-            let ticker = SyncTicker::start(fs, options.sync_interval);
+            let ticker = SyncTicker::start(fs, Arc::clone(handler.fullness()), options.sync_interval);
             mount.ticker =
                 Some(ticker.map_err(|source| MountError::Serve { point: point.to_owned(), source })?);
         }
@@ -332,7 +332,7 @@ struct SyncTicker {
 }
 
 impl SyncTicker {
-    fn start(fs: Arc<FileSystem>, interval: Duration) -> io::Result<Self> {
+    fn start(fs: Arc<FileSystem>, fullness: Arc<Fullness>, interval: Duration) -> io::Result<Self> {
         let stopped = Arc::new((Mutex::new(false), Condvar::new()));
         let shared = Arc::clone(&stopped);
         let thread = std::thread::Builder::new().name("fuse-tick".into()).spawn(move || {
@@ -348,6 +348,7 @@ impl SyncTicker {
                 if let Err(error) = fs.background_tick() {
                     tracing::error!(%error, "what was written lately could not be made durable");
                 }
+                fullness.look();
             }
         })?;
         Ok(Self { stopped, thread: Mutex::new(Some(thread)) })

@@ -188,3 +188,42 @@ fn a_full_mount_takes_whatever_frees_space() {
 fn random_bytes(length: usize) -> Vec<u8> {
     Random(77).bytes(length)
 }
+
+/// One line when it becomes full and one when there is room again, however many calls fail.
+#[test]
+fn the_log_says_when_a_store_is_full_and_when_it_has_room_again() {
+    let place = Place::with_image("64M");
+    let log = place.path("log");
+    let mut server = std::process::Command::new(env!("CARGO_BIN_EXE_espalier"))
+        .args(["mount", "--foreground", "-o", "commit=1"])
+        .args([&place.image, &place.dir])
+        .stdout(std::process::Stdio::piped())
+        .stderr(File::create(&log).unwrap())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut out = std::io::BufReader::new(server.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+    let said = |what: &str| fs::read_to_string(&log).unwrap().matches(what).count();
+    let (full, again) = ("the file system is full", "the file system has room again");
+    // More than is free is refused, and the store is not full.
+    let file = File::create(place.dir.join("large")).unwrap();
+    let all = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 1 << 30);
+    assert_eq!(all, Err(rustix::io::Errno::NOSPC));
+    drop(file);
+    assert_eq!((said(full), said(again)), (0, 0));
+    for episode in 1..=2 {
+        fill(&place, &mut Random(episode));
+        assert_eq!((said(full), said(again)), (episode as usize, episode as usize - 1));
+        for number in 0..7 {
+            fs::remove_dir_all(place.dir.join(format!("d{number}"))).unwrap_or(());
+        }
+        while said(again) < episode as usize {
+            // Asking for the free space has it collected.
+            free(&place);
+        }
+    }
+    place.umount().ok();
+    server.wait().unwrap();
+    place.fsck().ok();
+}

@@ -124,6 +124,13 @@ impl FileSystem {
         })
     }
 
+    /// The bytes that are free, and all bytes for data, at once: what was removed may not be free
+    /// yet.
+    pub fn room(&self) -> (u64, u64) {
+        let space = self.volume.space();
+        (space.free, space.total)
+    }
+
     /// Tells the device about free space, in runs of at least `least` bytes; returns the bytes.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ pub(crate) const MOUNT_OPTIONS: &[MountOption] = &[
     option(
         "writeback",
         "let the kernel gather writes: faster small writes, but what write() returned reaches the server later, \
-         and a full disk may be reported at close or fsync",
+         and that the disk is full only close or fsync tell, maybe minutes after the write",
     ),
     option("allow_other", "let other users in (always so for root's mounts; noallow_other forbids it)"),
     option("discard", "tell the device about space as soon as it is free"),
