@@ -20,6 +20,7 @@ use crate::inode::node::{LinkCounts, Node, Place, Role};
 use crate::inode::node_id::Identity;
 use crate::inode::node_table::NodeTable;
 use crate::inode::ownership::{ActiveWalks, OwnershipMarks};
+use crate::inode::saved_locations::SavedLocations;
 use crate::links::link_area::LinkAreas;
 use crate::lock_order::{Rank, RankedMutex};
 use crate::model::error::{FsErrorKind, Result, fail};
@@ -205,6 +206,7 @@ fn namespace(parts: Parts, orphans: Arc<Orphans>, access_times: Arc<AccessTimes>
         references: references.clone(),
         stale: RankedMutex::new(Rank::Table, Vec::new()),
     });
+    let locations = Arc::new(SavedLocations::new(volume.clone(), tree.clone(), nodes.clone()));
     let lookup = Arc::new(Lookup {
         volume: volume.clone(),
         tree: tree.clone(),
@@ -213,6 +215,7 @@ fn namespace(parts: Parts, orphans: Arc<Orphans>, access_times: Arc<AccessTimes>
         references: references.clone(),
         areas: areas.clone(),
         attrs,
+        locations: locations.clone(),
     });
     Arc::new(Namespace {
         volume,
@@ -225,6 +228,7 @@ fn namespace(parts: Parts, orphans: Arc<Orphans>, access_times: Arc<AccessTimes>
         orphans,
         references,
         areas,
+        locations,
         lookup,
     })
 }
@@ -258,7 +262,12 @@ fn first_nodes(
     if !links.has_stale_counts(b"")? {
         *area.dir().link_counts.lock() = LinkCounts::Right;
     }
-    let nodes = NodeTable::new(FIRST_SERIAL, volume.options.name_memory, root.changes.clone());
+    let nodes = NodeTable::new(
+        FIRST_SERIAL,
+        volume.options.name_memory,
+        volume.options.keep_handles && !volume.options.read_only,
+        root.changes.clone(),
+    );
     [&root, &area, &orphans].into_iter().for_each(|node| nodes.add(node));
     Ok((Arc::new(nodes), orphans))
 }

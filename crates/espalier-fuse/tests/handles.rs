@@ -136,6 +136,40 @@ fn handles_outlive_the_caches() {
 }
 
 #[test]
+fn handles_outlive_the_mount_where_that_is_asked_for() {
+    let _alone = CACHES.lock();
+    for kind in kinds() {
+        for (options, kept) in [("nfs_export", true), ("", false)] {
+            let image = Image::new(256 << 20);
+            let mounted = image.mount(kind, options);
+            fs::create_dir_all(mounted.path().join("a/b")).unwrap();
+            fs::write(mounted.path().join("a/b/file"), "content").unwrap();
+            let handles = ["a/b/file", "a/b", "a"].map(|path| Handle::of(&mounted.path().join(path)));
+            mounted.end();
+            let mounted = image.mount(kind, options);
+            let root = mounted.path();
+            // No file made since is taken for another one.
+            fs::write(root.join("new"), "").unwrap();
+            fs::create_dir(root.join("dir")).unwrap();
+            for handle in &handles {
+                if !kept {
+                    handle.assert_stale(root);
+                }
+            }
+            if kept {
+                let file = handles[0].open(root, libc::O_RDONLY).unwrap();
+                assert_eq!(io::read_to_string(file).unwrap(), "content");
+                assert_eq!(handles[1].leads_to(root).unwrap().0, Path::new("a/b"));
+                fs::rename(root.join("a"), root.join("moved")).unwrap();
+                drop_caches();
+                assert_eq!(handles[1].leads_to(root).unwrap().0, Path::new("moved/b"));
+            }
+            mounted.end();
+        }
+    }
+}
+
+#[test]
 fn handles_follow_renames() {
     on_each_mount(|_, root| {
         fs::create_dir_all(root.join("a/b/c")).unwrap();

@@ -27,7 +27,11 @@ impl FileSystem {
         if !datasync && !self.volume.options.read_only {
             self.access_times.write(&self.names.tree.shared(), &node)?;
         }
-        let lsn = node.state().lsn;
+        let mut lsn = node.state().lsn;
+        if self.volume.options.keep_handles {
+            self.names.locations.write_all()?;
+            lsn = self.volume.last_lsn();
+        }
         Ok(self.volume.store.sync(lsn)?)
     }
 
@@ -58,6 +62,7 @@ impl FileSystem {
         self.names.orphans.deferred.remove_all();
         if !self.volume.options.read_only {
             self.access_times.write_all()?;
+            self.names.locations.write_all()?;
         }
         Ok(self.volume.store.sync_all()?)
     }
@@ -73,6 +78,10 @@ impl FileSystem {
         if !self.volume.options.read_only {
             self.names.areas.correct_all()?;
             self.names.state_record.measure_key_lengths()?;
+            if self.volume.options.keep_handles {
+                self.names.locations.write_all()?;
+                self.names.locations.sweep()?;
+            }
         }
         self.syncfs()
     }
@@ -88,6 +97,7 @@ impl FileSystem {
             self.access_times.write_all()?;
             self.names.areas.correct_all()?;
             self.names.orphans.empty_area()?;
+            self.names.locations.write_all()?;
         }
         Ok(self.volume.store.sync_all()?)
     }

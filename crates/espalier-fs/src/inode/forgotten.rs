@@ -9,11 +9,12 @@
 //! Two generations bound the memory: when the younger is full, the older is dropped. A directory
 //! leaves memory after everything in it, so it is remembered at least as long.
 
-use crate::inode::node::{Node, Role};
+use crate::inode::node::{Directory, Node, Place, Role};
 use crate::lock_order::{Rank, RankedMutex};
 use crate::model::types::NodeId;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Bytes of memory that a forgotten node takes, besides its name.
 const FORGOTTEN_BYTES: u64 = 96;
@@ -31,15 +32,19 @@ pub(crate) struct Location {
 impl Location {
     /// Where a node lies; `None` for the root, areas, and what has no name.
     pub(crate) fn of(node: &Node) -> Option<Self> {
-        let place = node.place();
-        let parent = place.parent?;
+        let is_nameless =
+            |directory: &Directory| directory.role != Role::Tree || directory.removed.load(Ordering::Acquire);
+        if node.directory.as_deref().is_some_and(is_nameless) {
+            return None;
+        }
+        let Place { parent, name } = node.place();
+        let parent = parent?;
         let (parent, in_link_area) = match parent.directory.as_ref()?.role {
             Role::Tree => (parent.id, false),
             Role::LinkArea => (parent.place().parent?.id, true),
             Role::Orphans => return None,
         };
-        let is_area = node.directory.as_ref().is_some_and(|directory| directory.role != Role::Tree);
-        (!is_area).then_some(Self { parent, in_link_area, name: place.name })
+        Some(Self { parent, in_link_area, name })
     }
 }
 
@@ -67,16 +72,23 @@ impl ForgottenNodes {
         }
     }
 
-    /// A node has left memory.
-    pub(crate) fn remember(&self, node: &Node) {
-        let Some(location) = Location::of(node) else { return };
-        let bytes = FORGOTTEN_BYTES + location.name.len() as u64;
+    /// A node leaves memory; `location`: where it is, if it has a name.
+    pub(crate) fn remember(&self, id: NodeId, location: Option<Location>) {
         let mut generations = self.generations.lock();
+        let Some(location) = location else {
+            generations.young.remove(&id);
+            generations.old.remove(&id);
+            return;
+        };
+        let bytes = FORGOTTEN_BYTES + location.name.len() as u64;
+        if generations.young.get(&id) == Some(&location) {
+            return;
+        }
         if generations.bytes + bytes > self.budget {
             generations.old = std::mem::take(&mut generations.young);
             generations.bytes = 0;
         }
-        if bytes <= self.budget && generations.young.insert(node.id, location).is_none() {
+        if bytes <= self.budget && generations.young.insert(id, location).is_none() {
             generations.bytes += bytes;
         }
     }

@@ -10,3 +10,4 @@ pub(crate) mod node_table;
 pub(crate) mod ownership;
 pub(crate) mod ownership_walk;
 pub(crate) mod pending_changes;
+pub(crate) mod saved_locations;

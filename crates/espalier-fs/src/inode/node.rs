@@ -136,6 +136,8 @@ pub(crate) struct Directory {
     pub(crate) evictions: AtomicU64,
     /// Bytes of the names known, as counted in the total.
     pub(crate) name_bytes: AtomicU64,
+    /// It was removed: its place says nothing any more.
+    pub(crate) removed: AtomicBool,
     /// It was used since names were last given up to save memory.
     pub(crate) used: AtomicBool,
     prefix: Mutex<Option<(u64, Arc<[u8]>)>>,
@@ -206,6 +208,7 @@ impl Node {
                 names: RankedMutex::new(Rank::Names, Names::of_node(serial)),
                 evictions: AtomicU64::new(0),
                 name_bytes: AtomicU64::new(0),
+                removed: AtomicBool::new(false),
                 used: AtomicBool::new(true),
                 prefix: Mutex::default(),
                 positions: Mutex::default(),

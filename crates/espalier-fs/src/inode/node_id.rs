@@ -37,6 +37,11 @@ pub(crate) fn temporary_id(serial: u64) -> NodeId {
     NodeId(TEMPORARY | serial & (TEMPORARY - 1))
 }
 
+/// True for the id of a node that has none of its own.
+pub(crate) fn is_temporary(id: NodeId) -> bool {
+    id.0 & TEMPORARY != 0
+}
+
 /// The generation that goes with the id of a file, from what identifies its volume, its number and
 /// the time of its creation.
 pub(crate) fn generation(volume: u64, ino: u64, btime: i64) -> u32 {

@@ -53,6 +53,9 @@ pub(crate) struct NodeTable {
     shards: Vec<RankedMutex<Shard>>,
     next_serial: AtomicU64,
     forgotten: ForgottenNodes,
+    /// Nodes that came into memory or moved since they were last taken, if that is noted. Its lock
+    /// is taken last.
+    noted: Option<RankedMutex<HashMap<NodeId, Noted>>>,
     count: AtomicU64,
     changes: Arc<PendingChanges>,
     /// Bytes of known names, of all directories.
@@ -68,6 +71,13 @@ struct Slot {
     references: u64,
 }
 
+/// What has become of a node that was noted.
+pub(crate) enum Noted {
+    InMemory,
+    /// It was there when it left memory; `None`: nowhere, because it had no name.
+    Left(Option<Location>),
+}
+
 /// What is left to do when references were given back.
 enum Released {
     /// Nothing.
@@ -80,12 +90,19 @@ enum Released {
 
 impl NodeTable {
     /// A table whose serial numbers begin at `first`. `changes`: of all its nodes.
-    pub(crate) fn new(first: u64, name_budget: u64, changes: Arc<PendingChanges>) -> Self {
+    /// `keep_handles`: nodes are noted.
+    pub(crate) fn new(
+        first: u64,
+        name_budget: u64,
+        keep_handles: bool,
+        changes: Arc<PendingChanges>,
+    ) -> Self {
         let shards = (0..SHARDS).map(|_| RankedMutex::new(Rank::NodeShard, Shard::default())).collect();
         Self {
             shards,
             next_serial: AtomicU64::new(first),
             forgotten: ForgottenNodes::new(name_budget / 2),
+            noted: keep_handles.then(|| RankedMutex::with_key(Rank::NodeShard, 2, HashMap::new())),
             count: AtomicU64::new(0),
             changes,
             name_bytes: AtomicU64::new(0),
@@ -128,6 +145,7 @@ impl NodeTable {
         if let Entry::Vacant(slot) = self.shard(id).lock().entry(id) {
             let node = make(Identity { id, serial });
             slot.insert(Slot { node: node.clone(), references: 1 });
+            self.note(id);
             self.count.fetch_add(1, Ordering::Relaxed);
             return node;
         }
@@ -136,14 +154,47 @@ impl NodeTable {
         node
     }
 
+    /// Notes that a node in memory lies in another place, or has lost its name.
+    pub(crate) fn note(&self, id: NodeId) {
+        if let Some(noted) = &self.noted {
+            noted.lock().insert(id, Noted::InMemory);
+        }
+    }
+
+    /// The nodes that were noted since this was last asked, by ascending id.
+    pub(crate) fn take_noted(&self) -> Vec<(NodeId, Noted)> {
+        let Some(noted) = &self.noted else { return Vec::new() };
+        let mut noted: Vec<_> = std::mem::take(&mut *noted.lock()).into_iter().collect();
+        noted.sort_unstable_by_key(|(id, _)| *id);
+        noted
+    }
+
+    /// A node is about to leave memory: remembers where it is.
+    fn remember(&self, node: &Node) {
+        let location = Location::of(node);
+        if let Some(noted) = &self.noted
+            && let Some(noted) = noted.lock().get_mut(&node.id)
+        {
+            *noted = Noted::Left(location.clone());
+        }
+        self.forgotten.remember(node.id, location);
+    }
+
     /// The file with this id, which is not in memory, lies in another place now.
     pub(crate) fn relocate(&self, id: NodeId, location: Location) {
+        if let Some(noted) = &self.noted {
+            noted.lock().insert(id, Noted::Left(Some(location.clone())));
+        }
         self.forgotten.relocate(id, location);
     }
 
     /// Where the node with this id was when it left memory.
     pub(crate) fn location(&self, id: NodeId) -> Option<Location> {
-        self.forgotten.location(id)
+        let noted = || match self.noted.as_ref()?.lock().get(&id)? {
+            Noted::Left(location) => location.clone(),
+            Noted::InMemory => None,
+        };
+        self.forgotten.location(id).or_else(noted)
     }
 
     /// The node, without a reference.
@@ -227,7 +278,7 @@ impl NodeTable {
         }
         // Before any lookup can find that the node is missing.
         slot.node.count_eviction();
-        self.forgotten.remember(&slot.node);
+        self.remember(&slot.node);
         let gone = shard.remove(&id).map(|slot| slot.node);
         self.count.fetch_sub(1, Ordering::Relaxed);
         gone.map_or(Released::Done, Released::Gone)
@@ -265,6 +316,7 @@ impl NodeTable {
     pub(crate) fn move_node(&self, node: &Arc<Node>, dir: &Arc<Node>, name: &[u8]) -> Option<NodeId> {
         self.acquire(dir.id);
         let old = node.set_place(Place { parent: Some(dir.clone()), name: name.into() });
+        self.note(node.id);
         old.parent.map(|parent| parent.id)
     }
 

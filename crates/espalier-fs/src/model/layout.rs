@@ -11,6 +11,7 @@
 //! link area of D           P(D) 01 = L, laid out as a directory's content
 //! orphan area              P(root) 01 01, laid out as a directory's content
 //! reserved blocks at K     01 01 01 K                              metadata
+//! location of file i       01 01 68 01 00 <i, 16 hex digits>       metadata
 //! ```
 //!
 //! The root always has an area; its mark says only whether the link counts there are right.
@@ -39,6 +40,8 @@ pub(crate) const STATE_KEY: &[u8] = &[1, 1, 0];
 /// What the keys of records of reserved blocks begin with: behind it comes the key at which the
 /// data of the file begins.
 pub(crate) const RESERVATION_AREA: &[u8] = &[1, 1, 1];
+/// The content prefix of the locations of files by id.
+const LOCATIONS: &[u8] = &[1, 1, b'h', 1];
 /// The key of the root's attributes.
 pub(crate) const ROOT_KEY: &[u8] = &[0];
 
@@ -205,6 +208,16 @@ pub(crate) fn reservation_key(base: &[u8]) -> Vec<u8> {
 /// The range of all records of reserved blocks.
 pub(crate) fn reservations_range() -> KeyRange {
     KeyRange::prefix(RESERVATION_AREA)
+}
+
+/// The key of the location of the file with this id.
+pub(crate) fn location_key(id: u64) -> Vec<u8> {
+    entry_key(LOCATIONS, &area_name(id))
+}
+
+/// The range of all locations.
+pub(crate) fn locations_range() -> KeyRange {
+    KeyRange::prefix(LOCATIONS)
 }
 
 /// [`entry_key`] of entry number `id` in the orphan area.

@@ -442,6 +442,9 @@ pub struct OpenOptions {
     /// they hold; without such numbers they fail with
     /// [`FsErrorKind::NoSpace`](crate::FsErrorKind::NoSpace).
     pub narrow_numbers: bool,
+    /// Files are found by their ids after a remount too. Costs a record for each file that comes
+    /// into use.
+    pub keep_handles: bool,
 }
 
 impl Default for OpenOptions {
@@ -456,6 +459,7 @@ impl Default for OpenOptions {
             waiter: None,
             number_delta: 0,
             narrow_numbers: false,
+            keep_handles: false,
         }
     }
 }

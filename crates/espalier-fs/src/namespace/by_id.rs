@@ -1,8 +1,9 @@
 //! Nodes by id alone: what a file handle of the kernel names.
 //!
 //! The kernel asks for the id of a handle when it has dropped the file. If the node has left memory
-//! too, the table remembers its directory and its name there ([`crate::inode::forgotten`]), and so
-//! on up to a directory in memory; from there the names are looked up. An entry counts only if it
+//! too, the table remembers its directory and its name there ([`crate::inode::forgotten`]), or a
+//! record in the store says them ([`crate::inode::saved_locations`]), and so on up to a directory
+//! in memory; from there the names are looked up. An entry counts only if it
 //! has the id that was remembered for it. So the answer is the file that had this id, or
 //! [`FsErrorKind::Stale`]; never another one.
 
@@ -36,7 +37,9 @@ fn find(lookup: &Lookup, id: NodeId) -> Result<Option<HeldNode<'_>>> {
         if let Some(node) = lookup.nodes.get(at) {
             break hold_named(lookup, node)?;
         }
-        let Some(location) = lookup.nodes.location(at) else { return Ok(None) };
+        let remembered = lookup.nodes.location(at);
+        let location = remembered.map_or_else(|| lookup.locations.location(at), |it| Ok(Some(it)))?;
+        let Some(location) = location else { return Ok(None) };
         if unknown.len() == MAX_DEPTH {
             return Ok(None);
         }

@@ -3,6 +3,7 @@
 use crate::inode::inode_store::InodeStore;
 use crate::inode::node_table::NodeTable;
 use crate::inode::ownership::OwnershipMarks;
+use crate::inode::saved_locations::SavedLocations;
 use crate::links::link_area::LinkAreas;
 use crate::links::merge_areas::AreaMerger;
 use crate::namespace::lookup::Lookup;
@@ -25,6 +26,7 @@ pub(crate) struct Namespace {
     pub(crate) orphans: Arc<Orphans>,
     pub(crate) references: Arc<References>,
     pub(crate) areas: Arc<LinkAreas>,
+    pub(crate) locations: Arc<SavedLocations>,
     pub(crate) lookup: Arc<Lookup>,
 }
 

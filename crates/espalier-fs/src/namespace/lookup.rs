@@ -9,6 +9,7 @@ use crate::inode::names::{Known, Names};
 use crate::inode::node::{Node, Role};
 use crate::inode::node_id;
 use crate::inode::node_table::NodeTable;
+use crate::inode::saved_locations::SavedLocations;
 use crate::links::link_area::LinkAreas;
 use crate::model::error::{FsError, FsErrorKind, Result, fail};
 use crate::model::layout;
@@ -33,6 +34,7 @@ pub(crate) struct Lookup {
     pub(crate) references: Arc<References>,
     pub(crate) areas: Arc<LinkAreas>,
     pub(crate) attrs: Arc<AttrReader>,
+    pub(crate) locations: Arc<SavedLocations>,
 }
 
 /// The state of a directory that a read without lock depends on.

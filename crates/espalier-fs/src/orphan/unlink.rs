@@ -11,6 +11,7 @@ use crate::orphan::orphan_area::Orphans;
 use crate::volume::tree_lock::TreeGuard;
 use espalier_engine::{Batch, Lsn};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// The change in memory that the removal of a name brings, once it is committed.
 pub(crate) struct NameRemoval {
@@ -138,6 +139,8 @@ impl Orphans {
         inode.xattrs = None;
         node.take_over(state, inode, lsn);
         state.orphan = Orphan::Empty;
+        node.dir().removed.store(true, Ordering::Release);
+        self.nodes.note(node.id);
     }
 }
 

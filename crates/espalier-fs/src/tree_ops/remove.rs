@@ -21,6 +21,7 @@ use crate::references::{DeferredReleases, HeldNode};
 use crate::volume::tree_lock::TreeGuard;
 use espalier_engine::{Batch, Lsn};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A file in a link area that loses names.
 struct LinkedFile<'a> {
@@ -168,6 +169,9 @@ pub(crate) fn take_away(
         held.keep_until(releases);
     }
     node.dir().names.lock().dead = true;
+    node.dir().removed.store(true, Ordering::Release);
+    namespace.nodes.note(node.id);
+    namespace.locations.sweep_again();
     {
         let mut state = node.state();
         node.take_over(&mut state, inode, lsn);

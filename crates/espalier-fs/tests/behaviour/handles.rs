@@ -2,7 +2,10 @@
 //! in memory any more.
 
 use super::Bench;
-use espalier_fs::{Caller, Entry, FsErrorKind, NodeId, OpenOptions, RenameMode, SetAttr, SetTime};
+use espalier_engine::{IndexId, KeyRange};
+use espalier_fs::{
+    Caller, Entry, FileSystem, FsErrorKind, NodeId, OpenOptions, RenameMode, SetAttr, SetTime,
+};
 
 /// What a handle holds.
 type Handle = (NodeId, u32);
@@ -261,4 +264,107 @@ fn memory_for_handles_is_bounded() {
     let set = SetAttr { mode: Some(0o600), ..Default::default() };
     let last = bench.fs.lookup(handles[1999].0, b".").unwrap().node;
     assert_eq!(bench.fs.setattr(last, &set).unwrap().mode, 0o600);
+}
+
+impl Bench {
+    /// As after a remount that keeps handles.
+    fn remounted(self) -> Self {
+        self.fs.close().expect("close");
+        self.restarted()
+    }
+
+    /// As after a crash, opened so that handles are kept.
+    fn restarted(self) -> Self {
+        let Self { device, env, store, fs } = self;
+        drop((fs, store));
+        let store = Self::open_store(&device, &env);
+        let fs = FileSystem::open(store.clone(), env.clone(), keeping()).expect("open");
+        Self { device, env, store, fs }
+    }
+
+    /// Number of saved locations.
+    fn locations(&self) -> usize {
+        let volume = self.store.volumes()[0].id;
+        let range = KeyRange::prefix(&[1, 1, b'h', 1]);
+        let mut cursor = self.store.cursor(IndexId { volume, index: 0 }, range).expect("cursor");
+        std::iter::from_fn(|| cursor.next().expect("a record")).count()
+    }
+}
+
+fn keeping() -> OpenOptions {
+    OpenOptions { keep_handles: true, ..Default::default() }
+}
+
+#[test]
+fn kept_handles_outlive_remounts_and_crashes() {
+    let bench = Bench::with(0, keeping());
+    let (a, b, file) = three_deep(&bench);
+    let bench = bench.remounted();
+    assert_eq!(bench.path_of(file).as_deref(), Some("/a/b/file"));
+    let bench = bench.remounted();
+    let (dir_a, c) = (bench.find(NodeId::ROOT, "a").node, bench.find(NodeId::ROOT, "c").node);
+    bench.rename((dir_a, "b"), (c, "moved"));
+    let copy = bench.fs.clone_tree(c, NodeId::ROOT, b"copy", &Caller::default()).unwrap().node;
+    let inner = bench.find(copy, "moved").node;
+    let copied = bench.handle(inner, "file");
+    bench.fs.syncfs().unwrap();
+    // Lost with its record.
+    bench.fs.forget(bench.file(c, "lost"), 1);
+    let lost = bench.handle(c, "lost");
+    let bench = bench.restarted();
+    assert_eq!(bench.path_of(lost), None);
+    assert_eq!(bench.path_of(file).as_deref(), Some("/c/moved/file"));
+    assert_eq!(bench.path_of(copied).as_deref(), Some("/copy/moved/file"));
+    // What is synced alone is found as well.
+    let c = bench.find(NodeId::ROOT, "c").node;
+    let synced = bench.file(c, "synced");
+    let handle = bench.handle(c, "synced");
+    bench.fs.fsync(synced, false).unwrap();
+    let bench = bench.restarted();
+    assert_eq!(bench.path_of(handle).as_deref(), Some("/c/synced"));
+    let dir = bench.fs.lookup(b.0, b".").unwrap().node;
+    bench.fs.unlink(dir, b"file").unwrap();
+    bench.fs.forget(dir, 1);
+    let bench = bench.remounted();
+    assert_eq!(bench.path_of(file), None);
+    assert_eq!(bench.path_of(a).as_deref(), Some("/a"));
+    bench.check(0);
+}
+
+#[test]
+fn kept_handles_of_files_with_several_names_outlive_a_remount() {
+    let bench = Bench::with(0, keeping());
+    let (a, b, file) = three_deep(&bench);
+    let (dir_a, dir_b) = (bench.fs.lookup(a.0, b".").unwrap().node, bench.fs.lookup(b.0, b".").unwrap().node);
+    let node = bench.find(dir_b, "file").node;
+    bench.fs.link(node, dir_a, b"second").unwrap();
+    let bench = bench.remounted();
+    assert!(bench.resolve(file).is_some());
+    let dir = bench.find(NodeId::ROOT, "a").node;
+    bench.fs.unlink(dir, b"second").unwrap();
+    let bench = bench.remounted();
+    assert!(bench.resolve(file).is_some());
+    bench.check(0);
+}
+
+#[test]
+fn locations_of_removed_files_do_not_stay() {
+    let bench = Bench::with(0, keeping());
+    let (_, _, _) = three_deep(&bench);
+    let dir = bench.find(NodeId::ROOT, "c").node;
+    for n in 0..50 {
+        bench.fs.forget(bench.file(dir, &format!("file-{n}")), 1);
+    }
+    bench.fs.background_tick().unwrap();
+    assert_eq!(bench.locations(), 54);
+    (0..50).for_each(|n| bench.fs.unlink(dir, format!("file-{n}").as_bytes()).unwrap());
+    bench.fs.forget(dir, 1);
+    bench.fs.rmdir(NodeId::ROOT, b"c").unwrap();
+    bench.fs.background_tick().unwrap();
+    assert_eq!(bench.locations(), 3);
+    // The removal of a tree does not name what is below.
+    bench.fs.remove_tree(NodeId::ROOT, b"a", &Caller::default()).unwrap();
+    (0..5).for_each(|_| bench.fs.background_tick().unwrap());
+    assert_eq!(bench.locations(), 0);
+    bench.check(0);
 }

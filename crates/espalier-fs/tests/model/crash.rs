@@ -106,7 +106,7 @@ pub(crate) fn crash(run: &Run, history: &History, point: &CrashPoint, survivors:
     let device: Arc<dyn Device> = Arc::new(point.crash(survivors));
     let what = format!("seed {}, crash at change {}, survivors {survivors}", run.seed, point.change());
     let store = open_store(&device, &run.world);
-    let fs = open_fs(&store, &run.world, &mut Random(survivors), &Arc::default());
+    let fs = open_fs(&store, &run.world, &mut Random(survivors), &Arc::default(), run.keeps_handles);
     let sound = || {
         let report = espalier_fs::check(&store, "main", &mut |_| {}).expect("the volume can be checked");
         assert_eq!((report.problems, report.orphans), (vec![], 0), "{what}");

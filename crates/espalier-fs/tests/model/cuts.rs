@@ -64,7 +64,7 @@ impl Cuts {
         FileSystem::format(&store, &FormatOptions { block_size: 4096, now, ..Default::default() })
             .expect("format");
         let mut random = Random(seed);
-        let fs = open_fs(&store, &world, &mut random, &Arc::default());
+        let fs = open_fs(&store, &world, &mut random, &Arc::default(), false);
         let dir = |parent, name: &[u8]| fs.mkdir(parent, name, 0o755, &ROOT).expect("mkdir").node;
         let (a, b) = (dir(NodeId::ROOT, b"A"), dir(NodeId::ROOT, b"B"));
         let sub = dir(a, b"sub");
@@ -229,7 +229,7 @@ fn recover(run: &Cuts, history: &History, point: &CrashPoint, upto: u64, what: &
     let device = Arc::new(point.crash(upto ^ point.change()));
     device.record_crash_points(1);
     let store = open_store(&(device.clone() as Arc<dyn Device>), &run.world);
-    let fs = open_fs(&store, &run.world, &mut Random(upto), &Arc::default());
+    let fs = open_fs(&store, &run.world, &mut Random(upto), &Arc::default(), false);
     fs.syncfs().unwrap_or_else(|error| panic!("{what}: {error}"));
     device.record_crash_points(0);
     let mut volumes = vec!["main".to_owned()];

@@ -33,6 +33,12 @@ pub(crate) struct Run {
     pub(crate) tree: Tree,
     /// What is in use: model object, node, references.
     open: Vec<(Id, NodeId, u64)>,
+    /// File handles: node and generation, and what they stand for.
+    handles: Vec<(NodeId, u32, Id)>,
+    /// Decides about handles, apart from what decides about calls.
+    handle_random: Random,
+    /// Handles outlive remounts.
+    pub(crate) keeps_handles: bool,
     /// The numbers that users have seen.
     numbers: HashMap<Id, u64>,
     pub(crate) step: usize,
@@ -65,12 +71,18 @@ pub(crate) fn open_fs(
     world: &Arc<World>,
     random: &mut Random,
     caring: &Arc<Caring>,
+    keep_handles: bool,
 ) -> Arc<FileSystem> {
     let name_memory = *random.pick(&[0, 1500, 1 << 20]);
     // As a mount has it, in a third of all cases: small files that are forgotten wait for others.
     let forget_drain = (name_memory == 1500).then(|| Arc::new(|| ()) as espalier_fs::ForgetDrain);
-    let options =
-        OpenOptions { name_memory, forget_drain, waiter: Some(caring.clone()), ..Default::default() };
+    let options = OpenOptions {
+        name_memory,
+        forget_drain,
+        waiter: Some(caring.clone()),
+        keep_handles,
+        ..Default::default()
+    };
     FileSystem::open(store.clone(), world.clone(), options).expect("the file system opens")
 }
 
@@ -93,6 +105,7 @@ impl Run {
 
     fn with(seed: u64, device: Arc<dyn Device>, caring: Arc<Caring>) -> Self {
         let mut random = Random(seed);
+        let keeps_handles = seed.is_multiple_of(2);
         let world = World::new(seed);
         let now = world.step(1);
         Store::format(device.clone(), world.clone(), &Default::default())
@@ -100,7 +113,7 @@ impl Run {
         let store = open_store(&device, &world);
         FileSystem::format(&store, &FormatOptions { block_size: 4096, now, ..Default::default() })
             .expect("format");
-        let fs = open_fs(&store, &world, &mut random, &caring);
+        let fs = open_fs(&store, &world, &mut random, &caring, keeps_handles);
         let tree = Tree::new(now);
         let open = vec![(ROOT, NodeId::ROOT, 1)];
         let numbers = HashMap::new();
@@ -115,6 +128,9 @@ impl Run {
             tree,
             open,
             numbers,
+            handles: Vec::new(),
+            handle_random: Random(seed ^ 0x68),
+            keeps_handles,
             step: 0,
             last,
             of_links: false,
@@ -129,12 +145,13 @@ impl Run {
     /// On a device that holds what `tree` says.
     pub(crate) fn on_existing(seed: u64, device: Arc<dyn Device>, tree: Tree) -> Self {
         let mut random = Random(seed);
+        let keeps_handles = seed.is_multiple_of(2);
         let world = World::new(seed);
         // Later than everything in the tree.
         world.step(1_000_000_000);
         let store = open_store(&device, &world);
         let caring = Arc::default();
-        let fs = open_fs(&store, &world, &mut random, &caring);
+        let fs = open_fs(&store, &world, &mut random, &caring, keeps_handles);
         let (open, numbers, last) = (vec![(ROOT, NodeId::ROOT, 1)], HashMap::new(), String::new());
         Self {
             seed,
@@ -146,6 +163,9 @@ impl Run {
             tree,
             open,
             numbers,
+            handles: Vec::new(),
+            handle_random: Random(seed ^ 0x68),
+            keeps_handles,
             step: 0,
             last,
             of_links: false,
@@ -202,6 +222,9 @@ impl Run {
             35..=36 => self.rename_all(),
             37 => self.set_flags(),
             _ => self.lookup(),
+        }
+        if self.handle_random.chance(4) {
+            self.resolve();
         }
     }
 
@@ -345,10 +368,49 @@ impl Run {
         let got = self.fs.lookup(node, &name);
         if let (Ok(entry), Ok(id)) = (&got, &expected) {
             self.check_attr(*id, &entry.attr);
+            self.handles.push((entry.node, entry.generation, *id));
             self.opened(*id, entry.node);
         } else {
             self.same("lookup", got.map(|_| ()), expected.map(|_| ()));
         }
+    }
+
+    /// Finds an object by a handle that was made at any time.
+    fn resolve(&mut self) {
+        if self.handles.is_empty() {
+            return;
+        }
+        let (node, generation, id) = *self.handle_random.pick(&self.handles);
+        let named = self.named().contains(&id);
+        match self.fs.lookup(node, b".") {
+            Ok(entry) if entry.generation == generation => {
+                assert!(named, "seed {}, step {}: {id} has no name", self.seed, self.step);
+                self.check_attr(id, &entry.attr);
+                self.fs.forget(entry.node, 1);
+            }
+            Ok(entry) => {
+                self.fs.forget(entry.node, 1);
+                assert!(!named, "seed {}, step {}: another is found for {id}", self.seed, self.step);
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), espalier_fs::FsErrorKind::Stale);
+                let lost = named && self.keeps_handles;
+                assert!(!lost, "seed {}, step {}: {id} is not found", self.seed, self.step);
+            }
+        }
+    }
+
+    /// All objects that have a name below the root, and the root.
+    fn named(&self) -> std::collections::HashSet<Id> {
+        let (mut named, mut waiting) = (std::collections::HashSet::from([ROOT]), vec![ROOT]);
+        while let Some(dir) = waiting.pop() {
+            for (_, child) in self.tree.listing(dir) {
+                if named.insert(child) && self.tree.objects[child].is_dir() {
+                    waiting.push(child);
+                }
+            }
+        }
+        named
     }
 
     fn create(&mut self) {
@@ -414,6 +476,7 @@ impl Run {
         let entry = self.same("create", got.as_ref().map(|_| ()).map_err(Clone::clone), expected.map(|_| ()));
         if let (Some(()), Ok(entry), Ok(id)) = (entry, got, expected) {
             self.check_attr(id, &entry.attr);
+            self.handles.push((entry.node, entry.generation, id));
             self.opened(id, entry.node);
         }
     }
@@ -868,7 +931,7 @@ impl Run {
             }
             _ => self.store = open_store(&self.device, &self.world),
         }
-        self.fs = open_fs(&self.store, &self.world, &mut self.random, &self.caring);
+        self.fs = open_fs(&self.store, &self.world, &mut self.random, &self.caring, self.keeps_handles);
         self.compare_all();
     }
 

@@ -172,7 +172,9 @@ fn unmount(point: &Path) {
 pub(crate) fn serve_if_asked() {
     let Some(image) = std::env::var_os(IMAGE).map(PathBuf::from) else { return };
     let mut options = MountOptions { source: image.clone(), ..MountOptions::default() };
-    for option in std::env::var(OPTIONS).unwrap().split(',').filter(|option| !option.is_empty()) {
+    let words = std::env::var(OPTIONS).unwrap();
+    let keep_handles = words.split(',').any(|word| word == "nfs_export");
+    for option in words.split(',').filter(|option| !option.is_empty() && *option != "nfs_export") {
         assert_eq!(options.apply(option), Ok(true), "{option}");
     }
     let store = open(&image);
@@ -181,6 +183,7 @@ pub(crate) fn serve_if_asked() {
         forget_drain: Some(forgets.drain()),
         waiter: Some(Arc::new(espalier_fuse::Requester)),
         read_only: options.read_only,
+        keep_handles,
         ..Default::default()
     };
     let fs = FileSystem::open(Arc::clone(&store), environment(), open).unwrap();

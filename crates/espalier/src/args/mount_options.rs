@@ -32,6 +32,10 @@ pub(crate) const MOUNT_OPTIONS: &[MountOption] = &[
         "give new files and clones inode numbers with 32 bits, for 32-bit programs; a clone then takes longer the \
          more it holds (default inode64)",
     ),
+    option(
+        "nfs_export, nonfs_export",
+        "let file handles outlive the mount, for NFS servers; costs a record for each file in use (default nonfs_export)",
+    ),
     option("logfile=FILE", "log there instead of to the journal, syslog, or a file that doctor names"),
     option(
         "metrics=ADDRESS",

@@ -23,6 +23,8 @@ pub(crate) struct Settings {
     pub(crate) atime: Atime,
     /// New files and clones get inode numbers with 32 bits.
     pub(crate) narrow_numbers: bool,
+    /// File handles outlive the mount.
+    pub(crate) keep_handles: bool,
     /// Tell the device about space as soon as it is free.
     pub(crate) discard: bool,
     pub(crate) mount: MountOptions,
@@ -46,6 +48,7 @@ impl Default for Settings {
             cache: DEFAULT_CACHE_BYTES,
             atime: Atime::Relative,
             narrow_numbers: false,
+            keep_handles: false,
             discard: false,
             snapshot: None,
             no_fail: false,
@@ -129,6 +132,7 @@ impl Settings {
             }
             ("snapshot", Some(name)) => self.snapshot = Some(name.to_owned()),
             ("inode32" | "inode64", None) => self.narrow_numbers = option == "inode32",
+            ("nfs_export" | "nonfs_export", None) => self.keep_handles = option == "nfs_export",
             ("discard" | "nodiscard", None) => self.discard = option == "discard",
             ("noatime", None) => self.atime = Atime::Never,
             ("strictatime", None) => self.atime = Atime::Strict,
