@@ -227,3 +227,20 @@ fn a_file_with_holes_is_named_where_something_may_be_lost() {
     assert_eq!(told(&[loss(block(24), block(25)), loss(behind(block(30)), vec![0xff])]), []);
     assert_eq!(told(&[loss(vec![], sparse.clone()), loss(layout::entry_key(b"", b"t"), vec![0xff])]), []);
 }
+
+#[test]
+fn flags_are_kept_and_the_volume_knows_of_them_again() {
+    let (store, env) = sample();
+    let fs = FileSystem::open(store.clone(), env.clone(), Default::default()).unwrap();
+    let file = find(&fs, "/dir/file").unwrap().node;
+    fs.set_flags(file, FileFlags::IMMUTABLE, &Caller::default()).unwrap();
+    drop(fs);
+    let mut batch = Batch::new();
+    batch.delete(IndexId { volume: volume(&store), index: METADATA }, layout::STATE_KEY);
+    store.commit(batch).unwrap();
+    repair(&store, "main", &[], 5, &mut |_| ()).unwrap();
+    assert_eq!(check(&store, "main", &mut |_| ()).unwrap().problems, []);
+    let fs = FileSystem::open(store, env, Default::default()).unwrap();
+    assert_eq!(fs.flags(find(&fs, "/dir/file").unwrap().node).unwrap(), FileFlags::IMMUTABLE);
+    assert!(fs.remove_tree(NodeId::ROOT, b"dir", &Caller::default()).is_err());
+}
