@@ -10,6 +10,7 @@
 
 mod callers;
 mod cells;
+mod clock;
 mod histogram;
 mod kinds;
 mod recorder;
@@ -19,6 +20,7 @@ mod trace;
 
 pub use callers::{CallerSnapshot, WATCHED_FOR};
 pub use cells::KindSnapshot;
+pub use clock::Stamp;
 pub use histogram::{BUCKETS, Histogram, SharedHistogram, bucket_bounds};
 pub(crate) use kinds::kind_name;
 pub(crate) use recorder::Served;

@@ -1,6 +1,7 @@
 //! Recorder: what one worker counts. One thread at a time writes to it.
 
 use super::cells::Cells;
+use super::clock::Stamp;
 use super::histogram::add_alone;
 use super::kinds::kind_of;
 use super::registry::Metrics;
@@ -8,10 +9,11 @@ use super::run_delay::RunDelay;
 use crate::protocol::Header;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Of so many requests of a worker one has its time in the queue measured.
-const QUEUE_SAMPLE: u64 = 256;
+/// Of so many requests of a worker one has its time in the queue measured, which takes as long as a
+/// request or two.
+const QUEUE_SAMPLE: u64 = 4096;
 
 /// See the [module](self).
 pub struct Recorder {
@@ -21,13 +23,13 @@ pub struct Recorder {
 }
 
 /// The wait of a worker for a request.
-pub(crate) struct Wait(Option<RunDelay>);
+pub(crate) struct Wait<'a>(&'a Recorder, Option<RunDelay>);
 
 /// When a request came to its worker, and how long it had waited there.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrival {
     /// When the worker began.
-    pub begun: Instant,
+    pub begun: Stamp,
     /// How long the worker had the request and did not run; `None`: it was not measured.
     pub queue: Option<Duration>,
 }
@@ -57,10 +59,10 @@ impl Drop for Recorder {
     }
 }
 
-impl Wait {
+impl Wait<'_> {
     /// The wait has ended: a request is there.
     pub(crate) fn arrived(self) -> Arrival {
-        Arrival { queue: self.0.and_then(RunDelay::elapsed), begun: Instant::now() }
+        Arrival { queue: self.1.and_then(RunDelay::elapsed), begun: self.0.metrics.clock().now() }
     }
 }
 
@@ -78,19 +80,20 @@ impl Recorder {
     }
 
     /// The worker begins to wait for a request.
-    pub(crate) fn wait(&self) -> Wait {
+    pub(crate) fn wait(&self) -> Wait<'_> {
         let cells = self.cells();
         let waits = cells.waits.load(Ordering::Relaxed);
         add_alone(&cells.waits, 1);
         let measured = waits.is_multiple_of(QUEUE_SAMPLE) || self.metrics.tracer().is_on();
-        Wait(if measured { RunDelay::begin() } else { None })
+        Wait(self, if measured { RunDelay::begin() } else { None })
     }
 
     /// The request with `header` has been served; the result is how long that took.
     pub(crate) fn served(&self, header: &Header, arrival: &Arrival, served: &Served) -> Duration {
         let cells = self.cells();
-        let now = Instant::now();
-        let work = now.saturating_duration_since(arrival.begun);
+        let clock = self.metrics.clock();
+        let now = clock.now();
+        let work = clock.between(arrival.begun, now);
         let kind = cells.kinds[kind_of(header.opcode)].get_or_init(Box::default);
         kind.work.count_alone(work);
         if let Some(queue) = arrival.queue {

@@ -2,17 +2,18 @@
 
 use super::callers::{CallerSnapshot, WATCHED_FOR};
 use super::cells::{Cells, KindSnapshot};
+use super::clock::{Clock, Stamp};
 use super::kinds::KINDS;
 use super::trace::Tracer;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 /// Everything that is counted and measured of one mount.
 pub struct Metrics {
-    begun: Instant,
+    clock: Clock,
     begun_unix: Duration,
     recorders: Mutex<Recorders>,
     /// Nanoseconds after `begun` until when callers are recorded.
@@ -32,7 +33,7 @@ impl Default for Metrics {
     fn default() -> Self {
         let begun_unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Self {
-            begun: Instant::now(),
+            clock: Clock::begin(),
             begun_unix,
             recorders: Mutex::default(),
             watched_until: AtomicU64::new(0),
@@ -74,14 +75,19 @@ impl Metrics {
         &self.tracer
     }
 
+    /// The clock of all times.
+    pub(super) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     /// How long this has counted.
     pub fn age(&self) -> Duration {
-        self.begun.elapsed()
+        self.clock.since_begun(self.clock.now())
     }
 
     /// A moment since the Unix epoch.
-    pub(crate) fn unix(&self, at: Instant) -> Duration {
-        self.begun_unix + at.saturating_duration_since(self.begun)
+    pub(crate) fn unix(&self, at: Stamp) -> Duration {
+        self.begun_unix + self.clock.since_begun(at)
     }
 
     /// Files that were stored in the kernel's pages without a request.
@@ -105,7 +111,7 @@ impl Metrics {
     /// [`WATCHED_FOR`]: those that asked most, at most `most` of them. From now on callers are
     /// recorded for that long.
     pub fn callers(&self, most: usize) -> Vec<CallerSnapshot> {
-        let until = self.begun.elapsed() + WATCHED_FOR;
+        let until = self.age() + WATCHED_FOR;
         self.watched_until.store(until.as_nanos() as u64, Ordering::Relaxed);
         let cells = self.recorders.lock().all.clone();
         let mut sums: HashMap<(u32, u64), CallerSnapshot> = HashMap::new();
@@ -126,9 +132,9 @@ impl Metrics {
     }
 
     /// True while callers are to be recorded.
-    pub(super) fn is_watched(&self, now: Instant) -> bool {
+    pub(super) fn is_watched(&self, now: Stamp) -> bool {
         let until = self.watched_until.load(Ordering::Relaxed);
-        until > 0 && now.saturating_duration_since(self.begun).as_nanos() as u64 <= until
+        until > 0 && self.clock.since_begun(now).as_nanos() as u64 <= until
     }
 
     /// The kinds of requests that came up, in the protocol's order: the kernel's name in lower

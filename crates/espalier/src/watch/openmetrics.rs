@@ -167,7 +167,7 @@ fn requests(writer: &mut Writer<'_>, figures: &Figures) -> fmt::Result {
     )?;
     let work = kinds.iter().map(|kind| ([("kind", kind.kind.as_str())], &kind.work));
     writer.times(("request_work", "How long the server worked at a request, waits included"), work)?;
-    let help = "How long the thread with a request waited for a CPU, of one request in 256";
+    let help = "How long the thread with a request waited for a CPU, of one request in 4096";
     let queue = kinds.iter().map(|kind| ([("kind", kind.kind.as_str())], &kind.queue));
     writer.times(("request_queue", help), queue)?;
     if let Some(held) = figures.kernel_requests {
