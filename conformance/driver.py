@@ -168,7 +168,7 @@ def main():
     if missing and os.environ.get("CI"):
         wrong += missing
     if chosen.write:
-        page.write(PAGE, page.load(out))
+        page.write(PAGE, page.load(out, out.parent / "quick"))
     states = [state for result in results for state in result["cases"].values()]
     for line in wrong:
         print(f"conformance: {line}")

@@ -121,9 +121,15 @@ def write(path, results):
     path.write_text(f"{before}{BEGIN}\n\n{table(results)}\n\n{END}{after}")
 
 
-def load(directory):
-    """The results that are kept in `directory`, in the order of the suites' names."""
+def load(*directories):
+    """The results that are kept, in the order of the suites' names.
+
+    Those of a suite are taken from the first of the directories that has them.
+    """
+    files = {}
+    for directory in reversed(directories):
+        files.update({path.name: path for path in directory.glob("*.json")})
     results = []
-    for path in sorted(directory.glob("*.json")):
-        results += json.loads(path.read_text())
+    for name in sorted(files):
+        results += json.loads(files[name].read_text())
     return results

@@ -20,7 +20,7 @@ from suites.fsx import CONFIGURATION
 from tools import cargo_tool
 
 # Runs on a mount between two checks.
-RUNS = 50
+RUNS = 5
 OPERATIONS = 20_000
 
 
