@@ -1,8 +1,8 @@
 //! Clock for the times of requests: two readings of it belong to each.
 //!
 //! Where the kernel itself takes its time from the processor's counter, and so vouches for it, that
-//! counter is read directly: a reading costs a tenth of a call of the system's clock. Its rate is
-//! found by comparing both. Elsewhere it is the system's clock.
+//! counter is read directly, which costs half as much as asking for the system's time or less. Its
+//! rate is found by comparing both. Elsewhere it is the system's clock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
