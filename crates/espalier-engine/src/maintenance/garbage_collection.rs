@@ -36,11 +36,12 @@ const IDLE_BEFORE_COLLECTION: Duration = Duration::from_secs(1);
 /// In a store that is never idle a round begins, after a sync, at most so often.
 const MIN_ROUND_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A collection for a caller that takes no longer is not counted.
-const SHORT_COLLECTION: Duration = Duration::from_millis(50);
+/// Callers are collected for until that took this long together; a part of it is forgotten as time
+/// passes.
+const MAX_TIME_FOR_CALLERS: Duration = Duration::from_millis(200);
 
-/// After steps were taken for a caller none are for so many times as long.
-const REST_FACTOR: u32 = 9;
+/// Callers are collected for a tenth of the time in the long run.
+const TIME_PER_TIME_FOR_CALLERS: u32 = 10;
 
 /// Leaves looked at in one step.
 const LEAVES_PER_STEP: usize = 64;
@@ -82,8 +83,8 @@ struct Round {
     unfinished: bool,
     /// This round goes on although the store is not idle, because of a sync.
     requested: bool,
-    /// No caller is collected for before this time.
-    asked_again: Duration,
+    /// What collecting for callers took that is not forgotten yet, and up to when it is forgotten.
+    for_callers: (Duration, Duration),
     /// When the last such round came to an end.
     rested: Option<Duration>,
     /// Where the search for sparse value parts is.
@@ -113,15 +114,17 @@ impl GarbageCollector {
     }
 
     /// Takes steps now, so that what was deleted is free when a caller looks: until nothing is left
-    /// to do, or for `limit`. Such callers together take a tenth of the time at most, so one that
-    /// asks again and again changes little for others.
+    /// to do, or for `limit`. Such callers together take a tenth of the time at most, beyond the
+    /// first ones, so one that asks again and again (as each `rm -r` does) waits little.
     ///
     /// # Errors
     /// Of the device.
     pub(crate) fn collect_for(&self, limit: Duration) -> Result<()> {
         let begun = self.env.monotonic();
         let mut round = self.progress.round.lock();
-        if begun < round.asked_again {
+        let (taken, upto) = round.for_callers;
+        let taken = taken.saturating_sub(begun.saturating_sub(upto) / TIME_PER_TIME_FOR_CALLERS);
+        if taken >= MAX_TIME_FOR_CALLERS {
             return Ok(());
         }
         self.pipeline.drain();
@@ -131,7 +134,7 @@ impl GarbageCollector {
             }
         }
         let now = self.env.monotonic();
-        round.asked_again = now + now.saturating_sub(begun + SHORT_COLLECTION) * REST_FACTOR;
+        round.for_callers = (taken + now.saturating_sub(begun), now);
         Ok(())
     }
 
