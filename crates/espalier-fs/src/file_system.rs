@@ -265,7 +265,10 @@ fn first_nodes(
     let nodes = NodeTable::new(
         FIRST_SERIAL,
         volume.options.name_memory,
-        volume.options.keep_handles && !volume.options.read_only,
+        match volume.options.read_only {
+            true => volume.options.handles.min(HandleLifetime::Open),
+            false => volume.options.handles,
+        },
         root.changes.clone(),
     );
     [&root, &area, &orphans].into_iter().for_each(|node| nodes.add(node));

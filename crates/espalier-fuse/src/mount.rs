@@ -296,13 +296,16 @@ fn init_parameters(options: &MountOptions, block: bool) -> InitParameters {
         | bit::EXPLICIT_INVAL_DATA
         | bit::HANDLE_KILLPRIV_V2
         | bit::SETXATTR_EXT
-        // File handles: LOOKUP of `.` by any node id that was given out, and of `..`.
-        | bit::EXPORT_SUPPORT
         | bit::INIT_EXT
         // The kernel checks permissions, so it can translate owners for idmapped mounts (6.12).
         | bit::ALLOW_IDMAP;
     if options.list_attributes == ListAttributes::Auto {
         flags |= bit::READDIRPLUS_AUTO;
+    }
+    if options.handles {
+        // The kernel asks for `.` of any node id that was given out, and for `..`. overlayfs then
+        // finds lower files by their handles: as dentries without a parent, which FUSE calls stale.
+        flags |= bit::EXPORT_SUPPORT;
     }
     if options.writeback {
         flags |= bit::WRITEBACK_CACHE;

@@ -90,7 +90,7 @@ fn on_each_mount(test: impl Fn(&Mounted, &Path)) {
     let _alone = CACHES.lock();
     for kind in kinds() {
         let image = Image::new(256 << 20);
-        let mounted = image.mount(kind, "");
+        let mounted = image.mount(kind, "handles");
         test(&mounted, mounted.path());
         mounted.end();
     }
@@ -139,7 +139,7 @@ fn handles_outlive_the_caches() {
 fn handles_outlive_the_mount_where_that_is_asked_for() {
     let _alone = CACHES.lock();
     for kind in kinds() {
-        for (options, kept) in [("nfs_export", true), ("", false)] {
+        for (options, kept) in [("handles,nfs_export", true), ("handles", false), ("", false)] {
             let image = Image::new(256 << 20);
             let mounted = image.mount(kind, options);
             fs::create_dir_all(mounted.path().join("a/b")).unwrap();
@@ -166,6 +166,40 @@ fn handles_outlive_the_mount_where_that_is_asked_for() {
             }
             mounted.end();
         }
+    }
+}
+
+/// Without the option: the kernel would find lower files by their handles, and take the dentries
+/// that it makes of these for stale.
+#[test]
+fn overlayfs_works_while_caches_are_dropped() {
+    let _alone = CACHES.lock();
+    for kind in kinds() {
+        let image = Image::new(256 << 20);
+        let mounted = image.mount(kind, "");
+        let root = mounted.path();
+        let paths = ["lower", "upper", "work", "merged"].map(|name| root.join(name));
+        paths.iter().for_each(|path| fs::create_dir(path).unwrap());
+        let [lower, upper, work, merged] = paths;
+        fs::write(lower.join("file"), "a").unwrap();
+        let options =
+            format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), work.display());
+        let overlay = ["-t", "overlay", "overlay", "-o", &options];
+        assert!(output(Command::new("mount").args(overlay).arg(&merged)).unwrap().status.success());
+        for round in 1..30 {
+            let mut file = File::options().append(true).open(merged.join("file")).unwrap();
+            file.write_all(b"b").unwrap();
+            drop(file);
+            drop_caches();
+            // Twice: once it is looked up, and once what is known is looked at again.
+            for _ in 0..2 {
+                let content = fs::read(merged.join("file")).unwrap();
+                assert_eq!(content.len(), round + 1);
+                assert_eq!(fs::read_dir(&merged).unwrap().count(), 1);
+            }
+        }
+        assert!(output(Command::new("umount").arg(&merged)).unwrap().status.success());
+        mounted.end();
     }
 }
 

@@ -84,7 +84,8 @@ fn an_nfs_server_finds_files_that_the_kernel_has_dropped() {
         eprintln!("there is no NFS server: run scripts/install-deps test");
         return;
     }
-    let place = Place::mounted("64M");
+    let place = Place::with_image("64M");
+    place.mount(&["-o", "nfs_export"]).ok();
     let export = place.dir.join("export");
     fs::create_dir_all(export.join("a/b")).unwrap();
     let large: Vec<u8> = (0..1_000_000u32).flat_map(u32::to_le_bytes).collect();

@@ -28,7 +28,7 @@ impl FileSystem {
             self.access_times.write(&self.names.tree.shared(), &node)?;
         }
         let mut lsn = node.state().lsn;
-        if self.volume.options.keep_handles {
+        if self.volume.options.handles == HandleLifetime::Stored {
             self.names.locations.write_all()?;
             lsn = self.volume.last_lsn();
         }
@@ -78,7 +78,7 @@ impl FileSystem {
         if !self.volume.options.read_only {
             self.names.areas.correct_all()?;
             self.names.state_record.measure_key_lengths()?;
-            if self.volume.options.keep_handles {
+            if self.volume.options.handles == HandleLifetime::Stored {
                 self.names.locations.write_all()?;
                 self.names.locations.sweep()?;
             }

@@ -16,7 +16,7 @@ use crate::inode::pending_changes::PendingChanges;
 use crate::lock_order::{Rank, RankedMutex};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::record::Inode;
-use crate::model::types::NodeId;
+use crate::model::types::{HandleLifetime, NodeId};
 use espalier_engine::Lsn;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -52,7 +52,8 @@ type Shard = HashMap<NodeId, Slot, BuildHasherDefault<IdHasher>>;
 pub(crate) struct NodeTable {
     shards: Vec<RankedMutex<Shard>>,
     next_serial: AtomicU64,
-    forgotten: ForgottenNodes,
+    /// Where nodes are that left memory, if that is remembered.
+    forgotten: Option<ForgottenNodes>,
     /// Nodes that came into memory or moved since they were last taken, if that is noted. Its lock
     /// is taken last.
     noted: Option<RankedMutex<HashMap<NodeId, Noted>>>,
@@ -90,19 +91,20 @@ enum Released {
 
 impl NodeTable {
     /// A table whose serial numbers begin at `first`. `changes`: of all its nodes.
-    /// `keep_handles`: nodes are noted.
+    /// `handles`: how long files are found by their ids.
     pub(crate) fn new(
         first: u64,
         name_budget: u64,
-        keep_handles: bool,
+        handles: HandleLifetime,
         changes: Arc<PendingChanges>,
     ) -> Self {
         let shards = (0..SHARDS).map(|_| RankedMutex::new(Rank::NodeShard, Shard::default())).collect();
         Self {
             shards,
             next_serial: AtomicU64::new(first),
-            forgotten: ForgottenNodes::new(name_budget / 2),
-            noted: keep_handles.then(|| RankedMutex::with_key(Rank::NodeShard, 2, HashMap::new())),
+            forgotten: (handles > HandleLifetime::Reference).then(|| ForgottenNodes::new(name_budget / 2)),
+            noted: (handles == HandleLifetime::Stored)
+                .then(|| RankedMutex::with_key(Rank::NodeShard, 2, HashMap::new())),
             count: AtomicU64::new(0),
             changes,
             name_bytes: AtomicU64::new(0),
@@ -171,13 +173,14 @@ impl NodeTable {
 
     /// A node is about to leave memory: remembers where it is.
     fn remember(&self, node: &Node) {
+        let Some(forgotten) = &self.forgotten else { return };
         let location = Location::of(node);
         if let Some(noted) = &self.noted
             && let Some(noted) = noted.lock().get_mut(&node.id)
         {
             *noted = Noted::Left(location.clone());
         }
-        self.forgotten.remember(node.id, location);
+        forgotten.remember(node.id, location);
     }
 
     /// The file with this id, which is not in memory, lies in another place now.
@@ -185,7 +188,9 @@ impl NodeTable {
         if let Some(noted) = &self.noted {
             noted.lock().insert(id, Noted::Left(Some(location.clone())));
         }
-        self.forgotten.relocate(id, location);
+        if let Some(forgotten) = &self.forgotten {
+            forgotten.relocate(id, location);
+        }
     }
 
     /// Where the node with this id was when it left memory.
@@ -194,7 +199,7 @@ impl NodeTable {
             Noted::Left(location) => location.clone(),
             Noted::InMemory => None,
         };
-        self.forgotten.location(id).or_else(noted)
+        self.forgotten.as_ref()?.location(id).or_else(noted)
     }
 
     /// The node, without a reference.

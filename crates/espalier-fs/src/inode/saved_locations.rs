@@ -5,12 +5,12 @@
 //! is found counts only if it has the id. So they may be written late. Every node that comes into
 //! memory, moves, or loses its name is noted, and the background writes the records of those, many
 //! with one batch: a directory above a file is in memory before the file is, so it is noted as
-//! well. Nothing of that happens unless [`OpenOptions::keep_handles`] asks for it.
+//! well. Nothing of that happens unless [`HandleLifetime::Stored`] asks for it.
 //!
 //! The removal of a tree does not name what is below. So a *sweep* goes through all records, some
 //! at a time, and deletes those whose directory has none.
 //!
-//! [`OpenOptions::keep_handles`]: crate::OpenOptions::keep_handles
+//! [`HandleLifetime::Stored`]: crate::HandleLifetime::Stored
 
 use crate::inode::forgotten::Location;
 use crate::inode::node::Orphan;

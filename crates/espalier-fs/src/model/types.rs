@@ -442,9 +442,20 @@ pub struct OpenOptions {
     /// they hold; without such numbers they fail with
     /// [`FsErrorKind::NoSpace`](crate::FsErrorKind::NoSpace).
     pub narrow_numbers: bool,
-    /// Files are found by their ids after a remount too. Costs a record for each file that comes
-    /// into use.
-    pub keep_handles: bool,
+    /// How long files are found by their ids alone.
+    pub handles: HandleLifetime,
+}
+
+/// How long a file is found by its id ([`Entry::node`]) alone, as the file handles of the kernel
+/// need it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HandleLifetime {
+    /// While a caller holds a reference on it.
+    Reference,
+    /// While the file system is open: where files lie that left memory is remembered there.
+    Open,
+    /// Across remounts. Costs a record for each file that comes into use.
+    Stored,
 }
 
 impl Default for OpenOptions {
@@ -459,7 +470,7 @@ impl Default for OpenOptions {
             waiter: None,
             number_delta: 0,
             narrow_numbers: false,
-            keep_handles: false,
+            handles: HandleLifetime::Open,
         }
     }
 }

@@ -4,7 +4,7 @@
 use super::Bench;
 use espalier_engine::{IndexId, KeyRange};
 use espalier_fs::{
-    Caller, Entry, FileSystem, FsErrorKind, NodeId, OpenOptions, RenameMode, SetAttr, SetTime,
+    Caller, Entry, FileSystem, FsErrorKind, HandleLifetime, NodeId, OpenOptions, RenameMode, SetAttr, SetTime,
 };
 
 /// What a handle holds.
@@ -292,7 +292,7 @@ impl Bench {
 }
 
 fn keeping() -> OpenOptions {
-    OpenOptions { keep_handles: true, ..Default::default() }
+    OpenOptions { handles: HandleLifetime::Stored, ..Default::default() }
 }
 
 #[test]

@@ -6,8 +6,8 @@ use crate::world::{Random, World};
 use espalier_engine::{Store, Tuning};
 use espalier_fs::{
     Attr, Caller, Fallocate, FileFlags, FileKind, FileSystem, FormatOptions, FsError, FsErrorKind,
-    ModeChange, NewNode, NodeId, OpenOptions, OwnerChange, RenameMode, Seek, SetAttr, SetTime, XattrMode,
-    merge_functions,
+    HandleLifetime, ModeChange, NewNode, NodeId, OpenOptions, OwnerChange, RenameMode, Seek, SetAttr,
+    SetTime, XattrMode, merge_functions,
 };
 use espalier_storage::{Device, MemoryDevice};
 use std::collections::HashMap;
@@ -80,7 +80,7 @@ pub(crate) fn open_fs(
         name_memory,
         forget_drain,
         waiter: Some(caring.clone()),
-        keep_handles,
+        handles: if keep_handles { HandleLifetime::Stored } else { HandleLifetime::Open },
         ..Default::default()
     };
     FileSystem::open(store.clone(), world.clone(), options).expect("the file system opens")

@@ -53,6 +53,9 @@ pub struct MountOptions {
     /// a `write` that returned has no order and no reserved space until the kernel passes it on (at
     /// close, at fsync, or after some seconds).
     pub writeback: bool,
+    /// File handles are good after the kernel has dropped a file, as far as the file system finds
+    /// files by their ids. Not for a mount on which overlayfs lies: see docs/semantics.md.
+    pub handles: bool,
     /// There are extended attributes and ACLs.
     pub xattrs: bool,
     /// How directories are listed.
@@ -102,6 +105,7 @@ impl Default for MountOptions {
             auto_unmount: false,
             nonempty: false,
             writeback: false,
+            handles: false,
             xattrs: true,
             list_attributes: ListAttributes::default(),
             transport: None,
@@ -158,6 +162,8 @@ impl MountOptions {
             ("nonempty", None) => self.nonempty = true,
             ("writeback", None) => self.writeback = true,
             ("nowriteback", None) => self.writeback = false,
+            ("handles", None) => self.handles = true,
+            ("nohandles", None) => self.handles = false,
             ("prefetch", None) => self.prefetch = true,
             ("noprefetch", None) => self.prefetch = false,
             ("user_xattr" | "acl", None) => self.xattrs = true,

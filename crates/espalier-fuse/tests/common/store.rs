@@ -13,7 +13,7 @@
 
 use super::Watchdog;
 use espalier_engine::Store;
-use espalier_fs::FileSystem;
+use espalier_fs::{FileSystem, HandleLifetime};
 use espalier_fuse::transport::Kind;
 use espalier_fuse::{DESCRIPTION_XATTR, Description, Ended, ForgetHook, Mount, MountOptions};
 use espalier_storage::{Device, Environment, FileDevice, OpenMode, SystemEnvironment};
@@ -183,7 +183,11 @@ pub(crate) fn serve_if_asked() {
         forget_drain: Some(forgets.drain()),
         waiter: Some(Arc::new(espalier_fuse::Requester)),
         read_only: options.read_only,
-        keep_handles,
+        handles: match (keep_handles, options.handles) {
+            (true, _) => HandleLifetime::Stored,
+            (false, true) => HandleLifetime::Open,
+            (false, false) => HandleLifetime::Reference,
+        },
         ..Default::default()
     };
     let fs = FileSystem::open(Arc::clone(&store), environment(), open).unwrap();

@@ -33,8 +33,14 @@ pub(crate) const MOUNT_OPTIONS: &[MountOption] = &[
          more it holds (default inode64)",
     ),
     option(
+        "handles, nohandles",
+        "let file handles outlive the kernel's caches, for programs that work by handles; overlayfs on such a mount \
+         fails with ESTALE when caches are dropped (default nohandles)",
+    ),
+    option(
         "nfs_export, nonfs_export",
-        "let file handles outlive the mount, for NFS servers; costs a record for each file in use (default nonfs_export)",
+        "as handles, and let them outlive the mount, for NFS servers; costs a record for each file in use (default \
+         nonfs_export)",
     ),
     option("logfile=FILE", "log there instead of to the journal, syslog, or a file that doctor names"),
     option(

@@ -5,7 +5,7 @@ use crate::config::{self, MountRules};
 use crate::units::Size;
 use crate::watch::address::MetricsAddress;
 use anyhow::{Context, Result, anyhow, bail};
-use espalier_fs::Atime;
+use espalier_fs::{Atime, HandleLifetime};
 use espalier_fuse::MountOptions;
 use std::path::PathBuf;
 
@@ -23,8 +23,8 @@ pub(crate) struct Settings {
     pub(crate) atime: Atime,
     /// New files and clones get inode numbers with 32 bits.
     pub(crate) narrow_numbers: bool,
-    /// File handles outlive the mount.
-    pub(crate) keep_handles: bool,
+    /// How long file handles are good.
+    pub(crate) handles: HandleLifetime,
     /// Tell the device about space as soon as it is free.
     pub(crate) discard: bool,
     pub(crate) mount: MountOptions,
@@ -48,7 +48,7 @@ impl Default for Settings {
             cache: DEFAULT_CACHE_BYTES,
             atime: Atime::Relative,
             narrow_numbers: false,
-            keep_handles: false,
+            handles: HandleLifetime::Reference,
             discard: false,
             snapshot: None,
             no_fail: false,
@@ -124,6 +124,11 @@ impl Settings {
         }
     }
 
+    fn set_handles(&mut self, lifetime: HandleLifetime) {
+        self.handles = lifetime;
+        self.mount.handles = lifetime > HandleLifetime::Reference;
+    }
+
     fn apply(&mut self, option: &str) -> Result<()> {
         match option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value))) {
             ("cache", Some(value)) => {
@@ -132,7 +137,9 @@ impl Settings {
             }
             ("snapshot", Some(name)) => self.snapshot = Some(name.to_owned()),
             ("inode32" | "inode64", None) => self.narrow_numbers = option == "inode32",
-            ("nfs_export" | "nonfs_export", None) => self.keep_handles = option == "nfs_export",
+            ("handles", None) => self.set_handles(HandleLifetime::Open),
+            ("nfs_export", None) => self.set_handles(HandleLifetime::Stored),
+            ("nohandles" | "nonfs_export", None) => self.set_handles(HandleLifetime::Reference),
             ("discard" | "nodiscard", None) => self.discard = option == "discard",
             ("noatime", None) => self.atime = Atime::Never,
             ("strictatime", None) => self.atime = Atime::Strict,

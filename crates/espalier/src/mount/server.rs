@@ -138,7 +138,7 @@ fn open_file_system(
         read_only,
         atime: plan.settings.atime,
         narrow_numbers: plan.settings.narrow_numbers,
-        keep_handles: plan.settings.keep_handles,
+        handles: plan.settings.handles,
         forget_drain: Some(forgets.drain()),
         waiter: Some(Arc::new(espalier_fuse::Requester)),
         ..Default::default()
