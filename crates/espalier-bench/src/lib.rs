@@ -1,7 +1,7 @@
 //! Benchmarks of Espalier side by side with the kernel's file systems.
 //!
 //! [`compare`] is behind `espalier bench`: a minute of small steps in any directories, or on fresh
-//! file systems of each kind, with the time of each operation. [`suites`] is the program
+//! file systems of each kind, with the time of each operation. `suites` is the program
 //! `espalier-bench`: longer, real work, for developers of Espalier.
 //!
 //! Nothing stays behind: an undo list is played backward at the end, on failure, and on Ctrl-C.

@@ -8,7 +8,7 @@ const MAX_MOMENTS: usize = 200;
 /// The shortest moment.
 const SHORTEST_MOMENT: Duration = Duration::from_millis(5);
 
-/// See the [module](self).
+/// The operations of one step, and how many ended in each moment.
 #[derive(Debug)]
 pub struct Recording {
     begun: Instant,

@@ -113,7 +113,8 @@ pub(crate) fn remove_tree<'a>(
         namespace.nodes.set_name(&dir, &mut names, name, Known::Absent);
         return Ok((held.id, None));
     }
-    let inode = emptied(&held.state().inode);
+    let mut inode = emptied(&held.state().inode);
+    inode.number = namespace.state_record.fresh_number()?.wrapping_sub(dir.dir().sum);
     let replacement = Replacement { inode: &inode, content: Batch::new() };
     let lsn = take_away(namespace, &tree, &dir, &held, Some(replacement), &mut releases)?;
     let new = namespace.lookup.add_entry(&dir, &mut names, name, inode, lsn);
@@ -121,11 +122,12 @@ pub(crate) fn remove_tree<'a>(
     Ok((held.id, Some(new)))
 }
 
-/// What an empty directory has of another one's attributes: all that lies in the entry.
+/// What an empty directory has of another one's attributes: all that lies in the entry, but for the
+/// number. It is not the directory that it stands for, which may be in use.
 fn emptied(inode: &Inode) -> Inode {
     let mut empty = inode.clone();
     (empty.size, empty.links, empty.owned_alone) = (0, 0, true);
-    (empty.has_link_area, empty.link_area_delta) = (false, 0);
+    (empty.has_link_area, empty.link_area_delta, empty.delta) = (false, 0, 0);
     let inline = |xattrs: &Arc<Xattrs>| {
         let all = xattrs.iter().filter(|(_, value)| matches!(value, XattrValue::Inline(_)));
         Arc::new(all.map(|(name, value)| (name.clone(), value.clone())).collect::<Xattrs>())
