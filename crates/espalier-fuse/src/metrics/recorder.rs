@@ -15,7 +15,7 @@ use std::time::Duration;
 /// request or two.
 const QUEUE_SAMPLE: u64 = 4096;
 
-/// See the [module](self).
+/// What one worker has counted and measured.
 pub struct Recorder {
     metrics: Arc<Metrics>,
     /// `None` only while it is dropped.

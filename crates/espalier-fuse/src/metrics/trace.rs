@@ -64,7 +64,7 @@ pub struct TracePart {
     pub more: bool,
 }
 
-/// See the [module](self).
+/// The traces of a mount that are on, and what they have recorded.
 #[derive(Default)]
 pub struct Tracer {
     is_on: AtomicBool,
