@@ -19,7 +19,7 @@ use anyhow::{Context, Result, bail, ensure};
 pub use page::{html, write_html};
 pub use plan::{Amount, Plan};
 pub use recording::Recording;
-pub use results::{Outcome, Results};
+pub use results::{Outcome, Results, short_time};
 use site::Site;
 use std::path::{Path, PathBuf};
 use work::{Work, Worker};

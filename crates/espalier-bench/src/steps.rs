@@ -1,7 +1,8 @@
 //! What is measured. A step works inside one directory and ends when its work is durable.
 
 use crate::contender::Contender;
-use crate::system;
+use crate::options::Options;
+use crate::{system, tree};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -21,6 +22,17 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
+    /// The sizes that a user asks for, and the tree, which is made if it is not there.
+    pub(crate) fn prepare(options: &Options) -> Result<Self> {
+        Ok(Self {
+            tarball: tree::prepare(options)?,
+            file_bytes: options.file_size,
+            overwrites: options.overwrites,
+            appends: options.appends,
+            touch: options.touch,
+        })
+    }
+
     /// Reads the archive, so that unpacking never waits for it.
     pub(crate) fn warm_up(&self) -> Result<()> {
         std::io::copy(&mut File::open(&self.tarball)?, &mut std::io::sink())?;

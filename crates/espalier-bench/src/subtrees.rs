@@ -17,7 +17,6 @@ use crate::contender::Contender;
 use crate::options::Options;
 use crate::steps::Setting;
 use crate::system::{self, Undo};
-use crate::tree;
 use anyhow::{Context, Result, bail};
 use bench::Bench;
 use figures::Figures;
@@ -52,13 +51,7 @@ pub(crate) fn run(options: &Options, undo: &Undo) -> Result<()> {
     std::fs::create_dir_all(&options.dir)
         .with_context(|| format!("{} cannot be made", options.dir.display()))?;
     let chosen = choose(&options.steps)?;
-    let setting = Setting {
-        tarball: tree::prepare(options)?,
-        file_bytes: options.file_size,
-        overwrites: options.overwrites,
-        appends: options.appends,
-        touch: options.touch,
-    };
+    let setting = Setting::prepare(options)?;
     let mut contenders = Vec::new();
     for name in &options.contenders {
         contenders.push(Contender::new(name, &options.setup(), undo)?);

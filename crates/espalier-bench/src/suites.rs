@@ -12,8 +12,8 @@ use crate::contender::Contender;
 use crate::options::{Options, Suite};
 use crate::report::{Measure, Report};
 use crate::steps::{self, Setting, Stage, Step};
+use crate::subtrees;
 use crate::system::{self, Undo};
-use crate::{subtrees, tree};
 use anyhow::{Context, Result};
 use clap::Parser;
 use std::time::Instant;
@@ -38,13 +38,7 @@ fn run(options: &Options, undo: &Undo) -> Result<()> {
     std::fs::create_dir_all(&options.dir)
         .with_context(|| format!("{} cannot be made", options.dir.display()))?;
     let stages = steps::stages(&options.steps)?;
-    let setting = Setting {
-        tarball: tree::prepare(options)?,
-        file_bytes: options.file_size,
-        overwrites: options.overwrites,
-        appends: options.appends,
-        touch: options.touch,
-    };
+    let setting = Setting::prepare(options)?;
     let mut contenders = Vec::new();
     for name in &options.contenders {
         contenders.push(Contender::new(name, &options.setup(), undo)?);

@@ -2,7 +2,7 @@
 //! needs nothing else.
 
 use super::plot;
-use super::results::{Results, Summary, short};
+use super::results::{Results, Summary, short_time};
 use super::work::Work;
 use anyhow::{Context, Result};
 use std::fmt::Write;
@@ -82,7 +82,7 @@ fn table(page: &mut String, results: &Results) {
                 rate if rate * 2.0 <= best => "slow",
                 _ => "",
             };
-            let at = |share| summary.times.quantile(share).map_or_else(String::new, short);
+            let at = |share| summary.times.quantile(share).map_or_else(String::new, short_time);
             let data = match summary.bytes {
                 bytes if bytes / summary.operations.max(1) > 65_536 => {
                     format!(", {:.0} MiB/s", bytes as f64 / f64::from(1 << 20) / summary.seconds.max(1e-9))

@@ -1,7 +1,7 @@
 //! Pictures of a step: how many operations took longer than a time, and how many there were in each
 //! moment.
 
-use super::results::{Results, short};
+use super::results::{Results, short_time};
 use anyhow::{Result, anyhow};
 use espalier_fuse::metrics::{Histogram, bucket_bounds};
 use plotters::coord::ranged1d::ValueFormatter;
@@ -59,7 +59,7 @@ pub(super) fn distribution(results: &Results, step: &str) -> Result<String> {
             .y_desc("took longer")
             .x_labels(6)
             .y_labels(6)
-            .x_label_formatter(&|seconds| short(Duration::from_secs_f64(*seconds)))
+            .x_label_formatter(&|seconds| short_time(Duration::from_secs_f64(*seconds)))
             .y_label_formatter(&|share| percent(*share))
             .light_line_style(TRANSPARENT)
             .bold_line_style(RGBColor(225, 225, 225))

@@ -179,7 +179,7 @@ impl Results {
             let _ = write!(out, "\n{:<14}", if is_cold { "" } else { "  (warm caches)" });
             for (summary, &width) in summaries.iter().zip(&widths) {
                 let times = summary.as_ref().map_or_else(String::new, |of| {
-                    let at = |share| of.times.quantile(share).map_or_else(|| "-".into(), short);
+                    let at = |share| of.times.quantile(share).map_or_else(|| "-".into(), short_time);
                     format!("{} {}", at(0.5), at(0.99))
                 });
                 let _ = write!(out, "  {}", painted(&format!("{times:>width$}"), "2", colours));
@@ -219,8 +219,8 @@ fn painted(text: &str, colour: &str, colours: bool) -> String {
     if colours && !colour.is_empty() { format!("\x1b[{colour}m{text}\x1b[0m") } else { text.to_owned() }
 }
 
-/// A time in few characters.
-pub(super) fn short(time: Duration) -> String {
+/// A time in at most six characters.
+pub fn short_time(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     let (value, unit) = match seconds {
         s if s < 1e-3 => (s * 1e6, "us"),

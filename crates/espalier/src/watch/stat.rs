@@ -4,6 +4,7 @@ use super::{Figures, Period, Watched};
 use crate::args::Stat;
 use crate::ui::{self, say};
 use anyhow::{Result, ensure};
+use espalier_bench::compare::short_time;
 use std::time::{Duration, Instant};
 
 /// Lines between two headings.
@@ -86,17 +87,6 @@ fn mib(bytes: f64) -> String {
 /// A share as `97%`; `-` of nothing.
 pub(super) fn percent(part: u64, whole: u64) -> String {
     if whole == 0 { "-".into() } else { format!("{:.0}%", part as f64 * 100.0 / whole as f64) }
-}
-
-/// A time in at most six characters.
-pub(super) fn short_time(time: Duration) -> String {
-    let seconds = time.as_secs_f64();
-    let (value, unit) = match seconds {
-        s if s < 1e-3 => (s * 1e6, "us"),
-        s if s < 1.0 => (s * 1e3, "ms"),
-        s => (s, "s"),
-    };
-    if value < 9.95 { format!("{value:.1}{unit}") } else { format!("{value:.0}{unit}") }
 }
 
 /// A size in at most five characters, in powers of 1024.

@@ -5,11 +5,11 @@
 
 use super::Watched;
 use super::server::{TRACE_BEGIN, TRACE_END, TRACE_READ};
-use super::stat::short_time;
 use crate::args::Trace;
 use crate::ui::{self, say};
 use crate::units;
 use anyhow::{Context, Result};
+use espalier_bench::compare::short_time;
 use serde_json::{Value, json};
 use std::time::Duration;
 

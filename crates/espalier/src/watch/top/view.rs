@@ -3,7 +3,8 @@
 
 use super::Period;
 use crate::units;
-use crate::watch::stat::{percent, short_size, short_time};
+use crate::watch::stat::{percent, short_size};
+use espalier_bench::compare::short_time;
 use espalier_fuse::metrics::Histogram;
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
