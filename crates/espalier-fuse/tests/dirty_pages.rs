@@ -5,10 +5,10 @@
 mod common;
 
 use common::kinds;
+use common::mapping::Mapped;
 use common::store::{Image, serve_if_asked};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -22,31 +22,6 @@ const OPTIONS: [&str; 2] = ["", "writeback"];
 #[test]
 fn serves_when_asked() {
     serve_if_asked();
-}
-
-/// A shared mapping of the start of a file.
-struct Mapped(*mut std::ffi::c_void, usize);
-
-impl Mapped {
-    fn of(file: &File, length: usize) -> Self {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the kernel chooses the place, so nothing of ours lies there.
-        let at = unsafe { mmap(std::ptr::null_mut(), length, access, MapFlags::SHARED, file, 0) };
-        Self(at.unwrap(), length)
-    }
-
-    fn put(&self, at: u64, byte: u8) {
-        assert!((at as usize) < self.1);
-        // SAFETY: mapped, and within the file.
-        unsafe { self.0.byte_add(at as usize).cast::<u8>().write_volatile(byte) }
-    }
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        // SAFETY: it is not in use any more.
-        unsafe { munmap(self.0, self.1) }.unwrap();
-    }
 }
 
 fn new(path: &Path) -> File {

@@ -4,6 +4,7 @@
 mod common;
 
 use common::kinds;
+use common::mapping::Mapped;
 use common::store::{Image, output, serve_if_asked};
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 use rustix::io::Errno;
@@ -135,6 +136,41 @@ fn a_program_that_fills_the_disk_by_fallocate_reaches_its_end_and_can_write_it_a
                 fs::remove_file(path).unwrap();
             }
             assert!(free(root) > DISK_BYTES / 2, "{} bytes free again", free(root));
+        },
+    );
+}
+
+#[test]
+fn a_mapping_into_a_hole_is_told_by_msync_that_the_disk_is_full() {
+    let content = noise(RESERVED_BYTES as usize, 2);
+    let fill =
+        |mapped: &Mapped| content.iter().enumerate().for_each(|(at, byte)| mapped.put(at as u64, *byte));
+    on_each(
+        |root| {
+            let new = |name: &str| {
+                let path = root.join(name);
+                let file = File::options().read(true).write(true).create_new(true).open(path).unwrap();
+                file.set_len(RESERVED_BYTES).unwrap();
+                file
+            };
+            let (hole, reserved) = (new("hole"), new("reserved"));
+            fallocate(&reserved, FallocateFlags::empty(), 0, RESERVED_BYTES).unwrap();
+            fill_by_another_program(root);
+            let mapped = Mapped::of(&hole, RESERVED_BYTES as usize);
+            fill(&mapped);
+            assert_eq!(mapped.sync(), Err(Errno::NOSPC));
+            let mapped = Mapped::of(&reserved, RESERVED_BYTES as usize);
+            fill(&mapped);
+            mapped.sync().unwrap();
+        },
+        |root| {
+            let hole = fs::read(root.join("hole")).unwrap();
+            assert_eq!(hole.len(), content.len());
+            // What there was no room for is a hole as before.
+            let pages = hole.chunks(4096).zip(content.chunks(4096));
+            assert!(pages.into_iter().all(|(page, stored)| page == stored || page.iter().all(|b| *b == 0)));
+            assert!(hole != content);
+            assert!(fs::read(root.join("reserved")).unwrap() == content);
         },
     );
 }

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
+pub(crate) mod mapping;
 pub(crate) mod store;
 pub(crate) mod toy;
 
