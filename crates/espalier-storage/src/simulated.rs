@@ -60,6 +60,13 @@ impl CrashPoint {
         let image = self.surviving_image(&mut random);
         SimulatedDevice::from_image(image, random.next_u64())
     }
+
+    /// The device as it is found when the process that wrote to it died and the power did not fail:
+    /// all that was written is there.
+    #[must_use]
+    pub fn kill(&self) -> SimulatedDevice {
+        SimulatedDevice::from_image(self.written_image(), self.change())
+    }
 }
 
 /// A seeded, fault-injecting device in memory.

@@ -36,6 +36,15 @@ pub(crate) fn run(args: &Fsck) -> Result<Exit> {
     let device = Arc::new(image::open_device(&args.source, OpenMode::ReadWrite)?);
     refuse_others(&args.source)?;
     let Mended { rescue, list } = mend(device, &args.source, args.cache.0)?;
+    // The list comes first: when the repair is durable, nothing else knows what was lost.
+    let path = match &args.lost {
+        _ if list.is_empty() => None,
+        Some(path) => Some(path.clone()),
+        None => Some(fresh_path(&args.source)?),
+    };
+    if let Some(path) = &path {
+        list.write(path).with_context(|| format!("{shown}: nothing was repaired"))?;
+    }
     let spinner = ui::spinner("making the repair durable");
     let closed = rescue.store.close();
     spinner.finish_and_clear();
@@ -43,26 +52,15 @@ pub(crate) fn run(args: &Fsck) -> Result<Exit> {
         "the repair could not be made durable; the image is as it was (espalier salvage copies files out)",
     )?;
     drop(rescue);
-    if list.is_empty() {
-        if args.json {
-            say!("{}", list.described(&args.source, None, started));
-        } else {
-            say!("{shown}: nothing to repair; read in {}", units::duration(started.elapsed()));
+    match &path {
+        _ if args.json => say!("{}", list.described(&args.source, path.as_deref(), started)),
+        None => say!("{shown}: nothing to repair; read in {}", units::duration(started.elapsed())),
+        Some(path) => {
+            list.print();
+            say!("{shown}: repaired in {}; {}", units::duration(started.elapsed()), list.summary(path));
         }
-        return Ok(Exit::Success);
     }
-    let path = match &args.lost {
-        Some(path) => path.clone(),
-        None => fresh_path(&args.source)?,
-    };
-    list.write(&path)?;
-    if args.json {
-        say!("{}", list.described(&args.source, Some(&path), started));
-    } else {
-        list.print();
-        say!("{shown}: repaired in {}; {}", units::duration(started.elapsed()), list.summary(&path));
-    }
-    Ok(Exit::Repaired)
+    Ok(if path.is_some() { Exit::Repaired } else { Exit::Success })
 }
 
 /// A spare superblock may outlive the store: what another program has made since must not be
@@ -214,7 +212,9 @@ impl List {
     fn write(&self, path: &Path) -> Result<()> {
         let written = File::create(path).and_then(|mut file| {
             file.write_all((self.lines.join("\n") + "\n").as_bytes())?;
-            file.sync_all()
+            file.sync_all()?;
+            let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
         });
         written.with_context(|| format!("the list cannot be written to {}", path.display()))
     }

@@ -14,7 +14,7 @@ use espalier_fs::{
     Caller, FileSystem, FormatOptions, ModeChange, NewNode, NodeId, OpenOptions, OwnerChange, RenameAction,
     RenameMode, RenameStep, check, snapshots,
 };
-use espalier_storage::{CrashPoint, Device, SimulatedDevice};
+use espalier_storage::{CrashPoint, Device, Image, SimulatedDevice};
 use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -26,7 +26,7 @@ const KINDS: usize = 15;
 /// Of so many cuts one is followed by cuts of the recovery.
 const AGAIN: usize = 40;
 
-struct Cuts {
+pub(crate) struct Cuts {
     world: Arc<World>,
     device: Arc<SimulatedDevice>,
     store: Arc<Store>,
@@ -39,7 +39,7 @@ struct Cuts {
 }
 
 /// Everything that users can see, of the volume and of all snapshots.
-fn view(store: &Arc<Store>, fs: &FileSystem, world: &Arc<World>) -> u64 {
+pub(crate) fn view(store: &Arc<Store>, fs: &FileSystem, world: &Arc<World>) -> u64 {
     let mut hash = Xxh3::new();
     hash.update(&hash_found(fs).to_le_bytes());
     for snapshot in snapshots(store) {
@@ -55,7 +55,7 @@ fn view(store: &Arc<Store>, fs: &FileSystem, world: &Arc<World>) -> u64 {
 impl Cuts {
     /// /A/{foo,bar,sub/{bar2,x}}, /B, /out, /C; bar and bar2 are one file, out is foo, C is a clone
     /// of A.
-    fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         let device = Arc::new(SimulatedDevice::new(32 << 20, seed));
         let world = World::new(seed);
         let now = world.step(1);
@@ -82,6 +82,35 @@ impl Cuts {
         [a, b, c, sub, linked, other, x].into_iter().for_each(|node| fs.forget(node, 1));
         fs.syncfs().expect("syncfs");
         Self { world, device, store, fs, random, held: Vec::new(), durable: false }
+    }
+
+    /// Carries out steps that do something.
+    pub(crate) fn work(&mut self, steps: usize) {
+        for _ in 0..steps {
+            self.any_step();
+        }
+    }
+
+    /// A step that does something; returns which.
+    fn any_step(&mut self) -> usize {
+        loop {
+            let which = self.random.below(KINDS);
+            if self.step(which).is_some() {
+                return which;
+            }
+        }
+    }
+
+    /// Makes everything durable and ends the store, in order or as if the process was killed;
+    /// returns what is on the device.
+    pub(crate) fn leave(mut self) -> (Image, Arc<World>) {
+        self.held.drain(..).for_each(|node| self.fs.forget(node, 1));
+        self.fs.syncfs().expect("syncfs");
+        let killed = self.random.chance(2);
+        let written = self.device.image();
+        drop(self.fs);
+        self.store.close().expect("close");
+        (if killed { written } else { self.device.image() }, self.world)
     }
 
     /// The node of a path, with a reference that the caller gives back.
@@ -224,6 +253,19 @@ impl Drop for GivenBack<'_> {
     }
 }
 
+/// Main volume, snapshots and the store below them are sound.
+pub(crate) fn assert_sound(store: &Arc<Store>, what: &str) {
+    let mut volumes = vec!["main".to_owned()];
+    volumes.extend(snapshots(store).into_iter().map(|snapshot| snapshot.volume));
+    for volume in volumes {
+        let report = check(store, &volume, &mut |_| {}).expect("the volume can be checked");
+        let orphans = if volume == "main" { report.orphans } else { 0 };
+        assert_eq!((report.problems, orphans), (vec![], 0), "{what}: {volume}");
+    }
+    let verified = store.verify(&mut |_| ()).expect("the store can be verified");
+    assert!(verified.problems.is_empty(), "{what}: {:?}", verified.problems.first());
+}
+
 /// Recovers after a cut, and looks at everything; returns the cuts that the recovery itself offers.
 fn recover(run: &Cuts, history: &History, point: &CrashPoint, upto: u64, what: &str) -> Vec<CrashPoint> {
     let device = Arc::new(point.crash(upto ^ point.change()));
@@ -232,15 +274,7 @@ fn recover(run: &Cuts, history: &History, point: &CrashPoint, upto: u64, what: &
     let fs = open_fs(&store, &run.world, &mut Random(upto), &Arc::default(), false);
     fs.syncfs().unwrap_or_else(|error| panic!("{what}: {error}"));
     device.record_crash_points(0);
-    let mut volumes = vec!["main".to_owned()];
-    volumes.extend(snapshots(&store).into_iter().map(|snapshot| snapshot.volume));
-    for volume in volumes {
-        let report = check(&store, &volume, &mut |_| {}).expect("the volume can be checked");
-        let orphans = if volume == "main" { report.orphans } else { 0 };
-        assert_eq!((report.problems, orphans), (vec![], 0), "{what}: {volume}");
-    }
-    let verified = store.verify(&mut |_| ()).expect("the store can be verified");
-    assert!(verified.problems.is_empty(), "{what}: {:?}", verified.problems.first());
+    assert_sound(&store, what);
     history.assert_possible(upto, view(&store, &fs, &run.world), what);
     device.take_crash_points()
 }
@@ -253,12 +287,7 @@ fn one(seed: u64, done: &mut [usize; KINDS]) -> usize {
     history.record_view(0, view(&run.store, &run.fs, &run.world));
     for _ in 0..STEPS {
         let began = run.device.counts().changes();
-        let which = loop {
-            let which = run.random.below(KINDS);
-            if run.step(which).is_some() {
-                break which;
-            }
-        };
+        let which = run.any_step();
         done[which] += 1;
         let ended = run.device.counts().changes();
         history.record_view(began, view(&run.store, &run.fs, &run.world));

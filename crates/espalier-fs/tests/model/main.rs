@@ -7,6 +7,7 @@ mod cuts;
 mod exhaustive;
 mod giving_up;
 mod renames;
+mod repair;
 mod run;
 mod tree;
 mod world;

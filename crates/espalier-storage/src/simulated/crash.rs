@@ -51,6 +51,13 @@ impl CrashPoint {
         self.pending.len()
     }
 
+    /// Everything that was written.
+    pub(super) fn written_image(&self) -> Image {
+        let mut image = self.durable.clone();
+        self.pending.iter().for_each(|write| write.apply(&mut image));
+        image
+    }
+
     /// What is found after the power cut.
     pub(super) fn surviving_image(&self, random: &mut Random) -> Image {
         let mut image = self.durable.clone();
