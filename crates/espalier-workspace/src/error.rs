@@ -107,6 +107,16 @@ impl<T, E: Into<std::io::Error>> AtPath<T> for std::result::Result<T, E> {
     }
 }
 
+/// Why git could not be started, and what to do about it.
+pub(crate) fn no_git(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            "git is not installed; patches and merges are made with it (apt-get install git)".into()
+        }
+        _ => error.to_string(),
+    }
+}
+
 /// So many processes are named in a message.
 const NAMED_PROCESSES: usize = 5;
 

@@ -1,7 +1,7 @@
 //! Merges text that both sides changed, by `git merge-file`.
 
 use crate::entry::{Entry, Kind};
-use crate::error::{AtPath, Error, Result};
+use crate::error::{AtPath, Error, Result, no_git};
 use crate::plan::{Conflict, Item, Plan};
 use crate::three_way::{ConflictKind, Decision, Pick};
 use std::io::Read;
@@ -55,7 +55,7 @@ fn merge_item(item: &Item, into: &Path) -> Result<std::result::Result<PathBuf, C
     command.args(["merge-file", "-p", "-q"]).args([&target.path, &base.path, &workspace.path]);
     let out = command.stdin(Stdio::null()).output();
     let failed = |what: String| Error::Program { program: "git merge-file".into(), what };
-    let out = out.map_err(|error| failed(error.to_string()))?;
+    let out = out.map_err(|error| failed(no_git(&error)))?;
     match out.status.code() {
         Some(0) if item.attributes.is_none() => Ok(Err(ConflictKind::Mode)),
         Some(0) => {

@@ -2,7 +2,7 @@
 //! included. Git makes it, of clones of what differs, so that nothing else is looked at.
 
 use crate::entry::{self, Kind};
-use crate::error::{AtPath, Error, Result};
+use crate::error::{AtPath, Error, Result, no_git};
 use crate::stage::copy_attributes;
 use crate::trees::Trees;
 use crate::workspace::{Changed, Difference, Workspace};
@@ -73,7 +73,7 @@ fn diff_of(scratch: &Path, options: &[&str]) -> Result<Vec<u8>> {
         command.args(["--git-dir=git", &format!("--work-tree={tree}")]);
         command.args(["-c", "core.autocrlf=false", "-c", "core.safecrlf=false", "-c", "core.fileMode=true"]);
         let failed = |what: String| Error::Program { program: format!("git {}", arguments[0]), what };
-        let out = command.args(arguments).output().map_err(|error| failed(error.to_string()))?;
+        let out = command.args(arguments).output().map_err(|error| failed(no_git(&error)))?;
         match out.status.success() {
             true => Ok(out.stdout),
             false => Err(failed(String::from_utf8_lossy(&out.stderr).trim().to_owned())),

@@ -111,6 +111,10 @@ fn the_life_of_a_workspace() {
         let mut du = pool.program(env!("CARGO_BIN_EXE_espalier"));
         let told: Ran = du.args(["du", "--exclusive", "w"]).output().unwrap().into();
         assert!(told.ok().contains("KiB"), "a user may ask, too");
+        let without_git =
+            concat!("PATH=/nowhere ", env!("CARGO_BIN_EXE_espalier"), " ws diff w --patch 2>&1 || :");
+        let told = pool.sh(without_git);
+        assert!(told.contains("git is not installed"), "{told}");
         // The patch leads to the same, by git.
         pool.sh("cp -a base copy");
         let patch = pool.ws("diff w --patch").ok();
