@@ -8,42 +8,42 @@ DESTDIR ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .PHONY: all demo test test-long conformance soak-fsx lint fuzz soak power-cut bench install install-files uninstall clean \
-	static deb rpm dist dist-check package-test publish-check site guarantees
+	static deb rpm dist dist-check package-test first-file publish-check site guarantees
 
 all:
-	$(CARGO) build --release -p espalier
+	$(CARGO) build --release -p espalier-cli
 
 # Makes an image, mounts it, works in it, checks it, compares every byte; then makes a pool of
 # workspaces, and as root container roots. Prints each step's time.
 demo:
 	./scripts/install-deps build demo
-	$(CARGO) build --release -p espalier
+	$(CARGO) build --release -p espalier-cli
 	$(TARGET)/release/espalier demo $(DEMO)
 	./scripts/workspaces $(if $(filter 0,$(shell id -u)),-c)
 
 # Every test, the lints first. Needs root, or FUSE and fusermount3 at least.
 test:
-	./scripts/install-deps build test suites fuzz
+	./scripts/install-deps build test suites fuzz package
 	./scripts/test
 
 # What takes too long for every run: all outside suites with all their cases on every kind of mount,
 # and fsx for MINUTES. Needs root.
 test-long:
 	./scripts/install-deps build suites suites-long
-	$(CARGO) build --release -p espalier
+	$(CARGO) build --release -p espalier-cli
 	./scripts/conformance $(CONFORMANCE)
 	./scripts/soak-fsx --minutes $(or $(MINUTES),60)
 
 # The outside suites, and the table of docs/conformance.md from what came out. Needs root.
 conformance:
 	./scripts/install-deps build suites suites-long
-	$(CARGO) build --release -p espalier
+	$(CARGO) build --release -p espalier-cli
 	./scripts/conformance --write $(CONFORMANCE)
 
 # fsx with new seeds on several mounts for MINUTES; counts its operations. Needs root.
 soak-fsx:
 	./scripts/install-deps build suites
-	$(CARGO) build --release -p espalier
+	$(CARGO) build --release -p espalier-cli
 	./scripts/soak-fsx --minutes $(or $(MINUTES),60)
 
 lint:
@@ -73,7 +73,7 @@ power-cut:
 # Side by side with ext4, XFS and Btrfs; options in BENCH, for example BENCH=--quick. Needs root.
 bench:
 	./scripts/install-deps build bench
-	$(CARGO) build --release -p espalier -p espalier-bench
+	$(CARGO) build --release -p espalier-cli -p espalier-bench
 	$(CARGO) build --release -p espalier-fuse --example bound
 	$(TARGET)/release/espalier-bench --espalier $(TARGET)/release/espalier --bound $(TARGET)/release/examples/bound $(BENCH)
 
@@ -129,9 +129,16 @@ dist-check:
 
 # The Debian package in a fresh root, with the README's commands.
 package-test:
-	./scripts/install-deps build dist
+	./scripts/install-deps build dist package
 	./scripts/package deb
 	./scripts/package-test
+
+# Seconds from the first command to the first file, in a fresh root, for each way to install.
+first-file:
+	./scripts/install-deps build dist package
+	./scripts/package static
+	./scripts/package deb
+	./scripts/first-file $(WAYS)
 
 # What crates.io would get is complete, and builds.
 publish-check:
