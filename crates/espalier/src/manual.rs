@@ -49,7 +49,10 @@ fn pages() -> Result<Vec<Page>> {
     for (name, section, text) in WRITTEN {
         pages.push(Page::written(name, section, text, &root)?);
     }
-    pages.extend(ALIASES.map(|(page, alias)| Page::alias(alias, page, "8")));
+    for (name, alias) in ALIASES {
+        let page = pages.iter().find(|page| page.name == name).map(|page| page.called(alias));
+        pages.push(page.with_context(|| format!("there is no page {name}"))?);
+    }
     Ok(pages)
 }
 

@@ -48,10 +48,9 @@ impl Page {
         Ok(Self { name: name.to_owned(), section: "1", text: tidied(text) })
     }
 
-    /// A page that shows another one.
-    pub(super) fn alias(name: &str, of: &str, section: &'static str) -> Self {
-        let text = format!(".so man{section}/{of}.{section}\n").into_bytes();
-        Self { name: name.to_owned(), section, text }
+    /// The same page under another name: a copy, since links do not outlive all ways of packing.
+    pub(super) fn called(&self, name: &str) -> Self {
+        Self { name: name.to_owned(), section: self.section, text: self.text.clone() }
     }
 
     /// A page that is written, up to its lists of options.
@@ -78,22 +77,66 @@ impl Page {
     }
 }
 
+/// Text of a page is broken into lines that are no longer.
+const LINE_BYTES: usize = 80;
+
 /// Without what the generators write and mandoc(1) objects to: the definition of the apostrophe
-/// before each section and not only at the top, breaks that are no paragraphs, and defaults that
-/// are empty.
+/// before each section and not only at the top, breaks that are no paragraphs, defaults that are
+/// empty, and long lines.
 fn tidied(text: Vec<u8>) -> Vec<u8> {
     const APOSTROPHE: &str = ".ie \\n(.g .ds Aq \\(aq\n.el .ds Aq '\n";
     let text = String::from_utf8_lossy(&text);
     let (top, rest) = text.split_once(APOSTROPHE).unwrap_or(("", &text));
     let rest = rest.replace(APOSTROPHE, "").replace(".br\n\n.br\n", ".sp\n").replace(" [default: ]", "");
-    format!("{top}{APOSTROPHE}{rest}").into_bytes()
+    folded(&format!("{top}{APOSTROPHE}{rest}")).into_bytes()
+}
+
+/// The same page in short lines. A line after `.TP` is the name of what follows, and lines between
+/// `.nf` and `.fi` are shown as they are: they stay whole.
+fn folded(text: &str) -> String {
+    let mut out = String::new();
+    let (mut before, mut as_it_is) = ("", false);
+    for line in text.lines() {
+        as_it_is = match line {
+            ".nf" => true,
+            ".fi" => false,
+            _ => as_it_is,
+        };
+        if as_it_is || line.starts_with(['.', '\'']) || before == ".TP" {
+            out.push_str(line);
+        } else {
+            fold(line, &mut out);
+        }
+        out.push('\n');
+        before = line;
+    }
+    out
+}
+
+fn fold(line: &str, out: &mut String) {
+    let mut length = 0;
+    for word in line.trim_end().split_inclusive(' ') {
+        let text = word.trim_end();
+        let space = out.ends_with(' ') && !out.ends_with("\\ ");
+        if space && length + text.len() > LINE_BYTES && !text.is_empty() {
+            out.truncate(out.trim_end_matches(' ').len());
+            out.push('\n');
+            length = 0;
+            // What begins with these would be a macro at the start of a line.
+            if text.starts_with(['.', '\'']) {
+                out.push_str("\\&");
+            }
+        }
+        out.push_str(word);
+        length += word.len();
+    }
 }
 
 /// The line with which a page begins.
 fn title(name: &str, section: &str) -> Vec<u8> {
     let mut roff = Roff::new();
     let version = concat!("Espalier ", env!("CARGO_PKG_VERSION"));
-    roff.control("TH", [name, section, DATE, version, "Espalier"]);
+    roff.control("TH", [&*name.to_uppercase(), section, DATE, version, "Espalier"]);
     roff.render().into_bytes()
 }
 
