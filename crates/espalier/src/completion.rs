@@ -12,6 +12,7 @@ use clap::{Command, CommandFactory};
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
 use espalier_storage::{FileDevice, FileOptions, OpenMode};
+use espalier_workspace::Registry;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
@@ -45,6 +46,15 @@ fn command() -> Command {
     ] {
         command = command.mut_subcommand(name, |command| with_completer(command, argument, &completer));
     }
+    command = command.mut_subcommand("workspace", |mut command| {
+        let completer = ArgValueCompleter::new(workspaces);
+        for name in ["diff", "checkpoint", "log", "undo", "apply", "promote", "exec"] {
+            command = command.mut_subcommand(name, |command| with_completer(command, "name", &completer));
+        }
+        let directories = ArgValueCompleter::new(paths);
+        command = command.mut_subcommand("create", |command| with_completer(command, "from", &directories));
+        command.mut_subcommand("discard", |command| with_completer(command, "names", &completer))
+    });
     command.mut_subcommand("snapshot", |mut command| {
         let completer = ArgValueCompleter::new(snapshots);
         for name in ["delete", "restore"] {
@@ -133,6 +143,23 @@ fn paths(current: &OsStr) -> Vec<CompletionCandidate> {
         let hidden = format!("{dir}{SNAPSHOTS_DIR}");
         if name.len() > 1 && SNAPSHOTS_DIR.starts_with(name) && Path::new(&hidden).is_dir() {
             all.push(CompletionCandidate::new(format!("{hidden}/")));
+        }
+    }
+    all
+}
+
+/// Workspaces around the working directory, or the one that `--in` names; otherwise directories.
+fn workspaces(current: &OsStr) -> Vec<CompletionCandidate> {
+    let words = words();
+    let named = words.iter().skip_while(|word| *word != "--in").nth(1);
+    let at = named.map_or(Path::new("."), Path::new);
+    let begins = |name: &str| name.as_bytes().starts_with(current.as_encoded_bytes());
+    let mut all = PathCompleter::dir().complete(current);
+    if let Ok(registry) = Registry::around(at) {
+        for name in registry.workspaces().iter().map(|workspace| &workspace.record().name) {
+            if begins(name) && !all.iter().any(|one| one.get_value() == OsStr::new(name)) {
+                all.push(CompletionCandidate::new(name));
+            }
         }
     }
     all

@@ -70,6 +70,24 @@ fn snapshots_mounts_and_paths_are_offered() {
 }
 
 #[test]
+fn workspaces_are_offered() {
+    let place = Place::mounted("64M");
+    let base = place.dir.join("base");
+    std::fs::create_dir(&base).unwrap();
+    let (dir, base) = (place.dir.to_str().unwrap(), base.to_str().unwrap());
+    for name in ["fix-1", "fix-2", "other"] {
+        espalier(&["ws", "create", name, "--from", base]).ok();
+    }
+    assert_eq!(bash_offers(&["espalier", "ws", "--in", dir, "diff", "fi"]), ["fix-1", "fix-2"]);
+    assert_eq!(bash_offers(&["espalier", "workspace", "--in", dir, "discard", "fix-1", "o"]), ["other"]);
+    assert_eq!(
+        bash_offers(&["espalier", "ws", "create", "more", "--from", &base[..base.len() - 1]]),
+        [format!("{base}/")]
+    );
+    assert_eq!(fish_offers(&format!("espalier ws --in {dir} apply ot")), ["other"]);
+}
+
+#[test]
 fn zsh_reads_its_script() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), script("zsh")).unwrap();
