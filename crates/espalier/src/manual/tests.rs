@@ -37,3 +37,37 @@ fn every_command_has_a_page_and_pages_lead_to_pages() {
         }
     }
 }
+
+/// What the page of the program calls errors of the engine, by kind.
+const DIAGNOSTICS: [(&str, &str); 11] = [
+    ("Io", "the device fails"),
+    ("Damaged", "is damaged"),
+    ("NotAStore", "holds no Espalier file system"),
+    ("NewerFormat", "was written by a newer Espalier"),
+    ("NoSpace", "is full"),
+    ("ReadOnly", "is read\\-only"),
+    ("Busy", "is in use"),
+    ("InvalidArgument", "invalid argument"),
+    ("NotFound", "there is no such"),
+    ("AlreadyExists", "exists already"),
+    ("Interrupted", "given up"),
+];
+
+#[test]
+fn every_kind_of_error_has_a_section() {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../espalier-engine/src/model/error.rs");
+    let source = fs::read_to_string(source).unwrap();
+    let kinds = source.split("pub enum ErrorKind {").nth(1).unwrap().split("\n}").next().unwrap();
+    let kinds: Vec<&str> = kinds
+        .lines()
+        .map(|line| line.trim().trim_end_matches(','))
+        .filter(|line| !line.contains('/'))
+        .collect();
+    let kinds: Vec<&str> = kinds.into_iter().filter(|kind| !kind.is_empty()).collect();
+    assert_eq!(kinds, DIAGNOSTICS.map(|(kind, _)| kind));
+    let pages = pages().unwrap();
+    let text = String::from_utf8_lossy(&pages[0].text).into_owned();
+    for (kind, name) in DIAGNOSTICS {
+        assert!(text.contains(&format!("\n.BR \"{name}\"")), "{kind}: {name}");
+    }
+}
