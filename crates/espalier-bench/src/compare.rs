@@ -17,6 +17,7 @@ mod work;
 use crate::system::{self, Undo};
 use anyhow::{Context, Result, bail, ensure};
 pub use page::{html, write_html};
+use plan::check_device;
 pub use plan::{Amount, Plan};
 pub use recording::Recording;
 pub use results::{Outcome, Results, short_time};
@@ -54,6 +55,9 @@ fn run_all(plan: &Plan, undo: &Undo, progress: &mut dyn FnMut(&str)) -> Result<R
             if !rustix::process::geteuid().is_root() {
                 bail!("making file systems needs root; name directories to compare what lies there");
             }
+            if let Some(device) = &plan.device {
+                check_device(device, &plan.amount)?;
+            }
             made(plan, undo)?
         }
     };
@@ -89,6 +93,16 @@ fn made(plan: &Plan, undo: &Undo) -> Result<Vec<Site>> {
     let is_new = !scratch.exists();
     std::fs::create_dir_all(scratch).with_context(|| format!("{} cannot be made", scratch.display()))?;
     let scratch = scratch.canonicalize()?;
+    if plan.device.is_none() {
+        let told = rustix::fs::statvfs(&scratch)?;
+        let needed = plan.amount.device_bytes * plan.contenders.len() as u64;
+        ensure!(
+            told.f_bavail * told.f_frsize >= needed,
+            "{}: {} MiB have to be free for the images (--scratch names another place)",
+            scratch.display(),
+            needed >> 20
+        );
+    }
     if is_new {
         let dir = scratch.clone();
         undo.push(move || {

@@ -1,6 +1,9 @@
 //! Plan of a comparison: what is compared, and how much is done.
 
-use std::path::PathBuf;
+use anyhow::{Context, Result, ensure};
+use rustix::fs::{Mode, OFlags, SeekFrom};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 
 /// What is compared, and how much.
 #[derive(Debug, Clone)]
@@ -58,4 +61,25 @@ impl Amount {
         device_bytes: 12 << 30,
         cache_bytes: 2 << 30,
     };
+}
+
+/// Refuses what is no block device, is in use or is too small, before anything is lost.
+///
+/// # Errors
+/// If it is one of these, or cannot be opened.
+pub(super) fn check_device(device: &Path, amount: &Amount) -> Result<()> {
+    let shown = device.display();
+    let found = device.metadata().with_context(|| format!("{shown} cannot be used"))?;
+    ensure!(found.file_type().is_block_device(), "{shown} is no block device (lsblk lists them)");
+    // The kernel gives a block device that is mounted, or part of another one, to no second one.
+    let open = rustix::fs::open(device, OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC, Mode::empty());
+    let open = open.with_context(|| format!("{shown} cannot be had alone (findmnt and lsblk say why)"))?;
+    let bytes = rustix::fs::seek(open, SeekFrom::End(0))?;
+    ensure!(
+        bytes >= amount.device_bytes,
+        "{shown} has {} MiB; {} are needed",
+        bytes >> 20,
+        amount.device_bytes >> 20
+    );
+    Ok(())
 }

@@ -74,3 +74,13 @@ fn what_cannot_be_done_is_said_and_leaves_nothing() {
     assert!(dirs[1].join("espalier-bench-work").exists(), "it is not ours");
     assert!(run_plan(&Plan { rounds: 0, ..plan(vec![dirs[0].clone()]) }).is_err());
 }
+
+#[test]
+fn a_device_is_looked_at_before_it_is_written_over() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "kept").unwrap();
+    for (what, words) in [(file.path(), "no block device"), (Path::new("/nowhere/disk"), "cannot be used")] {
+        let said = format!("{:#}", check_device(what, &TINY).unwrap_err());
+        assert!(said.contains(words), "{said}");
+    }
+}
