@@ -6,6 +6,11 @@
 //! the answer is [`Verdict::Accept`]. With worker threads the writer waits here, for progress that
 //! they make; without, it is told to take a step of background work itself.
 //!
+//! Memory is *tight* when memtables or what is unwritten take their share, and *full* when they take
+//! a third more. While it is tight a batch waits for a bounded time ([`MAX_WAIT_WHEN_TIGHT`]), in
+//! which the device writes more than the batch adds; so no writer waits for a whole checkpoint. The
+//! log, the layers and what waits on edges have no such margin.
+//!
 //! Writers never wait for what no work can write, such as replaced values that only a snapshot
 //! holds, or a flush for which the device has no room.
 
@@ -38,11 +43,21 @@ const LOOK_AFTER_BYTES: u64 = 64 << 10;
 /// Memtables and clones that may wait for being absorbed, of one index: a look-up passes them all.
 pub(crate) const MAX_WAITING_LAYERS: usize = 128;
 
-/// The longest a writer is slowed down per commit before it has to wait.
+/// The longest a writer of little is slowed down per commit before it has to wait.
 const MAX_WRITER_DELAY: Duration = Duration::from_millis(2);
 
-/// How long a writer waits for progress before it looks again.
-const PROGRESS_WAIT: Duration = Duration::from_millis(500);
+/// A writer of much is slowed down, before it has to wait, to so many bytes in a second at least.
+const SLOWED_BYTES_PER_SECOND: u64 = 10 << 20;
+
+/// How long a batch waits while memory is tight, and is slowed down at most before that.
+const MAX_WAIT_WHEN_TIGHT: Duration = Duration::from_millis(40);
+
+/// Memory is full when so much of what makes it tight is taken.
+const FULL_FOR_TIGHT: f64 = 4.0 / 3.0;
+
+/// How long a writer waits for progress before it looks again: what is written piece by piece makes
+/// room without a notice.
+const PROGRESS_WAIT: Duration = Duration::from_millis(10);
 
 /// See the [module](self).
 pub(crate) struct BackPressure {
@@ -102,7 +117,22 @@ enum Pressure {
     None,
     /// Between 0 and 1.
     Some(f64),
+    /// A batch may go on when it has waited for a while.
+    Tight,
     Full,
+}
+
+impl Pressure {
+    /// From what is taken of the shares that may be exceeded for a while, and of those that may
+    /// not; 1 is all.
+    fn of(memory: f64, others: f64) -> Self {
+        match memory.max(others) {
+            _ if others >= 1.0 || memory >= FULL_FOR_TIGHT => Self::Full,
+            worst if worst >= 1.0 => Self::Tight,
+            worst if worst > 0.75 => Self::Some((worst - 0.75) * 4.0),
+            _ => Self::None,
+        }
+    }
 }
 
 impl BackPressure {
@@ -134,10 +164,11 @@ impl BackPressure {
     }
 
     /// Looks whether there is room for `batch` in memory, and waits if there is none, or little.
+    /// `begun` is when the caller first asked for this batch.
     ///
     /// # Errors
     /// [`ErrorKind::NoSpace`] if the device has no room for what is in memory.
-    pub(crate) fn look(&self, batch: &Batch, purpose: Purpose) -> Result<Verdict> {
+    pub(crate) fn look(&self, batch: &Batch, purpose: Purpose, begun: Duration) -> Result<Verdict> {
         let threads = self.env.threads() > 0;
         let clones = batch.ops.iter().any(|op| matches!(op, LoggedOp::Clone { .. }));
         // Looking takes locks, and what a few small batches add does not count. Without threads
@@ -156,22 +187,26 @@ impl BackPressure {
                 if !threads {
                     return Ok(Verdict::StepAndAccept);
                 }
-                let delay = MAX_WRITER_DELAY.mul_f64(fraction * fraction);
+                let delay = max_delay(batch.bytes as u64).mul_f64(fraction * fraction);
                 self.timed(&self.stalls.slowed, || self.env.sleep(delay));
                 Ok(Verdict::Accept)
             }
             // What frees space in the end must get in, for nothing else helps.
-            Pressure::Full if self.stalls.is_starved.load(Ordering::Acquire) => {
+            Pressure::Tight | Pressure::Full if self.stalls.is_starved.load(Ordering::Acquire) => {
                 if purpose == Purpose::Essential {
                     return Ok(Verdict::Accept);
                 }
                 let message = "the device has no room to write what is in memory; delete something";
                 Err(Error::new(ErrorKind::NoSpace, message))
             }
-            Pressure::Full => {
+            pressure => {
                 self.signal.request_work();
                 if !threads {
                     return Ok(Verdict::StepAndLook);
+                }
+                let waited = self.env.monotonic().saturating_sub(begun);
+                if pressure == Pressure::Tight && waited >= MAX_WAIT_WHEN_TIGHT {
+                    return Ok(Verdict::Accept);
                 }
                 self.timed(&self.stalls.waited, || self.signal.wait_for_progress(epoch, PROGRESS_WAIT));
                 Ok(Verdict::Look)
@@ -218,8 +253,8 @@ impl BackPressure {
         self.trees.pieces.set_capacity(clean);
     }
 
-    /// Memtables may take a quarter of the budget, unwritten nodes another, and the log nearly all
-    /// of itself; and flushing must keep up.
+    /// Memtables may take a quarter of the budget, unwritten nodes three eighths, both a third more
+    /// for a while, and the log nearly all of itself; and flushing must keep up.
     fn pressure(&self) -> Pressure {
         let (mut tables, mut layers) = (0, 0);
         for index in self.indexes.read().values() {
@@ -231,15 +266,37 @@ impl BackPressure {
         let log = self.log.used_bytes() as f64 / self.log.capacity() as f64;
         let quarter = (self.budget / 4).max(1) as f64;
         self.set_cache_capacity(tables as u64 + unwritten + self.memory.pinned_bytes());
-        let worst = (tables as f64 / quarter)
-            .max(layers as f64 / MAX_WAITING_LAYERS as f64)
-            .max(unwritten as f64 / (1.5 * quarter))
-            .max(log / 0.9)
-            .max(self.backlog.fullness());
-        match worst {
-            w if w >= 1.0 => Pressure::Full,
-            w if w > 0.75 => Pressure::Some((w - 0.75) * 4.0),
-            _ => Pressure::None,
-        }
+        let memory = (tables as f64 / quarter).max(unwritten as f64 / (1.5 * quarter));
+        let others = (layers as f64 / MAX_WAITING_LAYERS as f64).max(log / 0.9).max(self.backlog.fullness());
+        Pressure::of(memory, others)
+    }
+}
+
+/// The longest that a batch of so many bytes is slowed down before it has to wait.
+fn max_delay(bytes: u64) -> Duration {
+    let share = Duration::from_micros(bytes.saturating_mul(1_000_000) / SLOWED_BYTES_PER_SECOND);
+    share.clamp(MAX_WRITER_DELAY, MAX_WAIT_WHEN_TIGHT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_may_be_exceeded_for_a_while_and_nothing_else() {
+        assert_eq!(Pressure::of(0.75, 0.75), Pressure::None);
+        assert_eq!(Pressure::of(0.875, 0.0), Pressure::Some(0.5));
+        assert_eq!(Pressure::of(0.0, 0.875), Pressure::Some(0.5));
+        assert_eq!(Pressure::of(1.0, 0.99), Pressure::Tight);
+        assert_eq!(Pressure::of(1.3, 0.0), Pressure::Tight);
+        assert_eq!(Pressure::of(1.34, 0.0), Pressure::Full);
+        assert_eq!(Pressure::of(0.0, 1.0), Pressure::Full);
+    }
+
+    #[test]
+    fn delays_grow_with_the_bytes_up_to_a_bound() {
+        assert_eq!(max_delay(0), MAX_WRITER_DELAY);
+        assert_eq!(max_delay(SLOWED_BYTES_PER_SECOND / 100), Duration::from_millis(10));
+        assert_eq!(max_delay(u64::MAX), MAX_WAIT_WHEN_TIGHT);
     }
 }

@@ -11,6 +11,11 @@
 //! Then the store rests until more is deleted; while deletions go on, for a minimum time, because a
 //! round costs several checkpoints. Shared data is left alone: unsharing would take space. Each
 //! step takes one leaf, and a commit ends the round early.
+//!
+//! Rewriting costs reads, writes and memory that writers may need, so while they go on, sparse
+//! value parts are looked for only when a large part of what is not live is dead
+//! ([`DEAD_SHARE_OF_FREE`]), and what is rewritten goes to the device before it takes more than a
+//! part of what may be unwritten (`most_unwritten`).
 
 use super::flusher::{FlushShare, Flushed, Flusher};
 use super::sparse_values::{Effort, SparseValues};
@@ -18,11 +23,12 @@ use crate::checkpoint::Checkpointer;
 use crate::commit::pipeline::CommitPipeline;
 use crate::index::accounting::SpaceAccounting;
 use crate::index::deleted_ranges::{DeletedRanges, RangeSet};
+use crate::index::memory::UnwrittenMemory;
 use crate::index::table::IndexTable;
 use crate::lock_order::{RankedMutex, rank};
 use crate::model::ids::IndexId;
 use crate::model::key::{Key, KeyRange};
-use crate::space::Space;
+use crate::space::{Space, SpaceStats};
 use crate::tree::Relocation;
 use crate::{ErrorKind, Result};
 use espalier_storage::{BLOCK, Environment};
@@ -43,6 +49,10 @@ const MAX_TIME_FOR_CALLERS: Duration = Duration::from_millis(200);
 /// Callers are collected for a tenth of the time in the long run.
 const TIME_PER_TIME_FOR_CALLERS: u32 = 10;
 
+/// While writers go on, value parts are looked through when so many times what is dead in them is
+/// more than what is free: before that, the space is not needed.
+const DEAD_SHARE_OF_FREE: u64 = 4;
+
 /// Leaves looked at in one step.
 const LEAVES_PER_STEP: usize = 64;
 
@@ -60,6 +70,9 @@ pub(crate) struct GarbageCollector {
     pub(crate) checkpointer: Arc<Checkpointer>,
     pub(crate) flusher: Arc<Flusher>,
     pub(crate) sparse: Arc<SparseValues>,
+    pub(crate) memory: Arc<UnwrittenMemory>,
+    /// Bytes that may be unwritten when a leaf is rewritten: beyond, a checkpoint comes first.
+    pub(crate) most_unwritten: u64,
     pub(crate) progress: CollectionProgress,
 }
 
@@ -172,6 +185,11 @@ impl GarbageCollector {
         Ok(false)
     }
 
+    /// True if what is dead beside live values is a large part of what is not live.
+    fn is_space_needed(&self, stats: &SpaceStats) -> bool {
+        stats.dead_values.saturating_mul(DEAD_SHARE_OF_FREE) > stats.free * BLOCK as u64
+    }
+
     fn checkpoint_twice(&self) -> Result<()> {
         self.checkpointer.checkpoint()?;
         self.checkpointer.checkpoint()
@@ -233,7 +251,10 @@ impl GarbageCollector {
         let worthwhile = round.left_dead + stats.pool / 2 * BLOCK as u64;
         let (id, from) = match round.sweep.take() {
             Some(place) => place,
-            None if stats.dead_values > worthwhile && self.sparse.choose(Effort::Usual)? => {
+            None if stats.dead_values > worthwhile
+                && (!round.requested || self.is_space_needed(&stats))
+                && self.sparse.choose(Effort::Usual)? =>
+            {
                 let Some(first) = self.indexes.first() else { return Ok(false) };
                 round.dead_before = stats.dead_values;
                 (first, Key::default())
@@ -241,6 +262,15 @@ impl GarbageCollector {
             None => return Ok(false),
         };
         round.unfinished = true;
+        if self.memory.bytes() > self.most_unwritten {
+            round.sweep = Some((id, from));
+            // One that is under way makes room as well; the next step looks again.
+            let is_busy = self.checkpointer.is_busy();
+            if !is_busy {
+                self.checkpointer.checkpoint()?;
+            }
+            return Ok(!is_busy);
+        }
         let next_index = self.indexes.next_after(id);
         let mut next = match self.sweep_at(id, &from)? {
             Some(next) => Some((id, next)),

@@ -288,6 +288,8 @@ impl StoreBase {
             checkpointer: flusher.checkpointer.clone(),
             flusher: flusher.clone(),
             sparse: sparse.clone(),
+            memory: self.index.memory.clone(),
+            most_unwritten: self.options.memory / 8,
             progress: Default::default(),
         }
     }

@@ -50,6 +50,7 @@ impl WritePath {
 
     /// Waits until there is room for `batch` in memory and in the log.
     fn wait_for_memory(&self, batch: &Batch, request: &Request<'_>) -> Result<()> {
+        let begun = self.back_pressure.env.monotonic();
         loop {
             if self.back_pressure.must_write_log(batch.bytes)? {
                 self.back_pressure.time_log_write(|| match self.back_pressure.write_log()? {
@@ -57,7 +58,7 @@ impl WritePath {
                     LogProgress::Done => Ok(()),
                 })?;
             }
-            match self.back_pressure.look(batch, request.purpose())? {
+            match self.back_pressure.look(batch, request.purpose(), begun)? {
                 Verdict::Accept => return Ok(()),
                 Verdict::StepAndAccept => return self.scheduler.step_for_writer().map(drop),
                 Verdict::StepAndLook if self.scheduler.step_for_writer()? => {}
