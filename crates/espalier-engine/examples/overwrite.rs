@@ -1,10 +1,10 @@
 //! What a writer waits for: random overwrites of values, in batches, each made durable or not.
 //!
 //! `cargo run --release -p espalier-engine --example overwrite -- FILE [VALUES [BYTES [BATCHES
-//! [MIB]]]]` loads so many values (500,000) of so many bytes (4,096) at random keys, then overwrites
-//! a hundred at a time at random keys: so many batches (2,000) without a sync, and as many with one
-//! each. It prints how long a batch took, what writers were stalled for, and what the device did.
-//! The store may take MIB (256) of memory.
+//! [MIB]]]]` loads so many values (500,000) of so many bytes (4,096) at random keys, then
+//! overwrites a hundred at a time at random keys: so many batches (2,000) without a sync, and as
+//! many with one each. It prints how long a batch took, what writers were stalled for, and what the
+//! device did. The store may take MIB (256) of memory.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 

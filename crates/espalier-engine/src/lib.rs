@@ -9,15 +9,18 @@
 //!
 //! ```
 //! use espalier_engine::{
-//!     Batch, FormatOptions, IndexId, KeyRange, MergeFunctions, OpenOptions, Store,
+//!     Batch, FileDevice, FormatOptions, IndexId, KeyRange, MergeFunctions, OpenMode, OpenOptions,
+//!     Store, SystemEnvironment,
 //! };
-//! use espalier_storage::{MemoryDevice, SystemEnvironment};
 //! use std::sync::Arc;
 //!
-//! # fn main() -> espalier_engine::Result<()> {
-//! let device = Arc::new(MemoryDevice::new(64 << 20));
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("example.store");
+//! // Two threads for background work: one can write a checkpoint while the other goes on.
 //! let env = Arc::new(SystemEnvironment::new(2));
-//! Store::format(device.clone(), env.clone(), &FormatOptions::default())?;
+//! let device = Arc::new(FileDevice::create(&path, 64 << 20)?);
+//! Store::format(device, env.clone(), &FormatOptions::default())?;
 //!
 //! // A merge function that adds a little-endian number to the value.
 //! let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
@@ -26,10 +29,10 @@
 //! };
 //! let merge = MergeFunctions::new().with(1, add);
 //! let options = OpenOptions { merge, ..OpenOptions::default() };
-//! let store = Store::open(device, env, options)?;
-//! let volume = store.create_volume("example", 1, 0, &[])?;
-//! let index = IndexId { volume, index: 0 };
 //!
+//! let device = Arc::new(FileDevice::open(&path, OpenMode::ReadWrite)?);
+//! let store = Store::open(device, env.clone(), options.clone())?;
+//! let index = IndexId { volume: store.open_or_create_volume("example", 1)?, index: 0 };
 //! let mut batch = Batch::new();
 //! batch.insert(index, b"fruit/apple", b"red".to_vec());
 //! batch.insert(index, b"fruit/pear", b"green".to_vec());
@@ -37,18 +40,34 @@
 //! batch.update(index, b"visits", 1, 3u64.to_le_bytes().to_vec());
 //! let lsn = store.commit(batch)?;
 //! store.sync(lsn)?;
-//!
 //! assert_eq!(store.get(index, b"fruit/pear")?.as_deref(), Some(&b"Green"[..]));
-//! let mut cursor = store.cursor(index, KeyRange::prefix(b"fruit/"))?;
+//! store.close()?;
+//! drop(store);
+//!
+//! // The next session.
+//! let device = Arc::new(FileDevice::open(&path, OpenMode::ReadWrite)?);
+//! let store = Store::open(device, env, options)?;
+//! let volume = store.volume_by_name("example").expect("made above").id;
+//! let index = IndexId { volume, index: 0 };
+//! let fruit = store.cursor(index, KeyRange::prefix(b"fruit/"))?;
 //! let mut batch = Batch::new();
 //! batch.delete_range(index, KeyRange::prefix(b"fruit/"));
 //! store.commit(batch)?;
-//! // The cursor still sees what was there when it was made.
-//! assert_eq!(&*cursor.next()?.expect("two fruits").key, b"fruit/apple");
 //! assert!(!store.contains(index, b"fruit/apple")?);
-//! store.close()
+//! // The cursor still sees what was there when it was made.
+//! for entry in fruit {
+//!     let (key, value) = entry?;
+//!     println!("{} is {}", String::from_utf8_lossy(&key), String::from_utf8_lossy(&value));
+//! }
+//! store.close()?;
+//! # Ok(())
 //! # }
 //! ```
+//!
+//! [`Store::close`] makes everything durable. A store that is dropped without it has what
+//! [`Store::sync`] covered, as after a crash. A general-purpose allocator such as mimalloc or
+//! jemalloc makes many workloads 1.4 to 2 times as fast as that of the C library: a program chooses
+//! it with `#[global_allocator]`.
 //!
 //! How it works is in `ARCHITECTURE.md`, what lies on the device in `docs/format.md`. The order of
 //! the modules is in `layers.txt`, that of the locks in `lock_order.rs`.
@@ -74,6 +93,9 @@ mod space;
 mod store;
 mod tree;
 
+// What a program needs to open a store on a file.
+pub use espalier_storage::{FileDevice, MemoryDevice, OpenMode, SystemEnvironment};
+
 pub use commit::back_pressure::StallTimes;
 pub use device::DeviceStats;
 pub use index::catalog::{READ_ONLY_VOLUME, VolumeInfo};
@@ -86,7 +108,7 @@ pub use model::op::{ComposeFunction, MergeFunction, MergeFunctions, Op, RangeOp,
 pub use model::options::{Compression, FormatOptions, OpenOptions, Tuning};
 pub use model::value::{LARGE_VALUE, MAX_VALUE, VALUE_PAGE, Value};
 pub use model::{key, view};
-pub use read::cursor::{Cursor, Entry};
+pub use read::cursor::{Cursor, Entries, Entry};
 pub use read::snapshot::Snapshot;
 pub use read::snapshot_index::Slice;
 pub use space::{Census, MAX_LABEL, MAX_PARAMETERS, MAX_VOLUME_NAME, RunHistogram, SpaceStats};

@@ -59,7 +59,8 @@ pub struct SystemEnvironment {
 }
 
 impl SystemEnvironment {
-    /// An environment that allows `threads` background threads.
+    /// An environment that allows `threads` background threads. Two are enough for most stores: one
+    /// writes a checkpoint while the other absorbs and flushes. With none, callers do that work.
     pub fn new(threads: usize) -> Self {
         Self { started: std::time::Instant::now(), threads }
     }

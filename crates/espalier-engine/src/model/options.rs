@@ -35,7 +35,8 @@ impl Compression {
 pub struct FormatOptions {
     /// How parts are compressed.
     pub compression: Compression,
-    /// Size of the log region in bytes; chosen from the device's size if `None`.
+    /// Size of the log region in bytes, which data cannot have. `None`: a sixteenth of the device,
+    /// at least 1 MiB and at most 1 GiB. In any case at most a quarter of the device.
     pub log_bytes: Option<u64>,
     /// A name for people, up to 64 bytes.
     pub label: String,

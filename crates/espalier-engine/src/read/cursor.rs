@@ -209,6 +209,40 @@ impl Cursor {
     }
 }
 
+impl IntoIterator for Cursor {
+    type Item = Result<(Key, Bytes)>;
+    type IntoIter = Entries;
+
+    fn into_iter(self) -> Entries {
+        Entries(Some(self))
+    }
+}
+
+/// The rest of a cursor's range in ascending order, with the bytes of the values. It ends after an
+/// error.
+#[derive(Debug)]
+pub struct Entries(Option<Cursor>);
+
+impl Iterator for Entries {
+    type Item = Result<(Key, Bytes)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let cursor = self.0.as_mut()?;
+        let entry = match cursor.next() {
+            Ok(Some(entry)) => cursor.read(&entry.value).map(|value| (entry.key, value)),
+            Ok(None) => {
+                self.0 = None;
+                return None;
+            }
+            Err(error) => Err(error),
+        };
+        if entry.is_err() {
+            self.0 = None;
+        }
+        Some(entry)
+    }
+}
+
 /// What `merged`, which stands on `key`, has for it.
 fn messages_at(merged: &Merged, key: &[u8]) -> KeyMessages {
     let mut found = KeyMessages::default();

@@ -347,6 +347,21 @@ impl Store {
         self.components.write.checkpointer.checkpoint_to_close()
     }
 
+    /// What no sync covers is lost if the store is dropped without [`Store::close`].
+    fn warn_of_loss(&self) {
+        let Components { write, log, device, space, .. } = &self.components;
+        if write.pipeline.open().is_err() || device.failure().is_some() {
+            return;
+        }
+        let durable = log.durable_lsn().max(space.superblock().checkpoint_lsn);
+        let order = write.pipeline.lock();
+        let batches = order.last_lsn.0.saturating_sub(durable.0) + u64::from(!order.coalesced.is_empty());
+        drop(order);
+        if batches > 0 {
+            tracing::warn!(batches, "a store was dropped without close: what no sync covers is lost");
+        }
+    }
+
     fn newest(&self, index: IndexId, keys: impl FnOnce() -> KeyRange) -> Result<SnapshotIndex> {
         self.components.write.pipeline.open()?;
         self.components.write.pipeline.drain_range(index, keys);
@@ -356,6 +371,7 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
+        self.warn_of_loss();
         self.workers.stop();
         // What dies now in memory lives on the device: the log may name it.
         self.components.device.retire();

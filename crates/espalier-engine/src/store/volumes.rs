@@ -22,6 +22,28 @@ impl Store {
         self.components.read.catalog.volumes()
     }
 
+    /// The volume of this name.
+    pub fn volume_by_name(&self, name: &str) -> Option<VolumeInfo> {
+        self.volumes().into_iter().find(|volume| volume.name == name)
+    }
+
+    /// The number of the volume of this name, which is made with so many empty indexes if there is
+    /// none.
+    ///
+    /// # Errors
+    /// As for [`Store::create_volume`], but [`ErrorKind::AlreadyExists`].
+    pub fn open_or_create_volume(&self, name: &str, indexes: u8) -> Result<u32> {
+        let found = || self.volume_by_name(name).map(|volume| volume.id);
+        if let Some(id) = found() {
+            return Ok(id);
+        }
+        match self.create_volume(name, indexes, 0, &[]) {
+            // Another thread has just made it.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => found().ok_or(error),
+            made => made,
+        }
+    }
+
     /// Makes a volume of `indexes` empty indexes and returns its number. Durable when it returns.
     ///
     /// # Errors

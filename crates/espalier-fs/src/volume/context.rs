@@ -173,7 +173,7 @@ impl VolumeContext {
 
 /// The volume of that name.
 pub(crate) fn find_volume(store: &Store, name: &str) -> Result<VolumeInfo> {
-    match store.volumes().into_iter().find(|v| v.name == name) {
+    match store.volume_by_name(name) {
         Some(volume) => Ok(volume),
         None => fail(FsErrorKind::NotFound, format!("the store has no volume {name:?}")),
     }
