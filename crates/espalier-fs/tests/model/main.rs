@@ -6,6 +6,7 @@ mod crash;
 mod cuts;
 mod exhaustive;
 mod giving_up;
+mod golden;
 mod renames;
 mod repair;
 mod run;
