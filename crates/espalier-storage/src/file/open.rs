@@ -71,6 +71,39 @@ impl FileDevice {
         })
     }
 
+    /// The device that another process has open as `file`, a descriptor that it passed on: its lock
+    /// belongs to both, and ends with the last of them. `path` is how that process opened it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] for something that is no storage; what the system says.
+    pub fn from_descriptor(file: OwnedFd, path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let name = path.display().to_string();
+        let system = |e: Errno| Error::system(Operation::Open, &name, e);
+        let block_device = match FileType::from_raw_mode(rustix::fs::fstat(&file).map_err(system)?.st_mode) {
+            FileType::BlockDevice => true,
+            FileType::RegularFile => false,
+            _ => return Err(not_storage(&name, path)),
+        };
+        let flags = rustix::fs::fcntl_getfl(&file).map_err(system)?;
+        let writes = flags.contains(OFlags::RDWR);
+        let file = File::from(file);
+        let len = storage_len(&file, block_device).map_err(system)?;
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            name,
+            len: AtomicU64::new(len / BLOCK as u64 * BLOCK as u64),
+            mode: if writes { OpenMode::ReadWrite } else { OpenMode::ReadOnly },
+            block_device,
+            direct: flags.contains(OFlags::DIRECT),
+            claim: Mutex::new(None),
+            discards: AtomicBool::new(true),
+            sync_failed: AtomicBool::new(false),
+            large_reads: Turns::default(),
+        })
+    }
+
     /// Creates a sparse image file of `len` bytes, rounded down to whole blocks, and opens it. An
     /// empty file that is there already is used.
     ///

@@ -297,3 +297,24 @@ fn large_reads_take_turns() {
     });
     assert_eq!(turns.state.lock().over, MAX_CONCURRENT_LARGE_READS + 2);
 }
+
+#[test]
+fn a_descriptor_that_is_passed_on_keeps_the_lock() {
+    let folder = folder();
+    let path = folder.path().join("image");
+    let first = FileDevice::create(&path, MIB).unwrap();
+    first.write_at(4096, &[&filled(1, 7)]).unwrap();
+    let passed = first.as_fd().try_clone_to_owned().unwrap();
+    let second = FileDevice::from_descriptor(passed, &path).unwrap();
+    assert_eq!((second.len(), second.mode(), second.is_direct()), (MIB, first.mode(), first.is_direct()));
+    drop(first);
+    assert_eq!(kind_of(FileDevice::open(&path, OpenMode::ReadOnly)), ErrorKind::Busy);
+    let mut block = AlignedBuf::zeroed(BLOCK);
+    second.read_at(4096, &mut block).unwrap();
+    assert_eq!(block[0], 7);
+    second.write_at(0, &[&filled(1, 8)]).unwrap();
+    drop(second);
+    FileDevice::open(&path, OpenMode::ReadOnly).unwrap();
+    let folder_itself = std::fs::File::open(folder.path()).unwrap().into();
+    assert_eq!(kind_of(FileDevice::from_descriptor(folder_itself, folder.path())), ErrorKind::Unsupported);
+}
