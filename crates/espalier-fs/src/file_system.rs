@@ -5,6 +5,7 @@
 
 mod contents;
 mod durability;
+mod handover;
 mod names;
 mod trees;
 
@@ -40,6 +41,7 @@ use crate::volume::state_record::{FIRST_INODE_NUMBER, VolumeStateRecord};
 use crate::volume::tree_lock::TreeLock;
 use espalier_engine::{Batch, IndexId, Lsn, Store};
 use espalier_storage::Environment;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// The node of the root.
@@ -102,6 +104,16 @@ impl FileSystem {
     /// [`FsErrorKind::NotFound`] if there is no such volume; [`FsErrorKind::Io`] if it is damaged;
     /// of the store.
     pub fn open(store: Arc<Store>, env: Arc<dyn Environment>, options: OpenOptions) -> Result<Arc<Self>> {
+        let fs = Self::assemble(store, env, options)?;
+        if !fs.volume.options.read_only {
+            fs.names.orphans.empty_area()?;
+            reservation::open(&fs.volume, &HashSet::new())?;
+        }
+        Ok(fs)
+    }
+
+    /// The components of a volume, with nothing in memory but the root and its areas.
+    fn assemble(store: Arc<Store>, env: Arc<dyn Environment>, options: OpenOptions) -> Result<Arc<Self>> {
         let volume = Arc::new(VolumeContext::open(store, env, options)?);
         let root = read_root(&volume)?;
         let tree: Arc<TreeLock> = Arc::default();
@@ -116,12 +128,7 @@ impl FileSystem {
             Arc::new(orphans),
             access_times.clone(),
         );
-        let fs = Arc::new(Self::with_names(names, access_times));
-        if !fs.volume.options.read_only {
-            fs.names.orphans.empty_area()?;
-            reservation::open(&fs.volume)?;
-        }
-        Ok(fs)
+        Ok(Arc::new(Self::with_names(names, access_times)))
     }
 
     /// Makes the components of calls on one file and on whole trees.

@@ -36,6 +36,7 @@ pub use model::describe::describe_range;
 pub use model::error::{FsError, FsErrorKind, Result};
 pub use model::merge::merge_functions;
 pub use model::types::*;
+pub use model::wire::{WireReader, WireWriter};
 pub use snapshot::volume::{
     SnapshotInfo, create_snapshot, delete_snapshot, find_snapshot, find_snapshot_of, restore_snapshot,
     snapshots,

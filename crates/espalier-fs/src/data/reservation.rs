@@ -20,7 +20,9 @@ use crate::model::record::{Inode, Record};
 use crate::model::reserved_blocks::ReservedBlocks;
 use crate::volume::context::VolumeContext;
 use espalier_engine::{Batch, KeyRange, Store};
+use std::collections::HashSet;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// The unit in which the blocks of a file are counted.
 const UNIT_BYTES: u64 = 512;
@@ -140,14 +142,15 @@ pub(crate) fn move_file(
 }
 
 /// Counts the reserved blocks of a volume, and has the store keep room for them. Records whose file
-/// is gone, because it was in use without a name when a crash came, are deleted.
-pub(crate) fn open(volume: &VolumeContext) -> Result<()> {
+/// is gone, because it was in use without a name when a crash came, are deleted; but not those of
+/// files without a name that are `in_use`, by the keys at which their data begins.
+pub(crate) fn open(volume: &VolumeContext, in_use: &HashSet<Arc<[u8]>>) -> Result<()> {
     let mut cursor = volume.store.cursor(volume.metadata(), layout::reservations_range())?;
     let (mut batch, mut bytes) = (Batch::new(), 0_u64);
     while let Some(entry) = cursor.next()? {
         let base = &entry.key[layout::RESERVATION_AREA.len()..];
         let record = ReservedBlocks::decode(&cursor.read(&entry.value)?)?;
-        if is_file(volume, base)? {
+        if in_use.contains(base) || is_file(volume, base)? {
             bytes = bytes.saturating_add(cost(volume, Some(&record)));
         } else {
             batch.delete(volume.metadata(), &entry.key);

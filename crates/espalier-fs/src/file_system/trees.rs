@@ -173,6 +173,21 @@ impl FileSystem {
         Self::open(self.volume.store.clone(), self.volume.env.clone(), options)
     }
 
+    /// As [`FileSystem::open_snapshot`], of a snapshot that another server had open until now and
+    /// handed over by `state`.
+    ///
+    /// # Errors
+    /// As for [`FileSystem::open_handed_over`].
+    pub fn open_snapshot_handed_over(
+        &self,
+        snapshot: &SnapshotInfo,
+        name_memory: u64,
+        state: &[u8],
+    ) -> Result<Arc<Self>> {
+        let options = open_options(snapshot, name_memory);
+        Self::open_handed_over(self.volume.store.clone(), self.volume.env.clone(), options, state)
+    }
+
     /// Makes a snapshot of directory `dir` with everything below. What every call that returned has
     /// done is in it. Durable when it returns. The cost does not depend on the size.
     ///

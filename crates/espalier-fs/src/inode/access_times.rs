@@ -84,6 +84,15 @@ impl AccessTimes {
         true
     }
 
+    /// The time of `node` is still to be written, as it was in a server before this one.
+    pub(crate) fn restored(&self, node: &Node) {
+        node.pending.store(true, Ordering::Release);
+        let mut queue = self.queue.lock();
+        if queue.len() < QUEUE_MAX_NODES {
+            queue.push(node.id);
+        }
+    }
+
     /// Number of nodes in the queue.
     pub(crate) fn queued(&self) -> usize {
         self.queue.lock().len()

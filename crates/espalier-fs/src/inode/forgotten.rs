@@ -102,6 +102,13 @@ impl ForgottenNodes {
         }
     }
 
+    /// All that is remembered, the older first.
+    pub(crate) fn all(&self) -> Vec<(NodeId, Location)> {
+        let generations = self.generations.lock();
+        let both = generations.old.iter().chain(&generations.young);
+        both.map(|(id, location)| (*id, location.clone())).collect()
+    }
+
     /// Where the node with this id was when it left memory.
     pub(crate) fn location(&self, id: NodeId) -> Option<Location> {
         let generations = self.generations.lock();

@@ -12,6 +12,7 @@ use crate::inode::names::Names;
 use crate::inode::node_id::Identity;
 use crate::inode::pending_changes::{ChangeNotes, PendingChanges, TreeChange};
 use crate::lock_order::{Rank, RankedGuard, RankedMutex};
+use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::position::Positions;
 use crate::model::record::Inode;
@@ -181,6 +182,28 @@ impl Node {
         let place = Place { parent: Some(parent.clone()), name: [].into() };
         let sum = parent.directory.as_ref().map_or(0, |d| d.link_area.sum);
         Self::with_role(identity, place, Inode::new(FileKind::Directory, 0, 0, 0, 0, 0), sum, Lsn(0), role)
+    }
+
+    /// A node that a server before this one had. `ino`: its number, and `sums` those of a directory
+    /// for its entries and for its link area, which no longer follow from its place if it has lost
+    /// its name.
+    pub(crate) fn restored(
+        identity: Identity,
+        place: Place,
+        inode: Inode,
+        ino: u64,
+        directory: Option<(Role, [u64; 2])>,
+    ) -> Result<Arc<Self>> {
+        let (role, sums) = directory.unwrap_or((Role::Tree, [0; 2]));
+        let made = Arc::into_inner(Self::with_role(identity, place, inode, 0, Lsn(0), role));
+        let Some(mut node) = made.filter(|node| node.is_dir() == directory.is_some()) else {
+            return fail(FsErrorKind::Io, "a file is no directory");
+        };
+        node.ino = ino;
+        if let Some(directory) = &mut node.directory {
+            [directory.sum, directory.link_area.sum] = sums;
+        }
+        Ok(Arc::new(node))
     }
 
     fn with_role(

@@ -122,6 +122,16 @@ impl NodeTable {
         self.next_serial.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// The serial number that is given out next.
+    pub(crate) fn next_serial(&self) -> u64 {
+        self.next_serial.load(Ordering::Relaxed)
+    }
+
+    /// No serial number below `next` is given out any more.
+    pub(crate) fn skip_serials(&self, next: u64) {
+        self.next_serial.fetch_max(next, Ordering::Relaxed);
+    }
+
     /// What tells a new node that is no file from all others.
     pub(crate) fn temporary_identity(&self) -> Identity {
         let serial = self.fresh_serial();
@@ -132,6 +142,50 @@ impl NodeTable {
     pub(crate) fn add(&self, node: &Arc<Node>) {
         self.count.fetch_add(1, Ordering::Relaxed);
         self.shard(node.id).lock().insert(node.id, Slot { node: node.clone(), references: 1 });
+    }
+
+    /// Adds a node that a server before this one had under the same id, with so many references,
+    /// and one reference more on its parent; false if the id is taken.
+    #[must_use]
+    pub(crate) fn add_restored(&self, node: &Arc<Node>, references: u64) -> bool {
+        match self.shard(node.id).lock().entry(node.id) {
+            Entry::Occupied(_) => return false,
+            Entry::Vacant(slot) => {
+                slot.insert(Slot { node: node.clone(), references });
+            }
+        }
+        self.count.fetch_add(1, Ordering::Relaxed);
+        if let Some(parent) = node.place().parent {
+            self.acquire(parent.id);
+        }
+        true
+    }
+
+    /// Adds so many references to a node in the table.
+    pub(crate) fn add_references(&self, id: NodeId, count: u64) {
+        if let Some(slot) = self.shard(id).lock().get_mut(&id) {
+            slot.references += count;
+        }
+    }
+
+    /// All nodes, with the references to each.
+    pub(crate) fn all(&self) -> Vec<(Arc<Node>, u64)> {
+        let of_shard = |shard: &RankedMutex<Shard>| -> Vec<(Arc<Node>, u64)> {
+            shard.lock().values().map(|slot| (slot.node.clone(), slot.references)).collect()
+        };
+        self.shards.iter().flat_map(of_shard).collect()
+    }
+
+    /// Where nodes are that left memory, in an order in which they can be remembered again.
+    pub(crate) fn forgotten(&self) -> Vec<(NodeId, Location)> {
+        self.forgotten.as_ref().map(ForgottenNodes::all).unwrap_or_default()
+    }
+
+    /// Remembers where a node is that left memory in a server before this one.
+    pub(crate) fn remember_forgotten(&self, id: NodeId, location: Location) {
+        if let Some(forgotten) = &self.forgotten {
+            forgotten.remember(id, Some(location));
+        }
     }
 
     /// Makes the node of file `ino` with serial number `serial`, with one reference. It gets the id

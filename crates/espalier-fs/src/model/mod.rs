@@ -11,3 +11,4 @@ pub(crate) mod privileges;
 pub(crate) mod record;
 pub(crate) mod reserved_blocks;
 pub(crate) mod types;
+pub(crate) mod wire;

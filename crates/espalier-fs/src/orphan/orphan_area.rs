@@ -79,6 +79,19 @@ impl Orphans {
         self.nodes.move_node(node, &self.area, &layout::area_name(node.serial))
     }
 
+    /// A node without a name, which a server before this one had, is in the node table: counts it,
+    /// and knows where its data lies.
+    pub(crate) fn restored(&self, node: &Node, orphan: &Orphan) {
+        match orphan {
+            Orphan::Data(base) if **base != node.orphan_key() => self.detached.insert(base.clone(), node.id),
+            Orphan::Tree => drop(self.removed_trees.fetch_add(1, Ordering::AcqRel)),
+            Orphan::Data(_) => {}
+            Orphan::No | Orphan::Empty => return,
+        }
+        node.pending.store(true, Ordering::Release);
+        self.volume.counters.orphans.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// True if a directory lies in a removed tree: no name is found in it, and none made. The
     /// caller holds the tree lock, whose epoch is `epoch`.
     pub(crate) fn is_in_removed_tree(&self, dir: &Arc<Node>, epoch: u64) -> bool {

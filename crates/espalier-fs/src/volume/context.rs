@@ -100,6 +100,16 @@ impl VolumeContext {
         let _ = self.copied.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
     }
 
+    /// The time of the last clone or snapshot; see [`VolumeContext::now`].
+    pub(crate) fn copied(&self) -> i64 {
+        self.copied.load(Ordering::Acquire)
+    }
+
+    /// The last clone or snapshot was made at this time, by a server before this one.
+    pub(crate) fn set_copied(&self, copied: i64) {
+        self.copied.store(copied, Ordering::Release);
+    }
+
     /// The clock's last tick: the time of a read.
     pub(crate) fn clock(&self) -> i64 {
         i64::try_from(self.env.now().as_nanos()).unwrap_or(i64::MAX)

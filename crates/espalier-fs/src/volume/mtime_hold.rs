@@ -93,6 +93,21 @@ impl MtimeHold {
         }
     }
 
+    /// The hold at the monotonic time `now`: its number, and how long it lasts at most. `None`: no
+    /// time is held.
+    pub(crate) fn rest(&self, now: Duration) -> Option<(u64, Duration)> {
+        let held = self.held.as_ref()?;
+        let rest = LONGEST_HOLD.checked_sub(now.saturating_sub(held.since))?;
+        Some((self.number, rest))
+    }
+
+    /// The hold with this number, which lasts for `rest` at most from the monotonic time `now` on.
+    pub(crate) fn resume((number, rest): (u64, Duration), now: Duration) -> Self {
+        // A clock that began a moment ago cannot show how old the hold is: then it lasts longer.
+        let since = now.saturating_sub(LONGEST_HOLD.saturating_sub(rest));
+        Self { held: Some(HeldTime { since, is_flushing: false }), number }
+    }
+
     /// The kernel is being made to write back all pages.
     pub(crate) fn begin_flush(&mut self) {
         if let Some(held) = &mut self.held {

@@ -64,6 +64,23 @@ fn calls_that_are_given_up_change_nothing() {
 }
 
 #[test]
+fn another_file_system_goes_on_where_one_was() {
+    let seeds = seeds(8);
+    let (count, mut times, mut nameless) = (seeds.clone().count(), 0, 0);
+    for seed in seeds {
+        let mut run = Run::new(seed);
+        (run.hands_over, run.of_links) = (true, seed % 3 == 1);
+        run.steps(1000);
+        run.finish();
+        (times, nameless) = (times + run.handed_over.0, nameless + run.handed_over.1);
+    }
+    assert!(
+        count < 8 || times > 20 * count && nameless > 20 * count,
+        "{times} times, {nameless} without a name"
+    );
+}
+
+#[test]
 fn a_crash_leaves_a_prefix_of_the_operations() {
     for seed in seeds(12) {
         crash::run(seed, false);

@@ -54,6 +54,10 @@ pub(crate) struct Run {
     pub(crate) given_up: usize,
     /// Calls that renamed several entries at once.
     pub(crate) renamed_all: usize,
+    /// Another file system goes on in place of this one now and then.
+    pub(crate) hands_over: bool,
+    /// How often that happened, and how many objects without a name were in use then.
+    pub(crate) handed_over: (usize, usize),
 }
 
 pub(crate) fn open_store(device: &Arc<dyn Device>, world: &Arc<World>) -> Arc<Store> {
@@ -73,17 +77,21 @@ pub(crate) fn open_fs(
     caring: &Arc<Caring>,
     keep_handles: bool,
 ) -> Arc<FileSystem> {
+    let options = open_options(random, caring, keep_handles);
+    FileSystem::open(store.clone(), world.clone(), options).expect("the file system opens")
+}
+
+fn open_options(random: &mut Random, caring: &Arc<Caring>, keep_handles: bool) -> OpenOptions {
     let name_memory = *random.pick(&[0, 1500, 1 << 20]);
     // As a mount has it, in a third of all cases: small files that are forgotten wait for others.
     let forget_drain = (name_memory == 1500).then(|| Arc::new(|| ()) as espalier_fs::ForgetDrain);
-    let options = OpenOptions {
+    OpenOptions {
         name_memory,
         forget_drain,
         waiter: Some(caring.clone()),
         handles: if keep_handles { HandleLifetime::Stored } else { HandleLifetime::Open },
         ..Default::default()
-    };
-    FileSystem::open(store.clone(), world.clone(), options).expect("the file system opens")
+    }
 }
 
 impl Run {
@@ -139,6 +147,8 @@ impl Run {
             gives_up: false,
             given_up: 0,
             renamed_all: 0,
+            hands_over: false,
+            handed_over: (0, 0),
         }
     }
 
@@ -174,6 +184,8 @@ impl Run {
             gives_up: false,
             given_up: 0,
             renamed_all: 0,
+            hands_over: false,
+            handed_over: (0, 0),
         }
     }
 
@@ -225,6 +237,9 @@ impl Run {
         }
         if self.handle_random.chance(4) {
             self.resolve();
+        }
+        if self.hands_over && self.handle_random.chance(25) {
+            self.hand_over();
         }
     }
 
@@ -932,6 +947,26 @@ impl Run {
             _ => self.store = open_store(&self.device, &self.world),
         }
         self.fs = open_fs(&self.store, &self.world, &mut self.random, &self.caring, self.keeps_handles);
+        self.compare_all();
+    }
+
+    /// Another file system goes on in place of this one. What is in use stays in use.
+    fn hand_over(&mut self) {
+        self.last = "hand over".into();
+        let state = self.fs.hand_over().expect("hand over");
+        let cut = self.handle_random.below(state.len());
+        if self.handle_random.chance(2) {
+            self.store = open_store(&self.device, &self.world);
+        }
+        let open = |run: &mut Self, state: &[u8]| {
+            let options = open_options(&mut run.handle_random, &run.caring, run.keeps_handles);
+            FileSystem::open_handed_over(run.store.clone(), run.world.clone(), options, state)
+        };
+        assert!(open(self, &state[..cut]).is_err(), "seed {}: {cut} of {}", self.seed, state.len());
+        self.fs = open(self, &state).expect("what was handed over is taken");
+        self.synced = Some(None);
+        let nameless = self.open.iter().filter(|(id, ..)| self.tree.objects[*id].names == 0).count();
+        self.handed_over = (self.handed_over.0 + 1, self.handed_over.1 + nameless);
         self.compare_all();
     }
 

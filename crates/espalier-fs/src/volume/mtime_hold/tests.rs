@@ -55,3 +55,17 @@ fn a_few_small_files_a_second_are_flushed_at_once() {
     assert_eq!(taken, PROMPT_FLUSHES_PER_SECOND as usize);
     assert!(flushes.take(1, 2 * SECOND));
 }
+
+#[test]
+fn a_hold_goes_on_in_another_server() {
+    let mut hold = MtimeHold::default();
+    assert_eq!(hold.rest(SECOND), None);
+    hold.set(&mtime(SetTime::At(7)), SECOND);
+    let rest = hold.rest(5 * SECOND).unwrap();
+    assert_eq!(rest, (1, LONGEST_HOLD - 4 * SECOND));
+    let now = 1000 * SECOND;
+    let resumed = MtimeHold::resume(rest, now);
+    assert_eq!(resumed.arrival(now), Arrival::Held(Some(1)));
+    assert_eq!(resumed.arrival(now + LONGEST_HOLD - 3 * SECOND), Arrival::Counts);
+    assert_eq!(hold.rest(SECOND + 2 * LONGEST_HOLD), None);
+}
