@@ -43,7 +43,7 @@ use crate::transport::{self, Handler, Outcome, Request};
 use control::TreeCommands;
 use convert::decode;
 use errno::Errno;
-use espalier_fs::{FileSystem, NodeId, Notice, Waiter};
+use espalier_fs::{FileSystem, NodeId, Notice, Waiter, WireReader, WireWriter};
 pub(crate) use fullness::Fullness;
 use linux_commands::LinuxCommands;
 use root_xattrs::RootXattrs;
@@ -131,6 +131,28 @@ impl Dispatcher {
                 }
             }
         }));
+    }
+
+    /// Why the mount cannot be handed over now, if it cannot.
+    pub(crate) fn is_bound(&self) -> Option<&'static str> {
+        if self.linux_commands.is_shut_down() {
+            return Some("the file system was shut down");
+        }
+        self.commands.is_one_under_way().then_some("trees are being compared; try again when that has ended")
+    }
+
+    /// Appends what another server needs to go on, but for the live file system. No request is
+    /// being served.
+    pub(crate) fn hand_over(&self, out: &mut WireWriter) -> espalier_fs::Result<()> {
+        self.snapshots.hand_over(out)?;
+        self.commands.hand_over(out);
+        Ok(())
+    }
+
+    /// Goes on with what another server appended ([`Dispatcher::hand_over`]).
+    pub(crate) fn take_over(&self, state: &mut WireReader<'_>) -> espalier_fs::Result<()> {
+        self.snapshots.take_over(state)?;
+        self.commands.take_over(state)
     }
 
     /// Whether the store counts as full.

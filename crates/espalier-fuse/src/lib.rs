@@ -16,7 +16,10 @@ pub mod protocol;
 pub mod transport;
 
 pub use dispatch::{COMMAND_XATTR, Commands, DESCRIPTION_XATTR, Description, LIST_COMMAND, Requester};
-pub use mount::{Ended, ForgetHook, ListAttributes, Mount, MountError, MountOptions, bind, remount};
+pub use mount::{
+    Ended, ForgetHook, HandedMount, Handover, ListAttributes, Mount, MountError, MountOptions, PausedMount,
+    bind, remount,
+};
 pub use notifier::Notifier;
 pub use protocol::notify::Notification;
 pub use protocol::{control, linux_ioctl};

@@ -6,6 +6,7 @@
 
 mod error;
 mod forget_hook;
+mod handover;
 mod kernel;
 mod options;
 
@@ -18,13 +19,18 @@ use crate::protocol::flags::init as bit;
 use crate::protocol::init::InitParameters;
 use crate::transport::{self, Config, Handler, Kind, Serving};
 pub use error::MountError;
-use espalier_fs::FileSystem;
+use espalier_fs::{FileSystem, WireReader};
 pub use forget_hook::ForgetHook;
+use handover::Served;
+pub use handover::{HandedMount, Handover, PausedMount};
+use kernel::Mounted;
 pub use options::{ListAttributes, MountOptions};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The largest READ and WRITE, bytes; more gains nothing.
@@ -71,7 +77,11 @@ pub struct Mount {
     connection: Option<u32>,
     /// Root only.
     control: Option<kernel::ControlFileSystem>,
-    _watcher: Option<kernel::Watcher>,
+    watcher: Mutex<Option<kernel::Watcher>>,
+    /// `None` for a mount of another handler.
+    served: Option<Served>,
+    /// The mount is this server's; false while another one may still go on with it.
+    owned: AtomicBool,
 }
 
 impl Mount {
@@ -80,28 +90,102 @@ impl Mount {
     /// # Errors
     /// [`MountError`]; then nothing is mounted.
     pub fn start(fs: Arc<FileSystem>, point: &Path, options: &MountOptions) -> Result<Self, MountError> {
-        let (description, commands) = (options.description.clone(), options.commands.clone());
         let mut options = options.clone();
-        let metrics = Arc::clone(options.metrics.get_or_insert_default());
-        let options = &options;
-        let mut dispatcher =
-            Dispatcher::new(Arc::clone(&fs), options.xattrs, description, commands, Arc::clone(&metrics));
-        if options.writeback {
-            dispatcher.expect_write_back();
+        let dispatcher = Arc::new(dispatcher_of(&fs, &mut options));
+        let mut mount = Self::start_handler(Arc::clone(&dispatcher) as Arc<dyn Handler>, point, &options)?;
+        mount.serve_with(Served { fs, dispatcher }, &options)?;
+        Ok(mount)
+    }
+
+    /// Goes on with a mount at `point` that another server has served until now and hands over:
+    /// `device` is its connection. The options are those of the other server. Requests are served
+    /// from [`Mount::begin`] on.
+    ///
+    /// # Errors
+    /// [`MountError`]; the mount is still the other server's.
+    pub fn take_over(
+        fs: Arc<FileSystem>,
+        point: &Path,
+        device: OwnedFd,
+        handed: &HandedMount,
+        options: &MountOptions,
+    ) -> Result<Self, MountError> {
+        let mut options = options.clone();
+        let failed = |source| MountError::Serve { point: point.to_owned(), source };
+        let flags = handed.terms.dialect.flags & !init_parameters(&options, handed.block).flags;
+        if flags != 0 {
+            let message =
+                format!("the other server agreed on what this one does not know (flags {flags:#x})");
+            return Err(failed(io::Error::other(message)));
         }
-        fs.set_kernel_keeps_times(options.writeback);
-        let handler = Arc::new(dispatcher);
-        let mut mount = Self::start_handler(Arc::clone(&handler) as Arc<dyn Handler>, point, options)?;
-        handler.attach(&mount.notifier);
+        let dispatcher = Arc::new(dispatcher_of(&fs, &mut options));
+        dispatcher
+            .take_over(&mut WireReader::new(&handed.dispatcher))
+            .map_err(|e| failed(io::Error::other(e)))?;
+        let metrics = options.metrics.clone().unwrap_or_default();
+        let handler = Arc::clone(&dispatcher) as Arc<dyn Handler>;
+        let device = transport::Device::from_descriptor(device);
+        let serving = transport::take_over(device, handed.terms, handler, metrics).map_err(failed)?;
+        let watcher = match options.auto_unmount {
+            true => Some(kernel::Watcher::start(point).map_err(|source| MountError::NoHelper { source })?),
+            false => None,
+        };
+        let mut mount = Self::of(serving, point.to_owned(), handed.block, watcher).map_err(failed)?;
+        mount.owned = AtomicBool::new(false);
+        if let Some(hook) = &options.forgets {
+            hook.attach(mount.serving.forget_drain());
+        }
+        mount.serve_with(Served { fs, dispatcher }, &options)?;
+        Ok(mount)
+    }
+
+    /// Begins to serve a mount that was [taken over](Mount::take_over).
+    pub fn begin(&self) {
+        self.owned.store(true, Ordering::Release);
+        self.serving.resume();
+    }
+
+    /// Stops serving requests, for at most `limit` until it has stopped. Requests that come
+    /// meanwhile wait in the kernel.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Unsupported`] for a mount over io_uring, or of another handler than a file
+    /// system; [`io::ErrorKind::TimedOut`] if requests or notifications take too long;
+    /// [`io::ErrorKind::ResourceBusy`] with the reason.
+    pub fn pause(&self, limit: Duration) -> io::Result<PausedMount<'_>> {
+        let unsupported = || io::Error::new(io::ErrorKind::Unsupported, "this mount serves no file system");
+        let served = self.served.as_ref().ok_or_else(unsupported)?;
+        let poisoned = self.serving.poisoned().then_some("an internal error has ended its service");
+        if let Some(reason) = poisoned.or_else(|| served.dispatcher.is_bound()) {
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, reason));
+        }
+        let paused = PausedMount {
+            serving: &self.serving,
+            notifier: &self.notifier,
+            prefetch: self.prefetch.as_deref(),
+            served,
+            watcher: &self.watcher,
+            block: self.block,
+            _no_tick: self.ticker.as_ref().map(SyncTicker::pause),
+        };
+        paused.settle(limit)
+    }
+
+    /// Starts what belongs to a mount of a file system.
+    fn serve_with(&mut self, served: Served, options: &MountOptions) -> Result<(), MountError> {
+        let Served { fs, dispatcher } = &served;
+        dispatcher.attach(&self.notifier);
         if prefetches(options) {
-            mount.prefetch = mount.start_prefetch(&fs, &handler, &metrics);
+            self.prefetch = self.start_prefetch(fs, dispatcher, &options.metrics.clone().unwrap_or_default());
         }
         if !options.sync_interval.is_zero() && !options.read_only {
-            let ticker = SyncTicker::start(fs, Arc::clone(handler.fullness()), options.sync_interval);
-            mount.ticker =
-                Some(ticker.map_err(|source| MountError::Serve { point: point.to_owned(), source })?);
+            let fullness = Arc::clone(dispatcher.fullness());
+            let ticker = SyncTicker::start(Arc::clone(fs), fullness, options.sync_interval);
+            let failed = |source| MountError::Serve { point: self.point.clone(), source };
+            self.ticker = Some(ticker.map_err(failed)?);
         }
-        Ok(mount)
+        self.served = Some(served);
+        Ok(())
     }
 
     /// As [`Mount::start`], for anything that serves requests; without a ticker.
@@ -122,33 +206,44 @@ impl Mount {
             init_parameters: init_parameters(options, mounted.block),
             metrics: options.metrics.clone().unwrap_or_default(),
         };
-        let started = transport::prepare(mounted.device, config)
+        let Mounted { device, watcher, block } = mounted;
+        let started = transport::prepare(device, config)
             .and_then(|prepared| prepared.start(handler))
-            .and_then(|serving| Ok((Notifier::start(serving.device()?)?, serving)));
-        let (notifier, serving) = started.map_err(|source| {
+            .and_then(|serving| Self::of(serving, point.clone(), block, watcher));
+        let mount = started.map_err(|source| {
             if let Err(error) = kernel::unmount(&point, true) {
                 tracing::warn!(%error, "could not unmount again");
             }
             MountError::Serve { point: point.clone(), source }
         })?;
         if let Some(hook) = &options.forgets {
-            hook.attach(serving.forget_drain());
+            hook.attach(mount.serving.forget_drain());
         }
-        tracing::info!(point = %point.display(), transport = %serving.kind(), block = mounted.block, "mounted");
-        let connection = kernel::connection_number(&point);
-        let mount = Self {
-            connection,
-            control: kernel::ControlFileSystem::mount().ok(),
-            point,
-            serving,
-            notifier: Arc::new(notifier),
-            ticker: None,
-            prefetch: None,
-            block: mounted.block,
-            _watcher: mounted.watcher,
-        };
+        tracing::info!(point = %point.display(), transport = %mount.transport(), block, "mounted");
         kernel::set_bdi_limits(&mount.point, options);
         Ok(mount)
+    }
+
+    /// A mount whose requests are served.
+    fn of(
+        serving: Serving,
+        point: PathBuf,
+        block: bool,
+        watcher: Option<kernel::Watcher>,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            connection: kernel::connection_number(&point),
+            control: kernel::ControlFileSystem::mount().ok(),
+            point,
+            notifier: Arc::new(Notifier::start(serving.device()?)?),
+            serving,
+            ticker: None,
+            prefetch: None,
+            block,
+            watcher: Mutex::new(watcher),
+            served: None,
+            owned: AtomicBool::new(true),
+        })
     }
 
     /// Starts to prefetch files. A mount without a prefetcher is as good, but slower.
@@ -246,11 +341,24 @@ impl Drop for Mount {
     fn drop(&mut self) {
         self.stop_others();
         if !self.serving.ended()
+            && self.owned.load(Ordering::Acquire)
             && let Err(error) = self.unmount(true)
         {
             tracing::debug!(%error, point = %self.point.display(), "not unmounted; perhaps it was before");
         }
     }
+}
+
+/// The dispatcher of a mount of `fs` with these options, which get metrics if they have none.
+fn dispatcher_of(fs: &Arc<FileSystem>, options: &mut MountOptions) -> Dispatcher {
+    let (description, commands) = (options.description.clone(), options.commands.clone());
+    let metrics = Arc::clone(options.metrics.get_or_insert_default());
+    let mut dispatcher = Dispatcher::new(Arc::clone(fs), options.xattrs, description, commands, metrics);
+    if options.writeback {
+        dispatcher.expect_write_back();
+    }
+    fs.set_kernel_keeps_times(options.writeback);
+    dispatcher
 }
 
 /// The mount point as an absolute path, if it can be one.
@@ -331,6 +439,8 @@ fn init_parameters(options: &MountOptions, block: bool) -> InitParameters {
 /// Calls the file system every few seconds.
 struct SyncTicker {
     stopped: Arc<(Mutex<bool>, Condvar)>,
+    /// Held during a call.
+    calling: Arc<Mutex<()>>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
 
@@ -338,6 +448,8 @@ impl SyncTicker {
     fn start(fs: Arc<FileSystem>, fullness: Arc<Fullness>, interval: Duration) -> io::Result<Self> {
         let stopped = Arc::new((Mutex::new(false), Condvar::new()));
         let shared = Arc::clone(&stopped);
+        let calling: Arc<Mutex<()>> = Arc::default();
+        let in_thread = Arc::clone(&calling);
         let thread = std::thread::Builder::new().name("fuse-tick".into()).spawn(move || {
             let (flag, wake) = &*shared;
             loop {
@@ -348,13 +460,19 @@ impl SyncTicker {
                     return;
                 }
                 drop(stop);
+                let _calling = in_thread.lock();
                 if let Err(error) = fs.background_tick() {
                     tracing::error!(%error, "what was written lately could not be made durable");
                 }
                 fullness.look();
             }
         })?;
-        Ok(Self { stopped, thread: Mutex::new(Some(thread)) })
+        Ok(Self { stopped, calling, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Makes no call until the result is dropped.
+    fn pause(&self) -> MutexGuard<'_, ()> {
+        self.calling.lock()
     }
 
     fn stop(&self) {

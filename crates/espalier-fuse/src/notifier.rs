@@ -166,6 +166,20 @@ impl Notifier {
         handled
     }
 
+    /// True if nothing is left to be sent or being sent.
+    pub(crate) fn is_idle(&self) -> bool {
+        [&self.urgent, &self.deferred].iter().all(|sender| sender.is_idle())
+    }
+
+    /// Returns when nothing is left to be sent; false if that takes longer than `limit`.
+    pub(crate) fn wait_until_idle(&self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        [&self.urgent, &self.deferred].iter().all(|sender| {
+            let queued = sender.shared.state.lock().queued;
+            sender.wait(queued, deadline.saturating_duration_since(Instant::now()))
+        })
+    }
+
     pub(crate) fn stop(&self) {
         self.device.write().take();
         self.urgent.stop();
@@ -189,6 +203,11 @@ impl Sender {
         state.queued += (state.queue.len() - before) as u64;
         self.shared.changed.notify_all();
         state.queued
+    }
+
+    fn is_idle(&self) -> bool {
+        let state = self.shared.state.lock();
+        state.sent == state.queued
     }
 
     /// Returns when the kernel has handled the messages up to `upto`, or nothing is sent any more;

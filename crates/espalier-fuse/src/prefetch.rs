@@ -87,6 +87,8 @@ struct Table {
     active: Option<ActiveStore>,
     sleeping: bool,
     stopped: bool,
+    /// Nothing is stored for now.
+    paused: bool,
 }
 
 struct ActiveStore {
@@ -171,6 +173,19 @@ impl Prefetch {
             }
             _ => shared.on_access(node, Access::Other),
         }
+    }
+
+    /// Pauses: when this returns nothing is being stored, nor read from the file system.
+    pub(crate) fn pause(&self) {
+        let mut table = self.shared.table.lock();
+        table.paused = true;
+        self.shared.store_ended.wait_while(&mut table, |table| table.active.is_some());
+    }
+
+    /// Goes on after [`Prefetch::pause`].
+    pub(crate) fn resume(&self) {
+        self.shared.table.lock().paused = false;
+        self.shared.changed.notify_all();
     }
 
     /// Stops prefetching: when this returns nothing is read from the file system any more.
@@ -292,7 +307,8 @@ impl PrefetchState {
     fn run(&self, mut buffer: PageBuffer, device: &Device, read: &Read<'_>) {
         let mut table = self.table.lock();
         while !table.stopped {
-            let Some(piece) = table.detector.next() else {
+            let piece = if table.paused { None } else { table.detector.next() };
+            let Some(piece) = piece else {
                 table.sleeping = true;
                 self.changed.wait(&mut table);
                 continue;

@@ -21,7 +21,7 @@ use crate::protocol::control::{self, Command};
 use crate::protocol::notify::Notification;
 use crate::protocol::reply;
 use crate::protocol::request::Header;
-use espalier_fs::{Caller, FileSystem, ModeChange, NodeId, OwnerChange, TreeDiff};
+use espalier_fs::{Caller, FileSystem, ModeChange, NodeId, OwnerChange, TreeDiff, WireReader, WireWriter};
 use handles::{Comparisons, Tokens};
 use std::sync::{Arc, OnceLock};
 
@@ -49,6 +49,24 @@ impl TreeCommands {
             tokens: Tokens::default(),
             comparisons: Comparisons::default(),
         }
+    }
+
+    /// True if a program is about to ask for more of what it asked for.
+    pub(super) fn is_one_under_way(&self) -> bool {
+        self.comparisons.is_one_under_way()
+    }
+
+    /// Appends what another server needs to go on.
+    pub(super) fn hand_over(&self, out: &mut WireWriter) {
+        self.tokens.hand_over(out);
+        out.u64(self.comparisons.last());
+    }
+
+    /// Goes on with what another server appended ([`TreeCommands::hand_over`]).
+    pub(super) fn take_over(&self, state: &mut WireReader<'_>) -> espalier_fs::Result<()> {
+        self.tokens.take_over(state)?;
+        self.comparisons.go_on_after(state.u64()?);
+        Ok(())
     }
 
     /// Hands over what tells the kernel of changes.

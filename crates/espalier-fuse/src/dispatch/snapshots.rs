@@ -12,7 +12,7 @@ use super::small_reply::{SmallReply, put_xattr};
 use super::volume::ServedVolume;
 use crate::protocol::{Operation, reply};
 use crate::transport::Request;
-use espalier_fs::{FileKind, FileSystem, NodeId};
+use espalier_fs::{FileKind, FileSystem, NodeId, WireReader, WireWriter};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -54,6 +54,44 @@ impl SnapshotTable {
     /// The snapshots of `fs`, which are served with extended attributes if `xattrs`.
     pub(super) fn new(fs: Arc<FileSystem>, xattrs: bool) -> Self {
         Self { fs, xattrs, opened: Mutex::default() }
+    }
+
+    /// Appends what another server needs to go on with the opened snapshots.
+    pub(super) fn hand_over(&self, out: &mut WireWriter) -> espalier_fs::Result<()> {
+        let opened = self.opened.lock();
+        out.u64(opened.last);
+        out.len(opened.directories.len());
+        for (ino, node) in &opened.directories {
+            out.u64(*ino);
+            out.u64(node.0);
+        }
+        out.len(opened.tags.len());
+        for (id, tag) in &opened.tags {
+            out.u32(*id);
+            out.u64(*tag);
+            let state = opened.by_tag.get(tag).map(|volume| volume.fs().hand_over()).transpose()?;
+            out.bytes(&state.unwrap_or_default());
+        }
+        Ok(())
+    }
+
+    /// Goes on with what another server appended ([`SnapshotTable::hand_over`]).
+    pub(super) fn take_over(&self, state: &mut WireReader<'_>) -> espalier_fs::Result<()> {
+        let mut opened = self.opened.lock();
+        opened.last = state.u64()?;
+        for _ in 0..state.len(16)? {
+            let directory = (state.u64()?, NodeId(state.u64()?));
+            opened.directories.push(directory);
+        }
+        let snapshots = self.fs.snapshots();
+        for _ in 0..state.len(20)? {
+            let (id, tag, state) = (state.u32()?, state.u64()?, state.bytes()?);
+            let Some(snapshot) = snapshots.iter().find(|snapshot| snapshot.id == id) else { continue };
+            let inner = self.fs.open_snapshot_handed_over(snapshot, NAME_MEMORY_BYTES, state)?;
+            opened.tags.insert(id, tag);
+            opened.by_tag.insert(tag, Arc::new(ServedVolume::snapshot(inner, self.xattrs, tag)));
+        }
+        Ok(())
     }
 
     /// The opened snapshot whose nodes have this tag.

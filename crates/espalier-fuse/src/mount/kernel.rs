@@ -73,7 +73,8 @@ pub(super) struct Watcher {
 }
 
 impl Watcher {
-    fn start(point: &Path) -> io::Result<Self> {
+    /// Watches the mount at `point`.
+    pub(super) fn start(point: &Path) -> io::Result<Self> {
         // Ends when it reads a line; at the end of file it looks whether the mount is dead, and
         // takes it down.
         const SCRIPT: &str = "read -r _ && exit 0

@@ -9,6 +9,7 @@ use super::connection::Connection;
 use super::cpu;
 use super::device;
 use super::device_worker::{DeviceWorker, MAX_THREADS_PER_CPU};
+use super::pause::Reader;
 use super::worker::CurrentWorker;
 use crate::protocol::HEADER_BYTES;
 use parking_lot::{Condvar, Mutex};
@@ -72,7 +73,8 @@ impl ThreadPool {
         let result = DeviceWorker::new(&self.connection).and_then(|worker| {
             let mut buffer = Buffer::new(PAYLOAD_OFFSET + self.connection.payload_bytes)?;
             let _current = CurrentWorker::enter(&worker);
-            self.serve_all(permanent, &worker, &mut buffer)
+            let reader = self.connection.pause.join();
+            self.serve_all(permanent, &worker, &reader, &mut buffer)
         });
         self.connection.end();
         // Every resting thread must see the end. The lock orders this after a thread that is about
@@ -90,16 +92,20 @@ impl ThreadPool {
         self: &Arc<Self>,
         permanent: bool,
         worker: &DeviceWorker,
+        reader: &Reader<'_>,
         buffer: &mut Buffer,
     ) -> io::Result<()> {
         loop {
             let message = &mut buffer.bytes()[PAYLOAD_OFFSET - DATA_HEAD_BYTES..];
-            let (length, arrival) = worker.read(message)?;
+            let (length, arrival) = reader.read(|| worker.read(message))?;
             if self.idle.fetch_sub(1, Ordering::Relaxed) == 1 {
                 self.call_spare();
             }
             let result = worker.serve(message, length, arrival);
-            if !permanent && self.idle.load(Ordering::Relaxed) >= self.permanent && !self.rest() {
+            if !permanent
+                && self.idle.load(Ordering::Relaxed) >= self.permanent
+                && !reader.rest(|| self.rest())
+            {
                 return Ok(());
             }
             self.idle.fetch_add(1, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! How a connection is to be served.
 
 use crate::metrics::Metrics;
-use crate::protocol::init;
+use crate::protocol::{Dialect, init};
 use std::fmt;
 use std::sync::Arc;
 
@@ -21,6 +21,15 @@ impl fmt::Display for Kind {
             Self::Classic => "classic",
         })
     }
+}
+
+/// What server and kernel have agreed on at INIT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// What messages mean.
+    pub dialect: Dialect,
+    /// Bytes that a WRITE carries or a READ returns at most.
+    pub payload_bytes: usize,
 }
 
 /// Calls its argument with the ids (`gettid(2)`) of some threads of this process, none of which

@@ -4,6 +4,7 @@ use super::device::Device;
 use super::guarded_handler::GuardedHandler;
 use super::handler::{Outcome, Request};
 use super::interrupt::InterruptTable;
+use super::pause::PauseGate;
 use super::reply_slot::{InFlight, ReplySlot};
 use super::thread_group::ThreadGroup;
 use crate::metrics::Metrics;
@@ -21,18 +22,21 @@ pub(super) struct Connection {
     pub(super) threads: ThreadGroup,
     pub(super) interrupts: InterruptTable,
     pub(super) metrics: Arc<Metrics>,
+    /// Of the threads that read requests from the device; those of rings do not pause.
+    pub(super) pause: PauseGate,
     /// The kernel ended the connection.
     ended: AtomicBool,
 }
 
 impl Connection {
-    /// The connection of `device`, on which INIT agreed on `dialect`.
+    /// The connection of `device`, on which INIT agreed on `dialect`; its readers pass `pause`.
     pub(super) fn new(
         device: Device,
         dialect: Dialect,
         payload_bytes: usize,
         handler: GuardedHandler,
         metrics: Arc<Metrics>,
+        pause: PauseGate,
     ) -> Self {
         Self {
             device,
@@ -42,6 +46,7 @@ impl Connection {
             threads: ThreadGroup::default(),
             interrupts: InterruptTable::default(),
             metrics,
+            pause,
             ended: AtomicBool::new(false),
         }
     }

@@ -67,15 +67,16 @@ impl Device {
     /// Reads one message; waits for it.
     ///
     /// # Errors
-    /// ENODEV or ECONNABORTED when the connection has ended.
+    /// ENODEV or ECONNABORTED when the connection has ended; EINTR when a signal came, and no
+    /// message was read.
     pub(super) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             match rustix::io::read(&self.0, &mut *buffer) {
-                // ENOENT: the caller took the request back.
-                Err(Errno::INTR | Errno::NOENT) => {}
+                // The caller took the request back.
+                Err(Errno::NOENT) => {}
                 // The descriptor is shared with one that does not wait.
                 Err(Errno::AGAIN) => {
-                    self.ready(None)?;
+                    poll(&mut [PollFd::new(&self.0, PollFlags::IN)], None)?;
                 }
                 result => return Ok(result?),
             }

@@ -73,7 +73,7 @@ impl DeviceWorker {
     }
 
     /// Reads one message into `buffer`, which is large enough for any; the result is its length.
-    /// Also: when it came.
+    /// Also: when it came. Fails as [`Device::read`].
     pub(super) fn read(&self, buffer: &mut [u8]) -> io::Result<(usize, Arrival)> {
         let wait = self.recorder.wait();
         Ok((self.device.read(buffer)?, wait.arrived()))
@@ -82,7 +82,10 @@ impl DeviceWorker {
     /// Reads one message into `buffer`, which is large enough for any, and serves it, perhaps while
     /// the calling thread serves another request.
     pub(super) fn serve_next(self: &Arc<Self>, buffer: &mut [u8]) -> io::Result<()> {
-        let (length, arrival) = self.read(buffer)?;
+        let (length, arrival) = match self.read(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            read => read?,
+        };
         let _current = CurrentWorker::enter(self);
         self.serve(buffer, length, arrival)
     }

@@ -18,7 +18,10 @@ pub(super) fn greet(device: &Device, init_parameters: &init::InitParameters) -> 
     let mut buffer = Buffer::new(payload_bytes(init_parameters) + 4096)?;
     let buffer = buffer.bytes();
     loop {
-        let length = device.read(buffer)?;
+        let length = match device.read(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            read => read?,
+        };
         let message = &buffer[..length];
         let Ok((header, operation)) = protocol::decode(message, &Dialect::default()) else {
             return Err(io::Error::other("the first message on the FUSE device is no FUSE request"));

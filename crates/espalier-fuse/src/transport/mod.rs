@@ -28,6 +28,7 @@ mod guarded_handler;
 mod handler;
 mod handshake;
 mod interrupt;
+mod pause;
 mod reply_slot;
 mod ring;
 mod scheduling_class;
@@ -35,14 +36,18 @@ mod thread_group;
 mod uring;
 mod worker;
 
+use crate::metrics::Metrics;
 use crate::protocol::{self, Dialect};
-pub use config::{Config, Kind, ThreadLister};
+pub use config::{Config, Kind, Terms, ThreadLister};
 use connection::Connection;
 pub use device::Device;
 use guarded_handler::GuardedHandler;
 pub use handler::{Handler, Outcome, Request};
+use pause::PauseGate;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::time::Duration;
 use uring::{Rings, UringParts};
 pub(crate) use worker::serving_threads;
 pub use worker::{is_caller_waiting, may_commit};
@@ -87,8 +92,9 @@ impl Prepared {
         let dialect = handshake::greet(&self.device, &init_parameters)?;
         let payload_bytes = handshake::payload_bytes(&init_parameters);
         let handler = GuardedHandler::new(handler);
+        let (metrics, pause) = (self.config.metrics, PauseGate::default());
         let connection =
-            Arc::new(Connection::new(self.device, dialect, payload_bytes, handler, self.config.metrics));
+            Arc::new(Connection::new(self.device, dialect, payload_bytes, handler, metrics, pause));
         let granted = dialect.has(protocol::flags::init::OVER_IO_URING);
         let uring = match self.rings.take().filter(|_| granted).map(|rings| rings.start(&connection)) {
             Some(Ok(parts)) => Some(parts),
@@ -105,10 +111,34 @@ impl Prepared {
                 None
             }
         };
-        let checked = Arc::clone(&connection);
-        connection.threads.spawn("fuse-callers".into(), move || checked.interrupts.run())?;
+        watch_callers(&connection)?;
         Ok(Serving { connection, uring })
     }
+}
+
+/// Starts the thread that looks after callers that are killed.
+fn watch_callers(connection: &Arc<Connection>) -> io::Result<()> {
+    let checked = Arc::clone(connection);
+    connection.threads.spawn("fuse-callers".into(), move || checked.interrupts.run())
+}
+
+/// Goes on with the connection of `device` over the classic device, where another server did so
+/// until now and agreed on `terms` with the kernel. Nothing is read before [`Serving::resume`].
+///
+/// # Errors
+/// Threads or descriptors that cannot be had.
+pub fn take_over(
+    device: Device,
+    terms: Terms,
+    handler: Arc<dyn Handler>,
+    metrics: Arc<Metrics>,
+) -> io::Result<Serving> {
+    let (handler, pause) = (GuardedHandler::new(handler), PauseGate::closed());
+    let payload_bytes = terms.payload_bytes;
+    let connection = Arc::new(Connection::new(device, terms.dialect, payload_bytes, handler, metrics, pause));
+    classic::start(&connection)?;
+    watch_callers(&connection)?;
+    Ok(Serving { connection, uring: None })
 }
 
 /// A connection that is being served.
@@ -127,6 +157,37 @@ impl Serving {
     /// What INIT agreed on.
     pub fn dialect(&self) -> Dialect {
         self.connection.dialect
+    }
+
+    /// What the kernel and this server go by.
+    pub fn terms(&self) -> Terms {
+        Terms { dialect: self.connection.dialect, payload_bytes: self.connection.payload_bytes }
+    }
+
+    /// The descriptor of the connection, for another server.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.connection.device.as_fd()
+    }
+
+    /// Has all threads pause: when this returns no request is being served, and none is read until
+    /// [`Serving::resume`].
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Unsupported`] with io_uring, where the kernel gives requests out unasked;
+    /// [`io::ErrorKind::TimedOut`] if requests take longer than `limit`, and then nothing pauses.
+    pub fn pause(&self, limit: Duration) -> io::Result<()> {
+        if self.uring.is_some() {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring cannot pause"));
+        }
+        match self.connection.pause.close(limit) {
+            true => Ok(()),
+            false => Err(io::Error::new(io::ErrorKind::TimedOut, "requests are under way that take long")),
+        }
+    }
+
+    /// The threads go on.
+    pub fn resume(&self) {
+        self.connection.pause.open();
     }
 
     /// Another descriptor of the same connection, for notifications.

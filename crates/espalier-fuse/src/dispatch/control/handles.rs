@@ -2,9 +2,10 @@
 
 use crate::dispatch::errno::{Errno, or_errno};
 use crate::protocol::control::{DIFFERENCES_BYTES, TOKEN_BYTES, Token};
-use espalier_fs::{Change, NodeId, TreeDiff};
+use espalier_fs::{Change, NodeId, TreeDiff, WireReader, WireWriter};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
 
 /// Tokens that are kept; beyond that the oldest is dropped.
 const MAX_TOKENS: usize = 4096;
@@ -15,6 +16,9 @@ const MAX_PATH_BYTES: usize = 4096;
 /// Comparisons under way at a time; beyond that the oldest is dropped.
 const MAX_COMPARISONS: usize = 64;
 
+/// A comparison that was not continued for so long is one of a program that has ended.
+const ABANDONED_AFTER: Duration = Duration::from_secs(2);
+
 /// Comparisons under way, by number, with the user that began them.
 #[derive(Default)]
 pub(super) struct Comparisons(Mutex<Running>);
@@ -23,12 +27,15 @@ pub(super) struct Comparisons(Mutex<Running>);
 struct Running {
     last: u64,
     all: HashMap<u64, (u32, TreeDiff)>,
+    /// When one of them was last begun or continued.
+    used: Option<Instant>,
 }
 
 impl Comparisons {
     /// Begins a comparison of user `uid`; the result is its number.
     pub(super) fn begin(&self, uid: u32, diff: TreeDiff) -> u64 {
-        let Running { last, all } = &mut *self.0.lock();
+        let Running { last, all, used } = &mut *self.0.lock();
+        *used = Some(Instant::now());
         if all.len() >= MAX_COMPARISONS
             && let Some(oldest) = all.keys().min().copied()
         {
@@ -39,10 +46,28 @@ impl Comparisons {
         *last
     }
 
+    /// True if a comparison has not ended that was begun or continued a moment ago. What a program
+    /// that has ended left behind is none.
+    pub(super) fn is_one_under_way(&self) -> bool {
+        let running = self.0.lock();
+        !running.all.is_empty() && running.used.is_some_and(|used| used.elapsed() < ABANDONED_AFTER)
+    }
+
+    /// The number of the last one.
+    pub(super) fn last(&self) -> u64 {
+        self.0.lock().last
+    }
+
+    /// Later numbers are above `last`.
+    pub(super) fn go_on_after(&self, last: u64) {
+        self.0.lock().last = last;
+    }
+
     /// Appends to `answer` as many further differences as one answer has room for. At the end the
     /// comparison is dropped.
     pub(super) fn next(&self, session: u64, uid: u32, answer: &mut Vec<u8>) -> Result<(), Errno> {
         let mut running = self.0.lock();
+        running.used = Some(Instant::now());
         let (_, diff) =
             running.all.get_mut(&session).filter(|(by, _)| *by == uid).ok_or(Errno(libc::ESTALE))?;
         let mut data = Vec::new();
@@ -91,6 +116,28 @@ impl Tokens {
         }
         tokens.push_back((token, uid, node));
         Ok(token)
+    }
+
+    /// Appends all tokens.
+    pub(super) fn hand_over(&self, out: &mut WireWriter) {
+        let tokens = self.0.lock();
+        out.len(tokens.len());
+        for (token, uid, node) in &*tokens {
+            out.bytes(token);
+            out.u32(*uid);
+            out.u64(node.0);
+        }
+    }
+
+    /// Takes tokens that another server appended ([`Tokens::hand_over`]).
+    pub(super) fn take_over(&self, state: &mut WireReader<'_>) -> espalier_fs::Result<()> {
+        let mut tokens = self.0.lock();
+        for _ in 0..state.len(20)? {
+            let (token, uid, node) = (state.bytes()?.try_into(), state.u32()?, NodeId(state.u64()?));
+            // One of another length is of no use to its owner.
+            tokens.extend(token.ok().map(|token| (token, uid, node)));
+        }
+        Ok(())
     }
 
     /// The directory of a token, which is used up.

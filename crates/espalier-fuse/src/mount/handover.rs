@@ -1,0 +1,170 @@
+//! Handing a mount over to another server: the pause, what is handed over, and going on with it.
+//!
+//! The server that has the mount pauses it (`Mount::pause`): nothing is served any more, and
+//! nothing is on its way to the kernel. What it knows goes to the other one as bytes
+//! ([`PausedMount::hand_over`]), with a descriptor of the connection. That server gets everything
+//! ready (`Mount::take_over`) and begins to serve when it is told to (`Mount::begin`). If it is
+//! never told, nothing has happened: the first goes on when its pause is dropped.
+//!
+//! Notifications: while the kernel handles one it may wait for requests to be served. So a pause
+//! counts only if none is on its way at its end; otherwise requests are served again, and it is
+//! tried anew.
+
+use super::kernel::Watcher;
+use crate::dispatch::Dispatcher;
+use crate::notifier::Notifier;
+use crate::prefetch::Prefetch;
+use crate::protocol::Dialect;
+use crate::transport::{Serving, Terms};
+use espalier_fs::{FileSystem, FsError, WireReader, WireWriter};
+use parking_lot::{Mutex, MutexGuard};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long one attempt to pause may take: so long requests wait in vain if it fails.
+const ATTEMPT_LIMIT: Duration = Duration::from_millis(300);
+
+/// What a mount that another server takes over consists of, beside the options and the file system.
+#[derive(Debug)]
+pub struct HandedMount {
+    /// What was agreed on with the kernel.
+    pub terms: Terms,
+    /// The mount is a `fuseblk`.
+    pub block: bool,
+    /// What the dispatcher needs.
+    pub dispatcher: Vec<u8>,
+}
+
+/// What is handed over.
+#[derive(Debug)]
+pub struct Handover {
+    /// The mount.
+    pub mount: HandedMount,
+    /// The file system, for [`FileSystem::open_handed_over`].
+    pub file_system: Vec<u8>,
+}
+
+impl Handover {
+    /// As bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = WireWriter::default();
+        let HandedMount { terms, block, dispatcher } = &self.mount;
+        out.u32(terms.dialect.minor);
+        out.u64(terms.dialect.flags);
+        out.u64(terms.payload_bytes as u64);
+        out.bool(*block);
+        out.bytes(dispatcher);
+        out.bytes(&self.file_system);
+        out.finish()
+    }
+
+    /// From the bytes of [`Handover::encode`].
+    ///
+    /// # Errors
+    /// Bytes that cannot be understood.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FsError> {
+        let mut state = WireReader::new(bytes);
+        let dialect = Dialect { minor: state.u32()?, flags: state.u64()? };
+        let terms = Terms { dialect, payload_bytes: state.u64()? as usize };
+        let (block, dispatcher) = (state.bool()?, state.bytes()?.to_vec());
+        let file_system = state.bytes()?.to_vec();
+        state.finish()?;
+        Ok(Self { mount: HandedMount { terms, block, dispatcher }, file_system })
+    }
+}
+
+/// The file system behind a mount.
+pub(super) struct Served {
+    pub(super) fs: Arc<FileSystem>,
+    pub(super) dispatcher: Arc<Dispatcher>,
+}
+
+/// A mount of which no request is served, until this is dropped.
+pub struct PausedMount<'a> {
+    pub(super) serving: &'a Serving,
+    pub(super) notifier: &'a Notifier,
+    pub(super) prefetch: Option<&'a Prefetch>,
+    pub(super) served: &'a Served,
+    pub(super) watcher: &'a Mutex<Option<Watcher>>,
+    pub(super) block: bool,
+    /// Keeps the file system from being called every few seconds.
+    pub(super) _no_tick: Option<MutexGuard<'a, ()>>,
+}
+
+impl PausedMount<'_> {
+    /// Returns when no request is being served, and nothing is on its way to the kernel.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::TimedOut`] if that takes longer than `limit`; of the transport.
+    pub(super) fn settle(self, limit: Duration) -> io::Result<Self> {
+        if let Some(prefetch) = self.prefetch {
+            prefetch.pause();
+        }
+        let deadline = Instant::now() + limit;
+        loop {
+            let rest = deadline.saturating_duration_since(Instant::now());
+            if !self.notifier.wait_until_idle(rest) || rest.is_zero() {
+                let message = "the kernel takes long to handle notifications";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, message));
+            }
+            match self.serving.pause(rest.min(ATTEMPT_LIMIT)) {
+                Ok(()) if self.notifier.is_idle() => return Ok(self),
+                Err(error) if error.kind() != io::ErrorKind::TimedOut || rest <= ATTEMPT_LIMIT => {
+                    return Err(error);
+                }
+                Ok(()) | Err(_) => self.serving.resume(),
+            }
+        }
+    }
+
+    /// Makes everything durable, and says what another server needs to go on.
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub fn hand_over(&self) -> Result<Handover, FsError> {
+        let mut dispatcher = WireWriter::default();
+        self.served.dispatcher.hand_over(&mut dispatcher)?;
+        let (terms, dispatcher) = (self.serving.terms(), dispatcher.finish());
+        let mount = HandedMount { terms, block: self.block, dispatcher };
+        Ok(Handover { mount, file_system: self.served.fs.hand_over()? })
+    }
+
+    /// The descriptor of the connection to the kernel.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.serving.descriptor()
+    }
+
+    /// Another server has taken over, and the end of this process says nothing about the mount. It
+    /// stays paused.
+    pub fn leave(self) {
+        *self.watcher.lock() = None;
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for PausedMount<'_> {
+    fn drop(&mut self) {
+        self.serving.resume();
+        if let Some(prefetch) = self.prefetch {
+            prefetch.resume();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_handed_over_comes_back_and_cut_bytes_are_refused() {
+        let terms = Terms { dialect: Dialect { minor: 45, flags: 1 << 33 | 7 }, payload_bytes: 1 << 20 };
+        let mount = HandedMount { terms, block: true, dispatcher: vec![1, 2, 3] };
+        let bytes = Handover { mount, file_system: vec![4; 100] }.encode();
+        let back = Handover::decode(&bytes).unwrap();
+        assert_eq!((back.mount.terms, back.mount.block), (terms, true));
+        assert_eq!((back.mount.dispatcher, back.file_system), (vec![1, 2, 3], vec![4; 100]));
+        assert!((0..bytes.len()).all(|end| Handover::decode(&bytes[..end]).is_err()));
+    }
+}
