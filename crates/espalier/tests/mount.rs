@@ -5,7 +5,7 @@ mod common;
 use common::{Loop, Place, content, espalier, run};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -319,18 +319,7 @@ fn the_doctor_finds_that_mounts_work_and_how_one_is_served() {
 fn an_ordinary_user_can_mount() {
     let place = Place::new();
     // The user needs a way in, and an image of their own.
-    let mut up = place.base.path().to_owned();
-    let mut opened = Vec::new();
-    while let Ok(metadata) = fs::metadata(&up) {
-        let mode = metadata.permissions().mode();
-        if mode & 0o001 == 0 {
-            fs::set_permissions(&up, fs::Permissions::from_mode(mode | 0o011)).unwrap();
-            opened.push((up.clone(), mode));
-        }
-        if !up.pop() {
-            break;
-        }
-    }
+    let opened = common::open_way_to(&place);
     place.mkfs(&["--size", "64M"]).ok();
     run(Command::new("chown").arg("nobody").args([&place.image, &place.dir]));
     let program = place.path("espalier");
@@ -346,9 +335,7 @@ fn an_ordinary_user_can_mount() {
     as_user(&["info".as_ref(), &place.dir]).ok();
     as_user(&["umount".as_ref(), &place.dir]).ok();
     as_user(&["fsck".as_ref(), &place.image]).ok();
-    for (path, mode) in opened {
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-    }
+    common::close_way(opened);
 }
 
 #[test]
@@ -397,6 +384,46 @@ fn a_mount_takes_the_place_of_one_whose_server_died() {
     assert_eq!(fs::read(place.dir.join("f")).unwrap(), b"kept");
     let table = fs::read_to_string("/proc/self/mounts").unwrap();
     assert_eq!(table.matches(&*place.dir.to_string_lossy()).count(), 1, "the dead mount is still there");
+}
+
+#[test]
+fn an_ordinary_user_mounts_again_after_a_server_has_died() {
+    let place = Place::new();
+    let opened = common::open_way_to(&place);
+    fs::write(&place.image, "").unwrap();
+    run(Command::new("chown").arg("nobody").args([&place.image, &place.dir]));
+    let program = place.path("espalier");
+    fs::copy(env!("CARGO_BIN_EXE_espalier"), &program).unwrap();
+    let here = place.dir.to_string_lossy().into_owned();
+    let is_mounted = || fs::read_to_string("/proc/self/mounts").unwrap().contains(&here);
+    let as_user = |words: &[&str]| -> common::Ran {
+        let mut command = Command::new("runuser");
+        command.args(["-u", "nobody", "--"]).args(words).stdin(Stdio::null());
+        command.output().unwrap().into()
+    };
+    let (espalier, image) = (program.to_string_lossy(), place.image.to_string_lossy());
+    as_user(&[&espalier, "mkfs", "--size", "64M", &image]).ok();
+    for options in ["rw", "auto_unmount"] {
+        as_user(&[&espalier, "mount", "-o", options, &image, &here]).ok();
+        as_user(&["sh", "-ec", &format!("echo {options} > '{here}/f'; sync '{here}/f'")]).ok();
+        // Root is not let in.
+        let info = as_user(&[&espalier, "info", "--json", &here]).ok();
+        let info: serde_json::Value = serde_json::from_str(&info).unwrap();
+        let server = info["mount"]["pid"].to_string();
+        run(Command::new("kill").args(["-KILL", &server]));
+        let is_there = || Path::new("/proc").join(&server).exists();
+        while is_there() || (options == "auto_unmount" && is_mounted()) {
+            std::thread::yield_now();
+        }
+        let again = as_user(&[&espalier, "mount", "-o", options, &image, &here]);
+        assert_eq!(again.stderr.contains("has died"), options == "rw", "{again:?}");
+        again.ok();
+        let kept = as_user(&["cat", &format!("{here}/f")]).ok();
+        assert_eq!(kept.trim(), options);
+        as_user(&[&espalier, "umount", &here]).ok();
+        as_user(&[&espalier, "fsck", &image]).ok();
+    }
+    common::close_way(opened);
 }
 
 #[test]

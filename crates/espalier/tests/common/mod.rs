@@ -4,7 +4,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
@@ -173,6 +173,30 @@ impl Drop for Place {
             let _ = self.umount();
             let _ = espalier(&["umount".as_ref(), "--lazy".as_ref(), self.dir.as_os_str()]);
         }
+    }
+}
+
+/// Lets every user into a place; what was changed for that.
+pub fn open_way_to(place: &Place) -> Vec<(PathBuf, u32)> {
+    let mut up = place.base.path().to_owned();
+    let mut opened = Vec::new();
+    while let Ok(metadata) = fs::metadata(&up) {
+        let mode = metadata.permissions().mode();
+        if mode & 0o001 == 0 {
+            fs::set_permissions(&up, fs::Permissions::from_mode(mode | 0o011)).unwrap();
+            opened.push((up.clone(), mode));
+        }
+        if !up.pop() {
+            break;
+        }
+    }
+    opened
+}
+
+/// Takes back what [`open_way_to`] changed.
+pub fn close_way(opened: Vec<(PathBuf, u32)>) {
+    for (path, mode) in opened {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
 }
 
