@@ -8,10 +8,11 @@ mod watch;
 mod workspace;
 
 use crate::units::Size;
+use anyhow::Context;
 pub(crate) use bench::Bench;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 pub(crate) use trees::{
     Chmod, Chown, CloneArgs, Diff, Du, Remove, Snapshot, SnapshotCommand, SnapshotCreate, SnapshotList,
     SnapshotOne,
@@ -215,7 +216,12 @@ pub(crate) struct Mount {
     #[arg(value_name = "IMAGE|DEVICE|URL")]
     pub(crate) source: PathBuf,
     /// Where to mount it: an empty directory
-    pub(crate) dir: PathBuf,
+    #[arg(required_unless_present = "replace")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Go on with the mount at a directory, which is all that is named, in place of its server, as
+    /// after an upgrade; programs that use it notice a short pause
+    #[arg(long)]
+    pub(crate) replace: bool,
     /// Mount options, separated by commas
     #[arg(short, value_name = "OPTS")]
     pub(crate) options: Vec<String>,
@@ -233,6 +239,16 @@ pub(crate) struct Mount {
     pub(crate) from_mount: bool,
 }
 
+impl Mount {
+    /// Where to mount.
+    ///
+    /// # Errors
+    /// It was not said.
+    pub(crate) fn mount_point(&self) -> anyhow::Result<&Path> {
+        self.dir.as_deref().context("the directory to mount at is missing")
+    }
+}
+
 /// What help says below the options of `mount`.
 fn mount_help() -> String {
     format!("Mount options (-o):\n{}\n{MOUNT_EXAMPLES}", mount_options::as_text())
@@ -244,6 +260,7 @@ const MOUNT_EXAMPLES: &str = "In /etc/fstab:
 Examples:
   espalier mount disk.img /mnt                           for all users, if root mounts it
   espalier mount -o noatime,commit=1 --cache 4G disk.img ~/files
+  espalier mount --replace /mnt                          the version that is installed now goes on
 
 The server ends by itself when it is unmounted. SIGTERM makes it unmount; if the mount is busy,
 it makes everything durable and stays.";

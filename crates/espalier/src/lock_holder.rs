@@ -27,6 +27,10 @@ pub(crate) fn of(path: &Path) -> Option<LockHolder> {
     let file = path.metadata().ok()?;
     let table = std::fs::read_to_string("/proc/locks").ok()?;
     let process = find(&table, (rustix::fs::major(file.dev()), rustix::fs::minor(file.dev()), file.ino()))?;
+    // A server that goes on in place of another one has the lock that this one took.
+    if !Path::new(&format!("/proc/{process}")).exists() {
+        return None;
+    }
     let program = std::fs::read_to_string(format!("/proc/{process}/comm")).ok();
     Some(LockHolder { process, program: program.map(|name| name.trim_end().to_owned()) })
 }

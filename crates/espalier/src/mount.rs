@@ -4,12 +4,15 @@
 //! The server is a fork made before any thread exists. It reports once: that the mount is usable,
 //! or why it could not be made.
 
+mod channel;
 mod existing;
+mod give;
 mod io_uring;
 mod options;
 pub(crate) mod plan;
 mod server;
 mod service;
+mod take;
 
 use crate::args;
 use crate::backing;
@@ -32,6 +35,9 @@ use std::sync::Arc;
 
 /// Runs the command; in the foreground it returns when the mount has ended.
 pub(crate) fn run(args: &args::Mount, rules: &MountRules, verbose: u8) -> Result<Exit> {
+    if args.replace {
+        return replace(args, verbose);
+    }
     let settings = Settings::by_rules(&args.options, args.cache, rules)?;
     if settings.remount {
         existing::remount(args, &settings)?;
@@ -53,9 +59,29 @@ pub(crate) fn run(args: &args::Mount, rules: &MountRules, verbose: u8) -> Result
             at.display()
         );
     }
-    if args.foreground {
+    start(&plan, args.foreground, verbose, server::serve)
+}
+
+/// Goes on with a mount in place of its server.
+fn replace(args: &args::Mount, verbose: u8) -> Result<Exit> {
+    ensure!(
+        args.dir.is_none() && args.options.is_empty() && args.cache.is_none(),
+        "--replace takes the directory of a mount, and no options: those of its server stay"
+    );
+    let plan = take::plan(&args.source)?;
+    start(&plan, args.foreground, verbose, server::take_over)
+}
+
+/// Runs the server in the foreground; or in the background, and returns when the mount answers.
+fn start(
+    plan: &Plan,
+    foreground: bool,
+    verbose: u8,
+    serve: fn(&Plan, &mut dyn Starter) -> Result<()>,
+) -> Result<Exit> {
+    if foreground {
         logging::to_stderr(verbose);
-        server::serve(&plan, &mut Foreground { plan: &plan, service: Service::default() })?;
+        serve(plan, &mut Foreground { plan, service: Service::default() })?;
         return Ok(Exit::Success);
     }
     match daemon::fork().context("the server cannot be started")? {
@@ -78,9 +104,9 @@ pub(crate) fn run(args: &args::Mount, rules: &MountRules, verbose: u8) -> Result
                 // The report to the caller must not fail for want of a log.
                 complain!("espalier mount: the server cannot log to {sink:?}: {error}");
             }
-            let mut background = Background(Some(report));
-            let Err(error) = server::serve(&plan, &mut background) else { return Ok(Exit::Success) };
-            match background.0 {
+            let mut background = Background { plan, report: Some(report), service: Service::default() };
+            let Err(error) = serve(plan, &mut background) else { return Ok(Exit::Success) };
+            match background.report {
                 Some(report) => report.failed(&Shown(&error).to_string()),
                 None => tracing::error!("{}: {}", plan.source.display(), Shown(&error)),
             }
@@ -112,25 +138,32 @@ impl Starter for Foreground<'_> {
 }
 
 /// A daemon reports once to the process that forked it.
-struct Background(Option<daemon::Report>);
+struct Background<'a> {
+    plan: &'a Plan,
+    report: Option<daemon::Report>,
+    /// A daemon is one if it goes on in place of one.
+    service: Service,
+}
 
-impl Starter for Background {
+impl Starter for Background<'_> {
     fn waits(&self) -> bool {
-        self.0.as_ref().is_some_and(daemon::Report::is_awaited)
+        self.report.as_ref().is_some_and(daemon::Report::is_awaited)
     }
 
-    fn ready(&mut self, _: &Arc<FileSystem>) -> std::io::Result<()> {
-        self.0.take().map_or(Ok(()), daemon::Report::ready)
+    fn ready(&mut self, fs: &Arc<FileSystem>) -> std::io::Result<()> {
+        self.service.ready(&self.plan.dir, fs)?;
+        self.report.take().map_or(Ok(()), daemon::Report::ready)
     }
 
-    // The command has ended long ago.
-    fn ending(&mut self) {}
+    fn ending(&mut self) {
+        self.service.ending();
+    }
 }
 
 /// Refuses early, with clear words, what would fail later with others.
 fn check(args: &args::Mount, settings: Settings) -> Result<Plan> {
     let source = image::resolve(&args.source)?;
-    let dir = resolve_mount_point(&args.dir)?;
+    let dir = resolve_mount_point(args.mount_point()?)?;
     let metadata = dir.metadata().with_context(|| format!("{} cannot be read", dir.display()))?;
     ensure!(
         metadata.is_dir(),

@@ -38,7 +38,7 @@ pub(super) fn server_side(fs: &Arc<FileSystem>) -> impl Fn(&str) -> Option<Strin
 
 /// Carries out `mount -o remount,...` on the mount at the directory that `args` name.
 pub(super) fn remount(args: &args::Mount, settings: &Settings) -> Result<()> {
-    let dir = umount::absolute(&args.dir)?;
+    let dir = umount::absolute(args.mount_point()?)?;
     let shown = dir.display();
     let mount = mounts::at(&dir).context("the table of mounts cannot be read")?;
     ensure!(mount.is_some_and(|m| m.is_espalier()), "{shown}: no Espalier file system is mounted there");

@@ -6,8 +6,11 @@
 //! the end the file system is closed, a checkpoint made, and the image's lock released, in this
 //! order.
 
+use super::give::Giver;
 use super::plan::Plan;
+use super::take::{self, Taking};
 use super::{existing, io_uring};
+use crate::backing::Backing;
 use crate::image;
 use crate::info;
 use crate::memory;
@@ -22,9 +25,9 @@ use espalier_engine::Store;
 use espalier_fs::{FileSystem, OpenOptions};
 use espalier_fuse::daemon::{Signals, Termination};
 use espalier_fuse::metrics::Metrics;
-use espalier_fuse::transport::Kind;
-use espalier_fuse::{Commands, Description, Ended, ForgetHook, Mount};
-use espalier_storage::{Device, OpenMode};
+use espalier_fuse::transport::Kind as Transport;
+use espalier_fuse::{Commands, Description, Ended, ForgetHook, Mount, MountOptions};
+use espalier_storage::{Device, GatedDevice, OpenMode};
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -50,71 +53,159 @@ pub(crate) fn serve(plan: &Plan, starter: &mut dyn Starter) -> Result<()> {
     // Before any thread, so that all inherit it.
     let signals = Signals::block().context("signals")?;
     let settings = &plan.settings;
-    let read_only = settings.mount.read_only;
-    let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
+    let mode = if settings.mount.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
     let wanted = || starter.waits() && !signals.is_pending();
     let device = image::open_backing_while(&plan.source, mode, plan.take_over, &wanted)?;
     let endpoint = settings.metrics.as_ref().map(Endpoint::bind).transpose()?;
-    let metered = MeteredDevice::new(device.device());
-    let store = image::store_over(
-        Arc::clone(&metered) as Arc<dyn Device>,
-        &device,
-        settings.store_memory(),
-        read_only,
-        settings.discard,
-    )?;
-    store.expect_reads();
-    let forgets = ForgetHook::default();
-    let (volume, can_change) = choose_volume(plan, &store)?;
-    let mut options = settings.mount.clone();
-    options.read_only |= !can_change;
-    let fs = open_file_system(plan, volume, options.read_only, &store, &forgets)?;
-    options.source.clone_from(&plan.source);
-    options.block_device = device.is_block_device();
-    options.forgets = Some(forgets);
-    let metrics: Arc<Metrics> = Arc::default();
-    options.metrics = Some(Arc::clone(&metrics));
-    let watch = Watch::new((&plan.source, &plan.dir), &metrics, &store, &fs, &metered);
-    let transport: Arc<OnceLock<Kind>> = Arc::default();
-    let described = info::server_side(plan, options.read_only, &transport, &device, &store, &fs);
-    options.description = Some(Description(Arc::new(described)));
-    let (scrub, trim) = (scrub::server_side(&store), space::server_side(&store, &device));
-    let (list, atime) = (snapshot::server_side(&store), existing::server_side(&fs));
-    let watched = Arc::clone(&watch);
-    let answer = move |command: &str| {
-        let told = scrub(command).or_else(|| trim(command)).or_else(|| list(command));
-        told.or_else(|| atime(command)).or_else(|| watched.answer(command))
-    };
-    options.commands = Some(Commands(Arc::new(answer)));
-    if settings.mount.transport != Some(Kind::Classic) {
+    let gate = GatedDevice::open_before(device.device());
+    let server = Server::assemble(plan, device, gate, endpoint.as_ref(), None)?;
+    if settings.mount.transport != Some(Transport::Classic) {
         io_uring::enable();
     }
     // A mount of a block device claims it for the kernel; our lock stays.
-    device.release_claim();
-    let mount = Arc::new(Mount::start(Arc::clone(&fs), &plan.dir, &options)?);
-    // There is one mount, so it is set once.
-    let _ = transport.set(mount.transport());
-    watch.attach(&mount);
-    let _socket = endpoint.map(|endpoint| endpoint.serve(watch)).transpose()?;
-    heed(signals, Arc::clone(&mount), Arc::clone(&fs))?;
-    memory::watch(settings.store_memory() + settings.name_memory())?;
-    if let Err(error) = starter.ready(&fs) {
-        // The thread for signals holds the mount as well, so it does not end by being dropped.
-        if let Err(error) = mount.unmount(true) {
-            tracing::error!(%error, dir = %plan.dir.display(), "the mount cannot be taken away");
+    server.backing.release_claim();
+    let mount = Mount::start(Arc::clone(&server.fs), &plan.dir, &server.options)?;
+    server.run(mount, signals, endpoint, starter)
+}
+
+/// As [`serve`], of a mount that another server has until now.
+pub(crate) fn take_over(plan: &Plan, starter: &mut dyn Starter) -> Result<()> {
+    let signals = Signals::block().context("signals")?;
+    let mut taking = Taking::ask(plan)?;
+    match prepare(plan, &mut taking) {
+        Ok((server, mount, mut endpoint)) => {
+            let taken = taking.take(&server.gate)?;
+            mount.begin();
+            if let (Some(endpoint), Some(address)) = (&mut endpoint, &plan.settings.metrics) {
+                endpoint.own(address);
+            }
+            taken.say(plan);
+            server.run(mount, signals, endpoint, starter)
         }
-        return Err(error).context("the server gives up and unmounts");
+        Err(error) => {
+            taking.give_up(&format!("{error:#}"));
+            Err(error)
+        }
     }
-    tracing::info!(source = %plan.source.display(), dir = %plan.dir.display(), "mounted");
-    let ended = mount.wait();
-    starter.ending();
-    if ended == Ended::Poisoned {
-        bail!(
-            "{} was unmounted after an internal error; what was fsynced is safe, the rest is decided at the next mount",
-            plan.source.display()
-        );
+}
+
+/// Gets everything ready to go on with a mount that another server has paused. What fails here
+/// changes nothing.
+fn prepare<'a>(plan: &'a Plan, taking: &mut Taking) -> Result<(Server<'a>, Mount, Option<Endpoint>)> {
+    let device = Backing::File(Arc::new(take::image(taking.image.try_clone()?, plan)?));
+    let gate = GatedDevice::closed_before(device.device(), TAKING_LIMIT);
+    let endpoint = match (&plan.settings.metrics, taking.listener.take()) {
+        (Some(address), Some(listener)) => Some(Endpoint::from_descriptor(address, listener)),
+        _ => None,
+    };
+    let handover = &taking.handover;
+    let server = Server::assemble(plan, device, gate, endpoint.as_ref(), Some(&handover.file_system))?;
+    let (fs, connection) = (Arc::clone(&server.fs), taking.connection.try_clone()?);
+    let mount = Mount::take_over(fs, &plan.dir, connection, &handover.mount, &server.options)?;
+    Ok((server, mount, endpoint))
+}
+
+/// How long a server that takes a mount over waits with a change.
+const TAKING_LIMIT: Duration = Duration::from_secs(15);
+
+/// An open file system, and what its mount needs.
+struct Server<'a> {
+    plan: &'a Plan,
+    backing: Backing,
+    gate: Arc<GatedDevice>,
+    store: Arc<Store>,
+    fs: Arc<FileSystem>,
+    options: MountOptions,
+    transport: Arc<OnceLock<Transport>>,
+    watch: Arc<Watch>,
+    giver: Arc<Giver>,
+}
+
+impl<'a> Server<'a> {
+    /// Opens the file system on `backing`, all changes of which pass `gate`; with what another
+    /// server has handed over of it, if it did.
+    fn assemble(
+        plan: &'a Plan,
+        backing: Backing,
+        gate: Arc<GatedDevice>,
+        endpoint: Option<&Endpoint>,
+        handed: Option<&[u8]>,
+    ) -> Result<Self> {
+        let settings = &plan.settings;
+        let metered = MeteredDevice::new(Arc::clone(&gate) as Arc<dyn Device>);
+        let store = image::store_over(
+            Arc::clone(&metered) as Arc<dyn Device>,
+            &backing,
+            settings.store_memory(),
+            settings.mount.read_only,
+            settings.discard,
+        )?;
+        store.expect_reads();
+        let forgets = ForgetHook::default();
+        let (volume, can_change) = choose_volume(plan, &store)?;
+        let mut options = settings.mount.clone();
+        options.read_only |= !can_change;
+        let fs = open_file_system(plan, volume, options.read_only, &store, &forgets, handed)?;
+        options.source.clone_from(&plan.source);
+        options.block_device = backing.is_block_device();
+        options.forgets = Some(forgets);
+        let metrics: Arc<Metrics> = Arc::default();
+        options.metrics = Some(Arc::clone(&metrics));
+        let watch = Watch::new((&plan.source, &plan.dir), &metrics, &store, &fs, &metered);
+        let listener = endpoint.map(Endpoint::listener).transpose()?;
+        let giver = Giver::new(&backing, &gate, &store, listener);
+        let transport: Arc<OnceLock<Transport>> = Arc::default();
+        let described = info::server_side(plan, options.read_only, &transport, &backing, &store, &fs);
+        options.description = Some(Description(Arc::new(described)));
+        let (scrub, trim) = (scrub::server_side(&store), space::server_side(&store, &backing));
+        let (list, atime) = (snapshot::server_side(&store), existing::server_side(&fs));
+        let (watched, giving) = (Arc::clone(&watch), Arc::clone(&giver));
+        let answer = move |command: &str| {
+            let told = scrub(command).or_else(|| trim(command)).or_else(|| list(command));
+            told.or_else(|| atime(command))
+                .or_else(|| watched.answer(command))
+                .or_else(|| giving.answer(command))
+        };
+        options.commands = Some(Commands(Arc::new(answer)));
+        Ok(Self { plan, backing, gate, store, fs, options, transport, watch, giver })
     }
-    finish(plan, &store, &fs)
+
+    /// Tells `starter` that the mount answers, and returns when it has ended and everything is
+    /// durable.
+    fn run(
+        self,
+        mount: Mount,
+        signals: Signals,
+        endpoint: Option<Endpoint>,
+        starter: &mut dyn Starter,
+    ) -> Result<()> {
+        let Self { plan, store, fs, .. } = &self;
+        let mount = Arc::new(mount);
+        // There is one mount, so it is set once.
+        let _ = self.transport.set(mount.transport());
+        self.watch.attach(&mount);
+        self.giver.attach(&mount);
+        let _socket = endpoint.map(|endpoint| endpoint.serve(Arc::clone(&self.watch))).transpose()?;
+        heed(signals, Arc::clone(&mount), Arc::clone(fs))?;
+        memory::watch(plan.settings.store_memory() + plan.settings.name_memory())?;
+        if let Err(error) = starter.ready(fs) {
+            // The thread for signals holds the mount as well, so it does not end by being dropped.
+            if let Err(error) = mount.unmount(true) {
+                tracing::error!(%error, dir = %plan.dir.display(), "the mount cannot be taken away");
+            }
+            return Err(error).context("the server gives up and unmounts");
+        }
+        tracing::info!(source = %plan.source.display(), dir = %plan.dir.display(), "mounted");
+        let ended = mount.wait();
+        starter.ending();
+        if ended == Ended::Poisoned {
+            bail!(
+                "{} was unmounted after an internal error; what was fsynced is safe, the rest is decided at the next mount",
+                plan.source.display()
+            );
+        }
+        finish(plan, store, fs)
+    }
 }
 
 /// The volume to mount, and whether it can be changed.
@@ -131,6 +222,7 @@ fn open_file_system(
     read_only: bool,
     store: &Arc<Store>,
     forgets: &ForgetHook,
+    handed: Option<&[u8]>,
 ) -> Result<Arc<FileSystem>> {
     let options = OpenOptions {
         volume,
@@ -143,8 +235,12 @@ fn open_file_system(
         waiter: Some(Arc::new(espalier_fuse::Requester)),
         ..Default::default()
     };
-    FileSystem::open(Arc::clone(store), image::environment(), options)
-        .with_context(|| format!("{} cannot be opened", plan.source.display()))
+    let (store, environment) = (Arc::clone(store), image::environment());
+    let opened = match handed {
+        Some(state) => FileSystem::open_handed_over(store, environment, options, state),
+        None => FileSystem::open(store, environment, options),
+    };
+    opened.with_context(|| format!("{} cannot be opened", plan.source.display()))
 }
 
 /// Makes everything durable and lets go of the image.

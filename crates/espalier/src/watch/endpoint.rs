@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use std::fs::Permissions;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -88,6 +89,34 @@ impl Endpoint {
                 std::fs::set_permissions(path, Permissions::from_mode(0o660)).with_context(failed)?;
                 Ok(endpoint)
             }
+        }
+    }
+
+    /// The place at `address` that another server has taken and passed on as `listener`. The file
+    /// of a socket stays that one's until [`Endpoint::own`].
+    pub(crate) fn from_descriptor(address: &MetricsAddress, listener: OwnedFd) -> Self {
+        let listener = match address {
+            MetricsAddress::Tcp(_) => Listener::Tcp(listener.into()),
+            MetricsAddress::Unix(_) => Listener::Unix(listener.into()),
+        };
+        Self { listener, path: None }
+    }
+
+    /// The file of the socket at `address` is this one's from now on.
+    pub(crate) fn own(&mut self, address: &MetricsAddress) {
+        if let MetricsAddress::Unix(path) = address {
+            self.path = Some(path.clone());
+        }
+    }
+
+    /// A descriptor of the place, to pass on.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub(crate) fn listener(&self) -> io::Result<OwnedFd> {
+        match &self.listener {
+            Listener::Unix(listener) => listener.as_fd().try_clone_to_owned(),
+            Listener::Tcp(listener) => listener.as_fd().try_clone_to_owned(),
         }
     }
 
