@@ -100,7 +100,7 @@ pub use commit::back_pressure::StallTimes;
 pub use device::DeviceStats;
 pub use index::catalog::{READ_ONLY_VOLUME, VolumeInfo};
 pub use log::LogCounters;
-pub use model::batch::Batch;
+pub use model::batch::{Batch, Touch};
 pub use model::error::{Error, ErrorKind, Result};
 pub use model::ids::{Extent, IndexId, Lsn, Msn, PieceId, PieceKind};
 pub use model::key::{Key, KeyRange, MAX_KEY};

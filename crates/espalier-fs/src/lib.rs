@@ -41,5 +41,6 @@ pub use snapshot::volume::{
     SnapshotInfo, create_snapshot, delete_snapshot, find_snapshot, find_snapshot_of, restore_snapshot,
     snapshots,
 };
+pub use tree_ops::changes::ChangedPaths;
 pub use tree_ops::diff::{Change, TreeDiff};
 pub use tree_ops::list::TreeEntry;

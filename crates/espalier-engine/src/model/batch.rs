@@ -32,6 +32,40 @@ impl Places {
     }
 }
 
+/// What one operation of a batch concerns.
+#[derive(Debug, Clone, Copy)]
+pub enum Touch<'a> {
+    /// One key.
+    Key {
+        /// The index.
+        index: IndexId,
+        /// The key.
+        key: &'a [u8],
+        /// What happens to it.
+        op: &'a Op,
+        /// The caller knew that it had no value ([`Batch::insert_new`]).
+        is_new: bool,
+    },
+    /// Every key of a range.
+    Range {
+        /// The index.
+        index: IndexId,
+        /// The range.
+        range: &'a KeyRange,
+        /// What happens to each of its keys.
+        op: &'a RangeOp,
+    },
+    /// What begins with `source` appears below `destination`, instead of what was there.
+    Clone {
+        /// The index.
+        index: IndexId,
+        /// A prefix.
+        source: &'a [u8],
+        /// A prefix.
+        destination: &'a [u8],
+    },
+}
+
 /// Operations on any number of indexes that become visible and durable together, in order.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
@@ -148,6 +182,20 @@ impl Batch {
         self.clones += clones;
         self.copies += copies;
         self.nested |= nested;
+    }
+
+    /// What its operations concern, in order.
+    pub fn touches(&self) -> impl Iterator<Item = Touch<'_>> {
+        self.ops.iter().enumerate().filter_map(|(at, op)| match op {
+            LoggedOp::Point { index, key, op } => {
+                Some(Touch::Key { index: *index, key, op, is_new: self.new.contains(at) })
+            }
+            LoggedOp::Range { index, range, op } => Some(Touch::Range { index: *index, range, op }),
+            LoggedOp::Clone { index, source, destination } => {
+                Some(Touch::Clone { index: *index, source, destination })
+            }
+            LoggedOp::Superseded => None,
+        })
     }
 
     /// Number of operations.

@@ -100,12 +100,21 @@ impl Attributes {
             known => known,
         };
         self.inodes.commit_inode(&node, &mut state, inode, batch)?;
+        self.note_rights(&tree, &node, set);
         if set.size.is_some() {
             state.data_changed();
         }
         state.blocks = blocks;
         self.hold_mtime(&tree, &node, &mut state, set);
         Ok(self.reader.known_attr(&node, &state).0)
+    }
+
+    /// Notes for those that ask what changed that what lies below a directory may be out of reach.
+    fn note_rights(&self, tree: &TreeGuard<'_>, node: &Arc<Node>, set: &SetAttr) {
+        if node.is_dir() && (set.mode.is_some() || set.uid.is_some() || set.gid.is_some()) {
+            let content = node.content_prefix(tree.epoch);
+            self.volume.changes.note_tree(&content, self.volume.env.monotonic());
+        }
     }
 
     /// The flags that `chattr` sets.

@@ -5,6 +5,7 @@ use crate::inode::ownership::TreeUse;
 use crate::model::error::Result;
 use crate::model::types::*;
 use crate::snapshot::volume::{SnapshotInfo, open_options, snapshots};
+use crate::tree_ops::changes::{self, ChangedPaths};
 use crate::tree_ops::diff::TreeDiff;
 use crate::tree_ops::list::TreeEntry;
 use crate::tree_ops::remove::{self, Remains};
@@ -119,6 +120,21 @@ impl FileSystem {
         caller: &Caller,
     ) -> Result<TreeDiff> {
         diff::diff_trees(&self.names, &before.names, old, node, caller)
+    }
+
+    /// Tells what was changed below directory `node` since `token` was given out with another
+    /// answer, in time that grows with what was changed. Files that were changed during the last
+    /// second may be told again. Any other token, like an empty one, is answered with "everything";
+    /// so is the first question about a directory after the volume was opened, and the second.
+    /// A token stays good in a clone of the directory, and when the directory moves.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::NotDirectory`](crate::FsErrorKind::NotDirectory);
+    /// [`FsErrorKind::ReadOnly`](crate::FsErrorKind::ReadOnly);
+    /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the caller is not root, and
+    /// not everything in it is the caller's own; of the store.
+    pub fn changed_paths(&self, node: NodeId, token: &[u8], caller: &Caller) -> Result<ChangedPaths> {
+        changes::changed_paths(&self.names, node, token, caller)
     }
 
     /// How much space a tree takes in the store, in bytes, and how much of it nothing else shares.

@@ -133,7 +133,7 @@ impl AccessTimes {
             if batch.is_empty() {
                 continue;
             }
-            let lsn = match self.volume.commit_internal(batch) {
+            let lsn = match self.volume.commit_times(batch) {
                 Ok(lsn) => lsn,
                 // A call that asks for durability does not fail because there is no room for times.
                 Err(error) if error.kind() == FsErrorKind::NoSpace => return Ok(()),

@@ -72,7 +72,7 @@ impl InodeStore {
         Ok(())
     }
 
-    /// As [`InodeStore::commit_inode`], for changes that users do not see.
+    /// As [`InodeStore::commit_inode`], for times of the last read and ownership marks.
     pub(crate) fn commit_inode_internal(
         &self,
         node: &Node,
@@ -80,7 +80,7 @@ impl InodeStore {
         inode: Inode,
         batch: Batch,
     ) -> Result<()> {
-        let lsn = if batch.is_empty() { state.lsn } else { self.volume.commit_internal(batch)? };
+        let lsn = if batch.is_empty() { state.lsn } else { self.volume.commit_times(batch)? };
         node.take_over(state, inode, lsn);
         Ok(())
     }

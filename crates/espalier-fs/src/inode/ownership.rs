@@ -235,7 +235,7 @@ impl OwnershipMarks {
         if mark != old {
             let mut batch = Batch::new();
             batch.insert(self.volume.links(), &prefix, mark.encode());
-            self.volume.commit_internal(batch)?;
+            self.volume.commit_times(batch)?;
         }
         Ok(())
     }
@@ -365,7 +365,7 @@ impl OwnershipMarks {
         let mut inode = node.state().inode.clone();
         inode.owned_alone = true;
         batch.insert(self.volume.metadata(), &node.entry_key(tree.epoch), inode.encode());
-        let lsn = self.volume.commit_internal(batch)?;
+        let lsn = self.volume.commit_times(batch)?;
         self.nodes.note_change(node, MARK_OWNED, &argument, lsn);
         let mut state = node.state();
         let dirty = state.atime_dirty;

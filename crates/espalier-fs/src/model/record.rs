@@ -417,6 +417,11 @@ impl Record {
     }
 }
 
+/// True for the entry of a directory.
+pub(crate) fn is_directory(entry: &[u8]) -> bool {
+    entry.first() == Some(&kind_code(FileKind::Directory))
+}
+
 /// The record that says where the data of an unlinked file lies.
 pub(crate) fn encode_orphan(base: &[u8]) -> Vec<u8> {
     [&[KIND_ORPHAN], base].concat()

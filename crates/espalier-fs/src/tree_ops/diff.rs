@@ -119,7 +119,7 @@ impl TreeDiff {
 
 /// The path that the rest of a key behind a directory's content prefix stands for; `None` for what
 /// is no entry.
-fn path_below(rest: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn path_below(rest: &[u8]) -> Option<Vec<u8>> {
     let parsed = layout::parse(rest)?;
     if parsed.name.is_empty() || !parsed.rest.is_empty() || parsed.directory.iter().any(Vec::is_empty) {
         return None;

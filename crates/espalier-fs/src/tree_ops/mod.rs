@@ -2,6 +2,7 @@
 //! space.
 
 pub(crate) mod change;
+pub(crate) mod changes;
 pub(crate) mod clone;
 pub(crate) mod copy_numbers;
 pub(crate) mod diff;

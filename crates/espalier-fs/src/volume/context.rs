@@ -4,6 +4,7 @@ use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout::{DATA, LINKS, METADATA};
 use crate::model::record::later_than;
 use crate::model::types::*;
+use crate::volume::change_journal::{ChangeJournal, PlannedNotes};
 use crate::volume::mtime_hold::PromptFlushes;
 use espalier_engine::{Batch, IndexId, Lsn, MAX_VALUE, Store, VolumeInfo};
 use espalier_storage::{BLOCK, Environment};
@@ -29,6 +30,8 @@ pub(crate) struct VolumeContext {
     /// See [`FileSystem::set_kernel_keeps_times`](crate::FileSystem::set_kernel_keeps_times).
     pub(crate) kernel_keeps_times: AtomicBool,
     pub(crate) prompt_flushes: PromptFlushes,
+    /// What changed below directories that callers ask about.
+    pub(crate) changes: ChangeJournal,
     /// Blocks of some file may be reserved.
     has_reservations: AtomicBool,
 }
@@ -69,6 +72,7 @@ impl VolumeContext {
             copied: AtomicI64::new(i64::MIN),
             kernel_keeps_times: AtomicBool::new(false),
             prompt_flushes: PromptFlushes::default(),
+            changes: ChangeJournal::new(),
             has_reservations: AtomicBool::new(false),
         })
     }
@@ -128,16 +132,34 @@ impl VolumeContext {
     /// changed. A call has one such batch, so that it is never half done, and waits for nothing
     /// afterwards. The calling function holds the locks of everything that the batch concerns.
     pub(crate) fn commit(&self, batch: Batch) -> Result<Lsn> {
+        let planned = self.changes.plan(&batch);
         let lsn = self.store.commit_if(batch, || self.caller_stays())?;
+        self.note(planned);
         self.last_lsn.fetch_max(lsn.0, Ordering::AcqRel);
         Ok(lsn)
     }
 
     /// Commits a batch that users do not see, even if the caller has given up.
     pub(crate) fn commit_internal(&self, batch: Batch) -> Result<Lsn> {
+        let planned = self.changes.plan(&batch);
+        let lsn = self.commit_times(batch)?;
+        self.note(planned);
+        Ok(lsn)
+    }
+
+    /// As [`VolumeContext::commit_internal`], for what is no change in the eyes of callers that ask
+    /// what changed: times of the last read, and ownership marks.
+    pub(crate) fn commit_times(&self, batch: Batch) -> Result<Lsn> {
         let lsn = self.store.commit(batch)?;
         self.last_lsn.fetch_max(lsn.0, Ordering::AcqRel);
         Ok(lsn)
+    }
+
+    /// A batch is committed, and its call has not returned.
+    fn note(&self, planned: Option<PlannedNotes>) {
+        if let Some(planned) = planned {
+            self.changes.note(planned, self.env.monotonic(), || self.env.random());
+        }
     }
 
     /// Fails if the caller has given up, before a change that is only made in memory.

@@ -1,5 +1,6 @@
 //! The mounted volume: its indexes and options, the tree lock, and the records that all share.
 
+pub(crate) mod change_journal;
 pub(crate) mod context;
 pub(crate) mod key_length_bound;
 pub(crate) mod link_index;

@@ -1,6 +1,7 @@
 //! What the file system promises beyond the answers of single calls.
 
 mod areas;
+mod changes;
 mod concurrency;
 mod durability;
 mod full;

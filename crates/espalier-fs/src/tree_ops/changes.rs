@@ -1,0 +1,76 @@
+//! What was changed below a directory since an instant, in time that grows with what was changed.
+
+use crate::inode::node::Node;
+use crate::inode::ownership::TreeUse;
+use crate::model::error::Result;
+use crate::model::types::*;
+use crate::namespace::context::Namespace;
+use crate::tree_ops::diff::path_below;
+use crate::volume::change_journal::Changed;
+use std::sync::Arc;
+
+/// What was changed below a directory since an instant.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ChangedPaths {
+    /// Names the instant of this answer, for the next question.
+    pub token: String,
+    /// Anything may have changed; no paths are given.
+    pub everything: bool,
+    /// Paths relative to the directory. One that ends with a slash stands for a directory with
+    /// everything below.
+    pub paths: Vec<Vec<u8>>,
+}
+
+/// Tells what was changed below directory `node` since `token` was given out.
+///
+/// # Errors
+/// [`FsErrorKind::NotDirectory`](crate::FsErrorKind::NotDirectory);
+/// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the caller is not root, and not
+/// everything in it is the caller's own; of the store.
+pub(crate) fn changed_paths(
+    namespace: &Namespace,
+    node: NodeId,
+    token: &[u8],
+    caller: &Caller,
+) -> Result<ChangedPaths> {
+    let dir = namespace.nodes.dir(node)?;
+    namespace.volume.check_writable()?;
+    let verified = namespace.ownership.verify(&dir, caller, TreeUse::Read)?;
+    {
+        let tree = namespace.tree.shared();
+        namespace.ownership.check_use(&dir, &tree, (caller, TreeUse::Read), verified.as_ref())?;
+        let prefix = dir.content_prefix(tree.epoch);
+        if let Some(changed) = namespace.volume.changes.changed(&prefix, token, monotonic(namespace)) {
+            return complete(namespace, &prefix, changed);
+        }
+    }
+    let tree = namespace.tree.exclusive();
+    namespace.ownership.check_use(&dir, &tree, (caller, TreeUse::Read), verified.as_ref())?;
+    namespace.ownership.restore_marks(&dir, &tree, caller, verified.as_ref())?;
+    watch(namespace, &dir, tree.epoch)
+}
+
+/// Begins to watch a directory. The caller holds the exclusive tree lock.
+fn watch(namespace: &Namespace, dir: &Arc<Node>, epoch: u64) -> Result<ChangedPaths> {
+    let prefix = dir.content_prefix(epoch);
+    let id = namespace.volume.env.random();
+    complete(namespace, &prefix, namespace.volume.changes.watch(&prefix, id, monotonic(namespace)))
+}
+
+fn monotonic(namespace: &Namespace) -> std::time::Duration {
+    namespace.volume.env.monotonic()
+}
+
+/// Adds the names of files with several names.
+fn complete(namespace: &Namespace, prefix: &[u8], changed: Changed) -> Result<ChangedPaths> {
+    let Changed { token, everything, mut paths, linked } = changed;
+    for (served, files) in linked {
+        namespace.links.for_each_below(&served, |key, id| {
+            if files.contains(&id) {
+                paths.extend(path_below(&key[prefix.len()..]));
+            }
+            true
+        })?;
+    }
+    Ok(ChangedPaths { token, everything, paths })
+}

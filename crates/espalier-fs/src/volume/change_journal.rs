@@ -1,0 +1,462 @@
+//! Change journal: which paths below a directory were changed since an instant.
+//!
+//! A directory is *watched* from the first time that a caller asks about it. From then on each
+//! committed batch is noted for the watched directories that its keys lie in: keys are paths, so
+//! whatever changes the file system is noted by the same few lines. The journal lies in memory.
+//!
+//! An instant is named by a *token*: the number of a watch and a sequence number. Invariants:
+//!
+//! 1. A change is noted after it is visible, and before the call that made it returns. So a reader
+//!    that was given a token and then sees the state before a change finds the change noted behind
+//!    the token.
+//! 2. Sequence numbers are times, and a token is older by [`GRACE`] than the answer that it comes
+//!    with: the kernel may use attributes from before a change until it has taken the reply to the
+//!    call that made it. What was changed within that time is told twice.
+//! 3. A watch begins while no other operation is under way. Its first token is not accepted again,
+//!    for the reason of 2: the second answer is "everything", too.
+//! 4. A watch belongs to a content prefix. When what begins with the prefix is cloned or moved, the
+//!    new place gets a *fork*: a watch with a number of its own, the notes so far, and the numbers
+//!    of its ancestors, each good up to the instant of the fork. A prefix that is removed or
+//!    overwritten loses its watch.
+//! 5. A token is accepted if its watch is this one, or an ancestor at an instant before the fork,
+//!    and all notes since then are kept. In every other case, after a remount, say, the answer is
+//!    "everything".
+//!
+//! Files with several names live in link areas. A change there is noted by its key; the caller
+//! finds the names ([`Changed::linked`]).
+
+mod keys;
+mod notes;
+
+use crate::lock_order::{Rank, RankedMutex};
+use crate::model::layout::{self, METADATA};
+use crate::model::merge::MARK_OWNED;
+use crate::model::record::is_directory;
+use espalier_engine::{Batch, KeyRange, Op, RangeOp, Touch};
+use keys::{common_directory, directories_above, is_in_area};
+use notes::Notes;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// So much older than the answer is its token, in nanoseconds.
+const GRACE: u64 = 1_000_000_000;
+/// Watched directories; beyond that those that were not asked about for the longest time go.
+const MAX_WATCHES: usize = 1 << 16;
+/// Notes of all watches, each counted as often as it is shared.
+const MAX_NOTES: usize = 1 << 18;
+/// Changes of files with several names that are kept.
+const MAX_LINKED: usize = 1 << 14;
+/// Ancestors whose tokens a fork accepts.
+const MAX_ANCESTORS: usize = 16;
+/// What tokens begin with.
+const TOKEN_START: &str = "espalier:1";
+
+/// What was changed below a directory since a token was given out.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changed {
+    /// Names the instant of this answer.
+    pub(crate) token: String,
+    /// It is not known what was changed.
+    pub(crate) everything: bool,
+    /// Paths; one that ends with a slash stands for a directory with everything below.
+    pub(crate) paths: Vec<Vec<u8>>,
+    /// Files with several names, by their numbers in their link area. Their names are those below
+    /// these content prefixes that the area serves.
+    pub(crate) linked: BTreeMap<Vec<u8>, BTreeSet<u64>>,
+}
+
+/// See the module.
+pub(crate) struct ChangeJournal {
+    /// Some directory is watched, or was.
+    in_use: AtomicBool,
+    watches: RankedMutex<Watches>,
+}
+
+#[derive(Default)]
+struct Watches {
+    /// By content prefix.
+    all: BTreeMap<Vec<u8>, Watch>,
+    /// Keys in link areas, with the sequence numbers of their last change.
+    linked: BTreeMap<Vec<u8>, u64>,
+    /// Since when `linked` is complete.
+    linked_since: u64,
+    /// The newest sequence number.
+    last: u64,
+    /// The notes of all watches.
+    notes: usize,
+}
+
+struct Watch {
+    id: u64,
+    /// Numbers of watches that this one is a fork of, each with the instant up to which their
+    /// tokens are good; the nearest last.
+    ancestors: Vec<(u64, u64)>,
+    /// Since when the notes are complete.
+    since: u64,
+    notes: Arc<Notes>,
+    /// When it was last asked about.
+    asked: u64,
+}
+
+/// What a batch will have changed once it is committed.
+pub(crate) struct PlannedNotes(Vec<Event>);
+
+/// A change to be noted.
+enum Event {
+    /// An entry is new, changed or gone.
+    Entry(Box<[u8]>),
+    /// Everything below a content prefix changed.
+    Tree(Vec<u8>),
+    /// A range of keys is gone.
+    Gone(KeyRange),
+    /// What begins with the first prefix appears below the second.
+    Cloned(Box<[u8]>, Box<[u8]>),
+}
+
+impl ChangeJournal {
+    pub(crate) fn new() -> Self {
+        Self { in_use: AtomicBool::new(false), watches: RankedMutex::new(Rank::Table, Watches::default()) }
+    }
+
+    /// What is to be noted when `batch` is committed; `None` if no directory is watched.
+    pub(crate) fn plan(&self, batch: &Batch) -> Option<PlannedNotes> {
+        self.in_use.load(Ordering::Acquire).then(|| PlannedNotes(events_of(batch)))
+    }
+
+    /// The batch was committed. `now`: on the monotonic clock.
+    pub(crate) fn note(&self, planned: PlannedNotes, now: Duration, new_id: impl FnMut() -> u64) {
+        if !planned.0.is_empty() {
+            self.watches.lock().note(planned.0, now, new_id);
+        }
+    }
+
+    /// Everything below a content prefix changed in the eyes of users.
+    pub(crate) fn note_tree(&self, prefix: &[u8], now: Duration) {
+        if self.in_use.load(Ordering::Acquire) {
+            self.watches.lock().note(vec![Event::Tree(prefix.to_vec())], now, || 0);
+        }
+    }
+
+    /// What was changed below the directory with content prefix `prefix` since `token` was given
+    /// out; `None` if it is not watched. The caller holds the tree lock.
+    pub(crate) fn changed(&self, prefix: &[u8], token: &[u8], now: Duration) -> Option<Changed> {
+        self.watches.lock().changed(prefix, token, now)
+    }
+
+    /// Watches the directory with content prefix `prefix` from now on, if it is not watched. The
+    /// caller holds the exclusive tree lock.
+    pub(crate) fn watch(&self, prefix: &[u8], id: u64, now: Duration) -> Changed {
+        self.in_use.store(true, Ordering::Release);
+        let mut watches = self.watches.lock();
+        let now = watches.tick(now);
+        let watch = watches.all.entry(prefix.to_vec()).or_insert_with(|| Watch {
+            id,
+            ancestors: Vec::new(),
+            since: now,
+            notes: Arc::default(),
+            asked: now,
+        });
+        let token = token_text(watch.id, watch.since.saturating_sub(1));
+        watches.trim();
+        Changed { token, everything: true, ..Changed::default() }
+    }
+}
+
+/// What a batch does to entries and directories, in order.
+fn events_of(batch: &Batch) -> Vec<Event> {
+    let mut events = Vec::new();
+    // A directory is stored anew with each entry that comes or goes, which is noted by its own key.
+    let around: BTreeSet<&[u8]> = batch
+        .touches()
+        .filter_map(|touch| match touch {
+            Touch::Key { index, key, .. } if index.index == METADATA => directories_above(key).last(),
+            _ => None,
+        })
+        .collect();
+    for touch in batch.touches() {
+        match touch {
+            Touch::Key { index, key, op, is_new } if index.index == METADATA => {
+                let is_counted = matches!(op, Op::Insert(value)
+                    if !is_new && value.in_memory().is_some_and(|entry| is_directory(&entry)))
+                    && content_of(key).is_none_or(|content| around.contains(&*content));
+                if !is_counted {
+                    events.push(Event::Entry(key.into()));
+                }
+            }
+            Touch::Range { index, range, op } if index.index == METADATA => match op {
+                RangeOp::Delete => events.push(Event::Gone(range.clone())),
+                RangeOp::Update(update) if update.function == MARK_OWNED => {}
+                RangeOp::Update(_) => events.push(Event::Tree(common_directory(range).to_vec())),
+            },
+            Touch::Clone { index, source, destination } if index.index == METADATA => {
+                events.push(Event::Cloned(source.into(), destination.into()));
+            }
+            _ => {}
+        }
+    }
+    events
+}
+
+/// The content prefix of the directory whose entry has this key; `None` for the root.
+fn content_of(key: &[u8]) -> Option<Vec<u8>> {
+    let above = directories_above(key).last()?;
+    let name = key[above.len()..].strip_prefix(&[0]).filter(|name| !name.is_empty())?;
+    Some([above, name, &[layout::CONTENT]].concat())
+}
+
+fn token_text(id: u64, sequence: u64) -> String {
+    format!("{TOKEN_START}:{id:016x}:{sequence}")
+}
+
+/// The watch and the sequence number that a token names.
+fn parse_token(token: &[u8]) -> Option<(u64, u64)> {
+    let rest = std::str::from_utf8(token).ok()?.strip_prefix(TOKEN_START)?.strip_prefix(':')?;
+    let (id, sequence) = rest.split_once(':')?;
+    Some((u64::from_str_radix(id, 16).ok()?, sequence.parse().ok()?))
+}
+
+impl Watch {
+    /// The sequence number behind which the notes tell what changed since `token`.
+    fn accepted(&self, token: &[u8]) -> Option<u64> {
+        let (id, sequence) = parse_token(token)?;
+        let mut ancestors = self.ancestors.iter();
+        let is_known =
+            id == self.id || ancestors.any(|(ancestor, until)| *ancestor == id && sequence <= *until);
+        (is_known && sequence >= self.since).then_some(sequence)
+    }
+}
+
+impl Watches {
+    /// The next sequence number.
+    fn tick(&mut self, now: Duration) -> u64 {
+        self.last = (self.last + 1).max(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX));
+        self.last
+    }
+
+    fn note(&mut self, events: Vec<Event>, now: Duration, mut new_id: impl FnMut() -> u64) {
+        let now = self.tick(now);
+        for event in events {
+            match event {
+                Event::Entry(key) => self.note_entry(&key, now),
+                Event::Tree(prefix) => self.note_tree(&prefix, now),
+                Event::Gone(range) => self.note_gone(&range, now),
+                Event::Cloned(source, destination) => {
+                    self.note_clone(&source, &destination, now, &mut new_id);
+                }
+            }
+        }
+        self.trim();
+    }
+
+    fn note_entry(&mut self, key: &[u8], now: u64) {
+        if is_in_area(key) {
+            if !key.starts_with(layout::ORPHAN_AREA) {
+                self.linked.insert(key.to_vec(), now);
+            }
+            return;
+        }
+        for above in directories_above(key) {
+            if let Some(watch) = self.all.get_mut(above) {
+                self.notes = watch.add(self.notes, &key[above.len()..], now, false);
+            }
+        }
+    }
+
+    fn note_tree(&mut self, prefix: &[u8], now: u64) {
+        if is_in_area(prefix) {
+            return;
+        }
+        for above in directories_above(prefix).filter(|above| above.len() < prefix.len()) {
+            if let Some(watch) = self.all.get_mut(above) {
+                self.notes = watch.add(self.notes, &prefix[above.len()..], now, true);
+            }
+        }
+        let below = KeyRange::prefix(prefix);
+        for (_, watch) in self.all.range_mut::<[u8], _>(bounds(&below)) {
+            self.notes -= watch.forget_before(now);
+        }
+    }
+
+    fn note_gone(&mut self, range: &KeyRange, now: u64) {
+        self.drop_watches(range);
+        drop_keys(&mut self.linked, range);
+        // In a link area only files without a name are deleted by ranges.
+        let directory = common_directory(range);
+        if is_in_area(directory) {
+            return;
+        }
+        // The directory that is gone, or one around the range.
+        for above in directories_above(directory) {
+            if let Some(watch) = self.all.get_mut(above) {
+                self.notes = watch.add(self.notes, &directory[above.len()..], now, true);
+            }
+        }
+    }
+
+    fn note_clone(&mut self, source: &[u8], destination: &[u8], now: u64, new_id: &mut impl FnMut() -> u64) {
+        let (from, to) = (KeyRange::prefix(source), KeyRange::prefix(destination));
+        let rebased = |key: &[u8]| [destination, &key[source.len()..]].concat();
+        let forks: Vec<(Vec<u8>, Watch)> = self
+            .all
+            .range::<[u8], _>(bounds(&from))
+            .map(|(prefix, watch)| (rebased(prefix), watch.fork(new_id(), now)))
+            .collect();
+        let linked: Vec<(Vec<u8>, u64)> = self
+            .linked
+            .range::<[u8], _>(bounds(&from))
+            .map(|(key, changed)| (rebased(key), *changed))
+            .collect();
+        self.drop_watches(&to);
+        drop_keys(&mut self.linked, &to);
+        self.linked.extend(linked);
+        if !is_in_area(destination) {
+            for above in directories_above(destination).filter(|above| above.len() < destination.len()) {
+                if let Some(watch) = self.all.get_mut(above) {
+                    self.notes = watch.add(self.notes, &destination[above.len()..], now, true);
+                }
+            }
+        }
+        for (prefix, watch) in forks {
+            self.notes += watch.notes.len();
+            self.all.insert(prefix, watch);
+        }
+    }
+
+    fn drop_watches(&mut self, range: &KeyRange) {
+        for watch in drop_keys(&mut self.all, range) {
+            self.notes -= watch.notes.len();
+        }
+    }
+
+    /// Drops what is too much. The answers to tokens that need it will be "everything".
+    fn trim(&mut self) {
+        if self.linked.len() > MAX_LINKED {
+            self.linked.clear();
+            self.linked_since = self.last;
+        }
+        if self.all.len() <= MAX_WATCHES && self.notes <= MAX_NOTES {
+            return;
+        }
+        let mut ages: Vec<(u64, Vec<u8>)> =
+            self.all.iter().map(|(prefix, watch)| (watch.asked, prefix.clone())).collect();
+        ages.sort_unstable();
+        for (_, prefix) in ages {
+            if self.all.len() <= MAX_WATCHES / 2 && self.notes <= MAX_NOTES / 2 {
+                break;
+            }
+            if let Some(watch) = self.all.remove(&prefix) {
+                self.notes -= watch.notes.len();
+            }
+        }
+    }
+
+    fn changed(&mut self, prefix: &[u8], token: &[u8], now: Duration) -> Option<Changed> {
+        let now = self.tick(now);
+        let watch = self.all.get_mut(prefix)?;
+        watch.asked = now;
+        let next = now.saturating_sub(GRACE).max(watch.since.saturating_sub(1));
+        let mut changed = Changed { token: token_text(watch.id, next), ..Changed::default() };
+        let accepted = watch.accepted(token).filter(|since| *since >= self.linked_since);
+        let Some(paths) = accepted.and_then(|since| watch.notes.paths_since(since)) else {
+            changed.everything = true;
+            return Some(changed);
+        };
+        changed.paths = paths;
+        if let Some(since) = accepted {
+            self.notes -= watch.forget_if_many(since);
+            changed.linked = self.linked_since(prefix, since);
+        }
+        Some(changed)
+    }
+
+    /// The files with several names, some of which may lie below `prefix`, that were changed since.
+    fn linked_since(&self, prefix: &[u8], since: u64) -> BTreeMap<Vec<u8>, BTreeSet<u64>> {
+        // Those in areas of directories above, and in areas below.
+        let above = directories_above(prefix)
+            .filter(|above| above.len() < prefix.len())
+            .map(|above| KeyRange::prefix(&layout::area_files(above)));
+        let mut found: BTreeMap<Vec<u8>, BTreeSet<u64>> = BTreeMap::new();
+        for range in above.chain([KeyRange::prefix(prefix)]) {
+            let changed = self.linked.range::<[u8], _>(bounds(&range));
+            for (key, _) in changed.filter(|(_, changed)| **changed > since) {
+                let Some(parsed) = layout::parse(key) else { continue };
+                let (Some((_, served)), Some(id)) =
+                    (parsed.prefix.split_last(), layout::area_id(&parsed.name))
+                else {
+                    continue;
+                };
+                let served = if served.len() > prefix.len() { served } else { prefix };
+                found.entry(served.to_vec()).or_default().insert(id);
+            }
+        }
+        found
+    }
+}
+
+impl Watch {
+    /// Notes an entry, or a directory with everything below, by the rest of its key. `notes`: those
+    /// of all watches; the result is how many they are then.
+    fn add(&mut self, notes: usize, rest: &[u8], now: u64, is_tree: bool) -> usize {
+        if notes::is_ignored(rest) {
+            return notes;
+        }
+        if rest.is_empty() {
+            return notes - self.forget_before(now);
+        }
+        let before = self.notes.len();
+        let own = Arc::make_mut(&mut self.notes);
+        if is_tree {
+            own.add_tree(rest, now);
+        } else {
+            own.add_entry(rest, now);
+        }
+        notes + own.len() - before
+    }
+
+    /// What changed before is not known any more. The result is how many notes are dropped.
+    fn forget_before(&mut self, now: u64) -> usize {
+        self.since = now;
+        let dropped = self.notes.len();
+        self.notes = Arc::default();
+        dropped
+    }
+
+    /// If there are many notes, drops those that a caller with this token does not need.
+    fn forget_if_many(&mut self, since: u64) -> usize {
+        if !self.notes.are_many() {
+            return 0;
+        }
+        let before = self.notes.len();
+        Arc::make_mut(&mut self.notes).forget(since);
+        self.since = self.since.max(since);
+        before - self.notes.len()
+    }
+
+    /// The watch of a clone.
+    fn fork(&self, id: u64, now: u64) -> Self {
+        let skipped = (self.ancestors.len() + 1).saturating_sub(MAX_ANCESTORS);
+        let mut ancestors: Vec<(u64, u64)> = self.ancestors.iter().skip(skipped).copied().collect();
+        ancestors.push((self.id, now));
+        Self { id, ancestors, since: self.since, notes: self.notes.clone(), asked: now }
+    }
+}
+
+/// A range as the standard library takes it.
+fn bounds(range: &KeyRange) -> (std::ops::Bound<&[u8]>, std::ops::Bound<&[u8]>) {
+    use std::ops::Bound;
+    (Bound::Included(&range.start), range.end.as_deref().map_or(Bound::Unbounded, Bound::Excluded))
+}
+
+/// Removes the keys of a range; gives their values.
+fn drop_keys<V>(all: &mut BTreeMap<Vec<u8>, V>, range: &KeyRange) -> Vec<V> {
+    if range.is_empty() {
+        return Vec::new();
+    }
+    let keys: Vec<Vec<u8>> = all.range::<[u8], _>(bounds(range)).map(|(key, _)| key.clone()).collect();
+    keys.iter().filter_map(|key| all.remove(key)).collect()
+}
+
+#[cfg(test)]
+mod tests;

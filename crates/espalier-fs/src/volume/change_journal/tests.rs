@@ -1,0 +1,123 @@
+use super::*;
+use espalier_engine::IndexId;
+
+const SECOND: Duration = Duration::from_secs(1);
+const INDEX: IndexId = IndexId { volume: 1, index: METADATA };
+
+/// Commits a batch that was made by `fill`, at `now`.
+fn commit(journal: &ChangeJournal, now: Duration, fill: impl FnOnce(&mut Batch)) {
+    let mut batch = Batch::new();
+    fill(&mut batch);
+    let planned = journal.plan(&batch).expect("watched");
+    let mut id = 100;
+    journal.note(planned, now, || {
+        id += 1;
+        id
+    });
+}
+
+fn touch(journal: &ChangeJournal, now: Duration, key: &[u8]) {
+    commit(journal, now, |batch| batch.delete(INDEX, key));
+}
+
+/// A journal that watches `w/` for so long that its tokens are good, and such a token.
+fn watched() -> (ChangeJournal, String) {
+    let journal = ChangeJournal::new();
+    assert!(journal.plan(&Batch::new()).is_none());
+    let first = journal.watch(b"w\x01", 7, SECOND);
+    let second = journal.changed(b"w\x01", first.token.as_bytes(), 5 * SECOND).expect("watched");
+    assert!(first.everything && second.everything);
+    (journal, second.token)
+}
+
+fn paths(journal: &ChangeJournal, prefix: &[u8], token: &str, now: Duration) -> Vec<String> {
+    let changed = journal.changed(prefix, token.as_bytes(), now).expect("watched");
+    assert!(!changed.everything);
+    changed.paths.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect()
+}
+
+#[test]
+fn what_is_told_is_told_again_for_a_second() {
+    let (journal, token) = watched();
+    touch(&journal, 10 * SECOND, b"w\x01d\x01\0a");
+    touch(&journal, 10 * SECOND, b"elsewhere\x01\0a");
+    touch(&journal, 10 * SECOND, b"w\x01.git\x01\0index");
+    assert_eq!(paths(&journal, b"w\x01", &token, 10 * SECOND), ["d/a"]);
+    let soon = journal.changed(b"w\x01", token.as_bytes(), 10 * SECOND + SECOND / 2).expect("watched").token;
+    assert_eq!(paths(&journal, b"w\x01", &soon, 12 * SECOND), ["d/a"]);
+    let later = journal.changed(b"w\x01", token.as_bytes(), 12 * SECOND).expect("watched").token;
+    assert_eq!(paths(&journal, b"w\x01", &later, 13 * SECOND), Vec::<String>::new());
+}
+
+#[test]
+fn a_move_takes_the_watch_along() {
+    let (journal, token) = watched();
+    touch(&journal, 10 * SECOND, b"w\x01\0a");
+    commit(&journal, 11 * SECOND, |batch| batch.move_range(INDEX, b"w\x01", b"v\x01"));
+    assert_eq!(journal.changed(b"w\x01", token.as_bytes(), 12 * SECOND), None);
+    assert_eq!(paths(&journal, b"v\x01", &token, 12 * SECOND), ["a"]);
+    touch(&journal, 13 * SECOND, b"v\x01\0b");
+    assert_eq!(paths(&journal, b"v\x01", &token, 14 * SECOND), ["a", "b"]);
+}
+
+#[test]
+fn a_change_of_a_tree_around_is_everything_and_one_below_a_path() {
+    let (journal, token) = watched();
+    commit(&journal, 10 * SECOND, |batch| batch.clone_range(INDEX, b"x\x01", b"w\x01d\x01"));
+    commit(&journal, 10 * SECOND, |batch| batch.delete_range(INDEX, KeyRange::prefix(b"w\x01e\x01")));
+    assert_eq!(paths(&journal, b"w\x01", &token, 11 * SECOND), ["d/", "e/"]);
+    journal.note_tree(b"w\x01", 12 * SECOND);
+    assert!(journal.changed(b"w\x01", token.as_bytes(), 13 * SECOND).expect("watched").everything);
+    commit(&journal, 14 * SECOND, |batch| batch.delete_range(INDEX, KeyRange::all()));
+    assert_eq!(journal.changed(b"w\x01", token.as_bytes(), 15 * SECOND), None);
+}
+
+#[test]
+fn many_changes_are_gathered_and_none_is_lost() {
+    let (journal, token) = watched();
+    for number in 0..40_000 {
+        touch(&journal, 10 * SECOND, format!("w\x01target\x01d{}\x01\0f{number}", number % 7).as_bytes());
+    }
+    touch(&journal, 10 * SECOND, b"w\x01src\x01\0a");
+    let told = paths(&journal, b"w\x01", &token, 11 * SECOND);
+    assert_eq!(told, ["src/a", "target/"]);
+    // At the top itself there is no directory that stands for all.
+    for number in 0..40_000 {
+        touch(&journal, 12 * SECOND, format!("w\x01\0f{number}").as_bytes());
+    }
+    let all = journal.changed(b"w\x01", token.as_bytes(), 13 * SECOND).expect("watched");
+    assert!(all.everything);
+    touch(&journal, 20 * SECOND, b"w\x01\0b");
+    let told = paths(&journal, b"w\x01", &all.token.replace(":12000000000", ":15000000000"), 21 * SECOND);
+    assert_eq!(told, ["b"]);
+}
+
+#[test]
+fn files_of_link_areas_are_told_by_number() {
+    let (journal, token) = watched();
+    let key = |area: &[u8], id| layout::entry_key(&layout::area_prefix(area), &layout::area_name(id));
+    touch(&journal, 10 * SECOND, &key(b"", 3));
+    touch(&journal, 10 * SECOND, &key(b"w\x01", 4));
+    touch(&journal, 10 * SECOND, &key(b"w\x01d\x01", 5));
+    touch(&journal, 10 * SECOND, &key(b"elsewhere\x01", 6));
+    let changed = journal.changed(b"w\x01", token.as_bytes(), 11 * SECOND).expect("watched");
+    let (own, below) = (BTreeSet::from([3, 4]), BTreeSet::from([5]));
+    let expected = BTreeMap::from([(b"w\x01".to_vec(), own), (b"w\x01d\x01".to_vec(), below)]);
+    assert_eq!((changed.everything, changed.linked), (false, expected));
+    // The area goes along with a clone.
+    commit(&journal, 12 * SECOND, |batch| batch.clone_range(INDEX, b"w\x01", b"v\x01"));
+    let changed = journal.changed(b"v\x01", token.as_bytes(), 13 * SECOND).expect("watched");
+    let all: BTreeSet<u64> = changed.linked.into_values().flatten().collect();
+    assert_eq!((changed.everything, all), (false, BTreeSet::from([3, 4, 5])));
+}
+
+#[test]
+fn watches_are_bounded() {
+    let (journal, token) = watched();
+    for number in 0..MAX_WATCHES + 10 {
+        journal.watch(format!("other{number}\x01").as_bytes(), 1000, 20 * SECOND);
+    }
+    assert!(journal.watches.lock().all.len() <= MAX_WATCHES);
+    // The one that was not asked about for the longest time is gone.
+    assert_eq!(journal.changed(b"w\x01", token.as_bytes(), 21 * SECOND), None);
+}
