@@ -148,4 +148,21 @@ struct espalier_space {
  * as of at most two seconds ago. Takes time for these bytes, not for shared ones. EPERM. */
 #define ESPALIER_IOC_EXCLUSIVE_SPACE _IOR(ESPALIER_IOC_MAGIC, 13, __u64)
 
+/* On a directory: asks what was changed below it since an instant, for root and for the user that
+ * owns everything in it. Paths come by ESPALIER_IOC_DIFF_NEXT, all of kind '~'; one that ends with
+ * a slash stands for a directory with everything below. Git's own directory at the top does not
+ * count. What was changed in the second before the last answer may be told again. The token stays
+ * good in clones, and when the directory moves; any other, like one from before a remount, gives
+ * EVERYTHING. EPERM; EROFS for snapshots and mounts that are read-only. */
+#define ESPALIER_CHANGES_SYNCED     1	/* in: syncfs(2) was called after UNSYNCED */
+#define ESPALIER_CHANGES_EVERYTHING 1	/* out: anything may have changed */
+#define ESPALIER_CHANGES_UNSYNCED   2	/* out: nothing is known before a syncfs(2) (-o writeback) */
+struct espalier_changes {
+	char token[112];	/* in: of an earlier answer; out: for the next question */
+	__u64 session;		/* in: 0; out: for ESPALIER_IOC_DIFF_NEXT, 0 if there are no paths */
+	__u32 flags;
+	__u32 token_length;
+};
+#define ESPALIER_IOC_CHANGES         _IOWR(ESPALIER_IOC_MAGIC, 14, struct espalier_changes)
+
 #endif

@@ -105,6 +105,7 @@ impl Dispatcher {
     /// The kernel keeps written data to itself for a while (`-o writeback`).
     pub(crate) fn expect_write_back(&mut self) {
         self.live.expect_write_back();
+        self.commands.expect_write_back();
     }
 
     /// Hands over what tells the kernel of changes that it did not ask for.

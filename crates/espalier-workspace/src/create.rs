@@ -3,6 +3,7 @@
 
 use crate::error::{AtPath, Error, Result};
 use crate::git::{self, GitNote};
+use crate::git_warm;
 use crate::home::Home;
 use crate::names::check_name;
 use crate::process::start_of;
@@ -30,6 +31,9 @@ pub struct Create<'a> {
     pub time_to_live: Option<Duration>,
     /// Whether git's files are prepared.
     pub prepare_git: bool,
+    /// The command that git runs to ask what changed, as its `core.fsmonitor` names it; `None`: git
+    /// is not told to ask.
+    pub hook: Option<&'a str>,
     /// The process that it is made for; when that has ended, `gc` may throw it away if all its
     /// changes were applied.
     pub process: Option<i32>,
@@ -94,11 +98,17 @@ impl Create<'_> {
         (source, place): (&Source, &Path),
     ) -> Result<Vec<GitNote>> {
         let tree = new.join("tree");
+        let hook = self.hook.filter(|_| self.prepare_git);
+        let warmed = match (hook, source) {
+            (Some(hook), Source::Directory(original)) => git_warm::warm(original, hook)?,
+            _ => None,
+        };
         source.clone_to(trees, &tree).map_err(|error| name_source(error, &tree, source))?;
-        let git = match self.prepare_git {
-            true => git::prepare(&tree, source.directory(), place)?,
+        let mut git = match self.prepare_git {
+            true => git::prepare(&tree, source.directory(), place, hook)?,
             false => Vec::new(),
         };
+        git.extend(warmed);
         trees.clone_tree(&tree, &new.join("base"))?;
         set_identifier(&tree, &workspace.record.id)?;
         workspace.record.store(new)?;

@@ -8,7 +8,8 @@ use crate::workspace::Workspace;
 /// How a workspace is thrown away.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Discard {
-    /// Even if processes work in it, or it has changes that were not applied.
+    /// Even if processes work in it, or it has changes that were not applied, or commits that are
+    /// nowhere else.
     pub force: bool,
 }
 
@@ -16,7 +17,7 @@ impl Discard {
     /// Removes a workspace with all that is known of it.
     ///
     /// # Errors
-    /// [`Error::InUse`], [`Error::Unapplied`]; of the system.
+    /// [`Error::InUse`], [`Error::Unapplied`], [`Error::Commits`]; of the system.
     pub fn run(self, trees: &dyn Trees, workspace: &mut Workspace, processes: &Processes) -> Result<()> {
         let lock = workspace.lock(trees)?;
         if !self.force {
@@ -45,14 +46,24 @@ impl Workspace {
         }
     }
 
-    /// Refuses if it has changes that were not applied.
+    /// Refuses if it has changes that were not applied, or commits that are nowhere else.
     ///
     /// # Errors
-    /// [`Error::Unapplied`]; as for [`Workspace::differences`].
+    /// [`Error::Unapplied`], [`Error::Commits`]; as for [`Workspace::differences`] and
+    /// [`Workspace::lonely_commits`].
     pub fn check_applied(&self, trees: &dyn Trees) -> Result<()> {
+        let name = self.record.name.clone();
         match self.differences(trees)?.len() {
-            0 => Ok(()),
-            changed => Err(Error::Unapplied { name: self.record.name.clone(), changed }),
+            0 => {}
+            changed => return Err(Error::Unapplied { name, changed }),
+        }
+        let commits = self.lonely_commits(trees)?;
+        match commits.is_empty() {
+            true => Ok(()),
+            false => {
+                let (place, original) = (self.place(), self.original());
+                Err(Error::Commits { name, commits, place, original })
+            }
         }
     }
 }

@@ -64,6 +64,18 @@ pub enum Error {
         /// How many.
         changed: usize,
     },
+    /// Commits of the workspace are nowhere else.
+    #[error("{}", lonely(.name, .commits, .place, .original))]
+    Commits {
+        /// The workspace.
+        name: String,
+        /// Hashes with subjects, newest first.
+        commits: Vec<String>,
+        /// Where the workspace is.
+        place: PathBuf,
+        /// Its original.
+        original: PathBuf,
+    },
     /// The target changed while it was compared.
     #[error("{}: something was changed there meanwhile; nothing was applied, try again", .0.display())]
     Meanwhile(PathBuf),
@@ -111,10 +123,35 @@ impl<T, E: Into<std::io::Error>> AtPath<T> for std::result::Result<T, E> {
 pub(crate) fn no_git(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::NotFound => {
-            "git is not installed; patches and merges are made with it (apt-get install git)".into()
+            "git is not installed; patches, merges and a look at commits are made with it (apt-get install git)".into()
         }
         _ => error.to_string(),
     }
+}
+
+/// So many commits are named in a message.
+const NAMED_COMMITS: usize = 3;
+/// So much of a hash is shown.
+const HASH_DIGITS: usize = 10;
+
+fn lonely(name: &str, commits: &[String], place: &Path, original: &Path) -> String {
+    let shown = commits.iter().take(NAMED_COMMITS).map(|commit| {
+        let (hash, subject) = commit.split_once(' ').unwrap_or((commit, ""));
+        format!("{} {subject}", hash.get(..HASH_DIGITS).unwrap_or(hash))
+    });
+    let mut text = format!("workspace '{name}' has {} commits that are nowhere else: ", commits.len());
+    text += &shown.collect::<Vec<_>>().join("; ");
+    if commits.len() > NAMED_COMMITS {
+        text += "; ...";
+    }
+    // Writing to a string does not fail.
+    let _ = write!(
+        text,
+        " (git -C {} fetch {} BRANCH takes them); --force goes on",
+        original.display(),
+        place.display()
+    );
+    text
 }
 
 /// So many processes are named in a message.

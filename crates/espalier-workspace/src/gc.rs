@@ -119,7 +119,9 @@ fn discard(
     // Whose time is over goes with its changes: that is what the user said.
     let discard = Discard { force: reason == Reason::Expired };
     match discard.run(trees, workspace, processes) {
-        Err(error @ (Error::InUse { .. } | Error::Unapplied { .. })) => Ok(Some(error.to_string())),
+        Err(error @ (Error::InUse { .. } | Error::Unapplied { .. } | Error::Commits { .. })) => {
+            Ok(Some(error.to_string()))
+        }
         done => done.map(|()| None),
     }
 }
@@ -134,7 +136,7 @@ fn due(trees: &dyn Trees, workspace: &Workspace) -> Result<Option<Reason>> {
         return Ok(None);
     }
     match workspace.check_applied(trees) {
-        Err(Error::Unapplied { .. }) => Ok(None),
+        Err(Error::Unapplied { .. } | Error::Commits { .. }) => Ok(None),
         done => done.map(|()| Some(Reason::ProcessEnded)),
     }
 }

@@ -2,16 +2,18 @@
 //! first `git status` in it reads no file.
 //!
 //! Git's index has times, sizes, owners and inode numbers of files. In a clone the numbers differ.
-//! With `core.checkStat=minimal` times and sizes decide, and those are kept. Only files are
+//! With `core.checkStat=minimal` times and sizes decide, and those are kept. With the
+//! `core.fsmonitor` hook git does not even ask for them ([`crate::git_warm`]). Only files are
 //! changed, in the clone's own repository; no program is run.
 
 use crate::error::{AtPath, Error, Result};
+use crate::git_index;
 use std::io::ErrorKind;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 /// Makes git compare times and sizes only. The last setting in the file counts.
-const SETTING: &str = "[core]\n\tcheckStat = minimal\n";
+const COMPARE_LESS: &str = "[core]\n\tcheckStat = minimal\n";
 /// What a `.git` file begins with.
 const LINK: &str = "gitdir: ";
 
@@ -20,6 +22,10 @@ const LINK: &str = "gitdir: ";
 pub enum GitNote {
     /// The index of this repository stays valid.
     KeptWarm(PathBuf),
+    /// Git asks the mount what changed, in the clone.
+    AsksMount,
+    /// The same in the original, where git has looked at everything once.
+    WarmedOriginal(PathBuf),
     /// The clone is a worktree of its own, of the repository that the original belongs to.
     OwnWorktree(PathBuf),
     /// A link to the original's repository leads to the clone's.
@@ -38,6 +44,15 @@ impl GitNote {
                     repository.display()
                 )
             }
+            Self::AsksMount => {
+                "set core.fsmonitor and core.untrackedCache in .git, so that git status looks only \
+                                at what changed"
+                    .into()
+            }
+            Self::WarmedOriginal(original) => format!(
+                "set the same in {}, and had git look at everything there once; later workspaces begin with that",
+                original.display()
+            ),
             Self::OwnWorktree(at) => {
                 format!(
                     "made {}, with a detached HEAD, because the original is a linked worktree",
@@ -54,12 +69,20 @@ impl GitNote {
 ///
 /// # Errors
 /// Of the system.
-pub(crate) fn prepare(tree: &Path, original: &Path, place: &Path) -> Result<Vec<GitNote>> {
+pub(crate) fn prepare(
+    tree: &Path,
+    original: &Path,
+    place: &Path,
+    hook: Option<&str>,
+) -> Result<Vec<GitNote>> {
     let mut notes = Vec::new();
     let git = tree.join(".git");
     let Ok(found) = git.symlink_metadata() else { return Ok(notes) };
     if found.is_dir() {
         keep_warm(&git, Path::new(".git"), &mut notes)?;
+        if let Some(hook) = hook {
+            ask_mount(&git, original, place, hook, &mut notes)?;
+        }
         let worktrees = git.join("worktrees");
         if worktrees.is_dir() {
             std::fs::remove_dir_all(&worktrees).at(&worktrees)?;
@@ -74,16 +97,46 @@ pub(crate) fn prepare(tree: &Path, original: &Path, place: &Path) -> Result<Vec<
 
 /// Sets what keeps the index of a repository valid.
 fn keep_warm(repository: &Path, shown: &Path, notes: &mut Vec<GitNote>) -> Result<()> {
+    if add_setting(repository, COMPARE_LESS)? {
+        notes.push(GitNote::KeptWarm(shown.to_owned()));
+    }
+    Ok(())
+}
+
+/// Makes git ask the mount what changed in the clone, by the program `hook`, and its cache of
+/// untracked files one of the clone's place.
+fn ask_mount(git: &Path, original: &Path, place: &Path, hook: &str, notes: &mut Vec<GitNote>) -> Result<()> {
+    if add_setting(git, &hook_setting(hook))? {
+        notes.push(GitNote::AsksMount);
+        let index = git.join("index");
+        if index.symlink_metadata().is_ok_and(|found| found.is_file()) {
+            git_index::relocate(&index, original, place)?;
+        }
+    }
+    Ok(())
+}
+
+/// The setting of the hook and of what goes with it.
+pub(crate) fn hook_setting(hook: &str) -> String {
+    let hook = hook.replace('\\', "\\\\").replace('"', "\\\"");
+    format!("[core]\n\tfsmonitor = \"{hook}\"\n\tfsmonitorHookVersion = 2\n\tuntrackedCache = true\n")
+}
+
+/// Appends a setting to the configuration of a repository, unless it is there; false if the
+/// repository has none.
+pub(crate) fn add_setting(repository: &Path, setting: &str) -> Result<bool> {
     let config = repository.join("config");
     let text = match std::fs::read(&config) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
         read => read.at(&config)?,
     };
+    if text.windows(setting.len()).any(|part| part == setting.as_bytes()) {
+        return Ok(true);
+    }
     let mut out = std::fs::File::options().append(true).open(&config).at(&config)?;
     let newline = if text.last().is_none_or(|last| *last == b'\n') { "" } else { "\n" };
-    out.write_all([newline, SETTING].concat().as_bytes()).at(&config)?;
-    notes.push(GitNote::KeptWarm(shown.to_owned()));
-    Ok(())
+    out.write_all([newline, setting].concat().as_bytes()).at(&config)?;
+    Ok(true)
 }
 
 /// The repositories of submodules, which lie in the repository, and the `.git` files that lead to

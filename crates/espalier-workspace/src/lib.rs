@@ -8,7 +8,9 @@
 //! steps.
 
 mod apply;
+mod changes;
 mod checkpoint;
+mod commits;
 mod create;
 mod discard;
 mod entry;
@@ -16,6 +18,8 @@ mod error;
 mod exec;
 mod gc;
 mod git;
+mod git_index;
+mod git_warm;
 mod home;
 mod listing;
 mod merge;
@@ -35,6 +39,7 @@ mod trees;
 mod workspace;
 
 pub use apply::{Applied, Apply, ApplyOutcome, Conflict, Prefer};
+pub use changes::{Changes, changes_since};
 pub use checkpoint::Undone;
 pub use create::{Create, Created};
 pub use discard::Discard;

@@ -120,7 +120,7 @@ const LENGTH_OFFSET: usize = 16;
 const DATA_OFFSET: usize = 24;
 
 /// Carries out an ioctl whose argument is `argument`, which then holds what it brings back.
-fn ask(file: &File, command: u32, argument: &mut [u8]) -> std::io::Result<()> {
+pub(crate) fn ask(file: &File, command: u32, argument: &mut [u8]) -> std::io::Result<()> {
     assert_eq!(argument.len(), control::size(command), "the argument has the size that the number says");
     // SAFETY: the kernel reads and writes as many bytes as the number says, and the slice has that
     // many.
@@ -131,7 +131,7 @@ fn ask(file: &File, command: u32, argument: &mut [u8]) -> std::io::Result<()> {
 }
 
 /// What the failure of an ioctl on `path` means.
-fn explain(error: std::io::Error, path: &Path) -> Error {
+pub(crate) fn explain(error: std::io::Error, path: &Path) -> Error {
     match error.raw_os_error() {
         Some(libc::ENOTTY | libc::EOPNOTSUPP) => Error::NotEspalier(path.to_owned()),
         Some(libc::EPERM) => Error::NotOwned(path.to_owned()),
@@ -192,29 +192,7 @@ impl Trees for Mounted {
         let mut begin = token(&before, old)?.to_vec();
         begin.resize(control::size(control::DIFF), 0);
         ask(&after, control::DIFF, &mut begin).map_err(|error| explain(error, new))?;
-        let session = begin[control::TOKEN_BYTES..].to_vec();
-        loop {
-            let mut answer = vec![0; control::size(control::DIFF_NEXT)];
-            answer[..session.len()].copy_from_slice(&session);
-            ask(&after, control::DIFF_NEXT, &mut answer).map_err(|error| explain(error, new))?;
-            let mut rest = answer_data(&answer).ok_or_else(|| cut_off(new))?;
-            if rest.is_empty() {
-                return Ok(());
-            }
-            while let Some((&[kind, low, high], behind)) = rest.split_first_chunk::<3>() {
-                let length = usize::from(u16::from_ne_bytes([low, high]));
-                let (path, behind) = behind.split_at_checked(length).ok_or_else(|| cut_off(new))?;
-                each(
-                    match kind {
-                        b'+' => Change::Added,
-                        b'-' => Change::Removed,
-                        _ => Change::Changed,
-                    },
-                    path,
-                );
-                rest = behind;
-            }
-        }
+        take_differences((&after, new), &begin[control::TOKEN_BYTES..], each)
     }
 
     fn restore(&self, dir: &Path, snapshot: &str) -> Result<()> {
@@ -257,6 +235,36 @@ impl Trees for Mounted {
     }
 }
 
+/// Takes the differences of a session.
+pub(crate) fn take_differences(
+    (file, path): (&File, &Path),
+    session: &[u8],
+    each: &mut dyn FnMut(Change, &[u8]),
+) -> Result<()> {
+    loop {
+        let mut answer = vec![0; control::size(control::DIFF_NEXT)];
+        answer[..session.len()].copy_from_slice(session);
+        ask(file, control::DIFF_NEXT, &mut answer).map_err(|error| explain(error, path))?;
+        let mut rest = answer_data(&answer).ok_or_else(|| cut_off(path))?;
+        if rest.is_empty() {
+            return Ok(());
+        }
+        while let Some((&[kind, low, high], behind)) = rest.split_first_chunk::<3>() {
+            let length = usize::from(u16::from_ne_bytes([low, high]));
+            let (found, behind) = behind.split_at_checked(length).ok_or_else(|| cut_off(path))?;
+            each(
+                match kind {
+                    b'+' => Change::Added,
+                    b'-' => Change::Removed,
+                    _ => Change::Changed,
+                },
+                found,
+            );
+            rest = behind;
+        }
+    }
+}
+
 /// Steps as the server reads them.
 fn encode(steps: &[Step], target: &Path) -> Result<Vec<u8>> {
     let mut out = Vec::new();
@@ -281,6 +289,6 @@ fn answer_data(answer: &[u8]) -> Option<&[u8]> {
     answer.get(DATA_OFFSET..)?.get(..u32::from_ne_bytes(length) as usize)
 }
 
-fn cut_off(path: &Path) -> Error {
+pub(crate) fn cut_off(path: &Path) -> Error {
     Error::Damaged { path: path.to_owned(), what: "the server's answer is cut off".into() }
 }

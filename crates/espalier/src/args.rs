@@ -14,8 +14,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 pub(crate) use trees::{
-    Chmod, Chown, CloneArgs, Diff, Du, Remove, Snapshot, SnapshotCommand, SnapshotCreate, SnapshotList,
-    SnapshotOne,
+    Chmod, Chown, CloneArgs, Diff, Du, FsMonitor, Remove, Snapshot, SnapshotCommand, SnapshotCreate,
+    SnapshotList, SnapshotOne,
 };
 pub(crate) use watch::{Stat, Top, Trace};
 pub(crate) use workspace::{
@@ -94,6 +94,9 @@ pub(crate) enum Command {
     /// Make, compare, apply, undo and throw away workspaces: clones to work in
     #[command(visible_alias = "ws")]
     Workspace(Workspace),
+    /// Tell git what changed in a work tree, as its core.fsmonitor hook
+    #[command(name = "fsmonitor")]
+    FsMonitor(FsMonitor),
     /// List what differs between two trees, in time that grows with what differs
     Diff(Diff),
     /// Show the space that trees take, and what nothing else shares
@@ -111,7 +114,9 @@ pub(crate) enum Command {
 impl Command {
     /// True if all it does is to ask the server of a mount, as a rule.
     pub(crate) fn is_brief(&self) -> bool {
-        use Command::{Chmod, Chown, Clone, Doctor, Info, Rm, Snapshot, Stat, Top, Trace, Umount, Workspace};
+        use Command::{
+            Chmod, Chown, Clone, Doctor, FsMonitor, Info, Rm, Snapshot, Stat, Top, Trace, Umount, Workspace,
+        };
         matches!(
             self,
             Umount(_)
@@ -126,6 +131,7 @@ impl Command {
                 | Chmod(_)
                 | Snapshot(_)
                 | Workspace(_)
+                | FsMonitor(_)
         )
     }
 }

@@ -17,6 +17,7 @@ mod diff;
 mod doctor;
 mod dump;
 mod fsck;
+mod fsmonitor;
 mod image;
 mod info;
 mod label;
@@ -146,6 +147,7 @@ fn run(cli: &Cli, config: &Config) -> (&'static str, anyhow::Result<Exit>) {
         Command::Chmod(args) => ("chmod", change::chmod(args).map(done)),
         Command::Snapshot(args) => ("snapshot", snapshot::run(args).map(done)),
         Command::Workspace(args) => ("workspace", workspace::run(args)),
+        Command::FsMonitor(args) => ("fsmonitor", fsmonitor::run(args).map(done)),
         Command::Diff(args) => ("diff", diff::run(args).map(done)),
         Command::Du(args) => ("du", diff::du(args).map(done)),
         Command::Bench(args) => ("bench", bench::run(args).map(done)),

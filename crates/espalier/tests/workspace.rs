@@ -303,6 +303,42 @@ fn what_is_in_use_or_not_applied_stays() {
 }
 
 #[test]
+fn a_workspace_whose_commits_are_nowhere_else_is_kept() {
+    as_both(|pool| {
+        pool.sh(REPOSITORY);
+        pool.ws("create w --from base").ok();
+        pool.sh(
+            "cd w; git checkout -q -b fix; echo two >src/a; git commit -qam 'the fix'; git checkout -q -; \
+            git stash list",
+        );
+        // The work tree is as it was; only .git holds what is new.
+        assert_eq!(pool.json("diff w")["changes"].as_array().map(Vec::len), Some(0));
+        pool.ws("discard w").refused(1, &["1 commits", "the fix", "--force"]);
+        pool.sh("git -C base fetch -q ../w fix:fix");
+        pool.ws("discard w").ok();
+        // A stash; a commit after what was applied; one that is pushed.
+        pool.ws("create s --from base").ok();
+        pool.sh("cd s; echo three >src/a; git stash -q");
+        pool.ws("discard s").refused(1, &["nowhere else", "--force"]);
+        pool.ws("discard s --force").ok();
+        pool.ws("create a --from base").ok();
+        pool.sh("cd a; echo four >src/a; git commit -qam 'was applied'");
+        pool.ws("apply a").ok();
+        pool.ws("discard a").refused(1, &["1 commits", "was applied"]);
+        pool.sh("git init -q --bare remote; cd a; git remote add r ../remote; git push -q r HEAD:main");
+        pool.ws("discard a").ok();
+        // Nothing was committed, and a repository without commits.
+        pool.ws("create n --from base").ok();
+        pool.sh("git -C n status; git -C n checkout -q -b other");
+        pool.ws("discard n").ok();
+        pool.sh("git init -q empty; echo f >empty/f");
+        pool.ws("create e --from empty").ok();
+        pool.sh("git -C e add f");
+        pool.ws("discard e").ok();
+    });
+}
+
+#[test]
 fn programs_see_the_workspace_at_the_originals_path() {
     as_both(|pool| {
         pool.sh("mkdir -p base/sub; echo base > base/sub/f");

@@ -10,11 +10,15 @@ use common::{Place, Random};
 use espalier_workspace::{
     Apply, ApplyOutcome, Create, Discard, Mounted, Prefer, Processes, Registry, Workspace,
 };
+use rustix::fs::Uid;
+use rustix::thread::set_thread_res_uid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+/// An ordinary user.
+const USER: u32 = 4321;
 /// Steps of a run.
 const STEPS: usize = 60;
 /// Workspaces at a time.
@@ -152,8 +156,33 @@ fn merge_thing(
     }
 }
 
+/// The thread of a test acts as an ordinary user on the file system as long as this lives.
+struct AsUser;
+
+impl AsUser {
+    fn begin() -> Self {
+        set_user(USER);
+        Self
+    }
+}
+
+impl Drop for AsUser {
+    fn drop(&mut self) {
+        set_user(0);
+    }
+}
+
+/// Of this thread alone; the saved user stays root, so there is a way back.
+fn set_user(user: u32) {
+    let (root, user) = (Uid::from_raw(0), Uid::from_raw(user));
+    set_thread_res_uid(user, user, root).unwrap();
+}
+
 struct Run {
     place: Place,
+    /// The directory with everything, of the user.
+    top: PathBuf,
+    user: Option<u32>,
     seed: u64,
     random: Random,
     original: Tree,
@@ -164,22 +193,28 @@ struct Run {
 }
 
 impl Run {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, user: Option<u32>) -> Self {
         let place = Place::mounted("512M");
-        let original = place.dir.join("original");
+        fs::set_permissions(place.base.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let top = place.dir.join("top");
+        fs::create_dir(&top).unwrap();
+        std::os::unix::fs::chown(&top, user, user).unwrap();
+        let _acting = user.map(|_| AsUser::begin());
+        let original = top.join("original");
         fs::create_dir(&original).unwrap();
         let mut random = Random(seed + 1);
         (0..25).for_each(|_| edit(&original, &mut random));
         let original = read(&original);
-        Self { place, seed, random, original, known: BTreeMap::new(), made: 0, applied: 0, conflicts: 0 }
+        let (known, made, applied, conflicts) = (BTreeMap::new(), 0, 0, 0);
+        Self { place, top, user, seed, random, original, known, made, applied, conflicts }
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.place.dir.join(name)
+        self.top.join(name)
     }
 
     fn find(&self, name: &str) -> Workspace {
-        let registry = Registry::around(&self.place.dir).unwrap();
+        let registry = Registry::around(&self.top).unwrap();
         registry.find(name.as_ref()).unwrap_or_else(|error| panic!("seed {}: {error}", self.seed))
     }
 
@@ -192,6 +227,7 @@ impl Run {
             place: None,
             time_to_live: None,
             prepare_git: true,
+            hook: None,
             process: None,
         };
         create.run(&Mounted).unwrap();
@@ -228,7 +264,7 @@ impl Run {
         let outcome = apply.run(&Mounted, &mut self.find(name)).unwrap();
         assert!(matches!(outcome, ApplyOutcome::Applied(_)), "seed {}: {outcome:?}", self.seed);
         let known = self.known.get_mut(name).unwrap();
-        let now = read(&self.place.dir.join("original"));
+        let now = read(&self.top.join("original"));
         let paths: BTreeSet<&PathBuf> = known.base.keys().chain(known.tree.keys()).collect();
         for path in paths {
             if known.base.get(path) != known.tree.get(path) {
@@ -255,12 +291,22 @@ impl Run {
     }
 
     fn step(&mut self) {
+        let what = self.random.below(20);
+        if what == 11 {
+            self.place.remount();
+        } else {
+            let _acting = self.user.map(|_| AsUser::begin());
+            self.act(what);
+        }
+    }
+
+    fn act(&mut self, what: u64) {
         let names: Vec<String> = self.known.keys().cloned().collect();
         if names.is_empty() {
             return self.create();
         }
         let name = names[self.random.below(names.len() as u64) as usize].clone();
-        match self.random.below(20) {
+        match what {
             0..=1 if names.len() < MAX_WORKSPACES => self.create(),
             2..=3 => {
                 self.find(&name).checkpoint(&Mounted, "").unwrap();
@@ -286,7 +332,6 @@ impl Run {
                 }
                 self.known.remove(&name);
             }
-            11 => self.place.remount(),
             12..=14 => {
                 edit(&self.path("original"), &mut self.random);
                 self.original = read(&self.path("original"));
@@ -299,8 +344,9 @@ impl Run {
     }
 
     fn compare(&self, step: usize) {
+        let _acting = self.user.map(|_| AsUser::begin());
         assert_eq!(read(&self.path("original")), self.original, "seed {}, step {step}", self.seed);
-        let registry = Registry::around(&self.place.dir).unwrap();
+        let registry = Registry::around(&self.top).unwrap();
         let names: Vec<&str> = registry.workspaces().iter().map(|w| &*w.record().name).collect();
         let expected: Vec<&str> = self.known.keys().map(|name| &**name).collect();
         assert_eq!(names, expected, "seed {}, step {step}", self.seed);
@@ -320,16 +366,15 @@ impl Run {
     }
 }
 
-#[test]
-fn random_workspaces_are_as_real_copies_merged_by_another_rule() {
+fn run_all(count: u64, user: Option<u32>) -> (usize, usize) {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seeds = match number("ESPALIER_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("ESPALIER_SEEDS").unwrap_or(8),
+        None => 0..number("ESPALIER_SEEDS").unwrap_or(count),
     };
-    let (count, mut applied, mut conflicts) = (seeds.clone().count(), 0, 0);
+    let (mut applied, mut conflicts) = (0, 0);
     for seed in seeds {
-        let mut run = Run::new(seed);
+        let mut run = Run::new(seed, user);
         for step in 0..STEPS {
             run.step();
             run.compare(step);
@@ -339,5 +384,18 @@ fn random_workspaces_are_as_real_copies_merged_by_another_rule() {
         applied += run.applied;
         conflicts += run.conflicts;
     }
-    assert!(count < 8 || applied > 20 && conflicts > 5, "{applied} applied, {conflicts} conflicts");
+    (applied, conflicts)
+}
+
+#[test]
+fn random_workspaces_are_as_real_copies_merged_by_another_rule() {
+    let (applied, conflicts) = run_all(8, None);
+    let is_whole = ["ESPALIER_SEED", "ESPALIER_SEEDS"].iter().all(|name| std::env::var_os(name).is_none());
+    assert!(!is_whole || applied > 20 && conflicts > 5, "{applied} applied, {conflicts} conflicts");
+}
+
+#[test]
+fn those_of_an_ordinary_user_are_too() {
+    let (applied, _) = run_all(2, Some(USER));
+    assert!(applied > 0);
 }

@@ -22,7 +22,7 @@ use crate::protocol::notify::Notification;
 use crate::protocol::reply;
 use crate::protocol::request::Header;
 use espalier_fs::{Caller, FileSystem, ModeChange, NodeId, OwnerChange, TreeDiff, WireReader, WireWriter};
-use handles::{Comparisons, Tokens};
+use handles::{Comparisons, Differences, Tokens};
 use std::sync::{Arc, OnceLock};
 
 /// Up to so many nodes are invalidated one by one when the attributes of a whole tree changed.
@@ -33,6 +33,8 @@ pub(super) struct TreeCommands {
     /// The live file system.
     fs: Arc<FileSystem>,
     snapshots: Arc<SnapshotTable>,
+    /// With `-o writeback` the kernel has data and times that the server does not know.
+    kernel_keeps_data: bool,
     /// Set once the mount exists.
     notifier: OnceLock<Arc<Notifier>>,
     tokens: Tokens,
@@ -45,6 +47,7 @@ impl TreeCommands {
         Self {
             fs,
             snapshots,
+            kernel_keeps_data: false,
             notifier: OnceLock::new(),
             tokens: Tokens::default(),
             comparisons: Comparisons::default(),
@@ -67,6 +70,11 @@ impl TreeCommands {
         self.tokens.take_over(state)?;
         self.comparisons.go_on_after(state.u64()?);
         Ok(())
+    }
+
+    /// The kernel keeps written data to itself for a while (`-o writeback`).
+    pub(super) fn expect_write_back(&mut self) {
+        self.kernel_keeps_data = true;
     }
 
     /// Hands over what tells the kernel of changes.
@@ -160,9 +168,12 @@ impl TreeCommands {
             }
             Command::Diff { token } => {
                 let old = self.tokens.take(&token, caller.uid)?;
-                let diff = self.compare(old, node, caller)?;
+                let diff = Differences::Trees(Box::new(self.compare(old, node, caller)?));
                 answer.extend_from_slice(&token);
                 answer.extend_from_slice(&self.comparisons.begin(caller.uid, diff).to_ne_bytes());
+            }
+            Command::Changes { token, is_synced } => {
+                answer = self.changes(node, token, is_synced, caller)?;
             }
             Command::DiffNext { session } => self.comparisons.next(session, caller.uid, &mut answer)?,
         }
@@ -293,6 +304,29 @@ impl TreeCommands {
         let before = before.as_ref().map_or(&self.fs, |volume| volume.fs());
         let after = after.as_ref().map_or(&self.fs, |volume| volume.fs());
         or_errno(after.diff_trees(before, old, new, caller), || self.shown_path(new))
+    }
+
+    /// What was changed below a directory since an instant.
+    fn changes(
+        &self,
+        node: NodeId,
+        token: &[u8],
+        is_synced: bool,
+        caller: &Caller,
+    ) -> Result<Vec<u8>, Errno> {
+        let answer = |token: &[u8], session, flags| {
+            control::changes_argument(token, session, flags).ok_or(Errno(libc::EIO))
+        };
+        if self.kernel_keeps_data && !is_synced {
+            return answer(token, 0, control::CHANGES_UNSYNCED);
+        }
+        let changed = or_errno(self.fs.changed_paths(node, token, caller), || self.shown_path(node))?;
+        let flags = if changed.everything { control::CHANGES_EVERYTHING } else { 0 };
+        let session = match changed.paths.is_empty() {
+            true => 0,
+            false => self.comparisons.begin(caller.uid, Differences::Paths(changed.paths.into_iter())),
+        };
+        answer(changed.token.as_bytes(), session, flags)
     }
 
     /// Refuses callers that may not make and delete snapshots of the whole volume: all but root and

@@ -18,6 +18,9 @@ const STEP_HEAD_BYTES: usize = 21;
 /// Bytes of differences in one answer.
 pub const DIFFERENCES_BYTES: usize = 8168;
 
+/// Room for the token of an instant, bytes.
+pub const CHANGES_TOKEN_BYTES: usize = 112;
+
 const fn number(direction: u32, command: u32, size: usize) -> u32 {
     direction << 30 | (size as u32) << 16 | MAGIC << 8 | command
 }
@@ -53,6 +56,9 @@ pub const RENAME_ALL: u32 = number(WRITE, 12, 2 * TOKEN_BYTES);
 /// `ESPALIER_IOC_EXCLUSIVE_SPACE`.
 pub const EXCLUSIVE_SPACE: u32 = number(READ, 13, 8);
 
+/// `ESPALIER_IOC_CHANGES`.
+pub const CHANGES: u32 = number(READ | WRITE, 14, CHANGES_TOKEN_BYTES + 16);
+
 /// Step of [`RENAME_ALL`]: what is staged moves to its place.
 pub const ENTER: u8 = 1;
 /// Step of [`RENAME_ALL`]: what is at the place moves to the staging directory.
@@ -68,6 +74,14 @@ pub const REMOVE_LEAVING_EMPTY: u32 = 1;
 pub const SNAPSHOT_WRITABLE: u32 = 1;
 /// Flag: not of the whole volume, but of the directory alone.
 pub const SNAPSHOT_DIRECTORY: u32 = 2;
+
+/// Flag of changes: anything may have changed.
+pub const CHANGES_EVERYTHING: u32 = 1;
+/// Flag of changes: the kernel has data and times that the server has not, until the caller has
+/// synchronized the file system. Then the caller asks again.
+pub const CHANGES_UNSYNCED: u32 = 2;
+/// Flag of the argument of changes: the caller has synchronized the file system.
+pub const CHANGES_SYNCED: u32 = 1;
 
 /// A secret that stands for a directory that its owner has opened.
 pub type Token = [u8; TOKEN_BYTES];
@@ -142,7 +156,14 @@ pub enum Command<'a> {
         /// Of the file with the steps.
         steps: Token,
     },
-    /// Continues a comparison.
+    /// Asks what was changed since an instant.
+    Changes {
+        /// Names the instant.
+        token: &'a [u8],
+        /// The caller has synchronized the file system.
+        is_synced: bool,
+    },
+    /// Continues a comparison, or an answer with changes.
     DiffNext {
         /// The number of the comparison.
         session: u64,
@@ -198,6 +219,14 @@ impl<'a> Command<'a> {
                 staging: reader.bytes(TOKEN_BYTES).ok()?.try_into().ok()?,
                 steps: reader.bytes(TOKEN_BYTES).ok()?.try_into().ok()?,
             },
+            CHANGES => {
+                let token = reader.bytes(CHANGES_TOKEN_BYTES).ok()?;
+                let (session, flags, length) =
+                    (reader.u64().ok()?, reader.u32().ok()?, reader.u32().ok()? as usize);
+                let known = session == 0 && flags & !CHANGES_SYNCED == 0;
+                let token = token.get(..length).filter(|_| known)?;
+                Self::Changes { token, is_synced: flags & CHANGES_SYNCED != 0 }
+            }
             DIFF_NEXT => Self::DiffNext { session: reader.u64().ok()? },
             _ => return None,
         })
@@ -224,6 +253,29 @@ pub fn name_argument(flags: u32, name: &[u8]) -> Option<Vec<u8>> {
 /// The argument of [`CLONE`]; `None` if the name is too long.
 pub fn clone_argument(token: &Token, name: &[u8]) -> Option<Vec<u8>> {
     name_argument(0, name).map(|rest| [&token[..], &rest].concat())
+}
+
+/// The argument of [`CHANGES`], and its answer: token, session, flags. `None` if the token is too
+/// long.
+pub fn changes_argument(token: &[u8], session: u64, flags: u32) -> Option<Vec<u8>> {
+    if token.len() > CHANGES_TOKEN_BYTES {
+        return None;
+    }
+    let mut out = token.to_vec();
+    out.resize(CHANGES_TOKEN_BYTES, 0);
+    out.extend_from_slice(&session.to_ne_bytes());
+    out.extend_from_slice(&flags.to_ne_bytes());
+    out.extend_from_slice(&(token.len() as u32).to_ne_bytes());
+    Some(out)
+}
+
+/// The answer of [`CHANGES`]: token, session, flags; `None` if it is cut off.
+pub fn changes_answer(answer: &[u8]) -> Option<(&[u8], u64, u32)> {
+    let (token, rest) = answer.split_at_checked(CHANGES_TOKEN_BYTES)?;
+    let (session, rest) = rest.split_first_chunk()?;
+    let (flags, rest) = rest.split_first_chunk()?;
+    let length = u32::from_ne_bytes(rest.try_into().ok()?) as usize;
+    Some((token.get(..length)?, u64::from_ne_bytes(*session), u32::from_ne_bytes(*flags)))
 }
 
 /// One step of [`RENAME_ALL`], as it lies in a file.
@@ -284,6 +336,7 @@ mod tests {
             DIFF_NEXT,
             RESTORE,
             RENAME_ALL,
+            CHANGES,
         ];
         let expected = [
             0x8010_e501,
@@ -297,6 +350,7 @@ mod tests {
             0xe000_e509,
             0x4108_e50b,
             0x4020_e50c,
+            0xc080_e50e,
         ];
         assert_eq!(numbers, expected);
     }
@@ -322,6 +376,20 @@ mod tests {
     }
 
     #[test]
+    fn instants_come_back() {
+        let argument = changes_argument(b"token", 0, CHANGES_SYNCED).unwrap();
+        assert_eq!(argument.len(), size(CHANGES));
+        let asked = Command::Changes { token: b"token", is_synced: true };
+        assert_eq!(Command::decode(CHANGES, &argument), Some(asked));
+        assert_eq!(Command::decode(CHANGES, &changes_argument(b"token", 1, 0).unwrap()), None);
+        assert_eq!(Command::decode(CHANGES, &changes_argument(b"token", 0, 2).unwrap()), None);
+        assert_eq!(changes_argument(&[b't'; 113], 0, 0), None);
+        let answer = changes_argument(b"next", 7, CHANGES_EVERYTHING).unwrap();
+        assert_eq!(changes_answer(&answer), Some((&b"next"[..], 7, CHANGES_EVERYTHING)));
+        assert_eq!(changes_answer(&answer[..127]), None);
+    }
+
+    #[test]
     fn steps_come_back_and_cut_off_ones_do_not() {
         let steps = [
             RawStep { action: ENTER, place: b"a/b", staged: b"0", expected: (0, 0) },
@@ -342,9 +410,19 @@ mod tests {
     #[test]
     fn noise_gives_nothing_or_something() {
         let mut bytes = vec![0xffu8; 300];
-        for command in
-            [CLONE, REMOVE_TREE, CHOWN_TREE, CHMOD_TREE, SNAPSHOT, DIFF, DIFF_NEXT, RENAME_ALL, 0, u32::MAX]
-        {
+        for command in [
+            CLONE,
+            REMOVE_TREE,
+            CHOWN_TREE,
+            CHMOD_TREE,
+            SNAPSHOT,
+            DIFF,
+            DIFF_NEXT,
+            RENAME_ALL,
+            CHANGES,
+            0,
+            u32::MAX,
+        ] {
             for length in [0, 3, 8, 20, 264, 280, 300] {
                 let _ = Command::decode(command, &bytes[..length]);
                 bytes[length.min(299)] ^= 0x5a;

@@ -1,6 +1,7 @@
 //! The options of the commands for whole trees.
 
 use clap::Args;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 #[derive(Debug, Args)]
@@ -45,6 +46,25 @@ pub(crate) struct Remove {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  git config core.fsmonitor 'espalier fsmonitor' && git config core.fsmonitorHookVersion 2
+  git config core.untrackedCache true
+
+Git then asks for what changed and looks at nothing else. espalier workspace create sets it up. Git runs
+this with the version of the protocol, which is 2, and the token of the last answer; the current directory
+is the top of the work tree. After a remount everything counts as changed, once or twice. Where it cannot be
+told what changed (another file system, something there that belongs to another user) the exit status is 1,
+and git looks at everything.")]
+pub(crate) struct FsMonitor {
+    /// The version of the protocol
+    #[arg(value_name = "VERSION")]
+    pub(crate) protocol: u32,
+    /// The token of the last answer
+    #[arg(value_name = "TOKEN", default_value = "")]
+    pub(crate) token: OsString,
 }
 
 #[derive(Debug, Args)]

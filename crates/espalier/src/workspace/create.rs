@@ -15,6 +15,7 @@ pub(super) fn run(asked: &Asked<'_>, args: &WorkspaceCreate) -> Result<Exit> {
     if args.count == Some(0) {
         bail!("--count 0 makes nothing");
     }
+    let hook = hook();
     let mut all = Vec::new();
     for number in 1..=args.count.unwrap_or(1) {
         let (name, place) = match args.count {
@@ -28,6 +29,7 @@ pub(super) fn run(asked: &Asked<'_>, args: &WorkspaceCreate) -> Result<Exit> {
             place: place.as_deref(),
             time_to_live: args.ttl.map(|span| span.0),
             prepare_git: !args.no_git,
+            hook: hook.as_deref(),
             process,
         };
         let begun = std::time::Instant::now();
@@ -49,6 +51,18 @@ pub(super) fn run(asked: &Asked<'_>, args: &WorkspaceCreate) -> Result<Exit> {
         say!("{}", json!({ "created": all }));
     }
     Ok(Exit::Success)
+}
+
+/// The command by which git asks this program what changed: by its name, if that leads here.
+fn hook() -> Option<String> {
+    let own = std::env::current_exe().ok()?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let first = std::env::split_paths(&path).map(|dir| dir.join("espalier")).find(|file| file.is_file());
+    if first.and_then(|file| file.canonicalize().ok()) == own.canonicalize().ok() {
+        return Some("espalier fsmonitor".into());
+    }
+    let quoted = own.to_str()?.replace('\'', "'\\''");
+    (!quoted.contains('\n')).then(|| format!("'{quoted}' fsmonitor"))
 }
 
 fn numbered(path: &Path, number: u32) -> PathBuf {

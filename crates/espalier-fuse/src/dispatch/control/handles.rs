@@ -1,4 +1,5 @@
-//! Handles that ioctls give out: tokens for directories, and numbers of comparisons under way.
+//! Handles that ioctls give out: tokens for directories, and numbers of comparisons under way, or
+//! of lists of changed paths that are handed out.
 
 use crate::dispatch::errno::{Errno, or_errno};
 use crate::protocol::control::{DIFFERENCES_BYTES, TOKEN_BYTES, Token};
@@ -26,14 +27,39 @@ pub(super) struct Comparisons(Mutex<Running>);
 #[derive(Default)]
 struct Running {
     last: u64,
-    all: HashMap<u64, (u32, TreeDiff)>,
+    all: HashMap<u64, (u32, Differences)>,
     /// When one of them was last begun or continued.
     used: Option<Instant>,
 }
 
+/// What is handed out piece by piece.
+pub(super) enum Differences {
+    /// Of two trees.
+    Trees(Box<TreeDiff>),
+    /// Changed paths that are known already.
+    Paths(std::vec::IntoIter<Vec<u8>>),
+}
+
+impl Differences {
+    fn next(&mut self) -> espalier_fs::Result<Option<(Change, Vec<u8>)>> {
+        match self {
+            Self::Trees(diff) => diff.next(),
+            Self::Paths(paths) => Ok(paths.next().map(|path| (Change::Changed, path))),
+        }
+    }
+
+    /// Node headers that were looked at so far.
+    fn nodes(&self) -> u64 {
+        match self {
+            Self::Trees(diff) => diff.nodes(),
+            Self::Paths(_) => 0,
+        }
+    }
+}
+
 impl Comparisons {
     /// Begins a comparison of user `uid`; the result is its number.
-    pub(super) fn begin(&self, uid: u32, diff: TreeDiff) -> u64 {
+    pub(super) fn begin(&self, uid: u32, diff: Differences) -> u64 {
         let Running { last, all, used } = &mut *self.0.lock();
         *used = Some(Instant::now());
         if all.len() >= MAX_COMPARISONS

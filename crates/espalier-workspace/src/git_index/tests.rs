@@ -1,0 +1,87 @@
+use super::*;
+use std::process::Command;
+
+#[test]
+fn numbers_are_git_s() {
+    for value in [0, 1, 127, 128, 129, 255, 16_511, 16_512, 1 << 20, 1 << 40] {
+        let bytes = [number(value), vec![9]].concat();
+        assert_eq!(take_number(&bytes), Some((value, &[9][..])), "{value}");
+    }
+    assert_eq!(number(128), [0x80, 0]);
+    assert_eq!(take_number(&[0xff; 20]), None);
+}
+
+fn git(dir: &Path, words: &[&str]) -> String {
+    let out = Command::new("git").arg("-C").arg(dir).args(words).output().unwrap();
+    assert!(out.status.success(), "{words:?}: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).unwrap()
+}
+
+/// A repository whose index has a cache of untracked files.
+fn repository(dir: &Path, version: &str) {
+    std::fs::create_dir(dir).unwrap();
+    git(dir, &["init", "-q"]);
+    for setting in [["core.untrackedCache", "true"], ["index.version", version], ["index.threads", "2"]] {
+        git(dir, &["config", setting[0], setting[1]]);
+    }
+    for name in ["a", "sub/b", "sub/deep/c c", "ä"] {
+        std::fs::create_dir_all(dir.join(name).parent().unwrap()).unwrap();
+        std::fs::write(dir.join(name), name).unwrap();
+    }
+    git(dir, &["add", "-A"]);
+    std::fs::write(dir.join("untracked"), "").unwrap();
+    git(dir, &["status"]);
+}
+
+#[test]
+fn a_moved_index_is_as_git_writes_it() {
+    for version in ["2", "3", "4"] {
+        let above = tempfile::tempdir().unwrap();
+        let (old, new) = (above.path().join("old"), above.path().join("a new and longer place"));
+        repository(&old, version);
+        let file = old.join(".git/index");
+        let before = std::fs::read(&file).unwrap();
+        let (offset, extensions) = parse(&before).unwrap();
+        assert!(extensions.iter().any(|(signature, _)| *signature == UNTRACKED), "{version}");
+        assert!(relocate(&file, &old, &new).unwrap());
+        assert!(!relocate(&file, &old, &new).unwrap(), "it is no longer at the old place");
+        let after = std::fs::read(&file).unwrap();
+        assert_eq!(after[..offset], before[..offset]);
+        std::fs::rename(&old, &new).unwrap();
+        // Git checks the sums, and has no reason to warn of the cache.
+        git(&new, &["fsck", "--strict"]);
+        let out = Command::new("git").arg("-C").arg(&new).args(["status", "--short"]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&out.stderr), "", "{version}");
+        assert!(String::from_utf8_lossy(&out.stdout).contains("?? untracked"), "{version}");
+        // And back: the same bytes.
+        let file = new.join(".git/index");
+        std::fs::write(&file, &after).unwrap();
+        assert!(relocate(&file, &new, &old).unwrap());
+        assert_eq!(std::fs::read(&file).unwrap(), before, "{version}");
+    }
+}
+
+#[test]
+fn damage_is_left_alone() {
+    let above = tempfile::tempdir().unwrap();
+    let old = above.path().join("old");
+    repository(&old, "2");
+    let index = std::fs::read(old.join(".git/index")).unwrap();
+    for length in 0..index.len() {
+        let _ = relocated(&index[..length], &old, Path::new("/new"));
+        let _ = fsmonitor_token(&index[..length]);
+    }
+    for at in 0..index.len() {
+        let mut damaged = index.clone();
+        damaged[at] ^= 0xff;
+        let _ = relocated(&damaged, &old, Path::new("/new"));
+    }
+    assert_eq!(fsmonitor_token(&index), None);
+    let hook = "f() { printf 'my token\\0/\\0'; }; f";
+    for setting in [["core.fsmonitor", hook], ["core.fsmonitorHookVersion", "2"]] {
+        git(&old, &["config", setting[0], setting[1]]);
+    }
+    git(&old, &["status"]);
+    let index = std::fs::read(old.join(".git/index")).unwrap();
+    assert_eq!(fsmonitor_token(&index), Some(&b"my token"[..]));
+}

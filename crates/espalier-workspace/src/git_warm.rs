@@ -1,0 +1,85 @@
+//! Makes git in an original ask the mount what changed, so that every workspace that is made of it
+//! begins with an index in which nothing has to be looked at.
+//!
+//! The mount does not accept the first token that it gives out for a directory, nor those of the
+//! next second (docs/design/changes.md). So git looks at everything until its token is good, if
+//! that takes it so long that something is to be won.
+
+use crate::changes::changes_since;
+use crate::error::{AtPath, Result};
+use crate::git::{GitNote, add_setting, hook_setting};
+use crate::git_index;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// What any setting of the hook contains.
+const SETTING: &str = "fsmonitor";
+/// Tokens are good that are given out so long after the first one.
+const UNTIL_GOOD: Duration = Duration::from_millis(1100);
+/// So often git looks at everything. The second time is enough, if nothing happens in between.
+const LOOKS: u32 = 3;
+/// Nothing is to be won where looking at everything takes no longer.
+const SHORT: Duration = Duration::from_millis(100);
+
+/// Sets the hook in the repository of `original`, unless a hook is set there or refused, and has
+/// git look at everything if the mount cannot tell what changed since the index was written. `None`
+/// if there was nothing to do.
+///
+/// # Errors
+/// Of the system. What the caller may not change there, or git does not do, is left.
+pub(crate) fn warm(original: &Path, hook: &str) -> Result<Option<GitNote>> {
+    let git = original.join(".git");
+    let (config, index) = (git.join("config"), git.join("index"));
+    let (Ok(text), true) = (std::fs::read(&config), index.is_file()) else { return Ok(None) };
+    let text = String::from_utf8_lossy(&text);
+    let is_set = text.contains(hook_setting(hook).lines().nth(1).unwrap_or(hook).trim());
+    if !is_set && text.to_ascii_lowercase().contains(SETTING) {
+        return Ok(None);
+    }
+    if is_set && is_warm(original, &index)? {
+        return Ok(None);
+    }
+    if !is_set && !add(&git, hook)? {
+        return Ok(None);
+    }
+    for _ in 0..LOOKS {
+        let begun = Instant::now();
+        if !look_at_everything(original) {
+            return Ok(None);
+        }
+        if begun.elapsed() < SHORT || is_warm(original, &index)? {
+            break;
+        }
+        std::thread::sleep(UNTIL_GOOD);
+    }
+    Ok(Some(GitNote::WarmedOriginal(original.to_owned())))
+}
+
+/// True if the mount can tell what changed since the index was written.
+fn is_warm(original: &Path, index: &Path) -> Result<bool> {
+    let index = std::fs::read(index).at(index)?;
+    let Some(token) = git_index::fsmonitor_token(&index) else { return Ok(false) };
+    Ok(changes_since(original, token).is_ok_and(|changes| !changes.everything))
+}
+
+/// Adds the setting; false if the caller may not.
+fn add(git: &Path, hook: &str) -> Result<bool> {
+    match add_setting(git, &hook_setting(hook)) {
+        Err(crate::Error::Io { source, .. })
+            if matches!(source.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) =>
+        {
+            Ok(false)
+        }
+        done => done,
+    }
+}
+
+/// Has git write its index anew; false if it cannot.
+fn look_at_everything(original: &Path) -> bool {
+    let mut git = Command::new("git");
+    git.arg("-C").arg(original).args(["status", "--porcelain"]);
+    let done = git.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    done.is_ok_and(|status| status.success())
+}
