@@ -93,6 +93,7 @@ install: all install-files
 # What is built already, for packages.
 install-files:
 	install -D -m 755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/espalier
+	install -D -m 755 integrations/git-espalier/git-espalier $(DESTDIR)$(PREFIX)/bin/git-espalier
 	install -D -m 644 packaging/modprobe.d/espalier.conf $(DESTDIR)$(PREFIX)/lib/modprobe.d/espalier.conf
 	install -D -m 644 packaging/grafana/espalier.json $(SHARE)/espalier/grafana.json
 	install -d $(DESTDIR)$(SBINDIR) $(dir $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT))
@@ -106,6 +107,7 @@ install-files:
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/espalier $(DESTDIR)$(PREFIX)/lib/modprobe.d/espalier.conf
+	rm -f $(DESTDIR)$(PREFIX)/bin/git-espalier
 	rm -f $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT)
 	rm -f $(SHARE)/espalier/grafana.json
 	rm -f $(SHARE)/man/man1/espalier.1 $(SHARE)/man/man1/espalier-*.1

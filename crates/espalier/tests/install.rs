@@ -44,6 +44,7 @@ fn pages_completions_units_and_helpers_are_installed_and_removed() {
         assert!(shown.contains("DESCRIPTION"), "{page}: {shown}");
     }
     for file in [
+        "usr/bin/git-espalier",
         "usr/lib/modprobe.d/espalier.conf",
         "usr/lib/systemd/system/espalier@.service",
         "usr/share/bash-completion/completions/espalier",
