@@ -26,7 +26,7 @@ pub struct Changes {
 /// first.
 ///
 /// # Errors
-/// [`Error::NotEspalier`], [`Error::NotOwned`]; of the system.
+/// As for [`Trees::differences`](crate::Trees::differences).
 pub fn changes_since(dir: &Path, token: &[u8]) -> Result<Changes> {
     let file = File::open(dir).at(dir)?;
     let mut flags = 0;
