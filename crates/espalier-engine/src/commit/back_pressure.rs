@@ -296,7 +296,7 @@ mod tests {
     #[test]
     fn delays_grow_with_the_bytes_up_to_a_bound() {
         assert_eq!(max_delay(0), MAX_WRITER_DELAY);
-        assert_eq!(max_delay(SLOWED_BYTES_PER_SECOND / 100), Duration::from_millis(10));
+        assert_eq!(max_delay(SLOWED_BYTES_PER_SECOND / 64), Duration::from_micros(15_625));
         assert_eq!(max_delay(u64::MAX), MAX_WAIT_WHEN_TIGHT);
     }
 }
