@@ -8,7 +8,7 @@ from suite import CLASSIC, FAILED, IMAGE, PASSED, ROOTLESS, SKIPPED, WRITEBACK, 
 
 # They are not about the file system below, need another one, or may hang the machine (bind-mount).
 LEFT_OUT = {"bind-mount", "binderfs", "procfs", "sysfs", "verity"}
-# `io` calls syncfs on every mount of the machine, and takes the errors of other mounts for failures:
+# `io` calls syncfs on every mount of the machine, and takes errors of other mounts for failures:
 # with -o writeback the kernel reports there what `inode-flags` has written to immutable files. So
 # only one run is made at a time.
 ALONE = threading.Lock()
