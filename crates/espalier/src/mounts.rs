@@ -7,6 +7,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+/// How often, and after which time, a mount is asked again whose server is ending.
+const DYING_TRIES: u32 = 1000;
+const DYING_WAIT: std::time::Duration = std::time::Duration::from_millis(1);
+
 /// A line of proc(5) `/proc/self/mountinfo`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MountEntry {
@@ -60,8 +64,17 @@ impl MountEntry {
 /// True if `path` leads into a mount whose server has died. What the kernel has cached still
 /// answers, so this asks what it never caches.
 pub(crate) fn is_dead(path: &Path) -> bool {
+    use rustix::io::Errno;
+    // A queue over io_uring is taken down before the connection ends, and cancels requests.
+    let is_dying = || rustix::fs::statfs(path).is_err_and(|e| e == Errno::CANCELED);
+    for _ in 0..DYING_TRIES {
+        if !is_dying() {
+            break;
+        }
+        std::thread::sleep(DYING_WAIT);
+    }
     rustix::fs::statfs(path)
-        .is_err_and(|e| matches!(e, rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED))
+        .is_err_and(|e| matches!(e, Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED))
 }
 
 /// Everything mounted, oldest first.
