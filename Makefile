@@ -70,7 +70,8 @@ power-cut:
 	./scripts/install-deps build test
 	./scripts/power-cut $(or $(CUTS),20) $(or $(SEED),1)
 
-# Side by side with ext4, XFS and Btrfs; options in BENCH, for example BENCH=--quick. Needs root.
+# Side by side with ext4, XFS and Btrfs; options in BENCH, for example BENCH=--quick or
+# BENCH=workspaces. Needs root.
 bench:
 	./scripts/install-deps build bench
 	$(CARGO) build --release -p espalier-cli -p espalier-bench

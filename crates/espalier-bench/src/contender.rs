@@ -220,11 +220,21 @@ impl Contender {
 
     /// The most memory the server ever held, in bytes; 0 for the kernel's file systems.
     pub(crate) fn peak_resident(&self) -> Result<u64> {
-        let Some(pid) = self.daemon()? else { return Ok(0) };
+        Ok(self.memory("VmHWM:")?.unwrap_or(0))
+    }
+
+    /// The memory that the server holds now, in bytes; `None` for the kernel's file systems.
+    pub(crate) fn resident(&self) -> Result<Option<u64>> {
+        self.memory("VmRSS:")
+    }
+
+    /// A line of the server's `/proc/PID/status`, in bytes.
+    fn memory(&self, name: &str) -> Result<Option<u64>> {
+        let Some(pid) = self.daemon()? else { return Ok(None) };
         let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-        let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).context("VmHWM")?;
+        let line = status.lines().find_map(|l| l.strip_prefix(name)).context("no such line in the status")?;
         let kib: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
-        Ok(kib << 10)
+        Ok(Some(kib << 10))
     }
 
     /// Kills the server as a crash would and takes the dead mount down. False if there is none.
@@ -245,6 +255,24 @@ impl Contender {
     pub(crate) fn espalier<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Result<Option<String>> {
         let Kind::Espalier { program, .. } = &self.kind else { return Ok(None) };
         system::run(program, arguments).map(Some)
+    }
+
+    /// The espalier program; `None` for the kernel's file systems.
+    pub(crate) fn program(&self) -> Option<&Path> {
+        match &self.kind {
+            Kind::Espalier { program, .. } => Some(program),
+            _ => None,
+        }
+    }
+
+    /// True if it has subvolumes, of which snapshots can be made.
+    pub(crate) fn has_subvolumes(&self) -> bool {
+        matches!(self.kind, Kind::Btrfs)
+    }
+
+    /// Adds a mount option, for the mounts to come.
+    pub(crate) fn add_option(&mut self, option: &str) {
+        self.mount_options.push(option.into());
     }
 
     /// True if it keeps what is written: the bound cannot read what it was given.

@@ -15,5 +15,6 @@ mod subtrees;
 mod suites;
 mod system;
 mod tree;
+mod workspaces;
 
 pub use suites::main as suites;

@@ -11,6 +11,17 @@ pub(crate) enum Suite {
     Files,
     /// Clones, renames, removals and comparisons of whole subtrees
     Subtrees,
+    /// The life of workspaces, from creation to removal, for root and for an ordinary user
+    Workspaces,
+}
+
+/// Under which user the commands of the suite on workspaces run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum User {
+    /// Root
+    Root,
+    /// An ordinary user
+    User,
 }
 
 /// Compares Espalier with the kernel's file systems on loop devices of one disk (run as root).
@@ -72,9 +83,19 @@ pub(crate) struct Options {
     /// host of a virtual machine took back
     #[arg(long, default_value = "4G", value_parser = parse_size)]
     pub(crate) touch: u64,
-    /// Divides the numbers of links, clones, snapshots, files and rounds of the subtree suite
+    /// Divides the numbers of links, clones, snapshots, files and rounds of the suites on subtrees
+    /// and on workspaces
     #[arg(long, default_value_t = 1)]
     pub(crate) scale: usize,
+    /// How many entries the tree of the suite on workspaces has, about
+    #[arg(long, default_value_t = 200_000)]
+    pub(crate) entries: usize,
+    /// The suite on workspaces measures all with one live workspace, and again with so many
+    #[arg(long, default_value_t = 1)]
+    pub(crate) live: usize,
+    /// The users whose commands the suite on workspaces measures
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "root,user")]
+    pub(crate) users: Vec<User>,
     /// Where to write the figures as JSON (default: results.json in --dir)
     #[arg(long)]
     json: Option<PathBuf>,
@@ -90,7 +111,10 @@ const EXAMPLES: &str = "Examples:
                                                         clones, renames and removals of trees
   espalier-bench --contenders ext4,espalier --steps grep_cold,rm_rf --rounds 5
   espalier-bench --contenders espalier --before OLD/espalier --steps unpack --rounds 5
-                                                        what changed between two builds";
+                                                        what changed between two builds
+  espalier-bench workspaces --live 10000                workspaces, one live and ten thousand
+  espalier-bench workspaces --quick --entries 5000 --live 10
+                                                        some seconds: a check that it runs";
 
 impl Options {
     /// Applies `--quick`, `--before` and `--bound`.
@@ -107,7 +131,7 @@ impl Options {
         }
         if self.quick {
             self.rounds = 1;
-            self.device_size = 2 << 30;
+            self.device_size = if self.suite == Suite::Workspaces { 1 << 30 } else { 2 << 30 };
             self.file_size = 128 << 20;
             self.overwrites = 5_000;
             self.appends = 200;

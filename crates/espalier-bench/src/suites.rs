@@ -1,4 +1,5 @@
-//! The suites: real work on files and trees, and on whole subtrees, for developers of Espalier.
+//! The suites: real work on files and trees, on whole subtrees, and on workspaces, for developers
+//! of Espalier.
 //!
 //! Protocol: every contender gets a loop device of the same size, with direct I/O, on a file of the
 //! same disk, filled before (so that no contender pays for the first allocation in the file below)
@@ -14,6 +15,7 @@ use crate::report::{Measure, Report};
 use crate::steps::{self, Setting, Stage, Step};
 use crate::subtrees;
 use crate::system::{self, Undo};
+use crate::workspaces;
 use anyhow::{Context, Result};
 use clap::Parser;
 use std::time::Instant;
@@ -25,6 +27,7 @@ pub fn main() {
     let outcome = match options.suite {
         Suite::Files => run(&options, &undo),
         Suite::Subtrees => subtrees::run(&options, &undo),
+        Suite::Workspaces => workspaces::run(&options, &undo),
     };
     undo.play();
     if let Err(error) = outcome {
