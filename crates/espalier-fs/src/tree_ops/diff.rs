@@ -1,20 +1,23 @@
 //! What differs between two trees, in time that grows with what differs.
 //!
 //! The engine compares the entries of both and passes over what they share. Every change of a file
-//! leaves its mark in its entry, so data is not looked at. Files with several names, whose entries
-//! say nothing, are compared one by one.
+//! leaves its mark in its entry, so data is not looked at. The entries of files with several names
+//! say nothing: [`linked`] compares those.
 
-use crate::inode::node::Node;
+mod linked;
+mod shown;
+
 use crate::inode::ownership::TreeUse;
 use crate::model::error::Result;
-use crate::model::layout;
-use crate::model::record::{Inode, Record};
+use crate::model::record::Record;
 use crate::model::types::*;
 use crate::namespace::context::Namespace;
 use bytes::Bytes;
-use espalier_engine::{Diff, Value};
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use espalier_engine::{Diff, Difference, Value};
+use linked::LinkedFiles;
+use shown::differs;
+pub(crate) use shown::path_below;
+use std::collections::VecDeque;
 
 /// How a path differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,7 +34,10 @@ pub enum Change {
 /// A comparison under way.
 pub struct TreeDiff {
     diff: Diff,
-    linked: VecDeque<(Change, Vec<u8>)>,
+    /// Until all entries were compared.
+    linked: Option<LinkedFiles>,
+    /// Differences of files with several names, which come last.
+    rest: VecDeque<Vec<u8>>,
 }
 
 /// Begins to compare directory `old` of `before` (this file system or a snapshot of it) with
@@ -57,29 +63,8 @@ pub(crate) fn diff_trees(
     let (from, to) = (old.content_prefix(there.epoch), new.content_prefix(here.epoch));
     let diff =
         namespace.volume.store.diff((before.volume.metadata(), &from), (namespace.volume.metadata(), &to))?;
-    let mut linked = VecDeque::new();
-    let mut names = linked_below(before, &old, there.epoch)?;
-    for (path, inode) in linked_below(namespace, &new, here.epoch)? {
-        match names.remove(&path) {
-            Some(was) if differs(&was, &inode) => linked.push_back((Change::Changed, path)),
-            // Whether it is new the entries tell.
-            _ => {}
-        }
-    }
-    Ok(TreeDiff { diff, linked })
-}
-
-/// The files with several names below a directory that its own link area serves, by path.
-fn linked_below(namespace: &Namespace, dir: &Arc<Node>, epoch: u64) -> Result<BTreeMap<Vec<u8>, Inode>> {
-    let prefix = dir.content_prefix(epoch);
-    let Some(top) = dir.link_area_directory() else { return Ok(BTreeMap::new()) };
-    let area = layout::area_prefix(&top.content_prefix(epoch));
-    let mut found = Vec::new();
-    namespace.links.for_each_below(&prefix, |key, id| {
-        found.extend(path_below(&key[prefix.len()..]).map(|path| (path, id)));
-        true
-    })?;
-    found.into_iter().map(|(path, id)| Ok((path, namespace.links.inode_in_area(&area, id)?))).collect()
+    let linked = LinkedFiles::new((before, &old, there.epoch), (namespace, &new, here.epoch))?;
+    Ok(TreeDiff { diff, linked, rest: VecDeque::new() })
 }
 
 impl TreeDiff {
@@ -90,7 +75,10 @@ impl TreeDiff {
     #[allow(clippy::should_implement_trait, reason = "it can fail")]
     pub fn next(&mut self) -> Result<Option<(Change, Vec<u8>)>> {
         while let Some(difference) = self.diff.next()? {
-            let Some(path) = path_below(&difference.key) else { continue };
+            let Some(path) = path_below(&difference.key) else {
+                self.note(&difference)?;
+                continue;
+            };
             let old = difference.old.map(|value| self.record(&value)).transpose()?;
             let new = difference.new.map(|value| self.record(&value)).transpose()?;
             let change = match (old, new) {
@@ -99,11 +87,33 @@ impl TreeDiff {
                 (Some(_), None) => Change::Removed,
                 (Some(Record::Inode(old)), Some(Record::Inode(new))) if !differs(&old, &new) => continue,
                 (Some(Record::Link(old)), Some(Record::Link(new))) if old.kind == new.kind => continue,
+                (Some(Record::Link(_)), Some(Record::Inode(inode)))
+                | (Some(Record::Inode(inode)), Some(Record::Link(_)))
+                    if !inode.is_dir() && self.linked.is_some() =>
+                {
+                    // A second name, or its end, makes no other file of it.
+                    self.linked.iter_mut().for_each(|linked| linked.add_name(&difference.key));
+                    continue;
+                }
                 _ => Change::Changed,
             };
             return Ok(Some((change, path)));
         }
-        Ok(self.linked.pop_front())
+        if let Some(linked) = self.linked.take() {
+            self.rest = linked.finish()?;
+        }
+        Ok(self.rest.pop_front().map(|path| (Change::Changed, path)))
+    }
+
+    /// Takes notice of a difference at a key that is no entry.
+    fn note(&mut self, difference: &Difference) -> Result<()> {
+        if let (Some(old), Some(new)) = (&difference.old, &difference.new)
+            && let Some(linked) = &mut self.linked
+            && let Some(file) = linked::area_file(&difference.key)
+        {
+            linked.note(file, &self.diff.read(old)?, &self.diff.read(new)?)?;
+        }
+        Ok(())
     }
 
     fn record(&self, value: &Value) -> Result<Record> {
@@ -115,33 +125,6 @@ impl TreeDiff {
     pub fn nodes(&self) -> u64 {
         self.diff.nodes()
     }
-}
-
-/// The path that the rest of a key behind a directory's content prefix stands for; `None` for what
-/// is no entry.
-pub(crate) fn path_below(rest: &[u8]) -> Option<Vec<u8>> {
-    let parsed = layout::parse(rest)?;
-    if parsed.name.is_empty() || !parsed.rest.is_empty() || parsed.directory.iter().any(Vec::is_empty) {
-        return None;
-    }
-    let mut path: Vec<u8> = Vec::new();
-    for name in parsed.directory.iter().chain([&parsed.name]) {
-        if !path.is_empty() {
-            path.push(b'/');
-        }
-        path.extend_from_slice(name);
-    }
-    Some(path)
-}
-
-/// True if users call that different.
-fn differs(a: &Inode, b: &Inode) -> bool {
-    let owner = |i: &Inode| (i.kind, i.mode, i.uid, i.gid, i.rdev);
-    let content = |i: &Inode| (i.size, i.mtime, i.ctime);
-    owner(a) != owner(b)
-        || a.xattrs != b.xattrs
-        || a.target != b.target
-        || (!a.is_dir() && content(a) != content(b))
 }
 
 #[cfg(test)]

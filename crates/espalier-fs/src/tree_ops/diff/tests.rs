@@ -1,4 +1,10 @@
-use crate::model::types::{Caller, NewNode, NodeId};
+use super::Change;
+use crate::FileSystem;
+use crate::model::types::{Caller, FileKind, NewNode, NodeId};
+use std::collections::{BTreeMap, BTreeSet};
+
+const SEEDS: u64 = 12;
+const STEPS: usize = 160;
 
 /// However soon after a clone: what tells is the time of the change.
 #[test]
@@ -14,5 +20,162 @@ fn a_file_that_was_written_right_after_a_clone_is_changed() {
         fs.write(file, 0, b"new", false).unwrap();
         let first = fs.diff_trees(&fs, clone, dir, &caller).unwrap().next().unwrap();
         assert!(first.is_some(), "round {n}");
+    }
+}
+
+/// A tree as users see it: kind, mode and owner of every path, and of files size and times.
+fn listed(fs: &FileSystem, dir: NodeId) -> BTreeMap<Vec<u8>, (FileKind, u32, u32, [i64; 3])> {
+    let mut all = BTreeMap::new();
+    fs.list_tree(dir, &mut |entry| {
+        let attr = &entry.attr;
+        let content = match attr.kind {
+            FileKind::Directory => [0; 3],
+            _ => [attr.size.cast_signed(), attr.mtime, attr.ctime],
+        };
+        all.insert(entry.path.to_vec(), (attr.kind, attr.mode, attr.uid, content));
+        true
+    })
+    .unwrap();
+    all
+}
+
+/// Random changes of trees in which most files have several names, inside one tree and across.
+struct Trees {
+    fs: std::sync::Arc<FileSystem>,
+    random: u64,
+    names: u64,
+    /// Directories with clones of them.
+    copies: Vec<[Vec<u8>; 2]>,
+}
+
+impl Trees {
+    fn pick(&mut self, below: usize) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 11) as usize % below
+    }
+
+    fn name(&mut self) -> Vec<u8> {
+        self.names += 1;
+        format!("n{}", self.names).into_bytes()
+    }
+
+    /// All paths from the root on, of directories or of files.
+    fn paths(&self, directories: bool) -> Vec<Vec<u8>> {
+        let all = listed(&self.fs, NodeId::ROOT).into_iter();
+        all.filter(|(_, found)| (found.0 == FileKind::Directory) == directories)
+            .map(|(path, _)| path)
+            .collect()
+    }
+
+    fn node(&self, path: &[u8]) -> NodeId {
+        let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+        names.fold(NodeId::ROOT, |at, name| self.fs.lookup(at, name).unwrap().node)
+    }
+
+    fn parent<'a>(&self, path: &'a [u8]) -> (NodeId, &'a [u8]) {
+        let at = path.iter().rposition(|byte| *byte == b'/');
+        let (dir, name) = at.map_or((&path[..0], path), |at| (&path[..at], &path[at + 1..]));
+        (self.node(dir), name)
+    }
+
+    fn step(&mut self) {
+        let (dirs, files) = (self.paths(true), self.paths(false));
+        let dir = dirs[self.pick(dirs.len())].clone();
+        let (caller, name, choice) = (Caller::default(), self.name(), self.pick(16));
+        let at = self.node(&dir);
+        if files.is_empty() || choice < 2 {
+            self.fs.mknod(at, &name, NewNode::Regular, 0o644, &caller).unwrap();
+            return;
+        }
+        let file = files[self.pick(files.len())].clone();
+        match choice {
+            2..=6 => drop(self.fs.link(self.node(&file), at, &name).unwrap()),
+            7..=9 => drop(self.fs.write(self.node(&file), 0, &name, false).unwrap()),
+            10 | 11 => {
+                let (parent, name) = self.parent(&file);
+                self.fs.unlink(parent, name).unwrap();
+            }
+            12 if dirs.len() < 12 => drop(self.fs.mkdir(at, &name, 0o755, &caller).unwrap()),
+            13 if dirs.len() < 24 => {
+                // Of a directory that is not around the new place.
+                let source = dirs[self.pick(dirs.len())].clone();
+                if !dir.starts_with(&source) {
+                    self.fs.clone_tree(self.node(&source), at, &name, &caller).unwrap();
+                    self.copies.push([source, [&dir, &b"/"[..], &name].concat()]);
+                }
+            }
+            14 => self.fs.background_tick().unwrap(),
+            _ if dirs.len() > 8 => {
+                let (parent, name) = self.parent(&dir);
+                self.fs.remove_tree(parent, name, &caller).unwrap();
+            }
+            _ => {}
+        }
+    }
+
+    /// Compares two directories by listing both.
+    #[track_caller]
+    fn check(&self, old: &[u8], new: &[u8], seed: u64) {
+        let (before, after) = (listed(&self.fs, self.node(old)), listed(&self.fs, self.node(new)));
+        let mut expected = BTreeSet::new();
+        for path in before.keys().chain(after.keys()) {
+            let change = match (before.get(path), after.get(path)) {
+                (None, _) => Change::Added,
+                (_, None) => Change::Removed,
+                (old, new) if old != new => Change::Changed,
+                _ => continue,
+            };
+            expected.insert((path.clone(), format!("{change:?}")));
+        }
+        let mut diff =
+            self.fs.diff_trees(&self.fs, self.node(old), self.node(new), &Caller::default()).unwrap();
+        let mut found = BTreeSet::new();
+        while let Some((change, path)) = diff.next().unwrap() {
+            found.insert((path, format!("{change:?}")));
+        }
+        let show = |all: &BTreeSet<(Vec<u8>, String)>| {
+            all.iter().map(|(path, change)| format!("{change} {}", path.escape_ascii())).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            show(&found),
+            show(&expected),
+            "seed {seed}: {} {}",
+            old.escape_ascii(),
+            new.escape_ascii()
+        );
+    }
+}
+
+#[test]
+fn files_with_several_names_are_compared_as_two_lists_would_be() {
+    for seed in 1..=SEEDS {
+        let (_, _, fs) = crate::test_support::empty();
+        let mut trees =
+            Trees { fs, random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), names: 0, copies: Vec::new() };
+        for name in ["a", "b"] {
+            trees.fs.mkdir(NodeId::ROOT, name.as_bytes(), 0o755, &Caller::default()).unwrap();
+        }
+        for _ in 0..STEPS {
+            trees.step();
+            let dirs = trees.paths(true);
+            if dirs.len() < 2 {
+                let name = trees.name();
+                trees.fs.mkdir(NodeId::ROOT, &name, 0o755, &Caller::default()).unwrap();
+                continue;
+            }
+            // What has much in common, if there is such.
+            trees.copies.retain(|pair| pair.iter().all(|dir| dirs.contains(dir)));
+            let [old, new] = match trees.copies.len() {
+                0 => [0, 1].map(|_| dirs[trees.pick(dirs.len())].clone()),
+                count => {
+                    let at = trees.pick(count);
+                    trees.copies[at].clone()
+                }
+            };
+            trees.check(&old, &new, seed);
+            trees.check(&new, &old, seed);
+        }
     }
 }
