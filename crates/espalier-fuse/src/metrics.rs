@@ -21,6 +21,7 @@ mod trace;
 pub use callers::{CallerSnapshot, WATCHED_FOR};
 pub use cells::KindSnapshot;
 pub use clock::Stamp;
+pub(crate) use histogram::add_alone;
 pub use histogram::{BUCKETS, Histogram, SharedHistogram, bucket_bounds};
 pub(crate) use kinds::kind_name;
 pub(crate) use recorder::Served;

@@ -125,7 +125,8 @@ impl Mount {
         let metrics = options.metrics.clone().unwrap_or_default();
         let handler = Arc::clone(&dispatcher) as Arc<dyn Handler>;
         let device = transport::Device::from_descriptor(device);
-        let serving = transport::take_over(device, handed.terms, handler, metrics).map_err(failed)?;
+        let serving = transport::take_over(device, handed.terms, handler, metrics, options.background)
+            .map_err(failed)?;
         let watcher = match options.auto_unmount {
             true => Some(kernel::Watcher::start(point).map_err(|source| MountError::NoHelper { source })?),
             false => None,

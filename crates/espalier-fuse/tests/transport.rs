@@ -95,6 +95,25 @@ fn a_request_that_waits_holds_up_no_other() {
     });
 }
 
+#[test]
+fn a_request_that_waits_after_many_holds_up_no_other() {
+    on_each(|toy, root| {
+        std::thread::scope(|scope| {
+            for round in 0..3 {
+                // Of one client after the other, so that one thread serves them where that pays.
+                for n in 0..20_000 {
+                    fs::metadata(root.join(format!("absent-{round}-{n}"))).unwrap_err();
+                }
+                scope.spawn(move || fs::metadata(root.join(format!("wait-{round}"))));
+                wait_until(|| toy.waiting() > round);
+                // When this is answered the one that waits is still served.
+                fs::metadata(root.join(format!("other-{round}"))).unwrap_err();
+            }
+            toy.open_gate();
+        });
+    });
+}
+
 /// A program that looks up `name`, or reads the file without the kernel's cache.
 fn program(root: &Path, program: &str, name: &str) -> Child {
     let mut command = Command::new(program);

@@ -157,7 +157,7 @@ fn nanos(time: Duration) -> u64 {
 }
 
 /// Adds to a counter that only one thread at a time writes.
-pub(super) fn add_alone(cell: &AtomicU64, more: u64) {
+pub(crate) fn add_alone(cell: &AtomicU64, more: u64) {
     cell.store(cell.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
 }
 

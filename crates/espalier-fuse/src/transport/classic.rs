@@ -1,17 +1,23 @@
 //! The classic transport: every message is a read, every reply a write.
 //!
-//! One thread per CPU, kept there, with a descriptor of its own. Only when all of them are busy
-//! (waiting for storage, most likely) does a spare thread read as well; it rests when they are
-//! back.
+//! The kernel gives out one request per read. There is one thread per CPU, kept there, with a
+//! descriptor of its own. Only when all of them are busy (waiting for storage, most likely) does a
+//! spare thread read as well; it rests when they are back. While many requests come, mostly of one
+//! client after the other, one thread [leads](lead), and the others rest.
+
+mod lead;
 
 use super::buffer::Buffer;
+use super::config::ThreadLister;
 use super::connection::Connection;
-use super::cpu;
+use super::cpu::{self, CpuPlacement};
 use super::device;
 use super::device_worker::{DeviceWorker, MAX_THREADS_PER_CPU};
 use super::pause::Reader;
+use super::scheduling_class::{LoadMonitor, MonitoredQueue, QueueActivity};
 use super::worker::CurrentWorker;
-use crate::protocol::HEADER_BYTES;
+use crate::protocol::{HEADER_BYTES, Header};
+use lead::Lead;
 use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::sync::Arc;
@@ -28,10 +34,24 @@ struct ThreadPool {
     connection: Arc<Connection>,
     /// Threads that wait for a message.
     idle: AtomicUsize,
-    /// Threads that always read.
+    /// Threads that always read, unless one leads.
     permanent: usize,
+    lead: Lead,
+    activity: QueueActivity,
+    monitor: Arc<LoadMonitor>,
     spare: Mutex<SpareThreads>,
+    /// A spare thread was called, or the connection has ended.
     wake: Condvar,
+    /// No thread leads any more, or the connection has ended.
+    lead_ended: Condvar,
+}
+
+/// A serving thread.
+struct PoolThread<'a> {
+    worker: &'a DeviceWorker,
+    reader: &'a Reader<'a>,
+    placement: CpuPlacement,
+    permanent: bool,
 }
 
 /// The spare threads.
@@ -43,44 +63,54 @@ struct SpareThreads {
     started: usize,
 }
 
-/// Starts to serve.
+/// Starts to serve. The result watches the load, and keeps `background` threads off busy CPUs.
 ///
 /// # Errors
 /// A thread that cannot be started.
-pub(super) fn start(connection: &Arc<Connection>) -> io::Result<()> {
+pub(super) fn start(
+    connection: &Arc<Connection>,
+    background: Option<ThreadLister>,
+) -> io::Result<Arc<LoadMonitor>> {
     let cpus = cpu::allowed();
+    let monitor = Arc::new(LoadMonitor::new(background));
     let pool = Arc::new(ThreadPool {
         connection: Arc::clone(connection),
         idle: AtomicUsize::new(cpus.len()),
         permanent: cpus.len(),
+        lead: Lead::none(),
+        activity: QueueActivity::default(),
+        monitor: Arc::clone(&monitor),
         spare: Mutex::default(),
         wake: Condvar::new(),
+        lead_ended: Condvar::new(),
     });
     for cpu in cpus {
         let pool = Arc::clone(&pool);
-        connection.threads.spawn(format!("fuse-{cpu}"), move || {
-            cpu::pin(cpu);
-            pool.serve(true);
-        })?;
+        let serve = move || pool.serve(true, CpuPlacement::on(cpu));
+        connection.threads.spawn(format!("fuse-{cpu}"), serve)?;
     }
-    Ok(())
+    connection.threads.spawn("fuse-monitor".into(), move || pool.monitor.run(&[&pool]))?;
+    Ok(monitor)
 }
 
 impl ThreadPool {
     /// Serves with the calling thread, until the connection ends or a spare thread is not needed
     /// any more.
-    fn serve(self: &Arc<Self>, permanent: bool) {
+    fn serve(self: &Arc<Self>, permanent: bool, placement: CpuPlacement) {
         let result = DeviceWorker::new(&self.connection).and_then(|worker| {
             let mut buffer = Buffer::new(PAYLOAD_OFFSET + self.connection.payload_bytes)?;
             let _current = CurrentWorker::enter(&worker);
             let reader = self.connection.pause.join();
-            self.serve_all(permanent, &worker, &reader, &mut buffer)
+            let thread = PoolThread { worker: &worker, reader: &reader, placement, permanent };
+            self.serve_all(thread, &mut buffer)
         });
         self.connection.end();
+        self.monitor.end();
         // Every resting thread must see the end. The lock orders this after a thread that is about
         // to rest.
         drop(self.spare.lock());
         self.wake.notify_all();
+        self.lead_ended.notify_all();
         if let Err(error) = result
             && !device::is_end(&error)
         {
@@ -88,29 +118,43 @@ impl ThreadPool {
         }
     }
 
-    fn serve_all(
-        self: &Arc<Self>,
-        permanent: bool,
-        worker: &DeviceWorker,
-        reader: &Reader<'_>,
-        buffer: &mut Buffer,
-    ) -> io::Result<()> {
+    fn serve_all(self: &Arc<Self>, mut thread: PoolThread<'_>, buffer: &mut Buffer) -> io::Result<()> {
+        let member = self.activity.join();
         loop {
             let message = &mut buffer.bytes()[PAYLOAD_OFFSET - DATA_HEAD_BYTES..];
-            let (length, arrival) = reader.read(|| worker.read(message))?;
-            if self.idle.fetch_sub(1, Ordering::Relaxed) == 1 {
+            let (length, arrival) = thread.reader.read(|| thread.worker.read(message))?;
+            // Against `adapted`: either this sees that none leads, or that sees no thread idle.
+            if self.idle.fetch_sub(1, Ordering::SeqCst) == 1 && !self.lead.is_on() {
                 self.call_spare();
             }
-            let result = worker.serve(message, length, arrival);
-            if !permanent
-                && self.idle.load(Ordering::Relaxed) >= self.permanent
-                && !reader.rest(|| self.rest())
-            {
+            let client = Header::decode(&message[..length]).map_or(0, |header| header.pid);
+            if member.count_request(client) {
+                self.monitor.wake();
+            }
+            self.take_place(&mut thread.placement);
+            let result = thread.worker.serve(message, length, arrival);
+            if self.are_enough_idle(thread.permanent) && !thread.reader.rest(|| self.rest(thread.permanent)) {
                 return Ok(());
             }
-            self.idle.fetch_add(1, Ordering::Relaxed);
+            self.idle.fetch_add(1, Ordering::SeqCst);
             result?;
         }
+    }
+
+    /// Puts the calling thread on the CPU of its client, or, if none leads, on its own.
+    fn take_place(&self, placement: &mut CpuPlacement) {
+        if !self.lead.is_on() {
+            return placement.go_home();
+        }
+        if let Some(cpu) = self.lead.cpu() {
+            placement.follow(cpu);
+        }
+    }
+
+    /// Whether the calling thread need not read: others do. The last one never rests.
+    fn are_enough_idle(&self, permanent: bool) -> bool {
+        let idle = self.idle.load(Ordering::SeqCst);
+        if self.lead.is_on() { idle > 0 } else { !permanent && idle >= self.permanent }
     }
 
     /// Every thread is busy: calls a resting one, or starts one.
@@ -126,7 +170,7 @@ impl ThreadPool {
             let pool = Arc::clone(self);
             let spawned = self.connection.threads.spawn(name, move || {
                 pool.idle.fetch_add(1, Ordering::Relaxed);
-                pool.serve(false);
+                pool.serve(false, CpuPlacement::anywhere());
             });
             if let Err(error) = spawned {
                 tracing::warn!(%error, "no further thread can be started for the mount");
@@ -134,9 +178,15 @@ impl ThreadPool {
         }
     }
 
-    /// Rests until called; false when the connection has ended.
-    fn rest(&self) -> bool {
+    /// Rests: a spare thread until it is called, any other until none leads. False when the
+    /// connection has ended.
+    fn rest(&self, permanent: bool) -> bool {
         let mut spare = self.spare.lock();
+        if permanent {
+            let goes_on = |_: &mut SpareThreads| self.lead.is_on() && !self.connection.has_ended();
+            self.lead_ended.wait_while(&mut spare, goes_on);
+            return !self.connection.has_ended();
+        }
         spare.resting += 1;
         while spare.called == 0 && !self.connection.has_ended() {
             self.wake.wait(&mut spare);
@@ -144,5 +194,33 @@ impl ThreadPool {
         spare.resting -= 1;
         spare.called = spare.called.saturating_sub(1);
         !self.connection.has_ended()
+    }
+}
+
+impl MonitoredQueue for Arc<ThreadPool> {
+    fn activity(&self) -> &QueueActivity {
+        &self.activity
+    }
+
+    fn cpu(&self) -> Option<usize> {
+        self.lead.cpu().filter(|_| self.lead.is_on())
+    }
+
+    fn is_unsuited(&self) -> bool {
+        self.lead.is_unsuited(&self.activity, self.idle.load(Ordering::SeqCst) == 0)
+    }
+
+    fn adapted(&self, is_hot: bool) {
+        let ended = self.lead.set(is_hot);
+        if is_hot {
+            self.lead.look(&self.activity);
+        } else if ended {
+            // The lock orders this after a thread that is about to rest.
+            drop(self.spare.lock());
+            self.lead_ended.notify_all();
+            if self.idle.load(Ordering::SeqCst) == 0 {
+                self.call_spare();
+            }
+        }
     }
 }

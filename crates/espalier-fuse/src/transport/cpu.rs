@@ -60,14 +60,16 @@ pub(super) const BULK_REPLY_BYTES: usize = 256 << 10;
 /// After so many smaller replies in sequence a roaming thread returns to its CPU.
 const SMALL_REPLIES_BEFORE_RETURN: u32 = 16;
 
-/// Where the calling thread may run: on one CPU, or, while it replies in bulk, on any. For a reader
-/// that reads a whole file the kernel reads ahead; on one CPU the copies of the server and those of
-/// the reader would take turns.
+/// Where the calling thread may run: on one CPU, its own or that of its client, or, while it
+/// replies in bulk, on any. For a reader that reads a whole file the kernel reads ahead; on one CPU
+/// the copies of the server and those of the reader would take turns.
 #[derive(Debug)]
 pub(super) struct CpuPlacement {
-    cpu: usize,
+    /// Where its place is; `None`: anywhere.
+    home: Option<usize>,
+    /// The CPU on which it is kept now.
+    now: Option<usize>,
     allowed_set: Option<CpuSet>,
-    is_roaming: bool,
     small_replies: u32,
 }
 
@@ -76,24 +78,48 @@ impl CpuPlacement {
     pub(super) fn on(cpu: usize) -> Self {
         let allowed_set = sched_getaffinity(None).ok();
         pin(cpu);
-        Self { cpu, allowed_set, is_roaming: false, small_replies: 0 }
+        Self { home: Some(cpu), now: Some(cpu), allowed_set, small_replies: 0 }
+    }
+
+    /// Leaves the calling thread where it may run.
+    pub(super) fn anywhere() -> Self {
+        Self { home: None, now: None, allowed_set: sched_getaffinity(None).ok(), small_replies: 0 }
+    }
+
+    /// Keeps the calling thread on the CPU of its client.
+    pub(super) fn follow(&mut self, client_cpu: usize) {
+        if self.now != Some(client_cpu) {
+            self.stay_on(Some(client_cpu));
+        }
+    }
+
+    /// Puts the calling thread back in its own place.
+    pub(super) fn go_home(&mut self) {
+        if self.now != self.home {
+            self.stay_on(self.home);
+        }
+    }
+
+    fn stay_on(&mut self, cpu: Option<usize>) {
+        match (cpu, &self.allowed_set) {
+            (Some(cpu), _) => pin(cpu),
+            (None, Some(set)) => stay_in(set),
+            (None, None) => return,
+        }
+        self.now = cpu;
     }
 
     /// The calling thread has made a reply of `bytes` bytes.
     pub(super) fn replied(&mut self, bytes: usize) {
         if bytes >= BULK_REPLY_BYTES {
             self.small_replies = 0;
-            if !self.is_roaming
-                && let Some(set) = &self.allowed_set
-            {
-                stay_in(set);
-                self.is_roaming = true;
+            if self.now.is_some() {
+                self.stay_on(None);
             }
-        } else if self.is_roaming {
+        } else if self.now.is_none() {
             self.small_replies += 1;
             if self.small_replies == SMALL_REPLIES_BEFORE_RETURN {
-                pin(self.cpu);
-                self.is_roaming = false;
+                self.go_home();
             }
         }
     }
@@ -120,6 +146,27 @@ mod tests {
             assert_eq!(allowed(), all);
             placement.replied(0);
             assert_eq!(allowed(), [here]);
+        };
+        std::thread::spawn(body).join().unwrap_or_else(|_| unreachable!("it asserts only"));
+    }
+
+    #[test]
+    fn a_thread_follows_its_client_and_goes_home() {
+        let body = || {
+            let all = allowed();
+            let last = all[all.len() - 1];
+            for home in [Some(all[0]), None] {
+                let mut placement = home.map_or_else(CpuPlacement::anywhere, CpuPlacement::on);
+                let before = allowed();
+                placement.follow(last);
+                placement.follow(last);
+                assert_eq!(allowed(), [last]);
+                placement.go_home();
+                assert_eq!(allowed(), before);
+                placement.follow(last);
+                placement.stay_on(None);
+                assert_eq!(allowed(), all);
+            }
         };
         std::thread::spawn(body).join().unwrap_or_else(|_| unreachable!("it asserts only"));
     }

@@ -12,7 +12,7 @@
 //! The components, from the top down (`layers.txt`): a transport (`uring`, `classic`) has threads,
 //! each of which is a *worker*; a *connection* holds what all workers use: the device, the guarded
 //! handler, the group of threads and the interrupt table; a worker has a *reply slot* for the
-//! request that it serves. The *load monitor* (`scheduling_class`) watches the queues of io_uring.
+//! request that it serves. The *load monitor* (`scheduling_class`) watches how many come.
 
 mod affinity;
 mod buffer;
@@ -41,9 +41,11 @@ use crate::protocol::{self, Dialect};
 pub use config::{Config, Kind, Terms, ThreadLister};
 use connection::Connection;
 pub use device::Device;
+use forget_reader::ForgetReader;
 use guarded_handler::GuardedHandler;
 pub use handler::{Handler, Outcome, Request};
 use pause::PauseGate;
+use scheduling_class::LoadMonitor;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -96,23 +98,23 @@ impl Prepared {
         let connection =
             Arc::new(Connection::new(self.device, dialect, payload_bytes, handler, metrics, pause));
         let granted = dialect.has(protocol::flags::init::OVER_IO_URING);
-        let uring = match self.rings.take().filter(|_| granted).map(|rings| rings.start(&connection)) {
-            Some(Ok(parts)) => Some(parts),
-            failed if self.config.kind == Some(Kind::Uring) => {
-                let reason = "the kernel does not serve FUSE over io_uring; write Y to \
+        let (forgets, monitor) =
+            match self.rings.take().filter(|_| granted).map(|rings| rings.start(&connection)) {
+                Some(Ok(UringParts { monitor, forgets })) => (Some(forgets), monitor),
+                failed if self.config.kind == Some(Kind::Uring) => {
+                    let reason = "the kernel does not serve FUSE over io_uring; write Y to \
                               /sys/module/fuse/parameters/enable_uring as root, or use the classic device";
-                return Err(failed.and_then(Result::err).unwrap_or_else(|| io::Error::other(reason)));
-            }
-            failed => {
-                if let Some(Err(error)) = failed {
-                    tracing::warn!(%error, "FUSE over io_uring was refused: using the classic device");
+                    return Err(failed.and_then(Result::err).unwrap_or_else(|| io::Error::other(reason)));
                 }
-                classic::start(&connection)?;
-                None
-            }
-        };
+                failed => {
+                    if let Some(Err(error)) = failed {
+                        tracing::warn!(%error, "FUSE over io_uring was refused: using the classic device");
+                    }
+                    (None, classic::start(&connection, self.config.background)?)
+                }
+            };
         watch_callers(&connection)?;
-        Ok(Serving { connection, uring })
+        Ok(Serving { connection, forgets, monitor })
     }
 }
 
@@ -132,26 +134,28 @@ pub fn take_over(
     terms: Terms,
     handler: Arc<dyn Handler>,
     metrics: Arc<Metrics>,
+    background: Option<ThreadLister>,
 ) -> io::Result<Serving> {
     let (handler, pause) = (GuardedHandler::new(handler), PauseGate::closed());
     let payload_bytes = terms.payload_bytes;
     let connection = Arc::new(Connection::new(device, terms.dialect, payload_bytes, handler, metrics, pause));
-    classic::start(&connection)?;
+    let monitor = classic::start(&connection, background)?;
     watch_callers(&connection)?;
-    Ok(Serving { connection, uring: None })
+    Ok(Serving { connection, forgets: None, monitor })
 }
 
 /// A connection that is being served.
 pub struct Serving {
     connection: Arc<Connection>,
-    /// `None`: the classic transport serves it.
-    uring: Option<UringParts>,
+    monitor: Arc<LoadMonitor>,
+    /// Of io_uring; `None`: the classic transport serves it.
+    forgets: Option<Arc<ForgetReader>>,
 }
 
 impl Serving {
     /// The transport in use.
     pub fn kind(&self) -> Kind {
-        if self.uring.is_some() { Kind::Uring } else { Kind::Classic }
+        if self.forgets.is_some() { Kind::Uring } else { Kind::Classic }
     }
 
     /// What INIT agreed on.
@@ -176,7 +180,7 @@ impl Serving {
     /// [`io::ErrorKind::Unsupported`] with io_uring, where the kernel gives requests out unasked;
     /// [`io::ErrorKind::TimedOut`] if requests take longer than `limit`, and then nothing pauses.
     pub fn pause(&self, limit: Duration) -> io::Result<()> {
-        if self.uring.is_some() {
+        if self.forgets.is_some() {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring cannot pause"));
         }
         match self.connection.pause.close(limit) {
@@ -200,17 +204,14 @@ impl Serving {
 
     /// For a thread that works for the mount without serving requests.
     pub(crate) fn background_access(&self) -> BackgroundAccess {
-        BackgroundAccess {
-            handler: Arc::clone(&self.connection.handler),
-            monitor: self.uring.as_ref().map(|uring| Arc::clone(&uring.monitor)),
-        }
+        BackgroundAccess { handler: Arc::clone(&self.connection.handler), monitor: Arc::clone(&self.monitor) }
     }
 
     /// Something that has pending FORGETs served at once, on the calling thread. It may be called
     /// within a request, but with no lock held that a FORGET needs. Where FORGETs do not gather it
     /// does nothing.
     pub fn forget_drain(&self) -> impl Fn() + Send + Sync + 'static {
-        let reader = self.uring.as_ref().map(|uring| Arc::downgrade(&uring.forgets));
+        let reader = self.forgets.as_ref().map(Arc::downgrade);
         move || {
             if let Some(reader) = reader.as_ref().and_then(|reader| reader.upgrade()) {
                 reader.drain();
@@ -238,7 +239,7 @@ impl Serving {
 /// The access to a connection of a thread that works for the mount without serving requests.
 pub(crate) struct BackgroundAccess {
     handler: Arc<GuardedHandler>,
-    monitor: Option<Arc<scheduling_class::LoadMonitor>>,
+    monitor: Arc<LoadMonitor>,
 }
 
 impl BackgroundAccess {
@@ -248,7 +249,7 @@ impl BackgroundAccess {
     }
 
     /// The calling thread keeps off CPUs on which many requests come, until the result is dropped.
-    pub(crate) fn keep_off_busy_cpus(&self) -> Option<impl Drop + '_> {
-        self.monitor.as_ref().map(|monitor| monitor.join_background())
+    pub(crate) fn keep_off_busy_cpus(&self) -> impl Drop + '_ {
+        self.monitor.join_background()
     }
 }

@@ -35,4 +35,4 @@ mod class_policy;
 mod monitor;
 
 pub(super) use activity::QueueActivity;
-pub(super) use monitor::LoadMonitor;
+pub(super) use monitor::{LoadMonitor, MonitoredQueue};

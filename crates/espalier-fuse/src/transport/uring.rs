@@ -33,7 +33,7 @@ use super::forget_reader::ForgetReader;
 use super::handler::Outcome;
 use super::reply_slot::{InFlight, ReplySlot};
 use super::ring::Ring;
-use super::scheduling_class::LoadMonitor;
+use super::scheduling_class::{LoadMonitor, MonitoredQueue};
 use super::worker::{CurrentWorker, Worker};
 use crate::metrics::Recorder;
 use entry::{Entry, KernelSide};
@@ -127,7 +127,8 @@ impl Rings {
         }
         let (monitor, queues) = (Arc::clone(&self.monitor), self.queues);
         connection.threads.spawn("fuse-monitor".into(), move || {
-            monitor.run(queues.iter().map(|queue| &queue.activity));
+            let queues: Vec<_> = queues.iter().map(|queue| &**queue as &dyn MonitoredQueue).collect();
+            monitor.run(&queues);
         })?;
         let parts = UringParts { monitor: self.monitor, forgets: Arc::new(ForgetReader::new(connection)?) };
         let UringParts { monitor, forgets } = parts.clone();

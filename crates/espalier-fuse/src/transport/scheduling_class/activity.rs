@@ -1,6 +1,7 @@
 //! The activity of a queue: its serving threads, how many requests they get, and whether they run.
 
 use super::class::{SchedulingClass, keep_io_priority};
+use crate::metrics::add_alone;
 use parking_lot::Mutex;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -21,6 +22,8 @@ pub(in crate::transport) struct QueueActivity {
     last_server: AtomicI32,
     /// The thread that made the last request; 0 if this process cannot see it.
     last_client: AtomicI32,
+    /// How often a request came from another thread than the one before it.
+    client_changes: AtomicU64,
     threads: Mutex<QueueThreads>,
 }
 
@@ -48,8 +51,21 @@ impl QueueActivity {
     }
 
     /// Requests that the queue was given so far.
-    pub(super) fn requests(&self) -> u64 {
+    pub(in crate::transport) fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
+    }
+
+    /// How often a request came from another thread than the one before it, so far.
+    pub(in crate::transport) fn client_changes(&self) -> u64 {
+        self.client_changes.load(Ordering::Relaxed)
+    }
+
+    /// The CPU on which the thread that made the last request runs, or ran last.
+    pub(in crate::transport) fn client_cpu(&self) -> Option<usize> {
+        match self.last_client.load(Ordering::Relaxed) {
+            client if client > 0 => cpu_of(&format!("/proc/{client}/stat")),
+            _ => None,
+        }
     }
 
     /// True if no thread serves the queue.
@@ -67,6 +83,11 @@ impl QueueActivity {
             // Under the lock no thread ends, so no number means another thread.
             class.apply(thread);
         }
+    }
+
+    /// The thread that served last sleeps.
+    pub(in crate::transport) fn is_server_asleep(&self) -> bool {
+        self.is_server_runnable() == Some(false)
     }
 
     /// The thread that served last runs or waits for the CPU, and its client does not.
@@ -99,6 +120,13 @@ fn is_runnable(stat: &str) -> Option<bool> {
     stat.rsplit_once(") ").map(|(_, rest)| rest.starts_with('R'))
 }
 
+/// The CPU of the thread whose proc(5) `stat` file this is.
+fn cpu_of(stat: &str) -> Option<usize> {
+    const FIELDS_BEFORE: usize = 36;
+    let stat = std::fs::read_to_string(stat).ok()?;
+    stat.rsplit_once(") ")?.1.split_ascii_whitespace().nth(FIELDS_BEFORE)?.parse().ok()
+}
+
 /// A serving thread of a queue, until this is dropped.
 pub(in crate::transport) struct QueueMember<'a> {
     activity: &'a QueueActivity,
@@ -116,7 +144,11 @@ impl QueueMember<'_> {
     /// [`REQUESTS_PER_WAKE_UP`]th request of the queue, to wake the load monitor.
     pub(in crate::transport) fn count_request(&self, client: u32) -> bool {
         self.activity.last_server.store(self.thread, Ordering::Relaxed);
-        self.activity.last_client.store(client.cast_signed(), Ordering::Relaxed);
+        let client = client.cast_signed();
+        if client != 0 && self.activity.last_client.load(Ordering::Relaxed) != client {
+            self.activity.last_client.store(client, Ordering::Relaxed);
+            add_alone(&self.activity.client_changes, 1);
+        }
         self.activity.requests.fetch_add(1, Ordering::Relaxed) % REQUESTS_PER_WAKE_UP
             == REQUESTS_PER_WAKE_UP - 1
     }

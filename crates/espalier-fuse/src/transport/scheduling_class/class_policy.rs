@@ -82,12 +82,14 @@ impl ClassPolicy {
         self.requests = requests;
     }
 
-    /// A tick has passed, and `requests` have come in all. `all_busy` says whether every CPU has
-    /// something to do, `wants_cpu` whether the thread that served last runs or waits for its CPU
-    /// while its client does not.
+    /// A tick has passed, and `requests` have come in all. `unsuited` says whether its threads
+    /// should be ordinary for another reason, `all_busy` whether every CPU has something to do,
+    /// `wants_cpu` whether the thread that served last runs or waits for its CPU while its client
+    /// does not.
     pub(super) fn tick(
         &mut self,
         requests: u64,
+        unsuited: bool,
         all_busy: impl FnOnce() -> bool,
         wants_cpu: impl FnOnce() -> bool,
     ) {
@@ -99,7 +101,7 @@ impl ClassPolicy {
         self.penalty_ticks_left = self.penalty_ticks_left.saturating_sub(1);
         match self.class {
             SchedulingClass::Ordinary
-                if self.cool_ticks == 0 && self.penalty_ticks_left == 0 && !all_busy() =>
+                if self.cool_ticks == 0 && self.penalty_ticks_left == 0 && !unsuited && !all_busy() =>
             {
                 self.class = SchedulingClass::Idle
             }
@@ -111,7 +113,10 @@ impl ClassPolicy {
                 if self.idle_class_ticks >= PENALTY_RESET_TICKS {
                     self.next_penalty_ticks = FIRST_PENALTY_TICKS;
                 }
-                if self.starved_ticks >= STARVED_TICKS {
+                if unsuited {
+                    self.class = SchedulingClass::Ordinary;
+                    self.starved_ticks = 0;
+                } else if self.starved_ticks >= STARVED_TICKS {
                     self.class = SchedulingClass::Ordinary;
                     self.penalty_ticks_left = self.next_penalty_ticks;
                     self.next_penalty_ticks = (self.next_penalty_ticks * 2).min(MAX_PENALTY_TICKS);
@@ -122,6 +127,11 @@ impl ClassPolicy {
                 }
             }
         }
+    }
+
+    /// True while many requests come, unless the queue is ordinary because it starved.
+    pub(super) fn is_hot(&self) -> bool {
+        self.cool_ticks < COOL_TICKS && self.penalty_ticks_left == 0
     }
 
     /// True if nothing needs to be decided until requests come.
@@ -139,7 +149,7 @@ mod tests {
     /// Lets `ticks` pass with `each` requests in every one.
     fn pass(policy: &mut ClassPolicy, ticks: u32, each: u64, wants_cpu: bool) {
         for _ in 0..ticks {
-            policy.tick(policy.requests + each, || false, || wants_cpu);
+            policy.tick(policy.requests + each, false, || false, || wants_cpu);
         }
     }
 
@@ -165,7 +175,7 @@ mod tests {
     fn no_queue_enters_the_class_while_all_cpus_work() {
         let mut policy = ClassPolicy::default();
         for _ in 0..10 {
-            policy.tick(policy.requests + HOT_REQUESTS_PER_TICK, || true, || true);
+            policy.tick(policy.requests + HOT_REQUESTS_PER_TICK, false, || true, || true);
         }
         assert_eq!((policy.class, policy.is_at_rest()), (SchedulingClass::Ordinary, false));
         pass(&mut policy, 1, HOT_REQUESTS_PER_TICK, true);

@@ -11,6 +11,24 @@ use std::time::Duration;
 /// How often queues are looked at while one of them is hot.
 const TICK: Duration = Duration::from_millis(4);
 
+/// A queue as the load monitor sees it.
+pub(in crate::transport) trait MonitoredQueue: Sync {
+    /// Its threads and what they do.
+    fn activity(&self) -> &QueueActivity;
+
+    /// The CPU on which its threads serve, if it is one.
+    fn cpu(&self) -> Option<usize>;
+
+    /// A tick has passed: whether its threads should be ordinary, whatever its load.
+    fn is_unsuited(&self) -> bool {
+        false
+    }
+
+    /// Its threads are in the class that was chosen for them after a tick. `is_hot`: many requests
+    /// come, and there was no reason against that class but that every CPU has something to do.
+    fn adapted(&self, _is_hot: bool) {}
+}
+
 /// Chooses the scheduling class of each queue's threads, and keeps background threads off busy
 /// CPUs.
 #[derive(Debug, Default)]
@@ -58,23 +76,24 @@ impl LoadMonitor {
         self.changed.notify_one();
     }
 
-    /// Monitors `queues`, one for each CPU in their order, until it is ended. Returns at once where
-    /// threads may not leave `SCHED_IDLE`.
-    pub(in crate::transport) fn run<'a>(&self, queues: impl Iterator<Item = &'a QueueActivity>) {
+    /// Monitors `queues` until it is ended. Returns at once where threads may not leave
+    /// `SCHED_IDLE`.
+    pub(in crate::transport) fn run(&self, queues: &[&dyn MonitoredQueue]) {
         if !may_leave_idle_class() {
             tracing::debug!("no right to leave SCHED_IDLE: clients may move between CPUs with every request");
             return;
         }
         let _background = self.join_background();
-        let queues: Vec<_> = queues.collect();
+        let activities: Vec<_> = queues.iter().map(|queue| queue.activity()).collect();
         let mut policies: Vec<_> = queues.iter().map(|_| ClassPolicy::default()).collect();
         let mut busy = Vec::new();
-        while self.wait_for_tick(&queues, &mut policies) {
+        while self.wait_for_tick(&activities, &mut policies) {
             for (queue, policy) in queues.iter().zip(&mut policies) {
-                adapt(queue, policy, || are_all_cpus_busy(&queues));
+                adapt(*queue, policy, || are_all_cpus_busy(&activities));
             }
             let before = std::mem::take(&mut busy);
-            busy.extend((0..policies.len()).filter(|cpu| policies[*cpu].is_busy()));
+            let are_busy = queues.iter().zip(&policies).filter(|(_, policy)| policy.is_busy());
+            busy.extend(are_busy.filter_map(|(queue, _)| queue.cpu()));
             if busy != before {
                 self.background.keep_off(&busy);
             }
@@ -86,8 +105,8 @@ impl LoadMonitor {
             }
         }
         self.background.keep_off(&[]);
-        for queue in queues {
-            queue.set_class(SchedulingClass::Ordinary);
+        for activity in activities {
+            activity.set_class(SchedulingClass::Ordinary);
         }
     }
 
@@ -107,12 +126,15 @@ impl LoadMonitor {
 }
 
 /// Puts the threads of a queue into the class that its policy chooses after a tick.
-fn adapt(queue: &QueueActivity, policy: &mut ClassPolicy, all_busy: impl FnOnce() -> bool) {
+fn adapt(queue: &dyn MonitoredQueue, policy: &mut ClassPolicy, all_busy: impl FnOnce() -> bool) {
     let (class, penalty) = (policy.class(), policy.penalty_ticks_left());
-    policy.tick(queue.requests(), all_busy, || queue.wants_cpu());
+    let activity = queue.activity();
+    let unsuited = queue.is_unsuited();
+    policy.tick(activity.requests(), unsuited, all_busy, || activity.wants_cpu());
     if policy.class() != class {
-        queue.set_class(policy.class());
+        activity.set_class(policy.class());
     }
+    queue.adapted(policy.is_hot() && !unsuited);
     let ticks = policy.penalty_ticks_left();
     if ticks > penalty {
         tracing::debug!(ticks, "a queue starved: its threads are ordinary ones");
@@ -122,6 +144,18 @@ fn adapt(queue: &QueueActivity, policy: &mut ClassPolicy, all_busy: impl FnOnce(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    struct Alone<'a>(&'a QueueActivity);
+
+    impl MonitoredQueue for Alone<'_> {
+        fn activity(&self) -> &QueueActivity {
+            self.0
+        }
+
+        fn cpu(&self) -> Option<usize> {
+            Some(0)
+        }
+    }
 
     #[test]
     fn the_class_of_serving_threads_changes_and_none_stays_behind() {
@@ -162,7 +196,7 @@ mod tests {
         assert!(activity.is_without_threads());
         let monitor = LoadMonitor::default();
         std::thread::scope(|scope| {
-            scope.spawn(|| monitor.run(std::iter::once(&activity)));
+            scope.spawn(|| monitor.run(&[&Alone(&activity)]));
             monitor.wake();
             monitor.end();
         });

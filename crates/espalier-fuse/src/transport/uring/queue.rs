@@ -1,6 +1,6 @@
 //! A queue of io_uring: the requests of one CPU, and the threads that serve them.
 
-use crate::transport::scheduling_class::{LoadMonitor, QueueActivity};
+use crate::transport::scheduling_class::{LoadMonitor, MonitoredQueue, QueueActivity};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -28,5 +28,15 @@ impl Queue {
     /// How many threads have registered their entries.
     pub(super) fn registered(&self) -> usize {
         self.registered.load(Ordering::Acquire)
+    }
+}
+
+impl MonitoredQueue for Queue {
+    fn activity(&self) -> &QueueActivity {
+        &self.activity
+    }
+
+    fn cpu(&self) -> Option<usize> {
+        Some(self.cpu)
     }
 }
