@@ -1,8 +1,8 @@
 """The suites, in the order in which they run."""
 
 from suites import (
-    acl, container, cpython, dbench, fio, fsx, git, golang, overlay, pjdfstest, posixtest, postgresql,
-    sqlite, stress_ng, trips)
+    acl, container, cpython, dbench, fio, fsx, git, git_fsmonitor, golang, overlay, pjdfstest, posixtest,
+    postgresql, sqlite, stress_ng, trips)
 
 SUITES = [
     pjdfstest.Pjdfstest(),
@@ -16,6 +16,7 @@ SUITES = [
     fsx.Fsx(),
     trips.RoundTrips(),
     git.Git(),
+    git_fsmonitor.GitFsmonitor(),
     overlay.Overlay(),
     container.Container(),
     dbench.Dbench(),
