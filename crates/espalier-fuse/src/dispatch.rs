@@ -33,7 +33,7 @@ mod snapshots;
 mod traced;
 mod volume;
 
-use crate::metrics::{Metrics, Served, TraceEvent, kind_name};
+use crate::metrics::{Begun, Metrics, Served, TraceEvent, kind_name};
 use crate::notifier::Notifier;
 use crate::prefetch::Prefetch;
 use crate::protocol::flags::opcode;
@@ -171,15 +171,19 @@ impl Handler for Dispatcher {
     fn handle(&self, request: &Request<'_>, buffer: &mut [u8], received: usize) -> Outcome {
         let tracer = self.metrics.tracer();
         let subject = if tracer.is_on() { self.subject(request, buffer, received) } else { None };
+        let (recorder, arrival) = (request.recorder, &request.arrival);
+        let begun = recorder.begin(&request.header, arrival, subject.is_some());
         let outcome = self.serve(request, buffer, received);
         let served = Served {
             errno: if let Outcome::Error(errno) = outcome { errno } else { 0 },
             bytes_in: received as u64,
             bytes_out: if let Outcome::Reply(length) = outcome { length as u64 } else { 0 },
         };
-        let work = request.recorder.served(&request.header, &request.arrival, &served);
-        if let Some(subject) = subject {
-            self.trace(request, &subject, &served, work);
+        let work = recorder.served(&request.header, arrival, begun, &served);
+        if let Some(subject) = subject
+            && let (Some(begun), Some(work)) = (begun, work)
+        {
+            self.trace(request, &subject, &served, begun, work);
         }
         outcome
     }
@@ -217,12 +221,12 @@ impl Dispatcher {
         Subject::of(NodeId(request.header.node), &operation)
     }
 
-    /// Gives a request that took `work` to the traces that want it.
-    fn trace(&self, request: &Request<'_>, subject: &Subject, served: &Served, work: Duration) {
+    /// Gives a request that had `begun` and took `work` to the traces that want it.
+    fn trace(&self, request: &Request<'_>, subject: &Subject, served: &Served, begun: Begun, work: Duration) {
         let (header, arrival) = (&request.header, &request.arrival);
         let total = work + arrival.queue.unwrap_or_default();
         self.metrics.tracer().add(header.pid, total, || TraceEvent {
-            begun: self.metrics.unix(arrival.begun),
+            begun: self.metrics.unix(begun.at),
             kind: kind_name(header.opcode),
             thread: header.pid,
             path: subject.path(self.live.fs(), &self.snapshots),

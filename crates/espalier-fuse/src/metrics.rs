@@ -5,6 +5,10 @@
 //! lock is taken. [`Metrics::snapshot`] adds up all recorders; what it reads may be some requests
 //! apart from counter to counter.
 //!
+//! Counts are exact. Times are those of a sample, because reading the clock and counting a time
+//! takes several times what the counts do: of requests that take long, and of the first ones of a
+//! kind, all are timed.
+//!
 //! Which callers ask is recorded only for [`WATCHED_FOR`] after [`Metrics::callers`] was called,
 //! and single requests only while a trace is on: neither costs anything otherwise.
 
@@ -24,8 +28,8 @@ pub use clock::Stamp;
 pub(crate) use histogram::add_alone;
 pub use histogram::{BUCKETS, Histogram, SharedHistogram, bucket_bounds};
 pub(crate) use kinds::kind_name;
-pub(crate) use recorder::Served;
 pub use recorder::{Arrival, Recorder};
+pub(crate) use recorder::{Begun, Served};
 pub use registry::Metrics;
 pub use trace::{TraceEvent, TraceFilter, TracePart, Tracer};
 

@@ -138,11 +138,12 @@ impl SharedHistogram {
         self.sum_nanos.fetch_add(nanos, Ordering::Relaxed);
     }
 
-    /// Counts a time; one thread at a time may do so, which costs less.
-    pub(super) fn count_alone(&self, time: Duration) {
+    /// Counts a time that stands for `times` requests; one thread at a time may do so, which costs
+    /// less.
+    pub(super) fn count_alone(&self, time: Duration, times: u64) {
         let nanos = nanos(time);
-        add_alone(&self.counts[bucket_of(nanos)], 1);
-        add_alone(&self.sum_nanos, nanos);
+        add_alone(&self.counts[bucket_of(nanos)], times);
+        add_alone(&self.sum_nanos, nanos.saturating_mul(times));
     }
 
     /// What was counted so far.

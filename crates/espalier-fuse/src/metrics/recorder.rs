@@ -7,6 +7,7 @@ use super::kinds::kind_of;
 use super::registry::Metrics;
 use super::run_delay::RunDelay;
 use crate::protocol::Header;
+use crate::protocol::flags::opcode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,6 +15,12 @@ use std::time::Duration;
 /// Of so many requests of a worker one has its time in the queue measured, which takes as long as a
 /// request or two.
 const QUEUE_SAMPLE: u64 = 4096;
+
+/// Of so many requests of a worker one is timed, and its time counts for as many: two readings of
+/// the clock and the histogram take a fiftieth of what a small request does.
+const WORK_SAMPLE: u64 = 16;
+/// The first requests of each kind, as many as this for each worker, are all timed.
+const ALL_TIMED_AT_FIRST: u64 = 16;
 
 /// What one worker has counted and measured.
 pub struct Recorder {
@@ -23,15 +30,27 @@ pub struct Recorder {
 }
 
 /// The wait of a worker for a request.
-pub(crate) struct Wait<'a>(&'a Recorder, Option<RunDelay>);
+pub(crate) struct Wait {
+    queue: Option<RunDelay>,
+    is_in_sample: bool,
+}
 
-/// When a request came to its worker, and how long it had waited there.
+/// How a request came to its worker.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrival {
-    /// When the worker began.
-    pub begun: Stamp,
     /// How long the worker had the request and did not run; `None`: it was not measured.
     pub queue: Option<Duration>,
+    /// Its work is in the sample.
+    is_in_sample: bool,
+}
+
+/// The beginning of a request that is timed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Begun {
+    /// When the worker began.
+    pub(crate) at: Stamp,
+    /// For how many requests its time stands.
+    stands_for: u64,
 }
 
 /// What became of a request.
@@ -59,10 +78,10 @@ impl Drop for Recorder {
     }
 }
 
-impl Wait<'_> {
+impl Wait {
     /// The wait has ended: a request is there.
     pub(crate) fn arrived(self) -> Arrival {
-        Arrival { queue: self.1.and_then(RunDelay::elapsed), begun: self.0.metrics.clock().now() }
+        Arrival { queue: self.queue.and_then(RunDelay::elapsed), is_in_sample: self.is_in_sample }
     }
 }
 
@@ -80,33 +99,63 @@ impl Recorder {
     }
 
     /// The worker begins to wait for a request.
-    pub(crate) fn wait(&self) -> Wait<'_> {
-        let cells = self.cells();
-        let waits = cells.waits.load(Ordering::Relaxed);
-        add_alone(&cells.waits, 1);
-        let measured = waits.is_multiple_of(QUEUE_SAMPLE) || self.metrics.tracer().is_on();
-        Wait(self, if measured { RunDelay::begin() } else { None })
+    pub(crate) fn wait(&self) -> Wait {
+        let random = self.cells().next_random();
+        let measured = random.is_multiple_of(QUEUE_SAMPLE) || self.metrics.tracer().is_on();
+        let queue = if measured { RunDelay::begin() } else { None };
+        Wait { queue, is_in_sample: (random / QUEUE_SAMPLE).is_multiple_of(WORK_SAMPLE) }
     }
 
-    /// The request with `header` has been served; the result is how long that took.
-    pub(crate) fn served(&self, header: &Header, arrival: &Arrival, served: &Served) -> Duration {
+    /// The worker begins to serve the request with `header`. The result is for
+    /// [`Recorder::served`]: `None` if the request need not be timed, which it is if it `must_be`.
+    pub(crate) fn begin(&self, header: &Header, arrival: &Arrival, must_be: bool) -> Option<Begun> {
+        let kind = kind_of(header.opcode);
+        let before = self.cells().kind(kind).map_or(0, |cells| cells.requests.load(Ordering::Relaxed));
+        let all = before < ALL_TIMED_AT_FIRST || is_long(header.opcode);
+        let stands_for = match arrival.is_in_sample {
+            _ if all => 1,
+            true => WORK_SAMPLE,
+            // Its time is not for the histogram.
+            false if must_be || self.metrics.is_watched() => 0,
+            false => return None,
+        };
+        Some(Begun { at: self.metrics.clock().now(), stands_for })
+    }
+
+    /// The request with `header` has been served, which had `begun`; the result is how long that
+    /// took.
+    pub(crate) fn served(
+        &self,
+        header: &Header,
+        arrival: &Arrival,
+        begun: Option<Begun>,
+        served: &Served,
+    ) -> Option<Duration> {
         let cells = self.cells();
-        let clock = self.metrics.clock();
-        let now = clock.now();
-        let work = clock.between(arrival.begun, now);
         let kind = cells.kinds[kind_of(header.opcode)].get_or_init(Box::default);
-        kind.work.count_alone(work);
-        if let Some(queue) = arrival.queue {
-            kind.queue.count_alone(queue);
-        }
+        add_alone(&kind.requests, 1);
         if served.errno != 0 {
             add_alone(&kind.errors, 1);
         }
         add_alone(&kind.bytes_in, served.bytes_in);
         add_alone(&kind.bytes_out, served.bytes_out);
-        if self.metrics.is_watched(now) {
+        if let Some(queue) = arrival.queue {
+            kind.queue.count_alone(queue, 1);
+        }
+        let Begun { at, stands_for } = begun?;
+        let now = self.metrics.clock().now();
+        let work = self.metrics.clock().between(at, now);
+        if stands_for > 0 {
+            kind.work.count_alone(work, stands_for);
+        }
+        if self.metrics.is_watched_at(now) {
             cells.callers.lock().count(header.pid, served.bytes_in + served.bytes_out, work);
         }
-        work
+        Some(work)
     }
+}
+
+/// True for requests that take so long that measuring the time of each costs nothing beside it.
+fn is_long(code: u32) -> bool {
+    matches!(code, opcode::FSYNC | opcode::FSYNCDIR | opcode::SYNCFS | opcode::IOCTL)
 }

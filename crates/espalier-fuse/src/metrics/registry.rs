@@ -102,7 +102,7 @@ impl Metrics {
             let mut found = cells.iter().filter_map(|cells| cells.kind(kind));
             let mut sum = found.next()?.snapshot(kind);
             found.for_each(|cells| cells.add_to(&mut sum));
-            (sum.work.count() > 0).then_some(sum)
+            (sum.requests > 0).then_some(sum)
         });
         kinds.collect()
     }
@@ -131,16 +131,26 @@ impl Metrics {
         callers
     }
 
-    /// True while callers are to be recorded.
-    pub(super) fn is_watched(&self, now: Stamp) -> bool {
+    /// True if callers may have to be recorded.
+    pub(super) fn is_watched(&self) -> bool {
+        self.watched_until.load(Ordering::Relaxed) > 0
+    }
+
+    /// True if callers are to be recorded at `now`.
+    pub(super) fn is_watched_at(&self, now: Stamp) -> bool {
         let until = self.watched_until.load(Ordering::Relaxed);
-        until > 0 && self.clock.since_begun(now).as_nanos() as u64 <= until
+        let is_watched = until > 0 && self.clock.since_begun(now).as_nanos() as u64 <= until;
+        if until > 0 && !is_watched {
+            // No request looks at the clock for this any more, unless callers were just asked for.
+            let _ = self.watched_until.compare_exchange(until, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        is_watched
     }
 
     /// The kinds of requests that came up, in the protocol's order: the kernel's name in lower
     /// case, and the number. Last, as `notify_store`, prefetched files.
     pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        let kinds = self.snapshot().into_iter().map(|kind| (kind.kind, kind.work.count()));
+        let kinds = self.snapshot().into_iter().map(|kind| (kind.kind, kind.requests));
         kinds.chain([("notify_store", self.files_stored())]).filter(|(_, count)| *count > 0)
     }
 }

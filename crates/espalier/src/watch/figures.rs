@@ -60,9 +60,11 @@ pub(crate) struct Times {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KindFigures {
     pub(crate) kind: String,
+    pub(crate) requests: u64,
     pub(crate) errors: u64,
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
+    /// Of a sample; each time counts for all that it stands for.
     pub(crate) work: Times,
     pub(crate) queue: Times,
 }
@@ -163,6 +165,7 @@ impl From<&KindSnapshot> for KindFigures {
     fn from(of: &KindSnapshot) -> Self {
         Self {
             kind: of.kind.into(),
+            requests: of.requests,
             errors: of.errors,
             bytes_in: of.bytes_in,
             bytes_out: of.bytes_out,

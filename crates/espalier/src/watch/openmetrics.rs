@@ -149,10 +149,7 @@ fn requests(writer: &mut Writer<'_>, figures: &Figures) -> fmt::Result {
     let count = |of: fn(&KindFigures) -> u64| {
         kinds.iter().map(move |kind| ([("kind", kind.kind.as_str())], of(kind) as f64))
     };
-    writer.counters(
-        ("requests", None, "Requests of the kernel"),
-        count(|kind| kind.work.histogram().count()),
-    )?;
+    writer.counters(("requests", None, "Requests of the kernel"), count(|kind| kind.requests))?;
     writer.counters(
         ("request_errors", None, "Requests that were answered with an error"),
         count(|kind| kind.errors),
@@ -166,7 +163,8 @@ fn requests(writer: &mut Writer<'_>, figures: &Figures) -> fmt::Result {
         count(|kind| kind.bytes_out),
     )?;
     let work = kinds.iter().map(|kind| ([("kind", kind.kind.as_str())], &kind.work));
-    writer.times(("request_work", "How long the server worked at a request, waits included"), work)?;
+    let help = "How long the server worked at a request, waits included; each of a sample counts for 16";
+    writer.times(("request_work", help), work)?;
     let help = "How long the thread with a request waited for a CPU, of one request in 4096";
     let queue = kinds.iter().map(|kind| ([("kind", kind.kind.as_str())], &kind.queue));
     writer.times(("request_queue", help), queue)?;

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone)]
 pub(super) struct KindPeriod {
     pub(super) kind: String,
+    pub(super) requests: u64,
     pub(super) errors: u64,
     pub(super) bytes_in: u64,
     pub(super) bytes_out: u64,
@@ -103,8 +104,12 @@ impl Period {
     /// All requests: how many, with an error, and their bytes in and out.
     pub(super) fn totals(&self) -> [u64; 4] {
         self.kinds.iter().fold([0; 4], |[requests, errors, bytes_in, bytes_out], kind| {
-            let count = kind.work.count();
-            [requests + count, errors + kind.errors, bytes_in + kind.bytes_in, bytes_out + kind.bytes_out]
+            [
+                requests + kind.requests,
+                errors + kind.errors,
+                bytes_in + kind.bytes_in,
+                bytes_out + kind.bytes_out,
+            ]
         })
     }
 
@@ -140,7 +145,7 @@ impl Period {
                 "p50_seconds": seconds(0.5), "p99_seconds": seconds(0.99) })
         };
         let kinds = self.kinds.iter().map(|kind| {
-            json!({ "kind": kind.kind, "requests": kind.work.count(), "errors": kind.errors,
+            json!({ "kind": kind.kind, "requests": kind.requests, "errors": kind.errors,
                 "bytes_in": kind.bytes_in, "bytes_out": kind.bytes_out,
                 "work": times(&kind.work), "queue": times(&kind.queue) })
         });
@@ -196,7 +201,7 @@ fn kinds(before: &Figures, after: &Figures) -> Vec<KindPeriod> {
         .kinds
         .iter()
         .map(|now| kind(before.kinds.iter().find(|then| then.kind == now.kind), now))
-        .filter(|kind| kind.work.count() > 0)
+        .filter(|kind| kind.requests > 0)
         .collect();
     kinds.sort_by_key(|kind| std::cmp::Reverse(kind.work.sum_nanos()));
     kinds
@@ -210,6 +215,7 @@ fn kind(before: Option<&KindFigures>, now: &KindFigures) -> KindPeriod {
     };
     KindPeriod {
         kind: now.kind.clone(),
+        requests: count(|of| of.requests),
         errors: count(|of| of.errors),
         bytes_in: count(|of| of.bytes_in),
         bytes_out: count(|of| of.bytes_out),

@@ -20,6 +20,7 @@ fn figures() -> Figures {
         mount: MountFigures { directory: "/a \"b\"".into(), ..MountFigures::default() },
         kinds: vec![KindFigures {
             kind: "read".into(),
+            requests: 3,
             errors: 1,
             bytes_in: 0,
             bytes_out: 8192,

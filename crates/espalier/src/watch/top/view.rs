@@ -90,7 +90,7 @@ impl View<'_> {
             let style = Style::new().fg(if errors >= 1.0 { Color::Yellow } else { Color::Reset });
             cells([
                 kind.kind.clone(),
-                format!("{:.0}", period.rate(kind.work.count())),
+                format!("{:.0}", period.rate(kind.requests)),
                 format!("{errors:.0}"),
                 time(&kind.work, 0.5),
                 time(&kind.work, 0.99),

@@ -18,7 +18,8 @@ fn times(count: usize, micros: u64) -> Times {
 fn kind(kind: &str, count: usize, micros: u64, bytes: [u64; 2]) -> KindFigures {
     let [bytes_in, bytes_out] = bytes;
     let (work, queue) = (times(count, micros), times(1, 3));
-    KindFigures { kind: kind.into(), errors: 0, bytes_in, bytes_out, work, queue }
+    let requests = count as u64 + 1;
+    KindFigures { kind: kind.into(), requests, errors: 0, bytes_in, bytes_out, work, queue }
 }
 
 fn caller(pid: u32, name: &str, requests: u64) -> CallerFigures {
