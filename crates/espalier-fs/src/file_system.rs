@@ -211,7 +211,7 @@ fn namespace(parts: Parts, orphans: Arc<Orphans>, access_times: Arc<AccessTimes>
         links: links.clone(),
         orphans: orphans.clone(),
         references: references.clone(),
-        stale: RankedMutex::new(Rank::Table, Vec::new()),
+        searched: RankedMutex::new(Rank::Table, espalier_engine::Key::default()),
     });
     let locations = Arc::new(SavedLocations::new(volume.clone(), tree.clone(), nodes.clone()));
     let lookup = Arc::new(Lookup {

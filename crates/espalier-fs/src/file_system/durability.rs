@@ -3,6 +3,7 @@
 use crate::file_system::FileSystem;
 use crate::model::error::Result;
 use crate::model::types::*;
+use crate::tree_ops::correct_areas::correct_areas;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -76,7 +77,7 @@ impl FileSystem {
         self.names.nodes.trim_names();
         self.names.nodes.catch_up_all();
         if !self.volume.options.read_only {
-            self.names.areas.correct_all()?;
+            correct_areas(&self.names)?;
             self.names.state_record.measure_key_lengths()?;
             if self.volume.options.handles == HandleLifetime::Stored {
                 self.names.locations.write_all()?;
@@ -95,7 +96,6 @@ impl FileSystem {
         if !self.volume.options.read_only {
             self.names.orphans.deferred.remove_all();
             self.access_times.write_all()?;
-            self.names.areas.correct_all()?;
             self.names.orphans.empty_area()?;
             self.names.locations.write_all()?;
         }

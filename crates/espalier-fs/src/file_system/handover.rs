@@ -73,7 +73,6 @@ impl FileSystem {
         self.names.nodes.catch_up_all();
         if !self.volume.options.read_only {
             self.names.orphans.deferred.remove_all();
-            self.names.areas.correct_all()?;
             self.access_times.write_all()?;
             self.names.locations.write_all()?;
             self.volume.store.sync_all()?;

@@ -20,7 +20,7 @@ use crate::model::types::{FileKind, NodeId};
 use crate::volume::mtime_hold::MtimeHold;
 use espalier_engine::Lsn;
 use parking_lot::{Mutex, RwLock};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -168,7 +168,7 @@ pub(crate) enum LinkCounts {
     Right,
     /// The area is a copy: these counts are right, by number in the area, and a file that is not
     /// listed has no name.
-    Counted(HashMap<u64, u32>),
+    Counted(BTreeMap<u64, u32>),
 }
 
 impl Node {

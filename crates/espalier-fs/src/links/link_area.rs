@@ -6,9 +6,12 @@
 //!
 //! A clone whose links led to an area outside of it gets a copy of that area at its own top. The
 //! copy also holds files without names there, and its files count names that were not cloned: its
-//! link counts are *stale*, and the mark in the links index says so. They are counted once, when a
-//! file in the area is first looked up, and the background corrects the stored counts and deletes
-//! the files without a name ([`LinkAreas::correct_all`]).
+//! link counts are *stale*, and the mark in the links index says so. Then names are counted, once
+//! after each mount, when a file in the area is first looked up.
+//!
+//! So nothing has to be corrected, and a clone goes on sharing all with its source. Only the files
+//! without a name matter in the end: they hold space when the source has lost them. If room is
+//! short, [`crate::tree_ops::correct_areas`] deletes them and stores the right counts.
 
 use crate::inode::node::{LinkCounts, Node, Role};
 use crate::inode::node_table::NodeTable;
@@ -16,18 +19,16 @@ use crate::lock_order::RankedMutex;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::record::AreaMark;
-use crate::model::types::NodeId;
 use crate::orphan::orphan_area::Orphans;
 use crate::references::{HeldNode, References};
 use crate::volume::context::VolumeContext;
 use crate::volume::link_index::LinkIndex;
-use crate::volume::tree_lock::TreeLock;
+use crate::volume::tree_lock::{TreeGuard, TreeLock};
 use espalier_engine::{Batch, IndexId, Key, KeyRange};
-use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Operations in one batch of corrections.
-const CORRECTION_BATCH_OPERATIONS: usize = 1024;
+/// Files that are corrected while other operations wait; few in tests, so that there are many steps.
+const CORRECTED_AT_ONCE: usize = if cfg!(debug_assertions) { 3 } else { 1024 };
 
 pub(crate) struct LinkAreas {
     pub(crate) volume: Arc<VolumeContext>,
@@ -36,8 +37,8 @@ pub(crate) struct LinkAreas {
     pub(crate) links: Arc<LinkIndex>,
     pub(crate) orphans: Arc<Orphans>,
     pub(crate) references: Arc<References>,
-    /// Areas whose stale link counts the background corrects, with a reference on each.
-    pub(crate) stale: RankedMutex<Vec<NodeId>>,
+    /// How far the search for stale areas has come in the links index.
+    pub(crate) searched: RankedMutex<Key>,
 }
 
 impl LinkAreas {
@@ -77,95 +78,77 @@ impl LinkAreas {
             *counts = LinkCounts::Right;
             return Ok(());
         }
-        let mut found = HashMap::new();
-        self.links.for_each_below(&prefix, |_, id| {
-            *found.entry(id).or_insert(0u32) += 1;
-            true
-        })?;
-        *counts = LinkCounts::Counted(found);
-        drop(counts);
-        self.plan_correction(area);
+        *counts = LinkCounts::Counted(self.links.count_below(&prefix)?);
         Ok(())
     }
 
-    /// Has the background correct the stale link counts of an area.
-    pub(crate) fn plan_correction(&self, area: &Arc<Node>) {
-        if self.volume.options.read_only {
-            return;
-        }
-        let mut stale = self.stale.lock();
-        if !stale.contains(&area.id) && self.nodes.acquire(area.id).is_some() {
-            stale.push(area.id);
-        }
-    }
-
-    /// Corrects the link counts of all areas that wait for it. Called without locks.
-    pub(crate) fn correct_all(&self) -> Result<()> {
-        let waiting = std::mem::take(&mut *self.stale.lock());
-        let mut result = Ok(());
-        for id in waiting {
-            result = result.and(self.correct(id));
-            self.references.release(id, 1);
-        }
-        result
-    }
-
-    /// Corrects the link counts of one area and deletes the files without a name in it.
-    fn correct(&self, id: NodeId) -> Result<()> {
-        let tree = self.tree.exclusive();
-        let Some(area) = self.nodes.get(id) else { return Ok(()) };
-        let Some(top) = area.place().parent.filter(|top| !top.is_removed()) else { return Ok(()) };
+    /// Stores the right link counts of files in the area of `top` from number `first` on, and deletes
+    /// the files without a name among them. Returns where to go on; `None` if the whole area is
+    /// right. The caller holds the tree lock exclusively.
+    pub(crate) fn correct_some(
+        &self,
+        tree: &TreeGuard<'_>,
+        (top, area): (&Arc<Node>, &Arc<Node>),
+        first: u64,
+    ) -> Result<Option<u64>> {
         let prefix = top.content_prefix(tree.epoch);
         let mark = self.links.area_mark(&prefix)?;
-        if !mark.stale_counts {
-            return Ok(());
+        let named: Vec<(u64, u32)> = match &*area.dir().link_counts.lock() {
+            LinkCounts::Counted(counted) if mark.stale_counts => {
+                let named = counted.range(first..).filter(|(_, names)| **names > 0);
+                named.map(|(id, names)| (*id, *names)).take(CORRECTED_AT_ONCE + 1).collect()
+            }
+            _ => return Ok(None),
+        };
+        // The rest begins behind the last file of this step, with the files without a name there.
+        let (now, rest) = named.split_at(named.len().min(CORRECTED_AT_ONCE));
+        let next = now.last().filter(|_| !rest.is_empty()).and_then(|(id, _)| id.checked_add(1));
+        let names = layout::area_prefix(&prefix);
+        let mut range = KeyRange::prefix(&layout::area_files(&prefix));
+        if first > 0 {
+            range.start = layout::entry_key(&names, &layout::area_name(first)).into();
+        }
+        if let Some(next) = next {
+            range.end = Some(layout::entry_key(&names, &layout::area_name(next)).into());
         }
         // Unlinked files in use whose data still lies there are not to lose it.
-        self.orphans.move_away(&KeyRange::prefix(&layout::area_files(&prefix)))?;
-        let counts = self.links.count_below(&prefix)?;
-        let names = layout::area_prefix(&prefix);
+        self.orphans.move_away(&range)?;
         let mut batch = Batch::new();
         for index in [self.volume.metadata(), self.volume.data()] {
-            for range in self.ranges_without_names(index, &prefix, &counts)? {
-                batch.delete_range(index, range);
-                self.commit_if_full(&mut batch)?;
-            }
+            let ids = now.iter().map(|(id, _)| *id);
+            let ranges = self.ranges_without_names(index, &names, range.clone(), ids)?;
+            ranges.into_iter().for_each(|range| batch.delete_range(index, range));
         }
-        for (id, count) in counts {
-            let mut inode = self.links.inode_in_area(&names, id)?;
-            if inode.links != count {
-                inode.links = count;
-                let key = layout::entry_key(&names, &layout::area_name(id));
+        for (id, count) in now {
+            let mut inode = self.links.inode_in_area(&names, *id)?;
+            if inode.links != *count {
+                inode.links = *count;
+                let key = layout::entry_key(&names, &layout::area_name(*id));
                 batch.insert(self.volume.metadata(), &key, inode.encode());
-                self.commit_if_full(&mut batch)?;
             }
         }
-        let mark = AreaMark { stale_counts: false, ..mark };
-        batch.insert(self.volume.links(), &prefix, mark.encode());
-        self.volume.commit_internal(batch)?;
-        *area.dir().link_counts.lock() = LinkCounts::Right;
-        Ok(())
-    }
-
-    fn commit_if_full(&self, batch: &mut Batch) -> Result<()> {
-        if batch.len() >= CORRECTION_BATCH_OPERATIONS {
-            self.volume.commit_internal(std::mem::take(batch))?;
+        if next.is_none() {
+            let mark = AreaMark { stale_counts: false, ..mark };
+            batch.insert(self.volume.links(), &prefix, mark.encode());
         }
-        Ok(())
+        self.volume.commit_internal(batch)?;
+        if next.is_none() {
+            *area.dir().link_counts.lock() = LinkCounts::Right;
+        }
+        Ok(next)
     }
 
-    /// The ranges of an index, within the area at a content prefix, between the files that are
-    /// `named`. Ranges that hold nothing are left out: most copies need no deletion, and each range
-    /// would wait in the tree as a message.
+    /// The ranges of an index, within the range `all` of an area, between the files that are `named`,
+    /// by their numbers, ascending. Ranges that hold nothing are left out: most copies need no
+    /// deletion, and each range would wait in the tree as a message.
     fn ranges_without_names(
         &self,
         index: IndexId,
-        prefix: &[u8],
-        named: &BTreeMap<u64, u32>,
+        names: &[u8],
+        all: KeyRange,
+        named: impl Iterator<Item = u64>,
     ) -> Result<Vec<KeyRange>> {
-        let all = KeyRange::prefix(&layout::area_files(prefix));
-        let names = layout::area_prefix(prefix);
-        let mut named = named.keys().map(|id| Key::from(layout::entry_key(&names, &layout::area_name(*id))));
+        let mut named = named.map(|id| Key::from(layout::entry_key(names, &layout::area_name(id))));
         let mut found = Vec::new();
         let mut behind = all.start.clone();
         let mut next = named.next();

@@ -290,6 +290,13 @@ pub(crate) fn parse(key: &[u8]) -> Option<Parsed<'_>> {
     Some(Parsed { prefix: &key[..at], directory, base: &key[..start + len], name, rest: &key[start + len..] })
 }
 
+/// The names from the root down to the directory with this content prefix; those of an area are
+/// empty.
+pub(crate) fn names_of(prefix: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
+    let names = prefix.split(|byte| *byte == CONTENT);
+    names.take(prefix.iter().filter(|byte| **byte == CONTENT).count()).map_while(unescape)
+}
+
 /// `key` with `from`, with which it begins, replaced by `to`.
 pub(crate) fn rebase(key: &[u8], from: &[u8], to: &[u8]) -> Key {
     debug_assert!(key.starts_with(from));

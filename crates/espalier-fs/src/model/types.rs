@@ -442,6 +442,8 @@ pub struct OpenOptions {
     /// they hold; without such numbers they fail with
     /// [`FsErrorKind::NoSpace`](crate::FsErrorKind::NoSpace).
     pub narrow_numbers: bool,
+    /// When the background gives back what copies of link areas hold without need.
+    pub area_correction: AreaCorrection,
     /// How long files are found by their ids alone.
     pub handles: HandleLifetime,
 }
@@ -458,6 +460,17 @@ pub enum HandleLifetime {
     Stored,
 }
 
+/// When [`FileSystem::background_tick`](crate::FileSystem::background_tick) corrects link areas: in
+/// a clone of files with names outside of it, it deletes those that have none inside, and stores how
+/// many names each has. That is work for each such file, and of use only if the source lost them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AreaCorrection {
+    /// When less than an eighth of the room is free.
+    WhenRoomIsShort,
+    /// Each time, all of them.
+    Always,
+}
+
 impl Default for OpenOptions {
     fn default() -> Self {
         Self {
@@ -470,6 +483,7 @@ impl Default for OpenOptions {
             waiter: None,
             number_delta: 0,
             narrow_numbers: false,
+            area_correction: AreaCorrection::WhenRoomIsShort,
             handles: HandleLifetime::Open,
         }
     }

@@ -271,8 +271,6 @@ fn exchange_for_image<'a>(
     names.version += 1;
     if has_link_area {
         namespace.links.set_in_use();
-        let area = namespace.areas.area_of(&new)?;
-        namespace.areas.plan_correction(&area);
     }
     Ok(new)
 }

@@ -103,13 +103,8 @@ fn clone_directory<'a>(
     namespace.volume.copied_now();
     dir.take_over(&mut state, above, lsn);
     drop(state);
-    let has_link_area = inode.has_link_area;
     let held = namespace.lookup.add_entry(dir, &mut names, name, inode, lsn);
     names.version += 1;
-    if has_link_area {
-        let area = namespace.areas.area_of(&held)?;
-        namespace.areas.plan_correction(&area);
-    }
     Ok(held)
 }
 

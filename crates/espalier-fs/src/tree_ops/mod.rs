@@ -5,6 +5,7 @@ pub(crate) mod change;
 pub(crate) mod changes;
 pub(crate) mod clone;
 pub(crate) mod copy_numbers;
+pub(crate) mod correct_areas;
 pub(crate) mod diff;
 pub(crate) mod list;
 pub(crate) mod nodes_below;

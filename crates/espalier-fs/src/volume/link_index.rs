@@ -15,6 +15,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// So many keys are looked at before a search asks whether to go on.
+const KEYS_WITHOUT_ASKING: u32 = 1024;
+
+/// What a search for a stale area came to.
+pub(crate) enum StaleSearch {
+    /// The directory with this content prefix has one.
+    Found(Key),
+    /// It was to stop; what lies before this key has none.
+    Reached(Key),
+    /// There is none.
+    End,
+}
+
 pub(crate) struct LinkIndex {
     volume: Arc<VolumeContext>,
     /// The index may have keys; in a volume without second names nothing has to be looked up.
@@ -47,6 +60,27 @@ impl LinkIndex {
     /// True if the link counts in the area of the directory with this content prefix are stale.
     pub(crate) fn has_stale_counts(&self, prefix: &[u8]) -> Result<bool> {
         Ok(self.area_mark(prefix)?.stale_counts)
+    }
+
+    /// The content prefix of the first directory, at `from` or behind it, whose link area has stale
+    /// counts. Looks for it as long as `goes_on` returns true, which is asked now and then.
+    pub(crate) fn find_stale(&self, from: &[u8], mut goes_on: impl FnMut() -> bool) -> Result<StaleSearch> {
+        let range = KeyRange { start: from.into(), end: None };
+        let mut cursor = self.volume.store.cursor(self.volume.links(), range)?;
+        let mut seen = 0u32;
+        while let Some(entry) = cursor.next()? {
+            seen += 1;
+            if seen.is_multiple_of(KEYS_WITHOUT_ASKING) && !goes_on() {
+                return Ok(StaleSearch::Reached(entry.key));
+            }
+            if entry.key.is_empty() || layout::is_area_mark(&entry.key) {
+                let mark = cursor.read(&entry.value)?;
+                if AreaMark::decode(&mark)?.stale_counts {
+                    return Ok(StaleSearch::Found(entry.key));
+                }
+            }
+        }
+        Ok(StaleSearch::End)
     }
 
     /// Gives key and number of every name below content prefix `prefix` whose file lies in the area

@@ -133,7 +133,7 @@ fn names_and_directories_with_names_move_between_areas() {
 
 #[test]
 fn what_is_in_use_stays_in_use_when_areas_become_one() {
-    let bench = Bench::new(0);
+    let bench = Bench::correcting(0);
     let src = bench.linked();
     let copy = bench.clone_to(src, "copy");
     // Unlinked, unlinked and counted anew, open under both names.
@@ -183,7 +183,7 @@ fn what_is_in_use_stays_in_use_when_areas_become_one() {
 
 #[test]
 fn an_area_that_was_not_settled_leaves_its_rests_behind() {
-    let bench = Bench::new(0);
+    let bench = Bench::correcting(0);
     let src = bench.linked();
     let sub = bench.look(src, "sub");
     for n in 0..50 {
@@ -246,6 +246,55 @@ fn linked_files_stay_readable_while_areas_become_one() {
             bench.fs.link(bench.look(copy, "c"), NodeId::ROOT, outside.as_bytes()).expect("link");
             done.store(true, Ordering::SeqCst);
         });
+        bench.check(0);
+    }
+}
+
+#[test]
+fn copied_areas_are_corrected_beside_other_calls() {
+    let bench = Bench::correcting(2);
+    let src = bench.dir(NodeId::ROOT, "src");
+    for n in 0..60 {
+        let file = bench.file(src, &format!("f{n}"));
+        bench.fs.write(file, 0, format!("content {n}").as_bytes(), false).expect("write");
+        let dir = if n % 3 == 0 { NodeId::ROOT } else { src };
+        bench.fs.link(file, dir, format!("g{n}").as_bytes()).expect("link");
+    }
+    for round in 0..20 {
+        let copy = bench.clone_to(src, &format!("copy{round}"));
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::SeqCst) {
+                    bench.fs.background_tick().expect("tick");
+                }
+            });
+            for n in 0..60 {
+                let (f, g) = (format!("f{n}"), format!("g{n}"));
+                let file = bench.look(copy, &f);
+                let names = if n % 3 == 0 { 1 } else { 2 };
+                assert_eq!(bench.fs.getattr(file).expect("attributes").nlink, names, "round {round}, {f}");
+                match n % 4 {
+                    0 => drop(bench.fs.link(file, copy, b"new").map(|_| bench.fs.unlink(copy, b"new"))),
+                    1 if names == 2 => bench.fs.unlink(copy, g.as_bytes()).expect("unlink"),
+                    2 => drop(bench.fs.link(file, copy, format!("h{n}").as_bytes()).expect("link")),
+                    _ => bench
+                        .fs
+                        .rename(copy, f.as_bytes(), copy, b"moved", RenameMode::Replace)
+                        .expect("rename"),
+                }
+                bench.fs.forget(file, 1);
+            }
+            done.store(true, Ordering::SeqCst);
+        });
+        bench.check(0);
+        for n in (2..60).step_by(4) {
+            let names = if n % 3 == 0 { 2 } else { 3 };
+            let file = bench.look(copy, &format!("h{n}"));
+            assert_eq!(bench.fs.getattr(file).expect("attributes").nlink, names, "round {round}, h{n}");
+            assert_eq!(bench.read(file), format!("content {n}").as_bytes());
+        }
+        bench.fs.background_tick().expect("tick");
         bench.check(0);
     }
 }

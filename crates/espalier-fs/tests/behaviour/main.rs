@@ -15,7 +15,9 @@ mod snapshots;
 mod trees;
 
 use espalier_engine::{Store, Tuning};
-use espalier_fs::{Caller, FileSystem, FormatOptions, NewNode, NodeId, OpenOptions, merge_functions};
+use espalier_fs::{
+    AreaCorrection, Caller, FileSystem, FormatOptions, NewNode, NodeId, OpenOptions, merge_functions,
+};
 use espalier_storage::{Device, Environment, MemoryDevice, SystemEnvironment};
 use std::sync::Arc;
 
@@ -35,6 +37,11 @@ impl Bench {
 
     fn with(threads: usize, options: OpenOptions) -> Self {
         Self::made(threads, options, &Default::default())
+    }
+
+    /// One whose background corrects link areas whenever it can.
+    fn correcting(threads: usize) -> Self {
+        Self::with(threads, OpenOptions { area_correction: AreaCorrection::Always, ..Default::default() })
     }
 
     fn made(threads: usize, options: OpenOptions, format: &espalier_engine::FormatOptions) -> Self {

@@ -86,7 +86,7 @@ fn numbers_in_a_clone_survive_renames_out_of_it_and_clones_of_it() {
 
 #[test]
 fn links_stay_together_in_a_clone_and_apart_from_the_source() {
-    let bench = Bench::new(0);
+    let bench = Bench::correcting(0);
     let src = bench.source();
     let a = bench.look(src, "a");
     bench.fs.link(a, bench.look(src, "sub"), b"a2").expect("link");

@@ -1,9 +1,22 @@
 use super::*;
 use crate::model::types::*;
 
+/// What the area of a directory of the root holds without a name, in each index.
+fn rests(fs: &crate::FileSystem, name: &[u8]) -> [Vec<KeyRange>; 2] {
+    let prefix = layout::content_prefix(b"", name);
+    let areas = &fs.names.areas;
+    let named = areas.links.count_below(&prefix).unwrap();
+    [fs.volume.metadata(), fs.volume.data()].map(|index| {
+        let all = KeyRange::prefix(&layout::area_files(&prefix));
+        let names = layout::area_prefix(&prefix);
+        areas.ranges_without_names(index, &names, all, named.keys().copied()).unwrap()
+    })
+}
+
 #[test]
 fn only_what_is_there_is_dropped_from_a_copied_area() {
-    let (_, _, fs) = crate::test_support::empty();
+    let options = OpenOptions { area_correction: AreaCorrection::Always, ..Default::default() };
+    let (_, _, fs) = crate::test_support::empty_with(options);
     let caller = Caller::default();
     // Files with two names each, of which those of the first, the last and some between lie in
     // one tree.
@@ -15,13 +28,7 @@ fn only_what_is_there_is_dropped_from_a_copied_area() {
         fs.setxattr(file, b"user.large", &[1; 5000], XattrMode::Set, false).unwrap();
         fs.link(file, dir, format!("b{n}").as_bytes()).unwrap();
     }
-    let rests = |name: &[u8]| {
-        let prefix = layout::content_prefix(b"", name);
-        let areas = &fs.names.areas;
-        let named = areas.links.count_below(&prefix).unwrap();
-        [fs.volume.metadata(), fs.volume.data()]
-            .map(|index| areas.ranges_without_names(index, &prefix, &named).unwrap())
-    };
+    let rests = |name: &[u8]| rests(&fs, name);
     let read = |name: &[u8]| {
         let dir = fs.lookup(NodeId::ROOT, name).unwrap().node;
         let file = fs.lookup(dir, b"b12").unwrap().node;
@@ -46,4 +53,45 @@ fn only_what_is_there_is_dropped_from_a_copied_area() {
     assert_eq!(rests(b"second"), [[], []]);
     fs.background_tick().unwrap();
     assert_eq!(read(b"second"), [7; 5000]);
+}
+
+#[test]
+fn a_copied_area_is_corrected_when_room_is_short() {
+    let (store, _, fs) = crate::test_support::empty();
+    let caller = Caller::default();
+    let file = |dir: NodeId, name: &[u8]| {
+        let file = fs.mknod(dir, name, NewNode::Regular, 0o644, &caller).unwrap().node;
+        fs.write(file, 0, &[7; 5000], false).unwrap();
+        file
+    };
+    let src = fs.mkdir(NodeId::ROOT, b"src", 0o755, &caller).unwrap().node;
+    for n in 0..20 {
+        let dir = if n % 5 == 0 { src } else { NodeId::ROOT };
+        let linked = file(dir, format!("a{n}").as_bytes());
+        fs.link(linked, dir, format!("b{n}").as_bytes()).unwrap();
+    }
+    for name in [&b"one"[..], b"two"] {
+        fs.clone_tree(src, NodeId::ROOT, name, &caller).unwrap();
+    }
+    fs.background_tick().unwrap();
+    assert!(rests(&fs, b"one")[0].len() > 3, "there is room: it shares all with its source");
+    let filler = file(NodeId::ROOT, b"filler");
+    let mut random = espalier_storage::Random::new(1);
+    let mut noise = vec![0; 1 << 20];
+    for block in 0.. {
+        let (free, total) = fs.room();
+        if free < total / 10 {
+            break;
+        }
+        random.fill(&mut noise);
+        fs.write(filler, block << 20, &noise, false).unwrap();
+        store.checkpoint().unwrap();
+    }
+    fs.background_tick().unwrap();
+    assert_eq!([rests(&fs, b"one"), rests(&fs, b"two")], [[vec![], vec![]], [vec![], vec![]]]);
+    let two = fs.lookup(NodeId::ROOT, b"two").unwrap().node;
+    let linked = fs.lookup(two, b"b5").unwrap();
+    assert_eq!((linked.attr.nlink, linked.attr.size), (2, 5000));
+    let report = crate::check(&store, "main", &mut |_| {}).unwrap();
+    assert_eq!(report.problems, []);
 }
