@@ -51,6 +51,8 @@ ranks! {
     APPLYING = 30;
     /// `VolumeCatalog`: the volume table in memory.
     VOLUME_CATALOG = 35;
+    /// `SpaceAccounting`: held while what is unwritten is counted.
+    UNWRITTEN_COUNT = 38;
     /// `IndexTable`: the indexes that take messages. Shared while a batch is applied.
     INDEX_TABLE = 40;
     /// `ApplyQueue`: the batches that wait. Also taken under the index table, when memtables have a

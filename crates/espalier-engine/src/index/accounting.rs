@@ -8,6 +8,12 @@
 //!
 //! Protocol: [`SpaceAccounting::recount`] follows each change of a tree, and
 //! [`SpaceAccounting::refresh`] each change of what is free; both only look at trees in memory.
+//!
+//! To count all that is unwritten takes the time for all of it, and a tree changes with each
+//! memtable and each clone. So [`SpaceAccounting::recount`] adds what is new, and what a change has
+//! replaced stays in the sum: the sum is never too small. All is counted anew when the additions
+//! are a quarter of it, and whenever the sum may decide something: when space is low or would seem
+//! to be, and before anything is refused.
 
 use super::table::IndexTable;
 use crate::Result;
@@ -22,6 +28,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// The least share of a leaf, in 256ths, that may be on its way to it in large values.
 const LEAST_VALUE_QUOTA: u64 = 32;
 
+/// Blocks that may be added to what is unwritten before all is counted anew.
+const LEAST_ADDED: u64 = 1024;
+
 /// The most bytes of large values in a memtable.
 const MAX_MEMTABLE_VALUE_BYTES: u64 = 1 << 30;
 
@@ -35,8 +44,9 @@ pub(crate) struct SpaceAccounting {
     trees: Arc<Trees>,
     indexes: Arc<IndexTable>,
     tuning: Tuning,
-    /// Blocks that nodes and parts will take which are in memory only.
+    /// Blocks that nodes and parts will take which are in memory only, at most.
     unwritten: AtomicU64,
+    counting: RankedMutex<Counting, { rank::UNWRITTEN_COUNT }>,
     low_space: AtomicBool,
     is_closing: AtomicBool,
     /// How much of a leaf, in 256ths, may be on its way to it in large values.
@@ -46,6 +56,15 @@ pub(crate) struct SpaceAccounting {
     range_deletes: RangeDeleteReserve,
     /// Checkpoints since the store was opened.
     checkpoints: AtomicU64,
+}
+
+/// How the sum of what is unwritten came about.
+#[derive(Debug, Default)]
+struct Counting {
+    /// What was there when all was counted.
+    all: u64,
+    /// What was added since.
+    added: u64,
 }
 
 /// Room that a batch waits for.
@@ -101,6 +120,7 @@ impl SpaceAccounting {
             indexes,
             tuning,
             unwritten: AtomicU64::new(0),
+            counting: RankedMutex::default(),
             low_space: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
             value_quota: AtomicU64::new(TreePolicy::PLENTY.value_quota),
@@ -154,28 +174,53 @@ impl SpaceAccounting {
         unwritten_below(&self.trees, root)
     }
 
-    /// A tree has changed: counts what is in memory only.
+    /// A tree has changed: counts what is new in it, or all.
     pub(crate) fn recount(&self) {
+        let mut counting = self.counting.lock();
+        let roots = self.indexes.all().into_iter().map(|index| index.version().root.clone());
+        counting.added += roots.map(|root| self.trees.new_unwritten_blocks(&root)).sum::<u64>();
+        self.unwritten.store(counting.all + counting.added, Ordering::Relaxed);
+        if self.is_low() || counting.added > counting.all / 4 + LEAST_ADDED {
+            self.count_all(&mut counting);
+        }
+    }
+
+    /// Counts all that is unwritten, if the sum may be too large; true if it was.
+    fn count_again(&self) -> bool {
+        let mut counting = self.counting.lock();
+        let before = counting.all + counting.added;
+        if counting.added > 0 {
+            self.count_all(&mut counting);
+        }
+        counting.all < before
+    }
+
+    fn count_all(&self, counting: &mut Counting) {
         let indexes = self.indexes.all();
-        let blocks = indexes.iter().map(|index| self.unwritten_below(&index.version().root)).sum();
-        self.unwritten.store(blocks, Ordering::Relaxed);
+        let all = indexes.iter().map(|index| self.unwritten_below(&index.version().root)).sum();
+        debug_assert!(all <= counting.all + counting.added, "a change added more than was counted");
+        *counting = Counting { all, added: 0 };
+        self.unwritten.store(all, Ordering::Relaxed);
     }
 
     /// What was counted last, without table pages.
     #[cfg(test)]
     pub(crate) fn counted(&self) -> u64 {
+        self.count_again();
         self.unwritten.load(Ordering::Relaxed)
     }
 
     /// True if space would be low with so many blocks more reserved.
     pub(crate) fn would_be_low_with(&self, more: u64) -> bool {
         let more = more + self.space.reservations.pool() + pending_blocks(&self.tuning);
-        !self.space.reservations.is_free(more, self.unwritten_blocks())
+        let is_free = || self.space.reservations.is_free(more, self.unwritten_blocks());
+        !(is_free() || self.count_again() && is_free())
     }
 
     /// More is unwritten than before: from here on space may be low.
     pub(crate) fn note_growth(&self) {
-        if !self.is_low() && is_low(&self.space.stats(), self.unwritten_blocks(), &self.tuning) {
+        let seems_low = || is_low(&self.space.stats(), self.unwritten_blocks(), &self.tuning);
+        if !self.is_low() && seems_low() && (!self.count_again() || seems_low()) {
             self.assume_low();
         }
     }
@@ -183,6 +228,7 @@ impl SpaceAccounting {
     /// Takes note of how much space is left.
     pub(crate) fn refresh(&self) {
         self.recount();
+        self.count_again();
         let space = self.space.stats();
         let low = is_low(&space, self.unwritten_blocks(), &self.tuning);
         self.low_space.store(low, Ordering::Relaxed);
@@ -211,7 +257,16 @@ impl SpaceAccounting {
     /// # Errors
     /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) if there is less for that purpose.
     pub(crate) fn reserve(&self, blocks: u64, purpose: Purpose) -> Result<Reservation> {
-        self.space.reservations.reserve(blocks, purpose, self.unwritten_blocks())
+        let reserve = || self.space.reservations.reserve(blocks, purpose, self.unwritten_blocks());
+        self.or_counted_again(reserve)
+    }
+
+    /// What `attempt` gives; if it fails, what it gives when all was counted anew.
+    fn or_counted_again<T>(&self, attempt: impl Fn() -> Result<T>) -> Result<T> {
+        match attempt() {
+            Err(_) if self.count_again() => attempt(),
+            result => result,
+        }
     }
 
     /// The same for a batch that may have `drawn` of the kept blocks.
@@ -219,7 +274,10 @@ impl SpaceAccounting {
     /// # Errors
     /// As for [`Self::reserve`].
     pub(crate) fn reserve_drawing(&self, blocks: u64, purpose: Purpose, drawn: u64) -> Result<Reservation> {
-        self.space.reservations.reserve_drawing(blocks, purpose, self.unwritten_blocks(), drawn)
+        let reservations = &self.space.reservations;
+        self.or_counted_again(|| {
+            reservations.reserve_drawing(blocks, purpose, self.unwritten_blocks(), drawn)
+        })
     }
 
     /// Keeps the blocks of a reservation for writes to come.
@@ -243,11 +301,16 @@ impl SpaceAccounting {
     /// True if there is so much more room than a batch has to leave that waits for it.
     pub(crate) fn has_room(&self, wanted: &WantedRoom) -> bool {
         let purpose = if wanted.purpose == Purpose::Promised { Purpose::Promised } else { Purpose::Growth };
-        self.space.reservations.available(purpose, self.unwritten_blocks(), wanted.drawn) >= wanted.blocks
+        let has_room = || {
+            let unwritten = self.unwritten_blocks();
+            self.space.reservations.available(purpose, unwritten, wanted.drawn) >= wanted.blocks
+        };
+        has_room() || self.count_again() && has_room()
     }
 
     /// The most that [`Self::reserve`] would grant to [`Purpose::Growth`].
     pub(crate) fn growable(&self) -> u64 {
+        self.count_again();
         self.space.reservations.available(Purpose::Growth, self.unwritten_blocks(), 0)
     }
 

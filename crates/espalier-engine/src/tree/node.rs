@@ -11,6 +11,7 @@ use crate::model::piece::PieceHandle;
 use crate::model::view::View;
 use crate::tree::run::{Run, ViewedPart};
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// A node header in memory. Keys are in the node's own key space.
@@ -74,6 +75,8 @@ pub(crate) struct NodeSlot {
     /// Blocks that the tree below will take, once they were counted
     /// ([`Trees::unwritten_blocks`](super::Trees::unwritten_blocks)).
     unwritten: OnceLock<u64>,
+    /// The node is part of a sum of what is unwritten.
+    is_counted: AtomicBool,
     /// See [`AbsorbCost`].
     pub(super) spread: OnceLock<AbsorbCost>,
 }
@@ -98,6 +101,7 @@ impl NodeSlot {
         Arc::new(Self {
             state: RankedRwLock::new(state),
             unwritten: OnceLock::new(),
+            is_counted: AtomicBool::new(false),
             spread: OnceLock::new(),
         })
     }
@@ -134,6 +138,11 @@ impl NodeSlot {
             NodeState::Memory(_) => {}
         }
         *self.unwritten.get_or_init(count)
+    }
+
+    /// True for the first caller: from now on the node is part of a sum of what is unwritten.
+    pub(super) fn begins_to_count(&self) -> bool {
+        !self.is_counted.swap(true, Ordering::Relaxed)
     }
 
     /// The node now lies on the device.

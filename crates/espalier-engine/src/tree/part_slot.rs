@@ -10,6 +10,7 @@ use crate::model::piece::PieceHandle;
 use crate::pieces::{Filter, Part};
 use crate::tree::memory::{Charge, TreeMemory};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a header says of a part without reading it. Keys are in the part's own key space.
 #[derive(Clone)]
@@ -41,6 +42,8 @@ impl PartSummary {
 pub(crate) struct PartSlot {
     pub(crate) summary: PartSummary,
     state: RankedRwLock<PartState, { rank::PART_SLOT }>,
+    /// The part is in a sum of what is unwritten.
+    is_counted: AtomicBool,
 }
 
 enum PartState {
@@ -62,12 +65,20 @@ impl PartSlot {
         let summary = PartSummary::of(&part);
         part.values().iter().filter(|v| !v.is_stored()).for_each(|v| v.charge(&memory.value_bytes));
         let charge = Charge::new(&memory.dirty_bytes, part.memory());
-        Arc::new(Self { summary, state: RankedRwLock::new(PartState::Memory(Arc::new(part), charge)) })
+        Arc::new(Self {
+            summary,
+            state: RankedRwLock::new(PartState::Memory(Arc::new(part), charge)),
+            is_counted: AtomicBool::new(false),
+        })
     }
 
     /// A part that a header names.
     pub(crate) fn stored(summary: PartSummary, stored: StoredPart) -> Arc<Self> {
-        Arc::new(Self { summary, state: RankedRwLock::new(PartState::Stored(stored)) })
+        Arc::new(Self {
+            summary,
+            state: RankedRwLock::new(PartState::Stored(stored)),
+            is_counted: AtomicBool::new(false),
+        })
     }
 
     /// Where the part lies, if it is on the device.
@@ -92,6 +103,11 @@ impl PartSlot {
             PartState::Memory(part, _) => Ok(part.clone()),
             PartState::Stored(stored) => Err(stored.handle.clone()),
         }
+    }
+
+    /// True for the first caller: from now on the part is in a sum of what is unwritten.
+    pub(super) fn begins_to_count(&self) -> bool {
+        !self.is_counted.swap(true, Ordering::Relaxed)
     }
 
     /// The part now lies on the device. The first caller wins.

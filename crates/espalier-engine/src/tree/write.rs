@@ -4,7 +4,8 @@ use crate::Result;
 use crate::model::ids::{PieceId, Reference};
 use crate::model::piece::PieceHandle;
 use crate::model::view::View;
-use crate::pieces::Encoded;
+use crate::pieces::{Encoded, Part};
+use crate::tree::Root;
 use crate::tree::codec;
 use crate::tree::node::{Body, Edge, Node, NodeSlot};
 use crate::tree::part_slot::{PartSlot, StoredPart};
@@ -64,6 +65,25 @@ impl Trees {
         slot.unwritten(|| self.unwritten(slot, &mut HashSet::new()))
     }
 
+    /// Blocks that what the device does not have of a tree will take, at most, but for nodes and
+    /// parts that an earlier call has given for this tree or another.
+    pub(crate) fn new_unwritten_blocks(&self, root: &Root) -> u64 {
+        root.slot.as_ref().map_or(0, |slot| self.new_unwritten(slot))
+    }
+
+    fn new_unwritten(&self, slot: &NodeSlot) -> u64 {
+        // What lies below a node that counts does so, too: a node never changes.
+        let Some(node) = slot.as_unwritten().filter(|_| slot.begins_to_count()) else { return 0 };
+        let parts = runs_of(&node).flat_map(|run| &run.parts);
+        let new = parts.filter_map(|part| part.slot.as_unwritten().filter(|_| part.slot.begins_to_count()));
+        let mut total = new.map(|part| part_blocks(&part)).sum::<u64>() + header_blocks(&node);
+        if let Body::Interior { edges, .. } = &node.body {
+            let children = edges.iter().filter_map(|e| e.child.as_ref());
+            total += children.map(|child| self.new_unwritten(&child.slot)).sum::<u64>();
+        }
+        total
+    }
+
     /// The same but for the nodes and parts in `seen`, by their address.
     fn unwritten(&self, slot: &NodeSlot, seen: &mut HashSet<usize>) -> u64 {
         let Some(node) = slot.as_unwritten() else { return 0 };
@@ -74,10 +94,7 @@ impl Trees {
         for part in runs_of(&node).flat_map(|run| &run.parts) {
             // Several edges, and clones, may see one part.
             let new = part.slot.as_unwritten().filter(|_| seen.insert(Arc::as_ptr(&part.slot).addr()));
-            if let Some(part) = new {
-                let values = part.unplaced_values().map(|value| blocks_of(value.len()));
-                total += blocks_of(part.memory()) + values.sum::<u64>();
-            }
+            total += new.map_or(0, |part| part_blocks(&part));
         }
         if let Body::Interior { edges, .. } = &node.body {
             let children = edges.iter().filter_map(|e| e.child.as_ref());
@@ -117,6 +134,12 @@ impl Trees {
         let node = self.node(id)?;
         Ok(references(&node))
     }
+}
+
+/// Blocks that a part with its large values takes, at most, but for values that have their place.
+fn part_blocks(part: &Part) -> u64 {
+    let values = part.unplaced_values().map(|value| blocks_of(value.len()));
+    blocks_of(part.memory()) + values.sum::<u64>()
 }
 
 /// Blocks that so many bytes of a header or a part take, at most: with a list of its places if it

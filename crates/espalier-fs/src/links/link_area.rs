@@ -27,7 +27,7 @@ use crate::volume::tree_lock::{TreeGuard, TreeLock};
 use espalier_engine::{Batch, IndexId, Key, KeyRange};
 use std::sync::Arc;
 
-/// Files that are corrected while other operations wait; few in tests, so that there are many steps.
+/// Files that are corrected while other operations wait; few in tests, for many steps.
 const CORRECTED_AT_ONCE: usize = if cfg!(debug_assertions) { 3 } else { 1024 };
 
 pub(crate) struct LinkAreas {
@@ -82,9 +82,9 @@ impl LinkAreas {
         Ok(())
     }
 
-    /// Stores the right link counts of files in the area of `top` from number `first` on, and deletes
-    /// the files without a name among them. Returns where to go on; `None` if the whole area is
-    /// right. The caller holds the tree lock exclusively.
+    /// Stores the right link counts of files in the area of `top` from number `first` on, and
+    /// deletes the files without a name among them. Returns where to go on; `None` if the whole
+    /// area is right. The caller holds the tree lock exclusively.
     pub(crate) fn correct_some(
         &self,
         tree: &TreeGuard<'_>,
@@ -138,9 +138,9 @@ impl LinkAreas {
         Ok(next)
     }
 
-    /// The ranges of an index, within the range `all` of an area, between the files that are `named`,
-    /// by their numbers, ascending. Ranges that hold nothing are left out: most copies need no
-    /// deletion, and each range would wait in the tree as a message.
+    /// The ranges of an index, within the range `all` of an area, between the files that are
+    /// `named`, by their numbers, ascending. Ranges that hold nothing are left out: most copies
+    /// need no deletion, and each range would wait in the tree as a message.
     fn ranges_without_names(
         &self,
         index: IndexId,

@@ -461,8 +461,9 @@ pub enum HandleLifetime {
 }
 
 /// When [`FileSystem::background_tick`](crate::FileSystem::background_tick) corrects link areas: in
-/// a clone of files with names outside of it, it deletes those that have none inside, and stores how
-/// many names each has. That is work for each such file, and of use only if the source lost them.
+/// a clone of files with names outside of it, it deletes those that have none inside, and stores
+/// how many names each has. That is work for each such file, and of use only if the source lost
+/// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AreaCorrection {
     /// When less than an eighth of the room is free.

@@ -1,5 +1,5 @@
-//! Correction of link areas that are copies: files without a name in them are deleted, and the right
-//! link counts stored.
+//! Correction of link areas that are copies: files without a name in them are deleted, and the
+//! right link counts stored.
 //!
 //! A copy shares all with its source, so what it holds without need costs nothing while the source
 //! has it, too; to correct it costs a record for each file. So the background does that when room
