@@ -12,7 +12,7 @@
 //! To count all that is unwritten takes the time for all of it, and a tree changes with each
 //! memtable and each clone. So [`SpaceAccounting::recount`] adds what is new, and what a change has
 //! replaced stays in the sum: the sum is never too small. All is counted anew when the additions
-//! are a quarter of it, and whenever the sum may decide something: when space is low or would seem
+//! are as much again, and whenever the sum may decide something: when space is low or would seem
 //! to be, and before anything is refused.
 
 use super::table::IndexTable;
@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 const LEAST_VALUE_QUOTA: u64 = 32;
 
 /// Blocks that may be added to what is unwritten before all is counted anew.
-const LEAST_ADDED: u64 = 1024;
+const LEAST_ADDED: u64 = 4096;
 
 /// The most bytes of large values in a memtable.
 const MAX_MEMTABLE_VALUE_BYTES: u64 = 1 << 30;
@@ -180,7 +180,7 @@ impl SpaceAccounting {
         let roots = self.indexes.all().into_iter().map(|index| index.version().root.clone());
         counting.added += roots.map(|root| self.trees.new_unwritten_blocks(&root)).sum::<u64>();
         self.unwritten.store(counting.all + counting.added, Ordering::Relaxed);
-        if self.is_low() || counting.added > counting.all / 4 + LEAST_ADDED {
+        if self.is_low() || counting.added > counting.all + LEAST_ADDED {
             self.count_all(&mut counting);
         }
     }
