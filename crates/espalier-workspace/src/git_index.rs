@@ -1,13 +1,19 @@
 //! What git's index has beside the entries: the token of the `core.fsmonitor` hook, and the cache
 //! of untracked files, which names the place of the work tree. Layout: gitformat-index(5).
 //!
+//! The entries of a large repository take tens of megabytes, and git's sum is over all of them. So
+//! where they end, and the state of the sum there, are kept in an extended attribute of the index:
+//! git writes each index as a new file, which has none, and a clone has it, too.
+//!
 //! An index is read defensively: what is not as expected is left alone.
 
 use crate::error::{AtPath, Result};
+use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
+use sha1::digest::generic_array::GenericArray;
 use sha1::{Digest, Sha1};
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 const HEADER_BYTES: usize = 12;
@@ -20,69 +26,175 @@ const FSMONITOR: &[u8] = b"FSMN";
 const UNTRACKED: &[u8] = b"UNTR";
 const END_OF_ENTRIES: &[u8] = b"EOIE";
 
+/// See the [module](self): time of modification in seconds and nanoseconds, length of the entries,
+/// state of the sum; little-endian.
+const ENTRIES_XATTR: &str = "user.espalier.entries";
+const ENTRIES_XATTR_BYTES: usize = 8 + 8 + 8 + 20;
+/// The sum is over blocks of so many bytes.
+const SUM_BLOCK: usize = 64;
+/// The state of an empty sum (FIPS 180-4, section 5.3.1).
+const EMPTY_SUM: [u32; 5] = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476, 0xc3d2_e1f0];
+
 /// An extension: signature and data.
 type Extension<'a> = (&'a [u8], &'a [u8]);
 
-/// The token that the index was last brought up to date with.
-pub(crate) fn fsmonitor_token(index: &[u8]) -> Option<&[u8]> {
-    let (_, extensions) = parse(index)?;
-    let (_, data) = extensions.into_iter().find(|(signature, _)| *signature == FSMONITOR)?;
-    let (version, rest) = data.split_first_chunk()?;
-    let token = rest.split(|byte| *byte == 0).next()?;
-    (u32::from_be_bytes(*version) == 2).then_some(token)
+/// The end of an index: all behind the entries.
+pub(crate) struct IndexEnd {
+    /// Bytes of the index before it.
+    offset: usize,
+    /// The last of those bytes, which do not fill a block of the sum, and then the end.
+    bytes: Vec<u8>,
+    /// The state of the sum over the bytes before.
+    state: [u32; 5],
+}
+
+impl IndexEnd {
+    /// Reads the end of an index, and all of it if where it begins is not known yet; `None` if it is
+    /// not as expected.
+    pub(crate) fn read(path: &Path) -> Result<Option<Self>> {
+        let file = File::open(path).at(path)?;
+        let found = file.metadata().at(path)?;
+        let length = usize::try_from(found.len()).unwrap_or(usize::MAX);
+        let modified = (found.mtime(), found.mtime_nsec());
+        if let Some((offset, state)) = known_entries(&file, modified).filter(|(offset, _)| *offset <= length)
+        {
+            let begin = offset / SUM_BLOCK * SUM_BLOCK;
+            let mut bytes = vec![0; length - begin];
+            file.read_exact_at(&mut bytes, begin as u64).at(path)?;
+            let end = Self { offset, bytes, state };
+            if end.extensions().is_some() {
+                return Ok(Some(end));
+            }
+        }
+        let end = Self::of(&std::fs::read(path).at(path)?);
+        if let Some(end) = &end {
+            // A help for the next time, where the caller may write and the file system has such.
+            let _ = fsetxattr(&file, ENTRIES_XATTR, &end.encode(modified), XattrFlags::empty());
+        }
+        Ok(end)
+    }
+
+    /// The end of the index with these bytes.
+    fn of(index: &[u8]) -> Option<Self> {
+        let (offset, _) = parse(index)?;
+        let (before, bytes) = index.split_at(offset / SUM_BLOCK * SUM_BLOCK);
+        let mut state = EMPTY_SUM;
+        for block in before.chunks_exact(SUM_BLOCK) {
+            sha1::compress(&mut state, std::slice::from_ref(GenericArray::from_slice(block)));
+        }
+        Some(Self { offset, bytes: bytes.to_vec(), state })
+    }
+
+    fn encode(&self, modified: (i64, i64)) -> Vec<u8> {
+        let mut out = [modified.0.to_le_bytes(), modified.1.to_le_bytes()].concat();
+        out.extend((self.offset as u64).to_le_bytes());
+        out.extend(self.state.iter().flat_map(|word| word.to_le_bytes()));
+        out
+    }
+
+    /// The last bytes before the extensions that do not fill a block.
+    fn unsummed(&self) -> &[u8] {
+        &self.bytes[..self.offset % SUM_BLOCK]
+    }
+
+    fn extensions(&self) -> Option<Vec<Extension<'_>>> {
+        extensions(self.bytes.get(self.offset % SUM_BLOCK..)?)
+    }
+
+    /// The token that the index was last brought up to date with.
+    pub(crate) fn fsmonitor_token(&self) -> Option<&[u8]> {
+        let extensions = self.extensions()?;
+        let (_, data) = extensions.into_iter().find(|(signature, _)| *signature == FSMONITOR)?;
+        let (version, rest) = data.split_first_chunk()?;
+        let token = rest.split(|byte| *byte == 0).next()?;
+        (u32::from_be_bytes(*version) == 2).then_some(token)
+    }
+
+    /// What the end is in an index of a work tree at `to`, if this one is of a work tree at `from`
+    /// and has a cache of untracked files.
+    fn relocated(&self, from: &Path, to: &Path) -> Option<Vec<u8>> {
+        let extensions = self.extensions()?;
+        let cache = extensions.iter().find(|(signature, _)| *signature == UNTRACKED)?.1;
+        let place = |at: &Path| [b"Location ", at.as_os_str().as_bytes(), b", system "].concat();
+        let (length, rest) = take_number(cache)?;
+        let (identity, rest) = rest.split_at_checked(length)?;
+        let system = identity.strip_prefix(&*place(from))?;
+        let identity = [&place(to), system].concat();
+        let cache = [&number(identity.len()), &identity[..], rest].concat();
+
+        let mut end = Vec::with_capacity(self.bytes.len() + to.as_os_str().len());
+        let mut heads = Sha1::new();
+        for (signature, data) in extensions {
+            let data = if signature == UNTRACKED { &cache } else { data };
+            let length = u32::try_from(data.len()).ok()?.to_be_bytes();
+            end.extend_from_slice(signature);
+            end.extend_from_slice(&length);
+            if signature == END_OF_ENTRIES {
+                end.extend_from_slice(data.get(..4)?);
+                end.extend_from_slice(&heads.clone().finalize());
+            } else {
+                heads.update(signature);
+                heads.update(length);
+                end.extend_from_slice(data);
+            }
+        }
+        let old = self.bytes.get(self.bytes.len() - HASH_BYTES..)?;
+        if old.iter().all(|byte| *byte == 0) {
+            // Git was told to compute none.
+            end.extend_from_slice(old);
+        } else {
+            end.extend_from_slice(&self.sum_with(&end));
+        }
+        Some(end)
+    }
+
+    /// The sum of the index if the extensions were `end`.
+    fn sum_with(&self, end: &[u8]) -> Vec<u8> {
+        let mut state = self.state;
+        let bits = 8 * (self.offset + end.len()) as u64;
+        // Behind the message: a one, zeros, and its length in bits (FIPS 180-4, section 5.1.1).
+        let mut rest = [self.unsummed(), end, &[0x80]].concat();
+        let padded = (rest.len() + 8).next_multiple_of(SUM_BLOCK) - 8;
+        rest.resize(padded, 0);
+        rest.extend(bits.to_be_bytes());
+        for block in rest.chunks_exact(SUM_BLOCK) {
+            sha1::compress(&mut state, std::slice::from_ref(GenericArray::from_slice(block)));
+        }
+        state.iter().flat_map(|word| word.to_be_bytes()).collect()
+    }
+}
+
+/// Where the entries of an index end, and the state of the sum there, if that was kept of the index
+/// as it is.
+fn known_entries(file: &File, modified: (i64, i64)) -> Option<(usize, [u32; 5])> {
+    let mut value = [0u8; ENTRIES_XATTR_BYTES + 1];
+    let length = fgetxattr(file, ENTRIES_XATTR, &mut value[..]).ok()?;
+    let (numbers, words) = value.get(..length).filter(|_| length == ENTRIES_XATTR_BYTES)?.split_at(24);
+    let number = |at: usize| numbers[at..at + 8].try_into().map(i64::from_le_bytes).ok();
+    if (number(0)?, number(8)?) != modified {
+        return None;
+    }
+    let mut state = EMPTY_SUM;
+    for (word, bytes) in state.iter_mut().zip(words.chunks_exact(4)) {
+        *word = u32::from_le_bytes(bytes.try_into().ok()?);
+    }
+    Some((usize::try_from(number(16)?).ok()?, state))
 }
 
 /// Makes the index in `file`, of a work tree that was cloned from `from`, good for one at `to`:
 /// only the place in the cache of untracked files changes, and the sums. True if something was
 /// changed.
 pub(crate) fn relocate(file: &Path, from: &Path, to: &Path) -> Result<bool> {
-    let index = std::fs::read(file).at(file)?;
-    let Some((offset, tail)) = relocated(&index, from, to) else { return Ok(false) };
+    let Some(end) = IndexEnd::read(file)? else { return Ok(false) };
+    let Some(new) = end.relocated(from, to) else { return Ok(false) };
+    let offset = end.offset as u64;
     let out = File::options().write(true).open(file).at(file)?;
     // Entries that changed as late as the index was written count as suspect, by its time.
     let modified = out.metadata().and_then(|of| of.modified()).at(file)?;
-    out.write_all_at(&tail, offset as u64).at(file)?;
-    out.set_len((offset + tail.len()) as u64).at(file)?;
+    out.write_all_at(&new, offset).at(file)?;
+    out.set_len(offset + new.len() as u64).at(file)?;
     out.set_modified(modified).at(file)?;
     Ok(true)
-}
-
-/// From which byte on the index is another one at the new place, and what is there.
-fn relocated(index: &[u8], from: &Path, to: &Path) -> Option<(usize, Vec<u8>)> {
-    let (offset, extensions) = parse(index)?;
-    let cache = extensions.iter().find(|(signature, _)| *signature == UNTRACKED)?.1;
-    let place = |at: &Path| [b"Location ", at.as_os_str().as_bytes(), b", system "].concat();
-    let (length, rest) = take_number(cache)?;
-    let (identity, rest) = rest.split_at_checked(length)?;
-    let system = identity.strip_prefix(&*place(from))?;
-    let identity = [&place(to), system].concat();
-    let cache = [&number(identity.len()), &identity[..], rest].concat();
-
-    let mut tail = Vec::with_capacity(index.len() - offset + to.as_os_str().len());
-    let mut heads = Sha1::new();
-    for (signature, data) in extensions {
-        let data = if signature == UNTRACKED { &cache } else { data };
-        let length = u32::try_from(data.len()).ok()?.to_be_bytes();
-        tail.extend_from_slice(signature);
-        tail.extend_from_slice(&length);
-        if signature == END_OF_ENTRIES {
-            tail.extend_from_slice(data.get(..4)?);
-            tail.extend_from_slice(&heads.clone().finalize());
-        } else {
-            heads.update(signature);
-            heads.update(length);
-            tail.extend_from_slice(data);
-        }
-    }
-    let old = index.get(index.len() - HASH_BYTES..)?;
-    if old.iter().all(|byte| *byte == 0) {
-        // Git was told to compute none.
-        tail.extend_from_slice(old);
-    } else {
-        let sum = Sha1::new().chain_update(&index[..offset]).chain_update(&tail).finalize();
-        tail.extend_from_slice(&sum);
-    }
-    Some((offset, tail))
 }
 
 /// Where the extensions begin, and the extensions.
@@ -96,8 +208,12 @@ fn parse(index: &[u8]) -> Option<(usize, Vec<Extension<'_>>)> {
     for _ in 0..word(8)? {
         at = behind_entry(index, at, version)?;
     }
-    let end = index.len().checked_sub(HASH_BYTES)?;
-    let mut rest = index.get(at..end)?;
+    Some((at, extensions(index.get(at..)?)?))
+}
+
+/// The extensions of an index, of which this is all behind the entries.
+fn extensions(end: &[u8]) -> Option<Vec<Extension<'_>>> {
+    let mut rest = end.get(..end.len().checked_sub(HASH_BYTES)?)?;
     let mut extensions = Vec::new();
     while !rest.is_empty() {
         let (head, behind) = rest.split_first_chunk::<8>()?;
@@ -106,7 +222,7 @@ fn parse(index: &[u8]) -> Option<(usize, Vec<Extension<'_>>)> {
         extensions.push((&rest[..4], data));
         rest = behind;
     }
-    Some((at, extensions))
+    Some(extensions)
 }
 
 /// Where the entry that begins at `at` ends.

@@ -6,9 +6,9 @@
 //! that takes it so long that something is to be won.
 
 use crate::changes::changes_since;
-use crate::error::{AtPath, Result};
+use crate::error::Result;
 use crate::git::{GitNote, add_setting, hook_setting};
-use crate::git_index;
+use crate::git_index::IndexEnd;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -59,8 +59,8 @@ pub(crate) fn warm(original: &Path, hook: &str) -> Result<Option<GitNote>> {
 
 /// True if the mount can tell what changed since the index was written.
 fn is_warm(original: &Path, index: &Path) -> Result<bool> {
-    let index = std::fs::read(index).at(index)?;
-    let Some(token) = git_index::fsmonitor_token(&index) else { return Ok(false) };
+    let end = IndexEnd::read(index)?;
+    let Some(token) = end.as_ref().and_then(IndexEnd::fsmonitor_token) else { return Ok(false) };
     Ok(changes_since(original, token).is_ok_and(|changes| !changes.everything))
 }
 

@@ -67,21 +67,71 @@ fn damage_is_left_alone() {
     let old = above.path().join("old");
     repository(&old, "2");
     let index = std::fs::read(old.join(".git/index")).unwrap();
+    let look = |index: &[u8]| {
+        if let Some(end) = IndexEnd::of(index) {
+            let _ = end.relocated(&old, Path::new("/new"));
+            let _ = end.fsmonitor_token();
+        }
+    };
     for length in 0..index.len() {
-        let _ = relocated(&index[..length], &old, Path::new("/new"));
-        let _ = fsmonitor_token(&index[..length]);
+        look(&index[..length]);
     }
     for at in 0..index.len() {
         let mut damaged = index.clone();
         damaged[at] ^= 0xff;
-        let _ = relocated(&damaged, &old, Path::new("/new"));
+        look(&damaged);
     }
-    assert_eq!(fsmonitor_token(&index), None);
+    assert_eq!(IndexEnd::of(&index).unwrap().fsmonitor_token(), None);
     let hook = "f() { printf 'my token\\0/\\0'; }; f";
     for setting in [["core.fsmonitor", hook], ["core.fsmonitorHookVersion", "2"]] {
         git(&old, &["config", setting[0], setting[1]]);
     }
     git(&old, &["status"]);
     let index = std::fs::read(old.join(".git/index")).unwrap();
-    assert_eq!(fsmonitor_token(&index), Some(&b"my token"[..]));
+    assert_eq!(IndexEnd::of(&index).unwrap().fsmonitor_token(), Some(&b"my token"[..]));
+}
+
+#[test]
+fn sums_are_those_of_the_whole() {
+    let index: Vec<u8> = (0..1000u32).map(|n| n as u8).collect();
+    for offset in [0, 1, 55, 56, 63, 64, 65, 500, 512] {
+        for length in [0, 1, 55, 56, 63, 64, 300] {
+            let (before, rest) = index.split_at(offset / SUM_BLOCK * SUM_BLOCK);
+            let mut state = EMPTY_SUM;
+            for block in before.chunks_exact(SUM_BLOCK) {
+                sha1::compress(&mut state, std::slice::from_ref(GenericArray::from_slice(block)));
+            }
+            let end = IndexEnd { offset, bytes: rest.to_vec(), state };
+            let whole = Sha1::digest([&index[..offset], &index[..length]].concat());
+            assert_eq!(end.sum_with(&index[..length]), whole[..], "{offset} {length}");
+        }
+    }
+}
+
+#[test]
+fn what_is_kept_of_an_index_is_good_for_no_other() {
+    let above = tempfile::tempdir().unwrap();
+    let old = above.path().join("old");
+    repository(&old, "2");
+    let file = old.join(".git/index");
+    let offset = IndexEnd::read(&file).unwrap().unwrap().offset;
+    let opened = File::open(&file).unwrap();
+    let modified = |file: &File| file.metadata().map(|found| (found.mtime(), found.mtime_nsec())).unwrap();
+    if fgetxattr(&opened, ENTRIES_XATTR, &mut [0u8; 64][..]) == Err(rustix::io::Errno::OPNOTSUPP) {
+        return;
+    }
+    assert_eq!(known_entries(&opened, modified(&opened)).map(|known| known.0), Some(offset));
+    // Read again, with what is kept.
+    let again = IndexEnd::read(&file).unwrap().unwrap();
+    assert_eq!(again.relocated(&old, Path::new("/new")), {
+        IndexEnd::of(&std::fs::read(&file).unwrap()).unwrap().relocated(&old, Path::new("/new"))
+    });
+    opened.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+    assert_eq!(known_entries(&opened, modified(&opened)), None);
+    // Git writes a new file.
+    std::fs::write(old.join("new"), "new").unwrap();
+    git(&old, &["add", "new"]);
+    let opened = File::open(&file).unwrap();
+    assert_eq!(known_entries(&opened, modified(&opened)), None);
+    assert_ne!(IndexEnd::read(&file).unwrap().unwrap().offset, offset);
 }
