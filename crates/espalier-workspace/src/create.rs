@@ -123,10 +123,13 @@ impl Create<'_> {
     }
 
     fn way(&self) -> Result<Way> {
-        let known = Registry::around(Path::new("."))
-            .ok()
-            .filter(|_| !self.from.is_dir())
-            .and_then(|registry| registry.find(self.from.as_os_str()).ok());
+        // Only a name has to be looked for among all workspaces.
+        let known = match self.from.is_dir() {
+            true => None,
+            false => Registry::around(Path::new("."))
+                .and_then(|registry| registry.find(self.from.as_os_str()))
+                .ok(),
+        };
         let source = match &known {
             Some(workspace) => Source::Directory(workspace.place()),
             None => Source::of(self.from)?,
