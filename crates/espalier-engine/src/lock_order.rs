@@ -78,6 +78,8 @@ ranks! {
     MEMTABLE = 90;
     /// `RedoLog`: batches and groups that are not durable. Released for calls of the device.
     LOG = 95;
+    /// `KeepApart`: prefixes. Held for a few instructions.
+    KEEP_APART = 97;
     /// `UnflushableEdges`: edges that wait for the next checkpoint.
     UNFLUSHABLE_EDGES = 100;
     /// `Trees`: value parts that are being emptied.

@@ -11,11 +11,15 @@
 use super::accounting::{SpaceAccounting, unwritten_below};
 use super::backlog::FlushBacklog;
 use super::{Index, Layer};
-use crate::Result;
-use crate::model::ids::Lsn;
+use crate::log::keep_apart::KeepApart;
+use crate::model::ids::{IndexId, Lsn};
+use crate::model::key::Key;
+use crate::model::value::LargeValue;
 use crate::signal::WorkSignal;
 use crate::space::{Purpose, Reservation, Space};
+use crate::tree::source::MessageSet;
 use crate::tree::{Root, TreePolicy, Trees};
+use crate::{ErrorKind, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,6 +30,7 @@ pub(crate) struct Absorber {
     accounting: Arc<SpaceAccounting>,
     backlog: Arc<FlushBacklog>,
     signal: Arc<WorkSignal>,
+    apart: Arc<KeepApart>,
     /// Layers sealed after this batch are not absorbed while a checkpoint takes the roots.
     barrier: AtomicU64,
 }
@@ -66,8 +71,9 @@ impl Absorber {
         accounting: Arc<SpaceAccounting>,
         backlog: Arc<FlushBacklog>,
         signal: Arc<WorkSignal>,
+        apart: Arc<KeepApart>,
     ) -> Self {
-        Self { space, trees, accounting, backlog, signal, barrier: AtomicU64::new(u64::MAX) }
+        Self { space, trees, accounting, backlog, signal, apart, barrier: AtomicU64::new(u64::MAX) }
     }
 
     /// Layers sealed after batch `lsn` must wait. Under the commit lock.
@@ -95,6 +101,7 @@ impl Absorber {
         let version = index.version();
         let Some(sealed) = version.sealed.first() else { return Ok(()) };
         sealed.layer.freeze_values(&self.trees.memory.value_bytes);
+        self.bind_apart(index.id, &sealed.layer)?;
         self.trees.absorbed.fetch_add(sealed.layer.messages(), Ordering::Relaxed);
         let (root, _reserved) = self.absorb_layer(&version.root, &sealed.layer)?;
         let pending = self.accounting.edit().heaviest_edge_bytes(&root)?.unwrap_or(0);
@@ -108,6 +115,43 @@ impl Absorber {
         // them.
         self.signal.note_progress();
         Ok(())
+    }
+
+    /// Writes the values of a layer that are to be kept apart, and that the log did not write, into
+    /// value parts of their own. What is not written here goes where all others go.
+    fn bind_apart(&self, index: IndexId, layer: &Layer) -> Result<()> {
+        let apart = self.apart.now();
+        let Layer::Table(table) = layer else { return Ok(()) };
+        if apart.is_empty() || self.accounting.is_low() {
+            return Ok(());
+        }
+        let mut run: (Option<Key>, Vec<Arc<LargeValue>>) = (None, Vec::new());
+        let mut source = table.source();
+        source.seek(&[])?;
+        while let Some(key) = source.key() {
+            let prefix = apart.prefix_of(index, &key.into()).cloned();
+            if prefix != run.0 {
+                self.bind(&std::mem::replace(&mut run, (prefix, Vec::new())).1)?;
+            }
+            if run.0.is_some() {
+                let values = source.messages().iter().flat_map(|(_, op)| op.large_values());
+                run.1.extend(values.filter(|value| !value.is_stored()).cloned());
+            }
+            source.next()?;
+        }
+        self.bind(&run.1)
+    }
+
+    /// Their room is reserved until the next checkpoint, beside what they take now.
+    fn bind(&self, values: &[Arc<LargeValue>]) -> Result<()> {
+        match self.trees.pieces.writer.write_values(values, None) {
+            Err(error) if error.kind() == ErrorKind::NoSpace => Ok(()),
+            written => {
+                written?;
+                values.iter().for_each(|value| value.forget_bytes());
+                Ok(())
+            }
+        }
     }
 
     /// The root of an index after a layer has become part of the tree, and what is reserved until

@@ -32,6 +32,12 @@ impl DeletedRanges {
         }
     }
 
+    /// Notes that anything in these ranges may have been deleted or replaced.
+    pub(crate) fn note_ranges(&self, of: &[(IndexId, KeyRange)]) {
+        let mut ranges = self.ranges.lock();
+        of.iter().for_each(|(index, range)| ranges.add(*index, &range.start, range.end.clone()));
+    }
+
     /// Notes that anything in an index may have been deleted.
     pub(crate) fn note_all(&self, index: IndexId) {
         self.ranges.lock().note_all(index);

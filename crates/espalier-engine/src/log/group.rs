@@ -88,7 +88,7 @@ impl Log {
     fn prepare(&self, taken: &Taken) -> Result<Prepared> {
         let plan = plan::plan(&taken.batches, &*self.binder);
         let live = plan.ops(&taken.batches).flatten();
-        let placement = plan::place(live, self.config.early_binding, &*self.binder)?;
+        let placement = plan::place(live, (self.config.early_binding, &self.apart.now()), &*self.binder)?;
         Ok(Prepared { plan, placement })
     }
 

@@ -23,6 +23,7 @@
 mod codec;
 mod format;
 mod group;
+pub(crate) mod keep_apart;
 mod open;
 mod plan;
 mod recovery;

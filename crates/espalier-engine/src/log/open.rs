@@ -89,7 +89,8 @@ impl LogOpening<'_> {
         let state = LogState::new(recovered.last, ring);
         let config = clamp(config, region);
         let (state, changed) = (RankedMutex::new(state), Condvar::new());
-        Ok((Log { device, region, tag, session, binder, config, state, changed }, broken))
+        let apart = Arc::default();
+        Ok((Log { device, region, tag, session, binder, config, apart, state, changed }, broken))
     }
 
     /// The reading half of [`LogOpening::open`]: writes nothing.

@@ -5,9 +5,10 @@
 //! written. A value that was written piece by piece is logged as the outcome of the pieces.
 
 use super::codec::{PartTable, Placed};
+use super::keep_apart::ApartNow;
 use super::{Binder, LoggedBatch, LoggedOp};
 use crate::model::value::{LARGE_VALUE, LargeValue, Value, ValueRef};
-use crate::{Error, ErrorKind, IndexId, Msn, Op, RangeOp, Result};
+use crate::{Error, ErrorKind, IndexId, Key, Msn, Op, RangeOp, Result};
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Bound;
@@ -205,13 +206,14 @@ pub(super) struct Placement {
 }
 
 /// Decides where the large values among `live` operations go, and writes them into value parts if
-/// those without a place have `early_binding` bytes or more.
+/// those without a place have `early_binding` bytes or more. Those that are to be kept `apart` get
+/// value parts of their own.
 pub(super) fn place<'a>(
     live: impl Iterator<Item = &'a LoggedOp> + Clone,
-    early_binding: u64,
+    (early_binding, apart): (u64, &ApartNow),
     binder: &dyn Binder,
 ) -> Result<Placement> {
-    let bound_bytes = bind(unbound_values(live.clone()), early_binding, binder)?;
+    let bound_bytes = bind(unbound_values(live.clone(), apart), early_binding, binder)?;
     let mut placed = Vec::new();
     let mut parts = PartTable::default();
     let mut stored_bytes = 0;
@@ -232,8 +234,12 @@ fn large_values<'a>(live: impl Iterator<Item = &'a LoggedOp>) -> impl Iterator<I
     live.flat_map(LoggedOp::large_values)
 }
 
-/// The large values that have no place yet, each once, in the order in which they will be read.
-fn unbound_values<'a>(live: impl Iterator<Item = &'a LoggedOp>) -> Vec<Arc<LargeValue>> {
+/// The large values that have no place yet, each once, in the order in which they will be read, in
+/// runs that may share value parts.
+fn unbound_values<'a>(
+    live: impl Iterator<Item = &'a LoggedOp>,
+    apart: &ApartNow,
+) -> Vec<Vec<Arc<LargeValue>>> {
     let mut seen = HashSet::new();
     let mut values = Vec::new();
     for op in live {
@@ -244,22 +250,32 @@ fn unbound_values<'a>(live: impl Iterator<Item = &'a LoggedOp>) -> Vec<Arc<Large
         values.extend(new.map(|value| ((*index, key, offset), value.clone())));
     }
     values.sort_by(|a, b| a.0.cmp(&b.0));
-    values.into_iter().map(|(_, value)| value).collect()
+    let only = |values: &[(_, Arc<LargeValue>)]| values.iter().map(|(_, value)| value.clone()).collect();
+    if apart.is_empty() {
+        return if values.is_empty() { Vec::new() } else { vec![only(&values)] };
+    }
+    let place = |of: &(IndexId, &Key, u32)| apart.prefix_of(of.0, of.1);
+    values.chunk_by(|(a, _), (b, _)| place(a) == place(b)).map(only).collect()
 }
 
 /// Writes `values` into value parts if they are worth it; returns how many bytes that were.
-fn bind(values: Vec<Arc<LargeValue>>, early_binding: u64, binder: &dyn Binder) -> Result<u64> {
-    let bytes: u64 = values.iter().map(|value| value.len() as u64).sum();
-    if values.is_empty() || bytes < early_binding {
+fn bind(runs: Vec<Vec<Arc<LargeValue>>>, early_binding: u64, binder: &dyn Binder) -> Result<u64> {
+    let bytes_of = |values: &[Arc<LargeValue>]| values.iter().map(|value| value.len() as u64).sum::<u64>();
+    let bytes: u64 = runs.iter().map(|values| bytes_of(values)).sum();
+    if bytes == 0 || bytes < early_binding {
         return Ok(0);
     }
-    match binder.bind(&values) {
-        Ok(()) => Ok(bytes),
-        // A sync must not fail for want of space. The log has room for the values: `append` saw to
-        // it.
-        Err(e) if e.kind() == ErrorKind::NoSpace => Ok(0),
-        Err(e) => Err(e.context("writing large values ahead of the log")),
+    let mut bound = 0;
+    for values in &runs {
+        match binder.bind(values) {
+            Ok(()) => bound += bytes_of(values),
+            // A sync must not fail for want of space. The log has room for the values: `append`
+            // saw to it.
+            Err(e) if e.kind() == ErrorKind::NoSpace => break,
+            Err(e) => return Err(e.context("writing large values ahead of the log")),
+        }
     }
+    Ok(bound)
 }
 
 enum PlacedOrBytes {

@@ -1,6 +1,7 @@
 //! The open redo log: its components, sync, statistics, trimming.
 
 use super::format::{BLOCK_PAYLOAD_BYTES, LogPosition, StoreTag};
+use super::keep_apart::KeepApart;
 use super::state::{LogCounters, LogGuard, LogState};
 use super::{Binder, LogConfig};
 use crate::device::GuardedDevice;
@@ -20,6 +21,8 @@ pub(crate) struct Log {
     pub(super) session: u64,
     pub(super) binder: Arc<dyn Binder>,
     pub(super) config: LogConfig,
+    /// Where values go into value parts of their own.
+    pub(crate) apart: Arc<KeepApart>,
     pub(super) state: RankedMutex<LogState, { rank::LOG }>,
     /// Something in `state` changed that a thread may wait for.
     pub(super) changed: Condvar,

@@ -92,6 +92,8 @@ struct Round {
     ranges: RangeSet,
     /// How often in a row there was no room for that.
     refused: u32,
+    /// What is void above something shared is to be dropped.
+    merges: bool,
     /// What was pushed down or rewritten is not all free yet.
     unfinished: bool,
     /// This round goes on although the store is not idle, because of a sync.
@@ -140,14 +142,35 @@ impl GarbageCollector {
         if taken >= MAX_TIME_FOR_CALLERS {
             return Ok(());
         }
+        self.finish_within(&mut round, begun + limit)?;
+        let now = self.env.monotonic();
+        round.for_callers = (taken + now.saturating_sub(begun), now);
+        Ok(())
+    }
+
+    /// Pushes down what waits in some ranges, and all that was deleted, for `limit`; what has to
+    /// wait above something shared drops what is void in it.
+    ///
+    /// # Errors
+    /// Of the device.
+    pub(crate) fn push_down_now(&self, ranges: &[(IndexId, KeyRange)], limit: Duration) -> Result<()> {
+        let end = self.env.monotonic() + limit;
+        let mut round = self.progress.round.lock();
+        self.deleted.note_ranges(ranges);
+        round.merges = true;
+        let finished = self.finish_within(&mut round, end);
+        round.merges = false;
+        finished
+    }
+
+    /// Takes steps until nothing is left to do, or a time has come.
+    fn finish_within(&self, round: &mut Round, end: Duration) -> Result<()> {
         self.pipeline.drain();
         while self.deleted.is_untidy() || round.unfinished {
-            if !self.advance(&mut round)? || self.env.monotonic().saturating_sub(begun) >= limit {
+            if !self.advance(round)? || self.env.monotonic() >= end {
                 break;
             }
         }
-        let now = self.env.monotonic();
-        round.for_callers = (taken + now.saturating_sub(begun), now);
         Ok(())
     }
 
@@ -162,8 +185,8 @@ impl GarbageCollector {
             return Ok(true);
         }
         if let Some((index, range)) = round.ranges.pop() {
-            let refused = &mut round.refused;
-            if let Some(rest) = self.push_down(index, &range, refused)? {
+            let (refused, merges) = (&mut round.refused, round.merges);
+            if let Some(rest) = self.push_down(index, &range, refused, merges)? {
                 round.ranges.add(index, &rest.start, rest.end);
             }
             return Ok(true);
@@ -212,13 +235,19 @@ impl GarbageCollector {
     }
 
     /// Pushes down some of what is pending in `range`; returns what is left of it.
-    fn push_down(&self, id: IndexId, range: &KeyRange, refused: &mut u32) -> Result<Option<KeyRange>> {
+    fn push_down(
+        &self,
+        id: IndexId,
+        range: &KeyRange,
+        refused: &mut u32,
+        merges: bool,
+    ) -> Result<Option<KeyRange>> {
         let Some(index) = self.indexes.get(id) else { return Ok(None) };
         self.accounting.refresh();
         let structure = index.structure.lock();
         let root = index.version().root.clone();
         let (pushed, share) = match *refused {
-            0 => (self.accounting.edit().flush_range(&root, range), FlushShare::Freed),
+            0 => (self.accounting.edit().flush_range(&root, range, merges), FlushShare::Freed),
             // What was too much may fit slice by slice.
             _ => (self.accounting.edit().flush_range_slice(&root, range), FlushShare::Urgent),
         };

@@ -103,6 +103,15 @@ impl Tables {
         Ok(self.ntt.get(id)?.map(|entry| entry.count))
     }
 
+    /// The reference count of a piece, and of a value part its live bytes; `None` if it is not
+    /// counted.
+    ///
+    /// # Errors
+    /// As for reading the node translation table.
+    pub(crate) fn references_and_live(&self, id: PieceId) -> Result<Option<(u32, u64)>> {
+        Ok(self.ntt.get(id)?.map(|entry| (entry.count, entry.live)))
+    }
+
     /// Counts the pieces. Reads the whole node translation table.
     ///
     /// # Errors

@@ -113,8 +113,14 @@ impl Components {
         let backlog =
             FlushBacklog::new(space.clone(), accounting.clone(), signal.clone(), options.tuning.edge);
         let backlog = Arc::new(backlog);
-        let absorber =
-            Absorber::new(space.clone(), trees.clone(), accounting.clone(), backlog.clone(), signal.clone());
+        let absorber = Absorber::new(
+            space.clone(),
+            trees.clone(),
+            accounting.clone(),
+            backlog.clone(),
+            signal.clone(),
+            log.apart.clone(),
+        );
         let index = IndexLayer {
             table: indexes.clone(),
             catalog: catalog.clone(),

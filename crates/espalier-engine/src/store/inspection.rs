@@ -9,7 +9,7 @@ use crate::model::ids::{IndexId, PieceId};
 use crate::model::key::KeyRange;
 use crate::space::Locator;
 use crate::tree::source::MessageSet;
-use crate::tree::{Problem, Progress, Sought, SpaceUse, Usage, Verifier, VerifyReport};
+use crate::tree::{Counted, Measure, Problem, Progress, Sought, SpaceUse, Usage, Verifier, VerifyReport};
 use espalier_storage::BLOCK;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,7 +25,7 @@ impl Store {
         if !self.components.options.read_only {
             self.components.write.checkpointer.checkpoint()?;
         }
-        self.usage(Sought::All, ranges)
+        self.usage((Sought::All, Measure::Pieces), ranges)
     }
 
     /// How many bytes of the store some ranges take that are theirs alone, as of a checkpoint no
@@ -35,23 +35,63 @@ impl Store {
     /// # Errors
     /// As for [`Store::space_of`].
     pub fn exclusive_space_of(&self, ranges: &[(IndexId, KeyRange)], max_age: Duration) -> Result<u64> {
-        let components = &self.components;
-        if !components.options.read_only {
-            let last = components.write.pipeline.lock_applied()?.last_lsn;
-            components.write.checkpointer.checkpoint_if_older(last, max_age)?;
+        self.checkpoint_if_older(max_age)?;
+        Ok(self.usage((Sought::Exclusive, Measure::Pieces), ranges)?.exclusive)
+    }
+
+    /// Makes a checkpoint unless the last one covers everything, or was made no longer than
+    /// `max_age` ago, or the store is read-only.
+    ///
+    /// # Errors
+    /// Of the device.
+    pub fn checkpoint_if_older(&self, max_age: Duration) -> Result<()> {
+        let write = &self.components.write;
+        if self.components.options.read_only {
+            return Ok(());
         }
-        Ok(self.usage(Sought::Exclusive, ranges)?.exclusive)
+        let last = write.pipeline.lock_applied()?.last_lsn;
+        write.checkpointer.checkpoint_if_older(last, max_age)
+    }
+
+    /// How many bytes some ranges hold, as of the last checkpoint: those that nothing else holds,
+    /// and those of `all` that they refer to, if that is asked for (otherwise the figure is too
+    /// small). What is dead beside data that lives does not count. Reads the headers of what is
+    /// theirs alone, or of `all`, and the parts on the borders. The ranges must not overlap.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if there is no such index; of the device.
+    pub fn bytes_held(&self, ranges: &[(IndexId, KeyRange)], all: bool) -> Result<SpaceUse> {
+        let sought = if all { Sought::All } else { Sought::Exclusive };
+        self.usage((sought, Measure::Bytes), ranges)
+    }
+
+    /// Has messages that wait in some ranges come to the leaves, so that what they replace or
+    /// delete is held no longer, as far as that takes no longer than `limit`.
+    ///
+    /// # Errors
+    /// Of the device.
+    pub fn settle(&self, ranges: &[(IndexId, KeyRange)], limit: Duration) -> Result<()> {
+        self.components.write.pipeline.writable()?;
+        self.components.write.scheduler.collector.push_down_now(ranges, limit)
+    }
+
+    /// Has large values of keys that begin with `prefix` written into value parts of their own from
+    /// now on, so that they count for what they belong to. `owner` had another prefix before, or
+    /// gives up the one that it had.
+    pub fn keep_apart(&self, owner: u64, prefix: Option<(IndexId, &[u8])>) {
+        self.components.log.apart.set(owner, prefix.map(|(index, prefix)| (index, prefix.into())));
     }
 
     /// As of the last checkpoint.
-    fn usage(&self, sought: Sought, ranges: &[(IndexId, KeyRange)]) -> Result<SpaceUse> {
+    fn usage(&self, wanted: (Sought, Measure), ranges: &[(IndexId, KeyRange)]) -> Result<SpaceUse> {
         let components = &self.components;
         components.write.checkpointer.hold(|state| {
             let look = |id| {
-                let count = u64::from(components.space.tables.references(id)?.unwrap_or(0));
-                Ok((count, Locator::locate(&*components.space, id)?.extent.byte_len() as u64))
+                let (count, live) = components.space.tables.references_and_live(id)?.unwrap_or((0, 0));
+                let bytes = Locator::locate(&*components.space, id)?.extent.byte_len() as u64;
+                Ok(Counted { count: u64::from(count), bytes, live })
             };
-            let mut usage = Usage::new(&components.trees, sought, &look);
+            let mut usage = Usage::new(&components.trees, wanted, &look);
             let mut of: BTreeMap<IndexId, Vec<KeyRange>> = BTreeMap::new();
             for (index, range) in ranges.iter().filter(|(_, range)| !range.is_empty()) {
                 of.entry(*index).or_default().push(range.clone());

@@ -5,5 +5,6 @@ pub(super) mod compare;
 mod dump;
 pub(super) mod footprint;
 pub(super) mod salvage;
+pub(super) mod shares;
 pub(super) mod usage;
 pub(super) mod verify;

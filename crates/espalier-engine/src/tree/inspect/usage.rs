@@ -1,5 +1,6 @@
 //! Space usage: how much space ranges take, and how much of it is theirs alone. Headers and
-//! reference counts tell; no part is read.
+//! reference counts tell; no part is read, but for those on a border of a range where bytes are
+//! asked for.
 //!
 //! The headers that show something of the ranges are walked from the top. A node is *known* if the
 //! walk has met all that refers to it: the volume table, or headers of known nodes that refer to it
@@ -7,11 +8,15 @@
 //! was met, and shows it inside the ranges only. So nothing below a node that is not known is
 //! theirs alone, and a walk that asks for no more ends there: it costs what is theirs alone, and
 //! the borders of the ranges.
+//!
+//! Two measures. *Pieces* count as a whole. *Bytes* count if entries refer to them
+//! ([`shares`](super::shares)).
 
 use crate::Result;
 use crate::model::ids::PieceId;
 use crate::model::key::KeyRange;
 use crate::model::view::View;
+use crate::tree::inspect::shares::{Counted, Look, Shares, covers, shown_of};
 use crate::tree::node::{Body, Edge, Node, Root};
 use crate::tree::run::Run;
 use crate::tree::trees::Trees;
@@ -26,6 +31,9 @@ pub struct SpaceUse {
     pub bytes: u64,
     /// Of those that hold nothing else: about what deleting the ranges would give back.
     pub exclusive: u64,
+    /// Messages wait above nodes that belong to the ranges alone, and may replace or delete what
+    /// counts. Told where bytes are asked for.
+    pub is_unsettled: bool,
 }
 
 /// What a walk has to find.
@@ -37,6 +45,15 @@ pub(crate) enum Sought {
     Exclusive,
 }
 
+/// What counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Measure {
+    /// Pieces, each as a whole.
+    Pieces,
+    /// Of key-value parts and value parts, what entries refer to.
+    Bytes,
+}
+
 /// Where a node appears, and which keys of that place are asked for.
 type Place = (View, Arc<[KeyRange]>);
 
@@ -44,20 +61,18 @@ type Place = (View, Arc<[KeyRange]>);
 pub(crate) struct Usage<'a> {
     trees: &'a Trees,
     sought: Sought,
-    /// How many counts a piece has, and its bytes.
-    look: &'a dyn Fn(PieceId) -> Result<(u64, u64)>,
+    look: &'a Look<'a>,
     /// Nodes to be looked at, the highest first.
     nodes: BTreeMap<(Reverse<u8>, PieceId), Vec<Place>>,
     met: HashMap<PieceId, u64>,
+    /// Where bytes are asked for.
+    shares: Option<Shares>,
 }
 
 impl<'a> Usage<'a> {
-    pub(crate) fn new(
-        trees: &'a Trees,
-        sought: Sought,
-        look: &'a dyn Fn(PieceId) -> Result<(u64, u64)>,
-    ) -> Self {
-        Self { trees, sought, look, nodes: BTreeMap::new(), met: HashMap::new() }
+    pub(crate) fn new(trees: &'a Trees, (sought, measure): (Sought, Measure), look: &'a Look<'a>) -> Self {
+        let shares = (measure == Measure::Bytes).then(Shares::default);
+        Self { trees, sought, look, nodes: BTreeMap::new(), met: HashMap::new(), shares }
     }
 
     /// Adds all ranges of an index with this root; none of them may overlap.
@@ -80,7 +95,10 @@ impl<'a> Usage<'a> {
             if !known && self.sought == Sought::Exclusive {
                 continue;
             }
-            let seen = self.look_at(&node, &places);
+            let seen = self.look_at(&node, &places, known);
+            if let Some(shares) = self.shares.as_mut().filter(|_| known) {
+                shares.add_header(&node);
+            }
             let (inside, outside) = (seen.inside, seen.outside);
             for piece in inside {
                 let met = self.met.entry(piece.id).or_default();
@@ -93,13 +111,18 @@ impl<'a> Usage<'a> {
         for part in parts {
             self.add_piece(part, true, &mut space)?;
         }
+        if let Some(shares) = &self.shares {
+            let (all, alone) = shares.finish(self.trees, self.look)?;
+            (space.bytes, space.exclusive) = (space.bytes + all, space.exclusive + alone);
+            space.is_unsettled = shares.has_pending(self.look)?;
+        }
         Ok(space)
     }
 
     /// Adds a piece, `whole` if nothing of it is outside the ranges in the places that were met.
     /// True if all that refers to it was met.
     fn add_piece(&self, id: PieceId, whole: bool, space: &mut SpaceUse) -> Result<bool> {
-        let (count, bytes) = (self.look)(id)?;
+        let Counted { count, bytes, .. } = (self.look)(id)?;
         let known = self.met.get(&id).is_some_and(|met| *met >= count);
         space.bytes += bytes;
         space.exclusive += if known && whole { bytes } else { 0 };
@@ -107,10 +130,10 @@ impl<'a> Usage<'a> {
     }
 
     /// Sorts what a node refers to by whether that is for keys inside the ranges.
-    fn look_at(&mut self, node: &Node, places: &[Place]) -> Seen {
-        let mut seen = Seen::default();
+    fn look_at(&mut self, node: &Node, places: &[Place], known: bool) -> Seen {
+        let mut seen = Seen { known, ..Seen::default() };
         match &node.body {
-            Body::Leaf(run) => places.iter().for_each(|place| seen.look_at_run(run, place)),
+            Body::Leaf(run) => places.iter().for_each(|place| self.look_at_run(run, place, &mut seen)),
             Body::Interior { pivots, edges } => {
                 for place @ (view, ranges) in places {
                     let touched = |range| Node::edges_within(pivots, &view.range_inward(range));
@@ -119,10 +142,15 @@ impl<'a> Usage<'a> {
                         self.look_at_edge(&edges[*edge], node.height, place, &mut seen);
                     }
                     let shown = Node::edges_within(pivots, &view.bounds);
-                    seen.others.extend(shown.filter(|edge| !touched.contains(edge)));
+                    for edge in shown.filter(|edge| !touched.contains(edge)) {
+                        seen.others.insert(edge);
+                        if let Some(shares) = &mut self.shares {
+                            edges[edge].runs.iter().for_each(|run| shares.add_run(run, place, known));
+                        }
+                    }
                 }
                 for edge in std::mem::take(&mut seen.others) {
-                    seen.pass_edge(&edges[edge]);
+                    seen.pass_edge(&edges[edge], self.shares.is_none());
                 }
             }
         }
@@ -130,7 +158,10 @@ impl<'a> Usage<'a> {
     }
 
     fn look_at_edge(&mut self, edge: &Edge, height: u8, place: &Place, seen: &mut Seen) {
-        edge.runs.iter().for_each(|run| seen.look_at_run(run, place));
+        edge.runs.iter().for_each(|run| self.look_at_run(run, place, seen));
+        if let Some(shares) = self.shares.as_mut().filter(|_| seen.known && !edge.runs.is_empty()) {
+            shares.add_pending(edge);
+        }
         let (view, ranges) = place;
         let Some(child) = &edge.child else { return };
         let Some(handle) = child.slot.place() else { return };
@@ -144,11 +175,20 @@ impl<'a> Usage<'a> {
             seen.outside.insert(handle.id());
         }
     }
+
+    fn look_at_run(&mut self, run: &Run, place: &Place, seen: &mut Seen) {
+        match &mut self.shares {
+            Some(shares) => shares.add_run(run, place, seen.known),
+            None => seen.look_at_run(run, place),
+        }
+    }
 }
 
 /// What a node refers to.
 #[derive(Default)]
 struct Seen {
+    /// The node is known.
+    known: bool,
     /// For keys inside the ranges.
     inside: HashSet<Piece>,
     /// For keys outside of them; of edges that show nothing inside, only what is `inside`, too.
@@ -164,17 +204,11 @@ struct Piece {
     is_node: bool,
 }
 
-/// True if one of the ranges covers what is shown.
-fn covers(ranges: &[KeyRange], shown: &KeyRange) -> bool {
-    ranges.iter().any(|range| range.covers(shown))
-}
-
 impl Seen {
     fn look_at_run(&mut self, run: &Run, (view, ranges): &Place) {
         for part in run.parts_near(&view.bounds) {
             let Some(place) = part.slot.place() else { continue };
-            let last = part.last.as_ref().map(|last| [&**last, &[0]].concat().into());
-            let shown = view.range_to_outer(&KeyRange { start: part.first.clone(), end: last });
+            let shown = shown_of(part, view);
             let pieces = std::iter::once(place.handle.id()).chain(place.values.iter().map(|(id, _)| *id));
             if ranges.iter().any(|range| range.overlaps(&shown)) {
                 self.inside.extend(pieces.clone().map(|id| Piece { id, is_node: false }));
@@ -185,14 +219,15 @@ impl Seen {
         }
     }
 
-    /// Passes an edge that shows nothing inside.
-    fn pass_edge(&mut self, edge: &Edge) {
+    /// Passes an edge that shows nothing inside; its parts, too, where these are asked for.
+    fn pass_edge(&mut self, edge: &Edge, with_parts: bool) {
         let mut pass = |id: PieceId, is_node: bool| {
             if self.inside.contains(&Piece { id, is_node }) {
                 self.outside.insert(id);
             }
         };
-        for place in edge.runs.iter().flat_map(|run| &run.parts).filter_map(|part| part.slot.place()) {
+        let parts = edge.runs.iter().filter(|_| with_parts).flat_map(|run| &run.parts);
+        for place in parts.filter_map(|part| part.slot.place()) {
             pass(place.handle.id(), false);
             place.values.iter().for_each(|(id, _)| pass(*id, false));
         }

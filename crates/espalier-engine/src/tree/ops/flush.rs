@@ -118,13 +118,20 @@ impl TreeEditor<'_> {
 
     /// Moves one step down what is pending in `range`, but not into what is shared, for that would
     /// take space; returns the new root and where to go on. `None` if nothing is pending there.
-    pub(crate) fn flush_range(&self, root: &Root, range: &KeyRange) -> Result<Option<(Root, Key)>> {
+    /// `merges`: what waits above something shared becomes one run, so that what is void in it is
+    /// held no longer.
+    pub(crate) fn flush_range(
+        &self,
+        root: &Root,
+        range: &KeyRange,
+        merges: bool,
+    ) -> Result<Option<(Root, Key)>> {
         let Ok(mut node) = self.trees.root_node(root).map(|node| (*node).clone()) else { return Ok(None) };
         if matches!(node.body, Body::Leaf(_)) || is_shared_root(self.trees, root)? {
             return Ok(None);
         }
         let all = KeyRange::all();
-        let Some(at) = self.flush_range_node(&mut node, &all, range)? else { return Ok(None) };
+        let Some(at) = self.flush_range_node(&mut node, &all, range, merges)? else { return Ok(None) };
         let next = if at > range.start { at } else { range.start.clone() };
         Ok(Some((root_above(self.trees, split_interior(node, self.trees.tuning.fanout, &all)), next)))
     }
@@ -135,6 +142,7 @@ impl TreeEditor<'_> {
         node: &mut Node,
         interval: &KeyRange,
         range: &KeyRange,
+        merges: bool,
     ) -> Result<Option<Key>> {
         let below = node.height - 1;
         for i in Node::edge_for(edges_of(node).0, &range.start)..edges_of(node).1.len() {
@@ -144,6 +152,9 @@ impl TreeEditor<'_> {
             }
             let edge = edges_of(node).1[i].clone();
             if edge.child.as_ref().is_some_and(|child| is_shared(self.trees, child).unwrap_or(true)) {
+                if merges && edge.runs.len() > 1 && self.merge_edge(node, i, &covered) {
+                    return Ok(Some(covered.start));
+                }
                 continue;
             }
             // Also if it is for other keys: the child is not changed below messages that wait for
@@ -157,7 +168,7 @@ impl TreeEditor<'_> {
             }
             let Some(child) = edge.child.filter(|_| below > 0) else { continue };
             let Ok(mut child) = child.load(self.trees, below, &covered) else { continue };
-            if let Some(at) = self.flush_range_node(&mut child, &covered, range)? {
+            if let Some(at) = self.flush_range_node(&mut child, &covered, range, merges)? {
                 replace_edge(
                     self.trees,
                     node,
@@ -170,6 +181,18 @@ impl TreeEditor<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// Makes one run of those of an edge; false if they cannot be read, or space is short.
+    fn merge_edge(&self, node: &mut Node, i: usize, covered: &KeyRange) -> bool {
+        let edge = &mut edges_of(node).1[i];
+        match self.runs().merge_runs(&edge.runs, covered) {
+            Ok(run) if !self.policy.low_space => {
+                edge.runs = if run.is_empty() { Vec::new() } else { vec![Arc::new(run)] };
+                true
+            }
+            _ => false,
+        }
     }
 
     /// How many bytes of large values an edge of a node of height `height` may hold: a share of

@@ -1,0 +1,207 @@
+//! How many bytes ranges hold, alone and in all: the measure of limits on trees.
+
+use espalier_engine::{
+    Batch, FormatOptions, IndexId, KeyRange, MergeFunctions, OpenOptions, READ_ONLY_VOLUME, Store, Tuning,
+};
+use espalier_storage::{Random, SimulatedDevice, SimulatedEnvironment};
+use std::sync::Arc;
+use std::time::Duration;
+
+const DEVICE: u64 = 256 << 20;
+const VALUE_BYTES: usize = 16 << 10;
+/// What headers and parts take beside the values: a share of these, and so many bytes.
+const OVERHEAD: (u64, u64) = (32, 64 << 10);
+
+struct Bench {
+    store: Arc<Store>,
+    index: IndexId,
+    random: Random,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let device = Arc::new(SimulatedDevice::new(DEVICE, 1));
+        let env = Arc::new(SimulatedEnvironment::new(1));
+        Store::format(device.clone(), env.clone(), &FormatOptions::default()).unwrap();
+        let options = OpenOptions {
+            memory: 64 << 20,
+            merge: MergeFunctions::new(),
+            tuning: Tuning::default(),
+            ..OpenOptions::default()
+        };
+        let store = Store::open(device, env, options).unwrap();
+        let volume = store.create_volume("v", 1, 0, &[]).unwrap();
+        Self { store, index: IndexId { volume, index: 0 }, random: Random::new(3) }
+    }
+
+    fn put(&mut self, key: &str) {
+        let mut value = vec![0; VALUE_BYTES];
+        self.random.fill(&mut value);
+        let mut batch = Batch::new();
+        batch.insert(self.index, key.as_bytes(), value);
+        self.store.commit(batch).unwrap();
+    }
+
+    /// Writes of trees that take turns, so that they meet in groups of the log.
+    fn put_in_turns(&mut self, trees: &[&str], count: usize) {
+        for number in 0..count {
+            trees.iter().for_each(|tree| self.put(&format!("{tree}/file{number:05}")));
+        }
+    }
+
+    fn keep_apart_all(&self, trees: &[&str]) {
+        for (owner, tree) in trees.iter().enumerate() {
+            self.store.keep_apart(owner as u64, Some((self.index, tree.as_bytes())));
+        }
+    }
+
+    fn clone(&self, from: &str, to: &str) {
+        let mut batch = Batch::new();
+        batch.clone_range(self.index, from.as_bytes(), to.as_bytes());
+        self.store.commit(batch).unwrap();
+    }
+
+    fn delete(&self, prefix: &str) {
+        let mut batch = Batch::new();
+        batch.delete_range(self.index, KeyRange::prefix(prefix.as_bytes()));
+        self.store.commit(batch).unwrap();
+    }
+
+    /// What some trees hold alone, and in all.
+    fn held(&self, trees: &[&str]) -> (u64, u64) {
+        self.store.checkpoint().unwrap();
+        let range = |tree: &&str| (self.index, KeyRange::prefix(tree.as_bytes()));
+        let ranges: Vec<_> = trees.iter().map(range).collect();
+        let (alone, all) =
+            (self.store.bytes_held(&ranges, false).unwrap(), self.store.bytes_held(&ranges, true).unwrap());
+        assert_eq!(alone.exclusive, all.exclusive, "the short walk finds what the long one does");
+        (all.exclusive, all.bytes)
+    }
+}
+
+/// All these values count, and little else.
+#[track_caller]
+fn are(found: u64, values: usize) {
+    let expected = (values * VALUE_BYTES) as u64;
+    let (share, bytes) = OVERHEAD;
+    assert!((expected..=expected + expected / share + bytes).contains(&found), "{found} for {expected}");
+}
+
+#[test]
+fn trees_that_are_written_in_turns_each_hold_their_own() {
+    let mut bench = Bench::new();
+    bench.keep_apart_all(&["b/", "d/"]);
+    bench.put_in_turns(&["a", "b", "c", "d"], 300);
+    for tree in ["b/", "d/"] {
+        let (alone, all) = bench.held(&[tree]);
+        are(alone, 300);
+        are(all, 300);
+    }
+}
+
+#[test]
+fn a_small_tree_between_others_holds_its_own() {
+    let mut bench = Bench::new();
+    bench.keep_apart_all(&["b/"]);
+    bench.put_in_turns(&["a", "c"], 500);
+    bench.put_in_turns(&["b"], 20);
+    while bench.store.step().unwrap() {}
+    let (alone, all) = bench.held(&["b/"]);
+    are(alone, 20);
+    are(all, 20);
+}
+
+#[test]
+fn where_parts_mix_no_tree_holds_what_others_do_and_all_hold_everything() {
+    let mut bench = Bench::new();
+    bench.put_in_turns(&["a", "b", "c"], 200);
+    let trees: Vec<u64> = ["a/", "b/", "c/"].iter().map(|tree| bench.held(&[tree]).0).collect();
+    for (alone, values) in trees.iter().zip([200, 200, 200]) {
+        assert!(*alone <= (values * VALUE_BYTES) as u64 * 33 / 32 + OVERHEAD.1, "{trees:?}");
+    }
+    are(bench.held(&["a/", "b/", "c/"]).0, 600);
+}
+
+#[test]
+fn messages_that_wait_above_a_clone_and_its_source_belong_to_neither() {
+    let mut bench = Bench::new();
+    bench.keep_apart_all(&["a/", "b/"]);
+    bench.put_in_turns(&["a"], 5);
+    bench.store.checkpoint().unwrap();
+    bench.clone("a/", "b/");
+    for tree in ["a/", "b/"] {
+        let (alone, all) = bench.held(&[tree]);
+        are(alone, 0);
+        are(all, 5);
+    }
+    are(bench.held(&["a/", "b/"]).0, 5);
+}
+
+#[test]
+fn what_a_clone_keeps_of_its_source_becomes_its_own() {
+    let mut bench = Bench::new();
+    bench.keep_apart_all(&["a/", "b/"]);
+    bench.put_in_turns(&["a"], 640);
+    bench.store.settle(&[(bench.index, KeyRange::prefix(b"a/"))], Duration::from_secs(60)).unwrap();
+    bench.clone("a/", "b/");
+    are(bench.held(&["b/"]).0, 0);
+    bench.delete("a/file000");
+    bench.store.settle(&[(bench.index, KeyRange::all())], Duration::from_secs(60)).unwrap();
+    let (alone, all) = bench.held(&["b/"]);
+    are(alone, 100);
+    are(all, 640);
+}
+
+#[test]
+fn a_clone_holds_alone_what_was_written_in_it() {
+    let mut bench = Bench::new();
+    bench.keep_apart_all(&["b/"]);
+    bench.put_in_turns(&["a"], 600);
+    bench.clone("a/", "b/");
+    let (alone, all) = bench.held(&["b/"]);
+    are(alone, 0);
+    are(all, 600);
+    // Some are replaced in the clone, some in the source, which gives these to the clone alone.
+    bench.put_in_turns(&["b"], 100);
+    bench.store.settle(&[(bench.index, KeyRange::prefix(b"b/"))], Duration::from_secs(60)).unwrap();
+    let (alone, all) = bench.held(&["b/"]);
+    are(alone, 100);
+    // What was replaced counts until the messages have come to leaves; these are shared.
+    are(all, 700);
+    // With the source both are whole.
+    are(bench.held(&["a/", "b/"]).0, 700);
+    bench.delete("a/");
+    bench.store.settle(&[(bench.index, KeyRange::prefix(b"b/"))], Duration::from_secs(60)).unwrap();
+    are(bench.held(&["b/"]).0, 600);
+}
+
+#[test]
+fn what_is_replaced_or_deleted_is_held_no_longer_when_settled() {
+    let mut bench = Bench::new();
+    bench.keep_apart_all(&["b/"]);
+    bench.put_in_turns(&["a", "b"], 200);
+    bench.store.checkpoint().unwrap();
+    let range = [(bench.index, KeyRange::prefix(b"b/"))];
+    for _ in 0..3 {
+        bench.put_in_turns(&["b"], 200);
+    }
+    bench.store.settle(&range, Duration::from_secs(60)).unwrap();
+    are(bench.held(&["b/"]).0, 200);
+    for number in (0..200).step_by(2) {
+        bench.delete(&format!("b/file{number:05}"));
+    }
+    bench.store.settle(&range, Duration::from_secs(60)).unwrap();
+    are(bench.held(&["b/"]).0, 100);
+}
+
+#[test]
+fn a_snapshot_shares_what_a_tree_holds_unless_it_counts_too() {
+    let mut bench = Bench::new();
+    bench.put_in_turns(&["a"], 200);
+    let flags = READ_ONLY_VOLUME;
+    let copy = bench.store.snapshot_prefix_if(bench.index.volume, b"a/", "copy", flags, &|| true).unwrap();
+    are(bench.held(&["a/"]).0, 0);
+    let ranges =
+        [(bench.index, KeyRange::prefix(b"a/")), (IndexId { volume: copy, index: 0 }, KeyRange::all())];
+    are(bench.store.bytes_held(&ranges, false).unwrap().exclusive, 200);
+}
