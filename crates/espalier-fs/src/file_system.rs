@@ -33,6 +33,7 @@ use crate::namespace::listing::Listings;
 use crate::namespace::lookup::Lookup;
 use crate::namespace::rename::RenameLock;
 use crate::orphan::orphan_area::Orphans;
+use crate::quota::Quotas;
 use crate::references::References;
 use crate::snapshot::tree::Snapshots;
 use crate::volume::context::{VolumeContext, encode_parameters};
@@ -64,6 +65,7 @@ pub struct FileSystem {
     data: FileData,
     access_times: Arc<AccessTimes>,
     snapshots: Snapshots,
+    quotas: Quotas,
 }
 
 impl std::fmt::Debug for FileSystem {
@@ -164,8 +166,8 @@ impl FileSystem {
         };
         let listings = Listings::new(names.clone(), access_times.clone());
         let snapshots = Snapshots::new(names.clone(), access_times.clone());
-        let renames = RenameLock::default();
-        Self { volume, names, renames, listings, attributes, xattrs, data, access_times, snapshots }
+        let (renames, quotas) = (RenameLock::default(), Quotas { namespace: names.clone() });
+        Self { volume, names, renames, listings, attributes, xattrs, data, access_times, snapshots, quotas }
     }
 
     #[cfg(test)]

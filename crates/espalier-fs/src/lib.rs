@@ -21,6 +21,7 @@ mod lock_order;
 mod model;
 mod namespace;
 mod orphan;
+mod quota;
 mod references;
 mod snapshot;
 #[cfg(test)]

@@ -11,8 +11,9 @@
 //! the entries that list them belong together; links, the files they lead to, their counts and the
 //! links index agree, in every link area; areas and their marks belong together; no two files have
 //! one number; directories that bear the ownership mark own what is below; no key is longer than
-//! the volume says; no object has a flag that the volume does not know of; what lies in the data
-//! index belongs to a file or an orphan; reserved blocks have no data.
+//! the volume says; no object has a flag that the volume does not know of; limits of trees can be
+//! understood, and belong to directories with a link area of their own; what lies in the data index
+//! belongs to a file or an orphan; reserved blocks have no data.
 
 mod data;
 mod links;
@@ -29,6 +30,7 @@ use crate::model::layout::{self, DATA, LINKS, METADATA, Parsed};
 use crate::model::privileges::agrees_with_mark;
 use crate::model::record::{Inode, OrphanRecord, Record, VolumeState};
 use crate::model::reserved_blocks::ReservedBlocks;
+use crate::model::tree_limits::LimitsField;
 use crate::model::types::{FileFlags, FileKind};
 use crate::volume::context::{decode_parameters, find_volume};
 use espalier_engine::{Cursor, IndexId, Key, KeyRange, Snapshot, Store};
@@ -58,6 +60,16 @@ pub fn check(store: &Store, name: &str, progress: &mut dyn FnMut(u64)) -> Result
         flags_used: FileFlags::default(),
     };
     Ok(verification.run())
+}
+
+/// What is wrong with the limits of an object, if anything is.
+pub(crate) fn limits_fault(inode: &Inode, is_root: bool) -> Option<&'static str> {
+    match inode.limits {
+        LimitsField::Absent => None,
+        LimitsField::Malformed => Some("its limits cannot be understood"),
+        LimitsField::Limits(_) if inode.has_link_area || is_root => None,
+        LimitsField::Limits(_) => Some("it has limits and no link area of its own"),
+    }
 }
 
 /// What a directory says about its content.
@@ -226,6 +238,11 @@ impl Verification<'_> {
             && inode.flags.0 & !self.flags_used.0 != 0
         {
             self.found.problem(parsed.path(), "it has a flag that the volume says no object has");
+        }
+        if let Record::Inode(inode) = &record
+            && let Some(fault) = limits_fault(inode, parsed.base == layout::ROOT_KEY)
+        {
+            self.found.problem(parsed.path(), fault);
         }
         if parsed.directory.last().is_some_and(Vec::is_empty) {
             return self.linked_file(parsed, record);

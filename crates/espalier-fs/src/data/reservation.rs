@@ -90,6 +90,21 @@ pub(crate) fn any_below(volume: &VolumeContext, prefix: &[u8]) -> Result<bool> {
     Ok(volume.store.cursor(volume.metadata(), range)?.next()?.is_some())
 }
 
+/// Bytes of the reserved blocks of all files whose data begins with `prefix`.
+pub(crate) fn reserved_below(volume: &VolumeContext, prefix: &[u8]) -> Result<u64> {
+    if !volume.has_reservations() {
+        return Ok(0);
+    }
+    let range = KeyRange::prefix(&layout::reservation_key(prefix));
+    let mut cursor = volume.store.cursor(volume.metadata(), range)?;
+    let mut bytes = 0_u64;
+    while let Some(entry) = cursor.next()? {
+        let record = ReservedBlocks::decode(&cursor.read(&entry.value)?)?;
+        bytes = bytes.saturating_add(record.bytes(u64::from(volume.block_size)));
+    }
+    Ok(bytes)
+}
+
 /// Adds to a batch that the reserved blocks of all files below a content prefix move with them.
 pub(crate) fn move_below(
     volume: &VolumeContext,

@@ -125,6 +125,36 @@ impl FileData {
         Ok(done)
     }
 
+    /// True if a write goes only where data is already, or room is kept.
+    pub(crate) fn is_replaced(&self, node: NodeId, offset: u64, length: usize) -> Result<bool> {
+        let end = end_of(offset, length as u64)?;
+        Ok(self.is_promised(node, offset, length)? || self.lseek(node, offset, Seek::Hole)? >= end)
+    }
+
+    /// True if blocks of a file are reserved, and a write goes only to these or where data is
+    /// already.
+    pub(crate) fn is_reserved(&self, node: NodeId, offset: u64, length: usize) -> Result<bool> {
+        let reserved = self.file(node)?.state().inode.reserved;
+        Ok(reserved && self.is_promised(node, offset, length)?)
+    }
+
+    /// The most that a copy adds to its target's tree.
+    pub(crate) fn copied_at_most(&self, request: &CopyRequest) -> (u64, bool) {
+        let size = u64::from(self.volume.block_size);
+        let &CopyRequest { from, from_offset, to, to_offset, length, .. } = request;
+        let length =
+            self.file(from).map_or(0, |from| length.min(from.state().inode.size.saturating_sub(from_offset)));
+        let may_share = from != to && from_offset.is_multiple_of(size) && to_offset.is_multiple_of(size);
+        let is_plain = |to: &Arc<Node>| {
+            let state = to.state();
+            !state.inode.reserved && !state.inode.flags.protect()
+        };
+        match may_share && self.file(to).is_ok_and(|to| is_plain(&to)) {
+            true => (length.min(SHARE_MAX_BLOCKS * size), true),
+            false => (length.min(COPY_MAX_BYTES), false),
+        }
+    }
+
     /// True if a write goes only where room is kept or data is already.
     fn is_promised(&self, node: NodeId, offset: u64, length: usize) -> Result<bool> {
         let node = self.file(node)?;

@@ -3,8 +3,10 @@
 use crate::file::data::{CopyRequest, Privileges};
 use crate::file::xattr::XattrChange;
 use crate::file_system::FileSystem;
+use crate::inode::limits::{Growth, WriteKind};
 use crate::model::error::Result;
 use crate::model::types::*;
+use crate::quota::growth;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -55,7 +57,9 @@ impl FileSystem {
     /// is no regular file, [`FsErrorKind::FileTooLarge`](crate::FsErrorKind::FileTooLarge); of the
     /// store.
     pub fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr> {
-        self.settled(self.attributes.setattr(node, set)?, &[node], FileFlags::SYNC)
+        let call = || self.attributes.setattr(node, set);
+        let attr = if set.size.is_some() { self.quotas.shrink(node, call)? } else { call()? };
+        self.settled(attr, &[node], FileFlags::SYNC)
     }
 
     /// The target of a symbolic link.
@@ -113,7 +117,9 @@ impl FileSystem {
         clear_setgid: bool,
     ) -> Result<()> {
         let change = XattrChange { name, value: Some(value), mode, clear_setgid };
-        self.settled(self.xattrs.change(node, &change)?, &[node], FileFlags::SYNC)
+        let call = || self.xattrs.change(node, &change);
+        self.quotas.grow(node, || growth::entry(name, value.len()), call)?;
+        self.settled((), &[node], FileFlags::SYNC)
     }
 
     /// Removes an extended attribute.
@@ -122,7 +128,8 @@ impl FileSystem {
     /// [`FsErrorKind::NoData`](crate::FsErrorKind::NoData) if there is none; of the store.
     pub fn removexattr(&self, node: NodeId, name: &[u8]) -> Result<()> {
         let change = XattrChange { name, value: None, mode: XattrMode::Replace, clear_setgid: false };
-        self.settled(self.xattrs.change(node, &change)?, &[node], FileFlags::SYNC)
+        self.quotas.shrink(node, || self.xattrs.change(node, &change))?;
+        self.settled((), &[node], FileFlags::SYNC)
     }
 
     /// The names of all extended attributes, each followed by a NUL.
@@ -163,7 +170,7 @@ impl FileSystem {
     /// [`FsErrorKind::FileTooLarge`](crate::FsErrorKind::FileTooLarge),
     /// [`FsErrorKind::NoSpace`](crate::FsErrorKind::NoSpace); as for [`FileSystem::read`].
     pub fn write(&self, node: NodeId, offset: u64, data: &[u8], kill_privileges: bool) -> Result<usize> {
-        let written = self.data.write(node, offset, data, Privileges::after_change(kill_privileges))?;
+        let written = self.write_limited(node, offset, data, Privileges::after_change(kill_privileges))?;
         self.settled(written, &[node], FileFlags::SYNC)
     }
 
@@ -174,7 +181,19 @@ impl FileSystem {
     /// # Errors
     /// As for [`FileSystem::write`].
     pub fn write_back(&self, node: NodeId, offset: u64, data: &[u8]) -> Result<usize> {
-        self.data.write(node, offset, data, Privileges::Keep)
+        self.write_limited(node, offset, data, Privileges::Keep)
+    }
+
+    fn write_limited(&self, node: NodeId, offset: u64, data: &[u8], privileges: Privileges) -> Result<usize> {
+        let call = || self.data.write(node, offset, data, privileges);
+        let growth = || match self.data.is_reserved(node, offset, data.len()) {
+            // It was charged when it was reserved.
+            Ok(true) => Growth::default(),
+            _ => growth::data(data.len() as u64, self.volume.block_size),
+        };
+        let is_replaced = || self.data.is_replaced(node, offset, data.len());
+        let what = || if is_replaced().unwrap_or(false) { WriteKind::Replace } else { WriteKind::Add };
+        self.quotas.write(node, growth, what, call)
     }
 
     /// Allocates, zeroes or punches a range. `kill_privileges` as for [`FileSystem::write`].
@@ -194,7 +213,13 @@ impl FileSystem {
         kill_privileges: bool,
     ) -> Result<()> {
         let privileges = Privileges::after_change(kill_privileges);
-        self.data.fallocate(node, offset, length, what, privileges)?;
+        let call = || self.data.fallocate(node, offset, length, what, privileges);
+        match what {
+            Fallocate::PunchHole => self.quotas.shrink(node, call)?,
+            Fallocate::Allocate { .. } | Fallocate::ZeroRange { .. } => {
+                self.quotas.grow(node, || growth::data(length, self.volume.block_size), call)?;
+            }
+        }
         self.settled((), &[node], FileFlags::SYNC)
     }
 
@@ -234,6 +259,11 @@ impl FileSystem {
     ) -> Result<u64> {
         let privileges = Privileges::after_change(kill_privileges);
         let request = CopyRequest { from, from_offset, to, to_offset, length, privileges };
-        self.settled(self.data.copy_range(&request)?, &[to], FileFlags::SYNC)
+        let growth = || match self.data.copied_at_most(&request) {
+            (bytes, true) => growth::shared_data(bytes, self.volume.block_size),
+            (bytes, false) => growth::data(bytes, self.volume.block_size),
+        };
+        let copied = self.quotas.grow(to, growth, || self.data.copy_range(&request))?;
+        self.settled(copied, &[to], FileFlags::SYNC)
     }
 }

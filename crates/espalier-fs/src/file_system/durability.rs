@@ -134,6 +134,22 @@ impl FileSystem {
         })
     }
 
+    /// As [`FileSystem::statfs`], inside directory `node` or at a file: within a limited tree the
+    /// limit is all that there is.
+    ///
+    /// # Errors
+    /// Of the store.
+    pub fn statfs_at(&self, node: NodeId) -> Result<StatFs> {
+        let mut stat = self.statfs()?;
+        if let Some((limit, free)) = self.quotas.room(node)? {
+            let unit = |bytes: u64| bytes / u64::from(STATFS_UNIT_BYTES);
+            stat.blocks = unit(limit);
+            stat.free = stat.free.min(unit(free));
+            stat.available = stat.free;
+        }
+        Ok(stat)
+    }
+
     /// The bytes that are free, and all bytes for data, at once: what was removed may not be free
     /// yet.
     pub fn room(&self) -> (u64, u64) {

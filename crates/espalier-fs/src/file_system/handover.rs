@@ -36,6 +36,9 @@ const NODE_MIN_BYTES: usize = 64;
 /// An encoded location has at least so many bytes.
 const LOCATION_MIN_BYTES: usize = 25;
 
+/// A limited tree that a node without a name counts for.
+const CHARGED_BYTES: usize = 24;
+
 /// A node as it is handed over.
 struct HandedNode<'a> {
     id: NodeId,
@@ -50,6 +53,8 @@ struct HandedNode<'a> {
     is_linkable: bool,
     is_time_unwritten: bool,
     held_time: Option<(u64, Duration)>,
+    /// Numbers and limits of the trees for which it counts while it has no name.
+    charged: Vec<(u64, TreeLimits)>,
     directory: Option<HandedDirectory>,
 }
 
@@ -215,6 +220,10 @@ impl FileSystem {
         if !nodes.add_restored(&node, handed.references) {
             return fail(FsErrorKind::Io, format!("there are two nodes {}", node.id.0));
         }
+        if !handed.charged.is_empty() {
+            let tree = |(ino, limits): &(u64, TreeLimits)| node.limit_table.tree(*ino, *limits);
+            node.charge_to(Some(handed.charged.iter().map(tree).collect()));
+        }
         let mut is_found_by_name = parent.dir().role != Role::Orphans;
         if let (Some(handed), Some(directory)) = (&handed.directory, &node.directory) {
             directory.link_area.exists.store(handed.has_link_area, Ordering::Release);
@@ -272,6 +281,7 @@ impl<'a> HandedNode<'a> {
             is_linkable: state.linkable,
             is_time_unwritten: state.atime_dirty,
             held_time: state.mtime_hold.rest(now),
+            charged: node.charged_trees().iter().map(|tree| (tree.ino, tree.limits())).collect(),
             directory,
         }
     }
@@ -308,6 +318,12 @@ impl<'a> HandedNode<'a> {
             out.u64(number);
             out.u64(rest.as_nanos() as u64);
         }
+        out.len(self.charged.len());
+        for (ino, limits) in &self.charged {
+            out.u64(*ino);
+            out.u64(limits.exclusive.unwrap_or(u64::MAX));
+            out.u64(limits.total.unwrap_or(u64::MAX));
+        }
         out.bool(self.directory.is_some());
         if let Some(directory) = &self.directory {
             out.u8(match directory.role {
@@ -340,6 +356,12 @@ impl<'a> HandedNode<'a> {
             true => Some((state.u64()?, Duration::from_nanos(state.u64()?))),
             false => None,
         };
+        let mut charged = Vec::new();
+        for _ in 0..state.len(CHARGED_BYTES)? {
+            let [ino, exclusive, total] = [state.u64()?, state.u64()?, state.u64()?];
+            let limit = |bytes: u64| Some(bytes).filter(|bytes| *bytes != u64::MAX);
+            charged.push((ino, TreeLimits { exclusive: limit(exclusive), total: limit(total) }));
+        }
         let directory = if state.bool()? { Some(HandedDirectory::decode(state)?) } else { None };
         Ok(Self {
             id,
@@ -353,6 +375,7 @@ impl<'a> HandedNode<'a> {
             is_linkable,
             is_time_unwritten,
             held_time,
+            charged,
             directory,
         })
     }

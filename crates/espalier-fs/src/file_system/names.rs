@@ -6,6 +6,7 @@ use crate::model::types::*;
 use crate::namespace::by_id::entry_by_id;
 use crate::namespace::listing::WithNodes;
 use crate::namespace::{create, link, remove, rename, rename_all, tmpfile};
+use crate::quota::growth;
 
 impl FileSystem {
     /// Finds `name` in directory `parent` and takes a reference on it. `..` is understood, and `.`,
@@ -66,7 +67,9 @@ impl FileSystem {
     /// As for [`FileSystem::mknod`]; [`FsErrorKind::NameTooLong`] for a target beyond 4095 bytes,
     /// [`FsErrorKind::NotFound`] for an empty one.
     pub fn symlink(&self, parent: NodeId, name: &[u8], target: &[u8], caller: &Caller) -> Result<Entry> {
-        self.names_settled(create::symlink(&self.names, parent, name, target, caller)?, &[parent])
+        let call = || create::symlink(&self.names, parent, name, target, caller);
+        let entry = self.quotas.grow(parent, || growth::entry(name, target.len()), call)?;
+        self.names_settled(entry, &[parent])
     }
 
     /// Makes a file that is no directory and no symbolic link. `mode`: the low 12 bits.
@@ -83,7 +86,9 @@ impl FileSystem {
         mode: u32,
         caller: &Caller,
     ) -> Result<Entry> {
-        self.names_settled(create::mknod(&self.names, parent, name, what, mode, caller)?, &[parent])
+        let call = || create::mknod(&self.names, parent, name, what, mode, caller);
+        let entry = self.quotas.grow(parent, || growth::entry(name, 0), call)?;
+        self.names_settled(entry, &[parent])
     }
 
     /// Makes a directory.
@@ -91,7 +96,9 @@ impl FileSystem {
     /// # Errors
     /// As for [`FileSystem::mknod`]; [`FsErrorKind::TooManyLinks`].
     pub fn mkdir(&self, parent: NodeId, name: &[u8], mode: u32, caller: &Caller) -> Result<Entry> {
-        self.names_settled(create::mkdir(&self.names, parent, name, mode, caller)?, &[parent])
+        let call = || create::mkdir(&self.names, parent, name, mode, caller);
+        let entry = self.quotas.grow(parent, || growth::entry(name, 0), call)?;
+        self.names_settled(entry, &[parent])
     }
 
     /// Makes a regular file without a name. It takes owner, group and access control list as a file
@@ -101,7 +108,8 @@ impl FileSystem {
     /// [`FsErrorKind::NotDirectory`], [`FsErrorKind::NotFound`] if the directory was removed; of
     /// the store.
     pub fn tmpfile(&self, parent: NodeId, mode: u32, caller: &Caller) -> Result<Entry> {
-        tmpfile::tmpfile(&self.names, parent, mode, caller)
+        let call = || tmpfile::tmpfile(&self.names, parent, mode, caller);
+        self.quotas.grow(parent, || growth::entry(b"", 0), call)
     }
 
     /// Gives `node`, which is no directory, one name more. With its second name a file moves to the
@@ -113,7 +121,9 @@ impl FileSystem {
     /// [`FsErrorKind::Permission`] for a directory, [`FsErrorKind::NotFound`] for a file without
     /// name, [`FsErrorKind::TooManyLinks`]; as for [`FileSystem::mknod`].
     pub fn link(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry> {
-        self.names_settled(link::link(&self.names, node, parent, name)?, &[parent])
+        let charge = self.quotas.charge_link(node, parent, name)?;
+        let entry = charge.end(link::link(&self.names, node, parent, name))?;
+        self.names_settled(entry, &[parent])
     }
 
     /// Removes the entry of something that is no directory.
@@ -121,7 +131,8 @@ impl FileSystem {
     /// # Errors
     /// [`FsErrorKind::NotFound`], [`FsErrorKind::IsDirectory`]; of the store.
     pub fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
-        self.names_settled(remove::unlink(&self.names, parent, name)?, &[parent])
+        self.quotas.shrink(parent, || remove::unlink(&self.names, parent, name))?;
+        self.names_settled((), &[parent])
     }
 
     /// Removes an empty directory.
@@ -130,7 +141,8 @@ impl FileSystem {
     /// [`FsErrorKind::NotFound`], [`FsErrorKind::NotDirectory`], [`FsErrorKind::NotEmpty`]; of the
     /// store.
     pub fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()> {
-        self.names_settled(remove::rmdir(&self.names, parent, name)?, &[parent])
+        self.quotas.shrink(parent, || remove::rmdir(&self.names, parent, name))?;
+        self.names_settled((), &[parent])
     }
 
     /// Moves an entry; what is in use in it and below stays in use. The cost does not depend on
@@ -149,7 +161,9 @@ impl FileSystem {
         new_name: &[u8],
         mode: RenameMode,
     ) -> Result<()> {
-        rename::rename(&self.names, &self.renames, (parent, name), (new_parent, new_name), mode)?;
+        let (from, to) = ((parent, name), (new_parent, new_name));
+        let charge = self.quotas.charge_rename(from, to, mode)?;
+        charge.end(rename::rename(&self.names, &self.renames, from, to, mode))?;
         self.names_settled((), &[parent, new_parent])
     }
 
@@ -171,7 +185,8 @@ impl FileSystem {
         steps: &[RenameStep],
         caller: &Caller,
     ) -> Result<()> {
-        rename_all::rename_all(&self.names, (target, staging), steps, caller)
+        let charge = self.quotas.charge_renames(target, staging, steps)?;
+        charge.end(rename_all::rename_all(&self.names, (target, staging), steps, caller))
     }
 
     /// Lists directory `node` from `cookie` (0: the beginning) until `each` returns false, which

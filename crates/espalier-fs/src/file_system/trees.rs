@@ -27,10 +27,9 @@ impl FileSystem {
     /// caller is not root, and something in the source is not the caller's own or has set-id bits
     /// or capabilities.
     pub fn clone_tree(&self, source: NodeId, parent: NodeId, name: &[u8], caller: &Caller) -> Result<Entry> {
-        self.names_settled(
-            clone::clone_tree(&self.names, &self.access_times, source, (parent, name), caller)?,
-            &[parent],
-        )
+        let charge = self.quotas.charge_clone(source, parent)?;
+        let call = clone::clone_tree(&self.names, &self.access_times, source, (parent, name), caller);
+        self.names_settled(charge.end(call)?, &[parent])
     }
 
     /// Removes directory `name` of `parent` and everything below it. Files and directories in
@@ -43,7 +42,8 @@ impl FileSystem {
     /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the caller is not root, and
     /// something there is not the caller's own or has set-id bits or capabilities; of the store.
     pub fn remove_tree(&self, parent: NodeId, name: &[u8], caller: &Caller) -> Result<()> {
-        remove::remove_tree(&self.names, (parent, name), Remains::Nothing, caller)?;
+        let call = || remove::remove_tree(&self.names, (parent, name), Remains::Nothing, caller);
+        self.quotas.shrink(parent, call)?;
         self.names_settled((), &[parent])
     }
 
@@ -54,7 +54,8 @@ impl FileSystem {
     /// # Errors
     /// As for [`FileSystem::remove_tree`].
     pub fn empty_tree(&self, parent: NodeId, name: &[u8], caller: &Caller) -> Result<NodeId> {
-        let (old, _) = remove::remove_tree(&self.names, (parent, name), Remains::EmptyDirectory, caller)?;
+        let call = || remove::remove_tree(&self.names, (parent, name), Remains::EmptyDirectory, caller);
+        let (old, _) = self.quotas.shrink(parent, call)?;
         self.names_settled(old, &[parent])
     }
 
@@ -154,6 +155,46 @@ impl FileSystem {
     /// owns the top of the tree; [`FsErrorKind::Stale`](crate::FsErrorKind::Stale); of the store.
     pub fn exclusive_space_of_tree(&self, node: NodeId, caller: &Caller) -> Result<u64> {
         space::exclusive_space_of_tree(&self.names, node, caller)
+    }
+
+    /// The limits of directory `node`; `None` if it has none of its own.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::NotDirectory`](crate::FsErrorKind::NotDirectory).
+    pub fn tree_limits(&self, node: NodeId) -> Result<Option<TreeLimits>> {
+        Ok(self.names.nodes.dir(node)?.limited_tree().map(|tree| tree.limits()))
+    }
+
+    /// The limits of directory `node` and what it holds; `None` if it has none of its own. For its
+    /// owner and root. What it holds may be a second old.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::NotDirectory`](crate::FsErrorKind::NotDirectory);
+    /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) for other callers; of the store.
+    pub fn quota(&self, node: NodeId, caller: &Caller) -> Result<Option<TreeQuota>> {
+        self.quotas.show(node, caller)
+    }
+
+    /// Gives directory `node` limits on what it holds with everything below, in place of those that
+    /// it had, or takes them away. Calls that would go beyond a limit fail with
+    /// [`FsErrorKind::QuotaExceeded`](crate::FsErrorKind::QuotaExceeded). Clones and snapshots of
+    /// the directory have limits of their own. `is_administrator`: the caller is the user of the
+    /// mount.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::NotDirectory`](crate::FsErrorKind::NotDirectory);
+    /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) unless the caller is root, or an
+    /// administrator, or owns the directory and the one above;
+    /// [`FsErrorKind::Unsupported`](crate::FsErrorKind::Unsupported) if files with several names
+    /// below lie in a link area outside; of the store.
+    pub fn set_quota(
+        &self,
+        node: NodeId,
+        limits: Option<TreeLimits>,
+        caller: &Caller,
+        is_administrator: bool,
+    ) -> Result<()> {
+        self.quotas.set(node, limits, (caller, is_administrator))
     }
 
     /// Makes a snapshot of this volume. What every call that returned has done is in it. Durable
@@ -260,7 +301,8 @@ impl FileSystem {
         caller: &Caller,
     ) -> Result<Entry> {
         let check_owner = |snapshot: &SnapshotInfo| self.check_snapshot_owner(snapshot, caller);
-        let held = self.snapshots.restore_tree(parent, name, snapshot, caller, check_owner)?;
+        let charge = self.quotas.charge_restore(parent, name, snapshot)?;
+        let held = charge.end(self.snapshots.restore_tree(parent, name, snapshot, caller, check_owner))?;
         self.names.nodes.trim_names();
         self.syncfs()?;
         self.names.lookup.entry(held)

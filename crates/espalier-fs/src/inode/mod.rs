@@ -3,6 +3,7 @@
 pub(crate) mod access_times;
 pub(crate) mod forgotten;
 pub(crate) mod inode_store;
+pub(crate) mod limits;
 pub(crate) mod names;
 pub(crate) mod node;
 pub(crate) mod node_id;

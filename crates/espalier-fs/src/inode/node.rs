@@ -8,6 +8,7 @@
 //! with the locks of everything that they concern held, so the order in which changes become
 //! visible is the order of the log.
 
+use crate::inode::limits::{LimitTable, LimitedTree, Limits};
 use crate::inode::names::Names;
 use crate::inode::node_id::Identity;
 use crate::inode::pending_changes::{ChangeNotes, PendingChanges, TreeChange};
@@ -16,6 +17,7 @@ use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::position::Positions;
 use crate::model::record::Inode;
+use crate::model::tree_limits::TreeLimits;
 use crate::model::types::{FileKind, NodeId};
 use crate::volume::mtime_hold::MtimeHold;
 use espalier_engine::Lsn;
@@ -40,6 +42,10 @@ pub(crate) struct Node {
     state: RankedMutex<State>,
     /// Of all nodes of the volume.
     pub(crate) changes: Arc<PendingChanges>,
+    /// Of all nodes of the volume.
+    pub(crate) limit_table: Arc<LimitTable>,
+    /// Of a file or tree without a name: the limited trees that it counts for.
+    charged: Mutex<Option<Limits>>,
     /// Changes before the keys of the node's data do.
     pub(crate) version: AtomicU64,
     /// The node was changed since it was loaded.
@@ -54,6 +60,14 @@ pub(crate) struct Node {
 pub(crate) struct Place {
     pub(crate) parent: Option<Arc<Node>>,
     pub(crate) name: Arc<[u8]>,
+}
+
+impl Place {
+    /// What all nodes of the volume share.
+    fn tables(&self) -> (Arc<PendingChanges>, Arc<LimitTable>) {
+        let shared = |parent: &Arc<Node>| (parent.changes.clone(), parent.limit_table.clone());
+        self.parent.as_ref().map(shared).unwrap_or_default()
+    }
 }
 
 /// What changes about a node.
@@ -142,6 +156,10 @@ pub(crate) struct Directory {
     /// It was used since names were last given up to save memory.
     pub(crate) used: AtomicBool,
     prefix: Mutex<Option<(u64, Arc<[u8]>)>>,
+    /// The limited tree that it is the top of.
+    limited: Mutex<Option<Arc<LimitedTree>>>,
+    /// The limited trees that it lies in, with the epoch of moves and the generation of limits.
+    limits: Mutex<Option<(u64, u64, Limits)>>,
     /// The sort of positions that a listing chose last, with the version of the names.
     pub(crate) positions: Mutex<Option<(u64, Positions)>>,
 }
@@ -174,7 +192,12 @@ pub(crate) enum LinkCounts {
 impl Node {
     /// A node of something found in the store. `sum`: of the deltas above it.
     pub(crate) fn new(identity: Identity, place: Place, inode: Inode, sum: u64, lsn: Lsn) -> Arc<Self> {
-        Self::with_role(identity, place, inode, sum, lsn, Role::Tree)
+        let limits = inode.limits.get();
+        let node = Self::with_role(identity, place, inode, sum, lsn, Role::Tree);
+        if limits.is_some() {
+            node.set_limits(limits);
+        }
+        node
     }
 
     /// The node of an area, which is a directory without a name.
@@ -203,7 +226,12 @@ impl Node {
         if let Some(directory) = &mut node.directory {
             [directory.sum, directory.link_area.sum] = sums;
         }
-        Ok(Arc::new(node))
+        let node = Arc::new(node);
+        let limits = node.state().inode.limits.get();
+        if limits.is_some() {
+            node.set_limits(limits);
+        }
+        Ok(node)
     }
 
     fn with_role(
@@ -234,10 +262,12 @@ impl Node {
                 removed: AtomicBool::new(false),
                 used: AtomicBool::new(true),
                 prefix: Mutex::default(),
+                limited: Mutex::default(),
+                limits: Mutex::default(),
                 positions: Mutex::default(),
             })
         });
-        let changes = place.parent.as_ref().map_or_else(Arc::default, |parent| parent.changes.clone());
+        let (changes, limit_table) = place.tables();
         Arc::new(Self {
             id,
             serial,
@@ -260,6 +290,8 @@ impl Node {
                 },
             ),
             changes,
+            limit_table,
+            charged: Mutex::default(),
             version: AtomicU64::new(0),
             changed: AtomicBool::new(false),
             pending: AtomicBool::new(false),
@@ -370,6 +402,12 @@ impl Node {
         if let Some(directory) = &self.directory {
             directory.owned_alone.store(inode.owned_alone, Ordering::Release);
         }
+        debug_assert!(inode.limits == state.inode.limits, "limits are set by `set_limits`");
+        self.take_over_limited(state, inode, lsn);
+    }
+
+    /// As [`Node::take_over`], of an inode whose limits differ.
+    pub(crate) fn take_over_limited(&self, state: &mut State, inode: Inode, lsn: Lsn) {
         self.changed.store(true, Ordering::Release);
         state.inode = inode;
         state.lsn = lsn;
@@ -491,6 +529,82 @@ impl Node {
             }
             let parent = at.place.read().parent.clone()?;
             at = parent;
+        }
+    }
+
+    /// Gives a directory limits, or takes them away. The caller holds the exclusive tree lock, or
+    /// nothing else knows the node.
+    pub(crate) fn set_limits(self: &Arc<Self>, limits: Option<TreeLimits>) {
+        let Some(directory) = &self.directory else { return };
+        let tree = limits.map(|limits| self.limit_table.tree(self.ino, limits));
+        if let Some(tree) = &tree {
+            tree.add_member(self.serial, self.id);
+        }
+        *directory.limited.lock() = tree;
+        self.limit_table.changed();
+    }
+
+    /// The limited tree that this directory is the top of.
+    pub(crate) fn limited_tree(&self) -> Option<Arc<LimitedTree>> {
+        self.directory.as_ref()?.limited.lock().clone()
+    }
+
+    /// The limited trees that it lies in or is the top of. `epoch` counts the moves of directories.
+    #[inline]
+    pub(crate) fn limits(self: &Arc<Self>, epoch: u64) -> Option<Limits> {
+        if self.limit_table.is_used() { self.find_limits(epoch) } else { None }
+    }
+
+    fn find_limits(self: &Arc<Self>, epoch: u64) -> Option<Limits> {
+        let generation = self.limit_table.generation();
+        let dir = match (&self.directory, self.place().parent) {
+            (None, Some(parent)) if parent.dir().role != Role::Orphans => parent,
+            _ => self.clone(),
+        };
+        let remembered = dir.directory.as_ref().map(|directory| &directory.limits);
+        let found = remembered.and_then(|limits| limits.lock().clone());
+        if let Some((_, _, limits)) = found.filter(|(e, g, _)| (*e, *g) == (epoch, generation)) {
+            return Some(limits).filter(|limits| !limits.is_empty());
+        }
+        let limits = dir.collect_limits();
+        if let Some(remembered) = remembered {
+            *remembered.lock() = Some((epoch, generation, limits.clone()));
+        }
+        Some(limits).filter(|limits| !limits.is_empty())
+    }
+
+    /// Looks for limits on the way up.
+    pub(crate) fn collect_limits(self: &Arc<Self>) -> Limits {
+        let mut found: Vec<Arc<LimitedTree>> = Vec::new();
+        let mut at = self.clone();
+        loop {
+            found.extend(at.limited_tree());
+            let Some(parent) = at.place().parent else { break };
+            if parent.dir().role == Role::Orphans {
+                found.extend(at.charged.lock().iter().flat_map(|limits| limits.iter().cloned()));
+                break;
+            }
+            at = parent;
+        }
+        found.into()
+    }
+
+    /// What it holds counts for these trees while it has no name.
+    pub(crate) fn charge_to(self: &Arc<Self>, limits: Option<Limits>) {
+        limits.iter().flat_map(|limits| limits.iter()).for_each(|tree| tree.add_member(self.serial, self.id));
+        *self.charged.lock() = limits;
+    }
+
+    /// The limited trees for which it counts while it has no name.
+    pub(crate) fn charged_trees(&self) -> Vec<Arc<LimitedTree>> {
+        self.charged.lock().iter().flat_map(|limits| limits.iter().cloned()).collect()
+    }
+
+    /// It is no longer in use: what it held without a name counts for no tree any more.
+    pub(crate) fn note_given_up(&self) {
+        if self.limit_table.is_used() {
+            let charged = self.charged.lock();
+            charged.iter().flat_map(|limits| limits.iter()).for_each(|tree| tree.note_freed());
         }
     }
 

@@ -337,6 +337,7 @@ impl NodeTable {
         }
         // Before any lookup can find that the node is missing.
         slot.node.count_eviction();
+        slot.node.note_given_up();
         self.remember(&slot.node);
         let gone = shard.remove(&id).map(|slot| slot.node);
         self.count.fetch_sub(1, Ordering::Relaxed);

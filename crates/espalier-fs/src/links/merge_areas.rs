@@ -19,7 +19,7 @@ use crate::inode::names::Known;
 use crate::inode::node::Node;
 use crate::inode::node_id::id_of;
 use crate::links::link_area::LinkAreas;
-use crate::model::error::Result;
+use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::record::{Inode, Link};
 use crate::model::types::NodeId;
@@ -68,6 +68,14 @@ impl AreaMerger<'_> {
         releases: &mut DeferredReleases<'_>,
     ) -> Result<()> {
         let common = common_directory(one, other).link_area_directory().map(|top| top.id);
+        for top in [one, other].into_iter().flat_map(|dir| area_directories(dir, common)) {
+            if top.state().inode.limits.get().is_some() {
+                return fail(
+                    FsErrorKind::CrossesLimit,
+                    "a file with several names cannot cross the border of a limited tree",
+                );
+            }
+        }
         for dir in [one, other] {
             // From the top down, so that no file moves twice.
             for top in area_directories(dir, common).iter().rev() {

@@ -27,6 +27,10 @@ pub enum FsErrorKind {
     NameTooLong,
     /// The store has no room for the operation (ENOSPC).
     NoSpace,
+    /// A limit on the space of a tree is reached (EDQUOT).
+    QuotaExceeded,
+    /// A file with several names cannot cross the border of a limited tree (EXDEV).
+    CrossesLimit,
     /// The store is read-only by choice (EROFS).
     ReadOnly,
     /// The caller may not do this (EACCES).

@@ -10,5 +10,6 @@ pub(crate) mod position;
 pub(crate) mod privileges;
 pub(crate) mod record;
 pub(crate) mod reserved_blocks;
+pub(crate) mod tree_limits;
 pub(crate) mod types;
 pub(crate) mod wire;

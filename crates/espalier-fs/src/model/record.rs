@@ -4,6 +4,7 @@
 //! Decoding checks every length before it believes it.
 
 use crate::model::error::{FsErrorKind, Result, fail};
+use crate::model::tree_limits::LimitsField;
 use crate::model::types::{Attr, FileFlags, FileKind, MAX_NAME, MAX_SYMLINK, MAX_XATTR};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,6 +27,7 @@ const TAG_XATTR: u8 = 4;
 const TAG_LARGE_XATTR: u8 = 5;
 const TAG_AREA_DELTA: u8 = 6;
 const TAG_FLAGS: u8 = 7;
+const TAG_LIMITS: u8 = 8;
 
 /// Length of an inode's fixed fields.
 const FIXED_RECORD_BYTES: usize = 64;
@@ -69,6 +71,8 @@ pub(crate) struct Inode {
     pub(crate) btime: i64,
     pub(crate) rdev: u64,
     pub(crate) flags: FileFlags,
+    /// Of a directory: how much everything below may take.
+    pub(crate) limits: LimitsField,
     pub(crate) target: Option<Arc<[u8]>>,
     pub(crate) xattrs: Option<Arc<Xattrs>>,
 }
@@ -195,6 +199,7 @@ impl Inode {
             btime: now,
             rdev: 0,
             flags: FileFlags::default(),
+            limits: LimitsField::Absent,
             target: None,
             xattrs: None,
         }
@@ -271,6 +276,9 @@ impl Inode {
         if self.flags != FileFlags::default() {
             push_field(&mut out, TAG_FLAGS, &[&self.flags.0.to_le_bytes()]);
         }
+        if let Some(limits) = self.limits.encode() {
+            push_field(&mut out, TAG_LIMITS, &[&limits]);
+        }
         if let Some(target) = &self.target {
             push_field(&mut out, TAG_TARGET, &[target]);
         }
@@ -315,6 +323,7 @@ impl Inode {
             link_area_delta: 0,
             rdev: 0,
             flags: FileFlags::default(),
+            limits: LimitsField::Absent,
             target: None,
             xattrs: None,
         };
@@ -336,6 +345,7 @@ impl Inode {
             TAG_DELTA => self.delta = u64::from_le_bytes(exact(field)?),
             TAG_AREA_DELTA => self.link_area_delta = u64::from_le_bytes(exact(field)?),
             TAG_FLAGS => self.flags = FileFlags(u32::from_le_bytes(exact(field)?)),
+            TAG_LIMITS => self.limits = LimitsField::decode(field, self.is_dir()),
             TAG_RDEV => self.rdev = u64::from_le_bytes(exact(field)?),
             TAG_TARGET if field.len() <= MAX_SYMLINK => self.target = Some(field.into()),
             TAG_XATTR | TAG_LARGE_XATTR => {

@@ -1,6 +1,7 @@
 //! The vocabulary of the file system's calls.
 
 pub use crate::model::file_flags::FileFlags;
+pub use crate::model::tree_limits::{TreeLimits, TreeQuota};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 

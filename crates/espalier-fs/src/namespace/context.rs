@@ -31,6 +31,12 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
+    /// True if a node may lie in a limited tree.
+    #[inline]
+    pub(crate) fn nodes_are_limited(&self) -> bool {
+        self.orphans.area.limit_table.is_used()
+    }
+
     /// Merges link areas.
     pub(crate) fn area_merger(&self) -> AreaMerger<'_> {
         AreaMerger { areas: &self.areas, inodes: &self.inodes, state_record: &self.state_record }

@@ -59,6 +59,7 @@ fn tmpfile_in<'a>(
     namespace.nodes.acquire(area.id);
     let node = namespace.nodes.add_file(number.wrapping_add(sum), serial, make);
     held = namespace.references.adopt(node.clone());
+    node.charge_to(dir.limits(tree.epoch));
     {
         let mut state = node.state();
         state.linkable = true;

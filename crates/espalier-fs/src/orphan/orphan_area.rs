@@ -76,6 +76,9 @@ impl Orphans {
     }
 
     fn adopt(&self, node: &Arc<Node>) -> Option<NodeId> {
+        if node.limit_table.is_used() {
+            node.charge_to(Some(node.collect_limits()));
+        }
         self.nodes.move_node(node, &self.area, &layout::area_name(node.serial))
     }
 

@@ -316,7 +316,9 @@ fn unpack_image(
         })?;
     }
     batch.delete_range(volume.data(), layout::file_range(&own));
-    inode.has_link_area = has_links(namespace, image)?;
+    // A limit belongs to the place, not to what a snapshot holds of it.
+    inode.limits = old.state().inode.limits;
+    inode.has_link_area = has_links(namespace, image)? || inode.limits.get().is_some();
     if inode.has_link_area {
         batch.insert(volume.links(), content, namespace.links.area_mark(&image.prefix)?.encode());
     } else {

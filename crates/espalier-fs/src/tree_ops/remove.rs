@@ -13,6 +13,7 @@ use crate::inode::ownership::{TreeUse, VerifiedTree};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::record::{Inode, XattrValue, Xattrs};
+use crate::model::tree_limits::LimitsField;
 use crate::model::types::*;
 use crate::namespace::context::Namespace;
 use crate::namespace::lookup::{check_name, no_entry};
@@ -128,6 +129,8 @@ fn emptied(inode: &Inode) -> Inode {
     let mut empty = inode.clone();
     (empty.size, empty.links, empty.owned_alone) = (0, 0, true);
     (empty.has_link_area, empty.link_area_delta, empty.delta) = (false, 0, 0);
+    // A limit needs a link area, and this is there for a moment.
+    empty.limits = LimitsField::Absent;
     let inline = |xattrs: &Arc<Xattrs>| {
         let all = xattrs.iter().filter(|(_, value)| matches!(value, XattrValue::Inline(_)));
         Arc::new(all.map(|(name, value)| (name.clone(), value.clone())).collect::<Xattrs>())

@@ -1,10 +1,12 @@
 //! How much space a tree takes in the store, and how much of it nothing else shares.
 
+use crate::inode::node::Node;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::types::*;
 use crate::namespace::context::Namespace;
 use espalier_engine::{IndexId, KeyRange};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The age of a checkpoint that is good enough to tell what a tree has for itself: the figures of a
@@ -16,7 +18,8 @@ const MAX_CHECKPOINT_AGE: Duration = Duration::from_secs(2);
 /// # Errors
 /// [`FsErrorKind::Stale`]; of the store.
 pub(crate) fn space_of_tree(namespace: &Namespace, node: NodeId) -> Result<(u64, u64)> {
-    let space = namespace.volume.store.space_of(&ranges_of(namespace, node)?)?;
+    let node = namespace.nodes.node(node)?;
+    let space = namespace.volume.store.space_of(&ranges_of(namespace, &node)?)?;
     Ok((space.bytes, space.exclusive))
 }
 
@@ -25,17 +28,17 @@ pub(crate) fn space_of_tree(namespace: &Namespace, node: NodeId) -> Result<(u64,
 /// # Errors
 /// [`FsErrorKind::Permission`]; [`FsErrorKind::Stale`]; of the store.
 pub(crate) fn exclusive_space_of_tree(namespace: &Namespace, node: NodeId, caller: &Caller) -> Result<u64> {
-    let owner = namespace.nodes.node(node)?.state().inode.uid;
+    let node = namespace.nodes.node(node)?;
+    let owner = node.state().inode.uid;
     if caller.uid != 0 && caller.uid != owner {
         return fail(FsErrorKind::Permission, "the tree belongs to another user");
     }
-    let ranges = ranges_of(namespace, node)?;
+    let ranges = ranges_of(namespace, &node)?;
     Ok(namespace.volume.store.exclusive_space_of(&ranges, MAX_CHECKPOINT_AGE)?)
 }
 
 /// The keys of a file or directory with all that is below it.
-fn ranges_of(namespace: &Namespace, node: NodeId) -> Result<Vec<(IndexId, KeyRange)>> {
-    let node = namespace.nodes.node(node)?;
+pub(crate) fn ranges_of(namespace: &Namespace, node: &Arc<Node>) -> Result<Vec<(IndexId, KeyRange)>> {
     let tree = namespace.tree.shared();
     let key = node.data_base(tree.epoch, &node.state());
     let mut ranges = vec![(namespace.volume.data(), layout::file_range(&key))];

@@ -7,6 +7,7 @@ mod cuts;
 mod exhaustive;
 mod giving_up;
 mod golden;
+mod limits;
 mod renames;
 mod repair;
 mod run;

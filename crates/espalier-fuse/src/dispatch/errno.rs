@@ -38,6 +38,8 @@ fn number(kind: FsErrorKind) -> i32 {
         Kind::NotEmpty => libc::ENOTEMPTY,
         Kind::NameTooLong => libc::ENAMETOOLONG,
         Kind::NoSpace => libc::ENOSPC,
+        Kind::QuotaExceeded => libc::EDQUOT,
+        Kind::CrossesLimit => libc::EXDEV,
         Kind::ReadOnly => libc::EROFS,
         Kind::AccessDenied => libc::EACCES,
         Kind::Permission => libc::EPERM,

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 pub(super) const REPLACE: &str = "replace.";
 
 /// The version of all that is handed over. With every change of what the bytes mean it counts up.
-pub(super) const STATE_VERSION: u64 = 1;
+pub(super) const STATE_VERSION: u64 = 2;
 
 /// How long the other server may take for its first answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);

@@ -1,5 +1,7 @@
 use super::*;
 use crate::model::layout::{self, LINKS, METADATA};
+use crate::model::record::Record;
+use crate::model::tree_limits::LimitsField;
 use crate::model::types::*;
 use crate::{FileSystem, check};
 use espalier_storage::Environment;
@@ -226,6 +228,43 @@ fn a_file_with_holes_is_named_where_something_may_be_lost() {
     assert_eq!(told(&[loss(vec![], vec![0xff])]), [(0, 98304)]);
     assert_eq!(told(&[loss(block(24), block(25)), loss(behind(block(30)), vec![0xff])]), []);
     assert_eq!(told(&[loss(vec![], sparse.clone()), loss(layout::entry_key(b"", b"t"), vec![0xff])]), []);
+}
+
+#[test]
+fn limits_without_a_link_area_are_taken_away_and_others_stay() {
+    let (store, env) = sample();
+    let fs = FileSystem::open(store.clone(), env.clone(), Default::default()).unwrap();
+    let limits = TreeLimits { exclusive: Some(1 << 20), total: None };
+    let deep = find(&fs, "/dir/deep").unwrap().node;
+    fs.set_quota(deep, Some(limits), &Caller::default(), false).unwrap();
+    drop(fs);
+    let metadata = IndexId { volume: volume(&store), index: METADATA };
+    let (dir, file) = (layout::entry_key(b"", b"dir"), layout::entry_key(&prefix(&["dir"]), b"file"));
+    let mut batch = Batch::new();
+    for key in [&dir, &file] {
+        let value = store.get(metadata, key).unwrap().unwrap();
+        let Record::Inode(mut inode) = Record::decode(&value).unwrap() else { panic!("a link") };
+        inode.limits = LimitsField::Limits(limits);
+        batch.insert(metadata, key, inode.encode());
+    }
+    store.commit(batch).unwrap();
+    let problems = check(&store, "main", &mut |_| ()).unwrap().problems;
+    let found: Vec<_> = problems.iter().map(|problem| (&*problem.path, &*problem.message)).collect();
+    let expected = [
+        ("/dir", "it has limits and no link area of its own"),
+        ("/dir/file", "its limits cannot be understood"),
+    ];
+    assert_eq!(found, expected);
+    let done = repair(&store, "main", &[], 5, &mut |_| ()).unwrap();
+    assert_eq!(
+        done.iter().map(|d| (&*d.path, d.lost)).collect::<Vec<_>>(),
+        [("/dir", false), ("/dir/file", false)]
+    );
+    assert_eq!(check(&store, "main", &mut |_| ()).unwrap().problems, []);
+    let fs = FileSystem::open(store, env, Default::default()).unwrap();
+    let quota = |path| fs.quota(find(&fs, path).unwrap().node, &Caller::default()).unwrap();
+    assert_eq!(quota("/dir/deep").map(|quota| quota.limits), Some(limits));
+    assert_eq!(quota("/dir"), None);
 }
 
 #[test]

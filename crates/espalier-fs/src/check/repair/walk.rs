@@ -3,9 +3,11 @@
 use crate::check::paths::path_of;
 use crate::check::repair::state::Repair;
 use crate::check::reserved::ReservedCheck;
+use crate::check::verify::limits_fault;
 use crate::model::error::Result;
 use crate::model::layout::{self, DATA, LINKS, METADATA, Parsed};
 use crate::model::record::{AreaMark, Inode, OrphanRecord, Record, VolumeState};
+use crate::model::tree_limits::LimitsField;
 use crate::model::types::FileKind;
 use espalier_engine::{Key, KeyRange};
 
@@ -126,6 +128,11 @@ impl Repair<'_> {
         let sum = self.sum_of(parsed.prefix).wrapping_add(inode.delta);
         self.see_number(inode.number.wrapping_add(sum));
         let mut inode = self.data.file_data(parsed, inode, &mut self.writer)?;
+        if let Some(fault) = limits_fault(&inode, parsed.base == layout::ROOT_KEY) {
+            self.writer.tell(parsed.path(), format!("it has no limits any more: {fault}"), false);
+            inode.limits = LimitsField::Absent;
+            self.writer.put(METADATA, parsed.base, inode.encode())?;
+        }
         if inode.is_dir() {
             let prefix: Key = content_of(parsed).into();
             if inode.has_link_area {

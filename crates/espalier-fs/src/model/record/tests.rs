@@ -1,4 +1,5 @@
 use super::*;
+use crate::model::tree_limits::TreeLimits;
 use proptest::prelude::*;
 
 fn kind() -> impl Strategy<Value = FileKind> {
@@ -21,6 +22,7 @@ prop_compose! {
     ) -> Inode {
         Inode {
             kind, sparse, reserved: reserved && kind == FileKind::Regular, mode, links, owned_alone: uniform && kind == FileKind::Directory, has_link_area: area && kind == FileKind::Directory, uid, gid, number, delta, link_area_delta: delta ^ rdev, size, rdev, flags: FileFlags(uid & FileFlags::ALL.0),
+            limits: LimitsField::of((kind == FileKind::Directory && uid % 3 == 0).then_some(TreeLimits { exclusive: (gid % 2 == 0).then_some(delta >> 1), total: (gid % 3 == 0).then_some(rdev >> 1) })),
             atime: times[0], mtime: times[1], ctime: times[2], btime: times[3],
             target: (kind == FileKind::Symlink).then(|| target.into()),
             xattrs: (!xattrs.is_empty()).then(|| Arc::new(xattrs)),
@@ -32,6 +34,17 @@ proptest! {
     #[test]
     fn inodes_come_back(inode in inode()) {
         prop_assert_eq!(Record::decode(&inode.encode()).ok(), Some(Record::Inode(inode)));
+    }
+
+    #[test]
+    fn limits_that_are_none_are_told_from_the_rest(field in prop::collection::vec(any::<u8>(), 0..20)) {
+        let mut bytes = Inode::new(FileKind::Directory, 0o755, 1, 2, 3, 4).encode();
+        push_field(&mut bytes, TAG_LIMITS, &[&field]);
+        let Ok(Record::Inode(inode)) = Record::decode(&bytes) else { panic!("an inode") };
+        let is_right = field.len() == 16 && field.iter().any(|byte| *byte != u8::MAX);
+        prop_assert_eq!(inode.limits.get().is_some(), is_right);
+        prop_assert_eq!(inode.limits == LimitsField::Malformed, !is_right);
+        prop_assert_eq!(Inode { limits: LimitsField::Absent, ..inode }.uid, 1);
     }
 
     #[test]

@@ -1,0 +1,99 @@
+//! Setting and showing limits.
+//!
+//! A limit may be set, changed and taken away by root, by the user of the mount, and by the owner
+//! of both the directory and the one that it lies in: this owner can make a directory without limit
+//! beside it and move everything there, so the limit could not hold such a caller anyway. To hold a
+//! user, the directory above belongs to another one.
+
+use super::Quotas;
+use crate::inode::node::{Node, Orphan, Role};
+use crate::model::error::{FsErrorKind, Result, fail};
+use crate::model::record::AreaMark;
+use crate::model::tree_limits::LimitsField;
+use crate::model::types::*;
+use crate::volume::tree_lock::TreeGuard;
+use espalier_engine::Batch;
+use std::sync::Arc;
+
+impl Quotas {
+    /// The limits of a directory and what it holds; `None` if it has no limits of its own.
+    pub(crate) fn show(&self, node: NodeId, caller: &Caller) -> Result<Option<TreeQuota>> {
+        let node = self.namespace.nodes.dir(node)?;
+        if caller.uid != 0 && caller.uid != node.state().inode.uid {
+            return fail(FsErrorKind::Permission, "the directory belongs to another user");
+        }
+        node.limited_tree().map(|tree| self.look(&tree)).transpose()
+    }
+
+    /// Gives a directory these limits, or takes them away.
+    pub(crate) fn set(
+        &self,
+        node: NodeId,
+        limits: Option<TreeLimits>,
+        (caller, is_administrator): (&Caller, bool),
+    ) -> Result<()> {
+        let (namespace, volume) = (&self.namespace, &self.namespace.volume);
+        let node = namespace.nodes.dir(node)?;
+        volume.check_writable()?;
+        let field = LimitsField::of(limits);
+        let tree = namespace.tree.exclusive();
+        if node.is_removed() || node.state().orphan != Orphan::No || node.dir().role != Role::Tree {
+            return fail(FsErrorKind::NotFound, "the directory was removed");
+        }
+        if caller.uid != 0 && !is_administrator {
+            check_owner(&node, caller)?;
+        }
+        let before = node.state().inode.clone();
+        before.flags.check_unprotected()?;
+        let mut inode = before.clone();
+        inode.limits = field;
+        inode.set_ctime(volume.now());
+        let mut batch = Batch::new();
+        if field.get().is_some() && !before.has_link_area {
+            self.add_link_area(&tree, &node, &mut batch)?;
+            inode.has_link_area = true;
+            inode.link_area_delta = node.dir().link_area.sum.wrapping_sub(node.dir().sum);
+        }
+        let mut state = node.state();
+        namespace.inodes.put(&tree, &node, &state, &inode, &mut batch);
+        let lsn = volume.commit(batch)?;
+        if inode.has_link_area && !before.has_link_area {
+            namespace.links.set_in_use();
+            node.dir().link_area.exists.store(true, std::sync::atomic::Ordering::Release);
+        }
+        node.set_limits(field.get());
+        node.take_over_limited(&mut state, inode, lsn);
+        tree.changed_unasked(node.id);
+        if field.get().is_none() {
+            volume.store.keep_apart(node.ino, None);
+        }
+        Ok(())
+    }
+
+    /// Adds to a batch that a directory has an empty link area of its own: so files with several
+    /// names lie in the tree that they count for.
+    fn add_link_area(&self, tree: &TreeGuard<'_>, node: &Arc<Node>, batch: &mut Batch) -> Result<()> {
+        let prefix = node.content_prefix(tree.epoch);
+        if self.namespace.links.is_in_use() && self.namespace.links.has_names_below(&prefix)? {
+            return fail(
+                FsErrorKind::Unsupported,
+                "files with several names below lie outside of the directory: limit a clone of it",
+            );
+        }
+        let mark = AreaMark::default().encode();
+        batch.insert(self.namespace.volume.links(), &prefix, mark);
+        Ok(())
+    }
+}
+
+/// Refuses callers that a limit may have to hold.
+fn check_owner(node: &Arc<Node>, caller: &Caller) -> Result<()> {
+    let owns = |node: &Arc<Node>| node.state().inode.uid == caller.uid;
+    match node.place().parent {
+        Some(parent) if owns(node) && owns(&parent) => Ok(()),
+        _ => fail(
+            FsErrorKind::Permission,
+            "only root, or the owner of the directory and of the one above, sets its limits",
+        ),
+    }
+}
