@@ -165,4 +165,22 @@ struct espalier_changes {
 };
 #define ESPALIER_IOC_CHANGES         _IOWR(ESPALIER_IOC_MAGIC, 14, struct espalier_changes)
 
+/* Limits on what a directory holds with everything below, in bytes of the store. A call that would
+ * go beyond one fails with EDQUOT. ~0: no limit. Clones and snapshots of the directory have limits
+ * of their own. SET_LIMITS is for root, for the owner of the mount's root, and for a user that owns
+ * the directory and the one that it lies in; the limits replace those before. EPERM; EOPNOTSUPP if
+ * files with several names below lie outside of the directory. QUOTA, for root and the owner, also
+ * says what the directory holds, as of a second ago (~0: not known, as that is not limited). */
+struct espalier_tree_bytes {
+	__u64 exclusive;	/* what nothing outside refers to */
+	__u64 total;		/* all that it refers to */
+};
+struct espalier_quota {
+	struct espalier_tree_bytes limits;
+	struct espalier_tree_bytes held;
+};
+#define ESPALIER_IOC_SET_LIMITS  _IOW(ESPALIER_IOC_MAGIC, 15, struct espalier_tree_bytes)
+#define ESPALIER_IOC_GET_LIMITS  _IOR(ESPALIER_IOC_MAGIC, 16, struct espalier_tree_bytes)
+#define ESPALIER_IOC_QUOTA       _IOR(ESPALIER_IOC_MAGIC, 17, struct espalier_quota)
+
 #endif

@@ -78,6 +78,11 @@ impl Workspace {
         let (tree, place) = (scratch.join("tree"), self.place());
         trees.clone_tree(&self.checkpoint_dir(to.number), &tree)?;
         set_identifier(&tree, &self.record.id)?;
+        // A limit is the workspace's, whatever the checkpoint had.
+        let limits = trees.limits(&place)?;
+        if trees.limits(&tree)? != limits {
+            trees.set_limits(&tree, limits)?;
+        }
         renameat_with(CWD, &tree, CWD, &place, RenameFlags::EXCHANGE).at(&place)?;
         trees.remove_tree(&scratch)?;
         Ok(Undone { to, before })

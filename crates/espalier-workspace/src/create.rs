@@ -12,6 +12,7 @@ use crate::registry::{NEW_PREFIX, Registry, check_free};
 use crate::source::{Source, is_mount};
 use crate::trees::Trees;
 use crate::workspace::{Workspace, set_identifier};
+use espalier_fuse::control::TreeBytes;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::os::unix::fs::MetadataExt;
@@ -29,6 +30,8 @@ pub struct Create<'a> {
     pub place: Option<&'a Path>,
     /// After which time `gc` may throw it away.
     pub time_to_live: Option<Duration>,
+    /// How many bytes it may hold alone.
+    pub quota: Option<u64>,
     /// Whether git's files are prepared.
     pub prepare_git: bool,
     /// The command that git runs to ask what changed, as its `core.fsmonitor` names it; `None`: git
@@ -111,6 +114,9 @@ impl Create<'_> {
         git.extend(warmed);
         trees.clone_tree(&tree, &new.join("base"))?;
         set_identifier(&tree, &workspace.record.id)?;
+        if self.quota.is_some() {
+            trees.set_limits(&tree, TreeBytes { exclusive: self.quota, total: None })?;
+        }
         workspace.record.store(new)?;
         std::fs::rename(new, workspace.dir()).at(new)?;
         workspace.home.take_name(self.name, &workspace.record.id)?;

@@ -15,6 +15,8 @@ pub struct Listed {
     pub changed: usize,
     /// The bytes that nothing else shares; `None` if the user may not know.
     pub own_bytes: Option<u64>,
+    /// How many bytes it may hold alone.
+    pub quota: Option<u64>,
     /// Processes that work in it.
     pub processes: Vec<Process>,
 }
@@ -28,6 +30,7 @@ impl Listed {
         Ok(Self {
             changed: workspace.differences(trees)?.len(),
             own_bytes: own_bytes(trees, workspace)?,
+            quota: trees.limits(&workspace.place())?.exclusive,
             processes: processes.in_tree(&workspace.place()),
             workspace: workspace.clone(),
         })

@@ -1,7 +1,7 @@
 //! The primitives that workspaces are made of, and a mounted file system that has them.
 
 use crate::error::{AtPath, Error, Result};
-use espalier_fuse::control;
+use espalier_fuse::control::{self, TreeBytes};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -109,6 +109,18 @@ pub trait Trees {
     /// # Errors
     /// Of the system.
     fn exclusive_bytes(&self, path: &Path) -> Result<Option<u64>>;
+
+    /// How many bytes directory `path` may hold alone, and how many it may refer to.
+    ///
+    /// # Errors
+    /// Of the system.
+    fn limits(&self, path: &Path) -> Result<TreeBytes>;
+
+    /// Gives directory `path` these limits.
+    ///
+    /// # Errors
+    /// [`Error::NotOwned`] unless the caller owns the directory and the one above; of the system.
+    fn set_limits(&self, path: &Path, limits: TreeBytes) -> Result<()>;
 }
 
 /// A mounted file system, through its ioctls (`include/espalier.h`).
@@ -232,6 +244,19 @@ impl Trees for Mounted {
             Err(error) => Err(explain(error, path)),
             Ok(()) => Ok(Some(u64::from_ne_bytes(answer))),
         }
+    }
+
+    fn limits(&self, path: &Path) -> Result<TreeBytes> {
+        let mut answer = [0; control::LIMITS_BYTES];
+        match ask(&open(path)?, control::GET_LIMITS, &mut answer) {
+            Err(error) => Err(explain(error, path)),
+            Ok(()) => Ok(TreeBytes::decode(answer)),
+        }
+    }
+
+    fn set_limits(&self, path: &Path, limits: TreeBytes) -> Result<()> {
+        let set = ask(&open(path)?, control::SET_LIMITS, &mut limits.encode());
+        set.map_err(|error| explain(error, path))
     }
 }
 

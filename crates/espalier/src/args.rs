@@ -14,8 +14,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 pub(crate) use trees::{
-    Chmod, Chown, CloneArgs, Diff, Du, FsMonitor, Remove, Snapshot, SnapshotCommand, SnapshotCreate,
-    SnapshotList, SnapshotOne,
+    Chmod, Chown, CloneArgs, Diff, Du, FsMonitor, Quota, QuotaCommand, QuotaDirs, QuotaSet, Remove, Snapshot,
+    SnapshotCommand, SnapshotCreate, SnapshotList, SnapshotOne,
 };
 pub(crate) use watch::{Stat, Top, Trace};
 pub(crate) use workspace::{
@@ -101,6 +101,8 @@ pub(crate) enum Command {
     Diff(Diff),
     /// Show the space that trees take, and what nothing else shares
     Du(Du),
+    /// Limit the space that a tree takes, or show what it takes of its limit
+    Quota(Quota),
     /// Compare file systems: how many operations a second, and how long each takes
     Bench(Bench),
     /// Show everything at work: make an image, unpack a source tree, search, edit, build, check,
@@ -115,7 +117,8 @@ impl Command {
     /// True if all it does is to ask the server of a mount, as a rule.
     pub(crate) fn is_brief(&self) -> bool {
         use Command::{
-            Chmod, Chown, Clone, Doctor, FsMonitor, Info, Rm, Snapshot, Stat, Top, Trace, Umount, Workspace,
+            Chmod, Chown, Clone, Doctor, FsMonitor, Info, Quota, Rm, Snapshot, Stat, Top, Trace, Umount,
+            Workspace,
         };
         matches!(
             self,
@@ -132,6 +135,7 @@ impl Command {
                 | Snapshot(_)
                 | Workspace(_)
                 | FsMonitor(_)
+                | Quota(_)
         )
     }
 }

@@ -31,6 +31,7 @@ mod mounts;
 mod objects;
 mod place;
 mod problem;
+mod quota;
 mod remove;
 mod repair;
 mod scrub;
@@ -150,6 +151,7 @@ fn run(cli: &Cli, config: &Config) -> (&'static str, anyhow::Result<Exit>) {
         Command::FsMonitor(args) => ("fsmonitor", fsmonitor::run(args).map(done)),
         Command::Diff(args) => ("diff", diff::run(args).map(done)),
         Command::Du(args) => ("du", diff::du(args).map(done)),
+        Command::Quota(args) => ("quota", quota::run(args).map(done)),
         Command::Bench(args) => ("bench", bench::run(args).map(done)),
         Command::Demo(args) => ("demo", demo::run(args).map(done)),
         Command::Man(args) => ("man", manual::run(args).map(done)),

@@ -222,6 +222,7 @@ impl Run {
         self.made += 1;
         let name = format!("w{}", self.made);
         let create = Create {
+            quota: None,
             name: &name,
             from: &self.path("original"),
             place: None,

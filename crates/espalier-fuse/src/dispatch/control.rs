@@ -17,11 +17,13 @@ use super::errno::{Errno, or_errno, shown_path};
 use super::node_tag::{self, SNAPSHOT_DIRECTORY};
 use super::snapshots::{self, SnapshotTable};
 use crate::notifier::Notifier;
-use crate::protocol::control::{self, Command};
+use crate::protocol::control::{self, Command, TreeBytes};
 use crate::protocol::notify::Notification;
 use crate::protocol::reply;
 use crate::protocol::request::Header;
-use espalier_fs::{Caller, FileSystem, ModeChange, NodeId, OwnerChange, TreeDiff, WireReader, WireWriter};
+use espalier_fs::{
+    Caller, FileSystem, ModeChange, NodeId, OwnerChange, TreeDiff, TreeLimits, WireReader, WireWriter,
+};
 use handles::{Comparisons, Differences, Tokens};
 use std::sync::{Arc, OnceLock};
 
@@ -166,18 +168,41 @@ impl TreeCommands {
                 let exclusive = or_errno(self.fs.exclusive_space_of_tree(node, caller), path)?;
                 answer.extend_from_slice(&exclusive.to_ne_bytes());
             }
+            Command::SetLimits(limits) => self.set_limits(node, limits, caller)?,
+            Command::GetLimits => answer = self.limits(node)?.into(),
+            Command::Quota => answer = self.quota(node, caller)?,
             Command::Diff { token } => {
                 let old = self.tokens.take(&token, caller.uid)?;
                 let diff = Differences::Trees(Box::new(self.compare(old, node, caller)?));
                 answer.extend_from_slice(&token);
                 answer.extend_from_slice(&self.comparisons.begin(caller.uid, diff).to_ne_bytes());
             }
-            Command::Changes { token, is_synced } => {
-                answer = self.changes(node, token, is_synced, caller)?;
-            }
+            Command::Changes { token, is_synced } => answer = self.changes(node, token, is_synced, caller)?,
             Command::DiffNext { session } => self.comparisons.next(session, caller.uid, &mut answer)?,
         }
         Ok(answer)
+    }
+
+    /// Gives a directory limits, or takes them away.
+    fn set_limits(&self, node: NodeId, limits: TreeBytes, caller: &Caller) -> Result<(), Errno> {
+        let TreeBytes { exclusive, total } = limits;
+        let limits = TreeLimits { exclusive, total };
+        let limits = (limits != TreeLimits::default()).then_some(limits);
+        let administrates = self.may_administrate(caller).is_ok();
+        or_errno(self.fs.set_quota(node, limits, caller, administrates), || self.shown_path(node))
+    }
+
+    fn limits(&self, node: NodeId) -> Result<[u8; control::LIMITS_BYTES], Errno> {
+        let limits = or_errno(self.fs.tree_limits(node), || self.shown_path(node))?.unwrap_or_default();
+        Ok(tree_bytes(limits.exclusive, limits.total))
+    }
+
+    /// The limits of a directory and what it holds.
+    fn quota(&self, node: NodeId, caller: &Caller) -> Result<Vec<u8>, Errno> {
+        let quota = or_errno(self.fs.quota(node, caller), || self.shown_path(node))?;
+        let limits = quota.map(|quota| quota.limits).unwrap_or_default();
+        let held = tree_bytes(quota.map(|quota| quota.exclusive), quota.and_then(|quota| quota.total));
+        Ok([tree_bytes(limits.exclusive, limits.total), held].concat())
     }
 
     /// Removes a tree, but for an empty directory if that is wanted.
@@ -372,6 +397,11 @@ impl TreeCommands {
     fn shown_path(&self, node: NodeId) -> String {
         shown_path(&self.fs, node)
     }
+}
+
+/// Bytes of a tree as an answer has them.
+fn tree_bytes(exclusive: Option<u64>, total: Option<u64>) -> [u8; control::LIMITS_BYTES] {
+    TreeBytes { exclusive, total }.encode()
 }
 
 /// The name of a snapshot.

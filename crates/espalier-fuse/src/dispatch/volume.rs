@@ -375,7 +375,7 @@ impl ServedVolume {
             Operation::SyncDirectory { data_only } => done(fs.fsync(node, data_only)),
             Operation::SyncFileSystem | Operation::Destroy => done(fs.syncfs()),
             Operation::FileSystemStatistics => {
-                or_errno(fs.statfs(), name).map(|s| SmallReply::statistics(&s))
+                or_errno(fs.statfs_at(node), name).map(|s| SmallReply::statistics(&s))
             }
             Operation::Release | Operation::ReleaseDirectory => Ok(SmallReply::Nothing),
             // Not served: the kernel asks no more.

@@ -15,6 +15,8 @@ pub const TOKEN_BYTES: usize = 16;
 const NAME_BYTES: usize = 256;
 /// Bytes of a step before its path and name.
 const STEP_HEAD_BYTES: usize = 21;
+/// Bytes of the limits of a tree.
+pub const LIMITS_BYTES: usize = 16;
 /// Bytes of differences in one answer.
 pub const DIFFERENCES_BYTES: usize = 8168;
 
@@ -58,6 +60,15 @@ pub const EXCLUSIVE_SPACE: u32 = number(READ, 13, 8);
 
 /// `ESPALIER_IOC_CHANGES`.
 pub const CHANGES: u32 = number(READ | WRITE, 14, CHANGES_TOKEN_BYTES + 16);
+
+/// `ESPALIER_IOC_SET_LIMITS`.
+pub const SET_LIMITS: u32 = number(WRITE, 15, LIMITS_BYTES);
+
+/// `ESPALIER_IOC_GET_LIMITS`.
+pub const GET_LIMITS: u32 = number(READ, 16, LIMITS_BYTES);
+
+/// `ESPALIER_IOC_QUOTA`.
+pub const QUOTA: u32 = number(READ, 17, 2 * LIMITS_BYTES);
 
 /// Step of [`RENAME_ALL`]: what is staged moves to its place.
 pub const ENTER: u8 = 1;
@@ -149,6 +160,12 @@ pub enum Command<'a> {
     Space,
     /// Asks how much of the space of a tree nothing else shares.
     ExclusiveSpace,
+    /// Sets the limits of a tree, or takes them away.
+    SetLimits(TreeBytes),
+    /// Asks for the limits of a tree.
+    GetLimits,
+    /// Asks for the limits of a tree and what it holds.
+    Quota,
     /// Makes many renames as one step.
     RenameAll {
         /// Of the staging directory.
@@ -179,6 +196,11 @@ impl<'a> Command<'a> {
             TOKEN => Self::Token,
             SPACE => Self::Space,
             EXCLUSIVE_SPACE => Self::ExclusiveSpace,
+            GET_LIMITS => Self::GetLimits,
+            QUOTA => Self::Quota,
+            SET_LIMITS => {
+                Self::SetLimits(TreeBytes::decode(reader.bytes(LIMITS_BYTES).ok()?.try_into().ok()?))
+            }
             CLONE => {
                 let token = reader.bytes(TOKEN_BYTES).ok()?.try_into().ok()?;
                 let (flags, name) = take_name(&mut reader)?;
@@ -230,6 +252,34 @@ impl<'a> Command<'a> {
             DIFF_NEXT => Self::DiffNext { session: reader.u64().ok()? },
             _ => return None,
         })
+    }
+}
+
+/// Bytes that a tree holds alone, and all that it refers to; `None` where there is no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TreeBytes {
+    /// What nothing outside refers to.
+    pub exclusive: Option<u64>,
+    /// All.
+    pub total: Option<u64>,
+}
+
+impl TreeBytes {
+    /// As it lies in the argument of an ioctl.
+    pub fn encode(self) -> [u8; LIMITS_BYTES] {
+        let mut out = [0; LIMITS_BYTES];
+        out[..8].copy_from_slice(&self.exclusive.unwrap_or(u64::MAX).to_ne_bytes());
+        out[8..].copy_from_slice(&self.total.unwrap_or(u64::MAX).to_ne_bytes());
+        out
+    }
+
+    /// From the argument of an ioctl.
+    pub fn decode(bytes: [u8; LIMITS_BYTES]) -> Self {
+        let [exclusive, total] = [0, 8].map(|at| {
+            let bytes = bytes[at..at + 8].try_into().unwrap_or([u8::MAX; 8]);
+            Some(u64::from_ne_bytes(bytes)).filter(|n| *n != u64::MAX)
+        });
+        Self { exclusive, total }
     }
 }
 
@@ -337,6 +387,9 @@ mod tests {
             RESTORE,
             RENAME_ALL,
             CHANGES,
+            SET_LIMITS,
+            GET_LIMITS,
+            QUOTA,
         ];
         let expected = [
             0x8010_e501,
@@ -351,6 +404,9 @@ mod tests {
             0x4108_e50b,
             0x4020_e50c,
             0xc080_e50e,
+            0x4010_e50f,
+            0x8010_e510,
+            0x8020_e511,
         ];
         assert_eq!(numbers, expected);
     }
@@ -387,6 +443,18 @@ mod tests {
         let answer = changes_argument(b"next", 7, CHANGES_EVERYTHING).unwrap();
         assert_eq!(changes_answer(&answer), Some((&b"next"[..], 7, CHANGES_EVERYTHING)));
         assert_eq!(changes_answer(&answer[..127]), None);
+    }
+
+    #[test]
+    fn limits_come_back() {
+        for limits in [
+            TreeBytes::default(),
+            TreeBytes { exclusive: Some(0), total: None },
+            TreeBytes { exclusive: Some(5), total: Some(u64::MAX - 1) },
+        ] {
+            assert_eq!(TreeBytes::decode(limits.encode()), limits);
+            assert_eq!(Command::decode(SET_LIMITS, &limits.encode()), Some(Command::SetLimits(limits)));
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The options of the commands for whole trees.
 
+use crate::units::Size;
 use clap::Args;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -200,6 +201,60 @@ pub(crate) struct Diff {
     /// The newer directory
     #[arg(value_name = "B")]
     pub(crate) new: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  espalier quota set /mnt/work/1 20G           what nothing outside shares may take 20 GiB
+  espalier quota set /mnt/share --total 100G   all that it refers to may take 100 GiB
+  espalier quota show /mnt/work/1
+  espalier quota clear /mnt/work/1
+
+Calls that would go beyond a limit fail with EDQUOT (disk quota exceeded); removing always works. df inside shows the
+limit. Space is that of the store, after compression. Limits above a directory count too. A clone has a limit of its
+own, and the limit goes along when the directory is moved. Of a file with several names all must lie inside.
+
+Set and cleared by root, by the owner of the mount's root, and by a user that owns the directory and the one above. To
+limit a user, root gives the user a directory in one of root's.")]
+pub(crate) struct Quota {
+    #[command(subcommand)]
+    pub(crate) what: QuotaCommand,
+}
+
+/// What to do with the limits of trees.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum QuotaCommand {
+    /// Limit a tree, in place of the limits that it had
+    Set(QuotaSet),
+    /// Show limits, and what trees take of them
+    Show(QuotaDirs),
+    /// Take limits away
+    Clear(QuotaDirs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct QuotaSet {
+    /// The directory
+    pub(crate) dir: PathBuf,
+    /// What it may hold that nothing outside shares
+    #[arg(required_unless_present = "total")]
+    pub(crate) size: Option<Size>,
+    /// All that it may refer to, shared or not
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) total: Option<Size>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct QuotaDirs {
+    /// The directories
+    #[arg(value_name = "DIR", required = true)]
+    pub(crate) dirs: Vec<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -1,6 +1,6 @@
 //! The options of `espalier workspace`.
 
-use crate::units::Span;
+use crate::units::{Size, Span};
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -66,6 +66,7 @@ pub(crate) enum WorkspaceCommand {
   espalier ws create job --from /pool/base --count 100 --at /pool/work/job     /pool/work/job-1 to job-100
   espalier ws create try --from fix-1                            of another workspace
   espalier ws create old --from /pool/base/.snapshots/monday     of a snapshot of a directory
+  espalier ws create big --from /pool/base --quota 20G           what is written there may take 20 GiB
   espalier ws create run --from /pool/base --ttl 7d -- make test runs make in it; gc removes it in the end
 
 Nothing may be at the place; what is there is never merged with. In a git work tree the workspace's own configuration
@@ -86,6 +87,9 @@ pub(crate) struct WorkspaceCreate {
     /// After this time gc removes it, changed or not, unless it is in use: 90s, 30m, 12h, 7d
     #[arg(long, value_name = "TIME")]
     pub(crate) ttl: Option<Span>,
+    /// How much it may hold beside what it shares; more is refused
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) quota: Option<Size>,
     /// Leave git's files as they are
     #[arg(long)]
     pub(crate) no_git: bool,

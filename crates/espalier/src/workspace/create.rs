@@ -28,6 +28,7 @@ pub(super) fn run(asked: &Asked<'_>, args: &WorkspaceCreate) -> Result<Exit> {
             from: &args.from,
             place: place.as_deref(),
             time_to_live: args.ttl.map(|span| span.0),
+            quota: args.quota.map(|size| size.0),
             prepare_git: !args.no_git,
             hook: hook.as_deref(),
             process,

@@ -23,14 +23,20 @@ pub(super) fn run(asked: &Asked<'_>) -> Result<Exit> {
         say!("{}", json!({ "workspaces": all }));
         return Ok(Exit::Success);
     }
-    let mut rows =
-        vec![["NAME", "AGE", "LEFT", "OWN", "CHANGED", "IN USE BY", "PATH", "FROM"].map(str::to_owned)];
+    let mut rows = vec![
+        ["NAME", "AGE", "LEFT", "OWN", "QUOTA", "CHANGED", "IN USE BY", "PATH", "FROM"].map(str::to_owned),
+    ];
     rows.extend(listed.iter().map(row));
     if rows.len() > 1 {
         print(&rows);
     }
     Ok(Exit::Success)
 }
+
+const COLUMNS: usize = 9;
+
+/// What is shown of a workspace.
+type Row = [String; COLUMNS];
 
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
@@ -50,6 +56,7 @@ fn describe(listed: &Listed) -> Value {
         "expires_unix_seconds": record.expires,
         "applied_unix_seconds": record.applied,
         "own_bytes": listed.own_bytes,
+        "quota_bytes": listed.quota,
         "changed": listed.changed,
         "checkpoints": record.checkpoints.len(),
         "processes": processes.collect::<Vec<_>>(),
@@ -65,7 +72,7 @@ fn left(record: &Record) -> String {
     }
 }
 
-fn row(listed: &Listed) -> [String; 8] {
+fn row(listed: &Listed) -> Row {
     let record = listed.workspace.record();
     let processes: Vec<String> =
         listed.processes.iter().take(3).map(|p| format!("{} ({})", p.command, p.pid)).collect();
@@ -75,6 +82,7 @@ fn row(listed: &Listed) -> [String; 8] {
         Span(Duration::from_secs(now().saturating_sub(record.created))).to_string(),
         left(record),
         listed.own_bytes.map_or("-".into(), |bytes| Size(bytes).to_string()),
+        listed.quota.map_or("-".into(), |bytes| Size(bytes).to_string()),
         listed.changed.to_string(),
         if processes.is_empty() { "-".into() } else { processes.join(", ") + more },
         shown(&listed.workspace.place()),
@@ -82,9 +90,9 @@ fn row(listed: &Listed) -> [String; 8] {
     ]
 }
 
-fn print(rows: &[[String; 8]]) {
+fn print(rows: &[Row]) {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..8).map(width).collect();
+    let widths: Vec<usize> = (0..COLUMNS).map(width).collect();
     for row in rows {
         let cells: Vec<String> =
             row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}", width = *width)).collect();
