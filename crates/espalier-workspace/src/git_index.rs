@@ -49,8 +49,8 @@ pub(crate) struct IndexEnd {
 }
 
 impl IndexEnd {
-    /// Reads the end of an index, and all of it if where it begins is not known yet; `None` if it is
-    /// not as expected.
+    /// Reads the end of an index, and all of the index if where that begins is not known yet;
+    /// `None` if it is not as expected.
     pub(crate) fn read(path: &Path) -> Result<Option<Self>> {
         let file = File::open(path).at(path)?;
         let found = file.metadata().at(path)?;
