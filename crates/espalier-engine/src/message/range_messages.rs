@@ -4,11 +4,15 @@
 //! all of it, oldest first. Whatever covers a key is one look-up away; a range delete swallows the
 //! fragments it covers, so that removing a tree leaves one fragment and not one per file
 //! [BetrFS 0.6, section 4: range-message coalescing].
+//!
+//! Copies share the fragments until one of them changes: runs are seen through one view after the
+//! other while trees are cloned, and mostly whole and in place.
 
 use crate::model::ids::Msn;
 use crate::model::key::{Key, KeyRange, end_le};
 use crate::model::op::{RangeOp, range_op_bytes};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Range operations with their order, oldest first.
 pub(crate) type RangeOps = Vec<(Msn, RangeOp)>;
@@ -16,11 +20,13 @@ pub(crate) type RangeOps = Vec<(Msn, RangeOp)>;
 /// A set of range messages as disjoint fragments.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct RangeMessages {
-    /// Start of a fragment -> its end and operations. Fragments are disjoint and not empty.
-    fragments: BTreeMap<Key, (Option<Key>, RangeOps)>,
+    fragments: Arc<Fragments>,
     /// The sum of [`fragment_bytes`].
     bytes: usize,
 }
+
+/// Start of a fragment -> its end and operations. Fragments are disjoint and not empty.
+type Fragments = BTreeMap<Key, (Option<Key>, RangeOps)>;
 
 impl RangeMessages {
     pub(crate) fn is_empty(&self) -> bool {
@@ -39,11 +45,11 @@ impl RangeMessages {
 
     fn put(&mut self, start: Key, end: Option<Key>, ops: RangeOps) {
         self.bytes += fragment_bytes(&start, end.as_deref(), &ops);
-        self.fragments.insert(start, (end, ops));
+        Arc::make_mut(&mut self.fragments).insert(start, (end, ops));
     }
 
     fn take(&mut self, start: &[u8]) -> Option<(Option<Key>, RangeOps)> {
-        let (end, ops) = self.fragments.remove(start)?;
+        let (end, ops) = Arc::make_mut(&mut self.fragments).remove(start)?;
         self.bytes -= fragment_bytes(start, end.as_deref(), &ops);
         Some((end, ops))
     }
@@ -73,7 +79,8 @@ impl RangeMessages {
             if let Some(gap) = at.filter(|at| *at < start) {
                 self.put(gap, Some(start.clone()), vec![(msn, op.clone())]);
             }
-            let Some((end, ops)) = self.fragments.get_mut(&start) else { unreachable!("listed above") };
+            let fragments = Arc::make_mut(&mut self.fragments);
+            let Some((end, ops)) = fragments.get_mut(&start) else { unreachable!("listed above") };
             ops.push((msn, op.clone()));
             self.bytes += op_memory(op);
             at = end.clone();
@@ -139,18 +146,34 @@ impl RangeMessages {
 
     /// The fragments inside `range`, cut to it.
     pub(crate) fn within(&self, range: &KeyRange) -> RangeMessages {
-        let mut cut = Self::default();
+        if self.lies_within(range) {
+            return self.clone();
+        }
         let first = (std::ops::Bound::Unbounded, std::ops::Bound::Included(&*range.start));
         let before = self.fragments.range::<[u8], _>(first).next_back();
         let behind = (std::ops::Bound::Excluded(&*range.start), std::ops::Bound::Unbounded);
-        for (start, (end, ops)) in before.into_iter().chain(self.fragments.range::<[u8], _>(behind)) {
-            if !crate::model::key::before_end(start, range.end.as_deref()) {
-                break;
-            }
-            let piece = KeyRange { start: start.clone(), end: end.clone() }.intersect(range);
-            cut.push_fragment(piece, ops.clone());
-        }
-        cut
+        let near = before.into_iter().chain(self.fragments.range::<[u8], _>(behind));
+        let near = near.take_while(|(start, _)| crate::model::key::before_end(start, range.end.as_deref()));
+        Self::of(near.map(|(start, (end, ops))| {
+            (KeyRange { start: start.clone(), end: end.clone() }.intersect(range), ops.clone())
+        }))
+    }
+
+    /// True if `range` cuts nothing off.
+    fn lies_within(&self, range: &KeyRange) -> bool {
+        let (first, last) = (self.fragments.first_key_value(), self.fragments.last_key_value());
+        first.is_none_or(|(start, _)| range.start <= *start)
+            && last.is_none_or(|(_, (end, _))| end_le(end.as_deref(), range.end.as_deref()))
+    }
+
+    /// These fragments, in the order of their keys, without empty ones.
+    fn of(fragments: impl Iterator<Item = (KeyRange, RangeOps)>) -> Self {
+        let fragments: Fragments = fragments
+            .filter(|(range, ops)| !range.is_empty() && !ops.is_empty())
+            .map(|(range, ops)| (range.start, (range.end, ops)))
+            .collect();
+        let bytes = fragments.iter().map(|(start, (end, ops))| fragment_bytes(start, end.as_deref(), ops));
+        Self { bytes: bytes.sum(), fragments: Arc::new(fragments) }
     }
 
     /// True if some fragment overlaps `range`.
@@ -183,11 +206,7 @@ impl RangeMessages {
 
     /// The same messages with every range mapped by `map`, which must keep their order.
     pub(crate) fn map_ranges(&self, map: impl Fn(&KeyRange) -> KeyRange) -> RangeMessages {
-        let mut mapped = Self::default();
-        for (range, ops) in self.iter() {
-            mapped.push_fragment(map(&range), ops.clone());
-        }
-        mapped
+        Self::of(self.iter().map(|(range, ops)| (map(&range), ops.clone())))
     }
 }
 

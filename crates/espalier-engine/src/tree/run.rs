@@ -101,11 +101,10 @@ impl Run {
     /// This run as seen through `view`.
     pub(crate) fn through(&self, view: &View) -> Run {
         let parts = self.parts_near(&view.bounds).iter().filter_map(|p| p.through(view)).collect();
-        let ranges = if self.ranges.is_empty() {
-            RangeMessages::default()
-        } else {
-            self.ranges.within(&view.bounds).map_ranges(|range| view.range_to_outer(range))
-        };
+        let mut ranges = self.ranges.within(&view.bounds);
+        if !ranges.is_empty() && !(view.from.is_empty() && view.to.is_empty()) {
+            ranges = ranges.map_ranges(|range| view.range_to_outer(range));
+        }
         Run { parts, ranges }
     }
 
