@@ -177,12 +177,7 @@ impl SpaceAccounting {
     /// A tree has changed: counts what is new in it, or all.
     pub(crate) fn recount(&self) {
         let mut counting = self.counting.lock();
-        let roots = self.indexes.all().into_iter().map(|index| index.version().root.clone());
-        counting.added += roots.map(|root| self.trees.new_unwritten_blocks(&root)).sum::<u64>();
-        self.unwritten.store(counting.all + counting.added, Ordering::Relaxed);
-        if self.is_low() || counting.added > counting.all + LEAST_ADDED {
-            self.count_all(&mut counting);
-        }
+        self.count(&mut counting, self.is_low());
     }
 
     /// Counts all that is unwritten, if the sum may be too large; true if it was.
@@ -190,17 +185,24 @@ impl SpaceAccounting {
         let mut counting = self.counting.lock();
         let before = counting.all + counting.added;
         if counting.added > 0 {
-            self.count_all(&mut counting);
+            self.count(&mut counting, true);
         }
-        counting.all < before
+        counting.all + counting.added < before
     }
 
-    fn count_all(&self, counting: &mut Counting) {
-        let indexes = self.indexes.all();
-        let all = indexes.iter().map(|index| self.unwritten_below(&index.version().root)).sum();
-        debug_assert!(all <= counting.all + counting.added, "a change added more than was counted");
-        *counting = Counting { all, added: 0 };
-        self.unwritten.store(all, Ordering::Relaxed);
+    /// Adds what is new to the sum; counts all anew if much was added, or if it `must`.
+    fn count(&self, counting: &mut Counting, must: bool) {
+        let roots: Vec<_> = self.indexes.all().iter().map(|index| index.version().root.clone()).collect();
+        counting.added += roots.iter().map(|root| self.trees.new_unwritten_blocks(root)).sum::<u64>();
+        if must || counting.added > counting.all + LEAST_ADDED {
+            debug_assert!(
+                self.trees.unwritten_together(&roots) <= counting.all + counting.added,
+                "a change added more than was counted"
+            );
+            let all = roots.iter().map(|root| self.unwritten_below(root)).sum();
+            *counting = Counting { all, added: 0 };
+        }
+        self.unwritten.store(counting.all + counting.added, Ordering::Relaxed);
     }
 
     /// What was counted last, without table pages.

@@ -71,6 +71,14 @@ impl Trees {
         root.slot.as_ref().map_or(0, |slot| self.new_unwritten(slot))
     }
 
+    /// The blocks that what the device does not have of these trees will take, at most, counted now.
+    #[cfg_attr(not(debug_assertions), allow(dead_code, reason = "assertions need it"))]
+    pub(crate) fn unwritten_together(&self, roots: &[Root]) -> u64 {
+        let mut seen = HashSet::new();
+        let slots = roots.iter().filter_map(|root| root.slot.as_ref());
+        slots.map(|slot| self.unwritten(slot, &mut seen)).sum()
+    }
+
     fn new_unwritten(&self, slot: &NodeSlot) -> u64 {
         // What lies below a node that counts does so, too: a node never changes.
         let Some(node) = slot.as_unwritten().filter(|_| slot.begins_to_count()) else { return 0 };
