@@ -102,7 +102,8 @@ impl Run {
     pub(crate) fn through(&self, view: &View) -> Run {
         let parts = self.parts_near(&view.bounds).iter().filter_map(|p| p.through(view)).collect();
         let mut ranges = self.ranges.within(&view.bounds);
-        if !ranges.is_empty() && !(view.from.is_empty() && view.to.is_empty()) {
+        let in_place = view.from.is_empty() && view.to.is_empty();
+        if !in_place && !ranges.is_empty() {
             ranges = ranges.map_ranges(|range| view.range_to_outer(range));
         }
         Run { parts, ranges }

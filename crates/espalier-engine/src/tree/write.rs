@@ -71,8 +71,7 @@ impl Trees {
         root.slot.as_ref().map_or(0, |slot| self.new_unwritten(slot))
     }
 
-    /// The blocks that what the device does not have of these trees will take, at most, counted now.
-    #[cfg_attr(not(debug_assertions), allow(dead_code, reason = "assertions need it"))]
+    /// Blocks that what the device does not have of these trees will take, at most, counted now.
     pub(crate) fn unwritten_together(&self, roots: &[Root]) -> u64 {
         let mut seen = HashSet::new();
         let slots = roots.iter().filter_map(|root| root.slot.as_ref());
