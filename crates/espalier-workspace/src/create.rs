@@ -11,7 +11,7 @@ use crate::record::{Record, now};
 use crate::registry::{NEW_PREFIX, Registry, check_free};
 use crate::source::{Source, is_mount};
 use crate::trees::Trees;
-use crate::workspace::{Workspace, set_identifier};
+use crate::workspace::{Lock, Workspace, set_identifier};
 use espalier_fuse::control::TreeBytes;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -100,6 +100,8 @@ impl Create<'_> {
         new: &Path,
         (source, place): (&Source, &Path),
     ) -> Result<Vec<GitNote>> {
+        // Until it is at its place: else its name would count as free.
+        let _lock = Lock::of(new)?;
         let tree = new.join("tree");
         let hook = self.hook.filter(|_| self.prepare_git);
         let warmed = match (hook, source) {

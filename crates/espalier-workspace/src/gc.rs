@@ -9,11 +9,9 @@ use crate::processes::Processes;
 use crate::record::now;
 use crate::registry::{NEW_PREFIX, Registry, is_identifier};
 use crate::trees::Trees;
-use crate::workspace::Workspace;
-use rustix::fs::{FlockOperation, flock};
-use std::fs::File;
+use crate::workspace::{Lock, Workspace};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// What is known of a workspace that cannot be found is kept for so long, in seconds: it may have
 /// been moved to where it is not looked for.
@@ -174,7 +172,7 @@ fn collect_unfinished(trees: &dyn Trees, home: &Home, dry_run: bool, all: &mut V
             age.is_some_and(|age| age.as_secs() > NEW_KEPT_SECONDS)
         };
         let new = name.as_bytes().starts_with(NEW_PREFIX.as_bytes());
-        let without_record = is_identifier(&name) && !path.join("record").exists() && is_unlocked(&path);
+        let without_record = is_identifier(&name) && !path.join("record").exists() && !Lock::is_held(&path);
         if !(new || without_record) || !old() {
             continue;
         }
@@ -185,10 +183,4 @@ fn collect_unfinished(trees: &dyn Trees, home: &Home, dry_run: bool, all: &mut V
         all.push(Collected { name, path, reason: Reason::Leftover, kept: None });
     }
     Ok(())
-}
-
-/// True if no command holds the lock of a workspace.
-fn is_unlocked(dir: &Path) -> bool {
-    let Ok(file) = File::open(dir.join("lock")) else { return true };
-    flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
 }

@@ -10,7 +10,8 @@ use crate::error::{AtPath, Error, Result};
 use crate::home::Home;
 use crate::record::Record;
 use crate::workspace::Workspace;
-use std::fs::DirBuilder;
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
@@ -48,6 +49,7 @@ impl Home {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(Error::io(&dir, error)),
             _ => {}
         }
+        let _names = self.lock_names()?;
         match symlink(Path::new("..").join(id), &link) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(taken(name)),
             made => made.at(&link),
@@ -59,11 +61,37 @@ impl Home {
     /// # Errors
     /// Of the system.
     pub(crate) fn free_name(&self, name: &str, id: &str) -> Result<()> {
+        let _names = self.lock_names()?;
         let link = self.name_link(name);
         match std::fs::read_link(&link) {
             Ok(data) if data.ends_with(id) => std::fs::remove_file(&link).at(&link),
             _ => Ok(()),
         }
+    }
+
+    /// Frees a name that is none of a workspace.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub(crate) fn free_dangling_name(&self, name: &str) -> Result<()> {
+        let _names = self.lock_names()?;
+        let link = self.name_link(name);
+        match link.symlink_metadata().is_ok() && self.named(name)?.is_none() {
+            true => std::fs::remove_file(&link).at(&link),
+            false => Ok(()),
+        }
+    }
+
+    /// As long as it lives no other command changes names: each looks what a name is before it
+    /// frees it. `None` if there are none.
+    fn lock_names(&self) -> Result<Option<File>> {
+        let dir = self.dir().join(NAMES);
+        let open = match File::open(&dir) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            open => open.at(&dir)?,
+        };
+        flock(&open, FlockOperation::LockExclusive).at(&dir)?;
+        Ok(Some(open))
     }
 
     /// Removes links that lead to no data.

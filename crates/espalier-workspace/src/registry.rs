@@ -4,7 +4,7 @@ use crate::error::{AtPath, Error, Result};
 use crate::home::Home;
 use crate::names::{check_name, taken};
 use crate::record::{Record, now};
-use crate::workspace::{Workspace, clear_identifier, identifier, set_identifier};
+use crate::workspace::{Lock, Workspace, clear_identifier, identifier, set_identifier};
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -204,13 +204,12 @@ impl Workspace {
 pub(crate) fn check_free(parent: &Path, name: &str) -> Result<()> {
     for home in Home::around(parent)? {
         let Some(mut known) = home.named(name)? else {
-            // Whatever is left of it.
-            if home.name_link(name).symlink_metadata().is_ok() {
-                std::fs::remove_file(home.name_link(name)).at(&home.name_link(name))?;
-            }
+            home.free_dangling_name(name)?;
             continue;
         };
-        if known.is_present()? || Registry::around(parent)?.has(&known.record.id) {
+        // One that is being made is at its place when its lock is free.
+        let is_made = known.is_present()? || Lock::is_held(&known.dir());
+        if is_made || Registry::around(parent)?.has(&known.record.id) {
             return Err(taken(name));
         }
         home.free_name(name, &known.record.id)?;

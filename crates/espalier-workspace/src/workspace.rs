@@ -55,6 +55,26 @@ pub enum Changed {
 /// One command at a time changes a workspace, as long as this lives.
 pub(crate) struct Lock(#[allow(dead_code, reason = "the file is held, not read")] File);
 
+impl Lock {
+    /// Waits until no other command holds the lock of the workspace whose data is in `dir`.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub(crate) fn of(dir: &Path) -> Result<Self> {
+        let file = dir.join("lock");
+        let open = File::options().create(true).append(true).open(&file).at(&file)?;
+        flock(&open, FlockOperation::LockExclusive).at(&file)?;
+        Ok(Self(open))
+    }
+
+    /// True if a command holds the lock of the workspace whose data is in `dir`, which it makes or
+    /// changes.
+    pub(crate) fn is_held(dir: &Path) -> bool {
+        let Ok(file) = File::open(dir.join("lock")) else { return false };
+        flock(file, FlockOperation::NonBlockingLockExclusive).is_err()
+    }
+}
+
 impl Workspace {
     /// What is recorded of it.
     pub fn record(&self) -> &Record {
@@ -89,9 +109,7 @@ impl Workspace {
     /// Waits until no other command changes it, removes what a crashed one has left, and reads the
     /// record anew.
     pub(crate) fn lock(&mut self, trees: &dyn Trees) -> Result<Lock> {
-        let file = self.dir().join("lock");
-        let open = File::options().create(true).append(true).open(&file).at(&file)?;
-        flock(&open, FlockOperation::LockExclusive).at(&file)?;
+        let lock = Lock::of(&self.dir())?;
         if let Some(record) = Record::load(&self.dir())? {
             self.record = record;
         }
@@ -99,7 +117,7 @@ impl Workspace {
         if scratch.symlink_metadata().is_ok() {
             trees.remove_tree(&scratch)?;
         }
-        Ok(Lock(open))
+        Ok(lock)
     }
 
     fn scratch_dir(&self) -> PathBuf {

@@ -416,8 +416,10 @@ fn a_name_is_taken_by_one_workspace_until_it_is_gone() {
         pool.ws("create x --from base").ok();
         // Of many that ask for a name at once, one gets it.
         let race = "for n in 1 2 3 4 5 6; do espalier ws create race --from base --at r$n & done; wait";
-        pool.sh(&race.replace("espalier", env!("CARGO_BIN_EXE_espalier")));
-        assert_eq!(pool.names().iter().filter(|name| *name == "race").count(), 1);
+        for _ in 0..5 {
+            pool.sh(&race.replace("espalier", env!("CARGO_BIN_EXE_espalier")));
+            assert_eq!(pool.names().iter().filter(|name| *name == "race").count(), 1);
+        }
         assert_eq!(
             pool.sh("ls -d r*"),
             pool.json("list")["workspaces"][0]["path"]
