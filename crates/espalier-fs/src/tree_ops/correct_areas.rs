@@ -7,7 +7,6 @@
 //! corrects each in steps that hold up other operations for a moment.
 
 use crate::inode::node::Node;
-use crate::links::link_area::LinkAreas;
 use crate::model::error::Result;
 use crate::model::layout;
 use crate::model::types::{AreaCorrection, NodeId};
@@ -15,6 +14,7 @@ use crate::namespace::context::Namespace;
 use crate::references::HeldNode;
 use crate::volume::link_index::StaleSearch;
 use espalier_engine::Key;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Room is short if less than one part in so many is free.
@@ -75,8 +75,8 @@ fn directory_at<'a>(namespace: &'a Namespace, prefix: &[u8]) -> Result<Option<He
 }
 
 /// Corrects the area of a directory.
-fn correct(namespace: &Namespace, top: &std::sync::Arc<Node>) -> Result<()> {
-    let areas: &LinkAreas = &namespace.areas;
+fn correct(namespace: &Namespace, top: &Arc<Node>) -> Result<()> {
+    let areas = &namespace.areas;
     let area = {
         let _tree = namespace.tree.shared();
         match top.link_area_directory() {
