@@ -117,4 +117,4 @@ pub use store::diff::{Diff, Difference};
 pub use store::repair::Rescue;
 pub use store::scrub::{ScrubProblem, Scrubbed};
 pub use store::statistics::Statistics;
-pub use tree::{Loss, Problem, Progress, SpaceUse, VerifyReport};
+pub use tree::{HeldTally, Loss, Problem, Progress, SpaceUse, VerifyReport};

@@ -1,9 +1,11 @@
 //! How many bytes ranges hold, alone and in all: the measure of limits on trees.
 
 use espalier_engine::{
-    Batch, FormatOptions, IndexId, KeyRange, MergeFunctions, OpenOptions, READ_ONLY_VOLUME, Store, Tuning,
+    Batch, FormatOptions, HeldTally, IndexId, KeyRange, MergeFunctions, OpenOptions, READ_ONLY_VOLUME,
+    SpaceUse, Store, Tuning,
 };
 use espalier_storage::{Random, SimulatedDevice, SimulatedEnvironment};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +18,8 @@ struct Bench {
     store: Arc<Store>,
     index: IndexId,
     random: Random,
+    /// By the ranges that were asked for, and whether for all.
+    tallies: HashMap<(Vec<(IndexId, KeyRange)>, bool), HeldTally>,
 }
 
 impl Bench {
@@ -31,7 +35,7 @@ impl Bench {
         };
         let store = Store::open(device, env, options).unwrap();
         let volume = store.create_volume("v", 1, 0, &[]).unwrap();
-        Self { store, index: IndexId { volume, index: 0 }, random: Random::new(3) }
+        Self { store, index: IndexId { volume, index: 0 }, random: Random::new(3), tallies: HashMap::new() }
     }
 
     fn put(&mut self, key: &str) {
@@ -68,14 +72,23 @@ impl Bench {
     }
 
     /// What some trees hold alone, and in all.
-    fn held(&self, trees: &[&str]) -> (u64, u64) {
+    fn held(&mut self, trees: &[&str]) -> (u64, u64) {
         self.store.checkpoint().unwrap();
         let range = |tree: &&str| (self.index, KeyRange::prefix(tree.as_bytes()));
         let ranges: Vec<_> = trees.iter().map(range).collect();
-        let (alone, all) =
-            (self.store.bytes_held(&ranges, false).unwrap(), self.store.bytes_held(&ranges, true).unwrap());
+        let [alone, all] = [false, true].map(|all| self.bytes_held(&ranges, all));
         assert_eq!(alone.exclusive, all.exclusive, "the short walk finds what the long one does");
         (all.exclusive, all.bytes)
+    }
+
+    /// The same of any ranges, by a walk that goes on from the last one, which must not matter.
+    #[track_caller]
+    fn bytes_held(&mut self, ranges: &[(IndexId, KeyRange)], all: bool) -> SpaceUse {
+        let again = self.tallies.entry((ranges.to_vec(), all)).or_default();
+        let again = self.store.bytes_held(again, ranges, all).unwrap();
+        let anew = self.store.bytes_held(&mut HeldTally::default(), ranges, all).unwrap();
+        assert_eq!(again, anew, "a walk that goes on finds what a new one does");
+        anew
     }
 }
 
@@ -203,5 +216,118 @@ fn a_snapshot_shares_what_a_tree_holds_unless_it_counts_too() {
     are(bench.held(&["a/"]).0, 0);
     let ranges =
         [(bench.index, KeyRange::prefix(b"a/")), (IndexId { volume: copy, index: 0 }, KeyRange::all())];
-    are(bench.store.bytes_held(&ranges, false).unwrap().exclusive, 200);
+    are(bench.bytes_held(&ranges, false).exclusive, 200);
+}
+
+/// How many headers are looked at to count a tree.
+fn looked_at(bench: &Bench, tally: &mut HeldTally, tree: &str) -> u64 {
+    bench.store.checkpoint().unwrap();
+    let before = tally.headers_looked_at();
+    let range = (bench.index, KeyRange::prefix(tree.as_bytes()));
+    bench.store.bytes_held(tally, &[range], false).unwrap();
+    tally.headers_looked_at() - before
+}
+
+#[test]
+fn a_later_count_looks_at_what_has_changed() {
+    let mut bench = Bench::new();
+    bench.put_in_turns(&["a"], 4000);
+    bench.store.settle(&[(bench.index, KeyRange::all())], Duration::from_secs(60)).unwrap();
+    let mut tally = HeldTally::default();
+    let first = looked_at(&bench, &mut tally, "a/");
+    assert!(first >= 16, "{first} headers");
+    assert_eq!(looked_at(&bench, &mut tally, "a/"), 0);
+    bench.put("a/file01234");
+    let height = 4;
+    assert!(looked_at(&bench, &mut tally, "a/") <= height);
+    // A clone shares all: only what leads there is looked at. So it is when it goes.
+    bench.clone("a/", "b/");
+    assert!(looked_at(&bench, &mut tally, "a/") <= height);
+    assert!(tally.pieces() < 100, "{} pieces", tally.pieces());
+    bench.delete("b/");
+    assert!(looked_at(&bench, &mut tally, "a/") >= first / 2, "all is its own again");
+    // A tree that moves is not walked again.
+    bench.clone("a/", "c/");
+    bench.delete("a/");
+    bench.store.checkpoint().unwrap();
+    let moved = looked_at(&bench, &mut tally, "c/");
+    assert!(moved <= 2 * height, "{moved} of {first} headers");
+    assert!(tally.pieces() >= 60, "{} pieces", tally.pieces());
+}
+
+/// Random changes of four trees and a snapshot of one; all ranges are counted now and then.
+fn random_changes(seed: u64) {
+    let mut bench = Bench::new();
+    bench.random = Random::new(seed);
+    let names = ["a/", "b/", "c/", "d/"];
+    bench.keep_apart_all(&names[..2]);
+    let mut snapshot = None;
+    for step in 0..120 {
+        let mut pick = |below: usize| bench.random.below(below as u64) as usize;
+        let (kind, one, other) = (pick(12), names[pick(4)], names[pick(4)]);
+        let (first, count) = (pick(400), pick(40));
+        match kind {
+            0..=4 => (first..first + count).for_each(|n| bench.put(&format!("{one}file{n:05}"))),
+            5 => {
+                let range = KeyRange::new(
+                    format!("{one}file{first:05}").as_bytes(),
+                    format!("{one}file{:05}", first + 99).as_bytes(),
+                );
+                let mut batch = Batch::new();
+                batch.delete_range(bench.index, range);
+                bench.store.commit(batch).unwrap();
+            }
+            6 | 7 if one != other => bench.clone(one, other),
+            8 if one != other => {
+                bench.clone(one, other);
+                bench.delete(one);
+            }
+            9 => bench
+                .store
+                .settle(&[(bench.index, KeyRange::prefix(one.as_bytes()))], Duration::from_secs(60))
+                .unwrap(),
+            10 => {
+                for _ in 0..count {
+                    bench.store.step().unwrap();
+                }
+            }
+            11 => {
+                let volume = bench.index.volume;
+                snapshot = match snapshot.take() {
+                    Some(copy) => {
+                        bench.store.delete_volume(copy).unwrap();
+                        None
+                    }
+                    None => {
+                        let wanted = bench.store.snapshot_prefix_if(
+                            volume,
+                            one.as_bytes(),
+                            "copy",
+                            READ_ONLY_VOLUME,
+                            &|| true,
+                        );
+                        Some(wanted.unwrap())
+                    }
+                };
+            }
+            _ => bench.store.checkpoint().unwrap(),
+        }
+        if step % 3 == 0 {
+            for trees in [&names[..1], &names[1..2], &names[1..3], &names[..]] {
+                bench.held(trees);
+            }
+            if let Some(volume) = snapshot {
+                let of_copy = (IndexId { volume, index: 0 }, KeyRange::all());
+                let one = (bench.index, KeyRange::prefix(b"a/"));
+                bench.bytes_held(&[one, of_copy], step % 2 == 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn counts_that_go_on_are_those_that_begin_anew() {
+    for seed in 0..12 {
+        random_changes(seed);
+    }
 }

@@ -209,7 +209,9 @@ impl Checkpointer {
         // From here on headers are stored that no count knows; after a failure that remains so.
         self.progress.counted.begin_change();
         let stored = self.write_roots(&roots, state)?;
-        let left = count_references(&self.space, &self.trees, &stored, volumes, state)?;
+        let counted = count_references(&self.space, &self.trees, &stored, volumes, state);
+        let left = counted.inspect_err(|_| state.changed.forget())?;
+        state.changed.note(left.changed.iter().copied());
         Ok(Counted { roots, stored, left })
     }
 

@@ -22,6 +22,8 @@ pub(super) struct LeftToReclaim {
     pub(super) waiting: Vec<PieceId>,
     /// Those of them that cannot be read.
     pub(super) unreadable: HashSet<PieceId>,
+    /// The pieces whose counts, or live bytes, have changed.
+    pub(super) changed: Vec<PieceId>,
 }
 
 /// A count under way.
@@ -56,7 +58,8 @@ pub(super) fn count_references(
     for id in count.dead {
         space.uncount_node(id)?;
     }
-    Ok(LeftToReclaim { waiting, unreadable: count.unreadable })
+    let changed = count.deltas.into_keys().collect();
+    Ok(LeftToReclaim { waiting, unreadable: count.unreadable, changed })
 }
 
 /// The roots that are referred to from now on, and those that are not any more.

@@ -9,7 +9,9 @@ use crate::model::ids::{IndexId, PieceId};
 use crate::model::key::KeyRange;
 use crate::space::Locator;
 use crate::tree::source::MessageSet;
-use crate::tree::{Counted, Measure, Problem, Progress, Sought, SpaceUse, Usage, Verifier, VerifyReport};
+use crate::tree::{
+    AskedRanges, Counted, HeldTally, Problem, Progress, Sought, SpaceUse, Usage, Verifier, VerifyReport,
+};
 use espalier_storage::BLOCK;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,7 +27,7 @@ impl Store {
         if !self.components.options.read_only {
             self.components.write.checkpointer.checkpoint()?;
         }
-        self.usage((Sought::All, Measure::Pieces), ranges)
+        self.usage(Sought::All, ranges)
     }
 
     /// How many bytes of the store some ranges take that are theirs alone, as of a checkpoint no
@@ -36,7 +38,7 @@ impl Store {
     /// As for [`Store::space_of`].
     pub fn exclusive_space_of(&self, ranges: &[(IndexId, KeyRange)], max_age: Duration) -> Result<u64> {
         self.checkpoint_if_older(max_age)?;
-        Ok(self.usage((Sought::Exclusive, Measure::Pieces), ranges)?.exclusive)
+        Ok(self.usage(Sought::Exclusive, ranges)?.exclusive)
     }
 
     /// Makes a checkpoint unless the last one covers everything, or was made no longer than
@@ -55,14 +57,58 @@ impl Store {
 
     /// How many bytes some ranges hold, as of the last checkpoint: those that nothing else holds,
     /// and those of `all` that they refer to, if that is asked for (otherwise the figure is too
-    /// small). What is dead beside data that lives does not count. Reads the headers of what is
-    /// theirs alone, or of `all`, and the parts on the borders. The ranges must not overlap.
+    /// small). What is dead beside data that lives does not count. The ranges must not overlap.
+    ///
+    /// Reads the headers of what is theirs alone, or of `all`, and the parts on the borders; but
+    /// for what `tally` knows since it was last used here, and no change of the store has concerned
+    /// since. An empty tally knows nothing. It is emptied if there is an error.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if there is no such index; of the device.
-    pub fn bytes_held(&self, ranges: &[(IndexId, KeyRange)], all: bool) -> Result<SpaceUse> {
-        let sought = if all { Sought::All } else { Sought::Exclusive };
-        self.usage((sought, Measure::Bytes), ranges)
+    pub fn bytes_held(
+        &self,
+        tally: &mut HeldTally,
+        ranges: &[(IndexId, KeyRange)],
+        all: bool,
+    ) -> Result<SpaceUse> {
+        loop {
+            // Between two steps checkpoints may be made.
+            match self.count_held(tally, ranges, all) {
+                Ok(Some(space)) => return Ok(space),
+                Ok(None) => {}
+                Err(error) => {
+                    *tally = HeldTally::default();
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Counts some of what is to be counted; the figures if that was all.
+    fn count_held(
+        &self,
+        tally: &mut HeldTally,
+        ranges: &[(IndexId, KeyRange)],
+        all: bool,
+    ) -> Result<Option<SpaceUse>> {
+        let components = &self.components;
+        components.write.checkpointer.hold(|state| {
+            let mut asked = AskedRanges::new();
+            for (index, ranges) in ranges_by_index(ranges) {
+                let root = state.roots.get(&index).ok_or_else(|| no_such_index(index))?;
+                asked.insert(index, (root.as_root(&*components.space), ranges.into()));
+            }
+            tally.begin(&asked, all, state.changed.number(), state.changed.since(tally.as_of()))?;
+            tally.go_on(&components.trees, &|id| self.counted(id))
+        })
+    }
+
+    /// What the tables say of a piece.
+    fn counted(&self, id: PieceId) -> Result<Counted> {
+        let space = &self.components.space;
+        let (count, live) = space.tables.references_and_live(id)?.unwrap_or((0, 0));
+        let bytes = Locator::locate(&**space, id)?.extent.byte_len() as u64;
+        Ok(Counted { count: u64::from(count), bytes, live })
     }
 
     /// Has messages that wait in some ranges come to the leaves, so that what they replace or
@@ -83,20 +129,12 @@ impl Store {
     }
 
     /// As of the last checkpoint.
-    fn usage(&self, wanted: (Sought, Measure), ranges: &[(IndexId, KeyRange)]) -> Result<SpaceUse> {
+    fn usage(&self, sought: Sought, ranges: &[(IndexId, KeyRange)]) -> Result<SpaceUse> {
         let components = &self.components;
         components.write.checkpointer.hold(|state| {
-            let look = |id| {
-                let (count, live) = components.space.tables.references_and_live(id)?.unwrap_or((0, 0));
-                let bytes = Locator::locate(&*components.space, id)?.extent.byte_len() as u64;
-                Ok(Counted { count: u64::from(count), bytes, live })
-            };
-            let mut usage = Usage::new(&components.trees, wanted, &look);
-            let mut of: BTreeMap<IndexId, Vec<KeyRange>> = BTreeMap::new();
-            for (index, range) in ranges.iter().filter(|(_, range)| !range.is_empty()) {
-                of.entry(*index).or_default().push(range.clone());
-            }
-            for (index, ranges) in of {
+            let look = |id| self.counted(id);
+            let mut usage = Usage::new(&components.trees, sought, &look);
+            for (index, ranges) in ranges_by_index(ranges) {
                 let root = state.roots.get(&index).ok_or_else(|| no_such_index(index))?;
                 usage.add(&root.as_root(&*components.space), ranges.into());
             }
@@ -162,4 +200,13 @@ impl Store {
             report
         })
     }
+}
+
+/// Ranges that hold something, by their index.
+fn ranges_by_index(ranges: &[(IndexId, KeyRange)]) -> BTreeMap<IndexId, Vec<KeyRange>> {
+    let mut of: BTreeMap<IndexId, Vec<KeyRange>> = BTreeMap::new();
+    for (index, range) in ranges.iter().filter(|(_, range)| !range.is_empty()) {
+        of.entry(*index).or_default().push(range.clone());
+    }
+    of
 }

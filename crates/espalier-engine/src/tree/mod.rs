@@ -29,11 +29,13 @@ mod write;
 
 pub(crate) use inspect::compare::Suspects;
 pub(crate) use inspect::footprint::Footprint;
+pub(crate) use inspect::held::AskedRanges;
+pub use inspect::held::HeldTally;
 pub use inspect::salvage::Loss;
 pub(crate) use inspect::salvage::{References, Salvager, keys_without_base, ranges_of_pieces};
-pub(crate) use inspect::shares::Counted;
-pub use inspect::usage::SpaceUse;
-pub(crate) use inspect::usage::{Measure, Sought, Usage};
+pub(crate) use inspect::space_use::Counted;
+pub use inspect::space_use::SpaceUse;
+pub(crate) use inspect::usage::{Sought, Usage};
 pub(crate) use inspect::verify::Verifier;
 pub use inspect::verify::{Problem, Progress, VerifyReport};
 pub(crate) use memory::TreeMemory;

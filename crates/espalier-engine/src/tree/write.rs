@@ -204,6 +204,19 @@ pub(crate) fn references(node: &Node) -> Vec<Reference> {
     };
     let children = children.iter().filter_map(|e| e.child.as_ref()).filter_map(|c| c.slot.place());
     let mut found: BTreeMap<PieceId, u64> = children.map(|handle| (handle.id(), 0)).collect();
+    add_part_references(node, &mut found);
+    found.into_iter().collect()
+}
+
+/// The parts and value parts that a node refers to, all of which lie on the device: each once,
+/// ascending.
+pub(super) fn part_references(node: &Node) -> Vec<Reference> {
+    let mut found: BTreeMap<PieceId, u64> = BTreeMap::new();
+    add_part_references(node, &mut found);
+    found.into_iter().collect()
+}
+
+fn add_part_references(node: &Node, found: &mut BTreeMap<PieceId, u64>) {
     for part in runs_of(node).flat_map(|r| &r.parts).filter_map(|p| p.slot.place()) {
         // A part that is seen through several views counts once.
         if found.insert(part.handle.id(), 0).is_none() {
@@ -212,5 +225,4 @@ pub(crate) fn references(node: &Node) -> Vec<Reference> {
             }
         }
     }
-    found.into_iter().collect()
 }

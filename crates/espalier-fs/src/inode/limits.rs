@@ -14,9 +14,10 @@
 
 use crate::model::tree_limits::TreeLimits;
 use crate::model::types::NodeId;
+use espalier_engine::HeldTally;
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -26,6 +27,10 @@ const UNLIMITED: u64 = u64::MAX;
 const COUNTED_SHARE: u64 = 128;
 /// That share is no less, and no more, in bytes.
 const COUNTED_SHARE_BYTES: (u64, u64) = (64 << 10, 64 << 20);
+
+/// Pieces that the tallies of all trees may know, each of which takes some 300 bytes of memory; few
+/// in tests, so that both ways are taken.
+const MAX_KEPT_PIECES: usize = if cfg!(debug_assertions) { 200 } else { 128 << 10 };
 
 /// While what is there is replaced a tree may hold so many of these shares more.
 const REPLACED_SHARES: u64 = 4;
@@ -54,6 +59,8 @@ pub(crate) struct LimitTable {
     generation: AtomicU64,
     /// By the number of the directory.
     trees: Mutex<HashMap<u64, Weak<LimitedTree>>>,
+    /// What the tallies of all trees know.
+    kept_pieces: Arc<AtomicUsize>,
 }
 
 /// The limited trees that a node lies in, the nearest first.
@@ -79,7 +86,7 @@ impl LimitTable {
             Some(tree) => tree,
             None => {
                 trees.retain(|_, tree| tree.strong_count() > 0);
-                let tree = Arc::new(LimitedTree::new(ino));
+                let tree = Arc::new(LimitedTree::new(ino, self.kept_pieces.clone()));
                 trees.insert(ino, Arc::downgrade(&tree));
                 tree
             }
@@ -109,8 +116,44 @@ pub(crate) struct LimitedTree {
     pub(crate) told: AtomicU64,
     /// Held while it is counted.
     pub(crate) counting: Mutex<LastCount>,
+    /// What the store found when it was last counted, for the next time. Held for a walk.
+    pub(crate) tally: Mutex<KeptTally>,
     /// Charges that were kept.
     pub(crate) kept: AtomicU64,
+}
+
+/// What the store found when a tree was last counted. It is kept as long as all that are kept are
+/// not too large together; without it the next count is a whole walk.
+pub(crate) struct KeptTally {
+    tally: HeldTally,
+    /// What it knew after the last count.
+    pieces: usize,
+    /// The sum for all trees.
+    all: Arc<AtomicUsize>,
+}
+
+impl KeptTally {
+    /// Counts with it.
+    pub(crate) fn count<T>(&mut self, count: impl FnOnce(&mut HeldTally) -> T) -> T {
+        let counted = count(&mut self.tally);
+        self.note(self.tally.pieces());
+        if self.all.load(Ordering::Relaxed) > MAX_KEPT_PIECES {
+            self.tally = HeldTally::default();
+            self.note(0);
+        }
+        counted
+    }
+
+    fn note(&mut self, pieces: usize) {
+        self.all.fetch_add(pieces.wrapping_sub(self.pieces), Ordering::Relaxed);
+        self.pieces = pieces;
+    }
+}
+
+impl Drop for KeptTally {
+    fn drop(&mut self) {
+        self.note(0);
+    }
 }
 
 /// When a tree was last counted.
@@ -129,7 +172,7 @@ pub(crate) struct LastCount {
 }
 
 impl LimitedTree {
-    fn new(ino: u64) -> Self {
+    fn new(ino: u64, all: Arc<AtomicUsize>) -> Self {
         Self {
             ino,
             exclusive: Gauge::default(),
@@ -138,6 +181,7 @@ impl LimitedTree {
             has_freed: AtomicBool::new(false),
             told: AtomicU64::new(u64::MAX),
             counting: Mutex::default(),
+            tally: Mutex::new(KeptTally { tally: HeldTally::default(), pieces: 0, all }),
             kept: AtomicU64::new(0),
         }
     }

@@ -19,16 +19,18 @@ impl Quotas {
         let (exclusive, total) = (tree.exclusive.begin_count(), tree.total.begin_count());
         self.namespace.volume.store.checkpoint_if_older(Duration::ZERO)?;
         let ranges = self.ranges(tree)?;
-        let held = self.held(&ranges, tree.total.limit().is_some())?;
+        let held = self.held(tree, &ranges)?;
         let reserved = self.reserved(tree)?;
         tree.exclusive.end_count(&exclusive, held.exclusive.saturating_add(reserved));
         tree.total.end_count(&total, held.bytes.saturating_add(reserved));
         Ok(held.is_unsettled)
     }
 
-    /// What is held as of the last checkpoint.
-    pub(super) fn held(&self, ranges: &[(IndexId, KeyRange)], all: bool) -> Result<SpaceUse> {
-        Ok(self.namespace.volume.store.bytes_held(ranges, all)?)
+    /// What ranges hold, those of a tree and perhaps more, as of the last checkpoint.
+    pub(super) fn held(&self, tree: &LimitedTree, ranges: &[(IndexId, KeyRange)]) -> Result<SpaceUse> {
+        let all = tree.total.limit().is_some();
+        let mut kept = tree.tally.lock();
+        Ok(kept.count(|tally| self.namespace.volume.store.bytes_held(tally, ranges, all))?)
     }
 
     /// Sees to it that what was removed or replaced in a tree is held no longer, as far as that

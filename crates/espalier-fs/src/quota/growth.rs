@@ -111,10 +111,9 @@ impl Quotas {
     fn growth_with(&self, tree: &LimitedTree, more: Vec<(IndexId, KeyRange)>) -> Result<Growth> {
         self.namespace.volume.store.checkpoint_if_older(Duration::ZERO)?;
         let mut ranges = self.ranges(tree)?;
-        let all = tree.total.limit().is_some();
-        let before = self.held(&ranges, all)?;
+        let before = self.held(tree, &ranges)?;
         ranges.extend(more);
-        let after = self.held(&disjoint(ranges), all)?;
+        let after = self.held(tree, &disjoint(ranges))?;
         Ok(Growth {
             exclusive: after.exclusive.saturating_sub(before.exclusive),
             total: after.bytes.saturating_sub(before.bytes),

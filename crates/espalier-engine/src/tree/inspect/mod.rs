@@ -4,7 +4,9 @@
 pub(super) mod compare;
 mod dump;
 pub(super) mod footprint;
+pub(super) mod held;
 pub(super) mod salvage;
 pub(super) mod shares;
+pub(super) mod space_use;
 pub(super) mod usage;
 pub(super) mod verify;

@@ -1,6 +1,5 @@
-//! Space usage: how much space ranges take, and how much of it is theirs alone. Headers and
-//! reference counts tell; no part is read, but for those on a border of a range where bytes are
-//! asked for.
+//! Space usage: how much space ranges take, and how much of it is theirs alone, in whole pieces.
+//! Headers and reference counts tell; no part is read.
 //!
 //! The headers that show something of the ranges are walked from the top. A node is *known* if the
 //! walk has met all that refers to it: the volume table, or headers of known nodes that refer to it
@@ -8,33 +7,19 @@
 //! was met, and shows it inside the ranges only. So nothing below a node that is not known is
 //! theirs alone, and a walk that asks for no more ends there: it costs what is theirs alone, and
 //! the borders of the ranges.
-//!
-//! Two measures. *Pieces* count as a whole. *Bytes* count if entries refer to them
-//! ([`shares`](super::shares)).
+//! Bytes that entries refer to are told by [`held`](super::held).
 
 use crate::Result;
 use crate::model::ids::PieceId;
 use crate::model::key::KeyRange;
 use crate::model::view::View;
-use crate::tree::inspect::shares::{Counted, Look, Shares, covers, shown_of};
+use crate::tree::inspect::space_use::{Counted, Look, Place, SpaceUse, covers, shown_of};
 use crate::tree::node::{Body, Edge, Node, Root};
 use crate::tree::run::Run;
 use crate::tree::trees::Trees;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-
-/// Space on the device, in bytes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct SpaceUse {
-    /// Of all pieces that hold something of the ranges. A piece on a border counts as a whole.
-    pub bytes: u64,
-    /// Of those that hold nothing else: about what deleting the ranges would give back.
-    pub exclusive: u64,
-    /// Messages wait above nodes that belong to the ranges alone, and may replace or delete what
-    /// counts. Told where bytes are asked for.
-    pub is_unsettled: bool,
-}
 
 /// What a walk has to find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,18 +30,6 @@ pub(crate) enum Sought {
     Exclusive,
 }
 
-/// What counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Measure {
-    /// Pieces, each as a whole.
-    Pieces,
-    /// Of key-value parts and value parts, what entries refer to.
-    Bytes,
-}
-
-/// Where a node appears, and which keys of that place are asked for.
-type Place = (View, Arc<[KeyRange]>);
-
 /// A walk over what some ranges take.
 pub(crate) struct Usage<'a> {
     trees: &'a Trees,
@@ -65,14 +38,11 @@ pub(crate) struct Usage<'a> {
     /// Nodes to be looked at, the highest first.
     nodes: BTreeMap<(Reverse<u8>, PieceId), Vec<Place>>,
     met: HashMap<PieceId, u64>,
-    /// Where bytes are asked for.
-    shares: Option<Shares>,
 }
 
 impl<'a> Usage<'a> {
-    pub(crate) fn new(trees: &'a Trees, (sought, measure): (Sought, Measure), look: &'a Look<'a>) -> Self {
-        let shares = (measure == Measure::Bytes).then(Shares::default);
-        Self { trees, sought, look, nodes: BTreeMap::new(), met: HashMap::new(), shares }
+    pub(crate) fn new(trees: &'a Trees, sought: Sought, look: &'a Look<'a>) -> Self {
+        Self { trees, sought, look, nodes: BTreeMap::new(), met: HashMap::new() }
     }
 
     /// Adds all ranges of an index with this root; none of them may overlap.
@@ -95,11 +65,7 @@ impl<'a> Usage<'a> {
             if !known && self.sought == Sought::Exclusive {
                 continue;
             }
-            let seen = self.look_at(&node, &places, known);
-            if let Some(shares) = self.shares.as_mut().filter(|_| known) {
-                shares.add_header(&node);
-            }
-            let (inside, outside) = (seen.inside, seen.outside);
+            let Seen { inside, outside, .. } = self.look_at(&node, &places);
             for piece in inside {
                 let met = self.met.entry(piece.id).or_default();
                 *met += u64::from(known && !outside.contains(&piece.id));
@@ -110,11 +76,6 @@ impl<'a> Usage<'a> {
         }
         for part in parts {
             self.add_piece(part, true, &mut space)?;
-        }
-        if let Some(shares) = &self.shares {
-            let (all, alone) = shares.finish(self.trees, self.look)?;
-            (space.bytes, space.exclusive) = (space.bytes + all, space.exclusive + alone);
-            space.is_unsettled = shares.has_pending(self.look)?;
         }
         Ok(space)
     }
@@ -130,10 +91,10 @@ impl<'a> Usage<'a> {
     }
 
     /// Sorts what a node refers to by whether that is for keys inside the ranges.
-    fn look_at(&mut self, node: &Node, places: &[Place], known: bool) -> Seen {
-        let mut seen = Seen { known, ..Seen::default() };
+    fn look_at(&mut self, node: &Node, places: &[Place]) -> Seen {
+        let mut seen = Seen::default();
         match &node.body {
-            Body::Leaf(run) => places.iter().for_each(|place| self.look_at_run(run, place, &mut seen)),
+            Body::Leaf(run) => places.iter().for_each(|place| seen.look_at_run(run, place)),
             Body::Interior { pivots, edges } => {
                 for place @ (view, ranges) in places {
                     let touched = |range| Node::edges_within(pivots, &view.range_inward(range));
@@ -142,15 +103,10 @@ impl<'a> Usage<'a> {
                         self.look_at_edge(&edges[*edge], node.height, place, &mut seen);
                     }
                     let shown = Node::edges_within(pivots, &view.bounds);
-                    for edge in shown.filter(|edge| !touched.contains(edge)) {
-                        seen.others.insert(edge);
-                        if let Some(shares) = &mut self.shares {
-                            edges[edge].runs.iter().for_each(|run| shares.add_run(run, place, known));
-                        }
-                    }
+                    seen.others.extend(shown.filter(|edge| !touched.contains(edge)));
                 }
                 for edge in std::mem::take(&mut seen.others) {
-                    seen.pass_edge(&edges[edge], self.shares.is_none());
+                    seen.pass_edge(&edges[edge]);
                 }
             }
         }
@@ -158,10 +114,7 @@ impl<'a> Usage<'a> {
     }
 
     fn look_at_edge(&mut self, edge: &Edge, height: u8, place: &Place, seen: &mut Seen) {
-        edge.runs.iter().for_each(|run| self.look_at_run(run, place, seen));
-        if let Some(shares) = self.shares.as_mut().filter(|_| seen.known && !edge.runs.is_empty()) {
-            shares.add_pending(edge);
-        }
+        edge.runs.iter().for_each(|run| seen.look_at_run(run, place));
         let (view, ranges) = place;
         let Some(child) = &edge.child else { return };
         let Some(handle) = child.slot.place() else { return };
@@ -175,20 +128,11 @@ impl<'a> Usage<'a> {
             seen.outside.insert(handle.id());
         }
     }
-
-    fn look_at_run(&mut self, run: &Run, place: &Place, seen: &mut Seen) {
-        match &mut self.shares {
-            Some(shares) => shares.add_run(run, place, seen.known),
-            None => seen.look_at_run(run, place),
-        }
-    }
 }
 
 /// What a node refers to.
 #[derive(Default)]
 struct Seen {
-    /// The node is known.
-    known: bool,
     /// For keys inside the ranges.
     inside: HashSet<Piece>,
     /// For keys outside of them; of edges that show nothing inside, only what is `inside`, too.
@@ -219,14 +163,14 @@ impl Seen {
         }
     }
 
-    /// Passes an edge that shows nothing inside; its parts, too, where these are asked for.
-    fn pass_edge(&mut self, edge: &Edge, with_parts: bool) {
+    /// Passes an edge that shows nothing inside.
+    fn pass_edge(&mut self, edge: &Edge) {
         let mut pass = |id: PieceId, is_node: bool| {
             if self.inside.contains(&Piece { id, is_node }) {
                 self.outside.insert(id);
             }
         };
-        let parts = edge.runs.iter().filter(|_| with_parts).flat_map(|run| &run.parts);
+        let parts = edge.runs.iter().flat_map(|run| &run.parts);
         for place in parts.filter_map(|part| part.slot.place()) {
             pass(place.handle.id(), false);
             place.values.iter().for_each(|(id, _)| pass(*id, false));
