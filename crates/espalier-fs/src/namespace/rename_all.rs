@@ -6,7 +6,8 @@
 //! anything fails, memory is made what it was, from the last step to the first.
 //!
 //! Invariant: no step concerns an entry that an earlier one moved, or a path that leads through
-//! such. So each step's keys, and what it reads from the store, are those of before the call.
+//! such. So each step's keys, and what it reads from the store, are those of before the call. Of a
+//! file with several names each name is an entry: the file itself stays in its link area.
 
 use crate::inode::node::{Node, States};
 use crate::model::error::{FsError, FsErrorKind, Result, fail};
@@ -17,7 +18,7 @@ use crate::namespace::rename::{Before, Commits, Mover, RenameOutcome, RenameRequ
 use crate::orphan::unlink::NamedNode;
 use crate::references::{DeferredReleases, HeldNode};
 use crate::volume::tree_lock::TreeGuard;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// Write and search permission of the owner.
@@ -31,6 +32,31 @@ struct Between<'a> {
     target: Arc<Node>,
     staging: Arc<Node>,
     caller: &'a Caller,
+}
+
+/// What the steps so far have moved.
+#[derive(Default)]
+struct Moved {
+    /// Entries, each with its time of change before the call.
+    nodes: HashMap<NodeId, i64>,
+    /// Names from which or to which something moved: the directory and the name there.
+    names: HashSet<(NodeId, Vec<u8>)>,
+}
+
+impl Moved {
+    /// Notes that a step moves what has a name, if anything does, before it does.
+    fn add(&mut self, (dir, name): (&Arc<Node>, &[u8]), node: Option<&Arc<Node>>) {
+        self.names.insert((dir.id, name.to_vec()));
+        if let Some(node) = node {
+            let changed = node.state().inode.ctime;
+            self.nodes.entry(node.id).or_insert(changed);
+        }
+    }
+
+    /// When an entry was last changed before the call, in nanoseconds since the Unix epoch.
+    fn changed_before(&self, node: &Arc<Node>) -> i64 {
+        self.nodes.get(&node.id).copied().unwrap_or_else(|| node.state().inode.ctime)
+    }
 }
 
 /// How far the steps came.
@@ -105,7 +131,7 @@ impl<'a> Between<'a> {
         let namespace = self.namespace;
         self.clear_the_way(tree, steps, held)?;
         let mut commits = Commits::gathered(namespace.volume.last_lsn());
-        let mut moved = HashSet::new();
+        let mut moved = Moved::default();
         let mut result = Ok(StepsOutcome::Done);
         for step in steps {
             result = self.step(tree, step, &mut commits, &mut moved, held, releases);
@@ -142,7 +168,7 @@ impl<'a> Between<'a> {
         held: &mut Vec<HeldNode<'a>>,
     ) -> Result<()> {
         for step in steps {
-            let (dir, name) = self.parent(tree, step, &HashSet::new(), held)?;
+            let (dir, name) = self.parent(tree, step, &Moved::default(), held)?;
             let there = self.resolve(tree, &dir, name, held)?;
             let staged = self.resolve(tree, &self.staging, &step.staged, held)?;
             if step.action == RenameAction::ExchangeAttributes {
@@ -166,23 +192,26 @@ impl<'a> Between<'a> {
         tree: &TreeGuard<'_>,
         step: &RenameStep,
         commits: &mut Commits,
-        moved: &mut HashSet<NodeId>,
+        moved: &mut Moved,
         held: &mut Vec<HeldNode<'a>>,
         releases: &mut DeferredReleases<'_>,
     ) -> Result<StepsOutcome> {
         let (dir, name) = self.parent(tree, step, moved, held)?;
         self.check_access(&dir)?;
         self.check_access(&self.staging)?;
+        let (mut there, mut waiting) = (None, None);
         if step.action != RenameAction::Enter {
-            let there = self.resolve(tree, &dir, name, held)?.ok_or_else(|| no_entry(name))?;
-            check_expected(&there, step)?;
-            self.check_unmoved(moved, &there)?;
+            let found = self.resolve(tree, &dir, name, held)?.ok_or_else(|| no_entry(name))?;
+            check_expected(&found, step, moved)?;
+            self.check_name_unmoved(moved, (&dir, name), &found)?;
+            there = Some(found);
         }
         if step.action != RenameAction::Leave {
-            let staged = self
+            let found = self
                 .resolve(tree, &self.staging, &step.staged, held)?
                 .ok_or_else(|| no_entry(&step.staged))?;
-            self.check_unmoved(moved, &staged)?;
+            self.check_name_unmoved(moved, (&self.staging, &step.staged), &found)?;
+            waiting = Some(found);
         }
         let (place, staged) = ((&dir, name), (&self.staging, &step.staged[..]));
         let ((from, name), (to, new_name), mode) = match step.action {
@@ -193,16 +222,14 @@ impl<'a> Between<'a> {
                 return self.exchange_attributes(tree, place, staged, commits, held);
             }
         };
-        let before = held.len();
+        moved.add(place, there.as_ref());
+        moved.add(staged, waiting.as_ref());
         let request = RenameRequest { from, name, to, new_name, mode };
         let mut mover = Mover { namespace: self.namespace, tree, exclusive: true, commits };
         match mover.rename(&request, held, releases)? {
             RenameOutcome::NeedsMerge => Ok(StepsOutcome::NeedsMerge(from.clone(), to.clone())),
             RenameOutcome::NeedsExclusive => fail(FsErrorKind::Busy, "the exclusive lock is held already"),
-            RenameOutcome::Done => {
-                moved.extend(held[before..].iter().map(|node| node.id));
-                Ok(StepsOutcome::Done)
-            }
+            RenameOutcome::Done => Ok(StepsOutcome::Done),
         }
     }
 
@@ -211,7 +238,7 @@ impl<'a> Between<'a> {
         &self,
         tree: &TreeGuard<'_>,
         step: &'s RenameStep,
-        moved: &HashSet<NodeId>,
+        moved: &Moved,
         held: &mut Vec<HeldNode<'a>>,
     ) -> Result<(Arc<Node>, &'s [u8])> {
         let Some((name, above)) = step.place.split_last() else {
@@ -256,11 +283,25 @@ impl<'a> Between<'a> {
     }
 
     /// Refuses to move twice, or below what moved.
-    fn check_unmoved(&self, moved: &HashSet<NodeId>, node: &Arc<Node>) -> Result<()> {
-        match moved.contains(&node.id) || node.id == self.staging.id || node.id == self.target.id {
+    fn check_unmoved(&self, moved: &Moved, node: &Arc<Node>) -> Result<()> {
+        match moved.nodes.contains_key(&node.id) || node.id == self.staging.id || node.id == self.target.id {
             true => fail(FsErrorKind::Invalid, "a step concerns what another one moves"),
             false => Ok(()),
         }
+    }
+
+    /// Refuses to move a name twice, and an entry twice unless each time another name of it moves.
+    fn check_name_unmoved(
+        &self,
+        moved: &Moved,
+        (dir, name): (&Arc<Node>, &[u8]),
+        node: &Arc<Node>,
+    ) -> Result<()> {
+        let has_names = !node.is_dir() && node.state().inode.links > 1;
+        if has_names && !moved.names.contains(&(dir.id, name.to_vec())) {
+            return Ok(());
+        }
+        self.check_unmoved(moved, node)
     }
 
     /// Clears the marks that two directories contradict after they have exchanged their owners.
@@ -332,8 +373,8 @@ fn name_too_big(error: FsError) -> FsError {
 }
 
 /// Refuses what is not what the caller has compared.
-fn check_expected(node: &Arc<Node>, step: &RenameStep) -> Result<()> {
-    let changed = node.state().inode.ctime;
+fn check_expected(node: &Arc<Node>, step: &RenameStep, moved: &Moved) -> Result<()> {
+    let changed = moved.changed_before(node);
     match (node.ino, changed) == step.expected {
         true => Ok(()),
         false => fail(FsErrorKind::Stale, "an entry was changed meanwhile"),

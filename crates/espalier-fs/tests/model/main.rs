@@ -41,16 +41,18 @@ fn random_operations_match_the_model() {
 #[test]
 fn links_between_clones_match_the_model() {
     let seeds = seeds(20);
-    let (count, mut joined) = (seeds.clone().count(), 0);
+    let (count, mut joined, mut renamed) = (seeds.clone().count(), 0, 0);
     for seed in seeds {
         let mut run = Run::new(seed);
         run.of_links = true;
         run.steps(1000);
         run.finish();
         joined += run.tree.joined;
+        renamed += run.renamed_names;
     }
     // Rare cases are not to become so rare that they are not tested.
     assert!(count < 20 || joined > 2 * count, "{joined} link areas were joined in {count} runs");
+    assert!(count < 20 || renamed > count, "{renamed} calls renamed names of one file in {count} runs");
 }
 
 #[test]

@@ -3,9 +3,17 @@
 use crate::run::Run;
 use crate::tree::{Id, Tree};
 use espalier_fs::{Caller, FsErrorKind as Kind, NodeId, RenameAction, RenameMode, RenameStep};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Steps of one call, at most.
 const MAX_STEPS: usize = 4;
+
+/// What the steps of a call have moved so far.
+struct Moved {
+    /// With the time of change before.
+    objects: BTreeMap<Id, i64>,
+    names: BTreeSet<(Id, Vec<u8>)>,
+}
 
 impl Tree {
     /// All of the steps; on failure the tree is of no use any more.
@@ -16,7 +24,8 @@ impl Tree {
         steps: &[RenameStep],
         caller: &Caller,
     ) -> Result<(), Kind> {
-        let mut moved = vec![target, staging];
+        let objects = [target, staging].map(|id| (id, self.objects[id].ctime)).into();
+        let mut moved = Moved { objects, names: BTreeSet::new() };
         for step in steps {
             self.rename_step(target, staging, step, caller, &mut moved)?;
         }
@@ -29,13 +38,13 @@ impl Tree {
         staging: Id,
         step: &RenameStep,
         caller: &Caller,
-        moved: &mut Vec<Id>,
+        moved: &mut Moved,
     ) -> Result<(), Kind> {
         let (name, above) = step.place.split_last().expect("a place has names");
         let mut dirs = vec![target];
         for name in above {
             let next = self.lookup(*dirs.last().expect("not empty"), name)?;
-            if moved.contains(&next) {
+            if moved.objects.contains_key(&next) {
                 return Err(Kind::Invalid);
             }
             if !self.objects[next].is_dir() {
@@ -50,21 +59,28 @@ impl Tree {
                 return Err(Kind::AccessDenied);
             }
         }
+        let place_name = name.clone();
         let there = self.lookup(dir, name).ok();
         let staged = self.lookup(staging, &step.staged).ok();
-        let mut concerned: Vec<Id> = Vec::new();
+        let mut concerned: Vec<(Id, (Id, Vec<u8>))> = Vec::new();
         if step.action != RenameAction::Enter {
             let there = there.ok_or(Kind::NotFound)?;
             // What was changed is expected to be as it was before the call.
-            if self.objects[there].ctime != step.expected.1 {
+            let changed = moved.objects.get(&there).copied().unwrap_or(self.objects[there].ctime);
+            if changed != step.expected.1 {
                 return Err(Kind::Stale);
             }
-            concerned.push(there);
+            concerned.push((there, (dir, name.clone())));
         }
         if step.action != RenameAction::Leave {
-            concerned.push(staged.ok_or(Kind::NotFound)?);
+            concerned.push((staged.ok_or(Kind::NotFound)?, (staging, step.staged.clone())));
         }
-        if concerned.iter().any(|id| moved.contains(id)) {
+        // Of a file with several names each moves for itself.
+        let is_moved = |(id, name): &(Id, (Id, Vec<u8>))| {
+            let has_names = !self.objects[*id].is_dir() && self.objects[*id].names > 1;
+            moved.objects.contains_key(id) && (!has_names || moved.names.contains(name))
+        };
+        if concerned.iter().any(is_moved) {
             return Err(Kind::Invalid);
         }
         let ((from, name), (to, new), mode) = match step.action {
@@ -72,12 +88,14 @@ impl Tree {
             RenameAction::Leave => ((dir, name), (staging, &step.staged), RenameMode::NoReplace),
             RenameAction::Exchange => ((dir, name), (staging, &step.staged), RenameMode::Exchange),
             RenameAction::ExchangeAttributes => {
-                return self.exchange_attributes(concerned[0], concerned[1], caller);
+                return self.exchange_attributes(concerned[0].0, concerned[1].0, caller);
             }
         };
-        self.rename(from, name, to, new, mode)?;
-        moved.extend(concerned);
-        Ok(())
+        moved.names.extend([(dir, place_name), (staging, step.staged.clone())]);
+        for (id, _) in concerned {
+            moved.objects.entry(id).or_insert(self.objects[id].ctime);
+        }
+        self.rename(from, name, to, new, mode)
     }
 
     fn exchange_attributes(&mut self, one: Id, other: Id, caller: &Caller) -> Result<(), Kind> {
@@ -135,10 +153,47 @@ impl Run {
             true => self.name(),
             false => self.random.pick(&names).clone(),
         };
+        let expected = self.expected_at(node, &place);
+        RenameStep { action, place, staged, expected }
+    }
+
+    /// Steps that move names of one file, if one has several below a directory.
+    fn steps_of_names(&mut self, (target, node): (Id, NodeId), staging: Id) -> Vec<RenameStep> {
+        let mut places: BTreeMap<Id, Vec<Vec<Vec<u8>>>> = BTreeMap::new();
+        let mut waiting = vec![(target, Vec::new())];
+        while let Some((dir, place)) = waiting.pop() {
+            for (name, id) in &self.tree.objects[dir].entries {
+                let below = [&place[..], std::slice::from_ref(name)].concat();
+                match self.tree.objects[*id].is_dir() {
+                    true => waiting.push((*id, below)),
+                    false => places.entry(*id).or_default().push(below),
+                }
+            }
+        }
+        let several: Vec<Vec<Vec<Vec<u8>>>> = places.into_values().filter(|all| all.len() > 1).collect();
+        if several.is_empty() {
+            return Vec::new();
+        }
+        let places = self.random.pick(&several).clone();
+        let staged: Vec<Vec<u8>> = self.tree.objects[staging].entries.keys().cloned().collect();
+        let mut steps = Vec::new();
+        for (number, place) in places.into_iter().take(MAX_STEPS).enumerate() {
+            let expected = self.expected_at(node, &place);
+            let (action, staged) = match staged.get(number) {
+                Some(name) if self.random.chance(2) => (RenameAction::Exchange, name.clone()),
+                _ => (RenameAction::Leave, [b"left", self.name().as_slice()].concat()),
+            };
+            steps.push(RenameStep { action, place, staged, expected });
+        }
+        steps
+    }
+
+    /// What users see of the entry at a place below a directory: number and time of change.
+    fn expected_at(&mut self, node: NodeId, place: &[Vec<u8>]) -> (u64, i64) {
         let mut expected = (0, 0);
         let mut at = node;
         let mut held = Vec::new();
-        for name in &place {
+        for name in place {
             let Ok(entry) = self.fs.lookup(at, name) else { break };
             held.push(entry.node);
             (at, expected) = (entry.node, (entry.attr.ino, entry.attr.ctime));
@@ -150,7 +205,7 @@ impl Run {
         if self.random.chance(30) {
             expected.1 += 1;
         }
-        RenameStep { action, place, staged, expected }
+        expected
     }
 
     pub(crate) fn rename_all(&mut self) {
@@ -159,7 +214,16 @@ impl Run {
             return;
         }
         let count = 1 + self.random.below(MAX_STEPS);
-        let steps: Vec<RenameStep> = (0..count).map(|_| self.a_step(target, staging.0)).collect();
+        let steps: Vec<RenameStep> = match self.of_links && self.random.chance(2) {
+            true => self.steps_of_names(target, staging.0),
+            false => (0..count).map(|_| self.a_step(target, staging.0)).collect(),
+        };
+        let names = steps.iter().filter(|step| step.action != RenameAction::ExchangeAttributes).count();
+        let of_one_file = names > 1 && {
+            let mut numbers: Vec<u64> = steps.iter().map(|step| step.expected.0).collect();
+            numbers.dedup();
+            numbers.len() == 1 && numbers[0] != 0
+        };
         let caller = if self.random.chance(4) { self.tree_caller() } else { Caller::default() };
         // Large extended attributes are refused, and the model does not know which are large.
         let large = self.tree.objects.iter().any(|o| o.is_dir() && o.xattrs.values().any(|v| v.len() > 64));
@@ -186,6 +250,7 @@ impl Run {
         if expected.is_ok() {
             self.tree = after;
             self.renamed_all += usize::from(steps.len() > 1);
+            self.renamed_names += usize::from(of_one_file);
         }
     }
 }

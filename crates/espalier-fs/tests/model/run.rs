@@ -54,6 +54,8 @@ pub(crate) struct Run {
     pub(crate) given_up: usize,
     /// Calls that renamed several entries at once.
     pub(crate) renamed_all: usize,
+    /// Those of them that renamed several names of one file.
+    pub(crate) renamed_names: usize,
     /// Another file system goes on in place of this one now and then.
     pub(crate) hands_over: bool,
     /// How often that happened, and how many objects without a name were in use then.
@@ -152,6 +154,7 @@ impl Run {
             gives_up: false,
             given_up: 0,
             renamed_all: 0,
+            renamed_names: 0,
             hands_over: false,
             handed_over: (0, 0),
         }
@@ -189,6 +192,7 @@ impl Run {
             gives_up: false,
             given_up: 0,
             renamed_all: 0,
+            renamed_names: 0,
             hands_over: false,
             handed_over: (0, 0),
         }
