@@ -2,6 +2,7 @@
 
 use crate::entry::{Kind, Trust};
 use crate::error::{AtPath, Error, Result};
+use crate::file_names::FileNames;
 use crate::merge;
 use crate::plan::{Plan, Sides};
 use crate::record::now;
@@ -61,8 +62,9 @@ impl Apply<'_> {
         let _lock = workspace.lock(trees)?;
         let target = match self.to {
             Some(to) => to.canonicalize().at(to)?,
-            None => workspace.original(),
+            None => workspace.find_original()?,
         };
+        workspace.note_if_original(&target)?;
         if target.starts_with(workspace.place()) || workspace.place().starts_with(&target) {
             return Err(Error::Unsuitable(format!(
                 "{} and {} lie in one another",
@@ -72,7 +74,7 @@ impl Apply<'_> {
         }
         let scratch = workspace.scratch()?;
         let outcome = self.in_scratch(trees, workspace, &target, &scratch);
-        let removed = trees.remove_tree(&scratch);
+        let removed = workspace.remove_staging(trees).and_then(|()| trees.remove_tree(&scratch));
         let outcome = outcome?;
         removed?;
         Ok(outcome)
@@ -101,15 +103,15 @@ impl Apply<'_> {
         if self.check {
             return Ok(ApplyOutcome::Applied(applied));
         }
-        let staged = scratch.join("staged");
-        std::fs::create_dir(&staged).at(&staged)?;
-        let steps = Stage::make(trees, &plan, &frozen, &staged, Some(SystemTime::now()))?;
+        let staged = workspace.staging(trees, target, scratch)?;
+        let names = FileNames::kept(&plan.present);
+        let steps = Stage::make(trees, &plan, &frozen, &staged, Some(SystemTime::now()), names)?;
         trees.rename_all(&staged, target, &steps)?;
         if self.prefer != Prefer::Workspace {
             take_back_if_changed(trees, &steps, &sides, &staged)?;
         }
         announce(&steps, target);
-        self.advance_base(trees, &sides, &wanted, scratch)?;
+        self.advance_base(trees, workspace, &sides, &wanted)?;
         workspace.record.applied = Some(now());
         workspace.store()?;
         Ok(ApplyOutcome::Applied(applied))
@@ -119,9 +121,9 @@ impl Apply<'_> {
     fn advance_base(
         &self,
         trees: &dyn Trees,
+        workspace: &mut Workspace,
         sides: &Sides<'_>,
         wanted: &dyn Fn(&Path) -> bool,
-        scratch: &Path,
     ) -> Result<()> {
         if self.paths.is_empty() {
             let exchanged = renameat_with(CWD, sides.workspace, CWD, sides.base, RenameFlags::EXCHANGE);
@@ -129,9 +131,13 @@ impl Apply<'_> {
         }
         let sides = Sides { target: sides.base, ..*sides };
         let plan = Plan::make(trees, &sides, wanted, Prefer::Workspace)?;
-        let staged = scratch.join("base");
-        std::fs::create_dir(&staged).at(&staged)?;
-        let steps = Stage::make(trees, &plan, sides.workspace, &staged, None)?;
+        let scratch = sides.workspace.with_file_name("base");
+        std::fs::create_dir(&scratch).at(&scratch)?;
+        workspace.remove_staging(trees)?;
+        let staged = workspace.staging(trees, sides.base, &scratch)?;
+        // Only compared with, path by path.
+        let names = FileNames::apart(&plan.present);
+        let steps = Stage::make(trees, &plan, sides.workspace, &staged, None, names)?;
         trees.rename_all(&staged, sides.base, &steps)
     }
 }

@@ -78,6 +78,7 @@ impl Create<'_> {
             home.relative(&way.original),
         );
         record.made_from = way.made_from;
+        record.note_original(&way.original)?;
         record.expires = self.time_to_live.map(|time| now().saturating_add(time.as_secs()));
         record.process = self.process.and_then(|process| Some((process, start_of(process)?)));
         let workspace = Workspace { home, record };

@@ -61,7 +61,11 @@ pub(crate) struct Entry {
 
 /// What is at path `below` of directory `top`; `None` if nothing is.
 pub(crate) fn read(top: &Path, below: &Path) -> Result<Option<Entry>> {
-    let path = top.join(below);
+    read_at(top.join(below))
+}
+
+/// What is at a path; `None` if nothing is.
+pub(crate) fn read_at(path: PathBuf) -> Result<Option<Entry>> {
     let metadata = match path.symlink_metadata() {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             return Ok(None);
@@ -89,6 +93,11 @@ impl Entry {
     pub(crate) fn expected(&self) -> Expected {
         let (seconds, nanos) = (self.metadata.ctime(), self.metadata.ctime_nsec());
         Expected { number: self.number, changed: seconds.saturating_mul(1_000_000_000).saturating_add(nanos) }
+    }
+
+    /// True for a file that has other names.
+    pub(crate) fn has_names(&self) -> bool {
+        self.kind == Kind::File && self.metadata.nlink() > 1
     }
 
     /// True if kind, content and attributes are the same.

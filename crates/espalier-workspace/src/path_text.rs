@@ -37,5 +37,23 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
     decode(&text).ok_or_else(|| D::Error::custom(format!("'{text}' is no path")))
 }
 
+/// The same for a path that may be missing.
+pub(crate) mod optional {
+    use super::{Deserialize, Deserializer, Error, PathBuf, Serializer, decode, encode};
+
+    #[allow(clippy::ref_option, reason = "serde calls it so")]
+    pub(crate) fn serialize<S: Serializer>(path: &Option<PathBuf>, to: S) -> Result<S::Ok, S::Error> {
+        match path {
+            Some(path) => to.serialize_some(&encode(path)),
+            None => to.serialize_none(),
+        }
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PathBuf>, D::Error> {
+        let Some(text) = Option::<String>::deserialize(from)? else { return Ok(None) };
+        decode(&text).map(Some).ok_or_else(|| D::Error::custom(format!("'{text}' is no path")))
+    }
+}
+
 #[cfg(test)]
 mod tests;

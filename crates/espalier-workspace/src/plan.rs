@@ -64,6 +64,9 @@ pub(crate) struct Plan {
     /// By path; parents come before what is below them.
     pub(crate) items: BTreeMap<PathBuf, Item>,
     pub(crate) conflicts: Vec<Conflict>,
+    /// By the numbers of files of the workspace of which a name is taken: an entry of the target
+    /// that is like the file, at another of its names.
+    pub(crate) present: HashMap<u64, Entry>,
     /// Paths that the workspace changed and that are not taken as they are.
     left: BTreeSet<PathBuf>,
 }
@@ -96,6 +99,7 @@ impl Plan {
         plan.resolve(prefer);
         plan.check_removed_directories(sides, &theirs, prefer)?;
         plan.check_parents(sides, prefer)?;
+        plan.find_present(sides, &ours)?;
         let taken = |path: &Path| plan.items.get(path).is_some_and(|item| item.decision == Decision::Take);
         plan.left = ours.into_iter().map(|(path, _)| path).filter(|path| !taken(path)).collect();
         plan.items.retain(|_, item| item.decision != Decision::Keep);
@@ -107,6 +111,32 @@ impl Plan {
     /// True if all that the workspace has below a path is taken as it is.
     pub(crate) fn is_whole(&self, path: &Path) -> bool {
         !self.left.range(path.to_owned()..).next().is_some_and(|left| left.starts_with(path))
+    }
+
+    /// Finds what the target has already of files of which further names are taken.
+    fn find_present(&mut self, sides: &Sides<'_>, ours: &[(PathBuf, Change)]) -> Result<()> {
+        let is_taken = |item: &&Item| item.decision == Decision::Take;
+        let files = self.items.values().filter(is_taken).filter_map(|item| item.workspace.as_ref());
+        let wanted: BTreeSet<u64> = files.filter(|file| file.has_names()).map(|file| file.number).collect();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        // A new name changes the file, so all of its names are among the changed paths.
+        for (path, _) in ours.iter().filter(|(_, change)| *change != Change::Removed) {
+            if self.items.get(path).is_some_and(|item| item.decision != Decision::Keep) {
+                continue;
+            }
+            let Some(file) = entry::read(sides.workspace, path)? else { continue };
+            if !wanted.contains(&file.number) || self.present.contains_key(&file.number) {
+                continue;
+            }
+            if let Some(target) = entry::read(sides.target, path)?
+                && file.is_like(&target, Trust::Content)?
+            {
+                self.present.insert(file.number, target);
+            }
+        }
+        Ok(())
     }
 
     /// Conflicts of paths that were moved are conflicts of renames.

@@ -15,10 +15,7 @@ impl Workspace {
     /// system.
     pub fn promote(&mut self, trees: &dyn Trees, processes: &Processes, force: bool) -> Result<()> {
         let _lock = self.lock(trees)?;
-        let (place, original) = (self.place(), self.original());
-        if !original.is_dir() {
-            return Err(Error::Unsuitable(format!("the original, {}, is not there", original.display())));
-        }
+        let (place, original) = (self.place(), self.find_original()?);
         if place.starts_with(&original) || original.starts_with(&place) {
             return Err(Error::Unsuitable(format!(
                 "{} and {} lie in one another",

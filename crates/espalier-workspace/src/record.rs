@@ -27,6 +27,12 @@ pub struct Record {
     /// The directory that it is a clone of, where its changes are applied.
     #[serde(with = "path_text")]
     pub original: PathBuf,
+    /// The number of that directory (`st_ino`), by which it is found where it was moved to.
+    #[serde(default)]
+    pub original_number: Option<u64>,
+    /// Its identifier if it is a workspace itself.
+    #[serde(default)]
+    pub original_id: Option<String>,
     /// What it was made from, for people: the original, a snapshot or another workspace.
     pub made_from: String,
     /// When it was made, in seconds since the Unix epoch.
@@ -41,6 +47,9 @@ pub struct Record {
     pub checkpoints: Vec<Checkpoint>,
     /// It is about to change places with its original.
     pub promoting: bool,
+    /// Where a command stages files in the tree that it applies changes to.
+    #[serde(default, with = "path_text::optional")]
+    pub staging: Option<PathBuf>,
     /// Since when it has not been at its place, in seconds since the Unix epoch.
     pub missing: Option<u64>,
 }
@@ -65,6 +74,8 @@ impl Record {
             name,
             place,
             original,
+            original_number: None,
+            original_id: None,
             made_from: String::new(),
             created: now(),
             expires: None,
@@ -72,6 +83,7 @@ impl Record {
             process: None,
             checkpoints: Vec::new(),
             promoting: false,
+            staging: None,
             missing: None,
         }
     }

@@ -192,6 +192,9 @@ impl Workspace {
             set_identifier(&place, &id)?;
             clear_identifier(&original)?;
         }
+        if original.is_dir() {
+            self.record.note_original(&original)?;
+        }
         self.record.promoting = false;
         self.store()
     }

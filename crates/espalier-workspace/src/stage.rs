@@ -1,8 +1,12 @@
 //! Staging: what an apply brings is made under names in a scratch directory, as clones, and one
 //! call then gives everything its place.
+//!
+//! Names that lead to one file in the workspace lead to one file here, too, if they are made of the
+//! same: the first is a clone, the others are links to it.
 
 use crate::entry::{Entry, Kind, xattrs};
 use crate::error::{AtPath, Error, Result};
+use crate::file_names::{FileNames, Made};
 use crate::plan::{Item, Plan};
 use crate::three_way::{Decision, Pick};
 use crate::trees::{Step, Trees};
@@ -14,6 +18,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// A name in the scratch directory that nothing keeps; the others are numbers.
+const FREE: &str = "free";
+
 /// What is being staged.
 pub(crate) struct Stage<'a> {
     trees: &'a dyn Trees,
@@ -23,6 +30,7 @@ pub(crate) struct Stage<'a> {
     scratch: &'a Path,
     /// The time of modification that files get, so that build tools take them for new.
     time: Option<SystemTime>,
+    names: FileNames<'a>,
     steps: Vec<Step>,
 }
 
@@ -38,8 +46,9 @@ impl<'a> Stage<'a> {
         source: &'a Path,
         scratch: &'a Path,
         time: Option<SystemTime>,
+        names: FileNames<'a>,
     ) -> Result<Vec<Step>> {
-        let mut this = Self { trees, plan, source, scratch, time, steps: Vec::new() };
+        let mut this = Self { trees, plan, source, scratch, time, names, steps: Vec::new() };
         // What lies below a directory that comes or goes, does so with it.
         let mut covered: Option<&Path> = None;
         for (path, item) in &plan.items {
@@ -50,6 +59,7 @@ impl<'a> Stage<'a> {
                 covered = Some(path);
             }
         }
+        this.names.renew(&mut this.steps);
         Ok(this.steps)
     }
 
@@ -90,9 +100,13 @@ impl<'a> Stage<'a> {
     }
 
     /// Makes what comes to `path` as `at`.
-    fn make_entry(&self, path: &Path, item: &Item, source: &Entry, at: &Path) -> Result<()> {
+    fn make_entry(&mut self, path: &Path, item: &Item, source: &Entry, at: &Path) -> Result<()> {
         if source.kind == Kind::Directory {
             return self.make_directory(path, source, at);
+        }
+        let made = Made::of(item, source);
+        if self.names.link(made, at)? {
+            return Ok(());
         }
         if let Some(merged) = &item.merged {
             let target = item.target.as_ref().unwrap_or(source);
@@ -108,18 +122,25 @@ impl<'a> Stage<'a> {
         } else {
             self.clone_entry(source, at)?;
         }
+        self.names.add(made, at);
         self.set_time(source.kind, at)
     }
 
     /// A new directory: a clone, if all of it is taken.
-    fn make_directory(&self, path: &Path, source: &Entry, at: &Path) -> Result<()> {
-        let below = || self.plan.items.range(path.to_owned()..).take_while(|(p, _)| p.starts_with(path));
-        if self.plan.is_whole(path) {
+    fn make_directory(&mut self, path: &Path, source: &Entry, at: &Path) -> Result<()> {
+        let plan = self.plan;
+        let below = || plan.items.range(path.to_owned()..).take_while(|(p, _)| p.starts_with(path));
+        if plan.is_whole(path) {
             self.trees.clone_tree(&source.path, at)?;
             for (path, item) in below() {
                 if let Some(entry) = item.workspace.as_ref().filter(|entry| entry.kind == Kind::File) {
-                    let below = entry.path.strip_prefix(&source.path).unwrap_or(path);
-                    self.set_time(entry.kind, &at.join(below))?;
+                    let at = at.join(entry.path.strip_prefix(&source.path).unwrap_or(path));
+                    // Names of one file in the directory are such in the clone.
+                    let made = Made::of(item, entry);
+                    if !self.names.link_over(made, &at, &self.scratch.join(FREE))? {
+                        self.names.add(made, &at);
+                        self.set_time(entry.kind, &at)?;
+                    }
                 }
             }
             return Ok(());

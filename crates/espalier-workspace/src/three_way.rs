@@ -26,7 +26,7 @@ pub struct Triple {
 }
 
 /// One of the two sides that changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Pick {
     /// The workspace.
     Workspace,

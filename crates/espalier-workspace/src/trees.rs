@@ -229,6 +229,11 @@ impl Trees for Mounted {
                 "{}: more changes than one step can make; apply them in parts, by naming paths",
                 target.display()
             )),
+            Some(libc::EXDEV) => Error::Unsuitable(format!(
+                "{}: a file with several names (hard links) would cross the border of a tree with a limit in it \
+                 (espalier quota clear takes limits away)",
+                target.display()
+            )),
             Some(libc::EACCES) => Error::Unsuitable(format!(
                 "{}: a directory in which something would change belongs to another user, or may not be written",
                 target.display()

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Place, Ran, Random, espalier, run};
+use common::{Place, Ran, Random, as_user, espalier, run};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -37,15 +37,7 @@ impl Trees {
     }
 
     fn program(&self, program: &str, dir: &Path) -> Command {
-        let mut command = match self.user {
-            None => Command::new(program),
-            Some(user) => {
-                let mut command = Command::new("setpriv");
-                let id = user.to_string();
-                command.args(["--reuid", &id, "--regid", &id, "--clear-groups", program]);
-                command
-            }
-        };
+        let mut command = as_user(self.user, program);
         command.current_dir(dir).env("HOME", &self.top).env("GIT_CONFIG_NOSYSTEM", "1").stdin(Stdio::null());
         command
     }

@@ -2,88 +2,13 @@
 
 mod common;
 
-use common::{Place, Ran, assert_same_tree, espalier, make_tree, run};
+use common::pool::{Pool, as_both};
+use common::{Ran, assert_same_tree, espalier, make_tree, run};
 use serde_json::Value;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-
-/// An ordinary user.
-const USER: u32 = 4321;
-
-/// A mount with a directory `top` in it that belongs to the user that gives the commands.
-struct Pool {
-    place: Place,
-    top: PathBuf,
-    user: Option<u32>,
-}
-
-impl Pool {
-    fn of(user: Option<u32>) -> Self {
-        let place = Place::mounted("1G");
-        fs::set_permissions(place.base.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let top = place.dir.join("top");
-        fs::create_dir(&top).unwrap();
-        if let Some(user) = user {
-            std::os::unix::fs::chown(&top, Some(user), Some(user)).unwrap();
-        }
-        Self { place, top, user }
-    }
-
-    /// A program, as the user, in `top`.
-    fn program(&self, program: &str) -> Command {
-        let mut command = match self.user {
-            None => Command::new(program),
-            Some(user) => {
-                let mut command = Command::new("setpriv");
-                let id = user.to_string();
-                command.args(["--reuid", &id, "--regid", &id, "--clear-groups", program]);
-                command
-            }
-        };
-        command.current_dir(&self.top).env("HOME", &self.top).stdin(Stdio::null());
-        command
-    }
-
-    /// A shell command, which must succeed.
-    #[track_caller]
-    fn sh(&self, text: &str) -> String {
-        run(self.program("sh").args(["-ec", text]))
-    }
-
-    /// `espalier workspace` with blanks between its words.
-    fn ws(&self, words: &str) -> Ran {
-        let mut command = self.program(env!("CARGO_BIN_EXE_espalier"));
-        command.arg("workspace").args(words.split(' ')).output().expect("the program runs").into()
-    }
-
-    #[track_caller]
-    fn json(&self, words: &str) -> Value {
-        let said = self.ws(&format!("{words} --json"));
-        serde_json::from_str(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said:?}"))
-    }
-
-    fn names(&self) -> Vec<String> {
-        let all = self.json("list");
-        let name = |one: &Value| one["name"].as_str().unwrap().to_owned();
-        all["workspaces"].as_array().unwrap().iter().map(name).collect()
-    }
-
-    fn path(&self, path: &str) -> PathBuf {
-        self.top.join(path)
-    }
-}
-
-/// What every test does as root and as an ordinary user.
-fn as_both(test: impl Fn(&Pool)) {
-    for user in [None, Some(USER)] {
-        let pool = Pool::of(user);
-        test(&pool);
-        // All that is left is sound.
-        pool.place.remount();
-    }
-}
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
+use std::process::Command;
 
 const REPOSITORY: &str = "git init -q base; cd base; git config user.email a@b.c; git config user.name n; \
     mkdir -p src/deep; echo one > src/a; seq 100 > src/b; echo x > src/deep/c; printf 'ignored\\n' > .gitignore; \

@@ -2,6 +2,8 @@
 //! fails.
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "every test file uses a part of it")]
 
+pub mod pool;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -52,6 +54,15 @@ impl From<Output> for Ran {
 pub fn espalier<A: AsRef<OsStr>>(arguments: &[A]) -> Ran {
     let mut command = Command::new(env!("CARGO_BIN_EXE_espalier"));
     command.args(arguments).stdin(Stdio::null()).output().expect("the program runs").into()
+}
+
+/// A program, run by a user: by that of the test, or by one without groups.
+pub fn as_user(user: Option<u32>, program: impl AsRef<OsStr>) -> Command {
+    let Some(user) = user else { return Command::new(program) };
+    let mut command = Command::new("setpriv");
+    let id = user.to_string();
+    command.args(["--reuid", &id, "--regid", &id, "--clear-groups"]).arg(program);
+    command
 }
 
 /// Runs another program, which must succeed.

@@ -1,10 +1,12 @@
 //! Random workspaces against a model with real copies: edits on both sides, checkpoints, applies,
-//! promotions, undo, discards, remounts. The model has a three-way rule of its own, which knows
-//! trees as maps from paths to what is there.
+//! promotions, undo, discards, remounts, and files with names in several places. The model has a
+//! three-way rule of its own, which knows trees as maps from paths to what is there.
 //!
 //! `ESPALIER_SEED=n` runs that seed alone, `ESPALIER_SEEDS=n` the first n.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod tree;
 
 use common::{Place, Random};
 use espalier_workspace::{
@@ -14,8 +16,9 @@ use rustix::fs::Uid;
 use rustix::thread::set_thread_res_uid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+use tree::{Thing, Tree, edit, merge, read};
 
 /// An ordinary user.
 const USER: u32 = 4321;
@@ -23,16 +26,8 @@ const USER: u32 = 4321;
 const STEPS: usize = 60;
 /// Workspaces at a time.
 const MAX_WORKSPACES: usize = 3;
-
-/// What is at a path.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Thing {
-    File(Vec<u8>, u32),
-    Directory(u32),
-    Link(PathBuf),
-}
-
-type Tree = BTreeMap<PathBuf, Thing>;
+/// A directory with further names of files.
+const OUTSIDE: &str = "outside";
 
 /// What the model knows of a workspace.
 struct Known {
@@ -41,118 +36,10 @@ struct Known {
     checkpoints: Vec<Tree>,
 }
 
-/// Reads a tree, without its top.
-fn read(top: &Path) -> Tree {
-    let mut tree = Tree::new();
-    let mut waiting = vec![PathBuf::new()];
-    while let Some(below) = waiting.pop() {
-        for entry in fs::read_dir(top.join(&below)).unwrap() {
-            let path = below.join(entry.unwrap().file_name());
-            let full = top.join(&path);
-            let metadata = full.symlink_metadata().unwrap();
-            let mode = metadata.mode() & 0o7777;
-            let thing = if metadata.is_dir() {
-                waiting.push(path.clone());
-                Thing::Directory(mode)
-            } else if metadata.is_symlink() {
-                Thing::Link(fs::read_link(&full).unwrap())
-            } else {
-                Thing::File(fs::read(&full).unwrap(), mode)
-            };
-            tree.insert(path, thing);
-        }
-    }
-    tree
-}
-
-/// A random edit of a tree on disk.
-fn edit(top: &Path, random: &mut Random) {
-    let tree = read(top);
-    let paths: Vec<&PathBuf> = tree.keys().collect();
-    let any = |random: &mut Random| paths.get(random.below(paths.len().max(1) as u64) as usize).copied();
-    let parents: Vec<PathBuf> = std::iter::once(PathBuf::new())
-        .chain(tree.iter().filter(|(_, thing)| matches!(thing, Thing::Directory(_))).map(|(p, _)| p.clone()))
-        .collect();
-    let parent = parents[random.below(parents.len() as u64) as usize].clone();
-    let new = top.join(&parent).join(format!("n{}", random.below(12)));
-    let there = new.symlink_metadata().is_ok();
-    match (random.below(10), any(random)) {
-        (0..=2, _) if !there => {
-            let length = [0, 5, 4096, 20_000, 300_000][random.below(5) as usize];
-            fs::write(&new, random.bytes(length)).unwrap();
-        }
-        (3, _) if !there => fs::create_dir(&new).unwrap(),
-        (4, _) if !there => symlink(format!("to{}", random.below(3)), &new).unwrap(),
-        (5, Some(path)) => {
-            let path = top.join(path);
-            let is_dir = path.symlink_metadata().unwrap().is_dir();
-            if is_dir { fs::remove_dir_all(path).unwrap() } else { fs::remove_file(path).unwrap() }
-        }
-        (6, Some(path)) if !there && !parent.starts_with(path) => fs::rename(top.join(path), &new).unwrap(),
-        (7, Some(path)) if !top.join(path).symlink_metadata().unwrap().is_symlink() => {
-            let mode = [0o700, 0o755, 0o711, 0o750][random.below(4) as usize];
-            fs::set_permissions(top.join(path), fs::Permissions::from_mode(mode)).unwrap();
-        }
-        (_, Some(path)) if matches!(tree[path], Thing::File(..)) => {
-            fs::write(top.join(path), random.bytes(1 + random.0 as usize % 9)).unwrap();
-        }
-        _ => {}
-    }
-}
-
-/// The merge of two trees that come from `base`, or the paths on which they contradict each other.
-/// Unlike the library, it makes the result of every path first, and asks then whether it is a tree.
-fn merge(base: &Tree, ours: &Tree, theirs: &Tree) -> Result<Tree, BTreeSet<PathBuf>> {
-    let paths: BTreeSet<&PathBuf> = base.keys().chain(ours.keys()).chain(theirs.keys()).collect();
-    let (mut merged, mut clashes) = (Tree::new(), BTreeSet::new());
-    for path in paths {
-        match merge_thing(base.get(path), ours.get(path), theirs.get(path)) {
-            Ok(Some(thing)) => drop(merged.insert(path.clone(), thing)),
-            Ok(None) => {}
-            Err(()) => drop(clashes.insert(path.clone())),
-        }
-    }
-    for path in merged.keys() {
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let is_fine = parent.is_none_or(|parent| {
-            clashes.contains(parent) || matches!(merged.get(parent), Some(Thing::Directory(_)))
-        });
-        if !is_fine {
-            clashes.insert(path.clone());
-        }
-    }
-    if clashes.is_empty() { Ok(merged) } else { Err(clashes) }
-}
-
-fn merge_thing(
-    base: Option<&Thing>,
-    ours: Option<&Thing>,
-    theirs: Option<&Thing>,
-) -> Result<Option<Thing>, ()> {
-    if ours == theirs || theirs == base {
-        return Ok(ours.cloned());
-    }
-    if ours == base {
-        return Ok(theirs.cloned());
-    }
-    let one = |base: u32, ours: u32, theirs: u32| match () {
-        () if ours == theirs || theirs == base => Ok(ours),
-        () if ours == base => Ok(theirs),
-        () => Err(()),
-    };
-    match (base, ours, theirs) {
-        (Some(Thing::File(base, old)), Some(Thing::File(ours, mode)), Some(Thing::File(theirs, other))) => {
-            let content = match () {
-                () if ours == theirs || theirs == base => ours,
-                () if ours == base => theirs,
-                () => return Err(()),
-            };
-            Ok(Some(Thing::File(content.clone(), one(*old, *mode, *other)?)))
-        }
-        (Some(Thing::Directory(old)), Some(Thing::Directory(mode)), Some(Thing::Directory(other))) => {
-            Ok(Some(Thing::Directory(one(*old, *mode, *other)?)))
-        }
-        _ => Err(()),
+impl Known {
+    /// Which names share a file is no change by itself.
+    fn is_changed(&self) -> bool {
+        self.base.things != self.tree.things
     }
 }
 
@@ -190,6 +77,8 @@ struct Run {
     made: usize,
     applied: usize,
     conflicts: usize,
+    /// Names that applies brought and that are names of one file with others.
+    linked: usize,
 }
 
 impl Run {
@@ -202,11 +91,12 @@ impl Run {
         let _acting = user.map(|_| AsUser::begin());
         let original = top.join("original");
         fs::create_dir(&original).unwrap();
+        fs::create_dir(top.join(OUTSIDE)).unwrap();
         let mut random = Random(seed + 1);
-        (0..25).for_each(|_| edit(&original, &mut random));
+        (0..25).for_each(|_| edit(&original, &top.join(OUTSIDE), &mut random));
         let original = read(&original);
-        let (known, made, applied, conflicts) = (BTreeMap::new(), 0, 0, 0);
-        Self { place, top, user, seed, random, original, known, made, applied, conflicts }
+        let (known, made, applied, conflicts, linked) = (BTreeMap::new(), 0, 0, 0, 0);
+        Self { place, top, user, seed, random, original, known, made, applied, conflicts, linked }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -241,7 +131,8 @@ impl Run {
         let known = self.known.get_mut(name).unwrap();
         let expected = merge(&known.base, &self.original, &known.tree);
         match (outcome, expected) {
-            (ApplyOutcome::Applied(_), Ok(merged)) => {
+            (ApplyOutcome::Applied(done), Ok(merged)) => {
+                self.linked += done.iter().filter(|one| merged.has_names(&one.path)).count();
                 self.original = merged;
                 known.base = known.tree.clone();
                 self.applied += 1;
@@ -266,10 +157,11 @@ impl Run {
         assert!(matches!(outcome, ApplyOutcome::Applied(_)), "seed {}: {outcome:?}", self.seed);
         let known = self.known.get_mut(name).unwrap();
         let now = read(&self.top.join("original"));
-        let paths: BTreeSet<&PathBuf> = known.base.keys().chain(known.tree.keys()).collect();
+        let (base, tree) = (&known.base.things, &known.tree.things);
+        let paths: BTreeSet<&PathBuf> = base.keys().chain(tree.keys()).collect();
         for path in paths {
-            if known.base.get(path) != known.tree.get(path) {
-                let (found, wanted) = (now.get(path), known.tree.get(path));
+            if base.get(path) != tree.get(path) {
+                let (found, wanted) = (now.things.get(path), tree.get(path));
                 let mixed = matches!((found, wanted), (Some(Thing::File(..)), Some(Thing::File(..))))
                     || matches!((found, wanted), (Some(Thing::Directory(_)), Some(Thing::Directory(_))));
                 assert!(found == wanted || mixed, "seed {}: {}", self.seed, path.display());
@@ -289,6 +181,24 @@ impl Run {
         let known = self.known.get_mut(name).unwrap();
         known.checkpoints.push(known.tree.clone());
         known.tree = known.checkpoints[number as usize - 1].clone();
+    }
+
+    /// Writes a file by a name outside: the tree that has another name of it changes, and no other.
+    fn write_outside(&mut self) {
+        let names = fs::read_dir(self.path(OUTSIDE)).unwrap().map(|entry| entry.unwrap().path());
+        let mut names: Vec<PathBuf> = names.collect();
+        names.sort();
+        let Some(file) = names.get(self.random.below(names.len().max(1) as u64) as usize) else { return };
+        let number = file.metadata().unwrap().ino();
+        fs::write(file, self.random.bytes(1 + self.random.0 as usize % 9)).unwrap();
+        if tree::has_number(&self.path("original"), number) {
+            self.original = read(&self.path("original"));
+        }
+        for (name, known) in &mut self.known {
+            if tree::has_number(&self.top.join(name), number) {
+                known.tree = read(&self.top.join(name));
+            }
+        }
     }
 
     fn step(&mut self) {
@@ -322,7 +232,7 @@ impl Run {
                 std::mem::swap(&mut known.tree, &mut self.original);
             }
             10 => {
-                let has_changes = self.known[&name].base != self.known[&name].tree;
+                let has_changes = self.known[&name].is_changed();
                 let discard = Discard { force: false };
                 let done = discard.run(&Mounted, &mut self.find(&name), &Processes::default());
                 assert_eq!(done.is_err(), has_changes, "seed {}: {done:?}", self.seed);
@@ -334,11 +244,13 @@ impl Run {
                 self.known.remove(&name);
             }
             12..=14 => {
-                edit(&self.path("original"), &mut self.random);
+                edit(&self.path("original"), &self.path(OUTSIDE), &mut self.random);
                 self.original = read(&self.path("original"));
             }
+            15..=16 => self.write_outside(),
             _ => {
-                (0..3).for_each(|_| edit(&self.path(&name), &mut self.random));
+                let (top, outside) = (self.path(&name), self.path(OUTSIDE));
+                (0..3).for_each(|_| edit(&top, &outside, &mut self.random));
                 self.known.get_mut(&name).unwrap().tree = read(&self.path(&name));
             }
         }
@@ -355,7 +267,7 @@ impl Run {
             let known = &self.known[&workspace.record().name];
             let name = &workspace.record().name;
             assert_eq!(read(&workspace.place()), known.tree, "seed {}, step {step}: {name}", self.seed);
-            let is_changed = known.base != known.tree;
+            let is_changed = known.is_changed();
             let differences = workspace.differences(&Mounted).unwrap();
             assert_eq!(
                 !differences.is_empty(),
@@ -367,13 +279,13 @@ impl Run {
     }
 }
 
-fn run_all(count: u64, user: Option<u32>) -> (usize, usize) {
+fn run_all(count: u64, user: Option<u32>) -> (usize, usize, usize) {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seeds = match number("ESPALIER_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..number("ESPALIER_SEEDS").unwrap_or(count),
     };
-    let (mut applied, mut conflicts) = (0, 0);
+    let (mut applied, mut conflicts, mut linked) = (0, 0, 0);
     for seed in seeds {
         let mut run = Run::new(seed, user);
         for step in 0..STEPS {
@@ -384,19 +296,23 @@ fn run_all(count: u64, user: Option<u32>) -> (usize, usize) {
         run.compare(STEPS);
         applied += run.applied;
         conflicts += run.conflicts;
+        linked += run.linked;
     }
-    (applied, conflicts)
+    (applied, conflicts, linked)
 }
 
 #[test]
 fn random_workspaces_are_as_real_copies_merged_by_another_rule() {
-    let (applied, conflicts) = run_all(8, None);
+    let (applied, conflicts, linked) = run_all(8, None);
     let is_whole = ["ESPALIER_SEED", "ESPALIER_SEEDS"].iter().all(|name| std::env::var_os(name).is_none());
-    assert!(!is_whole || applied > 20 && conflicts > 5, "{applied} applied, {conflicts} conflicts");
+    assert!(
+        !is_whole || applied > 20 && conflicts > 5 && linked > 5,
+        "{applied} applied, {conflicts} conflicts, {linked} names"
+    );
 }
 
 #[test]
 fn those_of_an_ordinary_user_are_too() {
-    let (applied, _) = run_all(2, Some(USER));
+    let (applied, ..) = run_all(2, Some(USER));
     assert!(applied > 0);
 }

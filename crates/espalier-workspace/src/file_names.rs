@@ -1,0 +1,171 @@
+//! Files with several names (hard links) in what is staged: which names lead to one file.
+//!
+//! Names that lead to one file in the workspace, and that an apply brings, lead to one file in the
+//! target, if they are made of the same. If the target has the file already, because another name
+//! of it is alike on both sides, they become names of that. All else is decided path by path: which
+//! names share a file is no change by itself.
+
+use crate::entry::{self, Entry};
+use crate::error::{AtPath, Error, Result};
+use crate::plan::Item;
+use crate::three_way::{Decision, Pick};
+use crate::trees::{Expected, Step};
+use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// What a file is made of: names of which this is equal are names of one file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Made {
+    /// The number of the workspace's file.
+    workspace: u64,
+    /// That of the target's, if something of it is kept.
+    target: Option<u64>,
+    /// Which side has the content (none if it is merged), and which the attributes.
+    picks: (Option<Pick>, Option<Pick>),
+}
+
+impl Made {
+    /// What the file of a path is made of; `None` if the workspace has no other name of it.
+    pub(crate) fn of(item: &Item, source: &Entry) -> Option<Self> {
+        if !source.has_names() {
+            return None;
+        }
+        let target = item.target.as_ref().map(|target| target.number);
+        let (workspace, both) = (source.number, Some(Pick::Workspace));
+        Some(match item.decision {
+            _ if item.merged.is_some() => Self { workspace, target, picks: (None, item.attributes) },
+            Decision::Mix { content, attributes } => {
+                Self { workspace, target, picks: (Some(content), Some(attributes)) }
+            }
+            _ => Self { workspace, target: None, picks: (both, both) },
+        })
+    }
+
+    /// True if it is the workspace's file as it is.
+    fn is_taken(&self) -> bool {
+        self.target.is_none()
+    }
+}
+
+/// The files that were staged so far.
+pub(crate) struct FileNames<'a> {
+    /// Where the first name of each is; `None`: each name becomes a file of its own.
+    files: Option<HashMap<Made, PathBuf>>,
+    /// What the target has already, by the number of the workspace's file.
+    present: &'a HashMap<u64, Entry>,
+    /// Files of the target that got names here, by number: as what they were compared, and what
+    /// they are now. A further name changes the time of change.
+    linked: HashMap<u64, (Expected, Expected)>,
+}
+
+impl<'a> FileNames<'a> {
+    /// Names of one file stay such.
+    pub(crate) fn kept(present: &'a HashMap<u64, Entry>) -> Self {
+        Self { files: Some(HashMap::new()), present, linked: HashMap::new() }
+    }
+
+    /// Each name becomes a file of its own.
+    pub(crate) fn apart(present: &'a HashMap<u64, Entry>) -> Self {
+        Self { files: None, present, linked: HashMap::new() }
+    }
+
+    /// Notes that `at` is the first name of a file.
+    pub(crate) fn add(&mut self, made: Option<Made>, at: &Path) {
+        if let (Some(made), Some(files)) = (made, &mut self.files) {
+            files.entry(made).or_insert_with(|| at.to_owned());
+        }
+    }
+
+    /// Makes `at`, where nothing is, a name of the file that is made of the same. False if there is
+    /// none.
+    ///
+    /// # Errors
+    /// [`Error::Meanwhile`]; of the system.
+    pub(crate) fn link(&mut self, made: Option<Made>, at: &Path) -> Result<bool> {
+        let (Some(made), Some(files)) = (made, &mut self.files) else { return Ok(false) };
+        if let Some(first) = files.get(&made) {
+            return link(first, at);
+        }
+        let Some(present) = self.present.get(&made.workspace).filter(|_| made.is_taken()) else {
+            return Ok(false);
+        };
+        // A link gives the file a new time of change, by which a change by others no longer shows.
+        let compared = self.linked.get(&present.number).map_or(present.expected(), |(_, now)| *now);
+        let meanwhile = || Error::Meanwhile(present.path.clone());
+        let before = entry::read_at(present.path.clone())?.filter(|now| now.expected() == compared);
+        before.ok_or_else(meanwhile)?;
+        if !link(&present.path, at)? {
+            return Ok(false);
+        }
+        files.insert(made, at.to_owned());
+        let now = entry::read_at(at.to_owned())?.filter(|now| is_same(now, present)).ok_or_else(meanwhile)?;
+        self.linked.insert(present.number, (present.expected(), now.expected()));
+        Ok(true)
+    }
+
+    /// The same for `at` where a copy of the file is, which goes; `free` is where nothing is. True
+    /// without a change if both are one file.
+    ///
+    /// # Errors
+    /// As for [`FileNames::link`].
+    pub(crate) fn link_over(&mut self, made: Option<Made>, at: &Path, free: &Path) -> Result<bool> {
+        let (Some(of), Some(files)) = (made, &self.files) else { return Ok(false) };
+        let number = |path: &Path| path.symlink_metadata().at(path).map(|found| found.ino());
+        if let Some(first) = files.get(&of)
+            && number(first)? == number(at)?
+        {
+            return Ok(true);
+        }
+        if !self.link(made, free)? {
+            return Ok(false);
+        }
+        std::fs::rename(free, at).at(at)?;
+        if let Some(first) = self.files.as_mut().and_then(|files| files.get_mut(&of)).filter(|f| *f == free) {
+            *first = at.to_owned();
+        }
+        Ok(true)
+    }
+
+    /// Steps expect files of the target as they are since they got names.
+    pub(crate) fn renew(&self, steps: &mut [Step]) {
+        for step in steps {
+            let (Step::Leave { expected, .. }
+            | Step::Exchange { expected, .. }
+            | Step::Attributes { expected, .. }) = step
+            else {
+                continue;
+            };
+            if let Some((compared, now)) = self.linked.get(&expected.number)
+                && compared == expected
+            {
+                *expected = *now;
+            }
+        }
+    }
+}
+
+/// Makes `at` a further name of a file; false if the system allows no such name, because of a limit
+/// on the tree or on names, or because the file is not the caller's.
+fn link(file: &Path, at: &Path) -> Result<bool> {
+    match std::fs::hard_link(file, at) {
+        Err(error)
+            if matches!(
+                error.raw_os_error(),
+                Some(libc::EXDEV | libc::EMLINK | libc::EPERM | libc::EACCES)
+            ) =>
+        {
+            Ok(false)
+        }
+        made => made.at(at).map(|()| true),
+    }
+}
+
+/// True if the file is what was compared, but for its names.
+fn is_same(now: &Entry, compared: &Entry) -> bool {
+    let told = |entry: &Entry| {
+        let of = &entry.metadata;
+        (entry.number, of.size(), of.mtime(), of.mtime_nsec(), of.mode(), of.uid(), of.gid())
+    };
+    told(now) == told(compared)
+}
