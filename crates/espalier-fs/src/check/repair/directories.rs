@@ -8,6 +8,7 @@ use crate::model::record::{Inode, Record, VolumeState};
 use crate::model::types::{FileFlags, FileKind};
 use espalier_engine::Key;
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Where files without a name go.
 const LOST_FOUND: &[u8] = b"lost+found";
@@ -28,7 +29,13 @@ impl Repair<'_> {
         let above = layout::parse(&key).map_or(Key::default(), |parsed| parsed.prefix.into());
         let mut inode = self.new_inode(&above, FileKind::Directory, 0o700);
         (inode.has_link_area, inode.owned_alone) = (self.links.marks.contains_key(prefix), false);
-        let sum = self.sum_of(&above);
+        if self.directories.get(prefix).is_some_and(|found| found.entries > 0) {
+            // It may have been the top of a clone, whose delta is lost: with none, all below would
+            // have the numbers of the source.
+            inode.delta = random_delta(prefix, inode.number);
+            inode.link_area_delta = if inode.has_link_area { random_delta(prefix, inode.delta) } else { 0 };
+        }
+        let sum = self.sum_of(&above).wrapping_add(inode.delta);
         let directory = self.directories.entry(prefix.into()).or_default();
         (directory.says, directory.sum) = (Some((0, 0)), sum);
         if let Some(parsed) = layout::parse(&key) {
@@ -124,6 +131,13 @@ impl Repair<'_> {
         self.directories.retain(|other, _| !other.starts_with(prefix));
         self.writer.flush()
     }
+}
+
+/// A delta as clones have: equal in each run of a repair, so that one which was ended goes on.
+fn random_delta(prefix: &[u8], number: u64) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (prefix, number).hash(&mut hasher);
+    hasher.finish()
 }
 
 /// The key of the entry of the directory with this content prefix.

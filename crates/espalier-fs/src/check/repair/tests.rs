@@ -1,6 +1,6 @@
 use super::*;
 use crate::model::layout::{self, LINKS, METADATA};
-use crate::model::record::Record;
+use crate::model::record::{Inode, Record};
 use crate::model::tree_limits::LimitsField;
 use crate::model::types::*;
 use crate::{FileSystem, check};
@@ -179,6 +179,37 @@ fn root_and_state_are_made_anew() {
     assert_eq!(read(&fs, "dir/file"), [7; 9000]);
     let made = fs.mknod(NodeId::ROOT, b"new", NewNode::Regular, 0o644, &Caller::default()).unwrap();
     assert!(made.attr.ino > 1000, "{}", made.attr.ino);
+}
+
+#[test]
+fn a_clone_whose_top_is_lost_keeps_numbers_of_its_own() {
+    let (store, env) = sample();
+    let fs = FileSystem::open(store.clone(), env.clone(), Default::default()).unwrap();
+    let dir = fs.lookup(NodeId::ROOT, b"dir").unwrap().node;
+    fs.clone_tree(dir, NodeId::ROOT, b"copy", &Caller::default()).unwrap();
+    fs.syncfs().unwrap();
+    drop(fs);
+    let mut batch = Batch::new();
+    let id = IndexId { volume: volume(&store), index: METADATA };
+    batch.delete(id, &layout::entry_key(b"", b"copy"));
+    store.commit(batch).unwrap();
+    repair(&store, "main", &[], 5, &mut |_| ()).unwrap();
+    assert_eq!(check(&store, "main", &mut |_| ()).unwrap().problems, []);
+    let fs = FileSystem::open(store, env, Default::default()).unwrap();
+    assert_eq!(read(&fs, "copy/deep/er/leaf"), b"leaf");
+    assert_eq!(read(&fs, "copy/one"), [8; 100]);
+}
+
+#[test]
+fn directories_in_a_link_area_go() {
+    let lost = |batch: &mut Batch, volume| {
+        let id = IndexId { volume, index: METADATA };
+        let area = layout::area_prefix(b"");
+        let inode = Inode::new(FileKind::Regular, 0o644, 0, 0, 77, 5);
+        let below = layout::content_prefix(&area, b"name");
+        batch.insert(id, &layout::entry_key(&below, b"file"), inode.encode());
+    };
+    repaired(lost, &[("/", "could not be understood")]);
 }
 
 #[test]

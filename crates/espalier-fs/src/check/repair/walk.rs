@@ -85,7 +85,9 @@ impl Repair<'_> {
 
     fn metadata(&mut self, parsed: &Parsed<'_>, value: &[u8]) -> Result<()> {
         let is_root = parsed.base == layout::ROOT_KEY;
-        let is_misplaced = parsed.name.is_empty() && !is_root;
+        // An area has files, and no directories.
+        let is_in_area_s_directory = parsed.directory.iter().rev().skip(1).any(Vec::is_empty);
+        let is_misplaced = (parsed.name.is_empty() && !is_root) || is_in_area_s_directory;
         let record = match Record::decode(value) {
             Ok(record) if !is_misplaced => record,
             _ => {
