@@ -293,18 +293,15 @@ impl Admission {
         let mut blocks = 0;
         // What lies on the device stays while it is looked at.
         let _pin = self.space.deferred.pin();
-        for op in &batch.ops {
-            let LoggedOp::Clone { index, source, destination } = op else { continue };
-            if source == destination {
-                continue;
-            }
+        for (i, op) in batch.ops.iter().enumerate() {
+            let LoggedOp::Clone { index, .. } = op else { continue };
+            let Some(clone) = PendingClone::of(op, msn, &batch.ops[i + 1..]) else { continue };
             if !roots.contains_key(index) {
                 let Some(found) = self.indexes.get(*index) else { continue };
                 let root = found.version().root.clone();
                 roots.insert(*index, (root.clone(), root));
             }
             let Some((_, root)) = roots.get_mut(index) else { continue };
-            let clone = PendingClone { msn, source: source.clone(), destination: destination.clone() };
             *root = self.accounting.edit().bind(root, &clone)?;
             blocks += u64::from(root.height) + 4;
         }

@@ -14,7 +14,7 @@ use crate::index::deleted_ranges::DeletedRanges;
 use crate::index::table::{IndexTable, Indexes};
 use crate::log::{Log, LoggedBatch, LoggedOp};
 use crate::message::pending_clone::PendingClone;
-use crate::model::ids::{Lsn, Msn};
+use crate::model::ids::Msn;
 use crate::model::op::MergeFunctions;
 use crate::read::pins::PinTable;
 use crate::signal::WorkSignal;
@@ -76,10 +76,13 @@ impl Applier {
         self.deleted.note(ops);
         let value_limit = self.accounting.memtable_value_limit();
         let mut applied = Applied::default();
-        for (msn, op) in (first_msn.0..).map(Msn).zip(ops) {
+        for (i, (msn, op)) in (first_msn.0..).map(Msn).zip(ops).enumerate() {
             let Some(index) = op.index().and_then(|id| indexes.get(&id)) else { continue };
             if let LoggedOp::Clone { .. } = op {
-                applied.has_clone |= push_clone(index, op, msn, *lsn);
+                if let Some(clone) = PendingClone::of(op, msn, &ops[i + 1..]) {
+                    index.push_clone(clone, *lsn);
+                    applied.has_clone = true;
+                }
                 continue;
             }
             let table = index.active();
@@ -94,17 +97,5 @@ impl Applier {
             }
         }
         applied
-    }
-}
-
-/// Lays a clone over the memtables of an index; false if it changes nothing.
-fn push_clone(index: &Index, op: &LoggedOp, msn: Msn, upto: Lsn) -> bool {
-    match op {
-        LoggedOp::Clone { source, destination, .. } if source != destination => {
-            let (source, destination) = (source.clone(), destination.clone());
-            index.push_clone(PendingClone { msn, source, destination }, upto);
-            true
-        }
-        _ => false,
     }
 }

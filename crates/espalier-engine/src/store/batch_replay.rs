@@ -76,8 +76,9 @@ impl<'a> BatchReplay<'a> {
         let last = end.ok_or_else(|| {
             Error::damaged(format!("batch {} of the log numbers its messages from {first}", batch.lsn.0))
         })? - 1;
-        for (msn, op) in (first..).zip(&batch.ops) {
-            self.op(op, Msn(msn), batch.lsn).context(|| format!("batch {}", batch.lsn.0))?;
+        for (i, (msn, op)) in (first..).zip(&batch.ops).enumerate() {
+            let rest = &batch.ops[i + 1..];
+            self.op(op, rest, (Msn(msn), batch.lsn)).context(|| format!("batch {}", batch.lsn.0))?;
             // It waits for a checkpoint again, for which the next commit has to reserve.
             self.order.pending.bytes += bytes_in(op) as u64;
             self.order.pending.clone_blocks += CLONE_BLOCKS * u64::from(matches!(op, LoggedOp::Clone { .. }));
@@ -90,7 +91,7 @@ impl<'a> BatchReplay<'a> {
         Ok(())
     }
 
-    fn op(&mut self, op: &LoggedOp, msn: Msn, lsn: Lsn) -> Result<()> {
+    fn op(&mut self, op: &LoggedOp, rest: &[LoggedOp], (msn, lsn): (Msn, Lsn)) -> Result<()> {
         let (id, update) = match op {
             LoggedOp::Point { index, op: crate::Op::Update(update), .. } => (index, Some(update)),
             LoggedOp::Range { index, op: crate::RangeOp::Update(update), .. } => (index, Some(update)),
@@ -111,11 +112,12 @@ impl<'a> BatchReplay<'a> {
                 index.active().apply(key, msn, op, Msn(0), &self.options.merge)
             }
             LoggedOp::Range { range, op, .. } => index.active().apply_range(range, msn, op, Msn(0)),
-            LoggedOp::Clone { source, destination, .. } if source != destination => {
-                let (source, destination) = (source.clone(), destination.clone());
-                index.push_clone(PendingClone { msn, source, destination }, lsn);
+            LoggedOp::Clone { .. } => {
+                if let Some(clone) = PendingClone::of(op, msn, rest) {
+                    index.push_clone(clone, lsn);
+                }
             }
-            LoggedOp::Clone { .. } | LoggedOp::Superseded => {}
+            LoggedOp::Superseded => {}
         }
         Ok(())
     }
@@ -187,7 +189,7 @@ impl BatchReplay<'_> {
     /// What a clone copies of something lost is lost there too: from here on, and not before, when
     /// something else was there.
     fn copy_losses(&self, index: IndexId, clone: &PendingClone) {
-        let PendingClone { msn, source, destination } = clone;
+        let PendingClone { msn, source, destination, .. } = clone;
         let below = KeyRange::prefix(source);
         let moved = |key: &Key| key.strip_prefix(&**source).map(|rest| [destination, rest].concat().into());
         let mut losses = self.losses.lock();

@@ -74,6 +74,18 @@ impl Node {
             Body::Interior { edges, .. } => edges.iter().all(Edge::is_empty),
         }
     }
+
+    /// True if a node cut out of this one shows all of it, through the same headers. False if that
+    /// is not seen.
+    pub(crate) fn is_same(&self, cut: &Node) -> bool {
+        match (&self.body, &cut.body) {
+            (Body::Leaf(a), Body::Leaf(b)) => a.is_same(b),
+            (Body::Interior { pivots: p, edges: e }, Body::Interior { pivots: q, edges: f }) => {
+                p == q && e.iter().zip(f).all(|(a, b)| a.is_same(b))
+            }
+            _ => false,
+        }
+    }
 }
 
 /// Joins two neighbouring nodes of one height, both in the key space of their parent; `pivot` lies

@@ -165,6 +165,16 @@ impl Edge {
     pub(crate) fn is_empty(&self) -> bool {
         self.child.is_none() && self.runs.is_empty()
     }
+
+    /// See [`Node::is_same`].
+    pub(super) fn is_same(&self, cut: &Edge) -> bool {
+        let child = match (&self.child, &cut.child) {
+            (Some(a), Some(b)) => Arc::ptr_eq(&a.slot, &b.slot) && a.view == b.view,
+            (a, b) => a.is_none() && b.is_none(),
+        };
+        let runs = self.runs.iter().zip(&cut.runs);
+        child && self.runs.len() == cut.runs.len() && runs.clone().all(|(a, b)| a.is_same(b))
+    }
 }
 
 impl Child {

@@ -138,6 +138,14 @@ impl Run {
         part.last.as_ref().is_none_or(|last| *key <= **last).then_some((number, part))
     }
 
+    /// True if a run cut out of this one shows all of it, and through the same bounds.
+    pub(super) fn is_same(&self, cut: &Run) -> bool {
+        let parts = self.parts.iter().zip(&cut.parts);
+        self.parts.len() == cut.parts.len()
+            && parts.clone().all(|(a, b)| Arc::ptr_eq(&a.slot, &b.slot) && a.view == b.view)
+            && self.ranges.is_empty()
+    }
+
     /// Appends a run; all its keys are larger.
     pub(super) fn append(&mut self, other: &Run) {
         self.parts.extend(other.parts.iter().cloned());

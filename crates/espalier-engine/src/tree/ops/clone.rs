@@ -27,7 +27,7 @@ use crate::model::ids::Msn;
 use crate::model::key::{Key, KeyRange};
 use crate::model::value::Value;
 use crate::model::view::View;
-use crate::tree::node::{Node, Root, UNKNOWN_WEIGHT};
+use crate::tree::node::{Node, NodeSlot, Root, UNKNOWN_WEIGHT};
 use crate::tree::query::{Descent, Toward};
 use crate::tree::source::{Inserts, Merged, before_end_of};
 use crate::tree::trees::Trees;
@@ -49,17 +49,31 @@ impl TreeEditor<'_> {
             let entries = entries.into_iter().map(|(key, value)| (moved(key), value));
             return self.insert_copies(&root, entries, clone.msn);
         }
-        let target = match grafter.find_exact(&node, &source) {
-            Some(target) if target.runs.is_empty() => {
-                return grafter.graft((*node).clone(), &destination, Some(&target));
-            }
-            Some(target) => target,
-            None => grafter.extract(&node, &source),
-        };
+        let found = grafter.find_exact(&node, &source);
+        let mut is_in_place = found.as_ref().is_some_and(|found| found.runs.is_empty());
+        let mut target = found.unwrap_or_else(|| grafter.extract(&node, &source));
+        for replaced in &clone.replaced {
+            is_in_place &= !self.align(&grafter, &mut target, replaced);
+        }
+        if is_in_place {
+            return grafter.graft((*node).clone(), &destination, Some(&target));
+        }
         // In the source's own place, too: from now on they share header and runs, and the next
         // clone finds them.
         let root = grafter.graft((*node).clone(), &source, Some(&target))?;
         grafter.graft((*changeable_root(self.trees, &root)?).clone(), &destination, Some(&target))
+    }
+
+    /// Sees to it that headers end where the clone of `target` will get something else in the place
+    /// of what begins with `replaced`. Otherwise each such clone would have headers of its own
+    /// there, down to a leaf. False if it is so already, or cannot be.
+    fn align(&self, grafter: &Grafter<'_>, target: &mut SharedSubtree, replaced: &[u8]) -> bool {
+        let Some(inner) = replaced.strip_prefix(&*target.behind) else { return false };
+        let Ok(node) = target.slot.load(self.trees, target.height) else { return false };
+        let Some(aligned) = grafter.aligned(&node, &KeyRange::prefix(inner)) else { return false };
+        (target.weight, target.height) = (aligned.weight(), aligned.height);
+        target.slot = NodeSlot::new(aligned);
+        true
     }
 
     /// A root that denotes what `root` does behind `prefix`, without the prefix; `msn` is as new as
@@ -160,3 +174,6 @@ fn small_source(trees: &Arc<Trees>, root: &Root, range: &KeyRange) -> Result<Opt
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

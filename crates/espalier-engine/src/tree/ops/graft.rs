@@ -10,9 +10,9 @@ use super::editor::TreeEditor;
 use super::rebuild::{changeable_root, join_with_next, root_above};
 use super::run_merge::RunMerger;
 use crate::Result;
-use crate::model::key::{Key, KeyRange};
+use crate::model::key::{Key, KeyRange, lift};
 use crate::model::view::View;
-use crate::tree::interior::{edges_of, split_interior};
+use crate::tree::interior::{edges_of, parent_of, split_interior};
 use crate::tree::node::{Body, Child, Edge, Node, NodeSlot, Root};
 use crate::tree::run::{Run, runs_within, runs_without};
 use crate::tree::trees::Trees;
@@ -151,22 +151,123 @@ impl<'a> Grafter<'a> {
         node
     }
 
-    /// The part of an edge over `covered` that concerns `inside`, as an edge over that.
+    /// The part of an edge over `covered` that concerns `inside`, as an edge over that. A child
+    /// that shows nothing else stays as it is.
     fn cut_edge(&self, edge: &Edge, below: u8, covered: &KeyRange, inside: &KeyRange) -> Edge {
         let runs = runs_within(&edge.runs, inside);
         let Some(child) = &edge.child else { return Edge { child: None, runs } };
         if inside.covers(&child.view.range_outward()) {
             return Edge { child: Some(child.clone()), runs };
         }
+        let lifted = lift(&inside.start, inside.end.as_deref());
         let child = match child.load(self.trees, below, covered) {
             Ok(node) => {
-                let node = self.cut(&node, covered, inside);
-                (!node.is_empty_map()).then(|| Child::attach(&node, inside))
+                let cut = self.cut(&node, covered, inside);
+                match child.view.to.starts_with(lifted) && node.is_same(&cut) {
+                    true => Some(child.clone()),
+                    false => (!cut.is_empty_map()).then(|| Child::attach(&cut, inside)),
+                }
             }
             Err(_) => Some(Child { view: child.view.restrict(inside), ..child.clone() })
                 .filter(|child| !child.view.is_empty()),
         };
         Edge { child, runs }
+    }
+
+    /// `node`, which covers all keys, with headers that end at the borders of `range` and show
+    /// nothing beyond: what takes the place of the range in a copy makes no headers below then, but
+    /// on the way to its own height. These name little of what is pending. `None` if it is so
+    /// already.
+    pub(super) fn aligned(&self, node: &Node, range: &KeyRange) -> Option<Node> {
+        let all = KeyRange::all();
+        let mut node = match node.height {
+            // Above a leaf there is no edge yet that could end there.
+            0 => {
+                let edges = vec![Edge { child: Some(Child::attach(node, &all)), runs: Vec::new() }];
+                Node { height: 1, body: Body::Interior { pivots: Vec::new(), edges } }
+            }
+            _ => node.clone(),
+        };
+        let mut is_new = false;
+        // From the right: then what is before the range ends at it, if nothing is inside.
+        for border in range.end.iter().chain([&range.start]) {
+            is_new |= self.align(&mut node, border);
+        }
+        if node.height == 1 && edges_of(&mut node).1.len() == 1 {
+            return None;
+        }
+        if node.names() > self.trees.tuning.fanout {
+            is_new |= self.move_names_down(&mut node, range);
+        }
+        if !is_new {
+            return None;
+        }
+        let mut nodes = split_interior(node, self.trees.tuning.fanout, &all);
+        match nodes.len() {
+            1 => nodes.pop().map(|(_, node)| node),
+            _ => Some(parent_of(nodes, &all)),
+        }
+    }
+
+    /// Sees to it that `node`, aligned to `range`, names nothing that is pending, or less. False if
+    /// that cannot be.
+    fn move_names_down(&self, node: &mut Node, range: &KeyRange) -> bool {
+        let all = KeyRange::all();
+        let end = range.end.as_ref().map(|end| KeyRange { start: end.clone(), end: None });
+        let before = KeyRange { start: Key::default(), end: Some(range.start.clone()) };
+        let pieces = [Some(before), Some(range.clone()), end].into_iter().flatten();
+        if edges_of(node).1.len() > 3 {
+            let cut = pieces.filter(|piece| !piece.is_empty());
+            let cut = cut.map(|piece| (piece.start.clone(), self.cut(node, &all, &piece)));
+            *node = parent_of(cut.filter(|(_, node)| !node.is_empty_map()).collect(), &all);
+            return true;
+        }
+        let mut is_new = false;
+        for i in 0..edges_of(node).1.len() {
+            let (covered, below) = (node.interval(i, &all), node.height - 1);
+            let edge = &mut edges_of(node).1[i];
+            let Some(child) = edge.child.as_ref().filter(|_| below > 0 && !edge.runs.is_empty()) else {
+                continue;
+            };
+            let Ok(mut inner) = child.load(self.trees, below, &covered) else { continue };
+            self.pass_on(&edge.runs, &mut inner, &covered);
+            *edge = Edge { child: Some(Child::attach(&inner, &covered)), runs: Vec::new() };
+            is_new = true;
+        }
+        is_new
+    }
+
+    /// Puts runs that are pending above an interior node on its edges.
+    fn pass_on(&self, runs: &[Arc<Run>], node: &mut Node, interval: &KeyRange) {
+        for i in 0..edges_of(node).1.len() {
+            let covered = node.interval(i, interval);
+            let edge = &mut edges_of(node).1[i];
+            edge.runs.extend(runs_within(runs, &covered));
+            self.runs.merge_similar(edge, &covered);
+        }
+    }
+
+    /// [`Self::aligned`] at one border; false if nothing had to be changed.
+    fn align(&self, node: &mut Node, border: &Key) -> bool {
+        let i = Node::edge_for(edges_of(node).0, border);
+        let (covered, below) = (node.interval(i, &KeyRange::all()), node.height - 1);
+        let (pivots, edges) = edges_of(node);
+        let Some(child) = edges[i].child.clone().filter(|_| covered.start != *border) else { return false };
+        let before = KeyRange { start: covered.start.clone(), end: Some(border.clone()) };
+        let behind = KeyRange { start: border.clone(), end: covered.end.clone() };
+        let left = self.cut_edge(&edges[i], below, &covered, &before);
+        let right = self.cut_edge(&edges[i], below, &covered, &behind);
+        let is_same = |edge: &Edge| edge.child.as_ref().is_some_and(|c| Arc::ptr_eq(&c.slot, &child.slot));
+        match (left.is_empty(), right.is_empty()) {
+            (false, false) => {
+                edges.splice(i..=i, [left, right]);
+                pivots.insert(i, border.clone());
+            }
+            (false, true) if !is_same(&left) => edges[i] = left,
+            (true, false) if !is_same(&right) => edges[i] = right,
+            _ => return false,
+        }
+        true
     }
 
     /// Goes down as long as there is a single edge, and it can be read: what is pending on it
@@ -186,12 +287,7 @@ impl<'a> Grafter<'a> {
                     };
                     let runs = &self.runs.merge_if_small(runs, interval);
                     if !runs.is_empty() {
-                        for i in 0..edges_of(&mut below).1.len() {
-                            let covered = below.interval(i, interval);
-                            let edge = &mut edges_of(&mut below).1[i];
-                            edge.runs.extend(runs_within(runs, &covered));
-                            self.runs.merge_similar(edge, &covered);
-                        }
+                        self.pass_on(runs, &mut below, interval);
                     }
                     node = below;
                 }
