@@ -22,6 +22,8 @@ use std::sync::atomic::Ordering;
 
 /// Bytes that one call copies at most: with one batch.
 const COPY_MAX_BYTES: u64 = 1 << 20;
+/// Values are replaced in pages: what changes part of one takes all of it, in bytes.
+const PAGE_BYTES: u64 = 4 << 10;
 /// A write that finds no room for so many bytes at once is not cut into smaller pieces.
 const SMALL_PIECE_BYTES: usize = 64 << 10;
 /// Blocks that one call shares between files at most.
@@ -129,6 +131,16 @@ impl FileData {
     pub(crate) fn is_replaced(&self, node: NodeId, offset: u64, length: usize) -> Result<bool> {
         let end = end_of(offset, length as u64)?;
         Ok(self.is_promised(node, offset, length)? || self.lseek(node, offset, Seek::Hole)? >= end)
+    }
+
+    /// Bytes of the pages that a write changes in part, where the file has data already.
+    pub(crate) fn patched_bytes(&self, node: NodeId, offset: u64, length: usize) -> u64 {
+        let size = self.file(node).map_or(0, |file| file.state().inode.size);
+        let (first, end) = (offset / PAGE_BYTES, offset.saturating_add(length as u64));
+        let begins = !offset.is_multiple_of(PAGE_BYTES) && offset < size;
+        let ends = !end.is_multiple_of(PAGE_BYTES) && end < size;
+        let is_one = begins && ends && end / PAGE_BYTES == first;
+        (u64::from(begins) + u64::from(ends) - u64::from(is_one)) * PAGE_BYTES
     }
 
     /// True if blocks of a file are reserved, and a write goes only to these or where data is

@@ -58,7 +58,10 @@ impl FileSystem {
     /// store.
     pub fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr> {
         let call = || self.attributes.setattr(node, set);
-        let attr = if set.size.is_some() { self.quotas.shrink(node, call)? } else { call()? };
+        let attr = match set.size {
+            Some(_) => self.quotas.shrink(node, growth::attributes, call)?,
+            None => self.quotas.change(node, growth::attributes, call)?,
+        };
         self.settled(attr, &[node], FileFlags::SYNC)
     }
 
@@ -84,7 +87,8 @@ impl FileSystem {
     /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) for other callers;
     /// [`FsErrorKind::Unsupported`](crate::FsErrorKind::Unsupported) for other flags; of the store.
     pub fn set_flags(&self, node: NodeId, flags: FileFlags, caller: &Caller) -> Result<()> {
-        self.attributes.set_flags(node, flags, caller)
+        let call = || self.attributes.set_flags(node, flags, caller);
+        self.quotas.change(node, growth::attributes, call)
     }
 
     /// The value of an extended attribute.
@@ -128,7 +132,7 @@ impl FileSystem {
     /// [`FsErrorKind::NoData`](crate::FsErrorKind::NoData) if there is none; of the store.
     pub fn removexattr(&self, node: NodeId, name: &[u8]) -> Result<()> {
         let change = XattrChange { name, value: None, mode: XattrMode::Replace, clear_setgid: false };
-        self.quotas.shrink(node, || self.xattrs.change(node, &change))?;
+        self.quotas.shrink(node, growth::attributes, || self.xattrs.change(node, &change))?;
         self.settled((), &[node], FileFlags::SYNC)
     }
 
@@ -189,7 +193,10 @@ impl FileSystem {
         let growth = || match self.data.is_reserved(node, offset, data.len()) {
             // It was charged when it was reserved.
             Ok(true) => Growth::default(),
-            _ => growth::data(data.len() as u64, self.volume.block_size),
+            _ => {
+                let patched = self.data.patched_bytes(node, offset, data.len());
+                growth::patched_data(data.len() as u64, self.volume.block_size, patched)
+            }
         };
         let is_replaced = || self.data.is_replaced(node, offset, data.len());
         let what = || if is_replaced().unwrap_or(false) { WriteKind::Replace } else { WriteKind::Add };
@@ -215,7 +222,7 @@ impl FileSystem {
         let privileges = Privileges::after_change(kill_privileges);
         let call = || self.data.fallocate(node, offset, length, what, privileges);
         match what {
-            Fallocate::PunchHole => self.quotas.shrink(node, call)?,
+            Fallocate::PunchHole => self.quotas.shrink(node, growth::attributes, call)?,
             Fallocate::Allocate { .. } | Fallocate::ZeroRange { .. } => {
                 self.quotas.grow(node, || growth::data(length, self.volume.block_size), call)?;
             }

@@ -143,7 +143,7 @@ impl FileSystem {
         let mut stat = self.statfs()?;
         if let Some((limit, free)) = self.quotas.room(node)? {
             let unit = |bytes: u64| bytes / u64::from(STATFS_UNIT_BYTES);
-            stat.blocks = unit(limit);
+            stat.blocks = stat.blocks.min(unit(limit));
             stat.free = stat.free.min(unit(free));
             stat.available = stat.free;
         }

@@ -131,7 +131,7 @@ impl FileSystem {
     /// # Errors
     /// [`FsErrorKind::NotFound`], [`FsErrorKind::IsDirectory`]; of the store.
     pub fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
-        self.quotas.shrink(parent, || remove::unlink(&self.names, parent, name))?;
+        self.quotas.shrink(parent, growth::attributes, || remove::unlink(&self.names, parent, name))?;
         self.names_settled((), &[parent])
     }
 
@@ -141,7 +141,7 @@ impl FileSystem {
     /// [`FsErrorKind::NotFound`], [`FsErrorKind::NotDirectory`], [`FsErrorKind::NotEmpty`]; of the
     /// store.
     pub fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()> {
-        self.quotas.shrink(parent, || remove::rmdir(&self.names, parent, name))?;
+        self.quotas.shrink(parent, growth::attributes, || remove::rmdir(&self.names, parent, name))?;
         self.names_settled((), &[parent])
     }
 

@@ -4,6 +4,7 @@ use crate::file_system::FileSystem;
 use crate::inode::ownership::TreeUse;
 use crate::model::error::Result;
 use crate::model::types::*;
+use crate::quota::growth;
 use crate::snapshot::volume::{SnapshotInfo, open_options, snapshots};
 use crate::tree_ops::changes::{self, ChangedPaths};
 use crate::tree_ops::diff::TreeDiff;
@@ -43,7 +44,7 @@ impl FileSystem {
     /// something there is not the caller's own or has set-id bits or capabilities; of the store.
     pub fn remove_tree(&self, parent: NodeId, name: &[u8], caller: &Caller) -> Result<()> {
         let call = || remove::remove_tree(&self.names, (parent, name), Remains::Nothing, caller);
-        self.quotas.shrink(parent, call)?;
+        self.quotas.shrink(parent, growth::attributes, call)?;
         self.names_settled((), &[parent])
     }
 
@@ -55,7 +56,7 @@ impl FileSystem {
     /// As for [`FileSystem::remove_tree`].
     pub fn empty_tree(&self, parent: NodeId, name: &[u8], caller: &Caller) -> Result<NodeId> {
         let call = || remove::remove_tree(&self.names, (parent, name), Remains::EmptyDirectory, caller);
-        let (old, _) = self.quotas.shrink(parent, call)?;
+        let (old, _) = self.quotas.shrink(parent, growth::attributes, call)?;
         self.names_settled(old, &[parent])
     }
 
@@ -67,7 +68,8 @@ impl FileSystem {
     /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the caller is not root; of
     /// the store.
     pub fn chown_tree(&self, node: NodeId, change: OwnerChange, caller: &Caller) -> Result<()> {
-        change::chown_tree(&self.names, node, change, caller)
+        let call = || change::chown_tree(&self.names, node, change, caller);
+        self.quotas.change(node, growth::attributes_of_tree, call)
     }
 
     /// Changes the modes of `node` and everything below but symbolic links, as `chmod -R` does.
@@ -77,7 +79,8 @@ impl FileSystem {
     /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) if the caller is not root, and
     /// something there is not the caller's own or has set-id bits or capabilities; of the store.
     pub fn chmod_tree(&self, node: NodeId, change: ModeChange, caller: &Caller) -> Result<()> {
-        change::chmod_tree(&self.names, node, change, caller)
+        let call = || change::chmod_tree(&self.names, node, change, caller);
+        self.quotas.change(node, growth::attributes_of_tree, call)
     }
 
     /// The nodes whose attributes were changed by [`FileSystem::chown_tree`] and

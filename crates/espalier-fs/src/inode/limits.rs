@@ -32,6 +32,9 @@ const COUNTED_SHARE_BYTES: (u64, u64) = (64 << 10, 64 << 20);
 /// in tests, so that both ways are taken.
 const MAX_KEPT_PIECES: usize = if cfg!(debug_assertions) { 200 } else { 128 << 10 };
 
+/// A message may change two pages in part.
+const PATCHED_BYTES_PER_MESSAGE: u64 = 8 << 10;
+
 /// While what is there is replaced a tree may hold so many of these shares more.
 const REPLACED_SHARES: u64 = 4;
 
@@ -110,6 +113,10 @@ pub(crate) struct LimitedTree {
     pub(crate) total: Gauge,
     /// The directory, and files and trees without a name that count for it, by serial number.
     members: Mutex<HashMap<u64, NodeId>>,
+    /// It may refer to something that others refer to as well.
+    pub(crate) is_sharing: AtomicBool,
+    /// Bytes of shared pages that are copied when what was written comes to leaves, at most.
+    pub(crate) patched: AtomicU64,
     /// Something of it was given up since it was last counted.
     has_freed: AtomicBool,
     /// The epoch of moves when its place was last told to the store.
@@ -178,6 +185,8 @@ impl LimitedTree {
             exclusive: Gauge::default(),
             total: Gauge::default(),
             members: Mutex::default(),
+            is_sharing: AtomicBool::new(true),
+            patched: AtomicU64::new(0),
             has_freed: AtomicBool::new(false),
             told: AtomicU64::new(u64::MAX),
             counting: Mutex::default(),
@@ -192,10 +201,14 @@ impl LimitedTree {
     }
 
     fn set_limits(&self, limits: TreeLimits) {
-        if self.limits() != limits {
+        let before = self.limits();
+        if before != limits {
             self.exclusive.set_limit(limits.exclusive);
             self.total.set_limit(limits.total);
-            self.note_freed();
+            if before != TreeLimits::default() {
+                // What was refused may fit now.
+                self.note_freed();
+            }
         }
     }
 
@@ -223,6 +236,13 @@ impl LimitedTree {
     /// True if something was given up since this was last asked.
     pub(crate) fn take_freed(&self) -> bool {
         self.has_freed.swap(false, Ordering::AcqRel)
+    }
+
+    /// What is still to be copied of shared pages if so many messages have not come to the leaves.
+    pub(crate) fn settle_patched(&self, messages: u64) -> u64 {
+        let most = messages.saturating_mul(PATCHED_BYTES_PER_MESSAGE);
+        let before = self.patched.fetch_min(most, Ordering::AcqRel);
+        before.min(most)
     }
 
     /// True if all that was charged is below what may be charged without a count.
@@ -370,12 +390,28 @@ impl Gauge {
 pub(crate) struct Growth {
     pub(crate) exclusive: u64,
     pub(crate) total: u64,
+    /// Of what the tree shares this becomes exclusive along with that: a changed entry takes a copy
+    /// of the part that it lies in, and what is written into part of a page one of the page.
+    pub(crate) along: u64,
+    /// Of that, what comes when what is written comes to a leaf.
+    pub(crate) patched: u64,
 }
 
 impl Growth {
     /// The same for both.
     pub(crate) fn both(bytes: u64) -> Self {
-        Self { exclusive: bytes, total: bytes }
+        Self { exclusive: bytes, total: bytes, ..Self::default() }
+    }
+
+    /// The same with what may become exclusive along with it.
+    pub(crate) fn along(self, bytes: u64) -> Self {
+        Self { along: bytes, ..self }
+    }
+
+    /// What it comes to in a tree.
+    fn of(self, tree: &LimitedTree) -> (u64, u64) {
+        let along = if tree.is_sharing.load(Ordering::Acquire) { self.along } else { 0 };
+        (self.exclusive.saturating_add(along), self.total)
     }
 }
 
@@ -383,16 +419,21 @@ impl Growth {
 #[must_use]
 #[derive(Default)]
 pub(crate) struct Charge {
-    parts: Vec<(Arc<LimitedTree>, Growth)>,
+    /// With the exclusive bytes, and those in all.
+    parts: Vec<(Arc<LimitedTree>, (u64, u64))>,
     is_kept: bool,
 }
 
 impl Charge {
     /// Charges a tree.
     pub(crate) fn add(&mut self, tree: &Arc<LimitedTree>, growth: Growth) {
-        tree.exclusive.charge(growth.exclusive);
-        tree.total.charge(growth.total);
-        self.parts.push((tree.clone(), growth));
+        let (exclusive, total) = growth.of(tree);
+        tree.exclusive.charge(exclusive);
+        tree.total.charge(total);
+        if growth.patched > 0 && exclusive > growth.exclusive {
+            tree.patched.fetch_add(growth.patched, Ordering::AcqRel);
+        }
+        self.parts.push((tree.clone(), (exclusive, total)));
     }
 
     /// Adds another charge of the same call.
@@ -414,10 +455,10 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        for (tree, growth) in &self.parts {
+        for (tree, (exclusive, total)) in &self.parts {
             tree.kept.fetch_add(u64::from(self.is_kept), Ordering::AcqRel);
-            tree.exclusive.end_charge(growth.exclusive, self.is_kept);
-            tree.total.end_charge(growth.total, self.is_kept);
+            tree.exclusive.end_charge(*exclusive, self.is_kept);
+            tree.total.end_charge(*total, self.is_kept);
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::snapshot::volume::snapshots;
 use crate::tree_ops::space::ranges_of;
 use espalier_engine::{IndexId, KeyRange, SpaceUse};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl Quotas {
@@ -21,7 +22,9 @@ impl Quotas {
         let ranges = self.ranges(tree)?;
         let held = self.held(tree, &ranges)?;
         let reserved = self.reserved(tree)?;
-        tree.exclusive.end_count(&exclusive, held.exclusive.saturating_add(reserved));
+        let patched = tree.settle_patched(held.messages);
+        tree.is_sharing.store(held.is_sharing, Ordering::Release);
+        tree.exclusive.end_count(&exclusive, held.exclusive.saturating_add(reserved + patched));
         tree.total.end_count(&total, held.bytes.saturating_add(reserved));
         Ok(held.is_unsettled)
     }

@@ -21,6 +21,8 @@ use std::time::Duration;
 const ENTRY_BYTES: u64 = 512;
 /// So does each block of a file.
 const BLOCK_ENTRY_BYTES: u64 = 256;
+/// A changed entry or block takes along a part that it shares, in bytes.
+const PART_BYTES: u64 = 16 << 10;
 /// A clone takes this for the nodes along its borders.
 const CLONE_BYTES: u64 = 64 << 10;
 /// A file of up to this size counts with its size when it moves, in bytes.
@@ -42,20 +44,36 @@ struct Arriving {
 
 /// Of a new entry, or one more name.
 pub(crate) fn entry(name: &[u8], more: usize) -> Growth {
-    Growth::both(ENTRY_BYTES + 2 * name.len() as u64 + more as u64)
+    Growth::both(ENTRY_BYTES + 2 * name.len() as u64 + more as u64).along(PART_BYTES)
+}
+
+/// Of changed attributes.
+pub(crate) fn attributes() -> Growth {
+    Growth::both(0).along(ENTRY_BYTES + PART_BYTES)
+}
+
+/// Of changed attributes of so much that the parts do not matter one by one.
+pub(crate) fn attributes_of_tree() -> Growth {
+    Growth::both(0).along(CLONE_BYTES)
+}
+
+/// Of data that is written over pages of which so many bytes are changed in part.
+pub(crate) fn patched_data(bytes: u64, block_size: u32, patched: u64) -> Growth {
+    Growth { along: PART_BYTES + patched, patched, ..data(bytes, block_size) }
 }
 
 /// Of data that is written.
 pub(crate) fn data(bytes: u64, block_size: u32) -> Growth {
     let blocks = bytes / u64::from(block_size) + 2;
-    Growth::both(bytes.saturating_add(blocks * BLOCK_ENTRY_BYTES))
+    Growth::both(bytes.saturating_add(blocks * BLOCK_ENTRY_BYTES)).along(PART_BYTES)
 }
 
 /// Of data that two files may share.
 pub(crate) fn shared_data(bytes: u64, block_size: u32) -> Growth {
     let blocks = bytes / u64::from(block_size) + 2;
     let exclusive = blocks * BLOCK_ENTRY_BYTES + u64::from(block_size);
-    Growth { exclusive, total: data(bytes, block_size).total }
+    let along = PART_BYTES + 2 * u64::from(block_size);
+    Growth { exclusive, along, ..data(bytes, block_size) }
 }
 
 impl Quotas {
@@ -89,6 +107,8 @@ impl Quotas {
                 growth = Growth {
                     exclusive: growth.exclusive.saturating_add(more.exclusive),
                     total: growth.total.saturating_add(more.total),
+                    along: PART_BYTES,
+                    ..Growth::default()
                 };
             }
             charge.add(&tree, growth);
@@ -117,6 +137,7 @@ impl Quotas {
         Ok(Growth {
             exclusive: after.exclusive.saturating_sub(before.exclusive),
             total: after.bytes.saturating_sub(before.bytes),
+            ..Growth::default()
         })
     }
 
@@ -156,7 +177,8 @@ impl Quotas {
                 Some(_) => self.growth_with(tree, ranges(tree)?)?.total,
                 None => 0,
             };
-            charge.add(tree, Growth { exclusive: CLONE_BYTES, total: total.saturating_add(CLONE_BYTES) });
+            let total = total.saturating_add(CLONE_BYTES);
+            charge.add(tree, Growth { exclusive: CLONE_BYTES, total, ..Growth::default() });
         }
         self.check_added(charge)
     }

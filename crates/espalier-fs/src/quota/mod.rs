@@ -76,14 +76,32 @@ impl Quotas {
         }
     }
 
-    /// Carries out a call that gives up something of a node.
+    /// Carries out a call that changes something of a node and is never refused. What it may make
+    /// the node hold counts for the next call that adds something.
     #[inline]
-    pub(crate) fn shrink<T>(&self, node: NodeId, call: impl FnOnce() -> Result<T>) -> Result<T> {
-        let limits = self.limits_of(node);
-        let result = call();
-        if let Some(limits) = limits {
-            limits.iter().for_each(|tree| tree.note_freed());
+    pub(crate) fn change<T>(
+        &self,
+        node: NodeId,
+        growth: impl FnOnce() -> Growth,
+        call: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        match self.limits_of(node) {
+            None => call(),
+            Some(limits) => charge_of(&limits, growth()).end(call()),
         }
+    }
+
+    /// Carries out a call that gives up something of a node, at the cost of what it changes.
+    #[inline]
+    pub(crate) fn shrink<T>(
+        &self,
+        node: NodeId,
+        growth: impl FnOnce() -> Growth,
+        call: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let Some(limits) = self.limits_of(node) else { return call() };
+        let result = charge_of(&limits, growth()).end(call());
+        limits.iter().for_each(|tree| tree.note_freed());
         result
     }
 

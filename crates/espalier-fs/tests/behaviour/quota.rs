@@ -1,13 +1,14 @@
 //! Limits on trees: when calls are refused, what counts, and which callers may set them.
 
 use crate::Bench;
-use espalier_engine::{OpenOptions, Store};
+use espalier_engine::{HeldTally, IndexId, KeyRange, OpenOptions, Store};
 use espalier_fs::{
     Caller, Fallocate, FileSystem, FormatOptions, FsErrorKind, NewNode, NodeId, RenameMode, SetAttr,
     TreeLimits, TreeQuota, XattrMode, merge_functions,
 };
 use espalier_storage::{Device, Environment, MemoryDevice, Random, SystemEnvironment};
 use std::sync::Arc;
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 const ROOT: Caller = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
@@ -340,6 +341,10 @@ fn statfs_inside_shows_the_limit() {
         about(stat.free * unit, 5 * MIB);
         assert!(outside.blocks > 10 * stat.blocks);
     }
+    // A limit beyond what there is leaves no more than there is.
+    bench.fs.set_quota(dir, exclusive(1 << 50), &ROOT, false).expect("set");
+    let stat = bench.fs.statfs_at(file).expect("statfs");
+    assert_eq!((stat.blocks, stat.free <= outside.free), (outside.blocks, true));
 }
 
 #[test]
@@ -412,4 +417,83 @@ fn writers_in_turns_each_get_what_their_limits_say() {
     for (mib, _, written) in files {
         about(written, mib * MIB);
     }
+}
+
+/// Pushes down all that waits in the store.
+fn settle(bench: &Bench) {
+    let volume = bench.store.volume_by_name("main").expect("it is there").id;
+    let all = |index| (IndexId { volume, index }, KeyRange::all());
+    bench.store.settle(&[0, 1, 2].map(all), Duration::from_secs(60)).expect("settle");
+    while bench.store.step().expect("a step") {}
+    bench.store.checkpoint().expect("checkpoint");
+}
+
+/// What a directory holds alone, whatever was shown of it lately.
+fn exclusive_bytes(bench: &Bench, name: &str) -> u64 {
+    let volume = bench.store.volume_by_name("main").expect("it is there").id;
+    let range = |index| (IndexId { volume, index }, KeyRange::prefix(name.as_bytes()));
+    let held = bench.store.bytes_held(&mut HeldTally::default(), &[0, 1, 2].map(range), false);
+    held.expect("it is counted").exclusive
+}
+
+#[test]
+fn what_writes_take_along_of_what_is_shared_counts() {
+    let bench = usual();
+    let dir = bench.dir(NodeId::ROOT, "source");
+    let file = bench.file(dir, "file");
+    bench.fill_up(file, 0, 48 * MIB);
+    let copy = bench.fs.clone_tree(dir, NodeId::ROOT, b"copy", &ROOT).expect("clone").node;
+    bench.fs.set_quota(copy, exclusive(4 * MIB), &ROOT, false).expect("set");
+    let file = bench.fs.lookup(copy, b"file").expect("lookup").node;
+    // Of each a page becomes the clone's own, at least.
+    let mut places = (0..48 * MIB).step_by(16 << 10);
+    bench.refused(places.try_for_each(|at| bench.fs.write(file, at, b"x", false).map(drop)));
+    settle(&bench);
+    let held = exclusive_bytes(&bench, "copy");
+    assert!(held <= 4 * MIB + 2 * SLACK_BYTES, "{held}");
+}
+
+/// A directory with so many empty files, all of them in leaves.
+fn many_files(bench: &Bench, name: &str, count: usize) -> NodeId {
+    let dir = bench.dir(NodeId::ROOT, name);
+    for number in 0..count {
+        let name = format!("{number:06}-{:0100}", 0);
+        let entry = bench.fs.mknod(dir, name.as_bytes(), NewNode::Regular, 0o644, &ROOT).expect("mknod");
+        bench.fs.forget(entry.node, 1);
+    }
+    dir
+}
+
+#[test]
+fn changed_attributes_are_not_refused_and_count_for_the_next_write() {
+    let bench = usual();
+    let source = many_files(&bench, "source", 20_000);
+    settle(&bench);
+    let copy = bench.fs.clone_tree(source, NodeId::ROOT, b"copy", &ROOT).expect("clone").node;
+    bench.fs.set_quota(copy, exclusive(MIB), &ROOT, false).expect("set");
+    let more = bench.file(copy, "more");
+    let set = SetAttr { mode: Some(0o600), ..Default::default() };
+    for number in 0..20_000 {
+        let name = format!("{number:06}-{:0100}", 0);
+        let entry = bench.fs.lookup(copy, name.as_bytes()).expect("it is there");
+        bench.fs.setattr(entry.node, &set).expect("attributes can be changed");
+        bench.fs.forget(entry.node, 1);
+    }
+    // All entries are the clone's own now.
+    bench.refused(bench.fs.write(more, 0, &[1; CHUNK_BYTES], false));
+    assert!(bench.quota(copy).exclusive > 2 * MIB);
+}
+
+#[test]
+fn counting_does_not_copy_what_a_clone_shares() {
+    let bench = usual();
+    // The entries wait as messages, which source and clone share.
+    let source = many_files(&bench, "source", 20_000);
+    let copy = bench.fs.clone_tree(source, NodeId::ROOT, b"copy", &ROOT).expect("clone").node;
+    bench.fs.set_quota(copy, exclusive(64 << 10), &ROOT, false).expect("set");
+    bench.store.checkpoint().expect("checkpoint");
+    about(exclusive_bytes(&bench, "copy"), 0);
+    about(bench.quota(copy).exclusive, 0);
+    about(exclusive_bytes(&bench, "copy"), 0);
+    bench.fs.mknod(copy, b"more", NewNode::Regular, 0o644, &ROOT).expect("there is room");
 }

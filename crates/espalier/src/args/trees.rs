@@ -213,8 +213,8 @@ pub(crate) struct Diff {
   espalier quota show /mnt/work/1
   espalier quota clear /mnt/work/1
 
-Calls that would go beyond a limit fail with EDQUOT (disk quota exceeded); removing always works. df inside shows the
-limit. Space is that of the store, after compression. Limits above a directory count too. A clone has a limit of its
+Calls that would go beyond a limit fail with EDQUOT (disk quota exceeded); removing always works. With -o writeback
+write fills the kernel's pages, and fsync or close fail: see their results. df inside shows the limit. Space is that of the store, after compression. Limits above a directory count too. A clone has a limit of its
 own, and the limit goes along when the directory is moved. Of a file with several names all must lie inside.
 
 Set and cleared by root, by the owner of the mount's root, and by a user that owns the directory and the one above. To

@@ -52,8 +52,10 @@ pub struct HeldTally {
     nodes: HashMap<PieceId, NodeTally>,
     /// Nodes that may have to be looked at again, the highest first.
     queue: BTreeSet<(Reverse<u8>, PieceId)>,
-    /// By the nodes that they wait in.
-    pending: HashMap<PieceId, Vec<Option<PieceId>>>,
+    /// Edges with messages, by the nodes that they lie in.
+    pending: HashMap<PieceId, Vec<PendingEdge>>,
+    /// How many nodes are not known.
+    unknown: usize,
     shares: Shares,
     /// Bytes of headers: of all, and of those that hold nothing else.
     headers: (u64, u64),
@@ -102,13 +104,21 @@ struct State {
     is_whole: bool,
 }
 
+/// An edge of a known header on which messages wait.
+struct PendingEdge {
+    child: Option<PieceId>,
+    is_one_run: bool,
+    has_ranges: bool,
+    /// With their messages.
+    parts: Vec<(PieceId, u32)>,
+}
+
 /// What a header shows at some places.
 #[derive(Default)]
 struct Found {
     links: BTreeMap<PieceId, Link>,
     parts: Vec<(PieceId, Arc<[Reference]>, Appearance)>,
-    /// Children for which messages wait; none for several runs.
-    pending: Vec<Option<PieceId>>,
+    pending: Vec<PendingEdge>,
 }
 
 impl HeldTally {
@@ -181,20 +191,31 @@ impl HeldTally {
             return Ok(None);
         }
         let (all, alone) = self.shares.bytes();
-        let is_unsettled = self.has_pending(look)?;
-        Ok(Some(SpaceUse { bytes: self.headers.0 + all, exclusive: self.headers.1 + alone, is_unsettled }))
+        let (is_unsettled, messages) = self.pending(look)?;
+        Ok(Some(SpaceUse {
+            bytes: self.headers.0 + all,
+            exclusive: self.headers.1 + alone,
+            is_unsettled,
+            messages,
+            is_sharing: self.unknown > 0 || self.shares.is_sharing(),
+        }))
     }
 
-    /// True if messages wait that are not above something shared, where they would have to stay,
-    /// or are several runs there.
-    fn has_pending(&self, look: &Look<'_>) -> Result<bool> {
-        for child in self.pending.values().flatten() {
-            let is_shared = child.map(|child| look(child).map(|counted| counted.count > 1));
-            if !is_shared.transpose()?.unwrap_or(false) {
-                return Ok(true);
-            }
+    /// True if messages wait that would free something if they were applied, and how many of their
+    /// own wait. To apply those above something shared takes a copy of that, unless several runs
+    /// become one; and to apply shared ones takes a copy of them.
+    fn pending(&self, look: &Look<'_>) -> Result<(bool, u64)> {
+        let (mut is_unsettled, mut messages) = (false, 0);
+        for PendingEdge { child, is_one_run, has_ranges, parts } in self.pending.values().flatten() {
+            let own: u64 =
+                parts.iter().filter(|part| self.shares.is_own(part.0)).map(|part| u64::from(part.1)).sum();
+            messages += own;
+            let is_shared = |child: &PieceId| look(*child).map(|counted| counted.count > 1);
+            is_unsettled = is_unsettled
+                || (own > 0 || *has_ranges)
+                    && !(*is_one_run && child.as_ref().map(is_shared).transpose()?.unwrap_or(false));
         }
-        Ok(false)
+        Ok((is_unsettled, messages))
     }
 
     fn count_has_changed(&mut self, id: PieceId) {
@@ -267,6 +288,7 @@ impl HeldTally {
     ) -> Result<()> {
         let Some(node) = self.nodes.get_mut(&id) else { return Ok(()) };
         let (height, before) = (node.height, node.seen.take());
+        self.unknown += usize::from(!state.is_known);
         self.headers.0 += bytes;
         self.headers.1 += if state.is_known && state.is_whole { bytes } else { 0 };
         let (children, parts) = before.map(|seen| self.take_back(seen)).unwrap_or_default();
@@ -293,6 +315,7 @@ impl HeldTally {
     /// Takes back what sums have of a node; returns the children and parts that it noted.
     fn take_back(&mut self, seen: Seen) -> (Vec<PieceId>, Vec<PieceId>) {
         let Seen { state, bytes, children, parts, references } = seen;
+        self.unknown -= usize::from(!state.is_known);
         self.headers.0 -= bytes;
         self.headers.1 -= if state.is_known && state.is_whole { bytes } else { 0 };
         self.shares.remove_references(&references);
@@ -352,8 +375,15 @@ impl Found {
         edge.runs.iter().for_each(|run| self.add_run(run, id, place, is_known));
         let handle = edge.child.as_ref().and_then(|child| child.slot.place());
         if is_known && !edge.runs.is_empty() {
-            let is_one = edge.runs.len() == 1;
-            self.pending.push(handle.as_ref().filter(|_| is_one).map(|handle| handle.id()));
+            let parts = edge.runs.iter().flat_map(|run| &run.parts);
+            self.pending.push(PendingEdge {
+                child: handle.as_ref().map(|handle| handle.id()),
+                is_one_run: edge.runs.len() == 1,
+                has_ranges: edge.runs.iter().any(|run| !run.ranges.is_empty()),
+                parts: parts
+                    .filter_map(|part| Some((part.slot.place()?.handle.id(), part.slot.summary.entries)))
+                    .collect(),
+            });
         }
         let (Some(child), Some(handle)) = (&edge.child, handle) else { return };
         let (view, ranges) = place;

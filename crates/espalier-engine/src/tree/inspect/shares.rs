@@ -46,6 +46,8 @@ pub(super) struct Shares {
     changed_values: BTreeSet<PieceId>,
     /// Bytes that entries inside refer to, and those of them that nothing else refers to.
     bytes: (u64, u64),
+    /// Parts and value parts that count in part only, or not at all.
+    shared: usize,
 }
 
 /// What known headers refer to of one part.
@@ -164,6 +166,16 @@ impl Shares {
         self.bytes
     }
 
+    /// True if something else refers to part of what is inside.
+    pub(super) fn is_sharing(&self) -> bool {
+        self.shared > 0
+    }
+
+    /// True if a part counts as theirs alone.
+    pub(super) fn is_own(&self, part: PieceId) -> bool {
+        self.parts.get(&part).is_some_and(|part| part.measured.alone > 0)
+    }
+
     /// A known header refers to these parts and value parts.
     pub(super) fn add_references(&mut self, references: &[Reference]) {
         for (id, bytes) in references {
@@ -253,6 +265,8 @@ impl Shares {
             self.parts.remove(&id);
         }
         self.bytes = (self.bytes.0 + all - before.all, self.bytes.1 + alone - before.alone);
+        let is_shared = |(all, alone): (u64, u64)| usize::from(alone < all);
+        self.shared = self.shared + is_shared((all, alone)) - is_shared((before.all, before.alone));
         for (value, share) in before.shares.of(&values) {
             let tally = self.values.entry(value).or_default();
             tally.share.remove(share);
@@ -311,6 +325,8 @@ impl Shares {
         let Some(tally) = self.values.get_mut(&id) else { return Ok(read) };
         let before = std::mem::replace(&mut tally.counted, counted);
         self.bytes = (self.bytes.0 + counted.0 - before.0, self.bytes.1 + counted.1 - before.1);
+        let is_shared = |(all, alone): (u64, u64)| usize::from(alone < all);
+        self.shared = self.shared + is_shared(counted) - is_shared(before);
         if share == ValueShare::default() {
             self.values.remove(&id);
         }

@@ -17,6 +17,12 @@ pub struct SpaceUse {
     /// Messages wait above nodes that belong to the ranges alone, and may replace or delete what
     /// counts. Told where bytes that are held are asked for.
     pub is_unsettled: bool,
+    /// How many messages of their own wait above leaves. Told where bytes that are held are asked
+    /// for.
+    pub messages: u64,
+    /// Something else refers to part of what the ranges hold. Told where bytes that are held are
+    /// asked for.
+    pub is_sharing: bool,
 }
 
 /// What the tables say of a piece.

@@ -12,11 +12,13 @@ use super::editor::TreeEditor;
 use super::leaf;
 use super::rebuild::{is_shared, is_shared_root, replace_edge, root_above};
 use crate::Result;
+use crate::model::ids::PieceId;
 use crate::model::key::{Key, KeyRange, before_end};
 use crate::tree::interior::{edges_of, split_interior};
 use crate::tree::node::{Body, Edge, Node, Root};
-use crate::tree::run::{Run, runs_within};
+use crate::tree::run::{Run, ViewedPart, runs_within};
 use crate::tree::source::Merged;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// How far a flush goes.
@@ -119,7 +121,7 @@ impl TreeEditor<'_> {
     /// Moves one step down what is pending in `range`, but not into what is shared, for that would
     /// take space; returns the new root and where to go on. `None` if nothing is pending there.
     /// `merges`: what waits above something shared becomes one run, so that what is void in it is
-    /// held no longer.
+    /// held no longer; what is shared itself, as by a clone and its source, waits on.
     pub(crate) fn flush_range(
         &self,
         root: &Root,
@@ -149,6 +151,9 @@ impl TreeEditor<'_> {
             let covered = node.interval(i, interval);
             if !before_end(&covered.start, range.end.as_deref()) {
                 break;
+            }
+            if merges && self.has_shared_messages(node, i) {
+                continue;
             }
             let edge = edges_of(node).1[i].clone();
             if edge.child.as_ref().is_some_and(|child| is_shared(self.trees, child).unwrap_or(true)) {
@@ -181,6 +186,25 @@ impl TreeEditor<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// True if messages wait on edge `i` of a node and something else refers to all of them:
+    /// another edge, or another header. Applying them would take a copy.
+    fn has_shared_messages(&self, node: &mut Node, i: usize) -> bool {
+        let (_, edges) = edges_of(node);
+        let parts = |edge: &Edge| -> Vec<PieceId> {
+            let parts = edge.runs.iter().flat_map(|run| &run.parts);
+            parts.filter_map(|part| Some(part.slot.place()?.handle.id())).collect()
+        };
+        let is_new = |part: &ViewedPart| part.slot.place().is_none();
+        let has_more = |run: &Arc<Run>| !run.ranges.is_empty() || run.parts.iter().any(is_new);
+        if edges[i].runs.is_empty() || edges[i].runs.iter().any(has_more) {
+            return false;
+        }
+        let others = edges.iter().enumerate().filter(|(other, _)| *other != i);
+        let others: HashSet<PieceId> = others.flat_map(|(_, edge)| parts(edge)).collect();
+        let is_shared = |id| others.contains(&id) || self.trees.locator.is_shared(id).unwrap_or(true);
+        parts(&edges[i]).into_iter().all(is_shared)
     }
 
     /// Makes one run of those of an edge; false if they cannot be read, or space is short.
