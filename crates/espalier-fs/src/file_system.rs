@@ -31,6 +31,7 @@ use crate::model::types::*;
 use crate::namespace::context::Namespace;
 use crate::namespace::listing::Listings;
 use crate::namespace::lookup::Lookup;
+use crate::namespace::prefix_cache::PrefixCache;
 use crate::namespace::rename::RenameLock;
 use crate::orphan::orphan_area::Orphans;
 use crate::quota::Quotas;
@@ -66,6 +67,8 @@ pub struct FileSystem {
     access_times: Arc<AccessTimes>,
     snapshots: Snapshots,
     quotas: Quotas,
+    /// Directories that calls by path have found.
+    pub(crate) prefixes: PrefixCache,
 }
 
 impl std::fmt::Debug for FileSystem {
@@ -167,7 +170,20 @@ impl FileSystem {
         let listings = Listings::new(names.clone(), access_times.clone());
         let snapshots = Snapshots::new(names.clone(), access_times.clone());
         let (renames, quotas) = (RenameLock::default(), Quotas { namespace: names.clone() });
-        Self { volume, names, renames, listings, attributes, xattrs, data, access_times, snapshots, quotas }
+        let prefixes = PrefixCache::new(names.references.clone());
+        Self {
+            volume,
+            names,
+            renames,
+            listings,
+            attributes,
+            xattrs,
+            data,
+            access_times,
+            snapshots,
+            quotas,
+            prefixes,
+        }
     }
 
     #[cfg(test)]

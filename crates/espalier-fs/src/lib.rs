@@ -5,6 +5,8 @@
 //! atomic batch of the engine. What a call did is visible when it returns, and durable after
 //! [`FileSystem::fsync`], [`FileSystem::syncfs`] or [`FileSystem::background_tick`].
 //!
+//! [`Paths`] has the calls of POSIX that take a path, for programs that use a store as a library.
+//!
 //! Keys are described in `model::layout`, stored values in `model::record` (and both in
 //! `docs/format.md`), the locks in `docs/design/fs.md`, deviations from what people expect in
 //! `docs/semantics.md`.
@@ -21,6 +23,7 @@ mod lock_order;
 mod model;
 mod namespace;
 mod orphan;
+mod path;
 mod quota;
 mod references;
 mod snapshot;
@@ -33,14 +36,18 @@ pub use check::repair::{Repaired, repair};
 pub use check::report::{CheckProblem, CheckReport, MAX_PROBLEMS};
 pub use check::verify::check;
 pub use file_system::FileSystem;
+pub use model::access::Credentials;
 pub use model::describe::describe_range;
 pub use model::error::{FsError, FsErrorKind, Result};
 pub use model::merge::merge_functions;
 pub use model::types::*;
 pub use model::wire::{WireReader, WireWriter};
+pub use path::caller::{At, Links, PathCaller, Paths, Policy};
+pub use path::changes::RenameHow;
+pub use path::handle::{Handle, Open};
 pub use snapshot::volume::{
-    SnapshotInfo, create_snapshot, delete_snapshot, find_snapshot, find_snapshot_of, restore_snapshot,
-    snapshots,
+    SNAPSHOTS_NAME, SnapshotInfo, create_snapshot, delete_snapshot, find_snapshot, find_snapshot_of,
+    restore_snapshot, snapshot_directory_attr, snapshot_directory_number, snapshots,
 };
 pub use tree_ops::changes::ChangedPaths;
 pub use tree_ops::diff::{Change, TreeDiff};

@@ -30,6 +30,9 @@ pub(crate) struct Attributes {
     pub(crate) state_record: Arc<VolumeStateRecord>,
 }
 
+/// What a caller may change of an inode, and does; refuses what it may not.
+pub(crate) type AttrJudge<'a> = &'a dyn Fn(&Inode) -> Result<SetAttr>;
+
 impl Attributes {
     pub(crate) fn has_set_id(&self, node: NodeId) -> bool {
         self.nodes.node(node).is_ok_and(|node| node.state().inode.mode & SET_ID != 0)
@@ -39,8 +42,27 @@ impl Attributes {
         self.reader.attr(&self.nodes.node(node)?)
     }
 
-    /// Changes attributes; returns the new ones.
-    pub(crate) fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr> {
+    /// Changes attributes as `judge` says of the inode; returns the new ones.
+    pub(crate) fn setattr_judged(&self, node: NodeId, judge: AttrJudge<'_>) -> Result<Attr> {
+        let inode = self.nodes.node(node)?.state().inode.clone();
+        let mut set = judge(&inode)?;
+        loop {
+            match self.setattr(node, &set, Some(judge))? {
+                Ok(attr) => return Ok(attr),
+                // Owner or group have changed since.
+                Err(now) => set = now,
+            }
+        }
+    }
+
+    /// Changes attributes; returns the new ones. A judge is asked under the lock of the state: if
+    /// it says something else than `set`, nothing is changed, and that is returned.
+    pub(crate) fn setattr(
+        &self,
+        node: NodeId,
+        set: &SetAttr,
+        judge: Option<AttrJudge<'_>>,
+    ) -> Result<std::result::Result<Attr, SetAttr>> {
         let node = self.nodes.node(node)?;
         self.volume.check_writable()?;
         // The answer has the blocks, a call waits for nothing after its change, and counting takes
@@ -52,6 +74,11 @@ impl Attributes {
         let gives_away = |inode: &Inode| set.uid.is_some_and(|uid| uid != inode.uid);
         let contradicts = |inode: &Inode| lends_rights(inode) || gives_away(inode);
         let mut state = self.ownership.lock_for_change(&node, contradicts)?;
+        if let Some(judged) =
+            judge.map(|judge| judge(&state.inode)).transpose()?.filter(|judged| judged != set)
+        {
+            return Ok(Err(judged));
+        }
         let counted = counted.filter(|_| state.changes == changes);
         self.check_flags(state.inode.flags, set)?;
         let mut batch = Batch::new();
@@ -61,7 +88,6 @@ impl Attributes {
         }
         let mut inode = state.inode.clone();
         let now = self.volume.now();
-        let time = |t: SetTime| if let SetTime::At(at) = t { at } else { now };
         let mut reserved_units = 0;
         if let Some(size) = set.size {
             check_size(inode.kind, size)?;
@@ -81,14 +107,7 @@ impl Attributes {
         if let Some(mode) = set.mode {
             self.inodes.chmod(&tree, (&node, &state), &mut inode, mode, &mut batch)?;
         }
-        inode.atime = set.atime.map_or(inode.atime, time);
-        inode.mtime = set.mtime.map_or(inode.mtime, time);
-        match set.ctime.map(time) {
-            // Data that was written back within the same tick is later.
-            Some(at) if later_than(inode.ctime, at) != at => {}
-            Some(at) => inode.ctime = at,
-            None => inode.set_ctime(now),
-        }
+        set_times(&mut inode, set, now);
         self.inodes.put(&tree, &node, &state, &inode, &mut batch);
         let known = state.blocks.filter(|_| set.size.is_none()).or(counted);
         let blocks = match known {
@@ -106,7 +125,7 @@ impl Attributes {
         }
         state.blocks = blocks;
         self.hold_mtime(&tree, &node, &mut state, set);
-        Ok(self.reader.known_attr(&node, &state).0)
+        Ok(Ok(self.reader.known_attr(&node, &state).0))
     }
 
     /// Notes for those that ask what changed that what lies below a directory may be out of reach.
@@ -219,6 +238,19 @@ impl Attributes {
         };
         self.access_times.touch(&node);
         Ok(target)
+    }
+}
+
+/// Sets the times of an inode.
+fn set_times(inode: &mut Inode, set: &SetAttr, now: i64) {
+    let time = |t: SetTime| if let SetTime::At(at) = t { at } else { now };
+    inode.atime = set.atime.map_or(inode.atime, time);
+    inode.mtime = set.mtime.map_or(inode.mtime, time);
+    match set.ctime.map(time) {
+        // Data that was written back within the same tick is later.
+        Some(at) if later_than(inode.ctime, at) != at => {}
+        Some(at) => inode.ctime = at,
+        None => inode.set_ctime(now),
     }
 }
 

@@ -32,8 +32,9 @@ pub(crate) struct XattrChange<'a> {
     /// `None`: it is removed.
     pub(crate) value: Option<&'a [u8]>,
     pub(crate) mode: XattrMode,
-    /// With an access control list, clear the set-group-id bit.
-    pub(crate) clear_setgid: bool,
+    /// Asked under the lock of the inode's state: whether an access control list clears the
+    /// set-group-id bit. Refuses what the caller may not change.
+    pub(crate) judge: &'a dyn Fn(&Inode) -> Result<bool>,
 }
 
 impl ExtendedAttributes {
@@ -67,7 +68,7 @@ impl ExtendedAttributes {
 
     /// Sets or removes an extended attribute.
     pub(crate) fn change(&self, node: NodeId, change: &XattrChange<'_>) -> Result<()> {
-        let &XattrChange { name, mut value, clear_setgid, .. } = change;
+        let &XattrChange { name, mut value, judge, .. } = change;
         if let Some(value) = value
             && value.len() > MAX_XATTR
         {
@@ -86,6 +87,7 @@ impl ExtendedAttributes {
         let lends_rights = value.filter(|_| name == CAPABILITIES);
         let contradicts = |inode: &Inode| lends_rights.is_some_and(|v| !are_capabilities_of(v, inode.uid));
         let mut state = self.ownership.lock_for_change(&node, contradicts)?;
+        let clear_setgid = judge(&state.inode)?;
         state.inode.flags.check_unprotected()?;
         check_mode(change, &state.inode)?;
         let mut inode = state.inode.clone();

@@ -1,5 +1,6 @@
 //! Public calls on attributes and data of one file or directory.
 
+use crate::file::attributes::AttrJudge;
 use crate::file::data::{CopyRequest, Privileges};
 use crate::file::xattr::XattrChange;
 use crate::file_system::FileSystem;
@@ -57,10 +58,22 @@ impl FileSystem {
     /// is no regular file, [`FsErrorKind::FileTooLarge`](crate::FsErrorKind::FileTooLarge); of the
     /// store.
     pub fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr> {
-        let call = || self.attributes.setattr(node, set);
-        let attr = match set.size {
+        let call = || self.attributes.setattr(node, set, None);
+        let set = match set.size {
             Some(_) => self.quotas.shrink(node, growth::attributes, call)?,
             None => self.quotas.change(node, growth::attributes, call)?,
+        };
+        // Without a judge nothing else is set.
+        let attr = set.or_else(|_| self.attributes.getattr(node))?;
+        self.settled(attr, &[node], FileFlags::SYNC)
+    }
+
+    /// As [`FileSystem::setattr`], as `judge` says of the inode. `is_size`: the size is set.
+    pub(crate) fn setattr_judged(&self, node: NodeId, is_size: bool, judge: AttrJudge<'_>) -> Result<Attr> {
+        let call = || self.attributes.setattr_judged(node, judge);
+        let attr = match is_size {
+            true => self.quotas.shrink(node, growth::attributes, call)?,
+            false => self.quotas.change(node, growth::attributes, call)?,
         };
         self.settled(attr, &[node], FileFlags::SYNC)
     }
@@ -120,9 +133,16 @@ impl FileSystem {
         mode: XattrMode,
         clear_setgid: bool,
     ) -> Result<()> {
-        let change = XattrChange { name, value: Some(value), mode, clear_setgid };
-        let call = || self.xattrs.change(node, &change);
-        self.quotas.grow(node, || growth::entry(name, value.len()), call)?;
+        self.change_xattr(node, &XattrChange { name, value: Some(value), mode, judge: &|_| Ok(clear_setgid) })
+    }
+
+    /// Sets or removes an extended attribute.
+    pub(crate) fn change_xattr(&self, node: NodeId, change: &XattrChange<'_>) -> Result<()> {
+        let call = || self.xattrs.change(node, change);
+        match change.value {
+            Some(value) => self.quotas.grow(node, || growth::entry(change.name, value.len()), call)?,
+            None => self.quotas.shrink(node, growth::attributes, call)?,
+        }
         self.settled((), &[node], FileFlags::SYNC)
     }
 
@@ -131,9 +151,10 @@ impl FileSystem {
     /// # Errors
     /// [`FsErrorKind::NoData`](crate::FsErrorKind::NoData) if there is none; of the store.
     pub fn removexattr(&self, node: NodeId, name: &[u8]) -> Result<()> {
-        let change = XattrChange { name, value: None, mode: XattrMode::Replace, clear_setgid: false };
-        self.quotas.shrink(node, growth::attributes, || self.xattrs.change(node, &change))?;
-        self.settled((), &[node], FileFlags::SYNC)
+        self.change_xattr(
+            node,
+            &XattrChange { name, value: None, mode: XattrMode::Replace, judge: &|_| Ok(false) },
+        )
     }
 
     /// The names of all extended attributes, each followed by a NUL.

@@ -93,6 +93,7 @@ impl FileSystem {
     /// # Errors
     /// As for [`FileSystem::fsync`].
     pub fn close(&self) -> Result<()> {
+        self.prefixes.release_below(b"");
         if !self.volume.options.read_only {
             self.names.orphans.deferred.remove_all();
             self.access_times.write_all()?;

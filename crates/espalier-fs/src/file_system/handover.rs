@@ -75,6 +75,7 @@ impl FileSystem {
     /// # Errors
     /// As for [`FileSystem::fsync`]; if a call is under way.
     pub fn hand_over(&self) -> Result<Vec<u8>> {
+        self.prefixes.release_below(b"");
         self.names.nodes.catch_up_all();
         if !self.volume.options.read_only {
             self.names.orphans.deferred.remove_all();

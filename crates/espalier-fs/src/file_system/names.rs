@@ -1,9 +1,12 @@
 //! Public calls on names and directories.
 
 use crate::file_system::FileSystem;
+use crate::model::access::Judge;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::types::*;
 use crate::namespace::by_id::entry_by_id;
+use crate::namespace::create::Maker;
+use crate::namespace::link::LinkJudge;
 use crate::namespace::listing::WithNodes;
 use crate::namespace::{create, link, remove, rename, rename_all, tmpfile};
 use crate::quota::growth;
@@ -67,7 +70,18 @@ impl FileSystem {
     /// As for [`FileSystem::mknod`]; [`FsErrorKind::NameTooLong`] for a target beyond 4095 bytes,
     /// [`FsErrorKind::NotFound`] for an empty one.
     pub fn symlink(&self, parent: NodeId, name: &[u8], target: &[u8], caller: &Caller) -> Result<Entry> {
-        let call = || create::symlink(&self.names, parent, name, target, caller);
+        self.make_symlink(parent, name, target, Maker { caller, judge: Judge::Kernel })
+    }
+
+    /// As [`FileSystem::symlink`].
+    pub(crate) fn make_symlink(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        target: &[u8],
+        maker: Maker<'_>,
+    ) -> Result<Entry> {
+        let call = || create::symlink(&self.names, parent, name, target, maker);
         let entry = self.quotas.grow(parent, || growth::entry(name, target.len()), call)?;
         self.names_settled(entry, &[parent])
     }
@@ -86,7 +100,19 @@ impl FileSystem {
         mode: u32,
         caller: &Caller,
     ) -> Result<Entry> {
-        let call = || create::mknod(&self.names, parent, name, what, mode, caller);
+        self.make_node(parent, name, what, mode, Maker { caller, judge: Judge::Kernel })
+    }
+
+    /// As [`FileSystem::mknod`].
+    pub(crate) fn make_node(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        what: NewNode,
+        mode: u32,
+        maker: Maker<'_>,
+    ) -> Result<Entry> {
+        let call = || create::mknod(&self.names, parent, name, what, mode, maker);
         let entry = self.quotas.grow(parent, || growth::entry(name, 0), call)?;
         self.names_settled(entry, &[parent])
     }
@@ -96,7 +122,18 @@ impl FileSystem {
     /// # Errors
     /// As for [`FileSystem::mknod`]; [`FsErrorKind::TooManyLinks`].
     pub fn mkdir(&self, parent: NodeId, name: &[u8], mode: u32, caller: &Caller) -> Result<Entry> {
-        let call = || create::mkdir(&self.names, parent, name, mode, caller);
+        self.make_directory(parent, name, mode, Maker { caller, judge: Judge::Kernel })
+    }
+
+    /// As [`FileSystem::mkdir`].
+    pub(crate) fn make_directory(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        mode: u32,
+        maker: Maker<'_>,
+    ) -> Result<Entry> {
+        let call = || create::mkdir(&self.names, parent, name, mode, maker);
         let entry = self.quotas.grow(parent, || growth::entry(name, 0), call)?;
         self.names_settled(entry, &[parent])
     }
@@ -121,8 +158,19 @@ impl FileSystem {
     /// [`FsErrorKind::Permission`] for a directory, [`FsErrorKind::NotFound`] for a file without
     /// name, [`FsErrorKind::TooManyLinks`]; as for [`FileSystem::mknod`].
     pub fn link(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry> {
+        self.link_judged(node, parent, name, None)
+    }
+
+    /// As [`FileSystem::link`].
+    pub(crate) fn link_judged(
+        &self,
+        node: NodeId,
+        parent: NodeId,
+        name: &[u8],
+        judge: LinkJudge<'_>,
+    ) -> Result<Entry> {
         let charge = self.quotas.charge_link(node, parent, name)?;
-        let entry = charge.end(link::link(&self.names, node, parent, name))?;
+        let entry = charge.end(link::link(&self.names, node, (parent, name), judge))?;
         self.names_settled(entry, &[parent])
     }
 
@@ -131,7 +179,13 @@ impl FileSystem {
     /// # Errors
     /// [`FsErrorKind::NotFound`], [`FsErrorKind::IsDirectory`]; of the store.
     pub fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<()> {
-        self.quotas.shrink(parent, growth::attributes, || remove::unlink(&self.names, parent, name))?;
+        self.unlink_judged(parent, name, Judge::Kernel)
+    }
+
+    /// As [`FileSystem::unlink`].
+    pub(crate) fn unlink_judged(&self, parent: NodeId, name: &[u8], judge: Judge<'_>) -> Result<()> {
+        self.quotas
+            .shrink(parent, growth::attributes, || remove::unlink(&self.names, parent, name, judge))?;
         self.names_settled((), &[parent])
     }
 
@@ -141,7 +195,12 @@ impl FileSystem {
     /// [`FsErrorKind::NotFound`], [`FsErrorKind::NotDirectory`], [`FsErrorKind::NotEmpty`]; of the
     /// store.
     pub fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<()> {
-        self.quotas.shrink(parent, growth::attributes, || remove::rmdir(&self.names, parent, name))?;
+        self.rmdir_judged(parent, name, Judge::Kernel)
+    }
+
+    /// As [`FileSystem::rmdir`].
+    pub(crate) fn rmdir_judged(&self, parent: NodeId, name: &[u8], judge: Judge<'_>) -> Result<()> {
+        self.quotas.shrink(parent, growth::attributes, || remove::rmdir(&self.names, parent, name, judge))?;
         self.names_settled((), &[parent])
     }
 
@@ -161,9 +220,20 @@ impl FileSystem {
         new_name: &[u8],
         mode: RenameMode,
     ) -> Result<()> {
+        self.rename_judged((parent, name), (new_parent, new_name), mode, Judge::Kernel)
+    }
+
+    /// As [`FileSystem::rename`].
+    pub(crate) fn rename_judged(
+        &self,
+        (parent, name): (NodeId, &[u8]),
+        (new_parent, new_name): (NodeId, &[u8]),
+        mode: RenameMode,
+        judge: Judge<'_>,
+    ) -> Result<()> {
         let (from, to) = ((parent, name), (new_parent, new_name));
         let charge = self.quotas.charge_rename(from, to, mode)?;
-        charge.end(rename::rename(&self.names, &self.renames, from, to, mode))?;
+        charge.end(rename::rename(&self.names, &self.renames, from, to, mode, judge))?;
         self.names_settled((), &[parent, new_parent])
     }
 

@@ -3,6 +3,7 @@
 use crate::file_system::FileSystem;
 use crate::inode::ownership::TreeUse;
 use crate::model::error::Result;
+use crate::model::layout;
 use crate::model::types::*;
 use crate::quota::growth;
 use crate::snapshot::volume::{SnapshotInfo, open_options, snapshots};
@@ -44,7 +45,7 @@ impl FileSystem {
     /// something there is not the caller's own or has set-id bits or capabilities; of the store.
     pub fn remove_tree(&self, parent: NodeId, name: &[u8], caller: &Caller) -> Result<()> {
         let call = || remove::remove_tree(&self.names, (parent, name), Remains::Nothing, caller);
-        self.quotas.shrink(parent, growth::attributes, call)?;
+        self.without_prefixes(parent, name, || self.quotas.shrink(parent, growth::attributes, call))?;
         self.names_settled((), &[parent])
     }
 
@@ -56,7 +57,8 @@ impl FileSystem {
     /// As for [`FileSystem::remove_tree`].
     pub fn empty_tree(&self, parent: NodeId, name: &[u8], caller: &Caller) -> Result<NodeId> {
         let call = || remove::remove_tree(&self.names, (parent, name), Remains::EmptyDirectory, caller);
-        let (old, _) = self.quotas.shrink(parent, growth::attributes, call)?;
+        let (old, _) =
+            self.without_prefixes(parent, name, || self.quotas.shrink(parent, growth::attributes, call))?;
         self.names_settled(old, &[parent])
     }
 
@@ -305,10 +307,31 @@ impl FileSystem {
     ) -> Result<Entry> {
         let check_owner = |snapshot: &SnapshotInfo| self.check_snapshot_owner(snapshot, caller);
         let charge = self.quotas.charge_restore(parent, name, snapshot)?;
-        let held = charge.end(self.snapshots.restore_tree(parent, name, snapshot, caller, check_owner))?;
+        let call = || charge.end(self.snapshots.restore_tree(parent, name, snapshot, caller, check_owner));
+        let held = self.without_prefixes(parent, name, call)?;
         self.names.nodes.trim_names();
         self.syncfs()?;
         self.names.lookup.entry(held)
+    }
+
+    /// Makes a call that takes away tree `name` of `parent`. Directories below do not count as in
+    /// use because calls by path remember them.
+    fn without_prefixes<T>(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        call: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let prefix = {
+            let dir = self.names.nodes.dir(parent)?;
+            let tree = self.names.tree.shared();
+            layout::content_prefix(&dir.content_prefix(tree.epoch), name)
+        };
+        self.prefixes.release_below(&prefix);
+        let done = call();
+        // Of those that came in between.
+        self.prefixes.release_below(&prefix);
+        done
     }
 
     /// Refuses a snapshot that does not belong to the caller alone.

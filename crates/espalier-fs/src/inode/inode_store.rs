@@ -24,6 +24,7 @@ pub(crate) struct InodeStore {
 }
 
 /// The kind of object that a call makes.
+#[derive(Clone, Copy)]
 pub(crate) struct NewObject<'a> {
     pub(crate) kind: FileKind,
     pub(crate) mode: u32,

@@ -13,6 +13,7 @@ use crate::inode::names::Names;
 use crate::inode::node_id::Identity;
 use crate::inode::pending_changes::{ChangeNotes, PendingChanges, TreeChange};
 use crate::lock_order::{Rank, RankedGuard, RankedMutex};
+use crate::model::access::grants_differ;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::position::Positions;
@@ -408,6 +409,9 @@ impl Node {
 
     /// As [`Node::take_over`], of an inode whose limits differ.
     pub(crate) fn take_over_limited(&self, state: &mut State, inode: Inode, lsn: Lsn) {
+        if self.is_dir() && grants_differ(&state.inode, &inode) {
+            self.changes.note_rights();
+        }
         self.changed.store(true, Ordering::Release);
         state.inode = inode;
         state.lsn = lsn;

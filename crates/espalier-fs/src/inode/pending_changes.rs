@@ -96,12 +96,25 @@ pub(crate) struct PendingChanges {
     noted: Mutex<Vec<Weak<ChangeNotes>>>,
     /// Nodes that have changed since the mount last asked for them.
     changed: Mutex<Vec<NodeId>>,
+    /// Counts changes of the rights of single directories.
+    rights: AtomicU64,
 }
 
 impl PendingChanges {
     /// The number of the newest change.
     pub(crate) fn newest(&self) -> u64 {
         self.newest.load(Ordering::Acquire)
+    }
+
+    /// Callers may have other rights on a directory from now on. The caller holds its state.
+    pub(crate) fn note_rights(&self) {
+        self.rights.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// What all rights on directories depend on, but for moves: they are the same as long as this
+    /// is.
+    pub(crate) fn rights(&self) -> (u64, u64) {
+        (self.rights.load(Ordering::Acquire), self.newest())
     }
 
     /// Collects notes by `collect`, again if a directory moved meanwhile.

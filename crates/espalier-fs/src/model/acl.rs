@@ -1,7 +1,8 @@
 //! POSIX access control lists, in the form in which the kernel passes them as extended attributes.
 //!
-//! The kernel checks them (FUSE_POSIX_ACL). What is left to the file system is to keep them and the
-//! mode in step (`setxattr`, `chmod`) and to let new entries inherit the directory's default list.
+//! For a mount the kernel checks them (FUSE_POSIX_ACL). What is left to the file system is to keep
+//! them and the mode in step (`setxattr`, `chmod`), to let new entries inherit the directory's
+//! default list, and to check them for calls by path.
 
 use crate::model::error::{FsErrorKind, Result, fail};
 
@@ -116,6 +117,27 @@ impl Acl {
             };
             entry.permissions = change(entry.permissions, (bits & 7) as u16);
         }
+    }
+
+    /// True if the list gives user `uid`, which does not own the object, all permissions of `want`.
+    /// `gid`: the group of the object. The entry for the caller's user counts alone; of those for
+    /// the caller's groups one must give all; only a caller without any is one of the others.
+    pub(crate) fn permits(&self, uid: u32, is_in_group: impl Fn(u32) -> bool, gid: u32, want: u16) -> bool {
+        let of = |tag| self.0.iter().find(move |entry| entry.tag == tag).map(|entry| entry.permissions);
+        let mask = of(MASK).unwrap_or(7);
+        if let Some(user) = self.0.iter().find(|entry| entry.tag == USER && entry.id == uid) {
+            return want & !(user.permissions & mask) == 0;
+        }
+        let is_own = |entry: &&AclEntry| match entry.tag {
+            GROUP_OBJ => is_in_group(gid),
+            GROUP => is_in_group(entry.id),
+            _ => false,
+        };
+        let mut groups = self.0.iter().filter(is_own).peekable();
+        if groups.peek().is_some() {
+            return groups.any(|entry| want & !(entry.permissions & mask) == 0);
+        }
+        want & !of(OTHER).unwrap_or_default() == 0
     }
 
     /// What `chmod` makes of the list.

@@ -31,6 +31,8 @@ pub enum FsErrorKind {
     QuotaExceeded,
     /// A file with several names cannot cross the border of a limited tree (EXDEV).
     CrossesLimit,
+    /// The two paths of the call lie in different volumes (EXDEV).
+    CrossesVolumes,
     /// The store is read-only by choice (EROFS).
     ReadOnly,
     /// The caller may not do this (EACCES).

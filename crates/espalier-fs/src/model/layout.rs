@@ -115,6 +115,13 @@ fn push_component(key: &mut Vec<u8>, prefix: &[u8], name: &[u8]) {
     key.push(CONTENT);
 }
 
+/// The content prefix of the directory above the one with this content prefix.
+pub(crate) fn prefix_above(prefix: &[u8]) -> &[u8] {
+    let end = prefix.len().saturating_sub(1);
+    let above = prefix[..end].iter().rposition(|byte| *byte == CONTENT);
+    &prefix[..above.map_or(0, |at| at + 1)]
+}
+
 /// The range of the entries of the directory with this content prefix, its own attributes excluded.
 pub(crate) fn entries_range(prefix: &[u8]) -> KeyRange {
     // The root's and the areas' own attributes lie at P 00; escaped names begin with 02 or more.

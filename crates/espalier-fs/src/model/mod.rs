@@ -1,5 +1,6 @@
 //! The vocabulary of the layer: types of calls, errors, keys, stored records, merge functions.
 
+pub(crate) mod access;
 pub(crate) mod acl;
 pub(crate) mod describe;
 pub(crate) mod error;

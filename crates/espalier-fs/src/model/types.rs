@@ -125,7 +125,7 @@ pub enum SetTime {
 }
 
 /// What [`FileSystem::setattr`](crate::FileSystem::setattr) changes; `None` leaves as it is.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission, set-id and sticky bits.
     pub mode: Option<u32>,

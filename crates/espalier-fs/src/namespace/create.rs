@@ -2,6 +2,7 @@
 
 use crate::inode::inode_store::{Creation, NewObject, count_entry};
 use crate::inode::node::Node;
+use crate::model::access::Judge;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::privileges::SET_GID;
@@ -13,13 +14,20 @@ use espalier_engine::Batch;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// On whose behalf an object is made, and by which rights that is judged.
+#[derive(Clone, Copy)]
+pub(crate) struct Maker<'a> {
+    pub(crate) caller: &'a Caller,
+    pub(crate) judge: Judge<'a>,
+}
+
 /// Makes a symbolic link to `target`.
 pub(crate) fn symlink(
     namespace: &Namespace,
     parent: NodeId,
     name: &[u8],
     target: &[u8],
-    caller: &Caller,
+    maker: Maker<'_>,
 ) -> Result<Entry> {
     if target.is_empty() {
         return fail(FsErrorKind::NotFound, "a symbolic link needs a target");
@@ -28,7 +36,7 @@ pub(crate) fn symlink(
         return fail(FsErrorKind::NameTooLong, format!("a target of {} bytes", target.len()));
     }
     let new = NewObject { kind: FileKind::Symlink, mode: 0o777, rdev: 0, target: Some(target) };
-    create(namespace, parent, name, &new, caller)
+    create(namespace, parent, name, &new, maker)
 }
 
 /// Makes a file that is no directory and no symbolic link. `mode`: the low 12 bits.
@@ -38,7 +46,7 @@ pub(crate) fn mknod(
     name: &[u8],
     what: NewNode,
     mode: u32,
-    caller: &Caller,
+    maker: Maker<'_>,
 ) -> Result<Entry> {
     let (kind, rdev) = match what {
         NewNode::Regular => (FileKind::Regular, 0),
@@ -47,7 +55,7 @@ pub(crate) fn mknod(
         NewNode::CharDevice(rdev) => (FileKind::CharDevice, rdev),
         NewNode::BlockDevice(rdev) => (FileKind::BlockDevice, rdev),
     };
-    create(namespace, parent, name, &NewObject { kind, mode, rdev, target: None }, caller)
+    create(namespace, parent, name, &NewObject { kind, mode, rdev, target: None }, maker)
 }
 
 /// Makes a directory.
@@ -56,10 +64,10 @@ pub(crate) fn mkdir(
     parent: NodeId,
     name: &[u8],
     mode: u32,
-    caller: &Caller,
+    maker: Maker<'_>,
 ) -> Result<Entry> {
     let new = NewObject { kind: FileKind::Directory, mode: mode & 0o1777, rdev: 0, target: None };
-    create(namespace, parent, name, &new, caller)
+    create(namespace, parent, name, &new, maker)
 }
 
 fn create(
@@ -67,14 +75,14 @@ fn create(
     parent: NodeId,
     name: &[u8],
     new: &NewObject<'_>,
-    caller: &Caller,
+    maker: Maker<'_>,
 ) -> Result<Entry> {
     let dir = namespace.nodes.dir(parent)?;
     check_new_name(name)?;
     namespace.volume.check_writable()?;
     // Before the change, because a call waits for nothing afterwards.
     namespace.nodes.trim_names();
-    let held = create_in(namespace, &dir, name, new, caller)?;
+    let held = create_in(namespace, &dir, name, new, maker)?;
     namespace.lookup.entry(held)
 }
 
@@ -83,11 +91,15 @@ fn create_in<'a>(
     dir: &Arc<Node>,
     name: &[u8],
     new: &NewObject<'_>,
-    caller: &Caller,
+    maker: Maker<'_>,
 ) -> Result<HeldNode<'a>> {
+    let Maker { caller, judge } = maker;
     let tree = namespace.tree.shared();
     let mut names = dir.dir().names.lock();
     namespace.lookup.check_free(&tree, dir, &mut names, name)?;
+    if let Judge::Caller(_) = judge {
+        judge.create(&dir.state().inode)?;
+    }
     let prefix = dir.content_prefix(tree.epoch);
     let key = layout::entry_key(&prefix, name);
     namespace.state_record.check_key(&key)?;
@@ -97,6 +109,9 @@ fn create_in<'a>(
         namespace.ownership.clear(dir)?;
     }
     let mut state = dir.state();
+    judge.create(&state.inode)?;
+    let mode = if new.kind == FileKind::Directory { new.mode } else { judge.mode_in(&state.inode, new.mode) };
+    let new = &NewObject { mode, ..*new };
     let now = namespace.volume.now();
     let mut batch = Batch::new();
     let mut above = state.inode.clone();

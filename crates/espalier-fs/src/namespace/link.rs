@@ -34,8 +34,16 @@ enum LinkOutcome {
     NeedsMerge,
 }
 
+/// Refuses a name in this directory for this file; none: the kernel has judged.
+pub(crate) type LinkJudge<'a> = Option<&'a dyn Fn(&Inode, &Inode) -> Result<()>>;
+
 /// Gives `node`, which is no directory, one name more.
-pub(crate) fn link(namespace: &Namespace, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry> {
+pub(crate) fn link(
+    namespace: &Namespace,
+    node: NodeId,
+    (parent, name): (NodeId, &[u8]),
+    judge: LinkJudge<'_>,
+) -> Result<Entry> {
     let node = namespace.nodes.node(node)?;
     let dir = namespace.nodes.dir(parent)?;
     if node.is_dir() {
@@ -50,11 +58,13 @@ pub(crate) fn link(namespace: &Namespace, node: NodeId, parent: NodeId, name: &[
     let mut releases = namespace.references.release_later();
     let outcome = {
         let tree = namespace.tree.shared();
-        link_in(namespace, &tree, &new, &mut releases)?
+        link_in(namespace, &tree, &new, judge, &mut releases)?
     };
     let attr = match outcome {
         LinkOutcome::Done(attr) => attr,
-        LinkOutcome::NeedsMerge | LinkOutcome::NeedsExclusive => link_merged(namespace, &new, &mut releases)?,
+        LinkOutcome::NeedsMerge | LinkOutcome::NeedsExclusive => {
+            link_merged(namespace, &new, judge, &mut releases)?
+        }
     };
     drop(releases);
     let generation = namespace.lookup.generation(&attr);
@@ -65,17 +75,18 @@ pub(crate) fn link(namespace: &Namespace, node: NodeId, parent: NodeId, name: &[
 fn link_merged(
     namespace: &Namespace,
     new: &NamedNode<'_>,
+    judge: LinkJudge<'_>,
     releases: &mut DeferredReleases<'_>,
 ) -> Result<Attr> {
     let tree = namespace.tree.exclusive_for_move();
     // Other operations came in between since the merge was found to be necessary.
-    if let LinkOutcome::Done(attr) = link_in(namespace, &tree, new, releases)? {
+    if let LinkOutcome::Done(attr) = link_in(namespace, &tree, new, judge, releases)? {
         return Ok(attr);
     }
     if let Some(home) = new.node.place().parent {
         namespace.area_merger().merge(&tree, &home, new.dir, releases)?;
     }
-    match link_in(namespace, &tree, new, releases)? {
+    match link_in(namespace, &tree, new, judge, releases)? {
         LinkOutcome::Done(attr) => Ok(attr),
         LinkOutcome::NeedsMerge | LinkOutcome::NeedsExclusive => {
             fail(FsErrorKind::NotFound, "the file was removed")
@@ -87,6 +98,7 @@ fn link_in(
     namespace: &Namespace,
     tree: &TreeGuard<'_>,
     new: &NamedNode<'_>,
+    judge: LinkJudge<'_>,
     releases: &mut DeferredReleases<'_>,
 ) -> Result<LinkOutcome> {
     let &NamedNode { node, dir, name } = new;
@@ -104,7 +116,7 @@ fn link_in(
         // Attributes have changed since; the exclusive lock excludes that.
         return Ok(LinkOutcome::NeedsExclusive);
     }
-    check_flags(new, &mut states)?;
+    check_allowed(new, &mut states, judge)?;
     let state = states.of(node);
     if state.orphan != Orphan::No && state.linkable {
         tmpfile::link_first(namespace, tree, new, &mut names, &mut states, releases)?;
@@ -113,13 +125,8 @@ fn link_in(
     if state.orphan != Orphan::No {
         return fail(FsErrorKind::NotFound, "the file was removed");
     }
-    let mut inode = state.inode.clone();
-    if inode.links >= MAX_LINKS {
-        return fail(FsErrorKind::TooManyLinks, format!("the file has {} names", inode.links));
-    }
     let now = namespace.volume.now();
-    inode.links += 1;
-    inode.set_ctime(now);
+    let mut inode = with_one_name_more(&state.inode, now)?;
     let place = node.place();
     if place.parent.as_ref().is_some_and(|parent| are_served_apart(parent, dir)) {
         return Ok(LinkOutcome::NeedsMerge);
@@ -154,8 +161,24 @@ fn link_in(
     Ok(LinkOutcome::Done(namespace.lookup.attrs.known_attr(node, states.of(node)).0))
 }
 
-/// Refuses what the flags of the file and the directory forbid, before link areas are merged.
-fn check_flags(new: &NamedNode<'_>, states: &mut States<'_>) -> Result<()> {
+/// The inode of a file that gets one name more.
+fn with_one_name_more(inode: &Inode, now: i64) -> Result<Inode> {
+    if inode.links >= MAX_LINKS {
+        return fail(FsErrorKind::TooManyLinks, format!("the file has {} names", inode.links));
+    }
+    let mut inode = inode.clone();
+    inode.links += 1;
+    inode.set_ctime(now);
+    Ok(inode)
+}
+
+/// Refuses what the rights of the caller do not allow, or the flags of the file and the directory
+/// forbid, before link areas are merged.
+fn check_allowed(new: &NamedNode<'_>, states: &mut States<'_>, judge: LinkJudge<'_>) -> Result<()> {
+    if let Some(judge) = judge {
+        let above = states.of(new.dir).inode.clone();
+        judge(&above, &states.of(new.node).inode)?;
+    }
     let state = states.of(new.node);
     if state.orphan != Orphan::No && !state.linkable {
         return Ok(());

@@ -8,6 +8,7 @@ pub(crate) mod listing;
 pub(crate) mod listing_cache;
 pub(crate) mod lookup;
 pub(crate) mod move_entry;
+pub(crate) mod prefix_cache;
 pub(crate) mod remove;
 pub(crate) mod rename;
 pub(crate) mod rename_all;

@@ -2,7 +2,8 @@
 
 use crate::inode::inode_store::uncount_entry;
 use crate::inode::names::Known;
-use crate::inode::node::States;
+use crate::inode::node::{Node, States};
+use crate::model::access::Judge;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::types::*;
@@ -11,9 +12,10 @@ use crate::namespace::lookup::{check_name, no_entry};
 use crate::orphan::unlink::{DataPlace, NamedNode, check_empty};
 use crate::references::HeldNode;
 use espalier_engine::Batch;
+use std::sync::Arc;
 
 /// Removes the entry of an object that is no directory.
-pub(crate) fn unlink(namespace: &Namespace, parent: NodeId, name: &[u8]) -> Result<()> {
+pub(crate) fn unlink(namespace: &Namespace, parent: NodeId, name: &[u8], judge: Judge<'_>) -> Result<()> {
     let dir = namespace.nodes.dir(parent)?;
     check_name(name)?;
     namespace.volume.check_writable()?;
@@ -26,6 +28,7 @@ pub(crate) fn unlink(namespace: &Namespace, parent: NodeId, name: &[u8]) -> Resu
         return fail(FsErrorKind::IsDirectory, format!("{} is a directory", layout::show(name)));
     }
     let mut states = States::lock(&[&dir, &held]);
+    check_rights(judge, &dir, &held, &mut states)?;
     let now = namespace.volume.now();
     let mut batch = Batch::new();
     let gone = NamedNode { dir: &dir, name, node: &held };
@@ -43,7 +46,7 @@ pub(crate) fn unlink(namespace: &Namespace, parent: NodeId, name: &[u8]) -> Resu
 }
 
 /// Removes an empty directory.
-pub(crate) fn rmdir(namespace: &Namespace, parent: NodeId, name: &[u8]) -> Result<()> {
+pub(crate) fn rmdir(namespace: &Namespace, parent: NodeId, name: &[u8], judge: Judge<'_>) -> Result<()> {
     let dir = namespace.nodes.dir(parent)?;
     match name {
         b"." => return fail(FsErrorKind::Invalid, "a directory cannot be removed by the name ."),
@@ -65,6 +68,7 @@ pub(crate) fn rmdir(namespace: &Namespace, parent: NodeId, name: &[u8]) -> Resul
     let unlinked = namespace.orphans.deferred.take_with_directory(&content);
     namespace.orphans.move_away(&content)?;
     let mut states = States::lock(&[&dir, &held]);
+    check_rights(judge, &dir, &held, &mut states)?;
     let mut batch = Batch::new();
     let now = namespace.volume.now();
     namespace.orphans.remove_directory(&tree, &held, states.of(&held), &mut batch)?;
@@ -81,4 +85,18 @@ pub(crate) fn rmdir(namespace: &Namespace, parent: NodeId, name: &[u8]) -> Resul
     namespace.nodes.set_name(&dir, &mut names, name, Known::Absent);
     unlinked.removed();
     Ok(())
+}
+
+/// Refuses what the rights of the caller do not allow.
+fn check_rights(
+    judge: Judge<'_>,
+    dir: &Arc<Node>,
+    victim: &Arc<Node>,
+    states: &mut States<'_>,
+) -> Result<()> {
+    if matches!(judge, Judge::Kernel) {
+        return Ok(());
+    }
+    let victim = states.of(victim).inode.clone();
+    judge.delete(&states.of(dir).inode, &victim)
 }

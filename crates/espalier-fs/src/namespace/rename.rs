@@ -13,6 +13,7 @@ use crate::inode::names::{Known, Names};
 use crate::inode::node::{Node, Place, State, States};
 use crate::links::link_area::are_served_apart;
 use crate::lock_order::{Rank, RankedGuard, RankedMutex};
+use crate::model::access::Judge;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::privileges::agrees_with_mark;
@@ -160,6 +161,7 @@ pub(crate) struct RenameRequest<'a> {
     pub(crate) to: &'a Arc<Node>,
     pub(crate) new_name: &'a [u8],
     pub(crate) mode: RenameMode,
+    pub(crate) judge: Judge<'a>,
 }
 
 impl RenameRequest<'_> {
@@ -208,12 +210,13 @@ pub(crate) fn rename(
     (parent, name): (NodeId, &[u8]),
     (new_parent, new_name): (NodeId, &[u8]),
     mode: RenameMode,
+    judge: Judge<'_>,
 ) -> Result<()> {
     let (from, to) = (namespace.nodes.dir(parent)?, namespace.nodes.dir(new_parent)?);
     check_name(name)?;
     check_name(new_name)?;
     namespace.volume.check_writable()?;
-    let request = RenameRequest { from: &from, name, to: &to, new_name, mode };
+    let request = RenameRequest { from: &from, name, to: &to, new_name, mode, judge };
     let is_dir = |held: Option<HeldNode<'_>>| held.is_some_and(|h| h.is_dir());
     let exclusive =
         is_dir(namespace.lookup.find(&from, name)?) || is_dir(namespace.lookup.find(&to, new_name)?);
@@ -327,6 +330,7 @@ impl<'a> Mover<'a, '_> {
         {
             return Ok(RenameOutcome::NeedsExclusive);
         }
+        check_rights(request, found, &mut states)?;
         check_flags(request, found, &mut states)?;
         if must_merge(namespace, tree, source, states.of(source.node), to)? {
             return Ok(RenameOutcome::NeedsMerge);
@@ -390,6 +394,27 @@ fn check_nesting(request: &RenameRequest<'_>, source: &Arc<Node>, target: Option
         (true, true) => check_empty(target),
         (false, false) => Ok(()),
     }
+}
+
+/// Refuses what the rights of the caller do not allow.
+fn check_rights(request: &RenameRequest<'_>, found: &Found<'_>, states: &mut States<'_>) -> Result<()> {
+    let judge @ Judge::Caller(_) = request.judge else { return Ok(()) };
+    let mut inode = |node: &Node| states.of(node).inode.clone();
+    let (from, to, source) = (inode(request.from), inode(request.to), inode(found.source.node));
+    let target = found.target.as_ref().map(|target| inode(target.node));
+    judge.delete(&from, &source)?;
+    match &target {
+        Some(target) => judge.delete(&to, target)?,
+        None => judge.create(&to)?,
+    }
+    if request.from.id == request.to.id {
+        return Ok(());
+    }
+    let swapped = target.as_ref().filter(|_| request.is_exchange());
+    for moved in [Some(&source), swapped].into_iter().flatten().filter(|moved| moved.is_dir()) {
+        judge.move_directory(moved)?;
+    }
+    Ok(())
 }
 
 /// Refuses what the flags of the entries and their directories forbid, before link areas are merged

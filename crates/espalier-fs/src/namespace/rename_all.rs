@@ -10,6 +10,7 @@
 //! file with several names each name is an entry: the file itself stays in its link area.
 
 use crate::inode::node::{Node, States};
+use crate::model::access::Judge;
 use crate::model::error::{FsError, FsErrorKind, Result, fail};
 use crate::model::types::*;
 use crate::namespace::context::Namespace;
@@ -224,7 +225,7 @@ impl<'a> Between<'a> {
         };
         moved.add(place, there.as_ref());
         moved.add(staged, waiting.as_ref());
-        let request = RenameRequest { from, name, to, new_name, mode };
+        let request = RenameRequest { from, name, to, new_name, mode, judge: Judge::Kernel };
         let mut mover = Mover { namespace: self.namespace, tree, exclusive: true, commits };
         match mover.rename(&request, held, releases)? {
             RenameOutcome::NeedsMerge => Ok(StepsOutcome::NeedsMerge(from.clone(), to.clone())),

@@ -7,13 +7,39 @@
 //! in `snapshot/tree`.
 
 use crate::model::error::{FsErrorKind, Result, fail};
-use crate::model::types::{MAX_NAME, OpenOptions};
+use crate::model::types::{Attr, MAX_NAME, OpenOptions};
 use crate::volume::context::find_volume;
 use espalier_engine::{READ_ONLY_VOLUME, Store};
 
 const PREFIX: &str = "snapshot:";
 /// The longest name of a snapshot, in bytes: the volume's name has room for no more.
 const NAME_MAX_BYTES: usize = MAX_NAME - 48;
+
+/// The name under which a directory shows its snapshots.
+pub const SNAPSHOTS_NAME: &[u8] = b".snapshots";
+
+/// The inode number of the directory of snapshots in the root: the last but one, which no file
+/// gets.
+const ROOT_SNAPSHOTS_NUMBER: u64 = u64::MAX - 1;
+
+/// The inode number of the directory of snapshots of the directory with number `directory`, of the
+/// whole volume without. It is the number of a file as rarely as two clones share one.
+pub fn snapshot_directory_number(directory: Option<u64>) -> u64 {
+    directory.map_or(ROOT_SNAPSHOTS_NUMBER, |number| number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1 << 63)
+}
+
+/// The attributes of the directory that shows the `count` snapshots of a directory: `above` with
+/// number `directory`, or the root (`None`).
+pub fn snapshot_directory_attr(directory: Option<u64>, above: &Attr, count: usize) -> Attr {
+    Attr {
+        ino: snapshot_directory_number(directory),
+        size: count as u64,
+        nlink: 2 + count as u32,
+        // No application can create an entry in it.
+        mode: above.mode & !0o222,
+        ..above.clone()
+    }
+}
 
 /// A snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]

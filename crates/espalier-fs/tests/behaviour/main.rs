@@ -9,6 +9,7 @@ mod handles;
 mod listing;
 mod numbers;
 mod orphans;
+mod paths;
 mod quota;
 mod reserved;
 mod semantics;

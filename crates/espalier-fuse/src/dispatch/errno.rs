@@ -39,7 +39,7 @@ fn number(kind: FsErrorKind) -> i32 {
         Kind::NameTooLong => libc::ENAMETOOLONG,
         Kind::NoSpace => libc::ENOSPC,
         Kind::QuotaExceeded => libc::EDQUOT,
-        Kind::CrossesLimit => libc::EXDEV,
+        Kind::CrossesLimit | Kind::CrossesVolumes => libc::EXDEV,
         Kind::ReadOnly => libc::EROFS,
         Kind::AccessDenied => libc::EACCES,
         Kind::Permission => libc::EPERM,

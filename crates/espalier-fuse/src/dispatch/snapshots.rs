@@ -12,23 +12,18 @@ use super::small_reply::{SmallReply, put_xattr};
 use super::volume::ServedVolume;
 use crate::protocol::{Operation, reply};
 use crate::transport::Request;
-use espalier_fs::{FileKind, FileSystem, NodeId, WireReader, WireWriter};
+use espalier_fs::{
+    FileKind, FileSystem, NodeId, WireReader, WireWriter, snapshot_directory_attr, snapshot_directory_number,
+};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The name of the directories.
-pub(super) const NAME: &[u8] = b".snapshots";
+pub(super) use espalier_fs::SNAPSHOTS_NAME as NAME;
+
 /// Memory for names, bytes per opened snapshot.
 const NAME_MEMORY_BYTES: u64 = 2 << 20;
-/// The inode number of the directory in the root: the last but one, which no file gets.
-const ROOT_DIRECTORY_INO: u64 = u64::MAX - 1;
-
-/// The inode number of the directory of snapshots of the directory with number `directory`, of the
-/// whole volume without. It is the number of a file as rarely as two clones share one.
-fn directory_ino(directory: Option<u64>) -> u64 {
-    directory.map_or(ROOT_DIRECTORY_INO, |number| number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1 << 63)
-}
 
 /// The snapshots of a file system: which are opened, and which directories show them.
 pub(super) struct SnapshotTable {
@@ -224,19 +219,15 @@ impl SnapshotTable {
         let (directory, above) = self.directory_of(node)?;
         let root = or_errno(self.fs.getattr(above), || shown_path(&self.fs, above))?;
         let count = self.fs.snapshots().iter().filter(|snapshot| snapshot.directory == directory).count();
-        let mut attributes = attributes(&root);
-        (attributes.ino, attributes.size, attributes.nlink) =
-            (directory_ino(directory), count as u64, 2 + count as u32);
+        let mut attributes = attributes(&snapshot_directory_attr(directory, &root, count));
         // The node id may be that of another directory of snapshots in the next mount.
         attributes.generation = (attributes.ino >> 32) as u32;
-        // No application can create an entry in it.
-        attributes.mode &= !0o222;
         Ok(attributes)
     }
 
     fn list(&self, node: NodeId, cookie: u64, size: u32, plus: bool, out: &mut [u8]) -> Result<usize, Errno> {
         let (directory, _) = self.directory_of(node)?;
-        let own = directory_ino(directory);
+        let own = snapshot_directory_number(directory);
         let size = (size as usize).min(out.len());
         let mut body = reply::Directory::new(&mut out[..size], plus);
         let kind = kind_bits(FileKind::Directory) >> 12;

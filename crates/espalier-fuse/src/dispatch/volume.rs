@@ -19,7 +19,7 @@ use crate::prefetch::{self, Prefetch};
 use crate::protocol::flags::statx;
 use crate::protocol::{self, Operation, reply};
 use crate::transport::Request;
-use espalier_fs::{Caller, FileKind, FileSystem, FsErrorKind, NewNode, NodeId, Seek};
+use espalier_fs::{Caller, FileKind, FileSystem, FsErrorKind, NewNode, NodeId, SNAPSHOTS_NAME, Seek};
 use std::sync::{Arc, OnceLock};
 
 /// A file system with what the kernel knows of it.
@@ -123,6 +123,7 @@ impl ServedVolume {
                 Ok(target.len())
             }
             _ => {
+                self.check_other_place(&operation)?;
                 let reply = self.small(node, request, operation)?;
                 Ok(self.as_known(reply).put(out))
             }
@@ -253,6 +254,23 @@ impl ServedVolume {
         }
     }
 
+    /// Refuses what would lead to another volume, or to a name in the root that would be hidden by
+    /// what is shown there.
+    fn check_other_place(&self, operation: &Operation<'_>) -> Result<(), Errno> {
+        let (node, name) = match *operation {
+            Operation::Link { node, .. } => (node, &b""[..]),
+            Operation::Rename { new_parent, new_name, .. } => (new_parent, new_name),
+            _ => return Ok(()),
+        };
+        if node_tag::tag(NodeId(node)) != self.node_tag {
+            return Err(Errno(libc::EXDEV));
+        }
+        match NodeId(node) == NodeId::ROOT && name == SNAPSHOTS_NAME {
+            true => Err(Errno(libc::EBUSY)),
+            false => Ok(()),
+        }
+    }
+
     /// Operations on names and attributes whose reply is small, of a fixed length.
     fn small(
         &self,
@@ -308,11 +326,11 @@ impl ServedVolume {
                 or_errno(fs.rmdir(node, old), name).map(|()| SmallReply::Nothing)
             }
             Operation::Link { node: target, name: new } => {
-                or_errno(fs.link(NodeId(target), node, new), name).map(SmallReply::entry)
+                or_errno(fs.link(node_tag::local(NodeId(target)), node, new), name).map(SmallReply::entry)
             }
             Operation::Rename { name: old, new_parent, new_name, flags } => {
                 let mode = rename_mode(flags, &request.header)?;
-                or_errno(fs.rename(node, old, NodeId(new_parent), new_name, mode), name)
+                or_errno(fs.rename(node, old, node_tag::local(NodeId(new_parent)), new_name, mode), name)
                     .map(|()| SmallReply::Nothing)
             }
             _ => self.content(node, request, operation),

@@ -97,6 +97,17 @@ impl Image {
         Self { file }
     }
 
+    /// Calls `work` on the file system in it, which is not mounted.
+    pub(crate) fn embedded<T>(&self, work: impl FnOnce(&Arc<FileSystem>) -> T) -> T {
+        let store = open(self.file.path());
+        let fs = FileSystem::open(Arc::clone(&store), environment(), Default::default()).unwrap();
+        let done = work(&fs);
+        fs.close().unwrap();
+        drop(fs);
+        store.close().unwrap();
+        done
+    }
+
     /// Mounts it on a directory of its own, with `-o` options.
     pub(crate) fn mount(&self, kind: Kind, options: &str) -> Mounted {
         let directory = tempfile::tempdir().unwrap();

@@ -1,0 +1,262 @@
+//! Calls by path: bad input, and what the library remembers against what changes.
+
+use crate::Bench;
+use espalier_fs::{
+    Attr, Caller, Credentials, FsErrorKind, Links, ModeChange, NewNode, NodeId, Open, OwnerChange,
+    PathCaller, Paths, RenameHow, Result, XattrMode,
+};
+use std::sync::Arc;
+
+fn user(uid: u32) -> Credentials {
+    Credentials { uid, gid: uid, groups: Vec::new() }
+}
+
+/// A file system, root, and user 7.
+fn bench() -> (Bench, Arc<Paths>, PathCaller, PathCaller) {
+    let bench = Bench::new(1);
+    let paths = Paths::new(bench.fs.clone()).unwrap();
+    let (root, seven) = (paths.caller(Credentials::default()), paths.caller(user(7)));
+    (bench, paths, root, seven)
+}
+
+#[track_caller]
+fn assert_kind<T>(result: Result<T>, kind: FsErrorKind) {
+    match result {
+        Ok(_) => panic!("it succeeded"),
+        Err(error) => assert_eq!(error.kind(), kind, "{error}"),
+    }
+}
+
+fn stat(caller: &PathCaller, path: &str) -> Result<Attr> {
+    caller.stat(path, Links::Follow)
+}
+
+/// Makes the directories of a path.
+fn make(root: &PathCaller, path: &str) {
+    for (at, _) in path.match_indices('/').skip(1).chain([(path.len(), "")]) {
+        root.mkdir(&path[..at], 0o755).unwrap();
+    }
+}
+
+#[test]
+fn bad_paths_are_refused() {
+    let (bench, _paths, root, _) = bench();
+    root.mkdir("/d", 0o755).unwrap();
+    root.mknod("/f", NewNode::Regular, 0o644).unwrap();
+    assert_kind(stat(&root, ""), FsErrorKind::NotFound);
+    assert_kind(root.stat(b"/d\0", Links::Follow), FsErrorKind::Invalid);
+    assert_kind(root.mkdir(b"/d/\0", 0o755), FsErrorKind::Invalid);
+    assert_kind(root.symlink(b"a\0", "/l"), FsErrorKind::Invalid);
+    assert_kind(stat(&root, &"x".repeat(256)), FsErrorKind::NameTooLong);
+    assert_kind(stat(&root, &format!("/f/{}", "x".repeat(256))), FsErrorKind::NotDirectory);
+    assert_kind(stat(&root, &"x/".repeat((1 << 19) + 1)), FsErrorKind::NameTooLong);
+    assert_kind(stat(&root, &"x/".repeat(1 << 19)), FsErrorKind::NotFound);
+    // As many as a path has room for lead there.
+    assert_eq!(
+        stat(&root, &format!("/d{}", "/.".repeat((1 << 19) - 2))).unwrap().ino,
+        stat(&root, "/d").unwrap().ino
+    );
+    let back_and_forth = format!("/{}d", "d/../".repeat(100_000));
+    assert_eq!(stat(&root, &back_and_forth).unwrap().ino, stat(&root, "/d").unwrap().ino);
+    assert_kind(stat(&root, &"/f/..".repeat(10)), FsErrorKind::NotDirectory);
+    for bytes in [&b"\xff\xfe"[..], b"\x01", b"\x02\x01\x02", b"a\nb", b" "] {
+        root.mknod(bytes, NewNode::Regular, 0o644).unwrap();
+        assert_eq!(root.stat(bytes, Links::Stay).unwrap().size, 0);
+        root.mkdir(&[b"/d/", bytes].concat(), 0o755).unwrap();
+        let below = [b"/d/", bytes, b"/", bytes].concat();
+        root.mknod(&below, NewNode::Regular, 0o644).unwrap();
+        root.unlink(&below).unwrap();
+    }
+    bench.check(0);
+}
+
+#[test]
+fn forty_links_are_followed() {
+    let (_bench, _paths, root, _) = bench();
+    root.mknod("/0", NewNode::Regular, 0o644).unwrap();
+    for n in 1..=41 {
+        root.symlink(format!("{}", n - 1).as_bytes(), &format!("/{n}")).unwrap();
+    }
+    assert_eq!(stat(&root, "/40").unwrap().ino, stat(&root, "/0").unwrap().ino);
+    assert_kind(stat(&root, "/41"), FsErrorKind::Loop);
+    assert_eq!(root.read_link("/41").unwrap(), b"40");
+    root.symlink(b"loop/x", "/loop").unwrap();
+    assert_kind(stat(&root, "/loop"), FsErrorKind::Loop);
+    assert_kind(root.open("/loop/a/b", &Open::create(0o644)), FsErrorKind::Loop);
+    // A target that begins at the root, with as much behind it as fits.
+    root.symlink(b"/", "/top").unwrap();
+    assert_eq!(stat(&root, &format!("/{}0", "top/".repeat(40))).unwrap().ino, stat(&root, "/0").unwrap().ino);
+    assert_kind(stat(&root, &format!("/{}0", "top/".repeat(41))), FsErrorKind::Loop);
+}
+
+#[test]
+fn a_known_path_costs_no_look_up_but_that_of_the_last_name() {
+    let (bench, _paths, root, seven) = bench();
+    let deep = format!("/{}", vec!["deep"; 64].join("/"));
+    make(&root, &deep);
+    let file = format!("{deep}/file");
+    root.mknod(&file, NewNode::Regular, 0o644).unwrap();
+    stat(&seven, &file).unwrap();
+    let before = bench.fs.statistics();
+    for _ in 0..10 {
+        stat(&root, &file).unwrap();
+        stat(&seven, &file).unwrap();
+    }
+    let after = bench.fs.statistics();
+    let asked = |s: &espalier_fs::FsStatistics| s.lookup_hits + s.lookup_misses;
+    assert_eq!(asked(&after) - asked(&before), 20);
+}
+
+/// The call by path finds the node that a caller by node has, with what is not stored yet.
+#[test]
+fn a_path_leads_to_the_node_in_use() {
+    let (bench, _paths, root, _) = bench();
+    let dir = bench.dir(NodeId::ROOT, "d");
+    let file = bench.file(dir, "f");
+    bench.fs.write(file, 0, b"abc", false).unwrap();
+    assert_eq!(root.read("/d/f").unwrap(), b"abc");
+    root.open("/d/f", &Open::write()).unwrap().write_at(3, b"d").unwrap();
+    assert_eq!(bench.read(file), b"abcd");
+    bench.fs.link(file, NodeId::ROOT, b"again").unwrap();
+    assert_eq!(stat(&root, "/again").unwrap(), bench.fs.getattr(file).unwrap());
+    // What waits to be applied to nodes in memory.
+    let owner = OwnerChange { uid: Some(7), gid: None };
+    bench.fs.chown_tree(dir, owner, &Caller::default()).unwrap();
+    assert_eq!((stat(&root, "/d/f").unwrap().uid, stat(&root, "/again").unwrap().uid), (7, 7));
+}
+
+#[test]
+fn a_change_of_rights_above_is_seen_by_the_next_call() {
+    let (bench, _paths, root, seven) = bench();
+    make(&root, "/a/b/c/d");
+    root.mknod("/a/b/c/d/f", NewNode::Regular, 0o644).unwrap();
+    let node = |path: &str| {
+        path.split('/')
+            .filter(|n| !n.is_empty())
+            .fold(NodeId::ROOT, |at, name| bench.fs.lookup(at, name.as_bytes()).unwrap().node)
+    };
+    let file = "/a/b/c/d/f";
+    for dir in ["/a", "/a/b", "/a/b/c", "/a/b/c/d"] {
+        stat(&seven, file).unwrap();
+        root.chmod(dir, 0o700, Links::Follow).unwrap();
+        assert_kind(stat(&seven, file), FsErrorKind::AccessDenied);
+        root.chown(dir, OwnerChange { uid: Some(7), gid: None }, Links::Follow).unwrap();
+        stat(&seven, file).unwrap();
+        root.chown(dir, OwnerChange { uid: Some(0), gid: None }, Links::Follow).unwrap();
+        root.chmod(dir, 0o755, Links::Follow).unwrap();
+        stat(&seven, file).unwrap();
+        // A list that gives user 7 nothing.
+        let entries: [(u16, u16, u32); 5] = [(1, 7, !0), (2, 0, 7), (4, 5, !0), (16, 7, !0), (32, 5, !0)];
+        let mut list = 2u32.to_le_bytes().to_vec();
+        for (tag, permissions, id) in entries {
+            list.extend([tag.to_le_bytes(), permissions.to_le_bytes()].concat());
+            list.extend(id.to_le_bytes());
+        }
+        let name = b"system.posix_acl_access";
+        root.set_xattr(dir, name, &list, XattrMode::Set, Links::Follow).unwrap();
+        assert_kind(stat(&seven, file), FsErrorKind::AccessDenied);
+        root.remove_xattr(dir, name, Links::Follow).unwrap();
+        root.chmod(dir, 0o755, Links::Follow).unwrap();
+        stat(&seven, file).unwrap();
+        // By node, as through a mount, and of a whole tree.
+        let modes = |keep, add| ModeChange {
+            keep_directories: keep,
+            add_directories: add,
+            keep_files: !0,
+            add_files: 0,
+            add_executables: 0,
+        };
+        bench.fs.chmod_tree(node(dir), modes(!0o077, 0), &Caller::default()).unwrap();
+        assert_kind(stat(&seven, file), FsErrorKind::AccessDenied);
+        bench.fs.chmod_tree(node(dir), modes(!0, 0o055), &Caller::default()).unwrap();
+        stat(&seven, file).unwrap();
+    }
+}
+
+#[test]
+fn moves_and_removals_above_are_seen_by_the_next_call() {
+    let (bench, _paths, root, seven) = bench();
+    make(&root, "/a/b/c");
+    make(&root, "/x/b/c");
+    for path in ["/a/b/c/f", "/x/b/c/f"] {
+        root.mknod(path, NewNode::Regular, 0o644).unwrap();
+    }
+    let (first, second) = (stat(&seven, "/a/b/c/f").unwrap().ino, stat(&seven, "/x/b/c/f").unwrap().ino);
+    root.rename("/a/b", "/x/b", RenameHow::Exchange).unwrap();
+    assert_eq!(stat(&seven, "/a/b/c/f").unwrap().ino, second);
+    assert_eq!(stat(&seven, "/x/b/c/f").unwrap().ino, first);
+    // A private directory comes to lie above a path that was free.
+    make(&root, "/private/b/c");
+    root.chmod("/private", 0o700, Links::Follow).unwrap();
+    root.rename("/a", "/old", RenameHow::Replace).unwrap();
+    root.rename("/private", "/a", RenameHow::Replace).unwrap();
+    assert_kind(stat(&seven, "/a/b/c"), FsErrorKind::AccessDenied);
+    assert_eq!(stat(&seven, "/old/b/c/f").unwrap().ino, second);
+    assert_kind(stat(&root, "/a/b/c/f"), FsErrorKind::NotFound);
+    // Removed one by one and made anew, private.
+    root.unlink("/old/b/c/f").unwrap();
+    root.rmdir("/old/b/c").unwrap();
+    root.mkdir("/old/b/c", 0o700).unwrap();
+    root.mkdir("/old/b/c/d", 0o755).unwrap();
+    assert_kind(stat(&seven, "/old/b/c/d"), FsErrorKind::AccessDenied);
+    // Removed as a whole: what the library remembers keeps nothing in use.
+    stat(&root, "/x/b/c/f").unwrap();
+    bench.fs.remove_tree(NodeId::ROOT, b"x", &Caller::default()).unwrap();
+    assert_kind(stat(&root, "/x/b/c/f"), FsErrorKind::NotFound);
+    assert_eq!(bench.fs.statistics().orphans, 0);
+    // A clone has files of its own.
+    let source = bench.fs.lookup(NodeId::ROOT, b"old").unwrap().node;
+    bench.fs.clone_tree(source, NodeId::ROOT, b"x", &Caller::default()).unwrap();
+    assert_ne!(stat(&root, "/x/b/c/d").unwrap().ino, stat(&root, "/old/b/c/d").unwrap().ino);
+    assert_kind(stat(&seven, "/x/b/c/d"), FsErrorKind::AccessDenied);
+    bench.fs.forget(source, 1);
+    bench.check(0);
+}
+
+#[test]
+fn callers_begin_where_they_are() {
+    let (_bench, _paths, root, seven) = bench();
+    make(&root, "/jail/home");
+    root.symlink(b"/home", "/jail/link").unwrap();
+    root.symlink(b"../../../home", "/jail/home/up").unwrap();
+    root.mknod("/outside", NewNode::Regular, 0o644).unwrap();
+    assert_kind(seven.clone().in_root("/jail"), FsErrorKind::Permission);
+    let inside = root.clone().in_root("/jail").unwrap().with_credentials(user(7));
+    assert_eq!(stat(&inside, "/link").unwrap().ino, stat(&root, "/jail/home").unwrap().ino);
+    assert_eq!(stat(&inside, "home/up").unwrap().ino, stat(&root, "/jail/home").unwrap().ino);
+    assert_eq!(stat(&inside, "/../..").unwrap().ino, stat(&root, "/jail").unwrap().ino);
+    assert_kind(stat(&inside, "/../outside"), FsErrorKind::NotFound);
+    let home = root.open("/jail/home", &Open::default()).unwrap();
+    root.chmod("/jail", 0o700, Links::Follow).unwrap();
+    // Above an open directory nothing is asked; `..` may be looked up in it.
+    assert_eq!(seven.stat(home.at("."), Links::Follow).unwrap().ino, home.stat().unwrap().ino);
+    assert_eq!(seven.stat(home.at(".."), Links::Follow).unwrap().mode, 0o700);
+    assert_kind(seven.stat(home.at("../home"), Links::Follow), FsErrorKind::AccessDenied);
+    let there = seven.clone().in_directory(home.at(".")).unwrap();
+    assert_eq!(there.read_link("up").unwrap(), b"../../../home");
+    assert_kind(home.read_at(0, &mut [0]), FsErrorKind::AccessDenied);
+}
+
+/// Rights are judged under the lock: a file that is given away between two looks keeps its bits.
+#[test]
+fn an_owner_cannot_lend_the_rights_of_the_next_one() {
+    let (bench, _paths, root, seven) = bench();
+    root.chmod("/", 0o1777, Links::Follow).unwrap();
+    std::thread::scope(|scope| {
+        let giver = scope.spawn(|| {
+            for _ in 0..2000 {
+                seven.mknod("/f", NewNode::Regular, 0o755).unwrap();
+                root.chown("/f", OwnerChange { uid: Some(0), gid: None }, Links::Stay).unwrap();
+                let mode = stat(&root, "/f").unwrap().mode;
+                assert_eq!(mode & 0o6000, 0, "user 7 has set bits of a file of root");
+                assert_kind(seven.unlink("/f"), FsErrorKind::Permission);
+                root.unlink("/f").unwrap();
+            }
+        });
+        while !giver.is_finished() {
+            // It comes too early, too late, or in time.
+            let _ = seven.chmod("/f", 0o4755, Links::Stay);
+        }
+    });
+    bench.check(0);
+}
