@@ -7,7 +7,9 @@ use crate::units::Size;
 use anyhow::{Result, anyhow};
 use espalier_fuse::control::{LIMITS_BYTES, QUOTA, SET_LIMITS, TreeBytes};
 use serde_json::json;
-use std::path::Path;
+use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 /// Runs the command.
 pub(crate) fn run(args: &Quota) -> Result<()> {
@@ -44,14 +46,36 @@ fn set_limits(dir: &Path, limits: TreeBytes) -> Result<()> {
             Some(libc::EPERM) => anyhow!(
                 "{shown}: its limits are set by root, or by a user that owns it and the directory above"
             ),
-            Some(libc::EOPNOTSUPP) => anyhow!(
-                "{shown}: files with several names (hard links) below it lie in a place that it shares \
-                 with others; make a clone (espalier clone), which has its own, and limit that"
-            ),
+            Some(libc::EOPNOTSUPP) => anyhow!("{shown}: {}", crossing(dir)),
             Some(libc::ENOTDIR) => anyhow!("{shown} is no directory: only directories have limits"),
             _ => control::explain(error, dir),
         }
     })
+}
+
+/// Why a directory can have no limit: a file in it has names outside.
+fn crossing(dir: &Path) -> String {
+    let mut inside: HashMap<u64, (u64, u64, PathBuf)> = HashMap::new();
+    let mut waiting = vec![dir.to_path_buf()];
+    while let Some(at) = waiting.pop() {
+        for entry in std::fs::read_dir(at).into_iter().flatten().filter_map(Result::ok) {
+            let Ok(attr) = entry.metadata() else { continue };
+            if attr.is_dir() {
+                waiting.push(entry.path());
+            } else if attr.nlink() > 1 {
+                inside.entry(attr.ino()).or_insert_with(|| (attr.nlink(), 0, entry.path())).1 += 1;
+            }
+        }
+    }
+    let crossing = inside.into_values().filter(|(all, names, _)| names < all);
+    let found = crossing.min_by(|a, b| a.2.cmp(&b.2)).map(|(all, names, path)| {
+        format!("{} has {all} names (hard links), and {} of them outside", path.display(), all - names)
+    });
+    let found = found.unwrap_or_else(|| "a file in it has names (hard links) outside".into());
+    format!(
+        "{found}, so it cannot count for this directory alone; remove those names, limit a directory \
+         above all of them, or make a clone (espalier clone), which has all its names inside, and limit that"
+    )
 }
 
 fn described(dir: &Path, limits: TreeBytes) -> serde_json::Value {

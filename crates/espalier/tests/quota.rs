@@ -268,3 +268,32 @@ fn a_workspace_is_limited_in_what_it_writes() {
     assert!(top.join("base/file").metadata().unwrap().size() >= 24 * MIB);
     place.remount();
 }
+
+#[test]
+fn hard_links_go_along_and_those_that_lead_out_are_named() {
+    let place = Place::mounted("256M");
+    let (dir, packages) = (place.dir.join("dir"), place.dir.join("packages"));
+    fs::create_dir_all(dir.join("sub")).unwrap();
+    fs::create_dir(&packages).unwrap();
+    fs::write(dir.join("one"), Random(1).bytes(2 * MIB as usize)).unwrap();
+    fs::hard_link(dir.join("one"), dir.join("sub/two")).unwrap();
+    fs::write(packages.join("package"), "contents").unwrap();
+    fs::hard_link(packages.join("package"), dir.join("sub/package")).unwrap();
+    quota(&["set", "8M"], &dir)
+        .refused(1, &["sub/package has 2 names", "1 of them outside", "espalier clone"]);
+    assert_eq!(shown(&dir).1, None);
+    fs::remove_file(packages.join("package")).unwrap();
+    let number = dir.join("one").metadata().unwrap().ino();
+    quota(&["set", "8M"], &dir).ok();
+    about(shown(&dir).0, 2 * MIB);
+    for name in ["one", "sub/two"] {
+        let attr = dir.join(name).metadata().unwrap();
+        assert_eq!((attr.ino(), attr.nlink()), (number, 2));
+    }
+    assert_eq!(fs::read(dir.join("sub/package")).unwrap(), b"contents");
+    let crossed = fs::hard_link(dir.join("one"), packages.join("one")).unwrap_err();
+    assert_eq!(crossed.kind(), ErrorKind::CrossesDevices, "{crossed}");
+    about(fill(&dir.join("more"), 64 * MIB), 6 * MIB);
+    place.umount().ok();
+    place.fsck().ok();
+}

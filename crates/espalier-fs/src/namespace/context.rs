@@ -6,6 +6,7 @@ use crate::inode::ownership::OwnershipMarks;
 use crate::inode::saved_locations::SavedLocations;
 use crate::links::link_area::LinkAreas;
 use crate::links::merge_areas::AreaMerger;
+use crate::links::split_areas::AreaSplitter;
 use crate::namespace::lookup::Lookup;
 use crate::orphan::orphan_area::Orphans;
 use crate::references::References;
@@ -40,5 +41,15 @@ impl Namespace {
     /// Merges link areas.
     pub(crate) fn area_merger(&self) -> AreaMerger<'_> {
         AreaMerger { areas: &self.areas, inodes: &self.inodes, state_record: &self.state_record }
+    }
+
+    /// Splits link areas.
+    pub(crate) fn area_splitter(&self) -> AreaSplitter<'_> {
+        AreaSplitter {
+            areas: &self.areas,
+            inodes: &self.inodes,
+            ownership: &self.ownership,
+            state_record: &self.state_record,
+        }
     }
 }

@@ -8,7 +8,6 @@
 use super::Quotas;
 use crate::inode::node::{Node, Orphan, Role};
 use crate::model::error::{FsErrorKind, Result, fail};
-use crate::model::record::AreaMark;
 use crate::model::tree_limits::LimitsField;
 use crate::model::types::*;
 use crate::volume::tree_lock::TreeGuard;
@@ -36,53 +35,48 @@ impl Quotas {
         let node = namespace.nodes.dir(node)?;
         volume.check_writable()?;
         let field = LimitsField::of(limits);
-        let tree = namespace.tree.exclusive();
+        let mut releases = namespace.references.release_later();
+        let tree = self.lock_to_set(&node, field.get().is_some())?;
         if node.is_removed() || node.state().orphan != Orphan::No || node.dir().role != Role::Tree {
             return fail(FsErrorKind::NotFound, "the directory was removed");
         }
         if caller.uid != 0 && !is_administrator {
             check_owner(&node, caller)?;
         }
-        let before = node.state().inode.clone();
-        before.flags.check_unprotected()?;
-        let mut inode = before.clone();
+        node.state().inode.flags.check_unprotected()?;
+        if field.get().is_some() && !node.dir().has_link_area() {
+            // So files with several names lie in the tree that they count for.
+            namespace.area_splitter().split(&tree, &node, &mut releases)?;
+        }
+        let mut state = node.state();
+        let mut inode = state.inode.clone();
         inode.limits = field;
         inode.set_ctime(volume.now());
         let mut batch = Batch::new();
-        if field.get().is_some() && !before.has_link_area {
-            self.add_link_area(&tree, &node, &mut batch)?;
-            inode.has_link_area = true;
-            inode.link_area_delta = node.dir().link_area.sum.wrapping_sub(node.dir().sum);
-        }
-        let mut state = node.state();
         namespace.inodes.put(&tree, &node, &state, &inode, &mut batch);
         let lsn = volume.commit(batch)?;
-        if inode.has_link_area && !before.has_link_area {
-            namespace.links.set_in_use();
-            node.dir().link_area.exists.store(true, std::sync::atomic::Ordering::Release);
-        }
         node.set_limits(field.get());
         node.take_over_limited(&mut state, inode, lsn);
         tree.changed_unasked(node.id);
         if field.get().is_none() {
             volume.store.keep_apart(node.ino, None);
         }
+        drop(state);
+        drop(tree);
         Ok(())
     }
 
-    /// Adds to a batch that a directory has an empty link area of its own: so files with several
-    /// names lie in the tree that they count for.
-    fn add_link_area(&self, tree: &TreeGuard<'_>, node: &Arc<Node>, batch: &mut Batch) -> Result<()> {
-        let prefix = node.content_prefix(tree.epoch);
-        if self.namespace.links.is_in_use() && self.namespace.links.has_names_below(&prefix)? {
-            return fail(
-                FsErrorKind::Unsupported,
-                "files with several names below lie outside of the directory: limit a clone of it",
-            );
+    /// Excludes all other operations; for a move, if a directory gets a limit and files with
+    /// several names below have to move to a link area of its own.
+    fn lock_to_set(&self, node: &Arc<Node>, is_limit: bool) -> Result<TreeGuard<'_>> {
+        let namespace = &self.namespace;
+        let tree = namespace.tree.exclusive();
+        let needs_area = is_limit && !node.dir().has_link_area();
+        if !needs_area || !namespace.links.has_names_below(&node.content_prefix(tree.epoch))? {
+            return Ok(tree);
         }
-        let mark = AreaMark::default().encode();
-        batch.insert(self.namespace.volume.links(), &prefix, mark);
-        Ok(())
+        drop(tree);
+        Ok(namespace.tree.exclusive_for_move())
     }
 }
 

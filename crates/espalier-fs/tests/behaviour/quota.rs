@@ -278,14 +278,17 @@ fn files_with_several_names_stay_inside() {
     crosses(bench.fs.link(outside, dir, b"three").map(drop));
     crosses(bench.fs.rename(dir, b"two", NodeId::ROOT, b"two", RenameMode::Replace));
     crosses(bench.fs.rename(NodeId::ROOT, b"outside", dir, b"out", RenameMode::Replace));
-    // Where names lie in an area outside a limit would miss them.
+    // A file with names on both sides would lie on neither.
     let plain = bench.dir(NodeId::ROOT, "plain");
     let file = bench.file(plain, "one");
-    bench.fs.link(file, plain, b"two").expect("link");
-    let error = bench.fs.set_quota(plain, exclusive(MIB), &ROOT, false).expect_err("names outside");
+    bench.fs.link(file, NodeId::ROOT, b"two").expect("link");
+    let error = bench.fs.set_quota(plain, exclusive(MIB), &ROOT, false).expect_err("a name outside");
     assert_eq!(error.kind(), FsErrorKind::Unsupported);
+    assert!(error.to_string().contains("/plain/one has 1 names outside"), "{error}");
     let copy = bench.fs.clone_tree(plain, NodeId::ROOT, b"copy", &ROOT).expect("clone").node;
     bench.fs.set_quota(copy, exclusive(MIB), &ROOT, false).expect("a clone has an area of its own");
+    bench.fs.unlink(NodeId::ROOT, b"two").expect("unlink");
+    bench.fs.set_quota(plain, exclusive(MIB), &ROOT, false).expect("all names are inside");
     bench.check(0);
 }
 
@@ -354,13 +357,7 @@ fn a_limit_survives_a_crash_and_is_seen_before_the_first_write() {
     let file = bench.file(dir, "file");
     about(bench.fill_up(file, 0, 3 * MIB), 3 * MIB);
     bench.fs.syncfs().expect("sync");
-    // As after a crash: nothing is given back or closed.
-    let Bench { device, env, store, fs } = bench;
-    drop((fs, store));
-    let options = OpenOptions { memory: 64 << 20, merge: merge_functions(), ..Default::default() };
-    let store = Store::open(device.clone(), env.clone(), options).expect("open");
-    let fs = FileSystem::open(store.clone(), env.clone(), Default::default()).expect("open");
-    bench = Bench { device, env, store, fs };
+    bench = remounted(bench);
     let dir = bench.fs.lookup(NodeId::ROOT, b"limited").expect("lookup").node;
     let file = bench.fs.lookup(dir, b"file").expect("lookup").node;
     about(bench.fill_up(file, 3 * MIB, 64 * MIB), MIB);
@@ -496,4 +493,65 @@ fn counting_does_not_copy_what_a_clone_shares() {
     about(bench.quota(copy).exclusive, 0);
     about(exclusive_bytes(&bench, "copy"), 0);
     bench.fs.mknod(copy, b"more", NewNode::Regular, 0o644, &ROOT).expect("there is room");
+}
+
+#[test]
+fn a_directory_with_names_of_linked_files_takes_these_along() {
+    let mut bench = usual();
+    let dir = bench.dir(NodeId::ROOT, "dir");
+    let sub = bench.dir(dir, "sub");
+    let (large, small) = (bench.file(dir, "large"), bench.file(sub, "small"));
+    let other = bench.file(NodeId::ROOT, "other");
+    bench.fs.link(other, NodeId::ROOT, b"other-too").expect("link");
+    bench.fill_up(large, 0, 3 * MIB);
+    bench.fs.write(small, 0, b"contents", false).expect("write");
+    bench.fs.setxattr(small, b"user.a", &[7; 60_000], XattrMode::Set, false).expect("setxattr");
+    bench.fs.link(large, sub, b"large-too").expect("link");
+    bench.fs.link(small, dir, b"small-too").expect("link");
+    let unlinked = bench.file(dir, "unlinked");
+    bench.fs.link(unlinked, sub, b"unlinked").expect("link");
+    bench.fill_up(unlinked, 0, MIB);
+    bench.fs.unlink(dir, b"unlinked").expect("unlink");
+    bench.fs.unlink(sub, b"unlinked").expect("unlink");
+    // One is in memory, the other not.
+    let before = [large, small].map(|file| bench.fs.getattr(file).expect("attributes"));
+    bench.fs.forget(small, 2);
+    bench.fs.set_quota(dir, exclusive(8 * MIB), &ROOT, false).expect("set");
+    about(bench.quota(dir).exclusive, 3 * MIB);
+    for round in 0..2 {
+        let dir = bench.fs.lookup(NodeId::ROOT, b"dir").expect("lookup").node;
+        let sub = bench.fs.lookup(dir, b"sub").expect("lookup").node;
+        let found = [(dir, &b"large"[..]), (dir, b"small-too"), (sub, b"large-too"), (sub, b"small")]
+            .map(|(parent, name)| bench.fs.lookup(parent, name).expect("lookup").attr);
+        for (attr, before) in found.iter().zip(before.iter().chain(&before)) {
+            assert_eq!((attr.ino, attr.nlink, attr.size), (before.ino, before.nlink, before.size));
+        }
+        let small = bench.fs.lookup(sub, b"small").expect("lookup").node;
+        assert_eq!(bench.read(small), b"contents");
+        assert_eq!(bench.fs.getxattr(small, b"user.a").expect("getxattr"), [7; 60_000]);
+        if round == 0 {
+            about(bench.fs.getattr(unlinked).expect("it is in use").size, MIB);
+            let mut data = vec![0; CHUNK_BYTES];
+            assert_eq!(bench.fs.read(unlinked, 0, &mut data).expect("read"), CHUNK_BYTES);
+            bench.fs.forget(unlinked, 1);
+            let crossed = bench.fs.link(large, NodeId::ROOT, b"out").expect_err("a border");
+            assert_eq!(crossed.kind(), FsErrorKind::CrossesLimit);
+            bench.fs.syncfs().expect("sync");
+            bench = remounted(bench);
+        }
+    }
+    let file = bench.fs.lookup(NodeId::ROOT, b"dir").expect("lookup").node;
+    let file = bench.file(file, "more");
+    about(bench.fill_up(file, 0, 64 * MIB), 5 * MIB);
+    bench.check(0);
+}
+
+/// As after a crash: nothing is given back or closed.
+fn remounted(bench: Bench) -> Bench {
+    let Bench { device, env, store, fs } = bench;
+    drop((fs, store));
+    let options = OpenOptions { memory: 64 << 20, merge: merge_functions(), ..Default::default() };
+    let store = Store::open(device.clone(), env.clone(), options).expect("open");
+    let fs = FileSystem::open(store.clone(), env.clone(), Default::default()).expect("open");
+    Bench { device, env, store, fs }
 }

@@ -41,7 +41,7 @@ fn random_operations_match_the_model() {
 #[test]
 fn links_between_clones_match_the_model() {
     let seeds = seeds(20);
-    let (count, mut joined, mut renamed) = (seeds.clone().count(), 0, 0);
+    let (count, mut joined, mut renamed, mut split) = (seeds.clone().count(), 0, 0, 0);
     for seed in seeds {
         let mut run = Run::new(seed);
         run.of_links = true;
@@ -49,10 +49,15 @@ fn links_between_clones_match_the_model() {
         run.finish();
         joined += run.tree.joined;
         renamed += run.renamed_names;
+        split += run.tree.split.min(run.limited.1);
     }
     // Rare cases are not to become so rare that they are not tested.
     assert!(count < 20 || joined > 2 * count, "{joined} link areas were joined in {count} runs");
     assert!(count < 20 || renamed > count, "{renamed} calls renamed names of one file in {count} runs");
+    assert!(
+        count < 20 || 2 * split > count,
+        "{split} link areas were split, and as many not, in {count} runs"
+    );
 }
 
 #[test]

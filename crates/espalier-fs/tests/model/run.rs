@@ -7,7 +7,7 @@ use espalier_engine::{Store, Tuning};
 use espalier_fs::{
     AreaCorrection, Attr, Caller, Fallocate, FileFlags, FileKind, FileSystem, FormatOptions, FsError,
     FsErrorKind, HandleLifetime, ModeChange, NewNode, NodeId, OpenOptions, OwnerChange, RenameMode, Seek,
-    SetAttr, SetTime, XattrMode, merge_functions,
+    SetAttr, SetTime, TreeLimits, XattrMode, merge_functions,
 };
 use espalier_storage::{Device, MemoryDevice};
 use std::collections::HashMap;
@@ -37,6 +37,12 @@ pub(crate) struct Run {
     handles: Vec<(NodeId, u32, Id)>,
     /// Decides about handles, apart from what decides about calls.
     handle_random: Random,
+    /// Decides about limits, apart from all else.
+    limit_random: Random,
+    /// A directory that has a limit until the next step.
+    limited_now: Option<(Id, NodeId)>,
+    /// Directories that got a limit, and such that got none for files with names on both sides.
+    pub(crate) limited: (usize, usize),
     /// Handles outlive remounts.
     pub(crate) keeps_handles: bool,
     /// The numbers that users have seen.
@@ -145,6 +151,9 @@ impl Run {
             numbers,
             handles: Vec::new(),
             handle_random: Random(seed ^ 0x68),
+            limit_random: Random(seed ^ 0x71),
+            limited_now: None,
+            limited: (0, 0),
             keeps_handles,
             step: 0,
             last,
@@ -183,6 +192,9 @@ impl Run {
             numbers,
             handles: Vec::new(),
             handle_random: Random(seed ^ 0x68),
+            limit_random: Random(seed ^ 0x71),
+            limited_now: None,
+            limited: (0, 0),
             keeps_handles,
             step: 0,
             last,
@@ -211,6 +223,9 @@ impl Run {
 
     pub(crate) fn step(&mut self) {
         self.step += 1;
+        if self.limit() {
+            return;
+        }
         // More than a tick of the clock, within which changes get different times all the same.
         let pause = *self.random.pick(&[10_000_001, 20_000_000, 1_000_000_000, 100_000_000_000_000]);
         self.tree.now = self.world.step(pause);
@@ -616,6 +631,42 @@ impl Run {
         });
         let got = self.ask(|fs| fs.chmod_tree(node, change, &caller));
         self.same("chmod_tree", got.map(drop), expected);
+    }
+
+    /// Gives a directory a limit, with which it gets a link area of its own, or takes it away in
+    /// the step after that; false if it does neither.
+    fn limit(&mut self) -> bool {
+        let is_due = self.of_links && self.limit_random.chance(6);
+        if self.limited_now.is_none() && !is_due {
+            return false;
+        }
+        self.tree.now = self.world.step(20_000_000);
+        let caller = Caller::default();
+        let (id, got, expected) = if let Some((id, node)) = self.limited_now.take() {
+            self.last = format!("clear the limit of {id}");
+            (id, self.ask(|fs| fs.set_quota(node, None, &caller, false)), Ok(()))
+        } else {
+            let open = self.open.iter().filter(|(id, ..)| self.tree.objects[*id].is_dir());
+            let open: Vec<(Id, NodeId)> = open.map(|(id, node, _)| (*id, *node)).collect();
+            let (id, node) = *self.limit_random.pick(&open);
+            self.last = format!("limit {id}");
+            let object = &self.tree.objects[id];
+            let expected = match (object.names == 0 || object.lost, object.flags.protect()) {
+                (true, _) => Err(FsErrorKind::NotFound),
+                (_, true) => Err(FsErrorKind::Permission),
+                _ if !self.tree.split_area(id) => Err(FsErrorKind::Unsupported),
+                _ => Ok(()),
+            };
+            self.limited_now = expected.is_ok().then_some((id, node));
+            self.limited.0 += usize::from(expected.is_ok());
+            self.limited.1 += usize::from(expected == Err(FsErrorKind::Unsupported));
+            let limits = TreeLimits { exclusive: Some(1 << 50), total: None };
+            (id, self.ask(|fs| fs.set_quota(node, Some(limits), &caller, false)), expected)
+        };
+        if self.same("a limit", got, expected).is_some() {
+            self.tree.objects[id].ctime = self.tree.now;
+        }
+        true
     }
 
     fn link(&mut self) {

@@ -77,6 +77,8 @@ pub(crate) struct Tree {
     pub(crate) now: i64,
     /// Link areas that became one with another.
     pub(crate) joined: usize,
+    /// Link areas that took files of others.
+    pub(crate) split: usize,
 }
 
 pub(crate) const ROOT: Id = 0;
@@ -111,7 +113,7 @@ impl Tree {
     pub(crate) fn new(now: i64) -> Self {
         let mut root = object(FileKind::Directory, 0o755, 0, 0, ROOT, now);
         root.area = true;
-        Self { objects: vec![root], now, joined: 0 }
+        Self { objects: vec![root], now, joined: 0, split: 0 }
     }
 
     fn dir(&self, id: Id) -> Answer<&Object> {
@@ -302,6 +304,35 @@ impl Tree {
             let object = &self.objects[*id];
             object.home.is_some() || (object.is_dir() && !object.area && self.needs_area(*id))
         })
+    }
+
+    /// The files of link areas above `dir` that have names below, with the number of these.
+    fn linked_below(&self, dir: Id, found: &mut BTreeMap<Id, u32>) {
+        for id in self.objects[dir].entries.values() {
+            let object = &self.objects[*id];
+            if object.home.is_some() {
+                *found.entry(*id).or_default() += 1;
+            } else if object.is_dir() && !object.area {
+                self.linked_below(*id, found);
+            }
+        }
+    }
+
+    /// Gives a directory a link area of its own; false if it can have none, because a file that
+    /// would lie there has names elsewhere.
+    pub(crate) fn split_area(&mut self, dir: Id) -> bool {
+        if self.objects[dir].area {
+            return true;
+        }
+        let mut found = BTreeMap::new();
+        self.linked_below(dir, &mut found);
+        let is_split = found.iter().all(|(id, names)| self.objects[*id].names == *names);
+        if is_split {
+            self.objects[dir].area = true;
+            self.split += usize::from(!found.is_empty());
+            found.keys().for_each(|id| self.objects[*id].home = Some(dir));
+        }
+        is_split
     }
 
     /// Has one link area serve two directories. Users cannot see that, except that a file of a
