@@ -4,7 +4,7 @@ use crate::error::{AtPath, Error, Result};
 use crate::home::Home;
 use crate::names::{check_name, taken};
 use crate::record::{Record, now};
-use crate::workspace::{Lock, Workspace, clear_identifier, identifier, set_identifier};
+use crate::workspace::{Lock, Workspace, attribute, clear_identifier, identifier, set_identifier};
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -105,6 +105,7 @@ impl Registry {
                     workspace.note_place(place)?;
                     self.present.push(workspace);
                 }
+                None if workspace.is_restored()? => self.present.push(workspace),
                 None => self.missing.push(workspace),
             }
         }
@@ -180,6 +181,20 @@ impl Workspace {
     pub(crate) fn is_present(&mut self) -> Result<bool> {
         self.complete_promotion()?;
         Ok(identifier(&self.place()).as_deref() == Some(&self.record.id))
+    }
+
+    /// True if what is at its place was put there as a copy of it, and it is nowhere else: that is
+    /// so when everything was copied to another file system, with numbers that are new. The copy is
+    /// the workspace from now on.
+    fn is_restored(&mut self) -> Result<bool> {
+        let place = self.place();
+        let is_copy = attribute(&place).is_some_and(|(id, _)| id == self.record.id);
+        if is_copy {
+            set_identifier(&place, &self.record.id)?;
+            self.record.missing = None;
+            self.store()?;
+        }
+        Ok(is_copy)
     }
 
     /// Completes a promotion that a crash interrupted, or forgets it if it had not come that far.

@@ -7,7 +7,7 @@ use crate::record::Record;
 use crate::trees::{Change, Trees};
 use espalier_fuse::control::TreeBytes;
 use rustix::fs::{FlockOperation, XattrFlags, flock};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -197,25 +197,25 @@ impl Workspace {
 /// Makes one rename of what is gone here and new there with the same identity: the number less that
 /// of the top directory.
 fn pair_renames(found: Vec<(Difference, u64)>, base: u64, place: u64) -> Vec<Difference> {
-    let gone: HashMap<u64, PathBuf> = found
-        .iter()
-        .filter(|(difference, _)| difference.change == Changed::Removed)
-        .map(|(difference, number)| (number.wrapping_sub(base), difference.path.clone()))
-        .collect();
-    let mut moved = HashMap::new();
+    // A file may have lost several names.
+    let mut gone: HashMap<u64, VecDeque<PathBuf>> = HashMap::new();
+    for (difference, number) in found.iter().filter(|(one, _)| one.change == Changed::Removed) {
+        gone.entry(number.wrapping_sub(base)).or_default().push_back(difference.path.clone());
+    }
+    let mut moved = HashSet::new();
     let mut all: Vec<Difference> = found
         .into_iter()
         .map(|(mut difference, number)| {
             if difference.change == Changed::Added
-                && let Some(from) = gone.get(&number.wrapping_sub(place))
+                && let Some(from) = gone.get_mut(&number.wrapping_sub(place)).and_then(VecDeque::pop_front)
             {
-                difference.change = Changed::Renamed { from: from.clone() };
-                moved.insert(from.clone(), ());
+                moved.insert(from.clone());
+                difference.change = Changed::Renamed { from };
             }
             difference
         })
         .collect();
-    all.retain(|d| d.change != Changed::Removed || !moved.contains_key(&d.path));
+    all.retain(|d| d.change != Changed::Removed || !moved.contains(&d.path));
     all
 }
 
@@ -236,11 +236,18 @@ pub(crate) fn changed_paths(trees: &dyn Trees, old: &Path, new: &Path) -> Result
 
 /// The identifier in the attribute of a directory that is a workspace, and no copy of one.
 pub(crate) fn identifier(dir: &Path) -> Option<String> {
+    let (id, number) = attribute(dir)?;
+    let own = dir.symlink_metadata().ok()?.ino();
+    (number == own).then_some(id)
+}
+
+/// What the attribute of a workspace, or of a copy of one, says: the identifier, and the number of
+/// the workspace's top directory.
+pub(crate) fn attribute(dir: &Path) -> Option<(String, u64)> {
     let mut value = [0; ATTRIBUTE_BYTES];
     let length = rustix::fs::lgetxattr(dir, ATTRIBUTE, &mut value).ok()?;
     let (id, number) = std::str::from_utf8(value.get(..length)?).ok()?.split_once(' ')?;
-    let own = dir.symlink_metadata().ok()?.ino();
-    (number.parse() == Ok(own)).then(|| id.to_owned())
+    Some((id.to_owned(), number.parse().ok()?))
 }
 
 /// Makes a directory the one that bears an identifier.
