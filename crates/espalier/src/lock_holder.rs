@@ -12,6 +12,13 @@ pub(crate) struct LockHolder {
     program: Option<String>,
 }
 
+impl LockHolder {
+    /// Its number.
+    pub(crate) fn process(&self) -> i32 {
+        self.process
+    }
+}
+
 impl fmt::Display for LockHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.program {

@@ -16,6 +16,7 @@ mod demo;
 mod diff;
 mod doctor;
 mod dump;
+mod dying;
 mod fsck;
 mod fsmonitor;
 mod image;

@@ -17,6 +17,7 @@ mod take;
 use crate::args;
 use crate::backing;
 use crate::config::MountRules;
+use crate::dying;
 use crate::image;
 use crate::logging::{self, Sink};
 use crate::mounts;
@@ -177,6 +178,11 @@ fn check(args: &args::Mount, settings: Settings) -> Result<Plan> {
 /// was killed, are taken away first.
 fn resolve_mount_point(dir: &Path) -> Result<PathBuf> {
     let shown = dir.display();
+    if let Ok(path) = umount::absolute(dir)
+        && let Some(mount) = mounts::at(&path)?.filter(|mount| mount.is_espalier())
+    {
+        dying::abort(&mount)?;
+    }
     while mounts::is_dead(dir) {
         let dead = umount::absolute(dir)?;
         ensure!(

@@ -30,6 +30,12 @@ impl MountEntry {
         self.kind == "fuse.espalier" || self.kind == "fuseblk.espalier"
     }
 
+    /// The kernel's number of its connection.
+    pub(crate) fn connection(&self) -> u64 {
+        let (major, minor) = self.device;
+        u64::from(major) << 20 | u64::from(minor)
+    }
+
     /// A process in another mount namespace that has it, too: its number and name. What is
     /// unmounted here stays mounted there.
     pub(crate) fn elsewhere(&self) -> std::io::Result<Option<(i32, String)>> {

@@ -3,6 +3,7 @@
 
 use crate::args::Umount;
 use crate::backing;
+use crate::dying;
 use crate::info;
 use crate::mounts::{self, MountEntry};
 use crate::ui;
@@ -20,6 +21,10 @@ use std::time::Duration;
 /// How long to wait for the end of a server before a look at other mount namespaces.
 const LOOK_ELSEWHERE: Duration = Duration::from_secs(1);
 
+/// How often, and after which time, to look whether a killed server has ended.
+const KILLED_LOOKS: u32 = 300;
+const KILLED_WAIT: Duration = Duration::from_millis(10);
+
 /// Runs the command.
 pub(crate) fn run(args: &Umount) -> Result<()> {
     let dir = absolute(&args.dir)?;
@@ -30,8 +35,14 @@ pub(crate) fn run(args: &Umount) -> Result<()> {
     if !mount.is_espalier() {
         bail!("{} is a mount of type {}; unmount it with umount(8)", dir.display(), mount.kind);
     }
+    let killed = dying::abort(&mount)?;
     if args.lazy {
         return detach(&dir, true);
+    }
+    if let Some(process) = killed {
+        // What is open there gets errors only.
+        detach(&dir, true)?;
+        return wait_for_killed(&mount, process);
     }
     let server = server_of(&mount);
     sync(&dir);
@@ -137,6 +148,22 @@ pub(crate) fn detach(dir: &Path, lazy: bool) -> Result<()> {
         }
         Err(e) => Err(anyhow!(e).context(format!("{} cannot be unmounted", dir.display()))),
     }
+}
+
+/// Waits for the end of a server that was killed, which mostly ends with its connection.
+fn wait_for_killed(mount: &MountEntry, process: i32) -> Result<()> {
+    for _ in 0..KILLED_LOOKS {
+        if !dying::is_waiting(process) {
+            return Ok(());
+        }
+        std::thread::sleep(KILLED_WAIT);
+    }
+    ui::complain!(
+        "{}: unmounted, but its server (process {process}), which was killed, still waits in the kernel; {} stays in use until that ends",
+        mount.dir.display(),
+        mount.source.display()
+    );
+    Ok(())
 }
 
 /// Waits until the lock of the image is free, which the server keeps to its last write.

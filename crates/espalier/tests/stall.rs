@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Place, espalier};
+use common::{Loop, Place, espalier, run};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::Path;
@@ -197,4 +197,87 @@ fn callers_and_server_can_be_ended_while_the_device_is_silent() {
     assert_eq!(fs::read(stack.place.dir.join("synced")).unwrap(), b"synced");
     stack.place.umount().ok();
     stack.below.place.umount().ok();
+}
+
+/// Where the kernel shows connections; mounted by the test if it is not.
+struct Connections(bool);
+
+impl Connections {
+    const DIR: &str = "/sys/fs/fuse/connections";
+
+    fn shown() -> Self {
+        let table = fs::read_to_string("/proc/self/mounts").unwrap();
+        let missing = !table.contains(Self::DIR);
+        if missing {
+            run(Command::new("mount").args(["-t", "fusectl", "none", Self::DIR]));
+        }
+        Self(missing)
+    }
+}
+
+impl Drop for Connections {
+    fn drop(&mut self) {
+        if self.0 {
+            let _ = Command::new("umount").arg(Self::DIR).status();
+        }
+    }
+}
+
+#[test]
+fn a_mount_whose_server_was_killed_and_cannot_end_is_taken_away() {
+    let _connections = Connections::shown();
+    for (transport, command) in [("transport=auto", "umount"), ("transport=classic", "mount")] {
+        let below = Place::mounted("1G");
+        let (image, server) = (below.dir.join("b.img"), below.server());
+        fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+        // The kernel lets no process go that waits for a block device, not even a killed one.
+        let device = Loop::on(&image);
+        let mut place = Place::new();
+        place.image.clone_from(&device.0);
+        place.mkfs(&["--force"]).ok();
+        place.mount(&["-o", transport]).ok();
+        let mut stack = Stack { place, below: Below { place: below, server } };
+        let (server, dir) = (stack.place.server(), stack.place.dir.clone());
+        stack.below.signal(Signal::STOP);
+        let mut waits = caller(&dir);
+        let threads = || fs::read_dir(format!("/proc/{server}/task")).into_iter().flatten().flatten();
+        let state =
+            |thread: &fs::DirEntry| fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        // For good, and not for a moment as in a fault.
+        let mut looks = 0;
+        while looks < 500 {
+            let waits = threads().any(|thread| state(&thread).contains(") D "));
+            looks = if waits { looks + 1 } else { 0 };
+            std::thread::yield_now();
+        }
+        signal(server, Signal::KILL);
+        while !is_gone(server) {
+            std::thread::yield_now();
+        }
+        assert!(threads().count() > 1 && waits.try_wait().unwrap().is_none());
+        stack.place.image = stack.place.path("other.img");
+        let ran = match command {
+            "umount" => stack.place.umount(),
+            _ => {
+                stack.place.mkfs(&["--size", "64M"]).ok();
+                stack.place.mount(&[])
+            }
+        };
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert!(ran.stderr.contains("still waits") || ran.stderr.contains("was taken away"), "{ran:?}");
+        assert!(!waits.wait().unwrap().success(), "a caller was answered");
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+        assert!(threads().count() > 0, "it does not wait any more");
+        stack.below.signal(Signal::CONT);
+        while threads().count() > 0 {
+            std::thread::yield_now();
+        }
+        if command == "mount" {
+            stack.place.umount().ok();
+        }
+        stack.place.image.clone_from(&device.0);
+        assert_eq!(stack.place.fsck().code, Some(0));
+        drop(device);
+        stack.below.place.umount().ok();
+    }
 }
