@@ -100,7 +100,9 @@ impl PrefixCache {
     }
 
     fn shard(&self, prefix: &[u8]) -> &RankedMutex<Shard> {
-        &self.shards[self.hasher.hash_one(prefix) as usize % SHARDS]
+        // The table of the shard hashes all of it.
+        let end = &prefix[prefix.len().saturating_sub(8)..];
+        &self.shards[self.hasher.hash_one((prefix.len(), end)) as usize % SHARDS]
     }
 
     /// The directory whose content prefix is `prefix`, if it is known. What turns out to be stale

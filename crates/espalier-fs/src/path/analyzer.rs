@@ -71,12 +71,10 @@ fn components(path: &[u8]) -> impl Iterator<Item = (&[u8], Range<usize>)> + Clon
     })
 }
 
-/// Appends to the content prefix of a directory what makes it that of the last of `names` below.
-pub(crate) fn push_names<'p>(names: impl Iterator<Item = &'p [u8]>, prefix: &mut Vec<u8>) {
-    for name in names {
-        layout::escape(name, prefix);
-        prefix.push(layout::CONTENT);
-    }
+/// Makes the content prefix of a directory that of the directory `name` in it.
+pub(crate) fn push_name(name: &[u8], prefix: &mut Vec<u8>) {
+    layout::escape(name, prefix);
+    prefix.push(layout::CONTENT);
 }
 
 #[cfg(test)]

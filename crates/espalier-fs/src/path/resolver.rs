@@ -227,16 +227,19 @@ impl<'c> Resolver<'c> {
     fn descend(&self, from: &PathPlace, run: &[u8], count: usize) -> Result<Step> {
         let mut at = Cow::Borrowed(from);
         let mut left = analyzer::names(run).take(count);
+        let (mut done, mut begin) = (0, 0);
         let mut is_known = true;
         loop {
             if is_known
                 && let PathPlace::Node(from) = &*at
-                && let Some((place, names)) = self.known(from, left.clone())?
+                && let Some((place, names)) = self.known(from, &run[begin..], count - done)?
             {
                 at = Cow::Owned(place);
                 left.nth(names - 1);
+                done += names;
             }
             let Some((name, end)) = left.next() else { return Ok(Step::At(at.into_owned())) };
+            (done, begin) = (done + 1, end);
             at.check_search(&self.caller.credentials)?;
             let child = at.child(name, self.snapshots)?.ok_or_else(|| no_entry(name))?;
             is_known = match (&child, &*at) {
@@ -255,13 +258,10 @@ impl<'c> Resolver<'c> {
         }
     }
 
-    /// The farthest directory below `from` on the way along `names` that the prefix cache knows,
-    /// and the number of names that lead there.
-    fn known<'n>(
-        &self,
-        from: &Hold,
-        names: impl Iterator<Item = (&'n [u8], usize)> + Clone,
-    ) -> Result<Option<(PathPlace, usize)>> {
+    /// The farthest directory below `from` that the prefix cache knows, on the way along the next
+    /// `count` names of `run`, and the number of names that lead there.
+    fn known(&self, from: &Hold, run: &[u8], count: usize) -> Result<Option<(PathPlace, usize)>> {
+        let names = analyzer::names(run).take(count);
         match names.clone().next() {
             None => return Ok(None),
             // What the root shows there hides an entry of that name.
@@ -272,27 +272,30 @@ impl<'c> Resolver<'c> {
         let mut releases = fs.names.references.release_later();
         let tree = fs.names.tree.shared();
         let base = from.node.content_prefix(tree.epoch);
-        let mut key = base.to_vec();
-        analyzer::push_names(names.map(|(name, _)| name), &mut key);
-        let is_end = |at: &usize| key[*at - 1] == layout::CONTENT;
-        let mut found = fs.prefixes.find(&tree, &key, &mut releases).map(|held| (held, key.len()));
+        let mut key = Vec::with_capacity(base.len() + run.len() + 16);
+        key.extend_from_slice(&base);
+        let mut ends = Vec::with_capacity(count);
+        for (name, _) in names {
+            analyzer::push_name(name, &mut key);
+            ends.push(key.len());
+        }
+        let mut find = |names: usize| fs.prefixes.find(&tree, &key[..ends[names - 1]], &mut releases);
+        let mut found = find(ends.len()).map(|held| (held, ends.len()));
         if found.is_none() {
-            let ends: Vec<usize> = (base.len() + 1..key.len()).filter(is_end).collect();
-            let (mut low, mut high) = (0, ends.len());
+            let (mut low, mut high) = (0, ends.len() - 1);
             while low < high {
                 let middle = (low + high).div_ceil(2);
-                match fs.prefixes.find(&tree, &key[..ends[middle - 1]], &mut releases) {
+                match find(middle) {
                     Some(held) => {
-                        let nearer = found.replace((held, ends[middle - 1]));
-                        nearer.into_iter().for_each(|(held, _)| drop(held.keep_until(&mut releases)));
+                        found = Some((held, middle));
                         low = middle;
                     }
                     None => high = middle - 1,
                 }
             }
         }
-        let Some((held, end)) = found else { return Ok(None) };
-        let count = (base.len() + 1..=end).filter(is_end).count();
+        let Some((held, count)) = found else { return Ok(None) };
+        let end = ends[count - 1];
         if let Err(error) = self.check_known(fs, &tree, (&held, &key[..end]), count) {
             held.keep_until(&mut releases);
             return Err(error);
