@@ -42,9 +42,11 @@ pub use model::error::{FsError, FsErrorKind, Result};
 pub use model::merge::merge_functions;
 pub use model::types::*;
 pub use model::wire::{WireReader, WireWriter};
+pub use path::bulk::ReadRequest;
 pub use path::caller::{At, Links, PathCaller, Paths, Policy};
 pub use path::changes::RenameHow;
 pub use path::handle::{Handle, Open};
+pub use path::trees::WalkEntry;
 pub use snapshot::volume::{
     SNAPSHOTS_NAME, SnapshotInfo, create_snapshot, delete_snapshot, find_snapshot, find_snapshot_of,
     restore_snapshot, snapshot_directory_attr, snapshot_directory_number, snapshots,

@@ -115,6 +115,12 @@ fn push_component(key: &mut Vec<u8>, prefix: &[u8], name: &[u8]) {
     key.push(CONTENT);
 }
 
+/// The first key behind all below the directory with this content prefix, which is not the root's.
+pub(crate) fn behind_content(prefix: &[u8]) -> Vec<u8> {
+    debug_assert!(prefix.last() == Some(&CONTENT));
+    [&prefix[..prefix.len().saturating_sub(1)], &[CONTENT + 1]].concat()
+}
+
 /// The content prefix of the directory above the one with this content prefix.
 pub(crate) fn prefix_above(prefix: &[u8]) -> &[u8] {
     let end = prefix.len().saturating_sub(1);

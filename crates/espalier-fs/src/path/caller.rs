@@ -109,6 +109,15 @@ impl<'a> At<'a> {
     pub(crate) fn below(base: &'a PathPlace, path: &'a [u8]) -> Self {
         Self { base: Some(base), path }
     }
+
+    /// True if both begin at the same directory, or begin with a slash.
+    pub(crate) fn is_beside(&self, other: &At<'_>) -> bool {
+        match (self.base, other.base) {
+            (None, None) => true,
+            (Some(one), Some(other)) => std::ptr::eq(one, other),
+            _ => false,
+        }
+    }
 }
 
 impl<'a, T: AsRef<[u8]> + ?Sized> From<&'a T> for At<'a> {

@@ -148,19 +148,8 @@ impl PathCaller {
     /// [`FsErrorKind::Busy`] for the root; [`FsErrorKind::Permission`] where the sticky bit forbids
     /// it.
     pub fn rmdir<'a>(&self, path: impl Into<At<'a>>) -> Result<()> {
-        let Named { dir, name, victim, .. } = match self.named(path.into())? {
-            Ok(named) => named,
-            Err(Last::Up) => return fail(FsErrorKind::NotEmpty, "the directory has at least this one"),
-            Err(Last::Here) => return fail(FsErrorKind::Invalid, "a directory is not removed by the name ."),
-            Err(_) => return fail(FsErrorKind::Busy, "the root directory is not removed"),
-        };
-        let victim = victim.ok_or_else(|| no_entry(&name))?;
-        self.credentials().check_delete(&dir.inode()?, &victim.inode()?)?;
-        if !victim.is_directory() {
-            return fail(FsErrorKind::NotDirectory, "not a directory");
-        }
+        let (dir, name) = self.directory_to_remove(path.into())?;
         let hold = live(&dir)?;
-        drop(victim);
         hold.fs().rmdir_judged(hold.node.id, &name, self.judge())
     }
 
@@ -322,7 +311,7 @@ impl PathCaller {
 
     /// The directory and name of an entry that is to be made, where none is; the caller may make
     /// it. A slash may follow only the name of a directory.
-    fn free_name(&self, at: At<'_>, is_directory: bool) -> Result<(PathPlace, Vec<u8>)> {
+    pub(crate) fn free_name(&self, at: At<'_>, is_directory: bool) -> Result<(PathPlace, Vec<u8>)> {
         let (dir, name) = self.name_to_make(at, is_directory)?;
         dir.check(self.credentials(), WRITE | SEARCH)?;
         Ok((dir, name))
@@ -337,6 +326,22 @@ impl PathCaller {
         }
         if is_slash && !is_directory {
             return Err(no_entry(&name));
+        }
+        Ok((dir, name))
+    }
+
+    /// The directory and name of a directory that is to be removed.
+    pub(crate) fn directory_to_remove(&self, at: At<'_>) -> Result<(PathPlace, Vec<u8>)> {
+        let Named { dir, name, victim, .. } = match self.named(at)? {
+            Ok(named) => named,
+            Err(Last::Up) => return fail(FsErrorKind::NotEmpty, "the directory has at least this one"),
+            Err(Last::Here) => return fail(FsErrorKind::Invalid, "a directory is not removed by the name ."),
+            Err(_) => return fail(FsErrorKind::Busy, "the root directory is not removed"),
+        };
+        let victim = victim.ok_or_else(|| no_entry(&name))?;
+        self.credentials().check_delete(&dir.inode()?, &victim.inode()?)?;
+        if !victim.is_directory() {
+            return fail(FsErrorKind::NotDirectory, "not a directory");
         }
         Ok((dir, name))
     }

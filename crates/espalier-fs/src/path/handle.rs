@@ -86,7 +86,7 @@ impl PathCaller {
             self.check_made_by_other(&above.inode()?, &place.inode()?)?;
         }
         self.check_open(&place, how)?;
-        let handle = Handle { place, caller: self.clone(), read: how.read, write: how.write };
+        let handle = Handle::opened(place, self, how);
         if how.truncate && handle.place.kind() == FileKind::Regular && !how.is_path_only() {
             handle.cut(0)?;
         }
@@ -111,7 +111,7 @@ impl PathCaller {
     }
 
     /// Refuses to open an object in this way.
-    fn check_open(&self, place: &PathPlace, how: &Open) -> Result<()> {
+    pub(crate) fn check_open(&self, place: &PathPlace, how: &Open) -> Result<()> {
         let kind = place.kind();
         if how.directory && kind != FileKind::Directory {
             return fail(FsErrorKind::NotDirectory, "not a directory");
@@ -140,7 +140,7 @@ impl PathCaller {
 
     fn make_and_open(&self, dir: &PathPlace, name: &[u8], how: &Open) -> Result<Handle> {
         let made = self.make_file(dir, name, how.create.unwrap_or_default())?;
-        Ok(Handle { place: made, caller: self.clone(), read: how.read, write: how.write })
+        Ok(Handle::opened(made, self, how))
     }
 }
 
@@ -200,6 +200,11 @@ impl Handle {
         let kill_privileges = self.kills_privileges();
         let set = SetAttr { size: Some(size), kill_privileges, ..SetAttr::default() };
         hold.fs().setattr(hold.node.id, &set).map(drop)
+    }
+
+    /// Of an object that may be opened in this way.
+    pub(crate) fn opened(place: PathPlace, caller: &PathCaller, how: &Open) -> Self {
+        Self { place, caller: caller.clone(), read: how.read, write: how.write }
     }
 
     pub(crate) fn writable(place: PathPlace, caller: &PathCaller) -> Self {

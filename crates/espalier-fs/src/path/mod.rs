@@ -3,9 +3,11 @@
 
 pub(crate) mod analyzer;
 pub(crate) mod attributes;
+pub(crate) mod bulk;
 pub(crate) mod caller;
 pub(crate) mod calls;
 pub(crate) mod changes;
 pub(crate) mod handle;
 pub(crate) mod place;
 pub(crate) mod resolver;
+pub(crate) mod trees;

@@ -28,10 +28,16 @@ pub(crate) fn delta_of_copy(
         let (least, greatest) = numbers.as_ref().map_or((ino, ino), |n| (*n.start(), *n.end()));
         numbers = Some(least.min(ino)..=greatest.max(ino));
     };
-    list_below(namespace, &namespace.volume.store.snapshot()?, source.clone(), &mut |entry| {
-        each(entry.attr.ino);
-        true
-    })?;
+    list_below(
+        namespace,
+        &namespace.volume.store.snapshot()?,
+        source.clone(),
+        &|_| true,
+        &mut |entry, _| {
+            each(entry.attr.ino);
+            true
+        },
+    )?;
     // An empty directory.
     let Some(numbers) = numbers else { return Ok(0) };
     let Some(count) = (numbers.end() - numbers.start()).checked_add(1) else {

@@ -5,7 +5,7 @@ use crate::data::blocks::units;
 use crate::inode::node::Node;
 use crate::model::error::Result;
 use crate::model::layout;
-use crate::model::record::Record;
+use crate::model::record::{Inode, Record};
 use crate::model::types::*;
 use crate::namespace::context::Namespace;
 use espalier_engine::Snapshot;
@@ -48,21 +48,33 @@ pub(crate) fn list_tree(
     node: NodeId,
     each: &mut dyn FnMut(TreeEntry<'_>) -> bool,
 ) -> Result<()> {
+    walk_tree(namespace, node, &|_| true, &mut |entry, _| each(entry))
+}
+
+/// As [`list_tree`], but only of what lies in directories that `enter` says yes to; `each` is told
+/// whether that was so of a directory.
+pub(crate) fn walk_tree(
+    namespace: &Namespace,
+    node: NodeId,
+    enter: &dyn Fn(&Inode) -> bool,
+    each: &mut dyn FnMut(TreeEntry<'_>, bool) -> bool,
+) -> Result<()> {
     let top = namespace.nodes.dir(node)?;
     let (snapshot, first) = {
         let tree = namespace.tree.shared();
         let Some(first) = Level::of(&top, tree.epoch) else { return Ok(()) };
         (namespace.volume.store.snapshot()?, first)
     };
-    list_below(namespace, &snapshot, first, each)
+    list_below(namespace, &snapshot, first, enter, each)
 }
 
-/// Gives everything below a directory in a state of the store, as [`list_tree`].
+/// Gives everything below a directory in a state of the store, as [`walk_tree`].
 pub(crate) fn list_below(
     namespace: &Namespace,
     snapshot: &Snapshot,
     first: Level,
-    each: &mut dyn FnMut(TreeEntry<'_>) -> bool,
+    enter: &dyn Fn(&Inode) -> bool,
+    each: &mut dyn FnMut(TreeEntry<'_>, bool) -> bool,
 ) -> Result<()> {
     let range = layout::content_range(&first.prefix);
     let mut cursor = snapshot.cursor(namespace.volume.metadata(), range)?;
@@ -77,8 +89,13 @@ pub(crate) fn list_below(
         if *parsed.prefix != *at.prefix {
             match coming.remove(parsed.prefix) {
                 Some(level) => at = level,
-                // The files of a link area, and what was removed and is in use.
-                None => continue,
+                // A directory that is not entered, the files of a link area, and what was removed
+                // and is in use.
+                None => {
+                    let behind = layout::behind_content(parsed.prefix);
+                    cursor.seek(&behind);
+                    continue;
+                }
             }
         }
         let record = Record::decode(&cursor.read(&entry.value)?)?;
@@ -99,7 +116,8 @@ pub(crate) fn list_below(
                 (inode, link.number.wrapping_add(at.area.1))
             }
         };
-        if inode.is_dir() && inode.size > 0 {
+        let is_entered = inode.is_dir() && enter(&inode);
+        if is_entered && inode.size > 0 {
             let prefix = layout::content_prefix(parsed.prefix, &parsed.name);
             let sum = at.sum.wrapping_add(inode.delta);
             let area = if inode.has_link_area {
@@ -111,7 +129,7 @@ pub(crate) fn list_below(
         }
         let blocks = if inode.kind == FileKind::Regular { units(inode.size) } else { 0 };
         let attr = inode.attr(ino, blocks, namespace.volume.block_size);
-        if !each(TreeEntry { path: &path, attr }) {
+        if !each(TreeEntry { path: &path, attr }, is_entered) {
             return Ok(());
         }
     }

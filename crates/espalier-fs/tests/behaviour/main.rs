@@ -9,6 +9,7 @@ mod handles;
 mod listing;
 mod numbers;
 mod orphans;
+mod path_ranges;
 mod paths;
 mod quota;
 mod reserved;

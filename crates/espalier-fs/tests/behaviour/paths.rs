@@ -12,7 +12,7 @@ fn user(uid: u32) -> Credentials {
 }
 
 /// A file system, root, and user 7.
-fn bench() -> (Bench, Arc<Paths>, PathCaller, PathCaller) {
+pub(crate) fn bench() -> (Bench, Arc<Paths>, PathCaller, PathCaller) {
     let bench = Bench::new(1);
     let paths = Paths::new(bench.fs.clone()).unwrap();
     let (root, seven) = (paths.caller(Credentials::default()), paths.caller(user(7)));
@@ -20,19 +20,19 @@ fn bench() -> (Bench, Arc<Paths>, PathCaller, PathCaller) {
 }
 
 #[track_caller]
-fn assert_kind<T>(result: Result<T>, kind: FsErrorKind) {
+pub(crate) fn assert_kind<T>(result: Result<T>, kind: FsErrorKind) {
     match result {
         Ok(_) => panic!("it succeeded"),
         Err(error) => assert_eq!(error.kind(), kind, "{error}"),
     }
 }
 
-fn stat(caller: &PathCaller, path: &str) -> Result<Attr> {
+pub(crate) fn stat(caller: &PathCaller, path: &str) -> Result<Attr> {
     caller.stat(path, Links::Follow)
 }
 
 /// Makes the directories of a path.
-fn make(root: &PathCaller, path: &str) {
+pub(crate) fn make(root: &PathCaller, path: &str) {
     for (at, _) in path.match_indices('/').skip(1).chain([(path.len(), "")]) {
         root.mkdir(&path[..at], 0o755).unwrap();
     }

@@ -1,0 +1,128 @@
+//! Calls on many files at once, in the order of their keys: files of one directory lie beside each
+//! other, their directory is looked up once, and the store reads ahead.
+
+use crate::model::error::{FsErrorKind, Result, fail};
+use crate::model::layout;
+use crate::model::types::*;
+use crate::path::analyzer::{self, End};
+use crate::path::caller::{At, Links, PathCaller};
+use crate::path::handle::{Handle, Open};
+use crate::path::place::PathPlace;
+use std::ops::Range;
+
+/// What is read at a time, in bytes; a larger file is read in several ranges.
+const MAX_READ_BYTES: u64 = 64 << 20;
+
+/// What [`PathCaller::read_many`] reads.
+#[derive(Clone)]
+pub struct ReadRequest<'a> {
+    /// The file.
+    pub at: At<'a>,
+    /// Which bytes, as far as the file reaches; `None`: all.
+    pub range: Option<Range<u64>>,
+}
+
+/// The directory of the last path, which the next one may share.
+#[derive(Default)]
+struct Nearby<'a> {
+    last: Option<(At<'a>, &'a [u8], PathPlace)>,
+}
+
+impl PathCaller {
+    /// The attributes of many files, in the order in which they were asked for. Each is of an
+    /// instant of its own.
+    pub fn stat_many(&self, paths: &[At<'_>], links: Links) -> Vec<Result<Attr>> {
+        let mut results: Vec<_> = paths.iter().map(|_| None).collect();
+        let mut nearby = Nearby::default();
+        for at in in_key_order(paths.iter().copied()) {
+            let found = self.find_near(&mut nearby, paths[at], links);
+            results[at] = Some(found.and_then(|place| place.attr()));
+        }
+        results.into_iter().flatten().collect()
+    }
+
+    /// Reads many files, or parts of them, in the order of their keys, until `each` returns false.
+    /// It gets the place of a request among the others, and what was read; a file that ends sooner
+    /// gives less. Each file is opened for itself.
+    ///
+    /// # Errors
+    /// None of its own: each request has its own result. [`FsErrorKind::TooBig`] for more than
+    /// 64 MiB at a time; as for [`PathCaller::open`].
+    pub fn read_many(
+        &self,
+        requests: &[ReadRequest<'_>],
+        each: &mut dyn FnMut(usize, Result<&[u8]>) -> bool,
+    ) {
+        let mut nearby = Nearby::default();
+        let mut buffer = Vec::new();
+        for at in in_key_order(requests.iter().map(|request| request.at)) {
+            let read = self.read_near(&mut nearby, &requests[at], &mut buffer);
+            if !each(at, read.map(|length| &buffer[..length])) {
+                return;
+            }
+        }
+    }
+
+    fn read_near<'a>(
+        &self,
+        nearby: &mut Nearby<'a>,
+        request: &ReadRequest<'a>,
+        buffer: &mut Vec<u8>,
+    ) -> Result<usize> {
+        let place = self.find_near(nearby, request.at, Links::Follow)?;
+        let file = self.open_place(place, &Open::read())?;
+        let range = request.range.clone().unwrap_or(0..u64::MAX);
+        let size = file.stat()?.size;
+        let length = range.end.min(size).saturating_sub(range.start);
+        if length > MAX_READ_BYTES {
+            return fail(
+                FsErrorKind::TooBig,
+                format!("{length} bytes of one file; {MAX_READ_BYTES} are read at a time"),
+            );
+        }
+        buffer.resize(length as usize, 0);
+        file.read_at(range.start, buffer)
+    }
+
+    /// What a path names; its directory may be that of the path before.
+    fn find_near<'a>(&self, nearby: &mut Nearby<'a>, at: At<'a>, links: Links) -> Result<PathPlace> {
+        let run = analyzer::first_run(at.path);
+        // What is not plain is resolved by itself.
+        if run.count == 0 || run.end != End::Plain || at.path.contains(&0) {
+            return self.object(at, links);
+        }
+        let is_same = |last: &(At<'_>, &[u8], PathPlace)| last.0.is_beside(&at) && last.1 == run.before_last;
+        if !nearby.last.as_ref().is_some_and(is_same) {
+            nearby.last = None;
+            let (dir, ..) = self.name(at)?;
+            nearby.last = Some((at, run.before_last, dir));
+        }
+        let Some((.., dir)) = &nearby.last else { return self.object(at, links) };
+        match dir.child(run.last, &self.paths.snapshots)? {
+            Some(place) if place.kind() == FileKind::Symlink && links == Links::Follow => {
+                self.object(at, links)
+            }
+            Some(place) => Ok(place),
+            None => Err(crate::namespace::lookup::no_entry(run.last)),
+        }
+    }
+
+    fn open_place(&self, place: PathPlace, how: &Open) -> Result<Handle> {
+        self.check_open(&place, how)?;
+        Ok(Handle::opened(place, self, how))
+    }
+}
+
+/// The places of paths in the order of the keys that they have if no links are on the way.
+fn in_key_order<'a>(paths: impl Iterator<Item = At<'a>>) -> impl Iterator<Item = usize> {
+    let key = |at: At<'_>| {
+        let run = analyzer::first_run(at.path);
+        let mut prefix = Vec::with_capacity(at.path.len() + 8);
+        let above = analyzer::names(at.path).take(run.count.saturating_sub(1));
+        above.for_each(|(name, _)| analyzer::push_name(name, &mut prefix));
+        layout::entry_key(&prefix, run.last)
+    };
+    let mut order: Vec<_> = paths.map(key).enumerate().map(|(at, key)| (key, at)).collect();
+    order.sort_unstable();
+    order.into_iter().map(|(_, at)| at)
+}

@@ -1,0 +1,113 @@
+//! Calls by path on whole trees: each is one step, whatever lies below.
+
+use crate::model::access::{Granted, READ, SEARCH};
+use crate::model::error::{FsErrorKind, Result, fail};
+use crate::model::types::*;
+use crate::path::caller::{At, Links, PathCaller};
+use crate::path::place::{Hold, PathPlace};
+use crate::tree_ops::list::walk_tree;
+
+/// What [`PathCaller::walk`] gives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WalkEntry<'a> {
+    /// The path below the directory of the walk: names with slashes between them.
+    pub path: &'a [u8],
+    /// The attributes. The blocks of sparse files are not counted, and taken for full.
+    pub attr: Attr,
+    /// A directory that the caller may not list, or not search: nothing of what lies below is
+    /// given.
+    pub is_closed: bool,
+}
+
+impl PathCaller {
+    /// Gives all below a directory with attributes, in the order of keys (each directory's files,
+    /// then its subdirectories, each by name), until `each` returns false. All of it is of one
+    /// instant, rights included. Links are not followed, and snapshots not shown.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::NotDirectory`]; [`FsErrorKind::AccessDenied`] unless the caller may list and
+    /// search the directory; [`FsErrorKind::Unsupported`] for the directory of snapshots.
+    pub fn walk<'a>(
+        &self,
+        path: impl Into<At<'a>>,
+        each: &mut dyn FnMut(WalkEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let top = self.object(path.into(), Links::Follow)?;
+        if !top.is_directory() {
+            return fail(FsErrorKind::NotDirectory, "not a directory");
+        }
+        let credentials = self.credentials();
+        top.check(credentials, READ | SEARCH)?;
+        let hold = node(&top)?;
+        let enter = |inode: &_| credentials.has(Granted::by(inode), READ | SEARCH);
+        walk_tree(&hold.fs().names, hold.node.id, &enter, &mut |entry, is_entered| {
+            let is_closed = entry.attr.kind == FileKind::Directory && !is_entered;
+            each(WalkEntry { path: entry.path, attr: entry.attr, is_closed })
+        })
+    }
+
+    /// Removes a directory with everything below it.
+    ///
+    /// # Errors
+    /// As for [`FileSystem::remove_tree`](crate::FileSystem::remove_tree) and
+    /// [`PathCaller::rmdir`].
+    pub fn remove_tree<'a>(&self, path: impl Into<At<'a>>) -> Result<()> {
+        let (dir, name) = self.directory_to_remove(path.into())?;
+        let hold = changeable(&dir)?;
+        hold.fs().remove_tree(hold.node.id, &name, &self.owner())
+    }
+
+    /// Makes `new` a clone of what is at `old`, with everything below: the same content, times,
+    /// owners, modes and extended attributes. A link at the end of `old` is cloned itself.
+    ///
+    /// # Errors
+    /// As for [`FileSystem::clone_tree`](crate::FileSystem::clone_tree) and [`PathCaller::mkdir`];
+    /// [`FsErrorKind::CrossesVolumes`].
+    pub fn clone_tree<'a, 'b>(&self, old: impl Into<At<'a>>, new: impl Into<At<'b>>) -> Result<()> {
+        let source = self.object(old.into(), Links::Stay)?;
+        let (dir, name) = self.free_name(new.into(), source.is_directory())?;
+        let (from, to) = (node(&source)?, changeable(&dir)?);
+        if from.volume.id() != to.volume.id() {
+            return fail(FsErrorKind::CrossesVolumes, "the two paths lie in different volumes");
+        }
+        let entry = to.fs().clone_tree(from.node.id, to.node.id, &name, &self.owner())?;
+        Hold::of_entry(&to.volume, &entry).map(drop)
+    }
+
+    /// Changes owner and group of what is at a path and of everything below, as `chown -R -h`.
+    ///
+    /// # Errors
+    /// As for [`FileSystem::chown_tree`](crate::FileSystem::chown_tree).
+    pub fn chown_tree<'a>(&self, path: impl Into<At<'a>>, change: OwnerChange) -> Result<()> {
+        let place = self.object(path.into(), Links::Stay)?;
+        let hold = changeable(&place)?;
+        hold.fs().chown_tree(hold.node.id, change, &self.owner())
+    }
+
+    /// Changes the modes of what is at a path and of everything below but links, as `chmod -R`.
+    ///
+    /// # Errors
+    /// As for [`FileSystem::chmod_tree`](crate::FileSystem::chmod_tree).
+    pub fn chmod_tree<'a>(&self, path: impl Into<At<'a>>, change: ModeChange) -> Result<()> {
+        let place = self.object(path.into(), Links::Stay)?;
+        let hold = changeable(&place)?;
+        hold.fs().chmod_tree(hold.node.id, change, &self.owner())
+    }
+}
+
+fn node(place: &PathPlace) -> Result<&Hold> {
+    match place {
+        PathPlace::Node(hold) => Ok(hold),
+        PathPlace::Snapshots(_) => fail(FsErrorKind::Unsupported, "this is the directory of snapshots"),
+    }
+}
+
+fn changeable(place: &PathPlace) -> Result<&Hold> {
+    match place {
+        PathPlace::Node(hold) => {
+            hold.fs().volume.check_writable()?;
+            Ok(hold)
+        }
+        PathPlace::Snapshots(_) => fail(FsErrorKind::ReadOnly, "snapshots cannot be changed"),
+    }
+}
