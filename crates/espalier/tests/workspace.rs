@@ -175,6 +175,10 @@ fn creation_merges_with_nothing_and_says_why() {
         let many = pool.json("create m --from base --count 3 --at there/m");
         assert_eq!(many["created"].as_array().unwrap().len(), 3);
         assert_eq!(pool.sh("cat there/m-3/f"), "x\n");
+        // Where workspaces are looked for is not where one is made.
+        pool.ws("--in there create from-there --from m-1").ok();
+        pool.ws("create from-here --from base --in there").ok();
+        assert_eq!(pool.sh("cat there/from-there/f from-here/f; rm -r there/from-there from-here"), "x\nx\n");
         // Of a workspace, and of a snapshot.
         pool.sh("echo changed > there/m-1/f");
         pool.ws("create again --from m-1").ok();

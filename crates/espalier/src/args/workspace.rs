@@ -26,8 +26,8 @@ pub(crate) struct Workspace {
     pub(crate) what: WorkspaceCommand,
     /// Where to look for workspaces: here and in the directories above (default: the working
     /// directory)
-    #[arg(long = "in", value_name = "DIR", global = true)]
-    pub(crate) at: Option<PathBuf>,
+    #[arg(id = "around", long = "in", value_name = "DIR", global = true)]
+    pub(crate) around: Option<PathBuf>,
     /// Print JSON
     #[arg(long, global = true)]
     pub(crate) json: bool,

@@ -16,7 +16,7 @@ use std::path::Path;
 
 /// Runs the command.
 pub(crate) fn run(args: &Arguments) -> Result<Exit> {
-    let asked = Asked { at: args.at.as_deref().unwrap_or(Path::new(".")), json: args.json };
+    let asked = Asked { at: args.around.as_deref().unwrap_or(Path::new(".")), json: args.json };
     match &args.what {
         WorkspaceCommand::Create(args) => create::run(&asked, args),
         WorkspaceCommand::List => list::run(&asked),
