@@ -381,3 +381,6 @@ fn check_target(target: &[u8]) -> Result<()> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests;

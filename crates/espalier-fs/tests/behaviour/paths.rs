@@ -193,6 +193,16 @@ fn moves_and_removals_above_are_seen_by_the_next_call() {
     assert_kind(stat(&seven, "/a/b/c"), FsErrorKind::AccessDenied);
     assert_eq!(stat(&seven, "/old/b/c/f").unwrap().ino, second);
     assert_kind(stat(&root, "/a/b/c/f"), FsErrorKind::NotFound);
+    // The same directory at the same path, below others.
+    make(&root, "/closed/b");
+    root.chmod("/closed", 0o700, Links::Follow).unwrap();
+    stat(&seven, "/old/b/c/f").unwrap();
+    root.rename("/old/b/c", "/c", RenameHow::Replace).unwrap();
+    root.rename("/old", "/older", RenameHow::Replace).unwrap();
+    root.rename("/closed", "/old", RenameHow::Replace).unwrap();
+    root.rename("/c", "/old/b/c", RenameHow::Replace).unwrap();
+    assert_kind(stat(&seven, "/old/b/c/f"), FsErrorKind::AccessDenied);
+    root.chmod("/old", 0o755, Links::Follow).unwrap();
     // Removed one by one and made anew, private.
     root.unlink("/old/b/c/f").unwrap();
     root.rmdir("/old/b/c").unwrap();
@@ -237,26 +247,68 @@ fn callers_begin_where_they_are() {
     assert_kind(home.read_at(0, &mut [0]), FsErrorKind::AccessDenied);
 }
 
-/// Rights are judged under the lock: a file that is given away between two looks keeps its bits.
+/// While directories change places and rights, a user never reaches what was closed during the
+/// whole call.
 #[test]
-fn an_owner_cannot_lend_the_rights_of_the_next_one() {
+fn what_is_closed_stays_closed_while_directories_move() {
     let (bench, _paths, root, seven) = bench();
-    root.chmod("/", 0o1777, Links::Follow).unwrap();
+    for path in ["/open/a/b", "/closed/a/b"] {
+        make(&root, path);
+        root.mknod(&format!("{path}/f"), NewNode::Regular, 0o644).unwrap();
+    }
+    root.chmod("/closed", 0o700, Links::Follow).unwrap();
+    let secret = stat(&root, "/closed/a/b/f").unwrap().ino;
     std::thread::scope(|scope| {
-        let giver = scope.spawn(|| {
-            for _ in 0..2000 {
-                seven.mknod("/f", NewNode::Regular, 0o755).unwrap();
-                root.chown("/f", OwnerChange { uid: Some(0), gid: None }, Links::Stay).unwrap();
-                let mode = stat(&root, "/f").unwrap().mode;
-                assert_eq!(mode & 0o6000, 0, "user 7 has set bits of a file of root");
-                assert_kind(seven.unlink("/f"), FsErrorKind::Permission);
-                root.unlink("/f").unwrap();
+        let mover = scope.spawn(|| {
+            for _ in 0..500 {
+                root.rename("/open", "/closed", RenameHow::Exchange).unwrap();
             }
         });
-        while !giver.is_finished() {
-            // It comes too early, too late, or in time.
-            let _ = seven.chmod("/f", 0o4755, Links::Stay);
+        while !mover.is_finished() {
+            for path in ["/open/a/b/f", "/closed/a/b/f"] {
+                match stat(&seven, path) {
+                    Ok(attr) => {
+                        assert_ne!(attr.ino, secret, "user 7 has come into a closed directory");
+                    }
+                    Err(error) => assert_eq!(error.kind(), FsErrorKind::AccessDenied),
+                }
+            }
         }
     });
+    bench.check(0);
+}
+
+/// What a change of rights that has returned says holds for every call that begins afterwards.
+#[test]
+fn rights_are_seen_in_the_order_of_their_changes() {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    let (bench, _paths, root, seven) = bench();
+    make(&root, "/a/b/c");
+    root.mknod("/a/b/c/f", NewNode::Regular, 0o644).unwrap();
+    // Odd: /a is closed, and a change has returned; even: one is under way, or it is open.
+    let state = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..2000 {
+                root.chmod("/a", 0o700, Links::Follow).unwrap();
+                state.fetch_add(1, Ordering::SeqCst);
+                std::thread::yield_now();
+                state.fetch_add(1, Ordering::SeqCst);
+                root.chmod("/a", 0o755, Links::Follow).unwrap();
+            }
+        });
+        for caller in [seven.clone(), seven.clone()] {
+            let state = &state;
+            scope.spawn(move || {
+                for _ in 0..10_000 {
+                    let before = state.load(Ordering::SeqCst);
+                    let result = stat(&caller, "/a/b/c/f");
+                    let is_closed = before % 2 == 1 && state.load(Ordering::SeqCst) == before;
+                    assert!(!is_closed || result.is_err(), "a call went through a closed directory");
+                }
+            });
+        }
+    });
+    stat(&seven, "/a/b/c/f").unwrap();
     bench.check(0);
 }

@@ -34,6 +34,8 @@ pub(crate) enum What {
     Open(Opening),
     GetXattr(&'static str, bool),
     ListXattr(bool),
+    /// Lists a tree with attributes.
+    Walk,
     MakeDirectory(u32),
     MakeNode(bool, u32),
     Symlink(Vec<u8>),
@@ -115,7 +117,12 @@ impl Call {
             10 => What::GetXattr(random.of(&XATTRS), follow),
             _ => What::ListXattr(follow),
         };
-        Self::by(random, paths, what)
+        let mut call = Self::by(random, paths, what);
+        // Which of several snapshots a walk would be of is not said.
+        if random.one_in(30) && !String::from_utf8_lossy(&call.place.path).contains(".snapshots") {
+            call.what = What::Walk;
+        }
+        call
     }
 
     fn by(random: &mut Random, paths: &[String], what: What) -> Self {

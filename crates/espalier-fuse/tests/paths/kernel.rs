@@ -105,6 +105,14 @@ fn answer(bases: &Bases, call: &Call, with_numbers: bool) -> Result<String> {
             };
             Ok(format!("{:x?}", &names[..length]))
         }
+        What::Walk => {
+            let top = fs::openat(dir, path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+            fs::accessat(&top, c".", fs::Access::EXEC_OK, AtFlags::EACCESS)?;
+            let mut entries = Vec::new();
+            walk(top, "", with_numbers, &mut entries)?;
+            entries.sort();
+            Ok(entries.join(", "))
+        }
         What::MakeDirectory(mode) => done(fs::mkdirat(dir, path, Mode::from_raw_mode(*mode))),
         What::MakeNode(is_pipe, mode) => {
             let kind = if *is_pipe { fs::FileType::Fifo } else { fs::FileType::RegularFile };
@@ -156,6 +164,25 @@ fn answer(bases: &Bases, call: &Call, with_numbers: bool) -> Result<String> {
             false => fs::lremovexattr(path, *name),
         }),
     }
+}
+
+/// Everything below a directory as far as it can be listed and searched.
+fn walk(dir: OwnedFd, above: &str, with_numbers: bool, entries: &mut Vec<String>) -> Result<()> {
+    let names: Vec<_> = fs::Dir::read_from(&dir)?.collect::<Result<_>>()?;
+    for name in names.iter().map(fs::DirEntry::file_name).filter(|name| *name != c"." && *name != c"..") {
+        let stat = fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let path = format!("{above}{}", name.to_string_lossy());
+        let is_dir = stat.st_mode & libc::S_IFMT == libc::S_IFDIR;
+        let both = fs::Access::READ_OK | fs::Access::EXEC_OK;
+        let is_closed = is_dir && fs::accessat(&dir, name, both, AtFlags::EACCESS).is_err();
+        let closed = if is_closed { " closed" } else { "" };
+        entries.push(format!("{path:?} {}{closed}", shown(&stat, with_numbers)));
+        if is_dir && !is_closed {
+            let below = fs::openat(&dir, name, OFlags::RDONLY | OFlags::NOFOLLOW, Mode::empty())?;
+            walk(below, &format!("{path}/"), with_numbers, entries)?;
+        }
+    }
+    Ok(())
 }
 
 fn last_error() -> Errno {

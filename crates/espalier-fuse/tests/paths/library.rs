@@ -82,6 +82,17 @@ fn answer(caller: &PathCaller, bases: &Bases, call: &Call, with_numbers: bool) -
             caller.get_xattr(at, name.as_bytes(), links(*follow)).map(|value| format!("{value:x?}"))
         }
         What::ListXattr(follow) => caller.list_xattr(at, links(*follow)).map(|names| format!("{names:x?}")),
+        What::Walk => {
+            let mut entries = Vec::new();
+            caller.walk(at, &mut |entry| {
+                let path = String::from_utf8_lossy(entry.path);
+                let closed = if entry.is_closed { " closed" } else { "" };
+                entries.push(format!("{path:?} {}{closed}", shown(&entry.attr, with_numbers)));
+                true
+            })?;
+            entries.sort();
+            Ok(entries.join(", "))
+        }
         What::MakeDirectory(mode) => done(caller.mkdir(at, *mode)),
         What::MakeNode(is_pipe, mode) => {
             done(caller.mknod(at, if *is_pipe { NewNode::Fifo } else { NewNode::Regular }, *mode))
