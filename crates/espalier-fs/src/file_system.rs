@@ -186,6 +186,17 @@ impl FileSystem {
         }
     }
 
+    /// Writes as a call does that was charged before.
+    #[cfg(test)]
+    pub(crate) fn write_charged(&self, node: NodeId, offset: u64, data: &[u8]) -> Result<usize> {
+        self.data.write(node, offset, data, crate::file::data::Privileges::Keep)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn quotas(&self) -> &Quotas {
+        &self.quotas
+    }
+
     #[cfg(test)]
     pub(crate) fn state_record(&self) -> &VolumeStateRecord {
         &self.names.state_record

@@ -79,6 +79,7 @@ impl FileSystem {
         if !self.volume.options.read_only {
             correct_areas(&self.names)?;
             self.names.state_record.measure_key_lengths()?;
+            self.quotas.count_some()?;
             if self.volume.options.handles == HandleLifetime::Stored {
                 self.names.locations.write_all()?;
                 self.names.locations.sweep()?;

@@ -14,9 +14,9 @@
 
 use crate::model::tree_limits::TreeLimits;
 use crate::model::types::NodeId;
-use espalier_engine::HeldTally;
+use espalier_engine::{HeldTally, IndexId, Store};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -27,6 +27,9 @@ const UNLIMITED: u64 = u64::MAX;
 const COUNTED_SHARE: u64 = 128;
 /// That share is no less, and no more, in bytes.
 const COUNTED_SHARE_BYTES: (u64, u64) = (64 << 10, 64 << 20);
+
+/// So many trees stay in memory when nothing of them is used; few in tests.
+const MAX_LATEST_TREES: usize = if cfg!(debug_assertions) { 3 } else { 1024 };
 
 /// Pieces that the tallies of all trees may know, each of which takes some 300 bytes of memory; few
 /// in tests, so that both ways are taken.
@@ -62,6 +65,8 @@ pub(crate) struct LimitTable {
     generation: AtomicU64,
     /// By the number of the directory.
     trees: Mutex<HashMap<u64, Weak<LimitedTree>>>,
+    /// Those that were made last: what is known of them stays, also when nothing of them is used.
+    latest: Mutex<VecDeque<Arc<LimitedTree>>>,
     /// What the tallies of all trees know.
     kept_pieces: Arc<AtomicUsize>,
 }
@@ -91,12 +96,28 @@ impl LimitTable {
                 trees.retain(|_, tree| tree.strong_count() > 0);
                 let tree = Arc::new(LimitedTree::new(ino, self.kept_pieces.clone()));
                 trees.insert(ino, Arc::downgrade(&tree));
+                drop(trees);
+                self.keep(&tree);
                 tree
             }
         };
-        drop(trees);
         tree.set_limits(limits);
         tree
+    }
+
+    fn keep(&self, tree: &Arc<LimitedTree>) {
+        let oldest = {
+            let mut latest = self.latest.lock();
+            latest.push_back(tree.clone());
+            if latest.len() > MAX_LATEST_TREES { latest.pop_front() } else { None }
+        };
+        // Its end takes locks of the store.
+        drop(oldest);
+    }
+
+    /// The trees that are in memory.
+    pub(crate) fn trees(&self) -> Vec<Arc<LimitedTree>> {
+        self.trees.lock().values().filter_map(Weak::upgrade).collect()
     }
 
     /// Limits were set or taken away.
@@ -121,6 +142,8 @@ pub(crate) struct LimitedTree {
     has_freed: AtomicBool,
     /// The epoch of moves when its place was last told to the store.
     pub(crate) told: AtomicU64,
+    /// Takes back what the store was told.
+    pub(crate) apart: Mutex<Option<KeptApart>>,
     /// Held while it is counted.
     pub(crate) counting: Mutex<LastCount>,
     /// What the store found when it was last counted, for the next time. Held for a walk.
@@ -163,6 +186,31 @@ impl Drop for KeptTally {
     }
 }
 
+/// The store keeps the values of a tree apart from others as long as this is there.
+pub(crate) struct KeptApart {
+    store: Arc<Store>,
+    owner: u64,
+}
+
+impl KeptApart {
+    /// Has the store keep values of keys in `index` that begin with `prefix` apart.
+    pub(crate) fn new(store: &Arc<Store>, owner: u64, index: IndexId, prefix: &[u8]) -> Self {
+        store.keep_apart(owner, Some((index, prefix)));
+        Self { store: store.clone(), owner }
+    }
+
+    /// The prefix is another one now.
+    pub(crate) fn set(&self, index: IndexId, prefix: &[u8]) {
+        self.store.keep_apart(self.owner, Some((index, prefix)));
+    }
+}
+
+impl Drop for KeptApart {
+    fn drop(&mut self) {
+        self.store.keep_apart(self.owner, None);
+    }
+}
+
 /// When a tree was last counted.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct LastCount {
@@ -172,8 +220,6 @@ pub(crate) struct LastCount {
     pub(crate) took: Duration,
     /// It was found to be full.
     pub(crate) is_full: bool,
-    /// It was counted.
-    pub(crate) is_known: bool,
     /// Charges that were kept until then.
     pub(crate) kept: u64,
 }
@@ -189,6 +235,7 @@ impl LimitedTree {
             patched: AtomicU64::new(0),
             has_freed: AtomicBool::new(false),
             told: AtomicU64::new(u64::MAX),
+            apart: Mutex::default(),
             counting: Mutex::default(),
             tally: Mutex::new(KeptTally { tally: HeldTally::default(), pieces: 0, all }),
             kept: AtomicU64::new(0),
@@ -200,7 +247,8 @@ impl LimitedTree {
         TreeLimits { exclusive: self.exclusive.limit(), total: self.total.limit() }
     }
 
-    fn set_limits(&self, limits: TreeLimits) {
+    /// Gives it these limits, or none: then what it holds is not known any more.
+    pub(crate) fn set_limits(&self, limits: TreeLimits) {
         let before = self.limits();
         if before != limits {
             self.exclusive.set_limit(limits.exclusive);
@@ -233,6 +281,12 @@ impl LimitedTree {
         self.has_freed.store(true, Ordering::Release);
     }
 
+    /// The next call that is charged counts.
+    pub(crate) fn count_next(&self) {
+        self.exclusive.count_next();
+        self.total.count_next();
+    }
+
     /// True if something was given up since this was last asked.
     pub(crate) fn take_freed(&self) -> bool {
         self.has_freed.swap(false, Ordering::AcqRel)
@@ -243,6 +297,11 @@ impl LimitedTree {
         let most = messages.saturating_mul(PATCHED_BYTES_PER_MESSAGE);
         let before = self.patched.fetch_min(most, Ordering::AcqRel);
         before.min(most)
+    }
+
+    /// True if it was counted since it got its limits.
+    pub(crate) fn is_known(&self) -> bool {
+        self.exclusive.is_known() && self.total.is_known()
     }
 
     /// True if all that was charged is below what may be charged without a count.
@@ -272,6 +331,8 @@ pub(crate) struct Gauge {
     least: AtomicU64,
     /// What calls under way were charged.
     under_way: AtomicU64,
+    /// It was counted since it has a limit.
+    is_known: AtomicBool,
 }
 
 /// A gauge before a count.
@@ -290,6 +351,7 @@ impl Default for Gauge {
             counted: AtomicU64::new(0),
             least: AtomicU64::new(UNLIMITED),
             under_way: AtomicU64::new(0),
+            is_known: AtomicBool::new(false),
         }
     }
 }
@@ -300,13 +362,26 @@ impl Gauge {
         Some(self.limit.load(Ordering::Acquire)).filter(|limit| *limit != UNLIMITED)
     }
 
-    /// Gives it another limit: the next call that is charged counts.
+    /// Gives it another limit, or the first: the next call that is charged counts, or one soon.
     fn set_limit(&self, limit: Option<u64>) {
         self.limit.store(limit.unwrap_or(UNLIMITED), Ordering::Release);
-        let threshold = if limit.is_some() { 0 } else { UNLIMITED };
+        let is_known = limit.is_some() && self.is_known.load(Ordering::Acquire);
+        self.is_known.store(is_known, Ordering::Release);
+        let threshold = match limit {
+            None => UNLIMITED,
+            Some(_) if is_known => 0,
+            // As long as nothing was counted a share may be taken, so that no call waits for the
+            // first count if that is made in the background meanwhile.
+            Some(limit) => self.bound().saturating_add(counted_share(limit)),
+        };
         self.threshold.store(threshold, Ordering::Release);
         self.replace_threshold.store(threshold, Ordering::Release);
         self.least.store(UNLIMITED, Ordering::Release);
+    }
+
+    /// True if it was counted since it has a limit, or has none.
+    fn is_known(&self) -> bool {
+        self.limit().is_none() || self.is_known.load(Ordering::Acquire)
     }
 
     /// What it holds at most, as far as that is known.
@@ -356,6 +431,7 @@ impl Gauge {
         if limit == UNLIMITED {
             return;
         }
+        self.is_known.store(true, Ordering::Release);
         self.counted.store(counted, Ordering::Release);
         // What was not charged is there because others gave it up.
         let given = known.saturating_sub(before.bound);
@@ -366,6 +442,14 @@ impl Gauge {
         let most = self.most_replaced(limit);
         self.threshold.store(if bound <= limit { limit.max(beyond) } else { limit }, Ordering::Release);
         self.replace_threshold.store(if counted <= most { most.max(beyond) } else { 0 }, Ordering::Release);
+    }
+
+    /// The next call that is charged counts: the bound may be too low.
+    fn count_next(&self) {
+        if self.limit().is_some() {
+            self.threshold.store(0, Ordering::Release);
+            self.replace_threshold.store(0, Ordering::Release);
+        }
     }
 
     fn charge(&self, bytes: u64) {
@@ -421,6 +505,8 @@ impl Growth {
 pub(crate) struct Charge {
     /// With the exclusive bytes, and those in all.
     parts: Vec<(Arc<LimitedTree>, (u64, u64))>,
+    /// Trees that are to be counted after the call.
+    counted_next: Vec<Arc<LimitedTree>>,
     is_kept: bool,
 }
 
@@ -436,9 +522,16 @@ impl Charge {
         self.parts.push((tree.clone(), (exclusive, total)));
     }
 
+    /// If the call succeeds the next one counts the tree: what was known of what comes into it may
+    /// have grown since.
+    pub(crate) fn count_next(&mut self, tree: &Arc<LimitedTree>) {
+        self.counted_next.push(tree.clone());
+    }
+
     /// Adds another charge of the same call.
     pub(crate) fn append(&mut self, mut other: Charge) {
         self.parts.append(&mut other.parts);
+        self.counted_next.append(&mut other.counted_next);
     }
 
     /// The trees that were charged.
@@ -459,6 +552,9 @@ impl Drop for Charge {
             tree.kept.fetch_add(u64::from(self.is_kept), Ordering::AcqRel);
             tree.exclusive.end_charge(*exclusive, self.is_kept);
             tree.total.end_charge(*total, self.is_kept);
+        }
+        if self.is_kept {
+            self.counted_next.iter().for_each(|tree| tree.count_next());
         }
     }
 }

@@ -544,7 +544,11 @@ impl Node {
         if let Some(tree) = &tree {
             tree.add_member(self.serial, self.id);
         }
-        *directory.limited.lock() = tree;
+        let before = std::mem::replace(&mut *directory.limited.lock(), tree);
+        if let Some(before) = before.filter(|_| limits.is_none()) {
+            // It may be in use still, and get a limit again.
+            before.set_limits(TreeLimits::default());
+        }
         self.limit_table.changed();
     }
 

@@ -103,6 +103,7 @@ impl Quotas {
         for (tree, arriving) in trees.into_values() {
             let mut growth = Growth::both(arriving.bytes);
             if !arriving.ranges.is_empty() {
+                charge.count_next(&tree);
                 let more = self.growth_with(&tree, arriving.ranges)?;
                 growth = Growth {
                     exclusive: growth.exclusive.saturating_add(more.exclusive),

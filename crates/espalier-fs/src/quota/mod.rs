@@ -7,7 +7,7 @@ mod count;
 pub(crate) mod growth;
 mod set;
 
-use crate::inode::limits::{Charge, Growth, LastCount, LimitedTree, Limits, WriteKind};
+use crate::inode::limits::{Charge, Growth, KeptApart, LastCount, LimitedTree, Limits, WriteKind};
 use crate::inode::node::Node;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::types::*;
@@ -25,6 +25,11 @@ const REST: (Duration, Duration) = (Duration::from_millis(100), Duration::from_s
 const SETTLES_FOR: Duration = Duration::from_millis(500);
 /// What is shown of a tree is no older.
 const SHOWN_AGE: Duration = Duration::from_secs(1);
+
+/// In the background trees are counted for so long at a time,
+const COUNTS_FOR: Duration = Duration::from_millis(100);
+/// and again if the last count is as old.
+const COUNTED_AGE: Duration = Duration::from_secs(60);
 
 /// See the [module](self).
 pub(crate) struct Quotas {
@@ -53,10 +58,10 @@ impl Quotas {
         growth: impl FnOnce() -> Growth,
         call: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        match self.limits_of(node) {
-            None => call(),
-            Some(limits) => self.charge_all(&limits, growth())?.end(call()),
+        if !self.namespace.nodes_are_limited() {
+            return call();
         }
+        self.write(node, growth, || WriteKind::Add, call)
     }
 
     /// The same for a call that writes, `what` being asked when the tree is full.
@@ -68,12 +73,34 @@ impl Quotas {
         what: impl Fn() -> WriteKind,
         call: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        let Some(limits) = self.limits_of(node) else { return call() };
-        match growth() {
-            // It was charged before.
-            growth if growth == Growth::default() => call(),
-            growth => self.check(charge_of(&limits, growth), &what)?.end(call()),
+        if !self.namespace.nodes_are_limited() {
+            return call();
         }
+        let epoch = self.namespace.tree.epoch();
+        let limits = self.find_limits_of(node);
+        let charge = match &limits {
+            None => Charge::default(),
+            Some(limits) => match growth() {
+                // It was charged before.
+                growth if growth == Growth::default() => Charge::default(),
+                growth => self.check(charge_of(limits, growth), &what)?,
+            },
+        };
+        let done = charge.end(call())?;
+        if self.namespace.tree.epoch() != epoch {
+            self.note_moved(node, limits.as_ref());
+        }
+        Ok(done)
+    }
+
+    /// A node that was charged to the trees `before` may have come to others during the call: what
+    /// these were charged then did not include it.
+    #[cold]
+    fn note_moved(&self, node: NodeId, before: Option<&Limits>) {
+        let is_new =
+            |tree: &&Arc<LimitedTree>| !before.into_iter().flat_map(|l| l.iter()).any(|b| b.ino == tree.ino);
+        let now = self.find_limits_of(node);
+        now.iter().flat_map(|limits| limits.iter()).filter(is_new).for_each(|tree| tree.count_next());
     }
 
     /// Carries out a call that changes something of a node and is never refused. What it may make
@@ -153,7 +180,7 @@ impl Quotas {
             self.count(tree)?;
         }
         let (ended, is_full) = (env.monotonic(), !tree.fits(WriteKind::Add));
-        *last = LastCount { ended, took: ended.saturating_sub(begun), is_full, is_known: true, kept };
+        *last = LastCount { ended, took: ended.saturating_sub(begun), is_full, kept };
         if tree.fits(what) { Ok(()) } else { full(tree) }
     }
 
@@ -163,14 +190,14 @@ impl Quotas {
         let env = &self.namespace.volume.env;
         let now = env.monotonic();
         let has_freed = tree.take_freed();
-        if !last.is_known || has_freed || now.saturating_sub(last.ended) >= SHOWN_AGE {
+        if !tree.is_known() || has_freed || now.saturating_sub(last.ended) >= SHOWN_AGE {
             if self.count(tree)? || has_freed {
                 self.settle(tree)?;
                 self.count(tree)?;
             }
             let ended = env.monotonic();
             let took = ended.saturating_sub(now);
-            *last = LastCount { ended, took, is_known: true, is_full: false, kept: last.kept };
+            *last = LastCount { ended, took, is_full: false, kept: last.kept };
         }
         let limits = tree.limits();
         let total = limits.total.map(|_| tree.total.bound());
@@ -205,9 +232,41 @@ impl Quotas {
         let is_top = |node: &Arc<Node>| node.is_dir() && node.ino == tree.ino && !node.is_removed();
         if let Some(top) = self.members(tree).into_iter().find(is_top) {
             let prefix = top.content_prefix(guard.epoch);
-            volume.store.keep_apart(tree.ino, Some((volume.data(), &prefix)));
+            let mut apart = tree.apart.lock();
+            match &*apart {
+                Some(apart) => apart.set(volume.data(), &prefix),
+                None => *apart = Some(KeptApart::new(&volume.store, tree.ino, volume.data(), &prefix)),
+            }
             tree.told.store(guard.epoch, Ordering::Release);
         }
+    }
+
+    /// Counts trees of which nothing is known yet, so that no call has to wait for that, and those
+    /// that were charged since they were last counted and not counted for a while: what comes to
+    /// leaves later may make more their own than calls were charged. Takes a moment at most.
+    pub(crate) fn count_some(&self) -> Result<()> {
+        if self.namespace.volume.options.read_only || !self.namespace.nodes_are_limited() {
+            return Ok(());
+        }
+        let env = &self.namespace.volume.env;
+        let end = env.monotonic() + COUNTS_FOR;
+        for tree in self.namespace.orphans.area.limit_table.trees() {
+            let now = env.monotonic();
+            if now >= end {
+                break;
+            }
+            // One that is held is being counted.
+            let Some(mut last) = tree.counting.try_lock() else { continue };
+            let kept = tree.kept.load(Ordering::Acquire);
+            let is_old = kept != last.kept && now.saturating_sub(last.ended) >= COUNTED_AGE;
+            if tree.limits() != TreeLimits::default() && (!tree.is_known() || is_old) {
+                self.count(&tree)?;
+                let ended = env.monotonic();
+                let took = ended.saturating_sub(now);
+                *last = LastCount { ended, took, is_full: false, kept };
+            }
+        }
+        Ok(())
     }
 
     /// The nodes in memory that count for a tree.
@@ -235,3 +294,6 @@ fn full<T>(tree: &LimitedTree) -> Result<T> {
     let limit = exclusive.or(total).unwrap_or(0);
     fail(FsErrorKind::QuotaExceeded, format!("a directory above may hold {limit} bytes and no more"))
 }
+
+#[cfg(test)]
+mod tests;

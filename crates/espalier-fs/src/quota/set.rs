@@ -13,6 +13,7 @@ use crate::model::types::*;
 use crate::volume::tree_lock::TreeGuard;
 use espalier_engine::Batch;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl Quotas {
     /// The limits of a directory and what it holds; `None` if it has no limits of its own.
@@ -55,12 +56,13 @@ impl Quotas {
         let mut batch = Batch::new();
         namespace.inodes.put(&tree, &node, &state, &inode, &mut batch);
         let lsn = volume.commit(batch)?;
+        if let Some(tree) = node.limited_tree().filter(|_| field.get().is_none()) {
+            *tree.apart.lock() = None;
+            tree.told.store(u64::MAX, Ordering::Release);
+        }
         node.set_limits(field.get());
         node.take_over_limited(&mut state, inode, lsn);
         tree.changed_unasked(node.id);
-        if field.get().is_none() {
-            volume.store.keep_apart(node.ino, None);
-        }
         drop(state);
         drop(tree);
         Ok(())

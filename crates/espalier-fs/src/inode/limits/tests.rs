@@ -1,6 +1,6 @@
 //! Tests of gauges, charges and the table of limited trees.
 
-use super::{Charge, Growth, LimitTable, WriteKind};
+use super::{Charge, Growth, LimitTable, MAX_LATEST_TREES, WriteKind};
 use crate::model::tree_limits::TreeLimits;
 use std::sync::Arc;
 
@@ -125,4 +125,19 @@ fn a_full_tree_may_be_replaced_as_long_as_it_does_not_grow() {
     charge(MIB);
     count(64 * MIB + 256 * 1024 + 1);
     assert!(!tree.fits(WriteKind::Replace));
+}
+
+#[test]
+fn what_is_known_of_the_latest_trees_stays_when_nothing_of_them_is_used() {
+    let table = LimitTable::default();
+    let tree = table.tree(7, limits(64 * MIB));
+    let mut charge = Charge::default();
+    charge.add(&tree, Growth::both(MIB));
+    charge.end(Ok::<_, ()>(())).unwrap();
+    let before = Arc::downgrade(&tree);
+    drop(tree);
+    assert_eq!(table.tree(7, limits(64 * MIB)).exclusive.bound(), MIB);
+    (8..8 + MAX_LATEST_TREES as u64).for_each(|ino| drop(table.tree(ino, limits(MIB))));
+    assert!(before.upgrade().is_none(), "others were made since");
+    assert_eq!(table.trees().len(), MAX_LATEST_TREES);
 }
