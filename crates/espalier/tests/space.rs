@@ -2,11 +2,12 @@
 
 mod common;
 
-use common::{Loop, Place, Random, espalier};
+use common::{Loop, Place, Random, espalier, run};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
@@ -205,4 +206,41 @@ fn a_label_is_shown_and_set_mounted_or_not() {
     place.umount().ok();
     assert_eq!(label(&place.image, &[]).ok(), "second one\n");
     place.fsck().ok();
+}
+
+/// What a directory holds that nothing else does, as `espalier du --exclusive` knows it.
+fn exclusive(dir: &Path) -> u64 {
+    let said = espalier(&["du".as_ref(), "--exclusive".as_ref(), "--json".as_ref(), dir.as_os_str()]).ok();
+    let told: serde_json::Value = serde_json::from_str(said.trim()).unwrap();
+    told["exclusive"].as_u64().unwrap_or_else(|| panic!("{said}"))
+}
+
+#[test]
+fn copies_by_programs_that_know_nothing_of_it_share_data() {
+    let place = Place::mounted("512M");
+    let path = |name: &str| place.dir.join(name);
+    fs::create_dir(path("source")).unwrap();
+    fs::write(path("source/large"), Random(1).bytes(8 << 20)).unwrap();
+    fs::write(path("source/small"), "small").unwrap();
+    let python = "import os\nos.mkdir('python')\nfor name in ['large', 'small']:\n \
+        a, b = open('source/' + name, 'rb'), open('python/' + name, 'wb')\n \
+        left = os.fstat(a.fileno()).st_size\n while left: left -= os.copy_file_range(a.fileno(), b.fileno(), left)";
+    let copies: [(&str, &[&str]); 5] = [
+        ("auto", &["cp", "-r", "--reflink=auto", "source", "auto"]),
+        ("archive", &["cp", "-a", "source", "archive"]),
+        ("plain", &["cp", "-r", "source", "plain"]),
+        ("python", &["python3", "-c", python]),
+        // It writes what it has read, so this shows that sharing can be seen.
+        ("rsync", &["rsync", "-a", "source/", "rsync"]),
+    ];
+    for (_, words) in copies {
+        run(Command::new(words[0]).args(&words[1..]).current_dir(&place.dir));
+    }
+    // So that all of it lies in the tree.
+    place.remount();
+    for (name, _) in copies {
+        assert_eq!(fs::read(path(name).join("large")).unwrap(), Random(1).bytes(8 << 20), "{name}");
+        let alone = exclusive(&path(name));
+        assert_eq!(alone > MIB, name == "rsync", "{name}: {alone} bytes of its own");
+    }
 }
