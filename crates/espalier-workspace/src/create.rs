@@ -26,6 +26,8 @@ pub struct Create<'a> {
     pub name: &'a str,
     /// A directory, a workspace, or a snapshot of a directory (`DIR/.snapshots/NAME`).
     pub from: &'a Path,
+    /// Where a workspace is looked for that is named by its name.
+    pub around: &'a Path,
     /// The place; by default beside the original, under the name.
     pub place: Option<&'a Path>,
     /// After which time `gc` may throw it away.
@@ -135,9 +137,9 @@ impl Create<'_> {
         // Only a name has to be looked for among all workspaces.
         let known = match self.from.is_dir() {
             true => None,
-            false => Registry::around(Path::new("."))
-                .and_then(|registry| registry.find(self.from.as_os_str()))
-                .ok(),
+            false => {
+                Registry::around(self.around).and_then(|registry| registry.find(self.from.as_os_str())).ok()
+            }
         };
         let source = match &known {
             Some(workspace) => Source::Directory(workspace.place()),

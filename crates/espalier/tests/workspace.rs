@@ -179,6 +179,13 @@ fn creation_merges_with_nothing_and_says_why() {
         pool.ws("--in there create from-there --from m-1").ok();
         pool.ws("create from-here --from base --in there").ok();
         assert_eq!(pool.sh("cat there/from-there/f from-here/f; rm -r there/from-there from-here"), "x\nx\n");
+        let mut elsewhere = pool.program(env!("CARGO_BIN_EXE_espalier"));
+        elsewhere
+            .current_dir("/")
+            .args(["ws", "create", "named", "--from", "m-1", "--in"])
+            .arg(pool.path("there"));
+        run(&mut elsewhere);
+        assert_eq!(pool.sh("cat there/named/f; rm -r there/named"), "x\n");
         // Of a workspace, and of a snapshot.
         pool.sh("echo changed > there/m-1/f");
         pool.ws("create again --from m-1").ok();

@@ -26,6 +26,7 @@ pub(super) fn run(asked: &Asked<'_>, args: &WorkspaceCreate) -> Result<Exit> {
         let create = Create {
             name: &name,
             from: &args.from,
+            around: asked.at,
             place: place.as_deref(),
             time_to_live: args.ttl.map(|span| span.0),
             quota: args.quota.map(|size| size.0),

@@ -115,6 +115,7 @@ impl Run {
             quota: None,
             name: &name,
             from: &self.path("original"),
+            around: &self.top,
             place: None,
             time_to_live: None,
             prepare_git: true,
