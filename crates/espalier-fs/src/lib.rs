@@ -45,6 +45,7 @@ pub use model::wire::{WireReader, WireWriter};
 pub use path::bulk::ReadRequest;
 pub use path::caller::{At, Links, PathCaller, Paths, Policy};
 pub use path::changes::RenameHow;
+pub use path::filter::Filter;
 pub use path::handle::{Handle, Open};
 pub use path::trees::WalkEntry;
 pub use snapshot::volume::{

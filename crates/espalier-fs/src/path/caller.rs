@@ -93,6 +93,8 @@ pub struct PathCaller {
 pub struct At<'a> {
     base: Option<&'a PathPlace>,
     pub(crate) path: &'a [u8],
+    /// What is meant is where the path begins (`AT_EMPTY_PATH`).
+    is_itself: bool,
 }
 
 /// Whether a symbolic link at the end of a path is followed.
@@ -107,7 +109,11 @@ pub enum Links {
 
 impl<'a> At<'a> {
     pub(crate) fn below(base: &'a PathPlace, path: &'a [u8]) -> Self {
-        Self { base: Some(base), path }
+        Self { base: Some(base), path, is_itself: false }
+    }
+
+    pub(crate) fn itself(base: &'a PathPlace) -> Self {
+        Self { base: Some(base), path: b"", is_itself: true }
     }
 
     /// True if both begin at the same directory, or begin with a slash.
@@ -122,7 +128,7 @@ impl<'a> At<'a> {
 
 impl<'a, T: AsRef<[u8]> + ?Sized> From<&'a T> for At<'a> {
     fn from(path: &'a T) -> Self {
-        Self { base: None, path: path.as_ref() }
+        Self { base: None, path: path.as_ref(), is_itself: false }
     }
 }
 
@@ -232,6 +238,9 @@ impl PathCaller {
 
     pub(crate) fn resolve(&self, at: At<'_>, want: Want) -> Result<Resolved> {
         let start = at.base.unwrap_or(&self.working);
+        if at.is_itself {
+            return Ok(Resolved::new(start.clone(), Ending::Object(Last::Here)));
+        }
         let guard_links = self.policy.guard_symlinks;
         Resolver::new(&self.known, &self.root, &self.paths.snapshots, guard_links)
             .resolve(start, at.path, want)

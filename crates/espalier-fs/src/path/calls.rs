@@ -8,6 +8,8 @@ use crate::path::caller::{At, Links, PathCaller};
 use crate::path::handle::Open;
 use crate::path::place::PathPlace;
 
+/// The largest file that is read as a whole, in bytes.
+const MAX_READ_BYTES: u64 = 1 << 30;
 /// What extended attributes of programs with privileges begin with.
 const TRUSTED: &[u8] = b"trusted.";
 /// What extended attributes of users begin with.
@@ -68,10 +70,15 @@ impl PathCaller {
     /// The whole content of a regular file.
     ///
     /// # Errors
-    /// [`FsErrorKind::IsDirectory`]; [`FsErrorKind::Invalid`] for other objects without content.
+    /// [`FsErrorKind::TooBig`] for more than 1 GiB, which is read in parts; as for
+    /// [`PathCaller::open`].
     pub fn read<'a>(&self, path: impl Into<At<'a>>) -> Result<Vec<u8>> {
         let file = self.open(path, &Open::read())?;
-        let mut data = vec![0; usize::try_from(file.stat()?.size).unwrap_or(usize::MAX)];
+        let size = file.stat()?.size;
+        if size > MAX_READ_BYTES {
+            return fail(FsErrorKind::TooBig, format!("{size} bytes; {MAX_READ_BYTES} are read at a time"));
+        }
+        let mut data = vec![0; size as usize];
         let length = file.read_at(0, &mut data)?;
         data.truncate(length);
         Ok(data)

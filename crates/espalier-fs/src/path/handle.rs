@@ -9,6 +9,9 @@ use crate::path::place::{PathPlace, number_of};
 use crate::path::resolver::{Ending, Last, Want};
 use crate::snapshot::volume::snapshot_directory_number;
 
+/// A file that is made and removed by others is looked up so often.
+const MAX_RACES: u32 = 100;
+
 /// How [`PathCaller::open`] opens a file; the default opens only its path (`O_PATH`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Open {
@@ -67,12 +70,23 @@ impl PathCaller {
     /// directory or make one; [`FsErrorKind::Loop`] for a link as `stay` says;
     /// [`FsErrorKind::NoSuchOffset`] (ENXIO) for devices, pipes and sockets.
     pub fn open<'a>(&self, path: impl Into<At<'a>>, how: &Open) -> Result<Handle> {
+        let at = path.into();
+        for _ in 0..MAX_RACES {
+            match self.try_open(at, how) {
+                // Another caller has made the file between the two looks.
+                Err(error) if error.kind() == FsErrorKind::Exists && !how.exclusive => {}
+                opened => return opened,
+            }
+        }
+        self.try_open(at, how)
+    }
+
+    fn try_open(&self, at: At<'_>, how: &Open) -> Result<Handle> {
         let follow = !(how.stay || how.create.is_some() && how.exclusive);
         let want = match how.create {
             Some(_) if !how.is_path_only() => Want::ObjectOrPlace { follow },
             _ => Want::Object { follow },
         };
-        let at = path.into();
         let found = self.resolve(at, want)?;
         let place = match found.end {
             Ending::Object(_) if how.create.is_some() && how.exclusive && !how.is_path_only() => {
@@ -148,6 +162,12 @@ impl Handle {
     /// A path that begins here, if it does not begin with a slash (`openat` and the like).
     pub fn at<'a, T: AsRef<[u8]> + ?Sized>(&'a self, path: &'a T) -> At<'a> {
         At::below(&self.place, path.as_ref())
+    }
+
+    /// The open file or directory itself, for calls by path (`AT_EMPTY_PATH`): so each of them has
+    /// a form for open files (`fchmod`, `fchown`, `futimens`, `fgetxattr` and the like).
+    pub fn itself(&self) -> At<'_> {
+        At::itself(&self.place)
     }
 
     /// The attributes.

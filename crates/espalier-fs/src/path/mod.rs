@@ -7,6 +7,7 @@ pub(crate) mod bulk;
 pub(crate) mod caller;
 pub(crate) mod calls;
 pub(crate) mod changes;
+pub(crate) mod filter;
 pub(crate) mod handle;
 pub(crate) mod place;
 pub(crate) mod resolver;

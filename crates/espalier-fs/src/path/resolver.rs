@@ -60,7 +60,7 @@ pub(crate) struct Resolved {
 }
 
 impl Resolved {
-    fn new(place: PathPlace, end: Ending) -> Self {
+    pub(crate) fn new(place: PathPlace, end: Ending) -> Self {
         Self { place, end, above: None }
     }
 }

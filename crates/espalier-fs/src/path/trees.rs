@@ -4,6 +4,7 @@ use crate::model::access::{Granted, READ, SEARCH};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::types::*;
 use crate::path::caller::{At, Links, PathCaller};
+use crate::path::filter::Filter;
 use crate::path::place::{Hold, PathPlace};
 use crate::tree_ops::list::walk_tree;
 
@@ -20,9 +21,10 @@ pub struct WalkEntry<'a> {
 }
 
 impl PathCaller {
-    /// Gives all below a directory with attributes, in the order of keys (each directory's files,
-    /// then its subdirectories, each by name), until `each` returns false. All of it is of one
-    /// instant, rights included. Links are not followed, and snapshots not shown.
+    /// Gives what `filter` lets through of all below a directory, with attributes, in the order of
+    /// keys (each directory's files, then its subdirectories, each by name), until `each` returns
+    /// false. All of it is of one instant, rights included. Links are not followed, and snapshots
+    /// not shown. Closed directories are given whatever the filter says.
     ///
     /// # Errors
     /// [`FsErrorKind::NotDirectory`]; [`FsErrorKind::AccessDenied`] unless the caller may list and
@@ -30,6 +32,7 @@ impl PathCaller {
     pub fn walk<'a>(
         &self,
         path: impl Into<At<'a>>,
+        filter: &Filter,
         each: &mut dyn FnMut(WalkEntry<'_>) -> bool,
     ) -> Result<()> {
         let top = self.object(path.into(), Links::Follow)?;
@@ -42,6 +45,9 @@ impl PathCaller {
         let enter = |inode: &_| credentials.has(Granted::by(inode), READ | SEARCH);
         walk_tree(&hold.fs().names, hold.node.id, &enter, &mut |entry, is_entered| {
             let is_closed = entry.attr.kind == FileKind::Directory && !is_entered;
+            if !is_closed && !filter.matches(entry.path, &entry.attr) {
+                return true;
+            }
             each(WalkEntry { path: entry.path, attr: entry.attr, is_closed })
         })
     }

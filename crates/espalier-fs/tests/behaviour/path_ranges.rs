@@ -3,7 +3,8 @@
 use crate::Bench;
 use crate::paths::{assert_kind, bench, make, stat};
 use espalier_fs::{
-    At, Caller, FsErrorKind, Links, ModeChange, NewNode, NodeId, Open, OwnerChange, PathCaller, ReadRequest,
+    At, Caller, Filter, FsErrorKind, Links, ModeChange, NewNode, NodeId, Open, OwnerChange, PathCaller,
+    ReadRequest,
 };
 
 fn write(root: &PathCaller, path: &str, content: &[u8]) {
@@ -14,7 +15,7 @@ fn write(root: &PathCaller, path: &str, content: &[u8]) {
 fn walked(caller: &PathCaller, path: &str) -> Vec<(String, bool)> {
     let mut all = Vec::new();
     caller
-        .walk(path, &mut |entry| {
+        .walk(path, &Filter::default(), &mut |entry| {
             all.push((String::from_utf8(entry.path.to_vec()).unwrap(), entry.is_closed));
             true
         })
@@ -71,24 +72,37 @@ fn a_walk_gives_what_the_caller_could_list() {
         ];
         assert_eq!(sorted(walked(&seven, "/t")), sorted(expected(&seen)), "{mode:o}");
         assert_eq!(sorted(walked(&root, "/t")), sorted(expected(&all)));
-        assert_kind(seven.walk("/t/a/b", &mut |_| true), FsErrorKind::AccessDenied);
+        assert_kind(seven.walk("/t/a/b", &Filter::default(), &mut |_| true), FsErrorKind::AccessDenied);
     }
-    assert_kind(root.walk("/t/f", &mut |_| true), FsErrorKind::NotDirectory);
-    assert_kind(root.walk("/.snapshots", &mut |_| true), FsErrorKind::Unsupported);
+    assert_kind(root.walk("/t/f", &Filter::default(), &mut |_| true), FsErrorKind::NotDirectory);
+    assert_kind(root.walk("/.snapshots", &Filter::default(), &mut |_| true), FsErrorKind::Unsupported);
     let mut seen = 0;
     let mut stop = |_: espalier_fs::WalkEntry<'_>| {
         seen += 1;
         seen < 3
     };
-    root.walk("/t", &mut stop).unwrap();
+    root.walk("/t", &Filter::default(), &mut stop).unwrap();
     assert_eq!(seen, 3);
     // The attributes are those of each path.
-    root.walk("/t", &mut |entry| {
+    root.walk("/t", &Filter::default(), &mut |entry| {
         let path = format!("/t/{}", String::from_utf8_lossy(entry.path));
         assert_eq!(entry.attr, root.stat(&path, Links::Stay).unwrap(), "{path}");
         true
     })
     .unwrap();
+    // A filter hides no directory that could not be looked into.
+    let filter = Filter { pattern: Some(b"a/**/f".to_vec()), ..Filter::default() };
+    let filtered = |caller: &PathCaller| {
+        let mut paths = Vec::new();
+        let mut each = |entry: espalier_fs::WalkEntry<'_>| {
+            paths.push(String::from_utf8(entry.path.to_vec()).unwrap());
+            true
+        };
+        caller.walk("/t", &filter, &mut each).unwrap();
+        paths
+    };
+    assert_eq!(filtered(&root), ["a/b/f", "a/b/c/f"]);
+    assert_eq!(filtered(&seven), ["a/b"]);
     bench.fs.snapshot("s", false).unwrap();
     root.remove_tree("/t/a").unwrap();
     assert_eq!(sorted(walked(&root, "/.snapshots/s/t")), sorted(expected(&all)));

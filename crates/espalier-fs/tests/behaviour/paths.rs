@@ -247,6 +247,47 @@ fn callers_begin_where_they_are() {
     assert_kind(home.read_at(0, &mut [0]), FsErrorKind::AccessDenied);
 }
 
+#[test]
+fn open_files_have_all_calls() {
+    let (bench, _paths, root, seven) = bench();
+    let file = root.open("/f", &Open::create(0o600)).unwrap();
+    root.chown(file.itself(), OwnerChange { uid: Some(7), gid: None }, Links::Follow).unwrap();
+    root.rename("/f", "/g", RenameHow::Replace).unwrap();
+    seven.chmod(file.itself(), 0o640, Links::Follow).unwrap();
+    seven.truncate(file.itself(), 1 << 40).unwrap();
+    assert_eq!((file.stat().unwrap().mode, file.stat().unwrap().uid), (0o640, 7));
+    assert_kind(root.read("/g"), FsErrorKind::TooBig);
+    assert_kind(root.unlink(file.itself()), FsErrorKind::IsDirectory);
+    // One without a name gets one, and one that has lost it can be used.
+    let unnamed = root.open_unnamed("/", 0o644).unwrap();
+    unnamed.write_at(0, b"abc").unwrap();
+    root.link_open(&unnamed, "/h").unwrap();
+    root.unlink("/h").unwrap();
+    let mut read = [0; 3];
+    assert_eq!((unnamed.read_at(0, &mut read).unwrap(), &read), (3, b"abc"));
+    assert_eq!(unnamed.stat().unwrap().nlink, 0);
+    unnamed.sync().unwrap();
+    drop((file, unnamed));
+    bench.check(0);
+}
+
+/// A call that may make a file finds one or makes it, whatever others do meanwhile.
+#[test]
+fn a_file_is_made_or_found() {
+    let (bench, _paths, root, seven) = bench();
+    root.chmod("/", 0o777, Links::Follow).unwrap();
+    std::thread::scope(|scope| {
+        for caller in [&root, &seven] {
+            scope.spawn(move || {
+                for n in 0..1000 {
+                    caller.open(&format!("/f{}", n / 2), &Open::create(0o666)).unwrap();
+                }
+            });
+        }
+    });
+    bench.check(0);
+}
+
 /// While directories change places and rights, a user never reaches what was closed during the
 /// whole call.
 #[test]

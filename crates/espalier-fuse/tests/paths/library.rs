@@ -3,7 +3,7 @@
 use crate::calls::{BASES, Call, Opening, Place, Script, What};
 use crate::world;
 use espalier_fs::{
-    At, Attr, Credentials, FileKind, FileSystem, FsError, FsErrorKind, Handle, Links, NewNode, Open,
+    At, Attr, Credentials, FileKind, FileSystem, Filter, FsError, FsErrorKind, Handle, Links, NewNode, Open,
     OwnerChange, PathCaller, Paths, Policy, RenameHow, Result, SetTime, XattrMode,
 };
 use std::sync::Arc;
@@ -84,7 +84,7 @@ fn answer(caller: &PathCaller, bases: &Bases, call: &Call, with_numbers: bool) -
         What::ListXattr(follow) => caller.list_xattr(at, links(*follow)).map(|names| format!("{names:x?}")),
         What::Walk => {
             let mut entries = Vec::new();
-            caller.walk(at, &mut |entry| {
+            caller.walk(at, &Filter::default(), &mut |entry| {
                 let path = String::from_utf8_lossy(entry.path);
                 let closed = if entry.is_closed { " closed" } else { "" };
                 entries.push(format!("{path:?} {}{closed}", shown(&entry.attr, with_numbers)));
