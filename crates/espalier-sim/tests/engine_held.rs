@@ -136,6 +136,22 @@ fn where_parts_mix_no_tree_holds_what_others_do_and_all_hold_everything() {
 }
 
 #[test]
+fn where_parts_mix_what_a_tree_has_more_than_the_others_counts() {
+    let mut bench = Bench::new();
+    // Of each part three quarters belong to one tree, so half of it counts.
+    for number in 0..150 {
+        bench.put(&format!("a/file{number:05}"));
+        (0..3).for_each(|more| bench.put(&format!("b/file{:05}", 3 * number + more)));
+    }
+    bench.store.settle(&[(bench.index, KeyRange::all())], Duration::from_secs(60)).unwrap();
+    let (most, _) = bench.held(&["b/"]);
+    let values = |values: usize| (values * VALUE_BYTES) as u64;
+    assert!((values(300)..=values(450) * 33 / 32 + OVERHEAD.1).contains(&most), "{most}");
+    assert!(bench.held(&["a/"]).0 <= values(150) + OVERHEAD.1);
+    are(bench.held(&["a/", "b/"]).0, 600);
+}
+
+#[test]
 fn messages_that_wait_above_a_clone_and_its_source_belong_to_neither() {
     let mut bench = Bench::new();
     bench.keep_apart_all(&["a/", "b/"]);
