@@ -2,16 +2,22 @@
 //! A failure prints the seed; `ESPALIER_SEED=n cargo test -p espalier-fs --test model` runs that
 //! seed alone, `ESPALIER_SEEDS=n` the first n.
 
+mod attributes;
+mod compare;
+mod contents;
 mod crash;
 mod cuts;
+mod entries;
 mod exhaustive;
 mod giving_up;
 mod golden;
 mod limits;
 mod renames;
 mod repair;
+mod restarts;
 mod run;
 mod tree;
+mod whole_trees;
 mod world;
 
 use run::Run;
