@@ -3,7 +3,7 @@
 
 use crate::error::{AtPath, Error, Result};
 use crate::git::{self, GitNote};
-use crate::git_warm;
+use crate::git_warm::{self, Warmed};
 use crate::home::Home;
 use crate::names::check_name;
 use crate::process::start_of;
@@ -109,14 +109,14 @@ impl Create<'_> {
         let hook = self.hook.filter(|_| self.prepare_git);
         let warmed = match (hook, source) {
             (Some(hook), Source::Directory(original)) => git_warm::warm(original, hook)?,
-            _ => None,
+            _ => Warmed::default(),
         };
         source.clone_to(trees, &tree).map_err(|error| name_source(error, &tree, source))?;
         let mut git = match self.prepare_git {
-            true => git::prepare(&tree, source.directory(), place, hook)?,
+            true => git::prepare(&tree, source.directory(), place, hook, warmed.index)?,
             false => Vec::new(),
         };
-        git.extend(warmed);
+        git.extend(warmed.note);
         trees.clone_tree(&tree, &new.join("base"))?;
         set_identifier(&tree, &workspace.record.id)?;
         if self.quota.is_some() {

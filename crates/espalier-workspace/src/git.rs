@@ -7,7 +7,7 @@
 //! changed, in the clone's own repository; no program is run.
 
 use crate::error::{AtPath, Error, Result};
-use crate::git_index;
+use crate::git_index::{self, IndexEnd};
 use std::io::ErrorKind;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -65,7 +65,8 @@ impl GitNote {
     }
 }
 
-/// Prepares the clone `tree` of `original`, which will be moved to `place`.
+/// Prepares the clone `tree` of `original`, which will be moved to `place`. `index`: the end of the
+/// original's index, if it is known.
 ///
 /// # Errors
 /// Of the system.
@@ -74,14 +75,17 @@ pub(crate) fn prepare(
     original: &Path,
     place: &Path,
     hook: Option<&str>,
+    index: Option<IndexEnd>,
 ) -> Result<Vec<GitNote>> {
     let mut notes = Vec::new();
     let git = tree.join(".git");
     let Ok(found) = git.symlink_metadata() else { return Ok(notes) };
     if found.is_dir() {
         keep_warm(&git, Path::new(".git"), &mut notes)?;
-        if let Some(hook) = hook {
-            ask_mount(&git, original, place, hook, &mut notes)?;
+        if let Some(hook) = hook
+            && ask_mount(&git, hook, &mut notes)?
+        {
+            relocate_index(&git, (original, place), index)?;
         }
         let worktrees = git.join("worktrees");
         if worktrees.is_dir() {
@@ -103,15 +107,19 @@ fn keep_warm(repository: &Path, shown: &Path, notes: &mut Vec<GitNote>) -> Resul
     Ok(())
 }
 
-/// Makes git ask the mount what changed in the clone, by the program `hook`, and its cache of
-/// untracked files one of the clone's place.
-fn ask_mount(git: &Path, original: &Path, place: &Path, hook: &str, notes: &mut Vec<GitNote>) -> Result<()> {
-    if add_setting(git, &hook_setting(hook))? {
-        notes.push(GitNote::AsksMount);
-        let index = git.join("index");
-        if index.symlink_metadata().is_ok_and(|found| found.is_file()) {
-            git_index::relocate(&index, original, place)?;
-        }
+/// Makes git ask the mount what changed in the clone, by the program `hook`; false if the
+/// repository has no configuration.
+fn ask_mount(git: &Path, hook: &str, notes: &mut Vec<GitNote>) -> Result<bool> {
+    let is_set = add_setting(git, &hook_setting(hook))?;
+    notes.extend(is_set.then_some(GitNote::AsksMount));
+    Ok(is_set)
+}
+
+/// Makes git's cache of untracked files one of the clone's place.
+fn relocate_index(git: &Path, (from, to): (&Path, &Path), known: Option<IndexEnd>) -> Result<()> {
+    let index = git.join("index");
+    if index.symlink_metadata().is_ok_and(|found| found.is_file()) {
+        git_index::relocate(&index, from, to, known)?;
     }
     Ok(())
 }

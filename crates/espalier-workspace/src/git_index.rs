@@ -5,6 +5,10 @@
 //! where they end, and the state of the sum there, are kept in an extended attribute of the index:
 //! git writes each index as a new file, which has none, and a clone has it, too.
 //!
+//! The cache of untracked files takes hundreds of kilobytes, and begins with the place. Git
+//! compares that up to the first NUL and keeps what follows. So the original's index gets *room*
+//! there, once: then another place in a clone's index changes a few bytes and moves none.
+//!
 //! An index is read defensively: what is not as expected is left alone.
 
 use crate::error::{AtPath, Result};
@@ -12,8 +16,9 @@ use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
 use sha1::digest::generic_array::GenericArray;
 use sha1::{Digest, Sha1};
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 const HEADER_BYTES: usize = 12;
@@ -25,6 +30,10 @@ const EXTENDED: usize = 0x4000;
 const FSMONITOR: &[u8] = b"FSMN";
 const UNTRACKED: &[u8] = b"UNTR";
 const END_OF_ENTRIES: &[u8] = b"EOIE";
+/// The place and what goes with it take a multiple of so many bytes where there is room.
+const ROOM: usize = 512;
+/// What changed in an index is written in units of so many bytes.
+const WRITTEN_TOGETHER: usize = 512;
 
 /// See the [module](self): time of modification in seconds and nanoseconds, length of the entries,
 /// state of the sum; little-endian.
@@ -46,47 +55,65 @@ pub(crate) struct IndexEnd {
     bytes: Vec<u8>,
     /// The state of the sum over the bytes before.
     state: [u32; 5],
+    /// When the index was modified.
+    modified: (i64, i64),
 }
 
 impl IndexEnd {
     /// Reads the end of an index, and all of the index if where that begins is not known yet;
     /// `None` if it is not as expected.
     pub(crate) fn read(path: &Path) -> Result<Option<Self>> {
-        let file = File::open(path).at(path)?;
+        Self::read_from(&File::open(path).at(path)?, path)
+    }
+
+    fn read_from(file: &File, path: &Path) -> Result<Option<Self>> {
         let found = file.metadata().at(path)?;
         let length = usize::try_from(found.len()).unwrap_or(usize::MAX);
         let modified = (found.mtime(), found.mtime_nsec());
-        if let Some((offset, state)) = known_entries(&file, modified).filter(|(offset, _)| *offset <= length)
-        {
+        if let Some((offset, state)) = known_entries(file, modified).filter(|(offset, _)| *offset <= length) {
             let begin = offset / SUM_BLOCK * SUM_BLOCK;
             let mut bytes = vec![0; length - begin];
             file.read_exact_at(&mut bytes, begin as u64).at(path)?;
-            let end = Self { offset, bytes, state };
+            let end = Self { offset, bytes, state, modified };
             if end.extensions().is_some() {
                 return Ok(Some(end));
             }
         }
-        let end = Self::of(&std::fs::read(path).at(path)?);
+        let mut index = vec![0; length];
+        file.read_exact_at(&mut index, 0).at(path)?;
+        let end = Self::of(&index, modified);
         if let Some(end) = &end {
-            // A help for the next time, where the caller may write and the file system has such.
-            let _ = fsetxattr(&file, ENTRIES_XATTR, &end.encode(modified), XattrFlags::empty());
+            end.keep(file);
         }
         Ok(end)
     }
 
+    /// Keeps where the entries end in an attribute of the index: a help for the next time, where
+    /// the caller may write and the file system has such.
+    fn keep(&self, file: &File) {
+        let _ = fsetxattr(file, ENTRIES_XATTR, &self.encode(), XattrFlags::empty());
+    }
+
+    /// True if this is the end of the index in `file`: a clone has the length and the time.
+    fn is_of(&self, file: &File) -> bool {
+        let length = (self.bytes.len() + self.offset / SUM_BLOCK * SUM_BLOCK) as u64;
+        file.metadata()
+            .is_ok_and(|found| found.len() == length && (found.mtime(), found.mtime_nsec()) == self.modified)
+    }
+
     /// The end of the index with these bytes.
-    fn of(index: &[u8]) -> Option<Self> {
+    fn of(index: &[u8], modified: (i64, i64)) -> Option<Self> {
         let (offset, _) = parse(index)?;
         let (before, bytes) = index.split_at(offset / SUM_BLOCK * SUM_BLOCK);
         let mut state = EMPTY_SUM;
         for block in before.chunks_exact(SUM_BLOCK) {
             sha1::compress(&mut state, std::slice::from_ref(GenericArray::from_slice(block)));
         }
-        Some(Self { offset, bytes: bytes.to_vec(), state })
+        Some(Self { offset, bytes: bytes.to_vec(), state, modified })
     }
 
-    fn encode(&self, modified: (i64, i64)) -> Vec<u8> {
-        let mut out = [modified.0.to_le_bytes(), modified.1.to_le_bytes()].concat();
+    fn encode(&self) -> Vec<u8> {
+        let mut out = [self.modified.0.to_le_bytes(), self.modified.1.to_le_bytes()].concat();
         out.extend((self.offset as u64).to_le_bytes());
         out.extend(self.state.iter().flat_map(|word| word.to_le_bytes()));
         out
@@ -110,16 +137,27 @@ impl IndexEnd {
         (u32::from_be_bytes(*version) == 2).then_some(token)
     }
 
+    /// True if there is a cache of untracked files, without room for another place.
+    pub(crate) fn lacks_room(&self) -> bool {
+        let identity =
+            self.extensions().and_then(|extensions| identity_in(&extensions).map(|(i, _)| i.len()));
+        identity.is_some_and(|length| length % ROOM != 0)
+    }
+
     /// What the end is in an index of a work tree at `to`, if this one is of a work tree at `from`
     /// and has a cache of untracked files.
     fn relocated(&self, from: &Path, to: &Path) -> Option<Vec<u8>> {
         let extensions = self.extensions()?;
-        let cache = extensions.iter().find(|(signature, _)| *signature == UNTRACKED)?.1;
+        let (old, rest) = identity_in(&extensions)?;
         let place = |at: &Path| [b"Location ", at.as_os_str().as_bytes(), b", system "].concat();
-        let (length, rest) = take_number(cache)?;
-        let (identity, rest) = rest.split_at_checked(length)?;
-        let system = identity.strip_prefix(&*place(from))?;
-        let identity = [&place(to), system].concat();
+        let system = old.strip_prefix(&*place(from))?;
+        let system = system.split(|byte| *byte == 0).next()?;
+        let mut identity = [&place(to), system, &[0]].concat();
+        let room = match old.len() % ROOM == 0 && identity.len() <= old.len() {
+            true => old.len(),
+            false => identity.len().next_multiple_of(ROOM),
+        };
+        identity.resize(room, 0);
         let cache = [&number(identity.len()), &identity[..], rest].concat();
 
         let mut end = Vec::with_capacity(self.bytes.len() + to.as_os_str().len());
@@ -182,19 +220,78 @@ fn known_entries(file: &File, modified: (i64, i64)) -> Option<(usize, [u32; 5])>
 }
 
 /// Makes the index in `file`, of a work tree that was cloned from `from`, good for one at `to`:
-/// only the place in the cache of untracked files changes, and the sums. True if something was
-/// changed.
-pub(crate) fn relocate(file: &Path, from: &Path, to: &Path) -> Result<bool> {
-    let Some(end) = IndexEnd::read(file)? else { return Ok(false) };
+/// only the place in the cache of untracked files changes, and the sums. `known` may be the end of
+/// the index that it is a clone of. True if something was changed.
+pub(crate) fn relocate(file: &Path, from: &Path, to: &Path, known: Option<IndexEnd>) -> Result<bool> {
+    let opened = File::options().read(true).write(true).open(file).at(file)?;
+    let end = match known.filter(|known| known.is_of(&opened)) {
+        None => IndexEnd::read_from(&opened, file)?,
+        known => known,
+    };
+    let Some(end) = end else { return Ok(false) };
     let Some(new) = end.relocated(from, to) else { return Ok(false) };
-    let offset = end.offset as u64;
-    let out = File::options().write(true).open(file).at(file)?;
-    // Entries that changed as late as the index was written count as suspect, by its time.
-    let modified = out.metadata().and_then(|of| of.modified()).at(file)?;
-    out.write_all_at(&new, offset).at(file)?;
-    out.set_len(offset + new.len() as u64).at(file)?;
-    out.set_modified(modified).at(file)?;
+    write_end(&opened, &end, &new).at(file)?;
     Ok(true)
+}
+
+/// Gives the index of the work tree `original` room for other places, as git would write it:
+/// under its lock, as a new file. False if it is not the caller's to write, or git is at work.
+pub(crate) fn make_room(index: &Path, original: &Path) -> Result<bool> {
+    let lock = index.with_file_name("index.lock");
+    let file = File::open(index).at(index)?;
+    let found = file.metadata().at(index)?;
+    if found.uid() != rustix::process::geteuid().as_raw() {
+        return Ok(false);
+    }
+    let mut options = File::options();
+    let new = match options.read(true).write(true).create_new(true).mode(found.mode()).open(&lock) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::AlreadyExists | ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
+            ) =>
+        {
+            return Ok(false);
+        }
+        opened => opened.at(&lock)?,
+    };
+    let made = write_with_room(index, original, &new, &lock);
+    if !matches!(made, Ok(true)) {
+        std::fs::remove_file(&lock).at(&lock)?;
+    }
+    made
+}
+
+/// What [`make_room`] does under the lock.
+fn write_with_room(index: &Path, original: &Path, new: &File, lock: &Path) -> Result<bool> {
+    // Git may have written another one before it was locked.
+    let file = File::open(index).at(index)?;
+    let Some(end) = IndexEnd::read_from(&file, index)?.filter(IndexEnd::lacks_room) else { return Ok(false) };
+    let Some(bytes) = end.relocated(original, original) else { return Ok(false) };
+    std::io::copy(&mut &file, &mut &*new).at(lock)?;
+    new.set_permissions(file.metadata().at(index)?.permissions()).at(lock)?;
+    new.set_modified(file.metadata().and_then(|of| of.modified()).at(index)?).at(lock)?;
+    write_end(new, &end, &bytes).at(lock)?;
+    end.keep(new);
+    std::fs::rename(lock, index).at(index)?;
+    Ok(true)
+}
+
+/// Writes another end of an index, where it differs.
+fn write_end(out: &File, old: &IndexEnd, new: &[u8]) -> std::io::Result<()> {
+    // Entries that changed as late as the index was written count as suspect, by its time.
+    let modified = out.metadata()?.modified()?;
+    let before = &old.bytes[old.offset % SUM_BLOCK..];
+    if before.len() == new.len() {
+        let units = before.chunks(WRITTEN_TOGETHER).zip(new.chunks(WRITTEN_TOGETHER));
+        for (number, (_, unit)) in units.enumerate().filter(|(_, (a, b))| a != b) {
+            out.write_all_at(unit, (old.offset + number * WRITTEN_TOGETHER) as u64)?;
+        }
+    } else {
+        out.write_all_at(new, old.offset as u64)?;
+        out.set_len((old.offset + new.len()) as u64)?;
+    }
+    out.set_modified(modified)
 }
 
 /// Where the extensions begin, and the extensions.
@@ -209,6 +306,13 @@ fn parse(index: &[u8]) -> Option<(usize, Vec<Extension<'_>>)> {
         at = behind_entry(index, at, version)?;
     }
     Some((at, extensions(index.get(at..)?)?))
+}
+
+/// What the cache of untracked files says of its place, and what follows.
+fn identity_in<'a>(extensions: &[Extension<'a>]) -> Option<(&'a [u8], &'a [u8])> {
+    let cache = extensions.iter().find(|(signature, _)| *signature == UNTRACKED)?.1;
+    let (length, rest) = take_number(cache)?;
+    rest.split_at_checked(length)
 }
 
 /// The extensions of an index, of which this is all behind the entries.

@@ -8,7 +8,7 @@
 use crate::changes::changes_since;
 use crate::error::Result;
 use crate::git::{GitNote, add_setting, hook_setting};
-use crate::git_index::IndexEnd;
+use crate::git_index::{self, IndexEnd};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -23,45 +23,68 @@ const LOOKS: u32 = 3;
 /// Nothing is to be won where looking at everything takes no longer.
 const SHORT: Duration = Duration::from_millis(100);
 
+/// What was done in an original.
+#[derive(Default)]
+pub(crate) struct Warmed {
+    pub(crate) note: Option<GitNote>,
+    /// The end of its index, if that is good.
+    pub(crate) index: Option<IndexEnd>,
+}
+
 /// Sets the hook in the repository of `original`, unless a hook is set there or refused, and has
-/// git look at everything if the mount cannot tell what changed since the index was written. `None`
-/// if there was nothing to do.
+/// git look at everything if the mount cannot tell what changed since the index was written.
 ///
 /// # Errors
 /// Of the system. What the caller may not change there, or git does not do, is left.
-pub(crate) fn warm(original: &Path, hook: &str) -> Result<Option<GitNote>> {
+pub(crate) fn warm(original: &Path, hook: &str) -> Result<Warmed> {
+    let mut warmed = look(original, hook)?;
+    if warmed.index.as_ref().is_some_and(IndexEnd::lacks_room) {
+        let index = original.join(".git/index");
+        warmed.index = match git_index::make_room(&index, original)? {
+            true => IndexEnd::read(&index)?,
+            false => None,
+        };
+    }
+    Ok(warmed)
+}
+
+fn look(original: &Path, hook: &str) -> Result<Warmed> {
+    let nothing = Ok(Warmed::default());
     let git = original.join(".git");
     let (config, index) = (git.join("config"), git.join("index"));
-    let (Ok(text), true) = (std::fs::read(&config), index.is_file()) else { return Ok(None) };
+    let (Ok(text), true) = (std::fs::read(&config), index.is_file()) else { return nothing };
     let text = String::from_utf8_lossy(&text);
     let is_set = text.contains(hook_setting(hook).lines().nth(1).unwrap_or(hook).trim());
     if !is_set && text.to_ascii_lowercase().contains(SETTING) {
-        return Ok(None);
+        return nothing;
     }
-    if is_set && is_warm(original, &index)? {
-        return Ok(None);
+    if is_set && let Some(index) = warm_index(original, &index)? {
+        return Ok(Warmed { note: None, index: Some(index) });
     }
     if !is_set && !add(&git, hook)? {
-        return Ok(None);
+        return nothing;
     }
+    let mut end = None;
     for _ in 0..LOOKS {
         let begun = Instant::now();
         if !look_at_everything(original) {
-            return Ok(None);
+            return nothing;
         }
-        if begun.elapsed() < SHORT || is_warm(original, &index)? {
+        end = warm_index(original, &index)?;
+        if begun.elapsed() < SHORT || end.is_some() {
             break;
         }
         std::thread::sleep(UNTIL_GOOD);
     }
-    Ok(Some(GitNote::WarmedOriginal(original.to_owned())))
+    Ok(Warmed { note: Some(GitNote::WarmedOriginal(original.to_owned())), index: end })
 }
 
-/// True if the mount can tell what changed since the index was written.
-fn is_warm(original: &Path, index: &Path) -> Result<bool> {
+/// The end of the index, if the mount can tell what changed since that was written.
+fn warm_index(original: &Path, index: &Path) -> Result<Option<IndexEnd>> {
     let end = IndexEnd::read(index)?;
-    let Some(token) = end.as_ref().and_then(IndexEnd::fsmonitor_token) else { return Ok(false) };
-    Ok(changes_since(original, token).is_ok_and(|changes| !changes.everything))
+    let Some(token) = end.as_ref().and_then(IndexEnd::fsmonitor_token) else { return Ok(None) };
+    let is_warm = changes_since(original, token).is_ok_and(|changes| !changes.everything);
+    Ok(end.filter(|_| is_warm))
 }
 
 /// Adds the setting; false if the caller may not.

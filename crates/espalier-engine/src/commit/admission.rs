@@ -295,7 +295,7 @@ impl Admission {
         let _pin = self.space.deferred.pin();
         for (i, op) in batch.ops.iter().enumerate() {
             let LoggedOp::Clone { index, .. } = op else { continue };
-            let Some(clone) = PendingClone::of(op, msn, &batch.ops[i + 1..]) else { continue };
+            let Some(clone) = PendingClone::of(&batch.ops, i, msn) else { continue };
             if !roots.contains_key(index) {
                 let Some(found) = self.indexes.get(*index) else { continue };
                 let root = found.version().root.clone();

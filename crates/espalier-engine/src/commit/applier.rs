@@ -79,7 +79,7 @@ impl Applier {
         for (i, (msn, op)) in (first_msn.0..).map(Msn).zip(ops).enumerate() {
             let Some(index) = op.index().and_then(|id| indexes.get(&id)) else { continue };
             if let LoggedOp::Clone { .. } = op {
-                if let Some(clone) = PendingClone::of(op, msn, &ops[i + 1..]) {
+                if let Some(clone) = PendingClone::of(ops, i, msn) {
                     index.push_clone(clone, *lsn);
                     applied.has_clone = true;
                 }

@@ -4,8 +4,8 @@ use crate::model::ids::Msn;
 use crate::model::key::Key;
 use crate::model::logged_op::LoggedOp;
 
-/// How many operations behind a clone are looked at for what they replace in it.
-const REPLACED_WITHIN: usize = 16;
+/// How many operations around a clone are looked at for clones into it, or that it goes into.
+const LOOKED_AT: usize = 16;
 
 /// A clone as a layer between memtables; it is bound to the tree when it is absorbed.
 ///
@@ -19,24 +19,31 @@ pub(crate) struct PendingClone {
     /// What clones of the same batch replace right after it inside of the destination, without
     /// that prefix. A measure to make fewer headers.
     pub(crate) replaced: Vec<Key>,
+    /// It is such a clone itself.
+    pub(crate) is_inside: bool,
 }
 
 impl PendingClone {
-    /// The clone that `op` is, and the operations of its batch that follow; `None` if it is none,
-    /// or changes nothing.
-    pub(crate) fn of(op: &LoggedOp, msn: Msn, rest: &[LoggedOp]) -> Option<Self> {
-        let LoggedOp::Clone { index, source, destination } = op else { return None };
+    /// The clone that operation `number` of a batch is; `None` if it is none, or changes nothing.
+    pub(crate) fn of(ops: &[LoggedOp], number: usize, msn: Msn) -> Option<Self> {
+        let LoggedOp::Clone { index, source, destination } = ops.get(number)? else { return None };
         if source == destination {
             return None;
         }
-        let inside = |next: &LoggedOp| match next {
-            LoggedOp::Clone { index: same, destination: inner, .. } if same == index => {
-                inner.strip_prefix(&**destination).filter(|rest| !rest.is_empty()).map(Key::from)
-            }
-            _ => None,
+        let places = |ops: &[LoggedOp]| -> Vec<Key> {
+            let place = |op: &LoggedOp| match op {
+                LoggedOp::Clone { index: of, destination, .. } if of == index => Some(destination.clone()),
+                _ => None,
+            };
+            ops.iter().filter_map(place).collect()
         };
-        let replaced = rest.iter().take(REPLACED_WITHIN).filter_map(inside).collect();
-        Some(Self { msn, source: source.clone(), destination: destination.clone(), replaced })
+        let within =
+            |place: &Key, other: &Key| place.strip_prefix(&**other).filter(|r| !r.is_empty()).map(Key::from);
+        let (before, after) = (number.saturating_sub(LOOKED_AT), ops.len().min(number + 1 + LOOKED_AT));
+        let replaced =
+            places(&ops[number + 1..after]).iter().filter_map(|p| within(p, destination)).collect();
+        let is_inside = places(&ops[before..number]).iter().any(|other| within(destination, other).is_some());
+        Some(Self { msn, source: source.clone(), destination: destination.clone(), replaced, is_inside })
     }
 
     /// The older key that `key` stands for; `None` if it is that key itself.

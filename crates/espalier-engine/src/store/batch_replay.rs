@@ -77,8 +77,7 @@ impl<'a> BatchReplay<'a> {
             Error::damaged(format!("batch {} of the log numbers its messages from {first}", batch.lsn.0))
         })? - 1;
         for (i, (msn, op)) in (first..).zip(&batch.ops).enumerate() {
-            let rest = &batch.ops[i + 1..];
-            self.op(op, rest, (Msn(msn), batch.lsn)).context(|| format!("batch {}", batch.lsn.0))?;
+            self.op(&batch.ops, i, (Msn(msn), batch.lsn)).context(|| format!("batch {}", batch.lsn.0))?;
             // It waits for a checkpoint again, for which the next commit has to reserve.
             self.order.pending.bytes += bytes_in(op) as u64;
             self.order.pending.clone_blocks += CLONE_BLOCKS * u64::from(matches!(op, LoggedOp::Clone { .. }));
@@ -91,7 +90,8 @@ impl<'a> BatchReplay<'a> {
         Ok(())
     }
 
-    fn op(&mut self, op: &LoggedOp, rest: &[LoggedOp], (msn, lsn): (Msn, Lsn)) -> Result<()> {
+    fn op(&mut self, ops: &[LoggedOp], number: usize, (msn, lsn): (Msn, Lsn)) -> Result<()> {
+        let op = &ops[number];
         let (id, update) = match op {
             LoggedOp::Point { index, op: crate::Op::Update(update), .. } => (index, Some(update)),
             LoggedOp::Range { index, op: crate::RangeOp::Update(update), .. } => (index, Some(update)),
@@ -113,7 +113,7 @@ impl<'a> BatchReplay<'a> {
             }
             LoggedOp::Range { range, op, .. } => index.active().apply_range(range, msn, op, Msn(0)),
             LoggedOp::Clone { .. } => {
-                if let Some(clone) = PendingClone::of(op, msn, rest) {
+                if let Some(clone) = PendingClone::of(ops, number, msn) {
                     index.push_clone(clone, lsn);
                 }
             }

@@ -230,6 +230,14 @@ impl Node {
         }
     }
 
+    /// How many parts the header names.
+    pub(super) fn named_parts(&self) -> usize {
+        match &self.body {
+            Body::Leaf(run) => run.parts.len(),
+            Body::Interior { .. } => self.names(),
+        }
+    }
+
     /// The interval that edge `i` covers in a node that covers `interval`.
     pub(crate) fn interval(&self, i: usize, interval: &KeyRange) -> KeyRange {
         match &self.body {

@@ -163,7 +163,7 @@ pub(super) fn header_blocks(node: &Node) -> u64 {
 
 /// Bytes of the header of a node ([`codec::encode`]), at most: every number and length with as many
 /// as it can have, and every key as if it shared nothing with the one before.
-fn header_bytes(node: &Node) -> usize {
+pub(super) fn header_bytes(node: &Node) -> usize {
     let view = |view: &View| {
         let end = view.bounds.end.as_ref().map_or(0, |end| end.len());
         view.from.len() + view.to.len() + view.bounds.start.len() + end + 4 * MAX_LENGTH_BYTES

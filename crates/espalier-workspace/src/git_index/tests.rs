@@ -43,8 +43,10 @@ fn a_moved_index_is_as_git_writes_it() {
         let before = std::fs::read(&file).unwrap();
         let (offset, extensions) = parse(&before).unwrap();
         assert!(extensions.iter().any(|(signature, _)| *signature == UNTRACKED), "{version}");
-        assert!(relocate(&file, &old, &new).unwrap());
-        assert!(!relocate(&file, &old, &new).unwrap(), "it is no longer at the old place");
+        let known = IndexEnd::read(&file).unwrap();
+        assert!(known.as_ref().unwrap().lacks_room());
+        assert!(relocate(&file, &old, &new, known).unwrap());
+        assert!(!relocate(&file, &old, &new, None).unwrap(), "it is no longer at the old place");
         let after = std::fs::read(&file).unwrap();
         assert_eq!(after[..offset], before[..offset]);
         std::fs::rename(&old, &new).unwrap();
@@ -53,12 +55,70 @@ fn a_moved_index_is_as_git_writes_it() {
         let out = Command::new("git").arg("-C").arg(&new).args(["status", "--short"]).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&out.stderr), "", "{version}");
         assert!(String::from_utf8_lossy(&out.stdout).contains("?? untracked"), "{version}");
-        // And back: the same bytes.
+        // Back, and there again: the same bytes.
         let file = new.join(".git/index");
         std::fs::write(&file, &after).unwrap();
-        assert!(relocate(&file, &new, &old).unwrap());
-        assert_eq!(std::fs::read(&file).unwrap(), before, "{version}");
+        assert!(relocate(&file, &new, &old, None).unwrap());
+        assert_ne!(std::fs::read(&file).unwrap(), after, "{version}");
+        assert!(relocate(&file, &old, &new, None).unwrap());
+        assert_eq!(std::fs::read(&file).unwrap(), after, "{version}");
     }
+}
+
+#[test]
+fn with_room_for_it_another_place_changes_few_bytes() {
+    let above = tempfile::tempdir().unwrap();
+    let (old, new) = (above.path().join("old"), above.path().join("a new and longer place"));
+    repository(&old, "2");
+    let file = old.join(".git/index");
+    let modified = file.metadata().unwrap().modified().unwrap();
+    assert!(make_room(&file, &old).unwrap());
+    assert!(!make_room(&file, &old).unwrap(), "there is room already");
+    assert_eq!(file.metadata().unwrap().modified().unwrap(), modified);
+    let before = std::fs::read(&file).unwrap();
+    // Git leaves the room when it writes an index.
+    std::fs::write(old.join("later"), "").unwrap();
+    git(&old, &["add", "later"]);
+    git(&old, &["fsck", "--strict"]);
+    git(&old, &["status"]);
+    assert!(!IndexEnd::read(&file).unwrap().unwrap().lacks_room());
+    std::fs::write(&file, &before).unwrap();
+    assert!(relocate(&file, &old, &new, None).unwrap());
+    let after = std::fs::read(&file).unwrap();
+    assert_eq!(after.len(), before.len());
+    let changed = before.iter().zip(&after).filter(|(a, b)| a != b).count();
+    assert!(changed < new.as_os_str().len() + HASH_BYTES + 20, "{changed} bytes changed");
+}
+
+#[test]
+fn a_locked_index_is_left_alone() {
+    let above = tempfile::tempdir().unwrap();
+    let old = above.path().join("old");
+    repository(&old, "2");
+    let (file, lock) = (old.join(".git/index"), old.join(".git/index.lock"));
+    std::fs::write(&lock, "git is at work").unwrap();
+    assert!(!make_room(&file, &old).unwrap());
+    assert_eq!(std::fs::read(&lock).unwrap(), b"git is at work");
+    std::fs::remove_file(&lock).unwrap();
+    // What is not understood stays, and the lock does not.
+    std::fs::write(&file, "no index").unwrap();
+    assert!(!make_room(&file, &old).unwrap());
+    assert!(!lock.exists());
+}
+
+#[test]
+fn what_is_known_of_another_index_is_not_used() {
+    let above = tempfile::tempdir().unwrap();
+    let (old, new) = (above.path().join("old"), above.path().join("new"));
+    repository(&old, "2");
+    let file = old.join(".git/index");
+    let known = IndexEnd::read(&file).unwrap();
+    std::fs::write(old.join("later"), "").unwrap();
+    git(&old, &["add", "later"]);
+    assert!(relocate(&file, &old, &new, known).unwrap());
+    std::fs::rename(&old, &new).unwrap();
+    git(&new, &["fsck", "--strict"]);
+    assert!(git(&new, &["status", "--short"]).contains("A  later"));
 }
 
 #[test]
@@ -68,7 +128,7 @@ fn damage_is_left_alone() {
     repository(&old, "2");
     let index = std::fs::read(old.join(".git/index")).unwrap();
     let look = |index: &[u8]| {
-        if let Some(end) = IndexEnd::of(index) {
+        if let Some(end) = IndexEnd::of(index, (0, 0)) {
             let _ = end.relocated(&old, Path::new("/new"));
             let _ = end.fsmonitor_token();
         }
@@ -81,14 +141,14 @@ fn damage_is_left_alone() {
         damaged[at] ^= 0xff;
         look(&damaged);
     }
-    assert_eq!(IndexEnd::of(&index).unwrap().fsmonitor_token(), None);
+    assert_eq!(IndexEnd::of(&index, (0, 0)).unwrap().fsmonitor_token(), None);
     let hook = "f() { printf 'my token\\0/\\0'; }; f";
     for setting in [["core.fsmonitor", hook], ["core.fsmonitorHookVersion", "2"]] {
         git(&old, &["config", setting[0], setting[1]]);
     }
     git(&old, &["status"]);
     let index = std::fs::read(old.join(".git/index")).unwrap();
-    assert_eq!(IndexEnd::of(&index).unwrap().fsmonitor_token(), Some(&b"my token"[..]));
+    assert_eq!(IndexEnd::of(&index, (0, 0)).unwrap().fsmonitor_token(), Some(&b"my token"[..]));
 }
 
 #[test]
@@ -101,7 +161,7 @@ fn sums_are_those_of_the_whole() {
             for block in before.chunks_exact(SUM_BLOCK) {
                 sha1::compress(&mut state, std::slice::from_ref(GenericArray::from_slice(block)));
             }
-            let end = IndexEnd { offset, bytes: rest.to_vec(), state };
+            let end = IndexEnd { offset, bytes: rest.to_vec(), state, modified: (0, 0) };
             let whole = Sha1::digest([&index[..offset], &index[..length]].concat());
             assert_eq!(end.sum_with(&index[..length]), whole[..], "{offset} {length}");
         }
@@ -125,7 +185,7 @@ fn what_is_kept_of_an_index_is_good_for_no_other() {
     // Read again, with what is kept.
     let again = IndexEnd::read(&file).unwrap().unwrap();
     assert_eq!(again.relocated(&old, Path::new("/new")), {
-        IndexEnd::of(&std::fs::read(&file).unwrap()).unwrap().relocated(&old, Path::new("/new"))
+        IndexEnd::of(&std::fs::read(&file).unwrap(), (0, 0)).unwrap().relocated(&old, Path::new("/new"))
     });
     opened.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
     assert_eq!(known_entries(&opened, modified(&opened)), None);

@@ -5,6 +5,7 @@ use crate::model::key::Key;
 use crate::tree::node::{Body, Node, NodeSlot, Root};
 use crate::tree::run::Run;
 use crate::tree::trees::Trees;
+use crate::tree::write::header_bytes;
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -23,7 +24,8 @@ impl Trees {
     fn dump_slot(&self, slot: &Arc<NodeSlot>, height: u8, depth: usize, out: &mut dyn Write) -> Result<()> {
         let place = slot.place().map_or("in memory".into(), |h| h.id().to_string());
         let node = slot.load(self, height)?;
-        write_line(out, depth, &format!("node {place} height {height}, weight {}", node.weight()));
+        let (weight, bytes) = (node.weight(), header_bytes(&node));
+        write_line(out, depth, &format!("node {place} height {height}, weight {weight}, {bytes} bytes"));
         self.dump_node(&node, depth + 1, out)
     }
 

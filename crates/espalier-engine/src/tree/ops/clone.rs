@@ -49,6 +49,7 @@ impl TreeEditor<'_> {
             let entries = entries.into_iter().map(|(key, value)| (moved(key), value));
             return self.insert_copies(&root, entries, clone.msn);
         }
+        let into = if clone.is_inside { Grafter::of(self).without_joining() } else { Grafter::of(self) };
         let found = grafter.find_exact(&node, &source);
         let mut is_in_place = found.as_ref().is_some_and(|found| found.runs.is_empty());
         let mut target = found.unwrap_or_else(|| grafter.extract(&node, &source));
@@ -56,12 +57,12 @@ impl TreeEditor<'_> {
             is_in_place &= !self.align(&grafter, &mut target, replaced);
         }
         if is_in_place {
-            return grafter.graft((*node).clone(), &destination, Some(&target));
+            return into.graft((*node).clone(), &destination, Some(&target));
         }
         // In the source's own place, too: from now on they share header and runs, and the next
         // clone finds them.
         let root = grafter.graft((*node).clone(), &source, Some(&target))?;
-        grafter.graft((*changeable_root(self.trees, &root)?).clone(), &destination, Some(&target))
+        into.graft((*changeable_root(self.trees, &root)?).clone(), &destination, Some(&target))
     }
 
     /// Sees to it that headers end where the clone of `target` will get something else in the place

@@ -52,11 +52,19 @@ impl TreeEditor<'_> {
 pub(super) struct Grafter<'a> {
     trees: &'a Arc<Trees>,
     runs: RunMerger<'a>,
+    /// Small neighbours of what is grafted are joined with it.
+    joins: bool,
 }
 
 impl<'a> Grafter<'a> {
     pub(super) fn of(editor: &TreeEditor<'a>) -> Self {
-        Self { trees: editor.trees, runs: editor.runs() }
+        Self { trees: editor.trees, runs: editor.runs(), joins: true }
+    }
+
+    /// The same, but what is grafted inside of a clone stays beside its neighbours: both are shared
+    /// with other clones, and joining them would make a header for each.
+    pub(super) fn without_joining(self) -> Self {
+        Self { joins: false, ..self }
     }
 
     /// The node below which lies all that begins with a prefix, and nothing else, if there is one
@@ -399,8 +407,12 @@ impl<'a> Grafter<'a> {
         edges.splice(place.clone(), new.into_iter().map(|(_, edge)| edge));
         pivots.splice(place.start..place.end - 1, inner);
         drop_empty_edges(node);
+        if !self.joins {
+            return;
+        }
         for left in (place.start.saturating_sub(1)..place.start + count).rev() {
-            join_with_next(self.trees, node, left, interval);
+            // A leaf that is grafted is shared, too.
+            join_with_next(self.trees, node, left, interval, Node::named_parts);
         }
     }
 }

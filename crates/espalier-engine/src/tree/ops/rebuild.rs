@@ -90,12 +90,19 @@ pub(super) fn replace_edge(
     // From the right, so that what is joined does not move what is still to be looked at.
     let first = i.saturating_sub(1);
     for left in (first..i + count).rev() {
-        join_with_next(trees, node, left, interval);
+        join_with_next(trees, node, left, interval, Node::names);
     }
 }
 
-/// Joins edge `left` with the next one if both are small and can be read.
-pub(super) fn join_with_next(trees: &Trees, node: &mut Node, left: usize, interval: &KeyRange) {
+/// Joins edge `left` with the next one if both are small and can be read, and the header would not
+/// name much of what `counted` counts.
+pub(super) fn join_with_next(
+    trees: &Trees,
+    node: &mut Node,
+    left: usize,
+    interval: &KeyRange,
+    counted: impl Fn(&Node) -> usize,
+) {
     let below = node.height - 1;
     if left + 1 >= edges_of(node).1.len() {
         return;
@@ -117,7 +124,7 @@ pub(super) fn join_with_next(trees: &Trees, node: &mut Node, left: usize, interv
             let (Ok(x), Ok(y)) = (x, y) else { return };
             // What waits in one that clones share would be named again in a header for each of
             // them.
-            if x.names() + y.names() > trees.tuning.fanout {
+            if counted(&x) + counted(&y) > trees.tuning.fanout {
                 return;
             }
             match join(&x, &pivots[left], &y) {

@@ -57,6 +57,12 @@ impl RunMerger<'_> {
         (4 * self.trees.tuning.part as u64).min(self.trees.tuning.edge as u64 / 2)
     }
 
+    /// Two runs that weigh no more than so many bytes become one at once: each of them would take a
+    /// block, as the one does.
+    fn little_bytes(&self) -> u64 {
+        self.trees.tuning.part as u64 / 8
+    }
+
     /// True if the runs weigh more than so many bytes.
     pub(super) fn weigh_more(&self, runs: &[Arc<Run>], bytes: u64) -> bool {
         runs.iter().map(|run| run.weight()).sum::<u64>() > bytes
@@ -91,23 +97,7 @@ impl RunMerger<'_> {
             return;
         }
         let mut readable = 0;
-        loop {
-            let (mut least, mut most, mut from) = (u64::MAX, 0, edge.runs.len());
-            while let Some(run) = from.checked_sub(1).filter(|i| *i >= readable).map(|i| &edge.runs[i]) {
-                least = least.min(run.weight().max(1));
-                most = most.max(run.weight());
-                if most >= SIMILAR_WEIGHT_RATIO * least {
-                    break;
-                }
-                from -= 1;
-            }
-            let few = match self.trees.memory.dirty_bytes.load(Relaxed) < self.policy.unmerged_bytes {
-                true => REPLAYED_RUNS,
-                false => SIMILAR_RUNS,
-            };
-            if edge.runs.len() - from < few {
-                break;
-            }
+        while let Some(from) = self.first_to_merge(&edge.runs, readable) {
             match self.merge_runs(&edge.runs[from..], interval) {
                 Ok(run) => {
                     edge.runs.truncate(from);
@@ -121,6 +111,28 @@ impl RunMerger<'_> {
                 }
             }
         }
+    }
+}
+
+impl RunMerger<'_> {
+    /// The first of the newest runs that are to be merged; all from `readable` on can be read.
+    fn first_to_merge(&self, runs: &[Arc<Run>], readable: usize) -> Option<usize> {
+        let replays = self.trees.memory.dirty_bytes.load(Relaxed) < self.policy.unmerged_bytes;
+        let last_two = runs.len().checked_sub(2).filter(|from| *from >= readable && !replays);
+        if last_two.is_some_and(|from| !self.weigh_more(&runs[from..], self.little_bytes())) {
+            return last_two;
+        }
+        let (mut least, mut most, mut from) = (u64::MAX, 0, runs.len());
+        while let Some(i) = from.checked_sub(1).filter(|i| *i >= readable) {
+            least = least.min(runs[i].weight().max(1));
+            most = most.max(runs[i].weight());
+            if most >= SIMILAR_WEIGHT_RATIO * least {
+                break;
+            }
+            from = i;
+        }
+        let few = if replays { REPLAYED_RUNS } else { SIMILAR_RUNS };
+        (runs.len() - from >= few).then_some(from)
     }
 }
 
