@@ -97,12 +97,13 @@ impl Store {
         self.components.write.commit_if(batch, wanted)
     }
 
-    /// Bytes that `values` large values of `bytes` bytes take together, with what leads to them,
-    /// also where space is short and parts and node headers are far from full: a measure for
-    /// [`Store::keep`]. It is the same as long as the store is open.
-    pub fn room_for(&self, values: u64, bytes: u64) -> u64 {
+    /// Bytes that `values` large values of up to `longest` bytes, together `bytes` bytes, take with
+    /// what leads to them, also where space is short and parts and node headers are far from full:
+    /// a measure for [`Store::keep`]. It is the same as long as the store is open, and never more
+    /// for fewer values or bytes.
+    pub fn room_for(&self, values: u64, longest: u64, bytes: u64) -> u64 {
         let leaf = self.components.options.tuning.leaf as u64;
-        let length = bytes.div_ceil(values.max(1)).max(1);
+        let length = longest.max(1);
         let in_part = (leaf / 8 / length).max(1);
         let in_leaf = (leaf / 2 / length).max(1);
         let each = VALUE_ENTRY_BYTES + VALUE_TABLE_BYTES + BLOCK as u64 / in_part + BLOCK as u64 / in_leaf;

@@ -261,12 +261,18 @@ pub(crate) fn next_hole(volume: &VolumeContext, source: &DataSource, offset: u64
 
 /// Units of 512 bytes that a file takes, reserved blocks included.
 pub(crate) fn count_all_units(volume: &VolumeContext, source: &DataSource) -> Result<u64> {
-    let data = match source.sparse || source.reserved {
-        true => count_units(volume, &source.base, source.size)?,
-        false => units(source.size),
-    };
+    let data = count_data_units(volume, source)?;
     let reserved = reservation::load(volume, &source.base, source.reserved)?;
     Ok(data + reserved.map_or(0, |reserved| reservation::count_units(volume, &reserved)))
+}
+
+/// Units of 512 bytes that the data of a file takes. What is counted of reserved blocks is beside
+/// the data that they have: then each block counts with what it has.
+pub(crate) fn count_data_units(volume: &VolumeContext, source: &DataSource) -> Result<u64> {
+    match source.sparse || source.reserved {
+        true => count_units(volume, &source.base, source.size),
+        false => Ok(units(source.size)),
+    }
 }
 
 /// Units of 512 bytes that the blocks at `base` take within the first `size` bytes.

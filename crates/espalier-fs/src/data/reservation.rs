@@ -11,8 +11,12 @@
 //!
 //! Invariant: a reserved block has no data; but for a few that are *begun*, which can get longer. A
 //! block is no longer reserved when it is as long as it can get: then it has what was kept for it,
-//! and later writes to it replace what is there. If more than a few are begun, the oldest gets
-//! zeros up to its end.
+//! and later writes to it replace what is there; nor when the file is cut within its data: what was
+//! reserved lay behind the new end. If more than a few are begun, the oldest gets zeros up to its
+//! end.
+//!
+//! Only `fallocate` asks for room. Everything else leaves blocks reserved or takes them out, and a
+//! block keeps the same share whatever other blocks there are: so it never needs more than is kept.
 
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
@@ -35,7 +39,7 @@ const MOST_RANGES: usize = 1 << 15;
 
 /// Bytes that a store keeps for the reserved blocks of one file.
 pub(crate) fn kept_bytes(store: &Store, block_size: u64, reserved: &ReservedBlocks) -> u64 {
-    store.room_for(reserved.blocks(), reserved.bytes(block_size))
+    store.room_for(reserved.blocks(), block_size, reserved.bytes(block_size))
 }
 
 /// The same in this volume, if there are any.
@@ -338,8 +342,13 @@ impl<'a> ReservationChange<'a> {
     pub(crate) fn cut(&mut self, inode: &Inode, size: u64) -> Result<()> {
         let block_size = u64::from(self.volume.block_size);
         self.give_up(inode, size.div_ceil(block_size)..u64::MAX)?;
-        let end = (size % block_size) as u32;
-        self.new.iter_mut().for_each(|reserved| reserved.cut_begun(size / block_size, end));
+        let (last, end) = (size / block_size, (size % block_size) as u32);
+        if let Some(reserved) = &mut self.new
+            && end > 0
+            && reserved.length_of(last) >= end
+        {
+            reserved.remove(last..last + 1, 1);
+        }
         Ok(())
     }
 
@@ -370,7 +379,7 @@ impl<'a> ReservationChange<'a> {
     }
 
     /// Of the last block before `end` only the bytes up to there are reserved, if none was before,
-    /// and no block behind it.
+    /// and no block behind it; none if it has so many.
     pub(crate) fn reserve_part(&mut self, end: u64) {
         let block_size = u64::from(self.volume.block_size);
         let (tail, bytes) = (end / block_size, (end % block_size) as u32);
@@ -385,7 +394,11 @@ impl<'a> ReservationChange<'a> {
             && reserved.tail().is_none()
             && reserved.ranges().last().is_some_and(|last| last.end == tail + 1)
         {
-            reserved.set_tail(tail, bytes.max(known));
+            let bytes = bytes.max(known);
+            match reserved.length_of(tail) >= bytes {
+                true => reserved.remove(tail..tail + 1, 1),
+                false => reserved.set_tail(tail, bytes),
+            }
         }
     }
 

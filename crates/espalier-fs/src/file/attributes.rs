@@ -88,11 +88,11 @@ impl Attributes {
         }
         let mut inode = state.inode.clone();
         let now = self.volume.now();
-        let mut reserved_units = 0;
+        let mut reserved_units = None;
         if let Some(size) = set.size {
             check_size(inode.kind, size)?;
             let base = || node.data_base(tree.epoch, &state);
-            reserved_units = self.resize(base, &mut inode, size, &mut batch)?;
+            reserved_units = Some(self.resize(base, &mut inode, size, &mut batch)?);
             inode.mtime = now;
         }
         if set.kill_privileges || set.uid.is_some() || set.gid.is_some() {
@@ -113,8 +113,7 @@ impl Attributes {
         let blocks = match known {
             None if inode.sparse || inode.reserved => {
                 let source = DataSource::new(node.data_base(tree.epoch, &state), &inode);
-                let source = DataSource { reserved: source.reserved && set.size.is_none(), ..source };
-                Some(blocks::count_all_units(&self.volume, &source)? + reserved_units)
+                Some(self.count_units(&source, reserved_units)?)
             }
             known => known,
         };
@@ -126,6 +125,15 @@ impl Attributes {
         state.blocks = blocks;
         self.hold_mtime(&tree, &node, &mut state, set);
         Ok(Ok(self.reader.known_attr(&node, &state).0))
+    }
+
+    /// Units of 512 bytes that a file takes; `reserved`: those of its reserved blocks, if the store
+    /// has the record from before a change.
+    fn count_units(&self, source: &DataSource, reserved: Option<u64>) -> Result<u64> {
+        match reserved {
+            Some(reserved) => Ok(blocks::count_data_units(&self.volume, source)? + reserved),
+            None => blocks::count_all_units(&self.volume, source),
+        }
     }
 
     /// Notes for those that ask what changed that what lies below a directory may be out of reach.
@@ -210,6 +218,7 @@ impl Attributes {
         }
         blocks::resize(&self.volume, || base.clone(), inode, size, batch);
         let units = reserved.units();
+        debug_assert_eq!(reserved.more(), 0, "a size asks for no room");
         reserved.put(&before, inode, batch)?;
         Ok(units)
     }

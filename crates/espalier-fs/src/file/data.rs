@@ -214,6 +214,7 @@ impl FileData {
         }
         debug_assert!(inode.size >= end);
         reserved.complete(inode.size, &mut batch);
+        debug_assert_eq!(reserved.more(), 0, "a write asks for no room");
         reserved.put(before, &mut inode, &mut batch)?;
         let change = DataChange { inode, privileges, base: Some(&base), batch };
         self.change(&tree, &node, &mut state, change)?;

@@ -77,12 +77,6 @@ impl ReservedBlocks {
         }
     }
 
-    /// No block reaches beyond byte `end` of block `block` any more.
-    pub(crate) fn cut_begun(&mut self, block: u64, end: u32) {
-        let cut = self.begun.iter_mut().filter(|(begun, _)| *begun == block);
-        cut.for_each(|(_, length)| *length = end.min(*length));
-    }
-
     /// True if all blocks of the ranges are reserved.
     pub(crate) fn is_exact(&self) -> bool {
         self.ranges.iter().map(|range| range.end - range.start).sum::<u64>() == self.blocks

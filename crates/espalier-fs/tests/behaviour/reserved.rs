@@ -101,10 +101,10 @@ fn what_is_reserved_is_not_free_and_counts_as_blocks() {
     assert_eq!(bench.units(file), 10 * MIB / 512);
     assert_eq!(bench.fs.getattr(file).expect("attributes").size, 10 * MIB);
     bench.allocate(file, 0..10 * MIB, GROW);
-    assert_eq!(bench.kept(), bench.store.room_for(160, 10 * MIB), "not reserved again");
+    assert_eq!(bench.kept(), bench.store.room_for(160, 64 << 10, 10 * MIB), "not reserved again");
     bench.fs.write(file, 0, &noise(1, MIB as usize), false).expect("write");
     assert_eq!(bench.units(file), 10 * MIB / 512);
-    assert!(bench.kept() < bench.store.room_for(160, 10 * MIB) - MIB);
+    assert!(bench.kept() < bench.store.room_for(160, 64 << 10, 10 * MIB) - MIB);
     bench.allocate(file, 10 * MIB..12 * MIB, KEEP);
     assert_eq!(bench.units(file), 12 * MIB / 512, "behind the end");
     bench.check_kept();
@@ -397,4 +397,71 @@ fn a_hole_behind_reserved_blocks_stays_a_hole() {
     bench.fs.write(file, 0, &noise(1, 4096), false).expect("write");
     assert_eq!(bench.units(file), 8);
     bench.check_kept();
+}
+
+/// What a block has lost with the end of its file is not reserved: no call has asked for it.
+#[test]
+fn a_reserved_block_that_is_cut_keeps_no_more_room() {
+    let bench = store_of(64, 4096);
+    let file = bench.file(NodeId::ROOT, "file");
+    bench.allocate(file, 0..20_000, KEEP);
+    bench.fs.write(file, 8192, &noise(1, 3000), false).expect("write");
+    bench.cut(file, 8192 + 2000);
+    bench.check_kept();
+    assert_eq!(bench.units(file), 2 * 8 + 4, "two blocks without data, and what is left of the third");
+    bench.fs.write(file, 8192 + 2000, &noise(2, 2096), false).expect("write");
+    bench.check_kept();
+    // The end of the file behind the data of a block takes nothing from it.
+    bench.allocate(file, 12288..16384, KEEP);
+    bench.fs.write(file, 12288, &noise(3, 100), false).expect("write");
+    bench.cut(file, 12288 + 3000);
+    let kept = bench.kept();
+    bench.cut(file, 12288 + 2000);
+    assert_eq!((bench.units(file), bench.kept()), (4 * 8, kept));
+    bench.cut(file, 12288 + 100);
+    assert_eq!(bench.units(file), 3 * 8 + 1);
+    bench.check_kept();
+}
+
+/// A size within the last block adds no data to what is counted, whatever it counts of.
+#[test]
+fn a_size_that_is_set_counts_no_reserved_block_twice() {
+    let bench = store_of(64, 4096);
+    let file = bench.file(NodeId::ROOT, "file");
+    bench.allocate(file, 0..8192, KEEP);
+    bench.fs.write(file, 0, &noise(1, 4097), false).expect("write");
+    let set = SetAttr { size: Some(4096 + 600), ..SetAttr::default() };
+    let told = bench.fs.setattr(file, &set).expect("a size can be set").blocks;
+    assert_eq!((told, bench.units(file)), (16, 16));
+    bench.check_kept();
+}
+
+/// Where data is that reaches as far as what is allocated, nothing is reserved.
+#[test]
+fn allocating_less_than_a_block_has_reserves_nothing() {
+    let bench = store_of(64, 4096);
+    let file = bench.file(NodeId::ROOT, "file");
+    bench.fs.write(file, 0, &noise(1, 3000), false).expect("write");
+    bench.allocate(file, 0..1000, KEEP);
+    assert_eq!((bench.kept(), bench.units(file)), (0, 6));
+    bench.allocate(file, 0..3001, KEEP);
+    assert!(bench.kept() > 0);
+    bench.check_kept();
+}
+
+/// A write needs no more room than was kept before it, however little it completes: the share of
+/// a block in what leads to it does not depend on how much the others lack.
+#[test]
+fn a_block_that_is_completed_makes_no_others_dearer() {
+    let bench = Bench::new(0);
+    let file = bench.file(NodeId::ROOT, "file");
+    bench.allocate(file, 0..9 * 4096, KEEP);
+    for block in 0..8 {
+        bench.fs.write(file, block * 4096, &noise(block, 4095), false).expect("write");
+    }
+    bench.check_kept();
+    for block in 0..8 {
+        bench.fs.write(file, block * 4096 + 4095, &[1], false).expect("write");
+        bench.check_kept();
+    }
 }
