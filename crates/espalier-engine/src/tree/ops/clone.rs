@@ -42,15 +42,19 @@ impl TreeEditor<'_> {
         let grafter = Grafter::of(self);
         let (source, destination) = (KeyRange::prefix(&clone.source), KeyRange::prefix(&clone.destination));
         let node = changeable_root(self.trees, root)?;
-        // What cannot be read is shared.
-        if let Some(entries) = small_source(self.trees, root, &source).unwrap_or_default() {
+        let found = grafter.find_exact(&node, &source);
+        // What is shared already needs no look at its entries. What cannot be read is shared.
+        let small = match found.as_ref().is_some_and(|found| found.height > 0) {
+            true => None,
+            false => small_source(self.trees, root, &source).unwrap_or_default(),
+        };
+        if let Some(entries) = small {
             let root = grafter.graft((*node).clone(), &destination, None)?;
             let moved = |key: Key| [&*clone.destination, &key[clone.source.len()..]].concat().into();
             let entries = entries.into_iter().map(|(key, value)| (moved(key), value));
             return self.insert_copies(&root, entries, clone.msn);
         }
         let into = if clone.is_inside { Grafter::of(self).without_joining() } else { Grafter::of(self) };
-        let found = grafter.find_exact(&node, &source);
         let mut is_in_place = found.as_ref().is_some_and(|found| found.runs.is_empty());
         let mut target = found.unwrap_or_else(|| grafter.extract(&node, &source));
         for replaced in &clone.replaced {
