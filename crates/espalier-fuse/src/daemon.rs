@@ -99,16 +99,16 @@ impl Report {
     /// the parent go.
     ///
     /// # Errors
-    /// What the system says.
+    /// The parent does not wait any more (all else is done), or what the system says.
     pub fn ready(mut self) -> io::Result<()> {
-        if !self.is_awaited() {
-            return Err(io::Error::other("the command that started the server was interrupted"));
-        }
         std::env::set_current_dir("/")?;
         let null = File::options().read(true).write(true).open("/dev/null")?;
         rustix::stdio::dup2_stdin(null.as_fd())?;
         rustix::stdio::dup2_stdout(null.as_fd())?;
         rustix::stdio::dup2_stderr(null.as_fd())?;
+        if !self.is_awaited() {
+            return Err(io::Error::other("the command that started the server was interrupted"));
+        }
         self.0.write_all(&[0])
     }
 

@@ -6,6 +6,7 @@ use crate::lock_holder;
 use crate::mounts::MountEntry;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Where the kernel shows connections, if that is mounted.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
@@ -14,21 +15,34 @@ const DEVICE: &str = "/dev/fuse";
 /// In the set of pending signals.
 const KILL_BIT: u64 = 1 << (libc::SIGKILL - 1);
 
+/// How long a process that was killed may take to end by itself.
+const END_LIMIT: Duration = Duration::from_secs(5);
+/// How long to wait before looking again.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
 /// Ends the connection of a mount if its server was killed and has not ended. Returns the number of
-/// the server's process then.
+/// the server's process then. Where the kernel shows no connections, a server that is just ending
+/// gets some time.
 ///
 /// # Errors
 /// If the kernel does not show the connection, or the caller may not end it.
 pub(crate) fn abort(mount: &MountEntry) -> Result<Option<i32>> {
-    let Some(process) = killed_server(mount) else { return Ok(None) };
     let (connection, dir) = (mount.connection(), mount.dir.display());
     let abort = format!("{CONNECTIONS}/{connection}/abort");
-    if !Path::new(&abort).exists() {
-        bail!(
-            "{dir}: its server (process {process}) was killed and waits in the kernel; as root: \
-             mount -t fusectl none {CONNECTIONS}; echo 1 > {abort}"
-        );
-    }
+    let begun = Instant::now();
+    let process = loop {
+        let Some(process) = killed_server(mount) else { return Ok(None) };
+        if Path::new(&abort).exists() {
+            break process;
+        }
+        if begun.elapsed() > END_LIMIT {
+            bail!(
+                "{dir}: its server (process {process}) was killed and waits in the kernel; as root: \
+                 mount -t fusectl none {CONNECTIONS}; echo 1 > {abort}"
+            );
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    };
     std::fs::write(&abort, "1").with_context(|| {
         format!(
             "{dir}: its server (process {process}) was killed, and its connection ({abort}) cannot be ended"

@@ -133,7 +133,7 @@ impl Giver {
         channel.expect(Kind::Accept, Some(ANSWER_LIMIT)).context("the other server")?;
         let given = checkpoint(&store).and_then(|()| self.pause_and_give(&mut channel, &mount));
         if let Err(error) = &given {
-            // It may be gone.
+            // It may be gone, or has been told.
             let _ = channel.send(Kind::Failed, format!("{error:#}").as_bytes(), &[]);
         }
         let pause = given?;
@@ -151,7 +151,10 @@ impl Giver {
         let handover = paused.hand_over()?;
         self.gate.close();
         let given = self.give_paused(channel, paused.descriptor(), &handover.encode());
-        if given.is_err() {
+        if let Err(error) = &given {
+            // Before anything is served again: if this one died afterwards without a word, the
+            // other one would go on with an old state.
+            let _ = channel.send(Kind::Failed, format!("{error:#}").as_bytes(), &[]);
             self.gate.open();
             return given.map(|()| begun.elapsed());
         }

@@ -65,7 +65,7 @@ pub(crate) fn serve(plan: &Plan, starter: &mut dyn Starter) -> Result<()> {
     // A mount of a block device claims it for the kernel; our lock stays.
     server.backing.release_claim();
     let mount = Mount::start(Arc::clone(&server.fs), &plan.dir, &server.options)?;
-    server.run(mount, signals, endpoint, starter)
+    server.run(mount, signals, endpoint, starter, Begun::Mounted)
 }
 
 /// As [`serve`], of a mount that another server has until now.
@@ -73,6 +73,13 @@ pub(crate) fn take_over(plan: &Plan, starter: &mut dyn Starter) -> Result<()> {
     let signals = Signals::block().context("signals")?;
     let mut taking = Taking::ask(plan)?;
     match prepare(plan, &mut taking) {
+        // Programs use the mount: it is not ended by an interrupt of the command, but stays with
+        // the other server.
+        Ok(_) if !starter.waits() || signals.is_pending() => {
+            let why = "the command was interrupted";
+            taking.give_up(why);
+            bail!(why)
+        }
         Ok((server, mount, mut endpoint)) => {
             let taken = taking.take(&server.gate)?;
             mount.begin();
@@ -80,7 +87,7 @@ pub(crate) fn take_over(plan: &Plan, starter: &mut dyn Starter) -> Result<()> {
                 endpoint.own(address);
             }
             taken.say(plan);
-            server.run(mount, signals, endpoint, starter)
+            server.run(mount, signals, endpoint, starter, Begun::TakenOver)
         }
         Err(error) => {
             taking.give_up(&format!("{error:#}"));
@@ -103,6 +110,14 @@ fn prepare<'a>(plan: &'a Plan, taking: &mut Taking) -> Result<(Server<'a>, Mount
     let (fs, connection) = (Arc::clone(&server.fs), taking.connection.try_clone()?);
     let mount = Mount::take_over(fs, &plan.dir, connection, &handover.mount, &server.options)?;
     Ok((server, mount, endpoint))
+}
+
+/// How a server came to its mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Begun {
+    Mounted,
+    /// Programs use it already.
+    TakenOver,
 }
 
 /// How long a server that takes a mount over waits with a change.
@@ -178,6 +193,7 @@ impl<'a> Server<'a> {
         signals: Signals,
         endpoint: Option<Endpoint>,
         starter: &mut dyn Starter,
+        begun: Begun,
     ) -> Result<()> {
         let Self { plan, store, fs, .. } = &self;
         let mount = Arc::new(mount);
@@ -188,7 +204,10 @@ impl<'a> Server<'a> {
         let _socket = endpoint.map(|endpoint| endpoint.serve(Arc::clone(&self.watch))).transpose()?;
         heed(signals, Arc::clone(&mount), Arc::clone(fs))?;
         memory::watch(plan.settings.store_memory() + plan.settings.name_memory())?;
-        if let Err(error) = starter.ready(fs) {
+        let ready = starter.ready(fs);
+        if let (Err(error), Begun::TakenOver) = (&ready, begun) {
+            tracing::warn!(%error, "the command that replaced the server does not hear of it");
+        } else if let Err(error) = ready {
             // The thread for signals holds the mount as well, so it does not end by being dropped.
             if let Err(error) = mount.unmount(true) {
                 tracing::error!(%error, dir = %plan.dir.display(), "the mount cannot be taken away");

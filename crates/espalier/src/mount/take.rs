@@ -14,10 +14,11 @@ use crate::ui::say;
 use anyhow::{Context, Result, bail, ensure};
 use espalier_fuse::{COMMAND_XATTR, Handover};
 use espalier_storage::{FileDevice, GatedDevice};
+use rustix::process::PidfdFlags;
 use serde_json::Value;
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
@@ -27,6 +28,8 @@ use std::time::{Duration, Instant};
 const MAX_ANSWER_BYTES: usize = 4096;
 /// How long the other server may take to answer, with a checkpoint in between.
 const ANSWER_LIMIT: Duration = Duration::from_secs(120);
+/// How long a server whose end of the channel is closed may take to be gone.
+const DEATH_LIMIT: Duration = Duration::from_secs(1);
 /// How long it may take to connect.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
@@ -48,6 +51,8 @@ pub(super) fn plan(dir: &Path) -> Result<Plan> {
 /// A mount that another server has paused and described.
 pub(super) struct Taking {
     channel: Channel,
+    /// The process of the other server, where it can be seen.
+    other: Option<OwnedFd>,
     /// What the other server knows.
     pub(super) handover: Handover,
     /// The connection to the kernel.
@@ -79,7 +84,7 @@ impl Taking {
             bail!("{shown}: {error}");
         }
         let mut channel = accept(&listener)?;
-        let (user, _) = channel.peer()?;
+        let (user, process) = channel.peer()?;
         ensure!(
             user == rustix::process::geteuid().as_raw(),
             "{shown} is served by user {user}; become that user"
@@ -97,12 +102,15 @@ impl Taking {
             bail!(message);
         }
         become_service(&offer);
+        // Before the other server can send its state, so that the number is still its own.
+        let other = rustix::process::Pid::from_raw(process)
+            .and_then(|process| rustix::process::pidfd_open(process, PidfdFlags::empty()).ok());
         channel.send(Kind::Accept, &[], &[])?;
         let state = channel.expect(Kind::State, Some(ANSWER_LIMIT)).context("the other server")?;
-        Self::from_state(channel, state)
+        Self::from_state(channel, other, state)
     }
 
-    fn from_state(channel: Channel, state: Message) -> Result<Self> {
+    fn from_state(channel: Channel, other: Option<OwnedFd>, state: Message) -> Result<Self> {
         let begun = Instant::now();
         let described: Value = serde_json::from_slice(&state.bytes)?;
         let mut descriptors = state.descriptors.into_iter();
@@ -110,18 +118,28 @@ impl Taking {
         let (connection, image, memory) = (next()?, next()?, next()?);
         let bytes = read_state(memory, &described)?;
         let handover = Handover::decode(&bytes).context("what was handed over cannot be understood")?;
-        Ok(Self { channel, handover, connection, image, listener: descriptors.next(), begun })
+        Ok(Self { channel, other, handover, connection, image, listener: descriptors.next(), begun })
     }
 
     /// Everything is ready: takes the mount. When this returns it is this server's, and `gate` is
-    /// open.
+    /// open. If the other server dies meanwhile that does not matter: its state is complete and all
+    /// of it durable, no request is in its hands, and a dead process changes nothing.
     ///
     /// # Errors
-    /// The other server has ended, or goes on.
+    /// The other server goes on.
     pub(super) fn take(mut self, gate: &GatedDevice) -> Result<Taken> {
-        self.channel.send(Kind::Ready, &[], &[])?;
-        self.channel.expect(Kind::Go, Some(ANSWER_LIMIT)).context("the other server goes on")?;
-        self.channel.send(Kind::Taken, &[], &[])?;
+        let sent = self.channel.send(Kind::Ready, &[], &[]);
+        let agreed = match sent.and_then(|()| self.channel.receive(Some(ANSWER_LIMIT))) {
+            Ok(Message { kind: Kind::Go, .. }) => self.channel.send(Kind::Taken, &[], &[]),
+            Ok(other) => bail!("the other server goes on: {}", String::from_utf8_lossy(&other.bytes)),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = agreed {
+            if !is_left_alone(&mut self.channel, self.other.as_ref()) {
+                return Err(error.context("the other server goes on"));
+            }
+            tracing::warn!("the other server has died while it handed its mount over; this one goes on");
+        }
         gate.open();
         Ok(Taken { begun: self.begun })
     }
@@ -156,11 +174,33 @@ pub(super) fn image(file: OwnedFd, plan: &Plan) -> Result<FileDevice> {
         .with_context(|| format!("{} cannot be taken over", plan.source.display()))
 }
 
-fn accept(listener: &UnixListener) -> Result<Channel> {
+/// True if the other server has died and had not gone on, which it says before it does.
+fn is_left_alone(channel: &mut Channel, other: Option<&OwnedFd>) -> bool {
+    if !other.is_some_and(has_died) {
+        return false;
+    }
+    // All that it ever said is in the channel now.
+    while let Ok(message) = channel.receive(Some(DEATH_LIMIT)) {
+        if message.kind == Kind::Failed {
+            return false;
+        }
+    }
+    true
+}
+
+/// True if a process has ended with all its threads, or does within [`DEATH_LIMIT`].
+fn has_died(process: &OwnedFd) -> bool {
+    is_readable(process, DEATH_LIMIT).unwrap_or(false)
+}
+
+fn is_readable(file: &impl AsFd, limit: Duration) -> Result<bool> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let limit = Timespec { tv_sec: CONNECT_LIMIT.as_secs().cast_signed(), tv_nsec: 0 };
-    let ready = poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&limit))?;
-    ensure!(ready > 0, "the other server does not answer; its log may say why");
+    let limit = Timespec { tv_sec: limit.as_secs().cast_signed(), tv_nsec: 0 };
+    Ok(poll(&mut [PollFd::new(file, PollFlags::IN)], Some(&limit))? > 0)
+}
+
+fn accept(listener: &UnixListener) -> Result<Channel> {
+    ensure!(is_readable(listener, CONNECT_LIMIT)?, "the other server does not answer; its log may say why");
     Ok(Channel::new(listener.accept()?.0))
 }
 
@@ -202,6 +242,30 @@ mod tests {
     use super::*;
     use serde_json::json;
     use std::io::Write;
+
+    #[test]
+    fn a_server_goes_on_in_place_of_a_dead_one_that_had_not_gone_on() -> Result<()> {
+        let channels = |said: &[Kind]| -> Result<Channel> {
+            let (one, other) = std::os::unix::net::UnixStream::pair()?;
+            let mut one = Channel::new(one);
+            said.iter().try_for_each(|kind| one.send(*kind, b"", &[]))?;
+            Ok(Channel::new(other))
+        };
+        let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn()?;
+        let process = rustix::process::Pid::from_child(&child);
+        let process = rustix::process::pidfd_open(process, PidfdFlags::empty())?;
+        assert!(!is_left_alone(&mut channels(&[])?, Some(&process)));
+        child.kill()?;
+        for _reaped in [false, true] {
+            assert!(is_left_alone(&mut channels(&[])?, Some(&process)));
+            assert!(is_left_alone(&mut channels(&[Kind::Go])?, Some(&process)));
+            assert!(!is_left_alone(&mut channels(&[Kind::Failed])?, Some(&process)));
+            assert!(!is_left_alone(&mut channels(&[Kind::Go, Kind::Failed])?, Some(&process)));
+            assert!(!is_left_alone(&mut channels(&[])?, None));
+            child.wait()?;
+        }
+        Ok(())
+    }
 
     #[test]
     fn damaged_state_is_refused() -> Result<()> {
