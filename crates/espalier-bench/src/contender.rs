@@ -16,6 +16,11 @@ pub(crate) const BEFORE: &str = "espalier@before";
 /// The contender that says what any server can reach at most.
 pub(crate) const BOUND: &str = "bound";
 
+/// True for the contender that is [`BOUND`], with options or without.
+pub(crate) fn is_bound(name: &str) -> bool {
+    name.split('+').next() == Some(BOUND)
+}
+
 /// The kinds of file system that are compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Kind {
@@ -70,7 +75,7 @@ impl Server {
     fn expect(&mut self, word: &str) -> Result<()> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
-        ensure!(line.trim() == word, "the server that is the bound has not {word}");
+        ensure!(line.split_whitespace().next() == Some(word), "the server that is the bound has not {word}");
         Ok(())
     }
 }
@@ -177,7 +182,8 @@ impl Contender {
                 }
                 none => {
                     let mut command = Command::new(program);
-                    command.args([self.dir.as_os_str(), self.device.as_os_str()]);
+                    // The directory comes first here; the options are the rest.
+                    command.args([self.dir.as_os_str(), self.device.as_os_str()]).args(&arguments[2..]);
                     command.stdin(Stdio::piped()).stdout(Stdio::piped());
                     let mut process =
                         command.spawn().with_context(|| format!("{} cannot be run", program.display()))?;

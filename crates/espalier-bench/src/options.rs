@@ -1,6 +1,6 @@
 //! The command line of the benchmarks.
 
-use crate::contender::{BEFORE, BOUND, Setup};
+use crate::contender::{BEFORE, BOUND, Setup, is_bound};
 use clap::{Parser, ValueEnum};
 use std::path::PathBuf;
 
@@ -73,7 +73,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "ESPALIER")]
     pub(crate) before: Option<PathBuf>,
     /// The example `bound` of espalier-fuse, a server that does only what none can do without,
-    /// which takes part as `bound`
+    /// which takes part as `bound` (`bound+transport=classic`: over /dev/fuse)
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) bound: Option<PathBuf>,
     /// Espalier's memory budget
@@ -112,6 +112,8 @@ const EXAMPLES: &str = "Examples:
   espalier-bench --contenders ext4,espalier --steps grep_cold,rm_rf --rounds 5
   espalier-bench --contenders espalier --before OLD/espalier --steps unpack --rounds 5
                                                         what changed between two builds
+  espalier-bench --contenders ext4,espalier,espalier+transport=classic,bound,bound+transport=classic \
+    --bound target/release/examples/bound               both transports, each beside its bound
   espalier-bench workspaces --live 10000                workspaces, one live and ten thousand
   espalier-bench workspaces --quick --entries 5000 --live 10
                                                         some seconds: a check that it runs";
@@ -125,7 +127,7 @@ impl Options {
         // The other suite is about what it cannot do.
         if self.suite == Suite::Files
             && self.bound.is_some()
-            && !self.contenders.iter().any(|name| name == BOUND)
+            && !self.contenders.iter().any(|name| is_bound(name))
         {
             self.contenders.push(BOUND.into());
         }

@@ -1,6 +1,6 @@
 //! Figures as a table for people and as JSON for everything else.
 
-use crate::contender::{BEFORE, BOUND};
+use crate::contender::{BEFORE, is_bound};
 use crate::options::Options;
 use crate::steps::{Setting, Step};
 use anyhow::{Context, Result};
@@ -129,20 +129,20 @@ impl Report {
         for name in &ours {
             let _ = write!(out, " {:>22} |", format!("ratio of {name}"));
         }
-        let bound = self.contenders.iter().find(|c| *c == BOUND);
-        if bound.is_some() {
-            let _ = write!(out, " {:>22} |", "ratio at most");
+        let bounds: Vec<_> = self.contenders.iter().filter(|c| is_bound(c)).collect();
+        for name in &bounds {
+            let _ = write!(out, " {:>22} |", format!("ratio of {name}"));
         }
         let before = self.contenders.iter().find(|c| c.starts_with(BEFORE));
         let after: Vec<_> = ours.iter().filter(|c| before.is_some() && !c.starts_with(BEFORE)).collect();
         for name in &after {
             let _ = write!(out, " {:>22} |", format!("{name} by before"));
         }
-        self.rule(out, ours.len() + bound.iter().len() + after.len());
+        self.rule(out, ours.len() + bounds.len() + after.len());
         for step in self.steps() {
             let times: Vec<_> =
                 self.contenders.iter().map(|c| self.median(c, &step, |m| m.seconds)).collect();
-            let others = self.contenders.iter().zip(&times).filter(|(c, _)| !is_ours(c) && *c != BOUND);
+            let others = self.contenders.iter().zip(&times).filter(|(c, _)| !is_ours(c) && !is_bound(c));
             let best = others.filter_map(|(_, t)| *t).min_by(f64::total_cmp);
             self.row(out, &step, &times);
             for name in &ours {
@@ -153,7 +153,7 @@ impl Report {
                 };
                 let _ = write!(out, " {cell:>22} |");
             }
-            if let Some(bound) = bound {
+            for bound in &bounds {
                 let cell = best.zip(self.median(bound, &step, |m| m.seconds));
                 let cell = cell.map_or(String::new(), |(best, time)| format!("{:.2}", best / time));
                 let _ = write!(out, " {cell:>22} |");

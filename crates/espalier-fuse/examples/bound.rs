@@ -4,19 +4,21 @@
 //! checksums and no log, so it cannot read it from there again. `espalier-bench --bound PROGRAM`
 //! lets it take part.
 //!
-//! `bound DIR [DEVICE|keep]` mounts it on a directory and says `mounted`. It says `unmounted` when
-//! it was unmounted, and mounts the same again for each line that it reads then. Without a device
-//! it forgets what is written, and with `keep` it has that in memory and can be read: what no
-//! reader can do without. Run as root.
+//! `bound DIR [DEVICE|keep] [-o transport=classic|io_uring]` mounts it on a directory and says
+//! `mounted` and over which transport. It says `unmounted` when it was unmounted, and mounts the
+//! same again for each line that it reads then. Without a device it forgets what is written, and
+//! with `keep` it has that in memory and can be read: what no reader can do without. Without a
+//! transport it takes the one that Espalier would take. Run as root.
 
 #[path = "../tests/common/toy.rs"]
 #[allow(dead_code, reason = "the tests of transport and mount use more of it")]
 mod toy;
 
-use espalier_fuse::transport::Handler;
+use espalier_fuse::transport::{Handler, Kind};
 use espalier_fuse::{Mount, MountOptions};
 use espalier_storage::{AlignedBuf, BLOCK, Device, FileDevice, OpenMode};
 use std::collections::VecDeque;
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -165,27 +167,55 @@ impl Sink for Stream {
     }
 }
 
+/// What is asked for on the command line.
+struct Arguments {
+    directory: PathBuf,
+    /// A device, or `keep`.
+    data: Option<PathBuf>,
+    transport: Option<Kind>,
+}
+
+impl Arguments {
+    fn parse(mut words: impl Iterator<Item = OsString>) -> Option<Self> {
+        let (mut paths, mut transport) = (Vec::new(), None);
+        while let Some(word) = words.next() {
+            if word == "-o" {
+                transport = Some(match words.next()?.to_str()? {
+                    "transport=classic" => Kind::Classic,
+                    "transport=io_uring" => Kind::Uring,
+                    _ => return None,
+                });
+            } else {
+                paths.push(PathBuf::from(word));
+            }
+        }
+        let mut paths = paths.into_iter();
+        let arguments = Self { directory: paths.next()?, data: paths.next(), transport };
+        paths.next().is_none().then_some(arguments)
+    }
+}
+
 fn main() {
-    let mut arguments = std::env::args_os().skip(1).map(PathBuf::from);
-    let Some(directory) = arguments.next() else {
-        eprintln!("usage: bound DIR [DEVICE|keep]");
+    let Some(arguments) = Arguments::parse(std::env::args_os().skip(1)) else {
+        eprintln!("usage: bound DIR [DEVICE|keep] [-o transport=classic|io_uring]");
         std::process::exit(2);
     };
     let fail = |error: &dyn std::error::Error| -> ! {
         eprintln!("bound: {error}");
         std::process::exit(1);
     };
-    let toy = match arguments.next() {
+    let toy = match arguments.data {
         Some(what) if what == Path::new("keep") => Toy::plain(),
         Some(device) => Toy::into_sink(Stream::to(&device).unwrap_or_else(|error| fail(&error))),
         None => Toy::into_sink(Nowhere),
     };
     let toy = Arc::new(toy);
+    let options = MountOptions { transport: arguments.transport, ..MountOptions::default() };
     loop {
         let handler = Arc::clone(&toy) as Arc<dyn Handler>;
-        match Mount::start_handler(handler, &directory, &MountOptions::default()) {
+        match Mount::start_handler(handler, &arguments.directory, &options) {
             Ok(mount) => {
-                println!("mounted");
+                println!("mounted over {}", mount.transport());
                 mount.wait();
             }
             Err(error) => fail(&error),
