@@ -392,6 +392,7 @@ fn attributes(node: u64) -> Attributes {
         gid: 0,
         rdev: 0,
         block_size: 4096,
+        follow: false,
     }
 }
 

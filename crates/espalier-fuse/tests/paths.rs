@@ -130,6 +130,42 @@ fn the_library_changes_what_the_kernel_changes() {
     });
 }
 
+/// A directory of snapshots has the rights that its directory has now, not those of when the kernel
+/// looked it up first.
+#[test]
+fn a_directory_of_snapshots_follows_its_directory() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+    use std::os::unix::process::CommandExt;
+    for kind in kinds() {
+        let image = Image::new(64 << 20);
+        image.embedded(|fs| {
+            let caller = espalier_fs::Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
+            let directory = fs.mkdir(espalier_fs::NodeId::ROOT, b"d", 0o755, &caller).unwrap().node;
+            fs.snapshot_tree(directory, "first", false, &caller).unwrap();
+            fs.snapshot("whole", false).unwrap();
+        });
+        let mounted = image.mount(kind, "");
+        for directory in [mounted.path().to_owned(), mounted.path().join("d")] {
+            let shown = directory.join(".snapshots");
+            let may_list = |uid: u32| {
+                let listed = std::process::Command::new("ls").arg(&shown).uid(uid).gid(uid).output();
+                listed.unwrap().status.success()
+            };
+            assert_eq!(std::fs::metadata(&shown).unwrap().mode() & 0o7777, 0o555);
+            assert!(may_list(1000));
+            std::fs::set_permissions(&directory, PermissionsExt::from_mode(0o711)).unwrap();
+            assert_eq!(std::fs::metadata(&shown).unwrap().mode() & 0o7777, 0o511);
+            assert!(!may_list(1000), "a user that may not list the directory");
+            chown(&directory, Some(1000), Some(1000)).unwrap();
+            assert_eq!(std::fs::metadata(&shown).unwrap().uid(), 1000);
+            assert!(may_list(1000), "its owner");
+            std::fs::set_permissions(&directory, PermissionsExt::from_mode(0o755)).unwrap();
+            assert!(may_list(1001));
+        }
+        mounted.end();
+    }
+}
+
 /// An entry of the root that took the name of what is shown there would be out of sight.
 #[test]
 fn what_is_shown_in_the_root_is_not_replaced() {

@@ -65,6 +65,7 @@ pub(super) fn attributes(of: &Attr) -> reply::Attributes {
         // `makedev` puts numbers that fit into 32 bits where the kernel's packing has them.
         rdev: of.rdev as u32,
         block_size: of.blksize,
+        follow: false,
     }
 }
 

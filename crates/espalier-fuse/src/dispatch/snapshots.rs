@@ -222,6 +222,7 @@ impl SnapshotTable {
         let mut attributes = attributes(&snapshot_directory_attr(directory, &root, count));
         // The node id may be that of another directory of snapshots in the next mount.
         attributes.generation = (attributes.ino >> 32) as u32;
+        attributes.follow = true;
         Ok(attributes)
     }
 

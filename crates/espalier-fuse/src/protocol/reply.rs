@@ -76,6 +76,16 @@ pub struct Attributes {
     pub rdev: u32,
     /// Preferred size of I/O.
     pub block_size: u32,
+    /// They follow another node, of whose changes the kernel does not know that they are changes of
+    /// this one: so it asks each time.
+    pub follow: bool,
+}
+
+impl Attributes {
+    /// How long the kernel may cache them, seconds.
+    fn timeout_seconds(&self) -> u64 {
+        if self.follow { 0 } else { CACHE_TIMEOUT_SECONDS }
+    }
 }
 
 /// Length of encoded attributes.
@@ -118,7 +128,7 @@ pub fn entry(out: &mut [u8], node: u64, of: &Attributes) -> usize {
     // The kernel knows the root before it was told of it.
     writer.u64(if node == ROOT { 0 } else { of.generation.into() });
     writer.u64(CACHE_TIMEOUT_SECONDS);
-    writer.u64(CACHE_TIMEOUT_SECONDS);
+    writer.u64(of.timeout_seconds());
     writer.u64(0);
     attributes(&mut writer, of);
     ENTRY_BYTES
@@ -136,7 +146,7 @@ pub fn no_entry(out: &mut [u8]) -> usize {
 /// The body for GETATTR and SETATTR. Returns its length.
 pub fn attribute_reply(out: &mut [u8], of: &Attributes) -> usize {
     let mut writer = Writer::new(&mut out[..ATTRIBUTE_REPLY_BYTES]);
-    writer.u64(CACHE_TIMEOUT_SECONDS);
+    writer.u64(of.timeout_seconds());
     writer.u64(0);
     attributes(&mut writer, of);
     ATTRIBUTE_REPLY_BYTES
@@ -147,7 +157,7 @@ pub fn statx(out: &mut [u8], of: &Attributes) -> usize {
     let out = &mut out[..STATX_BYTES];
     out.fill(0);
     let mut writer = Writer::new(out);
-    writer.u64(CACHE_TIMEOUT_SECONDS);
+    writer.u64(of.timeout_seconds());
     // Nanoseconds of the timeout, flags, two spare words.
     writer.bytes(&[0; 24]);
     writer.u32(flags::statx::BASIC_STATS | flags::statx::BTIME);

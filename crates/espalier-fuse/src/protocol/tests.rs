@@ -185,6 +185,7 @@ fn a_reply_refers_to_what_it_names() {
         gid: 0,
         rdev: 0,
         block_size: 4096,
+        follow: false,
     };
     let of = |opcode, body: &[u8]| reply::references(opcode, body).collect::<Vec<_>>();
     let mut out = [0; 1024];

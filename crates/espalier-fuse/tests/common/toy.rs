@@ -174,6 +174,7 @@ fn attributes(ino: u64, node: &Node) -> Attributes {
         gid: 0,
         rdev: 0,
         block_size: 4096,
+        follow: false,
     }
 }
 

@@ -139,25 +139,8 @@ impl Call {
         Self { user: random.of(&[0, 0, 0, 1, 2, 3]), place, what }
     }
 
-    /// A call that changes something, or one that looks. The kernel keeps the attributes that a
-    /// directory of snapshots had when it was looked up first; what depends on them is left out.
+    /// A call that changes something, or one that looks.
     pub(crate) fn change(random: &mut Random, paths: &[String]) -> Self {
-        let mut call = Self::any_change(random, paths);
-        let leads_there = |path: &[u8]| String::from_utf8_lossy(path).contains(".snapshots");
-        let also = match &call.what {
-            What::Link(other, _) | What::Rename(other, _) => leads_there(&other.path),
-            _ => false,
-        };
-        if also || leads_there(&call.place.path) {
-            call.user = 0;
-            if matches!(call.what, What::Stat(_)) {
-                call.what = What::ReadLink;
-            }
-        }
-        call
-    }
-
-    fn any_change(random: &mut Random, paths: &[String]) -> Self {
         if random.one_in(5) {
             return Self::question(random, paths);
         }
