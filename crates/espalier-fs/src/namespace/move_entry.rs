@@ -58,6 +58,8 @@ pub(crate) struct EntryMove<'a> {
     pub(crate) namespace: &'a Namespace,
     pub(crate) tree: &'a TreeGuard<'a>,
     pub(crate) now: i64,
+    /// Other moves come before it in one batch: the store does not show what they brought.
+    pub(crate) follows: bool,
 }
 
 /// The keys of an entry before and after its move, and the directory where it goes.
@@ -107,7 +109,11 @@ impl EntryMove<'_> {
             }
             arrivals.moves.push((volume.metadata(), old.to_vec(), new.clone()));
             arrivals.moves.push((volume.data(), old.to_vec(), new.clone()));
-            if reservation::any_below(volume, &old)? {
+            let may_have_reserved = match self.follows {
+                true => volume.has_reservations(),
+                false => reservation::any_below(volume, &old)?,
+            };
+            if may_have_reserved {
                 let [old, new] = [&*old, &new].map(layout::reservation_key);
                 arrivals.moves.push((volume.metadata(), old, new));
             }

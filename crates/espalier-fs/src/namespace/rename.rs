@@ -341,7 +341,9 @@ impl<'a> Mover<'a, '_> {
             return Ok(RenameOutcome::NeedsMerge);
         }
         let mut batch = Batch::new();
-        let changes = prepare(namespace, tree, request, found, &mut states, &mut batch)?;
+        let follows = matches!(self.commits, Commits::Gathered { .. });
+        let mover = EntryMove { namespace, tree, now: namespace.volume.now(), follows };
+        let changes = prepare(&mover, request, found, &mut states, &mut batch)?;
         let was = || Before::of(request, found, &changes, &mut states);
         let lsn = self.commits.commit(namespace, batch, was)?;
         let left_whiteout = changes.left_whiteout;
@@ -498,8 +500,7 @@ fn move_detached_away(
 
 /// Builds the batch of a rename.
 fn prepare(
-    namespace: &Namespace,
-    tree: &TreeGuard<'_>,
+    mover: &EntryMove<'_>,
     request: &RenameRequest<'_>,
     found: &Found<'_>,
     states: &mut States<'_>,
@@ -507,8 +508,7 @@ fn prepare(
 ) -> Result<Changes> {
     let RenameRequest { from, to, .. } = *request;
     let Found { source, target } = found;
-    let now = namespace.volume.now();
-    let mover = EntryMove { namespace, tree, now };
+    let EntryMove { namespace, tree, now, .. } = *mover;
     let (mut removal, mut swapped) = (None, None);
     match target {
         Some(target) if request.is_exchange() => {

@@ -2,8 +2,10 @@
 //! in crashes, moves, clones and snapshots, and given back when the file does not need it.
 
 use crate::Bench;
-use espalier_fs::{Caller, Fallocate, FsErrorKind, NewNode, NodeId, RenameMode, SetAttr, merge_functions};
-use espalier_fs::{FileSystem, FormatOptions};
+use espalier_fs::{
+    Caller, Fallocate, FileSystem, FormatOptions, FsErrorKind, NewNode, NodeId, RenameAction, RenameMode,
+    RenameStep, SetAttr, merge_functions,
+};
 use espalier_storage::{Device, MemoryDevice, Random, SimulatedEnvironment};
 use std::sync::Arc;
 
@@ -396,6 +398,39 @@ fn a_hole_behind_reserved_blocks_stays_a_hole() {
     bench.cut(file, 8193);
     bench.fs.write(file, 0, &noise(1, 4096), false).expect("write");
     assert_eq!(bench.units(file), 8);
+    bench.check_kept();
+}
+
+/// What one step of a call brings into a directory moves on with the directory in a later step.
+#[test]
+fn reserved_blocks_move_with_every_step_of_a_call() {
+    let bench = store_of(64, 4096);
+    let dir = bench.dir(NodeId::ROOT, "dir");
+    let (_, inner) = (bench.dir(dir, "outer"), bench.dir(dir, "inner"));
+    bench.allocate(bench.file(inner, "file"), 0..MIB, KEEP);
+    bench.allocate(bench.file(dir, "alone"), 0..MIB, KEEP);
+    let kept = bench.kept();
+    let enter = |place: &[&str], staged: &str| RenameStep {
+        action: RenameAction::Enter,
+        place: place.iter().map(|name| name.as_bytes().to_vec()).collect(),
+        staged: staged.into(),
+        expected: (0, 0),
+    };
+    let steps = [
+        enter(&["outer", "inner"], "inner"),
+        enter(&["outer", "alone"], "alone"),
+        enter(&["moved"], "outer"),
+    ];
+    bench.fs.rename_all(dir, dir, &steps, &ROOT).expect("all or none");
+    bench.check_kept();
+    let outer = bench.fs.lookup(dir, b"moved").expect("lookup").node;
+    let inner = bench.fs.lookup(outer, b"inner").expect("lookup").node;
+    for (dir, name) in [(inner, "file"), (outer, "alone")] {
+        let file = bench.fs.lookup(dir, name.as_bytes()).expect("lookup").node;
+        assert_eq!(bench.units(file), MIB / 512, "{name}");
+        bench.fs.write(file, 0, &noise(1, MIB as usize), false).expect("write");
+    }
+    assert!(kept > 2 * MIB && bench.kept() == 0);
     bench.check_kept();
 }
 
