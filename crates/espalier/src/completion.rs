@@ -11,9 +11,11 @@ use crate::snapshot;
 use clap::{Command, CommandFactory};
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
+use clap_complete::env::{Bash, Elvish, EnvCompleter, Fish, Powershell, Shells, Zsh};
 use espalier_storage::{FileDevice, FileOptions, OpenMode};
 use espalier_workspace::Registry;
 use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
 use std::path::Path;
 
 /// The directory with snapshots, which no listing shows.
@@ -21,7 +23,44 @@ const SNAPSHOTS_DIR: &str = ".snapshots";
 
 /// Answers the shell and ends, if the environment says that a shell asks.
 pub(crate) fn answer() {
-    CompleteEnv::with_factory(command).completer("espalier").complete();
+    let shells = Shells(&[&Bash, &Elvish, &Fish, &Powershell, &AutoloadedZsh]);
+    CompleteEnv::with_factory(command).shells(shells).completer("espalier").complete();
+}
+
+/// Zsh, whose script also works where it is installed: there it is the body of the function
+/// `_espalier`, which has to answer the first question itself.
+struct AutoloadedZsh;
+
+impl EnvCompleter for AutoloadedZsh {
+    fn name(&self) -> &'static str {
+        Zsh.name()
+    }
+
+    fn is(&self, name: &str) -> bool {
+        Zsh.is(name)
+    }
+
+    fn write_registration(
+        &self,
+        var: &str,
+        name: &str,
+        bin: &str,
+        completer: &str,
+        buf: &mut dyn Write,
+    ) -> io::Result<()> {
+        Zsh.write_registration(var, name, bin, completer, buf)?;
+        writeln!(buf, "[[ \"${{funcstack[1]-}}\" != _espalier ]] || \"${{_comps[espalier]}}\" \"$@\"")
+    }
+
+    fn write_complete(
+        &self,
+        command: &mut Command,
+        words: Vec<OsString>,
+        directory: Option<&Path>,
+        buf: &mut dyn Write,
+    ) -> io::Result<()> {
+        Zsh.write_complete(command, words, directory, buf)
+    }
 }
 
 /// The command line with what its arguments may be.

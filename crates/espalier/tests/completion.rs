@@ -87,9 +87,29 @@ fn workspaces_are_offered() {
     assert_eq!(fish_offers(&format!("espalier ws --in {dir} apply ot")), ["other"]);
 }
 
+/// What zsh offers for the end of a line in a new shell, `load` being how it gets the script; the
+/// question is asked `times` times.
+fn zsh_offers(load: &str, words: &str, times: usize) -> String {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("_espalier");
+    std::fs::write(&file, script("zsh")).unwrap();
+    run(Command::new("zsh").arg("-fn").arg(&file));
+    // What shows offers to a user works only where one types, so it prints them here.
+    let ask = format!(
+        "fpath=({dir} $fpath); autoload -Uz compinit; compinit -u -D; {load}\n\
+         _describe() {{ for name; do case $name in (dirs|other) print -rl -- ${{(P)name}};; esac; done }}\n\
+         words=({words}) CURRENT=${{#words}}; repeat {times} $_comps[espalier]",
+        dir = place.path().display()
+    );
+    run(Command::new("zsh").args(["-f", "-c", &ask]).current_dir(place.path()).env("PATH", path()))
+}
+
 #[test]
-fn zsh_reads_its_script() {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), script("zsh")).unwrap();
-    run(Command::new("zsh").arg("-fn").arg(file.path()));
+fn zsh_offers_from_the_first_question_on() {
+    for load in ["", "source ./_espalier"] {
+        let said = zsh_offers(load, "espalier sal", 2);
+        let offered: Vec<_> = said.lines().map(|line| line.split(':').next().unwrap()).collect();
+        assert_eq!(offered, ["salvage", "salvage"], "loaded by '{load}'");
+    }
+    assert!(zsh_offers("", "espalier mount -o ro,noat", 1).starts_with("ro,noatime"));
 }
