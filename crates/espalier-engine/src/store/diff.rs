@@ -32,6 +32,8 @@ pub struct Diff {
     suspects: Suspects,
     /// The sides walk through a range of suspects.
     walking: bool,
+    /// Keys that were looked at on both sides.
+    keys: u64,
 }
 
 /// One of the two ranges.
@@ -62,7 +64,7 @@ impl Store {
         };
         let (old, new) = (side(old)?, side(new)?);
         let suspects = old.index.suspects(&old.prefix, &new.index, &new.prefix)?;
-        Ok(Diff { old, new, suspects, walking: false })
+        Ok(Diff { old, new, suspects, walking: false, keys: 0 })
     }
 }
 
@@ -130,6 +132,7 @@ impl Diff {
                     (key, old, new)
                 }
             };
+            self.keys += 1;
             let same = match (&old, &new) {
                 (Some(a), Some(b)) => self.same(a, b)?,
                 (a, b) => a.is_none() && b.is_none(),
@@ -176,6 +179,16 @@ impl Diff {
     /// Nodes that were looked at to find where the two may differ; both roots count.
     pub fn nodes(&self) -> u64 {
         self.suspects.nodes
+    }
+
+    /// Entries of parts that were passed over to find where the two may differ.
+    pub fn entries(&self) -> u64 {
+        self.suspects.entries
+    }
+
+    /// Keys that were looked up on both sides, or walked over, so far.
+    pub fn keys(&self) -> u64 {
+        self.keys
     }
 
     fn same(&self, a: &Value, b: &Value) -> Result<bool> {

@@ -27,7 +27,6 @@ mod trees;
 mod unflushable;
 mod write;
 
-pub(crate) use inspect::compare::Suspects;
 pub(crate) use inspect::footprint::Footprint;
 pub(crate) use inspect::held::AskedRanges;
 pub use inspect::held::HeldTally;
@@ -35,6 +34,7 @@ pub use inspect::salvage::Loss;
 pub(crate) use inspect::salvage::{References, Salvager, keys_without_base, ranges_of_pieces};
 pub(crate) use inspect::space_use::Counted;
 pub use inspect::space_use::SpaceUse;
+pub(crate) use inspect::suspects::Suspects;
 pub(crate) use inspect::usage::{Sought, Usage};
 pub(crate) use inspect::verify::Verifier;
 pub use inspect::verify::{Problem, Progress, VerifyReport};

@@ -121,6 +121,17 @@ impl TreeDiff {
         Record::decode(&bytes)
     }
 
+    /// Entries that were passed over to find which keys may differ; of files with several names not
+    /// those that lead to them.
+    pub fn entries(&self) -> u64 {
+        self.diff.entries()
+    }
+
+    /// Keys that were looked up on both sides so far.
+    pub fn keys(&self) -> u64 {
+        self.diff.keys()
+    }
+
     /// Node headers that were looked at so far.
     pub fn nodes(&self) -> u64 {
         self.diff.nodes()

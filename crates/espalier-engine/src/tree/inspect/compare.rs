@@ -4,47 +4,22 @@
 //! both walks reach through the same translation denotes the same on both sides and is skipped.
 //! Parts are skipped likewise: two paths that see the same parts in the same order give a key the
 //! same messages, except for keys in parts (and range messages) that only one side sees. Those keys
-//! are the *suspects*.
+//! are the *suspects*, but for those for which the leaves of both sides have equal entries.
+
+mod leaves;
 
 use crate::Result;
 use crate::model::ids::{Msn, PieceId};
 use crate::model::key::{Key, KeyRange, union_of};
 use crate::model::view::View;
+use crate::tree::inspect::suspects::Suspects;
 use crate::tree::node::{Body, Node, NodeSlot, Root};
 use crate::tree::part_slot::PartSlot;
 use crate::tree::run::{Run, ViewedPart};
 use crate::tree::trees::Trees;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use leaves::LeafPiece;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-
-/// So many suspects are listed one by one; beyond, whole ranges are.
-const MAX_SUSPECT_KEYS: usize = 64 << 10;
-
-/// Keys, behind the prefixes, at which two ranges may differ.
-#[derive(Debug, Default)]
-pub(crate) struct Suspects {
-    pub(crate) keys: BTreeSet<Key>,
-    /// Ascending and disjoint.
-    pub(crate) ranges: Vec<KeyRange>,
-    /// Nodes looked at.
-    pub(crate) nodes: u64,
-}
-
-impl Suspects {
-    /// Adds a key.
-    pub(crate) fn add_key(&mut self, key: Key) {
-        if self.keys.len() < MAX_SUSPECT_KEYS {
-            self.keys.insert(key);
-        } else {
-            self.ranges.push(KeyRange { end: Some([&*key, &[0]].concat().into()), start: key });
-        }
-    }
-
-    /// Puts the ranges in order.
-    pub(crate) fn sort_ranges(&mut self) {
-        self.ranges = union_of(std::mem::take(&mut self.ranges));
-    }
-}
 
 /// What names a piece here, on the device or in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -63,10 +38,18 @@ type Coverage = [Vec<KeyRange>; 2];
 /// first.
 type Frontier = BTreeMap<(std::cmp::Reverse<u8>, Name, [Key; 3], Option<Key>), (Arc<NodeSlot>, View)>;
 
+/// A part as both sides see it through one translation.
+struct SeenPart {
+    slot: Arc<PartSlot>,
+    coverage: Coverage,
+    /// Sides that see it in runs on edges.
+    in_runs: [bool; 2],
+}
+
 #[derive(Default)]
 struct Comparison {
     frontiers: [Frontier; 2],
-    parts: HashMap<(Name, Translation), (Arc<PartSlot>, Coverage)>,
+    parts: HashMap<(Name, Translation), SeenPart>,
     ranges: HashMap<Msn, Coverage>,
     nodes: u64,
 }
@@ -123,10 +106,10 @@ impl Comparison {
 
     fn look(&mut self, side: usize, node: &Node, view: &View) {
         match &node.body {
-            Body::Leaf(run) => self.run(side, run, view),
+            Body::Leaf(run) => self.run((side, false), run, view),
             Body::Interior { pivots, edges } => {
                 for edge in &edges[Node::edges_within(pivots, &view.bounds)] {
-                    edge.runs.iter().for_each(|run| self.run(side, run, view));
+                    edge.runs.iter().for_each(|run| self.run((side, true), run, view));
                     if let Some(child) = &edge.child {
                         self.visit_node(side, &child.slot, node.height - 1, view.compose(&child.view));
                     }
@@ -135,7 +118,7 @@ impl Comparison {
         }
     }
 
-    fn run(&mut self, side: usize, run: &Run, view: &View) {
+    fn run(&mut self, (side, is_on_edge): (usize, bool), run: &Run, view: &View) {
         for part in run.parts_near(&view.bounds) {
             let name = match part.slot.place() {
                 Some(place) => Name::Stored(place.handle.id()),
@@ -147,7 +130,9 @@ impl Comparison {
             let range =
                 KeyRange { start: seen.first, end: seen.last.map(|last| [&*last, &[0]].concat().into()) };
             let entry = self.parts.entry((name, translation));
-            entry.or_insert_with(|| (seen.slot, Coverage::default())).1[side].push(range);
+            let entry = entry.or_insert_with(|| SeenPart::new(seen.slot));
+            entry.coverage[side].push(range);
+            entry.in_runs[side] |= is_on_edge;
         }
         for (range, ops) in run.ranges.within(&view.bounds).iter() {
             let range = view.range_to_outer(&range);
@@ -159,30 +144,30 @@ impl Comparison {
 
     fn finish(self, trees: &Trees) -> Result<Suspects> {
         let mut suspects = Suspects { nodes: self.nodes, ..Suspects::default() };
-        for ((_, (from, to)), (slot, coverage)) in self.parts {
-            for range in differing(coverage) {
-                if suspects.keys.len() >= MAX_SUSPECT_KEYS {
-                    suspects.ranges.push(range);
-                    continue;
-                }
-                let view = View::translated(&from, &to).restrict(&range);
-                let mut cursor = slot.load(trees)?.cursor();
-                cursor.seek(&view.bounds.start);
-                while cursor.valid()
-                    && crate::model::key::before_end(cursor.key(), view.bounds.end.as_deref())
-                {
-                    if let Some(key) = view.outward(cursor.key()) {
-                        suspects.add_key(key);
+        let mut in_leaves = [Vec::new(), Vec::new()];
+        for ((_, (from, to)), SeenPart { slot, coverage, in_runs }) in self.parts {
+            for (side, only) in differing(coverage).into_iter().enumerate() {
+                for range in only {
+                    let view = View::translated(&from, &to).restrict(&range);
+                    match in_runs[side] {
+                        true => suspects.add_entries(trees, &slot, &view, range)?,
+                        false => in_leaves[side].push(LeafPiece { range, slot: slot.clone(), view }),
                     }
-                    cursor.next();
                 }
             }
         }
+        leaves::compare_leaves(trees, in_leaves, &mut suspects)?;
         for coverage in self.ranges.into_values() {
-            suspects.ranges.extend(differing(coverage));
+            suspects.ranges.extend(differing(coverage).into_iter().flatten());
         }
         suspects.sort_ranges();
         Ok(suspects)
+    }
+}
+
+impl SeenPart {
+    fn new(slot: Arc<PartSlot>) -> Self {
+        Self { slot, coverage: Coverage::default(), in_runs: [false; 2] }
     }
 }
 
@@ -192,12 +177,10 @@ fn shortest(view: &View) -> Translation {
     (view.from[..view.from.len() - same].into(), view.to[..view.to.len() - same].into())
 }
 
-/// What only one side covers.
-fn differing(coverage: Coverage) -> Vec<KeyRange> {
+/// What each side covers and the other does not.
+fn differing(coverage: Coverage) -> Coverage {
     let [old, new] = coverage.map(union_of);
-    let mut only = without(&old, &new);
-    only.extend(without(&new, &old));
-    only
+    [without(&old, &new), without(&new, &old)]
 }
 
 /// What is in `ranges` and not in `others`; both are in order.

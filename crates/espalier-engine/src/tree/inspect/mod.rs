@@ -8,5 +8,6 @@ pub(super) mod held;
 pub(super) mod salvage;
 pub(super) mod shares;
 pub(super) mod space_use;
+pub(super) mod suspects;
 pub(super) mod usage;
 pub(super) mod verify;

@@ -1,10 +1,11 @@
 use super::Change;
 use crate::FileSystem;
-use crate::model::types::{Caller, FileKind, NewNode, NodeId};
+use crate::model::types::{Caller, FileKind, NewNode, NodeId, RenameMode, XattrMode};
 use std::collections::{BTreeMap, BTreeSet};
 
 const SEEDS: u64 = 12;
 const STEPS: usize = 160;
+const WORKSPACES: usize = 40;
 
 /// However soon after a clone: what tells is the time of the change.
 #[test]
@@ -176,6 +177,98 @@ fn files_with_several_names_are_compared_as_two_lists_would_be() {
             };
             trees.check(&old, &new, seed);
             trees.check(&new, &old, seed);
+        }
+    }
+}
+
+/// A tree of so many directories with a hundred files each; with hard links inside it, and to a
+/// file outside.
+fn unpacked(fs: &FileSystem, directories: usize, has_links: bool) -> NodeId {
+    let caller = Caller::default();
+    let top = fs.mkdir(NodeId::ROOT, b"original", 0o755, &caller).unwrap().node;
+    for n_dir in 0..directories {
+        let dir = fs.mkdir(top, format!("dir{n_dir:03}").as_bytes(), 0o755, &caller).unwrap().node;
+        for n in 0..100 {
+            let name = format!("a-file-{n:04}");
+            fs.mknod(dir, name.as_bytes(), NewNode::Regular, 0o644, &caller).unwrap();
+        }
+        if has_links {
+            let first = fs.lookup(dir, b"a-file-0000").unwrap().node;
+            fs.link(first, dir, b"second").unwrap();
+            if n_dir % 10 == 0 {
+                fs.link(first, NodeId::ROOT, format!("outside{n_dir}").as_bytes()).unwrap();
+            }
+        }
+    }
+    top
+}
+
+/// Makes a workspace as the commands do: a tree that is cloned as its base, and moved twice.
+fn workspace(fs: &FileSystem, original: NodeId, number: usize) -> [NodeId; 2] {
+    let caller = Caller::default();
+    let home = fs.lookup(NodeId::ROOT, b".home").unwrap().node;
+    let (new, id) = (format!("new-{number:04}"), format!("{number:04}"));
+    let dir = fs.mkdir(home, new.as_bytes(), 0o700, &caller).unwrap().node;
+    let tree = fs.clone_tree(original, dir, b"tree", &caller).unwrap().node;
+    let base = fs.clone_tree(tree, dir, b"base", &caller).unwrap().node;
+    fs.setxattr(tree, b"user.number", id.as_bytes(), XattrMode::Set, false).unwrap();
+    let mode = RenameMode::NoReplace;
+    fs.rename(home, new.as_bytes(), home, id.as_bytes(), mode).unwrap();
+    fs.rename(dir, b"tree", NodeId::ROOT, id.as_bytes(), mode).unwrap();
+    [base, tree]
+}
+
+/// Compares, and gives the number of differences. Few keys more are looked up. Of parts that only
+/// one side sees few are passed over: those at the borders, and one for each change.
+#[track_caller]
+fn compared(fs: &FileSystem, [base, tree]: [NodeId; 2], what: &str) -> u64 {
+    let mut diff = fs.diff_trees(fs, base, tree, &Caller::default()).unwrap();
+    let mut found = 0;
+    while diff.next().unwrap().is_some() {
+        found += 1;
+    }
+    let (keys, entries) = (diff.keys(), diff.entries());
+    println!("{what}: {found} differences, {keys} keys, {entries} entries, {} nodes", diff.nodes());
+    assert!(keys <= found + 64, "{what}: {keys} keys for {found} differences");
+    assert!(entries <= 1500 * (found + 1), "{what}: {entries} entries for {found} differences");
+    found
+}
+
+/// Also where the parts at the borders were written anew, as the entries beside them changed.
+#[test]
+fn a_workspace_is_compared_without_a_look_at_what_it_shares() {
+    for has_links in [false, true] {
+        let (store, _, fs) = crate::test_support::empty();
+        fs.mkdir(NodeId::ROOT, b".home", 0o700, &Caller::default()).unwrap();
+        let original = unpacked(&fs, 50, has_links);
+        let settle = || while store.step().unwrap() {};
+        settle();
+        let made: Vec<_> = (0..WORKSPACES)
+            .map(|number| {
+                let made = workspace(&fs, original, number);
+                settle();
+                made
+            })
+            .collect();
+        for (number, pair) in made.iter().enumerate() {
+            assert_eq!(compared(&fs, *pair, &format!("links {has_links}, {number}")), 0);
+        }
+        store.checkpoint().unwrap();
+        settle();
+        for (number, [base, tree]) in made.iter().enumerate() {
+            let what = format!("links {has_links}, {number}, stored");
+            assert_eq!(compared(&fs, [*base, *tree], &what), 0);
+            if number % 8 > 0 {
+                continue;
+            }
+            for n in 0..5 {
+                let dir = fs.lookup(*tree, format!("dir{:03}", n * 9).as_bytes()).unwrap().node;
+                let file = fs.lookup(dir, b"a-file-0050").unwrap().node;
+                fs.write(file, 0, b"changed", false).unwrap();
+            }
+            assert_eq!(compared(&fs, [*base, *tree], &format!("{what}, 5 changes")), 5);
+            settle();
+            assert_eq!(compared(&fs, [*base, *tree], &format!("{what}, 5 changes, settled")), 5);
         }
     }
 }
