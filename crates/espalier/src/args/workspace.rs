@@ -153,7 +153,8 @@ pub(crate) struct WorkspaceCheckpoint {
   espalier ws undo fix-1            to the last checkpoint; the same again takes it back
   espalier ws undo fix-1 3          to number 3 of espalier ws log
 
-Everything goes back, files that git ignores too. What the workspace was is kept as a new checkpoint first.")]
+Everything goes back, files that git ignores too. What the workspace was is kept as a new checkpoint first, so changes
+that were never applied are no reason to refuse. Processes that work in the workspace are.")]
 pub(crate) struct WorkspaceUndo {
     /// The workspace: its name, or a path in it
     pub(crate) name: OsString,
