@@ -12,7 +12,7 @@ LEFT_OUT = {"bind-mount", "binderfs", "procfs", "sysfs", "verity"}
 # with -o writeback the kernel reports there what `inode-flags` has written to immutable files. So
 # only one run is made at a time.
 ALONE = threading.Lock()
-# What the exit status means; 3 is a lack of something, 4 not implemented.
+# What the exit status means: with 3 a resource is missing, with 4 the system lacks the call.
 STATES = {0: PASSED, 3: SKIPPED, 4: SKIPPED}
 
 

@@ -12,6 +12,8 @@ mod flush;
 mod gather;
 mod graft;
 mod leaf;
+#[cfg(test)]
+mod plain;
 mod rebuild;
 pub(super) mod relocate;
 mod run_merge;

@@ -1,21 +1,12 @@
 //! Clones in whose copy something else takes a place, against an ordered map, and what they cost.
 
+use super::super::plain::{Plain, assert_same, new_store};
 use crate::model::key::KeyRange;
-use crate::{Batch, FormatOptions, IndexId, OpenOptions, Store, Tuning};
-use espalier_storage::{Random, SimulatedDevice, SimulatedEnvironment};
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use crate::{Batch, IndexId, Tuning};
+use espalier_storage::Random;
 
-type Plain = BTreeMap<Vec<u8>, Vec<u8>>;
-
-fn new_store(seed: u64, tuning: Tuning) -> (Arc<Store>, IndexId) {
-    let device = Arc::new(SimulatedDevice::with_garbage(256 << 20, seed));
-    let env = Arc::new(SimulatedEnvironment::new(seed));
-    Store::format(device.clone(), env.clone(), &FormatOptions::default()).unwrap();
-    let store = Store::open(device, env, OpenOptions { tuning, ..OpenOptions::default() }).unwrap();
-    let volume = store.create_volume("v", 1, 0, &[]).unwrap();
-    (store, IndexId { volume, index: 0 })
-}
+/// Bytes of the device.
+const DEVICE: u64 = 256 << 20;
 
 fn clone(batch: &mut Batch, id: IndexId, plain: &mut Plain, (source, destination): (&[u8], &[u8])) {
     batch.clone_range(id, source, destination);
@@ -28,18 +19,6 @@ fn clone(batch: &mut Batch, id: IndexId, plain: &mut Plain, (source, destination
     plain.extend(copies);
 }
 
-fn assert_same(store: &Store, id: IndexId, plain: &Plain, what: &str) {
-    let mut cursor = store.cursor(id, KeyRange::all()).unwrap();
-    for (key, value) in plain {
-        let entry = cursor.next().unwrap().unwrap_or_else(|| panic!("{what}: {key:?} is missing"));
-        assert_eq!(&entry.key[..], key, "{what}");
-        assert_eq!(&cursor.read(&entry.value).unwrap()[..], value, "{what}, {key:?}");
-    }
-    assert!(cursor.next().unwrap().is_none(), "{what}: an entry too many");
-    let report = store.verify(&mut |_| ()).unwrap();
-    assert!(report.problems.is_empty(), "{what}: {:?}", report.problems);
-}
-
 #[test]
 fn what_is_replaced_inside_of_a_clone_is_not_seen_elsewhere() {
     const TOPS: [&str; 4] = ["a", "b", "c", "d"];
@@ -47,7 +26,7 @@ fn what_is_replaced_inside_of_a_clone_is_not_seen_elsewhere() {
     for seed in 0..20 {
         let mut random = Random::new(seed);
         let tuning = Tuning { edge: *random.choose(&[1 << 10, 8 << 10]), ..Tuning::tiny() };
-        let (store, id) = new_store(seed, tuning);
+        let (store, id) = new_store(DEVICE, seed, tuning);
         let mut plain = Plain::new();
         // Some trees have nothing where others get something.
         let holes = random.one_in(2);
@@ -94,7 +73,7 @@ fn what_is_replaced_inside_of_a_clone_is_not_seen_elsewhere() {
 fn a_guest_inside_of_clones_costs_each_of_them_little() {
     for (entries, guests, pending) in [(4000, 1000, 0), (4000, 20, 0), (400, 400, 300), (4000, 1000, 300)] {
         let tuning = Tuning { part: 256, leaf: 2 << 10, fanout: 4, edge: 64 << 10, ..Tuning::tiny() };
-        let (store, id) = new_store(1, tuning);
+        let (store, id) = new_store(DEVICE, 1, tuning);
         let mut plain = Plain::new();
         let insert = |plain: &mut Plain, key: String, value: &[u8]| {
             let mut batch = Batch::new();

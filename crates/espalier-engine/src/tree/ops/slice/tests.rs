@@ -1,21 +1,14 @@
 //! Slices against an ordered map, and what one costs.
 
+use super::super::plain::{self, Plain, assert_same};
 use crate::model::key::KeyRange;
-use crate::{Batch, FormatOptions, IndexId, OpenOptions, Store, Tuning};
-use espalier_storage::{Random, SimulatedDevice, SimulatedEnvironment};
-use std::collections::BTreeMap;
+use crate::{Batch, IndexId, Store, Tuning};
+use espalier_storage::Random;
 use std::sync::Arc;
-
-type Plain = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// What is absorbed stays on the edges of the root, for no edge is too heavy.
 fn new_store(seed: u64, tuning: Tuning) -> (Arc<Store>, IndexId) {
-    let device = Arc::new(SimulatedDevice::with_garbage(64 << 20, seed));
-    let env = Arc::new(SimulatedEnvironment::new(seed));
-    Store::format(device.clone(), env.clone(), &FormatOptions::default()).unwrap();
-    let store = Store::open(device, env, OpenOptions { tuning, ..OpenOptions::default() }).unwrap();
-    let volume = store.create_volume("v", 1, 0, &[]).unwrap();
-    (store, IndexId { volume, index: 0 })
+    plain::new_store(64 << 20, seed, tuning)
 }
 
 /// Moves one slice down; what it costs in blocks, or nothing if there was none. `range` asks as
@@ -82,18 +75,6 @@ fn change(store: &Store, id: IndexId, random: &mut Random, plain: &mut Plain) {
         }
     }
     store.commit(batch).unwrap();
-}
-
-fn assert_same(store: &Store, id: IndexId, plain: &Plain, what: &str) {
-    let mut cursor = store.cursor(id, KeyRange::all()).unwrap();
-    for (key, value) in plain {
-        let entry = cursor.next().unwrap().unwrap_or_else(|| panic!("{what}: {key:?} is missing"));
-        assert_eq!(&entry.key[..], key, "{what}");
-        assert_eq!(&cursor.read(&entry.value).unwrap()[..], value, "{what}, {key:?}");
-    }
-    assert!(cursor.next().unwrap().is_none(), "{what}: an entry too many");
-    let report = store.verify(&mut |_| ()).unwrap();
-    assert!(report.problems.is_empty(), "{what}: {:?}", report.problems);
 }
 
 #[test]
