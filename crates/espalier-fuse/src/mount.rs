@@ -17,6 +17,7 @@ use crate::notifier::Notifier;
 use crate::prefetch::Prefetch;
 use crate::protocol::flags::init as bit;
 use crate::protocol::init::InitParameters;
+use crate::protocol::notify::Notification;
 use crate::transport::{self, Config, Handler, Kind, Serving};
 pub use error::MountError;
 use espalier_fs::{FileSystem, WireReader};
@@ -181,7 +182,12 @@ impl Mount {
         }
         if !options.sync_interval.is_zero() && !options.read_only {
             let fullness = Arc::clone(dispatcher.fullness());
-            let ticker = SyncTicker::start(Arc::clone(fs), fullness, options.sync_interval);
+            let ticker = SyncTicker::start(
+                Arc::clone(fs),
+                fullness,
+                Arc::clone(&self.notifier),
+                options.sync_interval,
+            );
             let failed = |source| MountError::Serve { point: self.point.clone(), source };
             self.ticker = Some(ticker.map_err(failed)?);
         }
@@ -437,6 +443,17 @@ fn init_parameters(options: &MountOptions, block: bool) -> InitParameters {
     }
 }
 
+/// What the kernel is to drop of removed trees. While a program has something below open, the
+/// kernel keeps its name when it drops the names above, and later keeps it as one that may be of
+/// use: with that it keeps the tree, whose space would be free only when memory gets short.
+fn names_to_drop(fs: &FileSystem) -> impl Iterator<Item = Notification> {
+    let names = fs.names_in_removed_trees(MAX_NAMES_TO_DROP).into_iter();
+    names.map(|(dir, name)| Notification::Entry { parent: dir.0, name: name.to_vec(), expire: false })
+}
+
+/// Names of removed trees that the kernel is told to drop at a time.
+const MAX_NAMES_TO_DROP: usize = 4096;
+
 /// Calls the file system every few seconds.
 struct SyncTicker {
     stopped: Arc<(Mutex<bool>, Condvar)>,
@@ -446,7 +463,12 @@ struct SyncTicker {
 }
 
 impl SyncTicker {
-    fn start(fs: Arc<FileSystem>, fullness: Arc<Fullness>, interval: Duration) -> io::Result<Self> {
+    fn start(
+        fs: Arc<FileSystem>,
+        fullness: Arc<Fullness>,
+        notifier: Arc<Notifier>,
+        interval: Duration,
+    ) -> io::Result<Self> {
         let stopped = Arc::new((Mutex::new(false), Condvar::new()));
         let shared = Arc::clone(&stopped);
         let calling: Arc<Mutex<()>> = Arc::default();
@@ -466,6 +488,7 @@ impl SyncTicker {
                     tracing::error!(%error, "what was written lately could not be made durable");
                 }
                 fullness.look();
+                notifier.notify(names_to_drop(&fs));
             }
         })?;
         Ok(Self { stopped, calling, thread: Mutex::new(Some(thread)) })

@@ -219,12 +219,15 @@ fn pair_renames(found: Vec<(Difference, u64)>, base: u64, place: u64) -> Vec<Dif
     all
 }
 
-/// The paths that differ, sorted, with what the comparison says about each; without `.git` and what
-/// is below such.
+/// What version control keeps for itself, by names of its own; only it can merge that.
+const OF_VERSION_CONTROL: [&[u8]; 2] = [b".git", b".jj"];
+
+/// The paths that differ, sorted, with what the comparison says about each; without what version
+/// control keeps for itself.
 pub(crate) fn changed_paths(trees: &dyn Trees, old: &Path, new: &Path) -> Result<Vec<(PathBuf, Change)>> {
     let mut all = Vec::new();
     trees.differences(old, new, &mut |change, path| {
-        if !path.split(|byte| *byte == b'/').any(|name| name == b".git") {
+        if !path.split(|byte| *byte == b'/').any(|name| OF_VERSION_CONTROL.contains(&name)) {
             all.push((PathBuf::from(OsStr::from_bytes(path)), change));
         }
     })?;

@@ -64,6 +64,28 @@ fn the_life_of_a_workspace() {
 }
 
 #[test]
+fn what_version_control_keeps_for_itself_is_not_applied() {
+    as_both(|pool| {
+        pool.sh("mkdir -p base/.jj/repo; echo 1 > base/.jj/repo/op; echo 1 > base/f");
+        pool.ws("create w --from base").ok();
+        pool.sh("echo 2 > w/.jj/repo/op; echo 2 > w/f; echo 2 > base/.jj/working_copy");
+        assert_eq!(pool.ws("diff w").ok(), "~ f\n");
+        pool.ws("apply w").ok();
+        assert_eq!(pool.sh("cat base/f base/.jj/repo/op base/.jj/working_copy"), "2\n1\n2\n");
+    });
+}
+
+#[test]
+fn what_is_done_to_git_is_said_once_for_many_workspaces() {
+    as_both(|pool| {
+        pool.sh(REPOSITORY);
+        let made = pool.ws("create w --from base --count 3");
+        assert_eq!(made.stderr.matches("checkStat").count(), 1, "{}", made.stderr);
+        assert_eq!(made.ok().lines().count(), 3);
+    });
+}
+
+#[test]
 fn conflicts_are_listed_and_nothing_is_changed() {
     as_both(|pool| {
         pool.sh("mkdir -p base/gone base/type; cd base; for f in content mode deleted renamed text; do seq 20 > $f; done; echo x > gone/x; echo y > type/y");

@@ -182,7 +182,7 @@ impl Checkpointer {
         state.unreadable = left.unreadable;
         state.uncounted.clear();
         self.switch(&cut, &state, clean)?;
-        self.accounting.refresh();
+        self.accounting.note_written();
         for index in &cut.indexes {
             index.publish_pinned(&self.space, |_| ());
         }

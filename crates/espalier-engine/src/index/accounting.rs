@@ -169,9 +169,20 @@ impl SpaceAccounting {
         unwritten + self.space.tables.checkpoint_blocks(new).saturating_sub(pool / 8).min(pool / 2)
     }
 
+    /// The same, counted now.
+    pub(crate) fn unwritten_blocks_now(&self) -> u64 {
+        self.count_again();
+        self.unwritten_blocks()
+    }
+
     /// The same of the tree below `root` alone, counted now, without table pages.
     pub(crate) fn unwritten_below(&self, root: &Root) -> u64 {
         unwritten_below(&self.trees, root)
+    }
+
+    /// Blocks that a tree takes beyond what has been counted, at most; takes the time for those.
+    pub(crate) fn uncounted_below(&self, root: &Root) -> u64 {
+        self.trees.uncounted_blocks(root)
     }
 
     /// A tree has changed: counts what is new in it, or all.
@@ -181,7 +192,7 @@ impl SpaceAccounting {
     }
 
     /// Counts all that is unwritten, if the sum may be too large; true if it was.
-    fn count_again(&self) -> bool {
+    pub(crate) fn count_again(&self) -> bool {
         let mut counting = self.counting.lock();
         let before = counting.all + counting.added;
         if counting.added > 0 {
@@ -230,9 +241,9 @@ impl SpaceAccounting {
     /// Takes note of how much space is left.
     pub(crate) fn refresh(&self) {
         self.recount();
-        self.count_again();
         let space = self.space.stats();
-        let low = is_low(&space, self.unwritten_blocks(), &self.tuning);
+        let seems_low = || is_low(&space, self.unwritten_blocks(), &self.tuning);
+        let low = seems_low() && (!self.count_again() || seems_low());
         self.low_space.store(low, Ordering::Relaxed);
         // A value part takes its space until the last of its values has come down, so reckon with
         // the double of what is on its way, which is nearly twice this share of what there is.
@@ -324,6 +335,12 @@ impl SpaceAccounting {
     /// Checkpoints since the store was opened.
     pub(crate) fn checkpoints(&self) -> u64 {
         self.checkpoints.load(Ordering::Acquire)
+    }
+
+    /// A checkpoint has written what its roots refer to: counts what is left.
+    pub(crate) fn note_written(&self) {
+        self.count(&mut self.counting.lock(), true);
+        self.refresh();
     }
 
     /// A checkpoint has been made.

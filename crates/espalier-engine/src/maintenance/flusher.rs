@@ -138,6 +138,13 @@ impl Flusher {
             Err(error) if error.kind() == ErrorKind::NoSpace => return Ok(Flushed::NoRoom),
             Err(error) => return Err(error),
         };
+        // To find out what the new tree takes beside what it replaces takes the time for all that is
+        // unwritten. With plenty of space there is room for it anyway.
+        let most = self.accounting.uncounted_below(&root);
+        if !self.accounting.is_low() && self.has_room(most, share) && self.is_plenty_left(most) {
+            return self.publish_root(index, root, most);
+        }
+        self.accounting.count_again();
         let old = index.version().root.clone();
         let before = self.accounting.unwritten_below(&old);
         let mut more = self.accounting.unwritten_below(&root).saturating_sub(before);
@@ -151,11 +158,23 @@ impl Flusher {
         if !self.has_room(more, share) || !self.may_keep(index, &root, before, share)? {
             return Ok(Flushed::NoRoom);
         }
+        self.publish_root(index, root, more)
+    }
+
+    /// Publishes a tree that takes so many blocks `more`.
+    fn publish_root(&self, index: &Index, root: Root, more: u64) -> Result<Flushed> {
         // Until it is counted as unwritten.
         let _reserved = self.space.reservations.reserve(more, Purpose::Accepted, 0)?;
         index.publish_root(&self.space, root, |_| {});
         self.accounting.recount();
         Ok(Flushed::Published)
+    }
+
+    /// True if with `more` blocks unwritten half of the pool stays free until the next checkpoint
+    /// gives back what they replace.
+    fn is_plenty_left(&self, more: u64) -> bool {
+        let space = self.space.stats();
+        self.accounting.unwritten_blocks() + space.reserved + more + space.pool / 2 <= space.free
     }
 
     /// True if `more` blocks can be unwritten.

@@ -160,7 +160,7 @@ impl RangeMessages {
     }
 
     /// True if `range` cuts nothing off.
-    fn lies_within(&self, range: &KeyRange) -> bool {
+    pub(crate) fn lies_within(&self, range: &KeyRange) -> bool {
         let (first, last) = (self.fragments.first_key_value(), self.fragments.last_key_value());
         first.is_none_or(|(start, _)| range.start <= *start)
             && last.is_none_or(|(_, (end, _))| end_le(end.as_deref(), range.end.as_deref()))

@@ -80,7 +80,7 @@ impl Store {
             created: superblock.created,
             compression: components.trees.compression,
             space: SpaceStats {
-                unwritten: components.accounting.unwritten_blocks(),
+                unwritten: components.accounting.unwritten_blocks_now(),
                 ..components.space.stats()
             },
             device: components.device.stats(),

@@ -281,7 +281,7 @@ impl HeaderDecoder<'_> {
             if run.parts.last().is_some_and(|last| last.first > part.first) {
                 return None;
             }
-            run.parts.push(part);
+            run.parts.push(Arc::new(part));
         }
         for _ in 0..self.count()? {
             let (range, ops) = self.range()?;

@@ -145,6 +145,11 @@ impl NodeSlot {
         !self.is_counted.swap(true, Ordering::Relaxed)
     }
 
+    /// True if the node is part of a sum of what is unwritten.
+    pub(super) fn counts(&self) -> bool {
+        self.is_counted.load(Ordering::Relaxed)
+    }
+
     /// The node now lies on the device.
     pub(crate) fn set_stored(&self, handle: Arc<PieceHandle>) {
         *self.state.write() = NodeState::Stored(handle);
@@ -208,7 +213,7 @@ impl Node {
         Node { height, body }
     }
 
-    pub(crate) fn leaf(parts: Vec<ViewedPart>) -> Node {
+    pub(crate) fn leaf(parts: Vec<Arc<ViewedPart>>) -> Node {
         Node { height: 0, body: Body::Leaf(Arc::new(Run { parts, ranges: RangeMessages::default() })) }
     }
 
@@ -317,8 +322,7 @@ impl Edge {
             };
             Child { slot: child.slot.clone(), view: seen, weight: child.weight }
         });
-        let runs =
-            self.runs.iter().map(|r| r.through(narrowed)).filter(|r| !r.is_empty()).map(Arc::new).collect();
+        let runs = self.runs.iter().map(|r| r.shared_through(narrowed)).filter(|r| !r.is_empty()).collect();
         Edge { child: child.filter(|c| !c.view.is_empty()), runs }
     }
 }

@@ -110,6 +110,11 @@ impl PartSlot {
         !self.is_counted.swap(true, Ordering::Relaxed)
     }
 
+    /// True if the part is part of a sum of what is unwritten.
+    pub(super) fn counts(&self) -> bool {
+        self.is_counted.load(Ordering::Relaxed)
+    }
+
     /// The part now lies on the device. The first caller wins.
     pub(crate) fn set_stored(&self, stored: StoredPart) {
         let mut state = self.state.write();

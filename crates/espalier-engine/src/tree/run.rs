@@ -5,13 +5,15 @@ use crate::message::range_messages::RangeMessages;
 use crate::model::key::{Key, KeyRange, before_end, end_le};
 use crate::model::view::View;
 use crate::tree::part_slot::PartSlot;
+use crate::tree::trees::Trees;
 use std::sync::Arc;
 
 /// Messages that came down together, or the entries of a leaf.
 #[derive(Clone, Default)]
 pub(crate) struct Run {
-    /// In key order, overlapping at most in a bound.
-    pub(crate) parts: Vec<ViewedPart>,
+    /// In key order, overlapping at most in a bound. Shared: most parts appear in one run after the
+    /// other as they are.
+    pub(crate) parts: Vec<Arc<ViewedPart>>,
     pub(crate) ranges: RangeMessages,
 }
 
@@ -53,17 +55,35 @@ impl ViewedPart {
     }
 
     /// This part as seen through `view`.
-    fn through(&self, view: &View) -> Option<Self> {
-        self.wholly_through(view).or_else(|| Self::viewed(self.slot.clone(), view.compose(&self.view)))
+    fn through(self: &Arc<Self>, view: &View) -> Option<Arc<Self>> {
+        if view.from.is_empty() && view.to.is_empty() && self.lies_within(&view.bounds) {
+            return Some(self.clone());
+        }
+        let seen = self.wholly_through(view);
+        seen.or_else(|| Self::viewed(self.slot.clone(), view.compose(&self.view))).map(Arc::new)
+    }
+
+    /// True if it may show a key in `range`: that it cannot be read leaves that open.
+    fn shows_some_of(&self, range: &KeyRange, trees: &Trees) -> bool {
+        let inner = self.view.range_inward(range);
+        if inner.is_empty() {
+            return false;
+        }
+        let Ok(part) = self.slot.load(trees) else { return true };
+        let mut cursor = part.cursor();
+        cursor.seek(&inner.start);
+        cursor.valid() && before_end(cursor.key(), inner.end.as_deref())
+    }
+
+    /// True if all that is visible of it is known to lie in `range`.
+    fn lies_within(&self, range: &KeyRange) -> bool {
+        range.contains(&self.first) && self.last.as_ref().is_some_and(|last| range.contains(last))
     }
 
     /// The same if all that is visible of it stays visible: then its bounds say what they said.
     /// `None` if that is not known.
     pub(super) fn wholly_through(&self, view: &View) -> Option<Self> {
-        let last = self.last.as_ref()?;
-        if !view.bounds.contains(&self.first) || !view.bounds.contains(last) {
-            return None;
-        }
+        let last = self.last.as_ref().filter(|_| self.lies_within(&view.bounds))?;
         if view.from.is_empty() && view.to.is_empty() {
             return Some(self.clone());
         }
@@ -109,6 +129,30 @@ impl Run {
         Run { parts, ranges }
     }
 
+    /// The same, in one piece with this run if that shows no more.
+    pub(super) fn shared_through(self: &Arc<Self>, view: &View) -> Arc<Run> {
+        let in_place = view.from.is_empty() && view.to.is_empty();
+        match in_place && self.lies_within(&view.bounds) {
+            true => self.clone(),
+            false => Arc::new(self.through(view)),
+        }
+    }
+
+    /// True if all that it shows is known to lie in `range`.
+    fn lies_within(&self, range: &KeyRange) -> bool {
+        // What lies between its first and its last part does, too.
+        let begins = self.parts.first().is_none_or(|part| part.first >= range.start);
+        let ends = |part: &Arc<ViewedPart>| part.last.as_ref().is_some_and(|last| range.contains(last));
+        begins && self.parts.last().is_none_or(ends) && self.ranges.lies_within(range)
+    }
+
+    /// True if it may show something in `range`, as far as its bounds tell: then taking the range
+    /// out of it changes them.
+    fn reaches_into(&self, range: &KeyRange) -> bool {
+        let may_show = |part: &Arc<ViewedPart>| part.last.as_ref().is_none_or(|last| *last >= range.start);
+        self.parts_near(range).iter().any(may_show) || self.ranges.touches(range)
+    }
+
     /// This run without what lies in `range`.
     pub(crate) fn without(&self, range: &KeyRange) -> Run {
         let before = KeyRange { start: Key::default(), end: Some(range.start.clone()) };
@@ -124,7 +168,7 @@ impl Run {
     }
 
     /// The parts that may show keys in `range`, and perhaps one more.
-    pub(super) fn parts_near(&self, range: &KeyRange) -> &[ViewedPart] {
+    pub(super) fn parts_near(&self, range: &KeyRange) -> &[Arc<ViewedPart>] {
         // Each ends where the next one begins, or before.
         let from = self.parts.partition_point(|p| p.first < range.start).saturating_sub(1);
         let to = self.parts.partition_point(|p| before_end(&p.first, range.end.as_deref()));
@@ -132,7 +176,7 @@ impl Run {
     }
 
     /// The part that holds `key` if any does, and its number.
-    pub(crate) fn part_for(&self, key: &[u8]) -> Option<(usize, &ViewedPart)> {
+    pub(crate) fn part_for(&self, key: &[u8]) -> Option<(usize, &Arc<ViewedPart>)> {
         let number = self.parts.partition_point(|p| *p.first <= *key).checked_sub(1)?;
         let part = &self.parts[number];
         part.last.as_ref().is_none_or(|last| *key <= **last).then_some((number, part))
@@ -158,12 +202,31 @@ impl Run {
 /// What of `runs` lies in `range`.
 pub(crate) fn runs_within(runs: &[Arc<Run>], range: &KeyRange) -> Vec<Arc<Run>> {
     let view = View::identity().restrict(range);
-    runs.iter().map(|run| run.through(&view)).filter(|run| !run.is_empty()).map(Arc::new).collect()
+    runs.iter().map(|run| run.shared_through(&view)).filter(|run| !run.is_empty()).collect()
 }
 
 /// What of `runs` lies on both sides of `range`.
 pub(crate) fn runs_without(runs: &[Arc<Run>], range: &KeyRange) -> Vec<Arc<Run>> {
-    runs.iter().map(|run| run.without(range)).filter(|run| !run.is_empty()).map(Arc::new).collect()
+    let without = |run: &Arc<Run>| match run.reaches_into(range) {
+        true => Arc::new(run.without(range)),
+        false => run.clone(),
+    };
+    runs.iter().map(without).filter(|run| !run.is_empty()).collect()
+}
+
+/// The same, but a run that has nothing in `range` stays as it is, although its bounds may reach
+/// into the range. So parts are not cut into more and more pieces by ranges that come into being
+/// between their keys, one after the other: a thousand clones in one directory. Parts that reach
+/// into the range are read.
+pub(crate) fn runs_clear_of(trees: &Trees, runs: &[Arc<Run>], range: &KeyRange) -> Vec<Arc<Run>> {
+    let has_some = |run: &Run| {
+        run.ranges.touches(range) || run.parts_near(range).iter().any(|p| p.shows_some_of(range, trees))
+    };
+    let clear = |run: &Arc<Run>| match has_some(run) {
+        true => Arc::new(run.without(range)),
+        false => run.clone(),
+    };
+    runs.iter().map(clear).filter(|run| !run.is_empty()).collect()
 }
 
 /// The runs of two neighbouring edges as the runs of one, oldest first.

@@ -68,7 +68,12 @@ impl Trees {
     /// Blocks that what the device does not have of a tree will take, at most, but for nodes and
     /// parts that an earlier call has given for this tree or another.
     pub(crate) fn new_unwritten_blocks(&self, root: &Root) -> u64 {
-        root.slot.as_ref().map_or(0, |slot| self.new_unwritten(slot))
+        root.slot.as_ref().map_or(0, |slot| new_unwritten(slot, &Counting::Begins))
+    }
+
+    /// What [`Self::new_unwritten_blocks`] would give, at most.
+    pub(crate) fn uncounted_blocks(&self, root: &Root) -> u64 {
+        root.slot.as_ref().map_or(0, |slot| new_unwritten(slot, &Counting::Looks))
     }
 
     /// Blocks that what the device does not have of these trees will take, at most, counted now.
@@ -76,19 +81,6 @@ impl Trees {
         let mut seen = HashSet::new();
         let slots = roots.iter().filter_map(|root| root.slot.as_ref());
         slots.map(|slot| self.unwritten(slot, &mut seen)).sum()
-    }
-
-    fn new_unwritten(&self, slot: &NodeSlot) -> u64 {
-        // What lies below a node that counts does so, too: a node never changes.
-        let Some(node) = slot.as_unwritten().filter(|_| slot.begins_to_count()) else { return 0 };
-        let parts = runs_of(&node).flat_map(|run| &run.parts);
-        let new = parts.filter_map(|part| part.slot.as_unwritten().filter(|_| part.slot.begins_to_count()));
-        let mut total = new.map(|part| part_blocks(&part)).sum::<u64>() + header_blocks(&node);
-        if let Body::Interior { edges, .. } = &node.body {
-            let children = edges.iter().filter_map(|e| e.child.as_ref());
-            total += children.map(|child| self.new_unwritten(&child.slot)).sum::<u64>();
-        }
-        total
     }
 
     /// The same but for the nodes and parts in `seen`, by their address.
@@ -141,6 +133,29 @@ impl Trees {
         let node = self.node(id)?;
         Ok(references(&node))
     }
+}
+
+/// Whether what is found to be new counts from then on.
+enum Counting {
+    Begins,
+    Looks,
+}
+
+/// Blocks of what is unwritten below `slot` and does not count yet.
+fn new_unwritten(slot: &NodeSlot, counting: &Counting) -> u64 {
+    let begins = matches!(counting, Counting::Begins);
+    let is_new = || if begins { slot.begins_to_count() } else { !slot.counts() };
+    // What lies below a node that counts does so, too: a node never changes.
+    let Some(node) = slot.as_unwritten().filter(|_| is_new()) else { return 0 };
+    let is_new = |part: &PartSlot| if begins { part.begins_to_count() } else { !part.counts() };
+    let parts = runs_of(&node).flat_map(|run| &run.parts);
+    let new = parts.filter_map(|part| part.slot.as_unwritten().filter(|_| is_new(&part.slot)));
+    let mut total = new.map(|part| part_blocks(&part)).sum::<u64>() + header_blocks(&node);
+    if let Body::Interior { edges, .. } = &node.body {
+        let children = edges.iter().filter_map(|e| e.child.as_ref());
+        total += children.map(|child| new_unwritten(&child.slot, counting)).sum::<u64>();
+    }
+    total
 }
 
 /// Blocks that a part with its large values takes, at most, but for values that have their place.

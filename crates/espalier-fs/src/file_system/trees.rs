@@ -92,6 +92,12 @@ impl FileSystem {
         self.names.nodes.changed_nodes()
     }
 
+    /// Names in removed trees that are still in use, each with its directory, what lies deeper
+    /// first; at most `limit` of them. A kernel that keeps such a name for itself keeps the tree.
+    pub fn names_in_removed_trees(&self, limit: usize) -> Vec<(NodeId, Arc<[u8]>)> {
+        nodes_below::names_in_removed_trees(&self.names, limit)
+    }
+
     /// The nodes in memory of a directory (or file) and everything below it, each file by whatever
     /// name it is known; `None` if there are more than `limit`, or it takes a look at many more
     /// names to find them.

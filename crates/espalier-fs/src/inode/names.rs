@@ -59,6 +59,11 @@ impl Names {
         self.map.values().filter_map(|known| known.node())
     }
 
+    /// The known names that lead to something, with its node, which may have left memory.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&Arc<[u8]>, NodeId)> + '_ {
+        self.map.iter().filter_map(|(name, known)| known.node().map(|node| (name, node)))
+    }
+
     /// Number of names known to be present.
     pub(crate) fn present(&self) -> u64 {
         self.present

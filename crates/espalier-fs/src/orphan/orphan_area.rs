@@ -11,6 +11,7 @@
 use crate::data::reservation;
 use crate::inode::node::{Node, Orphan, State};
 use crate::inode::node_table::NodeTable;
+use crate::lock_order::{Rank, RankedMutex};
 use crate::model::error::Result;
 use crate::model::layout;
 use crate::model::record::OrphanRecord;
@@ -21,6 +22,7 @@ use crate::volume::context::VolumeContext;
 use crate::volume::link_index::LinkIndex;
 use crate::volume::tree_lock::{TreeGuard, TreeLock};
 use espalier_engine::{Batch, KeyRange};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -37,6 +39,8 @@ pub(crate) struct Orphans {
     pub(crate) area: Arc<Node>,
     /// Number of removed trees that are in use.
     removed_trees: AtomicU64,
+    /// The directories at their tops.
+    tops: RankedMutex<BTreeSet<NodeId>>,
 }
 
 impl Orphans {
@@ -48,7 +52,16 @@ impl Orphans {
     ) -> Self {
         let detached = Arc::new(DetachedFiles::new(volume.clone()));
         let deferred = DeferredUnlinks::new(volume.clone(), nodes.clone(), detached.clone());
-        Self { volume, nodes, links, detached, deferred, area, removed_trees: AtomicU64::new(0) }
+        Self {
+            volume,
+            nodes,
+            links,
+            detached,
+            deferred,
+            area,
+            removed_trees: AtomicU64::new(0),
+            tops: RankedMutex::new(Rank::Table, BTreeSet::new()),
+        }
     }
 
     /// In memory, a file that lost its last name moves to the orphan area. Returns the reference on
@@ -72,6 +85,7 @@ impl Orphans {
         node.pending.store(true, Ordering::Release);
         self.volume.counters.orphans.fetch_add(1, Ordering::Relaxed);
         self.removed_trees.fetch_add(1, Ordering::AcqRel);
+        self.tops.lock().insert(node.id);
         self.adopt(node)
     }
 
@@ -87,12 +101,21 @@ impl Orphans {
     pub(crate) fn restored(&self, node: &Node, orphan: &Orphan) {
         match orphan {
             Orphan::Data(base) if **base != node.orphan_key() => self.detached.insert(base.clone(), node.id),
-            Orphan::Tree => drop(self.removed_trees.fetch_add(1, Ordering::AcqRel)),
+            Orphan::Tree => {
+                self.removed_trees.fetch_add(1, Ordering::AcqRel);
+                self.tops.lock().insert(node.id);
+            }
             Orphan::Data(_) => {}
             Orphan::No | Orphan::Empty => return,
         }
         node.pending.store(true, Ordering::Release);
         self.volume.counters.orphans.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The directories at the top of removed trees that are in use.
+    pub(crate) fn trees_in_use(&self) -> Vec<Arc<Node>> {
+        let tops: Vec<NodeId> = self.tops.lock().iter().copied().collect();
+        tops.into_iter().filter_map(|id| self.nodes.get(id)).collect()
     }
 
     /// True if a directory lies in a removed tree: no name is found in it, and none made. The
@@ -127,6 +150,7 @@ impl Orphans {
         node.state().orphan = Orphan::Empty;
         self.volume.counters.orphans.fetch_sub(1, Ordering::Relaxed);
         self.removed_trees.fetch_sub(1, Ordering::AcqRel);
+        self.tops.lock().remove(&node.id);
         result.map(drop)
     }
 

@@ -5,9 +5,31 @@ use crate::model::error::Result;
 use crate::model::layout;
 use crate::model::types::NodeId;
 use crate::namespace::context::Namespace;
+use std::sync::Arc;
 
 /// Names that are looked at, at most, for each node that is asked for.
 const NAMES_PER_NODE: usize = 16;
+
+/// Names in removed trees that are still in use, each with its directory, what lies deeper first; at
+/// most `limit` of them.
+pub(crate) fn names_in_removed_trees(namespace: &Namespace, limit: usize) -> Vec<(NodeId, Arc<[u8]>)> {
+    let _tree = namespace.tree.shared();
+    let mut found = Vec::new();
+    let mut waiting = namespace.orphans.trees_in_use();
+    while let Some(dir) = waiting.pop().filter(|_| found.len() < limit) {
+        let names = dir.dir().names.lock();
+        for (name, node) in names.entries() {
+            let Some(node) = namespace.nodes.get(node) else { continue };
+            found.push((dir.id, name.clone()));
+            if node.is_dir() {
+                waiting.push(node);
+            }
+        }
+    }
+    found.reverse();
+    found.truncate(limit);
+    found
+}
 
 /// The nodes in memory of a directory (or file) and everything below it, each file by any name that
 /// is known; `None` if there are more than `limit`, or many more names have to be looked at.

@@ -332,3 +332,27 @@ fn a_whiteout_is_left_where_the_entry_was() {
     assert_eq!(bench.read(file), text(1));
     bench.check(0);
 }
+
+#[test]
+fn names_in_removed_trees_are_told_as_long_as_they_are_in_use() {
+    let bench = Bench::new(0);
+    let top = bench.dir(NodeId::ROOT, "top");
+    let dir = bench.dir(top, "dir");
+    let file = bench.file(dir, "file");
+    bench.file(NodeId::ROOT, "elsewhere");
+    let told = || bench.fs.names_in_removed_trees(10);
+    assert!(told().is_empty(), "nothing was removed");
+    bench.fs.remove_tree(NodeId::ROOT, b"top", &Caller::default()).expect("remove");
+    // What lies deeper first: then all that is above can be let go as well.
+    let all = vec![(dir, Arc::from(&b"file"[..])), (top, Arc::from(&b"dir"[..]))];
+    assert_eq!(told(), all);
+    assert_eq!(bench.fs.names_in_removed_trees(1).len(), 1);
+    bench.fs.forget(dir, 1);
+    assert_eq!(told(), all, "the file keeps them");
+    bench.fs.forget(file, 1);
+    assert_eq!(told(), []);
+    bench.check(1);
+    bench.fs.forget(top, 1);
+    assert!(told().is_empty());
+    bench.check(0);
+}

@@ -7,6 +7,7 @@ use crate::ui::say;
 use anyhow::{Context, Result, bail};
 use espalier_workspace::{Create, Created, GitNote};
 use serde_json::{Value, json};
+use std::collections::HashSet;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,7 +17,7 @@ pub(super) fn run(asked: &Asked<'_>, args: &WorkspaceCreate) -> Result<Exit> {
         bail!("--count 0 makes nothing");
     }
     let hook = hook();
-    let mut all = Vec::new();
+    let (mut all, mut said) = (Vec::new(), HashSet::new());
     for number in 1..=args.count.unwrap_or(1) {
         let (name, place) = match args.count {
             Some(_) => (format!("{}-{number}", args.name), args.at.as_deref().map(|at| numbered(at, number))),
@@ -38,7 +39,7 @@ pub(super) fn run(asked: &Asked<'_>, args: &WorkspaceCreate) -> Result<Exit> {
         let created = create.run(&TREES)?;
         all.push(describe(&created, begun.elapsed().as_micros() as u64));
         if !asked.json {
-            tell(&created);
+            tell(&created, &mut said);
         }
         if let [program, arguments @ ..] = &args.command[..] {
             if asked.json {
@@ -86,10 +87,14 @@ fn describe(created: &Created, microseconds: u64) -> Value {
     })
 }
 
-fn tell(created: &Created) {
+/// Says where a workspace is, and what was done to git's files in it that was not `said` of another
+/// one: hundreds may be made at once.
+fn tell(created: &Created, said: &mut HashSet<String>) {
     say!("{}", created.workspace.place().display());
-    for note in &created.git {
-        // What is done to git's files is said, but is no output to be read by programs.
-        crate::ui::complain!("git: {}", note.words());
+    for words in created.git.iter().map(GitNote::words) {
+        if said.insert(words.clone()) {
+            // No output to be read by programs.
+            crate::ui::complain!("git: {words}");
+        }
     }
 }

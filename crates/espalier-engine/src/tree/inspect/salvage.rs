@@ -209,7 +209,7 @@ impl<'a> Salvager<'a> {
         for part in &run.parts {
             match self.part(part, view, leaf) {
                 Salvaged::Whole => parts.push(part.clone()),
-                Salvaged::Left(left) => (changed, _) = (true, parts.extend(left)),
+                Salvaged::Left(left) => (changed, _) = (true, parts.extend(left.map(Arc::new))),
                 Salvaged::Gone => changed = true,
             }
         }

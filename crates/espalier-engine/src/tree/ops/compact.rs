@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub(crate) struct PartsBuilder<'a> {
     trees: &'a Trees,
     builder: PartBuilder,
-    parts: Vec<ViewedPart>,
+    parts: Vec<Arc<ViewedPart>>,
 }
 
 impl<'a> PartsBuilder<'a> {
@@ -42,7 +42,7 @@ impl<'a> PartsBuilder<'a> {
     }
 
     /// Adds a part as it is.
-    pub(crate) fn push_part(&mut self, part: ViewedPart) {
+    pub(crate) fn push_part(&mut self, part: Arc<ViewedPart>) {
         self.cut();
         self.parts.push(part);
     }
@@ -55,11 +55,11 @@ impl<'a> PartsBuilder<'a> {
     fn cut(&mut self) {
         if !self.builder.is_empty() {
             let part = std::mem::take(&mut self.builder).finish();
-            self.parts.push(ViewedPart::whole(PartSlot::new(&self.trees.memory, part)));
+            self.parts.push(Arc::new(ViewedPart::whole(PartSlot::new(&self.trees.memory, part))));
         }
     }
 
-    pub(crate) fn finish(mut self) -> Vec<ViewedPart> {
+    pub(crate) fn finish(mut self) -> Vec<Arc<ViewedPart>> {
         self.cut();
         self.parts
     }

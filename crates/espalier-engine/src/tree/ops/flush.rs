@@ -196,7 +196,7 @@ impl TreeEditor<'_> {
             let parts = edge.runs.iter().flat_map(|run| &run.parts);
             parts.filter_map(|part| Some(part.slot.place()?.handle.id())).collect()
         };
-        let is_new = |part: &ViewedPart| part.slot.place().is_none();
+        let is_new = |part: &Arc<ViewedPart>| part.slot.place().is_none();
         let has_more = |run: &Arc<Run>| !run.ranges.is_empty() || run.parts.iter().any(is_new);
         if edges[i].runs.is_empty() || edges[i].runs.iter().any(has_more) {
             return false;

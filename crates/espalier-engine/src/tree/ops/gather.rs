@@ -63,7 +63,7 @@ impl ValueSpread {
 }
 
 /// True if the values of these parts lie in too many places.
-fn is_scattered(parts: &[ViewedPart]) -> bool {
+fn is_scattered(parts: &[Arc<ViewedPart>]) -> bool {
     let mut spread = ValueSpread::default();
     for part in parts {
         match part.slot.as_unwritten() {
@@ -88,7 +88,7 @@ pub(crate) struct Gather {
 impl Gather {
     /// What there is to gather in a leaf of `parts`; `None` for nothing. `sparse` asks for those in
     /// value parts that are to be emptied.
-    pub(crate) fn of(trees: &Trees, parts: &[ViewedPart], sparse: bool) -> Option<Self> {
+    pub(crate) fn of(trees: &Trees, parts: &[Arc<ViewedPart>], sparse: bool) -> Option<Self> {
         if !sparse {
             let all = is_scattered(parts);
             return all.then_some(Self { all, sparse: HashSet::new() });
@@ -129,17 +129,17 @@ impl Gather {
 /// Part of a leaf that is being rewritten.
 enum LeafPiece {
     /// A part that stays as it is.
-    Kept(ViewedPart),
+    Kept(Arc<ViewedPart>),
     Entry(Key, Msn, Value),
 }
 
 /// The same entries with the values in question in memory, to be written together.
 pub(super) fn rewrite(
     trees: &Arc<Trees>,
-    parts: Vec<ViewedPart>,
+    parts: Vec<Arc<ViewedPart>>,
     interval: &KeyRange,
     gather: &Gather,
-) -> Result<Vec<ViewedPart>> {
+) -> Result<Vec<Arc<ViewedPart>>> {
     let mut pieces: Vec<LeafPiece> = Vec::new();
     for part in parts {
         if !gather.concerns_part(&part.slot) {

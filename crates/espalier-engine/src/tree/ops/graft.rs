@@ -14,7 +14,7 @@ use crate::model::key::{Key, KeyRange, lift};
 use crate::model::view::View;
 use crate::tree::interior::{edges_of, parent_of, split_interior};
 use crate::tree::node::{Body, Child, Edge, Node, NodeSlot, Root};
-use crate::tree::run::{Run, runs_within, runs_without};
+use crate::tree::run::{Run, runs_clear_of, runs_within};
 use crate::tree::trees::Trees;
 use std::sync::Arc;
 
@@ -381,7 +381,7 @@ impl<'a> Grafter<'a> {
             None => Node::empty(below),
         };
         self.graft_into(&mut child, host, range, target);
-        let runs = runs_without(&edge.runs, range);
+        let runs = runs_clear_of(self.trees, &edge.runs, range);
         let nodes = split_interior(child, self.trees.tuning.fanout, host);
         let ends: Vec<Option<Key>> =
             nodes.iter().skip(1).map(|(start, _)| Some(start.clone())).chain([host.end.clone()]).collect();

@@ -73,7 +73,12 @@ fn to_write(slot: &PartSlot) -> u64 {
     slot.as_unwritten().map_or(0, bytes) as u64
 }
 
-fn merge(trees: &Arc<Trees>, base: &Run, runs: &[Arc<Run>], interval: &KeyRange) -> Result<Vec<ViewedPart>> {
+fn merge(
+    trees: &Arc<Trees>,
+    base: &Run,
+    runs: &[Arc<Run>],
+    interval: &KeyRange,
+) -> Result<Vec<Arc<ViewedPart>>> {
     let ranges = merged_ranges(runs);
     let mut merged = Merged::new(run_sources(trees, runs));
     merged.seek(&interval.start)?;
@@ -133,7 +138,7 @@ fn resolve_into(
 
 /// Cuts parts into leaves of at most about `most` bytes, where neighbours share the least prefix
 /// [BetrFS 0.5, section 3.4: preferential splitting].
-fn split(parts: Vec<ViewedPart>, most: u64, start: &Key) -> Vec<(Key, Vec<ViewedPart>)> {
+fn split(parts: Vec<Arc<ViewedPart>>, most: u64, start: &Key) -> Vec<(Key, Vec<Arc<ViewedPart>>)> {
     let total: u64 = parts.iter().map(|p| p.slot.weight()).sum();
     let mut leaves = Vec::new();
     if parts.is_empty() {
@@ -145,7 +150,7 @@ fn split(parts: Vec<ViewedPart>, most: u64, start: &Key) -> Vec<(Key, Vec<Viewed
     let mut left = total;
     for n in (1..=count).rev() {
         let share = left / n;
-        let mut leaf: Vec<ViewedPart> = Vec::new();
+        let mut leaf: Vec<Arc<ViewedPart>> = Vec::new();
         let mut size = 0;
         // The best place to cut so far: shared prefix, number of parts, pivot.
         let mut best: Option<(usize, usize, Key, u64)> = None;

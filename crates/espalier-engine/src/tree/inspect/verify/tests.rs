@@ -28,25 +28,25 @@ impl Hand {
     }
 
     /// A part of inserts.
-    fn part(&self, keys: &str) -> ViewedPart {
+    fn part(&self, keys: &str) -> Arc<ViewedPart> {
         self.part_of(keys, &Op::Insert(b"value".to_vec().into()))
     }
 
     /// A part with one message for each key (one byte each).
-    fn part_of(&self, keys: &str, op: &Op) -> ViewedPart {
+    fn part_of(&self, keys: &str, op: &Op) -> Arc<ViewedPart> {
         let mut builder = PartBuilder::new();
         keys.bytes().for_each(|key| builder.push(&[key], Msn(5), op));
-        ViewedPart::whole(PartSlot::new(&self.trees().memory, builder.finish()))
+        Arc::new(ViewedPart::whole(PartSlot::new(&self.trees().memory, builder.finish())))
     }
 
     /// A part on the device, with a summary that `change` has changed.
-    fn stored_part(&self, keys: &str, change: impl FnOnce(&mut PartSummary)) -> ViewedPart {
+    fn stored_part(&self, keys: &str, change: impl FnOnce(&mut PartSummary)) -> Arc<ViewedPart> {
         let part = self.part(keys);
         self.trees().store_parts(std::slice::from_ref(&part.slot)).unwrap();
         let StoredPart { handle, values } = part.slot.place().unwrap();
         let mut summary = part.slot.summary.clone();
         change(&mut summary);
-        ViewedPart::whole(PartSlot::stored(summary, StoredPart { handle, values }))
+        Arc::new(ViewedPart::whole(PartSlot::stored(summary, StoredPart { handle, values })))
     }
 
     fn run(&self, keys: &str) -> Arc<Run> {
@@ -148,10 +148,10 @@ fn keys_out_of_bounds_are_found() {
     let ranges = "a range message reaches beyond its edge";
     hand.found(changed(&hand, |_, edges| edges[1].runs.push(ranged("l", "n"))), ranges);
     let mut part = hand.part("abc");
-    part.first = key("b");
+    Arc::make_mut(&mut part).first = key("b");
     hand.found(Node::leaf(vec![part]), "outside of what the header says of its part");
     let mut part = hand.part("abc");
-    part.last = Some(key("b"));
+    Arc::make_mut(&mut part).last = Some(key("b"));
     hand.found(Node::leaf(vec![part]), "outside of what the header says of its part");
 }
 
