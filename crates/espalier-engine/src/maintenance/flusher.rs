@@ -138,8 +138,8 @@ impl Flusher {
             Err(error) if error.kind() == ErrorKind::NoSpace => return Ok(Flushed::NoRoom),
             Err(error) => return Err(error),
         };
-        // To find out what the new tree takes beside what it replaces takes the time for all that is
-        // unwritten. With plenty of space there is room for it anyway.
+        // To find out what the new tree takes beside what it replaces takes the time for all that
+        // is unwritten. With plenty of space there is room for it anyway.
         let most = self.accounting.uncounted_below(&root);
         if !self.accounting.is_low() && self.has_room(most, share) && self.is_plenty_left(most) {
             return self.publish_root(index, root, most);

@@ -21,6 +21,7 @@ mod part_slot;
 mod policy;
 mod query;
 mod run;
+mod run_cuts;
 mod run_source;
 pub(crate) mod source;
 mod trees;

@@ -5,7 +5,6 @@ use crate::message::range_messages::RangeMessages;
 use crate::model::key::{Key, KeyRange, before_end, end_le};
 use crate::model::view::View;
 use crate::tree::part_slot::PartSlot;
-use crate::tree::trees::Trees;
 use std::sync::Arc;
 
 /// Messages that came down together, or the entries of a leaf.
@@ -61,18 +60,6 @@ impl ViewedPart {
         }
         let seen = self.wholly_through(view);
         seen.or_else(|| Self::viewed(self.slot.clone(), view.compose(&self.view))).map(Arc::new)
-    }
-
-    /// True if it may show a key in `range`: that it cannot be read leaves that open.
-    fn shows_some_of(&self, range: &KeyRange, trees: &Trees) -> bool {
-        let inner = self.view.range_inward(range);
-        if inner.is_empty() {
-            return false;
-        }
-        let Ok(part) = self.slot.load(trees) else { return true };
-        let mut cursor = part.cursor();
-        cursor.seek(&inner.start);
-        cursor.valid() && before_end(cursor.key(), inner.end.as_deref())
     }
 
     /// True if all that is visible of it is known to lie in `range`.
@@ -212,21 +199,6 @@ pub(crate) fn runs_without(runs: &[Arc<Run>], range: &KeyRange) -> Vec<Arc<Run>>
         false => run.clone(),
     };
     runs.iter().map(without).filter(|run| !run.is_empty()).collect()
-}
-
-/// The same, but a run that has nothing in `range` stays as it is, although its bounds may reach
-/// into the range. So parts are not cut into more and more pieces by ranges that come into being
-/// between their keys, one after the other: a thousand clones in one directory. Parts that reach
-/// into the range are read.
-pub(crate) fn runs_clear_of(trees: &Trees, runs: &[Arc<Run>], range: &KeyRange) -> Vec<Arc<Run>> {
-    let has_some = |run: &Run| {
-        run.ranges.touches(range) || run.parts_near(range).iter().any(|p| p.shows_some_of(range, trees))
-    };
-    let clear = |run: &Arc<Run>| match has_some(run) {
-        true => Arc::new(run.without(range)),
-        false => run.clone(),
-    };
-    runs.iter().map(clear).filter(|run| !run.is_empty()).collect()
 }
 
 /// The runs of two neighbouring edges as the runs of one, oldest first.

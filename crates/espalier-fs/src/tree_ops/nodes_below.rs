@@ -10,8 +10,8 @@ use std::sync::Arc;
 /// Names that are looked at, at most, for each node that is asked for.
 const NAMES_PER_NODE: usize = 16;
 
-/// Names in removed trees that are still in use, each with its directory, what lies deeper first; at
-/// most `limit` of them.
+/// Names in removed trees that are still in use, each with its directory, what lies deeper first;
+/// at most `limit` of them.
 pub(crate) fn names_in_removed_trees(namespace: &Namespace, limit: usize) -> Vec<(NodeId, Arc<[u8]>)> {
     let _tree = namespace.tree.shared();
     let mut found = Vec::new();

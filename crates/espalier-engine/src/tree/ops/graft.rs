@@ -14,7 +14,8 @@ use crate::model::key::{Key, KeyRange, lift};
 use crate::model::view::View;
 use crate::tree::interior::{edges_of, parent_of, split_interior};
 use crate::tree::node::{Body, Child, Edge, Node, NodeSlot, Root};
-use crate::tree::run::{Run, runs_clear_of, runs_within};
+use crate::tree::run::{Run, runs_within};
+use crate::tree::run_cuts::runs_clear_of;
 use crate::tree::trees::Trees;
 use std::sync::Arc;
 

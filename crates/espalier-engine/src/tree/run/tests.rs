@@ -4,6 +4,7 @@ use crate::model::op::{Op, RangeOp};
 use crate::model::value::Value;
 use crate::pieces::PartBuilder;
 use crate::tree::Trees;
+use crate::tree::run_cuts::runs_clear_of;
 use crate::{FormatOptions, OpenOptions, Store};
 use espalier_storage::{MemoryDevice, Random, SimulatedEnvironment};
 use std::collections::BTreeSet;
