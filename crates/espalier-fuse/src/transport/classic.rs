@@ -17,7 +17,7 @@ use super::pause::Reader;
 use super::scheduling_class::{LoadMonitor, MonitoredQueue, QueueActivity};
 use super::worker::CurrentWorker;
 use crate::protocol::{HEADER_BYTES, Header};
-use lead::{Lead, SleepDetector};
+use lead::Lead;
 use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::sync::Arc;
@@ -51,7 +51,6 @@ struct PoolThread<'a> {
     worker: &'a DeviceWorker,
     reader: &'a Reader<'a>,
     placement: CpuPlacement,
-    sleep: SleepDetector,
     permanent: bool,
 }
 
@@ -102,8 +101,7 @@ impl ThreadPool {
             let mut buffer = Buffer::new(PAYLOAD_OFFSET + self.connection.payload_bytes)?;
             let _current = CurrentWorker::enter(&worker);
             let reader = self.connection.pause.join();
-            let sleep = SleepDetector::default();
-            let thread = PoolThread { worker: &worker, reader: &reader, placement, sleep, permanent };
+            let thread = PoolThread { worker: &worker, reader: &reader, placement, permanent };
             self.serve_all(thread, &mut buffer)
         });
         self.connection.end();
@@ -133,7 +131,7 @@ impl ThreadPool {
             if member.count_request(client) {
                 self.monitor.wake();
             }
-            self.take_place(&mut thread);
+            self.take_place(&mut thread.placement);
             let result = thread.worker.serve(message, length, arrival);
             if self.are_enough_idle(thread.permanent) && !thread.reader.rest(|| self.rest(thread.permanent)) {
                 return Ok(());
@@ -144,15 +142,12 @@ impl ThreadPool {
     }
 
     /// Puts the calling thread on the CPU of its client, or, if none leads, on its own.
-    fn take_place(&self, thread: &mut PoolThread<'_>) {
+    fn take_place(&self, placement: &mut CpuPlacement) {
         if !self.lead.is_on() {
-            return thread.placement.go_home();
-        }
-        if thread.sleep.has_slept() {
-            self.lead.look(&self.activity);
+            return placement.go_home();
         }
         if let Some(cpu) = self.lead.cpu() {
-            thread.placement.follow(cpu);
+            placement.follow(cpu);
         }
     }
 
@@ -212,7 +207,7 @@ impl MonitoredQueue for Arc<ThreadPool> {
     }
 
     fn is_unsuited(&self) -> bool {
-        self.lead.is_unsuited(&self.activity, || self.idle.load(Ordering::SeqCst) == 0)
+        self.lead.is_unsuited(&self.activity, self.idle.load(Ordering::SeqCst) == 0)
     }
 
     fn adapted(&self, is_hot: bool) {

@@ -3,13 +3,9 @@
 //! The kernel gives a request to the thread that has waited longest. With a waiting thread on each
 //! CPU most requests of one client wake another CPU, which costs several times what the request
 //! does. So while many requests come, mostly of one client after the other, one thread reads them,
-//! and the others rest. Which one that is does not matter: whichever is left. Its scheduling class
-//! is chosen as for a queue of io_uring (`scheduling_class`).
-//!
-//! The leader follows its client to another CPU, and Linux moves a client every few milliseconds.
-//! On one CPU a leader in `SCHED_IDLE` need not sleep: its client takes the CPU from it, and has
-//! made the next request when it gives the CPU back. So a leader that slept before a request looks
-//! where its client runs ([`SleepDetector`]); each tick of the load monitor looks, too.
+//! and the others rest. Which one that is does not matter: whichever is left. Each tick of the load
+//! monitor it follows its client to another CPU. Its scheduling class is chosen as for a queue of
+//! io_uring (`scheduling_class`).
 //!
 //! While the leader serves, no thread reads. So none leads when clients take turns, or when the
 //! leader sleeps in its requests: then a thread of every CPU reads, and a spare one if all are
@@ -18,7 +14,6 @@
 
 use crate::transport::scheduling_class::QueueActivity;
 use parking_lot::Mutex;
-use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// If more than one request of so many comes from another client than the one before it, clients
@@ -81,12 +76,9 @@ impl Lead {
 
     /// A tick has passed: whether no thread may lead. `in_request` says whether all threads that
     /// read serve requests.
-    pub(super) fn is_unsuited(&self, activity: &QueueActivity, in_request: impl Fn() -> bool) -> bool {
-        let requests = activity.requests();
-        // A leader that has finished its request meanwhile sleeps because it waits for the next.
-        let same_request = || activity.requests() == requests && in_request();
-        let asleep = || self.is_on() && in_request() && activity.is_server_asleep() && same_request();
-        self.policy.lock().tick(requests, activity.client_changes(), asleep)
+    pub(super) fn is_unsuited(&self, activity: &QueueActivity, in_request: bool) -> bool {
+        let asleep = || self.is_on() && in_request && activity.is_server_asleep();
+        self.policy.lock().tick(activity.requests(), activity.client_changes(), asleep)
     }
 }
 
@@ -108,27 +100,6 @@ impl LeadPolicy {
             (self.penalty_ticks_left, self.asleep_ticks) = (PENALTY_TICKS, 0);
         }
         unsuited
-    }
-}
-
-/// Tells whether a thread slept since it was asked last.
-#[derive(Debug, Default)]
-pub(super) struct SleepDetector {
-    /// How often the thread had gone to sleep then.
-    sleeps: libc::c_long,
-}
-
-impl SleepDetector {
-    /// Whether the calling thread, always the same one, slept since the last call.
-    pub(super) fn has_slept(&mut self) -> bool {
-        let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: `usage` has room for what the kernel writes; numbers of any value are valid, also
-        // zeros where the call fails.
-        let sleeps = unsafe {
-            libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
-            usage.assume_init().ru_nvcsw
-        };
-        std::mem::replace(&mut self.sleeps, sleeps) != sleeps
     }
 }
 
@@ -159,55 +130,6 @@ mod tests {
         assert!(policy.tick(400, 1, || true));
         (0..PENALTY_TICKS).for_each(|_| assert!(policy.tick(400, 1, || true)));
         assert!(policy.tick(400, 1, || true), "it slept through a tick");
-    }
-
-    #[test]
-    fn a_leader_that_waits_for_its_next_request_is_not_asleep_in_one() {
-        let (lead, activity) = (Lead::none(), QueueActivity::default());
-        lead.set(true);
-        let (ended, wait) = std::sync::mpsc::channel::<()>();
-        let (send, asleep) = std::sync::mpsc::channel();
-        std::thread::scope(|scope| {
-            let activity = &activity;
-            scope.spawn(move || {
-                let member = activity.join();
-                // Enough that one client does not count as taking turns.
-                for _ in 0..REQUESTS_PER_CLIENT {
-                    member.count_request(1);
-                }
-                let _ = send.send(());
-                let _ = wait.recv();
-            });
-            let _ = asleep.recv();
-            while !activity.is_server_asleep() {
-                std::thread::yield_now();
-            }
-            // The request that was served when the tick came ends while the monitor looks.
-            let looks = std::cell::Cell::new(0);
-            let ends_meanwhile = || looks.replace(looks.get() + 1) == 0;
-            for _ in 0..4 * ASLEEP_TICKS {
-                looks.set(0);
-                assert!(!lead.is_unsuited(activity, ends_meanwhile));
-                assert_eq!(looks.get(), 2);
-            }
-            assert!(lead.is_unsuited(activity, || true), "it sleeps in its request, and none came");
-            drop(ended);
-        });
-    }
-
-    #[test]
-    fn a_thread_that_slept_is_told_from_one_that_did_not() {
-        let mut detector = SleepDetector::default();
-        let (send, sent) = std::sync::mpsc::channel::<()>();
-        let sleeper = std::thread::spawn(move || {
-            detector.has_slept();
-            let _ = send.send(());
-            let (_kept, never) = std::sync::mpsc::channel::<()>();
-            let _ = never.recv_timeout(std::time::Duration::from_millis(1));
-            detector.has_slept()
-        });
-        let _ = sent.recv();
-        assert!(sleeper.join().is_ok_and(|slept| slept));
     }
 
     #[test]
