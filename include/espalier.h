@@ -183,4 +183,14 @@ struct espalier_quota {
 #define ESPALIER_IOC_GET_LIMITS  _IOR(ESPALIER_IOC_MAGIC, 16, struct espalier_tree_bytes)
 #define ESPALIER_IOC_QUOTA       _IOR(ESPALIER_IOC_MAGIC, 17, struct espalier_quota)
 
+/* On a directory: what ESPALIER_IOC_DIFF, ESPALIER_IOC_EXCLUSIVE_SPACE and ESPALIER_IOC_GET_LIMITS
+ * tell, in one answer, for programs that ask about many directories. EPERM, EXDEV. */
+struct espalier_survey {
+	__u8 token[16];		/* in: of the older directory; out: zeros */
+	__u64 session;		/* in: 0; out: for ESPALIER_IOC_DIFF_NEXT, 0 if nothing differs */
+	__u64 exclusive;	/* in: 0; out: bytes shared with nothing else, ~0: not for the caller */
+	struct espalier_tree_bytes limits;	/* in: 0 */
+};
+#define ESPALIER_IOC_SURVEY      _IOWR(ESPALIER_IOC_MAGIC, 18, struct espalier_survey)
+
 #endif

@@ -108,7 +108,7 @@ pub use model::op::{ComposeFunction, MergeFunction, MergeFunctions, Op, RangeOp,
 pub use model::options::{Compression, FormatOptions, OpenOptions, Tuning};
 pub use model::value::{LARGE_VALUE, MAX_VALUE, VALUE_PAGE, Value};
 pub use model::{key, view};
-pub use read::cursor::{Cursor, Entries, Entry};
+pub use read::cursor::{Cursor, Entries, Entry, Within};
 pub use read::snapshot::Snapshot;
 pub use read::snapshot_index::Slice;
 pub use space::{Census, MAX_LABEL, MAX_PARAMETERS, MAX_VOLUME_NAME, RunHistogram, SpaceStats};

@@ -26,6 +26,7 @@ mod listing;
 mod merge;
 mod names;
 mod original;
+mod parallel;
 mod patch;
 mod path_text;
 mod plan;

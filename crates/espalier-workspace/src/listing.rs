@@ -1,6 +1,7 @@
 //! What a list of workspaces shows.
 
 use crate::error::Result;
+use crate::parallel;
 use crate::process::Process;
 use crate::processes::Processes;
 use crate::trees::Trees;
@@ -22,15 +23,28 @@ pub struct Listed {
 }
 
 impl Listed {
+    /// Looks at all of these workspaces, at several at a time. They come back in the same order.
+    ///
+    /// # Errors
+    /// As for [`Listed::of`].
+    pub fn all(
+        trees: &(dyn Trees + Sync),
+        workspaces: &[Workspace],
+        processes: &Processes,
+    ) -> Result<Vec<Self>> {
+        parallel::map(workspaces, |workspace| Self::of(trees, workspace, processes))
+    }
+
     /// Looks at a workspace.
     ///
     /// # Errors
-    /// As for [`Workspace::differences`].
+    /// As for [`Trees::survey`].
     pub fn of(trees: &dyn Trees, workspace: &Workspace, processes: &Processes) -> Result<Self> {
+        let (changed, own_bytes, limits) = workspace.survey(trees)?;
         Ok(Self {
-            changed: workspace.differences(trees)?.len(),
-            own_bytes: own_bytes(trees, workspace)?,
-            quota: trees.limits(&workspace.place())?.exclusive,
+            changed: changed.len(),
+            own_bytes,
+            quota: limits.exclusive,
             processes: processes.in_tree(&workspace.place()),
             workspace: workspace.clone(),
         })

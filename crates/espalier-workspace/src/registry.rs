@@ -3,10 +3,11 @@
 use crate::error::{AtPath, Error, Result};
 use crate::home::Home;
 use crate::names::{check_name, taken};
+use crate::parallel;
 use crate::record::{Record, now};
 use crate::workspace::{Lock, Workspace, attribute, clear_identifier, identifier, set_identifier};
 use std::collections::{BTreeSet, HashMap};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -31,20 +32,25 @@ impl Registry {
     /// Of the system; [`Error::Damaged`].
     pub fn around(at: &Path) -> Result<Self> {
         let at = at.canonicalize().at(at)?;
-        let mut all = Vec::new();
+        let mut records = Vec::new();
         for home in Home::around(&at)? {
             for entry in home.dir().read_dir().at(home.dir())? {
                 let name = entry.at(home.dir())?.file_name();
-                if is_identifier(&name)
-                    && let Some(record) = Record::load(&home.dir().join(&name))?
-                {
-                    all.push(Workspace { home: home.clone(), record });
+                if is_identifier(&name) {
+                    records.push((home.clone(), name));
                 }
             }
         }
+        let load = |(home, name): &(Home, OsString)| {
+            let Some(record) = Record::load(&home.dir().join(name))? else { return Ok(None) };
+            let known = Workspace { home: home.clone(), record };
+            let is_present = known.is_at_its_place();
+            Ok(Some((known, is_present)))
+        };
         let mut this = Self { at, present: Vec::new(), missing: Vec::new() };
-        for mut workspace in all {
-            if workspace.is_present()? {
+        for (mut workspace, is_present) in parallel::map(&records, load)?.into_iter().flatten() {
+            // What completes a promotion concerns several places: one after the other.
+            if if workspace.record.promoting { workspace.is_present()? } else { is_present } {
                 this.present.push(workspace);
             } else {
                 this.missing.push(workspace);
@@ -180,7 +186,12 @@ impl Workspace {
     /// True if it is where its record says.
     pub(crate) fn is_present(&mut self) -> Result<bool> {
         self.complete_promotion()?;
-        Ok(identifier(&self.place()).as_deref() == Some(&self.record.id))
+        Ok(self.is_at_its_place())
+    }
+
+    /// True if what is at its place bears its identifier.
+    fn is_at_its_place(&self) -> bool {
+        identifier(&self.place()).as_deref() == Some(&self.record.id)
     }
 
     /// True if what is at its place was put there as a copy of it, and it is nowhere else: that is

@@ -104,6 +104,21 @@ pub trait Trees {
     /// [`Error::Meanwhile`] if something is not what a step expects; of the system.
     fn rename_all(&self, staging: &Path, target: &Path, steps: &[Step]) -> Result<()>;
 
+    /// What [`Trees::differences`] gives, [`Trees::exclusive_bytes`] and [`Trees::limits`] of `new`, in
+    /// one question.
+    ///
+    /// # Errors
+    /// As for these.
+    fn survey(
+        &self,
+        old: &Path,
+        new: &Path,
+        each: &mut dyn FnMut(Change, &[u8]),
+    ) -> Result<(Option<u64>, TreeBytes)> {
+        self.differences(old, new, each)?;
+        Ok((self.exclusive_bytes(new)?, self.limits(new)?))
+    }
+
     /// The bytes that only this tree refers to; `None` if the caller may not ask.
     ///
     /// # Errors
@@ -205,6 +220,23 @@ impl Trees for Mounted {
         begin.resize(control::size(control::DIFF), 0);
         ask(&after, control::DIFF, &mut begin).map_err(|error| explain(error, new))?;
         take_differences((&after, new), &begin[control::TOKEN_BYTES..], each)
+    }
+
+    fn survey(
+        &self,
+        old: &Path,
+        new: &Path,
+        each: &mut dyn FnMut(Change, &[u8]),
+    ) -> Result<(Option<u64>, TreeBytes)> {
+        let (before, after) = (open(old)?, open(new)?);
+        let mut argument = token(&before, old)?.to_vec();
+        argument.resize(control::size(control::SURVEY), 0);
+        ask(&after, control::SURVEY, &mut argument).map_err(|error| explain(error, new))?;
+        let found = control::Surveyed::decode(&argument).ok_or_else(|| cut_off(new))?;
+        if found.session != 0 {
+            take_differences((&after, new), &found.session.to_ne_bytes(), each)?;
+        }
+        Ok((found.own, found.limits))
     }
 
     fn restore(&self, dir: &Path, snapshot: &str) -> Result<()> {

@@ -173,24 +173,45 @@ impl Workspace {
     /// As for [`Trees::differences`].
     pub fn differences(&self, trees: &dyn Trees) -> Result<Vec<Difference>> {
         let (base, place) = (self.base(), self.place());
-        let mut found = Vec::new();
-        for (path, change) in changed_paths(trees, &base, &place)? {
-            let (old, new) = (entry::read(&base, &path)?, entry::read(&place, &path)?);
-            if change == Change::Changed
-                && let (Some(old), Some(new)) = (&old, &new)
-                && old.is_like(new, Trust::Times)?
-            {
-                continue;
-            }
-            let (change, shown) = match (old, new) {
-                (None, None) => continue,
-                (None, Some(new)) => (Changed::Added, new),
-                (Some(old), None) => (Changed::Removed, old),
-                (Some(_), Some(new)) => (Changed::Modified, new),
-            };
-            found.push((Difference { path, change, kind: shown.kind }, shown.number));
+        let paths = changed_paths(trees, &base, &place)?;
+        told(paths, &base, &place)
+    }
+
+    /// The same, with the bytes that nothing else shares with it (`None` if the user may not know), and
+    /// its limits.
+    ///
+    /// # Errors
+    /// As for [`Trees::survey`].
+    pub(crate) fn survey(&self, trees: &dyn Trees) -> Result<(Vec<Difference>, Option<u64>, TreeBytes)> {
+        let (base, place) = (self.base(), self.place());
+        let mut paths = Vec::new();
+        let (own, limits) = trees.survey(&base, &place, &mut |change, path| add(&mut paths, change, path))?;
+        Ok((told(in_order(paths), &base, &place)?, own, limits))
+    }
+}
+
+/// What has become of paths that may differ.
+fn told(paths: Vec<(PathBuf, Change)>, base: &Path, place: &Path) -> Result<Vec<Difference>> {
+    let mut found = Vec::new();
+    for (path, change) in paths {
+        let (old, new) = (entry::read(base, &path)?, entry::read(place, &path)?);
+        if change == Change::Changed
+            && let (Some(old), Some(new)) = (&old, &new)
+            && old.is_like(new, Trust::Times)?
+        {
+            continue;
         }
-        Ok(pair_renames(found, identity(&base)?, identity(&place)?))
+        let (change, shown) = match (old, new) {
+            (None, None) => continue,
+            (None, Some(new)) => (Changed::Added, new),
+            (Some(old), None) => (Changed::Removed, old),
+            (Some(_), Some(new)) => (Changed::Modified, new),
+        };
+        found.push((Difference { path, change, kind: shown.kind }, shown.number));
+    }
+    match found.is_empty() {
+        true => Ok(Vec::new()),
+        false => Ok(pair_renames(found, identity(base)?, identity(place)?)),
     }
 }
 
@@ -226,15 +247,22 @@ const OF_VERSION_CONTROL: [&[u8]; 2] = [b".git", b".jj"];
 /// control keeps for itself.
 pub(crate) fn changed_paths(trees: &dyn Trees, old: &Path, new: &Path) -> Result<Vec<(PathBuf, Change)>> {
     let mut all = Vec::new();
-    trees.differences(old, new, &mut |change, path| {
-        if !path.split(|byte| *byte == b'/').any(|name| OF_VERSION_CONTROL.contains(&name)) {
-            all.push((PathBuf::from(OsStr::from_bytes(path)), change));
-        }
-    })?;
+    trees.differences(old, new, &mut |change, path| add(&mut all, change, path))?;
+    Ok(in_order(all))
+}
+
+/// Adds a path that may differ, but not what version control keeps.
+fn add(all: &mut Vec<(PathBuf, Change)>, change: Change, path: &[u8]) {
+    if !path.split(|byte| *byte == b'/').any(|name| OF_VERSION_CONTROL.contains(&name)) {
+        all.push((PathBuf::from(OsStr::from_bytes(path)), change));
+    }
+}
+
+/// Each path once: a file with several names may be told twice.
+fn in_order(mut all: Vec<(PathBuf, Change)>) -> Vec<(PathBuf, Change)> {
     all.sort_by(|a, b| a.0.cmp(&b.0));
-    // A file with several names may be told twice.
     all.dedup_by(|a, b| a.0 == b.0);
-    Ok(all)
+    all
 }
 
 /// The identifier in the attribute of a directory that is a workspace, and no copy of one.

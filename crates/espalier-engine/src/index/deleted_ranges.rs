@@ -43,6 +43,12 @@ impl DeletedRanges {
         self.ranges.lock().note_all(index);
     }
 
+    /// True if something in one of these ranges may have been deleted since ranges were last taken.
+    pub(crate) fn touch(&self, of: &[(IndexId, KeyRange)]) -> bool {
+        let ranges = self.ranges.lock();
+        of.iter().any(|(index, range)| ranges.touches(*index, range))
+    }
+
     /// True if nothing was deleted since ranges were last taken.
     pub(crate) fn is_empty(&self) -> bool {
         self.ranges.lock().is_empty()
@@ -94,6 +100,15 @@ impl RangeSet {
     /// True if there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.ranges.is_empty()
+    }
+
+    /// True if one of the ranges and `other` have a key in common.
+    fn touches(&self, index: IndexId, other: &KeyRange) -> bool {
+        let Some(ranges) = self.ranges.get(&index) else { return false };
+        ranges.iter().any(|(start, end)| {
+            let range = KeyRange { start: start.clone(), end: end.clone() };
+            range.overlaps(other)
+        })
     }
 
     /// True if `key` lies in one of the ranges.

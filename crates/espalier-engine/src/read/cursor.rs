@@ -13,6 +13,7 @@ use crate::read::snapshot_index::SnapshotIndex;
 use crate::tree::Toward;
 use crate::tree::source::{Merged, before_end_of};
 use bytes::Bytes;
+use std::cell::Cell;
 
 /// A key with its value.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,6 +22,17 @@ pub struct Entry {
     pub key: Key,
     /// The value; [`Cursor::read`] loads one that is not in memory.
     pub value: Value,
+}
+
+/// What [`Cursor::next_within`] found.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Within {
+    /// The next entry.
+    Entry(Entry),
+    /// The end of the range.
+    End,
+    /// Only keys that were deleted, so far.
+    GaveUp,
 }
 
 /// The place between two keys where a cursor stands.
@@ -75,6 +87,25 @@ impl Cursor {
         let resolve =
             |found: KeyMessages, index: &SnapshotIndex| found.value(index.merge_functions(), index.reader());
         Ok(self.advance(resolve)?.map(|(key, value)| Entry { key, value }))
+    }
+
+    /// As [`Cursor::next`], but gives up at the first of more than `most` keys in a row that were
+    /// deleted and still have messages. The next call goes on behind it.
+    ///
+    /// # Errors
+    /// As for [`Cursor::next`].
+    pub fn next_within(&mut self, most: usize) -> Result<Within> {
+        let passed = Cell::new(0);
+        let resolve = |found: KeyMessages, index: &SnapshotIndex| {
+            let value = found.value(index.merge_functions(), index.reader())?;
+            passed.set(passed.get() + usize::from(value.is_none()));
+            Ok((value.is_some() || passed.get() > most).then_some(value))
+        };
+        Ok(match self.advance(resolve)? {
+            Some((key, Some(value))) => Within::Entry(Entry { key, value }),
+            Some((_, None)) => Within::GaveUp,
+            None => Within::End,
+        })
     }
 
     /// The next key that has messages, with what `look` makes of them. Reads no values, and may

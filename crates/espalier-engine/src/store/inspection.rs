@@ -121,6 +121,17 @@ impl Store {
         self.components.write.scheduler.collector.push_down_now(ranges, limit)
     }
 
+    /// As [`Store::settle`], if anything was deleted there that has not come to the leaves yet.
+    ///
+    /// # Errors
+    /// Of the device.
+    pub fn settle_deleted(&self, ranges: &[(IndexId, KeyRange)], limit: Duration) -> Result<()> {
+        match self.components.write.scheduler.collector.deleted.touch(ranges) {
+            true => self.settle(ranges, limit),
+            false => Ok(()),
+        }
+    }
+
     /// Has large values of keys that begin with `prefix` written into value parts of their own from
     /// now on, so that they count for what they belong to. `owner` had another prefix before, or
     /// gives up the one that it had.

@@ -5,6 +5,7 @@ use crate::message::range_messages::RangeMessages;
 use crate::model::key::{Key, KeyRange, before_end, end_le};
 use crate::model::view::View;
 use crate::tree::part_slot::PartSlot;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Messages that came down together, or the entries of a leaf.
@@ -67,6 +68,12 @@ impl ViewedPart {
         range.contains(&self.first) && self.last.as_ref().is_some_and(|last| range.contains(last))
     }
 
+    /// False if all that is visible of it is known to lie outside of `range`.
+    pub(crate) fn may_show_some_of(&self, range: &KeyRange) -> bool {
+        before_end(&self.first, range.end.as_deref())
+            && self.last.as_ref().is_none_or(|last| *last >= range.start)
+    }
+
     /// The same if all that is visible of it stays visible: then its bounds say what they said.
     /// `None` if that is not known.
     pub(super) fn wholly_through(&self, view: &View) -> Option<Self> {
@@ -100,7 +107,7 @@ impl Run {
     }
 
     /// The same without values.
-    pub(super) fn message_bytes(&self) -> u64 {
+    pub(crate) fn message_bytes(&self) -> u64 {
         let parts: u64 = self.parts.iter().map(|p| u64::from(p.slot.summary.bytes)).sum();
         parts + self.ranges.memory() as u64
     }
@@ -136,8 +143,7 @@ impl Run {
     /// True if it may show something in `range`, as far as its bounds tell: then taking the range
     /// out of it changes them.
     fn reaches_into(&self, range: &KeyRange) -> bool {
-        let may_show = |part: &Arc<ViewedPart>| part.last.as_ref().is_none_or(|last| *last >= range.start);
-        self.parts_near(range).iter().any(may_show) || self.ranges.touches(range)
+        self.parts_near(range).iter().any(|part| part.may_show_some_of(range)) || self.ranges.touches(range)
     }
 
     /// This run without what lies in `range`.
@@ -156,10 +162,15 @@ impl Run {
 
     /// The parts that may show keys in `range`, and perhaps one more.
     pub(super) fn parts_near(&self, range: &KeyRange) -> &[Arc<ViewedPart>] {
+        &self.parts[self.numbers_near(range)]
+    }
+
+    /// The numbers of these parts.
+    pub(super) fn numbers_near(&self, range: &KeyRange) -> Range<usize> {
         // Each ends where the next one begins, or before.
         let from = self.parts.partition_point(|p| p.first < range.start).saturating_sub(1);
         let to = self.parts.partition_point(|p| before_end(&p.first, range.end.as_deref()));
-        &self.parts[from.min(to)..to]
+        from.min(to)..to
     }
 
     /// The part that holds `key` if any does, and its number.

@@ -1,7 +1,7 @@
-//! Taking a range out of runs by what their parts hold, and not only by their bounds.
+//! Cutting runs at the borders of a range by what their parts hold, and not only by their bounds.
 
 use crate::model::key::{KeyRange, before_end};
-use crate::tree::run::{Run, ViewedPart};
+use crate::tree::run::{Run, ViewedPart, runs_within};
 use crate::tree::trees::Trees;
 use std::sync::Arc;
 
@@ -18,6 +18,21 @@ pub(crate) fn runs_clear_of(trees: &Trees, runs: &[Arc<Run>], range: &KeyRange) 
         false => run.clone(),
     };
     runs.iter().map(clear).filter(|run| !run.is_empty()).collect()
+}
+
+/// What of `runs` lies in `range`, without parts that have no key there although their bounds span
+/// it: what a clone takes along does not grow with what waits for its neighbours. Parts that reach
+/// into the range are read.
+pub(crate) fn runs_with_keys_in(trees: &Trees, runs: &[Arc<Run>], range: &KeyRange) -> Vec<Arc<Run>> {
+    let with_keys = |run: Arc<Run>| {
+        let has_some = |part: &&Arc<ViewedPart>| part.shows_some_of(range, trees);
+        let parts: Vec<_> = run.parts.iter().filter(has_some).cloned().collect();
+        match parts.len() == run.parts.len() {
+            true => run,
+            false => Arc::new(Run { parts, ranges: run.ranges.clone() }),
+        }
+    };
+    runs_within(runs, range).into_iter().map(with_keys).filter(|run| !run.is_empty()).collect()
 }
 
 impl ViewedPart {

@@ -64,6 +64,9 @@ fn clone_directory<'a>(
     caller: &Caller,
 ) -> Result<HeldNode<'a>> {
     let verified = namespace.ownership.verify(source, caller, TreeUse::Read)?;
+    let prefix = source.content_prefix(namespace.tree.shared().epoch);
+    // Only a hint, in case it moves meanwhile.
+    namespace.links.settle_before_clone(&prefix)?;
     let tree = namespace.tree.exclusive();
     let mut names = dir.dir().names.lock();
     namespace.lookup.check_free(&tree, dir, &mut names, name)?;
@@ -154,7 +157,7 @@ fn clone_links(
     if source.dir().has_link_area() && !from.is_empty() {
         return Ok(());
     }
-    inode.has_link_area = namespace.links.has_names_below(&from)?;
+    inode.has_link_area = namespace.links.may_have_names_below(&from)?;
     if !inode.has_link_area {
         // The root may have a mark all the same.
         batch.delete(volume.links(), to);

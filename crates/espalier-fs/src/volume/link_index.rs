@@ -10,13 +10,20 @@ use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::layout;
 use crate::model::record::{AreaMark, Inode, Record};
 use crate::volume::context::VolumeContext;
-use espalier_engine::{Cursor, Key, KeyRange};
+use espalier_engine::{Cursor, Key, KeyRange, Within};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// So many keys are looked at before a search asks whether to go on.
 const KEYS_WITHOUT_ASKING: u32 = 1024;
+
+/// A clone looks at so many names in a row that are gone, and not at more.
+const MAX_NAMES_GONE: usize = 256;
+
+/// The first clone of a directory waits so long for names that are gone to leave the index.
+const SETTLE_LIMIT: Duration = Duration::from_millis(200);
 
 /// What a search for a stale area came to.
 pub(crate) enum StaleSearch {
@@ -129,6 +136,43 @@ impl LinkIndex {
             false
         })?;
         Ok(any)
+    }
+
+    /// As [`LinkIndex::has_names_below`], but also true if only a look at many names that are gone
+    /// could tell.
+    pub(crate) fn may_have_names_below(&self, prefix: &[u8]) -> Result<bool> {
+        if !self.is_in_use() {
+            return Ok(false);
+        }
+        let mut cursor = self.volume.store.cursor(self.volume.links(), KeyRange::prefix(prefix))?;
+        loop {
+            match cursor.next_within(MAX_NAMES_GONE)? {
+                Within::End => return Ok(false),
+                Within::Entry(entry) if *entry.key == *prefix => {}
+                Within::Entry(entry) if layout::is_area_mark(&entry.key) => {
+                    match KeyRange::prefix(&entry.key).end {
+                        Some(behind) => cursor.seek(&behind),
+                        None => return Ok(false),
+                    }
+                }
+                Within::Entry(_) | Within::GaveUp => return Ok(true),
+            }
+        }
+    }
+
+    /// Sees to it that many names below `prefix` that are gone, as `git gc` or a removal leaves
+    /// them, are also gone from the leaves of the index, before a clone shares these: from then on
+    /// they would stay, and be looked at for each clone. Takes time if there are some.
+    pub(crate) fn settle_before_clone(&self, prefix: &[u8]) -> Result<()> {
+        if !self.is_in_use() {
+            return Ok(());
+        }
+        let range = KeyRange::prefix(prefix);
+        let mut cursor = self.volume.store.cursor(self.volume.links(), range.clone())?;
+        if cursor.next_within(MAX_NAMES_GONE)? == Within::GaveUp {
+            self.volume.store.settle_deleted(&[(self.volume.links(), range)], SETTLE_LIMIT)?;
+        }
+        Ok(())
     }
 
     /// The number of names below `prefix` of each file in the area that serves it.

@@ -122,6 +122,46 @@ fn links_stay_together_in_a_clone_and_apart_from_the_source() {
     bench.check(0);
 }
 
+/// git makes each object under a second name and removes the first.
+#[test]
+fn clones_of_a_directory_full_of_names_that_are_gone_keep_what_is_linked() {
+    const GONE: usize = 600;
+    for (linked, settles) in [(false, false), (true, false), (false, true), (true, true)] {
+        let bench = Bench::new(0);
+        let src = bench.source();
+        for number in 0..GONE {
+            let file = bench.file(src, "new");
+            bench.fs.link(file, src, format!("object{number}").as_bytes()).expect("link");
+            bench.fs.unlink(src, b"new").expect("unlink");
+        }
+        if linked {
+            bench.fs.link(bench.look(src, "a"), src, b"second").expect("link");
+        }
+        if settles {
+            bench.fs.syncfs().expect("sync");
+            bench.fs.background_tick().expect("tick");
+        }
+        let first = bench.clone_to(src, "first");
+        let second = bench.clone_to(first, "second");
+        for copy in [first, second] {
+            let links = bench.fs.lookup(copy, b"a").expect("lookup").attr.nlink;
+            assert_eq!(links, if linked { 2 } else { 1 });
+            assert_eq!(bench.fs.lookup(copy, b"object7").expect("lookup").attr.nlink, 1);
+            assert_eq!(bench.fs.getattr(copy).expect("attr").size, 2 + GONE as u64 + u64::from(linked));
+        }
+        // A file of a clone gets a second name there, and loses it.
+        let object = bench.look(second, "object9");
+        bench.fs.link(object, second, b"again").expect("link");
+        assert_eq!(bench.fs.getattr(object).expect("attr").nlink, 2);
+        bench.fs.unlink(second, b"object9").expect("unlink");
+        bench.check(0);
+        bench.fs.syncfs().expect("sync");
+        let bench = bench.crash();
+        assert_eq!(bench.fs.getattr(bench.look(NodeId::ROOT, "second/again")).expect("attr").nlink, 1);
+        bench.check(0);
+    }
+}
+
 #[test]
 fn a_clone_of_the_root_lies_in_it_and_does_not_contain_itself() {
     let bench = Bench::new(0);

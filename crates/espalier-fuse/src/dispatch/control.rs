@@ -17,12 +17,13 @@ use super::errno::{Errno, or_errno, shown_path};
 use super::node_tag::{self, SNAPSHOT_DIRECTORY};
 use super::snapshots::{self, SnapshotTable};
 use crate::notifier::Notifier;
-use crate::protocol::control::{self, Command, TreeBytes};
+use crate::protocol::control::{self, Command, Surveyed, Token, TreeBytes};
 use crate::protocol::notify::Notification;
 use crate::protocol::reply;
 use crate::protocol::request::Header;
 use espalier_fs::{
-    Caller, FileSystem, ModeChange, NodeId, OwnerChange, TreeDiff, TreeLimits, WireReader, WireWriter,
+    Caller, FileSystem, FsErrorKind, ModeChange, NodeId, OwnerChange, TreeDiff, TreeLimits, WireReader,
+    WireWriter,
 };
 use handles::{Comparisons, Differences, Tokens};
 use std::sync::{Arc, OnceLock};
@@ -169,11 +170,12 @@ impl TreeCommands {
                 answer.extend_from_slice(&exclusive.to_ne_bytes());
             }
             Command::SetLimits(limits) => self.set_limits(node, limits, caller)?,
-            Command::GetLimits => answer = self.limits(node)?.into(),
+            Command::GetLimits => answer = self.limits(node)?.encode().into(),
+            Command::Survey { token } => answer = self.survey(&token, node, caller)?.encode(),
             Command::Quota => answer = self.quota(node, caller)?,
             Command::Diff { token } => {
                 let old = self.tokens.take(&token, caller.uid)?;
-                let diff = Differences::Trees(Box::new(self.compare(old, node, caller)?));
+                let diff = Differences::Trees(None, Box::new(self.compare(old, node, caller)?));
                 answer.extend_from_slice(&token);
                 answer.extend_from_slice(&self.comparisons.begin(caller.uid, diff).to_ne_bytes());
             }
@@ -192,17 +194,35 @@ impl TreeCommands {
         or_errno(self.fs.set_quota(node, limits, caller, administrates), || self.shown_path(node))
     }
 
-    fn limits(&self, node: NodeId) -> Result<[u8; control::LIMITS_BYTES], Errno> {
+    fn limits(&self, node: NodeId) -> Result<TreeBytes, Errno> {
         let limits = or_errno(self.fs.tree_limits(node), || self.shown_path(node))?.unwrap_or_default();
-        Ok(tree_bytes(limits.exclusive, limits.total))
+        Ok(TreeBytes { exclusive: limits.exclusive, total: limits.total })
+    }
+
+    /// What a directory holds alone, what it may hold, and what differs from an older one.
+    fn survey(&self, token: &Token, node: NodeId, caller: &Caller) -> Result<Surveyed, Errno> {
+        let old = self.tokens.take(token, caller.uid)?;
+        let path = || self.shown_path(node);
+        let differences = or_errno(Differences::some_of(self.compare(old, node, caller)?), path)?;
+        let own = match self.fs.exclusive_space_of_tree(node, caller) {
+            Err(error) if error.kind() == FsErrorKind::Permission => None,
+            asked => Some(or_errno(asked, path)?),
+        };
+        let limits = self.limits(node)?;
+        let session = differences.map_or(0, |all| self.comparisons.begin(caller.uid, all));
+        Ok(Surveyed { session, own, limits })
     }
 
     /// The limits of a directory and what it holds.
     fn quota(&self, node: NodeId, caller: &Caller) -> Result<Vec<u8>, Errno> {
         let quota = or_errno(self.fs.quota(node, caller), || self.shown_path(node))?;
         let limits = quota.map(|quota| quota.limits).unwrap_or_default();
-        let held = tree_bytes(quota.map(|quota| quota.exclusive), quota.and_then(|quota| quota.total));
-        Ok([tree_bytes(limits.exclusive, limits.total), held].concat())
+        let held = TreeBytes {
+            exclusive: quota.map(|quota| quota.exclusive),
+            total: quota.and_then(|quota| quota.total),
+        };
+        let limits = TreeBytes { exclusive: limits.exclusive, total: limits.total };
+        Ok([limits.encode(), held.encode()].concat())
     }
 
     /// Removes a tree, but for an empty directory if that is wanted.
@@ -397,11 +417,6 @@ impl TreeCommands {
     fn shown_path(&self, node: NodeId) -> String {
         shown_path(&self.fs, node)
     }
-}
-
-/// Bytes of a tree as an answer has them.
-fn tree_bytes(exclusive: Option<u64>, total: Option<u64>) -> [u8; control::LIMITS_BYTES] {
-    TreeBytes { exclusive, total }.encode()
 }
 
 /// The name of a snapshot.

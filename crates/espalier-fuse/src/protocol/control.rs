@@ -70,6 +70,12 @@ pub const GET_LIMITS: u32 = number(READ, 16, LIMITS_BYTES);
 /// `ESPALIER_IOC_QUOTA`.
 pub const QUOTA: u32 = number(READ, 17, 2 * LIMITS_BYTES);
 
+/// Bytes of an answer about a directory and the one that it came from.
+const SURVEY_BYTES: usize = TOKEN_BYTES + 16 + LIMITS_BYTES;
+
+/// `ESPALIER_IOC_SURVEY`.
+pub const SURVEY: u32 = number(READ | WRITE, 18, SURVEY_BYTES);
+
 /// Step of [`RENAME_ALL`]: what is staged moves to its place.
 pub const ENTER: u8 = 1;
 /// Step of [`RENAME_ALL`]: what is at the place moves to the staging directory.
@@ -164,6 +170,12 @@ pub enum Command<'a> {
     SetLimits(TreeBytes),
     /// Asks for the limits of a tree.
     GetLimits,
+    /// Says what a directory holds alone, what it may hold, and what differs from the older
+    /// directory of the token.
+    Survey {
+        /// The older one.
+        token: Token,
+    },
     /// Asks for the limits of a tree and what it holds.
     Quota,
     /// Makes many renames as one step.
@@ -237,6 +249,7 @@ impl<'a> Command<'a> {
                 known.then_some(Self::Snapshot { name, writable, directory })?
             }
             DIFF => Self::Diff { token: reader.bytes(TOKEN_BYTES).ok()?.try_into().ok()? },
+            SURVEY => Self::Survey { token: reader.bytes(TOKEN_BYTES).ok()?.try_into().ok()? },
             RENAME_ALL => Self::RenameAll {
                 staging: reader.bytes(TOKEN_BYTES).ok()?.try_into().ok()?,
                 steps: reader.bytes(TOKEN_BYTES).ok()?.try_into().ok()?,
@@ -280,6 +293,37 @@ impl TreeBytes {
             Some(u64::from_ne_bytes(bytes)).filter(|n| *n != u64::MAX)
         });
         Self { exclusive, total }
+    }
+}
+
+/// What [`SURVEY`] tells of a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Surveyed {
+    /// For [`DIFF_NEXT`]; 0 if nothing differs.
+    pub session: u64,
+    /// Bytes that it holds alone; `None` if the caller may not know.
+    pub own: Option<u64>,
+    /// What it may hold.
+    pub limits: TreeBytes,
+}
+
+impl Surveyed {
+    /// As an answer.
+    pub fn encode(&self) -> Vec<u8> {
+        let own = self.own.unwrap_or(u64::MAX);
+        [&[0; TOKEN_BYTES][..], &self.session.to_ne_bytes(), &own.to_ne_bytes(), &self.limits.encode()]
+            .concat()
+    }
+
+    /// From an answer; `None` if it is cut off.
+    pub fn decode(answer: &[u8]) -> Option<Self> {
+        let (session, rest) = answer.get(TOKEN_BYTES..)?.split_first_chunk()?;
+        let (own, limits) = rest.split_first_chunk()?;
+        Some(Self {
+            session: u64::from_ne_bytes(*session),
+            own: Some(u64::from_ne_bytes(*own)).filter(|own| *own != u64::MAX),
+            limits: TreeBytes::decode(limits.try_into().ok()?),
+        })
     }
 }
 

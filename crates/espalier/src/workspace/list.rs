@@ -16,8 +16,7 @@ pub(super) fn run(asked: &Asked<'_>) -> Result<Exit> {
         Some(first) => processes_around(first)?,
         None => espalier_workspace::Processes::default(),
     };
-    let listed = all.iter().map(|workspace| Listed::of(&TREES, workspace, &processes));
-    let listed: Vec<Listed> = listed.collect::<Result<_, _>>()?;
+    let listed = Listed::all(&TREES, all, &processes)?;
     if asked.json {
         let all: Vec<Value> = listed.iter().map(describe).collect();
         say!("{}", json!({ "workspaces": all }));

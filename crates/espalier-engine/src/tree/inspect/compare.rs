@@ -119,7 +119,7 @@ impl Comparison {
     }
 
     fn run(&mut self, (side, is_on_edge): (usize, bool), run: &Run, view: &View) {
-        for part in run.parts_near(&view.bounds) {
+        for part in run.parts_near(&view.bounds).iter().filter(|part| part.may_show_some_of(&view.bounds)) {
             let name = match part.slot.place() {
                 Some(place) => Name::Stored(place.handle.id()),
                 None => Name::Memory(Arc::as_ptr(&part.slot) as usize),

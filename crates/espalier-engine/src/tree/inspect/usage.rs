@@ -15,7 +15,7 @@ use crate::model::key::KeyRange;
 use crate::model::view::View;
 use crate::tree::inspect::space_use::{Counted, Look, Place, SpaceUse, covers, shown_of};
 use crate::tree::node::{Body, Edge, Node, Root};
-use crate::tree::run::Run;
+use crate::tree::run::{Run, ViewedPart};
 use crate::tree::trees::Trees;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -91,7 +91,7 @@ impl<'a> Usage<'a> {
     }
 
     /// Sorts what a node refers to by whether that is for keys inside the ranges.
-    fn look_at(&mut self, node: &Node, places: &[Place]) -> Seen {
+    fn look_at<'n>(&mut self, node: &'n Node, places: &[Place]) -> Seen<'n> {
         let mut seen = Seen::default();
         match &node.body {
             Body::Leaf(run) => places.iter().for_each(|place| seen.look_at_run(run, place)),
@@ -110,10 +110,11 @@ impl<'a> Usage<'a> {
                 }
             }
         }
+        seen.pass_other_parts();
         seen
     }
 
-    fn look_at_edge(&mut self, edge: &Edge, height: u8, place: &Place, seen: &mut Seen) {
+    fn look_at_edge<'n>(&mut self, edge: &'n Edge, height: u8, place: &Place, seen: &mut Seen<'n>) {
         edge.runs.iter().for_each(|run| seen.look_at_run(run, place));
         let (view, ranges) = place;
         let Some(child) = &edge.child else { return };
@@ -132,13 +133,16 @@ impl<'a> Usage<'a> {
 
 /// What a node refers to.
 #[derive(Default)]
-struct Seen {
+struct Seen<'n> {
     /// For keys inside the ranges.
     inside: HashSet<Piece>,
     /// For keys outside of them; of edges that show nothing inside, only what is `inside`, too.
     outside: HashSet<PieceId>,
     /// Edges that a place shows and that show nothing inside.
     others: BTreeSet<usize>,
+    /// Runs, with the numbers of those of their parts that may show something inside: the others
+    /// show nothing there.
+    other_parts: Vec<(&'n Run, BTreeSet<usize>)>,
 }
 
 /// Something that a header refers to.
@@ -148,9 +152,11 @@ struct Piece {
     is_node: bool,
 }
 
-impl Seen {
-    fn look_at_run(&mut self, run: &Run, (view, ranges): &Place) {
-        for part in run.parts_near(&view.bounds) {
+impl<'n> Seen<'n> {
+    fn look_at_run(&mut self, run: &'n Run, (view, ranges): &Place) {
+        let near = ranges.iter().flat_map(|range| run.numbers_near(&view.range_inward(range)));
+        let near: BTreeSet<usize> = near.collect();
+        for part in near.iter().map(|number| &run.parts[*number]) {
             let Some(place) = part.slot.place() else { continue };
             let shown = shown_of(part, view);
             let pieces = std::iter::once(place.handle.id()).chain(place.values.iter().map(|(id, _)| *id));
@@ -161,22 +167,48 @@ impl Seen {
                 self.outside.extend(pieces);
             }
         }
+        if near.len() < run.parts.len() {
+            self.other_parts.push((run, near));
+        }
     }
 
     /// Passes an edge that shows nothing inside.
     fn pass_edge(&mut self, edge: &Edge) {
-        let mut pass = |id: PieceId, is_node: bool| {
-            if self.inside.contains(&Piece { id, is_node }) {
-                self.outside.insert(id);
-            }
-        };
-        let parts = edge.runs.iter().flat_map(|run| &run.parts);
-        for place in parts.filter_map(|part| part.slot.place()) {
-            pass(place.handle.id(), false);
-            place.values.iter().for_each(|(id, _)| pass(*id, false));
+        if self.has_parts_inside() {
+            edge.runs.iter().flat_map(|run| &run.parts).for_each(|part| self.pass_part(part));
         }
         if let Some(handle) = edge.child.as_ref().and_then(|child| child.slot.place()) {
-            pass(handle.id(), true);
+            self.pass(handle.id(), true);
+        }
+    }
+
+    /// Passes parts that show nothing inside.
+    fn pass_other_parts(&mut self) {
+        let others = std::mem::take(&mut self.other_parts);
+        if !self.has_parts_inside() {
+            return;
+        }
+        for (run, near) in others {
+            let passed = run.parts.iter().enumerate().filter(|(number, _)| !near.contains(number));
+            passed.for_each(|(_, part)| self.pass_part(part));
+        }
+    }
+
+    fn has_parts_inside(&self) -> bool {
+        self.inside.iter().any(|piece| !piece.is_node)
+    }
+
+    fn pass_part(&mut self, part: &ViewedPart) {
+        if let Some(place) = part.slot.place() {
+            self.pass(place.handle.id(), false);
+            place.values.iter().for_each(|(id, _)| self.pass(*id, false));
+        }
+    }
+
+    /// What is inside as well is also outside.
+    fn pass(&mut self, id: PieceId, is_node: bool) {
+        if self.inside.contains(&Piece { id, is_node }) {
+            self.outside.insert(id);
         }
     }
 }

@@ -18,7 +18,7 @@
 //! Damage along a border keeps no clone from becoming part of the tree ([`graft`](super::graft)).
 
 use super::editor::TreeEditor;
-use super::graft::{Grafter, SharedSubtree};
+use super::graft::{Exact, Grafter, SharedSubtree};
 use super::rebuild::changeable_root;
 use crate::Result;
 use crate::message::pending_clone::PendingClone;
@@ -36,6 +36,10 @@ use std::sync::Arc;
 /// What a large value counts for when it is decided whether to copy.
 const VALUE_REFERENCE_BYTES: usize = 64;
 
+/// A source with more deleted keys that still have messages than one for so many bytes of a part is
+/// not copied: each clone would look at all of them again.
+const BYTES_PER_DELETED_KEY: usize = 16;
+
 impl TreeEditor<'_> {
     /// The root after `clone`, where `root` is the state it refers to.
     pub(crate) fn bind(&self, root: &Root, clone: &PendingClone) -> Result<Root> {
@@ -44,16 +48,18 @@ impl TreeEditor<'_> {
         let node = changeable_root(self.trees, root)?;
         let found = grafter.find_exact(&node, &source);
         // What is shared already needs no look at its entries. What cannot be read is shared.
-        let small = match found.as_ref().is_some_and(|found| found.height > 0) {
-            true => None,
-            false => small_source(self.trees, root, &source).unwrap_or_default(),
+        let small = match &found {
+            Some(found) if found.height() > 0 => None,
+            Some(Exact::Light(found)) => small_source(self.trees, &found.as_root(), b"").unwrap_or_default(),
+            _ => small_source(self.trees, root, &clone.source).unwrap_or_default(),
         };
         if let Some(entries) = small {
             let root = grafter.graft((*node).clone(), &destination, None)?;
-            let moved = |key: Key| [&*clone.destination, &key[clone.source.len()..]].concat().into();
+            let moved = |key: Key| [&*clone.destination, &*key].concat().into();
             let entries = entries.into_iter().map(|(key, value)| (moved(key), value));
             return self.insert_copies(&root, entries, clone.msn);
         }
+        let found = found.and_then(Exact::light);
         let into = if clone.is_inside { Grafter::of(self).without_joining() } else { Grafter::of(self) };
         let mut is_in_place = found.as_ref().is_some_and(|found| found.runs.is_empty());
         let mut target = found.unwrap_or_else(|| grafter.extract(&node, &source));
@@ -86,12 +92,11 @@ impl TreeEditor<'_> {
     pub(crate) fn extract_prefix(&self, root: &Root, prefix: &[u8], msn: Msn) -> Result<Root> {
         let grafter = Grafter::of(self);
         let source = KeyRange::prefix(prefix);
-        if let Some(entries) = small_source(self.trees, root, &source).unwrap_or_default() {
-            let entries = entries.into_iter().map(|(key, value)| (key[prefix.len()..].into(), value));
-            return self.insert_copies(&Root::default(), entries, msn);
+        if let Some(entries) = small_source(self.trees, root, prefix).unwrap_or_default() {
+            return self.insert_copies(&Root::default(), entries.into_iter(), msn);
         }
         let node = changeable_root(self.trees, root)?;
-        let target = match grafter.find_exact(&node, &source) {
+        let target = match grafter.find_exact(&node, &source).and_then(Exact::light) {
             Some(target) => target,
             None => grafter.extract(&node, &source),
         };
@@ -110,7 +115,7 @@ impl TreeEditor<'_> {
     ) -> Result<Root> {
         let grafter = Grafter::of(self);
         let (range, node) = (KeyRange::prefix(prefix), (*changeable_root(self.trees, root)?).clone());
-        if let Some(entries) = small_source(self.trees, other, &KeyRange::all()).unwrap_or_default() {
+        if let Some(entries) = small_source(self.trees, other, b"").unwrap_or_default() {
             let entries = entries.into_iter().map(|(key, value)| ([prefix, &key].concat().into(), value));
             return self.insert_copies(&grafter.graft(node, &range, None)?, entries, msn);
         }
@@ -137,12 +142,13 @@ impl TreeEditor<'_> {
     }
 }
 
-/// The entries of a range, if they are few enough to be copied.
-fn small_source(trees: &Arc<Trees>, root: &Root, range: &KeyRange) -> Result<Option<Vec<(Key, Value)>>> {
+/// What begins with `prefix`, without it, if it is little enough to be copied.
+fn small_source(trees: &Arc<Trees>, root: &Root, prefix: &[u8]) -> Result<Option<Vec<(Key, Value)>>> {
+    let range = &KeyRange::prefix(prefix);
     let mut entries = Vec::new();
     let Some(slot) = &root.slot else { return Ok(Some(entries)) };
     let mut start = range.start.clone();
-    let (mut bytes, mut values) = (0, 0);
+    let (mut bytes, mut values, mut deleted) = (0, 0, 0);
     loop {
         let all = KeyRange::all();
         let toward = Toward::Key(&start);
@@ -165,10 +171,13 @@ fn small_source(trees: &Arc<Trees>, root: &Root, range: &KeyRange) -> Result<Opt
                 let large = !value.segments().is_empty();
                 bytes += key.len() + if large { VALUE_REFERENCE_BYTES } else { value.len() };
                 values += if large { value.len() } else { 0 };
-                entries.push((key.clone(), value));
+                entries.push((key[prefix.len()..].into(), value));
+            } else {
+                deleted += 1;
             }
             // Values by reference weigh on the edge that they are copied to.
-            if bytes > trees.tuning.part || values > trees.tuning.edge / 2 {
+            let most = trees.tuning.part;
+            if bytes > most || values > trees.tuning.edge / 2 || deleted > most / BYTES_PER_DELETED_KEY {
                 return Ok(None);
             }
             merged.next_behind(&key)?;

@@ -13,9 +13,9 @@ use crate::Result;
 use crate::model::key::{Key, KeyRange, lift};
 use crate::model::view::View;
 use crate::tree::interior::{edges_of, parent_of, split_interior};
-use crate::tree::node::{Body, Child, Edge, Node, NodeSlot, Root};
+use crate::tree::node::{Body, Child, Edge, Node, NodeSlot, Root, is_simple};
 use crate::tree::run::{Run, runs_within};
-use crate::tree::run_cuts::runs_clear_of;
+use crate::tree::run_cuts::{runs_clear_of, runs_with_keys_in};
 use crate::tree::trees::Trees;
 use std::sync::Arc;
 
@@ -30,7 +30,42 @@ pub(super) struct SharedSubtree {
     pub(super) runs: Vec<Arc<Run>>,
 }
 
+/// The node below which lies all that begins with a prefix, and nothing else.
+pub(super) enum Exact {
+    /// Little is on its way to it.
+    Light(SharedSubtree),
+    /// So much that each clone would pay for it.
+    Heavy {
+        /// Of the node.
+        height: u8,
+    },
+}
+
+impl Exact {
+    pub(super) fn height(&self) -> u8 {
+        match self {
+            Self::Light(found) => found.height,
+            Self::Heavy { height } => *height,
+        }
+    }
+
+    /// The node, if little is on its way to it.
+    pub(super) fn light(self) -> Option<SharedSubtree> {
+        match self {
+            Self::Light(found) => Some(found),
+            Self::Heavy { .. } => None,
+        }
+    }
+}
+
 impl SharedSubtree {
+    /// It with what is on its way to it as a tree of its own.
+    pub(super) fn as_root(&self) -> Root {
+        let edges = vec![self.as_edge_behind(b"")];
+        let node = Node { height: self.height + 1, body: Body::Interior { pivots: Vec::new(), edges } };
+        Root { height: node.height, slot: Some(NodeSlot::new(node)) }
+    }
+
     /// It as an edge.
     fn as_edge_behind(&self, prefix: &[u8]) -> Edge {
         let view = View::lifted(&[prefix, &*self.behind].concat());
@@ -68,11 +103,15 @@ impl<'a> Grafter<'a> {
         Self { joins: false, ..self }
     }
 
-    /// The node below which lies all that begins with a prefix, and nothing else, if there is one
-    /// and little is pending above; none if that cannot be read.
-    pub(super) fn find_exact(&self, root: &Node, source: &KeyRange) -> Option<SharedSubtree> {
-        let (mut node, mut covered) = (root.clone(), KeyRange::all());
+    /// The node below which lies all that begins with a prefix, and nothing else, if there is one;
+    /// none if that cannot be read.
+    pub(super) fn find_exact(&self, root: &Node, source: &KeyRange) -> Option<Exact> {
+        let (mut node, mut covered) = (Arc::new(root.clone()), KeyRange::all());
+        // Behind nothing, in the key space of the node that is looked at.
+        let mut source = source.clone();
+        // In the key space behind the source.
         let mut pending: Vec<Arc<Run>> = Vec::new();
+        let mut is_heavy = false;
         loop {
             let Body::Interior { pivots, edges } = &node.body else { return None };
             let i = Node::edge_for(pivots, &source.start);
@@ -81,23 +120,32 @@ impl<'a> Grafter<'a> {
             if i != Node::edge_before(pivots, source.end.as_deref()) {
                 return None;
             }
-            // What lies lower is older.
-            pending.splice(0..0, runs_within(&edge.runs, source));
-            if self.runs.weigh_more(&pending, self.runs.small_pending_bytes()) {
-                return None;
+            if !is_heavy {
+                // What lies lower is older.
+                let inward = View::translated(&source.start, b"");
+                let found = runs_with_keys_in(self.trees, &edge.runs, &source);
+                pending.splice(0..0, found.iter().map(|run| Arc::new(run.through(&inward))));
+                is_heavy = self.runs.has_more_messages(&pending, self.runs.small_pending_bytes());
             }
             let height = node.height - 1;
             let whole = child.view.from.is_empty() && child.view.bounds == KeyRange::all();
             if let Some(behind) = child.view.to.strip_prefix(&*source.start).filter(|_| whole) {
+                if is_heavy {
+                    return Some(Exact::Heavy { height });
+                }
                 let (slot, behind) = (child.slot.clone(), behind.into());
-                let inward = View::translated(&source.start, b"");
-                let runs = pending.iter().map(|run| Arc::new(run.through(&inward))).collect();
-                let mut edge = Edge { child: None, runs };
+                let mut edge = Edge { child: None, runs: pending };
                 self.runs.merge_similar(&mut edge, &KeyRange::all());
-                return Some(SharedSubtree { slot, behind, weight: child.weight, height, runs: edge.runs });
+                let (weight, runs) = (child.weight, edge.runs);
+                return Some(Exact::Light(SharedSubtree { slot, behind, weight, height, runs }));
             }
             covered = node.interval(i, &covered);
-            node = child.load(self.trees, height, &covered).ok()?;
+            if child.lifts_all_of(&source) {
+                (covered, source) = (child.view.range_inward(&covered), child.view.range_inward(&source));
+                node = child.slot.load(self.trees, height).ok()?;
+            } else {
+                node = Arc::new(child.load(self.trees, height, &covered).ok()?);
+            }
         }
     }
 
@@ -377,21 +425,56 @@ impl<'a> Grafter<'a> {
         range: &KeyRange,
         target: Option<&SharedSubtree>,
     ) -> Option<Vec<(Key, Edge)>> {
-        let mut child = match &edge.child {
-            Some(child) => child.load(self.trees, below, covered).ok()?,
-            None => Node::empty(below),
+        let children = match &edge.child {
+            Some(child) if child.lifts_all_of(range) => {
+                let node = (*child.slot.load(self.trees, below).ok()?).clone();
+                let (inner, inner_range) = (child.view.range_inward(host), child.view.range_inward(range));
+                let children = self.graft_into_child(node, &inner, &inner_range, target);
+                let outward = |key: &[u8]| Key::from([&*child.view.to, key].concat());
+                let raised = |(start, child): (Key, Option<Child>)| {
+                    let raised = child.map(|c| Child { view: View::lifted(&outward(&c.view.to)), ..c });
+                    (outward(&start), raised)
+                };
+                let mut raised: Vec<_> = children.into_iter().map(raised).collect();
+                // The first one reaches down to where the edge does.
+                raised[0].0 = host.start.clone();
+                raised
+            }
+            Some(child) => {
+                let node = child.load(self.trees, below, covered).ok()?;
+                self.graft_into_child(node, host, range, target)
+            }
+            None => self.graft_into_child(Node::empty(below), host, range, target),
         };
-        self.graft_into(&mut child, host, range, target);
         let runs = runs_clear_of(self.trees, &edge.runs, range);
-        let nodes = split_interior(child, self.trees.tuning.fanout, host);
         let ends: Vec<Option<Key>> =
-            nodes.iter().skip(1).map(|(start, _)| Some(start.clone())).chain([host.end.clone()]).collect();
-        let edge = |((start, node), end): ((Key, Node), Option<Key>)| {
+            children.iter().skip(1).map(|(start, _)| Some(start.clone())).chain([host.end.clone()]).collect();
+        let edge = |((start, child), end): ((Key, Option<Child>), Option<Key>)| {
             let covered = KeyRange { start: start.clone(), end };
-            let child = (!node.is_empty_map()).then(|| Child::attach(&node, &covered));
+            debug_assert!(child.as_ref().is_none_or(|child| is_simple(&child.view, &covered)));
             (start, Edge { child, runs: runs_within(&runs, &covered) })
         };
-        Some(nodes.into_iter().zip(ends).map(edge).collect())
+        Some(children.into_iter().zip(ends).map(edge).collect())
+    }
+
+    /// `node`, which covers `host`, after [`Self::graft_into`] as one child or several, each with its
+    /// start; at least one.
+    fn graft_into_child(
+        &self,
+        mut node: Node,
+        host: &KeyRange,
+        range: &KeyRange,
+        target: Option<&SharedSubtree>,
+    ) -> Vec<(Key, Option<Child>)> {
+        self.graft_into(&mut node, host, range, target);
+        let nodes = split_interior(node, self.trees.tuning.fanout, host);
+        let ends: Vec<Option<Key>> =
+            nodes.iter().skip(1).map(|(start, _)| Some(start.clone())).chain([host.end.clone()]).collect();
+        let child = |((start, node), end): ((Key, Node), Option<Key>)| {
+            let covered = KeyRange { start: start.clone(), end };
+            (start, (!node.is_empty_map()).then(|| Child::attach(&node, &covered)))
+        };
+        nodes.into_iter().zip(ends).map(child).collect()
     }
 
     /// Puts edges, each with its start, in the place of some, and tidies up around them.

@@ -120,13 +120,15 @@ pub(super) fn join_with_next(
         (None, Some(child)) if a.runs.is_empty() => Some(child.clone()),
         (Some(_), Some(_)) if weight(a) + weight(b) > most => return,
         (Some(x), Some(y)) => {
-            let (x, y) = (x.load(trees, below, &a_covers), y.load(trees, below, &b_covers));
-            let (Ok(x), Ok(y)) = (x, y) else { return };
+            let stored = |child: &Child| child.slot.load(trees, below);
+            let (Ok(seen_x), Ok(seen_y)) = (stored(x), stored(y)) else { return };
             // What waits in one that clones share would be named again in a header for each of
             // them.
-            if counted(&x) + counted(&y) > trees.tuning.fanout {
+            if counted(&seen_x) + counted(&seen_y) > trees.tuning.fanout {
                 return;
             }
+            let (x, y) = (x.load(trees, below, &a_covers), y.load(trees, below, &b_covers));
+            let (Ok(x), Ok(y)) = (x, y) else { return };
             match join(&x, &pivots[left], &y) {
                 Some(joined) => Some(Child::attach(&joined, &union)),
                 None => return,

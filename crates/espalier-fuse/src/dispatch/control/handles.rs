@@ -34,16 +34,25 @@ struct Running {
 
 /// What is handed out piece by piece.
 pub(super) enum Differences {
-    /// Of two trees.
-    Trees(Box<TreeDiff>),
+    /// Of two trees; the first one may have been looked at before it is handed out.
+    Trees(Option<(Change, Vec<u8>)>, Box<TreeDiff>),
     /// Changed paths that are known already.
     Paths(std::vec::IntoIter<Vec<u8>>),
 }
 
 impl Differences {
+    /// Those of a comparison; `None` if nothing differs.
+    pub(super) fn some_of(mut diff: TreeDiff) -> espalier_fs::Result<Option<Self>> {
+        let first = diff.next()?;
+        Ok(first.map(|first| Self::Trees(Some(first), Box::new(diff))))
+    }
+
     fn next(&mut self) -> espalier_fs::Result<Option<(Change, Vec<u8>)>> {
         match self {
-            Self::Trees(diff) => diff.next(),
+            Self::Trees(first, diff) => match first.take() {
+                Some(first) => Ok(Some(first)),
+                None => diff.next(),
+            },
             Self::Paths(paths) => Ok(paths.next().map(|path| (Change::Changed, path))),
         }
     }
@@ -51,7 +60,7 @@ impl Differences {
     /// Node headers that were looked at so far.
     fn nodes(&self) -> u64 {
         match self {
-            Self::Trees(diff) => diff.nodes(),
+            Self::Trees(_, diff) => diff.nodes(),
             Self::Paths(_) => 0,
         }
     }
