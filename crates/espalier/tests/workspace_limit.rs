@@ -1,5 +1,5 @@
-//! Workspaces of a directory with a limit: an apply that is killed at any of its steps, or that finds
-//! no room at any of them, leaves all of it or nothing, and no rest.
+//! Workspaces of a directory with a limit: an apply that is killed at any of its steps, or that
+//! finds no room at any of them, leaves all of it or nothing, and no rest.
 //!
 //! `ESPALIER_ALL=1` kills the server at every step, too, and not at some.
 
