@@ -64,7 +64,8 @@ pub struct Collected {
 }
 
 impl Registry {
-    /// Removes what is not needed any more. Workspaces that processes work in are kept.
+    /// Removes what is not needed any more, in all homes around. Workspaces that processes work in
+    /// are kept, and what commands work on at this time.
     ///
     /// # Errors
     /// Of the system.
@@ -75,10 +76,14 @@ impl Registry {
         collect: Collect,
     ) -> Result<Vec<Collected>> {
         let mut all = Vec::new();
-        let mut homes: Vec<Home> = Vec::new();
+        // A home may have no workspace any more, and still something that a crash has left.
+        let mut homes = Home::around(&self.at)?;
         for workspace in &mut self.present {
             if !homes.contains(&workspace.home) {
                 homes.push(workspace.home.clone());
+            }
+            if !collect.dry_run {
+                workspace.tidy(trees)?;
             }
             let Some(reason) = due(trees, workspace)? else { continue };
             let (name, path) = (workspace.record.name.clone(), workspace.place());
@@ -146,6 +151,10 @@ fn collect_missing(
     collect: Collect,
 ) -> Result<Option<Collected>> {
     let dir = workspace.dir();
+    if Lock::is_held(&dir) {
+        // It is being made or discarded.
+        return Ok(None);
+    }
     let discarded = dir.join("discarded").symlink_metadata().is_ok();
     // Made, but never moved to its place.
     let unfinished = dir.join("tree").symlink_metadata().is_ok();
@@ -156,6 +165,7 @@ fn collect_missing(
         return Ok(None);
     }
     if !collect.dry_run {
+        workspace.remove_staging(trees)?;
         trees.remove_tree(&dir)?;
     }
     let (name, path) = (workspace.record.name.clone(), workspace.place());

@@ -49,7 +49,7 @@ impl Home {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(Error::io(&dir, error)),
             _ => {}
         }
-        let _names = self.lock_names()?;
+        let _names = self.lock_names(FlockOperation::LockExclusive)?;
         match symlink(Path::new("..").join(id), &link) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(taken(name)),
             made => made.at(&link),
@@ -61,7 +61,7 @@ impl Home {
     /// # Errors
     /// Of the system.
     pub(crate) fn free_name(&self, name: &str, id: &str) -> Result<()> {
-        let _names = self.lock_names()?;
+        let _names = self.lock_names(FlockOperation::LockExclusive)?;
         let link = self.name_link(name);
         match std::fs::read_link(&link) {
             Ok(data) if data.ends_with(id) => std::fs::remove_file(&link).at(&link),
@@ -74,7 +74,7 @@ impl Home {
     /// # Errors
     /// Of the system.
     pub(crate) fn free_dangling_name(&self, name: &str) -> Result<()> {
-        let _names = self.lock_names()?;
+        let _names = self.lock_names(FlockOperation::LockExclusive)?;
         let link = self.name_link(name);
         match link.symlink_metadata().is_ok() && self.named(name)?.is_none() {
             true => std::fs::remove_file(&link).at(&link),
@@ -83,22 +83,28 @@ impl Home {
     }
 
     /// As long as it lives no other command changes names: each looks what a name is before it
-    /// frees it. `None` if there are none.
-    fn lock_names(&self) -> Result<Option<File>> {
+    /// frees it. `None` if there are none, or if another command has the lock and `operation` does
+    /// not wait.
+    fn lock_names(&self, operation: FlockOperation) -> Result<Option<File>> {
         let dir = self.dir().join(NAMES);
         let open = match File::open(&dir) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             open => open.at(&dir)?,
         };
-        flock(&open, FlockOperation::LockExclusive).at(&dir)?;
-        Ok(Some(open))
+        match flock(&open, operation) {
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            locked => locked.at(&dir).map(|()| Some(open)),
+        }
     }
 
-    /// Removes links that lead to no data.
+    /// Removes links that lead to no data, unless a command changes names at this time.
     ///
     /// # Errors
     /// Of the system.
     pub(crate) fn remove_dangling_names(&self) -> Result<()> {
+        let Some(_names) = self.lock_names(FlockOperation::NonBlockingLockExclusive)? else {
+            return Ok(());
+        };
         let Ok(links) = self.dir().join(NAMES).read_dir() else { return Ok(()) };
         for link in links {
             let link = link.at(self.dir())?.path();

@@ -17,7 +17,7 @@ pub(crate) const NEW_PREFIX: &str = "new-";
 /// The workspaces that a user has around a directory.
 #[derive(Debug)]
 pub struct Registry {
-    at: PathBuf,
+    pub(crate) at: PathBuf,
     /// Those that are where their records say, or near.
     pub(crate) present: Vec<Workspace>,
     /// Those that were not found.

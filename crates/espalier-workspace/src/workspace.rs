@@ -122,6 +122,16 @@ impl Workspace {
         Ok(lock)
     }
 
+    /// Removes what a command that did not end has left, if there is anything, and no command is at
+    /// work.
+    pub(crate) fn tidy(&mut self, trees: &dyn Trees) -> Result<()> {
+        let has_rest = self.record.staging.is_some() || self.scratch_dir().symlink_metadata().is_ok();
+        match has_rest && !Lock::is_held(&self.dir()) {
+            true => self.lock(trees).map(drop),
+            false => Ok(()),
+        }
+    }
+
     /// An empty directory in which an apply to `target` stages what it brings: `scratch`, or, if
     /// the target lies in a tree with a limit, one in the target, because files with several names
     /// do not cross the border of such a tree.

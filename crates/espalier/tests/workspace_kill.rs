@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::traced::{Traced, workspace_command};
 use common::{Place, Ran, Random, espalier, run};
 use serde_json::Value;
 use std::fs;
@@ -194,4 +195,40 @@ fn discarded(pool: &mut Pool, round: u64) {
     }
     pool.ws(&format!("create {name} --from base")).ok();
     pool.ws(&format!("discard {name}")).ok();
+}
+
+/// Another command meanwhile, before each change that a command makes.
+fn with_gc_meanwhile(pool: &Pool, words: &str, prepare: &str, is_there: bool) {
+    for step in 0.. {
+        if !prepare.is_empty() {
+            pool.ws(prepare).ok();
+        }
+        let mut command = workspace_command(None, pool.place.dir.as_os_str(), words);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let mut traced = Traced::start(&mut command);
+        let reached = (0..=step).take_while(|_| traced.next_change()).count();
+        pool.ws("gc --missing").ok();
+        assert!(traced.finish().success(), "{words}, gc before change {step}");
+        assert_eq!(pool.path("x").exists(), is_there, "{words}, gc before change {step}");
+        assert_eq!(pool.names().len(), usize::from(is_there));
+        if is_there {
+            pool.ws("discard x").ok();
+        }
+        if reached <= step {
+            assert!(step > 3, "{words}: {step} changes");
+            return;
+        }
+    }
+}
+
+#[test]
+fn gc_takes_nothing_away_that_a_command_works_on() {
+    let place = Place::mounted("512M");
+    make(&place.dir.join("base"));
+    let pool = Pool { place, random: Random(7), micros: 0 };
+    let create = format!("create x --from {}", pool.path("base").display());
+    with_gc_meanwhile(&pool, &create, "", true);
+    with_gc_meanwhile(&pool, "discard x", "create x --from base", false);
+    assert_eq!(fs::read_dir(pool.path(".espalier-0/names")).unwrap().count(), 0);
+    pool.place.remount();
 }

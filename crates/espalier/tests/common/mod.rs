@@ -3,6 +3,7 @@
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "every test file uses a part of it")]
 
 pub mod pool;
+pub mod traced;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -159,11 +160,22 @@ impl Place {
     /// Kills the server as a crash would, waits until it is gone, and takes the dead mount down.
     #[track_caller]
     pub fn kill_server(&self) {
-        let pid = self.server();
+        self.kill_process(self.server());
+        self.take_down();
+    }
+
+    /// Kills a process, and waits until it is gone.
+    #[track_caller]
+    pub fn kill_process(&self, pid: i32) {
         run(Command::new("kill").args(["-KILL", &pid.to_string()]));
         while Path::new(&format!("/proc/{pid}")).exists() {
             std::thread::yield_now();
         }
+    }
+
+    /// Takes the mount of a server down that was killed.
+    #[track_caller]
+    pub fn take_down(&self) {
         // What the kernel has cached still answers; this is never cached.
         assert!(rustix::fs::statfs(&self.dir).is_err(), "a dead server answers");
         // What still works in the mount ends with errors, sooner or later.

@@ -3,6 +3,7 @@
 use crate::common::Random;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
@@ -20,10 +21,31 @@ pub(crate) struct Tree {
     /// What is at each path.
     pub(crate) things: BTreeMap<PathBuf, Thing>,
     /// For each name of a file, the first of the names in the tree that lead to it.
-    files: BTreeMap<PathBuf, PathBuf>,
+    pub(crate) files: BTreeMap<PathBuf, PathBuf>,
 }
 
 impl Tree {
+    /// What differs between two trees called `of`, in words that fit on a screen.
+    pub(crate) fn differences(&self, other: &Self, of: &str) -> Vec<String> {
+        let paths: BTreeSet<&PathBuf> = self.things.keys().chain(other.things.keys()).collect();
+        let word = |thing: Option<&Thing>| match thing {
+            Some(Thing::File(bytes, mode)) => {
+                format!("{} bytes {:?} {mode:o}", bytes.len(), &bytes[..bytes.len().min(8)])
+            }
+            thing => format!("{thing:?}"),
+        };
+        let differ = |path: &&&PathBuf| {
+            self.things.get(**path) != other.things.get(**path)
+                || self.files.get(**path) != other.files.get(**path)
+        };
+        let shown = |path: &PathBuf| {
+            let (one, two) = (word(self.things.get(path)), word(other.things.get(path)));
+            let (first, second) = (self.files.get(path), other.files.get(path));
+            format!("{of}: {}: {one} {first:?}, {two} {second:?}", path.display())
+        };
+        paths.iter().filter(differ).map(|path| shown(path)).collect()
+    }
+
     /// True if a path is one of several names of a file.
     pub(crate) fn has_names(&self, path: &Path) -> bool {
         let file = self.files.get(path);
@@ -72,8 +94,30 @@ pub(crate) fn read(top: &Path) -> Tree {
     tree
 }
 
+/// Makes a file, or writes it anew.
+pub(crate) fn put(path: &Path, bytes: &[u8], each: &mut dyn FnMut()) {
+    let mut file = fs::File::create(path).unwrap();
+    each();
+    file.write_all(bytes).unwrap();
+    each();
+}
+
+/// Removes what is at a path, and below.
+fn remove(path: &Path, each: &mut dyn FnMut()) {
+    if !path.symlink_metadata().unwrap().is_dir() {
+        fs::remove_file(path).unwrap();
+        return each();
+    }
+    for entry in fs::read_dir(path).unwrap() {
+        remove(&entry.unwrap().path(), each);
+    }
+    fs::remove_dir(path).unwrap();
+    each();
+}
+
 /// A random edit of a tree on disk. Files get names in the directory `outside`, and from there.
-pub(crate) fn edit(top: &Path, outside: &Path, random: &mut Random) {
+/// `each` is called after every system call that changed something.
+pub(crate) fn edit(top: &Path, outside: &Path, random: &mut Random, each: &mut dyn FnMut()) {
     let tree = read(top).things;
     let paths: Vec<&PathBuf> = tree.keys().collect();
     let any = |random: &mut Random| paths.get(random.below(paths.len().max(1) as u64) as usize).copied();
@@ -90,15 +134,11 @@ pub(crate) fn edit(top: &Path, outside: &Path, random: &mut Random) {
     match (random.below(17), any(random)) {
         (0..=2, _) if !there => {
             let length = [0, 5, 4096, 20_000, 300_000][random.below(5) as usize];
-            fs::write(&new, random.bytes(length)).unwrap();
+            put(&new, &random.bytes(length), each);
         }
         (3, _) if !there => fs::create_dir(&new).unwrap(),
         (4, _) if !there => symlink(format!("to{}", random.below(3)), &new).unwrap(),
-        (5, Some(path)) => {
-            let path = top.join(path);
-            let is_dir = path.symlink_metadata().unwrap().is_dir();
-            if is_dir { fs::remove_dir_all(path).unwrap() } else { fs::remove_file(path).unwrap() }
-        }
+        (5, Some(path)) => remove(&top.join(path), each),
         (6, Some(path)) if !there && !parent.starts_with(path) => fs::rename(top.join(path), &new).unwrap(),
         (7, Some(path)) if !top.join(path).symlink_metadata().unwrap().is_symlink() => {
             let mode = [0o700, 0o755, 0o711, 0o750][random.below(4) as usize];
@@ -107,11 +147,13 @@ pub(crate) fn edit(top: &Path, outside: &Path, random: &mut Random) {
         (8..=10, _) if !there && file.is_some() => fs::hard_link(top.join(file.unwrap()), &new).unwrap(),
         // A file takes the place of a name, as editors and git do it.
         (11, _) if file.is_some() => {
-            fs::write(outside.join("new"), random.bytes(7)).unwrap();
+            put(&outside.join("new"), &random.bytes(7), each);
             fs::rename(outside.join("new"), top.join(file.unwrap())).unwrap();
         }
         (12, _) if file.is_some() => {
-            let _ = fs::remove_file(&out);
+            if fs::remove_file(&out).is_ok() {
+                each();
+            }
             fs::hard_link(top.join(file.unwrap()), &out).unwrap();
         }
         // Two trees share no file, so an edit of one changes no other.
@@ -119,10 +161,11 @@ pub(crate) fn edit(top: &Path, outside: &Path, random: &mut Random) {
             fs::rename(&out, &new).unwrap();
         }
         _ if file.is_some() => {
-            fs::write(top.join(file.unwrap()), random.bytes(1 + random.0 as usize % 9)).unwrap();
+            put(&top.join(file.unwrap()), &random.bytes(1 + random.0 as usize % 9), each);
         }
         _ => {}
     }
+    each();
 }
 
 /// Where what is at a path of a merged tree comes from.
