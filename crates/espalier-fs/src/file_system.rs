@@ -13,6 +13,7 @@ use crate::data::data_reader::DataReader;
 use crate::data::reservation;
 use crate::file::attr_reader::AttrReader;
 use crate::file::attributes::Attributes;
+use crate::file::copied_beginnings::CopiedBeginnings;
 use crate::file::data::FileData;
 use crate::file::xattr::ExtendedAttributes;
 use crate::inode::access_times::AccessTimes;
@@ -166,6 +167,7 @@ impl FileSystem {
             reader: names.lookup.attrs.data.clone(),
             detached,
             access_times: access_times.clone(),
+            beginnings: CopiedBeginnings::default(),
         };
         let listings = Listings::new(names.clone(), access_times.clone());
         let snapshots = Snapshots::new(names.clone(), access_times.clone());

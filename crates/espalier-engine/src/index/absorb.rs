@@ -10,7 +10,7 @@
 
 use super::accounting::{SpaceAccounting, unwritten_below};
 use super::backlog::FlushBacklog;
-use super::{Index, Layer};
+use super::{Index, Layer, Version};
 use crate::log::keep_apart::KeepApart;
 use crate::model::ids::{IndexId, Lsn};
 use crate::model::key::Key;
@@ -93,13 +93,19 @@ impl Absorber {
         upto.filter(|upto| upto.0 <= barrier)
     }
 
-    /// Makes the oldest layer part of the tree. Under the index's structure lock.
+    /// Makes the oldest layer part of the tree, or drops it if it is a clone of which newer layers
+    /// leave nothing. Under the index's structure lock.
     ///
     /// # Errors
     /// Of the device, or if a clone meets something that cannot be read.
     pub(crate) fn absorb_oldest(&self, index: &Index) -> Result<()> {
         let version = index.version();
         let Some(sealed) = version.sealed.first() else { return Ok(()) };
+        if self.is_superseded(&version) {
+            index.publish(|version| drop(version.sealed.remove(0)));
+            self.signal.note_progress();
+            return Ok(());
+        }
         sealed.layer.freeze_values(&self.trees.memory.value_bytes);
         self.bind_apart(index.id, &sealed.layer)?;
         self.trees.absorbed.fetch_add(sealed.layer.messages(), Ordering::Relaxed);
@@ -115,6 +121,14 @@ impl Absorber {
         // them.
         self.signal.note_progress();
         Ok(())
+    }
+
+    /// True if the oldest layer is a clone of which newer layers leave nothing. If a checkpoint
+    /// takes the roots, those are not newer that are not in it. If it began while this was looked
+    /// at, the active memtable may have got messages that are not in it: then the clone is bound.
+    fn is_superseded(&self, version: &Version) -> bool {
+        let barrier = self.barrier.load(Ordering::Acquire);
+        version.is_oldest_superseded(Lsn(barrier)) && self.barrier.load(Ordering::Acquire) == barrier
     }
 
     /// Writes the values of a layer that are to be kept apart, and that the log did not write, into

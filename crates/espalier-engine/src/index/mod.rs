@@ -6,6 +6,7 @@ pub(crate) mod backlog;
 pub(crate) mod catalog;
 pub(crate) mod deleted_ranges;
 pub(crate) mod memory;
+mod superseded;
 pub(crate) mod table;
 
 use crate::Result;

@@ -10,6 +10,7 @@ use crate::checkpoint::Checkpointer;
 use crate::commit::back_pressure::BackPressure;
 use crate::commit::pipeline::CommitPipeline;
 use crate::commit::{LOG_WRITE_AHEAD_BYTES, LOG_WRITE_BEHIND_BYTES};
+use crate::index::Index;
 use crate::index::absorb::Absorber;
 use crate::index::memory::UnwrittenMemory;
 use crate::index::table::IndexTable;
@@ -96,10 +97,25 @@ impl Scheduler {
         }
     }
 
-    /// Absorbs the oldest sealed memtable of an index that no thread works on.
+    /// For how long there is nothing to absorb because clones rest; `None` if none does.
+    pub(super) fn rest(&self) -> Option<Duration> {
+        self.indexes.all().iter().filter_map(|index| self.rest_of(index)).min()
+    }
+
+    /// How long the oldest layer of an index rests. Without threads, and where space is low,
+    /// nothing does.
+    fn rest_of(&self, index: &Index) -> Option<Duration> {
+        let may_rest = self.env.threads() > 0 && !self.pipeline.accounting.is_low();
+        if may_rest { index.version().rest(self.env.monotonic()) } else { None }
+    }
+
+    /// Absorbs the oldest layer of an index that no thread works on.
     fn absorb_one(&self) -> Result<bool> {
         for index in self.indexes.all() {
             let Some(upto) = self.absorber.due(&index) else { continue };
+            if self.rest_of(&index).is_some() {
+                continue;
+            }
             // First into the log: what it has bound to its place the tree need not write.
             if self.log.written_lsn() < upto {
                 self.write_log_ahead()?;

@@ -104,7 +104,7 @@ fn work(scheduler: &Scheduler, stop: &AtomicBool) {
                 // for others for ever, and the cache gets what has become free.
                 scheduler.pipeline.drain();
                 scheduler.back_pressure.share_memory();
-                signal.wait_for_work(IDLE_WAIT);
+                signal.wait_for_work(scheduler.rest().unwrap_or(IDLE_WAIT));
             }
             Err(error) => {
                 // Errors of the device have latched it; others must not make this a busy loop.

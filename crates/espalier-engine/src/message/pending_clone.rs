@@ -3,6 +3,8 @@
 use crate::model::ids::Msn;
 use crate::model::key::Key;
 use crate::model::logged_op::LoggedOp;
+use std::sync::OnceLock;
+use std::time::Duration;
 
 /// How many operations around a clone are looked at for clones into it, or that it goes into.
 const LOOKED_AT: usize = 16;
@@ -21,6 +23,8 @@ pub(crate) struct PendingClone {
     pub(crate) replaced: Vec<Key>,
     /// It is such a clone itself.
     pub(crate) is_inside: bool,
+    /// When background work first saw it, on the monotonic clock.
+    pub(crate) seen: OnceLock<Duration>,
 }
 
 impl PendingClone {
@@ -43,7 +47,14 @@ impl PendingClone {
         let replaced =
             places(&ops[number + 1..after]).iter().filter_map(|p| within(p, destination)).collect();
         let is_inside = places(&ops[before..number]).iter().any(|other| within(destination, other).is_some());
-        Some(Self { msn, source: source.clone(), destination: destination.clone(), replaced, is_inside })
+        Some(Self {
+            msn,
+            source: source.clone(),
+            destination: destination.clone(),
+            replaced,
+            is_inside,
+            seen: OnceLock::new(),
+        })
     }
 
     /// The older key that `key` stands for; `None` if it is that key itself.

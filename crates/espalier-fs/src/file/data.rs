@@ -1,33 +1,29 @@
-//! Calls on the data of regular files: read, write, seek, copy.
+//! Calls on the data of regular files: read, write, seek.
 
 use crate::data::blocks::{self, DataSource};
 use crate::data::data_reader::DataReader;
 use crate::data::reservation;
+use crate::file::copied_beginnings::CopiedBeginnings;
 use crate::inode::access_times::AccessTimes;
 use crate::inode::inode_store::InodeStore;
-use crate::inode::node::{Node, Orphan, State, States};
+use crate::inode::node::{Node, Orphan, State};
 use crate::inode::node_table::NodeTable;
 use crate::model::error::{FsErrorKind, Result, fail};
-use crate::model::layout;
 use crate::model::record::{Inode, later_than};
 use crate::model::types::*;
 use crate::orphan::detached::DetachedFiles;
 use crate::volume::context::VolumeContext;
 use crate::volume::mtime_hold::Arrival;
 use crate::volume::tree_lock::{TreeGuard, TreeLock};
-use espalier_engine::{Batch, KeyRange};
+use espalier_engine::Batch;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Bytes that one call copies at most: with one batch.
-const COPY_MAX_BYTES: u64 = 1 << 20;
 /// Values are replaced in pages: what changes part of one takes all of it, in bytes.
 const PAGE_BYTES: u64 = 4 << 10;
 /// A write that finds no room for so many bytes at once is not cut into smaller pieces.
 const SMALL_PIECE_BYTES: usize = 64 << 10;
-/// Blocks that one call shares between files at most.
-const SHARE_MAX_BLOCKS: u64 = 4096;
 
 pub(crate) struct FileData {
     pub(crate) volume: Arc<VolumeContext>,
@@ -37,6 +33,7 @@ pub(crate) struct FileData {
     pub(crate) reader: Arc<DataReader>,
     pub(crate) detached: Arc<DetachedFiles>,
     pub(crate) access_times: Arc<AccessTimes>,
+    pub(crate) beginnings: CopiedBeginnings,
 }
 
 /// What a change of a file's data does to the privileges that the file grants.
@@ -56,16 +53,6 @@ impl Privileges {
     pub(crate) fn after_change(kill: bool) -> Self {
         if kill { Self::Clear } else { Self::ClearCapabilities }
     }
-}
-
-/// A range of bytes to copy from one file to another.
-pub(crate) struct CopyRequest {
-    pub(crate) from: NodeId,
-    pub(crate) from_offset: u64,
-    pub(crate) to: NodeId,
-    pub(crate) to_offset: u64,
-    pub(crate) length: u64,
-    pub(crate) privileges: Privileges,
 }
 
 /// A change of a file's data that is ready but for times, privileges, and its entry.
@@ -89,7 +76,7 @@ impl FileData {
     }
 
     /// As [`FileData::read`]; also whether the time of the last read changed.
-    fn read_and_touch(&self, node: NodeId, offset: u64, out: &mut [u8]) -> Result<(usize, bool)> {
+    pub(super) fn read_and_touch(&self, node: NodeId, offset: u64, out: &mut [u8]) -> Result<(usize, bool)> {
         let node = self.file(node)?;
         let len = self.read_file(&node, offset, out)?;
         Ok((len, self.access_times.touch(&node)))
@@ -148,23 +135,6 @@ impl FileData {
     pub(crate) fn is_reserved(&self, node: NodeId, offset: u64, length: usize) -> Result<bool> {
         let reserved = self.file(node)?.state().inode.reserved;
         Ok(reserved && self.is_promised(node, offset, length)?)
-    }
-
-    /// The most that a copy adds to its target's tree.
-    pub(crate) fn copied_at_most(&self, request: &CopyRequest) -> (u64, bool) {
-        let size = u64::from(self.volume.block_size);
-        let &CopyRequest { from, from_offset, to, to_offset, length, .. } = request;
-        let length =
-            self.file(from).map_or(0, |from| length.min(from.state().inode.size.saturating_sub(from_offset)));
-        let may_share = from != to && from_offset.is_multiple_of(size) && to_offset.is_multiple_of(size);
-        let is_plain = |to: &Arc<Node>| {
-            let state = to.state();
-            !state.inode.reserved && !state.inode.flags.protect()
-        };
-        match may_share && self.file(to).is_ok_and(|to| is_plain(&to)) {
-            true => (length.min(SHARE_MAX_BLOCKS * size), true),
-            false => (length.min(COPY_MAX_BYTES), false),
-        }
     }
 
     /// True if a write goes only where room is kept or data is already.
@@ -313,104 +283,6 @@ impl FileData {
             }
             Ok((blocks::next_hole(&self.volume, source, offset)?, size))
         })
-    }
-
-    /// Copies up to `length` bytes; returns how many.
-    pub(crate) fn copy_range(&self, request: &CopyRequest) -> Result<u64> {
-        let &CopyRequest { from, from_offset, to, to_offset, length, privileges } = request;
-        let (from_end, to_end) = (end_of(from_offset, length)?, end_of(to_offset, length)?);
-        if from == to && from_offset < to_end && to_offset < from_end {
-            return fail(FsErrorKind::Invalid, "the ranges overlap");
-        }
-        let shared = self.share_range(request)?;
-        if shared > 0 || length == 0 {
-            return Ok(shared);
-        }
-        let mut buffer = vec![0; length.min(COPY_MAX_BYTES) as usize];
-        let (got, is_touched) = self.read_and_touch(from, from_offset, &mut buffer)?;
-        if is_touched {
-            self.tree.shared().changed_unasked(from);
-        }
-        match got {
-            0 => Ok(0),
-            got => Ok(self.write(to, to_offset, &buffer[..got], privileges)? as u64),
-        }
-    }
-
-    /// As [`FileData::copy_range`], without copying whole blocks: the target's blocks get the
-    /// values that the source's have. Returns how much there was: whole blocks, and the rest of one
-    /// behind them.
-    fn share_range(&self, request: &CopyRequest) -> Result<u64> {
-        let &CopyRequest { from_offset, to_offset, length, privileges, .. } = request;
-        // Reading and writing the ordinary way reports errors of either file in the right order.
-        let (Ok(from), Ok(to)) = (self.file(request.from), self.file(request.to)) else { return Ok(0) };
-        let size = u64::from(self.volume.block_size);
-        if from.id == to.id || !from_offset.is_multiple_of(size) || !to_offset.is_multiple_of(size) {
-            return Ok(0);
-        }
-        self.volume.check_writable()?;
-        let tree = self.tree.shared();
-        let mut states = States::lock(&[&from, &to]);
-        let inode = states.of(&from).inode.clone();
-        let end = inode.size.min(from_offset + length.min(SHARE_MAX_BLOCKS * size));
-        let base = from.data_base(tree.epoch, states.of(&from));
-        let source = DataSource::new(base, &inode);
-        let state = states.of(&to);
-        let mut inode = state.inode.clone();
-        if inode.reserved || inode.flags.protect() {
-            // Writing the ordinary way asks whether it may. What is shared would have to be kept
-            // room for when it is overwritten.
-            return Ok(0);
-        }
-        let mut length = end.saturating_sub(from_offset);
-        // A short block may only be the target's last.
-        if end < source.size || to_offset + length < inode.size {
-            length -= length % size;
-        }
-        if length == 0 {
-            return Ok(0);
-        }
-        let base = to.data_base(tree.epoch, state);
-        let mut batch = Batch::new();
-        let blocks = (from_offset / size, to_offset / size, length.div_ceil(size));
-        self.share_blocks(&source, (&base, &inode), blocks, &mut batch)?;
-        inode.sparse |= source.sparse || to_offset / size > blocks::block_count(&self.volume, inode.size);
-        inode.size = inode.size.max(to_offset + length);
-        // The rest of a block is copied with the same batch.
-        let mut rest = vec![0; (end - from_offset - length) as usize];
-        blocks::read(&self.volume, &source, from_offset + length, &mut rest)?;
-        blocks::write(&self.volume, &base, &mut inode, to_offset + length, &rest, &mut batch);
-        length += rest.len() as u64;
-        let change = DataChange { inode, privileges, base: None, batch };
-        self.change(&tree, &to, states.of(&to), change)?;
-        if self.access_times.touch_locked(&from, states.of(&from)) {
-            tree.changed_unasked(from.id);
-        }
-        self.volume.counters.bytes_written.fetch_add(length, Ordering::Relaxed);
-        Ok(length)
-    }
-
-    /// Adds to a batch that `count` blocks from block `target` on of the file at `base` are those
-    /// of `source` from block `first` on.
-    fn share_blocks(
-        &self,
-        source: &DataSource,
-        (base, inode): (&[u8], &Inode),
-        (first, target, count): (u64, u64, u64),
-        batch: &mut Batch,
-    ) -> Result<()> {
-        let range = |base: &[u8], first: u64| {
-            KeyRange::new(layout::block_key(base, first), layout::block_key(base, first + count))
-        };
-        if source.sparse && inode.size > target * u64::from(self.volume.block_size) {
-            batch.delete_range(self.volume.data(), range(base, target));
-        }
-        let mut cursor = self.volume.store.cursor(self.volume.data(), range(&source.base, first))?;
-        while let Some(entry) = cursor.next()? {
-            let Some(block) = layout::block_number(&entry.key[source.base.len()..]) else { continue };
-            batch.insert(self.volume.data(), &layout::block_key(base, block - first + target), entry.value);
-        }
-        Ok(())
     }
 
     /// The regular file behind an id.

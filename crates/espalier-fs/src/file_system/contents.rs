@@ -1,11 +1,12 @@
 //! Public calls on attributes and data of one file or directory.
 
 use crate::file::attributes::AttrJudge;
-use crate::file::data::{CopyRequest, Privileges};
+use crate::file::copy::CopyRequest;
+use crate::file::data::Privileges;
 use crate::file::xattr::XattrChange;
 use crate::file_system::FileSystem;
 use crate::inode::limits::{Growth, WriteKind};
-use crate::model::error::Result;
+use crate::model::error::{FsErrorKind, Result};
 use crate::model::types::*;
 use crate::quota::growth;
 use std::ops::Range;
@@ -271,6 +272,8 @@ impl FileSystem {
 
     /// Copies up to `length` bytes; returns how many. Short copies are normal, 0 is the end of the
     /// source. Where whole blocks go from one file to whole blocks of another, both share the data.
+    /// The copy of a large file into an empty one is one clone, whatever its size, also if it comes
+    /// in several calls of some MiB each, one right behind the other.
     /// `kill_privileges` as for [`FileSystem::write`], for `to`.
     ///
     /// # Errors
@@ -287,6 +290,17 @@ impl FileSystem {
     ) -> Result<u64> {
         let privileges = Privileges::after_change(kill_privileges);
         let request = CopyRequest { from, from_offset, to, to_offset, length, privileges };
+        if self.data.may_clone(&request) {
+            match self.quotas.copy(from, to, || self.data.clone_range(&request)) {
+                // As much as fits is copied below.
+                Err(error) if error.kind() == FsErrorKind::QuotaExceeded => {}
+                cloned => {
+                    if let Some(copied) = cloned? {
+                        return self.settled(copied, &[to], FileFlags::SYNC);
+                    }
+                }
+            }
+        }
         let growth = || match self.data.copied_at_most(&request) {
             (bytes, true) => growth::shared_data(bytes, self.volume.block_size),
             (bytes, false) => growth::data(bytes, self.volume.block_size),

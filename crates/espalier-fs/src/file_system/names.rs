@@ -8,6 +8,7 @@ use crate::namespace::by_id::entry_by_id;
 use crate::namespace::create::Maker;
 use crate::namespace::link::LinkJudge;
 use crate::namespace::listing::WithNodes;
+use crate::namespace::rename_all::Durability;
 use crate::namespace::{create, link, remove, rename, rename_all, tmpfile};
 use crate::quota::growth;
 
@@ -256,7 +257,10 @@ impl FileSystem {
         caller: &Caller,
     ) -> Result<()> {
         let charge = self.quotas.charge_renames(target, staging, steps)?;
-        charge.end(rename_all::rename_all(&self.names, (target, staging), steps, caller))
+        match charge.end(rename_all::rename_all(&self.names, (target, staging), steps, caller))? {
+            Durability::Later => Ok(()),
+            Durability::Now => self.syncfs(),
+        }
     }
 
     /// Lists directory `node` from `cookie` (0: the beginning) until `each` returns false, which

@@ -60,6 +60,19 @@ impl Moved {
     }
 }
 
+/// What a directory asks for in which names change, or whose own attributes do.
+const SYNC_FLAGS: FileFlags = FileFlags(FileFlags::SYNC.0 | FileFlags::DIRSYNC.0);
+
+/// What many renames leave to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Durability {
+    /// Nothing asks for it.
+    Later,
+    /// A directory asks that its changes are durable when the call returns.
+    Now,
+}
+
 /// How far the steps came.
 enum StepsOutcome {
     Done,
@@ -68,13 +81,14 @@ enum StepsOutcome {
 }
 
 /// Carries out `steps` between paths below `target` and names in `staging`, all or none. Every
-/// directory in which an entry changes belongs to the caller, or the caller is root.
+/// directory in which an entry changes belongs to the caller, or the caller is root. Returns what
+/// the directories ask for.
 pub(crate) fn rename_all(
     namespace: &Namespace,
     (target, staging): (NodeId, NodeId),
     steps: &[RenameStep],
     caller: &Caller,
-) -> Result<()> {
+) -> Result<Durability> {
     let (target, staging) = (namespace.nodes.dir(target)?, namespace.nodes.dir(staging)?);
     namespace.volume.check_writable()?;
     let between = Between { namespace, target, staging, caller };
@@ -84,8 +98,9 @@ pub(crate) fn rename_all(
     let mut held = warm;
     let tree = namespace.tree.exclusive_for_move();
     for _ in 0..MERGES_MAX {
+        let durability = between.clear_the_way(&tree, steps, &mut held)?;
         match between.run(&tree, steps, &mut held, &mut releases)? {
-            StepsOutcome::Done => return Ok(()),
+            StepsOutcome::Done => return Ok(durability),
             StepsOutcome::NeedsMerge(from, to) => {
                 namespace.area_merger().merge(&tree, &from, &to, &mut releases)?;
             }
@@ -130,7 +145,6 @@ impl<'a> Between<'a> {
         releases: &mut DeferredReleases<'_>,
     ) -> Result<StepsOutcome> {
         let namespace = self.namespace;
-        self.clear_the_way(tree, steps, held)?;
         let mut commits = Commits::gathered(namespace.volume.last_lsn());
         let mut moved = Moved::default();
         let mut result = Ok(StepsOutcome::Done);
@@ -161,23 +175,28 @@ impl<'a> Between<'a> {
     }
 
     /// Commits what users do not see and has to be stored before: so nothing is committed while the
-    /// steps are gathered, which would be older in the log than what memory says.
+    /// steps are gathered, which would be older in the log than what memory says. Returns what the
+    /// directories ask for that the steps change.
     fn clear_the_way(
         &self,
         tree: &TreeGuard<'_>,
         steps: &[RenameStep],
         held: &mut Vec<HeldNode<'a>>,
-    ) -> Result<()> {
+    ) -> Result<Durability> {
+        let asks = |node: &Arc<Node>| node.state().inode.flags.has(SYNC_FLAGS);
+        let mut is_asked = asks(&self.staging);
         for step in steps {
             let (dir, name) = self.parent(tree, step, &Moved::default(), held)?;
             let there = self.resolve(tree, &dir, name, held)?;
             let staged = self.resolve(tree, &self.staging, &step.staged, held)?;
             if step.action == RenameAction::ExchangeAttributes {
                 if let (Some(there), Some(staged)) = (&there, &staged) {
+                    is_asked |= asks(there) || asks(staged);
                     self.clear_marks_of_owners(there, staged)?;
                 }
                 continue;
             }
+            is_asked |= asks(&dir);
             let entries = [(&dir, name, &there), (&self.staging, &step.staged[..], &staged)];
             for (at, (dir, name, node)) in entries.iter().enumerate() {
                 let (to, new_name, _) = entries[1 - at];
@@ -185,7 +204,7 @@ impl<'a> Between<'a> {
                 prepare_move(self.namespace, tree, entry.as_ref(), (to, new_name))?;
             }
         }
-        Ok(())
+        Ok(if is_asked { Durability::Now } else { Durability::Later })
     }
 
     fn step(

@@ -149,6 +149,12 @@ impl Quotas {
         self.charge_copy(&limits, |_| ranges_of(&self.namespace, &source))
     }
 
+    /// Charges trees into which a clone of the data of file `source` comes.
+    pub(super) fn charge_file_copy(&self, source: NodeId, limits: &Limits) -> Result<Charge> {
+        let source = self.namespace.nodes.node(source)?;
+        self.charge_copy(limits, |_| ranges_of(&self.namespace, &source))
+    }
+
     /// Charges the trees that entry `name` of `parent` lies in: it becomes what a snapshot holds.
     pub(crate) fn charge_restore(&self, parent: NodeId, name: &[u8], snapshot: &str) -> Result<Charge> {
         let Some(dir) = self.namespace.nodes.get(parent) else { return Ok(Charge::default()) };

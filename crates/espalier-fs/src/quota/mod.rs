@@ -93,6 +93,34 @@ impl Quotas {
         Ok(done)
     }
 
+    /// Carries out a call that makes `target` share what `source` has, if it can (else `None`),
+    /// unless a limit forbids it.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::QuotaExceeded`]; of the call.
+    pub(crate) fn copy<T>(
+        &self,
+        source: NodeId,
+        target: NodeId,
+        call: impl FnOnce() -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        if !self.namespace.nodes_are_limited() {
+            return call();
+        }
+        let epoch = self.namespace.tree.epoch();
+        let limits = self.find_limits_of(target);
+        let charge = match &limits {
+            None => Charge::default(),
+            Some(limits) => self.charge_file_copy(source, limits)?,
+        };
+        let Some(result) = call().transpose() else { return Ok(None) };
+        let done = charge.end(result)?;
+        if self.namespace.tree.epoch() != epoch {
+            self.note_moved(target, limits.as_ref());
+        }
+        Ok(Some(done))
+    }
+
     /// A node that was charged to the trees `before` may have come to others during the call: what
     /// these were charged then did not include it.
     #[cold]

@@ -3,7 +3,8 @@
 use crate::Bench;
 use espalier_engine::{OpenOptions, Store};
 use espalier_fs::{
-    Caller, FileSystem, FormatOptions, FsErrorKind, NodeId, SetAttr, SetTime, merge_functions,
+    Caller, FileFlags, FileSystem, FormatOptions, FsErrorKind, NodeId, RenameAction, RenameStep, SetAttr,
+    SetTime, merge_functions,
 };
 use espalier_storage::{Device, Environment, MemoryDevice, SystemEnvironment};
 use std::sync::Arc;
@@ -131,4 +132,56 @@ fn free_space_is_told_truly_before_during_and_after_with_clones() {
     );
     bench.fs.remove_tree(NodeId::ROOT, b"copy", &Caller::default()).expect("remove");
     near(free(&bench), empty, "free without both");
+}
+
+/// Directories that ask for it (`chattr +S`, `+D`) have many renames durable at once, too.
+#[test]
+fn many_renames_are_durable_when_a_directory_asks_for_it() {
+    let root = Caller::default();
+    let sync = Some(FileFlags::SYNC);
+    let cases = [
+        (None, None, RenameAction::Exchange),
+        (sync, None, RenameAction::Exchange),
+        (Some(FileFlags::DIRSYNC), None, RenameAction::Leave),
+        (None, Some(FileFlags::DIRSYNC), RenameAction::Enter),
+        (None, sync, RenameAction::Exchange),
+        // Of the two whose attributes change places one asks for it.
+        (None, None, RenameAction::ExchangeAttributes),
+    ];
+    for (n, (above, staged, action)) in cases.into_iter().enumerate() {
+        let bench = Bench::new(0);
+        let (target, staging) = (bench.dir(NodeId::ROOT, "target"), bench.dir(NodeId::ROOT, "staging"));
+        let inner = bench.dir(target, "inner");
+        let name = if action == RenameAction::Enter { "new" } else { "old" };
+        let old = if action == RenameAction::Enter { None } else { Some(bench.dir(inner, name)) };
+        let new = (action != RenameAction::Leave).then(|| bench.dir(staging, "staged"));
+        let flagged = [(inner, above), (staging, staged)];
+        let one = new.filter(|_| action == RenameAction::ExchangeAttributes).map(|new| (new, sync));
+        for (dir, flags) in flagged.into_iter().chain(one) {
+            flags.into_iter().for_each(|flags| bench.fs.set_flags(dir, flags, &root).expect("flags"));
+        }
+        if let Some(dir) = new.filter(|_| action == RenameAction::ExchangeAttributes) {
+            let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
+            bench.fs.setattr(dir, &set).expect("setattr");
+        }
+        bench.fs.syncfs().expect("sync");
+        let number = |bench: &Bench| {
+            let find = |dir: NodeId, name: &str| bench.fs.lookup(dir, name.as_bytes());
+            let inner = find(find(NodeId::ROOT, "target").expect("lookup").node, "inner").expect("lookup");
+            find(inner.node, name).map(|found| (found.attr.ino, found.attr.mode)).ok()
+        };
+        let before = number(&bench);
+        let attr = old.map(|old| bench.fs.getattr(old).expect("attributes"));
+        let step = RenameStep {
+            action,
+            place: vec![b"inner".to_vec(), name.into()],
+            staged: b"staged".to_vec(),
+            expected: attr.map_or((0, 0), |attr| (attr.ino, attr.ctime)),
+        };
+        bench.fs.rename_all(target, staging, &[step], &root).expect("all or none");
+        let after = number(&bench);
+        assert_ne!(before, after, "case {n}");
+        let found = number(&bench.crash());
+        assert_eq!(found, if n == 0 { before } else { after }, "case {n}");
+    }
 }

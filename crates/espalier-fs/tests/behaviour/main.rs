@@ -3,6 +3,7 @@
 mod areas;
 mod changes;
 mod concurrency;
+mod copies;
 mod durability;
 mod full;
 mod handles;

@@ -20,7 +20,7 @@ const CHUNK_BYTES: usize = 64 << 10;
 const SLACK_BYTES: u64 = 512 << 10;
 
 /// With nodes and blocks of the usual size.
-fn usual() -> Bench {
+pub(crate) fn usual() -> Bench {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20));
     let env: Arc<dyn Environment> = Arc::new(SystemEnvironment::new(0));
     Store::format(device.clone(), env.clone(), &Default::default()).expect("format");

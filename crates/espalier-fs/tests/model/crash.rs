@@ -75,10 +75,11 @@ impl History {
     }
 }
 
-pub(crate) fn run(seed: u64, of_links: bool) {
+/// `set` says what the run is to do more often.
+pub(crate) fn run(seed: u64, set: impl FnOnce(&mut Run)) {
     let device = Arc::new(SimulatedDevice::new(64 << 20, seed));
     let mut run = Run::on(seed, device.clone());
-    run.of_links = of_links;
+    set(&mut run);
     run.fs.syncfs().expect("syncfs");
     let mut random = Random(seed ^ 0xc7a5);
     device.record_crash_points(1 + random.next() % 12);

@@ -12,7 +12,7 @@ use crate::world::{Random, World};
 use espalier_engine::Store;
 use espalier_fs::{
     Caller, FileSystem, FormatOptions, ModeChange, NewNode, NodeId, OpenOptions, OwnerChange, RenameAction,
-    RenameMode, RenameStep, check, snapshots,
+    RenameMode, RenameStep, SetAttr, check, snapshots,
 };
 use espalier_storage::{CrashPoint, Device, Image, SimulatedDevice};
 use std::sync::Arc;
@@ -22,7 +22,13 @@ const ROOT: Caller = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
 /// Steps of one run.
 const STEPS: usize = 12;
 /// Kinds of steps.
-const KINDS: usize = 15;
+const KINDS: usize = 16;
+/// The one that copies a large file.
+const COPY: usize = 15;
+/// Blocks of a file whose copy is a clone.
+const LARGE_BLOCKS: usize = 66;
+/// Of so many runs one has such a file: to look at all of it takes time.
+const LARGE_EVERY: u64 = 4;
 /// Of so many cuts one is followed by cuts of the recovery.
 const AGAIN: usize = 40;
 
@@ -36,6 +42,8 @@ pub(crate) struct Cuts {
     held: Vec<NodeId>,
     /// The last step was durable when it returned.
     durable: bool,
+    /// There is a large file.
+    has_large: bool,
 }
 
 /// Everything that users can see, of the volume and of all snapshots.
@@ -54,7 +62,7 @@ pub(crate) fn view(store: &Arc<Store>, fs: &FileSystem, world: &Arc<World>) -> u
 
 impl Cuts {
     /// /A/{foo,bar,sub/{bar2,x}}, /B, /out, /C; bar and bar2 are one file, out is foo, C is a clone
-    /// of A.
+    /// of A. In some runs also /B/{large,copy}; copy is empty.
     pub(crate) fn new(seed: u64) -> Self {
         let device = Arc::new(SimulatedDevice::new(32 << 20, seed));
         let world = World::new(seed);
@@ -74,6 +82,11 @@ impl Cuts {
             file
         };
         let (linked, other, x) = (file(a, b"foo", 9000), file(a, b"bar", 300), file(sub, b"x", 5000));
+        let has_large = seed.is_multiple_of(LARGE_EVERY);
+        if has_large {
+            let sizes = [(&b"large"[..], LARGE_BLOCKS * 4096 + 5), (b"copy", 0)];
+            sizes.into_iter().for_each(|(name, size)| fs.forget(file(b, name, size), 1));
+        }
         fs.link(other, sub, b"bar2").expect("link");
         fs.link(linked, NodeId::ROOT, b"out").expect("link");
         fs.forget(other, 1);
@@ -81,7 +94,7 @@ impl Cuts {
         let c = fs.clone_tree(a, NodeId::ROOT, b"C", &ROOT).expect("clone").node;
         [a, b, c, sub, linked, other, x].into_iter().for_each(|node| fs.forget(node, 1));
         fs.syncfs().expect("syncfs");
-        Self { world, device, store, fs, random, held: Vec::new(), durable: false }
+        Self { world, device, store, fs, random, held: Vec::new(), durable: false, has_large }
     }
 
     /// Carries out steps that do something.
@@ -94,7 +107,10 @@ impl Cuts {
     /// A step that does something; returns which.
     fn any_step(&mut self) -> usize {
         loop {
-            let which = self.random.below(KINDS);
+            let which = match self.has_large && self.random.chance(4) {
+                true => COPY,
+                false => self.random.below(KINDS),
+            };
             if self.step(which).is_some() {
                 return which;
             }
@@ -230,6 +246,17 @@ impl Cuts {
                 });
                 drop(there);
                 possible.then_some(())?;
+            }
+            // A copy that is a clone, into a file that is cut to nothing first.
+            COPY => {
+                let (large, copy) = (self.find("B/large")?, self.find("B/copy")?);
+                let _given_back = [GivenBack(&fs, large), GivenBack(&fs, copy)];
+                let size = |node| fs.getattr(node).expect("attributes").size;
+                if size(copy) == 0 {
+                    fs.copy_file_range(large, 0, copy, 0, 1 << 40, false).expect("copy");
+                } else {
+                    fs.setattr(copy, &SetAttr { size: Some(0), ..Default::default() }).expect("size");
+                }
             }
             12 => {
                 fs.background_tick().expect("tick");

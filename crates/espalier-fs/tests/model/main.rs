@@ -5,6 +5,7 @@
 mod attributes;
 mod compare;
 mod contents;
+mod copies;
 mod crash;
 mod cuts;
 mod entries;
@@ -67,6 +68,24 @@ fn links_between_clones_match_the_model() {
 }
 
 #[test]
+fn copies_of_large_files_match_the_model() {
+    let seeds = seeds(12);
+    let (count, mut whole, mut beginnings, mut continued) = (seeds.clone().count(), 0, 0, 0);
+    for seed in seeds {
+        let mut run = if seed.is_multiple_of(4) { Run::giving_up(seed) } else { Run::new(seed) };
+        (run.of_copies, run.hands_over) = (true, seed % 4 == 1);
+        run.steps(400);
+        run.finish();
+        whole += run.copied.whole;
+        beginnings += run.copied.beginnings;
+        continued += run.copied.continued;
+    }
+    // Each way is taken.
+    let rarest = whole.min(beginnings).min(continued);
+    assert!(count < 12 || rarest > 2 * count, "{whole}, {beginnings}, {continued} in {count} runs");
+}
+
+#[test]
 fn calls_that_are_given_up_change_nothing() {
     let seeds = seeds(16);
     let (count, mut given_up) = (seeds.clone().count(), 0);
@@ -100,9 +119,16 @@ fn another_file_system_goes_on_where_one_was() {
 #[test]
 fn a_crash_leaves_a_prefix_of_the_operations() {
     for seed in seeds(12) {
-        crash::run(seed, false);
+        crash::run(seed, |_| ());
     }
     for seed in seeds(6) {
-        crash::run(seed, true);
+        crash::run(seed, |run| run.of_links = true);
+    }
+}
+
+#[test]
+fn a_crash_leaves_a_copy_of_a_large_file_as_far_as_it_was() {
+    for seed in seeds(3) {
+        crash::run(seed, |run| run.of_copies = true);
     }
 }

@@ -1,5 +1,6 @@
 //! Runs random operations on the file system and on the model, and compares every answer.
 
+use crate::copies::Copied;
 use crate::giving_up::{Caring, Watched};
 use crate::tree::{Id, ROOT, Tree};
 use crate::world::{Random, World};
@@ -50,6 +51,10 @@ pub(crate) struct Run {
     pub(crate) last: String,
     /// Mostly links, renames and clones.
     pub(crate) of_links: bool,
+    /// Half of the steps copy large files.
+    pub(crate) of_copies: bool,
+    /// What was copied so.
+    pub(crate) copied: Copied,
     /// The last step made this object durable, or (`Some(None)`) everything.
     pub(crate) synced: Option<Option<Id>>,
     pub(crate) caring: Arc<Caring>,
@@ -157,6 +162,8 @@ impl Run {
             step: 0,
             last,
             of_links: false,
+            of_copies: false,
+            copied: Copied::default(),
             synced: None,
             caring,
             gives_up: false,
@@ -198,6 +205,8 @@ impl Run {
             step: 0,
             last,
             of_links: false,
+            of_copies: false,
+            copied: Copied::default(),
             synced: None,
             caring,
             gives_up: false,
@@ -228,6 +237,9 @@ impl Run {
         // More than a tick of the clock, within which changes get different times all the same.
         let pause = *self.random.pick(&[10_000_001, 20_000_000, 1_000_000_000, 100_000_000_000_000]);
         self.tree.now = self.world.step(pause);
+        if self.of_copies && self.random.chance(2) {
+            return self.copy_large();
+        }
         let kind = match self.of_links && !self.random.chance(4) {
             true => *self.random.pick(&[0, 3, 6, 7, 8, 9, 10, 9, 10, 24, 31, 32, 33, 35]),
             false => self.random.below(38),
