@@ -81,6 +81,20 @@ impl PathCaller {
         self.try_open(at, how)
     }
 
+    /// The directory of a path, opened by its path only, and the last name of the path, with a slash
+    /// behind it if one follows there: a call by this name relative to that directory is the same
+    /// call whatever is moved meanwhile. `None` for a path that ends with no name: with `.`, `..`
+    /// or the root.
+    ///
+    /// # Errors
+    /// Those of paths ([`PathCaller`]).
+    pub fn open_parent<'a>(&self, path: impl Into<At<'a>>) -> Result<Option<(Handle, Vec<u8>)>> {
+        let (place, last, is_slash) = self.name(path.into())?;
+        let Last::Name(mut name) = last else { return Ok(None) };
+        name.extend_from_slice(if is_slash { b"/" } else { b"" });
+        Ok(Some((Handle::opened(place, self, &Open::default()), name)))
+    }
+
     fn try_open(&self, at: At<'_>, how: &Open) -> Result<Handle> {
         let follow = !(how.stay || how.create.is_some() && how.exclusive);
         let want = match how.create {
@@ -168,6 +182,15 @@ impl Handle {
     /// a form for open files (`fchmod`, `fchown`, `futimens`, `fgetxattr` and the like).
     pub fn itself(&self) -> At<'_> {
         At::itself(&self.place)
+    }
+
+    /// The node by which a mount knows it; `None` for what lies in a snapshot. It stays the same
+    /// node as long as this is open.
+    pub fn node(&self) -> Option<NodeId> {
+        match &self.place {
+            PathPlace::Node(hold) if hold.volume.is_live() => Some(hold.node.id),
+            _ => None,
+        }
     }
 
     /// The attributes.

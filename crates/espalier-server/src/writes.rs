@@ -1,0 +1,154 @@
+//! Making and replacing many files.
+
+use crate::changes::Changer;
+use crate::failure::{Failure, Outcome};
+use espalier_client::wire::{WriteFlags, WriteItem, Writer};
+use espalier_fs::{Handle, Links, NodeId, Open, OwnerChange, RenameHow, SetTime};
+use espalier_fuse::ChangedCaches;
+use std::collections::HashMap;
+
+/// A file that is to be made in a directory that is there.
+struct Placed<'f> {
+    /// The place of the file among those that were asked for.
+    at: usize,
+    /// The place of its directory among those that are open.
+    directory: usize,
+    name: Vec<u8>,
+    /// What the name meant before.
+    victim: Option<NodeId>,
+    file: WriteItem<'f>,
+}
+
+/// Directories that are open, each once.
+#[derive(Default)]
+struct Directories {
+    open: Vec<Handle>,
+    by_node: HashMap<NodeId, usize>,
+}
+
+impl Directories {
+    fn add(&mut self, directory: Handle) -> usize {
+        let node = directory.node();
+        if let Some(known) = node.and_then(|node| self.by_node.get(&node)) {
+            return *known;
+        }
+        self.open.push(directory);
+        let at = self.open.len() - 1;
+        self.by_node.extend(node.map(|node| (node, at)));
+        at
+    }
+}
+
+impl Changer<'_> {
+    /// Makes or replaces files. The answer has for each of them an error number, or 0, and a
+    /// message.
+    pub(crate) fn write_many(&self, files: &[WriteItem<'_>], how: WriteFlags) -> Outcome<Vec<u8>> {
+        let mut directories = Directories::default();
+        let mut results: Vec<Outcome<()>> = files.iter().map(|_| Ok(())).collect();
+        let mut placed = Vec::with_capacity(files.len());
+        for (at, file) in files.iter().enumerate() {
+            match self.place(at, file, how, &mut directories) {
+                Ok(file) => placed.push(file),
+                Err(error) => results[at] = Err(error),
+            }
+        }
+        self.write_placed(&placed, &directories.open, how, &mut results);
+        if results.iter().any(|result| matches!(result, Err(error) if error.errno == libc::ENOSPC))
+            && self.access.fs().release_unlinked()
+        {
+            placed.retain(|file| matches!(&results[file.at], Err(error) if error.errno == libc::ENOSPC));
+            self.write_placed(&placed, &directories.open, how, &mut results);
+        }
+        let mut out = Writer::default();
+        for result in &results {
+            let (errno, message) = match result {
+                Ok(()) => (0, &b""[..]),
+                Err(failure) => (failure.errno.cast_unsigned(), failure.shown()),
+            };
+            out.u32(errno);
+            out.bytes(message);
+        }
+        Ok(out.0)
+    }
+
+    /// Finds, or makes, the directory of a file.
+    fn place<'f>(
+        &self,
+        at: usize,
+        file: &WriteItem<'f>,
+        how: WriteFlags,
+        directories: &mut Directories,
+    ) -> Outcome<Placed<'f>> {
+        let named = match (self.named(file.path), how.directories) {
+            (Err(error), Some(mode)) if error.errno == libc::ENOENT => {
+                let end = file.path.iter().rposition(|byte| *byte == b'/').ok_or(error)?;
+                self.make_directory(&file.path[..end], mode, true)?;
+                self.named(file.path)?
+            }
+            (named, _) => named?,
+        };
+        let is_directory = || Failure::new(libc::EISDIR, "the path is that of a directory");
+        let named = named.filter(|named| named.plain_name() == named.name).ok_or_else(is_directory)?;
+        let victim = named.object(self.caller).and_then(|object| object.node);
+        let name = named.name;
+        Ok(Placed { at, directory: directories.add(named.directory), name, victim, file: *file })
+    }
+
+    /// Makes files of open directories, and tells the kernel of those that were made.
+    fn write_placed(
+        &self,
+        placed: &[Placed<'_>],
+        directories: &[Handle],
+        how: WriteFlags,
+        results: &mut [Outcome<()>],
+    ) {
+        let mut changed = ChangedCaches::default();
+        for file in placed {
+            let directory = &directories[file.directory];
+            results[file.at] = self.write_one(file, directory, how);
+            if results[file.at].is_ok() {
+                directory.node().into_iter().for_each(|node| changed.name(node, &file.name));
+                file.victim.into_iter().for_each(|node| changed.attributes(node));
+            }
+        }
+        if let Err(error) = self.tell(changed) {
+            placed.iter().for_each(|file| results[file.at] = Err(error.clone()));
+        }
+    }
+
+    fn write_one(&self, placed: &Placed<'_>, directory: &Handle, how: WriteFlags) -> Outcome<()> {
+        let beside = format!(".espalier-{}-{}", placed.at, directory.node().map_or(0, |node| node.0));
+        let made = self.make_one(placed, directory, &beside).and_then(|()| {
+            let replace = if how.replace { RenameHow::Replace } else { RenameHow::NoReplace };
+            Ok(self.caller.rename(directory.at(&beside), directory.at(&placed.name), replace)?)
+        });
+        if made.is_err() {
+            let _ = self.caller.unlink(directory.at(&beside));
+        }
+        made
+    }
+
+    fn make_one(&self, placed: &Placed<'_>, directory: &Handle, name: &str) -> Outcome<()> {
+        let (caller, file) = (self.caller, &placed.file);
+        let at = || directory.at(name);
+        if file.is_symlink {
+            caller.symlink(file.content, at())?;
+        } else {
+            let how = Open { exclusive: true, ..Open::create(file.mode.unwrap_or(0o666)) };
+            let handle = caller.open(at(), &how)?;
+            if !file.content.is_empty() {
+                handle.write_at(0, file.content)?;
+            }
+        }
+        if file.uid.is_some() || file.gid.is_some() {
+            caller.chown(at(), OwnerChange { uid: file.uid, gid: file.gid }, Links::Stay)?;
+        }
+        if let Some(mode) = file.mode.filter(|_| !file.is_symlink) {
+            caller.chmod(at(), mode, Links::Stay)?;
+        }
+        if let Some(mtime) = file.mtime {
+            caller.set_times(at(), (None, Some(SetTime::At(mtime))), Links::Stay)?;
+        }
+        Ok(())
+    }
+}
