@@ -158,8 +158,8 @@ impl Client {
         Ok(())
     }
 
-    /// Reads as many parts as one call takes; `first` is the place of the first one. False if `each`
-    /// wants no more.
+    /// Reads as many parts as one call takes; `first` is the place of the first one. False if
+    /// `each` wants no more.
     fn read_some(
         &self,
         pieces: &[Piece<'_>],
@@ -370,7 +370,8 @@ impl Client {
     /// Makes `new` a clone of what is at `old` with everything below, in one step.
     ///
     /// # Errors
-    /// Those of `mkdir` for `new`; EPERM if the caller is not root, and not all of `old` is its own.
+    /// Those of `mkdir` for `new`; EPERM if the caller is not root, and not all of `old` is its
+    /// own.
     pub fn clone_tree(&self, old: impl AsRef<[u8]>, new: impl AsRef<[u8]>) -> Result<()> {
         self.change(&Call::CloneTree { old: old.as_ref(), new: new.as_ref() })
     }

@@ -69,9 +69,9 @@ impl Client {
     /// A file that does not fit into one call is written beside its place, and renamed to it.
     ///
     /// # Errors
-    /// Of each file: those of `open`, `write` and `rename`. [`Error::Lost`] for files of which it is
-    /// not known whether they are there, because the server went away; the later ones were written
-    /// with the server that came after it, or have [`Error::NoServer`].
+    /// Of each file: those of `open`, `write` and `rename`. [`Error::Lost`] for files of which it
+    /// is not known whether they are there, because the server went away; the later ones were
+    /// written with the server that came after it, or have [`Error::NoServer`].
     pub fn write_many(&self, files: &[Write<'_>], how: WriteFlags) -> Vec<Result<()>> {
         let mut results = Vec::with_capacity(files.len());
         let mut left = files;

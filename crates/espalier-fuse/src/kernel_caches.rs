@@ -6,9 +6,10 @@
 //! only then answer to what asked for the change. The reasons why nothing older remains:
 //!
 //! 1. *Names.* The kernel drops a name with the lock of its directory held, under which it also
-//!    looks names up and lists: an answer from before the change has taken effect by then, and goes.
-//! 2. *Listings* are pages of the directory. They are dropped after a name of it, so after a listing
-//!    under way; one that goes on behind the gap is not kept by the kernel.
+//!    looks names up and lists: an answer from before the change has taken effect by then, and is
+//!    dropped.
+//! 2. *Listings* are pages of the directory. They are dropped after a name of it, so after a
+//!    listing under way; one that goes on behind the gap is not kept by the kernel.
 //! 3. *Pages* are locked while they are read from the server, and dropping them waits for the lock.
 //!    What is stored without being asked for ([`prefetch`](crate::prefetch)) has ended before.
 //! 4. *Attributes* have a version: the kernel takes none from answers to older requests.

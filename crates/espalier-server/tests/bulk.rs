@@ -239,7 +239,7 @@ fn changes_are_told_from_a_position_on() {
         assert!(changes.everything && changes.paths.is_empty());
         position = changes.position;
     }
-    // What was changed in the second before a position is told again, so it is waited for by asking.
+    // What was changed in the second before a position is told again.
     let settled = loop {
         let changes = client.changes("d", &position).unwrap();
         position = changes.position;

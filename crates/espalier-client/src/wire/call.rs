@@ -1,7 +1,7 @@
 //! The calls: what a client asks of a server.
 
 use super::codec::{Malformed, Reader, Writer};
-use super::{AREA_BYTES, MAGIC, MAX_ITEMS, TOKEN_BYTES};
+use super::constants::{AREA_BYTES, MAGIC, MAX_ITEMS, TOKEN_BYTES};
 use std::ops::RangeInclusive;
 
 /// The first request of a session. The directory and the memory come with it as descriptors.

@@ -81,10 +81,10 @@ impl PathCaller {
         self.try_open(at, how)
     }
 
-    /// The directory of a path, opened by its path only, and the last name of the path, with a slash
-    /// behind it if one follows there: a call by this name relative to that directory is the same
-    /// call whatever is moved meanwhile. `None` for a path that ends with no name: with `.`, `..`
-    /// or the root.
+    /// The directory of a path, opened by its path only, and the last name of the path, with a
+    /// slash behind it if one follows there: a call by this name relative to that directory is the
+    /// same call whatever is moved meanwhile. `None` for a path that ends with no name: with `.`,
+    /// `..` or the root.
     ///
     /// # Errors
     /// Those of paths ([`PathCaller`]).

@@ -134,25 +134,8 @@ impl TreeCommands {
         let mut answer = Vec::new();
         match asked {
             Command::Token => answer.extend_from_slice(&self.tokens.give(caller.uid, node)?),
-            Command::Client => {
-                let socket = self.client_socket.lock().clone().ok_or(Errno(libc::EOPNOTSUPP))?;
-                if node_tag::tag(node) != 0 {
-                    return Err(Errno(libc::EXDEV));
-                }
-                let token = self.tokens.give(caller.uid, node)?;
-                answer = control::client_answer(&token, &socket).ok_or(Errno(libc::EIO))?;
-            }
-            Command::Clone { token, name: new } => {
-                let source = self.tokens.take(&token, caller.uid)?;
-                if node_tag::tag(source) != 0 {
-                    return Err(Errno(libc::EXDEV));
-                }
-                self.may_change(node, caller)?;
-                let made = or_errno(self.fs.clone_tree(source, node, new, caller), path)?;
-                // The kernel asks for the name and takes its own reference.
-                self.fs.forget(made.node, 1);
-                self.caches.entry_changed(node, new);
-            }
+            Command::Client => answer = self.lead_client(node, caller)?,
+            Command::Clone { token, name: new } => self.clone_tree(node, &token, new, caller)?,
             Command::RemoveTree { name: old, leaves_empty } => {
                 self.remove_tree(node, old, leaves_empty, caller)?;
             }
@@ -205,6 +188,30 @@ impl TreeCommands {
             Command::DiffNext { session } => self.comparisons.next(session, caller.uid, &mut answer)?,
         }
         Ok(answer)
+    }
+
+    /// Gives a program what it needs to become a client whose root is directory `node`.
+    fn lead_client(&self, node: NodeId, caller: &Caller) -> Result<Vec<u8>, Errno> {
+        let socket = self.client_socket.lock().clone().ok_or(Errno(libc::EOPNOTSUPP))?;
+        if node_tag::tag(node) != 0 {
+            return Err(Errno(libc::EXDEV));
+        }
+        let token = self.tokens.give(caller.uid, node)?;
+        control::client_answer(&token, &socket).ok_or(Errno(libc::EIO))
+    }
+
+    /// Clones what a token stands for into directory `node`.
+    fn clone_tree(&self, node: NodeId, token: &Token, new: &[u8], caller: &Caller) -> Result<(), Errno> {
+        let source = self.tokens.take(token, caller.uid)?;
+        if node_tag::tag(source) != 0 {
+            return Err(Errno(libc::EXDEV));
+        }
+        self.may_change(node, caller)?;
+        let made = or_errno(self.fs.clone_tree(source, node, new, caller), || self.shown_path(node))?;
+        // The kernel asks for the name and takes its own reference.
+        self.fs.forget(made.node, 1);
+        self.caches.entry_changed(node, new);
+        Ok(())
     }
 
     /// Gives a directory limits, or takes them away.

@@ -1,4 +1,4 @@
-//! The process at the other end of a socket: who it runs as, and what the kernel says of it.
+//! The process at the other end of a socket: its user and groups, and what the kernel says of it.
 
 use crate::failure::{Failure, Outcome};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

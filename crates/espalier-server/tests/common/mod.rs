@@ -140,7 +140,8 @@ fn start(image: &Path, point: &Path, options: &str) -> (Child, BufReader<ChildSt
     (server, said)
 }
 
-/// Runs this test binary again, through `wrapper`, to carry out its test `name`; true if that passed.
+/// Runs this test binary again, through `wrapper`, to carry out its test `name`; true if that
+/// passed.
 pub(crate) fn again(wrapper: &[&str], name: &str, variables: &[(&str, &str)]) -> bool {
     let own = std::env::current_exe().unwrap();
     let words: Vec<&std::ffi::OsStr> = wrapper.iter().map(std::ffi::OsStr::new).collect();
