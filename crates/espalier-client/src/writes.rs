@@ -62,11 +62,9 @@ impl<'a> Write<'a> {
 
 impl Client {
     /// Makes many files, or replaces what has their names; each has a result of its own, in the
-    /// order in which they were given. Files of one directory are written together, in batches that
-    /// take effect as a whole; each file is seen with all of its content and attributes or not at
-    /// all, also after a crash. Missing directories are made.
-    ///
-    /// A file that does not fit into one call is written beside its place, and renamed to it.
+    /// order in which they were given. Each file is written beside its place and then moved there,
+    /// so it is seen with all of its content and attributes or not at all, also after a crash (which
+    /// may leave a file whose name begins with `.espalier-`). Missing directories are made.
     ///
     /// # Errors
     /// Of each file: those of `open`, `write` and `rename`. [`Error::Lost`] for files of which it

@@ -105,9 +105,13 @@ impl Changer<'_> {
         let mut changed = ChangedCaches::default();
         for file in placed {
             let directory = &directories[file.directory];
-            results[file.at] = self.write_one(file, directory, how);
+            let beside = beside_name();
+            results[file.at] = self.write_one(file, directory, &beside, how);
+            let node = directory.node();
+            // A listing may have shown it.
+            node.into_iter().for_each(|node| changed.name(node, beside.as_bytes()));
             if results[file.at].is_ok() {
-                directory.node().into_iter().for_each(|node| changed.name(node, &file.name));
+                node.into_iter().for_each(|node| changed.name(node, &file.name));
                 file.victim.into_iter().for_each(|node| changed.attributes(node));
             }
         }
@@ -116,14 +120,21 @@ impl Changer<'_> {
         }
     }
 
-    fn write_one(&self, placed: &Placed<'_>, directory: &Handle, how: WriteFlags) -> Outcome<()> {
-        let beside = format!(".espalier-{}-{}", placed.at, directory.node().map_or(0, |node| node.0));
-        let made = self.make_one(placed, directory, &beside).and_then(|()| {
+    /// Writes a file beside its place, and moves it there.
+    fn write_one(
+        &self,
+        placed: &Placed<'_>,
+        directory: &Handle,
+        beside: &str,
+        how: WriteFlags,
+    ) -> Outcome<()> {
+        let made = self.make_one(placed, directory, beside).and_then(|()| {
             let replace = if how.replace { RenameHow::Replace } else { RenameHow::NoReplace };
-            Ok(self.caller.rename(directory.at(&beside), directory.at(&placed.name), replace)?)
+            Ok(self.caller.rename(directory.at(beside), directory.at(&placed.name), replace)?)
         });
         if made.is_err() {
-            let _ = self.caller.unlink(directory.at(&beside));
+            // The error that matters is the first one, and the file may not have been made.
+            let _ = self.caller.unlink(directory.at(beside));
         }
         made
     }
@@ -151,4 +162,12 @@ impl Changer<'_> {
         }
         Ok(())
     }
+}
+
+/// A name that no other file has.
+fn beside_name() -> String {
+    let mut random = [0; 8];
+    // Without a random number the file is refused if there is one of the name.
+    let _ = rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty());
+    format!(".espalier-{:016x}", u64::from_ne_bytes(random))
 }

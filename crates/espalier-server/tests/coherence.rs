@@ -308,9 +308,9 @@ fn no_reader_sees_less(replace: bool) {
         }
         let _end = End(done);
         for number in 2..ROUNDS {
-            for file in 0..FILES {
+            for (file, written) in written.iter().enumerate() {
                 put(file, number);
-                written[file].store(number, Ordering::SeqCst);
+                written.store(number, Ordering::SeqCst);
             }
         }
     });
