@@ -116,6 +116,11 @@ impl<'a> At<'a> {
         Self { base: Some(base), path: b"", is_itself: true }
     }
 
+    /// The first `end` bytes of the path.
+    pub(crate) fn up_to(self, end: usize) -> Self {
+        Self { path: &self.path[..end], ..self }
+    }
+
     /// True if both begin at the same directory, or begin with a slash.
     pub(crate) fn is_beside(&self, other: &At<'_>) -> bool {
         match (self.base, other.base) {

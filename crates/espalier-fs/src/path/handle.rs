@@ -214,6 +214,21 @@ impl Handle {
         }
     }
 
+    /// The next byte at or after `offset` that is in a hole, or is not (`lseek` with `SEEK_HOLE`
+    /// and `SEEK_DATA`).
+    ///
+    /// # Errors
+    /// [`FsErrorKind::NoSuchOffset`] if there is none, or `offset` is not inside the file;
+    /// [`FsErrorKind::AccessDenied`] if it is not open to read; [`FsErrorKind::IsDirectory`]; of
+    /// the store.
+    pub fn seek(&self, offset: u64, what: Seek) -> Result<u64> {
+        check_opened(self.read)?;
+        match &self.place {
+            PathPlace::Node(hold) => hold.fs().lseek(hold.node.id, offset, what),
+            PathPlace::Snapshots(_) => fail(FsErrorKind::IsDirectory, "a directory has no content"),
+        }
+    }
+
     /// Writes all of `data` at byte `offset`; privileges of the file go unless the caller is root.
     ///
     /// # Errors
