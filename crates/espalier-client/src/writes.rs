@@ -62,9 +62,12 @@ impl<'a> Write<'a> {
 
 impl Client {
     /// Makes many files, or replaces what has their names; each has a result of its own, in the
-    /// order in which they were given. Each file is written beside its place and then moved there,
-    /// so it is seen with all of its content and attributes or not at all, also after a crash (which
-    /// may leave a file whose name begins with `.espalier-`). Missing directories are made.
+    /// order in which they were given. Files of one directory are written together, in batches of
+    /// which each takes effect as a whole: each file is seen with all of its content and attributes
+    /// or not at all, also after a crash. Missing directories are made.
+    ///
+    /// A file that does not fit into one call is written beside its place, under a name that begins
+    /// with `.espalier-`, and renamed to it.
     ///
     /// # Errors
     /// Of each file: those of `open`, `write` and `rename`. [`Error::Lost`] for files of which it

@@ -3,7 +3,7 @@
 use crate::changes::Changer;
 use crate::failure::{Failure, Outcome};
 use espalier_client::wire::{WriteFlags, WriteItem, Writer};
-use espalier_fs::{Handle, Links, NodeId, Open, OwnerChange, RenameHow, SetTime};
+use espalier_fs::{Content, Handle, NewAttributes, NodeId, OwnerChange, WriteHow, WriteRequest};
 use espalier_fuse::ChangedCaches;
 use std::collections::HashMap;
 
@@ -17,6 +17,20 @@ struct Placed<'f> {
     /// What the name meant before.
     victim: Option<NodeId>,
     file: WriteItem<'f>,
+}
+
+impl<'f> Placed<'f> {
+    fn as_request<'r>(&'r self, directory: &'r Handle) -> WriteRequest<'r>
+    where
+        'f: 'r,
+    {
+        let WriteItem { content, is_symlink, mode, uid, gid, mtime, .. } = self.file;
+        let content = if is_symlink { Content::Symlink(content) } else { Content::Data(content) };
+        let owner = OwnerChange { uid, gid };
+        let mode = mode.filter(|_| !is_symlink);
+        let attributes = NewAttributes { mode, owner, mtime, ..NewAttributes::default() };
+        WriteRequest { at: directory.at(&self.name), content, attributes }
+    }
 }
 
 /// Directories that are open, each once.
@@ -102,72 +116,24 @@ impl Changer<'_> {
         how: WriteFlags,
         results: &mut [Outcome<()>],
     ) {
+        let requests: Vec<WriteRequest<'_>> =
+            placed.iter().map(|file| file.as_request(&directories[file.directory])).collect();
+        let how = WriteHow { replace: how.replace, directories: None };
         let mut changed = ChangedCaches::default();
-        for file in placed {
-            let directory = &directories[file.directory];
-            let beside = beside_name();
-            results[file.at] = self.write_one(file, directory, &beside, how);
-            let node = directory.node();
-            // A listing may have shown it.
-            node.into_iter().for_each(|node| changed.name(node, beside.as_bytes()));
-            if results[file.at].is_ok() {
-                node.into_iter().for_each(|node| changed.name(node, &file.name));
-                file.victim.into_iter().for_each(|node| changed.attributes(node));
+        self.caller.write_many(&requests, how, &mut |batch| {
+            for at in batch.files {
+                let file = &placed[*at];
+                results[file.at] = batch.result.clone().map_err(Failure::from);
+                if batch.result.is_ok() {
+                    let directory = directories[file.directory].node();
+                    directory.into_iter().for_each(|node| changed.name(node, &file.name));
+                    file.victim.into_iter().for_each(|node| changed.attributes(node));
+                }
             }
-        }
+            true
+        });
         if let Err(error) = self.tell(changed) {
             placed.iter().for_each(|file| results[file.at] = Err(error.clone()));
         }
     }
-
-    /// Writes a file beside its place, and moves it there.
-    fn write_one(
-        &self,
-        placed: &Placed<'_>,
-        directory: &Handle,
-        beside: &str,
-        how: WriteFlags,
-    ) -> Outcome<()> {
-        let made = self.make_one(placed, directory, beside).and_then(|()| {
-            let replace = if how.replace { RenameHow::Replace } else { RenameHow::NoReplace };
-            Ok(self.caller.rename(directory.at(beside), directory.at(&placed.name), replace)?)
-        });
-        if made.is_err() {
-            // The error that matters is the first one, and the file may not have been made.
-            let _ = self.caller.unlink(directory.at(beside));
-        }
-        made
-    }
-
-    fn make_one(&self, placed: &Placed<'_>, directory: &Handle, name: &str) -> Outcome<()> {
-        let (caller, file) = (self.caller, &placed.file);
-        let at = || directory.at(name);
-        if file.is_symlink {
-            caller.symlink(file.content, at())?;
-        } else {
-            let how = Open { exclusive: true, ..Open::create(file.mode.unwrap_or(0o666)) };
-            let handle = caller.open(at(), &how)?;
-            if !file.content.is_empty() {
-                handle.write_at(0, file.content)?;
-            }
-        }
-        if file.uid.is_some() || file.gid.is_some() {
-            caller.chown(at(), OwnerChange { uid: file.uid, gid: file.gid }, Links::Stay)?;
-        }
-        if let Some(mode) = file.mode.filter(|_| !file.is_symlink) {
-            caller.chmod(at(), mode, Links::Stay)?;
-        }
-        if let Some(mtime) = file.mtime {
-            caller.set_times(at(), (None, Some(SetTime::At(mtime))), Links::Stay)?;
-        }
-        Ok(())
-    }
-}
-
-/// A name that no other file has.
-fn beside_name() -> String {
-    let mut random = [0; 8];
-    // Without a random number the file is refused if there is one of the name.
-    let _ = rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty());
-    format!(".espalier-{:016x}", u64::from_ne_bytes(random))
 }
