@@ -52,7 +52,8 @@ lint:
 	$(CARGO) doc --workspace --no-deps --document-private-items --locked --quiet
 	$(CARGO) run -p espalier-lint --locked --quiet -- check
 
-# Fuzzes image parsing, log replay and request decoding, so many seconds each.
+# Fuzzes image parsing, log replay and the decoding of requests and of clients' calls, so many
+# seconds each.
 fuzz:
 	./scripts/install-deps build fuzz
 	./scripts/fuzz $(or $(SECONDS),60)

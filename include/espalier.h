@@ -183,6 +183,14 @@ struct espalier_quota {
 #define ESPALIER_IOC_GET_LIMITS  _IOR(ESPALIER_IOC_MAGIC, 16, struct espalier_tree_bytes)
 #define ESPALIER_IOC_QUOTA       _IOR(ESPALIER_IOC_MAGIC, 17, struct espalier_quota)
 
+/* On a directory: a token for it, and the abstract Unix socket at which the server takes clients
+ * that have one (docs/protocol.md). EOPNOTSUPP if it takes none; EXDEV in a snapshot. */
+struct espalier_client {
+	__u8 token[16];
+	char socket[64];	/* without the NUL in front, filled up with NULs */
+};
+#define ESPALIER_IOC_CLIENT      _IOR(ESPALIER_IOC_MAGIC, 18, struct espalier_client)
+
 /* On a directory: what ESPALIER_IOC_DIFF, ESPALIER_IOC_EXCLUSIVE_SPACE and ESPALIER_IOC_GET_LIMITS
  * tell, in one answer, for programs that ask about many directories. EPERM, EXDEV. */
 struct espalier_survey {
@@ -191,6 +199,6 @@ struct espalier_survey {
 	__u64 exclusive;	/* in: 0; out: bytes shared with nothing else, ~0: not for the caller */
 	struct espalier_tree_bytes limits;	/* in: 0 */
 };
-#define ESPALIER_IOC_SURVEY      _IOWR(ESPALIER_IOC_MAGIC, 18, struct espalier_survey)
+#define ESPALIER_IOC_SURVEY      _IOWR(ESPALIER_IOC_MAGIC, 19, struct espalier_survey)
 
 #endif

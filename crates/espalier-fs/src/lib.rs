@@ -40,6 +40,7 @@ pub use model::access::Credentials;
 pub use model::describe::describe_range;
 pub use model::error::{FsError, FsErrorKind, Result};
 pub use model::merge::merge_functions;
+pub use model::new_file::{Content, MAX_NEW_FILE_BYTES, NewAttributes};
 pub use model::types::*;
 pub use model::wire::{WireReader, WireWriter};
 pub use path::bulk::ReadRequest;
@@ -48,6 +49,7 @@ pub use path::changes::RenameHow;
 pub use path::filter::Filter;
 pub use path::handle::{Handle, Open};
 pub use path::trees::WalkEntry;
+pub use path::write_many::{WriteHow, WriteRequest, WrittenBatch};
 pub use snapshot::volume::{
     SNAPSHOTS_NAME, SnapshotInfo, create_snapshot, delete_snapshot, find_snapshot, find_snapshot_of,
     restore_snapshot, snapshot_directory_attr, snapshot_directory_number, snapshots,

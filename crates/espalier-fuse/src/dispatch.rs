@@ -33,9 +33,11 @@ mod snapshots;
 mod traced;
 mod volume;
 
+use crate::kernel_caches::KernelCaches;
 use crate::metrics::{Begun, Metrics, Served, TraceEvent, kind_name};
 use crate::notifier::Notifier;
 use crate::prefetch::Prefetch;
+use crate::protocol::control::Token;
 use crate::protocol::flags::opcode;
 use crate::protocol::linux_ioctl::LinuxCommand;
 use crate::protocol::{Header, Operation, reply};
@@ -43,6 +45,7 @@ use crate::transport::{self, Handler, Outcome, Request};
 use control::TreeCommands;
 use convert::decode;
 use errno::Errno;
+pub use errno::errno;
 use espalier_fs::{FileSystem, NodeId, Notice, Waiter, WireReader, WireWriter};
 pub(crate) use fullness::Fullness;
 use linux_commands::LinuxCommands;
@@ -78,6 +81,7 @@ pub struct Dispatcher {
     fullness: Arc<Fullness>,
     root_xattrs: RootXattrs,
     metrics: Arc<Metrics>,
+    caches: Arc<KernelCaches>,
 }
 
 impl Dispatcher {
@@ -91,15 +95,42 @@ impl Dispatcher {
         metrics: Arc<Metrics>,
     ) -> Self {
         let snapshots = Arc::new(SnapshotTable::new(Arc::clone(&fs), xattrs));
+        let caches = Arc::new(KernelCaches::new(Arc::clone(&fs)));
         Self {
-            commands: TreeCommands::new(Arc::clone(&fs), Arc::clone(&snapshots)),
+            commands: TreeCommands::new(Arc::clone(&fs), Arc::clone(&snapshots), Arc::clone(&caches)),
             linux_commands: LinuxCommands::new(Arc::clone(&fs), Arc::clone(&snapshots)),
             fullness: Arc::new(Fullness::new(Arc::clone(&fs))),
             snapshots,
             live: ServedVolume::live(fs, xattrs),
             root_xattrs: RootXattrs::new(description, commands),
             metrics,
+            caches,
         }
+    }
+
+    /// The kernel's caches, for what changes something without a request of the kernel.
+    pub(crate) fn caches(&self) -> &Arc<KernelCaches> {
+        &self.caches
+    }
+
+    /// The live file system.
+    pub(crate) fn fs(&self) -> &Arc<FileSystem> {
+        self.live.fs()
+    }
+
+    /// See [`ClientAccess::announce`](crate::ClientAccess::announce).
+    pub(crate) fn set_client_socket(&self, name: Option<String>) {
+        self.commands.set_client_socket(name);
+    }
+
+    /// See [`ClientAccess::redeem`](crate::ClientAccess::redeem).
+    pub(crate) fn redeem(&self, token: &Token, uid: u32) -> Option<NodeId> {
+        self.commands.redeem(token, uid)
+    }
+
+    /// The file system was shut down: only errors are answered.
+    pub(crate) fn is_shut_down(&self) -> bool {
+        self.linux_commands.is_shut_down()
     }
 
     /// The kernel keeps written data to itself for a while (`-o writeback`).
@@ -111,6 +142,7 @@ impl Dispatcher {
     /// Hands over what tells the kernel of changes that it did not ask for.
     pub(crate) fn attach(&self, notifier: &Arc<Notifier>) {
         self.pass_on_notices(notifier);
+        self.caches.attach(notifier);
         self.live.attach(notifier);
         self.commands.attach(notifier);
         self.linux_commands.attach(notifier);
@@ -163,6 +195,7 @@ impl Dispatcher {
 
     /// From now on `prefetch` hears of every request on the live file system before it is served.
     pub(crate) fn prefetch(&self, prefetch: Arc<Prefetch>) {
+        self.caches.prefetch(Arc::clone(&prefetch));
         self.live.prefetch(prefetch);
     }
 }

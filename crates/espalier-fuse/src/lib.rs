@@ -5,8 +5,10 @@
 //! calls of them, and [`Mount`] ties it together. [`daemon`] has what a mount in the background
 //! needs besides.
 
+mod client_access;
 pub mod daemon;
 pub mod dispatch;
+mod kernel_caches;
 mod kernel_release;
 pub mod metrics;
 mod mount;
@@ -15,7 +17,9 @@ mod prefetch;
 pub mod protocol;
 pub mod transport;
 
-pub use dispatch::{COMMAND_XATTR, Commands, DESCRIPTION_XATTR, Description, LIST_COMMAND, Requester};
+pub use client_access::{ClientAccess, MountIdentity};
+pub use dispatch::{COMMAND_XATTR, Commands, DESCRIPTION_XATTR, Description, LIST_COMMAND, Requester, errno};
+pub use kernel_caches::{ChangedCaches, KernelCaches};
 pub use mount::{
     Ended, ForgetHook, HandedMount, Handover, ListAttributes, Mount, MountError, MountOptions, PausedMount,
     bind, remount,

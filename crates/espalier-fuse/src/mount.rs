@@ -10,6 +10,7 @@ mod handover;
 mod kernel;
 mod options;
 
+use crate::client_access::{self, ClientAccess, MountIdentity};
 use crate::dispatch::{Dispatcher, Fullness};
 use crate::kernel_release;
 use crate::metrics::Metrics;
@@ -302,6 +303,22 @@ impl Mount {
     /// process may not see it.
     pub fn kernel_requests(&self) -> Option<u64> {
         self.control.as_ref()?.waiting(self.connection?)
+    }
+
+    /// The mount for a server of clients; `None` if `options` do not allow them, for a mount of
+    /// another handler than a file system, and where it cannot be told which device it is.
+    pub fn client_access(&self, options: &MountOptions) -> Option<ClientAccess> {
+        let served = self.served.as_ref().filter(|_| options.clients)?;
+        let device = client_access::device_of(&self.point)
+            .inspect_err(|error| tracing::warn!(%error, "the mount has no device number"));
+        let identity = MountIdentity {
+            device: device.ok()?,
+            owner: rustix::process::getuid().as_raw(),
+            allows_others: options.allow_other.unwrap_or_else(kernel::is_root),
+            is_write_back: options.writeback,
+        };
+        let (dispatcher, background) = (Arc::clone(&served.dispatcher), self.serving.background_access());
+        Some(ClientAccess { dispatcher, background, identity })
     }
 
     /// The notifier, which tells the kernel of changes that no request of it made.

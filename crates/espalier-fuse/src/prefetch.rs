@@ -175,6 +175,18 @@ impl Prefetch {
         }
     }
 
+    /// The data of a file was changed without a request. When this returns what was stored of it
+    /// before is complete, and nothing is stored of it later.
+    ///
+    /// # Errors
+    /// A store could not be revoked.
+    pub(crate) fn changed(&self, node: u64) -> io::Result<()> {
+        match self.shared.watching.load(Ordering::Acquire) {
+            true => self.shared.on_access(node, Access::Resize),
+            false => Ok(()),
+        }
+    }
+
     /// Pauses: when this returns nothing is being stored, nor read from the file system.
     pub(crate) fn pause(&self) {
         let mut table = self.shared.table.lock();

@@ -5,6 +5,7 @@
 //! or why it could not be made.
 
 mod channel;
+mod clients;
 mod existing;
 mod give;
 mod io_uring;

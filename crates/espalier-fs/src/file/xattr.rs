@@ -68,38 +68,20 @@ impl ExtendedAttributes {
 
     /// Sets or removes an extended attribute.
     pub(crate) fn change(&self, node: NodeId, change: &XattrChange<'_>) -> Result<()> {
-        let &XattrChange { name, mut value, judge, .. } = change;
-        if let Some(value) = value
-            && value.len() > MAX_XATTR
-        {
-            return fail(
-                FsErrorKind::TooBig,
-                format!("a value of {} bytes; {MAX_XATTR} are allowed", value.len()),
-            );
-        }
+        let &XattrChange { name, value, .. } = change;
+        check_length(value)?;
         let node = self.nodes.node(node)?;
         check_xattr_name(name)?;
         self.volume.check_writable()?;
-        if must_stay_in_entry(name) && value.is_some_and(|v| v.len() > INLINE_XATTRS_MAX_BYTES) {
-            return fail(FsErrorKind::NoSpace, format!("{} with so many entries", layout::show(name)));
-        }
+        check_place(name, value)?;
         let tree = self.tree.shared();
         let lends_rights = value.filter(|_| name == CAPABILITIES);
         let contradicts = |inode: &Inode| lends_rights.is_some_and(|v| !are_capabilities_of(v, inode.uid));
         let mut state = self.ownership.lock_for_change(&node, contradicts)?;
-        let clear_setgid = judge(&state.inode)?;
-        state.inode.flags.check_unprotected()?;
-        check_mode(change, &state.inode)?;
         let mut inode = state.inode.clone();
-        if name == acl::ACCESS_ACL_XATTR || name == acl::DEFAULT_ACL_XATTR {
-            value = apply_acl(&mut inode, name, value)?;
-            if clear_setgid {
-                inode.mode &= !SET_GID;
-            }
-        }
         let base = node.data_base(tree.epoch, &state);
         let mut batch = Batch::new();
-        self.inodes.put_xattr(&base, &mut inode, name, value, &mut batch)?;
+        apply(&self.inodes, &base, &mut inode, change, &mut batch)?;
         let orphan = match inode.has_large_xattrs() {
             true => self.detached.record(&node, &state, &mut batch),
             false => None,
@@ -110,6 +92,63 @@ impl ExtendedAttributes {
         self.detached.recorded(&mut state, orphan);
         Ok(())
     }
+}
+
+/// Makes a change in an inode whose data lies at `base`, and adds to a batch what goes to the data
+/// index. Refuses what is not the caller's to change, and what the attributes that are there
+/// forbid.
+fn apply(
+    inodes: &InodeStore,
+    base: &[u8],
+    inode: &mut Inode,
+    change: &XattrChange<'_>,
+    batch: &mut Batch,
+) -> Result<()> {
+    let &XattrChange { name, mut value, judge, .. } = change;
+    let clear_setgid = judge(inode)?;
+    inode.flags.check_unprotected()?;
+    check_mode(change, inode)?;
+    if name == acl::ACCESS_ACL_XATTR || name == acl::DEFAULT_ACL_XATTR {
+        value = apply_acl(inode, name, value)?;
+        if clear_setgid {
+            inode.mode &= !SET_GID;
+        }
+    }
+    inodes.put_xattr(base, inode, name, value, batch)
+}
+
+/// Sets an extended attribute of an object that is not there yet. `base`: where its data will lie.
+pub(crate) fn set_on_new(
+    inodes: &InodeStore,
+    base: &[u8],
+    inode: &mut Inode,
+    change: &XattrChange<'_>,
+    batch: &mut Batch,
+) -> Result<()> {
+    // Asked first, as by the call by path.
+    (change.judge)(inode)?;
+    check_length(change.value)?;
+    check_xattr_name(change.name)?;
+    check_place(change.name, change.value)?;
+    apply(inodes, base, inode, change, batch)
+}
+
+/// Refuses a value that is too long for any attribute.
+fn check_length(value: Option<&[u8]>) -> Result<()> {
+    match value {
+        Some(value) if value.len() > MAX_XATTR => {
+            fail(FsErrorKind::TooBig, format!("a value of {} bytes; {MAX_XATTR} are allowed", value.len()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a value that is too long for an attribute which must lie in the entry.
+fn check_place(name: &[u8], value: Option<&[u8]>) -> Result<()> {
+    if must_stay_in_entry(name) && value.is_some_and(|v| v.len() > INLINE_XATTRS_MAX_BYTES) {
+        return fail(FsErrorKind::NoSpace, format!("{} with so many entries", layout::show(name)));
+    }
+    Ok(())
 }
 
 /// Refuses a change whose mode does not fit to whether the attribute exists.

@@ -3,9 +3,11 @@
 use crate::file_system::FileSystem;
 use crate::model::access::Judge;
 use crate::model::error::{FsErrorKind, Result, fail};
+use crate::model::new_file::NewFile;
 use crate::model::types::*;
 use crate::namespace::by_id::entry_by_id;
 use crate::namespace::create::Maker;
+use crate::namespace::create_many::{self, ManyMaker};
 use crate::namespace::link::LinkJudge;
 use crate::namespace::listing::WithNodes;
 use crate::namespace::rename_all::Durability;
@@ -137,6 +139,31 @@ impl FileSystem {
         let call = || create::mkdir(&self.names, parent, name, mode, maker);
         let entry = self.quotas.grow(parent, || growth::entry(name, 0), call)?;
         self.names_settled(entry, &[parent])
+    }
+
+    /// Makes files in a directory with one batch; returns how each of as many fared as it dealt
+    /// with.
+    pub(crate) fn write_files(
+        &self,
+        parent: NodeId,
+        files: &[NewFile<'_>],
+        maker: &ManyMaker<'_>,
+    ) -> Result<Vec<Result<()>>> {
+        let block_size = u64::from(self.volume.block_size);
+        let growth = || {
+            let attributes = |file: &NewFile<'_>| {
+                let target = file.content.object().2.map_or(0, <[u8]>::len);
+                let xattrs: usize =
+                    file.attributes.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
+                (file.name.len() + target + xattrs) as u64
+            };
+            let data = files.iter().map(|file| file.content.data_bytes()).sum();
+            let blocks = data / block_size + 2 * files.len() as u64;
+            growth::files(files.len() as u64, files.iter().map(attributes).sum(), (data, blocks))
+        };
+        let call = || create_many::create_many(&self.names, parent, files, maker);
+        let results = self.quotas.grow(parent, growth, call)?;
+        self.names_settled(results, &[parent])
     }
 
     /// Makes a regular file without a name. It takes owner, group and access control list as a file

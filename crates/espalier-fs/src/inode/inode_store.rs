@@ -173,13 +173,25 @@ impl InodeStore {
         mode: u32,
         batch: &mut Batch,
     ) -> Result<()> {
+        self.set_mode(|| node.data_base(tree.epoch, state), inode, mode, batch)
+    }
+
+    /// As [`InodeStore::chmod`], of an object whose data lies at `base`.
+    pub(crate) fn set_mode<B: AsRef<[u8]>>(
+        &self,
+        base: impl FnOnce() -> B,
+        inode: &mut Inode,
+        mode: u32,
+        batch: &mut Batch,
+    ) -> Result<()> {
         inode.mode = mode & 0o7777;
         if inode.xattrs.as_ref().is_some_and(|x| x.contains_key(acl::ACCESS_ACL_XATTR)) {
-            let base = node.data_base(tree.epoch, state);
-            let list = self.load_xattr(&base, inode, acl::ACCESS_ACL_XATTR)?;
+            let base = base();
+            let base = base.as_ref();
+            let list = self.load_xattr(base, inode, acl::ACCESS_ACL_XATTR)?;
             if let Some(mut list) = Acl::parse(&list)? {
                 list.chmod(mode);
-                self.put_xattr(&base, inode, acl::ACCESS_ACL_XATTR, Some(&list.encode()), batch)?;
+                self.put_xattr(base, inode, acl::ACCESS_ACL_XATTR, Some(&list.encode()), batch)?;
             }
         }
         Ok(())

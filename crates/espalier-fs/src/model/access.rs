@@ -7,7 +7,7 @@ use crate::model::acl::{self, Acl};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::privileges::SET_GID;
 use crate::model::record::{Inode, XattrValue};
-use crate::model::types::FileKind;
+use crate::model::types::{FileKind, OwnerChange};
 
 /// Permission to read, in the lowest three bits of a mode.
 pub(crate) const READ: u32 = 4;
@@ -181,6 +181,54 @@ impl Credentials {
         Ok(())
     }
 
+    /// Refuses to give an object this owner or group (`chown`).
+    pub(crate) fn check_chown(&self, inode: &Inode, change: OwnerChange) -> Result<()> {
+        let OwnerChange { uid, gid } = change;
+        let is_own = self.uid == inode.uid;
+        let may_keep = uid.is_none_or(|uid| is_own && uid == inode.uid);
+        let may_give = gid.is_none_or(|gid| is_own && (gid == inode.gid || self.is_in_group(gid)));
+        if self.is_privileged() || may_keep && may_give {
+            return Ok(());
+        }
+        fail(FsErrorKind::Permission, "only root gives files away")
+    }
+
+    /// The mode that an object gets of the one that a call asks for (`chmod`); refuses a caller
+    /// that may not set it.
+    pub(crate) fn judge_mode(&self, inode: &Inode, mode: u32) -> Result<u32> {
+        if inode.kind == FileKind::Symlink {
+            return fail(FsErrorKind::Unsupported, "a symbolic link has no mode");
+        }
+        self.check_owner(inode)?;
+        let lends = !self.is_privileged() && !self.is_in_group(inode.gid);
+        Ok(mode & 0o7777 & if lends { !SET_GID } else { !0 })
+    }
+
+    /// Refuses a change of an extended attribute that is not the caller's to make; else whether an
+    /// access control list clears the set-group-id bit.
+    pub(crate) fn judge_xattr(&self, inode: &Inode, name: &[u8]) -> Result<bool> {
+        if name == acl::ACCESS_ACL_XATTR || name == acl::DEFAULT_ACL_XATTR {
+            if inode.kind == FileKind::Symlink {
+                return fail(FsErrorKind::Unsupported, "a symbolic link has no access control list");
+            }
+            self.check_owner(inode)?;
+            return Ok(!self.is_privileged() && !self.is_in_group(inode.gid));
+        }
+        let refuse = || fail(FsErrorKind::Permission, "this extended attribute is not the caller's to set");
+        if name.starts_with(b"user.") {
+            if !matches!(inode.kind, FileKind::Regular | FileKind::Directory) {
+                return refuse();
+            }
+            if inode.is_dir() && inode.mode & STICKY != 0 {
+                self.check_owner(inode)?;
+            }
+            self.check(Granted::by(inode), WRITE)?;
+        } else if is_for_programs(name) && !self.is_privileged() {
+            return refuse();
+        }
+        Ok(false)
+    }
+
     /// Refuses to follow a symbolic link that another user has put in a directory which all may
     /// write to (`protected_symlinks`).
     pub(crate) fn check_follow(&self, dir: Granted<'_>, link: &Inode) -> Result<()> {
@@ -203,6 +251,11 @@ impl Credentials {
         }
         fail(FsErrorKind::Permission, "the file is another user's")
     }
+}
+
+/// True for the extended attributes of programs with privileges.
+fn is_for_programs(name: &[u8]) -> bool {
+    name.starts_with(b"trusted.") || name.starts_with(b"security.")
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ pub(crate) mod error;
 pub(crate) mod file_flags;
 pub(crate) mod layout;
 pub(crate) mod merge;
+pub(crate) mod new_file;
 pub(crate) mod position;
 pub(crate) mod privileges;
 pub(crate) mod record;

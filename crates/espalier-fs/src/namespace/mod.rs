@@ -3,6 +3,7 @@
 pub(crate) mod by_id;
 pub(crate) mod context;
 pub(crate) mod create;
+pub(crate) mod create_many;
 pub(crate) mod link;
 pub(crate) mod listing;
 pub(crate) mod listing_cache;

@@ -60,6 +60,11 @@ pub(crate) fn names(path: &[u8]) -> impl Iterator<Item = (&[u8], usize)> + Clone
     components(path).filter(|(name, _)| *name != b".").map(|(name, range)| (name, range.end))
 }
 
+/// The last name of a path, whatever follows it.
+pub(crate) fn last_name(path: &[u8]) -> &[u8] {
+    names(path).last().map_or(b"", |(name, _)| name)
+}
+
 fn components(path: &[u8]) -> impl Iterator<Item = (&[u8], Range<usize>)> + Clone {
     let mut at = 0;
     std::iter::from_fn(move || {

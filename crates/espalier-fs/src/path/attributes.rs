@@ -1,10 +1,9 @@
 //! Calls by path that change attributes of a file.
 
 use crate::file::xattr::XattrChange;
-use crate::model::access::{Granted, STICKY, WRITE};
+use crate::model::access::{Granted, WRITE};
 use crate::model::acl::{ACCESS_ACL_XATTR, DEFAULT_ACL_XATTR};
 use crate::model::error::{FsErrorKind, Result, fail};
-use crate::model::privileges::SET_GID;
 use crate::model::record::Inode;
 use crate::model::types::*;
 use crate::path::caller::{At, Links, PathCaller};
@@ -35,15 +34,8 @@ impl PathCaller {
     pub fn chmod<'a>(&self, path: impl Into<At<'a>>, mode: u32, links: Links) -> Result<()> {
         let credentials = self.credentials();
         self.change(path.into(), links, false, &|inode| {
-            if inode.kind == FileKind::Symlink {
-                return fail(FsErrorKind::Unsupported, "a symbolic link has no mode");
-            }
-            credentials.check_owner(inode)?;
-            let mut mode = mode & 0o7777;
-            if !credentials.is_privileged() && !credentials.is_in_group(inode.gid) {
-                mode &= !SET_GID;
-            }
-            Ok(SetAttr { mode: Some(mode), ..SetAttr::default() })
+            let mode = Some(credentials.judge_mode(inode, mode)?);
+            Ok(SetAttr { mode, ..SetAttr::default() })
         })
     }
 
@@ -56,12 +48,7 @@ impl PathCaller {
         let credentials = self.credentials();
         let OwnerChange { uid, gid } = owner;
         self.change(path.into(), links, false, &|inode| {
-            let is_own = credentials.uid == inode.uid;
-            let may_keep = uid.is_none_or(|uid| is_own && uid == inode.uid);
-            let may_give = gid.is_none_or(|gid| is_own && (gid == inode.gid || credentials.is_in_group(gid)));
-            if !(credentials.is_privileged() || may_keep && may_give) {
-                return fail(FsErrorKind::Permission, "only root gives files away");
-            }
+            credentials.check_chown(inode, owner)?;
             let kill_privileges = !inode.is_dir();
             Ok(SetAttr { uid, gid, kill_privileges, ..SetAttr::default() })
         })
@@ -152,7 +139,7 @@ impl PathCaller {
                 None => Ok(()),
             };
         }
-        let judge = |inode: &Inode| Ok(self.judge_xattr(inode, name)? && value.is_some());
+        let judge = |inode: &Inode| Ok(self.credentials().judge_xattr(inode, name)? && value.is_some());
         let is_list = name == ACCESS_ACL_XATTR || name == DEFAULT_ACL_XATTR;
         // Linux sets an access control list whether there is one or not.
         let mode = if is_list && value.is_some() { XattrMode::Set } else { mode };
@@ -163,35 +150,4 @@ impl PathCaller {
         judge(&node.state().inode)?;
         volume.fs.change_xattr(node.id, &XattrChange { name, value, mode, judge: &judge })
     }
-
-    /// Refuses what the caller may not change; else whether an access control list clears the
-    /// set-group-id bit.
-    fn judge_xattr(&self, inode: &Inode, name: &[u8]) -> Result<bool> {
-        let credentials = self.credentials();
-        if name == ACCESS_ACL_XATTR || name == DEFAULT_ACL_XATTR {
-            if inode.kind == FileKind::Symlink {
-                return fail(FsErrorKind::Unsupported, "a symbolic link has no access control list");
-            }
-            credentials.check_owner(inode)?;
-            return Ok(!credentials.is_privileged() && !credentials.is_in_group(inode.gid));
-        }
-        let refuse = || fail(FsErrorKind::Permission, "this extended attribute is not the caller's to set");
-        if name.starts_with(b"user.") {
-            if !matches!(inode.kind, FileKind::Regular | FileKind::Directory) {
-                return refuse();
-            }
-            if inode.is_dir() && inode.mode & STICKY != 0 {
-                credentials.check_owner(inode)?;
-            }
-            credentials.check(Granted::by(inode), WRITE)?;
-        } else if is_for_programs(name) && !credentials.is_privileged() {
-            return refuse();
-        }
-        Ok(false)
-    }
-}
-
-/// True for the extended attributes of programs with privileges.
-fn is_for_programs(name: &[u8]) -> bool {
-    name.starts_with(b"trusted.") || name.starts_with(b"security.")
 }

@@ -114,7 +114,7 @@ impl PathCaller {
 }
 
 /// The places of paths in the order of the keys that they have if no links are on the way.
-fn in_key_order<'a>(paths: impl Iterator<Item = At<'a>>) -> impl Iterator<Item = usize> {
+pub(crate) fn in_key_order<'a>(paths: impl Iterator<Item = At<'a>>) -> impl Iterator<Item = usize> {
     let key = |at: At<'_>| {
         let run = analyzer::first_run(at.path);
         let mut prefix = Vec::with_capacity(at.path.len() + 8);

@@ -5,7 +5,7 @@ use crate::model::access::Credentials;
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::types::*;
 use crate::namespace::prefix_cache::KnownCredentials;
-use crate::path::place::{OpenSnapshots, PathPlace, PathVolume};
+use crate::path::place::{Hold, OpenSnapshots, PathPlace, PathVolume};
 use crate::path::resolver::{Ending, Last, Resolved, Resolver, Want};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -116,6 +116,11 @@ impl<'a> At<'a> {
         Self { base: Some(base), path: b"", is_itself: true }
     }
 
+    /// The first `end` bytes of the path.
+    pub(crate) fn up_to(self, end: usize) -> Self {
+        Self { path: &self.path[..end], ..self }
+    }
+
     /// True if both begin at the same directory, or begin with a slash.
     pub(crate) fn is_beside(&self, other: &At<'_>) -> bool {
         match (self.base, other.base) {
@@ -153,6 +158,24 @@ impl Paths {
             policy: Policy::default(),
             paths: self.clone(),
         }
+    }
+
+    /// A caller with these credentials whose root and working directory are the directory of the
+    /// live volume that a mount knows as `node`: no path of it leads out, and absolute links lead
+    /// there.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::Stale`] if the node is not in use, [`FsErrorKind::NotDirectory`];
+    /// [`FsErrorKind::AccessDenied`] if the caller may not search the directory.
+    pub fn caller_in(self: &Arc<Self>, credentials: Credentials, node: NodeId) -> Result<PathCaller> {
+        let PathPlace::Node(Hold { volume, .. }) = &self.root else {
+            return fail(FsErrorKind::Invalid, "the root of a volume is a directory");
+        };
+        let held = Hold::held(volume, node)?;
+        let mut caller = self.caller(credentials);
+        (caller.root, caller.working) = (held.clone(), held);
+        caller.working = caller.directory(At::itself(&caller.working))?;
+        Ok(caller)
     }
 }
 

@@ -5,6 +5,7 @@
 
 use crate::model::access::{Granted, Judge, SEARCH, WRITE};
 use crate::model::error::{FsErrorKind, Result, fail};
+use crate::model::new_file::check_target;
 use crate::model::record::Inode;
 use crate::model::types::*;
 use crate::namespace::create::Maker;
@@ -356,7 +357,7 @@ impl PathCaller {
 }
 
 /// The node of a directory in which something can be changed, unless its volume is read-only.
-fn live(dir: &PathPlace) -> Result<&Hold> {
+pub(crate) fn live(dir: &PathPlace) -> Result<&Hold> {
     match dir {
         PathPlace::Node(hold) => Ok(hold),
         PathPlace::Snapshots(_) => read_only(),
@@ -369,17 +370,6 @@ fn read_only<T>() -> Result<T> {
 
 fn crosses_volumes<T>() -> Result<T> {
     fail(FsErrorKind::CrossesVolumes, "the two paths lie in different volumes")
-}
-
-fn check_target(target: &[u8]) -> Result<()> {
-    match target {
-        [] => fail(FsErrorKind::NotFound, "a symbolic link needs a target"),
-        _ if target.len() > MAX_SYMLINK => {
-            fail(FsErrorKind::NameTooLong, format!("a target of {} bytes", target.len()))
-        }
-        _ if target.contains(&0) => fail(FsErrorKind::Invalid, "a target contains a NUL"),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

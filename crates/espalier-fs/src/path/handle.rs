@@ -81,6 +81,20 @@ impl PathCaller {
         self.try_open(at, how)
     }
 
+    /// The directory of a path, opened by its path only, and the last name of the path, with a
+    /// slash behind it if one follows there: a call by this name relative to that directory is the
+    /// same call whatever is moved meanwhile. `None` for a path that ends with no name: with `.`,
+    /// `..` or the root.
+    ///
+    /// # Errors
+    /// Those of paths ([`PathCaller`]).
+    pub fn open_parent<'a>(&self, path: impl Into<At<'a>>) -> Result<Option<(Handle, Vec<u8>)>> {
+        let (place, last, is_slash) = self.name(path.into())?;
+        let Last::Name(mut name) = last else { return Ok(None) };
+        name.extend_from_slice(if is_slash { b"/" } else { b"" });
+        Ok(Some((Handle::opened(place, self, &Open::default()), name)))
+    }
+
     fn try_open(&self, at: At<'_>, how: &Open) -> Result<Handle> {
         let follow = !(how.stay || how.create.is_some() && how.exclusive);
         let want = match how.create {
@@ -170,6 +184,15 @@ impl Handle {
         At::itself(&self.place)
     }
 
+    /// The node by which a mount knows it; `None` for what lies in a snapshot. It stays the same
+    /// node as long as this is open.
+    pub fn node(&self) -> Option<NodeId> {
+        match &self.place {
+            PathPlace::Node(hold) if hold.volume.is_live() => Some(hold.node.id),
+            _ => None,
+        }
+    }
+
     /// The attributes.
     ///
     /// # Errors
@@ -187,6 +210,21 @@ impl Handle {
         check_opened(self.read)?;
         match &self.place {
             PathPlace::Node(hold) => hold.fs().read(hold.node.id, offset, out),
+            PathPlace::Snapshots(_) => fail(FsErrorKind::IsDirectory, "a directory has no content"),
+        }
+    }
+
+    /// The next byte at or after `offset` that is in a hole, or is not (`lseek` with `SEEK_HOLE`
+    /// and `SEEK_DATA`).
+    ///
+    /// # Errors
+    /// [`FsErrorKind::NoSuchOffset`] if there is none, or `offset` is not inside the file;
+    /// [`FsErrorKind::AccessDenied`] if it is not open to read; [`FsErrorKind::IsDirectory`]; of
+    /// the store.
+    pub fn seek(&self, offset: u64, what: Seek) -> Result<u64> {
+        check_opened(self.read)?;
+        match &self.place {
+            PathPlace::Node(hold) => hold.fs().lseek(hold.node.id, offset, what),
             PathPlace::Snapshots(_) => fail(FsErrorKind::IsDirectory, "a directory has no content"),
         }
     }

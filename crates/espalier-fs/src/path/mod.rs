@@ -12,3 +12,4 @@ pub(crate) mod handle;
 pub(crate) mod place;
 pub(crate) mod resolver;
 pub(crate) mod trees;
+pub(crate) mod write_many;

@@ -51,9 +51,7 @@ impl PathVolume {
     }
 
     pub(crate) fn root(self: &Arc<Self>) -> Result<PathPlace> {
-        let references = &self.fs.names.references;
-        let root = references.hold(&references.nodes.node(NodeId::ROOT)?)?;
-        Ok(PathPlace::Node(Hold::from(self, root)))
+        Hold::held(self, NodeId::ROOT)
     }
 
     /// The number of the volume in the store.
@@ -75,6 +73,13 @@ impl Hold {
     /// Takes over the reference of an answer.
     pub(crate) fn of_entry(volume: &Arc<PathVolume>, entry: &Entry) -> Result<Self> {
         Ok(Self { node: volume.fs.names.nodes.node(entry.node)?, volume: volume.clone() })
+    }
+
+    /// One reference more on the node with this id, as a place.
+    pub(crate) fn held(volume: &Arc<PathVolume>, id: NodeId) -> Result<PathPlace> {
+        let references = &volume.fs.names.references;
+        let held = references.hold(&references.nodes.node(id)?)?;
+        Ok(PathPlace::Node(Self::from(volume, held)))
     }
 
     pub(crate) fn fs(&self) -> &FileSystem {

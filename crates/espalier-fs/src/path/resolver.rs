@@ -344,7 +344,7 @@ fn remember(dir: &Hold) -> Result<()> {
 }
 
 /// Refuses what is no path.
-fn check_path(path: &[u8]) -> Result<()> {
+pub(crate) fn check_path(path: &[u8]) -> Result<()> {
     if path.is_empty() {
         return fail(FsErrorKind::NotFound, "the path is empty");
     }

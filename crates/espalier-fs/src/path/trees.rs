@@ -6,6 +6,7 @@ use crate::model::types::*;
 use crate::path::caller::{At, Links, PathCaller};
 use crate::path::filter::Filter;
 use crate::path::place::{Hold, PathPlace};
+use crate::tree_ops::diff::Change;
 use crate::tree_ops::list::walk_tree;
 
 /// What [`PathCaller::walk`] gives.
@@ -50,6 +51,32 @@ impl PathCaller {
             }
             each(WalkEntry { path: entry.path, attr: entry.attr, is_closed })
         })
+    }
+
+    /// Gives what differs between two directories, snapshots among them, until `each` returns
+    /// false: paths below them, in the order of keys, files with several names last. The time grows
+    /// with what differs, not with what there is.
+    ///
+    /// # Errors
+    /// [`FsErrorKind::NotDirectory`]; [`FsErrorKind::Permission`] if the caller is not root, and
+    /// not all of both is the caller's own; [`FsErrorKind::Unsupported`] for the directory of
+    /// snapshots.
+    pub fn diff<'a, 'b>(
+        &self,
+        old: impl Into<At<'a>>,
+        new: impl Into<At<'b>>,
+        each: &mut dyn FnMut(Change, &[u8]) -> bool,
+    ) -> Result<()> {
+        let old = self.object(old.into(), Links::Follow)?;
+        let new = self.object(new.into(), Links::Follow)?;
+        let (before, after) = (node(&old)?, node(&new)?);
+        let mut diff = after.fs().diff_trees(before.fs(), before.node.id, after.node.id, &self.owner())?;
+        while let Some((change, path)) = diff.next()? {
+            if !each(change, &path) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Removes a directory with everything below it.

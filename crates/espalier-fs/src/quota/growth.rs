@@ -47,6 +47,12 @@ pub(crate) fn entry(name: &[u8], more: usize) -> Growth {
     Growth::both(ENTRY_BYTES + 2 * name.len() as u64 + more as u64).along(PART_BYTES)
 }
 
+/// Of so many new entries, whose names, targets and attributes have `bytes` in all, with data.
+pub(crate) fn files(count: u64, bytes: u64, (data, blocks): (u64, u64)) -> Growth {
+    let entries = count * ENTRY_BYTES + 2 * bytes;
+    Growth::both(entries + data + blocks * BLOCK_ENTRY_BYTES).along(2 * PART_BYTES)
+}
+
 /// Of changed attributes.
 pub(crate) fn attributes() -> Growth {
     Growth::both(0).along(ENTRY_BYTES + PART_BYTES)

@@ -17,6 +17,7 @@ mod reserved;
 mod semantics;
 mod snapshots;
 mod trees;
+mod write_many;
 
 use espalier_engine::{Store, Tuning};
 use espalier_fs::{

@@ -20,6 +20,7 @@ mod run;
 mod tree;
 mod whole_trees;
 mod world;
+mod written;
 
 use run::Run;
 

@@ -16,9 +16,9 @@ use super::caller;
 use super::errno::{Errno, or_errno, shown_path};
 use super::node_tag::{self, SNAPSHOT_DIRECTORY};
 use super::snapshots::{self, SnapshotTable};
+use crate::kernel_caches::KernelCaches;
 use crate::notifier::Notifier;
 use crate::protocol::control::{self, Command, Surveyed, Token, TreeBytes};
-use crate::protocol::notify::Notification;
 use crate::protocol::reply;
 use crate::protocol::request::Header;
 use espalier_fs::{
@@ -26,10 +26,8 @@ use espalier_fs::{
     WireWriter,
 };
 use handles::{Comparisons, Differences, Tokens};
+use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
-
-/// Up to so many nodes are invalidated one by one when the attributes of a whole tree changed.
-const MAX_INVALIDATED_NODES: usize = 2048;
 
 /// Carries out ioctls.
 pub(super) struct TreeCommands {
@@ -40,21 +38,36 @@ pub(super) struct TreeCommands {
     kernel_keeps_data: bool,
     /// Set once the mount exists.
     notifier: OnceLock<Arc<Notifier>>,
+    caches: Arc<KernelCaches>,
     tokens: Tokens,
     comparisons: Comparisons,
+    /// The socket at which clients reach the server, if it takes any.
+    client_socket: Mutex<Option<String>>,
 }
 
 impl TreeCommands {
     /// Commands on `fs` and its `snapshots`.
-    pub(super) fn new(fs: Arc<FileSystem>, snapshots: Arc<SnapshotTable>) -> Self {
+    pub(super) fn new(fs: Arc<FileSystem>, snapshots: Arc<SnapshotTable>, caches: Arc<KernelCaches>) -> Self {
         Self {
             fs,
             snapshots,
             kernel_keeps_data: false,
             notifier: OnceLock::new(),
+            caches,
             tokens: Tokens::default(),
             comparisons: Comparisons::default(),
+            client_socket: Mutex::default(),
         }
+    }
+
+    /// From now on clients reach the server at the abstract socket with this name, or not at all.
+    pub(super) fn set_client_socket(&self, name: Option<String>) {
+        *self.client_socket.lock() = name;
+    }
+
+    /// The directory of a token that user `uid` got with [`Command::Client`]; it is used up.
+    pub(super) fn redeem(&self, token: &Token, uid: u32) -> Option<NodeId> {
+        self.tokens.take(token, uid).ok()
     }
 
     /// True if a program is about to ask for more of what it asked for.
@@ -102,7 +115,10 @@ impl TreeCommands {
             return Err(Errno(if known { libc::EINVAL } else { libc::ENOTTY }));
         };
         let caller = caller::of(header);
-        let reads = matches!(asked, Command::Token | Command::Diff { .. } | Command::DiffNext { .. });
+        let reads = matches!(
+            asked,
+            Command::Token | Command::Client | Command::Diff { .. } | Command::DiffNext { .. }
+        );
         if !reads && node_tag::tag(node) != 0 {
             return Err(Errno(libc::EROFS));
         }
@@ -119,23 +135,14 @@ impl TreeCommands {
         let mut answer = Vec::new();
         match asked {
             Command::Token => answer.extend_from_slice(&self.tokens.give(caller.uid, node)?),
-            Command::Clone { token, name: new } => {
-                let source = self.tokens.take(&token, caller.uid)?;
-                if node_tag::tag(source) != 0 {
-                    return Err(Errno(libc::EXDEV));
-                }
-                self.may_change(node, caller)?;
-                let made = or_errno(self.fs.clone_tree(source, node, new, caller), path)?;
-                // The kernel asks for the name and takes its own reference.
-                self.fs.forget(made.node, 1);
-                self.entry_changed(node, new);
-            }
+            Command::Client => answer = self.lead_client(node, caller)?,
+            Command::Clone { token, name: new } => self.clone_tree(node, &token, new, caller)?,
             Command::RemoveTree { name: old, leaves_empty } => {
                 self.remove_tree(node, old, leaves_empty, caller)?;
             }
             Command::ChownTree { uid, gid } => {
                 or_errno(self.fs.chown_tree(node, OwnerChange { uid, gid }, caller), path)?;
-                self.attributes_below_changed(node);
+                self.caches.attributes_below_changed(node);
             }
             Command::ChmodTree(
                 [keep_directories, add_directories, keep_files, add_files, add_executables],
@@ -143,7 +150,7 @@ impl TreeCommands {
                 let change =
                     ModeChange { keep_directories, add_directories, keep_files, add_files, add_executables };
                 or_errno(self.fs.chmod_tree(node, change, caller), path)?;
-                self.attributes_below_changed(node);
+                self.caches.attributes_below_changed(node);
             }
             Command::Snapshot { name: new, writable, directory } => {
                 self.make_snapshot(node, new, writable, directory, caller)?;
@@ -183,6 +190,30 @@ impl TreeCommands {
             Command::DiffNext { session } => self.comparisons.next(session, caller.uid, &mut answer)?,
         }
         Ok(answer)
+    }
+
+    /// Gives a program what it needs to become a client whose root is directory `node`.
+    fn lead_client(&self, node: NodeId, caller: &Caller) -> Result<Vec<u8>, Errno> {
+        let socket = self.client_socket.lock().clone().ok_or(Errno(libc::EOPNOTSUPP))?;
+        if node_tag::tag(node) != 0 {
+            return Err(Errno(libc::EXDEV));
+        }
+        let token = self.tokens.give(caller.uid, node)?;
+        control::client_answer(&token, &socket).ok_or(Errno(libc::EIO))
+    }
+
+    /// Clones what a token stands for into directory `node`.
+    fn clone_tree(&self, node: NodeId, token: &Token, new: &[u8], caller: &Caller) -> Result<(), Errno> {
+        let source = self.tokens.take(token, caller.uid)?;
+        if node_tag::tag(source) != 0 {
+            return Err(Errno(libc::EXDEV));
+        }
+        self.may_change(node, caller)?;
+        let made = or_errno(self.fs.clone_tree(source, node, new, caller), || self.shown_path(node))?;
+        // The kernel asks for the name and takes its own reference.
+        self.fs.forget(made.node, 1);
+        self.caches.entry_changed(node, new);
+        Ok(())
     }
 
     /// Gives a directory limits, or takes them away.
@@ -237,10 +268,10 @@ impl TreeCommands {
         self.may_change(dir, caller)?;
         if leaves_empty {
             let gone = or_errno(self.fs.empty_tree(dir, name, caller), path)?;
-            self.tree_deleted(dir, name, gone);
+            self.caches.tree_deleted(dir, name, gone);
         } else {
             or_errno(self.fs.remove_tree(dir, name, caller), path)?;
-            self.entry_changed(dir, name);
+            self.caches.entry_changed(dir, name);
         }
         Ok(())
     }
@@ -258,7 +289,7 @@ impl TreeCommands {
         if !directory || node == NodeId::ROOT {
             self.may_administrate(caller)?;
             or_errno(self.fs.snapshot(new, writable), path)?;
-            self.entry_changed(SNAPSHOT_DIRECTORY, new.as_bytes());
+            self.caches.entry_changed(SNAPSHOT_DIRECTORY, new.as_bytes());
             return Ok(());
         }
         or_errno(self.fs.snapshot_tree(node, new, writable, caller), path)?;
@@ -281,14 +312,14 @@ impl TreeCommands {
             let known = or_errno(self.fs.snapshot_of(NodeId::ROOT, old), path)?;
             or_errno(self.fs.snapshot_delete(old), path)?;
             self.snapshots.close(known.id);
-            self.entry_changed(SNAPSHOT_DIRECTORY, old.as_bytes());
+            self.caches.entry_changed(SNAPSHOT_DIRECTORY, old.as_bytes());
             return Ok(());
         }
         let gone = or_errno(self.fs.snapshot_tree_delete(node, old, caller), path)?;
         self.snapshots.close(gone.id);
         match gone.directory {
             Some(number) => self.snapshot_changed(node, number, &gone.name),
-            None => self.entry_changed(SNAPSHOT_DIRECTORY, gone.name.as_bytes()),
+            None => self.caches.entry_changed(SNAPSHOT_DIRECTORY, gone.name.as_bytes()),
         }
         Ok(())
     }
@@ -301,20 +332,20 @@ impl TreeCommands {
         let made = or_errno(self.fs.restore_tree(parent, &own, text(snapshot)?, caller), path)?;
         // The kernel asks for the name and takes its own reference.
         self.fs.forget(made.node, 1);
-        self.entry_changed(parent, &own);
+        self.caches.entry_changed(parent, &own);
         Ok(())
     }
 
     /// A snapshot of the directory with this number is there, or is not any more.
     fn snapshot_changed(&self, node: NodeId, number: u64, name: &str) {
         if let Some(directory) = self.snapshots.known_directory(number) {
-            self.entry_changed(directory, name.as_bytes());
+            self.caches.entry_changed(directory, name.as_bytes());
         }
         let own = self.fs.getattr(node).is_ok_and(|attr| attr.ino == number);
         let left = self.fs.snapshots_of(node).map_or(0, |all| all.len());
         // The first or the last: its directory of snapshots comes or goes.
         if own && left < 2 {
-            self.entry_changed(node, snapshots::NAME);
+            self.caches.entry_changed(node, snapshots::NAME);
         }
     }
 
@@ -379,39 +410,6 @@ impl TreeCommands {
     fn may_administrate(&self, caller: &Caller) -> Result<(), Errno> {
         let root = or_errno(self.fs.getattr(NodeId::ROOT), || self.shown_path(NodeId::ROOT))?;
         if caller.uid == 0 || caller.uid == root.uid { Ok(()) } else { Err(Errno(libc::EPERM)) }
-    }
-
-    /// A name in a directory means something else now.
-    fn entry_changed(&self, dir: NodeId, name: &[u8]) {
-        let Some(notifier) = self.notifier.get() else { return };
-        let entry = |expire| Notification::Entry { parent: dir.0, name: name.to_vec(), expire };
-        notifier.notify_and_wait([entry(true), Notification::Inode { node: dir.0, data: None }]);
-        // Takes the kernel time for everything that it knows below the name.
-        notifier.notify([entry(false)]);
-    }
-
-    /// What a name in a directory meant is gone with all that was below, and another directory has
-    /// the name, which the caller is about to remove: that needs the kernel to have dropped what it
-    /// knows below anyway.
-    fn tree_deleted(&self, dir: NodeId, name: &[u8], gone: NodeId) {
-        let Some(notifier) = self.notifier.get() else { return };
-        let deleted = Notification::Deleted { parent: dir.0, node: gone.0, name: name.to_vec() };
-        notifier.notify_and_wait([deleted, Notification::Inode { node: dir.0, data: None }]);
-    }
-
-    /// The attributes of everything below a node changed.
-    fn attributes_below_changed(&self, node: NodeId) {
-        let Some(notifier) = self.notifier.get() else { return };
-        let inode = |node: NodeId| Notification::Inode { node: node.0, data: None };
-        // One by one if there are few. Otherwise the kernel looks every name of the mount up again.
-        // It does so too if it does not know one of the nodes yet: an answer with the attributes
-        // before the change may be on its way to it.
-        let few = self.fs.nodes_below(node, MAX_INVALIDATED_NODES).ok().flatten();
-        if !few.is_some_and(|nodes| notifier.notify_if_known(nodes.into_iter().map(inode).collect())) {
-            notifier.notify_and_wait([Notification::Epoch, inode(node)]);
-        }
-        let fs = self.fs.clone();
-        notifier.notify_later(move || fs.changed_nodes().into_iter().map(inode).collect());
     }
 
     fn shown_path(&self, node: NodeId) -> String {

@@ -10,7 +10,7 @@ pub(super) struct Errno(pub(super) i32);
 /// logged; `path` names what the call was about.
 pub(super) fn or_errno<T>(result: espalier_fs::Result<T>, path: impl FnOnce() -> String) -> Result<T, Errno> {
     result.map_err(|error| {
-        let number = number(error.kind());
+        let number = errno(error.kind());
         if number == libc::EIO {
             let cause = std::error::Error::source(&error).map(tracing::field::display);
             tracing::error!(path = path(), cause, "{error}");
@@ -27,7 +27,8 @@ pub(super) fn shown_path(fs: &FileSystem, node: NodeId) -> String {
     }
 }
 
-fn number(kind: FsErrorKind) -> i32 {
+/// The number of an error, as system calls have it.
+pub fn errno(kind: FsErrorKind) -> i32 {
     use FsErrorKind as Kind;
     match kind {
         Kind::NotFound => libc::ENOENT,

@@ -103,7 +103,8 @@ fn is_permission_denied(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::PermissionDenied
 }
 
-fn is_root() -> bool {
+/// True if this process may mount as it likes.
+pub(super) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 

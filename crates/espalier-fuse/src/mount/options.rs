@@ -74,6 +74,8 @@ pub struct MountOptions {
     /// Files are stored in the kernel's pages before an application reads them, if it reads one
     /// after the other. Not with `writeback`, not without `xattrs`, and not with one thread.
     pub prefetch: bool,
+    /// Programs may talk to the server past the kernel ([`ClientAccess`](crate::ClientAccess)).
+    pub clients: bool,
     /// Read-ahead, KiB (root only).
     pub read_ahead_kib: u32,
     /// The description of the mount: the value of the extended attribute
@@ -113,6 +115,7 @@ impl Default for MountOptions {
             background: None,
             sync_interval: Duration::from_secs(5),
             prefetch: true,
+            clients: true,
             read_ahead_kib: 2048,
             description: None,
             commands: None,
@@ -166,6 +169,8 @@ impl MountOptions {
             ("nohandles", None) => self.handles = false,
             ("prefetch", None) => self.prefetch = true,
             ("noprefetch", None) => self.prefetch = false,
+            ("clients", None) => self.clients = true,
+            ("noclients", None) => self.clients = false,
             ("user_xattr" | "acl", None) => self.xattrs = true,
             ("nouser_xattr" | "noxattr", None) => self.xattrs = false,
             ("transport", Some("auto")) => self.transport = None,

@@ -70,11 +70,17 @@ pub const GET_LIMITS: u32 = number(READ, 16, LIMITS_BYTES);
 /// `ESPALIER_IOC_QUOTA`.
 pub const QUOTA: u32 = number(READ, 17, 2 * LIMITS_BYTES);
 
+/// Room for the name of the socket of clients, bytes.
+const SOCKET_NAME_BYTES: usize = 64;
+
+/// `ESPALIER_IOC_CLIENT`.
+pub const CLIENT: u32 = number(READ, 18, TOKEN_BYTES + SOCKET_NAME_BYTES);
+
 /// Bytes of an answer about a directory and the one that it came from.
 const SURVEY_BYTES: usize = TOKEN_BYTES + 16 + LIMITS_BYTES;
 
 /// `ESPALIER_IOC_SURVEY`.
-pub const SURVEY: u32 = number(READ | WRITE, 18, SURVEY_BYTES);
+pub const SURVEY: u32 = number(READ | WRITE, 19, SURVEY_BYTES);
 
 /// Step of [`RENAME_ALL`]: what is staged moves to its place.
 pub const ENTER: u8 = 1;
@@ -113,6 +119,8 @@ pub const fn size(command: u32) -> usize {
 pub enum Command<'a> {
     /// Gives out a token for the directory.
     Token,
+    /// Gives out a token for the directory, and says at which socket it is good.
+    Client,
     /// Clones the directory of the token.
     Clone {
         /// The source.
@@ -206,6 +214,7 @@ impl<'a> Command<'a> {
         let mut reader = Reader::new(input, "ioctl");
         Some(match command {
             TOKEN => Self::Token,
+            CLIENT => Self::Client,
             SPACE => Self::Space,
             EXCLUSIVE_SPACE => Self::ExclusiveSpace,
             GET_LIMITS => Self::GetLimits,
@@ -347,6 +356,16 @@ pub fn name_argument(flags: u32, name: &[u8]) -> Option<Vec<u8>> {
 /// The argument of [`CLONE`]; `None` if the name is too long.
 pub fn clone_argument(token: &Token, name: &[u8]) -> Option<Vec<u8>> {
     name_argument(0, name).map(|rest| [&token[..], &rest].concat())
+}
+
+/// The answer of [`CLIENT`]: a token, and the name of an abstract socket, filled up with NULs.
+/// `None` if the name is too long.
+pub fn client_answer(token: &Token, socket: &str) -> Option<Vec<u8>> {
+    let mut out = token.to_vec();
+    out.extend_from_slice(socket.as_bytes());
+    let is_short = socket.len() < SOCKET_NAME_BYTES;
+    out.resize(size(CLIENT), 0);
+    is_short.then_some(out)
 }
 
 /// The argument of [`CHANGES`], and its answer: token, session, flags. `None` if the token is too

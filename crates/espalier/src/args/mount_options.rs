@@ -67,6 +67,7 @@ pub(crate) const MOUNT_OPTIONS: &[MountOption] = &[
     ),
     option("readahead=KIB", "how far the kernel reads ahead (default 2048; root only)"),
     option("noprefetch", "give the kernel no files before it asks for them"),
+    option("noclients", "let no program talk to the server past the kernel (docs/protocol.md)"),
     option("threads=N", "server threads per CPU, 1 to 16"),
     option("readdirplus=WHEN", "list directories with attributes: auto, or always"),
     option("auto_unmount", "unmount when the server dies"),

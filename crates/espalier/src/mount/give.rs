@@ -8,6 +8,7 @@
 //! have begun; what is left for that one to do is to say so.
 
 use super::channel::{Channel, Kind};
+use super::clients::Clients;
 use crate::backing::Backing;
 use anyhow::{Context, Result, bail, ensure};
 use espalier_engine::Store;
@@ -53,7 +54,7 @@ pub(super) struct Giver {
     /// Where metrics are to be had.
     listener: Option<OwnedFd>,
     /// Set when the mount is there.
-    mount: OnceLock<Weak<Mount>>,
+    mount: OnceLock<(Weak<Mount>, Arc<Clients>)>,
     /// Held while it is handed over.
     giving: Mutex<()>,
 }
@@ -75,10 +76,14 @@ impl Giver {
         })
     }
 
-    /// The mount is there.
-    pub(super) fn attach(&self, mount: &Arc<Mount>) {
+    /// The mount is there, and its clients.
+    pub(super) fn attach(&self, mount: &Arc<Mount>, clients: &Arc<Clients>) {
         // There is one mount, so it is set once.
-        let _ = self.mount.set(Arc::downgrade(mount));
+        let _ = self.mount.set((Arc::downgrade(mount), Arc::clone(clients)));
+    }
+
+    fn mount(&self) -> Option<Arc<Mount>> {
+        self.mount.get().and_then(|(mount, _)| mount.upgrade())
     }
 
     /// What the server answers to [`REPLACE`]; `None` for other commands. The rest happens when the
@@ -103,7 +108,7 @@ impl Giver {
 
     /// Why the mount cannot be handed over at all.
     fn refusal(&self) -> Option<String> {
-        let mount = self.mount.get().and_then(Weak::upgrade)?;
+        let mount = self.mount()?;
         if mount.transport() == Transport::Uring {
             return Some(
                 "it is served over io_uring, whose requests only the process that registered for them gets; \
@@ -122,7 +127,8 @@ impl Giver {
     fn give(&self, name: &str) -> Result<()> {
         let Some(_giving) = self.giving.try_lock() else { bail!("it is being handed over already") };
         let ended = || anyhow::anyhow!("it has ended");
-        let mount = self.mount.get().and_then(Weak::upgrade).with_context(ended)?;
+        let (_, clients) = self.mount.get().with_context(ended)?;
+        let mount = self.mount().with_context(ended)?;
         let store = self.store.upgrade().with_context(ended)?;
         let socket = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)
             .context("the command that asked for it cannot be reached")?;
@@ -131,8 +137,13 @@ impl Giver {
         ensure!(user == rustix::process::geteuid().as_raw(), "user {user} asked for it");
         channel.send(Kind::Offer, offer().to_string().as_bytes(), &[])?;
         channel.expect(Kind::Accept, Some(ANSWER_LIMIT)).context("the other server")?;
-        let given = checkpoint(&store).and_then(|()| self.pause_and_give(&mut channel, &mount));
+        let given = checkpoint(&store).and_then(|()| {
+            // While requests are served: a client's call may wait for the kernel.
+            clients.stop();
+            self.pause_and_give(&mut channel, &mount)
+        });
         if let Err(error) = &given {
+            clients.start(&mount);
             // It may be gone, or has been told.
             let _ = channel.send(Kind::Failed, format!("{error:#}").as_bytes(), &[]);
         }

@@ -6,6 +6,7 @@
 //! the end the file system is closed, a checkpoint made, and the image's lock released, in this
 //! order.
 
+use super::clients::Clients;
 use super::give::Giver;
 use super::plan::Plan;
 use super::take::{self, Taking};
@@ -134,6 +135,7 @@ struct Server<'a> {
     transport: Arc<OnceLock<Transport>>,
     watch: Arc<Watch>,
     giver: Arc<Giver>,
+    clients: Arc<Clients>,
 }
 
 impl<'a> Server<'a> {
@@ -182,7 +184,8 @@ impl<'a> Server<'a> {
                 .or_else(|| giving.answer(command))
         };
         options.commands = Some(Commands(Arc::new(answer)));
-        Ok(Self { plan, backing, gate, store, fs, options, transport, watch, giver })
+        let clients = Arc::new(Clients::new(&options));
+        Ok(Self { plan, backing, gate, store, fs, options, transport, watch, giver, clients })
     }
 
     /// Tells `starter` that the mount answers, and returns when it has ended and everything is
@@ -195,12 +198,13 @@ impl<'a> Server<'a> {
         starter: &mut dyn Starter,
         begun: Begun,
     ) -> Result<()> {
-        let Self { plan, store, fs, .. } = &self;
+        let Self { plan, store, fs, clients, .. } = &self;
         let mount = Arc::new(mount);
         // There is one mount, so it is set once.
         let _ = self.transport.set(mount.transport());
         self.watch.attach(&mount);
-        self.giver.attach(&mount);
+        self.giver.attach(&mount, clients);
+        clients.start(&mount);
         let _socket = endpoint.map(|endpoint| endpoint.serve(Arc::clone(&self.watch))).transpose()?;
         heed(signals, Arc::clone(&mount), Arc::clone(fs))?;
         memory::watch(plan.settings.store_memory() + plan.settings.name_memory())?;
@@ -216,6 +220,7 @@ impl<'a> Server<'a> {
         }
         tracing::info!(source = %plan.source.display(), dir = %plan.dir.display(), "mounted");
         let ended = mount.wait();
+        clients.stop();
         starter.ending();
         if ended == Ended::Poisoned {
             bail!(

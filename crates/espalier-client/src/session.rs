@@ -1,0 +1,232 @@
+//! A session with a server: one socket, one piece of shared memory, one call at a time.
+
+use crate::error::{Error, Result};
+use crate::wire::{
+    AREA_BYTES, Call, FRAME_MAX_BYTES, Hello, IOC_CLIENT, Malformed, ReplyHead, RequestHead,
+    SOCKET_NAME_BYTES, TOKEN_BYTES, VERSION, WelcomeFlags,
+};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, connect, recv, sendmsg, socket_with,
+};
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+/// Bytes of each area of the shared memory.
+const AREA: u32 = 1 << 20;
+/// How long a server that is being replaced is waited for.
+const REPLACED_LIMIT: Duration = Duration::from_secs(5);
+/// How often it is looked for meanwhile.
+const REPLACED_INTERVAL: Duration = Duration::from_millis(5);
+
+const _: () = assert!(AREA >= *AREA_BYTES.start() && AREA <= *AREA_BYTES.end());
+
+/// A session.
+pub(crate) struct Session {
+    socket: OwnedFd,
+    /// The area of requests, and behind it that of replies.
+    memory: File,
+    /// What the server says of the session.
+    pub(crate) flags: WelcomeFlags,
+    last_id: u32,
+    packet: Vec<u8>,
+    body: Vec<u8>,
+}
+
+/// What a server answered.
+pub(crate) struct Reply<'s> {
+    pub(crate) body: &'s [u8],
+    /// There is more of the stream.
+    pub(crate) more: bool,
+}
+
+/// Where the server of a mount is to be found, and what it takes for a proof.
+struct Address {
+    token: [u8; TOKEN_BYTES],
+    name: Vec<u8>,
+}
+
+impl Session {
+    /// The most that one part of a read brings, bytes.
+    pub(crate) const READ_MAX_BYTES: u64 = crate::wire::longest_read(AREA);
+    /// The longest body of a request, bytes.
+    pub(crate) const REQUEST_MAX_BYTES: usize = AREA as usize;
+
+    /// Begins a session with the server of the mount in which `directory` lies, which is the root
+    /// of all paths.
+    ///
+    /// # Errors
+    /// [`Error::NoServer`].
+    pub(crate) fn begin(directory: &File) -> Result<Self> {
+        let deadline = Instant::now() + REPLACED_LIMIT;
+        loop {
+            let address = ask_address(directory).map_err(Error::NoServer)?;
+            match Self::connect(&address, directory) {
+                // The server is being replaced. The next question waits for the other one.
+                Err(Error::NoServer(error))
+                    if Instant::now() < deadline
+                        && matches!(
+                            error.kind(),
+                            io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset
+                        ) =>
+                {
+                    std::thread::sleep(REPLACED_INTERVAL);
+                }
+                begun => return begun,
+            }
+        }
+    }
+
+    fn connect(address: &Address, directory: &File) -> Result<Self> {
+        let no_server = |error: rustix::io::Errno| Error::NoServer(error.into());
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .map_err(no_server)?;
+        let name = SocketAddrUnix::new_abstract_name(&address.name).map_err(no_server)?;
+        connect(&socket, &name).map_err(no_server)?;
+        let memory = shared_memory().map_err(Error::NoServer)?;
+        let mut session = Self {
+            socket,
+            memory,
+            flags: WelcomeFlags::default(),
+            last_id: 0,
+            packet: vec![0; FRAME_MAX_BYTES],
+            body: Vec::new(),
+        };
+        let umask = current_umask();
+        let hello = Hello { versions: (VERSION, VERSION), areas: (AREA, AREA), token: address.token, umask };
+        session.greet(&hello.encode(), directory).map_err(|error| match error {
+            Error::Refused { errno, message } => {
+                let kind = io::Error::from_raw_os_error(errno).kind();
+                Error::NoServer(io::Error::new(kind, message))
+            }
+            Error::Lost { source, .. } => Error::NoServer(source),
+            other => other,
+        })?;
+        Ok(session)
+    }
+
+    fn greet(&mut self, hello: &[u8], directory: &File) -> Result<()> {
+        let memory = self.memory.try_clone().map_err(Error::NoServer)?;
+        self.send(Hello::NUMBER, hello, &[directory.as_fd(), memory.as_fd()])?;
+        let (version, flags) = WelcomeFlags::decode(self.receive()?.body)?;
+        if version != VERSION {
+            return Err(Malformed("the server has chosen a version that was not offered").into());
+        }
+        self.flags = flags;
+        Ok(())
+    }
+
+    /// Makes a call and returns the answer.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], [`Error::Lost`], [`Error::TooLong`], [`Error::Malformed`]. After any but
+    /// the first and [`Error::TooLong`] the session is over.
+    pub(crate) fn call(&mut self, call: &Call<'_>) -> Result<Reply<'_>> {
+        let body = call.encode();
+        if body.len() > Self::REQUEST_MAX_BYTES {
+            return Err(Error::TooLong);
+        }
+        self.send(call.number(), &body, &[]).and_then(|()| self.receive()).map_err(|error| match error {
+            Error::Lost { source, .. } => Error::Lost { may_have_changed: !call.is_read(), source },
+            other => other,
+        })
+    }
+
+    fn send(&mut self, call: u16, body: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<()> {
+        let lost = |source| Error::Lost { may_have_changed: false, source };
+        self.last_id = self.last_id.wrapping_add(1);
+        let in_memory = body.len() > FRAME_MAX_BYTES - RequestHead::BYTES;
+        if in_memory {
+            self.memory.write_all_at(body, 0).map_err(lost)?;
+        }
+        let head = RequestHead { id: self.last_id, call, in_memory, length: body.len() as u32 }.encode().0;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+            return Err(lost(io::Error::other("no room for descriptors")));
+        }
+        let parts = [IoSlice::new(&head), IoSlice::new(if in_memory { b"" } else { body })];
+        // What the call does when the connection is gone must not depend on SIGPIPE.
+        let sent = retry(|| sendmsg(&self.socket, &parts, &mut control, SendFlags::NOSIGNAL));
+        match sent.map_err(lost)? == head.len() + parts[1].len() {
+            true => Ok(()),
+            false => Err(lost(io::ErrorKind::WriteZero.into())),
+        }
+    }
+
+    fn receive(&mut self) -> Result<Reply<'_>> {
+        let lost = |source| Error::Lost { may_have_changed: false, source };
+        let (socket, packet) = (&self.socket, &mut self.packet[..]);
+        let length = retry(|| recv(socket, &mut *packet, RecvFlags::empty()).map(|(length, _)| length));
+        let length = length.map_err(lost)?;
+        if length == 0 {
+            return Err(lost(io::ErrorKind::ConnectionReset.into()));
+        }
+        let (head, inline) = ReplyHead::decode(&self.packet[..length])?;
+        if head.id != self.last_id {
+            return Err(Malformed("an answer to another call").into());
+        }
+        let body = if head.in_memory {
+            if head.length > AREA {
+                return Err(Malformed("an answer is longer than its area").into());
+            }
+            self.body.resize(head.length as usize, 0);
+            self.memory.read_exact_at(&mut self.body, AREA.into()).map_err(lost)?;
+            &self.body[..]
+        } else {
+            inline
+        };
+        match head.errno {
+            0 => Ok(Reply { body, more: head.more }),
+            errno => Err(Error::Refused {
+                errno: errno.cast_signed(),
+                message: String::from_utf8_lossy(body).into_owned(),
+            }),
+        }
+    }
+}
+
+fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(rustix::io::Errno::INTR) => {}
+            result => return Ok(result?),
+        }
+    }
+}
+
+/// Memory of both areas that is there, so that it counts for this process, and keeps its size.
+fn shared_memory() -> io::Result<File> {
+    let memory = memfd_create("espalier-client", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    fallocate(&memory, FallocateFlags::empty(), 0, 2 * u64::from(AREA))?;
+    fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(File::from(memory))
+}
+
+/// Asks the kernel for the server of the mount in which a directory lies.
+fn ask_address(directory: &File) -> io::Result<Address> {
+    let mut answer = [0u8; TOKEN_BYTES + SOCKET_NAME_BYTES];
+    // SAFETY: the number says how many bytes the kernel writes, and the array has so many.
+    let asked = unsafe { libc::ioctl(directory.as_raw_fd(), IOC_CLIENT as libc::Ioctl, answer.as_mut_ptr()) };
+    if asked == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    let (token, name) = answer.split_at(TOKEN_BYTES);
+    let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+    let mut address = Address { token: [0; TOKEN_BYTES], name: name[..end].to_vec() };
+    address.token.copy_from_slice(token);
+    Ok(address)
+}
+
+/// The umask of the process. It cannot be asked for without setting it, but in `/proc`.
+fn current_umask() -> u32 {
+    const USUAL: u32 = 0o022;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    line.and_then(|octal| u32::from_str_radix(octal.trim(), 8).ok()).unwrap_or(USUAL)
+}

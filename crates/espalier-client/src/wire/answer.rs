@@ -1,0 +1,190 @@
+//! What replies carry.
+
+use super::codec::{Malformed, Reader, Writer};
+
+/// What a server says of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WelcomeFlags {
+    /// Nothing can be changed: the place where the client sees the mount is read-only.
+    pub read_only: bool,
+    /// The content of files cannot be changed, because the kernel keeps sizes to itself
+    /// (`-o writeback`).
+    pub write_back: bool,
+}
+
+impl WelcomeFlags {
+    /// Appends the version that is spoken, and the flags.
+    pub fn encode(self, version: u16, out: &mut Writer) {
+        out.u16(version);
+        out.u16(u16::from(self.read_only) | u16::from(self.write_back) << 1);
+    }
+
+    /// The version that is spoken, and the flags.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn decode(body: &[u8]) -> Result<(u16, Self), Malformed> {
+        let mut reader = Reader::new(body);
+        let (version, flags) = (reader.u16()?, reader.u16()?);
+        reader.finish()?;
+        Ok((version, Self { read_only: flags & 1 != 0, write_back: flags & 2 != 0 }))
+    }
+}
+
+/// The attributes of a file, as `stat` has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stat {
+    /// `st_ino`.
+    pub ino: u64,
+    /// Type and permissions (`st_mode`).
+    pub mode: u32,
+    /// Number of names.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device file, as `makedev` makes it.
+    pub rdev: u64,
+    /// Size in bytes; of a directory its number of entries.
+    pub size: u64,
+    /// Space that the data takes, in units of 512 bytes.
+    pub blocks: u64,
+    /// The unit of data that is efficient to write, in bytes.
+    pub blksize: u32,
+    /// Last read, nanoseconds since the Unix epoch.
+    pub atime: i64,
+    /// Last change of the content, nanoseconds since the Unix epoch.
+    pub mtime: i64,
+    /// Last change of content or attributes, nanoseconds since the Unix epoch.
+    pub ctime: i64,
+    /// Creation, nanoseconds since the Unix epoch.
+    pub btime: i64,
+}
+
+impl Stat {
+    /// Bytes of attributes in a message.
+    pub const BYTES: usize = 84;
+
+    /// Appends the attributes.
+    pub fn encode(&self, out: &mut Writer) {
+        out.u64(self.ino);
+        for value in [self.mode, self.nlink, self.uid, self.gid, self.blksize] {
+            out.u32(value);
+        }
+        for value in [self.rdev, self.size, self.blocks] {
+            out.u64(value);
+        }
+        for value in [self.atime, self.mtime, self.ctime, self.btime] {
+            out.i64(value);
+        }
+    }
+
+    /// Takes attributes.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let ino = from.u64()?;
+        let (mode, nlink, uid, gid, blksize) =
+            (from.u32()?, from.u32()?, from.u32()?, from.u32()?, from.u32()?);
+        let (rdev, size, blocks) = (from.u64()?, from.u64()?, from.u64()?);
+        let (atime, mtime, ctime, btime) = (from.i64()?, from.i64()?, from.i64()?, from.i64()?);
+        Ok(Self { ino, mode, nlink, uid, gid, rdev, size, blocks, blksize, atime, mtime, ctime, btime })
+    }
+
+    /// True for a directory.
+    pub fn is_directory(&self) -> bool {
+        self.mode & libc::S_IFMT == libc::S_IFDIR
+    }
+
+    /// True for a regular file.
+    pub fn is_file(&self) -> bool {
+        self.mode & libc::S_IFMT == libc::S_IFREG
+    }
+}
+
+/// One entry of a walk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WalkItem<'a> {
+    /// The path below the directory of the walk.
+    pub path: &'a [u8],
+    /// The attributes; blocks of sparse files are taken for full.
+    pub stat: Stat,
+    /// A directory that the caller may not list or search: nothing below it is given.
+    pub is_closed: bool,
+}
+
+impl<'a> WalkItem<'a> {
+    /// Appends the entry.
+    pub fn encode(&self, out: &mut Writer) {
+        out.u8(u8::from(self.is_closed));
+        self.stat.encode(out);
+        out.bytes(self.path);
+    }
+
+    /// Takes an entry.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn decode(from: &mut Reader<'a>) -> Result<Self, Malformed> {
+        let (is_closed, stat) = (from.bool()?, Stat::decode(from)?);
+        Ok(Self { path: from.bytes()?, stat, is_closed })
+    }
+}
+
+/// What was read for one part of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadItem<'a> {
+    /// The place of the part in the request.
+    pub index: u32,
+    /// 0, or the number of the error.
+    pub errno: u32,
+    /// What was read, or the message of the error.
+    pub data: &'a [u8],
+}
+
+impl<'a> ReadItem<'a> {
+    /// Bytes beside the data.
+    pub const HEAD_BYTES: usize = 12;
+
+    /// Appends the item.
+    pub fn encode(&self, out: &mut Writer) {
+        out.u32(self.index);
+        out.u32(self.errno);
+        out.bytes(self.data);
+    }
+
+    /// Takes an item.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn decode(from: &mut Reader<'a>) -> Result<Self, Malformed> {
+        Ok(Self { index: from.u32()?, errno: from.u32()?, data: from.bytes()? })
+    }
+}
+
+/// What an answer with changed paths begins with; paths follow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangesHead<'a> {
+    /// The position of this answer.
+    pub position: &'a [u8],
+    /// Anything may have changed; no paths follow.
+    pub everything: bool,
+}
+
+impl<'a> ChangesHead<'a> {
+    /// Appends the head.
+    pub fn encode(&self, out: &mut Writer) {
+        out.u8(u8::from(self.everything));
+        out.bytes(self.position);
+    }
+
+    /// Takes the head.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn decode(from: &mut Reader<'a>) -> Result<Self, Malformed> {
+        Ok(Self { everything: from.bool()?, position: from.bytes()? })
+    }
+}

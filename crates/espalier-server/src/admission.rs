@@ -1,0 +1,201 @@
+//! Admission: with which rights a client begins, if it is let in.
+//!
+//! A client proves that it has a directory of the mount open: it passes the descriptor, and a token
+//! that the kernel's ioctl on it gave out. The directory becomes the root of all its paths. Whose
+//! rights count is what the kernel says of the socket (`SO_PEERCRED`, `SO_PEERGROUPS`). Invariant:
+//! *what an admitted client may do, its process may do through the mount.* So a process is refused
+//! if rights by user and groups are not the whole truth of it:
+//!
+//! 1. The mount lets only its owner in, and it runs as another user.
+//! 2. Ids of it have no number here (another user namespace).
+//! 3. It is root without the capabilities of root over files, or in another user namespace.
+//! 4. It cannot gain privileges (`no_new_privs`), which every process has that restricts itself by
+//!    Landlock without being privileged: what it is forbidden cannot be known.
+//! 5. It cannot reach the directory from its root directory: it was passed the descriptor.
+//! 6. The place where it sees the mount translates owners, or follows no links.
+//! 7. Something is mounted below the directory, as it sees it, and hides what lies there; unless it
+//!    could take that away.
+//!
+//! Where it sees the mount read-only it changes nothing. Like an open file, a session keeps the
+//! rights that it began with. Nothing here waits for a file system: what is asked of the descriptor
+//! the kernel knows.
+
+mod mount_table;
+mod process;
+
+use crate::failure::{Failure, Outcome};
+use espalier_client::wire::Hello;
+use espalier_fs::{Credentials, NodeId, Policy};
+use espalier_fuse::{ClientAccess, MountIdentity};
+use mount_table::MountTable;
+pub(crate) use process::Peer;
+use process::{Process, field};
+use rustix::fs::{AtFlags, StatxFlags, statx};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+/// Capabilities that root has over files: CHOWN, DAC_OVERRIDE, FOWNER, FSETID.
+const FILE_CAPABILITIES: u64 = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 4;
+/// The capability to take mounts away.
+const SYS_ADMIN: u64 = 1 << 21;
+
+/// What a client begins with.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    pub(crate) credentials: Credentials,
+    /// The directory that becomes its root.
+    pub(crate) node: NodeId,
+    /// It may change nothing.
+    pub(crate) is_read_only: bool,
+    pub(crate) policy: Policy,
+}
+
+/// Lets the peer of `socket` in, or not; it has passed `directory`.
+pub(crate) fn admit(
+    access: &ClientAccess,
+    socket: &impl AsFd,
+    hello: &Hello,
+    directory: &OwnedFd,
+) -> Outcome<Admission> {
+    let peer = Peer::of(socket)?;
+    let credentials = Credentials { uid: peer.uid, gid: peer.gid, groups: Peer::groups(socket)? };
+    check_ids(&credentials, &access.identity)?;
+    let process = Process::of(socket, &peer)?;
+    let status = process.read("status")?;
+    let capabilities = check_status(&String::from_utf8_lossy(&status), peer.uid, process.has_own_users())?;
+    let mounts = MountTable::parse(&process.read("mountinfo")?);
+    process.check_lives()?;
+    let node = access.redeem(&hello.token, peer.uid).ok_or_else(|| {
+        Failure::new(libc::ESTALE, "the token is not one of this mount and user, or used up")
+    })?;
+    check_directory(access, directory, node)?;
+    let is_read_only = check_place(access, &mounts, directory, node, capabilities)?;
+    Ok(Admission { credentials, node, is_read_only, policy: policy() })
+}
+
+/// Refuses users that the mount does not let in, and ids without a number here.
+fn check_ids(of: &Credentials, mount: &MountIdentity) -> Outcome<()> {
+    let refuse = |message| Err(Failure::new(libc::EACCES, message));
+    if !mount.allows_others && of.uid != mount.owner {
+        return refuse("the mount lets only its owner in");
+    }
+    let overflow = |name| {
+        let text = std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
+        text.trim().parse().unwrap_or(65534)
+    };
+    let (user, group): (u32, u32) = (overflow("overflowuid"), overflow("overflowgid"));
+    let is_known = |id: u32, unknown: u32| id != unknown && id != u32::MAX;
+    let groups_known = of.groups.iter().chain([&of.gid]).all(|gid| is_known(*gid, group));
+    if !is_known(of.uid, user) || !groups_known {
+        return refuse("ids of the process have no number where the server is");
+    }
+    Ok(())
+}
+
+/// Refuses a process that may do less than its ids say; returns its capabilities that count.
+fn check_status(status: &str, uid: u32, has_own_users: bool) -> Outcome<u64> {
+    let refuse = |message| Err(Failure::new(libc::EPERM, message));
+    if field(status, "NoNewPrivs:") != "0" {
+        return refuse("the process has given privileges up (no_new_privs); it has to use the mount");
+    }
+    let Ok(effective) = u64::from_str_radix(field(status, "CapEff:"), 16) else {
+        return refuse("the capabilities of the process are not known");
+    };
+    let counts = if has_own_users { effective } else { 0 };
+    if uid == 0 && counts & FILE_CAPABILITIES != FILE_CAPABILITIES {
+        return refuse("root without the capabilities of root has to use the mount");
+    }
+    Ok(counts)
+}
+
+/// Refuses a descriptor that is not one of the directory for which the token was given out.
+fn check_directory(access: &ClientAccess, directory: &OwnedFd, node: NodeId) -> Outcome<()> {
+    // The numbers never change, and no server is asked for them: that of the descriptor may be
+    // another one, which does not answer.
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let found = statx(directory, c"", flags, StatxFlags::INO).map_err(std::io::Error::from)?;
+    let is_same_mount = (found.stx_dev_major, found.stx_dev_minor) == access.identity.device;
+    if is_same_mount && found.stx_ino == access.fs().getattr(node)?.ino {
+        return Ok(());
+    }
+    Err(Failure::new(libc::EXDEV, "the descriptor is not one of the directory of the token"))
+}
+
+/// Refuses a directory that the process does not see, or of which it does not see all; true if it
+/// sees it read-only.
+fn check_place(
+    access: &ClientAccess,
+    mounts: &MountTable,
+    directory: &OwnedFd,
+    node: NodeId,
+    capabilities: u64,
+) -> Outcome<bool> {
+    let refuse = |errno, message: String| Err(Failure::new(errno, message));
+    let known = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", directory.as_raw_fd()))?;
+    let number = field(&known, "mnt_id:").parse().ok();
+    let Some(place) = number.and_then(|number| mounts.find(number)) else {
+        let message = "the directory cannot be reached from the root directory of the process";
+        return refuse(libc::EACCES, message.into());
+    };
+    if let Some(option) = place.translation() {
+        return refuse(libc::EOPNOTSUPP, format!("the place is mounted {option}; use the mount"));
+    }
+    let path = access.fs().path(node)?;
+    if let Some(point) = mounts.mounted_below(place, &path)
+        && capabilities & SYS_ADMIN == 0
+    {
+        let shown = String::from_utf8_lossy(point);
+        return refuse(libc::EACCES, format!("something is mounted at {shown}, below the directory"));
+    }
+    Ok(place.is_read_only())
+}
+
+/// The rules beyond permissions of this system.
+fn policy() -> Policy {
+    let level = |name: &str, usual: u8| {
+        let text = std::fs::read_to_string(format!("/proc/sys/fs/{name}")).unwrap_or_default();
+        text.trim().parse().unwrap_or(usual)
+    };
+    Policy {
+        guard_symlinks: level("protected_symlinks", 1) != 0,
+        guard_hard_links: level("protected_hardlinks", 1) != 0,
+        guard_files: level("protected_regular", 2),
+        guard_pipes: level("protected_fifos", 2),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNT: MountIdentity =
+        MountIdentity { device: (0, 1), owner: 7, allows_others: true, is_write_back: false };
+
+    fn who(uid: u32, gid: u32, groups: &[u32]) -> Credentials {
+        Credentials { uid, gid, groups: groups.to_vec() }
+    }
+
+    #[test]
+    fn ids_count_only_if_they_have_a_number_and_the_mount_lets_them_in() {
+        assert!(check_ids(&who(1, 2, &[3]), &MOUNT).is_ok());
+        for unknown in [who(65534, 1, &[]), who(1, 65534, &[]), who(1, 1, &[2, 65534]), who(u32::MAX, 1, &[])]
+        {
+            assert_eq!(check_ids(&unknown, &MOUNT).unwrap_err().errno, libc::EACCES, "{unknown:?}");
+        }
+        let private = MountIdentity { allows_others: false, ..MOUNT };
+        assert!(check_ids(&who(7, 1, &[]), &private).is_ok());
+        assert!(check_ids(&who(0, 0, &[]), &private).is_err(), "as the kernel keeps root out");
+    }
+
+    #[test]
+    fn root_needs_its_capabilities_and_no_process_may_have_given_privileges_up() {
+        let status = |capabilities: u64, no_new: u8| {
+            format!("Name:\tx\nCapEff:\t{capabilities:016x}\nNoNewPrivs:\t{no_new}\nSeccomp:\t0\n")
+        };
+        assert_eq!(check_status(&status(0x1ff, 0), 0, true), Ok(0x1ff));
+        assert!(check_status(&status(0x1ff & !2, 0), 0, true).is_err(), "no DAC_OVERRIDE");
+        assert!(check_status(&status(u64::MAX, 0), 0, false).is_err(), "of another user namespace");
+        assert_eq!(check_status(&status(0, 0), 5, false), Ok(0));
+        assert!(check_status(&status(0, 1), 5, true).is_err());
+        assert!(check_status("", 5, true).is_err(), "nothing is known");
+    }
+}

@@ -1,0 +1,18 @@
+//! The server of clients: programs that talk to the server of a mount past the kernel.
+//!
+//! A [`ClientServer`] listens on an abstract Unix socket, to which an ioctl on any directory of the
+//! mount leads. `docs/protocol.md` has the protocol, and argues why no client has rights that it
+//! has not through the mount (`admission`), why both sides see what the other one does (`changes`),
+//! and how time and memory are shared out (`server`, `session`).
+
+mod admission;
+mod attributes;
+mod changes;
+mod failure;
+mod reads;
+mod server;
+mod session;
+mod stream;
+mod writes;
+
+pub use server::ClientServer;

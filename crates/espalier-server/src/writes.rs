@@ -1,0 +1,139 @@
+//! Making and replacing many files.
+
+use crate::changes::Changer;
+use crate::failure::{Failure, Outcome};
+use espalier_client::wire::{WriteFlags, WriteItem, Writer};
+use espalier_fs::{Content, Handle, NewAttributes, NodeId, OwnerChange, WriteHow, WriteRequest};
+use espalier_fuse::ChangedCaches;
+use std::collections::HashMap;
+
+/// A file that is to be made in a directory that is there.
+struct Placed<'f> {
+    /// The place of the file among those that were asked for.
+    at: usize,
+    /// The place of its directory among those that are open.
+    directory: usize,
+    name: Vec<u8>,
+    /// What the name meant before.
+    victim: Option<NodeId>,
+    file: WriteItem<'f>,
+}
+
+impl<'f> Placed<'f> {
+    fn as_request<'r>(&'r self, directory: &'r Handle) -> WriteRequest<'r>
+    where
+        'f: 'r,
+    {
+        let WriteItem { content, is_symlink, mode, uid, gid, mtime, .. } = self.file;
+        let content = if is_symlink { Content::Symlink(content) } else { Content::Data(content) };
+        let owner = OwnerChange { uid, gid };
+        let mode = mode.filter(|_| !is_symlink);
+        let attributes = NewAttributes { mode, owner, mtime, ..NewAttributes::default() };
+        WriteRequest { at: directory.at(&self.name), content, attributes }
+    }
+}
+
+/// Directories that are open, each once.
+#[derive(Default)]
+struct Directories {
+    open: Vec<Handle>,
+    by_node: HashMap<NodeId, usize>,
+}
+
+impl Directories {
+    fn add(&mut self, directory: Handle) -> usize {
+        let node = directory.node();
+        if let Some(known) = node.and_then(|node| self.by_node.get(&node)) {
+            return *known;
+        }
+        self.open.push(directory);
+        let at = self.open.len() - 1;
+        self.by_node.extend(node.map(|node| (node, at)));
+        at
+    }
+}
+
+impl Changer<'_> {
+    /// Makes or replaces files. The answer has for each of them an error number, or 0, and a
+    /// message.
+    pub(crate) fn write_many(&self, files: &[WriteItem<'_>], how: WriteFlags) -> Outcome<Vec<u8>> {
+        let mut directories = Directories::default();
+        let mut results: Vec<Outcome<()>> = files.iter().map(|_| Ok(())).collect();
+        let mut placed = Vec::with_capacity(files.len());
+        for (at, file) in files.iter().enumerate() {
+            match self.place(at, file, how, &mut directories) {
+                Ok(file) => placed.push(file),
+                Err(error) => results[at] = Err(error),
+            }
+        }
+        self.write_placed(&placed, &directories.open, how, &mut results);
+        if results.iter().any(|result| matches!(result, Err(error) if error.errno == libc::ENOSPC))
+            && self.access.fs().release_unlinked()
+        {
+            placed.retain(|file| matches!(&results[file.at], Err(error) if error.errno == libc::ENOSPC));
+            self.write_placed(&placed, &directories.open, how, &mut results);
+        }
+        let mut out = Writer::default();
+        for result in &results {
+            let (errno, message) = match result {
+                Ok(()) => (0, &b""[..]),
+                Err(failure) => (failure.errno.cast_unsigned(), failure.shown()),
+            };
+            out.u32(errno);
+            out.bytes(message);
+        }
+        Ok(out.0)
+    }
+
+    /// Finds, or makes, the directory of a file.
+    fn place<'f>(
+        &self,
+        at: usize,
+        file: &WriteItem<'f>,
+        how: WriteFlags,
+        directories: &mut Directories,
+    ) -> Outcome<Placed<'f>> {
+        let named = match (self.named(file.path), how.directories) {
+            (Err(error), Some(mode)) if error.errno == libc::ENOENT => {
+                let end = file.path.iter().rposition(|byte| *byte == b'/').ok_or(error)?;
+                self.make_directory(&file.path[..end], mode, true)?;
+                self.named(file.path)?
+            }
+            (named, _) => named?,
+        };
+        let is_directory = || Failure::new(libc::EISDIR, "the path is that of a directory");
+        let named = named.filter(|named| named.plain_name() == named.name).ok_or_else(is_directory)?;
+        let victim = named.object(self.caller).and_then(|object| object.node);
+        let name = named.name;
+        Ok(Placed { at, directory: directories.add(named.directory), name, victim, file: *file })
+    }
+
+    /// Makes files of open directories, and tells the kernel of those that were made.
+    fn write_placed(
+        &self,
+        placed: &[Placed<'_>],
+        directories: &[Handle],
+        how: WriteFlags,
+        results: &mut [Outcome<()>],
+    ) {
+        let requests: Vec<WriteRequest<'_>> =
+            placed.iter().map(|file| file.as_request(&directories[file.directory])).collect();
+        let how = WriteHow { replace: how.replace, directories: None };
+        let mut changed = ChangedCaches::default();
+        self.caller.write_many(&requests, how, &mut |batch| {
+            for at in batch.files {
+                let file = &placed[*at];
+                results[file.at] = batch.result.clone().map_err(Failure::from);
+                if batch.result.is_ok() {
+                    let directory = directories[file.directory].node();
+                    directory.into_iter().for_each(|node| changed.name(node, &file.name));
+                    file.victim.into_iter().for_each(|node| changed.attributes(node));
+                }
+            }
+            true
+        });
+        if let Err(error) = self.tell(changed) {
+            placed.iter().for_each(|file| results[file.at] = Err(error.clone()));
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! A file system on an image file, mounted and served to clients by another process: this test
+//! binary, told by its environment to serve. So each test file has a test `serves_when_asked` that
+//! calls [`serve_if_asked`]. These tests need root and FUSE, and fail without.
+#![allow(dead_code, reason = "every test file uses a part of it")]
+
+use espalier_client::Client;
+use espalier_engine::Store;
+use espalier_fs::FileSystem;
+use espalier_fuse::{Ended, ForgetHook, Mount, MountOptions};
+use espalier_server::ClientServer;
+use espalier_storage::{Device, Environment, FileDevice, OpenMode, SystemEnvironment};
+use parking_lot::Mutex;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+
+const IMAGE: &str = "ESPALIER_TEST_IMAGE";
+const POINT: &str = "ESPALIER_TEST_POINT";
+const OPTIONS: &str = "ESPALIER_TEST_OPTIONS";
+const READY: &str = "espalier-test: mounted";
+
+/// Held while a process is started: until it is in its program it has everything open that the
+/// tests have.
+static STARTING: Mutex<()> = Mutex::new(());
+
+/// A mounted file system, the process that serves it, and the directory that it is mounted on.
+pub(crate) struct Mounted {
+    server: Child,
+    output: BufReader<ChildStdout>,
+    directory: tempfile::TempDir,
+    image: tempfile::NamedTempFile,
+    ended: bool,
+}
+
+fn environment() -> Arc<dyn Environment> {
+    Arc::new(SystemEnvironment::new(2))
+}
+
+fn open(image: &Path) -> Arc<Store> {
+    let device: Arc<dyn Device> = Arc::new(FileDevice::open(image, OpenMode::ReadWrite).unwrap());
+    let options = espalier_engine::OpenOptions {
+        memory: 128 << 20,
+        merge: espalier_fs::merge_functions(),
+        ..Default::default()
+    };
+    Store::open(device, environment(), options).unwrap()
+}
+
+fn format(image: &Path, bytes: u64) {
+    std::fs::File::options().write(true).open(image).unwrap().set_len(bytes).unwrap();
+    let device: Arc<dyn Device> = Arc::new(FileDevice::open(image, OpenMode::ReadWrite).unwrap());
+    Store::format(device, environment(), &espalier_engine::FormatOptions::default()).unwrap();
+    let store = open(image);
+    FileSystem::format(&store, &espalier_fs::FormatOptions::default()).unwrap();
+    store.close().unwrap();
+}
+
+impl Mounted {
+    /// A new file system of 128 MiB.
+    pub(crate) fn new(options: &str) -> Self {
+        Self::of_size(128 << 20, options)
+    }
+
+    /// A new file system in an image of so many bytes.
+    pub(crate) fn of_size(bytes: u64, options: &str) -> Self {
+        let image = {
+            let _none_starts = STARTING.lock();
+            let image = tempfile::NamedTempFile::new().unwrap();
+            format(image.path(), bytes);
+            image
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let (server, output) = start(image.path(), directory.path(), options);
+        Self { server, output, directory, image, ended: false }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// A client whose root is the mount's.
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(self.path()).unwrap()
+    }
+
+    /// Unmounts; the server verifies what is stored.
+    pub(crate) fn end(mut self) {
+        {
+            let _none_starts = STARTING.lock();
+            // Nothing of it may be in use: the server could not end.
+            rustix::mount::unmount(self.path(), rustix::mount::UnmountFlags::empty()).unwrap();
+        }
+        self.ended = true;
+        let mut said = String::new();
+        self.output.read_to_string(&mut said).unwrap();
+        assert!(self.server.wait().unwrap().success(), "the server failed: {said}");
+    }
+
+    /// Kills the server and takes the dead mount away.
+    pub(crate) fn kill(&mut self) {
+        self.server.kill().unwrap();
+        self.server.wait().unwrap();
+    }
+
+    /// Serves the image again, after [`Mounted::kill`], at the same place.
+    pub(crate) fn serve_again(&mut self, options: &str) {
+        rustix::mount::unmount(self.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
+        (self.server, self.output) = start(self.image.path(), self.directory.path(), options);
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if !self.ended {
+            // A failed test: the server ends with its mount.
+            let _ = self.server.kill();
+            let _ = self.server.wait();
+            let _ = rustix::mount::unmount(self.path(), rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+}
+
+fn start(image: &Path, point: &Path, options: &str) -> (Child, BufReader<ChildStdout>) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", "serves_when_asked", "--nocapture", "--test-threads=1"])
+        .env(IMAGE, image)
+        .env(POINT, point)
+        .env(OPTIONS, options)
+        .stdout(Stdio::piped());
+    let _starting = STARTING.lock();
+    let mut server = command.spawn().unwrap();
+    let mut said = BufReader::new(server.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.contains(READY) {
+        line.clear();
+        assert_ne!(said.read_line(&mut line).unwrap(), 0, "it did not mount; these tests need root and FUSE");
+    }
+    (server, said)
+}
+
+/// Runs this test binary again, through `wrapper`, to carry out its test `name`; true if that
+/// passed.
+pub(crate) fn again(wrapper: &[&str], name: &str, variables: &[(&str, &str)]) -> bool {
+    let own = std::env::current_exe().unwrap();
+    let words: Vec<&std::ffi::OsStr> = wrapper.iter().map(std::ffi::OsStr::new).collect();
+    let (program, rest) =
+        words.split_first().map_or((own.as_os_str(), &[][..]), |(first, rest)| (*first, rest));
+    let mut command = Command::new(program);
+    command.args(rest);
+    if !wrapper.is_empty() {
+        command.arg(&own);
+    }
+    command.args(["--exact", name, "--nocapture", "--test-threads=1"]).envs(variables.iter().copied());
+    let _starting = STARTING.lock();
+    command.status().unwrap().success()
+}
+
+/// Serves, if this process was started for that; returns when the mount has ended.
+pub(crate) fn serve_if_asked() {
+    let Some(image) = std::env::var_os(IMAGE).map(PathBuf::from) else { return };
+    let mut options = MountOptions { source: image.clone(), ..MountOptions::default() };
+    for option in std::env::var(OPTIONS).unwrap().split(',').filter(|option| !option.is_empty()) {
+        assert_eq!(options.apply(option), Ok(true), "{option}");
+    }
+    let store = open(&image);
+    let forgets = ForgetHook::default();
+    let open = espalier_fs::OpenOptions {
+        forget_drain: Some(forgets.drain()),
+        waiter: Some(Arc::new(espalier_fuse::Requester)),
+        read_only: options.read_only,
+        ..Default::default()
+    };
+    let fs = FileSystem::open(Arc::clone(&store), environment(), open).unwrap();
+    options.forgets = Some(forgets);
+    let point = PathBuf::from(std::env::var_os(POINT).unwrap());
+    let mount = Mount::start(Arc::clone(&fs), &point, &options).unwrap();
+    let clients = ClientServer::start(mount.client_access(&options).unwrap()).unwrap();
+    println!("\n{READY}");
+    assert_eq!(mount.wait(), Ended::Unmounted);
+    drop(clients);
+    fs.close().unwrap();
+    let report = store.verify(&mut |_| ()).unwrap();
+    assert!(report.problems.is_empty(), "{:#?}", report.problems);
+    store.close().unwrap();
+}
