@@ -15,8 +15,10 @@ pub(super) fn parse(field: &[u8]) -> Result<i64> {
     let text = std::str::from_utf8(field).ok().map(|text| text.trim_matches(['\0', ' ']));
     match text {
         Some("") => Ok(0),
-        Some(digits) => {
-            i64::from_str_radix(digits, 8).with_context(|| format!("'{digits}' is no octal number"))
+        Some(text) => {
+            let digits = Some(text).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+            let number = digits.and_then(|digits| i64::from_str_radix(digits, 8).ok());
+            number.with_context(|| format!("'{text}' is no octal number"))
         }
         None => bail!("a field of a header holds no number"),
     }
@@ -96,7 +98,7 @@ mod tests {
         ] {
             assert_eq!(parse(field).unwrap(), number, "{field:?}");
         }
-        for field in [&b"9\0"[..], b"-1", b"\x80\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", b"\xc3("] {
+        for field in [&b"9\0"[..], b"-1", b"\x80\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", b"1\xc3("] {
             assert!(parse(field).is_err(), "{field:?}");
         }
         let mut field = [0xff; 8];
