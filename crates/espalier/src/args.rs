@@ -2,6 +2,7 @@
 //! us.
 
 mod bench;
+mod files;
 pub(crate) mod mount_options;
 mod trees;
 mod watch;
@@ -11,6 +12,7 @@ use crate::units::Size;
 use anyhow::Context;
 pub(crate) use bench::Bench;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+pub(crate) use files::{Cat, Cp, Export, ExportFormat, FileType, Find, Import, Ls};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 pub(crate) use trees::{
@@ -81,6 +83,18 @@ pub(crate) enum Command {
     Trace(Trace),
     /// Print the tree as text
     Dump(Dump),
+    /// Write directories and archives into a file system, mounted or not
+    Import(Import),
+    /// Write files to a directory or an archive
+    Export(Export),
+    /// List directories, also of an image that is not mounted
+    Ls(Ls),
+    /// Find files by name, type and size
+    Find(Find),
+    /// Print files
+    Cat(Cat),
+    /// Copy files and trees between mounts, images and the system
+    Cp(Cp),
     /// Copy a file or tree in one step, whatever its size
     Clone(CloneArgs),
     /// Remove trees in one step each, whatever their size

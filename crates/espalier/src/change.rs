@@ -81,7 +81,7 @@ fn parse_owner(text: &str) -> Result<(Option<u32>, Option<u32>)> {
     let (owner, group) = text.split_once(':').map_or((text, ""), |(owner, group)| (owner, group));
     let id = |name: &str, table: &str| match name {
         "" => Ok(None),
-        _ => find(name, Path::new(table)).map(Some),
+        _ => find_id(name, Path::new(table)).map(Some),
     };
     let both = (id(owner, "/etc/passwd")?, id(group, "/etc/group")?);
     if both == (None, None) {
@@ -91,7 +91,7 @@ fn parse_owner(text: &str) -> Result<(Option<u32>, Option<u32>)> {
 }
 
 /// The number of a user or group: the third field of its line in a table.
-fn find(name: &str, table: &Path) -> Result<u32> {
+pub(crate) fn find_id(name: &str, table: &Path) -> Result<u32> {
     if let Ok(number) = name.parse() {
         return if number == u32::MAX { Err(anyhow!("{number} is no id")) } else { Ok(number) };
     }

@@ -82,6 +82,15 @@ fn command() -> Command {
         ("diff", "old", ArgValueCompleter::new(paths)),
         ("diff", "new", ArgValueCompleter::new(paths)),
         ("du", "paths", ArgValueCompleter::new(paths)),
+        ("import", "sources", ArgValueCompleter::new(paths)),
+        ("import", "destination", ArgValueCompleter::new(paths)),
+        ("export", "source", ArgValueCompleter::new(paths)),
+        ("export", "destination", ArgValueCompleter::new(paths)),
+        ("ls", "paths", ArgValueCompleter::new(paths)),
+        ("find", "paths", ArgValueCompleter::new(paths)),
+        ("cat", "files", ArgValueCompleter::new(paths)),
+        ("cp", "sources", ArgValueCompleter::new(paths)),
+        ("cp", "destination", ArgValueCompleter::new(paths)),
     ] {
         command = command.mut_subcommand(name, |command| with_completer(command, argument, &completer));
     }

@@ -3,27 +3,34 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod archive;
 mod args;
 mod backing;
 mod bench;
+mod cat;
 mod change;
 mod clone;
 mod completion;
 mod config;
 mod control;
 mod copy;
+mod cp;
 mod demo;
 mod diff;
 mod doctor;
 mod dump;
 mod dying;
+mod export;
+mod files;
 mod fsck;
 mod fsmonitor;
 mod image;
+mod import;
 mod info;
 mod label;
 mod lock_holder;
 mod logging;
+mod ls;
 mod manual;
 mod memory;
 mod mkfs;
@@ -143,6 +150,12 @@ fn run(cli: &Cli, config: &Config) -> (&'static str, anyhow::Result<Exit>) {
         Command::Top(args) => ("top", watch::top(args).map(done)),
         Command::Trace(args) => ("trace", watch::trace(args).map(done)),
         Command::Dump(args) => ("dump", dump::run(args).map(done)),
+        Command::Import(args) => ("import", import::run(args)),
+        Command::Export(args) => ("export", export::run(args)),
+        Command::Ls(args) => ("ls", ls::ls(args)),
+        Command::Find(args) => ("find", ls::find(args)),
+        Command::Cat(args) => ("cat", cat::run(args)),
+        Command::Cp(args) => ("cp", cp::run(args)),
         Command::Clone(args) => ("clone", clone::run(args).map(done)),
         Command::Rm(args) => ("rm", remove::run(args)),
         Command::Chown(args) => ("chown", change::chown(args).map(done)),

@@ -17,6 +17,8 @@ pub(crate) enum Exit {
     Damaged,
     /// fsck: the check could not run.
     NotChecked,
+    /// ls: a path of the command line cannot be listed.
+    NotListed,
 }
 
 impl Exit {
@@ -25,7 +27,7 @@ impl Exit {
         match self {
             Self::Success => 0,
             Self::Failure | Self::Repaired => 1,
-            Self::Usage => 2,
+            Self::Usage | Self::NotListed => 2,
             Self::Damaged => 4,
             Self::NotChecked => 8,
         }
