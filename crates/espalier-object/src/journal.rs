@@ -119,7 +119,7 @@ impl Journal {
         let refused =
             |what: String| Err(Error::new(ErrorKind::Unsupported, Operation::Open, device.name(), what));
         if blocks < MIN_BLOCKS {
-            let least = MIN_BLOCKS * BLOCK as u64 >> 20;
+            let least = (MIN_BLOCKS * BLOCK as u64) >> 20;
             return refused(format!(
                 "a journal of {} bytes is too small; it needs {least} MiB",
                 device.len()

@@ -139,7 +139,7 @@ fn damage(path: &Path, random: &mut Random) {
                 for _ in 0..20 {
                     let (at, mut byte) = (random.below(length), [0]);
                     file.read_exact_at(&mut byte, at).unwrap();
-                    file.write_all_at(&[byte[0] ^ 1 << random.below(8)], at).unwrap();
+                    file.write_all_at(&[byte[0] ^ (1 << random.below(8))], at).unwrap();
                 }
             }
         }
