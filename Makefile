@@ -23,7 +23,7 @@ demo:
 
 # Every test, the lints first. Needs root, or FUSE and fusermount3 at least.
 test:
-	./scripts/install-deps build test suites fuzz package
+	./scripts/install-deps build test suites objects fuzz package
 	./scripts/test
 
 # What takes too long for every run: all outside suites with all their cases on every kind of mount,

@@ -2,7 +2,8 @@
 //!
 //! Requests go by node and kind to the live file system or an opened snapshot (`volume`), to the
 //! directories of snapshots (`snapshots`), to the ioctls on whole trees (`control`) or those of
-//! Linux (`linux_commands`), or to the description and the commands of the mount (`root_xattrs`).
+//! Linux (`linux_commands`), to the states of a store that the mount follows (`states`), or to the
+//! description and the commands of the mount (`root_xattrs`).
 //! Each component owns its state and knows only what stands below it in `layers.txt`. Errors become
 //! numbers in `errno` and nowhere else.
 //!
@@ -30,6 +31,7 @@ mod node_tag;
 mod root_xattrs;
 mod small_reply;
 mod snapshots;
+mod states;
 mod traced;
 mod volume;
 
@@ -40,6 +42,7 @@ use crate::prefetch::Prefetch;
 use crate::protocol::control::Token;
 use crate::protocol::flags::opcode;
 use crate::protocol::linux_ioctl::LinuxCommand;
+use crate::protocol::notify::Notification;
 use crate::protocol::{Header, Operation, reply};
 use crate::transport::{self, Handler, Outcome, Request};
 use control::TreeCommands;
@@ -53,6 +56,7 @@ use root_xattrs::RootXattrs;
 pub use root_xattrs::{COMMAND_XATTR, Commands, DESCRIPTION_XATTR, Description, LIST_COMMAND};
 use small_reply::SmallReply;
 use snapshots::SnapshotTable;
+use states::StateTable;
 use std::sync::Arc;
 use std::time::Duration;
 use traced::Subject;
@@ -75,6 +79,8 @@ impl Waiter for Requester {
 /// Serves the requests of a mount.
 pub struct Dispatcher {
     live: ServedVolume,
+    /// What is shown instead of the live file system, if the mount follows another writer.
+    states: Option<StateTable>,
     snapshots: Arc<SnapshotTable>,
     commands: TreeCommands,
     linux_commands: LinuxCommands,
@@ -101,6 +107,7 @@ impl Dispatcher {
             linux_commands: LinuxCommands::new(Arc::clone(&fs), Arc::clone(&snapshots)),
             fullness: Arc::new(Fullness::new(Arc::clone(&fs))),
             snapshots,
+            states: None,
             live: ServedVolume::live(fs, xattrs),
             root_xattrs: RootXattrs::new(description, commands),
             metrics,
@@ -137,6 +144,26 @@ impl Dispatcher {
     pub(crate) fn expect_write_back(&mut self) {
         self.live.expect_write_back();
         self.commands.expect_write_back();
+    }
+
+    /// The mount follows another writer: it shows states of a store, of which the live file system
+    /// is the first.
+    pub(crate) fn follow(&mut self) {
+        let states = StateTable::new(self.live.has_xattrs());
+        // The kernel knows nothing yet.
+        let _ = states.show(Arc::clone(self.live.fs()));
+        self.states = Some(states);
+    }
+
+    /// Shows a newer state. Returns what the kernel has to be told of it; `None` if the mount does
+    /// not follow, or can show no more states.
+    pub(crate) fn show(&self, fs: Arc<FileSystem>) -> Option<Vec<Notification>> {
+        self.states.as_ref()?.show(fs)
+    }
+
+    /// Closes old states ([`StateTable::close`]); returns how many there still are.
+    pub(crate) fn close_states(&self, grace: Duration) -> usize {
+        self.states.as_ref().map_or(0, |states| states.close(grace))
     }
 
     /// Hands over what tells the kernel of changes that it did not ask for.
@@ -277,6 +304,36 @@ impl Dispatcher {
         let node = NodeId(request.header.node);
         let payload = out.get(..received).ok_or(Errno(libc::EIO))?;
         match request.header.opcode {
+            opcode::GETXATTR if node == NodeId::ROOT && self.live.has_xattrs() => {
+                let Operation::GetXattr { name, size } = decode(request, payload)? else {
+                    return Err(Errno(libc::EIO));
+                };
+                match self.root_xattrs.find(name) {
+                    Some(asked) => self.root_xattrs.answer(&asked, &request.header, size, &self.metrics, out),
+                    None => self.answer_on(node, request, out, received),
+                }
+            }
+            _ => self.answer_on(node, request, out, received),
+        }
+    }
+
+    /// Answers a request on a node other than for what only the mount's root has.
+    fn answer_on(
+        &self,
+        node: NodeId,
+        request: &Request<'_>,
+        out: &mut [u8],
+        received: usize,
+    ) -> Result<usize, Errno> {
+        let payload = out.get(..received).ok_or(Errno(libc::EIO))?;
+        if let Some(states) = &self.states {
+            return match request.header.opcode {
+                // Commands are for what can be changed.
+                opcode::IOCTL => Err(Errno(libc::ENOTTY)),
+                _ => states.of(node)?.answer(request, out, received),
+            };
+        }
+        match request.header.opcode {
             // Tokens and comparisons are of the whole mount.
             opcode::IOCTL => self.answer_ioctl(request, out, received),
             _ if node_tag::is_snapshot_directory(node) => self.snapshots.answer(request, out, received),
@@ -289,15 +346,6 @@ impl Dispatcher {
                 }
                 _ => self.live.answer(request, out, received),
             },
-            opcode::GETXATTR if node == NodeId::ROOT && self.live.has_xattrs() => {
-                let Operation::GetXattr { name, size } = decode(request, payload)? else {
-                    return Err(Errno(libc::EIO));
-                };
-                match self.root_xattrs.find(name) {
-                    Some(asked) => self.root_xattrs.answer(&asked, &request.header, size, &self.metrics, out),
-                    None => self.live.answer(request, out, received),
-                }
-            }
             _ => self.live.answer(request, out, received),
         }
     }
@@ -349,6 +397,9 @@ impl Dispatcher {
 
     /// Takes back `count` references to a node of the live file system or of a snapshot.
     fn forget(&self, node: NodeId, count: u64) {
+        if let Some(states) = &self.states {
+            return states.forget(node, count);
+        }
         match node_tag::tag(node) {
             0 => self.live.fs().forget(node, count),
             _ => self.snapshots.forget(node, count),

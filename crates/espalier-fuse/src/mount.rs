@@ -326,6 +326,27 @@ impl Mount {
         Arc::clone(&self.notifier)
     }
 
+    /// Shows a newer state of the store than the one before, in a mount that follows another writer
+    /// ([`MountOptions::follow`]). What is open stays in the state in which it was opened.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Unsupported`] if the mount does not follow, or too many states were in use
+    /// when they were closed.
+    pub fn show(&self, fs: Arc<FileSystem>) -> io::Result<()> {
+        let told = self.served.as_ref().and_then(|served| served.dispatcher.show(fs));
+        let message = "this mount can show no other state; unmount it, and mount again";
+        let told = told.ok_or_else(|| io::Error::new(io::ErrorKind::Unsupported, message))?;
+        self.notifier.notify(told);
+        Ok(())
+    }
+
+    /// Closes states that were replaced ([`Mount::show`]): those that the kernel does not know any
+    /// more, and those that were replaced longer than `grace` ago, whose open files give ESTALE
+    /// from then on. Returns how many replaced states there still are.
+    pub fn close_states(&self, grace: Duration) -> usize {
+        self.served.as_ref().map_or(0, |served| served.dispatcher.close_states(grace))
+    }
+
     /// Unmounts; with `lazily`, the mount leaves the tree at once and ends when it is not in use
     /// any more.
     ///
@@ -381,6 +402,9 @@ fn dispatcher_of(fs: &Arc<FileSystem>, options: &mut MountOptions) -> Dispatcher
     if options.writeback {
         dispatcher.expect_write_back();
     }
+    if options.follow {
+        dispatcher.follow();
+    }
     fs.set_kernel_keeps_times(options.writeback);
     dispatcher
 }
@@ -408,7 +432,7 @@ fn prefetches(options: &MountOptions) -> bool {
     // A change of the length of a file waits for what is being stored of it, which may wait for a
     // page that another thread is to serve.
     let others = options.threads_per_cpu != Some(1);
-    options.prefetch && asks && others && cpus > 1 && kernel_release::clears_stored_tails()
+    options.prefetch && !options.follow && asks && others && cpus > 1 && kernel_release::clears_stored_tails()
 }
 
 /// What the mount asks of the kernel at INIT.

@@ -2,21 +2,26 @@
 //!
 //! Protocol: writes gather in a segment in memory, reads look there, then in what is on its way,
 //! then in the map. A sync publishes: it puts the segments and then a root that names them
-//! ([`publish`]). A background thread renews the lease, deletes what is dead and compacts
-//! ([`maintain`], [`compact`]); without threads the caller does it with [`ObjectDevice::step`].
+//! ([`publish`]). With a journal, writes and syncs go there first ([`journaled`]). A background
+//! thread renews the lease, deletes what is dead and compacts ([`maintain`], [`compact`]); without
+//! threads the caller does it with [`ObjectDevice::step`].
 //!
 //! Invariants:
 //! - a block is looked for in this order: what changed since the last publishing began (`overlay`),
 //!   what is being published (`frozen`), the map;
 //! - after the first failure to publish every write and sync fails (the *latch*), and nothing is
 //!   deleted any more;
-//! - locks: publishing, then state; state is never held while a request is waited for.
+//! - locks: publishing, then the journal's writer, then state; state is never held while a request
+//!   is waited for.
 
 mod check;
+mod claim;
 mod compact;
 mod error;
 mod inner;
+mod journaled;
 mod maintain;
+mod newer;
 mod object_device;
 mod open;
 mod options;

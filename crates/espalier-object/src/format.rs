@@ -11,9 +11,11 @@ mod tables;
 mod wire;
 
 pub(crate) use entries::{NewObject, PageReference};
-pub(crate) use header::{FRAME_BLOCKS, Header, frame_bytes, frame_sum, frames, open_frame, trailer};
+pub(crate) use header::{
+    FRAME_BLOCKS, Header, TRAILER_BYTES, frame_bytes, frame_sum, frames, open_frame, trailer,
+};
 pub(crate) use id::{ObjectId, ObjectKind};
-pub(crate) use root::{Holder, MapReference, Root};
+pub(crate) use root::{Holder, JournalPosition, MAX_BLOCKS, MapReference, Root};
 pub(crate) use tables::{
     decode_directory, decode_objects, decode_page, encode_directory, encode_objects, encode_page,
     open_section, section,

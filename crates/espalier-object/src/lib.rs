@@ -25,7 +25,9 @@
 mod bucket;
 mod cache;
 mod device;
+mod disk_cache;
 mod format;
+mod journal;
 mod map;
 mod objects;
 mod pages;
@@ -39,6 +41,8 @@ pub use bucket::{
     Request, Ticket, Version,
 };
 pub use device::{Access, CheckReport, ObjectDevice, Options, Present, check_objects};
+pub use disk_cache::{DiskCache, DiskCacheUsage};
+pub use journal::JournalUsage;
 pub use objects::Usage;
 pub use requests::RequestCounts;
 pub use simulated::{BucketPoint, SimulatedBucket, Trouble};

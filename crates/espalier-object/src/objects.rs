@@ -4,10 +4,11 @@
 //! the live sections of a map object are its pages that the directory names, and one more for the
 //! object that the root names.
 
-use crate::format::{NewObject, ObjectId, ObjectKind};
+use crate::format::{FRAME_BLOCKS, NewObject, ObjectId, ObjectKind, frame_bytes};
 use crate::runs::Run;
 use espalier_storage::BLOCK;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// One object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +42,15 @@ impl NewObject {
     /// The object's name.
     pub(crate) fn name(&self) -> String {
         self.id.name(self.kind, self.nonce)
+    }
+
+    /// Where some frames lie in it, as far as it has them.
+    pub(crate) fn frames_at(&self, frames: Range<u32>) -> Range<u64> {
+        let at = |frame: u32| {
+            let offset = u64::from(self.header_bytes) + u64::from(frame) * frame_bytes(FRAME_BLOCKS) as u64;
+            offset.min(u64::from(self.bytes))
+        };
+        at(frames.start)..at(frames.end)
     }
 }
 

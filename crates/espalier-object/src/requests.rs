@@ -21,6 +21,8 @@ pub(crate) const PARALLEL_REQUESTS: usize = 16;
 /// The first pause, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// How long a request is repeated while the device is being opened, if it is without end later.
+const OPENING_BUDGET: Duration = Duration::from_secs(60);
 /// How often something is got whose checksum is wrong.
 const MAX_DAMAGED_GETS: usize = 3;
 /// How much longer pauses are when the server has too much to do.
@@ -70,7 +72,8 @@ pub(crate) enum Replaced {
 pub(crate) struct Requests {
     bucket: Arc<dyn Bucket>,
     environment: Arc<dyn Environment>,
-    /// How long a request is repeated; without end if there is no budget.
+    /// How long a request is repeated; without end, once the device is in use, if there is no
+    /// budget.
     budget: Option<Duration>,
     /// Set once the device is in use: then a refusal may be a credential that is just being
     /// renewed, and is repeated too.
@@ -271,7 +274,10 @@ impl Requests {
     }
 
     fn patience(&self) -> Patience {
-        let until = self.budget.map(|budget| self.environment.monotonic() + budget);
+        // A store that is not there yet, or has another name, is not waited for without end.
+        let opening = (!self.established.load(Ordering::Relaxed)).then_some(OPENING_BUDGET);
+        let budget = self.budget.or(opening);
+        let until = budget.map(|budget| self.environment.monotonic() + budget);
         Patience { until, pause: FIRST_PAUSE }
     }
 

@@ -120,6 +120,11 @@ impl Segment {
         if index < self.object.blocks { frame.get(at..at + BLOCK) } else { None }
     }
 
+    /// Its frames with their trailers, by number.
+    pub(crate) fn frames(&self) -> impl Iterator<Item = (u32, &Bytes)> {
+        (0..).zip(self.body.iter().skip(1))
+    }
+
     fn put(&self) -> Request {
         Request::Put { name: self.object.name(), body: self.body.clone(), condition: Condition::None }
     }

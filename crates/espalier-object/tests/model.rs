@@ -11,7 +11,7 @@ use espalier_object::{
 use espalier_storage::{AlignedBuf, BLOCK, Device, Environment, Random, SimulatedEnvironment};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use support::{block, options, tags};
+use support::{block, options, seeds, tags};
 
 /// Blocks of the device: three pages of the map. What is used of it lies around their borders.
 const BLOCKS: u64 = 3 * 16384;
@@ -20,13 +20,6 @@ const WINDOW_BLOCKS: u64 = 80;
 
 /// What blocks hold that are not zeros.
 type Content = BTreeMap<u64, u64>;
-
-fn seeds(regressions: &[u64], count: u64) -> Vec<u64> {
-    match std::env::var("ESPALIER_SEED") {
-        Ok(list) => list.split(',').map(|seed| seed.trim().parse().expect("a number")).collect(),
-        Err(_) => regressions.iter().copied().chain(1..=count).collect(),
-    }
-}
 
 /// When each sync began and what it was to make durable, and when which had returned; in changes of
 /// the store.

@@ -3,12 +3,16 @@
 //! An object store is named by a URL wherever an image is named by a path. It has no lock of the
 //! system but a lease, which is given back when the last user of the device is gone.
 
+mod object_options;
+
 use anyhow::{Context, Result, anyhow};
-use espalier_object::{Access, Location, ObjectDevice, Options, RemoteBucket, RequestCounts, Usage};
+use espalier_object::{Access, Location, ObjectDevice, RemoteBucket, RequestCounts};
 use espalier_storage::{Device, Environment, ErrorKind, FileDevice, OpenMode};
+pub(crate) use object_options::ObjectOptions;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A device that is open.
 #[derive(Debug, Clone)]
@@ -48,6 +52,19 @@ impl Backing {
         }
     }
 
+    /// Makes everything durable and gives the lease of an object store back, so that the next
+    /// writer does not wait; nothing is written from then on. Does nothing for a file, whose lock
+    /// ends with the last user.
+    ///
+    /// # Errors
+    /// If what was written cannot be made durable, or another writer took over.
+    pub(crate) fn close(&self) -> espalier_storage::Result<()> {
+        match self {
+            Self::File(_) => Ok(()),
+            Self::Object(device) => device.object().close(),
+        }
+    }
+
     /// True if it has to be told what is free, because it stores it otherwise.
     pub(crate) fn wants_discards(&self) -> bool {
         matches!(self, Self::Object(_))
@@ -56,21 +73,50 @@ impl Backing {
 
 /// An object device that gives its lease back when it is dropped.
 #[derive(Debug)]
-pub(crate) struct LeasedDevice(ObjectDevice);
+pub(crate) struct LeasedDevice {
+    device: ObjectDevice,
+    opened: Instant,
+}
 
 impl LeasedDevice {
     /// What is stored and how many requests there were, for `espalier info`.
     pub(crate) fn describe(&self) -> Value {
-        describe(&self.0.usage(), &self.0.request_counts(), self.0.failure())
+        describe(&self.device, self.opened.elapsed())
+    }
+
+    /// The device as the root has it now, if that is another state
+    /// ([`ObjectDevice::newer`]).
+    ///
+    /// # Errors
+    /// What a request fails with; if the store was deleted or made anew.
+    pub(crate) fn newer(&self) -> espalier_storage::Result<Option<Arc<Self>>> {
+        let newer = self.device.newer()?;
+        Ok(newer.map(|device| Arc::new(Self { device, opened: self.opened })))
     }
 
     /// The device.
     pub(crate) fn object(&self) -> &ObjectDevice {
-        &self.0
+        &self.device
     }
 }
 
-fn describe(usage: &Usage, requests: &RequestCounts, failure: Option<String>) -> Value {
+/// So many requests at least are counted on: those of less than a minute say nothing about a day.
+const SHORTEST_COUNT: Duration = Duration::from_secs(60);
+
+/// What is paid for, if the next day is as the time since the device was opened.
+fn a_day(requests: &RequestCounts, since: Duration) -> Value {
+    let days = since.max(SHORTEST_COUNT).as_secs_f64() / 86_400.0;
+    let scaled = |count: u64| (count as f64 / days).round() as u64;
+    json!({
+        "puts_and_lists": scaled(requests.puts + requests.lists),
+        "gets": scaled(requests.gets),
+        "put_bytes": scaled(requests.bytes_put),
+        "got_bytes": scaled(requests.bytes_got),
+    })
+}
+
+fn describe(device: &ObjectDevice, since: Duration) -> Value {
+    let (usage, requests) = (device.usage(), device.request_counts());
     let mut described = json!({
         "segments": usage.segments,
         "segment_bytes": usage.segment_bytes,
@@ -86,8 +132,28 @@ fn describe(usage: &Usage, requests: &RequestCounts, failure: Option<String>) ->
         "repeats": requests.repeats,
         "bytes_put": requests.bytes_put,
         "bytes_got": requests.bytes_got,
+        "a_day_at_this_rate": a_day(&requests, since),
     });
-    if let Some(failure) = failure {
+    if let Some(cache) = device.disk_cache_usage() {
+        described["disk_cache"] = json!({
+            "hits": cache.hits,
+            "misses": cache.misses,
+            "damaged": cache.damaged,
+            "frames": cache.frames,
+            "stored_bytes": cache.bytes,
+            "limit_bytes": cache.limit_bytes,
+            "failed_writes": cache.failed_writes,
+        });
+    }
+    if let Some(journal) = device.journal_usage() {
+        described["journal"] = json!({
+            "records": journal.last,
+            "waiting_for_the_store": journal.waiting,
+            "size_bytes": journal.bytes,
+            "works": journal.works,
+        });
+    }
+    if let Some(failure) = device.failure() {
         described["failure"] = failure.into();
     }
     described
@@ -95,7 +161,7 @@ fn describe(usage: &Usage, requests: &RequestCounts, failure: Option<String>) ->
 
 impl Drop for LeasedDevice {
     fn drop(&mut self) {
-        if let Err(error) = self.0.close() {
+        if let Err(error) = self.device.close() {
             tracing::warn!(%error, "the lease of the object store was not given back");
         }
     }
@@ -103,27 +169,27 @@ impl Drop for LeasedDevice {
 
 impl Device for LeasedDevice {
     fn name(&self) -> &str {
-        self.0.name()
+        self.device.name()
     }
 
     fn len(&self) -> u64 {
-        self.0.len()
+        self.device.len()
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> espalier_storage::Result<()> {
-        self.0.read_at(offset, buffer)
+        self.device.read_at(offset, buffer)
     }
 
     fn write_at(&self, offset: u64, buffers: &[&[u8]]) -> espalier_storage::Result<()> {
-        self.0.write_at(offset, buffers)
+        self.device.write_at(offset, buffers)
     }
 
     fn sync(&self) -> espalier_storage::Result<()> {
-        self.0.sync()
+        self.device.sync()
     }
 
     fn discard(&self, offset: u64, length: u64) -> espalier_storage::Result<()> {
-        self.0.discard(offset, length)
+        self.device.discard(offset, length)
     }
 }
 
@@ -158,21 +224,23 @@ pub(crate) fn bucket(location: &Location, create: bool) -> Result<Arc<RemoteBuck
 /// Opens the device of an object store.
 ///
 /// # Errors
-/// If there is none, or it is in use.
+/// If there is none, or it, its cache or its journal are in use.
 pub(crate) fn open_object(
     location: &Location,
     access: Access,
     environment: &Arc<dyn Environment>,
+    options: &ObjectOptions,
 ) -> Result<Arc<LeasedDevice>> {
     let bucket = bucket(location, false)?;
-    let device = ObjectDevice::open(bucket, environment, access, Options::default());
+    let device = ObjectDevice::open(bucket, environment, access, options.open()?);
     let device = device.map_err(|error| match error.kind {
         ErrorKind::NotFound => {
             anyhow!("{location}: there is no store; make one with espalier mkfs --size 100G URL")
         }
         _ => anyhow!(error),
     });
-    Ok(Arc::new(LeasedDevice(device.with_context(|| format!("{location} cannot be opened"))?)))
+    let device = device.with_context(|| format!("{location} cannot be opened"))?;
+    Ok(Arc::new(LeasedDevice { device, opened: Instant::now() }))
 }
 
 /// What a way of opening an image is for an object store.

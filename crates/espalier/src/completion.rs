@@ -143,7 +143,8 @@ fn mount_options(current: &OsStr) -> Vec<CompletionCandidate> {
     }
     let each =
         MOUNT_OPTIONS.iter().flat_map(|option| option.names.split(", ").map(move |name| (name, option)));
-    let values = [("transport=", "auto io_uring classic"), ("readdirplus=", "auto always")];
+    let values =
+        [("transport=", "auto io_uring classic"), ("readdirplus=", "auto always"), ("offline=", "eio wait")];
     let mut offers: Vec<(String, &str)> = Vec::new();
     for (name, option) in each.filter(|(name, _)| !name.contains('*')) {
         let key = name.find('=').map_or(name, |end| &name[..=end]);

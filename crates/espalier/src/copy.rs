@@ -7,7 +7,7 @@
 //! with `--resume`: what is there already is compared, and not written again.
 
 use crate::args::Copy;
-use crate::backing::{self, Backing};
+use crate::backing::{self, Backing, ObjectOptions};
 use crate::image;
 use crate::signature;
 use crate::ui::{self, say};
@@ -76,7 +76,12 @@ fn open_target(args: &Copy, bytes: u64) -> Result<Backing> {
             ObjectDevice::create(bucket, &environment, bytes, &Options::default(), Present::Refuse)
                 .with_context(|| format!("{to} cannot be made"))?;
         }
-        return Ok(Backing::Object(backing::open_object(&location, Access::Write, &environment)?));
+        return Ok(Backing::Object(backing::open_object(
+            &location,
+            Access::Write,
+            &environment,
+            &ObjectOptions::default(),
+        )?));
     }
     let device = if args.resume {
         image::open_device(&args.target, OpenMode::ReadWrite)?

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::backing::{self, Backing};
+use crate::backing::{self, Backing, ObjectOptions};
 use crate::lock_holder;
 use crate::mounts;
 use crate::ui::complain;
@@ -95,17 +95,18 @@ pub(crate) fn open_device_while(
 /// # Errors
 /// As for [`open_device`].
 pub(crate) fn open_backing(path: &Path, mode: OpenMode) -> Result<Backing> {
-    open_backing_while(path, mode, false, &|| true)
+    open_backing_while(path, mode, &ObjectOptions::default(), false, &|| true)
 }
 
 /// As [`open_backing`], and gives up waiting as soon as `wanted` says no; with `take_over` an
-/// object store is taken from another writer.
+/// object store is taken from another writer. `options` are for object stores.
 ///
 /// # Errors
 /// As for [`open_device_while`].
 pub(crate) fn open_backing_while(
     path: &Path,
     mode: OpenMode,
+    options: &ObjectOptions,
     take_over: bool,
     wanted: &dyn Fn() -> bool,
 ) -> Result<Backing> {
@@ -113,7 +114,7 @@ pub(crate) fn open_backing_while(
         Some(location) => {
             let environment: Arc<dyn Environment> = environment();
             let access = backing::access(mode, take_over);
-            backing::open_object(&location, access, &environment).map(Backing::Object)
+            backing::open_object(&location, access, &environment, options).map(Backing::Object)
         }
         None => Ok(Backing::File(Arc::new(open_device_while(path, mode, wanted)?))),
     }

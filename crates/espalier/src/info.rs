@@ -4,7 +4,7 @@
 //! mount's root. The text for people is made of the same JSON, so that both always say the same.
 
 use crate::args::Info;
-use crate::backing::Backing;
+use crate::backing::{Backing, LeasedDevice};
 use crate::image;
 use crate::mount::plan::Plan;
 use crate::mounts;
@@ -17,6 +17,7 @@ use espalier_fuse::DESCRIPTION_XATTR;
 use espalier_fuse::metrics::Metrics;
 use espalier_fuse::transport::Kind;
 use espalier_storage::{BLOCK, OpenMode};
+use parking_lot::RwLock;
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -117,23 +118,51 @@ pub(crate) fn ask_server(dir: &Path) -> Result<Value> {
     ask_for(&mount.dir, DESCRIPTION_XATTR, MAX_DESCRIPTION_BYTES, "ask it")
 }
 
+/// What a mount shows: its store and file system, of which there is another one now and then if it
+/// follows another writer. It holds nothing alive.
+#[derive(Debug)]
+pub(crate) struct ShownStore(RwLock<Parts>);
+
+#[derive(Debug, Clone)]
+struct Parts {
+    store: Weak<Store>,
+    fs: Weak<FileSystem>,
+    object: Option<Weak<LeasedDevice>>,
+}
+
+impl Parts {
+    fn new(store: &Arc<Store>, fs: &Arc<FileSystem>, backing: &Backing) -> Self {
+        let object = match backing {
+            Backing::File(_) => None,
+            Backing::Object(device) => Some(Arc::downgrade(device)),
+        };
+        Self { store: Arc::downgrade(store), fs: Arc::downgrade(fs), object }
+    }
+}
+
+impl ShownStore {
+    /// What a mount shows first.
+    pub(crate) fn new(store: &Arc<Store>, fs: &Arc<FileSystem>, backing: &Backing) -> Arc<Self> {
+        Arc::new(Self(RwLock::new(Parts::new(store, fs, backing))))
+    }
+
+    /// Another one is shown.
+    pub(crate) fn set(&self, store: &Arc<Store>, fs: &Arc<FileSystem>, backing: &Backing) {
+        *self.0.write() = Parts::new(store, fs, backing);
+    }
+}
+
 /// What the server of a mount tells about itself, made anew at every call. It holds nothing alive.
 pub(crate) fn server_side(
     plan: &Plan,
     read_only: bool,
     transport: &Arc<OnceLock<Kind>>,
-    backing: &Backing,
-    store: &Arc<Store>,
-    fs: &Arc<FileSystem>,
+    shown: &Arc<ShownStore>,
 ) -> impl Fn(&Metrics) -> String + Send + Sync + 'static {
     let Plan { source, dir, settings, .. } = plan.clone();
-    let object = match backing {
-        Backing::File(_) => None,
-        Backing::Object(device) => Some(Arc::downgrade(device)),
-    };
-    let (options, transport) = (settings.words, Arc::clone(transport));
-    let (store, fs): (Weak<Store>, Weak<FileSystem>) = (Arc::downgrade(store), Arc::downgrade(fs));
+    let (options, transport, shown) = (settings.words, Arc::clone(transport), Arc::clone(shown));
     move |requests: &Metrics| {
+        let Parts { store, fs, object } = shown.0.read().clone();
         let (Some(store), Some(fs)) = (store.upgrade(), fs.upgrade()) else { return "{}".into() };
         let mut description = of_store(&source, &store);
         if let Some(device) = object.as_ref().and_then(Weak::upgrade) {

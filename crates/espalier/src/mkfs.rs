@@ -3,7 +3,7 @@
 mod target;
 
 use crate::args::{Compress, Mkfs};
-use crate::backing;
+use crate::backing::{self, ObjectOptions};
 use crate::image;
 use crate::signature;
 use crate::ui::say;
@@ -84,7 +84,7 @@ fn in_object_store(location: &Location, args: &Mkfs) -> Result<()> {
     let bucket = backing::bucket(location, true)?;
     ObjectDevice::create(bucket, &environment, size, &Options::default(), present)
         .with_context(|| format!("{location} cannot be made (--force overwrites what is there)"))?;
-    let device = backing::open_object(location, Access::Write, &environment)?;
+    let device = backing::open_object(location, Access::Write, &environment, &ObjectOptions::default())?;
     let size = Size(device.len());
     format(device, args)?;
     say!(

@@ -7,8 +7,10 @@
 mod channel;
 mod clients;
 mod existing;
+mod follower;
 mod give;
 mod io_uring;
+mod opening;
 mod options;
 pub(crate) mod plan;
 mod server;
@@ -48,6 +50,15 @@ pub(crate) fn run(args: &args::Mount, rules: &MountRules, verbose: u8) -> Result
     if settings.no_fail && !backing::is_url(&args.source) && !args.source.exists() {
         complain!("espalier: {}: there is no such image; nothing is mounted (nofail)", args.source.display());
         return Ok(Exit::Success);
+    }
+    if !backing::is_url(&args.source) {
+        settings.object.refuse_for_image(&args.source)?;
+    }
+    if settings.object.follows() {
+        ensure!(
+            settings.mount.read_only && settings.snapshot.is_none() && !settings.mount.handles,
+            "follow is for mounts with ro, of no snapshot, and without handles and nfs_export"
+        );
     }
     let plan = check(args, settings)?;
     if let Some(at) = image::mounted(&plan.source) {

@@ -1,7 +1,7 @@
 //! `espalier objects`: what a store has in an object store, and whether all of it is there.
 
 use crate::args::Objects;
-use crate::backing;
+use crate::backing::{self, ObjectOptions};
 use crate::image;
 use crate::problem::Exit;
 use crate::ui::say;
@@ -19,7 +19,8 @@ pub(crate) fn run(args: &Objects) -> Result<Exit> {
     };
     let environment: Arc<dyn Environment> = image::environment();
     if !args.check && !args.deep && !args.delete_orphans {
-        let device = backing::open_object(&location, Access::ReadOnly, &environment)?;
+        let device =
+            backing::open_object(&location, Access::ReadOnly, &environment, &ObjectOptions::default())?;
         let described = device.describe();
         if args.json {
             say!("{}", serde_json::to_string_pretty(&described)?);
@@ -41,7 +42,9 @@ pub(crate) fn run(args: &Objects) -> Result<Exit> {
     let options = Options::default();
     // The writer first: what it finds in the root is then the last of the older epochs.
     let writer = match args.delete_orphans {
-        true => Some(backing::open_object(&location, Access::Write, &environment)?),
+        true => {
+            Some(backing::open_object(&location, Access::Write, &environment, &ObjectOptions::default())?)
+        }
         false => None,
     };
     let report = check_objects(backing::bucket(&location, false)?, &environment, &options, args.deep)

@@ -110,6 +110,42 @@ fn a_server_that_was_killed_loses_nothing_that_was_synced() {
     espalier_on(&["objects", "--deep"], &place).ok();
 }
 
+/// Says that the root was put so long ago, by the clock of the directory.
+fn make_root_older(place: &Place, seconds: u64) {
+    let root = fs::File::options().write(true).open(place.path("store/root")).unwrap();
+    let modified = root.metadata().unwrap().modified().unwrap();
+    root.set_modified(modified - std::time::Duration::from_secs(seconds)).unwrap();
+}
+
+#[test]
+fn the_lease_is_given_back_by_an_unmount_and_runs_out_after_a_death() {
+    let place = object_place();
+    place.mkfs(&["--size", "1G"]).ok();
+    for round in 0..3 {
+        place.mount(&[]).ok();
+        fs::write(place.dir.join(format!("{round}")), b"here").unwrap();
+        place.umount().ok();
+    }
+    // A mount that does not come about keeps nothing.
+    place.mount(&["-o", "snapshot=none"]).refused(1, &["none"]);
+    place.mount(&[]).ok();
+    // A server that is asked to end by a signal does the same as one that is unmounted.
+    let server = rustix::process::Pid::from_raw(place.server()).unwrap();
+    let watched = rustix::process::pidfd_open(server, rustix::process::PidfdFlags::empty()).unwrap();
+    rustix::process::kill_process(server, rustix::process::Signal::TERM).unwrap();
+    let mut polled = [rustix::event::PollFd::new(&watched, rustix::event::PollFlags::IN)];
+    while rustix::event::poll(&mut polled, None).is_err() {}
+    place.mount(&[]).ok();
+    place.kill_server();
+    place.mount(&[]).refused(1, &["has it open for writing", "60 s"]);
+    make_root_older(&place, 50);
+    place.mount(&[]).refused(1, &["has it open for writing"]);
+    make_root_older(&place, 11);
+    place.mount(&[]).ok();
+    assert_eq!(fs::read_dir(&place.dir).unwrap().count(), 3);
+    place.umount().ok();
+}
+
 /// A second machine has nothing of the first but the store: here it is a second mount point, and
 /// the first server does not know of it.
 #[test]

@@ -71,6 +71,9 @@ pub struct MountOptions {
     pub background: Option<ThreadLister>,
     /// How often everything is made durable unasked; zero: never.
     pub sync_interval: Duration,
+    /// The mount shows states of a store that another machine writes, one after the other
+    /// ([`Mount::show`](crate::Mount::show)). Only for reading.
+    pub follow: bool,
     /// Files are stored in the kernel's pages before an application reads them, if it reads one
     /// after the other. Not with `writeback`, not without `xattrs`, and not with one thread.
     pub prefetch: bool,
@@ -114,6 +117,7 @@ impl Default for MountOptions {
             threads_per_cpu: None,
             background: None,
             sync_interval: Duration::from_secs(5),
+            follow: false,
             prefetch: true,
             clients: true,
             read_ahead_kib: 2048,

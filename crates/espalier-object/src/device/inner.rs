@@ -5,6 +5,7 @@ use super::options::Options;
 use crate::bucket::{Failure, Version};
 use crate::cache::FrameCache;
 use crate::format::{NewObject, ObjectId, Root};
+use crate::journal::Journal;
 use crate::map::BlockMap;
 use crate::objects::ObjectTable;
 use crate::requests::Requests;
@@ -26,8 +27,9 @@ pub(super) struct Inner {
     pub(super) session: u64,
     pub(super) epoch: u32,
     pub(super) environment: Arc<dyn Environment>,
-    pub(super) requests: Requests,
-    pub(super) cache: FrameCache,
+    pub(super) requests: Arc<Requests>,
+    pub(super) cache: Arc<FrameCache>,
+    pub(super) journal: Option<Journal>,
     pub(super) chain: Mutex<Chain>,
     pub(super) state: RwLock<State>,
     pub(super) latch: OnceLock<Latched>,
@@ -64,6 +66,8 @@ pub(super) struct State {
     pub(super) resident: BTreeMap<ObjectId, Arc<Segment>>,
     /// The number of the next object.
     pub(super) next: u32,
+    /// The last record of the journal whose changes are here.
+    pub(super) journaled: u64,
 }
 
 impl State {
@@ -82,9 +86,27 @@ impl State {
         ObjectId::new(epoch, self.next)
     }
 
+    /// Forgets blocks.
+    pub(super) fn discard(&mut self, mut start: u64, mut blocks: u64) {
+        while blocks > 0 {
+            let part = u32::try_from(blocks).unwrap_or(u32::MAX);
+            self.overlay.replace(Run { start, blocks: part, place: None });
+            (start, blocks) = (start + u64::from(part), blocks - u64::from(part));
+        }
+    }
+
+    /// Writes blocks that follow each other.
+    pub(super) fn write_all(&mut self, inner: &Inner, mut start: u64, mut blocks: &[u8]) {
+        while !blocks.is_empty() {
+            let written = self.write(inner, start, blocks);
+            start += u64::from(written);
+            blocks = &blocks[written as usize * BLOCK..];
+        }
+    }
+
     /// Writes blocks that follow each other, into the active segment as far as it has room; returns
     /// how many that were.
-    pub(super) fn write(&mut self, inner: &Inner, start: u64, blocks: &[u8]) -> u32 {
+    fn write(&mut self, inner: &Inner, start: u64, blocks: &[u8]) -> u32 {
         let id = match &self.active {
             Some(active) => active.id(),
             None => {
@@ -192,7 +214,15 @@ impl Inner {
             };
             let Some(segment) = segment else { return Ok(()) };
             segment.finish_upload(&self.requests).map_err(|f| self.latch(&f, Operation::Write))?;
+            self.keep_on_disk(&segment);
             self.state.write().resident.remove(&segment.object.id);
+        }
+    }
+
+    /// Puts the frames of an acknowledged segment, which leave the memory, into the disk cache.
+    pub(super) fn keep_on_disk(&self, segment: &Segment) {
+        if let Some(disk) = &self.options.disk_cache {
+            segment.frames().for_each(|(frame, bytes)| disk.insert(&segment.object, frame, bytes));
         }
     }
 

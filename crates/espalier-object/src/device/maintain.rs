@@ -1,4 +1,5 @@
-//! Maintenance: the lease is renewed, what is dead is deleted, what is sparse is compacted.
+//! Maintenance: what only the journal has is published, the lease is renewed, what is dead is
+//! deleted, what is sparse is compacted.
 //!
 //! Protocol: with threads, a background thread takes a [step](Inner::maintain) now and then; in a
 //! simulation the caller does.
@@ -35,34 +36,42 @@ impl Inner {
 
     fn maintain_until_the_end(&self) {
         let pause = (self.options.lease / STEPS_PER_LEASE).max(Duration::from_millis(10));
-        loop {
-            {
-                let mut ended = self.ended.lock();
-                if !*ended {
-                    self.end.wait_for(&mut ended, pause);
-                }
-                if *ended {
-                    return;
-                }
+        let mut next = self.elapsed() + pause;
+        while self.rests(pause) && self.latch.get().is_none() {
+            let behind = self.is_journal_ahead();
+            if self.elapsed() < next && !behind {
+                continue;
             }
-            loop {
-                match self.maintain() {
-                    Ok(true) if !*self.ended.lock() => {}
-                    Ok(_) => break,
-                    Err(error) => {
-                        tracing::warn!(device = self.name, %error, "maintenance");
-                        break;
-                    }
-                }
+            let outcome = if self.elapsed() < next { self.publish(Scope::Sync) } else { self.maintain_all() };
+            if self.elapsed() >= next {
+                next = self.elapsed() + pause;
             }
-            if self.latch.get().is_some() {
-                return;
+            if let Err(error) = outcome {
+                tracing::warn!(device = self.name, %error, "maintenance");
             }
         }
     }
 
+    /// Waits until something may have to be done; false if the device is closed.
+    fn rests(&self, pause: Duration) -> bool {
+        let pause = if self.journal.is_some() { pause.min(self.options.journal_delay) } else { pause };
+        let mut ended = self.ended.lock();
+        if !*ended {
+            self.end.wait_for(&mut ended, pause);
+        }
+        !*ended
+    }
+
+    fn maintain_all(&self) -> Result<()> {
+        while self.maintain()? && !*self.ended.lock() {}
+        Ok(())
+    }
+
     pub(super) fn maintain(&self) -> Result<bool> {
         self.writable(Operation::Sync)?;
+        if self.is_journal_ahead() {
+            self.publish(Scope::Sync)?;
+        }
         let since = self.elapsed().saturating_sub(self.chain.lock().put_at);
         if since >= self.options.lease / 3 {
             self.publish(Scope::Renew)?;

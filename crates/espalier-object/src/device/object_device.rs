@@ -2,9 +2,10 @@
 
 use super::inner::{Inner, Latched};
 use super::publish::Scope;
+use crate::disk_cache::DiskCacheUsage;
+use crate::journal::{Journal, JournalUsage};
 use crate::objects::Usage;
 use crate::requests::RequestCounts;
-use crate::runs::Run;
 use espalier_storage::{
     BLOCK, Device, JoinHandle, Operation, Result, check_discard, check_read, check_write,
 };
@@ -22,6 +23,16 @@ impl ObjectDevice {
     /// What is stored, and what of it is in use.
     pub fn usage(&self) -> Usage {
         self.inner.state.read().objects.usage()
+    }
+
+    /// What the journal has, if there is one.
+    pub fn journal_usage(&self) -> Option<JournalUsage> {
+        self.inner.journal.as_ref().map(Journal::usage)
+    }
+
+    /// What the disk cache did, if there is one.
+    pub fn disk_cache_usage(&self) -> Option<DiskCacheUsage> {
+        self.inner.options.disk_cache.as_ref().map(|cache| cache.usage())
     }
 
     /// How many requests there were.
@@ -61,6 +72,9 @@ impl ObjectDevice {
             return self.inner.still_whole();
         }
         let outcome = self.inner.publish(Scope::Close);
+        if let (Some(journal), Ok(())) = (&self.inner.journal, &outcome) {
+            journal.end();
+        }
         // An earlier failure stays the reason.
         let _ = self.inner.latch.set(Latched::Closed("it was closed"));
         outcome
@@ -101,32 +115,37 @@ impl Device for ObjectDevice {
         let length = check_write(self, offset, buffers)?;
         let inner = &*self.inner;
         inner.writable(Operation::Write).map_err(|error| error.at(offset, length))?;
-        let mut at = offset / BLOCK as u64;
-        for buffer in buffers {
-            let mut rest = *buffer;
-            while !rest.is_empty() {
-                let written = inner.state.write().write(inner, at, rest);
-                at += u64::from(written);
-                rest = &rest[written as usize * BLOCK..];
+        let written = match &inner.journal {
+            Some(journal) => inner.write_journaled(journal, offset / BLOCK as u64, buffers),
+            None => {
+                let mut at = offset / BLOCK as u64;
+                for buffer in buffers {
+                    inner.state.write().write_all(inner, at, buffer);
+                    at += (buffer.len() / BLOCK) as u64;
+                }
+                Ok(())
             }
-        }
-        inner.make_room().map_err(|error| error.at(offset, length))
+        };
+        written.and_then(|()| inner.make_room()).map_err(|error| error.at(offset, length))
     }
 
     fn sync(&self) -> Result<()> {
-        self.inner.publish(Scope::Sync)
+        match &self.inner.journal {
+            Some(journal) => self.inner.sync_journal(journal),
+            None => self.inner.publish(Scope::Sync),
+        }
     }
 
     fn discard(&self, offset: u64, length: u64) -> Result<()> {
         check_discard(self, offset, length)?;
         self.inner.writable(Operation::Discard).map_err(|error| error.at(offset, length))?;
-        let (mut start, end) = (offset / BLOCK as u64, (offset + length) / BLOCK as u64);
-        let mut state = self.inner.state.write();
-        while start < end {
-            let blocks = u32::try_from(end - start).unwrap_or(u32::MAX);
-            state.overlay.replace(Run { start, blocks, place: None });
-            start += u64::from(blocks);
+        let (start, blocks) = (offset / BLOCK as u64, length / BLOCK as u64);
+        match &self.inner.journal {
+            Some(journal) => self.inner.discard_journaled(journal, start, blocks),
+            None => {
+                self.inner.state.write().discard(start, blocks);
+                Ok(())
+            }
         }
-        Ok(())
     }
 }

@@ -1,23 +1,22 @@
-//! Making and opening: the first root, taking the lease, the map of what is there.
+//! Making and opening: the first root, the map of what is there, what a journal has.
 
+use super::claim::{Refusal, claim, lease_of, read_root};
 use super::inner::{Chain, Inner, Latched, State};
 use super::object_device::ObjectDevice;
 use super::options::{Access, Options, Present};
 use super::{error, probe};
-use crate::bucket::{Bucket, Condition, Failure, ObjectFacts, Request, Version};
+use crate::bucket::{Bucket, Condition, Failure, Request, Version};
 use crate::cache::FrameCache;
 use crate::format::{
     Holder, MapReference, ObjectId, ObjectKind, Root, decode_directory, decode_objects, open_section,
 };
+use crate::journal::Journal;
 use crate::map::BlockMap;
 use crate::objects::{ObjectEntry, ObjectTable};
 use crate::requests::{PARALLEL_REQUESTS, Replaced, Requests};
 use espalier_storage::{BLOCK, Environment, Error, ErrorKind, Operation, Result};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::sync::{Arc, OnceLock};
-
-/// How often a claim is tried again because the writer that is to be fenced was faster.
-const MAX_CLAIMS: usize = 20;
 
 /// Most blocks of a device.
 const MAX_BLOCKS: u64 = 1 << 32;
@@ -71,6 +70,7 @@ impl ObjectDevice {
             map: None,
             objects: Vec::new(),
             delta: Vec::new(),
+            journal: None,
         };
         let condition = before.map_or(Condition::Absent, |(_, _, version)| Condition::Matches(version));
         match requests.replace_root(&root, &condition).map_err(failed)? {
@@ -83,8 +83,9 @@ impl ObjectDevice {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if there is none; [`ErrorKind::Busy`] if another writer has the
-    /// lease; [`ErrorKind::Unsupported`] if the server does not honour conditions; what a request
-    /// fails with.
+    /// lease, or died with a journal that is not this one, or the journal has what belongs to
+    /// another line of roots; [`ErrorKind::Unsupported`] if the server does not honour conditions,
+    /// or the journal is none; what a request or the journal fails with.
     pub fn open(
         bucket: Arc<dyn Bucket>,
         environment: &Arc<dyn Environment>,
@@ -94,24 +95,35 @@ impl ObjectDevice {
         let requests = Requests::new(bucket, Arc::clone(environment), options.budget);
         let name = requests.name().to_owned();
         let failed = |failure: Failure| error::of_failure(&failure, Operation::Open, &name);
+        let journal = match (&options.journal, access) {
+            (None, _) => None,
+            (Some(_), Access::ReadOnly) => {
+                let message = "a journal is for writing; open without one for reading";
+                return Err(Error::new(ErrorKind::Unsupported, Operation::Open, &name, message));
+            }
+            (Some(device), _) => Some(Journal::open(Arc::clone(device))?),
+        };
         let claimed = match access {
             Access::ReadOnly => read_root(&requests).map(|(root, _, version)| (root, version)),
-            _ => claim(&requests, environment, access, &options),
+            _ => claim(&requests, environment, access, &options, journal.as_ref()),
         };
         let (root, version) = claimed.map_err(|refusal| match refusal {
             Refusal::Failed(failure) => failed(failure),
+            Refusal::Device(error) => error,
             Refusal::None => {
                 let message = "there is no store; make one with espalier mkfs";
                 Error::new(ErrorKind::NotFound, Operation::Open, &name, message)
             }
-            Refusal::Busy(holder) => Error::new(ErrorKind::Busy, Operation::Open, &name, holder),
+            Refusal::Busy(why) => Error::new(ErrorKind::Busy, Operation::Open, &name, why),
         })?;
         requests.establish();
-        let inner = Inner::new(requests, environment, options, root, version);
+        let shared = (Arc::new(requests), Arc::new(FrameCache::new(options.cache_bytes)));
+        let inner = Inner::new(shared, environment, options, (root, version), journal);
         inner.load_state().map_err(failed)?;
         if access == Access::ReadOnly {
             let _ = inner.latch.set(Latched::Closed("it is open for reading only"));
         }
+        inner.replay_journal()?;
         let inner = Arc::new(inner);
         let maintenance = match access {
             Access::ReadOnly => None,
@@ -120,76 +132,6 @@ impl ObjectDevice {
         };
         Ok(Self { inner, maintenance: Mutex::new(maintenance) })
     }
-}
-
-/// Why a device is not opened.
-enum Refusal {
-    Failed(Failure),
-    None,
-    Busy(String),
-}
-
-impl From<Failure> for Refusal {
-    fn from(failure: Failure) -> Self {
-        Self::Failed(failure)
-    }
-}
-
-fn read_root(requests: &Requests) -> std::result::Result<(Root, ObjectFacts, Version), Refusal> {
-    requests.read_root()?.ok_or(Refusal::None)
-}
-
-/// Puts a root with the next epoch, so that every other writer is fenced.
-fn claim(
-    requests: &Requests,
-    environment: &Arc<dyn Environment>,
-    access: Access,
-    options: &Options,
-) -> std::result::Result<(Root, Version), Refusal> {
-    let now = if options.probe { Some(probe::probe(requests, environment)?) } else { None };
-    let (mut root, mut facts, mut version) = read_root(requests)?;
-    for _ in 0..MAX_CLAIMS {
-        if access != Access::TakeOver
-            && let Some(busy) = lease_of(&root, &facts, now)
-        {
-            return Err(Refusal::Busy(busy));
-        }
-        let claim = Root {
-            epoch: root.epoch + 1,
-            generation: root.generation + 1,
-            nonce: environment.random() | 1 << 63,
-            previous: root.nonce,
-            session: environment.random() | 1 << 63,
-            holder: options.holder(),
-            ..root.clone()
-        };
-        match requests.replace_root(&claim, &Condition::Matches(version))? {
-            Replaced::Done(version) => return Ok((claim, version)),
-            Replaced::Lost(found) if access != Access::TakeOver => {
-                return Err(Refusal::Busy(holder_text(&found)));
-            }
-            // The writer that is to be fenced has synced meanwhile, or the claim of a dead one has
-            // arrived.
-            Replaced::Lost(_) => (root, facts, version) = read_root(requests)?,
-        }
-    }
-    Err(Refusal::Busy(holder_text(&root)))
-}
-
-/// Whose lease runs, if one does; without a time of the server's clock every lease does.
-fn lease_of(root: &Root, facts: &ObjectFacts, now: Option<u64>) -> Option<String> {
-    let end = facts.modified.saturating_add(u64::from(root.holder.lease_ms));
-    let runs = !root.holder.host.is_empty() && now.is_none_or(|now| now < end);
-    runs.then(|| holder_text(root))
-}
-
-fn holder_text(root: &Root) -> String {
-    let Holder { host, process, lease_ms } = &root.holder;
-    format!(
-        "process {process} on {host} has it open for writing. Let that end, or wait until its lease of {} s has run out, \
-         or take the store over (mount --take-over), which ends all writing there",
-        lease_ms / 1000
-    )
 }
 
 /// Deletes what a device had that was replaced. Only objects of older epochs: the new one is empty.
@@ -207,12 +149,12 @@ fn delete_older(requests: &Requests, epoch: u32) -> std::result::Result<(), Fail
 }
 
 impl Inner {
-    fn new(
-        requests: Requests,
+    pub(super) fn new(
+        (requests, cache): (Arc<Requests>, Arc<FrameCache>),
         environment: &Arc<dyn Environment>,
         options: Options,
-        root: Root,
-        version: Version,
+        (root, version): (Root, Version),
+        journal: Option<Journal>,
     ) -> Self {
         let chain = Chain {
             version,
@@ -227,7 +169,8 @@ impl Inner {
             session: chain.root.session,
             epoch: chain.root.epoch,
             environment: Arc::clone(environment),
-            cache: FrameCache::new(options.cache_bytes),
+            cache,
+            journal,
             requests,
             options,
             chain: Mutex::new(chain),

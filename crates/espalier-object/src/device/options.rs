@@ -1,6 +1,9 @@
 //! How a device is made and opened.
 
+use crate::disk_cache::DiskCache;
 use crate::format::Holder;
+use espalier_storage::Device;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How a device is opened.
@@ -35,6 +38,13 @@ pub struct Options {
     pub probe: bool,
     /// What other writers are told.
     pub host: String,
+    /// Frames on a local disk.
+    pub disk_cache: Option<Arc<DiskCache>>,
+    /// Where writes are durable before the store has them. No other process may use it. A device
+    /// that is all zeros becomes a journal.
+    pub journal: Option<Arc<dyn Device>>,
+    /// With a journal: how long the store may be behind, if it is there.
+    pub journal_delay: Duration,
 }
 
 impl Default for Options {
@@ -49,6 +59,9 @@ impl Default for Options {
             budget: Some(Duration::from_secs(60)),
             probe: true,
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            disk_cache: None,
+            journal: None,
+            journal_delay: Duration::from_secs(2),
         }
     }
 }

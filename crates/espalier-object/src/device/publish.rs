@@ -6,14 +6,15 @@
 //!
 //! Invariants:
 //! - a root names only objects that were acknowledged before it was put;
+//! - the position of the journal that a root has is that of the changes which it has;
 //! - between two publishings, map and object table are those of the root that is there; if
 //!   publishing fails they may be ahead of it, and the device is latched.
 
 use super::inner::{Chain, Inner};
 use crate::bucket::{Condition, Failure, Request};
 use crate::format::{
-    Header, Holder, MapReference, NewObject, ObjectId, ObjectKind, PageReference, Root, encode_directory,
-    encode_objects, encode_page, section,
+    Header, Holder, JournalPosition, MapReference, NewObject, ObjectId, ObjectKind, PageReference, Root,
+    encode_directory, encode_objects, encode_page, section,
 };
 use crate::objects::ObjectEntry;
 use crate::pages::PageNumber;
@@ -57,6 +58,8 @@ struct Changes {
     objects: Vec<NewObject>,
     segments: Vec<Arc<Segment>>,
     moved: Vec<Moved>,
+    /// The last record of the journal that is in them.
+    journaled: Option<u64>,
 }
 
 impl Changes {
@@ -87,6 +90,10 @@ impl Inner {
         match self.try_publish(&mut chain, &changes, close) {
             Ok(Replaced::Done(version)) => {
                 chain.version = version;
+                if let (Some(journal), Some(record)) = (&self.journal, changes.journaled) {
+                    journal.cover(record);
+                }
+                changes.segments.iter().for_each(|segment| self.keep_on_disk(segment));
                 let mut state = self.state.write();
                 changes.objects.iter().for_each(|object| drop(state.resident.remove(&object.id)));
                 Ok(())
@@ -113,6 +120,7 @@ impl Inner {
                     objects: state.unpublished.values().copied().collect(),
                     segments: state.resident.values().cloned().collect(),
                     moved: Vec::new(),
+                    journaled: self.journal.as_ref().map(|_| state.journaled),
                 }
             }
         }
@@ -142,6 +150,10 @@ impl Inner {
             holder,
             objects: chain.objects.clone(),
             delta: chain.delta.iter().collect(),
+            journal: chain.root.journal.map(|position| match changes.journaled {
+                Some(record) => JournalPosition { record, epoch: self.epoch, ..position },
+                None => position,
+            }),
             ..chain.root.clone()
         };
         let began = self.elapsed();

@@ -1,10 +1,10 @@
-//! Reading: blocks from memory, from the cache, and by ranges of objects.
+//! Reading: blocks from memory, from the caches in memory and on disk, and by ranges of objects.
 
 use super::error;
 use super::inner::{Inner, State};
 use crate::bucket::{Failure, FailureKind, Request};
 use crate::format::{
-    FRAME_BLOCKS, NewObject, ObjectId, PageReference, decode_page, frame_bytes, open_frame, open_section,
+    FRAME_BLOCKS, NewObject, ObjectId, PageReference, TRAILER_BYTES, decode_page, open_frame, open_section,
 };
 use crate::pages::PageNumber;
 use crate::requests::PARALLEL_REQUESTS;
@@ -136,7 +136,7 @@ impl Inner {
         sources
     }
 
-    /// Gets the frames that the sources need and the cache does not have.
+    /// Gets the frames that the sources need and the caches do not have.
     fn frames(&self, sources: &Sources) -> std::result::Result<Frames, Failure> {
         let mut frames = Frames::new();
         let mut wanted: BTreeSet<(ObjectId, u32)> = BTreeSet::new();
@@ -148,6 +148,15 @@ impl Inner {
                     None => drop(wanted.insert((place.object, frame))),
                 }
             }
+        }
+        if let Some(disk) = &self.options.disk_cache {
+            wanted.retain(|(id, frame)| {
+                let bytes = sources.objects.get(id).and_then(|object| disk.get(object, *frame));
+                bytes.is_none_or(|bytes| {
+                    self.found(sources, (*id, *frame), &bytes, &mut frames);
+                    false
+                })
+            });
         }
         let mut gets: Vec<(ObjectId, Range<u32>)> = Vec::new();
         for (object, frame) in wanted {
@@ -175,8 +184,7 @@ impl Inner {
             .map(|(id, range)| {
                 let unknown = || Failure::new(FailureKind::NotFound, format!("object {id} is in no table"));
                 let object = sources.objects.get(id).ok_or_else(unknown)?;
-                let range = frame_offset(object, range.start)..frame_offset(object, range.end);
-                Ok(Request::Get { name: object.name(), range: Some(range) })
+                Ok(Request::Get { name: object.name(), range: Some(object.frames_at(range.clone())) })
             })
             .collect::<std::result::Result<Vec<_>, Failure>>()?;
         let replies = self.requests.call_all(&requests, PARALLEL_REQUESTS)?;
@@ -184,14 +192,23 @@ impl Inner {
             let Some(object) = sources.objects.get(id) else { continue };
             let opened =
                 self.requests.checked(request, reply, |bytes| open_frames(object, range.clone(), bytes))?;
-            for (frame, blocks) in (range.start..).zip(opened) {
-                if is_partly_wanted(sources, *id, frame, &blocks) {
-                    self.cache.insert(*id, frame, blocks.clone());
+            for (frame, bytes) in (range.start..).zip(opened) {
+                if let Some(disk) = &self.options.disk_cache {
+                    disk.insert(object, frame, &bytes);
                 }
-                frames.insert((*id, frame), blocks);
+                self.found(sources, (*id, frame), &bytes, frames);
             }
         }
         Ok(())
+    }
+
+    /// Takes a frame that was checked, and keeps it in memory if a read does not want all of it.
+    fn found(&self, sources: &Sources, key: (ObjectId, u32), bytes: &Bytes, frames: &mut Frames) {
+        let blocks = without_trailer(bytes);
+        if is_partly_wanted(sources, key.0, key.1, &blocks) {
+            self.cache.insert(key.0, key.1, blocks.clone());
+        }
+        frames.insert(key, blocks);
     }
 
     /// Loads the pages of the map that some ranges need.
@@ -228,28 +245,27 @@ impl Inner {
     }
 }
 
-/// Where a frame begins, or where the object ends.
-fn frame_offset(object: &NewObject, frame: u32) -> u64 {
-    let offset = u64::from(object.header_bytes) + u64::from(frame) * frame_bytes(FRAME_BLOCKS) as u64;
-    offset.min(u64::from(object.bytes))
-}
-
-/// The blocks of frames that were got together.
+/// The frames, with their trailers, that were got together.
 fn open_frames(
     object: &NewObject,
     range: Range<u32>,
     bytes: &Bytes,
 ) -> std::result::Result<Vec<Bytes>, crate::format::Malformed> {
-    let base = frame_offset(object, range.start);
+    let base = object.frames_at(range.clone()).start;
     range
         .map(|frame| {
-            let place = (frame_offset(object, frame) - base) as usize;
-            let end = ((frame_offset(object, frame + 1) - base) as usize).min(bytes.len());
-            let bytes = bytes.slice(place.min(end)..end);
-            let length = open_frame(object.id, object.nonce, frame, &bytes)?.len();
-            Ok(bytes.slice(..length))
+            let place = object.frames_at(frame..frame + 1);
+            let end = ((place.end - base) as usize).min(bytes.len());
+            let bytes = bytes.slice(((place.start - base) as usize).min(end)..end);
+            open_frame(object.id, object.nonce, frame, &bytes)?;
+            Ok(bytes)
         })
         .collect()
+}
+
+/// The blocks of a frame that was checked.
+fn without_trailer(frame: &Bytes) -> Bytes {
+    frame.slice(..frame.len().saturating_sub(TRAILER_BYTES))
 }
 
 /// True if a read does not want all of a frame: the rest may be wanted next.

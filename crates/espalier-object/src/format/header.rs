@@ -18,7 +18,7 @@ const MAGIC: [u8; 8] = *b"ESPALOBJ";
 const VERSION: u16 = 1;
 
 /// Bytes of a frame of so many blocks.
-pub(crate) fn frame_bytes(blocks: u32) -> usize {
+pub(crate) const fn frame_bytes(blocks: u32) -> usize {
     blocks as usize * BLOCK + TRAILER_BYTES
 }
 

@@ -9,6 +9,9 @@ use xxhash_rust::xxh3::xxh3_64;
 const MAGIC: [u8; 8] = *b"ESPALROT";
 const VERSION: u16 = 1;
 
+/// The root says what of a journal is in the map.
+const FEATURE_JOURNAL: u32 = 1;
+
 /// Most blocks of a device: 2^44 bytes.
 pub(crate) const MAX_BLOCKS: u64 = 1 << 32;
 
@@ -36,6 +39,18 @@ pub(crate) struct MapReference {
     pub(crate) objects: (u32, u32),
 }
 
+/// What of a writer's journal is in the map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct JournalPosition {
+    /// The journal.
+    pub(crate) journal: u64,
+    /// The last record that is in the map.
+    pub(crate) record: u64,
+    /// Records behind it are of this epoch or a later one; what an older writer left there lay
+    /// behind a gap and does not count.
+    pub(crate) epoch: u32,
+}
+
 /// The state of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Root {
@@ -61,6 +76,9 @@ pub(crate) struct Root {
     pub(crate) objects: Vec<NewObject>,
     /// What blocks moved to since, in order; what has no place reads as zeros.
     pub(crate) delta: Vec<Run>,
+    /// The journal of the writer, if it has one. What it acknowledged may lie there only, unless
+    /// the lease was given back.
+    pub(crate) journal: Option<JournalPosition>,
 }
 
 impl Root {
@@ -69,8 +87,10 @@ impl Root {
         let mut out = Vec::with_capacity(256 + 16 * self.delta.len() + 40 * self.objects.len());
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&VERSION.to_le_bytes());
-        // Incompatible features, and cipher: none.
-        out.extend_from_slice(&[0; 6]);
+        let features = if self.journal.is_some() { FEATURE_JOURNAL } else { 0 };
+        out.extend_from_slice(&features.to_le_bytes());
+        // The cipher: none.
+        out.extend_from_slice(&[0; 2]);
         out.extend_from_slice(&self.uuid);
         out.extend_from_slice(&self.blocks.to_le_bytes());
         out.extend_from_slice(&self.epoch.to_le_bytes());
@@ -99,6 +119,11 @@ impl Root {
         for run in &self.delta {
             encode_run(&mut out, run);
         }
+        if let Some(position) = &self.journal {
+            out.extend_from_slice(&position.journal.to_le_bytes());
+            out.extend_from_slice(&position.record.to_le_bytes());
+            out.extend_from_slice(&position.epoch.to_le_bytes());
+        }
         let sum = xxh3_64(&out);
         out.extend_from_slice(&sum.to_le_bytes());
         out
@@ -115,8 +140,8 @@ impl Root {
         if reader.take(8)? != MAGIC {
             return Err(Malformed::new("it is no root of an Espalier store"));
         }
-        let (version, features) = (reader.u16()?, reader.take(6)?);
-        if version != VERSION || features != [0; 6] {
+        let (version, features, cipher) = (reader.u16()?, reader.u32()?, reader.u16()?);
+        if version != VERSION || features & !FEATURE_JOURNAL != 0 || cipher != 0 {
             return Err(Malformed::new("it was written by a newer Espalier, or is encrypted"));
         }
         if sum != xxh3_64(body).to_le_bytes() {
@@ -144,8 +169,27 @@ impl Root {
             (0..reader.count()?).map(|_| NewObject::decode(&mut reader)).collect::<Result<_, _>>()?;
         let delta =
             (0..reader.count()?).map(|_| decode_run(&mut reader, blocks)).collect::<Result<_, _>>()?;
+        let journal = match features & FEATURE_JOURNAL {
+            0 => None,
+            _ => {
+                Some(JournalPosition { journal: reader.u64()?, record: reader.u64()?, epoch: reader.u32()? })
+            }
+        };
         reader.end()?;
-        Ok(Self { uuid, blocks, epoch, generation, nonce, previous, session, holder, map, objects, delta })
+        Ok(Self {
+            uuid,
+            blocks,
+            epoch,
+            generation,
+            nonce,
+            previous,
+            session,
+            holder,
+            map,
+            objects,
+            delta,
+            journal,
+        })
     }
 }
 

@@ -28,6 +28,7 @@ fn root() -> Root {
             Run { start: 5, blocks: 3, place: Some(Place { object: id, index: 6 }) },
             Run { start: 100, blocks: 1 << 19, place: None },
         ],
+        journal: None,
     }
 }
 
@@ -49,6 +50,8 @@ fn names_are_unique_and_read_back() {
 
 #[test]
 fn a_root_is_read_back_and_no_damaged_one_is() {
+    let journaled = Root { journal: Some(JournalPosition { journal: 8, record: 99, epoch: 2 }), ..root() };
+    assert_eq!(Root::decode(&journaled.encode()), Ok(journaled));
     let bytes = root().encode();
     assert_eq!(Root::decode(&bytes), Ok(root()));
     for at in 0..bytes.len() {

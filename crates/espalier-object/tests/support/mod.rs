@@ -48,3 +48,11 @@ pub(crate) fn read(device: &ObjectDevice, start: u64, blocks: usize) -> Vec<u64>
     device.read_at(start * BLOCK as u64, &mut bytes).unwrap();
     tags(&bytes)
 }
+
+/// The seeds to try: those of `ESPALIER_SEED`, or those that failed once and the first `count`.
+pub(crate) fn seeds(regressions: &[u64], count: u64) -> Vec<u64> {
+    match std::env::var("ESPALIER_SEED") {
+        Ok(list) => list.split(',').map(|seed| seed.trim().parse().expect("a number")).collect(),
+        Err(_) => regressions.iter().copied().chain(1..=count).collect(),
+    }
+}

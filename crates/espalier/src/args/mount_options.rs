@@ -47,6 +47,25 @@ pub(crate) const MOUNT_OPTIONS: &[MountOption] = &[
         "metrics=ADDRESS",
         "metrics for Prometheus there: unix:PATH or 127.0.0.1:PORT; public:ADDRESS:PORT lets other machines in",
     ),
+    option(
+        "disk_cache=DIR, disk_cache_size=SIZE",
+        "of an object store: keep what is read and written in this directory, so that it is not got again, also after \
+         a restart (default size 10G); it may be deleted at any time",
+    ),
+    option(
+        "journal=FILE, journal_size=SIZE",
+        "of an object store: fsync makes durable in this file, and the store has it seconds later (default size \
+         256M); what only the file has is lost with the machine, and is stored by the next mount with it",
+    ),
+    option(
+        "follow, nofollow",
+        "of an object store, with ro: show what another machine writes, some seconds later; what is open stays as it \
+         was for nine minutes, and gives ESTALE then; without .snapshots and commands on trees",
+    ),
+    option(
+        "offline=WHICH",
+        "while an object store is away: eio (errors after a minute; default), or wait (until it is there again)",
+    ),
     option("nofail", "an image that is not there is no failure"),
     option(
         "remount",

@@ -1,6 +1,7 @@
 //! Mount options, as `-o` and fstab give them: those of the mount itself, and ours for store and
 //! file system.
 
+use crate::backing::ObjectOptions;
 use crate::config::{self, MountRules};
 use crate::units::Size;
 use crate::watch::address::MetricsAddress;
@@ -36,6 +37,8 @@ pub(crate) struct Settings {
     pub(crate) log_file: Option<PathBuf>,
     /// Where metrics are to be had.
     pub(crate) metrics: Option<MetricsAddress>,
+    /// For object stores only.
+    pub(crate) object: ObjectOptions,
     /// A mount that is there changes.
     pub(crate) remount: bool,
     /// The options as they were given.
@@ -54,6 +57,7 @@ impl Default for Settings {
             no_fail: false,
             log_file: None,
             metrics: None,
+            object: ObjectOptions::default(),
             remount: false,
             mount: MountOptions {
                 background: Some(espalier_storage::each_background_thread),
@@ -161,6 +165,7 @@ impl Settings {
             }
             ("nometrics", None) => self.metrics = None,
             ("remount", None) => self.remount = true,
+            (name, value) if self.object.apply(name, value)? => {}
             _ => match self.mount.apply(option) {
                 Ok(true) => {}
                 Ok(false) => {

@@ -3,17 +3,19 @@
 //! SIGTERM, SIGINT and SIGHUP unmount; if the mount is busy, everything is made durable and it
 //! stays. Another one that comes when the first has led to nothing for some seconds, because the
 //! device does not answer, ends the server as a crash does: every waiting caller gets an error. At
-//! the end the file system is closed, a checkpoint made, and the image's lock released, in this
-//! order.
+//! the end the file system is closed, a checkpoint made, and the image's lock or the lease of an
+//! object store given back, in this order. The lease is given back by name: threads that never end
+//! hold the device, so it is not dropped before the process ends.
 
 use super::clients::Clients;
 use super::give::Giver;
+use super::opening::open_file_system;
 use super::plan::Plan;
 use super::take::{self, Taking};
-use super::{existing, io_uring};
+use super::{existing, follower, io_uring};
 use crate::backing::Backing;
 use crate::image;
-use crate::info;
+use crate::info::{self, ShownStore};
 use crate::memory;
 use crate::scrub;
 use crate::snapshot;
@@ -21,7 +23,7 @@ use crate::space;
 use crate::watch::device::MeteredDevice;
 use crate::watch::endpoint::Endpoint;
 use crate::watch::server::Watch;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use espalier_engine::Store;
 use espalier_fs::{FileSystem, OpenOptions};
 use espalier_fuse::daemon::{Signals, Termination};
@@ -56,7 +58,7 @@ pub(crate) fn serve(plan: &Plan, starter: &mut dyn Starter) -> Result<()> {
     let settings = &plan.settings;
     let mode = if settings.mount.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
     let wanted = || starter.waits() && !signals.is_pending();
-    let device = image::open_backing_while(&plan.source, mode, plan.take_over, &wanted)?;
+    let device = image::open_backing_while(&plan.source, mode, &settings.object, plan.take_over, &wanted)?;
     let endpoint = settings.metrics.as_ref().map(Endpoint::bind).transpose()?;
     let gate = GatedDevice::open_before(device.device());
     let server = Server::assemble(plan, device, gate, endpoint.as_ref(), None)?;
@@ -136,6 +138,7 @@ struct Server<'a> {
     watch: Arc<Watch>,
     giver: Arc<Giver>,
     clients: Arc<Clients>,
+    shown: Arc<ShownStore>,
 }
 
 impl<'a> Server<'a> {
@@ -153,7 +156,7 @@ impl<'a> Server<'a> {
         let store = image::store_over(
             Arc::clone(&metered) as Arc<dyn Device>,
             &backing,
-            settings.store_memory(),
+            settings.store_memory() / if settings.object.follows() { follower::MEMORY_SHARE } else { 1 },
             settings.mount.read_only,
             settings.discard,
         )?;
@@ -162,7 +165,7 @@ impl<'a> Server<'a> {
         let (volume, can_change) = choose_volume(plan, &store)?;
         let mut options = settings.mount.clone();
         options.read_only |= !can_change;
-        let fs = open_file_system(plan, volume, options.read_only, &store, &forgets, handed)?;
+        let fs = open_file_system(plan, volume, options.read_only, &store, Some(&forgets), handed)?;
         options.source.clone_from(&plan.source);
         options.block_device = backing.is_block_device();
         options.forgets = Some(forgets);
@@ -172,12 +175,19 @@ impl<'a> Server<'a> {
         let listener = endpoint.map(Endpoint::listener).transpose()?;
         let giver = Giver::new(&backing, &gate, &store, listener);
         let transport: Arc<OnceLock<Transport>> = Arc::default();
-        let described = info::server_side(plan, options.read_only, &transport, &backing, &store, &fs);
+        let shown = ShownStore::new(&store, &fs, &backing);
+        let described = info::server_side(plan, options.read_only, &transport, &shown);
         options.description = Some(Description(Arc::new(described)));
+        options.follow = settings.object.follows();
         let (scrub, trim) = (scrub::server_side(&store), space::server_side(&store, &backing));
         let (list, atime) = (snapshot::server_side(&store), existing::server_side(&fs));
         let (watched, giving) = (Arc::clone(&watch), Arc::clone(&giver));
+        let follows = options.follow;
         let answer = move |command: &str| {
+            // They are about the state that was shown first.
+            if follows {
+                return watched.answer(command);
+            }
             let told = scrub(command).or_else(|| trim(command)).or_else(|| list(command));
             told.or_else(|| atime(command))
                 .or_else(|| watched.answer(command))
@@ -185,7 +195,7 @@ impl<'a> Server<'a> {
         };
         options.commands = Some(Commands(Arc::new(answer)));
         let clients = Arc::new(Clients::new(&options));
-        Ok(Self { plan, backing, gate, store, fs, options, transport, watch, giver, clients })
+        Ok(Self { plan, backing, gate, store, fs, options, transport, watch, giver, clients, shown })
     }
 
     /// Tells `starter` that the mount answers, and returns when it has ended and everything is
@@ -207,6 +217,9 @@ impl<'a> Server<'a> {
         clients.start(&mount);
         let _socket = endpoint.map(|endpoint| endpoint.serve(Arc::clone(&self.watch))).transpose()?;
         heed(signals, Arc::clone(&mount), Arc::clone(fs))?;
+        if plan.settings.object.follows() {
+            follower::start(plan, &self.backing, &mount, &self.shown)?;
+        }
         memory::watch(plan.settings.store_memory() + plan.settings.name_memory())?;
         let ready = starter.ready(fs);
         if let (Err(error), Begun::TakenOver) = (&ready, begun) {
@@ -222,13 +235,18 @@ impl<'a> Server<'a> {
         let ended = mount.wait();
         clients.stop();
         starter.ending();
-        if ended == Ended::Poisoned {
-            bail!(
+        let finished = match ended {
+            Ended::Poisoned => Err(anyhow!(
                 "{} was unmounted after an internal error; what was fsynced is safe, the rest is decided at the next mount",
                 plan.source.display()
-            );
-        }
-        finish(plan, store, fs)
+            )),
+            _ => finish(plan, store, fs),
+        };
+        let closed = self.backing.close();
+        finished?;
+        closed.with_context(|| format!("the lease of {} is not given back", plan.source.display()))?;
+        tracing::info!(source = %plan.source.display(), "unmounted");
+        Ok(())
     }
 }
 
@@ -240,42 +258,13 @@ fn choose_volume(plan: &Plan, store: &Store) -> Result<(String, bool)> {
     Ok((snapshot.volume, snapshot.writable))
 }
 
-fn open_file_system(
-    plan: &Plan,
-    volume: String,
-    read_only: bool,
-    store: &Arc<Store>,
-    forgets: &ForgetHook,
-    handed: Option<&[u8]>,
-) -> Result<Arc<FileSystem>> {
-    let options = OpenOptions {
-        volume,
-        name_memory: plan.settings.name_memory(),
-        read_only,
-        atime: plan.settings.atime,
-        narrow_numbers: plan.settings.narrow_numbers,
-        handles: plan.settings.handles,
-        forget_drain: Some(forgets.drain()),
-        waiter: Some(Arc::new(espalier_fuse::Requester)),
-        ..Default::default()
-    };
-    let (store, environment) = (Arc::clone(store), image::environment());
-    let opened = match handed {
-        Some(state) => FileSystem::open_handed_over(store, environment, options, state),
-        None => FileSystem::open(store, environment, options),
-    };
-    opened.with_context(|| format!("{} cannot be opened", plan.source.display()))
-}
-
 /// Makes everything durable and lets go of the image.
 fn finish(plan: &Plan, store: &Arc<Store>, fs: &FileSystem) -> Result<()> {
     let source = &plan.source;
     fs.close().with_context(|| format!("the last changes of {} are not stored", source.display()))?;
     store.close().map_err(|e| image::explain(e, source)).with_context(|| {
         format!("the last checkpoint of {} failed; the next mount recovers", source.display())
-    })?;
-    tracing::info!(source = %source.display(), "unmounted");
-    Ok(())
+    })
 }
 
 /// How long a device may take before a second signal ends the server without it.

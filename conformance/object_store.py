@@ -1,0 +1,408 @@
+"""File systems in real object stores, on servers of other people that this program starts.
+
+On versitygw and moto: a tree, deaths of the writer, a check after each. On versitygw also a second
+machine that takes over (a network namespace with a disk cache of its own), a server that is away
+for a while, fsx, and pjdfstest beside an image. s3s-fs loses races of conditional puts: it has to be
+refused. $ESPALIER names the program. Needs root, and what `scripts/install-deps objects` installs.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+
+from process import Failure, check, run
+from suites.fsx import CONFIGURATION as FSX_CONFIGURATION
+from suites.pjdfstest import CONFIGURATION as PJDFSTEST_CONFIGURATION, cases_of
+from tools import cargo_tool, tools
+
+KEY, SECRET, REGION, BUCKET = "espalier", "espaliersecret", "us-east-1", "bucket"
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": REGION}
+# A server that has not begun by then does not begin.
+START_LIMIT = 60
+DEATHS = 5
+FSX_OPERATIONS = 3000
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Server:
+    """A server with one bucket; what it stores stays when it is stopped and started again."""
+
+    def __init__(self, base, host="127.0.0.1"):
+        self.base, self.host, self.port = base / self.name, host, free_port()
+        self.base.mkdir()
+        self.child = None
+
+    @property
+    def endpoint(self):
+        return f"http://{self.host}:{self.port}"
+
+    def url(self, prefix):
+        return f"s3://{BUCKET}/{prefix}?endpoint={self.endpoint}"
+
+    def start(self):
+        with open(self.base.with_suffix(".log"), "ab") as log:
+            self.child = subprocess.Popen(
+                [str(word) for word in self.argv()], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env={**os.environ, **self.environment()}, process_group=0)
+        end = time.monotonic() + START_LIMIT
+        while True:
+            try:
+                socket.create_connection((self.host, self.port), 1).close()
+                return
+            except OSError as error:
+                if self.child.poll() is not None or time.monotonic() > end:
+                    said = self.base.with_suffix(".log").read_text(errors="replace")
+                    raise Failure(f"{self.name} did not start: {said[-2000:]}") from error
+                time.sleep(0.05)
+
+    def stop(self):
+        if self.child is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.child.pid, signal.SIGKILL)
+            self.child.wait()
+            self.child = None
+
+    def environment(self):
+        return {}
+
+    def make_bucket(self):
+        (self.base / BUCKET).mkdir()
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+
+class Versitygw(Server):
+    name = "versitygw"
+
+    def argv(self):
+        return [tools() / "bin/versitygw", "--port", f"{self.host}:{self.port}", "--region", REGION, "--quiet",
+                "posix", self.base]
+
+    def environment(self):
+        return {"ROOT_ACCESS_KEY": KEY, "ROOT_SECRET_KEY": SECRET}
+
+
+class Moto(Server):
+    name = "moto"
+
+    def argv(self):
+        return [tools() / "moto/bin/moto_server", "-H", self.host, "-p", self.port]
+
+    def make_bucket(self):
+        put = urllib.request.Request(f"{self.endpoint}/{BUCKET}", method="PUT")
+        urllib.request.urlopen(put, timeout=20).close()
+
+
+class S3sFs(Server):
+    name = "s3s-fs"
+
+    def argv(self):
+        return [tools() / "bin/s3s-fs", "--host", self.host, "--port", self.port, "--access-key", KEY,
+                "--secret-key", SECRET, self.base]
+
+
+class Machine:
+    """Where a file system is mounted; with `namespace` behind a network of its own."""
+
+    def __init__(self, program, base, name, namespace=None):
+        self.program, self.base = program, base / name
+        self.dir = self.base / "mnt"
+        self.dir.mkdir(parents=True)
+        self.enter = ["nsenter", f"--net=/var/run/netns/{namespace}"] if namespace else []
+
+    def run(self, *words, limit=300):
+        return run([*self.enter, self.program, *words], env={**CREDENTIALS, "HOME": str(self.base)}, limit=limit)
+
+    def espalier(self, *words):
+        status, text = self.run(*words)
+        if status != 0:
+            raise Failure(f"espalier {' '.join(map(str, words))}: exit status {status}\n{text[-3000:]}")
+        return text
+
+    def refused(self, *words, because):
+        status, text = self.run(*words)
+        if status == 0 or because not in text:
+            raise Failure(f"espalier {' '.join(map(str, words))} was not refused: {status}\n{text[-3000:]}")
+
+    def mount(self, url, *options):
+        self.espalier("mount", *options, "-o", f"logfile={self.base}/server.log", url, self.dir)
+
+    def umount(self):
+        self.espalier("umount", self.dir)
+
+    def kill(self):
+        """Kills the server, and takes the mount away that it leaves."""
+        told = json.loads(self.espalier("info", "--json", self.dir))
+        server = os.pidfd_open(told["mount"]["pid"])
+        signal.pidfd_send_signal(server, signal.SIGKILL)
+        select.select([server], [], [])
+        os.close(server)
+        check(["umount", "-l", self.dir])
+
+    def clean_up(self):
+        if os.path.ismount(self.dir) or is_dead(self.dir):
+            run(["umount", "-l", self.dir], limit=60)
+
+
+def is_dead(path):
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def write_synced(path, data):
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def content(number):
+    return bytes([number % 251]) * (50_000 + 1000 * number)
+
+
+def expect(holds, what):
+    if not holds:
+        raise Failure(what)
+
+
+def sound(machine, url):
+    expect("clean" in machine.espalier("fsck", url), "fsck does not say clean")
+    machine.espalier("objects", "--check", url)
+
+
+def tree_and_deaths(machine, url):
+    """A tree comes back as it was, and what was synced survives each death of the writer."""
+    machine.espalier("mkfs", "--size", "4G", url)
+    machine.mount(url)
+    source = pathlib.Path(__file__).parent
+    check(["cp", "-a", source, machine.dir / "tree"])
+    machine.umount()
+    machine.mount(url)
+    check(["diff", "-r", source, machine.dir / "tree"])
+    for number in range(DEATHS):
+        for before in range(number):
+            found = (machine.dir / f"synced{before}").read_bytes()
+            expect(found == content(before), f"synced{before} is not what was synced")
+        write_synced(machine.dir / f"synced{number}", content(number))
+        (machine.dir / "not synced").write_bytes(content(99))
+        machine.kill()
+        sound(machine, url)
+        if number == 0:
+            machine.refused("mount", url, machine.dir, because="has it open for writing")
+        machine.mount(url, "--take-over")
+    machine.umount()
+    sound(machine, url)
+
+
+def second_machine(first, second, url):
+    """A machine with a network and a cache of its own takes over; the first one fails, and says why."""
+    first.espalier("mkfs", "--size", "4G", url)
+    first.mount(url, "-o", f"disk_cache={first.base}/cache,disk_cache_size=64M")
+    write_synced(first.dir / "first", content(1))
+    # In other namespaces of the network, but of one machine as to mounts: the second has another name for it.
+    second.refused("mount", url + "&region=" + REGION, second.dir, because="has it open for writing")
+    second.mount(url + "&region=" + REGION, "--take-over", "-o",
+                 f"disk_cache={second.base}/cache,disk_cache_size=64M")
+    expect((second.dir / "first").read_bytes() == content(1), "the first file is not there")
+    write_synced(second.dir / "second", content(2))
+    try:
+        write_synced(first.dir / "lost", content(3))
+        raise Failure("a mount that was taken over made something durable")
+    except OSError:
+        pass
+    expect("took the store over" in (first.base / "server.log").read_text(), "the log does not say why")
+    first.run("umount", first.dir)
+    second.kill()
+    first.mount(url, "--take-over", "-o", f"disk_cache={first.base}/cache,disk_cache_size=64M")
+    expect((first.dir / "second").read_bytes() == content(2), "the second file is not there")
+    first.umount()
+    sound(first, url)
+
+
+def away(machine, server, url):
+    """The server is away: callers wait, may be killed, and go on when it is there again."""
+    machine.espalier("mkfs", "--size", "4G", url)
+    machine.mount(url, "-o", "offline=wait")
+    write_synced(machine.dir / "before", content(1))
+    server.stop()
+    synced = threading.Event()
+
+    def sync():
+        write_synced(machine.dir / "during", content(2))
+        synced.set()
+
+    waiting = threading.Thread(target=sync)
+    waiting.start()
+    # One that waits can be killed.
+    script = "import os, sys; f = open(sys.argv[1], 'wb'); f.write(b'x'); print('.', flush=True); os.fsync(f)"
+    victim = subprocess.Popen([sys.executable, "-c", script, str(machine.dir / "victim")], stdout=subprocess.PIPE)
+    victim.stdout.read(1)
+    victim.kill()
+    victim.wait(timeout=60)
+    expect(not synced.is_set(), "a sync returned while the server was away")
+    server.start()
+    waiting.join(timeout=120)
+    expect(synced.is_set(), "the sync did not return when the server was there again")
+    machine.umount()
+    machine.mount(url)
+    expect((machine.dir / "during").read_bytes() == content(2), "what was synced is not there")
+    machine.umount()
+    sound(machine, url)
+
+
+def journal(machine, server, url):
+    """With a journal, syncs return while the server is away, and survive the death of the mount."""
+    options = ("-o", f"journal={machine.base}/journal,journal_size=64M")
+    machine.espalier("mkfs", "--size", "4G", url)
+    machine.mount(url, *options)
+    server.stop()
+    for number in range(5):
+        write_synced(machine.dir / f"synced{number}", content(number))
+    machine.kill()
+    server.start()
+    machine.refused("mount", url, machine.dir, because="for writing")
+    machine.mount(url, *options)
+    for number in range(5):
+        expect((machine.dir / f"synced{number}").read_bytes() == content(number), f"synced{number} is lost")
+    machine.umount()
+    sound(machine, url)
+
+
+def suites(machine, url, base):
+    """fsx, and pjdfstest with the results that it has on an image."""
+    machine.espalier("mkfs", "--size", "8G", url)
+    image, beside = base / "image", Machine(machine.program, base, "beside")
+    beside.espalier("mkfs", "--size", "2G", image)
+    results = []
+    for each, source in ((machine, url), (beside, image)):
+        each.mount(source)
+        try:
+            directory = each.dir / "t"
+            directory.mkdir()
+            directory.chmod(0o777)
+            if each is machine:
+                check([cargo_tool("fsx"), "-f", FSX_CONFIGURATION, "-N", FSX_OPERATIONS, "-S", 1, "-P", base,
+                       directory / "file"], limit=300)
+            argv = [cargo_tool("pjdfstest"), "-c", PJDFSTEST_CONFIGURATION, "-p", directory]
+            results.append(cases_of(run(argv, env={"NO_COLOR": "1"}, limit=600)[1]))
+        finally:
+            each.espalier("umount", each.dir)
+    expect(len(results[0]) > 380, f"pjdfstest has {len(results[0])} results only")
+    differing = {name for name in results[0] if results[0][name] != results[1].get(name)}
+    expect(not differing, f"pjdfstest says something else than on an image: {sorted(differing)}")
+    sound(machine, url)
+
+
+def refused_for_races(machine, url):
+    """A server that takes two puts of which one should have been refused gets no store."""
+    machine.refused("mkfs", "--size", "1G", url, because="does not honour the condition")
+
+
+@contextlib.contextmanager
+def namespace(host, guest):
+    """A network of its own, which reaches this one's address `host` from `guest`."""
+    name, outer, inner = (f"{what}{os.getpid()}" for what in ("esp", "eso", "esi"))
+    check(["ip", "netns", "add", name])
+    try:
+        check(["ip", "link", "add", outer, "type", "veth", "peer", "name", inner, "netns", name])
+        check(["ip", "address", "add", f"{host}/30", "dev", outer])
+        check(["ip", "link", "set", outer, "up"])
+        check(["ip", "-n", name, "address", "add", f"{guest}/30", "dev", inner])
+        check(["ip", "-n", name, "link", "set", inner, "up"])
+        yield name
+    finally:
+        run(["ip", "link", "del", outer])
+        run(["ip", "netns", "del", name])
+
+
+def on_versitygw(program, base, step):
+    host, guest = "169.254.203.1", "169.254.203.2"
+    with namespace(host, guest) as other, Versitygw(base, host) as server:
+        server.make_bucket()
+        first, second = Machine(program, base, "first"), Machine(program, base, "second", other)
+        try:
+            step("versitygw: a tree, deaths", tree_and_deaths, first, server.url("deaths"))
+            step("versitygw: a second machine", second_machine, first, second, server.url("second"))
+            step("versitygw: away", away, first, server, server.url("away"))
+            step("versitygw: journal", journal, first, server, server.url("journal"))
+            step("versitygw: fsx, pjdfstest", suites, first, server.url("suites"), base)
+        finally:
+            for machine in (first, second):
+                machine.clean_up()
+
+
+def on_moto(program, base, step):
+    with Moto(base) as server:
+        server.make_bucket()
+        machine = Machine(program, base, "with-moto")
+        try:
+            step("moto: a tree, deaths", tree_and_deaths, machine, server.url("deaths"))
+        finally:
+            machine.clean_up()
+
+
+def on_s3s_fs(program, base, step):
+    with S3sFs(base) as server:
+        server.make_bucket()
+        machine = Machine(program, base, "with-s3s")
+        step("s3s-fs: refused", refused_for_races, machine, server.url("refused"))
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="scripts/object-store", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    servers = {"versitygw": on_versitygw, "moto": on_moto, "s3s-fs": on_s3s_fs}
+    parser.add_argument("server", nargs="*", choices=[*servers, []], help="only these (default: all)")
+    chosen = parser.parse_args().server or list(servers)
+    program = os.path.abspath(os.environ.get("ESPALIER") or "target/release/espalier")
+    base = pathlib.Path(tempfile.mkdtemp(prefix="espalier-objects-"))
+    base.chmod(0o755)
+    failed = []
+
+    def step(name, body, *arguments):
+        begin = time.monotonic()
+        try:
+            body(*arguments)
+            print(f"{name}: ok, {time.monotonic() - begin:.0f} s", flush=True)
+        except (Failure, OSError, subprocess.SubprocessError) as error:
+            failed.append(name)
+            print(f"{name}: FAILED: {error}", flush=True)
+
+    try:
+        for name in chosen:
+            servers[name](program, base, step)
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+    print(f"{len(failed)} failed" if failed else "all is well")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

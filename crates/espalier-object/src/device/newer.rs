@@ -1,0 +1,51 @@
+//! Following: a reader finds out whether the root names another state by now, and opens that.
+
+use super::error;
+use super::inner::{Inner, Latched};
+use super::object_device::ObjectDevice;
+use crate::bucket::Failure;
+use crate::format::Root;
+use espalier_storage::{Error, ErrorKind, Operation, Result};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+impl ObjectDevice {
+    /// The device as the root has it now, for reading, if that is another state than this one's. A
+    /// root that renews a lease alone is none. It shares the caches and counts requests with this
+    /// device, which stays as it is: what it names is there for the grace time, and then reads
+    /// fail.
+    ///
+    /// # Errors
+    /// What a request fails with; [`ErrorKind::NotFound`] if the store was deleted or made anew.
+    pub fn newer(&self) -> Result<Option<Self>> {
+        let inner = &self.inner;
+        let failed = |failure: Failure| error::of_failure(&failure, Operation::Open, &inner.name);
+        let found = inner.requests.read_root().map_err(failed)?;
+        let own = inner.chain.lock().root.clone();
+        let (root, version) = match found {
+            Some((root, _, version)) if root.uuid == own.uuid => (root, version),
+            _ => {
+                let message = "the store was deleted, or another one was made in its place; mount again";
+                return Err(Error::new(ErrorKind::NotFound, Operation::Open, &inner.name, message));
+            }
+        };
+        if is_same_state(&own, &root) {
+            return Ok(None);
+        }
+        let newer = Inner::new(
+            (Arc::clone(&inner.requests), Arc::clone(&inner.cache)),
+            &inner.environment,
+            inner.options.clone(),
+            (root, version),
+            None,
+        );
+        newer.load_state().map_err(failed)?;
+        let _ = newer.latch.set(Latched::Closed("it is open for reading only"));
+        Ok(Some(Self { inner: Arc::new(newer), maintenance: Mutex::new(None) }))
+    }
+}
+
+/// True if a root of the same store is no later one, or has every block in the same place.
+fn is_same_state(a: &Root, b: &Root) -> bool {
+    b.generation <= a.generation || (a.map == b.map && a.delta == b.delta)
+}

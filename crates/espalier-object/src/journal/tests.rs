@@ -1,0 +1,151 @@
+use super::record::{Head, Header};
+use super::*;
+use espalier_storage::SimulatedDevice;
+
+const UUID: [u8; 16] = [3; 16];
+const ID: u64 = 77;
+
+fn open(device: &Arc<SimulatedDevice>) -> Journal {
+    Journal::open(device.clone() as Arc<dyn Device>).unwrap()
+}
+
+fn begun() -> (Arc<SimulatedDevice>, Journal) {
+    let device = Arc::new(SimulatedDevice::new(MIN_BLOCKS * BLOCK as u64, 1));
+    let journal = open(&device);
+    journal.begin(UUID, ID).unwrap();
+    journal.go_on(1, 0);
+    (device, journal)
+}
+
+fn append(journal: &Journal, start: u64, blocks: usize) -> Appended {
+    let mut data = AlignedBuf::zeroed(blocks * BLOCK);
+    data.fill(start as u8);
+    let data: &[u8] = &data;
+    journal.append(&mut journal.writer(), Some((start, &[data])))
+}
+
+fn at(record: u64, epoch: u32) -> JournalPosition {
+    JournalPosition { journal: ID, record, epoch }
+}
+
+fn numbers(records: &[Record]) -> Vec<u64> {
+    records.iter().map(Record::number).collect()
+}
+
+#[test]
+fn heads_and_headers_are_read_back_and_no_damaged_ones_are() {
+    let change = |start, discard| Change { start, blocks: 3, discard };
+    let head = Head {
+        journal: ID,
+        number: 5,
+        epoch: 2,
+        covered: 1,
+        synced: 4,
+        blocks: 6,
+        data_sum: 9,
+        changes: vec![change(4, false), change(100, true), change(7, false)],
+    };
+    let bytes = head.encode();
+    assert_eq!(Head::decode(&bytes), Some(head.clone()));
+    let header = Header { uuid: UUID, id: ID };
+    let header_bytes = header.encode();
+    assert_eq!(Header::decode(&header_bytes), Ok(Some(header)));
+    assert_eq!(Header::decode(&AlignedBuf::zeroed(BLOCK)), Ok(None));
+    for at in 0..BLOCK {
+        let mut damaged = bytes.to_vec();
+        damaged[at] ^= 1 << (at % 8);
+        assert_eq!(Head::decode(&damaged), None, "byte {at}");
+        assert_eq!(Head::decode(&bytes[..at]), None, "cut at {at}");
+        let mut damaged = header_bytes.to_vec();
+        damaged[at] ^= 1 << (at % 8);
+        assert!(at >= 44 || Header::decode(&damaged).is_err(), "byte {at}");
+    }
+    // Changes that do not fit what follows them, and those behind any device.
+    let wrong = Head { blocks: 7, ..head.clone() };
+    assert_eq!(Head::decode(&wrong.encode()), None);
+    let behind = Change { start: u64::MAX, blocks: 6, discard: false };
+    let wrong = Head { changes: vec![behind], ..head };
+    assert_eq!(Head::decode(&wrong.encode()), None);
+}
+
+#[test]
+fn what_is_no_journal_is_left_as_it_is() {
+    let device = Arc::new(SimulatedDevice::new(MIN_BLOCKS * BLOCK as u64, 1));
+    let mut block = AlignedBuf::zeroed(BLOCK);
+    block[..5].copy_from_slice(b"hello");
+    device.write_at(0, &[&block]).unwrap();
+    let error = Journal::open(device as Arc<dyn Device>).unwrap_err();
+    assert!(
+        error.to_string().contains("no journal") && error.to_string().contains("left as it is"),
+        "{error}"
+    );
+    let small = Arc::new(SimulatedDevice::new((MIN_BLOCKS - 1) * BLOCK as u64, 1));
+    assert!(Journal::open(small as Arc<dyn Device>).unwrap_err().to_string().contains("4 MiB"));
+}
+
+#[test]
+fn halves_take_turns_and_wait_for_the_store() {
+    let (device, journal) = begun();
+    let mut number = 0;
+    // Until both halves are full.
+    while let Appended::Done(appended) = append(&journal, number, 100) {
+        number += 1;
+        assert_eq!(appended, number);
+    }
+    assert_eq!(number, 10);
+    assert_eq!(append(&journal, 1, 100), Appended::Full);
+    journal.cover(4);
+    assert_eq!(append(&journal, 1, 100), Appended::Full);
+    journal.cover(5);
+    assert_eq!(append(&journal, 11, 100), Appended::Done(11));
+    assert!(journal.sync());
+    let again = open(&device);
+    assert!(again.is_of(&UUID, Some(&at(5, 1))));
+    assert!(!again.is_of(&UUID, None) && !again.is_of(&[4; 16], Some(&at(5, 1))));
+    let records = again.behind(&at(5, 1)).unwrap();
+    assert_eq!(numbers(&records), [6, 7, 8, 9, 10, 11]);
+    assert!(again.blocks(&records[5]).unwrap().iter().all(|byte| *byte == 11));
+    assert_eq!(again.unknown().unwrap(), 6);
+    journal.cover(11);
+    journal.end();
+    assert_eq!(again.unknown().unwrap(), 0);
+}
+
+#[test]
+fn records_behind_a_gap_do_not_count_and_neither_do_those_of_older_epochs() {
+    let (device, journal) = begun();
+    for number in 1..=10 {
+        append(&journal, number, 100);
+    }
+    // The fifth, the last in its half, was not written by a power cut, and those behind it were.
+    let fifth = (1 + 4 * 101) * BLOCK as u64;
+    device.write_at(fifth, &[&AlignedBuf::zeroed(BLOCK)]).unwrap();
+    let journal = open(&device);
+    assert_eq!(numbers(&journal.behind(&at(0, 1)).unwrap()), [1, 2, 3, 4]);
+    // Numbers go on behind it. What lies there of the older epoch follows by number, and is none.
+    journal.go_on(2, 4);
+    assert_eq!(append(&journal, 50, 1), Appended::Done(5));
+    assert!(journal.sync());
+    let records = open(&device).behind(&at(4, 1)).unwrap();
+    assert_eq!(numbers(&records), [5]);
+    assert_eq!(records[0].changes(), [Change { start: 50, blocks: 1, discard: false }]);
+    // The store has the new fifth, and the journal lost it: the old sixth is none still.
+    device.write_at(BLOCK as u64, &[&AlignedBuf::zeroed(BLOCK)]).unwrap();
+    assert!(open(&device).behind(&at(5, 2)).unwrap().is_empty());
+}
+
+#[test]
+fn damage_of_what_was_synced_is_told() {
+    let (device, journal) = begun();
+    for number in 1..=4 {
+        append(&journal, number, 2);
+    }
+    assert!(journal.sync());
+    // In the other half, so that it is found behind the gap.
+    while journal.writer().half == 0 {
+        append(&journal, 9, 100);
+    }
+    device.flip((1 + 3 + 2) * BLOCK as u64 + 7, 1);
+    let error = open(&device).behind(&at(0, 1)).unwrap_err();
+    assert!(error.to_string().contains("record 2 was synced"), "{error}");
+}

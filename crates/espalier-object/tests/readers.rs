@@ -1,0 +1,104 @@
+//! Readers that follow a writer: new states, those of before, and roots that are no new states.
+
+mod support;
+
+use espalier_object::{Access, ObjectDevice, Options, Present, SimulatedBucket, Trouble};
+use espalier_storage::{AlignedBuf, BLOCK, Device, Environment, ErrorKind, Random, SimulatedEnvironment};
+use std::sync::Arc;
+use std::time::Duration;
+use support::{options, read, seeds, write};
+
+#[test]
+fn a_reader_follows_and_keeps_what_it_had_for_the_grace_time() {
+    let simulated = Arc::new(SimulatedEnvironment::new(4));
+    let environment: Arc<dyn Environment> = simulated.clone();
+    let bucket = Arc::new(SimulatedBucket::new(4));
+    ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options(), Present::Refuse).unwrap();
+    let open = |access| {
+        let options = Options { cache_bytes: 0, ..options() };
+        ObjectDevice::open(bucket.clone(), &environment, access, options).unwrap()
+    };
+    let writer = open(Access::Write);
+    write(&writer, 0, &[1; 100]);
+    writer.sync().unwrap();
+    let first = open(Access::ReadOnly);
+    assert!(first.newer().unwrap().is_none());
+    let pass = |seconds: u64| {
+        bucket.advance(seconds * 1000);
+        simulated.advance(Duration::from_secs(seconds));
+        while writer.step().unwrap() {}
+    };
+    // A lease that is renewed is no new state.
+    let puts = writer.request_counts().puts;
+    pass(30);
+    assert!(writer.request_counts().puts > puts);
+    assert!(first.newer().unwrap().is_none());
+    write(&writer, 0, &[2; 100]);
+    writer.sync().unwrap();
+    let second = first.newer().unwrap().unwrap();
+    assert_eq!(read(&second, 0, 100), [2; 100]);
+    assert!(second.newer().unwrap().is_none());
+    assert_eq!(second.write_at(0, &[&AlignedBuf::zeroed(BLOCK)]).unwrap_err().kind, ErrorKind::ReadOnly);
+    for _ in 0..19 {
+        pass(30);
+        assert_eq!(read(&first, 0, 100), [1; 100]);
+    }
+    for _ in 0..10 {
+        pass(60);
+    }
+    assert!(first.read_at(0, &mut AlignedBuf::zeroed(BLOCK)).is_err());
+    assert_eq!(read(&second, 0, 100), [2; 100]);
+    // Another store in its place is not followed.
+    writer.close().unwrap();
+    ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options(), Present::Replace).unwrap();
+    assert_eq!(second.newer().unwrap_err().kind, ErrorKind::NotFound);
+    bucket.remove("root");
+    assert_eq!(second.newer().unwrap_err().kind, ErrorKind::NotFound);
+}
+
+/// Readers that follow at any time, on a bad network, while compaction moves and deletes. The
+/// oracle: each state that a reader opens is the content at some sync, never an older one than
+/// before.
+#[test]
+fn what_readers_find_is_what_some_sync_made_durable() {
+    for seed in seeds(&[], 12) {
+        println!("ESPALIER_SEED={seed}");
+        let mut random = Random::new(seed);
+        let simulated = Arc::new(SimulatedEnvironment::new(seed));
+        let environment: Arc<dyn Environment> = simulated.clone();
+        let bucket = Arc::new(SimulatedBucket::new(seed));
+        ObjectDevice::create(bucket.clone(), &environment, 1 << 30, &options(), Present::Refuse).unwrap();
+        let open = |access| {
+            let options = Options { probe: false, ..options() };
+            ObjectDevice::open(bucket.clone(), &environment, access, options).unwrap()
+        };
+        let writer = open(Access::TakeOver);
+        bucket.set_trouble(Trouble::all(20));
+        let mut model = vec![0u64; 300];
+        let mut states = vec![model.clone()];
+        let mut readers: Vec<(ObjectDevice, usize)> = (0..3).map(|_| (open(Access::ReadOnly), 0)).collect();
+        for tag in 1..300u64 {
+            let start = random.below(280);
+            let blocks = 1 + random.below(20);
+            write(&writer, start, &vec![tag; blocks as usize]);
+            model[start as usize..(start + blocks) as usize].fill(tag);
+            if random.one_in(3) {
+                writer.sync().unwrap();
+                states.push(model.clone());
+            }
+            if random.one_in(5) {
+                bucket.advance(20_000);
+                simulated.advance(Duration::from_secs(20));
+                writer.step().unwrap();
+            }
+            let chosen = random.index(readers.len());
+            let (reader, before) = &mut readers[chosen];
+            if let Some(newer) = reader.newer().unwrap() {
+                let found = read(&newer, 0, 300);
+                let state = states.iter().rposition(|state| *state == found);
+                assert!(state.is_some_and(|state| state >= *before), "seed {seed}: no such state");
+                (*reader, *before) = (newer, state.unwrap());
+            }
+        }
+    }
+}
