@@ -127,7 +127,8 @@ proptest! {
         }
         for number in 0..30 {
             if let Ok(call) = Call::decode(number, &bytes) {
-                prop_assert_eq!(Call::decode(number, &call.encode()), Ok(call.clone()));
+                let bytes = call.encode();
+                prop_assert_eq!(Call::decode(number, &bytes), Ok(call.clone()));
             }
         }
     }
