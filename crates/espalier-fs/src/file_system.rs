@@ -20,7 +20,7 @@ use crate::inode::access_times::AccessTimes;
 use crate::inode::inode_store::InodeStore;
 use crate::inode::node::{LinkCounts, Node, Place, Role};
 use crate::inode::node_id::Identity;
-use crate::inode::node_table::NodeTable;
+use crate::inode::node_table::{NodeTable, TableMemory};
 use crate::inode::ownership::{ActiveWalks, OwnershipMarks};
 use crate::inode::saved_locations::SavedLocations;
 use crate::links::link_area::LinkAreas;
@@ -302,7 +302,7 @@ fn first_nodes(
     }
     let nodes = NodeTable::new(
         FIRST_SERIAL,
-        volume.options.name_memory,
+        TableMemory { names: volume.options.name_memory, nodes: volume.options.node_memory },
         match volume.options.read_only {
             true => volume.options.handles.min(HandleLifetime::Open),
             false => volume.options.handles,

@@ -17,11 +17,11 @@ use crate::metrics::Metrics;
 use crate::notifier::Notifier;
 use crate::prefetch::Prefetch;
 use crate::protocol::flags::init as bit;
-use crate::protocol::init::InitParameters;
+use crate::protocol::init::{Dialect, InitParameters};
 use crate::protocol::notify::Notification;
 use crate::transport::{self, Config, Handler, Kind, Serving};
 pub use error::MountError;
-use espalier_fs::{FileSystem, WireReader};
+use espalier_fs::{FileSystem, NodeId, SurplusNode, WireReader};
 pub use forget_hook::ForgetHook;
 use handover::Served;
 pub use handover::{HandedMount, Handover, PausedMount};
@@ -178,6 +178,7 @@ impl Mount {
     fn serve_with(&mut self, served: Served, options: &MountOptions) -> Result<(), MountError> {
         let Served { fs, dispatcher } = &served;
         dispatcher.attach(&self.notifier);
+        prune_surplus(fs, &self.notifier, self.serving.dialect());
         if prefetches(options) {
             self.prefetch = self.start_prefetch(fs, dispatcher, &options.metrics.clone().unwrap_or_default());
         }
@@ -491,6 +492,43 @@ fn names_to_drop(fs: &FileSystem) -> impl Iterator<Item = Notification> {
     let names = fs.names_in_removed_trees(MAX_NAMES_TO_DROP).into_iter();
     names.map(|(dir, name)| Notification::Entry { parent: dir.0, name: name.to_vec(), expire: false })
 }
+
+/// Has the kernel give up files and directories when more are in memory than there is memory for.
+fn prune_surplus(fs: &Arc<FileSystem>, notifier: &Arc<Notifier>, dialect: Dialect) {
+    // The file system outlives the mount.
+    let (notifier, weak) = (Arc::downgrade(notifier), Arc::downgrade(fs));
+    let can_prune = dialect.minor >= PRUNE_MINOR;
+    fs.watch_surplus(Arc::new(move || {
+        let (Some(notifier), fs) = (notifier.upgrade(), weak.clone()) else { return };
+        // Which they are takes a while to find out.
+        notifier.notify_later(move || fs.upgrade().map_or_else(Vec::new, |fs| surplus(&fs, can_prune)));
+    }));
+}
+
+/// The notifications by which the kernel gives up what is in memory for longest.
+fn surplus(fs: &FileSystem, can_prune: bool) -> Vec<Notification> {
+    let nodes = fs.surplus_nodes();
+    if can_prune {
+        let ids = |nodes: &[SurplusNode]| nodes.iter().map(|surplus| surplus.node.0).collect();
+        return nodes
+            .chunks(MAX_PRUNED_NODES)
+            .map(|nodes| Notification::Prune { nodes: ids(nodes) })
+            .collect();
+    }
+    let places = nodes.into_iter().filter_map(|surplus| surplus.place);
+    let entry = |(dir, name): (NodeId, Arc<[u8]>)| Notification::Entry {
+        parent: dir.0,
+        name: name.to_vec(),
+        expire: false,
+    };
+    places.map(entry).collect()
+}
+
+/// The protocol's version that has a notification to prune nodes.
+const PRUNE_MINOR: u32 = 45;
+
+/// Nodes in one such notification.
+const MAX_PRUNED_NODES: usize = 512;
 
 /// Names of removed trees that the kernel is told to drop at a time.
 const MAX_NAMES_TO_DROP: usize = 4096;

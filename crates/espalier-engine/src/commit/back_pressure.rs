@@ -6,8 +6,8 @@
 //! the answer is [`Verdict::Accept`]. With worker threads the writer waits here, for progress that
 //! they make; without, it is told to take a step of background work itself.
 //!
-//! Memory is *tight* when memtables or what is unwritten take their share, and *full* when they
-//! take a third more. While it is tight a batch waits for a bounded time
+//! Memory is *tight* when memtables, what is unwritten or both together with what the log has not
+//! written take their share, and *full* when they take a third more. While it is tight a batch waits for a bounded time
 //! ([`MAX_WAIT_WHEN_TIGHT`]), in which the device writes more than the batch adds; so no writer
 //! waits for a whole checkpoint. The log, the layers and what waits on edges have no such margin.
 //!
@@ -34,6 +34,9 @@ use std::time::Duration;
 /// so much, waits for a part of it to be written, or writes it. It should not have to wait while
 /// the device makes safe what was written: that takes as long as a hundred MiB do on some.
 const FORCED_LOG_WRITE_BYTES: (u64, u64) = (16 << 20, 64 << 20);
+
+/// With little memory it is an eighth, but no less than this.
+const LEAST_FORCED_LOG_WRITE_BYTES: u64 = 8 << 20;
 
 /// Bytes of batches after which a writer that was not slowed down looks again whether there is
 /// room. A writer that clones looks each time: each clone is a layer that has to be absorbed for
@@ -155,7 +158,9 @@ impl BackPressure {
     }
 
     fn forced_write_bytes(&self) -> u64 {
-        (self.budget / 32).clamp(FORCED_LOG_WRITE_BYTES.0, FORCED_LOG_WRITE_BYTES.1)
+        let (least, most) = FORCED_LOG_WRITE_BYTES;
+        let least = least.min(self.budget / 8).max(LEAST_FORCED_LOG_WRITE_BYTES);
+        (self.budget / 32).clamp(least, most)
     }
 
     /// Counts the time that `work` takes as spent for the log.
@@ -246,15 +251,16 @@ impl BackPressure {
         done
     }
 
-    /// What memtables and unwritten nodes do not take is for the cache. A sixteenth is for the
-    /// tables of space, the log's buffers and requests under way.
+    /// What memtables, unwritten nodes and the log do not take is for the cache. A sixteenth is for
+    /// the tables of space and requests under way, a quarter for what an allocator adds.
     fn set_cache_capacity(&self, unwritten: u64) {
-        let clean = (self.budget - self.budget / 16).saturating_sub(unwritten).max(self.budget / 8);
+        let clean = (self.budget / 16 * 11).saturating_sub(unwritten).max(self.budget / 8);
         self.trees.pieces.set_capacity(clean);
     }
 
-    /// Memtables may take a quarter of the budget, unwritten nodes three eighths, both a third more
-    /// for a while, and the log nearly all of itself; and flushing must keep up.
+    /// Memtables may take a quarter of the budget, unwritten nodes three eighths, both together
+    /// with what the log has not written a half; all that a third more for a while, and
+    /// the log nearly all of itself; and flushing must keep up.
     fn pressure(&self) -> Pressure {
         let (mut tables, mut layers) = (0, 0);
         for index in self.indexes.read().values() {
@@ -265,8 +271,10 @@ impl BackPressure {
         let unwritten = self.memory.bytes();
         let log = self.log.used_bytes() as f64 / self.log.capacity() as f64;
         let quarter = (self.budget / 4).max(1) as f64;
-        self.set_cache_capacity(tables as u64 + unwritten + self.memory.pinned_bytes());
+        let together = tables as u64 + unwritten + self.log.held_bytes();
+        self.set_cache_capacity(together + self.memory.pinned_bytes());
         let memory = (tables as f64 / quarter).max(unwritten as f64 / (1.5 * quarter));
+        let memory = memory.max(together as f64 / (2.0 * quarter));
         let others = (layers as f64 / MAX_WAITING_LAYERS as f64).max(log / 0.9).max(self.backlog.fullness());
         Pressure::of(memory, others)
     }

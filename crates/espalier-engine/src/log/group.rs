@@ -9,6 +9,7 @@
 
 use super::codec::{GroupEncoder, put_varint};
 use super::format::{BuiltGroup, GroupBuilder, GroupHeader, GroupPlace, blocks_for};
+use super::held_memory::HeldMemory;
 use super::plan::{self, Placement, Plan};
 use super::redo_log::Log;
 use super::state::{LogGuard, LogState, WrittenGroup};
@@ -21,6 +22,8 @@ use espalier_storage::BLOCK;
 struct Taken {
     batches: Vec<LoggedBatch>,
     bound: u64,
+    /// Counts while they are here.
+    _held: Vec<HeldMemory>,
 }
 
 /// What of a group is written, with its large values in their place.
@@ -66,7 +69,7 @@ impl Log {
         let free = u64::from(self.region.blocks)
             .saturating_sub(state.ring.head - state.ring.tail)
             .saturating_sub(state.under_way.blocks);
-        let mut batches = Vec::new();
+        let (mut batches, mut held) = (Vec::new(), Vec::new());
         let mut bound = 0;
         // Groups of one size, so that the last is not too small to bind its values early.
         let groups = state.pending.bytes.div_ceil(self.config.group_bytes).max(1);
@@ -78,10 +81,13 @@ impl Log {
                 break;
             }
             bound = sum;
-            batches.extend(state.pending.batches.pop_front().map(|pending| pending.batch));
+            if let Some(pending) = state.pending.batches.pop_front() {
+                batches.push(pending.batch);
+                held.push(pending.held);
+            }
         }
         state.pending.bytes -= bound;
-        (!batches.is_empty()).then_some(Taken { batches, bound })
+        (!batches.is_empty()).then_some(Taken { batches, bound, _held: held })
     }
 
     /// Gives large values their place, which is what takes long.

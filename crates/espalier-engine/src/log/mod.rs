@@ -23,6 +23,7 @@
 mod codec;
 mod format;
 mod group;
+mod held_memory;
 pub(crate) mod keep_apart;
 mod open;
 mod plan;

@@ -90,7 +90,8 @@ impl LogOpening<'_> {
         let config = clamp(config, region);
         let (state, changed) = (RankedMutex::new(state), Condvar::new());
         let apart = Arc::default();
-        Ok((Log { device, region, tag, session, binder, config, apart, state, changed }, broken))
+        let memory = Arc::default();
+        Ok((Log { device, region, tag, session, binder, config, apart, memory, state, changed }, broken))
     }
 
     /// The reading half of [`LogOpening::open`]: writes nothing.

@@ -12,6 +12,7 @@ use espalier_storage::BLOCK;
 use parking_lot::Condvar;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The redo log. See the [module](super).
 pub(crate) struct Log {
@@ -23,6 +24,8 @@ pub(crate) struct Log {
     pub(super) config: LogConfig,
     /// Where values go into value parts of their own.
     pub(crate) apart: Arc<KeepApart>,
+    /// Bytes that batches take in memory which the log has not written.
+    pub(super) memory: Arc<AtomicU64>,
     pub(super) state: RankedMutex<LogState, { rank::LOG }>,
     /// Something in `state` changed that a thread may wait for.
     pub(super) changed: Condvar,
@@ -64,6 +67,11 @@ impl Log {
     pub(crate) fn unwritten_bytes(&self) -> u64 {
         let state = self.state.lock();
         state.pending.bytes + state.under_way.bytes
+    }
+
+    /// Bytes of memory that batches take which the log has not written, without large values.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.memory.load(Ordering::Relaxed)
     }
 
     /// True if one more could write a group now.

@@ -2,6 +2,7 @@
 
 use super::LoggedBatch;
 use super::format::blocks_for;
+use super::held_memory::HeldMemory;
 use crate::lock_order::{RankedMutexGuard, rank};
 use crate::model::piece::PieceHandle;
 use crate::{Error, Lsn, Result};
@@ -81,6 +82,7 @@ pub(super) struct PendingBatch {
     pub(super) batch: LoggedBatch,
     /// Upper bound of its bytes in the log.
     pub(super) bound: u64,
+    pub(super) held: HeldMemory,
 }
 
 /// A group in the region.

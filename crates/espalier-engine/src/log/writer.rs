@@ -1,6 +1,7 @@
 //! Appending batches, and group commit: callers that want batches written or durable.
 
 use super::codec::op_bound;
+use super::held_memory::HeldMemory;
 use super::redo_log::{Log, max_batch};
 use super::state::{LogGuard, PendingBatch};
 use super::{LogProgress, LoggedBatch, LoggedOp};
@@ -32,7 +33,8 @@ impl Log {
             return Ok(0);
         }
         state.pending.bytes += bound;
-        state.pending.batches.push_back(PendingBatch { batch, bound });
+        let held = HeldMemory::of(&self.memory, &batch.ops);
+        state.pending.batches.push_back(PendingBatch { batch, bound, held });
         Ok(state.pending.bytes)
     }
 

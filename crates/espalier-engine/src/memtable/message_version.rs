@@ -18,6 +18,8 @@ const LARGE_VALUE_OVERHEAD_BYTES: usize = 128;
 /// See the [module](self).
 pub(super) enum MessageVersion {
     Op(Op),
+    /// What came first for its key: lies in the arena of the memtable, and counts there.
+    First(Op),
     /// An insert whose value is still growing; owned by the memtable alone.
     Growing(Vec<u8>),
     /// A patch that is still growing.
@@ -35,7 +37,7 @@ pub(super) fn op_memory(op: &Op) -> usize {
 impl MessageVersion {
     pub(super) fn to_op(&self) -> Op {
         match self {
-            Self::Op(op) => op.clone(),
+            Self::Op(op) | Self::First(op) => op.clone(),
             Self::Growing(bytes) => Op::Insert(Value::from(&bytes[..])),
             Self::GrowingPatch(offset, bytes) => {
                 Op::Patch { offset: *offset, bytes: Value::from(&bytes[..]) }
@@ -43,10 +45,13 @@ impl MessageVersion {
         }
     }
 
-    /// Memory held, without the bytes of large values that others may hold as well.
+    /// Memory that goes with it, without the bytes of large values that others may hold as well.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Op(op) => op_memory(op),
+            // What lies in the arena stays there.
+            Self::First(op) if op.large_values().is_empty() => 0,
+            Self::First(op) => op_memory(op),
             Self::Growing(bytes) | Self::GrowingPatch(_, bytes) => bytes.len(),
         }
     }
@@ -73,6 +78,16 @@ impl MessageVersion {
 
     /// Applies `op` to this version in place, if that gives one message. Gives `op` back if not.
     pub(super) fn absorb(self, op: &Op, merge: &MergeFunctions) -> Result<Self, Self> {
+        match self {
+            Self::First(first) => match Self::Op(first).absorb(op, merge) {
+                Err(Self::Op(first)) => Err(Self::First(first)),
+                result => result,
+            },
+            other => other.absorb_op(op, merge),
+        }
+    }
+
+    fn absorb_op(self, op: &Op, merge: &MergeFunctions) -> Result<Self, Self> {
         match (self, op) {
             (_, Op::Insert(_) | Op::Delete) => Ok(Self::Op(op.clone())),
             (old, Op::Patch { offset, bytes }) => match bytes.in_memory() {
@@ -142,7 +157,9 @@ impl MessageVersion {
     /// The bytes that a patch covers.
     pub(super) fn extent(&self) -> Option<(usize, usize)> {
         match self {
-            Self::Op(Op::Patch { offset, bytes }) => Some((*offset as usize, *offset as usize + bytes.len())),
+            Self::Op(Op::Patch { offset, bytes }) | Self::First(Op::Patch { offset, bytes }) => {
+                Some((*offset as usize, *offset as usize + bytes.len()))
+            }
             Self::GrowingPatch(offset, bytes) => Some((*offset as usize, *offset as usize + bytes.len())),
             _ => None,
         }

@@ -8,7 +8,9 @@
 //! - a message that no reader can see any more (a newer one ends every search, and no snapshot lies
 //!   between) is gone;
 //! - the bytes of values that are shared with the log or the tree are counted with the values and
-//!   not here.
+//!   not here;
+//! - all else that it holds is counted, with its tables. What comes first for a key lies in the
+//!   [`arena`], and counts until the memtable goes, whatever becomes of it.
 //!
 //! Patches to a value in the memtable are made in place, so that a file that is written piece by
 //! piece becomes one message ([`message_version`]). Large values are shared with the log, which
@@ -16,8 +18,10 @@
 //! grew here is shared as soon as the log asks for it ([`Memtable::outcome`]) or the memtable is
 //! absorbed ([`Memtable::freeze_values`]).
 
+mod arena;
 mod message_version;
 pub(crate) mod source;
+mod versions;
 
 use crate::lock_order::{RankedRwLock, rank};
 use crate::message::Messages;
@@ -26,14 +30,18 @@ use crate::message::resolve::KeyMessages;
 use crate::model::ids::Msn;
 use crate::model::key::{Key, KeyRange};
 use crate::model::op::{MergeFunctions, Op, RangeOp};
+use arena::Arena;
+use bytes::Bytes;
 use message_version::{MessageVersion, op_memory};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use versions::Versions;
 
-/// Roughly what a key costs beside its bytes, in bytes.
-const KEY_OVERHEAD_BYTES: usize = 96;
+/// What a key costs beside its bytes, in bytes: its entry in the tree of keys, whose nodes are two
+/// thirds full, as random insertions leave them.
+const KEY_OVERHEAD_BYTES: usize = size_of::<(Bytes, Versions)>() * 3 / 2 + 16;
 
 /// How many older patches of a key are compared with a new one.
 const MAX_COMPARED_PATCHES: usize = 16;
@@ -50,12 +58,10 @@ pub(crate) struct Memtable {
 
 #[derive(Default)]
 struct Inner {
-    points: BTreeMap<Key, Versions>,
+    points: BTreeMap<Bytes, Versions>,
     ranges: RangeMessages,
+    arena: Arena,
 }
-
-/// Oldest first.
-type Versions = Vec<(Msn, MessageVersion)>;
 
 /// Drops the newest patches among `versions` that `op`, if it is a patch, covers. They may be
 /// dropped if they are newer than `after`. Returns the memory that this gives back.
@@ -63,9 +69,9 @@ fn drop_covered(versions: &mut Versions, op: &Op, after: Msn) -> usize {
     let Op::Patch { offset, bytes } = op else { return 0 };
     let (start, end) = (*offset as usize, *offset as usize + bytes.len());
     let mut freed = 0;
-    let least = versions.len().saturating_sub(MAX_COMPARED_PATCHES);
-    for at in (least..versions.len()).rev() {
-        let (msn, version) = &versions[at];
+    let count = versions.all().len();
+    for at in (count.saturating_sub(MAX_COMPARED_PATCHES)..count).rev() {
+        let (msn, version) = &versions.all()[at];
         let Some((from, to)) = version.extent().filter(|_| *msn > after) else { break };
         if start <= from && to <= end {
             freed += version.bytes();
@@ -89,7 +95,8 @@ impl Memtable {
     /// The messages that it holds.
     pub(crate) fn messages(&self) -> u64 {
         let inner = self.inner.read();
-        inner.points.values().map(Vec::len).sum::<usize>() as u64 + inner.ranges.iter().count() as u64
+        let points = inner.points.values().map(|versions| versions.all().len()).sum::<usize>();
+        points as u64 + inner.ranges.iter().count() as u64
     }
 
     /// True if it holds no message.
@@ -106,12 +113,12 @@ impl Memtable {
         let mut grown = 0isize;
         let last_range = inner.ranges.covering(key).last().map(|(msn, _)| *msn);
         if let Some(versions) = inner.points.get_mut(key) {
-            let newest = versions.last().map_or(Msn(0), |(msn, _)| *msn);
+            let newest = versions.all().last().map_or(Msn(0), |(msn, _)| *msn);
             // A snapshot at or after `newest` sees that version as it is.
             if newest > pinned {
                 if op.is_terminal() {
-                    let gone = versions.extract_if(.., |(msn, _)| *msn > pinned);
-                    grown -= gone.map(|(_, v)| v.bytes() as isize).sum::<isize>();
+                    let pinned = versions.all().partition_point(|(msn, _)| *msn <= pinned);
+                    grown -= versions.drop_from(pinned) as isize;
                 } else if last_range.is_none_or(|range| range < newest)
                     && let Some((_, version)) = versions.pop()
                 {
@@ -119,22 +126,24 @@ impl Memtable {
                     match version.absorb(op, merge) {
                         Ok(both) => {
                             grown += both.bytes() as isize;
-                            versions.push((msn, both));
+                            versions.push(msn, both);
                             self.grow(grown);
                             return;
                         }
                         Err(as_it_was) => {
                             grown += as_it_was.bytes() as isize;
-                            versions.push((newest, as_it_was));
+                            versions.push(newest, as_it_was);
                         }
                     }
                 }
             }
             let divide = last_range.unwrap_or(Msn(0)).max(pinned);
             grown -= drop_covered(versions, op, divide) as isize;
-            versions.push((msn, MessageVersion::Op(op.clone())));
+            versions.push(msn, MessageVersion::Op(op.clone()));
         } else {
-            inner.points.insert(key.into(), vec![(msn, MessageVersion::Op(op.clone()))]);
+            let Inner { points, arena, .. } = &mut *inner;
+            let version = MessageVersion::First(arena.copy_op(op));
+            points.insert(arena.copy(key), Versions::of(msn, version));
             grown += (key.len() + KEY_OVERHEAD_BYTES) as isize;
         }
         self.grow(grown + op_memory(op) as isize);
@@ -145,7 +154,7 @@ impl Memtable {
     /// it as well.
     pub(crate) fn outcome(&self, key: &[u8], msn: Msn, resident: &Arc<AtomicUsize>) -> Option<Op> {
         let mut inner = self.inner.write();
-        let (newest, version) = inner.points.get_mut(key)?.last_mut()?;
+        let (newest, version) = inner.points.get_mut(key)?.all_mut().last_mut()?;
         if *newest != msn {
             return None;
         }
@@ -165,7 +174,7 @@ impl Memtable {
             for (key, versions) in
                 inner.points.range((from.clone(), Bound::Unbounded)).take(FROZEN_KEYS_PER_TURN)
             {
-                has_growing |= versions.iter().any(|(_, version)| version.is_growing_large());
+                has_growing |= versions.all().iter().any(|(_, version)| version.is_growing_large());
                 last = Some(key);
             }
             let Some(last) = last.cloned() else { return };
@@ -177,10 +186,10 @@ impl Memtable {
         }
     }
 
-    fn freeze_between(&self, keys: (Bound<Key>, Bound<Key>), resident: &Arc<AtomicUsize>) {
+    fn freeze_between(&self, keys: (Bound<Bytes>, Bound<Bytes>), resident: &Arc<AtomicUsize>) {
         let mut inner = self.inner.write();
         let mut grown = 0;
-        for (_, version) in inner.points.range_mut(keys).flat_map(|(_, versions)| versions) {
+        for (_, version) in inner.points.range_mut(keys).flat_map(|(_, versions)| versions.all_mut()) {
             grown -= version.bytes() as isize;
             version.freeze(resident);
             grown += version.bytes() as isize;
@@ -199,11 +208,10 @@ impl Memtable {
             // Message eating [BetrFS 0.2, section 5]: what the delete covers is gone, unless a
             // snapshot still sees it.
             let eaten = inner.points.extract_if(owned_bounds(range), |_, versions| {
-                versions.first().is_none_or(|(msn, _)| *msn > pinned)
+                versions.all().first().is_none_or(|(msn, _)| *msn > pinned)
             });
-            for (key, versions) in eaten {
-                let bytes: usize = versions.iter().map(|(_, v)| v.bytes()).sum();
-                grown -= (key.len() + KEY_OVERHEAD_BYTES + bytes) as isize;
+            for (_, mut versions) in eaten {
+                grown -= (KEY_OVERHEAD_BYTES + versions.drop_from(0)) as isize;
             }
         }
         let keep_history = pinned > Msn(0) && inner.ranges.touches(range);
@@ -251,7 +259,7 @@ impl Memtable {
         upto: Msn,
         keys: usize,
         bytes: usize,
-    ) -> Vec<(Key, Messages)> {
+    ) -> Vec<(Bytes, Messages)> {
         let inner = self.inner.read();
         copy(inner.points.range::<[u8], _>((start, Bound::Unbounded)), upto, keys, bytes)
     }
@@ -263,15 +271,17 @@ impl Memtable {
         upto: Msn,
         keys: usize,
         bytes: usize,
-    ) -> Vec<(Key, Messages)> {
+    ) -> Vec<(Bytes, Messages)> {
         let inner = self.inner.read();
         copy(inner.points.range::<[u8], _>((Bound::Unbounded, end)).rev(), upto, keys, bytes)
     }
 }
 
 /// `range` as bounds over owned keys.
-fn owned_bounds(range: &KeyRange) -> (Bound<Key>, Bound<Key>) {
-    (Bound::Included(range.start.clone()), range.end.clone().map_or(Bound::Unbounded, Bound::Excluded))
+fn owned_bounds(range: &KeyRange) -> (Bound<Bytes>, Bound<Bytes>) {
+    let end = |end: &Key| Bound::Excluded(Bytes::copy_from_slice(end));
+    let start = Bound::Included(Bytes::copy_from_slice(&range.start));
+    (start, range.end.as_ref().map_or(Bound::Unbounded, end))
 }
 
 /// Range operations a snapshot at `upto` sees.
@@ -281,15 +291,15 @@ fn seen(ranges: &[(Msn, RangeOp)], upto: Msn) -> &[(Msn, RangeOp)] {
 
 /// Messages a snapshot at `upto` sees, newest first.
 fn messages(versions: &Versions, upto: Msn) -> impl Iterator<Item = (Msn, Op)> + '_ {
-    versions.iter().rev().filter(move |(msn, _)| *msn <= upto).map(|(msn, v)| (*msn, v.to_op()))
+    versions.all().iter().rev().filter(move |(msn, _)| *msn <= upto).map(|(msn, v)| (*msn, v.to_op()))
 }
 
 fn copy<'a>(
-    points: impl Iterator<Item = (&'a Key, &'a Versions)>,
+    points: impl Iterator<Item = (&'a Bytes, &'a Versions)>,
     upto: Msn,
     keys: usize,
     bytes: usize,
-) -> Vec<(Key, Messages)> {
+) -> Vec<(Bytes, Messages)> {
     let mut copied = Vec::new();
     let mut size = 0;
     for (key, versions) in points {
@@ -297,7 +307,7 @@ fn copy<'a>(
         if messages.is_empty() {
             continue;
         }
-        size += versions.iter().map(|(_, v)| v.bytes()).sum::<usize>();
+        size += messages.iter().map(|(_, op)| op_memory(op)).sum::<usize>();
         copied.push((key.clone(), messages));
         if copied.len() >= keys || size >= bytes {
             break;

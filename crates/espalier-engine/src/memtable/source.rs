@@ -5,8 +5,8 @@ use crate::Result;
 use crate::message::Messages;
 use crate::message::range_messages::{RangeMessages, RangeOps};
 use crate::model::ids::Msn;
-use crate::model::key::Key;
 use crate::tree::source::{MessageSet, Source};
+use bytes::Bytes;
 use std::collections::VecDeque;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(crate) struct MemtableSource {
     table: Arc<Memtable>,
     upto: Msn,
     /// Groups ahead, in the direction of travel; the front is where it stands.
-    ahead: VecDeque<(Key, Messages)>,
+    ahead: VecDeque<(Bytes, Messages)>,
     /// Keys to copy next time.
     chunk: usize,
     direction: Direction,

@@ -150,7 +150,8 @@ fn when_a_table_is_settled_everybody_gets_the_same_values() {
         table.apply(key, msn(2), &more, Msn(0), &merge);
     }
     let large = |key: &Key| {
-        let versions = table.inner.read().points[key].iter().map(|(_, v)| v.to_op()).collect::<Vec<_>>();
+        let versions =
+            table.inner.read().points[&**key].all().iter().map(|(_, v)| v.to_op()).collect::<Vec<_>>();
         versions.iter().flat_map(|op| op.large_values().to_vec()).collect::<Vec<_>>()
     };
     let resident = Arc::new(AtomicUsize::new(0));

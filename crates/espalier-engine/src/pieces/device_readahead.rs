@@ -288,7 +288,7 @@ impl StreamTable {
             range.end > r.next && (r.next..=r.next + FIRST_GAP_BYTES).contains(&(range.start + BLOCK as u64))
         };
         let hits = match self.recent.iter().position(follows) {
-            Some(at) => self.recent.remove(at).map_or(0, |r| r.hits + 1),
+            Some(at) => self.recent.remove(at).map_or(0, |r| r.hits.saturating_add(1)),
             None => 0,
         };
         if hits < STREAM_HITS || self.max_streams == 0 {

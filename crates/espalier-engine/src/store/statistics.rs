@@ -45,6 +45,8 @@ pub struct Statistics {
     pub memtable_bytes: u64,
     /// Bytes of nodes and parts that the device does not have.
     pub dirty_bytes: u64,
+    /// Bytes of batches in memory that the log has not written, without large values.
+    pub log_bytes: u64,
     /// Bytes of cached pieces.
     pub cache_bytes: u64,
     /// Look-ups in the cache that found something, and that did not.
@@ -92,6 +94,7 @@ impl Store {
             absorbed: components.trees.absorbed.load(Ordering::Relaxed),
             memtable_bytes: indexes.iter().map(|i| i.version().memtable_bytes() as u64).sum(),
             dirty_bytes: components.memory.bytes(),
+            log_bytes: components.log.held_bytes(),
             cache_bytes: cache.bytes + cache.read_ahead,
             cache_hits: cache.hits,
             cache_misses: cache.misses,

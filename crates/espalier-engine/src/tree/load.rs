@@ -7,6 +7,7 @@ use crate::tree::codec;
 use crate::tree::node::{Child, Node, NodeSlot, Root};
 use crate::tree::part_slot::PartSlot;
 use crate::tree::trees::Trees;
+use crate::tree::write::memory_of;
 use crate::{Error, Result};
 use std::sync::Arc;
 
@@ -15,7 +16,8 @@ impl Trees {
     pub(crate) fn node(&self, id: PieceId) -> Result<Arc<Node>> {
         self.pieces.node(id, |height, body| {
             let node = codec::decode(id, height, &body, &*self.locator)?;
-            Ok((Arc::new(node), 2 * body.len() + 512))
+            let bytes = memory_of(&node, body.len());
+            Ok((Arc::new(node), bytes))
         })
     }
 

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 /// Counters that parts and large values change while they are in memory.
 #[derive(Default)]
 pub(crate) struct TreeMemory {
-    /// Bytes of parts that the device does not have.
+    /// Bytes of parts that the device does not have, and of what headers that it does not have say
+    /// of other parts.
     pub(crate) dirty_bytes: Arc<AtomicUsize>,
     /// Bytes of large values in memory: on their way to the log, in memtables, or in parts that the
     /// device does not have.
@@ -25,6 +26,13 @@ impl Charge {
     pub(super) fn new(total: &Arc<AtomicUsize>, bytes: usize) -> Self {
         total.fetch_add(bytes, Relaxed);
         Self { total: total.clone(), bytes }
+    }
+
+    /// Takes up to `bytes` of it apart.
+    pub(super) fn split_off(&mut self, bytes: usize) -> Self {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        Self { total: self.total.clone(), bytes }
     }
 }
 

@@ -47,9 +47,15 @@ pub(crate) struct PartSlot {
 }
 
 enum PartState {
-    Memory(Arc<Part>, #[allow(dead_code, reason = "counts while it is here")] Charge),
-    Stored(StoredPart),
+    Memory(Arc<Part>, Charge),
+    /// As long as the device does not have the header that names the part, it is in memory and
+    /// counts as that.
+    Stored(StoredPart, Option<Charge>),
 }
+
+/// Bytes that a header in memory takes for each part that it names, beside keys and filters: its
+/// slot, its view, its handle.
+pub(crate) const NAMED_PART_BYTES: usize = 512;
 
 /// A part on the device, and the value parts that its entries lie in, with the bytes they have
 /// there.
@@ -64,7 +70,7 @@ impl PartSlot {
     pub(crate) fn new(memory: &TreeMemory, part: Part) -> Arc<Self> {
         let summary = PartSummary::of(&part);
         part.values().iter().filter(|v| !v.is_stored()).for_each(|v| v.charge(&memory.value_bytes));
-        let charge = Charge::new(&memory.dirty_bytes, part.memory());
+        let charge = Charge::new(&memory.dirty_bytes, part.memory() + NAMED_PART_BYTES);
         Arc::new(Self {
             summary,
             state: RankedRwLock::new(PartState::Memory(Arc::new(part), charge)),
@@ -76,7 +82,7 @@ impl PartSlot {
     pub(crate) fn stored(summary: PartSummary, stored: StoredPart) -> Arc<Self> {
         Arc::new(Self {
             summary,
-            state: RankedRwLock::new(PartState::Stored(stored)),
+            state: RankedRwLock::new(PartState::Stored(stored, None)),
             is_counted: AtomicBool::new(false),
         })
     }
@@ -85,7 +91,7 @@ impl PartSlot {
     pub(crate) fn place(&self) -> Option<StoredPart> {
         match &*self.state.read() {
             PartState::Memory(..) => None,
-            PartState::Stored(stored) => Some(stored.clone()),
+            PartState::Stored(stored, _) => Some(stored.clone()),
         }
     }
 
@@ -93,7 +99,7 @@ impl PartSlot {
     pub(crate) fn as_unwritten(&self) -> Option<Arc<Part>> {
         match &*self.state.read() {
             PartState::Memory(part, _) => Some(part.clone()),
-            PartState::Stored(_) => None,
+            PartState::Stored(..) => None,
         }
     }
 
@@ -101,7 +107,7 @@ impl PartSlot {
     pub(super) fn part_or_handle(&self) -> Result<Arc<Part>, Arc<PieceHandle>> {
         match &*self.state.read() {
             PartState::Memory(part, _) => Ok(part.clone()),
-            PartState::Stored(stored) => Err(stored.handle.clone()),
+            PartState::Stored(stored, _) => Err(stored.handle.clone()),
         }
     }
 
@@ -118,8 +124,17 @@ impl PartSlot {
     /// The part now lies on the device. The first caller wins.
     pub(crate) fn set_stored(&self, stored: StoredPart) {
         let mut state = self.state.write();
-        if matches!(&*state, PartState::Memory(..)) {
-            *state = PartState::Stored(stored);
+        if let PartState::Memory(_, charge) = &mut *state {
+            let charge = charge.split_off(NAMED_PART_BYTES);
+            *state = PartState::Stored(stored, Some(charge));
+        }
+    }
+
+    /// The device now has a header that names the part: other headers in memory that do so, too,
+    /// are to be written or go away soon.
+    pub(super) fn set_named(&self) {
+        if let PartState::Stored(_, charge) = &mut *self.state.write() {
+            *charge = None;
         }
     }
 
@@ -127,7 +142,7 @@ impl PartSlot {
     pub(super) fn value_parts(&self) -> usize {
         match &*self.state.read() {
             PartState::Memory(part, _) => part.values().len(),
-            PartState::Stored(stored) => stored.values.len(),
+            PartState::Stored(stored, _) => stored.values.len(),
         }
     }
 

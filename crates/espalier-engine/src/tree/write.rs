@@ -8,7 +8,7 @@ use crate::pieces::{Encoded, Part};
 use crate::tree::Root;
 use crate::tree::codec;
 use crate::tree::node::{Body, Edge, Node, NodeSlot};
-use crate::tree::part_slot::{PartSlot, StoredPart};
+use crate::tree::part_slot::{NAMED_PART_BYTES, PartSlot, StoredPart};
 use crate::tree::run::Run;
 use crate::tree::trees::Trees;
 use std::collections::{BTreeMap, HashSet};
@@ -52,8 +52,9 @@ impl Trees {
         let Some(handle) = handles.into_iter().next() else {
             return Err(crate::Error::damaged("a write gave no piece"));
         };
-        self.pieces.keep_node(id, node.clone(), body.len() + 512);
+        self.pieces.keep_node(id, node.clone(), memory_of(&node, body.len()));
         slot.set_stored(handle.clone());
+        runs_of(&node).flat_map(|run| &run.parts).for_each(|part| part.slot.set_named());
         written.push(Written { id, refers });
         Ok(handle)
     }
@@ -174,6 +175,12 @@ pub(super) fn blocks_of(bytes: usize) -> u64 {
 /// Blocks that the header of a node takes, at most.
 pub(super) fn header_blocks(node: &Node) -> u64 {
     blocks_of(header_bytes(node))
+}
+
+/// Bytes that a node takes in memory whose header has a body of so many bytes. Keys and filters are in
+/// pieces of memory of their own, about as long.
+pub(super) fn memory_of(node: &Node, body: usize) -> usize {
+    512 + body + node.named_parts() * NAMED_PART_BYTES
 }
 
 /// Bytes of the header of a node ([`codec::encode`]), at most: every number and length with as many

@@ -74,7 +74,7 @@ impl FileSystem {
     /// # Errors
     /// As for [`FileSystem::fsync`].
     pub fn background_tick(&self) -> Result<()> {
-        self.names.nodes.trim_names();
+        self.names.nodes.sweep_names();
         self.names.nodes.catch_up_all();
         if !self.volume.options.read_only {
             correct_areas(&self.names)?;

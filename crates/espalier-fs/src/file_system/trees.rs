@@ -98,6 +98,20 @@ impl FileSystem {
         nodes_below::names_in_removed_trees(&self.names, limit)
     }
 
+    /// From now on `watch` is called when more files and directories are in memory than
+    /// [`OpenOptions::node_memory`] says: with locks held, so it only sees to it that
+    /// [`FileSystem::surplus_nodes`] is called.
+    pub fn watch_surplus(&self, watch: SurplusWatch) {
+        self.names.nodes.watch_surplus(watch);
+    }
+
+    /// The files and directories that have been in memory for longest, beyond three quarters of
+    /// those that there is memory for; what lies deeper first. Takes time for each that is in
+    /// memory; the watch is not called before this was.
+    pub fn surplus_nodes(&self) -> Vec<SurplusNode> {
+        self.names.nodes.surplus()
+    }
+
     /// The nodes in memory of a directory (or file) and everything below it, each file by whatever
     /// name it is known; `None` if there are more than `limit`, or it takes a look at many more
     /// names to find them.

@@ -2,6 +2,7 @@
 
 pub(crate) mod access_times;
 pub(crate) mod forgotten;
+pub(crate) mod growth_gate;
 pub(crate) mod inode_store;
 pub(crate) mod limits;
 pub(crate) mod names;

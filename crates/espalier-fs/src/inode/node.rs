@@ -19,7 +19,7 @@ use crate::model::layout;
 use crate::model::position::Positions;
 use crate::model::record::Inode;
 use crate::model::tree_limits::TreeLimits;
-use crate::model::types::{FileKind, NodeId};
+use crate::model::types::{FileKind, NodeId, SurplusNode};
 use crate::volume::mtime_hold::MtimeHold;
 use espalier_engine::Lsn;
 use parking_lot::{Mutex, RwLock};
@@ -302,6 +302,20 @@ impl Node {
 
     pub(crate) fn place(&self) -> Place {
         self.place.read().clone()
+    }
+
+    /// True if a kernel may know it by a name: neither the root nor an area.
+    pub(crate) fn may_be_surplus(&self) -> bool {
+        let is_area = self.directory.as_ref().is_some_and(|directory| directory.role != Role::Tree);
+        !is_area && self.place.read().parent.is_some()
+    }
+
+    /// What the mount is told of a node on which it should give back its references.
+    pub(crate) fn as_surplus(&self) -> SurplusNode {
+        let Place { parent, name } = self.place();
+        // In a link area lies a file with several names, of which none is known here.
+        let dir = parent.filter(|dir| !self.is_dir() && dir.dir().role == Role::Tree);
+        SurplusNode { node: self.id, place: dir.map(|dir| (dir.id, name)) }
     }
 
     /// True if its data and attributes lie at this entry.

@@ -6,9 +6,12 @@
 //!
 //! A node stays in the table while it has references: one for each entry that the kernel knows, one
 //! for each node below it, and those that calls hold. Known names have a budget of memory: a sweep
-//! over the directories drops the names of those that were not used lately.
+//! over the directories drops the names of those that were not used lately. Nodes have one, too:
+//! beyond it the mount is told that there is a *surplus*, and asks the kernel to give up its
+//! references on the nodes that have been in memory for longest.
 
 use crate::inode::forgotten::{ForgottenNodes, Location};
+use crate::inode::growth_gate::GrowthGate;
 use crate::inode::names::{Known, Names};
 use crate::inode::node::{Node, Place};
 use crate::inode::node_id::{Identity, id_of, temporary_id};
@@ -16,15 +19,21 @@ use crate::inode::pending_changes::PendingChanges;
 use crate::lock_order::{Rank, RankedMutex};
 use crate::model::error::{FsErrorKind, Result, fail};
 use crate::model::record::Inode;
-use crate::model::types::{HandleLifetime, NodeId};
+use crate::model::types::{HandleLifetime, NodeId, SurplusNode, SurplusWatch};
 use espalier_engine::Lsn;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 const SHARDS: usize = 64;
+
+/// Bytes that a node of a file takes, with its name and its places in tables.
+const NODE_BYTES: u64 = size_of::<Node>() as u64 + 192;
+
+/// Of the nodes that there may be, so many 16ths are left when the kernel is asked to give some up.
+const KEPT_NODES: u64 = 12;
 
 /// Hashes node ids. The file system gives them out itself, so no user can choose ids that collide.
 #[derive(Default)]
@@ -61,10 +70,22 @@ pub(crate) struct NodeTable {
     changes: Arc<PendingChanges>,
     /// Bytes of known names, of all directories.
     name_bytes: AtomicU64,
-    /// Bytes of known names above which a sweep drops some.
-    name_budget: u64,
+    /// How many bytes of known names there may be, and when a sweep drops some.
+    name_gate: GrowthGate,
     /// The shard where the sweep goes on.
     sweep: AtomicUsize,
+    /// How many nodes there may be, and when the kernel is asked to give some up.
+    node_gate: GrowthGate,
+    surplus_watch: OnceLock<SurplusWatch>,
+}
+
+/// How much memory a table may take, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TableMemory {
+    /// For known names.
+    pub(crate) names: u64,
+    /// For nodes.
+    pub(crate) nodes: u64,
 }
 
 struct Slot {
@@ -94,7 +115,7 @@ impl NodeTable {
     /// `handles`: how long files are found by their ids.
     pub(crate) fn new(
         first: u64,
-        name_budget: u64,
+        memory: TableMemory,
         handles: HandleLifetime,
         changes: Arc<PendingChanges>,
     ) -> Self {
@@ -102,14 +123,16 @@ impl NodeTable {
         Self {
             shards,
             next_serial: AtomicU64::new(first),
-            forgotten: (handles > HandleLifetime::Reference).then(|| ForgottenNodes::new(name_budget / 2)),
+            forgotten: (handles > HandleLifetime::Reference).then(|| ForgottenNodes::new(memory.names / 2)),
             noted: (handles == HandleLifetime::Stored)
                 .then(|| RankedMutex::with_key(Rank::NodeShard, 2, HashMap::new())),
             count: AtomicU64::new(0),
             changes,
             name_bytes: AtomicU64::new(0),
-            name_budget,
+            name_gate: GrowthGate::new(memory.names),
             sweep: AtomicUsize::new(0),
+            node_gate: GrowthGate::new(memory.nodes / NODE_BYTES),
+            surplus_watch: OnceLock::new(),
         }
     }
 
@@ -140,8 +163,46 @@ impl NodeTable {
 
     /// Adds a node with one reference. No other has its id.
     pub(crate) fn add(&self, node: &Arc<Node>) {
-        self.count.fetch_add(1, Ordering::Relaxed);
         self.shard(node.id).lock().insert(node.id, Slot { node: node.clone(), references: 1 });
+        self.count_one();
+    }
+
+    /// Counts one node more; tells the mount if they are too many.
+    fn count_one(&self) {
+        let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
+        if let Some(watch) = self.surplus_watch.get()
+            && self.node_gate.begin(count)
+        {
+            watch();
+        }
+    }
+
+    /// From now on `watch` is called when there are too many nodes: with locks held, so it only
+    /// sees to it that [`Self::surplus`] is called. The first caller wins.
+    pub(crate) fn watch_surplus(&self, watch: SurplusWatch) {
+        // A second mount of the same file system has the same kernel.
+        let _ = self.surplus_watch.set(watch);
+    }
+
+    /// The nodes that have been in memory for longest, beyond three quarters of what there may be:
+    /// those that came last first, as they may lie below others. Called without locks, after the
+    /// watch was.
+    pub(crate) fn surplus(&self) -> Vec<SurplusNode> {
+        let serials = |shard: &RankedMutex<Shard>| -> Vec<(u64, NodeId)> {
+            let shard = shard.lock();
+            let named = shard.values().map(|slot| &slot.node).filter(|node| node.may_be_surplus());
+            named.map(|node| (node.serial, node.id)).collect()
+        };
+        let mut found: Vec<(u64, NodeId)> = self.shards.iter().flat_map(serials).collect();
+        let kept = self.node_gate.budget() / 16 * KEPT_NODES;
+        let beyond = found.len().saturating_sub(usize::try_from(kept).unwrap_or(usize::MAX));
+        if beyond > 0 && beyond < found.len() {
+            found.select_nth_unstable(beyond);
+        }
+        found.truncate(beyond);
+        found.sort_unstable_by_key(|(serial, _)| std::cmp::Reverse(*serial));
+        self.node_gate.end(self.len() - (beyond as u64).min(self.len()));
+        found.into_iter().filter_map(|(_, id)| self.get(id)).map(|node| node.as_surplus()).collect()
     }
 
     /// Adds a node that a server before this one had under the same id, with so many references,
@@ -202,7 +263,7 @@ impl NodeTable {
             let node = make(Identity { id, serial });
             slot.insert(Slot { node: node.clone(), references: 1 });
             self.note(id);
-            self.count.fetch_add(1, Ordering::Relaxed);
+            self.count_one();
             return node;
         }
         let node = make(Identity { id: temporary_id(serial), serial });
@@ -401,14 +462,22 @@ impl NodeTable {
 
     /// True if more names may become known without a sweep.
     pub(crate) fn has_name_budget(&self) -> bool {
-        self.name_bytes() < self.name_budget
+        self.name_bytes() < self.name_gate.budget()
+    }
+
+    /// Drops names of directories that were not used lately if names take more memory than the
+    /// budget, and a quarter more than the last sweep had to leave. Called without locks.
+    pub(crate) fn trim_names(&self) {
+        if self.name_gate.begin(self.name_bytes()) {
+            self.sweep_names();
+        }
     }
 
     /// Drops names of directories that were not used lately, while names take more memory than the
-    /// budget. Called without locks.
-    pub(crate) fn trim_names(&self) {
+    /// budget. Called without locks; takes time for all nodes.
+    pub(crate) fn sweep_names(&self) {
         let mut steps = 2 * SHARDS;
-        while self.name_bytes() > self.name_budget && steps > 0 {
+        while self.name_bytes() > self.name_gate.budget() && steps > 0 {
             steps -= 1;
             let shard = self.sweep.fetch_add(1, Ordering::Relaxed);
             for node in self.directories(shard) {
@@ -423,6 +492,7 @@ impl NodeTable {
                 }
             }
         }
+        self.name_gate.end(self.name_bytes());
     }
 
     fn directories(&self, shard: usize) -> Vec<Arc<Node>> {

@@ -415,6 +415,18 @@ pub enum Notice {
 /// Gets the [`Notice`]s of calls.
 pub type NoticeWatch = Arc<dyn Fn(Notice) + Send + Sync>;
 
+/// Is called when more files and directories are in memory than there is memory for.
+pub type SurplusWatch = Arc<dyn Fn() + Send + Sync>;
+
+/// A file or directory on which references should be given back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SurplusNode {
+    /// Its id.
+    pub node: NodeId,
+    /// Of a file that is found by one name: its directory and name.
+    pub place: Option<(NodeId, Arc<[u8]>)>,
+}
+
 /// How a volume is opened.
 #[derive(Clone)]
 pub struct OpenOptions {
@@ -422,6 +434,10 @@ pub struct OpenOptions {
     pub volume: String,
     /// Bytes of memory for what is known about names.
     pub name_memory: u64,
+    /// Bytes of memory for files and directories in use. Beyond that the watch of
+    /// [`FileSystem::watch_surplus`](crate::FileSystem::watch_surplus) is called: only the callers
+    /// that hold references can give them back.
+    pub node_memory: u64,
     /// Refuse every change, and make none.
     pub read_only: bool,
     /// When reading changes the time of the last read.
@@ -478,6 +494,7 @@ impl Default for OpenOptions {
         Self {
             volume: "main".into(),
             name_memory: 64 << 20,
+            node_memory: 256 << 20,
             read_only: false,
             atime: Atime::Relative,
             max_key: MAX_KEY,

@@ -183,6 +183,38 @@ fn names_stay_within_their_memory() {
     bench.check(0);
 }
 
+#[test]
+fn callers_hear_when_too_many_files_are_in_memory() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    let bench = Bench::with(0, espalier_fs::OpenOptions { node_memory: 64 << 10, ..Default::default() });
+    let calls = Arc::new(AtomicU64::new(0));
+    let called = calls.clone();
+    bench.fs.watch_surplus(Arc::new(move || {
+        called.fetch_add(1, Ordering::Relaxed);
+    }));
+    let dir = bench.dir(NodeId::ROOT, "dir");
+    let files: Vec<NodeId> = (0..400).map(|n| bench.file(dir, &format!("{n}"))).collect();
+    // Not again before they were asked for.
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+    let surplus = bench.fs.surplus_nodes();
+    assert!((250..400).contains(&surplus.len()), "{}", surplus.len());
+    let oldest = surplus.iter().find(|surplus| surplus.node == files[0]).expect("it is the oldest file");
+    assert_eq!(oldest.place, Some((dir, (*b"0").into())));
+    assert!(surplus.iter().all(|surplus| surplus.node != files[399]), "the newest is kept");
+    // What lies deeper comes first.
+    assert_eq!(surplus.last().map(|surplus| (surplus.node, surplus.place.clone())), Some((dir, None)));
+    let place = |surplus: &espalier_fs::SurplusNode| surplus.place.is_some();
+    surplus.iter().filter(|surplus| place(surplus)).for_each(|surplus| bench.fs.forget(surplus.node, 1));
+    assert!(bench.fs.surplus_nodes().len() < 5, "the others are in use");
+    // And again when there are too many again.
+    for n in 400..800 {
+        bench.file(dir, &format!("{n}"));
+    }
+    assert_eq!(calls.load(Ordering::Relaxed), 2);
+    bench.check(0);
+}
+
 /// A listing that a kernel has just been given is not given again, unless the directory changed,
 /// or another caller asks.
 #[test]

@@ -8,6 +8,7 @@ const INVALIDATE_ENTRY: i32 = 3;
 const STORE: i32 = 4;
 const DELETE: i32 = 6;
 const INCREMENT_EPOCH: i32 = 8;
+const PRUNE: i32 = 9;
 
 /// The longest name of an INVAL_ENTRY that the kernel takes, bytes.
 const MAX_NAME_BYTES: usize = 1024;
@@ -46,6 +47,11 @@ pub enum Notification {
     },
     /// The kernel has to look up every cached name of the mount again (protocol 7.44).
     Epoch,
+    /// The kernel gives up these nodes, but for those in use (protocol 7.45).
+    Prune {
+        /// The nodes; what lies deeper comes first.
+        nodes: Vec<u64>,
+    },
 }
 
 impl Notification {
@@ -85,6 +91,12 @@ impl Notification {
                 })
             }
             Self::Epoch => message(INCREMENT_EPOCH, 0, |_| ()),
+            Self::Prune { nodes } => message(PRUNE, 16 + nodes.len() * 8, |writer| {
+                writer.u32(nodes.len() as u32);
+                writer.u32(0);
+                writer.u64(0);
+                nodes.iter().for_each(|node| writer.u64(*node));
+            }),
         }
     }
 }

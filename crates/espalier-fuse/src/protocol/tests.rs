@@ -122,6 +122,7 @@ fn notifications_say_how_long_they_are() {
         Notification::Inode { node: 3, data: Some((0, 0)) },
         Notification::Entry { parent: 1, name: b"name".to_vec(), expire: true },
         Notification::Epoch,
+        Notification::Prune { nodes: vec![3, 5] },
     ];
     for notification in notifications {
         let bytes = notification.encode();

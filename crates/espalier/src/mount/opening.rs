@@ -24,6 +24,7 @@ pub(super) fn open_file_system(
     let options = OpenOptions {
         volume,
         name_memory: plan.settings.name_memory(),
+        node_memory: plan.settings.node_memory(),
         read_only,
         atime: plan.settings.atime,
         narrow_numbers: plan.settings.narrow_numbers,

@@ -13,6 +13,9 @@ use std::path::PathBuf;
 /// The memory budget if none is asked for.
 const DEFAULT_CACHE_BYTES: u64 = 2 << 30;
 
+/// Memory for files and directories in use, beside a share of the budget.
+const LEAST_NODE_MEMORY_BYTES: u64 = 16 << 20;
+
 /// The smallest budget that everything fits in.
 const MIN_CACHE_BYTES: u64 = 64 << 20;
 
@@ -180,6 +183,12 @@ impl Settings {
     /// The part of the budget that knows names.
     pub(crate) fn name_memory(&self) -> u64 {
         (self.cache / 16).clamp(4 << 20, 256 << 20)
+    }
+
+    /// Memory for files and directories in use, beside the budget: each is in use in the kernel as
+    /// well, which asks for it.
+    pub(crate) fn node_memory(&self) -> u64 {
+        LEAST_NODE_MEMORY_BYTES + self.cache / 8
     }
 
     /// The part of the budget for the store.

@@ -42,6 +42,17 @@ fn a_scan_over_small_values_takes_few_reads() {
     assert!(read_bytes < total as u64 * 3 / 2, "{read_bytes} bytes read for {total}");
 }
 
+/// What tells that reads follow one another counted beyond its range where there is no memory to
+/// read ahead (found by the simulation of power cuts among threads).
+#[test]
+fn a_long_scan_without_memory_to_read_ahead_ends() {
+    let world = World::new(8192);
+    let (bytes, values, _handles) = files(&world, 600);
+    let pieces = world.reopened();
+    pieces.set_capacity(0);
+    scan(&pieces, &bytes, &values);
+}
+
 #[test]
 fn a_background_thread_reads_before_it_is_needed() {
     let world = World::new(8192);
