@@ -1,5 +1,5 @@
-//! Keys that were deleted and still have messages: looks that give up, and messages that are made to
-//! come to the leaves.
+//! Keys that were deleted and still have messages: looks that give up, and messages that are made
+//! to come to the leaves.
 
 use espalier_engine::{Batch, FormatOptions, IndexId, KeyRange, OpenOptions, Store, Tuning, Within};
 use espalier_storage::{SimulatedDevice, SimulatedEnvironment};

@@ -104,8 +104,8 @@ pub trait Trees {
     /// [`Error::Meanwhile`] if something is not what a step expects; of the system.
     fn rename_all(&self, staging: &Path, target: &Path, steps: &[Step]) -> Result<()>;
 
-    /// What [`Trees::differences`] gives, [`Trees::exclusive_bytes`] and [`Trees::limits`] of `new`, in
-    /// one question.
+    /// What [`Trees::differences`] gives, [`Trees::exclusive_bytes`] and [`Trees::limits`] of
+    /// `new`, in one question.
     ///
     /// # Errors
     /// As for these.

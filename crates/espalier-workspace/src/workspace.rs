@@ -187,8 +187,8 @@ impl Workspace {
         told(paths, &base, &place)
     }
 
-    /// The same, with the bytes that nothing else shares with it (`None` if the user may not know), and
-    /// its limits.
+    /// The same, with the bytes that nothing else shares with it (`None` if the user may not
+    /// know), and its limits.
     ///
     /// # Errors
     /// As for [`Trees::survey`].

@@ -7,9 +7,10 @@
 //! they make; without, it is told to take a step of background work itself.
 //!
 //! Memory is *tight* when memtables, what is unwritten or both together with what the log has not
-//! written take their share, and *full* when they take a third more. While it is tight a batch waits for a bounded time
-//! ([`MAX_WAIT_WHEN_TIGHT`]), in which the device writes more than the batch adds; so no writer
-//! waits for a whole checkpoint. The log, the layers and what waits on edges have no such margin.
+//! written take their share, and *full* when they take a third more. While it is tight a batch
+//! waits for a bounded time ([`MAX_WAIT_WHEN_TIGHT`]), in which the device writes more than the
+//! batch adds; so no writer waits for a whole checkpoint. The log, the layers and what waits on
+//! edges have no such margin.
 //!
 //! Writers never wait for what no work can write, such as replaced values that only a snapshot
 //! holds, or a flush for which the device has no room.

@@ -9,9 +9,9 @@
 //! So that trees that come and go have the time for it, a clone *rests* for a moment before it is
 //! bound, unless many layers wait. A look-up passes it meanwhile.
 //!
-//! Why dropping is right: readers that look at older versions hold the layers themselves. Messages to
-//! what the clone brought, from before the deletion, apply to whatever was there, and the deletion
-//! above them hides the result.
+//! Why dropping is right: readers that look at older versions hold the layers themselves. Messages
+//! to what the clone brought, from before the deletion, apply to whatever was there, and the
+//! deletion above them hides the result.
 
 use super::{Layer, Version};
 use crate::memtable::Memtable;

@@ -196,8 +196,9 @@ impl Child {
         Child { slot, view: View::lifted(prefix), weight }
     }
 
-    /// True if the node is shown whole, behind a prefix with which every key in `range` begins: what
-    /// changes there can be changed in the node's own key space, without translating the header.
+    /// True if the node is shown whole, behind a prefix with which every key in `range` begins:
+    /// what changes there can be changed in the node's own key space, without translating the
+    /// header.
     pub(super) fn lifts_all_of(&self, range: &KeyRange) -> bool {
         self.view.from.is_empty() && !self.is_bounded() && KeyRange::prefix(&self.view.to).covers(range)
     }

@@ -177,8 +177,8 @@ pub(super) fn header_blocks(node: &Node) -> u64 {
     blocks_of(header_bytes(node))
 }
 
-/// Bytes that a node takes in memory whose header has a body of so many bytes. Keys and filters are in
-/// pieces of memory of their own, about as long.
+/// Bytes that a node takes in memory whose header has a body of so many bytes. Keys and filters are
+/// in pieces of memory of their own, about as long.
 pub(super) fn memory_of(node: &Node, body: usize) -> usize {
     512 + body + node.named_parts() * NAMED_PART_BYTES
 }

@@ -457,8 +457,8 @@ impl<'a> Grafter<'a> {
         Some(children.into_iter().zip(ends).map(edge).collect())
     }
 
-    /// `node`, which covers `host`, after [`Self::graft_into`] as one child or several, each with its
-    /// start; at least one.
+    /// `node`, which covers `host`, after [`Self::graft_into`] as one child or several, each with
+    /// its start; at least one.
     fn graft_into_child(
         &self,
         mut node: Node,

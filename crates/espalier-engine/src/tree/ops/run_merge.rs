@@ -68,8 +68,8 @@ impl RunMerger<'_> {
         runs.iter().map(|run| run.weight()).sum::<u64>() > bytes
     }
 
-    /// True if their messages take more than so many bytes, without large values, which are referred
-    /// to.
+    /// True if their messages take more than so many bytes, without large values, which are
+    /// referred to.
     pub(super) fn has_more_messages(&self, runs: &[Arc<Run>], bytes: u64) -> bool {
         runs.iter().map(|run| run.message_bytes()).sum::<u64>() > bytes
     }
