@@ -46,7 +46,7 @@ impl FileSystem {
     /// The attributes of `node`.
     ///
     /// # Errors
-    /// [`FsErrorKind::Stale`](crate::FsErrorKind::Stale); for sparse files also of the store.
+    /// [`FsErrorKind::Stale`]; for sparse files also of the store.
     pub fn getattr(&self, node: NodeId) -> Result<Attr> {
         self.attributes.getattr(node)
     }
@@ -54,9 +54,9 @@ impl FileSystem {
     /// Changes attributes; returns the new ones.
     ///
     /// # Errors
-    /// [`FsErrorKind::Invalid`](crate::FsErrorKind::Invalid) or
-    /// [`FsErrorKind::IsDirectory`](crate::FsErrorKind::IsDirectory) for the size of something that
-    /// is no regular file, [`FsErrorKind::FileTooLarge`](crate::FsErrorKind::FileTooLarge); of the
+    /// [`FsErrorKind::Invalid`] or
+    /// [`FsErrorKind::IsDirectory`] for the size of something that
+    /// is no regular file, [`FsErrorKind::FileTooLarge`]; of the
     /// store.
     pub fn setattr(&self, node: NodeId, set: &SetAttr) -> Result<Attr> {
         let call = || self.attributes.setattr(node, set, None);
@@ -82,7 +82,7 @@ impl FileSystem {
     /// The target of a symbolic link.
     ///
     /// # Errors
-    /// [`FsErrorKind::Invalid`](crate::FsErrorKind::Invalid) if it is none.
+    /// [`FsErrorKind::Invalid`] if it is none.
     pub fn readlink(&self, node: NodeId) -> Result<Vec<u8>> {
         self.attributes.readlink(node)
     }
@@ -90,7 +90,7 @@ impl FileSystem {
     /// The flags that `chattr` sets.
     ///
     /// # Errors
-    /// [`FsErrorKind::Stale`](crate::FsErrorKind::Stale).
+    /// [`FsErrorKind::Stale`].
     pub fn flags(&self, node: NodeId) -> Result<FileFlags> {
         self.attributes.flags(node)
     }
@@ -98,8 +98,8 @@ impl FileSystem {
     /// Sets the flags that `chattr` sets: the owner may, but only root those that forbid changes.
     ///
     /// # Errors
-    /// [`FsErrorKind::Permission`](crate::FsErrorKind::Permission) for other callers;
-    /// [`FsErrorKind::Unsupported`](crate::FsErrorKind::Unsupported) for other flags; of the store.
+    /// [`FsErrorKind::Permission`] for other callers;
+    /// [`FsErrorKind::Unsupported`] for other flags; of the store.
     pub fn set_flags(&self, node: NodeId, flags: FileFlags, caller: &Caller) -> Result<()> {
         let call = || self.attributes.set_flags(node, flags, caller);
         self.quotas.change(node, growth::attributes, call)
@@ -108,8 +108,8 @@ impl FileSystem {
     /// The value of an extended attribute.
     ///
     /// # Errors
-    /// [`FsErrorKind::NoData`](crate::FsErrorKind::NoData) if there is none,
-    /// [`FsErrorKind::Unsupported`](crate::FsErrorKind::Unsupported) for names outside of the
+    /// [`FsErrorKind::NoData`] if there is none,
+    /// [`FsErrorKind::Unsupported`] for names outside of the
     /// namespaces `user.`, `trusted.`, `security.` and the access control lists; of the store.
     pub fn getxattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>> {
         self.xattrs.get(node, name)
@@ -119,12 +119,12 @@ impl FileSystem {
     /// set-group-id bit.
     ///
     /// # Errors
-    /// [`FsErrorKind::Exists`](crate::FsErrorKind::Exists) or
-    /// [`FsErrorKind::NoData`](crate::FsErrorKind::NoData) as `mode` says,
-    /// [`FsErrorKind::TooBig`](crate::FsErrorKind::TooBig) for values beyond 64 KiB,
-    /// [`FsErrorKind::NoSpace`](crate::FsErrorKind::NoSpace) for names beyond 64 KiB in all, and
+    /// [`FsErrorKind::Exists`] or
+    /// [`FsErrorKind::NoData`] as `mode` says,
+    /// [`FsErrorKind::TooBig`] for values beyond 64 KiB,
+    /// [`FsErrorKind::NoSpace`] for names beyond 64 KiB in all, and
     /// for capabilities and access control lists beyond 2 KiB,
-    /// [`FsErrorKind::Invalid`](crate::FsErrorKind::Invalid) for an access control list that is
+    /// [`FsErrorKind::Invalid`] for an access control list that is
     /// none; of the store.
     pub fn setxattr(
         &self,
@@ -150,7 +150,7 @@ impl FileSystem {
     /// Removes an extended attribute.
     ///
     /// # Errors
-    /// [`FsErrorKind::NoData`](crate::FsErrorKind::NoData) if there is none; of the store.
+    /// [`FsErrorKind::NoData`] if there is none; of the store.
     pub fn removexattr(&self, node: NodeId, name: &[u8]) -> Result<()> {
         self.change_xattr(
             node,
@@ -161,7 +161,7 @@ impl FileSystem {
     /// The names of all extended attributes, each followed by a NUL.
     ///
     /// # Errors
-    /// [`FsErrorKind::Stale`](crate::FsErrorKind::Stale).
+    /// [`FsErrorKind::Stale`].
     pub fn listxattr(&self, node: NodeId) -> Result<Vec<u8>> {
         self.xattrs.list(node)
     }
@@ -174,8 +174,8 @@ impl FileSystem {
     /// Fills `out` from `offset` as far as the file reaches; returns the number of bytes.
     ///
     /// # Errors
-    /// [`FsErrorKind::IsDirectory`](crate::FsErrorKind::IsDirectory) or
-    /// [`FsErrorKind::Invalid`](crate::FsErrorKind::Invalid) if it is no regular file; of the
+    /// [`FsErrorKind::IsDirectory`] or
+    /// [`FsErrorKind::Invalid`] if it is no regular file; of the
     /// store.
     pub fn read(&self, node: NodeId, offset: u64, out: &mut [u8]) -> Result<usize> {
         self.data.read(node, offset, out)
@@ -193,8 +193,8 @@ impl FileSystem {
     /// ordinary user does; capabilities go with every write.
     ///
     /// # Errors
-    /// [`FsErrorKind::FileTooLarge`](crate::FsErrorKind::FileTooLarge),
-    /// [`FsErrorKind::NoSpace`](crate::FsErrorKind::NoSpace); as for [`FileSystem::read`].
+    /// [`FsErrorKind::FileTooLarge`],
+    /// [`FsErrorKind::NoSpace`]; as for [`FileSystem::read`].
     pub fn write(&self, node: NodeId, offset: u64, data: &[u8], kill_privileges: bool) -> Result<usize> {
         let written = self.write_limited(node, offset, data, Privileges::after_change(kill_privileges))?;
         self.settled(written, &[node], FileFlags::SYNC)
@@ -230,9 +230,9 @@ impl FileSystem {
     /// Allocation reserves room: what is written into the range later finds some.
     ///
     /// # Errors
-    /// [`FsErrorKind::NoSpace`](crate::FsErrorKind::NoSpace),
-    /// [`FsErrorKind::FileTooLarge`](crate::FsErrorKind::FileTooLarge),
-    /// [`FsErrorKind::Invalid`](crate::FsErrorKind::Invalid) for an empty range.
+    /// [`FsErrorKind::NoSpace`],
+    /// [`FsErrorKind::FileTooLarge`],
+    /// [`FsErrorKind::Invalid`] for an empty range.
     pub fn fallocate(
         &self,
         node: NodeId,
@@ -255,7 +255,7 @@ impl FileSystem {
     /// The next data or hole at or after `offset`.
     ///
     /// # Errors
-    /// [`FsErrorKind::NoSuchOffset`](crate::FsErrorKind::NoSuchOffset) at or behind the end, and if
+    /// [`FsErrorKind::NoSuchOffset`] at or behind the end, and if
     /// no data follows.
     pub fn lseek(&self, node: NodeId, offset: u64, what: Seek) -> Result<u64> {
         self.data.lseek(node, offset, what)
@@ -277,7 +277,7 @@ impl FileSystem {
     /// `kill_privileges` as for [`FileSystem::write`], for `to`.
     ///
     /// # Errors
-    /// [`FsErrorKind::Invalid`](crate::FsErrorKind::Invalid) if the ranges overlap in one file; as
+    /// [`FsErrorKind::Invalid`] if the ranges overlap in one file; as
     /// for read and write.
     pub fn copy_file_range(
         &self,
