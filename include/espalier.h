@@ -184,7 +184,8 @@ struct espalier_quota {
 #define ESPALIER_IOC_QUOTA       _IOR(ESPALIER_IOC_MAGIC, 17, struct espalier_quota)
 
 /* On a directory: a token for it, and the abstract Unix socket at which the server takes clients
- * that have one (docs/protocol.md). EOPNOTSUPP if it takes none; EXDEV in a snapshot. */
+ * that have one (docs/protocol.md). EOPNOTSUPP if it takes none, EAGAIN if it takes none yet;
+ * EXDEV in a snapshot. */
 struct espalier_client {
 	__u8 token[16];
 	char socket[64];	/* without the NUL in front, filled up with NULs */

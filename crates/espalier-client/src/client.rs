@@ -1,7 +1,7 @@
 //! The client: calls on many files, and on one.
 
 use crate::error::{Error, Result};
-use crate::session::{Reply, Session};
+use crate::session::{REPLACED_LIMIT, Reply, Session};
 use crate::wire::{Call, MAX_ITEMS, Malformed, Piece, ReadItem, Reader, Stat, Time, WelcomeFlags};
 use rustix::fs::{Mode, OFlags, open};
 use std::collections::HashMap;
@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// Whether a symbolic link at the end of a path is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,12 +92,16 @@ impl Client {
         result
     }
 
-    /// Makes a call, and once more if the server went away and the call changes nothing.
+    /// Makes a call, and again if the server went away, as it does when it is replaced, and the call
+    /// changes nothing.
     pub(crate) fn ask<T>(&self, call: &Call<'_>, read: impl Fn(Reply<'_>) -> Result<T>) -> Result<T> {
         let once = || self.with_session(|session| session.call(call).and_then(&read));
-        match once() {
-            Err(Error::Lost { may_have_changed: false, .. }) => once(),
-            result => result,
+        let deadline = Instant::now() + REPLACED_LIMIT;
+        loop {
+            match once() {
+                Err(Error::Lost { may_have_changed: false, .. }) if Instant::now() < deadline => {}
+                result => return result,
+            }
         }
     }
 

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// Bytes of each area of the shared memory.
 const AREA: u32 = 1 << 20;
 /// How long a server that is being replaced is waited for.
-const REPLACED_LIMIT: Duration = Duration::from_secs(5);
+pub(crate) const REPLACED_LIMIT: Duration = Duration::from_secs(5);
 /// How often it is looked for meanwhile.
 const REPLACED_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -65,14 +65,16 @@ impl Session {
     pub(crate) fn begin(directory: &File) -> Result<Self> {
         let deadline = Instant::now() + REPLACED_LIMIT;
         loop {
-            let address = ask_address(directory).map_err(Error::NoServer)?;
-            match Self::connect(&address, directory) {
-                // The server is being replaced. The next question waits for the other one.
+            let address = ask_address(directory).map_err(Error::NoServer);
+            match address.and_then(|address| Self::connect(&address, directory)) {
+                // The server is being replaced, or begins.
                 Err(Error::NoServer(error))
                     if Instant::now() < deadline
                         && matches!(
                             error.kind(),
-                            io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset
+                            io::ErrorKind::ConnectionRefused
+                                | io::ErrorKind::ConnectionReset
+                                | io::ErrorKind::WouldBlock
                         ) =>
                 {
                     std::thread::sleep(REPLACED_INTERVAL);

@@ -1,7 +1,7 @@
 //! The mount as a server of clients sees it, which are programs that talk to the server of the
 //! mount without the kernel.
 
-use crate::dispatch::Dispatcher;
+use crate::dispatch::{ClientSocket, Dispatcher};
 use crate::kernel_caches::KernelCaches;
 use crate::protocol::control::Token;
 use crate::transport::BackgroundAccess;
@@ -55,7 +55,7 @@ impl ClientAccess {
     /// From now on `ESPALIER_IOC_CLIENT` leads programs to the abstract socket with this name; with
     /// `None` it says that there are no clients.
     pub fn announce(&self, socket: Option<String>) {
-        self.dispatcher.set_client_socket(socket);
+        self.dispatcher.set_client_socket(socket.map_or(ClientSocket::None, ClientSocket::At));
     }
 
     /// The directory of a token that user `uid` got by `ESPALIER_IOC_CLIENT`. It is used up.

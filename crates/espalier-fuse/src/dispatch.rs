@@ -45,6 +45,7 @@ use crate::protocol::linux_ioctl::LinuxCommand;
 use crate::protocol::notify::Notification;
 use crate::protocol::{Header, Operation, reply};
 use crate::transport::{self, Handler, Outcome, Request};
+pub(crate) use control::ClientSocket;
 use control::TreeCommands;
 use convert::decode;
 use errno::Errno;
@@ -126,8 +127,8 @@ impl Dispatcher {
     }
 
     /// See [`ClientAccess::announce`](crate::ClientAccess::announce).
-    pub(crate) fn set_client_socket(&self, name: Option<String>) {
-        self.commands.set_client_socket(name);
+    pub(crate) fn set_client_socket(&self, socket: ClientSocket) {
+        self.commands.set_client_socket(socket);
     }
 
     /// See [`ClientAccess::redeem`](crate::ClientAccess::redeem).

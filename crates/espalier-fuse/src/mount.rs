@@ -11,7 +11,7 @@ mod kernel;
 mod options;
 
 use crate::client_access::{self, ClientAccess, MountIdentity};
-use crate::dispatch::{Dispatcher, Fullness};
+use crate::dispatch::{ClientSocket, Dispatcher, Fullness};
 use crate::kernel_release;
 use crate::metrics::Metrics;
 use crate::notifier::Notifier;
@@ -405,6 +405,9 @@ fn dispatcher_of(fs: &Arc<FileSystem>, options: &mut MountOptions) -> Dispatcher
     }
     if options.follow {
         dispatcher.follow();
+    }
+    if options.clients {
+        dispatcher.set_client_socket(ClientSocket::Awaited);
     }
     fs.set_kernel_keeps_times(options.writeback);
     dispatcher

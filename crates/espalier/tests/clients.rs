@@ -38,7 +38,8 @@ fn a_client_goes_on_with_the_server_that_replaces_the_one_it_had() {
                     Err(other) => panic!("{other:?}"),
                 }
                 if let Some(name) = written.last() {
-                    assert!(busy.stat(name, Links::Follow).is_ok(), "a question is asked again");
+                    let asked_again = busy.stat(name, Links::Follow);
+                    assert!(asked_again.is_ok(), "{name}: {asked_again:?}");
                 }
             }
             written

@@ -31,13 +31,20 @@ impl Store {
     }
 
     /// How many bytes of the store some ranges take that are theirs alone, as of a checkpoint no
-    /// older than `max_age`, which is made if need be and unless the store is read-only. Reads the
+    /// older than `max_age`, or as of now if that one knows of none. Makes a checkpoint if need be, unless
+    /// the store is read-only. Reads the
     /// headers of what is theirs alone and of the borders, no parts. The ranges must not overlap.
     ///
     /// # Errors
     /// As for [`Store::space_of`].
     pub fn exclusive_space_of(&self, ranges: &[(IndexId, KeyRange)], max_age: Duration) -> Result<u64> {
         self.checkpoint_if_older(max_age)?;
+        let exclusive = self.usage(Sought::Exclusive, ranges)?.exclusive;
+        if exclusive > 0 {
+            return Ok(exclusive);
+        }
+        // They may be newer than that checkpoint.
+        self.checkpoint_if_older(Duration::ZERO)?;
         Ok(self.usage(Sought::Exclusive, ranges)?.exclusive)
     }
 

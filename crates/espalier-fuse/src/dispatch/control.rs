@@ -29,6 +29,18 @@ use handles::{Comparisons, Differences, Tokens};
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 
+/// Where clients reach the server past the kernel.
+#[derive(Debug, Default)]
+pub(crate) enum ClientSocket {
+    /// Nowhere.
+    #[default]
+    None,
+    /// Nowhere yet: the mount answers before its server takes clients, also after a handover.
+    Awaited,
+    /// At the abstract socket with this name.
+    At(String),
+}
+
 /// Carries out ioctls.
 pub(super) struct TreeCommands {
     /// The live file system.
@@ -42,7 +54,7 @@ pub(super) struct TreeCommands {
     tokens: Tokens,
     comparisons: Comparisons,
     /// The socket at which clients reach the server, if it takes any.
-    client_socket: Mutex<Option<String>>,
+    client_socket: Mutex<ClientSocket>,
 }
 
 impl TreeCommands {
@@ -60,9 +72,9 @@ impl TreeCommands {
         }
     }
 
-    /// From now on clients reach the server at the abstract socket with this name, or not at all.
-    pub(super) fn set_client_socket(&self, name: Option<String>) {
-        *self.client_socket.lock() = name;
+    /// From now on clients reach the server at this socket, or not at all.
+    pub(super) fn set_client_socket(&self, socket: ClientSocket) {
+        *self.client_socket.lock() = socket;
     }
 
     /// The directory of a token that user `uid` got with [`Command::Client`]; it is used up.
@@ -194,7 +206,11 @@ impl TreeCommands {
 
     /// Gives a program what it needs to become a client whose root is directory `node`.
     fn lead_client(&self, node: NodeId, caller: &Caller) -> Result<Vec<u8>, Errno> {
-        let socket = self.client_socket.lock().clone().ok_or(Errno(libc::EOPNOTSUPP))?;
+        let socket = match &*self.client_socket.lock() {
+            ClientSocket::None => return Err(Errno(libc::EOPNOTSUPP)),
+            ClientSocket::Awaited => return Err(Errno(libc::EAGAIN)),
+            ClientSocket::At(name) => name.clone(),
+        };
         if node_tag::tag(node) != 0 {
             return Err(Errno(libc::EXDEV));
         }

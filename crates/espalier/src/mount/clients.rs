@@ -17,9 +17,12 @@ impl Clients {
 
     /// Begins to serve clients. A mount without them is as good for all that use the kernel.
     pub(super) fn start(&self, mount: &Mount) {
-        let started = mount.client_access(&self.options).map(ClientServer::start);
-        *self.server.lock() = started.transpose().unwrap_or_else(|error| {
+        let access = || mount.client_access(&self.options);
+        *self.server.lock() = access().map(ClientServer::start).transpose().unwrap_or_else(|error| {
             tracing::warn!(%error, "no clients are served");
+            if let Some(access) = access() {
+                access.announce(None);
+            }
             None
         });
     }
