@@ -31,9 +31,9 @@ impl Store {
     }
 
     /// How many bytes of the store some ranges take that are theirs alone, as of a checkpoint no
-    /// older than `max_age`, or as of now if that one knows of none. Makes a checkpoint if need be, unless
-    /// the store is read-only. Reads the
-    /// headers of what is theirs alone and of the borders, no parts. The ranges must not overlap.
+    /// older than `max_age`, or as of now if that one knows of none. Makes a checkpoint if need be,
+    /// unless the store is read-only. Reads the headers of what is theirs alone and of the borders,
+    /// no parts. The ranges must not overlap.
     ///
     /// # Errors
     /// As for [`Store::space_of`].
