@@ -92,8 +92,8 @@ impl Client {
         result
     }
 
-    /// Makes a call, and again if the server went away, as it does when it is replaced, and the call
-    /// changes nothing.
+    /// Makes a call, and again if the server went away, as it does when it is replaced, and the
+    /// call changes nothing.
     pub(crate) fn ask<T>(&self, call: &Call<'_>, read: impl Fn(Reply<'_>) -> Result<T>) -> Result<T> {
         let once = || self.with_session(|session| session.call(call).and_then(&read));
         let deadline = Instant::now() + REPLACED_LIMIT;
