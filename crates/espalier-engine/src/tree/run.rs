@@ -107,7 +107,7 @@ impl Run {
     }
 
     /// The same without values.
-    pub(crate) fn message_bytes(&self) -> u64 {
+    pub(super) fn message_bytes(&self) -> u64 {
         let parts: u64 = self.parts.iter().map(|p| u64::from(p.slot.summary.bytes)).sum();
         parts + self.ranges.memory() as u64
     }

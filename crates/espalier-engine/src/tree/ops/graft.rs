@@ -125,7 +125,7 @@ impl<'a> Grafter<'a> {
                 let inward = View::translated(&source.start, b"");
                 let found = runs_with_keys_in(self.trees, &edge.runs, &source);
                 pending.splice(0..0, found.iter().map(|run| Arc::new(run.through(&inward))));
-                is_heavy = self.runs.has_more_messages(&pending, self.runs.small_pending_bytes());
+                is_heavy = self.runs.weigh_more(&pending, self.runs.small_pending_bytes());
             }
             let height = node.height - 1;
             let whole = child.view.from.is_empty() && child.view.bounds == KeyRange::all();

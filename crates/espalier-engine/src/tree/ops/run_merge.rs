@@ -68,12 +68,6 @@ impl RunMerger<'_> {
         runs.iter().map(|run| run.weight()).sum::<u64>() > bytes
     }
 
-    /// True if their messages take more than so many bytes, without large values, which are
-    /// referred to.
-    pub(super) fn has_more_messages(&self, runs: &[Arc<Run>], bytes: u64) -> bool {
-        runs.iter().map(|run| run.message_bytes()).sum::<u64>() > bytes
-    }
-
     /// Runs as one run if they are not many bytes: on each of the edges to which they go a part of
     /// it is seen, and not a part of each of them. What cannot be read stays as it is.
     pub(super) fn merge_if_small(&self, runs: &[Arc<Run>], interval: &KeyRange) -> Vec<Arc<Run>> {
