@@ -2,6 +2,8 @@
 
 use crate::system::{self, Undo};
 use anyhow::{Context, Result, bail, ensure};
+use serde::Serialize;
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
@@ -35,6 +37,33 @@ enum Kind {
     Bound {
         program: PathBuf,
     },
+}
+
+/// What a device and a server have done.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Counts {
+    /// Bytes written to the device.
+    pub(crate) written: u64,
+    /// Reads of the device.
+    pub(crate) reads: u64,
+    /// Bytes read from the device.
+    pub(crate) read: u64,
+    /// Requests of the kernel by kind; empty if there is no server, or one that does not count.
+    pub(crate) requests: BTreeMap<String, u64>,
+}
+
+impl Counts {
+    /// What was done since `before`, on the same mount.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        let gone = |kind: &str| before.requests.get(kind).copied().unwrap_or(0);
+        let more = self.requests.iter().map(|(kind, now)| (kind.clone(), now.saturating_sub(gone(kind))));
+        Self {
+            written: self.written - before.written,
+            reads: self.reads - before.reads,
+            read: self.read - before.read,
+            requests: more.filter(|(_, number)| *number > 0).collect(),
+        }
+    }
 }
 
 /// How contenders are made.
@@ -206,12 +235,24 @@ impl Contender {
 
     /// Unmounts and waits until everything is durable.
     pub(crate) fn unmount(&mut self) -> Result<()> {
-        match &self.kind {
+        let umount = |contender: &Self| match &contender.kind {
             Kind::Espalier { program, .. } => {
-                system::run(program, &[OsStr::new("umount"), self.dir.as_os_str()])?
+                system::run(program, &[OsStr::new("umount"), contender.dir.as_os_str()])
             }
-            _ => system::run("umount", &[self.dir.as_os_str()])?,
+            _ => system::run("umount", &[contender.dir.as_os_str()]),
         };
+        // A program that looks at all mounts, as `df` does, holds each for a moment.
+        let mut outcome = umount(self);
+        for _ in 0..50 {
+            match &outcome {
+                Err(error) if error.to_string().contains("busy") => {
+                    std::thread::sleep(Duration::from_millis(100));
+                    outcome = umount(self);
+                }
+                _ => break,
+            }
+        }
+        outcome?;
         self.server.as_mut().map_or(Ok(()), |server| server.expect("unmounted"))
     }
 
@@ -281,6 +322,13 @@ impl Contender {
         self.mount_options.push(option.into());
     }
 
+    /// Changes Espalier's memory budget, in bytes, for the mounts to come.
+    pub(crate) fn set_cache(&mut self, bytes: u64) {
+        if let Kind::Espalier { cache, .. } = &mut self.kind {
+            *cache = bytes;
+        }
+    }
+
     /// True if it keeps what is written: the bound cannot read what it was given.
     pub(crate) fn keeps_data(&self) -> bool {
         !matches!(self.kind, Kind::Bound { .. })
@@ -311,10 +359,35 @@ impl Contender {
 
     /// Bytes written to the device since it was made.
     pub(crate) fn written_bytes(&self) -> Result<u64> {
+        Ok(self.device_count(6)? * 512)
+    }
+
+    /// What the device and the server have done since they are there.
+    pub(crate) fn counts(&self) -> Result<Counts> {
+        Ok(Counts {
+            written: self.written_bytes()?,
+            reads: self.device_count(0)?,
+            read: self.device_count(2)? * 512,
+            requests: self.requests()?,
+        })
+    }
+
+    /// A field of the device's statistics, counted from 0 (Documentation/block/stat.rst).
+    fn device_count(&self, field: usize) -> Result<u64> {
         let path = self.sysfs("stat");
         let text = std::fs::read_to_string(&path)?;
-        let sectors = text.split_whitespace().nth(6).context("the seventh field of stat")?;
-        Ok(sectors.parse::<u64>()? * 512)
+        let text = text.split_whitespace().nth(field);
+        Ok(text.with_context(|| format!("{} has too few fields", path.display()))?.parse()?)
+    }
+
+    /// The requests that the kernel made since the mount, by kind; none for its own file systems.
+    fn requests(&self) -> Result<BTreeMap<String, u64>> {
+        let asked = self.espalier(&[OsStr::new("stat"), OsStr::new("--json"), self.dir.as_os_str()])?;
+        let Some(text) = asked else { return Ok(BTreeMap::new()) };
+        let told: serde_json::Value = serde_json::from_str(&text).context("espalier stat --json")?;
+        let kinds = told["kinds"].as_array().context("espalier stat names no kinds")?;
+        let of = |kind: &serde_json::Value| Some((kind["kind"].as_str()?.into(), kind["requests"].as_u64()?));
+        kinds.iter().map(|kind| of(kind).context("a kind of espalier stat has no name or number")).collect()
     }
 
     fn sysfs(&self, leaf: &str) -> PathBuf {

@@ -8,7 +8,10 @@
 
 pub mod compare;
 mod contender;
+mod curves;
 mod options;
+mod picture;
+mod random;
 mod report;
 mod steps;
 mod subtrees;

@@ -13,6 +13,8 @@ pub(crate) enum Suite {
     Subtrees,
     /// The life of workspaces, from creation to removal, for root and for an ordinary user
     Workspaces,
+    /// Rates by number, size, age, fullness and threads: creation, ageing, servers, memory
+    Curves,
 }
 
 /// Under which user the commands of the suite on workspaces run.
@@ -56,6 +58,12 @@ pub(crate) struct Options {
     /// How many random overwrites
     #[arg(long, default_value_t = 262_144)]
     pub(crate) overwrites: u64,
+    /// How many random reads of 4 KiB
+    #[arg(long, default_value_t = 32_768)]
+    pub(crate) reads: u64,
+    /// How many files of 200 bytes
+    #[arg(long, default_value_t = 200_000)]
+    pub(crate) small_files: u64,
     /// How many appends of 4 KiB, each with an fsync
     #[arg(long, default_value_t = 4_000)]
     pub(crate) appends: u64,
@@ -83,8 +91,8 @@ pub(crate) struct Options {
     /// host of a virtual machine took back
     #[arg(long, default_value = "4G", value_parser = parse_size)]
     pub(crate) touch: u64,
-    /// Divides the numbers of links, clones, snapshots, files and rounds of the suites on subtrees
-    /// and on workspaces
+    /// Divides the numbers of links, clones, snapshots, files and rounds of the suites on subtrees,
+    /// on workspaces and of curves
     #[arg(long, default_value_t = 1)]
     pub(crate) scale: usize,
     /// How many entries the tree of the suite on workspaces has, about
@@ -114,6 +122,8 @@ const EXAMPLES: &str = "Examples:
                                                         what changed between two builds
   espalier-bench --contenders ext4,espalier,espalier+transport=classic,bound,bound+transport=classic \
     --bound target/release/examples/bound               both transports, each beside its bound
+  espalier-bench curves --steps creation,ageing --device-size 12G
+                                                        a million files; a hundred pulls by git
   espalier-bench workspaces --live 10000                workspaces, one live and ten thousand
   espalier-bench workspaces --quick --entries 5000 --live 10
                                                         some seconds: a check that it runs";
@@ -136,9 +146,11 @@ impl Options {
             self.device_size = if self.suite == Suite::Workspaces { 1 << 30 } else { 2 << 30 };
             self.file_size = 128 << 20;
             self.overwrites = 5_000;
+            self.reads = self.reads.min(2_000);
+            self.small_files = self.small_files.min(5_000);
             self.appends = 200;
             self.tree_bytes = 100 << 20;
-            self.scale = 20;
+            self.scale = self.scale.max(20);
         }
         self
     }

@@ -1,8 +1,8 @@
 //! Figures as a table for people and as JSON for everything else.
 
-use crate::contender::{BEFORE, is_bound};
+use crate::contender::{BEFORE, Counts, is_bound};
 use crate::options::Options;
-use crate::steps::{Setting, Step};
+use crate::steps::{self, Setting};
 use anyhow::{Context, Result};
 use serde::Serialize;
 use std::fmt::Write;
@@ -16,8 +16,8 @@ pub(crate) struct Measure {
     pub(crate) step: String,
     /// Until everything was durable.
     pub(crate) seconds: f64,
-    /// Bytes written to the device during the step.
-    pub(crate) written: u64,
+    /// What the device and the server did during the step.
+    pub(crate) counts: Counts,
     /// The mount before the step, not part of `seconds`.
     pub(crate) mount_seconds: f64,
     /// The unmount after the last step of the stage, not part of `seconds`.
@@ -36,7 +36,7 @@ impl Measure {
             contender: contender.into(),
             step: step.into(),
             seconds,
-            written: 0,
+            counts: Counts::default(),
             mount_seconds: 0.0,
             unmount_seconds: 0.0,
             unmount_written: 0,
@@ -112,13 +112,34 @@ impl Report {
         );
         self.times(&mut out);
         self.figures(&mut out, "MiB written to the device, the unmount included", |m| {
-            (m.written + m.unmount_written) as f64 / 1048576.0
+            (m.counts.written + m.unmount_written) as f64 / 1048576.0
         });
         self.figures(&mut out, "seconds of the unmount after it, not in the table above", |m| {
             m.unmount_seconds
         });
+        self.figures(&mut out, "reads of the device", |m| m.counts.reads as f64);
+        self.figures(&mut out, "MiB read from the device", |m| m.counts.read as f64 / 1048576.0);
+        self.requests(&mut out);
         self.server(&mut out);
         out
+    }
+
+    /// Which requests the kernel made, the most frequent first, in the last round.
+    fn requests(&self, out: &mut String) {
+        for name in self.contenders.iter().filter(|c| is_ours(c)) {
+            let _ = writeln!(out, "\nrequests to {name}:\n\n| step | all | of which |\n|---|---:|---|");
+            for step in self.steps() {
+                let mut mine = self.measures.iter().rev().filter(|m| m.contender == **name);
+                let Some(measure) = mine.find(|m| m.step == step) else { continue };
+                let mut kinds: Vec<_> = measure.counts.requests.iter().collect();
+                kinds.sort_by_key(|(_, number)| std::cmp::Reverse(**number));
+                let all: u64 = kinds.iter().map(|(_, number)| **number).sum();
+                // One in a hundred is not what takes the time.
+                let many = kinds.iter().filter(|(_, number)| **number * 100 >= all);
+                let shown: Vec<_> = many.map(|(kind, number)| format!("{number} {kind}")).collect();
+                let _ = writeln!(out, "| {step} | {all} | {} |", shown.join(", "));
+            }
+        }
     }
 
     /// Times, the ratio of the best kernel file system to each Espalier, and of each Espalier to
@@ -172,7 +193,7 @@ impl Report {
         self.heading(out, "");
         self.rule(out, 0);
         for step in self.steps() {
-            if step == "recovery" {
+            if step == steps::RECOVERY {
                 continue;
             }
             let row: Vec<_> = self.contenders.iter().map(|c| self.median(c, &step, &figure)).collect();
@@ -257,7 +278,7 @@ impl Report {
 }
 
 /// The median.
-fn middle(mut figures: Vec<f64>) -> Option<f64> {
+pub(crate) fn middle(mut figures: Vec<f64>) -> Option<f64> {
     figures.sort_by(f64::total_cmp);
     let middle = figures.len() / 2;
     match figures.len() {
@@ -273,9 +294,9 @@ fn is_ours(contender: &str) -> bool {
 
 /// A ratio and what is asked of it.
 fn verdict(step: &str, ratio: f64) -> String {
-    match Step::floor(step) {
-        Some(floor) if ratio >= floor => format!("{ratio:.2} (floor {floor:.2})"),
-        Some(floor) => format!("{ratio:.2} BELOW {floor:.2}"),
+    match steps::goal(step) {
+        Some(goal) if ratio >= goal => format!("{ratio:.2} (goal {goal:.2})"),
+        Some(goal) => format!("{ratio:.2} BELOW {goal:.2}"),
         None => format!("{ratio:.2}"),
     }
 }

@@ -1,22 +1,32 @@
 //! What is measured. A step works inside one directory and ends when its work is durable.
 
+mod access;
+mod recovery;
+pub(crate) mod small;
+pub(crate) mod trees;
+
 use crate::contender::Contender;
 use crate::options::Options;
 use crate::{system, tree};
-use anyhow::{Context, Result, bail, ensure};
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use access::RandomReads;
+use anyhow::{Context, Result, bail};
+pub(crate) use recovery::recovery;
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
+pub(crate) use trees::drain;
 
 /// Sizes and inputs, the same for all contenders.
 pub(crate) struct Setting {
     pub(crate) tarball: PathBuf,
     pub(crate) file_bytes: u64,
     pub(crate) overwrites: u64,
+    /// Random reads of 4 KiB.
+    pub(crate) reads: u64,
     pub(crate) appends: u64,
+    /// Files of 200 bytes.
+    pub(crate) small_files: u64,
     /// Bytes of memory to touch before a stage.
     pub(crate) touch: u64,
 }
@@ -28,7 +38,9 @@ impl Setting {
             tarball: tree::prepare(options)?,
             file_bytes: options.file_size,
             overwrites: options.overwrites,
+            reads: options.reads.min(options.file_size / 4096),
             appends: options.appends,
+            small_files: options.small_files,
             touch: options.touch,
         })
     }
@@ -41,74 +53,222 @@ impl Setting {
 }
 
 /// One measured piece of work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
-    Unpack,
-    GrepCold,
-    FindCold,
-    FindWarm,
-    ListCold,
-    ListWarm,
-    Remove,
-    WriteSequential,
-    ReadSequential,
-    Overwrite4B,
-    Overwrite4K,
-    AppendFsync,
-    Recovery,
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Step {
+    /// The name in tables and on the command line.
+    pub(crate) name: &'static str,
+    /// The smallest ratio (time of the best kernel file system by that of Espalier) that is enough.
+    goal: Option<f64>,
+    /// The steps whose results it works on.
+    needs: &'static [&'static str],
+    /// True if a server can do it that does not keep what is written.
+    without_data: bool,
+    /// Does it; the result is the seconds that it measured itself, if it did.
+    work: fn(&Place<'_>) -> Result<Option<f64>>,
 }
 
-/// Steps that run on one mount, one after the other. The first finds cold caches.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Where a step works, and on how much.
+struct Place<'a> {
+    setting: &'a Setting,
+    root: &'a Path,
+}
+
+impl Place<'_> {
+    /// The source tree.
+    fn tree(&self) -> PathBuf {
+        self.root.join("tree")
+    }
+
+    /// The large file.
+    fn file(&self) -> PathBuf {
+        self.root.join("file")
+    }
+
+    /// The tree of small files.
+    fn small(&self) -> PathBuf {
+        self.root.join("small")
+    }
+
+    /// What is taken away after the stage, outside of all times.
+    fn scrap(&self) -> PathBuf {
+        self.root.join(SCRAP)
+    }
+
+    /// Reads 4 KiB at random places of the large file.
+    fn reads(&self, engine: &'static str, direct: bool, jobs: u64, depth: u64) -> Result<Option<f64>> {
+        let how = RandomReads { engine, direct, jobs, depth };
+        access::read_random(&self.file(), self.setting.file_bytes, self.setting.reads, how).map(Some)
+    }
+}
+
+/// What a stage leaves that no other one needs.
+const SCRAP: &str = "scrap";
+
+/// Describes a step, for [`STAGES`].
+const fn step(name: &'static str, work: fn(&Place<'_>) -> Result<Option<f64>>) -> Step {
+    Step { name, goal: None, needs: &[], without_data: false, work }
+}
+
+impl Step {
+    const fn goal(mut self, ratio: f64) -> Self {
+        self.goal = Some(ratio);
+        self
+    }
+
+    const fn needs(mut self, names: &'static [&'static str]) -> Self {
+        self.needs = names;
+        self
+    }
+
+    const fn without_data(mut self) -> Self {
+        self.without_data = true;
+        self
+    }
+}
+
+/// The step that is a mount after a kill, and takes the contender itself.
+pub(crate) const RECOVERY: &str = "recovery";
+
+const TREE: &[&str] = &["unpack"];
+const REPOSITORY: &[&str] = &["unpack", "git_commit"];
+const FILE: &[&str] = &["write_seq"];
+const SMALL: &[&str] = &["toku_create"];
+
+/// Everything, in order: a stage, whose steps run on one mount one after the other, finds cold
+/// caches, and may build on what earlier ones left behind. The goals are those of a compleat file
+/// system (EuroSys 2022) as far as the protocol of FUSE lets a server reach them.
+const STAGES: &[&[Step]] = &[
+    &[
+        step("unpack", |at| trees::unpack(&at.setting.tarball, &at.tree()).map(|()| None))
+            .goal(0.6)
+            .without_data(),
+        step("grep_new_warm", |at| grep(&at.tree())).goal(0.85).needs(TREE),
+    ],
+    &[
+        step("grep_cold", |at| grep(&at.tree())).goal(2.0).needs(TREE),
+        step("grep_warm", |at| grep(&at.tree())).goal(0.85).needs(TREE),
+    ],
+    &[
+        step("find_cold", |at| shown("find", &["."], &at.tree())).goal(1.0).needs(TREE),
+        step("find_warm", |at| shown("find", &["."], &at.tree())).goal(0.85).needs(TREE),
+    ],
+    &[
+        step("ls_lR_cold", |at| shown("ls", &["-lR", "."], &at.tree())).goal(1.0).needs(TREE),
+        step("ls_lR_warm", |at| shown("ls", &["-lR", "."], &at.tree())).goal(0.85).needs(TREE),
+    ],
+    &[step("du_cold", |at| shown("du", &["-s", "."], &at.tree())).goal(1.0).needs(TREE)],
+    &[step("tar_cold", |at| shown("tar", &["-cf", "-", "."], &at.tree())).goal(1.0).needs(TREE)],
+    &[step("cp_reflink", |at| trees::copy(&at.tree(), &at.scrap()).map(|()| None)).goal(0.85).needs(TREE)],
+    &[step("rsync", |at| trees::rsync(&at.tree(), &at.scrap()).map(|()| None)).goal(0.85).needs(TREE)],
+    &[step("git_commit", |at| trees::commit(&at.tree()).map(|()| None)).goal(0.85).needs(TREE)],
+    &[step("git_status_cold", |at| trees::status(&at.tree()).map(|()| None)).goal(1.0).needs(REPOSITORY)],
+    &[step("git_clone", |at| trees::clone(&at.tree(), &at.scrap()).map(|()| None))
+        .goal(0.85)
+        .needs(REPOSITORY)],
+    &[step("rm_rf", |at| remove(&at.tree())).goal(1.0).needs(TREE).without_data()],
+    &[step("toku_create", |at| small::create(&at.small(), at.setting.small_files).map(|()| None))
+        .goal(0.85)
+        .without_data()],
+    &[step("toku_find_cold", |at| shown("find", &["."], &at.small())).goal(1.0).needs(SMALL)],
+    &[step("toku_grep_cold", |at| shown("grep", &["-rc", "x", "."], &at.small())).goal(1.0).needs(SMALL)],
+    &[step("toku_rm_rf", |at| remove(&at.small())).goal(1.0).needs(SMALL).without_data()],
+    &[step("write_seq", |at| access::write_sequential(&at.file(), at.setting.file_bytes).map(|()| None))
+        .goal(0.7)
+        .without_data()],
+    &[step("read_seq_cold", |at| access::read_sequential(&at.file(), at.setting.file_bytes).map(|()| None))
+        .goal(0.9)
+        .needs(FILE)],
+    &[step("read_4K", |at| at.reads("psync", false, 1, 1)).goal(0.75).needs(FILE)],
+    &[step("read_4K_threads", |at| at.reads("psync", false, 4, 1)).goal(0.75).needs(FILE)],
+    &[step("read_4K_direct", |at| at.reads("psync", true, 1, 1)).goal(0.75).needs(FILE)],
+    &[step("read_4K_direct4", |at| at.reads("psync", true, 4, 1)).goal(0.75).needs(FILE)],
+    &[step("read_4K_aio8", |at| at.reads("libaio", true, 1, 8)).goal(0.75).needs(FILE)],
+    &[step("read_4K_aio32", |at| at.reads("libaio", true, 1, 32)).goal(0.75).needs(FILE)],
+    &[step("read_4K_uring8", |at| at.reads("io_uring", false, 1, 8)).goal(0.75).needs(FILE)],
+    &[step("read_4K_uring32", |at| at.reads("io_uring", false, 1, 32)).goal(0.75).needs(FILE)],
+    &[step("overwrite_4B", |at| overwrite(at, 4)).goal(4.0).needs(FILE).without_data()],
+    &[step("overwrite_4K", |at| overwrite(at, 4096)).goal(1.0).needs(FILE).without_data()],
+    &[step("append_fsync", |at| access::append(&at.root.join("log"), at.setting.appends).map(|()| None))
+        .goal(0.9)
+        .without_data()],
+    &[step(RECOVERY, |_| bail!("recovery is no ordinary step"))],
+];
+
+fn shown(program: &str, arguments: &[&str], dir: &Path) -> Result<Option<f64>> {
+    drain(program, arguments, dir).map(|()| None)
+}
+
+fn grep(dir: &Path) -> Result<Option<f64>> {
+    shown("grep", &["-r", "cpu_to_be64"], dir)
+}
+
+fn remove(dir: &Path) -> Result<Option<f64>> {
+    system::output(Command::new("rm").arg("-rf").arg(dir))?;
+    Ok(None)
+}
+
+fn overwrite(at: &Place<'_>, length: usize) -> Result<Option<f64>> {
+    access::overwrite(&at.file(), at.setting.file_bytes, at.setting.overwrites, length)?;
+    Ok(None)
+}
+
+/// The steps that run on one mount, one after the other. The first finds cold caches.
+#[derive(Debug, Clone)]
 pub(crate) struct Stage {
     pub(crate) steps: Vec<Step>,
 }
 
-/// Everything, in order: a stage may build on what earlier ones left behind.
-const STAGES: &[&[Step]] = &[
-    &[Step::Unpack],
-    &[Step::GrepCold],
-    &[Step::FindCold, Step::FindWarm],
-    &[Step::ListCold, Step::ListWarm],
-    &[Step::Remove],
-    &[Step::WriteSequential],
-    &[Step::ReadSequential],
-    &[Step::Overwrite4B],
-    &[Step::Overwrite4K],
-    &[Step::AppendFsync],
-    &[Step::Recovery],
-];
-
 /// Picks the stages that contain the named steps, and what these need.
 pub(crate) fn stages(names: &[String]) -> Result<Vec<Stage>> {
-    let all: Vec<Step> = STAGES.concat();
-    let known = || all.iter().map(|s| s.name()).collect::<Vec<_>>().join(", ");
-    let mut wanted = Vec::new();
+    let all: Vec<&Step> = STAGES.iter().copied().flatten().collect();
+    let mut wanted: Vec<&str> = Vec::new();
     for name in names {
         if name == "all" {
-            wanted.extend(&all);
+            wanted.extend(all.iter().map(|step| step.name));
             continue;
         }
-        match all.iter().find(|s| s.name() == name) {
-            Some(step) => wanted.extend(step.needs().iter().copied().chain([*step])),
-            None => bail!("'{name}' is no step; there are all, {}", known()),
+        match all.iter().find(|step| step.name == name) {
+            Some(step) => wanted.extend(step.needs.iter().copied().chain([step.name])),
+            None => {
+                let known: Vec<_> = all.iter().map(|step| step.name).collect();
+                bail!("'{name}' is no step; there are all, {}", known.join(", "))
+            }
         }
     }
-    let chosen = STAGES.iter().filter(|stage| stage.iter().any(|s| wanted.contains(s)));
+    let chosen = STAGES.iter().filter(|stage| stage.iter().any(|step| wanted.contains(&step.name)));
     Ok(chosen.map(|stage| Stage { steps: stage.to_vec() }).collect())
+}
+
+/// What is asked of the step with this name.
+pub(crate) fn goal(name: &str) -> Option<f64> {
+    STAGES.iter().copied().flatten().find(|step| step.name == name)?.goal
 }
 
 impl Stage {
     pub(crate) fn name(&self) -> &'static str {
-        self.steps[0].name()
+        self.steps[0].name
+    }
+
+    /// True if it is the mount after a kill.
+    pub(crate) fn is_recovery(&self) -> bool {
+        self.name() == RECOVERY
     }
 
     /// Leaves every cache cold but for what feeds the stage.
     pub(crate) fn prepare(&self, setting: &Setting) -> Result<()> {
         system::drop_caches()?;
         system::touch_memory(setting.touch)?;
-        if self.steps.contains(&Step::Unpack) || self.steps.contains(&Step::Recovery) {
+        if self.name() == "unpack" || self.is_recovery() {
             setting.warm_up()?;
+        }
+        Ok(())
+    }
+
+    /// Takes away what no later stage needs.
+    pub(crate) fn clear(&self, root: &Path) -> Result<()> {
+        let scrap = root.join(SCRAP);
+        if scrap.exists() {
+            std::fs::remove_dir_all(&scrap).with_context(|| format!("{}", scrap.display()))?;
         }
         Ok(())
     }
@@ -116,78 +276,16 @@ impl Stage {
 
 impl Step {
     /// True if the contender can do this.
-    pub(crate) fn is_possible(self, contender: &Contender) -> bool {
-        use Step::*;
-        let without_data = [Unpack, Remove, WriteSequential, Overwrite4B, Overwrite4K, AppendFsync];
-        contender.keeps_data() || without_data.contains(&self)
-    }
-
-    /// The name in tables and on the command line.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Unpack => "unpack",
-            Self::GrepCold => "grep_cold",
-            Self::FindCold => "find_cold",
-            Self::FindWarm => "find_warm",
-            Self::ListCold => "ls_lR_cold",
-            Self::ListWarm => "ls_lR_warm",
-            Self::Remove => "rm_rf",
-            Self::WriteSequential => "write_seq",
-            Self::ReadSequential => "read_seq_cold",
-            Self::Overwrite4B => "overwrite_4B",
-            Self::Overwrite4K => "overwrite_4K",
-            Self::AppendFsync => "append_fsync",
-            Self::Recovery => "recovery",
-        }
-    }
-
-    /// The smallest ratio (time of the best kernel file system by that of Espalier) we are content
-    /// with.
-    pub(crate) fn floor(name: &str) -> Option<f64> {
-        Some(match name {
-            "unpack" => 0.5,
-            "grep_cold" => 2.0,
-            "rm_rf" => 1.0 / 1.5,
-            "write_seq" | "read_seq_cold" => 0.7,
-            "overwrite_4B" => 4.0,
-            "overwrite_4K" => 1.0,
-            "append_fsync" => 0.9,
-            _ => return None,
-        })
-    }
-
-    fn needs(self) -> &'static [Self] {
-        match self {
-            Self::GrepCold | Self::FindCold | Self::FindWarm => &[Self::Unpack],
-            Self::ListCold | Self::ListWarm | Self::Remove => &[Self::Unpack],
-            Self::ReadSequential | Self::Overwrite4B | Self::Overwrite4K => &[Self::WriteSequential],
-            _ => &[],
-        }
+    pub(crate) fn is_possible(&self, contender: &Contender) -> bool {
+        contender.keeps_data() || self.without_data
     }
 
     /// Does the work in `root`; returns the seconds until it was durable.
-    pub(crate) fn run(self, root: &Path, setting: &Setting) -> Result<f64> {
+    pub(crate) fn run(&self, root: &Path, setting: &Setting) -> Result<f64> {
         let started = Instant::now();
-        let tree = root.join("tree");
-        let file = root.join("file");
-        match self {
-            Self::Unpack => {
-                std::fs::create_dir(&tree)?;
-                system::output(Command::new("tar").arg("-xf").arg(&setting.tarball).arg("-C").arg(&tree))?;
-            }
-            Self::GrepCold => drain("grep", &["-r", "cpu_to_be64"], &tree)?,
-            Self::FindCold | Self::FindWarm => drain("find", &["."], &tree)?,
-            Self::ListCold | Self::ListWarm => drain("ls", &["-lR", "."], &tree)?,
-            Self::Remove => drop(system::output(Command::new("rm").arg("-rf").arg(&tree))?),
-            Self::WriteSequential => write_sequential(&file, setting.file_bytes)?,
-            Self::ReadSequential => read_sequential(&file, setting.file_bytes)?,
-            Self::Overwrite4B => overwrite(&file, setting.file_bytes, setting.overwrites, 4)?,
-            Self::Overwrite4K => overwrite(&file, setting.file_bytes, setting.overwrites, 4096)?,
-            Self::AppendFsync => append(&root.join("log"), setting.appends)?,
-            Self::Recovery => bail!("recovery is no ordinary step"),
-        }
+        let measured = (self.work)(&Place { setting, root })?;
         make_durable(root)?;
-        Ok(started.elapsed().as_secs_f64())
+        Ok(measured.unwrap_or(started.elapsed().as_secs_f64()))
     }
 }
 
@@ -198,114 +296,5 @@ pub(crate) fn make_durable(root: &Path) -> Result<()> {
     dir.sync_all().context("fsync of the root directory")
 }
 
-/// Runs a program in `dir` and reads what it prints (grep would stop early at /dev/null).
-pub(crate) fn drain(program: &str, arguments: &[&str], dir: &Path) -> Result<()> {
-    let mut child = Command::new(program)
-        .args(arguments)
-        .current_dir(dir)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("{program} cannot be run"))?;
-    let mut out = child.stdout.take().context("no pipe")?;
-    let printed = std::io::copy(&mut out, &mut std::io::sink())?;
-    let status = child.wait()?;
-    ensure!(status.success() && printed > 0, "{program} failed ({status}) or found nothing");
-    Ok(())
-}
-
-/// A small reproducible generator (xorshift64*).
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
-        for chunk in bytes.chunks_mut(8) {
-            chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]);
-        }
-    }
-}
-
-const MIB: usize = 1 << 20;
-
-fn write_sequential(path: &Path, bytes: u64) -> Result<()> {
-    let mut file = File::create(path)?;
-    // Incompressible; every mebibyte differs in its first bytes, so that none equals another.
-    let mut chunk = vec![0; MIB];
-    Random(1).fill(&mut chunk);
-    for number in 0..bytes / MIB as u64 {
-        chunk[..8].copy_from_slice(&number.to_le_bytes());
-        file.write_all(&chunk)?;
-    }
-    Ok(file.sync_all()?)
-}
-
-fn read_sequential(path: &Path, bytes: u64) -> Result<()> {
-    let mut file = File::open(path)?;
-    let mut chunk = vec![0; MIB];
-    for number in 0..bytes / MIB as u64 {
-        file.read_exact(&mut chunk)?;
-        ensure!(chunk[..8] == number.to_le_bytes(), "mebibyte {number} of {} is wrong", path.display());
-    }
-    Ok(())
-}
-
-fn overwrite(path: &Path, bytes: u64, count: u64, length: usize) -> Result<()> {
-    let file = OpenOptions::new().write(true).open(path)?;
-    let mut random = Random(length as u64);
-    let mut data = vec![0; length];
-    for _ in 0..count {
-        random.fill(&mut data);
-        let slot = random.next() % (bytes / length as u64);
-        file.write_all_at(&data, slot * length as u64)?;
-    }
-    Ok(file.sync_all()?)
-}
-
-fn append(path: &Path, count: u64) -> Result<()> {
-    let mut file = OpenOptions::new().create(true).append(true).mode(0o644).open(path)?;
-    let mut data = [0; 4096];
-    let mut random = Random(3);
-    for _ in 0..count {
-        random.fill(&mut data);
-        file.write_all(&data)?;
-        file.sync_all()?;
-    }
-    Ok(())
-}
-
-/// Kills the server in the middle of an unpack; returns the seconds the next mount took. `None` for
-/// a contender without a server.
-pub(crate) fn recovery(contender: &mut Contender, setting: &Setting) -> Result<Option<f64>> {
-    contender.mount()?;
-    if contender.daemon()?.is_none() {
-        contender.unmount()?;
-        return Ok(None);
-    }
-    let tree = contender.dir.join("killed");
-    std::fs::create_dir(&tree)?;
-    let mut tar = Command::new("tar")
-        .args(["-xf", "-", "-C"])
-        .arg(&tree)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()?;
-    let mut feed = tar.stdin.take().context("no pipe")?;
-    let half = std::fs::metadata(&setting.tarball)?.len() / 2;
-    std::io::copy(&mut File::open(&setting.tarball)?.take(half), &mut feed)?;
-    contender.kill()?;
-    drop(feed);
-    let _ = tar.wait();
-    let seconds = contender.mount()?;
-    let entries = std::fs::read_dir(&contender.dir)?.count();
-    ensure!(entries > 0, "nothing is left after recovery");
-    contender.unmount()?;
-    Ok(Some(seconds))
-}
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,5 @@
-//! The suites: real work on files and trees, on whole subtrees, and on workspaces, for developers
-//! of Espalier.
+//! The suites: real work on files and trees, on whole subtrees and on workspaces, and curves, for
+//! developers of Espalier.
 //!
 //! Protocol: every contender gets a loop device of the same size, with direct I/O, on a file of the
 //! same disk, filled before (so that no contender pays for the first allocation in the file below)
@@ -10,9 +10,10 @@
 //! fsync of the root directory.
 
 use crate::contender::Contender;
+use crate::curves;
 use crate::options::{Options, Suite};
 use crate::report::{Measure, Report};
-use crate::steps::{self, Setting, Stage, Step};
+use crate::steps::{self, Setting, Stage};
 use crate::subtrees;
 use crate::system::{self, Undo};
 use crate::workspaces;
@@ -28,6 +29,7 @@ pub fn main() {
         Suite::Files => run(&options, &undo),
         Suite::Subtrees => subtrees::run(&options, &undo),
         Suite::Workspaces => workspaces::run(&options, &undo),
+        Suite::Curves => curves::run(&options, &undo),
     };
     undo.play();
     if let Err(error) = outcome {
@@ -55,7 +57,7 @@ fn run(options: &Options, undo: &Undo) -> Result<()> {
             // The order turns from round to round: none always goes first.
             for turn in 0..contenders.len() {
                 let contender = &mut contenders[(turn + round) % options.contenders.len()];
-                if !stage.steps.iter().all(|&step| step.is_possible(contender)) {
+                if !stage.is_recovery() && !stage.steps.iter().any(|step| step.is_possible(contender)) {
                     continue;
                 }
                 run_stage(round, stage, contender, &setting, &mut report)
@@ -78,35 +80,26 @@ fn run_stage(
     setting: &Setting,
     report: &mut Report,
 ) -> Result<()> {
-    if stage.steps == [Step::Recovery] {
-        stage.prepare(setting)?;
+    stage.prepare(setting)?;
+    if stage.is_recovery() {
         if let Some(seconds) = steps::recovery(contender, setting)? {
-            progress(round, &contender.name, "recovery", seconds);
-            report.add(Measure::plain(round, &contender.name, "recovery", seconds));
+            progress(round, &contender.name, steps::RECOVERY, seconds);
+            report.add(Measure::plain(round, &contender.name, steps::RECOVERY, seconds));
         }
         return Ok(());
     }
-    stage.prepare(setting)?;
     let mount_seconds = contender.mount()?;
     let mut measures = Vec::new();
-    for &step in &stage.steps {
-        let before = contender.written_bytes()?;
+    for step in stage.steps.iter().filter(|step| step.is_possible(contender)) {
+        let before = contender.counts()?;
         let seconds = step.run(&contender.dir, setting)?;
-        let written = contender.written_bytes()? - before;
-        progress(round, &contender.name, step.name(), seconds);
-        measures.push(Measure {
-            round,
-            contender: contender.name.clone(),
-            step: step.name().into(),
-            seconds,
-            written,
-            mount_seconds,
-            unmount_seconds: 0.0,
-            unmount_written: 0,
-            peak_resident: 0,
-        });
+        let counts = contender.counts()?.since(&before);
+        progress(round, &contender.name, step.name, seconds);
+        let plain = Measure::plain(round, &contender.name, step.name, seconds);
+        measures.push(Measure { counts, mount_seconds, ..plain });
     }
     let peak_resident = contender.peak_resident()?;
+    stage.clear(&contender.dir)?;
     let before = contender.written_bytes()?;
     let started = Instant::now();
     contender.unmount()?;

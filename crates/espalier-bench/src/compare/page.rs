@@ -4,22 +4,10 @@
 use super::plot;
 use super::results::{Results, Summary, short_time};
 use super::work::Work;
+use crate::picture::{STYLE, escaped, legend};
 use anyhow::{Context, Result};
 use std::fmt::Write;
 use std::path::Path;
-
-const STYLE: &str = "
-body { font: 15px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 1180px; padding: 0 1em; color: #222 }
-h1 { font-size: 1.5em } h2 { font-size: 1.15em; margin: 2em 0 .2em }
-p { color: #555; margin: .2em 0 .8em }
-table { border-collapse: collapse; margin: 1em 0 } th, td { padding: .3em .9em; text-align: right }
-th:first-child, td:first-child { text-align: left } tr { border-bottom: 1px solid #ddd }
-td small { color: #777; display: block } td.best { background: #e3f4e5 } td.slow { background: #fbe6e3 }
-.plots { display: flex; flex-wrap: wrap; gap: 12px } figure { margin: 0 } figcaption { color: #555 }
-svg { max-width: 100%; height: auto }
-.site { display: inline-block; margin-right: 1.4em } .site i { display: inline-block; width: 1.6em;
-height: .35em; margin-right: .4em; vertical-align: middle }
-";
 
 /// Writes the page of `results` to a file.
 ///
@@ -47,7 +35,7 @@ pub fn html(results: &Results) -> Result<String> {
             "<h2>{}</h2>\n<p>One operation: {}; {caches}.</p>\n{}",
             escaped(step),
             Work::meaning(step),
-            legend(results)
+            legend(results.sites())
         );
         page += "<div class=\"plots\">\n";
         for (caption, picture) in [
@@ -100,17 +88,4 @@ fn table(page: &mut String, results: &Results) {
         *page += "</tr>\n";
     }
     *page += "</table>\n<p>Until everything is durable. The best is green; what is half as fast or less is red.</p>\n";
-}
-
-fn legend(results: &Results) -> String {
-    let sites = results.sites().iter().enumerate().map(|(at, site)| {
-        let plotters::style::RGBColor(red, green, blue) = plot::colour(at);
-        let name = escaped(site);
-        format!("<span class=\"site\"><i style=\"background: rgb({red}, {green}, {blue})\"></i>{name}</span>")
-    });
-    format!("<div>{}</div>\n", sites.collect::<String>())
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -2,32 +2,12 @@
 //! moment.
 
 use super::results::{Results, short_time};
-use anyhow::{Result, anyhow};
+use crate::picture::{FONT_PIXELS, SIZE, colour, drawn, thousands};
+use anyhow::Result;
 use espalier_fuse::metrics::{Histogram, bucket_bounds};
 use plotters::coord::ranged1d::ValueFormatter;
 use plotters::prelude::*;
-use std::fmt::Display;
 use std::time::Duration;
-
-const SIZE: (u32, u32) = (560, 300);
-/// The font of axes, in pixels.
-const FONT_PIXELS: u32 = 13;
-
-/// The colours of the sites, in their order; they differ also for a reader that sees few colours.
-const COLOURS: [RGBColor; 7] = [
-    RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(86, 180, 233),
-    RGBColor(148, 103, 50),
-    RGBColor(80, 80, 80),
-];
-
-/// The colour of a site.
-pub(super) fn colour(site: usize) -> RGBColor {
-    COLOURS[site % COLOURS.len()]
-}
 
 /// A line for each site: its number, and its points.
 type Lines = Vec<(usize, Vec<(f64, f64)>)>;
@@ -166,12 +146,4 @@ fn percent(share: f64) -> String {
     let percent = share * 100.0;
     let digits = (-percent.log10()).ceil().max(0.0) as usize;
     format!("{percent:.digits$}%")
-}
-
-fn thousands(value: f64) -> String {
-    if value >= 10_000.0 { format!("{:.0}k", value / 1000.0) } else { format!("{value:.0}") }
-}
-
-fn drawn(error: impl Display) -> anyhow::Error {
-    anyhow!("a picture cannot be drawn: {error}")
 }

@@ -2,7 +2,8 @@
 
 use super::plan::Amount;
 use super::recording::Recording;
-use crate::steps::{Random, make_durable};
+use crate::random::Random;
+use crate::steps::make_durable;
 use anyhow::{Context, Result, ensure};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};

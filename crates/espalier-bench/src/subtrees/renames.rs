@@ -2,7 +2,7 @@
 //! section 7): files renamed by turns between two directories, each rename followed by an fsync.
 
 use super::bench::Bench;
-use crate::steps::Random;
+use crate::random::Random;
 use anyhow::Result;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};

@@ -3,7 +3,8 @@
 //! head or of the tail, clones the head or the tail, and reads what was changed with cold caches.
 
 use super::bench::Bench;
-use crate::steps::{Random, drain};
+use crate::random::Random;
+use crate::steps::drain;
 use anyhow::Result;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;

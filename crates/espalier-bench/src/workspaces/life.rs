@@ -2,7 +2,7 @@
 
 use super::bench::{Bench, Way};
 use super::load::Build;
-use crate::steps::Random;
+use crate::random::Random;
 use anyhow::{Context, Result};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;

@@ -71,7 +71,7 @@ pub(super) fn space(bench: &mut Bench<'_>) -> Result<()> {
     bench.tell("workspace_takes_kib", after.saturating_sub(before) as f64 / 1024.0 / count as f64);
     bench.show("workspace_takes_kib");
     let mut content = vec![0; OWN_BYTES];
-    let mut random = crate::steps::Random(11);
+    let mut random = crate::random::Random(11);
     for name in names.iter().take(20) {
         random.fill(&mut content);
         let file = bench.files.iter().max_by_key(|file| file.as_os_str().len());

@@ -2,7 +2,7 @@
 //! built, and hard links as they make them. The names and contents are the same in every run.
 
 use crate::options::Options;
-use crate::steps::Random;
+use crate::random::Random;
 use crate::system;
 use anyhow::{Context, Result};
 use std::ffi::OsStr;
