@@ -159,7 +159,7 @@ impl Prefetch {
             | Operation::Statx { .. }
             | Operation::ReadDirectory { .. }
             | Operation::Unlink { .. } => Ok(()),
-            Operation::GetXattr { name, .. } if !name.starts_with(b"security.") => Ok(()),
+            Operation::GetXattr { name, .. } if *name != b"security.capability" => Ok(()),
             // What is prefetched counts as read, which this program does not want.
             Operation::Read { no_atime: true, .. } => shared.on_access(node, Access::Other),
             Operation::Read { offset, size, .. } => {

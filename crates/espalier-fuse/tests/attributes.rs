@@ -448,3 +448,26 @@ fn flags_that_forbid_changes_are_kept() {
         }
     }
 }
+
+/// `ls -l` asks for a label of each file until one answers that there are none.
+#[test]
+fn a_missing_label_is_unsupported_and_another_missing_attribute_is_not() {
+    use rustix::fs::{getxattr, removexattr, setxattr};
+    use rustix::io::Errno;
+    const LABEL: &str = "security.selinux";
+    assert!(!Path::new("/sys/fs/selinux").exists(), "this kernel gives labels itself; test without SELinux");
+    on_each(|dir| {
+        let path = dir.join("file");
+        fs::write(&path, "x").unwrap();
+        let asked = |path: &Path, name: &str| getxattr(path, name, &mut [0; 64]);
+        for path in [&path, &dir.to_path_buf(), &dir.join(".snapshots")] {
+            assert_eq!(asked(path, LABEL), Err(Errno::OPNOTSUPP), "{}", path.display());
+            assert_eq!(asked(path, "security.other"), Err(Errno::NODATA));
+            assert_eq!(asked(path, "user.selinux"), Err(Errno::NODATA));
+        }
+        setxattr(&path, LABEL, b"label", XattrFlags::CREATE).unwrap();
+        assert_eq!(asked(&path, LABEL), Ok(5));
+        removexattr(&path, LABEL).unwrap();
+        assert_eq!(asked(&path, LABEL), Err(Errno::OPNOTSUPP));
+    });
+}

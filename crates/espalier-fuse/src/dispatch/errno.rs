@@ -27,6 +27,14 @@ pub(super) fn shown_path(fs: &FileSystem, node: NodeId) -> String {
     }
 }
 
+/// The error of a file that has no extended attribute `name`. A kernel with SELinux gives labels
+/// itself, so a question for one comes from a kernel that has none. `ls -l` puts it for each file,
+/// unless it has learned from one that the file system has no labels (coreutils and others
+/// remember EOPNOTSUPP for each device, but not ENODATA).
+pub(super) fn no_xattr(name: &[u8]) -> Errno {
+    Errno(if name == b"security.selinux" { libc::EOPNOTSUPP } else { libc::ENODATA })
+}
+
 /// The number of an error, as system calls have it.
 pub fn errno(kind: FsErrorKind) -> i32 {
     use FsErrorKind as Kind;

@@ -6,7 +6,7 @@
 //! (`node_tag`).
 
 use super::convert::{attributes, decode, kind_bits};
-use super::errno::{Errno, or_errno, shown_path};
+use super::errno::{Errno, no_xattr, or_errno, shown_path};
 use super::node_tag::{self, SNAPSHOT_DIRECTORY};
 use super::small_reply::{SmallReply, put_xattr};
 use super::volume::ServedVolume;
@@ -195,7 +195,7 @@ impl SnapshotTable {
             Operation::SyncDirectory { .. } | Operation::Sync { .. } => {
                 or_errno(self.fs.syncfs(), String::new).map(|()| 0)
             }
-            Operation::GetXattr { .. } => Err(Errno(libc::ENODATA)),
+            Operation::GetXattr { name, .. } => Err(no_xattr(name)),
             Operation::ListXattr { size } => put_xattr(out, &[], size),
             Operation::Release | Operation::ReleaseDirectory => Ok(0),
             Operation::MakeNode { .. }

@@ -10,7 +10,7 @@ use super::convert::{
     xattr_mode,
 };
 use super::dirty_pages::{DirtyPages, PageCaching};
-use super::errno::{Errno, or_errno, shown_path};
+use super::errno::{Errno, no_xattr, or_errno, shown_path};
 use super::node_tag;
 use super::root_xattrs::COMMAND_XATTR;
 use super::small_reply::{SmallReply, put_xattr};
@@ -173,7 +173,10 @@ impl ServedVolume {
         if node == NodeId::ROOT && name.starts_with(COMMAND_XATTR.as_bytes()) {
             return Err(Errno(libc::ENODATA));
         }
-        or_errno(self.fs.getxattr(node, name), || self.shown_path(node))
+        match self.fs.getxattr(node, name) {
+            Err(error) if error.kind() == FsErrorKind::NoData => Err(no_xattr(name)),
+            found => or_errno(found, || self.shown_path(node)),
+        }
     }
 
     /// Writes a page of the kernel's cache; the result is the number of bytes.
